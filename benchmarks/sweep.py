@@ -1,11 +1,9 @@
-"""How fast sweeps run, of the ideal model and of the calibrated one: reduced, to a front, into buffers, and to Parquet.
+"""How fast sweeps run: to Parquet, and to a front.
 
-    python benchmarks/sweep.py [--threads 2] [--rounds 5] [--only reduced,columns,...]
+    python benchmarks/sweep.py [--threads 2] [--rounds 5] [--only Parquet,front,...]
 
-Goals on 2 cores: 500 million points a second reduced (best throughput and counts), 50 million of the calibrated model,
-300 million into 8 columns of float64 in reused buffers, 10 million to Parquet; 20 million of the calibrated model with
-several devices; 5 million with a token policy, a shared prefix or no cache. Beside them, in the same run: numpy on the
-same formulas, and how fast the memory is written. Compiled code is warm; runs take turns; the best of all rounds
+Goals on 2 cores: 10 million points a second to Parquet, 30 million to a front. Beside them, in the same run: numpy on
+the same formulas, and how fast the memory is written. Compiled code is warm; runs take turns; the best of all rounds
 counts, as machines are shared.
 """
 
@@ -20,9 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dse.model import many
 from dse.specs import catalog
-from dse.sweep import scan as sweep_grid
 from dse.sweep import spec as sweep_spec
 from dse.sweep import sweeps as sweep
 
@@ -36,8 +32,6 @@ AXES: dict[str, Any] = {
     "output_tokens": [128, 1024],
     "memory_bandwidth": {"from": "1 TB/s", "to": "8 TB/s", "count": 40},
 }
-#: splits of the model over devices
-SEVERAL = {"tp": [2, 4], "pp": [1, 2]}
 MANY = {"from": 1, "to": 4096, "step": 1}
 #: to Parquet, with the columns that sweeps keep by default: 16 million points
 TO_DISK = {**AXES, "batch": {"from": 1, "to": 1021, "step": 1}}
@@ -90,36 +84,6 @@ def main() -> None:
     parser.add_argument("--only", default="")
     args = parser.parse_args()
     runs: dict[str, tuple[int, Callable[[], Any]]] = {}
-    for name, kind, quantizer, admission, more in (
-        ("fp16, paged", "ideal", "fp16", "paged", {}),
-        ("fp16, reserved", "ideal", "fp16", "reserve", {}),
-        ("qserve, paged", "ideal", "qserve", "paged", {}),
-        ("kivi, reserved", "ideal", "kivi", "reserve", {}),
-        ("calibrated fp16, paged", "calibrated", "fp16", "paged", {}),
-        ("calibrated fp16, reserved", "calibrated", "fp16", "reserve", {}),
-        ("calibrated fp8, reserved", "calibrated", "fp8", "reserve", {}),
-        ("calibrated kivi, reserved", "calibrated", "kivi", "reserve", {}),
-        ("streaming, paged", "ideal", "fp16", "paged", {"tokens": "streaming"}),
-        ("calibrated h2o, paged", "calibrated", "fp16", "paged", {"tokens": "h2o"}),
-        ("calibrated snapkv, kivi, reserved", "calibrated", "kivi", "reserve", {"tokens": "snapkv"}),
-        ("calibrated prefix, paged", "calibrated", "fp16", "paged", {"prefix_tokens": 64}),
-        ("calibrated several devices, paged", "calibrated", "fp16", "paged", SEVERAL),
-        ("calibrated several devices, fp8", "calibrated", "fp8", "paged", SEVERAL),
-        ("no cache", "ideal", "fp16", "reserve", {"kv_cache": False}),
-        ("calibrated no cache", "calibrated", "fp16", "reserve", {"kv_cache": False}),
-    ):
-        spec = {**AXES, "model_kind": kind, "quantizer": quantizer, "admission": admission, "batch": MANY, **more}
-        grid = sweep_grid.of_sweep(sweep_spec.from_dict({"axes": spec}))
-        for threads in sorted({1, args.threads}):
-            buffers = [np.zeros((len(many.SCANNED), sweep_grid.BUFFER_POINTS)) for _ in range(threads)]
-            runs[f"reduced, {name}, {threads} threads"] = (
-                grid.n_points,
-                lambda grid=grid, threads=threads: sweep_grid.scan(grid, threads),
-            )
-            runs[f"columns, {name}, {threads} threads"] = (
-                grid.n_points,
-                lambda grid=grid, threads=threads, buffers=buffers: sweep_grid.scan(grid, threads, buffers),
-            )
     runs["numpy, fp16, one wave, 65,536 at a time"] = (2**16, numpy_points(2**16))
     runs["numpy, fp16, one wave, 4 million at a time"] = (2**22, numpy_points(2**22))
     runs["writing 8 columns of 65,536"] = (2**16, filled(np.zeros((8, 2**16))))

@@ -16,14 +16,14 @@ from dse.questions.best_map import BestMap
 from dse.questions.crossing import Crossing
 from dse.questions.devices import Devices
 from dse.questions.formats import Formats
-from dse.questions.load import Load
+from dse.questions.load import UnderLoad
 from dse.questions.need import Need, NeedBits
 from dse.questions.sensitivity import Sensitivity
 from dse.serving.steady_state import Batching
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.workload import Workload as Workload
 from dse.sweep.pareto.designs import DesignFront
-from dse.sweep.run import Stored
+from dse.sweep.run import StoredSweep
 
 __all__ = [
     "Workload",
@@ -414,7 +414,7 @@ def formats(
     """
 
 def front(
-    designs: pd.DataFrame | Stored | str | Path,
+    designs: pd.DataFrame | StoredSweep | str | Path,
     maximize: Sequence[str] = (),
     minimize: Sequence[str] = (),
     by: Sequence[str] = (),
@@ -543,7 +543,7 @@ def load(
     dcp: int = 1,
     implementation: str | None = None,
     strict_kernels: bool = False,
-) -> Load:
+) -> UnderLoad:
     """Predict time per output token and to the first of requests that come at random, at shares of the full rate.
 
     In closed form, for requests of equal lengths; `dse simulate --rate` runs other lengths one by one.
@@ -998,7 +998,7 @@ def sweep(
     insecure_scheduler: bool = False,
     limits: bool = True,
     max_points: int | None = None,
-) -> pd.DataFrame | Stored:
+) -> pd.DataFrame | StoredSweep:
     """Evaluate all points of the sweep in FILE (TOML; notebooks/sweep.toml is an example) into DIR.
 
     Stop it at any time, by Ctrl-C, a kill or a power cut: the same command goes on where it stopped, and the files are

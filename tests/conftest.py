@@ -76,7 +76,7 @@ def small():
     from dse.specs import catalog
 
     models = tuple(catalog.model(name) for name in ("llama2-7b", "llama2-13b", "mixtral-8x7b"))
-    return tables.build(tables.Request(models=models, batches=(16, 256)))
+    return tables.build(tables.ReportRequest(models=models, batches=(16, 256)))
 
 
 @pytest.fixture(scope="session")

@@ -16,14 +16,15 @@ import naive
 from dse import quantizers
 from dse.measure.lm import weights
 from dse.model import evaluate, kv_bytes, kv_layout, peak_memory
+from dse.model.results import INTEGERS
 from dse.specs import catalog
 from dse.specs import device_and_model as specs
 from dse.specs.device_and_model import LayerKV, ModelSpec
 from dse.specs.workload import Workload
-from dse.sweep import compiled
 from dse.sweep import points as sweep_points
 from dse.sweep import spec as sweep_spec
-from dse.sweep.points import MISSING, Names
+from dse.sweep.columns import MISSING, Names
+from dse.sweep.grid import kept_digits
 
 QUANTIZERS = [
     "fp16",
@@ -283,7 +284,7 @@ def fast_points(found, digits, check=None):
     codes = (total % 3 == 0).astype(np.int8)
     columns = {"feasible": codes == 0, "infeasible_code": codes}
     for name in found.keep:
-        if name in sweep_points.INTEGERS:
+        if name in INTEGERS:
             columns[name] = np.where(codes, MISSING, total * 7)
         elif evaluate.RESULT_UNITS[name]:
             columns[name] = np.where(codes, np.nan, np.sqrt(total + 0.5))
@@ -313,7 +314,7 @@ def bits_of(column):
 
 def compare_with_rows(sweep, first=0, last=None):
     """Columns by the kernel and row by row; how many points were left to rows."""
-    digits = sweep_points.kept_digits(sweep, first, sweep.n_points if last is None else last)
+    digits = kept_digits(sweep, first, sweep.n_points if last is None else last)
     n_left, by_rows = 0, sweep_points.evaluate_rows
 
     def counted(sweep, digits, check):
@@ -323,7 +324,7 @@ def compare_with_rows(sweep, first=0, last=None):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sweep_points, "evaluate_rows", counted)
-        found = compiled.evaluate(sweep, digits)
+        found = sweep_points.evaluate_compiled(sweep, digits)
     expected = by_rows(sweep, digits)
     if found is None:
         return len(digits["device"])

@@ -141,9 +141,9 @@ def _figure(
     beside.show(name, chart, table, made, drawn=draw(chart))
 
 
-def _design(asked: Request) -> common.Design:
+def _design(asked: Request) -> common.Candidate:
     """A design of the page. Raises InputError."""
-    return common.Design(asked.device_spec(), asked.plan())
+    return common.Candidate(asked.device_spec(), asked.plan())
 
 
 _HASHES: dict[str | type[Any], Callable[[Any], Any]] = {Asked: repr}

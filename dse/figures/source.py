@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from dse.core.errors import InputError, LimitError, did_you_mean, show
 from dse.sweep import store
-from dse.sweep.points import CODES
+from dse.sweep.columns import CODES
 
 #: what a figure needs beside its table NAME.csv stands in NAME.figure.json
 BESIDE = ".figure.json"

@@ -24,11 +24,11 @@ from dse.specs.workload import Workload
 
 if TYPE_CHECKING:
     from dse.questions.best_map import BestMap
-    from dse.questions.common import Design
+    from dse.questions.common import Candidate
     from dse.questions.crossing import Crossing
     from dse.questions.devices import Devices
     from dse.questions.formats import Formats
-    from dse.questions.load import Load
+    from dse.questions.load import UnderLoad
     from dse.questions.need import Need, NeedBits
     from dse.questions.sensitivity import Sensitivity
 
@@ -157,7 +157,7 @@ class FindNeed(OnDesign, Drawn):
             raise InputError("bits = measured: not every family is measured: name some with --quantizers")
         return need.most_bits(self._candidates(), self.workload, goal, console.progress)
 
-    def _candidates(self) -> list[Design]:
+    def _candidates(self) -> list[Candidate]:
         from dse.questions import need
         from dse.specs.measurements import bits_from
 
@@ -267,7 +267,7 @@ class PredictLoad(OnDesign, Drawn):
         None, "Shares of what a full server serves; default: ten from 0.05 to 0.9.", SHARES, metavar="0.2,0.8"
     )
 
-    def run(self, console: Console = SILENT) -> Load:
+    def run(self, console: Console = SILENT) -> UnderLoad:
         """TPOT and TTFT at fractions of the saturated request rate."""
         from dse.questions import load
 

@@ -16,7 +16,7 @@ from dse.specs.workload import Workload
 if TYPE_CHECKING:
     from dse.model.kv_layout import KvPlan
     from dse.quantizers import QuantizerSpec
-    from dse.questions.common import Design
+    from dse.questions.common import Candidate
     from dse.specs.device_and_model import HardwareSpec, ModelSpec
     from dse.specs.measurements import Bits
 
@@ -194,12 +194,12 @@ class Sourced(Operation):
 
         return None if (self.bits, self.measurements) == ("closed", None) else bits_from(self.bits, self.measurements)
 
-    def design_of(self, device: Device, model: Model, keys: Quantizer, values: Quantizer | None = None) -> Design:
+    def design_of(self, device: Device, model: Model, keys: Quantizer, values: Quantizer | None = None) -> Candidate:
         """A device with a model laid out under its quantizers. Raises InputError and SpecError."""
-        from dse.questions.common import Design
+        from dse.questions.common import Candidate
 
         spec = hardware(device)
-        return Design(spec, layout(model, keys, keys if values is None else values, self.source()))
+        return Candidate(spec, layout(model, keys, keys if values is None else values, self.source()))
 
 
 @operation()
@@ -217,7 +217,7 @@ class OnDesign(OnDevice, Quantized, Served, Sourced):
         """The model laid out under its quantizers. Raises InputError and SpecError."""
         return layout(self.model, *self.sides(), self.source())
 
-    def design(self) -> Design:
+    def design(self) -> Candidate:
         """The device with that layout. Raises InputError and SpecError."""
         return self.design_of(self.device, self.model, *self.sides())
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from dse.sweep.pareto.designs import DesignFront
-    from dse.sweep.run import Estimate, Stored
+    from dse.sweep.run import Estimate, StoredSweep
     from dse.sweep.spec import Sweep
     from dse.sweep.store import Manifest
 
@@ -92,12 +92,12 @@ class RunSweep(Printed):
         has_all = self.verify is not None or self.dry_run or self.out is not None
         return "" if has_all else "--out is missing: see dse sweep --help"
 
-    def value(self, outcome: Any) -> pd.DataFrame | Stored:
+    def value(self, outcome: Any) -> pd.DataFrame | StoredSweep:
         """A table of the results; with `out` a handle on the Parquet files, which can be resumed."""
-        found: pd.DataFrame | Stored = outcome
+        found: pd.DataFrame | StoredSweep = outcome
         return found
 
-    def run(self, console: Console = SILENT) -> pd.DataFrame | Stored | Estimate | Manifest:
+    def run(self, console: Console = SILENT) -> pd.DataFrame | StoredSweep | Estimate | Manifest:
         """The results, what they will take, or what was verified."""
         from dse.sweep import run, sweeps
 
@@ -180,20 +180,20 @@ class RunSweep(Printed):
 
     def text(self, outcome: Any) -> str:
         """A summary of the directory, of what a sweep will take, or of what was verified."""
-        from dse.sweep.run import Stored
+        from dse.sweep.run import StoredSweep
 
         if self.verify is not None:
             parts = f"{outcome.n_parts:,} part{'s' * (outcome.n_parts > 1)}"
             return f"verified: {self.verify} ({outcome.n_rows:,} rows, {parts})"
-        return _summary(outcome) if isinstance(outcome, Stored) else _expected_text(self.spec(), outcome)
+        return _summary(outcome) if isinstance(outcome, StoredSweep) else _expected_text(self.spec(), outcome)
 
     def document(self, outcome: Any) -> dict[str, Any]:
         """The same as numbers."""
-        from dse.sweep.run import Stored
+        from dse.sweep.run import StoredSweep
 
         if self.verify is not None:
             return {"n_rows": outcome.n_rows, "n_parts": outcome.n_parts, "problems": []}
-        if not isinstance(outcome, Stored):
+        if not isinstance(outcome, StoredSweep):
             return {
                 "n_points": outcome.n_points,
                 "n_rows": outcome.n_rows,
@@ -232,10 +232,10 @@ def _expected_text(spec: Sweep, expected: Estimate) -> str:
     )
 
 
-def _summary(done: Stored) -> str:
+def _summary(done: StoredSweep) -> str:
     """The rows, parts and bytes of a directory, and the rows by the reason why they do not fit."""
     from dse.core import units
-    from dse.sweep.points import CODES
+    from dse.sweep.columns import CODES
 
     manifest, n_bytes = done.manifest, sum(path.stat().st_size for path in done.paths)
     if done.front is not None:
@@ -252,10 +252,10 @@ def _summary(done: Stored) -> str:
     return "\n".join(lines)
 
 
-def _front_summary(done: Stored, n_bytes: int) -> str:
+def _front_summary(done: StoredSweep, n_bytes: int) -> str:
     from dse.core import units
+    from dse.sweep.columns import CODES
     from dse.sweep.pareto.limits import Limit
-    from dse.sweep.points import CODES
 
     manifest, asked = done.manifest, done.front
     assert asked is not None
@@ -313,7 +313,7 @@ class FindFront(Printed):
     ['H100']
     """
 
-    designs: pd.DataFrame | Stored | str | Path = argument(
+    designs: pd.DataFrame | StoredSweep | str | Path = argument(
         help="A table, a handle on a sweep, its directory, or a .csv or .parquet file.", metavar="DIR|TABLE"
     )
     maximize: Sequence[str] = option((), "Columns of which more is better.", NAMES, metavar="A,B")
@@ -339,11 +339,11 @@ class FindFront(Printed):
     def run(self, console: Console = SILENT) -> DesignFront:
         """The front: its `table` has the designs, `only(COLUMN=VALUE)` takes one of several fronts."""
         from dse.sweep.pareto import designs, limits
-        from dse.sweep.run import Stored
+        from dse.sweep.run import StoredSweep
 
         within = limits.parse(several(self.at_most), several(self.at_least))
         senses, by = self._senses(), several(self.by)
-        place = self.designs.folder if isinstance(self.designs, Stored) else self.designs
+        place = self.designs.folder if isinstance(self.designs, StoredSweep) else self.designs
         if not isinstance(place, str | Path):
             return designs.of_table(place, senses, by, self.drop_missing, units=self.units, limits=within)
         if self.units is not None:

@@ -12,10 +12,10 @@ from dse.model.compare import Comparison
 from dse.model.uncertainty import Gain
 from dse.questions.common import (
     THROUGHPUT,
-    Answer,
-    Design,
+    Candidate,
     Measure,
     Progress,
+    QuestionAnswer,
     assumption_text,
     context,
     each,
@@ -52,7 +52,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class BestMap(Answer):
+class BestMap(QuestionAnswer):
     """The answer: a cell for each batch and prompt length, batches fastest."""
 
     measure: Measure
@@ -135,12 +135,12 @@ class BestMap(Answer):
 
 
 def told_over(names: Sequence[str]) -> str:
-    """What gains are told over: FP16 where it is among the names, else the first."""
+    """Baseline of gains: FP16 where it is among the names, else the first."""
     return "fp16" if "fp16" in names else names[0]
 
 
 def best_map(
-    designs: Sequence[Design],
+    designs: Sequence[Candidate],
     work: Workload,
     measure: Measure = THROUGHPUT,
     batches: Sequence[int] = BATCHES,
@@ -181,7 +181,7 @@ def _cell(
     work: Workload,
     measure: Measure,
     results: dict[str, dict[str, Any]],
-    designs: dict[str, Design],
+    designs: dict[str, Candidate],
     compared: Comparison,
 ) -> Cell:
     values = {name: value for name, r in results.items() if (value := measure.value(r)) is not None}
@@ -194,4 +194,12 @@ def _cell(
         if gain := compared.gain(designs[best[0]].at(work), designs[name].at(work)):
             gains[name] = gain
     bounds = {name: str(results[name]["bound"]) for name in values}
-    return Cell(work.batch, work.input_tokens, best, values, bounds, gains, next_best)
+    return Cell(
+        batch=work.batch,
+        input_tokens=work.input_tokens,
+        best=best,
+        values=values,
+        bounds=bounds,
+        gains=gains,
+        next_best=next_best,
+    )

@@ -1,4 +1,4 @@
-"""What all questions share: designs, measures, what a tie is, and progress."""
+"""Designs, measures, ties and progress, shared by all questions."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -10,9 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from dse.core import units
 from dse.core.errors import InputError, did_you_mean, show
-from dse.model import assumptions, uncertainty
-from dse.model import evaluate as point
-from dse.model import kv_layout as plan
+from dse.model import assumptions, evaluate, kv_layout, uncertainty
 from dse.model.compare import Case
 from dse.model.kv_layout import KvPlan
 from dse.model.results import RESULT_UNITS
@@ -30,8 +28,8 @@ Progress = Callable[..., AbstractContextManager[Iterable[Any]]]
 TIE = 1e-9
 
 
-class Answer(ABC):
-    """What a question finds; printed, it is its text."""
+class QuestionAnswer(ABC):
+    """Answer of a question; printed, it is its text."""
 
     @abstractmethod
     def text(self) -> str:
@@ -42,7 +40,7 @@ class Answer(ABC):
 
 
 @dataclass(frozen=True)
-class Design:
+class Candidate:
     """A device with a model laid out under its quantizers."""
 
     device: HardwareSpec
@@ -55,31 +53,31 @@ class Design:
 
     def evaluate(self, work: Workload) -> Result:
         """All results at `work`."""
-        return point.evaluate(self.device, self.plan, work)
+        return evaluate.evaluate(self.device, self.plan, work)
 
     def speed(self, work: Workload) -> Result:
-        """What runs and how fast at `work`: some of the results, sooner."""
-        return point.speed(self.device, self.plan, work)
+        """Capacity and speed at `work`: some of the results, sooner."""
+        return evaluate.speed(self.device, self.plan, work)
 
     def at(self, work: Workload) -> Case:
-        """What comparisons evaluate."""
+        """The design at `work`, for comparisons."""
         return Case(self.device, self.plan, work)
 
-    def roomy(self) -> "Design":
-        """The same in which every batch of interest runs at once: a step's time does not depend on the memory."""
-        return replace(self, device=point.roomy(self.device))
+    def roomy(self) -> "Candidate":
+        """This design with memory for every batch of interest: a step's time does not depend on the memory."""
+        return replace(self, device=evaluate.roomy(self.device))
 
 
 def design(
     device: str | HardwareSpec, model: str | ModelSpec, key: str, value: str = "", bits: Bits = CLOSED
-) -> Design:
+) -> Candidate:
     """The design with quantizer `key` for keys and `value` (default: the same) for values.
 
     Device and model are specs, or names or files as the command line takes them. Raises InputError and SpecError.
     """
     device = catalog.device(device) if isinstance(device, str) else device
     model = catalog.model(model) if isinstance(model, str) else model
-    return Design(device, plan.build(model, bits.required(key), bits.required(value or key)))
+    return Candidate(device, kv_layout.build(model, bits.required(key), bits.required(value or key)))
 
 
 @dataclass(frozen=True)
@@ -139,10 +137,26 @@ COST = "usd_per_million_tokens"
 MEASURES = {
     m.name: m
     for m in (
-        Measure("throughput", "throughput_tokens_per_s", "max", "throughput", "token/s", 1.0),
-        Measure("step", "decode_step_s", "min", "decode step of the whole batch", "ms", units.to_base(1, "ms")),
-        Measure("energy", "joules_per_token", "min", "energy", "J/token", 1.0),
-        Measure("cost", COST, "min", "cost", RESULT_UNITS[COST], 1.0),
+        Measure(
+            name="throughput",
+            column="throughput_tokens_per_s",
+            sense="max",
+            title="throughput",
+            shown_unit="token/s",
+            per_unit=1.0,
+        ),
+        Measure(
+            name="step",
+            column="decode_step_s",
+            sense="min",
+            title="decode step of the whole batch",
+            shown_unit="ms",
+            per_unit=units.to_base(1, "ms"),
+        ),
+        Measure(
+            name="energy", column="joules_per_token", sense="min", title="energy", shown_unit="J/token", per_unit=1.0
+        ),
+        Measure(name="cost", column=COST, sense="min", title="cost", shown_unit=RESULT_UNITS[COST], per_unit=1.0),
     )
 }
 
@@ -167,7 +181,7 @@ def with_number(device: HardwareSpec, name: str, si: float, source: str) -> Hard
 
 
 def number_problem(device: HardwareSpec, name: str, si: float) -> str:
-    """What a device file would say of `si` (base units) for the number at `name`: its limits; "" where it is within."""
+    """The limit that `si` (base units) breaks for the number at `name` in a device file; "" where it is valid."""
     *places, field = name.split(".")
     parent: Any = device
     for part in places:

@@ -14,10 +14,10 @@ from dse.model.uncertainty import Gain
 from dse.questions.common import (
     THROUGHPUT,
     TIE,
-    Answer,
-    Design,
+    Candidate,
     Measure,
     Progress,
+    QuestionAnswer,
     Result,
     assumption_text,
     context,
@@ -45,7 +45,7 @@ VERDICTS = {**PAYS, "no": "does not pay", "none": "neither fits"}
 
 
 @dataclass(frozen=True)
-class Run:
+class VerdictRun:
     """A stretch first..last of batches or prompts with one verdict; of its ends how many times as good the new design
     is (None where one of both does not run), and how sure that is."""
 
@@ -67,12 +67,12 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Line:
+class CrossingLine:
     """One search: along `axis` ("batch" or "input_tokens"), the other held at `at`. Runs cover the whole range."""
 
     axis: str
     at: int
-    runs: tuple[Run, ...]
+    runs: tuple[VerdictRun, ...]
 
     @property
     def pays_in(self) -> list[tuple[int, int]]:
@@ -95,7 +95,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Ends:
-    """What holds for one design on a stretch of prompts: it does not run (None: not everywhere), else bounds."""
+    """Bounds of one design over a range of prompts; or that it does not run (None: not everywhere)."""
 
     is_out: bool | None
     #: fewest and most requests at once
@@ -105,17 +105,17 @@ class Ends:
 
 
 @dataclass
-class Pair:
+class DesignPair:
     """Two designs under one measure; remembers what it has evaluated."""
 
-    new: Design
-    old: Design
+    new: Candidate
+    old: Candidate
     work: Workload
     measure: Measure
     seen: dict[tuple[Any, ...], Result] = field(default_factory=dict)
 
     def result(self, is_new: bool, batch: int, input_tokens: int, has_room: bool = False) -> Result:
-        """What runs and how fast of one of the designs; with `has_room` in as much memory as it needs."""
+        """Capacity and speed of one of the designs; with `has_room` in as much memory as it needs."""
         key = (is_new, batch, input_tokens, has_room)
         if key not in self.seen:
             work = replace(self.work, batch=batch, input_tokens=input_tokens)
@@ -124,7 +124,7 @@ class Pair:
         return self.seen[key]
 
     @cached_property
-    def roomy(self) -> tuple[Design, Design]:
+    def roomy(self) -> tuple[Candidate, Candidate]:
         """Both designs with as much memory as they need."""
         return self.new.roomy(), self.old.roomy()
 
@@ -155,7 +155,7 @@ class Pair:
         return "capacity" if more else "prompt"
 
     def gain(self, batch: int, input_tokens: int) -> Gain | None:
-        """How many times as good the new design is; None where one of them does not run."""
+        """Gain of the new design over the old; None where one of them does not run."""
         if any(self.measure.value(self.result(is_new, batch, input_tokens)) is None for is_new in (True, False)):
             return None
         work = replace(self.work, batch=batch, input_tokens=input_tokens)
@@ -163,7 +163,7 @@ class Pair:
 
     @cached_property
     def compared(self) -> Comparison:
-        """What compares the designs."""
+        """Comparison of designs by the measure."""
         return Comparison(self.measure.column)
 
     def is_sure(self, batch: int, first: int, last: int) -> bool:
@@ -208,7 +208,7 @@ class Pair:
         )
 
     def _ends(self, is_new: bool, batch: int, low: range, high: range) -> Ends:
-        """What holds for one design from the first to the last prompt; `low` and `high` are a period each."""
+        """Bounds of one design from the first to the last prompt; `low` and `high` are a period each."""
         lows, highs = ([self.result(is_new, batch, n) for n in ends] for ends in (low, high))
         out = {self.measure.value(result) is None for result in (*lows, *highs)}
         if True in out:
@@ -228,7 +228,7 @@ def _are_apart(a: tuple[float, float], b: tuple[float, float]) -> bool:
     return a[1] < b[0] * (1 - TIE) or b[1] < a[0] * (1 - TIE)
 
 
-def period_of(design: Design, work: Workload) -> int:
+def period_of(design: Candidate, work: Workload) -> int:
     """Prompt tokens after which times and sizes have surely not fallen: 1 where they only grow.
 
     A quantizer that packs groups takes less right after it has packed one. Over an output of whole periods one more
@@ -241,7 +241,9 @@ def period_of(design: Design, work: Workload) -> int:
     return 1 if work.output_tokens % period == 0 else period
 
 
-def runs(verdict: Callable[[int], str], is_sure: Callable[[int, int], bool], low: int, high: int) -> Iterator[Run]:
+def runs(
+    verdict: Callable[[int], str], is_sure: Callable[[int, int], bool], low: int, high: int
+) -> Iterator[VerdictRun]:
     """Maximal stretches of equal verdict that cover low..high, by halving whatever is not sure; exact."""
     todo, start, last, current = [(low, high)], low, low - 1, ""
     while todo:
@@ -252,22 +254,22 @@ def runs(verdict: Callable[[int], str], is_sure: Callable[[int, int], bool], low
             continue
         found = verdict(a)
         if found != current and current:
-            yield Run(start, last, current)
+            yield VerdictRun(first=start, last=last, verdict=current)
             start = a
         current, last = found, b
-    yield Run(start, last, current)
+    yield VerdictRun(first=start, last=last, verdict=current)
 
 
 @dataclass(frozen=True)
-class Crossing(Answer):
+class Crossing(QuestionAnswer):
     """The answer: a line of runs for each prompt (along the batch) and for each batch (along the prompt)."""
 
     new: str
     old: str
     measure: Measure
     context: str
-    from_batch: tuple[Line, ...]
-    from_input: tuple[Line, ...]
+    from_batch: tuple[CrossingLine, ...]
+    from_input: tuple[CrossingLine, ...]
     assumptions: str
 
     def table(self) -> pd.DataFrame:
@@ -287,7 +289,7 @@ class Crossing(Answer):
     def to_json(self) -> dict[str, Any]:
         """Plain data, tokens and requests as integers."""
 
-        def of(line: Line, fixed: str) -> dict[str, Any]:
+        def of(line: CrossingLine, fixed: str) -> dict[str, Any]:
             return {
                 fixed: line.at,
                 "pays_from": line.pays_from,
@@ -323,7 +325,7 @@ class Crossing(Answer):
         return "\n".join([*parts, "", self.assumptions])
 
 
-def _answer(line: Line) -> str:
+def _answer(line: CrossingLine) -> str:
     """From where on, then what holds in each stretch, where there is more than one to tell."""
     start, pays = line.pays_from, line.pays_in
     if start == line.runs[0].first:
@@ -357,7 +359,7 @@ def _ends(first: int, last: int) -> str:
     return f"{first:,}" if first == last else f"{first:,}-{last:,}"
 
 
-def _gain(run: Run) -> str:
+def _gain(run: VerdictRun) -> str:
     if run.gain_at_first is None or run.gain_at_last is None or not run.pays:
         return ""
     gains = dict.fromkeys(f"{gain:.2f}x" for gain in (run.gain_at_first, run.gain_at_last))
@@ -366,8 +368,8 @@ def _gain(run: Run) -> str:
 
 
 def crossing(
-    new: Design,
-    old: Design,
+    new: Candidate,
+    old: Candidate,
     work: Workload,
     measure: Measure = THROUGHPUT,
     batches: Sequence[int] = BATCHES,
@@ -377,8 +379,8 @@ def crossing(
     """From which batch at each of `inputs` (prompt tokens), and from which prompt at each of `batches`, `new` pays.
 
     Batches from 1 to the largest of `batches` and prompts from 1 (or the shared prefix) to the largest of `inputs` are
-    searched; every integer is decided, those in between by monotony (`Pair.is_sure`). `work` gives the rest. Quantizers
-    that pack groups take minutes where the output is not whole groups: then a period is evaluated at each end.
+    searched; every integer is decided, those in between by monotony (`DesignPair.is_sure`). `work` gives the rest.
+    Quantizers that pack groups take minutes where the output is not whole groups: each end then evaluates a period.
     Paying means a better `measure` by more than a tie; a step time counts only where the whole batch runs at once.
     Raises InputError where the designs are the same or a list is empty, LimitError beyond MAX_BATCH or MAX_INPUT.
     """
@@ -394,7 +396,7 @@ def crossing(
         replace(work, batch=batch)
     for n in inputs:
         replace(work, input_tokens=n)
-    pair = Pair(new, old, work, measure)
+    pair = DesignPair(new, old, work, measure)
     searches: list[tuple[str, int]] = [("batch", n) for n in sorted(set(inputs))]
     searches += [("input_tokens", batch) for batch in sorted(set(batches))]
     lines = []
@@ -408,22 +410,22 @@ def crossing(
                 shortest,
                 max(inputs),
             )
-        lines.append(Line(axis, at, tuple(_with_gains(pair, axis, at, run) for run in found)))
+        lines.append(CrossingLine(axis, at, tuple(_with_gains(pair, axis, at, run) for run in found)))
         pair.seen.clear()
     example = new.evaluate(replace(work, batch=max(batches), input_tokens=max(inputs)))
     other = old.evaluate(replace(work, batch=max(batches), input_tokens=max(inputs)))
     return Crossing(
-        new.name,
-        old.name,
-        measure,
-        context(new.device, new.plan.model, work, example),
-        tuple(line for line in lines if line.axis == "batch"),
-        tuple(line for line in lines if line.axis == "input_tokens"),
-        assumption_text((example, other), measure),
+        new=new.name,
+        old=old.name,
+        measure=measure,
+        context=context(new.device, new.plan.model, work, example),
+        from_batch=tuple(line for line in lines if line.axis == "batch"),
+        from_input=tuple(line for line in lines if line.axis == "input_tokens"),
+        assumptions=assumption_text((example, other), measure),
     )
 
 
-def _with_gains(pair: Pair, axis: str, at: int, run: Run) -> Run:
+def _with_gains(pair: DesignPair, axis: str, at: int, run: VerdictRun) -> VerdictRun:
     points = [(n, at) if axis == "batch" else (at, n) for n in (run.first, run.last)]
     found: dict[str, Any] = {}
     for end, where in zip(("first", "last"), points, strict=True):

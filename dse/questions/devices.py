@@ -1,4 +1,4 @@
-"""How many devices a batch needs, and how the model best lies on them: every split by tp and pp, up to a number."""
+"""Fewest devices for a batch, and the best split of the model over them: every tp and pp, up to a number."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,7 +9,7 @@ from dse.model import evaluate, uncertainty
 from dse.model.compare import Case, Comparison
 from dse.model.kv_layout import KvPlan
 from dse.model.uncertainty import Gain
-from dse.questions.common import Answer, sure_text
+from dse.questions.common import QuestionAnswer, sure_text
 from dse.specs import collectives, deployment
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.workload import MAX_DEVICES, Workload
@@ -46,7 +46,7 @@ _HEAD = (
 
 
 @dataclass(frozen=True)
-class Devices(Answer):
+class Devices(QuestionAnswer):
     """Results by split, fewest devices first; of as many devices the fastest first, what does not fit last."""
 
     question: str

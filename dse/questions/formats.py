@@ -1,4 +1,4 @@
-"""Which KV format pays here: memory, time, error and energy of each that a device and stack can run, over 16 bits."""
+"""Compare KV formats with 16 bits: memory, time, error and energy of each that a device and stack can run."""
 
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ from dse.model import uncertainty
 from dse.model.compare import Comparison
 from dse.model.uncertainty import Gain
 from dse.questions import common, crossing
-from dse.questions.common import THROUGHPUT, Answer, Design, Progress, Result, sure_text
+from dse.questions.common import THROUGHPUT, Candidate, Progress, QuestionAnswer, Result, sure_text
 from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.implementation import GENERIC
@@ -64,7 +64,7 @@ class Format:
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """What of its kernels is assumed; nothing where they were measured."""
+        """Assumptions about its kernels; none where they were measured."""
         return unmeasured(self.result["assumptions"])
 
     @property
@@ -74,18 +74,18 @@ class Format:
 
     @property
     def implementation(self) -> str:
-        """What runs it; of 16 bits the stack."""
+        """The implementation that runs it; for 16 bits the stack."""
         return self.result["implementation"] or self.result["stack"] or "-"
 
 
 def unmeasured(assumptions: str | Iterable[str]) -> tuple[str, ...]:
-    """What is assumed of the kernels of keys and values, of a result's or a table row's assumptions."""
+    """Assumptions about the kernels of keys and values, from those of a result or of a table's row."""
     names = assumptions.split(", ") if isinstance(assumptions, str) else assumptions
     return tuple(UNMEASURED[name] for name in names if name in UNMEASURED)
 
 
 @dataclass(frozen=True)
-class Formats(Answer):
+class Formats(QuestionAnswer):
     """The answer: 16 bits first, then every other format, those with most throughput first."""
 
     device: str
@@ -130,7 +130,7 @@ class Formats(Answer):
         }
 
     def answer(self) -> str:
-        """Which format pays and from where on, which would by assumed rates, and which buy room alone."""
+        """The formats that pay, from where on, those that would by assumed rates, and those that only save memory."""
         best, others = self.best, self.formats[1:]
         if best and best.gain:
             said = [f"{best.name} pays: {_gain(best.gain)} the throughput of {PLAIN}{self._from()}."]
@@ -156,7 +156,7 @@ class Formats(Answer):
         return " ".join(said)
 
     def _unsure(self, near: Format) -> str:
-        """What to say where no format surely pays, of the one with the largest gain."""
+        """Sentence for the format with the largest gain, where none surely pays."""
         gain = near.gain
         assert gain
         if gain.ratio < 1:
@@ -179,7 +179,7 @@ class Formats(Answer):
         return bool(self.stack) and one.implementation.startswith(self.stack.partition("@")[0])
 
     def _errors(self, best: Format) -> list[str]:
-        """What the error of the best is, and which of those that pay errs least."""
+        """Error of the best format, and the format with the least error of those that pay."""
         known = [one for one in self.formats if one.verdict == "pays" and one.result["measured_error"] is not None]
         if not known:
             return []
@@ -220,7 +220,7 @@ class Formats(Answer):
         return tuple(f"{name}, a device" if is_shared and name == "KV B/token" else name for name in SHOWN)
 
     def notes(self) -> tuple[str, ...]:
-        """What intervals and errors are, what is left out, what is assumed."""
+        """Notes on intervals and errors, formats left out, assumptions."""
         data = [one.result["measured_on"] for one in self.formats if one.result["measured_on"]]
         within = "80 % intervals"
         if self.formats[0].result["model_kind"] == "ideal":
@@ -356,7 +356,7 @@ def _best(formats: Iterable[Format]) -> Format | None:
 
 def candidates(
     device: HardwareSpec, model: ModelSpec, work: Workload, bits: Bits = CLOSED
-) -> tuple[list[Design], dict[str, tuple[str, ...]]]:
+) -> tuple[list[Candidate], dict[str, tuple[str, ...]]]:
     """Every family of fewer bits that a kernel of the chosen stack, or of none, runs on the device, for the model's
     heads; and the others by the reason that leaves them out."""
     plain = common.design(device, model, PLAIN)
@@ -440,7 +440,7 @@ def formats(
 
 
 def _verdict(result: Result, base: Result, gain: Gain | None) -> str:
-    """What a format brings, a key of `VERDICTS`."""
+    """Verdict on a format, a key of `VERDICTS`."""
     if not result["feasible"]:
         return "out"
     if gain is None:
@@ -450,20 +450,20 @@ def _verdict(result: Result, base: Result, gain: Gain | None) -> str:
     return "room" if result["max_batch"] > base["max_batch"] else "no"
 
 
-def _starts(new: Design, old: Design, work: Workload) -> tuple[int | None, int | None]:
+def _starts(new: Candidate, old: Candidate, work: Workload) -> tuple[int | None, int | None]:
     """From which batch at the prompt, and which prompt at the batch, the new design gives more throughput.
 
     Prompts are not searched where packing in groups would make that long (`crossing.period_of`).
     """
-    pair = crossing.Pair(new, old, work, THROUGHPUT)
+    pair = crossing.DesignPair(new, old, work, THROUGHPUT)
     batch, prompt = min(work.batch, crossing.MAX_BATCH), min(work.input_tokens, crossing.MAX_INPUT)
     last = max(batch, LAST_BATCH)
     along = crossing.runs(lambda b: pair.verdict(b, prompt), lambda a, b: False, 1, last)
-    from_batch = crossing.Line("batch", prompt, tuple(along)).pays_from
+    from_batch = crossing.CrossingLine("batch", prompt, tuple(along)).pays_from
     if crossing.period_of(new, work) > 1:
         return from_batch, None
     shortest, longest = max(1, work.prefix_tokens), max(prompt, LAST_INPUT)
     along = crossing.runs(
         lambda n: pair.verdict(batch, n), lambda first, last: pair.is_sure(batch, first, last), shortest, longest
     )
-    return from_batch, crossing.Line("input_tokens", batch, tuple(along)).pays_from
+    return from_batch, crossing.CrossingLine("input_tokens", batch, tuple(along)).pays_from

@@ -1,4 +1,4 @@
-"""What requests wait at a load: time per output token and to the first, as a server is asked for more a second."""
+"""TPOT and TTFT at fractions of the saturated request rate."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import pandas as pd
 
 from dse.core.errors import InputError, show
 from dse.model.kv_layout import KvPlan
-from dse.questions.common import Answer
+from dse.questions.common import QuestionAnswer
 from dse.serving.at_rate import at_rate
 from dse.serving.steady_state import FixedLengths, steady
 from dse.specs.device_and_model import HardwareSpec
@@ -31,7 +31,7 @@ _HEAD = ("load", "requests/s", "token/s", "ms per token", "s to the first", "s f
 
 
 @dataclass(frozen=True)
-class Load(Answer):
+class UnderLoad(QuestionAnswer):
     """Means over requests, a row a load; `full_requests_per_s` is that of a full server, None where nothing fits."""
 
     design: str
@@ -97,7 +97,7 @@ class Load(Answer):
 
 def under_load(
     device: HardwareSpec, plan: KvPlan, work: Workload, loads: Sequence[float] = LOADS, name: str = ""
-) -> Load:
+) -> UnderLoad:
     """Means over requests of the workload's lengths that come at random, a row a load.
 
     A load is the share of the requests per second that the server serves when it is always full
@@ -131,4 +131,4 @@ def under_load(
     context = (
         f"{design}, at most {work.batch:,} requests of {work.input_tokens:,} + {work.output_tokens:,} tokens at once"
     )
-    return Load(name, context, full, tuple(rows))
+    return UnderLoad(name, context, full, tuple(rows))

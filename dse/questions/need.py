@@ -14,15 +14,14 @@ import pandas as pd
 
 from dse.core import units
 from dse.core.errors import InputError, did_you_mean, show
-from dse.model import evaluate as point
-from dse.model import lower, uncertainty
+from dse.model import evaluate, lower, uncertainty
 from dse.questions import formats
 from dse.questions.common import (
     MEASURES,
-    Answer,
-    Design,
+    Candidate,
     Measure,
     Progress,
+    QuestionAnswer,
     Result,
     assumption_text,
     context,
@@ -65,13 +64,13 @@ class Target:
         return value >= self.value if self.measure.sense == "max" else value <= self.value
 
     def distance(self, value: float) -> float:
-        """How far a value is beyond the target (from 0 on: met) or short of it, as the logarithm of their ratio."""
+        """Logarithm of value over target, from 0 on where the target is met."""
         ratio = value / self.value
         ratio = math.log(ratio) if ratio > 0 else -math.inf
         return ratio if self.measure.sense == "max" else -ratio
 
     def ends(self, result: Result) -> tuple["Target", "Target"]:
-        """What a prediction must reach so that a measurement at the low, and one at the high, end of the interval of
+        """Targets for the prediction, so that a measurement at the low, and one at the high, end of the interval of
         times reaches the target; times of designs like `result`."""
         over = uncertainty.of_column(result, self.measure.column)
         low, high = (replace(self, value=self.value / end) for end in (over.low, over.high))
@@ -99,7 +98,7 @@ def target(tokens_per_s: float | None = None, step_ms: float | None = None) -> T
 
 
 @dataclass(frozen=True)
-class Need(Answer):
+class Need(QuestionAnswer):
     """The answer for a number of the device. `value` is None where no value meets the target."""
 
     what: str
@@ -140,7 +139,7 @@ class Need(Answer):
 
     @property
     def binding(self) -> str:
-        """What stops a smaller one, or what keeps the target out of reach: a name of `bound`, or capacity."""
+        """The bottleneck of a smaller value, or of any value where none will do: a name of `bound`, or capacity."""
         if self.what == "capacity" and self.value is not None:
             return "capacity"
         return _binding(self.result, self.target)
@@ -171,7 +170,7 @@ class Need(Answer):
         }
 
     def why(self) -> str:
-        """What stops a smaller value, or what keeps the target out of reach, as a sentence."""
+        """The bottleneck of a smaller value, or of any value where none will do, as a sentence."""
         measure = self.target.measure
         if self.value is None:
             at = "in any memory" if self.what == "capacity" else f"at infinite {NUMBERS[self.what][1]}"
@@ -234,21 +233,21 @@ def _binding(result: Result, target: Target) -> str:
 
 
 def _reason(result: Result, target: Target, with_room: Result | None = None) -> str:
-    """What binds a result, with what to look at. `with_room`: the same in endless memory."""
+    """The bottleneck of a result, as text. `with_room`: the same in endless memory."""
     if not result["feasible"]:
         return f"capacity: {result['infeasible_reason']}"
     if _binding(result, target) == "capacity":
         n = result["running_batch"] if target.measure.name == "throughput" else result["max_batch"]
         if with_room is not None:
             rate = target.measure.text(target.measure.value(with_room))
-            how = point.room_text(rate, with_room)
+            how = evaluate.room_text(rate, with_room)
         else:
             how = "`dse ask need capacity` says what is missing"
         return f"capacity: {n:,} of {result['batch']:,} requests run at once; {how}"
-    return point.bound_text(result["bound"])
+    return evaluate.bound_text(result["bound"])
 
 
-def smallest(design: Design, work: Workload, what: str, goal: Target, progress: Progress | None = None) -> Need:
+def smallest(design: Candidate, work: Workload, what: str, goal: Target, progress: Progress | None = None) -> Need:
     """The smallest bandwidth (B/s), capacity (B) or peak FLOP/s with which `work` meets the goal.
 
     The search ends at neighbouring numbers (floats, whole bytes): the value meets the goal, the next smaller does not.
@@ -262,10 +261,10 @@ def smallest(design: Design, work: Workload, what: str, goal: Target, progress: 
         given = float(design.device.reported_bytes)
 
     def at(value: float) -> Result:
-        return Design(varied(design.device, what, value), design.plan).evaluate(work)
+        return Candidate(varied(design.device, what, value), design.plan).evaluate(work)
 
     is_whole = what == "capacity"
-    lowest, endless = (1, point.ROOM_BYTES) if is_whole else (_key(LOWEST), _key(ENDLESS))
+    lowest, endless = (1, evaluate.ROOM_BYTES) if is_whole else (_key(LOWEST), _key(ENDLESS))
     of: Callable[[int], float] = (lambda key: key) if is_whole else _number
 
     def search(goal: Target, progress: Progress | None = None) -> tuple[int | None, int | None]:
@@ -276,8 +275,8 @@ def smallest(design: Design, work: Workload, what: str, goal: Target, progress: 
             return lowest, None
 
         def off(key: int) -> float | None:
-            """How far the measure is from the goal, from 0 on where it meets it; None where nothing runs."""
-            number = goal.measure.value(Design(varied(design.device, what, of(key)), design.plan).speed(work))
+            """`Target.distance` of a key; None where nothing runs."""
+            number = goal.measure.value(Candidate(varied(design.device, what, of(key)), design.plan).speed(work))
             return None if number is None else goal.distance(number)
 
         low, high = _neighbours(off, lowest, endless, int(given) if is_whole else _key(given), progress)
@@ -296,22 +295,22 @@ def smallest(design: Design, work: Workload, what: str, goal: Target, progress: 
     with_room = None
     if what != "capacity" and _binding(best, goal) == "capacity":  # of what misses the goal: a step below the answer
         smaller = varied(design.device, what, of(lowest if key_below is None else key_below))
-        found = Design(smaller, design.plan).roomy().evaluate(work)
+        found = Candidate(smaller, design.plan).roomy().evaluate(work)
         with_room = found if found["fits_whole_batch"] else None
     return Need(
-        what,
-        units.base_of(getattr(design.device, field).unit),
-        goal,
-        context(design.device, design.plan.model, work, best),
-        design.name,
-        given,
-        value,
-        best,
-        below,
-        lambda: _curve(at, what, goal, ends),
-        with_room,
-        search_ends,
-        lambda: at(given),
+        what=what,
+        unit=units.base_of(getattr(design.device, field).unit),
+        target=goal,
+        context=context(design.device, design.plan.model, work, best),
+        design=design.name,
+        given=given,
+        value=value,
+        result=best,
+        result_below=below,
+        draw=lambda: _curve(at, what, goal, ends),
+        with_room=with_room,
+        search_ends=search_ends,
+        as_given=lambda: at(given),
     )
 
 
@@ -380,7 +379,7 @@ def _number(key: int) -> float:
 
 
 @dataclass(frozen=True)
-class NeedBits(Answer):
+class NeedBits(QuestionAnswer):
     """The answer for bits: every candidate, the most stored bits first. `best` is None where none meets the target."""
 
     target: Target
@@ -444,7 +443,7 @@ class NeedBits(Answer):
         }
 
     def why(self) -> str:
-        """What stops more bits, or keeps the target out of reach."""
+        """The bottleneck of more bits, or of any format where none will do."""
         measure = self.target.measure
         if self.best is None:
             top = _top(self.candidates, self.target)
@@ -494,15 +493,15 @@ def _top(candidates: Sequence[Result], target: Target) -> Result:
 WIDER = {"kivi": "kivi:bits=4", "sinkq": "sinkq:bits=4"}
 
 
-def candidates(device: HardwareSpec, model: ModelSpec, work: Workload, bits: Bits = CLOSED) -> list[Design]:
-    """What bits are chosen from by default: 16 bits, and every format that `formats` compares with them."""
+def candidates(device: HardwareSpec, model: ModelSpec, work: Workload, bits: Bits = CLOSED) -> list[Candidate]:
+    """Default candidates: 16 bits, and every format that `formats` compares with them."""
     known = [one.name for one in formats.candidates(device, model, work, bits)[0]]
     names = [formats.PLAIN, *known, *(wide for name, wide in WIDER.items() if name in known)]
     return [design(device, model, name, bits=bits) for name in names]
 
 
-def most_bits(designs: Sequence[Design], work: Workload, goal: Target, progress: Progress | None = None) -> NeedBits:
-    """Of the designs (one device and model, several quantizers) the one with most stored bits that meets the goal.
+def most_bits(designs: Sequence[Candidate], work: Workload, goal: Target, progress: Progress | None = None) -> NeedBits:
+    """Find the design (one device and model, several quantizers) with most stored bits that meets the goal.
 
     Fewer bits mean more error, so the question is how many may be kept. Of equal bits the better measure counts.
     """
@@ -518,14 +517,14 @@ def most_bits(designs: Sequence[Design], work: Workload, goal: Target, progress:
     first = designs[0]
     shown = _top(found, goal) if best is None else found[best - 1]  # what misses the target, and is said why
     of = next(design for result, design in designs_of if result is shown)
-    with_room = point.with_room(of.device, of.plan, work, shown) if best != 0 else None
+    with_room = evaluate.with_room(of.device, of.plan, work, shown) if best != 0 else None
     return NeedBits(
-        goal,
-        context(first.device, first.plan.model, work, found[0]),
-        work.batch,
-        work.input_tokens,
-        tuple(found),
-        None if best is None else found[best],
-        found[best - 1] if best else None,
-        with_room,
+        target=goal,
+        context=context(first.device, first.plan.model, work, found[0]),
+        batch=work.batch,
+        input_tokens=work.input_tokens,
+        candidates=tuple(found),
+        best=None if best is None else found[best],
+        above=found[best - 1] if best else None,
+        with_room=with_room,
     )

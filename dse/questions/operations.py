@@ -6,8 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from dse.model import assumptions
-from dse.model import evaluate as point
+from dse.model import assumptions, evaluate
 from dse.model.formulas import attention, linear
 from dse.model.kv_layout import KvPlan
 from dse.model.stacks import stack_of
@@ -53,8 +52,8 @@ def decode_step(device: HardwareSpec, plans: Sequence[KvPlan], work: Workload) -
         kinds["calibrated"] = work
     for kind, asked in kinds.items():
         for plan in plans:
-            result = point.evaluate(device, plan, asked)
-            for op in point.operations(device, plan, asked):
+            result = evaluate.evaluate(device, plan, asked)
+            for op in evaluate.operations(device, plan, asked):
                 if op["phase"] == "decode" and op["name"] != _SUM and op["flops"] and op["seconds"]:
                     rows.append(_row(device, result, kind, op))
     return pd.DataFrame(rows, columns=list(COLUMNS))

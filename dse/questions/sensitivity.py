@@ -16,10 +16,10 @@ from dse.model.kv_layout import KvPlan
 from dse.model.uncertainty import Gain
 from dse.questions.common import (
     THROUGHPUT,
-    Answer,
-    Design,
+    Candidate,
     Measure,
     Progress,
+    QuestionAnswer,
     Result,
     assumption_text,
     context,
@@ -71,7 +71,7 @@ class Number:
 
 @dataclass(frozen=True)
 class Effect:
-    """What one number does: the measure of both designs at the ends of its range; None where a design does not run."""
+    """Effect of one number: the measure of both designs at the ends of its range; None where a design does not run."""
 
     number: Number
     at_low: float | None
@@ -85,14 +85,14 @@ class Effect:
     flips_at: tuple[float, ...] = ()
 
     def span(self, base: float | None) -> float:
-        """How far the measure moves over the range, as a share of its value; infinite where it stops to run."""
+        """Change of the measure over the range, as a share of its value; infinite where it stops to run."""
         if self.at_low is None or self.at_high is None:
             return 0.0 if self.at_low == self.at_high else float("inf")
         return abs(self.at_high - self.at_low) / base if base else float("inf")
 
 
 @dataclass(frozen=True)
-class Sensitivity(Answer):
+class Sensitivity(QuestionAnswer):
     """The answer: effects, the largest first."""
 
     measure: Measure
@@ -200,7 +200,7 @@ def range_text(number: Number) -> str:
     return f"{low.split(' ')[0] if shared else low} to {high}"
 
 
-def numbers(designs: Sequence[Design], work: Workload, measure: Measure) -> list[Number]:
+def numbers(designs: Sequence[Candidate], work: Workload, measure: Measure) -> list[Number]:
     """Every number of the device that the measure of the designs (of one device) rests on, with its range."""
     device = with_stacks(designs[0].device, work)
     stack_name, stack = stacks.stack_of(device, work)
@@ -249,7 +249,7 @@ def with_stacks(device: HardwareSpec, work: Workload) -> HardwareSpec:
 
 
 def _of_kernels(plans: Sequence[KvPlan], work: Workload, stack: StackSpec) -> list[Number]:
-    """What the kernels that run the quantizers reach, within their own ranges; not of plans by layer."""
+    """Achieved rates of the quantizers' kernels, within their own ranges; none for plans by layer."""
     own = {
         one.name: one
         for plan in plans
@@ -262,12 +262,23 @@ def _of_kernels(plans: Sequence[KvPlan], work: Workload, stack: StackSpec) -> li
             low, high = (factor * number.si for factor in number.factors)
             name, unit = f"{_KERNELS}{one.name}.{field}", units.base_of(number.unit)
             rule = "range of its implementation"
-            found.append(Number(name, number.si, low, high, unit, number.kind, rule, number.source))
+            found.append(
+                Number(
+                    name=name,
+                    value=number.si,
+                    low=low,
+                    high=high,
+                    unit=unit,
+                    kind=number.kind,
+                    rule=rule,
+                    source=number.source,
+                )
+            )
     return found
 
 
 def _of_host(stack_name: str, host: HostFit, work: Workload) -> list[Number]:
-    """What a server does beside its kernels: of no release in particular, within what its releases were fitted to."""
+    """Host times of a server: of no release in particular, within the values fitted to its releases."""
     server, found = catalog.servers().get(stack_name), []
     for field in ("layer", "sequence"):
         number: Quantity = getattr(host, field)
@@ -278,7 +289,18 @@ def _of_host(stack_name: str, host: HostFit, work: Workload) -> list[Number]:
             low, high = min(*ends, number.si), max(*ends, number.si)
             rule = f"releases of {server.title or stack_name} that were measured"
         name = f"stacks.{stack_name}.host.{field}"
-        found.append(Number(name, number.si, low, high, units.base_of(number.unit), number.kind, rule, number.source))
+        found.append(
+            Number(
+                name=name,
+                value=number.si,
+                low=low,
+                high=high,
+                unit=units.base_of(number.unit),
+                kind=number.kind,
+                rule=rule,
+                source=number.source,
+            )
+        )
     return found
 
 
@@ -295,7 +317,14 @@ def _number(device: HardwareSpec, name: str, quantity: Quantity, is_ideal: bool)
     if name in WHOLE:
         low, high = float(int(low)), float(int(high))
     return Number(
-        name, value, low, min(high, 1.0) if name in SHARES else high, unit, quantity.kind, rule, quantity.source
+        name=name,
+        value=value,
+        low=low,
+        high=min(high, 1.0) if name in SHARES else high,
+        unit=unit,
+        kind=quantity.kind,
+        rule=rule,
+        source=quantity.source,
     )
 
 
@@ -307,7 +336,16 @@ def _fitted(name: str, quantity: Quantity, fit: Fit, stacks_of: str | None) -> N
     ends = (low * quantity.si, high * quantity.si)
     top = min(ends[1], 1.0) if name.endswith("_frac") else ends[1]
     kind = ASSUMED if stacks_of else quantity.kind
-    return Number(name, quantity.si, ends[0], top, units.base_of(quantity.unit), kind, rule, quantity.source)
+    return Number(
+        name=name,
+        value=quantity.si,
+        low=ends[0],
+        high=top,
+        unit=units.base_of(quantity.unit),
+        kind=kind,
+        rule=rule,
+        source=quantity.source,
+    )
 
 
 def with_ranges(found: Sequence[Number], texts: Iterable[str], device: HardwareSpec) -> list[Number]:
@@ -335,7 +373,14 @@ def with_ranges(found: Sequence[Number], texts: Iterable[str], device: HardwareS
             if problem := number_problem(device, number.name, si):
                 raise InputError(f"range = {show(text)}: {number.name} = {units.human(si, number.unit)}: {problem}")
         numbers_by_name[hits[0]] = Number(
-            number.name, number.value, low, high, number.unit, number.kind, "as given", number.source
+            name=number.name,
+            value=number.value,
+            low=low,
+            high=high,
+            unit=number.unit,
+            kind=number.kind,
+            rule="as given",
+            source=number.source,
         )
     return list(numbers_by_name.values())
 
@@ -355,13 +400,13 @@ def _end(text: str, end: str, number: Number) -> float:
 
 
 def sensitivity(
-    design: Design,
+    design: Candidate,
     work: Workload,
     measure: Measure = THROUGHPUT,
-    other: Design | None = None,
+    other: Candidate | None = None,
     ranges: Iterable[str] = (),
     progress: Progress | None = None,
-    as_measured: Sequence[Design] = (),
+    as_measured: Sequence[Candidate] = (),
 ) -> Sensitivity:
     """Vary every number that the result rests on inside its range, one at a time; `other` runs on the same device.
 
@@ -382,9 +427,9 @@ def sensitivity(
         if name.startswith(_KERNELS):
             one, _, field = name.removeprefix(_KERNELS).rpartition(".")
             plans = [implementations.with_number(d.plan, device, work, one, field, si) for d in designs]
-            return [measure.value(Design(device, plan).evaluate(work)) for plan in plans]
+            return [measure.value(Candidate(device, plan).evaluate(work)) for plan in plans]
         varied = with_number(device, name, si, "varied")
-        return [measure.value(Design(varied, d.plan).evaluate(work)) for d in designs]
+        return [measure.value(Candidate(varied, d.plan).evaluate(work)) for d in designs]
 
     def winner(pair: Sequence[float | None]) -> str:
         if other is None:
@@ -402,7 +447,16 @@ def sensitivity(
                 flips.append(_flip(lambda si, n=number: winner(measured(n.name, si)) == first, number.value, end))  # type: ignore[misc]
         others = (ends[0][1], ends[1][1]) if other else (None, None)
         effects.append(
-            Effect(number, ends[0][0], ends[1][0], others[0], others[1], winners[0], winners[1], tuple(flips))
+            Effect(
+                number=number,
+                at_low=ends[0][0],
+                at_high=ends[1][0],
+                other_at_low=others[0],
+                other_at_high=others[1],
+                winner_at_low=winners[0],
+                winner_at_high=winners[1],
+                flips_at=tuple(flips),
+            )
         )
     if as_measured:
         counted = [d.evaluate(work) for d in as_measured]
@@ -410,27 +464,29 @@ def sensitivity(
         effects.append(_bits_effect(base, counted, values, pair, (first, winner(pair))))
     effects.sort(key=lambda effect: -effect.span(values[0]))
     return Sensitivity(
-        measure,
-        f"{context(device, design.plan.model, work, base[0])}, batch {work.batch:,}, {work.input_tokens:,} in",
-        design.name,
-        other.name if other else "",
-        values[0],
-        values[1] if other else None,
-        first,
-        tuple(effects),
-        assumption_text(base, measure),
-        measure.ends(base[0]),
-        measure.ends(base[1]) if other else None,
-        Comparison(measure.column).gain(design.at(work), other.at(work)) if other and values[1] is not None else None,
+        measure=measure,
+        context=f"{context(device, design.plan.model, work, base[0])}, batch {work.batch:,}, {work.input_tokens:,} in",
+        design=design.name,
+        other=other.name if other else "",
+        base=values[0],
+        other_base=values[1] if other else None,
+        winner=first,
+        effects=tuple(effects),
+        assumptions=assumption_text(base, measure),
+        interval=measure.ends(base[0]),
+        other_interval=measure.ends(base[1]) if other else None,
+        gain=Comparison(measure.column).gain(design.at(work), other.at(work))
+        if other and values[1] is not None
+        else None,
     )
 
 
-def with_measured_bits(design: Design, measurements: str | None = None) -> Design:
-    """The same design with outliers and sinks as they were measured, by default on the shipped sample."""
+def with_measured_bits(design: Candidate, measurements: str | None = None) -> Candidate:
+    """The design with measured shares of outliers and sinks, by default on the shipped sample."""
     measured = bits_from("measured", measurements)
     plan = design.plan
     sides = map(measured.attached, (plan.key_quantizer, plan.value_quantizer))
-    return Design(design.device, kv_layout.build(plan.model, *sides))
+    return Candidate(design.device, kv_layout.build(plan.model, *sides))
 
 
 def _bits_effect(
@@ -443,14 +499,32 @@ def _bits_effect(
     """The stored bits as one number: with nominal shares of outliers and sinks, or as measured."""
     bits = base[0]["stored_bits"], counted[0]["stored_bits"]
     rule = f"nominal outliers and sinks, or as measured on {counted[0]['measured_on'] or 'no data of this quantizer'}"
-    number = Number("stored_bits", bits[0], min(bits), max(bits), "bit", ASSUMED, rule, "dse quantize")
+    number = Number(
+        name="stored_bits",
+        value=bits[0],
+        low=min(bits),
+        high=max(bits),
+        unit="bit",
+        kind=ASSUMED,
+        rule=rule,
+        source="dse quantize",
+    )
     ends = list(zip((values, pair), winners, strict=True))
     if bits[1] < bits[0]:
         ends.reverse()
     (low, low_winner), (high, high_winner) = ends
     others = [side[1] if len(side) > 1 else None for side in (low, high)]
     flips = (bits[1],) if winners[0] != winners[1] else ()
-    return Effect(number, low[0], high[0], others[0], others[1], low_winner, high_winner, flips)
+    return Effect(
+        number=number,
+        at_low=low[0],
+        at_high=high[0],
+        other_at_low=others[0],
+        other_at_high=others[1],
+        winner_at_low=low_winner,
+        winner_at_high=high_winner,
+        flips_at=flips,
+    )
 
 
 def _flip(is_same: Callable[[float], bool], inside: float, outside: float) -> float:

@@ -111,8 +111,8 @@ def chosen(devices: Sequence[str] | None = None, names: Sequence[str] | None = N
 
 
 @dataclass(frozen=True)
-class Request:
-    """What the report is about, all names already resolved."""
+class ReportRequest:
+    """Subject of the report, all names resolved."""
 
     systems: tuple[System, ...] = DEFAULT
     models: tuple[ModelSpec, ...] = ()

@@ -10,18 +10,16 @@ import pandas as pd
 from dse import quantizers
 from dse.core import units
 from dse.core.errors import InputError, LimitError, did_you_mean, show
-from dse.model import evaluate as point
-from dse.model import kv_layout as plan
+from dse.model import evaluate, kv_layout
 from dse.model.formulas import attention, linear, weights
 from dse.quantizers.base import PARTS
-from dse.questions import traces as tables_traffic
-from dse.questions.systems import MODELS, Request, System
-from dse.specs import catalog
-from dse.specs import tokens as token_policies
+from dse.questions import traces
+from dse.questions.systems import MODELS, ReportRequest, System
+from dse.specs import catalog, tokens
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.measurements import Bits
 from dse.specs.workload import Workload
-from dse.sweep import sweeps as sweep
+from dse.sweep import sweeps
 
 #: points of one report; about 0.3 ms each
 MAX_POINTS = 100_000
@@ -55,11 +53,11 @@ class Job:
         return f"{self.system.label}, {self.model.name}"
 
 
-def _job(request: Request, system: System, model: ModelSpec, batch: int, **changes: Any) -> Job:
+def _job(request: ReportRequest, system: System, model: ModelSpec, batch: int, **changes: Any) -> Job:
     work = Workload(
-        batch,
-        request.input_tokens,
-        request.output_tokens,
+        batch=batch,
+        input_tokens=request.input_tokens,
+        output_tokens=request.output_tokens,
         admission=system.admission,
         memory=request.memory,
         model_kind=request.model_kind,
@@ -69,12 +67,12 @@ def _job(request: Request, system: System, model: ModelSpec, batch: int, **chang
     return Job(system, model, replace(work, **changes))
 
 
-def _results(request: Request) -> list[Job]:
+def _results(request: ReportRequest) -> list[Job]:
     """Every model, system and batch."""
     return [_job(request, s, m, b) for m in request.models for s in request.systems for b in request.batches]
 
 
-def _lengths(request: Request) -> list[Job]:
+def _lengths(request: ReportRequest) -> list[Job]:
     """Oaken Figure 13: one model, one batch, total length 1K to 32K, half in and half out."""
     model = request.pick("llama2-13b")
     return [
@@ -84,7 +82,7 @@ def _lengths(request: Request) -> list[Job]:
     ]
 
 
-def _weights(request: Request) -> list[Job]:
+def _weights(request: ReportRequest) -> list[Job]:
     """Oaken Figure 5(b): weights at 16 or 4 bits with keys and values in FP16 or INT4."""
     devices = {s.device: s for s in request.systems}
     if request.is_default:
@@ -105,7 +103,7 @@ def _weights(request: Request) -> list[Job]:
     ]
 
 
-def _breakdown(request: Request) -> list[Job]:
+def _breakdown(request: ReportRequest) -> list[Job]:
     """Oaken Figure 12(b): the parts of a decode step on LPU, Oaken, and Oaken's algorithm on a GPU."""
     own = request.systems[:6]
     if request.is_default:
@@ -116,7 +114,7 @@ def _breakdown(request: Request) -> list[Job]:
     return [_job(request, s, model, batch) for s in own for batch in request.batches]
 
 
-def _tokens(request: Request) -> list[Job]:
+def _tokens(request: ReportRequest) -> list[Job]:
     """Token policies with FP16 and with quantized keys and values, long prompts and short outputs, on one device."""
     first, model = request.systems[0], request.pick("llama2-7b")
     names = [quantizers.parse(s.quantizer).name for s in request.systems if s.device == first.device]
@@ -126,7 +124,7 @@ def _tokens(request: Request) -> list[Job]:
     for policy in request.tokens or TOKEN_POLICIES:
         with_bits = request.tokens or policy in TOKENS_WITH_BITS
         for name in dict.fromkeys(("fp16", second)) if with_bits else ("fp16",):
-            system = replace(first, quantizer=name, label=f"{token_policies.parse(policy).name}, {name}")
+            system = replace(first, quantizer=name, label=f"{tokens.parse(policy).name}, {name}")
             jobs += [
                 _job(
                     request,
@@ -143,7 +141,7 @@ def _tokens(request: Request) -> list[Job]:
 
 
 #: tables of design points by name
-POINTS: dict[str, Callable[[Request], list[Job]]] = {
+POINTS: dict[str, Callable[[ReportRequest], list[Job]]] = {
     "results": _results,
     "lengths": _lengths,
     "weights": _weights,
@@ -154,20 +152,20 @@ POINTS: dict[str, Callable[[Request], list[Job]]] = {
 
 def _evaluate(jobs: Sequence[Job], steps: Iterable[Job], bits: Bits) -> pd.DataFrame:
     """One row per job, with the columns of RESULT_UNITS after a column `system`."""
-    plans: dict[tuple[str, str], plan.KvPlan] = {}
+    plans: dict[tuple[str, str], kv_layout.KvPlan] = {}
     rows = []
     for job in steps:
         key = (job.model.name, job.system.quantizer)
         if key not in plans:
             quantizer = bits.quantizer(job.system.quantizer)
-            plans[key] = plan.build(job.model, quantizer, quantizer)
-        rows.append(point.evaluate(job.system.device_for(job.model), plans[key], job.work))
-    table = sweep.to_table(rows)
+            plans[key] = kv_layout.build(job.model, quantizer, quantizer)
+        rows.append(evaluate.evaluate(job.system.device_for(job.model), plans[key], job.work))
+    table = sweeps.to_table(rows)
     table.insert(0, "system", pd.array([job.system.label for job in jobs], dtype="string"))
     return table
 
 
-def ledger(request: Request) -> pd.DataFrame:
+def ledger(request: ReportRequest) -> pd.DataFrame:
     """Bits an element of the quantizers by part, for one model and sequence at its final length: defaults and named.
 
     Columns: model, quantizer, n_tokens, effective_bits, stored_bits and one column `<part>_bits` per part; the parts
@@ -184,7 +182,7 @@ def ledger(request: Request) -> pd.DataFrame:
     rows = []
     for name in names:
         quantizer = request.bits.quantizer(name)
-        kv = plan.build(model, quantizer, quantizer)
+        kv = kv_layout.build(model, quantizer, quantizer)
         elements = kv.elements(n_tokens)
         parts = kv.ledger(kv.kept_tokens(n_tokens))
         rows.append(
@@ -200,7 +198,7 @@ def ledger(request: Request) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def roofline(request: Request) -> pd.DataFrame:
+def roofline(request: ReportRequest) -> pd.DataFrame:
     """Ceilings of one or two devices, and the decode operations of a model under them.
 
     Columns: device, model, operation ("ceiling", "linear", "attention"), label, intensity_flops_per_byte,
@@ -248,30 +246,30 @@ def _roofline_rows(
         yield row("linear", f"batch {batch}", 2 * active * batch, n_bytes, seconds)
     for name in dict.fromkeys(quantizers.parse(name).name for name in names):
         quantizer = bits.quantizer(name)
-        kv = plan.build(model, quantizer, quantizer)
+        kv = kv_layout.build(model, quantizer, quantizer)
         last = Workload(input_tokens=n_tokens - 1, output_tokens=1, model_kind="ideal")
-        step = point.Point(device, kv, last).made.pieces[0]
+        step = evaluate.Point(device, kv, last).made.pieces[0]
         n_bytes, flops = step.read_bytes, step.flops
         yield row("attention", name, flops, n_bytes, attention.attention_s(flops, n_bytes, peak, bandwidth))
 
 
 #: tables that are no design points
-OTHERS: dict[str, Callable[[Request], pd.DataFrame]] = {
+OTHERS: dict[str, Callable[[ReportRequest], pd.DataFrame]] = {
     "ledger": ledger,
     "roofline": roofline,
-    "traffic": tables_traffic.throughput_of_traces,
-    "traffic_lengths": tables_traffic.lengths_of_traces,
+    "traffic": traces.throughput_of_traces,
+    "traffic_lengths": traces.lengths_of_traces,
 }
 
 
-def check(request: Request) -> None:
+def check(request: ReportRequest) -> None:
     """Raises LimitError above MAX_POINTS, before anything is evaluated or written."""
     n_points = len(request.models) * len(request.systems) * len(request.batches)
     if n_points > MAX_POINTS:
         raise LimitError(f"report of {n_points:,} points: at most {MAX_POINTS:,}: give fewer models or batches")
 
 
-def build(request: Request, progress: Progress | None = None) -> dict[str, pd.DataFrame]:
+def build(request: ReportRequest, progress: Progress | None = None) -> dict[str, pd.DataFrame]:
     """All tables by name, each with the report's systems in `attrs`: (label, device, quantizer). Raises LimitError."""
     check(request)
     jobs = {name: find(request) for name, find in POINTS.items()}
@@ -290,14 +288,14 @@ def build(request: Request, progress: Progress | None = None) -> dict[str, pd.Da
 
 
 def table(name: str, models: Sequence[str] = MODELS, **fields: Any) -> pd.DataFrame:
-    """One of the tables of `build` by its name (that of `Figure.table`): models by name, `fields` as of `Request`.
+    """One of the tables of `build` by its name (`Figure.table`): models by name, `fields` as of `ReportRequest`.
 
     Raises InputError for an unknown name of a table or model, LimitError as `check`.
     """
-    return one(name, Request(models=tuple(catalog.model(model) for model in models), **fields))
+    return one(name, ReportRequest(models=tuple(catalog.model(model) for model in models), **fields))
 
 
-def one(name: str, request: Request) -> pd.DataFrame:
+def one(name: str, request: ReportRequest) -> pd.DataFrame:
     """The table of `build` by that name alone. Raises InputError for an unknown one, LimitError as `check`."""
     if name not in (known := [*POINTS, *OTHERS]):
         raise InputError(f"table = {show(name)}: {did_you_mean(name, known)}")
@@ -308,7 +306,7 @@ def one(name: str, request: Request) -> pd.DataFrame:
     return _name_systems(_evaluate(jobs, jobs, request.bits), request)
 
 
-def _name_systems(found: pd.DataFrame, request: Request) -> pd.DataFrame:
+def _name_systems(found: pd.DataFrame, request: ReportRequest) -> pd.DataFrame:
     """With the report's systems: a figure of some of them draws each as the figures of all do."""
     found.attrs["systems"] = [
         [s.label, catalog.device(s.device).name, quantizers.parse(s.quantizer).name] for s in request.systems

@@ -7,14 +7,12 @@ from typing import Any
 
 import pandas as pd
 
-from dse.model import kv_layout as plan
-from dse.model import uncertainty
-from dse.model.formulas import serving as equations
+from dse.model import kv_layout, uncertainty
 from dse.model.formulas import steady, throughput
+from dse.model.formulas.serving import padding_factor
 from dse.model.stacks import stack_of, stack_text
-from dse.questions.systems import BATCHES, DEFAULT, Request, System
-from dse.serving import steady_state as serving
-from dse.serving import trace_tables as traffic_tables
+from dse.questions.systems import BATCHES, DEFAULT, ReportRequest, System
+from dse.serving import steady_state, trace_tables
 from dse.serving.requests import Lengths, Moments
 from dse.specs.device_and_model import ModelSpec
 from dse.specs.workload import Workload
@@ -32,7 +30,7 @@ LONGER_ANSWERS = 5
 
 
 @dataclass(frozen=True)
-class Trace:
+class NamedTrace:
     """A trace of the figure. `lengths` are those of the prompts: answers may be made longer."""
 
     name: str
@@ -42,12 +40,12 @@ class Trace:
 
 
 @cache
-def traces() -> tuple[Trace, ...]:
+def traces() -> tuple[NamedTrace, ...]:
     """Conversation and code as shipped, and Conversation with long answers in place of BurstGPT."""
     found = []
     for name, title in (("azure-conv", "Conversation"), ("azure-code", "Code")):
-        tables = traffic_tables.load(name)
-        found.append(Trace(title, tables.moments, tables.lengths()))
+        tables = trace_tables.load(name)
+        found.append(NamedTrace(title, tables.moments, tables.lengths()))
     longer = replace(
         found[0],
         name="Long answers",
@@ -57,19 +55,19 @@ def traces() -> tuple[Trace, ...]:
     return (*found, longer)
 
 
-def evaluate(system: System, kv: plan.KvPlan, trace: Trace, work: Workload) -> dict[str, Any]:
+def evaluate(system: System, kv: kv_layout.KvPlan, trace: NamedTrace, work: Workload) -> dict[str, Any]:
     """One system on one trace in steady state, at most `work.batch` requests at once; padded prompts where it pads."""
     device = system.device_for(kv.model)
-    found = serving.steady(device, kv, work, trace.moments)
+    found = steady_state.steady(device, kv, work, trace.moments)
     n, mean_out = found["n_sequences"], trace.moments.mean_output_tokens
     stack_name, stack = stack_of(device, work)
     sure = uncertainty.intervals(device, kv, stack, stack_name).tokens
     padding, tokens_per_s = 1.0, found["throughput_tokens_per_s"]
     if n and system.device in PADDING_DEVICES:
-        padding = equations.padding_factor(trace.lengths.longest_input(n), trace.moments.mean_input_tokens)
+        padding = padding_factor(trace.lengths.longest_input(n), trace.moments.mean_input_tokens)
         request_s = steady.steady_request_s(mean_out, n, found["decode_step_s"], padding * found["prefill_s"])
         tokens_per_s = throughput.throughput_tokens_per_s(1, mean_out, request_s)
-    assumptions = [*serving.assumptions(device, kv, work), *([trace.assumption] if trace.assumption else [])]
+    assumptions = [*steady_state.assumptions(device, kv, work), *([trace.assumption] if trace.assumption else [])]
     return {
         "system": system.label,
         "device": device.name,
@@ -100,7 +98,7 @@ def evaluate(system: System, kv: plan.KvPlan, trace: Trace, work: Workload) -> d
     }
 
 
-def _asked(request: Request) -> tuple[Sequence[System], Sequence[ModelSpec], Sequence[int]]:
+def _asked(request: ReportRequest) -> tuple[Sequence[System], Sequence[ModelSpec], Sequence[int]]:
     """Systems, models and batches of the figure: the paper's where the report is about the paper's."""
     by_label = {system.label: system for system in DEFAULT}
     own = [by_label[label] for label in SYSTEMS] if request.is_default else request.systems
@@ -109,19 +107,19 @@ def _asked(request: Request) -> tuple[Sequence[System], Sequence[ModelSpec], Seq
     return own, models, FIGURE_BATCHES if request.batches == BATCHES else request.batches[::every]
 
 
-def _rows(request: Request) -> Iterator[dict[str, Any]]:
+def _rows(request: ReportRequest) -> Iterator[dict[str, Any]]:
     own, models, batches = _asked(request)
     for model in models:
         for system in own:
             if request.is_default and system.quantizer == "qserve" and model.n_experts > 1:
                 continue  # Oaken 6.2: QServe does not support mixtures of experts
             quantizer = request.bits.quantizer(system.quantizer)
-            kv = plan.build(model, quantizer, quantizer)
+            kv = kv_layout.build(model, quantizer, quantizer)
             stack = request.stack if system.device_for(model).stacks else None
             for trace in traces():
                 for batch in batches:
                     work = Workload(
-                        batch,
+                        batch=batch,
                         admission=system.admission,
                         model_kind=request.model_kind,
                         stack=stack,
@@ -131,7 +129,7 @@ def _rows(request: Request) -> Iterator[dict[str, Any]]:
                     yield evaluate(system, kv, trace, work)
 
 
-def throughput_of_traces(request: Request) -> pd.DataFrame:
+def throughput_of_traces(request: ReportRequest) -> pd.DataFrame:
     """Tokens per second in steady state: a row per model, system, trace and batch. Lengths are means, in tokens.
 
     `running_batch` requests run at all times, `max_batch` would fit; `prefill_s` is of one prompt, without padding.
@@ -153,15 +151,15 @@ def throughput_of_traces(request: Request) -> pd.DataFrame:
     return table.astype(dict.fromkeys(texts, "string"))
 
 
-def lengths_of_traces(request: Request) -> pd.DataFrame:
+def lengths_of_traces(request: ReportRequest) -> pd.DataFrame:
     """Lengths of the shipped traces: at most that many prompt and answer tokens in a `share` of the requests.
 
     Columns: trace, share, input_tokens, output_tokens, source, licence. The same in every report.
     """
     rows = []
-    for name in traffic_tables.files():
-        tables = traffic_tables.load(name)
-        at = zip(traffic_tables.LEVELS, tables.input_tokens, tables.output_tokens, strict=True)
+    for name in trace_tables.files():
+        tables = trace_tables.load(name)
+        at = zip(trace_tables.LEVELS, tables.input_tokens, tables.output_tokens, strict=True)
         rows += [
             {
                 "trace": tables.title,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dse.core.errors import DseError
 from dse.questions import systems
 from dse.questions.formats import Formats, formats
-from dse.questions.tables import Request
+from dse.questions.systems import ReportRequest
 from dse.specs import catalog
 from dse.specs.workload import Workload
 
@@ -13,18 +13,18 @@ from dse.specs.workload import Workload
 DEVICE, MODEL, BATCH, INPUT_TOKENS = "h200", "qwen3-32b", 64, 8192
 
 
-def batch_of(request: Request) -> int:
+def batch_of(request: ReportRequest) -> int:
     """The batch of the section: 64 where the report has it, else its largest."""
     return BATCH if BATCH in request.batches else max(request.batches)
 
 
-def input_of(request: Request, has_input: bool) -> int:
+def input_of(request: ReportRequest, has_input: bool) -> int:
     """Prompt tokens of the section: those asked for, else 8,192."""
     return request.input_tokens if has_input else INPUT_TOKENS
 
 
 def answer(
-    request: Request, devices: Sequence[str] | None, models: Sequence[str] | None, has_input: bool
+    request: ReportRequest, devices: Sequence[str] | None, models: Sequence[str] | None, has_input: bool
 ) -> tuple[Formats | None, str]:
     """The answer, or why there is none: a report of other devices is written even so.
 

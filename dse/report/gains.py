@@ -13,7 +13,7 @@ from dse.questions import formats as question
 from dse.questions import systems
 from dse.questions.common import THROUGHPUT, Progress, assumption_text, each, sure_text
 from dse.questions.formats import PLAIN, VERDICTS, Format, Formats
-from dse.questions.tables import Request
+from dse.questions.systems import ReportRequest
 from dse.specs import catalog
 from dse.specs.workload import Workload
 
@@ -136,7 +136,7 @@ class Gains:
         return pd.concat([case.table() for case in self.cases], ignore_index=True) if self.cases else pd.DataFrame()
 
 
-def gains(request: Request, batch: int, input_tokens: int, progress: Progress | None = None) -> Gains:
+def gains(request: ReportRequest, batch: int, input_tokens: int, progress: Progress | None = None) -> Gains:
     """Every format of the request over 16 bits: same device, model, weights, memory rule and timing model."""
     names = list(dict.fromkeys(quantizers.parse(system.quantizer).name for system in request.systems))
     names = [name for name in names if name != PLAIN]

@@ -11,7 +11,7 @@ from dse.figures.drawing.rows import assumption_note, error_notes, run_notes
 from dse.figures.export import web_page
 from dse.questions import formats
 from dse.questions.formats import Formats
-from dse.questions.tables import Request
+from dse.questions.systems import ReportRequest
 from dse.report import tokens as report_tokens
 from dse.report.gains import HEAD, Gains
 from dse.report.summary import answers, baseline, devices
@@ -38,7 +38,7 @@ _COLUMNS = (
 
 
 def page(
-    request: Request,
+    request: ReportRequest,
     found: dict[str, pd.DataFrame],
     fragments: dict[str, str],
     drawn_by: str,

@@ -6,8 +6,7 @@ import pandas as pd
 
 from dse import quantizers
 from dse.model import uncertainty
-from dse.questions.systems import System
-from dse.questions.tables import Request
+from dse.questions.systems import ReportRequest, System
 from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec
 
@@ -26,14 +25,14 @@ class SummaryRow:
     remark: str
 
 
-def baseline(request: Request) -> System | None:
+def baseline(request: ReportRequest) -> System | None:
     """Baseline of the speedups: FP16 on an A100, else the first FP16 system; None where FP16 was not asked for."""
     plain = [s for s in request.systems if quantizers.parse(s.quantizer).name == "fp16"]
     a100 = [s for s in plain if s.device.strip().lower() == "a100-80gb"]
     return next(iter(a100 or plain), None)
 
 
-def answers(request: Request, results: pd.DataFrame) -> list[SummaryRow]:
+def answers(request: ReportRequest, results: pd.DataFrame) -> list[SummaryRow]:
     """The best system of every model at the largest batch."""
     base = baseline(request)
     largest = results[results["batch"] == max(request.batches)]
@@ -80,7 +79,7 @@ def answers(request: Request, results: pd.DataFrame) -> list[SummaryRow]:
     return found
 
 
-def devices(request: Request) -> list[HardwareSpec]:
+def devices(request: ReportRequest) -> list[HardwareSpec]:
     """Every device that runs a model of the request, once."""
     found: dict[str, HardwareSpec] = {}
     for system in request.systems:

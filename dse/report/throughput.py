@@ -17,7 +17,8 @@ from dse.figures.export.image import export, parquet
 from dse.figures.export.static import Painter
 from dse.figures.plot import answer as of_answer
 from dse.questions import systems, tables
-from dse.questions.tables import Progress, Request
+from dse.questions.systems import ReportRequest
+from dse.questions.tables import Progress
 from dse.report import formats as report_formats
 from dse.report import gains as report_gains
 from dse.report import page as report_page
@@ -153,7 +154,7 @@ def ask(
     stack: str | None = None,
     tokens: Sequence[str] | None = None,
     deployment: Mapping[str, Any] | None = None,
-) -> Request:
+) -> ReportRequest:
     """The request behind the options, every name resolved and every number checked."""
     Workload(model_kind=model_kind, stack=stack, **(deployment or {}))  # type: ignore[arg-type]
     split = _split(deployment or {})
@@ -171,7 +172,7 @@ def ask(
     for size in sizes:
         Workload(batch=size, input_tokens=input_tokens, output_tokens=output_tokens)
     specs = {spec.name: spec for spec in map(catalog.model, models or systems.MODELS)}
-    return Request(
+    return ReportRequest(
         systems.chosen(devices, quantizers),
         tuple(specs.values()),
         tuple(sorted(sizes)),

@@ -1,4 +1,4 @@
-"""How many requests of a trace fit at once: a longest request reserved for each, its own final length, or pages as they
+"""Requests of a trace that fit at once: a longest request reserved for each, its own final length, or pages as they
 fill.
 
 A request runs for as many decode steps as its answer has tokens, so long answers are met more often than they come. All
@@ -37,8 +37,8 @@ Sizes = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Fit:
-    """What fits under a rule. Bytes are of one request's keys and values, mean over time; used ones hold a token."""
+class Concurrency:
+    """Concurrency under a rule. Bytes are of one request's keys and values, mean over time; used ones hold a token."""
 
     rule: Rule
     n_sequences: int
@@ -67,8 +67,8 @@ def longest_tokens(plan: KvPlan, lengths: Lengths, max_tokens: int | None) -> in
 
 def fits(
     device: HardwareSpec, plan: KvPlan, work: Workload, lengths: Lengths, max_tokens: int | None = None
-) -> list[Fit]:
-    """What fits under each of RULES. Of `work`, page, weights' bits and paths count; its lengths and batch do not.
+) -> list[Concurrency]:
+    """Concurrency under each of RULES. Of `work`, page, weights' bits and paths count; its lengths and batch do not.
 
     A reserved request holds its largest size at any length up to its last (just before a group is packed), activations
     and workspace included. A trace tells how often a final length comes, not with which prompts: sizes shorter than
@@ -103,7 +103,7 @@ def fits(
     for rule, (kv, own) in held.items():
         alone = (stored + extra + (padding if rule == "paged" else 0))[:n_final].max()
         n = max(capacity.max_batch(free * n_steps, 0, own), 1 if rule != "longest" else 0) if alone <= free else 0
-        found.append(Fit(rule, n, kv / n_steps / memory.unit, used / n_steps / memory.unit))
+        found.append(Concurrency(rule, n, kv / n_steps / memory.unit, used / n_steps / memory.unit))
     return found
 
 
@@ -138,7 +138,7 @@ def _padding(design: Design, last: int, page_tokens: int) -> Sizes:
 
 
 def _byte_page_tails(design: Design, last: int) -> Sizes:
-    """What pages of bytes (`dse.model.memory_unit`) leave unused, at index s = 0..last, whatever the rule."""
+    """Bytes that pages (`dse.model.memory_unit`) leave unused, at index s = 0..last, whatever the rule."""
     sizes = np.zeros(last + 1, np.int64)
     for g in design.tensors:
         if g.page_row_bits:

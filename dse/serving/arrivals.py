@@ -10,10 +10,7 @@ from numpy.typing import NDArray
 
 from dse.core.errors import InputError, did_you_mean, show
 from dse.model.kv_layout import KvPlan
-from dse.serving import simulator as simulate
-from dse.serving import steady_state as serving
-from dse.serving import trace_files as traffic_file
-from dse.serving import trace_tables as traffic_tables
+from dse.serving import simulator, steady_state, trace_files, trace_tables
 from dse.serving.requests import MAX_TOKENS, Lengths, Requests
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.workload import Workload
@@ -29,7 +26,7 @@ MAX_SHARE = 10.0
 
 @dataclass(frozen=True)
 class Traffic:
-    """What to serve. `trace` is a shipped one's name, a file, or None for `work`'s lengths, all alike.
+    """Requests to serve. `trace` is a shipped one's name, a file, or None for `work`'s lengths, all alike.
 
     `rate`: requests per second (Poisson), a share of the rate that holds in steady state ("70%"), "trace" for the
     trace's own arrivals, "full" for all at once; None: as the trace where there is one. `n_requests` None: all of a
@@ -44,11 +41,11 @@ class Traffic:
     @property
     def is_shipped(self) -> bool:
         """Whether the trace ships as moments and quantiles."""
-        return self.trace is not None and self.trace.strip().lower() in traffic_tables.files()
+        return self.trace is not None and self.trace.strip().lower() in trace_tables.files()
 
     @property
     def arrivals(self) -> str:
-        """How requests arrive, in words. Raises InputError for a wrong rate."""
+        """Describe the arrivals. Raises InputError for a wrong rate."""
         rate = rate_of(self)
         if rate == AS_TRACE:
             return "gaps drawn from the trace's" if self.is_shipped else "as in the file"
@@ -70,7 +67,7 @@ def requests_of(
     Arrivals that are drawn are scaled to have the mean rate asked for: a sample of gaps alone is some percent off.
     Raises InputError, LimitError.
     """
-    simulate.check(work, 1 if ask.n_requests is None else ask.n_requests, "continuous", 1)
+    simulator.check(work, 1 if ask.n_requests is None else ask.n_requests, "continuous", 1)
     if not 0 <= ask.seed < 2**63:
         raise InputError(f"seed = {show(ask.seed)}: must be a whole number from 0 to {2**63 - 1:,}")
     rate = rate_of(ask)
@@ -81,18 +78,18 @@ def requests_of(
                 raise InputError(f"{name} = {show(value)}: must be a whole number from 1 to {MAX_TOKENS:,}")
         found = Requests(np.zeros(n), np.full(n, work.input_tokens), np.full(n, work.output_tokens))
     elif ask.is_shipped:
-        tables = traffic_tables.load(ask.trace.strip().lower())
-        found = traffic_tables.sample(tables, n, None, ask.seed, arrivals="trace")
+        tables = trace_tables.load(ask.trace.strip().lower())
+        found = trace_tables.sample(tables, n, None, ask.seed, arrivals="trace")
         if rate == AS_TRACE and tables.moments.rate_per_s:
             return Requests(_scaled(found.arrival_s, tables.moments.rate_per_s), *_lengths(found))
     elif ask.trace.lower().endswith(".csv") or os.path.exists(ask.trace.replace("\0", "")):
-        found = traffic_file.read(ask.trace, progress, max_requests=simulate.MAX_REQUESTS)
+        found = trace_files.read(ask.trace, progress, max_requests=simulator.MAX_REQUESTS)
         k = ask.n_requests or len(found.arrival_s)
         if k > len(found.arrival_s):
             raise InputError(f"requests = {k:,}: the trace has {len(found.arrival_s):,}: ask for no more")
         found = Requests(found.arrival_s[:k], found.input_tokens[:k], found.output_tokens[:k])
     else:
-        known = did_you_mean(ask.trace, traffic_tables.files())
+        known = did_you_mean(ask.trace, trace_tables.files())
         raise InputError(f"trace = {show(ask.trace)}: {known}; or give the path of a .csv file")
     if rate == AS_TRACE:
         return found
@@ -113,7 +110,7 @@ def _lengths(requests: Requests) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def _scaled(arrival_s: NDArray[np.float64], rate_per_s: float) -> NDArray[np.float64]:
-    """The same arrivals, faster or slower throughout, so that their mean rate is `rate_per_s`."""
+    """Scale the arrival times so that their mean rate is `rate_per_s`."""
     if arrival_s[-1] <= 0:
         return arrival_s
     return arrival_s * ((len(arrival_s) - 1) / rate_per_s / arrival_s[-1])
@@ -148,12 +145,12 @@ def rate_that_holds(
     plan: KvPlan,
     work: Workload,
     requests: Requests,
-    batching: serving.Batching,
+    batching: steady_state.Batching,
     chunk_tokens: int,
 ) -> float:
     """Requests per second in steady state, of those that fit alone. Raises InputError where there is none."""
-    lengths = Lengths.of(simulate.served_of(device, plan, work, requests)[0])
-    found = serving.steady(
+    lengths = Lengths.of(simulator.served_of(device, plan, work, requests)[0])
+    found = steady_state.steady(
         device, plan, work, lengths.moments, None, batching, chunk_tokens, largest_output=lengths.largest_output
     )
     if not found["requests_per_s"]:

@@ -82,7 +82,7 @@ def at_rate(
         return step_s, prompt_s, extra_s, prompt_s / n_chunks / 2
 
     def pass_of(n: float) -> AtRate | None:
-        """What `n` requests that decode see; None where prompts alone take all of the time."""
+        """Times of `n` requests that decode; None where prompts alone take all of the time."""
         step_s, prompt_s, extra_s, last_s = costs_of(n)
         share = requests_per_s * extra_s
         if requests_per_s * prompt_s >= 1:

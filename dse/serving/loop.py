@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dse.serving.step_times import Tables, attention_s
+from dse.serving.step_times import StepTables, attention_s
 
 STATIC, CONTINUOUS, CHUNKED = 0, 1, 2
 RESERVE, PAGED = 0, 1
@@ -516,7 +516,7 @@ def run(s, tables, max_steps):
 
 
 @cache
-def compiled() -> Callable[[State, Tables, int], bool]:
+def compiled() -> Callable[[State, StepTables, int], bool]:
     """`run` as machine code, kept on disk between runs where that is safe; some seconds the first time.
 
     Nothing in it makes an array, so nobody counts who holds those of the state, and its functions are merged into one:

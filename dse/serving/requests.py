@@ -55,7 +55,7 @@ class Moments:
         return Lengths.of(requests).moments
 
     def with_longer_answers(self, times: int) -> "Moments":
-        """The same requests with every answer `times` as long."""
+        """Make every answer `times` as long."""
         return replace(
             self,
             mean_output_tokens=times * self.mean_output_tokens,
@@ -81,7 +81,7 @@ class Moments:
 
 @dataclass(frozen=True)
 class Lengths:
-    """How often each length occurs: arrays whose index is a number of tokens.
+    """Frequency of each length: arrays whose index is a number of tokens.
 
     `final_counts` is of the context after the last token, I + O; `final_steps` sums the decode steps (O) of the
     requests that end there. Memory is flat in the number of requests: 8 bytes a token of the longest, four times.
@@ -161,15 +161,27 @@ class Counter:
             np.add.at(self.counts[i], values, amounts)
 
     def lengths(self, duration_s: float) -> Lengths:
-        """What was counted. Raises InputError where nothing was."""
+        """Totals over all requests. Raises InputError for no requests."""
         n = self.n_requests
         if not n:
             raise InputError("requests = []: must be at least one")
         mean_in, mean_out, in_squared, out_squared, in_out = (total / n for total in self.sums)
         longest = [len(counts) - 1 for counts in self.counts]
-        moments = Moments(n, duration_s, mean_in, mean_out, in_squared, out_squared, in_out, longest[0], longest[1])
+        moments = Moments(
+            n_requests=n,
+            duration_s=duration_s,
+            mean_input_tokens=mean_in,
+            mean_output_tokens=mean_out,
+            mean_input_squared=in_squared,
+            mean_output_squared=out_squared,
+            mean_input_output=in_out,
+            max_input_tokens=longest[0],
+            max_output_tokens=longest[1],
+        )
         inputs, outputs, final, steps = self.counts
-        return Lengths(moments, inputs, outputs, final, steps)
+        return Lengths(
+            moments=moments, input_counts=inputs, output_counts=outputs, final_counts=final, final_steps=steps
+        )
 
 
 def expected_largest(counts: Ints, batch: int) -> float:

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from dse import data
 from dse.core import files
-from dse.serving import trace_files as traffic_file
-from dse.serving import trace_tables as traffic_tables
+from dse.serving import trace_files, trace_tables
 
 SOURCE = (
     "Azure LLM inference trace 2023, Microsoft (github.com/Azure/AzurePublicDataset); Patel et al., Splitwise: "
@@ -29,10 +28,10 @@ TRACES = {
 
 
 def write(name: str, path: str, folder: Path) -> Path:
-    """The tables of a trace file as `folder`/NAME.traffic.toml. Raises as `traffic_file.read`, and OutputError."""
-    tables = traffic_tables.make(name, traffic_file.read(path), title=TRACES[name], **ABOUT)
+    """The tables of a trace file as `folder`/NAME.traffic.toml. Raises as `trace_files.read`, and OutputError."""
+    tables = trace_tables.make(name, trace_files.read(path), title=TRACES[name], **ABOUT)
     out = folder / f"{name}.traffic.toml"
-    files.write(out, traffic_tables.to_toml(tables).encode())
+    files.write(out, trace_tables.to_toml(tables).encode())
     return out
 
 

@@ -23,8 +23,7 @@ from dse.model.deployed import n_groups_of
 from dse.model.evaluate import Point
 from dse.model.kv_layout import KvPlan
 from dse.model.lower import check_traffic
-from dse.serving import loop as kernel
-from dse.serving import step_times
+from dse.serving import loop, step_times
 from dse.serving.requests import MAX_TOKENS, Requests
 from dse.serving.steady_state import CHUNK_TOKENS, Batching
 from dse.specs import workload
@@ -32,7 +31,7 @@ from dse.specs.device_and_model import HardwareSpec
 from dse.specs.workload import Workload
 
 Floats = NDArray[np.float64]
-BATCHING = {"static": kernel.STATIC, "continuous": kernel.CONTINUOUS, "chunked": kernel.CHUNKED}
+BATCHING = {"static": loop.STATIC, "continuous": loop.CONTINUOUS, "chunked": loop.CHUNKED}
 #: tokens of prompts that are worked on together, whole: vLLM's default of max_num_batched_tokens; a longer one alone
 PROMPT_STEP_TOKENS = 2048
 #: share of the memory that admission leaves free: vLLM's block manager has 0.01
@@ -54,7 +53,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Simulation:
-    """What a run did. Seconds from the first arrival; arrays over the requests that ran, in order of arrival.
+    """Outcome of a run. Seconds from the first arrival; arrays over the requests that ran, in order of arrival.
 
     Memory is that of a device: the mean over groups, and the most that one takes. `samples` has the columns time_s,
     running, waiting, used_bytes, tokens: at most MAX_SAMPLES moments, evenly over the steps. Sums are exact;
@@ -125,31 +124,31 @@ def run(
     n = len(requests.arrival_s)
     check(work, n, batching, chunk_tokens, prompt_step_tokens)
     if batching == "static" and work.admission == "paged":
-        rule_admission = kernel.RESERVE  # nothing is admitted later: pages are held to the end of the answer
+        rule_admission = loop.RESERVE  # nothing is admitted later: pages are held to the end of the answer
     else:
-        rule_admission = kernel.RESERVE if work.admission == "reserve" else kernel.PAGED
+        rule_admission = loop.RESERVE if work.admission == "reserve" else loop.PAGED
     served, memory, held = served_of(device, plan, work, requests)
     capacity = memory.free_bytes * memory.unit
     n_groups = n_groups_of(work)
     places = most_sequences(work, held, capacity, len(served.arrival_s))
     times = times or tables_for(device, plan, work, served, batching, chunk_tokens, places, prompt_step_tokens)
-    rule = np.zeros(kernel.N_RULE, np.int64)
-    rule[kernel.BATCHING], rule[kernel.ADMISSION] = BATCHING[batching], rule_admission
-    rule[kernel.MAX_BATCH] = min(n_groups * places, work.batch)
-    rule[kernel.CHUNK], rule[kernel.PAGE] = chunk_tokens, memory.page_tokens
-    rule[kernel.PROMPT_STEP] = prompt_step_tokens
-    rule[kernel.PLACES] = places
-    rule[kernel.CAPACITY], rule[kernel.WATERMARK] = capacity, int(capacity * WATERMARK_FRAC)
-    rule[kernel.WARM_COUNT] = max(int(len(served.arrival_s) * WARM_SHARE), 1)
+    rule = np.zeros(loop.N_RULE, np.int64)
+    rule[loop.BATCHING], rule[loop.ADMISSION] = BATCHING[batching], rule_admission
+    rule[loop.MAX_BATCH] = min(n_groups * places, work.batch)
+    rule[loop.CHUNK], rule[loop.PAGE] = chunk_tokens, memory.page_tokens
+    rule[loop.PROMPT_STEP] = prompt_step_tokens
+    rule[loop.PLACES] = places
+    rule[loop.CAPACITY], rule[loop.WATERMARK] = capacity, int(capacity * WATERMARK_FRAC)
+    rule[loop.WARM_COUNT] = max(int(len(served.arrival_s) * WARM_SHARE), 1)
     state = new_state(served, rule, held, largest_pages(served, held, memory.page_tokens), n_groups)
     if compiled is None:
         compiled = len(served.arrival_s) + int(served.output_tokens.sum()) / (n_groups * places) > PLAIN_STEPS
-    step = kernel.compiled() if compiled else kernel.run
+    step = loop.compiled() if compiled else loop.run
     slice_steps = SLICE_STEPS if compiled else SLICE_STEPS // 100
     with np.errstate(over="ignore"):
         while not step(state, times.tables, slice_steps):
             if progress:
-                progress(int(state.i[kernel.N_DONE]), len(served.arrival_s))
+                progress(int(state.i[loop.N_DONE]), len(served.arrival_s))
     return _simulation(state, served, n - len(served.arrival_s), memory)
 
 
@@ -258,30 +257,30 @@ def tables_for(
 
 def new_state(
     requests: Requests, rule: NDArray[np.int64], held: NDArray[np.int64], largest: NDArray[np.int64], n_groups: int
-) -> kernel.State:
+) -> loop.State:
     """Nothing has arrived yet."""
-    n, places, page = len(requests.arrival_s), int(rule[kernel.PLACES]), int(rule[kernel.PAGE])
-    i, group = np.zeros(kernel.N_I, np.int64), np.zeros((n_groups, kernel.N_G), np.int64)
-    i[kernel.SAMPLE_EVERY] = 1
-    group[:, kernel.N_FREE], group[:, kernel.PARTIAL], group[:, kernel.IS_OPEN] = places, kernel.NONE, 1
+    n, places, page = len(requests.arrival_s), int(rule[loop.PLACES]), int(rule[loop.PAGE])
+    i, group = np.zeros(loop.N_I, np.int64), np.zeros((n_groups, loop.N_G), np.int64)
+    i[loop.SAMPLE_EVERY] = 1
+    group[:, loop.N_FREE], group[:, loop.PARTIAL], group[:, loop.IS_OPEN] = places, loop.NONE, 1
 
     def numbers(size: int | tuple[int, int], value: int = 0) -> NDArray[np.int64]:
         return np.full(size, value, np.int64)
 
     every = n_groups * places
     arrays: dict[str, Any] = {
-        name: numbers(every, kernel.NONE)
+        name: numbers(every, loop.NONE)
         for name in ("finish_next", "finish_before", "page_next", "page_before", "older", "younger")
     }
     arrays |= {name: numbers(every) for name in ("again", "request", "pages", "offset", "joined_at")}
     arrays |= {name: np.zeros(n) for name in ("start_s", "first_s", "finish_s", "last_s")}
-    return kernel.State(
+    return loop.State(
         **arrays,
         rule=rule,
         i=i,
-        f=np.zeros(kernel.N_F),
+        f=np.zeros(loop.N_F),
         group=group,
-        group_s=np.zeros((n_groups, kernel.N_GS)),
+        group_s=np.zeros((n_groups, loop.N_GS)),
         arrival_s=np.ascontiguousarray(requests.arrival_s, np.float64),
         input_tokens=np.ascontiguousarray(requests.input_tokens, np.int64),
         output_tokens=np.ascontiguousarray(requests.output_tokens, np.int64),
@@ -289,51 +288,51 @@ def new_state(
         largest_pages=largest,
         generated=numbers(n),
         is_new=np.zeros(every, np.bool_),
-        finish_first=numbers((n_groups, int(requests.output_tokens.max()) + 1), kernel.NONE),
-        page_first=numbers((n_groups, page), kernel.NONE),
-        youngest=numbers((n_groups, 1), kernel.NONE),
+        finish_first=numbers((n_groups, int(requests.output_tokens.max()) + 1), loop.NONE),
+        page_first=numbers((n_groups, page), loop.NONE),
+        youngest=numbers((n_groups, 1), loop.NONE),
         free=np.arange(every).reshape(n_groups, places)[:, ::-1].copy(),
         new=numbers((n_groups, places + 1)),
         joined=numbers((n_groups, places + 1)),
         gap_edges_s=GAP_EDGES_S,
         gap_counts=numbers(len(GAP_EDGES_S) + 1),
-        sample=np.zeros((kernel.N_SAMPLE_ROWS, MAX_SAMPLES)),
+        sample=np.zeros((loop.N_SAMPLE_ROWS, MAX_SAMPLES)),
     )
 
 
-def _simulation(s: kernel.State, served: Requests, n_rejected: int, memory: Point) -> Simulation:
+def _simulation(s: loop.State, served: Requests, n_rejected: int, memory: Point) -> Simulation:
     i, f = [int(value) for value in s.i], [float(value) for value in s.f]
     n_gaps = int(s.gap_counts.sum())
-    window_s = f[kernel.FULL_AT] - f[kernel.WARM_AT]
-    saturated = window_s > 0 and i[kernel.WARM_DONE] > 0
-    samples = s.sample[:, : i[kernel.N_SAMPLES]].copy()
-    samples[kernel.S_USED] /= memory.unit * len(s.group)
+    window_s = f[loop.FULL_AT] - f[loop.WARM_AT]
+    saturated = window_s > 0 and i[loop.WARM_DONE] > 0
+    samples = s.sample[:, : i[loop.N_SAMPLES]].copy()
+    samples[loop.S_USED] /= memory.unit * len(s.group)
     names = ("time_s", "running", "waiting", "used_bytes", "tokens")
     return Simulation(
-        served,
-        s.start_s,
-        s.first_s,
-        s.finish_s,
-        n_rejected,
-        int(s.rule[kernel.MAX_BATCH]),
-        n_tokens=i[kernel.TOKENS],
-        n_prompt_tokens=i[kernel.PROMPT_TOKENS],
-        n_preempted=i[kernel.N_PREEMPTED],
-        n_steps=i[kernel.N_STEPS],
-        n_decode_steps=i[kernel.N_DECODE_STEPS],
-        n_prompt_steps=i[kernel.N_PROMPT_STEPS],
-        busy_s=f[kernel.BUSY],
-        prompt_attention_s=f[kernel.PROMPT_S],
-        mean_running=f[kernel.RUNNING_S] / float(s.finish_s.max()),
-        peak_running=i[kernel.PEAK_RUNNING],
-        mean_used_bytes=f[kernel.USED_S] / float(s.finish_s.max()) / (memory.unit * len(s.group)),
-        peak_used_bytes=memory.to_bytes(i[kernel.PEAK_USED]),
+        requests=served,
+        start_s=s.start_s,
+        first_s=s.first_s,
+        finish_s=s.finish_s,
+        n_rejected=n_rejected,
+        max_sequences=int(s.rule[loop.MAX_BATCH]),
+        n_tokens=i[loop.TOKENS],
+        n_prompt_tokens=i[loop.PROMPT_TOKENS],
+        n_preempted=i[loop.N_PREEMPTED],
+        n_steps=i[loop.N_STEPS],
+        n_decode_steps=i[loop.N_DECODE_STEPS],
+        n_prompt_steps=i[loop.N_PROMPT_STEPS],
+        busy_s=f[loop.BUSY],
+        prompt_attention_s=f[loop.PROMPT_S],
+        mean_running=f[loop.RUNNING_S] / float(s.finish_s.max()),
+        peak_running=i[loop.PEAK_RUNNING],
+        mean_used_bytes=f[loop.USED_S] / float(s.finish_s.max()) / (memory.unit * len(s.group)),
+        peak_used_bytes=memory.to_bytes(i[loop.PEAK_USED]),
         free_bytes=memory.free_bytes,
-        left_bytes=memory.to_bytes(i[kernel.USED]),
+        left_bytes=memory.to_bytes(i[loop.USED]),
         gap_counts=s.gap_counts,
-        mean_gap_s=f[kernel.GAPS_S] / n_gaps if n_gaps else None,
-        longest_gap_s=f[kernel.LONGEST_GAP],
-        saturated_tokens_per_s=(i[kernel.FULL_TOKENS] - i[kernel.WARM_TOKENS]) / window_s if saturated else None,
-        saturated_requests_per_s=(i[kernel.FULL_DONE] - i[kernel.WARM_DONE]) / window_s if saturated else None,
+        mean_gap_s=f[loop.GAPS_S] / n_gaps if n_gaps else None,
+        longest_gap_s=f[loop.LONGEST_GAP],
+        saturated_tokens_per_s=(i[loop.FULL_TOKENS] - i[loop.WARM_TOKENS]) / window_s if saturated else None,
+        saturated_requests_per_s=(i[loop.FULL_DONE] - i[loop.WARM_DONE]) / window_s if saturated else None,
         samples={name: samples[row] for row, name in enumerate(names)},
     )

@@ -9,12 +9,20 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from dse.core.errors import InputError, show
-from dse.model import assumptions as assumed
+from dse.model.assumptions import behind
 from dse.model.batch import step_shares
 from dse.model.deployed import n_groups_of
 from dse.model.evaluate import Point
 from dse.model.formulas import groups, serving, throughput
-from dse.model.formulas import steady as equations
+from dse.model.formulas.steady import (
+    chunk_bound_sequences,
+    mean_prefill_s,
+    mean_prompt_of_tokens,
+    mean_reserved_tokens,
+    requests_per_s,
+    steady_chunked_request_s,
+    steady_request_s,
+)
 from dse.model.kv_layout import KvPlan
 from dse.model.lower import check_traffic
 from dse.serving.step_times import MIN_CONTEXT_TOKENS, Exact
@@ -169,7 +177,7 @@ def steady(
         "prompt_share": prompt_share,
         "waits_s": _waits(exact, decoding / min(n, n_groups), context),
         "tpot_s": decoding / tokens_per_s,
-        "requests_per_s": equations.requests_per_s(request_s),
+        "requests_per_s": requests_per_s(request_s),
         "throughput_tokens_per_s": tokens_per_s,
     }
 
@@ -177,9 +185,7 @@ def steady(
 def assumptions(device: HardwareSpec, plan: KvPlan, work: Workload) -> list[str]:
     """Names of the assumed numbers that the rates and times of traffic rest on."""
     check_traffic(work)
-    return assumed.behind(
-        "throughput_tokens_per_s", Point(device, plan, work).lowered.results["assumptions"], vars(work)
-    )
+    return behind("throughput_tokens_per_s", Point(device, plan, work).lowered.results["assumptions"], vars(work))
 
 
 def fitting_sequences(device: HardwareSpec, plan: KvPlan, work: Workload, moments: LengthMoments) -> int:
@@ -190,7 +196,7 @@ def fitting_sequences(device: HardwareSpec, plan: KvPlan, work: Workload, moment
         "mean_output_tokens": moments.mean_output_tokens,
     }
     if work.admission == "reserve":
-        last = max(round(equations.mean_reserved_tokens(**at)), MIN_CONTEXT_TOKENS)
+        last = max(round(mean_reserved_tokens(**at)), MIN_CONTEXT_TOKENS)
         there = replace(work, input_tokens=last - 1, output_tokens=1)
     else:  # the mean over pages and packed groups around the mean context
         context = max(round(serving.mean_decode_context_tokens(**at)), MIN_CONTEXT_TOKENS)
@@ -202,9 +208,9 @@ def fitting_sequences(device: HardwareSpec, plan: KvPlan, work: Workload, moment
 def prompt_parts(exact: Exact, moments: LengthMoments) -> tuple[float, float]:
     """Seconds of a prompt in the mean: its matrix products alone in a step, and the rest."""
     mean = moments.mean_input_tokens
-    of_tokens = equations.mean_prompt_of_tokens(moments.mean_input_squared, mean)
+    of_tokens = mean_prompt_of_tokens(moments.mean_input_squared, mean)
     length = max(round(of_tokens), 1)
-    rest = equations.mean_prefill_s(0.0, mean, length, exact.prompt_s(length))
+    rest = mean_prefill_s(0.0, mean, length, exact.prompt_s(length))
     spread = log(max(moments.mean_input_squared / mean**2, 1.0)) ** 0.5
     # products have a kink where computing takes over from reading: their mean is not that of the mean prompt
     lengths = [mean * exp(spread * (x - spread / 2)) for x, _ in NORMAL_NODES]
@@ -223,7 +229,7 @@ def _whole_prompts(
     """`longer`: steps of a batch over those that its answers need; continuous batching needs no more."""
     matrix_s, rest_s = prompt_parts(exact, moments)
     step_s = exact.matrix_s(n) + decode_attention_s(exact, n, context)
-    request_s = equations.steady_request_s(longer * moments.mean_output_tokens, n, step_s, matrix_s + rest_s)
+    request_s = steady_request_s(longer * moments.mean_output_tokens, n, step_s, matrix_s + rest_s)
     return step_s, matrix_s + rest_s, request_s
 
 
@@ -244,14 +250,14 @@ def _chunked(
         left = int(mean_in) - whole * chunk_tokens
         prefill_s = whole * chunk_matrix_s + (exact.matrix_s(left) if left else 0.0) + rest_s
         step_s = exact.matrix_s(1) + decode_attention_s(exact, 1, context)
-        return step_s, prefill_s, equations.steady_request_s(mean_out, 1, step_s, prefill_s), 1.0
+        return step_s, prefill_s, steady_request_s(mean_out, 1, step_s, prefill_s), 1.0
     decoding = min(
-        equations.chunk_bound_sequences(chunk_tokens, mean_in, mean_out), _decoding(n, mean_in / mean_out, chunk_tokens)
+        chunk_bound_sequences(chunk_tokens, mean_in, mean_out), _decoding(n, mean_in / mean_out, chunk_tokens)
     )
     # below one sequence in the mean, steps without any are as many as it lacks
     attention_s = decode_attention_s(exact, max(decoding, 1.0), context) * min(decoding, 1.0)
     pure_s = between(exact.matrix_s, decoding) * min(decoding, 1.0)
-    request_s = equations.steady_chunked_request_s(
+    request_s = steady_chunked_request_s(
         mean_out, decoding, mean_in, chunk_tokens, attention_s, pure_s, chunk_matrix_s, rest_s
     )
     return (pure_s + attention_s) / min(decoding, 1.0), matrix_s + rest_s, request_s, decoding
@@ -268,10 +274,7 @@ def _grouped(
     matrix_s, rest_s = prompt_parts(exact, moments)
     if chunk_tokens and own > 1:  # steps of a request's answer, some of which have a chunk beside it
         decoding = max(
-            min(
-                equations.chunk_bound_sequences(chunk_tokens, mean_in, n_steps),
-                _decoding(own, mean_in / n_steps, chunk_tokens),
-            ),
+            min(chunk_bound_sequences(chunk_tokens, mean_in, n_steps), _decoding(own, mean_in / n_steps, chunk_tokens)),
             1.0,
         )
         n_mixed, n_all, tokens = mean_in / (chunk_tokens - decoding) * decoding, n_steps, float(chunk_tokens)

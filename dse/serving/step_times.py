@@ -5,7 +5,7 @@ tokens, which decoding and prompts share; attention and packing of the sequences
 their mean context; attention and packing of prompt tokens, by where in the prompt they stand.
 
 Under `--dp-attention` all counts are those of one group, with as much in each of the others. Where groups differ,
-weights that are shared meet the tokens of all, and attention's own those of the largest (`Tables.own_s`).
+weights that are shared meet the tokens of all, and attention's own those of the largest (`StepTables.own_s`).
 """
 
 from collections.abc import Iterable
@@ -37,7 +37,7 @@ SEQUENCES_RATIO = 1.2
 MIN_CONTEXT_TOKENS = 2
 
 
-class Tables(NamedTuple):
+class StepTables(NamedTuple):
     """`StepTimes` as arrays, for compiled code (numba takes a NamedTuple of arrays)."""
 
     matrix_s: NDArray[np.float64]
@@ -49,7 +49,7 @@ class Tables(NamedTuple):
     cell: NDArray[np.int32]
 
 
-def attention_s(tables: Tables, n_sequences: int, context_tokens: int) -> float:
+def attention_s(tables: StepTables, n_sequences: int, context_tokens: int) -> float:
     """`StepTimes.attention_s` from its tables, for compiled code; n_sequences >= 1."""
     mean = context_tokens / n_sequences
     cell = tables.cell[int(mean)]
@@ -68,7 +68,7 @@ class StepTimes:
     them. What is packed every G tokens counts at its mean over a group, as sequences stand at different places of it.
     """
 
-    tables: Tables
+    tables: StepTables
     model_kind: str
     stack: str | None
 
@@ -82,7 +82,7 @@ class StepTimes:
         return float(self.tables.matrix_s[n_tokens])
 
     def own_s(self, n_tokens: int) -> float:
-        """Of these the products with attention's own weights, where requests lie in groups."""
+        """Part of `matrix_s` for attention's own weights, where requests lie in groups."""
         return float(self.tables.own_s[n_tokens])
 
     def prompt_s(self, first: int, last: int) -> float:
@@ -134,7 +134,7 @@ class Exact:
         return self._matrix[n_tokens]
 
     def own_s(self, n_tokens: int) -> float:
-        """Of these the products with the weights that meet only the tokens of a device's own requests."""
+        """Part of `matrix_s` for weights that meet only the tokens of a device's own requests."""
         design, terms = self.point.design, self.point.terms
         own = self.point.plan.model.attention_parameters or 0
         n_bytes = weights.weight_read_bytes(own, 0, 1.0, design.load.dense_eighths, 0)
@@ -196,7 +196,7 @@ def build(exact: Exact, max_sequences: int, max_context_tokens: int, max_step_to
     for column in range(len(context_nodes)):
         decode[1:, column] = np.interp(np.arange(1, max_sequences + 1), sequence_nodes, rest[:, column])
     cell = np.searchsorted(context_nodes, np.arange(longest + 1), side="right") - 1
-    tables = Tables(
+    tables = StepTables(
         matrix_s=np.concatenate(([0.0], np.interp(np.arange(1, most_tokens + 1), token_nodes, matrix))),
         own_s=np.concatenate(([0.0], np.interp(np.arange(1, own_nodes[-1] + 1), own_nodes, own))),
         prompt_s=np.concatenate(([0.0], np.interp(np.arange(1, longest + 1), prompt_nodes, prompt))),

@@ -18,7 +18,7 @@ import numpy as np
 
 from dse.core import specfile
 from dse.core.errors import InputError, LimitError, did_you_mean, show
-from dse.serving import trace_scan as traffic_scan
+from dse.serving import trace_scan
 from dse.serving.requests import MAX_TOKENS, Counter, Ints, Lengths, Moments, Requests
 from dse.serving.trace_scan import INPUT, MAX_SECONDS, NANOSECONDS, OUTPUT, SKIP, TIME
 
@@ -47,8 +47,17 @@ class Schema:
 
 
 SCHEMAS = (
-    Schema("Azure", "TIMESTAMP", "ContextTokens", "GeneratedTokens", has_failures=False, is_iso=True),
-    Schema("BurstGPT", "Timestamp", "Request tokens", "Response tokens", has_failures=True, is_iso=False),
+    Schema(
+        name="Azure", time="TIMESTAMP", input="ContextTokens", output="GeneratedTokens", has_failures=False, is_iso=True
+    ),
+    Schema(
+        name="BurstGPT",
+        time="Timestamp",
+        input="Request tokens",
+        output="Response tokens",
+        has_failures=True,
+        is_iso=False,
+    ),
 )
 
 _OLD_MAC = "lines end with a carriage return alone, as on old Macs: save the file with line feeds (LF or CRLF)"
@@ -62,7 +71,7 @@ _DIGITS = re.compile(r"[0-9]{1,12}", re.ASCII)
 
 @dataclass(frozen=True)
 class Summary:
-    """What is known of a trace of any size."""
+    """Statistics of a trace of any size."""
 
     path: str
     schema: str
@@ -72,7 +81,7 @@ class Summary:
 
 
 @dataclass
-class _Reader:
+class _RowReader:
     """A file on the way: its header, and where it has got to."""
 
     path: str
@@ -259,11 +268,11 @@ def _whole_lines(file: BinaryIO, path: str) -> Iterator[bytes]:
 
 def _blocks(
     path: str, progress: Progress | None, compile_bytes: int
-) -> Iterator[tuple[_Reader, tuple[Ints, Ints, Ints]]]:
+) -> Iterator[tuple[_RowReader, tuple[Ints, Ints, Ints]]]:
     """The reader and the times, prompts and answers of one block after the other."""
     file, size = specfile.open_regular(path, "the path of a .csv file, or a shipped trace")
-    scan = traffic_scan.compiled() if size >= compile_bytes else None
-    reader: _Reader | None = None
+    scan = trace_scan.compiled() if size >= compile_bytes else None
+    reader: _RowReader | None = None
     with file:
         blocks = _whole_lines(file, path)
         n_blocks = -(-size // BLOCK_BYTES)
@@ -273,14 +282,14 @@ def _blocks(
                     if lines.startswith((b"\xff\xfe", b"\xfe\xff")):
                         raise InputError(f"{path}:1: is UTF-16 text: save the CSV file as UTF-8")
                     header, _, lines = lines.removeprefix(b"\xef\xbb\xbf").partition(b"\n")
-                    cells = _Reader(path, SCHEMAS[0], []).cells(header)
-                    reader = _Reader(path, *_kinds(path, cells))
+                    cells = _RowReader(path=path, schema=SCHEMAS[0], kinds=[]).cells(header)
+                    reader = _RowReader(path, *_kinds(path, cells))
                 yield reader, reader.rows(lines, scan)
     if reader is None:
         raise InputError(f"{path}: is empty: give a CSV file with a header and a row for each request")
 
 
-def _no_rows(reader: _Reader) -> InputError:
+def _no_rows(reader: _RowReader) -> InputError:
     if reader.n_failed:
         failed = f"{reader.n_failed:,} failed request{'' if reader.n_failed == 1 else 's'}"
         return InputError(f"{reader.path}: has {failed} and no other: give another trace")

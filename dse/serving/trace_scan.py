@@ -9,10 +9,16 @@ refused it reads 0.4 to 0.6 times as many bytes a second (pyarrow 26); pandas ta
 as many where it refuses nothing.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bytes = NDArray[np.uint8]
+Ints = NDArray[np.int64]
 
 #: what a column holds
 SKIP, TIME, INPUT, OUTPUT = 0, 1, 2, 3
@@ -25,7 +31,7 @@ _NEWLINE, _RETURN, _QUOTE, _PLUS, _COMMA, _MINUS, _DOT, _ZERO, _NINE, _COLON = 1
 _SPACE, _T, _DELETE = 32, 84, 127
 
 
-def _date(data, at, end):
+def _date(data: Bytes, at: int, end: int) -> int:
     """Seconds since 1970 of `YYYY-MM-DD hh:mm:ss` at `at`, or -1. 29 February takes the careful way."""
     if end - at < 20:
         return -1
@@ -67,7 +73,7 @@ def _date(data, at, end):
     return ((days * 24 + hour) * 60 + minute) * 60 + second
 
 
-def _time(data, at, end, is_iso):
+def _time(data: Bytes, at: int, end: int, is_iso: bool) -> tuple[int, int]:
     """(nanoseconds, position after it) of the time at `at`; (-1, at) where it is not plain."""
     if is_iso:
         whole = _date(data, at, end)
@@ -101,7 +107,7 @@ def _time(data, at, end, is_iso):
     return whole * NANOSECONDS + fraction * scale, at
 
 
-def _length(data, at, least, most):
+def _length(data: Bytes, at: int, least: int, most: int) -> tuple[int, int]:
     """(number, position after it) of the digits at `at`; (-1, at) where it is not plain or out of range."""
     first, value = at, 0
     while _ZERO <= data[at] <= _NINE and at - first < 8:
@@ -112,7 +118,20 @@ def _length(data, at, least, most):
     return value, at
 
 
-def scan(data, position, end, kinds, is_iso, least, most, before, times, inputs, outputs, n):
+def scan(
+    data: Bytes,
+    position: int,
+    end: int,
+    kinds: Sequence[int],
+    is_iso: bool,
+    least: int,
+    most: int,
+    before: int,
+    times: Ints,
+    inputs: Ints,
+    outputs: Ints,
+    n: int,
+) -> tuple[int, int]:
     """Rows of data[position:end] into the arrays from place `n` on, until one is not plain.
 
     Returns (position of that row, or `end`; rows in the arrays). `data` holds whole lines, each ended by a newline;

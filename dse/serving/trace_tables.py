@@ -39,7 +39,7 @@ BIN_LEVELS = levels(64, 2**9)
 
 
 @dataclass(frozen=True)
-class Tables:
+class TraceTables:
     """A trace as tables. `input_tokens`, `output_tokens` and `gap_s` (between arrivals) are quantiles at LEVELS.
 
     `joint` has a row for each of N_BINS bins of the prompt's rank: the mean answer between neighbouring BIN_LEVELS.
@@ -78,7 +78,7 @@ class Tables:
         return [int(n) for n in n_in], [int(n) for n in n_out]
 
     def lengths(self) -> Lengths:
-        """How often lengths occur, of the typical requests; the largest of a batch exact at LARGEST_BATCHES."""
+        """Frequency of lengths of the typical requests; the largest of a batch exact at LARGEST_BATCHES."""
         return replace(Lengths.of(self.typical()), known_largest=self.largest)
 
     def typical(self, n: int = N_TYPICAL) -> Requests:
@@ -95,7 +95,7 @@ class Tables:
         return Requests(k * self.moments.duration_s / (self.moments.n_requests - 1), inputs, outputs)
 
 
-def make(name: str, requests: Requests, **about: str) -> Tables:
+def make(name: str, requests: Requests, **about: str) -> TraceTables:
     """The tables of requests in memory; at least N_BINS of them. `about`: title, source, licence, attribution."""
     n = len(requests.input_tokens)
     if n < N_BINS:
@@ -103,8 +103,8 @@ def make(name: str, requests: Requests, **about: str) -> Tables:
     order = np.argsort(requests.input_tokens, kind="stable")
     joint = [_cell_means(part, BIN_LEVELS) for part in np.array_split(requests.output_tokens[order], N_BINS)]
     lengths = Lengths.of(requests)
-    return Tables(
-        name,
+    return TraceTables(
+        name=name,
         moments=lengths.moments,
         largest={b: (lengths.largest_output(b), lengths.longest_input(b)) for b in LARGEST_BATCHES},
         longest_tokens=int((requests.input_tokens + requests.output_tokens).max()),
@@ -124,7 +124,7 @@ def _cell_means(values: Ints, shares: Floats) -> Floats:
     return means
 
 
-def to_toml(tables: Tables) -> str:
+def to_toml(tables: TraceTables) -> str:
     """The tables as a file; numbers carry their units in their names. Times have six digits."""
     lines = [
         "# Derived numbers of a request trace: moments and quantiles. Not the trace itself.",
@@ -177,7 +177,7 @@ def files() -> dict[str, Path]:
 
 
 @cache
-def _shipped(path: Path) -> Tables:
+def _shipped(path: Path) -> TraceTables:
     document: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     about = {name: document[name] for name in ("name", "title", "source", "licence", "attribution")}
     quantiles = {name: np.array(document["quantiles"][name], np.float64) for name in _QUANTILES}
@@ -188,10 +188,10 @@ def _shipped(path: Path) -> Tables:
         batch: (n_out, n_in)
         for batch, n_out, n_in in zip(kept["batches"], kept["output_tokens"], kept["input_tokens"], strict=True)
     }
-    return Tables(**about, moments=moments, longest_tokens=longest, joint=joint, largest=largest, **quantiles)  # type: ignore[arg-type]
+    return TraceTables(**about, moments=moments, longest_tokens=longest, joint=joint, largest=largest, **quantiles)  # type: ignore[arg-type]
 
 
-def load(name: str) -> Tables:
+def load(name: str) -> TraceTables:
     """A shipped trace by name, such as azure-conv. Raises InputError."""
     known = files()
     if name not in known:
@@ -200,9 +200,9 @@ def load(name: str) -> Tables:
 
 
 def sample(
-    trace: str | Tables, n: int, rate_per_s: float | None = None, seed: int = 0, arrivals: str = "poisson"
+    trace: str | TraceTables, n: int, rate_per_s: float | None = None, seed: int = 0, arrivals: str = "poisson"
 ) -> Requests:
-    """`n` requests like those of a shipped trace (or of `Tables`), the same for the same seed.
+    """`n` requests like those of a shipped trace (or of `TraceTables`), the same for the same seed.
 
     `rate_per_s` is the mean rate of arrivals, by default the trace's own. `arrivals`: "poisson", or "trace" for gaps
     with the trace's own distribution, drawn one by one (so without its longer bursts). Raises InputError, LimitError.

@@ -15,8 +15,7 @@ from dse import quantizers
 from dse.core import units
 from dse.core.errors import DseError, did_you_mean, show
 from dse.quantizers.base import Param, QuantizerSpec
-from dse.specs import catalog, workload
-from dse.specs import tokens as token_policies
+from dse.specs import catalog, tokens, workload
 from dse.specs.device_and_model import ASSUMED, HardwareSpec, ModelSpec, Quantity
 from dse.specs.workload import MAX_INPUT_TOKENS, Workload
 
@@ -40,7 +39,7 @@ KeyPath = tuple[str | int, ...]
 
 
 class AxisError(Exception):
-    """What is wrong with one axis, and at which key of it."""
+    """An invalid axis, and the key at fault."""
 
     def __init__(self, text: str, *path: str | int, over_limit: bool = False) -> None:
         super().__init__(text)
@@ -49,7 +48,7 @@ class AxisError(Exception):
 
 
 @dataclass(frozen=True)
-class Axis:
+class SweepAxis:
     """One thing that is varied.
 
     `values` are what columns and conditions show, in base units; `items` are what the evaluation takes: specs,
@@ -102,7 +101,7 @@ def known_axes() -> list[str]:
     return ["device", "model", *QUANTIZER_AXES, *_device_fields(), *workload.ASKED, *_parameters()]
 
 
-def build(name: str, raw: Any) -> Axis:
+def build(name: str, raw: Any) -> SweepAxis:
     """The axis of that name with the values that a file (or a dict) gives. Raises AxisError."""
     if name in ("device", "model", *QUANTIZER_AXES):
         return _of_specs(name, raw)
@@ -115,11 +114,15 @@ def build(name: str, raw: Any) -> Axis:
     raise AxisError(f"unknown axis: {did_you_mean(name, known_axes())}")
 
 
-def of_items(name: str, items: Sequence[Any]) -> Axis:
+def of_items(name: str, items: Sequence[Any]) -> SweepAxis:
     """An axis of devices, models, quantizers or numbers of a workload that are known to be right; any may repeat."""
     if name in ("device", "model", *QUANTIZER_AXES):
-        return Axis(name, "text", _role(name), tuple(item.name for item in items), tuple(items))
-    return Axis(name, _kind_of(name), "workload", tuple(items), tuple(items), _unit(name))
+        return SweepAxis(
+            name=name, kind="text", role=_role(name), values=tuple(item.name for item in items), items=tuple(items)
+        )
+    return SweepAxis(
+        name=name, kind=_kind_of(name), role="workload", values=tuple(items), items=tuple(items), unit=_unit(name)
+    )
 
 
 def _role(name: str) -> Any:
@@ -136,7 +139,7 @@ def _kind_of(name: str) -> Kind:
     return "number" if asked.kind == workload.SHARE else "whole" if asked.unit else "text"
 
 
-def _of_specs(name: str, raw: Any) -> Axis:
+def _of_specs(name: str, raw: Any) -> SweepAxis:
     read: Any = catalog.device if name == "device" else catalog.model if name == "model" else quantizers.parse
     kind = HardwareSpec if name == "device" else ModelSpec if name == "model" else QuantizerSpec
     given = {i: item for i, item in enumerate(_listed(raw)) if isinstance(item, kind)}
@@ -147,7 +150,7 @@ def _of_specs(name: str, raw: Any) -> Axis:
     return axis
 
 
-def _of_device_field(name: str, raw: Any) -> Axis:
+def _of_device_field(name: str, raw: Any) -> SweepAxis:
     adapter = _device_fields()[name]
 
     def quantity(value: Any, *path: str | int) -> Quantity:
@@ -175,7 +178,9 @@ def _of_device_field(name: str, raw: Any) -> Axis:
     named = tuple(Quantity(value=item.si, unit=base, source=f"axis {name} of a sweep", kind=ASSUMED) for item in items)
     values = tuple(item.si for item in named)
     _refuse_twice(values)
-    return Axis(name, "number", "device_field", values, named, "" if base == "1" else base)
+    return SweepAxis(
+        name=name, kind="number", role="device_field", values=values, items=named, unit="" if base == "1" else base
+    )
 
 
 def _si(raw: dict[str, Any], base: str) -> Any:
@@ -189,7 +194,7 @@ def _si(raw: dict[str, Any], base: str) -> Any:
     return units.to_base(float(match[1]), match[2])
 
 
-def _of_workload(name: str, raw: Any) -> Axis:
+def _of_workload(name: str, raw: Any) -> SweepAxis:
     default = workload.ASKED[name].default
     kind = _kind_of(name)
     items: list[Any]
@@ -198,7 +203,7 @@ def _of_workload(name: str, raw: Any) -> Axis:
         items = _listed(raw) if flags else _texts(raw)
         items = [None if default is None and item == AUTO else item for item in items]
         if name == "tokens":
-            items = [_tried(lambda text=text: token_policies.parse(text).name, i) for i, text in enumerate(items)]
+            items = [_tried(lambda text=text: tokens.parse(text).name, i) for i, text in enumerate(items)]
     elif isinstance(raw, dict):
         items = _rounded(_spread(raw)) if kind == "whole" else _spread(raw)
     else:
@@ -211,10 +216,10 @@ def _of_workload(name: str, raw: Any) -> Axis:
             _tried(lambda item=item: Workload(**{**roomy, name: item}), i)
     values = tuple((AUTO if item is None else str(item).lower() if kind == "text" else item) for item in items)
     _refuse_twice(values)
-    return Axis(name, kind, "workload", values, tuple(items), _unit(name))
+    return SweepAxis(name=name, kind=kind, role="workload", values=values, items=tuple(items), unit=_unit(name))
 
 
-def _of_parameter(name: str, raw: Any) -> Axis:
+def _of_parameter(name: str, raw: Any) -> SweepAxis:
     param = _parameters()[name]
     family = name.partition(".")[0]
     if isinstance(param.default, str):
@@ -233,7 +238,7 @@ def _of_parameter(name: str, raw: Any) -> Axis:
     if kind == "number":
         values = tuple(float(text) for text in texts)
     _refuse_twice(values)
-    return Axis(name, kind, "parameter", values, tuple(texts))
+    return SweepAxis(name=name, kind=kind, role="parameter", values=values, items=tuple(texts))
 
 
 def _parameter_text(param: Param, number: Any, i: int) -> str:
@@ -244,7 +249,7 @@ def _parameter_text(param: Param, number: Any, i: int) -> str:
     return f"{Decimal(repr(number)):.{DIGITS}f}".rstrip("0").rstrip(".") if number else "0"
 
 
-def applies(param_axis: Axis, spec: QuantizerSpec) -> bool:
+def applies(param_axis: SweepAxis, spec: QuantizerSpec) -> bool:
     """True where a parameter axis varies this quantizer: it is of that family and leaves the parameter open."""
     family, _, name = param_axis.name.partition(".")
     if spec.family.name != family:

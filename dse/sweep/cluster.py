@@ -27,11 +27,8 @@ from typing import Any
 
 from dse.core import interrupt
 from dse.core.errors import ClusterError, DseError, InputError, OutputError, clean, install, show
-from dse.sweep import parts as sweep_parts
-from dse.sweep import run as sweep_run
-from dse.sweep import store as sweep_store
-from dse.sweep import worker as sweep_worker
-from dse.sweep.run import LOOK_S, Stored, check_limits, check_threads
+from dse.sweep import parts, run, store, worker
+from dse.sweep.run import LOOK_S, StoredSweep, check_limits, check_threads
 from dse.sweep.spec import Sweep
 from dse.sweep.store import Manifest, Part
 
@@ -60,8 +57,8 @@ def check_scheduler(scheduler: str, insecure: bool = False) -> int:
     if kind == "local":
         if not colon:
             return check_threads(None)
-        if not re.fullmatch("[0-9]{1,9}", rest, re.ASCII) or not 1 <= int(rest) <= sweep_run.MAX_THREADS:
-            raise InputError(f"{given}: workers must be a whole number from 1 to {sweep_run.MAX_THREADS:,}")
+        if not re.fullmatch("[0-9]{1,9}", rest, re.ASCII) or not 1 <= int(rest) <= run.MAX_THREADS:
+            raise InputError(f"{given}: workers must be a whole number from 1 to {run.MAX_THREADS:,}")
         return int(rest)
     match = _ADDRESS.fullmatch(str(scheduler))
     if not match or not 1 <= int(match[3]) <= 65535:
@@ -86,7 +83,7 @@ def to_directory(
     progress: Progress = lambda done, of: None,
     say: Callable[[str], None] = lambda line: None,
     ready: Callable[[], None] = lambda: None,
-) -> Stored:
+) -> StoredSweep:
     """`dse.sweep.run.to_directory` by the workers of a cluster.
 
     `scheduler` is the address of one, tcp://HOST:PORT or tls://HOST:PORT, or `local:WORKERS` for processes that are
@@ -101,15 +98,15 @@ def to_directory(
         raise InputError(f"scheduler = {show(scheduler)}: needs dask: {INSTALL}") from None
     if limits:
         check_limits(sweep, out)
-    if sweep_store.is_folder(out):
-        sweep_store.check(Path(out), sweep)
+    if store.is_folder(out):
+        store.check(Path(out), sweep)
     with _quiet(), _connected(scheduler, n_workers) as client:
         _check_workers(client)
 
         def write(folder: Path, sweep: Sweep, manifest: Manifest, todo: Sequence[int], progress: Progress) -> None:
             write_parts(client, folder, sweep, manifest, todo, progress)
 
-        return sweep_run.to_directory(sweep, out, None, False, progress, say, ready, write)
+        return run.to_directory(sweep, out, None, False, progress, say, ready, write)
 
 
 @contextlib.contextmanager
@@ -208,11 +205,11 @@ def _local_cluster(n_workers: int) -> Iterator[Any]:
 
 def _check_workers(client: Any) -> None:
     """Raises InputError where a worker would write other bytes than this process."""
-    wanted = sweep_worker.versions()
-    for address, found in sorted(client.run(sweep_worker.versions, on_error="return").items()):
+    wanted = worker.versions()
+    for address, found in sorted(client.run(worker.versions, on_error="return").items()):
         if isinstance(found, Exception):
             raise _refused(address, _reason(found))
-        if text := sweep_worker.differences(found, wanted):
+        if text := worker.differences(found, wanted):
             raise _refused(address, text)
 
 
@@ -225,7 +222,7 @@ def _reason(error: BaseException) -> str:
 
     if isinstance(error, KilledWorker):
         return "its workers were killed, or ran out of memory"
-    return sweep_worker.in_words(error)
+    return worker.in_words(error)
 
 
 def write_parts(
@@ -249,7 +246,7 @@ def write_parts(
         with contextlib.suppress(DseError):
             manifest.write(folder)
         if isinstance(error, OutputError):
-            raise sweep_run.unwritable(error, manifest) from error
+            raise run.unwritable(error, manifest) from error
         if isinstance(error, OSError):
             raise ClusterError([f"{error}: {_so_far(manifest)}: the same command goes on"]) from error
         raise
@@ -263,7 +260,7 @@ def write_parts(
 def _points(sweep: Sweep, number: int) -> str:
     first = number * sweep.part_points
     last = min(first + sweep.part_points, sweep.n_points) - 1
-    return f"{sweep_store.part_name(number)} (points {first:,} to {last:,})"
+    return f"{store.part_name(number)} (points {first:,} to {last:,})"
 
 
 def _so_far(manifest: Manifest) -> str:
@@ -282,7 +279,7 @@ class _Threads:
         self.looked_at, self.seen_at = float("-inf"), time.monotonic()
 
     def count(self) -> int:
-        """How many there are. Raises ConnectionError where there is no scheduler, or no worker, any more."""
+        """Threads of the cluster's workers. Raises ConnectionError when the scheduler or the last worker is gone."""
         now = time.monotonic()
         if self.client.status != "running":
             raise ConnectionError("the connection to the scheduler was lost")
@@ -300,8 +297,8 @@ def _round(
     client: Any, folder: Path, sweep: Sweep, manifest: Manifest, numbers: Sequence[int], progress: Progress
 ) -> dict[int, str]:
     """Try each part once; the reasons of those that failed. Raises OSError where the cluster is lost."""
-    packed, wanted = sweep_worker.pack(sweep), sweep_worker.versions()
-    run = f"dse-{sweep.sha256[:12]}-{uuid.uuid4().hex[:12]}"
+    packed, wanted = worker.pack(sweep), worker.versions()
+    name = f"dse-{sweep.sha256[:12]}-{uuid.uuid4().hex[:12]}"
     ended: queue.SimpleQueue[int] = queue.SimpleQueue()
     running: dict[int, Any] = {}
     failed: dict[int, str] = {}
@@ -312,7 +309,7 @@ def _round(
             while waiting and len(running) < most:
                 number = waiting.popleft()
                 running[number] = client.submit(
-                    sweep_worker.make_part, packed, number, wanted, key=f"{run}-{number}", pure=False
+                    worker.make_part, packed, number, wanted, key=f"{name}-{number}", pure=False
                 )
                 running[number].add_done_callback(lambda future, number=number: ended.put(number))
             interrupt.look()
@@ -323,9 +320,9 @@ def _round(
                 continue
             try:
                 part, content = _fetched(running[number])
-                if not sweep_worker.is_intact(part, content, sweep, number):
+                if not worker.is_intact(part, content, sweep, number):
                     raise _FailedError("it arrived damaged")
-                sweep_parts.publish(folder, part, content)
+                parts.publish(folder, part, content)
                 manifest.parts[number] = part
                 del content
             except TimeoutError:  # its worker is gone, and it is being made again
@@ -334,7 +331,7 @@ def _round(
             except _FailedError as error:
                 failed[number] = str(error)
             del running[number]
-            if running and time.monotonic() - written_at > sweep_run.MANIFEST_S:
+            if running and time.monotonic() - written_at > run.MANIFEST_S:
                 manifest.write(folder)
                 written_at = time.monotonic()
         progress(sum(part.last - part.first for part in manifest.parts.values()), sweep.n_points)
@@ -346,12 +343,12 @@ def _round(
 
 
 def _fetched(future: Any) -> tuple[Part, bytes]:
-    """What a task gave. Raises _FailedError where it failed, TimeoutError where its result is not to be had yet,
+    """Result of a task. Raises _FailedError where it failed, TimeoutError where its result has not arrived,
     ConnectionError where the scheduler is lost, InputError where its worker is of another version, or where the sweep
     itself is refused, as a local run would."""
     problem: BaseException | None = None
     try:
-        made: sweep_worker.Made = future.result(timeout=FETCH_S)
+        made: worker.Made = future.result(timeout=FETCH_S)
     except (Exception, CancelledError) as error:
         if future.status in ("cancelled", "lost"):
             raise ConnectionError("the connection to the scheduler was lost") from error

@@ -1,10 +1,10 @@
-"""Many points of a sweep at once, by the compiled core: same columns and same bits as point by point.
+"""Evaluate many points of a sweep by the compiled core: equal, bit for bit, to point by point.
 
-A `Points` names each point by a case (a design whose device rates, batch and lengths are open) and a device. What
+A `SweepPoints` names each point by a case (a design whose device rates, batch and lengths are open) and a device. What
 int64 might not hold exactly is left to the interpreted core, row by row.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,70 +12,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dse.core.compiling import elementwise
-from dse.core.errors import InputError, LimitError
 from dse.model import many
 from dse.model.batch import BOUNDS
-from dse.model.evaluate import Point
 from dse.model.formulas import effective_bits
 from dse.model.lower import device_of
-from dse.model.records import Design
-from dse.model.results import FLAGS, INTEGERS, RESULT_UNITS
 from dse.specs.device_and_model import HardwareSpec
-from dse.sweep import points as sweep_points
+from dse.sweep.cases import BY_POINT, OpenDesign
+from dse.sweep.columns import FEASIBLE, NOT_ALLOWED, Columns, Names, at_places, blank, column_of, names_of
 from dse.sweep.conditions import Digits
 from dse.sweep.designs import Designs
 from dse.sweep.grid import RUN_AXES, Runs
-from dse.sweep.points import FEASIBLE, MISSING, NOT_ALLOWED, Columns, Names
 from dse.sweep.spec import Sweep
 
 #: numbers of a device that decide what a plan looks like on it, and whether the ideal model is meant
 LAYOUT_FIELDS = frozenset(
     {"engine_rate", "kv_page", "kv_burst", "n_cores", "fused_rate", "link_bandwidth", "reported_memory"}
 )
-#: fields of a workload that are given by point
-BY_POINT = ("batch", "input_tokens", "output_tokens")
-#: results that the kernel or a column for all points of a sweep gives; any other is the same for all points of a case
-OF_POINT = frozenset(
-    {
-        *many.COLUMNS,
-        *BY_POINT,
-        "capacity_bytes",
-        "fits_whole_batch",
-        "effective_bandwidth_bytes_per_s",
-        "effective_capacity_bytes",
-        "assumptions",
-    }
-)
-
-
-@dataclass(frozen=True)
-class Case:
-    """A design whose device, batch and lengths are open. `state`: FEASIBLE, or why it is not evaluated here."""
-
-    state: int
-    point: Point | None = None
-    design: Design | None = None
-    #: results by name that all of its points share
-    results: Any = None
-
-
-def case_of(designs: Designs, row: Sequence[Any], keep: Sequence[str]) -> Case:
-    """The case of a point, `row` of `Designs.rows`; those of `keep` that all of its points share are in `results`."""
-    try:
-        point = Point(*designs.at(*row))
-        design = point.design
-        many.tables_of([design], [design.device])  # OverflowError beyond int64
-        asked = point.lowered.results
-        return Case(
-            FEASIBLE,
-            point,
-            design,
-            {name: asked[name] for name in keep if name not in OF_POINT} | {"effective_bits": asked["effective_bits"]},
-        )
-    except InputError:
-        return Case(NOT_ALLOWED)
-    except (LimitError, OverflowError):  # row by row finds and says the same
-        return Case(many.LEFT)
 
 
 def number(digits: Digits, names: Sequence[str], sizes: Sequence[int]) -> NDArray[np.int64] | None:
@@ -103,10 +55,10 @@ def distinct(numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.
 
 
 @dataclass(frozen=True)
-class Points:
+class SweepPoints:
     """Many points as numbers: `case` and `device` are places in `cases` and `specs`, the lengths and batch by point."""
 
-    cases: list[Case]
+    cases: list[OpenDesign]
     case: NDArray[np.int64]
     specs: list[HardwareSpec]
     device: NDArray[np.int64]
@@ -122,7 +74,7 @@ class Points:
         return columns, tables, many.n_keys_of(tables)
 
 
-def points_at(sweep: Sweep, digits: Digits) -> Points | None:
+def points_at(sweep: Sweep, digits: Digits) -> SweepPoints | None:
     """The points at `digits`; None for no points, or more axes than int64 can number."""
     if isinstance(digits, Runs):  # what the points of a run share is looked up once
         none = np.zeros(len(digits.lengths), np.int32)
@@ -165,14 +117,14 @@ def points_at(sweep: Sweep, digits: Digits) -> Points | None:
             return np.array(sweep.axis[name].items, np.int64)[digits[name]]
         return np.full(len(case), getattr(sweep.base, name), np.int64)
 
-    return Points(
-        [sweep.case(_opened(designs, row)) for row in rows_at(case_first)],
-        case,
-        [designs.device(row[0], row[1]) for row in rows_at(device_first)],
-        device,
-        by_point_of("input_tokens"),
-        by_point_of("output_tokens"),
-        by_point_of("batch"),
+    return SweepPoints(
+        cases=[sweep.case(_opened(designs, row)) for row in rows_at(case_first)],
+        case=case,
+        specs=[designs.device(row[0], row[1]) for row in rows_at(device_first)],
+        device=device,
+        n_input=by_point_of("input_tokens"),
+        n_output=by_point_of("output_tokens"),
+        batch=by_point_of("batch"),
     )
 
 
@@ -186,8 +138,8 @@ def _opened(designs: Designs, row: Any) -> Any:
     return device, fields, model, sides, parameters, work
 
 
-def evaluate(sweep: Sweep, digits: Digits, check: Callable[[], None] = sweep_points.no_check) -> Columns | None:
-    """Columns as of `sweep_points.evaluate_rows`, which has the rest; None where compiled code is of no use."""
+def evaluate(sweep: Sweep, digits: Digits) -> tuple[Columns, NDArray[np.bool_]] | None:
+    """Columns as of `dse.sweep.points.evaluate_rows`, and the points left to it; None where all of them are."""
     points = points_at(sweep, digits)
     if points is None or all(case.state == many.LEFT for case in points.cases):
         return None
@@ -203,17 +155,12 @@ def evaluate(sweep: Sweep, digits: Digits, check: Callable[[], None] = sweep_poi
     absent = state > many.REQUEST_TOO_LARGE
     if absent.any():
         for name, column in columns.items():
-            _blank(name, column, absent)
+            blank(name, column, absent)
     columns = {"feasible": state == FEASIBLE, "infeasible_code": state, **columns}
-    left = state < 0
-    if left.any():
-        rest = sweep_points.evaluate_rows(sweep, {name: column[left] for name, column in digits.items()}, check)
-        for name, column in columns.items():
-            columns[name] = _merged(column, rest[name], left)
-    return columns
+    return columns, state < 0
 
 
-def _column(name: str, points: Points, by_name: dict[str, Any]) -> Any:
+def _column(name: str, points: SweepPoints, by_name: dict[str, Any]) -> Any:
     """The column of a result, from the kernel, the points, or their cases and devices."""
     if name in many.CODE:
         return Names(by_name[name].astype(np.int32), BOUNDS)
@@ -237,51 +184,15 @@ def _column(name: str, points: Points, by_name: dict[str, Any]) -> Any:
     if name == "effective_bandwidth_bytes_per_s":
         bandwidth = np.array([spec.memory_bandwidth.si for spec in points.specs])[points.device]
         return elementwise(effective_bits.effective_bandwidth_bytes_per_s)(bandwidth, bits)
-    return _of_case(name, [case.results[name] if case.results else None for case in points.cases], points.case)
+    by_case = column_of(name, [case.results[name] if case.results else None for case in points.cases])
+    return at_places(by_case, points.case)
 
 
-def _of_case(name: str, values: list[Any], case: NDArray[np.int64]) -> Any:
-    if name in FLAGS:
-        return np.array([bool(value) for value in values], bool)[case]
-    if name in INTEGERS:
-        return np.array([MISSING if value is None else value for value in values], np.int64)[case]
-    if RESULT_UNITS[name]:
-        return np.array([np.nan if value is None else value for value in values], np.float64)[case]
-    return _names(values, case)
-
-
-def _assumptions(points: Points) -> Names:
+def _assumptions(points: SweepPoints) -> Names:
     """Assumed numbers by combination of a case and a device."""
     pairs, places = distinct(points.case * len(points.specs) + points.device)
     texts = []
     for at in pairs:
         point, device = points.cases[points.case[at]].point, points.specs[points.device[at]]
         texts.append(", ".join(point.assumptions(device)) if point else None)
-    return _names(texts, places)
-
-
-def _names(values: list[Any], places: NDArray[np.int64]) -> Names:
-    place = {text: i for i, text in enumerate(dict.fromkeys(value for value in values if value is not None))}
-    return Names(np.array([place.get(value, -1) for value in values], np.int32)[places], tuple(place))
-
-
-def _blank(name: str, column: Any, absent: NDArray[np.bool_]) -> None:
-    """No value where a point is not allowed."""
-    if isinstance(column, Names):
-        column.codes[absent] = -1
-    elif name in FLAGS:
-        column[absent] = False
-    else:
-        column[absent] = MISSING if name in INTEGERS else np.nan
-
-
-def _merged(column: Any, rest: Any, left: NDArray[np.bool_]) -> Any:
-    """`column` with `rest` at the places `left`."""
-    if not isinstance(column, Names):
-        column[left] = rest
-        return column
-    names = tuple(dict.fromkeys((*column.names, *rest.names)))
-    place = np.array([*(names.index(name) for name in rest.names), -1], np.int32)
-    codes = column.codes.copy()
-    codes[left] = place[rest.codes]
-    return Names(codes, names)
+    return at_places(names_of(texts), places)

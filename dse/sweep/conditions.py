@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dse import quantizers
 from dse.core.errors import InputError, did_you_mean, show
-from dse.sweep.axes import QUANTIZER_AXES, Axis
+from dse.sweep.axes import QUANTIZER_AXES, SweepAxis
 
 MAX_TEXT = 500
 Mask = NDArray[np.bool_]
@@ -63,14 +63,14 @@ class Condition:
         return found | ~applies
 
 
-def parse(text: str, axes: Sequence[Axis]) -> Condition:
+def parse(text: str, axes: Sequence[SweepAxis]) -> Condition:
     """Read a condition over these axes. Raises InputError that says what is not understood."""
     where = f"where = {show(text)}"
     if len(text) > MAX_TEXT:
         raise InputError(f"{where}: is longer than {MAX_TEXT} characters: split it, all conditions must hold")
     try:
         tree = ast.parse(text.strip(), mode="eval")
-        reader = _Reader({axis.name: axis for axis in axes})
+        reader = _ConditionReader({axis.name: axis for axis in axes})
         term = reader.condition(tree.body)
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
@@ -83,10 +83,10 @@ def parse(text: str, axes: Sequence[Axis]) -> Condition:
     return Condition(text, frozenset(reader.names), term)
 
 
-class _Reader:
+class _ConditionReader:
     """Turns a syntax tree into functions of the points, refusing all that is not on the list."""
 
-    def __init__(self, axes: dict[str, Axis]) -> None:
+    def __init__(self, axes: dict[str, SweepAxis]) -> None:
         self.axes = axes
         self.names: set[str] = set()
 
@@ -121,7 +121,7 @@ class _Reader:
         compare, a, b = _COMPARE[type(op)], self.number(left), self.number(right)
         return lambda digits: compare(a(digits), b(digits))
 
-    def names_equal(self, axis: Axis, left: ast.expr, op: ast.cmpop, right: ast.expr) -> _Term:
+    def names_equal(self, axis: SweepAxis, left: ast.expr, op: ast.cmpop, right: ast.expr) -> _Term:
         """An axis of names against a quoted name."""
         other = right if self.text_axis(left) else left
         if not isinstance(op, ast.Eq | ast.NotEq):
@@ -131,13 +131,13 @@ class _Reader:
         code, equal, name = _code(axis, other.value), isinstance(op, ast.Eq), axis.name
         return lambda digits: (digits[name] == code) == equal
 
-    def text_axis(self, node: ast.expr) -> Axis | None:
+    def text_axis(self, node: ast.expr) -> SweepAxis | None:
         """The axis of names that a node is, if it is one."""
         if isinstance(node, ast.Name | ast.Attribute) and (axis := self.axis(node)).kind == "text":
             return axis
         return None
 
-    def axis(self, node: ast.expr) -> Axis:
+    def axis(self, node: ast.expr) -> SweepAxis:
         """The axis that a name (`batch`) or dotted name (`oaken.outer`) means."""
         name = ast.unparse(node)
         if name not in self.axes:
@@ -172,7 +172,7 @@ def _joined(join: Any, masks: list[Any]) -> Any:
     return found
 
 
-def _code(axis: Axis, text: str) -> int:
+def _code(axis: SweepAxis, text: str) -> int:
     """Place of a name among the values of an axis, in any case; quantizers in any spelling."""
     wanted = quantizers.parse(text).name if axis.name in QUANTIZER_AXES else text
     for code, value in enumerate(axis.values):

@@ -1,4 +1,4 @@
-"""How many points of a sweep its conditions leave: counted over the axes that they name, or told from some points."""
+"""Count the points that satisfy a sweep's conditions, or estimate them from a sample."""
 
 import numpy as np
 
@@ -20,7 +20,7 @@ def rows_left(sweep: Sweep) -> tuple[int, bool]:
     inside = tuple(d for d in sweep.dimensions if named & _names(d))
     if not inside:
         return sweep.n_points, True
-    small = Sweep(sweep.axes, inside, sweep.where)
+    small = Sweep(axes=sweep.axes, dimensions=inside, where=sweep.where)
     times = sweep.n_points // small.n_points
     if small.n_points <= MAX_LOOKED_AT:
         return times * len(kept(small, 0, small.n_points)[1]), True

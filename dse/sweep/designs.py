@@ -1,4 +1,4 @@
-"""What `dse.model.evaluate.evaluate` takes for a point of a sweep: its device, its plan and its workload."""
+"""Build the device, the plan and the workload of a sweep's point, for `dse.model.evaluate.evaluate`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -7,12 +7,12 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from dse.model import kv_layout as plan
+from dse.model import kv_layout
 from dse.quantizers import QuantizerSpec
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.measurements import Bits
 from dse.specs.workload import Workload
-from dse.sweep.axes import QUANTIZER_AXES, Axis
+from dse.sweep.axes import QUANTIZER_AXES, SweepAxis
 
 #: devices, quantizers and plans that are kept, each: neighbours share them
 KEPT = 1024
@@ -22,7 +22,7 @@ Places = tuple[int, ...]
 class Designs:
     """Builds devices, plans and workloads from places on axes; what neighbouring points share is built once."""
 
-    def __init__(self, axes: Sequence[Axis], base: Workload, bits: Bits) -> None:
+    def __init__(self, axes: Sequence[SweepAxis], base: Workload, bits: Bits) -> None:
         self.axis = {axis.name: axis for axis in axes}
         self.base, self.bits = base, bits
         by_role = {role: [a.name for a in axes if a.role == role] for role in ("device_field", "parameter", "workload")}
@@ -53,7 +53,7 @@ class Designs:
 
     def at(
         self, device: int, fields: Places, model: int, sides: Places, parameters: Places, work: Places
-    ) -> tuple[HardwareSpec, plan.KvPlan, Workload]:
+    ) -> tuple[HardwareSpec, kv_layout.KvPlan, Workload]:
         """One row of `rows` as specs. Raises InputError where the values do not go together."""
         changes = {name: self.axis[name].items[i] for name, i in zip(self.work_fields, work, strict=True)}
         return self.device(device, fields), self.plan(model, sides, parameters), replace(self.base, **changes)
@@ -75,8 +75,8 @@ class Designs:
         joined = spec.name + (("," if ":" in spec.name else ":") + ",".join(given) if given else "")
         return self.bits.quantizer(joined)
 
-    def _plan(self, model: int, sides: Places, parameters: Places) -> plan.KvPlan:
+    def _plan(self, model: int, sides: Places, parameters: Places) -> kv_layout.KvPlan:
         found = {n: self.quantizer(n, place, parameters) for n, place in zip(self.sides, sides, strict=True)}
         both = found.get("quantizer") or self.bits.quantizer("fp16")
         key, value = found.get("key_quantizer", both), found.get("value_quantizer", both)
-        return plan.build(self.axis["model"].items[model], key, value)
+        return kv_layout.build(self.axis["model"].items[model], key, value)

@@ -11,14 +11,11 @@ from numpy.typing import NDArray
 
 from dse.core.errors import InputError, did_you_mean, show
 from dse.model.results import FLAGS, INTEGERS, RESULT_UNITS
-from dse.sweep import pareto
-from dse.sweep import points as sweep_points
-from dse.sweep import spec as sweep_spec
+from dse.sweep import columns, pareto, points, spec
+from dse.sweep.columns import CODES, Columns, Names
 from dse.sweep.grid import kept
-from dse.sweep.pareto import Sense
-from dse.sweep.pareto import limits as pareto_limits
+from dse.sweep.pareto import Sense, limits
 from dse.sweep.pareto.limits import Limit
-from dse.sweep.points import CODES, Columns, Names
 from dse.sweep.spec import Front, Sweep
 from dse.sweep.table import POINT
 
@@ -41,7 +38,7 @@ def asked(
     """
     objectives = pareto.objectives_of(maximize, minimize)
     axes = {axis.name: axis for axis in sweep.axes}
-    possible = [*axes, *(name for name in RESULT_UNITS if name not in sweep_spec.ALWAYS)]
+    possible = [*axes, *(name for name in RESULT_UNITS if name not in spec.ALWAYS)]
     inside = tuple(sorted({(limit.column, limit.kind, limit.value) for limit in limits}))
     front = Front(tuple(objectives.items()), tuple(dict.fromkeys(by)), drop_missing, inside)
     for name in front.columns:
@@ -51,7 +48,7 @@ def asked(
         is_text = axes[name].kind == "text" if name in axes else name in FLAGS or _is_text(name)
         if is_text:
             raise InputError(f"{what} {name}: is not a column of numbers: choose another")
-    keep = sweep_spec.keep_columns([*sweep.keep, *(n for n in front.columns if n not in axes)], set(axes))
+    keep = spec.keep_columns([*sweep.keep, *(n for n in front.columns if n not in axes)], set(axes))
     return replace(sweep, keep=keep, front=front)
 
 
@@ -82,16 +79,16 @@ class Builder:
         self.limits = [Limit(*limit) for limit in sweep.front.limits]  # type: ignore[arg-type]
         self.n_missing = self.n_beyond = 0
 
-    def add(self, first: int, last: int, check: Callable[[], None] = sweep_points.no_check) -> None:
+    def add(self, first: int, last: int, check: Callable[[], None] = points.no_check) -> None:
         """Take the points first..last-1. Raises InputError for a missing objective."""
         narrow = self.sweep.narrow
-        digits, points = kept(narrow, first, last)
-        found = sweep_points.evaluate_points(narrow, digits, check)
+        digits, grid_rows = kept(narrow, first, last)
+        found = points.evaluate_points(narrow, digits, check)
         self.codes += np.bincount(found["infeasible_code"], minlength=len(CODES))
         rows: Any = slice(None) if found["feasible"].all() else np.flatnonzero(found["feasible"])
         if self.limits:
             table = pd.DataFrame({one.column: self._values(one.column, digits, found) for one in self.limits})
-            inside = found["feasible"] & pareto_limits.within(table, self.limits)
+            inside = found["feasible"] & limits.within(table, self.limits)
             self.n_beyond += int((found["feasible"] & ~inside).sum())
             rows = np.flatnonzero(inside)
         values = {name: self._values(name, digits, found)[rows] for name in self.objectives}
@@ -101,7 +98,7 @@ class Builder:
                 continue
             absent = np.isnan(column)
             if absent.any() and not self.front.drop_missing:
-                place = int(points[rows][absent][0])
+                place = int(grid_rows[rows][absent][0])
                 raise InputError(
                     f"point {place:,}: {name} is missing: leave such points out with --drop-missing, "
                     "or choose another objective"
@@ -109,15 +106,15 @@ class Builder:
             missing |= absent
         if missing.any():
             self.n_missing += int(missing.sum())
-            rows = np.arange(len(points))[rows][~missing]
+            rows = np.arange(len(grid_rows))[rows][~missing]
             values = {name: column[~missing] for name, column in values.items()}
         for name in self.front.by:
             values[_key(name)] = self._group(name, digits, found)[rows]
         best = self._best(values)
         places = best if isinstance(rows, slice) else rows[best]
         values = {name: column[best] for name, column in values.items()}
-        self.held.append((values, points[places], {name: column[places] for name, column in digits.items()}))
-        if sum(len(points) for _, points, _ in self.held) > MERGE_ROWS:
+        self.held.append((values, grid_rows[places], {name: column[places] for name, column in digits.items()}))
+        if sum(len(grid_rows) for _, grid_rows, _ in self.held) > MERGE_ROWS:
             self._merge()
 
     def _best(self, values: dict[str, Any]) -> NDArray[np.int64]:
@@ -129,9 +126,9 @@ class Builder:
         return pareto.front_rows([np.ascontiguousarray(values[name]) for name in self.objectives], signs, alone=True)
 
     def _values(self, name: str, digits: Any, found: Columns) -> NDArray[np.float64]:
-        column = sweep_points.axis_column(self.sweep.axis[name], digits) if name in self.sweep.axis else found[name]
+        column = points.axis_column(self.sweep.axis[name], digits) if name in self.sweep.axis else found[name]
         if column.dtype == np.int64:
-            return np.where(column == sweep_points.MISSING, np.nan, column.astype(np.float64))
+            return np.where(column == columns.MISSING, np.nan, column.astype(np.float64))
         return np.asarray(column)
 
     def _group(self, name: str, digits: Any, found: Columns) -> NDArray[Any]:
@@ -143,18 +140,18 @@ class Builder:
     def _merge(self) -> None:
         if len(self.held) < 2:
             return
-        values, points, digits = zip(*self.held, strict=True)
+        values, grid_rows, digits = zip(*self.held, strict=True)
         joined = _joined(values)
         best = self._best(joined)
         kept = {name: column[best] for name, column in joined.items()}
-        self.held = [(kept, np.concatenate(points)[best], {n: c[best] for n, c in _joined(digits).items()})]
+        self.held = [(kept, np.concatenate(grid_rows)[best], {n: c[best] for n, c in _joined(digits).items()})]
 
     def result(self) -> Stretch:
         """The front of all that was taken."""
         self._merge()
-        _, points, digits = self.held[0]
-        rows = sweep_points.columns_of(self.sweep, digits)
-        return Stretch({POINT: points, **rows}, tuple(self.codes.tolist()), self.n_missing, self.n_beyond)
+        _, grid_rows, digits = self.held[0]
+        rows = points.columns_of(self.sweep, digits)
+        return Stretch({POINT: grid_rows, **rows}, tuple(self.codes.tolist()), self.n_missing, self.n_beyond)
 
 
 def _joined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Which values a sweep's points have: an index decoded into places on the axes, runs of points that share most."""
+"""Decode the index of a sweep's point into places on the axes; runs of points that differ in few axes."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dse.sweep.axes import Axis
+from dse.sweep.axes import SweepAxis
 from dse.sweep.conditions import Digits
 from dse.sweep.spec import Block, Dimension, Sweep
 
@@ -74,7 +74,7 @@ def decode_places(sweep: Sweep, places: Sequence[int]) -> dict[str, NDArray[np.i
 
 
 def _decoded(
-    axes: Sequence[Axis], dimensions: Sequence[Dimension], rest: NDArray[np.int64]
+    axes: Sequence[SweepAxis], dimensions: Sequence[Dimension], rest: NDArray[np.int64]
 ) -> dict[str, NDArray[np.int32]]:
     found = {axis.name: np.full(len(rest), -1, dtype=np.int32) for axis in axes}
     for dimension in reversed(dimensions):

@@ -12,10 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from dse.core import files
-from dse.sweep import front as sweep_front
-from dse.sweep import points as sweep_points
-from dse.sweep import table as sweep_table
-from dse.sweep.points import Columns
+from dse.sweep import front, points, table
+from dse.sweep.columns import CODES, Columns, join
 from dse.sweep.spec import Sweep
 from dse.sweep.store import Part
 
@@ -36,9 +34,9 @@ class Pace:
     def after(self, seconds: float) -> None:
         """Decide by the time that the last ones took."""
         if seconds < FAST_BLOCK_S:
-            self.size = min(4 * self.size, sweep_points.MAX_BLOCK_POINTS)
+            self.size = min(4 * self.size, points.MAX_BLOCK_POINTS)
         else:
-            self.size = max(self.size // 2, sweep_points.BLOCK_POINTS)
+            self.size = max(self.size // 2, points.BLOCK_POINTS)
 
 
 def paced(
@@ -59,7 +57,7 @@ def paced(
     start = first
     while start < last or start == first:
         check()
-        pace.size = pace.size or sweep_points.BLOCK_POINTS
+        pace.size = pace.size or points.BLOCK_POINTS
         end, begun = min(start + pace.size, last), time.monotonic()
         evaluate(start, end, check)
         count(end - start)
@@ -81,9 +79,9 @@ def blocks(
         stop,
         count,
         pace,
-        lambda start, end, check: chunks.append(sweep_points.evaluate_chunk(sweep, start, end, check)),
+        lambda start, end, check: chunks.append(points.evaluate_chunk(sweep, start, end, check)),
     )
-    return sweep_points.join(chunks)
+    return join(chunks)
 
 
 def make_part(
@@ -98,19 +96,29 @@ def make_part(
     last = min(first + sweep.part_points, sweep.n_points)
     stop, pace = stop or threading.Event(), pace or Pace()
     if sweep.front:
-        builder = sweep_front.Builder(sweep)
+        builder = front.Builder(sweep)
         paced(sweep, first, last, stop, count, pace, builder.add)
         found = builder.result()
         columns, codes, n_missing, n_beyond = found.columns, found.codes, found.n_missing, found.n_beyond
     else:
         columns, n_missing, n_beyond = blocks(sweep, first, last, stop, count, pace), 0, 0
-        counts = np.bincount(columns["infeasible_code"], minlength=len(sweep_points.CODES))
+        counts = np.bincount(columns["infeasible_code"], minlength=len(CODES))
         codes = tuple(int(n) for n in counts)
-    content = sweep_table.encode(sweep, columns)
+    content = table.encode(sweep, columns)
     digest = hashlib.sha256(content).hexdigest()
     is_front = sweep.front is not None
     n_rows = len(columns["feasible"])
-    return Part(number, first, last, n_rows, digest, codes, n_missing, is_front, n_beyond), content
+    return Part(
+        number=number,
+        first=first,
+        last=last,
+        rows=n_rows,
+        sha256=digest,
+        codes=codes,
+        n_missing=n_missing,
+        is_front=is_front,
+        n_beyond=n_beyond,
+    ), content
 
 
 def publish(folder: Path, part: Part, content: Any) -> None:

@@ -19,12 +19,7 @@ from dse.core import files, interrupt
 from dse.core.errors import DseError, InputError, LimitError, OutputError, show
 from dse.core.units import human
 from dse.model.results import FLAGS
-from dse.sweep import count as sweep_count
-from dse.sweep import front as sweep_front
-from dse.sweep import parts as sweep_parts
-from dse.sweep import points as sweep_points
-from dse.sweep import store as sweep_store
-from dse.sweep import table as sweep_table
+from dse.sweep import count, front, parts, points, store, table
 from dse.sweep.spec import Sweep
 from dse.sweep.store import Manifest, Part
 
@@ -55,7 +50,7 @@ WriteParts = Callable[[Path, Sweep, Manifest, Sequence[int], Callable[[int, int]
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a sweep will take: points of its grid, rows that conditions leave (told from some points where not
+    """Estimate of a sweep: points of its grid, rows that meet the conditions (from a sample where not
     `is_exact`), bytes of its files at most, seconds on one core."""
 
     n_points: int
@@ -66,7 +61,7 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredSweep:
     """A finished sweep in a directory."""
 
     folder: Path
@@ -86,7 +81,7 @@ class Stored:
     def paths(self) -> list[Path]:
         """The Parquet files, in order; of a sweep that keeps a front, its one file."""
         if self.manifest.is_front:
-            return [self.folder / sweep_store.FRONT]
+            return [self.folder / store.FRONT]
         return [self.folder / part.name for _, part in sorted(self.manifest.parts.items())]
 
     @property
@@ -96,37 +91,37 @@ class Stored:
 
     @property
     def front(self) -> dict[str, Any] | None:
-        """What a sweep that keeps a front was asked: `objectives`, `by`, `drop_missing`, `limits`."""
+        """The front's settings, of a sweep that keeps one: `objectives`, `by`, `drop_missing`, `limits`."""
         return self.spec["spec"].get("front")
 
     def parts(self, columns: Sequence[str] | None = None) -> Iterator[pd.DataFrame]:
         """The table part by part: memory stays flat. Raises InputError for unknown columns or unreadable parts."""
         for path in self.paths:
-            yield sweep_table.to_frame(read_part(path, columns))
+            yield table.to_frame(read_part(path, columns))
 
     def read(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """The whole table, or some columns of it, in memory."""
         tables = [read_part(path, columns) for path in self.paths]
-        return sweep_table.to_frame(pa.concat_tables(tables))
+        return table.to_frame(pa.concat_tables(tables))
 
 
 def read_part(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     """A Parquet file, or some columns of it. Raises InputError where it cannot be read."""
     try:
-        return sweep_table.read_part(path, None if columns is None else list(columns))
+        return table.read_part(path, None if columns is None else list(columns))
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"{show(str(path))} cannot be read ({type(error).__name__}): `dse sweep --verify`") from error
 
 
-def stored(out: str | Path) -> Stored:
+def stored(out: str | Path) -> StoredSweep:
     """The finished sweep of a directory. Raises InputError where there is none."""
-    spec, manifest = sweep_store.manifest_of(Path(out))
+    spec, manifest = store.manifest_of(Path(out))
     if not manifest.complete:
         raise InputError(
             f"{show(str(out))}: {len(manifest.parts):,} of {manifest.n_parts:,} parts are done: "
             "run `dse sweep` again, it goes on"
         )
-    return Stored(Path(out), spec, manifest)
+    return StoredSweep(Path(out), spec, manifest)
 
 
 def check_threads(threads: int | None) -> int:
@@ -172,10 +167,10 @@ def check_limits(sweep: Sweep, out: str | Path) -> int:
     check_points(sweep)
     folder = Path(out).absolute()
     n_done = n_parts_done = 0
-    if sweep_store.is_folder(out) and (manifest := sweep_store.load_json(folder / sweep_store.MANIFEST)):
-        parts = sweep_store.parts_of(manifest).values()
+    if store.is_folder(out) and (manifest := store.load_json(folder / store.MANIFEST)):
+        parts = store.parts_of(manifest).values()
         n_done, n_parts_done = sum(part.last - part.first for part in parts), len(parts)
-    n_parts = sweep_store.n_parts(sweep) - n_parts_done
+    n_parts = store.n_parts(sweep) - n_parts_done
     n_bytes = most_bytes(sweep, max(sweep.n_points - n_done, 0), max(n_parts, 0))
     free = _free_bytes(folder)
     if n_bytes > free * DISK_SHARE:
@@ -214,9 +209,9 @@ def estimate(sweep: Sweep) -> Estimate:
     def taken(first: int, width: int) -> float:
         start = time.thread_time()
         if sweep.front:
-            sweep_front.Builder(sweep).add(first, first + width)
+            front.Builder(sweep).add(first, first + width)
         else:
-            sweep_table.encode(sweep, sweep_points.evaluate_chunk(sweep, first, first + width))
+            table.encode(sweep, points.evaluate_chunk(sweep, first, first + width))
         return time.thread_time() - start
 
     def point_s(first: int) -> float:
@@ -229,7 +224,7 @@ def estimate(sweep: Sweep) -> Estimate:
         return seconds / width
 
     taken(0, 1)  # whatever is compiled or loaded once
-    most = min(sweep_points.MAX_BLOCK_POINTS, sweep.n_points)
+    most = min(points.MAX_BLOCK_POINTS, sweep.n_points)
     n_places, found, begun = min(SAMPLE_POINTS, sweep.n_points), [], time.perf_counter()
     for i in range(n_places):
         # not in order: where time runs out, what was looked at still comes from everywhere
@@ -237,8 +232,8 @@ def estimate(sweep: Sweep) -> Estimate:
         if time.perf_counter() - begun > SAMPLE_S:
             break
     seconds = sweep.n_points * sum(found) / len(found)
-    n_rows, is_exact = sweep_count.rows_left(sweep)
-    n_bytes = most_bytes(sweep, n_rows if is_exact else sweep.n_points, sweep_store.n_parts(sweep))
+    n_rows, is_exact = count.rows_left(sweep)
+    n_bytes = most_bytes(sweep, n_rows if is_exact else sweep.n_points, store.n_parts(sweep))
     return Estimate(sweep.n_points, n_bytes, seconds, n_rows, is_exact)
 
 
@@ -248,8 +243,8 @@ def in_memory(sweep: Sweep, max_points: int) -> pd.DataFrame:
         raise LimitError(
             f"sweep of {sweep.n_points:,} points: at most {max_points:,} in memory: give a directory `out`"
         )
-    chunks = sweep_parts.blocks(sweep, 0, sweep.n_points, threading.Event(), lambda n: None, sweep_parts.Pace())
-    return sweep_table.to_frame(sweep_table.to_arrow(sweep, chunks))
+    chunks = parts.blocks(sweep, 0, sweep.n_points, threading.Event(), lambda n: None, parts.Pace())
+    return table.to_frame(table.to_arrow(sweep, chunks))
 
 
 def to_directory(
@@ -261,7 +256,7 @@ def to_directory(
     say: Callable[[str], None] = lambda line: None,
     ready: Callable[[], None] = lambda: None,
     write: WriteParts | None = None,
-) -> Stored:
+) -> StoredSweep:
     """Run a sweep into a directory, or finish what an earlier run left; the files come out the same either way.
 
     `ready` is called once the directory is known to be usable and before the first part is written; `progress(done,
@@ -273,11 +268,11 @@ def to_directory(
     n_threads = check_threads(threads)
     if limits:
         check_limits(sweep, out)
-    if sweep_store.is_folder(out):
-        sweep_store.check(Path(out), sweep)  # before a lock is put into a directory of something else
-    with sweep_store.locked(out) as folder:
+    if store.is_folder(out):
+        store.check(Path(out), sweep)  # before a lock is put into a directory of something else
+    with store.locked(out) as folder:
         try:
-            manifest, notes = sweep_store.begin(folder, sweep)
+            manifest, notes = store.begin(folder, sweep)
         except OSError as error:
             raise OutputError(f"cannot read {show(str(folder))}: {(error.strerror or str(error)).lower()}") from error
         for note in notes:
@@ -289,8 +284,8 @@ def to_directory(
         else:
             write(folder, sweep, manifest, todo, progress)
         finish(folder, sweep, manifest)
-        spec, _ = sweep_store.manifest_of(folder)
-        return Stored(folder, spec, manifest, tuple(notes), len(todo))
+        spec, _ = store.manifest_of(folder)
+        return StoredSweep(folder, spec, manifest, tuple(notes), len(todo))
 
 
 def write_parts(
@@ -302,7 +297,7 @@ def write_parts(
     progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> None:
     """Write the parts of `todo`, in any order, and the manifest beside them."""
-    stop, counter, pace = threading.Event(), _Counter(), sweep_parts.Pace()
+    stop, counter, pace = threading.Event(), _Counter(), parts.Pace()
     before = sum(part.last - part.first for part in manifest.parts.values())
     running: set[Future[Part]] = set()
     started: list[Future[Part]] = []
@@ -347,19 +342,19 @@ def write_parts(
 
 
 def finish(folder: Path, sweep: Sweep, manifest: Manifest) -> None:
-    """Of a sweep that keeps a front: once all parts are there, the front of their fronts."""
+    """Merge the fronts of the parts, once all of them are written."""
     if sweep.front is None or manifest.front is not None or len(manifest.parts) < manifest.n_parts:
         return
     paths = [folder / part.name for _, part in sorted(manifest.parts.items())]
-    table = sweep_front.merged(paths, read_part, sweep.identity["front"])
-    content = sweep_table.encode_table(sweep, table)
-    files.write(folder / sweep_store.FRONT, content)
-    manifest.front = (table.num_rows, hashlib.sha256(content).hexdigest())
+    merged = front.merged(paths, read_part, sweep.identity["front"])
+    content = table.encode_table(sweep, merged)
+    files.write(folder / store.FRONT, content)
+    manifest.front = (merged.num_rows, hashlib.sha256(content).hexdigest())
     manifest.write(folder)
 
 
 def unwritable(error: OutputError, manifest: Manifest) -> OutputError:
-    """What to say where a part could not be written: why, what is done, how to go on."""
+    """Error for a part that cannot be written: the reason, the parts done, how to resume."""
     cause = error.__cause__
     reason = f"cannot write: {(cause.strerror or str(cause)).lower()}" if isinstance(cause, OSError) else str(error)
     return OutputError(
@@ -381,8 +376,8 @@ class _Counter:
 
 
 def _write_part(
-    folder: Path, sweep: Sweep, number: int, stop: threading.Event, count: Callable[[int], None], pace: sweep_parts.Pace
+    folder: Path, sweep: Sweep, number: int, stop: threading.Event, count: Callable[[int], None], pace: parts.Pace
 ) -> Part:
-    part, content = sweep_parts.make_part(sweep, number, stop, count, pace)
-    sweep_parts.publish(folder, part, content)
+    part, content = parts.make_part(sweep, number, stop, count, pace)
+    parts.publish(folder, part, content)
     return part

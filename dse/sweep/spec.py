@@ -17,10 +17,9 @@ from dse.core.errors import MAX_PROBLEMS, DseError, InputError, LimitError, Spec
 from dse.model.results import RESULT_UNITS
 from dse.specs.measurements import Bits, bits_from
 from dse.specs.workload import Workload
-from dse.sweep import axes as sweep_axes
-from dse.sweep import conditions as sweep_where
-from dse.sweep import designs as sweep_designs
-from dse.sweep.axes import QUANTIZER_AXES, Axis, AxisError, KeyPath
+from dse.sweep import designs
+from dse.sweep.axes import QUANTIZER_AXES, AxisError, KeyPath, SweepAxis, applies, build, known_axes
+from dse.sweep.conditions import Condition, parse
 from dse.sweep.designs import Designs
 
 #: columns kept where a sweep does not say which
@@ -71,7 +70,7 @@ class Block:
 
     start: int
     size: int
-    varying: tuple[Axis, ...]
+    varying: tuple[SweepAxis, ...]
     fixed: tuple[tuple[str, int], ...] = ()
 
 
@@ -89,7 +88,7 @@ class Dimension:
 
 @dataclass(frozen=True)
 class Front:
-    """What a sweep keeps instead of all rows: the designs that no other of the same group `by` beats.
+    """The front that a sweep keeps instead of all rows: designs that no other of the same group `by` beats.
 
     `objectives` are pairs of a column and "max" or "min"; points without one of them are an error, or left out. Only
     points within `limits` compete: columns, "at most" or "at least", and values in base units.
@@ -102,7 +101,7 @@ class Front:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """What decides who is on the front."""
+        """Columns that decide who is on the front."""
         names = (*dict(self.objectives), *self.by, *(name for name, _, _ in self.limits))
         return tuple(dict.fromkeys(names))
 
@@ -111,9 +110,9 @@ class Front:
 class Sweep:
     """A sweep ready to run; `n_points` counts the grid, before conditions drop any."""
 
-    axes: tuple[Axis, ...]
+    axes: tuple[SweepAxis, ...]
     dimensions: tuple[Dimension, ...]
-    where: tuple[sweep_where.Condition, ...] = ()
+    where: tuple[Condition, ...] = ()
     keep: tuple[str, ...] = DEFAULT_KEEP
     base: Workload = field(default_factory=Workload)
     bits: Bits = field(default_factory=Bits)
@@ -132,23 +131,23 @@ class Sweep:
         return min(1 << (wanted - 1).bit_length(), MAX_FRONT_POINTS if self.front else MAX_PART_POINTS)
 
     @cached_property
-    def axis(self) -> dict[str, Axis]:
+    def axis(self) -> dict[str, SweepAxis]:
         """Axes by name."""
         return {axis.name: axis for axis in self.axes}
 
     @cached_property
     def designs(self) -> Designs:
-        """What builds devices, plans and workloads of points."""
+        """Builder of the devices, plans and workloads of points."""
         return Designs(self.axes, self.base, self.bits)
 
     @cached_property
     def case(self) -> Callable[[Any], Any]:
-        """`dse.sweep.compiled.case_of` a row of `designs.rows`; recent ones are kept."""
-        from dse.sweep import compiled  # loads numba
+        """`dse.sweep.cases.case_of` a row of `designs.rows`; recent ones are kept."""
+        from dse.sweep import cases  # loads numba
 
-        @lru_cache(maxsize=sweep_designs.KEPT)
+        @lru_cache(maxsize=designs.KEPT)
         def of(*key: Any) -> Any:
-            return compiled.case_of(self.designs, key, self.keep)
+            return cases.case_of(self.designs, key, self.keep)
 
         def case(row: Any) -> Any:
             return of(*row)
@@ -163,7 +162,7 @@ class Sweep:
 
     @cached_property
     def narrow(self) -> "Sweep":
-        """The same points with the columns that decide who is on the front."""
+        """This sweep with only the columns that decide who is on the front."""
         assert self.front is not None
         wanted = self.front.columns
         return dataclasses.replace(self, keep=tuple(name for name in self.keep if name in wanted), front=None)
@@ -199,8 +198,8 @@ class Sweep:
         return _sha256(self.identity)
 
 
-def _plans(axis: Axis) -> dict[str, Any]:
-    """What the files of plans by layer say, where an axis has any."""
+def _plans(axis: SweepAxis) -> dict[str, Any]:
+    """Contents of the axis's plan files (quantizers by layer); {} for none."""
     plans = {
         item.name: {"layers": [[side.name for side in layer] for layer in item.layers], **item.predicted}
         for item in axis.items
@@ -258,11 +257,11 @@ def _field_text(item: Any) -> str:
 def resolve(given: SweepFile, where: Callable[[KeyPath], str]) -> Sweep:
     """Look up every name and lay out every range. `where` gives the place of a key, for messages."""
     problems: list[str] = []
-    axes: list[Axis] = []
+    axes: list[SweepAxis] = []
     for path, raw in _flat(given.axes):
         name = ".".join(path)
         try:
-            axes.append(sweep_axes.build(name, raw))
+            axes.append(build(name, raw))
         except AxisError as error:
             key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.path)
             text = f"{where(('axes', *path, *error.path))}: axes.{name}{key}: {error}"
@@ -272,7 +271,7 @@ def resolve(given: SweepFile, where: Callable[[KeyPath], str]) -> Sweep:
     if problems:
         raise SpecError(problems)
     if not {axis.name for axis in axes} & set(QUANTIZER_AXES):
-        axes.append(sweep_axes.build("quantizer", "fp16"))
+        axes.append(build("quantizer", "fp16"))
     names = {axis.name for axis in axes}
     for needed in ("device", "model"):
         if needed not in names:
@@ -282,7 +281,7 @@ def resolve(given: SweepFile, where: Callable[[KeyPath], str]) -> Sweep:
     conditions = []
     for i, text in enumerate(given.where):
         try:
-            conditions.append(sweep_where.parse(text, axes))
+            conditions.append(parse(text, axes))
         except InputError as error:
             problems.append(f"{where(('where', i))}: {error}")
     try:
@@ -300,7 +299,9 @@ def resolve(given: SweepFile, where: Callable[[KeyPath], str]) -> Sweep:
     except AxisError as error:
         text = f"{where(('axes', *str(error.path[0]).split('.')))}: axes.{error.path[0]}: {error}"
         raise (LimitError(text) if error.over_limit else SpecError([text])) from None
-    found = Sweep(tuple(axes), dimensions, tuple(conditions), keep, bits=bits, title=given.title)
+    found = Sweep(
+        axes=tuple(axes), dimensions=dimensions, where=tuple(conditions), keep=keep, bits=bits, title=given.title
+    )
     if found.n_points > MAX_POINTS:
         raise LimitError(f"{where(('axes',))}: axes: {found.n_points:.3g} points: at most {MAX_POINTS:.3g}")
     return found
@@ -309,7 +310,7 @@ def resolve(given: SweepFile, where: Callable[[KeyPath], str]) -> Sweep:
 def _flat(axes: Mapping[str, Any]) -> list[tuple[tuple[str, ...], Any]]:
     """Axes with the keys that lead to them: `oaken.outer`, dotted, is a table in a table."""
     found: list[tuple[tuple[str, ...], Any]] = []
-    known = set(sweep_axes.known_axes())
+    known = set(known_axes())
     for name, raw in axes.items():
         is_table = isinstance(raw, dict) and name not in known
         if is_table and any(f"{name}.{key}" in known for key in raw):
@@ -332,7 +333,7 @@ def keep_columns(keep: Sequence[str] | str, axes: set[str]) -> tuple[str, ...]:
     return tuple(name for name in possible if name in keep)
 
 
-def lay_out(axes: Sequence[Axis]) -> tuple[Dimension, ...]:
+def lay_out(axes: Sequence[SweepAxis]) -> tuple[Dimension, ...]:
     """The digits of a point's index, slowest first. Quantizers and their parameters share the place of the first
     quantizer axis: each quantizer is followed by all values of the parameters that apply to it."""
     named = [axis for axis in axes if axis.name in QUANTIZER_AXES]
@@ -350,7 +351,7 @@ def lay_out(axes: Sequence[Axis]) -> tuple[Dimension, ...]:
             rest, digit = divmod(rest, len(axis))
             fixed.append((axis.name, digit))
         sides = [axis.items[dict(fixed)[axis.name]] for axis in named]
-        varying = tuple(p for p in parameters if any(sweep_axes.applies(p, side) for side in sides))
+        varying = tuple(p for p in parameters if any(applies(p, side) for side in sides))
         used |= {p.name for p in varying}
         size = math.prod(len(p) for p in varying)
         blocks.append(Block(start, size, varying, tuple(reversed(fixed))))
@@ -367,6 +368,6 @@ def lay_out(axes: Sequence[Axis]) -> tuple[Dimension, ...]:
     return tuple(dimensions)
 
 
-def of_axes(axes: Sequence[Axis], base: Workload, bits: Bits, keep: tuple[str, ...] = ()) -> Sweep:
+def of_axes(axes: Sequence[SweepAxis], base: Workload, bits: Bits, keep: tuple[str, ...] = ()) -> Sweep:
     """A sweep over axes that are known to be right."""
-    return Sweep(tuple(axes), lay_out(axes), keep=keep, base=base, bits=bits)
+    return Sweep(axes=tuple(axes), dimensions=lay_out(axes), keep=keep, base=base, bits=bits)

@@ -26,7 +26,7 @@ from typing import Any
 from dse.core import files
 from dse.core.errors import BusyError, InputError, OutputError, clean, show
 from dse.core.version import VERSION
-from dse.sweep.points import CODES
+from dse.sweep.columns import CODES
 from dse.sweep.spec import Sweep
 
 FORMAT = 2
@@ -336,7 +336,17 @@ def parts_of(manifest: dict[str, Any]) -> dict[int, Part]:
             if match and all(type(n) is int and n >= 0 for n in numbers) and len(entry["codes"]) == len(CODES):
                 first, last, rows, n_missing, n_beyond = numbers[:5]
                 sha256, codes, is_front = str(entry["sha256"]), tuple(entry["codes"]), match[1] == "_front"
-                part = Part(int(match[2]), first, last, rows, sha256, codes, n_missing, is_front, n_beyond)
+                part = Part(
+                    number=int(match[2]),
+                    first=first,
+                    last=last,
+                    rows=rows,
+                    sha256=sha256,
+                    codes=codes,
+                    n_missing=n_missing,
+                    is_front=is_front,
+                    n_beyond=n_beyond,
+                )
                 found[part.number] = part
         except (TypeError, KeyError):
             continue
@@ -352,12 +362,12 @@ def front_of(manifest: dict[str, Any]) -> tuple[int, str] | None:
 
 
 def damage(folder: Path, part: Part) -> str:
-    """What is wrong with the file of a part, or ""."""
+    """Describe the damage of a part's file; "" for none."""
     return damaged(folder / part.name, part.sha256)
 
 
 def damaged(path: Path, sha256: str) -> str:
-    """What is wrong with a file that has this hash, or ""."""
+    """Describe the damage of a file that should have this hash; "" for none."""
     try:
         if path.is_symlink() or not path.is_file():
             return "is missing" if not path.exists() else "is no file"

@@ -10,25 +10,23 @@ import numpy as np
 import pandas as pd
 
 from dse.core.errors import InputError, LimitError, show
-from dse.model import evaluate as point
+from dse.model import evaluate
 from dse.model.results import FLAGS, INTEGERS, RESULT_UNITS
 from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.measurements import CLOSED, Bits
 from dse.specs.workload import Workload
-from dse.sweep import axes as sweep_axes
-from dse.sweep import front as sweep_front
-from dse.sweep import grid as sweep_digits
-from dse.sweep import points as sweep_points
-from dse.sweep import spec as sweep_spec
-from dse.sweep import table as sweep_table
-from dse.sweep.pareto import limits as pareto_limits
-from dse.sweep.run import Stored, in_memory, stored, to_directory
+from dse.sweep import front, spec, table
+from dse.sweep.axes import of_items
+from dse.sweep.grid import decode, decode_places
+from dse.sweep.pareto.limits import parse
+from dse.sweep.points import columns_of
+from dse.sweep.run import StoredSweep, in_memory, stored, to_directory
 from dse.sweep.spec import Sweep, from_dict, read
 
 __all__ = [
     "MAX_POINTS",
-    "Stored",
+    "StoredSweep",
     "Sweep",
     "Workload",
     "from_dict",
@@ -77,14 +75,14 @@ def grid(
     if not n_points:
         return to_table([])
     axes = [
-        sweep_axes.of_items("device", [catalog.device(name) if isinstance(name, str) else name for name in devices]),
-        sweep_axes.of_items("model", [catalog.model(name) for name in models]),
-        sweep_axes.of_items("quantizer", [bits.quantizer(name) for name in quantizer_names]),
-        *(sweep_axes.of_items(name, values) for name, values in work_axes.items()),
+        of_items("device", [catalog.device(name) if isinstance(name, str) else name for name in devices]),
+        of_items("model", [catalog.model(name) for name in models]),
+        of_items("quantizer", [bits.quantizer(name) for name in quantizer_names]),
+        *(of_items(name, values) for name, values in work_axes.items()),
     ]
-    found = sweep_spec.of_axes(axes, base, bits)
-    digits = sweep_digits.decode(found, 0, n_points)
-    return to_table(point.evaluate(*found.designs.at(*places)) for places in found.designs.rows(digits))
+    found = spec.of_axes(axes, base, bits)
+    digits = decode(found, 0, n_points)
+    return to_table(evaluate.evaluate(*found.designs.at(*places)) for places in found.designs.rows(digits))
 
 
 def to_table(rows: Iterable[dict[str, object]]) -> pd.DataFrame:
@@ -119,7 +117,7 @@ def run(
     at_least: Sequence[str] = (),
     scheduler: str | None = None,
     insecure_scheduler: bool = False,
-) -> pd.DataFrame | Stored:
+) -> pd.DataFrame | StoredSweep:
     """Run a sweep: a file, a dict with the keys of a file, or a `Sweep`.
 
     Without `out` its table, of at most `max_points`; with `out` a handle on the Parquet files that are written there,
@@ -140,18 +138,18 @@ def run(
     if keep not in ("all", "front"):
         raise InputError(f'keep = {show(keep)}: must be "front" or "all"')
     if keep == "front":
-        limits_asked = pareto_limits.parse(at_most, at_least)
-        found = sweep_front.asked(found, maximize, minimize, by, drop_missing, limits_asked)
+        limits_asked = parse(at_most, at_least)
+        found = front.asked(found, maximize, minimize, by, drop_missing, limits_asked)
         if out is None:
             raise InputError('keep = "front": needs a directory out: or take dse.sweep.pareto.front of the table')
     elif maximize or minimize or by or drop_missing or at_most or at_least:
         raise InputError('maximize, minimize, by, drop_missing, at_most and at_least: are for keep="front"')
     if scheduler is not None:
-        from dse.sweep import cluster as sweep_cluster
+        from dse.sweep import cluster
 
         if out is None or threads is not None:
             raise InputError(f"scheduler = {show(scheduler)}: takes a directory `out`, and no `threads`")
-        return sweep_cluster.to_directory(found, out, scheduler, insecure_scheduler, limits)
+        return cluster.to_directory(found, out, scheduler, insecure_scheduler, limits)
     if out is None:
         return in_memory(found, max_points)
     return to_directory(found, out, threads, limits)
@@ -171,6 +169,6 @@ def rows(spec: Sweep | Mapping[str, Any] | str | Path, points: Sequence[int]) ->
         is_whole = isinstance(place, int | np.integer) and not isinstance(place, bool)
         if not is_whole or not 0 <= place < found.n_points:
             raise InputError(f"point = {show(place)}: must be a whole number from 0 to {found.n_points - 1:,}")
-    digits = sweep_digits.decode_places(found, points)
-    columns = sweep_points.columns_of(found, digits)
-    return sweep_table.to_frame(sweep_table.to_arrow(replace(found, front=None), columns))
+    digits = decode_places(found, points)
+    columns = columns_of(found, digits)
+    return table.to_frame(table.to_arrow(replace(found, front=None), columns))

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dse.model.results import FLAGS, INTEGERS, RESULT_UNITS
-from dse.sweep.points import MISSING, Columns, Names
+from dse.sweep.columns import MISSING, Columns, Names
 from dse.sweep.spec import Sweep
 
 #: of zstd: its fast levels take whole numbers that repeat or count five times as fast as level 1, and no more space

@@ -1,4 +1,4 @@
-"""What a worker of a cluster does for a sweep: check that it would write the same bytes, then evaluate one part.
+"""Cluster worker: check that it would write the same bytes, then evaluate one part of a sweep.
 
 A task carries the whole sweep, packed, and the versions of whoever asks; it depends on nothing else, so that it may run
 anywhere, twice, and after any loss. The file of the part goes back as bytes: workers need no file system in common.
@@ -21,8 +21,8 @@ from dse.core.errors import MAX_LINE, InputError, clean
 from dse.core.version import VERSION
 from dse.quantizers import layered
 from dse.quantizers.base import Family
-from dse.sweep import conditions as sweep_where
-from dse.sweep import parts as sweep_parts
+from dse.sweep import parts
+from dse.sweep.conditions import parse
 from dse.sweep.spec import Sweep, lay_out
 from dse.sweep.store import Part
 
@@ -37,7 +37,7 @@ _KINDS = (".py", ".toml", ".csv", ".json", ".npz")
 
 @functools.cache
 def versions() -> dict[str, str]:
-    """What decides the bytes of a part: versions, machine, and a hash of all formulas and data."""
+    """Everything that decides the bytes of a part: versions, machine, a hash of all formulas and data."""
     return {
         "dse": VERSION,
         "python": ".".join(platform.python_version_tuple()[:2]),
@@ -57,7 +57,7 @@ def _formulas() -> str:
 
 
 def differences(found: dict[str, str], wanted: dict[str, str]) -> str:
-    """What differs, as "pyarrow 1 instead of 2"; "" where nothing does."""
+    """Differences between versions, as "pyarrow 1 instead of 2"; "" for none."""
     return ", ".join(
         f"{name} {str(found.get(name))[:12]} instead of {value[:12]}"
         for name, value in wanted.items()
@@ -89,13 +89,15 @@ def pack(sweep: Sweep) -> bytes:
 def unpack(packed: bytes) -> Sweep:
     """The sweep again. It comes from a scheduler that the user named: never from a file."""
     axes, conditions, keep, base, bits, title, front = pickle.loads(zlib.decompress(packed))
-    where = tuple(sweep_where.parse(text, axes) for text in conditions)
-    return Sweep(axes, lay_out(axes), where, keep, base, bits, title, front)
+    where = tuple(parse(text, axes) for text in conditions)
+    return Sweep(
+        axes=axes, dimensions=lay_out(axes), where=where, keep=keep, base=base, bits=bits, title=title, front=front
+    )
 
 
 @dataclass(frozen=True)
 class Made:
-    """What a worker gives back: a part and its file, or why there is none, in words: what it raised may be of a kind
+    """A worker's result: a part and its file, or the reason for its failure as text: the exception may be of a kind
     that no other process can read."""
 
     part: Part | None = None
@@ -112,7 +114,7 @@ def make_part(packed: bytes, number: int, wanted: dict[str, str]) -> Made:
     try:
         if text := differences(versions(), wanted):
             return Made(mismatch=text)
-        part, content = sweep_parts.make_part(unpack(packed), number)
+        part, content = parts.make_part(unpack(packed), number)
         return Made(part, content.to_pybytes())
     except InputError as error:
         return Made(refusal=clean(str(error), MAX_LINE))

@@ -1,1 +1,1 @@
-"""What is published and measured beside what this tool computes."""
+"""Published and measured values beside computed ones."""

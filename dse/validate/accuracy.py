@@ -11,7 +11,7 @@ import pandas as pd
 
 from dse import data, quantizers
 from dse.core.errors import InputError
-from dse.model import kv_layout as plan
+from dse.model import kv_layout
 from dse.specs import catalog
 
 COLUMNS = ("source", "table", "model", "method", "config", "task", "metric", "value")
@@ -29,7 +29,7 @@ _SINKQ = re.compile(r"2 bit, G=(\d+), R=(\d+), sink_num=(\d+)")
 _OAKEN = re.compile(r"groups ([0-9/]+), ([45])-bit outliers")
 
 
-class View(NamedTuple):
+class AccuracyView(NamedTuple):
     """A set of published values that one figure shows: each is the mean over the tasks of its table."""
 
     name: str
@@ -48,53 +48,53 @@ def _is(source: str, metric: str, *tables: str) -> Callable[[dict[str, str]], bo
 
 
 VIEWS = (
-    View(
-        "perplexity",
-        "Perplexity on WikiText-2 against effective bits (Oaken, Tables 2 and 3)",
-        "perplexity",
-        "1",
-        _is("Oaken", "perplexity", "Table 2", "Table 3"),
-        "Lower is better.",
+    AccuracyView(
+        name="perplexity",
+        title="Perplexity on WikiText-2 against effective bits (Oaken, Tables 2 and 3)",
+        axis="perplexity",
+        unit="1",
+        wanted=_is("Oaken", "perplexity", "Table 2", "Table 3"),
+        note="Lower is better.",
     ),
-    View(
-        "zero-shot-oaken",
-        "Zero-shot accuracy against effective bits (Oaken, Table 2)",
-        "accuracy",
-        "%",
-        _is("Oaken", "accuracy_percent", "Table 2"),
-        "Mean of PIQA, WinoGrande and HellaSwag.",
+    AccuracyView(
+        name="zero-shot-oaken",
+        title="Zero-shot accuracy against effective bits (Oaken, Table 2)",
+        axis="accuracy",
+        unit="%",
+        wanted=_is("Oaken", "accuracy_percent", "Table 2"),
+        note="Mean of PIQA, WinoGrande and HellaSwag.",
     ),
-    View(
-        "zero-shot-nqkv",
-        "Zero-shot accuracy against effective bits (NQKV, Table 3)",
-        "accuracy",
-        "%",
-        _is("NQKV", "accuracy_percent", "Table 3"),
-        "Mean of seven tasks. SmoothQuant has INT8 weights too.",
+    AccuracyView(
+        name="zero-shot-nqkv",
+        title="Zero-shot accuracy against effective bits (NQKV, Table 3)",
+        axis="accuracy",
+        unit="%",
+        wanted=_is("NQKV", "accuracy_percent", "Table 3"),
+        note="Mean of seven tasks. SmoothQuant has INT8 weights too.",
     ),
-    View(
-        "zero-shot-nqkv-alone",
-        "Zero-shot accuracy against effective bits (NQKV, Table 2)",
-        "accuracy",
-        "%",
-        _is("NQKV", "accuracy_percent", "Table 2"),
-        "Mean of six tasks; FP16 weights.",
+    AccuracyView(
+        name="zero-shot-nqkv-alone",
+        title="Zero-shot accuracy against effective bits (NQKV, Table 2)",
+        axis="accuracy",
+        unit="%",
+        wanted=_is("NQKV", "accuracy_percent", "Table 2"),
+        note="Mean of six tasks; FP16 weights.",
     ),
-    View(
-        "generation-sinkq",
-        "Generation tasks against effective bits (SinkQ, Table 1)",
-        "accuracy",
-        "%",
-        _is("SinkQ", "accuracy_percent", "Table 1"),
-        "Mean of GSM8K (3), BBH (3) and HumanEval (2).",
+    AccuracyView(
+        name="generation-sinkq",
+        title="Generation tasks against effective bits (SinkQ, Table 1)",
+        axis="accuracy",
+        unit="%",
+        wanted=_is("SinkQ", "accuracy_percent", "Table 1"),
+        note="Mean of GSM8K (3), BBH (3) and HumanEval (2).",
     ),
-    View(
-        "longbench-sinkq",
-        "LongBench score against effective bits (SinkQ, Table 2)",
-        "score",
-        "%",
-        _is("SinkQ", "score", "Table 2"),
-        "Mean of eight tasks, each with its own score of 0 to 100.",
+    AccuracyView(
+        name="longbench-sinkq",
+        title="LongBench score against effective bits (SinkQ, Table 2)",
+        axis="score",
+        unit="%",
+        wanted=_is("SinkQ", "score", "Table 2"),
+        note="Mean of eight tasks, each with its own score of 0 to 100.",
     ),
 )
 
@@ -138,10 +138,10 @@ def effective_bits(model: str, quantizer: str) -> float | None:
     except InputError:
         return None
     side = quantizers.parse(quantizer)
-    return float(plan.build(spec, side, side).effective_bits)
+    return float(kv_layout.build(spec, side, side).effective_bits)
 
 
-def table(view: View) -> pd.DataFrame:
+def table(view: AccuracyView) -> pd.DataFrame:
     """Mean value and effective bits for every model and method of a view: one row a point of its figure."""
     values: dict[tuple[str, str, str, str], list[float]] = {}
     for row in published():

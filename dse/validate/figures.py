@@ -4,11 +4,11 @@ from functools import cache
 
 import pandas as pd
 
-from dse.model import evaluate as point
 from dse.model.capacity import min_capacity_bytes
+from dse.model.evaluate import Point
 from dse.specs import catalog
 from dse.specs.workload import Workload
-from dse.validate.claims.designs import CALIBRATED, build, evaluate
+from dse.validate.claims.designs import CALIBRATED, build, results_at
 from dse.validate.claims.sinkq import DEVICE, INPUT_TOKENS, KIVI, MODEL, OUTPUT_TOKENS, SINKQ
 
 #: methods of the figure (SinkQ 4.1 and 4.3) and how they are written here
@@ -44,9 +44,9 @@ def sinkq_batches() -> pd.DataFrame:
     rows = []
     for method, quantizer in METHODS.items():
         lengths = {"input_tokens": INPUT_TOKENS, "output_tokens": OUTPUT_TOKENS}
-        largest = int(evaluate(DEVICE, MODEL, quantizer, batch=1, **lengths)["max_batch"])
+        largest = int(results_at(DEVICE, MODEL, quantizer, batch=1, **lengths)["max_batch"])
         for batch in sorted({*(2**k for k in range(largest.bit_length())), largest}):
-            result = evaluate(DEVICE, MODEL, quantizer, batch=batch, **lengths, **CALIBRATED)
+            result = results_at(DEVICE, MODEL, quantizer, batch=batch, **lengths, **CALIBRATED)
             rows.append(
                 (method, quantizer, batch, result["throughput_tokens_per_s"], float(result["min_capacity_bytes"]))
             )
@@ -56,7 +56,7 @@ def sinkq_batches() -> pd.DataFrame:
 
 
 def small_groups_against_kivi() -> str:
-    """What the text says of G = 32, where ours differs: throughput over that of KIVI, at every batch that both hold."""
+    """The text's G = 32, where ours differs: throughput over that of KIVI, at every batch that both hold."""
     rate = sinkq_batches().pivot_table(index="batch", columns="method", values="throughput_tokens_per_s")
     ratio = (rate["SinkQ G=32"] / rate["KIVI"]).dropna()
     return (
@@ -66,9 +66,9 @@ def small_groups_against_kivi() -> str:
     )
 
 
-def _memory(quantizer: str, n_tokens: int) -> point.Point:
-    work = Workload(1, 1, n_tokens - 1, memory="paper")
-    return point.Point(catalog.device(LENGTH_DEVICE), build(MODEL, quantizer), work)
+def _memory(quantizer: str, n_tokens: int) -> Point:
+    work = Workload(batch=1, input_tokens=1, output_tokens=n_tokens - 1, memory="paper")
+    return Point(catalog.device(LENGTH_DEVICE), build(MODEL, quantizer), work)
 
 
 @cache

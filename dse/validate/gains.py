@@ -29,7 +29,7 @@ MARKED = ("stacks_of", "nearest_kernels", "nearest_format", "implementation", "n
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedGain:
     """A row and what is predicted of it, in the row's unit; None where nothing is, for a `reason`."""
 
     row: EvidenceRow
@@ -44,21 +44,21 @@ class Judged:
     marks: str = ""
 
 
-def judge(row: EvidenceRow) -> Judged:
+def judge(row: EvidenceRow) -> JudgedGain:
     """The prediction of a row by itself, with its interval."""
     try:
         value, kind = predicted(row), formula_of(row.quantity)[1] if not row.reason else ""
         point = row.point(batch=1)
         marks = "; ".join([*row.marks, *_marks(point)])
         if not kind:
-            return Judged(row, value, value, value, marks=marks)
+            return JudgedGain(row=row, value=value, low=value, high=value, marks=marks)
         sure = uncertainty.intervals(point.device, point.plan, point.stack, point.stack_name)
         times = sure.first if kind == "first" else sure.tokens
         own = times.inverse() if row.unit in RATES else times
         low, high, _ = uncertainty.product([own, _ends(row, value)])
-        return Judged(row, value, value * low, value * high, marks=marks)
+        return JudgedGain(row=row, value=value, low=value * low, high=value * high, marks=marks)
     except DseError as error:
-        return Judged(row, reason=str(error))
+        return JudgedGain(row=row, reason=str(error))
 
 
 def _ends(row: EvidenceRow, value: float) -> Interval:
@@ -74,7 +74,7 @@ def _marks(point: Point) -> list[str]:
     return [f"{name}: {reason(point, name)}" for name in point.results["assumptions"] if name in MARKED]
 
 
-def run(path: str, progress: Callable[..., Any] | None = None) -> list[Judged]:
+def run(path: str, progress: Callable[..., Any] | None = None) -> list[JudgedGain]:
     """All rows of a table, judged, with gains over the base of each group."""
     rows = read(path)
     if progress is None:
@@ -86,8 +86,8 @@ def run(path: str, progress: Callable[..., Any] | None = None) -> list[Judged]:
     return [_with_gain(one, bases[one.row.group]) if one.row.group in bases else one for one in found]
 
 
-def _with_gain(one: Judged, base: Judged) -> Judged:
-    """How many times as good as its group's base a row is: printed and predicted."""
+def _with_gain(one: JudgedGain, base: JudgedGain) -> JudgedGain:
+    """Gain of a row over its group's base: printed and predicted."""
     row = one.row
     if row.quantity != base.row.quantity or row.unit != base.row.unit or row.unit == "bool":
         return one
@@ -116,7 +116,7 @@ def _with_gain(one: Judged, base: Judged) -> Judged:
 
 
 def _unsure(first: EvidenceRow, second: EvidenceRow, times: Sequence[float]) -> float:
-    """How much of two times does not err alike: their attention over keys and values, and the rest's difference."""
+    """Part of two times whose errors are independent: attention over keys and values, and the rest's difference."""
     parts = []
     for row, time in zip((first, second), times, strict=True):
         try:
@@ -129,7 +129,7 @@ def _unsure(first: EvidenceRow, second: EvidenceRow, times: Sequence[float]) -> 
     return math.hypot(rest, *parts)
 
 
-def predictions_csv(found: Sequence[Judged]) -> str:
+def predictions_csv(found: Sequence[JudgedGain]) -> str:
     """The table `predictions.csv`: values in the unit of each row, 80 % intervals, gains, why there are none."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -147,9 +147,9 @@ def _cell(value: float | None) -> str:
     return "" if value is None or math.isnan(value) else f"{value:.6g}"
 
 
-def errors(found: Sequence[Judged]) -> list[dict[str, Any]]:
+def errors(found: Sequence[JudgedGain]) -> list[dict[str, Any]]:
     """By class of KV and by stack: errors of values, of gains, winners, coverage, as shares."""
-    groups: dict[tuple[str, str], list[Judged]] = {}
+    groups: dict[tuple[str, str], list[JudgedGain]] = {}
     for one in found:
         groups.setdefault(("all", "all"), []).append(one)
         groups.setdefault(("class", one.row.cls or "-"), []).append(one)
@@ -161,7 +161,7 @@ def errors(found: Sequence[Judged]) -> list[dict[str, Any]]:
     ]
 
 
-def _summary(found: Sequence[Judged]) -> dict[str, Any]:
+def _summary(found: Sequence[JudgedGain]) -> dict[str, Any]:
     known = [one for one in found if one.value is not None and one.row.unit != "bool" and one.row.value > 0]
     off = [abs(one.value / one.row.value - 1) for one in known if one.value]
     inside = [one.low <= one.row.value <= one.high for one in known if one.high > one.low]
@@ -192,7 +192,7 @@ def _median(values: Sequence[float]) -> float | None:
     return float(np.median(values)) if len(values) else None
 
 
-def contents_of(found: Sequence[Judged]) -> dict[str, bytes]:
+def contents_of(found: Sequence[JudgedGain]) -> dict[str, bytes]:
     """The files `predictions.csv` and `errors.json`."""
     return {
         "predictions.csv": predictions_csv(found).encode(),
@@ -200,7 +200,7 @@ def contents_of(found: Sequence[Judged]) -> dict[str, bytes]:
     }
 
 
-def text(found: Sequence[Judged]) -> str:
+def text(found: Sequence[JudgedGain]) -> str:
     """Every row with the printed number, ours and the interval; then the errors."""
     lines = [("id", "device", "model", "kv", "printed", "predicted", "interval", "unit", "gain", "ours", "interval")]
     for one in found:

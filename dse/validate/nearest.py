@@ -1,4 +1,4 @@
-"""What was measured nearest to a design: kernels of its device and stack, servers of its model, device, stack, size.
+"""The measurements nearest to a design: kernels of its device and stack, servers of its model, device, stack, size.
 
 Rows of measurements do not ship, their errors do: dse/data/silicon.csv of kernels, dse/data/serving.csv of servers.
 """
@@ -27,7 +27,7 @@ _PARTS = {
 
 
 @dataclass(frozen=True)
-class Measured:
+class NearestMeasurement:
     """Errors on rows that were measured: shares, of kernel times or of times per output token."""
 
     what: str
@@ -45,19 +45,23 @@ def _servers() -> tuple[Mapping[str, str], ...]:
     return tuple(csv.DictReader(io.StringIO(text)))
 
 
-def nearest(device: HardwareSpec, model: ModelSpec, work: Workload) -> tuple[str, list[Measured]]:
+def nearest(device: HardwareSpec, model: ModelSpec, work: Workload) -> tuple[str, list[NearestMeasurement]]:
     """A sentence on how the design's times are known, and what was measured nearest to it, the nearest first.
 
     Kernel errors are those on rows that no fit saw; servers' are of the shipped fit, and of one that did not see the
     model. Raises InputError for a stack that the device has not.
     """
     name, stack = stack_of(device, work)
-    found: list[Measured] = []
+    found: list[NearestMeasurement] = []
     if stack is not None:
         rows = [row for row in silicon.recorded_rows() if row.stack == name and row.device == device.name]
         found += [
-            Measured(
-                f"kernels: {_PARTS.get(row.part, row.part)}", f"{device.name}, {name}", row.rows, row.mean, row.p90
+            NearestMeasurement(
+                what=f"kernels: {_PARTS.get(row.part, row.part)}",
+                near=f"{device.name}, {name}",
+                n_rows=row.rows,
+                mean=row.mean,
+                p90=row.p90,
             )
             for row in rows
             if row.size_class == "like serving"
@@ -66,7 +70,7 @@ def nearest(device: HardwareSpec, model: ModelSpec, work: Workload) -> tuple[str
     return _sentence(device, model, name, stack, found), found
 
 
-def _of_servers(device: HardwareSpec, model: ModelSpec, work: Workload, stack: str | None) -> list[Measured]:
+def _of_servers(device: HardwareSpec, model: ModelSpec, work: Workload, stack: str | None) -> list[NearestMeasurement]:
     kind = "mixture" if model.n_experts > 1 else "dense"
     wanted = [
         ("model", model.name, "same model"),
@@ -79,20 +83,22 @@ def _of_servers(device: HardwareSpec, model: ModelSpec, work: Workload, stack: s
     ]
     rows = {(row["by"], row["group"]): row for row in _servers()}
     return [
-        Measured(
-            "servers: time per output token",
-            near,
-            int(row["rows"]),
-            float(row["tpot_mean"]),
-            float(row["tpot_p90"]),
-            float(row["tpot_inside"]),
+        NearestMeasurement(
+            what="servers: time per output token",
+            near=near,
+            n_rows=int(row["rows"]),
+            mean=float(row["tpot_mean"]),
+            p90=float(row["tpot_p90"]),
+            inside=float(row["tpot_inside"]),
         )
         for by, group, near in wanted
         if (row := rows.get((by, group))) is not None
     ]
 
 
-def _sentence(device: HardwareSpec, model: ModelSpec, name: str | None, stack: Any, found: list[Measured]) -> str:
+def _sentence(
+    device: HardwareSpec, model: ModelSpec, name: str | None, stack: Any, found: list[NearestMeasurement]
+) -> str:
     if stack is None:
         return f"Nobody measured kernels of {device.title or device.name} here: times are what its data sheet allows."
     kernels = [one for one in found if one.what.startswith("kernels")]

@@ -6,11 +6,10 @@ import pandas as pd
 
 from dse import quantizers
 from dse.core import units
-from dse.model import evaluate as point
-from dse.model import kv_layout as plan
+from dse.model import evaluate, kv_layout
 from dse.specs import catalog
 from dse.specs.workload import Workload
-from dse.validate.claims.designs import KINDS, evaluate
+from dse.validate.claims.designs import KINDS, results_at
 from dse.validate.claims.nqkv import DEVICE, FIGURE_INPUT_TOKENS, FIGURE_MODEL, NQKV, SMOOTHQUANT, W8A8, WHOLE_PROMPT
 from dse.validate.claims.published import NQKV_OUTPUT_TOKENS, NQKV_TABLE_4
 
@@ -49,7 +48,7 @@ def nqkv_table_4() -> pd.DataFrame:
         own = []
         for setting, speed, memory in zip(TABLE_4, speeds, memories, strict=True):
             ideal, calibrated = (
-                evaluate(DEVICE, model, setting.quantizer, **fields, **work, **setting.fields)
+                results_at(DEVICE, model, setting.quantizer, **fields, **work, **setting.fields)
                 for fields in KINDS.values()
             )
             own.append(
@@ -86,7 +85,7 @@ def nqkv_memory(axis: str) -> pd.DataFrame:
     rows = []
     for setting in (FP16, INT8_CACHE, NQKV_CACHE):
         for batch, input_tokens in points:
-            result = evaluate(
+            result = results_at(
                 DEVICE,
                 FIGURE_MODEL,
                 setting.quantizer,
@@ -120,11 +119,17 @@ def oaken_utilisation(model_kind: str = "calibrated") -> pd.DataFrame:
     compute_utilisation, bandwidth_utilisation; FP16, 1K in and 1K out, batches that fit at once.
     """
     device, quantizer = catalog.device(DEVICE), quantizers.parse("fp16")
-    kv = plan.build(catalog.model(UTILISATION_MODEL), quantizer, quantizer)
+    kv = kv_layout.build(catalog.model(UTILISATION_MODEL), quantizer, quantizer)
     rows = []
     for batch in UTILISATION_BATCHES:
-        work = Workload(batch, UTILISATION_TOKENS, UTILISATION_TOKENS, memory="paper", **KINDS[model_kind])
-        result = point.evaluate(device, kv, work)
+        work = Workload(
+            batch=batch,
+            input_tokens=UTILISATION_TOKENS,
+            output_tokens=UTILISATION_TOKENS,
+            memory="paper",
+            **KINDS[model_kind],
+        )
+        result = evaluate.evaluate(device, kv, work)
         if result["fits_whole_batch"]:
-            rows += [{"batch": batch, **op} for op in point.operations(device, kv, work)]
+            rows += [{"batch": batch, **op} for op in evaluate.operations(device, kv, work)]
     return pd.DataFrame(rows)

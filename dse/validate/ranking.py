@@ -1,4 +1,4 @@
-"""How our models rank quantizers beside the papers' accuracy tables: nothing is claimed for the papers' models."""
+"""Our models' ranking of quantizers beside the papers' accuracy tables: no claim about the papers' models."""
 
 import math
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ import pandas as pd
 from dse import quantizers
 from dse.measure.lm.study_table import difference, is_sure, scores, shipped
 from dse.measure.lm.weights import SHIPPED
-from dse.validate import accuracy as validate_accuracy
+from dse.validate import accuracy
 
 #: what stands in where a small model has too few channels or tokens for the paper's own setting
 STAND_INS = {"atom": "atom:group=64", "nqkv": "nqkv:block=64"}
@@ -29,7 +29,7 @@ _NAMES = {"oaken-groups": "{}", "sinkq-sizes": "{}, R = {:g}", "sinkq-sinks": "{
 
 
 @dataclass(frozen=True)
-class Pair:
+class RankedPair:
     """Two methods of a paper's table and two of ours: 1 where the first is better, -1 the second, 0 equal.
 
     `ours` goes by the perplexity alone; `sure` tells whether that difference is more than its error (study_table.SURE).
@@ -52,17 +52,17 @@ def _sign(value: float) -> int:
     return (value > 0) - (value < 0)
 
 
-def pairs_of(paper: dict[str, float], ours: dict[str, dict[str, tuple[float, float]]], lower: bool) -> list[Pair]:
+def pairs_of(paper: dict[str, float], ours: dict[str, dict[str, tuple[float, float]]], lower: bool) -> list[RankedPair]:
     """Every pair of methods that both have. `paper`: values; `ours[a][b]`: (ln perplexity a over b, its error)."""
     found = []
     for one, other in combinations([name for name in paper if name in ours], 2):
         value, error = ours[one][other]
         better = _sign(paper[other] - paper[one]) * (1 if lower else -1)
-        found.append(Pair(one, other, better, -_sign(value), is_sure(value, error)))
+        found.append(RankedPair(one, other, better, -_sign(value), is_sure(value, error)))
     return found
 
 
-def tau(pairs: list[Pair]) -> float:
+def tau(pairs: list[RankedPair]) -> float:
     """Kendall's tau-a: pairs in the same order less those in the other one, over all pairs.
 
     scipy's `kendalltau` is tau-b or tau-c, and takes ranks, not the pairs that the table counts by sureness anyway.
@@ -71,7 +71,7 @@ def tau(pairs: list[Pair]) -> float:
 
 
 def _differences(named: dict[str, pd.Series]) -> dict[str, dict[str, tuple[float, float]]]:
-    """Of every two rows, window by window: methods lose on the same windows."""
+    """Compare every two rows window by window, as methods lose on the same windows."""
     return {one: {other: difference(a, b) for other, b in named.items()} for one, a in named.items()}
 
 
@@ -100,7 +100,7 @@ def _method(quantizer: str) -> str:
 
 def _setting(source: str, config: str) -> str:
     """A setting of STUDIED as the study calls it; empty where it has none."""
-    quantizer = validate_accuracy.quantizer_of(source, "", config)
+    quantizer = accuracy.quantizer_of(source, "", config)
     if quantizer is None:
         return ""
     values = dict(quantizers.parse(quantizer).values)
@@ -112,14 +112,10 @@ def _setting(source: str, config: str) -> str:
 def _tables() -> list[tuple[str, str, str, bool, str, dict[str, float]]]:
     """(source, table, model, whether lower is better, experiment or "", values by our names) of published tables."""
     found = []
-    for view in validate_accuracy.VIEWS:
-        kept = [
-            row
-            for row in validate_accuracy.published()
-            if view.wanted(row) and row["value"] not in validate_accuracy.NO_NUMBER
-        ]
+    for view in accuracy.VIEWS:
+        kept = [row for row in accuracy.published() if view.wanted(row) and row["value"] not in accuracy.NO_NUMBER]
         first = kept[0]
-        table = validate_accuracy.table(view)
+        table = accuracy.table(view)
         for model in dict.fromkeys(table["model"]):
             own = table[(table["model"] == model) & ~table["config"].str.startswith("groups ")]
             values = {_method(name): float(value) for name, value in zip(own["quantizer"], own["value"], strict=True)}
@@ -130,7 +126,7 @@ def _tables() -> list[tuple[str, str, str, bool, str, dict[str, float]]]:
         sums: dict[str, list[float]] = {}
         own = [
             row
-            for row in validate_accuracy.published()
+            for row in accuracy.published()
             if (row["source"], row["table"]) == (source, table_name)
             and row["metric"] in ("perplexity", "accuracy_percent")
         ]
@@ -183,7 +179,7 @@ def table() -> pd.DataFrame:
 
 
 def summary(found: pd.DataFrame) -> pd.DataFrame:
-    """The same, the paper's models of a table together: shares of pairs, and mean tau."""
+    """`summary` with the paper's models of a table together: shares of pairs, and mean tau."""
     lines = []
     for (source, name, model), own in found.groupby(["source", "table", "model"], sort=False):
         n = int(own["n_pairs"].sum())

@@ -38,7 +38,7 @@ _MS = units.to_base(1, "ms")
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedServer:
     """One row and what was predicted of it, in seconds; None where nothing could be."""
 
     row: ServerRow
@@ -58,11 +58,11 @@ class Judged:
         return "mixture" if self.row.spec and self.row.spec.n_experts > 1 else "dense"
 
 
-def judge(row: ServerRow) -> Judged:
+def judge(row: ServerRow) -> JudgedServer:
     """The prediction of a row."""
     nothing = (None, None, None, None)
     if row.reason:
-        return Judged(row, *nothing, row.reason)
+        return JudgedServer(row, *nothing, row.reason)
     try:
         point, marks = row.point(), row.marks
         if not point.max_batch:  # a server ran it all the same
@@ -70,24 +70,24 @@ def judge(row: ServerRow) -> Judged:
             point = row.point(roomy(point.device))
         results = point.results
         if results["steady_tpot_s"] is None:
-            return Judged(row, *nothing, results["infeasible_reason"] or "not one request fits")
+            return JudgedServer(row, *nothing, results["infeasible_reason"] or "not one request fits")
         tokens, first = uncertainty.intervals(point.device, point.plan, point.stack, point.stack_name)
         tpot, ttft = results["steady_tpot_s"], results["steady_ttft_s"]
-        return Judged(
-            row,
-            (tpot, tpot * tokens.low, tpot * tokens.high),
-            (ttft, ttft * first.low, ttft * first.high),
-            _naive_s(row),
-            _kernels_s(point),
-            "",
-            "; ".join(filter(None, (marks, _marks(point)))),
+        return JudgedServer(
+            row=row,
+            tpot_s=(tpot, tpot * tokens.low, tpot * tokens.high),
+            ttft_s=(ttft, ttft * first.low, ttft * first.high),
+            naive_s=_naive_s(row),
+            kernels_s=_kernels_s(point),
+            reason="",
+            marks="; ".join(filter(None, (marks, _marks(point)))),
         )
     except DseError as error:
-        return Judged(row, *nothing, str(error))
+        return JudgedServer(row, *nothing, str(error))
 
 
 def _marks(point: Point) -> str:
-    """What of a prediction was not measured and is that of the nearest, or assumed; "" where all was measured."""
+    """Parts of a prediction that rest on the nearest measurement or an assumption; "" for none."""
     return "; ".join(f"{name}: {reason(point, name)}" for name in point.results["assumptions"] if name in MARKED)
 
 
@@ -105,7 +105,7 @@ def _kernels_s(point: Point) -> float:
     return found
 
 
-def run(path: str, progress: Callable[..., Any] | None = None) -> list[Judged]:
+def run(path: str, progress: Callable[..., Any] | None = None) -> list[JudgedServer]:
     """All rows of a table, judged. Raises InputError for a table whose times can only be in another unit."""
     rows = read(path)
     if progress is None:
@@ -117,14 +117,14 @@ def run(path: str, progress: Callable[..., Any] | None = None) -> list[Judged]:
     return [replace(one, marks="; ".join(filter(None, (one.marks, _slips(one))))) for one in found]
 
 
-def _off(one: Judged, name: str) -> float | None:
+def _off(one: JudgedServer, name: str) -> float | None:
     """A measured time over what is predicted; None where one of them is not known."""
     measured, ours = getattr(one.row, name), getattr(one, name)
     return measured / ours[0] if measured and ours else None
 
 
 def _slip(ratio: float | None) -> tuple[str, str] | None:
-    """How far off a time is that can only be in another unit, and the unit; None where it may be in milliseconds."""
+    """Factor and unit of a time that cannot be in milliseconds; None where it may be."""
     if ratio is None or 1 / UNIT_SLIP <= ratio <= UNIT_SLIP:
         return None
     if ratio < 1:
@@ -132,7 +132,7 @@ def _slip(ratio: float | None) -> tuple[str, str] | None:
     return f"{ratio:,.0f} times more than predicted", "us"
 
 
-def _check_units(path: str, found: list[Judged]) -> None:
+def _check_units(path: str, found: list[JudgedServer]) -> None:
     for column, name in _TIMES.items():
         known = [(ratio, one.row) for one in found if (ratio := _off(one, name))]
         if known and (slip := _slip(float(np.median([ratio for ratio, _ in known])))):
@@ -143,13 +143,13 @@ def _check_units(path: str, found: list[Judged]) -> None:
             )
 
 
-def _slips(one: Judged) -> str:
+def _slips(one: JudgedServer) -> str:
     """The times of a row that can only be in another unit, where those of most rows are not."""
     slips = ((column, _slip(_off(one, name))) for column, name in _TIMES.items())
     return "; ".join(f"{column}: {slip[0]}: another unit?" for column, slip in slips if slip)
 
 
-def predictions_csv(found: list[Judged]) -> str:
+def predictions_csv(found: list[JudgedServer]) -> str:
     """The table `predictions.csv`: times in ms, 80 % intervals, why there are none, what was not measured."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -162,12 +162,12 @@ def predictions_csv(found: list[Judged]) -> str:
     return out.getvalue()
 
 
-def errors(found: list[Judged]) -> list[dict[str, Any]]:
+def errors(found: list[JudgedServer]) -> list[dict[str, Any]]:
     """Errors by group as shares: of times per token and to the first, coverage and width of the intervals.
 
     Suspect rows (dse/calibrate/servers.py says why) have groups of their own and do not count in `all`.
     """
-    groups: dict[tuple[str, str], list[Judged]] = {}
+    groups: dict[tuple[str, str], list[JudgedServer]] = {}
     for one in found:
         if is_suspect(one.row):
             groups.setdefault(("suspect", f"{one.row.spec.name if one.row.spec else ''} {one.row.release}"), []).append(
@@ -186,7 +186,7 @@ def errors(found: list[Judged]) -> list[dict[str, Any]]:
     ]
 
 
-def _summary(found: list[Judged]) -> dict[str, Any]:
+def _summary(found: list[JudgedServer]) -> dict[str, Any]:
     tokens = compare([(one.row.tpot_s, one.tpot_s) for one in found])
     first = compare([(one.row.ttft_s, one.ttft_s) for one in found])
     beside = {}
@@ -231,7 +231,7 @@ def errors_csv(rows: Sequence[dict[str, Any]]) -> str:
     return table.getvalue()
 
 
-def contents_of(found: list[Judged]) -> dict[str, bytes]:
+def contents_of(found: list[JudgedServer]) -> dict[str, bytes]:
     """The files `predictions.csv`, `errors.csv` and `errors.json`."""
     rows = errors(found)
     return {
@@ -241,7 +241,7 @@ def contents_of(found: list[Judged]) -> dict[str, bytes]:
     }
 
 
-def text(found: list[Judged]) -> str:
+def text(found: list[JudgedServer]) -> str:
     """The errors as people read them."""
     head = ("by", "group", "rows", "per token", "p90", "bias", "inside", "first token", "inside", "naive", "kernels")
     lines = [head]

@@ -15,7 +15,7 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
-from dse.calibrate import fit as calibrate
+from dse.calibrate import fit
 from dse.calibrate.formulas import SCALES, Problem, problem
 from dse.calibrate.solve import Floats
 from dse.calibrate.table import PACKAGE, Kind, Table, from_package
@@ -107,15 +107,15 @@ def _shipped() -> list[SiliconRow]:
     text = resources.files("dse.data").joinpath("silicon.csv").read_text()
     return [
         SiliconRow(
-            row["device"],
-            row["stack"],
-            row["part"],
-            row["size_class"],
-            float(row["mean"]),
-            float(row["p90"]),
-            float(row["naive_mean"]),
-            int(row["rows"]),
-            "recorded",
+            device=row["device"],
+            stack=row["stack"],
+            part=row["part"],
+            size_class=row["size_class"],
+            mean=float(row["mean"]),
+            p90=float(row["p90"]),
+            naive_mean=float(row["naive_mean"]),
+            rows=int(row["rows"]),
+            origin="recorded",
         )
         for row in csv.DictReader(io.StringIO(text))
     ]
@@ -132,20 +132,40 @@ def recorded(spec: HardwareSpec, stack: str) -> list[SiliconRow]:
         if known:
             return known
     found = []
-    for part, fit in spec.stacks[stack].parts().items():
+    for part, fitted in spec.stacks[stack].parts().items():
         names = GEMM_CLASSES if part == "gemm" else CLASSES
-        found.append(SiliconRow(spec.name, stack, part, names["all"], fit.held_out_error, None, None, None, "recorded"))
-        if fit.serving_error is not None:
+        found.append(
+            SiliconRow(
+                device=spec.name,
+                stack=stack,
+                part=part,
+                size_class=names["all"],
+                mean=fitted.held_out_error,
+                p90=None,
+                naive_mean=None,
+                rows=None,
+                origin="recorded",
+            )
+        )
+        if fitted.serving_error is not None:
             found.append(
                 SiliconRow(
-                    spec.name, stack, part, names["serving"], fit.serving_error, fit.serving_p90, None, None, "recorded"
+                    device=spec.name,
+                    stack=stack,
+                    part=part,
+                    size_class=names["serving"],
+                    mean=fitted.serving_error,
+                    p90=fitted.serving_p90,
+                    naive_mean=None,
+                    rows=None,
+                    origin="recorded",
                 )
             )
     return found
 
 
 def recorded_rows(device: str | None = None) -> list[SiliconRow]:
-    """What was recorded of every chosen stack. Raises InputError for a device that is not calibrated."""
+    """Recorded errors of every chosen stack. Raises InputError for a device that is not calibrated."""
     return [row for spec, name in chosen(device, None) for row in recorded(spec, name)]
 
 
@@ -155,11 +175,11 @@ def _point(stack: StackSpec, part: str) -> Floats:
         terms = stack.gemm_terms()
         return np.array([terms["launch_s"] / SCALES["launch"], 1 / terms["memory_frac"], 1 / terms["flops_frac"], 1.0])
     if part == "attention":
-        return calibrate.point_of(stack)
+        return fit.point_of(stack)
     assert stack.attention is not None
     own = stack.kv[cast(Any, part.removeprefix("kv."))]
     mixed = stack.attention.model_copy(update={"launch": own.launch, "core_rate": own.core_rate})
-    return calibrate.point_of(stack.model_copy(update={"attention": mixed}))
+    return fit.point_of(stack.model_copy(update={"attention": mixed}))
 
 
 def _with_cache(rows: Problem, point: Floats) -> Floats:
@@ -178,20 +198,35 @@ def _with_cache(rows: Problem, point: Floats) -> Floats:
 def compute(spec: HardwareSpec, stack: str, part: str, table: Table) -> tuple[list[SiliconRow], Scatter]:
     """Errors of one part on the rows of its table: screened and split as the fit did it, the split by its seed."""
     rows = problem(table, spec)
-    rows = rows.take(rows.in_cache | (rows.measured_s * calibrate.BANDWIDTH_SLACK >= rows.naive_s))
+    rows = rows.take(rows.in_cache | (rows.measured_s * fit.BANDWIDTH_SLACK >= rows.naive_s))
     point = _with_cache(rows, _point(spec.stacks[stack], part))
-    held = calibrate.split(len(rows.measured_s))
+    held = fit.split(len(rows.measured_s))
     predicted = rows.predict(point)
-    far = np.abs(np.log(predicted / rows.measured_s)) > np.log(calibrate.FAR_OFF)
+    far = np.abs(np.log(predicted / rows.measured_s)) > np.log(fit.FAR_OFF)
     names = GEMM_CLASSES if part == "gemm" else CLASSES
     found = [
         SiliconRow(
-            spec.name, stack, part, names[name], e["mean"], e["p90"], e["naive_mean"], int(e["rows"]), "computed"
+            device=spec.name,
+            stack=stack,
+            part=part,
+            size_class=names[name],
+            mean=e["mean"],
+            p90=e["p90"],
+            naive_mean=e["naive_mean"],
+            rows=int(e["rows"]),
+            origin="computed",
         )
-        for name, e in calibrate.errors_by_class(rows, predicted, held, far).items()
+        for name, e in fit.errors_by_class(rows, predicted, held, far).items()
     ]
     near = ~far
-    scatter = Scatter(spec.name, stack, part, rows.measured_s[near], predicted[near], held[near])
+    scatter = Scatter(
+        device=spec.name,
+        stack=stack,
+        part=part,
+        measured_s=rows.measured_s[near],
+        predicted_s=predicted[near],
+        held_out=held[near],
+    )
     return found, scatter
 
 

@@ -4,11 +4,10 @@ import pandas as pd
 
 from dse import quantizers
 from dse.core import units
-from dse.model import kv_layout as plan
+from dse.model import kv_layout
 from dse.model.kv_bytes import entered_tokens, limits_for
 from dse.model.lower import policy_of
-from dse.specs import catalog
-from dse.specs import tokens as token_policies
+from dse.specs import catalog, tokens
 from dse.validate.accuracy import published, quantizer_of
 
 #: Llama 2's context: LongBench prompts fill it
@@ -38,7 +37,7 @@ def table_7() -> pd.DataFrame:
         policy = POLICIES.get(method, "full")
         name = "fp16" if method in POLICIES else quantizer_of("SinkQ", method, "") or "fp16"
         side = quantizers.parse(name)
-        kv, limits = plan.build(model, side, side), limits_for(policy_of(token_policies.parse(policy)), PROMPT_TOKENS)
+        kv, limits = kv_layout.build(model, side, side), limits_for(policy_of(tokens.parse(policy)), PROMPT_TOKENS)
         entered = entered_tokens(limits, PROMPT_TOKENS)
         bits = sum(g.n_stored_layers * g.bits(min(entered, g.window_tokens, limits.window_tokens)) for g in kv.groups)
         kv_bytes = bits / (units.BITS_PER_BYTE * kv.den)

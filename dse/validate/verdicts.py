@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from dse import data
 from dse.validate import claims
-from dse.validate.claims import Claim, Result, Verdict
+from dse.validate.claims import Claim, ClaimResult, Verdict
 
 Shade = Literal["green", "amber", "red"]
 #: what a row compares: two numbers; an order, a bound or a yes/no; a number that is an input of this tool; or a rule
@@ -60,7 +60,7 @@ class ClaimRow:
 
     @property
     def basis(self) -> Basis:
-        """What the row compares."""
+        """Description of the row."""
         if self.published == "-":
             return "no number"
         if self.id in claims.INPUTS:
@@ -112,22 +112,22 @@ def difference(published: str, ours: int | float | str | None) -> float | None:
     return found if math.isfinite(found) else None
 
 
-def row_of(claim: Claim, result: Result) -> ClaimRow:
+def row_of(claim: Claim, result: ClaimResult) -> ClaimRow:
     """A claim with its result."""
     return ClaimRow(
-        claim.id,
-        claim.source,
-        claim.where,
-        claim.quantity,
-        claim.kind,
-        result.published,
-        result.ours,
-        result.unit,
-        difference(result.published, result.ours),
-        claim.expected,
-        claim.tolerance,
-        result.verdict,
-        " ".join(result.reason.split()),
+        id=claim.id,
+        source=claim.source,
+        where=claim.where,
+        quantity=claim.quantity,
+        kind=claim.kind,
+        published=result.published,
+        ours=result.ours,
+        unit=result.unit,
+        difference=difference(result.published, result.ours),
+        expected=claim.expected,
+        tolerance=claim.tolerance,
+        verdict=result.verdict,
+        reason=" ".join(result.reason.split()),
     )
 
 
@@ -138,7 +138,7 @@ def claim_rows() -> list[ClaimRow]:
 
 
 def counts(rows: list[ClaimRow]) -> dict[Verdict, int]:
-    """How many rows have each verdict, in the order of SHADES."""
+    """Number of rows by verdict, in the order of SHADES."""
     return {verdict: sum(row.verdict == verdict for row in rows) for verdict in SHADES}
 
 
@@ -217,7 +217,7 @@ def released() -> dict[str, str]:
 
 
 def changed(rows: list[ClaimRow]) -> list[str]:
-    """What differs from the verdicts of the last release, a line each; empty where nothing does."""
+    """Differences from the verdicts of the last release, a line each."""
     before = released()
     now: dict[str, str] = {row.id: row.verdict for row in rows}
     found = [

@@ -43,7 +43,9 @@ def _throughput():
 
 
 def _effective():
-    table = tables.one("results", tables.Request(systems.DEFAULT[:2], (catalog.model("llama2-7b"),), (1, 2), 64, 64))
+    table = tables.one(
+        "results", tables.ReportRequest(systems.DEFAULT[:2], (catalog.model("llama2-7b"),), (1, 2), 64, 64)
+    )
     return FIGURES["effective_axes"].chart(table)
 
 

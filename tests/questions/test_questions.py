@@ -50,7 +50,7 @@ class Remembered:
     def roomy(self):
         if self._roomy is None:
             device = common.with_number(self.of.device, "memory_capacity", 1e15, "test")
-            self._roomy = Remembered(common.Design(device, self.of.plan))
+            self._roomy = Remembered(common.Candidate(device, self.of.plan))
         return self._roomy
 
 
@@ -159,11 +159,11 @@ def test_only_capacity_and_no_monotony_are_said():
     assert line.pays_from == 10
     assert {run.verdict for run in line.runs} == {"no", "capacity"}
     assert "only capacity" in found.text()
-    many = crossing.Line(
+    many = crossing.CrossingLine(
         "batch",
         1,
         tuple(
-            crossing.Run(first, last, verdict)
+            crossing.VerdictRun(first, last, verdict)
             for first, last, verdict in (
                 (1, 4, "no"),
                 (5, 9, "speed"),
@@ -175,7 +175,7 @@ def test_only_capacity_and_no_monotony_are_said():
     )
     assert many.pays_in == [(5, 11), (13, 20)]
     assert many.pays_from == 13
-    assert replace(many, runs=(*many.runs, crossing.Run(21, 30, "none"))).pays_from == 13
+    assert replace(many, runs=(*many.runs, crossing.VerdictRun(21, 30, "none"))).pays_from == 13
     assert replace(many, runs=many.runs[:-1]).pays_from is None
     assert crossing._answer(many).startswith("from 13 on, and before that in 5-11: ")
     assert crossing._answer(replace(many, runs=many.runs[:-1])).startswith("not up to the end, only in 5-11: ")
@@ -195,7 +195,7 @@ def test_runs_cover_the_range_with_what_holds(verdicts):
 def test_few_evaluations_decide_many_prompts():
     """What makes it usable: 32,768 prompts are decided by monotony, not one by one."""
     new, old = (design("a100-80gb", "llama2-13b", q) for q in ("qserve", "fp16"))
-    pair = crossing.Pair(new, old, Workload(admission="paged"), THROUGHPUT)
+    pair = crossing.DesignPair(new, old, Workload(admission="paged"), THROUGHPUT)
     list(crossing.runs(lambda n: pair.verdict(16, n), lambda a, b: pair.is_sure(16, a, b), 1, 32768))
     assert len(pair.seen) < 1500
 
@@ -402,7 +402,7 @@ def test_bits_as_measured_are_one_more_number():
     model, device = catalog.model("llama2-13b"), catalog.device("oaken-hbm")
     one = common.design(device, model, "oaken")
     spec = measurements.Bits("measured").quantizer("oaken")
-    counted = common.Design(device, plan.build(model, spec, spec))
+    counted = common.Candidate(device, plan.build(model, spec, spec))
     found = sensitivity.sensitivity(one, work, THROUGHPUT, as_measured=[counted])
     (effect,) = [e for e in found.effects if e.number.name == "stored_bits"]
     results = [one.evaluate(work), counted.evaluate(work)]
@@ -573,7 +573,7 @@ def test_the_interval_of_what_is_needed_meets_the_target_at_the_ends_of_its_time
     found = need.smallest(one, work, what, aim)
     assert found.interval[0] <= found.value < found.interval[1]
     for value, end in zip(found.interval, ("token_time_low", "token_time_high"), strict=True):
-        result = common.Design(need.varied(one.device, what, value), one.plan).evaluate(work)
+        result = common.Candidate(need.varied(one.device, what, value), one.plan).evaluate(work)
         if what == "bandwidth":  # which moves times without a jump
             over = result[end] if aim.measure is STEP else 1 / result[end]
             assert aim.measure.value(result) * over == pytest.approx(aim.value)
@@ -733,7 +733,7 @@ def test_a_search_takes_few_evaluations_and_draws_no_curve(monkeypatch, what, qu
 
     def is_met(key):
         device = need.varied(one.device, what, need._number(key))
-        return aim.is_met(common.Design(device, one.plan).evaluate(work))
+        return aim.is_met(common.Candidate(device, one.plan).evaluate(work))
 
     low, high = need._key(need.LOWEST), need._key(need.ENDLESS)
     while high - low > 1:

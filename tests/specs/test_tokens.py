@@ -520,7 +520,7 @@ def test_sinkq_table_7_beside_our_bytes():
 
 
 def test_the_figure_takes_policies_and_quantizers():
-    request = tables.Request(models=(catalog.model("llama2-7b"),), tokens=("h2o", "window:tokens=512"))
+    request = tables.ReportRequest(models=(catalog.model("llama2-7b"),), tokens=("h2o", "window:tokens=512"))
     jobs = tables.POINTS["tokens"](request)
     labels = list(dict.fromkeys(job.system.label for job in jobs))
     assert labels == ["h2o, fp16", "h2o, sinkq", "window:tokens=512, fp16", "window:tokens=512, sinkq"]

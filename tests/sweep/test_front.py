@@ -16,7 +16,8 @@ from cases import each
 from dse.cli import main as cli
 from dse.core.errors import InputError
 from dse.figures.export import front as report_front
-from dse.model.results import RESULT_UNITS
+from dse.model.results import INTEGERS, RESULT_UNITS
+from dse.sweep import columns as sweep_columns
 from dse.sweep import compiled as sweep_fast
 from dse.sweep import count as sweep_count
 from dse.sweep import grid as sweep_digits
@@ -53,9 +54,9 @@ def scattered(found, digits, check=None):
     for name in found.keep:
         # the same numbers whichever other columns are kept
         seed = sum(map(ord, name))
-        if name in sweep_points.INTEGERS:
-            columns[name] = np.where(codes, sweep_points.MISSING, total * seed % 11)
-        elif sweep_points.point.RESULT_UNITS[name]:
+        if name in INTEGERS:
+            columns[name] = np.where(codes, sweep_columns.MISSING, total * seed % 11)
+        elif RESULT_UNITS[name]:
             columns[name] = np.where(codes, np.nan, (total * seed % 13) / 4)
         else:
             columns[name] = sweep_points.Names((total % 4).astype(np.int32) - 1, ("bandwidth", "compute", "latency"))

@@ -24,6 +24,7 @@ from dse.sweep import points as sweep_points
 from dse.sweep import spec as sweep_spec
 from dse.sweep import sweeps as sweep
 from dse.sweep.axes import AxisError
+from dse.sweep.columns import Names, join
 
 EXAMPLE = Path(__file__).parents[2] / "notebooks" / "sweep.toml"
 BASE = {"device": ["h100"], "model": ["llama3-8b"]}
@@ -421,8 +422,8 @@ def test_joined_chunks_are_the_whole(size):
     found = sweep.from_dict({"axes": {**BASE, "quantizer": ["fp16", "kivi"], "batch": [1, 64, 512]}, "keep": "all"})
     whole = sweep_points.evaluate_chunk(found, 0, 6)
     parts = [sweep_points.evaluate_chunk(found, a, b) for a, b in sweep_points.stretches(0, 6, size)]
-    for name, column in sweep_points.join(parts).items():
-        if isinstance(column, sweep_points.Names):
+    for name, column in join(parts).items():
+        if isinstance(column, Names):
             assert column.normal().names == whole[name].normal().names
             assert (column.normal().codes == whole[name].normal().codes).all()
         else:

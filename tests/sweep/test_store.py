@@ -376,7 +376,7 @@ def test_limits(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:  # refused at once: no point is counted or evaluated
         for name in ("evaluate_chunk", "evaluate_points"):
             patch.setattr(sweep_points, name, None)
-        patch.setattr(sweep_run.sweep_count, "rows_left", None)
+        patch.setattr(sweep_run.count, "rows_left", None)
         with pytest.raises(LimitError, match=r"200,000,000,000 points: at most 10,000,000,000: .*--no-limit"):
             sweep.run(huge, tmp_path / "out")
     assert not (tmp_path / "out").exists()

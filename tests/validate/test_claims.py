@@ -11,7 +11,7 @@ from dse.cli.main import cli
 from dse.core.errors import InputError
 from dse.validate import claims
 from dse.validate.claims import core, designs, textbook
-from dse.validate.claims.core import Claim, Estimate, Finding
+from dse.validate.claims.core import Claim, Modeled, Relation
 
 ROWS = claims.load()
 CHECKED = [row for row in ROWS.values() if row.kind != "model"]
@@ -71,7 +71,7 @@ def wrong(value):
     """A value that must not pass."""
     if isinstance(value, bool):
         return not value
-    if isinstance(value, Finding):
+    if isinstance(value, Relation):
         numbers = tuple(number * 1.5 + 1 for number in value.numbers)
         return replace(value, holds=None if value.holds is None else not value.holds, numbers=numbers)
     return value * 0.5 - 1
@@ -91,9 +91,9 @@ def test_erratum_shows_published_ours_and_the_reason(row, ours):
     value = ours[row.id]
     if isinstance(value, bool):
         assert row.published == "yes"
-    elif row.id not in COINCIDE and not isinstance(value, Finding):
+    elif row.id not in COINCIDE and not isinstance(value, Relation):
         assert not core.within_last_digit(value, core.printed_numbers(row.published)[0])
-    if row.id not in NO_NUMBER and isinstance(value, Finding):
+    if row.id not in NO_NUMBER and isinstance(value, Relation):
         assert value.numbers
 
 
@@ -101,7 +101,7 @@ def test_erratum_shows_published_ours_and_the_reason(row, ours):
 def test_a_table_that_coincides_in_two_rows_does_not_in_the_third(name, ours):
     row = ROWS[f"oaken-t2-bits-{name}-llama2-70b"]
     value = ours[row.id]
-    bits = [float(text) for text in core.printed_numbers(value.text)] if isinstance(value, Finding) else [value]
+    bits = [float(text) for text in core.printed_numbers(value.text)] if isinstance(value, Relation) else [value]
     assert not any(core.within_last_digit(number, row.published) for number in bits[:2])
 
 
@@ -116,8 +116,8 @@ def test_model_rows_are_within_or_missed_with_a_reason():
 
 def test_throughput_over_vllm_by_hand():
     """One of the six ratios from its parts: paged A100 as measured, Oaken-LPDDR at peak rates, prompts included."""
-    gpu = designs.evaluate("a100-80gb", "llama2-7b", batch=256, admission="paged", **designs.CALIBRATED)
-    oaken = designs.evaluate("oaken-lpddr", "llama2-7b", "oaken", batch=256)
+    gpu = designs.results_at("a100-80gb", "llama2-7b", batch=256, admission="paged", **designs.CALIBRATED)
+    oaken = designs.results_at("oaken-lpddr", "llama2-7b", "oaken", batch=256)
     gpu_s = 256 / gpu["running_batch"] * (1024 * gpu["decode_step_s"] + gpu["prefill_s"])
     oaken_s = oaken["n_waves"] * (1024 * oaken["decode_step_s"] + oaken["prefill_s"])
     assert gpu["stack"] == "vllm@kernels"
@@ -151,7 +151,7 @@ def test_lengths_at_which_figure_13_stops_fitting():
 
     def point(device, quantizer, n_tokens):
         half = n_tokens // 2
-        return designs.evaluate(device, "llama2-13b", quantizer, batch=16, input_tokens=half, output_tokens=half)
+        return designs.results_at(device, "llama2-13b", quantizer, batch=16, input_tokens=half, output_tokens=half)
 
     assert point("oaken-hbm", "oaken", 16384)["max_context_tokens"] == pytest.approx(13_700, rel=0.04)
     assert point("a100-80gb", "qserve", 16384)["max_context_tokens"] == pytest.approx(15_500, rel=0.02)
@@ -195,21 +195,21 @@ def test_printed_rounding_is_one_unit_of_the_last_digit(printed, inside, outside
         (row_of(kind="relation", published=">0.90", expected="0.94"), 0.89, "missed"),
         (row_of(kind="erratum", published="5", expected="10"), 10, "erratum"),
         (row_of(kind="erratum", published="5", expected="10"), 5, "missed"),
-        (row_of(kind="erratum", expected="11 to 45"), Finding("", numbers=(10.7, 45.4)), "erratum"),
-        (row_of(kind="erratum", expected="11 to 45"), Finding("", numbers=(45.4, 10.7)), "missed"),
+        (row_of(kind="erratum", expected="11 to 45"), Relation("", numbers=(10.7, 45.4)), "erratum"),
+        (row_of(kind="erratum", expected="11 to 45"), Relation("", numbers=(45.4, 10.7)), "missed"),
         (row_of(kind="model", published="4.99", expected="5.0", tolerance="1%"), 5.0, "within"),
         (row_of(kind="model", published="4.99", expected="5.0", tolerance="1%"), 5.1, "missed"),
         (row_of(kind="model"), None, "not attempted"),
-        (row_of(kind="model", published="2", tolerance="10%"), Estimate(2.2, "why"), "within"),
-        (row_of(kind="model", published="2", tolerance="10%"), Estimate(2.21, "why"), "missed"),
-        (row_of(kind="model", published="2", tolerance="report only"), Estimate(2.6, "why"), "within"),
-        (row_of(kind="model", published="2", tolerance="report only"), Estimate(2.61, "why"), "missed"),
-        (row_of(kind="model", published="2 to 10", tolerance="report only"), Estimate(6.0, ""), "within"),
-        (row_of(kind="model", published="2 to 10", tolerance="report only"), Estimate(13.0, ""), "within"),
-        (row_of(kind="model", published="2 to 10", tolerance="report only"), Estimate(13.1, ""), "missed"),
-        (row_of(kind="model", published="2 to 10", tolerance="report only"), Estimate(1.3, ""), "missed"),
-        (row_of(kind="model", published="8", tolerance="one step of the doubling axis"), Estimate(16.0, ""), "within"),
-        (row_of(kind="model", published="8", tolerance="one step of the doubling axis"), Estimate(17.0, ""), "missed"),
+        (row_of(kind="model", published="2", tolerance="10%"), Modeled(2.2, "why"), "within"),
+        (row_of(kind="model", published="2", tolerance="10%"), Modeled(2.21, "why"), "missed"),
+        (row_of(kind="model", published="2", tolerance="report only"), Modeled(2.6, "why"), "within"),
+        (row_of(kind="model", published="2", tolerance="report only"), Modeled(2.61, "why"), "missed"),
+        (row_of(kind="model", published="2 to 10", tolerance="report only"), Modeled(6.0, ""), "within"),
+        (row_of(kind="model", published="2 to 10", tolerance="report only"), Modeled(13.0, ""), "within"),
+        (row_of(kind="model", published="2 to 10", tolerance="report only"), Modeled(13.1, ""), "missed"),
+        (row_of(kind="model", published="2 to 10", tolerance="report only"), Modeled(1.3, ""), "missed"),
+        (row_of(kind="model", published="8", tolerance="one step of the doubling axis"), Modeled(16.0, ""), "within"),
+        (row_of(kind="model", published="8", tolerance="one step of the doubling axis"), Modeled(17.0, ""), "missed"),
     ],
 )
 def test_check_applies_the_tolerance_of_the_row(row, value, verdict):

@@ -13,7 +13,7 @@ from dse.cli import main as cli
 from dse.core import files
 from dse.core.errors import InputError
 from dse.validate import gains
-from dse.validate.gains import Judged
+from dse.validate.gains import JudgedGain
 from factories import assert_one_line
 
 VALIDATE = cli.cli.commands["validate"]
@@ -114,11 +114,11 @@ ROW = EvidenceRow("r", 2, "g", False, "c", "output throughput", 100.0, "token/s"
 def test_errors_by_hand():
     """Values off by 10, 20, 0 and 0 %, three inside; gains of 1.2 for 1.5, 0.9 for 1.02 (a tie), 1.1 for 0.8."""
     found = [
-        Judged(ROW, 110.0, 95.0, 130.0, gain=1.2, gain_low=1.0, gain_high=1.4, printed_gain=1.5),
-        Judged(ROW, 80.0, 70.0, 90.0, gain=0.9, gain_low=0.8, gain_high=1.1, printed_gain=1.02),
-        Judged(ROW, 100.0, 90.0, 120.0, gain=1.1, gain_low=0.7, gain_high=1.3, printed_gain=0.8),
-        Judged(ROW, reason="unknown"),
-        Judged(replace(ROW, is_base=True), 100.0, 90.0, 110.0, gain=1.0, printed_gain=1.0),
+        JudgedGain(ROW, 110.0, 95.0, 130.0, gain=1.2, gain_low=1.0, gain_high=1.4, printed_gain=1.5),
+        JudgedGain(ROW, 80.0, 70.0, 90.0, gain=0.9, gain_low=0.8, gain_high=1.1, printed_gain=1.02),
+        JudgedGain(ROW, 100.0, 90.0, 120.0, gain=1.1, gain_low=0.7, gain_high=1.3, printed_gain=0.8),
+        JudgedGain(ROW, reason="unknown"),
+        JudgedGain(replace(ROW, is_base=True), 100.0, 90.0, 110.0, gain=1.0, printed_gain=1.0),
     ]
     whole = gains.errors(found)[0]
     assert (whole["rows"], whole["predicted"], whole["gains"], whole["decided"]) == (5, 4, 3, 2)
@@ -129,7 +129,7 @@ def test_errors_by_hand():
     # 1.2 / 1.5: 20 %; 0.9 / 1.02: 11.8 %; 1.1 / 0.8: 37.5 %
     assert whole["gain_median"] == pytest.approx(0.2)
     assert whole["gain_inside"] == pytest.approx(2 / 3)
-    assert gains.errors([Judged(ROW, reason="unknown")])[0]["mean"] is None
+    assert gains.errors([JudgedGain(ROW, reason="unknown")])[0]["mean"] is None
 
 
 def test_where_nothing_fits_there_is_no_gain_and_no_crash(tmp_path):

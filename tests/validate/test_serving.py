@@ -117,7 +117,9 @@ def made_up(measured, ours, low=0.9, high=1.2, kind="dense"):
         "r", 2, spec.name, "h100_sxm", "vllm", "1", "bf16", 8, 1, None, spec, None, "fp16", measured, None, ""
     )
     three = None if ours is None else (ours, low * ours, high * ours)
-    return serving.Judged(row, three, three, ours and 0.5 * ours, ours and 0.8 * ours, "" if ours else "nothing fits")
+    return serving.JudgedServer(
+        row, three, three, ours and 0.5 * ours, ours and 0.8 * ours, "" if ours else "nothing fits"
+    )
 
 
 def test_errors_by_hand():
@@ -149,7 +151,7 @@ def test_errors_by_hand():
 def test_suspect_rows_count_apart():
     bad = made_up(0.010, 0.001)
     spec = catalog.model("qwen3-32b")
-    bad = serving.Judged(
+    bad = serving.JudgedServer(
         type(bad.row)(**{**vars(bad.row), "spec": spec, "release": "1.3.0rc1"}), *list(vars(bad).values())[1:]
     )
     assert host.is_suspect(bad.row)
@@ -161,7 +163,7 @@ def test_suspect_rows_count_apart():
 def test_names_that_a_spreadsheet_would_run_are_quoted(judged):
     first = judged[0]
     row = type(first.row)(**{**vars(first.row), "id": "=1+2"})
-    text = serving.predictions_csv([serving.Judged(row, *list(vars(first).values())[1:])])
+    text = serving.predictions_csv([serving.JudgedServer(row, *list(vars(first).values())[1:])])
     assert text.splitlines()[1].startswith("'=1+2,")
     groups = [{**serving.errors([first])[0], "group": "@run"}]
     assert "all,'@run," in serving.errors_csv(groups)

@@ -26,7 +26,7 @@ from dse.validate import figures as validate_figures
 from dse.validate import silicon as validate_silicon
 from dse.validate import verdicts as validate
 from dse.validate.claims import core, published
-from dse.validate.claims.core import Claim, Estimate, check
+from dse.validate.claims.core import Claim, Modeled, check
 
 #: the claims' rows, computed once
 claim_rows = cache(validate.claim_rows)
@@ -113,7 +113,7 @@ def test_difference_is_relative_and_only_between_numbers(published, ours, expect
     [(1.8, "within", "green"), (2.2, "within", "green"), (2.2000001, "missed", "red"), (1.7999999, "missed", "red")],
 )
 def test_verdict_at_the_edge_of_the_tolerance(value, verdict, shade):
-    row = validate.row_of(claim(), check(claim(), Estimate(value, "why it is so")))
+    row = validate.row_of(claim(), check(claim(), Modeled(value, "why it is so")))
     assert (row.verdict, row.shade) == (verdict, shade)
     assert row.reason == "why it is so"
     assert row.difference == pytest.approx(value / 2 - 1)

@@ -17,7 +17,7 @@ from dse.model.results import RESULT_UNITS, shown_unit
 from dse.quantizers import layered
 from dse.specs.workload import Workload
 from dse.sweep import axes, conditions
-from dse.sweep.axes import Axis
+from dse.sweep.axes import SweepAxis
 from dse.sweep.pareto import designs
 from dse.sweep.pareto.designs import DesignFront
 from dse.sweep.spec import Sweep
@@ -37,7 +37,7 @@ def filtered(found: DesignFront, text: str) -> DesignFront:
         codes, values = pd.factorize(found.table[name].astype(object).where(found.table[name].notna(), None))
         numbers = all(isinstance(v, int | float | np.number) and not isinstance(v, bool | np.bool_) for v in values)
         shown = tuple(values.tolist()) if numbers else tuple(str(v) for v in values)
-        axes.append(Axis(name, "number" if numbers else "text", "workload", shown, shown))
+        axes.append(SweepAxis(name, "number" if numbers else "text", "workload", shown, shown))
         digits[name] = codes.astype(np.int32)
     keep = conditions.parse(text, axes).keep(digits)
     return replace(found, table=found.table[keep].reset_index(drop=True), row=found.row[keep], knee=found.knee[keep])

@@ -22,7 +22,7 @@ from dse.operations.face import python_of
 from dse.operations.questions import PredictLoad
 from dse.operations.serving import SimulateServing
 from dse.questions import load
-from dse.questions.load import Load
+from dse.questions.load import UnderLoad
 from dse.report import simulation
 from dse.report.present import number
 from dse.serving import arrivals, trace_tables
@@ -76,7 +76,7 @@ def render(bench: Bench) -> None:
     st.title("Serving", anchor=False)
     st.caption("How long do requests wait for their first token and for each after it, as more of them come a second?")
     rate = widgets.draw(RATE, width=220)
-    found: dict[str, Load] = {}
+    found: dict[str, UnderLoad] = {}
     for row in bench.answered:
         try:
             answer = cached_load(row.request, row.name)
@@ -92,7 +92,7 @@ def render(bench: Bench) -> None:
     _one_by_one(bench, rate)
 
 
-def _in_closed_form(bench: Bench, found: Mapping[str, Load], rate: float | None) -> None:
+def _in_closed_form(bench: Bench, found: Mapping[str, UnderLoad], rate: float | None) -> None:
     """Means against the rate, a line a design."""
     asked = [row for row in bench.answered if row.name in found]
     same, other = cards.likeness(asked)
@@ -197,7 +197,7 @@ def limits(values: Mapping[str, Any]) -> dict[str, float]:
     return {name: values[field.key] / size for name, (field, size) in wanted.items() if values[field.key]}
 
 
-def at(found: Mapping[str, Load], per_s: float) -> pd.DataFrame:
+def at(found: Mapping[str, UnderLoad], per_s: float) -> pd.DataFrame:
     """Results of each design at equal request rates."""
     rows = []
     for name, answer in found.items():
@@ -219,7 +219,7 @@ def at(found: Mapping[str, Load], per_s: float) -> pd.DataFrame:
 
 
 @st.cache_data(max_entries=256, ttl="1h", show_spinner=False, hash_funcs={Request: repr})
-def cached_load(asked: Request, name: str) -> Load:
+def cached_load(asked: Request, name: str) -> UnderLoad:
     """The design under load. Raises DseError."""
     return load.under_load(asked.device_spec(), asked.plan(), asked.work, name=name)
 

@@ -18,7 +18,7 @@ from dse.figures.charts.claims_published import short
 from dse.validate import nearest
 from dse.validate import silicon as validate_silicon
 from dse.validate import verdicts as validate
-from dse.validate.nearest import Measured
+from dse.validate.nearest import NearestMeasurement
 from dse.validate.verdicts import ClaimRow
 
 PAGE = "validation"
@@ -98,7 +98,7 @@ def show_nearest(bench: Bench) -> None:
         st.dataframe(nearest_table(found), hide_index=True)
 
 
-def nearest_table(found: Sequence[Measured]) -> pd.DataFrame:
+def nearest_table(found: Sequence[NearestMeasurement]) -> pd.DataFrame:
     """Measured quantity in words."""
     return pd.DataFrame(
         {

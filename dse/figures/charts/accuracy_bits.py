@@ -7,12 +7,12 @@ from dse.figures.drawing import axes, style
 from dse.figures.drawing.chart import Chart, Panel, Series
 from dse.figures.registry import by_validation, figure
 from dse.figures.source import Source
-from dse.validate.accuracy import VIEWS, View
+from dse.validate.accuracy import VIEWS, AccuracyView
 
 ACCURACY = by_validation("accuracy")
 
 
-def chart(view: View, source: Source) -> Chart:
+def chart(view: AccuracyView, source: Source) -> Chart:
     """A panel per model: the rows of a view, or all of a table without the column `view`."""
     table = source.table[source.table["view"] == view.name] if "view" in source.table else source.table
     if table.empty:

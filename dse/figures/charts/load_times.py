@@ -6,14 +6,14 @@ from dse.figures.drawing import axes, style
 from dse.figures.drawing.chart import Chart, Panel, Series
 from dse.figures.registry import by, figure
 from dse.figures.source import Source
-from dse.questions.load import Load
+from dse.questions.load import UnderLoad
 
 #: column -> name of its axis, unit, and the size of the unit in seconds
 TIMES = {"tpot_s": ("time per output token", "ms", 1e-3), "ttft_s": ("time to first token", "s", 1.0)}
 _NOTE = "Requests of equal lengths come at random; means over requests, up to 0.9 of what a full server serves."
 
 
-def source_of(answer: Load) -> Source:
+def source_of(answer: UnderLoad) -> Source:
     """The table of an answer of `dse ask load` and what its figure says beside it."""
     return Source(answer.table(), about={"title": "Waiting times as load rises", "notes": [answer.context, _NOTE]})
 
@@ -25,7 +25,7 @@ def source_of(answer: Load) -> Source:
     ("design", "load", "requests_per_s", "tpot_s", "ttft_s", "running_requests"),
     order=135,
     key=("design", "load"),
-    answer=Load,
+    answer=UnderLoad,
     source_of=source_of,
 )
 def chart(source: Source) -> Chart:

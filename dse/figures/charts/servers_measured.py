@@ -14,7 +14,7 @@ from dse.figures.drawing.chart import Axis, Chart, Dash, Panel, Series
 from dse.figures.export import web_page
 from dse.figures.registry import by, figure
 from dse.figures.source import Source
-from dse.validate.serving import Judged, errors
+from dse.validate.serving import JudgedServer, errors
 
 #: rows drawn; more do not show more
 MAX_POINTS = 1500
@@ -66,7 +66,7 @@ PERCENT = 0.01
 _MILLI = axes.MILLISECOND
 
 
-def table_of(judged: Sequence[Judged]) -> pd.DataFrame:
+def table_of(judged: Sequence[JudgedServer]) -> pd.DataFrame:
     """The rows that a figure can show: measured and predicted, a row each."""
     found = []
     for one in judged:
@@ -253,14 +253,14 @@ def by_model(source: Source) -> Chart | None:
     )
 
 
-def charts_of(judged: Sequence[Judged]) -> dict[str, Chart]:
+def charts_of(judged: Sequence[JudgedServer]) -> dict[str, Chart]:
     """Both figures, by the name of their files; empty where no measured row was predicted."""
     table, by_group = table_of(judged), pd.DataFrame(errors(list(judged)))
     drawn = {"servers": measured(Source(table)), "servers-errors": by_model(Source(by_group))}
     return {name: chart for name, chart in drawn.items() if chart}
 
 
-def files_of(judged: Sequence[Judged]) -> dict[str, bytes]:
+def files_of(judged: Sequence[JudgedServer]) -> dict[str, bytes]:
     """`servers.csv` with the rows, a page with both figures, and each as SVG and PNG."""
     charts, buffer = charts_of(judged), io.StringIO()
     table = table_of(judged).map(lambda cell: files.harmless(cell) if isinstance(cell, str) else cell)

@@ -8,11 +8,11 @@ from dse.figures.source import BESIDE, beside
 from dse.questions.best_map import BestMap
 from dse.questions.crossing import Crossing
 from dse.questions.formats import Formats
-from dse.questions.load import Load
+from dse.questions.load import UnderLoad
 from dse.questions.need import Need, NeedBits
 from dse.questions.sensitivity import Sensitivity
 
-Answer = Formats | Crossing | Need | NeedBits | Sensitivity | BestMap | Load
+Answer = Formats | Crossing | Need | NeedBits | Sensitivity | BestMap | UnderLoad
 
 
 def write(out: str, answer: Answer, command: str, static: str = "auto") -> str:

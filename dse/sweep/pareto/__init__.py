@@ -112,7 +112,7 @@ def front_rows(
 
 
 def _read_only(column: Floats) -> Floats:
-    """The same memory for reading: columns that come straight from a file are, and compiled code wants all alike."""
+    """A read-only view: columns from a file are read-only, and compiled code takes one kind alone."""
     view = column.view()
     view.flags.writeable = False
     return view
@@ -120,12 +120,12 @@ def _read_only(column: Floats) -> Floats:
 
 def _not_rejected(columns: Sequence[Floats], signs: Sequence[float], alone: bool) -> Rows:
     """Rows that none of a few good ones beats in every objective: all of the front and little else."""
-    from dse.sweep.pareto import kernels as pareto_kernels
+    from dse.sweep.pareto import kernels
 
     n = len(columns[0])
     limits = _limits(columns, signs, strictly=True)
     rows, counts = np.empty(n + 1, np.int64), np.zeros(_N_PARTS, np.int64)
-    reject = pareto_kernels.reject_alone if alone else pareto_kernels.reject
+    reject = kernels.reject_alone if alone else kernels.reject
     reject(tuple(columns), np.array(signs), limits, rows, counts)
     share = -(-n // _N_PARTS)
     return np.concatenate([rows[i * share : i * share + count] for i, count in enumerate(counts)])
@@ -133,11 +133,11 @@ def _not_rejected(columns: Sequence[Floats], signs: Sequence[float], alone: bool
 
 def _not_dominated(columns: Sequence[Floats], signs: Sequence[float], limits: Floats) -> Rows:
     """Rows that none of `limits` (signed) dominates."""
-    from dse.sweep.pareto import kernels as pareto_kernels
+    from dse.sweep.pareto import kernels
 
     rows = np.empty(len(columns[0]) + 1, np.int64)
     limits = np.ascontiguousarray(limits)  # compiled code wants all alike
-    return rows[: pareto_kernels.reject_dominated(tuple(columns), np.array(signs), limits, rows)]
+    return rows[: kernels.reject_dominated(tuple(columns), np.array(signs), limits, rows)]
 
 
 def _limits(columns: Sequence[Floats], signs: Sequence[float] | Floats, strictly: bool) -> Floats:
@@ -166,7 +166,7 @@ def _limits(columns: Sequence[Floats], signs: Sequence[float] | Floats, strictly
 
 def _front_of_minima(columns: Sequence[Floats]) -> Mask:
     """Mask of the front of minima of columns of equal length; exact."""
-    from dse.sweep.pareto import kernels as pareto_kernels
+    from dse.sweep.pareto import kernels
 
     n = len(columns[0])
     keep: Mask = np.zeros(n, np.bool_)
@@ -176,20 +176,20 @@ def _front_of_minima(columns: Sequence[Floats]) -> Mask:
         keep[columns[0] == columns[0].min()] = True
         return keep
     if n <= _FEW:
-        plain = pareto_kernels.front_of_many.function  # type: ignore[attr-defined]
+        plain = kernels.front_of_many.function  # type: ignore[attr-defined]
         plain(np.column_stack(columns), _lexicographic(columns), keep, np.empty(n, np.int64))
         return keep
     if len(columns) == 2:
         x, y = columns
-        pareto_kernels.front_of_two(x, y, np.argsort(x), keep)
+        kernels.front_of_two(x, y, np.argsort(x), keep)
         return keep
     order = _lexicographic(columns)
     if len(columns) == 3:
         x, y, z = columns
         rank, n_ranks = _ranks(y)
-        pareto_kernels.front_of_three(x, y, z, order, rank, np.full(n_ranks + 1, np.inf), keep)
+        kernels.front_of_three(x, y, z, order, rank, np.full(n_ranks + 1, np.inf), keep)
         return keep
-    pareto_kernels.front_of_many(np.column_stack(columns), order, keep, np.empty(n, np.int64))
+    kernels.front_of_many(np.column_stack(columns), order, keep, np.empty(n, np.int64))
     return keep
 
 

@@ -13,13 +13,10 @@ import pandas as pd
 from dse.core.errors import InputError, did_you_mean, show
 from dse.model.results import RESULT_UNITS
 from dse.specs.workload import ASKED
-from dse.sweep import axes as sweep_axes
-from dse.sweep import pareto
-from dse.sweep import run as sweep_run
-from dse.sweep import table as sweep_table
+from dse.sweep import axes, pareto, run
 from dse.sweep.pareto import Sense, objectives_of
-from dse.sweep.pareto import limits as pareto_limits
-from dse.sweep.pareto.limits import Limit
+from dse.sweep.pareto.limits import Limit, within
+from dse.sweep.table import POINT, to_frame
 
 __all__ = ["DesignFront", "knees", "label", "objectives_of", "of_file", "of_table", "read_table"]
 
@@ -113,7 +110,7 @@ def of_table(
 
     `units` are base units of columns of your own; those of results and axes are known. Raises InputError.
     """
-    known = set(sweep_axes.known_axes())
+    known = set(axes.known_axes())
     names = {n for n in table.columns if pd.api.types.is_string_dtype(table[n]) and n not in RESULT_UNITS}
     design = [n for n in table.columns if n in known | names and table[n].nunique(dropna=False) > 1]
     for name in objectives:
@@ -144,7 +141,7 @@ def of_file(
     """The front of a sweep's directory, part by part, or of a CSV or Parquet file, within limits. Raises InputError."""
     if not Path(path).is_dir():
         return of_table(read_table(path), objectives, by, drop_missing, limits=limits)
-    found = sweep_run.stored(path)
+    found = run.stored(path)
     wanted = list(dict.fromkeys((*objectives, *by, *(limit.column for limit in limits), "feasible")))
     _check_names(wanted[:-1], list(found.columns))
     if found.front is not None:
@@ -152,7 +149,7 @@ def of_file(
     paths = {part.name: part for part in found.paths}
 
     def whole(name: str, rows: np.ndarray) -> pd.DataFrame:
-        return sweep_table.to_frame(sweep_run.read_part(paths[name], None).take(rows))
+        return to_frame(run.read_part(paths[name], None).take(rows))
 
     pieces = zip(paths, _ahead(list(paths.values()), wanted), strict=True)
     design = [axis["name"] for axis in found.spec["spec"]["axes"] if len(axis["values"]) > 1]
@@ -163,7 +160,7 @@ def _ahead(paths: Sequence[Path], wanted: Sequence[str]) -> Iterator[pd.DataFram
     """Columns of files in order; the next ones are read while one is worked on."""
 
     def read(path: Path) -> pd.DataFrame:
-        return sweep_table.to_frame(sweep_run.read_part(path, wanted))
+        return to_frame(run.read_part(path, wanted))
 
     with ThreadPoolExecutor(READERS) as pool:
         reading = deque(pool.submit(read, path) for path in paths[: 2 * READERS])
@@ -174,7 +171,7 @@ def _ahead(paths: Sequence[Path], wanted: Sequence[str]) -> Iterator[pd.DataFram
 
 
 def _of_stored_front(
-    found: sweep_run.Stored, objectives: Mapping[str, Sense], by: Sequence[str], limits: Sequence[Limit]
+    found: run.StoredSweep, objectives: Mapping[str, Sense], by: Sequence[str], limits: Sequence[Limit]
 ) -> DesignFront:
     """The front of a sweep that kept it; `row` are places in the grid.
 
@@ -209,11 +206,11 @@ def _of_stored_front(
     front = of_table(table, objectives, by, limits=limits)
     design = [axis["name"] for axis in found.spec["spec"]["axes"] if len(axis["values"]) > 1]
     codes = found.manifest.codes
-    places = front.table[sweep_table.POINT].to_numpy(dtype=np.int64)
-    units = {name: found.columns.get(name, unit) for name, unit in front.units.items() if name != sweep_table.POINT}
+    places = front.table[POINT].to_numpy(dtype=np.int64)
+    units = {name: found.columns.get(name, unit) for name, unit in front.units.items() if name != POINT}
     return replace(
         front,
-        table=front.table.drop(columns=sweep_table.POINT),
+        table=front.table.drop(columns=POINT),
         row=places,
         n_rows=sum(codes),
         n_feasible=codes[0],
@@ -225,13 +222,13 @@ def _of_stored_front(
     )
 
 
-def _beaten(found: sweep_run.Stored, objectives: Mapping[str, Sense], by: Sequence[str]) -> pd.DataFrame:
+def _beaten(found: run.StoredSweep, objectives: Mapping[str, Sense], by: Sequence[str]) -> pd.DataFrame:
     """Some designs of the fronts of parts: the others of the sweep are not stored."""
     names, held = list(dict.fromkeys((*objectives, *by))), []
     paths = [found.folder / part.name for _, part in sorted(found.manifest.parts.items())]
     step = max(sum(part.rows for part in found.manifest.parts.values()) // CLOUD_ROWS, 1)
     for path in paths:
-        held.append(_plain(sweep_table.to_frame(sweep_run.read_part(path, names)).iloc[::step]))
+        held.append(_plain(to_frame(run.read_part(path, names)).iloc[::step]))
     return pd.concat(held, ignore_index=True)
 
 
@@ -243,7 +240,7 @@ def read_table(path: str | Path) -> pd.DataFrame:
         if not file.is_file():
             raise InputError(f"{name}: is no file: give the directory of a sweep, or a .csv or .parquet file")
         if file.suffix.lower() == ".parquet":
-            return sweep_table.to_frame(sweep_run.read_part(file, None))
+            return to_frame(run.read_part(file, None))
         if file.stat().st_size > MAX_CSV_BYTES:
             raise InputError(f"{name}: has over {MAX_CSV_BYTES:,} bytes: write it as .parquet")
         table = pd.read_csv(file)
@@ -275,7 +272,7 @@ def _front(
     """Fronts of the pieces, merged; `whole(piece, rows)` gives whole rows."""
     _check_names((*objectives, *by, *(limit.column for limit in limits)), columns)
     names = list(dict.fromkeys((*objectives, *by)))
-    held: list[_Held] = []
+    held: list[_HeldRows] = []
     cloud: list[pd.DataFrame] = []
     rivals: pd.DataFrame | None = None
     n_rows = n_feasible = n_beyond = n_missing = step = 0
@@ -285,7 +282,7 @@ def _front(
         feasible = table["feasible"].to_numpy(dtype=bool) if "feasible" in table else np.ones(len(table), bool)
         n_rows_before, n_rows, n_feasible = n_rows, n_rows + len(table), n_feasible + int(feasible.sum())
         if limits:
-            inside = pareto_limits.within(table, limits)
+            inside = within(table, limits)
             n_beyond += int((feasible & ~inside).sum())
             feasible = feasible & inside
             table = table.assign(feasible=feasible)
@@ -300,7 +297,9 @@ def _front(
             hint = "; or leave them out with --drop-missing" if "is missing" in str(error) else ""
             raise InputError(f"{piece + ': ' if piece else ''}{error}{hint}") from None
         held.append(
-            _Held(_plain(table[names].iloc[rows]), np.full(len(rows), len(pieces_seen) - 1), rows, n_rows_before + rows)
+            _HeldRows(
+                _plain(table[names].iloc[rows]), np.full(len(rows), len(pieces_seen) - 1), rows, n_rows_before + rows
+            )
         )
         if not by and len(rows):
             best = pd.concat([rivals, held[-1].table]).drop_duplicates()
@@ -323,24 +322,24 @@ def _front(
     varied = tuple(name for name in design if name not in objectives)
     others = pd.concat(cloud, ignore_index=True)
     return DesignFront(
-        table,
-        last.places,
-        marks,
-        dict(objectives),
-        tuple(by),
-        n_rows,
-        n_feasible,
-        n_missing,
-        others,
-        shown,
-        varied,
-        tuple(limits),
-        n_beyond,
+        table=table,
+        row=last.places,
+        knee=marks,
+        objectives=dict(objectives),
+        by=tuple(by),
+        n_rows=n_rows,
+        n_feasible=n_feasible,
+        n_missing=n_missing,
+        cloud=others,
+        units=shown,
+        design=varied,
+        limits=tuple(limits),
+        n_beyond=n_beyond,
     )
 
 
 @dataclass(frozen=True)
-class _Held:
+class _HeldRows:
     """Rows that may be on the front: their objectives, and where they are: a numbered piece, and a row of it."""
 
     table: pd.DataFrame
@@ -350,13 +349,13 @@ class _Held:
     places: np.ndarray
 
 
-def _merged(held: Sequence[_Held], objectives: Mapping[str, Sense], by: Sequence[str]) -> _Held:
+def _merged(held: Sequence[_HeldRows], objectives: Mapping[str, Sense], by: Sequence[str]) -> _HeldRows:
     table = pd.concat([part.table for part in held], ignore_index=True)
     keep = np.flatnonzero(pareto.front(table, objectives, by))
     piece, rows, places = (
         np.concatenate([getattr(part, name) for part in held])[keep] for name in ("piece", "rows", "places")
     )
-    return _Held(table.iloc[keep].reset_index(drop=True), piece, rows, places)
+    return _HeldRows(table.iloc[keep].reset_index(drop=True), piece, rows, places)
 
 
 def _plain(table: pd.DataFrame) -> pd.DataFrame:

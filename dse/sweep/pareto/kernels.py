@@ -12,32 +12,34 @@ from kernels_ref import inner, kernel, prange, sequential
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
 Mask = NDArray[np.bool_]
+Flags = NDArray[np.uint8]
+Columns = tuple[Floats, ...]
 
 #: rows rejected together: their flags and columns stay in the first cache
 _BLOCK = 2048
 
 
 @inner
-def _worse(column, sign, limit, flags):
+def _worse(column: Floats, sign: float, limit: float, flags: Flags) -> None:
     """Keep a flag where the column is worse than the limit."""
     for i in range(column.size):
         flags[i] = flags[i] & np.uint8(column[i] * sign > limit)
 
 
 @inner
-def _first_worse(column, sign, limit, flags):
+def _first_worse(column: Floats, sign: float, limit: float, flags: Flags) -> None:
     for i in range(column.size):
         flags[i] = np.uint8(column[i] * sign > limit)
 
 
 @inner
-def _join(flags, dominated):
+def _join(flags: Flags, dominated: Flags) -> None:
     for i in range(flags.size):
         dominated[i] = dominated[i] | flags[i]
 
 
 @inner
-def _reject(columns, signs, limits, start, end, rows):
+def _reject(columns: Columns, signs: Floats, limits: Floats, start: int, end: int, rows: Rows) -> int:
     """Write the rows start..end that no row of `limits` beats in every column; how many."""
     dominated, flags = np.empty(_BLOCK, np.uint8), np.empty(_BLOCK, np.uint8)
     count = 0
@@ -57,7 +59,7 @@ def _reject(columns, signs, limits, start, end, rows):
 
 
 @inner
-def _compare(column, sign, limit, worse, no_better):
+def _compare(column: Floats, sign: float, limit: float, worse: Flags, no_better: Flags) -> None:
     for i in range(column.size):
         value = column[i] * sign
         worse[i] = worse[i] | np.uint8(value > limit)
@@ -65,7 +67,7 @@ def _compare(column, sign, limit, worse, no_better):
 
 
 @sequential
-def reject_dominated(columns, signs, limits, rows):
+def reject_dominated(columns: Columns, signs: Floats, limits: Floats, rows: Rows) -> int:
     """Write the rows that no row of `limits` [m, d] (signed) dominates to the start of `rows`; how many.
 
     Slower than `reject`, which keeps whatever equals the best in one column: of columns with few values, most rows.
@@ -89,7 +91,7 @@ def reject_dominated(columns, signs, limits, rows):
 
 
 @kernel
-def reject(columns, signs, limits, rows, counts):
+def reject(columns: Columns, signs: Floats, limits: Floats, rows: Rows, counts: Rows) -> None:
     """Rows that no row of `limits` [m, d] (signed) beats in every column, and never one that belongs to the front.
 
     Each part of the rows, as many as `counts` has, writes its own to the start of its share of `rows`.
@@ -102,7 +104,7 @@ def reject(columns, signs, limits, rows, counts):
 
 
 @sequential
-def reject_alone(columns, signs, limits, rows, counts):
+def reject_alone(columns: Columns, signs: Floats, limits: Floats, rows: Rows, counts: Rows) -> None:
     """`reject` on the thread that calls it, which may be one of many."""
     n, n_parts = columns[0].size, counts.size
     step = (n + n_parts - 1) // n_parts
@@ -112,7 +114,7 @@ def reject_alone(columns, signs, limits, rows, counts):
 
 
 @sequential
-def front_of_two(x, y, order, keep):
+def front_of_two(x: Floats, y: Floats, order: Rows, keep: Mask) -> None:
     """Mark in `keep` the front of minima of two columns; `order` sorts x.
 
     Of equal x, the rows with the smallest y stay if no smaller x has a y as small.
@@ -136,7 +138,7 @@ def front_of_two(x, y, order, keep):
 
 
 @inner
-def _lowest(tree, rank):
+def _lowest(tree: Floats, rank: int) -> float:
     """Smallest z among the ranks of y up to `rank`."""
     found = np.inf
     i = rank + 1
@@ -147,7 +149,7 @@ def _lowest(tree, rank):
 
 
 @inner
-def _add(tree, rank, z):
+def _add(tree: Floats, rank: int, z: float) -> None:
     i = rank + 1
     while i < tree.size and tree[i] > z:
         tree[i] = z
@@ -155,7 +157,7 @@ def _add(tree, rank, z):
 
 
 @sequential
-def front_of_three(x, y, z, order, rank_y, tree, keep):
+def front_of_three(x: Floats, y: Floats, z: Floats, order: Rows, rank_y: Rows, tree: Floats, keep: Mask) -> None:
     """Mark in `keep` the front of minima of three columns.
 
     `order` sorts by x, then y, then z; `rank_y` gives equal y equal ranks from 0; `tree` (ranks + 1, all inf) is a
@@ -178,7 +180,7 @@ def front_of_three(x, y, z, order, rank_y, tree, keep):
 
 
 @sequential
-def front_of_many(values, order, keep, kept):
+def front_of_many(values: Floats, order: Rows, keep: Mask, kept: Rows) -> None:
     """Mark in `keep` the front of minima of rows of `values` [n, d]; `order` sorts them lexicographically.
 
     A row can only be dominated by one before it; it is compared with the front so far, `kept` [n].

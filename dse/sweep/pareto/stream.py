@@ -7,13 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from dse.sweep import points as sweep_points
-from dse.sweep import table as sweep_table
-from dse.sweep.pareto import Sense
-from dse.sweep.pareto import designs as pareto_designs
-from dse.sweep.pareto import limits as pareto_limits
+from dse.sweep import points, table
+from dse.sweep.pareto import Sense, designs
 from dse.sweep.pareto.designs import CLOUD_ROWS, DesignFront
-from dse.sweep.pareto.limits import Limit
+from dse.sweep.pareto.limits import Limit, within
 from dse.sweep.spec import Sweep
 
 #: a stretch that takes less is followed by a longer one, one that takes more by a shorter one; each costs some
@@ -28,12 +25,12 @@ def front_of(
     sweep: Sweep,
     objectives: Mapping[str, Sense],
     by: Sequence[str] = (),
-    check: Callable[[], None] = sweep_points.no_check,
+    check: Callable[[], None] = points.no_check,
     count: Callable[[int], None] = lambda n: None,
     limits: Sequence[Limit] = (),
     rows: Callable[[int, int], pd.DataFrame] | None = None,
 ) -> DesignFront:
-    """The designs of a sweep that no other beats, as `pareto_designs.of_table` finds them in its whole table.
+    """The designs of a sweep that no other beats, as `designs.of_table` finds them in its whole table.
 
     Only designs within `limits` compete. Designs whose objectives are unknown are left out and counted. `check` is
     called now and then and may raise to stop; `count` is told points as they are done. Fronts of stretches are
@@ -44,18 +41,18 @@ def front_of(
     places: list[np.ndarray] = []
     cloud: list[pd.DataFrame] = []
     n_rows = n_feasible = n_missing = n_beyond = 0
-    start, size = 0, sweep_points.BLOCK_POINTS
+    start, size = 0, points.BLOCK_POINTS
     while start < sweep.n_points:
         check()
         end, begun = min(start + size, sweep.n_points), time.monotonic()
         table = rows(start, end) if rows else stretch(sweep, start, end, check)
-        part = pareto_designs.of_table(table, objectives, by, drop_missing=True, limits=limits)
+        part = designs.of_table(table, objectives, by, drop_missing=True, limits=limits)
         if len(part.table) or not fronts:
             fronts = fronts if fronts and len(fronts[0]) else []  # an empty table has no types of its own
             fronts.append(part.table)
         places.append(n_rows + part.row)
         if limits:
-            table = table.assign(feasible=table["feasible"] & pareto_limits.within(table, limits))
+            table = table.assign(feasible=table["feasible"] & within(table, limits))
         cloud.append(_some(table, list(objectives), n_rows))
         if sum(map(len, cloud)) > 2 * CLOUD_ROWS:
             cloud = [_fewest(cloud)]
@@ -65,10 +62,10 @@ def front_of(
         start = end
         taken = time.monotonic() - begun
         if taken < SHORT_S:
-            size = min(4 * size, sweep_points.MAX_BLOCK_POINTS)
+            size = min(4 * size, points.MAX_BLOCK_POINTS)
         elif taken > LONG_S:
-            size = max(size // 2, sweep_points.BLOCK_POINTS)
-    merged = pareto_designs.of_table(pd.concat(fronts, ignore_index=True), objectives, by)
+            size = max(size // 2, points.BLOCK_POINTS)
+    merged = designs.of_table(pd.concat(fronts, ignore_index=True), objectives, by)
     return replace(
         merged,
         row=np.concatenate(places)[merged.row],
@@ -83,9 +80,9 @@ def front_of(
     )
 
 
-def stretch(sweep: Sweep, start: int, end: int, check: Callable[[], None] = sweep_points.no_check) -> pd.DataFrame:
+def stretch(sweep: Sweep, start: int, end: int, check: Callable[[], None] = points.no_check) -> pd.DataFrame:
     """The rows of the sweep's points from `start` to before `end`."""
-    return sweep_table.to_frame(sweep_table.to_arrow(sweep, sweep_points.evaluate_chunk(sweep, start, end, check)))
+    return table.to_frame(table.to_arrow(sweep, points.evaluate_chunk(sweep, start, end, check)))
 
 
 def _some(table: pd.DataFrame, objectives: list[str], first_row: int) -> pd.DataFrame:

@@ -1,14 +1,24 @@
-"""How sure a front is: the intervals of its objectives, and the chance that a design really beats the next one."""
+"""Uncertainty of a front: intervals of its objectives, and the chance that a design really beats the next one."""
 
 from itertools import pairwise
 from typing import Any
 
+import pandas as pd
+
+from dse.core.errors import InputError
 from dse.model import uncertainty
+from dse.model.results import RESULT_UNITS
 from dse.sweep.pareto.designs import DesignFront
 
 
 def intervals(found: DesignFront) -> list[dict[str, tuple[float, float]]]:
-    """Of each design of a front, objective -> the ends of its 80 % interval; {} where the table has no intervals."""
+    """For each design of a front, objective -> the ends of its 80 % interval; {} where the table has no intervals.
+
+    Raises InputError for text in a column that intervals read.
+    """
+    for name in uncertainty.COMPARED:
+        if RESULT_UNITS[name] and name in found.table and pd.api.types.is_string_dtype(found.table[name].dropna()):
+            raise InputError(f"{name}: is not a column of numbers: mend it, or leave it out")
     rows = found.table.to_dict("records")
     return [
         {name: ends for name in found.objectives if (ends := uncertainty.known_ends(row, name))}  # type: ignore[arg-type]
@@ -17,7 +27,7 @@ def intervals(found: DesignFront) -> list[dict[str, tuple[float, float]]]:
 
 
 def chances(found: DesignFront) -> list[float | None]:
-    """Of each design the chance that it really is better than the next best of its front in the first objective that
+    """For each design the chance that it really is better than the next best of its front in the first objective that
     has intervals; None for the last, and where the table lacks columns that comparisons read (`keep = "all"`)."""
     rows: list[dict[Any, Any]] = found.table.to_dict("records")
     sure: list[float | None] = [None] * len(rows)

@@ -1,6 +1,6 @@
-"""What the papers claim, beside what this tool computes.
+"""Claims of the papers beside computed values.
 
-`evaluate_all()` gives one `Result` per row of dse/data/claims.csv. Each document has a file with one function per claim
+`evaluate_all()` gives a `ClaimResult` per row of dse/data/claims.csv. A document is a file with one function per claim
 or family of claims; every function computes ours from specs, plans, design points and formulas.
 """
 
@@ -10,9 +10,9 @@ from dse.validate.claims.core import (
     INPUTS,
     REPORT_ONLY_PERCENT,
     Claim,
-    Estimate,
-    Finding,
-    Result,
+    ClaimResult,
+    Modeled,
+    Relation,
     Verdict,
     check,
     evaluate,
@@ -26,9 +26,9 @@ __all__ = [
     "INPUTS",
     "REPORT_ONLY_PERCENT",
     "Claim",
-    "Estimate",
-    "Finding",
-    "Result",
+    "ClaimResult",
+    "Modeled",
+    "Relation",
     "Verdict",
     "check",
     "evaluate",

@@ -62,7 +62,7 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Finding:
+class Relation:
     """Ours where it is more than one number: what to show, whether a relation holds, the numbers to compare."""
 
     text: str
@@ -71,18 +71,18 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class Modeled:
     """Ours where a model predicts a measurement: the value, and a line on what it rests on or why it is off."""
 
     value: float
     note: str
 
 
-Ours = int | float | Fraction | bool | Finding | Estimate
+Ours = int | float | Fraction | bool | Relation | Modeled
 
 
 @dataclass(frozen=True)
-class Result:
+class ClaimResult:
     """A claim beside our value. `ours` is a number, the text of a finding, "yes" or "no", or None."""
 
     id: str
@@ -200,9 +200,9 @@ def _all_expected(row: Claim, numbers: tuple[int | float | Fraction, ...]) -> bo
 def _agrees(row: Claim, ours: Ours) -> bool:
     if isinstance(ours, bool):
         return ("yes" if ours else "no") == row.expected
-    if isinstance(ours, Finding):
+    if isinstance(ours, Relation):
         return ours.holds is not False and _all_expected(row, ours.numbers)
-    if isinstance(ours, Estimate):
+    if isinstance(ours, Modeled):
         return _near(row, ours.value)
     if row.kind == "exact":
         return _exact(row, ours)
@@ -216,9 +216,9 @@ def _agrees(row: Claim, ours: Ours) -> bool:
 def _shown(ours: Ours) -> int | float | str:
     if isinstance(ours, bool):
         return "yes" if ours else "no"
-    if isinstance(ours, Finding):
+    if isinstance(ours, Relation):
         return ours.text
-    if isinstance(ours, Estimate):
+    if isinstance(ours, Modeled):
         return ours.value
     return float(ours) if isinstance(ours, Fraction) else ours
 
@@ -231,25 +231,34 @@ _VERDICTS: dict[Kind, Verdict] = {
 }
 
 
-def check(row: Claim, ours: Ours | None) -> Result:
+def check(row: Claim, ours: Ours | None) -> ClaimResult:
     """Apply the row's own tolerance to our value. None: not attempted."""
     if ours is None:
         reason = NOT_ATTEMPTED.get(row.id, f"not computed yet; expected {row.expected}: {row.how}")
-        return Result(row.id, row.published, None, row.unit, "not attempted", reason)
+        return ClaimResult(
+            id=row.id, published=row.published, ours=None, unit=row.unit, verdict="not attempted", reason=reason
+        )
     good = _agrees(row, ours)
     reason = row.how if good else f"expected {row.expected} (tolerance {row.tolerance}): {row.how}"
-    if isinstance(ours, Estimate):
+    if isinstance(ours, Modeled):
         reason = ours.note
-    return Result(row.id, row.published, _shown(ours), row.unit, _VERDICTS[row.kind] if good else "missed", reason)
+    return ClaimResult(
+        id=row.id,
+        published=row.published,
+        ours=_shown(ours),
+        unit=row.unit,
+        verdict=_VERDICTS[row.kind] if good else "missed",
+        reason=reason,
+    )
 
 
-def evaluate(claim_id: str) -> Result:
+def evaluate(claim_id: str) -> ClaimResult:
     """Compute our value of one claim and compare. Raises KeyError for an id that is not in the table."""
     function = FUNCTIONS.get(claim_id)
     return check(load()[claim_id], function() if function else None)
 
 
-def evaluate_all() -> list[Result]:
+def evaluate_all() -> list[ClaimResult]:
     """Every claim of the table, in its order."""
     return [evaluate(claim_id) for claim_id in load()]
 

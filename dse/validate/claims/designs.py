@@ -5,8 +5,7 @@ from functools import cache
 from typing import Any
 
 from dse import quantizers
-from dse.model import evaluate as point
-from dse.model import kv_layout as plan
+from dse.model import evaluate, kv_layout
 from dse.model.stacks import DEFAULT_STACK, KERNELS
 from dse.specs import catalog
 from dse.specs.device_and_model import ModelSpec
@@ -22,43 +21,43 @@ PAPER: dict[str, Any] = {"memory": "paper"}
 
 
 @cache
-def build(model: str, quantizer: str = "fp16") -> plan.KvPlan:
+def build(model: str, quantizer: str = "fp16") -> kv_layout.KvPlan:
     """The plan of a shipped model, keys and values under one quantizer."""
     return build_model(catalog.model(model), quantizer)
 
 
-def build_model(model: ModelSpec, quantizer: str = "fp16") -> plan.KvPlan:
+def build_model(model: ModelSpec, quantizer: str = "fp16") -> kv_layout.KvPlan:
     """The plan of any model, keys and values under one quantizer."""
     spec = quantizers.parse(quantizer)
-    return plan.build(model, spec, spec)
+    return kv_layout.build(model, spec, spec)
 
 
-def evaluate(name: str, model: str, quantizer: str = "fp16", **work: Any) -> dict[str, Any]:
+def results_at(name: str, model: str, quantizer: str = "fp16", **work: Any) -> dict[str, Any]:
     """All results of a design point on device `name`; `work` are the fields of a Workload. Ideal unless asked."""
     fields: dict[str, Any] = {"model_kind": "ideal", **PAPER, **work}
-    return point.evaluate(catalog.device(name), build(model, quantizer), Workload(**fields))
+    return evaluate.evaluate(catalog.device(name), build(model, quantizer), Workload(**fields))
 
 
 def operations(name: str, model: str, quantizer: str = "fp16", **work: Any) -> dict[tuple[str, str], dict[str, Any]]:
     """Every operation of a design point by phase and name, as `evaluate` times them."""
     fields: dict[str, Any] = {"model_kind": "ideal", **PAPER, **work}
     device, kv, asked = catalog.device(name), build(model, quantizer), Workload(**fields)
-    found = point.operations(device, kv, asked)
+    found = evaluate.operations(device, kv, asked)
     return {(op["phase"], op["name"]): op for op in found}
 
 
 def tokens_per_s(name: str, model: str, quantizer: str = "fp16", **work: Any) -> float:
     """Throughput of a design point that fits."""
-    throughput: float = evaluate(name, model, quantizer, **work)["throughput_tokens_per_s"]
+    throughput: float = results_at(name, model, quantizer, **work)["throughput_tokens_per_s"]
     return throughput
 
 
-def sequence_bits(kv: plan.KvPlan, n_tokens: int) -> Fraction:
+def sequence_bits(kv: kv_layout.KvPlan, n_tokens: int) -> Fraction:
     """Stored bits of one sequence."""
     return Fraction(kv.bits(n_tokens), kv.den)
 
 
 def with_kv_heads(model: ModelSpec, n_kv_heads: int) -> ModelSpec:
-    """The same model with another number of key and value heads in every layer; its parameters stay."""
+    """Change the number of key and value heads in every layer; parameters stay."""
     layers = tuple(layer.model_copy(update={"n_kv_heads": n_kv_heads}) for layer in model.layers)
     return model.model_copy(update={"layers": layers})

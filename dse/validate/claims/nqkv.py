@@ -6,8 +6,8 @@ from dse.core import units
 from dse.model.formulas import kv_cache, weights
 from dse.specs import catalog
 from dse.specs.workload import MAX_INPUT_TOKENS
-from dse.validate.claims.core import Estimate, Finding, claim, family
-from dse.validate.claims.designs import CALIBRATED, KINDS, build, evaluate, sequence_bits
+from dse.validate.claims.core import Modeled, Relation, claim, family
+from dse.validate.claims.designs import CALIBRATED, KINDS, build, results_at, sequence_bits
 from dse.validate.claims.published import NQKV_OUTPUT_TOKENS, NQKV_TABLE_4
 
 #: 4.1: block size 256; the cache of SmoothQuant is INT8 with fixed scales
@@ -78,7 +78,7 @@ def _rows() -> list[tuple[str, int, int, float | None, float | None, float | Non
 def _both(model: str, batch: int, input_tokens: int) -> list[dict[str, Any]]:
     """NQKV and SmoothQuant with an INT8 KV cache, on the kernels of the A100 as measured."""
     return [
-        evaluate(
+        results_at(
             DEVICE,
             model,
             quantizer,
@@ -93,7 +93,7 @@ def _both(model: str, batch: int, input_tokens: int) -> list[dict[str, Any]]:
 
 
 @claim("nqkv-t4-slower")
-def slower_than_smoothquant() -> Finding:
+def slower_than_smoothquant() -> Relation:
     """NQKV over SmoothQuant with KV cache, where the paper could run both; and the difference of their step times.
 
     The difference is what dequantisation costs: the framework's own time, 6 to 40 times the kernels', is in both; so
@@ -109,7 +109,7 @@ def slower_than_smoothquant() -> Finding:
             assert nqkv is not None
             printed.append((batch / nqkv - batch / smoothquant) / units.to_base(1, "ms"))
     over = sorted(a / b for a, b in zip(differences, printed, strict=True))
-    return Finding(
+    return Relation(
         f"{min(ratios):.2f} to {max(ratios):.2f} over {len(ratios)} rows, all below 1; a step takes "
         f"{min(differences):.1f} to {max(differences):.1f} ms more, printed {min(printed):.1f} to {max(printed):.1f}: "
         f"ours is {over[0]:.2f} to {over[-1]:.2f} of it (median {over[len(over) // 2]:.2f}): start and bandwidth of "
@@ -119,7 +119,7 @@ def slower_than_smoothquant() -> Finding:
 
 
 @claim("nqkv-t4-cache-gain")
-def cache_gain() -> Finding:
+def cache_gain() -> Relation:
     """NQKV with its cache over SmoothQuant that runs the prefix in every step, 12 rows, beside the printed gain."""
     gains: dict[tuple[str, int, int], list[float]] = {}
     printed = {}
@@ -127,7 +127,7 @@ def cache_gain() -> Finding:
         work = {"batch": batch, "input_tokens": input_tokens, "output_tokens": NQKV_OUTPUT_TOKENS, **W8A8}
         speeds = [
             [
-                evaluate(DEVICE, model, quantizer, **fields, **work, kv_cache=cached)["throughput_tokens_per_s"]
+                results_at(DEVICE, model, quantizer, **fields, **work, kv_cache=cached)["throughput_tokens_per_s"]
                 for quantizer, cached in ((NQKV, True), ("fp16", False))
             ]
             for fields in KINDS.values()
@@ -142,7 +142,7 @@ def cache_gain() -> Finding:
         for (m, b, n), (ideal, fitted) in gains.items()
     )
     grows = all(short < long for pair in pairs for short, long in zip(*pair, strict=True))
-    return Finding(
+    return Relation(
         f"ideal and calibrated (printed) by batch and prompt: {shown}; printed gains are smaller, as the framework's "
         "own time is in both",
         holds=len(gains) == 12 and min(map(min, gains.values())) > 1 and grows,
@@ -150,11 +150,11 @@ def cache_gain() -> Finding:
 
 
 @claim("nqkv-t4-saving")
-def memory_saved() -> Finding:
-    """What the Saving column's ratios mean as a share: SmoothQuant's peak over NQKV's."""
+def memory_saved() -> Relation:
+    """The Saving column's ratio as a share: SmoothQuant's peak over NQKV's."""
     peaks = [memory[1:] for _, memory in NQKV_TABLE_4.values()]
     saved = [100 * (1 - nqkv / other) for other, nqkv in peaks if other is not None and nqkv is not None]
-    return Finding(f"{min(saved):.0f} to {max(saved):.0f} percent", numbers=(min(saved), max(saved)))
+    return Relation(f"{min(saved):.0f} to {max(saved):.0f} percent", numbers=(min(saved), max(saved)))
 
 
 @claim("nqkv-t4-5percent")
@@ -172,7 +172,7 @@ FIGURE_MODEL, FIGURE_INPUT_TOKENS = "opt-6.7b", 512
 
 def _limit(name: str, quantizer: str, **fields: Any) -> float:
     """Largest batch or longest context of OPT-6.7B on the A100."""
-    found: float = evaluate(
+    found: float = results_at(
         DEVICE, FIGURE_MODEL, quantizer, input_tokens=FIGURE_INPUT_TOKENS, output_tokens=NQKV_OUTPUT_TOKENS, **fields
     )[name]
     return found
@@ -184,11 +184,11 @@ def _limit_gain(name: str, other: str, **fields: Any) -> float:
 
 
 @claim("nqkv-f8-batch-fp16")
-def batch_over_fp16() -> Estimate:
+def batch_over_fp16() -> Modeled:
     """Largest batch of NQKV over FP16, FP16 weights in both."""
     int8 = _limit("max_batch", NQKV, **W8A8) / _limit("max_batch", "fp16")
     whole = _limit_gain("max_batch", "fp16", **WHOLE_PROMPT)
-    return Estimate(
+    return Modeled(
         _limit_gain("max_batch", "fp16"),
         f"FP16 weights in both ({int8:.2f} with W8A8 for NQKV); 4.06 bits and an FP16 copy of one layer; "
         f"{whole:.2f} where every request's whole prompt is run at once",
@@ -196,10 +196,10 @@ def batch_over_fp16() -> Estimate:
 
 
 @claim("nqkv-f8-batch-sq")
-def batch_over_smoothquant() -> Estimate:
+def batch_over_smoothquant() -> Modeled:
     """Largest batch of NQKV over SmoothQuant, W8A8 in both."""
     whole = _limit_gain("max_batch", SMOOTHQUANT, **W8A8, **WHOLE_PROMPT)
-    return Estimate(
+    return Modeled(
         _limit_gain("max_batch", SMOOTHQUANT, **W8A8),
         "W8A8 in both, 4.06 bits and an FP16 copy of one layer against 8 bits; "
         f"{whole:.2f} where every request's whole prompt is run at once",
@@ -207,10 +207,10 @@ def batch_over_smoothquant() -> Estimate:
 
 
 @family({"nqkv-f9-seq-fp16": ("fp16", {}), "nqkv-f9-seq-sq": (SMOOTHQUANT, W8A8)})
-def sequence_gain(other: str, fields: dict[str, Any]) -> Estimate:
+def sequence_gain(other: str, fields: dict[str, Any]) -> Modeled:
     """Longest sequence of NQKV over another cache, prompts run whole; the batch is not stated, one sequence here."""
     small = _limit_gain("max_context_tokens", other, **fields)
-    return Estimate(
+    return Modeled(
         _limit_gain("max_context_tokens", other, **fields, **WHOLE_PROMPT),
         "activations of the whole prompt counted, logits included, as they grow with its length in both; "
         f"{small:.2f} where prompts run in small chunks",

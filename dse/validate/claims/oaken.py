@@ -6,12 +6,11 @@ from typing import Any
 from dse.core import units
 from dse.quantizers import TensorLayout
 from dse.quantizers.outliers import coo_entry_bits
-from dse.questions import systems
-from dse.questions import traces as tables_traffic
+from dse.questions import systems, traces
 from dse.specs import catalog
 from dse.specs.workload import Workload
-from dse.validate.claims.core import Finding, claim, family
-from dse.validate.claims.designs import CALIBRATED, build, evaluate, operations, sequence_bits, tokens_per_s
+from dse.validate.claims.core import Relation, claim, family
+from dse.validate.claims.designs import CALIBRATED, build, operations, results_at, sequence_bits, tokens_per_s
 from dse.validate.claims.published import OAKEN_PERPLEXITY, OAKEN_ZERO_SHOT
 from kernels_ref import FORMATS
 
@@ -52,12 +51,12 @@ def effective_bits(model: str, quantizer: str) -> float:
 
 
 @family({f"oaken-t2-bits-tender-{model}": (model,) for model in _LLAMA2})
-def tender_bits(model: str) -> Finding:
+def tender_bits(model: str) -> Relation:
     """Per token, and with the centres and scales that Tender stores once a sequence, at 2048 tokens."""
     kv = build(model, "tender")
     n = 2048
     stored = float(sequence_bits(kv, n) / kv.elements(n))
-    return Finding(f"{float(kv.effective_bits):.4f}; {stored:.4f} with what is stored once, at {n:,} tokens")
+    return Relation(f"{float(kv.effective_bits):.4f}; {stored:.4f} with what is stored once, at {n:,} tokens")
 
 
 def _without_scales(layout: TensorLayout) -> Fraction:
@@ -102,7 +101,7 @@ def fused_entry_bits() -> int:
 
 @claim("oaken-outlier-entry-mixed")
 def mixed_entry_bits() -> int:
-    """The same index and group bits beside a whole FP16 value: the sign is in the value."""
+    """Index and group bits beside a whole FP16 value, which holds the sign."""
     sign = 1
     return FORMATS["fp16"].bits + coo_entry_bits(3, 5) - sign
 
@@ -126,7 +125,7 @@ def engine_area() -> float:
 @family({"oaken-hbm-no-mixtral": ("mixtral-8x7b",), "oaken-hbm-no-llama70": ("llama2-70b",)})
 def weights_fit_hbm(model: str) -> bool:
     """FP16 weights leave something of the memory."""
-    fits: bool = evaluate("oaken-hbm", model, "oaken")["free_bytes"] >= 0
+    fits: bool = results_at("oaken-hbm", model, "oaken")["free_bytes"] >= 0
     return fits
 
 
@@ -140,7 +139,7 @@ def weights_fit_hbm(model: str) -> bool:
 def batch_of_16_fits(device: str, quantizer: str, n_tokens: int) -> bool:
     """Llama2-13B, batch 16, half of the tokens in and half out."""
     input_tokens = n_tokens // 2
-    result = evaluate(
+    result = results_at(
         device, "llama2-13b", quantizer, batch=16, input_tokens=input_tokens, output_tokens=n_tokens - input_tokens
     )
     fits: bool = result["fits_whole_batch"]
@@ -148,33 +147,33 @@ def batch_of_16_fits(device: str, quantizer: str, n_tokens: int) -> bool:
 
 
 @claim("oaken-f4-small-hbm-wins")
-def hbm_at_small_batch() -> Finding:
+def hbm_at_small_batch() -> Relation:
     """LPU, Llama2-13B, 1K in and out, FP16, wherever both memories hold the whole batch."""
     ratios = {}
     for batch in (1, 2, 4, 8, 16, 32):
-        hbm, lpddr = (evaluate(device, "llama2-13b", batch=batch) for device in ("lpu-hbm", "lpu-lpddr"))
+        hbm, lpddr = (results_at(device, "llama2-13b", batch=batch) for device in ("lpu-hbm", "lpu-lpddr"))
         if hbm["fits_whole_batch"] and lpddr["fits_whole_batch"]:
             ratios[batch] = hbm["throughput_tokens_per_s"] / lpddr["throughput_tokens_per_s"]
-    return Finding(
+    return Relation(
         f"HBM faster: {min(ratios.values()):.2f} to {max(ratios.values()):.2f} times at batch 1 to {max(ratios)}",
         holds=min(ratios.values()) > 1,
     )
 
 
 @claim("oaken-f4-large-lpddr-wins")
-def lpddr_at_large_batch() -> Finding:
+def lpddr_at_large_batch() -> Relation:
     """LPU, OPT-30B, 1K in and out, FP16."""
     ratios = [
         tokens_per_s("lpu-lpddr", "opt-30b", batch=batch) / tokens_per_s("lpu-hbm", "opt-30b", batch=batch)
         for batch in (64, 128, 256)
     ]
-    return Finding(
+    return Relation(
         f"LPDDR faster: {min(ratios):.2f} to {max(ratios):.2f} times at batch 64 to 256", holds=min(ratios) > 1
     )
 
 
 @claim("oaken-f5-weight-only")
-def weights_against_kv() -> Finding:
+def weights_against_kv() -> Relation:
     """Llama2-13B on A100, 1K in and out, batch 64 and 256, KV by QServe's kernels: model, device, batch and kernels of
     Figure 5 are not stated."""
     weights, kv = [], []
@@ -182,7 +181,7 @@ def weights_against_kv() -> Finding:
         base = tokens_per_s("a100-80gb", "llama2-13b", batch=batch, **CALIBRATED)
         weights.append(tokens_per_s("a100-80gb", "llama2-13b", batch=batch, weights_bits=4, **CALIBRATED) / base)
         kv.append(tokens_per_s("a100-80gb", "llama2-13b", "qserve", batch=batch, **CALIBRATED) / base)
-    return Finding(
+    return Relation(
         f"KV larger: {kv[0]:.2f} and {kv[1]:.2f} against {weights[0]:.2f} and {weights[1]:.2f} at batch 64 and 256",
         holds=all(a > b for a, b in zip(kv, weights, strict=True)),
     )
@@ -193,23 +192,23 @@ def _mean(values: tuple[float, ...]) -> float:
 
 
 @claim("oaken-acc-vs-original")
-def accuracy_loss() -> Finding:
+def accuracy_loss() -> Relation:
     """Means over Table 2: FP16 less Oaken in accuracy points, relative rise in perplexity."""
     points = _mean(OAKEN_ZERO_SHOT["FP16"]) - _mean(OAKEN_ZERO_SHOT["Oaken"])
     rises = tuple(b / a - 1 for a, b in zip(OAKEN_PERPLEXITY["FP16"], OAKEN_PERPLEXITY["Oaken"], strict=True))
     percent = 100 * _mean(rises)
-    return Finding(
+    return Relation(
         f"{points:.2f} points of zero-shot accuracy; {percent:.2f} percent of perplexity", numbers=(points, percent)
     )
 
 
 @claim("oaken-acc-vs-methods")
-def accuracy_differences() -> Finding:
+def accuracy_differences() -> Relation:
     """Means over the zero-shot columns of Table 2, Oaken less the other methods."""
     differences = tuple(
         _mean(OAKEN_ZERO_SHOT["Oaken"]) - _mean(OAKEN_ZERO_SHOT[name]) for name in ("KVQuant", "KIVI", "QServe")
     )
-    return Finding(", ".join(f"{value:+.2f}" for value in differences), numbers=differences)
+    return Relation(", ".join(f"{value:+.2f}" for value in differences), numbers=differences)
 
 
 #: what counts as high and low utilisation here (assumed: the text to Figure 3 gives no numbers)
@@ -217,19 +216,19 @@ HIGH_UTILISATION, LOW_UTILISATION = 0.75, 0.25
 
 
 @claim("oaken-f3-utilisation")
-def utilisation() -> Finding:
+def utilisation() -> Relation:
     """Llama2-13B on A100, FP16, 1K of context: operations over time and peak rate, ideal and calibrated."""
     prefill, generation, attention, fitted = [], [], [], []
     for batch in (1, 4, 16, 32):
         work: dict[str, Any] = {"batch": batch, "input_tokens": 1024, "output_tokens": 1}
-        result = evaluate("a100-80gb", "llama2-13b", **work)
+        result = results_at("a100-80gb", "llama2-13b", **work)
         prefill.append(result["prefill_compute_utilisation"])
         generation.append(result["compute_utilisation"])
         ops = operations("a100-80gb", "llama2-13b", **work)
         attention.append(ops["decode", "attention"]["compute_utilisation"])
         measured = operations("a100-80gb", "llama2-13b", **work, **CALIBRATED)
         fitted.append(measured["decode", "attention"]["compute_utilisation"])
-    return Finding(
+    return Relation(
         f"prefill {min(prefill):.0%}, generation {generation[0]:.1%} to {generation[-1]:.1%} at batch 1 to 32, its "
         f"attention {attention[0]:.2%} at any batch; with kernels as measured {min(fitted):.2%} to {max(fitted):.2%}",
         holds=min(prefill) > HIGH_UTILISATION
@@ -240,15 +239,15 @@ def utilisation() -> Finding:
     )
 
 
-def _gains(model: str, trace: tables_traffic.Trace) -> list[float]:
+def _gains(model: str, trace: traces.NamedTrace) -> list[float]:
     """Oaken-LPDDR over the LPU it extends, on a trace: same memory and compute, FP16. Batches of Figure 14."""
     by_label = {system.label: system for system in systems.DEFAULT}
     gains = []
-    for batch in tables_traffic.FIGURE_BATCHES:
+    for batch in traces.FIGURE_BATCHES:
         pair = []
         for label, quantizer in (("Oaken-LPDDR", "oaken"), ("LPU-LPDDR FP16", "fp16")):
-            work = Workload(batch, admission="reserve", model_kind="ideal")
-            row = tables_traffic.evaluate(by_label[label], build(model, quantizer), trace, work)
+            work = Workload(batch=batch, admission="reserve", model_kind="ideal")
+            row = traces.evaluate(by_label[label], build(model, quantizer), trace, work)
             pair.append(row["throughput_tokens_per_s"])
         gains.append(pair[0] / pair[1])
     return gains
@@ -259,13 +258,13 @@ def _listed(values: list[float]) -> str:
 
 
 @claim("oaken-f14-burst")
-def gain_with_long_outputs() -> Finding:
+def gain_with_long_outputs() -> Relation:
     """Gain of Oaken-LPDDR over the LPU for long and for short outputs, Llama2-13B."""
-    conversation, _, longer = tables_traffic.traces()
+    conversation, _, longer = traces.traces()
     short, long = _gains("llama2-13b", conversation), _gains("llama2-13b", longer)
-    return Finding(
+    return Relation(
         f"Llama2-13B over LPU-LPDDR in steady state at batch 16 to 128: {_listed(long)} for answers "
-        f"{tables_traffic.LONGER_ANSWERS} times as long (assumed; BurstGPT itself needs its file), {_listed(short)} "
+        f"{traces.LONGER_ANSWERS} times as long (assumed; BurstGPT itself needs its file), {_listed(short)} "
         f"for the {conversation.moments.mean_output_tokens:.0f} tokens of Azure's Conversation",
         holds=all(a > b for a, b in zip(long, short, strict=True)),
     )
@@ -276,11 +275,11 @@ LITTLE_GAIN = 1.05
 
 
 @claim("oaken-f14-mixtral")
-def gain_on_mixtral() -> Finding:
+def gain_on_mixtral() -> Relation:
     """Gain of Oaken-LPDDR over the LPU on Mixtral-8x7B, small at the smallest batch."""
-    conversation, _, longer = tables_traffic.traces()
+    conversation, _, longer = traces.traces()
     short, long = _gains("mixtral-8x7b", conversation), _gains("mixtral-8x7b", longer)
-    return Finding(
+    return Relation(
         f"over LPU-LPDDR at batch 16 to 128: {_listed(short)} on Conversation, {_listed(long)} with long answers",
         holds=max(short[0], long[0]) < LITTLE_GAIN and short[-1] > short[0] and long[-1] > long[0],
     )

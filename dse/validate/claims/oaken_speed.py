@@ -12,8 +12,8 @@ from dse.model import memory_unit
 from dse.model.kv_layout import KvPlan
 from dse.questions import systems
 from dse.specs import catalog
-from dse.validate.claims.core import Estimate, claim, family
-from dse.validate.claims.designs import CALIBRATED, build, evaluate, tokens_per_s
+from dse.validate.claims.core import Modeled, claim, family
+from dse.validate.claims.designs import CALIBRATED, build, results_at, tokens_per_s
 
 #: 6.2: "for a batch size of 256", 1K in and out
 BATCH = 256
@@ -37,7 +37,7 @@ PUBLISHED_ATTENTION_SHORTER = 0.55
 
 def _oaken(model: str, slower_attention: bool = False) -> float:
     """Tokens per second of Oaken-LPDDR; with attention as long as Figure 12(b) has it instead of at peak rates."""
-    result = evaluate("oaken-lpddr", model, "oaken", batch=BATCH)
+    result = results_at("oaken-lpddr", model, "oaken", batch=BATCH)
     if not slower_attention:
         return float(result["throughput_tokens_per_s"])
     times = (1 - PUBLISHED_ATTENTION_SHORTER) / (1 - _attention_saved())
@@ -65,7 +65,7 @@ def _mean(values: Sequence[float]) -> float:
         ),
     }
 )
-def throughput_gain(models: tuple[str, ...], quantizer: str, note: str) -> Estimate:
+def throughput_gain(models: tuple[str, ...], quantizer: str, note: str) -> Modeled:
     """Mean throughput of Oaken-LPDDR over a GPU system at batch 256."""
     gpu = [_gpu(model, quantizer, batch=BATCH, **CALIBRATED) for model in models]
     peak = [_gpu(model, quantizer, batch=BATCH) for model in models]
@@ -73,7 +73,7 @@ def throughput_gain(models: tuple[str, ...], quantizer: str, note: str) -> Estim
     slower = _mean([_oaken(model, True) / other for model, other in zip(models, gpu, strict=True)])
     ideal = _mean([_oaken(model) / other for model, other in zip(models, peak, strict=True)])
     each = ", ".join(f"{name} {ratio:.2f}" for name, ratio in zip(models, ratios, strict=True))
-    return Estimate(
+    return Modeled(
         _mean(ratios),
         f"{note}; {slower:.2f} with Oaken's attention as long as its Figure 12(b) has it, {ideal:.2f} with all at peak "
         f"rates; {each}",
@@ -84,17 +84,17 @@ def _attention_saved() -> float:
     """Share of a token's attention time that Oaken-LPDDR saves over the LPU, mean over batches 16 to 256."""
     shares = []
     for batch in systems.BATCHES:
-        oaken = evaluate("oaken-lpddr", SHARES_MODEL, "oaken", batch=batch)
-        lpu = evaluate("lpu-lpddr", SHARES_MODEL, batch=batch)
+        oaken = results_at("oaken-lpddr", SHARES_MODEL, "oaken", batch=batch)
+        lpu = results_at("lpu-lpddr", SHARES_MODEL, batch=batch)
         per_token = [result["attention_s"] / result["running_batch"] for result in (oaken, lpu)]
         shares.append(1 - per_token[0] / per_token[1])
     return _mean(shares)
 
 
 @claim("oaken-attn-shorter")
-def attention_shorter() -> Estimate:
+def attention_shorter() -> Modeled:
     """Attention time of a token on Oaken-LPDDR against the LPU, mean over batches 16 to 256."""
-    return Estimate(
+    return Modeled(
         _attention_saved(),
         "attention is KV bytes over bandwidth here and shrinks as they do; the part of the real one that does not "
         "(softmax, scheduling, short reads) is published by nobody",
@@ -103,7 +103,7 @@ def attention_shorter() -> Estimate:
 
 def _step(name: str, batch: int) -> tuple[float, float, float]:
     """Seconds of a decode step that the engine or its writes are busy, that are exposed, and that the rest takes."""
-    result = evaluate("oaken-lpddr", SHARES_MODEL, "oaken", batch=batch)
+    result = results_at("oaken-lpddr", SHARES_MODEL, "oaken", batch=batch)
     busy, exposed = result[f"{name}_busy_s"], result[f"{name}_s"]
     return busy, exposed, result["decode_step_s"] - exposed
 
@@ -115,7 +115,7 @@ def _write_s(plan: KvPlan, bandwidth_bytes_per_s: float) -> float:
 
 
 @family({"oaken-quant-share": ("quantize", 0.0129), "oaken-dequant-share": ("dequantize", 0.0323)})
-def engine_share(name: str, published: float) -> Estimate:
+def engine_share(name: str, published: float) -> Modeled:
     """Share of a decode step's latency, without overlap, and what overlap leaves."""
     busy, exposed, rest = _step(name, SHARES_BATCH)
     _, alone, rest_alone = _step(name, 1)
@@ -125,7 +125,7 @@ def engine_share(name: str, published: float) -> Estimate:
     write_s = _write_s(paged, device.memory_bandwidth.si) if name == "quantize" else 0.0
     wanted = rate * (busy - write_s) / (rest * published / (1 - published) - write_s)
     written = f", {write_s / (rest + busy):.2%} of it the bursts written" if write_s else ""
-    return Estimate(
+    return Modeled(
         busy / (rest + busy),
         f"decode without overlap{written}, at the assumed {rate / 1e12:.2g} T element/s of the engine "
         f"({wanted / 1e12:.2g} would give the published share); overlap leaves {exposed / (rest + exposed):.2%}, and "
@@ -134,7 +134,7 @@ def engine_share(name: str, published: float) -> Estimate:
 
 
 @claim("oaken-f13-crossover")
-def crossover_tokens() -> Estimate:
+def crossover_tokens() -> Modeled:
     """First total length on Figure 13's axis at which Oaken-LPDDR is faster than vLLM or QServe on the A100."""
 
     def faster_from(quantizer: str, **kind: Any) -> int | None:
@@ -157,7 +157,7 @@ def crossover_tokens() -> Estimate:
             for name, n in lengths.items()
         )
 
-    return Estimate(
+    return Modeled(
         float(first),
         f"Oaken-LPDDR at peak rates passes the measured kernels of {shown(found)} tokens; with all at peak rates "
         f"{shown(ideal)}; Oaken's own kernels are slower than peak rates by an unknown share",

@@ -4,7 +4,7 @@ Nothing is fitted to them. A step here is products, then attention; both papers 
 batch, which is not modelled, so that gains come out low.
 """
 
-from dse.validate.claims.core import Estimate, claim
+from dse.validate.claims.core import Modeled, claim
 from dse.validate.claims.designs import tokens_per_s
 
 #: prompts and outputs of the simulators' examples and around them
@@ -14,7 +14,7 @@ MANY = 512
 
 
 @claim("attacc-throughput")
-def _attacc() -> Estimate:
+def _attacc() -> Modeled:
     """Eight A100s with AttAcc beside each, 160 GiB together, over sixteen A100s of 80 GiB: the same memory."""
 
     def ratio(prompt: int, output: int) -> float:
@@ -26,11 +26,11 @@ def _attacc() -> Estimate:
     ratios = {(prompt, output): ratio(prompt, output) for prompt in LENGTHS for output in LENGTHS}
     best = max(ratios, key=lambda lengths: ratios[lengths])
     why = "sixteen GPUs read weights, and compute prompts, twice as fast as eight; overlap of both is not modelled"
-    return Estimate(ratios[best], f"largest at {best[0]:,} in, {best[1]:,} out: {why}")
+    return Modeled(ratios[best], f"largest at {best[0]:,} in, {best[1]:,} out: {why}")
 
 
 @claim("neupims-throughput")
-def _neupims() -> Estimate:
+def _neupims() -> Modeled:
     """NeuPIMs over the same NPU with plain memory, four devices, GPT-3 13B's shape."""
 
     def reached(name: str) -> float:
@@ -38,4 +38,4 @@ def _neupims() -> Estimate:
 
     ratio = reached("neupims") / reached("neupims:pim_bandwidth=1024 GB/s")
     why = "NeuPIMs multiplies and attends at the same time over halves of a batch, which is not modelled"
-    return Estimate(ratio, f"batch 256, 256 in, 256 out: {why}; banks' bandwidth assumed")
+    return Modeled(ratio, f"batch 256, 256 in, 256 out: {why}; banks' bandwidth assumed")

@@ -8,8 +8,8 @@ from dse.model.formulas import attention, kv_cache
 from dse.model.kv_layout import TensorGroup
 from dse.specs import catalog
 from dse.specs.workload import Workload
-from dse.validate.claims.core import Estimate, Finding, claim, family
-from dse.validate.claims.designs import CALIBRATED, build, evaluate, sequence_bits
+from dse.validate.claims.core import Modeled, Relation, claim, family
+from dse.validate.claims.designs import CALIBRATED, build, results_at, sequence_bits
 from dse.validate.claims.published import SINKQ_COMPRESSION_G128, SINKQ_TABLE_8
 
 #: 4.1, Details: both at 2 bits
@@ -23,7 +23,7 @@ SMALL_BATCHES = (1, 2, 4)
 @claim("sinkq-llama3-8b-256gb")
 def llama3_8b_gib() -> float:
     """KV cache of Llama 3 8B, batch 64, 8192 tokens, in GiB."""
-    result = evaluate("h200", "llama3-8b", batch=64, input_tokens=8191, output_tokens=1)
+    result = results_at("h200", "llama3-8b", batch=64, input_tokens=8191, output_tokens=1)
     return units.gib(result["kv_bytes"])
 
 
@@ -76,7 +76,7 @@ def eviction_ratio() -> float:
 
 def _result(quantizer: str, batch: int) -> dict[str, Any]:
     """A design point of Figure 3a and 3b, on the kernels of the A100 as measured: the A800's chip."""
-    return evaluate(
+    return results_at(
         DEVICE, MODEL, quantizer, batch=batch, input_tokens=INPUT_TOKENS, output_tokens=OUTPUT_TOKENS, **CALIBRATED
     )
 
@@ -94,10 +94,10 @@ def _batches() -> tuple[int, ...]:
 
 
 @claim("sinkq-f3-small-batch")
-def slower_at_small_batch() -> Finding:
+def slower_at_small_batch() -> Relation:
     """SinkQ over FP16 at small batches."""
     ratios = [_ratio(SINKQ, "fp16", batch) for batch in SMALL_BATCHES]
-    return Finding(
+    return Relation(
         f"slower: {min(ratios):.3f} to {max(ratios):.3f} of FP16 at batch {SMALL_BATCHES[0]} to {SMALL_BATCHES[-1]}; "
         "rests on the assumed kernel launches",
         holds=max(ratios) < 1,
@@ -105,10 +105,10 @@ def slower_at_small_batch() -> Finding:
 
 
 @claim("sinkq-f3-g128-kivi")
-def faster_than_kivi() -> Finding:
+def faster_than_kivi() -> Relation:
     """Over every batch that SinkQ holds: the text gives Figure 3a no range."""
     ratios = [_ratio(SINKQ, KIVI, batch) for batch in _batches()]
-    return Finding(
+    return Relation(
         f"{min(ratios):.3f} to {max(ratios):.3f} of KIVI over batch 1 to {_batches()[-1]}; rests on KIVI's released "
         "code, which extends its packed values by copying in every step",
         holds=min(ratios) > 1,
@@ -116,21 +116,21 @@ def faster_than_kivi() -> Finding:
 
 
 @claim("sinkq-f3-memory-kivi")
-def more_memory_than_kivi() -> Finding:
+def more_memory_than_kivi() -> Relation:
     """Peak memory, weights included; nominal sinks without evicted ones."""
     ratios = [_ratio(SINKQ, KIVI, batch, "min_capacity_bytes") for batch in _batches()]
-    return Finding(f"{min(ratios):.3f} to {max(ratios):.3f} of KIVI", holds=min(ratios) >= 1)
+    return Relation(f"{min(ratios):.3f} to {max(ratios):.3f} of KIVI", holds=min(ratios) >= 1)
 
 
 @claim("sinkq-max-gain")
-def largest_gain() -> Estimate:
+def largest_gain() -> Modeled:
     """The best throughput of SinkQ over the best of FP16, each at any batch that it holds at once."""
     best = {}
     for quantizer in (SINKQ, "fp16"):
         largest = _result(quantizer, 1)["max_batch"]
         batches = (*(2**k for k in range(largest.bit_length())), largest)
         best[quantizer] = max(_result(quantizer, batch)["throughput_tokens_per_s"] for batch in batches)
-    return Estimate(
+    return Modeled(
         best[SINKQ] / best["fp16"],
         "at these short lengths matrix products take half of a step and gain nothing; a baseline in Hugging "
         "Face's code also copies its FP16 cache in every step, which is not in ours",
@@ -154,7 +154,9 @@ def _sink_share(batch: int) -> tuple[float, float]:
             pool_bits += g.n_read_layers * g.pool_bits / kv.den
     bandwidth = device.memory_bandwidth.si
     pool_s = attention.time_at_rate(batch * pool_bits / units.BITS_PER_BYTE, bandwidth)
-    made = Point(device, kv, Workload(batch, INPUT_TOKENS, OUTPUT_TOKENS, memory="paper")).made
+    made = Point(
+        device, kv, Workload(batch=batch, input_tokens=INPUT_TOKENS, output_tokens=OUTPUT_TOKENS, memory="paper")
+    ).made
     scores_s, choice_s = (
         attention.time_at_rate(batch / OUTPUT_TOKENS * n_bytes, bandwidth)
         for n_bytes in (made.score_bytes, made.choice_bytes)
@@ -168,10 +170,10 @@ def _sink_share(batch: int) -> tuple[float, float]:
 
 
 @claim("sinkq-sink-share")
-def sink_share() -> Estimate:
+def sink_share() -> Modeled:
     """Appendix C states no batch: one sequence; the attention block with its projections, as set against the FFN."""
     shares = {batch: _sink_share(batch) for batch in (1, 32)}
-    return Estimate(
+    return Modeled(
         shares[1][1],
         f"one sequence, projections included (without them {shares[1][0]:.2f}; at batch 32 {shares[32][1]:.2f} and "
         f"{shares[32][0]:.2f}): the paper states no batch and not what its block holds, and the launches of the sink "
@@ -180,8 +182,8 @@ def sink_share() -> Estimate:
 
 
 @claim("sinkq-t8-average")
-def table_8_average() -> Finding:
+def table_8_average() -> Relation:
     """Means of the columns of Table 8."""
     zipcache, kivi = (sum(SINKQ_TABLE_8[name]) / len(SINKQ_TABLE_8[name]) for name in ("ZipCache", "KIVI"))
     order = "below" if zipcache < kivi else "not below"
-    return Finding(f"{zipcache:.2f} against {kivi:.2f}: {order}", holds=zipcache >= kivi, numbers=(zipcache, kivi))
+    return Relation(f"{zipcache:.2f} against {kivi:.2f}: {order}", holds=zipcache >= kivi, numbers=(zipcache, kivi))

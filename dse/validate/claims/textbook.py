@@ -4,16 +4,15 @@ from functools import cache
 from typing import Any
 
 from dse.core import units
-from dse.model import evaluate as point
+from dse.model import evaluate
 from dse.model.formulas import attention, kv_cache, linear, serving, weights
-from dse.serving import simulator as simulate
-from dse.serving import trace_tables as traffic_tables
+from dse.serving import simulator, trace_tables
 from dse.serving.steady_state import steady
 from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.workload import Workload
-from dse.validate.claims.core import Estimate, Finding, claim, family
-from dse.validate.claims.designs import KINDS, PAPER, build, build_model, evaluate, sequence_bits, with_kv_heads
+from dse.validate.claims.core import Modeled, Relation, claim, family
+from dse.validate.claims.designs import KINDS, PAPER, build, build_model, results_at, sequence_bits, with_kv_heads
 
 #: the textbook's round 70B model
 N_PARAMETERS_70B = 70 * 10**9
@@ -34,7 +33,7 @@ KV_TABLE = {
 
 def _kv_bytes(model: str, n_tokens: int, batch: int = 1) -> int:
     """FP16 bytes of a batch of `n_tokens` each, as `dse point` reports them."""
-    result = evaluate("h200", model, batch=batch, input_tokens=n_tokens - 1, output_tokens=1)
+    result = results_at("h200", model, batch=batch, input_tokens=n_tokens - 1, output_tokens=1)
     found: int = result["kv_bytes"]
     return found
 
@@ -142,14 +141,14 @@ def fp8_reduction() -> float:
     """FP16 bytes over FP8 bytes."""
     return (
         _kv_bytes("llama3.1-8b", 4096)
-        / (evaluate("h200", "llama3.1-8b", "fp8", input_tokens=4095, output_tokens=1)["kv_bytes"])
+        / (results_at("h200", "llama3.1-8b", "fp8", input_tokens=4095, output_tokens=1)["kv_bytes"])
     )
 
 
 @family({"text-prefix-without": (0,), "text-prefix-with": (PREFIX_TOKENS,)})
 def stored_tokens(prefix_tokens: int) -> float:
     """Tokens stored for the requests of section 5: their bytes over the bytes of a token."""
-    result = evaluate(
+    result = results_at(
         "h200",
         "llama3.1-8b",
         batch=N_REQUESTS,
@@ -162,14 +161,14 @@ def stored_tokens(prefix_tokens: int) -> float:
 
 
 @claim("text-sliding-window")
-def sliding_window() -> Finding:
+def sliding_window() -> Relation:
     """Mistral 7B: window of 4096 tokens in every layer."""
     kv = build("mistral-7b")
     window = kv.groups[0].window_tokens
     lengths = (window, window + 1, 2 * window, 32 * window)
     sizes = [units.gib(float(sequence_bits(kv, n)) / units.BITS_PER_BYTE) for n in lengths]
     below = sequence_bits(kv, window - 1) < sequence_bits(kv, window)
-    return Finding(f"{sizes[0]:g} GiB at {window:,} tokens and at all after", holds=below and len(set(sizes)) == 1)
+    return Relation(f"{sizes[0]:g} GiB at {window:,} tokens and at all after", holds=below and len(set(sizes)) == 1)
 
 
 def _eight_a100() -> HardwareSpec:
@@ -183,27 +182,27 @@ def _sequences(n_kv_heads: int, n_tokens: int, admission: str) -> int:
     model = catalog.model("llama3.1-70b").model_copy(update={"dense_parameters": N_PARAMETERS_70B})
     fields: dict[str, Any] = {"model_kind": "ideal", "admission": admission, "page_tokens": BLOCK_TOKENS, **PAPER}
     work = Workload(input_tokens=n_tokens - 1, output_tokens=1, **fields)
-    found: int = point.evaluate(_eight_a100(), build_model(with_kv_heads(model, n_kv_heads)), work)["max_batch"]
+    found: int = evaluate.evaluate(_eight_a100(), build_model(with_kv_heads(model, n_kv_heads)), work)["max_batch"]
     return found
 
 
 @claim("text-paged-24")
-def reserved_sequences() -> Finding:
+def reserved_sequences() -> Relation:
     """Sequences of 8192 reserved tokens on eight A100, with grouped queries and without."""
     grouped, full = (_sequences(heads, RESERVED_TOKENS, "reserve") for heads in (8, 64))
-    return Finding(f"{grouped} with 8 KV heads; {full} with 64", numbers=(grouped, full))
+    return Relation(f"{grouped} with 8 KV heads; {full} with 64", numbers=(grouped, full))
 
 
 @claim("text-paged-58")
-def paging_gain() -> Finding:
+def paging_gain() -> Relation:
     """Gain at the mean length that the published counts imply, against 8192 over that length."""
     mean_tokens = round(RESERVED_TOKENS * N_BEFORE / N_AFTER)
     reserved = _sequences(8, RESERVED_TOKENS, "reserve")
     gain = _sequences(8, mean_tokens, "paged") / reserved
     high, low = (_sequences(8, n, "paged") / reserved for n in (500, 2000))
-    context = round(traffic_tables.load("azure-conv").moments.mean_decode_context_tokens)
+    context = round(trace_tables.load("azure-conv").moments.mean_decode_context_tokens)
     of_trace = _sequences(8, context, "paged") / reserved
-    return Finding(
+    return Relation(
         f"{gain:.2f} where {mean_tokens:,} tokens are in use; {low:.1f} to {high:.1f} for 2000 to 500 tokens, "
         f"{of_trace:.1f} for the {context:,} of a decode step of Azure's Conversation",
         holds=abs(gain * mean_tokens / RESERVED_TOKENS - 1) < 0.01 and abs(gain - N_AFTER / N_BEFORE) < 0.05,
@@ -211,17 +210,17 @@ def paging_gain() -> Finding:
 
 
 @claim("text-continuous-batching")
-def continuous_gain() -> Estimate:
+def continuous_gain() -> Modeled:
     """E[largest of B answers] / E[answer] of the Azure traces, mean over both and batches 16 to 128."""
     gains: dict[str, list[float]] = {}
     for name in ("azure-conv", "azure-code"):
-        tables = traffic_tables.load(name)
+        tables = trace_tables.load(name)
         lengths = tables.lengths()
         mean = tables.moments.mean_output_tokens
         gains[name] = [serving.batching_gain(lengths.largest_output(batch), mean) for batch in (16, 32, 64, 128)]
     each = "; ".join(f"{name} {', '.join(f'{gain:.2f}' for gain in own)}" for name, own in gains.items())
     values = [gain for own in gains.values() for gain in own]
-    return Estimate(
+    return Modeled(
         sum(values) / len(values),
         f"mean of steps saved at batch 16, 32, 64, 128: {each}; above 10 only where few answers are far longer than "
         "the mean (code, from batch 64); prompts, which both compute, make the gain in time smaller",
@@ -230,23 +229,23 @@ def continuous_gain() -> Estimate:
 
 @claim("text-chunked-prefill")
 @cache
-def chunked_prefill() -> Finding:
+def chunked_prefill() -> Relation:
     """P99 between two tokens of an answer, whole prompts over chunks; one model, device and trace, 80 % load."""
     device, kv = catalog.device("a100-80gb"), build("llama3.1-8b")
     lower, throughputs, shown = [], [], []
     for kind in ("calibrated", "ideal"):
         work = Workload(batch=64, admission="paged", **KINDS[kind], **PAPER)
-        most_per_s = steady(device, kv, work, traffic_tables.load("azure-conv").moments)["requests_per_s"]
-        requests = traffic_tables.sample("azure-conv", 2000, 0.8 * most_per_s, seed=1)
-        times = simulate.tables_for(device, kv, work, requests, "continuous", 1024, work.batch)
-        whole = simulate.run(device, kv, work, requests, "continuous", times=times)
+        most_per_s = steady(device, kv, work, trace_tables.load("azure-conv").moments)["requests_per_s"]
+        requests = trace_tables.sample("azure-conv", 2000, 0.8 * most_per_s, seed=1)
+        times = simulator.tables_for(device, kv, work, requests, "continuous", 1024, work.batch)
+        whole = simulator.run(device, kv, work, requests, "continuous", times=times)
         for chunk in (512, 1024):
-            parts = simulate.run(device, kv, work, requests, "chunked", chunk, times=times)
+            parts = simulator.run(device, kv, work, requests, "chunked", chunk, times=times)
             lower.append((whole.gap_s(0.99) or 0.0) / (parts.gap_s(0.99) or 1.0))
             throughputs.append(whole.duration_s / parts.duration_s)
         shown.append(f"{lower[-2]:.1f} and {lower[-1]:.1f} ({kind})")
     change = max(abs(ratio - 1) for ratio in throughputs)
-    return Finding(
+    return Relation(
         f"P99 between tokens {' or '.join(shown)} times lower with chunks of 512 and 1024, throughput within "
         f"{change:.1%}: Azure conversations, Llama 3.1 8B, A100-80GB, 80 % load; more with more load or longer prompts",
         holds=min(lower) > 1 and change < 0.05,
@@ -256,7 +255,7 @@ def chunked_prefill() -> Finding:
 @claim("text-70b-one-a100")
 def fits_one_a100() -> bool:
     """Llama 2 70B in FP16 on one A100."""
-    feasible: bool = evaluate("a100-80gb", "llama2-70b", input_tokens=4095, output_tokens=1)["feasible"]
+    feasible: bool = results_at("a100-80gb", "llama2-70b", input_tokens=4095, output_tokens=1)["feasible"]
     return feasible
 
 
@@ -270,7 +269,7 @@ def h100_fp8_tflops() -> float:
 @claim("text-vllm-8b-memory")
 def weights_8b_gb() -> float:
     """FP16 weights of Llama 3.1 8B in GB."""
-    weight_bytes: int = evaluate("h100", "llama3.1-8b")["weight_bytes"]
+    weight_bytes: int = results_at("h100", "llama3.1-8b")["weight_bytes"]
     return weight_bytes / units.to_base(1, "GB")
 
 
@@ -282,17 +281,17 @@ def weights_70b_int4_gb() -> float:
 
 
 @claim("text-prefix-price")
-def prefix_price() -> Finding:
+def prefix_price() -> Relation:
     """Price of a request of section 5, 100 tokens out, with cached input tokens at full price, 50 and 90 % cheaper."""
     work: dict[str, Any] = {"batch": N_REQUESTS, "input_tokens": PREFIX_TOKENS + OWN_TOKENS, "output_tokens": 100}
 
     def price(**fields: Any) -> float:
-        found: float = evaluate("a100-80gb", "llama3.1-8b", **work, **fields)["usd_per_request"]
+        found: float = results_at("a100-80gb", "llama3.1-8b", **work, **fields)["usd_per_request"]
         return found
 
     full, half, tenth = (price(prefix_tokens=PREFIX_TOKENS, cached_input_discount=d) for d in (0.0, 0.5, 0.9))
     saved = price(prefix_tokens=PREFIX_TOKENS) / price()
-    return Finding(
+    return Relation(
         f"cached_input_discount 0.5 and 0.9: {half / full:.2f} and {tenth / full:.2f} of the price per request with "
         f"cached tokens at the full price; the device's own cost falls to {saved:.2f} by sharing the prefix",
         # the discount is of the input's price, in proportion
