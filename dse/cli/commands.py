@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import shlex
 import sys
 from collections.abc import Callable, Iterable
@@ -13,6 +12,7 @@ from typing import Any
 import click
 
 from dse.core import interrupt
+from dse.core.documents import json_text
 from dse.core.errors import InputError, clean, show
 from dse.operations.declare import (
     FLAG,
@@ -165,7 +165,7 @@ def start(cls: type[Operation], **given: Any) -> None:
         outcome = asked.run(console)
         written = asked.written(outcome, console)
         if getattr(asked, "as_json", False):
-            text = json.dumps(asked.document(outcome), indent=cls.indent, allow_nan=False)
+            text = json_text(asked.document(outcome), cls.indent)
         else:
             text = asked.text(outcome)
     for line in filter(None, (text, *written)):

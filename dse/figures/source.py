@@ -1,7 +1,6 @@
 """Read the table behind a figure from a directory that a command wrote, or from a CSV or Parquet file."""
 
 import csv
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 import pandas as pd
 import pyarrow.parquet as pq
 
+from dse.core.documents import json_text
 from dse.core.errors import InputError, LimitError, did_you_mean, show
 from dse.sweep import store
 from dse.sweep.columns import CODES
@@ -95,7 +95,7 @@ class Source:
 
 def beside(about: dict[str, Any]) -> bytes:
     """The file that stands beside a table."""
-    return (json.dumps(about, indent=1, allow_nan=False) + "\n").encode()
+    return (json_text(about, 1) + "\n").encode()
 
 
 def read(where: str, stems: Sequence[str], written_by: str, only: Sequence[str] = ()) -> Source:

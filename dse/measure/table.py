@@ -1,13 +1,13 @@
 """The table and the summary of a measurement, as Parquet, JSON and text."""
 
 import io
-import json
 from collections.abc import Iterable
 from typing import Any
 
 import pandas as pd
 
 from dse.core import units
+from dse.core.documents import json_text
 from dse.core.table import aligned
 from dse.measure.errors import ATTENTION_SUMS, TENSOR_SUMS, pooled, ratios
 from dse.measure.source import About
@@ -96,7 +96,7 @@ def summary(rows: list[dict[str, Any]], data: Data, about: About, lengths: list[
 
 def json_of(found: dict[str, Any]) -> bytes:
     """A summary as JSON."""
-    return (json.dumps(found, indent=1, allow_nan=False) + "\n").encode()
+    return (json_text(found, 1) + "\n").encode()
 
 
 _HEAD = ("method", "side", "tokens", "bits", "SQNR dB", "MSE", "largest", "cosine", "output error", "moved", "KL nats")

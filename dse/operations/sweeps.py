@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from dse.core.documents import json_text
 from dse.core.errors import InputError, OutputError, show
 from dse.operations.declare import FLAG, NAMES, SILENT, WHOLE, Console, argument, operation, option, words_of
 from dse.operations.shared import Printed, json_option, several, static_option
@@ -173,7 +173,7 @@ class RunSweep(Printed):
         if not problems:
             return manifest
         whole = {"n_rows": manifest.n_rows, "n_parts": manifest.n_parts, "problems": problems}
-        for line in [json.dumps(whole)] if self.as_json else problems:
+        for line in [json_text(whole)] if self.as_json else problems:
             console.show(line)
         counted = f"{len(problems):,} problem{'s' * (len(problems) > 1)}"
         raise OutputError(f"{show(folder)}: {counted}: run `dse sweep` again, it repairs them")

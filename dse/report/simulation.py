@@ -1,6 +1,5 @@
 """Results of a simulated run: numbers, text, tables and figure of `dse simulate`."""
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,6 +8,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dse.core import files
+from dse.core.documents import json_text
 from dse.figures import FIGURES
 from dse.figures.export import static as report_static
 from dse.figures.export.image import export
@@ -384,7 +384,7 @@ def write(out: str, result: dict[str, Any], run: Simulation, command: str, stati
     with report_static.painter(static) as brush:
         images = {name: brush.images(chart, command) for name, chart in charts.items()}
     contents = {
-        "simulation.json": json.dumps(result, indent=2, allow_nan=False).encode(),
+        "simulation.json": json_text(result, 2).encode(),
         "over_time.csv": table.to_csv(index=False, lineterminator="\n").encode(),
         "latencies.csv": latency_table(result).to_csv(index=False, lineterminator="\n").encode(),
         "waits.csv": waits.to_csv(index=False, lineterminator="\n").encode(),

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ import numpy as np
 
 from dse.calibrate.evidence import RATES, EvidenceRow, formula_of, predicted, read
 from dse.core import files
+from dse.core.documents import json_text
 from dse.core.errors import DseError
 from dse.core.table import aligned
 from dse.model import uncertainty
@@ -196,7 +196,7 @@ def contents_of(found: Sequence[JudgedGain]) -> dict[str, bytes]:
     """The files `predictions.csv` and `errors.json`."""
     return {
         "predictions.csv": predictions_csv(found).encode(),
-        "errors.json": (json.dumps(errors(found), indent=2, allow_nan=False) + "\n").encode(),
+        "errors.json": (json_text(errors(found), 2) + "\n").encode(),
     }
 
 

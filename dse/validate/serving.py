@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ import numpy as np
 
 from dse.calibrate.servers import UNIT_SLIP, ServerRow, is_suspect, read
 from dse.core import files, units
+from dse.core.documents import json_text
 from dse.core.errors import DseError, InputError
 from dse.core.table import aligned
 from dse.model import uncertainty
@@ -237,7 +237,7 @@ def contents_of(found: list[JudgedServer]) -> dict[str, bytes]:
     return {
         "predictions.csv": predictions_csv(found).encode(),
         "errors.csv": errors_csv(rows).encode(),
-        "errors.json": (json.dumps(rows, indent=2, allow_nan=False) + "\n").encode(),
+        "errors.json": (json_text(rows, 2) + "\n").encode(),
     }
 
 

@@ -1,6 +1,5 @@
 """Write a figure or its table into one file, and list the figures, for `dse plot`."""
 
-import json
 import os
 import textwrap
 from collections.abc import Sequence
@@ -10,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from dse.core import files
+from dse.core.documents import json_text
 from dse.core.errors import InputError, show
 from dse.core.version import VERSION
 from dse.figures import FIGURES
@@ -81,7 +81,7 @@ def _about_csv(chart: Chart, table: pd.DataFrame, out: str, made_by: str) -> byt
         "dse_version": VERSION,
         "tableSchema": {"columns": columns},
     }
-    return (json.dumps(about, indent=1) + "\n").encode()
+    return (json_text(about, 1) + "\n").encode()
 
 
 def how_to(kind: str) -> str:
