@@ -5,8 +5,7 @@ import re
 
 from streamlit.testing.v1 import AppTest
 
-from dse.explorer import common_fields as shared
-from dse.explorer import request
+from dse.explorer import common_fields, request
 
 #: seconds until a page counts as stuck: the first run of a quantizer may compile for a minute and more
 TIMEOUT_S = 600
@@ -69,7 +68,7 @@ def said(app):
 
 def values_of(**changed):
     """The values of `BASE` and of all that it leaves open, as fields have them."""
-    defaults = {field.key: field.default for field in (*shared.DESIGN, *shared.SCENARIO)}
+    defaults = {field.key: field.default for field in (*common_fields.DESIGN, *common_fields.SCENARIO)}
     return {**defaults, **BASE, "batch": 64, "input": 1024, **changed}
 
 

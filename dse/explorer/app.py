@@ -31,7 +31,7 @@ _SEEN = "explorer seen"
 
 
 @dataclass(frozen=True)
-class Page:
+class ExplorerPage:
     """A page: its name in the URL, its title, and the module that draws it, imported when it is opened."""
 
     path: str
@@ -44,14 +44,14 @@ class Page:
 
 
 PAGES = (
-    Page("start", "Start", "dse.explorer.pages.start"),
-    Page("compare", "Compare", "dse.explorer.pages.compare"),
-    Page("formats", "Formats", "dse.explorer.pages.formats"),
-    Page("roofline", "Roofline", "dse.explorer.pages.roofline"),
-    Page("front", "Front", "dse.explorer.pages.front"),
-    Page("serving", "Serving", "dse.explorer.pages.serving"),
-    Page("lab", "Lab", "dse.explorer.pages.lab"),
-    Page("validation", "Validation", "dse.explorer.pages.validation"),
+    ExplorerPage("start", "Start", "dse.explorer.pages.start"),
+    ExplorerPage("compare", "Compare", "dse.explorer.pages.compare"),
+    ExplorerPage("formats", "Formats", "dse.explorer.pages.formats"),
+    ExplorerPage("roofline", "Roofline", "dse.explorer.pages.roofline"),
+    ExplorerPage("front", "Front", "dse.explorer.pages.front"),
+    ExplorerPage("serving", "Serving", "dse.explorer.pages.serving"),
+    ExplorerPage("lab", "Lab", "dse.explorer.pages.lab"),
+    ExplorerPage("validation", "Validation", "dse.explorer.pages.validation"),
 )
 
 
@@ -91,5 +91,5 @@ def main(first: str = PAGES[0].path) -> None:
         _is_frozen = False
 
 
-def _render(page: Page, benches: list[Bench]) -> None:
+def _render(page: ExplorerPage, benches: list[Bench]) -> None:
     page.loaded().render(benches[0])

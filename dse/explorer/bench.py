@@ -8,22 +8,21 @@ from typing import Any
 import streamlit as st
 
 from dse.core.errors import DseError
-from dse.explorer import common_fields as shared
-from dse.explorer import kept, request, tray
-from dse.explorer.request import Answer, Request
+from dse.explorer import common_fields, kept, request, tray
+from dse.explorer.request import PointAnswer, PointRequest
 from dse.model import uncertainty
 from dse.model.compare import Case
 from dse.specs.workload import ASKED
 
 
 @dataclass(frozen=True)
-class Row:
+class BenchRow:
     """A design of the tray: its place from 0, what it is called, and its answer, or what is wrong with it."""
 
     at: int
     name: str
-    asked: Request | None = None
-    answer: Answer | None = None
+    asked: PointRequest | None = None
+    answer: PointAnswer | None = None
     wrong: DseError | None = None
 
     @property
@@ -33,7 +32,7 @@ class Row:
         return self.answer.result
 
     @property
-    def request(self) -> Request:
+    def request(self) -> PointRequest:
         """Request of a design that has an answer."""
         assert self.asked is not None
         return self.asked
@@ -49,47 +48,47 @@ class Bench:
     """The values of a page and the rows of the tray, of which `current` is being changed."""
 
     values: Mapping[str, Any]
-    rows: tuple[Row, ...]
+    rows: tuple[BenchRow, ...]
     at: int
 
     @property
-    def current(self) -> Row:
+    def current(self) -> BenchRow:
         """The design that is being changed."""
         return self.rows[self.at]
 
     @property
-    def answered(self) -> list[Row]:
+    def answered(self) -> list[BenchRow]:
         """The designs that have an answer."""
         return [row for row in self.rows if row.answer is not None]
 
 
 def of(values: Mapping[str, Any], designs: tray.Tray) -> Bench:
     """Evaluate the designs; one that cannot be says why."""
-    found: list[tuple[Request | None, Answer | None, DseError | None]] = []
+    found: list[tuple[PointRequest | None, PointAnswer | None, DseError | None]] = []
     for design in designs.designs:
         asked = None
         try:
-            asked = request.of({**values, **tray.values_of(design, shared.DESIGN)})
+            asked = request.of({**values, **tray.values_of(design, common_fields.DESIGN)})
             found.append((asked, cached_answer(asked), None))
         except DseError as error:
             found.append((asked, None, error))
     names = _names(designs, [asked for asked, _, _ in found])
-    rows = (Row(at, name, *each) for at, (name, each) in enumerate(zip(names, found, strict=True)))
+    rows = (BenchRow(at, name, *each) for at, (name, each) in enumerate(zip(names, found, strict=True)))
     return Bench(values, tuple(rows), designs.at)
 
 
-@st.cache_data(max_entries=512, ttl="1h", show_spinner=False, hash_funcs={Request: repr})
-def cached_answer(asked: Request) -> Answer:
+@st.cache_data(max_entries=512, ttl="1h", show_spinner=False, hash_funcs={PointRequest: repr})
+def cached_answer(asked: PointRequest) -> PointAnswer:
     """The answer to a request. Raises DseError."""
     return request.answer(asked)
 
 
-def _names(designs: tray.Tray, asked: Sequence[Request | None]) -> list[str]:
+def _names(designs: tray.Tray, asked: Sequence[PointRequest | None]) -> list[str]:
     """Each design's own name, else what tells it from the others; equal ones are numbered."""
     others = [each for each in asked if each is not None]
     names: list[str] = []
     for design, each in zip(designs.designs, asked, strict=True):
-        stored = design.values.get("quantizer", shared.QUANTIZER.default)
+        stored = design.values.get("quantizer", common_fields.QUANTIZER.default)
         name = design.name or (differing(each, others) if each is not None else stored)
         number, plain = 2, name
         while name in names:
@@ -117,9 +116,9 @@ _UNWORDED = tuple(
 )
 
 
-def differing(asked: Request, others: Sequence[Request]) -> str:
+def differing(asked: PointRequest, others: Sequence[PointRequest]) -> str:
     """Words that tell a design from the others; its KV format where all are alike."""
-    ways: tuple[Callable[[Request], str], ...] = (
+    ways: tuple[Callable[[PointRequest], str], ...] = (
         device_text,
         lambda r: kept.numbered(r.model_text, r.model),
         format_text,
@@ -139,7 +138,7 @@ def differing(asked: Request, others: Sequence[Request]) -> str:
     return ", ".join(text for text in told if text) or format_text(asked)
 
 
-def _in_words(name: str, asked: Request) -> str:
+def _in_words(name: str, asked: PointRequest) -> str:
     value = getattr(asked.work, name)
     if value is None:
         return ""
@@ -148,19 +147,19 @@ def _in_words(name: str, asked: Request) -> str:
     return f"{ASKED[name].title or ASKED[name].label.lower()} {value}"
 
 
-def device_text(asked: Request) -> str:
+def device_text(asked: PointRequest) -> str:
     """The device, with its number."""
     return kept.numbered(asked.device_text, asked.device)
 
 
-def format_text(asked: Request) -> str:
+def format_text(asked: PointRequest) -> str:
     """KV format of keys and values."""
     keys = kept.numbered(asked.key_quantizer_text, asked.quantizer)
     values = kept.numbered(asked.value_quantizer_text, asked.value_quantizer or asked.quantizer)
     return keys if keys == values else f"{keys} / {values}"
 
 
-def line(asked: Request) -> str:
+def line(asked: PointRequest) -> str:
     """A design in a line, without the workload that all have."""
     device = asked.work.devices_text(device_text(asked))
     parts = [device, kept.numbered(asked.model_text, asked.model), f"KV {format_text(asked)}"]
@@ -171,7 +170,7 @@ def line(asked: Request) -> str:
 _BORROWED = {"implementation", "nearest_kernels", "stacks_of"}
 
 
-def badge(row: Row) -> str:
+def badge(row: BenchRow) -> str:
     """Certainty of a design's times in a few words."""
     if row.answer is None:
         return "cannot be answered"
@@ -189,7 +188,7 @@ def badge(row: Row) -> str:
 
 
 #: in what designs are alike or not: what it is called, and a design's own in words
-_WAYS: dict[str, Callable[[Row], str]] = {
+_WAYS: dict[str, Callable[[BenchRow], str]] = {
     "devices": lambda row: f"{row.request.work.n_devices:,} x {device_text(row.request)}",
     "models": lambda row: kept.numbered(row.request.model_text, row.request.model),
     "weights": lambda row: row.request.work.weights_text,
@@ -200,7 +199,7 @@ _WAYS: dict[str, Callable[[Row], str]] = {
 }
 
 
-def alike(rows: Sequence[Row]) -> tuple[str, list[str]]:
+def alike(rows: Sequence[BenchRow]) -> tuple[str, list[str]]:
     """In what the designs are alike, and in what, beside their KV formats, they differ: for titles of figures."""
     same: list[str] = []
     other: list[str] = []

@@ -9,11 +9,9 @@ import pandas as pd
 import streamlit as st
 
 from dse.core.errors import DseError
-from dse.explorer import bench as benches
-from dse.explorer import common_fields as shared
-from dse.explorer import request, sidebar, state, tray
-from dse.explorer.bench import Bench, Row
-from dse.explorer.request import Request
+from dse.explorer import common_fields, request, sidebar, state, tray
+from dse.explorer.bench import Bench, BenchRow, alike, badge, cached_answer, line
+from dse.explorer.request import PointRequest
 from dse.explorer.widgets import escaped, lines
 from dse.model import uncertainty
 from dse.model.compare import Comparison
@@ -31,11 +29,11 @@ SHOWN = {
     "usd_per_million_tokens": "Price per million tokens",
 }
 #: the limit on a time, and how many of the field's units a second is
-LIMITS = {"steady_ttft_s": (shared.TTFT_LIMIT, 1.0), "steady_tpot_s": (shared.TPOT_LIMIT, 1e3)}
+LIMITS = {"steady_ttft_s": (common_fields.TTFT_LIMIT, 1.0), "steady_tpot_s": (common_fields.TPOT_LIMIT, 1e3)}
 #: fewer bits, in the order in which a card proposes them
 _FEWER_BITS = {"fp16": "fp8", "fp8": "int4_per_token_head", "int8": "int4_per_token_head"}
 _MOST_STEPS, _COLUMNS = 3, 3
-_COLOURS = {"measured": "green", "assumed": "orange", "peak": "gray"}
+_COLORS = {"measured": "green", "assumed": "orange", "peak": "gray"}
 
 
 def show(bench: Bench) -> None:
@@ -59,8 +57,8 @@ def show(bench: Bench) -> None:
             _rest(bench, row)
 
 
-def _card(bench: Bench, row: Row) -> None:
-    mark = benches.badge(row)
+def _card(bench: Bench, row: BenchRow) -> None:
+    mark = badge(row)
     st.markdown(f"**{escaped(row.name)}**")
     if row.asked is None or row.answer is None:
         if row.at == bench.at:
@@ -68,14 +66,14 @@ def _card(bench: Bench, row: Row) -> None:
         else:
             lines(row.wrong.lines() if row.wrong else [])
         return
-    st.caption(escaped(benches.line(row.asked)))
-    st.badge(mark, color=_COLOURS.get(mark.partition(" ")[0].strip(","), "red"))  # type: ignore[arg-type]
+    st.caption(escaped(line(row.asked)))
+    st.badge(mark, color=_COLORS.get(mark.partition(" ")[0].strip(","), "red"))  # type: ignore[arg-type]
     st.markdown(escaped(verdict(row.result)))
     if row.result["feasible"]:
         st.markdown("  \n".join(numbers(bench, row)))
 
 
-def _rest(bench: Bench, row: Row) -> None:
+def _rest(bench: Bench, row: BenchRow) -> None:
     """Below a card's numbers: how sure its gain over the first design is, and the next steps."""
     if row.answer is None:
         return
@@ -99,7 +97,7 @@ def verdict(result: Mapping[str, Any]) -> str:
     return f"Exceeds {limited}: {waves} of {batch:,} requests."
 
 
-def numbers(bench: Bench, row: Row) -> list[str]:
+def numbers(bench: Bench, row: BenchRow) -> list[str]:
     """The numbers of a card as Markdown, a line each: with intervals, limits met or not, and against the first."""
     result, first = row.result, bench.answered[0].result
     found = []
@@ -170,7 +168,7 @@ def limit_text(name: str, result: Mapping[str, Any], values: Mapping[str, Any]) 
     return f"within the limit of {limit}" if met else f":red[misses the limit of {limit}]"
 
 
-def sure(bench: Bench, row: Row) -> str:
+def sure(bench: Bench, row: BenchRow) -> str:
     """Chance that a design is faster or slower than the first; empty where one of them does not run."""
     first = bench.answered[0]
     if row is first or not (first.result["feasible"] and row.result["feasible"]):
@@ -186,7 +184,7 @@ def sure(bench: Bench, row: Row) -> str:
 
 
 @dataclass(frozen=True)
-class Step:
+class Proposal:
     """A proposal of a card: its label, its outcome, and the fields of the design or the workload that it sets."""
 
     label: str
@@ -195,18 +193,18 @@ class Step:
     workload: Mapping[str, Any]
 
 
-def _steps(bench: Bench, row: Row) -> None:
+def _steps(bench: Bench, row: BenchRow) -> None:
     """A button for each next step of a design that does not fit, or that misses a limit."""
     for place, step in enumerate(next_steps(bench, row)):
         label = escaped(f"{step.label}: {step.outcome}")
         st.button(label, key=f"step {row.at} {place}", on_click=partial(_take, row.at, step))
 
 
-def _take(at: int, step: Step) -> None:
+def _take(at: int, step: Proposal) -> None:
     def changed(now: tray.Tray) -> tray.Tray:
         design = now.designs[at]
-        values = {**tray.values_of(design, shared.DESIGN), **step.design}
-        return now.put(at, tray.design_of(values, shared.DESIGN, design.name))
+        values = {**tray.values_of(design, common_fields.DESIGN), **step.design}
+        return now.put(at, tray.design_of(values, common_fields.DESIGN, design.name))
 
     state.put(step.workload)
     sidebar.act(changed)
@@ -218,25 +216,25 @@ def is_fine(bench: Bench, result: Mapping[str, Any]) -> bool:
     return bool(result["feasible"] and result["fits_whole_batch"] and not missed)
 
 
-def next_steps(bench: Bench, row: Row) -> list[Step]:
+def next_steps(bench: Bench, row: BenchRow) -> list[Proposal]:
     """Changes that bring a design nearer to fitting and to its limits: fewer bits, more devices, a smaller batch."""
     if is_fine(bench, row.result):
         return []
     found = []
     for label, asked, design, workload in _candidates(row):
         try:
-            result = benches.cached_answer(asked).result
+            result = cached_answer(asked).result
         except DseError:
             continue
         if _is_nearer(bench, result, row.result):
-            found.append(Step(label, _outcome(bench, result), design, workload))
+            found.append(Proposal(label, _outcome(bench, result), design, workload))
     return found[:_MOST_STEPS]
 
 
-def _candidates(row: Row) -> list[tuple[str, Request, dict[str, Any], dict[str, Any]]]:
+def _candidates(row: BenchRow) -> list[tuple[str, PointRequest, dict[str, Any], dict[str, Any]]]:
     """Changes worth a try: label, what is then asked, and the fields that they set."""
     asked, result = row.request, row.result
-    found: list[tuple[str, Request, dict[str, Any], dict[str, Any]]] = []
+    found: list[tuple[str, PointRequest, dict[str, Any], dict[str, Any]]] = []
     if not asked.value_quantizer and not asked.parameters and (fewer := _FEWER_BITS.get(asked.quantizer)):
         found.append((f"KV in {fewer}", request.with_quantizer(asked, fewer), {"quantizer": fewer}, {}))
     if not result["feasible"] and asked.work.weights is None and asked.work.weights_bits == 16:
@@ -286,8 +284,8 @@ def table(bench: Bench) -> pd.DataFrame:
                 cells[label] = shown(name, row.result)
                 if name in LIMITS and is_met(name, row.result, bench.values) is False:
                     cells[label] += " (misses the limit)"
-            cells.update({"Fits": _fits(row.result), "What": benches.line(row.asked)})
-        found.append({**cells, "How sure": benches.badge(row)})
+            cells.update({"Fits": _fits(row.result), "What": line(row.asked)})
+        found.append({**cells, "How sure": badge(row)})
     order = ["Design", SHOWN["throughput_tokens_per_s"], "How sure", "Fits", *SHOWN.values(), "What"]
     return pd.DataFrame(found).reindex(columns=list(dict.fromkeys(order)))
 
@@ -299,7 +297,7 @@ def _fits(result: Mapping[str, Any]) -> str:
     return "all" if result["fits_whole_batch"] else f"{result['max_batch']:,} of {result['batch']:,}"
 
 
-def likeness(rows: Sequence[Row]) -> tuple[str, str]:
+def likeness(rows: Sequence[BenchRow]) -> tuple[str, str]:
     """Properties that the designs share, and those beside the KV format in which they differ, in words."""
-    same, other = benches.alike(rows)
+    same, other = alike(rows)
     return same, ", ".join(other)

@@ -8,8 +8,7 @@ from dse import quantizers
 from dse.core.errors import InputError, show
 from dse.explorer import uploads
 from dse.explorer.fields import Field, Kind
-from dse.specs import catalog, workload
-from dse.specs import tokens as token_policies
+from dse.specs import catalog, tokens, workload
 
 _DOUBLED = tuple(2**i for i in range(15))
 _LENGTHS = tuple(2**i for i in range(5, 18))
@@ -114,7 +113,7 @@ _HERE: dict[str, dict[str, Any]] = {
     "output_tokens": {"slides": _LENGTHS},
     "admission": {"default": "paged"},
     "stack": {"kind": "choice", "choices": _stacks},
-    "tokens": {"kind": "choice", "choices": lambda: list(token_policies.FAMILIES), "clears": "token_parameters"},
+    "tokens": {"kind": "choice", "choices": lambda: list(tokens.FAMILIES), "clears": "token_parameters"},
 }
 _KINDS: dict[str, Kind] = {
     workload.WHOLE: "whole",
@@ -151,7 +150,7 @@ TOKEN_PARAMETERS = Field(
     "Parameters of the token policy",
     "text",
     "",
-    check=_parameters_of("tokens", token_policies.parse),
+    check=_parameters_of("tokens", tokens.parse),
     help="Only what differs from the defaults: share=0.16.",
 )
 #: of the workload: what is asked of all designs alike, and how it is counted. All else is a design's own
@@ -244,7 +243,7 @@ MEASUREMENTS = Field(
     "file of your own keys and values, which is loaded below.",
 )
 
-#: one design of the tray; with the workload of all, what `dse.explorer.request.Request` asks for
+#: one design of the tray; with the workload of all, what `dse.explorer.request.PointRequest` asks for
 DESIGN = (
     DEVICE,
     EDITS,

@@ -11,14 +11,12 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from dse.explorer import common_fields as shared
-from dse.explorer import downloads as beside
-from dse.explorer import figure, request, uploads, widgets
+from dse.explorer import common_fields, downloads, figure, request, uploads, widgets
 from dse.explorer.bench import Bench
 from dse.explorer.downloads import MadeBy
 from dse.explorer.fields import Field
 from dse.explorer.fragments import part
-from dse.explorer.request import Request
+from dse.explorer.request import PointRequest
 from dse.figures.drawing.chart import Chart
 from dse.figures.plot.answer import chart_of
 from dse.operations.face import python_of
@@ -32,7 +30,7 @@ AGAINST = Field(
     "Against",
     "choice",
     "fp16",
-    choices=shared.QUANTIZER.choices,
+    choices=common_fields.QUANTIZER.choices,
     help="The format that the current design's must beat.",
 )
 MEASURE = Field(
@@ -51,19 +49,19 @@ _WAIT = "Searching: each line decides every whole number"
 
 
 @dataclass(frozen=True)
-class Asked:
+class CrossoverRequest:
     """The questions of the page: a design, what it is compared with, and by which measure.
 
     `files` are name and text of loaded plans by their names in the lists.
     """
 
-    design: Request
+    design: PointRequest
     quantizers: tuple[str, ...]
     against: str
     measure: str
     files: tuple[tuple[str, tuple[str, str]], ...] = ()
 
-    def stored(self, name: str) -> Request:
+    def stored(self, name: str) -> PointRequest:
         """The design with another quantizer."""
         return request.with_quantizer(self.design, name, dict(self.files).get(name, ("", "")))
 
@@ -82,7 +80,7 @@ def show(bench: Bench, formats: tuple[str, ...], address: str) -> None:
         against = next(others, "fp8" if own != "fp8" else "fp16")
     files = tuple((name, file) for name in (*chosen, against) if (file := uploads.text_of(name))[1])
     with widgets.said():
-        asked = Asked(request.of(values), chosen, against, values[MEASURE.key], files)
+        asked = CrossoverRequest(request.of(values), chosen, against, values[MEASURE.key], files)
         boxes = {
             "The best format at each batch and prompt": show_map,
             f"From which batch and prompt on does {own} beat {against}?": show_lines,
@@ -95,14 +93,14 @@ def show(bench: Bench, formats: tuple[str, ...], address: str) -> None:
                     draw(asked, address)
 
 
-def _anywhere(design: Request) -> Request:
+def _anywhere(design: PointRequest) -> PointRequest:
     """The design at the smallest batch and prompt: what the map is cached by, which has its own."""
     shortest = max(design.work.prefix_tokens, 1)
     return replace(design, work=replace(design.work, batch=1, input_tokens=shortest))
 
 
 @part
-def show_map(asked: Asked, address: str) -> None:
+def show_map(asked: CrossoverRequest, address: str) -> None:
     """The best quantizer at each batch and prompt length."""
     everywhere = replace(asked, design=request.unquantized(_anywhere(asked.design)))
     with widgets.said():
@@ -112,7 +110,7 @@ def show_map(asked: Asked, address: str) -> None:
 
 
 @part
-def show_tornado(asked: Asked, address: str) -> None:
+def show_tornado(asked: CrossoverRequest, address: str) -> None:
     """Draw the sensitivity: the numbers that move a result, or decide between two designs, within their ranges."""
     with widgets.said():
         answer = cached_sensitivity(asked)
@@ -124,7 +122,7 @@ def show_tornado(asked: Asked, address: str) -> None:
 
 
 @st.fragment(parallel=True)
-def show_lines(asked: Asked, address: str) -> None:
+def show_lines(asked: CrossoverRequest, address: str) -> None:
     """From which batch at a prompt, and from which prompt at a batch, the quantizer pays; takes seconds."""
     with widgets.said(), st.spinner(_WAIT):
         answer = cached_lines(replace(asked, quantizers=()))
@@ -138,26 +136,26 @@ def show_lines(asked: Asked, address: str) -> None:
 def _figure(
     name: str, chart: Chart, table: Callable[[], pd.DataFrame], made: MadeBy, draw: Callable[[Chart], dict[str, Any]]
 ) -> None:
-    beside.show(name, chart, table, made, drawn=draw(chart))
+    downloads.show(name, chart, table, made, drawn=draw(chart))
 
 
-def _design(asked: Request) -> common.Candidate:
+def _design(asked: PointRequest) -> common.Candidate:
     """A design of the page. Raises InputError."""
     return common.Candidate(asked.device_spec(), asked.plan())
 
 
-_HASHES: dict[str | type[Any], Callable[[Any], Any]] = {Asked: repr}
+_HASHES: dict[str | type[Any], Callable[[Any], Any]] = {CrossoverRequest: repr}
 
 
 @st.cache_data(max_entries=32, ttl="1h", show_spinner=False, hash_funcs=_HASHES)
-def cached_map(asked: Asked) -> best_map.BestMap:
+def cached_map(asked: CrossoverRequest) -> best_map.BestMap:
     """The map of the quantizers. Raises DseError."""
     designs = [_design(asked.stored(name)) for name in asked.quantizers]
     return best_map.best_map(designs, asked.design.work, common.measure(asked.measure))
 
 
 @st.cache_data(max_entries=32, ttl="1h", show_spinner=False, hash_funcs=_HASHES)
-def cached_sensitivity(asked: Asked) -> sensitivity.Sensitivity:
+def cached_sensitivity(asked: CrossoverRequest) -> sensitivity.Sensitivity:
     """Sensitivity of the design's result, or of its lead over the other's. Raises DseError."""
     one, other = _design(asked.design), _design(asked.stored(asked.against))
     designs = [one] if one == other else [one, other]
@@ -171,7 +169,7 @@ def cached_sensitivity(asked: Asked) -> sensitivity.Sensitivity:
 
 
 @st.cache_data(max_entries=32, ttl="1h", show_spinner=False, hash_funcs=_HASHES)
-def cached_lines(asked: Asked) -> crossing.Crossing:
+def cached_lines(asked: CrossoverRequest) -> crossing.Crossing:
     """Where the design pays against the other. Raises DseError."""
     return crossing.crossing(
         _design(asked.design),
@@ -183,7 +181,7 @@ def cached_lines(asked: Asked) -> crossing.Crossing:
     )
 
 
-def operations(asked: Asked) -> dict[str, Any]:
+def operations(asked: CrossoverRequest) -> dict[str, Any]:
     """The questions as operations, from which their commands and scripts are made. Raises InputError."""
     names = tuple(asked.stored(name).key_quantizer_text for name in asked.quantizers)
     against = asked.stored(asked.against).key_quantizer_text
@@ -195,11 +193,11 @@ def operations(asked: Asked) -> dict[str, Any]:
     }
 
 
-def commands(asked: Asked) -> dict[str, str]:
+def commands(asked: CrossoverRequest) -> dict[str, str]:
     """The questions as command lines."""
     return {name: request.command_of(one) for name, one in operations(asked).items()}
 
 
-def python(asked: Asked, question: str) -> str:
+def python(asked: CrossoverRequest, question: str) -> str:
     """A question in Python, ending with `result`. Raises InputError."""
     return python_of(operations(asked)[question])

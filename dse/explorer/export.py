@@ -37,8 +37,8 @@ def show(name: str, chart: Chart, formats: dict[str, str], content: Content) -> 
 
     `content` makes a file of the chart, its page, the format, and the options of `dse plot` that look the same.
     """
-    from dse.figures.export import look as looks
     from dse.figures.export.image import preview, size_text
+    from dse.figures.export.look import applied
 
     asking, seeing = st.columns([2, 3], gap="medium")
     with asking:
@@ -50,7 +50,7 @@ def show(name: str, chart: Chart, formats: dict[str, str], content: Content) -> 
             st.info("The picture comes back when the fields in red are mended.")
         else:
             try:
-                drawn, page = looks.applied(look, chart)
+                drawn, page = applied(look, chart)
                 st.image(preview(drawn, page), alt=f"Preview: {drawn.title}")
             except DseError as error:
                 page = None
@@ -76,7 +76,7 @@ def show(name: str, chart: Chart, formats: dict[str, str], content: Content) -> 
 
 def _fields(name: str, chart: Chart) -> Look | None:
     """The look that the fields say; None where one of them cannot be used, which stands beside it."""
-    from dse.figures.export import look as looks
+    from dse.figures.export.look import check
 
     kept = st.session_state.setdefault(_KEPT, {})
     said: dict[str, Any] = {}
@@ -88,7 +88,7 @@ def _fields(name: str, chart: Chart) -> Look | None:
                 value = _field(field, f"export {own}", kept.get(own, getattr(START, field)), chart)
                 kept[own] = said[field] = value
                 try:
-                    looks.check(field, value)
+                    check(field, value)
                 except DseError as error:
                     is_bad = True
                     lines(error.lines()[:1])
@@ -96,7 +96,7 @@ def _fields(name: str, chart: Chart) -> Look | None:
 
 
 def _field(field: str, key: str, start: Any, chart: Chart) -> Any:
-    """The widget of a field; a text or number left open means what stands in it in grey."""
+    """The widget of a field; a text or number left open means what stands in it in gray."""
     asked = ASKED[field]
     if key not in st.session_state:
         st.session_state[key] = start

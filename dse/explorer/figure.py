@@ -1,4 +1,4 @@
-"""Figures of `dse.figures` as the explorer shows them: the chosen design marked, the size and colours of the page."""
+"""Figures of `dse.figures` as the explorer shows them: the chosen design marked, the size and colors of the page."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -45,19 +45,19 @@ def throughput(curves: Sequence[tuple[str, pd.DataFrame]]) -> Chart:
 
 
 def chosen(chart: Chart, results: Sequence[Mapping[str, Any]], names: Sequence[str] = ()) -> Chart:
-    """The chart of `throughput` with a star at each of `results` that fits, in the colour of its line.
+    """The chart of `throughput` with a star at each of `results` that fits, in the color of its line.
 
     `names` are the lines of the results, in their order; a star without a line is black.
     """
     panel = chart.panels[0]
-    colours = {series.name: series.colour for series in panel.series if series.kind == "line"}
+    colors = {series.name: series.color for series in panel.series if series.kind == "line"}
     stars = [
         Series(
             style.CHOSEN,
             "scatter",
-            (float(result["batch"]),),
-            (float(result["throughput_tokens_per_s"]),),
-            colours.get(name, style.BLACK),
+            x=(float(result["batch"]),),
+            y=(float(result["throughput_tokens_per_s"]),),
+            color=colors.get(name, style.BLACK),
             marker="star",
             size=1.8,
             in_legend=False,
@@ -74,8 +74,8 @@ def chosen(chart: Chart, results: Sequence[Mapping[str, Any]], names: Sequence[s
     return replace(chart, panels=panels, keys=(style.KEY_CHOSEN, *chart.keys))
 
 
-def with_colours(chart: Chart) -> dict[str, Any]:
-    """`fitted` for a chart whose colours mean a quantity, with their scale on the right."""
+def with_colors(chart: Chart) -> dict[str, Any]:
+    """`fitted` for a chart whose colors mean a quantity, with their scale on the right."""
     found = fitted(chart)
     bar = found["layout"]["coloraxis"]["colorbar"]
     bar.update(x=1.02, y=0, len=1, thickness=12, tickfont={"size": TEXT_PX})
@@ -85,8 +85,8 @@ def with_colours(chart: Chart) -> dict[str, Any]:
 
 
 def map_of(chart: Chart) -> dict[str, Any]:
-    """`with_colours` for a map of cells, its lines as high as the chart says."""
-    found = with_colours(chart)
+    """`with_colors` for a map of cells, its lines as high as the chart says."""
+    found = with_colors(chart)
     found["layout"]["height"] = round(HEIGHT // 4 + to_plotly.PIXELS * chart.panel_height_pt)
     for name in ("xaxis", "yaxis"):
         found["layout"][name].update(showgrid=False)
@@ -147,14 +147,14 @@ def faint(chart: Chart, name: str) -> dict[str, Any]:
 
 
 def fitted(chart: Chart, height: int = HEIGHT, legend_px: int = 0) -> dict[str, Any]:
-    """The plotly figure, as plain data, of a chart with one panel: as wide as its place, in the page's colours.
+    """The plotly figure, as plain data, of a chart with one panel: as wide as its place, in the page's colors.
 
     `legend_px` keeps so much room above a low figure for its legend; a tall one makes room by itself. The page writes
-    the title and the notes, where they wrap. Black becomes a grey that both themes show.
+    the title and the notes, where they wrap. Black becomes a gray that both themes show.
     """
     found = to_plotly.spec(chart)
     found["data"] = _keyed(found["data"])
-    if not chart.colours and not any(trace["type"] == "bar" for trace in found["data"]):  # on which white is seen
+    if not chart.colors and not any(trace["type"] == "bar" for trace in found["data"]):  # on which white is seen
         found["data"] = [_hollow(trace) for trace in found["data"]]
     layout = found["layout"]
     for name in ("paper_bgcolor", "plot_bgcolor", "annotations", "width"):
@@ -169,14 +169,14 @@ def fitted(chart: Chart, height: int = HEIGHT, legend_px: int = 0) -> dict[str, 
     legend.update(font={"size": TEXT_PX}, x=0, y=1 + _GAP_PX / plot_px, yanchor="bottom", maxheight=_LEGEND_PX)
     for name in ("xaxis", "yaxis"):
         axis = layout[name]
-        for colour in ("gridcolor", "linecolor", "tickcolor"):
-            axis.pop(colour)
+        for color in ("gridcolor", "linecolor", "tickcolor"):
+            axis.pop(color)
         axis.update(domain=[0, 1], tickfont={"size": TEXT_PX})
         axis["title"].update(font={"size": TEXT_PX}, standoff=_GAP_PX)
     layout["yaxis"]["title"].update(standoff=_LEFT_GAP_PX)
     layout["yaxis"].update(automargin=True)  # where its numbers are long
-    recoloured: dict[str, Any] = json.loads(json.dumps(found).replace(f'"{style.BLACK}"', f'"{style.GREY}"'))
-    return recoloured
+    recolored: dict[str, Any] = json.loads(json.dumps(found).replace(f'"{style.BLACK}"', f'"{style.GRAY}"'))
+    return recolored
 
 
 def unchecked(drawn: dict[str, Any]) -> Any:
@@ -187,8 +187,8 @@ def unchecked(drawn: dict[str, Any]) -> Any:
     import plotly.graph_objects as go
     from plotly.colors import get_colorscale
 
-    if colours := drawn["layout"].get("coloraxis"):  # the browser knows the same names by slightly other colours
-        colours["colorscale"] = get_colorscale(colours["colorscale"])
+    if colors := drawn["layout"].get("coloraxis"):  # the browser knows the same names by slightly other colors
+        colors["colorscale"] = get_colorscale(colors["colorscale"])
     return go.Figure(drawn, _validate=False)
 
 
@@ -209,19 +209,19 @@ def _keyed(traces: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _hollow(trace: dict[str, Any]) -> dict[str, Any]:
-    """The trace with its hollow marks open to the page, whose colour is that of its theme."""
+    """The trace with its hollow marks open to the page, whose color is that of its theme."""
     marker = trace.get("marker") or {}
-    if trace["type"] == "scatter" and "white" in (colour := marker.get("color") or ()):
-        shown = [CLEAR if each == "white" else each for each in ([colour] if isinstance(colour, str) else colour)]
-        marker["color"] = shown[0] if isinstance(colour, str) else shown
+    if trace["type"] == "scatter" and "white" in (color := marker.get("color") or ()):
+        shown = [CLEAR if each == "white" else each for each in ([color] if isinstance(color, str) else color)]
+        marker["color"] = shown[0] if isinstance(color, str) else shown
     return trace
 
 
 def _look(trace: Mapping[str, Any]) -> list[Any]:
     """Look of a trace's legend entry; marks may differ in size."""
     marker = trace.get("marker") or {}
-    colour = marker.get("color")
-    if isinstance(colour, list) and len(set(colour)) == 1:
-        colour = colour[0]
+    color = marker.get("color")
+    if isinstance(color, list) and len(set(color)) == 1:
+        color = color[0]
     modes = {mode for mode in trace.get("mode", "").split("+") if mode != "text"}
-    return [trace["type"], modes, marker.get("symbol"), colour, marker.get("pattern"), trace.get("line")]
+    return [trace["type"], modes, marker.get("symbol"), color, marker.get("pattern"), trace.get("line")]

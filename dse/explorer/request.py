@@ -7,10 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from dse.explorer import common_fields as shared
-from dse.explorer import uploads
-from dse.model import evaluate as point
-from dse.model import kv_layout as plan
+from dse.explorer import common_fields, uploads
+from dse.model import evaluate, kv_layout
 from dse.operations.declare import Operation, words_of
 from dse.operations.face import SAID, python_of
 from dse.operations.point import EvaluatePoint
@@ -19,26 +17,26 @@ from dse.report import listing, present
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.measurements import Bits
 from dse.specs.workload import Workload
-from dse.sweep import sweeps as sweep
+from dse.sweep import sweeps
 
 #: batches of the curve
 CURVE = tuple(2**i for i in range(9))
 
 
-_WORK = shared.work_of({})
+_WORK = common_fields.work_of({})
 
 
 @dataclass(frozen=True)
-class Request:
+class PointRequest:
     """One design: what the fields of `dse.explorer.common_fields` ask for.
 
     The last five are uploaded files, so that a request is all that a cached answer depends on.
     """
 
-    device: str = shared.DEVICE.default
+    device: str = common_fields.DEVICE.default
     edits: str = ""
-    model: str = shared.MODEL.default
-    quantizer: str = shared.QUANTIZER.default
+    model: str = common_fields.MODEL.default
+    quantizer: str = common_fields.QUANTIZER.default
     parameters: str = ""
     value_quantizer: str | None = None
     value_parameters: str = ""
@@ -81,9 +79,9 @@ class Request:
         """The model. Raises InputError or SpecError."""
         return uploads.model(self.model, self.model_file)
 
-    def plan(self) -> plan.KvPlan:
+    def plan(self) -> kv_layout.KvPlan:
         """The model with its quantizers. Raises InputError or SpecError."""
-        return plan.build(self.model_spec(), *map(self.bits().attached, self.quantizer_specs()))
+        return kv_layout.build(self.model_spec(), *map(self.bits().attached, self.quantizer_specs()))
 
     def bits(self) -> Bits:
         """Bits by closed forms, errors and measured bits as shipped or as loaded."""
@@ -97,14 +95,14 @@ class Request:
         return key, uploads.quantizer(self.value_quantizer_text, self.value_quantizer_file)
 
 
-DEFAULT = Request()
+DEFAULT = PointRequest()
 
 
-def of(values: Mapping[str, Any]) -> Request:
+def of(values: Mapping[str, Any]) -> PointRequest:
     """The design of a page's values; what the page does not ask for is at its default. Raises InputError."""
-    known = {field.name for field in fields(Request)}
+    known = {field.name for field in fields(PointRequest)}
     chosen = {key: value for key, value in values.items() if key in known}
-    asked = Request(**chosen, work=shared.work_of(values))
+    asked = PointRequest(**chosen, work=common_fields.work_of(values))
     return replace(
         asked,
         device_file=uploads.text_of(asked.device),
@@ -115,7 +113,7 @@ def of(values: Mapping[str, Any]) -> Request:
     )
 
 
-def with_quantizer(asked: Request, name: str, file: tuple[str, str] = ("", "")) -> Request:
+def with_quantizer(asked: PointRequest, name: str, file: tuple[str, str] = ("", "")) -> PointRequest:
     """Replace the quantizer of keys and values; `name` holds its parameters.
 
     Of a loaded plan, `name` is that in the lists, and `file` name and text of its file.
@@ -145,7 +143,7 @@ def family_defaults(name: str) -> str:
     return next((row["parameters"] for row in listing.list_quantizers() if row["name"] == name), "-")
 
 
-def operation(request: Request, cls: type[Operation] = EvaluatePoint, **more: Any) -> Any:
+def operation(request: PointRequest, cls: type[Operation] = EvaluatePoint, **more: Any) -> Any:
     """The operation `cls` on the design, with fields of its own in `more`. Raises InputError."""
     key, value = (spec.name for spec in request.quantizer_specs())
     given = {
@@ -165,18 +163,18 @@ def command_of(asked: Operation, without: Collection[str] = ()) -> str:
     return shlex.join(words_of(asked, SAID, without))
 
 
-def command(request: Request) -> str:
+def command(request: PointRequest) -> str:
     """The command line that prints what the page shows. Raises InputError."""
     return command_of(operation(request))
 
 
-def python(request: Request) -> str:
+def python(request: PointRequest) -> str:
     """A script that ends with `result`: every result of the design, in SI base units. Raises InputError."""
     return python_of(operation(request))
 
 
 @dataclass(frozen=True)
-class Answer:
+class PointAnswer:
     """Results of one request by name, and what `dse point` prints."""
 
     result: dict[str, Any]
@@ -185,33 +183,33 @@ class Answer:
     model_title: str
 
 
-def answer(request: Request) -> Answer:
+def answer(request: PointRequest) -> PointAnswer:
     """Evaluate one request. Raises InputError."""
     device, kv = request.device_spec(), request.plan()
     work = request.work
     work.refuse_idle()
-    result = point.evaluate(device, kv, work)
-    text = present.point_text(result, device, kv, with_room=point.with_room(device, kv, work, result))
-    return Answer(result, text, device.title or device.name, kv.model.title)
+    result = evaluate.evaluate(device, kv, work)
+    text = present.point_text(result, device, kv, with_room=evaluate.with_room(device, kv, work, result))
+    return PointAnswer(result, text, device.title or device.name, kv.model.title)
 
 
-def curve(request: Request) -> pd.DataFrame:
+def curve(request: PointRequest) -> pd.DataFrame:
     """The request at every batch of `CURVE`; its own batch does not matter. Raises InputError."""
     device, work, kv = request.device_spec(), request.work, request.plan()
-    return sweep.to_table(point.evaluate(device, kv, replace(work, batch=n)) for n in CURVE)
+    return sweeps.to_table(evaluate.evaluate(device, kv, replace(work, batch=n)) for n in CURVE)
 
 
-def explanation(request: Request, name: str) -> str:
+def explanation(request: PointRequest, name: str) -> str:
     """Formula, values, units and sources behind one result, as `dse point --explain` prints them. Raises InputError."""
     device, kv = request.device_spec(), request.plan()
-    return present.explanation_text(present.explain(name, point.Point(device, kv, request.work)))
+    return present.explanation_text(present.explain(name, evaluate.Point(device, kv, request.work)))
 
 
-def unquantized(request: Request) -> Request:
+def unquantized(request: PointRequest) -> PointRequest:
     """Store keys and values in FP16."""
     return with_quantizer(request, "fp16")
 
 
-def any_batch(request: Request) -> Request:
+def any_batch(request: PointRequest) -> PointRequest:
     """The request under a batch of one: what it is cached by where its batch does not matter."""
     return replace(request, work=replace(request.work, batch=1))

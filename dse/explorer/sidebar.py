@@ -8,21 +8,21 @@ import streamlit as st
 
 from dse import quantizers
 from dse.core.errors import DseError, InputError, clean
-from dse.explorer import bench as benches
-from dse.explorer import common_fields as shared
-from dse.explorer import loading, presets, request, state, tray, uploads, widgets
-from dse.explorer.bench import Bench
+from dse.explorer import common_fields, loading, presets, request, state, tray, uploads, widgets
+from dse.explorer.bench import Bench, badge
 from dse.explorer.tray import Tray
 from dse.explorer.uploads import Upload
 from dse.explorer.widgets import escaped
 from dse.quantizers import layered
-from dse.specs import tokens as token_policies
+from dse.specs import tokens
 
 #: session keys: the widget that chooses a design, that of its name, of a preset; what undo and redo go through
 _AT, _NAME, _PRESET, _HISTORY = "tray at", "tray name", "tray preset", "explorer history"
 #: of a design, in this order; the rest under "More"
-_FIRST = (shared.MODEL, shared.QUANTIZER, shared.PARAMETERS, *shared.LAYOUT)
-_MORE = tuple(field for field in shared.DESIGN if field not in (*_FIRST, shared.DEVICE, shared.EDITS))
+_FIRST = (common_fields.MODEL, common_fields.QUANTIZER, common_fields.PARAMETERS, *common_fields.LAYOUT)
+_MORE = tuple(
+    field for field in common_fields.DESIGN if field not in (*_FIRST, common_fields.DEVICE, common_fields.EDITS)
+)
 
 
 def draw(bench: Bench) -> None:
@@ -39,12 +39,12 @@ def draw(bench: Bench) -> None:
 def act(change: Callable[[Tray], Tray]) -> None:
     """Change the tray, for the next run: from a callback, or before `st.rerun`. A full tray says so in a toast."""
     try:
-        state.set_tray(change(state.tray()), shared.DESIGN)
+        state.set_tray(change(state.tray()), common_fields.DESIGN)
     except InputError as error:
         st.toast(escaped(error.lines()[0]))
 
 
-def add(design: tray.Design, workload: Mapping[str, Any] | None = None) -> None:
+def add(design: tray.TrayDesign, workload: Mapping[str, Any] | None = None) -> None:
     """Add a design, and say so; `workload` changes that of all, which is said too."""
     add_all([design])
     if workload:
@@ -52,7 +52,7 @@ def add(design: tray.Design, workload: Mapping[str, Any] | None = None) -> None:
         st.toast("The workload of all designs has changed with it: Undo takes both back.")
 
 
-def add_all(designs: Sequence[tray.Design]) -> None:
+def add_all(designs: Sequence[tray.TrayDesign]) -> None:
     """Add designs behind those of the tray, and say so. The last one is now being changed."""
 
     def added(now: Tray) -> Tray:
@@ -66,7 +66,7 @@ def add_all(designs: Sequence[tray.Design]) -> None:
 
 def _history(bench: Bench) -> tray.History:
     found: tray.History = st.session_state.setdefault(_HISTORY, tray.History())
-    workload = {field.key: bench.values[field.key] for field in shared.SCENARIO}
+    workload = {field.key: bench.values[field.key] for field in common_fields.SCENARIO}
     found.goes_to((state.tray().designs, workload), bench.at)
     return found
 
@@ -79,12 +79,12 @@ def _step(history: tray.History, by: int) -> None:
 
 def _reset() -> None:
     act(lambda _: opening())
-    state.put({field.key: field.default for field in shared.SCENARIO})
+    state.put({field.key: field.default for field in common_fields.SCENARIO})
 
 
 def opening() -> Tray:
     """The tray of a first visit."""
-    return Tray(tuple(tray.Design(values=values) for values in shared.OPENING))
+    return Tray(tuple(tray.TrayDesign(values=values) for values in common_fields.OPENING))
 
 
 def _designs(bench: Bench, history: tray.History) -> None:
@@ -103,7 +103,7 @@ def _designs(bench: Bench, history: tray.History) -> None:
         "help": "All pages compare these designs. The chosen one is changed by the fields below.",
     }
     if len(rows) < tray.MANY:
-        captions = [escaped(benches.badge(row)) for row in rows]
+        captions = [escaped(badge(row)) for row in rows]
         st.radio("Designs", places, captions=captions, **shown)
     else:
         st.selectbox(f"Designs ({len(rows)})", places, **shown)
@@ -133,7 +133,7 @@ def _wrong(bench: Bench) -> dict[str, list[str]]:
     error = bench.current.wrong
     if error is None:
         return {}
-    drawn = (*shared.DESIGN, *shared.SCENARIO)
+    drawn = (*common_fields.DESIGN, *common_fields.SCENARIO)
     if any(field.problem(bench.values[field.key], bench.values) for field in drawn if field.kind == "text"):
         return {}  # the field says it
     lines = error.lines()
@@ -158,7 +158,7 @@ def _current(bench: Bench, wrong: Mapping[str, list[str]]) -> None:
         def rename() -> None:
             act(
                 lambda now: now.put(
-                    now.at, tray.Design(clean(st.session_state[_NAME].strip(), tray.MAX_NAME), now.current.values)
+                    now.at, tray.TrayDesign(clean(st.session_state[_NAME].strip(), tray.MAX_NAME), now.current.values)
                 )
             )
 
@@ -170,11 +170,11 @@ def _current(bench: Bench, wrong: Mapping[str, list[str]]) -> None:
             placeholder=bench.current.name,
             help="Left open, a design is called for what tells it from the others.",
         )
-        widgets.draw(shared.DEVICE, wrong.get("device", ()))
+        widgets.draw(common_fields.DEVICE, wrong.get("device", ()))
         _device_numbers(values)
         for field in _FIRST:
             widgets.draw(field, wrong.get(field.key, ()))
-            if field is shared.PARAMETERS:
+            if field is common_fields.PARAMETERS:
                 stored_by = quantizers.FAMILIES.get(values["quantizer"], layered.FAMILY)
                 defaults = request.family_defaults(values["quantizer"])
                 st.caption(escaped(f"{stored_by.title}. Defaults: {defaults}"))
@@ -184,7 +184,7 @@ def _current(bench: Bench, wrong: Mapping[str, list[str]]) -> None:
                 for field in _MORE:
                     widgets.draw(field, wrong.get(field.key, ()))
                     if field.key == "tokens":
-                        family = token_policies.FAMILIES[values["tokens"]]
+                        family = tokens.FAMILIES[values["tokens"]]
                         st.caption(escaped(f"{family.title}: {family.source}."))
 
 
@@ -213,12 +213,14 @@ def _workload(wrong: Mapping[str, list[str]]) -> None:
         help="Sets lengths, batch and limits to those of a kind of use: assumed, but for the mean lengths of traces.",
         format_func=lambda name: f"{name}: {presets.PRESETS[name].text}",
     )
-    for field in shared.SCENARIO_FIRST:
+    for field in common_fields.SCENARIO_FIRST:
         widgets.draw(field, wrong.get(field.key, ()))
-    box = _box("More of the workload", "workload more", any(field.key in wrong for field in shared.SCENARIO_MORE))
+    box = _box(
+        "More of the workload", "workload more", any(field.key in wrong for field in common_fields.SCENARIO_MORE)
+    )
     if box.open:
         with box:
-            for field in shared.SCENARIO_MORE:
+            for field in common_fields.SCENARIO_MORE:
                 widgets.draw(field, wrong.get(field.key, ()))
 
 
@@ -229,7 +231,7 @@ def _device_numbers(values: Mapping[str, Any]) -> None:
         return
     with box:
         st.caption("With its unit, in the form shown. Empty takes a change back.")
-        widgets.draw(shared.EDITS)
+        widgets.draw(common_fields.EDITS)
         try:
             shipped = editable(values["device"], "")
         except DseError as error:
@@ -241,7 +243,7 @@ def _device_numbers(values: Mapping[str, Any]) -> None:
             st.session_state[key] = changed.get(name, text)
 
             def keep(key: str = key, name: str = name, text: str = text) -> None:
-                state.put({shared.EDITS.key: with_edit(values["edits"], name, st.session_state[key], text)})
+                state.put({common_fields.EDITS.key: with_edit(values["edits"], name, st.session_state[key], text)})
 
             st.text_input(escaped(name.replace("_", " ")), key=key, on_change=keep, max_chars=40)
             if name in changed:

@@ -10,11 +10,9 @@ import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from dse.core.errors import clean
-from dse.explorer import fields as fields_module
 from dse.explorer import kept
-from dse.explorer import tray as trays
-from dse.explorer.fields import Field
-from dse.explorer.tray import Tray
+from dse.explorer.fields import SEPARATOR, Field, check_query, query_of
+from dse.explorer.tray import Tray, design_of, read, text_of, values_of
 
 #: the part of an address behind its page: texts by key
 Query = dict[str, list[str]]
@@ -68,11 +66,9 @@ def open_page(page: str, fields: Sequence[Field], design: Sequence[Field], openi
         query = {key: texts for key, texts in query.items() if key not in carried}  # an address between two pages
         query, lost = _files_of(every, query)
         tray, unread = _tray_of(query, design, opening)
-        found, problems = fields_module.check_query(
-            every, {key: texts for key, texts in query.items() if key not in (DESIGNS, AT)}
-        )
+        found, problems = check_query(every, {key: texts for key, texts in query.items() if key not in (DESIGNS, AT)})
         if not any(key in query for key in (field.key for field in design)):
-            found.update(trays.values_of(tray.current, design))
+            found.update(values_of(tray.current, design))
         store.clear()
         store.update({**carried, **found, _TRAY: tray})
         _seed(every, store)
@@ -95,7 +91,7 @@ def _tray_of(query: Mapping[str, list[str]], design: Sequence[Field], opening: T
     """The tray of an address, and what of it cannot be used; fields of a design by themselves are a single one."""
     labels = {text: label for label, text in uploaded().items()}
     text, at = (query.get(key, [""])[0] for key in (DESIGNS, AT))
-    tray, problems = trays.read(text, at, design, labels)
+    tray, problems = read(text, at, design, labels)
     if tray is None:
         alone = any(field.key in query for field in design)
         return (Tray() if alone else opening), problems
@@ -135,7 +131,7 @@ def _follow(
         if key in said and said[key] == store[key]:
             st.session_state[key] = store[key]
     now, alone = store[_TRAY], _TRAY in put_before or not st.session_state.get(ALL)
-    store[_TRAY] = now.changed(trays.design_of(store, design, now.current.name), is_for_all=not alone)
+    store[_TRAY] = now.changed(design_of(store, design, now.current.name), is_for_all=not alone)
     values = {field.key: store[field.key] for field in every}
     wanted = query_now(fields, design, values)
     if wanted != st.query_params.to_dict():
@@ -151,10 +147,10 @@ def _follow(
 def query_now(fields: Sequence[Field], design: Sequence[Field], values: Mapping[str, Any]) -> dict[str, str]:
     """The address's query of the tray as it is, and of the values of the workload and the page."""
     now, also = tray(), uploaded()
-    found = fields_module.query_of(fields, values, also=also)
+    found = query_of(fields, values, also=also)
     opening = st.session_state[_OPENING]
     if now.designs != opening.designs:
-        found[DESIGNS] = trays.text_of(now, design, also)
+        found[DESIGNS] = text_of(now, design, also)
     if now.at:
         found[AT] = str(now.at + 1)
     return found
@@ -168,7 +164,7 @@ def tray() -> Tray:
 
 def set_tray(new: Tray, design: Sequence[Field]) -> None:
     """Another tray for the next run: from a callback, or before `st.rerun` or `go`."""
-    put({**trays.values_of(new.current, design), _TRAY: new})
+    put({**values_of(new.current, design), _TRAY: new})
 
 
 def _files_of(fields: Sequence[Field], query: Mapping[str, list[str]]) -> tuple[dict[str, list[str]], list[str]]:
@@ -182,14 +178,14 @@ def _files_of(fields: Sequence[Field], query: Mapping[str, list[str]]) -> tuple[
             continue
         kept_texts = []
         for text in texts:
-            parts = text.split(fields_module.SEPARATOR)
+            parts = text.split(SEPARATOR)
             missing = [part for part in parts if part not in labels and kept.name_in(part)]
             lost += [
                 f"{key}: {clean(kept.name_in(part), 80)} was loaded in another session: load it again"
                 for part in missing
             ]
             left = [labels.get(part, part) for part in parts if part not in missing]
-            kept_texts += [fields_module.SEPARATOR.join(left)] if left else []
+            kept_texts += [SEPARATOR.join(left)] if left else []
         if kept_texts:
             changed[key] = kept_texts
     return changed, lost

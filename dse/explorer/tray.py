@@ -26,7 +26,7 @@ _PLAIN = "-"
 
 
 @dataclass(frozen=True)
-class Design:
+class TrayDesign:
     """A named design: its fields that differ from the defaults. Without a name, what tells it from others is one."""
 
     name: str = ""
@@ -37,11 +37,11 @@ class Design:
 class Tray:
     """At least one design, and the place, from 0, of the one that is being changed."""
 
-    designs: tuple[Design, ...] = (Design(),)
+    designs: tuple[TrayDesign, ...] = (TrayDesign(),)
     at: int = 0
 
     @property
-    def current(self) -> Design:
+    def current(self) -> TrayDesign:
         """The design that is being changed."""
         return self.designs[self.at]
 
@@ -49,11 +49,11 @@ class Tray:
         """The tray with another design to change."""
         return replace(self, at=min(max(at, 0), len(self.designs) - 1))
 
-    def put(self, at: int, design: Design) -> "Tray":
+    def put(self, at: int, design: TrayDesign) -> "Tray":
         """The tray with another design at a place."""
         return replace(self, designs=(*self.designs[:at], design, *self.designs[at + 1 :]))
 
-    def changed(self, design: Design, is_for_all: bool = False) -> "Tray":
+    def changed(self, design: TrayDesign, is_for_all: bool = False) -> "Tray":
         """The tray with the current design as it is now; `is_for_all` changes the same fields of all designs."""
         before, after = self.current.values, design.values
         keys = {key for key in (*before, *after) if before.get(key) != after.get(key)} if is_for_all else set()
@@ -69,7 +69,7 @@ class Tray:
         ]
         return replace(self, designs=tuple(others)).put(self.at, design)
 
-    def added(self, design: Design, at: int | None = None) -> "Tray":
+    def added(self, design: TrayDesign, at: int | None = None) -> "Tray":
         """The tray with one design more, at the end or before a place, which is now being changed.
 
         Raises InputError for a full tray.
@@ -102,13 +102,13 @@ def _copy_of(name: str) -> str:
     return f"{name[: MAX_NAME - 5]} copy" if name else ""
 
 
-def design_of(values: Mapping[str, Any], fields: Sequence[Field], name: str = "") -> Design:
+def design_of(values: Mapping[str, Any], fields: Sequence[Field], name: str = "") -> TrayDesign:
     """The design of a page's values: those that differ from the defaults."""
     own = {field.key: values.get(field.key, field.default) for field in fields}
-    return Design(name, {field.key: own[field.key] for field in fields if own[field.key] != field.default})
+    return TrayDesign(name, {field.key: own[field.key] for field in fields if own[field.key] != field.default})
 
 
-def values_of(design: Design, fields: Sequence[Field]) -> dict[str, Any]:
+def values_of(design: TrayDesign, fields: Sequence[Field]) -> dict[str, Any]:
     """All values of a design by field."""
     return {field.key: design.values.get(field.key, field.default) for field in fields}
 
@@ -118,7 +118,7 @@ def text_of(tray: Tray, fields: Sequence[Field], also: Mapping[str, str]) -> str
     return _DESIGNS.join(_design_text(design, fields, also) for design in tray.designs)
 
 
-def _design_text(design: Design, fields: Sequence[Field], also: Mapping[str, str]) -> str:
+def _design_text(design: TrayDesign, fields: Sequence[Field], also: Mapping[str, str]) -> str:
     found = query_of(fields, values_of(design, fields), also)
     parts = [f"{key}.{_escaped(text)}" for key, text in found.items()]
     return _FIELDS.join([*parts, *([f"{_NAME}.{_escaped(design.name)}"] if design.name else [])]) or _PLAIN

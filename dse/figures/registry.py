@@ -117,7 +117,19 @@ def figure(
     def declare(draw: Callable[[Source], Chart | None]) -> Callable[[Source], Chart | None]:
         if name in DECLARED:
             raise ValueError(f"two figures are called {name}")
-        DECLARED[name] = Figure(name, shows, written, columns, draw, order, key, needs_beside, title, answer, source_of)
+        DECLARED[name] = Figure(
+            name=name,
+            shows=shows,
+            written=written,
+            columns=columns,
+            draw=draw,
+            order=order,
+            key=key,
+            needs_beside=needs_beside,
+            title=title,
+            answer=answer,
+            source_of=source_of,
+        )
         return draw
 
     return declare

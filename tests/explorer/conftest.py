@@ -2,7 +2,7 @@
 
 import pytest
 
-from explorer_page import page as opened_page
+import explorer_page
 
 
 @pytest.fixture(scope="session")
@@ -42,7 +42,7 @@ def page(profile, server):
 @pytest.fixture(scope="module")
 def one():
     """Compare with one design; not to be changed."""
-    return opened_page()
+    return explorer_page.page()
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from browser import (
     uploader,
     wait_for_figure,
 )
-from dse.explorer import common_fields as shared
+from dse.explorer import common_fields
 
 pytestmark = [needs_browser, pytest.mark.browser]
 
@@ -272,6 +272,7 @@ def test_tab_reaches_every_control_in_order_and_shows_where_it_is(page, server):
     else:
         pytest.fail(f"the figure's button was not reached: {reached}")
     places = [
-        reached.index(field.label) for field in (shared.DEVICE, shared.MODEL, shared.QUANTIZER, *shared.SCENARIO_FIRST)
+        reached.index(field.label)
+        for field in (common_fields.DEVICE, common_fields.MODEL, common_fields.QUANTIZER, *common_fields.SCENARIO_FIRST)
     ]
     assert places == sorted(places)

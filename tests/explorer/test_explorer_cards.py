@@ -2,16 +2,15 @@
 
 import pytest
 
-from dse.explorer import bench, cards, request, tray
-from dse.explorer import common_fields as shared
+from dse.explorer import bench, cards, common_fields, request, tray
 from dse.explorer.pages import start
 from explorer_page import opened, plain, said, values_of
 
 
 def of(*designs, **workload):
     """The bench of designs, each what differs from the defaults, under a workload."""
-    values = {field.key: field.default for field in (*shared.DESIGN, *shared.SCENARIO)} | workload
-    return bench.of(values, tray.Tray(tuple(tray.Design(values=each) for each in designs)))
+    values = {field.key: field.default for field in (*common_fields.DESIGN, *common_fields.SCENARIO)} | workload
+    return bench.of(values, tray.Tray(tuple(tray.TrayDesign(values=each) for each in designs)))
 
 
 LLAMA = {"model": "llama3.1-70b", "quantizer": "fp8"}
@@ -74,7 +73,7 @@ def test_a_missed_limit_proposes_a_smaller_batch_that_meets_it():
     here = of({"quantizer": "fp8"}, batch=32, input=2048, tpot_limit=25.0)
     assert cards.is_met("steady_tpot_s", here.current.result, here.values) is False
     for step in cards.next_steps(here, here.current):
-        asked = {**here.values, **tray.values_of(tray.Design(values={"quantizer": "fp8"}), shared.DESIGN)}
+        asked = {**here.values, **tray.values_of(tray.TrayDesign(values={"quantizer": "fp8"}), common_fields.DESIGN)}
         result = request.answer(request.of({**asked, **step.design, **step.workload})).result
         assert cards.is_fine(here, result), step
 
@@ -137,7 +136,7 @@ def test_designs_are_called_for_what_differs_and_equal_ones_are_numbered():
         "fp8, tp 2",
     ]
     assert [row.name for row in of({}, {}).rows] == ["fp16", "fp16 (2)"]
-    named = bench.of(values_of(), tray.Tray((tray.Design("Mine", {}), tray.Design("Mine", {"tp": 3}))))
+    named = bench.of(values_of(), tray.Tray((tray.TrayDesign("Mine", {}), tray.TrayDesign("Mine", {"tp": 3}))))
     assert [row.name for row in named.rows] == ["Mine", "Mine (2)"]
     assert named.rows[1].wrong is not None
 
@@ -145,6 +144,6 @@ def test_designs_are_called_for_what_differs_and_equal_ones_are_numbered():
 @pytest.mark.parametrize("question", start.QUESTIONS, ids=lambda question: question.page)
 def test_a_question_of_the_first_screen_is_made_of_what_fields_take(question):
     """A name that a field does not list would be the default in the field, and another in the answer."""
-    fields = {field.key: field for field in (*shared.DESIGN, *shared.SCENARIO)}
+    fields = {field.key: field for field in (*common_fields.DESIGN, *common_fields.SCENARIO)}
     for values in (*question.designs, question.workload):
         assert [fields[key].problem(value, values) for key, value in values.items()] == [""] * len(values)

@@ -6,11 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from dse.cli import main as cli
+from dse.cli import main
 from dse.core import errors
-from dse.explorer import bench as benches
-from dse.explorer import cards, names, request, sidebar, tray, uploads
-from dse.explorer import common_fields as shared
+from dse.explorer import bench, cards, common_fields, names, request, sidebar, tray, uploads
 from dse.explorer.pages import compare
 from dse.figures.charts import design_bars
 from dse.specs import catalog
@@ -84,7 +82,7 @@ def test_every_choice_moves_the_page(key, one):
 @pytest.mark.parametrize("key", ["batch", "input", "output", "own_batch", "tp"])
 def test_every_number_to_its_limits(key):
     app = page()
-    field = next(field for field in (*shared.DESIGN, *shared.SCENARIO) if field.key == key)
+    field = next(field for field in (*common_fields.DESIGN, *common_fields.SCENARIO) if field.key == key)
     for value in (int(field.low), int(field.high)):
         app.number_input(key=key).set_value(value).run()
         assert not app.exception, value
@@ -164,7 +162,7 @@ def test_command_line_prints_the_same_numbers(capsys):
     words = shlex.split(request.command(given))
     assert words[0] == "dse"
     with pytest.raises(SystemExit) as stop:
-        cli.main([*words[1:], "--json"])
+        main.main([*words[1:], "--json"])
     assert stop.value.code == 0
     printed = json.loads(capsys.readouterr().out)
     for name in ("intervals", "bit_ledger", "operations", "with_room", "kernels"):  # of the command alone
@@ -174,8 +172,8 @@ def test_command_line_prints_the_same_numbers(capsys):
 
 def two(**second):
     """Compare with `BASE` and one more design, `second` different from it; the second is being changed."""
-    own = [tray.design_of(values_of(**changed), shared.DESIGN) for changed in ({}, second)]
-    text = tray.text_of(tray.Tray(tuple(own)), shared.DESIGN, {})
+    own = [tray.design_of(values_of(**changed), common_fields.DESIGN) for changed in ({}, second)]
+    text = tray.text_of(tray.Tray(tuple(own)), common_fields.DESIGN, {})
     return opened("compare", designs=text, at="2", batch="64", input="1024")
 
 
@@ -315,13 +313,13 @@ def test_bars_add_up_to_the_total():
 
 
 def test_a_point_of_the_throughput_figure_is_its_design_with_that_batch():
-    designs = tray.Tray((tray.Design(), tray.Design("Mine", {"quantizer": "fp8"})))
-    here = benches.of({field.key: field.default for field in (*shared.DESIGN, *shared.SCENARIO)}, designs)
+    designs = tray.Tray((tray.TrayDesign(), tray.TrayDesign("Mine", {"quantizer": "fp8"})))
+    here = bench.of({field.key: field.default for field in (*common_fields.DESIGN, *common_fields.SCENARIO)}, designs)
     drawn = compare.cached_lines(tuple((row.name, request.any_batch(row.request)) for row in here.answered))
     line = next(series for series in drawn.panels[0].series if series.name == "Mine" and 256.0 in series.x)
     y = line.y[line.x.index(256.0)]
     found = compare.at(here.answered, designs, drawn, 256.0, y)
-    assert found == tray.Design("", {"quantizer": "fp8", "own_batch": 256})
+    assert found == tray.TrayDesign("", {"quantizer": "fp8", "own_batch": 256})
     assert compare.at(here.answered, designs, drawn, 64.0, line.y[line.x.index(64.0)]) is None  # there already
     assert compare.at(here.answered, designs, drawn, 256.0, y / 2) is None  # no point
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from dse.cli import main as cli
-from dse.explorer import crossovers as where
+from dse.cli import main
+from dse.explorer import crossovers
 from explorer_page import TIMEOUT_S, asked
 
-ASKED = where.Asked(
+ASKED = crossovers.CrossoverRequest(
     asked(device="oaken-lpddr", quantizer="nqkv", batch=4, input=64, output=64, model_kind="ideal"),
     ("fp16", "nqkv"),
     "fp16",
@@ -30,15 +30,19 @@ def test_command_and_python_shown_ask_the_same_question(question, ours, capsys, 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "p.toml").write_text(PLAN)
     space = {}
-    exec(where.python(ours, question), space)
-    answer = {"map": where.cached_map, "sensitivity": where.cached_sensitivity, "cross": where.cached_lines}[question]
+    exec(crossovers.python(ours, question), space)
+    answer = {
+        "map": crossovers.cached_map,
+        "sensitivity": crossovers.cached_sensitivity,
+        "cross": crossovers.cached_lines,
+    }[question]
     if question != "map":  # of which the command takes no cells
         assert space["result"].text() == answer(ours).text()
-    words = shlex.split(where.commands(ours)[question])[1:]
+    words = shlex.split(crossovers.commands(ours)[question])[1:]
     if question == "map":
         words += ["--batches", "1,4", "--inputs", "64,128"]
     with pytest.raises(SystemExit) as stopped:
-        cli.main(words)
+        main.main(words)
     assert stopped.value.code == 0
     told = capsys.readouterr().out.split("\n\n")
     assert told[0] in space["result"].text()

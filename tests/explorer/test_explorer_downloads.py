@@ -10,8 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from dse.explorer import downloads as beside
-from dse.explorer import request
+from dse.explorer import downloads, request
 from dse.explorer.downloads import MadeBy
 from dse.figures.charts import design_bars
 from dse.figures.export import image
@@ -64,9 +63,9 @@ def state_in(kind, content):
     return table.schema.metadata[b"made_by"].decode()
 
 
-@pytest.mark.parametrize("kind", list(beside.FORMATS))
+@pytest.mark.parametrize("kind", list(downloads.FORMATS))
 def test_files_of_a_figure_open_and_carry_their_state(kind):
-    content = beside.content(design_bars.memory(ROWS), lambda: design_bars.table(ROWS), kind, MADE)
+    content = downloads.content(design_bars.memory(ROWS), lambda: design_bars.table(ROWS), kind, MADE)
     assert state_in(kind, content) == SAID
 
 
@@ -138,11 +137,11 @@ def test_the_preview_follows_the_fields_and_the_files_are_of_it(dialog, monkeypa
     wanted = Look(preset="slide", legend="below", title="Memory, mine", font=20.0, shows_notes=False)
     assert drawn == [applied(wanted, design_bars.memory(ROWS))]
     assert options(dialog) == wanted.options
-    content = beside.looking(lambda: design_bars.table(ROWS), MADE, *drawn[0], "png", wanted.options)
+    content = downloads.looking(lambda: design_bars.table(ROWS), MADE, *drawn[0], "png", wanted.options)
     assert texts_of_png(content)["Title"] == "Memory, mine"
     assert texts_of_png(content)["Source"] == f"{SAID} (drawn with {wanted.options})"
-    rows = beside.looking(lambda: design_bars.table(ROWS), MADE, *drawn[0], "csv", wanted.options)
-    assert rows == beside.content(drawn[0][0], lambda: design_bars.table(ROWS), "csv", MADE)
+    rows = downloads.looking(lambda: design_bars.table(ROWS), MADE, *drawn[0], "csv", wanted.options)
+    assert rows == downloads.content(drawn[0][0], lambda: design_bars.table(ROWS), "csv", MADE)
 
 
 def test_what_no_figure_can_have_is_a_red_line_and_makes_no_picture(dialog):

@@ -4,10 +4,9 @@ import shlex
 
 import pytest
 
-from dse.cli import main as cli
-from dse.explorer import common_fields as shared
-from dse.explorer import request, tray
-from dse.explorer.pages import formats as page
+from dse.cli import main
+from dse.explorer import common_fields, request, tray
+from dse.explorer.pages import formats
 from explorer_page import opened, said, wrong
 
 ASKED = request.unquantized(request.of({"device": "h200", "model": "qwen3-32b", "batch": 4, "input": 1024}))
@@ -18,7 +17,7 @@ def test_it_answers_with_figure_and_table():
     app = opened("formats")
     assert not app.exception
     assert app.title[0].value == "Which KV format pays?"
-    answer = page.cached(request.unquantized(request.of({})), ())
+    answer = formats.cached(request.unquantized(request.of({})), ())
     assert "fp8 pays" in said(app)
     table = app.dataframe[0].value
     assert table["format"].tolist() == [one.name for one in answer.formats]
@@ -47,8 +46,8 @@ def test_it_follows_its_widgets_and_says_what_is_wrong_in_a_line():
 
 def test_chosen_formats_join_the_tray():
     app = opened("formats", batch="1", input="1024")
-    values = tray.values_of(tray.Design(values={"tp": 2, "parameters": "x=1"}), shared.DESIGN)
-    added = page.designs_of(values, ["fp8", "kivi"])
+    values = tray.values_of(tray.TrayDesign(values={"tp": 2, "parameters": "x=1"}), common_fields.DESIGN)
+    added = formats.designs_of(values, ["fp8", "kivi"])
     assert [design.values for design in added] == [{"quantizer": "fp8", "tp": 2}, {"quantizer": "kivi", "tp": 2}]
     assert next(button for button in app.button if "Choose rows" in button.label).disabled
 
@@ -56,10 +55,10 @@ def test_chosen_formats_join_the_tray():
 @pytest.mark.parametrize("names", [NAMES, ()])
 def test_command_and_python_shown_ask_the_same(names, capsys):
     space = {}
-    exec(page.python(ASKED, names), space)
-    ours = page.cached(ASKED, names).text()
+    exec(formats.python(ASKED, names), space)
+    ours = formats.cached(ASKED, names).text()
     assert space["result"].text() == ours
     with pytest.raises(SystemExit) as stopped:
-        cli.main(shlex.split(page.command(ASKED, names))[1:])
+        main.main(shlex.split(formats.command(ASKED, names))[1:])
     assert stopped.value.code == 0
     assert capsys.readouterr().out == ours + "\n"

@@ -16,14 +16,10 @@ from dse.explorer import common_fields, kept, names, request, uploads
 from dse.explorer.front import form, job, text
 from dse.explorer.front.found import added, at, filtered, loaded, table_of
 from dse.explorer.front.request import commands, front_request, python, toml
-from dse.model import evaluate as point
-from dse.model import results as point_names
+from dse.model import evaluate, results
 from dse.specs import catalog
-from dse.sweep import points as sweep_points
-from dse.sweep import spec as sweep_spec
-from dse.sweep import sweeps as sweep
-from dse.sweep.pareto import designs as pareto_designs
-from dse.sweep.pareto import stream as pareto_stream
+from dse.sweep import points, spec, sweeps
+from dse.sweep.pareto import designs, stream
 from explorer_page import TIMEOUT_S, wrong
 
 SMALL = {
@@ -61,7 +57,7 @@ def asked():
 
 @pytest.fixture(scope="module")
 def found(asked):
-    return pareto_stream.front_of(asked.sweep(), asked.objectives(), asked.by)
+    return stream.front_of(asked.sweep(), asked.objectives(), asked.by)
 
 
 def test_ranges_are_written_as_people_say_them():
@@ -96,7 +92,7 @@ def test_bad_axes_are_said_in_a_line(text, wrong):
 
 
 def test_the_streamed_front_is_that_of_the_whole_table(asked, found):
-    whole = pareto_designs.of_table(sweep.run(asked.document()), asked.objectives(), asked.by, drop_missing=True)
+    whole = designs.of_table(sweeps.run(asked.document()), asked.objectives(), asked.by, drop_missing=True)
     pd.testing.assert_frame_equal(found.table, whole.table)
     assert found.row.tolist() == whole.row.tolist()
     assert found.knee.tolist() == whole.knee.tolist()
@@ -105,9 +101,9 @@ def test_the_streamed_front_is_that_of_the_whole_table(asked, found):
 
 
 def test_stretches_do_not_change_the_front(asked, found, monkeypatch):
-    monkeypatch.setattr(sweep_points, "BLOCK_POINTS", 7)
-    monkeypatch.setattr(sweep_points, "MAX_BLOCK_POINTS", 21)
-    again = pareto_stream.front_of(asked.sweep(), asked.objectives(), asked.by)
+    monkeypatch.setattr(points, "BLOCK_POINTS", 7)
+    monkeypatch.setattr(points, "MAX_BLOCK_POINTS", 21)
+    again = stream.front_of(asked.sweep(), asked.objectives(), asked.by)
     pd.testing.assert_frame_equal(again.table, found.table)
     assert again.row.tolist() == found.row.tolist()
     pd.testing.assert_frame_equal(again.cloud, found.cloud)
@@ -115,7 +111,7 @@ def test_stretches_do_not_change_the_front(asked, found, monkeypatch):
 
 def test_the_sweep_file_and_the_python_shown_ask_the_same(asked, found):
     document = specfile.parse("sweep.toml", toml(asked.document()), False)
-    assert sweep_spec.of_document(document).sha256 == asked.sweep().sha256
+    assert spec.of_document(document).sha256 == asked.sweep().sha256
     space = {}
     exec(python(asked), space)
     pd.testing.assert_frame_equal(space["result"].table, found.table)
@@ -126,7 +122,7 @@ def test_the_sweep_file_and_the_python_shown_ask_the_same(asked, found):
 
 def test_limits_are_those_of_the_command_line(asked):
     limited = replace(asked, at_most=("decode_step_s=0.05",), at_least=("measured_error=0.01",))
-    found = pareto_stream.front_of(limited.sweep(), limited.objectives(), limited.by, limits=limited.limits())
+    found = stream.front_of(limited.sweep(), limited.objectives(), limited.by, limits=limited.limits())
     space = {}
     exec(python(limited), space)
     pd.testing.assert_frame_equal(space["result"].table, found.table)
@@ -213,7 +209,7 @@ def test_files_of_the_reader_are_swept_and_join_the_tray(asked, tmp_path, monkey
         where="",
         files=files,
     )
-    found = pareto_stream.front_of(own.sweep(), own.objectives(), own.by)
+    found = stream.front_of(own.sweep(), own.objectives(), own.by)
     assert set(found.table["device"]) == {"Mine", "H100"}
     row = found.table[found.table["device"] == "Mine"].iloc[0]
     fields = loaded(row.to_dict(), own)
@@ -251,7 +247,7 @@ def test_own_measurements_are_swept_and_join_the_tray(asked, tmp_path, monkeypat
         minimize=("measured_bits",),
         measurements_file=upload,
     )
-    found = pareto_stream.front_of(own.sweep(), own.objectives(), own.by)
+    found = stream.front_of(own.sweep(), own.objectives(), own.by)
     fields = loaded(found.table.iloc[0].to_dict(), own)
     design = request.answer(replace(request.of(fields), measurements_file=upload)).result
     shipped = request.answer(request.of({**fields, "measurements": "shipped"})).result
@@ -266,10 +262,10 @@ def test_own_measurements_are_swept_and_join_the_tray(asked, tmp_path, monkeypat
 
 
 def test_every_column_has_words_and_a_unit():
-    assert set(point.RESULT_UNITS) <= set(point_names.RESULTS)
+    assert set(evaluate.RESULT_UNITS) <= set(results.RESULTS)
     assert names.titled("decode_step_s") == "Decode step (ms)"
     assert names.titled("measured_error") == "Error of the attention output (%)"
-    words = [names.words(name) for name in point.RESULT_UNITS]
+    words = [names.words(name) for name in evaluate.RESULT_UNITS]
     assert len(set(words)) == len(words)
 
 
@@ -301,8 +297,8 @@ def test_the_filter_is_a_condition_on_the_table(found):
 
 
 def test_a_sweep_that_drops_everything_has_an_empty_front(asked):
-    nothing = sweep_spec.from_dict({**asked.document(), "where": ["batch > 1000"]})
-    found = pareto_stream.front_of(nothing, asked.objectives(), asked.by)
+    nothing = spec.from_dict({**asked.document(), "where": ["batch > 1000"]})
+    found = stream.front_of(nothing, asked.objectives(), asked.by)
     assert found.table.empty
     assert found.n_rows == 0
 
@@ -310,7 +306,7 @@ def test_a_sweep_that_drops_everything_has_an_empty_front(asked):
 def test_threads_end_when_cancelled_or_left(asked, monkeypatch):
     entered = threading.Event()
 
-    def slow(sweep, objectives, by, check, count, limits, rows):
+    def slow(sweeps, objectives, by, check, count, limits, rows):
         entered.set()
         while True:
             check()

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from dse import quantizers
-from dse.cli import main as cli
+from dse.cli import main
 from dse.core import files
 from dse.core.errors import InputError
 from dse.explorer import request, uploads
@@ -29,7 +29,7 @@ def sample():
 
 
 def test_the_python_shown_gives_what_the_page_shows(sample):
-    chosen = LabRequest(sample.sha256, "nqkv", How(), "value", 2, 1, 300)
+    chosen = LabRequest(sha256=sample.sha256, quantizer="nqkv", how=How(), side="value", layer=2, head=1, first=300)
     space = {}
     exec(python(sample, chosen, "measured"), space)
     shown = cached_measured(sample, chosen)
@@ -41,10 +41,12 @@ def test_the_python_shown_gives_what_the_page_shows(sample):
 
 
 def test_the_command_shown_writes_what_the_page_shows(sample, tmp_path, monkeypatch):
-    chosen = LabRequest(sample.sha256, "nqkv", How(), "value", 2, 1, 300, "mse")
+    chosen = LabRequest(
+        sha256=sample.sha256, quantizer="nqkv", how=How(), side="value", layer=2, head=1, first=300, error="mse"
+    )
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as stopped:
-        cli.main(shlex.split(command(sample, chosen))[1:])
+        main.main(shlex.split(command(sample, chosen))[1:])
     assert stopped.value.code == 0
     shown, view = cached_measured(sample, chosen), cached_view(sample, chosen)
     for name, table in (("bits", shown.ledger), ("errors", shown.errors), ("histogram", view.histogram)):

@@ -25,7 +25,7 @@ from explorer_page import TIMEOUT_S, asked
 
 
 def _best_map():
-    ours = crossovers.Asked(asked(batch=1, input=1), ("fp16", "oaken"), "fp16", "throughput")
+    ours = crossovers.CrossoverRequest(asked(batch=1, input=1), ("fp16", "oaken"), "fp16", "throughput")
     return figure.cells(chart_of(crossovers.cached_map(ours)))
 
 
@@ -52,7 +52,7 @@ def _effective():
 #: each way in which pages draw a chart
 DRAWN = {
     "fitted": lambda: figure.fitted(figure.chosen(_throughput(), [request.answer(asked()).result])),
-    "with_colours": lambda: figure.with_colours(_effective()),
+    "with_colors": lambda: figure.with_colors(_effective()),
     "map_of": _values,
     "cells": _best_map,
     "tall": _silicon,
@@ -66,11 +66,11 @@ def test_plotly_would_take_the_figures_that_it_does_not_check(name):
     checked = go.Figure(drawn).to_plotly_json()
     unchecked = figure.unchecked(drawn).to_plotly_json()
     for axis in (found["layout"].get("coloraxis", {}) for found in (checked, unchecked)):
-        axis["colorscale"] = [(round(at, 9), colour) for at, colour in axis.get("colorscale", [])]
+        axis["colorscale"] = [(round(at, 9), color) for at, color in axis.get("colorscale", [])]
     assert unchecked == checked
 
 
-def test_hollow_marks_have_the_colour_of_the_page():
+def test_hollow_marks_have_the_color_of_the_page():
     table = pd.DataFrame(map(asdict, silicon.recorded_rows("A100-80GB")))
     both = tuple((name, request.with_quantizer(asked(), name)) for name in ("fp16", "oaken"))
     for drawn in (

@@ -6,8 +6,7 @@ import shlex
 import pytest
 
 from dse.core.errors import InputError
-from dse.explorer import common_fields as shared
-from dse.explorer import request
+from dse.explorer import common_fields, request
 from dse.specs import workload
 from dse.specs.workload import ASKED, Workload
 
@@ -48,10 +47,12 @@ def test_a_field_of_a_workload_reaches_the_request_the_command_and_the_script(na
         "device": "h100",
         "model": "llama2-7b",
         "quantizer": QUANTIZERS.get(name, "kivi"),
-        **shared.work_values(work),
+        **common_fields.work_values(work),
     }
     values |= {"model": MODELS[name]} if name in MODELS else {}
-    assert set(shared.work_values(work)) <= {field.key for field in (*shared.DESIGN, *shared.SCENARIO)}
+    assert set(common_fields.work_values(work)) <= {
+        field.key for field in (*common_fields.DESIGN, *common_fields.SCENARIO)
+    }
     asked = request.of(values)
     assert asked.work == work
     result = request.answer(asked).result
@@ -64,7 +65,7 @@ def test_a_field_of_a_workload_reaches_the_request_the_command_and_the_script(na
 
 
 def test_a_page_asks_within_the_range_of_the_workload():
-    for name, field in shared.WORK.items():
+    for name, field in common_fields.WORK.items():
         asked = ASKED[name]
         if asked.kind == workload.WHOLE:
             assert (field.low, field.high) == (asked.low, asked.high), name

@@ -5,8 +5,8 @@ import pytest
 from dse.explorer import request
 from dse.explorer.pages import roofline
 from dse.figures import FIGURES
-from dse.model import kv_layout as plan
-from dse.questions import operations as tables_operations
+from dse.model import kv_layout
+from dse.questions import operations
 from dse.specs import catalog
 from dse.specs.measurements import CLOSED
 from dse.specs.workload import Workload
@@ -17,8 +17,8 @@ FP16 = CLOSED.quantizer("fp16")
 
 @pytest.fixture(scope="module")
 def table():
-    kv = plan.build(catalog.model("llama2-7b"), FP16, FP16)
-    return tables_operations.decode_step(catalog.device("a100-80gb"), [kv], Workload(16, 1024, 1024))
+    kv = kv_layout.build(catalog.model("llama2-7b"), FP16, FP16)
+    return operations.decode_step(catalog.device("a100-80gb"), [kv], Workload(16, 1024, 1024))
 
 
 def test_intensity_and_ceiling_are_those_of_hand_arithmetic(table):
@@ -38,8 +38,8 @@ def test_measured_kernels_stay_below_the_ceiling(table):
 
 
 def test_a_design_that_does_not_fit_has_no_rows():
-    kv = plan.build(catalog.model("llama2-70b"), FP16, FP16)
-    assert tables_operations.decode_step(catalog.device("a100-40gb"), [kv], Workload(1, 128, 128)).empty
+    kv = kv_layout.build(catalog.model("llama2-70b"), FP16, FP16)
+    assert operations.decode_step(catalog.device("a100-40gb"), [kv], Workload(1, 128, 128)).empty
 
 
 def test_operations_rest_on_no_number_of_energy_or_price(table):

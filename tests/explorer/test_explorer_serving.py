@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
-from dse.cli import main as cli
+from dse.cli import main
 from dse.core.errors import InputError
 from dse.explorer import request
-from dse.explorer.pages import serving as page
+from dse.explorer.pages import serving
 from explorer_page import opened, wrong
 
 
@@ -38,7 +38,7 @@ def test_all_designs_serve_the_same_requests():
     assert any(
         "The same 50 requests for each design, 0.5 a second: the rate given." in text.value for text in app.caption
     )
-    app.selectbox(key="simulated").select(page.ALIKE).run()
+    app.selectbox(key="simulated").select(serving.ALIKE).run()
     assert not app.exception
     first = "to first token, p50, p90, p99"
     assert app.dataframe[1].value[first].tolist() != table[first].tolist()
@@ -50,7 +50,7 @@ def test_without_a_rate_all_are_asked_for_what_the_weakest_can_hold():
     for row in ({}, {"quantizer": "fp8"}, {"quantizer": "int4_per_token_head"}):
         one = request.of({"input": 1024, **row})
         work = replace(one.work, input_tokens=1024, output_tokens=64)
-        rates.append(page.cached_rate(replace(one, work=work), None, 40))
+        rates.append(serving.cached_rate(replace(one, work=work), None, 40))
     asked = float(f"{0.7 * min(rates):.3g}")
     assert any(f", {asked:.4g} a second: 70%" in text.value for text in app.caption)
 
@@ -58,14 +58,14 @@ def test_without_a_rate_all_are_asked_for_what_the_weakest_can_hold():
 @pytest.mark.parametrize("trace", [None, "azure-code"])
 @pytest.mark.parametrize("changed", [{}, {"admission": "reserve", "page_tokens": 32}, {"rounds": 3, "max_num_seqs": 4}])
 def test_command_and_python_shown_give_the_numbers_of_the_page(trace, changed):
-    asked = page.simulated(_asked(**changed))
-    ours, waits = page.cached_run(asked, trace, 2.0, 30, "x")
-    words = shlex.split(page.simulate_command(asked, trace, 2.0, 30))
-    outcome = CliRunner().invoke(cli.cli, [*words[1:], "--json"])
+    asked = serving.simulated(_asked(**changed))
+    ours, waits = serving.cached_run(asked, trace, 2.0, 30, "x")
+    words = shlex.split(serving.simulate_command(asked, trace, 2.0, 30))
+    outcome = CliRunner().invoke(main.cli, [*words[1:], "--json"])
     assert outcome.exit_code == 0, outcome.output
     assert json.loads(outcome.output) == ours
     space = {}
-    exec(page.simulate_python(asked, trace, 2.0, 30), space)
+    exec(serving.simulate_python(asked, trace, 2.0, 30), space)
     assert space["result"] == ours
     assert waits["design"].unique().tolist() == ["x"]
     if "max_num_seqs" in changed:
@@ -74,7 +74,7 @@ def test_command_and_python_shown_give_the_numbers_of_the_page(trace, changed):
 
 def test_what_is_not_simulated_is_said_in_a_line():
     with pytest.raises(InputError, match="prompt-chunk = 512"):
-        page.simulated(_asked(prompt_chunk_tokens=512))
+        serving.simulated(_asked(prompt_chunk_tokens=512))
     app = opened("serving", simulated="workload", requests="20", prefix="128")
     assert not app.exception
     assert all("prefix = 128" in line for line in wrong(app))
@@ -86,7 +86,7 @@ def test_without_a_rate_the_table_has_one_rate_for_all_designs():
     table = app.dataframe[0].value
     quantizers = ["fp16", "fp8", "int4_per_token_head"]
     assert table["design"].tolist() == quantizers
-    full = [page.cached_load(request.of({"quantizer": one}), one).full_requests_per_s for one in quantizers]
+    full = [serving.cached_load(request.of({"quantizer": one}), one).full_requests_per_s for one in quantizers]
     asked = f"{0.7 * min(full):.3g}"
     assert table["requests/s"].tolist() == [asked] * 3
     assert table["of a full server"].tolist() == [f"{0.7 * min(full) / each:.0%}" for each in full]

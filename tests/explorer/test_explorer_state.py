@@ -7,11 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dse.core import errors
-from dse.explorer import common_fields as shared
-from dse.explorer import fields, request, state
+from dse.explorer import common_fields, fields, request, state
 from explorer_page import address_of, command_of, opened, page
 
-ALL = (*shared.DESIGN, *shared.SCENARIO)
+ALL = (*common_fields.DESIGN, *common_fields.SCENARIO)
 FIELDS = {field.key: field for field in ALL}
 
 
@@ -47,7 +46,7 @@ def test_bad_url_falls_back_with_one_notice(key, value, limit):
     assert not app.exception
     assert len(app.warning) == 1
     assert limit in app.code[0].value
-    designs = 1 if key in (field.key for field in shared.DESIGN) else 3  # fields of a design are a tray of one
+    designs = 1 if key in (field.key for field in common_fields.DESIGN) else 3  # fields of a design are a tray of one
     assert len(app.sidebar.radio[0].options) == designs
     assert all(app.number_input(key=name).value == FIELDS[name].default for name in ("batch", "input", "output"))
     app.run()

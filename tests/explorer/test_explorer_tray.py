@@ -5,13 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dse.core.errors import InputError
-from dse.explorer import common_fields as shared
-from dse.explorer import presets, sidebar, tray
-from dse.explorer.tray import Design, History, Tray
+from dse.explorer import common_fields, presets, sidebar, tray
+from dse.explorer.tray import History, Tray, TrayDesign
 from dse.specs.workload import ASKED
 from explorer_page import address_of, opened, said
 
-A, B, C = (Design(values={"quantizer": name}) for name in ("fp8", "kivi", "nvfp4"))
+A, B, C = (TrayDesign(values={"quantizer": name}) for name in ("fp8", "kivi", "nvfp4"))
 
 
 def names(now):
@@ -26,19 +25,21 @@ def test_designs_are_added_copied_moved_and_deleted():
     assert names(now.moved(-1)) == (["fp8", "kivi"], 0)  # first already
     assert names(now.chosen(1).deleted()) == (["fp8"], 0)
     assert names(Tray((A,)).deleted()) == (["fp8"], 0)  # the last one stays
-    assert Tray((Design("Mine", {}),)).duplicated().current.name == "Mine copy"
+    assert Tray((TrayDesign("Mine", {}),)).duplicated().current.name == "Mine copy"
 
 
 def test_a_change_of_all_designs_leaves_what_was_not_changed():
-    now = Tray((Design("One", {"quantizer": "fp8"}), Design(values={"quantizer": "kivi", "tp": 2, "device": "b200"})))
-    after = now.changed(Design("One", {"quantizer": "fp8", "tp": 4}), is_for_all=True)
+    now = Tray(
+        (TrayDesign("One", {"quantizer": "fp8"}), TrayDesign(values={"quantizer": "kivi", "tp": 2, "device": "b200"}))
+    )
+    after = now.changed(TrayDesign("One", {"quantizer": "fp8", "tp": 4}), is_for_all=True)
     assert [dict(each.values) for each in after.designs] == [
         {"quantizer": "fp8", "tp": 4},
         {"quantizer": "kivi", "device": "b200", "tp": 4},
     ]
-    back = after.changed(Design("One", {"quantizer": "fp8"}), is_for_all=True)  # to the default
+    back = after.changed(TrayDesign("One", {"quantizer": "fp8"}), is_for_all=True)  # to the default
     assert dict(back.designs[1].values) == {"quantizer": "kivi", "device": "b200"}
-    assert now.changed(Design(), is_for_all=False).designs[1] == now.designs[1]
+    assert now.changed(TrayDesign(), is_for_all=False).designs[1] == now.designs[1]
 
 
 def test_a_full_tray_takes_no_more():
@@ -48,38 +49,38 @@ def test_a_full_tray_takes_no_more():
 
 
 def test_an_address_holds_what_differs_from_the_defaults():
-    now = Tray((Design(), Design("Mine, 2~x", {"device": "b200", "tp": 2}), B))
-    text = tray.text_of(now, shared.DESIGN, {})
+    now = Tray((TrayDesign(), TrayDesign("Mine, 2~x", {"device": "b200", "tp": 2}), B))
+    text = tray.text_of(now, common_fields.DESIGN, {})
     assert text == "-~~device.b200~tp.2~name.Mine, 2%7Ex~~quantizer.kivi"
-    assert tray.read(text, "2", shared.DESIGN, {}) == (Tray(now.designs, 1), [])
+    assert tray.read(text, "2", common_fields.DESIGN, {}) == (Tray(now.designs, 1), [])
 
 
 def test_what_an_address_says_wrongly_is_named_and_the_rest_kept():
-    found, problems = tray.read("device.h1000~tp.2~~nonsense~~quantizer.fp8", "7", shared.DESIGN, {})
-    assert found == Tray((Design(values={"tp": 2}), Design(), A))
+    found, problems = tray.read("device.h1000~tp.2~~nonsense~~quantizer.fp8", "7", common_fields.DESIGN, {})
+    assert found == Tray((TrayDesign(values={"tp": 2}), TrayDesign(), A))
     assert [line.partition(" = ")[0].partition(": unknown")[0] for line in problems] == [
         "design 1: device",
         "design 2: nonsense",
         "at",
     ]
     assert problems[-1] == "at = '7': must be a whole number from 1 to 3"
-    assert tray.read("x" * 20_000, "", shared.DESIGN, {}) == (None, ["designs: longer than 16,000 characters"])
-    many = tray.read("~~".join(["-"] * 50), "", shared.DESIGN, {})
+    assert tray.read("x" * 20_000, "", common_fields.DESIGN, {}) == (None, ["designs: longer than 16,000 characters"])
+    many = tray.read("~~".join(["-"] * 50), "", common_fields.DESIGN, {})
     assert (len(many[0].designs), many[1]) == (40, ["designs: 50 are given: the first 40 are taken"])
 
 
 def test_a_file_of_another_session_is_asked_for():
     text = "device.mine.toml@0123456789abcdef~tp.2"
-    found, problems = tray.read(text, "", shared.DESIGN, {})
-    assert found == Tray((Design(values={"tp": 2}),))
+    found, problems = tray.read(text, "", common_fields.DESIGN, {})
+    assert found == Tray((TrayDesign(values={"tp": 2}),))
     assert problems == ["design 1: device: mine.toml was loaded in another session: load it again"]
     labels = {"mine.toml@0123456789abcdef": "h100"}  # as this session calls it
-    assert tray.read(text, "", shared.DESIGN, labels)[0].current.values == {"device": "h100", "tp": 2}
+    assert tray.read(text, "", common_fields.DESIGN, labels)[0].current.values == {"device": "h100", "tp": 2}
     assert "mine.toml@0123456789abcdef" in tray.values_in(text)
 
 
 DESIGNS = st.builds(
-    Design,
+    TrayDesign,
     st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=tray.MAX_NAME),
     st.fixed_dictionaries(
         {},
@@ -96,14 +97,14 @@ DESIGNS = st.builds(
 
 @given(st.lists(DESIGNS, min_size=1, max_size=5))
 def test_any_tray_comes_back_from_its_address(designs):
-    ordered = [tray.design_of(design.values, shared.DESIGN, design.name) for design in designs]
-    text = tray.text_of(Tray(tuple(ordered)), shared.DESIGN, {})
-    assert tray.read(text, "", shared.DESIGN, {}) == (Tray(tuple(ordered)), [])
+    ordered = [tray.design_of(design.values, common_fields.DESIGN, design.name) for design in designs]
+    text = tray.text_of(Tray(tuple(ordered)), common_fields.DESIGN, {})
+    assert tray.read(text, "", common_fields.DESIGN, {}) == (Tray(tuple(ordered)), [])
 
 
 @given(st.text(max_size=300), st.text(max_size=5))
 def test_any_text_of_an_address_gives_a_tray_or_lines(text, at):
-    found, problems = tray.read(text, at, shared.DESIGN, {})
+    found, problems = tray.read(text, at, common_fields.DESIGN, {})
     assert found is None or 0 <= found.at < len(found.designs)
     assert all(line.isprintable() and len(line) <= 300 for line in problems)
 
@@ -124,14 +125,14 @@ def test_undo_goes_back_and_a_new_choice_forgets_what_was_undone():
 
 def test_the_workload_and_the_designs_share_every_field_of_a_workload_among_them():
     """Nothing that the command line can say of a workload is without a field."""
-    of_design, of_all = ({field.key for field in fields} for fields in (shared.DESIGN, shared.SCENARIO))
+    of_design, of_all = ({field.key for field in fields} for fields in (common_fields.DESIGN, common_fields.SCENARIO))
     assert not of_design & of_all
     assert {asked.key for asked in ASKED.values()} <= of_design | of_all
 
 
 @pytest.mark.parametrize("name", presets.PRESETS)
 def test_a_preset_is_a_workload(name):
-    fields = {field.key: field for field in shared.SCENARIO}
+    fields = {field.key: field for field in common_fields.SCENARIO}
     values = presets.PRESETS[name].values
     assert [fields[key].problem(value, {}) for key, value in values.items()] == [""] * len(values)
     assert values["prefix"] <= values["input"]
@@ -214,4 +215,4 @@ def test_a_preset_sets_the_workload_of_all():
 
 
 def test_the_opening_is_three_formats_that_a_server_of_today_runs():
-    assert [design.values for design in sidebar.opening().designs] == list(shared.OPENING)
+    assert [design.values for design in sidebar.opening().designs] == list(common_fields.OPENING)

@@ -8,8 +8,7 @@ from streamlit.runtime.memory_uploaded_file_manager import MemoryUploadedFileMan
 from streamlit.runtime.uploaded_file_manager import UploadedFileRec
 
 from dse.core.errors import InputError
-from dse.explorer import common_fields as shared
-from dse.explorer import kept, request, uploads
+from dse.explorer import common_fields, kept, request, uploads
 from dse.specs import catalog
 from explorer_page import address_of, asked, measured_file, numbers, opened, page, said, wrong
 
@@ -160,7 +159,7 @@ def test_a_loaded_device_is_chosen_and_survives_a_reload_or_is_asked_for_again(m
     for lost, where in ((opened("compare", **address), "design 1: "), (guessed, "")):
         assert not lost.exception
         assert lost.code[0].value == f"{where}device: mine.toml was loaded in another session: load it again"
-        assert lost.selectbox(key="device").value == shared.DEVICE.default
+        assert lost.selectbox(key="device").value == common_fields.DEVICE.default
 
 
 def test_two_files_of_one_name_are_two():

@@ -3,13 +3,13 @@
 import pytest
 
 from dse.explorer.pages import validation
-from dse.validate import verdicts as validate
+from dse.validate import verdicts
 from explorer_page import opened, said
 
 
 @pytest.fixture(scope="module")
 def rows():
-    return validation.claim_rows()
+    return validation.cached_claims()
 
 
 def test_fields_leave_the_claims_they_name(rows):
@@ -17,7 +17,7 @@ def test_fields_leave_the_claims_they_name(rows):
     assert validation.chosen(rows, values) == rows
     missed = validation.chosen(rows, {**values, "validation_verdicts": ["missed"]})
     assert {row.verdict for row in missed} == {"missed"}
-    assert len(missed) == validate.counts(rows)["missed"]
+    assert len(missed) == verdicts.counts(rows)["missed"]
     sinkq = validation.chosen(rows, {**values, "validation_document": "SinkQ"})
     assert sinkq
     assert all(row.id.startswith("sinkq") for row in sinkq)
@@ -34,7 +34,7 @@ def test_the_page_runs_and_follows_its_widgets(rows):
     assert "same model" in app.dataframe[0].value["how near"].tolist()
     # each verdict that occurs, with its count
     shown = {metric.label[2:]: metric.value for metric in app.metric}
-    assert shown == {verdict: f"{n:,}" for verdict, n in validate.counts(rows).items() if n}
+    assert shown == {verdict: f"{n:,}" for verdict, n in verdicts.counts(rows).items() if n}
     app.selectbox(key="validation_document").select("Oaken")
     app.selectbox(key="validation_device").select("B200").run()
     assert not app.exception

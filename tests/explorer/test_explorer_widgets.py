@@ -4,13 +4,13 @@ import importlib
 
 import pytest
 
-from dse.explorer import app as main
-from dse.explorer import common_fields as shared
+from dse.explorer import common_fields
+from dse.explorer.app import PAGES
 from dse.explorer.lab.form import DATA
 from explorer_page import opened
 
 pytestmark = pytest.mark.usefixtures("few_cells")
-MODULES = {page.path: importlib.import_module(page.module) for page in main.PAGES}
+MODULES = {page.path: importlib.import_module(page.module) for page in PAGES}
 #: texts that fields take, and choices that keep a test short
 TEXTS = {
     "edits": "memory_bandwidth=3 TB/s",
@@ -122,7 +122,7 @@ def test_each_widget_of_the_sidebar_is_moved():
     app = opened("compare", designs="quantizer.nqkv~model.llama2-7b", at="1")
     app.session_state["device numbers"] = True  # as pressed: the box draws its contents when it is open
     app.run()
-    every = (*shared.DESIGN, *shared.SCENARIO)
+    every = (*common_fields.DESIGN, *common_fields.SCENARIO)
     move(app, [field for field in every if not field.key.endswith(LATER)])
     assert not app.exception
     app.text_input(key="number of usd_per_hour").set_value("9 USD/h").run()
@@ -153,4 +153,4 @@ def labelled(app):
 
 
 def test_every_field_that_pages_share_has_a_tooltip():
-    assert [field.key for field in (*shared.DESIGN, *shared.SCENARIO) if not field.help] == []
+    assert [field.key for field in (*common_fields.DESIGN, *common_fields.SCENARIO) if not field.help] == []

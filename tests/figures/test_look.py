@@ -13,9 +13,8 @@ from dse.cli.main import cli
 from dse.core.errors import InputError, LimitError
 from dse.explorer import figure, request
 from dse.figures.charts import design_bars
-from dse.figures.drawing import chart as charts_as_data
 from dse.figures.drawing import fit, page_layout, style
-from dse.figures.drawing.chart import Axis, Chart, Panel, Series, hover_box
+from dse.figures.drawing.chart import MAX_HOVER_LINES, Axis, Chart, Panel, Series, hover_box
 from dse.figures.export import image, look
 from dse.specs.look import ASKED, Look
 
@@ -24,14 +23,14 @@ MM = 72 / 25.4
 
 
 def axis(name, unit="s"):
-    return Axis(name, unit, 0.0, 10.0, ((0.0, "0"), (10.0, "10")))
+    return Axis(name, unit, low=0.0, high=10.0, ticks=((0.0, "0"), (10.0, "10")))
 
 
 @pytest.fixture
 def lines() -> Chart:
     """Three lines in one panel."""
     series = tuple(
-        Series(name, "line", (0.0, 10.0), (0.0, at), color)
+        Series(name, "line", x=(0.0, 10.0), y=(0.0, at), color=color)
         for name, at, color in (("first", 2.0, style.BLACK), ("second", 5.0, style.SKY), ("third", 9.0, style.BLUE))
     )
     return Chart("The chart's title", (Panel("", axis("time"), axis("rate", "1/s"), series),), notes=("A note.",))
@@ -188,29 +187,29 @@ def test_a_hover_box_has_six_lines():
     assert hover_box("t", list("abcdefg")) == "t\na\nb, c\nd\ne, f\ng"
     assert hover_box("t", [str(i) for i in range(40)]).count("\n") == 5
     assert hover_box("t", []) == "t"
-    assert charts_as_data.MAX_HOVER_LINES == 6
+    assert MAX_HOVER_LINES == 6
 
 
-def test_series_have_colours_of_their_own_while_there_are_any():
-    names = [str(i) for i in range(7)]  # eight inks, and grey is black's
-    assert len({look.colour for look in style.looks(names).values()}) == 7
-    assert style.GREY not in {look.colour for look in style.looks(names).values()}
+def test_series_have_colors_of_their_own_while_there_are_any():
+    names = [str(i) for i in range(7)]  # eight inks, and gray is black's
+    assert len({look.color for look in style.looks(names).values()}) == 7
+    assert style.GRAY not in {look.color for look in style.looks(names).values()}
     assert len(set(style.looks([str(i) for i in range(style.MAX_SYSTEMS)]).values())) == style.MAX_SYSTEMS
 
 
-#: colours that lines take: black, or grey, and six others
+#: colors that lines take: black, or gray, and six others
 N_INKS = 7
 
 
-def shared_colours(chart, black):
-    """Entries of the legend of one panel that have one colour, `black` standing for black; none of a panel with more
-    entries than there are colours, where dashes and marks tell them apart."""
+def shared_colors(chart, black):
+    """Entries of the legend of one panel that have one color, `black` standing for black; none of a panel with more
+    entries than there are colors, where dashes and marks tell them apart."""
     found = []
     for panel in chart.panels:
         by: dict[str, set[str]] = {}
         for series in panel.series:
             if series.in_legend and not series.is_note and not series.values:
-                ink = black if series.colour == style.BLACK else series.colour
+                ink = black if series.color == style.BLACK else series.color
                 by.setdefault(ink, set()).add(series.name)
         if sum(map(len, by.values())) <= N_INKS:
             found += [names for names in by.values() if len(names) > 1]
@@ -225,20 +224,20 @@ def drawn_in_the_explorer():
     lines = figure.throughput(curves)
     starred = figure.chosen(lines, [result for _, result in rows], list(asked))
     stars = [series for series in starred.panels[0].series if series.name == style.CHOSEN]
-    colours = {series.name: series.colour for series in lines.panels[0].series if series.kind == "line"}
-    assert [star.colour for star in stars] == [colours[name] for name in asked]  # each in the colour of its line
+    colors = {series.name: series.color for series in lines.panels[0].series if series.kind == "line"}
+    assert [star.color for star in stars] == [colors[name] for name in asked]  # each in the color of its line
     return {"memory": design_bars.memory(rows), "step": design_bars.step_time(rows), "throughput": starred}
 
 
-def test_a_colour_means_one_thing_and_hover_boxes_have_six_lines(charts):
+def test_a_color_means_one_thing_and_hover_boxes_have_six_lines(charts):
     found = {}
     here = drawn_in_the_explorer()
     for name, drawn in {**charts, **here}.items():
         texts = [text for panel in drawn.panels for series in panel.series for text in series.hover]
-        assert max((text.count("\n") + 1 for text in texts), default=0) <= charts_as_data.MAX_HOVER_LINES, name
-        found[name] = shared_colours(
-            drawn, style.GREY if name in here else style.BLACK
-        )  # whose pages show black as grey
+        assert max((text.count("\n") + 1 for text in texts), default=0) <= MAX_HOVER_LINES, name
+        found[name] = shared_colors(
+            drawn, style.GRAY if name in here else style.BLACK
+        )  # whose pages show black as gray
     capacities = found.pop("memory_batch")  # one thing, at several sizes
     assert all(text.startswith("capacity") for names in capacities for text in names)
     assert {name: shared for name, shared in found.items() if shared} == {}

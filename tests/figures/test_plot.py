@@ -10,19 +10,17 @@ import pytest
 from jinja2 import UndefinedError
 
 from dse import __version__
-from dse.cli import main as cli
+from dse.cli import main
 from dse.core import files
 from dse.core.errors import InputError, LimitError
-from dse.figures import FIGURES, REPORT
-from dse.figures import source as plot_read
+from dse.figures import FIGURES, REPORT, source
 from dse.figures.drawing import fit, page_layout
 from dse.figures.drawing.chart import Chart
-from dse.figures.export import image as export
 from dse.figures.export import web_page
-from dse.figures.plot import load as plot_load
+from dse.figures.export.image import PRESETS, export, metadata, parquet
+from dse.figures.plot import load
 from dse.figures.source import Source
-from dse.validate import papers as validate_papers
-from dse.validate import verdicts as validate
+from dse.validate import papers, verdicts
 
 MADE_BY = "dse plot bit_ledger 'my report' --out F"
 
@@ -32,9 +30,7 @@ def report(small, tmp_path_factory):
     """A report's directory with its tables alone."""
     folder = tmp_path_factory.mktemp("report")
     for name, table in small.items():
-        files.write(
-            folder / ("report.parquet" if name == "results" else f"tables/{name}.parquet"), export.parquet(table)
-        )
+        files.write(folder / ("report.parquet" if name == "results" else f"tables/{name}.parquet"), parquet(table))
     return folder
 
 
@@ -47,7 +43,7 @@ def ledger(charts) -> Chart:
 def run(capsys):
     def call(*args):
         with pytest.raises(SystemExit) as stopped:
-            cli.main(["plot", *map(str, args)])
+            main.main(["plot", *map(str, args)])
         captured = capsys.readouterr()
         return stopped.value.code, captured.out, captured.err
 
@@ -57,18 +53,18 @@ def run(capsys):
 @pytest.mark.parametrize("name", REPORT)
 def test_a_figure_needs_the_columns_that_it_names(name, charts, report):
     figure = FIGURES[name]
-    chart, table = plot_load.load(name, str(report))
+    chart, table = load.load(name, str(report))
     assert chart == charts[name]
     for column in figure.columns:
         source = Source(table.drop(columns=column))
         with pytest.raises(InputError, match=f"lacks {column}: `dse report"):
-            plot_load._check(plot_load.find(name), source, "t.csv")
+            load._check(load.find(name), source, "t.csv")
 
 
-@pytest.mark.parametrize("preset", export.PRESETS)
+@pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("name", REPORT)
 def test_everything_lies_on_the_page(name, preset, charts):
-    page = export.PRESETS[preset]
+    page = PRESETS[preset]
     chart = fit.fitted(charts[name], page)
     place = page_layout.place(chart, page)
     assert place.height <= (page.height or fit.MAX_HEIGHT * 1.2) + 1e-9
@@ -88,8 +84,8 @@ def test_everything_lies_on_the_page(name, preset, charts):
 
 
 def test_pdf_embeds_truetype_fonts_and_says_what_made_it(ledger):
-    content = export.export(ledger, "pdf", MADE_BY, page=export.PRESETS["paper"])
-    assert content == export.export(ledger, "pdf", MADE_BY, page=export.PRESETS["paper"])
+    content = export(ledger, "pdf", MADE_BY, page=PRESETS["paper"])
+    assert content == export(ledger, "pdf", MADE_BY, page=PRESETS["paper"])
     parts = [content]
     for stream in re.findall(rb"stream\r?\n(.*?)endstream", content, re.S):
         try:
@@ -112,15 +108,15 @@ def test_png_and_svg_say_what_made_them_and_have_their_size(ledger):
 
     import PIL.Image as pil
 
-    page = export.PRESETS["slide"]
-    column = replace(export.PRESETS["paper"], width=72.0 * 6, height=72.0 * 4)
-    image = pil.open(io.BytesIO(export.export(ledger, "png", MADE_BY, page=column)))
+    page = PRESETS["slide"]
+    column = replace(PRESETS["paper"], width=72.0 * 6, height=72.0 * 4)
+    image = pil.open(io.BytesIO(export(ledger, "png", MADE_BY, page=column)))
     assert image.size == (1800, 1200)  # 6 x 4 inches at 300 dots
     assert image.text["Source"] == MADE_BY
     assert image.text["Software"] == f"dse {__version__}"
     assert image.text["Title"] == ledger.title
     assert image.text["Description"] == " ".join(ledger.notes)
-    svg = export.export(ledger, "svg", MADE_BY, page=page).decode()
+    svg = export(ledger, "svg", MADE_BY, page=page).decode()
     assert 'width="960pt" height="540pt"' in svg
     assert f"<dc:source>{MADE_BY}</dc:source>" in svg
     assert f"<dc:title>dse {__version__}</dc:title>" in svg
@@ -130,19 +126,19 @@ def test_png_and_svg_say_what_made_them_and_have_their_size(ledger):
 
 def test_html_csv_and_parquet(ledger, small):
     table = small["ledger"]
-    page = export.export(ledger, "html", "dse plot <x>").decode()
+    page = export(ledger, "html", "dse plot <x>").decode()
     assert f'<meta name="generator" content="dse {__version__}">' in page
     assert f"Made by <code>dse plot &lt;x&gt;</code>, dse {__version__}." in page
-    assert export.export(ledger, "csv", MADE_BY, table) == files.csv_of(table)
+    assert export(ledger, "csv", MADE_BY, table) == files.csv_of(table)
     import io
 
     import pyarrow.parquet as pq
 
-    schema = pq.read_schema(io.BytesIO(export.export(ledger, "parquet", MADE_BY, table)))
+    schema = pq.read_schema(io.BytesIO(export(ledger, "parquet", MADE_BY, table)))
     assert schema.metadata[b"made_by"] == MADE_BY.encode()
     assert schema.field("stored_bits").metadata == {b"unit": b"bit"}
     with pytest.raises(InputError, match="needs the table"):
-        export.export(ledger, "csv", MADE_BY)
+        export(ledger, "csv", MADE_BY)
 
 
 def test_pages_escape_every_value(ledger):
@@ -165,13 +161,13 @@ def test_long_lists_are_cut_into_columns_with_every_row(ledger):
 
 
 def test_tables_of_validation_and_simulation_draw_what_the_commands_draw(tmp_path):
-    rows = validate.claim_rows()
-    files.write(tmp_path / "claims.csv", files.csv_of(pd.DataFrame(validate.to_json(rows))))
-    assert plot_load.load("claims", str(tmp_path))[0] == FIGURES["claims"].chart(pd.DataFrame(validate.to_json(rows)))
-    memory = validate_papers.nqkv_memory("batch")
+    rows = verdicts.claim_rows()
+    files.write(tmp_path / "claims.csv", files.csv_of(pd.DataFrame(verdicts.to_json(rows))))
+    assert load.load("claims", str(tmp_path))[0] == FIGURES["claims"].chart(pd.DataFrame(verdicts.to_json(rows)))
+    memory = papers.nqkv_memory("batch")
     files.write(tmp_path / "nqkv_figure_8.csv", files.csv_of(memory))
     wanted = FIGURES["nqkv_figure_8"].chart(memory)
-    assert plot_load.load("nqkv-figure-8", str(tmp_path))[0] == wanted
+    assert load.load("nqkv-figure-8", str(tmp_path))[0] == wanted
     over = pd.DataFrame(
         {
             "time_s": [0.0, 1.5],
@@ -184,7 +180,7 @@ def test_tables_of_validation_and_simulation_draw_what_the_commands_draw(tmp_pat
         }
     )
     files.write(tmp_path / "over_time.csv", files.csv_of(over))
-    assert plot_load.load("simulation", str(tmp_path))[0] == FIGURES["simulation"].chart(over)
+    assert load.load("simulation", str(tmp_path))[0] == FIGURES["simulation"].chart(over)
     points = pd.DataFrame(
         {
             "device": "D",
@@ -197,7 +193,7 @@ def test_tables_of_validation_and_simulation_draw_what_the_commands_draw(tmp_pat
     )
     files.write(tmp_path / "points.csv", files.csv_of(points))
     for name, n_panels in (("predicted_measured", 2), ("silicon_gemm", 1), ("silicon_attention", 1)):
-        chart, _ = plot_load.load(name, str(tmp_path / "points.csv"))
+        chart, _ = load.load(name, str(tmp_path / "points.csv"))
         assert len(chart.panels) == n_panels
 
 
@@ -257,8 +253,8 @@ def test_rows_over_each_other_are_refused_and_only_chooses(report, small, tmp_pa
     twice = pd.concat([own.assign(memory_bandwidth=1e12), own.assign(memory_bandwidth=2e12)])
     files.write(tmp_path / "t.csv", files.csv_of(twice))
     with pytest.raises(InputError, match="2 rows of one mark differ in memory_bandwidth: choose with --only"):
-        plot_load.load("throughput_batch", str(tmp_path / "t.csv"))
-    chart, table = plot_load.load("throughput_batch", str(tmp_path / "t.csv"), ["memory_bandwidth=2e12"])
+        load.load("throughput_batch", str(tmp_path / "t.csv"))
+    chart, table = load.load("throughput_batch", str(tmp_path / "t.csv"), ["memory_bandwidth=2e12"])
     assert len(table) == len(own)
     assert chart.panels
 
@@ -267,21 +263,21 @@ def test_bad_tables(tmp_path, monkeypatch):
     path = tmp_path / "t.csv"
     path.write_text("axis,at,first,last,verdict,gain_at_first,gain_at_last\nbatch,1,ten,20,no,,\n")
     with pytest.raises(InputError, match="cannot be drawn as cross"):
-        plot_load.load("cross", str(path))
+        load.load("cross", str(path))
     path.write_text("")
     with pytest.raises(InputError, match="cannot be read as a table"):
-        plot_load.load("cross", str(path))
+        load.load("cross", str(path))
     path.write_text("axis,at,first,last,verdict,gain_at_first,gain_at_last\n")
     with pytest.raises(InputError, match="has no rows"):
-        plot_load.load("cross", str(path))
+        load.load("cross", str(path))
     path.write_text("axis,at,first,last,verdict,gain_at_first,gain_at_last\n" + "batch,1,1,20,no,,\n" * 3)
-    monkeypatch.setattr(plot_read, "MAX_ROWS", 2)
+    monkeypatch.setattr(source, "MAX_ROWS", 2)
     with pytest.raises(LimitError, match="over 2 rows"):
-        plot_load.load("cross", str(path))
+        load.load("cross", str(path))
 
 
 def test_a_title_may_be_left_out_of_the_picture_but_not_of_the_file(ledger):
-    page = replace(export.PRESETS["paper"], shows_title=False, shows_notes=False)
+    page = replace(PRESETS["paper"], shows_title=False, shows_notes=False)
     assert page_layout.place(ledger, page).title == ()
     assert page_layout.place(ledger, page).notes == ()
-    assert export.metadata(ledger, "pdf", MADE_BY)["Title"] == ledger.title
+    assert metadata(ledger, "pdf", MADE_BY)["Title"] == ledger.title

@@ -10,20 +10,19 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dse.cli import main as cli
+from dse.cli import main
 from dse.core.errors import InputError, LimitError
 from dse.figures import FIGURES, registry
 from dse.figures.charts import bit_ledger, lab, study
 from dse.figures.drawing import axes, chart, fit, layout, page_layout, to_plotly
-from dse.figures.export import image as export
-from dse.figures.plot import load as plot_load
-from dse.model import evaluate as point
-from dse.model import kv_layout as plan
-from dse.questions import operations as tables_operations
+from dse.figures.export import image
+from dse.figures.plot import load
+from dse.model import evaluate, kv_layout
+from dse.questions import operations
 from dse.specs import catalog
 from dse.specs.measurements import CLOSED
 from dse.specs.workload import Workload
-from dse.validate import silicon as validate_silicon
+from dse.validate import silicon
 
 ROOT = Path(__file__).parents[2] / "dse"
 
@@ -32,7 +31,7 @@ ROOT = Path(__file__).parents[2] / "dse"
 def run(capsys):
     def call(*args):
         with pytest.raises(SystemExit) as stopped:
-            cli.main([*map(str, args)])
+            main.main([*map(str, args)])
         captured = capsys.readouterr()
         return stopped.value.code, captured.out, captured.err
 
@@ -62,7 +61,7 @@ def test_the_figure_of_the_docs_is_one_declaration(run, tmp_path, monkeypatch):
     designs = "quantizer,throughput_tokens_per_s,joules_per_token\nfp16,100,0.5\nfp16,,\nnqkv,300,0.2\n"
     (tmp_path / "point.csv").write_text(designs)
     assert run("plot", name.replace("_", "-"), tmp_path, "--out", tmp_path / "f.svg")[0] == 0
-    drawn, _ = plot_load.load(name, str(tmp_path))
+    drawn, _ = load.load(name, str(tmp_path))
     assert [(one.name, one.x, one.y) for one in drawn.panels[0].series] == [
         ("fp16", (100.0,), (0.5,)),
         ("nqkv", (300.0,), (0.2,)),
@@ -88,7 +87,7 @@ def test_charts_are_made_in_one_place():
 
 
 def pages_hold(drawn: chart.Chart) -> None:
-    for page in (export.PRESETS["paper"], export.PRESETS["slide"]):
+    for page in (image.PRESETS["paper"], image.PRESETS["slide"]):
         fitted = fit.fitted(drawn, page)
         for box in page_layout.place(fitted, page).panels:
             assert box.width > 30 * page.scale
@@ -101,20 +100,20 @@ def test_a_point_writes_what_its_figures_need(run, tmp_path):
     code, said, _ = run("point", *design, "--out", tmp_path)
     assert code == 0
     assert "dse plot design_memory, design_step, operations" in said
-    drawn, table = plot_load.load("operations", str(tmp_path))
-    kv = plan.build(catalog.model("llama2-7b"), *[CLOSED.quantizer("oaken")] * 2)
-    own = tables_operations.decode_step(catalog.device("a100-80gb"), [kv], Workload(16, 1024, 1024))
+    drawn, table = load.load("operations", str(tmp_path))
+    kv = kv_layout.build(catalog.model("llama2-7b"), *[CLOSED.quantizer("oaken")] * 2)
+    own = operations.decode_step(catalog.device("a100-80gb"), [kv], Workload(16, 1024, 1024))
     assert list(table["operation"]) == list(own["operation"])
     # the ceiling of an A100: 312 TFLOP/s, from 156 FLOP/B on at 2 TB/s
     line = drawn.panels[0].series[0]
     assert (line.x[1], line.y[1], line.y[2]) == (156.0, 312e12, 312e12)
-    result = point.evaluate(catalog.device("a100-80gb"), kv, Workload(16, 1024, 1024))
-    step, _ = plot_load.load("design_step", str(tmp_path))
+    result = evaluate.evaluate(catalog.device("a100-80gb"), kv, Workload(16, 1024, 1024))
+    step, _ = load.load("design_step", str(tmp_path))
     *parts, whisker = step.panels[0].series
     assert sum(part.x[0] for part in parts) == pytest.approx(result["decode_step_s"])
     ends = [result["decode_step_s"] * result[f"token_time_{end}"] for end in ("low", "high")]
     assert whisker.x == pytest.approx(ends)
-    memory, _ = plot_load.load("design_memory", str(tmp_path))
+    memory, _ = load.load("design_memory", str(tmp_path))
     assert [text for _, text in memory.panels[0].y.ticks] == ["A100-80GB, llama2-7b, oaken"]
     assert memory.panels[0].series[-1].x == (result["capacity_bytes"],)
     for one in (drawn, step, memory):
@@ -124,7 +123,7 @@ def test_a_point_writes_what_its_figures_need(run, tmp_path):
     table = pd.DataFrame([result] * 25)
     table.to_csv(tmp_path / "many.csv", index=False)
     with pytest.raises(LimitError, match="25 designs: a figure shows 24"):
-        plot_load.load("design_memory", str(tmp_path / "many.csv"))
+        load.load("design_memory", str(tmp_path / "many.csv"))
 
 
 def test_the_lab_writes_what_its_figures_need(run, tmp_path):
@@ -137,7 +136,7 @@ def test_the_lab_writes_what_its_figures_need(run, tmp_path):
     assert "lab_before or lab_after or lab_error" in said
     charts = {}
     for name in ("lab_bits", "lab_heads", "lab_histogram", "lab_before", "lab_after", "lab_error"):
-        charts[name], _ = plot_load.load(name, str(tmp_path / "lab"))
+        charts[name], _ = load.load(name, str(tmp_path / "lab"))
         assert name in said
         pages_hold(charts[name])
     assert charts["lab_heads"].title == "Signal to noise by layer and head, values"
@@ -173,28 +172,28 @@ def test_heads_are_drawn_of_one_method_of_a_measurement(tmp_path):
     ]
     pd.DataFrame([*rows, {**rows[0], "layer": None, "head": None}]).to_parquet(tmp_path / "measured.parquet")
     with pytest.raises(InputError, match="method = a, b: a figure shows one: choose it with --only method=a"):
-        plot_load.load("lab_heads", str(tmp_path))
-    drawn, _ = plot_load.load("lab_heads", str(tmp_path), ["method=b", "side=value"])
+        load.load("lab_heads", str(tmp_path))
+    drawn, _ = load.load("lab_heads", str(tmp_path), ["method=b", "side=value"])
     assert drawn.title == "Mean squared error by layer and head, values, b"
     assert drawn.panels[0].series[0].values == pytest.approx((0.0, 1.0, 0.3, 1.3))
     pd.DataFrame([*rows[:2], rows[0]]).to_csv(tmp_path / "t.csv", index=False)
     with pytest.raises(InputError, match="several rows of one head"):
-        plot_load.load("lab_heads", str(tmp_path / "t.csv"))
+        load.load("lab_heads", str(tmp_path / "t.csv"))
     pd.DataFrame(rows).drop(columns="mse").to_csv(tmp_path / "t.csv", index=False)
     with pytest.raises(InputError, match="must have one of sqnr_db, mse"):
-        plot_load.load("lab_heads", str(tmp_path / "t.csv"), ["method=b"])
+        load.load("lab_heads", str(tmp_path / "t.csv"), ["method=b"])
 
 
 def test_silicon_errors_are_of_one_device(tmp_path):
-    table = pd.DataFrame(validate_silicon.to_json(validate_silicon.Silicon(validate_silicon.recorded_rows(), [], [])))
+    table = pd.DataFrame(silicon.to_json(silicon.Silicon(silicon.recorded_rows(), [], [])))
     table.to_csv(tmp_path / "silicon.csv", index=False)
     with pytest.raises(InputError, match="a figure shows one: choose it with --only device=A100-80GB"):
-        plot_load.load("silicon_errors", str(tmp_path))
-    drawn, _ = plot_load.load("silicon_errors", str(tmp_path), ["device=H100"])
-    own = pd.DataFrame([vars(row) for row in validate_silicon.recorded_rows("h100")])
+        load.load("silicon_errors", str(tmp_path))
+    drawn, _ = load.load("silicon_errors", str(tmp_path), ["device=H100"])
+    own = pd.DataFrame([vars(row) for row in silicon.recorded_rows("h100")])
     assert drawn.panels[0].series[0].x == FIGURES["silicon_errors"].chart(own).panels[0].series[0].x
     # names on two lines do not touch
-    page = export.PRESETS["paper"]
+    page = image.PRESETS["paper"]
     fitted = fit.fitted(drawn, page)
     (panel,), (box,) = fitted.panels, page_layout.place(fitted, page).panels
     assert any("\n" in text for _, text in panel.y.ticks)
@@ -211,18 +210,18 @@ def test_plans_by_layer(tmp_path):
         }
     )
     table.to_csv(tmp_path / "mixed_plans.csv", index=False)
-    assert len(plot_load.load("mixed_plans", str(tmp_path))[0].panels) == 1
+    assert len(load.load("mixed_plans", str(tmp_path))[0].panels) == 1
     beside = {"layers": [["nqkv", "nqkv"]], "methods": ["nqkv"], "objective": "mse", "source": "a dump"}
     (tmp_path / "mixed_plans.figure.json").write_text(json.dumps(beside))
-    drawn, _ = plot_load.load("mixed_plans", str(tmp_path))
+    drawn, _ = load.load("mixed_plans", str(tmp_path))
     assert [panel.title for panel in drawn.panels] == ["", "Method by layer"]
     assert drawn.panels[0].y.name == "relative error, keys and values"
     pages_hold(drawn)
     table.assign(error=0.0).to_csv(tmp_path / "mixed_plans.csv", index=False)
-    assert [panel.title for panel in plot_load.load("mixed_plans", str(tmp_path))[0].panels] == ["Method by layer"]
+    assert [panel.title for panel in load.load("mixed_plans", str(tmp_path))[0].panels] == ["Method by layer"]
     (tmp_path / "mixed_plans.figure.json").unlink()
     with pytest.raises(InputError, match="must be above 0 in some row"):
-        plot_load.load("mixed_plans", str(tmp_path))
+        load.load("mixed_plans", str(tmp_path))
 
 
 def test_own_tables_of_need_say_enough(tmp_path):
@@ -231,7 +230,7 @@ def test_own_tables_of_need_say_enough(tmp_path):
         "decode_step_s,memory_capacity,running_batch,bound,meets\n"
         "0.02,40e9,8,capacity,True\n0.05,20e9,4,capacity,False\n,10e9,0,capacity,False\n"
     )
-    drawn, _ = plot_load.load("need", str(path))
+    drawn, _ = load.load("need", str(path))
     (panel,) = drawn.panels
     assert drawn.title == "Decode step of the whole batch against memory"
     assert [series.name for series in panel.series] == ["decode step of the whole batch", "smallest that meets it"]
@@ -242,7 +241,7 @@ def test_own_tables_of_need_say_enough(tmp_path):
         "quantizer,stored_bits,throughput_tokens_per_s,bound,meets\nfp16,16,100,capacity,False\n"
         "nqkv,4.06,400,bandwidth,True\n"
     )
-    drawn, _ = plot_load.load("need_bits", str(path))
+    drawn, _ = load.load("need_bits", str(path))
     assert drawn.title == "Throughput by quantizer"
     assert {series.name: series.x for series in drawn.panels[0].series} == {
         "meets the target": (400.0,),
@@ -250,38 +249,38 @@ def test_own_tables_of_need_say_enough(tmp_path):
     }
     path.write_text("quantizer,stored_bits,bound,meets\nfp16,16,capacity,False\n")
     with pytest.raises(InputError, match="must have a result: throughput_tokens_per_s or decode_step_s"):
-        plot_load.load("need_bits", str(path))
+        load.load("need_bits", str(path))
     path.write_text("running_batch,throughput_tokens_per_s,bound,meets\n1,16,capacity,False\n")
     with pytest.raises(InputError, match="must have memory_bandwidth or memory_capacity or peak_flops"):
-        plot_load.load("need", str(path))
+        load.load("need", str(path))
 
 
 def test_an_own_map_may_have_ties_and_no_gains(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("batch,input_tokens,best\n1,256,a = b\n2,256,a\n1,512,\n2,512,c\n")
-    drawn, _ = plot_load.load("map", str(path))
+    drawn, _ = load.load("map", str(path))
     assert [key.name for key in drawn.legend()] == ["A  a", "B  b", "C  c", "none runs"]
     assert drawn.panels[0].series[-1].labels == ("A=B", "A", "-", "C")
     path.write_text("batch,input_tokens,best\n1,256,a\n1,256,b\n")
     with pytest.raises(InputError, match="2 rows of one mark differ in best"):
-        plot_load.load("map", str(path))
+        load.load("map", str(path))
     path.write_text("batch,input_tokens,best\n1,256,a\n1,256,a\n")
     with pytest.raises(InputError, match="2 rows of one mark are the same: leave one"):
-        plot_load.load("map", str(path))
+        load.load("map", str(path))
 
 
 def test_parts_of_bits_add_up(tmp_path):
     table = pd.DataFrame({"model": "m", "quantizer": ["q"], "n_tokens": 8, "effective_bits": 4.0, "stored_bits": 5.0})
     table.to_csv(tmp_path / "t.csv", index=False)
     with pytest.raises(InputError, match="must have the parts of stored_bits, such as payload_bits"):
-        plot_load.load("bit_ledger", str(tmp_path / "t.csv"))
+        load.load("bit_ledger", str(tmp_path / "t.csv"))
     table = table.assign(payload_bits=4.0, scales_bits=0.5)
     table.to_csv(tmp_path / "t.csv", index=False)
     for kind in ("bit_ledger", "lab_bits"):
         with pytest.raises(InputError, match=r"stored_bits = 5: payload_bits, scales_bits add up to 4\.5"):
-            plot_load.load(kind, str(tmp_path / "t.csv"))
+            load.load(kind, str(tmp_path / "t.csv"))
     table.assign(scales_bits=1.0).to_csv(tmp_path / "t.csv", index=False)
-    assert plot_load.load("lab_bits", str(tmp_path / "t.csv"))[0].panels[0] == bit_ledger.panel(
+    assert load.load("lab_bits", str(tmp_path / "t.csv"))[0].panels[0] == bit_ledger.panel(
         table.assign(scales_bits=1.0), "side"
     )
 
@@ -293,10 +292,10 @@ def test_unknown_phases_are_named(tmp_path, phase):
         f"batch,phase,name,compute_utilisation,bandwidth_utilisation\n1,prefill,all,0.5,0.2\n1,{phase},qkv,0.5,0.2\n"
     )
     with pytest.raises(InputError, match=r"phase = .*: must be prefill or decode"):
-        plot_load.load("oaken_figure_3", str(path))
+        load.load("oaken_figure_3", str(path))
     path.write_text("batch,phase,name,compute_utilisation,bandwidth_utilisation\n1,decode,qkv,0.5,0.2\n")
     with pytest.raises(InputError, match='name: must be "all" for a phase'):
-        plot_load.load("oaken_figure_3", str(path))
+        load.load("oaken_figure_3", str(path))
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
@@ -310,17 +309,17 @@ def test_doubled_columns_are_refused(tmp_path, suffix):
 
         pq.write_table(pa.table([[1], [256], ["a"], [1]], names=["batch", "input_tokens", "best", "batch"]), path)
     with pytest.raises(InputError, match="column 'batch' is there twice: leave one"):
-        plot_load.load("map", str(path))
+        load.load("map", str(path))
 
 
 def test_what_must_stand_beside_is_said_first_and_listed(run, tmp_path):
     (tmp_path / "t.csv").write_text("knee\nFalse\n")
     for kind in ("front", "sensitivity"):
         with pytest.raises(InputError, match=rf"{kind} needs 't\.figure\.json' beside its table: `dse"):
-            plot_load.load(kind, str(tmp_path / "t.csv"))
+            load.load(kind, str(tmp_path / "t.csv"))
     (tmp_path / "front.csv").write_text("knee\nFalse\n")
     with pytest.raises(InputError, match=r"front needs front\.figure\.json beside it"):
-        plot_load.load("front", str(tmp_path))
+        load.load("front", str(tmp_path))
     assert "`" not in run("plot", "--list")[1]
     listed = {one["kind"]: one["beside"] for one in json.loads(run("plot", "--list", "--json")[1])}
     assert {kind for kind, beside in listed.items() if beside} == {"front", "sensitivity"}
@@ -403,7 +402,7 @@ def test_a_change_of_the_better_design_is_no_mark_at_a_value():
     assert drawn.notes == ("As given a is better; in a shaded range that changes.",)
 
 
-def test_colours_of_a_map_have_round_ticks():
+def test_colors_of_a_map_have_round_ticks():
     assert [text for _, text in lab.scale("value", "", [0.0, 4000.0]).axis.ticks] == ["0", "2,000", "4,000"]
 
 
@@ -417,7 +416,7 @@ def test_names_that_read_like_numbers_are_names(run, tmp_path):
     )
     code, _, error = run("plot", "mixed_plans", table, "--out", tmp_path / "f.svg")
     assert (code, error) == (0, "")
-    assert plot_load.load("mixed_plans", str(table))[1]["method"].tolist()[:2] == ["3", "4.5"]
+    assert load.load("mixed_plans", str(table))[1]["method"].tolist()[:2] == ["3", "4.5"]
     for name in ("system", "device"):
         rows = pd.DataFrame(
             {

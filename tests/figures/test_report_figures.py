@@ -270,7 +270,7 @@ def test_panels_legend_and_notes_do_not_overlap(name: str, charts: dict[str, Cha
 
 
 def test_names_are_text_in_both_libraries(sketch):
-    axis = Axis("x", "s", 0.0, 2.0, ((0.0, "0"), (1.0, "$1$")))
+    axis = Axis("x", "s", low=0.0, high=2.0, ticks=((0.0, "0"), (1.0, "$1$")))
     nasty = Series("</script><b>$x_{$", "line", (0.0, 1.0), (1.0, 0.5), hover=("<a href='x'>", "$"))
     chart = Chart("$\\frac{<i>", (Panel("<b>$^$", axis, axis, (nasty, replace(nasty, name="other"))),))
     text = to_plotly.figure(chart).to_json()
@@ -281,20 +281,23 @@ def test_names_are_text_in_both_libraries(sketch):
 
 @pytest.mark.parametrize("kind", ["bar", "hbar"])
 def test_bars_stand_on_their_base(kind, sketch):
-    """One of length 1 and, on top of it, one of length 2: of their colours the second fills twice as many pixels."""
+    """One of length 1 and, on top of it, one of length 2: of their colors the second fills twice as many pixels."""
     from PIL import Image
 
-    along, across = Axis("x", "s", 0.0, 4.0, ((0.0, "0"),)), Axis("y", "", -1.0, 1.0, ((0.0, "a"),))
+    along, across = (
+        Axis("x", "s", low=0.0, high=4.0, ticks=((0.0, "0"),)),
+        Axis("y", "", low=-1.0, high=1.0, ticks=((0.0, "a"),)),
+    )
     red, blue = "#FF0000", "#0000FF"
 
-    def bar(name, length, base, colour):
+    def bar(name, length, base, color):
         x, y = ((0.0,), (length,)) if kind == "bar" else ((length,), (0.0,))
-        return Series(name, kind, x, y, colour, base=(base,), in_legend=False)
+        return Series(name, kind, x=x, y=y, color=color, base=(base,), in_legend=False)
 
     x, y = (across, along) if kind == "bar" else (along, across)
     chart = Chart("", (Panel("", x, y, (bar("a", 1.0, 0.0, red), bar("b", 2.0, 1.0, blue))),))
     pixels = Image.open(io.BytesIO(sketch(chart))).convert("RGB").get_flattened_data()
-    counts = [sum(pixel == colour for pixel in pixels) for colour in ((255, 0, 0), (0, 0, 255))]
+    counts = [sum(pixel == color for pixel in pixels) for color in ((255, 0, 0), (0, 0, 255))]
     assert counts[1] == pytest.approx(2 * counts[0], rel=0.2)  # less their white edges
     first, second = (trace for trace in to_plotly.figure(chart).data if trace.base is not None)
     assert (first.base, second.base) == ((0.0,), (1.0,))
@@ -305,7 +308,7 @@ def test_a_system_looks_the_same_in_every_figure(charts: dict[str, Chart]):
     for name in ("throughput_batch", "throughput_length", "throughput_trace"):
         for series in charts[name].legend():
             if not series.is_note:
-                looks.setdefault(series.name, set()).add((series.colour, series.dash, series.marker))
+                looks.setdefault(series.name, set()).add((series.color, series.dash, series.marker))
     assert all(len(found) == 1 for found in looks.values()), looks
     assert looks["Oaken-HBM"] == {(style.ORANGE, "solid", "star")}  # the tenth of the default systems
     marks = {series.name: series.marker for series in charts["effective_axes"].legend()}

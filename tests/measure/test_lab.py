@@ -162,8 +162,8 @@ def test_maps_show_every_cell_in_both_libraries(dump, sketch):
     (trace,) = to_plotly.spec(chart)["data"]
     assert trace["x"] == [10.0, 11.0]
     assert trace["z"] == [[1.0, 4.0], [-2.0, 5.0], [None, 6.5]]  # a row a channel
-    assert chart.colours.axis.low == -2.0
-    assert chart.colours.axis.high == 6.5
+    assert chart.colors.axis.low == -2.0
+    assert chart.colors.axis.high == 6.5
     assert sketch(chart).startswith(b"\x89PNG")
     errors = measure_view.measured(dump, quantizers.parse("nqkv"), HOW).errors
     own = errors[errors["side"] == "key"]

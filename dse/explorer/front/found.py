@@ -101,7 +101,7 @@ def at(found: DesignFront, x: float, y: float) -> dict[str, Any] | None:
     return found.table.loc[nearest].to_dict() if distance[nearest] < NEAR else None
 
 
-def added(found: Mapping[str, Any], values: Mapping[str, Any]) -> tuple[tray.Design, dict[str, Any]]:
+def added(found: Mapping[str, Any], values: Mapping[str, Any]) -> tuple[tray.TrayDesign, dict[str, Any]]:
     """The design of a point, and what of the workload it changes: all but the batch, which it may have of its own."""
     work = {field.key: found[field.key] for field in common_fields.SCENARIO if field.key in found}
     batch = work.pop("batch")

@@ -41,14 +41,14 @@ def lab_request(values: dict[str, Any], held: Held) -> LabRequest:
     text, name = values[PARAMETERS.key].strip(), closely(values)
     spec = quantizers.parse(f"{name.partition(':')[0]}:{text}" if text else name)
     return LabRequest(
-        held.sha256,
-        spec.name,
-        how_of(values),
-        values[SIDE.key],
-        values[LAYER.key],
-        values[HEAD.key],
-        values[FIRST.key],
-        values[ERROR.key],
+        sha256=held.sha256,
+        quantizer=spec.name,
+        how=how_of(values),
+        side=values[SIDE.key],
+        layer=values[LAYER.key],
+        head=values[HEAD.key],
+        first=values[FIRST.key],
+        error=values[ERROR.key],
     )
 
 

@@ -10,19 +10,17 @@ import streamlit as st
 
 from dse.core import units
 from dse.core.errors import DseError
-from dse.explorer import cards, figure, names, request, sidebar, state, tray
-from dse.explorer import common_fields as shared
-from dse.explorer import downloads as beside
-from dse.explorer.bench import Bench, Row
+from dse.explorer import cards, common_fields, downloads, figure, names, request, sidebar, state, tray
+from dse.explorer.bench import Bench, BenchRow
 from dse.explorer.downloads import MadeBy
 from dse.explorer.fragments import part
-from dse.explorer.request import Request
+from dse.explorer.request import PointRequest
 from dse.explorer.widgets import escaped, lines, problem
 from dse.figures.charts import design_bars
 from dse.figures.drawing.chart import Chart
 from dse.model.results import RESULT_UNITS
 from dse.report.present import change, made_for_positions, number, position_note
-from dse.specs import tokens as token_policies
+from dse.specs import tokens
 
 PAGE = "compare"
 #: what the page asks for beside the designs and the workload
@@ -51,20 +49,20 @@ def render(bench: Bench) -> None:
     show_numbers(rows)  # last: what the reader opens, while the figures follow the fields
 
 
-@st.cache_data(max_entries=128, ttl="1h", show_spinner=False, hash_funcs={Request: repr})
-def cached_curve(asked: Request) -> pd.DataFrame:
+@st.cache_data(max_entries=128, ttl="1h", show_spinner=False, hash_funcs={PointRequest: repr})
+def cached_curve(asked: PointRequest) -> pd.DataFrame:
     """The points of the throughput figure, for a request with any batch. Raises DseError."""
     return request.curve(asked)
 
 
-def say_notes(rows: Sequence[Row]) -> None:
+def say_notes(rows: Sequence[BenchRow]) -> None:
     """Warnings about a design: contexts longer than its model was trained on, tokens that are dropped."""
     for row in rows:
         result = row.result
         if beyond := position_note(row.request.model_spec(), result["input_tokens"] + result["output_tokens"]):
             st.warning(f"{escaped(row.name)} has a longer context than its model was made for:")
             lines(beyond)
-        policy = token_policies.parse(result["tokens"]).family
+        policy = tokens.parse(result["tokens"]).family
         if policy.validity:
             stored, read = (number(result[name], "token") for name in ("stored_tokens", "read_tokens"))
             st.caption(escaped(f"{policy.title}: {stored} stored and {read} read at the end; {policy.validity}."))
@@ -154,7 +152,7 @@ _BAR_PX, _ENTRY_PX, _AXIS_PX = 44, 24, 55
 _SHORT = 22
 
 
-def show_bars(rows: Sequence[Row], made: MadeBy, other: str) -> None:
+def show_bars(rows: Sequence[BenchRow], made: MadeBy, other: str) -> None:
     """Memory and step time, a bar a design: with its name beside it where all names are short, else with a number."""
     shown = [(row.name, row.result) for row in rows]
     is_named = len(rows) > 1 and max(len(row.name) for row in rows) <= _SHORT
@@ -167,7 +165,7 @@ def show_bars(rows: Sequence[Row], made: MadeBy, other: str) -> None:
             drawn = figure.fitted(chart, height, legend_px)
             if is_named:
                 drawn = figure.bars(chart, height, legend_px, [row.name for row in rows])
-            beside.show(name, chart, partial(design_bars.table, shown), made, drawn=drawn)
+            downloads.show(name, chart, partial(design_bars.table, shown), made, drawn=drawn)
 
 
 def _said(chart: Chart, other: str) -> Chart:
@@ -176,7 +174,7 @@ def _said(chart: Chart, other: str) -> Chart:
 
 
 @st.fragment(parallel=True)
-def show_curve(rows: Sequence[Row], made: MadeBy, other: str) -> None:
+def show_curve(rows: Sequence[BenchRow], made: MadeBy, other: str) -> None:
     """Throughput against batch, a click on which adds the design with that batch; a single design beside 16 bits."""
     named = [(row.name, row.request) for row in rows]
     if len(named) == 1:
@@ -186,35 +184,37 @@ def show_curve(rows: Sequence[Row], made: MadeBy, other: str) -> None:
     curves = tuple((name, request.any_batch(asked)) for name, asked in named)
     drawn = _said(cached_lines(curves), other)
     chart = figure.chosen(drawn, [row.result for row in rows], [row.name for row in rows])
-    event = beside.show("throughput", chart, partial(_curves, curves), made, on_select="rerun", selection_mode="points")
+    event = downloads.show(
+        "throughput", chart, partial(_curves, curves), made, on_select="rerun", selection_mode="points"
+    )
     st.caption("Click a point to add the design with that batch to the tray.")
-    place = beside.clicked("throughput", event)
+    place = downloads.clicked("throughput", event)
     if place and (design := at(rows, state.tray(), drawn, *place)):
         sidebar.add(design)
         st.rerun()
 
 
-def at(rows: Sequence[Row], designs: tray.Tray, drawn: Chart, x: float, y: float) -> tray.Design | None:
+def at(rows: Sequence[BenchRow], designs: tray.Tray, drawn: Chart, x: float, y: float) -> tray.TrayDesign | None:
     """The design of the tray whose line has a point there, with its batch; None where that is as it is, or none has."""
     lines_there = {series.name for series in drawn.panels[0].series if (x, y) in zip(series.x, series.y, strict=True)}
     row = next((row for row in rows if row.name in lines_there), None)
     if row is None or row.request.work.batch == round(x):
         return None
-    return tray.Design(values={**designs.designs[row.at].values, shared.OWN_BATCH.key: round(x)})
+    return tray.TrayDesign(values={**designs.designs[row.at].values, common_fields.OWN_BATCH.key: round(x)})
 
 
-@st.cache_data(max_entries=128, ttl="1h", show_spinner=False, hash_funcs={Request: repr})
-def cached_lines(curves: tuple[tuple[str, Request], ...]) -> Chart:
+@st.cache_data(max_entries=128, ttl="1h", show_spinner=False, hash_funcs={PointRequest: repr})
+def cached_lines(curves: tuple[tuple[str, PointRequest], ...]) -> Chart:
     """The throughput figure of named requests with any batch, without the chosen points. Raises DseError."""
     return figure.throughput([(name, cached_curve(asked)) for name, asked in curves])
 
 
-def _curves(curves: tuple[tuple[str, Request], ...]) -> pd.DataFrame:
+def _curves(curves: tuple[tuple[str, PointRequest], ...]) -> pd.DataFrame:
     return pd.concat([cached_curve(asked).assign(design=name) for name, asked in curves], ignore_index=True)
 
 
 @part
-def show_numbers(rows: Sequence[Row]) -> None:
+def show_numbers(rows: Sequence[BenchRow]) -> None:
     """Every number, a column a design; alone, the groups stand side by side. A fragment: opening one draws no more."""
     box = st.expander("Every number, and where it comes from", key="every number", on_change="rerun")
     if not box.open:
@@ -223,7 +223,7 @@ def show_numbers(rows: Sequence[Row]) -> None:
         _numbers_of(rows)
 
 
-def _numbers_of(rows: Sequence[Row]) -> None:
+def _numbers_of(rows: Sequence[BenchRow]) -> None:
     if len(rows) >= tray.MANY:
         st.dataframe(pd.DataFrame(_column(row) for row in rows), hide_index=True)
         return
@@ -252,13 +252,13 @@ def _numbers_of(rows: Sequence[Row]) -> None:
             st.code(row.answer.text, language=None, wrap_lines=True)
 
 
-def _column(row: Row) -> dict[str, str]:
+def _column(row: BenchRow) -> dict[str, str]:
     """The numbers of a design, by what the page calls them."""
     shown = [name for entries in GROUPS.values() for name in entries]
     return {"design": row.name, **{label_of(name): shown_number(name, row.result) for name in shown}}
 
 
-def _number(row: Row, first: Mapping[str, Any], name: str, tip: str, before: str, width: Any = "content") -> None:
+def _number(row: BenchRow, first: Mapping[str, Any], name: str, tip: str, before: str, width: Any = "content") -> None:
     """A number as a button that opens its explanation, which is worked out when it is opened."""
     delta = "" if row.result is first else delta_of(name, row.result, first)
     said = ", ".join(filter(None, (delta, _limits(name, row.request, row.result))))
@@ -280,7 +280,7 @@ def _number(row: Row, first: Mapping[str, Any], name: str, tip: str, before: str
                 problem(error)
 
 
-def _limits(name: str, asked: Request, result: Mapping[str, Any]) -> str:
+def _limits(name: str, asked: PointRequest, result: Mapping[str, Any]) -> str:
     """Caveats of the numbers: measured on synthetic data, or a context longer than the model was trained on."""
     if name in ("measured_error", "sqnr_db") and "(synthetic)" in (result["measured_on"] or ""):
         return "synthetic data"
@@ -289,7 +289,7 @@ def _limits(name: str, asked: Request, result: Mapping[str, Any]) -> str:
     return ""
 
 
-@st.cache_data(max_entries=256, ttl="1h", show_spinner=False, hash_funcs={Request: repr})
-def cached_explanation(asked: Request, name: str) -> str:
+@st.cache_data(max_entries=256, ttl="1h", show_spinner=False, hash_funcs={PointRequest: repr})
+def cached_explanation(asked: PointRequest, name: str) -> str:
     """Formula, values, units and sources of one result. Raises DseError."""
     return request.explanation(asked, name)

@@ -8,13 +8,11 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from dse.explorer import common_fields as shared
-from dse.explorer import crossovers, figure, request, sidebar, state, tray, widgets
-from dse.explorer import downloads as beside
+from dse.explorer import common_fields, crossovers, downloads, figure, request, sidebar, state, tray, widgets
 from dse.explorer.bench import Bench
 from dse.explorer.downloads import MadeBy
 from dse.explorer.names import spoken
-from dse.explorer.request import Request
+from dse.explorer.request import PointRequest
 from dse.figures.plot.answer import chart_of
 from dse.operations.face import python_of
 from dse.operations.questions import CompareFormats
@@ -22,7 +20,7 @@ from dse.questions import formats
 
 PAGE = "formats"
 FORMATS = replace(
-    shared.several(shared.FAMILY, [], "formats", "Formats"),
+    common_fields.several(common_fields.FAMILY, [], "formats", "Formats"),
     placeholder="all with a known kernel",
     help="What is compared with 16 bits. Left open: every format for which a kernel of the chosen stack, or of none, "
     "is known on the device.",
@@ -62,7 +60,7 @@ def show(answer: formats.Formats, made: MadeBy) -> None:
     for i, panel in enumerate(chart.panels):
         one = replace(chart, panels=(panel,), title=panel.title[:1].upper() + panel.title[1:], notes=())
         with places[i % 2]:
-            beside.show(_PANELS[i], one, answer.table, made, drawn=figure.tall(one, is_named=True))
+            downloads.show(_PANELS[i], one, answer.table, made, drawn=figure.tall(one, is_named=True))
     rows = [formats.shown_row(each) for each in answer.formats]
     table = pd.DataFrame(rows, columns=list(answer.heads()))
     event: Any = st.dataframe(
@@ -82,32 +80,32 @@ def show(answer: formats.Formats, made: MadeBy) -> None:
 
 
 def _add(picked: Sequence[str]) -> None:
-    sidebar.add_all(designs_of(tray.values_of(state.tray().current, shared.DESIGN), picked))
+    sidebar.add_all(designs_of(tray.values_of(state.tray().current, common_fields.DESIGN), picked))
 
 
-def designs_of(values: Mapping[str, Any], picked: Sequence[str]) -> list[tray.Design]:
+def designs_of(values: Mapping[str, Any], picked: Sequence[str]) -> list[tray.TrayDesign]:
     """A design a format, else as `values`."""
     plain = {**values, "parameters": "", "value_quantizer": None, "value_parameters": ""}
-    return [tray.design_of({**plain, "quantizer": name}, shared.DESIGN) for name in picked]
+    return [tray.design_of({**plain, "quantizer": name}, common_fields.DESIGN) for name in picked]
 
 
-@st.cache_data(max_entries=64, ttl="1h", show_spinner=False, hash_funcs={Request: repr})
-def cached(asked: Request, names: tuple[str, ...]) -> formats.Formats:
+@st.cache_data(max_entries=64, ttl="1h", show_spinner=False, hash_funcs={PointRequest: repr})
+def cached(asked: PointRequest, names: tuple[str, ...]) -> formats.Formats:
     """The answer; of all known kernels where no names are given. Raises DseError."""
     return formats.formats(asked.device_spec(), asked.model_spec(), asked.work, list(names) or None, asked.bits())
 
 
-def operation(asked: Request, names: tuple[str, ...]) -> CompareFormats:
+def operation(asked: PointRequest, names: tuple[str, ...]) -> CompareFormats:
     """The question as an operation."""
     found: CompareFormats = request.operation(asked, CompareFormats, formats=names or None)
     return found
 
 
-def command(asked: Request, names: tuple[str, ...]) -> str:
+def command(asked: PointRequest, names: tuple[str, ...]) -> str:
     """The question as a command line."""
     return request.command_of(operation(asked, names))
 
 
-def python(asked: Request, names: tuple[str, ...]) -> str:
+def python(asked: PointRequest, names: tuple[str, ...]) -> str:
     """The question in Python, ending with `result`."""
     return python_of(operation(asked, names))

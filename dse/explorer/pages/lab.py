@@ -169,7 +169,7 @@ def _add(file: str, content: MeasurementFile, picked: Sequence[str]) -> None:
     sidebar.add_all(designs_of(tray.values_of(state.tray().current, common_fields.DESIGN), picked, label))
 
 
-def designs_of(values: Mapping[str, Any], picked: Sequence[str], label: str) -> list[tray.Design]:
+def designs_of(values: Mapping[str, Any], picked: Sequence[str], label: str) -> list[tray.TrayDesign]:
     """A design a quantizer, else as `values`, with the measurements of that name."""
     plain = {**values, "value_quantizer": None, "value_parameters": "", "measurements": label}
     split = (name.partition(":") for name in picked)
@@ -228,21 +228,21 @@ def show_view(name: str, asked: LabRequest, address: str) -> None:
         held = dump_of(name)
         made = MadeBy(command(held, asked), python(held, asked, "view"), address)
         tokens = before(held, quantizers.parse(asked.quantizer), *place_of(asked))[:, :MAX_CHANNELS]
-        colours = lab.scale("value", "", tokens)
+        colors = lab.scale("value", "", tokens)
 
-        def draw(when: str, part: Any, what: str, colours: Any) -> None:
-            chart = lab.values(part, asked.first, what, colours, f"{when[0].upper()}{when[1:]}, {place}")
+        def draw(when: str, part: Any, what: str, colors: Any) -> None:
+            chart = lab.values(part, asked.first, what, colors, f"{when[0].upper()}{when[1:]}, {place}")
             downloads.show(f"map-{when}", chart, partial(frame, part, asked.first), made, figure.map_of(chart))
 
-        draw("before", tokens, "value", colours)
+        draw("before", tokens, "value", colors)
         with st.spinner(_WAIT):
             found = cached_view(held, replace(asked, error=ERROR.default))
         last = asked.first + len(tokens) - 1
         st.caption(
-            f"Tokens {asked.first:,} to {last:,} of {found.n_tokens:,}; colours of both maps span the values before."
+            f"Tokens {asked.first:,} to {last:,} of {found.n_tokens:,}; colors of both maps span the values before."
         )
         after = found.after[:, :MAX_CHANNELS]
-        draw("after", after, "value", colours)
+        draw("after", after, "value", colors)
         off = abs(after - tokens)
         draw("error", off, "absolute error", lab.scale("absolute error", "", off, 0))
         chart = lab.histogram(found.histogram, found.marks, f"Values before and after, {place}")

@@ -6,16 +6,15 @@ import pandas as pd
 import streamlit as st
 
 from dse.core import units
-from dse.explorer import downloads as beside
-from dse.explorer import request, state, widgets
+from dse.explorer import downloads, request, state, widgets
 from dse.explorer.bench import Bench
 from dse.explorer.names import spoken
-from dse.explorer.request import Request
+from dse.explorer.request import PointRequest
 from dse.figures import FIGURES
 from dse.figures.charts.operations import MARKERS
 from dse.operations.face import python_of
 from dse.operations.point import TabulateOperations
-from dse.questions import operations as tables_operations
+from dse.questions import operations
 from dse.report import present
 from dse.specs.device_and_model import HardwareSpec
 
@@ -59,30 +58,30 @@ def render(bench: Bench) -> None:
         if table.empty:
             st.info("Nothing to show: no request of these designs fits.")
             return
-        made = beside.MadeBy(
+        made = downloads.MadeBy(
             "\n".join(f"{request.command(asked)} --operations" for _, asked in each),
             "\n\n".join(map(python, (asked for _, asked in each))),
             state.address(PAGE, bench.values),
         )
         show_ceilings(current.request.device_spec())
         chart = FIGURES["operations"].chart(table)
-        beside.show("operations", chart, partial(cached_table, each), made)
+        downloads.show("operations", chart, partial(cached_table, each), made)
         st.dataframe(shown_table(table), hide_index=True)
         if assumed := table["assumptions"].iloc[0]:
             st.caption(widgets.escaped(spoken(f"Rests on assumed numbers: {assumed}.")))
 
 
-@st.cache_data(max_entries=64, ttl="1h", show_spinner=False, hash_funcs={Request: repr})
-def cached_table(each: tuple[tuple[str, Request], ...]) -> pd.DataFrame:
+@st.cache_data(max_entries=64, ttl="1h", show_spinner=False, hash_funcs={PointRequest: repr})
+def cached_table(each: tuple[tuple[str, PointRequest], ...]) -> pd.DataFrame:
     """The operations of named designs, by their names. Raises DseError."""
     found = [
-        tables_operations.decode_step(asked.device_spec(), [asked.plan()], asked.work).assign(quantizer=name)
+        operations.decode_step(asked.device_spec(), [asked.plan()], asked.work).assign(quantizer=name)
         for name, asked in each
     ]
     return pd.concat([table for table in found if not table.empty] or found[:1], ignore_index=True)
 
 
-def python(asked: Request) -> str:
+def python(asked: PointRequest) -> str:
     """The operations of a design in Python, ending with `result`. Raises InputError."""
     return python_of(request.operation(asked, TabulateOperations, quantizers=(asked.key_quantizer_text,)))
 
@@ -105,7 +104,7 @@ def show_ceilings(device: HardwareSpec) -> None:
         )
         st.metric(
             "Ridge",
-            present.number(tables_operations.ridge(device), "FLOP/B"),
+            present.number(operations.ridge(device), "FLOP/B"),
             border=True,
             help="Operations below this intensity wait for memory, those above for arithmetic.",
         )

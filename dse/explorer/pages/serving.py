@@ -11,11 +11,10 @@ import pandas as pd
 import streamlit as st
 
 from dse.core.errors import DseError, InputError
-from dse.explorer import cards, figure, request, state, widgets
-from dse.explorer import downloads as beside
+from dse.explorer import cards, downloads, figure, request, state, widgets
 from dse.explorer.bench import Bench
 from dse.explorer.fields import Field
-from dse.explorer.request import Request
+from dse.explorer.request import PointRequest
 from dse.figures import FIGURES
 from dse.figures.charts.load_times import TIMES
 from dse.operations.face import python_of
@@ -97,7 +96,7 @@ def _in_closed_form(bench: Bench, found: Mapping[str, UnderLoad], rate: float | 
     asked = [row for row in bench.answered if row.name in found]
     same, other = cards.likeness(asked)
     st.caption(widgets.escaped(f"Alike: {same}." + (f" Not alike: {other}." if other else "")))
-    made = beside.MadeBy(
+    made = downloads.MadeBy(
         "\n".join(command(row.request) for row in asked),
         "\n\n".join(python(row.request) for row in asked),
         state.address(PAGE, bench.values),
@@ -107,7 +106,7 @@ def _in_closed_form(bench: Bench, found: Mapping[str, UnderLoad], rate: float | 
     for place, panel, name in zip(st.columns(2), chart.panels, TIMES, strict=True):
         with place:
             one = replace(chart, panels=(panel,), title=panel.title[:1].upper() + panel.title[1:])
-            beside.show(f"load-{name}", one, lambda: table, made, drawn=figure.fitted(one))
+            downloads.show(f"load-{name}", one, lambda: table, made, drawn=figure.fitted(one))
     st.caption("Requests of equal lengths come at random; each line goes up to 0.9 of what a full server serves.")
     per_s = rate or _of_weakest(answer.full_requests_per_s or 0.0 for answer in found.values())
     st.caption(f"In the table {per_s:.4g} requests a second come to each design: {_whose(rate)}.")
@@ -134,7 +133,7 @@ def _one_by_one(bench: Bench, rate: float | None) -> None:
         st.caption("Percentiles, lengths of a trace, memory page by page: choose what to simulate.")
         return
     trace = None if lengths == ALIKE else lengths
-    held: dict[str, tuple[Request, float]] = {}
+    held: dict[str, tuple[PointRequest, float]] = {}
     for row in bench.answered:
         try:
             one = simulated(row.request)
@@ -155,7 +154,7 @@ def _one_by_one(bench: Bench, rate: float | None) -> None:
     bar.empty()
     if not found:
         return
-    made = beside.MadeBy(
+    made = downloads.MadeBy(
         "\n".join(simulate_command(held[name][0], trace, per_s, n_requests) for name in found),
         "\n\n".join(simulate_python(held[name][0], trace, per_s, n_requests) for name in found),
         state.address(PAGE, bench.values),
@@ -166,7 +165,7 @@ def _one_by_one(bench: Bench, rate: float | None) -> None:
         with place:
             title = f"Share of the requests by {panel.title}"
             one_panel = replace(chart, panels=(panel,), title=title)
-            beside.show(f"waits-{name}", one_panel, lambda: table, made, drawn=figure.fitted(one_panel))
+            downloads.show(f"waits-{name}", one_panel, lambda: table, made, drawn=figure.fitted(one_panel))
     st.caption(f"The same {n_requests:,} requests for each design, {per_s:.4g} a second: {_whose(rate)}.")
     st.dataframe(pd.DataFrame([_percentiles(name, run) for name, (run, _) in found.items()]), hide_index=True)
 
@@ -218,13 +217,13 @@ def at(found: Mapping[str, UnderLoad], per_s: float) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-@st.cache_data(max_entries=256, ttl="1h", show_spinner=False, hash_funcs={Request: repr})
-def cached_load(asked: Request, name: str) -> UnderLoad:
+@st.cache_data(max_entries=256, ttl="1h", show_spinner=False, hash_funcs={PointRequest: repr})
+def cached_load(asked: PointRequest, name: str) -> UnderLoad:
     """The design under load. Raises DseError."""
     return load.under_load(asked.device_spec(), asked.plan(), asked.work, name=name)
 
 
-def simulated(asked: Request) -> Request:
+def simulated(asked: PointRequest) -> PointRequest:
     """The design as `dse simulate` takes it. Raises InputError for what is not simulated."""
     work = asked.work
     if work.prompt_chunk_tokens != 1:
@@ -234,17 +233,17 @@ def simulated(asked: Request) -> Request:
     return replace(asked, work=replace(work, batch=least, **usual))
 
 
-@st.cache_data(max_entries=256, ttl="1h", show_spinner=False, hash_funcs={Request: repr})
-def cached_rate(asked: Request, trace: str | None, n_requests: int) -> float:
+@st.cache_data(max_entries=256, ttl="1h", show_spinner=False, hash_funcs={PointRequest: repr})
+def cached_rate(asked: PointRequest, trace: str | None, n_requests: int) -> float:
     """Requests per second that a design holds in steady state. Raises DseError."""
     requests = arrivals.requests_of(arrivals.Traffic(trace, arrivals.FULL, n_requests), asked.work)
     device, plan = asked.device_spec(), asked.plan()
     return arrivals.rate_that_holds(device, plan, asked.work, requests, "continuous", CHUNK_TOKENS)
 
 
-@st.cache_data(max_entries=256, ttl="1h", show_spinner=False, hash_funcs={Request: repr})
+@st.cache_data(max_entries=256, ttl="1h", show_spinner=False, hash_funcs={PointRequest: repr})
 def cached_run(
-    asked: Request, trace: str | None, per_s: float, n_requests: int, name: str
+    asked: PointRequest, trace: str | None, per_s: float, n_requests: int, name: str
 ) -> tuple[dict[str, Any], pd.DataFrame]:
     """A simulated run: its numbers, and what shares of the requests wait. Raises DseError."""
     ask = arrivals.Traffic(trace, str(per_s), n_requests)
@@ -252,7 +251,7 @@ def cached_run(
     return result, simulation.waits_table(result, run, name)
 
 
-def simulation_of(asked: Request, trace: str | None, per_s: float, n_requests: int) -> SimulateServing:
+def simulation_of(asked: PointRequest, trace: str | None, per_s: float, n_requests: int) -> SimulateServing:
     """The run as an operation. Raises InputError."""
     found: SimulateServing = request.operation(
         asked, SimulateServing, trace=trace, rate=per_s or None, n_requests=n_requests or None
@@ -260,27 +259,27 @@ def simulation_of(asked: Request, trace: str | None, per_s: float, n_requests: i
     return found
 
 
-def simulate_command(asked: Request, trace: str | None, per_s: float, n_requests: int) -> str:
+def simulate_command(asked: PointRequest, trace: str | None, per_s: float, n_requests: int) -> str:
     """The command line that simulates the same. Raises InputError."""
     return request.command_of(simulation_of(asked, trace, per_s, n_requests), _unused(asked, trace))
 
 
-def simulate_python(asked: Request, trace: str | None, per_s: float, n_requests: int) -> str:
+def simulate_python(asked: PointRequest, trace: str | None, per_s: float, n_requests: int) -> str:
     """Python script that ends with `result`. Raises InputError."""
     return python_of(simulation_of(asked, trace, per_s, n_requests), without=_unused(asked, trace))
 
 
-def _unused(asked: Request, trace: str | None) -> tuple[str, ...]:
+def _unused(asked: PointRequest, trace: str | None) -> tuple[str, ...]:
     """Fields of the workload that `dse simulate` refuses, since they would change nothing."""
     lengths = ("input_tokens", "output_tokens") if trace else ()
     return (*lengths, "page_tokens") if asked.work.admission == "reserve" else lengths
 
 
-def command(asked: Request) -> str:
+def command(asked: PointRequest) -> str:
     """The command line that prints the same. Raises InputError."""
     return request.command_of(request.operation(asked, PredictLoad))
 
 
-def python(asked: Request) -> str:
+def python(asked: PointRequest) -> str:
     """Python script that ends with `result`. Raises InputError."""
     return python_of(request.operation(asked, PredictLoad))

@@ -7,8 +7,7 @@ from typing import Any
 
 import streamlit as st
 
-from dse.explorer import cards, presets, sidebar, state, tray
-from dse.explorer import common_fields as shared
+from dse.explorer import cards, common_fields, presets, sidebar, state, tray
 from dse.explorer.bench import Bench
 from dse.explorer.widgets import escaped
 
@@ -84,8 +83,8 @@ def render(bench: Bench) -> None:
 
 
 def _ask(question: Question) -> None:
-    workload = {field.key: field.default for field in shared.SCENARIO}
+    workload = {field.key: field.default for field in common_fields.SCENARIO}
     state.put({**workload, **question.workload})
-    designs = tuple(tray.Design(values=values) for values in question.designs)
+    designs = tuple(tray.TrayDesign(values=values) for values in question.designs)
     sidebar.act(lambda _: tray.Tray(designs))
     st.session_state[_TO] = question.page

@@ -7,19 +7,16 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from dse.explorer import downloads as beside
-from dse.explorer import figure, state, widgets
+from dse.explorer import downloads, figure, state, widgets
 from dse.explorer.bench import Bench
 from dse.explorer.downloads import MadeBy
 from dse.explorer.fields import Field
 from dse.explorer.fragments import part
 from dse.figures import FIGURES
 from dse.figures.charts.claims_published import short
-from dse.validate import nearest
-from dse.validate import silicon as validate_silicon
-from dse.validate import verdicts as validate
+from dse.validate import nearest, silicon
 from dse.validate.nearest import NearestMeasurement
-from dse.validate.verdicts import ClaimRow
+from dse.validate.verdicts import MEANINGS, SHADES, ClaimRow, claim_rows, counts, percent, shown, to_json
 
 PAGE = "validation"
 ALL = "all"
@@ -46,7 +43,7 @@ VERDICTS = Field(
     "Verdicts",
     "choices",
     [],
-    choices=lambda: list(validate.SHADES),
+    choices=lambda: list(SHADES),
     placeholder="all",
     help="Show only claims with these verdicts; none chosen shows all.",
 )
@@ -72,7 +69,7 @@ FIELDS = (DOCUMENT, VERDICTS, WORDS, SILICON_DEVICE)
 
 
 def _measured_devices() -> list[str]:
-    return list(dict.fromkeys(row.device for row in validate_silicon.recorded_rows()))
+    return list(dict.fromkeys(row.device for row in silicon.recorded_rows()))
 
 
 def render(bench: Bench) -> None:
@@ -105,17 +102,17 @@ def nearest_table(found: Sequence[NearestMeasurement]) -> pd.DataFrame:
             "what": [one.what for one in found],
             "how near": [one.near for one in found],
             "rows": [f"{one.n_rows:,}" if one.n_rows else "-" for one in found],
-            "mean error": [validate.percent(one.mean).lstrip("+") for one in found],
-            "9 of 10 within": [validate.percent(one.p90).lstrip("+") if one.p90 is not None else "-" for one in found],
+            "mean error": [percent(one.mean).lstrip("+") for one in found],
+            "9 of 10 within": [percent(one.p90).lstrip("+") if one.p90 is not None else "-" for one in found],
             "inside their intervals": [f"{one.inside:.0%}" if one.inside is not None else "-" for one in found],
         }
     )
 
 
 @st.cache_resource(show_spinner="Evaluating every claim")
-def claim_rows() -> list[ClaimRow]:
+def cached_claims() -> list[ClaimRow]:
     """Every claim, computed once a process: nothing that the reader chooses changes it."""
-    return validate.claim_rows()
+    return claim_rows()
 
 
 def chosen(rows: list[ClaimRow], values: dict[str, Any]) -> list[ClaimRow]:
@@ -138,8 +135,8 @@ def claims_table(rows: list[ClaimRow]) -> pd.DataFrame:
             "verdict": [f"{row.mark} {row.label}" for row in rows],
             "claim": [row.id for row in rows],
             "published": [f"{row.published} {row.unit}".strip() for row in rows],
-            "ours": [f"{validate.shown(row.ours)} {row.unit}".strip() for row in rows],
-            "difference": [validate.percent(row.difference) for row in rows],
+            "ours": [f"{shown(row.ours)} {row.unit}".strip() for row in rows],
+            "difference": [percent(row.difference) for row in rows],
             "what": [row.quantity for row in rows],
             "where": [row.where for row in rows],
             "document": [short(row.source) for row in rows],
@@ -163,23 +160,23 @@ def show_claims(_: dict[str, Any]) -> None:
 @st.fragment(parallel=True)
 def show_chosen(values: dict[str, Any]) -> None:
     """The claims that the fields leave. Evaluating them all, once a process, takes seconds: the page goes on."""
-    rows = chosen(claim_rows(), values)
+    rows = chosen(cached_claims(), values)
     with st.container(horizontal=True):
-        for verdict, count in validate.counts(rows).items():
+        for verdict, count in counts(rows).items():
             if count:
-                mark = validate.SHADES[verdict][1]
-                st.metric(f"{mark} {verdict}", f"{count:,}", border=True, help=validate.MEANINGS[verdict])
+                mark = SHADES[verdict][1]
+                st.metric(f"{mark} {verdict}", f"{count:,}", border=True, help=MEANINGS[verdict])
     if not rows:
         st.info("No claim is left: choose fewer verdicts or words.")
         return
-    chart = FIGURES["claims"].chart(pd.DataFrame(validate.to_json(rows)))
+    chart = FIGURES["claims"].chart(pd.DataFrame(to_json(rows)))
     made = MadeBy(
         "dse validate claims --json",
         "from dse.validate import verdicts\n\nresult = verdicts.to_json(verdicts.claim_rows())",
         state.address(PAGE, values),
     )
     if len(chart.panels[0].series) > 1:  # beside the line of equal numbers
-        beside.show("claims", chart, lambda: pd.DataFrame(validate.to_json(rows)), made, figure.tall(chart))
+        downloads.show("claims", chart, lambda: pd.DataFrame(to_json(rows)), made, figure.tall(chart))
     st.caption(
         "Each row has the unit that its document prints: 1 GB is 1,000,000,000 bytes, 1 GiB is 1,073,741,824 bytes."
     )
@@ -199,14 +196,14 @@ def show_silicon(bench: Bench) -> None:
             widgets.escaped(f"No times of {device or 'a design without an answer'} were fitted: choose a device.")
         )
         return
-    table = pd.DataFrame([asdict(row) for row in validate_silicon.recorded_rows(device)])
+    table = pd.DataFrame([asdict(row) for row in silicon.recorded_rows(device)])
     chart = FIGURES["silicon_errors"].chart(table)
     made = MadeBy(
         "dse validate silicon --json",
         "from dse.validate import silicon\n\nresult = silicon.to_json(silicon.run())",
         state.address(PAGE, values),
     )
-    beside.show("silicon", chart, lambda: table, made, figure.tall(chart))
+    downloads.show("silicon", chart, lambda: table, made, figure.tall(chart))
     st.caption(
         "Recorded when the parameters were fitted. `dse validate report` draws predicted against measured times, where "
         "the package with the measurements is installed."

@@ -39,7 +39,7 @@ def chart(view: AccuracyView, source: Source) -> Chart:
                     "scatter",
                     tuple(map(float, points["effective_bits"])),
                     tuple(map(float, points["value"])),
-                    colour=look.colour,
+                    color=look.color,
                     marker=look.marker,
                     hover=texts,
                     size=0.75,

@@ -12,8 +12,8 @@ from dse.questions.best_map import BestMap
 from dse.questions.common import sure_text
 
 #: fills that dark letters can be read on
-COLOURS = ("#E8E8E8", "#A6D4F0", "#F6CF7F", "#8FD3BC", "#E7BFD6", "#F2A97E", "#9DB8D9", "#C9C9C9", "#D6E3A0", "#CDBEE8")
-#: a letter for each quantizer, so that cells are told apart without colour
+COLORS = ("#E8E8E8", "#A6D4F0", "#F6CF7F", "#8FD3BC", "#E7BFD6", "#F2A97E", "#9DB8D9", "#C9C9C9", "#D6E3A0", "#CDBEE8")
+#: a letter for each quantizer, so that cells are told apart without color
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 #: chance from which on a winner counts as sure
 SURE = 0.8
@@ -48,7 +48,7 @@ def source_of(answer: BestMap) -> Source:
     source_of=source_of,
 )
 def chart(source: Source) -> Chart:
-    """Cells coloured by the best quantizer; columns batch, input_tokens, best, gain_over_<over> and every measure."""
+    """Cells colored by the best quantizer; columns batch, input_tokens, best, gain_over_<over> and every measure."""
     table, about = source.table, source.about
     gains = [str(name) for name in table.columns if str(name).startswith("gain_over_")]
     over = about.get("over", gains[0].removeprefix("gain_over_") if gains else "")
@@ -68,9 +68,9 @@ def chart(source: Source) -> Chart:
             Series(
                 _name(i, quantizers) if name else "none runs",
                 "bar",
-                tuple(float(batches.index(batch)) for batch in rows["batch"]),
-                (1.0,) * len(rows),
-                COLOURS[i % len(COLOURS)] if name else "#FFFFFF",
+                x=tuple(float(batches.index(batch)) for batch in rows["batch"]),
+                y=(1.0,) * len(rows),
+                color=COLORS[i % len(COLORS)] if name else "#FFFFFF",
                 base=tuple(at - 0.5 for at in centre),
                 width=1.0,
                 hover=tuple(_hover(row, quantizers) for _, row in rows.iterrows()),
@@ -82,18 +82,18 @@ def chart(source: Source) -> Chart:
         Series(
             "gain",
             "scatter",
-            tuple(float(batches.index(batch)) for batch in table["batch"]),
-            tuple(float(inputs.index(n)) for n in table["input_tokens"]),
-            style.BLACK,
+            x=tuple(float(batches.index(batch)) for batch in table["batch"]),
+            y=tuple(float(inputs.index(n)) for n in table["input_tokens"]),
+            color=style.BLACK,
             marker="",
             labels=tuple(_label(row, quantizers, over) for _, row in table.iterrows()),
             in_legend=False,
             is_note=True,
         )
     )
-    keys = tuple(Series(_name(i, quantizers), "bar", colour=COLOURS[i % len(COLOURS)]) for i in range(len(quantizers)))
+    keys = tuple(Series(_name(i, quantizers), "bar", color=COLORS[i % len(COLORS)]) for i in range(len(quantizers)))
     if (first == "").any():
-        keys = (*keys, Series("none runs", "bar", colour="#FFFFFF", hatch="x"))
+        keys = (*keys, Series("none runs", "bar", color="#FFFFFF", hatch="x"))
     height = max(120.0, 26.0 * len(inputs))
     return Chart(
         about.get("title", "Best quantizer"),

@@ -40,21 +40,23 @@ def panel(table: pd.DataFrame, name: str = "quantizer") -> Panel:
     places = tuple(float(len(names) - 1 - i) for i in range(len(names)))
     base = (0.0,) * len(names)
     series = []
-    for (colour, hatch), column in zip(style.FILLS, parts(table), strict=False):
+    for (color, hatch), column in zip(style.FILLS, parts(table), strict=False):
         widths = tuple(float(v) for v in table[column])
         part = column.removesuffix("_bits").replace("_", " ")
         texts = tuple(f"{q}\n{part}: {bits:.5g} bit/element" for q, bits in zip(names, widths, strict=True))
         if any(widths):
-            series.append(Series(part, "hbar", widths, places, colour, base=base, hatch=hatch, width=0.66, hover=texts))
+            series.append(
+                Series(part, "hbar", x=widths, y=places, color=color, base=base, hatch=hatch, width=0.66, hover=texts)
+            )
         base = tuple(a + b for a, b in zip(base, widths, strict=True))
     effective = tuple(float(v) for v in table["effective_bits"])
     series.append(
         Series(
             "effective bits",
             "scatter",
-            effective,
-            places,
-            style.BLACK,
+            x=effective,
+            y=places,
+            color=style.BLACK,
             marker="diamond",
             opened=(True,) * len(names),
             size=0.8,

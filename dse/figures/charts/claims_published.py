@@ -11,7 +11,7 @@ from dse.figures.registry import by_validation, figure
 from dse.figures.source import Source
 from dse.validate import verdicts
 
-#: verdict -> (colour, marker), the worst first: told apart by shape as well
+#: verdict -> (color, marker), the worst first: told apart by shape as well
 LOOKS = {
     "missed": (style.VERMILLION, "x-thin"),
     "erratum": (style.ORANGE, "diamond"),
@@ -28,7 +28,9 @@ def _ratio_axis(ratios: list[float]) -> Axis:
     every = -(-reach // 5)
     powers = [power for power in range(-reach, reach + 1) if power % every == 0]
     ticks = tuple((2.0**power, f"{2**power}" if power >= 0 else f"1/{2**-power}") for power in powers)
-    return Axis("ours over published", "times", 2.0 ** -(reach + 0.3), 2.0 ** (reach + 0.3), ticks, log=True)
+    return Axis(
+        "ours over published", "times", low=2.0 ** -(reach + 0.3), high=2.0 ** (reach + 0.3), ticks=ticks, log=True
+    )
 
 
 def short(source: str) -> str:
@@ -90,8 +92,8 @@ def chart(source: Source) -> Chart:
                 place[claim] = len(names)
                 names.append(claim)
     x, y = _ratio_axis([float(ratio) for ratio in table["ratio"]]), axes.categories("claim", names[::-1])
-    series = [Series("equal", "line", (1.0, 1.0), (y.low, y.high), colour=style.BLACK, marker="", is_note=True)]
-    for verdict, (colour, marker) in LOOKS.items():
+    series = [Series("equal", "line", (1.0, 1.0), (y.low, y.high), color=style.BLACK, marker="", is_note=True)]
+    for verdict, (color, marker) in LOOKS.items():
         own = table[table["verdict"] == verdict]
         if len(own):
             texts = tuple(
@@ -105,7 +107,7 @@ def chart(source: Source) -> Chart:
                     "scatter",
                     tuple(map(float, own["ratio"])),
                     tuple(float(len(names) - 1 - place[claim]) for claim in own["id"]),
-                    colour=colour,
+                    color=color,
                     marker=marker,
                     hover=texts,
                     size=0.75,

@@ -12,14 +12,14 @@ from dse.figures.source import Source
 from dse.questions.common import sure_text
 from dse.questions.crossing import VERDICTS, Crossing
 
-#: verdict -> (colour, hatch), told apart by both
+#: verdict -> (color, hatch), told apart by both
 LOOKS = {
     "speed": (style.BLUE, ""),
     "both": (style.GREEN, "\\"),
     "capacity": (style.ORANGE, "/"),
     "prompt": (style.PURPLE, "x"),
     "no": ("#D9D9D9", ""),
-    "none": (style.GREY, "|"),
+    "none": (style.GRAY, "|"),
 }
 _SIDES = (
     ("batch", "input_tokens", "batch", "sequences", "prompt", "tokens"),
@@ -89,7 +89,7 @@ def _axis(name: str, unit: str, ends: list[float], in_k: bool) -> Axis:
     powers = [2.0**e for e in range(0, 64) if low <= 2.0**e <= high]
     every = -(-len(powers) // 9)
     ticks = tuple((p, axes.tokens_text(int(p)) if in_k else axes.count_text(p)) for p in powers[::-1][::every][::-1])
-    return Axis(name, unit, low, high, ticks, log=True)
+    return Axis(name, unit, low=low, high=high, ticks=ticks, log=True)
 
 
 def _bars(own: pd.DataFrame, places: list[int], name: str) -> list[Series]:
@@ -98,7 +98,7 @@ def _bars(own: pd.DataFrame, places: list[int], name: str) -> list[Series]:
         rows = own[own["verdict"] == verdict]
         if rows.empty:
             continue
-        colour, hatch = LOOKS[verdict]
+        color, hatch = LOOKS[verdict]
         hover = tuple(
             f"{name} {row['first']:,} to {row['last']:,}: {text}" + _gains(row) for row in rows.to_dict("records")
         )
@@ -106,9 +106,9 @@ def _bars(own: pd.DataFrame, places: list[int], name: str) -> list[Series]:
             Series(
                 text,
                 "bar",
-                tuple(float(places.index(at)) for at in rows["at"]),
-                tuple(float(last - first + 1) for first, last in zip(rows["first"], rows["last"], strict=True)),
-                colour,
+                x=tuple(float(places.index(at)) for at in rows["at"]),
+                y=tuple(float(last - first + 1) for first, last in zip(rows["first"], rows["last"], strict=True)),
+                color=color,
                 base=tuple(float(first) - 0.5 for first in rows["first"]),
                 hatch=hatch,
                 hover=hover,

@@ -92,9 +92,9 @@ def _marks(name: str, values: Sequence[float], places: tuple[float, ...], is_lim
     return Series(
         name,
         "scatter",
-        tuple(values),
-        places,
-        style.VERMILLION if is_limit else style.BLACK,
+        x=tuple(values),
+        y=places,
+        color=style.VERMILLION if is_limit else style.BLACK,
         marker="diamond" if is_limit else "square",
         size=0.8,
         hover=tuple(f"{name}: {value / _GB:,.4g} GB" for value in values),
@@ -138,14 +138,24 @@ def _places(designs: Rows) -> tuple[float, ...]:
 def _stack(designs: Rows, columns: Mapping[str, str], per_unit: float, unit: str) -> list[Series]:
     base = (0.0,) * len(designs)
     found = []
-    for (column, name), (colour, hatch) in zip(columns.items(), style.FILLS, strict=False):
+    for (column, name), (color, hatch) in zip(columns.items(), style.FILLS, strict=False):
         lengths = tuple(float(result[column] or 0) for _, result in designs)
         texts = tuple(
             f"{design}\n{name}: {value / per_unit:,.4g} {unit}"
             for (design, _), value in zip(designs, lengths, strict=True)
         )
         found.append(
-            Series(name, "hbar", lengths, _places(designs), colour, base=base, hatch=hatch, width=_BAR, hover=texts)
+            Series(
+                name,
+                "hbar",
+                x=lengths,
+                y=_places(designs),
+                color=color,
+                base=base,
+                hatch=hatch,
+                width=_BAR,
+                hover=texts,
+            )
         )
         base = tuple(a + b for a, b in zip(base, lengths, strict=True))
     return found

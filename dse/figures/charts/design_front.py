@@ -16,7 +16,7 @@ from dse.figures.source import Source
 from dse.model.results import shown_unit, title
 from dse.sweep.pareto.designs import DesignFront, label
 
-GREY = "#C8C8C8"
+GRAY = "#C8C8C8"
 OTHERS = "other designs"
 #: what a front of one objective is drawn against
 PLACE = "row of the front"
@@ -116,7 +116,7 @@ def chart(
         keep = [i for i in range(len(front)) if i % -(-len(front) // MAX_FRONT) == 0 or knee[i]]
         notes.append(f"{len(keep):,} of the {len(front):,} designs on the front are drawn; the table has all.")
         front, knee = front.iloc[keep], [knee[i] for i in keep]
-    others = [Series(OTHERS, "scatter", **_points(cloud, x, y), colour=GREY, size=0.5)] if len(cloud) else []
+    others = [Series(OTHERS, "scatter", **_points(cloud, x, y), color=GRAY, size=0.5)] if len(cloud) else []
     if others:
         notes.append(f"Other designs: {len(cloud):,} of those that are beaten.")
     series: list[Series] = []
@@ -134,7 +134,7 @@ def chart(
     sure: list[Series] = []
     is_knee = pd.Series(list(knee), index=front.index, dtype=bool)
     groups = groups or [("front", front)]
-    looks = style.looks([OTHERS, *(name for name, _ in groups)])  # grey stays with the others
+    looks = style.looks([OTHERS, *(name for name, _ in groups)])  # gray stays with the others
     for name, rows in groups:
         look, rows = looks[name], rows.sort_values(list(names), kind="stable")
         series.append(
@@ -142,7 +142,7 @@ def chart(
                 name,
                 "line" if len(objectives) == 2 else "scatter",
                 **_points(rows, x, y),
-                colour=look.colour,
+                color=look.color,
                 dash=look.dash,
                 marker=look.marker,
                 size=0.8,
@@ -151,15 +151,15 @@ def chart(
         )
         if len(front) <= MAX_WHISKERS:
             for row in rows.to_dict("records"):
-                sure += whiskers.upright(float(row[x]), whiskers.ends(row, y), look.colour)
-                sure += whiskers.level(float(row[y]), whiskers.ends(row, x), look.colour)
+                sure += whiskers.upright(float(row[x]), whiskers.ends(row, y), look.color)
+                sure += whiskers.level(float(row[y]), whiskers.ends(row, x), look.color)
         best = rows[is_knee[rows.index]]
         knees.append(
             Series(
                 style.KNEE,
                 "scatter",
                 **_points(best, x, y),
-                colour=look.colour,
+                color=look.color,
                 marker="star",
                 size=2.0,
                 hover=tuple(_hover(f"knee of {name}", row, units) for _, row in best.iterrows()),

@@ -1,16 +1,16 @@
-"""Effective bandwidth against effective capacity with throughput as colour (Oaken Figure 1)."""
+"""Effective bandwidth against effective capacity with throughput as color (Oaken Figure 1)."""
 
 from dataclasses import replace
 from typing import Any
 
 from dse.figures.drawing import axes, rows, style
-from dse.figures.drawing.chart import Chart, ColourScale, Panel, Series
+from dse.figures.drawing.chart import Chart, ColorScale, Panel, Series
 from dse.figures.registry import by_report, figure
 from dse.figures.source import Source
 
 #: the model shown, where the table has it; else its first
 MODEL = "llama2-13b"
-#: the mark of a batch that does not fit at once; the filling of a symbol is taken by the colour scale
+#: the mark of a batch that does not fit at once; the filling of a symbol is taken by the color scale
 DOT = Series(style.NOT_AT_ONCE, "scatter", size=0.4, opened=(True,), is_note=True)
 
 
@@ -24,14 +24,14 @@ DOT = Series(style.NOT_AT_ONCE, "scatter", size=0.4, opened=(True,), is_note=Tru
     title="Effective bandwidth against effective capacity",
 )
 def chart(source: Source) -> Chart:
-    """A mark per system at the largest batch; the colour is its throughput, a cross means that nothing fits."""
+    """A mark per system at the largest batch; the color is its throughput, a cross means that nothing fits."""
     table = source.table
     models = rows.ordered(table, "model")
     model = MODEL if MODEL in models else models[0]
     shown = rows.drawn(table[(table["batch"] == table["batch"].max()) & (table["model"] == model)])
     own = shown.table.drop_duplicates("system")
     rates = own["throughput_tokens_per_s"].dropna()
-    colours = ColourScale(axes.linear("throughput", "token/s", rates)) if len(rates) else None
+    colors = ColorScale(axes.linear("throughput", "token/s", rates)) if len(rates) else None
     x = axes.log2("effective capacity", "GB", own["effective_capacity_bytes"], axes.GB)
     y = axes.log2("effective bandwidth", "TB/s", own["effective_bandwidth_bytes_per_s"], axes.TB)
     series: list[Series] = []
@@ -56,7 +56,7 @@ def chart(source: Source) -> Chart:
         (Panel("", x, y, (*series, *dots)),),
         panel_height_pt=230,
         keys=keys,
-        colours=colours,
+        colors=colors,
         notes=(
             "Effective: times 16 / effective bits, what FP16 keys and values would need. "
             "Marks inside marks: same place.",

@@ -16,7 +16,7 @@ from dse.questions.formats import Formats
 MAX_FORMATS = 40
 #: kernels -> (what the legend says, whether hollow)
 LOOKS = {"measured": ("kernels measured", False), "assumed": ("kernels assumed, not measured", True)}
-_COLOURS = {"measured": style.BLUE, "assumed": style.ORANGE}
+_COLORS = {"measured": style.BLUE, "assumed": style.ORANGE}
 _BAR = 0.62
 
 
@@ -116,9 +116,9 @@ def _even(n: int) -> Series:
     return Series(
         "as much as 16 bits",
         "line",
-        (1.0, 1.0),
-        (-0.6, n - 0.4),
-        style.GREY,
+        x=(1.0, 1.0),
+        y=(-0.6, n - 0.4),
+        color=style.GRAY,
         dash="dash",
         marker="",
         is_note=True,
@@ -142,14 +142,14 @@ def _dots(rows: Sequence[dict[Any, Any]], column: str, low: str, high: str, unit
         own = _places(rows, column, kernels)
         for place, row in own:
             if not pd.isna(row.get(low)):
-                found += whiskers.level(place, (float(row[low]), min(float(row[high]), top)), _COLOURS[kernels])
+                found += whiskers.level(place, (float(row[low]), min(float(row[high]), top)), _COLORS[kernels])
         found.append(
             Series(
                 name,
                 "scatter",
-                tuple(float(row[column]) for _, row in own),
-                tuple(place for place, _ in own),
-                _COLOURS[kernels],
+                x=tuple(float(row[column]) for _, row in own),
+                y=tuple(place for place, _ in own),
+                color=_COLORS[kernels],
                 marker="square" if is_open else "circle",
                 opened=(is_open,) * len(own),
                 hover=tuple(_hover(row, column, 1.0, unit, (low, high)) for _, row in own),
@@ -165,9 +165,9 @@ def _bars(rows: Sequence[dict[Any, Any]], column: str, name: str, per_unit: floa
         Series(
             name,
             "hbar",
-            tuple(float(row[column]) for _, row in own),
-            tuple(place for place, _ in own),
-            style.GREY,
+            x=tuple(float(row[column]) for _, row in own),
+            y=tuple(place for place, _ in own),
+            color=style.GRAY,
             base=(0.0,) * len(own),
             width=_BAR,
             in_legend=False,

@@ -11,7 +11,7 @@ import pandas as pd
 from dse.core.errors import InputError
 from dse.figures.charts import bit_ledger
 from dse.figures.drawing import axes, style
-from dse.figures.drawing.chart import Axis, Chart, ColourScale, Dash, Panel, Series
+from dse.figures.drawing.chart import Axis, Chart, ColorScale, Dash, Panel, Series
 from dse.figures.registry import Written, by, figure
 from dse.figures.source import Source
 from dse.measure.lab import ERRORS
@@ -22,8 +22,8 @@ _DASHES: tuple[Dash, ...] = ("dash", "dot", "dashdot", "solid")
 _NOTHING = 0.5
 
 
-def scale(name: str, unit: str, *values: object) -> ColourScale:
-    """Colours from the smallest to the largest of `values` (arrays, sequences, numbers), round ticks between."""
+def scale(name: str, unit: str, *values: object) -> ColorScale:
+    """Colors from the smallest to the largest of `values` (arrays, sequences, numbers), round ticks between."""
     together = np.concatenate([np.asarray(part, dtype=float).reshape(-1) for part in values])
     finite = together[np.isfinite(together)]
     low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 0.0)
@@ -31,14 +31,14 @@ def scale(name: str, unit: str, *values: object) -> ColourScale:
         low, high = low - 0.5, high + 0.5
     axis = axes.around(name, unit, [low, high])
     ticks = tuple(tick for tick in axis.ticks if low <= tick[0] <= high)
-    return ColourScale(replace(axis, low=low, high=high, ticks=ticks))
+    return ColorScale(replace(axis, low=low, high=high, ticks=ticks))
 
 
 def _counted(name: str, unit: str, first: int, n: int) -> Axis:
     """Places first, first + 1, ...: round ticks."""
     places = axes.round_ticks(first, first + n - 1, 8, (1, 2, 5, 10))
     ticks = tuple((at, f"{at:,.0f}") for at in places if at.is_integer())
-    return Axis(name, unit, first - 0.5, first + n - 0.5, ticks)
+    return Axis(name, unit, low=first - 0.5, high=first + n - 0.5, ticks=ticks)
 
 
 def bits(table: pd.DataFrame, title: str, notes: tuple[str, ...] = ()) -> Chart:
@@ -62,9 +62,9 @@ def compared(table: pd.DataFrame, title: str) -> Chart:
             Series(
                 row["quantizer"],
                 "scatter",
-                (bits,),
-                (error,),
-                look.colour,
+                x=(bits,),
+                y=(error,),
+                color=look.color,
                 marker=look.marker,
                 hover=(hover,),
                 size=1.3,
@@ -88,7 +88,7 @@ def heads(errors: pd.DataFrame, column: str, name: str, unit: str, title: str, n
     )
     every = -(-len(layers) // 16)
     ticks = tuple((float(i), str(layer)) for i, layer in enumerate(layers) if i % every == 0)
-    y = Axis("layer", "", -0.5, len(layers) - 0.5, ticks)
+    y = Axis("layer", "", low=-0.5, high=len(layers) - 0.5, ticks=ticks)
     series = Series(
         name,
         "heat",
@@ -100,7 +100,7 @@ def heads(errors: pd.DataFrame, column: str, name: str, unit: str, title: str, n
     )
     panel = Panel("", replace(_counted("head", "", 0, n_heads), unit=""), y, (series,))
     height = min(max(14.0 * len(layers), 80.0), 320.0)
-    return Chart(title, (panel,), panel_height_pt=height, notes=notes, colours=scale(name, unit, values))
+    return Chart(title, (panel,), panel_height_pt=height, notes=notes, colors=scale(name, unit, values))
 
 
 def histogram(
@@ -112,12 +112,12 @@ def histogram(
     edges = [float(table["low"].iloc[0]), float(table["high"].iloc[-1])]
     x = axes.around("value", "", [*edges, *(bound for _, low, high in marks for bound in (low, high))])
     series = [
-        Series("before", "line", *_steps(table, "n_before"), colour=style.BLUE, marker=""),
-        Series("after", "line", *_steps(table, "n_after"), colour=style.ORANGE, marker=""),
+        Series("before", "line", *_steps(table, "n_before"), color=style.BLUE, marker=""),
+        Series("after", "line", *_steps(table, "n_after"), color=style.ORANGE, marker=""),
     ]
     for i, (name, low, high) in enumerate(marks):
         series += [
-            Series(name, "line", (bound, bound), (y.low, y.high), colour=style.BLACK, dash=_DASHES[i % 4], marker="")
+            Series(name, "line", (bound, bound), (y.low, y.high), color=style.BLACK, dash=_DASHES[i % 4], marker="")
             for bound in (low, high)
         ]
     return Chart(title, (Panel("", x, y, tuple(series)),), panel_height_pt=200, notes=notes)
@@ -130,7 +130,7 @@ def _steps(table: pd.DataFrame, column: str) -> tuple[tuple[float, ...], tuple[f
     return tuple(map(float, x)), tuple(map(float, y))
 
 
-def values(part: np.ndarray, first_token: int, name: str, colours: ColourScale, title: str) -> Chart:
+def values(part: np.ndarray, first_token: int, name: str, colors: ColorScale, title: str) -> Chart:
     """Keys or values [tokens, channels] of a head as a map, tokens to the right; to four digits."""
     n_tokens, n_channels = part.shape
     series = Series(
@@ -147,7 +147,7 @@ def values(part: np.ndarray, first_token: int, name: str, colours: ColourScale, 
         _counted("channel", "of the head", 0, n_channels),
         (series,),
     )
-    return Chart(title, (panel,), panel_height_pt=150, colours=colours)
+    return Chart(title, (panel,), panel_height_pt=150, colors=colors)
 
 
 def _lab(*stems: str) -> Written:

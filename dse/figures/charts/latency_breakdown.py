@@ -40,9 +40,11 @@ def chart(source: Source) -> Chart:
         texts = tuple(rows.hover(row, *_parts(row, parts)) for _, row in good.iterrows())
         base = (0.0,) * len(places)
         series: list[Series] = []
-        for (column, name), (colour, hatch) in zip(parts.items(), style.FILLS, strict=False):
+        for (column, name), (color, hatch) in zip(parts.items(), style.FILLS, strict=False):
             heights = tuple(float(v) for v in good[column])
-            series.append(Series(name, "bar", places, heights, colour, base=base, hatch=hatch, width=0.62, hover=texts))
+            series.append(
+                Series(name, "bar", x=places, y=heights, color=color, base=base, hatch=hatch, width=0.62, hover=texts)
+            )
             base = tuple(a + b for a, b in zip(base, heights, strict=True))
         for place, row in zip(places, good.to_dict("records"), strict=True):  # beside the mark over a bar
             series += whiskers.upright(place + _ASIDE, whiskers.ends(row, "decode_step_s"))
@@ -55,9 +57,9 @@ def chart(source: Source) -> Chart:
                 Series(
                     style.NOT_AT_ONCE,
                     "scatter",
-                    over,
-                    tops,
-                    style.BLACK,
+                    x=over,
+                    y=tops,
+                    color=style.BLACK,
                     marker="circle",
                     size=0.7,
                     opened=(True,) * len(over),

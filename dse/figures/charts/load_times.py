@@ -44,9 +44,9 @@ def chart(source: Source) -> Chart:
             Series(
                 design,
                 "line",
-                tuple(map(float, own["requests_per_s"])),
-                tuple(map(float, own[column])),
-                look.colour,
+                x=tuple(map(float, own["requests_per_s"])),
+                y=tuple(map(float, own[column])),
+                color=look.color,
                 dash=look.dash,
                 marker=look.marker,
                 hover=tuple(_hover(row) for _, row in own.iterrows()),
@@ -56,7 +56,11 @@ def chart(source: Source) -> Chart:
         ]
         if limit:
             ends = (limit, limit)
-            series.append(Series("limit", "line", (x.low, x.high), ends, style.GREY, "dot", marker="", is_note=True))
+            series.append(
+                Series(
+                    "limit", "line", x=(x.low, x.high), y=ends, color=style.GRAY, dash="dot", marker="", is_note=True
+                )
+            )
         panels.append(Panel(name, x, y, tuple(series)))
     title = source.about.get("title", "Waiting times as load rises")
     return Chart(title, tuple(panels), n_columns=2, panel_height_pt=200, notes=tuple(source.about.get("notes", ())))

@@ -55,9 +55,9 @@ def error_bits(source: Source) -> Chart | None:
             Series(
                 row.method,
                 "scatter",
-                (float(row.stored_bits),),
-                (float(row.output_error),),
-                look.colour,
+                x=(float(row.stored_bits),),
+                y=(float(row.output_error),),
+                color=look.color,
                 marker=look.marker,
                 hover=(text,),
             )
@@ -109,11 +109,11 @@ def _panel(own: pd.DataFrame, x: Axis, at: str, column: str, name: str, title: s
             Series(
                 method,
                 "line",
-                tuple(map(float, points[at])),
-                tuple(map(float, points[column])),
-                look.colour,
-                look.dash,
-                look.marker,
+                x=tuple(map(float, points[at])),
+                y=tuple(map(float, points[column])),
+                color=look.color,
+                dash=look.dash,
+                marker=look.marker,
                 hover=tuple(f"{method}\n{a:,}: {b:.4g}" for a, b in zip(points[at], points[column], strict=True)),
             )
         )
@@ -134,7 +134,7 @@ def error_layer(source: Source) -> Chart | None:
     layers = [float(n) for n in sorted(set(own["layer"]))]
     every = -(-len(layers) // 12)
     ticks = tuple((n, f"{n:.0f}") for n in layers[::every])
-    x = Axis("layer", "index", layers[0] - 0.5, layers[-1] + 0.5, ticks)
+    x = Axis("layer", "index", low=layers[0] - 0.5, high=layers[-1] + 0.5, ticks=ticks)
     panels = [_sqnr(own, x, side) for side in ("key", "value")]
     both = own[(own["side"] == "both") & own["head"].isna()]
     panels.append(_panel(both, x, "layer", "output_error", _ERROR, "Attention output") if len(both) else None)
@@ -170,11 +170,11 @@ def _points(method: str, kind: Any, rows: pd.DataFrame, look: style.Style, opene
     return Series(
         method,
         kind,
-        tuple(map(float, rows["layer"])),
-        tuple(map(float, rows["sqnr_db"])),
-        look.colour,
-        look.dash,
-        look.marker,
+        x=tuple(map(float, rows["layer"])),
+        y=tuple(map(float, rows["sqnr_db"])),
+        color=look.color,
+        dash=look.dash,
+        marker=look.marker,
         hover=texts,
         opened=opened,
         size=0.5 if opened else 1.0,

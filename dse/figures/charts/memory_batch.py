@@ -61,18 +61,26 @@ def chart(source: Source) -> Chart:
             for _, row in own.iterrows()
         )
         bars = [
-            Series("weights", "bar", places, weights, style.BLUE, hover=hover, width=0.62),
+            Series("weights", "bar", x=places, y=weights, color=style.BLUE, hover=hover, width=0.62),
             Series(
-                "keys and values", "bar", places, kv, style.ORANGE, base=weights, hatch="/", hover=hover, width=0.62
+                "keys and values",
+                "bar",
+                x=places,
+                y=kv,
+                color=style.ORANGE,
+                base=weights,
+                hatch="/",
+                hover=hover,
+                width=0.62,
             ),
         ]
         lines = [
             Series(
                 f"capacity {size / axes.GB:,.4g} GB",
                 "line",
-                (x.low, x.high),
-                (size, size),
-                style.BLACK,
+                x=(x.low, x.high),
+                y=(size, size),
+                color=style.BLACK,
                 dash=_LINES[i],  # type: ignore[arg-type]
                 marker="",
                 hover=(_devices(table, size),) * 2,

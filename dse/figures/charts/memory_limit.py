@@ -61,7 +61,7 @@ def _chart(title: str, column: str, unit: str, table: pd.DataFrame, note: str) -
                 "line",
                 tuple(map(float, good[column])),
                 tuple(map(float, good["memory_bytes"])),
-                colour=look.colour,
+                color=look.color,
                 dash=look.dash,
                 marker=look.marker,
                 hover=_texts(good, column, unit),
@@ -75,7 +75,7 @@ def _chart(title: str, column: str, unit: str, table: pd.DataFrame, note: str) -
                     "scatter",
                     tuple(map(float, bad[column])),
                     heights,
-                    colour=look.colour,
+                    color=look.color,
                     marker="x-thin",
                     hover=_texts(bad, column, unit),
                     is_note=True,
@@ -83,7 +83,9 @@ def _chart(title: str, column: str, unit: str, table: pd.DataFrame, note: str) -
                 )
             )
     held = f"capacity {capacity / axes.GB:,.4g} GB"
-    series.append(Series(held, "line", (x.low, x.high), (capacity, capacity), style.VERMILLION, dash="dash", marker=""))
+    series.append(
+        Series(held, "line", x=(x.low, x.high), y=(capacity, capacity), color=style.VERMILLION, dash="dash", marker="")
+    )
     return Chart(
         title,
         (Panel("", x, y, tuple(series)),),

@@ -54,9 +54,9 @@ def chart(source: Source) -> Chart:
         Series(
             "mixed plans",
             "line",
-            tuple(hull["stored_bits"]),
-            tuple(hull["error"]),
-            style.BLACK,
+            x=tuple(hull["stored_bits"]),
+            y=tuple(hull["error"]),
+            color=style.BLACK,
             marker="",
             hover=tuple(
                 f"{b:.4g} bit an element\nerror {e:.4g}"
@@ -70,9 +70,9 @@ def chart(source: Source) -> Chart:
             Series(
                 row.method,
                 "scatter",
-                (row.stored_bits,),
-                (row.error,),
-                look.colour,
+                x=(row.stored_bits,),
+                y=(row.error,),
+                color=look.color,
                 marker=look.marker,
                 hover=(f"{row.method} in all layers\n{row.stored_bits:.4g} bit an element\nerror {row.error:.4g}",),
             )
@@ -82,9 +82,9 @@ def chart(source: Source) -> Chart:
             Series(
                 "chosen plan",
                 "scatter",
-                (row.stored_bits,),
-                (row.error,),
-                style.BLACK,
+                x=(row.stored_bits,),
+                y=(row.error,),
+                color=style.BLACK,
                 marker="diamond",
                 opened=(True,),
                 size=1.6,
@@ -112,7 +112,13 @@ def chart(source: Source) -> Chart:
 def _layers(layers: Sequence[tuple[str, str]], methods: Sequence[str], looks: dict[str, style.Style]) -> Panel:
     used = [name for name in methods if any(name in pair for pair in layers)]
     every = -(-len(layers) // 12)
-    x = Axis("layer", "index", -0.6, len(layers) - 0.4, tuple((float(i), str(i)) for i in range(0, len(layers), every)))
+    x = Axis(
+        "layer",
+        "index",
+        low=-0.6,
+        high=len(layers) - 0.4,
+        ticks=tuple((float(i), str(i)) for i in range(0, len(layers), every)),
+    )
     series = []
     for name in used:
         at = [(i, side) for i, pair in enumerate(layers) for side in (0, 1) if pair[side] == name]
@@ -120,9 +126,9 @@ def _layers(layers: Sequence[tuple[str, str]], methods: Sequence[str], looks: di
             Series(
                 name,
                 "scatter",
-                tuple(float(i) for i, _ in at),
-                tuple(float(1 - side) for _, side in at),
-                looks[name].colour,
+                x=tuple(float(i) for i, _ in at),
+                y=tuple(float(1 - side) for _, side in at),
+                color=looks[name].color,
                 marker=looks[name].marker,
                 hover=tuple(f"layer {i}, {('keys', 'values')[side]}: {name}" for i, side in at),
             )

@@ -76,7 +76,7 @@ def chart(source: Source) -> Chart:
     hover = tuple(_hover(row, x, y) for _, row in runs.iterrows())
     line_x, line_y = tuple(a for a, _ in points), tuple(b for _, b in points)
     opened = tuple(not met for met in runs["meets"])
-    series = [Series(y.name, "line", line_x, line_y, style.BLUE, size=0.6, opened=opened, hover=hover)]
+    series = [Series(y.name, "line", x=line_x, y=line_y, color=style.BLUE, size=0.6, opened=opened, hover=hover)]
     for end in ("low", "high"):
         if end in runs:
             own = runs.dropna(subset=[end])
@@ -84,20 +84,24 @@ def chart(source: Source) -> Chart:
                 Series(
                     whiskers.NAME,
                     "line",
-                    tuple(own[number].astype(float)),
-                    tuple(own[end].astype(float)),
-                    style.BLUE,
+                    x=tuple(own[number].astype(float)),
+                    y=tuple(own[end].astype(float)),
+                    color=style.BLUE,
                     dash="dot",
                     marker="",
                 )
             )
     if goal:
         ends = (goal[1], goal[1])
-        series.append(Series(goal[0], "line", (x.low, x.high), ends, style.BLACK, dash="dash", marker="", is_note=True))
+        series.append(
+            Series(goal[0], "line", x=(x.low, x.high), y=ends, color=style.BLACK, dash="dash", marker="", is_note=True)
+        )
     looks = ((style.VERMILLION, "star"), (style.GREEN, "diamond"))
-    for (name, at, value), (colour, marker) in zip(about["marks"], looks, strict=False):
+    for (name, at, value), (color, marker) in zip(about["marks"], looks, strict=False):
         if value is not None and x.low <= at <= x.high:
-            series.append(Series(name, "scatter", (at,), (value,), colour, marker=marker, size=1.2, hover=(name,)))
+            series.append(
+                Series(name, "scatter", x=(at,), y=(value,), color=color, marker=marker, size=1.2, hover=(name,))
+            )
     return Chart(
         about["title"], (Panel("", x, y, tuple(series)),), panel_height_pt=190, notes=tuple(about.get("notes", ()))
     )
@@ -199,7 +203,7 @@ def bits_chart(source: Source) -> Chart:
     x, goal, result = _result_axis(table, about), _goal(about), MEASURES[about["measure"]].column
     labels = [f"{row['quantizer']}, {row['stored_bits']:.3g} bit" for _, row in table.iterrows()]
     series = []
-    for name, meets, colour, hatch in (
+    for name, meets, color, hatch in (
         ("meets the target", True, style.GREEN, ""),
         ("misses it", False, "#B8B8B8", "/"),
     ):
@@ -213,9 +217,9 @@ def bits_chart(source: Source) -> Chart:
                 Series(
                     name,
                     "hbar",
-                    tuple(float(row[result]) for _, row in rows),
-                    tuple(float(len(labels) - 1 - i) for i, _ in rows),
-                    colour,
+                    x=tuple(float(row[result]) for _, row in rows),
+                    y=tuple(float(len(labels) - 1 - i) for i, _ in rows),
+                    color=color,
                     hatch=hatch,
                     width=0.6,
                     hover=tuple(
@@ -230,7 +234,9 @@ def bits_chart(source: Source) -> Chart:
     y = axes.categories("quantizer", labels[::-1])
     if goal:
         ends = (goal[1], goal[1])
-        series.append(Series(goal[0], "line", ends, (y.low, y.high), style.BLACK, dash="dash", marker="", is_note=True))
+        series.append(
+            Series(goal[0], "line", x=ends, y=(y.low, y.high), color=style.BLACK, dash="dash", marker="", is_note=True)
+        )
     return Chart(
         about["title"],
         (Panel("", x, y, tuple(series)),),

@@ -7,7 +7,7 @@ from dse.figures.drawing.chart import Chart, Panel, Series
 from dse.figures.registry import by, figure
 from dse.figures.source import Source
 
-#: operation -> its name in the figure and its marker; the colour is the quantizer's
+#: operation -> its name in the figure and its marker; the color is the quantizer's
 MARKERS = {
     "attention": ("attention", "circle"),
     "qkv": ("QKV", "square"),
@@ -44,7 +44,7 @@ ROOM = 4.0
 def chart(source: Source) -> Chart:
     """One panel from rows of `dse.questions.operations.decode_step`: hollow marks at peak rates, filled ones fitted.
 
-    The ceiling is that of the one device. Marks tell operations, colours quantizers.
+    The ceiling is that of the one device. Marks tell operations, colors quantizers.
     """
     table, device, model = source.table, source.one("device"), source.one("model")
     peak_flops, bandwidth = (float(table[name].iloc[0]) for name in ("peak_flops_per_s", "bandwidth_bytes_per_s"))
@@ -57,14 +57,12 @@ def chart(source: Source) -> Chart:
     x = axes.log10("arithmetic intensity", "FLOP/B", line_x)
     reached = [float(v) for v in table["flops_per_s"]]
     y = axes.log10("reached", "TFLOP/s", [*line_y, *reached, 1.5 * peak_flops], axes.TERA_FLOPS)
-    series = [Series("peak rates", "line", line_x, line_y, style.BLACK, marker="", is_note=True)]
+    series = [Series("peak rates", "line", x=line_x, y=line_y, color=style.BLACK, marker="", is_note=True)]
     series += _dequantizing(table, places, line_x)
-    keys = [
-        Series(name, "scatter", colour=style.STYLES[place].colour, marker="square") for name, place in places.items()
-    ]
+    keys = [Series(name, "scatter", color=style.STYLES[place].color, marker="square") for name, place in places.items()]
     for operation in dict.fromkeys(table["operation"]):
         title, marker = MARKERS.get(operation, (operation.replace("_", " "), "cross"))
-        keys.append(Series(title, "scatter", colour=style.GREY, marker=marker))
+        keys.append(Series(title, "scatter", color=style.GRAY, marker=marker))
         for kind in ("ideal", "calibrated"):
             for quantizer, place in places.items():
                 own = table[(table["operation"] == operation) & (table["model_kind"] == kind)]
@@ -73,9 +71,9 @@ def chart(source: Source) -> Chart:
                     Series(
                         f"{title}, {quantizer}, {kind}",
                         "scatter",
-                        tuple(float(v) for v in own["intensity_flops_per_byte"]),
-                        tuple(float(v) for v in own["flops_per_s"]),
-                        style.STYLES[place].colour,
+                        x=tuple(float(v) for v in own["intensity_flops_per_byte"]),
+                        y=tuple(float(v) for v in own["flops_per_s"]),
+                        color=style.STYLES[place].color,
                         marker=marker,
                         opened=(kind == "ideal",) * len(own),
                         in_legend=False,
@@ -118,10 +116,10 @@ def _dequantizing(table: pd.DataFrame, places: dict[str, int], x: tuple[float, .
                 Series(
                     f"dequantizing, {quantizer}",
                     "line",
-                    x,
-                    tuple(min(peak, rate * at) for at in x),
-                    style.STYLES[places[str(quantizer)]].colour,
-                    "dash",
+                    x=x,
+                    y=tuple(min(peak, rate * at) for at in x),
+                    color=style.STYLES[places[str(quantizer)]].color,
+                    dash="dash",
                     marker="",
                     is_note=True,
                     in_legend=False,

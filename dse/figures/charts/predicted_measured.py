@@ -99,13 +99,13 @@ def _chart(title: str, parts: list[tuple[str, Any, Any, Any]]) -> Chart:
     for name, measured, predicted, held in parts:
         held = np.asarray(held)
         series = (
-            Series("equal", "line", ends, ends, colour=style.BLACK, marker="", is_note=True),
+            Series("equal", "line", ends, ends, color=style.BLACK, marker="", is_note=True),
             Series(
                 "10 % off",
                 "line",
                 ends,
                 tuple(1.1 * end for end in ends),
-                colour=style.GREY,
+                color=style.GRAY,
                 dash="dash",
                 marker="",
                 is_note=True,
@@ -115,13 +115,13 @@ def _chart(title: str, parts: list[tuple[str, Any, Any, Any]]) -> Chart:
                 "line",
                 ends,
                 tuple(end / 1.1 for end in ends),
-                colour=style.GREY,
+                color=style.GRAY,
                 dash="dash",
                 marker="",
                 is_note=True,
             ),
-            _points("fitted", measured, predicted, ~held, colour=style.SKY),
-            _points("held out", measured, predicted, held, colour=style.VERMILLION, marker="diamond"),
+            _points("fitted", measured, predicted, ~held, color=style.SKY),
+            _points("held out", measured, predicted, held, color=style.VERMILLION, marker="diamond"),
         )
         panels.append(Panel(name, x, y, series))
     return Chart(

@@ -53,14 +53,14 @@ def chart(source: Source) -> Chart:
         own = table[table["device"] == device]
         linear = own[own["operation"] == "linear"]
         attention = own[own["operation"] == "attention"]
-        series = [_series(own, "ceiling", "ceiling", "line", marker="", colour=style.GREY)]
+        series = [_series(own, "ceiling", "ceiling", "line", marker="", color=style.GRAY)]
         series.append(
             _series(
                 own,
                 "linear",
                 LINEAR,
                 "scatter",
-                colour=style.STYLES[places[LINEAR]].colour,
+                color=style.STYLES[places[LINEAR]].color,
                 size=1.2,
                 opened=(True,) * len(linear),
                 labels=tuple(str(label).removeprefix("batch ") for label in linear["label"]),
@@ -71,13 +71,7 @@ def chart(source: Source) -> Chart:
             look = style.STYLES[places[label]]
             series.append(
                 _series(
-                    one,
-                    "attention",
-                    f"attention, {label}",
-                    "scatter",
-                    colour=look.colour,
-                    marker=look.marker,
-                    size=0.75,
+                    one, "attention", f"attention, {label}", "scatter", color=look.color, marker=look.marker, size=0.75
                 )
             )
         panels.append(Panel(f"{device}, {own['model'].iloc[0]}", x, y, tuple(series)))

@@ -42,7 +42,7 @@ COLUMNS = (
     "kernels_s",
     "naive_s",
 )
-#: stack -> colour and mark
+#: stack -> color and mark
 _LOOKS = {
     "vllm": ("vLLM", style.BLUE, "circle"),
     "sglang": ("SGLang", style.ORANGE, "triangle-up"),
@@ -55,7 +55,7 @@ _LINES: dict[str, tuple[tuple[str, float, Dash], ...]] = {
     "ttft": (("equal", 1.0, "solid"), ("twice or half", 2.0, "dashdot")),
 }
 MAX_TICKS = 8
-#: column of errors.csv -> name, colour and hatch of its bars
+#: column of errors.csv -> name, color and hatch of its bars
 _BARS = {
     "tpot_mean": ("this model", style.BLUE, ""),
     "kernels_mean": ("kernels alone", style.SKY, "/"),
@@ -118,7 +118,7 @@ def measured(source: Source) -> Chart | None:
         if table[f"{name}_measured_s"].notna().any()
     ]
     notes = [
-        f"{n_rows:,} measured servers, medians over their requests. Hollow: mixtures of experts. Grey bars hold "
+        f"{n_rows:,} measured servers, medians over their requests. Hollow: mixtures of experts. Gray bars hold "
         "8 of 10 measurements, as predicted."
     ]
     if table["suspect"].astype(bool).any():
@@ -139,9 +139,9 @@ def _panel(table: pd.DataFrame, name: str, title: str, per_unit: float, unit: st
         Series(
             "80 % interval",
             "line",
-            tuple(np.ravel(np.column_stack((here[:, 0], here[:, 0], gaps))).tolist()),
-            tuple(np.ravel(np.column_stack((low, high, gaps))).tolist()),
-            _INTERVAL,
+            x=tuple(np.ravel(np.column_stack((here[:, 0], here[:, 0], gaps))).tolist()),
+            y=tuple(np.ravel(np.column_stack((low, high, gaps))).tolist()),
+            color=_INTERVAL,
             marker="",
             is_note=True,
         )
@@ -150,18 +150,18 @@ def _panel(table: pd.DataFrame, name: str, title: str, per_unit: float, unit: st
     if suspect.any():
         series.append(_points(table[suspect], "suspect row", name, unit, per_unit, "#A9A9A9", "x-thin"))
     for stack in rows.ordered(table[~suspect], "stack"):
-        shown, colour, marker = _LOOKS.get(stack, (stack, style.PURPLE, "diamond"))
+        shown, color, marker = _LOOKS.get(stack, (stack, style.PURPLE, "diamond"))
         own = table[~suspect & (table["stack"] == stack)]
-        series.append(_points(own, shown, name, unit, per_unit, colour, marker))
+        series.append(_points(own, shown, name, unit, per_unit, color, marker))
     for words, factor, dash in _LINES[name]:
         for off in dict.fromkeys((factor, 1 / factor)):
             series.append(
                 Series(
                     words,
                     "line",
-                    ends,
-                    tuple(off * end for end in ends),
-                    style.BLACK if factor == 1 else "#4D4D4D",
+                    x=ends,
+                    y=tuple(off * end for end in ends),
+                    color=style.BLACK if factor == 1 else "#4D4D4D",
                     dash=dash,
                     marker="",
                     is_note=True,
@@ -178,10 +178,10 @@ def _axis(name: str, unit: str, values: NDArray[np.float64], per_unit: float) ->
         if len(places) <= MAX_TICKS:
             break
     ticks = tuple((at * per_unit, f"{at:,.0f}" if at >= 1 else f"{at:g}") for at in places)
-    return Axis(name, unit, float(low), float(high), ticks, log=True, per_unit=per_unit)
+    return Axis(name, unit, low=float(low), high=float(high), ticks=ticks, log=True, per_unit=per_unit)
 
 
-def _points(own: pd.DataFrame, shown: str, name: str, unit: str, per_unit: float, colour: str, marker: str) -> Series:
+def _points(own: pd.DataFrame, shown: str, name: str, unit: str, per_unit: float, color: str, marker: str) -> Series:
     texts = []
     for row in own.to_dict("records"):
         measured_s, ours, low, high = (row[f"{name}{end}"] for end in ("_measured_s", "_s", "_low_s", "_high_s"))
@@ -195,9 +195,9 @@ def _points(own: pd.DataFrame, shown: str, name: str, unit: str, per_unit: float
     return Series(
         shown,
         "scatter",
-        tuple(map(float, own[f"{name}_measured_s"])),
-        tuple(map(float, own[f"{name}_s"])),
-        colour,
+        x=tuple(map(float, own[f"{name}_measured_s"])),
+        y=tuple(map(float, own[f"{name}_s"])),
+        color=color,
         marker=marker,
         opened=opened,
         hover=tuple(texts),
@@ -222,7 +222,7 @@ def by_model(source: Source) -> Chart | None:
     names = [name.replace("all mixture models", "all mixtures") for name in names]
     places = [float(len(names) - 1 - i) for i in range(len(names))]
     series = []
-    for i, (column, (shown, colour, hatch)) in enumerate(_BARS.items()):
+    for i, (column, (shown, color, hatch)) in enumerate(_BARS.items()):
         known = [k for k, value in enumerate(own[column]) if pd.notna(value)]
         values = [float(own[column].iloc[k]) for k in known]
         texts = tuple(
@@ -233,9 +233,9 @@ def by_model(source: Source) -> Chart | None:
             Series(
                 shown,
                 "hbar",
-                tuple(values),
-                tuple(places[k] + _BAR * (1 - i) for k in known),
-                colour,
+                x=tuple(values),
+                y=tuple(places[k] + _BAR * (1 - i) for k in known),
+                color=color,
                 hatch=hatch,
                 width=_BAR,
                 hover=texts,

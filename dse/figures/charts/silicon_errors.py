@@ -23,7 +23,7 @@ def chart(source: Source) -> Chart:
     names = [f"{row.stack}: {row.part}, {row.size_class}" for row in table.itertuples()]
     places = tuple(float(i) for i in range(len(names) - 1, -1, -1))
     series = []
-    for column, name, colour, marker in (
+    for column, name, color, marker in (
         ("mean", "calibrated, mean", style.BLUE, "circle"),
         ("p90", "calibrated, 90th percentile", style.SKY, "diamond"),
         ("naive_mean", "bytes over peak bandwidth, mean", style.VERMILLION, "x-thin"),
@@ -32,7 +32,9 @@ def chart(source: Source) -> Chart:
         values = tuple(float(table[column].iloc[i]) for i in known)
         texts = tuple(f"{names[i]}\n{name}: {100 * table[column].iloc[i]:.3g} %" for i in known)
         series.append(
-            Series(name, "scatter", values, tuple(places[i] for i in known), colour, marker=marker, hover=texts)
+            Series(
+                name, "scatter", x=values, y=tuple(places[i] for i in known), color=color, marker=marker, hover=texts
+            )
         )
     x = axes.linear("error", "%", [value for one in series for value in one.x], PERCENT)
     return Chart(

@@ -11,7 +11,7 @@ from dse.figures.source import Source
 def _line(table: pd.DataFrame, column: str, name: str, which: int) -> Series:
     look = style.STYLES[which]
     x, y = (tuple(float(v) for v in table[of]) for of in ("time_s", column))
-    return Series(name, "line", x=x, y=y, colour=look.colour, marker="")
+    return Series(name, "line", x=x, y=y, color=look.color, marker="")
 
 
 @figure(

@@ -22,11 +22,11 @@ def _lines(table: pd.DataFrame, x: str, y: str, hover: Callable[[Any], str]) -> 
             Series(
                 method,
                 "line",
-                tuple(map(float, own[x])),
-                tuple(map(float, own[y])),
-                look.colour,
-                look.dash,
-                look.marker,
+                x=tuple(map(float, own[x])),
+                y=tuple(map(float, own[y])),
+                color=look.color,
+                dash=look.dash,
+                marker=look.marker,
                 hover=tuple(hover(row) for row in own.itertuples()),
             )
         )

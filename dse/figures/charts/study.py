@@ -14,14 +14,14 @@ from dse.figures.source import Source
 from dse.measure.lm.study_table import Tables
 from dse.measure.lm.weights import SHIPPED
 
-#: looks of up to six series of a panel: each differs from the others in colour and in mark
+#: looks of up to six series of a panel: each differs from the others in color and in mark
 LOOKS = (
     Style(style.BLUE, "solid", "circle"),
     Style(style.ORANGE, "dash", "square"),
     Style(style.GREEN, "dot", "diamond"),
     Style(style.PURPLE, "dashdot", "triangle-up"),
     Style(style.VERMILLION, "solid", "cross"),
-    Style(style.GREY, "dash", "triangle-down"),
+    Style(style.GRAY, "dash", "triangle-down"),
 )
 #: what the bars of perplexities mean
 BARS = "Bars: one standard error of the difference to FP16, over the windows of text."
@@ -75,11 +75,11 @@ def line(
     return Series(
         name,
         "line" if kind == "line" else "scatter",
-        tuple(map(float, x)),
-        tuple(map(float, y)),
-        look.colour,
-        look.dash,
-        look.marker if marker else "",
+        x=tuple(map(float, x)),
+        y=tuple(map(float, y)),
+        color=look.color,
+        dash=look.dash,
+        marker=look.marker if marker else "",
         hover=texts,
         size=0.75 if kind == "scatter" else 1.0,
     )
@@ -96,7 +96,7 @@ def layer_axis(table: pd.DataFrame) -> Axis:
     layers = sorted({int(layer) for layer in table["layer"] if layer >= 0})
     every = -(-len(layers) // 12)
     ticks = tuple((float(n), f"{n}") for n in layers[::every])
-    return Axis("layer", "index", layers[0] - 0.4, layers[-1] + 0.4, ticks)
+    return Axis("layer", "index", low=layers[0] - 0.4, high=layers[-1] + 0.4, ticks=ticks)
 
 
 def bars(
@@ -107,7 +107,7 @@ def bars(
     for at, value, error in zip(x, y, errors, strict=True):
         along, across = (at - error, at + error) if lie else (value - error, value + error), (value if lie else at,) * 2
         place = (along, across) if lie else (across, along)
-        found.append(Series(name, "line", *place, look.colour, marker="", is_note=True, in_legend=False))
+        found.append(Series(name, "line", *place, look.color, marker="", is_note=True, in_legend=False))
     return found
 
 
@@ -115,4 +115,4 @@ def level(name: str, axis: Axis, value: float, lie: bool = True) -> Series:
     """A dashed line at a value, along the whole `axis`."""
     ends, same = (axis.low, axis.high), (value, value)
     x, y = (ends, same) if lie else (same, ends)
-    return Series(name, "line", x, y, style.BLACK, "dash", "", is_note=True)
+    return Series(name, "line", x=x, y=y, color=style.BLACK, dash="dash", marker="", is_note=True)

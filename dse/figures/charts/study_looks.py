@@ -3,12 +3,12 @@
 from dse.figures.charts.study import LOOKS, by_layer, layer_axis, level, line, study
 from dse.figures.drawing import axes
 from dse.figures.drawing.chart import Axis, Chart, Panel, Series
-from dse.figures.drawing.style import BLACK, GREY, Style
+from dse.figures.drawing.style import BLACK, GRAY, Style
 from dse.measure.lm.study_table import Tables, rows
 
 PERCENT = 0.01
 SIDES = (("key", "keys"), ("value", "values"))
-_TEXT = Style(GREY, "solid", "circle")
+_TEXT = Style(GRAY, "solid", "circle")
 
 
 @study("study_ranges", "ranges", "How far a model's keys and values reach, by layer and text.")
@@ -28,7 +28,7 @@ def ranges(tables: Tables) -> Chart:
                 one = own[own["metric"] == metric]
                 points = line("one text", list(one["layer"] + 0.13), list(one["value"]), _TEXT, kind="scatter")
                 series += [
-                    Series(points.name, "scatter", points.x, points.y, GREY, size=0.35, hover=points.hover),
+                    Series(points.name, "scatter", x=points.x, y=points.y, color=GRAY, size=0.35, hover=points.hover),
                     by_layer(one, shown, look, fold),
                 ]
             reach = float(own["value"].abs().max())
@@ -39,7 +39,7 @@ def ranges(tables: Tables) -> Chart:
         tuple(panels),
         n_columns=2,
         panel_height_pt=130,
-        notes=(f"Grey: each of {n_texts} texts. Lines: extremes over all, mean limits.",),
+        notes=(f"Gray: each of {n_texts} texts. Lines: extremes over all, mean limits.",),
     )
 
 
@@ -47,7 +47,7 @@ def _signed(reach: float) -> Axis:
     """From -reach to reach, ticks on both sides of zero."""
     half = axes.linear("value", "", [reach], n_ticks=3)
     ticks = (*((-at, f"-{text}") for at, text in half.ticks[:0:-1]), *half.ticks)
-    return Axis("value", "1", -half.high, half.high, ticks)
+    return Axis("value", "1", low=-half.high, high=half.high, ticks=ticks)
 
 
 @study("study_channels", "channels", "Outlier channels of a model's keys and values, by layer.")
@@ -63,7 +63,7 @@ def channels(tables: Tables) -> Chart:
         for m, (model, table) in enumerate(tables.items()):
             for s, (side, shown) in enumerate(SIDES):
                 own = rows(table, "channels", metric, side)
-                look = Style(LOOKS[m].colour, ("solid", "dash")[s], ("circle", "square")[s])  # type: ignore[arg-type]
+                look = Style(LOOKS[m].color, ("solid", "dash")[s], ("circle", "square")[s])  # type: ignore[arg-type]
                 series.append(
                     line(f"{model}, {shown}", list(own["layer"]), list(own["value"]), look, unit, per_unit=size)
                 )
@@ -98,9 +98,9 @@ def normality(tables: Tables) -> Chart:
                 Series(
                     dots.name,
                     "scatter",
-                    dots.x,
-                    dots.y,
-                    look.colour,
+                    x=dots.x,
+                    y=dots.y,
+                    color=look.color,
                     marker=look.marker,
                     size=0.5,
                     hover=dots.hover,
@@ -138,15 +138,19 @@ def quantiles(tables: Tables) -> Chart:
                     Series(
                         points.name,
                         "scatter",
-                        points.x,
-                        points.y,
-                        look.colour,
+                        x=points.x,
+                        y=points.y,
+                        color=look.color,
                         marker=look.marker,
                         size=0.5,
                         hover=points.hover,
                     )
                 )
-            series.append(Series("normal", "line", (-2.4, 2.4), (-2.4, 2.4), BLACK, "dash", "", is_note=True))
+            series.append(
+                Series(
+                    "normal", "line", x=(-2.4, 2.4), y=(-2.4, 2.4), color=BLACK, dash="dash", marker="", is_note=True
+                )
+            )
             panels.append(Panel(f"{model}, {shown}", x, y, tuple(series)))
     return Chart(
         "How do a block's quantiles lie against normal ones? (NQKV Figure 4)",
@@ -213,7 +217,14 @@ def overlap(tables: Tables) -> Chart:
             series.append(line(f"layer {layer}", list(part["x"]), list(part["value"]), look, "%", per_unit=PERCENT))
         counts = sorted(set(own["x"]))
         chance = Series(
-            "by chance", "line", tuple(counts), tuple(n / 300 for n in counts), BLACK, "dash", "", is_note=True
+            "by chance",
+            "line",
+            x=tuple(counts),
+            y=tuple(n / 300 for n in counts),
+            color=BLACK,
+            dash="dash",
+            marker="",
+            is_note=True,
         )
         panels.append(Panel(model, x, y, (*series, chance)))
     return Chart(
@@ -242,9 +253,9 @@ def kept(tables: Tables) -> Chart:
         y = Axis(
             "L1 loss of the attention output",
             "%",
-            y.low * PERCENT,
-            y.high * PERCENT,
-            tuple((at * PERCENT, text) for at, text in y.ticks),
+            low=y.low * PERCENT,
+            high=y.high * PERCENT,
+            ticks=tuple((at * PERCENT, text) for at, text in y.ticks),
             per_unit=PERCENT,
         )
         panels.append(Panel(model, x, y, tuple(series)))

@@ -28,11 +28,11 @@ def _points(name: str, own: pd.DataFrame, place: Sequence[float], look: Style, l
     shown = Series(
         name,
         "line" if joined else "scatter",
-        tuple(x),
-        tuple(y),
-        look.colour,
-        look.dash,
-        look.marker,
+        x=tuple(x),
+        y=tuple(y),
+        color=look.color,
+        dash=look.dash,
+        marker=look.marker,
         hover=_texts(own, name),
         size=1.0 if joined else 0.8,
     )
@@ -97,7 +97,14 @@ def oaken_ratios(tables: Tables) -> Chart:
         own, y = front(table), _axis(table, front(table))
         best = own[own["on_front"]].sort_values("stored_bits")
         series: list[Series] = [
-            Series("Pareto front", "line", tuple(best["stored_bits"]), tuple(best["perplexity"]), VERMILLION, marker="")
+            Series(
+                "Pareto front",
+                "line",
+                x=tuple(best["stored_bits"]),
+                y=tuple(best["perplexity"]),
+                color=VERMILLION,
+                marker="",
+            )
         ]
         for i, (name, look) in enumerate(zip(dict.fromkeys(own["series"]), LOOKS, strict=False)):
             foot = y.low - (0.04, 0.09)[i % 2] * (y.high - y.low)
@@ -111,9 +118,9 @@ def oaken_ratios(tables: Tables) -> Chart:
                 Series(
                     "groups",
                     "scatter",
-                    (middle,),
-                    (foot,),
-                    BLACK,
+                    x=(middle,),
+                    y=(foot,),
+                    color=BLACK,
                     marker="",
                     labels=(text,),
                     is_note=True,
@@ -124,7 +131,15 @@ def oaken_ratios(tables: Tables) -> Chart:
             for at, value in zip(place, part["perplexity"].where(part["groups"] == OAKEN), strict=True):
                 if value == value:
                     series.append(
-                        Series(f"{OAKEN}, the paper's", "scatter", (at,), (value,), BLACK, marker="star", size=1.4)
+                        Series(
+                            f"{OAKEN}, the paper's",
+                            "scatter",
+                            x=(at,),
+                            y=(value,),
+                            color=BLACK,
+                            marker="star",
+                            size=1.4,
+                        )
                     )
         bits = (float(own["stored_bits"].min()) - 0.3, float(own["stored_bits"].max()) + 0.3)
         ticks = tuple((n / 2, f"{n / 2:g}") for n in range(32) if bits[0] < n / 2 < bits[1])

@@ -83,11 +83,11 @@ def _sizes(shown: rows.Drawn) -> list[Series]:
             Series(
                 system,
                 "line",
-                tuple(map(_total, own)),
-                tuple(float(row["peak_kv_bytes_per_sequence"]) for row in own),
-                look.colour,
-                look.dash,
-                look.marker,
+                x=tuple(map(_total, own)),
+                y=tuple(float(row["peak_kv_bytes_per_sequence"]) for row in own),
+                color=look.color,
+                dash=look.dash,
+                marker=look.marker,
                 hover=texts,
             )
         )

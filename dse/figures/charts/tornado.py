@@ -74,9 +74,9 @@ def chart(source: Source) -> Chart:
     changes = Series(
         "the better design changes",
         "hbar",
-        (x.high - x.low,) * len(flips),
-        tuple(float(len(labels) - 1 - i) for i in flips),
-        CHANGES,
+        x=(x.high - x.low,) * len(flips),
+        y=tuple(float(len(labels) - 1 - i) for i in flips),
+        color=CHANGES,
         base=(x.low,) * len(flips),
         width=1.0,
         hover=tuple(f"{labels[i]}\nchanges at {table['flips_at'].iloc[i]}" for i in flips),
@@ -93,9 +93,9 @@ def chart(source: Source) -> Chart:
                 Series(
                     whiskers.NAME,
                     "line",
-                    (float(end),) * 2,
-                    (-0.6, len(labels) - 0.4),
-                    style.BLACK,
+                    x=(float(end),) * 2,
+                    y=(-0.6, len(labels) - 0.4),
+                    color=style.BLACK,
                     dash="dot",
                     marker="",
                     is_note=True,
@@ -109,15 +109,15 @@ def _bars(table: pd.DataFrame, labels: list[str], ends: tuple[str, str], base: f
     """Two bars a number, from the result as given to that at each end; nothing reaches to 0 where it does not run."""
     found = []
     sides = ((ends[0], "low end of the range", style.ORANGE, "/"), (ends[1], "high end of the range", style.BLUE, ""))
-    for column, name, colour, hatch in sides:
+    for column, name, color, hatch in sides:
         values = [float(v) if pd.notna(v) else 0.0 for v in table[column]]
         found.append(
             Series(
                 name,
                 "hbar",
-                tuple(abs(v - base) for v in values),
-                tuple(float(len(labels) - 1 - i) for i in range(len(labels))),
-                colour,
+                x=tuple(abs(v - base) for v in values),
+                y=tuple(float(len(labels) - 1 - i) for i in range(len(labels))),
+                color=color,
                 hatch=hatch,
                 width=0.6,
                 base=tuple(min(v, base) for v in values),
@@ -125,5 +125,5 @@ def _bars(table: pd.DataFrame, labels: list[str], ends: tuple[str, str], base: f
             )
         )
     ends_y = (-0.6, len(labels) - 0.4)
-    found.append(Series("as given", "line", (base, base), ends_y, style.BLACK, marker="", is_note=True))
+    found.append(Series("as given", "line", x=(base, base), y=ends_y, color=style.BLACK, marker="", is_note=True))
     return found

@@ -20,7 +20,7 @@ def chart(source: Source) -> Chart:
     """Share of the requests that are at most so long: a panel for prompts and one for answers, a line per trace."""
     table = source.table
     ticks = tuple((share / 100, f"{share}") for share in (0, 25, 50, 75, 100))
-    y = Axis("requests at most so long", "%", 0.0, 1.04, ticks, per_unit=_PERCENT)
+    y = Axis("requests at most so long", "%", low=0.0, high=1.04, ticks=ticks, per_unit=_PERCENT)
     panels = []
     for title, column in (("prompts", "input_tokens"), ("answers", "output_tokens")):
         x = axes.log2("length", "tokens", [float(n) for n in table[column]])
@@ -31,10 +31,10 @@ def chart(source: Source) -> Chart:
                 Series(
                     str(trace),
                     "line",
-                    tuple(float(n) for n in own[column]),
-                    tuple(float(p) for p in own["share"]),
-                    style.STYLES[i].colour,
-                    style.STYLES[i].dash,
+                    x=tuple(float(n) for n in own[column]),
+                    y=tuple(float(p) for p in own["share"]),
+                    color=style.STYLES[i].color,
+                    dash=style.STYLES[i].dash,
                     marker="",
                     hover=tuple(f"{row['share']:.2%} have at most {row[column]:,} tokens" for _, row in own.iterrows()),
                 )

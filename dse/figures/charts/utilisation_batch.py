@@ -61,7 +61,7 @@ def chart(source: Source) -> Chart:
 
 def _percent(name: str) -> Axis:
     ticks = tuple((n * PERCENT, f"{n}") for n in (0, 20, 40, 60, 80, 100))
-    return Axis(name, "%", 0.0, 1.05, ticks, per_unit=PERCENT)
+    return Axis(name, "%", low=0.0, high=1.05, ticks=ticks, per_unit=PERCENT)
 
 
 def _small(name: str, shares: pd.Series) -> Axis:
@@ -80,7 +80,7 @@ def _lines(groups: list[tuple[str, pd.DataFrame]], column: str, looks: dict[str,
                 "line",
                 tuple(map(float, own["batch"])),
                 tuple(map(float, own[column])),
-                colour=look.colour,
+                color=look.color,
                 dash=look.dash,
                 marker=look.marker,
                 hover=texts,

@@ -24,7 +24,12 @@ def chart(source: Source) -> Chart:
         name: style.STYLES[place] for name, place in style.places(list(dict.fromkeys(table["design"])), {}).items()
     }
     shares = Axis(
-        "share of the requests", "%", 0.0, 1.0, tuple((at / 5, f"{20 * at}") for at in range(6)), per_unit=0.01
+        "share of the requests",
+        "%",
+        low=0.0,
+        high=1.0,
+        ticks=tuple((at / 5, f"{20 * at}") for at in range(6)),
+        per_unit=0.01,
     )
     panels = []
     for column, (name, unit, size) in TIMES.items():
@@ -34,9 +39,9 @@ def chart(source: Source) -> Chart:
             Series(
                 design,
                 "line",
-                tuple(map(float, own[column])),
-                tuple(map(float, own["share"])),
-                look.colour,
+                x=tuple(map(float, own[column])),
+                y=tuple(map(float, own["share"])),
+                color=look.color,
                 dash=look.dash,
                 marker="",
                 hover=tuple(_hover(row, column) for _, row in own.iterrows()),
@@ -46,7 +51,16 @@ def chart(source: Source) -> Chart:
         ]
         if limit:
             series.append(
-                Series("limit", "line", (limit, limit), (0.0, 1.0), style.GREY, "dot", marker="", is_note=True)
+                Series(
+                    "limit",
+                    "line",
+                    x=(limit, limit),
+                    y=(0.0, 1.0),
+                    color=style.GRAY,
+                    dash="dot",
+                    marker="",
+                    is_note=True,
+                )
             )
         panels.append(Panel(name, x, shares, tuple(series)))
     title = "How long requests wait" + (f": {next(iter(looks))}" if len(looks) == 1 else "")

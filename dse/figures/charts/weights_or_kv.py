@@ -32,9 +32,11 @@ def chart(source: Source) -> Chart:
             good = own[(own["system"] == system) & own["feasible"]]
             places = tuple(batches.index(int(batch)) + (i - (len(systems) - 1) / 2) * width for batch in good["batch"])
             heights = tuple(float(v) for v in good["throughput_tokens_per_s"])
-            colour, hatch = style.FILLS[i]
+            color, hatch = style.FILLS[i]
             texts = tuple(rows.hover(row) for _, row in good.iterrows())
-            series.append(Series(system, "bar", places, heights, colour, hatch=hatch, width=width, hover=texts))
+            series.append(
+                Series(system, "bar", x=places, y=heights, color=color, hatch=hatch, width=width, hover=texts)
+            )
             for place, row in zip(places, good.to_dict("records"), strict=True):
                 series += whiskers.upright(place, whiskers.ends(row, "throughput_tokens_per_s"))
             waits = [bool(row["running_batch"] < row["batch"]) for _, row in good.iterrows()]
@@ -45,9 +47,9 @@ def chart(source: Source) -> Chart:
                     Series(
                         style.NOT_AT_ONCE,
                         "scatter",
-                        over,
-                        tops,
-                        style.BLACK,
+                        x=over,
+                        y=tops,
+                        color=style.BLACK,
                         marker="circle",
                         size=0.6,
                         opened=(True,) * len(over),

@@ -48,8 +48,8 @@ class Axis:
 class Series:
     """Points of one kind that share a name and a style.
 
-    `opened` marks points drawn hollow; `base` is where stacked bars start; `values` colour the points along the
-    chart's colour scale; `labels` are written beside the points. `is_note` is True where the coordinates are a
+    `opened` marks points drawn hollow; `base` is where stacked bars start; `values` color the points along the
+    chart's color scale; `labels` are written beside the points. `is_note` is True where the coordinates are a
     place on the page (a mark for "out of memory") and not numbers of the table. A "heat" series has `x` and `y` one
     apart and a value for every pair, row by row of `y`; NaN leaves a cell empty. `hover`, where given, has as many,
     each of MAX_HOVER_LINES at most (`hover_box`).
@@ -59,7 +59,7 @@ class Series:
     kind: Kind
     x: tuple[float, ...] = ()
     y: tuple[float, ...] = ()
-    colour: str = "#000000"
+    color: str = "#000000"
     dash: Dash = "solid"
     marker: str = "circle"
     opened: tuple[bool, ...] = ()
@@ -100,13 +100,13 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class ColourScale:
-    """Quantity that the colour of points stands for, with its axis."""
+class ColorScale:
+    """Quantity that the color of points stands for, with its axis."""
 
     axis: Axis
 
     def place(self, value: float) -> float:
-        """`value` on the (possibly logarithmic) scale that the colours follow."""
+        """`value` on the (possibly logarithmic) scale that the colors follow."""
         from math import log10
 
         return log10(value) if self.axis.log else value
@@ -122,7 +122,7 @@ class Chart:
     panel_height_pt: float = 120.0
     keys: tuple[Series, ...] = ()
     notes: tuple[str, ...] = ()
-    colours: ColourScale | None = None
+    colors: ColorScale | None = None
 
     def legend(self) -> list[Series]:
         """One series per name, in order of appearance, then the keys."""

@@ -139,7 +139,7 @@ def place(chart: Chart) -> Layout:
     beside = [i % columns > 0 and _same(chart.panels[i].y, chart.panels[i - 1].y) for i in range(n)]
     if not all(beside[i] for i in range(n) if i % columns):
         column_gap += LABEL
-    inner = WIDTH - left - right - (BAR_ROOM if chart.colours else 0.0)
+    inner = WIDTH - left - right - (BAR_ROOM if chart.colors else 0.0)
     width = (inner - (columns - 1) * column_gap) / columns
     row_height = PANEL_TITLE + chart.panel_height_pt + TICKS + LABEL + ROW_GAP
     height = 20.0 + legend_rows * LEGEND_ROW + 6.0 + rows * row_height + len(notes) * NOTE_ROW + BOTTOM
@@ -152,20 +152,20 @@ def place(chart: Chart) -> Layout:
             Box(left + column * (width + column_gap), y_top - chart.panel_height_pt, width, chart.panel_height_pt)
         )
     return Layout(
-        REPORT,
-        WIDTH,
-        height,
-        tuple(boxes),
-        tuple(not b for b in beside),
-        legend if legend_rows else (),
-        height - 20.0,
-        legend_columns,
-        (WIDTH - 16) / legend_columns,
-        height - 4.0,
-        notes,
-        BOTTOM + len(notes) * NOTE_ROW,
-        (chart.title,),
-        tuple(panel.title for panel in chart.panels),
-        (True,) * n,
-        (True,) * n,
+        page=REPORT,
+        width=WIDTH,
+        height=height,
+        panels=tuple(boxes),
+        shows_y_label=tuple(not b for b in beside),
+        legend=legend if legend_rows else (),
+        legend_top=height - 20.0,
+        legend_columns=legend_columns,
+        legend_cell=(WIDTH - 16) / legend_columns,
+        title_top=height - 4.0,
+        notes=notes,
+        notes_top=BOTTOM + len(notes) * NOTE_ROW,
+        title=(chart.title,),
+        titles=tuple(panel.title for panel in chart.panels),
+        shows_x_ticks=(True,) * n,
+        shows_y_ticks=(True,) * n,
     )

@@ -138,7 +138,7 @@ def _place(chart: Chart, page: Page, lines: _Lines) -> Layout:
     same_x, same_y = _shared(chart, columns)
     left, gap, right = _sides(chart, columns, same_y, lines, page)
     legend_width = cell + PAD * scale if is_right else 0.0
-    inner = page.width - left - right - legend_width - (BAR_ROOM * scale if chart.colours else 0.0)
+    inner = page.width - left - right - legend_width - (BAR_ROOM * scale if chart.colors else 0.0)
     width = (inner - (columns - 1) * gap) / columns
     titles = tuple("\n".join(balanced(panel.title, max(width, 1.0), page.panel)) for panel in chart.panels)
     n_title_lines = max((text.count("\n") + 1 for text in titles if text), default=0)
@@ -166,25 +166,25 @@ def _place(chart: Chart, page: Page, lines: _Lines) -> Layout:
         y_top = height - above - row * (tops + panel_height) - sum(feet[:row]) - tops
         boxes.append(Box(left + column * (width + gap), y_top - panel_height, width, panel_height))
     return Layout(
-        page,
-        page.width,
-        height,
-        tuple(boxes),
-        (False,) * n,
-        legend if legend_rows else (),
-        legend_top,
-        legend_columns,
-        cell if legend_columns == 1 else (usable + BETWEEN * scale) / legend_columns,
-        height - 4.0 * scale,
-        notes,
-        PAD * scale + len(notes) * note_row,
-        title,
-        titles,
-        tuple(not same for same in same_x),
-        tuple(not same for same in same_y),
-        tuple(_x_labels(chart, columns, boxes, same_x, page)),
-        tuple(_y_labels(chart, columns, boxes, same_y, page)),
-        legend_width,
+        page=page,
+        width=page.width,
+        height=height,
+        panels=tuple(boxes),
+        shows_y_label=(False,) * n,
+        legend=legend if legend_rows else (),
+        legend_top=legend_top,
+        legend_columns=legend_columns,
+        legend_cell=cell if legend_columns == 1 else (usable + BETWEEN * scale) / legend_columns,
+        title_top=height - 4.0 * scale,
+        notes=notes,
+        notes_top=PAD * scale + len(notes) * note_row,
+        title=title,
+        titles=titles,
+        shows_x_ticks=tuple(not same for same in same_x),
+        shows_y_ticks=tuple(not same for same in same_y),
+        x_labels=tuple(_x_labels(chart, columns, boxes, same_x, page)),
+        y_labels=tuple(_y_labels(chart, columns, boxes, same_y, page)),
+        legend_width=legend_width,
     )
 
 

@@ -261,9 +261,9 @@ def lines(
             yield Series(
                 style.KERNELS_ASSUMED,
                 "scatter",
-                tuple(float(x_of(row)) for row in framed),
-                tuple(float(row[y_column]) for row in framed),
-                look.colour,
+                x=tuple(float(x_of(row)) for row in framed),
+                y=tuple(float(row[y_column]) for row in framed),
+                color=look.color,
                 marker="square",
                 size=FRAME,
                 opened=(True,) * len(framed),
@@ -275,7 +275,7 @@ def lines(
             "line",
             x=tuple(float(x_of(row)) for row in good),
             y=tuple(float(row[y_column]) for row in good),
-            colour=look.colour,
+            color=look.color,
             dash=look.dash,
             marker=look.marker,
             opened=tuple(bool(row["running_batch"] < row["batch"]) for row in good),
@@ -283,7 +283,7 @@ def lines(
         )
         if y_column == "throughput_tokens_per_s":
             aside = 2 ** (DODGE * (shown.systems.index(system) - (len(shown.systems) - 1) / 2))
-            yield from _whiskers(good, lambda row, aside=aside: aside * x_of(row), y_column, look.colour)  # type: ignore[misc]
+            yield from _whiskers(good, lambda row, aside=aside: aside * x_of(row), y_column, look.color)  # type: ignore[misc]
         bad = [row for row in own if not row["feasible"]]
         if bad:
             places, heights = [], []
@@ -297,7 +297,7 @@ def lines(
                 "scatter",
                 x=tuple(places),
                 y=tuple(heights),
-                colour=look.colour,
+                color=look.color,
                 marker="x-thin",
                 hover=tuple(f"{row['system']}, {row['model']}\n{row['infeasible_reason']}" for row in bad),
                 is_note=True,
@@ -305,10 +305,10 @@ def lines(
             )
 
 
-def _whiskers(good: list[Any], x_of: Callable[[Any], float], y_column: str, colour: str) -> Iterable[Series]:
+def _whiskers(good: list[Any], x_of: Callable[[Any], float], y_column: str, color: str) -> Iterable[Series]:
     """A thin line a point; none where tables do not say."""
     for row in good:
-        yield from whiskers.upright(float(x_of(row)), whiskers.ends(row, y_column), colour)
+        yield from whiskers.upright(float(x_of(row)), whiskers.ends(row, y_column), color)
 
 
 def rates(table: pd.DataFrame) -> list[float]:

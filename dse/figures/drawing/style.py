@@ -1,7 +1,7 @@
-"""Colours, dashes, markers and hatches: told apart by colour-blind readers and in grey print.
+"""Colors, dashes, markers and hatches: told apart by color-blind readers and in gray print.
 
-Colours: Okabe and Ito (2008), without the yellow that white paper swallows. Each style differs from its
-neighbours in at least two of colour, dash and marker.
+Colors: Okabe and Ito (2008), without the yellow that white paper swallows. Each style differs from its
+neighbours in at least two of color, dash and marker.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,13 +10,13 @@ from typing import NamedTuple
 from dse.figures.drawing.chart import Dash, Series
 
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
-BLUE, VERMILLION, PURPLE, GREY = "#0072B2", "#D55E00", "#CC79A7", "#7F7F7F"
+BLUE, VERMILLION, PURPLE, GRAY = "#0072B2", "#D55E00", "#CC79A7", "#7F7F7F"
 
 
 class Style(NamedTuple):
     """Look of one system."""
 
-    colour: str
+    color: str
     dash: Dash
     marker: str
 
@@ -29,8 +29,8 @@ STYLES = (
     Style(GREEN, "dash", "triangle-down"),
     Style(BLUE, "dot", "triangle-left"),
     Style(GREEN, "dashdot", "pentagon"),
-    Style(GREY, "solid", "hexagon"),
-    Style(GREY, "dash", "triangle-right"),
+    Style(GRAY, "solid", "hexagon"),
+    Style(GRAY, "dash", "triangle-right"),
     Style(ORANGE, "solid", "star"),
     Style(VERMILLION, "solid", "cross"),
     Style(PURPLE, "solid", "diamond"),
@@ -53,7 +53,7 @@ METHODS = {
 
 def places(names: Sequence[str], known: Mapping[str, int]) -> dict[str, int]:
     """Place in STYLES of each name: the known one where it is free, else the first that nothing known here has, of a
-    colour that no other has where there is one."""
+    color that no other has where there is one."""
     wanted = {name: known[name] for name in names if known.get(name, MAX_SYSTEMS) < MAX_SYSTEMS}
     found: dict[str, int] = {}
     for name in names:
@@ -70,9 +70,9 @@ def places(names: Sequence[str], known: Mapping[str, int]) -> dict[str, int]:
 
 
 def _ink(place: int) -> str:
-    """The colour of a style; black and grey are one, as pages of either theme show black as grey."""
-    colour = STYLES[place].colour
-    return GREY if colour == BLACK else colour
+    """The color of a style; black and gray are one, as pages of either theme show black as gray."""
+    color = STYLES[place].color
+    return GRAY if color == BLACK else color
 
 
 def looks(names: Sequence[str]) -> dict[str, Style]:
@@ -92,7 +92,7 @@ MAX_SYSTEMS = len(STYLES)
 #: panels that one figure holds
 MAX_PANELS = 9
 
-#: fills of stacked bars: colour and hatch
+#: fills of stacked bars: color and hatch
 FILLS = (
     (BLUE, ""),
     (ORANGE, "/"),
@@ -100,20 +100,20 @@ FILLS = (
     (PURPLE, "x"),
     (SKY, "-"),
     (VERMILLION, "."),
-    (GREY, "|"),
+    (GRAY, "|"),
     ("#D9D9D9", "+"),
 )
 
 OUT_OF_MEMORY = "out of memory"
 NOT_AT_ONCE = "exceeds memory: in parts"
 KERNELS_ASSUMED = "kernels assumed, not measured"
-#: what stars mark: a point of a line, in the line's colour
+#: what stars mark: a point of a line, in the line's color
 KNEE, CHOSEN = "knee", "chosen"
 
 #: legend entries of marks
-KEY_OUT_OF_MEMORY = Series(OUT_OF_MEMORY, "scatter", marker="x-thin", colour=BLACK, is_note=True)
+KEY_OUT_OF_MEMORY = Series(OUT_OF_MEMORY, "scatter", marker="x-thin", color=BLACK, is_note=True)
 KEY_KERNELS_ASSUMED = Series(
-    KERNELS_ASSUMED, "scatter", marker="square", colour=GREY, opened=(True,), size=1.15, is_note=True
+    KERNELS_ASSUMED, "scatter", marker="square", color=GRAY, opened=(True,), size=1.15, is_note=True
 )
-KEY_KNEE, KEY_CHOSEN = (Series(name, "scatter", marker="star", colour=BLACK, is_note=True) for name in (KNEE, CHOSEN))
-KEY_NOT_AT_ONCE = Series(NOT_AT_ONCE, "scatter", marker="circle", colour=BLACK, opened=(True,), is_note=True)
+KEY_KNEE, KEY_CHOSEN = (Series(name, "scatter", marker="star", color=BLACK, is_note=True) for name in (KNEE, CHOSEN))
+KEY_NOT_AT_ONCE = Series(NOT_AT_ONCE, "scatter", marker="circle", color=BLACK, opened=(True,), is_note=True)

@@ -123,8 +123,8 @@ def _draw(figure: Any, chart: Chart, place: Layout) -> None:
             linespacing=1.05,
         )
     _legend(figure, place)
-    if chart.colours:
-        _colour_bar(figure, chart, place)
+    if chart.colors:
+        _color_bar(figure, chart, place)
 
 
 def _axis(target: Any, axis: Axis) -> None:
@@ -168,8 +168,8 @@ def _panel(axes: Any, panel: Panel, chart: Chart, place: Layout, i: int) -> None
 def _heat(axes: Any, series: Series, x: list[float], y: list[float], chart: Chart) -> None:
     from matplotlib import colormaps
 
-    assert chart.colours is not None
-    scale, n = chart.colours, len(x)
+    assert chart.colors is not None
+    scale, n = chart.colors, len(x)
     cells = [[scale.place(v) for v in series.values[i : i + n]] for i in range(0, len(series.values), n)]
     axes.imshow(
         cells,
@@ -186,7 +186,7 @@ def _heat(axes: Any, series: Series, x: list[float], y: list[float], chart: Char
 
 def _bars(axes: Any, series: Series, x: list[float], y: list[float], panel: Panel, page: Page) -> None:
     look = {
-        "color": series.colour,
+        "color": series.color,
         "hatch": series.hatch * 4,
         "edgecolor": "white",
         "linewidth": 0.4 * page.line,
@@ -202,15 +202,15 @@ def _bars(axes: Any, series: Series, x: list[float], y: list[float], panel: Pane
 
 def _points(axes: Any, series: Series, x: list[float], y: list[float], chart: Chart, order: float, page: Page) -> None:
     if series.draws_line and len(x) > 1:
-        axes.plot(x, y, color=series.colour, linestyle=_DASHES[series.dash], linewidth=1.2 * page.line, zorder=order)
+        axes.plot(x, y, color=series.color, linestyle=_DASHES[series.dash], linewidth=1.2 * page.line, zorder=order)
     if series.marker and x:
         size = (16.0 if series.draws_line else 34.0) * (series.size * page.mark) ** 2
         thin = series.marker == "x-thin"
-        colours = [_cividis(chart, value) for value in series.values] if series.values and chart.colours else None
-        shades: list[Any] = colours or [series.colour] * len(x)
+        colors = [_cividis(chart, value) for value in series.values] if series.values and chart.colors else None
+        shades: list[Any] = colors or [series.color] * len(x)
         opened = [series.is_open(i) for i in range(len(x))]
         look: dict[str, Any] = (
-            {"color": series.colour, "linewidths": 1.1 * page.line}
+            {"color": series.color, "linewidths": 1.1 * page.line}
             if thin
             else {
                 "facecolors": ["white" if is_open else shade for is_open, shade in zip(opened, shades, strict=True)],
@@ -250,7 +250,7 @@ def _labels(axes: Any, series: Series, x: list[float], y: list[float], panel: Pa
 def _cividis(chart: Chart, value: float) -> Any:
     from matplotlib import colormaps
 
-    scale = chart.colours
+    scale = chart.colors
     assert scale is not None
     low, high = scale.place(scale.axis.low), scale.place(scale.axis.high)
     return colormaps["cividis"]((scale.place(value) - low) / (high - low))
@@ -269,7 +269,7 @@ def _legend(figure: Any, place: Layout) -> None:
         y = place.legend_top - (row + 0.5) * layout.LEGEND_ROW * scale
         if series.kind in ("bar", "hbar"):
             look: Any = {
-                "facecolor": series.colour,
+                "facecolor": series.color,
                 "hatch": series.hatch * 4,
                 "edgecolor": "white",
                 "linewidth": 0.4 * page.line,
@@ -281,14 +281,14 @@ def _legend(figure: Any, place: Layout) -> None:
                 Line2D(
                     [x / width, (x + 22 * scale) / width],
                     [y / height] * 2,
-                    color=series.colour,
+                    color=series.color,
                     linestyle=_DASHES[series.dash],
                     linewidth=1.2 * page.line,
                 )
             )
         if series.kind in ("line", "scatter") and series.marker:
-            face = "white" if series.key_is_open else "#BBBBBB" if series.values else series.colour
-            edge = "#333333" if series.values else series.colour
+            face = "white" if series.key_is_open else "#BBBBBB" if series.values else series.color
+            edge = "#333333" if series.values else series.color
             figure.add_artist(
                 Line2D(
                     [(x + 11 * scale) / width],
@@ -304,11 +304,11 @@ def _legend(figure: Any, place: Layout) -> None:
         figure.text((x + 27 * scale) / width, y / height, _plain(series.name), va="center_baseline", fontsize=page.text)
 
 
-def _colour_bar(figure: Any, chart: Chart, place: Layout) -> None:
+def _color_bar(figure: Any, chart: Chart, place: Layout) -> None:
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
 
-    scale = chart.colours
+    scale = chart.colors
     assert scale is not None
     page, low, high = place.page, place.panels[-1].y, place.panels[0].y + place.panels[0].height
     axes = figure.add_axes(

@@ -26,8 +26,8 @@ def _plain(text: str) -> str:
     return html.escape(text, quote=False)
 
 
-def _font(points: float, colour: str = "#222222") -> dict[str, Any]:
-    return {"size": points * PIXELS, "color": colour}
+def _font(points: float, color: str = "#222222") -> dict[str, Any]:
+    return {"size": points * PIXELS, "color": color}
 
 
 def figure(chart: Chart) -> Any:
@@ -83,8 +83,8 @@ def spec(chart: Chart) -> dict[str, Any]:
         }
         traces += [_trace(series, panel, chart, suffix) for series in panel.series]
     traces += [_key(series) for series in place.legend]
-    if chart.colours:
-        fig["coloraxis"] = _colours(chart, place)
+    if chart.colors:
+        fig["coloraxis"] = _colors(chart, place)
     return {"data": traces, "layout": fig}
 
 
@@ -190,7 +190,7 @@ def _trace(series: Series, panel: Panel, chart: Chart, suffix: str) -> Any:
     return _scatter(
         **common,
         mode="+".join(modes),
-        line={"color": series.colour, "width": 2.2, "dash": _DASHES[series.dash]},
+        line={"color": series.color, "width": 2.2, "dash": _DASHES[series.dash]},
         marker=_marker(series, chart) if series.marker else None,
         cliponaxis=False,
         text=[_plain(label) for label in series.labels] or None,
@@ -200,9 +200,9 @@ def _trace(series: Series, panel: Panel, chart: Chart, suffix: str) -> Any:
 
 
 def _heat(series: Series, panel: Panel, chart: Chart, common: dict[str, Any]) -> dict[str, Any]:
-    """Cells coloured by value; without texts of their own, hovering shows the place and the value."""
-    assert chart.colours is not None
-    scale, n = chart.colours, len(series.x)
+    """Cells colored by value; without texts of their own, hovering shows the place and the value."""
+    assert chart.colors is not None
+    scale, n = chart.colors, len(series.x)
     cells = [None if v != v else scale.place(v) for v in series.values]
     texts = common.pop("hovertext")
     names = [_plain(axis.name) for axis in (panel.x, panel.y, scale.axis)]
@@ -217,7 +217,7 @@ def _heat(series: Series, panel: Panel, chart: Chart, common: dict[str, Any]) ->
 
 def _fill(series: Series) -> dict[str, Any]:
     pattern = {"shape": series.hatch, "fgcolor": "white", "size": 7, "solidity": 0.25, "fillmode": "overlay"}
-    return {"color": series.colour, "line": {"color": "white", "width": 0.8}, "pattern": pattern}
+    return {"color": series.color, "line": {"color": "white", "width": 0.8}, "pattern": pattern}
 
 
 def _marker(series: Series, chart: Chart) -> dict[str, Any]:
@@ -227,14 +227,14 @@ def _marker(series: Series, chart: Chart) -> dict[str, Any]:
     marker: dict[str, Any] = {
         "symbol": _MARKERS.get(series.marker, series.marker),
         "size": size,
-        "color": ["white" if series.is_open(i) else series.colour for i in range(len(series.x))],
-        "line": {"color": series.colour, "width": 1.6},
+        "color": ["white" if series.is_open(i) else series.color for i in range(len(series.x))],
+        "line": {"color": series.color, "width": 1.6},
     }
     if series.marker in _MARKERS:
-        marker.update(color=series.colour, line={"color": series.colour, "width": 2.2})
-    elif series.values and chart.colours:
+        marker.update(color=series.color, line={"color": series.color, "width": 2.2})
+    elif series.values and chart.colors:
         marker.update(
-            color=[chart.colours.place(v) for v in series.values],
+            color=[chart.colors.place(v) for v in series.values],
             coloraxis="coloraxis",
             line={"color": "#333333", "width": 1},
         )
@@ -254,8 +254,8 @@ def _key(series: Series) -> Any:
     if series.kind in ("bar", "hbar"):
         return _bar(**common, marker=_fill(series))
     modes = ["lines"] * series.draws_line + ["markers"] * bool(series.marker)
-    face = "white" if series.key_is_open else "#BBBBBB" if series.values else series.colour
-    edge = "#333333" if series.values else series.colour
+    face = "white" if series.key_is_open else "#BBBBBB" if series.values else series.color
+    edge = "#333333" if series.values else series.color
     marker = {
         "symbol": _MARKERS.get(series.marker, series.marker),
         "size": 9,
@@ -266,12 +266,12 @@ def _key(series: Series) -> Any:
         **common,
         mode="+".join(modes) or "lines",
         marker=marker if series.marker else None,
-        line={"color": series.colour, "width": 2.2, "dash": _DASHES[series.dash]},
+        line={"color": series.color, "width": 2.2, "dash": _DASHES[series.dash]},
     )
 
 
-def _colours(chart: Chart, place: Layout) -> dict[str, Any]:
-    scale = chart.colours
+def _colors(chart: Chart, place: Layout) -> dict[str, Any]:
+    scale = chart.colors
     assert scale is not None
     low, high = place.panels[-1].y, place.panels[0].y + place.panels[0].height
     return {

@@ -29,14 +29,14 @@ def spread(rows: Iterable[Mapping[str, Any]], column: str) -> list[float]:
     return found
 
 
-def upright(x: float, between: tuple[float, float] | None, colour: str = style.BLACK) -> list[Series]:
+def upright(x: float, between: tuple[float, float] | None, color: str = style.BLACK) -> list[Series]:
     """A whisker at a place along x; none where there is no interval."""
-    return [] if between is None else [_line((x, x), between, colour)]
+    return [] if between is None else [_line((x, x), between, color)]
 
 
-def level(y: float, between: tuple[float, float] | None, colour: str = style.BLACK) -> list[Series]:
+def level(y: float, between: tuple[float, float] | None, color: str = style.BLACK) -> list[Series]:
     """A whisker along x at a place of y; none where there is no interval."""
-    return [] if between is None else [_line(between, (y, y), colour)]
+    return [] if between is None else [_line(between, (y, y), color)]
 
 
 def notes(rows: Iterable[Mapping[str, Any]], column: str) -> tuple[str, ...]:
@@ -44,5 +44,5 @@ def notes(rows: Iterable[Mapping[str, Any]], column: str) -> tuple[str, ...]:
     return (NOTE,) if any(ends(row, column) for row in rows) else ()
 
 
-def _line(x: tuple[float, float], y: tuple[float, float], colour: str) -> Series:
-    return Series(NAME, "line", x=x, y=y, colour=colour, marker="", is_note=True, in_legend=False)
+def _line(x: tuple[float, float], y: tuple[float, float], color: str) -> Series:
+    return Series(NAME, "line", x=x, y=y, color=color, marker="", is_note=True, in_legend=False)

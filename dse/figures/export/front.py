@@ -7,8 +7,8 @@ import pandas as pd
 
 from dse.core import files
 from dse.core.table import aligned
-from dse.figures.export import static as report_static
 from dse.figures.export import web_page
+from dse.figures.export.static import check, painter
 from dse.figures.plot import answer
 from dse.figures.source import BESIDE, beside
 from dse.questions.common import sure_text
@@ -23,13 +23,13 @@ def write(found: DesignFront, out: str, command: str, static: str = "auto") -> s
 
     Raises OutputError.
     """
-    report_static.check(static)
+    check(static)
     chart, source = answer.chart_of(found), answer.source_of(found)
     with files.publishing(out) as published:
         published.write("front.csv", files.csv_of(source.table))
         published.write("front-others.csv", files.csv_of(found.cloud))
         published.write(f"front{BESIDE}", beside(source.about))
-        with report_static.painter(static) as brush:
+        with painter(static) as brush:
             for kind, content in brush.images(chart, command).items():
                 published.write(f"front.{kind}", content)
         page = web_page.render("front.html", title=chart.title, chart=chart, made_by=command)

@@ -9,7 +9,7 @@ import pandas as pd
 from dse.core import files
 from dse.figures import FIGURES
 from dse.figures.source import BESIDE, beside
-from dse.measure import lab as measure_view
+from dse.measure import lab
 from dse.measure.lab import ATTENTION, ERRORS, Measured, View
 
 #: table -> kinds of figures that `dse plot` draws of it
@@ -81,6 +81,6 @@ def check(side: str, error: str) -> None:
     """Raises InputError for a side or an error that is not known."""
     from dse.core.errors import InputError, did_you_mean, show
 
-    for name, value, known in (("side", side, measure_view.SIDES), ("error", error, tuple(ERRORS))):
+    for name, value, known in (("side", side, lab.SIDES), ("error", error, tuple(ERRORS))):
         if value not in known:
             raise InputError(f"{name} = {show(value)}: {did_you_mean(value, known)}")

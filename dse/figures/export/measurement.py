@@ -4,10 +4,10 @@ import pandas as pd
 
 from dse.core import files
 from dse.figures import FIGURES
-from dse.figures.export import static as report_static
 from dse.figures.export import web_page
+from dse.figures.export.static import FORMATS, painter
 from dse.figures.source import Source
-from dse.measure import table as measure_table
+from dse.measure import table
 from dse.measure.parts import PAGE, TABLE
 from dse.measure.run import Found
 
@@ -26,7 +26,7 @@ def write(found: Found, command: str, static: str = "auto") -> str:
     }
     charts = {name: chart for name, chart in drawn.items() if chart}
     with files.publishing(str(found.folder)) as published:
-        with report_static.painter(static) as brush:
+        with painter(static) as brush:
             for name, chart in charts.items():
                 for kind, content in brush.images(chart, command).items():
                     published.write(f"{name}.{kind}", content)
@@ -34,9 +34,9 @@ def write(found: Found, command: str, static: str = "auto") -> str:
             "measurement.html",
             title=_title(found),
             charts=charts,
-            formats=report_static.FORMATS,
+            formats=FORMATS,
             table=TABLE,
-            text=measure_table.text(found.summary),
+            text=table.text(found.summary),
             made_by=command,
         )
         return str(published.write(PAGE, page.encode()))

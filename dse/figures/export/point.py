@@ -6,7 +6,7 @@ import pandas as pd
 
 from dse.core import files
 from dse.model.kv_layout import KvPlan
-from dse.questions import operations as tables_operations
+from dse.questions.operations import decode_step
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.workload import Workload
 
@@ -14,7 +14,7 @@ from dse.specs.workload import Workload
 def write(out: str, device: HardwareSpec, plan: KvPlan, work: Workload, result: dict[str, Any]) -> None:
     """Write point.csv, and operations.csv where the design runs, into directory `out`. Raises OutputError."""
     row = {**result, "assumptions": ", ".join(result["assumptions"])}
-    operations = tables_operations.decode_step(device, [plan], work)
+    operations = decode_step(device, [plan], work)
     with files.publishing(out) as published:
         published.write("point.csv", files.csv_of(pd.DataFrame([row])))
         if len(operations):

@@ -1,9 +1,9 @@
 """The files of an answer: its figure as HTML, PNG, SVG and PDF, and the table behind it as CSV."""
 
 from dse.core import files
-from dse.figures.export import static as report_static
 from dse.figures.export import web_page
-from dse.figures.plot import answer as of_answer
+from dse.figures.export.static import check, painter
+from dse.figures.plot.answer import chart_of, figure_of, source_of
 from dse.figures.source import BESIDE, beside
 from dse.questions.best_map import BestMap
 from dse.questions.crossing import Crossing
@@ -20,12 +20,12 @@ def write(out: str, answer: Answer, command: str, static: str = "auto") -> str:
 
     Raises InputError for a `static` that cannot draw, OutputError where the directory cannot be written.
     """
-    report_static.check(static)
-    name, source, chart = name_of(answer), of_answer.source_of(answer), of_answer.chart_of(answer)
+    check(static)
+    name, source, chart = name_of(answer), source_of(answer), chart_of(answer)
     with files.publishing(out) as published:
         published.write(f"{name}.csv", source.table.to_csv(index=False, lineterminator="\n").encode())
         published.write(f"{name}{BESIDE}", beside(source.about))
-        with report_static.painter(static) as brush:
+        with painter(static) as brush:
             for kind, content in brush.images(chart, command).items():
                 published.write(f"{name}.{kind}", content)
         published.write("plotly.min.js", web_page.plotly_js().encode())
@@ -43,4 +43,4 @@ def write(out: str, answer: Answer, command: str, static: str = "auto") -> str:
 
 def name_of(answer: Answer) -> str:
     """The stem of the files of an answer."""
-    return f"need-{answer.what}" if isinstance(answer, Need) else of_answer.figure_of(answer).name.replace("_", "-")
+    return f"need-{answer.what}" if isinstance(answer, Need) else figure_of(answer).name.replace("_", "-")

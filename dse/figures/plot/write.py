@@ -16,7 +16,7 @@ from dse.figures import FIGURES
 from dse.figures.drawing import page_layout
 from dse.figures.drawing.chart import Chart
 from dse.figures.drawing.layout import Page
-from dse.figures.export import image as export
+from dse.figures.export import image
 from dse.figures.export.image import SIZED
 from dse.figures.export.look import applied
 from dse.figures.plot import load
@@ -33,8 +33,8 @@ PAPER = Look()
 def ending(out: str) -> str:
     """The format that a file's name asks for. Raises InputError."""
     found = Path(out).suffix.lower().removeprefix(".")
-    if found not in export.FORMATS:
-        known = ", ".join(f".{name}" for name in export.FORMATS)
+    if found not in image.FORMATS:
+        known = ", ".join(f".{name}" for name in image.FORMATS)
         raise InputError(f"out = {show(out)}: must end in one of {known}")
     return found
 
@@ -51,13 +51,13 @@ def write(kind: str, source: str, out: str, made_by: str, look: Look = PAPER, on
     chart, table = load.load(kind, source, only)
     chart, page = applied(look, chart)
     with load.drawing(load.find(kind), source):
-        content = export.export(chart, format, made_by, table, page)
+        content = image.export(chart, format, made_by, table, page)
     path = Path(out)
     about = {f"{path.name}-metadata.json": _about_csv(chart, table, out, made_by)} if format == "csv" else {}
     files.publish(str(path.parent), {**about, path.name: content})
     if format not in SIZED:
         return [f"{'figure' if format == 'html' else 'table'}: {out}"]
-    return [f"figure: {out} ({export.size_text(chart, page)})", *_left_off(chart, page)]
+    return [f"figure: {out} ({image.size_text(chart, page)})", *_left_off(chart, page)]
 
 
 def _left_off(chart: Chart, page: Page) -> list[str]:
