@@ -44,11 +44,9 @@ def test_the_page_calls_results_as_tables_do_but_for_a_few():
     assert [name for name, label in compare.LABELS.items() if label == names.words(name)] == []
 
 
-@pytest.mark.parametrize("name", sorted({name for rows in compare.GROUPS.values() for name in rows}))
-def test_every_number_has_an_explanation(name):
-    text = request.explanation(DEFAULT, name)
-    assert f"{name} = " in text
-    assert "source   " in text
+def test_every_number_has_an_explanation():
+    texts = {name: request.explanation(DEFAULT, name) for rows in compare.GROUPS.values() for name in rows}
+    assert [name for name, text in texts.items() if f"{name} = " not in text or "source   " not in text] == []
 
 
 def test_sizes_are_in_gb_only(one):
@@ -68,25 +66,29 @@ CHOSEN = {
 }
 
 
-@pytest.mark.parametrize("key", list(CHOSEN))
-def test_every_choice_moves_the_page(key, one):
+def test_every_choice_moves_the_page(one):
     app = page()
-    app.selectbox(key=key).select(CHOSEN[key]).run()
-    assert not app.exception
-    at = "".join(app.query_params["model_kind" if key == "model_kind" else "designs"])
-    assert str(CHOSEN[key]) in at or f"{key}." not in at  # the default costs nothing
-    assert numbers(app)
-    assert shown_text(app) != shown_text(one)
+    for key, value in CHOSEN.items():
+        before = app.selectbox(key=key).value
+        app.selectbox(key=key).select(value).run()
+        assert not app.exception, key
+        at = "".join(app.query_params["model_kind" if key == "model_kind" else "designs"])
+        assert str(value) in at or f"{key}." not in at, key  # the default costs nothing
+        assert numbers(app), key
+        assert shown_text(app) != shown_text(one), key
+        app.selectbox(key=key).select(before)
 
 
-@pytest.mark.parametrize("key", ["batch", "input", "output", "own_batch", "tp"])
-def test_every_number_to_its_limits(key):
+def test_every_number_to_its_limits():
     app = page()
-    field = next(field for field in (*common_fields.DESIGN, *common_fields.SCENARIO) if field.key == key)
-    for value in (int(field.low), int(field.high)):
-        app.number_input(key=key).set_value(value).run()
-        assert not app.exception, value
-        assert numbers(app) or wrong(app), value
+    fields = {field.key: field for field in (*common_fields.DESIGN, *common_fields.SCENARIO)}
+    for key in ("batch", "input", "output", "own_batch", "tp"):
+        before = app.number_input(key=key).value
+        for value in (int(fields[key].low), int(fields[key].high)):
+            app.number_input(key=key).set_value(value).run()
+            assert not app.exception, (key, value)
+            assert numbers(app) or wrong(app), (key, value)
+        app.number_input(key=key).set_value(before)
 
 
 def test_a_token_policy_shows_what_it_keeps_and_what_it_leaves_out():
@@ -113,25 +115,22 @@ def test_parameters_change_the_result_and_leave_with_their_family():
     assert numbers(app)
 
 
-@pytest.mark.parametrize(
-    ("text", "part"),
-    [
+def test_bad_parameters_show_one_line_beside_the_field():
+    app = page()
+    for text, part in (
         ("bits=7", "unknown parameter 'bits'"),
         ("outer=2", "must be a number from 0 to"),
         ("<script>alert(1)</script>", "unknown parameter"),
         ("![x](https://example.org/x.png)", "unknown parameter"),
         ("\x00\u202e", r"\x00\u202e"),
         ("x" * 100_000, "longer than 200 characters"),
-    ],
-)
-def test_bad_parameters_show_one_line_beside_the_field(text, part):
-    app = page()
-    app.text_input(key="parameters").set_value(text).run()
-    assert not app.exception
-    assert not numbers(app)
-    lines = wrong(app)
-    assert [part in line for line in lines] == [True]  # beside the field, once
-    assert all(len(line) <= errors.MAX_LINE and line.isprintable() for line in lines)
+    ):
+        app.text_input(key="parameters").set_value(text).run()
+        assert not app.exception
+        assert not numbers(app)
+        lines = wrong(app)
+        assert [part in line for line in lines] == [True]  # beside the field, once
+        assert all(len(line) <= errors.MAX_LINE and line.isprintable() for line in lines)
     app.text_input(key="parameters").set_value("").run()
     assert numbers(app)
 
@@ -209,13 +208,13 @@ def test_a_number_of_the_device_is_changed_and_taken_back():
     assert sidebar.with_edit(edits, "memory_bandwidth", text, text) == "usd_per_hour=2 USD/h"
 
 
-@pytest.mark.parametrize("name", sorted(catalog.device_files()))
-def test_every_number_of_a_device_goes_back_as_it_is_shown(name):
-    spec = uploads.device(name)
-    given = {n: text for n, (text, _, kind) in sidebar.editable(name, "").items() if n in spec.model_fields_set}
-    again = uploads.device(name, ",".join(f"{n}={text}" for n, text in given.items()))
-    for field in given:
-        assert getattr(again, field).si == pytest.approx(getattr(spec, field).si, rel=1e-11), field
+def test_every_number_of_a_device_goes_back_as_it_is_shown():
+    for name in catalog.device_files():
+        spec = uploads.device(name)
+        given = {n: text for n, (text, _, kind) in sidebar.editable(name, "").items() if n in spec.model_fields_set}
+        again = uploads.device(name, ",".join(f"{n}={text}" for n, text in given.items()))
+        for field in given:
+            assert getattr(again, field).si == pytest.approx(getattr(spec, field).si, rel=1e-11), (name, field)
 
 
 def test_edits_of_the_url_reach_the_result_and_the_command():

@@ -40,8 +40,17 @@ def other(name):
     return NAMES[name] if name in NAMES else next(each for each in reversed(asked.choices) if each != asked.default)
 
 
-@pytest.mark.parametrize("name", ASKED)
-def test_a_field_of_a_workload_reaches_the_request_the_command_and_the_script(name, run):
+def test_every_field_of_a_workload_reaches_the_request_the_command_and_the_script(run):
+    wrong = {}
+    for name in ASKED:
+        try:
+            reaches_them(name, run)
+        except AssertionError as error:
+            wrong[name] = str(error)
+    assert wrong == {}
+
+
+def reaches_them(name, run):
     work = Workload(**BESIDE.get(name, {}), **{name: other(name)})
     values = {
         "device": "h100",

@@ -1,5 +1,6 @@
 """Files of the reader's own in the explorer: checked, chosen, named in addresses, and freed."""
 
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -7,7 +8,7 @@ import pytest
 from streamlit.runtime.memory_uploaded_file_manager import MemoryUploadedFileManager
 from streamlit.runtime.uploaded_file_manager import UploadedFileRec
 
-from dse.core.errors import InputError
+from dse.core.errors import DseError, InputError
 from dse.explorer import common_fields, kept, request, uploads
 from dse.specs import catalog
 from explorer_page import address_of, asked, measured_file, numbers, opened, page, said, wrong
@@ -22,6 +23,38 @@ def test_a_loaded_file_is_checked_and_named_never_as_a_path():
     assert (upload.name, upload.kind) == ("my.toml", "device")
     assert "A100" in summary
     assert uploads.read("config.json", CONFIG)[0].kind == "model"
+
+
+#: files that a reader may stumble over: what they begin with, and what then is repeated, with a number in it
+LONG = {
+    "unclosed string.toml": ('a = "', '\\"'),
+    "unclosed lines.toml": ('a = """', '\\"""'),
+    "keys.toml": ("", "k{} = 1\n"),
+    "tables.toml": ("", "[t{}]\nx = 1\n"),
+    "dotted key.toml": ("", "a."),
+    "nested.toml": ("a = ", "["),
+    "comments.toml": ("memory_capacity = 1\n", "# x\n"),
+    "unclosed string.json": ('{"a": "', '\\"'),
+    "keys.json": ("{", '"k{}": 1,'),
+    "nested.json": ("", '{"a":'),
+}
+
+
+def reading_s(name, n_bytes):
+    """Processor time of this thread to refuse a file of about that size."""
+    start, unit = LONG[name]
+    n = n_bytes // len(unit)
+    content = (start + "".join(unit.replace("{}", str(i)) for i in range(n))).encode()
+    begun = time.thread_time()
+    with pytest.raises(DseError):
+        uploads.read(name, content)
+    return time.thread_time() - begun
+
+
+def test_a_file_takes_time_in_proportion_to_its_size():
+    """All sessions wait for the file of one: eight times the size takes eight times as long, not 64 times."""
+    ratios = {name: min(reading_s(name, 32_000) / reading_s(name, 4_000) for _ in range(3)) for name in LONG}
+    assert {name: ratio for name, ratio in ratios.items() if ratio > 24} == {}
 
 
 PLAN = b'[[layers]]\nlayer = 0\nkey = "kivi"\nvalue = "oaken:outer=0.02"\n'
