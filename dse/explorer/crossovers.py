@@ -17,6 +17,7 @@ from dse.explorer.downloads import MadeBy
 from dse.explorer.fields import Field
 from dse.explorer.fragments import part
 from dse.explorer.request import PointRequest
+from dse.explorer.uploads import NO_FILE, FileText
 from dse.figures.drawing.chart import Chart
 from dse.figures.plot.answer import chart_of
 from dse.operations.face import python_of
@@ -59,11 +60,11 @@ class CrossoverRequest:
     quantizers: tuple[str, ...]
     against: str
     measure: str
-    files: tuple[tuple[str, tuple[str, str]], ...] = ()
+    files: tuple[tuple[str, FileText], ...] = ()
 
     def stored(self, name: str) -> PointRequest:
         """The design with another quantizer."""
-        return request.with_quantizer(self.design, name, dict(self.files).get(name, ("", "")))
+        return request.with_quantizer(self.design, name, dict(self.files).get(name, NO_FILE))
 
 
 def show(bench: Bench, formats: tuple[str, ...], address: str) -> None:
@@ -78,7 +79,7 @@ def show(bench: Bench, formats: tuple[str, ...], address: str) -> None:
     if own == against:  # the first other format of the tray, else one that servers run
         others = (row.request.quantizer for row in bench.answered if row.request.quantizer != own)
         against = next(others, "fp8" if own != "fp8" else "fp16")
-    files = tuple((name, file) for name in (*chosen, against) if (file := uploads.text_of(name))[1])
+    files = tuple((name, file) for name in (*chosen, against) if (file := uploads.text_of(name)).text)
     with widgets.said():
         asked = CrossoverRequest(request.of(values), chosen, against, values[MEASURE.key], files)
         boxes = {

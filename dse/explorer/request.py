@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from dse.explorer import common_fields, uploads
+from dse.explorer.uploads import NO_FILE, FileText
 from dse.model import evaluate, kv_layout
 from dse.operations.declare import Operation, words_of
 from dse.operations.face import SAID, python_of
@@ -42,10 +43,10 @@ class PointRequest:
     value_parameters: str = ""
     work: Workload = _WORK
     measurements: str = uploads.SHIPPED
-    device_file: tuple[str, str] = ("", "")
-    model_file: tuple[str, str] = ("", "")
-    quantizer_file: tuple[str, str] = ("", "")
-    value_quantizer_file: tuple[str, str] = ("", "")
+    device_file: FileText = NO_FILE
+    model_file: FileText = NO_FILE
+    quantizer_file: FileText = NO_FILE
+    value_quantizer_file: FileText = NO_FILE
     measurements_file: uploads.Upload | None = None
 
     @property
@@ -63,13 +64,13 @@ class PointRequest:
     @property
     def device_text(self) -> str:
         """The device as the command line takes it; an upload by the name of its file."""
-        base = self.device_file[0] or self.device
+        base = self.device_file.name or self.device
         return _with(base, self.edits)
 
     @property
     def model_text(self) -> str:
         """The model as the command line takes it; an upload by the name of its file."""
-        return self.model_file[0] or self.model
+        return self.model_file.name or self.model
 
     def device_spec(self) -> HardwareSpec:
         """The device. Raises InputError or SpecError."""
@@ -113,12 +114,12 @@ def of(values: Mapping[str, Any]) -> PointRequest:
     )
 
 
-def with_quantizer(asked: PointRequest, name: str, file: tuple[str, str] = ("", "")) -> PointRequest:
+def with_quantizer(asked: PointRequest, name: str, file: FileText = NO_FILE) -> PointRequest:
     """Replace the quantizer of keys and values; `name` holds its parameters.
 
     Of a loaded plan, `name` is that in the lists, and `file` name and text of its file.
     """
-    family, _, parameters = (name, "", "") if file[1] else name.partition(":")
+    family, _, parameters = (name, "", "") if file.text else name.partition(":")
     return replace(
         asked,
         quantizer=family,
@@ -126,12 +127,12 @@ def with_quantizer(asked: PointRequest, name: str, file: tuple[str, str] = ("", 
         value_quantizer=None,
         value_parameters="",
         quantizer_file=file,
-        value_quantizer_file=("", ""),
+        value_quantizer_file=NO_FILE,
     )
 
 
-def _quantizer_text(name: str, parameters: str, file: tuple[str, str]) -> str:
-    return _with(layered.PREFIX + file[0] if file[0] else name, parameters)
+def _quantizer_text(name: str, parameters: str, file: FileText) -> str:
+    return _with(layered.PREFIX + file.name if file.name else name, parameters)
 
 
 def _with(name: str, parameters: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 import streamlit as st
 from streamlit import runtime
@@ -27,6 +27,16 @@ MAX_UPLOADS = 8
 #: the measurements that ship, among the names of loaded ones
 SHIPPED = "shipped"
 _MAX_NAME = 60
+
+
+class FileText(NamedTuple):
+    """Name and text of a loaded file; empty for what ships."""
+
+    name: str = ""
+    text: str = ""
+
+
+NO_FILE = FileText()
 
 
 @dataclass(frozen=True)
@@ -126,10 +136,10 @@ def names(kind: str) -> list[str]:
     return [label for label, upload in _held().items() if upload.kind == kind]
 
 
-def text_of(label: str) -> tuple[str, str]:
+def text_of(label: str) -> FileText:
     """Name and text of an upload for a cache key; empty for a shipped name."""
     upload = _held().get(label)
-    return (upload.name, upload.text) if upload else ("", "")
+    return FileText(upload.name, upload.text) if upload else NO_FILE
 
 
 def measurement(label: str) -> Upload | None:
@@ -142,7 +152,7 @@ def measurement_names() -> list[str]:
     return [SHIPPED, *names("measurement")]
 
 
-def device(label: str, edits: str = "", file: tuple[str, str] | None = None) -> HardwareSpec:
+def device(label: str, edits: str = "", file: FileText | None = None) -> HardwareSpec:
     """A shipped or uploaded device with its changed numbers. Raises InputError or SpecError."""
     name, text = text_of(label) if file is None else file
     if not text:
@@ -151,7 +161,7 @@ def device(label: str, edits: str = "", file: tuple[str, str] | None = None) -> 
     return catalog.changed(document, name, edits) if edits.strip() else catalog.device_from(document)
 
 
-def model(label: str, file: tuple[str, str] | None = None) -> ModelSpec:
+def model(label: str, file: FileText | None = None) -> ModelSpec:
     """A shipped or uploaded model. Raises InputError or SpecError."""
     name, text = text_of(label) if file is None else file
     return _model_from(Upload("model", name, text).document()) if text else catalog.model(label)
@@ -164,9 +174,9 @@ def _model_from(document: specfile.Document) -> ModelSpec:
     return found.model_copy(update={"name": stem, "title": stem}) if stem == "config" else found
 
 
-def quantizer(text: str, file: tuple[str, str]) -> QuantizerSpec:
+def quantizer(text: str, file: FileText) -> QuantizerSpec:
     """A quantizer as the command line takes it, or the uploaded plan by layer in `file`. Raises InputError."""
-    return layered.of(Upload("plan", *file).document(), quantizers.parse) if file[1] else quantizers.parse(text)
+    return layered.of(Upload("plan", *file).document(), quantizers.parse) if file.text else quantizers.parse(text)
 
 
 def _held() -> dict[str, Any]:

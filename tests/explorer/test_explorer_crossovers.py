@@ -8,6 +8,7 @@ from streamlit.testing.v1 import AppTest
 
 from dse.cli import main
 from dse.explorer import crossovers
+from dse.explorer.uploads import FileText
 from explorer_page import TIMEOUT_S, asked
 
 ASKED = crossovers.CrossoverRequest(
@@ -21,7 +22,7 @@ ASKED = crossovers.CrossoverRequest(
 pytestmark = pytest.mark.usefixtures("few_cells")
 PLAN = "".join(f'[[layers]]\nlayer = {i}\nkey = "kivi"\nvalue = "fp16"\n' for i in range(32))
 LABEL = "p.toml (loaded plan)"
-WITH_PLAN = replace(ASKED, quantizers=("fp16", LABEL), against=LABEL, files=((LABEL, ("p.toml", PLAN)),))
+WITH_PLAN = replace(ASKED, quantizers=("fp16", LABEL), against=LABEL, files=((LABEL, FileText("p.toml", PLAN)),))
 
 
 @pytest.mark.parametrize("ours", [ASKED, WITH_PLAN], ids=["names", "plan"])

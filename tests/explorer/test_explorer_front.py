@@ -16,6 +16,7 @@ from dse.explorer import common_fields, kept, names, request, uploads
 from dse.explorer.front import form, job, text
 from dse.explorer.front.found import added, at, filtered, loaded, table_of
 from dse.explorer.front.request import commands, front_request, python, toml
+from dse.explorer.uploads import FileText
 from dse.model import evaluate, results
 from dse.specs import catalog
 from dse.sweep import points, spec, sweeps
@@ -195,10 +196,10 @@ def test_files_of_the_reader_are_swept_and_join_the_tray(asked, tmp_path, monkey
     files = (
         (
             "mine.toml (loaded)",
-            ("mine.toml", catalog.device_files()["h100"].read_text().replace('name = "H100"', 'name = "Mine"')),
+            FileText("mine.toml", catalog.device_files()["h100"].read_text().replace('name = "H100"', 'name = "Mine"')),
         ),
-        ("m.toml (loaded)", ("m.toml", catalog.model_files()["llama2-7b"].read_text())),
-        ("p.toml (loaded)", ("p.toml", PLAN)),
+        ("m.toml (loaded)", FileText("m.toml", catalog.model_files()["llama2-7b"].read_text())),
+        ("p.toml (loaded)", FileText("p.toml", PLAN)),
     )
     own = replace(
         asked,

@@ -4,6 +4,7 @@ import pytest
 
 from dse.explorer import request
 from dse.explorer.pages import roofline
+from dse.explorer.uploads import NO_FILE, FileText
 from dse.figures import FIGURES
 from dse.model import kv_layout
 from dse.questions import operations
@@ -76,7 +77,7 @@ PLAN = "".join(f'[[layers]]\nlayer = {i}\nkey = "kivi"\nvalue = "{"oaken" if i <
 def test_the_python_shown_gives_the_table_shown_with_a_loaded_plan_too(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "p.toml").write_text(PLAN)
-    for name, file in {"fp16": ("", ""), "p.toml (loaded plan)": ("p.toml", PLAN)}.items():
+    for name, file in {"fp16": NO_FILE, "p.toml (loaded plan)": FileText("p.toml", PLAN)}.items():
         one, space = request.with_quantizer(asked(), name, file), {}
         exec(roofline.python(one), space)
         shown = roofline.cached_table((("mine", one),))

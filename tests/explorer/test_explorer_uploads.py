@@ -71,7 +71,11 @@ def test_a_plan_by_layer_stores_keys_and_values(tmp_path, monkeypatch):
         .replace('{ value = 32, unit = "layer"', '{ value = 1, unit = "layer"')
     )
     one = replace(
-        asked(), model="m", model_file=("m.toml", model), quantizer=label, quantizer_file=(upload.name, upload.text)
+        asked(),
+        model="m",
+        model_file=uploads.FileText("m.toml", model),
+        quantizer=label,
+        quantizer_file=uploads.FileText(upload.name, upload.text),
     )
     assert one.key_quantizer_text == one.value_quantizer_text == "plan:p.toml"
     monkeypatch.chdir(tmp_path)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -122,15 +122,15 @@ def loaded(row: Mapping[str, Any], asked: FrontRequest) -> dict[str, Any]:
         "device": dict(zip(sweep.axis["device"].values, asked.devices, strict=True))[given["device"]],
         "edits": ",".join(edits),
         "model": dict(zip(sweep.axis["model"].values, asked.models, strict=True))[given["model"]],
-        "quantizer": key[0],
-        "parameters": key[1],
+        "quantizer": key.family,
+        "parameters": key.parameters,
         "value_quantizer": None,
         "value_parameters": "",
         "measurements": asked.measurements,
         **common_fields.work_values(_work(given, sweep)),
     }
     if value != key:
-        found.update(value_quantizer=value[0], value_parameters=value[1])
+        found.update(value_quantizer=value.family, value_parameters=value.parameters)
     return found
 
 
@@ -140,15 +140,22 @@ def _work(given: Mapping[str, Any], sweep: Sweep) -> Workload:
     return Workload(**{axis.name: axis.items[axis.values.index(given[axis.name])] for axis in axes})
 
 
-def _quantizer(given: Mapping[str, Any], asked: FrontRequest, name: str) -> tuple[str, str]:
-    """Family and parameters of a side, with the parameters that axes of their own give."""
+class QuantizerText(NamedTuple):
+    """Family and parameters of a quantizer, as the fields of a design have them."""
+
+    family: str
+    parameters: str
+
+
+def _quantizer(given: Mapping[str, Any], asked: FrontRequest, name: str) -> QuantizerText:
+    """Quantizer of a side, with the parameters that axes of their own give."""
     sweep = asked.sweep()
     text = str(given.get(name, "fp16"))
     if text.startswith(layered.PREFIX):  # a file of this session: the only plans there are here
-        return asked.quantizers[sweep.axis[name].values.index(text)], ""
+        return QuantizerText(asked.quantizers[sweep.axis[name].values.index(text)], "")
     family, _, parameters = text.partition(":")
     parts = [parameters] if parameters else []
     for axis in sweep.axes:
         if axis.role == "parameter" and axis.name in given and axes.applies(axis, quantizers.parse(text)):
             parts.append(f"{axis.name.partition('.')[2]}={axis.items[axis.values.index(given[axis.name])]}")
-    return family, ",".join(parts)
+    return QuantizerText(family, ",".join(parts))

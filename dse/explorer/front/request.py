@@ -24,6 +24,7 @@ from dse.explorer.front.form import (
     WHERE,
 )
 from dse.explorer.front.text import limits_of, more_axes, values_of
+from dse.explorer.uploads import FileText
 from dse.model.results import RESULT_UNITS
 from dse.operations.declare import words_of
 from dse.operations.face import Name, call_of, script
@@ -56,7 +57,7 @@ class FrontRequest:
     by: tuple[str, ...]
     at_most: tuple[str, ...] = ()
     at_least: tuple[str, ...] = ()
-    files: tuple[tuple[str, tuple[str, str]], ...] = ()
+    files: tuple[tuple[str, FileText], ...] = ()
     measurements: str = uploads.SHIPPED
     measurements_file: uploads.Upload | None = None
 
@@ -78,9 +79,9 @@ class FrontRequest:
         """The sweep as a file holds it; uploads by the names of their files. Raises InputError."""
         files = dict(self.files)
         axes = {
-            "device": [files[name][0] if name in files else name for name in self.devices],
-            "model": [files[name][0] if name in files else name for name in self.models],
-            "quantizer": [layered.PREFIX + files[name][0] if name in files else name for name in self.quantizers],
+            "device": [files[name].name if name in files else name for name in self.devices],
+            "model": [files[name].name if name in files else name for name in self.models],
+            "quantizer": [layered.PREFIX + files[name].name if name in files else name for name in self.quantizers],
         }
         found: dict[str, Any] = {"axes": {**axes, **{name: values_of(text) for name, text in self.axes}}}
         if self.where.strip():
@@ -151,7 +152,7 @@ def front_request(values: Mapping[str, Any]) -> FrontRequest:
         by=tuple(values[BY.key]),
         at_most=tuple(limits_of(at_most, "at most")),
         at_least=tuple(limits_of(values[AT_LEAST.key], "at least")),
-        files=tuple((name, file) for name in chosen if (file := uploads.text_of(name))[1]),
+        files=tuple((name, file) for name in chosen if (file := uploads.text_of(name)).text),
         measurements=own.measurements,
         measurements_file=own.measurements_file,
     )
