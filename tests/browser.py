@@ -27,7 +27,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no browser: apt-get install chromium")
 
 #: until something counts as stuck: no measure of speed, since the first run of a quantizer compiles for minutes
-STUCK_S = 300
+STUCK_S = 900
 STUCK_MS = 1000 * STUCK_S
 #: options of every page: no animations, each of whose pictures the processor would draw while a page is waited for
 STILL = {"reduced_motion": "reduce"}
