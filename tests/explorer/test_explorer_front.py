@@ -313,7 +313,7 @@ def test_threads_end_when_cancelled_or_left(asked, monkeypatch):
             check()
             time.sleep(0.001)
 
-    monkeypatch.setattr(pareto_stream, "front_of", slow)
+    monkeypatch.setattr(stream, "front_of", slow)
     cancelled = job.FrontJob(asked, asked.sweep())
     assert entered.wait(10)
     assert not cancelled.finished
