@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 from hypothesis import is_hypothesis_test, settings
 
+from dse.cli import commands
 from dse.cli import main as cli
 
 QUICK = "not slow"
+#: no line about progress, whatever the machine's speed; its own test sets the time
+commands.PATIENCE_S = 86_400.0
 settings.register_profile("quick", deadline=None, max_examples=20)
 settings.register_profile("deep", deadline=None, max_examples=100)
 

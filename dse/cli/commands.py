@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import sys
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -34,6 +36,8 @@ from dse.operations.declare import (
 )
 from dse.specs import look, workload
 
+#: seconds after which long work says how far it is
+PATIENCE_S = 2.0
 #: letters beside a progress bar
 MAX_AT_WORK = 60
 
@@ -149,6 +153,9 @@ def start(cls: type[Operation], **given: Any) -> None:
     for each in fields_of(cls):
         if "look" in each.metadata:
             given[each.name] = look_of(given)
+    for name in ("out", "figure"):
+        if "\0" in str(given.get(name, "")):
+            raise InputError(f"{name} = {show(given[name])}: is not a file or directory name: give another")
     asked = cls(**{name: value for name, value in given.items() if value is not None})
     if problem := asked.lacking():
         raise InputError(problem)
@@ -210,8 +217,10 @@ def _ask(question: str, checked: Callable[[str], Any]) -> Any:
     return click.prompt(question, value_proc=value, err=True)
 
 
-def progress_bar(items: Iterable[Any], label: str, length: int) -> Any:
-    """A progress bar on the terminal; nothing where standard error is not one."""
+def progress_bar(items: Iterable[Any] | None, label: str, length: int) -> Any:
+    """A progress bar on the terminal; where standard error is not one, a line now and then in long work."""
+    if items is not None and not sys.stderr.isatty():
+        return _told(items, label, length)
     return click.progressbar(
         items,
         length=length,
@@ -221,6 +230,31 @@ def progress_bar(items: Iterable[Any], label: str, length: int) -> Any:
         show_pos=True,
         item_show_func=_at_work,
     )
+
+
+@contextmanager
+def _told(items: Iterable[Any], label: str, length: int) -> Iterator[Iterator[Any]]:
+    """The items; a line says how many are done after two seconds, and then ever more rarely."""
+    n_begun, has_ended = [0], threading.Event()
+
+    def counted() -> Iterator[Any]:
+        for item in items:
+            n_begun[0] += 1
+            yield item
+
+    def tell() -> None:
+        wait_s = PATIENCE_S
+        while not has_ended.wait(wait_s):
+            click.echo(f"{label}: at {n_begun[0]:,} of {length:,}", err=True)
+            wait_s *= 2
+
+    teller = threading.Thread(target=tell, daemon=True)
+    teller.start()
+    try:
+        yield counted()
+    finally:
+        has_ended.set()
+        teller.join()
 
 
 def _at_work(item: Any) -> str:

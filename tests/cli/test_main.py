@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import socket
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from dse import quantizers
 from dse.cli import main as cli
 from dse.model import evaluate as point
 from dse.model import kv_layout as plan
+from dse.operations import declare
 from dse.specs import catalog
 from dse.specs import device_and_model as specs
 from dse.specs.workload import Workload
@@ -511,3 +513,32 @@ def test_what_is_no_count_is_refused(run, text):
     # a number of what has several units still needs one
     found = run("point", "--device", "a100-80gb:board_power=400", "--model", "llama2-7b")
     assert_one_line(found, 2, "unit must be one of W, kW")
+
+
+@pytest.mark.parametrize("words", [["point", "--device", "h100"], ["list", "models"]])
+def test_a_closed_standard_output_is_one_line(words):
+    command = shlex.join([sys.executable, "-m", "dse", *words])
+    done = subprocess.run(f"{command} >&-", shell=True, capture_output=True, text=True, timeout=60)
+    assert_one_line((done.returncode, done.stdout, done.stderr), 4, "standard output is closed")
+
+
+def test_no_memory_is_one_line(run, monkeypatch):
+    def refused(*_: object) -> None:
+        raise MemoryError("Unable to allocate 40 GiB")
+
+    monkeypatch.setattr(catalog, "device", refused)
+    assert_one_line(run(*GOOD), 5, "out of memory (Unable to allocate 40 GiB): ask for fewer")
+
+
+def test_a_name_with_nul_is_one_line(run):
+    """Whatever the command: each operation that writes is asked for a file that cannot be."""
+    for one in cli.OPERATIONS:
+        fields = {field.name: field for field in declare.fields_of(one)}
+        for name in {"out", "figure"} & {*fields}:
+            words = one.words.split()
+            for field in fields.values():
+                if declare.is_required(field) and field.name != name:
+                    option = declare.option_of(field)
+                    words += [] if option.is_argument else [f"--{declare.flag_name(field)}"]
+                    words.append("kivi")
+            assert_one_line(run(*words, f"--{name}", "a\0b.toml"), 2, f"{name} = 'a\\x00b.toml': is not a file")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from dse import quantizers
+from dse.cli import commands
 from dse.cli.commands import MAX_AT_WORK, _at_work
 from dse.measure.dumps import Tensor
 from dse.measure.kernels import Layer
@@ -34,3 +35,19 @@ def test_an_item_is_shown_by_its_name(item, text):
 def test_no_item_is_shown_as_its_fields():
     for item in (LAYER, quantizers.parse("oaken"), (quantizers.parse("oaken"), LAYER), np.zeros((2, 2))):
         assert "(" not in _at_work(item)
+
+
+def test_long_work_says_how_far_it_is_where_no_bar_is_seen(monkeypatch, capsys):
+    monkeypatch.setattr(commands, "PATIENCE_S", 0.001)
+    err = ""
+    with commands.progress_bar(range(3), "formats", 3) as items:
+        for _ in items:
+            while "formats: at " not in err:
+                err += capsys.readouterr().err
+    assert err.startswith("formats: at 1 of 3\n")
+
+
+def test_short_work_says_nothing(capsys):
+    with commands.progress_bar(range(3), "formats", 3) as items:
+        assert list(items) == [0, 1, 2]
+    assert capsys.readouterr().err == ""

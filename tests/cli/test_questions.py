@@ -119,6 +119,8 @@ def test_figure_and_table_are_written(run, tmp_path, args, name):
         (NEED, "give one of --throughput (token/s) and --step-ms"),
         ([*NEED, "--throughput", "nan"], "throughput = 'nan': must be a number"),
         ([*NEED, "--throughput", "abc"], "abc"),
+        ([*NEED, "--step-ms", "1e-300"], "step-ms = 1e-300: must be from 1e-09"),
+        (["ask", "need", "bits", *LLAMA, "--throughput", "1", "--quantizer", "fp8"], "has no effect on bits"),
         ([*SENSITIVITY, "--range", "nothing=1:2"], "range = 'nothing=1:2'"),
         ([*MAP, "--quantizers", "fp16,fp16"], "names one twice"),
         ([*MAP, "--quantizers", "fp15"], "fp15"),

@@ -315,6 +315,11 @@ def test_missing_layers_are_named(tmp_path):
         mixed_plan.load(table(tmp_path / "a", drop=[("nqkv", 0), ("int8", 0)]))
     with pytest.raises(DseError, match="'int8': key of layer 1: is missing"):
         mixed_plan.load(table(tmp_path / "b", drop=[("int8", 1)]))
+    folder = table(tmp_path / "c")
+    keys = pd.read_parquet(tmp_path / "c" / "measured.parquet").query("side == 'key'")
+    keys.to_parquet(tmp_path / "c" / "measured.parquet")
+    with pytest.raises(DseError, match="value of layer 0: is missing: measure a whole dump"):
+        mixed_plan.load(folder, ["fp16"])
     (tmp_path / "b" / "measured.parquet").write_text("no table")
     with pytest.raises(DseError, match="is not a table of `dse measure`"):
         mixed_plan.load(str(tmp_path / "b"))

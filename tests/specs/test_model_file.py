@@ -315,6 +315,16 @@ def test_a_shipped_shape_can_be_exported(tmp_path):
     assert facts(catalog.model(str(out))) == facts(catalog.model("llama2-70b"))
 
 
+def test_an_export_replaces_a_file_by_force_alone(tmp_path, run):
+    out = tmp_path / "m.toml"
+    out.write_text("mine")
+    code, _, err = run("model", "export", "llama2-7b", "--out", out)
+    assert (code, out.read_text()) == (2, "mine")
+    assert err.endswith("exists: give another --out, or --force to replace it\n")
+    assert run("model", "export", "llama2-7b", "--out", out, "--force")[0] == 0
+    assert facts(catalog.model(str(out))) == facts(catalog.model("llama2-7b"))
+
+
 @each("name", BY_HAND)
 def test_numbers_have_unit_and_source(name):
     model = catalog.model(name)
