@@ -13,6 +13,7 @@ import pytest
 
 import dse
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("dse", "hwspecs", "kernels_ref")
 #: older ones do not read the licence of pyproject.toml; the extra `test` brings a newer one
