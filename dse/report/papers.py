@@ -3,7 +3,7 @@
 import pandas as pd
 
 from dse.core import units
-from dse.validate import papers as validate_papers
+from dse.validate.papers import nqkv_memory, nqkv_table_4, oaken_utilisation
 
 #: figures of this part, each of the table of its name
 FIGURES = ("nqkv_figure_8", "nqkv_figure_9", "oaken_figure_3")
@@ -26,10 +26,10 @@ TABLE_4_HEAD = (
 def tables() -> dict[str, pd.DataFrame]:
     """Every table of this part by name, as it is written beside the page."""
     return {
-        "nqkv_table_4": validate_papers.nqkv_table_4(),
-        "nqkv_figure_8": validate_papers.nqkv_memory("batch"),
-        "nqkv_figure_9": validate_papers.nqkv_memory("input_tokens"),
-        "oaken_figure_3": validate_papers.oaken_utilisation(),
+        "nqkv_table_4": nqkv_table_4(),
+        "nqkv_figure_8": nqkv_memory("batch"),
+        "nqkv_figure_9": nqkv_memory("input_tokens"),
+        "oaken_figure_3": oaken_utilisation(),
     }
 
 

@@ -3,8 +3,7 @@
 from typing import Any
 
 from dse.core import units
-from dse.core.errors import InputError, did_you_mean
-from dse.core.errors import show as show_value
+from dse.core.errors import InputError, did_you_mean, show
 from dse.core.table import aligned
 from dse.model import assumptions, uncertainty
 from dse.model.evaluate import Point, bound_text, room_text
@@ -375,7 +374,7 @@ def explain(name: str, point: Point) -> dict[str, Any]:
     device, model = point.device, point.plan.model
     known = {**RESULT_UNITS, **{step.name: step.unit for step in found.values()}}
     if name not in known:
-        raise InputError(f"unknown result {show_value(name)}: {did_you_mean(name, known)}")
+        raise InputError(f"unknown result {show(name)}: {did_you_mean(name, known)}")
     value = result[name] if name in result else found[name].value
     steps: list[dict[str, Any]] = []
     seen: set[str] = set()

@@ -9,7 +9,7 @@ from dse.core import units
 from dse.core.errors import InputError, did_you_mean, show
 from dse.core.table import aligned
 from dse.model.evaluate import Point
-from dse.model.formulas import serving as equations
+from dse.model.formulas.serving import batching_gain, padding_factor
 from dse.model.kv_layout import KvPlan
 from dse.model.stacks import stack_of, stack_text
 from dse.report import present
@@ -73,8 +73,8 @@ def batching(trace: TraceSummary, batches: Sequence[int] = BATCHES) -> list[dict
                 "batch": batch,
                 "largest_output_tokens": largest,
                 "longest_input_tokens": longest,
-                "batching_gain": equations.batching_gain(largest, trace.moments.mean_output_tokens),
-                "padding_factor": equations.padding_factor(longest, trace.moments.mean_input_tokens),
+                "batching_gain": batching_gain(largest, trace.moments.mean_output_tokens),
+                "padding_factor": padding_factor(longest, trace.moments.mean_input_tokens),
             }
         )
     return rows

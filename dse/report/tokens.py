@@ -3,14 +3,14 @@
 from typing import Any
 
 from dse.core import units
-from dse.validate import tokens as validate_tokens
+from dse.validate import tokens
 
 _HEAD = ("method", "tokens", "quantizer", "KV of a prompt (GB)", "FP16 over it", "mean score")
 
 
 def table_7() -> dict[str, Any]:
     """SinkQ's Table 7 for its template: the head, and of each row the names and the numbers as text."""
-    found = validate_tokens.table_7()
+    found = tokens.table_7()
     tasks = list(found.columns[found.columns.get_loc("mean_score") + 1 :])
     gb = units.to_base(1, "GB")
     lines = []
@@ -19,4 +19,4 @@ def table_7() -> dict[str, Any]:
         numbers = [f"{row['kv_bytes'] / gb:.3f}", f"{row['compression']:.2f}"]
         numbers += [f"{row[name]:.2f}" for name in ("mean_score", *tasks)]
         lines.append((names, numbers))
-    return {"prompt": f"{validate_tokens.PROMPT_TOKENS:,}", "head": [*_HEAD, *tasks], "lines": lines}
+    return {"prompt": f"{tokens.PROMPT_TOKENS:,}", "head": [*_HEAD, *tasks], "lines": lines}
