@@ -119,7 +119,7 @@ def evaluate_compiled(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any] 
         for name in ("input_tokens", "output_tokens", "batch")
     ]
     filled = many.found_for(RESULT_UNITS, n)
-    many.evaluate(many.Points(each, each, *work), tables, n_keys, filled, state)
+    many.evaluate(many.PointColumns(each, each, *work), tables, n_keys, filled, state)
     columns = {name: column.tolist() for name, column in many.columns_of(filled).items()}
     for at, (i, point) in enumerate(asked):
         if state[at] == many.LEFT:

@@ -241,7 +241,7 @@ ENDS = st.sampled_from(["\n", "\r\n", ",\n", "\r\r\n", " \n"])
 def test_scan_says_what_the_careful_reader_says(is_iso, data):
     schema = traffic_file.SCHEMAS[0 if is_iso else 1]
     line = ",".join((data.draw(DATES if is_iso else SECONDS), data.draw(NUMBERS), data.draw(NUMBERS))) + data.draw(ENDS)
-    reader = traffic_file._Reader("x", schema, [traffic_scan.TIME, traffic_scan.INPUT, traffic_scan.OUTPUT])
+    reader = traffic_file._RowReader("x", schema, [traffic_scan.TIME, traffic_scan.INPUT, traffic_scan.OUTPUT])
     out = [np.empty(1, np.int64) for _ in range(3)]
     least = 0 if schema.has_failures else 1
     raw = line.encode()

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 import factories
+from dse.core.errors import InputError
 from dse.figures.export import front as report_front
 from dse.model import evaluate, uncertainty
 from dse.specs import catalog
@@ -74,3 +75,9 @@ def test_text_and_json_say_it():
     text = report_front.text(found)
     assert f"80 % of {RATE}" in text
     assert "beats the next" in text
+
+
+def test_text_in_a_column_of_intervals_is_refused_by_name():
+    found = designs.of_table(pd.DataFrame(results()).assign(unpack_rate_low="fast"), OBJECTIVES)
+    with pytest.raises(InputError, match="unpack_rate_low: is not a column of numbers"):
+        sure.intervals(found)

@@ -113,7 +113,7 @@ def test_files_written(written):
 def made_up(measured, ours, low=0.9, high=1.2, kind="dense"):
     """A judged row of times in seconds, without a first token."""
     spec = catalog.model("gpt-oss-20b" if kind == "mixture" else "llama3.1-8b")
-    row = serving.Row(
+    row = serving.ServerRow(
         "r", 2, spec.name, "h100_sxm", "vllm", "1", "bf16", 8, 1, None, spec, None, "fp16", measured, None, ""
     )
     three = None if ours is None else (ours, low * ours, high * ours)
