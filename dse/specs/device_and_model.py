@@ -7,7 +7,9 @@ tool it is a `Quantity`, whose `.si` is the value in the base unit.
 
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Annotated, Any, Literal
+from functools import partial
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -25,7 +27,6 @@ from dse.core.errors import MAX_PROBLEMS, SpecError, clean, did_you_mean, show
 from dse.core.specfile import Document, KeyPath
 from dse.quantizers import FAMILIES
 from dse.quantizers.base import Path
-from dse.specs import links, stack
 from dse.specs.links import LinksSpec
 from dse.specs.quantity import (
     ASSUMED,
@@ -559,27 +560,38 @@ def _describe(error: dict[str, Any], known: Callable[[KeyPath], list[str]]) -> t
     return path, f"{field} = {show(value)}: {reason}"
 
 
+def _bare(annotation: Any) -> Any:
+    """A type without what bounds it, and of a union its first member."""
+    while get_origin(annotation) in (Annotated, Union, UnionType):
+        annotation = get_args(annotation)[0]
+    return annotation
+
+
+def keys_at(kind: Any, path: KeyPath) -> list[str]:
+    """Keys that a table at `path` may have inside a file of a model `kind`; none where any key will do."""
+    for part in path:
+        kind = _bare(kind)
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            if part not in kind.model_fields:
+                return []
+            kind = kind.model_fields[str(part)].annotation
+        elif members := get_args(kind):  # the values of a mapping, the items of a list
+            kind = members[1] if get_origin(kind) is dict else members[0]
+    kind = _bare(kind)
+    if get_origin(kind) is dict:
+        return list(get_args(_bare(get_args(kind)[0])))
+    return list(kind.model_fields) if isinstance(kind, type) and issubclass(kind, BaseModel) else []
+
+
 def load(document: Document, model: type[BaseModel]) -> Any:
     """Build `model` from a document, or raise a SpecError that lists every problem with file and line."""
-
-    def known(prefix: KeyPath) -> list[str]:
-        if len(prefix) > 1 and prefix[0] == "stacks":
-            return stack.keys_at(prefix[1:])
-        if prefix and prefix[0] == "links":
-            return links.keys_at(prefix[1:])
-        if prefix and prefix[0] == "layers":
-            return list(LayerKV.model_fields)
-        if prefix and hasattr(model, "keys_of"):
-            return list(model.keys_of(str(prefix[0])))
-        return list((Quantity if prefix else model).model_fields)
-
     try:
         spec = model.model_validate(document.data)
     except ValidationError as error:
         problems = []
         items = error.errors(include_url=False)
         for item in items[:MAX_PROBLEMS]:
-            path, text = _describe(dict(item), known)
+            path, text = _describe(dict(item), partial(keys_at, model))
             problems.append(f"{document.where(path)}: {text}")
         if len(items) > MAX_PROBLEMS:
             problems.append(f"{document.path}: {len(items) - MAX_PROBLEMS:,} more problems: mend these first")

@@ -1,12 +1,11 @@
 """Write a device file from the few numbers that a user has, the rest borrowed from a shipped device where asked."""
 
-import json
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from dse.core import units
+from dse.core import toml, units
 from dse.core.errors import InputError, did_you_mean, show
 from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec
@@ -164,26 +163,22 @@ def _rounded(value: float, factor: float) -> float:
 
 def text(name: str, given: dict[str, Quantity], borrowed: Borrowed | None = None) -> str:
     """The TOML text of a device file."""
-    lines = [f"name = {json.dumps(name, ensure_ascii=False)}", ""]
     rest = borrowed.fields if borrowed else {}
     # numbers in the order of the specification; tables, which take all lines after them, last
     numbers = {field: (given | rest)[field] for field in HardwareSpec.model_fields if field in given or field in rest}
-    tables = {field: value for field, value in numbers.items() if isinstance(value, dict)}
-    lines += [_line(field, value) for field, value in numbers.items() if field not in tables]
+    written = {field: _plain(item) if isinstance(item, Quantity) else item for field, item in numbers.items()}
+    tables = {field: item for field, item in written.items() if isinstance(numbers[field], dict)}
+    lines = toml.dumps({"name": name}) + "\n" + toml.dumps({f: x for f, x in written.items() if f not in tables})
     if borrowed and borrowed.stacks_of:
-        lines.append(f"{_line('stacks_of', borrowed.stacks_of)} # shares of the peak rates as its kernels reach them")
-    for field, table in tables.items():
-        lines += ["", f"[{field}]", *(_line(key, value) for key, value in table.items())]
-    return "\n".join(lines) + "\n"
+        stacks = toml.dumps({"stacks_of": borrowed.stacks_of}).rstrip()
+        lines += f"{stacks} # shares of the peak rates as its kernels reach them\n"
+    return lines + toml.dumps({f: {key: _plain(x) for key, x in table.items()} for f, table in tables.items()})
 
 
-def _line(field: str, value: Any) -> str:
-    if not isinstance(value, Quantity):
-        return f"{field} = {json.dumps(value, ensure_ascii=False)}"
-    whole = value.model_dump(exclude_none=True)
-    whole |= {
-        end: int(whole[end]) for end in ("value", "low", "high") if end in whole and whole[end] == int(whole[end])
-    }
-    return (
-        f"{field} = {{ {', '.join(f'{key} = {json.dumps(part, ensure_ascii=False)}' for key, part in whole.items())} }}"
-    )
+def _plain(item: Any) -> Any:
+    """A number as a table of plain values, whole ones without a point."""
+    if not isinstance(item, Quantity):
+        return item
+    whole = item.model_dump(exclude_none=True)
+    ends = {end: int(whole[end]) for end in ("value", "low", "high") if end in whole and whole[end] == int(whole[end])}
+    return whole | ends

@@ -2,6 +2,9 @@
 
 A hub gives one JSON file, which is read as plain data: its size, its time and its redirects are limited, and nothing
 in it is run.
+
+`huggingface_hub` would not do: it bounds neither the size of an answer nor the time of a whole one, and follows
+redirects unseen.
 """
 
 import http.client

@@ -140,11 +140,6 @@ class Implementation(Spec):
         label = f"{self.name}{',' if ':' in self.name else ':'}{name}={value:g}"
         return self.model_copy(update={name: number.model_copy(update=given), "name": label})
 
-    @classmethod
-    def keys_of(cls, field: str) -> list[str]:
-        """The keys of a table of its file."""
-        return list((Starts if field == "starts" else Ranged).model_fields)
-
     def runs_on(self, architecture: str | None) -> bool:
         """True for devices that have its kernels; one without an architecture is taken for a GPU."""
         return not self.architectures or (architecture or ANY_GPU).startswith(self.architectures)

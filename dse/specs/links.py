@@ -72,14 +72,3 @@ class LinksSpec(Spec):
         """Everything that was fitted, by its place in the file."""
         found: dict[str, LinkFit] = {kind: fit for kind in COLLECTIVES if (fit := getattr(self, kind))}
         return {**found, **{f"custom_all_reduce.{name}": fit for name, fit in self.custom_all_reduce.items()}}
-
-
-def keys_at(path: tuple[str | int, ...]) -> list[str]:
-    """The keys that a table inside `links` may have; `path` is its place below `links`."""
-    if not path:
-        return list(LinksSpec.model_fields)
-    if path[0] == "custom_all_reduce" and len(path) == 2:
-        return list(CustomFit.model_fields)
-    if path[0] in COLLECTIVES and len(path) == 1:
-        return list(LibraryFit.model_fields)
-    return list(Quantity.model_fields)

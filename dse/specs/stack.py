@@ -296,31 +296,3 @@ def served(name: str, stacks: Mapping[str, StackSpec], server: ServerSpec | None
     unknown = release if server and release and release not in server.releases else ""
     unseen = server.unseen if server else {}
     return ServedStack(**parts, borrowed=borrowed, unknown_release=unknown, unseen=unseen)
-
-
-def keys_at(path: tuple[str | int, ...]) -> list[str]:
-    """The keys that a table inside `stacks` may have; `path` is its place below `stacks`."""
-    parts: dict[str, type[Spec]] = {
-        "attention": AttentionFit,
-        "gemm": GemmFit,
-        "materialised": MaterialisedFit,
-        "host": HostFit,
-    }
-    tables: dict[str, tuple[type[Spec], tuple[str, ...]]] = {
-        "kv": (PackedFit, PACKED_CODES),
-        "products": (GemmFit, get_args(WeightCode)),
-        "experts": (GemmFit, get_args(WeightCode)),
-        "latent": (GemmFit, get_args(LatentCode)),
-        "prompt": (PromptFit, get_args(HeadCode)),
-        "state": (StateFit, get_args(StateCode)),
-        "sparse": (SparseFit, get_args(SparseCode)),
-    }
-    if len(path) == 1:
-        return list(StackSpec.model_fields)
-    if len(path) == 2:
-        if path[1] in tables:
-            return list(tables[str(path[1])][1])
-        return list(parts[str(path[1])].model_fields) if path[1] in parts else list(PACKED_CODES)
-    if len(path) == 3 and path[1] in tables:
-        return list(tables[str(path[1])][0].model_fields)
-    return list(Quantity.model_fields)

@@ -222,6 +222,7 @@ def test_not_a_size(text):
         specs.load(document, specs.HardwareSpec)
 
 
+@pytest.mark.slow
 def test_a_longer_fuzz_of_the_loader_with_a_fixed_seed(path):
     rng = random.Random(11)
     for _ in range(2000):

@@ -15,7 +15,7 @@ from dse.core.errors import InputError
 from dse.explorer import common_fields, kept, names, request, uploads
 from dse.explorer.front import form, job, text
 from dse.explorer.front.found import added, at, filtered, loaded, table_of
-from dse.explorer.front.request import commands, front_request, python, toml
+from dse.explorer.front.request import commands, front_request, python, sweep_toml
 from dse.explorer.uploads import FileText
 from dse.model import evaluate, results
 from dse.specs import catalog
@@ -111,7 +111,7 @@ def test_stretches_do_not_change_the_front(asked, found, monkeypatch):
 
 
 def test_the_sweep_file_and_the_python_shown_ask_the_same(asked, found):
-    document = specfile.parse("sweep.toml", toml(asked.document()), False)
+    document = specfile.parse("sweep.toml", sweep_toml(asked.document()), False)
     assert spec.of_document(document).sha256 == asked.sweep().sha256
     space = {}
     exec(python(asked), space)
@@ -259,7 +259,7 @@ def test_own_measurements_are_swept_and_join_the_tray(asked, tmp_path, monkeypat
     space = {}
     exec(python(own), space)
     pd.testing.assert_frame_equal(space["result"].table, found.table)
-    assert 'measurements = "m.json"' in toml(own.document())
+    assert 'measurements = "m.json"' in sweep_toml(own.document())
 
 
 def test_every_column_has_words_and_a_unit():

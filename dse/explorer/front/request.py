@@ -1,12 +1,12 @@
 """The sweep and the objectives that the front page asks for, as a sweep file, as commands and as Python."""
 
-import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from dse.core import toml
 from dse.core.errors import InputError, did_you_mean
 from dse.explorer import cards, request, sidebar, uploads
 from dse.explorer.front.form import (
@@ -168,19 +168,11 @@ def _limit(values: Mapping[str, Any], name: str) -> str:
     return f"{values[field.key] / per_second:.12g}" if values[field.key] else ""
 
 
-def toml(document: Mapping[str, Any]) -> str:
+def sweep_toml(document: Mapping[str, Any]) -> str:
     """The sweep file of a document: `dse sweep` reads it."""
-    lines = [f"{key} = {_toml(value)}" for key, value in document.items() if key != "axes"]
-    axes = [f"{name if name.isidentifier() else json.dumps(name)} = {_toml(v)}" for name, v in document["axes"].items()]
-    return "\n".join([*lines, "", "[axes]", *axes]) + "\n"
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, dict):
-        return "{ " + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + " }"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_toml, value)) + "]"
-    return json.dumps(value) if isinstance(value, str | bool) else repr(value)
+    head = {key: item for key, item in document.items() if key != "axes"}
+    axes = [f"{toml.key(name)} = {toml.value(item)}\n" for name, item in document["axes"].items()]
+    return "".join([toml.dumps(head), "\n[axes]\n", *axes])
 
 
 def front_of(asked: FrontRequest, designs: str, **more: Any) -> FindFront:

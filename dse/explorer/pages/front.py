@@ -14,7 +14,7 @@ from dse.explorer.fragments import part
 from dse.explorer.front.form import FIELDS, FILTER, FOLDED, SHOWN
 from dse.explorer.front.found import added, at, chart_of, filtered, loaded, names_of, table_of
 from dse.explorer.front.job import AUTO_POINTS, FrontJob
-from dse.explorer.front.request import FILE, FrontRequest, commands, front_request, python, toml
+from dse.explorer.front.request import FILE, FrontRequest, commands, front_request, python, sweep_toml
 from dse.figures.charts import design_front
 from dse.figures.plot.answer import source_of
 from dse.sweep.pareto.designs import DesignFront
@@ -205,7 +205,7 @@ def draw(shown: DesignFront, made: MadeBy, asked: FrontRequest, bench: Bench) ->
 def show_file(asked: FrontRequest, expanded: bool = False) -> None:
     """The sweep as a file and the commands that run it: for any number of points."""
     with st.expander("As a sweep file, for any number of designs", expanded=expanded):
-        text = toml(asked.document())
+        text = sweep_toml(asked.document())
         st.code(text, language="toml", wrap_lines=True)
         st.download_button(f"Download {FILE}", text, FILE, "application/toml", key="front file", on_click="ignore")
         st.code("\n".join(commands(asked)), language="bash", wrap_lines=True)
