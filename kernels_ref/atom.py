@@ -10,13 +10,15 @@ from kernels_ref.jit import inner, kernel, prange
 from kernels_ref.packing import pack_low_first, pick, unpack_low_first
 from kernels_ref.rows import Buffers, Column, RowMethod, n_pieces, nibbles, rows_of
 
+__all__ = ["Atom"]
+
 _LEVELS = np.float32(15)
 #: the smallest range, as FP16
 _SMALLEST = np.float32(np.float16(1e-5))
 
 
 @inner
-def _scale_and_zero(bits):
+def _scale_and_zero(bits: np.ndarray) -> tuple[np.float32, np.float32]:
     """S = h(max(h(max - min), h(1e-5)) / 15) and z = clip(rint(h(-min / S)), 0, 15) of a group, as float32."""
     low, high = half.extent(bits)
     size = half.rounded(half.limited(np.float32(high - low)))
@@ -25,7 +27,7 @@ def _scale_and_zero(bits):
 
 
 @inner
-def _codes(bits, scale, zero, codes):
+def _codes(bits: np.ndarray, scale: np.float32, zero: np.float32, codes: np.ndarray) -> None:
     """code = clip(rint(h(x / S)) + z, 0, 15)."""
     for i in range(bits.size):
         steps = half.rint(half.rounded(np.float32(half.finite(bits[i]) / scale)))
@@ -33,14 +35,14 @@ def _codes(bits, scale, zero, codes):
 
 
 @inner
-def _values(scale, zero, values):
+def _values(scale: np.float32, zero: np.float32, values: np.ndarray) -> None:
     """h((code - z) * S) of all 16 codes."""
     for code in range(16):
         values[code] = half.from_f32(half.limited(np.float32(np.float32(np.float32(code) - zero) * scale)))
 
 
 @inner
-def _group(g, head_dim, group):
+def _group(g: int, head_dim: int, group: int) -> tuple[int, int]:
     """First channel, and the one after the last, of group g: the last group of a head may be short."""
     a_head = (head_dim + group - 1) // group
     head, number = g // a_head, g % a_head
@@ -48,7 +50,9 @@ def _group(g, head_dim, group):
 
 
 @kernel
-def _quantize(bits, head_dim, group, packed, scale, zero):
+def _quantize(
+    bits: np.ndarray, head_dim: int, group: int, packed: np.ndarray, scale: np.ndarray, zero: np.ndarray
+) -> None:
     """FP16 patterns bits[n, channels] -> packed[n, ceil(channels / 2)], patterns scale and zero[n, groups]."""
     for piece in prange(n_pieces(bits)):
         codes = np.zeros(2 * packed.shape[1], np.uint16)  # an odd row ends with a zero
@@ -63,7 +67,9 @@ def _quantize(bits, head_dim, group, packed, scale, zero):
 
 
 @kernel
-def _dequantize(packed, scale, zero, head_dim, group, bits):
+def _dequantize(
+    packed: np.ndarray, scale: np.ndarray, zero: np.ndarray, head_dim: int, group: int, bits: np.ndarray
+) -> None:
     """The reverse of `_quantize`."""
     for piece in prange(n_pieces(bits)):
         codes, values = np.empty(2 * packed.shape[1], np.uint16), np.empty(16, np.uint16)

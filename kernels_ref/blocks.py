@@ -27,7 +27,7 @@ N_CODES = len(E2M1_MAGNITUDES)
 
 @dataclass(frozen=True, eq=False)
 class Tables:
-    """What turns FP16 into scale bytes and E2M1 codes and back."""
+    """Tables that turn FP16 into scale bytes and E2M1 codes and back."""
 
     #: uint8 [32768]: scale byte of a block by the pattern of its largest magnitude
     scales: np.ndarray
@@ -92,7 +92,7 @@ def largest_magnitude(x: np.ndarray, n_heads: int = 1, nonfinite: NonFinite = "r
 
 
 @inner
-def _larger_of_pairs(pairs, out):
+def _larger_of_pairs(pairs: np.ndarray, out: np.ndarray) -> None:
     """out[n] uint16: the larger magnitude of the two patterns in each of pairs[n] uint32."""
     for i in range(out.size):
         first = np.uint32(pairs[i] & np.uint32(0x7FFF))
@@ -101,10 +101,10 @@ def _larger_of_pairs(pairs, out):
 
 
 @inner
-def absmax(bits, spare, found):
+def absmax(bits: np.ndarray, spare: np.ndarray, found: np.ndarray) -> None:
     """uint16 found[n]: the pattern of the largest magnitude in each of n blocks of 16 or 32 patterns.
 
-    Halves the whole row again and again, which vectorises where a search in one block would not. spare: [2, bits / 2].
+    Halves the whole row again and again, which vectorizes where a search in one block would not. spare: [2, bits / 2].
     """
     n, size = found.size, bits.size // 2
     _larger_of_pairs(bits.view(np.uint32), spare[0, :size])
@@ -117,7 +117,7 @@ def absmax(bits, spare, found):
 
 
 @inner
-def codes_of(bits, starts, scales, shift, codes):
+def codes_of(bits: np.ndarray, starts: np.ndarray, scales: np.ndarray, shift: int, codes: np.ndarray) -> None:
     """E2M1 codes uint8[n, 16] of patterns bits[n, 16]: how many codes begin at or below the magnitude.
 
     scales[n >> shift]: scale bytes. Reading `starts` in the inner loop is faster than keeping a row of it as an array.
@@ -135,7 +135,7 @@ def codes_of(bits, starts, scales, shift, codes):
 
 
 @inner
-def pack(codes, out):
+def pack(codes: np.ndarray, out: np.ndarray) -> None:
     """codes[2 * n] uint8 below 16 -> out[n]: element 2i in the low nibble, 2i + 1 in the high one."""
     pairs = codes.view(np.uint16)
     for i in range(out.size):
@@ -143,7 +143,7 @@ def pack(codes, out):
 
 
 @inner
-def scale_row(bits, scales, spare, found):
+def scale_row(bits: np.ndarray, scales: np.ndarray, spare: np.ndarray, found: np.ndarray) -> None:
     """Scale bytes found[n] of the n blocks of patterns bits, by `Tables.scales`; spare as of `absmax`, a row longer."""
     largest = spare[2, : found.size]
     absmax(bits, spare, largest)
@@ -152,7 +152,7 @@ def scale_row(bits, scales, spare, found):
 
 
 @kernel
-def encode(bits, scales, starts, codes, found):
+def encode(bits: np.ndarray, scales: np.ndarray, starts: np.ndarray, codes: np.ndarray, found: np.ndarray) -> None:
     """FP16 patterns bits[n, channels] -> packed E2M1 codes[n, channels / 2], scale bytes found[n, blocks].
 
     Blocks of 16 or 32 channels; the tables as in `Tables`.
@@ -168,7 +168,7 @@ def encode(bits, scales, starts, codes, found):
 
 
 @inner
-def _decode_row(packed, scales, shift, values, bits):
+def _decode_row(packed: np.ndarray, scales: np.ndarray, shift: int, values: np.ndarray, bits: np.ndarray) -> None:
     for b in range(bits.shape[0]):
         k = scales[b >> shift]
         for i in range(STEP // 2):
@@ -177,7 +177,7 @@ def _decode_row(packed, scales, shift, values, bits):
 
 
 @kernel
-def decode(codes, found, values, bits):
+def decode(codes: np.ndarray, found: np.ndarray, values: np.ndarray, bits: np.ndarray) -> None:
     """The reverse of `encode`, by `Tables.values`."""
     shift = 0 if found.shape[1] * STEP == bits.shape[1] else 1
     for piece in prange(n_pieces(bits)):

@@ -1,22 +1,18 @@
 """KV caches of one layer that grow by `append`.
 
-`RowCache` is for methods that quantise token by token; `GroupCache` for those that keep recent tokens in FP16 until
-they are packed in groups (KIVI, SinkQ). What is stored after several appends is what one append of all their tokens
-stores, and an append that fails changes nothing.
+`RowCache` is for methods that quantize token by token; `GroupCache` (groups.py) for those that keep recent tokens in
+FP16 until they are quantized in groups (KIVI, SinkQ). Several appends store what one append of all their tokens stores,
+and an append that fails changes nothing.
 """
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from kernels_ref.inputs import KVTensor, NonFinite, head_parts, kv_tensor
+from kernels_ref.inputs import KVTensor, NonFinite, kv_tensor
 from kernels_ref.packed import Packed, Stored
-from kernels_ref.packing import transpose_words
-
-if TYPE_CHECKING:
-    from kernels_ref.kivi import GroupCodec
 
 Side = Literal["key", "value"]
 SIDES: tuple[Side, Side] = ("key", "value")
@@ -48,7 +44,7 @@ class Growing:
         self._n = n
 
     def filled(self) -> np.ndarray:
-        """What has been appended; a view."""
+        """A view of all that has been appended."""
         return self._room[self._at(0, self._n)]
 
 
@@ -100,11 +96,11 @@ class KVCache(Stored):
         self.n_tokens += n_tokens
 
     def _new_side(self, side: Side, shape: tuple[int, int, int]) -> Any:
-        """What stores one side, for `_extend`, `_pieces` and `_seen`."""
+        """New store of one side, for `_extend`, `_pieces` and `_seen`."""
         raise NotImplementedError
 
     def _extend(self, sides: dict[Side, Any], tensors: dict[Side, KVTensor]) -> None:
-        """Quantise what is due, then store it; nothing may change before all has succeeded."""
+        """Quantize what is due, then store it; nothing may change before all has succeeded."""
         raise NotImplementedError
 
     def _shape(self, side: Side) -> tuple[int, ...]:
@@ -112,7 +108,7 @@ class KVCache(Stored):
         return (self.n_tokens, n_heads * head_dim) if self._flat else (n_batch, n_heads, self.n_tokens, head_dim)
 
     def _pieces(self, side: Side) -> list["Piece"]:
-        """What is stored of one side."""
+        """The stored pieces of one side."""
         raise NotImplementedError
 
     def packed(self, side: Side) -> tuple[Packed, ...]:
@@ -220,9 +216,9 @@ class _Sequence:
 
 
 class RowCache(KVCache):
-    """A cache for a method that quantises token by token (NF4, integers, FP8, ...): it only appends.
+    """A cache for a method that quantizes token by token (NF4, integers, FP8, ...): it only appends.
 
-    `method` quantises the keys, `value_method` the values (`method` where none is given). Any object serves whose
+    `method` quantizes the keys, `value_method` the values (`method` where none is given). Any object serves whose
     `quantize(x, n_heads=..., nonfinite=...)` gives a `Packed` with token after token along the first axis of every
     buffer, entries of varying number included, and counts that add up; buffers named in its `fixed` are kept once.
     New tokens never change the bytes of old ones.
@@ -274,195 +270,3 @@ class RowCache(KVCache):
         for b, packed in enumerate(sequences):
             out[b] = packed.dequantize()[0]
         return out
-
-
-#: ledger parts of what a `GroupCache` stores, by the last word of a buffer's name
-PART_OF = {
-    "codes": "payload",
-    "scales": "scales",
-    "mins": "zero_points",
-    "recent": "full_precision",
-    "sinks": "sinks",
-    "positions": "sinks",
-}
-
-
-def part_of(buffer: str) -> str:
-    """The ledger part of a buffer: "key_codes" is payload."""
-    return PART_OF[buffer.rpartition("_")[2]]
-
-
-#: packed groups of all heads: words (uint32), scales and minima (FP16 patterns), first axis batch * heads
-Groups = tuple[np.ndarray, np.ndarray, np.ndarray]
-
-
-class GroupSide:
-    """Keys or values: packed groups of the old tokens, and the patterns `recent`[batch * heads, tokens, head_dim]."""
-
-    def __init__(self, codec: "GroupCodec", shape: tuple[int, int, int], key_layout: str = "torch") -> None:
-        self.codec, self.shape, self.n_packed = codec, shape, 0
-        self._transposed = codec.side == "key" and key_layout == "triton"
-        words, scales, mins = self.new_groups(0)
-        self._packed = (Growing(words, 2 if self._transposed else 1), Growing(scales, 1), Growing(mins, 1))
-        self.recent = np.empty((shape[0] * shape[1], 0, shape[2]), np.uint16)
-
-    def _at(self, batch: int, heads: slice) -> slice:
-        return slice(batch * self.shape[1] + heads.start, batch * self.shape[1] + heads.stop)
-
-    def read(self, kv: KVTensor, batch: int, heads: slice, tokens: slice) -> np.ndarray:
-        """Patterns of the tokens that follow the packed ones: first those of `recent`, then those of kv."""
-        n_recent = self.recent.shape[1]
-        old = self.recent[self._at(batch, heads), tokens.start : min(tokens.stop, n_recent)]
-        if tokens.stop <= n_recent:
-            return np.ascontiguousarray(old)
-        new = kv.patterns(batch, heads, slice(max(tokens.start - n_recent, 0), tokens.stop - n_recent))
-        return np.concatenate((old, new), axis=1) if old.shape[1] else new
-
-    def rest(self, kv: KVTensor, n: int) -> np.ndarray:
-        """What `recent` becomes when the first n of its tokens and those of kv have been packed."""
-        n_batch, n_heads, head_dim = self.shape
-        n_tokens = self.recent.shape[1] + kv.array.shape[2]
-        rest = np.empty((n_batch * n_heads, n_tokens - n, head_dim), np.uint16)
-        for b, heads, tokens in head_parts(n_batch, n_heads, n_tokens - n, 2 * head_dim):
-            rest[self._at(b, heads), tokens] = self.read(kv, b, heads, slice(tokens.start + n, tokens.stop + n))
-        return rest
-
-    def new_groups(self, n_tokens: int) -> Groups:
-        """Arrays for n tokens of all heads."""
-        n_heads, (words, groups) = self.shape[0] * self.shape[1], self.codec.shapes(n_tokens, self.shape[2])
-        words = words[::-1] if self._transposed else words
-        return (
-            np.empty((n_heads, *words), np.uint32),
-            np.empty((n_heads, *groups), np.uint16),
-            np.empty((n_heads, *groups), np.uint16),
-        )
-
-    def _part(self, groups: Groups, batch: int, heads: slice, tokens: slice) -> Groups:
-        """Views of some heads and tokens."""
-        at = self._at(batch, heads)
-        first, last = self._lengths(tokens.start), self._lengths(tokens.stop)
-        words, rows = slice(first[0], last[0]), slice(first[1], last[1])
-        return (
-            groups[0][at, :, words] if self._transposed else groups[0][at, words],
-            groups[1][at, rows],
-            groups[2][at, rows],
-        )
-
-    def _lengths(self, n_tokens: int) -> tuple[int, int]:
-        """Rows of words and of groups of n tokens."""
-        words, groups = self.codec.shapes(n_tokens, self.shape[2])
-        return words[0], groups[0]
-
-    def put(self, groups: Groups, batch: int, heads: slice, tokens: slice, patterns: np.ndarray) -> None:
-        """Quantise patterns[heads, tokens, channels] into these tokens of `groups`."""
-        found, into = self.codec.quantize(patterns), self._part(groups, batch, heads, tokens)
-        if self._transposed:
-            transpose_words(found[0], into[0])
-        else:
-            into[0][...] = found[0]
-        into[1][...], into[2][...] = found[1:]
-
-    def pack(self, kv: KVTensor, n: int) -> Groups:
-        """The first n tokens of `recent` and kv, quantised."""
-        n_batch, n_heads, head_dim = self.shape
-        groups = self.new_groups(n)
-        for b, heads, tokens in head_parts(n_batch, n_heads, n, 2 * head_dim, self.codec.token_multiple):
-            self.put(groups, b, heads, tokens, self.read(kv, b, heads, tokens))
-        return groups
-
-    def commit(self, n: int, groups: Groups, rest: np.ndarray) -> None:
-        """Take n packed tokens, and the rest, for the state."""
-        for growing, part in zip(self._packed, groups, strict=True):
-            growing.append(part)
-        self.n_packed, self.recent = self.n_packed + n, rest
-
-    @property
-    def padding_bits(self) -> int:
-        """Bits of the codes that only fill up words."""
-        return self.shape[0] * self.shape[1] * self.codec.padding_bits(self.n_packed, self.shape[2])
-
-    def buffers(self) -> dict[str, np.ndarray]:
-        """What is stored, [batch, heads, ...]: codes (int32), scales, mins and recent (FP16); views."""
-
-        def shaped(array: np.ndarray, dtype: type) -> np.ndarray:
-            return array.view(dtype).reshape(*self.shape[:2], *array.shape[1:])
-
-        words, scales, mins = (growing.filled() for growing in self._packed)
-        halves = {"scales": scales, "mins": mins, "recent": self.recent}
-        return {"codes": shaped(words, np.int32)} | {name: shaped(x, np.float16) for name, x in halves.items()}
-
-    def decode_packed(self, out: np.ndarray) -> None:
-        """Write the decoded tokens, FP16 patterns, to out[batch, heads, tokens, head_dim] of any strides."""
-        n_batch, n_heads, head_dim = self.shape
-        words, scales, mins = (growing.filled() for growing in self._packed)
-        multiple = self.codec.token_multiple
-        for b, heads, tokens in head_parts(n_batch, n_heads, self.n_packed, 2 * head_dim, multiple):
-            part = self._part((words, scales, mins), b, heads, tokens)
-            own = np.ascontiguousarray(part[0])
-            if self._transposed:
-                own = np.empty((own.shape[0], own.shape[2], own.shape[1]), np.uint32)
-                transpose_words(part[0], own)
-            target = out[b, heads, tokens]
-            direct = target if target.flags.c_contiguous else np.empty(target.shape, np.uint16)
-            self.codec.dequantize((own, np.ascontiguousarray(part[1]), np.ascontiguousarray(part[2])), direct)
-            if direct is not target:
-                target[...] = direct
-
-    def decode(self, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-        """Packed, then recent tokens: FP16 of `shape`, and a view of its patterns [batch, heads, tokens, head_dim]."""
-        result = np.empty(shape, np.float16)
-        patterns = result.view(np.uint16)
-        if len(shape) == 2:
-            patterns = patterns.reshape(1, shape[0], self.shape[1], self.shape[2]).transpose(0, 2, 1, 3)
-        self.decode_packed(patterns[:, :, : self.n_packed])
-        patterns[:, :, self.n_packed :] = self.recent.reshape(*self.shape[:2], *self.recent.shape[1:])
-        return result, patterns
-
-
-class GroupCache(KVCache):
-    """A cache for KIVI's groups: `method` gives a `codec(side)` and says by `n_packed(side, n)` how many of n tokens
-    are packed. Buffers are those of `KIVI.quantize` for both sides.
-    """
-
-    def __init__(self, method: Any, n_heads: int = 1, nonfinite: NonFinite = "raise") -> None:
-        super().__init__(n_heads, nonfinite)
-        self.method = method
-
-    def _new_side(self, side: Side, shape: tuple[int, int, int]) -> GroupSide:
-        return GroupSide(self.method.codec(side), shape, self.method.key_layout)
-
-    def _extend(self, sides: dict[Side, GroupSide], tensors: dict[Side, KVTensor]) -> None:
-        due = {}
-        for side, held in sides.items():
-            with complaints_about(side):
-                kv = tensors[side]
-                n = self.method.n_packed(side, self.n_tokens + kv.array.shape[2]) - held.n_packed
-                due[side] = n, held.pack(kv, n), held.rest(kv, n)
-        for side, held in sides.items():
-            held.commit(*due[side])
-
-    def _side_buffers(self, side: Side) -> dict[str, np.ndarray]:
-        return {f"{side}_{name}": array for name, array in self._sides[side].buffers().items()}
-
-    def _side_counts(self, side: Side) -> dict[str, int]:
-        return {"n_packed_elements": self._sides[side].n_packed * int(np.prod(self._shapes[side]))}
-
-    def _pieces(self, side: Side) -> list[Piece]:
-        buffers, held = self._side_buffers(side), self._sides[side]
-        parts = {name: part_of(name) for name in buffers}
-        return [Piece("", self.method, self._shape(side), buffers, parts, self._side_counts(side), held.padding_bits)]
-
-    def _seen(self, side: Side) -> np.ndarray:
-        result, patterns = self._sides[side].decode(self._shape(side))
-        self._override(side, patterns)
-        return result
-
-    def decoded(self, side: Side) -> np.ndarray:
-        """What the codes of the packed tokens decode to, FP16 [batch, heads, packed tokens, head_dim]."""
-        held: GroupSide = self._sides[side]
-        result = np.empty((*held.shape[:2], held.n_packed, held.shape[2]), np.float16)
-        held.decode_packed(result.view(np.uint16))
-        return result
-
-    def _override(self, side: Side, patterns: np.ndarray) -> None:
-        """Put tokens that are kept apart in place of the decoded ones."""

@@ -77,7 +77,7 @@ class BlockType:
         return storage.ggml_block * self.code_bits + storage.group_value * (1 + self.minimum)
 
 
-#: llama.cpp's quantised cache types by its names
+#: llama.cpp's quantized cache types by its names
 GGML_TYPES = {
     entry.name: entry
     for entry in (

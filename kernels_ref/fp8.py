@@ -11,6 +11,8 @@ from kernels_ref.inputs import check_choice, check_scale
 from kernels_ref.packing import look_up
 from kernels_ref.rows import Buffers, Column, RowMethod
 
+__all__ = ["FP8"]
+
 Format = Literal["e4m3", "e5m2"]
 
 #: bits of the significand that are stored, exponent bias, code of the largest finite value, code of what is beyond it

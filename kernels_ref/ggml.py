@@ -16,6 +16,8 @@ from kernels_ref.jit import inner, kernel, prange
 from kernels_ref.packed import Packed
 from kernels_ref.rows import Buffers, Column, RowMethod, n_pieces, rows_of
 
+__all__ = ["GGML"]
+
 Type = Literal["q8_0", "q5_0", "q5_1", "q4_0", "q4_1"]
 Code = Literal["ggml", "gguf", "avx2"]
 
@@ -30,19 +32,19 @@ _MAGNITUDE = np.int32(0x7FFFFFFF)
 
 
 @inner
-def _order(value):
+def _order(value: np.float32) -> np.int32:
     """An int32 that orders finite float32 values, with -0 just below +0; its own inverse on patterns."""
     signed = np.float32(value).view(np.int32)
     return np.int32(signed ^ ((signed >> np.int32(31)) & _MAGNITUDE))
 
 
 @inner
-def _inverse(step):
+def _inverse(step: np.float32) -> np.float32:
     return np.float32(np.float32(1) / step) if step != np.float32(0) else np.float32(0)
 
 
 @inner
-def _absmax(x):
+def _absmax(x: np.ndarray) -> np.float32:
     """The largest magnitude of x[32]."""
     largest = np.int32(0)
     for i in range(BLOCK):
@@ -51,7 +53,7 @@ def _absmax(x):
 
 
 @inner
-def _first_largest(x, keep_sign):
+def _first_largest(x: np.ndarray, keep_sign: bool) -> np.float32:
     """The first element of the largest magnitude, with its sign; of a block of zeros +0 unless `keep_sign`."""
     largest = _absmax(x)
     if largest == np.float32(0) and not keep_sign:
@@ -63,7 +65,7 @@ def _first_largest(x, keep_sign):
 
 
 @inner
-def _extent(x):
+def _extent(x: np.ndarray) -> tuple[np.float32, np.float32]:
     """(minimum, maximum) of x[32]; where the minimum is a zero it is the first zero."""
     lowest, highest = _order(x[0]), _order(x[0])
     for i in range(BLOCK):
@@ -80,7 +82,7 @@ def _extent(x):
 
 
 @inner
-def _bytes_away(x, inverse, codes):
+def _bytes_away(x: np.ndarray, inverse: np.float32, codes: np.ndarray) -> None:
     """Nearest integers of x * inverse, ties away from zero."""
     for i in range(BLOCK):
         value = np.float32(x[i] * inverse)
@@ -90,14 +92,16 @@ def _bytes_away(x, inverse, codes):
 
 
 @inner
-def _bytes_even(x, inverse, codes):
+def _bytes_even(x: np.ndarray, inverse: np.float32, codes: np.ndarray) -> None:
     """Nearest integers of x * inverse, ties to even."""
     for i in range(BLOCK):
         codes[i] = np.int8(np.int32(half.rint(np.float32(x[i] * inverse))))
 
 
 @inner
-def _floors(x, low, inverse, offset, largest, codes):
+def _floors(
+    x: np.ndarray, low: np.float32, inverse: np.float32, offset: np.float32, largest: np.int32, codes: np.ndarray
+) -> None:
     """min(largest, floor((x - low) * inverse + offset)) of values that are not negative."""
     for i in range(BLOCK):
         scaled = np.float32(np.float32(x[i] - low) * inverse)
@@ -105,7 +109,7 @@ def _floors(x, low, inverse, offset, largest, codes):
 
 
 @inner
-def _pack(codes, five, out, high):
+def _pack(codes: np.ndarray, five: bool, out: np.ndarray, high: np.ndarray) -> None:
     """Codes[32] -> 16 bytes, code j low and code j + 16 high in byte j; returns the word of fifth bits, 0 of 4."""
     for j in range(BLOCK // 2):
         out[j] = np.uint8((codes[j] & np.uint8(0xF)) | np.uint8((codes[j + BLOCK // 2] & np.uint8(0xF)) << np.uint8(4)))
@@ -117,13 +121,13 @@ def _pack(codes, five, out, high):
 
 
 @inner
-def _widen(bits, values):
+def _widen(bits: np.ndarray, values: np.ndarray) -> None:
     for i in range(bits.size):
         values[i] = half.finite(bits[i])
 
 
 @inner
-def _encode_bytes_row(x, even, codes, d):
+def _encode_bytes_row(x: np.ndarray, even: bool, codes: np.ndarray, d: np.ndarray) -> None:
     for b in range(d.size):
         part = x[b * BLOCK : (b + 1) * BLOCK]
         largest = _absmax(part)
@@ -137,7 +141,17 @@ def _encode_bytes_row(x, even, codes, d):
 
 
 @inner
-def _encode_nibbles_row(x, five, minimum, keep_sign, scratch, codes, high, d, m):
+def _encode_nibbles_row(
+    x: np.ndarray,
+    five: bool,
+    minimum: bool,
+    keep_sign: bool,
+    scratch: np.ndarray,
+    codes: np.ndarray,
+    high: np.ndarray,
+    d: np.ndarray,
+    m: np.ndarray,
+) -> None:
     levels = np.float32(32) if five else np.float32(16)
     largest = np.int32(31) if five else np.int32(15)
     middle = np.float32(levels * np.float32(0.5))
@@ -156,7 +170,7 @@ def _encode_nibbles_row(x, five, minimum, keep_sign, scratch, codes, high, d, m)
 
 
 @inner
-def _decode_bytes_row(codes, d, values):
+def _decode_bytes_row(codes: np.ndarray, d: np.ndarray, values: np.ndarray) -> None:
     for b in range(d.size):
         step = half.to_f32(d[b])
         for i in range(b * BLOCK, (b + 1) * BLOCK):
@@ -164,7 +178,9 @@ def _decode_bytes_row(codes, d, values):
 
 
 @inner
-def _decode_nibbles_row(codes, high, d, m, five, minimum, values):
+def _decode_nibbles_row(
+    codes: np.ndarray, high: np.ndarray, d: np.ndarray, m: np.ndarray, five: bool, minimum: bool, values: np.ndarray
+) -> None:
     # two axes and no slices: a slice for each block takes longer than its arithmetic
     packed, decoded = codes.reshape(-1, BLOCK // 2), values.reshape(-1, BLOCK)
     middle = np.int32(0) if minimum else np.int32(16) if five else np.int32(8)
@@ -185,13 +201,13 @@ def _decode_nibbles_row(codes, high, d, m, five, minimum, values):
 
 
 @inner
-def _narrow(values, bits):
+def _narrow(values: np.ndarray, bits: np.ndarray) -> None:
     for i in range(bits.size):
         bits[i] = half.from_f32(half.limited(values[i]))
 
 
 @kernel
-def _quantize_bytes(bits, even, codes, d):
+def _quantize_bytes(bits: np.ndarray, even: bool, codes: np.ndarray, d: np.ndarray) -> None:
     """FP16 patterns bits[n, channels] -> codes int8[n, channels], patterns d[n, blocks]."""
     for piece in prange(n_pieces(bits)):
         values = np.empty(bits.shape[1], np.float32)
@@ -201,7 +217,16 @@ def _quantize_bytes(bits, even, codes, d):
 
 
 @kernel
-def _quantize_nibbles(bits, five, minimum, keep_sign, codes, high, d, m):
+def _quantize_nibbles(
+    bits: np.ndarray,
+    five: bool,
+    minimum: bool,
+    keep_sign: bool,
+    codes: np.ndarray,
+    high: np.ndarray,
+    d: np.ndarray,
+    m: np.ndarray,
+) -> None:
     """FP16 patterns bits[n, channels] -> codes[n, channels / 2], high[n, blocks] of five bits, patterns d, m."""
     for piece in prange(n_pieces(bits)):
         values, scratch = np.empty(bits.shape[1], np.float32), np.empty(BLOCK, np.uint8)
@@ -211,7 +236,7 @@ def _quantize_nibbles(bits, five, minimum, keep_sign, codes, high, d, m):
 
 
 @kernel
-def _dequantize_bytes(codes, d, bits):
+def _dequantize_bytes(codes: np.ndarray, d: np.ndarray, bits: np.ndarray) -> None:
     """The reverse of `_quantize_bytes`."""
     for piece in prange(n_pieces(bits)):
         values = np.empty(bits.shape[1], np.float32)
@@ -221,7 +246,9 @@ def _dequantize_bytes(codes, d, bits):
 
 
 @kernel
-def _dequantize_nibbles(codes, high, d, m, five, minimum, bits):
+def _dequantize_nibbles(
+    codes: np.ndarray, high: np.ndarray, d: np.ndarray, m: np.ndarray, five: bool, minimum: bool, bits: np.ndarray
+) -> None:
     """The reverse of `_quantize_nibbles`."""
     for piece in prange(n_pieces(bits)):
         values = np.empty(bits.shape[1], np.float32)
@@ -231,7 +258,17 @@ def _dequantize_nibbles(codes, high, d, m, five, minimum, bits):
 
 
 @kernel
-def _encode(x, five, minimum, byte_codes, option, codes, high, d, m):
+def _encode(
+    x: np.ndarray,
+    five: bool,
+    minimum: bool,
+    byte_codes: bool,
+    option: bool,
+    codes: np.ndarray,
+    high: np.ndarray,
+    d: np.ndarray,
+    m: np.ndarray,
+) -> None:
     """`_quantize_bytes` or `_quantize_nibbles` of float32 x[n, channels]; option: ties to even, or the sign of zero."""
     for piece in prange(n_pieces(x)):
         scratch = np.empty(BLOCK, np.uint8)
@@ -243,7 +280,16 @@ def _encode(x, five, minimum, byte_codes, option, codes, high, d, m):
 
 
 @kernel
-def _decode(codes, high, d, m, five, minimum, byte_codes, values):
+def _decode(
+    codes: np.ndarray,
+    high: np.ndarray,
+    d: np.ndarray,
+    m: np.ndarray,
+    five: bool,
+    minimum: bool,
+    byte_codes: bool,
+    values: np.ndarray,
+) -> None:
     """float32 values[n, channels] of what `_encode` gives."""
     for piece in prange(n_pieces(values)):
         for row in rows_of(piece, values):

@@ -15,7 +15,7 @@ TILE = 2**12
 
 
 @inner
-def _by_two(x, y):
+def _by_two(x: np.ndarray, y: np.ndarray) -> None:
     n = x.size // 2
     low, high = y[:n], y[n:]
     for i in range(n):
@@ -25,14 +25,14 @@ def _by_two(x, y):
 
 
 @inner
-def _copied(x, y):
+def _copied(x: np.ndarray, y: np.ndarray) -> None:
     for i in range(x.size):
         y[i] = x[i]
 
 
 @inner
-def transform(x, y, stages):
-    """Runs of 2^stages of x[runs * 2^stages] -> x[channel * runs + run], not normalised; y is as large, for work."""
+def transform(x: np.ndarray, y: np.ndarray, stages: np.int64) -> None:
+    """Runs of 2^stages of x[runs * 2^stages] -> x[channel * runs + run], not normalized; y is as large, for work."""
     for _ in range(stages // 2):
         _by_two(x, y)
         _by_two(y, x)
@@ -42,7 +42,7 @@ def transform(x, y, stages):
 
 
 @inner
-def saturated(value):
+def saturated(value: np.float32) -> np.uint16:
     """The FP16 pattern nearest to a float32, ties to even, of what is beyond 65504 that of 65504; not for NaN."""
     bits = pattern(value)
     magnitude = np.uint32(min(np.uint32(bits & np.uint32(0x7FFFFFFF)), np.uint32(0x477FE000)))
@@ -56,7 +56,7 @@ def saturated(value):
 
 
 @inner
-def saturated_value(value):
+def saturated_value(value: np.float32) -> np.float32:
     """The value of `saturated` as float32."""
     bits = pattern(value)
     magnitude = np.uint32(min(np.uint32(bits & np.uint32(0x7FFFFFFF)), np.uint32(0x477FE000)))
@@ -69,14 +69,14 @@ def saturated_value(value):
 
 
 @inner
-def narrowed(values, bits):
+def narrowed(values: np.ndarray, bits: np.ndarray) -> None:
     """float32 -> FP16 patterns within +-65504."""
     for i in range(bits.size):
         bits[i] = saturated(values[i])
 
 
 @inner
-def transposed(source, n_runs, target):
+def transposed(source: np.ndarray, n_runs: int, target: np.ndarray) -> None:
     """source[channel * n_runs + run] -> target[run * channels + channel]."""
     length = source.size // n_runs
     for run in range(n_runs):

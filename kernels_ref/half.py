@@ -1,7 +1,7 @@
 """FP16 as bit patterns (uint16) in kernels: numba has no half precision on CPUs.
 
 Every function is exact or rounds once, to nearest even (IEEE 754-2019), in branch-free integer arithmetic, so that
-loops over them vectorise.
+loops over them vectorize.
 """
 
 import numpy as np
@@ -22,7 +22,7 @@ _UP = np.float32(2.0**112)  # from a binary32 with the exponent of binary16 to i
 
 
 @inner
-def to_f32(bits):
+def to_f32(bits: np.uint16) -> np.float32:
     """The value of an FP16 pattern as float32, exactly; subnormals, infinities and NaN included."""
     wide = np.uint32(bits)
     magnitude = (wide & np.uint32(0x7FFF)) << np.uint32(13)
@@ -35,14 +35,14 @@ def to_f32(bits):
 
 
 @inner
-def finite(bits):
+def finite(bits: np.uint16) -> np.float32:
     """The value of a finite FP16 pattern as float32."""
     wide = np.uint32(np.int32(np.int16(bits)) << np.int32(13)) & np.uint32(0x8FFFE000)
     return np.float32(np.uint32(wide).view(np.float32) * _UP)
 
 
 @inner
-def from_f32(value):
+def from_f32(value: np.float32) -> np.uint16:
     """The FP16 pattern nearest to a float32, ties to even; beyond 65504 + half a step infinity, NaN 0x7E00."""
     bits = np.float32(value).view(np.uint32)  # numba widens what follows to 64 bits: cast back before each view
     sign = (bits >> np.uint32(16)) & np.uint32(0x8000)
@@ -60,13 +60,13 @@ def from_f32(value):
 
 
 @inner
-def rounded(value):
+def rounded(value: np.float32) -> np.float32:
     """A float32 rounded to the nearest FP16 value, as float32: one step of half-precision arithmetic."""
     return to_f32(from_f32(value))
 
 
 @inner
-def eleven_bits(value):
+def eleven_bits(value: np.float32) -> np.float32:
     """A float32 rounded to 11 significant bits, ties to even: `rounded` without the range of FP16.
 
     The two agree up to 65520 where the value is a multiple of 2^-24, as sums of FP16 values and their integer multiples
@@ -78,26 +78,26 @@ def eleven_bits(value):
 
 
 @inner
-def rint(value):
+def rint(value: np.float32) -> np.float32:
     """A float32 below 2^22 rounded to an integer, ties to even."""
     return np.float32(np.float32(value + TO_INTEGER) - TO_INTEGER)
 
 
 @inner
-def limited(value):
+def limited(value: np.float32) -> np.float32:
     """A float32 within +-65504."""
     return min(max(value, -LARGEST_VALUE), LARGEST_VALUE)
 
 
 @inner
-def order(bits):
+def order(bits: np.uint16) -> np.int16:
     """An int16 that orders finite FP16 patterns as their values do, with -0 just below +0; its own inverse."""
     signed = np.int16(bits)
     return np.int16(signed ^ ((signed >> np.int16(15)) & np.int16(0x7FFF)))
 
 
 @inner
-def extremes(bits):
+def extremes(bits: np.ndarray) -> tuple[np.int16, np.int16]:
     """Order keys of the smallest and the largest of bits[n]."""
     lowest, highest = np.int16(32767), np.int16(-32768)
     for i in range(bits.size):
@@ -108,7 +108,7 @@ def extremes(bits):
 
 
 @inner
-def absmax(bits):
+def absmax(bits: np.ndarray) -> np.uint16:
     """The pattern of the largest magnitude in bits[n], +0 for none: finite magnitudes order as their patterns do."""
     largest = np.uint16(0)
     for i in range(bits.size):
@@ -117,14 +117,14 @@ def absmax(bits):
 
 
 @inner
-def extent(bits):
+def extent(bits: np.ndarray) -> tuple[np.float32, np.float32]:
     """(smallest, largest) of bits[n] as float32."""
     lowest, highest = extremes(bits)
     return to_f32(np.uint16(order(np.uint16(lowest)))), to_f32(np.uint16(order(np.uint16(highest))))
 
 
 @inner
-def to_nibble(value):
+def to_nibble(value: np.float32) -> np.uint16:
     """An integer in float32, clipped into 0 to 15, as uint16; 0 for NaN."""
     positive = value if value > np.float32(0) else np.float32(0)
     return np.uint16(np.int32(positive if positive < np.float32(15) else np.float32(15)))

@@ -1,4 +1,4 @@
-"""What callers give, checked: parameters, and KV tensors as kernels want them, FP16 patterns block by block."""
+"""Check arguments, and give KV tensors to kernels as FP16 patterns, block by block."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -47,7 +47,7 @@ def check_scale(name: str, value: Any) -> None:
 
 
 @inner
-def _count(bits):
+def _count(bits: np.ndarray) -> int:
     bad = 0
     for i in range(bits.size):
         bad += (bits[i] & np.uint16(0x7C00)) == np.uint16(0x7C00)
@@ -55,8 +55,8 @@ def _count(bits):
 
 
 @kernel
-def _count_nonfinite(bits):
-    """How many of the patterns bits[n] are infinite or NaN."""
+def _count_nonfinite(bits: np.ndarray) -> int:
+    """Count the patterns bits[n] that are infinite or NaN."""
     n_chunks = (bits.size + CHUNK - 1) // CHUNK
     found = np.zeros(n_chunks, np.int64)
     for chunk in prange(n_chunks):

@@ -13,39 +13,41 @@ from kernels_ref.jit import inner, kernel, prange
 from kernels_ref.packing import look_up, pack_low_first, pick, unpack_low_first
 from kernels_ref.rows import Buffers, Column, RowMethod, n_pieces, nibbles, rows_of
 
+__all__ = ["PerTensorInteger", "PerTokenInteger"]
+
 
 @inner
-def _integer(bits, reciprocal):
+def _integer(bits: np.uint16, reciprocal: np.float32) -> np.uint32:
     """rint(fp32(x * reciprocal)) as the bits of a two's complement integer, for finite x."""
     return np.float32(np.float32(half.finite(bits) * reciprocal) + half.TO_INTEGER).view(np.uint32)
 
 
 @inner
-def _to_bytes(bits, reciprocal, codes):
+def _to_bytes(bits: np.ndarray, reciprocal: np.float32, codes: np.ndarray) -> None:
     for i in range(codes.size):
         codes[i] = np.int8(_integer(bits[i], reciprocal))
 
 
 @inner
-def _to_nibbles(bits, reciprocal, codes):
+def _to_nibbles(bits: np.ndarray, reciprocal: np.float32, codes: np.ndarray) -> None:
     for i in range(bits.size):
         codes[i] = np.uint16(_integer(bits[i], reciprocal) & np.uint32(0xF))
 
 
 @inner
-def _from_bytes(codes, absmax, inverse, bits):
+def _from_bytes(codes: np.ndarray, absmax: np.float32, inverse: np.float32, bits: np.ndarray) -> None:
     for i in range(bits.size):
         bits[i] = half.from_f32(np.float32(np.float32(np.float32(codes[i]) * absmax) * inverse))
 
 
 @inner
-def _reciprocal(absmax, levels):
+def _reciprocal(absmax: np.uint16, levels: np.float32) -> np.float32:
     """fp32(levels / absmax) of a pattern; 0 where all is zero."""
     return np.float32(levels / half.to_f32(absmax)) if absmax else np.float32(0)
 
 
 @kernel
-def _quantize_bytes(bits, levels, codes, absmax):
+def _quantize_bytes(bits: np.ndarray, levels: np.float32, codes: np.ndarray, absmax: np.ndarray) -> None:
     """FP16 patterns bits[n, channels] -> codes int8[n, channels], patterns absmax[n]; levels float32, 127."""
     for piece in prange(n_pieces(bits)):
         for row in rows_of(piece, bits):
@@ -54,7 +56,7 @@ def _quantize_bytes(bits, levels, codes, absmax):
 
 
 @kernel
-def _dequantize_bytes(codes, absmax, inverse, bits):
+def _dequantize_bytes(codes: np.ndarray, absmax: np.ndarray, inverse: np.float32, bits: np.ndarray) -> None:
     """The reverse of `_quantize_bytes`: absmax float32[n], inverse float32(1 / 127)."""
     for piece in prange(n_pieces(bits)):
         for row in rows_of(piece, bits):
@@ -62,7 +64,7 @@ def _dequantize_bytes(codes, absmax, inverse, bits):
 
 
 @kernel
-def _quantize_nibbles(bits, levels, packed, absmax):
+def _quantize_nibbles(bits: np.ndarray, levels: np.float32, packed: np.ndarray, absmax: np.ndarray) -> None:
     """FP16 patterns bits[n, channels] -> packed[n, ceil(channels / 2)], patterns absmax[n]; levels float32, 7."""
     for piece in prange(n_pieces(bits)):
         codes = np.zeros(2 * packed.shape[1], np.uint16)  # an odd row ends with a zero
@@ -73,7 +75,7 @@ def _quantize_nibbles(bits, levels, packed, absmax):
 
 
 @kernel
-def _dequantize_nibbles(packed, absmax, inverse, bits):
+def _dequantize_nibbles(packed: np.ndarray, absmax: np.ndarray, inverse: np.float32, bits: np.ndarray) -> None:
     """The reverse of `_quantize_nibbles`: absmax float32[n], inverse float32(1 / 7)."""
     for piece in prange(n_pieces(bits)):
         codes = np.empty(2 * packed.shape[1], np.uint16)
@@ -151,7 +153,7 @@ def _decode_table(bits: int, scale: float) -> np.ndarray:
 
 
 @kernel
-def _look_up_nibbles(bits, table, packed):
+def _look_up_nibbles(bits: np.ndarray, table: np.ndarray, packed: np.ndarray) -> None:
     """FP16 patterns bits[n, channels] -> packed[n, ceil(channels / 2)], the code of a pattern from the table."""
     for piece in prange(n_pieces(bits)):
         codes = np.zeros(2 * packed.shape[1], np.uint16)
@@ -161,7 +163,7 @@ def _look_up_nibbles(bits, table, packed):
 
 
 @kernel
-def _look_up_values(packed, table, bits):
+def _look_up_values(packed: np.ndarray, table: np.ndarray, bits: np.ndarray) -> None:
     """The reverse of `_look_up_nibbles`, with a value from the table for every code."""
     for piece in prange(n_pieces(bits)):
         codes = np.empty(2 * packed.shape[1], np.uint16)

@@ -70,5 +70,5 @@ def sequential(function: F, allocates: bool = True, sources: tuple[Path, ...] = 
 
 
 def inner(function: F) -> F:
-    """A function that kernels call: compiled into them, vectorised on its own, never cached by itself."""
+    """A function that kernels call: compiled into them, vectorized on its own, never cached by itself."""
     return numba.njit(error_model="numpy", nogil=True)(function)  # type: ignore[return-value]

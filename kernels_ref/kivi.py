@@ -1,4 +1,4 @@
-"""KIVI: keys quantised per channel, values per token, the most recent tokens in FP16.
+"""KIVI: keys quantized per channel, values per token, the most recent tokens in FP16.
 
 KIVI (arXiv:2402.02750) sections 3 and 4; released code jy-yuan/KIVI@876b4d2: quant/new_pack.py for the codes,
 models/llama_kivi.py for what is packed when.
@@ -23,13 +23,16 @@ from math import ceil
 import numpy as np
 
 from kernels_ref import half
-from kernels_ref.cache import SIDES, GroupCache, Groups, GroupSide, Side, part_of
+from kernels_ref.cache import SIDES, Side
 from kernels_ref.formats import storage
+from kernels_ref.groups import GroupCache, Groups, GroupSide, part_of
 from kernels_ref.inputs import NonFinite, check_choice, check_count, kv_tensor
 from kernels_ref.jit import inner, kernel, prange
 from kernels_ref.packed import Packed
 from kernels_ref.packing import pack_words, unpack_words
 from kernels_ref.rows import n_pieces, rows_of
+
+__all__ = ["KIVI"]
 
 BITS = (1, 2, 4, 8)
 #: groups that FP16 steps take beyond 65504: refused; cut to 65504; infinite and NaN as in the released code
@@ -43,7 +46,7 @@ PIECE = 2**12
 
 
 @inner
-def _code(x, base, scale, levels):
+def _code(x: np.uint16, base: np.float32, scale: np.float32, levels: np.float32) -> np.uint32:
     """The code of pattern x; 0 where a step is 0/0 or inf/inf.
 
     `eleven_bits` is h but for the range of FP16: of a quotient, what h would make of values below 2^-14 does not
@@ -56,7 +59,7 @@ def _code(x, base, scale, levels):
 
 
 @inner
-def _decoded(code, base, scale, limit):
+def _decoded(code: np.uint32, base: np.float32, scale: np.float32, limit: np.float32) -> np.uint16:
     """The pattern of h(h(code * scale) + base); results beyond 65504 become `limit` (infinity or 65504)."""
     v = half.eleven_bits(np.float32(np.float32(np.int32(code)) * scale))
     v = limit if v > half.LARGEST_VALUE else v
@@ -65,7 +68,16 @@ def _decoded(code, base, scale, limit):
 
 
 @inner
-def _scales_and_mins(lowest, highest, levels, saturate, scales, mins, base, scale):
+def _scales_and_mins(
+    lowest: np.ndarray,
+    highest: np.ndarray,
+    levels: np.float32,
+    saturate: bool,
+    scales: np.ndarray,
+    mins: np.ndarray,
+    base: np.ndarray,
+    scale: np.ndarray,
+) -> None:
     """FP16 scale and minimum of groups from the order keys of their extremes, and both as float32."""
     for i in range(lowest.size):
         low = np.uint16(half.order(np.uint16(lowest[i])))
@@ -78,7 +90,7 @@ def _scales_and_mins(lowest, highest, levels, saturate, scales, mins, base, scal
 
 
 @inner
-def _count_overflows(scales, mins, levels):
+def _count_overflows(scales: np.ndarray, mins: np.ndarray, levels: np.float32) -> int:
     count = 0
     for i in range(scales.size):
         v = half.rounded(np.float32(half.to_f32(scales[i]) * levels))
@@ -88,8 +100,8 @@ def _count_overflows(scales, mins, levels):
 
 
 @kernel
-def _count_overflowing(scales, mins, width):
-    """How many groups (any number, flat) decode their largest code to infinity or NaN: their range, or its rounded
+def _count_overflowing(scales: np.ndarray, mins: np.ndarray, width: int) -> int:
+    """Count the groups (flat) whose largest code decodes to infinity or NaN: their range, or its rounded
     scale, goes beyond 65504."""
     levels = np.float32(2**width - 1)
     n_tasks = (scales.size + TASK - 1) // TASK
@@ -101,14 +113,14 @@ def _count_overflowing(scales, mins, width):
 
 
 @inner
-def _as_float(patterns, values):
+def _as_float(patterns: np.ndarray, values: np.ndarray) -> None:
     """FP16 patterns as float32."""
     for i in range(patterns.size):
         values[i] = half.to_f32(patterns[i])
 
 
 @inner
-def _fold(row, lowest, highest):
+def _fold(row: np.ndarray, lowest: np.ndarray, highest: np.ndarray) -> None:
     for c in range(row.size):
         key = half.order(row[c])
         lowest[c] = min(lowest[c], key)
@@ -116,13 +128,26 @@ def _fold(row, lowest, highest):
 
 
 @inner
-def _add_codes(row, base, scale, levels, shift, words):
+def _add_codes(
+    row: np.ndarray, base: np.ndarray, scale: np.ndarray, levels: np.float32, shift: np.uint32, words: np.ndarray
+) -> None:
     for c in range(row.size):
         words[c] |= np.uint32(_code(row[c], base[c], scale[c], levels) << shift)
 
 
 @inner
-def _quantize_key_group(bits, width, saturate, words, scales, mins, lowest, highest, base, scale):
+def _quantize_key_group(
+    bits: np.ndarray,
+    width: int,
+    saturate: bool,
+    words: np.ndarray,
+    scales: np.ndarray,
+    mins: np.ndarray,
+    lowest: np.ndarray,
+    highest: np.ndarray,
+    base: np.ndarray,
+    scale: np.ndarray,
+) -> None:
     """One group of tokens, bits[group, channels], into words[group * width / 32, channels]."""
     levels = np.float32(2**width - 1)
     lowest[:] = np.int16(32767)
@@ -138,8 +163,10 @@ def _quantize_key_group(bits, width, saturate, words, scales, mins, lowest, high
 
 
 @kernel
-def quantize_keys(bits, group, width, saturate, words, scales, mins):
-    """Quantise bits[heads, groups * group, channels] (FP16 patterns) into
+def quantize_keys(
+    bits: np.ndarray, group: int, width: int, saturate: bool, words: np.ndarray, scales: np.ndarray, mins: np.ndarray
+) -> None:
+    """Quantize bits[heads, groups * group, channels] (FP16 patterns) into
     words[heads, groups * group * width / 32, channels] (uint32), scales and mins[heads, groups, channels]."""
     n_heads, n_groups, n_channels = scales.shape
     n_words = group * width // 32
@@ -167,13 +194,30 @@ def quantize_keys(bits, group, width, saturate, words, scales, mins):
 
 
 @inner
-def _decode_codes(words, shift, mask, base, scale, limit, out):
+def _decode_codes(
+    words: np.ndarray,
+    shift: np.uint32,
+    mask: np.uint32,
+    base: np.ndarray,
+    scale: np.ndarray,
+    limit: np.float32,
+    out: np.ndarray,
+) -> None:
     for c in range(words.size):
         out[c] = _decoded((words[c] >> shift) & mask, base[c], scale[c], limit)
 
 
 @inner
-def _dequantize_key_group(words, width, limit, scales, mins, base, scale, out):
+def _dequantize_key_group(
+    words: np.ndarray,
+    width: int,
+    limit: np.float32,
+    scales: np.ndarray,
+    mins: np.ndarray,
+    base: np.ndarray,
+    scale: np.ndarray,
+    out: np.ndarray,
+) -> None:
     _as_float(mins, base)
     _as_float(scales, scale)
     n_codes, mask = 32 // width, np.uint32(2**width - 1)
@@ -183,7 +227,9 @@ def _dequantize_key_group(words, width, limit, scales, mins, base, scale, out):
 
 
 @kernel
-def dequantize_keys(words, scales, mins, group, width, saturate, out):
+def dequantize_keys(
+    words: np.ndarray, scales: np.ndarray, mins: np.ndarray, group: int, width: int, saturate: bool, out: np.ndarray
+) -> None:
     """The inverse of `quantize_keys`: writes the FP16 patterns out[heads, groups * group, channels]."""
     n_heads, n_groups, n_channels = scales.shape
     n_words = group * width // 32
@@ -208,13 +254,26 @@ def dequantize_keys(words, scales, mins, group, width, saturate, out):
 
 
 @inner
-def _value_codes(bits, base, scale, levels, codes):
+def _value_codes(bits: np.ndarray, base: np.float32, scale: np.float32, levels: np.float32, codes: np.ndarray) -> None:
     for i in range(bits.size):
         codes[i] = np.uint8(_code(bits[i], base, scale, levels))
 
 
 @inner
-def _quantize_value_rows(bits, group, width, saturate, words, scales, mins, lowest, highest, base, scale, codes):
+def _quantize_value_rows(
+    bits: np.ndarray,
+    group: int,
+    width: int,
+    saturate: bool,
+    words: np.ndarray,
+    scales: np.ndarray,
+    mins: np.ndarray,
+    lowest: np.ndarray,
+    highest: np.ndarray,
+    base: np.ndarray,
+    scale: np.ndarray,
+    codes: np.ndarray,
+) -> None:
     """Rows [n, .] of values; lowest, highest, base, scale and codes, flat, are scratch."""
     levels, n_groups, a_row = np.float32(2**width - 1), scales.shape[1], words.shape[1] * (32 // width)
     i = 0
@@ -235,8 +294,10 @@ def _quantize_value_rows(bits, group, width, saturate, words, scales, mins, lowe
 
 
 @kernel
-def quantize_values(bits, group, width, saturate, words, scales, mins):
-    """Quantise bits[rows, channels] (FP16 patterns), a row one token of one head, into words[rows, words], scales and
+def quantize_values(
+    bits: np.ndarray, group: int, width: int, saturate: bool, words: np.ndarray, scales: np.ndarray, mins: np.ndarray
+) -> None:
+    """Quantize bits[rows, channels] (FP16 patterns), a row one token of one head, into words[rows, words], scales and
     mins[rows, groups]; the last group of a row may be short, what fills up its last word is 0."""
     n_rows = max(PIECE // bits.shape[1], 1)
     for task in prange(n_pieces(bits, TASK)):
@@ -263,19 +324,19 @@ def quantize_values(bits, group, width, saturate, words, scales, mins):
 
 
 @inner
-def _decode_row(codes, base, scale, limit, out):
+def _decode_row(codes: np.ndarray, base: np.ndarray, scale: np.ndarray, limit: np.float32, out: np.ndarray) -> None:
     for i in range(out.size):
         out[i] = _decoded(codes[i], base[i], scale[i], limit)
 
 
 @inner
-def _fill(part, value):
+def _fill(part: np.ndarray, value: np.float32) -> None:
     for i in range(part.size):
         part[i] = value
 
 
 @inner
-def _spread(patterns, group, out):
+def _spread(patterns: np.ndarray, group: int, out: np.ndarray) -> None:
     """The float32 value of each group, for each of its channels."""
     for row in range(patterns.shape[0]):
         own = out[row]
@@ -284,7 +345,18 @@ def _spread(patterns, group, out):
 
 
 @inner
-def _dequantize_value_rows(words, scales, mins, group, width, limit, base, scale, codes, out):
+def _dequantize_value_rows(
+    words: np.ndarray,
+    scales: np.ndarray,
+    mins: np.ndarray,
+    group: int,
+    width: int,
+    limit: np.float32,
+    base: np.ndarray,
+    scale: np.ndarray,
+    codes: np.ndarray,
+    out: np.ndarray,
+) -> None:
     """The inverse of `_quantize_value_rows`; base, scale[rows, channels] and codes[rows, .] are scratch."""
     unpack_words(words.reshape(-1), width, codes.reshape(-1))
     _spread(mins, group, base)
@@ -294,7 +366,9 @@ def _dequantize_value_rows(words, scales, mins, group, width, limit, base, scale
 
 
 @kernel
-def dequantize_values(words, scales, mins, group, width, saturate, out):
+def dequantize_values(
+    words: np.ndarray, scales: np.ndarray, mins: np.ndarray, group: int, width: int, saturate: bool, out: np.ndarray
+) -> None:
     """The inverse of `quantize_values`: writes the FP16 patterns out[rows, channels]."""
     limit = half.LARGEST_VALUE if saturate else np.float32(np.inf)
     n_rows = max(PIECE // out.shape[1], 1)
@@ -418,7 +492,7 @@ class KIVI:
         return GroupCodec(side, self.bits, self.group, self.overflow)
 
     def n_packed(self, side: Side, n_tokens: int) -> int:
-        """Of n tokens, how many are packed."""
+        """Number of quantized tokens among n."""
         if side == "value":
             return max(n_tokens - self.residual, 0)
         step = self.residual or self.group
@@ -450,7 +524,7 @@ class KIVI:
         )
 
     def dequantize(self, packed: Packed) -> np.ndarray:
-        """The tensor that attention sees, FP16, of the shape that was quantised: h(h(code * scale) + min)."""
+        """The tensor that attention sees, FP16, of the shape that was quantized: h(h(code * scale) + min)."""
         side: Side = "key" if "key_codes" in packed.buffers else "value"
         codes, scales, mins, recent = (
             packed.buffers[f"{side}_{name}"] for name in ("codes", "scales", "mins", "recent")

@@ -9,20 +9,22 @@ from kernels_ref.jit import inner, kernel, prange
 from kernels_ref.packing import pack_low_first, unpack_low_first
 from kernels_ref.rows import Buffers, Column, RowMethod, n_pieces, nibbles, rows_of
 
+__all__ = ["KVQuantKeys", "KVQuantValues"]
+
 _LEVELS = np.float32(15)
 #: channels that a 16-bit index reaches, all of them counted by 16 bits
 MAX_CHANNELS = 2**16 - 1
 
 
 @inner
-def _uniform(value, factor, offset):
+def _uniform(value: np.float32, factor: np.float32, offset: np.float32) -> np.uint16:
     """clip(rint(factor * value - offset), 0, 15); 0 where the factor is not finite."""
     steps = np.float32(np.float32(factor * value) - offset)
     return half.to_nibble(half.rint(steps)) if abs(factor) <= np.float32(3e38) else np.uint16(0)
 
 
 @inner
-def _nearest(value, lut):
+def _nearest(value: np.float32, lut: np.ndarray) -> np.uint16:
     """Index of the table's value nearest to `value`, the first of equals; 0 for NaN."""
     best, distance = 0, np.float32(abs(np.float32(value - lut[0])))
     for i in range(1, lut.size):
@@ -33,8 +35,10 @@ def _nearest(value, lut):
 
 
 @inner
-def _encode_row(bits, outlier, one, other, lut, codes):
-    """one, other: factor and offset of the uniform codes, or half range and centre of those by table."""
+def _encode_row(
+    bits: np.ndarray, outlier: np.ndarray, one: np.ndarray, other: np.ndarray, lut: np.ndarray, codes: np.ndarray
+) -> None:
+    """one, other: factor and offset of the uniform codes, or half range and center of those by table."""
     step = 0 if one.size == 1 else 1
     for i in range(bits.size):
         value = half.to_f32(bits[i])
@@ -46,7 +50,9 @@ def _encode_row(bits, outlier, one, other, lut, codes):
 
 
 @kernel
-def _pack_codes(bits, outlier, one, other, lut, packed):
+def _pack_codes(
+    bits: np.ndarray, outlier: np.ndarray, one: np.ndarray, other: np.ndarray, lut: np.ndarray, packed: np.ndarray
+) -> None:
     """FP16 patterns bits[n, channels], outlier uint8 alike -> packed; one, other float32 [n, 1] or [1, channels]."""
     for piece in prange(n_pieces(bits)):
         codes = np.zeros(2 * packed.shape[1], np.uint16)
@@ -57,7 +63,7 @@ def _pack_codes(bits, outlier, one, other, lut, packed):
 
 
 @inner
-def _decode_row(codes, one, other, lut, bits):
+def _decode_row(codes: np.ndarray, one: np.ndarray, other: np.ndarray, lut: np.ndarray, bits: np.ndarray) -> None:
     step = 0 if one.size == 1 else 1
     for i in range(bits.size):
         if lut.size:
@@ -70,7 +76,7 @@ def _decode_row(codes, one, other, lut, bits):
 
 
 @kernel
-def _unpack_codes(packed, one, other, lut, bits):
+def _unpack_codes(packed: np.ndarray, one: np.ndarray, other: np.ndarray, lut: np.ndarray, bits: np.ndarray) -> None:
     """The reverse of `_pack_codes`, without the outliers."""
     for piece in prange(n_pieces(bits)):
         codes = np.empty(2 * packed.shape[1], np.uint16)
@@ -86,7 +92,7 @@ def _rounded(values: np.ndarray) -> np.ndarray:
 
 
 def _parameters(low: np.ndarray, high: np.ndarray, by_table: bool, in_half: bool) -> tuple[np.ndarray, np.ndarray]:
-    """(factor, offset) or, for codes by table, (half range, centre); every step in FP16 where `in_half`."""
+    """(factor, offset) or, for codes by table, (half range, center); every step in FP16 where `in_half`."""
     step = _rounded if in_half else np.asarray
     with np.errstate(all="ignore"):
         if by_table:
@@ -101,7 +107,7 @@ def _checked_table(lut: tuple[float, ...] | None) -> None:
 
 
 class _KVQuant(RowMethod):
-    """What keys and values share: codes by `_block`, outliers token after token."""
+    """Common part of keys and values: codes by `_block`, outliers token after token."""
 
     lut: tuple[float, ...] | None
     #: sorting needs several float32 copies of a block
@@ -153,7 +159,7 @@ class KVQuantKeys(_KVQuant):
 
     Uniform codes (no `lut`): q = h(h(1 / h(upper - lower)) * 15), o = h(lower * q), code = clip(rint(q * x - o), 0,
     15), decoded as h((code + o) / q), in float32 but for q and o. NUQ: the nearest of the 16 values of `lut` to
-    (x - centre) / half range, both FP16, the first of equals. An outlier takes the code of 0 (uniform) or of the centre
+    (x - center) / half range, both FP16, the first of equals. An outlier takes the code of 0 (uniform) or of the center
     (NUQ) and is restored exactly. A channel whose q is not finite decodes to 0, as in the artifact.
 
     The thresholds and the table are fixed with the weights and not counted as stored.

@@ -16,6 +16,8 @@ from kernels_ref.jit import inner, kernel, prange
 from kernels_ref.packed import Packed
 from kernels_ref.rows import Buffers, Column, RowMethod, n_pieces, rows_of
 
+__all__ = ["Latent"]
+
 Format = Literal["fp8", "nvfp4"]
 FORMATS: tuple[Format, ...] = ("fp8", "nvfp4")
 #: latent and RoPE channels of a token
@@ -27,7 +29,7 @@ SLOT_BYTES = {"fp8": 656, "nvfp4": 352}
 
 
 @inner
-def _absmax(x):
+def _absmax(x: np.ndarray) -> np.float32:
     """The largest magnitude of float32 x[n]."""
     largest = np.uint32(0)
     for i in range(x.size):
@@ -36,25 +38,25 @@ def _absmax(x):
 
 
 @inner
-def _widen(bits, values):
+def _widen(bits: np.ndarray, values: np.ndarray) -> None:
     for i in range(bits.size):
         values[i] = half.finite(bits[i])
 
 
 @inner
-def _copied(source, target):
+def _copied(source: np.ndarray, target: np.ndarray) -> None:
     for i in range(source.size):
         target[i] = source[i]
 
 
 @inner
-def _quotients(x, scale, codes):
+def _quotients(x: np.ndarray, scale: np.float32, codes: np.ndarray) -> None:
     for i in range(x.size):
         codes[i] = minifloat.e4m3(np.float32(x[i] / scale))
 
 
 @inner
-def _encode_fp8_row(x, codes, scales):
+def _encode_fp8_row(x: np.ndarray, codes: np.ndarray, scales: np.ndarray) -> None:
     for b in range(scales.size):
         largest = np.float32(_absmax(x[b * 128 : (b + 1) * 128]) / np.float32(448))
         exponent = minifloat.ceil_log2(max(largest, np.float32(1e-4)))
@@ -63,7 +65,7 @@ def _encode_fp8_row(x, codes, scales):
 
 
 @inner
-def _pairs(x, inverse, codes):
+def _pairs(x: np.ndarray, inverse: np.float32, codes: np.ndarray) -> None:
     for i in range(codes.size):
         low = minifloat.e2m1(np.float32(x[2 * i] * inverse))
         high = minifloat.e2m1(np.float32(x[2 * i + 1] * inverse))
@@ -71,13 +73,13 @@ def _pairs(x, inverse, codes):
 
 
 @inner
-def _place(block):
+def _place(block: int) -> int:
     """Where the scale of a block of 16 stands among the 32."""
     return 8 * (block & 3) + (block >> 2)
 
 
 @inner
-def _encode_nvfp4_row(x, codes, scales):
+def _encode_nvfp4_row(x: np.ndarray, codes: np.ndarray, scales: np.ndarray) -> None:
     for b in range(scales.size):
         part = x[16 * b : 16 * b + 16]
         code = minifloat.e4m3(max(np.float32(_absmax(part) / np.float32(6)), np.float32(2.0**-9)))
@@ -86,38 +88,38 @@ def _encode_nvfp4_row(x, codes, scales):
 
 
 @inner
-def _rope_codes(x, codes):
+def _rope_codes(x: np.ndarray, codes: np.ndarray) -> None:
     for i in range(x.size):
         codes[i] = minifloat.e4m3(x[i])
 
 
 @inner
-def _rope_values(codes, values):
+def _rope_values(codes: np.ndarray, values: np.ndarray) -> None:
     for i in range(codes.size):
         values[i] = minifloat.e4m3_value(codes[i])
 
 
 @inner
-def _products(codes, scale, values):
+def _products(codes: np.ndarray, scale: np.float32, values: np.ndarray) -> None:
     for i in range(codes.size):
         values[i] = np.float32(minifloat.e4m3_value(codes[i]) * scale)
 
 
 @inner
-def _decode_fp8_row(codes, scales, values):
+def _decode_fp8_row(codes: np.ndarray, scales: np.ndarray, values: np.ndarray) -> None:
     for b in range(scales.size):
         _products(codes[b * 128 : (b + 1) * 128], scales[b], values[b * 128 : (b + 1) * 128])
 
 
 @inner
-def _bf16(value):
+def _bf16(value: np.float32) -> np.float32:
     bits = minifloat.pattern(value)
     odd = np.uint32(np.uint32(bits >> np.uint32(16)) & np.uint32(1))
     return minifloat.value_of(np.uint32(np.uint32(bits + np.uint32(0x7FFF) + odd) & np.uint32(0xFFFF0000)))
 
 
 @inner
-def _pair_values(codes, scale, values):
+def _pair_values(codes: np.ndarray, scale: np.float32, values: np.ndarray) -> None:
     for i in range(codes.size):
         low, high = minifloat.e2m1_value(codes[i] & np.uint8(0xF)), minifloat.e2m1_value(codes[i] >> np.uint8(4))
         values[2 * i] = _bf16(half.rounded(np.float32(low * scale)))
@@ -125,14 +127,14 @@ def _pair_values(codes, scale, values):
 
 
 @inner
-def _decode_nvfp4_row(codes, scales, values):
+def _decode_nvfp4_row(codes: np.ndarray, scales: np.ndarray, values: np.ndarray) -> None:
     for b in range(scales.size):
         scale = minifloat.e4m3_value(scales[_place(b)])
         _pair_values(codes[8 * b : 8 * b + 8], scale, values[16 * b : 16 * b + 16])
 
 
 @kernel
-def _quantize_fp8(bits, x, codes, scales, rope):
+def _quantize_fp8(bits: np.ndarray, x: np.ndarray, codes: np.ndarray, scales: np.ndarray, rope: np.ndarray) -> None:
     """FP16 patterns bits[n, 576], or float32 x where bits are empty -> codes[n, 512], scales[n, 4], rope[n, 64]."""
     for piece in prange(n_pieces(codes)):
         values = np.empty(LATENT, np.float32)
@@ -146,7 +148,7 @@ def _quantize_fp8(bits, x, codes, scales, rope):
 
 
 @kernel
-def _dequantize_fp8(codes, scales, rope, bits, x):
+def _dequantize_fp8(codes: np.ndarray, scales: np.ndarray, rope: np.ndarray, bits: np.ndarray, x: np.ndarray) -> None:
     """The reverse of `_quantize_fp8`; float32 x is given the latent alone."""
     for piece in prange(n_pieces(codes)):
         values = np.empty(LATENT, np.float32)
@@ -160,7 +162,7 @@ def _dequantize_fp8(codes, scales, rope, bits, x):
 
 
 @kernel
-def _quantize_nvfp4(bits, x, codes, scales, rope):
+def _quantize_nvfp4(bits: np.ndarray, x: np.ndarray, codes: np.ndarray, scales: np.ndarray, rope: np.ndarray) -> None:
     """FP16 patterns bits[n, 576], or float32 x where bits are empty -> codes[n, 256], scales[n, 32], rope[n, 64]."""
     for piece in prange(n_pieces(codes)):
         values = np.empty(LATENT + ROPE, np.float32)
@@ -174,7 +176,7 @@ def _quantize_nvfp4(bits, x, codes, scales, rope):
 
 
 @kernel
-def _dequantize_nvfp4(codes, scales, rope, bits, x):
+def _dequantize_nvfp4(codes: np.ndarray, scales: np.ndarray, rope: np.ndarray, bits: np.ndarray, x: np.ndarray) -> None:
     """The reverse of `_quantize_nvfp4`."""
     for piece in prange(n_pieces(codes)):
         values = np.empty(LATENT + ROPE, np.float32)

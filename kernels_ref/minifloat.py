@@ -1,7 +1,7 @@
 """Small floats in kernels: codes of E2M1, E4M3, E5M2 and E8M0 from float32 and back (OCP Microscaling Formats 1.0).
 
 Codes of E2M1, E4M3 and E5M2 saturate: 6, 448, 57344. Every function rounds once, in branch-free integer arithmetic on
-the bit pattern, so that loops over them vectorise; NaN and infinities go where the docstrings say. `kernels_ref.fp8`
+the bit pattern, so that loops over them vectorize; NaN and infinities go where the docstrings say. `kernels_ref.fp8`
 has the same conversions for arrays, with the ways that do not saturate.
 """
 
@@ -24,19 +24,19 @@ _INFINITY = np.uint32(0x7F800000)
 
 
 @inner
-def pattern(value):
+def pattern(value: np.float32) -> np.uint32:
     """The bits of a float32."""
     return np.uint32(np.float32(value).view(np.uint32))
 
 
 @inner
-def value_of(bits):
+def value_of(bits: np.uint32) -> np.float32:
     """The float32 of bits."""
     return np.float32(np.uint32(bits).view(np.float32))
 
 
 @inner
-def _e2m1(bits, above, small):
+def _e2m1(bits: np.uint32, above: np.uint32, small: np.uint32) -> np.uint8:
     """Sign and magnitude of E2M1: `above` is added before the bits that go are cut, `small` the code below 1."""
     magnitude = np.uint32(min(np.uint32(bits & _MAGNITUDE), np.uint32(0x40C00000)))  # 6
     normal = np.uint32(np.uint32(np.uint32(magnitude + above) >> np.uint32(22)) - np.uint32(252))
@@ -45,7 +45,7 @@ def _e2m1(bits, above, small):
 
 
 @inner
-def e2m1(value):
+def e2m1(value: np.float32) -> np.uint8:
     """The E2M1 code nearest to a float32, ties to even; saturates at 6, so do infinity and NaN; zero keeps its sign."""
     bits = pattern(value)
     magnitude = np.uint32(bits & _MAGNITUDE)
@@ -55,7 +55,7 @@ def e2m1(value):
 
 
 @inner
-def e2m1_away(value):
+def e2m1_away(value: np.float32) -> np.uint8:
     """As `e2m1`, but ties go away from zero."""
     bits = pattern(value)
     magnitude = np.uint32(bits & _MAGNITUDE)
@@ -64,7 +64,7 @@ def e2m1_away(value):
 
 
 @inner
-def e2m1_toward(value):
+def e2m1_toward(value: np.float32) -> np.uint8:
     """As `e2m1`, but ties go toward zero."""
     bits = pattern(value)
     magnitude = np.uint32(bits & _MAGNITUDE)
@@ -73,7 +73,7 @@ def e2m1_toward(value):
 
 
 @inner
-def e2m1_floor(value):
+def e2m1_floor(value: np.float32) -> np.uint8:
     """As `e2m1`, but always toward zero."""
     bits = pattern(value)
     small = np.uint32(np.uint32(bits & _MAGNITUDE) >= np.uint32(0x3F000000))
@@ -81,7 +81,7 @@ def e2m1_floor(value):
 
 
 @inner
-def e2m1_value(code):
+def e2m1_value(code: np.uint8) -> np.float32:
     """The value of an E2M1 code 0 to 15, exactly."""
     wide = np.uint32(code)
     magnitude = np.uint32(wide & np.uint32(7))
@@ -92,7 +92,7 @@ def e2m1_value(code):
 
 
 @inner
-def e4m3(value):
+def e4m3(value: np.float32) -> np.uint8:
     """The E4M3 code nearest to a float32, ties to even; saturates at 448, infinity too; NaN is 0x7F and its sign."""
     bits = pattern(value)
     exact = np.uint32(bits & _MAGNITUDE)
@@ -107,7 +107,7 @@ def e4m3(value):
 
 
 @inner
-def e5m2(value):
+def e5m2(value: np.float32) -> np.uint8:
     """The E5M2 code nearest to a float32, ties to even; saturates at 57344, infinity too; NaN is 0x7F and its sign."""
     bits = pattern(value)
     exact = np.uint32(bits & _MAGNITUDE)
@@ -122,7 +122,7 @@ def e5m2(value):
 
 
 @inner
-def e4m3_value(code):
+def e4m3_value(code: np.uint8) -> np.float32:
     """The value of an E4M3 code, exactly; NaN for 0x7F and 0xFF."""
     wide = np.uint32(code)
     magnitude = np.uint32(wide & np.uint32(0x7F))
@@ -132,7 +132,7 @@ def e4m3_value(code):
 
 
 @inner
-def e8m0_value(byte):
+def e8m0_value(byte: np.uint8) -> np.float32:
     """2^(byte - 127), of byte 0 the subnormal 2^-127; NaN for 255."""
     bits = np.uint32(np.uint32(byte) << np.uint32(23))
     bits = np.uint32(0x00400000) if bits == np.uint32(0) else bits
@@ -140,7 +140,7 @@ def e8m0_value(byte):
 
 
 @inner
-def floor_log2(value):
+def floor_log2(value: np.float32) -> np.int32:
     """floor(log2(value)) of a positive normal float32, exactly; -127 of a subnormal one or zero."""
     return np.int32(np.int32(np.uint32(pattern(value) & _MAGNITUDE) >> np.uint32(23)) - np.int32(127))
 
@@ -161,7 +161,7 @@ FIRST_ABOVE_SUBNORMAL = int(
 
 
 @inner
-def ceil_log2(value):
+def ceil_log2(value: np.float32) -> np.int32:
     """ceil(log2(value)) where log2 gives the nearest float32, of a positive finite float32; -127 of 2^-127 and less.
 
     Just above a power of two the logarithm rounds to the whole number: 2^8 (1 + 2^-23) has 8.

@@ -29,6 +29,8 @@ from kernels_ref.minifloat import (
 )
 from kernels_ref.rows import Buffers, Column, RowMethod, n_pieces, nibbles, rows_of
 
+__all__ = ["MX"]
+
 Type = Literal["mxfp4", "mxfp8", "fp4_mx_block16"]
 Rule = Literal["floor", "ceil", "rceil", "even", "sglang", "vllm"]
 
@@ -38,6 +40,8 @@ ELEMENTS = {"mxfp4": "e2m1", "mxfp8": "e4m3", "fp4_mx_block16": "e2m1"}
 BYTE_BLOCK = SCALED_TYPES["mxfp8"].block
 #: how the scale comes from the largest magnitude, by the number that kernels know it by
 RULES: tuple[Rule, ...] = ("floor", "ceil", "rceil", "even", "sglang", "vllm")
+#: rule, largest value, its exponent, half of its last mantissa bit, least magnitude and quotient: as `_byte` takes them
+_Settings = tuple[int, np.float32, int, np.uint32, np.float32, np.float32]
 _FLOOR, _CEIL, _RCEIL, _EVEN, _SGLANG, _VLLM = range(len(RULES))
 #: rules of a type, the default first
 RULES_OF: dict[str, tuple[Rule, ...]] = {
@@ -48,7 +52,15 @@ RULES_OF: dict[str, tuple[Rule, ...]] = {
 
 
 @inner
-def _byte(largest, rule, top, exponent, rounding, before, after):
+def _byte(
+    largest: np.float32,
+    rule: int,
+    top: np.float32,
+    exponent: int,
+    rounding: np.uint32,
+    before: np.float32,
+    after: np.float32,
+) -> np.uint8:
     """E8M0 byte of a block. top, exponent: the element format's largest value and its exponent; rounding: of "even",
     half of its last mantissa bit in a float32; before, after: what `largest` and `largest` / top are raised to."""
     if rule in (_RCEIL, _SGLANG, _VLLM):
@@ -64,8 +76,8 @@ def _byte(largest, rule, top, exponent, rounding, before, after):
 
 
 @inner
-def _multiplier(byte, rule):
-    """What elements are multiplied by: 2^(127 - byte), of byte 0 as the rule's library has it."""
+def _multiplier(byte: np.uint8, rule: int) -> np.float32:
+    """Factor of elements: 2^(127 - byte), for byte 0 the value of the rule's library."""
     if byte == np.uint8(0):
         if rule == _RCEIL:
             return np.float32(1)
@@ -75,7 +87,7 @@ def _multiplier(byte, rule):
 
 
 @inner
-def _element(x, multiplier, eight, up):
+def _element(x: np.float32, multiplier: np.float32, eight: bool, up: bool) -> np.uint8:
     """The code of an element; eight: E4M3, else E2M1; up: ties away from zero, and no sign for -0."""
     y = np.float32(x * multiplier)
     if eight:
@@ -87,7 +99,7 @@ def _element(x, multiplier, eight, up):
 
 
 @sequential
-def _bytes_of(largest, settings, found):
+def _bytes_of(largest: np.ndarray, settings: _Settings, found: np.ndarray) -> None:
     """uint8 found[n] of magnitudes largest[n]; settings as of `_byte`."""
     rule, top, exponent, rounding, before, after = settings
     for i in range(found.size):
@@ -95,14 +107,14 @@ def _bytes_of(largest, settings, found):
 
 
 @sequential
-def _codes_of(x, scales, rule, eight, up, found):
+def _codes_of(x: np.ndarray, scales: np.ndarray, rule: int, eight: bool, up: bool, found: np.ndarray) -> None:
     """uint8 found[n] of elements x[n] with scale bytes scales[n]."""
     for i in range(found.size):
         found[i] = _element(x[i], _multiplier(scales[i], rule), eight, up)
 
 
 @inner
-def _codes_row(bits, multipliers, scales, codes):
+def _codes_row(bits: np.ndarray, multipliers: np.ndarray, scales: np.ndarray, codes: np.ndarray) -> None:
     for b in range(codes.shape[0]):
         multiplier = multipliers[scales[b]]
         for i in range(BYTE_BLOCK):
@@ -110,7 +122,9 @@ def _codes_row(bits, multipliers, scales, codes):
 
 
 @kernel
-def _quantize_bytes(bits, scales, multipliers, codes, found):
+def _quantize_bytes(
+    bits: np.ndarray, scales: np.ndarray, multipliers: np.ndarray, codes: np.ndarray, found: np.ndarray
+) -> None:
     """FP16 patterns bits[n, channels] -> E4M3 codes[n, channels], scale bytes found[n, channels / 32]."""
     for piece in prange(n_pieces(bits)):
         spare = np.empty((3, bits.shape[1] // 2), np.uint16)
@@ -120,7 +134,7 @@ def _quantize_bytes(bits, scales, multipliers, codes, found):
 
 
 @inner
-def _pick_row(codes, scales, values, bits):
+def _pick_row(codes: np.ndarray, scales: np.ndarray, values: np.ndarray, bits: np.ndarray) -> None:
     for b in range(bits.shape[0]):
         k = scales[b]
         for i in range(BYTE_BLOCK):
@@ -128,7 +142,7 @@ def _pick_row(codes, scales, values, bits):
 
 
 @kernel
-def _dequantize_bytes(codes, found, values, bits):
+def _dequantize_bytes(codes: np.ndarray, found: np.ndarray, values: np.ndarray, bits: np.ndarray) -> None:
     """The reverse of `_quantize_bytes`; values: FP16 patterns by scale byte and code, uint16 [256, 256]."""
     for piece in prange(n_pieces(bits)):
         for row in rows_of(piece, bits):
@@ -143,7 +157,7 @@ def _check(name: str, rule: str | None) -> Rule:
     return chosen  # type: ignore[return-value]
 
 
-def _settings(name: str, rule: Rule) -> tuple[int, np.float32, int, np.uint32, np.float32, np.float32]:
+def _settings(name: str, rule: Rule) -> _Settings:
     """Arguments of `_byte`: rule, largest value, its exponent, the half of "even", the least magnitude and quotient."""
     element = ELEMENTS[name]
     mantissa_bits = {"e2m1": 1, "e4m3": 3}[element]

@@ -17,6 +17,8 @@ from kernels_ref.jit import inner, kernel, prange
 from kernels_ref.packing import pack_high_first, pick, unpack_high_first
 from kernels_ref.rows import Buffers, Column, RowMethod, n_pieces, nibbles, rows_of
 
+__all__ = ["NF4"]
+
 #: the 16 values of NF4 in [-1, 1] (QLoRA, arXiv:2305.14314, Appendix E)
 CODEBOOK = np.array(
     [
@@ -80,8 +82,8 @@ def decoded() -> np.ndarray:
 
 
 @inner
-def _codes(bits, t, codes):
-    """How many of the 15 thresholds each value reaches."""
+def _codes(bits: np.ndarray, t: np.ndarray, codes: np.ndarray) -> None:
+    """Count the thresholds, of 15, that each value reaches."""
     t0, t1, t2, t3, t4, t5, t6, t7 = t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7]
     t8, t9, t10, t11, t12, t13, t14 = t[8], t[9], t[10], t[11], t[12], t[13], t[14]
     for i in range(bits.size):
@@ -94,7 +96,7 @@ def _codes(bits, t, codes):
 
 
 @kernel
-def _quantize(bits, block, table, packed, absmax):
+def _quantize(bits: np.ndarray, block: int, table: np.ndarray, packed: np.ndarray, absmax: np.ndarray) -> None:
     """FP16 patterns bits[n, channels] -> packed[n, ceil(channels / 2)] and patterns absmax[n, blocks]."""
     for piece in prange(n_pieces(bits)):
         codes = np.full(2 * packed.shape[1], np.uint16(ZERO))
@@ -107,7 +109,7 @@ def _quantize(bits, block, table, packed, absmax):
 
 
 @kernel
-def _dequantize(packed, absmax, block, table, bits):
+def _dequantize(packed: np.ndarray, absmax: np.ndarray, block: int, table: np.ndarray, bits: np.ndarray) -> None:
     """The reverse of `_quantize`."""
     for piece in prange(n_pieces(bits)):
         codes = np.empty(2 * packed.shape[1], np.uint16)

@@ -17,6 +17,8 @@ from kernels_ref.jit import inner, kernel, prange, sequential
 from kernels_ref.minifloat import E2M1_VALUES, LARGEST, e2m1, e2m1_value, e4m3, e4m3_value
 from kernels_ref.rows import Buffers, Column, RowMethod, n_pieces, nibbles, rows_of
 
+__all__ = ["NVFP4"]
+
 Code = Literal["vllm", "4over6", "flashinfer", "torchao", "torchao_one_level", "modelopt", "vllmref"]
 #: order of the axes of a page
 Layout = Literal["HND", "NHD"]
@@ -41,7 +43,7 @@ _E4M3_SUBNORMAL = np.float32(2.0**-9)
 
 
 @inner
-def _reciprocal(value):
+def _reciprocal(value: np.float32) -> np.float32:
     """1 / value, subnormal values taken and given as 0: rcp.approx.ftz correctly rounded."""
     flushed = np.float32(0) if value < _SMALLEST_NORMAL else np.float32(value)
     found = np.float32(_ONE / flushed)
@@ -49,7 +51,7 @@ def _reciprocal(value):
 
 
 @inner
-def _scale(largest, factor, code, inverse):
+def _scale(largest: np.float32, factor: np.float32, code: int, inverse: np.float32) -> np.uint8:
     """E4M3 code of a block whose largest magnitude is `largest`; `factor` decodes; inverse: 1/6, or 1/4 of 4over6."""
     if code <= _FOUR_OR_SIX:
         return e4m3(np.float32(np.float32(_ONE / factor) * np.float32(largest * inverse)))
@@ -67,8 +69,8 @@ def _scale(largest, factor, code, inverse):
 
 
 @inner
-def _multiplier(scale, factor, code):
-    """What an element is multiplied by before it is rounded (of ModelOpt: divided by). scale: the value of the byte."""
+def _multiplier(scale: np.float32, factor: np.float32, code: int) -> np.float32:
+    """Factor (in ModelOpt: divisor) of an element before it is rounded. scale: the value of the byte."""
     if code <= _FOUR_OR_SIX:
         found = _reciprocal(np.float32(scale * _reciprocal(np.float32(_ONE / factor))))
         return found if scale != np.float32(0) else np.float32(0)
@@ -85,7 +87,7 @@ def _multiplier(scale, factor, code):
 
 
 @inner
-def _element(x, multiplier, code):
+def _element(x: np.float32, multiplier: np.float32, code: int) -> np.uint8:
     """The E2M1 code of an element."""
     y = np.float32(x / multiplier) if code == _MODELOPT else np.float32(x * multiplier)
     found = e2m1(y)
@@ -97,7 +99,7 @@ def _element(x, multiplier, code):
 
 
 @inner
-def _error(x, multiplier):
+def _error(x: np.ndarray, multiplier: np.float32) -> np.float32:
     """4over6: the squared error of x[16], summed pair by pair."""
     back, total = _reciprocal(multiplier), np.float32(0)
     for i in range(0, BLOCK, 2):
@@ -111,7 +113,7 @@ def _error(x, multiplier):
 
 
 @inner
-def _largest(x):
+def _largest(x: np.ndarray) -> np.float32:
     found = np.float32(0)
     for i in range(BLOCK):
         found = max(found, np.float32(abs(x[i])))
@@ -119,7 +121,7 @@ def _largest(x):
 
 
 @inner
-def _block_scale(x, factor, code):
+def _block_scale(x: np.ndarray, factor: np.float32, code: int) -> np.uint8:
     """The E4M3 code of a block x[16]."""
     largest = _largest(x)
     scale = _scale(largest, factor, code, _SIXTH)
@@ -132,7 +134,7 @@ def _block_scale(x, factor, code):
 
 
 @kernel
-def _encode(x, factor, code, codes, scales):
+def _encode(x: np.ndarray, factor: np.float32, code: int, codes: np.ndarray, scales: np.ndarray) -> None:
     """float32 x[n, channels] -> E2M1 codes[n, channels], E4M3 scales[n, channels / 16]."""
     for piece in prange(n_pieces(x)):
         for row in rows_of(piece, x):
@@ -144,21 +146,21 @@ def _encode(x, factor, code, codes, scales):
 
 
 @sequential
-def _scales_of(largest, factor, code, inverse, found):
+def _scales_of(largest: np.ndarray, factor: np.float32, code: int, inverse: np.float32, found: np.ndarray) -> None:
     """uint8 found[n] of magnitudes largest[n]."""
     for i in range(found.size):
         found[i] = _scale(largest[i], factor, code, inverse)
 
 
 @sequential
-def _codes_of(x, scales, factor, code, found):
+def _codes_of(x: np.ndarray, scales: np.ndarray, factor: np.float32, code: int, found: np.ndarray) -> None:
     """uint8 found[n] of elements x[n] with scale bytes scales[n]."""
     for i in range(found.size):
         found[i] = _element(x[i], _multiplier(e4m3_value(scales[i]), factor, code), code)
 
 
 @inner
-def _squares(bits, codes, back, scales, squares):
+def _squares(bits: np.ndarray, codes: np.ndarray, back: np.ndarray, scales: np.ndarray, squares: np.ndarray) -> None:
     """squares float32[n, 16]: squared errors of patterns bits[n, 16] with these codes and scales, as `_error`'s."""
     for b in range(scales.size):
         factor = back[scales[b]]
@@ -169,7 +171,9 @@ def _squares(bits, codes, back, scales, squares):
 
 
 @inner
-def _choose_row(squares, six, four, with_six, with_four):
+def _choose_row(
+    squares: np.ndarray, six: np.ndarray, four: np.ndarray, with_six: np.ndarray, with_four: np.ndarray
+) -> None:
     """Where four errs less than six, its scale and codes take the place of those of six; codes [n, 16], scales [n]."""
     for b in range(six.size):
         error, other = np.float32(0), np.float32(0)
@@ -183,7 +187,9 @@ def _choose_row(squares, six, four, with_six, with_four):
 
 
 @kernel
-def _encode_either(bits, scales, starts, back, codes, found):
+def _encode_either(
+    bits: np.ndarray, scales: np.ndarray, starts: np.ndarray, back: np.ndarray, codes: np.ndarray, found: np.ndarray
+) -> None:
     """`blocks.encode` of 4over6: scales[2, 32768] for 6 and for 4; back: `_factors_back`."""
     for piece in prange(n_pieces(bits)):
         spare = np.empty((3, bits.shape[1] // 2), np.uint16)

@@ -1,4 +1,4 @@
-"""What a quantizer stores: the buffers, and what they cost by part."""
+"""Stored form of a quantized tensor: its buffers, and their bits by ledger part."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -60,7 +60,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class Packed(Stored):
-    """A quantised tensor: the very bytes it would occupy, by buffer."""
+    """A quantized tensor: the very bytes it would occupy, by buffer."""
 
     method: Any
     shape: tuple[int, ...]
@@ -91,7 +91,7 @@ class Packed(Stored):
         return 1, self.n_heads, shape[0] if len(shape) == 2 else 1, shape[-1] // self.n_heads
 
     def dequantize(self) -> np.ndarray:
-        """The tensor that attention sees, FP16, of the shape that was quantised."""
+        """The tensor that attention sees, FP16, of the shape that was quantized."""
         found: np.ndarray = self.method.dequantize(self)
         return found
 

@@ -12,7 +12,7 @@ PIECE = 2**15
 
 
 @inner
-def pack_high_first(codes, out):
+def pack_high_first(codes: np.ndarray, out: np.ndarray) -> None:
     """codes[2 * n] uint16 below 16 -> out[n] uint8: element 2i in the high nibble, 2i + 1 in the low one."""
     pairs = codes.view(np.uint32)
     for i in range(out.size):
@@ -20,7 +20,7 @@ def pack_high_first(codes, out):
 
 
 @inner
-def pack_low_first(codes, out):
+def pack_low_first(codes: np.ndarray, out: np.ndarray) -> None:
     """codes[2 * n] uint16 below 16 -> out[n] uint8: element 2i in the low nibble, 2i + 1 in the high one."""
     pairs = codes.view(np.uint32)
     for i in range(out.size):
@@ -28,7 +28,7 @@ def pack_low_first(codes, out):
 
 
 @inner
-def unpack_high_first(packed, codes):
+def unpack_high_first(packed: np.ndarray, codes: np.ndarray) -> None:
     """The reverse of `pack_high_first`: packed[n] uint8 -> codes[2 * n] uint16."""
     pairs = codes.view(np.uint32)
     for i in range(packed.size):
@@ -37,7 +37,7 @@ def unpack_high_first(packed, codes):
 
 
 @inner
-def unpack_low_first(packed, codes):
+def unpack_low_first(packed: np.ndarray, codes: np.ndarray) -> None:
     """The reverse of `pack_low_first`: packed[n] uint8 -> codes[2 * n] uint16."""
     pairs = codes.view(np.uint32)
     for i in range(packed.size):
@@ -46,7 +46,7 @@ def unpack_low_first(packed, codes):
 
 
 @inner
-def _join(codes, shift, two, four, out):
+def _join(codes: np.ndarray, shift: np.uint64, two: np.uint64, four: np.uint64, out: np.ndarray) -> None:
     """Eight codes in the bytes of a uint64 into eight neighbouring fields of 8 - shift bits."""
     for i in range(codes.size):
         v = codes[i]
@@ -56,13 +56,13 @@ def _join(codes, shift, two, four, out):
 
 
 @inner
-def _copy(source, target):
+def _copy(source: np.ndarray, target: np.ndarray) -> None:
     for i in range(source.size):
         target[i] = source[i]
 
 
 @inner
-def pack_words(codes, width, words):
+def pack_words(codes: np.ndarray, width: int, words: np.ndarray) -> None:
     """codes[n] uint8 below 2^width -> words[n * width / 32] uint32, the first element lowest; width 1, 2, 4 or 8.
 
     Eight bytes at a time as one uint64.
@@ -81,7 +81,9 @@ def pack_words(codes, width, words):
 
 
 @inner
-def _split(words, shift, four, two, one, codes):
+def _split(
+    words: np.ndarray, shift: np.uint64, four: np.uint64, two: np.uint64, one: np.uint64, codes: np.ndarray
+) -> None:
     """The inverse of `_join`."""
     for i in range(words.size):
         v = np.uint64(words[i])
@@ -91,7 +93,7 @@ def _split(words, shift, four, two, one, codes):
 
 
 @inner
-def unpack_words(words, width, codes):
+def unpack_words(words: np.ndarray, width: int, codes: np.ndarray) -> None:
     """The reverse of `pack_words`."""
     if width == 1:
         masks = np.uint64(0x0000000F0000000F), np.uint64(0x0003000300030003), np.uint64(0x0101010101010101)
@@ -107,14 +109,14 @@ def unpack_words(words, width, codes):
 
 
 @inner
-def pick(codes, values, out):
+def pick(codes: np.ndarray, values: np.ndarray, out: np.ndarray) -> None:
     """out[i] = values[codes[i]] for all codes."""
     for i in range(codes.size):
         out[i] = values[codes[i]]
 
 
 @kernel
-def look_up(indices, table, out):
+def look_up(indices: np.ndarray, table: np.ndarray, out: np.ndarray) -> None:
     """out[i] = table[indices[i]] for flat arrays; the table must hold every value of the indices' type."""
     for piece in prange((indices.size + PIECE - 1) // PIECE):
         part = slice(piece * PIECE, (piece + 1) * PIECE)
@@ -122,14 +124,14 @@ def look_up(indices, table, out):
 
 
 @inner
-def _transpose_tile(source, target):
+def _transpose_tile(source: np.ndarray, target: np.ndarray) -> None:
     for i in range(source.shape[0]):
         for j in range(source.shape[1]):
             target[j, i] = source[i, j]
 
 
 @kernel
-def transpose_words(source, target):
+def transpose_words(source: np.ndarray, target: np.ndarray) -> None:
     """target[heads, j, i] = source[heads, i, j], any strides, tile by tile."""
     n_heads, n, m = source.shape
     n_steps = (n + 15) // 16

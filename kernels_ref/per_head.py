@@ -18,6 +18,8 @@ from kernels_ref.packed import Packed
 from kernels_ref.packing import pick
 from kernels_ref.rows import Buffers, Column, RowMethod, n_pieces, rows_of
 
+__all__ = ["PerTokenHead"]
+
 Format = Literal["int8", "fp8", "int4"]
 #: what the rotated values are rounded to: the type of the model's keys and values
 Kept = Literal["fp16", "bf16", "fp32"]
@@ -48,14 +50,14 @@ def rotation_block(head_dim: int) -> int:
 
 
 @inner
-def _floored(range_, levels):
+def _floored(range_: np.float32, levels: np.float32) -> tuple[np.float32, np.float32]:
     """(scale, 1 / scale) of a range."""
     scale = max(np.float32(range_ / levels), FLOOR)
     return scale, np.float32(np.float32(1) / scale)
 
 
 @inner
-def _absmax(x):
+def _absmax(x: np.ndarray) -> np.float32:
     """The largest magnitude of float32 x[n]."""
     largest = np.uint32(0)
     for i in range(x.size):
@@ -64,51 +66,53 @@ def _absmax(x):
 
 
 @inner
-def _away(value):
+def _away(value: np.float32) -> np.int32:
     """The nearest integer of a float32, ties away from zero."""
     return np.int32(np.float32(value + (np.float32(0.5) if value >= np.float32(0) else np.float32(-0.5))))
 
 
 @inner
-def _integers(bits, inverse, codes):
+def _integers(bits: np.ndarray, inverse: np.float32, codes: np.ndarray) -> None:
     for i in range(bits.size):
         codes[i] = np.uint8(np.int8(_away(np.float32(half.finite(bits[i]) * inverse))))
 
 
 @inner
-def _floats(bits, inverse, codes):
+def _floats(bits: np.ndarray, inverse: np.float32, codes: np.ndarray) -> None:
     for i in range(bits.size):
         codes[i] = minifloat.e4m3(np.float32(half.finite(bits[i]) * inverse))
 
 
 @inner
-def _codes_of_wide(x, inverse, is_float, codes):
+def _codes_of_wide(x: np.ndarray, inverse: np.float32, is_float: bool, codes: np.ndarray) -> None:
     for i in range(x.size):
         scaled = np.float32(x[i] * inverse)
         codes[i] = minifloat.e4m3(scaled) if is_float else np.uint8(np.int8(_away(scaled)))
 
 
 @inner
-def _from_integers(codes, scale, bits):
+def _from_integers(codes: np.ndarray, scale: np.float32, bits: np.ndarray) -> None:
     for i in range(bits.size):
         bits[i] = saturated(np.float32(np.float32(np.int8(codes[i])) * scale))
 
 
 @inner
-def _from_floats(values, scale, bits):
+def _from_floats(values: np.ndarray, scale: np.float32, bits: np.ndarray) -> None:
     for i in range(bits.size):
         bits[i] = saturated(np.float32(values[i] * scale))
 
 
 @inner
-def _wide_of_codes(codes, scale, is_float, values):
+def _wide_of_codes(codes: np.ndarray, scale: np.float32, is_float: bool, values: np.ndarray) -> None:
     for i in range(values.size):
         value = minifloat.e4m3_value(codes[i]) if is_float else np.float32(np.int8(codes[i]))
         values[i] = np.float32(value * scale)
 
 
 @kernel
-def _quantize_bytes(bits, levels, is_float, codes, scales):
+def _quantize_bytes(
+    bits: np.ndarray, levels: np.float32, is_float: bool, codes: np.ndarray, scales: np.ndarray
+) -> None:
     """FP16 patterns bits[n, head_dim] -> codes uint8[n, head_dim], scales[n]."""
     for piece in prange(n_pieces(bits)):
         for row in rows_of(piece, bits):
@@ -121,7 +125,9 @@ def _quantize_bytes(bits, levels, is_float, codes, scales):
 
 
 @kernel
-def _dequantize_bytes(codes, scales, is_float, table, bits):
+def _dequantize_bytes(
+    codes: np.ndarray, scales: np.ndarray, is_float: bool, table: np.ndarray, bits: np.ndarray
+) -> None:
     """The reverse of `_quantize_bytes`; table[256] float32 of E4M3."""
     for piece in prange(n_pieces(bits)):
         values = np.empty(bits.shape[1], np.float32)
@@ -134,7 +140,7 @@ def _dequantize_bytes(codes, scales, is_float, table, bits):
 
 
 @kernel
-def _encode_bytes(x, levels, is_float, codes, scales):
+def _encode_bytes(x: np.ndarray, levels: np.float32, is_float: bool, codes: np.ndarray, scales: np.ndarray) -> None:
     """`_quantize_bytes` of float32."""
     for piece in prange(n_pieces(x)):
         for row in rows_of(piece, x):
@@ -144,7 +150,7 @@ def _encode_bytes(x, levels, is_float, codes, scales):
 
 
 @kernel
-def _decode_bytes(codes, scales, is_float, values):
+def _decode_bytes(codes: np.ndarray, scales: np.ndarray, is_float: bool, values: np.ndarray) -> None:
     """`_dequantize_bytes` to float32."""
     for piece in prange(n_pieces(values)):
         for row in rows_of(piece, values):
@@ -152,14 +158,14 @@ def _decode_bytes(codes, scales, is_float, values):
 
 
 @inner
-def _bf16(value):
+def _bf16(value: np.float32) -> np.float32:
     bits = minifloat.pattern(value)
     odd = np.uint32(np.uint32(bits >> np.uint32(16)) & np.uint32(1))
     return minifloat.value_of(np.uint32(np.uint32(bits + np.uint32(0x7FFF) + odd) & np.uint32(0xFFFF0000)))
 
 
 @inner
-def _round(values, kept):
+def _round(values: np.ndarray, kept: int) -> None:
     """float32 to FP16 within +-65504 (0), BF16 (1) or as it is (2), in place."""
     if kept == 0:
         for i in range(values.size):
@@ -170,21 +176,21 @@ def _round(values, kept):
 
 
 @inner
-def _signed_halves(bits, signs, block, values):
+def _signed_halves(bits: np.ndarray, signs: np.ndarray, block: int, values: np.ndarray) -> None:
     for run in range(bits.size // block):
         for i in range(block):
             values[run * block + i] = np.float32(half.finite(bits[run * block + i]) * signs[i])
 
 
 @inner
-def _signed(x, signs, block, values):
+def _signed(x: np.ndarray, signs: np.ndarray, block: int, values: np.ndarray) -> None:
     for run in range(x.size // block):
         for i in range(block):
             values[run * block + i] = np.float32(x[run * block + i] * signs[i])
 
 
 @inner
-def _smaller(x, y):
+def _smaller(x: np.ndarray, y: np.ndarray) -> None:
     """The smaller of x[i] and x[i + half] to y[i]; y may be x itself."""
     n = x.size // 2
     first, second = x[:n], x[n:]
@@ -194,7 +200,7 @@ def _smaller(x, y):
 
 
 @inner
-def _larger(x, y):
+def _larger(x: np.ndarray, y: np.ndarray) -> None:
     n = x.size // 2
     first, second = x[:n], x[n:]
     for i in range(n):
@@ -203,7 +209,7 @@ def _larger(x, y):
 
 
 @inner
-def _extents(y, n_runs, work):
+def _extents(y: np.ndarray, n_runs: int, work: np.ndarray) -> None:
     """Smallest and largest of y[channel * n_runs + run] by run, in work[: n_runs] and work[half : half + n_runs].
 
     The channels are a power of two from 2 on; work is as large as y.
@@ -219,7 +225,15 @@ def _extents(y, n_runs, work):
 
 
 @inner
-def _parameters(low, high, n_vectors, runs, scales, inverses, zeros):
+def _parameters(
+    low: np.ndarray,
+    high: np.ndarray,
+    n_vectors: int,
+    runs: int,
+    scales: np.ndarray,
+    inverses: np.ndarray,
+    zeros: np.ndarray,
+) -> None:
     """Scales of vectors with the zero point in the low 4 bits; 1 / scale and the zero point of every run."""
     for vector in range(n_vectors):
         at = vector * runs
@@ -227,7 +241,7 @@ def _parameters(low, high, n_vectors, runs, scales, inverses, zeros):
         for run in range(at + 1, at + runs):
             smallest, largest = min(smallest, low[run]), max(largest, high[run])
         scale, inverse = _floored(np.float32(largest - smallest), np.float32(15))
-        zero = min(max(_away(max(np.float32(-smallest / scale), np.float32(0))), 0), 15)
+        zero = min(max(_away(max(np.float32(-smallest / scale), np.float32(0))), np.int32(0)), np.int32(15))
         packed = np.uint32(np.uint32(minifloat.pattern(scale) & np.uint32(0xFFFFFFF0)) | np.uint32(zero))
         scales[vector] = minifloat.value_of(packed)
         for run in range(at, at + runs):
@@ -236,7 +250,7 @@ def _parameters(low, high, n_vectors, runs, scales, inverses, zeros):
 
 
 @inner
-def _code_words(y, n_runs, inverses, zeros, words):
+def _code_words(y: np.ndarray, n_runs: int, inverses: np.ndarray, zeros: np.ndarray, words: np.ndarray) -> None:
     """Codes of y[channel * n_runs + run], eight channels a word: words[channel / 8 * n_runs + run]."""
     for group in range(words.size // n_runs):
         at = group * n_runs
@@ -253,7 +267,7 @@ def _code_words(y, n_runs, inverses, zeros, words):
 
 
 @inner
-def _transposed_words(words, n_runs, packed):
+def _transposed_words(words: np.ndarray, n_runs: int, packed: np.ndarray) -> None:
     """words[group * n_runs + run] -> packed[run * groups + group]."""
     groups = words.size // n_runs
     for group in range(groups):
@@ -262,7 +276,18 @@ def _transposed_words(words, n_runs, packed):
 
 
 @kernel
-def _quantize_nibbles(bits, x, is_wide, kept, rotate, signs, head_dim, packed, scales, rotated):
+def _quantize_nibbles(
+    bits: np.ndarray,
+    x: np.ndarray,
+    is_wide: bool,
+    kept: int,
+    rotate: bool,
+    signs: np.ndarray,
+    head_dim: int,
+    packed: np.ndarray,
+    scales: np.ndarray,
+    rotated: np.ndarray,
+) -> None:
     """FP16 patterns bits[n * head_dim] or float32 x -> packed uint32[n * head_dim / 8], scales[n] with zero points.
 
     `rotated` is given what is coded where it is as large as x; x is taken as rotated already without `rotate`.
@@ -298,7 +323,7 @@ def _quantize_nibbles(bits, x, is_wide, kept, rotate, signs, head_dim, packed, s
 
 
 @inner
-def _unpacked(packed, codes):
+def _unpacked(packed: np.ndarray, codes: np.ndarray) -> None:
     """packed[n] uint8 -> codes[2 * n] uint8, the low nibble first."""
     pairs = codes.view(np.uint16)
     for i in range(packed.size):
@@ -309,13 +334,13 @@ def _unpacked(packed, codes):
 
 
 @inner
-def _steps(codes, zero, scale, values):
+def _steps(codes: np.ndarray, zero: np.int32, scale: np.float32, values: np.ndarray) -> None:
     for i in range(values.size):
         values[i] = np.float32(np.float32(np.int32(np.int32(codes[i]) - zero)) * scale)
 
 
 @inner
-def _decoded(codes, scales, head_dim, values):
+def _decoded(codes: np.ndarray, scales: np.ndarray, head_dim: int, values: np.ndarray) -> None:
     """(code - zero) * scale, in the rotated basis."""
     for vector in range(scales.size):
         bits = minifloat.pattern(scales[vector])
@@ -326,7 +351,7 @@ def _decoded(codes, scales, head_dim, values):
 
 
 @inner
-def _unsigned(values, signs, n_runs):
+def _unsigned(values: np.ndarray, signs: np.ndarray, n_runs: int) -> None:
     """values[channel * n_runs + run] * signs[channel] / block, in place."""
     for channel in range(signs.size):
         factor = np.float32(signs[channel] / np.float32(signs.size))
@@ -335,7 +360,15 @@ def _unsigned(values, signs, n_runs):
 
 
 @kernel
-def _dequantize_nibbles(packed, scales, signs, head_dim, rotate, bits, x):
+def _dequantize_nibbles(
+    packed: np.ndarray,
+    scales: np.ndarray,
+    signs: np.ndarray,
+    head_dim: int,
+    rotate: bool,
+    bits: np.ndarray,
+    x: np.ndarray,
+) -> None:
     """The reverse of `_quantize_nibbles`: FP16 patterns bits, or float32 x where it is not empty."""
     block = signs.size
     stages = np.int64(np.round(np.log2(block)))
@@ -362,7 +395,7 @@ def _dequantize_nibbles(packed, scales, signs, head_dim, rotate, bits, x):
 
 
 @inner
-def _copy(source, target):
+def _copy(source: np.ndarray, target: np.ndarray) -> None:
     for i in range(source.size):
         target[i] = source[i]
 
@@ -388,9 +421,9 @@ def _vectors(x: np.ndarray, fmt: Format) -> np.ndarray:
 
 
 def rotate(x: np.ndarray, kept: Kept = "fp32") -> np.ndarray:
-    """What int4_per_token_head codes, float32: x [vectors, head_dim] times signs, Walsh-Hadamard in float32, rounded.
+    """Rotated input of int4_per_token_head, float32: x [vectors, head_dim] times signs, Walsh-Hadamard, rounded.
 
-    Not normalised: norms grow by the root of the block. Raises ValueError for other arrays.
+    Not normalized: norms grow by the root of the block. Raises ValueError for other arrays.
     """
     check_choice("kept", kept, tuple(_KEPT))
     wide = _vectors(x, "int4")

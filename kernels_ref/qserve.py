@@ -12,11 +12,13 @@ from kernels_ref.jit import inner, kernel, prange
 from kernels_ref.packing import pack_low_first, pick, unpack_low_first
 from kernels_ref.rows import Buffers, Column, RowMethod, n_pieces, nibbles, rows_of
 
+__all__ = ["QServe"]
+
 _LEVELS = np.float32(15)
 
 
 @inner
-def _head_scale_and_zero(low, high):
+def _head_scale_and_zero(low: np.float32, high: np.float32) -> tuple[np.float32, np.float32, bool]:
     """S = h((max - min) / 15), Z = h(-15 * min / (max - min)) as float32, and whether the codes count."""
     size = np.float32(high - low)
     scale = half.rounded(np.float32(size / _LEVELS))
@@ -26,7 +28,7 @@ def _head_scale_and_zero(low, high):
 
 
 @inner
-def _head_codes(bits, scale, zero, codes):
+def _head_codes(bits: np.ndarray, scale: np.float32, zero: np.float32, codes: np.ndarray) -> None:
     """code = clip(rint(x * (1 / S) + Z), 0, 15) in float32."""
     reciprocal = np.float32(np.float32(1) / scale)
     for i in range(bits.size):
@@ -34,7 +36,7 @@ def _head_codes(bits, scale, zero, codes):
 
 
 @inner
-def _artifact_scale_and_zero(low, high):
+def _artifact_scale_and_zero(low: np.float32, high: np.float32) -> tuple[np.float32, np.float32, bool]:
     """q = h(h(1 / h(max - min)) * 15), o = h(min * q) as float32, and whether the codes count."""
     size = half.rounded(half.limited(np.float32(high - low)))
     factor = half.rounded(np.float32(half.rounded(np.float32(np.float32(1) / size)) * _LEVELS))
@@ -44,7 +46,7 @@ def _artifact_scale_and_zero(low, high):
 
 
 @inner
-def _artifact_codes(bits, factor, offset, codes):
+def _artifact_codes(bits: np.ndarray, factor: np.float32, offset: np.float32, codes: np.ndarray) -> None:
     """code = clip(rint(h(h(q * x) - o)), 0, 15)."""
     for i in range(bits.size):
         scaled = half.rounded(np.float32(half.finite(bits[i]) * factor))
@@ -52,7 +54,7 @@ def _artifact_codes(bits, factor, offset, codes):
 
 
 @inner
-def _quantize_group(bits, artifact, codes):
+def _quantize_group(bits: np.ndarray, artifact: bool, codes: np.ndarray) -> tuple[np.float32, np.float32]:
     """Codes of a group; (scale, zero) as float32."""
     low, high = half.extent(bits)
     low, high = np.float32(low + np.float32(0)), np.float32(high + np.float32(0))  # -0 becomes +0
@@ -70,7 +72,7 @@ def _quantize_group(bits, artifact, codes):
 
 
 @inner
-def _values(artifact, scale, zero, values):
+def _values(artifact: bool, scale: np.float32, zero: np.float32, values: np.ndarray) -> None:
     """h((code - Z) * S), or h(h(code + o) / q), of all 16 codes."""
     for code in range(16):
         if artifact:
@@ -81,7 +83,9 @@ def _values(artifact, scale, zero, values):
 
 
 @kernel
-def _quantize(bits, group, artifact, packed, scale, zero):
+def _quantize(
+    bits: np.ndarray, group: int, artifact: bool, packed: np.ndarray, scale: np.ndarray, zero: np.ndarray
+) -> None:
     """FP16 patterns bits[n, channels] -> packed[n, ceil(channels / 2)], patterns scale and zero[n, groups]."""
     for piece in prange(n_pieces(bits)):
         codes = np.zeros(2 * packed.shape[1], np.uint16)  # an odd row ends with a zero
@@ -94,7 +98,9 @@ def _quantize(bits, group, artifact, packed, scale, zero):
 
 
 @kernel
-def _dequantize(packed, scale, zero, group, artifact, bits):
+def _dequantize(
+    packed: np.ndarray, scale: np.ndarray, zero: np.ndarray, group: int, artifact: bool, bits: np.ndarray
+) -> None:
     """The reverse of `_quantize`."""
     for piece in prange(n_pieces(bits)):
         codes, values = np.empty(2 * packed.shape[1], np.uint16), np.empty(16, np.uint16)
@@ -107,13 +113,13 @@ def _dequantize(packed, scale, zero, group, artifact, bits):
 
 
 @inner
-def _scale_row(bits, factors, out):
+def _scale_row(bits: np.ndarray, factors: np.ndarray, out: np.ndarray) -> None:
     for i in range(bits.size):
         out[i] = half.from_f32(half.limited(np.float32(half.to_f32(bits[i]) * factors[i])))
 
 
 @kernel
-def _scale_channels(bits, factors, out):
+def _scale_channels(bits: np.ndarray, factors: np.ndarray, out: np.ndarray) -> None:
     """out[n, channels] = h(bits * factors[channels]), FP16 patterns by float32; beyond 65504 that value."""
     for row in prange(bits.shape[0]):
         _scale_row(bits[row], factors, out[row])

@@ -11,12 +11,14 @@ from kernels_ref.inputs import KVTensor, NonFinite, check_choice, check_count, h
 from kernels_ref.jit import inner, kernel, prange
 from kernels_ref.packed import Packed
 
+__all__ = ["Quanto"]
+
 #: groups of a unit of work
 GROUPS = 64
 
 
 @inner
-def _encode_group(bits, width, packed):
+def _encode_group(bits: np.ndarray, width: int, packed: np.ndarray) -> tuple[np.float32, np.float32]:
     """Codes of one group into packed; (scale, shift) as float32."""
     smallest, largest = half.extent(bits)
     levels = np.float32(2**width - 1)
@@ -34,7 +36,7 @@ def _encode_group(bits, width, packed):
 
 
 @kernel
-def _encode(bits, width, packed, scale, shift):
+def _encode(bits: np.ndarray, width: int, packed: np.ndarray, scale: np.ndarray, shift: np.ndarray) -> None:
     """FP16 patterns bits[groups, g] -> packed[groups, g * width / 8], patterns scale and shift[groups]."""
     for piece in prange((len(bits) + GROUPS - 1) // GROUPS):
         for group in range(piece * GROUPS, min((piece + 1) * GROUPS, len(bits))):
@@ -43,7 +45,9 @@ def _encode(bits, width, packed, scale, shift):
 
 
 @inner
-def _decode_group(packed, width, scale, shift, values, bits):
+def _decode_group(
+    packed: np.ndarray, width: int, scale: np.float32, shift: np.float32, values: np.ndarray, bits: np.ndarray
+) -> None:
     for code in range(2**width):
         product = half.rounded(half.limited(np.float32(scale * np.float32(code))))
         values[code] = half.from_f32(half.limited(np.float32(product - shift)))
@@ -53,7 +57,7 @@ def _decode_group(packed, width, scale, shift, values, bits):
 
 
 @kernel
-def _decode(packed, width, scale, shift, bits):
+def _decode(packed: np.ndarray, width: int, scale: np.ndarray, shift: np.ndarray, bits: np.ndarray) -> None:
     """The reverse of `_encode`."""
     for piece in prange((len(bits) + GROUPS - 1) // GROUPS):
         values = np.empty(16, np.uint16)
@@ -90,7 +94,7 @@ class Quanto:
             raise ValueError(f"group = {self.group}: must fill whole bytes, a multiple of {8 // self.bits}")
 
     def quantize(self, x: np.ndarray, n_heads: int = 1, nonfinite: NonFinite = "raise") -> Packed:
-        """Quantise [tokens, channels] of `n_heads` heads or [batch, heads, tokens, head_dim].
+        """Quantize [tokens, channels] of `n_heads` heads or [batch, heads, tokens, head_dim].
 
         Raises TypeError and ValueError for what is not such a tensor, for a number of values that `group` does not
         divide, and for values that are not finite unless `nonfinite` is "replace".
@@ -142,7 +146,7 @@ class Quanto:
                 yield piece[:whole].reshape(-1, self.group)
 
     def dequantize(self, packed: Packed) -> np.ndarray:
-        """FP16 of the quantised shape."""
+        """FP16 of the quantized shape."""
         shape, four = packed.shape, packed.axes
         n_groups = int(np.prod(shape)) // self.group
         wanted = {"codes": (n_groups, self.group * self.bits // 8), "scale": (n_groups,), "shift": (n_groups,)}

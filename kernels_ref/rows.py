@@ -1,4 +1,4 @@
-"""Methods that quantise every token vector on its own: blocks of rows in and out.
+"""Methods that quantize every token vector on its own: blocks of rows in and out.
 
 Such a method stores, for every token, the same number of items in each buffer, or entries of varying number token after
 token: then a new token never changes the bytes of the old ones.
@@ -22,14 +22,14 @@ PIECE = 2**14
 
 
 @inner
-def n_pieces(bits, size=PIECE):
+def n_pieces(bits: np.ndarray, size: int = PIECE) -> int:
     """Pieces of about `size` elements of bits[rows, channels]: several rows where they are short."""
     per_piece = max(size // bits.shape[1], 1)
     return (bits.shape[0] + per_piece - 1) // per_piece
 
 
 @inner
-def rows_of(piece, bits, size=PIECE):
+def rows_of(piece: int, bits: np.ndarray, size: int = PIECE) -> range:
     """The rows of one of `n_pieces`."""
     per_piece = max(size // bits.shape[1], 1)
     return range(piece * per_piece, min((piece + 1) * per_piece, bits.shape[0]))
@@ -57,7 +57,7 @@ def nibbles(name: str, channels: int, part: str = "payload") -> Column:
 
 
 class RowMethod:
-    """A method that quantises token vectors [n, channels], all heads concatenated.
+    """A method that quantizes token vectors [n, channels], all heads concatenated.
 
     A subclass says its columns and how a block of rows is encoded into them and decoded from them.
     """
@@ -82,7 +82,7 @@ class RowMethod:
         raise NotImplementedError
 
     def quantize(self, x: np.ndarray, n_heads: int = 1, nonfinite: NonFinite = "raise") -> Packed:
-        """Quantise [tokens, channels] of `n_heads` heads, [batch, heads, tokens, head_dim], or [n] as one row.
+        """Quantize [tokens, channels] of `n_heads` heads, [batch, heads, tokens, head_dim], or [n] as one row.
 
         Raises TypeError and ValueError for what is not such a tensor of FP16, BF16 or FP32, and for values that are not
         finite unless `nonfinite` is "replace".
@@ -114,7 +114,7 @@ class RowMethod:
         )
 
     def dequantize(self, packed: Packed) -> np.ndarray:
-        """FP16 of the quantised shape. Raises ValueError for buffers that are not those of such a tensor."""
+        """FP16 of the quantized shape. Raises ValueError for buffers that are not those of such a tensor."""
         n_batch, heads, n_tokens, head_dim = packed.axes
         channels = heads * head_dim
         columns = self._columns(heads, channels)

@@ -11,10 +11,13 @@ from typing import NamedTuple
 import numpy as np
 
 from kernels_ref import half
-from kernels_ref.cache import GroupCache, GroupSide, Side, complaints_about
+from kernels_ref.cache import Side, complaints_about
+from kernels_ref.groups import GroupCache, GroupSide
 from kernels_ref.inputs import KVTensor, NonFinite, check_count, head_parts
 from kernels_ref.jit import inner, kernel, prange
 from kernels_ref.kivi import GroupCodec, check_core
+
+__all__ = ["SinkQ", "SinkQCache"]
 
 #: layers whose sinks are not tracked: the first ones (SinkQ 4.1)
 SHALLOW_LAYERS = 2
@@ -23,7 +26,7 @@ TASK = 2**15
 
 
 @inner
-def _norm(row):
+def _norm(row: np.ndarray) -> np.int64:
     """Sum of magnitudes of finite patterns, in units of 2^-24."""
     total = np.int64(0)
     for c in range(row.size):
@@ -35,13 +38,13 @@ def _norm(row):
 
 
 @inner
-def _norms(rows, out):
+def _norms(rows: np.ndarray, out: np.ndarray) -> None:
     for r in range(rows.shape[0]):
         out[r] = _norm(rows[r])
 
 
 @kernel
-def key_norms(rows, out):
+def key_norms(rows: np.ndarray, out: np.ndarray) -> None:
     """L1 norm of each of rows[tokens, channels] (FP16 patterns), exactly, as an integer of units of 2^-24."""
     n_rows = rows.shape[0]
     step = max(TASK // rows.shape[1], 1)
@@ -51,13 +54,13 @@ def key_norms(rows, out):
 
 
 @inner
-def _add(row, total):
+def _add(row: np.ndarray, total: np.ndarray) -> None:
     for c in range(row.size):
         total[c] += np.float64(half.to_f32(row[c]))
 
 
 @inner
-def _replace(rows, marks, total, mean):
+def _replace(rows: np.ndarray, marks: np.ndarray, total: np.ndarray, mean: np.ndarray) -> None:
     total[:] = 0.0
     for t in range(rows.shape[0]):
         _add(rows[t], total)
@@ -70,7 +73,7 @@ def _replace(rows, marks, total, mean):
 
 
 @kernel
-def replace_by_mean(rows, group, marks, changed):
+def replace_by_mean(rows: np.ndarray, group: int, marks: np.ndarray, changed: np.ndarray) -> None:
     """Overwrite the marked tokens of rows[heads, groups * group, channels] by the mean of all tokens of their group.
 
     Per channel: exact sum (up to 8192 tokens), one division in binary64, rounded to binary32 and then to FP16.
@@ -118,7 +121,7 @@ class SinkQ:
         return 0 if self.layer < SHALLOW_LAYERS else self.sinks
 
     def n_packed(self, n_tokens: int) -> int:
-        """Of n tokens, how many are packed."""
+        """Number of quantized tokens among n."""
         return max((n_tokens - self.residual) // self.group, 0) * self.group
 
     def quantize(

@@ -11,24 +11,26 @@ from kernels_ref.jit import inner, kernel, prange
 from kernels_ref.packing import pack_low_first, unpack_low_first
 from kernels_ref.rows import Buffers, Column, RowMethod, n_pieces, nibbles, rows_of
 
+__all__ = ["Tender"]
+
 _LEVELS = np.float32(7)
 
 
 @inner
-def _code(value, scale):
+def _code(value: np.float32, scale: np.float32) -> np.uint16:
     """clip(rint(value / scale), -8, 7) as a nibble in two's complement; 0 where the scale is 0."""
     steps = np.float32(value / scale) if scale > np.float32(0) else np.float32(0)
     return np.uint16(np.int32(half.rint(min(max(steps, np.float32(-8)), np.float32(7)))) & 0xF)
 
 
 @inner
-def _value(code, scale):
+def _value(code: int, scale: np.float32) -> np.float32:
     """code * scale of a nibble as float32, beyond 65504 that value."""
     return half.limited(np.float32(np.float32((np.int32(code) ^ 8) - 8) * scale))
 
 
 @inner
-def _centred(bits, centre, into):
+def _centered(bits: np.ndarray, centre: np.ndarray, into: np.ndarray) -> np.float32:
     """h(x - centre) of a head as float32; returns the largest magnitude."""
     largest = np.float32(0)
     for i in range(bits.size):
@@ -38,10 +40,12 @@ def _centred(bits, centre, into):
 
 
 @inner
-def _encode_key_row(bits, centre, head_dim, values, codes, scale):
+def _encode_key_row(
+    bits: np.ndarray, centre: np.ndarray, head_dim: int, values: np.ndarray, codes: np.ndarray, scale: np.ndarray
+) -> None:
     for head in range(scale.size):
         start = head * head_dim
-        largest = _centred(bits[start : start + head_dim], centre[start : start + head_dim], values)
+        largest = _centered(bits[start : start + head_dim], centre[start : start + head_dim], values)
         scale[head] = half.from_f32(np.float32(largest / _LEVELS))
         step = half.to_f32(scale[head])
         for i in range(head_dim):
@@ -49,7 +53,7 @@ def _encode_key_row(bits, centre, head_dim, values, codes, scale):
 
 
 @kernel
-def _encode_keys(bits, centre, packed, scale):
+def _encode_keys(bits: np.ndarray, centre: np.ndarray, packed: np.ndarray, scale: np.ndarray) -> None:
     """FP16 patterns bits[n, channels], centre[channels] -> packed[n, ceil(channels / 2)], scale[n, heads]."""
     for piece in prange(n_pieces(bits)):
         codes = np.zeros(2 * packed.shape[1], np.uint16)
@@ -60,13 +64,15 @@ def _encode_keys(bits, centre, packed, scale):
 
 
 @inner
-def _decode_head(codes, values, centre, bits):
+def _decode_head(codes: np.ndarray, values: np.ndarray, centre: np.ndarray, bits: np.ndarray) -> None:
     for i in range(bits.size):
         bits[i] = half.from_f32(half.limited(np.float32(values[codes[i]] + centre[i])))
 
 
 @inner
-def _decode_key_row(codes, centre, head_dim, scale, values, bits):
+def _decode_key_row(
+    codes: np.ndarray, centre: np.ndarray, head_dim: int, scale: np.ndarray, values: np.ndarray, bits: np.ndarray
+) -> None:
     for head in range(scale.size):
         step = half.to_f32(scale[head])
         for code in range(16):
@@ -76,7 +82,7 @@ def _decode_key_row(codes, centre, head_dim, scale, values, bits):
 
 
 @kernel
-def _decode_keys(packed, centre, scale, bits):
+def _decode_keys(packed: np.ndarray, centre: np.ndarray, scale: np.ndarray, bits: np.ndarray) -> None:
     """The reverse of `_encode_keys`, with the centre (float32) added: h(h(code * scale) + centre)."""
     for piece in prange(n_pieces(bits)):
         codes, values = np.empty(2 * packed.shape[1], np.uint16), np.empty(16, np.float32)
@@ -86,13 +92,13 @@ def _decode_keys(packed, centre, scale, bits):
 
 
 @inner
-def _encode_value_row(bits, scale, codes):
+def _encode_value_row(bits: np.ndarray, scale: np.ndarray, codes: np.ndarray) -> None:
     for i in range(bits.size):
         codes[i] = _code(half.finite(bits[i]), scale[i])
 
 
 @kernel
-def _encode_values(bits, scale, packed):
+def _encode_values(bits: np.ndarray, scale: np.ndarray, packed: np.ndarray) -> None:
     """FP16 patterns bits[n, channels], scale float32[channels] -> packed[n, ceil(channels / 2)]."""
     for piece in prange(n_pieces(bits)):
         codes = np.zeros(2 * packed.shape[1], np.uint16)
@@ -102,13 +108,13 @@ def _encode_values(bits, scale, packed):
 
 
 @inner
-def _decode_value_row(codes, scale, bits):
+def _decode_value_row(codes: np.ndarray, scale: np.ndarray, bits: np.ndarray) -> None:
     for i in range(bits.size):
         bits[i] = half.from_f32(_value(codes[i], scale[i]))
 
 
 @kernel
-def _decode_values(packed, scale, bits):
+def _decode_values(packed: np.ndarray, scale: np.ndarray, bits: np.ndarray) -> None:
     """The reverse of `_encode_values`."""
     for piece in prange(n_pieces(bits)):
         codes = np.empty(2 * packed.shape[1], np.uint16)
@@ -118,14 +124,14 @@ def _decode_values(packed, scale, bits):
 
 
 @inner
-def _widen(bits, low, high):
+def _widen(bits: np.ndarray, low: np.ndarray, high: np.ndarray) -> None:
     for i in range(bits.size):
         key = half.order(bits[i])
         low[i], high[i] = min(low[i], key), max(high[i], key)
 
 
 @kernel
-def _extent(bits, low, high):
+def _extent(bits: np.ndarray, low: np.ndarray, high: np.ndarray) -> None:
     """Widen the int16 keys low and high [channels] to hold all rows of the FP16 patterns bits[n, channels]."""
     step = 64
     for piece in prange((low.size + step - 1) // step):

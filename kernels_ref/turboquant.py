@@ -19,6 +19,8 @@ from kernels_ref.packed import Packed
 from kernels_ref.packing import look_up, pick
 from kernels_ref.rows import Buffers, Column, RowMethod, n_pieces, rows_of
 
+__all__ = ["TurboQuant"]
+
 Preset = Literal["k8v4", "4bit_nc", "k3v4_nc", "3bit_nc"]
 Side = Literal["key", "value"]
 
@@ -32,40 +34,40 @@ _WIDTH, _ITERATIONS, _INTERVALS, _MOVE = 3.5, 200, 200, 1e-10
 def codebook(bits: int, head_dim: int) -> tuple[np.ndarray, np.ndarray]:
     """(centroids [2^bits], midpoints [2^bits - 1]), float32: Lloyd-Max for a normal of variance 1 / head_dim.
 
-    From the centres of equal cells over +-3.5 standard deviations, at most 200 iterations; the mean of a cell by
+    From the centers of equal cells over +-3.5 standard deviations, at most 200 iterations; the mean of a cell by
     trapezoids over 200 intervals, outer cells to +-10.5 standard deviations, in double precision.
     """
     sigma = np.sqrt(1 / head_dim)
     width = 2 * _WIDTH * sigma / 2**bits
-    centres = -_WIDTH * sigma + width * (np.arange(2**bits) + 0.5)
+    centers = -_WIDTH * sigma + width * (np.arange(2**bits) + 0.5)
     end = 3 * _WIDTH * sigma
     for _ in range(_ITERATIONS):
-        edges = np.concatenate([[-end], (centres[:-1] + centres[1:]) / 2, [end]])
+        edges = np.concatenate([[-end], (centers[:-1] + centers[1:]) / 2, [end]])
         x = np.linspace(edges[:-1], edges[1:], _INTERVALS + 1)
         density = np.exp(-(x**2) / (2 * sigma**2))
         weight = np.trapezoid(density, x, axis=0)
-        moved = np.where(weight > 0, np.trapezoid(x * density, x, axis=0) / np.maximum(weight, 1e-300), centres)
-        largest, centres = np.abs(moved - centres).max(), moved
+        moved = np.where(weight > 0, np.trapezoid(x * density, x, axis=0) / np.maximum(weight, 1e-300), centers)
+        largest, centers = np.abs(moved - centers).max(), moved
         if largest < _MOVE:
             break
-    found = centres.astype(np.float32)
+    found = centers.astype(np.float32)
     return found, (found[:-1] + found[1:]) / np.float32(2)
 
 
 @inner
-def _widen(bits, values):
+def _widen(bits: np.ndarray, values: np.ndarray) -> None:
     for i in range(bits.size):
         values[i] = half.finite(bits[i])
 
 
 @inner
-def _copied(x, y):
+def _copied(x: np.ndarray, y: np.ndarray) -> None:
     for i in range(x.size):
         y[i] = x[i]
 
 
 @inner
-def _norm(x):
+def _norm(x: np.ndarray) -> np.float32:
     """The norm of float32 x[n], n a multiple of 8, summed in float64 in eight parts, as float32."""
     a, b, c, d = np.float64(0), np.float64(0), np.float64(0), np.float64(0)
     e, f, g, h = np.float64(0), np.float64(0), np.float64(0), np.float64(0)
@@ -82,7 +84,7 @@ def _norm(x):
 
 
 @inner
-def _units(values, head_dim, norms):
+def _units(values: np.ndarray, head_dim: int, norms: np.ndarray) -> None:
     """Unit vectors in place, and norms in FP16 within 65504."""
     for vector in range(norms.size):
         x = values[vector * head_dim : (vector + 1) * head_dim]
@@ -94,14 +96,14 @@ def _units(values, head_dim, norms):
 
 
 @inner
-def _scaled(values, factor):
+def _scaled(values: np.ndarray, factor: np.float32) -> None:
     for i in range(values.size):
         values[i] = np.float32(values[i] * factor)
 
 
 @inner
-def _indices(y, midpoints, codes):
-    """How many of 7 or 15 ascending midpoints are at or below each of y, ties up.
+def _indices(y: np.ndarray, midpoints: np.ndarray, codes: np.ndarray) -> None:
+    """Count, of 7 or 15 ascending midpoints, those at or below each of y: ties go up.
 
     Seven at a time in registers: 15 are the 7 below the middle one, it, and the 7 above.
     """
@@ -113,7 +115,7 @@ def _indices(y, midpoints, codes):
 
 
 @inner
-def _count(y, m, codes):
+def _count(y: np.ndarray, m: np.ndarray, codes: np.ndarray) -> None:
     a, b, c, d, e, f, g = m[0], m[1], m[2], m[3], m[4], m[5], m[6]
     for i in range(y.size):
         v = y[i]
@@ -123,7 +125,7 @@ def _count(y, m, codes):
 
 
 @inner
-def _count_more(y, m, codes):
+def _count_more(y: np.ndarray, m: np.ndarray, codes: np.ndarray) -> None:
     a, b, c, d, e, f, g, h = m[0], m[1], m[2], m[3], m[4], m[5], m[6], m[7]
     for i in range(y.size):
         v = y[i]
@@ -133,7 +135,7 @@ def _count_more(y, m, codes):
 
 
 @inner
-def _pack(codes, width, packed):
+def _pack(codes: np.ndarray, width: int, packed: np.ndarray) -> None:
     """codes[n] uint8 below 2^width -> packed[n * width / 8], the first element lowest; width 3 or 4."""
     if width == 4:
         pairs = codes.view(np.uint16)
@@ -152,7 +154,7 @@ def _pack(codes, width, packed):
 
 
 @inner
-def _unpack(packed, width, codes):
+def _unpack(packed: np.ndarray, width: int, codes: np.ndarray) -> None:
     """The reverse of `_pack`."""
     if width == 4:
         pairs = codes.view(np.uint16)
@@ -170,7 +172,7 @@ def _unpack(packed, width, codes):
 
 
 @kernel
-def _unpack_all(packed, width, codes):
+def _unpack_all(packed: np.ndarray, width: int, codes: np.ndarray) -> None:
     """`_unpack` of rows."""
     for piece in prange(n_pieces(codes)):
         for row in rows_of(piece, codes):
@@ -178,7 +180,16 @@ def _unpack_all(packed, width, codes):
 
 
 @kernel
-def _quantize_keys(bits, x, head_dim, width, midpoints, units, packed, norms):
+def _quantize_keys(
+    bits: np.ndarray,
+    x: np.ndarray,
+    head_dim: int,
+    width: int,
+    midpoints: np.ndarray,
+    units: bool,
+    packed: np.ndarray,
+    norms: np.ndarray,
+) -> None:
     """FP16 patterns bits[n * head_dim], or float32 x where bits are empty -> packed, norms[n].
 
     packed[n * head_dim * width / 8]. With `units`, x are rotated unit vectors already: only their indices are found.
@@ -207,7 +218,7 @@ def _quantize_keys(bits, x, head_dim, width, midpoints, units, packed, norms):
 
 
 @inner
-def _square_sum(codes, squares):
+def _square_sum(codes: np.ndarray, squares: np.ndarray) -> np.float32:
     """The sum of squares[codes], in float64 in four parts, as float32."""
     a, b, c, d = np.float64(0), np.float64(0), np.float64(0), np.float64(0)
     for i in range(0, codes.size, 4):
@@ -219,7 +230,15 @@ def _square_sum(codes, squares):
 
 
 @inner
-def _of_indices(codes, norms, head_dim, centroids, squares, table, values):
+def _of_indices(
+    codes: np.ndarray,
+    norms: np.ndarray,
+    head_dim: int,
+    centroids: np.ndarray,
+    squares: np.ndarray,
+    table: np.ndarray,
+    values: np.ndarray,
+) -> None:
     """FP16 of norm * centroid, centroids divided by the norm of the vector of them, as float32."""
     for vector in range(norms.size):
         own = codes[vector * head_dim : (vector + 1) * head_dim]
@@ -232,7 +251,16 @@ def _of_indices(codes, norms, head_dim, centroids, squares, table, values):
 
 
 @kernel
-def _dequantize_keys(packed, norms, head_dim, width, centroids, squares, bits, x):
+def _dequantize_keys(
+    packed: np.ndarray,
+    norms: np.ndarray,
+    head_dim: int,
+    width: int,
+    centroids: np.ndarray,
+    squares: np.ndarray,
+    bits: np.ndarray,
+    x: np.ndarray,
+) -> None:
     """FP16 patterns bits of the keys, or float32 x in the rotated basis where bits are empty."""
     stages = np.int64(np.round(np.log2(head_dim)))
     factor = np.float32(1 / np.sqrt(np.float64(head_dim)))
@@ -255,14 +283,14 @@ def _dequantize_keys(packed, norms, head_dim, width, centroids, squares, bits, x
 
 
 @inner
-def _order(value):
+def _order(value: np.float32) -> np.int32:
     """An int32 that orders finite float32 values, with -0 just below +0; its own inverse on patterns."""
     signed = np.float32(value).view(np.int32)
     return np.int32(signed ^ ((signed >> np.int32(31)) & np.int32(0x7FFFFFFF)))
 
 
 @inner
-def _extent(x):
+def _extent(x: np.ndarray) -> tuple[np.float32, np.float32]:
     lowest, highest = _order(x[0]), _order(x[0])
     for i in range(x.size):
         key = _order(x[i])
@@ -274,26 +302,28 @@ def _extent(x):
 
 
 @inner
-def _steps_of_halves(bits, low, scale, largest, codes):
+def _steps_of_halves(
+    bits: np.ndarray, low: np.float32, scale: np.float32, largest: np.float32, codes: np.ndarray
+) -> None:
     for i in range(bits.size):
         value = np.float32(np.float32(np.float32(half.finite(bits[i]) - low) / scale) + np.float32(0.5))
         codes[i] = np.uint8(np.int32(min(value, largest)))
 
 
 @inner
-def _steps(x, low, scale, largest, codes):
+def _steps(x: np.ndarray, low: np.float32, scale: np.float32, largest: np.float32, codes: np.ndarray) -> None:
     for i in range(x.size):
         value = np.float32(np.float32(np.float32(x[i] - low) / scale) + np.float32(0.5))
         codes[i] = np.uint8(np.int32(min(value, largest)))
 
 
 @inner
-def _scale_of(low, high, largest):
+def _scale_of(low: np.float32, high: np.float32, largest: np.float32) -> np.float32:
     return max(np.float32(np.float32(high - low) / largest), np.float32(1e-8))
 
 
 @kernel
-def _quantize_values(bits, width, packed, scales, lows):
+def _quantize_values(bits: np.ndarray, width: int, packed: np.ndarray, scales: np.ndarray, lows: np.ndarray) -> None:
     """FP16 patterns bits[n, head_dim] -> packed[n, head_dim * width / 8], patterns scales[n] and lows[n]."""
     largest = np.float32((1 << width) - 1)
     for piece in prange(n_pieces(bits)):
@@ -307,7 +337,7 @@ def _quantize_values(bits, width, packed, scales, lows):
 
 
 @kernel
-def _encode_values(x, width, packed, scales, lows):
+def _encode_values(x: np.ndarray, width: int, packed: np.ndarray, scales: np.ndarray, lows: np.ndarray) -> None:
     """`_quantize_values` of float32."""
     largest = np.float32((1 << width) - 1)
     for piece in prange(n_pieces(x)):
@@ -321,7 +351,7 @@ def _encode_values(x, width, packed, scales, lows):
 
 
 @kernel
-def _dequantize_values(packed, width, scales, lows, bits):
+def _dequantize_values(packed: np.ndarray, width: int, scales: np.ndarray, lows: np.ndarray, bits: np.ndarray) -> None:
     """FP16 patterns of code * scale + minimum, within +-65504."""
     for piece in prange(n_pieces(bits)):
         codes, table = np.empty(bits.shape[1], np.uint8), np.empty(16, np.uint16)
@@ -335,7 +365,7 @@ def _dequantize_values(packed, width, scales, lows, bits):
 
 
 @kernel
-def _quantize_floats(bits, codes):
+def _quantize_floats(bits: np.ndarray, codes: np.ndarray) -> None:
     """FP16 patterns bits[n, channels] -> E4M3 codes, saturating."""
     for piece in prange(n_pieces(bits)):
         for row in rows_of(piece, bits):
@@ -343,13 +373,13 @@ def _quantize_floats(bits, codes):
 
 
 @inner
-def _floats_of_halves(bits, codes):
+def _floats_of_halves(bits: np.ndarray, codes: np.ndarray) -> None:
     for i in range(bits.size):
         codes[i] = minifloat.e4m3(half.finite(bits[i]))
 
 
 @kernel
-def _encode_floats(x, codes):
+def _encode_floats(x: np.ndarray, codes: np.ndarray) -> None:
     """`_quantize_floats` of float32."""
     for piece in prange(n_pieces(x)):
         for row in rows_of(piece, x):
@@ -357,7 +387,7 @@ def _encode_floats(x, codes):
 
 
 @inner
-def _floats_of_wide(x, codes):
+def _floats_of_wide(x: np.ndarray, codes: np.ndarray) -> None:
     for i in range(x.size):
         codes[i] = minifloat.e4m3(x[i])
 

@@ -32,7 +32,7 @@ def _function(name: str, function: Callable[..., Any]) -> str:
         if one.kind is one.KEYWORD_ONLY and not is_keyword:
             parameters.append("*")
         is_keyword = is_keyword or one.kind in (one.KEYWORD_ONLY, one.VAR_POSITIONAL)
-        stars = {one.VAR_POSITIONAL: "*", one.VAR_KEYWORD: "**"}.get(one.kind, "")
+        stars = "*" if one.kind is one.VAR_POSITIONAL else "**" if one.kind is one.VAR_KEYWORD else ""
         default = "" if one.default is one.empty else f" = {one.default!r}"
         parameters.append(f"{stars}{one.name}: {one.annotation}{default}")
     doc = textwrap.indent(f'"""{inspect.getdoc(function)}\n"""', "    ")

@@ -18,7 +18,7 @@ settings.register_profile("deep", deadline=None, max_examples=100)
 
 #: tests that compile the model, and tests that compile quantizers: half a minute or more each where nothing is kept yet
 MODEL = ("sweep", "serving")
-QUANTIZERS = ("kernels_ref", "measure")
+QUANTIZERS = ("conformance", "kernels_ref", "measure")
 
 
 def pytest_configure(config):

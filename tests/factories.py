@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 import naive
 from dse import quantizers
-from dse.measure.lm import weights
 from dse.model import evaluate, kv_bytes, kv_layout, peak_memory
 from dse.model.results import INTEGERS
 from dse.specs import catalog
@@ -25,6 +24,7 @@ from dse.sweep import points as sweep_points
 from dse.sweep import spec as sweep_spec
 from dse.sweep.columns import MISSING, Names
 from dse.sweep.grid import kept_digits
+from studies import weights
 
 QUANTIZERS = [
     "fp16",
@@ -237,7 +237,7 @@ def loop(dev, kv, work, n, paths):
     for s in range(work.input_tokens + 1, work.final_tokens + 1):
         unpack_s, extra = Fraction(0), 0
         for g, tensor in zip(kv.groups, counted.design.tensors, strict=True):
-            if not g.layout.needs_unpacking:
+            if not g.layout.needs_dequantizing:
                 continue
             kept = kv_bytes.read_tokens(tensor, counted.limits, s)
             packed = naive.packed_tokens(kept, g.step_tokens, g.residual_tokens)

@@ -1,4 +1,4 @@
-"""As much of torch, in numpy, as training/model.py uses, so that its tests need no 200 MB of torch.
+"""As much of torch, in numpy, as studies/training/model.py uses, so that its tests need no 200 MB of torch.
 
 Each function does what torch's documentation says of the one of its name, for these arguments only.
 """

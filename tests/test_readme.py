@@ -136,7 +136,7 @@ def test_the_script_for_hugging_face_takes_both_kinds_of_cache(release, tmp_path
     page = (ROOT / "docs" / "how-to" / "own-dump.md").read_text()
     (script,) = re.findall(r"^```py\n(.*?)^```", page, re.M | re.S)
     exec(compile(script, "own-dump.md", "exec"), {})
-    found = measure_run.check("kv.npz", measure_run.Asked(), lambda items, **_: contextlib.nullcontext(items))
+    found = measure_run.check("kv.npz", measure_run.MeasureOptions(), lambda items, **_: contextlib.nullcontext(items))
     assert (found["model"], found["rope"], found["n_layers"], found["problems"]) == (
         "meta-llama/Llama-2-7b-hf",
         "after",

@@ -15,7 +15,7 @@ import kernels_ref
 from dse import quantizers
 from dse.core import files
 from dse.core.errors import InputError, OutputError, show
-from dse.measure import kernels as measure
+from dse.measure import kernels
 from dse.measure.dumps import Dump, open_dump
 from dse.measure.kernels import Progress, Settings
 from dse.model.formulas import effective_bits
@@ -38,31 +38,32 @@ def run(
     max_bytes: int,
     progress: Progress,
 ) -> MeasurementFile:
-    """Quantise every layer of the dump by every method. With `out`, write packed buffers, then the measurement.
+    """Quantize every layer of the dump by every method. With `out`, write packed buffers, then the measurement.
 
     Everything that can be checked is checked before the first tensor is read. Raises InputError, LimitError,
     OutputError.
     """
     if not 1 <= n_heads <= 2**20:
         raise InputError(f"heads = {n_heads}: must be 1 to {2**20:,}")
-    specs, settings = measure.methods_of(methods, nonfinite, thresholds, n_heads)
+    specs, settings = kernels.methods_of(methods, nonfinite, thresholds, n_heads)
     found: dict[str, list[TensorMeasurement]] = {spec.name: [] for spec in specs}
-    with open_dump(file, measure.limits(max_bytes)) as dump, contextlib.ExitStack() as undo:
-        layers = measure.layers(dump, file)
+    with open_dump(file, kernels.limits(max_bytes)) as dump, contextlib.ExitStack() as undo:
+        layers = kernels.layers(dump, file)
+        kernels.check_shapes(file, layers)
         published = undo.enter_context(files.publishing(out)) if out is not None else None
         steps = [(layer, spec) for layer in layers for spec in specs]
-        with progress(steps, label="quantising", length=len(steps)) as shown:
+        with progress(steps, label="quantizing", length=len(steps)) as shown:
             _run(dump, shown, settings, published, found)
         if not all(found.values()):
             raise InputError(f"{file}: holds no elements: give a dump with at least one token")
         flat = [tensor.name for layer in layers for tensor in layer.tensors.values() if len(tensor.shape) == 2]
         data = Data(
             name=Path(file).name,
-            sha256=measure.sha256(file),
+            sha256=kernels.sha256(file),
             synthetic=synthetic or dump.metadata.get("synthetic") == "true",
             note="[tokens, channels] taken as one head: give --heads" if flat and n_heads == 1 else "",
         )
-        result = measure.measurement_file(data, specs, found, thresholds)
+        result = kernels.measurement_file(data, specs, found, thresholds)
         if published is not None:
             published.write(MEASUREMENT, to_json(result))
         return result
@@ -70,15 +71,15 @@ def run(
 
 def _run(
     dump: Dump,
-    steps: Iterable[tuple[measure.Layer, QuantizerSpec]],
+    steps: Iterable[tuple[kernels.DumpLayer, QuantizerSpec]],
     settings: Settings,
     published: files.Publication | None,
     found: dict[str, list[TensorMeasurement]],
 ) -> None:
     """Quantize layer by layer: measurements into `found`, packed buffers into `published`."""
-    reader = measure.LayerReader(dump.read)
+    reader = kernels.LayerReader(dump.read)
     for layer, spec in steps:
-        for measurement, outcome in measure.measure(spec, layer, reader.tensors(layer), settings):
+        for measurement, outcome in kernels.measure(spec, layer, reader.tensors(layer), settings):
             found[spec.name].append(measurement)
             if published is not None:
                 name = f"layer{layer.index}.{measurement.which}.npz"
@@ -145,7 +146,7 @@ def profile_to(
 ) -> dict[str, Any]:
     """Profile Oaken's thresholds and write them. Raises InputError, LimitError, OutputError."""
     fracs = _shares(shares)
-    found = measure.profile(paths, fracs, model, measure.limits(max_bytes), progress)
+    found = kernels.profile(paths, fracs, model, kernels.limits(max_bytes), progress)
     try:
         found.save(out)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What quantised keys and values do to attention: errors by head, of the tensors and of what attention makes of them.
+"""Errors of quantized keys and values by head, of the tensors themselves and of the attention output.
 
 Everything is summed in float64; ratios are left to `ratios`, so that heads and layers can be pooled.
 """
@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 import kernels_ref
-from dse.measure import kernels as measure
-from dse.measure import synthetic as kv_sample
+from dse.measure import kernels, synthetic
 from dse.measure.kernels import Side
 from dse.measure.source import About, axes
 from dse.model.formulas import effective_bits
@@ -39,7 +38,7 @@ def prefix(x: np.ndarray, n_tokens: int) -> np.ndarray:
 
 def exact(part: np.ndarray) -> np.ndarray:
     """A part of a tensor as the kernels take it (in FP16), in float64."""
-    return measure.as_taken(kernels_ref.fp16_patterns(part))
+    return kernels.as_taken(kernels_ref.fp16_patterns(part))
 
 
 def tensor_sums(x: np.ndarray, seen: np.ndarray) -> dict[str, float]:
@@ -69,7 +68,7 @@ def rotated(x: np.ndarray, positions: np.ndarray, theta: float) -> np.ndarray:
 
 def is_turned_back(spec: QuantizerSpec, of: About) -> bool:
     """Whether a method takes keys before RoPE that the dump holds after it and that can be turned back."""
-    return spec.family.name in measure.BEFORE_ROPE and of.rope == "after" and of.theta is not None
+    return spec.family.before_rope and of.rope == "after" and of.theta is not None
 
 
 def turned_back(x: np.ndarray, of: About, first: int = 0) -> np.ndarray:
@@ -77,7 +76,7 @@ def turned_back(x: np.ndarray, of: About, first: int = 0) -> np.ndarray:
     assert of.theta is not None
     heads = by_head(x, of.n_heads)
     found = rotated(exact(heads), -(of.first_position + first + np.arange(heads.shape[2], dtype=np.float64)), of.theta)
-    half = np.clip(found, -measure.FP16_LARGEST, measure.FP16_LARGEST).astype(np.float16)
+    half = np.clip(found, -kernels.FP16_LARGEST, kernels.FP16_LARGEST).astype(np.float16)
     return half if x.ndim == 4 else np.ascontiguousarray(half[0].transpose(1, 0, 2)).reshape(x.shape)
 
 
@@ -97,13 +96,13 @@ def drawn(keys: np.ndarray, n_queries: int, seed: int, place: tuple[int, int, in
     """Queries [n, head_dim] for `keys`[tokens, head_dim] (as attention uses them), where none were dumped.
 
     Bell-shaped without a preferred direction, all scaled alike so that their attention scores spread over the tokens
-    with kv_sample.SPREAD. `place` is (layer, batch, head): each has a stream of its own under `seed`.
+    with synthetic.SPREAD. `place` is (layer, batch, head): each has a stream of its own under `seed`.
     """
     bits = np.random.PCG64(np.random.SeedSequence((seed, *place)))
-    queries = kv_sample.bell(bits, (n_queries, keys.shape[1]))
+    queries = synthetic.bell(bits, (n_queries, keys.shape[1]))
     scores = queries @ keys.T / math.sqrt(keys.shape[1])
     spread = math.sqrt(float(np.square(scores - scores.mean(axis=1, keepdims=True)).mean()))
-    return queries * (kv_sample.SPREAD / spread) if spread > 0 else queries
+    return queries * (synthetic.SPREAD / spread) if spread > 0 else queries
 
 
 def log_weights(queries: np.ndarray, keys: np.ndarray, last: np.ndarray) -> np.ndarray:
@@ -118,7 +117,7 @@ def log_weights(queries: np.ndarray, keys: np.ndarray, last: np.ndarray) -> np.n
 def attention_sums(
     queries: np.ndarray, last: np.ndarray, keys: tuple[np.ndarray, np.ndarray], values: tuple[np.ndarray, np.ndarray]
 ) -> dict[str, dict[str, float]]:
-    """Sums over the queries with keys, values or both as quantised: (exact, seen), each [tokens, head_dim], float64.
+    """Sums over the queries with keys, values or both as quantized: (exact, seen), each [tokens, head_dim], float64.
 
     `squared_output_error` of the attention output and `squared_output` of the exact one; `mass_moved`: half the
     absolute differences of the weights, 0 to 1 a query; `kl_nats`: divergence of the weights from the exact ones.
@@ -216,7 +215,7 @@ def pooled(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def outputs(sums: Mapping[str, Mapping[str, Any]]) -> dict[Side, AttentionSums]:
-    """What each side's quantising does to the attention output of a layer, from the pooled sums of its sides; {} where
+    """Error of a layer's attention output for each quantized side, from the pooled sums of its sides; {} where
     attention was not measured."""
     if "both" not in sums or sums["key"].get("squared_output") is None:
         return {}

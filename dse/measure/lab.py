@@ -13,15 +13,12 @@ import pandas as pd
 import kernels_ref
 from dse.core.errors import InputError, LimitError, show
 from dse.core.units import BITS_PER_BYTE
-from dse.measure import errors as measure_errors
-from dse.measure import kernels as measure
-from dse.measure import source as measure_source
-from dse.measure import synthetic as kv_sample
+from dse.measure import errors, kernels, source, synthetic
 from dse.measure.dumps import open_dump
-from dse.measure.kernels import Layer, Settings, Side
+from dse.measure.kernels import DumpLayer, Settings, Side
 from dse.measure.source import About
 from dse.quantizers import QuantizerSpec
-from dse.quantizers.outliers import group_shares
+from dse.quantizers.methods import oaken
 from dse.specs.measurements import Data, MeasurementFile, MethodMeasurement, TensorMeasurement
 
 #: bytes of a dump's tensors, unless told
@@ -31,20 +28,20 @@ N_BINS = 160
 #: last queries of a head that attention is measured with, as `dse measure` does
 N_QUERIES = 16
 #: of the sample that the thresholds of the shipped one were profiled on
-CALIBRATION_SEED = kv_sample.CALIBRATION_SEED
-SAMPLE = f"{kv_sample.NAME}.npz"
-_SAMPLE_THRESHOLDS = f"{kv_sample.NAME}.thresholds.toml"
+CALIBRATION_SEED = synthetic.CALIBRATION_SEED
+SAMPLE = f"{synthetic.NAME}.npz"
+_SAMPLE_THRESHOLDS = f"{synthetic.NAME}.thresholds.toml"
 SIDES: tuple[Side, ...] = ("key", "value")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Held:
     """A dump in memory: `tensors` and `queries` by layer, and what the file says of itself."""
 
     name: str
     sha256: str
     about: About
-    layers: tuple[Layer, ...]
+    layers: tuple[DumpLayer, ...]
     tensors: Mapping[int, Mapping[Side, np.ndarray]]
     queries: Mapping[int, np.ndarray]
     #: profiled on other data of the same kind; None: none came with it
@@ -57,16 +54,16 @@ class Held:
 
 
 @dataclass(frozen=True)
-class How:
-    """How a dump is read and quantised: heads of tensors [tokens, channels] (None: as the file says, else one), and
+class ReadOptions:
+    """Options for a dump: heads of tensors [tokens, channels] (None: as the file says, else one), and
     whether NaN and infinities are refused or taken as 0 and +-65504."""
 
     n_heads: int | None = None
     nonfinite: str = "raise"
 
 
-@dataclass(frozen=True)
-class Measured:
+@dataclass(frozen=True, kw_only=True)
+class DumpMeasurement:
     """A quantizer on all layers of a dump.
 
     `errors`: a row a layer, head and side (key, value, and both where attention was measured) with the ratios of
@@ -84,8 +81,8 @@ class Measured:
     tensors: tuple[TensorMeasurement, ...] = ()
 
 
-@dataclass(frozen=True)
-class View:
+@dataclass(frozen=True, kw_only=True)
+class HeadView:
     """One head's keys or values: a window of [tokens, channels] before and after, and the whole head's histogram.
 
     `histogram`: columns low, high, n_before, n_after. `marks`: name, lower and upper bound, outermost first.
@@ -107,7 +104,7 @@ class OnDisk(Mapping[int, Any]):
 
     def __getitem__(self, index: int) -> Any:
         names = self._names[index]
-        with open_dump(self._path, measure.limits(self._max_bytes)) as dump:
+        with open_dump(self._path, kernels.limits(self._max_bytes)) as dump:
             if isinstance(names, str):
                 return dump.read(names)
             return {side: dump.read(name) for side, name in names.items()}
@@ -120,7 +117,7 @@ class OnDisk(Mapping[int, Any]):
 
 
 def hold(
-    path: str | Path, name: str = "", max_bytes: int = MAX_BYTES, how: How | None = None, on_disk: bool = False
+    path: str | Path, name: str = "", max_bytes: int = MAX_BYTES, how: ReadOptions | None = None, on_disk: bool = False
 ) -> Held:
     """Read a dump of at most `max_bytes` of tensors; `name` stands for the path in messages.
 
@@ -128,10 +125,10 @@ def hold(
     values. Raises InputError and LimitError, one line each.
     """
     try:
-        with open_dump(path, measure.limits(max_bytes)) as dump:
-            layers = measure.layers(dump)
-            about = measure_source.about(dump, str(path), layers, n_heads=(how or How()).n_heads)
-            measure_source.refuse(str(path), measure_source.problems(layers, about, max_bytes, partial=True))
+        with open_dump(path, kernels.limits(max_bytes)) as dump:
+            layers = kernels.layers(dump)
+            about = source.about(dump, str(path), layers, n_heads=(how or ReadOptions()).n_heads)
+            source.refuse(str(path), source.problems(layers, about, max_bytes, partial=True))
             layers = [layer for layer in layers if layer.tensors]
             if not layers:
                 raise InputError(f"{path}: holds no keys and no values: dump at least one layer")
@@ -144,7 +141,14 @@ def hold(
                 queries = {i: dump.read(one) for i, one in asking.items()}
     except (InputError, LimitError) as error:
         raise type(error)(str(error).replace(str(path), name or Path(path).name)) from None
-    return Held(name or Path(path).name, measure.sha256(path), about, tuple(layers), tensors, queries)
+    return Held(
+        name=name or Path(path).name,
+        sha256=kernels.sha256(path),
+        about=about,
+        layers=tuple(layers),
+        tensors=tensors,
+        queries=queries,
+    )
 
 
 def sample() -> Held:
@@ -156,22 +160,22 @@ def sample() -> Held:
         return replace(
             held,
             about=replace(held.about, synthetic=True, note=note),
-            thresholds=measure.thresholds_of(str(thresholds)),
+            thresholds=kernels.thresholds_of(str(thresholds)),
         )
 
 
-def about_of(held: Held, how: How) -> About:
-    """What the dump is of, with heads as told. Raises InputError where they do not fit."""
+def about_of(held: Held, how: ReadOptions) -> About:
+    """Describe the dump with another number of heads. Raises InputError where they do not fit."""
     if how.n_heads is None:
         return held.about
     of = replace(held.about, n_heads=how.n_heads)
-    measure_source.refuse(held.name, measure_source.problems(list(held.layers), of, 2**62, partial=True))
+    source.refuse(held.name, source.problems(list(held.layers), of, 2**62, partial=True))
     return of
 
 
 def shares_of(spec: QuantizerSpec) -> list[float]:
     """Shares of Oaken's groups, outermost first."""
-    return [float(share) for share in group_shares(dict(spec.values))]
+    return [float(share) for share in oaken.group_shares(dict(spec.values))]
 
 
 def has_thresholds(held: Held, spec: QuantizerSpec) -> bool:
@@ -180,52 +184,52 @@ def has_thresholds(held: Held, spec: QuantizerSpec) -> bool:
     return given is not None and np.allclose(given.fracs, shares_of(spec), rtol=0, atol=1e-9)
 
 
-def thresholds_of(held: Held, spec: QuantizerSpec, how: How) -> tuple[Any, str]:
+def thresholds_of(held: Held, spec: QuantizerSpec, how: ReadOptions) -> tuple[Any, str]:
     """Oaken's thresholds for a dump and where they come from; (None, "") for another family. Raises InputError."""
-    if spec.family.name != "oaken":
+    if not kernels.needs_thresholds(spec):
         return None, ""
     if has_thresholds(held, spec):
         return held.thresholds, "Thresholds profiled on another sample of the same kind."
-    profiler = kernels_ref.Profiler(shares_of(spec))
+    profiler = oaken.profiler(dict(spec.values))
     try:
         for layer in held.layers:
             for side, x in held.tensors[layer.index].items():
-                own = x if how.nonfinite == "raise" else measure_errors.exact(x).astype(np.float16)
+                own = x if how.nonfinite == "raise" else errors.exact(x).astype(np.float16)
                 profiler.add(layer.index, side, own)
         return profiler.thresholds(), "Thresholds profiled on these very values: offline they would be of other data."
     except ValueError as error:
         raise InputError(f"{held.name}: {str(error).partition('; nonfinite=')[0].removeprefix('x: ')}") from error
 
 
-def measured(held: Held, spec: QuantizerSpec, how: How, n_queries: int = N_QUERIES) -> Measured:
-    """Quantise every layer and measure bits and errors. Raises InputError."""
+def measured(held: Held, spec: QuantizerSpec, how: ReadOptions, n_queries: int = N_QUERIES) -> DumpMeasurement:
+    """Quantize every layer and measure bits and errors. Raises InputError."""
     of = about_of(held, how)
     thresholds, note = thresholds_of(held, spec, how)
-    if measure_errors.is_turned_back(spec, of):
+    if errors.is_turned_back(spec, of):
         note = "Keys turned back to before RoPE, where the method is defined."
     settings = Settings(of.n_heads, how.nonfinite, thresholds)  # type: ignore[arg-type]
     rows: list[dict[str, Any]] = []
     tensors: list[TensorMeasurement] = []
     for layer in held.layers:
         query = held.queries.get(layer.index)
-        asked = None if query is None else measure_errors.by_head(query, of.n_heads)
-        own, asked, kind = measure_errors.as_defined(spec, held.tensors[layer.index], asked, of)
-        found = {one.which: (one, outcome) for one, outcome in measure.measure(spec, layer, own, settings)}
+        asked = None if query is None else errors.by_head(query, of.n_heads)
+        own, asked, kind = errors.as_defined(spec, held.tensors[layer.index], asked, of)
+        found = {one.which: (one, outcome) for one, outcome in kernels.measure(spec, layer, own, settings)}
         seen = {side: outcome.seen for side, (_, outcome) in found.items()}
-        sums = list(measure_errors.head_rows(own, seen, asked, kind, layer.index, n_queries, 0))
-        outputs = measure_errors.outputs(
+        sums = list(errors.head_rows(own, seen, asked, kind, layer.index, n_queries, 0))
+        outputs = errors.outputs(
             {
-                side: measure_errors.pooled([row for row in sums if row["side"] == side])
+                side: errors.pooled([row for row in sums if row["side"] == side])
                 for side in dict.fromkeys(row["side"] for row in sums)
             }
         )
         tensors += [one.model_copy(update={"output": outputs.get(side)}) for side, (one, _) in found.items()]
         rows += [{"layer": layer.index, **row} for row in sums]
     sides = list(dict.fromkeys(row["side"] for row in rows))
-    rows += [{"side": side, **measure_errors.pooled([row for row in rows if row["side"] == side])} for side in sides]
-    errors = pd.DataFrame(
+    rows += [{"side": side, **errors.pooled([row for row in rows if row["side"] == side])} for side in sides]
+    by_head = pd.DataFrame(
         [
-            {"layer": row.get("layer"), "head": row.get("head"), "side": row["side"], **measure_errors.ratios(row)}
+            {"layer": row.get("layer"), "head": row.get("head"), "side": row["side"], **errors.ratios(row)}
             for row in rows
         ]
     ).astype({"layer": "Int64", "head": "Int64"} | dict.fromkeys(ERRORS, float))
@@ -233,10 +237,17 @@ def measured(held: Held, spec: QuantizerSpec, how: How, n_queries: int = N_QUERI
     nominal = sum(t.nominal_bits(spec) * t.n_elements for t in tensors) / n
     kinds = sorted({str(row["queries"]) for row in rows if row.get("queries")})
     queries = f"Attention of {' and '.join(kinds)} queries." if kinds else ""
-    return Measured(errors, ledger(tensors), float(nominal), note, queries, tuple(tensors))
+    return DumpMeasurement(
+        errors=by_head,
+        ledger=ledger(tensors),
+        nominal_bits=float(nominal),
+        thresholds=note,
+        queries=queries,
+        tensors=tuple(tensors),
+    )
 
 
-#: columns of `Measured.errors`: name, unit, and whether more is better
+#: columns of `DumpMeasurement.errors`: name, unit, and whether more is better
 ERRORS = {
     "sqnr_db": ("signal to noise", "dB", True),
     "mse": ("mean squared error", "", False),
@@ -252,8 +263,8 @@ ERRORS = {
 ATTENTION = ("output_error", "mass_moved", "kl_nats")
 
 
-def measurement_of(held: Held, found: Mapping[str, Measured]) -> MeasurementFile:
-    """What was measured of a dump, by the quantizers' full names, as `dse measure` writes it."""
+def measurement_of(held: Held, found: Mapping[str, DumpMeasurement]) -> MeasurementFile:
+    """Measurement file of a dump, by the quantizers' full names, as `dse measure` writes it."""
     data = Data(name=held.name, sha256=held.sha256, synthetic=held.about.synthetic)
     return MeasurementFile(
         format=1,
@@ -265,7 +276,7 @@ def measurement_of(held: Held, found: Mapping[str, Measured]) -> MeasurementFile
     )
 
 
-def compared(found: Mapping[str, Measured]) -> pd.DataFrame:
+def compared(found: Mapping[str, DumpMeasurement]) -> pd.DataFrame:
     """A row a quantizer: bits as stored and as papers count them, errors of keys, values and of attention."""
     rows = []
     for name, one in found.items():
@@ -302,8 +313,15 @@ def ledger(tensors: Sequence[TensorMeasurement]) -> pd.DataFrame:
 
 
 def view(
-    held: Held, spec: QuantizerSpec, how: How, layer: int, side: Side, head: int, first_token: int, n_tokens: int
-) -> View:
+    held: Held,
+    spec: QuantizerSpec,
+    how: ReadOptions,
+    layer: int,
+    side: Side,
+    head: int,
+    first_token: int,
+    n_tokens: int,
+) -> HeadView:
     """One head of one layer before and after, tokens from `first_token` on; of the first sequence of a batch.
 
     The histogram is of all its tokens and sequences. Raises InputError for what the dump does not have.
@@ -312,21 +330,28 @@ def view(
     own, before = _head(held, spec, of, layer, side, head, first_token)
     thresholds, _ = thresholds_of(held, spec, how)
     settings = Settings(of.n_heads, how.nonfinite, thresholds)  # type: ignore[arg-type]
-    outcome = measure.quantize(spec, layer, own, settings)[side]
-    after = measure_errors.by_head(outcome.seen, settings.n_heads)[:, head].astype(np.float64)
+    outcome = kernels.quantize(spec, layer, own, settings)[side]
+    after = errors.by_head(outcome.seen, settings.n_heads)[:, head].astype(np.float64)
     window = slice(first_token, first_token + n_tokens)
-    return View(
-        before[0, window].astype(np.float32),
-        after[0, window].astype(np.float32),
-        first_token,
-        before.shape[1],
-        histogram(before, after),
-        _marks(thresholds, layer, side, after),
+    return HeadView(
+        before=before[0, window].astype(np.float32),
+        after=after[0, window].astype(np.float32),
+        first_token=first_token,
+        n_tokens=before.shape[1],
+        histogram=histogram(before, after),
+        marks=_marks(thresholds, layer, side, after),
     )
 
 
 def before(
-    held: Held, spec: QuantizerSpec, how: How, layer: int, side: Side, head: int, first_token: int, n_tokens: int
+    held: Held,
+    spec: QuantizerSpec,
+    how: ReadOptions,
+    layer: int,
+    side: Side,
+    head: int,
+    first_token: int,
+    n_tokens: int,
 ) -> np.ndarray:
     """The tokens of one head that `view` shows, as the quantizer is given them: no kernel runs.
 
@@ -340,8 +365,8 @@ def _head(
     held: Held, spec: QuantizerSpec, of: About, layer: int, side: Side, head: int, first_token: int
 ) -> tuple[dict[Side, np.ndarray], np.ndarray]:
     """A layer as the quantizer defines it, and its head's values [batch, tokens, channels]."""
-    own, _, _ = measure_errors.as_defined(spec, _layer(held, of, layer, side, head), None, of)
-    found = measure_errors.exact(measure_errors.by_head(own[side], of.n_heads)[:, head])
+    own, _, _ = errors.as_defined(spec, _layer(held, of, layer, side, head), None, of)
+    found = errors.exact(errors.by_head(own[side], of.n_heads)[:, head])
     if not 0 <= first_token < found.shape[1]:
         raise InputError(f"first token = {first_token:,}: must be 0 to {found.shape[1] - 1:,}: that is what is there")
     return own, found
@@ -355,14 +380,14 @@ def _layer(held: Held, of: About, layer: int, side: Side, head: int) -> dict[Sid
     own = dict(held.tensors[layer])
     if side not in own:
         raise InputError(f"side = {side}: layer {layer} has only {'value' if side == 'key' else 'key'}s")
-    n_heads = measure_errors.by_head(own[side], of.n_heads).shape[1]
+    n_heads = errors.by_head(own[side], of.n_heads).shape[1]
     if not 0 <= head < n_heads:
         raise InputError(f"head = {head:,}: must be 0 to {n_heads - 1:,}: that is what is there")
     return own
 
 
 def histogram(before: np.ndarray, after: np.ndarray, n_bins: int = N_BINS) -> pd.DataFrame:
-    """How often values fall into equal bins over both ranges: columns low, high, n_before, n_after."""
+    """Histogram of both arrays over equal bins: columns low, high, n_before, n_after."""
     edges = np.linspace(*_ends(before, after), n_bins + 1)
     counts = [np.histogram(x, edges)[0] for x in (before, after)]
     return pd.DataFrame({"low": edges[:-1], "high": edges[1:], "n_before": counts[0], "n_after": counts[1]})

@@ -47,9 +47,9 @@ _COLUMNS = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Errors:
-    """What each method does to the keys and values of each layer: the items are layer 0's keys, its values, ...
+    """Errors of each method on the keys and values of each layer: the items are layer 0's keys, its values, ...
 
     `bits` and `costs` hold an array over `methods` for each item: bits of the packed bytes, and squared error over
     squared signal. `squared_outputs` are (squared error, squared output) of the attention output, nan without.
@@ -221,18 +221,18 @@ def load(
     synthetic = bool(rows["synthetic"].any())
     source = f"{rows['data'].iloc[0]}, {context or lengths[-1]} tokens" + (", synthetic" if synthetic else "")
     return Errors(
-        names,
-        len(layers),
-        cast(Objective, kind),
-        bits,
-        costs,
-        elements,
-        outputs,
-        context or lengths[-1],
-        source[:500],
-        model,
-        synthetic,
-        both,
+        methods=names,
+        n_layers=len(layers),
+        objective=cast(Objective, kind),
+        bits=bits,
+        costs=costs,
+        elements=elements,
+        outputs=outputs,
+        context_tokens=context or lengths[-1],
+        source=source[:500],
+        model=model,
+        synthetic=synthetic,
+        both=both,
     )
 
 

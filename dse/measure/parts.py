@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from dse.core import files
 from dse.core.errors import InputError, LimitError, show
 from dse.specs.measurements import TensorMeasurement
-from dse.sweep import store as sweep_store
+from dse.sweep import store
 
 FORMAT = 1
 SPEC, FOLDER = "_measure.json", "parts"
@@ -43,7 +43,7 @@ class Store:
 
     def load(self, layer: int, method: str) -> dict[str, Any] | None:
         """A part of this measurement: {"rows", "tensors"}; None where it is missing, damaged or of another one."""
-        found = sweep_store.load_json(self.path(layer, method))
+        found = store.load_json(self.path(layer, method))
         content = (found or {}).get("content")
         if not isinstance(content, dict) or digest(content) != (found or {}).get("sha256"):
             return None
@@ -76,27 +76,27 @@ def opened(out: str, identity: dict[str, Any]) -> Iterator[Store]:
     same command goes on. Raises InputError where the directory holds something else, BusyError and OutputError as a
     sweep does.
     """
-    existed = sweep_store.is_folder(out)
+    existed = store.is_folder(out)
     if existed:
         _check(Path(out), identity)
-    with sweep_store.locked(out, "measurement") as folder:
+    with store.locked(out, "measurement") as folder:
         _check(folder, identity)
         begun = (folder / SPEC).exists()
-        store = Store(folder, identity)
+        opened_store = Store(folder, identity)
         try:
             if not begun:
                 content = {"format": FORMAT, "sha256": digest(identity), "measures": identity}
                 files.write(folder / SPEC, (json.dumps(content, indent=1, sort_keys=True) + "\n").encode())
-            yield store
+            yield opened_store
         except (InputError, LimitError):
-            for path in store.written:
+            for path in opened_store.written:
                 path.unlink(missing_ok=True)
             if not begun:
                 (folder / SPEC).unlink(missing_ok=True)
                 with contextlib.suppress(OSError):
                     (folder / FOLDER).rmdir()
                 if not existed:
-                    (folder / sweep_store.LOCK).unlink(missing_ok=True)
+                    (folder / store.LOCK).unlink(missing_ok=True)
                     with contextlib.suppress(OSError):
                         folder.rmdir()
             raise
@@ -104,7 +104,7 @@ def opened(out: str, identity: dict[str, Any]) -> Iterator[Store]:
 
 def _check(folder: Path, identity: dict[str, Any]) -> None:
     """Raises InputError where the directory holds something else than this measurement."""
-    where, found = f"out = {show(str(folder))}", sweep_store.load_json(folder / SPEC)
+    where, found = f"out = {show(str(folder))}", store.load_json(folder / SPEC)
     if found is not None:
         if found.get("sha256") != digest(identity):
             held = found.get("measures")
@@ -113,9 +113,7 @@ def _check(folder: Path, identity: dict[str, Any]) -> None:
             raise InputError(f"{where}: was begun with another {', '.join(names) or 'version'}: give another directory")
         return
     others = sorted(
-        path.name
-        for path in folder.iterdir()
-        if path.name != sweep_store.LOCK and not files.TEMPORARY.fullmatch(path.name)
+        path.name for path in folder.iterdir() if path.name != store.LOCK and not files.TEMPORARY.fullmatch(path.name)
     )
     if others:
         raise InputError(f"{where}: holds files such as {show(others[0])}: give another directory")

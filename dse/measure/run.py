@@ -11,13 +11,9 @@ import numpy as np
 from dse.core import files
 from dse.core.errors import InputError, show
 from dse.core.version import VERSION
-from dse.measure import MAX_BYTES
-from dse.measure import errors as measure_errors
-from dse.measure import kernels as measure
-from dse.measure import source as measure_source
-from dse.measure import table as measure_table
+from dse.measure import MAX_BYTES, errors, kernels, source, table
 from dse.measure.dumps import Dump, open_dump
-from dse.measure.kernels import Layer, Outcome, Progress, Settings, Side
+from dse.measure.kernels import DumpLayer, Progress, QuantizedTensor, Settings, Side
 from dse.measure.parts import MEASUREMENT, PAGE, SUMMARY, TABLE, Store, opened
 from dse.measure.source import About
 from dse.quantizers import QuantizerSpec
@@ -32,8 +28,8 @@ DUMP_BYTES = 2**50
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a measurement is asked for, beside the file and the methods."""
+class MeasureOptions:
+    """Options of a measurement beside the file and the methods."""
 
     thresholds: str | None = None
     #: "64,256"; None: powers of two and the whole
@@ -53,8 +49,8 @@ class Asked:
     max_bytes: int = MAX_BYTES
 
 
-@dataclass
-class Found:
+@dataclass(kw_only=True)
+class FinishedMeasurement:
     """A finished measurement: the table (a row a method, layer, side, head and context) and where it lies."""
 
     table: Any
@@ -67,40 +63,33 @@ class Found:
     notes: list[str] = field(default_factory=list)
 
 
-def check(path: str, asked: Asked, progress: Progress) -> dict[str, Any]:
-    """What a dump holds and lacks, and its problems. Raises InputError for a file that cannot be read at all."""
+def check(path: str, asked: MeasureOptions, progress: Progress) -> dict[str, Any]:
+    """List what a dump holds and lacks, and its problems. Raises InputError for a file that cannot be read at all."""
     with _open(path, asked) as dump:
-        layers = measure.layers(dump, path)
+        layers = kernels.layers(dump, path)
         of = _about(dump, path, layers, asked)
-        found = measure_source.problems(layers, of, asked.max_bytes, asked.partial)
+        found = source.problems(layers, of, asked.max_bytes, asked.partial)
         if not any("raise --max-bytes" in text for text in found):
-            found += measure_source.values(dump, layers, progress)
-        return {
-            "file": path,
-            **measure_source.holds(dump, layers, of),
-            "lacks": measure_source.lacks(layers, of),
-            "problems": found,
-        }
+            found += source.values(dump, layers, progress)
+        return {"file": path, **source.holds(dump, layers, of), "lacks": source.lacks(layers, of), "problems": found}
 
 
-def _open(path: str, asked: Asked) -> Dump:
-    measure.limits(asked.max_bytes)
-    return open_dump(path, measure.limits(DUMP_BYTES))
+def _open(path: str, asked: MeasureOptions) -> Dump:
+    kernels.limits(asked.max_bytes)
+    return open_dump(path, kernels.limits(DUMP_BYTES))
 
 
-def _about(dump: Dump, path: str, layers: list[Layer], asked: Asked) -> About:
-    return measure_source.about(
-        dump, path, layers, asked.model, asked.rope, asked.theta, asked.n_heads, asked.synthetic
-    )
+def _about(dump: Dump, path: str, layers: list[DumpLayer], asked: MeasureOptions) -> About:
+    return source.about(dump, path, layers, asked.model, asked.rope, asked.theta, asked.n_heads, asked.synthetic)
 
 
-def run(path: str, methods: Sequence[str], out: str, asked: Asked, progress: Progress) -> Found:
+def run(path: str, methods: Sequence[str], out: str, asked: MeasureOptions, progress: Progress) -> FinishedMeasurement:
     """Measure every layer of the dump by every method; write the parts, then table, measurement file and summary.
 
     All that can be checked is checked before the first tensor is read and before anything is written. Raises
     InputError, LimitError, BusyError.
     """
-    specs, settings = measure.methods_of(methods, asked.nonfinite, asked.thresholds)
+    specs, settings = kernels.methods_of(methods, asked.nonfinite, asked.thresholds)
     if not 1 <= len(specs) <= MAX_METHODS:
         raise InputError(f"methods = {len(specs)}: must be 1 to {MAX_METHODS}: name quantizers, such as nqkv,kivi")
     if not 0 <= asked.n_queries <= MAX_QUERIES:
@@ -112,12 +101,12 @@ def run(path: str, methods: Sequence[str], out: str, asked: Asked, progress: Pro
     if not out:
         raise InputError("out = '': is not a directory name: give another --out")
     with _open(path, asked) as dump:
-        layers = measure.layers(dump, path)
+        layers = kernels.layers(dump, path)
         of = _about(dump, path, layers, asked)
-        measure_source.refuse(path, measure_source.problems(layers, of, asked.max_bytes, asked.partial))
+        source.refuse(path, source.problems(layers, of, asked.max_bytes, asked.partial))
         layers = [layer for layer in layers if layer.tensors]
         lengths = contexts(asked.contexts, layers, of)
-        sha256 = measure.sha256(path)
+        sha256 = kernels.sha256(path)
         identity = {
             "dse": VERSION,
             "dump": sha256,
@@ -145,9 +134,9 @@ def _note(of: About) -> str:
     return ", ".join(text for text in (of.model, f"keys {of.rope} RoPE" if of.rope != "none" else "", of.note) if text)
 
 
-def contexts(text: str | None, layers: list[Layer], of: About) -> list[int]:
+def contexts(text: str | None, layers: list[DumpLayer], of: About) -> list[int]:
     """Context lengths, ascending; the last is that of the dump. Raises InputError."""
-    n_tokens = measure_source.axes(next(iter(layers[0].tensors.values())).shape, of.n_heads)[2]
+    n_tokens = source.axes(next(iter(layers[0].tensors.values())).shape, of.n_heads)[2]
     if text is None:
         powers = [2**i for i in range(40) if FIRST_CONTEXT <= 2**i < n_tokens]
         return [*powers, n_tokens]
@@ -163,7 +152,14 @@ class Each:
     """Measures one layer by one method at a time; holds the tensors of one layer."""
 
     def __init__(
-        self, path: str, dump: Dump, store: Store, of: About, settings: Settings, lengths: list[int], asked: Asked
+        self,
+        path: str,
+        dump: Dump,
+        store: Store,
+        of: About,
+        settings: Settings,
+        lengths: list[int],
+        asked: MeasureOptions,
     ) -> None:
         self.path, self.dump, self.store, self.of, self.settings, self.lengths, self.asked = (
             path,
@@ -175,16 +171,16 @@ class Each:
             asked,
         )
         self.n_before = 0
-        self._reader = measure.LayerReader(self._read)
-        self._thresholds = asked.thresholds and measure.sha256(asked.thresholds)
+        self._reader = kernels.LayerReader(self._read)
+        self._thresholds = asked.thresholds and kernels.sha256(asked.thresholds)
 
     def key(self, spec: QuantizerSpec) -> str:
-        """What a method's part depends on."""
-        if measure_errors.is_turned_back(spec, self.of):
+        """Key of a method's part."""
+        if errors.is_turned_back(spec, self.of):
             return f"{spec.name} before RoPE"
-        return f"{spec.name} {self._thresholds}" if spec.family.name == "oaken" else spec.name
+        return f"{spec.name} {self._thresholds}" if kernels.needs_thresholds(spec) else spec.name
 
-    def part(self, layer: Layer, spec: QuantizerSpec) -> None:
+    def part(self, layer: DumpLayer, spec: QuantizerSpec) -> None:
         """Measure and write a part, unless it is there."""
         if self.store.load(layer.index, self.key(spec)):
             self.n_before += 1
@@ -198,31 +194,29 @@ class Each:
 
     def _read(self, name: str) -> np.ndarray:
         x = self.dump.read(name)
-        if self.asked.nonfinite == "raise" and (bad := measure_source.bad_values(name, x)):
+        if self.asked.nonfinite == "raise" and (bad := source.bad_values(name, x)):
             raise InputError(f"{self.path}: {bad}")
         return x
 
     def _context(
-        self, layer: Layer, spec: QuantizerSpec, n_tokens: int
+        self, layer: DumpLayer, spec: QuantizerSpec, n_tokens: int
     ) -> tuple[list[dict[str, Any]], list[TensorMeasurement]]:
         """Rows of the heads, then of all heads together with the bits, of the first `n_tokens` tokens."""
         whole = n_tokens == self.lengths[-1]
-        tensors = {
-            side: x if whole else measure_errors.prefix(x, n_tokens) for side, x in self._reader.tensors(layer).items()
-        }
+        tensors = {side: x if whole else errors.prefix(x, n_tokens) for side, x in self._reader.tensors(layer).items()}
         query = self._reader.query(layer) if self.asked.n_queries else None
         if query is not None:
-            query = measure_errors.by_head(query, self.of.n_heads)
+            query = errors.by_head(query, self.of.n_heads)
             # the queries are those of the dump's last tokens
             n_asked = query.shape[2] - (self.lengths[-1] - n_tokens)
             query = query[:, :, :n_asked] if n_asked > 0 else None
-        tensors, query, of = measure_errors.as_defined(spec, tensors, query, self.of)
-        found: dict[Side, tuple[TensorMeasurement, Outcome]] = {
-            one.which: (one, outcome) for one, outcome in measure.measure(spec, layer, tensors, self.settings)
+        tensors, query, of = errors.as_defined(spec, tensors, query, self.of)
+        found: dict[Side, tuple[TensorMeasurement, QuantizedTensor]] = {
+            one.which: (one, outcome) for one, outcome in kernels.measure(spec, layer, tensors, self.settings)
         }
         seen = {side: outcome.seen for side, (_, outcome) in found.items()}
         rows = list(
-            measure_errors.head_rows(
+            errors.head_rows(
                 tensors,
                 seen,
                 query,
@@ -236,19 +230,21 @@ class Each:
         measured = {side: one for side, (one, _) in found.items()}
         totals = {}
         for side in dict.fromkeys(row["side"] for row in rows):
-            total = measure_errors.pooled([row for row in rows if row["side"] == side])
+            total = errors.pooled([row for row in rows if row["side"] == side])
             parts = [measured[which] for which in measured if side in (which, "both")]
             names = dict.fromkeys(name for one in parts for name in one.ledger)
             total["stored_bytes"] = sum(one.stored_bytes for one in parts)
             total["ledger"] = {name: sum(one.ledger.get(name, 0) for one in parts) for name in names}
             totals[side] = {"side": side, "head": None, **total}
-        outputs = measure_errors.outputs(totals)
+        outputs = errors.outputs(totals)
         measured = {side: one.model_copy(update={"output": outputs.get(side)}) for side, one in measured.items()}
         every = [{"context_tokens": n_tokens, **row} for row in (*rows, *totals.values())]
         return every, list(measured.values())
 
 
-def _parts(store: Store, layers: list[Layer], spec: QuantizerSpec, each: Each) -> Iterator[tuple[int, dict[str, Any]]]:
+def _parts(
+    store: Store, layers: list[DumpLayer], spec: QuantizerSpec, each: Each
+) -> Iterator[tuple[int, dict[str, Any]]]:
     for layer in layers:
         part = store.load(layer.index, each.key(spec))
         if part is None:
@@ -257,8 +253,14 @@ def _parts(store: Store, layers: list[Layer], spec: QuantizerSpec, each: Each) -
 
 
 def _finish(
-    store: Store, specs: list[QuantizerSpec], layers: list[Layer], data: Data, of: About, each: Each, asked: Asked
-) -> Found:
+    store: Store,
+    specs: list[QuantizerSpec],
+    layers: list[DumpLayer],
+    data: Data,
+    of: About,
+    each: Each,
+    asked: MeasureOptions,
+) -> FinishedMeasurement:
     """The table, the measurement file and the summary of all parts, written in this order."""
     rows: list[dict[str, Any]] = []
     tensors: dict[str, list[TensorMeasurement]] = {spec.name: [] for spec in specs}
@@ -266,19 +268,26 @@ def _finish(
         for index, part in _parts(store, layers, spec, each):
             rows += [{"method": spec.name, "layer": index, **row} for row in part["rows"]]
             tensors[spec.name] += part["tensors"]
-    file = measure.measurement_file(data, specs, tensors, asked.thresholds)
-    table = measure_table.of(rows, data)
-    summary = measure_table.summary(rows, data, of, each.lengths)
-    notes = measure_source.lacks(layers, of)
+    file = kernels.measurement_file(data, specs, tensors, asked.thresholds)
+    measured = table.of(rows, data)
+    summary = table.summary(rows, data, of, each.lengths)
+    notes = source.lacks(layers, of)
     notes += [
         f"{spec.name}: is defined on keys before RoPE, "
         + ("to which these were turned back" if of.theta else "these are after it: --rope-theta turns them back")
         for spec in specs
-        if spec.family.name in measure.BEFORE_ROPE and of.rope == "after"
+        if spec.family.before_rope and of.rope == "after"
     ]
     with files.publishing(str(store.folder)) as published:
-        published.write(TABLE, measure_table.parquet(table))
+        published.write(TABLE, table.parquet(measured))
         published.write(MEASUREMENT, to_json(file))
-        published.write(SUMMARY, measure_table.json_of({**summary, "notes": notes}))
+        published.write(SUMMARY, table.json_of({**summary, "notes": notes}))
         published.remove(PAGE)  # of other numbers
-    return Found(table, {**summary, "notes": notes}, file, store.folder, each.n_before, notes)
+    return FinishedMeasurement(
+        table=measured,
+        summary={**summary, "notes": notes},
+        file=file,
+        folder=store.folder,
+        n_before=each.n_before,
+        notes=notes,
+    )

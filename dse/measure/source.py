@@ -10,9 +10,9 @@ import numpy as np
 
 import kernels_ref
 from dse.core.errors import InputError, LimitError, clean, show
-from dse.measure import kernels as measure
-from dse.measure.dumps import Dump, Tensor
-from dse.measure.kernels import Layer, Progress, Side
+from dse.measure import kernels
+from dse.measure.dumps import Dump, DumpTensor
+from dse.measure.kernels import DumpLayer, Progress, Side
 
 Rope = Literal["after", "before", "none"]
 ROPES = ("after", "before", "none")
@@ -25,7 +25,7 @@ _MARKS: dict[str, Rope] = {"before": "before", "pre": "before", "after": "after"
 
 @dataclass(frozen=True)
 class About:
-    """What a dump is of: options win over the file's metadata, metadata over defaults.
+    """Description of a dump: options win over the file's metadata, metadata over defaults.
 
     `rope`: keys and queries are before or after rotary position embedding, or the model has none; `theta` is its base
     and `first_position` that of the first token.
@@ -46,14 +46,14 @@ class About:
 def about(
     dump: Dump,
     path: str,
-    layers: Iterable[Layer],
+    layers: Iterable[DumpLayer],
     model: str = "",
     rope: str | None = None,
     theta: float | None = None,
     n_heads: int | None = None,
     synthetic: bool = False,
 ) -> About:
-    """What the file and the options say, checked. Raises InputError, also where they contradict each other."""
+    """Describe a dump by its file and the options. Raises InputError, also where they contradict each other."""
     meta = dump.metadata
     marks: dict[str, str] = {}
     for tensor in (t for layer in layers for t in (layer.tensors.get("key"), layer.query) if t):
@@ -126,8 +126,8 @@ def axes(shape: tuple[int, ...], n_heads: int) -> tuple[int, int, int, int]:
     return 0, 0, 0, 0
 
 
-def problems(layers: list[Layer], of: About, max_bytes: int, partial: bool) -> list[str]:
-    """What makes a dump unusable, a line each, known before any tensor is read.
+def problems(layers: list[DumpLayer], of: About, max_bytes: int, partial: bool) -> list[str]:
+    """Reasons that make a dump unusable, a line each, before any tensor is read.
 
     Layers count from 0 without a gap and each has keys and values, unless `partial`. All tensors have one dtype and,
     but for their layer, one shape; queries have whole groups of heads on each head of keys. A layer takes at most
@@ -141,7 +141,7 @@ def problems(layers: list[Layer], of: About, max_bytes: int, partial: bool) -> l
     if gaps and not partial:
         more = f" and {len(gaps) - 1:,} more" if len(gaps) > 1 else ""
         found.append(f"layer {gaps[0]}{more} missing, the last is {indices[-1]}: dump all layers or give --partial")
-    tensors: list[tuple[Layer, str, Tensor]] = [
+    tensors: list[tuple[DumpLayer, str, DumpTensor]] = [
         (layer, side, t) for layer in layers for side, t in (*layer.tensors.items(), ("query", layer.query)) if t
     ]
     dtypes: dict[str, str] = {}
@@ -158,8 +158,8 @@ def problems(layers: list[Layer], of: About, max_bytes: int, partial: bool) -> l
     for layer, side, tensor in tensors:
         name, (batch, heads, tokens, dim) = show(tensor.name), axes(tensor.shape, of.n_heads)
         shown = f"tensor {name}: shape {list(tensor.shape)}"
-        if len(tensor.shape) not in (2, 4):
-            found.append(f"{shown}: must be [batch, heads, tokens, head_dim] or [tokens, channels]: reshape it")
+        if problem := kernels.shape_problem(tensor):
+            found.append(problem)
         elif len(tensor.shape) == 2 and tensor.shape[1] % of.n_heads:
             found.append(f"{shown}: {of.n_heads} heads do not divide the channels: give --heads")
         elif not batch * heads * tokens * dim:
@@ -181,7 +181,7 @@ def problems(layers: list[Layer], of: About, max_bytes: int, partial: bool) -> l
     return found
 
 
-def _query_problems(layer: Layer, shown: str, own: tuple[int, int, int, int], of: About) -> list[str]:
+def _query_problems(layer: DumpLayer, shown: str, own: tuple[int, int, int, int], of: About) -> list[str]:
     key = layer.tensors.get("key")
     if key is None or len(key.shape) not in (2, 4):
         return []
@@ -204,7 +204,7 @@ def refuse(path: str, found: list[str]) -> None:
 
 def bad_values(name: str, x: np.ndarray) -> str:
     """A line where a tensor holds NaN, infinities or values beyond 65,504, which kernels refuse; else ""."""
-    parts = np.array_split(x.reshape(-1), max(x.size // measure.BLOCK, 1))
+    parts = np.array_split(x.reshape(-1), max(x.size // kernels.BLOCK, 1))
     bad = sum(int(np.count_nonzero(kernels_ref.fp16_patterns(part) & _INFINITE == _INFINITE)) for part in parts)
     return (
         ""
@@ -216,7 +216,7 @@ def bad_values(name: str, x: np.ndarray) -> str:
     )
 
 
-def values(dump: Dump, layers: list[Layer], progress: Progress) -> list[str]:
+def values(dump: Dump, layers: list[DumpLayer], progress: Progress) -> list[str]:
     """Read every tensor and give a line for each that cannot be read or that kernels refuse."""
     found = []
     names = [t.name for layer in layers for t in (*layer.tensors.values(), layer.query) if t]
@@ -230,8 +230,8 @@ def values(dump: Dump, layers: list[Layer], progress: Progress) -> list[str]:
     return found
 
 
-def holds(dump: Dump, layers: list[Layer], of: About) -> dict[str, Any]:
-    """What a dump holds, for `dse measure --check`: counts, shape, marks."""
+def holds(dump: Dump, layers: list[DumpLayer], of: About) -> dict[str, Any]:
+    """Content of a dump for `dse measure --check`: counts, shape, marks."""
     shapes = {axes(t.shape, of.n_heads) for layer in layers for t in layer.tensors.values()}
     shape = shapes.pop() if len(shapes) == 1 else (None,) * 4
     sides: list[Side] = ["key", "value"]
@@ -254,8 +254,8 @@ def holds(dump: Dump, layers: list[Layer], of: About) -> dict[str, Any]:
     }
 
 
-def lacks(layers: list[Layer], of: About) -> list[str]:
-    """What would make the measurement better and is not there, a line each."""
+def lacks(layers: list[DumpLayer], of: About) -> list[str]:
+    """Missing tensors and facts that would improve the measurement, a line each."""
     found = []
     if not of.model:
         found.append('model name: metadata "model" or --model')

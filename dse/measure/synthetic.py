@@ -41,7 +41,7 @@ def bell(bits: np.random.PCG64, shape: tuple[int, ...]) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What a synthetic cache looks like. The defaults are those of the sample that ships; all numbers are assumed.
+    """Shape and statistics of a synthetic cache. Defaults: the sample that ships; all numbers are assumed.
 
     Ranges: one number for all layers or one a layer; by default they grow, key 1 + 0.25 layer, value 0.4 + 0.3 layer.
     """
@@ -97,7 +97,7 @@ class Recipe:
                 )
 
     def text(self) -> str:
-        """What differs from the sample that ships, and shape and seed: for the record."""
+        """The settings that differ from the sample that ships, with shape and seed."""
         always = ("n_layers", "n_heads", "n_tokens", "head_dim", "seed")
         return ", ".join(
             f"{f.name.removeprefix('n_')} {getattr(self, f.name)}"

@@ -91,7 +91,7 @@ def unpack_rates(point: Point) -> str:
             shared = f", once for each of {g.unpackings} query heads" if g.unpackings > 1 else ""
             found[one.name] = f"{own:.4g} a core ({one.elements_per_cycle.kind}{shared})"
             continue
-        fit = kernels.packed_fit(stack, g, point.paths[g.place]) if g.layout.needs_unpacking else None
+        fit = kernels.packed_fit(stack, g, point.paths[g.place]) if g.layout.needs_dequantizing else None
         if fit:
             rate = f"{fit.core_rate.si:.4g} a core (fitted)" if fit.core_rate else "no ceiling (fitted)"
             found[kernels.kv_code(g)] = rate

@@ -33,7 +33,7 @@ def of(
     used = {path for path in paths.values() if path in ("engine", "fused")}
     found = [f"{path}_rate" for path in sorted(used) if device.rate(path).kind == ASSUMED]
     launching = any(
-        paths[g.place] != "engine" and g.layout.needs_unpacking and any(implementations.starts_of(g).read)
+        paths[g.place] != "engine" and g.layout.needs_dequantizing and any(implementations.starts_of(g).read)
         for g in plan.groups
     )
     fields = ["kernel_launch"] if launching and device.kernel_launch.si else []
@@ -72,7 +72,7 @@ def of(
 def _energy_by_bits(device: HardwareSpec, plan: KvPlan, work: Workload, peak: str) -> list[str]:
     """Which of the energies of bytes and operations of fewer bits, and of keys and values, a design takes; `peak` is
     the peak rate of its products (`dse.model.energy`)."""
-    weights, packs = work.weight_format, [g.layout.needs_unpacking for g in plan.groups]
+    weights, packs = work.weight_format, [g.layout.needs_dequantizing for g in plan.groups]
     eighths = weights.expert_eighths if plan.model.expert_parameters else weights.dense_eighths
     found = []
     if eighths <= energy.MORE_THAN_4 and device.energy_per_byte_fp4:
@@ -95,7 +95,7 @@ def _energy_by_bits(device: HardwareSpec, plan: KvPlan, work: Workload, peak: st
 def _counts_cores(plan: KvPlan, paths: Mapping[str, str], stack: StackSpec) -> bool:
     """True where times of attention follow from what a core does: not of latent heads as they were measured."""
     return kernels.latent_code(plan, paths, stack) is None or any(
-        g.layout.needs_unpacking and paths[g.place] in ("engine", "fused") and kernels.kv_code(g) not in stack.latent
+        g.layout.needs_dequantizing and paths[g.place] in ("engine", "fused") and kernels.kv_code(g) not in stack.latent
         for g in plan.groups
     )
 

@@ -96,7 +96,7 @@ def _unpacking(
     latent: GemmFit | None,
 ) -> Unpacking:
     """The unpacking of a tensor of these layers; a packed element takes a core no less than one that is not."""
-    if not g.layout.needs_unpacking:
+    if not g.layout.needs_dequantizing:
         return Unpacking(core_s=one.plain_core_s)
     path = paths[g.place]
     rate = core_rate(device, stack, g, path, stored_as_measured(g, paths, stack, one.place, latent))
@@ -204,7 +204,7 @@ def packed_fit(stack: StackSpec, group: TensorGroup, path: str) -> PackedFit | N
 
 def kv_code(group: TensorGroup) -> str:
     """How keys or values are stored, as far as kernels differ: fp16, fp8, int8, int4 or int2."""
-    if not group.layout.needs_unpacking:
+    if not group.layout.needs_dequantizing:
         return "fp16"
     if group.quantizer.family.name in FP8_CODES:
         return "fp8"
@@ -300,7 +300,7 @@ def fits_used(plan: KvPlan, paths: Mapping[str, str], work: Workload, stack: Sta
         others = [g for g, place in zip(plan.groups, sparse, strict=True) if not place]
         if others or not sparse:
             places.add(f"latent.{latent}" if latent else "attention")
-        packed = {kv_code(g) for g in others if paths[g.place] == "fused" and g.layout.needs_unpacking}
+        packed = {kv_code(g) for g in others if paths[g.place] == "fused" and g.layout.needs_dequantizing}
         places |= {f"kv.{code}" for code in packed if not (latent and code in stack.latent)}
         places |= {f"state.{layer.state_code}" for layer in plan.model.layers if layer.state_code}
     if "materialised" in paths.values():

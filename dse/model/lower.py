@@ -64,7 +64,7 @@ def dequant_paths(device: HardwareSpec, plan: KvPlan, work: Workload) -> dict[st
     places = {g.place: g.quantizer for g in plan.groups} if any(q.layers for q in sides.values()) else sides
     for place, quantizer in places.items():
         own = [g for g in plan.groups if g.place == place]
-        packed = any(g.layout.needs_unpacking for g in own)
+        packed = any(g.layout.needs_dequantizing for g in own)
         path: str = implementations.path_of(device, quantizer, own[0].implementation if own else None, work)
         if packed and path == "engine" and device.engine_rate is None:
             raise InputError(
@@ -89,7 +89,7 @@ def laid_out(device: HardwareSpec, plan: KvPlan, work: Workload) -> tuple[KvPlan
         device, deployed.on_one_device(plan, work), work, stacks.stack_of(device, work)[0]
     )
     paths = dequant_paths(device, plan, work)
-    if not work.kv_cache and any(g.layout.needs_unpacking for g in plan.groups):
+    if not work.kv_cache and any(g.layout.needs_dequantizing for g in plan.groups):
         raise InputError(f"quantizer = {plan.quantizer_name}: without a KV cache nothing is stored: use fp16")
     if not work.kv_cache and work.token_policy.name != "full":
         raise InputError(f"tokens = {work.token_policy.name}: without a KV cache nothing is stored: use full")
@@ -196,7 +196,7 @@ def index_of(layer: LayerKV, policy: Policy) -> tuple[int, int]:
 def tensor_of(g: TensorGroup, plan: KvPlan, paths: Mapping[str, str], policy: Policy, unpacking: Unpacking) -> Tensor:
     """A group of equal tensors as numbers."""
     side = VALUES if g.which == "value" else KEYS
-    path = PATHS[paths[g.place]] if g.layout.needs_unpacking else NONE
+    path = PATHS[paths[g.place]] if g.layout.needs_dequantizing else NONE
     limit = read_limit_of(plan.layers[g.shape_index][0], policy)
     indexed = int(side == KEYS and g.window_tokens > limit)
     (read, pack), code = own_kernels(g, side), implementations.starts_of(g)
@@ -217,7 +217,7 @@ def tensor_of(g: TensorGroup, plan: KvPlan, paths: Mapping[str, str], policy: Po
         pool_bits=g.pool_bits,
         step_tokens=g.step_tokens,
         residual_tokens=g.residual_tokens,
-        is_packed=int(g.layout.needs_unpacking),
+        is_packed=int(g.layout.needs_dequantizing),
         path=path,
         read_launches=read,
         pack_launches=pack,

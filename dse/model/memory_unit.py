@@ -42,7 +42,7 @@ def attach(device: HardwareSpec, plan: KvPlan, paths: dict[str, str]) -> KvPlan:
 
 
 def _served(g: TensorGroup, path: str) -> bool:
-    return path == "engine" and g.layout.needs_unpacking and (g.step_tokens, g.residual_tokens) == (1, 0)
+    return path == "engine" and g.layout.needs_dequantizing and (g.step_tokens, g.residual_tokens) == (1, 0)
 
 
 def _with_pages(device: HardwareSpec, g: TensorGroup, den: int) -> TensorGroup:

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from dse.core import checkout
 from dse.core.errors import InputError, clean, show
 from dse.measure import MAX_BYTES
 from dse.operations.declare import (
@@ -28,9 +29,9 @@ from dse.operations.declare import (
 from dse.operations.shared import Printed, json_option, one_of, several, static_option
 
 if TYPE_CHECKING:
-    from dse.measure.lab import Held, How, Measured, View
+    from dse.measure.lab import DumpMeasurement, HeadView, Held, ReadOptions
     from dse.measure.mixed_plan import Mixed
-    from dse.measure.run import Found
+    from dse.measure.run import FinishedMeasurement
     from dse.measure.synthetic import Recipe
     from dse.quantizers import QuantizerSpec
     from dse.specs.measurements import MeasurementFile
@@ -206,16 +207,15 @@ class MeasureDump(Printed):
         with ExitStack() as stack:
             source = self.source
             if source.startswith("lm:"):
-                from dse.measure.lm import kv_dump
-
+                kv_dump = checkout.module("studies.kv_dump", source)
                 source = str(kv_dump.write(source, Path(stack.enter_context(tempfile.TemporaryDirectory()))))
             return self._measured(source, console)
 
-    def _measured(self, source: str, console: Console) -> Found | dict[str, Any]:
+    def _measured(self, source: str, console: Console) -> FinishedMeasurement | dict[str, Any]:
         from dse.figures.export import static
         from dse.measure import run
 
-        asked = run.Asked(
+        asked = run.MeasureOptions(
             thresholds=self.thresholds,
             contexts=self.contexts,
             n_heads=self.heads,
@@ -242,12 +242,12 @@ class MeasureDump(Printed):
 
     def _perplexity(self, console: Console) -> list[dict[str, Any]]:
         """A row a language model and method."""
-        from dse.measure.lm import run
-
+        run = checkout.module("studies.run", "dse measure --perplexity")
         kept = f"finished rows are kept in {self.out}: the same command goes on" if self.out else "--out DIR keeps rows"
         console.if_stopped(f"stopped: {kept}")
         models, methods = (several(names or ()) for names in (self.models, self.methods))
-        return run.rows(run.run(models, methods, self.out, console.bar))
+        scores: list[dict[str, Any]] = run.rows(run.run(models, methods, self.out, console.bar))
+        return scores
 
     def written(self, outcome: Any, console: Console) -> list[str]:
         """Draw the figures of a measurement."""
@@ -266,11 +266,10 @@ class MeasureDump(Printed):
     def text(self, outcome: Any) -> str:
         """The measurement, the check or the scores as people read them."""
         from dse.measure import table
-        from dse.measure.lm import run
         from dse.report import listing
 
         if self.perplexity:
-            return listing.rows_text(run.readable(outcome))
+            return listing.rows_text(checkout.module("studies.run", "dse measure --perplexity").readable(outcome))
         return _check_text(outcome) if self.only_check else table.text(outcome.summary)
 
     def document(self, outcome: Any) -> Any:
@@ -379,19 +378,19 @@ class LabResult:
 
     held: Held
     spec: QuantizerSpec
-    how: How
+    how: ReadOptions
     #: layer, side, head, first token and number of tokens of the view
     place: tuple[int, Any, int, int, int]
 
     @cached_property
-    def measured(self) -> Measured:
+    def measured(self) -> DumpMeasurement:
         """Bits by part, and errors by layer and head."""
         from dse.measure import lab
 
         return lab.measured(self.held, self.spec, self.how)
 
     @cached_property
-    def view(self) -> View:
+    def view(self) -> HeadView:
         """The values of one head before and after, and their histogram."""
         from dse.measure import lab
 
@@ -448,9 +447,9 @@ class InspectQuantizer(Printed):
         tables.check(self.side, self.error)
         one_of("nonfinite", self.nonfinite, ("raise", "replace"))
         spec = quantizers.parse(self.method)
-        if spec.family.name not in kernels.RUN:
-            raise InputError(f"method = {show(self.method)}: has no kernel; known: {', '.join(kernels.RUN)}")
-        how = lab.How(self.heads, self.nonfinite)
+        if spec.family.kernel is None:
+            raise InputError(f"method = {show(self.method)}: has no kernel; known: {', '.join(kernels.measurable())}")
+        how = lab.ReadOptions(self.heads, self.nonfinite)
         held = lab.sample() if self.source is None else lab.hold(self.source, how=how)
         layer = held.indices[0] if self.layer is None else self.layer
         return LabResult(held, spec, how, (layer, self.side, self.head, self.first, tables.MAX_TOKENS))
@@ -599,14 +598,14 @@ class StudyModel(Operation):
 
     def run(self, console: Console = SILENT) -> Path:
         """The table of the study."""
-        from dse.measure.lm import study
-
         if not 1 <= self.windows <= 1000:
             raise InputError(f"windows = {self.windows}: must be 1 to 1,000")
         if not 320 <= self.tokens <= 4096:
             raise InputError(f"tokens = {self.tokens}: must be 320 to 4,096, more than the 300 that may be sinks")
+        study = checkout.module("studies.study", "dse study")
         console.if_stopped(f"stopped: finished parts are kept in {self.out}: the same command goes on")
-        return study.run(self.model, self.out, console.command, console.bar, self.windows, self.tokens)
+        table: Path = study.run(self.model, self.out, console.command, console.bar, self.windows, self.tokens)
+        return table
 
     def text(self, outcome: Path) -> str:
         """The file that was written."""

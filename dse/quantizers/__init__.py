@@ -1,7 +1,7 @@
 """KV quantizers as the models see them: which bits they store for a tensor, and when.
 
-One entry per family in `plain`, `grouped`, `outliers`, `vllm` or `closed_form`; `parse("sinkq:bits=2,group=32")` gives
-a `QuantizerSpec`, as does a name that an engine has for one (`engine_names`).
+One file per method in `methods`; `parse("sinkq:bits=2,group=32")` gives a `QuantizerSpec`, as does a name that an
+engine has for one (`engine_names`).
 """
 
 from dse.quantizers import engine_names, layered, skipping

@@ -1,4 +1,4 @@
-"""What a quantizer family is, and the ledger of bits that it keeps for one tensor of one layer."""
+"""A quantizer family, and the ledger of bits that it keeps for one tensor of one layer."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -7,9 +7,22 @@ from typing import Any, Literal
 
 from dse.core.compiling import formula
 from dse.core.units import BITS_PER_BYTE, FP16_BITS
+from dse.quantizers.kernel import KernelRunner, Side, Values
 from kernels_ref import PARTS
 
-__all__ = ["PARTS", "Beside", "Family", "Measured", "Param", "QuantizerSpec", "TensorLayout", "TensorShape", "Values"]
+__all__ = [
+    "PARTS",
+    "Beside",
+    "EngineName",
+    "Family",
+    "Param",
+    "QuantizerSpec",
+    "Side",
+    "SideMeasurement",
+    "TensorLayout",
+    "TensorShape",
+    "Values",
+]
 
 #: how stored keys and values become numbers again: by a unit of its own, in the kernel that reads them, or written back
 Path = Literal["engine", "fused", "materialised"]
@@ -23,7 +36,7 @@ N_SHALLOW_LAYERS = 2
     "KIVI (arXiv:2402.02750) 3.2; SinkQ 3.2: floor((L - R) / G) groups once L >= G + R",
 )
 def packed_tokens(n_tokens: int, step_tokens: int, residual_tokens: int) -> int:
-    """Tokens that have been quantised at length `n_tokens`. Valid for step_tokens >= 1, residual_tokens >= 0.
+    """Tokens that have been quantized at length `n_tokens`. Valid for step_tokens >= 1, residual_tokens >= 0.
 
     Per-token methods are step 1, residual 0; KIVI keys step R, residual 0; KIVI values step 1, residual R; SinkQ
     step G, residual R.
@@ -35,16 +48,16 @@ def packed_tokens(n_tokens: int, step_tokens: int, residual_tokens: int) -> int:
 class TensorShape:
     """Keys or values of one layer: `n_heads` vectors of `head_dim` elements a token."""
 
-    which: Literal["key", "value"]
+    which: Side
     n_heads: int
     head_dim: int
     #: one of the model's first two layers, where SinkQ keeps no sinks (SinkQ 4.1)
     shallow: bool = False
-    #: the other side of the cache is quantised in another way, or is none, so that nothing is stored once for both
+    #: nothing is stored once for both sides: the other one is quantized in another way, or there is none
     alone: bool = False
-    #: head dimension of the other side, 0 where there is none (latent heads); None: not known
+    #: head dimension of the other side, 0 for latent heads, which have none; None: not known
     other_dim: int | None = None
-    #: elements of the layer's input; 0 where nothing says it
+    #: elements of the layer's input; 0: not known
     hidden_size: int = 0
 
     @property
@@ -68,8 +81,8 @@ def codes(n_codes: int, bits: int, unit: int = BITS_PER_BYTE, rows: int = 1) -> 
 class TensorLayout:
     """Bits that a quantizer stores for one tensor of one layer.
 
-    Of n tokens, `packed_tokens(n, step, residual)` are packed at `packed` bits each; the others are kept in FP16.
-    `once` is stored per sequence, `pool` per sequence as soon as the first group has been packed.
+    Of n tokens, `packed_tokens(n, step, residual)` are quantized at `packed` bits each; the others are kept in FP16.
+    `once` is stored per sequence, `pool` per sequence as soon as the first group has been quantized.
     """
 
     shape: TensorShape
@@ -81,8 +94,8 @@ class TensorLayout:
     #: tokens of the pool
     pool_rows: Fraction | int = 0
     #: False where the stored elements are used as they are
-    needs_unpacking: bool = True
-    #: operations that make a token's elements from what is stored, each time that it is read; unpacking is none
+    needs_dequantizing: bool = True
+    #: operations that compute a token's elements from what is stored, for each read; dequantizing counts as none
     read_flops: int = 0
 
     @property
@@ -140,12 +153,9 @@ class Param:
         return f"a number from {self.low:g} to {self.high:g}"
 
 
-Values = dict[str, Any]
-
-
 @dataclass(frozen=True)
 class Beside:
-    """What a family takes for one tensor of one layer beside the cache, for all sequences together."""
+    """Memory that a family needs beside the cache, for one tensor of one layer and all sequences together."""
 
     name: str
     value: int
@@ -154,8 +164,20 @@ class Beside:
 
 
 @dataclass(frozen=True)
+class EngineName:
+    """A KV-cache type of an engine. `text` is the quantizer that stores the same, or the nearest where `missing`."""
+
+    engine: str
+    name: str
+    text: str
+    source: str
+    #: why no family stores this type, so that the name is refused; "" where one does
+    missing: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Family:
-    """A quantizer family: parameters, the layout they give, and where it comes from."""
+    """A quantizer family: parameters, the layout they give, its kernel, its names in engines and its source."""
 
     name: str
     title: str
@@ -164,25 +186,36 @@ class Family:
     params: tuple[Param, ...] = ()
     #: rules that join parameters: returns a message or ""
     problem: Callable[[Values], str] = lambda values: ""
+    #: the bit-exact kernel and how it is run; None: there is none, so its error is not known
+    kernel: KernelRunner | None = None
+    #: keys are quantized before RoPE (KVQuant 3.2), not after it
+    before_rope: bool = False
+    #: 16 bits, stored as they come: nothing is lost, and no layer needs to be skipped
+    exact: bool = False
+    #: types of engines that store the same
+    engines: tuple[EngineName, ...] = ()
+    #: other spellings -> text of the quantizer
+    aliases: Mapping[str, str] = field(default_factory=dict)
     #: what a measurement can put in place of nominal values: (value, count of, counted in)
     realised: tuple[tuple[str, str, str], ...] = ()
-    note: str = ""
-    #: taken by the report's table of bits where no quantizers are named
+    #: a row of the report's table of bits where no quantizers are named
     by_default: bool = True
-    #: for one latent (MLA) head alone
+    #: for one latent (MLA) head only
     latent: bool = False
     #: layers kept in 16 bits where no others are named, as `skip` writes them (dse/quantizers/skipping.py)
     skip: str = ""
-    #: what it takes beside the cache; shown, not counted with the weights
+    #: memory beside the cache; shown, not counted with the weights
     beside: Callable[[Values, TensorShape], list[Beside]] = lambda values, shape: []
+    #: place in lists: ascending, then by the name of its file
+    listed: int = 1000
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What quantising real keys (or values) gave, summed over all of them. `data` names them."""
+class SideMeasurement:
+    """Bits and errors of real keys (or values) once quantized, summed over all of them. `data` names them."""
 
     n_elements: int
-    #: those that are packed: the others are stored in FP16 and come back exactly
+    #: those that are quantized: the others are stored in FP16 and come back exactly
     n_packed_elements: int
     stored_bytes: int
     squared_error: float
@@ -190,14 +223,14 @@ class Measured:
     data: str
     #: heads and head dimension of the data, where all tensors agree
     shape: tuple[int, int] | None = None
-    #: error of the attention output over the output itself (root of the ratio of squares), with this side quantised,
+    #: error of the attention output over the output itself (root of the ratio of squares), with this side quantized,
     #: and with both sides by the same quantizer; None where attention was not measured
     output_error: float | None = None
     output_error_both: float | None = None
 
     @property
     def mse(self) -> float | None:
-        """Mean squared error of a packed element; None where nothing is packed."""
+        """Mean squared error of a quantized element; None where nothing is quantized."""
         return self.squared_error / self.n_packed_elements if self.n_packed_elements else None
 
     @property
@@ -217,7 +250,7 @@ class QuantizerSpec:
     #: how it is run, as written behind an @; "" where that is left to the device
     implementation: str = ""
     #: measurements by side, "key" and "value"; empty where there are none
-    measured: Mapping[str, Measured] = field(default_factory=dict, compare=False)
+    measured: Mapping[str, SideMeasurement] = field(default_factory=dict, compare=False)
     #: by side, values that data realised and that replace nominal ones
     realised: Mapping[str, Mapping[str, Fraction]] = field(default_factory=dict, compare=False)
     #: where the bits come from: closed forms with nominal values, or values as measured
@@ -225,13 +258,13 @@ class QuantizerSpec:
     #: of a plan by layer (dse/quantizers/layered.py): the quantizers of keys and of values of every layer
     layers: tuple[tuple["QuantizerSpec", "QuantizerSpec"], ...] = ()
     #: measurements by side with the layers that `skip` keeps in 16 bits, by the layers of the data
-    by_depth: Mapping[int, Mapping[str, Measured]] = field(default_factory=dict, compare=False)
+    by_depth: Mapping[int, Mapping[str, SideMeasurement]] = field(default_factory=dict, compare=False)
     #: what the file of such a plan says of errors and bits
     predicted: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @property
     def method(self) -> str:
-        """Its name without how it is run: what measurements of bits and error are found by."""
+        """Its name without the implementation: the key of measured bits and errors."""
         return self.name.partition("@")[0]
 
     def of(self, which: str, layer: int) -> "QuantizerSpec":

@@ -1,13 +1,12 @@
-"""Names of KV-cache types as serving engines spell them, each with the quantizer that stores the same.
+"""Names of KV-cache types as serving engines spell them; each family says which ones store the same as it does.
 
-A name whose family is not registered is left out of what is offered; one that this tool has under the very same name
-is that family, without a look at this table.
+A name that this tool has under the very same name is that family, without a look at engines.
 """
 
-from collections.abc import Container, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 
 from dse.core.errors import InputError, show
+from dse.quantizers.base import EngineName, Family
 
 #: the option of an engine that takes its names
 OPTIONS = {
@@ -19,83 +18,31 @@ OPTIONS = {
 #: most letters of a name that is looked up
 _MAX_LETTERS = 40
 
-_VLLM = "vllm/config/cache.py, CacheDType (vllm-project/vllm@002f10e)"
-_VLLM_DTYPE = "vllm/utils/torch_utils.py, STR_DTYPE_TO_TORCH_DTYPE (vllm-project/vllm@0024350)"
-_SGLANG = "python/sglang/srt/server_args.py, choices of kv_cache_dtype (SGLang 0.5.20)"
-_SGLANG_OLD = "python/sglang/srt/mem_cache/kv_cache_dtype.py: fp4_mx_block16 by its former name (SGLang 0.5.20)"
-_TRTLLM = "trtllm-serve --kv_cache_dtype (TensorRT-LLM 1.3.0rc22)"
-_TRTLLM_MODE = "tensorrt_llm/quantization/mode.py, QuantMode"
-_LLAMA = "common/arg.cpp, kv_cache_types (ggml-org/llama.cpp)"
+VLLM = "vllm/config/cache.py, CacheDType (vllm-project/vllm@002f10e)"
+VLLM_DTYPE = "vllm/utils/torch_utils.py, STR_DTYPE_TO_TORCH_DTYPE (vllm-project/vllm@0024350)"
+SGLANG = "python/sglang/srt/server_args.py, choices of kv_cache_dtype (SGLang 0.5.20)"
+SGLANG_OLD = "python/sglang/srt/mem_cache/kv_cache_dtype.py: fp4_mx_block16 by its former name (SGLang 0.5.20)"
+TENSORRT_LLM = "trtllm-serve --kv_cache_dtype (TensorRT-LLM 1.3.0rc22)"
+TENSORRT_LLM_MODE = "tensorrt_llm/quantization/mode.py, QuantMode"
+LLAMA_CPP = "common/arg.cpp, kv_cache_types (ggml-org/llama.cpp)"
 
 
-@dataclass(frozen=True)
-class EngineName:
-    """A KV-cache type of an engine. `text` is the quantizer that stores the same, or the nearest where `missing`."""
-
-    engine: str
-    name: str
-    text: str
-    source: str
-    #: what no family here stores, so that the name is refused; "" where one does
-    missing: str = ""
-
-    @property
-    def family(self) -> str:
-        """The family of `text`."""
-        return self.text.partition(":")[0]
+def every(families: Mapping[str, Family]) -> Iterator[EngineName]:
+    """The names of all engines, refused ones too."""
+    return (one for family in families.values() for one in family.engines)
 
 
-#: an engine's names that are families here under the same name, now or as soon as they are registered
-_SAME = {
-    "vLLM": (
-        _VLLM,
-        "fp8 fp8_ds_mla nvfp4_ds_mla turboquant_k8v4 turboquant_4bit_nc turboquant_k3v4_nc turboquant_3bit_nc "
-        "int4_per_token_head int8_per_token_head fp8_per_token_head nvfp4 nvfp4_4over6",
-    ),
-    "SGLang": (_SGLANG, "bf16 mxfp8 nvfp4 fp4_mx_block16"),
-    "TensorRT-LLM": (_TRTLLM, "fp8 nvfp4"),
-    "llama.cpp": (_LLAMA, "bf16 q8_0 q5_1 q5_0 q4_1 q4_0"),
-}
-
-#: "auto" is the type of the model's weights, 16 bits, unless the checkpoint says how keys and values are stored.
-#: TensorRT-LLM's INT8 has one scale for a tensor: its mode flag names it, since `int8` is here one scale a token
-NAMES: tuple[EngineName, ...] = (
-    EngineName("vLLM", "auto", "fp16", _VLLM),
-    EngineName("vLLM", "half", "fp16", _VLLM_DTYPE),
-    EngineName("vLLM", "float16", "fp16", _VLLM),
-    EngineName("vLLM", "bfloat16", "bf16", _VLLM),
-    EngineName("vLLM", "fp8_e4m3", "fp8", _VLLM),
-    EngineName("vLLM", "fp8_e5m2", "fp8:format=e5m2", _VLLM),
-    EngineName("vLLM", "fp8_inc", "fp8", _VLLM + ", Intel Gaudi"),
-    EngineName("SGLang", "auto", "fp16", _SGLANG),
-    EngineName("SGLang", "bfloat16", "bf16", _SGLANG),
-    EngineName("SGLang", "fp8_e4m3", "fp8", _SGLANG),
-    EngineName("SGLang", "fp8_e5m2", "fp8:format=e5m2", _SGLANG),
-    EngineName("SGLang", "fp4_e2m1", "fp4_mx_block16", _SGLANG_OLD),
-    EngineName("TensorRT-LLM", "auto", "fp16", _TRTLLM),
-    EngineName("TensorRT-LLM", "int8_kv_cache", "int8:granularity=tensor", _TRTLLM_MODE),
-    EngineName("TensorRT-LLM", "fp8_kv_cache", "fp8", _TRTLLM_MODE),
-    EngineName("TensorRT-LLM", "nvfp4_kv_cache", "nvfp4", _TRTLLM_MODE),
-    EngineName("llama.cpp", "f32", "fp16", _LLAMA, "stores 32 bits"),
-    EngineName("llama.cpp", "f16", "fp16", _LLAMA),
-    EngineName("llama.cpp", "iq4_nl", "q4_0", _LLAMA, "has uneven levels"),
-    *(EngineName(engine, name, name, source) for engine, (source, names) in _SAME.items() for name in names.split()),
-)
-
-_BY_NAME = {one.name: one for one in reversed(NAMES)}
+def offered(families: Mapping[str, Family]) -> Iterator[EngineName]:
+    """The names that a family stores, a name once for each engine that has it."""
+    return (one for one in every(families) if not one.missing)
 
 
-def offered(families: Container[str]) -> Iterator[EngineName]:
-    """The names that a registered family stores, a name once for each engine that has it."""
-    return (one for one in NAMES if one.family in families and not one.missing)
+def of_family(name: str, families: Mapping[str, Family]) -> list[EngineName]:
+    """The names that engines have for a family."""
+    return [one for one in families[name].engines if not one.missing] if name in families else []
 
 
-def of_family(name: str, families: Container[str]) -> list[EngineName]:
-    """What engines call a family of this name."""
-    return [one for one in offered(families) if (one.name if one.name in families else one.family) == name]
-
-
-def ours(text: str, families: Container[str]) -> str:
+def ours(text: str, families: Mapping[str, Family]) -> str:
     """`text` with an engine's name of a KV-cache type replaced by the quantizer that stores the same.
 
     Engines' names are taken in any case and with - for _. A family's name, and one that nobody knows, stays as it is.
@@ -105,16 +52,16 @@ def ours(text: str, families: Container[str]) -> str:
     if name.strip().lower() in families or len(name) > _MAX_LETTERS:
         return text
     word = name.strip().lower().replace("-", "_")
-    found = _BY_NAME.get(word)
     if word in families:
         same = word
-    elif found is None or found.family not in families:
-        return text
-    elif found.missing:
-        raise InputError(
-            f"quantizer {show(name)}: {found.engine}'s {found.name} {found.missing}, which no family here does: "
-            f"nearest is {found.text}"
-        )
     else:
-        same = found.text
+        known = next((one for one in every(families) if one.name == word), None)
+        if known is None:
+            return text
+        if known.missing:
+            raise InputError(
+                f"quantizer {show(name)}: {known.engine}'s {known.name} {known.missing}, which no family here does: "
+                f"nearest is {known.text}"
+            )
+        same = known.text
     return same + ((("," if ":" in same else ":") + parameters) if parameters else "")

@@ -19,7 +19,7 @@ from dse.quantizers.base import Family, QuantizerSpec, TensorLayout, TensorShape
 PREFIX = "plan:"
 MAX_LAYERS, MAX_TEXT, MAX_PATH = 1024, 1000, 1000
 OBJECTIVES = ("output_error", "mse")
-#: keys of a file, and of its table `predicted`, with what they are; only `layers` has to be there
+#: keys of a file and of its table `predicted`; only `layers` is required
 KEYS = ("format", "model", "source", "objective", "asked", "predicted", "layers")
 PREDICTED = ("error", "stored_bits", "measured_error")
 
@@ -28,7 +28,12 @@ def _no_layout(values: Values, shape: TensorShape) -> TensorLayout:
     raise InputError("plan: has one quantizer for each layer: it is laid out with a model only")
 
 
-FAMILY = Family("plan", "Plan by layer", "a file with a quantizer for the keys and values of each layer", _no_layout)
+FAMILY = Family(
+    name="plan",
+    title="Plan by layer",
+    source="a file with a quantizer for the keys and values of each layer",
+    layout=_no_layout,
+)
 
 
 def looks_like_plan(data: dict[str, object]) -> bool:
@@ -90,7 +95,7 @@ def _layers(
     given = document.data.get("layers")
     if not isinstance(given, list) or not 1 <= len(given) <= MAX_LAYERS:
         raise InputError(f"{document.where(('layers',))}: layers: must be 1 to {MAX_LAYERS:,} tables [[layers]]")
-    found: dict[int, tuple[QuantizerSpec, QuantizerSpec]] = {}
+    sides: dict[int, tuple[QuantizerSpec, QuantizerSpec]] = {}
     for i, one in enumerate(given):
         where = document.where(("layers", i))
         if not isinstance(one, dict):
@@ -104,10 +109,10 @@ def _layers(
             raise InputError(
                 f"{where}: layer = {show(layer)}: must be a whole number from 0 to {len(given) - 1}, each once"
             )
-        if layer in found:
+        if layer in sides:
             raise InputError(f"{where}: layer = {layer}: is given twice: leave one")
-        found[layer] = _side(document, i, one, "key", parse), _side(document, i, one, "value", parse)
-    return tuple(found[layer] for layer in range(len(given)))
+        sides[layer] = _side(document, i, one, "key", parse), _side(document, i, one, "value", parse)
+    return tuple(sides[layer] for layer in range(len(given)))
 
 
 def _side(
@@ -119,12 +124,12 @@ def _side(
     if text.strip().lower().startswith(PREFIX):
         raise InputError(f"{where}: {side} = {show(text)}: a plan holds quantizers, no plans")
     try:
-        found = parse(text)
+        quantizer = parse(text)
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
-    if skipping.is_named(found):
+    if skipping.is_named(quantizer):
         raise InputError(f"{where}: {side} = {show(text)}: a plan says itself which layers it keeps: leave out skip")
-    return skipping.bare(found)
+    return skipping.bare(quantizer)
 
 
 def check(spec: QuantizerSpec, n_layers: int, model: str) -> None:

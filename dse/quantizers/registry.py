@@ -6,18 +6,11 @@ from fractions import Fraction
 from typing import Any
 
 from dse.core.errors import InputError, did_you_mean, show
-from dse.quantizers import closed_form, engine_names, grouped, layered, outliers, plain, scaled, skipping, vllm
+from dse.quantizers import engine_names, layered, methods, skipping
 from dse.quantizers.base import Family, Param, QuantizerSpec
 
-_EVERY = (
-    *plain.FAMILIES,
-    *grouped.FAMILIES,
-    *outliers.FAMILIES,
-    *scaled.FAMILIES,
-    *vllm.FAMILIES,
-    *closed_form.FAMILIES,
-)
-FAMILIES: dict[str, Family] = {family.name: skipping.with_skip(family) for family in _EVERY}
+FAMILIES: dict[str, Family] = {family.name: skipping.with_skip(family) for family in methods.every()}
+_ALIASES = {alias: text for family in FAMILIES.values() for alias, text in family.aliases.items()}
 MAX_TEXT = 200
 
 
@@ -27,10 +20,10 @@ def _value(param: Param, text: str, where: str) -> Any:
     if isinstance(param.default, str):
         if param.choices and text not in param.choices:
             raise problem
-        found = param.canonical(text) if param.canonical else text
-        if found is None:
+        written = param.canonical(text) if param.canonical else text
+        if written is None:
             raise problem
-        return found
+        return written
     pattern = r"[0-9]{1,9}" if isinstance(param.default, int) else r"[0-9]{0,9}(\.[0-9]{1,12})?"
     if not text or not re.fullmatch(pattern, text, re.ASCII):
         raise problem
@@ -89,11 +82,11 @@ def named(
 
 
 def _without_alias(text: str) -> str:
-    """`text` with its name as families are called: vLLM writes fp8_e5m2 and turboquant:3bit_nc too."""
+    """`text` with an alias replaced: vLLM writes fp8_e5m2 and turboquant:3bit_nc too."""
     name, comma, tail = text.strip().partition(",")
     head, _, rest = name.partition(":")
     for alias, more in ((name, tail), (head, rest + comma + tail)):
-        if plain_name := vllm.ALIASES.get(alias.strip().lower()):
+        if plain_name := _ALIASES.get(alias.strip().lower()):
             return plain_name + ((("," if ":" in plain_name else ":") + more) if more else "")
     return text
 

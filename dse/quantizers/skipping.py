@@ -7,14 +7,14 @@ import re
 from dataclasses import replace
 
 from dse.core.errors import InputError
-from dse.quantizers import plain
 from dse.quantizers.base import Family, Param, QuantizerSpec
+from dse.quantizers.methods import fp16
 
 NONE = "none"
 MAX_INDEX = 9999
 _INDEX = re.compile(r"-?[0-9]{1,4}", re.ASCII)
 #: what skipped layers are stored as: the model's type, 16 bits
-SIXTEEN = QuantizerSpec(plain.FAMILIES[0], (), plain.FAMILIES[0].name)
+SIXTEEN = QuantizerSpec(fp16.FAMILIES[0], (), fp16.FAMILIES[0].name)
 
 
 def canonical(text: str) -> str | None:
@@ -24,16 +24,16 @@ def canonical(text: str) -> str | None:
     parts = text.split("+")
     if not all(_INDEX.fullmatch(part) and part != "-0" for part in parts):
         return None
-    found = sorted({int(part) for part in parts})
-    return "+".join(str(i) for i in [*(i for i in found if i >= 0), *(i for i in found if i < 0)])
+    layers = sorted({int(part) for part in parts}, key=lambda i: (i < 0, i))
+    return "+".join(map(str, layers))
 
 
 def with_skip(family: Family) -> Family:
-    """The family with the parameter `skip`; 16 bits have none."""
-    if family.name in ("fp16", "bf16"):
+    """Add the parameter `skip` to a family; 16 bits have none."""
+    if family.exact:
         return family
-    what = "layers kept in 16 bits, such as 0+1+-1 (from 0; negative: from the end), or none"
-    return replace(family, params=(*family.params, Param("skip", family.skip or NONE, what, canonical=canonical)))
+    text = "layers kept in 16 bits, such as 0+1+-1 (from 0; negative: from the end), or none"
+    return replace(family, params=(*family.params, Param("skip", family.skip or NONE, text, canonical=canonical)))
 
 
 def layers_of(spec: QuantizerSpec) -> tuple[int, ...]:
@@ -48,7 +48,7 @@ def is_named(spec: QuantizerSpec) -> bool:
 
 
 def bare(spec: QuantizerSpec) -> QuantizerSpec:
-    """What the other layers are stored as: the same quantizer without layers in 16 bits."""
+    """The quantizer without layers in 16 bits: that of the other layers."""
     if "skip" not in dict(spec.values):
         return spec
     values = tuple((name, NONE if name == "skip" else value) for name, value in spec.values)

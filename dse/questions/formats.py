@@ -365,7 +365,7 @@ def candidates(
     for name in quantizers.FAMILIES:
         try:
             one = common.design(device, model, name, bits=bits)
-            if not any(g.layout.needs_unpacking for g in one.plan.groups):
+            if not any(g.layout.needs_dequantizing for g in one.plan.groups):
                 continue  # 16 bits by another name
             runs = catalog.implementation(device, name, stack or None, work.implementation or "")
         except InputError as error:

@@ -13,7 +13,7 @@ from dse.figures.charts.memory_limit import WHOLE
 from dse.figures.charts.predicted_measured import points_of
 from dse.figures.drawing.chart import Chart
 from dse.figures.export import web_page
-from dse.measure.lm.study_table import SURE
+from dse.measure.study_table import SURE
 from dse.report import papers as report_papers
 from dse.report import ranking as report_ranking
 from dse.report import servers as report_servers

@@ -1,6 +1,6 @@
 """Traces as tables: moments, quantiles of prompts, answers and gaps, and answers given the prompt.
 
-The Azure LLM inference traces of 2023 ship in this form (dse/data/*.traffic.toml, by `dse.serving.ship_tables`).
+The Azure LLM inference traces of 2023 ship in this form (dse/data/*.traffic.toml, by `scripts/traffic_tables.py`).
 """
 
 import tomllib

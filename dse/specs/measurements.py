@@ -15,7 +15,7 @@ from dse import quantizers
 from dse.core import specfile, units
 from dse.core.errors import InputError, did_you_mean, show
 from dse.quantizers import skipping
-from dse.quantizers.base import N_SHALLOW_LAYERS, Measured, QuantizerSpec, TensorShape
+from dse.quantizers.base import N_SHALLOW_LAYERS, QuantizerSpec, SideMeasurement, TensorShape
 from dse.specs import device_and_model, oaken_grid
 
 SHIPPED = "kv_sample.measured.json"
@@ -257,7 +257,7 @@ def attach(spec: QuantizerSpec, file: MeasurementFile, use_bits: bool) -> Quanti
     return replace(spec, measured=measured, realised=realised, bits_kind="measured" if use_bits else "closed")
 
 
-def by_layer(spec: QuantizerSpec, file: MeasurementFile) -> dict[str, Measured]:
+def by_layer(spec: QuantizerSpec, file: MeasurementFile) -> dict[str, SideMeasurement]:
     """Measurements of a plan by layer, each method in its own layers; empty unless the file has them all.
 
     FP16 and BF16 need no measurement. The attention output's error of a layer is its method's where one packs both
@@ -307,12 +307,12 @@ def _exact(tensor: TensorMeasurement) -> TensorMeasurement:
     )
 
 
-def _summary(tensors: Iterable[TensorMeasurement], data: str) -> Measured:
+def _summary(tensors: Iterable[TensorMeasurement], data: str) -> SideMeasurement:
     tensors = list(tensors)
     shapes = {(t.n_heads, t.head_dim) for t in tensors}
     outputs = [t.output for t in tensors if t.output]
     squared = math.fsum(o.squared for o in outputs) if len(outputs) == len(tensors) else 0.0
-    return Measured(
+    return SideMeasurement(
         n_elements=sum(t.n_elements for t in tensors),
         n_packed_elements=sum(t.n_packed_elements for t in tensors),
         stored_bytes=sum(t.stored_bytes for t in tensors),

@@ -1,6 +1,6 @@
 """Oaken's group shares, group counts and outlier bits as measured on the sample that ships: a row a set and side.
 
-The axes of Oaken Figure 12(a), on synthetic data. `python -m dse.measure.synthetic_grid FOLDER` makes the table; the
+The axes of Oaken Figure 12(a), on synthetic data. `python -m scripts.oaken_grid FOLDER` makes the table; the
 columns are described in dse/data/README.md.
 """
 
@@ -12,7 +12,7 @@ from functools import cache
 from importlib import resources
 from typing import Literal, NamedTuple
 
-from dse.quantizers.base import Measured, QuantizerSpec
+from dse.quantizers.base import QuantizerSpec, SideMeasurement
 
 SHIPPED = "oaken_grid.csv"
 FIELDS = (
@@ -34,7 +34,7 @@ FIELDS = (
 class GridRow(NamedTuple):
     """Keys or values of all layers, quantized with one set of parameters, and how many of them were outliers."""
 
-    measured: Measured
+    measured: SideMeasurement
     outlier_share: Fraction
 
 
@@ -45,7 +45,7 @@ def _rows() -> dict[str, dict[str, GridRow]]:
     found: dict[str, dict[str, GridRow]] = {}
     for line in csv.DictReader(text.splitlines()):
         n_elements, squared = int(line["n_elements"]), float(line["squared_output"])
-        measured = Measured(
+        measured = SideMeasurement(
             n_elements,
             n_elements,
             int(line["stored_bytes"]),

@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 
 from dse import quantizers
-from dse.measure.lm.study_table import difference, is_sure, scores, shipped
-from dse.measure.lm.weights import SHIPPED
+from dse.measure.study_table import SHIPPED, difference, is_sure, scores, shipped
 from dse.validate import accuracy
 
 #: what stands in where a small model has too few channels or tokens for the paper's own setting

@@ -1,6 +1,6 @@
-"""Oaken: online-offline hybrid KV quantisation by thresholds, with outliers fused into the dense matrix.
+"""Oaken: online-offline hybrid KV quantization by thresholds, with outliers fused into the dense matrix.
 
-Offline, `Profiler` finds `Thresholds`; online, `Oaken.of(thresholds, layer, which)` quantises and dequantises.
+Offline, `Profiler` finds `Thresholds`; online, `Oaken.of(thresholds, layer, which)` quantizes and dequantizes.
 """
 
 from kernels_ref.oaken.method import Oaken

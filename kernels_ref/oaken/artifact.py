@@ -1,4 +1,4 @@
-"""Oaken as the released code computes it (casys-kaist/oaken@e0bfbf0): quantised and dequantised at once, in FP16.
+"""Oaken as the released code computes it (casys-kaist/oaken@e0bfbf0): quantized and dequantized at once, in FP16.
 
 Written from its behaviour, bit for bit. Every step rounds to FP16. All groups but the last take minimum and maximum
 over the whole tensor, so that their results depend on an element's 16-bit pattern alone: they are computed once for
@@ -63,13 +63,13 @@ def group_table(lower: tuple[float, ...], upper: tuple[float, ...]) -> np.ndarra
 
 
 @inner
-def _mark(bits, seen):
+def _mark(bits: np.ndarray, seen: np.ndarray) -> None:
     for i in range(bits.size):
         seen[bits[i]] = True
 
 
 @kernel
-def _mark_patterns(bits, seen):
+def _mark_patterns(bits: np.ndarray, seen: np.ndarray) -> None:
     """seen[part, pattern] is set for every pattern that bits[row, channel] holds; each part is one thread's."""
     n_rows = bits.shape[0]
     parts = seen.shape[0]
@@ -103,7 +103,7 @@ def _outlier_group(
 
 
 @inner
-def _extent(bits, keys):
+def _extent(bits: np.ndarray, keys: np.ndarray) -> tuple[np.int16, np.int16]:
     """Smallest and largest of the masked values of one token, by their keys; a NaN is the largest of all."""
     smallest, largest = NAN_KEY, np.int16(-NAN_KEY)
     for i in range(bits.size):
@@ -114,14 +114,14 @@ def _extent(bits, keys):
 
 
 @inner
-def _value(key):
+def _value(key: np.int16) -> np.float32:
     """The float32 value of a key (`half.order`)."""
     return half.to_f32(np.uint16(half.order(np.uint16(key))))
 
 
 @inner
-def _quantized(value, q, offset, levels):
-    """One FP16 value, as float32, quantised and dequantised with a token's scale and offset."""
+def _quantized(value: np.float32, q: np.float32, offset: np.float32, levels: np.float32) -> np.float32:
+    """One FP16 value, as float32, quantized and dequantized with a token's scale and offset."""
     code = half.rounded(np.float32(half.rounded(np.float32(value * q)) - offset))
     if code != code:
         code = levels
@@ -133,8 +133,16 @@ def _quantized(value, q, offset, levels):
 
 
 @inner
-def _token(bits, keys, member, before, after, levels, out):
-    """One token: out = FP16 sum of `before`, the group quantised by token, `after`."""
+def _token(
+    bits: np.ndarray,
+    keys: np.ndarray,
+    member: np.ndarray,
+    before: np.ndarray,
+    after: np.ndarray,
+    levels: np.float32,
+    out: np.ndarray,
+) -> None:
+    """One token: out = FP16 sum of `before`, the group quantized by token, `after`."""
     smallest, largest = _extent(bits, keys)
     low = _value(smallest)
     size = half.rounded(np.float32(_value(largest) - low))
@@ -157,7 +165,15 @@ def _token(bits, keys, member, before, after, levels, out):
 
 
 @kernel
-def _tokens(bits, keys, member, before, after, levels, out):
+def _tokens(
+    bits: np.ndarray,
+    keys: np.ndarray,
+    member: np.ndarray,
+    before: np.ndarray,
+    after: np.ndarray,
+    levels: np.float32,
+    out: np.ndarray,
+) -> None:
     """`_token` for every out[row, channel]; the tables are per FP16 pattern."""
     for row in prange(bits.shape[0]):
         _token(bits[row], keys, member, before, after, levels, out[row])
@@ -227,7 +243,7 @@ def fake_quantize(
     """float16 of x's shape as the released code's `downsample` gives it for x as a whole.
 
     n - 1 thresholds a side for n groups, outermost first. quantize_outlier=False: only the last group but one is
-    quantised (4 bit, by token, not shifted); shift=False: no group shift. Raises ValueError where that code raises
+    quantized (4 bit, by token, not shifted); shift=False: no group shift. Raises ValueError where that code raises
     ZeroDivisionError, and for NaN and infinities unless `nonfinite` is "replace" or "propagate".
     """
     propagate = nonfinite == "propagate"

@@ -1,4 +1,4 @@
-"""Oaken for one tensor of one layer: its parameters, quantising and dequantising."""
+"""Oaken for one tensor of one layer: its parameters, quantizing and dequantizing."""
 
 import math
 from collections.abc import Sequence
@@ -177,7 +177,7 @@ class Oaken(RowMethod):
         )
 
     def fake_quantize(self, x: np.ndarray, *, n_heads: int = 1, nonfinite: NonFinite = "raise") -> np.ndarray:
-        """What attention sees of x after quantising: float16 of x's shape, bit for bit as the mode says.
+        """Quantize and dequantize x: float16 of its shape, bit for bit as the mode says.
 
         mode "artifact": groups' minimum and maximum are taken over the whole of x, so pass what the released code sees
         at once. It may hold NaN where a token's inner group spans less than about 4.73e-4, as the released code's

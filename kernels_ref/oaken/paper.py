@@ -51,7 +51,7 @@ def _first_above(threshold: np.float16) -> int:
 
 @dataclass(frozen=True)
 class Layout:
-    """What the kernels need to know of one tensor's groups; arrays are per region or per group.
+    """Constants of one tensor's groups, as kernels take them; arrays are per region or per group.
 
     Buffers of T tokens of d channels (heads concatenated), n groups:
     dense   uint8 [T, ceil(d / 2)]: a 4-bit code of every element, element 2 i in the low nibble; a last odd one is 0
@@ -80,7 +80,7 @@ class Layout:
 
     @property
     def entry_values(self) -> int:
-        """How many values group and sign bits of an entry can take, at most."""
+        """Largest number of values that the group and sign bits of an entry can take."""
         return 2 ** (GROUP_BITS[self.n_groups] + self.outlier_bits - storage.oaken_dense)
 
 
@@ -126,13 +126,13 @@ def group_table(layout: Layout) -> np.ndarray:
 
 
 @inner
-def _to_keys(bits, keys):
+def _to_keys(bits: np.ndarray, keys: np.ndarray) -> None:
     for i in range(bits.size):
         keys[i] = half.order(bits[i])
 
 
 @inner
-def _count_sparse(bits, a, b, c, d):
+def _count_sparse(bits: np.ndarray, a: np.int16, b: np.int16, c: np.int16, d: np.int16) -> np.uint16:
     """Patterns whose key is in none of [a, b) and [c, d)."""
     n = np.uint16(0)
     for i in range(bits.size):
@@ -143,7 +143,7 @@ def _count_sparse(bits, a, b, c, d):
 
 
 @kernel
-def count_outliers(bits, bounds, dense, counts):
+def count_outliers(bits: np.ndarray, bounds: np.ndarray, dense: int, counts: np.ndarray) -> None:
     """counts[row, chunk] of the elements of bits[row, channel] outside the dense group, per 64 channels."""
     n_rows, d = bits.shape
     last = bounds.size - 2
@@ -155,7 +155,7 @@ def count_outliers(bits, bounds, dense, counts):
 
 
 @inner
-def _split(keys, bound, region):
+def _split(keys: np.ndarray, bound: np.int16, region: np.ndarray) -> tuple[np.int16, np.int16]:
     """(largest key below `bound`, smallest key from it on); region[i] is raised where keys[i] is not below."""
     below, above = np.int16(LOWEST), np.int16(HIGHEST)
     for i in range(keys.size):
@@ -168,7 +168,7 @@ def _split(keys, bound, region):
 
 
 @inner
-def _shifted(bits, shift):
+def _shifted(bits: np.uint16, shift: np.float32) -> np.float32:
     """x - shift as float32, rounded to FP16 and kept within +-65504; x finite.
 
     Finite FP16 values are multiples of 2**-24, and so is their difference.
@@ -177,7 +177,7 @@ def _shifted(bits, shift):
 
 
 @inner
-def _code(value, low, scale):
+def _code(value: np.float32, low: np.float32, scale: np.float32) -> np.uint16:
     """rint((value - low) * scale) of a group's member: 0 to 15 without clipping, since low <= value <= low + 15 / scale
     but for two roundings."""
     scaled = np.float32(np.float32(value - low) * scale)
@@ -185,7 +185,15 @@ def _code(value, low, scale):
 
 
 @inner
-def _dense_codes(bits, split, lower, upper, low, scale, codes):
+def _dense_codes(
+    bits: np.ndarray,
+    split: np.int16,
+    lower: np.float32,
+    upper: np.float32,
+    low: np.float32,
+    scale: np.float32,
+    codes: np.ndarray,
+) -> None:
     """Codes of the dense group, whose upper side starts at key `split`; anything for other elements."""
     for i in range(bits.size):
         shift = lower if half.order(bits[i]) < split else upper
@@ -193,7 +201,7 @@ def _dense_codes(bits, split, lower, upper, low, scale, codes):
 
 
 @inner
-def _gather(region, first, second, places):
+def _gather(region: np.ndarray, first: np.uint8, second: np.uint8, places: np.ndarray) -> int:
     """Indices of the elements in regions other than `first` and `second`, ascending; how many."""
     n = 0
     for i in range(region.size):
@@ -203,7 +211,18 @@ def _gather(region, first, second, places):
 
 
 @inner
-def _sparse_codes(bits, region, places, shift, negate, low, scale, tag, codes, entries):
+def _sparse_codes(
+    bits: np.ndarray,
+    region: np.ndarray,
+    places: np.ndarray,
+    shift: np.ndarray,
+    negate: np.ndarray,
+    low: np.ndarray,
+    scale: np.ndarray,
+    tag: np.ndarray,
+    codes: np.ndarray,
+    entries: np.ndarray,
+) -> None:
     """Codes and entries of the elements at `places`; shift, negate, low, scale and tag are per region."""
     for j in range(places.size):
         i = places[j]
@@ -215,7 +234,15 @@ def _sparse_codes(bits, region, places, shift, negate, low, scale, tag, codes, e
 
 
 @inner
-def _ranges(smallest, largest, bounds, shift, signed, low, high):
+def _ranges(
+    smallest: np.ndarray,
+    largest: np.ndarray,
+    bounds: np.ndarray,
+    shift: np.ndarray,
+    signed: np.ndarray,
+    low: np.ndarray,
+    high: np.ndarray,
+) -> None:
     """low, high per group: the least and greatest stored value; 0 and 0 where a group has no member."""
     n = signed.size
     for group in range(n):
@@ -237,8 +264,20 @@ def _ranges(smallest, largest, bounds, shift, signed, low, high):
 
 
 @kernel
-def encode(bits, bounds, shift, signed, slot, tag, dense, starts, packed, entries, meta):
-    """Quantise and pack bits[row, channel] (finite FP16 patterns).
+def encode(
+    bits: np.ndarray,
+    bounds: np.ndarray,
+    shift: np.ndarray,
+    signed: np.ndarray,
+    slot: np.ndarray,
+    tag: np.ndarray,
+    dense: int,
+    starts: np.ndarray,
+    packed: np.ndarray,
+    entries: np.ndarray,
+    meta: np.ndarray,
+) -> None:
+    """Quantize and pack bits[row, channel] (finite FP16 patterns).
 
     `starts[row]` is the row's first entry in `entries`, starts[n] the end; packed[row, ceil(d / 2)] uint8,
     meta[row, 2 n] uint16 FP16 patterns; the rest is the `Layout`'s.
@@ -287,7 +326,9 @@ def encode(bits, bounds, shift, signed, slot, tag, dense, starts, packed, entrie
 
 
 @inner
-def _values(low, high, negate, lower, upper, table):
+def _values(
+    low: np.float32, high: np.float32, negate: bool, lower: np.float32, upper: np.float32, table: np.ndarray
+) -> None:
     """table[16]: the FP16 pattern of every code; `lower` is added to negative values, `upper` to the others."""
     step = np.float32(np.float32(high - low) / _LEVELS)
     for code in range(16):
@@ -297,7 +338,7 @@ def _values(low, high, negate, lower, upper, table):
 
 
 @inner
-def _pairs(table, pairs):
+def _pairs(table: np.ndarray, pairs: np.ndarray) -> None:
     """pairs[256]: the two values of every byte, the low nibble's in the low half."""
     for high in range(16):
         second = np.uint32(table[high]) << np.uint32(16)
@@ -306,7 +347,7 @@ def _pairs(table, pairs):
 
 
 @inner
-def _spread(packed, pairs, out):
+def _spread(packed: np.ndarray, pairs: np.ndarray, out: np.ndarray) -> None:
     """out[d]: the dense group's value of every code."""
     for i in range(out.size // 2):
         both = pairs[packed[i]]
@@ -317,7 +358,9 @@ def _spread(packed, pairs, out):
 
 
 @inner
-def _place(packed, counts, entries, table, mask, out):
+def _place(
+    packed: np.ndarray, counts: np.ndarray, entries: np.ndarray, table: np.ndarray, mask: int, out: np.ndarray
+) -> None:
     """Put the values of the sparse entries where they belong."""
     at = np.int64(0)
     for chunk in range(counts.size):
@@ -333,7 +376,20 @@ def _place(packed, counts, entries, table, mask, out):
 
 
 @kernel
-def decode(packed, counts, entries, starts, meta, shift, signed, slot, tag, dense, mask, out):
+def decode(
+    packed: np.ndarray,
+    counts: np.ndarray,
+    entries: np.ndarray,
+    starts: np.ndarray,
+    meta: np.ndarray,
+    shift: np.ndarray,
+    signed: np.ndarray,
+    slot: np.ndarray,
+    tag: np.ndarray,
+    dense: int,
+    mask: int,
+    out: np.ndarray,
+) -> None:
     """out[row, channel] FP16 patterns from the packed buffers; `starts` as in `encode`, `mask` of the tag bits."""
     n = signed.size
     for piece in prange(n_pieces(out)):

@@ -17,7 +17,7 @@ TOOL = "kernels_ref.oaken"
 
 
 @inner
-def _count(bits, even, odd):
+def _count(bits: np.ndarray, even: np.ndarray, odd: np.ndarray) -> None:
     """Two histograms in turn: equal neighbours do not wait for each other."""
     for i in range(bits.size // 2):
         even[bits[2 * i]] += np.uint32(1)
@@ -27,13 +27,13 @@ def _count(bits, even, odd):
 
 
 @inner
-def _add(found, total):
+def _add(found: np.ndarray, total: np.ndarray) -> None:
     for pattern in range(total.size):
         total[pattern] += found[pattern]
 
 
 @kernel
-def histogram(bits, n_parts, total):
+def histogram(bits: np.ndarray, n_parts: int, total: np.ndarray) -> None:
     """Add to total[65536] (int64) how often each pattern is in bits[n]; the parts are counted side by side."""
     found = np.zeros((2 * n_parts, total.size), np.uint32)
     for part in prange(n_parts):

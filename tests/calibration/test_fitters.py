@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from dse.calibrate import fitters
+from dse.core import checkout
 from dse.core.errors import InputError
 
 
@@ -17,7 +18,7 @@ def test_every_kernel_has_a_module_that_runs_and_says():
 
 
 def test_without_a_checkout_the_reason_is_one_line(monkeypatch, tmp_path):
-    monkeypatch.setattr(fitters, "__file__", str(tmp_path / "site-packages" / "dse" / "calibrate" / "fitters.py"))
+    monkeypatch.setattr(checkout, "ROOT", tmp_path)
     for kernel in fitters.SHIPPED:
         with pytest.raises(InputError, match="run it in a checkout of the repository"):
             fitters.of_kernel(kernel)

@@ -7,7 +7,9 @@ import pytest
 
 import kernels_ref
 from cases import each
+from dse.measure import kernels
 from dse.measure import synthetic as kv_sample
+from dse.quantizers import FAMILIES
 from dse.specs import measurements
 from factories import assert_one_line
 
@@ -218,7 +220,7 @@ def test_shares_that_part_nothing_are_refused(run, sample, tmp_path, shares, say
     assert not out.exists()
 
 
-def test_a_layer_that_cannot_be_quantised_leaves_nothing_behind(run, sample, tmp_path):
+def test_a_layer_that_cannot_be_quantized_leaves_nothing_behind(run, sample, tmp_path):
     def tensor(*shape):
         return np.random.default_rng(1).standard_normal(shape).astype(np.float16)
 
@@ -240,3 +242,26 @@ def test_a_layer_that_cannot_be_quantised_leaves_nothing_behind(run, sample, tmp
     before = {file: file.read_bytes() for file in out.rglob("*") if file.is_file()}
     assert run("quantize", path, "--method", "sinkq", "--out", out)[0] == 2
     assert {file: file.read_bytes() for file in out.rglob("*") if file.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    ("shape", "says"),
+    [
+        ((8,), "must be [batch, heads, tokens, head_dim] or [tokens, channels]"),
+        ((1, 2, 16), "must be [batch, heads, tokens, head_dim] or [tokens, channels]"),
+        ((0, 32), "holds no elements"),
+        ((1, 2, 0, 32), "holds no elements"),
+    ],
+)
+def test_other_shapes_and_empty_dumps_are_one_line_for_every_method(run, tmp_path, shape, says):
+    path, others = tmp_path / "kv.npz", []
+    np.savez(path, **{"layer0.key": np.zeros(shape, np.float16), "layer0.value": np.zeros(shape, np.float16)})
+    methods = [name for name in kernels.measurable() if name != "oaken" and not FAMILIES[name].latent]
+    for words in (
+        *(("quantize", path, "--method", name) for name in methods),
+        ("thresholds", path, "--out", tmp_path / "t.toml"),
+    ):
+        code, out, err = run(*words)
+        if (code, out, err.count("\n")) != (2, "", 1) or (says not in err and words[0] != "thresholds"):
+            others.append((*words, code, err))
+    assert not others

@@ -420,10 +420,10 @@ def test_a_layer_is_all_that_is_in_memory(sample, tmp_path, monkeypatch):
 
         return contextlib.nullcontext(items)
 
-    measure_run.run(str(sample), ["nqkv", "fp8"], str(tmp_path / "out"), measure_run.Asked(), silent)
+    measure_run.run(str(sample), ["nqkv", "fp8"], str(tmp_path / "out"), measure_run.MeasureOptions(), silent)
     assert reads == ["layer0.key", "layer0.value", "layer1.key", "layer1.value"]
     with pytest.raises(InputError, match="methods = 0"):
-        measure_run.run(str(sample), [], str(tmp_path / "out"), measure_run.Asked(), silent)
+        measure_run.run(str(sample), [], str(tmp_path / "out"), measure_run.MeasureOptions(), silent)
 
 
 def test_a_directory_that_another_process_writes_is_left_alone(run, sample, tmp_path):

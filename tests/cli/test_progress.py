@@ -8,11 +8,11 @@ import pytest
 from dse import quantizers
 from dse.cli import commands
 from dse.cli.commands import MAX_AT_WORK, _at_work
-from dse.measure.dumps import Tensor
-from dse.measure.kernels import Layer
-from dse.measure.lm.study_points import Point
+from dse.measure.dumps import DumpTensor
+from dse.measure.kernels import DumpLayer
+from studies.study_points import StudyPoint
 
-LAYER = Layer(3, {"key": Tensor("layer3.key", "fp16", (1, 2, 80, 16))})
+LAYER = DumpLayer(3, {"key": DumpTensor("layer3.key", "fp16", (1, 2, 80, 16))})
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ LAYER = Layer(3, {"key": Tensor("layer3.key", "fp16", (1, 2, 80, 16))})
         ("throughput", "throughput"),
         ((LAYER, quantizers.parse("kivi:bits=4")), "layer 3 kivi:bits=4"),
         ((0, "mha", quantizers.parse("fp16")), "mha fp16"),
-        (Point("kivi-axes", "x", 2, "kivi"), "kivi-axes: kivi"),
+        (StudyPoint("kivi-axes", "x", 2, "kivi"), "kivi-axes: kivi"),
         (Path("a/b.npz"), "b.npz"),
         (None, ""),
         ({"device": "h100"}, ""),

@@ -18,7 +18,7 @@ from dse.explorer.lab.form import closely
 from dse.explorer.lab.request import LabRequest, cached_measured, cached_view, command, python
 from dse.figures.export.lab import MAX_CHANNELS
 from dse.measure import lab
-from dse.measure.lab import How
+from dse.measure.lab import ReadOptions
 from dse.specs import measurements
 from explorer_page import asked, opened, plain, wrong
 
@@ -29,7 +29,9 @@ def sample():
 
 
 def test_the_python_shown_gives_what_the_page_shows(sample):
-    chosen = LabRequest(sha256=sample.sha256, quantizer="nqkv", how=How(), side="value", layer=2, head=1, first=300)
+    chosen = LabRequest(
+        sha256=sample.sha256, quantizer="nqkv", how=ReadOptions(), side="value", layer=2, head=1, first=300
+    )
     space = {}
     exec(python(sample, chosen, "measured"), space)
     shown = cached_measured(sample, chosen)
@@ -42,7 +44,7 @@ def test_the_python_shown_gives_what_the_page_shows(sample):
 
 def test_the_command_shown_writes_what_the_page_shows(sample, tmp_path, monkeypatch):
     chosen = LabRequest(
-        sha256=sample.sha256, quantizer="nqkv", how=How(), side="value", layer=2, head=1, first=300, error="mse"
+        sha256=sample.sha256, quantizer="nqkv", how=ReadOptions(), side="value", layer=2, head=1, first=300, error="mse"
     )
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as stopped:
@@ -53,7 +55,7 @@ def test_the_command_shown_writes_what_the_page_shows(sample, tmp_path, monkeypa
         assert (tmp_path / "lab" / f"{name}.csv").read_bytes() == files.csv_of(table), name
     values = pd.read_csv(tmp_path / "lab" / "values.csv")
     assert values["after"].tolist() == view.after[:, :MAX_CHANNELS].ravel().tolist()
-    own = command(replace(sample, name="own.npz", thresholds=None), replace(chosen, how=How(4, "replace")))
+    own = command(replace(sample, name="own.npz", thresholds=None), replace(chosen, how=ReadOptions(4, "replace")))
     assert own.startswith("dse lab own.npz --method nqkv")
     assert own.endswith("--heads 4 --nonfinite replace")
 
@@ -130,7 +132,7 @@ def test_what_was_measured_joins_the_tray_by_one_click(sample):
     assert app.selectbox(key="measurements").value == "kv_sample.lab.json (loaded measurement)"
     assert (app.selectbox(key="quantizer").value, app.text_input(key="parameters").value) == ("kivi", "bits=4")
     names = ("nqkv", "kivi:bits=4")
-    found = {name: cached_measured(sample, LabRequest(sample.sha256, name, How())) for name in names}
+    found = {name: cached_measured(sample, LabRequest(sample.sha256, name, ReadOptions())) for name in names}
     content = measurements.to_json(lab.measurement_of(sample, found))
     upload, _ = uploads.read("own.json", content)
     shipped = measurements.Bits(file=upload.measured).attached(quantizers.parse("nqkv"))
@@ -151,7 +153,7 @@ def test_a_dump_is_read_where_it_lies_a_layer_at_a_time(tmp_path, monkeypatch):
     assert (list(lazy.tensors), len(lazy.queries)) == ([0, 1, 2], 0)
     assert np.array_equal(lazy.tensors[2]["value"], arrays["layer2.value"])
     spec = quantizers.parse("nqkv")
-    assert lab.measured(lazy, spec, How()).errors.equals(lab.measured(whole, spec, How()).errors)
+    assert lab.measured(lazy, spec, ReadOptions()).errors.equals(lab.measured(whole, spec, ReadOptions()).errors)
     monkeypatch.setattr(load, "serves_this_machine_alone", lambda: True)
     app = opened("lab", lab_compared="nqkv")
     app.text_input(key="explorer dump path").set_value(str(path)).run()

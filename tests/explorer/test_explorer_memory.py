@@ -17,7 +17,7 @@ from dse.explorer.pages import compare, roofline
 from dse.figures import FIGURES
 from dse.figures.charts import lab
 from dse.figures.plot.answer import chart_of
-from dse.measure.lab import How, sample
+from dse.measure.lab import ReadOptions, sample
 from dse.questions import systems, tables
 from dse.specs import catalog
 from dse.validate import silicon
@@ -99,7 +99,7 @@ def test_a_dump_is_freed_when_its_session_was_left(monkeypatch):
     """Nothing but the session's own dictionary holds a dump: with that emptied, its arrays are gone."""
     held = sample()
     seen = weakref.ref(held)
-    chosen = LabRequest("another", "nqkv", How())
+    chosen = LabRequest("another", "nqkv", ReadOptions())
     cached_measured(held, chosen)
     cached_view(held, chosen)
     own = {"own.npz (loaded)": held}

@@ -1,4 +1,4 @@
-"""What the tests of all quantizers share: the golden files, equality and digests of bits, and other Pythons."""
+"""Shared by the tests of all quantizers: golden files, equality and digests of bits, other Pythons."""
 
 import hashlib
 import os
@@ -39,7 +39,7 @@ def digest(buffers):
 
 def elsewhere(code, **environment):
     """Words that `code` prints in another Python with that environment, where every warning is an error."""
-    path = os.pathsep.join([str(Path(__file__).parent), str(ROOT)])
+    path = os.pathsep.join([str(Path(__file__).parent), str(ROOT / "tests"), str(ROOT)])
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code],
         env={**os.environ, "PYTHONPATH": path, **environment},
@@ -53,12 +53,12 @@ def elsewhere(code, **environment):
 
 
 def on_threads(call):
-    """What `call`, such as "module.function(1)", gives on 1, 2 and 4 threads of another Python."""
+    """Results of `call`, such as "module.function(1)", on 1, 2 and 4 threads of another Python."""
     module = call.partition(".")[0]
     lines = f"import numba, {module}\nfor n in (1, 2, 4):\n    numba.set_num_threads(n)\n    print({call})"
     return elsewhere(lines, NUMBA_NUM_THREADS="4")
 
 
 def without_compilation(call):
-    """What `call` gives in plain Python."""
+    """Results of `call` in plain Python."""
     return elsewhere(f"import {call.partition('.')[0]}; print({call})", NUMBA_DISABLE_JIT="1")

@@ -142,7 +142,7 @@ def decode(packed, d, lower, upper, dense=1, outlier_bits=5):
 
 
 def artifact(x, lower, upper, device="cpu", quantize_outlier=True, shift=True):
-    """(dequantised, group) of x [..., d] float16 as the released code gives them; lower, upper: n thresholds."""
+    """(dequantized, group) of x [..., d] float16 as the released code gives them; lower, upper: n thresholds."""
     with np.errstate(all="ignore"):
         return _artifact(x, lower, upper, device, quantize_outlier, shift)
 

@@ -34,7 +34,7 @@ def extra(run):
     ids=str,
 )
 @pytest.mark.parametrize("layout", ["flat", "heads"])
-def test_quantise_and_back(method, layout, x):
+def test_quantize_and_back(method, layout, x):
     given = x if layout == "flat" else x.reshape(1, ROWS, HEADS, HEAD_DIM).transpose(0, 2, 1, 3)
     packed, more = extra(lambda: method.quantize(given, n_heads=HEADS))
     assert more <= ALLOWED

@@ -411,7 +411,7 @@ def test_error_is_half_a_step(method, d, seed, scale):
 
 @given(st.integers(-31743, 31743), st.integers(-31743, 31743))
 def test_codes_are_kept(first, second):
-    """Quantising dequantised values with the same minimum, maximum, group and side gives the same codes."""
+    """Quantizing dequantized values with the same minimum, maximum, group and side gives the same codes."""
     keys = np.sort([first, second])
     low, high = np.where(keys < 0, 2**15 - 1 - keys, keys).astype(np.uint16).view(np.float16).astype(np.float32)
     size = np.float32(high - low)

@@ -1,4 +1,4 @@
-"""What all methods that quantise token by token share: layouts, streaming, threads, no compilation, refusals."""
+"""Methods that quantize token by token: layouts, streaming, threads, no compilation, refusals."""
 
 import warnings
 

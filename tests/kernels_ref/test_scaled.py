@@ -11,11 +11,11 @@ from hypothesis.extra import numpy as st_np
 import naive_scaled
 from bits import digest, golden, on_threads, same_bits, without_compilation
 from cases import each
+from conformance.blocks import packed_of
 from dse import quantizers
 from dse.core.errors import InputError
 from kernels_ref import SCALED_TYPES, mx, nvfp4
 from kernels_ref.cache import RowCache
-from kernels_ref.conformance.blocks import packed_of
 from kernels_ref.mx import MX, RULES_OF
 from kernels_ref.nvfp4 import CODES, NVFP4
 from kernels_ref.packed import Packed

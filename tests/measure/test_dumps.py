@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from cases import each
 from dse.core.errors import DseError, InputError, LimitError
-from dse.measure.dumps import Limits, npy, npz, open_dump
+from dse.measure.dumps import DumpLimits, npy, npz, open_dump
 
 K = np.linspace(-3, 3, 24).astype(np.float16).reshape(2, 3, 4)
 V = np.array([[np.pi, -0.0], [1e-40, 65504]], np.float32)
@@ -111,7 +111,7 @@ def complaint(path, limits=None, kind=InputError):
 
 
 def arrays_or_error(path, limits=None):
-    """What is read, or the one line it is refused with; nothing else may happen."""
+    """Read a file, or return the one line it is refused with; nothing else may happen."""
     try:
         return read_all(path, limits)
     except DseError as error:
@@ -240,9 +240,9 @@ def test_unknown_name_and_closed_dump(write):
 @pytest.mark.parametrize("bad", [0, -1, 1.5, True, "4 GiB", None])
 def test_limits_are_whole_numbers(bad):
     with pytest.raises(ValueError, match="max_bytes"):
-        Limits(max_bytes=bad)
+        DumpLimits(max_bytes=bad)
     with pytest.raises(ValueError, match="max_ratio"):
-        Limits(max_ratio=bad)
+        DumpLimits(max_ratio=bad)
 
 
 # what is not a file
@@ -373,8 +373,8 @@ def test_npy_truncated_at_every_byte(write):
 
 def test_npy_limit(write):
     path = write(npy_bytes(K), "k.npy")
-    same(read_all(path, Limits(max_bytes=48))["k"], K)
-    assert "48 bytes of tensors: at most 47" in complaint(path, Limits(max_bytes=47), LimitError)
+    same(read_all(path, DumpLimits(max_bytes=48))["k"], K)
+    assert "48 bytes of tensors: at most 47" in complaint(path, DumpLimits(max_bytes=47), LimitError)
 
 
 def test_memory_that_is_not_there(write, monkeypatch):
@@ -481,8 +481,8 @@ def test_every_bit_flip_of_an_npz_is_found_or_harmless(write, save):
 def test_npz_limits(write):
     path = write(npz_bytes(KV), "k.npz")
     total = sum(info.file_size for info in zipfile.ZipFile(path).infolist())
-    assert len(read_all(path, Limits(max_bytes=total))) == 2
-    assert "raise max_bytes" in complaint(path, Limits(max_bytes=total - 1), LimitError)
+    assert len(read_all(path, DumpLimits(max_bytes=total))) == 2
+    assert "raise max_bytes" in complaint(path, DumpLimits(max_bytes=total - 1), LimitError)
 
 
 def test_a_zip_bomb_takes_no_memory(write):
@@ -492,12 +492,12 @@ def test_a_zip_bomb_takes_no_memory(write):
     lies[at + 24 : at + 28] = struct.pack("<I", 300)  # the directory says 300 bytes, the member holds 64 MiB
     tracemalloc.start()
     assert "raise max_ratio" in complaint(path, kind=LimitError)
-    assert "raise max_bytes" in complaint(path, Limits(max_bytes=2**25, max_ratio=10_000), LimitError)
+    assert "raise max_bytes" in complaint(path, DumpLimits(max_bytes=2**25, max_ratio=10_000), LimitError)
     complaint(write(bytes(lies), "lies.npz"))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 4 * 2**20
-    assert not read_all(path, Limits(max_ratio=10_000))["k"].any()
+    assert not read_all(path, DumpLimits(max_ratio=10_000))["k"].any()
 
 
 def test_memory_is_the_result_and_a_block(write):
@@ -585,8 +585,8 @@ def test_safetensors_truncated_at_every_byte(write):
 
 def test_safetensors_limits(write, monkeypatch):
     path = write(safe_kv(), "k.safetensors")
-    assert len(read_all(path, Limits(max_bytes=70))) == 3
-    assert "70 bytes of tensors" in complaint(path, Limits(max_bytes=69), LimitError)
+    assert len(read_all(path, DumpLimits(max_bytes=70))) == 3
+    assert "70 bytes of tensors" in complaint(path, DumpLimits(max_bytes=69), LimitError)
     monkeypatch.setattr("dse.measure.dumps.safetensors.MAX_TENSORS", 2)
     assert "has 3 tensors" in complaint(path, kind=LimitError)
 
@@ -655,7 +655,7 @@ def test_any_edit_gives_arrays_or_one_line(tmp_path, name):
     @given(st.sampled_from(SEEDS[name]), EDITS)
     def check(seed, edits):
         path.write_bytes(edited(seed, edits))
-        arrays_or_error(path, Limits(max_bytes=2**20))
+        arrays_or_error(path, DumpLimits(max_bytes=2**20))
 
     check()
 
@@ -691,7 +691,7 @@ def test_any_array_comes_back(tmp_path):
         save = np.savez_compressed if compressed else np.savez
         path = tmp_path / "x.npz"
         path.write_bytes(npz_bytes({"x": array}, save))
-        found = read_all(path, Limits(max_ratio=10_000))["x"]
+        found = read_all(path, DumpLimits(max_ratio=10_000))["x"]
         assert found.shape == tuple(shape)
         assert found.tobytes() == np.ascontiguousarray(native).tobytes()
 

@@ -1,4 +1,4 @@
-"""What the kernels pack against the closed forms, exactly; measurements as files and in design points."""
+"""Packed bytes against the closed forms, exactly; measurements as files and in design points."""
 
 import json
 from fractions import Fraction
@@ -13,16 +13,16 @@ import kernels_ref
 from dse import data, quantizers
 from dse.core.errors import InputError, SpecError
 from dse.measure import kernels as measure
-from dse.measure import ship_sample
 from dse.measure import synthetic as kv_sample
-from dse.measure.dumps import Tensor
+from dse.measure.dumps import DumpTensor
 from dse.measure.kernels import Settings
 from dse.model import evaluate as point
 from dse.model import kv_layout as plan
-from dse.quantizers import Family, QuantizerSpec, TensorShape, closed_form
+from dse.quantizers import Family, QuantizerSpec, TensorShape
 from dse.specs import measurements
 from dse.specs.workload import Workload
 from factories import device, layer, model
+from scripts import ship_sample
 
 #: every family and parameter that changes what is stored
 NAMES = st.one_of(
@@ -135,20 +135,25 @@ def test_any_groups_of_oakens_table_3(groups, outlier_bits, seed, n_tokens, dim)
 
 
 def test_every_family_has_a_kernel_but_those_that_store_what_they_get():
-    in_closed_form = {family.name for family in closed_form.FAMILIES}
-    assert set(quantizers.FAMILIES) - set(measure.RUN) == {"fp16", "bf16"} | in_closed_form
+    in_closed_form = {"rotated", "gear", "aquakv", "xquant"}
+    assert set(quantizers.FAMILIES) - set(measure.measurable()) == {"fp16", "bf16"} | in_closed_form
     with pytest.raises(InputError, match=r"fp16.*has no kernel: it stores what it is given"):
         measure.check(quantizers.parse("fp16"), Settings())
 
 
 def test_a_family_in_closed_form_alone_says_that_its_error_is_not_known():
     """As a new one is until its kernel is written: its bits count, in design points too."""
-    family = Family("halved", "8 of 16 bits", "none", lambda values, shape: quantizers.parse("int8").layout(shape))
+    family = Family(
+        name="halved",
+        title="8 of 16 bits",
+        source="none",
+        layout=lambda values, shape: quantizers.parse("int8").layout(shape),
+    )
     spec = QuantizerSpec(family, (), "halved")
     result = point.evaluate(device(), plan.build(model(layer()), spec, spec), Workload())
     assert result["stored_bits"] < 16
     assert result["measured_error"] is None
-    with pytest.raises(InputError, match="'halved': has no kernel: its bits are known, its error is not; known: nqkv"):
+    with pytest.raises(InputError, match="'halved': has no kernel: its bits are known, its error is not; known: fp8"):
         measure.check(spec, Settings())
 
 
@@ -160,7 +165,7 @@ def test_errors_by_hand():
 
 def dump_of(*names):
     class Dump:
-        tensors = tuple(Tensor(name, "fp16", (4, 8)) for name in names)
+        tensors = tuple(DumpTensor(name, "fp16", (4, 8)) for name in names)
 
     return Dump()
 

@@ -13,9 +13,9 @@ from dse.figures.charts import lab
 from dse.figures.drawing import to_plotly
 from dse.measure import lab as measure_view
 from dse.measure import synthetic as kv_sample
-from dse.measure.lab import How
+from dse.measure.lab import ReadOptions
 
-HOW = How()
+HOW = ReadOptions()
 
 
 @pytest.fixture(scope="module")
@@ -93,10 +93,10 @@ def test_heads_of_flat_tensors_are_told(tmp_path):
     held = measure_view.hold(tmp_path / "flat.npz")
     spec = quantizers.parse("fp8")
     assert set(measure_view.measured(held, spec, HOW, 0).errors["head"].dropna()) == {0}
-    assert set(measure_view.measured(held, spec, How(2), 0).errors["head"].dropna()) == {0, 1}
-    assert np.array_equal(measure_view.view(held, spec, How(2), 0, "value", 1, 0, 6).before, x.value[0, 1])
+    assert set(measure_view.measured(held, spec, ReadOptions(2), 0).errors["head"].dropna()) == {0, 1}
+    assert np.array_equal(measure_view.view(held, spec, ReadOptions(2), 0, "value", 1, 0, 6).before, x.value[0, 1])
     with pytest.raises(InputError, match="3 heads do not divide the channels"):
-        measure_view.measured(held, spec, How(3))
+        measure_view.measured(held, spec, ReadOptions(3))
 
 
 def saved(**arrays):
@@ -152,7 +152,7 @@ def test_limits_and_places(dump, tmp_path):
     with pytest.raises(InputError, match="nonfinite"):
         measure_view.measured(unclean, spec, HOW)
     for name in ("nqkv", "oaken"):
-        done = measure_view.measured(unclean, quantizers.parse(name), How(nonfinite="replace"))
+        done = measure_view.measured(unclean, quantizers.parse(name), ReadOptions(nonfinite="replace"))
         assert done.errors["max_abs_error"].max() == 0
 
 

@@ -91,8 +91,8 @@ def test_queries_draw_attention_to_sinks():
     for head in range(2):
         scores = query[0, head].astype(float) @ key[head].T / math.sqrt(128)
         assert scores[:, :2].mean() - scores[:, 2:].mean() == pytest.approx(6, abs=0.5)
-        centred = scores[:, 2:] - scores[:, 2:].mean(axis=1, keepdims=True)
-        assert 0.7 * kv_sample.SPREAD < centred.std() < 2.5 * kv_sample.SPREAD
+        centered = scores[:, 2:] - scores[:, 2:].mean(axis=1, keepdims=True)
+        assert 0.7 * kv_sample.SPREAD < centered.std() < 2.5 * kv_sample.SPREAD
 
 
 @each(

@@ -32,7 +32,7 @@ def workspace_bytes(memory, length):
     """FP16 copies of the layer that needs most of them, of what is materialised."""
     by_shape = {}
     for g in memory.plan.groups:
-        if g.layout.needs_unpacking and memory.paths[g.place] == "materialised":
+        if g.layout.needs_dequantizing and memory.paths[g.place] == "materialised":
             kept, tile = min(length, g.window_tokens), starts_of(g).tile_tokens
             elements = g.n_elements * naive.pages(kept, tile) * tile
             by_shape[g.shape_index] = by_shape.get(g.shape_index, 0) + elements

@@ -67,7 +67,7 @@ def quantising(dev, kv, paths, first, last):
     found = dict.fromkeys(("fused", "engine", "materialised"), Fraction(0))
     for g in kv.groups:
         path = paths[g.place]
-        if not g.layout.needs_unpacking or g.window_tokens < g.step_tokens + g.residual_tokens:
+        if not g.layout.needs_dequantizing or g.window_tokens < g.step_tokens + g.residual_tokens:
             continue
         after, before = (naive.packed_tokens(n, g.step_tokens, g.residual_tokens) for n in (last, first))
         elements = (after - before) * g.n_stored_layers * g.n_elements

@@ -72,7 +72,7 @@ def test_pieces_cover_every_step_exactly(kv, n_in, n_out, path):
                 * g.n_elements
                 * naive.packed_tokens(min(n, g.window_tokens), g.step_tokens, g.residual_tokens)
                 for g in kv.groups
-                if g.layout.needs_unpacking
+                if g.layout.needs_dequantizing
             )
             by_cores, copied = unpacked * (path == "fused"), unpacked * (path == "materialised")
             assert piece.by_cores + piece.by_cores_slope * i == by_cores

@@ -8,9 +8,10 @@ from cases import each
 from dse import quantizers
 from dse.core.errors import InputError
 from dse.quantizers import FAMILIES, engine_names
-from dse.quantizers.base import Family
-from dse.quantizers.engine_names import NAMES, of_family, offered, ours
+from dse.quantizers.engine_names import every, offered
 from factories import assert_one_line
+
+NAMES = list(every(FAMILIES))
 
 #: the names of each engine, as its help prints them (sources in the table)
 AS_PRINTED = {
@@ -71,28 +72,16 @@ def test_e5m2_is_that_of_fp8_or_a_family_of_its_own():
 
 def test_an_offered_name_is_a_quantizer_and_no_other_is_offered():
     for one in offered(FAMILIES):
-        assert quantizers.parse(one.name).family.name == (one.name if one.name in FAMILIES else one.family)
+        assert quantizers.parse(one.name).name == one.text
     left = {one.name for one in NAMES} - {one.name for one in offered(FAMILIES)}
     for name in left:
         with pytest.raises(InputError):
             quantizers.parse(name)
 
 
-def test_a_name_is_taken_as_soon_as_its_family_is_registered():
-    family = Family("turboquant_k8v4", "", "", lambda values, shape: None)
-    without = {name: one for name, one in FAMILIES.items() if name != family.name}
-    later = {**without, family.name: family}
-    assert family.name not in {one.name for one in offered(without)}
-    assert family.name in {one.name for one in offered(later)}
-    assert ours("turboquant-k8v4", without) == "turboquant-k8v4"
-    assert ours("TurboQuant-K8V4", later) == "turboquant_k8v4"
-    assert [(one.engine, one.name) for one in of_family(family.name, later)] == [("vLLM", "turboquant_k8v4")]
-    # the former name of SGLang's type, and E5M2 where it is a family of its own
-    fp4 = {**FAMILIES, "fp4_mx_block16": family}
-    assert ours("fp4_e2m1", fp4) == "fp4_mx_block16"
-    e5m2 = {**FAMILIES, "fp8_e5m2": family}
-    assert ours("fp8_e5m2", e5m2) == "fp8_e5m2"
-    assert {one.name for one in of_family("fp8_e5m2", e5m2)} == {"fp8_e5m2"}
+def test_the_names_of_a_family_stand_for_it():
+    for name, family in FAMILIES.items():
+        assert {one.text.partition(":")[0] for one in family.engines} <= {name}
 
 
 @pytest.mark.parametrize(

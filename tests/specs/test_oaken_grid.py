@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from dse import data, quantizers
-from dse.measure import synthetic_grid as kv_sample_grid
 from dse.model import kv_layout as plan
 from dse.model.evaluate import Point
 from dse.model.explain import explained
 from dse.specs import measurements
 from dse.specs.workload import Workload
 from factories import device, layer, model
+from scripts import oaken_grid as kv_sample_grid
 
 CLOSED, MEASURED = measurements.CLOSED, measurements.Bits("measured")
 

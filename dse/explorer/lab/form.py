@@ -54,7 +54,7 @@ QUANTIZER = replace(
     common_fields.FAMILY,
     key="lab_quantizer",
     default=None,
-    choices=lambda: list(kernels.RUN),
+    choices=kernels.measurable,
     clears="lab_parameters",
     placeholder="the first compared",
     help="Run by its bit-exact kernel, on every layer.",

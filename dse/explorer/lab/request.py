@@ -11,7 +11,7 @@ from dse import quantizers
 from dse.explorer.lab.form import ERROR, FIRST, HEAD, HEADS, LAYER, PARAMETERS, REPLACE, SIDE, closely
 from dse.figures.export.lab import MAX_TOKENS
 from dse.measure import lab
-from dse.measure.lab import Held, How, Measured, View
+from dse.measure.lab import DumpMeasurement, HeadView, Held, ReadOptions
 from dse.operations.declare import words_of
 from dse.operations.dumps import InspectQuantizer
 from dse.operations.face import call_of, script
@@ -23,7 +23,7 @@ class LabRequest:
 
     sha256: str
     quantizer: str
-    how: How
+    how: ReadOptions
     side: Any = "key"
     layer: int = 0
     head: int = 0
@@ -31,9 +31,9 @@ class LabRequest:
     error: str = "sqnr_db"
 
 
-def how_of(values: Mapping[str, Any]) -> How:
+def how_of(values: Mapping[str, Any]) -> ReadOptions:
     """Options by which the fields have the dump read."""
-    return How(values[HEADS.key], "replace" if values[REPLACE.key] else "raise")
+    return ReadOptions(values[HEADS.key], "replace" if values[REPLACE.key] else "raise")
 
 
 def lab_request(values: dict[str, Any], held: Held) -> LabRequest:
@@ -52,7 +52,7 @@ def lab_request(values: dict[str, Any], held: Held) -> LabRequest:
     )
 
 
-def place_of(asked: LabRequest) -> tuple[How, int, Any, int, int, int]:
+def place_of(asked: LabRequest) -> tuple[ReadOptions, int, Any, int, int, int]:
     """Head and tokens shown closely, as arguments of `dse.measure.lab`."""
     return asked.how, asked.layer, asked.side, asked.head, asked.first, MAX_TOKENS
 
@@ -61,13 +61,13 @@ _HASHES: dict[str | type[Any], Callable[[Any], Any]] = {LabRequest: repr}
 
 
 @st.cache_data(max_entries=32, ttl="1h", show_spinner=False, hash_funcs=_HASHES)
-def cached_measured(_held: Held, asked: LabRequest) -> Measured:
+def cached_measured(_held: Held, asked: LabRequest) -> DumpMeasurement:
     """The quantizer on the whole dump. Raises DseError."""
     return lab.measured(_held, quantizers.parse(asked.quantizer), asked.how)
 
 
 @st.cache_data(max_entries=32, ttl="1h", show_spinner=False, hash_funcs=_HASHES)
-def cached_view(_held: Held, asked: LabRequest) -> View:
+def cached_view(_held: Held, asked: LabRequest) -> HeadView:
     """One head of the dump. Raises DseError."""
     return lab.view(_held, quantizers.parse(asked.quantizer), *place_of(asked))
 

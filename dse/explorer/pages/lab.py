@@ -46,7 +46,7 @@ from dse.explorer.lab.request import (
 from dse.explorer.uploads import Upload
 from dse.figures.charts import lab
 from dse.figures.export.lab import MAX_CHANNELS
-from dse.measure.lab import ATTENTION, ERRORS, Held, How, Measured, before, compared, measurement_of
+from dse.measure.lab import ATTENTION, ERRORS, DumpMeasurement, Held, ReadOptions, before, compared, measurement_of
 from dse.report import present
 from dse.specs import measurements
 from dse.specs.measurements import MeasurementFile
@@ -113,7 +113,7 @@ def show_data(held: Held) -> None:
 
 
 @st.fragment(parallel=True)
-def show_compared(name: str, sha256: str, names: tuple[str, ...], how: How, address: str) -> None:
+def show_compared(name: str, sha256: str, names: tuple[str, ...], how: ReadOptions, address: str) -> None:
     """Compare the quantizers on the whole dump, with a button that adds some of them to the tray."""
     with widgets.said():
         held, found = dump_of(name), {}
@@ -203,7 +203,7 @@ def show_measured(name: str, asked: LabRequest, address: str) -> None:
             st.info("This error is not there: attention needs keys and values, and a ratio needs something to divide.")
 
 
-def show_numbers(found: Measured, asked: LabRequest) -> None:
+def show_numbers(found: DumpMeasurement, asked: LabRequest) -> None:
     """The numbers of the whole dump."""
     bits = found.ledger.set_index("quantizer").loc[f"{asked.side}s"]
     whole = found.errors[found.errors["layer"].isna() & (found.errors["side"] == asked.side)].iloc[0]

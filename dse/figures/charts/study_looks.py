@@ -4,7 +4,7 @@ from dse.figures.charts.study import LOOKS, by_layer, layer_axis, level, line, s
 from dse.figures.drawing import axes
 from dse.figures.drawing.chart import Axis, Chart, Panel, Series
 from dse.figures.drawing.style import BLACK, GRAY, Style
-from dse.measure.lm.study_table import Tables, rows
+from dse.measure.study_table import Tables, rows
 
 PERCENT = 0.01
 SIDES = (("key", "keys"), ("value", "values"))

@@ -10,7 +10,7 @@ from dse.core import files
 from dse.figures import FIGURES
 from dse.figures.source import BESIDE, beside
 from dse.measure import lab
-from dse.measure.lab import ATTENTION, ERRORS, Measured, View
+from dse.measure.lab import ATTENTION, ERRORS, DumpMeasurement, HeadView
 
 #: table -> kinds of figures that `dse plot` draws of it
 KINDS = {
@@ -23,7 +23,7 @@ KINDS = {
 MAX_TOKENS, MAX_CHANNELS = 256, 384
 
 
-def values_table(view: View, most_channels: int) -> pd.DataFrame:
+def values_table(view: HeadView, most_channels: int) -> pd.DataFrame:
     """The map of a head as a table: a row a token and channel, its value before and after."""
     before, after = (part[:, :most_channels].astype(np.float64) for part in (view.before, view.after))
     n_tokens, n_channels = before.shape
@@ -39,7 +39,7 @@ def values_table(view: View, most_channels: int) -> pd.DataFrame:
 
 
 def write(
-    out: str, found: Measured, view: View, place: str, side: str, error: str, data: str, most_channels: int
+    out: str, found: DumpMeasurement, view: HeadView, place: str, side: str, error: str, data: str, most_channels: int
 ) -> list[Path]:
     """Write the tables and what their figures say beside them into directory `out`; the paths of the tables.
 

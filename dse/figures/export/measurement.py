@@ -9,13 +9,13 @@ from dse.figures.export.static import FORMATS, painter
 from dse.figures.source import Source
 from dse.measure import table
 from dse.measure.parts import PAGE, TABLE
-from dse.measure.run import Found
+from dse.measure.run import FinishedMeasurement
 
 #: whose figures stand on the page
 COMMAND = "dse measure SOURCE --out DIR"
 
 
-def write(found: Found, command: str, static: str = "auto") -> str:
+def write(found: FinishedMeasurement, command: str, static: str = "auto") -> str:
     """Write figures and page into the measurement's directory; the path of the page. Raises OutputError."""
     tables = {"summary.json": pd.DataFrame(found.summary["rows"]), "measured": found.table}
     about = {"synthetic": found.file.data.synthetic}
@@ -42,5 +42,5 @@ def write(found: Found, command: str, static: str = "auto") -> str:
         return str(published.write(PAGE, page.encode()))
 
 
-def _title(found: Found) -> str:
+def _title(found: FinishedMeasurement) -> str:
     return f"Measured errors on {found.file.data.name}" + (" (synthetic)" if found.file.data.synthetic else "")

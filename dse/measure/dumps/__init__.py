@@ -6,6 +6,6 @@ with open_dump("kv.npz") as dump:
 """
 
 from dse.measure.dumps.dump import Dump, open_dump
-from dse.measure.dumps.stored import Limits, Tensor
+from dse.measure.dumps.stored import DumpLimits, DumpTensor
 
-__all__ = ["Dump", "Limits", "Tensor", "open_dump"]
+__all__ = ["Dump", "DumpLimits", "DumpTensor", "open_dump"]

@@ -8,10 +8,10 @@ import numpy as np
 
 from dse.core.errors import InputError, did_you_mean, show
 from dse.measure.dumps import npy, npz, safetensors
-from dse.measure.dumps.source import Source
-from dse.measure.dumps.stored import Limits, Stored, Tensor, load
+from dse.measure.dumps.source import DumpSource
+from dse.measure.dumps.stored import DumpLimits, DumpTensor, StoredTensor, load
 
-_READERS: dict[str, Callable[[Source, Limits], list[Stored]]] = {
+_READERS: dict[str, Callable[[DumpSource, DumpLimits], list[StoredTensor]]] = {
     ".npy": npy.stored,
     ".npz": npz.stored,
     ".safetensors": safetensors.stored,
@@ -24,11 +24,11 @@ class Dump:
     `metadata` is what the file says of itself: `__metadata__` of a .safetensors file, the member `meta` of a .npz.
     """
 
-    def __init__(self, source: Source, stored: list[Stored]) -> None:
+    def __init__(self, source: DumpSource, stored: list[StoredTensor]) -> None:
         self._source = source
         self._stored = {entry.tensor.name: entry for entry in stored}
         self.metadata: dict[str, str] = dict(source.metadata)
-        self.tensors: tuple[Tensor, ...] = tuple(entry.tensor for entry in stored)
+        self.tensors: tuple[DumpTensor, ...] = tuple(entry.tensor for entry in stored)
 
     def read(self, name: str) -> np.ndarray:
         """The values of a tensor: a new array, C order, float16 for FP16, float32 for FP32 and, widened, for BF16.
@@ -55,7 +55,7 @@ class Dump:
         self.close()
 
 
-def open_dump(path: str | os.PathLike[str], limits: Limits | None = None) -> Dump:
+def open_dump(path: str | os.PathLike[str], limits: DumpLimits | None = None) -> Dump:
     """Open a .npy, .npz or .safetensors file of FP16, BF16 and FP32 tensors; the ending decides how it is read.
 
     Names, dtypes, shapes and sizes of all tensors are checked here, before any of them is allocated; nothing in the
@@ -63,12 +63,12 @@ def open_dump(path: str | os.PathLike[str], limits: Limits | None = None) -> Dum
     Raises InputError (exit status 2) for a file that cannot be used, LimitError (5) for one that asks for more than
     `limits` allows: one line with file, tensor, value, what is allowed and what to do.
     """
-    source = Source(path)
+    source = DumpSource(path)
     try:
         reader = _READERS.get(source.path.suffix.lower())
         if reader is None:
             raise source.error(f"ends in {show(source.path.suffix)}: give a {', '.join(_READERS)} file")
-        return Dump(source, reader(source, limits or Limits()))
+        return Dump(source, reader(source, limits or DumpLimits()))
     except BaseException:
         source.close()
         raise

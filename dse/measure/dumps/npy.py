@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dse.core.errors import clean, show
-from dse.measure.dumps.source import Source
-from dse.measure.dumps.stored import MAX_NAME, Limits, Stored, Tensor, check_shape, check_total
+from dse.measure.dumps.source import DumpSource
+from dse.measure.dumps.stored import MAX_NAME, DumpLimits, DumpTensor, StoredTensor, check_shape, check_total
 
 MAX_HEADER = 10_000
 _MAGIC = b"\x93NUMPY"
@@ -33,7 +33,7 @@ _AXES = re.compile(r"\s*|(?:\s*-?[0-9]{1,19}\s*,)+(?:\s*-?[0-9]{1,19})?\s*")
 
 @dataclass(frozen=True)
 class Header:
-    """What stands before the values: `n_bytes` is its own length."""
+    """The header before the values: `n_bytes` is its own length."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -41,12 +41,12 @@ class Header:
     fortran_order: bool
     n_bytes: int
 
-    def tensor(self, name: str) -> Tensor:
+    def tensor(self, name: str) -> DumpTensor:
         """The tensor it describes."""
-        return Tensor(name, self.dtype, self.shape)
+        return DumpTensor(name, self.dtype, self.shape)
 
 
-def read_header(source: Source, name: str, read: Callable[[int], bytes]) -> Header:
+def read_header(source: DumpSource, name: str, read: Callable[[int], bytes]) -> Header:
     """Read a header through `read(count)`, which gives up to `count` next bytes. Raises InputError."""
     start = read(8)
     if start[:6] != _MAGIC or len(start) < 8:
@@ -74,7 +74,7 @@ def read_header(source: Source, name: str, read: Callable[[int], bytes]) -> Head
     return Header(dtype, shape, big_endian, fortran == "True", 8 + width + length)
 
 
-def _fields(source: Source, name: str, text: str) -> tuple[str, str, str]:
+def _fields(source: DumpSource, name: str, text: str) -> tuple[str, str, str]:
     """(descr, fortran_order, axes) of the dictionary that a header holds, as text."""
     found: dict[str, tuple[str, ...]] = {}
     start = re.match(r"\s*\{", text)
@@ -94,7 +94,7 @@ def _fields(source: Source, name: str, text: str) -> tuple[str, str, str]:
     return found["descr"][0], found["fortran_order"][1], found["shape"][2]
 
 
-def stored(source: Source, limits: Limits) -> list[Stored]:
+def stored(source: DumpSource, limits: DumpLimits) -> list[StoredTensor]:
     """The one tensor of a .npy file, named after the file. Raises InputError and LimitError."""
     name = clean(source.path.stem, MAX_NAME)
     at = 0
@@ -110,13 +110,13 @@ def stored(source: Source, limits: Limits) -> list[Stored]:
     check_total(source, tensor.stored_bytes, limits)
     check_length(source, tensor, source.size - header.n_bytes)
     return [
-        Stored(
+        StoredTensor(
             tensor, lambda: source.blocks(header.n_bytes, tensor.stored_bytes), header.big_endian, header.fortran_order
         )
     ]
 
 
-def check_length(source: Source, tensor: Tensor, there: int) -> None:
+def check_length(source: DumpSource, tensor: DumpTensor, there: int) -> None:
     """Refuse values that are fewer or more than the shape says. Raises InputError."""
     if there != tensor.stored_bytes:
         text = f"{there:,} bytes of values: shape {show(tensor.shape)} of {tensor.dtype} takes {tensor.stored_bytes:,}"

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dse.core.errors import show
 from dse.measure.dumps import npy
 from dse.measure.dumps.safetensors import parse_json
-from dse.measure.dumps.source import BLOCK_BYTES, Source, SourceFile
-from dse.measure.dumps.stored import Limits, Stored, check_name, check_total
+from dse.measure.dumps.source import BLOCK_BYTES, DumpSource, SourceFile
+from dse.measure.dumps.stored import DumpLimits, StoredTensor, check_name, check_total
 
 MAX_MEMBERS = 65_535
 MAX_DIRECTORY = 32 * 2**20
@@ -32,7 +32,7 @@ _ZIP_ERRORS = (zipfile.BadZipFile, OSError, RuntimeError, ValueError, EOFError, 
 _AGAIN = "copy the file or write it again"
 
 
-def stored(source: Source, limits: Limits) -> list[Stored]:
+def stored(source: DumpSource, limits: DumpLimits) -> list[StoredTensor]:
     """The tensors of a .npz file in the order of its directory. Raises InputError and LimitError."""
     n_members = _check_directory(source)
     try:
@@ -53,8 +53,8 @@ def stored(source: Source, limits: Limits) -> list[Stored]:
     return [_tensor(source, archive, member) for member in members if member.filename != META]
 
 
-def _metadata(source: Source, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> dict[str, str]:
-    """What the member `meta` says: names to text. Raises InputError and LimitError."""
+def _metadata(source: DumpSource, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> dict[str, str]:
+    """Read the member `meta`: names to text. Raises InputError and LimitError."""
     name = _name(member)
     if member.file_size > MAX_META:
         raise source.limit(f"{member.file_size:,} bytes of metadata: at most {MAX_META:,} are read: shorten it", name)
@@ -75,7 +75,7 @@ def _metadata(source: Source, archive: zipfile.ZipFile, member: zipfile.ZipInfo)
     return found
 
 
-def _check_directory(source: Source) -> int:
+def _check_directory(source: DumpSource) -> int:
     """The number of members, once the end of the archive says where its directory lies and how large it is.
 
     `zipfile` reads the whole directory at once and believes its size; what it does not look at (the count, bytes
@@ -107,7 +107,7 @@ def _name(member: zipfile.ZipInfo) -> str:
     return member.filename.removesuffix(".npy")
 
 
-def _check_member(source: Source, member: zipfile.ZipInfo, limits: Limits) -> None:
+def _check_member(source: DumpSource, member: zipfile.ZipInfo, limits: DumpLimits) -> None:
     name = _name(member)
     if not member.filename.endswith(".npy") or member.orig_filename != member.filename:
         text = f"member {show(member.orig_filename)}: all members must be .npy arrays: take it out"
@@ -126,7 +126,7 @@ def _check_member(source: Source, member: zipfile.ZipInfo, limits: Limits) -> No
         )
 
 
-def _tensor(source: Source, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Stored:
+def _tensor(source: DumpSource, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> StoredTensor:
     name = _name(member)
     try:
         with archive.open(member) as file:
@@ -152,8 +152,8 @@ def _tensor(source: Source, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -
         except _ZIP_ERRORS as error:
             raise _damaged(source, name, error) from error
 
-    return Stored(tensor, blocks, header.big_endian, header.fortran_order)
+    return StoredTensor(tensor, blocks, header.big_endian, header.fortran_order)
 
 
-def _damaged(source: Source, name: str, error: Exception) -> Exception:
+def _damaged(source: DumpSource, name: str, error: Exception) -> Exception:
     return source.error(f"is damaged: {show(str(error))}: {_AGAIN}", name)

@@ -10,8 +10,8 @@ from typing import Any
 
 from dse.core import specfile
 from dse.core.errors import show
-from dse.measure.dumps.source import Source
-from dse.measure.dumps.stored import Limits, Stored, Tensor, check_name, check_shape, check_total
+from dse.measure.dumps.source import DumpSource
+from dse.measure.dumps.stored import DumpLimits, DumpTensor, StoredTensor, check_name, check_shape, check_total
 
 MAX_HEADER = 4 * 2**20
 MAX_TENSORS = 100_000
@@ -21,7 +21,7 @@ _KEYS = {"dtype", "shape", "data_offsets"}
 _AGAIN = "copy the file or write it again"
 
 
-def stored(source: Source, limits: Limits) -> list[Stored]:
+def stored(source: DumpSource, limits: DumpLimits) -> list[StoredTensor]:
     """The tensors of a .safetensors file in the order of its header. Raises InputError and LimitError."""
     header, start = _header(source)
     source.metadata = _metadata(source, header.pop("__metadata__", {}))
@@ -33,8 +33,8 @@ def stored(source: Source, limits: Limits) -> list[Stored]:
     return [_stored(source, tensor, start + offsets[0]) for tensor, offsets in found]
 
 
-def _stored(source: Source, tensor: Tensor, start: int) -> Stored:
-    return Stored(tensor, lambda: source.blocks(start, tensor.stored_bytes))
+def _stored(source: DumpSource, tensor: DumpTensor, start: int) -> StoredTensor:
+    return StoredTensor(tensor, lambda: source.blocks(start, tensor.stored_bytes))
 
 
 def parse_json(text: str) -> Any:
@@ -47,7 +47,7 @@ def parse_json(text: str) -> Any:
     return specfile.load_json(text)
 
 
-def _header(source: Source) -> tuple[dict[str, Any], int]:
+def _header(source: DumpSource) -> tuple[dict[str, Any], int]:
     """The header as plain data, and the byte at which the values start."""
     if source.size < 8:
         raise source.error(f"has {source.size:,} bytes, too few for a .safetensors file: {_AGAIN}")
@@ -66,7 +66,7 @@ def _header(source: Source) -> tuple[dict[str, Any], int]:
     return header, 8 + length
 
 
-def _metadata(source: Source, metadata: Any) -> dict[str, str]:
+def _metadata(source: DumpSource, metadata: Any) -> dict[str, str]:
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
         raise source.error(f"__metadata__ = {show(metadata)}: must map names to text: {_AGAIN}")
     return metadata
@@ -76,7 +76,7 @@ def _is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value < 2**63
 
 
-def _tensor(source: Source, name: str, entry: Any) -> Tensor:
+def _tensor(source: DumpSource, name: str, entry: Any) -> DumpTensor:
     check_name(source, name)
     if not isinstance(entry, dict) or set(entry) != _KEYS:
         raise source.error(f"its entry {show(entry)} must have {', '.join(sorted(_KEYS))}: {_AGAIN}", name)
@@ -88,14 +88,14 @@ def _tensor(source: Source, name: str, entry: Any) -> Tensor:
     check_shape(source, name, tuple(shape))
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(_is_count(n) for n in offsets):
         raise source.error(f"data_offsets = {show(offsets)}: must be two whole numbers below 2^63: {_AGAIN}", name)
-    tensor = Tensor(name, _DTYPES[dtype], tuple(shape))
+    tensor = DumpTensor(name, _DTYPES[dtype], tuple(shape))
     if offsets[1] - offsets[0] != tensor.stored_bytes:
         text = f"data_offsets = {show(offsets)}: shape {show(shape)} of {dtype} takes {tensor.stored_bytes:,} bytes"
         raise source.error(f"{text}: {_AGAIN}", name)
     return tensor
 
 
-def _check_extents(source: Source, found: list[tuple[Tensor, list[int]]], n_bytes: int) -> None:
+def _check_extents(source: DumpSource, found: list[tuple[DumpTensor, list[int]]], n_bytes: int) -> None:
     """The values of one tensor follow those of the one before, and the last one ends the file."""
     end = 0
     for tensor, (first, last) in sorted(found, key=lambda entry: entry[1]):

@@ -21,7 +21,7 @@ def _short(text: str) -> str:
     return text if len(text) <= _MAX_PATH else "..." + text[3 - _MAX_PATH :]
 
 
-class Source:
+class DumpSource:
     """A regular file held open by one descriptor; `size` is its length in bytes when it was opened.
 
     Never mapped into memory: a file that shrinks while it is read is an error, not a signal. FIFOs, devices and
@@ -93,9 +93,9 @@ class Source:
 
 
 class SourceFile(io.RawIOBase):
-    """A Source as a file object with a position of its own, for `zipfile`."""
+    """A dump as a file object with a position of its own, for `zipfile`."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: DumpSource) -> None:
         self._source, self._at = source, 0
 
     def readable(self) -> bool:

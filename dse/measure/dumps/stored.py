@@ -1,4 +1,4 @@
-"""What a dump says of its tensors before any of them is read, and how their bytes become an array."""
+"""Tensors as a dump describes them before any is read, and their bytes as arrays."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -8,7 +8,7 @@ import numpy as np
 
 from dse.core.errors import show
 from dse.measure import MAX_BYTES
-from dse.measure.dumps.source import Source
+from dse.measure.dumps.source import DumpSource
 
 #: bytes of one value in the file
 ITEM_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4}
@@ -19,8 +19,8 @@ _MAX_ELEMENTS = 2**60
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What a dump may ask for: `max_bytes` of tensors in all, and `max_ratio` times what a zip member takes on disk."""
+class DumpLimits:
+    """Limits of a dump: `max_bytes` of tensors in all, `max_ratio` times the size of a zip member on disk."""
 
     max_bytes: int = MAX_BYTES
     max_ratio: int = 200
@@ -33,7 +33,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Tensor:
+class DumpTensor:
     """A tensor of a dump: its name, `dtype` (fp16, bf16 or fp32, as stored) and shape."""
 
     name: str
@@ -52,16 +52,16 @@ class Tensor:
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredTensor:
     """A tensor, and a function that yields the bytes of its values, each block a whole number of values."""
 
-    tensor: Tensor
+    tensor: DumpTensor
     blocks: Callable[[], Iterator[bytes]]
     big_endian: bool = False
     fortran_order: bool = False
 
 
-def check_name(source: Source, name: str) -> None:
+def check_name(source: DumpSource, name: str) -> None:
     """Refuse names that could be mistaken for a path elsewhere or that cannot be shown. Raises InputError."""
     if not name or len(name) > MAX_NAME or not name.isprintable():
         raise source.error(f"its name must be 1 to {MAX_NAME} printable characters: rename it", name)
@@ -69,7 +69,7 @@ def check_name(source: Source, name: str) -> None:
         raise source.error("its name must not be a path out of the file ('/x', '..', '\\'): rename it", name)
 
 
-def check_shape(source: Source, name: str, shape: tuple[int, ...]) -> None:
+def check_shape(source: DumpSource, name: str, shape: tuple[int, ...]) -> None:
     """Refuse shapes that no array can have, before anything is multiplied or allocated. Raises InputError."""
     if len(shape) > MAX_AXES:
         raise source.error(f"has {len(shape)} axes: at most {MAX_AXES} can be read: reshape it", name)
@@ -77,7 +77,7 @@ def check_shape(source: Source, name: str, shape: tuple[int, ...]) -> None:
         raise source.error(f"shape = {show(shape)}: axes must not be negative nor exceed 2^60 values in all", name)
 
 
-def check_total(source: Source, n_bytes: int, limits: Limits) -> None:
+def check_total(source: DumpSource, n_bytes: int, limits: DumpLimits) -> None:
     """Refuse more than `limits.max_bytes` of tensors. Raises LimitError."""
     if n_bytes > limits.max_bytes:
         raise source.limit(
@@ -86,7 +86,7 @@ def check_total(source: Source, n_bytes: int, limits: Limits) -> None:
         )
 
 
-def load(source: Source, stored: Stored) -> np.ndarray:
+def load(source: DumpSource, stored: StoredTensor) -> np.ndarray:
     """The values: native byte order, C order, float16 or float32 (BF16 widened exactly).
 
     Takes the memory of the result and of one block; for Fortran order, of the result twice. Bits are moved, never

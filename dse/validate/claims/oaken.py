@@ -5,7 +5,7 @@ from typing import Any
 
 from dse.core import units
 from dse.quantizers import TensorLayout
-from dse.quantizers.outliers import coo_entry_bits
+from dse.quantizers.methods.oaken import coo_entry_bits
 from dse.questions import systems, traces
 from dse.specs import catalog
 from dse.specs.workload import Workload

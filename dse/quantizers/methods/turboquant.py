@@ -1,0 +1,55 @@
+"""TurboQuant's presets in vLLM: rotated keys as norm and indices, values with scale and minimum."""
+
+from typing import Any
+
+from dse.core.errors import InputError
+from dse.core.units import BITS_PER_BYTE
+from dse.quantizers.base import EngineName, Family, TensorLayout, TensorShape, Values
+from dse.quantizers.engine_names import VLLM
+from dse.quantizers.kernel import Method, PerSide, Place
+from dse.quantizers.slots import check_sides
+from kernels_ref import TURBOQUANT_TYPES, TurboQuantType, storage
+
+#: layers kept in 16 bits where no others are named (vLLM 0.33.0, quantization/turboquant/config.py)
+SKIPPED = "0+1+-2+-1"
+
+
+def _family(entry: TurboQuantType) -> Family:
+    name, preset = f"turboquant_{entry.name}", entry.name
+
+    def layout(values: Values, shape: TensorShape) -> TensorLayout:
+        check_sides(name, shape)
+        if problem := entry.problem(shape.head_dim):
+            raise InputError(f"quantizer = {name}: {problem.partition(' for ')[0]}")
+        value = storage.group_value * shape.n_heads
+        if shape.which == "key":
+            packed = {"payload": entry.key_bits * shape.n_elements}
+            return TensorLayout(shape, packed | ({"scales": value} if entry.key_bits < BITS_PER_BYTE else {}))
+        packed = {"payload": entry.value_bits * shape.n_elements, "scales": value, "zero_points": value}
+        if padding := entry.padding_bytes(shape.head_dim):
+            packed["padding"] = BITS_PER_BYTE * padding * shape.n_heads
+        return TensorLayout(shape, packed)
+
+    def kernel(values: Values, place: Place) -> Method:
+        from kernels_ref.turboquant import TurboQuant
+
+        known: Any = preset
+        return TurboQuant(known, place.side)
+
+    keys = "E4M3 keys" if entry.key_bits == BITS_PER_BYTE else f"keys as norm and {entry.key_bits}-bit indices, rotated"
+    return Family(
+        name=name,
+        title=f"TurboQuant {preset}",
+        source=f"vLLM 0.33.0 --kv-cache-dtype {name}: {keys}; {entry.value_bits}-bit values with scale and minimum "
+        "(triton_turboquant_store.py)",
+        layout=layout,
+        kernel=PerSide(kernel),
+        engines=(EngineName("vLLM", name, name, VLLM),),
+        aliases={f"turboquant:{preset}": name},
+        by_default=False,
+        skip=SKIPPED,
+        listed=180,
+    )
+
+
+FAMILIES = tuple(_family(entry) for entry in TURBOQUANT_TYPES.values())

@@ -1,0 +1,356 @@
+"""Verdicts on the papers' observations for a language model, computed from the tables of `dse study`."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from dse.measure.study_table import (
+    OAKEN,
+    SIGNED,
+    SURE,
+    WINDOW,
+    Tables,
+    difference,
+    front,
+    is_sure,
+    rows,
+    scores,
+    setting,
+    shipped,
+)
+from studies.weights import SHIPPED
+
+AGREES, CONTRADICTS, UNDECIDED = "agrees", "contradicts", "undecided"
+#: a loss of perplexity that still counts as little: Oaken's Table 3 calls 0.9 % slight; assumed for other papers
+LITTLE = 0.01
+#: share of normal blocks that 16 of 16 passing ones (NQKV Table 1) leave open: 0.05 ** (1 / 16)
+OPEN = 0.83
+#: a text and a verdict
+Found = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class PaperFinding:
+    """A statement of a paper, and its test on a table; `find` returns the numbers in words and the verdict."""
+
+    name: str
+    where: str
+    says: str
+    find: Callable[[pd.DataFrame], Found]
+
+
+def judged(value: float, error: float, wanted: int) -> str:
+    """A difference whose sign the paper tells (`wanted`: 1, -1; 0: none): undecided where it is not sure."""
+    if wanted == 0:
+        return CONTRADICTS if is_sure(value, error) else AGREES
+    return UNDECIDED if not is_sure(value, error) else AGREES if value * wanted > 0 else CONTRADICTS
+
+
+def little(*losses: tuple[float, float]) -> str:
+    """Losses (value, error) that a paper calls little: undecided where one may be more or less than LITTLE."""
+    if any(value - SURE * error > LITTLE for value, error in losses):
+        return CONTRADICTS
+    return AGREES if all(value + SURE * error < LITTLE for value, error in losses) else UNDECIDED
+
+
+def percent(value: float, error: float) -> str:
+    """A difference of ln perplexity in words: "+1.20 ± 0.30 %"."""
+    return f"{100 * value:+.2f} ± {100 * error:.2f} %"
+
+
+def _limits(table: pd.DataFrame, side: str) -> pd.DataFrame:
+    """Width between the limits of the outer 4 %: layers by texts."""
+    own = rows(table, "ranges", side=side)
+    high, low = (
+        own[own["metric"] == name].pivot_table(index="layer", columns="series", values="value")
+        for name in ("high", "low")
+    )
+    return high - low
+
+
+def _over_layers(width: pd.DataFrame) -> float:
+    means = width.mean(axis=1)
+    return float(means.max() / means.min())
+
+
+def _over_texts(width: pd.DataFrame) -> float:
+    return float((width.max(axis=1) / width.min(axis=1)).max())
+
+
+def layers(table: pd.DataFrame) -> Found:
+    """Oaken, observation 1: more between layers than between texts."""
+    widths = [_limits(table, side) for side in ("key", "value")]
+    found = [_over_layers(width) for width in widths]
+    text = f"widest over narrowest layer: keys {found[0]:.1f} times, values {found[1]:.1f} times"
+    return text, AGREES if all(
+        a > max(1.5, _over_texts(w)) for a, w in zip(found, widths, strict=True)
+    ) else CONTRADICTS
+
+
+def texts(table: pd.DataFrame) -> Found:
+    """Oaken, observation 2: the same in every text: within a tenth of what tells the layers apart."""
+    widths = [_limits(table, side) for side in ("key", "value")]
+    found = [_over_texts(width) - 1 for width in widths]
+    text = (
+        f"widest over narrowest text, at most in a layer: keys +{100 * found[0]:.0f} %, values +{100 * found[1]:.0f} %"
+    )
+    small = [a < 0.1 * (_over_layers(w) - 1) or a < 0.1 for a, w in zip(found, widths, strict=True)]
+    return text, AGREES if all(small) else CONTRADICTS
+
+
+def channels(table: pd.DataFrame) -> Found:
+    """Oaken, observation 3: the top 4 % of keys lie in a few channels, but not all of them."""
+    own = rows(table, "channels", "top_in_as_many_channels", "key")["value"]
+    text = f"{100 * own.min():.0f} to {100 * own.max():.0f} % of the top 4 % of keys in 4 % of the channels (even: 4 %)"
+    return text, AGREES if own.min() > 0.2 and own.max() < 0.95 else CONTRADICTS
+
+
+def _passing(table: pd.DataFrame, side: str) -> Found:
+    own = rows(table, "normality", "not_rejected", side)
+    largest = own[own["x"] == own["x"].max()]["value"]
+    text = f"{100 * largest.mean():.0f} % of blocks of {own['x'].max():.0f} (by layer {100 * largest.min():.0f} to "
+    share = largest.mean()
+    verdict = AGREES if share >= OPEN else UNDECIDED if share > 0.5 else CONTRADICTS
+    return f"{text}{100 * largest.max():.0f} %; normal ones: 95 %)", verdict
+
+
+def normal_keys(table: pd.DataFrame) -> Found:
+    """NQKV Table 1, keys: "most blocks", there 16 of 16; most, but fewer than those leave open, decides nothing."""
+    return _passing(table, "key")
+
+
+def normal_values(table: pd.DataFrame) -> Found:
+    """NQKV Table 1, values."""
+    return _passing(table, "value")
+
+
+def quantiles(table: pd.DataFrame) -> Found:
+    """NQKV Figure 4: mean quantiles on the line, as the eye sees it: within a fifth of a deviation inside +-2."""
+    own = rows(table, "quantiles")
+    own = own[own["x"].abs() < 2]
+    off = (
+        own.groupby(["layer", "side", "series", "x"])["value"]
+        .mean()
+        .reset_index()
+        .groupby(["side", "series", "x"])["value"]
+        .mean()
+        .reset_index()
+    )
+    worst = float((off["value"] - off["x"]).abs().max())
+    return f"mean quantiles within {worst:.2f} deviations of the line", AGREES if worst < 0.2 else CONTRADICTS
+
+
+def sink(table: pd.DataFrame) -> Found:
+    """SinkQ 3.1: tokens that draw much more than their share have a small key: half the median one."""
+    own = rows(table, "sinks").pivot_table(index=["layer", "x"], columns="metric", values="value")
+    drawn = own[own["bos_over_even"] >= 10]
+    n, least = len(drawn), drawn["bos_key_over_median"].min() if len(drawn) else float("nan")
+    text = f"BOS draws 10 times its share or more in {n} of {len(own)} heads, {own['bos_over_even'].max():.0f} at most"
+    if n == 0:
+        return text, CONTRADICTS
+    return f"{text}; its key there at least {least:.2f} of the median", AGREES if least < 0.5 else CONTRADICTS
+
+
+def overlap(table: pd.DataFrame) -> Found:
+    """SinkQ Figure 1(c): for small N the smallest keys draw the most, far above chance (N / 300)."""
+    own = rows(table, "overlap", "both")
+    small = own[own["x"] == 4]["value"]
+    chance = 4 / 300
+    text = f"of the 4 smallest keys {100 * small.mean():.1f} % are among the 4 highest (chance: {100 * chance:.1f} %)"
+    return text, AGREES if small.mean() > 5 * chance else CONTRADICTS
+
+
+def kept(table: pd.DataFrame) -> Found:
+    """SinkQ Figure 1(f): keeping the smallest keys exact helps most, the largest least."""
+    own = rows(table, "kept", "l1_loss")
+    mean = own[own["x"] == 8].groupby("series")["value"].mean()
+    mean = mean.drop(index="first tokens")
+    text = "loss with 8 kept: " + ", ".join(f"{name} {100 * value:.1f} %" for name, value in mean.sort_values().items())
+    best, worst = str(mean.idxmin()), str(mean.idxmax())
+    return text, AGREES if best.startswith("smallest") and worst.startswith("largest") else CONTRADICTS
+
+
+def ratios(table: pd.DataFrame) -> Found:
+    """Oaken Figure 12(a): 4/90/6 is on the front; off it is contradicted where something of as few bits surely is
+    better."""
+    own = front(table)
+    ours = own[own["groups"] == OAKEN].iloc[0]
+    fewer = own[(own["stored_bits"] <= ours["stored_bits"] + 0.05) & (own["groups"] != OAKEN)]
+    off = {row["groups"]: difference(row, ours) for _, row in fewer.iterrows()}
+    better = [name for name, (value, error) in off.items() if value < 0 and is_sure(value, error)]
+    name, (value, error) = min(off.items(), key=lambda item: item[1][0])
+    text = f"{'on' if ours['on_front'] else 'not on'} the front of the means; best of as few bits, {name}: "
+    return (
+        f"{text}{percent(value, error)}; surely better: {', '.join(better) or 'none'}",
+        CONTRADICTS if better else AGREES if ours["on_front"] else UNDECIDED,
+    )
+
+
+def _groups(table: pd.DataFrame, one: str, other: str) -> tuple[float, float]:
+    return difference(setting(table, "oaken-groups", one), setting(table, "oaken-groups", other))
+
+
+def two_groups(table: pd.DataFrame) -> Found:
+    """Oaken Table 3: two groups are worse than three."""
+    off = {name: _groups(table, f"{name}, 5 bit", f"{OAKEN}, 5 bit") for name in ("90/10", "10/90")}
+    verdicts = {judged(*one, 1) for one in off.values()}
+    verdict = verdicts.pop() if len(verdicts) == 1 else CONTRADICTS if CONTRADICTS in verdicts else UNDECIDED
+    return ", ".join(f"{name} {percent(*one)}" for name, one in off.items()), verdict
+
+
+def more_groups(table: pd.DataFrame) -> Found:
+    """Oaken Table 3: four and five groups of 5-bit outliers are better than three."""
+    off = {name: _groups(table, f"{name}, 5 bit", f"{OAKEN}, 5 bit") for name in ("4/90/3/3", "2/2/90/6", "2/2/90/3/3")}
+    verdicts = [judged(*one, -1) for one in off.values()]
+    verdict = AGREES if verdicts.count(AGREES) == 3 else CONTRADICTS if CONTRADICTS in verdicts else UNDECIDED
+    return ", ".join(f"{name} {percent(*one)}" for name, one in off.items()), verdict
+
+
+def _four_bits(table: pd.DataFrame, series: str, name: str) -> Found:
+    off = [
+        _groups(table, f"{groups}, {series}", f"{groups}, 5 bit") for groups in ("4/90/3/3", "2/2/90/6", "2/2/90/3/3")
+    ]
+    return f"{name} over 5 bits: {percent(*min(off))} to {percent(*max(off))}", little(*off)
+
+
+def four_bits(table: pd.DataFrame) -> Found:
+    """Oaken Table 3: 4-bit outliers cost little: in the paper 0.3 to 0.9 %."""
+    return _four_bits(table, "4 bit", "a signed code of 4")
+
+
+def four_bits_with_sign(table: pd.DataFrame) -> Found:
+    """Oaken with outliers in the other reading (`oaken_reading.py`)."""
+    return _four_bits(table, SIGNED, "a sign and 3")
+
+
+def other_texts(table: pd.DataFrame) -> Found:
+    """Oaken 4.3: thresholds need not come from the text that is read."""
+    off = {
+        name: difference(setting(table, "oaken-texts", key), setting(table, "oaken-texts", "scored"))
+        for key, name in (("both", "two other modules"), ("random", "random bytes"))
+    }
+    worse = [value > 0 and is_sure(value, error) for value, error in off.values()]
+    text = "over the scored text's own: " + ", ".join(f"{name} {percent(*one)}" for name, one in off.items())
+    return text, CONTRADICTS if worse[0] else AGREES
+
+
+def blocks(table: pd.DataFrame) -> Found:
+    """NQKV 4.1: large blocks cost next to nothing."""
+    own = rows(table, "nqkv-blocks", "perplexity")["x"]
+    largest, least = (setting(table, "nqkv-blocks", "NQKV", x) for x in (own.max(), own.min()))
+    value, error = difference(largest, least)
+    lost, lost_error = float(largest["log_ratio"]), float(largest["log_ratio_se"])
+    over = f"{percent(value, error)} over blocks of {own.min():.0f}"
+    return f"blocks of {own.max():.0f}: {percent(lost, lost_error)} over FP16, {over}", little((lost, lost_error))
+
+
+def axes(table: pd.DataFrame) -> Found:
+    """KIVI: with 2 bits keys by channel and values by token are best."""
+    own = setting(table, "kivi-axes", "channel/token", 2)
+    off = {
+        name: difference(setting(table, "kivi-axes", name, 2), own)
+        for name in ("channel/channel", "token/token", "token/channel")
+    }
+    verdicts = [judged(*one, 1) for one in off.values()]
+    verdict = CONTRADICTS if CONTRADICTS in verdicts else AGREES if verdicts.count(AGREES) == 3 else UNDECIDED
+    return "over channel/token: " + ", ".join(f"{name} {percent(*one)}" for name, one in off.items()), verdict
+
+
+def recent(table: pd.DataFrame) -> Found:
+    """SinkQ Table 3: more recent tokens exact, less loss, for every group size."""
+    off = {g: difference(*(setting(table, "sinkq-sizes", f"G = {g}", r) for r in (128, 0))) for g in (32, 64, 128)}
+    verdicts = [judged(*one, -1) for one in off.values()]
+    verdict = AGREES if verdicts.count(AGREES) == 3 else CONTRADICTS if CONTRADICTS in verdicts else UNDECIDED
+    return "R = 128 over 0: " + ", ".join(f"G = {g} {percent(*one)}" for g, one in off.items()), verdict
+
+
+def group_sizes(table: pd.DataFrame) -> Found:
+    """SinkQ Table 3: with as many recent tokens exact, the size of groups shows no pattern; mean over their numbers."""
+    own = scores(table, "sinkq-sizes")
+    names = ["log_ratio", *(name for name in own.columns if WINDOW.fullmatch(str(name)))]
+    value, error = difference(*(own.loc[own["series"] == f"G = {g}", names].mean() for g in (128, 32)))
+    return f"G = 128 over 32, mean over R: {percent(value, error)}", judged(value, error, 0)
+
+
+def one_sink(table: pd.DataFrame) -> Found:
+    """SinkQ Table 4: one sink already helps much: here half a percent would be."""
+    value, error = difference(*(setting(table, "sinkq-sinks", "sinks", n) for n in (1, 0)))
+    verdict = judged(value, error, -1)
+    return f"1 sink over none: {percent(value, error)}", CONTRADICTS if SURE * error - value < 0.005 else verdict
+
+
+def shallow(table: pd.DataFrame) -> Found:
+    """SinkQ Table 4: none in the first two layers costs nothing; undecided where sinks gain nothing in any layer."""
+    last = scores(table, "sinkq-layers")["x"].max()
+    value, error = difference(*(setting(table, "sinkq-layers", "layers", n) for n in (2, 0)))
+    whole, whole_error = difference(*(setting(table, "sinkq-layers", "layers", n) for n in (last, 0)))
+    text = (
+        f"none in layers 0 and 1 over all layers: {percent(value, error)}; none at all: {percent(whole, whole_error)}"
+    )
+    if value > 0 and is_sure(value, error):
+        return text, CONTRADICTS
+    return text, AGREES if whole > 0 and is_sure(whole, whole_error) else UNDECIDED
+
+
+FINDINGS = (
+    PaperFinding("ranges by layer", "Oaken, observation 1", "ranges differ from layer to layer", layers),
+    PaperFinding("ranges by text", "Oaken, observation 2", "ranges stay the same from text to text", texts),
+    PaperFinding(
+        "outlier channels", "Oaken, observation 3", "the largest keys lie in few channels, but not all", channels
+    ),
+    PaperFinding("normal blocks, keys", "NQKV Table 1", "most blocks of keys pass a test of normality", normal_keys),
+    PaperFinding(
+        "normal blocks, values", "NQKV Table 1", "most blocks of values pass a test of normality", normal_values
+    ),
+    PaperFinding("quantiles", "NQKV Figure 4", "quantiles of blocks lie on the normal line", quantiles),
+    PaperFinding("a sink", "SinkQ 3.1", "tokens that draw the attention have small keys", sink),
+    PaperFinding("smallest keys", "SinkQ Figure 1(c)", "the few smallest keys draw the highest attention", overlap),
+    PaperFinding("tokens to keep", "SinkQ Figure 1(f)", "keep the smallest keys exact; the largest help least", kept),
+    PaperFinding("group ratios", "Oaken Figure 12(a)", f"{OAKEN} is on the front of perplexity and bits", ratios),
+    PaperFinding("two groups", "Oaken Table 3", "two groups are worse than three", two_groups),
+    PaperFinding("four and five groups", "Oaken Table 3", "more groups are a little better", more_groups),
+    PaperFinding("4-bit outliers", "Oaken Table 3", "4 bits for outliers cost little (0.3 to 0.9 %)", four_bits),
+    PaperFinding(
+        "4-bit outliers, other reading", "Oaken Table 3", "the same, its bits read otherwise", four_bits_with_sign
+    ),
+    PaperFinding("thresholds", "Oaken 4.3", "thresholds may come from another text", other_texts),
+    PaperFinding("block size", "NQKV 4.1", "large blocks (256) have almost no impact", blocks),
+    PaperFinding("axes", "KIVI", "keys by channel, values by token", axes),
+    PaperFinding("recent tokens", "SinkQ Table 3", "more recent tokens exact, less loss", recent),
+    PaperFinding("group size", "SinkQ Table 3", "the size of groups shows no clear pattern", group_sizes),
+    PaperFinding("number of sinks", "SinkQ Table 4", "one sink kept exact improves much", one_sink),
+    PaperFinding("shallow layers", "SinkQ Table 4", "sinks are not needed in the first two layers", shallow),
+)
+
+
+def table(tables: Tables) -> pd.DataFrame:
+    """A row a finding: observation, paper, says, and for each model what it shows and the verdict."""
+    found = []
+    for one in FINDINGS:
+        line: dict[str, str] = {"observation": one.name, "paper": one.where, "says": one.says}
+        for model, own in tables.items():
+            line[model], line[f"{model} verdict"] = one.find(own)
+        found.append(line)
+    return pd.DataFrame(found)
+
+
+def counts(found: pd.DataFrame) -> dict[str, dict[str, int]]:
+    """Verdicts of each model by how often they were given."""
+    models = [str(name).removesuffix(" verdict") for name in found.columns if str(name).endswith(" verdict")]
+    return {m: {v: int(np.sum(found[f"{m} verdict"] == v)) for v in (AGREES, CONTRADICTS, UNDECIDED)} for m in models}
+
+
+def shown(found: pd.DataFrame) -> str:
+    """Such a table as Markdown, a row an observation with verdict and numbers of each model."""
+    models = list(counts(found))
+    lines = ["| paper | it says | " + " | ".join(models) + " |", "|---|---|" + "---|" * len(models)]
+    for row in found.to_dict("records"):
+        cells = [f"**{row[f'{model} verdict']}**: {row[model]}" for model in models]
+        lines.append("| " + " | ".join((row["paper"], row["says"], *cells)) + " |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(shown(table({model: shipped(model) for model in SHIPPED})))
