@@ -23,61 +23,109 @@ RESERVE, PAGED = 0, 1
 #: no link in a list, no request in a place
 NONE = -1
 
-# places in State.i: whole numbers that change
-(
-    NOW_ARRIVED,
-    NEXT_FRESH,
-    N_AGAIN,
-    N_RUNNING,
-    USED,
-    N_DONE,
-    TOKENS,
-    PROMPT_TOKENS,
-    N_PREEMPTED,
-    N_SAMPLES,
-    SAMPLE_EVERY,
-    N_STEPS,
-    N_DECODE_STEPS,
-    N_PROMPT_STEPS,
-    PEAK_USED,
-    PEAK_RUNNING,
-    WARM_TOKENS,
-    WARM_DONE,
-    FULL_TOKENS,
-    FULL_DONE,
-    N_I,
-) = range(21)
-# places in a row of State.group: those of one group; what it does in this step last
-(
-    N_DECODING,
-    N_LIVE,
-    CONTEXT,
-    HELD,
-    STEP,
-    PARTIAL,
-    PARTIAL_DONE,
-    N_FREE,
-    N_NEW,
-    N_JOINED,
-    IS_OPEN,
-    PART_TOKENS,
-    DECODES,
-    IS_CLOSED,
-    N_G,
-) = range(15)
-# places in State.f: seconds; and of a row of State.group_s
-NOW, BUSY, RUNNING_S, USED_S, PROMPT_S, GAPS_S, LONGEST_GAP, WARM_AT, FULL_AT, N_F = range(10)
-LAST_DECODE, PART_S, N_GS = range(3)
-# places in State.rule: what does not change; places, prompt tokens and memory are those of a group
-BATCHING, ADMISSION, MAX_BATCH, CHUNK, PAGE, CAPACITY, WATERMARK, WARM_COUNT, PROMPT_STEP, PLACES, N_RULE = range(11)
-# rows of State.sample
-S_TIME, S_RUNNING, S_WAITING, S_USED, S_TOKENS, N_SAMPLE_ROWS = range(6)
+
+class Counts(NamedTuple):
+    """Columns of `State.i`: whole numbers that change."""
+
+    now_arrived: int
+    next_fresh: int
+    n_again: int
+    n_running: int
+    used: int
+    n_done: int
+    tokens: int
+    prompt_tokens: int
+    n_preempted: int
+    n_samples: int
+    sample_every: int
+    n_steps: int
+    n_decode_steps: int
+    n_prompt_steps: int
+    peak_used: int
+    peak_running: int
+    warm_tokens: int
+    warm_done: int
+    full_tokens: int
+    full_done: int
+
+
+class GroupColumns(NamedTuple):
+    """Columns of `State.group`: whole numbers of one group; what it does in this step last."""
+
+    n_decoding: int
+    n_live: int
+    context: int
+    held: int
+    step: int
+    partial: int
+    partial_done: int
+    n_free: int
+    n_new: int
+    n_joined: int
+    is_open: int
+    part_tokens: int
+    decodes: int
+    is_closed: int
+
+
+class Clocks(NamedTuple):
+    """Columns of `State.f`: seconds."""
+
+    now: int
+    busy: int
+    running_s: int
+    used_s: int
+    prompt_s: int
+    gaps_s: int
+    longest_gap: int
+    warm_at: int
+    full_at: int
+
+
+class GroupTimes(NamedTuple):
+    """Columns of `State.group_s`: seconds of one group."""
+
+    last_decode: int
+    part_s: int
+
+
+class Rules(NamedTuple):
+    """Columns of `State.rule`, which does not change; places, prompt tokens and memory are those of a group."""
+
+    batching: int
+    admission: int
+    max_batch: int
+    chunk: int
+    page: int
+    capacity: int
+    watermark: int
+    warm_count: int
+    prompt_step: int
+    places: int
+
+
+class Samples(NamedTuple):
+    """Rows of `State.sample`."""
+
+    time: int
+    running: int
+    waiting: int
+    used: int
+    tokens: int
+
+
+COUNT = Counts._make(range(len(Counts._fields)))
+GROUP = GroupColumns._make(range(len(GroupColumns._fields)))
+CLOCK = Clocks._make(range(len(Clocks._fields)))
+GROUP_TIME = GroupTimes._make(range(len(GroupTimes._fields)))
+RULE = Rules._make(range(len(Rules._fields)))
+SAMPLE = Samples._make(range(len(Samples._fields)))
 
 
 class State(NamedTuple):
     """All that a run knows. Arrays over requests, over places of the running batch, and over groups and steps (rings).
 
-    The places of group g are g * PLACES and the following.
+    The places of group g are g * RULE.places and the following.
     """
 
     rule: NDArray[np.int64]
@@ -129,7 +177,9 @@ class State(NamedTuple):
     sample: NDArray[np.float64]
 
 
-def _link(first, following, before, at, place):
+def _link(
+    first: NDArray[np.int64], following: NDArray[np.int64], before: NDArray[np.int64], at: int, place: int
+) -> None:
     """Put `place` at the head of list `at`."""
     head = first[at]
     following[place], before[place] = head, NONE
@@ -138,7 +188,9 @@ def _link(first, following, before, at, place):
     first[at] = place
 
 
-def _unlink(first, following, before, at, place):
+def _unlink(
+    first: NDArray[np.int64], following: NDArray[np.int64], before: NDArray[np.int64], at: int, place: int
+) -> None:
     """Take `place` out of list `at`."""
     after, prior = following[place], before[place]
     if prior == NONE:
@@ -149,139 +201,143 @@ def _unlink(first, following, before, at, place):
         before[after] = prior
 
 
-def _count_gap(s, gap_s, n_tokens):
+def _count_gap(s: State, gap_s: float, n_tokens: int) -> None:
     """`n_tokens` tokens came `gap_s` after the one before of the same answer."""
     s.gap_counts[np.searchsorted(s.gap_edges_s, gap_s)] += n_tokens
-    s.f[GAPS_S] += gap_s * n_tokens
-    s.f[LONGEST_GAP] = max(s.f[LONGEST_GAP], gap_s)
+    s.f[CLOCK.gaps_s] += gap_s * n_tokens
+    s.f[CLOCK.longest_gap] = max(s.f[CLOCK.longest_gap], gap_s)
 
 
-def _admit(s, g):
+def _admit(s: State, g: int) -> int:
     """Give the first request in line a place in group `g` and memory for its prompt, or all it will need; NONE if there
     is none.
 
     Paged admission leaves the watermark free, as vLLM does, unless nothing runs: what runs needs room to grow.
     """
     i, own, rule = s.i, s.group[g], s.rule
-    if own[N_FREE] == 0 or i[N_RUNNING] == rule[MAX_BATCH]:
+    if own[GROUP.n_free] == 0 or i[COUNT.n_running] == rule[RULE.max_batch]:
         return NONE
-    if i[N_AGAIN] > 0:
-        request = s.again[i[N_AGAIN] - 1]
-    elif i[NEXT_FRESH] < i[NOW_ARRIVED]:
-        request = i[NEXT_FRESH]
+    if i[COUNT.n_again] > 0:
+        request = s.again[i[COUNT.n_again] - 1]
+    elif i[COUNT.next_fresh] < i[COUNT.now_arrived]:
+        request = i[COUNT.next_fresh]
     else:
         return NONE
     tokens = s.input_tokens[request] + s.generated[request]
-    room = rule[CAPACITY] - own[HELD]
-    pages = (tokens + rule[PAGE] - 1) // rule[PAGE]
-    if rule[ADMISSION] == RESERVE:
+    room = rule[RULE.capacity] - own[GROUP.held]
+    pages = (tokens + rule[RULE.page] - 1) // rule[RULE.page]
+    if rule[RULE.admission] == RESERVE:
         pages = s.largest_pages[request]
-    elif own[N_FREE] < rule[PLACES]:
-        room -= rule[WATERMARK]
+    elif own[GROUP.n_free] < rule[RULE.places]:
+        room -= rule[RULE.watermark]
     if s.held[pages] > room:
         return NONE
-    if i[N_AGAIN] > 0:
-        i[N_AGAIN] -= 1
+    if i[COUNT.n_again] > 0:
+        i[COUNT.n_again] -= 1
     else:
-        i[NEXT_FRESH] += 1
-        s.start_s[request] = s.f[NOW]
-        if i[NEXT_FRESH] == len(s.arrival_s):
-            s.f[FULL_AT], i[FULL_TOKENS], i[FULL_DONE] = s.f[NOW], i[TOKENS], i[N_DONE]
-    own[N_FREE] -= 1
-    place = s.free[g, own[N_FREE]]
+        i[COUNT.next_fresh] += 1
+        s.start_s[request] = s.f[CLOCK.now]
+        if i[COUNT.next_fresh] == len(s.arrival_s):
+            s.f[CLOCK.full_at], i[COUNT.full_tokens], i[COUNT.full_done] = (
+                s.f[CLOCK.now],
+                i[COUNT.tokens],
+                i[COUNT.n_done],
+            )
+    own[GROUP.n_free] -= 1
+    place = s.free[g, own[GROUP.n_free]]
     s.request[place], s.pages[place] = request, pages
     _hold(s, g, s.held[pages])
-    i[N_RUNNING] += 1
-    i[PEAK_RUNNING] = max(i[PEAK_RUNNING], i[N_RUNNING])
+    i[COUNT.n_running] += 1
+    i[COUNT.peak_running] = max(i[COUNT.peak_running], i[COUNT.n_running])
     _link(s.youngest[g], s.older, s.younger, 0, place)
     return place
 
 
-def _hold(s, g, n_bits):
+def _hold(s: State, g: int, n_bits: int) -> None:
     """Memory of group `g` that is taken, or given back."""
     own = s.group[g]
-    own[HELD] += n_bits
-    s.i[USED] += n_bits
-    s.i[PEAK_USED] = max(s.i[PEAK_USED], own[HELD])
+    own[GROUP.held] += n_bits
+    s.i[COUNT.used] += n_bits
+    s.i[COUNT.peak_used] = max(s.i[COUNT.peak_used], own[GROUP.held])
 
 
-def _release(s, g, place):
+def _release(s: State, g: int, place: int) -> None:
     """Take the memory and the place back."""
     own = s.group[g]
     _hold(s, g, -s.held[s.pages[place]])
-    s.free[g, own[N_FREE]] = place
-    own[N_FREE] += 1
-    s.i[N_RUNNING] -= 1
+    s.free[g, own[GROUP.n_free]] = place
+    own[GROUP.n_free] += 1
+    s.i[COUNT.n_running] -= 1
     _unlink(s.youngest[g], s.older, s.younger, 0, place)
 
 
-def _join(s, g, place):
+def _join(s: State, g: int, place: int) -> None:
     """A prompt is done: its first token is known, and from the next step on its request decodes."""
     own = s.group[g]
     request = s.request[place]
     context = s.input_tokens[request] + s.generated[request]
-    s.offset[place], s.joined_at[place], s.is_new[place] = context - own[STEP], own[STEP], True
+    s.offset[place], s.joined_at[place], s.is_new[place] = context - own[GROUP.step], own[GROUP.step], True
     if s.first_s[request] == 0.0:  # one sent back before it decoded keeps its first token
-        s.first_s[request] = s.last_s[request] = s.f[NOW]
-    s.new[g, own[N_NEW]] = place
-    own[N_NEW] += 1
-    own[N_DECODING] += 1
-    own[N_LIVE] += 1
-    own[CONTEXT] += context
+        s.first_s[request] = s.last_s[request] = s.f[CLOCK.now]
+    s.new[g, own[GROUP.n_new]] = place
+    own[GROUP.n_new] += 1
+    own[GROUP.n_decoding] += 1
+    own[GROUP.n_live] += 1
+    own[GROUP.context] += context
     ring = s.finish_first[g]
-    last = own[STEP] + s.output_tokens[request] - s.generated[request]
+    last = own[GROUP.step] + s.output_tokens[request] - s.generated[request]
     _link(ring, s.finish_next, s.finish_before, last % len(ring), place)
-    if s.rule[ADMISSION] == PAGED:
-        _link(s.page_first[g], s.page_next, s.page_before, (-s.offset[place]) % s.rule[PAGE], place)
+    if s.rule[RULE.admission] == PAGED:
+        _link(s.page_first[g], s.page_next, s.page_before, (-s.offset[place]) % s.rule[RULE.page], place)
 
 
-def _leave(s, g, place):
+def _leave(s: State, g: int, place: int) -> None:
     """A request decodes no more: it is done, or sent back."""
     request, ring = s.request[place], s.finish_first[g]
     last = s.joined_at[place] + s.output_tokens[request] - s.generated[request]
     _unlink(ring, s.finish_next, s.finish_before, last % len(ring), place)
-    if s.rule[ADMISSION] == PAGED:
-        _unlink(s.page_first[g], s.page_next, s.page_before, (-s.offset[place]) % s.rule[PAGE], place)
-    s.group[g, N_LIVE] -= 1
+    if s.rule[RULE.admission] == PAGED:
+        _unlink(s.page_first[g], s.page_next, s.page_before, (-s.offset[place]) % s.rule[RULE.page], place)
+    s.group[g, GROUP.n_live] -= 1
 
 
-def _preempt_youngest(s, g):
+def _preempt_youngest(s: State, g: int) -> None:
     """Send the youngest of a group back to the head of the line; it keeps its tokens and will compute their keys and
     values."""
     i, own = s.i, s.group[g]
     place = s.youngest[g, 0]
     request = s.request[place]
-    if place == own[PARTIAL]:
-        own[PARTIAL] = NONE
+    if place == own[GROUP.partial]:
+        own[GROUP.partial] = NONE
     else:
         _leave(s, g, place)
-        own[N_DECODING] -= 1
-        own[CONTEXT] -= s.offset[place] + own[STEP]
+        own[GROUP.n_decoding] -= 1
+        own[GROUP.context] -= s.offset[place] + own[GROUP.step]
         if not s.is_new[place]:
-            s.last_s[request] = s.group_s[g, LAST_DECODE]
+            s.last_s[request] = s.group_s[g, GROUP_TIME.last_decode]
         s.is_new[place] = False
-        s.generated[request] += own[STEP] - s.joined_at[place]
+        s.generated[request] += own[GROUP.step] - s.joined_at[place]
     _release(s, g, place)
-    s.again[i[N_AGAIN]] = request
-    i[N_AGAIN] += 1
-    i[N_PREEMPTED] += 1
+    s.again[i[COUNT.n_again]] = request
+    i[COUNT.n_again] += 1
+    i[COUNT.n_preempted] += 1
 
 
-def _grow(s, g):
+def _grow(s: State, g: int) -> bool:
     """Give a page to all whose next token starts one; True where others had to be sent back for it."""
     own, rule = s.group[g], s.rule
     sent_back = False
     while True:
         need = 0
-        place = s.page_first[g, own[STEP] % rule[PAGE]]
+        place = s.page_first[g, own[GROUP.step] % rule[RULE.page]]
         while place != NONE:
             need += s.held[s.pages[place] + 1] - s.held[s.pages[place]]
             place = s.page_next[place]
-        if own[HELD] + need <= rule[CAPACITY]:
+        if own[GROUP.held] + need <= rule[RULE.capacity]:
             break
         _preempt_youngest(s, g)
         sent_back = True
-    place = s.page_first[g, own[STEP] % rule[PAGE]]
+    place = s.page_first[g, own[GROUP.step] % rule[RULE.page]]
     while place != NONE:
         s.pages[place] += 1
         place = s.page_next[place]
@@ -289,25 +345,25 @@ def _grow(s, g):
     return sent_back
 
 
-def _next_group(s):
+def _next_group(s: State) -> int:
     """The group that the next request goes to: of those that are open the one with most free places; NONE if there is
     none."""
     found = NONE
     for g in range(len(s.group)):
         own = s.group[g]
-        if own[IS_CLOSED] == 0 and (found == NONE or own[N_FREE] > s.group[found, N_FREE]):
+        if own[GROUP.is_closed] == 0 and (found == NONE or own[GROUP.n_free] > s.group[found, GROUP.n_free]):
             found = g
     return found
 
 
-def _join_after(s, g, place):
+def _join_after(s: State, g: int, place: int) -> None:
     """The prompt at `place` is done when the step is."""
     own = s.group[g]
-    s.joined[g, own[N_JOINED]] = place
-    own[N_JOINED] += 1
+    s.joined[g, own[GROUP.n_joined]] = place
+    own[GROUP.n_joined] += 1
 
 
-def _whole_prompts(s, tables):
+def _whole_prompts(s: State, tables: Tables) -> None:
     """Admit requests whose prompts are computed whole, those of a group together."""
     i, rule = s.i, s.rule
     while True:
@@ -315,151 +371,151 @@ def _whole_prompts(s, tables):
         if g == NONE:
             return
         own = s.group[g]
-        n_tokens = own[PART_TOKENS]
+        n_tokens = own[GROUP.part_tokens]
         if n_tokens:  # would the next one fit into the step?
-            request = s.again[i[N_AGAIN] - 1] if i[N_AGAIN] > 0 else i[NEXT_FRESH]
-            if request >= i[NOW_ARRIVED]:
+            request = s.again[i[COUNT.n_again] - 1] if i[COUNT.n_again] > 0 else i[COUNT.next_fresh]
+            if request >= i[COUNT.now_arrived]:
                 return
-            if n_tokens + s.input_tokens[request] + s.generated[request] > rule[PROMPT_STEP]:
-                own[IS_CLOSED] = 1
+            if n_tokens + s.input_tokens[request] + s.generated[request] > rule[RULE.prompt_step]:
+                own[GROUP.is_closed] = 1
                 continue
         place = _admit(s, g)
         if place == NONE:
-            own[IS_CLOSED] = 1
+            own[GROUP.is_closed] = 1
             continue
         tokens = s.input_tokens[s.request[place]] + s.generated[s.request[place]]
-        own[PART_TOKENS] += tokens
-        s.group_s[g, PART_S] += tables.prompt_s[tokens]
+        own[GROUP.part_tokens] += tokens
+        s.group_s[g, GROUP_TIME.part_s] += tables.prompt_s[tokens]
         _join_after(s, g, place)
-        if own[PART_TOKENS] >= rule[PROMPT_STEP]:
-            own[IS_CLOSED] = 1
+        if own[GROUP.part_tokens] >= rule[RULE.prompt_step]:
+            own[GROUP.is_closed] = 1
 
 
-def _part_of_prompt(s, g, tables):
+def _part_of_prompt(s: State, g: int, tables: Tables) -> None:
     """Fill the step of a group with the prompt that it has begun."""
     own = s.group[g]
-    place, done = own[PARTIAL], own[PARTIAL_DONE]
+    place, done = own[GROUP.partial], own[GROUP.partial_done]
     tokens = s.input_tokens[s.request[place]] + s.generated[s.request[place]]
-    left = s.rule[CHUNK] - own[N_DECODING] - own[PART_TOKENS]
+    left = s.rule[RULE.chunk] - own[GROUP.n_decoding] - own[GROUP.part_tokens]
     part = min(left, tokens - done)
-    s.group_s[g, PART_S] += tables.prompt_s[done + part] - tables.prompt_s[done]
-    own[PART_TOKENS] += part
-    own[PARTIAL_DONE] = done + part
+    s.group_s[g, GROUP_TIME.part_s] += tables.prompt_s[done + part] - tables.prompt_s[done]
+    own[GROUP.part_tokens] += part
+    own[GROUP.partial_done] = done + part
     if done + part == tokens:
         _join_after(s, g, place)
-        own[PARTIAL] = NONE
+        own[GROUP.partial] = NONE
     if part == left:
-        own[IS_CLOSED] = 1
+        own[GROUP.is_closed] = 1
 
 
-def _chunks(s, tables):
+def _chunks(s: State, tables: Tables) -> None:
     """Fill the step of every group up to its tokens with parts of prompts, in line."""
     for g in range(len(s.group)):
         own = s.group[g]
-        if own[N_DECODING] >= s.rule[CHUNK]:
-            own[IS_CLOSED] = 1
-        if own[IS_CLOSED] == 0 and own[PARTIAL] != NONE:
+        if own[GROUP.n_decoding] >= s.rule[RULE.chunk]:
+            own[GROUP.is_closed] = 1
+        if own[GROUP.is_closed] == 0 and own[GROUP.partial] != NONE:
             _part_of_prompt(s, g, tables)
     while True:
         g = _next_group(s)
         if g == NONE:
             return
         own = s.group[g]
-        own[PARTIAL], own[PARTIAL_DONE] = _admit(s, g), 0
-        if own[PARTIAL] == NONE:
-            own[IS_CLOSED] = 1
+        own[GROUP.partial], own[GROUP.partial_done] = _admit(s, g), 0
+        if own[GROUP.partial] == NONE:
+            own[GROUP.is_closed] = 1
         else:
             _part_of_prompt(s, g, tables)
 
 
-def _decoded(s, g):
+def _decoded(s: State, g: int) -> None:
     """One more token for every live sequence of a group, at `NOW`: gaps, and who is done."""
     i, f, own = s.i, s.f, s.group[g]
     n_new = 0
-    for k in range(own[N_NEW]):
+    for k in range(own[GROUP.n_new]):
         place = s.new[g, k]
         if s.is_new[place]:
             s.is_new[place] = False
             n_new += 1
-            _count_gap(s, f[NOW] - s.last_s[s.request[place]], 1)
-    own[N_NEW] = 0
-    if own[N_LIVE] > n_new:
-        _count_gap(s, f[NOW] - s.group_s[g, LAST_DECODE], own[N_LIVE] - n_new)
-    s.group_s[g, LAST_DECODE] = f[NOW]
-    i[TOKENS] += own[N_LIVE]
-    own[STEP] += 1
+            _count_gap(s, f[CLOCK.now] - s.last_s[s.request[place]], 1)
+    own[GROUP.n_new] = 0
+    if own[GROUP.n_live] > n_new:
+        _count_gap(s, f[CLOCK.now] - s.group_s[g, GROUP_TIME.last_decode], own[GROUP.n_live] - n_new)
+    s.group_s[g, GROUP_TIME.last_decode] = f[CLOCK.now]
+    i[COUNT.tokens] += own[GROUP.n_live]
+    own[GROUP.step] += 1
     ring = s.finish_first[g]
-    at = own[STEP] % len(ring)
+    at = own[GROUP.step] % len(ring)
     while ring[at] != NONE:
         place = ring[at]
-        s.finish_s[s.request[place]] = f[NOW]
-        i[N_DONE] += 1
-        if i[N_DONE] == s.rule[WARM_COUNT]:
-            f[WARM_AT], i[WARM_TOKENS], i[WARM_DONE] = f[NOW], i[TOKENS], i[N_DONE]
+        s.finish_s[s.request[place]] = f[CLOCK.now]
+        i[COUNT.n_done] += 1
+        if i[COUNT.n_done] == s.rule[RULE.warm_count]:
+            f[CLOCK.warm_at], i[COUNT.warm_tokens], i[COUNT.warm_done] = f[CLOCK.now], i[COUNT.tokens], i[COUNT.n_done]
         _leave(s, g, place)
-        if s.rule[BATCHING] != STATIC:  # a static batch keeps its places, and their work, until all are done
-            own[N_DECODING] -= 1
-            own[CONTEXT] -= s.offset[place] + own[STEP]
+        if s.rule[RULE.batching] != STATIC:  # a static batch keeps its places, and their work, until all are done
+            own[GROUP.n_decoding] -= 1
+            own[GROUP.context] -= s.offset[place] + own[GROUP.step]
             _release(s, g, place)
-    if s.rule[BATCHING] == STATIC and own[N_LIVE] == 0:
+    if s.rule[RULE.batching] == STATIC and own[GROUP.n_live] == 0:
         while s.youngest[g, 0] != NONE:
             _release(s, g, s.youngest[g, 0])
-        own[N_DECODING], own[CONTEXT], own[IS_OPEN] = 0, 0, 1
+        own[GROUP.n_decoding], own[GROUP.context], own[GROUP.is_open] = 0, 0, 1
 
 
-def _take_sample(s):
+def _take_sample(s: State) -> None:
     """Remember what runs; where there is no room, every second sample goes and samples are taken half as often."""
     i = s.i
-    if i[N_STEPS] % i[SAMPLE_EVERY]:
+    if i[COUNT.n_steps] % i[COUNT.sample_every]:
         return
-    if i[N_SAMPLES] == s.sample.shape[1]:
-        i[N_SAMPLES] //= 2
-        i[SAMPLE_EVERY] *= 2
-        for row in range(N_SAMPLE_ROWS):
-            for k in range(i[N_SAMPLES]):
+    if i[COUNT.n_samples] == s.sample.shape[1]:
+        i[COUNT.n_samples] //= 2
+        i[COUNT.sample_every] *= 2
+        for row in range(len(SAMPLE)):
+            for k in range(i[COUNT.n_samples]):
                 s.sample[row, k] = s.sample[row, 2 * k]
-        if i[N_STEPS] % i[SAMPLE_EVERY]:
+        if i[COUNT.n_steps] % i[COUNT.sample_every]:
             return
-    k = i[N_SAMPLES]
-    s.sample[S_TIME, k] = s.f[NOW]
-    s.sample[S_RUNNING, k] = i[N_RUNNING]
-    s.sample[S_WAITING, k] = i[N_AGAIN] + i[NOW_ARRIVED] - i[NEXT_FRESH]
-    s.sample[S_USED, k] = i[USED]
-    s.sample[S_TOKENS, k] = i[TOKENS]
-    i[N_SAMPLES] += 1
+    k = i[COUNT.n_samples]
+    s.sample[SAMPLE.time, k] = s.f[CLOCK.now]
+    s.sample[SAMPLE.running, k] = i[COUNT.n_running]
+    s.sample[SAMPLE.waiting, k] = i[COUNT.n_again] + i[COUNT.now_arrived] - i[COUNT.next_fresh]
+    s.sample[SAMPLE.used, k] = i[COUNT.used]
+    s.sample[SAMPLE.tokens, k] = i[COUNT.tokens]
+    i[COUNT.n_samples] += 1
 
 
-def _plan_step(s, tables):
+def _plan_step(s: State, tables: Tables) -> None:
     """What each group does in this step: prompts, parts of them, a token for each that decodes."""
     rule = s.rule
-    is_paged, is_chunked = rule[ADMISSION] == PAGED, rule[BATCHING] == CHUNKED
+    is_paged, is_chunked = rule[RULE.admission] == PAGED, rule[RULE.batching] == CHUNKED
     for g in range(len(s.group)):
         own = s.group[g]
-        own[PART_TOKENS], s.group_s[g, PART_S] = 0, 0.0
-        own[DECODES] = 1 if own[N_DECODING] > 0 else 0
-        own[IS_CLOSED] = 0 if is_chunked or own[IS_OPEN] else 1
-        if is_chunked and is_paged and own[DECODES] and _grow(s, g):
-            own[IS_CLOSED] = 1
+        own[GROUP.part_tokens], s.group_s[g, GROUP_TIME.part_s] = 0, 0.0
+        own[GROUP.decodes] = 1 if own[GROUP.n_decoding] > 0 else 0
+        own[GROUP.is_closed] = 0 if is_chunked or own[GROUP.is_open] else 1
+        if is_chunked and is_paged and own[GROUP.decodes] and _grow(s, g):
+            own[GROUP.is_closed] = 1
     if is_chunked:
         _chunks(s, tables)
         return
     _whole_prompts(s, tables)
     for g in range(len(s.group)):
         own = s.group[g]
-        if own[PART_TOKENS]:
-            own[DECODES] = 0
-        elif rule[BATCHING] == STATIC:
-            own[IS_OPEN] = 0
-        if is_paged and own[DECODES]:
+        if own[GROUP.part_tokens]:
+            own[GROUP.decodes] = 0
+        elif rule[RULE.batching] == STATIC:
+            own[GROUP.is_open] = 0
+        if is_paged and own[GROUP.decodes]:
             _grow(s, g)
 
 
-def _step_s(s, tables):
+def _step_s(s: State, tables: Tables) -> float:
     """Seconds of the step: products of all groups, and the rest of the one that takes longest."""
     n_tokens, most = 0, 0
     for g in range(len(s.group)):
         own = s.group[g]
-        tokens = own[PART_TOKENS] + (own[N_DECODING] if own[DECODES] else 0)
+        tokens = own[GROUP.part_tokens] + (own[GROUP.n_decoding] if own[GROUP.decodes] else 0)
         n_tokens += tokens
         most = max(most, tokens)
     mean = -(-n_tokens // len(s.group))
@@ -469,50 +525,50 @@ def _step_s(s, tables):
     longest_s = 0.0
     for g in range(len(s.group)):
         own = s.group[g]
-        seconds = products_s + s.group_s[g, PART_S]
-        if own[DECODES]:
-            own[CONTEXT] += own[N_LIVE]
-            seconds += attention_s(tables, own[N_DECODING], own[CONTEXT])
+        seconds = products_s + s.group_s[g, GROUP_TIME.part_s]
+        if own[GROUP.decodes]:
+            own[GROUP.context] += own[GROUP.n_live]
+            seconds += attention_s(tables, own[GROUP.n_decoding], own[GROUP.context])
         longest_s = max(longest_s, seconds)
     return longest_s
 
 
-def run(s, tables, max_steps):
+def run(s: State, tables: Tables, max_steps: int) -> bool:
     """Run at most `max_steps` steps from where the state stands. True when every request is done."""
     i, f = s.i, s.f
     n_requests, n_groups = len(s.arrival_s), len(s.group)
     for _ in range(max_steps):
-        if i[N_DONE] == n_requests:
+        if i[COUNT.n_done] == n_requests:
             return True
-        while i[NOW_ARRIVED] < n_requests and s.arrival_s[i[NOW_ARRIVED]] <= f[NOW]:
-            i[NOW_ARRIVED] += 1
-        if i[N_RUNNING] == 0 and i[N_AGAIN] == 0 and i[NEXT_FRESH] == i[NOW_ARRIVED]:
-            f[NOW] = s.arrival_s[i[NEXT_FRESH]]  # nothing to do: wait for the next one
+        while i[COUNT.now_arrived] < n_requests and s.arrival_s[i[COUNT.now_arrived]] <= f[CLOCK.now]:
+            i[COUNT.now_arrived] += 1
+        if i[COUNT.n_running] == 0 and i[COUNT.n_again] == 0 and i[COUNT.next_fresh] == i[COUNT.now_arrived]:
+            f[CLOCK.now] = s.arrival_s[i[COUNT.next_fresh]]  # nothing to do: wait for the next one
             continue
         _plan_step(s, tables)
         _take_sample(s)
         seconds = _step_s(s, tables)
-        f[NOW] += seconds
-        f[BUSY] += seconds
-        f[RUNNING_S] += seconds * i[N_RUNNING]
-        f[USED_S] += seconds * i[USED]
-        i[N_STEPS] += 1
+        f[CLOCK.now] += seconds
+        f[CLOCK.busy] += seconds
+        f[CLOCK.running_s] += seconds * i[COUNT.n_running]
+        f[CLOCK.used_s] += seconds * i[COUNT.used]
+        i[COUNT.n_steps] += 1
         n_tokens, n_decoding, prompt_s = 0, 0, 0.0
         for g in range(n_groups):
             own = s.group[g]
-            n_tokens += own[PART_TOKENS]
-            n_decoding += own[DECODES]
-            prompt_s = max(prompt_s, s.group_s[g, PART_S])
-            if own[DECODES]:
+            n_tokens += own[GROUP.part_tokens]
+            n_decoding += own[GROUP.decodes]
+            prompt_s = max(prompt_s, s.group_s[g, GROUP_TIME.part_s])
+            if own[GROUP.decodes]:
                 _decoded(s, g)
-            for k in range(own[N_JOINED]):
+            for k in range(own[GROUP.n_joined]):
                 _join(s, g, s.joined[g, k])
-            own[N_JOINED] = 0
-        f[PROMPT_S] += prompt_s
-        i[PROMPT_TOKENS] += n_tokens
-        i[N_PROMPT_STEPS] += 1 if n_tokens else 0
-        i[N_DECODE_STEPS] += 1 if n_decoding else 0
-    return i[N_DONE] == n_requests
+            own[GROUP.n_joined] = 0
+        f[CLOCK.prompt_s] += prompt_s
+        i[COUNT.prompt_tokens] += n_tokens
+        i[COUNT.n_prompt_steps] += 1 if n_tokens else 0
+        i[COUNT.n_decode_steps] += 1 if n_decoding else 0
+    return i[COUNT.n_done] == n_requests
 
 
 @cache

@@ -132,14 +132,14 @@ def run(
     n_groups = n_groups_of(work)
     places = most_sequences(work, held, capacity, len(served.arrival_s))
     times = times or tables_for(device, plan, work, served, batching, chunk_tokens, places, prompt_step_tokens)
-    rule = np.zeros(loop.N_RULE, np.int64)
-    rule[loop.BATCHING], rule[loop.ADMISSION] = BATCHING[batching], rule_admission
-    rule[loop.MAX_BATCH] = min(n_groups * places, work.batch)
-    rule[loop.CHUNK], rule[loop.PAGE] = chunk_tokens, memory.page_tokens
-    rule[loop.PROMPT_STEP] = prompt_step_tokens
-    rule[loop.PLACES] = places
-    rule[loop.CAPACITY], rule[loop.WATERMARK] = capacity, int(capacity * WATERMARK_FRAC)
-    rule[loop.WARM_COUNT] = max(int(len(served.arrival_s) * WARM_SHARE), 1)
+    rule = np.zeros(len(loop.RULE), np.int64)
+    rule[loop.RULE.batching], rule[loop.RULE.admission] = BATCHING[batching], rule_admission
+    rule[loop.RULE.max_batch] = min(n_groups * places, work.batch)
+    rule[loop.RULE.chunk], rule[loop.RULE.page] = chunk_tokens, memory.page_tokens
+    rule[loop.RULE.prompt_step] = prompt_step_tokens
+    rule[loop.RULE.places] = places
+    rule[loop.RULE.capacity], rule[loop.RULE.watermark] = capacity, int(capacity * WATERMARK_FRAC)
+    rule[loop.RULE.warm_count] = max(int(len(served.arrival_s) * WARM_SHARE), 1)
     state = new_state(served, rule, held, largest_pages(served, held, memory.page_tokens), n_groups)
     if compiled is None:
         compiled = len(served.arrival_s) + int(served.output_tokens.sum()) / (n_groups * places) > PLAIN_STEPS
@@ -148,7 +148,7 @@ def run(
     with np.errstate(over="ignore"):
         while not step(state, times.tables, slice_steps):
             if progress:
-                progress(int(state.i[loop.N_DONE]), len(served.arrival_s))
+                progress(int(state.i[loop.COUNT.n_done]), len(served.arrival_s))
     return _simulation(state, served, n - len(served.arrival_s), memory)
 
 
@@ -259,10 +259,10 @@ def new_state(
     requests: Requests, rule: NDArray[np.int64], held: NDArray[np.int64], largest: NDArray[np.int64], n_groups: int
 ) -> loop.State:
     """Nothing has arrived yet."""
-    n, places, page = len(requests.arrival_s), int(rule[loop.PLACES]), int(rule[loop.PAGE])
-    i, group = np.zeros(loop.N_I, np.int64), np.zeros((n_groups, loop.N_G), np.int64)
-    i[loop.SAMPLE_EVERY] = 1
-    group[:, loop.N_FREE], group[:, loop.PARTIAL], group[:, loop.IS_OPEN] = places, loop.NONE, 1
+    n, places, page = len(requests.arrival_s), int(rule[loop.RULE.places]), int(rule[loop.RULE.page])
+    i, group = np.zeros(len(loop.COUNT), np.int64), np.zeros((n_groups, len(loop.GROUP)), np.int64)
+    i[loop.COUNT.sample_every] = 1
+    group[:, loop.GROUP.n_free], group[:, loop.GROUP.partial], group[:, loop.GROUP.is_open] = places, loop.NONE, 1
 
     def numbers(size: int | tuple[int, int], value: int = 0) -> NDArray[np.int64]:
         return np.full(size, value, np.int64)
@@ -278,9 +278,9 @@ def new_state(
         **arrays,
         rule=rule,
         i=i,
-        f=np.zeros(loop.N_F),
+        f=np.zeros(len(loop.CLOCK)),
         group=group,
-        group_s=np.zeros((n_groups, loop.N_GS)),
+        group_s=np.zeros((n_groups, len(loop.GROUP_TIME))),
         arrival_s=np.ascontiguousarray(requests.arrival_s, np.float64),
         input_tokens=np.ascontiguousarray(requests.input_tokens, np.int64),
         output_tokens=np.ascontiguousarray(requests.output_tokens, np.int64),
@@ -296,17 +296,17 @@ def new_state(
         joined=numbers((n_groups, places + 1)),
         gap_edges_s=GAP_EDGES_S,
         gap_counts=numbers(len(GAP_EDGES_S) + 1),
-        sample=np.zeros((loop.N_SAMPLE_ROWS, MAX_SAMPLES)),
+        sample=np.zeros((len(loop.SAMPLE), MAX_SAMPLES)),
     )
 
 
 def _simulation(s: loop.State, served: Requests, n_rejected: int, memory: Point) -> Simulation:
     i, f = [int(value) for value in s.i], [float(value) for value in s.f]
     n_gaps = int(s.gap_counts.sum())
-    window_s = f[loop.FULL_AT] - f[loop.WARM_AT]
-    saturated = window_s > 0 and i[loop.WARM_DONE] > 0
-    samples = s.sample[:, : i[loop.N_SAMPLES]].copy()
-    samples[loop.S_USED] /= memory.unit * len(s.group)
+    window_s = f[loop.CLOCK.full_at] - f[loop.CLOCK.warm_at]
+    saturated = window_s > 0 and i[loop.COUNT.warm_done] > 0
+    samples = s.sample[:, : i[loop.COUNT.n_samples]].copy()
+    samples[loop.SAMPLE.used] /= memory.unit * len(s.group)
     names = ("time_s", "running", "waiting", "used_bytes", "tokens")
     return Simulation(
         requests=served,
@@ -314,25 +314,27 @@ def _simulation(s: loop.State, served: Requests, n_rejected: int, memory: Point)
         first_s=s.first_s,
         finish_s=s.finish_s,
         n_rejected=n_rejected,
-        max_sequences=int(s.rule[loop.MAX_BATCH]),
-        n_tokens=i[loop.TOKENS],
-        n_prompt_tokens=i[loop.PROMPT_TOKENS],
-        n_preempted=i[loop.N_PREEMPTED],
-        n_steps=i[loop.N_STEPS],
-        n_decode_steps=i[loop.N_DECODE_STEPS],
-        n_prompt_steps=i[loop.N_PROMPT_STEPS],
-        busy_s=f[loop.BUSY],
-        prompt_attention_s=f[loop.PROMPT_S],
-        mean_running=f[loop.RUNNING_S] / float(s.finish_s.max()),
-        peak_running=i[loop.PEAK_RUNNING],
-        mean_used_bytes=f[loop.USED_S] / float(s.finish_s.max()) / (memory.unit * len(s.group)),
-        peak_used_bytes=memory.to_bytes(i[loop.PEAK_USED]),
+        max_sequences=int(s.rule[loop.RULE.max_batch]),
+        n_tokens=i[loop.COUNT.tokens],
+        n_prompt_tokens=i[loop.COUNT.prompt_tokens],
+        n_preempted=i[loop.COUNT.n_preempted],
+        n_steps=i[loop.COUNT.n_steps],
+        n_decode_steps=i[loop.COUNT.n_decode_steps],
+        n_prompt_steps=i[loop.COUNT.n_prompt_steps],
+        busy_s=f[loop.CLOCK.busy],
+        prompt_attention_s=f[loop.CLOCK.prompt_s],
+        mean_running=f[loop.CLOCK.running_s] / float(s.finish_s.max()),
+        peak_running=i[loop.COUNT.peak_running],
+        mean_used_bytes=f[loop.CLOCK.used_s] / float(s.finish_s.max()) / (memory.unit * len(s.group)),
+        peak_used_bytes=memory.to_bytes(i[loop.COUNT.peak_used]),
         free_bytes=memory.free_bytes,
-        left_bytes=memory.to_bytes(i[loop.USED]),
+        left_bytes=memory.to_bytes(i[loop.COUNT.used]),
         gap_counts=s.gap_counts,
-        mean_gap_s=f[loop.GAPS_S] / n_gaps if n_gaps else None,
-        longest_gap_s=f[loop.LONGEST_GAP],
-        saturated_tokens_per_s=(i[loop.FULL_TOKENS] - i[loop.WARM_TOKENS]) / window_s if saturated else None,
-        saturated_requests_per_s=(i[loop.FULL_DONE] - i[loop.WARM_DONE]) / window_s if saturated else None,
+        mean_gap_s=f[loop.CLOCK.gaps_s] / n_gaps if n_gaps else None,
+        longest_gap_s=f[loop.CLOCK.longest_gap],
+        saturated_tokens_per_s=(i[loop.COUNT.full_tokens] - i[loop.COUNT.warm_tokens]) / window_s
+        if saturated
+        else None,
+        saturated_requests_per_s=(i[loop.COUNT.full_done] - i[loop.COUNT.warm_done]) / window_s if saturated else None,
         samples={name: samples[row] for row, name in enumerate(names)},
     )
