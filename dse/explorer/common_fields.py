@@ -42,37 +42,37 @@ def _stacks() -> list[str]:
 
 
 DEVICE = Field(
-    "device",
-    "Device",
-    "choice",
-    "h200",
+    key="device",
+    label="Device",
+    kind="choice",
+    default="h200",
     choices=lambda: [*catalog.device_files(), *uploads.names("device")],
     clears="edits",
     help="A shipped device, or a file of your own, loaded below.",
 )
 EDITS = Field(
-    "edits",
-    "Changed numbers of the device",
-    "text",
-    "",
+    key="edits",
+    label="Changed numbers of the device",
+    kind="text",
+    default="",
     check=_edits,
     placeholder="memory_bandwidth=3 TB/s",
     help="FIELD=VALUE with its unit, separated by commas, as on the command line behind the device's name and a "
     "colon. A changed number counts as assumed.",
 )
 MODEL = Field(
-    "model",
-    "Language model",
-    "choice",
-    "qwen3-32b",
+    key="model",
+    label="Language model",
+    kind="choice",
+    default="qwen3-32b",
     choices=lambda: [*catalog.model_files(), *uploads.names("model")],
     help="A shipped model, or a config.json or model file of your own, loaded below.",
 )
 QUANTIZER = Field(
-    "quantizer",
-    "KV format",
-    "choice",
-    "fp16",
+    key="quantizer",
+    label="KV format",
+    kind="choice",
+    default="fp16",
     choices=_quantizers,
     clears="parameters",
     help="How keys and values are stored: fp16 leaves them as they are, the others store fewer bits. A plan by layer "
@@ -81,28 +81,28 @@ QUANTIZER = Field(
 #: the quantizer where no file can be chosen
 FAMILY = replace(QUANTIZER, choices=lambda: list(quantizers.FAMILIES))
 PARAMETERS = Field(
-    "parameters",
-    "Parameters of the format",
-    "text",
-    "",
+    key="parameters",
+    label="Parameters of the format",
+    kind="text",
+    default="",
     check=_parameters_of("quantizer", quantizers.parse),
     help="Only what differs from the defaults, separated by commas, for example bits=2,group=32.",
 )
 VALUE_QUANTIZER = Field(
-    "value_quantizer",
-    "Format of the values",
-    "choice",
-    None,
+    key="value_quantizer",
+    label="Format of the values",
+    kind="choice",
+    default=None,
     choices=_quantizers,
     clears="value_parameters",
     placeholder="as the keys",
     help="Leave open to store values as keys are stored.",
 )
 VALUE_PARAMETERS = Field(
-    "value_parameters",
-    "Parameters of the values' format",
-    "text",
-    "",
+    key="value_parameters",
+    label="Parameters of the values' format",
+    kind="text",
+    default="",
     check=_parameters_of("value_quantizer", quantizers.parse),
     help="As for the keys.",
 )
@@ -140,16 +140,16 @@ def _field_of(asked: workload.WorkloadField, here: Mapping[str, Any]) -> Field:
         "placeholder": asked.open_means,
         **here,
     }
-    return Field(asked.key, asked.label, help=asked.help, **given)
+    return Field(key=asked.key, label=asked.label, help=asked.help, **given)
 
 
 #: the workload, by the names of its fields
 WORK = {name: _field_of(asked, _HERE.get(name, {})) for name, asked in workload.ASKED.items()}
 TOKEN_PARAMETERS = Field(
-    "token_parameters",
-    "Parameters of the token policy",
-    "text",
-    "",
+    key="token_parameters",
+    label="Parameters of the token policy",
+    kind="text",
+    default="",
     check=_parameters_of("tokens", tokens.parse),
     help="Only what differs from the defaults: share=0.16.",
 )
@@ -174,10 +174,10 @@ OWN_BATCH = replace(
     help="In place of the workload's. Figures then say that the batches differ.",
 )
 TTFT_LIMIT = Field(
-    "ttft_limit",
-    "Time to first token, at most (s)",
-    "number",
-    None,
+    key="ttft_limit",
+    label="Time to first token, at most (s)",
+    kind="number",
+    default=None,
     low=0.001,
     high=100_000,
     step=0.5,
@@ -185,10 +185,10 @@ TTFT_LIMIT = Field(
     help="Seconds from a request's arrival at a server that is always full to its first token.",
 )
 TPOT_LIMIT = Field(
-    "tpot_limit",
-    "Time per output token, at most (ms)",
-    "number",
-    None,
+    key="tpot_limit",
+    label="Time per output token, at most (ms)",
+    kind="number",
+    default=None,
     low=0.001,
     high=1_000_000,
     step=10,
@@ -233,10 +233,10 @@ def work_values(work: workload.Workload) -> dict[str, Any]:
 
 
 MEASUREMENTS = Field(
-    "measurements",
-    "Measured bits and errors",
-    "choice",
-    uploads.SHIPPED,
+    key="measurements",
+    label="Measured bits and errors",
+    kind="choice",
+    default=uploads.SHIPPED,
     choices=uploads.measurement_names,
     titles=lambda name: "the shipped sample (synthetic)" if name == uploads.SHIPPED else name,
     help="Where the attention error, the signal to noise and the measured bits come from. `dse measure` writes such a "

@@ -27,18 +27,18 @@ from dse.questions import best_map, common, crossing, sensitivity
 #: what the map compares where the page names no formats
 MAPPED = ("fp16", "fp8", "int8_per_token_head", "int4_per_token_head", "kivi", "qserve")
 AGAINST = Field(
-    "against",
-    "Against",
-    "choice",
-    "fp16",
+    key="against",
+    label="Against",
+    kind="choice",
+    default="fp16",
     choices=common_fields.QUANTIZER.choices,
     help="The format that the current design's must beat.",
 )
 MEASURE = Field(
-    "measure",
-    "What must be better",
-    "choice",
-    "throughput",
+    key="measure",
+    label="What must be better",
+    kind="choice",
+    default="throughput",
     choices=lambda: list(crossing.MEASURES),
     titles=lambda name: common.MEASURES[name].title,
     help="A decode step counts only where the whole batch runs at once.",

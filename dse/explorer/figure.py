@@ -53,8 +53,8 @@ def chosen(chart: Chart, results: Sequence[Mapping[str, Any]], names: Sequence[s
     colors = {series.name: series.color for series in panel.series if series.kind == "line"}
     stars = [
         Series(
-            style.CHOSEN,
-            "scatter",
+            name=style.CHOSEN,
+            kind="scatter",
             x=(float(result["batch"]),),
             y=(float(result["throughput_tokens_per_s"]),),
             color=colors.get(name, style.BLACK),

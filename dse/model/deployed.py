@@ -96,7 +96,7 @@ def exchanges(
         name: str, kind: Collective, n_devices: int, n_per_pass: int, token_bytes: int, in_prompt: bool = True
     ) -> tuple[str, Exchange, collectives.LinkTerms]:
         found = collectives.terms(device, kind, n_devices, stack_name)
-        return name, Exchange(n_per_pass, token_bytes, int(in_prompt), *found[:6]), found
+        return name, _exchange(n_per_pass, token_bytes, in_prompt, found), found
 
     if tp > 1 and not work.dp_attention:
         yield exchange("layers", "all_reduce", tp, 2 * n_layers + 1, row)
@@ -115,7 +115,21 @@ def exchanges(
         yield exchange("shared tokens", "reduce_scatter", work.dcp, n_layers, queries, in_prompt=False)
     if work.pp > 1:
         found = collectives.send_terms(device, work.n_devices)
-        yield "stages", Exchange(work.pp - 1, row, 1, *found[:6]), found
+        yield "stages", _exchange(work.pp - 1, row, True, found), found
+
+
+def _exchange(n_per_pass: int, token_bytes: int, in_prompt: bool, found: collectives.LinkTerms) -> Exchange:
+    return Exchange(
+        n_per_pass=n_per_pass,
+        token_bytes=token_bytes,
+        in_prompt=int(in_prompt),
+        start_s=found.start_s,
+        bytes_per_s=found.bytes_per_s,
+        chunk_share=found.chunk_share,
+        direct_start_s=found.direct_start_s,
+        direct_bytes_per_s=found.direct_bytes_per_s,
+        split_bytes_per_s=found.split_bytes_per_s,
+    )
 
 
 def rests_on_assumed_links(device: HardwareSpec, plan: KvPlan, work: Workload, stack_name: str | None) -> bool:

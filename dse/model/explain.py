@@ -58,7 +58,14 @@ def recorded(run: Callable[[], T]) -> tuple[T, dict[str, Explanation]]:
         elif event == "return" and frame in arguments:
             terms = {name: _plain(name, number) for name, number in arguments.pop(frame).items()}
             name = _RESULTS.get(formula.__name__, formula.__name__)
-            steps[name] = Explanation(name, _plain(name, value), formula.unit, formula.equation, formula.source, terms)
+            steps[name] = Explanation(
+                name=name,
+                value=_plain(name, value),
+                unit=formula.unit,
+                equation=formula.equation,
+                source=formula.source,
+                terms=terms,
+            )
 
     before = sys.getprofile()
     sys.setprofile(watch)
@@ -82,4 +89,6 @@ def _declared(entry: Result, facts: Facts) -> Explanation | None:
     if how is None:
         return None
     value = how.value if how.has_value else facts.results[entry.name]
-    return Explanation(entry.name, value, entry.unit, how.equation, how.source, how.terms)
+    return Explanation(
+        name=entry.name, value=value, unit=entry.unit, equation=how.equation, source=how.source, terms=how.terms
+    )

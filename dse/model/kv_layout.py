@@ -223,7 +223,15 @@ def build(model: ModelSpec, key_quantizer: QuantizerSpec, value_quantizer: Quant
             if head_dim:
                 quantizer = by_name[which, name]
                 layout = quantizer.layout(
-                    TensorShape(which, layer.n_kv_heads, head_dim, shallow, alone, other, model.hidden_size)  # type: ignore[arg-type]
+                    TensorShape(
+                        which=which,  # type: ignore[arg-type]
+                        n_heads=layer.n_kv_heads,
+                        head_dim=head_dim,
+                        shallow=shallow,
+                        alone=alone,
+                        other_dim=other,
+                        hidden_size=model.hidden_size,
+                    )  # type: ignore[arg-type]
                 )
                 tensors.append((which, quantizer, layout, shape_index, n_stored, n_read, layer))
     den = math.lcm(
@@ -235,14 +243,14 @@ def build(model: ModelSpec, key_quantizer: QuantizerSpec, value_quantizer: Quant
     )
     groups = tuple(
         TensorGroup(
-            which,
-            quantizer,
-            layout,
-            shape_index,
-            n_stored,
-            n_read,
-            layout.shape.n_elements // layer.tokens_per_entry,
-            window_of(layer),
+            which=which,
+            quantizer=quantizer,
+            layout=layout,
+            shape_index=shape_index,
+            n_stored_layers=n_stored,
+            n_read_layers=n_read,
+            n_elements=layout.shape.n_elements // layer.tokens_per_entry,
+            window_tokens=window_of(layer),
             packed_bits=int(layout.packed_bits_per_token * den) // layer.tokens_per_entry,
             full_bits=layout.full_bits_per_token * den // layer.tokens_per_entry,
             once_bits=sum(layout.once.values()) * den,
@@ -255,4 +263,6 @@ def build(model: ModelSpec, key_quantizer: QuantizerSpec, value_quantizer: Quant
         for which, quantizer, layout, shape_index, n_stored, n_read, layer in tensors
     )
     layers = (*((layer, n_read) for (layer, *_), (_, n_read) in counts.items()), *states.items())
-    return KvPlan(model, key_quantizer, value_quantizer, groups, den, layers)
+    return KvPlan(
+        model=model, key_quantizer=key_quantizer, value_quantizer=value_quantizer, groups=groups, den=den, layers=layers
+    )

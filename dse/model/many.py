@@ -5,7 +5,6 @@ what a device makes of them while it stays, and in runs of up to `ROW` points al
 stretches of one array, so that each loop over it is compiled into vector instructions.
 """
 
-import threading
 from collections.abc import Callable, Collection, Sequence
 from functools import cache
 from typing import Any, NamedTuple
@@ -163,8 +162,7 @@ class PointColumns(NamedTuple):
     device: Whole
     n_input: Whole
     n_output: Whole
-    #: floats in a scan
-    batch: Any
+    batch: Whole
 
 
 class Prepared(NamedTuple):
@@ -737,9 +735,6 @@ def _compiled() -> Callable[..., Any]:
     return sequential(evaluate_points, sources=sources())
 
 
-_loaded = threading.Event()
-
-
 _KINDS = (np.int64, np.float64, np.int8)
 
 
@@ -769,8 +764,7 @@ def columns_of(found: Found) -> dict[str, Any]:
 def evaluate(*arguments: Any) -> None:
     """`evaluate_points`, compiled; the code is kept on disk for the formulas as they are now."""
     _compiled()(*arguments)
-    _loaded.set()
-    model.quick = results_of
+    model.prefer(results_of)
 
 
 #: columns of all results, each in a row of its own
@@ -800,8 +794,3 @@ def results_of(point: model.Point) -> dict[str, Any] | None:
 def n_keys_of(tables: Tables) -> int:
     """More than any number of sequences on which sums depend one by one."""
     return 2 + max(int(tables.stacks["n_cores"].max()), int(tables.devices["token_cores"].max()), 2)
-
-
-def is_loaded() -> bool:
-    """True once compiled code is at hand in this process."""
-    return _loaded.is_set()

@@ -363,7 +363,7 @@ def _join_after(s: State, g: int, place: int) -> None:
     own[GROUP.n_joined] += 1
 
 
-def _whole_prompts(s: State, tables: Tables) -> None:
+def _whole_prompts(s: State, tables: StepTables) -> None:
     """Admit requests whose prompts are computed whole, those of a group together."""
     i, rule = s.i, s.rule
     while True:
@@ -391,7 +391,7 @@ def _whole_prompts(s: State, tables: Tables) -> None:
             own[GROUP.is_closed] = 1
 
 
-def _part_of_prompt(s: State, g: int, tables: Tables) -> None:
+def _part_of_prompt(s: State, g: int, tables: StepTables) -> None:
     """Fill the step of a group with the prompt that it has begun."""
     own = s.group[g]
     place, done = own[GROUP.partial], own[GROUP.partial_done]
@@ -408,7 +408,7 @@ def _part_of_prompt(s: State, g: int, tables: Tables) -> None:
         own[GROUP.is_closed] = 1
 
 
-def _chunks(s: State, tables: Tables) -> None:
+def _chunks(s: State, tables: StepTables) -> None:
     """Fill the step of every group up to its tokens with parts of prompts, in line."""
     for g in range(len(s.group)):
         own = s.group[g]
@@ -485,7 +485,7 @@ def _take_sample(s: State) -> None:
     i[COUNT.n_samples] += 1
 
 
-def _plan_step(s: State, tables: Tables) -> None:
+def _plan_step(s: State, tables: StepTables) -> None:
     """What each group does in this step: prompts, parts of them, a token for each that decodes."""
     rule = s.rule
     is_paged, is_chunked = rule[RULE.admission] == PAGED, rule[RULE.batching] == CHUNKED
@@ -510,7 +510,7 @@ def _plan_step(s: State, tables: Tables) -> None:
             _grow(s, g)
 
 
-def _step_s(s: State, tables: Tables) -> float:
+def _step_s(s: State, tables: StepTables) -> float:
     """Seconds of the step: products of all groups, and the rest of the one that takes longest."""
     n_tokens, most = 0, 0
     for g in range(len(s.group)):
@@ -533,7 +533,7 @@ def _step_s(s: State, tables: Tables) -> float:
     return longest_s
 
 
-def run(s: State, tables: Tables, max_steps: int) -> bool:
+def run(s: State, tables: StepTables, max_steps: int) -> bool:
     """Run at most `max_steps` steps from where the state stands. True when every request is done."""
     i, f = s.i, s.f
     n_requests, n_groups = len(s.arrival_s), len(s.group)

@@ -283,7 +283,8 @@ def _blocks(
                         raise InputError(f"{path}:1: is UTF-16 text: save the CSV file as UTF-8")
                     header, _, lines = lines.removeprefix(b"\xef\xbb\xbf").partition(b"\n")
                     cells = _RowReader(path=path, schema=SCHEMAS[0], kinds=[]).cells(header)
-                    reader = _RowReader(path, *_kinds(path, cells))
+                    schema, kinds = _kinds(path, cells)
+                    reader = _RowReader(path=path, schema=schema, kinds=kinds)
                 yield reader, reader.rows(lines, scan)
     if reader is None:
         raise InputError(f"{path}: is empty: give a CSV file with a header and a row for each request")

@@ -1,6 +1,5 @@
 """The points of a sweep, in stretches, evaluated into columns."""
 
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -78,9 +77,7 @@ def evaluate_points(sweep: Sweep, digits: Digits, check: Callable[[], None] = no
 
     Large sweeps run through the compiled core, small ones once it is there: same bits.
     """
-    # None, or half a module while another thread imports it
-    is_loaded = getattr(sys.modules.get("dse.model.many"), "is_loaded", bool)()
-    if sweep.n_points >= (LOADED_POINTS if is_loaded else KERNEL_POINTS):
+    if sweep.n_points >= (LOADED_POINTS if evaluate.is_compiled() else KERNEL_POINTS):
         found = evaluate_compiled(sweep, digits, check)
         if found is not None:
             return found

@@ -37,7 +37,9 @@ def filtered(found: DesignFront, text: str) -> DesignFront:
         codes, values = pd.factorize(found.table[name].astype(object).where(found.table[name].notna(), None))
         numbers = all(isinstance(v, int | float | np.number) and not isinstance(v, bool | np.bool_) for v in values)
         shown = tuple(values.tolist()) if numbers else tuple(str(v) for v in values)
-        axes.append(SweepAxis(name, "number" if numbers else "text", "workload", shown, shown))
+        axes.append(
+            SweepAxis(name=name, kind="number" if numbers else "text", role="workload", values=shown, items=shown)
+        )
         digits[name] = codes.astype(np.int32)
     keep = conditions.parse(text, axes).keep(digits)
     return replace(found, table=found.table[keep].reset_index(drop=True), row=found.row[keep], knee=found.knee[keep])

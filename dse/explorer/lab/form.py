@@ -24,10 +24,10 @@ def compared_of(text: str) -> list[str]:
 
 
 COMPARED = Field(
-    "lab_compared",
-    "Compared",
-    "text",
-    "fp8; int4_per_token_head; nqkv",
+    key="lab_compared",
+    label="Compared",
+    kind="text",
+    default="fp8; int4_per_token_head; nqkv",
     check=_compared,
     may_be_empty=True,
     placeholder="fp8; kivi:bits=4,group=32",
@@ -42,10 +42,10 @@ def closely(values: Mapping[str, Any]) -> str:
 
 
 DATA = Field(
-    "lab_data",
-    "KV dump",
-    "choice",
-    SAMPLE,
+    key="lab_data",
+    label="KV dump",
+    kind="choice",
+    default=SAMPLE,
     choices=dump_names,
     titles=lambda name: "the sample that ships (synthetic)" if name == SAMPLE else name,
     help="Keys and values as a cache holds them. The sample is made up, no language model's.",
@@ -65,51 +65,68 @@ PARAMETERS = replace(
     check=lambda text, values: quantizers.parse(f"{closely(values).partition(':')[0]}:{text}"),
 )
 ERROR = Field(
-    "lab_error",
-    "Error shown",
-    "choice",
-    "sqnr_db",
+    key="lab_error",
+    label="Error shown",
+    kind="choice",
+    default="sqnr_db",
     choices=lambda: list(ERRORS),
     titles=lambda name: ERRORS[name][0],
     help="Of the tensor as attention sees it, tokens kept in FP16 included. Attention: relative error of its output, "
     "share of its weights moved to other tokens, divergence of the weights.",
 )
 PATH = Field(
-    "lab_path",
-    "Path of a dump on this machine",
-    "text",
-    "",
+    key="lab_path",
+    label="Path of a dump on this machine",
+    kind="text",
+    default="",
     placeholder="/data/keys.safetensors",
     help="A file that is too large to load: it is read where it lies, a layer at a time. Only where the explorer "
     "serves this machine alone.",
 )
 SIDE = Field(
-    "lab_side",
-    "Keys or values",
-    "choice",
-    "key",
+    key="lab_side",
+    label="Keys or values",
+    kind="choice",
+    default="key",
     choices=lambda: list(lab.SIDES),
     titles=lambda side: f"{side}s",
     help="Most quantizers store the two differently.",
 )
-LAYER = Field("lab_layer", "Layer", "whole", 0, high=999_999, help="Counted from 0, as the dump does.")
-HEAD = Field("lab_head", "Head", "whole", 0, high=999_999, help="Head of the keys and values, counted from 0.")
-FIRST = Field("lab_first", "First token shown", "whole", 0, high=2**30, step=256, help="Where the maps begin.")
+LAYER = Field(
+    key="lab_layer", label="Layer", kind="whole", default=0, high=999_999, help="Counted from 0, as the dump does."
+)
+HEAD = Field(
+    key="lab_head",
+    label="Head",
+    kind="whole",
+    default=0,
+    high=999_999,
+    help="Head of the keys and values, counted from 0.",
+)
+FIRST = Field(
+    key="lab_first",
+    label="First token shown",
+    kind="whole",
+    default=0,
+    high=2**30,
+    step=256,
+    help="Where the maps begin.",
+)
 HEADS = Field(
-    "lab_heads",
-    "Heads of flat tensors",
-    "whole",
-    None,
+    key="lab_heads",
+    label="Heads of flat tensors",
+    kind="whole",
+    default=None,
     low=1,
     high=2**20,
     placeholder="as the file says, else one",
     help="Only for tensors [tokens, channels], whose heads lie side by side.",
 )
 REPLACE = Field(
-    "lab_replace",
-    "Take NaN as 0 and infinities as 65,504",
-    "switch",
-    False,
+    key="lab_replace",
+    label="Take NaN as 0 and infinities as 65,504",
+    kind="switch",
+    default=False,
     help="Else a dump that holds such values is refused.",
 )
 #: what the page asks for

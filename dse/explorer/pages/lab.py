@@ -121,7 +121,7 @@ def show_compared(name: str, sha256: str, names: tuple[str, ...], how: ReadOptio
         for i, one in enumerate(names):
             if bar is not None:
                 bar.progress(i / len(names), text=f"{one}: {_WAIT}")
-            found[one] = cached_measured(held, LabRequest(sha256, one, how))
+            found[one] = cached_measured(held, LabRequest(sha256=sha256, quantizer=one, how=how))
         if bar is not None:
             bar.empty()
         table = compared(found)
@@ -150,8 +150,10 @@ def show_compared(name: str, sha256: str, names: tuple[str, ...], how: ReadOptio
             )
         if table["output_error"].notna().any():
             made = MadeBy(
-                "\n".join(command(held, LabRequest(sha256, one, how)) for one in names),
-                "\n\n".join(python(held, LabRequest(sha256, one, how), "measured") for one in names),
+                "\n".join(command(held, LabRequest(sha256=sha256, quantizer=one, how=how)) for one in names),
+                "\n\n".join(
+                    python(held, LabRequest(sha256=sha256, quantizer=one, how=how), "measured") for one in names
+                ),
                 address,
             )
             chart = lab.compared(table, f"Error over bits, {held.name}")
@@ -185,7 +187,7 @@ def show_measured(name: str, asked: LabRequest, address: str) -> None:
     """
     with widgets.said(), st.spinner(_WAIT):
         held = dump_of(name)
-        everywhere = LabRequest(asked.sha256, asked.quantizer, asked.how)
+        everywhere = LabRequest(sha256=asked.sha256, quantizer=asked.quantizer, how=asked.how)
         found = cached_measured(held, everywhere)
         made = MadeBy(command(held, asked), python(held, asked, "measured"), address)
         show_numbers(found, asked)

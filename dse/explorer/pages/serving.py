@@ -30,10 +30,10 @@ from dse.specs.workload import ASKED
 
 PAGE = "serving"
 RATE = Field(
-    "rate",
-    "Requests per second",
-    "number",
-    None,
+    key="rate",
+    label="Requests per second",
+    kind="number",
+    default=None,
     low=0.0001,
     high=1_000_000,
     step=1,
@@ -45,20 +45,20 @@ ALIKE = "workload"
 #: of the rate that the weakest design holds, where no rate is given
 SHARE_OF_WEAKEST = 0.7
 SIMULATED = Field(
-    "simulated",
-    "Simulate one by one",
-    "choice",
-    None,
+    key="simulated",
+    label="Simulate one by one",
+    kind="choice",
+    default=None,
     choices=lambda: [ALIKE, *trace_tables.files()],
     placeholder="nothing: closed form alone",
     titles=lambda name: "requests of the workload, all alike" if name == ALIKE else f"lengths of {name}",
     help="Requests that come at random, drawn with the same seed for every design, served step by step.",
 )
 N_REQUESTS = Field(
-    "requests",
-    "Requests simulated",
-    "whole",
-    1000,
+    key="requests",
+    label="Requests simulated",
+    kind="whole",
+    default=1000,
     low=10,
     high=20_000,
     step=1000,
