@@ -89,7 +89,7 @@ class GroupTimes(NamedTuple):
     part_s: int
 
 
-class Rules(NamedTuple):
+class RuleColumns(NamedTuple):
     """Columns of `State.rule`, which does not change; places, prompt tokens and memory are those of a group."""
 
     batching: int
@@ -118,7 +118,7 @@ COUNT = Counts._make(range(len(Counts._fields)))
 GROUP = GroupColumns._make(range(len(GroupColumns._fields)))
 CLOCK = Clocks._make(range(len(Clocks._fields)))
 GROUP_TIME = GroupTimes._make(range(len(GroupTimes._fields)))
-RULE = Rules._make(range(len(Rules._fields)))
+RULE = RuleColumns._make(range(len(RuleColumns._fields)))
 SAMPLE = Samples._make(range(len(Samples._fields)))
 
 
