@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -42,7 +43,8 @@ def parse_share(name: str, text: str) -> float:
 
 def parse_number(name: str, text: str) -> float:
     """A decimal number in ASCII digits. Raises InputError naming the option."""
-    if not re.fullmatch(r"[-+]?[0-9]{1,30}(\.[0-9]{0,30})?(e[-+]?[0-9]{1,3})?", text, re.ASCII | re.I):
+    is_number = re.fullmatch(r"[-+]?[0-9]{1,30}(\.[0-9]{0,30})?(e[-+]?[0-9]{1,3})?", text, re.ASCII | re.I)
+    if not is_number or math.isinf(float(text)):
         raise InputError(f"{name} = {show(text)}: must be a number, such as 40 or 1.5e3")
     return float(text)
 
