@@ -35,7 +35,7 @@ def figure(path: Path) -> dict:
 
 
 def png(drawing: dict) -> bytes:
-    """A PNG of 256 colours, which keeps it small."""
+    """A PNG of 256 colors, which keeps it small."""
     content = plotly.io.from_json(json.dumps(drawing)).to_image(format="png")
     image = Image.open(io.BytesIO(content)).convert("RGB").quantize(256, dither=Image.Dither.NONE)
     buffer = io.BytesIO()
