@@ -195,10 +195,13 @@ def _needed(design: Design, limits: Limits, n_sequences: int, known: int, last: 
 @compilable
 def _needed_after_prompt(design: Design, n_sequences: int, n_tokens: int) -> int:
     """Most that `n_sequences` need up to `n_tokens`, of which the output leaves the prompt that a policy follows."""
-    first = max(n_tokens - design.output_tokens, 1)
+    first, most = max(n_tokens - design.output_tokens, 1), 0
     limits = limits_for(design.policy, first)
-    at_first = _needed(design, limits, n_sequences, first, first)
-    return max(at_first, _needed(design, limits, n_sequences, first, n_tokens)) if n_tokens > first else at_first
+    prefix_tokens = shared_prefix_tokens(design, limits)
+    for length in peak_lengths(design, limits, prefix_tokens, first, n_tokens):
+        size = size_at(design, limits, prefix_tokens, length)
+        most = max(most, size.shared + n_sequences * size.own)
+    return most
 
 
 @compilable
