@@ -1,7 +1,9 @@
 """The `dse` command: a command for each operation. Heavy libraries are imported inside the operations."""
 
+import importlib
 import re
 import sys
+from collections.abc import Iterator, MutableMapping
 
 import click
 
@@ -10,36 +12,7 @@ from dse.cli.docs import docs
 from dse.core import interrupt
 from dse.core.errors import DseError, LimitError, OutputError, clean, did_you_mean, show
 from dse.core.version import VERSION
-from dse.operations import calibration, catalog, dumps, pages, point, questions, serving, sweeps, validation
 from dse.operations.declare import Operation
-
-
-class _Commands(click.Group):
-    def invoke(self, ctx: click.Context) -> object:
-        try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt:  # before click adds an empty line
-            interrupt.say()
-            ctx.exit(interrupt.STATUS)
-
-
-@click.group(
-    cls=_Commands,
-    invoke_without_command=True,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-)
-@click.version_option(VERSION, prog_name="dse")
-@click.pass_context
-def cli(ctx: click.Context) -> None:
-    """KV-cache quantization design-space exploration.
-
-    For any device, language model, KV quantizer and workload: memory, effective bits, time per step, what fits,
-    throughput and energy. Start with `dse report`, or one question: `dse point --device a100-80gb --model
-    llama2-7b --quantizer oaken --batch 64`. Add --debug to any command to see a full traceback.
-    """
-    if ctx.invoked_subcommand is None:
-        click.echo(ctx.get_help())
-
 
 #: groups of commands: the line of the list, and the help
 GROUPS = {
@@ -58,67 +31,124 @@ GROUPS = {
         "Published claims and measured kernels beside our values. A missed row is no failure of a command.",
     ),
 }
-OPERATIONS: tuple[type[Operation], ...] = (
-    point.EvaluatePoint,
-    questions.CompareFormats,
-    questions.FindCrossover,
-    questions.FindNeed,
-    questions.VaryAssumptions,
-    questions.MapBest,
-    questions.PredictLoad,
-    questions.SplitOverDevices,
-    sweeps.RunSweep,
-    sweeps.FindFront,
-    serving.DescribeTraffic,
-    serving.SimulateServing,
-    serving.EvaluateRing,
-    pages.WriteReport,
-    pages.DrawFigure,
-    dumps.QuantizeDump,
-    dumps.ProfileThresholds,
-    dumps.MeasureDump,
-    dumps.SynthesizeDump,
-    dumps.InspectQuantizer,
-    dumps.MixLayers,
-    dumps.StudyModel,
-    catalog.ListCatalog,
-    catalog.ShowEntry,
-    catalog.CheckFile,
-    catalog.AddDevice,
-    catalog.AddModel,
-    catalog.ExportModel,
-    calibration.CalibrateDevice,
-    calibration.PredictAttention,
-    validation.CheckClaims,
-    validation.CheckSilicon,
-    validation.WriteValidation,
-    validation.CheckServing,
-    validation.CheckGains,
+#: words of each command -> its operation, imported when the command is asked for
+OPERATIONS = {
+    "point": "point.EvaluatePoint",
+    "ask formats": "questions.CompareFormats",
+    "ask cross": "questions.FindCrossover",
+    "ask need": "questions.FindNeed",
+    "ask sensitivity": "questions.VaryAssumptions",
+    "ask map": "questions.MapBest",
+    "ask load": "questions.PredictLoad",
+    "ask devices": "questions.SplitOverDevices",
+    "sweep": "sweeps.RunSweep",
+    "pareto": "sweeps.FindFront",
+    "traffic": "serving.DescribeTraffic",
+    "simulate": "serving.SimulateServing",
+    "ring": "serving.EvaluateRing",
+    "report": "pages.WriteReport",
+    "plot": "pages.DrawFigure",
+    "quantize": "dumps.QuantizeDump",
+    "thresholds": "dumps.ProfileThresholds",
+    "measure": "dumps.MeasureDump",
+    "synthesize": "dumps.SynthesizeDump",
+    "lab": "dumps.InspectQuantizer",
+    "mix": "dumps.MixLayers",
+    "study": "dumps.StudyModel",
+    "list": "catalog.ListCatalog",
+    "show": "catalog.ShowEntry",
+    "check": "catalog.CheckFile",
+    "device add": "catalog.AddDevice",
+    "model add": "catalog.AddModel",
+    "model export": "catalog.ExportModel",
+    "calibrate": "calibration.CalibrateDevice",
+    "predict attention": "calibration.PredictAttention",
+    "validate claims": "validation.CheckClaims",
+    "validate silicon": "validation.CheckSilicon",
+    "validate report": "validation.WriteValidation",
+    "validate serving": "validation.CheckServing",
+    "validate gains": "validation.CheckGains",
+}
+
+
+class _Commands(MutableMapping[str, click.Command]):
+    """The commands of a group by name: those given, and those of operations, each made when it is first asked for."""
+
+    def __init__(self, group: str = "") -> None:
+        words = [one.rpartition(" ") for one in OPERATIONS]
+        self._made: dict[str, click.Command | None] = {name: None for above, _, name in words if above == group}
+        self._above = f"{group} ".lstrip()
+
+    def __getitem__(self, name: str) -> click.Command:
+        made = self._made[name]
+        if made is None:
+            made = self._made[name] = command_of(operation_of(self._above + name))
+        return made
+
+    def __setitem__(self, name: str, command: click.Command) -> None:
+        self._made[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._made)
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+
+def operation_of(words: str) -> type[Operation]:
+    """The operation that a command's words start."""
+    module, _, name = OPERATIONS[words].partition(".")
+    found: type[Operation] = getattr(importlib.import_module(f"dse.operations.{module}"), name)
+    return found
+
+
+class _Tool(click.Group):
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:  # before click adds an empty line
+            interrupt.say()
+            ctx.exit(interrupt.STATUS)
+
+
+@click.group(
+    cls=_Tool,
+    commands=_Commands(),
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
+@click.version_option(VERSION, prog_name="dse")
+@click.pass_context
+def cli(ctx: click.Context) -> None:
+    """KV-cache quantization design-space exploration.
+
+    For any device, language model, KV quantizer and workload: memory, effective bits, time per step, what fits,
+    throughput and energy. Start with `dse report`, or one question: `dse point --device a100-80gb --model
+    llama2-7b --quantizer oaken --batch 64`. Add --debug to any command to see a full traceback.
+    """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
 
 
-def _add_commands() -> None:
-    """Give the command line a command for each operation, in the group that its words name."""
-    groups = {name: _group(name, short, text) for name, (short, text) in GROUPS.items()}
-    for one in OPERATIONS:
-        group, _, _ = one.words.rpartition(" ")
-        (groups[group] if group else cli).add_command(command_of(one))
-
-
-def _group(name: str, short: str, text: str) -> click.Group:
-    """A group of commands that shows its help where none of them is named."""
+def _add_groups() -> None:
+    """Add the groups, each shows its help where none of its commands is named."""
 
     def show_help() -> None:
         ctx = click.get_current_context()
         if ctx.invoked_subcommand is None:
             click.echo(ctx.get_help())
 
-    group = click.Group(name, callback=show_help, invoke_without_command=True, help=text, short_help=short)
-    cli.add_command(group)
-    return group
+    for name, (short, text) in GROUPS.items():
+        commands = _Commands(name)
+        cli.add_command(
+            click.Group(name, commands, callback=show_help, invoke_without_command=True, help=text, short_help=short)
+        )
 
 
-_add_commands()
+_add_groups()
 cli.add_command(docs)
 
 

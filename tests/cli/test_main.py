@@ -532,7 +532,7 @@ def test_no_memory_is_one_line(run, monkeypatch):
 
 def test_a_name_with_nul_is_one_line(run):
     """Whatever the command: each operation that writes is asked for a file that cannot be."""
-    for one in cli.OPERATIONS:
+    for one in map(cli.operation_of, cli.OPERATIONS):
         fields = {field.name: field for field in declare.fields_of(one)}
         for name in {"out", "figure"} & {*fields}:
             words = one.words.split()
@@ -542,3 +542,17 @@ def test_a_name_with_nul_is_one_line(run):
                     words += [] if option.is_argument else [f"--{declare.flag_name(field)}"]
                     words.append("kivi")
             assert_one_line(run(*words, f"--{name}", "a\0b.toml"), 2, f"{name} = 'a\\x00b.toml': is not a file")
+
+
+def test_each_command_is_listed_under_the_words_of_its_operation():
+    assert {words: cli.operation_of(words).words for words in cli.OPERATIONS} == {
+        words: words for words in cli.OPERATIONS
+    }
+
+
+def test_a_command_imports_no_other_operations():
+    script = "import sys; from dse.cli import main as cli\n"
+    script += "try:\n cli.main(['point', '--help'])\nexcept SystemExit: pass\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    loaded = {name for name in done.stdout.split() if name.startswith("dse.operations.")}
+    assert loaded == {f"dse.operations.{name}" for name in ("declare", "point", "shared")}
