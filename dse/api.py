@@ -1,8 +1,8 @@
 """The functions of `import dse`: what a script or notebook needs for common work, with names instead of objects.
 
 Devices, models and quantizers are names or files as the command line takes them, or what the first three functions
-return. Times are in seconds, sizes in bytes: every result with its unit is in `dse.results`. Functions that a command
-has as well are made from its declaration (`dse.operations`).
+return. Times are in seconds, sizes in bytes: every result with its unit is in `dse.results`. Functions that are no
+more than an operation are made from its declaration (`dse.operations`), by the name that it says.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from dse.core import errors, units
 from dse.core.errors import InputError, LimitError, did_you_mean, show
 from dse.model.results import RESULTS
-from dse.operations import catalog, dumps, pages, point, questions, serving, sweeps, validation
+from dse.operations import every
 from dse.operations.face import function_of
 from dse.operations.shared import Device, Model, Quantizer, hardware, language_model, quantizer_spec, several
 from dse.specs.workload import ASKED, Workload
@@ -27,55 +27,15 @@ if TYPE_CHECKING:
     from dse.quantizers import QuantizerSpec
     from dse.specs.device_and_model import HardwareSpec, ModelSpec
 
-__all__ = [
-    "Workload",
-    "best_map",
-    "check",
-    "claims",
-    "crossover",
-    "device",
-    "devices",
-    "errors",
-    "evaluate",
-    "formats",
-    "front",
-    "grid",
-    "lab",
-    "load",
-    "model",
-    "need",
-    "operations",
-    "plot",
-    "quantizer",
-    "report",
-    "report_table",
-    "results",
-    "sensitivity",
-    "simulate",
-    "sweep",
-    "units",
-]
+__all__ = ["Workload", "device", "errors", "grid", "model", "plot", "quantizer", "results", "units"]
 
 #: every result of `evaluate` and column of `sweep`: unit, words, what it reads
 results = RESULTS
 
-evaluate = function_of(point.EvaluatePoint)
-operations = function_of(point.TabulateOperations)
-formats = function_of(questions.CompareFormats)
-crossover = function_of(questions.FindCrossover)
-need = function_of(questions.FindNeed)
-sensitivity = function_of(questions.VaryAssumptions)
-load = function_of(questions.PredictLoad)
-devices = function_of(questions.SplitOverDevices)
-best_map = function_of(questions.MapBest)
-simulate = function_of(serving.SimulateServing)
-sweep = function_of(sweeps.RunSweep)
-front = function_of(sweeps.FindFront)
-lab = function_of(dumps.InspectQuantizer)
-check = function_of(catalog.CheckFile)
-claims = function_of(validation.TabulateClaims)
-report = function_of(pages.WriteReport)
-report_table = function_of(pages.TabulateReport)
+#: the functions of operations, `evaluate` and `crossover` among them
+_FUNCTIONS = {one.function: function_of(one) for one in every() if one.function}
+globals().update(_FUNCTIONS)
+__all__ += sorted(_FUNCTIONS)
 
 
 def device(name: str | Path) -> HardwareSpec:

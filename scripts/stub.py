@@ -1,4 +1,7 @@
-"""Write dse/__init__.pyi, by which editors complete the functions of `import dse`: python scripts/stub.py."""
+"""Write dse/__init__.pyi, by which editors complete the functions of `import dse`, and the names in dse/__init__.py.
+
+Run it after a change of a public function or of a field of an operation: python scripts/stub.py.
+"""
 
 import ast
 import inspect
@@ -13,17 +16,19 @@ import dse
 from dse import api
 
 ROOT = Path(__file__).parents[1]
+FACE = ROOT / "dse" / "__init__.py"
 STUB = ROOT / "dse" / "__init__.pyi"
+NAMES = sorted(api.__all__)
 #: modules whose imports name the types of the functions
 SOURCES = (ROOT / "dse" / "api.py", *sorted((ROOT / "dse" / "operations").glob("*.py")))
 
 
 def text() -> str:
     """The stub: every public function with its signature and its text."""
-    functions = [_function(name, getattr(api, name)) for name in api.__all__ if inspect.isfunction(getattr(api, name))]
-    body = "\n".join(functions)
+    public = {name: getattr(api, name) for name in NAMES}
+    body = "\n".join(_function(name, one) for name, one in public.items() if inspect.isfunction(one))
     head = [f'"""{(dse.__doc__ or "").splitlines()[0]}"""', *_imports(body)]
-    return "\n".join([*head, f"__all__ = {api.__all__!r}", "__version__: str", "results: dict[str, Result]", body])
+    return "\n".join([*head, f"__all__ = {NAMES!r}", "__version__: str", "results: dict[str, Result]", body])
 
 
 def _function(name: str, function: Callable[..., Any]) -> str:
@@ -62,5 +67,6 @@ def _imports(body: str) -> Iterator[str]:
 
 if __name__ == "__main__":
     STUB.write_text(text())
+    FACE.write_text(re.sub(r"(?s)__all__ = \[.*?\]", f"__all__ = {NAMES!r}", FACE.read_text(), count=1))
     subprocess.run(["ruff", "check", "--fix-only", "--quiet", str(STUB)], check=True)
-    subprocess.run(["ruff", "format", "--quiet", str(STUB)], check=True)
+    subprocess.run(["ruff", "format", "--quiet", str(STUB), str(FACE)], check=True)

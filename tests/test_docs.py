@@ -199,9 +199,14 @@ def test_readme_is_short_and_has_one_picture():
 
 def test_readme_counts_what_ships_and_what_was_judged():
     text = (ROOT / "README.md").read_text()
-    assert f"{len(catalog.device_files())} devices" in text
-    assert f"{len(catalog.model_files())} language models" in text
-    assert f"{len(listing.list_quantizers())} quantizer families" in text
+    shipped = {
+        "devices": catalog.device_files(),
+        "language models": catalog.model_files(),
+        "quantizer families": listing.list_quantizers(),
+    }
+    for name, ones in shipped.items():  # round numbers: one more of these leaves the page as it is
+        said = int(re.search(rf"(\d+) {name}", text)[1])
+        assert said < len(ones) < said + 20, name
     total = printed("dse validate claims").splitlines()[-1]
     n_claims, verdicts = re.fullmatch(r"(\d+ claims): (.*)", re.sub(r" \([^)]*\)", "", total)).groups()
     assert n_claims in text

@@ -1,7 +1,5 @@
 """The table of docs/reference/models.md: bytes a token of every shipped model, beside published ones."""
 
-from pathlib import Path
-
 from dse.report import listing
 from dse.specs import catalog
 
@@ -19,7 +17,7 @@ are those that one more token adds over all layers with 16-bit keys and values, 
 included. Layers with a window stop adding once it is full: the bytes beyond windows are those of a long context.
 What a request keeps whatever its length (constant states, tokens that wait for a compressed entry) stands apart.
 Parameters are counted from the shape, without vision encoders and multi-token prediction. A test compares it with
-the catalog; `dse.report.model_table.write` makes it.
+the catalog; `python scripts/model_table.py` makes it.
 
 | family | model | parameters | published | B a token | B beyond windows | B a request | published B a token | source |
 |---|---|---|---|---|---|---|---|---|
@@ -47,8 +45,3 @@ def _line(name: str, kv_bytes: int) -> str:
         model.source,
     ]
     return f"| {' | '.join(cells)} |\n"
-
-
-def write(path: Path) -> None:
-    """Make the file anew."""
-    path.write_text(text(), encoding="utf-8")

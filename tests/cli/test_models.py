@@ -58,7 +58,7 @@ def test_a_text_that_nothing_has_is_said(capsys):
 
 
 def test_the_page_of_models_is_what_the_catalog_says():
-    """`dse.report.model_table.write(PAGE)` makes it anew."""
+    """`python scripts/model_table.py` makes it anew."""
     assert PAGE.read_text(encoding="utf-8") == model_table.text()
 
 

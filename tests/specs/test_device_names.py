@@ -7,7 +7,7 @@ from dse.core.errors import InputError
 from dse.model import uncertainty
 from dse.specs import catalog, device_names
 
-#: all that ship but one made of others and memories that compute
+#: what people name in 2026
 REQUIRED = [
     "a10",
     "a30",
@@ -105,7 +105,7 @@ WRITTEN = {
 
 
 def test_every_device_of_2026_is_shipped():
-    assert set(REQUIRED) | {"2xa100-80gb", "attacc-a100", "neupims"} == set(catalog.device_files())
+    assert set(REQUIRED) <= set(catalog.device_files())
     assert len(REQUIRED) >= 40
 
 
