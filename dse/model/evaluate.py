@@ -339,7 +339,7 @@ class Point:
         found["assumptions"] = [*found["assumptions"]]
         if missing := [name for name in RESULT_UNITS if name not in found]:
             raise AssertionError(
-                f"{', '.join(missing)}: in RESULTS, and no function gives it (docs/contributing/house.md, How to add)"
+                f"{', '.join(missing)}: in RESULTS, and no function gives it (docs/contributing/adding.md)"
             )
         return {name: found[name] for name in RESULT_UNITS}
 
