@@ -1,8 +1,8 @@
 """The functions of `import dse`: what a script or notebook needs for common work, with names instead of objects.
 
 Devices, models and quantizers are names or files as the command line takes them, or what the first three functions
-return. Times are in seconds, sizes in bytes: every result with its unit is in `dse.results`. Functions that are no
-more than an operation are made from its declaration (`dse.operations`), by the name that it says.
+return. Times are in seconds, sizes in bytes: every result with its unit is in `dse.results`. An operation that
+names its function has it here, made from its declaration (`dse.operations`).
 """
 
 from __future__ import annotations

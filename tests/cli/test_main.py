@@ -16,7 +16,7 @@ from dse import quantizers
 from dse.cli import main as cli
 from dse.model import evaluate as point
 from dse.model import kv_layout as plan
-from dse.operations import declare
+from dse.operations import declare, every
 from dse.specs import catalog
 from dse.specs import device_and_model as specs
 from dse.specs.workload import Workload
@@ -548,6 +548,7 @@ def test_each_command_is_listed_under_the_words_of_its_operation():
     assert {words: cli.operation_of(words).words for words in cli.OPERATIONS} == {
         words: words for words in cli.OPERATIONS
     }
+    assert {one.words for one in every() if one.words} == {*cli.OPERATIONS}
 
 
 def test_a_command_imports_no_other_operations():
