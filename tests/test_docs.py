@@ -10,6 +10,7 @@ import re
 import shlex
 import shutil
 import tomllib
+import webbrowser
 from pathlib import Path
 
 import numpy as np
@@ -392,7 +393,7 @@ def test_docs_prints_where_the_pages_are_and_opens_them(tmp_path, monkeypatch, c
     page.write_text("built")
     monkeypatch.setattr(docs_command, "ROOT", tmp_path)
     opened, built = [], []
-    monkeypatch.setattr(docs_command.webbrowser, "open", lambda address: opened.append(address) or True)
+    monkeypatch.setattr(webbrowser, "open", lambda address: opened.append(address) or True)
     monkeypatch.setattr(docs_command, "build", built.append)
     assert printed("dse docs --path") == f"{page}\n"
     assert (opened, built) == ([], [])
@@ -400,7 +401,7 @@ def test_docs_prints_where_the_pages_are_and_opens_them(tmp_path, monkeypatch, c
     assert opened == [page.as_uri()]
     printed("dse docs --build --path")
     assert built == [tmp_path]
-    monkeypatch.setattr(docs_command.webbrowser, "open", lambda address: False)
+    monkeypatch.setattr(webbrowser, "open", lambda address: False)
     assert printed("dse docs") == f"{page}\n"
     page.unlink()
     printed("dse docs --path")

@@ -1,9 +1,7 @@
 """`dse docs`: the built pages of the documentation, in the browser."""
 
 import os
-import subprocess
 import sys
-import webbrowser
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -25,6 +23,8 @@ def build(root: Path) -> None:
         raise InputError(f"{root}: has no documentation, which is not part of an installed package: {GET}")
     if any(find_spec(name) is None for name in ("mkdocs", "material", "mkdocstrings")):
         raise InputError(f"the documentation is not built, and mkdocs is not installed: {GET}")
+    import subprocess
+
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--clean"],  # with --quiet it would count no warnings
         cwd=root,
@@ -45,6 +45,8 @@ def docs(again: bool, only_path: bool) -> None:
 
     The pages lie in site/ of a checkout and need no network. `--build` after a change of docs/ or of the code.
     """
+    import webbrowser
+
     page = ROOT / "site" / "index.html"
     if again or not page.exists():
         build(ROOT)

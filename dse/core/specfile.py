@@ -133,13 +133,18 @@ _TOML_BLANKS = re.compile(
 _JSON_BLANKS = re.compile(r'"(?:\\.|[^"\\])*"?', re.S)
 _JSON_TOKENS = re.compile(r'"(?:\\.|[^"\\])*"|[{}\[\],:\n]')
 _KEY = r'(?:"[^"\n]*"|\'[^\'\n]*\'|[A-Za-z0-9_-]+)'
-_HEADER = re.compile(rf"\s*(\[\[?)\s*({_KEY}(?:\s*\.\s*{_KEY})*)\s*\]")
-_ASSIGN = re.compile(rf"\s*({_KEY}(?:\s*\.\s*{_KEY})*)\s*=")
+_HEADER = rf"\s*(\[\[?)\s*({_KEY}(?:\s*\.\s*{_KEY})*)\s*\]"
+_ASSIGN = rf"\s*({_KEY}(?:\s*\.\s*{_KEY})*)\s*="
 
 
 def _skeleton(text: str, blanks: re.Pattern[str]) -> str:
     """`text` with strings and comments blanked out, every newline and column kept."""
-    return blanks.sub(lambda match: "\n".join("_" * len(line) for line in match.group().split("\n")), text)
+
+    def blanked(match: re.Match[str]) -> str:
+        found = match.group()
+        return "\n".join("_" * len(line) for line in found.split("\n")) if "\n" in found else "_" * len(found)
+
+    return blanks.sub(blanked, text)
 
 
 def _check_shape(name: str, skeleton: str, assigns: str) -> None:
@@ -158,7 +163,7 @@ def _read_toml(name: str, text: str) -> Document:
     skeleton = _skeleton(text, _TOML_BLANKS)
     _check_shape(name, skeleton, "=")
     for number, line in enumerate(skeleton.split("\n"), 1):
-        if re.match(r"[^={]*", line).group().count(".") >= MAX_DEPTH:  # type: ignore[union-attr]
+        if line.count(".") >= MAX_DEPTH and re.split("[={]", line, maxsplit=1)[0].count(".") >= MAX_DEPTH:
             raise InputError(f"{name}:{number}: a dotted key of more than {MAX_DEPTH} parts: flatten it")
     try:
         data = tomllib.loads(text)
@@ -184,9 +189,10 @@ def _toml_lines(text: str) -> dict[KeyPath, int]:
     counts: dict[KeyPath, int] = {}
     prefix: KeyPath = ()
     depth = 0
+    header_in, assign_in = re.compile(_HEADER).match, re.compile(_ASSIGN).match
     skeleton = _skeleton(text, _TOML_BLANKS).split("\n")
     for number, (raw, bare) in enumerate(zip(text.split("\n"), skeleton, strict=True), 1):
-        if depth == 0 and (header := _HEADER.match(raw)):
+        if depth == 0 and (header := header_in(raw)):
             prefix = _parts(header.group(2))
             if header.group(1) == "[[":
                 counts[prefix] = counts.get(prefix, -1) + 1
@@ -194,7 +200,7 @@ def _toml_lines(text: str) -> dict[KeyPath, int]:
             for length in range(len(prefix) if header.group(1) == "[[" else 1, len(prefix) + 1):
                 lines.setdefault(prefix[:length], number)
             continue
-        if depth == 0 and (assign := _ASSIGN.match(raw)) and bare[assign.end() - 1] == "=":
+        if depth == 0 and (assign := assign_in(raw)) and bare[assign.end() - 1] == "=":
             path = prefix + _parts(assign.group(1))
             for length in range(len(prefix) + 1, len(path) + 1):
                 lines.setdefault(path[:length], number)

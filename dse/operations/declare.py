@@ -240,11 +240,17 @@ Declared = TypeVar("Declared", bound=type[Any])
 def operation(
     words: str = "", short: str = "", *, function: str = "", positional: tuple[str, ...] = (), indent: int | None = 2
 ) -> Callable[[Declared], Declared]:
-    """Declare a class as an operation: a frozen dataclass of keyword fields, started by `words`."""
+    """Declare a class as an operation: a frozen dataclass of keyword fields, started by `words` or by `function`.
+
+    A class with neither only holds fields that operations share; it is never made by itself.
+    """
+    is_made = bool(words or function)
 
     def declared(cls: Declared) -> Declared:
         cls.words, cls.short, cls.function, cls.positional, cls.indent = words, short, function, positional, indent
-        return dataclasses.dataclass(frozen=True, kw_only=True)(cls)  # type: ignore[return-value]
+        return dataclasses.dataclass(  # type: ignore[return-value]
+            init=is_made, repr=is_made, eq=is_made, frozen=True, kw_only=True
+        )(cls)
 
     return declared
 

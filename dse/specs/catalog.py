@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -45,9 +46,26 @@ def model_files() -> dict[str, Path]:
 
 
 @cache
-def servers() -> dict[str, ServerSpec]:
-    """Serving software that was measured whole, by name."""
-    return {path.stem: load(specfile.read(path), ServerSpec) for path in sorted(_STACKS.glob("*.toml"))}
+def servers() -> Mapping[str, ServerSpec]:
+    """Serving software that was measured whole, by name; each file is read when it is asked for."""
+    return _Servers()
+
+
+class _Servers(Mapping[str, ServerSpec]):
+    def __init__(self) -> None:
+        self._files = {path.stem: path for path in sorted(_STACKS.glob("*.toml"))}
+        self._read: dict[str, ServerSpec] = {}
+
+    def __getitem__(self, name: str) -> ServerSpec:
+        if name not in self._read:
+            self._read[name] = load(specfile.read(self._files[name]), ServerSpec)
+        return self._read[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
 
 
 def implementation_folder() -> Path:
@@ -77,8 +95,8 @@ def implementations_of(family: str) -> dict[str, Implementation]:
 
 def known_implementation(asked: str) -> None:
     """Raises InputError for a name that no implementation has, whatever method it is asked for."""
-    name, known = asked.partition(":")[0].strip().lower(), {one.name for one in implementations()}
-    if name and name not in known:
+    name = asked.partition(":")[0].strip().lower()
+    if name and name not in (known := {one.name for one in implementations()}):
         raise InputError(
             f"implementation = {show(name)}: is not known: {did_you_mean(name, known)} (`dse list implementations`)"
         )
@@ -239,7 +257,7 @@ def device_from(document: specfile.Document) -> HardwareSpec:
 
 @cache
 def _shipped_model(path: Path) -> ModelSpec:
-    return model_from(specfile.read(path))
+    return _own_model(specfile.read(path))
 
 
 def shipped_model_file(name: str) -> Path | None:
@@ -275,6 +293,11 @@ def model_from(document: specfile.Document) -> ModelSpec:
 
     if config.looks_like_config(document.data):
         return config.from_document(document)
+    return _own_model(document)
+
+
+def _own_model(document: specfile.Document) -> ModelSpec:
+    """The model of a file in one of our own formats."""
     kind = model_file.CountedModelFile if model_file.looks_counted(document.data) else ModelFile
     found: ModelSpec = load(document, kind).to_model()
     return found

@@ -113,7 +113,7 @@ class Implementation(Spec):
     memory_frac: ReachedShare | None = None
     #: start of a layer's kernels; None: that of the stack's
     launch: StartSeconds | None = None
-    starts: Starts = Starts()
+    starts: Starts = Starts.model_construct()
 
     def numbers(self) -> dict[str, Ranged]:
         """Its numbers with ranges by name."""

@@ -9,12 +9,12 @@ import re
 from functools import cache
 
 #: words that change neither layers nor widths: how weights are stored (`v2` after one is a second such version)
-STORED = re.compile(
+STORED = (
     r"(?:nv|mx)?fp[468](?:a16)?|bf16|fp16|fp32|int[48]|w[48]a(?:8|16)|[48]bit|awq|gptq|gguf|bnb|unsloth|quantized"
     r"|dynamic|static|block|pertensor|kv"
 )
 #: what a model was tuned for, and when it came out (0528, 2507, 20250528)
-IGNORED = re.compile(
+IGNORED = (
     r"meta|instruct|chat|base|it|hf|thinking|preview|exp|terminus|speciale|turbo"
     r"|(?:0[1-9]|1[0-2])[0-3][0-9]|2[3-9](?:0[1-9]|1[0-2])|20[0-9]{6}"
 )
@@ -98,9 +98,9 @@ def plain(name: str) -> str:
         for place, word in enumerate(words)
         if place == 0
         or not (
-            IGNORED.fullmatch(word)
-            or STORED.fullmatch(word)
-            or (re.fullmatch("v[2-9]", word) and STORED.fullmatch(words[place - 1]))
+            re.fullmatch(IGNORED, word)
+            or re.fullmatch(STORED, word)
+            or (re.fullmatch("v[2-9]", word) and re.fullmatch(STORED, words[place - 1]))
         )
     ]
     if len(kept) > 1 and kept[0] == "meta":

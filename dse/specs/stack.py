@@ -275,7 +275,7 @@ def served(name: str, stacks: Mapping[str, StackSpec], server: ServerSpec | None
     `server` is what is known of the software itself, None for kernels alone; `release` may be "" or one that is not
     known.
     """
-    own = stacks.get(name, StackSpec())
+    own = stacks.get(name) or StackSpec()
     parts: dict[str, Any] = {part: getattr(own, part) for part in StackSpec.model_fields}
     borrowed: dict[str, str] = {}
     host = own.host or (server.releases.get(release, server.host) if server else None)
@@ -295,4 +295,5 @@ def served(name: str, stacks: Mapping[str, StackSpec], server: ServerSpec | None
                     borrowed[f"{table}.{code}"] = other
     unknown = release if server and release and release not in server.releases else ""
     unseen = server.unseen if server else {}
-    return ServedStack(**parts, borrowed=borrowed, unknown_release=unknown, unseen=unseen)
+    # every part was checked as its file was read
+    return ServedStack.model_construct(**parts, borrowed=borrowed, unknown_release=unknown, unseen=unseen)

@@ -66,6 +66,7 @@ def test_what_the_grid_lacks_has_no_error_and_says_how_to_measure():
     assert found["measured_error"] is found["mse"] is found["measured_bits"] is None
     assert "`dse measure` a KV dump" in said["measured_error"].equation
     file = measurements.load(Path(data.__file__).parent / measurements.SHIPPED)
+    assert file == measurements._shipped()
     # a file of one's own stands alone: errors of other data are not mixed in
     assert not measurements.Bits("closed", file).quantizer("oaken:outer=0.05,inner=0.02").measured
 
