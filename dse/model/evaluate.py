@@ -26,7 +26,15 @@ from dse.model.batch import (
 from dse.model.deployed import rests_on_assumed_links
 from dse.model.formulas import effective_bits
 from dse.model.formulas.deployment import micro_batch
-from dse.model.generation import MAX_PIECES, Generation, contents_of, generation_of
+from dse.model.generation import (
+    MANY_GROUPS,
+    MAX_PIECES,
+    Generation,
+    contents_of,
+    fits_alone,
+    generation_of,
+    groups_packed,
+)
 from dse.model.kv_layout import MAX_KNOWN, KvPlan, Same
 from dse.model.lower import design_of, laid_out, memory_counted, path_text, prompt_budget, weights_by_operation
 from dse.model.measured import measured
@@ -96,8 +104,8 @@ class Lowered:
     design: Design
     #: results that batch and lengths do not change
     results: Mapping[str, Any]
-    #: by the lengths of prompt and output
-    by_lengths: dict[tuple[int, int], "ByLengths"] = field(default_factory=dict, compare=False, repr=False)
+    #: by the lengths of prompt and output, with and without the steps between them
+    by_lengths: dict[tuple[int, int, bool], "ByLengths"] = field(default_factory=dict, compare=False, repr=False)
     #: what others make of it, by name
     kept: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
@@ -179,17 +187,37 @@ class Point:
         self.stack_name, self.stack = lowered.stack_name, lowered.stack
         self.design: Design = lowered.design._replace(input_tokens=work.input_tokens, output_tokens=work.output_tokens)
 
+    @property
+    def takes_long(self) -> bool:
+        """True where the steps are counted and pack so many groups that it takes seconds."""
+        return self._packs_many and self._has_steps
+
+    @cached_property
+    def _packs_many(self) -> bool:
+        return groups_packed(self.design) > MANY_GROUPS
+
+    @cached_property
+    def _has_steps(self) -> bool:
+        """False where the steps would take long to count and no result reads them, as not one request fits."""
+        if not self._packs_many:
+            return True
+        if self.design.load.is_paged and capacity.requests_of(self.design, self.work.batch) > 1:
+            return True  # the smallest memory for the batch is of a mean over the steps
+        return fits_alone(self.design, self.free_bytes * self.unit)
+
     @cached_property
     def _by_lengths(self) -> ByLengths:
         """What all batches share. Raises LimitError for too many groups."""
-        lengths, known = (self.work.input_tokens, self.work.output_tokens), self.lowered.by_lengths
+        known = self.lowered.by_lengths
+        lengths = self.work.input_tokens, self.work.output_tokens, self._has_steps
         if lengths not in known:
-            made = generation_of(self.design)
+            made = generation_of(self.design, self._has_steps)
             if len(made.pieces) > MAX_PIECES:
                 raise LimitError(
                     f"output = {self.work.output_tokens}: packs more than {MAX_PIECES:,} groups: take a larger group"
                 )
-            if len(known) >= MAX_KNOWN:
+            n_kept = sum(len(one.made.pieces) for one in known.values())
+            if len(known) >= MAX_KNOWN or n_kept > MANY_GROUPS:
                 known.clear()
             terms = terms_of(self.design, made)
             known[lengths] = ByLengths(made, terms, KnownSums.up_to(terms.same_from))

@@ -45,6 +45,8 @@ from dse.model.records import ENGINE, FUSED, KEYS, MATERIALISED, NO_LIMIT, STATE
 
 #: straight pieces of one generation; more than this would take seconds
 MAX_PIECES = 2_000_000
+#: groups of one generation, packed, that take seconds to count point by point
+MANY_GROUPS = 20_000
 #: times that choosing sinks reads a group: keys for magnitude and mean, values for their mean (SinkQ 3.2, Appendix C)
 KEY_CHOICE_READS, VALUE_CHOICE_READS = 2, 1
 
@@ -132,9 +134,12 @@ def is_exact(design: Design) -> bool:
 
 
 @compilable
-def pieces_of(design: Design, limits: Limits) -> tuple[list[Piece], int]:
-    """Straight pieces of the decode steps, cut off beyond `MAX_PIECES`; paged, also the sum of the stored bits."""
-    length, last = design.input_tokens + 1, design.input_tokens + design.output_tokens
+def pieces_of(design: Design, limits: Limits, has_steps: bool = True) -> tuple[list[Piece], int]:
+    """Straight pieces of the decode steps, cut off beyond `MAX_PIECES`; paged, also the sum of the stored bits.
+
+    Without steps nothing of both.
+    """
+    length, last = design.input_tokens + 1, design.input_tokens + design.output_tokens * has_steps
     per_byte = float(8 * design.model.den)
     pieces: list[Piece] = []
     stored, sums_stored = 0, design.load.is_paged and design.load.has_cache
@@ -182,6 +187,24 @@ def pieces_of(design: Design, limits: Limits) -> tuple[list[Piece], int]:
     return pieces, stored
 
 
+def groups_packed(design: Design) -> int:
+    """Most groups of several tokens that one layer of one sequence packs over the steps, whatever the tensor."""
+    limits = limits_for(design.policy, design.input_tokens)
+    most = 0
+    for g in design.tensors:
+        window = window_of(g, limits)
+        if g.step_tokens > 1 and window >= g.step_tokens + g.residual_tokens:
+            most = max(most, min(design.output_tokens, window) // g.step_tokens)
+    return most
+
+
+def fits_alone(design: Design, free: int) -> bool:
+    """True where one request fits into `free`, in the unit of bits, all the way."""
+    limits = limits_for(design.policy, design.input_tokens)
+    sizes = _sizes(design, limits, shared_prefix_tokens(design, limits))[0]
+    return all(size.shared + size.own <= free for size in sizes)
+
+
 @compilable
 def _amount(design: Design, g: Tensor, n_tokens: int) -> float:
     """What quantising `n_tokens` of a tensor takes of the rate of its path: elements, or bytes through memory."""
@@ -210,12 +233,12 @@ def _sizes(design: Design, limits: Limits, prefix_tokens: int) -> tuple[list[Siz
 
 
 @compilable
-def generation_of(design: Design) -> Generation:
-    """The amounts of a generation."""
+def generation_of(design: Design, has_steps: bool = True) -> Generation:
+    """The amounts of a generation; without its steps no pieces, and paged no sum over the steps."""
     limits = limits_for(design.policy, design.input_tokens)
     prefix, first = shared_prefix_tokens(design, limits), design.input_tokens
     n = first + design.output_tokens
-    pieces, stored = pieces_of(design, limits)
+    pieces, stored = pieces_of(design, limits, has_steps)
     sizes, peak, largest_shared = _sizes(design, limits, prefix)
     sum_of_own = 0
     if design.load.is_paged:

@@ -59,6 +59,10 @@ class Candidate:
         """Capacity and speed at `work`: some of the results, sooner."""
         return evaluate.speed(self.device, self.plan, work)
 
+    def takes_long(self, work: Workload) -> bool:
+        """True where an evaluation at `work` counts so many packed groups that it takes seconds."""
+        return evaluate.Point(self.device, self.plan, work).takes_long
+
     def at(self, work: Workload) -> Case:
         """The design at `work`, for comparisons."""
         return Case(self.device, self.plan, work)

@@ -12,6 +12,7 @@ from dse.core.errors import InputError
 from dse.core.table import aligned
 from dse.model import uncertainty
 from dse.model.compare import Comparison
+from dse.model.generation import MANY_GROUPS
 from dse.model.uncertainty import Gain
 from dse.questions import common, crossing
 from dse.questions.common import THROUGHPUT, Candidate, Progress, QuestionAnswer, Result, sure_text
@@ -358,7 +359,7 @@ def candidates(
     device: HardwareSpec, model: ModelSpec, work: Workload, bits: Bits = CLOSED
 ) -> tuple[list[Candidate], dict[str, tuple[str, ...]]]:
     """Every family of fewer bits that a kernel of the chosen stack, or of none, runs on the device, for the model's
-    heads; and the others by the reason that leaves them out."""
+    heads; and the others by the reason that leaves them out, such as many groups to pack."""
     plain = common.design(device, model, PLAIN)
     stack = (plain.speed(work)["stack"] or "").partition("@")[0]
     found, others = [], dict[str, list[str]]()
@@ -375,6 +376,8 @@ def candidates(
             others.setdefault(f"no kernel known for {device.name}", []).append(name)
         elif runs.stack and stack and runs.stack != stack and not work.implementation:
             others.setdefault(f"a kernel of {runs.stack} alone", []).append(name)
+        elif one.takes_long(work):
+            others.setdefault(f"more than {MANY_GROUPS:,} groups to pack, counted where it is named", []).append(name)
         else:
             found.append(one)
     return found, {reason: tuple(names) for reason, names in others.items()}

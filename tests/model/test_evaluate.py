@@ -439,3 +439,17 @@ def test_a_plan_asked_again_answers_the_same():
         fresh = [point.evaluate(device, build("llama2-7b", name), work) for work in works]
         for order in (works, works[::-1]):
             assert [point.evaluate(device, kept, work) for work in order] == (fresh if order is works else fresh[::-1])
+
+
+@pytest.mark.parametrize("admission", ["reserve", "paged"])
+def test_what_does_not_fit_is_the_same_with_its_steps_uncounted(admission, monkeypatch):
+    work = Workload(input_tokens=64, output_tokens=1_000_000, admission=admission)
+    gpu, plan = catalog.device("h100"), build(catalog.model("llama2-7b"), "kivi")
+    counted = point.Point(gpu, plan, work)
+    assert counted.made.pieces
+    monkeypatch.setattr(point, "MANY_GROUPS", 10)
+    uncounted = point.Point(gpu, plan, work)
+    assert not uncounted.made.pieces
+    assert not uncounted.takes_long
+    assert not uncounted.max_batch
+    assert uncounted.results == counted.results

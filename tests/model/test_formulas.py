@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import naive
 from cases import each
-from dse.core.compiling import FORMULAS, array, jit
+from dse.core.compiling import FORMULAS, array, formula, jit
 from dse.model import formulas
 from dse.model.formulas import capacity as capacity_formulas
 from dse.model.formulas import dequantize, generation, kv_cache, weights
@@ -182,3 +182,14 @@ def test_waves_cover_the_batch_and_differ_by_at_most_one(batch, most):
     n_full = batch - n * (running - 1)
     assert 1 <= n_full <= n
     assert n_full * running + (n - n_full) * (running - 1) == batch
+
+
+def test_a_name_is_a_formulas_once():
+    known = FORMULAS["kept_tokens"]
+
+    def kept_tokens(n_tokens: int) -> int:
+        return n_tokens
+
+    with pytest.raises(ValueError, match=r"formula kept_tokens of .*: dse\.model\.formulas\.kv_cache has one"):
+        formula("token", "n", "here")(kept_tokens)
+    assert FORMULAS["kept_tokens"] is known
