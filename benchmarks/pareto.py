@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from dse.sweep import pareto
-from dse.sweep import run as sweep_run
+from dse.sweep import pareto, reading
 from dse.sweep import sweeps as sweep
 from dse.sweep.pareto import designs as pareto_designs
 
@@ -52,7 +51,7 @@ def stored(rows: int, rounds: int) -> None:
 
         def read() -> None:
             for path in found.paths:
-                sweep_run.read_part(path, columns)
+                reading.read_part(path, columns)
 
         front_s = best(lambda: pareto_designs.of_file(folder, wanted), rounds)
         read_s = best(read, rounds)

@@ -23,7 +23,7 @@ from dse.serving.steady_state import Batching
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.workload import Workload as Workload
 from dse.sweep.pareto.designs import DesignFront
-from dse.sweep.run import StoredSweep
+from dse.sweep.reading import StoredSweep
 
 __all__ = [
     "Workload",

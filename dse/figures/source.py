@@ -194,10 +194,10 @@ def _word(value: Any) -> str:
 
 
 def _of_sweep(folder: Path, only: Sequence[str]) -> pd.DataFrame:
-    from dse.sweep import run  # what evaluates a sweep, too: not before one is read
+    from dse.sweep import reading  # pyarrow: not before a sweep is read
 
     found: list[pd.DataFrame] = []
-    for part in run.stored(folder).parts():
+    for part in reading.stored(folder).parts():
         found.append(kept(_plain(part), only, may_be_empty=True))
         if sum(map(len, found)) > MAX_ROWS:
             break

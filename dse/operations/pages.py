@@ -133,7 +133,7 @@ class DrawFigure(Operation):
 
     def unused(self) -> dict[str, str]:
         """Only a list is JSON, and a table has no look."""
-        from dse.figures.plot import write
+        from dse.figures.export import write
 
         if self.is_list or self.kind is None or self.out is None:
             return {} if self.is_list else {"as_json": "without --list"}
@@ -144,7 +144,7 @@ class DrawFigure(Operation):
 
     def run(self, console: Console = SILENT) -> Any:
         """The files that were written, or the figures that there are."""
-        from dse.figures.plot import write
+        from dse.figures.export import write
 
         if self.is_list or self.kind is None:
             return write.listing()
@@ -159,6 +159,6 @@ class DrawFigure(Operation):
 
     def text(self, outcome: Any) -> str:
         """The files or the figures."""
-        from dse.figures.plot import write
+        from dse.figures.export import write
 
         return write.listing_text() if self.is_list else "\n".join(outcome)

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from dse.sweep.pareto.designs import DesignFront
-    from dse.sweep.run import Estimate, StoredSweep
+    from dse.sweep.reading import StoredSweep
+    from dse.sweep.run import Estimate
     from dse.sweep.spec import Sweep
     from dse.sweep.store import Manifest
 
@@ -180,7 +181,7 @@ class RunSweep(Printed):
 
     def text(self, outcome: Any) -> str:
         """A summary of the directory, of what a sweep will take, or of what was verified."""
-        from dse.sweep.run import StoredSweep
+        from dse.sweep.reading import StoredSweep
 
         if self.verify is not None:
             parts = f"{outcome.n_parts:,} part{'s' * (outcome.n_parts > 1)}"
@@ -189,7 +190,7 @@ class RunSweep(Printed):
 
     def document(self, outcome: Any) -> dict[str, Any]:
         """The same as numbers."""
-        from dse.sweep.run import StoredSweep
+        from dse.sweep.reading import StoredSweep
 
         if self.verify is not None:
             return {"n_rows": outcome.n_rows, "n_parts": outcome.n_parts, "problems": []}
@@ -339,7 +340,7 @@ class FindFront(Printed):
     def run(self, console: Console = SILENT) -> DesignFront:
         """The front: its `table` has the designs, `only(COLUMN=VALUE)` takes one of several fronts."""
         from dse.sweep.pareto import designs, limits
-        from dse.sweep.run import StoredSweep
+        from dse.sweep.reading import StoredSweep
 
         within = limits.parse(several(self.at_most), several(self.at_least))
         senses, by = self._senses(), several(self.by)

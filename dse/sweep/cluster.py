@@ -28,7 +28,8 @@ from typing import Any
 from dse.core import interrupt
 from dse.core.errors import ClusterError, DseError, InputError, OutputError, clean, install, show
 from dse.sweep import parts, run, store, worker
-from dse.sweep.run import LOOK_S, StoredSweep, check_limits, check_threads
+from dse.sweep.reading import StoredSweep
+from dse.sweep.run import LOOK_S, check_limits, check_threads
 from dse.sweep.spec import Sweep
 from dse.sweep.store import Manifest, Part
 

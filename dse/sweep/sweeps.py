@@ -21,7 +21,8 @@ from dse.sweep.axes import of_items
 from dse.sweep.grid import decode, decode_places
 from dse.sweep.pareto.limits import parse
 from dse.sweep.points import columns_of
-from dse.sweep.run import StoredSweep, in_memory, stored, to_directory
+from dse.sweep.reading import StoredSweep, stored
+from dse.sweep.run import in_memory, to_directory
 from dse.sweep.spec import Sweep, from_dict, read
 
 __all__ = [

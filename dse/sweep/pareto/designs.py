@@ -13,7 +13,7 @@ import pandas as pd
 from dse.core.errors import InputError, did_you_mean, show
 from dse.model.results import RESULT_UNITS
 from dse.specs.workload import ASKED
-from dse.sweep import axes, pareto, run
+from dse.sweep import axes, pareto, reading
 from dse.sweep.pareto import Sense, objectives_of
 from dse.sweep.pareto.limits import Limit, within
 from dse.sweep.table import POINT, to_frame
@@ -141,7 +141,7 @@ def of_file(
     """The front of a sweep's directory, part by part, or of a CSV or Parquet file, within limits. Raises InputError."""
     if not Path(path).is_dir():
         return of_table(read_table(path), objectives, by, drop_missing, limits=limits)
-    found = run.stored(path)
+    found = reading.stored(path)
     wanted = list(dict.fromkeys((*objectives, *by, *(limit.column for limit in limits), "feasible")))
     _check_names(wanted[:-1], list(found.columns))
     if found.front is not None:
@@ -149,7 +149,7 @@ def of_file(
     paths = {part.name: part for part in found.paths}
 
     def whole(name: str, rows: np.ndarray) -> pd.DataFrame:
-        return to_frame(run.read_part(paths[name], None).take(rows))
+        return to_frame(reading.read_part(paths[name], None).take(rows))
 
     pieces = zip(paths, _ahead(list(paths.values()), wanted), strict=True)
     design = [axis["name"] for axis in found.spec["spec"]["axes"] if len(axis["values"]) > 1]
@@ -160,18 +160,18 @@ def _ahead(paths: Sequence[Path], wanted: Sequence[str]) -> Iterator[pd.DataFram
     """Columns of files in order; the next ones are read while one is worked on."""
 
     def read(path: Path) -> pd.DataFrame:
-        return to_frame(run.read_part(path, wanted))
+        return to_frame(reading.read_part(path, wanted))
 
     with ThreadPoolExecutor(READERS) as pool:
-        reading = deque(pool.submit(read, path) for path in paths[: 2 * READERS])
-        for path in [*paths[2 * READERS :], *[None] * len(reading)]:
-            yield reading.popleft().result()
+        begun = deque(pool.submit(read, path) for path in paths[: 2 * READERS])
+        for path in [*paths[2 * READERS :], *[None] * len(begun)]:
+            yield begun.popleft().result()
             if path is not None:
-                reading.append(pool.submit(read, path))
+                begun.append(pool.submit(read, path))
 
 
 def _of_stored_front(
-    found: run.StoredSweep, objectives: Mapping[str, Sense], by: Sequence[str], limits: Sequence[Limit]
+    found: reading.StoredSweep, objectives: Mapping[str, Sense], by: Sequence[str], limits: Sequence[Limit]
 ) -> DesignFront:
     """The front of a sweep that kept it; `row` are places in the grid.
 
@@ -222,13 +222,13 @@ def _of_stored_front(
     )
 
 
-def _beaten(found: run.StoredSweep, objectives: Mapping[str, Sense], by: Sequence[str]) -> pd.DataFrame:
+def _beaten(found: reading.StoredSweep, objectives: Mapping[str, Sense], by: Sequence[str]) -> pd.DataFrame:
     """Some designs of the fronts of parts: the others of the sweep are not stored."""
     names, held = list(dict.fromkeys((*objectives, *by))), []
     paths = [found.folder / part.name for _, part in sorted(found.manifest.parts.items())]
     step = max(sum(part.rows for part in found.manifest.parts.values()) // CLOUD_ROWS, 1)
     for path in paths:
-        held.append(_plain(to_frame(run.read_part(path, names)).iloc[::step]))
+        held.append(_plain(to_frame(reading.read_part(path, names)).iloc[::step]))
     return pd.concat(held, ignore_index=True)
 
 
@@ -240,7 +240,7 @@ def read_table(path: str | Path) -> pd.DataFrame:
         if not file.is_file():
             raise InputError(f"{name}: is no file: give the directory of a sweep, or a .csv or .parquet file")
         if file.suffix.lower() == ".parquet":
-            return to_frame(run.read_part(file, None))
+            return to_frame(reading.read_part(file, None))
         if file.stat().st_size > MAX_CSV_BYTES:
             raise InputError(f"{name}: has over {MAX_CSV_BYTES:,} bytes: write it as .parquet")
         table = pd.read_csv(file)
