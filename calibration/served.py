@@ -28,7 +28,7 @@ from dse.model.formulas.calibrated import choice_s, gemm_s, index_read_s
 from dse.model.kernels import CHOICE_TOKENS
 from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec
-from dse.specs.huggingface.mixers import Compressed, Heads, Index, Latent, Mixer
+from dse.specs.huggingface.mixers import Compressed, Heads, Index, LatentAttention, Mixer
 from dse.specs.stack import SERVED, GemmFit, HeadCode, LatentCode, StateCode, WeightCode
 
 _US = units.to_base(1, "us")
@@ -386,8 +386,8 @@ def sparse_layer(kind: str, model: str, heads: int) -> Mixer:
         return Compressed(hidden, heads, rank, 512, n_groups, 1024, 128, 4 if index else 128, index).mixer()
     own = kind == "dsa"
     if "DeepSeek" in model:
-        return Latent(7168, heads, 1536, 512, 128, 64, 128, index=Index(2048, 64, 128, own=own)).mixer()
-    return Latent(6144, heads, 2048, 512, 192, 64, 256, index=Index(2048, 32, 128, own=own)).mixer()
+        return LatentAttention(7168, heads, 1536, 512, 128, 64, 128, index=Index(2048, 64, 128, own=own)).mixer()
+    return LatentAttention(6144, heads, 2048, 512, 192, 64, 256, index=Index(2048, 32, 128, own=own)).mixer()
 
 
 def _prompts(frame: Any, head_dim: int) -> KernelRows | None:

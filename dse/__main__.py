@@ -9,9 +9,9 @@ def main() -> None:
     """Run the command; what it imports takes a while, in which Ctrl-C is heeded as well."""
     interrupt.install()
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # it looks for some in every installed package
-    from dse.cli.main import main as command
+    from dse.cli.main import main
 
-    command()
+    main()
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ PATIENCE_S = 2.0
 MAX_AT_WORK = 60
 
 
-class Text(click.ParamType):
+class OptionText(click.ParamType):
     """A text that becomes the value of a field; InputError names the option where it cannot."""
 
     def __init__(self, kind: Kind) -> None:
@@ -93,7 +93,7 @@ def _option(field: dataclasses.Field[Any], form: Option) -> click.Option:
     more: dict[str, Any] = {} if is_open else {"default": default, "show_default": form.shows_default}
     return click.Option(
         names,
-        type=click.Choice(form.choices) if form.choices else None if form.kind is TEXT else Text(form.kind),
+        type=click.Choice(form.choices) if form.choices else None if form.kind is TEXT else OptionText(form.kind),
         required=is_required(field),
         multiple=form.is_repeated,
         metavar=form.metavar,
@@ -114,9 +114,9 @@ def _work_option(name: str, options: WorkOptions) -> click.Option:
         return click.Option([f"--{asked.option}/--no-{asked.option}", name], **given)
     is_whole = asked.kind == workload.WHOLE or (asked.kind == workload.CHOICE and isinstance(asked.default, int))
     if is_whole:
-        given["type"] = Text(WHOLE)
+        given["type"] = OptionText(WHOLE)
     elif asked.kind == workload.SHARE:
-        given["type"] = Text(SHARE)
+        given["type"] = OptionText(SHARE)
     if not is_whole:
         given["metavar"] = asked.metavar or "|".join(map(str, asked.choices))
     return click.Option([f"--{asked.option}", name], show_default=default is not None, **given)
@@ -129,7 +129,7 @@ def _look_option(name: str) -> click.Option:
     if asked.kind == "switch":
         given = {"is_flag": True}
     elif asked.kind == "number":
-        given |= {"type": Text(NUMBER), "metavar": asked.unit.upper()}
+        given |= {"type": OptionText(NUMBER), "metavar": asked.unit.upper()}
     else:
         given["metavar"] = "|".join(asked.choices) or "TEXT"
     return click.Option([f"--{asked.option}", name], help=asked.help, **given)

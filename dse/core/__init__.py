@@ -1,1 +1,1 @@
-"""What everything else stands on: units, errors, files, and files that a user wrote."""
+"""Units, errors, files, and the checks of files that a user wrote: the layer below all others."""

@@ -31,7 +31,7 @@ def begin() -> None:
 
 
 def words(line: str) -> None:
-    """What to say of the command when it is stopped."""
+    """Set the line that is printed when the user stops the command."""
     global _words
     _words = line
 

@@ -1,8 +1,8 @@
 """The state of the explorer: in the URL, in the session, and carried from page to page."""
 
+import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from dataclasses import field as data_field
 from typing import Any
 from urllib.parse import urlencode
 
@@ -229,7 +229,7 @@ class Trail:
     new page's without its query, or the old page's with the new query. They stand for what was there before and after.
     """
 
-    entries: list[tuple[str, Query, Query]] = data_field(default_factory=list)
+    entries: list[tuple[str, Query, Query]] = dataclasses.field(default_factory=list)
     at: int = -1
 
     def goes_to(self, page: str, query: Query) -> None:

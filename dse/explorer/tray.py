@@ -5,9 +5,9 @@ address designs stand behind each other, `quantizer.fp16~~device.b200~quantizer.
 fields, two between designs, a dot behind a field's key; percent signs stand for what these would hide.
 """
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from dataclasses import field as data_field
 from typing import Any
 from urllib.parse import unquote
 
@@ -30,7 +30,7 @@ class TrayDesign:
     """A named design: its fields that differ from the defaults. Without a name, what tells it from others is one."""
 
     name: str = ""
-    values: Mapping[str, Any] = data_field(default_factory=dict)
+    values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ def _escaped(text: str) -> str:
 class History:
     """States in the order in which they were chosen, for undo and redo."""
 
-    states: list[tuple[Any, int]] = data_field(default_factory=list)
+    states: list[tuple[Any, int]] = dataclasses.field(default_factory=list)
     at: int = -1
     #: states that are remembered
     most: int = 200

@@ -1,1 +1,1 @@
-"""What a design point takes: memory, time, energy and money."""
+"""Memory, time, energy and cost of a design point."""

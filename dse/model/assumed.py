@@ -2,8 +2,7 @@
 
 from dse.model import deployed, implementations, kernels, stacks
 from dse.model.evaluate import Point
-from dse.specs import servers
-from dse.specs import tokens as token_policies
+from dse.specs import servers, tokens
 from dse.specs.stack import ServedStack
 
 
@@ -12,7 +11,7 @@ def reason(point: Point, name: str) -> str:
     device, policy = point.device, point.work.token_policy
     said = {
         "peak_rates": "memory and arithmetic are taken to reach the peak of their data sheet",
-        "token_policy": f"{policy.name}: {policy.family.validity or token_policies.FAMILIES['sparse'].validity}",
+        "token_policy": f"{policy.name}: {policy.family.validity or tokens.FAMILIES['sparse'].validity}",
         "server_memory": "; ".join(
             number.source for number in servers.of(point.stack_name).quantities().values() if number.kind == "assumed"
         ),

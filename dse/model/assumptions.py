@@ -1,4 +1,4 @@
-"""Which assumed numbers a design point rests on, and which of them a single result of it depends on."""
+"""List the assumed numbers behind a design point, and those behind a single one of its results."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -70,8 +70,10 @@ def of(
 
 
 def _energy_by_bits(device: HardwareSpec, plan: KvPlan, work: Workload, peak: str) -> list[str]:
-    """Which of the energies of bytes and operations of fewer bits, and of keys and values, a design takes; `peak` is
-    the peak rate of its products (`dse.model.energy`)."""
+    """List the device energies per byte and per operation that a design uses beside the 16-bit ones.
+
+    `peak` is the name of the peak rate of its products (`dse.model.energy`).
+    """
     weights, packs = work.weight_format, [g.layout.needs_dequantizing for g in plan.groups]
     eighths = weights.expert_eighths if plan.model.expert_parameters else weights.dense_eighths
     found = []
@@ -116,7 +118,7 @@ def unmeasured(plan: KvPlan, paths: Mapping[str, str]) -> list[str]:
 
 
 def nearest(plan: KvPlan, paths: Mapping[str, str], work: Workload, stack: StackSpec) -> list[str]:
-    """What of the kernels that a design runs, and of its server, was not measured: the nearest that was stands in.
+    """List the kernels and the server release that were not measured, so that the nearest measured ones stand in.
 
     Compressed caches and tokens chosen by an index are read as if by the kernels of plain or latent attention where
     their own were not measured, and states that nobody measured are updated at its pace. Prompts of such layers
@@ -145,7 +147,7 @@ def nearest(plan: KvPlan, paths: Mapping[str, str], work: Workload, stack: Stack
 
 
 def behind(result: str, names: Iterable[str], asked: Mapping[str, Any]) -> list[str]:
-    """Of the assumed numbers that a point rests on (`of`) those that one result, a name of `RESULT_UNITS`, depends on.
+    """Keep the assumed numbers of a point (`of`) that one result, a name of `RESULT_UNITS`, depends on.
 
     `asked` are the results of the point, or the fields of its workload. Names that are no number of a device (such as
     `answer_lengths` of a trace) are kept.

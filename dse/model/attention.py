@@ -24,7 +24,7 @@ from dse.model.kv_bytes import (
     token_slope,
     window_of,
 )
-from dse.model.records import ENGINE, FUSED, MATERIALISED, Design, Kernel, Tensor
+from dse.model.records import ENGINE, FUSED, MATERIALISED, AttentionKernel, Design, Tensor
 
 
 class Sums(NamedTuple):
@@ -153,7 +153,7 @@ def ideal_sums(design: Design, made: Generation, n_sequences: int, packed: Quant
 
 
 @compilable
-def busy_from(design: Design, kernel: Kernel, n_units: int) -> int:
+def busy_from(design: Design, kernel: AttentionKernel, n_units: int) -> int:
     """Tokens from which on every core has work: unpacking is a straight line of the tokens from there."""
     return -(-calibrated.SPLIT_TOKENS * design.stack.n_cores // n_units)
 

@@ -45,7 +45,7 @@ class Totals(NamedTuple):
 
 
 class Served(NamedTuple):
-    """How a batch is served: counts, MISSING where there are none."""
+    """Running sequences, waves and busy cores of a batch; MISSING where a count does not apply."""
 
     running_batch: int
     n_waves: int
@@ -53,7 +53,7 @@ class Served(NamedTuple):
 
 
 class Waits(NamedTuple):
-    """What a request waits for its first token and for each next one."""
+    """TTFT and TPOT of a request."""
 
     ttft_s: float
     tpot_s: float
@@ -108,7 +108,7 @@ def busy_cores(design: Design, running: float) -> int:
 
 @inlined
 def served_of(design: Design, running: float, n_waves: float) -> Served:
-    """How a batch is served, `running` sequences at once; `n_waves` is 0 where requests are replaced one by one."""
+    """Count the waves and busy cores with `running` sequences at once; `n_waves` is 0 without waves."""
     return Served(int(running), int(n_waves) if n_waves > 0 else MISSING, busy_cores(design, running))
 
 
@@ -170,7 +170,7 @@ def shares_of(design: Design, run: Run) -> Shares:
 
 @compilable
 def bounds_of(design: Design, run: Run, running: float, batch: float) -> Bounds:
-    """What the whole, the matrix products and attention of a run wait for, `running` of the batch running at once."""
+    """Name the bottlenecks of a run, of its matrix products and of attention, with `running` sequences at once."""
     linear = _largest(run.linear_read_s, run.linear_compute_s, run.linear_latency_s)
     attended = _largest(run.attention_read_s, run.attention_compute_s, run.attention_latency_s)
     if running < batch:

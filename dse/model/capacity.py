@@ -1,4 +1,4 @@
-"""What fits beside the weights: the largest batch, its waves, and the smallest memory for a whole batch."""
+"""Largest batch beside the weights, its waves, and the smallest memory that holds a whole batch."""
 
 from typing import NamedTuple
 
@@ -150,7 +150,7 @@ def max_context_tokens(design: Design, batch: int) -> int:
 
 
 class Capacity(NamedTuple):
-    """What fits beside the weights, whatever the batch."""
+    """Memory left beside the weights, and the largest batch in it."""
 
     peak_kv_bytes_per_sequence: int
     weight_bytes: int
@@ -162,7 +162,7 @@ class Capacity(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """What a batch takes of the memory."""
+    """Bytes of a running batch."""
 
     kv_bytes: int
     activation_bytes: int
@@ -170,7 +170,7 @@ class Sizes(NamedTuple):
 
 
 class Needs(NamedTuple):
-    """What would hold a batch, which takes a search."""
+    """Smallest capacity that holds a batch, and its longest context: both are searched for."""
 
     min_capacity_bytes: int
     max_context_tokens: int
@@ -178,7 +178,7 @@ class Needs(NamedTuple):
 
 @compilable
 def fit_of(design: Design, made: Generation, most: int) -> Capacity:
-    """What fits, of which `most` requests at once."""
+    """Collect the memory figures that no batch changes; `most` is the largest batch."""
     return Capacity(
         peak_kv_bytes_per_sequence=to_bytes(design, made.peak_bits),
         weight_bytes=weight_bytes(design),
@@ -200,13 +200,13 @@ def sizes_of(design: Design, made: Generation, batch: int) -> Sizes:
 
 @compilable
 def needs_of(design: Design, made: Generation, batch: int, seeks_context: bool) -> Needs:
-    """What a batch needs; the longest context is searched for only where it is asked for."""
+    """Find the smallest capacity for a batch and, if `seeks_context`, its longest context."""
     longest = max_context_tokens(design, batch) if seeks_context else MISSING
     return Needs(min_capacity_bytes(design, made, batch), longest)
 
 
 class Waves(NamedTuple):
-    """How a batch is served: `n_full` waves of `running` sequences, `n_smaller` of one less; whole but when paged."""
+    """Waves of a batch: `n_full` of `running` sequences, `n_smaller` of one less; whole numbers unless paged."""
 
     running: float
     #: 0: requests are replaced one by one

@@ -18,7 +18,7 @@ _QUICK = (uncertainty.RATE, "decode_step_s")
 
 
 class Case(NamedTuple):
-    """What is evaluated: a device, a model laid out under its quantizers, a workload."""
+    """A design to evaluate: a device, a model laid out under its quantizers, a workload."""
 
     device: HardwareSpec
     plan: KvPlan
@@ -33,7 +33,7 @@ class Comparison:
         self._varied: dict[tuple[Same, str], tuple[HardwareSpec, ...]] = {}
 
     def gain(self, first: Case, second: Case) -> Gain | None:
-        """How many times as good the first is as the second; None where one of them does not run.
+        """Compare two designs: the factor by which the first is better; None if one of them does not run.
 
         Errors are those of `uncertainty.gain`, and the ranges of the assumed numbers of `VARIED`, each at both ends of
         its range (half and twice its value, where it has none of its own) for both designs of one device, for one at a
@@ -48,7 +48,7 @@ class Comparison:
         return (evaluate.speed if self.column in _QUICK else evaluate.evaluate)(*case)
 
     def _shifts(self, first: Case, second: Case, base: tuple[dict[str, Any], dict[str, Any]]) -> Iterator[Interval]:
-        """What each assumed number makes of the gain inside its range, as factors of it."""
+        """Yield, for each assumed number, the factors by which the gain changes inside its range."""
         usual = uncertainty.gain(*base, self.column).ratio
         yield from self._kernels(first, second, base, usual)
         sides = [(True, True)] if first.device == second.device else [(True, False), (False, True)]
@@ -68,8 +68,10 @@ class Comparison:
     def _kernels(
         self, first: Case, second: Case, base: tuple[dict[str, Any], dict[str, Any]], usual: float
     ) -> Iterator[Interval]:
-        """What the kernels of keys and values make of it at both ends of their ranges: together where both run the
-        same, one design at a time where they differ."""
+        """Yield the factors by which the gain changes at both ends of the ranges of the KV kernels.
+
+        Both designs move together where they run the same kernels, one at a time where they differ.
+        """
         ranged = [_ranged(case) for case in (first, second)]
         sides = [(True, True)] if ranged[0] == ranged[1] else [(True, False), (False, True)]
         for side in sides:

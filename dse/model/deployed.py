@@ -1,4 +1,4 @@
-"""What one of several devices has of a plan, what its tokens meet, and what the devices exchange in a pass."""
+"""Per-device shard of the KV layout and weights, and the collectives of a pass."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,7 +17,7 @@ VALUE_BYTES = 2
 
 
 def on_one_device(plan: KvPlan, work: Workload) -> KvPlan:
-    """What one of several devices has of a plan, of all stages together. Raises InputError for what cannot be split.
+    """Return the shard of a plan on one of several devices, all stages together. Raises InputError for no such split.
 
     Groups of a quantizer inside a token are those of the heads that the device has: a split cuts none, but makes more
     of those that span all heads (Oaken, NQKV).
@@ -68,7 +68,7 @@ def n_groups_of(work: Workload) -> int:
 
 
 def deployment_of(work: Workload) -> Deployment:
-    """How the model lies on the devices."""
+    """Return how many devices, stages, groups of requests and batches in flight a workload has."""
     n_in_flight = work.pp if work.pp_batches is None else work.pp_batches
     return Deployment(work.n_devices, work.pp, n_groups_of(work), n_in_flight)
 
@@ -76,7 +76,7 @@ def deployment_of(work: Workload) -> Deployment:
 def exchanges(
     device: HardwareSpec, rank: ModelSpec, work: Workload, stack_name: str | None
 ) -> Iterator[tuple[str, Exchange, collectives.LinkTerms]]:
-    """What the devices exchange in a pass of all layers, by name, with what its times rest on.
+    """Yield the collectives of a pass through all layers: name, exchange, and the link numbers behind its times.
 
     tp: an all-reduce after attention and one after the feed-forward of each layer, one of the embeddings, and the
     logits of every new token gathered. With `dp_attention` the feed-forward gathers the tokens of all devices and

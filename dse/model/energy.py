@@ -1,4 +1,4 @@
-"""What bytes and operations cost in energy by their bits, and what the limit of a board adds to a time."""
+"""Energy of bytes and operations by their bits, and the time that a board's power limit adds."""
 
 from dse.core.compiling import compilable, inlined
 from dse.model.formulas import energy

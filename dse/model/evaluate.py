@@ -85,7 +85,7 @@ _OPEN = tuple(f.name for f in fields(Workload) if f.name not in ("batch", "input
 
 
 class ByLengths(NamedTuple):
-    """Of a design with its lengths, whatever its batch; sums are those over the steps of one sequence."""
+    """Terms of a design at given lengths, shared by all batches; sums run over the steps of one sequence."""
 
     made: Generation
     terms: Terms
@@ -207,7 +207,7 @@ class Point:
 
     @cached_property
     def _by_lengths(self) -> ByLengths:
-        """What all batches share. Raises LimitError for too many groups."""
+        """Compute the terms that all batches share. Raises LimitError for too many groups."""
         known = self.lowered.by_lengths
         lengths = self.work.input_tokens, self.work.output_tokens, self._has_steps
         if lengths not in known:
@@ -225,12 +225,12 @@ class Point:
 
     @property
     def made(self) -> Generation:
-        """What one sequence stores, reads and quantizes over the generation. Raises LimitError for too many groups."""
+        """Bits that one sequence stores, reads and quantizes. Raises LimitError for too many groups."""
         return self._by_lengths.made
 
     @property
     def terms(self) -> Terms:
-        """What the times of all numbers of sequences share."""
+        """Terms of the times, shared by all batches."""
         return self._by_lengths.terms
 
     @property
@@ -273,7 +273,7 @@ class Point:
         return -(-bits // self.unit)
 
     def own_bits(self, n_tokens: int) -> int:
-        """What one more sequence of `n_tokens` adds: what it does not share, activations, workspace."""
+        """Bits that one more sequence of `n_tokens` adds: unshared keys and values, activations, workspace."""
         return int(peak_memory.size_at(self.design, self.made.limits, self.made.prefix_tokens, n_tokens).own)
 
     def extra_bits(self, n_tokens: int) -> int:
@@ -322,7 +322,7 @@ class Point:
 
     @cached_property
     def waves(self) -> capacity.Waves:
-        """How the batch is served, where at least one request fits."""
+        """Split the batch into waves; at least one request must fit."""
         return capacity.waves_of(float(self.work.batch), float(self.max_batch), self.design.load.is_paged)
 
     @cached_property
@@ -406,8 +406,10 @@ class Point:
         }
 
     def at_ends(self) -> dict[str, dict[str, Any]]:
-        """What `speed` finds where the kernels that run the quantizers are as slow, and as fast, as they may be; {}
-        where their numbers have no ranges."""
+        """Return `speed` with the quantizers' kernels at the slow and at the fast end of their ranges.
+
+        {} if their numbers have no ranges.
+        """
         if not implementations.ranged(self.plan, self.work, self.stack):
             return {}
         return {end: speed(self.device, self._asked_plan, implementations.at_end(self.work, end)) for end in ENDS}
@@ -415,7 +417,7 @@ class Point:
     def operations(self) -> list[dict[str, Any]]:
         """Every operation of a decode step and of the prompt of the largest wave; empty where nothing fits.
 
-        Fields of `dse.model.operations.Operation` with both utilisations; the last of each phase, "all", is their sum.
+        Fields of `operations.OperationCost` with both utilisations; the last of each phase is their sum, "all".
         """
         if not self.max_batch:
             return []
@@ -490,7 +492,7 @@ def evaluate(device: HardwareSpec, plan: KvPlan, work: Workload) -> dict[str, An
 
 
 def speed(device: HardwareSpec, plan: KvPlan, work: Workload) -> dict[str, Any]:
-    """Of the results of `evaluate` those that say what runs and how fast, in a fraction of its time, for searches.
+    """Return the results of `evaluate` that searches need (feasibility and speed), in a fraction of its time.
 
     feasible, fits_whole_batch, running_batch, decode_step_s, total_s, throughput_tokens_per_s, and what comparisons
     read (`uncertainty.COMPARED`).
@@ -524,7 +526,7 @@ def roomy(device: HardwareSpec) -> HardwareSpec:
 
 
 def with_room(device: HardwareSpec, plan: KvPlan, work: Workload, result: dict[str, Any]) -> dict[str, Any] | None:
-    """What memory keeps from a point with this `result`: the same in memory for the whole batch.
+    """Evaluate a point with this `result` again in memory that holds the whole batch.
 
     None where the memory is not what binds, where not one request fits (`infeasible_reason` says why), and where no
     memory would do.
@@ -541,6 +543,6 @@ def bound_text(bound: str) -> str:
 
 
 def room_text(rate: str, found: dict[str, Any]) -> str:
-    """What capacity keeps from a design: `found` is the result of `with_room`, `rate` its measure as text."""
+    """Say how fast a design would be with enough memory: `found` is from `with_room`, `rate` is text."""
     bound = found["bound"]
     return f"with room for all it would be {rate}, bound by {bound} (most of the time goes into {WHY_BOUND[bound]})"

@@ -25,13 +25,13 @@ from dse.model.kv_bytes import (
 )
 from dse.model.kv_layout import KvPlan, TensorGroup
 from dse.model.measured import how_measured
-from dse.model.operations import DECODE, PREFILL, Operation, decode_operations, prompt_operations, total_of
+from dse.model.operations import DECODE, PREFILL, OperationCost, decode_operations, prompt_operations, total_of
 from dse.model.peak_memory import activation_tokens, peak_lengths, size_at
 from dse.model.records import MATERIALISED, Design, Tensor
 from dse.model.results.declare import Derivation, how
 from dse.model.steady import Pass, last_pass
 from dse.model.step import (
-    Experts,
+    ExpertTimes,
     Run,
     Terms,
     Wave,
@@ -266,13 +266,13 @@ class Facts:
         return float(share_touched(self.design, self.prompt_tokens))
 
     @cached_property
-    def experts(self) -> Experts:
-        """Experts in a step, where their products were measured apart."""
+    def experts(self) -> ExpertTimes:
+        """Times of the routed experts in a step, where their products were measured apart."""
         return experts_of(self.design, float(self.run.n), self.run.share_touched)  # type: ignore[no-any-return]
 
     @cached_property
-    def prompt_experts(self) -> Experts:
-        """Experts over the prompts, where their products were measured apart."""
+    def prompt_experts(self) -> ExpertTimes:
+        """Times of the routed experts over the prompts, where their products were measured apart."""
         return experts_of(self.design, self.prompt_tokens, self.prompt_share_touched)  # type: ignore[no-any-return]
 
     @property
@@ -436,13 +436,13 @@ class Facts:
         return {f"{name}_s": seconds for name, seconds in shares_of(self.design, self.run)._asdict().items()}
 
     @property
-    def step_total(self) -> Operation:
+    def step_total(self) -> OperationCost:
         """All operations of a decode step."""
         each = decode_operations(self.design, self.terms, self.run)
         return total_of(each, DECODE, self.wave.decode_step_s)  # type: ignore[no-any-return]
 
     @property
-    def prompt_total(self) -> Operation:
+    def prompt_total(self) -> OperationCost:
         """All operations of the prompts."""
         each = prompt_operations(self.design, self.terms, self.run)
         return total_of(each, PREFILL, self.wave.prefill_s)  # type: ignore[no-any-return]

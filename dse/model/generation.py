@@ -1,4 +1,4 @@
-"""What one sequence stores, reads and quantises over a generation: whole numbers that no rate and no batch changes."""
+"""Bits that one sequence stores, reads and quantizes over a generation: integers, independent of rates and batch."""
 
 import math
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ MANY_GROUPS = 20_000
 KEY_CHOICE_READS, VALUE_CHOICE_READS = 2, 1
 
 
-class Piece(NamedTuple):
+class LinearPiece(NamedTuple):
     """A stretch of decode steps over which every amount of one sequence is first + slope * i, i = 0 .. n_steps - 1."""
 
     n_steps: int
@@ -70,7 +70,7 @@ class Piece(NamedTuple):
 
 
 class Quantised(NamedTuple):
-    """What one sequence quantises of a tensor: elements, or bytes where it goes through memory."""
+    """Elements of a tensor that one sequence quantizes, or bytes where they go through memory."""
 
     in_steps: float
     #: of a prompt after its shared prefix, and of the prefix
@@ -106,7 +106,7 @@ class Generation(NamedTuple):
     choice_bytes: float
     buffer_bytes: float
     quantised: Sequence[Quantised]
-    pieces: Sequence[Piece]
+    pieces: Sequence[LinearPiece]
 
 
 @compilable
@@ -134,14 +134,14 @@ def is_exact(design: Design) -> bool:
 
 
 @compilable
-def pieces_of(design: Design, limits: Limits, has_steps: bool = True) -> tuple[list[Piece], int]:
+def pieces_of(design: Design, limits: Limits, has_steps: bool = True) -> tuple[list[LinearPiece], int]:
     """Straight pieces of the decode steps, cut off beyond `MAX_PIECES`; paged, also the sum of the stored bits.
 
-    Without steps nothing of both.
+    Empty and 0 without steps.
     """
     length, last = design.input_tokens + 1, design.input_tokens + design.output_tokens * has_steps
     per_byte = float(8 * design.model.den)
-    pieces: list[Piece] = []
+    pieces: list[LinearPiece] = []
     stored, sums_stored = 0, design.load.is_paged and design.load.has_cache
     while length <= last and len(pieces) <= MAX_PIECES:
         end = last + 1
@@ -168,7 +168,7 @@ def pieces_of(design: Design, limits: Limits, has_steps: bool = True) -> tuple[l
         flops = attention_flops(design.layers, limits, length)
         flops_slope = attention_flops(design.layers, limits, length + 1) - flops if n_steps > 1 else 0
         pieces.append(
-            Piece(
+            LinearPiece(
                 n_steps=n_steps,
                 read_bytes=float(read) / per_byte,
                 read_slope=float(read_slope) / per_byte,
@@ -207,7 +207,7 @@ def fits_alone(design: Design, free: int) -> bool:
 
 @compilable
 def _amount(design: Design, g: Tensor, n_tokens: int) -> float:
-    """What quantising `n_tokens` of a tensor takes of the rate of its path: elements, or bytes through memory."""
+    """Amount of work to quantize `n_tokens` of a tensor, in the unit of its path: elements, or bytes through memory."""
     elements = n_tokens * g.n_stored_layers * g.n_elements
     if g.path == MATERIALISED:  # FP16 read back, packed form written
         return (float(elements * 16) + float(n_tokens * g.n_stored_layers * g.packed_bits) / design.model.den) / 8

@@ -1,4 +1,4 @@
-"""Which kernels run the quantizers of a plan on a device, and what they take: dse/specs/implementation.py."""
+"""Choose the kernels that run the quantizers of a plan on a device, with their costs (dse/specs/implementation.py)."""
 
 from dataclasses import replace
 
@@ -17,8 +17,11 @@ USUAL_CLOCK = 1.7e9
 
 
 def path_of(device: HardwareSpec, quantizer: QuantizerSpec, run_by: Implementation | None, work: Workload) -> str:
-    """How a quantizer is unpacked: as asked, as the device's file says (of it, or of all that it does not name), as its
-    implementation does, else as GPUs do."""
+    """Choose the dequantization path of a quantizer.
+
+    The first that is given counts: the workload's, a named implementation's, the device file's (for this family, or
+    its default), the implementation's, the usual one of the kind of device.
+    """
     family = quantizer.family.name
     named = (work.implementation or "").partition(":")[0] or quantizer.implementation
     asked = run_by and named and run_by.path
@@ -76,7 +79,7 @@ def cores_per_unit(g: TensorGroup) -> float:
 
 
 def implementation_text(plan: KvPlan) -> str | None:
-    """What runs the quantizers of a plan as `laid_out`; None where nothing is packed, or no kernel of a device."""
+    """Name the implementations that run the quantizers of a plan as `laid_out`; None if no kernel of a device does."""
     return ", ".join(dict.fromkeys(g.implementation.name for g in plan.groups if g.implementation)) or None
 
 

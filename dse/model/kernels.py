@@ -11,7 +11,7 @@ from dse.core import units
 from dse.model import implementations
 from dse.model.formulas import attention, calibrated
 from dse.model.kv_layout import KvPlan, TensorGroup
-from dse.model.records import Kernel, Stack
+from dse.model.records import AttentionKernel, Stack
 from dse.specs.device_and_model import HardwareSpec, LayerKV, ModelSpec
 from dse.specs.stack import Fit, GemmFit, HeadCode, HostFit, LatentCode, PackedFit, SparseCode, SparseFit, StackSpec
 from dse.specs.weights import WeightFormat
@@ -51,7 +51,7 @@ class LayerFit(NamedTuple):
 
 def kernels_of(
     device: HardwareSpec, plan: KvPlan, paths: Mapping[str, str], stack: StackSpec | None, latent: GemmFit | None
-) -> tuple[tuple[Kernel, ...], list[Unpacking]]:
+) -> tuple[tuple[AttentionKernel, ...], list[Unpacking]]:
     """Attention kernels by layer shape, and the unpacking of each tensor; none without measured kernels."""
     if stack is None or stack.attention is None:
         return (), [Unpacking()] * len(plan.groups)
@@ -113,7 +113,7 @@ def _attention_kernel(
     one: LayerFit,
     groups: Sequence[TensorGroup],
     has_ceiling: bool,
-) -> Kernel:
+) -> AttentionKernel:
     """The kernel that reads `groups`, the keys and values of these layers: as fitted, or as an implementation says."""
     terms, layer, own, sparse = stack.attention_terms(), one.layer, one.own, one.sparse
     fused = [g for g in groups if paths[g.place] == "fused"]
@@ -126,7 +126,7 @@ def _attention_kernel(
     if sparse:
         index_frac = sparse.index_frac.si if sparse.index_frac else 1.0
         choice_s = sparse.choice.si / CHOICE_TOKENS if sparse.choice and not layer.joined else 0.0
-    return Kernel(
+    return AttentionKernel(
         n_layers=one.n_layers,
         n_kv_heads=layer.n_kv_heads,
         io_bytes=0 if sparse and layer.joined else calibrated.attention_io_bytes(1, model.n_q_heads, layer.score_dim),
@@ -145,11 +145,11 @@ def _attention_kernel(
     )
 
 
-def _state_kernel(stack: StackSpec, one: LayerFit) -> Kernel:
+def _state_kernel(stack: StackSpec, one: LayerFit) -> AttentionKernel:
     """The kernels that update a layer's state: as measured, else what attention's start and reach."""
     layer, terms = one.layer, stack.attention_terms()
     fit = stack.state.get(layer.state_code) if layer.state_code else None
-    return Kernel(
+    return AttentionKernel(
         n_layers=one.n_layers * bool(layer.state_flops),
         n_kv_heads=0,
         io_bytes=layer.state_bytes,
@@ -195,15 +195,17 @@ def core_rate(
 
 
 def packed_fit(stack: StackSpec, group: TensorGroup, path: str) -> PackedFit | None:
-    """What was fitted to the kernel tables of a stack for keys or values stored like this, where a kernel unpacks them
-    and no implementation says more; it may know no ceiling."""
+    """Return the stack's fit of a fused kernel for keys or values stored like this.
+
+    None where they are not unpacked in the kernel, or an implementation gives the rate. The fit may lack a ceiling.
+    """
     if group.implementation and group.implementation.elements_per_cycle:
         return None
     return stack.kv.get(kv_code(group)) if path == "fused" else None  # type: ignore[call-overload]
 
 
 def kv_code(group: TensorGroup) -> str:
-    """How keys or values are stored, as far as kernels differ: fp16, fp8, int8, int4 or int2."""
+    """Return the storage format by which kernels differ: fp16, fp8, int8, int4 or int2."""
     if not group.layout.needs_dequantizing:
         return "fp16"
     if group.quantizer.family.name in FP8_CODES:
@@ -213,8 +215,7 @@ def kv_code(group: TensorGroup) -> str:
 
 
 def sparse_code(plan: KvPlan, paths: Mapping[str, str], shape: int) -> str:
-    """Which kernels read the layers of a shape that keep or read less than all tokens, by how these are stored; ""
-    where they read all.
+    """Return the code of the sparse kernels that read the layers of a shape; "" where they read all tokens.
 
     A window beside compressed entries is read by their kernels: of several, by those to which it is the most.
     """
@@ -252,8 +253,7 @@ def n_cores_of(device: HardwareSpec) -> int:
 
 
 def latent_code(plan: KvPlan, paths: Mapping[str, str], stack: StackSpec | None) -> LatentCode | None:
-    """Which kernel of latent (MLA) heads runs, by how they are stored; None for other heads, or where none was
-    measured."""
+    """Choose the kernel of latent (MLA) heads by their storage; None for other heads, or if none was measured."""
     if stack is None or stack.attention is None or not plan.model.is_latent:
         return None
     codes = {kv_code(g) if paths[g.place] == "fused" else "fp16" for g in plan.groups}
@@ -268,7 +268,7 @@ def latent_fit(plan: KvPlan, paths: Mapping[str, str], stack: StackSpec | None) 
 
 
 def product_code(stack: StackSpec, weights: WeightFormat) -> str | None:
-    """Which measured products run: those of the format, else 16-bit ones; None where only `gemm` was fitted."""
+    """Choose the measured products: those of the format, else 16-bit ones; None where only `gemm` was fitted."""
     return next((code for code in (weights.dense_code, "bf16") if code in stack.products), None)
 
 
@@ -278,7 +278,7 @@ def has_experts(model: ModelSpec, work: Workload) -> bool:
 
 
 def prompt_code(model: ModelSpec) -> HeadCode:
-    """Which attention over prompts runs, by the dimension of a head."""
+    """Choose the prefill attention kernel by the dimension of a head."""
     return "d64" if all(layer.key_dim < PROMPT_HEAD_DIM for layer in model.layers if layer.key_dim) else "d128"
 
 
@@ -328,7 +328,7 @@ def prompt_host_s(model: ModelSpec, host: HostFit) -> float:
 def kernels_reach(
     device: HardwareSpec, plan: KvPlan, work: Workload, stack: StackSpec | None, latent: GemmFit | None
 ) -> Stack:
-    """What the kernels of a stack reach with weights of the workload's format."""
+    """Return the fitted launch times and achieved rates of a stack, with weights of the workload's format."""
     weights, model = work.weight_format, plan.model
     named = device.format_peak(weights.dense_code).si if work.weights else 0.0
     found = Stack(

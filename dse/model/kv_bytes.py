@@ -12,7 +12,7 @@ from dse.model.records import NO_LIMIT, Design, Layer, Policy, Tensor
 
 
 class Limits(NamedTuple):
-    """What a token policy means for one prompt, in tokens (dse/model/formulas/tokens.py)."""
+    """Limits of a token policy for one prompt, in tokens (dse/model/formulas/tokens.py)."""
 
     window_tokens: int
     prompt_kept_tokens: int
@@ -110,9 +110,9 @@ def stored_bits(g: Tensor, limits: Limits, n_tokens: int) -> int:
 
 @compilable
 def token_slope(g: Tensor, limits: Limits, n_tokens: int, packed: int, full: int, window: int) -> int:
-    """What the next token adds inside the straight piece at `n_tokens`, of which a packed and a full one count so much.
+    """Slope of the piecewise-linear bit count at `n_tokens`, with `packed` and `full` per token of each kind.
 
-    Nothing while the prompt drops tokens.
+    0 while the prompt drops tokens.
     """
     first = limits.prompt_kept_tokens
     if first <= n_tokens < first + limits.dropped_tokens:
@@ -132,7 +132,7 @@ def stored_bits_slope(g: Tensor, limits: Limits, n_tokens: int) -> int:
 
 
 class Reading(NamedTuple):
-    """What a step reads of a tensor of one layer and sequence, and what the next token adds to it."""
+    """Tokens and bits of a tensor that a step reads in one layer and sequence, each with its slope per token."""
 
     tokens: int
     tokens_slope: int
@@ -145,8 +145,10 @@ class Reading(NamedTuple):
 
 @compilable
 def reading_of(g: Tensor, limits: Limits, n_tokens: int) -> Reading:
-    """What a step reads at a context of `n_tokens`: the bits of a cache of as many tokens as are read, and the index of
-    all stored ones."""
+    """Count the tokens and bits that a step reads at a context of `n_tokens`.
+
+    The bits are those of a cache of the tokens read, and of the index over all stored ones.
+    """
     entered, window = entered_tokens(limits, n_tokens), window_of(g, limits)
     read_window = min(window, g.read_limit_tokens)
     kept = kv_cache.kept_tokens(entered, read_window)
@@ -192,7 +194,7 @@ def padding_bits(g: Tensor, kept: int, page_tokens: int) -> int:
 
 @compilable
 def _sum_of_page_tails(g: Tensor, window: int, entered: int) -> int:
-    """What last pages of bytes leave unused, summed while `entered` tokens come in one by one."""
+    """Sum the bits that last pages leave unused while `entered` tokens come in one by one."""
     inside = min(entered, window)
     dense = memory_unit.sum_of_page_tail_bits(inside, g.dense_stream_bits, g.page_row_bits)
     sparse = memory_unit.sum_of_page_tail_bits(inside, g.sparse_stream_bits, g.page_row_bits)

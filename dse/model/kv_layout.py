@@ -68,12 +68,12 @@ class TensorGroup:
 
     @property
     def place(self) -> str:
-        """What its dequantisation path is found by: "key" or "value", with the quantizer where layers differ."""
+        """Key of its dequantization path: "key" or "value", with the quantizer where layers differ."""
         return self.own_place or self.which
 
     @property
     def unpackings(self) -> int:
-        """How often a step unpacks what it reads: once, or for each query head of a group."""
+        """Times that a step unpacks what it reads: once, or for each query head of a group."""
         return self.n_queries if self.implementation and self.implementation.unpacked_per == QUERY_HEAD else 1
 
     def bits(self, kept_tokens: int) -> int:
@@ -118,7 +118,7 @@ class KvPlan:
     whole: "KvPlan | None" = None
 
     def once(self, key: Hashable, build: Callable[[], T]) -> T:
-        """What `build` gives, built once for a `key`: the points of a curve ask the same of a plan again and again."""
+        """Return `build()`, called once for each `key`: the points of a curve need the same results of a plan."""
         known: T | None = self._known.get(key)
         if known is None:
             if len(self._known) >= MAX_KNOWN:

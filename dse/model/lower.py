@@ -155,7 +155,7 @@ def design_of(
 
 
 def layers_of(plan: KvPlan, policy: Policy = FULL) -> tuple[Layer, ...]:
-    """What attention computes, equal layers together."""
+    """Collect the operations of attention, equal layers together."""
     counts: dict[Layer, int] = {}
     n_q_heads = plan.model.n_q_heads
     for shape, (layer, n_layers) in enumerate(plan.layers):
@@ -360,7 +360,7 @@ def device_of(device: HardwareSpec) -> Device:
 
 
 def load_of(work: Workload) -> Load:
-    """What a workload asks, but for batch and lengths."""
+    """Lower a workload, but for batch and lengths, to numbers."""
     paged, discount = work.admission == "paged", work.cached_input_discount
     return Load(
         is_paged=int(paged),
@@ -378,9 +378,9 @@ def load_of(work: Workload) -> Load:
 
 
 def memory_counted(device: HardwareSpec, work: Workload) -> str:
-    """How memory is counted, "server" or "paper": as asked, else as a server does where the device has one.
+    """Choose how memory is counted, "server" or "paper": the workload's choice, else a server's if the device has one.
 
-    Raises InputError for a server that there is not.
+    Raises InputError for "server" on a device without one.
     """
     if work.memory == "server" and device.reported_memory is None:
         raise InputError(
@@ -398,7 +398,7 @@ def prompt_budget(work: Workload, server: servers.Server) -> int:
 
 
 def memory_of(device: HardwareSpec, plan: KvPlan, work: Workload, stack_name: str | None) -> Memory:
-    """What a server of the stack holds beside weights and keys and values; nothing as papers count."""
+    """Return the memory that a server reserves beside weights and KV; none where it is counted as papers do."""
     if memory_counted(device, work) == "paper":
         return Memory(
             is_server=0,
@@ -442,7 +442,7 @@ def weights_by_operation(model: ModelSpec, work: Workload, stack: StackSpec | No
     n_layers, n_groups, skew = model.n_layers, deployed.n_groups_of(work), 1.0 + work.expert_skew
 
     def product(name: str, dense: int, experts: int, n_products: int, own: int = 0) -> tuple[str, Product]:
-        """Of which `own` parameters meet the tokens of the device's own requests alone."""
+        """Name a product and count its parameters; `own` of them meet the tokens of the device's own requests alone."""
         met = experts * model.n_active_experts / model.n_experts
         active = own + n_groups * (dense - own) + n_groups * skew * met
         return name, Product(float(active), float(dense), float(experts), n_products)

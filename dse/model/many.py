@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from dse.core.compiling import compilable, inlined, registered, sources
 from dse.model import capacity
-from dse.model import evaluate as model
 from dse.model.attention import NO_SUMS, KnownSums, Sums, known_sums
 from dse.model.batch import (
     BOUNDS,
@@ -30,17 +29,18 @@ from dse.model.batch import (
     totals_of,
     waits_of,
 )
+from dse.model.evaluate import Point, known, prefer
 from dse.model.formulas import deployment
 from dse.model.generation import MAX_PIECES, Contents, Generation, contents_of, generation_of, is_exact
 from dse.model.kv_bytes import unit_of
 from dse.model.peak_memory import WIDE
 from dse.model.records import (
     MISSING,
+    AttentionKernel,
     Deployment,
     Design,
     Device,
     Exchange,
-    Kernel,
     LanguageModel,
     Layer,
     Load,
@@ -134,7 +134,7 @@ RUNNING, BOUND = WHOLE.index("running_batch"), CODE.index("bound")
 FEASIBLE, WEIGHTS_TOO_LARGE, REQUEST_TOO_LARGE, LEFT = 0, 1, 2, -1
 
 
-class Tables(NamedTuple):
+class DesignTables(NamedTuple):
     """Cases (designs but for device, batch and lengths) below each other; `ends` are their rows in the first five.
 
     All others are structured arrays (`dtype_of`): compiled code reads a row of one as the record itself.
@@ -200,10 +200,10 @@ class Found(NamedTuple):
     codes: States
 
 
-_ROWS: tuple[type[Record], ...] = (Tensor, Layer, Kernel, Product, Exchange)
+_ROWS: tuple[type[Record], ...] = (Tensor, Layer, AttentionKernel, Product, Exchange)
 
 
-def tables_of(designs: Sequence[Design | None], devices: Sequence[Device] = ()) -> Tables:
+def tables_of(designs: Sequence[Design | None], devices: Sequence[Device] = ()) -> DesignTables:
     """Cases and devices below each other; None leaves a row of zeros. Raises OverflowError beyond int64."""
     ends, rows = [[0] * len(_ROWS)], [[] for _ in _ROWS]  # type: ignore[var-annotated]
     for design in designs:
@@ -219,7 +219,7 @@ def tables_of(designs: Sequence[Design | None], devices: Sequence[Device] = ()) 
     tensors, layers, kernels, products, exchanges = (
         np.array(found, dtype_of(record)) for found, record in zip(rows, _ROWS, strict=True)
     )
-    return Tables(
+    return DesignTables(
         tensors=tensors,
         layers=layers,
         kernels=kernels,
@@ -292,7 +292,7 @@ def _fill_alike(row: Floats, m: int, one: Sums, peak: float, terms: Terms) -> No
 
 @compilable
 def _fill_exchanges(row: Floats, m: int, exchanges: Sequence[Exchange], prefix: int, own: int) -> None:
-    """What devices exchange in steps and prompts; each sequence adds `own` tokens to the prompts' common `prefix`."""
+    """Fill the exchange times of steps and prompts; each sequence adds `own` tokens to the prompts' common `prefix`."""
     for i in range(m):
         row[GIVEN.exchange_s + i] = row[GIVEN.prompt_exchange_s + i] = 0.0
     for e in range(len(exchanges)):
@@ -638,7 +638,7 @@ def _fits_int64(case: Prepared, most_batch: float) -> bool:
     return free < WIDE and free * steps < 2 * WIDE and float(most_batch) * largest < 2 * WIDE
 
 
-def evaluate_points(points: PointColumns, tables: Tables, n_keys: int, found: Found, state: States) -> None:
+def evaluate_points(points: PointColumns, tables: DesignTables, n_keys: int, found: Found, state: States) -> None:
     """Columns of the points whose `state` is FEASIBLE on entry; the state of each is told.
 
     `n_keys` is more than any number of sequences on which sums depend one by one.
@@ -764,14 +764,14 @@ def columns_of(found: Found) -> dict[str, Any]:
 def evaluate(*arguments: Any) -> None:
     """`evaluate_points`, compiled; the code is kept on disk for the formulas as they are now."""
     _compiled()(*arguments)
-    model.prefer(results_of)
+    prefer(results_of)
 
 
 #: columns of all results, each in a row of its own
 _ALL = found_for(RESULT_UNITS, 1).places
 
 
-def results_of(point: model.Point) -> dict[str, Any] | None:
+def results_of(point: Point) -> dict[str, Any] | None:
     """All results of a point by compiled code; None where nothing fits, or int64 might not hold what does."""
     if "tables" not in point.lowered.kept:
         try:
@@ -787,10 +787,10 @@ def results_of(point: model.Point) -> dict[str, Any] | None:
     evaluate(PointColumns(first, first, *lengths), tables, n_keys_of(tables), found, state)  # type: ignore[call-arg]
     if state[0] != FEASIBLE:
         return None
-    numbers = {name: model.known(column.item()) for name, column in columns_of(found).items()}
+    numbers = {name: known(column.item()) for name, column in columns_of(found).items()}
     return point.named({**numbers, **{name: BOUNDS[numbers[name]] for name in CODE}})
 
 
-def n_keys_of(tables: Tables) -> int:
+def n_keys_of(tables: DesignTables) -> int:
     """More than any number of sequences on which sums depend one by one."""
     return 2 + max(int(tables.stacks["n_cores"].max()), int(tables.devices["token_cores"].max()), 2)

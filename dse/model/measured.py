@@ -34,7 +34,7 @@ def measured(plan: KvPlan) -> dict[str, Any]:
 
 
 def _predicted(sides: dict[str, QuantizerSpec], found: dict[str, Any]) -> dict[str, Any]:
-    """What the file of a plan by layer says of bits and errors, where both sides are of it."""
+    """Add the bits and errors that a layer-wise quantizer file states, if keys and values both use it."""
     said = sides["key"].predicted if sides["key"].name == sides["value"].name else {}
     if "stored_bits" in said:
         found |= {"measured_bits": said["stored_bits"], "measured_on": said["source"]}

@@ -1,4 +1,4 @@
-"""What each operation of a decode step and of the prompts moves, calculates and takes."""
+"""Bytes, operations, time and energy of each operation of a decode step and of the prompts."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -15,7 +15,7 @@ ATTENTION, QUANTIZATION, COLLECTIVES, HOST, POWER = 100, 101, 102, 103, 104
 DECODE, PREFILL = 0, 1
 
 
-class Operation(NamedTuple):
+class OperationCost(NamedTuple):
     """One operation of a mean decode step, or of all prompts of a running batch.
 
     `compute_at_peak_s` and `read_at_peak_s` are what its FLOP and its bytes take at the peak rates.
@@ -31,10 +31,10 @@ class Operation(NamedTuple):
 
 
 @compilable
-def _attended(design: Design, phase: int, seconds: float, flops: float, n_bytes: float) -> Operation:
+def _attended(design: Design, phase: int, seconds: float, flops: float, n_bytes: float) -> OperationCost:
     device = design.device
     peak = device.peak_flops * device.peak_flops_unit
-    return Operation(
+    return OperationCost(
         phase=phase,
         kind=ATTENTION,
         seconds=seconds,
@@ -47,14 +47,14 @@ def _attended(design: Design, phase: int, seconds: float, flops: float, n_bytes:
 
 @compilable
 def _add_products(
-    found: list[Operation],
+    found: list[OperationCost],
     design: Design,
     terms: Terms,
     phase: int,
     n_tokens: float,
     touched: float,
     slower: float,
-    attended: Operation,
+    attended: OperationCost,
 ) -> None:
     """Products with the weights over `n_tokens` tokens, and attention after the first: QKV, attention, output, ...
 
@@ -90,7 +90,7 @@ def _add_products(
         else:
             seconds = max(compute_s * slower, read_s)
         found.append(
-            Operation(
+            OperationCost(
                 phase=phase,
                 kind=i,
                 seconds=seconds,
@@ -105,19 +105,19 @@ def _add_products(
 
 
 @compilable
-def decode_operations(design: Design, terms: Terms, run: Run) -> list[Operation]:
+def decode_operations(design: Design, terms: Terms, run: Run) -> list[OperationCost]:
     """The mean decode step of a run: products, attention, packing and unpacking."""
     slower = 1.0
     if design.load.has_cache:
         slower = terms.product_peak_per_s / product_peak(design, run.n)
     attended = _attended(design, DECODE, run.wave.attention_s, run.attention_flops, run.attention_bytes)
-    found: list[Operation] = []
+    found: list[OperationCost] = []
     _add_products(found, design, terms, DECODE, run.product_tokens, run.share_touched, slower, attended)
     packing_s, moved = run.wave.quantize_s + run.wave.dequantize_s, run.packing_bytes
     if packing_s != 0 or moved != 0:
         at_peak_s = attention.time_at_rate(moved, design.device.bandwidth_bytes_per_s)
         found.append(
-            Operation(
+            OperationCost(
                 phase=DECODE,
                 kind=QUANTIZATION,
                 seconds=packing_s,
@@ -129,7 +129,7 @@ def decode_operations(design: Design, terms: Terms, run: Run) -> list[Operation]
         )
     if run.wave.collective_s != 0:
         found.append(
-            Operation(
+            OperationCost(
                 phase=DECODE,
                 kind=COLLECTIVES,
                 seconds=run.wave.collective_s,
@@ -141,7 +141,7 @@ def decode_operations(design: Design, terms: Terms, run: Run) -> list[Operation]
         )
     if run.wave.host_s != 0:
         found.append(
-            Operation(
+            OperationCost(
                 phase=DECODE,
                 kind=HOST,
                 seconds=run.wave.host_s,
@@ -153,7 +153,7 @@ def decode_operations(design: Design, terms: Terms, run: Run) -> list[Operation]
         )
     if run.wave.power_s != 0:
         found.append(
-            Operation(
+            OperationCost(
                 phase=DECODE,
                 kind=POWER,
                 seconds=run.wave.power_s,
@@ -167,10 +167,10 @@ def decode_operations(design: Design, terms: Terms, run: Run) -> list[Operation]
 
 
 @compilable
-def prompt_operations(design: Design, terms: Terms, run: Run) -> list[Operation]:
+def prompt_operations(design: Design, terms: Terms, run: Run) -> list[OperationCost]:
     """The prompts of a run; none without a KV cache. Their attention counts no bytes, as its time does not."""
     prompt, wave, n = terms.prompt, run.wave, run.n
-    found: list[Operation] = []
+    found: list[OperationCost] = []
     if design.load.has_cache == 0:
         return found
     n_tokens = float(prompt.prefix_tokens + n * (design.input_tokens - prompt.prefix_tokens))
@@ -180,7 +180,7 @@ def prompt_operations(design: Design, terms: Terms, run: Run) -> list[Operation]
     _add_products(found, design, terms, PREFILL, n_tokens, touched, 1.0, attended)
     if wave.prompt_quantize_s != 0:
         found.append(
-            Operation(
+            OperationCost(
                 phase=PREFILL,
                 kind=QUANTIZATION,
                 seconds=wave.prompt_quantize_s,
@@ -192,7 +192,7 @@ def prompt_operations(design: Design, terms: Terms, run: Run) -> list[Operation]
         )
     if wave.prompt_collective_s != 0:
         found.append(
-            Operation(
+            OperationCost(
                 phase=PREFILL,
                 kind=COLLECTIVES,
                 seconds=wave.prompt_collective_s,
@@ -204,7 +204,7 @@ def prompt_operations(design: Design, terms: Terms, run: Run) -> list[Operation]
         )
     if terms.host_s != 0:
         found.append(
-            Operation(
+            OperationCost(
                 phase=PREFILL,
                 kind=HOST,
                 seconds=terms.host_s,
@@ -216,7 +216,7 @@ def prompt_operations(design: Design, terms: Terms, run: Run) -> list[Operation]
         )
     if wave.prompt_power_s != 0:
         found.append(
-            Operation(
+            OperationCost(
                 phase=PREFILL,
                 kind=POWER,
                 seconds=wave.prompt_power_s,
@@ -230,7 +230,7 @@ def prompt_operations(design: Design, terms: Terms, run: Run) -> list[Operation]
 
 
 @compilable
-def joules_of(design: Design, terms: Terms, operations: Sequence[Operation]) -> tuple[float, float]:
+def joules_of(design: Design, terms: Terms, operations: Sequence[OperationCost]) -> tuple[float, float]:
     """J of reads and writes, and J of operations, of all operations of a phase."""
     peak = terms.product_peak_per_s
     if design.stack.has_experts:
@@ -249,13 +249,13 @@ def joules_of(design: Design, terms: Terms, operations: Sequence[Operation]) -> 
 
 
 @compilable
-def total_of(operations: Sequence[Operation], phase: int, seconds: float) -> Operation:
+def total_of(operations: Sequence[OperationCost], phase: int, seconds: float) -> OperationCost:
     """All operations of a phase as one that takes `seconds`, added from left to right."""
     flops = n_bytes = compute_s = read_s = 0.0
     for each in operations:
         flops, n_bytes = flops + each.flops, n_bytes + each.n_bytes
         compute_s, read_s = compute_s + each.compute_at_peak_s, read_s + each.read_at_peak_s
-    return Operation(
+    return OperationCost(
         phase=phase,
         kind=-1,
         seconds=seconds,

@@ -33,7 +33,7 @@ WIDE = 2**61
 
 
 class Size(NamedTuple):
-    """What sequences of one length need: a part that they share, and what each adds."""
+    """Bits of sequences of one length: a shared part, and the part that each adds."""
 
     shared: int
     own: int
@@ -101,7 +101,7 @@ def extra_bits(design: Design, limits: Limits, n_tokens: int) -> int:
 
 @compilable
 def size_at(design: Design, limits: Limits, prefix_tokens: int, n_tokens: int) -> Size:
-    """What sequences of `n_tokens` need."""
+    """Count the shared and own bits of sequences of `n_tokens`."""
     shared = shared_bits(design, limits, n_tokens, prefix_tokens)
     return Size(shared, sequence_bits(design, limits, n_tokens) - shared + extra_bits(design, limits, n_tokens))
 

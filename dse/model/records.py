@@ -1,4 +1,4 @@
-"""What the model computes from: records of plain numbers, by name, for one design.
+"""Inputs of the model: records of plain numbers, by name, for one design.
 
 `lower` makes them from specs. For one point they are these tuples; for many they are rows of arrays with the same
 field names (`dtype_of`). Bits are whole numbers over the common denominator `LanguageModel.den`, since nominal outlier
@@ -88,7 +88,7 @@ class Layer(NamedTuple):
     index_flops: int
 
 
-class Kernel(NamedTuple):
+class AttentionKernel(NamedTuple):
     """The measured attention kernel of equal layers of a stack."""
 
     n_layers: int
@@ -164,7 +164,7 @@ class LanguageModel(NamedTuple):
 
 
 class Policy(NamedTuple):
-    """Which tokens are stored and read (dse/specs/tokens.py), before the prompt is known."""
+    """Token policy: tokens stored and read (dse/specs/tokens.py), before the prompt is known."""
 
     window_tokens: int
     read_limit_tokens: int
@@ -187,7 +187,7 @@ class Policy(NamedTuple):
 
 
 class Stack(NamedTuple):
-    """What the kernels of a software stack reach; zeros, and shares of 1, in the ideal model."""
+    """Launch times and achieved shares of a software stack; zeros, and shares of 1, in the ideal model."""
 
     has_attention: int
     has_gemm: int
@@ -258,7 +258,7 @@ class Device(NamedTuple):
 
 
 class Load(NamedTuple):
-    """What is asked of the design, but for batch and lengths."""
+    """The workload of a design, but for batch and lengths."""
 
     is_paged: int
     #: tokens that memory is given out by; 1 where every request reserves what it needs
@@ -279,7 +279,7 @@ class Load(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """How the memory of a device is counted: as papers do (all 0, shares of 1), or as a server does."""
+    """Memory reserved on a device: none as papers count (all 0, shares of 1), or what a server keeps."""
 
     is_server: int
     #: of what the driver reports, for all that the server keeps
@@ -297,7 +297,7 @@ class Memory(NamedTuple):
 
 
 class Deployment(NamedTuple):
-    """How the model lies on several devices; all else in a design is what one of them has, of all stages."""
+    """Split of the model over several devices; all else in a design is one device's part, of all stages."""
 
     n_devices: int
     #: stages that the layers are split over
@@ -314,7 +314,7 @@ class Design(NamedTuple):
     tensors: Sequence[Tensor]
     layers: Sequence[Layer]
     #: of the stack, by shape of layers; none in the ideal model
-    kernels: Sequence[Kernel]
+    kernels: Sequence[AttentionKernel]
     products: Sequence[Product]
     exchanges: Sequence[Exchange]
     model: LanguageModel
@@ -329,7 +329,18 @@ class Design(NamedTuple):
 
 
 Record = (
-    Tensor | Layer | Kernel | Product | Exchange | LanguageModel | Policy | Stack | Device | Load | Memory | Deployment
+    Tensor
+    | Layer
+    | AttentionKernel
+    | Product
+    | Exchange
+    | LanguageModel
+    | Policy
+    | Stack
+    | Device
+    | Load
+    | Memory
+    | Deployment
 )
 
 

@@ -52,7 +52,7 @@ class PromptTerms(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """What all batches of a design share."""
+    """Terms of the times of a design, shared by all batches."""
 
     has_gemm: int
     has_experts: int
@@ -186,8 +186,8 @@ def weight_read_s(design: Design, share_touched: float) -> float:
     return read_s / stack.gemm_memory_frac
 
 
-class Experts(NamedTuple):
-    """What the routed experts of all layers wait for in a pass, where their products were measured: 0 else."""
+class ExpertTimes(NamedTuple):
+    """Read, compute and launch times of the routed experts of all layers in a pass; 0 where not measured apart."""
 
     read_s: float
     compute_s: float
@@ -195,15 +195,15 @@ class Experts(NamedTuple):
 
 
 @compilable
-def experts_of(design: Design, n_tokens: float, touched: float) -> Experts:
-    """Experts over `n_tokens` tokens, which read the share `touched` of them."""
+def experts_of(design: Design, n_tokens: float, touched: float) -> ExpertTimes:
+    """Compute the expert times over `n_tokens` tokens, which read the share `touched` of them."""
     model, stack = design.model, design.stack
     if stack.has_experts == 0:
-        return Experts(0.0, 0.0, 0.0)
+        return ExpertTimes(0.0, 0.0, 0.0)
     n_bytes = weights.weight_read_bytes(0, model.expert_parameters, touched, 0, design.load.expert_eighths)
     read_s = attention.time_at_rate(n_bytes, design.device.bandwidth_bytes_per_s) / stack.expert_memory_frac
     compute_s = linear.linear_compute_s(n_tokens, model.active_expert_parameters, stack.expert_peak_per_s)
-    return Experts(read_s, compute_s / stack.expert_flops_frac, model.n_layers * stack.expert_launch_s)
+    return ExpertTimes(read_s, compute_s / stack.expert_flops_frac, model.n_layers * stack.expert_launch_s)
 
 
 @compilable
@@ -238,7 +238,7 @@ def share_touched(design: Design, n_tokens: int) -> float:
 
 @compilable
 def terms_of(design: Design, made: Generation) -> Terms:
-    """What all batches of a design share; `made` is its `Generation`."""
+    """Compute the terms that all batches of a design share; `made` is its `Generation`."""
     model, stack, device, n_steps = design.model, design.stack, design.device, design.output_tokens
     launch_s, reached = device.kernel_launch_s, reached_bandwidth(design)
     buffer_s = attention.time_at_rate(made.buffer_bytes, reached) if launch_s else 0.0
@@ -375,7 +375,7 @@ def prompt_power_s(
 
 
 class Given(NamedTuple):
-    """What a wave takes beside the sums of its sequences, of a step and of the prompts."""
+    """Times of a wave, in a step and over the prompts, that are no sums over its sequences."""
 
     #: weights read, but for experts whose products were measured apart; and those
     read_s: float

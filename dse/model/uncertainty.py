@@ -1,4 +1,4 @@
-"""How sure times are: the interval in which 8 of 10 measurements of a result should lie, and what it is made of.
+"""Uncertainty of times: the interval in which 8 of 10 measurements of a result should lie, and its derivation.
 
 Of a server that was measured whole, what its measured rows were over our predictions: of the same model and release,
 or, where no row of the model was fitted, of models that were left out of the fit. Of kernels alone, the errors of their
@@ -60,26 +60,26 @@ COMPARED = (
 
 
 class Interval(NamedTuple):
-    """What a result may be over what is predicted, low and high, and why."""
+    """Interval of measured / predicted, with its derivation."""
 
     low: float
     high: float
     why: str
 
     def inverse(self) -> "Interval":
-        """Of what falls as this one grows."""
+        """Return the interval of the reciprocal."""
         return Interval(1 / self.high, 1 / self.low, self.why)
 
 
 class Intervals(NamedTuple):
-    """Of times per output token, and of times of prompts."""
+    """Intervals of the times per output token and of the prefill times."""
 
     tokens: Interval
     first: Interval
 
 
 def intervals(device: HardwareSpec, plan: KvPlan, stack: StackSpec | None, stack_name: str | None) -> Intervals:
-    """How sure times of a design are, whatever its batch and lengths."""
+    """Return the intervals of the times of a design, whatever its batch and lengths."""
     if stack is None:
         why = "no measured kernels: 0.85 to 0.93 of the bandwidth and 0.7 to 1.0 of the rate, as measured devices reach"
         return Intervals(
@@ -103,7 +103,7 @@ def intervals(device: HardwareSpec, plan: KvPlan, stack: StackSpec | None, stack
 
 
 def borrowed_width(device: HardwareSpec) -> float:
-    """How many times wider the interval of a device is that runs by another's kernels; 1 with its own.
+    """Return the factor by which another device's kernels widen the interval; 1 for a device with its own.
 
     A file that names no architecture, or no chip that it borrows from, is taken for a GPU of the same generation.
     """
@@ -122,7 +122,7 @@ def borrowed_width(device: HardwareSpec) -> float:
 
 
 def _spread(plan: KvPlan, stack: ServedStack, stack_name: str | None) -> tuple[Spread, str]:
-    """How far measured rows were from predictions: of this model and release, else of models left out."""
+    """Return the spread of measured rows about predictions, of this model and release, else of models left out."""
     model = (plan.whole or plan).model
     assert stack.host is not None
     own = stack.host.models.get(model.name)
@@ -134,7 +134,7 @@ def _spread(plan: KvPlan, stack: ServedStack, stack_name: str | None) -> tuple[S
 
 
 def of_fits(fits: Iterable[Fit]) -> Interval:
-    """Of kernels, as the worst of their fits; errors are taken as normal."""
+    """Return the interval of the worst of several kernel fits; errors are taken as normal."""
     errors = [fit.held_out_error if fit.serving_error is None else fit.serving_error for fit in fits]
     mean = max(errors, default=0.0)
     width = min(WIDTH_80 * mean, 0.9)
@@ -155,14 +155,14 @@ def parts(stack: StackSpec | None, tokens: Interval) -> dict[str, Interval]:
 
 
 def product(intervals: Sequence[Interval], why: str = "") -> Interval:
-    """Of a product of independent factors: their middles multiply, squares of the logarithms of their widths add."""
+    """Interval of a product of independent factors: middles multiply, squares of the log widths add."""
     middle = math.sqrt(math.prod(one.low * one.high for one in intervals))
     half = math.exp(math.hypot(*(math.log(one.high / one.low) for one in intervals)) / 2)
     return Interval(middle / half, middle * half, why)
 
 
 def total(parts: Sequence[tuple[float, Interval]], why: str = "") -> Interval:
-    """Of a sum of parts (predicted, interval) that err independently: the squares add on either side of the middle."""
+    """Interval of a sum of parts (predicted, interval) with independent errors: squares add on either side."""
     middles = [value * math.sqrt(one.low * one.high) for value, one in parts]
     below = math.hypot(*(middle - value * one.low for middle, (value, one) in zip(middles, parts, strict=True)))
     above = math.hypot(*(value * one.high - middle for middle, (value, one) in zip(middles, parts, strict=True)))
@@ -252,8 +252,7 @@ def confidence(ratio: float, low: float, high: float) -> float:
 
 
 class Gain(NamedTuple):
-    """How many times as good one design is as another, its 80 % interval, and the chance that the one that is predicted
-    to be better is better."""
+    """Ratio by which one design is better than another, its 80 % interval, and the confidence in its sign."""
 
     ratio: float
     low: float
@@ -271,7 +270,7 @@ def ends(results: Mapping[str, Any], column: str = RATE) -> tuple[float, float]:
 
 
 def known_ends(row: Mapping[str, Any], column: str) -> tuple[float, float] | None:
-    """The same of a row of any table; None where it has no value or no intervals, or where the column has none."""
+    """Return the `ends` of a table row; None if the row lacks the value or its intervals, or the column has none."""
     unknown = any(row.get(name) is None or row[name] != row[name] for name in (column, "token_time_low"))
     if unknown or column not in (*TOKEN_TIMES, *TOKEN_RATES, *FIRST_TIMES):
         return None
@@ -312,7 +311,7 @@ def of_column(results: Mapping[str, Any], column: str, kernels: bool = True) -> 
 def gain(
     first: Mapping[str, Any], second: Mapping[str, Any], column: str = RATE, shifts: Sequence[Interval] = ()
 ) -> Gain:
-    """How many times as good a design is as another in a rate, or in a time, energy or cost (less is better).
+    """Compare two designs in a rate, or in a time, energy or cost (less is better): the factor in favor of the first.
 
     On one device and stack what both have in common errs alike (`ratio`); else errors are independent, and the
     squares of the logarithms of their widths add. `shifts`: by which factors the gain moves inside the ranges of
@@ -334,7 +333,7 @@ def gain(
 
 
 def unsure(first: Mapping[str, Any], second: Mapping[str, Any], times: Sequence[float]) -> float | None:
-    """How much of the `times` of two designs does not err alike: None for their difference alone.
+    """Return the time that the error of two designs' difference scales with; None for their plain difference.
 
     Designs of other quantizers, or that read other tokens, run other kernels on keys and values: those err each by
     themselves, and of the rest its difference. Prompts count as the steps do.

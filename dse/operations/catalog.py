@@ -1,4 +1,4 @@
-"""What the tool knows by name, and files of one's own: list, show, check, device add, model add, model export."""
+"""The catalog of known names and the user's own files: list, show, check, device add, model add, model export."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ class AddDevice(Printed):
         return "\n".join([*lines, f"device file: {outcome.path}", f"next: {outcome.following}"])
 
     def document(self, outcome: AddedDevice) -> dict[str, Any]:
-        """The same as an object."""
+        """Return the added device as a JSON object."""
         lent = outcome.borrowed
         return {
             "device": self.name,

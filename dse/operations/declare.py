@@ -21,7 +21,7 @@ Progress = Callable[..., AbstractContextManager[Iterable[Any]]]
 
 @dataclass(frozen=True)
 class Kind:
-    """How the text of an option becomes a value (`parse(option, text)`), and the value a text again."""
+    """A type of option: `parse(option, text)` makes a value of its text, `write(value)` the text again."""
 
     parse: Callable[[str, str], Any]
     write: Callable[[Any], str] = str
@@ -157,7 +157,7 @@ def work(*left_out: str, only: Iterable[str] = tuple(ASKED), **more: Any) -> Any
 
 @dataclass(frozen=True, kw_only=True)
 class Console:
-    """What an operation may tell its caller while it runs; a library call is told nothing."""
+    """Callbacks from a running operation to its caller; silent in a library call."""
 
     #: a progress bar around items
     progress: Progress | None = None
@@ -209,11 +209,11 @@ class Operation:
         return {}
 
     def lacking(self) -> str:
-        """What a command lacks to be run, where a call may do without; "" for nothing."""
+        """Return the error for an option that a command requires and a call does not; "" if none is missing."""
         return ""
 
     def context(self) -> AbstractContextManager[Any]:
-        """What holds while the operation runs."""
+        """Return the context in which the operation runs."""
         return nullcontext()
 
     def written(self, outcome: Any, console: Console) -> list[str]:

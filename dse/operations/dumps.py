@@ -441,10 +441,10 @@ class InspectQuantizer(Printed):
     def run(self, console: Console = SILENT) -> LabResult:
         """The quantizer on the dump: `measured` and `view`."""
         from dse import quantizers
-        from dse.figures.export import lab as tables
+        from dse.figures.export.lab import MAX_TOKENS, check
         from dse.measure import kernels, lab
 
-        tables.check(self.side, self.error)
+        check(self.side, self.error)
         one_of("nonfinite", self.nonfinite, ("raise", "replace"))
         spec = quantizers.parse(self.method)
         if spec.family.kernel is None:
@@ -452,7 +452,7 @@ class InspectQuantizer(Printed):
         how = lab.ReadOptions(self.heads, self.nonfinite)
         held = lab.sample() if self.source is None else lab.hold(self.source, how=how)
         layer = held.indices[0] if self.layer is None else self.layer
-        return LabResult(held, spec, how, (layer, self.side, self.head, self.first, tables.MAX_TOKENS))
+        return LabResult(held, spec, how, (layer, self.side, self.head, self.first, MAX_TOKENS))
 
     def _paths(self, outcome: LabResult) -> list[Path]:
         from dse.figures.export import lab

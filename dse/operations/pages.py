@@ -19,9 +19,8 @@ from dse.operations.declare import (
     option,
     work,
 )
-from dse.operations.shared import Served, Sourced, json_option, several, static_option
-from dse.specs.look import ASKED as LOOKS
-from dse.specs.look import Look
+from dse.operations.shared import Sourced, WithWorkload, json_option, several, static_option
+from dse.specs.look import ASKED, Look
 from dse.specs.workload import DEPLOYMENT, TIMING, Workload
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @operation()
-class AsksReport(Served, Sourced):
+class AsksReport(WithWorkload, Sourced):
     """The systems, models and batches of a report."""
 
     devices: Sequence[str] | None = option(
@@ -139,7 +138,7 @@ class DrawFigure(Operation):
             return {} if self.is_list else {"as_json": "without --list"}
         write.how_to(self.kind)  # an unknown one is said first
         ending, words = write.ending(self.out), ("title", "x_label", "y_label")
-        unsized = [] if ending in write.SIZED else [name for name in LOOKS if ending != "html" or name not in words]
+        unsized = [] if ending in write.SIZED else [name for name in ASKED if ending != "html" or name not in words]
         return {"as_json": "without --list", **dict.fromkeys(unsized, f"in .{ending}")}
 
     def run(self, console: Console = SILENT) -> Any:

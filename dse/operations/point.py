@@ -12,7 +12,7 @@ from dse.operations.shared import (
     OnDesign,
     Printed,
     Quantizer,
-    Served,
+    WithWorkload,
     device_option,
     hardware,
     json_option,
@@ -119,7 +119,7 @@ class EvaluatePoint(OnDesign, Printed):
 
 
 @operation(function="operations", positional=("device", "model", "quantizers", "workload"))
-class TabulateOperations(Served):
+class TabulateOperations(WithWorkload):
     """The operations of a decode step under each quantizer, and where the roofline lets them run; a row each.
 
     >>> found = dse.operations("a100-80gb", "llama2-13b", ["fp16", "qserve"], batch=64)

@@ -19,7 +19,7 @@ from dse.operations.declare import (
     option,
     work,
 )
-from dse.operations.shared import Drawn, OnDesign, OnDevice, Printed, Quantizer, Served, Sourced, several
+from dse.operations.shared import OnDesign, OnDevice, Printed, Quantizer, Sourced, WithFigure, WithWorkload, several
 from dse.specs.workload import Workload
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ SEARCHED = {"batch": "batches", "input_tokens": "inputs"}
     function="formats",
     positional=("device", "model", "formats", "workload"),
 )
-class CompareFormats(OnDevice, Served, Sourced, Drawn):
+class CompareFormats(OnDevice, WithWorkload, Sourced, WithFigure):
     """Compare the KV formats of a device and stack: what each takes and gives, and its gain over 16 bits.
 
     A format whose gain's whole interval lies above 1 pays; where it may lie on both sides, it may pay. Those that only
@@ -76,7 +76,7 @@ class CompareFormats(OnDevice, Served, Sourced, Drawn):
     function="crossover",
     positional=("device", "model", "quantizer", "workload"),
 )
-class FindCrossover(OnDesign, Drawn):
+class FindCrossover(OnDesign, WithFigure):
     """Find the batch (at each prompt length) and the prompt length (at each batch) from which a quantizer pays.
 
     Every batch is decided and every prompt length, whole numbers. Where it pays the reason is named: a faster step, or
@@ -118,7 +118,7 @@ class FindCrossover(OnDesign, Drawn):
     function="need",
     positional=("what", "device", "model", "quantizer", "workload"),
 )
-class FindNeed(OnDesign, Drawn):
+class FindNeed(OnDesign, WithFigure):
     """Find the smallest bandwidth, capacity or peak FLOP/s of a device that meets a target, and what stops a smaller.
 
     All else is as the device has it. `need bits` names the quantizer with most stored bits that meets the target: how
@@ -173,7 +173,7 @@ class FindNeed(OnDesign, Drawn):
     function="sensitivity",
     positional=("device", "model", "quantizer", "workload"),
 )
-class VaryAssumptions(OnDesign, Drawn):
+class VaryAssumptions(OnDesign, WithFigure):
     """Vary every number of the device that a result rests on inside its range, one at a time.
 
     Ranges by kind: assumed half to twice, derived 0.8 to 1.25, measured 0.9 to 1.1, published 0.95 to 1.05, datasheet
@@ -212,7 +212,7 @@ class VaryAssumptions(OnDesign, Drawn):
     function="best_map",
     positional=("device", "model", "quantizers", "workload"),
 )
-class MapBest(OnDevice, Served, Sourced, Drawn):
+class MapBest(OnDevice, WithWorkload, Sourced, WithFigure):
     """Map the best of several quantizers over batch and prompt length, and its gain over FP16. Ties name all.
 
     >>> found = dse.best_map("h100", "llama3.1-8b", ["fp16", "fp8"], batches=[1, 256], inputs=[512, 8192])
@@ -253,7 +253,7 @@ class MapBest(OnDevice, Served, Sourced, Drawn):
     function="load",
     positional=("device", "model", "quantizer", "workload"),
 )
-class PredictLoad(OnDesign, Drawn):
+class PredictLoad(OnDesign, WithFigure):
     """Predict time per output token and to the first of requests that come at random, at shares of the full rate.
 
     In closed form, for requests of equal lengths; `dse simulate --rate` runs other lengths one by one.

@@ -16,7 +16,7 @@ from dse.operations.shared import (
     Printed,
     Quantized,
     Quantizer,
-    Served,
+    WithWorkload,
     device_option,
     hardware,
     json_option,
@@ -168,7 +168,7 @@ class SimulateServing(OnDesign, Printed):
 
 
 @operation("traffic", "What a request trace is made of, and what of it fits.")
-class DescribeTraffic(AssumesLike, Quantized, Served, Printed):
+class DescribeTraffic(AssumesLike, Quantized, WithWorkload, Printed):
     """Describe a trace of requests: rate, lengths, moments, what batches of unequal requests cost.
 
     FILE is a CSV file of Azure's schema (TIMESTAMP, ContextTokens, GeneratedTokens) or BurstGPT's (Timestamp, Request
@@ -233,7 +233,7 @@ class DescribeTraffic(AssumesLike, Quantized, Served, Printed):
 
 
 @operation("ring", "A long context over a ring of devices.")
-class EvaluateRing(AssumesLike, Served, Printed):
+class EvaluateRing(AssumesLike, WithWorkload, Printed):
     """Ring attention: longest context, prompt and decode step with a context in blocks on equal devices.
 
     Every device holds all weights, so a ring takes none of --tp, --pp, --ep, --dp-attention and --dcp; blocks are

@@ -122,7 +122,7 @@ def several(values: Any) -> list[Any]:
 
 @operation()
 class AssumesLike(Operation):
-    """How a config.json of an unknown model_type is read."""
+    """Options for reading a config.json of an unknown model_type."""
 
     assume_like: str = option(
         "",
@@ -203,14 +203,14 @@ class Sourced(Operation):
 
 
 @operation()
-class Served(Operation):
+class WithWorkload(Operation):
     """The requests, and how the server is run."""
 
     workload: Workload = work()
 
 
 @operation()
-class OnDesign(OnDevice, Quantized, Served, Sourced):
+class OnDesign(OnDevice, Quantized, WithWorkload, Sourced):
     """One design: a device, a model, its quantizers and a workload."""
 
     def plan(self) -> KvPlan:
@@ -230,7 +230,7 @@ class Printed(Operation):
 
 
 @operation()
-class Drawn(Printed):
+class WithFigure(Printed):
     """An answer that can be drawn."""
 
     out: str | None = option(None, "Write figure and table into this directory.", metavar="DIR", in_python=False)

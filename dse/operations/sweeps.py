@@ -189,7 +189,7 @@ class RunSweep(Printed):
         return _summary(outcome) if isinstance(outcome, StoredSweep) else _expected_text(self.spec(), outcome)
 
     def document(self, outcome: Any) -> dict[str, Any]:
-        """The same as numbers."""
+        """Return the outcome as a JSON object: counts of points, rows and parts."""
         from dse.sweep.reading import StoredSweep
 
         if self.verify is not None:

@@ -9,10 +9,9 @@ import pandas as pd
 from dse import quantizers
 from dse.core.errors import DseError
 from dse.core.units import to_base
-from dse.questions import formats as question
 from dse.questions import systems
 from dse.questions.common import THROUGHPUT, Progress, assumption_text, each, sure_text
-from dse.questions.formats import PLAIN, VERDICTS, Format, Formats
+from dse.questions.formats import PLAIN, VERDICTS, Format, Formats, formats
 from dse.questions.systems import ReportRequest
 from dse.specs import catalog
 from dse.specs.workload import Workload
@@ -154,7 +153,7 @@ def gains(request: ReportRequest, batch: int, input_tokens: int, progress: Progr
             **request.deployment,
         )
         try:
-            found.append(question.formats(device, model, work, names, request.bits, has_starts=False))
+            found.append(formats(device, model, work, names, request.bits, has_starts=False))
         except DseError as error:
             left_out[f"{model.name} on {device.name}"] = error.lines()[0]
     return Gains(tuple(found), left_out)

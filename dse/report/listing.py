@@ -9,16 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from dse.core import specfile, units
+from dse.core import errors, specfile, units
 from dse.core.errors import InputError, did_you_mean
-from dse.core.errors import show as show_value
 from dse.core.table import aligned
-from dse.model import kv_layout as plan
+from dse.model import kv_layout
 from dse.model.records import NO_LIMIT
 from dse.quantizers import FAMILIES, Param, QuantizerSpec, TensorShape, engine_names, layered, parse, skipping
 from dse.quantizers.base import Beside
-from dse.specs import catalog, servers
-from dse.specs import tokens as token_policies
+from dse.specs import catalog, servers, tokens
 from dse.specs.device_and_model import GPU_PATHS, HardwareSpec, LayerKV, ModelSpec, Quantity
 from dse.specs.implementation import Starts
 from dse.specs.stack import Fit
@@ -100,7 +98,7 @@ def list_devices(vendor: str = "") -> Rows:
     every = [catalog.device(name) for name in catalog.device_files()]
     vendors = sorted({device.vendor for device in every})
     if vendor and vendor.lower() not in (known.lower() for known in vendors):
-        raise InputError(f"vendor = {show_value(vendor)}: {did_you_mean(vendor, vendors)}")
+        raise InputError(f"vendor = {errors.show(vendor)}: {did_you_mean(vendor, vendors)}")
     rows = []
     for device in sorted(every, key=lambda one: one.vendor.lower()):
         if vendor and vendor.lower() != device.vendor.lower():
@@ -170,13 +168,13 @@ def grouped(rows: Rows) -> Rows:
 def _kv_bytes_per_token(model: ModelSpec) -> int:
     """Bytes of a token over all layers in FP16, indexes included."""
     fp16 = parse("fp16")
-    return (plan.build(model, fp16, fp16).bits(1) + model.index_bits) // units.BITS_PER_BYTE
+    return (kv_layout.build(model, fp16, fp16).bits(1) + model.index_bits) // units.BITS_PER_BYTE
 
 
 def kv_bytes_beyond_windows(model: ModelSpec) -> int:
     """Bytes that a token adds once all windows are full: those of the layers without one."""
     fp16 = parse("fp16")
-    groups = plan.build(model, fp16, fp16).groups
+    groups = kv_layout.build(model, fp16, fp16).groups
     grows = sum(g.n_stored_layers * g.full_bits for g in groups if g.window_tokens == NO_LIMIT)
     return (grows + model.index_bits) // units.BITS_PER_BYTE
 
@@ -278,7 +276,7 @@ def _engines(family: str) -> str:
 def list_tokens() -> Rows:
     """One row per token policy."""
     rows = []
-    for name, family in token_policies.FAMILIES.items():
+    for name, family in tokens.FAMILIES.items():
         params = ",".join(f"{param.name}={_default(param.default)}" for param in family.params)
         rows.append(
             {"name": name, "parameters": params or "-", "source": family.source, "validity": family.validity or "-"}
@@ -359,8 +357,8 @@ def show(name: str) -> Rows:
         return [*rows, bits, *engines, *_beside_rows(parse(name))]
     if rows := _implementation_rows(name.strip().lower()):
         return rows
-    if name.partition(":")[0].lower() in token_policies.FAMILIES:
-        policy = token_policies.parse(name)
+    if name.partition(":")[0].lower() in tokens.FAMILIES:
+        policy = tokens.parse(name)
         about = {"source": policy.family.source, "validity": policy.family.validity or "exact"}
         rows = _parameter_rows(policy.family.params, dict(policy.values))
         return rows + [_row(key, policy.family.title, text) for key, text in about.items()]
@@ -374,9 +372,7 @@ def show(name: str) -> Rows:
         if catalog.looks_like_device(document.data):
             return _device_rows(catalog.device_from(document))
         return _model_rows(catalog.model_from(document))
-    raise InputError(
-        f"unknown name {show_value(name)}: {did_you_mean(name, [*known, *FAMILIES, *token_policies.FAMILIES])}"
-    )
+    raise InputError(f"unknown name {errors.show(name)}: {did_you_mean(name, [*known, *FAMILIES, *tokens.FAMILIES])}")
 
 
 def _device_rows(device: HardwareSpec) -> Rows:
@@ -525,7 +521,7 @@ def shipped_text(name: str) -> str:
         return catalog.device_text(device)
     path = catalog.shipped_model_file(name)
     if path is None:
-        raise InputError(f"unknown shipped file {show_value(name)}: {did_you_mean(name, files)}")
+        raise InputError(f"unknown shipped file {errors.show(name)}: {did_you_mean(name, files)}")
     return path.read_text(encoding="utf-8")
 
 

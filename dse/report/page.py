@@ -12,9 +12,9 @@ from dse.figures.export import web_page
 from dse.questions import formats
 from dse.questions.formats import Formats
 from dse.questions.systems import ReportRequest
-from dse.report import tokens as report_tokens
 from dse.report.gains import HEAD, Gains
 from dse.report.summary import answers, baseline, devices
+from dse.report.tokens import table_7_text
 
 #: rows of results shown on the page; the files have all
 MAX_ROWS = 2000
@@ -88,7 +88,7 @@ def page(
         drawn_by=drawn_by,
         figures=REPORT.values(),
         drawn={name: web_page.trusted(drawing) for name, drawing in fragments.items()},
-        tokens=report_tokens.table_7(),
+        tokens=table_7_text(),
         results_head=[f"{name} ({unit})" if unit else name for _, name, unit, _ in _COLUMNS],
         results_numbers=[i for i, column in enumerate(_COLUMNS) if column[3]],
         results=_results(results.head(MAX_ROWS)),

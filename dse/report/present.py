@@ -13,7 +13,7 @@ from dse.model.results import RESULT_UNITS, RESULTS, section
 from dse.model.results.declare import INTERVALS, MEASURED, SECTIONS, Results
 from dse.model.results.reads import DEVICE_PARAMETERS
 from dse.model.ring import RING_UNITS
-from dse.specs import tokens as token_policies
+from dse.specs import tokens
 from dse.specs.device_and_model import HardwareSpec, ModelSpec, Quantity
 
 Rows = list[dict[str, Any]]
@@ -105,7 +105,7 @@ def point_text(
     ]
     if result["n_devices"] > 1:
         lines.append(deployment_text(result))
-    policy = token_policies.parse(result["tokens"]).family
+    policy = tokens.parse(result["tokens"]).family
     if policy.validity:
         stored, read = (f"{result[name]:,.10g}" for name in ("stored_tokens", "read_tokens"))
         lines.append(f"{policy.title} ({result['tokens']}): {stored} tokens stored and {read} read at the end")

@@ -13,12 +13,8 @@ from dse.model.formulas.serving import batching_gain, padding_factor
 from dse.model.kv_layout import KvPlan
 from dse.model.stacks import stack_of, stack_text
 from dse.report import present
-from dse.serving import admission
-from dse.serving import requests as traffic
-from dse.serving import steady_state as serving
-from dse.serving import trace_files as traffic_file
-from dse.serving import trace_tables as traffic_tables
-from dse.serving.requests import Lengths, Moments
+from dse.serving import admission, steady_state, trace_files, trace_tables
+from dse.serving.requests import Lengths, Moments, quantile
 from dse.serving.trace_files import Progress
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.workload import MAX_BATCH, Workload
@@ -47,17 +43,17 @@ class TraceSummary:
 
 def find(name: str, progress: Progress | None = None) -> TraceSummary:
     """A shipped trace by name (any case), or one in a file. Raises InputError."""
-    known = traffic_tables.files()
+    known = trace_tables.files()
     if name.strip().lower() in known:
-        tables = traffic_tables.load(name.strip().lower())
+        tables = trace_tables.load(name.strip().lower())
         source = f"{tables.source}; {tables.licence}; {tables.attribution}"
         lengths, quantiles = tables.lengths(), tables.quantiles(SHARES)
         return TraceSummary(tables.name, tables.title, tables.moments, lengths, quantiles, source=source)
     if not (name.lower().endswith(".csv") or os.sep in name or (name and "\0" not in name and os.path.exists(name))):
         raise InputError(f"trace = {show(name)}: {did_you_mean(name, known)}; or give the path of a .csv file")
-    found = traffic_file.summary(name, progress)
+    found = trace_files.summary(name, progress)
     lengths = found.lengths
-    own = tuple(traffic.quantile(counts, SHARES) for counts in (lengths.input_counts, lengths.output_counts))
+    own = tuple(quantile(counts, SHARES) for counts in (lengths.input_counts, lengths.output_counts))
     return TraceSummary(name, f"{found.schema} schema", lengths.moments, lengths, (own[0], own[1]), found.n_failed)
 
 
@@ -107,7 +103,7 @@ def fitting(
     for fit in admission.fits(device, plan, work, trace.lengths, max_tokens):
         rate = requests_per_s = None
         if fit.n_sequences:
-            steady = serving.steady(device, plan, work, trace.moments, min(fit.n_sequences, MAX_BATCH))
+            steady = steady_state.steady(device, plan, work, trace.moments, min(fit.n_sequences, MAX_BATCH))
             rate, requests_per_s = steady["throughput_tokens_per_s"], steady["requests_per_s"]
         rows.append(
             {
@@ -136,7 +132,7 @@ def fitting(
         "rules": rows,
         "max_position_tokens": plan.model.max_position_tokens,
         "n_beyond_positions": _n_beyond(trace, plan),
-        "assumptions": serving.assumptions(device, plan, work),
+        "assumptions": steady_state.assumptions(device, plan, work),
     }
 
 

@@ -13,14 +13,14 @@ NUMBERS = ("paper's models", "pairs", "same order", "surely the same", "surely o
 
 
 @cache
-def table() -> pd.DataFrame:
+def ranking_table() -> pd.DataFrame:
     """A row a published table and model, as it is written beside the page."""
     return ranking.table()
 
 
 def unlike() -> str:
     """The pairs of methods that are surely in the other order, with how often, as a sentence."""
-    found = ranking.unlike(table())
+    found = ranking.unlike(ranking_table())
     if not found:
         return "No pair of methods is surely in the other order."
     named = [f"{pair} ({n})" for pair, n in list(found.items())[:MAX_PAIRS]]

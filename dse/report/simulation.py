@@ -10,17 +10,16 @@ from numpy.typing import NDArray
 from dse.core import files
 from dse.core.documents import json_text
 from dse.figures import FIGURES
-from dse.figures.export import static as report_static
 from dse.figures.export.image import export
+from dse.figures.export.static import check, painter
 from dse.model.evaluate import Point
 from dse.model.kv_layout import KvPlan
 from dse.model.stacks import stack_of, stack_text
 from dse.report import present
 from dse.report.present_traffic import beyond_positions, per_second, plural
-from dse.serving import simulator as simulate
-from dse.serving import steady_state as serving
+from dse.serving import simulator, steady_state
 from dse.serving.arrivals import Traffic, rate_that_holds, requests_of
-from dse.serving.at_rate import at_rate as serving_at_rate
+from dse.serving.at_rate import at_rate
 from dse.serving.requests import Lengths, Requests
 from dse.serving.simulator import Simulation
 from dse.specs.device_and_model import HardwareSpec
@@ -40,23 +39,23 @@ def evaluate(
     plan: KvPlan,
     work: Workload,
     requests: Requests,
-    batching: serving.Batching = "continuous",
-    chunk_tokens: int = serving.CHUNK_TOKENS,
+    batching: steady_state.Batching = "continuous",
+    chunk_tokens: int = steady_state.CHUNK_TOKENS,
     progress: Callable[..., Any] | None = None,
-    prompt_step_tokens: int = simulate.PROMPT_STEP_TOKENS,
+    prompt_step_tokens: int = simulator.PROMPT_STEP_TOKENS,
 ) -> tuple[dict[str, Any], Simulation]:
     """All numbers of a run, in SI base units, JSON-ready, with the closed form beside; and the run itself."""
-    simulate.check(work, len(requests.arrival_s), batching, chunk_tokens, prompt_step_tokens)
+    simulator.check(work, len(requests.arrival_s), batching, chunk_tokens, prompt_step_tokens)
     how: dict[str, Any] = {"prompt_step_tokens": prompt_step_tokens}
     if progress is None:
-        run = simulate.run(device, plan, work, requests, batching, chunk_tokens, **how)
+        run = simulator.run(device, plan, work, requests, batching, chunk_tokens, **how)
     else:
         with progress(None, "requests", len(requests.arrival_s)) as bar:
             tell = lambda done, _: bar.update(done - bar.pos)  # noqa: E731
-            run = simulate.run(device, plan, work, requests, batching, chunk_tokens, progress=tell, **how)
+            run = simulator.run(device, plan, work, requests, batching, chunk_tokens, progress=tell, **how)
     served = run.requests
     lengths = Lengths.of(served)
-    steady = serving.steady(
+    steady = steady_state.steady(
         device, plan, work, lengths.moments, None, batching, chunk_tokens, largest_output=lengths.largest_output
     )
     offered = Lengths.of(requests).moments.rate_per_s
@@ -67,10 +66,8 @@ def evaluate(
     # a server's own time before a first token keeps nobody else waiting: it is no part of the loop
     own_s = Point(device, plan, work).design.stack.host_prompt_s
     latency = _spread(run.finish_s - served.arrival_s + own_s)
-    at_rate = (
-        None
-        if offered is None
-        else serving_at_rate(device, plan, work, lengths.moments, offered, batching, chunk_tokens)
+    at_offered = (
+        None if offered is None else at_rate(device, plan, work, lengths.moments, offered, batching, chunk_tokens)
     )
     stack_name, stack = stack_of(device, work)
     duration = run.duration_s
@@ -120,13 +117,13 @@ def evaluate(
         "n_steps": run.n_steps,
         "steady": steady,
         "load": load,
-        "at_rate": at_rate and at_rate._asdict(),
+        "at_rate": at_offered and at_offered._asdict(),
         "is_stable": None
         if offered is None
         else bool(load is not None and load <= 1 and not _overloaded(thirds, float(np.ptp(served.arrival_s)))),
         "is_near_limit": None if load is None else bool(NEAR_LOAD < load <= 1 or _grows(thirds, latency["p50"] or 0.0)),
         **{name: sure[name] for name in INTERVALS},
-        "assumptions": serving.assumptions(device, plan, work),
+        "assumptions": steady_state.assumptions(device, plan, work),
     }
     return result, run
 
@@ -136,10 +133,10 @@ def serve(
     plan: KvPlan,
     work: Workload,
     ask: Traffic,
-    batching: serving.Batching = "continuous",
-    chunk_tokens: int = serving.CHUNK_TOKENS,
+    batching: steady_state.Batching = "continuous",
+    chunk_tokens: int = steady_state.CHUNK_TOKENS,
     progress: Callable[..., Any] | None = None,
-    prompt_step_tokens: int = simulate.PROMPT_STEP_TOKENS,
+    prompt_step_tokens: int = simulator.PROMPT_STEP_TOKENS,
 ) -> tuple[dict[str, Any], Simulation]:
     """All numbers of the run of what is asked for, as `evaluate`, with where its requests come from; and the run.
 
@@ -378,10 +375,10 @@ def waits_table(result: dict[str, Any], run: Simulation, name: str = "") -> pd.D
 
 def write(out: str, result: dict[str, Any], run: Simulation, command: str, static: str = "auto") -> list[str]:
     """Tables, JSON and the figures, made by `command`, into directory `out`; paths. Raises InputError, OutputError."""
-    report_static.check(static)
+    check(static)
     table, waits = samples_table(result, run), waits_table(result, run)
     charts = {"simulation": FIGURES["simulation"].chart(table), "waits": FIGURES["waits"].chart(waits)}
-    with report_static.painter(static) as brush:
+    with painter(static) as brush:
         images = {name: brush.images(chart, command) for name, chart in charts.items()}
     contents = {
         "simulation.json": json_text(result, 2).encode(),

@@ -11,20 +11,17 @@ from dse.core import files
 from dse.core.errors import InputError, did_you_mean, show
 from dse.figures import FIGURES, REPORT, Figure
 from dse.figures.drawing.chart import Chart
-from dse.figures.export import static as report_static
 from dse.figures.export import web_page
 from dse.figures.export.image import export, parquet
-from dse.figures.export.static import Painter
-from dse.figures.plot import answer as of_answer
+from dse.figures.export.static import Painter, check, painter
+from dse.figures.plot.answer import chart_of
 from dse.questions import systems, tables
 from dse.questions.systems import ReportRequest
 from dse.questions.tables import Progress
-from dse.report import formats as report_formats
-from dse.report import gains as report_gains
-from dse.report import page as report_page
+from dse.report import formats, gains, page
 from dse.specs import catalog
-from dse.specs import tokens as token_policies
 from dse.specs.measurements import bits_from
+from dse.specs.tokens import parse
 from dse.specs.workload import ASKED, SWITCH, Workload
 
 INDEX = "index.html"
@@ -91,19 +88,16 @@ def write(
     if is_today:
         request = replace(request, memory=None)
     tables.check(request)
-    report_static.check(static)
+    check(static)
     with files.publishing(out) as published:
         found = tables.build(request, progress)
-        pays, why_not = report_formats.answer(request, devices, models, input_tokens != _INPUT)
+        pays, why_not = formats.answer(request, devices, models, input_tokens != _INPUT)
         if pays:
             found["formats"] = pays.table()
         first = None
         if is_today:
-            first = report_gains.gains(
-                request,
-                report_formats.batch_of(request),
-                report_formats.input_of(request, input_tokens != _INPUT),
-                progress,
+            first = gains.gains(
+                request, formats.batch_of(request), formats.input_of(request, input_tokens != _INPUT), progress
             )
             found["gains"] = first.table()
         for name, content in table_files(found).items():
@@ -125,20 +119,20 @@ def write(
             deployment,
             preset,
         )
-        with report_static.painter(static) as brush:
+        with painter(static) as brush:
             draw = partial(_draw, found=found, brush=brush, made_by=again)
             for figure, (images, fragment) in _progressing(list(REPORT.values()), draw, progress):
                 for name, content in images.items():
                     published.write(f"figures/{name}", content)
                 fragments[figure.name] = fragment
             if pays:
-                images, fragments["formats"] = _drawn(FIGURES["formats"], of_answer.chart_of(pays), brush, again)
+                images, fragments["formats"] = _drawn(FIGURES["formats"], chart_of(pays), brush, again)
                 for name, content in images.items():
                     published.write(f"figures/{name}", content)
             drawn_by = brush.name
         published.write("figures/plotly.min.js", web_page.plotly_js().encode())
-        page = report_page.page(request, found, fragments, drawn_by, again, pays, why_not, first)
-        return str(published.write(INDEX, page.encode()))
+        document = page.page(request, found, fragments, drawn_by, again, pays, why_not, first)
+        return str(published.write(INDEX, document.encode()))
 
 
 def ask(
@@ -164,7 +158,7 @@ def ask(
             f"{ASKED[name].option} = {show(split[name])}: the papers' devices are as the papers have them: name your "
             "own with --devices"
         )
-    policies = tuple(dict.fromkeys(token_policies.parse(name).name for name in tokens)) if tokens else None
+    policies = tuple(dict.fromkeys(parse(name).name for name in tokens)) if tokens else None
     for option, given in (("devices", devices), ("models", models), ("quantizers", quantizers), ("batches", batches)):
         if given is not None and not given:
             raise InputError(f"{option} = []: must name at least one")

@@ -8,7 +8,7 @@ from dse.validate import tokens
 _HEAD = ("method", "tokens", "quantizer", "KV of a prompt (GB)", "FP16 over it", "mean score")
 
 
-def table_7() -> dict[str, Any]:
+def table_7_text() -> dict[str, Any]:
     """SinkQ's Table 7 for its template: the head, and of each row the names and the numbers as text."""
     found = tokens.table_7()
     tasks = list(found.columns[found.columns.get_loc("mean_score") + 1 :])

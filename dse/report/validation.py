@@ -14,16 +14,10 @@ from dse.figures.charts.predicted_measured import points_of
 from dse.figures.drawing.chart import Chart
 from dse.figures.export import web_page
 from dse.measure.study_table import SURE
-from dse.report import papers as report_papers
-from dse.report import ranking as report_ranking
-from dse.report import servers as report_servers
-from dse.report import tokens as report_tokens
-from dse.validate import accuracy as validate_accuracy
-from dse.validate import figures as validate_figures
-from dse.validate import ranking
-from dse.validate import silicon as validate_silicon
-from dse.validate import tokens as validate_tokens
-from dse.validate import verdicts as validate
+from dse.report import papers, servers
+from dse.report.ranking import NUMBERS, ranking_table, unlike
+from dse.report.tokens import table_7_text
+from dse.validate import accuracy, figures, ranking, silicon, tokens, verdicts
 from dse.validate.silicon import Silicon
 from dse.validate.verdicts import ClaimRow
 
@@ -43,24 +37,24 @@ def write(out: str, progress: Callable[..., Any] | None = None) -> tuple[str, li
 
 
 def _write(published: files.Publication, progress: Callable[..., Any] | None) -> tuple[str, list[ClaimRow]]:
-    rows = validate.claim_rows()
-    silicon = validate_silicon.run(progress=progress)
-    accuracy = {view.name: validate_accuracy.table(view) for view in validate_accuracy.VIEWS}
-    papers = report_papers.tables()
+    rows = verdicts.claim_rows()
+    kernels = silicon.run(progress=progress)
+    views = {view.name: accuracy.table(view) for view in accuracy.VIEWS}
+    paper_tables = papers.tables()
     for name, table in (
-        *papers.items(),
-        ("claims", pd.DataFrame(validate.to_json(rows))),
-        ("silicon", pd.DataFrame(validate_silicon.to_json(silicon))),
-        *([("silicon-points", points_of(silicon.scatters))] if silicon.scatters else []),
-        ("serving", report_servers.table()),
-        ("eviction", validate_tokens.table_7()),
-        ("accuracy", pd.concat([table.assign(view=name) for name, table in accuracy.items()])),
-        ("ranking", report_ranking.table()),
-        ("sinkq-figure-3-batch", validate_figures.sinkq_batches()),
-        ("sinkq-figure-3-length", validate_figures.sinkq_lengths()),
+        *paper_tables.items(),
+        ("claims", pd.DataFrame(verdicts.to_json(rows))),
+        ("silicon", pd.DataFrame(silicon.to_json(kernels))),
+        *([("silicon-points", points_of(kernels.scatters))] if kernels.scatters else []),
+        ("serving", servers.table()),
+        ("eviction", tokens.table_7()),
+        ("accuracy", pd.concat([table.assign(view=name) for name, table in views.items()])),
+        ("ranking", ranking_table()),
+        ("sinkq-figure-3-batch", figures.sinkq_batches()),
+        ("sinkq-figure-3-length", figures.sinkq_lengths()),
     ):
         published.write(f"tables/{name}.csv", _csv(table))
-    return str(published.write(PAGE, page(rows, silicon, accuracy, papers).encode())), rows
+    return str(published.write(PAGE, page(rows, kernels, views, paper_tables).encode())), rows
 
 
 def _csv(table: pd.DataFrame) -> bytes:
@@ -70,56 +64,56 @@ def _csv(table: pd.DataFrame) -> bytes:
 
 
 def page(
-    rows: list[ClaimRow], silicon: Silicon, accuracy: dict[str, pd.DataFrame], papers: dict[str, pd.DataFrame]
+    rows: list[ClaimRow], kernels: Silicon, views: dict[str, pd.DataFrame], paper_tables: dict[str, pd.DataFrame]
 ) -> str:
     """The whole page as one document."""
     by_id = {row.id: row for row in rows}
     by_source = {
         source: [row for row in rows if row.source == source] for source in dict.fromkeys(r.source for r in rows)
     }
-    ranked = ranking.summary(report_ranking.table())
+    ranked = ranking.summary(ranking_table())
     return web_page.render(
         "validation.html",
         "dse.report",
         title="Validation of the KV-cache quantization model",
         # how a claim is shown
         shade=_shade,
-        shown=validate.shown,
+        shown=verdicts.shown,
         start=_start,
-        summary=validate.summary,
-        percent=validate.percent,
-        published_number=validate.published_number,
+        summary=verdicts.summary,
+        percent=verdicts.percent,
+        published_number=verdicts.published_number,
         claims=rows,
         claims_by_source=by_source,
         claim_head=CLAIM_HEAD,
         key=_key(rows),
-        claims_chart=FIGURES["claims"].chart(pd.DataFrame(validate.to_json(rows))),
-        sinkq_about=validate_figures.ABOUT,
+        claims_chart=FIGURES["claims"].chart(pd.DataFrame(verdicts.to_json(rows))),
+        sinkq_about=figures.ABOUT,
         sinkq_chart=FIGURES["sinkq_figure_3"].chart(
-            validate_figures.sinkq_batches(), sinkq_figure_3_length=validate_figures.sinkq_lengths()
+            figures.sinkq_batches(), sinkq_figure_3_length=figures.sinkq_lengths()
         ),
-        sinkq_claims=[by_id[name] for name in validate_figures.CLAIMS if name in by_id],
-        small_groups=validate_figures.small_groups_against_kivi(),
+        sinkq_claims=[by_id[name] for name in figures.CLAIMS if name in by_id],
+        small_groups=figures.small_groups_against_kivi(),
         papers={
             "whole": WHOLE,
-            "tables": list(papers),
-            "head": report_papers.TABLE_4_HEAD,
-            "table_4": report_papers.table_4(papers["nqkv_table_4"]),
-            "charts": {name: FIGURES[name].chart(papers[name]) for name in report_papers.FIGURES},
+            "tables": list(paper_tables),
+            "head": papers.TABLE_4_HEAD,
+            "table_4": papers.table_4(paper_tables["nqkv_table_4"]),
+            "charts": {name: FIGURES[name].chart(paper_tables[name]) for name in papers.FIGURES},
         },
-        silicon_notes=" ".join(f"{note[:1].upper()}{note[1:]}." for note in silicon.notes),
-        silicon_head=validate_silicon.HEAD[1:],
-        silicon=_silicon(silicon),
-        servers_chart=FIGURES["servers_errors"].chart(report_servers.table()),
-        servers_head=report_servers.HEAD,
-        servers=report_servers.cells(),
-        accuracy={name: FIGURES[f"accuracy_{name.replace('-', '_')}"].chart(table) for name, table in accuracy.items()},
+        silicon_notes=" ".join(f"{note[:1].upper()}{note[1:]}." for note in kernels.notes),
+        silicon_head=silicon.HEAD[1:],
+        silicon=_silicon(kernels),
+        servers_chart=FIGURES["servers_errors"].chart(servers.table()),
+        servers_head=servers.HEAD,
+        servers=servers.cells(),
+        accuracy={name: FIGURES[f"accuracy_{name.replace('-', '_')}"].chart(table) for name, table in views.items()},
         sure=SURE,
         ranking_head=list(map(str, ranked.columns)),
         ranking=ranked.to_numpy(dtype=object).tolist(),
-        ranking_numbers=[i for i, name in enumerate(ranked.columns) if name in report_ranking.NUMBERS],
-        unlike=report_ranking.unlike(),
-        tokens=report_tokens.table_7(),
+        ranking_numbers=[i for i, name in enumerate(ranked.columns) if name in NUMBERS],
+        unlike=unlike(),
+        tokens=table_7_text(),
     )
 
 
@@ -131,8 +125,8 @@ def _shade(row: ClaimRow) -> str:
 def _key(rows: list[ClaimRow]) -> list[tuple[ClaimRow, int, str]]:
     """A row of each label, how many there are, and what the label means."""
     return [
-        (row, n, validate.MEANINGS[row.verdict] if row.label == row.verdict else validate.WEAKER[row.basis][1])
-        for row, n in validate.labels(rows).values()
+        (row, n, verdicts.MEANINGS[row.verdict] if row.label == row.verdict else verdicts.WEAKER[row.basis][1])
+        for row, n in verdicts.labels(rows).values()
     ]
 
 
@@ -158,7 +152,7 @@ def _silicon(found: Silicon) -> list[tuple[str, str, list[list[str]], dict[str, 
             (
                 device,
                 "" if best is None else f": {100 * best:.1f} % at best like serving",
-                [validate_silicon.cells(row)[1:] for row in own],
+                [silicon.cells(row)[1:] for row in own],
                 charts,
             )
         )

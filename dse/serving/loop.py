@@ -486,7 +486,7 @@ def _take_sample(s: State) -> None:
 
 
 def _plan_step(s: State, tables: StepTables) -> None:
-    """What each group does in this step: prompts, parts of them, a token for each that decodes."""
+    """Plan the work of each group in this step: prompts, chunks of them, a token for each decoding request."""
     rule = s.rule
     is_paged, is_chunked = rule[RULE.admission] == PAGED, rule[RULE.batching] == CHUNKED
     for g in range(len(s.group)):

@@ -66,7 +66,7 @@ class SweepPoints:
     n_output: NDArray[np.int64]
     batch: NDArray[np.int64]
 
-    def numbers(self) -> tuple[many.PointColumns, many.Tables, int]:
+    def numbers(self) -> tuple[many.PointColumns, many.DesignTables, int]:
         """Columns of places and lengths, the tables they lead to, and more than any number of sequences on which sums
         depend one by one."""
         tables = many.tables_of([case.design for case in self.cases], [device_of(spec) for spec in self.specs])

@@ -74,7 +74,7 @@ class Box:
 
 
 @dataclass(frozen=True)
-class Layout:
+class ChartLayout:
     """The figure's size and the places of its parts.
 
     From `title` on: only on pages that fit (`dse.figures.drawing.page_layout`), where labels of axes are placed as
@@ -121,7 +121,7 @@ def _beyond(axis: Axis) -> float:
     return text_width(axis.ticks[-1][1], TEXT_SIZE) / 2 + 2.0
 
 
-def place(chart: Chart) -> Layout:
+def place(chart: Chart) -> ChartLayout:
     """Title, legend, rows of panels and notes from top to bottom, on the report's page; nothing overlaps."""
     n, columns = len(chart.panels), min(chart.n_columns, len(chart.panels))
     rows = -(-n // columns)
@@ -151,7 +151,7 @@ def place(chart: Chart) -> Layout:
         boxes.append(
             Box(left + column * (width + column_gap), y_top - chart.panel_height_pt, width, chart.panel_height_pt)
         )
-    return Layout(
+    return ChartLayout(
         page=REPORT,
         width=WIDTH,
         height=height,

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from dse.figures.drawing import layout
 from dse.figures.drawing.chart import Chart, Panel
-from dse.figures.drawing.layout import BAR_ROOM, LEGEND_ROW, NOTE_ROW, NOTE_SIZE, ROW_GAP, Box, Layout, Page, Text
+from dse.figures.drawing.layout import BAR_ROOM, LEGEND_ROW, NOTE_ROW, NOTE_SIZE, ROW_GAP, Box, ChartLayout, Page, Text
 
 #: distance of lines of a text over its size
 LINE = 1.2
@@ -112,7 +112,7 @@ def _notes(chart: Chart, page: Page) -> tuple[str, ...]:
     return (f"Rests on assumed numbers; {text}" if assumed else text.capitalize(),)
 
 
-def place(chart: Chart, page: Page) -> Layout:
+def place(chart: Chart, page: Page) -> ChartLayout:
     """Title, legend, rows of panels and notes from top to bottom, with labels of as many lines as they need."""
     once = _place(chart, page, _Lines())
     lines = _Lines(
@@ -122,7 +122,7 @@ def place(chart: Chart, page: Page) -> Layout:
     return once if lines == _Lines() else _place(chart, page, lines)
 
 
-def _place(chart: Chart, page: Page, lines: _Lines) -> Layout:
+def _place(chart: Chart, page: Page, lines: _Lines) -> ChartLayout:
     n, columns, scale, size = len(chart.panels), min(chart.n_columns, len(chart.panels)), page.scale, page.text
     rows = -(-n // columns)
     usable = page.width - 2 * EDGE
@@ -165,7 +165,7 @@ def _place(chart: Chart, page: Page, lines: _Lines) -> Layout:
         row, column = divmod(i, columns)
         y_top = height - above - row * (tops + panel_height) - sum(feet[:row]) - tops
         boxes.append(Box(left + column * (width + gap), y_top - panel_height, width, panel_height))
-    return Layout(
+    return ChartLayout(
         page=page,
         width=page.width,
         height=height,
@@ -260,6 +260,6 @@ def _y_labels(chart: Chart, columns: int, boxes: list[Box], same_y: list[bool], 
     return found
 
 
-def on(chart: Chart, page: Page) -> Layout:
+def on(chart: Chart, page: Page) -> ChartLayout:
     """The layout of a chart for a page, the report's own included."""
     return place(chart, page) if page.fits else layout.place(chart)

@@ -5,7 +5,7 @@ from typing import Any
 
 from dse.figures.drawing import fit, layout, page_layout
 from dse.figures.drawing.chart import Axis, Chart, Panel, Series
-from dse.figures.drawing.layout import REPORT, Layout, Page
+from dse.figures.drawing.layout import REPORT, ChartLayout, Page
 
 FORMATS = ("png", "svg", "pdf")
 PNG_DPI = 300
@@ -70,12 +70,12 @@ def image(
 
     `dpi` are the dots an inch of a PNG, PNG_DPI by default.
     """
-    import matplotlib as mpl
+    from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     style: Any = {**_STYLE, **{key: width * page.line for key, width in _WIDTHS.items()}, "font.size": page.text}
-    with mpl.rc_context(style):
+    with rc_context(style):
         chart = fit.fitted(chart, page)
         place = page_layout.on(chart, page)
         figure = Figure(figsize=(place.width / 72, place.height / 72), facecolor="white")
@@ -86,7 +86,7 @@ def image(
     return buffer.getvalue()
 
 
-def _draw(figure: Any, chart: Chart, place: Layout) -> None:
+def _draw(figure: Any, chart: Chart, place: ChartLayout) -> None:
     page, edge = place.page, 8 / place.width
     for i, line in enumerate(place.title):
         y = (place.title_top - 1.2 * i * page.title) / place.height
@@ -128,14 +128,14 @@ def _draw(figure: Any, chart: Chart, place: Layout) -> None:
 
 
 def _axis(target: Any, axis: Axis) -> None:
-    import matplotlib.ticker as ticker
+    from matplotlib import ticker
 
     target.set_major_locator(ticker.FixedLocator([axis.shown(at) for at, _ in axis.ticks]))
     target.set_major_formatter(ticker.FixedFormatter([_plain(text) for _, text in axis.ticks]))
     target.set_minor_locator(ticker.NullLocator())
 
 
-def _panel(axes: Any, panel: Panel, chart: Chart, place: Layout, i: int) -> None:
+def _panel(axes: Any, panel: Panel, chart: Chart, place: ChartLayout, i: int) -> None:
     page = place.page
     axes.set_axisbelow(True)
     horizontal = any(series.kind == "hbar" for series in panel.series)
@@ -256,7 +256,7 @@ def _cividis(chart: Chart, value: float) -> Any:
     return colormaps["cividis"]((scale.place(value) - low) / (high - low))
 
 
-def _legend(figure: Any, place: Layout) -> None:
+def _legend(figure: Any, place: ChartLayout) -> None:
     """Row by row, as plotly orders it; drawn by hand so that its place is known beforehand."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Rectangle
@@ -304,7 +304,7 @@ def _legend(figure: Any, place: Layout) -> None:
         figure.text((x + 27 * scale) / width, y / height, _plain(series.name), va="center_baseline", fontsize=page.text)
 
 
-def _color_bar(figure: Any, chart: Chart, place: Layout) -> None:
+def _color_bar(figure: Any, chart: Chart, place: ChartLayout) -> None:
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from dse.figures.drawing import layout
 from dse.figures.drawing.chart import Axis, Chart, Panel, Series
-from dse.figures.drawing.layout import NOTE_SIZE, PANEL_SIZE, TEXT_SIZE, TITLE_SIZE, Layout
+from dse.figures.drawing.layout import NOTE_SIZE, PANEL_SIZE, TEXT_SIZE, TITLE_SIZE, ChartLayout
 
 #: screen pixels of a point: 1,000 pixels for the width of a page
 PIXELS = 1000.0 / layout.WIDTH
@@ -96,7 +96,7 @@ def _scatter(**values: Any) -> dict[str, Any]:
     return {"type": "scatter", **values}
 
 
-def _texts(chart: Chart, place: Layout) -> list[dict[str, Any]]:
+def _texts(chart: Chart, place: ChartLayout) -> list[dict[str, Any]]:
     """Title, panel titles and notes, placed on the page."""
     common = {"xref": "paper", "yref": "paper", "xanchor": "left", "showarrow": False, "align": "left"}
     x = 8 / place.width
@@ -270,7 +270,7 @@ def _key(series: Series) -> Any:
     )
 
 
-def _colors(chart: Chart, place: Layout) -> dict[str, Any]:
+def _colors(chart: Chart, place: ChartLayout) -> dict[str, Any]:
     scale = chart.colors
     assert scale is not None
     low, high = place.panels[-1].y, place.panels[0].y + place.panels[0].height

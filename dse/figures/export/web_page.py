@@ -17,10 +17,10 @@ def plotly_js() -> str:
 
 def fragment(chart: Chart, div_id: str) -> str:
     """The part of a page that draws a chart, without plotly.js itself."""
-    import plotly.io as pio
+    from plotly.io import to_html
 
     return str(
-        pio.to_html(
+        to_html(
             to_plotly.figure(chart),
             config=to_plotly.CONFIG,
             include_plotlyjs=False,

@@ -26,7 +26,7 @@ def attention_io_bytes(n_sequences: int, n_q_heads: int, score_dim: int) -> int:
 
 @formula("1", "1 if n_q_heads > n_kv_heads and n_sequences > 1 else 0", _FORM + ": grouped queries are reordered")
 def layout_copies(n_sequences: int, n_q_heads: int, n_kv_heads: int) -> int:
-    """How often the queries of a layer are copied into another layout: once where heads share keys in a batch."""
+    """Count the layout copies of the queries of a layer: one where heads share keys in a batch, else none."""
     if n_q_heads > n_kv_heads and n_sequences > 1:
         return 1
     return 0

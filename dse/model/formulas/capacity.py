@@ -1,4 +1,4 @@
-"""What fits: largest batch, smallest capacity, waves. Integers: bytes as numerators over a denominator."""
+"""Largest batch, smallest capacity, waves. Integers: bytes as numerators over a denominator."""
 
 from dse.core.compiling import ceil, formula
 

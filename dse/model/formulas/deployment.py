@@ -1,4 +1,4 @@
-"""How requests and memory spread over several devices."""
+"""Requests and memory of each of several devices."""
 
 from dse.core.compiling import ceil, formula
 

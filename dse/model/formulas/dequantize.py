@@ -18,7 +18,7 @@ def materialised_bytes(n_elements: int) -> int:
 
 @formula("s", "max(0, busy_s - hidden_behind_s)", "docs/explanation/model.md, Dequantisation; Oaken 5.3")
 def exposed_s(busy_s: float, hidden_behind_s: float) -> float:
-    """What is left of a busy time that overlaps another one."""
+    """Part of a busy time that is not hidden behind another one."""
     return max(0.0, busy_s - hidden_behind_s)
 
 

@@ -13,7 +13,7 @@ def stored_bits(sequence_bytes: float, n_elements: float) -> float:
 
 @formula("dB", "10 * log10(signal / error), sums of squares", "signal to quantization noise ratio")
 def sqnr_db(squared_signal: float, squared_error: float) -> float:
-    """How far the error of a quantizer lies below its tensor, in decibels. Both > 0."""
+    """Signal-to-quantization-noise ratio of a quantizer, in decibels. Both > 0."""
     return 10 * math.log10(squared_signal / squared_error)
 
 

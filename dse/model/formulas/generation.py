@@ -47,7 +47,7 @@ def sum_of_max2(first_0: float, slope_0: float, first_1: float, slope_1: float, 
 def sum_of_excess(
     first_0: float, slope_0: float, first_1: float, slope_1: float, first_2: float, slope_2: float, n_steps: int
 ) -> float:
-    """What line 2 adds to a step that already takes the larger of lines 0 and 1, over i = 0 .. n_steps - 1."""
+    """Sum over i = 0 .. n_steps - 1 of the excess of line 2 over the larger of lines 0 and 1."""
     before = steps_before_crossing(first_0, slope_0, first_1, slope_1, n_steps)
     after = n_steps - before
     if before == n_steps:
@@ -73,7 +73,7 @@ def integral_of_root(a: float, k: float, x_0: float, x_1: float) -> float:
 
 @formula("s", "f1 / 12 - f3 / 720 + f5 / 30240, fn the nth derivative of sqrt(a * (x^2 + k))", "Euler-Maclaurin")
 def end_correction(a: float, k: float, x: float) -> float:
-    """What an end of a sum adds to the integral beside half of its value; the difference over both ends counts."""
+    """Euler-Maclaurin correction at one end of a sum, beyond half of its value; take the difference of both ends."""
     r = math.sqrt(a * (x * x + k))
     d1 = a * x / r
     d2 = (a - d1 * d1) / r

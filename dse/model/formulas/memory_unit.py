@@ -52,5 +52,5 @@ def sum_of_page_tail_bits(n_tokens: int, token_bits: int, row_bits: int) -> int:
 
 @formula("1", "bytes the memory takes / bytes packed, of one token", "Oaken 5.2")
 def write_amplification(written: int, packed: int) -> float:
-    """How much burst rounding adds to the writes of one token: 1 where nothing is rounded."""
+    """Ratio of the bytes written for one token, rounded up to bursts, to its packed bytes; 1 without rounding."""
     return written / packed

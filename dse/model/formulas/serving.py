@@ -1,4 +1,4 @@
-"""What traffic is made of: moments of requests, and what batches of unequal requests cost."""
+"""Moments of the requests of a traffic, and the cost of batches of unequal requests."""
 
 from dse.core.compiling import formula
 

@@ -1,4 +1,4 @@
-"""What SinkQ's sinks cost beside their bytes: moving scores to their places, choosing sinks when a group packs."""
+"""Work of SinkQ's sinks beyond their bytes: moving scores to their places, choosing sinks when a group packs."""
 
 from dse.core.compiling import formula
 

@@ -1,4 +1,4 @@
-"""How many tokens a layer stores and how many a decode step reads, under a window, an eviction or sparse reading.
+"""Tokens that a layer stores and that a decode step reads, under a window, an eviction policy or sparse reading.
 
 Four numbers describe every policy (dse/specs/tokens.py): of a prompt all but `prompt_kept_tokens` are dropped once
 it has been computed, `dropped_tokens` in all; `window_tokens` are stored at most, `read_limit_tokens` of them read.

@@ -1,4 +1,4 @@
-"""How much of a peak rate an operation uses while it runs."""
+"""Share of a peak rate that an operation reaches while it runs."""
 
 from dse.core.compiling import formula
 

@@ -12,7 +12,7 @@ from dse.specs.huggingface.mixers import (
     Compressed,
     Heads,
     Index,
-    Latent,
+    LatentAttention,
     Mixer,
     gated_delta,
     kimi_delta,
@@ -132,7 +132,7 @@ def _mimo(keys: Keys, n_layers: int, plain: Heads, q_heads: list[int], kv_heads:
     ]
 
 
-def _latent(keys: Keys, hidden: int) -> Latent | None:
+def _latent(keys: Keys, hidden: int) -> LatentAttention | None:
     """Multi-head latent attention; None where it is not used."""
     if keys.get("kv_lora_rank") is None:
         return None
@@ -142,7 +142,7 @@ def _latent(keys: Keys, hidden: int) -> Latent | None:
     value = keys.whole(["v_head_dim"], 1, MAX_DIM, required=True) or 1
     q_rank = keys.whole(["q_lora_rank"], 0, MAX_DIM, 0) or 0
     keys.get("qk_head_dim")  # nope + rope, written out
-    return Latent(hidden, 1, q_rank, rank, nope, rope, value, gated=bool(keys.flag("mla_use_output_gate")))
+    return LatentAttention(hidden, 1, q_rank, rank, nope, rope, value, gated=bool(keys.flag("mla_use_output_gate")))
 
 
 def _index(keys: Keys, n_layers: int) -> list[Index | None]:

@@ -115,7 +115,7 @@ class Heads:
 
 
 @dataclass(frozen=True)
-class Latent:
+class LatentAttention:
     """Multi-head latent attention (DeepSeek-V2): one latent and a rope part for all heads."""
 
     hidden: int
