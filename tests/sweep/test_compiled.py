@@ -256,7 +256,7 @@ def test_operations_are_added_from_left_to_right():
     """As compiled code adds them. `sum` of Python 3.12 and later keeps what rounding loses, as `math.fsum` does."""
     values = [1.0, 1e100, 1.0, -1e100]
     each = [
-        operations.Operation(
+        operations.OperationCost(
             phase=0, kind=0, seconds=1.0, flops=value, n_bytes=value, compute_at_peak_s=value, read_at_peak_s=value
         )
         for value in values
