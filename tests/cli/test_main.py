@@ -413,6 +413,8 @@ def test_one_point_does_not_import_tables_or_compilers():
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     loaded = set(done.stdout.split())
     assert not loaded & {"numpy", "pandas", "numba", "plotly", "matplotlib", "streamlit", "pyarrow"}
+    # nor what reads other people's files, or serves other commands
+    assert not loaded & {"dse.specs.huggingface.config", "dse.operations.sweeps", "webbrowser", "subprocess"}
 
 
 def test_an_odd_environment_changes_nothing():
