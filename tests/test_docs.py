@@ -361,7 +361,7 @@ def test_the_site_is_whole_and_asks_for_nothing_elsewhere(site):
         text = path.read_text()
         loaded = re.findall(r"<(?:script|img|iframe)[^>]*\ssrc=\"([^\"]*)|<link[^>]*\shref=\"([^\"]*)", text)
         assert not [one for pair in loaded for one in pair if re.match(r"(https?:)?//", one)], path
-    assert "Which KV format pays on a device" in (site / "reference/python.html").read_text()
+    assert "Compare the KV formats of a device" in (site / "reference/python.html").read_text()
 
 
 @pytest.mark.browser
