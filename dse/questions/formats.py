@@ -45,6 +45,8 @@ VERDICTS = {
     "out": "does not run",
     "base": "16 bits",
 }
+#: why a format is left out that is compared where it is named
+TAKES_LONG = f"more than {MANY_GROUPS:,} groups to pack, counted where named"
 #: formats that a sentence names
 MAX_NAMED = 4
 #: letters of a line of words
@@ -359,7 +361,7 @@ def candidates(
     device: HardwareSpec, model: ModelSpec, work: Workload, bits: Bits = CLOSED
 ) -> tuple[list[Candidate], dict[str, tuple[str, ...]]]:
     """Every family of fewer bits that a kernel of the chosen stack, or of none, runs on the device, for the model's
-    heads; and the others by the reason that leaves them out, such as many groups to pack."""
+    heads; and the others by the reason that leaves them out."""
     plain = common.design(device, model, PLAIN)
     stack = (plain.speed(work)["stack"] or "").partition("@")[0]
     found, others = [], dict[str, list[str]]()
@@ -376,8 +378,6 @@ def candidates(
             others.setdefault(f"no kernel known for {device.name}", []).append(name)
         elif runs.stack and stack and runs.stack != stack and not work.implementation:
             others.setdefault(f"a kernel of {runs.stack} alone", []).append(name)
-        elif one.takes_long(work):
-            others.setdefault(f"more than {MANY_GROUPS:,} groups to pack, counted where it is named", []).append(name)
         else:
             found.append(one)
     return found, {reason: tuple(names) for reason, names in others.items()}
@@ -399,7 +399,8 @@ def formats(
     progress: Progress | None = None,
     has_starts: bool = True,
 ) -> Formats:
-    """Every format on a device at one workload, over 16 bits: those named, else those of `candidates`.
+    """Every format on a device at one workload, over 16 bits: those named, else those of `candidates` that take no
+    seconds to count.
 
     Batches to LAST_BATCH and prompts to LAST_INPUT (or those asked for) are searched for where the best one begins to
     give more throughput, but where `has_starts` is False. Raises InputError for a name that is not known or not for the
@@ -410,6 +411,9 @@ def formats(
     left_out: dict[str, tuple[str, ...]] = {}
     if names is None:
         designs, left_out = candidates(device, model, work, bits)
+        if long := [one for one in designs if one.takes_long(work)]:
+            left_out[TAKES_LONG] = tuple(one.name for one in long)
+            designs = [one for one in designs if one not in long]
     else:
         designs = [one for name in names if (one := common.design(device, model, name, bits=bits)).name != PLAIN]
         if len({one.name for one in designs}) < len(designs):

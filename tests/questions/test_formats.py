@@ -227,10 +227,10 @@ def test_fp8_runs_by_vllm_on_gpus_of_both_vendors(device, runs):
 def test_a_format_that_packs_many_groups_is_left_out_but_where_it_is_named():
     """4 M tokens in groups of 128 are 31,250; what does not fit needs no counting and stays."""
     model, work = catalog.model("llama3.2-1b"), Workload(output_tokens=4_000_000)
-    designs, left_out = module.candidates(H200, model, work)
-    (reason,) = (reason for reason in left_out if "20,000 groups" in reason)
-    assert "kivi" in left_out[reason]
-    assert "fp8" in {one.name for one in designs}
+    found = module.formats(H200, model, work, has_starts=False)
+    assert "kivi" in found.left_out[module.TAKES_LONG]
+    assert {"fp8", "kivi"} & {one.name for one in found.formats} == {"fp8"}
+    assert f"{module.TAKES_LONG}: kivi" in found.text().replace("\n", " ")
     assert common.design(H200, model, "kivi").takes_long(work)
     too_long = replace(work, output_tokens=2**24)
     assert not common.design(H200, QWEN, "kivi").takes_long(too_long)
