@@ -180,8 +180,8 @@ def with_number(device: HardwareSpec, name: str, si: float, source: str) -> Hard
     `si` is in base units; the copy's number is of kind derived. The bounds of files are not checked.
     """
     number = Quantity(value=si, unit=base_unit(device, name), source=source, kind="derived")
-    found: HardwareSpec = _replaced(device, name.split("."), number)
-    return found
+    changed: HardwareSpec = _replaced(device, name.split("."), number)
+    return changed
 
 
 def number_problem(device: HardwareSpec, name: str, si: float) -> str:

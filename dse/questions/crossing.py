@@ -77,13 +77,13 @@ class CrossingLine:
     @property
     def pays_in(self) -> list[tuple[int, int]]:
         """The intervals on which the quantizer pays, whatever the reason."""
-        found: list[tuple[int, int]] = []
+        intervals: list[tuple[int, int]] = []
         for run in self.runs:
-            if run.pays and found and found[-1][1] + 1 == run.first:
-                found[-1] = (found[-1][0], run.last)
+            if run.pays and intervals and intervals[-1][1] + 1 == run.first:
+                intervals[-1] = (intervals[-1][0], run.last)
             elif run.pays:
-                found.append((run.first, run.last))
-        return found
+                intervals.append((run.first, run.last))
+        return intervals
 
     @property
     def pays_from(self) -> int | None:
@@ -252,11 +252,11 @@ def runs(
             middle = (a + b) // 2
             todo += [(middle + 1, b), (a, middle)]
             continue
-        found = verdict(a)
-        if found != current and current:
+        reached = verdict(a)
+        if reached != current and current:
             yield VerdictRun(first=start, last=last, verdict=current)
             start = a
-        current, last = found, b
+        current, last = reached, b
     yield VerdictRun(first=start, last=last, verdict=current)
 
 
@@ -402,15 +402,15 @@ def crossing(
     lines = []
     for axis, at in each(searches, progress, "searches"):
         if axis == "batch":
-            found = runs(lambda b, n=at: pair.verdict(b, n), lambda a, b: False, 1, max(batches))  # type: ignore[misc]
+            spans = runs(lambda b, n=at: pair.verdict(b, n), lambda a, b: False, 1, max(batches))  # type: ignore[misc]
         else:
-            found = runs(
+            spans = runs(
                 lambda n, b=at: pair.verdict(b, n),  # type: ignore[misc]
                 lambda first, last, b=at: pair.is_sure(b, first, last),  # type: ignore[misc]
                 shortest,
                 max(inputs),
             )
-        lines.append(CrossingLine(axis, at, tuple(_with_gains(pair, axis, at, run) for run in found)))
+        lines.append(CrossingLine(axis, at, tuple(_with_gains(pair, axis, at, run) for run in spans)))
         pair.seen.clear()
     example = new.evaluate(replace(work, batch=max(batches), input_tokens=max(inputs)))
     other = old.evaluate(replace(work, batch=max(batches), input_tokens=max(inputs)))
@@ -427,9 +427,9 @@ def crossing(
 
 def _with_gains(pair: DesignPair, axis: str, at: int, run: VerdictRun) -> VerdictRun:
     points = [(n, at) if axis == "batch" else (at, n) for n in (run.first, run.last)]
-    found: dict[str, Any] = {}
+    gains: dict[str, Any] = {}
     for end, where in zip(("first", "last"), points, strict=True):
         if gain := pair.gain(*where):
-            found |= {f"gain_at_{end}": gain.ratio, f"sure_at_{end}": gain.confidence}
-            found[f"interval_at_{end}"] = gain.low, gain.high
-    return replace(run, **found)
+            gains |= {f"gain_at_{end}": gain.ratio, f"sure_at_{end}": gain.confidence}
+            gains[f"interval_at_{end}"] = gain.low, gain.high
+    return replace(run, **gains)

@@ -133,7 +133,7 @@ def devices(device: HardwareSpec, plan: KvPlan, work: Workload, most: int | None
         note = f"Up to {most} {'devices' if most > 1 else 'device'}: {lacks}." if lacks else ""
     elif isinstance(most, bool) or not 1 <= most <= MAX_DEVICES:
         raise InputError(f"most = {show(most)}: must be a whole number of devices from 1 to {MAX_DEVICES:,}")
-    model, found = plan.model, []
+    model, splits = plan.model, []
     for pp in range(1, most + 1):
         for tp in range(1, most // pp + 1):
             asked = replace(work, tp=tp, pp=pp, pp_batches=None)
@@ -142,19 +142,19 @@ def devices(device: HardwareSpec, plan: KvPlan, work: Workload, most: int | None
             except InputError:
                 continue
             try:
-                found.append(evaluate.evaluate(device, plan, asked))
+                splits.append(evaluate.evaluate(device, plan, asked))
             except InputError as error:
                 allowed, lacks = collectives.most_devices(device, most)
                 raise InputError(f"{error}, or ask for --most {allowed}" if lacks else str(error)) from None
-    found.sort(key=lambda split: (split["n_devices"], -(split["throughput_tokens_per_s"] or 0.0), split["pp"]))
+    splits.sort(key=lambda split: (split["n_devices"], -(split["throughput_tokens_per_s"] or 0.0), split["pp"]))
     question = (
         f"How many {device.name} does {model.name} with {plan.quantizer_name} need for "
         f"{work.batch:,} requests of {work.input_tokens:,} + {work.output_tokens:,} tokens?"
     )
-    answer = Devices(question, tuple(found), note=note)
+    answer = Devices(question, tuple(splits), note=note)
     if (best := answer.fewest) is None:
         return answer
-    same = [split for split in found if split["feasible"] and split["n_devices"] == best["n_devices"]]
+    same = [split for split in splits if split["feasible"] and split["n_devices"] == best["n_devices"]]
     cases = [Case(device, plan, replace(work, tp=split["tp"], pp=split["pp"], pp_batches=None)) for split in same]
     place = same.index(best)
     return replace(answer, sure=Comparison().gain(*cases[place : place + 2]) if same[place + 1 :] else None)

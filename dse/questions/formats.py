@@ -228,15 +228,15 @@ class Formats(QuestionAnswer):
         within = "80 % intervals"
         if self.formats[0].result["model_kind"] == "ideal":
             within = "what devices likely reach (80 %) of the peak rates before them"
-        found = [f"In brackets: {within}; sure: the chance that {PLAIN} is beaten, or beats it."]
+        lines = [f"In brackets: {within}; sure: the chance that {PLAIN} is beaten, or beats it."]
         if data:
-            found.append(f"Errors of the attention output: on {data[0]}, not on this model.")
+            lines.append(f"Errors of the attention output: on {data[0]}, not on this model.")
         if any(one.marks for one in self.formats):
-            found.append("Kernels assumed: of rates that nobody measured, with a wide range.")
+            lines.append("Kernels assumed: of rates that nobody measured, with a wide range.")
         if self.left_out:
             reasons = "; ".join(f"{reason}: {', '.join(names)}" for reason, names in self.left_out.items())
-            found.append(f"Left out: {reasons}.")
-        return (*found, self.assumptions)
+            lines.append(f"Left out: {reasons}.")
+        return (*lines, self.assumptions)
 
 
 #: columns that people read
@@ -309,7 +309,7 @@ def _gain(gain: Gain) -> str:
 
 def _row(answer: Formats, one: Format) -> dict[str, Any]:
     r, gain = one.result, one.gain
-    found: dict[str, Any] = {
+    row: dict[str, Any] = {
         "device": answer.device,
         "model": answer.model,
         "format": one.name,
@@ -331,8 +331,8 @@ def _row(answer: Formats, one: Format) -> dict[str, Any]:
     for column in ("decode_step_s", "throughput_tokens_per_s", "joules_per_token"):
         value = r[column] if r["feasible"] else None
         low, high = (None, None) if value is None else uncertainty.ends(r, column)
-        found |= {column: value, f"{column}_low": low, f"{column}_high": high}
-    return found | {
+        row |= {column: value, f"{column}_low": low, f"{column}_high": high}
+    return row | {
         "gain": gain and gain.ratio,
         "gain_low": gain and gain.low,
         "gain_high": gain and gain.high,
@@ -364,7 +364,7 @@ def candidates(
     heads; and the others by the reason that leaves them out."""
     plain = common.design(device, model, PLAIN)
     stack = (plain.speed(work)["stack"] or "").partition("@")[0]
-    found, others = [], dict[str, list[str]]()
+    compared, others = [], dict[str, list[str]]()
     for name in quantizers.FAMILIES:
         try:
             one = common.design(device, model, name, bits=bits)
@@ -379,8 +379,8 @@ def candidates(
         elif runs.stack and stack and runs.stack != stack and not work.implementation:
             others.setdefault(f"a kernel of {runs.stack} alone", []).append(name)
         else:
-            found.append(one)
-    return found, {reason: tuple(names) for reason, names in others.items()}
+            compared.append(one)
+    return compared, {reason: tuple(names) for reason, names in others.items()}
 
 
 def _short(problem: str) -> str:
@@ -420,17 +420,17 @@ def formats(
             raise InputError(f"formats = {', '.join(names)}: names one twice: leave it out")
     plain = common.design(device, model, PLAIN)
     base = plain.evaluate(work)
-    compared, found = Comparison(THROUGHPUT.column), []
+    compared, others = Comparison(THROUGHPUT.column), []
     by_name = {one.name: one for one in designs}
     for one in common.each(designs, progress, "formats"):
         result = one.evaluate(work)
         gain = compared.gain(one.at(work), plain.at(work))
-        found.append(Format(one.name, result, gain, _verdict(result, base, gain)))
-    found.sort(key=lambda one: -float(THROUGHPUT.value(one.result) or 0.0))
+        others.append(Format(one.name, result, gain, _verdict(result, base, gain)))
+    others.sort(key=lambda one: -float(THROUGHPUT.value(one.result) or 0.0))
     first = Format(PLAIN, base, None, "base" if base["feasible"] else "out")
-    near = _best(found) or _nearest(found)
+    near = _best(others) or _nearest(others)
     starts = _starts(by_name[near.name], plain, work) if near and has_starts else (None, None)
-    results = [base, *(one.result for one in found)]
+    results = [base, *(one.result for one in others)]
     return Formats(
         device.name,
         model.name,
@@ -438,7 +438,7 @@ def formats(
         base["stack"] or "",
         work.batch,
         work.input_tokens,
-        (first, *found),
+        (first, *others),
         left_out,
         *starts,
         common.assumption_text(results, THROUGHPUT),

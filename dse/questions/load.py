@@ -113,18 +113,18 @@ def under_load(
     rows = []
     for load in loads if full else ():
         rate = load * full
-        found = at_rate(device, plan, work, moments, rate)
-        if found is not None:
+        latency = at_rate(device, plan, work, moments, rate)
+        if latency is not None:
             values = (
                 name,
                 load,
                 rate,
                 rate * work.output_tokens,
-                found.tpot_s,
-                found.ttft_s,
-                found.place_wait_s,
-                found.running,
-                found.prompt_share,
+                latency.tpot_s,
+                latency.ttft_s,
+                latency.place_wait_s,
+                latency.running,
+                latency.prompt_share,
             )
             rows.append(dict(zip(COLUMNS, values, strict=True)))
     design = ", ".join([work.devices_text(device.name), plan.model.name, *work.ways(), plan.quantizer_name])

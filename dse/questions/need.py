@@ -129,8 +129,8 @@ class Need(QuestionAnswer):
     @cached_property
     def given_chance(self) -> float | None:
         """The chance that the device as it is meets the target; None where it does not run."""
-        found = self.as_given()
-        return None if found is None else self.target.measure.chance(found, self.target.value)
+        result = self.as_given()
+        return None if result is None else self.target.measure.chance(result, self.target.value)
 
     @cached_property
     def curve(self) -> pd.DataFrame:
@@ -295,8 +295,8 @@ def smallest(design: Candidate, work: Workload, what: str, goal: Target, progres
     with_room = None
     if what != "capacity" and _binding(best, goal) == "capacity":  # of what misses the goal: a step below the answer
         smaller = varied(design.device, what, of(lowest if key_below is None else key_below))
-        found = Candidate(smaller, design.plan).roomy().evaluate(work)
-        with_room = found if found["fits_whole_batch"] else None
+        roomy = Candidate(smaller, design.plan).roomy().evaluate(work)
+        with_room = roomy if roomy["fits_whole_batch"] else None
     return Need(
         what=what,
         unit=units.base_of(getattr(design.device, field).unit),
@@ -343,8 +343,8 @@ def _neighbours(
 
 def varied(device: HardwareSpec, what: str, value: float) -> HardwareSpec:
     """The device with another bandwidth, capacity or peak FLOP/s."""
-    found = with_number(device, NUMBERS[what][0], value, "inverse design")
-    return found.with_memory(found.memory_capacity) if what == "capacity" else found
+    changed = with_number(device, NUMBERS[what][0], value, "inverse design")
+    return changed.with_memory(changed.memory_capacity) if what == "capacity" else changed
 
 
 def _curve(at: Callable[[float], Result], what: str, goal: Target, ends: list[float]) -> pd.DataFrame:
@@ -512,19 +512,19 @@ def most_bits(designs: Sequence[Candidate], work: Workload, goal: Target, progre
     designs_of.sort(
         key=lambda pair: (-pair[0]["stored_bits"], -sign * (goal.measure.value(pair[0]) or 0.0), pair[0]["quantizer"])
     )
-    found = [result for result, _ in designs_of]
-    best = next((i for i, result in enumerate(found) if goal.is_met(result)), None)
+    results = [result for result, _ in designs_of]
+    best = next((i for i, result in enumerate(results) if goal.is_met(result)), None)
     first = designs[0]
-    shown = _top(found, goal) if best is None else found[best - 1]  # what misses the target, and is said why
+    shown = _top(results, goal) if best is None else results[best - 1]  # what misses the target, and is said why
     of = next(design for result, design in designs_of if result is shown)
     with_room = evaluate.with_room(of.device, of.plan, work, shown) if best != 0 else None
     return NeedBits(
         target=goal,
-        context=context(first.device, first.plan.model, work, found[0]),
+        context=context(first.device, first.plan.model, work, results[0]),
         batch=work.batch,
         input_tokens=work.input_tokens,
-        candidates=tuple(found),
-        best=None if best is None else found[best],
-        above=found[best - 1] if best else None,
+        candidates=tuple(results),
+        best=None if best is None else results[best],
+        above=results[best - 1] if best else None,
         with_room=with_room,
     )

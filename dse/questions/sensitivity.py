@@ -214,23 +214,23 @@ def numbers(designs: Sequence[Candidate], work: Workload, measure: Measure) -> l
     optional += ["peak_ops_int8", "peak_flops_fp8"] if work.activation_bits < units.FP16_BITS else []
     names += [name for name in optional if lookup(device, name)]
     names += {"energy": ["board_power"], "cost": ["usd_per_hour"]}.get(measure.name, [])
-    found = [
+    numbers = [
         _number(device, name, lookup(device, name) or device.rate(name.removesuffix("_rate")), not stack)
         for name in names
     ]
     if stack is None:
-        return found
+        return numbers
     if device.core_clock and any(assumptions.counts_cycles(plan, paths) for plan, paths in laid_out):
-        found.append(_number(device, "core_clock", device.core_clock, False))
-    found += _of_kernels([plan for plan, _ in laid_out], work, stack)
+        numbers.append(_number(device, "core_clock", device.core_clock, False))
+    numbers += _of_kernels([plan for plan, _ in laid_out], work, stack)
     runs = set().union(*(kernels.fits_used(plan, paths, work, stack) for plan, paths in laid_out))
     for place, fit in stack.fits().items():
         if place not in runs:
             continue
         for field, quantity in fit.quantities().items():
             name = f"stacks.{stack_name}.{place}.{field}"
-            found.append(_fitted(name, quantity, fit, device.stacks_of))
-    return [*found, *(_of_host(stack_name, stack.host, work) if stack.host and stack_name else ())]
+            numbers.append(_fitted(name, quantity, fit, device.stacks_of))
+    return [*numbers, *(_of_host(stack_name, stack.host, work) if stack.host and stack_name else ())]
 
 
 def with_stacks(device: HardwareSpec, work: Workload) -> HardwareSpec:
@@ -256,13 +256,13 @@ def _of_kernels(plans: Sequence[KvPlan], work: Workload, stack: StackSpec) -> li
         if not (plan.key_quantizer.layers or plan.value_quantizer.layers)
         for one in implementations.ranged(plan, work, stack)
     }
-    found = []
+    numbers = []
     for one in own.values():
         for field, number in one.numbers().items():
             low, high = (factor * number.si for factor in number.factors)
             name, unit = f"{_KERNELS}{one.name}.{field}", units.base_of(number.unit)
             rule = "range of its implementation"
-            found.append(
+            numbers.append(
                 Number(
                     name=name,
                     value=number.si,
@@ -274,12 +274,12 @@ def _of_kernels(plans: Sequence[KvPlan], work: Workload, stack: StackSpec) -> li
                     source=number.source,
                 )
             )
-    return found
+    return numbers
 
 
 def _of_host(stack_name: str, host: HostFit, work: Workload) -> list[Number]:
     """Host times of a server: of no release in particular, within the values fitted to its releases."""
-    server, found = catalog.servers().get(stack_name), []
+    server, numbers = catalog.servers().get(stack_name), []
     for field in ("layer", "sequence"):
         number: Quantity = getattr(host, field)
         low, high = (factor * number.si for factor in number.factors)
@@ -289,7 +289,7 @@ def _of_host(stack_name: str, host: HostFit, work: Workload) -> list[Number]:
             low, high = min(*ends, number.si), max(*ends, number.si)
             rule = f"releases of {server.title or stack_name} that were measured"
         name = f"stacks.{stack_name}.host.{field}"
-        found.append(
+        numbers.append(
             Number(
                 name=name,
                 value=number.si,
@@ -301,7 +301,7 @@ def _of_host(stack_name: str, host: HostFit, work: Workload) -> list[Number]:
                 source=number.source,
             )
         )
-    return found
+    return numbers
 
 
 def _number(device: HardwareSpec, name: str, quantity: Quantity, is_ideal: bool) -> Number:
@@ -348,13 +348,13 @@ def _fitted(name: str, quantity: Quantity, fit: Fit, stacks_of: str | None) -> N
     )
 
 
-def with_ranges(found: Sequence[Number], texts: Iterable[str], device: HardwareSpec) -> list[Number]:
+def with_ranges(numbers: Sequence[Number], texts: Iterable[str], device: HardwareSpec) -> list[Number]:
     """The numbers with the ranges given as NAME=LOW:HIGH, each end a factor (x0.5) or a value (1.6TB/s, 0.9).
 
     NAME may be the last part of a longer name (gemm.launch). Ends keep to the limits of a device file. Raises
     InputError.
     """
-    numbers_by_name = {number.name: number for number in found}
+    numbers_by_name = {number.name: number for number in numbers}
     for text in texts:
         match = re.fullmatch(r"([A-Za-z0-9_.-]+)=([^:]+):([^:]+)", text.strip())
         if not match:

@@ -97,17 +97,17 @@ def chosen(devices: Sequence[str] | None = None, names: Sequence[str] | None = N
     """
     if devices is None and names is None:
         return DEFAULT
-    found: list[System] = []
+    systems: list[System] = []
     if names is None:
-        found = [system for device in devices or () for system in _own(device)]
+        systems = [system for device in devices or () for system in _own(device)]
     elif devices is None:
         for first in {system.device: system for system in DEFAULT}.values():
             for name in names:
                 one = _system(first.device, name)
-                found.append(System(one.label, one.device, name, first.admission, first.large_device))
+                systems.append(System(one.label, one.device, name, first.admission, first.large_device))
     else:
-        found = [_system(device, name) for device in devices for name in names]
-    return tuple(dict.fromkeys(found))
+        systems = [_system(device, name) for device in devices for name in names]
+    return tuple(dict.fromkeys(systems))
 
 
 @dataclass(frozen=True)

@@ -281,10 +281,10 @@ def build(request: ReportRequest, progress: Progress | None = None) -> dict[str,
     else:
         with progress(steps, label="points", length=n_points) as shown:
             _fill(tables, jobs, iter(shown), request.bits)
-    found = {**tables, **{name: make(request) for name, make in OTHERS.items()}}
-    for own in found.values():
+    by_name = {**tables, **{name: make(request) for name, make in OTHERS.items()}}
+    for own in by_name.values():
         _name_systems(own, request)
-    return found
+    return by_name
 
 
 def table(name: str, models: Sequence[str] = MODELS, **fields: Any) -> pd.DataFrame:
@@ -306,12 +306,12 @@ def one(name: str, request: ReportRequest) -> pd.DataFrame:
     return _name_systems(_evaluate(jobs, jobs, request.bits), request)
 
 
-def _name_systems(found: pd.DataFrame, request: ReportRequest) -> pd.DataFrame:
+def _name_systems(table: pd.DataFrame, request: ReportRequest) -> pd.DataFrame:
     """With the report's systems: a figure of some of them draws each as the figures of all do."""
-    found.attrs["systems"] = [
+    table.attrs["systems"] = [
         [s.label, catalog.device(s.device).name, quantizers.parse(s.quantizer).name] for s in request.systems
     ]
-    return found
+    return table
 
 
 def _fill(tables: dict[str, pd.DataFrame], jobs: dict[str, list[Job]], steps: Iterator[Job], bits: Bits) -> None:

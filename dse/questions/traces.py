@@ -42,30 +42,30 @@ class NamedTrace:
 @cache
 def traces() -> tuple[NamedTrace, ...]:
     """Conversation and code as shipped, and Conversation with long answers in place of BurstGPT."""
-    found = []
+    traces = []
     for name, title in (("azure-conv", "Conversation"), ("azure-code", "Code")):
         tables = trace_tables.load(name)
-        found.append(NamedTrace(title, tables.moments, tables.lengths()))
+        traces.append(NamedTrace(title, tables.moments, tables.lengths()))
     longer = replace(
-        found[0],
+        traces[0],
         name="Long answers",
-        moments=found[0].moments.with_longer_answers(LONGER_ANSWERS),
+        moments=traces[0].moments.with_longer_answers(LONGER_ANSWERS),
         assumption="answer_lengths",
     )
-    return (*found, longer)
+    return (*traces, longer)
 
 
 def evaluate(system: System, kv: kv_layout.KvPlan, trace: NamedTrace, work: Workload) -> dict[str, Any]:
     """One system on one trace in steady state, at most `work.batch` requests at once; padded prompts where it pads."""
     device = system.device_for(kv.model)
-    found = steady_state.steady(device, kv, work, trace.moments)
-    n, mean_out = found["n_sequences"], trace.moments.mean_output_tokens
+    state = steady_state.steady(device, kv, work, trace.moments)
+    n, mean_out = state["n_sequences"], trace.moments.mean_output_tokens
     stack_name, stack = stack_of(device, work)
     sure = uncertainty.intervals(device, kv, stack, stack_name).tokens
-    padding, tokens_per_s = 1.0, found["throughput_tokens_per_s"]
+    padding, tokens_per_s = 1.0, state["throughput_tokens_per_s"]
     if n and system.device in PADDING_DEVICES:
         padding = padding_factor(trace.lengths.longest_input(n), trace.moments.mean_input_tokens)
-        request_s = steady.steady_request_s(mean_out, n, found["decode_step_s"], padding * found["prefill_s"])
+        request_s = steady.steady_request_s(mean_out, n, state["decode_step_s"], padding * state["prefill_s"])
         tokens_per_s = throughput.throughput_tokens_per_s(1, mean_out, request_s)
     assumptions = [*steady_state.assumptions(device, kv, work), *([trace.assumption] if trace.assumption else [])]
     return {
@@ -82,15 +82,15 @@ def evaluate(system: System, kv: kv_layout.KvPlan, trace: NamedTrace, work: Work
         "batch": work.batch,
         "admission": work.admission,
         "running_batch": n,
-        "max_batch": found["fitting_sequences"],
+        "max_batch": state["fitting_sequences"],
         "feasible": n > 0,
         "infeasible_reason": None if n else "not one request of the trace's mean length fits",
         "capacity_bytes": device.capacity_bytes,
         "effective_bits": float(kv.effective_bits),
         "bound": None,
         "padding_factor": padding,
-        "decode_step_s": found["decode_step_s"],
-        "prefill_s": found["prefill_s"],
+        "decode_step_s": state["decode_step_s"],
+        "prefill_s": state["prefill_s"],
         "throughput_tokens_per_s": tokens_per_s,
         "token_time_low": sure.low,
         "token_time_high": sure.high,

@@ -53,13 +53,13 @@ class Gains:
         name, n = self.best, len(self.cases)
         if not name:
             return [f"No KV format surely pays in any of {n} cases (a model on a device)."]
-        found = [(case, one) for case in self.cases for one in case.formats if one.name == name]
-        paying = [(case, one) for case, one in found if one.verdict == "pays"]
+        cases = [(case, one) for case in self.cases for one in case.formats if one.name == name]
+        paying = [(case, one) for case, one in cases if one.verdict == "pays"]
         said = [
             f"{name} keys and values pay in {len(paying)} of {n} cases (a model on a device): {_gains(paying)} the "
             "tokens a second of 16 bits, all 80 % intervals above 1."
         ]
-        rest = [(case, one) for case, one in found if one.verdict == "open"]
+        rest = [(case, one) for case, one in cases if one.verdict == "open"]
         if rest:
             where = ", ".join(f"{case.model} on {case.device}" for case, _ in rest)
             said.append(f"It may pay in {len(rest)} more ({where}): {_gains(rest)}, with intervals that hold 1.")
@@ -69,9 +69,9 @@ class Gains:
                 f"Where it pays: {_times(both, 'max_batch')} the requests at once, {_times(both, 'decode_step_s')} the "
                 f"time per token and {_times(both, 'joules_per_token')} the energy per token."
             )
-        errors = [one.result["measured_error"] for _, one in found if one.result["measured_error"] is not None]
+        errors = [one.result["measured_error"] for _, one in cases if one.result["measured_error"] is not None]
         if errors:
-            data = next(one.result["measured_on"] for _, one in found if one.result["measured_on"])
+            data = next(one.result["measured_on"] for _, one in cases if one.result["measured_on"])
             said.append(
                 f"The attention output errs by {100 * max(errors):.1f} % on {data}, which is none of these "
                 "models: measure your own before you rely on it (dse measure)."
@@ -121,14 +121,14 @@ class Gains:
     def limits(self) -> list[str]:
         """Assumptions and omissions of the answer."""
         results = [one.result for case in self.cases for one in case.formats]
-        found = [
+        notes = [
             "In brackets 80 % intervals: 8 of 10 measurements should lie inside. Sure: the chance that 16 bits are "
             "beaten, or beat it.",
             "Kernels assumed: nobody measured their rates; the range taken is wide.",
             "Quality is not computed: errors are those of the attention output on the shipped synthetic sample.",
         ]
-        found.append(f"{assumption_text(results, THROUGHPUT)} Their sources: dse show DEVICE.")
-        return found + [f"Not told: {name}: {why}" for name, why in self.left_out.items()]
+        notes.append(f"{assumption_text(results, THROUGHPUT)} Their sources: dse show DEVICE.")
+        return notes + [f"Not told: {name}: {why}" for name, why in self.left_out.items()]
 
     def table(self) -> pd.DataFrame:
         """A row a model, device and format, as `Formats.table` has them."""
@@ -140,7 +140,7 @@ def gains(request: ReportRequest, batch: int, input_tokens: int, progress: Progr
     names = list(dict.fromkeys(quantizers.parse(system.quantizer).name for system in request.systems))
     names = [name for name in names if name != PLAIN]
     devices = list(dict.fromkeys(system.device for system in request.systems))
-    found, left_out = [], {}
+    cases, left_out = [], {}
     pairs = [(model, catalog.device(device)) for model in request.models for device in devices]
     for model, device in each(pairs, progress, "formats"):
         work = Workload(
@@ -153,10 +153,10 @@ def gains(request: ReportRequest, batch: int, input_tokens: int, progress: Progr
             **request.deployment,
         )
         try:
-            found.append(formats(device, model, work, names, request.bits, has_starts=False))
+            cases.append(formats(device, model, work, names, request.bits, has_starts=False))
         except DseError as error:
             left_out[f"{model.name} on {device.name}"] = error.lines()[0]
-    return Gains(tuple(found), left_out)
+    return Gains(tuple(cases), left_out)
 
 
 def _gains(of: Sequence[tuple[Formats, Format]]) -> str:

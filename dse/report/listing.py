@@ -269,8 +269,8 @@ def _starts_text(starts: Starts) -> str:
 
 def _engines(family: str) -> str:
     """Names of a family in engines that do not use its own; `show` says which engines."""
-    found = engine_names.of_family(family, FAMILIES)
-    return ", ".join(dict.fromkeys(one.name for one in found if one.name != family))
+    names = engine_names.of_family(family, FAMILIES)
+    return ", ".join(dict.fromkeys(one.name for one in names if one.name != family))
 
 
 def list_tokens() -> Rows:
@@ -318,15 +318,15 @@ def _beside_rows(quantizer: QuantizerSpec) -> Rows:
     if family.latent:  # nothing beside it, and no such shapes
         return []
     flops = sum(quantizer.layout(shape).read_flops for shape in SHAPES)
-    found: dict[str, Beside] = {}
+    work: dict[str, Beside] = {}
     for shape in SHAPES:
         for one in family.beside(values, shape):
-            before = found[one.name].value if one.name in found else 0
-            found[one.name] = replace(one, value=before + one.value)
+            before = work[one.name].value if one.name in work else 0
+            work[one.name] = replace(one, value=before + one.value)
     source = f"keys and values of a cached token, made anew where it is read; counted with attention; {_OF_SHAPES}"
     rows: Rows = [
         _row(one.name, one.value, f"{one.source}, not counted there; {_OF_SHAPES}", "derived", one.unit)
-        for one in found.values()
+        for one in work.values()
     ]
     if flops:
         rows.append(_row("read_flops", flops, source, "derived", "FLOP"))
@@ -401,8 +401,8 @@ def _server_rows(device: HardwareSpec) -> Rows:
         return []
     rows = _quantity_rows({"reported_memory": device.reported_memory})
     for stack in [name for name in device.stacks if name in servers.SERVERS] or [servers.DEFAULT]:
-        found = _quantity_rows(servers.of(stack).quantities())
-        rows += [{**row, "name": f"server.{stack}.{row['name']}"} for row in found]
+        quantities = _quantity_rows(servers.of(stack).quantities())
+        rows += [{**row, "name": f"server.{stack}.{row['name']}"} for row in quantities]
     return rows
 
 

@@ -39,7 +39,7 @@ _COLUMNS = (
 
 def page(
     request: ReportRequest,
-    found: dict[str, pd.DataFrame],
+    frames: dict[str, pd.DataFrame],
     fragments: dict[str, str],
     drawn_by: str,
     command: str,
@@ -52,7 +52,7 @@ def page(
     `pays` is the answer to which format pays, or `why_not` why there is none. `first`: the formats of all its models
     and devices, with which the page then begins.
     """
-    results = found["results"]
+    results = frames["results"]
     lengths = f"{request.input_tokens:,} prompt and {request.output_tokens:,} generated tokens a request"
     kinds = results.drop_duplicates(["device", "model_kind"])
     base, specs = baseline(request), devices(request)
@@ -125,7 +125,7 @@ def _cell(row: Any, column: str, size: float) -> str:
 
 def _results(shown: pd.DataFrame) -> list[tuple[str, list[list[str]], str]]:
     """Group the rows by model: its name, its rows as cells, and why some do not fit."""
-    found = []
+    groups = []
     for model in dict.fromkeys(shown["model"]):
         lines, reasons = [], dict[str, str]()
         for row in shown[shown["model"] == model].to_dict("records"):
@@ -134,5 +134,5 @@ def _results(shown: pd.DataFrame) -> list[tuple[str, list[list[str]], str]]:
                 cells[-1] = "out of memory"
                 reasons.setdefault(row["system"], row["infeasible_reason"])
             lines.append(cells)
-        found.append((str(model), lines, "; ".join(f"{system}: {reason}" for system, reason in reasons.items())))
-    return found
+        groups.append((str(model), lines, "; ".join(f"{system}: {reason}" for system, reason in reasons.items())))
+    return groups

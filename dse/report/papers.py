@@ -33,10 +33,10 @@ def tables() -> dict[str, pd.DataFrame]:
     }
 
 
-def table_4(found: pd.DataFrame) -> list[list[str]]:
+def table_4(table: pd.DataFrame) -> list[list[str]]:
     """NQKV's Table 4 beside ours, the cells of TABLE_4_HEAD."""
     lines = []
-    for _, row in found.iterrows():
+    for _, row in table.iterrows():
         speeds = [_shown(row[f"{kind}_tokens_per_s"], 1) for kind in ("published", "ideal", "calibrated")]
         ratios = [_shown(row[f"{kind}_ratio"], 2) for kind in ("published", "ideal", "calibrated")]
         sizes = [_shown(row[name] / units.to_base(1, "GB"), 1) for name in ("published_bytes", "ours_bytes")]

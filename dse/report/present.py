@@ -158,7 +158,7 @@ def kernels(point: Point) -> list[dict[str, Any]]:
     own = {g.implementation.name: g.implementation for g in point.plan.groups if g.implementation}
     ends = point.at_ends()
     at = {
-        end: {name: found[name] for name in ("decode_step_s", "throughput_tokens_per_s")} for end, found in ends.items()
+        end: {name: speed[name] for name in ("decode_step_s", "throughput_tokens_per_s")} for end, speed in ends.items()
     }
     return [
         {
@@ -173,14 +173,14 @@ def kernels(point: Point) -> list[dict[str, Any]]:
     ]
 
 
-def kernels_text(found: list[dict[str, Any]]) -> list[str]:
+def kernels_text(kernels: list[dict[str, Any]]) -> list[str]:
     """Section about the kernels of keys and values."""
-    if not found:
+    if not kernels:
         return []
     lines = ["", "Kernels of keys and values (`dse list implementations`)"]
-    for one in found:
+    for one in kernels:
         lines.append(f"  {one['name']}: {one['title']}; {one['reaches']}")
-    ends = found[0]["at_ends"]
+    ends = kernels[0]["at_ends"]
     if all(end.get("decode_step_s") for end in ends.values()) and ends:
         steps, rates = ([number(end[name], RESULT_UNITS[name]) for end in ends.values()] for name in _AT_ENDS)
         lines.append(f"  slowest to fastest: decode step {' to '.join(steps)}, throughput {' to '.join(rates)}")
@@ -193,11 +193,11 @@ _AT_ENDS = ("decode_step_s", "throughput_tokens_per_s")
 
 def how_sure(result: dict[str, Any]) -> list[str]:
     """Section of the intervals in which 8 of 10 measurements should lie."""
-    found = uncertainty.of_results(result, None)
+    intervals = uncertainty.of_results(result, None)
     lines = []
     for each, one in section(INTERVALS, result):
-        if one.name in found:
-            low, high = (number(result[one.name] * end, one.unit) for end in found[one.name][:2])
+        if one.name in intervals:
+            low, high = (number(result[one.name] * end, one.unit) for end in intervals[one.name][:2])
             lines.append(line(each.words or one.title, f"{low} to {high}"))
     at_peak = "the times above are at peak rates; " if result["model_kind"] == "ideal" else ""
     head = f"How sure: {at_peak}8 of 10 measurements lie within (`--explain RESULT` says why)"
@@ -349,16 +349,16 @@ def _bound_text(result: dict[str, Any], with_room: dict[str, Any] | None) -> str
     return f"capacity: the whole batch does not fit at once{room}"
 
 
-def _assumptions_text(found: dict[str, Any]) -> str:
+def _assumptions_text(numbers: dict[str, Any]) -> str:
     """The assumed numbers behind rates and times, and those that energy and price rest on beside them."""
-    names = list(found["assumptions"])
+    names = list(numbers["assumptions"])
     parts = []
     for title, results in (
         ("", ("throughput_tokens_per_s",)),
         ("for energy also ", ("joules_per_token", "joules_per_token_by_parts")),
         ("for the price also ", ("usd_per_million_tokens",)),
     ):
-        own = [n for n in names if any(assumptions.behind(result, [n], found) for result in results)]
+        own = [n for n in names if any(assumptions.behind(result, [n], numbers) for result in results)]
         names = [name for name in names if name not in own]
         if own:
             parts.append(title + ", ".join(own))
@@ -370,20 +370,20 @@ def explain(name: str, point: Point) -> dict[str, Any]:
 
     Terms that are results of other formulas are explained in turn, under `steps`, each once.
     """
-    result, found = explained(point)
+    result, steps_by_name = explained(point)
     device, model = point.device, point.plan.model
-    known = {**RESULT_UNITS, **{step.name: step.unit for step in found.values()}}
+    known = {**RESULT_UNITS, **{step.name: step.unit for step in steps_by_name.values()}}
     if name not in known:
         raise InputError(f"unknown result {show(name)}: {did_you_mean(name, known)}")
-    value = result[name] if name in result else found[name].value
+    value = result[name] if name in result else steps_by_name[name].value
     steps: list[dict[str, Any]] = []
     seen: set[str] = set()
 
     def visit(which: str) -> None:
-        if which in seen or which not in found:
+        if which in seen or which not in steps_by_name:
             return
         seen.add(which)
-        step = found[which]
+        step = steps_by_name[which]
         terms = []
         for term, value in step.terms.items():
             source = None
@@ -406,7 +406,7 @@ def explain(name: str, point: Point) -> dict[str, Any]:
             }
         )
         for term, term_value in step.terms.items():
-            if term in found and found[term].value == term_value:
+            if term in steps_by_name and steps_by_name[term].value == term_value:
                 visit(term)
 
     visit(name)
@@ -421,11 +421,11 @@ def explain(name: str, point: Point) -> dict[str, Any]:
 def _interval(name: str, point: Point, result: dict[str, Any]) -> dict[str, Any]:
     """Between which values 8 of 10 measurements of a result should lie, why, and which part of a step, or of
     the energy, weighs most in it."""
-    found = uncertainty.of_results(result, point.stack)
-    if name not in found:
+    intervals = uncertainty.of_results(result, point.stack)
+    if name not in intervals:
         return {}
     sure = uncertainty.intervals(point.device, point.plan, point.stack, point.stack_name)
-    why = found[name].why or (sure.first if name in uncertainty.FIRST_TIMES else sure.tokens).why
+    why = intervals[name].why or (sure.first if name in uncertainty.FIRST_TIMES else sure.tokens).why
     whole, names = ("decode_step_s", STEP_PARTS)
     if name in uncertainty.BY_PARTS:
         whole, *names = uncertainty.BY_PARTS  # type: ignore[assignment]
@@ -433,8 +433,8 @@ def _interval(name: str, point: Point, result: dict[str, Any]) -> dict[str, Any]
     largest = max(parts, key=lambda part: parts[part])
     return {
         "interval": {
-            "low": result[name] * found[name].low,
-            "high": result[name] * found[name].high,
+            "low": result[name] * intervals[name].low,
+            "high": result[name] * intervals[name].high,
             "why": why,
             "dominated_by": largest,
             "share": parts[largest] / result[whole],

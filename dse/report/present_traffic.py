@@ -51,10 +51,10 @@ def find(name: str, progress: Progress | None = None) -> TraceSummary:
         return TraceSummary(tables.name, tables.title, tables.moments, lengths, quantiles, source=source)
     if not (name.lower().endswith(".csv") or os.sep in name or (name and "\0" not in name and os.path.exists(name))):
         raise InputError(f"trace = {show(name)}: {did_you_mean(name, known)}; or give the path of a .csv file")
-    found = trace_files.summary(name, progress)
-    lengths = found.lengths
+    trace = trace_files.summary(name, progress)
+    lengths = trace.lengths
     own = tuple(quantile(counts, SHARES) for counts in (lengths.input_counts, lengths.output_counts))
-    return TraceSummary(name, f"{found.schema} schema", lengths.moments, lengths, (own[0], own[1]), found.n_failed)
+    return TraceSummary(name, f"{trace.schema} schema", lengths.moments, lengths, (own[0], own[1]), trace.n_failed)
 
 
 def batching(trace: TraceSummary, batches: Sequence[int] = BATCHES) -> list[dict[str, float]]:
@@ -159,34 +159,34 @@ def beyond_positions(n: int, most: int) -> str:
     return f"{plural(n, 'request')} {are} longer than the {most:,} positions the model was trained for"
 
 
-def text(found: dict[str, Any], fit: dict[str, Any] | None) -> str:
+def text(trace: dict[str, Any], fit: dict[str, Any] | None) -> str:
     """Format the numbers of `about` and `fitting`."""
-    rate = found["rate_per_s"]
-    lines = [f"{found['trace']}  {found['title']}", ""]
+    rate = trace["rate_per_s"]
+    lines = [f"{trace['trace']}  {trace['title']}", ""]
     lines += aligned(
         [
-            ("requests", f"{found['n_requests']:,}"),
-            *([("failed requests, left out", f"{found['n_failed']:,}")] if found["n_failed"] else []),
-            ("from first to last arrival", units.human(found["duration_s"], "s")),
+            ("requests", f"{trace['n_requests']:,}"),
+            *([("failed requests, left out", f"{trace['n_failed']:,}")] if trace["n_failed"] else []),
+            ("from first to last arrival", units.human(trace["duration_s"], "s")),
             ("mean rate", per_second(rate) if rate else "-"),
-            ("mean prompt", f"{found['mean_input_tokens']:,.2f} tokens"),
-            ("mean answer", f"{found['mean_output_tokens']:,.2f} tokens"),
-            ("mean context of a decode step", f"{found['mean_decode_context_tokens']:,.1f} tokens"),
+            ("mean prompt", f"{trace['mean_input_tokens']:,.2f} tokens"),
+            ("mean answer", f"{trace['mean_output_tokens']:,.2f} tokens"),
+            ("mean context of a decode step", f"{trace['mean_decode_context_tokens']:,.1f} tokens"),
             (
                 "E[I^2], E[I*O], E[O^2]",
-                f"{found['mean_input_squared']:,.5g}, {found['mean_input_output']:,.5g}, "
-                f"{found['mean_output_squared']:,.5g} token^2",
+                f"{trace['mean_input_squared']:,.5g}, {trace['mean_input_output']:,.5g}, "
+                f"{trace['mean_output_squared']:,.5g} token^2",
             ),
         ],
         indent="  ",
     )
     lines += ["", "Lengths (tokens)"]
-    shares = (f"{row['share']:.1%}" if row["share"] == 0.999 else f"{row['share']:.0%}" for row in found["quantiles"])
+    shares = (f"{row['share']:.1%}" if row["share"] == 0.999 else f"{row['share']:.0%}" for row in trace["quantiles"])
     lines += aligned(
         [
             ("share of requests", *shares),
             *(
-                (name, *(f"{row[column]:,}" for row in found["quantiles"]))
+                (name, *(f"{row[column]:,}" for row in trace["quantiles"]))
                 for name, column in (("prompt, at most", "input_tokens"), ("answer, at most", "output_tokens"))
             ),
         ],
@@ -205,7 +205,7 @@ def text(found: dict[str, Any], fit: dict[str, Any] | None) -> str:
                     f"{row['longest_input_tokens']:,.0f}",
                     f"{row['padding_factor']:.2f}x",
                 )
-                for row in found["batching"]
+                for row in trace["batching"]
             ),
         ],
         1,
@@ -253,8 +253,8 @@ def text(found: dict[str, Any], fit: dict[str, Any] | None) -> str:
             lines += ["", "Note: " + beyond_positions(fit["n_beyond_positions"], fit["max_position_tokens"])]
         if fit["assumptions"]:
             lines += ["", f"Rests on assumed numbers: {', '.join(fit['assumptions'])}"]
-    if found["source"]:
-        lines += ["", f"Derived from {found['source']}."]
+    if trace["source"]:
+        lines += ["", f"Derived from {trace['source']}."]
     return "\n".join(lines)
 
 

@@ -20,11 +20,11 @@ def ranking_table() -> pd.DataFrame:
 
 def unlike() -> str:
     """The pairs of methods that are surely in the other order, with how often, as a sentence."""
-    found = ranking.unlike(ranking_table())
-    if not found:
+    pairs = ranking.unlike(ranking_table())
+    if not pairs:
         return "No pair of methods is surely in the other order."
-    named = [f"{pair} ({n})" for pair, n in list(found.items())[:MAX_PAIRS]]
-    rest = f" and {len(found) - MAX_PAIRS} more" if len(found) > MAX_PAIRS else ""
+    named = [f"{pair} ({n})" for pair, n in list(pairs.items())[:MAX_PAIRS]]
+    rest = f" and {len(pairs) - MAX_PAIRS} more" if len(pairs) > MAX_PAIRS else ""
     return (
         "Surely in the other order, the paper's better method first, with the number of the paper's and our models: "
         f"{', '.join(named)}{rest}."

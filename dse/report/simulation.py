@@ -143,7 +143,7 @@ def serve(
     Raises InputError and LimitError for requests or a workload that cannot be simulated.
     """
     requests = requests_of(
-        ask, work, progress, lambda found: rate_that_holds(device, plan, work, found, batching, chunk_tokens)
+        ask, work, progress, lambda requests: rate_that_holds(device, plan, work, requests, batching, chunk_tokens)
     )
     result, run = evaluate(device, plan, work, requests, batching, chunk_tokens, progress, prompt_step_tokens)
     return {**result, "trace": ask.trace, "seed": ask.seed, "arrivals": ask.arrivals}, run
@@ -178,8 +178,8 @@ def _spread(values: NDArray[np.float64]) -> dict[str, float | None]:
     """Mean, the smallest values that the shares do not exceed, and the largest."""
     if not len(values):
         return dict.fromkeys(("mean", *SHARES, "max"))
-    found = np.quantile(values, list(SHARES.values()), method="inverted_cdf")
-    spread = {name: float(value) for name, value in zip(SHARES, found, strict=True)}
+    quantiles = np.quantile(values, list(SHARES.values()), method="inverted_cdf")
+    spread = {name: float(value) for name, value in zip(SHARES, quantiles, strict=True)}
     return {"mean": float(np.mean(values)), **spread, "max": float(values.max())}
 
 
@@ -385,7 +385,7 @@ def write(out: str, result: dict[str, Any], run: Simulation, command: str, stati
         "over_time.csv": table.to_csv(index=False, lineterminator="\n").encode(),
         "latencies.csv": latency_table(result).to_csv(index=False, lineterminator="\n").encode(),
         "waits.csv": waits.to_csv(index=False, lineterminator="\n").encode(),
-        **{f"{name}.{kind}": content for name, found in images.items() for kind, content in found.items()},
+        **{f"{name}.{kind}": content for name, image in images.items() for kind, content in image.items()},
         **{f"{name}.html": export(chart, "html", command) for name, chart in charts.items()},
     }
     return files.publish(out, contents)

@@ -36,11 +36,11 @@ def answers(request: ReportRequest, results: pd.DataFrame) -> list[SummaryRow]:
     """The best system of every model at the largest batch."""
     base = baseline(request)
     largest = results[results["batch"] == max(request.batches)]
-    found = []
+    rows = []
     for model in request.models:
         own = largest[(largest["model"] == model.name) & largest["feasible"]]
         if own.empty:
-            found.append(SummaryRow(model.name, "none fits", "-", "-", "-", "-", "-", "out of memory on every system"))
+            rows.append(SummaryRow(model.name, "none fits", "-", "-", "-", "-", "-", "out of memory on every system"))
             continue
         best = own.loc[own["throughput_tokens_per_s"].idxmax()]
         reference = own[own["system"] == (base.label if base else "")]["throughput_tokens_per_s"]
@@ -64,7 +64,7 @@ def answers(request: ReportRequest, results: pd.DataFrame) -> list[SummaryRow]:
             first = whole.loc[whole["throughput_tokens_per_s"].idxmax()]
             remark += f"; whole batch: {first['system']}, {first['throughput_tokens_per_s']:,.0f} token/s"
         bits = f"{best['effective_bits']:.3g}"
-        found.append(
+        rows.append(
             SummaryRow(
                 model.name,
                 str(best["system"]),
@@ -76,13 +76,13 @@ def answers(request: ReportRequest, results: pd.DataFrame) -> list[SummaryRow]:
                 remark,
             )
         )
-    return found
+    return rows
 
 
 def devices(request: ReportRequest) -> list[HardwareSpec]:
     """Every device that runs a model of the request, once."""
-    found: dict[str, HardwareSpec] = {}
+    by_name: dict[str, HardwareSpec] = {}
     for system in request.systems:
         specs = [system.device_for(model) for model in request.models] or [catalog.device(system.device)]
-        found.update({spec.name: spec for spec in specs})
-    return list(found.values())
+        by_name.update({spec.name: spec for spec in specs})
+    return list(by_name.values())

@@ -90,17 +90,17 @@ def write(
     tables.check(request)
     check(static)
     with files.publishing(out) as published:
-        found = tables.build(request, progress)
+        frames = tables.build(request, progress)
         pays, why_not = formats.answer(request, devices, models, input_tokens != _INPUT)
         if pays:
-            found["formats"] = pays.table()
+            frames["formats"] = pays.table()
         first = None
         if is_today:
             first = gains.gains(
                 request, formats.batch_of(request), formats.input_of(request, input_tokens != _INPUT), progress
             )
-            found["gains"] = first.table()
-        for name, content in table_files(found).items():
+            frames["gains"] = first.table()
+        for name, content in table_files(frames).items():
             published.write(name, content)
         fragments: dict[str, str] = {}
         again = command(
@@ -120,7 +120,7 @@ def write(
             preset,
         )
         with painter(static) as brush:
-            draw = partial(_draw, found=found, brush=brush, made_by=again)
+            draw = partial(_draw, frames=frames, brush=brush, made_by=again)
             for figure, (images, fragment) in _progressing(list(REPORT.values()), draw, progress):
                 for name, content in images.items():
                     published.write(f"figures/{name}", content)
@@ -131,7 +131,7 @@ def write(
                     published.write(f"figures/{name}", content)
             drawn_by = brush.name
         published.write("figures/plotly.min.js", web_page.plotly_js().encode())
-        document = page.page(request, found, fragments, drawn_by, again, pays, why_not, first)
+        document = page.page(request, frames, fragments, drawn_by, again, pays, why_not, first)
         return str(published.write(INDEX, document.encode()))
 
 
@@ -228,19 +228,21 @@ def command(
     return shlex.join(words)
 
 
-def table_files(found: dict[str, pd.DataFrame]) -> dict[str, bytes]:
+def table_files(frames: dict[str, pd.DataFrame]) -> dict[str, bytes]:
     """CSV and Parquet of every table; the results are report.csv and report.parquet."""
     content = {}
-    for name, table in found.items():
+    for name, table in frames.items():
         stem = "report" if name == "results" else f"tables/{name}"
         content[f"{stem}.csv"] = files.csv_of(table)
         content[f"{stem}.parquet"] = parquet(table)
     return content
 
 
-def _draw(figure: Figure, found: dict[str, pd.DataFrame], brush: Painter, made_by: str) -> tuple[dict[str, bytes], str]:
+def _draw(
+    figure: Figure, frames: dict[str, pd.DataFrame], brush: Painter, made_by: str
+) -> tuple[dict[str, bytes], str]:
     """One figure: its files by name, and its part of the page."""
-    return _drawn(figure, figure.chart(found[figure.table]), brush, made_by)
+    return _drawn(figure, figure.chart(frames[figure.table]), brush, made_by)
 
 
 def _drawn(figure: Figure, chart: Chart, brush: Painter, made_by: str) -> tuple[dict[str, bytes], str]:

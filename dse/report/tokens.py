@@ -10,11 +10,11 @@ _HEAD = ("method", "tokens", "quantizer", "KV of a prompt (GB)", "FP16 over it",
 
 def table_7_text() -> dict[str, Any]:
     """SinkQ's Table 7 for its template: the head, and of each row the names and the numbers as text."""
-    found = tokens.table_7()
-    tasks = list(found.columns[found.columns.get_loc("mean_score") + 1 :])
+    table = tokens.table_7()
+    tasks = list(table.columns[table.columns.get_loc("mean_score") + 1 :])
     gb = units.to_base(1, "GB")
     lines = []
-    for row in found.to_dict("records"):
+    for row in table.to_dict("records"):
         names = [str(row[name]) for name in ("method", "tokens", "quantizer")]
         numbers = [f"{row['kv_bytes'] / gb:.3f}", f"{row['compression']:.2f}"]
         numbers += [f"{row[name]:.2f}" for name in ("mean_score", *tasks)]

@@ -137,11 +137,11 @@ def _start(text: str) -> str:
     return re.split("[:;]", text, maxsplit=1)[0] + " ..."
 
 
-def _silicon(found: Silicon) -> list[tuple[str, str, list[list[str]], dict[str, Chart]]]:
+def _silicon(kernels: Silicon) -> list[tuple[str, str, list[list[str]], dict[str, Chart]]]:
     """Group rows by device: its name, its best error, its rows as cells, and its scatter plots."""
-    points, shown = points_of(found.scatters), []
-    for device in dict.fromkeys(row.device for row in found.rows):
-        own, drawn = [row for row in found.rows if row.device == device], points[points["device"] == device]
+    points, shown = points_of(kernels.scatters), []
+    for device in dict.fromkeys(row.device for row in kernels.rows):
+        own, drawn = [row for row in kernels.rows if row.device == device], points[points["device"] == device]
         best = min((row.mean for row in own if row.size_class == "like serving"), default=None)
         charts = {
             kind: FIGURES[f"silicon_{kind}"].chart(drawn)

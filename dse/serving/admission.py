@@ -99,12 +99,12 @@ def fits(
         ),
         "paged": (_dot(at, (stored + padding)[:n_final]), _dot(at, (stored + padding + extra)[:n_final])),
     }
-    found = []
+    rows = []
     for rule, (kv, own) in held.items():
         alone = (stored + extra + (padding if rule == "paged" else 0))[:n_final].max()
         n = max(capacity.max_batch(free * n_steps, 0, own), 1 if rule != "longest" else 0) if alone <= free else 0
-        found.append(Concurrency(rule, n, kv / n_steps / memory.unit, used / n_steps / memory.unit))
-    return found
+        rows.append(Concurrency(rule, n, kv / n_steps / memory.unit, used / n_steps / memory.unit))
+    return rows
 
 
 def _dot(counts: Sizes, sizes: Sizes) -> int:

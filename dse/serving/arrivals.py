@@ -76,33 +76,33 @@ def requests_of(
         for name, value in (("input", work.input_tokens), ("output", work.output_tokens)):
             if value > MAX_TOKENS:
                 raise InputError(f"{name} = {show(value)}: must be a whole number from 1 to {MAX_TOKENS:,}")
-        found = Requests(np.zeros(n), np.full(n, work.input_tokens), np.full(n, work.output_tokens))
+        requests = Requests(np.zeros(n), np.full(n, work.input_tokens), np.full(n, work.output_tokens))
     elif ask.is_shipped:
         tables = trace_tables.load(ask.trace.strip().lower())
-        found = trace_tables.sample(tables, n, None, ask.seed, arrivals="trace")
+        requests = trace_tables.sample(tables, n, None, ask.seed, arrivals="trace")
         if rate == AS_TRACE and tables.moments.rate_per_s:
-            return Requests(_scaled(found.arrival_s, tables.moments.rate_per_s), *_lengths(found))
+            return Requests(_scaled(requests.arrival_s, tables.moments.rate_per_s), *_lengths(requests))
     elif ask.trace.lower().endswith(".csv") or os.path.exists(ask.trace.replace("\0", "")):
-        found = trace_files.read(ask.trace, progress, max_requests=simulator.MAX_REQUESTS)
-        k = ask.n_requests or len(found.arrival_s)
-        if k > len(found.arrival_s):
-            raise InputError(f"requests = {k:,}: the trace has {len(found.arrival_s):,}: ask for no more")
-        found = Requests(found.arrival_s[:k], found.input_tokens[:k], found.output_tokens[:k])
+        requests = trace_files.read(ask.trace, progress, max_requests=simulator.MAX_REQUESTS)
+        k = ask.n_requests or len(requests.arrival_s)
+        if k > len(requests.arrival_s):
+            raise InputError(f"requests = {k:,}: the trace has {len(requests.arrival_s):,}: ask for no more")
+        requests = Requests(requests.arrival_s[:k], requests.input_tokens[:k], requests.output_tokens[:k])
     else:
         known = did_you_mean(ask.trace, trace_tables.files())
         raise InputError(f"trace = {show(ask.trace)}: {known}; or give the path of a .csv file")
     if rate == AS_TRACE:
-        return found
-    n = len(found.arrival_s)
+        return requests
+    n = len(requests.arrival_s)
     if rate == FULL:
-        return Requests(np.zeros(n), *_lengths(found))
+        return Requests(np.zeros(n), *_lengths(requests))
     if isinstance(rate, Share):
         if holds is None:
             raise InputError(f"rate = {show(ask.rate)}: a share of what a device holds: give requests per second")
-        rate = rate.share * holds(found)
+        rate = rate.share * holds(requests)
     gaps = np.random.Generator(np.random.PCG64([ask.seed, 1])).exponential(1.0, n)
     gaps[0] = 0.0
-    return Requests(_scaled(np.cumsum(gaps), float(rate)), *_lengths(found))
+    return Requests(_scaled(np.cumsum(gaps), float(rate)), *_lengths(requests))
 
 
 def _lengths(requests: Requests) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -150,9 +150,9 @@ def rate_that_holds(
 ) -> float:
     """Requests per second in steady state, of those that fit alone. Raises InputError where there is none."""
     lengths = Lengths.of(simulator.served_of(device, plan, work, requests)[0])
-    found = steady_state.steady(
+    steady = steady_state.steady(
         device, plan, work, lengths.moments, None, batching, chunk_tokens, largest_output=lengths.largest_output
     )
-    if not found["requests_per_s"]:
+    if not steady["requests_per_s"]:
         raise InputError("rate in %: not one request of the trace's mean length fits: give requests per second")
-    return float(found["requests_per_s"])
+    return float(steady["requests_per_s"])

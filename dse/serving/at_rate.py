@@ -116,11 +116,11 @@ def at_rate(
     high = min(high, most)
     for _ in range(N_HALVINGS):
         middle = (low + high) / 2
-        found = pass_of(middle)
-        if found is None or found.running > middle:
+        reached = pass_of(middle)
+        if reached is None or reached.running > middle:
             low = middle
         else:
-            high, last = middle, found
+            high, last = middle, reached
     if last is None:
         return None
     if full == places:  # tpot is at most what it is where all places are always taken

@@ -221,14 +221,14 @@ def largest_pages(requests: Requests, held: NDArray[np.int64], page_tokens: int)
     last = -(-(requests.input_tokens + requests.output_tokens) // page_tokens)
     if (np.diff(held) >= 0).all():
         return last
-    found, level, width = last.copy(), np.arange(len(held)), 1
+    largest, level, width = last.copy(), np.arange(len(held)), 1
     n_pages = last - first + 1
     while True:
         mine = (n_pages >= width) & (n_pages < 2 * width)
         left, right = level[first[mine]], level[last[mine] - width + 1]
-        found[mine] = np.where(held[left] > held[right], left, right)
+        largest[mine] = np.where(held[left] > held[right], left, right)
         if 2 * width > n_pages.max():
-            return found
+            return largest
         left, right = level[:-width], level[width:]
         level, width = np.where(held[left] > held[right], left, right), 2 * width
 

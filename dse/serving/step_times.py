@@ -209,10 +209,10 @@ def build(exact: Exact, max_sequences: int, max_context_tokens: int, max_step_to
 
 def _nodes(first: int, last: int, dense: int, ratio: float, kinks: Iterable[int] = ()) -> list[int]:
     """Rising whole numbers from `first` to `last`: all up to `dense`, then by `ratio`; kinks and their neighbours."""
-    found = {first, last, *range(first, min(dense, last) + 1)}
+    nodes = {first, last, *range(first, min(dense, last) + 1)}
     node = max(first, dense)
     while node < last:
-        found.add(node)
+        nodes.add(node)
         node = max(node + 1, int(node * ratio))
-    found.update(n for kink in kinks for n in (kink - 1, kink, kink + 1) if first < n < last)
-    return sorted(found)
+    nodes.update(n for kink in kinks for n in (kink - 1, kink, kink + 1) if first < n < last)
+    return sorted(nodes)

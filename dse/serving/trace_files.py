@@ -168,10 +168,10 @@ class _RowReader:
             raise self.problem("is not UTF-8 text: save the CSV file as UTF-8") from error
         try:
             # line by line: an unterminated quote must not swallow the rest of the file
-            found = list(csv.reader([text.rstrip("\r\n")], strict=True))
+            rows = list(csv.reader([text.rstrip("\r\n")], strict=True))
         except csv.Error as error:
             raise self.problem(f"is not valid CSV: {error}: look for a quote that is not closed") from error
-        return [cell.strip(" \t") for cell in found[0]] if found else []
+        return [cell.strip(" \t") for cell in rows[0]] if rows else []
 
     def length(self, name: str, cell: str) -> int:
         """Tokens. Zero is allowed where it marks a failed request."""
@@ -183,13 +183,13 @@ class _RowReader:
     def time(self, cell: str) -> int:
         """Nanoseconds, not before those of the row above."""
         name = self.schema.time
-        found = _iso(cell) if self.schema.is_iso else _seconds(cell)
-        if found is None:
+        moment = _iso(cell) if self.schema.is_iso else _seconds(cell)
+        if moment is None:
             like = "a time such as 2023-11-16 18:15:46.6805900" if self.schema.is_iso else "seconds such as 45 or 45.5"
             raise self.problem(f"{name} = {show(cell)}: must be {like}")
-        if found < self.before:
+        if moment < self.before:
             raise self.problem(f"{name} = {show(cell)}: must not be before the row above: sort the rows by time")
-        return found
+        return moment
 
 
 def _nanoseconds(fraction: str | None) -> int:
@@ -197,22 +197,22 @@ def _nanoseconds(fraction: str | None) -> int:
 
 
 def _iso(cell: str) -> int | None:
-    found = _ISO.fullmatch(cell)
-    if not found:
+    match = _ISO.fullmatch(cell)
+    if not match:
         return None
     try:
-        whole = datetime.fromisoformat(f"{found[1]}T{found[2]}{found[4] or '+00:00'}")
+        whole = datetime.fromisoformat(f"{match[1]}T{match[2]}{match[4] or '+00:00'}")
     except ValueError:
         return None
     seconds = (whole - datetime(1970, 1, 1, tzinfo=UTC)) // (datetime.resolution * 1_000_000)
-    return seconds * NANOSECONDS + _nanoseconds(found[3]) if 0 <= seconds <= MAX_SECONDS else None
+    return seconds * NANOSECONDS + _nanoseconds(match[3]) if 0 <= seconds <= MAX_SECONDS else None
 
 
 def _seconds(cell: str) -> int | None:
-    found = _SECONDS.fullmatch(cell)
-    if not found or int(found[1]) > MAX_SECONDS:
+    match = _SECONDS.fullmatch(cell)
+    if not match or int(match[1]) > MAX_SECONDS:
         return None
-    return int(found[1]) * NANOSECONDS + _nanoseconds(found[2])
+    return int(match[1]) * NANOSECONDS + _nanoseconds(match[2])
 
 
 def _kinds(path: str, header: list[str]) -> tuple[Schema, list[int]]:
@@ -227,13 +227,13 @@ def _kinds(path: str, header: list[str]) -> tuple[Schema, list[int]]:
         }
 
     schema = max(SCHEMAS, key=lambda s: (sum(map(bool, columns(s).values())), sum(c in header for c in columns(s))))
-    found = columns(schema)
-    if not any(found.values()):
+    given = columns(schema)
+    if not any(given.values()):
         hint = "separate cells by commas" if len(header) == 1 and ";" in header[0] else "the first line names columns"
         known = " or ".join(f"{s.time}, {s.input}, {s.output} ({s.name})" for s in SCHEMAS)
         raise InputError(f"{path}:1: header = {show(','.join(header))}: must have {known}: {hint}")
-    others = [cell for cell in header if not any(cell in cells for cells in found.values())]
-    for name, cells in found.items():
+    others = [cell for cell in header if not any(cell in cells for cells in given.values())]
+    for name, cells in given.items():
         if not cells:
             hint = did_you_mean(name, others)
             if not others or not hint.startswith("did"):
@@ -241,7 +241,7 @@ def _kinds(path: str, header: list[str]) -> tuple[Schema, list[int]]:
             raise InputError(f"{path}:1: column {name} is missing: {hint}")
         if len(cells) > 1:
             raise InputError(f"{path}:1: column {show(cells[0])} is given twice: give it once")
-    places = {found[schema.time][0]: TIME, found[schema.input][0]: INPUT, found[schema.output][0]: OUTPUT}
+    places = {given[schema.time][0]: TIME, given[schema.input][0]: INPUT, given[schema.output][0]: OUTPUT}
     return schema, [places.get(name, SKIP) for name in header]
 
 
