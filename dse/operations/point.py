@@ -92,7 +92,8 @@ class EvaluatePoint(OnDesign, Printed):
             self._with_room(outcome),
             present.kernels(outcome),
         )
-        return f"{text}\n\nOperations\n{present.operations_text(outcome.operations())}" if self.operations else text
+        rows = outcome.operations() if self.operations else []
+        return f"{text}\n\nOperations\n{present.operations_text(rows)}" if rows else text
 
     def document(self, outcome: Point) -> Any:
         """Every result, its interval, the bits by part, the operations, and what a larger memory would give."""

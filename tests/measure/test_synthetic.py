@@ -102,7 +102,7 @@ def test_queries_draw_attention_to_sinks():
         (["--tokens", "-5"], "tokens = -5"),
         (["--seed", "-1"], "seed = -1"),
         (["--key-ranges", "1,2"], "key_ranges"),
-        (["--key-ranges", "1,,2"], "key-ranges = ''"),
+        (["--key-ranges", "1,,2"], "key-ranges = '1,,2': has an empty entry"),
         (["--value-ranges", "0"], "value_ranges"),
         (["--key-ranges", "nan"], "key-ranges = 'nan'"),
         (["--outlier-channels", "129"], "outlier_channels = 129: must be 0 to 128"),

@@ -413,7 +413,8 @@ def test_columns_in_runs_have_the_same_bits():
     digits, _ = sweep_digits.kept(found, 100, 1500)
     assert isinstance(digits, sweep_digits.Runs)
     assert set(found.keep) == set(RESULT_UNITS) - set(spec["axes"]) - set(sweep_spec.ALWAYS)
-    in_runs, plain = sweep_fast.evaluate(found, digits), sweep_fast.evaluate(found, dict(digits))
+    (in_runs, left), (plain, left_alike) = sweep_fast.evaluate(found, digits), sweep_fast.evaluate(found, dict(digits))
+    assert np.array_equal(left, left_alike)
     for name, column in plain.items():
         if isinstance(column, sweep_points.Names):
             assert np.array_equal(in_runs[name].normal().codes, column.normal().codes), name
