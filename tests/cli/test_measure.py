@@ -404,7 +404,7 @@ def test_metadata_of_safetensors_and_npz_say_the_same(tmp_path):
     for name in ("kv.npz", "kv.safetensors"):
         with open_dump(tmp_path / name) as dump:
             assert dump.metadata == about
-            found.append(measure_run.measure_source.about(dump, name, measure.layers(dump)))
+            found.append(measure_run.source.about(dump, name, measure.layers(dump)))
     assert found[0] == found[1]
     assert (found[0].theta, found[0].first_position, found[0].n_heads) == (10000.0, 3, 2)
 
