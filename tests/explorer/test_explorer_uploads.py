@@ -168,7 +168,7 @@ def test_a_bad_file_is_refused_as_dse_check_does(name, content, part):
 
 def test_a_request_with_loaded_files_gives_the_same_as_the_shipped_ones():
     text = DEVICE.decode()
-    file = ("mine.toml", text)
+    file = uploads.FileText("mine.toml", text)
     own = replace(asked(), device="mine (loaded device)", device_file=file, edits="usd_per_hour=3 USD/h")
     assert own.device_text == "mine.toml:usd_per_hour=3 USD/h"
     shipped = asked(edits="usd_per_hour=3 USD/h")

@@ -35,11 +35,12 @@ def _plan(model: str, key: str, value: str, bits: str) -> Any:
 def kernels_alone() -> Iterator[None]:
     """Times as they were before servers were measured whole: 16-bit kernels without a host, and prompts of latent heads
     counted as decoding is. What came later has tests of its own."""
-    from dse.model import lower
+    from dse.model import kv_layout, lower
     from dse.report import present
     from dse.specs import catalog
 
     layers_of = lower.layers_of
+    known: dict[Any, dict[Any, Any]] = {}
 
     def narrow(kv: Any, *policy: Any) -> Any:
         layers = tuple((layer.model_copy(update={"prompt_score_dim": None}), n) for layer, n in kv.layers)
@@ -48,6 +49,10 @@ def kernels_alone() -> Iterator[None]:
     with (
         mock.patch.object(catalog, "servers", dict),
         mock.patch.object(lower, "layers_of", narrow),
+        # what plans kept before is of other times, and what they keep meanwhile is for here alone
+        mock.patch.object(
+            kv_layout.KvPlan, "_known", property(lambda kept: known.setdefault(kv_layout.Same(kept), {}))
+        ),
         mock.patch.object(present, "how_sure", return_value=[]),
         mock.patch.object(present, "_interval_text", return_value=[]),
     ):
