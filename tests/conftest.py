@@ -43,7 +43,7 @@ def pytest_collection_modifyitems(config, items):
     the first test, the second in the middle (`--dist worksteal`). What needs either comes after, and finds it kept.
     """
     for item in items:
-        is_random = config.option.markexpr == "slow" and is_hypothesis_test(getattr(item, "obj", None))
+        is_random = config.option.markexpr.startswith("slow") and is_hypothesis_test(getattr(item, "obj", None))
         if is_random or item.get_closest_marker("browser") or item.get_closest_marker("deep"):
             item.add_marker("slow")
     yield

@@ -206,7 +206,7 @@ def main(argv: list[str] | None = None) -> None:
     except (click.Abort, KeyboardInterrupt):
         interrupt.say()
         status = interrupt.STATUS
-    except Exception as error:  # the last line of defence: one line instead of a traceback
+    except Exception as error:  # the last line of defense: one line instead of a traceback
         if debug:
             raise
         if interrupt.was_pressed():
