@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dse.core.errors import InputError, show
@@ -17,6 +19,7 @@ from dse.operations.declare import (
     look,
     operation,
     option,
+    words_of,
     work,
 )
 from dse.operations.shared import Sourced, WithWorkload, json_option, several, static_option
@@ -61,7 +64,7 @@ class AsksReport(WithWorkload, Sourced):
 class WriteReport(AsksReport):
     """Write the throughput-versus-capacity report: one HTML page, the table behind it, every figure."""
 
-    out: str = option("report", "Directory to write into.", metavar="DIR")
+    out: str = option("report", "Directory to write into.", metavar="DIR", is_said=True)
     preset: str = option(
         "today",
         "Where no device is named: models and GPUs of today, or the systems and models of Oaken's Figure 11.",
@@ -73,8 +76,9 @@ class WriteReport(AsksReport):
         """The path of the page."""
         from dse.report import throughput
 
+        made_by = shlex.join(words_of(replace(self, static="auto")))
         return throughput.write(
-            self.out, static=self.static, progress=console.progress, preset=self.preset, **self.asked()
+            self.out, made_by, static=self.static, progress=console.progress, preset=self.preset, **self.asked()
         )
 
     def text(self, outcome: str) -> str:

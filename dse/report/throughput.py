@@ -22,7 +22,7 @@ from dse.report import formats, gains, page
 from dse.specs import catalog
 from dse.specs.measurements import bits_from
 from dse.specs.tokens import parse
-from dse.specs.workload import ASKED, SWITCH, Workload
+from dse.specs.workload import ASKED, Workload
 
 INDEX = "index.html"
 #: what a report is about where no device is named
@@ -33,6 +33,8 @@ _INPUT = 1024
 
 def write(
     out: str,
+    made_by: str,
+    *,
     devices: Sequence[str] | None = None,
     models: Sequence[str] | None = None,
     quantizers: Sequence[str] | None = None,
@@ -57,7 +59,8 @@ def write(
 
     Everything is checked before the first file is written: names (InputError, SpecError), the number of points
     (LimitError), the directory (OutputError). Each file appears complete or not at all, the page last. `deployment`:
-    how the model lies on several devices (`tp`, `pp`, ... of a workload), of each system.
+    how the model lies on several devices (`tp`, `pp`, ... of a workload), of each system. `made_by`: the command that
+    makes this report again.
     """
     if preset not in PRESETS:
         raise InputError(f"preset = {show(preset)}: {did_you_mean(preset, PRESETS)}")
@@ -72,18 +75,16 @@ def write(
             systems.TODAY_QUANTIZERS if quantizers is None else quantizers,
         )
     request = ask(
-        about[0],
-        about[1],
-        about[2],
+        *about,
         batches,
-        input_tokens,
-        output_tokens,
-        bits,
-        measurements,
-        model_kind,
-        stack,
-        tokens,
-        deployment,
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        bits=bits,
+        measurements=measurements,
+        model_kind=model_kind,
+        stack=stack,
+        tokens=tokens,
+        deployment=deployment,
     )
     if is_today:
         request = replace(request, memory=None)
@@ -103,35 +104,19 @@ def write(
         for name, content in table_files(frames).items():
             published.write(name, content)
         fragments: dict[str, str] = {}
-        again = command(
-            out,
-            devices,
-            models,
-            quantizers,
-            batches,
-            input_tokens,
-            output_tokens,
-            bits,
-            measurements,
-            model_kind,
-            stack,
-            tokens,
-            deployment,
-            preset,
-        )
         with painter(static) as brush:
-            draw = partial(_draw, frames=frames, brush=brush, made_by=again)
+            draw = partial(_draw, frames=frames, brush=brush, made_by=made_by)
             for figure, (images, fragment) in _progressing(list(REPORT.values()), draw, progress):
                 for name, content in images.items():
                     published.write(f"figures/{name}", content)
                 fragments[figure.name] = fragment
             if pays:
-                images, fragments["formats"] = _drawn(FIGURES["formats"], chart_of(pays), brush, again)
+                images, fragments["formats"] = _drawn(FIGURES["formats"], chart_of(pays), brush, made_by)
                 for name, content in images.items():
                     published.write(f"figures/{name}", content)
             drawn_by = brush.name
         published.write("figures/plotly.min.js", web_page.plotly_js().encode())
-        document = page.page(request, frames, fragments, drawn_by, again, pays, why_not, first)
+        document = page.page(request, frames, fragments, drawn_by, made_by, pays, why_not, first)
         return str(published.write(INDEX, document.encode()))
 
 
@@ -140,6 +125,7 @@ def ask(
     models: Sequence[str] | None = None,
     quantizers: Sequence[str] | None = None,
     batches: Sequence[int] | None = None,
+    *,
     input_tokens: int = 1024,
     output_tokens: int = 1024,
     bits: str = "closed",
@@ -184,48 +170,6 @@ def ask(
 def _split(deployment: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a deployment that are not as one device has them."""
     return {name: value for name, value in deployment.items() if value != ASKED[name].default}
-
-
-def command(
-    out: str,
-    devices: Sequence[str] | None,
-    models: Sequence[str] | None,
-    quantizers: Sequence[str] | None,
-    batches: Sequence[int] | None,
-    input_tokens: int,
-    output_tokens: int,
-    bits: str = "closed",
-    measurements: str | None = None,
-    model_kind: str = "auto",
-    stack: str | None = None,
-    tokens: Sequence[str] | None = None,
-    deployment: Mapping[str, Any] | None = None,
-    preset: str = "today",
-) -> str:
-    """The command line that makes this report again."""
-    import shlex
-
-    words = ["dse", "report", "--out", out]
-    words += ["--preset", preset] if preset != "today" else []
-    for option, given in (("devices", devices), ("models", models), ("quantizers", quantizers), ("batches", batches)):
-        if given is not None:
-            words += [f"--{option}", ",".join(map(str, given))]
-    for option, n_tokens in (("input", input_tokens), ("output", output_tokens)):
-        if n_tokens != 1024:
-            words += [f"--{option}", str(n_tokens)]
-    if bits != "closed":
-        words += ["--bits", bits]
-    if measurements:
-        words += ["--measurements", measurements]
-    if model_kind != "auto":
-        words += ["--model-kind", model_kind]
-    if stack:
-        words += ["--stack", stack]
-    if tokens:
-        words += ["--tokens", ",".join(tokens)]
-    for name, value in _split(deployment or {}).items():
-        words += [f"--{ASKED[name].option}", *([] if ASKED[name].kind == SWITCH else [str(value)])]
-    return shlex.join(words)
 
 
 def table_files(frames: dict[str, pd.DataFrame]) -> dict[str, bytes]:

@@ -228,7 +228,7 @@ def report_tables(options: list[str]) -> dict[str, str]:
     lists = [given[name].split(",") for name in ("--devices", "--models")]
     sizes = [int(size) for size in given["--batches"].split(",")]
     with kernels_alone():
-        found = tables.build(report.ask(*lists, None, sizes, 1024, 1024), None)
+        found = tables.build(report.ask(*lists, None, sizes), None)
     return {name: content.decode() for name, content in report.table_files(found).items() if name.endswith(".csv")}
 
 

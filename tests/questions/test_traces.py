@@ -14,7 +14,7 @@ from dse.specs.workload import Workload
 
 @pytest.fixture(scope="module")
 def table():
-    return tables_traffic.throughput_of_traces(report.ask(None, None, None, None, 1024, 1024))
+    return tables_traffic.throughput_of_traces(report.ask())
 
 
 def build(model, quantizer):
@@ -96,7 +96,7 @@ def test_assumed_lengths_are_named(table):
 
 
 def test_a_users_report_shows_its_own_systems():
-    own = report.ask(["h100"], ["opt-125m"], ["fp16", "qserve"], [4], 1024, 1024)
+    own = report.ask(["h100"], ["opt-125m"], ["fp16", "qserve"], [4])
     found = tables_traffic.throughput_of_traces(own)
     assert set(found["device"]) == {"H100"}
     assert set(found["batch"]) == {4}

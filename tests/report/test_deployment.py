@@ -4,6 +4,8 @@ import pytest
 
 from dse.core.errors import InputError
 from dse.model import evaluate, kv_layout
+from dse.operations.declare import words_of
+from dse.operations.pages import WriteReport
 from dse.questions import tables
 from dse.report import throughput
 from dse.specs import catalog
@@ -28,9 +30,8 @@ def test_every_system_is_split_as_asked():
 
 
 def test_the_command_that_makes_it_again_has_the_split_alone():
-    words = throughput.command(
-        "r", ["h100"], ["llama3.1-70b"], ["fp16"], [16], 1024, 1024, deployment={"tp": 4, "pp": 1, "dp_attention": True}
-    )
+    work = Workload(tp=4, pp=1, dp_attention=True)
+    words = " ".join(words_of(WriteReport(out="r", **ASKED, workload=work)))
     assert words.endswith("--batches 16 --tp 4 --dp-attention")
 
 

@@ -18,6 +18,7 @@ from dse.core.errors import InputError, LimitError, OutputError
 from dse.figures import FIGURES, REPORT
 from dse.figures.drawing import to_matplotlib
 from dse.figures.export import static as report_static
+from dse.operations.pages import WriteReport
 from dse.questions import systems, tables
 from dse.report import formats as report_formats
 from dse.report import gains as report_gains
@@ -35,7 +36,7 @@ def written(tmp_path_factory: pytest.TempPathFactory, pictures) -> Path:
     folder = tmp_path_factory.mktemp("report") / "new" / "folder"
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(report_static.Painter, "images", lambda *_: pictures("bit_ledger"))
-        index = report.write(str(folder), **_SMALL, static="matplotlib")
+        index = dse.report(str(folder), **_SMALL)
     assert index == str(folder / "index.html")
     return folder
 
@@ -148,7 +149,7 @@ def test_progress_sees_points_and_figures(tmp_path: Path, monkeypatch: pytest.Mo
         seen[label] = []
         yield (seen[label].append(str(item)) or item for item in items)
 
-    report.write(str(tmp_path / "r"), **_SMALL, static="matplotlib", progress=progress)
+    report.write(str(tmp_path / "r"), "dse report", **_SMALL, static="matplotlib", progress=progress)
     assert seen["figures"] == ["bit_ledger"]
     assert len(seen["points"]) == 4 + 12 + 8 + 4 + 80  # the last: 10 designs of tokens and bits at 8 lengths
     assert seen["points"][0] == "A100-80GB fp16, llama2-7b"
@@ -158,7 +159,7 @@ def test_progress_sees_points_and_figures(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_file_in_the_way(tmp_path: Path, tail: str):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(OutputError, match="--out"):
-        report.write(str(tmp_path / "file" / tail), **_SMALL, static="matplotlib")
+        dse.report(str(tmp_path / "file" / tail), **_SMALL)
     assert _files(tmp_path) == {"file"}
     assert (tmp_path / "file").read_text() == "mine"
 
@@ -196,19 +197,18 @@ def test_an_unwritable_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         ({"batches": [0]}, InputError, "batch = 0"),
         ({"models": []}, InputError, "must name at least one"),
         ({"static": "gimp"}, InputError, "auto, kaleido, matplotlib"),
-        ({"input_tokens": 0}, InputError, "input = 0"),
     ],
 )
 def test_refusals_write_nothing(tmp_path: Path, changes: dict, error: type[Exception], words: str):
     with pytest.raises(error, match=words):
-        report.write(str(tmp_path / "out"), **{**_SMALL, "static": "matplotlib", **changes})
+        WriteReport(out=str(tmp_path / "out"), **{**_SMALL, **changes}).run()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_nothing_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(report_static, "FORMATS", ("png",))
     monkeypatch.setattr(to_matplotlib, "PNG_DPI", 40)  # empty panels are drawn, whatever their pixels
-    report.write(str(tmp_path), ["a100-40gb"], ["llama2-70b"], ["fp16"], [16], static="matplotlib")
+    dse.report(str(tmp_path), devices=["a100-40gb"], models=["llama2-70b"], quantizers=["fp16"], batches=[16])
     page = (tmp_path / "index.html").read_text()
     assert "none fits" in page
     assert "out of memory<" in page
@@ -216,7 +216,7 @@ def test_nothing_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_kaleido_draws_only_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch):
-    chart = FIGURES["bit_ledger"].chart(tables.ledger(report.ask(None, ["opt-125m"], None, [16], 1024, 1024)))
+    chart = FIGURES["bit_ledger"].chart(tables.ledger(report.ask(None, ["opt-125m"], None, [16])))
 
     def broken(_):
         raise RuntimeError("browser gone")
@@ -235,7 +235,7 @@ def test_kaleido_draws_only_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatc
 def test_kaleido_draws():
     import PIL.Image as pil
 
-    chart = FIGURES["bit_ledger"].chart(tables.ledger(report.ask(None, ["opt-125m"], None, [16], 1024, 1024)))
+    chart = FIGURES["bit_ledger"].chart(tables.ledger(report.ask(None, ["opt-125m"], None, [16])))
     with report_static.painter("kaleido") as brush:
         images = brush.images(chart, "dse report")
     pixels = pil.open(io.BytesIO(images["png"]))
@@ -307,19 +307,19 @@ def test_presets(tmp_path, monkeypatch):
     monkeypatch.setattr(systems, "TODAY_MODELS", ("qwen3-32b",))
     seen = []
     monkeypatch.setattr(tables, "build", lambda request, _: seen.append(request) or {"results": _results(request)})
-    today = Path(report.write(str(tmp_path / "today"), static="matplotlib")).read_text()
+    today = Path(dse.report(str(tmp_path / "today"))).read_text()
     assert today.index("Which KV-cache format pays?") < today.index("throughput against capacity")
     assert "fp8 keys and values pay in 1 of 1 cases" in today
     assert "Which system serves" not in today
     assert (seen[0].memory, seen[0].is_default) == (None, False)
-    oaken = Path(report.write(str(tmp_path / "oaken"), preset="oaken", static="matplotlib")).read_text()
+    oaken = Path(dse.report(str(tmp_path / "oaken"), preset="oaken")).read_text()
     assert "--preset oaken" in oaken
     assert "Which KV-cache format pays?" not in oaken
     assert (seen[1].systems, seen[1].memory, seen[1].is_default) == (systems.DEFAULT, "paper", True)
     with pytest.raises(InputError, match="preset = 'oakn'"):
-        report.write(str(tmp_path / "x"), preset="oakn")
+        dse.report(str(tmp_path / "x"), preset="oakn")
     with pytest.raises(InputError, match="no effect with --devices"):
-        report.write(str(tmp_path / "x"), ["h100"], preset="oaken")
+        dse.report(str(tmp_path / "x"), devices=["h100"], preset="oaken")
 
 
 def _results(request):

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import dse
 import naive
 from dse import quantizers
 from dse.cli import main as cli
@@ -21,7 +22,6 @@ from dse.model.lower import policy_of
 from dse.model.records import NO_LIMIT
 from dse.questions import tables
 from dse.report import listing, present
-from dse.report import throughput as report
 from dse.specs import catalog
 from dse.specs import tokens as token_policies
 from dse.specs.quantity import Quantity
@@ -526,4 +526,4 @@ def test_the_figure_takes_policies_and_quantizers():
     assert labels == ["h2o, fp16", "h2o, sinkq", "window:tokens=512, fp16", "window:tokens=512, sinkq"]
     assert {job.work.tokens for job in jobs} == {"h2o", "window:tokens=512"}
     with pytest.raises(InputError, match="unknown token policy 'h3o': did you mean h2o"):
-        report.write("nowhere", tokens=["h3o"])
+        dse.report("nowhere", tokens=["h3o"])
