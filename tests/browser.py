@@ -23,6 +23,8 @@ from playwright import sync_api
 from streamlit.proto.BackMsg_pb2 import BackMsg
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 
+from kernels_ref.code_cache import cache_root
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no browser: apt-get install chromium")
 
@@ -77,15 +79,11 @@ def started(folder):
     (folder / ASKED).touch()
     (folder / "sitecustomize.py").write_text(_SPY.format(path=str(folder / ASKED)))
     path = os.pathsep.join(filter(None, [str(folder), str(ROOT), os.environ.get("PYTHONPATH")]))
+    # a home of its own, but the compiled code of the other tests
+    homes = {"PYTHONPATH": path, "HOME": str(folder), "NUMBA_CACHE_DIR": str(cache_root())}
     command = [sys.executable, "-m", "dse", "app", "--", "--server.port", str(port), "--server.headless", "true"]
     with log.open("w") as output:
-        process = subprocess.Popen(
-            command,
-            cwd=folder,
-            stdout=output,
-            stderr=output,
-            env={**os.environ, "PYTHONPATH": path, "HOME": str(folder)},
-        )
+        process = subprocess.Popen(command, cwd=folder, stdout=output, stderr=output, env={**os.environ, **homes})
     try:
         address = f"http://127.0.0.1:{port}"
         deadline = time.monotonic() + STUCK_S

@@ -45,3 +45,10 @@ def each(
         return run
 
     return as_one
+
+
+def quick_first(n: int, names: str, cases: Iterable[Any], ids: Callable[[Any], str] | None = None) -> Any:
+    """`pytest.mark.parametrize` with the first `n` cases in the quick tier and the others in the slow one."""
+    is_one = "," not in names
+    slow = [pytest.param(*((case,) if is_one else case), marks=pytest.mark.slow) for case in cases]
+    return pytest.mark.parametrize(names, [*list(cases)[:n], *slow[n:]], ids=ids)

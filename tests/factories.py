@@ -230,7 +230,7 @@ def whole(number):
 
 
 def loop(dev, kv, work, n, paths):
-    """Attention and exposed dequantisation of each step, one by one, in exact fractions; without sinks' scores."""
+    """Attention and exposed dequantization of each step, one by one, in exact fractions; without sinks' scores."""
     peak, bandwidth = Fraction(dev.peak_flops.si), Fraction(dev.memory_bandwidth.si)
     counted = Sequence(evaluate.Point(dev, kv, work).design)
     attention = exposed = Fraction(0)

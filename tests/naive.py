@@ -100,7 +100,7 @@ def written_bits(slice_bits, other_bits, n_heads, burst):
 
 
 def decode_step(flops, read_bytes, unpack_s, extra_bytes, peak, bandwidth):
-    """Attention and exposed dequantisation of one step, in exact fractions of a second."""
+    """Attention and exposed dequantization of one step, in exact fractions of a second."""
     attention = max(Fraction(flops) / peak, Fraction(read_bytes) / bandwidth)
     exposed = max(Fraction(0), unpack_s - attention) + Fraction(extra_bytes) / bandwidth
     return attention, exposed

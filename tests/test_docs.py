@@ -18,7 +18,7 @@ import pytest
 
 import browser
 import dse
-from cases import each
+from cases import each, quick_first
 from dse.cli import docs as docs_command
 from dse.cli import main as cli
 from dse.core.compiling import FORMULAS
@@ -141,7 +141,7 @@ def run_page(path, folder):
 RUN = [path for path in PAGES if {language for language, _ in blocks(path)} & {"sh", "console", "python"}]
 
 
-@pytest.mark.parametrize("path", RUN, ids=lambda path: str(path.relative_to(ROOT)))
+@quick_first(2, "path", RUN, ids=lambda path: str(path.relative_to(ROOT)))
 def test_page_runs(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     run_page(path, tmp_path)
@@ -214,6 +214,7 @@ def test_readme_counts_what_ships_and_what_was_judged():
     assert verdicts in text
 
 
+@pytest.mark.slow
 def test_readme_says_how_far_off_kernel_times_are():
     """Means of all devices and stacks, and of a naive roofline, as `dse validate silicon` prints them."""
     text, rows = (ROOT / "README.md").read_text(), printed("dse validate silicon")
@@ -381,7 +382,7 @@ def visit(opened, site):
         assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, name
     page.set_viewport_size({"width": 1280, "height": 900})
     page.goto((site / "index.html").as_uri())
-    page.locator(".md-search__input").press_sequentially("dequantisation")  # it searches when a key is let go
+    page.locator(".md-search__input").press_sequentially("dequantization")  # it searches when a key is let go
     page.wait_for_selector(".md-search-result__item", state="attached")
     assert not errors
     assert all(url.startswith(("file:", "data:")) for url in asked)

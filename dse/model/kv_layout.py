@@ -55,7 +55,7 @@ class TensorGroup:
     pool_bits: int
     step_tokens: int
     residual_tokens: int
-    #: what its dequantisation path is found by, where layers have different quantizers
+    #: what its dequantization path is found by, where layers have different quantizers
     own_place: str = ""
     #: a memory unit's: bits of a token that fill pages of their own, of all heads; a page and a burst of every head
     streams: tuple[int, ...] = ()

@@ -81,7 +81,7 @@ def path_text(paths: Mapping[str, str], which: str) -> str:
 
 
 def laid_out(device: HardwareSpec, plan: KvPlan, work: Workload) -> tuple[KvPlan, dict[str, str]]:
-    """The plan in the pages of this device, and its dequantisation paths.
+    """The plan in the pages of this device, and its dequantization paths.
 
     Raises InputError where nothing is stored but something would have to be packed.
     """

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 MISSING = -(2**63)
 #: stands for "no window" and "no limit": beyond any length that the tool accepts
 NO_LIMIT = 2**61
-#: dequantisation paths
+#: dequantization paths
 NONE, ENGINE, FUSED, MATERIALISED = range(4)
 PATHS = {"none": NONE, "engine": ENGINE, "fused": FUSED, "materialised": MATERIALISED}
 

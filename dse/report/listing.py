@@ -388,7 +388,7 @@ def _device_rows(device: HardwareSpec) -> Rows:
             _row(
                 f"dequant_path.{family}",
                 device.path_of(family),
-                f"{source}; see docs/explanation/model.md, Dequantisation",
+                f"{source}; see docs/explanation/model.md, Dequantization",
                 "assumed",
             )
         )

@@ -113,7 +113,7 @@ class Exact:
 
     @classmethod
     def of(cls, device: HardwareSpec, plan: KvPlan, work: Workload) -> "Exact":
-        """`work` gives model kind, stack, weights' bits and dequantisation path; its batch and lengths do not count.
+        """`work` gives model kind, stack, weights' bits and dequantization path; its batch and lengths do not count.
 
         Raises InputError for a workload that traffic does not know, and what `Point` raises.
         """

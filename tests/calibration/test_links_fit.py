@@ -50,6 +50,7 @@ def test_one_row_that_went_wrong_does_not_move_the_fit():
     assert links.fit_custom("vllm", measured, LIBRARY, LINK).parameters == pytest.approx(CUSTOM, rel=0.1)
 
 
+@pytest.mark.slow
 def test_kernels_are_left_out_where_they_are_not_seen():
     same = rows(lambda r: links.predict_library("all_reduce", LIBRARY, r))
     assert links.fit_custom("vllm", same, LIBRARY, LINK) is None
@@ -69,6 +70,7 @@ def test_what_stands_of_nodes_is_kept_and_bad_fits_are_not_written():
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="aiconfigurator-core has no wheel for Windows")
+@pytest.mark.slow
 def test_shipped_links_come_from_the_package(tmp_path):
     out = tmp_path / "h100.toml"
     arguments = ["aiconfigurator-core", "--device", "h100", "--kernel", "links", "--out", str(out), "--json"]

@@ -1,7 +1,7 @@
 """The fit of code that writes FP16 copies of the cache: found again here from NQKV's published step times.
 
 NQKV Table 4: throughputs of NQKV and of SmoothQuant with an INT8 cache on one A100, 11 rows where both ran. Batch over
-throughput is the time of a step; the difference of the two is what dequantisation costs, since the framework's own
+throughput is the time of a step; the difference of the two is what dequantization costs, since the framework's own
 time (6 to 40 times the kernels') is in both.
 """
 

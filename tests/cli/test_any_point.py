@@ -169,6 +169,7 @@ def run(asked, capsys):
 
 
 @pytest.mark.parametrize("command", DRAWN_COMMANDS)
+@pytest.mark.slow
 def test_every_command_answers_or_says_why(command, capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(report, "REPORT", {})  # figures of any table: tests/figures
     monkeypatch.setattr(page, "REPORT", {})

@@ -5,7 +5,7 @@ import json
 import pandas as pd
 import pytest
 
-from cases import each
+from cases import each, quick_first
 from dse.figures.drawing import layout, to_plotly
 from dse.figures.plot import answer as of_answer
 from dse.questions import best_map, common, crossing, formats, need, sensitivity
@@ -83,8 +83,9 @@ def test_sensitivity_and_map(run):
     assert len(json.loads(run(*MAP, "--json")[1])["cells"]) == 4
 
 
-@pytest.mark.parametrize(
-    ("args", "name"),
+@quick_first(
+    2,
+    "args, name",
     [
         (CROSS, "cross"),
         ([*NEED, "--throughput", "1500"], "need-bandwidth"),
@@ -167,6 +168,7 @@ def _answers():
     yield best_map.best_map(designs, work, measures["step"], (1, 512), (256, 10**5))
 
 
+@pytest.mark.slow
 def test_answers_are_drawn_by_both_libraries_with_units_and_without_gaps(sketch):
     for answer in _answers():
         source = of_answer.source_of(answer)

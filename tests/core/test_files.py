@@ -1,24 +1,16 @@
 """Files of a run appear together: a kill at any step leaves the old ones or, after the next run, all of the new."""
 
 import os
-import signal
 from pathlib import Path
 
 import pytest
 
 from dse.core import files
 from dse.core.errors import OutputError
+from killing import content_of, killed_at
 
 OLD = {"a.csv": b"old a", "b.html": b"old b", "figures/c.svg": b"old c", "gone.csv": b"old"}
 NEW = {"a.csv": b"new a", "b.html": b"new b", "figures/d.svg": b"new d", "figures/c.svg": b"new c"}
-#: calls at which a run is killed: all that change a directory or a file's state on disk
-STEPS = ("replace", "rename", "fsync", "fchmod", "unlink", "rmdir", "mkdir")
-
-
-def content_of(folder: Path) -> dict[str, bytes]:
-    """Every file that is not temporary, by its name."""
-    found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    return {name: content for name, content in found.items() if not files.TEMPORARY.match(name.split("/")[0])}
 
 
 def write_old(folder: Path) -> None:
@@ -32,30 +24,6 @@ def publish_new(folder: Path) -> None:
         for name, content in NEW.items():
             published.write(name, content)
         published.remove("gone.csv")
-
-
-def killed_at(step: int, run: object) -> bool:
-    """Whether a child that is killed at its n-th call of `STEPS` got that far."""
-    child = os.fork()
-    if child == 0:
-        n_calls = 0
-
-        def counted(call):
-            def replaced(*args, **options):
-                nonlocal n_calls
-                n_calls += 1
-                if n_calls > step:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                return call(*args, **options)
-
-            return replaced
-
-        os.fsync = lambda handle: None
-        for name in STEPS:
-            setattr(os, name, counted(getattr(os, name)))
-        run()
-        os._exit(0)
-    return os.WIFSIGNALED(os.waitpid(child, 0)[1])
 
 
 def test_a_kill_at_any_step_leaves_no_mixture(tmp_path):

@@ -23,6 +23,7 @@ DESIGNS = [
 
 
 @pytest.mark.parametrize("page", ["compare", "formats", "roofline", "serving"])
+@pytest.mark.slow
 def test_a_page_shows_any_design_or_says_why_not(page):
     for design in DESIGNS:
         app = AppTest.from_string(f"from dse.explorer.app import main; main({page!r})", default_timeout=TIMEOUT_S)

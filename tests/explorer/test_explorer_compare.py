@@ -66,6 +66,7 @@ CHOSEN = {
 }
 
 
+@pytest.mark.slow
 def test_every_choice_moves_the_page(one):
     app = page()
     for key, value in CHOSEN.items():

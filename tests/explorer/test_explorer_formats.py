@@ -28,6 +28,7 @@ def test_it_answers_with_figure_and_table():
     assert any("synthetic" in text.value and "Left out" in text.value for text in app.caption)
 
 
+@pytest.mark.slow
 def test_it_follows_its_widgets_and_says_what_is_wrong_in_a_line():
     app = opened("formats", formats="fp8;qserve", batch="1", input="1024")
     assert not app.exception
@@ -53,6 +54,7 @@ def test_chosen_formats_join_the_tray():
 
 
 @pytest.mark.parametrize("names", [NAMES, ()])
+@pytest.mark.slow
 def test_command_and_python_shown_ask_the_same(names, capsys):
     space = {}
     exec(formats.python(ASKED, names), space)

@@ -95,6 +95,7 @@ def test_after_its_first_run_a_session_searches_only_what_is_new_for_garbage():
         gc.unfreeze()
 
 
+@pytest.mark.slow
 def test_a_dump_is_freed_when_its_session_was_left(monkeypatch):
     """Nothing but the session's own dictionary holds a dump: with that emptied, its arrays are gone."""
     held = sample()

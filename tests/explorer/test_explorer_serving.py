@@ -27,6 +27,7 @@ def test_nothing_is_simulated_unasked():
     assert any("choose what to simulate" in text.value for text in app.caption)
 
 
+@pytest.mark.slow
 def test_all_designs_serve_the_same_requests():
     app = opened("serving", simulated="azure-conv", requests="50", rate="0.5")
     assert not app.exception
@@ -44,6 +45,7 @@ def test_all_designs_serve_the_same_requests():
     assert app.dataframe[1].value[first].tolist() != table[first].tolist()
 
 
+@pytest.mark.slow
 def test_without_a_rate_all_are_asked_for_what_the_weakest_can_hold():
     app = opened("serving", simulated="workload", requests="40", input="1024", output="64")
     rates = []
@@ -57,6 +59,7 @@ def test_without_a_rate_all_are_asked_for_what_the_weakest_can_hold():
 
 @pytest.mark.parametrize("trace", [None, "azure-code"])
 @pytest.mark.parametrize("changed", [{}, {"admission": "reserve", "page_tokens": 32}, {"rounds": 3, "max_num_seqs": 4}])
+@pytest.mark.slow
 def test_command_and_python_shown_give_the_numbers_of_the_page(trace, changed):
     asked = serving.simulated(_asked(**changed))
     ours, waits = serving.cached_run(asked, trace, 2.0, 30, "x")

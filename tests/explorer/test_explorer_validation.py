@@ -12,6 +12,7 @@ def rows():
     return validation.cached_claims()
 
 
+@pytest.mark.slow
 def test_fields_leave_the_claims_they_name(rows):
     values = {field.key: field.default for field in validation.FIELDS}
     assert validation.chosen(rows, values) == rows

@@ -107,6 +107,7 @@ SMALL = {"front_batches": "4", "front_tps": "1", "front_inputs": "64", "front_ou
 
 
 @pytest.mark.parametrize("path", [path for path in MODULES if MODULES[path].FIELDS])
+@pytest.mark.slow
 def test_each_widget_of_a_page_is_moved(path):
     app = finished(opened(path, **(SMALL if path == "front" else {})))
     assert not app.exception

@@ -98,6 +98,7 @@ def test_series_lie_inside_their_axes(charts: dict[str, Chart]):
     assert failing(charts, lies_inside_its_axes) == {}
 
 
+@pytest.mark.slow
 def test_both_libraries_draw_every_figure(charts: dict[str, Chart], sketch):
     from PIL import Image  # comes with matplotlib
 

@@ -268,6 +268,7 @@ def test_parameters_are_checked(given, message):
         KIVI().quantize(np.zeros((2, 2), np.float16), "both")
 
 
+@pytest.mark.slow
 def test_threads_and_plain_python_give_the_same_bits():
     call = "kivi_cases.stored()"
     assert {*on_threads(call), *without_compilation(call)} == {stored()}

@@ -173,6 +173,7 @@ def test_twin_ragged(method, d):
 
 
 @pytest.mark.parametrize("method", [DEFAULT, SATURATING, METHODS[-1]], ids=name_of)
+@pytest.mark.slow
 def test_all_finite_inputs(method):
     bits = np.arange(2**16, dtype=np.uint32).astype(np.uint16)
     x = bits[(bits & 0x7C00) != 0x7C00].view(np.float16)
@@ -258,6 +259,7 @@ def stored():
 
 
 @pytest.mark.parametrize("other", [on_threads, without_compilation])
+@pytest.mark.slow
 def test_same_bits_elsewhere(other):
     assert set(other("test_oaken.stored()")) == {stored()}
 

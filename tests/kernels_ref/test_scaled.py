@@ -303,6 +303,7 @@ def small():
     return digest(found | {str(i): one.dequantize() for i, one in enumerate(packed)})
 
 
+@pytest.mark.slow
 def test_without_compilation():
     assert without_compilation("test_scaled.small()") == [small()]
 

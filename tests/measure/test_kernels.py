@@ -190,6 +190,7 @@ def test_names_that_do_not_say_so_are_refused(names):
 DATA = Path(data.__file__).parent
 
 
+@pytest.mark.slow
 def test_what_ships_is_what_the_sample_gives(tmp_path):
     ship_sample.write(str(tmp_path))
     for path in tmp_path.iterdir():

@@ -274,7 +274,7 @@ def test_stacks_of_an_unknown_device_are_refused(tmp_path):
     assert catalog.device(str(path)).stacks == catalog.device("h100").stacks
 
 
-def test_where_dequantisation_costs_capacity_doubles_but_speed_does_not():
+def test_where_dequantization_costs_capacity_doubles_but_speed_does_not():
     a100 = catalog.device("a100-80gb")
     fp16, nqkv = (
         point.evaluate(a100, build("llama2-7b", name), Workload(32, admission="paged")) for name in ("fp16", "nqkv")

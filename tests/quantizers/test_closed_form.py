@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cases import each
+from cases import each, quick_first
 from dse import data, quantizers
 from dse.core.errors import InputError
 from dse.measure import kernels
@@ -234,8 +234,9 @@ def test_none_is_measured_and_none_is_taken_unasked(name):
         kernels.check(quantizers.parse(name), Settings())
 
 
-@pytest.mark.parametrize(
-    ("command", "words"),
+@quick_first(
+    1,
+    "command, words",
     [
         ("measure SOURCE --methods gear", "method = 'gear': has no kernel: its bits are known, its error is not"),
         ("measure --perplexity --methods xquant", "method = 'xquant': has no cache"),

@@ -138,6 +138,7 @@ def test_summary_speedup(written: Path):
     assert f">{rate['qserve'] / rate['fp16']:.2f}x (" in (written / "index.html").read_text()
 
 
+@pytest.mark.slow
 def test_progress_sees_points_and_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(report, "REPORT", {"bit_ledger": FIGURES["bit_ledger"]})
     monkeypatch.setattr(page, "REPORT", {"bit_ledger": FIGURES["bit_ledger"]})
@@ -205,6 +206,7 @@ def test_refusals_write_nothing(tmp_path: Path, changes: dict, error: type[Excep
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_nothing_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(report_static, "FORMATS", ("png",))
     monkeypatch.setattr(to_matplotlib, "PNG_DPI", 40)  # empty panels are drawn, whatever their pixels

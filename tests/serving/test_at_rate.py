@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from cases import quick_first
 from dse.core.errors import InputError
 from dse.model import kv_layout
 from dse.model.formulas import steady
@@ -40,9 +41,9 @@ def requests(kind, rate, n=1500):
     return Requests(np.cumsum(gaps * n / (rate * gaps.sum())), lengths.input_tokens, lengths.output_tokens)
 
 
-@pytest.mark.parametrize("load", [0.3, 0.8])
+@quick_first(1, "load", [0.8, 0.3])
 @pytest.mark.parametrize("batching", ["continuous", "chunked"])
-@pytest.mark.parametrize("kind", ["azure-conv", ""])
+@quick_first(1, "kind", ["azure-conv", ""])
 def test_it_is_near_the_simulator(kind, batching, load):
     moments = Lengths.of(requests(kind, 1.0)).moments
     holds = steady_state.steady(DEVICE, KV, WORK, moments, None, batching)["requests_per_s"]
@@ -61,7 +62,7 @@ def test_the_share_in_which_all_places_are_taken_by_hand():
     assert _full_share(1e-9, 50, float) < 1e-12  # 50 at once never happens
 
 
-@pytest.mark.parametrize("places", [1, 4, 16])
+@quick_first(0, "places", [16, 4, 1])
 def test_the_wait_for_one_of_few_places_is_near_the_simulators(places):
     work = Workload(batch=places, admission="paged")
     moments = steady_state.FixedLengths(1024, 256)

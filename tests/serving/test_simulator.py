@@ -8,6 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from cases import quick_first
 from dse.core.errors import InputError, LimitError
 from dse.model import evaluate as point
 from dse.model import kv_layout as plan
@@ -184,7 +185,7 @@ WORKLOADS = [
 ]
 
 
-@pytest.mark.parametrize("row", WORKLOADS, ids=lambda row: "-".join(map(str, row)))
+@quick_first(6, "row", WORKLOADS, ids=lambda row: "-".join(map(str, row)))
 def test_the_closed_form_is_within_5_percent(row):
     device, model, quantizer, kind, batch, admission, batching, mean_in, mean_out, spread = row
     spec, kv = catalog.device(device), build(model, quantizer)
@@ -234,7 +235,7 @@ def test_the_gain_of_continuous_batching_is_that_of_the_largest_output():
 MODES = [(b, a) for b in ("static", "continuous", "chunked") for a in ("reserve", "paged")]
 
 
-@pytest.mark.parametrize(("batching", "admission"), MODES)
+@quick_first(2, "batching, admission", MODES)
 def test_conserved_within_memory_and_repeatable(batching, admission):
     kv = PLANS["fp16"]
     work = Workload(batch=40, admission=admission, model_kind="ideal")
@@ -352,8 +353,9 @@ def test_groups_by_hand():
     assert found.peak_used_bytes == memory.to_bytes(2 * memory.own_bits(12))
 
 
-@pytest.mark.parametrize(
-    ("batching", "batch", "mean_in", "mean_out"),
+@quick_first(
+    1,
+    "batching, batch, mean_in, mean_out",
     [
         ("continuous", 64, 1000, 250),
         ("continuous", 256, 200, 800),

@@ -187,6 +187,7 @@ def mistypings(name: str):
 
 
 @each("name", catalog.model_files())
+@pytest.mark.slow
 def test_a_name_mistyped_by_one_letter_is_found(name):
     """It means the model all the same, or another one that ships, or the message names it."""
     for typed in {*mistypings(name)} - {name}:

@@ -100,6 +100,7 @@ def test_points_are_the_papers(model):
     assert all(quantizers.parse(p.method) for p in found)
 
 
+@pytest.mark.slow
 def test_command_writes_the_table_and_goes_on(run, path, tmp_path, monkeypatch):
     few = [p for p in study_points.points(weights.load(path)) if p.method in ("fp16", "int8", "nqkv:block=16")]
     monkeypatch.setattr("studies.study.points", lambda model: few)

@@ -144,6 +144,7 @@ def test_pareto_of_a_kept_front_is_that_of_all_rows(small, tmp_path):
             pareto_designs.of_file(tmp_path / "front", objectives, by)
 
 
+@pytest.mark.slow
 def test_same_bytes_however_it_runs(small, tmp_path, monkeypatch):
     asked = {"keep": "front", "by": ["model"], **WANTED}
     sweep.run(small, tmp_path / "one", threads=1, **asked)

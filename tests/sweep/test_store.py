@@ -400,6 +400,7 @@ def test_limits(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("point_s", [1e-6, 1e-3])
+@pytest.mark.slow
 def test_the_time_told_is_that_of_many_points(monkeypatch, point_s):
     """A call costs 5 ms whatever its points, the first half of the grid nothing beside it."""
     axes = {"device": "h100", "model": ["llama2-7b", "llama2-13b"], "batch": {"from": 1, "to": 500000, "step": 1}}

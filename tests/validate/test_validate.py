@@ -260,6 +260,7 @@ def test_silicon_with_the_package_agrees_with_what_the_file_records():
 
 
 @pytest.mark.usefixtures("bare")
+@pytest.mark.slow
 def test_page_needs_no_network_and_has_every_claim(tmp_path):
     outcome = run("report", "--out", str(tmp_path / "out"))
     assert outcome.exit_code == 0

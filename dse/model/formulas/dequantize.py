@@ -9,14 +9,14 @@ from dse.core.compiling import formula
 
 
 @formula(
-    "B", "2 * 16 / 8 * n_elements", "docs/explanation/model.md, Dequantisation: written once and read once as FP16"
+    "B", "2 * 16 / 8 * n_elements", "docs/explanation/model.md, Dequantization: written once and read once as FP16"
 )
 def materialised_bytes(n_elements: int) -> int:
     """Extra traffic of a step that writes unpacked elements to memory and reads them again."""
     return 4 * n_elements
 
 
-@formula("s", "max(0, busy_s - hidden_behind_s)", "docs/explanation/model.md, Dequantisation; Oaken 5.3")
+@formula("s", "max(0, busy_s - hidden_behind_s)", "docs/explanation/model.md, Dequantization; Oaken 5.3")
 def exposed_s(busy_s: float, hidden_behind_s: float) -> float:
     """Part of a busy time that is not hidden behind another one."""
     return max(0.0, busy_s - hidden_behind_s)

@@ -42,7 +42,7 @@ def sum_of_max2(first_0: float, slope_0: float, first_1: float, slope_1: float, 
 
 
 @formula(
-    "s", "sum over i = 0..m-1 of max(0, line 2 - max(line 0, line 1))", "docs/explanation/model.md, Dequantisation"
+    "s", "sum over i = 0..m-1 of max(0, line 2 - max(line 0, line 1))", "docs/explanation/model.md, Dequantization"
 )
 def sum_of_excess(
     first_0: float, slope_0: float, first_1: float, slope_1: float, first_2: float, slope_2: float, n_steps: int

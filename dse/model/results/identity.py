@@ -51,7 +51,7 @@ topic.add("n_devices", "device", WHOLE, "devices")
 def _path(at: "Facts", side: str) -> Derivation:
     family = at.quantizers[side].family.name
     rule = f"--dequant-path, else the rule of {at.device.name} for {family}; none where nothing is packed"
-    return how(rule, "docs/explanation/model.md, Dequantisation")
+    return how(rule, "docs/explanation/model.md, Dequantization")
 
 
 @topic.result("", NAME, "unpacking of keys")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dse.model.facts import Facts
 
 _CAPACITY, _TIMES = "docs/explanation/model.md, Capacity", "docs/explanation/model.md, Steps and times"
-_PATHS, _LATENCY = "docs/explanation/model.md, Dequantisation", "docs/explanation/model.md, Latency"
+_PATHS, _LATENCY = "docs/explanation/model.md, Dequantization", "docs/explanation/model.md, Latency"
 _FORM, _WHOLE_STEPS = "docs/explanation/calibration.md, The form", "docs/explanation/calibration.md, Whole steps"
 _NO_CACHE = "docs/explanation/model.md, No KV cache"
 

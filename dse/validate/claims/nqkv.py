@@ -96,7 +96,7 @@ def _both(model: str, batch: int, input_tokens: int) -> list[dict[str, Any]]:
 def slower_than_smoothquant() -> Relation:
     """NQKV over SmoothQuant with KV cache, where the paper could run both; and the difference of their step times.
 
-    The difference is what dequantisation costs: the framework's own time, 6 to 40 times the kernels', is in both; so
+    The difference is what dequantization costs: the framework's own time, 6 to 40 times the kernels', is in both; so
     printed ratios are nearer to 1 than ours. docs/explanation/calibration.md, FP16 copies, has the fit.
     """
     ratios, differences, printed = [], [], []

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cases import quick_first
 from dse.core.errors import InputError
 from dse.figures.charts import design_front
 from dse.figures.export import front as report_front
@@ -71,8 +72,9 @@ GROUPS = [(), ("model",), ("device", "bound")]
 
 
 # every two of objectives, groups and rows between merges meet
-@pytest.mark.parametrize(
-    ("objectives", "by", "merge_rows"),
+@quick_first(
+    3,
+    "objectives, by, merge_rows",
     [(OBJECTIVES[i], GROUPS[k], (1, 10, 10**6)[(i + k) % 3]) for i in range(3) for k in range(3)],
 )
 def test_the_front_of_a_directory_is_that_of_its_table(folder, monkeypatch, merge_rows, by, objectives):

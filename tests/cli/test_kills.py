@@ -1,0 +1,63 @@
+"""Commands that write several files, killed: what stands is of one run, and the next run mends what is left."""
+
+import multiprocessing
+from pathlib import Path
+
+import pytest
+
+from dse.core import files
+from dse.figures.export.static import Painter
+from killing import content_of, killed_at, n_steps_of
+
+POINT = ["--device", "h100", "--model", "opt-125m"]
+#: a command, the end of it that made the files that stand, and the end that makes new ones
+COMMANDS = {
+    "report": (
+        ["report", "--devices", "h100", "--models", "opt-125m", "--quantizers", "fp16,fp8", "--batches"],
+        ["16"],
+        ["32"],
+    ),
+    "ask load": (["ask", "load", *POINT, "--quantizer", "fp8", "--batch"], ["16"], ["32"]),
+    "lab": (["lab", "--method"], ["fp8"], ["fp8_e5m2"]),
+}
+#: kills, spread over the calls of a command that change files
+N_KILLS = 4
+
+
+def kill(words: list[str], before: list[str], after: list[str], folder: Path) -> None:
+    """Write, and write anew with kills; each run is a child of this process, which itself starts no threads."""
+    from dse.cli import main as cli
+
+    Painter.images = lambda painter, chart, made_by: {"png": made_by.encode()}  # type: ignore[method-assign]
+
+    def write(end: list[str]) -> None:
+        cli.main([*words, *end, "--out", str(folder)])
+
+    n_before = n_steps_of(lambda: write(before))
+    old = content_of(folder)
+    n_steps = n_steps_of(lambda: write(after))
+    new = content_of(folder)
+    assert n_before > 10
+    assert old.keys() == new.keys()
+    assert old != new
+    seen = set()
+    for i in range(N_KILLS):
+        n_steps_of(lambda: write(before))
+        step = (n_steps - 1) * i // (N_KILLS - 1)
+        assert killed_at(step, lambda: write(after)), step
+        is_ready = any(path.suffix == ".ready" for path in folder.iterdir())
+        assert is_ready or content_of(folder) in (old, new), step
+        files.prepare(str(folder))  # as the next run does
+        assert content_of(folder) in (old, new), step
+        assert not [path for path in folder.iterdir() if files.TEMPORARY.fullmatch(path.name)], step
+        seen.add(content_of(folder) == new)
+    assert seen == {True, False}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_killed_command_leaves_the_files_of_one_run(name, tmp_path):
+    alone = multiprocessing.get_context("spawn").Process(target=kill, args=(*COMMANDS[name], tmp_path / "files"))
+    alone.start()
+    alone.join()
+    assert alone.exitcode == 0
