@@ -1,6 +1,7 @@
 """Commands that write several files, killed: what stands is of one run, and the next run mends what is left."""
 
 import multiprocessing
+import shutil
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,7 @@ def kill(words: list[str], before: list[str], after: list[str], folder: Path) ->
         cli.main([*words, *end, "--out", str(folder)])
 
     n_before = n_steps_of(lambda: write(before))
+    shutil.copytree(folder, folder.with_name("old"))
     old = content_of(folder)
     n_steps = n_steps_of(lambda: write(after))
     new = content_of(folder)
@@ -42,7 +44,8 @@ def kill(words: list[str], before: list[str], after: list[str], folder: Path) ->
     assert old != new
     seen = set()
     for i in range(N_KILLS):
-        n_steps_of(lambda: write(before))
+        shutil.rmtree(folder)
+        shutil.copytree(folder.with_name("old"), folder)
         step = (n_steps - 1) * i // (N_KILLS - 1)
         assert killed_at(step, lambda: write(after)), step
         is_ready = any(path.suffix == ".ready" for path in folder.iterdir())
