@@ -50,6 +50,7 @@ def test_base_gives_what_the_axes_do_not():
 def test_a_grid_beyond_the_limit_is_refused_before_it_starts():
     with pytest.raises(LimitError, match="1,000 points: at most 999"):
         sweep.grid(["h100"], ["llama3-8b"], ["fp16"], range(1, 1001), max_points=999)
+    assert len(sweep.grid(["h100"], ["llama3-8b"], ["fp16"], range(1, 1001), max_points=1000)) == 1000
 
 
 ROWS = st.lists(st.tuples(*[st.integers(0, 4)] * 3), max_size=30)
