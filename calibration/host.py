@@ -68,15 +68,15 @@ class Features:
         """The rows where `mask` is true."""
         return Features(
             [row for row, keep in zip(self.rows, mask, strict=True) if keep],
-            self.explained_s[mask],
-            self.prompts_s[mask],
-            self.measured_s[mask],
-            self.counts[mask],
-            self.first_s[mask],
-            self.burst_s[mask],
-            self.rounds[mask],
-            self.first_measured_s[mask],
-            self.is_mixture[mask],
+            explained_s=self.explained_s[mask],
+            prompts_s=self.prompts_s[mask],
+            measured_s=self.measured_s[mask],
+            counts=self.counts[mask],
+            first_s=self.first_s[mask],
+            burst_s=self.burst_s[mask],
+            rounds=self.rounds[mask],
+            first_measured_s=self.first_measured_s[mask],
+            is_mixture=self.is_mixture[mask],
         )
 
     def of(self, **wanted: str) -> NDArray[np.bool_]:
@@ -134,15 +134,15 @@ def features(rows: Iterable[ServerRow]) -> Features:
     first, burst, rounds, first_measured = table[:, 5:9].T
     return Features(
         kept,
-        explained,
-        prompts,
-        measured,
-        table[:, 3:5],
-        first,
-        burst,
-        rounds,
-        first_measured,
-        table[:, 9].astype(bool),
+        explained_s=explained,
+        prompts_s=prompts,
+        measured_s=measured,
+        counts=table[:, 3:5],
+        first_s=first,
+        burst_s=burst,
+        rounds=rounds,
+        first_measured_s=first_measured,
+        is_mixture=table[:, 9].astype(bool),
     )
 
 

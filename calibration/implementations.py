@@ -139,7 +139,16 @@ def fit(
     apart = np.abs(np.expm1(np.concatenate(off)))
     unknown = tuple(name for name, h in zip(names, half, strict=True) if h > np.log(WIDEST))
     seen = float(np.abs(np.expm1(errors(best, rows))).mean())
-    return Fitted(one.name, path, len(rows), values, seen, float(apart.mean()), float(np.median(apart)), unknown)
+    return Fitted(
+        one.name,
+        file=path,
+        n_rows=len(rows),
+        values=values,
+        mean=seen,
+        left_out_mean=float(apart.mean()),
+        left_out_median=float(np.median(apart)),
+        unknown=unknown,
+    )
 
 
 #: what the numbers may be, in their units

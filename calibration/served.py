@@ -114,7 +114,12 @@ class KernelRows:
         """The rows where `mask` is true, or at its places."""
         module = self.module and Module(*(column[mask] for column in self.module))
         return KernelRows(
-            self.flops[mask], self.n_bytes[mask], self.measured_s[mask], self.is_decode[mask], self.source, module
+            self.flops[mask],
+            n_bytes=self.n_bytes[mask],
+            measured_s=self.measured_s[mask],
+            is_decode=self.is_decode[mask],
+            source=self.source,
+            module=module,
         )
 
 
@@ -235,7 +240,8 @@ def _rows(frame: Any, flops: Floats, n_bytes: Floats, is_decode: Any, keep: Any)
         return None
     first = frame.iloc[0]
     source = ", ".join((cited(), str(first["device"]), f"{str(first['framework']).lower()} {first['version']}"))
-    return KernelRows(flops, n_bytes, seconds, np.asarray(is_decode), source).take(keep)
+    rows = KernelRows(flops, n_bytes=n_bytes, measured_s=seconds, is_decode=np.asarray(is_decode), source=source)
+    return rows.take(keep)
 
 
 def _products(frame: Any, code: WeightCode, cache: float) -> KernelRows | None:
@@ -378,16 +384,51 @@ def sparse_layer(kind: str, model: str, heads: int) -> Mixer:
     Shapes: configurations of DeepSeek-V3.2, GLM-5, MiniMax-M3, DeepSeek-V4 Flash and Pro.
     """
     if kind == "msa":
-        return Heads(6144, heads, max(heads // 16, 1), 128, 128, index=Index(2048, 4, 128, 16, 0)).mixer()
+        return Heads(
+            6144,
+            q_heads=heads,
+            kv_heads=max(heads // 16, 1),
+            key_dim=128,
+            value_dim=128,
+            index=Index(2048, heads=4, dim=128, element_bits=16, scale_bits=0),
+        ).mixer()
     if kind in ("csa", "hca"):
         hidden, rank, chosen, n_groups, of = (7168, 1536, 1024, 16, 128) if "Pro" in model else (4096, 1024, 512, 8, 64)
-        index = Index(chosen, 64, 128, 4, 0) if kind == "csa" else None
+        index = Index(chosen, heads=64, dim=128, element_bits=4, scale_bits=0) if kind == "csa" else None
         n_groups = max(n_groups * heads // of, 1)
-        return Compressed(hidden, heads, rank, 512, n_groups, 1024, 128, 4 if index else 128, index).mixer()
+        return Compressed(
+            hidden,
+            q_heads=heads,
+            q_rank=rank,
+            dim=512,
+            out_groups=n_groups,
+            out_rank=1024,
+            window=128,
+            ratio=4 if index else 128,
+            index=index,
+        ).mixer()
     own = kind == "dsa"
     if "DeepSeek" in model:
-        return LatentAttention(7168, heads, 1536, 512, 128, 64, 128, index=Index(2048, 64, 128, own=own)).mixer()
-    return LatentAttention(6144, heads, 2048, 512, 192, 64, 256, index=Index(2048, 32, 128, own=own)).mixer()
+        return LatentAttention(
+            7168,
+            q_heads=heads,
+            q_rank=1536,
+            rank=512,
+            nope=128,
+            rope=64,
+            value_dim=128,
+            index=Index(2048, heads=64, dim=128, own=own),
+        ).mixer()
+    return LatentAttention(
+        6144,
+        q_heads=heads,
+        q_rank=2048,
+        rank=512,
+        nope=192,
+        rope=64,
+        value_dim=256,
+        index=Index(2048, heads=32, dim=128, own=own),
+    ).mixer()
 
 
 def _prompts(frame: Any, head_dim: int) -> KernelRows | None:

@@ -103,8 +103,8 @@ class Atom(RowMethod):
         n_groups = n_heads * -(-(channels // n_heads) // self.group)
         return (
             nibbles("codes", channels),
-            Column("scale", np.float16, n_groups, "scales"),
-            Column("zero", np.float16, n_groups, "zero_points"),
+            Column("scale", dtype=np.float16, items=n_groups, part="scales"),
+            Column("zero", dtype=np.float16, items=n_groups, part="zero_points"),
         )
 
     def _encode(self, bits: np.ndarray, n_heads: int, buffers: Buffers) -> None:

@@ -116,14 +116,14 @@ class KVCache(Stored):
         return tuple(
             Packed(
                 piece.method,
-                piece.shape,
-                int(np.prod(piece.shape)),
-                piece.buffers,
-                piece.part_of,
-                piece.padding_bits,
-                piece.counts,
-                _once_bits(piece),
-                self.n_heads,
+                shape=piece.shape,
+                n_elements=int(np.prod(piece.shape)),
+                buffers=piece.buffers,
+                part_of=piece.part_of,
+                padding_bits=piece.padding_bits,
+                counts=piece.counts,
+                once_bits=_once_bits(piece),
+                n_heads=self.n_heads,
             )
             for piece in (self._pieces(side) if self._sides else ())
         )
@@ -252,12 +252,12 @@ class RowCache(KVCache):
         return [
             Piece(
                 f"{side}.{b}.",
-                own.method,
-                shape,
-                {name: growing.filled() for name, growing in own.growing.items()},
-                own.part_of,
-                own.counts,
-                own.padding_bits,
+                method=own.method,
+                shape=shape,
+                buffers={name: growing.filled() for name, growing in own.growing.items()},
+                part_of=own.part_of,
+                counts=own.counts,
+                padding_bits=own.padding_bits,
             )
             for b, own in enumerate(self._sides[side])
         ]

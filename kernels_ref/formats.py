@@ -153,10 +153,35 @@ class ScaledType:
 SCALED_TYPES = {
     entry.name: entry
     for entry in (
-        ScaledType("nvfp4", 4, 16, "E2M1", "E4M3", "vLLM 0.33.0 --kv-cache-dtype nvfp4", global_bits=32),
-        ScaledType("nvfp4_4over6", 4, 16, "E2M1", "E4M3", "vLLM 0.33.0 --kv-cache-dtype nvfp4_4over6", global_bits=32),
-        ScaledType("mxfp4", 4, 32, "E2M1", "E8M0", "OCP Microscaling Formats 1.0; no engine stores it yet"),
-        ScaledType("mxfp8", 8, 32, "E4M3", "E8M0", "SGLang 0.5.23 mxfp8"),
-        ScaledType("fp4_mx_block16", 4, 16, "E2M1", "E8M0", "SGLang 0.5.23 fp4_mx_block16"),
+        ScaledType(
+            "nvfp4",
+            code_bits=4,
+            block=16,
+            codes="E2M1",
+            scales="E4M3",
+            source="vLLM 0.33.0 --kv-cache-dtype nvfp4",
+            global_bits=32,
+        ),
+        ScaledType(
+            "nvfp4_4over6",
+            code_bits=4,
+            block=16,
+            codes="E2M1",
+            scales="E4M3",
+            source="vLLM 0.33.0 --kv-cache-dtype nvfp4_4over6",
+            global_bits=32,
+        ),
+        ScaledType(
+            "mxfp4",
+            code_bits=4,
+            block=32,
+            codes="E2M1",
+            scales="E8M0",
+            source="OCP Microscaling Formats 1.0; no engine stores it yet",
+        ),
+        ScaledType("mxfp8", code_bits=8, block=32, codes="E4M3", scales="E8M0", source="SGLang 0.5.23 mxfp8"),
+        ScaledType(
+            "fp4_mx_block16", code_bits=4, block=16, codes="E2M1", scales="E8M0", source="SGLang 0.5.23 fp4_mx_block16"
+        ),
     )
 }

@@ -96,7 +96,7 @@ class FP8(RowMethod):
         check_choice("saturate", self.saturate, (None, False, True))
 
     def _columns(self, n_heads: int, channels: int) -> tuple[Column, ...]:
-        return (Column("codes", np.uint8, channels, "payload"),)
+        return (Column("codes", dtype=np.uint8, items=channels, part="payload"),)
 
     def _encode(self, bits: np.ndarray, n_heads: int, buffers: Buffers) -> None:
         table = _encode_table(self.format, float(self.scale), self.saturate)

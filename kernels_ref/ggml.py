@@ -413,11 +413,14 @@ class GGML(RowMethod):
         bits, minimum = TYPES[self.type]
         n_blocks = channels // BLOCK
         dtype, items = (np.int8, channels) if bits == 8 else (np.uint8, channels // 2)
-        columns = [Column("codes", dtype, items, "payload"), Column("d", np.float16, n_blocks, "scales")]
+        columns = [
+            Column("codes", dtype=dtype, items=items, part="payload"),
+            Column("d", dtype=np.float16, items=n_blocks, part="scales"),
+        ]
         if bits == 5:
-            columns.append(Column("high", np.uint32, n_blocks, "payload"))
+            columns.append(Column("high", dtype=np.uint32, items=n_blocks, part="payload"))
         if minimum:
-            columns.append(Column("m", np.float16, n_blocks, "zero_points"))
+            columns.append(Column("m", dtype=np.float16, items=n_blocks, part="zero_points"))
         return tuple(columns)
 
     def _encode(self, bits: np.ndarray, n_heads: int, buffers: Buffers) -> None:

@@ -200,7 +200,17 @@ class GroupCache(KVCache):
     def _pieces(self, side: Side) -> list[Piece]:
         buffers, held = self._side_buffers(side), self._sides[side]
         parts = {name: part_of(name) for name in buffers}
-        return [Piece("", self.method, self._shape(side), buffers, parts, self._side_counts(side), held.padding_bits)]
+        return [
+            Piece(
+                "",
+                method=self.method,
+                shape=self._shape(side),
+                buffers=buffers,
+                part_of=parts,
+                counts=self._side_counts(side),
+                padding_bits=held.padding_bits,
+            )
+        ]
 
     def _seen(self, side: Side) -> np.ndarray:
         result, patterns = self._sides[side].decode(self._shape(side))

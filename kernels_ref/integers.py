@@ -89,7 +89,7 @@ def _dequantize_nibbles(packed: np.ndarray, absmax: np.ndarray, inverse: np.floa
 
 
 def _codes(bits: int, channels: int) -> Column:
-    return Column("codes", np.int8, channels, "payload") if bits == 8 else nibbles("codes", channels)
+    return Column("codes", dtype=np.int8, items=channels, part="payload") if bits == 8 else nibbles("codes", channels)
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class PerTokenInteger(RowMethod):
 
     def _columns(self, n_heads: int, channels: int) -> tuple[Column, ...]:
         dtype = {16: np.float16, 32: np.float32}[FORMATS[self.scale].bits]
-        return _codes(self.bits, channels), Column("absmax", dtype, 1, "scales")
+        return _codes(self.bits, channels), Column("absmax", dtype=dtype, items=1, part="scales")
 
     def _encode(self, bits: np.ndarray, n_heads: int, buffers: Buffers) -> None:
         patterns = np.empty(len(bits), np.uint16)

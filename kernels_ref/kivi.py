@@ -514,12 +514,12 @@ class KIVI:
         buffers = {f"{side}_{name}": array for name, array in held.buffers().items()}
         return Packed(
             self,
-            kv.shape,
-            kv.array.size,
-            buffers,
-            {name: part_of(name) for name in buffers},
-            held.padding_bits,
-            {"n_packed_elements": n_packed * n_batch * heads * head_dim},
+            shape=kv.shape,
+            n_elements=kv.array.size,
+            buffers=buffers,
+            part_of={name: part_of(name) for name in buffers},
+            padding_bits=held.padding_bits,
+            counts={"n_packed_elements": n_packed * n_batch * heads * head_dim},
             n_heads=n_heads,
         )
 

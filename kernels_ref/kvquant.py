@@ -131,9 +131,9 @@ class _KVQuant(RowMethod):
             raise ValueError(f"x has {channels} channels: must have at most {MAX_CHANNELS} for 16-bit indices")
         return (
             nibbles("codes", channels),
-            Column("outlier_count", np.uint16, 1, "counts"),
-            Column("outlier_value", np.float16, 1, "outliers", each="entry"),
-            Column("outlier_index", np.uint16, 1, "outliers", each="entry"),
+            Column("outlier_count", dtype=np.uint16, items=1, part="counts"),
+            Column("outlier_value", dtype=np.float16, items=1, part="outliers", each="entry"),
+            Column("outlier_index", dtype=np.uint16, items=1, part="outliers", each="entry"),
         )
 
     def _encode(self, bits: np.ndarray, n_heads: int, buffers: Buffers) -> Buffers:
@@ -223,7 +223,10 @@ class KVQuantValues(_KVQuant):
             raise ValueError(f"kept = {self.kept!r}: must be a number from 0.0 to 1.0, the share that is no outlier")
 
     def _columns(self, n_heads: int, channels: int) -> tuple[Column, ...]:
-        low, high = Column("low", np.float16, 1, "zero_points"), Column("high", np.float16, 1, "scales")
+        low, high = (
+            Column("low", dtype=np.float16, items=1, part="zero_points"),
+            Column("high", dtype=np.float16, items=1, part="scales"),
+        )
         return (*super()._columns(n_heads, channels), high, low)
 
     def _block(self, bits: np.ndarray, buffers: Buffers) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

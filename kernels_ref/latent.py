@@ -263,14 +263,14 @@ class Latent(RowMethod):
             )
         if self.format == "fp8":
             return (
-                Column("codes", np.uint8, LATENT, "payload"),
-                Column("scale", np.float32, LATENT // 128, "scales"),
-                Column("rope", np.float16, ROPE, "payload"),
+                Column("codes", dtype=np.uint8, items=LATENT, part="payload"),
+                Column("scale", dtype=np.float32, items=LATENT // 128, part="scales"),
+                Column("rope", dtype=np.float16, items=ROPE, part="payload"),
             )
         return (
-            Column("codes", np.uint8, LATENT // 2, "payload"),
-            Column("rope", np.uint8, ROPE, "payload"),
-            Column("scale", np.uint8, LATENT // 16, "scales"),
+            Column("codes", dtype=np.uint8, items=LATENT // 2, part="payload"),
+            Column("rope", dtype=np.uint8, items=ROPE, part="payload"),
+            Column("scale", dtype=np.uint8, items=LATENT // 16, part="scales"),
         )
 
     def _encode(self, bits: np.ndarray, n_heads: int, buffers: Buffers) -> None:

@@ -281,8 +281,12 @@ class MX(RowMethod):
     def _columns(self, n_heads: int, channels: int) -> tuple[Column, ...]:
         entry = SCALED_TYPES[self.type]
         blocks.check_head_dim(channels // n_heads, entry.block, self.type)
-        codes = nibbles("codes", channels) if entry.code_bits == 4 else Column("codes", np.uint8, channels, "payload")
-        return codes, Column("scales", np.uint8, channels // entry.block, "scales")
+        codes = (
+            nibbles("codes", channels)
+            if entry.code_bits == 4
+            else Column("codes", dtype=np.uint8, items=channels, part="payload")
+        )
+        return codes, Column("scales", dtype=np.uint8, items=channels // entry.block, part="scales")
 
     def _encode(self, bits: np.ndarray, n_heads: int, buffers: Buffers) -> None:
         tables = self._tables()

@@ -140,7 +140,9 @@ class NF4(RowMethod):
 
     def _columns(self, n_heads: int, channels: int) -> tuple[Column, ...]:
         dtype = {16: np.float16, 32: np.float32}[FORMATS[self.absmax].bits]
-        return nibbles("codes", channels), Column("absmax", dtype, -(-channels // self.block), "scales")
+        return nibbles("codes", channels), Column(
+            "absmax", dtype=dtype, items=-(-channels // self.block), part="scales"
+        )
 
     def _encode(self, bits: np.ndarray, n_heads: int, buffers: Buffers) -> None:
         absmax = buffers["absmax"]

@@ -329,8 +329,8 @@ class NVFP4(RowMethod):
         blocks.check_head_dim(channels // n_heads, BLOCK, "NVFP4")
         return (
             nibbles("codes", channels),
-            Column("scales", np.uint8, channels // BLOCK, "scales"),
-            Column("factor", np.float32, 1, "scales", each="sequence"),
+            Column("scales", dtype=np.uint8, items=channels // BLOCK, part="scales"),
+            Column("factor", dtype=np.float32, items=1, part="scales", each="sequence"),
         )
 
     def _once(self, tensor: KVTensor) -> Buffers:

@@ -502,7 +502,9 @@ class PerTokenHead(RowMethod):
         _check_dim(channels // n_heads, self.format)
         dtype = np.int8 if self.format == "int8" else np.uint8
         items = channels // 2 if self.format == "int4" else channels
-        return Column("codes", dtype, items, "payload"), Column("scale", np.float32, n_heads, "scales")
+        return Column("codes", dtype=dtype, items=items, part="payload"), Column(
+            "scale", dtype=np.float32, items=n_heads, part="scales"
+        )
 
     def _encode(self, bits: np.ndarray, n_heads: int, buffers: Buffers) -> None:
         head_dim = bits.shape[1] // n_heads

@@ -120,7 +120,7 @@ class Quanto:
             "shift": shift.reshape(-1).view(np.float16),
         }
         parts = {"codes": "payload", "scale": "scales", "shift": "zero_points"}
-        return Packed(self, x.shape, x.size, buffers, parts, n_heads=n_heads)
+        return Packed(self, shape=x.shape, n_elements=x.size, buffers=buffers, part_of=parts, n_heads=n_heads)
 
     def _check(self, size: int, head_dim: int) -> None:
         number = size // head_dim if self.axis else size

@@ -53,7 +53,7 @@ class Column:
 
 def nibbles(name: str, channels: int, part: str = "payload") -> Column:
     """A column of a 4-bit code per channel, two a byte."""
-    return Column(name, np.uint8, -(-channels // 2), part, 4 * (channels % 2))
+    return Column(name, dtype=np.uint8, items=-(-channels // 2), part=part, padding_bits=4 * (channels % 2))
 
 
 class RowMethod:
@@ -103,10 +103,10 @@ class RowMethod:
         n_entries = [len(buffers[name]) for name in entries]
         return Packed(
             self,
-            tensor.shape,
-            tensor.array.size,
-            buffers,
-            {column.name: column.part for column in columns},
+            shape=tensor.shape,
+            n_elements=tensor.array.size,
+            buffers=buffers,
+            part_of={column.name: column.part for column in columns},
             padding_bits=sum(column.padding_bits for column in columns) * tensor.n_rows,
             counts={"n_outliers": n_entries[0]} if n_entries else {},
             once_bits=8 * sum(buffer.nbytes for buffer in once.values()),

@@ -181,9 +181,9 @@ class Tender(RowMethod):
     def _columns(self, n_heads: int, channels: int) -> tuple[Column, ...]:
         codes = nibbles("codes", channels)
         if self.which == "value":
-            return codes, Column("scale", np.float16, channels, "scales", each="sequence")
-        centre = Column("centre", np.float16, channels, "zero_points", each="sequence")
-        return codes, Column("scale", np.float16, n_heads, "scales"), centre
+            return codes, Column("scale", dtype=np.float16, items=channels, part="scales", each="sequence")
+        centre = Column("centre", dtype=np.float16, items=channels, part="zero_points", each="sequence")
+        return codes, Column("scale", dtype=np.float16, items=n_heads, part="scales"), centre
 
     def _once(self, tensor: KVTensor) -> Buffers:
         low, high = _channel_extents(tensor)

@@ -506,15 +506,18 @@ class TurboQuant(RowMethod):
     def _columns(self, n_heads: int, channels: int) -> tuple[Column, ...]:
         head_dim = channels // n_heads
         _check_dim(head_dim, self.preset, self.side)
-        columns = [Column("codes", np.uint8, channels * self._width // 8, "payload")]
+        columns = [Column("codes", dtype=np.uint8, items=channels * self._width // 8, part="payload")]
         if self.side == "key":
-            return (*columns, *([Column("norm", np.float16, n_heads, "scales")] if self._width < 8 else []))
+            return (
+                *columns,
+                *([Column("norm", dtype=np.float16, items=n_heads, part="scales")] if self._width < 8 else []),
+            )
         columns += [
-            Column("scale", np.float16, n_heads, "scales"),
-            Column("minimum", np.float16, n_heads, "zero_points"),
+            Column("scale", dtype=np.float16, items=n_heads, part="scales"),
+            Column("minimum", dtype=np.float16, items=n_heads, part="zero_points"),
         ]
         if TURBOQUANT_TYPES[self.preset].padding_bytes(head_dim):
-            columns.append(Column("pad", np.uint8, n_heads, "padding"))
+            columns.append(Column("pad", dtype=np.uint8, items=n_heads, part="padding"))
         return tuple(columns)
 
     def _encode(self, bits: np.ndarray, n_heads: int, buffers: Buffers) -> None:

@@ -138,14 +138,14 @@ def _row(path: str, line: int, cells: dict[str, str]) -> EvidenceRow:
         raise InputError(f"{path}:{line}: is_base = {show(base)}: must be 0 or 1")
     row = EvidenceRow(
         cells["id"],
-        line,
-        cells.get("group", ""),
-        base == "1",
-        cells.get("cls", ""),
-        cells["quantity"],
-        value,
-        cells["unit"],
-        cells,
+        line=line,
+        group=cells.get("group", ""),
+        is_base=base == "1",
+        cls=cells.get("cls", ""),
+        quantity=cells["quantity"],
+        value=value,
+        unit=cells["unit"],
+        cells=cells,
     )
     try:
         return _described(row, path)

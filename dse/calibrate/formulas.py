@@ -72,12 +72,12 @@ class Problem:
         fixed = {name: value[mask] if isinstance(value, np.ndarray) else value for name, value in self.fixed.items()}
         return Problem(
             self.kind,
-            self.measured_s[mask],
-            self.naive_s[mask],
-            fixed,
-            self.in_cache[mask],
-            self.large[mask],
-            self.serving[mask],
+            measured_s=self.measured_s[mask],
+            naive_s=self.naive_s[mask],
+            fixed=fixed,
+            in_cache=self.in_cache[mask],
+            large=self.large[mask],
+            serving=self.serving[mask],
         )
 
     def terms(self, parameters: Floats, cached: bool = True) -> dict[str, Any]:
@@ -162,4 +162,12 @@ def problem(table: Table, device: HardwareSpec) -> Problem:
             & (table.columns["kv_len_tokens"] >= SERVING_TOKENS)
             & (fixed["n_units"] >= SERVING_UNITS)
         )
-    return Problem(table.kind, table.columns[TIME] * MICROSECOND, naive, fixed, in_cache, large, serving)
+    return Problem(
+        table.kind,
+        measured_s=table.columns[TIME] * MICROSECOND,
+        naive_s=naive,
+        fixed=fixed,
+        in_cache=in_cache,
+        large=large,
+        serving=serving,
+    )

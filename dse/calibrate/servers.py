@@ -165,16 +165,23 @@ def _row(path: str, line: int, cells: dict[str, str]) -> ServerRow:
         cells.get("precision", "").lower(),
     )
     near = stack if stack in catalog.servers() else DEFAULT_STACK
-    given = (
+    blank = ServerRow(
         cells["id"],
-        line,
-        cells["model_path"],
-        cells["system"],
-        stack,
-        release,
-        precision,
-        concurrency,
-        tp * n_groups * split["pp_size"],
+        line=line,
+        model=cells["model_path"],
+        system=cells["system"],
+        stack=stack,
+        release=release,
+        precision=precision,
+        concurrency=concurrency,
+        n_devices=tp * n_groups * split["pp_size"],
+        device=None,
+        spec=None,
+        work=None,
+        kv="fp16",
+        tpot_s=times[0],
+        ttft_s=times[1],
+        reason="",
     )
     try:
         device, spec = _device(cells["system"]), catalog.model(cells["model_path"])
@@ -196,10 +203,10 @@ def _row(path: str, line: int, cells: dict[str, str]) -> ServerRow:
             max_num_seqs=max(concurrency - 1, 1) if stack == RESERVING and not is_x else None,
         )
         marks = "" if near == stack else f"nearest_stack: {show(stack)} was not measured: that of {near}"
-        row = ServerRow(*given, device, spec, work, kv, times[0], times[1], "", marks)
+        row = replace(blank, device=device, spec=spec, work=work, kv=kv, marks=marks)
         return replace(row, work=replace(work, gpu_memory_utilization=_share(path, cells, row)))
     except DseError as error:
-        return ServerRow(*given, None, None, None, "fp16", times[0], times[1], str(error))
+        return replace(blank, reason=str(error))
 
 
 def _split(path: str, line: int, name: str, cell: str) -> int:

@@ -183,15 +183,15 @@ def read(path: str, timed: bool = True) -> Table:
         _check_heads(path, lines, columns)
     return Table(
         path,
-        kind,
-        np.array(lines),
-        columns,
-        codes,
-        _texts(header, cells, "framework"),
-        _texts(header, cells, "framework_version"),
-        str(gpus[0]),
-        tuple(header),
-        tuple(tuple(row) for row in cells),
+        kind=kind,
+        lines=np.array(lines),
+        columns=columns,
+        codes=codes,
+        frameworks=_texts(header, cells, "framework"),
+        versions=_texts(header, cells, "framework_version"),
+        gpu=str(gpus[0]),
+        header=tuple(header),
+        cells=tuple(tuple(row) for row in cells),
     )
 
 
@@ -331,12 +331,12 @@ def _from_frame(frame: Any, kind: Kind, columns: dict[str, Any], found: Sequence
         raise ValueError("no row of a usable kind")
     table = Table(
         PACKAGE,
-        kind,
-        np.arange(1, len(frame) + 1),
-        numbers,
-        np.array([code for code, _ in found]),
-        np.full(len(frame), stack),
-        frame["version"].to_numpy(str),
-        str(frame["device"].iloc[0]),
+        kind=kind,
+        lines=np.arange(1, len(frame) + 1),
+        columns=numbers,
+        codes=np.array([code for code, _ in found]),
+        frameworks=np.full(len(frame), stack),
+        versions=frame["version"].to_numpy(str),
+        gpu=str(frame["device"].iloc[0]),
     )
     return table.take(good)

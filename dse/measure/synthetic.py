@@ -176,7 +176,7 @@ def synthetic(n_layers: int, n_heads: int, n_tokens: int, head_dim: int, seed: i
     sinks: keys of about a tenth of the norm, values of about a third (OTT, SinkQ 3.1). Each layer has a range of its
     own (Oaken, Figure 6).
     """
-    recipe = Recipe(n_layers, n_heads, n_tokens, head_dim, seed)
+    recipe = Recipe(n_layers, n_heads=n_heads, n_tokens=n_tokens, head_dim=head_dim, seed=seed)
     return [layer_of(recipe, layer)[0] for layer in range(n_layers)]
 
 

@@ -19,7 +19,7 @@ def family(
             )
         return TensorLayout(
             shape,
-            {
+            packed={
                 "payload": entry.code_bits * shape.n_elements,
                 "scales": entry.scale_bits * shape.n_elements // entry.block,
             },

@@ -12,26 +12,29 @@ MAC = 2
 #: note in the source of a method
 NO_KERNEL = "closed form: no kernel, error not known"
 
-INDEX = Param("index", 4, "bits of an index: 4 are 16 grid points", low=1, high=16)
-SCALE_BITS = Param("scale_bits", 16, "bits of a group's scale", choices=(8, 16, 32))
-RESIDUAL = Param("residual", 0, "most recent tokens kept in FP16", low=0, high=65536)
+INDEX = Param("index", default=4, help="bits of an index: 4 are 16 grid points", low=1, high=16)
+SCALE_BITS = Param("scale_bits", default=16, help="bits of a group's scale", choices=(8, 16, 32))
+RESIDUAL = Param("residual", default=0, help="most recent tokens kept in FP16", low=0, high=65536)
 CODE_BITS = (1, 2, 3, 4, 8)
 
 
 def dim(default: int) -> Param:
     """The parameter `dim`."""
-    return Param("dim", default, "elements that an index stands for (p)", choices=(1, 2, 4, 8))
+    return Param("dim", default=default, help="elements that an index stands for (p)", choices=(1, 2, 4, 8))
 
 
 def group(default: int) -> Param:
     """The parameter `group`."""
-    return Param("group", default, "elements sharing a scale", low=1, high=65536)
+    return Param("group", default=default, help="elements sharing a scale", low=1, high=65536)
 
 
 def zero(default: str) -> Param:
     """The parameter `zero`."""
     return Param(
-        "zero", default, "a group's zero point: as its scale, as a code, none", choices=("full", "code", "none")
+        "zero",
+        default=default,
+        help="a group's zero point: as its scale, as a code, none",
+        choices=("full", "code", "none"),
     )
 
 
@@ -63,7 +66,7 @@ def by_channel(values: Values, n_elements: int, code_bits: int) -> dict[str, Fra
 def index_layout(values: Values, shape: TensorShape, read_flops: int = 0) -> TensorLayout:
     """Indices of a grid of dimension `dim` in groups of a token's channels."""
     packed = by_token(values, shape.n_elements, values["index"], values["dim"])
-    return TensorLayout(shape, packed, residual=values["residual"], read_flops=read_flops)
+    return TensorLayout(shape, packed=packed, residual=values["residual"], read_flops=read_flops)
 
 
 def dim_problem(values: Values) -> str:

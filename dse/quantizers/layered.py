@@ -73,7 +73,9 @@ def of(document: specfile.Document, parse: Callable[[str], QuantizerSpec]) -> Qu
             f"{did_you_mean(str(data['objective']), OBJECTIVES)}"
         )
     predicted = {"objective": data.get("objective"), "source": data.get("source", ""), **_predicted(document)}
-    return QuantizerSpec(FAMILY, (), PREFIX + document.path, layers=_layers(document, parse), predicted=predicted)
+    return QuantizerSpec(
+        FAMILY, values=(), name=PREFIX + document.path, layers=_layers(document, parse), predicted=predicted
+    )
 
 
 def _predicted(document: specfile.Document) -> dict[str, float]:

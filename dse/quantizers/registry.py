@@ -106,4 +106,6 @@ def parse(text: str) -> QuantizerSpec:
     ours = engine_names.ours(_without_alias(method), FAMILIES)
     family, values, canonical = named("quantizer", ours, FAMILIES, engines)
     implementation = implementation.lower()
-    return QuantizerSpec(family, tuple(values.items()), canonical + at + implementation, implementation)
+    return QuantizerSpec(
+        family, values=tuple(values.items()), name=canonical + at + implementation, implementation=implementation
+    )

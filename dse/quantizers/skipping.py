@@ -14,7 +14,7 @@ NONE = "none"
 MAX_INDEX = 9999
 _INDEX = re.compile(r"-?[0-9]{1,4}", re.ASCII)
 #: what skipped layers are stored as: the model's type, 16 bits
-SIXTEEN = QuantizerSpec(fp16.FAMILIES[0], (), fp16.FAMILIES[0].name)
+SIXTEEN = QuantizerSpec(fp16.FAMILIES[0], values=(), name=fp16.FAMILIES[0].name)
 
 
 def canonical(text: str) -> str | None:
@@ -33,7 +33,9 @@ def with_skip(family: Family) -> Family:
     if family.exact:
         return family
     text = "layers kept in 16 bits, such as 0+1+-1 (from 0; negative: from the end), or none"
-    return replace(family, params=(*family.params, Param("skip", family.skip or NONE, text, canonical=canonical)))
+    return replace(
+        family, params=(*family.params, Param("skip", default=family.skip or NONE, help=text, canonical=canonical))
+    )
 
 
 def layers_of(spec: QuantizerSpec) -> tuple[int, ...]:

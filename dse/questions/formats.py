@@ -429,20 +429,21 @@ def formats(
     others.sort(key=lambda one: -float(THROUGHPUT.value(one.result) or 0.0))
     first = Format(PLAIN, base, None, "base" if base["feasible"] else "out")
     near = _best(others) or _nearest(others)
-    starts = _starts(by_name[near.name], plain, work) if near and has_starts else (None, None)
+    from_batch, from_input = _starts(by_name[near.name], plain, work) if near and has_starts else (None, None)
     results = [base, *(one.result for one in others)]
     return Formats(
         device.name,
-        model.name,
-        common.context(device, model, work, base),
-        base["stack"] or "",
-        work.batch,
-        work.input_tokens,
-        (first, *others),
-        left_out,
-        *starts,
-        common.assumption_text(results, THROUGHPUT),
-        max(1, work.prefix_tokens),
+        model=model.name,
+        context=common.context(device, model, work, base),
+        stack=base["stack"] or "",
+        batch=work.batch,
+        input_tokens=work.input_tokens,
+        formats=(first, *others),
+        left_out=left_out,
+        from_batch=from_batch,
+        from_input=from_input,
+        assumptions=common.assumption_text(results, THROUGHPUT),
+        first_input=max(1, work.prefix_tokens),
     )
 
 

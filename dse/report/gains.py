@@ -145,8 +145,8 @@ def gains(request: ReportRequest, batch: int, input_tokens: int, progress: Progr
     for model, device in each(pairs, progress, "formats"):
         work = Workload(
             batch,
-            input_tokens,
-            request.output_tokens,
+            input_tokens=input_tokens,
+            output_tokens=request.output_tokens,
             admission=systems.admission_of(device),
             model_kind=request.model_kind,
             stack=request.stack,

@@ -28,7 +28,7 @@ MAX_COLUMNS = 160
 MIN_LAST_COLUMN = 30
 
 #: keys and values of a layer of Llama2-7B, for which bits are listed
-SHAPES = (TensorShape("key", 32, 128), TensorShape("value", 32, 128))
+SHAPES = (TensorShape("key", n_heads=32, head_dim=128), TensorShape("value", n_heads=32, head_dim=128))
 _OF_SHAPES = "32 heads of 128"
 
 #: columns of numbers in SI units -> the heading and unit under which people read them
@@ -306,9 +306,9 @@ def _default(value: object) -> str:
 
 
 def _bits(quantizer: QuantizerSpec) -> float:
-    shapes = [TensorShape("key", 32, 128), TensorShape("value", 32, 128)]
+    shapes = [TensorShape("key", n_heads=32, head_dim=128), TensorShape("value", n_heads=32, head_dim=128)]
     if quantizer.family.latent:
-        shapes = [TensorShape("key", 1, storage.mla_latent + storage.mla_rope)]
+        shapes = [TensorShape("key", n_heads=1, head_dim=storage.mla_latent + storage.mla_rope)]
     return math.fsum(float(quantizer.layout(shape).effective_bits) for shape in shapes) / len(shapes)
 
 

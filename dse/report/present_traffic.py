@@ -48,13 +48,22 @@ def find(name: str, progress: Progress | None = None) -> TraceSummary:
         tables = trace_tables.load(name.strip().lower())
         source = f"{tables.source}; {tables.licence}; {tables.attribution}"
         lengths, quantiles = tables.lengths(), tables.quantiles(SHARES)
-        return TraceSummary(tables.name, tables.title, tables.moments, lengths, quantiles, source=source)
+        return TraceSummary(
+            tables.name, title=tables.title, moments=tables.moments, lengths=lengths, quantiles=quantiles, source=source
+        )
     if not (name.lower().endswith(".csv") or os.sep in name or (name and "\0" not in name and os.path.exists(name))):
         raise InputError(f"trace = {show(name)}: {did_you_mean(name, known)}; or give the path of a .csv file")
     trace = trace_files.summary(name, progress)
     lengths = trace.lengths
     own = tuple(quantile(counts, SHARES) for counts in (lengths.input_counts, lengths.output_counts))
-    return TraceSummary(name, f"{trace.schema} schema", lengths.moments, lengths, (own[0], own[1]), trace.n_failed)
+    return TraceSummary(
+        name,
+        title=f"{trace.schema} schema",
+        moments=lengths.moments,
+        lengths=lengths,
+        quantiles=(own[0], own[1]),
+        n_failed=trace.n_failed,
+    )
 
 
 def batching(trace: TraceSummary, batches: Sequence[int] = BATCHES) -> list[dict[str, float]]:

@@ -40,7 +40,18 @@ def answers(request: ReportRequest, results: pd.DataFrame) -> list[SummaryRow]:
     for model in request.models:
         own = largest[(largest["model"] == model.name) & largest["feasible"]]
         if own.empty:
-            rows.append(SummaryRow(model.name, "none fits", "-", "-", "-", "-", "-", "out of memory on every system"))
+            rows.append(
+                SummaryRow(
+                    model.name,
+                    system="none fits",
+                    device="-",
+                    bits="-",
+                    throughput="-",
+                    speedup="-",
+                    bound="-",
+                    remark="out of memory on every system",
+                )
+            )
             continue
         best = own.loc[own["throughput_tokens_per_s"].idxmax()]
         reference = own[own["system"] == (base.label if base else "")]["throughput_tokens_per_s"]
@@ -67,13 +78,13 @@ def answers(request: ReportRequest, results: pd.DataFrame) -> list[SummaryRow]:
         rows.append(
             SummaryRow(
                 model.name,
-                str(best["system"]),
-                str(best["device"]),
-                bits,
-                f"{rate:,.0f} ({lowest:,.0f} to {highest:,.0f})",
-                speedup,
-                str(best["bound"]),
-                remark,
+                system=str(best["system"]),
+                device=str(best["device"]),
+                bits=bits,
+                throughput=f"{rate:,.0f} ({lowest:,.0f} to {highest:,.0f})",
+                speedup=speedup,
+                bound=str(best["bound"]),
+                remark=remark,
             )
         )
     return rows

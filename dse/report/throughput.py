@@ -154,16 +154,16 @@ def ask(
     specs = {spec.name: spec for spec in map(catalog.model, models or systems.MODELS)}
     return ReportRequest(
         systems.chosen(devices, quantizers),
-        tuple(specs.values()),
-        tuple(sorted(sizes)),
-        input_tokens,
-        output_tokens,
-        devices is None and quantizers is None,
-        bits_from(bits, measurements),
-        "ideal" if model_kind == "ideal" else "auto",
-        stack,
-        split,
-        policies,
+        models=tuple(specs.values()),
+        batches=tuple(sorted(sizes)),
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        is_default=devices is None and quantizers is None,
+        bits=bits_from(bits, measurements),
+        model_kind="ideal" if model_kind == "ideal" else "auto",
+        stack=stack,
+        deployment=split,
+        tokens=policies,
     )
 
 

@@ -46,7 +46,9 @@ def library_terms(
 ) -> LinkTerms:
     """Arguments of `collective_s` for a library's collective; parameters as in LibraryFit, in SI units."""
     rate_of_n = rate * (n_devices / 2) ** growth
-    return LinkTerms(start_s + step_s * (n_devices - 1), rate_of_n / sent_share(kind, n_devices), chunk_share)
+    return LinkTerms(
+        start_s + step_s * (n_devices - 1), bytes_per_s=rate_of_n / sent_share(kind, n_devices), chunk_share=chunk_share
+    )
 
 
 def with_custom(
@@ -72,7 +74,7 @@ def terms(device: HardwareSpec, kind: Collective, n_devices: int, stack: str | N
     if n_devices < 1:
         raise InputError(f"devices = {show(n_devices)}: must be a whole number from 1")
     if n_devices == 1:
-        return LinkTerms(0.0, math.inf, 0.0, source="one device exchanges nothing")
+        return LinkTerms(0.0, bytes_per_s=math.inf, chunk_share=0.0, source="one device exchanges nothing")
     links = device.links
     if links and n_devices > links.node_devices.count:
         return _between_nodes(device, links, kind, n_devices)
@@ -101,7 +103,7 @@ def send_terms(device: HardwareSpec, n_devices: int) -> LinkTerms:
     if bandwidth is None:
         raise InputError(f"device {device.name} has no link_bandwidth: add it to its file to share work over devices")
     source = "assumed: a start, and the bytes at the bandwidth of the link"
-    return LinkTerms(start_s, bandwidth.si, 0.0, kind=ASSUMED, source=source)
+    return LinkTerms(start_s, bytes_per_s=bandwidth.si, chunk_share=0.0, kind=ASSUMED, source=source)
 
 
 def most_devices(device: HardwareSpec, most: int) -> tuple[int, str]:
@@ -142,7 +144,7 @@ def _between_nodes(device: HardwareSpec, links: LinksSpec, kind: Collective, n_d
     between = _inter_node(device, links, n_devices)
     in_node = links.node_devices.count
     n_nodes = -(-n_devices // in_node)
-    inside = terms(device, kind, in_node) if in_node > 1 else LinkTerms(0.0, math.inf, 0.0)
+    inside = terms(device, kind, in_node) if in_node > 1 else LinkTerms(0.0, bytes_per_s=math.inf, chunk_share=0.0)
     # an all-to-all sends to each device its own part; else the devices of a node share what nodes exchange
     stays, leaves = 1.0, sent_share(kind, n_nodes) / in_node
     if kind == "all_to_all":
@@ -151,8 +153,8 @@ def _between_nodes(device: HardwareSpec, links: LinksSpec, kind: Collective, n_d
     exchanges = (2 if kind == "all_reduce" else 1) * (n_nodes - 1)
     return LinkTerms(
         inside.start_s + exchanges * INTER_NODE_START_S,
-        1 / per_byte_s,
-        inside.chunk_share,
+        bytes_per_s=1 / per_byte_s,
+        chunk_share=inside.chunk_share,
         kind=ASSUMED,
         source=f"assumed: as inside a node, then {n_nodes} nodes over links.inter_node_bandwidth, 10 us an exchange",
     )

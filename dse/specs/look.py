@@ -43,8 +43,8 @@ class LookField:
                 raise InputError(f"{self.option} = {show(value)}: must be one line of letters that can be printed")
 
 
-def _asked(default: Any, *given: Any, **more: Any) -> Any:
-    return field(default=default, metadata={"asked": LookField(*given, **more)})
+def _asked(default: Any, option: str, **more: Any) -> Any:
+    return field(default=default, metadata={"asked": LookField(option, **more)})
 
 
 @dataclass(frozen=True)
@@ -54,20 +54,27 @@ class Look:
     preset: str = _asked(
         "paper",
         "preset",
-        "Size",
-        "choice",
-        "A column of 85 mm, both of 178 mm, 16:9 of 339 x 190 mm, or as the report (183 mm).",
-        {"report": "as the report", "paper": "single column", "paper-wide": "double column", "slide": "slide"},
+        label="Size",
+        kind="choice",
+        help="A column of 85 mm, both of 178 mm, 16:9 of 339 x 190 mm, or as the report (183 mm).",
+        choices={"report": "as the report", "paper": "single column", "paper-wide": "double column", "slide": "slide"},
     )
     width: float | None = _asked(
-        None, "width", "Width (mm)", "number", "Another width than the preset's.", low=40.0, high=1200.0, unit="mm"
+        None,
+        "width",
+        label="Width (mm)",
+        kind="number",
+        help="Another width than the preset's.",
+        low=40.0,
+        high=1200.0,
+        unit="mm",
     )
     height: float | None = _asked(
         None,
         "height",
-        "Height (mm)",
-        "number",
-        "A height; default: what a column needs, a slide's own.",
+        label="Height (mm)",
+        kind="number",
+        help="A height; default: what a column needs, a slide's own.",
         low=40.0,
         high=1200.0,
         unit="mm",
@@ -75,41 +82,41 @@ class Look:
     font: float | None = _asked(
         None,
         "font",
-        "Font size (pt)",
-        "number",
-        "Size of the texts at axes and in the legend; the others follow.",
+        label="Font size (pt)",
+        kind="number",
+        help="Size of the texts at axes and in the legend; the others follow.",
         low=4.0,
         high=60.0,
         unit="pt",
     )
-    title: str | None = _asked(None, "title", "Title", "text", "Another title.", high=200)
+    title: str | None = _asked(None, "title", label="Title", kind="text", help="Another title.", high=200)
     shows_title: bool = _asked(
         True,
         "no-title",
-        "Title in the picture",
-        "switch",
-        "No title in the picture: it stands in the file's properties.",
+        label="Title in the picture",
+        kind="switch",
+        help="No title in the picture: it stands in the file's properties.",
     )
     x_label: str | None = _asked(
-        None, "x-label", "Label of the x axis", "text", "Another name of the x axis.", high=100
+        None, "x-label", label="Label of the x axis", kind="text", help="Another name of the x axis.", high=100
     )
     y_label: str | None = _asked(
-        None, "y-label", "Label of the y axis", "text", "Another name of the y axis.", high=100
+        None, "y-label", label="Label of the y axis", kind="text", help="Another name of the y axis.", high=100
     )
     legend: str = _asked(
         "above",
         "legend",
-        "Legend",
-        "choice",
-        "Place of the legend.",
-        {"above": "above", "right": "right", "below": "below", "none": "none"},
+        label="Legend",
+        kind="choice",
+        help="Place of the legend.",
+        choices={"above": "above", "right": "right", "below": "below", "none": "none"},
     )
     shows_notes: bool = _asked(
         True,
         "no-notes",
-        "Notes in the picture",
-        "switch",
-        "No notes in the picture: they stand in the file's properties.",
+        label="Notes in the picture",
+        kind="switch",
+        help="No notes in the picture: they stand in the file's properties.",
     )
 
     def check(self) -> None:

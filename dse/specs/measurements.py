@@ -78,7 +78,9 @@ class TensorMeasurement(_Entry):
 
     def nominal_bits(self, spec: QuantizerSpec) -> Fraction:
         """Bits an element by the closed form with nominal shares, at these tokens."""
-        shape = TensorShape(self.which, self.n_heads, self.head_dim, shallow=self.layer < N_SHALLOW_LAYERS)
+        shape = TensorShape(
+            self.which, n_heads=self.n_heads, head_dim=self.head_dim, shallow=self.layer < N_SHALLOW_LAYERS
+        )
         n_sequences = Fraction(self.n_elements, self.n_tokens * shape.n_elements)
         return n_sequences * sum(spec.layout(shape).ledger(self.n_tokens).values()) / self.n_elements
 

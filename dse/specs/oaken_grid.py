@@ -47,14 +47,14 @@ def _rows() -> dict[str, dict[str, GridRow]]:
         n_elements, squared = int(line["n_elements"]), float(line["squared_output"])
         measured = SideMeasurement(
             n_elements,
-            n_elements,
-            int(line["stored_bytes"]),
-            float(line["squared_error"]),
-            float(line["squared_signal"]),
-            "kv_sample.npz (synthetic)",
-            (int(line["n_heads"]), int(line["head_dim"])),
-            math.sqrt(float(line["squared_output_error"]) / squared),
-            math.sqrt(float(line["squared_output_error_both"]) / squared),
+            n_packed_elements=n_elements,
+            stored_bytes=int(line["stored_bytes"]),
+            squared_error=float(line["squared_error"]),
+            squared_signal=float(line["squared_signal"]),
+            data="kv_sample.npz (synthetic)",
+            shape=(int(line["n_heads"]), int(line["head_dim"])),
+            output_error=math.sqrt(float(line["squared_output_error"]) / squared),
+            output_error_both=math.sqrt(float(line["squared_output_error_both"]) / squared),
         )
         share = Fraction(int(line["n_outliers"]), n_elements)
         found.setdefault(line["quantizer"], {})[line["which"]] = GridRow(measured, share)

@@ -78,50 +78,50 @@ _COMMUNICATION = Quantity(
 SERVERS = {
     "vllm": Server(
         WHOLE,
-        _TOKENS,
-        _SEQUENCES,
-        _LOGIT,
-        _GRAPHS,
-        Quantity(
+        prompt_budget=_TOKENS,
+        sequences=_SEQUENCES,
+        logit=_LOGIT,
+        graphs=_GRAPHS,
+        buffers=Quantity(
             value=0.26,
             unit="GiB",
             kind="measured",
             source=f"{_LOG}: 15.26 GiB consumed, of which weights 15.0 (0.07 to 0.26 in others)",
         ),
-        _COMMUNICATION,
+        communication=_COMMUNICATION,
     ),
     "sglang": Server(
         STATIC,
-        Quantity(
+        prompt_budget=Quantity(
             value=8192,
             unit="token",
             kind="published",
             source="SGLang: chunked_prefill_size on GPUs of 60 to 160 GiB (4,096 below, 16,384 above)",
         ),
-        _SEQUENCES,
-        _LOGIT,
-        _GRAPHS,
-        Quantity(
+        sequences=_SEQUENCES,
+        logit=_LOGIT,
+        graphs=_GRAPHS,
+        buffers=Quantity(
             value=0.5,
             unit="GiB",
             kind="assumed",
             source="assumed: the 512 MiB that SGLang sets aside for other data as it chooses its share",
         ),
-        _COMMUNICATION,
+        communication=_COMMUNICATION,
     ),
     "trtllm": Server(
         LEFT,
-        Quantity(value=8192, unit="token", kind="published", source="TensorRT-LLM: max_num_tokens"),
-        _SEQUENCES,
-        _LOGIT,
-        _GRAPHS,
-        Quantity(
+        prompt_budget=Quantity(value=8192, unit="token", kind="published", source="TensorRT-LLM: max_num_tokens"),
+        sequences=_SEQUENCES,
+        logit=_LOGIT,
+        graphs=_GRAPHS,
+        buffers=Quantity(
             value=0.54,
             unit="GiB",
             kind="assumed",
             source="assumed: 551 MiB of context and libraries (aiconfigurator-core 0.12.0, comment of its files)",
         ),
-        _COMMUNICATION,
+        communication=_COMMUNICATION,
     ),
 }
 #: the server where no stack, or one without numbers of its own, is named

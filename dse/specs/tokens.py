@@ -103,42 +103,42 @@ _EVICTION = (
 FAMILIES: dict[str, TokenFamily] = {
     family.name: family
     for family in (
-        TokenFamily("full", "Full attention", "every token is stored and read", lambda values: {}),
+        TokenFamily("full", title="Full attention", source="every token is stored and read", numbers=lambda values: {}),
         TokenFamily(
             "window",
-            "Sliding window",
-            "Mistral (arXiv:2310.06825) 2: a token sees the last W",
-            lambda values: _capped(values["tokens"]),
-            (Param("tokens", 4096, "tokens stored and read", low=1, high=_MANY),),
+            title="Sliding window",
+            source="Mistral (arXiv:2310.06825) 2: a token sees the last W",
+            numbers=lambda values: _capped(values["tokens"]),
+            params=(Param("tokens", default=4096, help="tokens stored and read", low=1, high=_MANY),),
             validity="as if the model had this window; accuracy is not part of it",
         ),
         TokenFamily(
             "streaming",
-            "StreamingLLM",
-            "StreamingLLM (arXiv:2309.17453) 3.2: attention sinks and a rolling window",
-            lambda values: _capped(values["sinks"] + values["window"]),
-            (
-                Param("sinks", 4, "first tokens that always stay", low=0, high=_MANY),
-                Param("window", 1020, "most recent tokens", low=1, high=_MANY),
+            title="StreamingLLM",
+            source="StreamingLLM (arXiv:2309.17453) 3.2: attention sinks and a rolling window",
+            numbers=lambda values: _capped(values["sinks"] + values["window"]),
+            params=(
+                Param("sinks", default=4, help="first tokens that always stay", low=0, high=_MANY),
+                Param("window", default=1020, help="most recent tokens", low=1, high=_MANY),
             ),
             validity="the prompt runs through the window as well; accuracy is not part of it",
         ),
         TokenFamily(
             "h2o",
-            "H2O",
-            "H2O (arXiv:2306.14048) 5: heavy hitters and recent tokens, each 10 % of the prompt",
-            _h2o,
-            (
-                Param("heavy", Fraction(1, 10), "share of the prompt kept for its scores", low=0, high=1),
-                Param("recent", Fraction(1, 10), "share of the prompt kept as most recent", low=0, high=1),
+            title="H2O",
+            source="H2O (arXiv:2306.14048) 5: heavy hitters and recent tokens, each 10 % of the prompt",
+            numbers=_h2o,
+            params=(
+                Param("heavy", default=Fraction(1, 10), help="share of the prompt kept for its scores", low=0, high=1),
+                Param("recent", default=Fraction(1, 10), help="share of the prompt kept as most recent", low=0, high=1),
                 Param(
                     "evict",
-                    "always",
-                    "a token leaves for each new one, or only the prompt's do (SinkQ B.2)",
+                    default="always",
+                    help="a token leaves for each new one, or only the prompt's do (SinkQ B.2)",
                     choices=("always", "prompt"),
                 ),
             ),
-            lambda values: (
+            problem=lambda values: (
                 ""
                 if 0 < values["heavy"] + values["recent"] <= 1
                 else "heavy + recent: must be above 0 and at most 1, the whole prompt"
@@ -147,39 +147,53 @@ FAMILIES: dict[str, TokenFamily] = {
         ),
         TokenFamily(
             "snapkv",
-            "SnapKV",
-            "SnapKV (arXiv:2404.14469) 4: at most `budget` tokens of the prompt, all generated",
-            _snapkv,
-            (
-                Param("budget", 1024, "tokens of the prompt that stay", low=1, high=_MANY),
-                Param("share", Fraction(0), "share of the prompt that stays, in place of budget", low=1e-6, high=1),
+            title="SnapKV",
+            source="SnapKV (arXiv:2404.14469) 4: at most `budget` tokens of the prompt, all generated",
+            numbers=_snapkv,
+            params=(
+                Param("budget", default=1024, help="tokens of the prompt that stay", low=1, high=_MANY),
+                Param(
+                    "share",
+                    default=Fraction(0),
+                    help="share of the prompt that stays, in place of budget",
+                    low=1e-6,
+                    high=1,
+                ),
             ),
-            lambda values: "" if not values["share"] or values["budget"] == 1024 else "give budget or share, not both",
+            problem=lambda values: (
+                "" if not values["share"] or values["budget"] == 1024 else "give budget or share, not both"
+            ),
             validity=_EVICTION,
         ),
         TokenFamily(
             "sparse",
-            "Sparse reading",
-            "DeepSeek Sparse Attention (DeepSeek-V3.2-Exp, inference/model.py): k = 2,048 "
+            title="Sparse reading",
+            source="DeepSeek Sparse Attention (DeepSeek-V3.2-Exp, inference/model.py): k = 2,048 "
             "tokens by an index of 128 FP8 elements and an FP32 scale a token and layer, 64 heads",
-            _sparse,
-            (
-                Param("k", 2048, "tokens read", low=1, high=_MANY),
-                Param("index_dim", 128, "elements of the index of a token and layer; 0: no index", low=0, high=65536),
-                Param("index_bits", 8, "bits of an element of the index", low=1, high=32),
-                Param("index_scale_bits", 32, "bits of its scale", low=0, high=64),
-                Param("index_heads", 64, "heads that score a token", low=0, high=65536),
+            numbers=_sparse,
+            params=(
+                Param("k", default=2048, help="tokens read", low=1, high=_MANY),
+                Param(
+                    "index_dim",
+                    default=128,
+                    help="elements of the index of a token and layer; 0: no index",
+                    low=0,
+                    high=65536,
+                ),
+                Param("index_bits", default=8, help="bits of an element of the index", low=1, high=32),
+                Param("index_scale_bits", default=32, help="bits of its scale", low=0, high=64),
+                Param("index_heads", default=64, help="heads that score a token", low=0, high=65536),
             ),
             validity="scores of the index run at the FP16 peak; picking the k best and gathering them is taken to "
             "cost no time; a step reads what a cache of k tokens would hold; accuracy is not part of it",
         ),
         TokenFamily(
             "constant",
-            "Constant state",
-            "Infini-attention (arXiv:2404.07143): 2,048 local tokens and a d x d memory, "
+            title="Constant state",
+            source="Infini-attention (arXiv:2404.07143): 2,048 local tokens and a d x d memory, "
             "worth d/2 tokens at d = 128; test-time training (arXiv:2407.04620): size given by c",
-            _constant,
-            (Param("c", 2112, "tokens that the state is worth", low=1, high=_MANY),),
+            numbers=_constant,
+            params=(Param("c", default=2112, help="tokens that the state is worth", low=1, high=_MANY),),
             validity="updating the state is taken to cost no time; needs a model trained for it",
         ),
     )

@@ -25,7 +25,9 @@ class WeightFormat:
 
 
 def _uniform(name: str, title: str, eighths: int, code: str) -> WeightFormat:
-    return WeightFormat(name, title, eighths, eighths, code, code)
+    return WeightFormat(
+        name, title=title, dense_eighths=eighths, expert_eighths=eighths, dense_code=code, expert_code=code
+    )
 
 
 #: a block of 16 has an 8-bit scale (NVFP4), of 32 an 8-bit scale (MXFP4), of 128 a 16-bit scale (INT4), and of 128 x
@@ -39,9 +41,30 @@ FORMATS: dict[str, WeightFormat] = {
         _uniform("fp8-block", "FP8, a scale a block of 128 x 128", 64, "fp8_block"),
         _uniform("nvfp4", "NVFP4, all of the layers", _NVFP4, "nvfp4"),
         _uniform("int4", "INT4, 16-bit activations, groups of 128", _INT4, "int4"),
-        WeightFormat("nvfp4-experts", "NVFP4 experts, the rest 16 bits", 128, _NVFP4, "bf16", "nvfp4"),
-        WeightFormat("mxfp4-experts", "MXFP4 experts, the rest 16 bits", 128, _MXFP4, "bf16", "mxfp4"),
-        WeightFormat("int4-experts", "INT4 experts, the rest 16 bits", 128, _INT4, "bf16", "int4"),
+        WeightFormat(
+            "nvfp4-experts",
+            title="NVFP4 experts, the rest 16 bits",
+            dense_eighths=128,
+            expert_eighths=_NVFP4,
+            dense_code="bf16",
+            expert_code="nvfp4",
+        ),
+        WeightFormat(
+            "mxfp4-experts",
+            title="MXFP4 experts, the rest 16 bits",
+            dense_eighths=128,
+            expert_eighths=_MXFP4,
+            dense_code="bf16",
+            expert_code="mxfp4",
+        ),
+        WeightFormat(
+            "int4-experts",
+            title="INT4 experts, the rest 16 bits",
+            dense_eighths=128,
+            expert_eighths=_INT4,
+            dense_code="bf16",
+            expert_code="int4",
+        ),
     )
 }
 

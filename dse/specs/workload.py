@@ -76,7 +76,10 @@ class WorkloadField:
 
 def _asked(default: Any, option: str, kind: str, title: str, label: str, help: str, **more: Any) -> Any:
     return dataclasses.field(
-        default=default, metadata={"asked": WorkloadField(option, kind, title, label, help, default, **more)}
+        default=default,
+        metadata={
+            "asked": WorkloadField(option, kind=kind, title=title, label=label, help=help, default=default, **more)
+        },
     )
 
 

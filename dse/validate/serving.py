@@ -60,9 +60,9 @@ class JudgedServer:
 
 def judge(row: ServerRow) -> JudgedServer:
     """The prediction of a row."""
-    nothing = (None, None, None, None)
+    nothing = JudgedServer(row, tpot_s=None, ttft_s=None, naive_s=None, kernels_s=None, reason=row.reason)
     if row.reason:
-        return JudgedServer(row, *nothing, row.reason)
+        return nothing
     try:
         point, marks = row.point(), row.marks
         if not point.max_batch:  # a server ran it all the same
@@ -70,7 +70,7 @@ def judge(row: ServerRow) -> JudgedServer:
             point = row.point(roomy(point.device))
         results = point.results
         if results["steady_tpot_s"] is None:
-            return JudgedServer(row, *nothing, results["infeasible_reason"] or "not one request fits")
+            return replace(nothing, reason=results["infeasible_reason"] or "not one request fits")
         tokens, first = uncertainty.intervals(point.device, point.plan, point.stack, point.stack_name)
         tpot, ttft = results["steady_tpot_s"], results["steady_ttft_s"]
         return JudgedServer(
@@ -83,7 +83,7 @@ def judge(row: ServerRow) -> JudgedServer:
             marks="; ".join(filter(None, (marks, _marks(point)))),
         )
     except DseError as error:
-        return JudgedServer(row, *nothing, str(error))
+        return replace(nothing, reason=str(error))
 
 
 def _marks(point: Point) -> str:

@@ -120,9 +120,9 @@ class Oaken(RowMethod):
     def _columns(self, n_heads: int, channels: int) -> tuple[Column, ...]:
         return (
             nibbles("dense", channels),
-            Column("counts", np.uint8, -(-channels // storage.coo_chunk), "counts"),
-            Column("meta", np.float16, 2 * self.n_groups, "scales+zero_points"),
-            Column("coo", self._layout.entry_dtype, 1, "outliers", each="entry"),
+            Column("counts", dtype=np.uint8, items=-(-channels // storage.coo_chunk), part="counts"),
+            Column("meta", dtype=np.float16, items=2 * self.n_groups, part="scales+zero_points"),
+            Column("coo", dtype=self._layout.entry_dtype, items=1, part="outliers", each="entry"),
         )
 
     def quantize(self, x: np.ndarray, n_heads: int = 1, nonfinite: inputs.NonFinite = "raise") -> Packed:

@@ -127,10 +127,10 @@ class Profiler:
 
         return Thresholds(
             self.fracs,
-            means(self._lower, "key"),
-            means(self._upper, "key"),
-            means(self._lower, "value"),
-            means(self._upper, "value"),
+            key_lower=means(self._lower, "key"),
+            key_upper=means(self._upper, "key"),
+            value_lower=means(self._lower, "value"),
+            value_upper=means(self._upper, "value"),
             model=self.model,
             data=self.data,
             tool=TOOL,

@@ -36,9 +36,9 @@ def chart(view: AccuracyView, source: Source) -> Chart:
             series.append(
                 Series(
                     method,
-                    "scatter",
-                    tuple(map(float, points["effective_bits"])),
-                    tuple(map(float, points["value"])),
+                    kind="scatter",
+                    x=tuple(map(float, points["effective_bits"])),
+                    y=tuple(map(float, points["value"])),
                     color=look.color,
                     marker=look.marker,
                     hover=texts,
@@ -49,7 +49,7 @@ def chart(view: AccuracyView, source: Source) -> Chart:
         panels.append(Panel(str(model), bits, y, tuple(series)))
     return Chart(
         view.title,
-        tuple(panels),
+        panels=tuple(panels),
         n_columns=min(3, len(panels)),
         panel_height_pt=110,
         notes=(

@@ -67,7 +67,7 @@ def chart(source: Source) -> Chart:
         series.append(
             Series(
                 _name(i, quantizers) if name else "none runs",
-                "bar",
+                kind="bar",
                 x=tuple(float(batches.index(batch)) for batch in rows["batch"]),
                 y=(1.0,) * len(rows),
                 color=COLORS[i % len(COLORS)] if name else "#FFFFFF",
@@ -81,7 +81,7 @@ def chart(source: Source) -> Chart:
     series.append(
         Series(
             "gain",
-            "scatter",
+            kind="scatter",
             x=tuple(float(batches.index(batch)) for batch in table["batch"]),
             y=tuple(float(inputs.index(n)) for n in table["input_tokens"]),
             color=style.BLACK,
@@ -91,13 +91,15 @@ def chart(source: Source) -> Chart:
             is_note=True,
         )
     )
-    keys = tuple(Series(_name(i, quantizers), "bar", color=COLORS[i % len(COLORS)]) for i in range(len(quantizers)))
+    keys = tuple(
+        Series(_name(i, quantizers), kind="bar", color=COLORS[i % len(COLORS)]) for i in range(len(quantizers))
+    )
     if (first == "").any():
-        keys = (*keys, Series("none runs", "bar", color="#FFFFFF", hatch="x"))
+        keys = (*keys, Series("none runs", kind="bar", color="#FFFFFF", hatch="x"))
     height = max(120.0, 26.0 * len(inputs))
     return Chart(
         about.get("title", "Best quantizer"),
-        (Panel("", x, y, tuple(series)),),
+        panels=(Panel("", x, y, tuple(series)),),
         panel_height_pt=height,
         keys=keys,
         notes=tuple(about.get("notes", ())),

@@ -46,14 +46,16 @@ def panel(table: pd.DataFrame, name: str = "quantizer") -> Panel:
         texts = tuple(f"{q}\n{part}: {bits:.5g} bit/element" for q, bits in zip(names, widths, strict=True))
         if any(widths):
             series.append(
-                Series(part, "hbar", x=widths, y=places, color=color, base=base, hatch=hatch, width=0.66, hover=texts)
+                Series(
+                    part, kind="hbar", x=widths, y=places, color=color, base=base, hatch=hatch, width=0.66, hover=texts
+                )
             )
         base = tuple(a + b for a, b in zip(base, widths, strict=True))
     effective = tuple(float(v) for v in table["effective_bits"])
     series.append(
         Series(
             "effective bits",
-            "scatter",
+            kind="scatter",
             x=effective,
             y=places,
             color=style.BLACK,
@@ -83,7 +85,7 @@ def chart(source: Source) -> Chart:
     first = table.iloc[0]
     return Chart(
         f"Bits an element by part, {first['model']}, {first['n_tokens']:,} tokens",
-        (panel(table),),
+        panels=(panel(table),),
         panel_height_pt=15.5 * len(table),
         notes=(
             "Exact counts of the stored layout, averaged over keys, values and layers; no page padding."

@@ -29,7 +29,7 @@ def _ratio_axis(ratios: list[float]) -> Axis:
     powers = [power for power in range(-reach, reach + 1) if power % every == 0]
     ticks = tuple((2.0**power, f"{2**power}" if power >= 0 else f"1/{2**-power}") for power in powers)
     return Axis(
-        "ours over published", "times", low=2.0 ** -(reach + 0.3), high=2.0 ** (reach + 0.3), ticks=ticks, log=True
+        "ours over published", unit="times", low=2.0 ** -(reach + 0.3), high=2.0 ** (reach + 0.3), ticks=ticks, log=True
     )
 
 
@@ -92,7 +92,7 @@ def chart(source: Source) -> Chart:
                 place[claim] = len(names)
                 names.append(claim)
     x, y = _ratio_axis([float(ratio) for ratio in table["ratio"]]), axes.categories("claim", names[::-1])
-    series = [Series("equal", "line", (1.0, 1.0), (y.low, y.high), color=style.BLACK, marker="", is_note=True)]
+    series = [Series("equal", kind="line", x=(1.0, 1.0), y=(y.low, y.high), color=style.BLACK, marker="", is_note=True)]
     for verdict, (color, marker) in LOOKS.items():
         own = table[table["verdict"] == verdict]
         if len(own):
@@ -104,9 +104,9 @@ def chart(source: Source) -> Chart:
             series.append(
                 Series(
                     verdict,
-                    "scatter",
-                    tuple(map(float, own["ratio"])),
-                    tuple(float(len(names) - 1 - place[claim]) for claim in own["id"]),
+                    kind="scatter",
+                    x=tuple(map(float, own["ratio"])),
+                    y=tuple(float(len(names) - 1 - place[claim]) for claim in own["id"]),
                     color=color,
                     marker=marker,
                     hover=texts,
@@ -116,7 +116,7 @@ def chart(source: Source) -> Chart:
             )
     return Chart(
         "Ours over published",
-        (Panel("", x, y, tuple(series)),),
+        panels=(Panel("", x, y, tuple(series)),),
         panel_height_pt=ROW_PT * len(names),
         notes=(
             "Claims where both are one number above 0, a mark each; claims of a direction or an order are left out. "

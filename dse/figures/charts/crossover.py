@@ -80,7 +80,7 @@ def chart(source: Source) -> Chart:
     if len(found) == 1:  # a legend of one entry is not drawn
         notes = (f"Everywhere: {VERDICTS[found.pop()]}.", *notes)
     title = source.about.get("title", "Where it pays")
-    return Chart(title, tuple(panels), n_columns=2, panel_height_pt=190, notes=notes)
+    return Chart(title, panels=tuple(panels), n_columns=2, panel_height_pt=190, notes=notes)
 
 
 def _axis(name: str, unit: str, ends: list[float], in_k: bool) -> Axis:
@@ -89,7 +89,7 @@ def _axis(name: str, unit: str, ends: list[float], in_k: bool) -> Axis:
     powers = [2.0**e for e in range(0, 64) if low <= 2.0**e <= high]
     every = -(-len(powers) // 9)
     ticks = tuple((p, axes.tokens_text(int(p)) if in_k else axes.count_text(p)) for p in powers[::-1][::every][::-1])
-    return Axis(name, unit, low=low, high=high, ticks=ticks, log=True)
+    return Axis(name, unit=unit, low=low, high=high, ticks=ticks, log=True)
 
 
 def _bars(own: pd.DataFrame, places: list[int], name: str) -> list[Series]:
@@ -105,7 +105,7 @@ def _bars(own: pd.DataFrame, places: list[int], name: str) -> list[Series]:
         found.append(
             Series(
                 text,
-                "bar",
+                kind="bar",
                 x=tuple(float(places.index(at)) for at in rows["at"]),
                 y=tuple(float(last - first + 1) for first, last in zip(rows["first"], rows["last"], strict=True)),
                 color=color,

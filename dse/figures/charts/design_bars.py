@@ -91,7 +91,7 @@ def memory(designs: Rows, is_named: bool = False) -> Chart:
 def _marks(name: str, values: Sequence[float], places: tuple[float, ...], is_limit: bool = True) -> Series:
     return Series(
         name,
-        "scatter",
+        kind="scatter",
         x=tuple(values),
         y=places,
         color=style.VERMILLION if is_limit else style.BLACK,
@@ -147,7 +147,7 @@ def _stack(designs: Rows, columns: Mapping[str, str], per_unit: float, unit: str
         found.append(
             Series(
                 name,
-                "hbar",
+                kind="hbar",
                 x=lengths,
                 y=_places(designs),
                 color=color,
@@ -164,11 +164,13 @@ def _stack(designs: Rows, columns: Mapping[str, str], per_unit: float, unit: str
 def _chart(title: str, x: Axis, designs: Rows, series: list[Series], notes: tuple[str, ...], is_named: bool) -> Chart:
     if is_named:
         y = axes.categories("design", [name for name, _ in designs][::-1])
-        return Chart(title, (Panel("", x, y, tuple(series)),), panel_height_pt=30 + 14 * len(designs), notes=notes)
+        return Chart(
+            title, panels=(Panel("", x, y, tuple(series)),), panel_height_pt=30 + 14 * len(designs), notes=notes
+        )
     several = len(designs) > 1
     numbers = [str(i) if several else "" for i in range(len(designs), 0, -1)]
     keys = ("Designs " + "; ".join(name for name, _ in designs) + ".",) if several else ()
     y = axes.categories("design" if several else "", numbers)
     return Chart(
-        title, (Panel("", x, y, tuple(series)),), panel_height_pt=30 + 26 * len(designs), notes=(*notes, *keys)
+        title, panels=(Panel("", x, y, tuple(series)),), panel_height_pt=30 + 26 * len(designs), notes=(*notes, *keys)
     )

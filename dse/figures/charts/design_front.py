@@ -116,7 +116,7 @@ def chart(
         keep = [i for i in range(len(front)) if i % -(-len(front) // MAX_FRONT) == 0 or knee[i]]
         notes.append(f"{len(keep):,} of the {len(front):,} designs on the front are drawn; the table has all.")
         front, knee = front.iloc[keep], [knee[i] for i in keep]
-    others = [Series(OTHERS, "scatter", **_points(cloud, x, y), color=GRAY, size=0.5)] if len(cloud) else []
+    others = [Series(OTHERS, kind="scatter", **_points(cloud, x, y), color=GRAY, size=0.5)] if len(cloud) else []
     if others:
         notes.append(f"Other designs: {len(cloud):,} of those that are beaten.")
     series: list[Series] = []
@@ -140,7 +140,7 @@ def chart(
         series.append(
             Series(
                 name,
-                "line" if len(objectives) == 2 else "scatter",
+                kind="line" if len(objectives) == 2 else "scatter",
                 **_points(rows, x, y),
                 color=look.color,
                 dash=look.dash,
@@ -157,7 +157,7 @@ def chart(
         knees.append(
             Series(
                 style.KNEE,
-                "scatter",
+                kind="scatter",
                 **_points(best, x, y),
                 color=look.color,
                 marker="star",
@@ -174,7 +174,7 @@ def chart(
     panel = Panel("", places[0], places[1], (*others, *sure, *knees, *series))
     notes += [whiskers.NOTE] if sure else []
     words = f"Pareto front: {title(y)} against {title(x)}"
-    return Chart(words, (panel,), panel_height_pt=260, keys=(style.KEY_KNEE,), notes=tuple(notes))
+    return Chart(words, panels=(panel,), panel_height_pt=260, keys=(style.KEY_KNEE,), notes=tuple(notes))
 
 
 def _aim(name: str, sense: str) -> str:

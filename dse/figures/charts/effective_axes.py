@@ -11,7 +11,7 @@ from dse.figures.source import Source
 #: the model shown, where the table has it; else its first
 MODEL = "llama2-13b"
 #: the mark of a batch that does not fit at once; the filling of a symbol is taken by the color scale
-DOT = Series(style.NOT_AT_ONCE, "scatter", size=0.4, opened=(True,), is_note=True)
+DOT = Series(style.NOT_AT_ONCE, kind="scatter", size=0.4, opened=(True,), is_note=True)
 
 
 @figure(
@@ -44,16 +44,16 @@ def chart(source: Source) -> Chart:
         look: dict[str, Any] = {"marker": shown.style(row["system"]).marker, "size": 1.7 * 0.68 ** (taken[at] - 1)}
         if row["feasible"]:
             rate = (float(row["throughput_tokens_per_s"]),)
-            series.append(Series(row["system"], "scatter", values=rate, **look, **place))
+            series.append(Series(row["system"], kind="scatter", values=rate, **look, **place))
             if row["running_batch"] < row["batch"]:
                 dots.append(replace(DOT, in_legend=False, **place))
         else:
-            series.append(Series(row["system"], "scatter", opened=(True,), **look, **place))
+            series.append(Series(row["system"], kind="scatter", opened=(True,), **look, **place))
             dots.append(replace(style.KEY_OUT_OF_MEMORY, in_legend=False, **place))
     keys = tuple(DOT if key is style.KEY_NOT_AT_ONCE else key for key in rows.mark_keys(own))
     return Chart(
         f"Effective bandwidth against effective capacity, {model}, batch {own['batch'].max():,}",
-        (Panel("", x, y, (*series, *dots)),),
+        panels=(Panel("", x, y, (*series, *dots)),),
         panel_height_pt=230,
         keys=keys,
         colors=colors,

@@ -85,7 +85,7 @@ def chart(source: Source) -> Chart:
     notes = (f"Thin lines end at the frame for {', '.join(dict.fromkeys(cut))}: the table has their ends.",) * bool(cut)
     return Chart(
         source.about.get("title", "KV formats over 16 bits"),
-        tuple(panels),
+        panels=tuple(panels),
         n_columns=2,
         panel_height_pt=24 + 11 * len(rows),
         notes=(*source.about.get("notes", ()), whiskers.NOTE, *notes),
@@ -115,7 +115,7 @@ def _even(n: int) -> Series:
     """Where a format gives as much as 16 bits."""
     return Series(
         "as much as 16 bits",
-        "line",
+        kind="line",
         x=(1.0, 1.0),
         y=(-0.6, n - 0.4),
         color=style.GRAY,
@@ -146,7 +146,7 @@ def _dots(rows: Sequence[dict[Any, Any]], column: str, low: str, high: str, unit
         found.append(
             Series(
                 name,
-                "scatter",
+                kind="scatter",
                 x=tuple(float(row[column]) for _, row in own),
                 y=tuple(place for place, _ in own),
                 color=_COLORS[kernels],
@@ -164,7 +164,7 @@ def _bars(rows: Sequence[dict[Any, Any]], column: str, name: str, per_unit: floa
     return [
         Series(
             name,
-            "hbar",
+            kind="hbar",
             x=tuple(float(row[column]) for _, row in own),
             y=tuple(place for place, _ in own),
             color=style.GRAY,

@@ -38,12 +38,12 @@ def _counted(name: str, unit: str, first: int, n: int) -> Axis:
     """Places first, first + 1, ...: round ticks."""
     places = axes.round_ticks(first, first + n - 1, 8, (1, 2, 5, 10))
     ticks = tuple((at, f"{at:,.0f}") for at in places if at.is_integer())
-    return Axis(name, unit, low=first - 0.5, high=first + n - 0.5, ticks=ticks)
+    return Axis(name, unit=unit, low=first - 0.5, high=first + n - 0.5, ticks=ticks)
 
 
 def bits(table: pd.DataFrame, title: str, notes: tuple[str, ...] = ()) -> Chart:
     """Stored bits an element by part: a bar for keys, for values and for both (`measure_view.ledger`)."""
-    return Chart(title, (bit_ledger.panel(table, "side"),), panel_height_pt=26.0 * len(table), notes=notes)
+    return Chart(title, panels=(bit_ledger.panel(table, "side"),), panel_height_pt=26.0 * len(table), notes=notes)
 
 
 def compared(table: pd.DataFrame, title: str) -> Chart:
@@ -61,7 +61,7 @@ def compared(table: pd.DataFrame, title: str) -> Chart:
         series.append(
             Series(
                 row["quantizer"],
-                "scatter",
+                kind="scatter",
                 x=(bits,),
                 y=(error,),
                 color=look.color,
@@ -72,7 +72,9 @@ def compared(table: pd.DataFrame, title: str) -> Chart:
         )
     x = axes.linear("stored bits", "bit", known["stored_bits"].astype(float))
     y = axes.linear("error of the attention output", "%", known["output_error"].astype(float), 0.01)
-    return Chart(title, (Panel("", x, y, tuple(series)),), panel_height_pt=200, notes=("Less is better on both axes.",))
+    return Chart(
+        title, panels=(Panel("", x, y, tuple(series)),), panel_height_pt=200, notes=("Less is better on both axes.",)
+    )
 
 
 def heads(errors: pd.DataFrame, column: str, name: str, unit: str, title: str, notes: tuple[str, ...] = ()) -> Chart:
@@ -88,19 +90,19 @@ def heads(errors: pd.DataFrame, column: str, name: str, unit: str, title: str, n
     )
     every = -(-len(layers) // 16)
     ticks = tuple((float(i), str(layer)) for i, layer in enumerate(layers) if i % every == 0)
-    y = Axis("layer", "", low=-0.5, high=len(layers) - 0.5, ticks=ticks)
+    y = Axis("layer", unit="", low=-0.5, high=len(layers) - 0.5, ticks=ticks)
     series = Series(
         name,
-        "heat",
-        tuple(map(float, range(n_heads))),
-        tuple(map(float, range(len(layers)))),
+        kind="heat",
+        x=tuple(map(float, range(n_heads))),
+        y=tuple(map(float, range(len(layers)))),
         values=values,
         hover=texts,
         in_legend=False,
     )
     panel = Panel("", replace(_counted("head", "", 0, n_heads), unit=""), y, (series,))
     height = min(max(14.0 * len(layers), 80.0), 320.0)
-    return Chart(title, (panel,), panel_height_pt=height, notes=notes, colors=scale(name, unit, values))
+    return Chart(title, panels=(panel,), panel_height_pt=height, notes=notes, colors=scale(name, unit, values))
 
 
 def histogram(
@@ -111,23 +113,28 @@ def histogram(
     y = replace(axes.log10("values in a bin", "count", [1.0, top]), low=_NOTHING)
     edges = [float(table["low"].iloc[0]), float(table["high"].iloc[-1])]
     x = axes.around("value", "", [*edges, *(bound for _, low, high in marks for bound in (low, high))])
-    series = [
-        Series("before", "line", *_steps(table, "n_before"), color=style.BLUE, marker=""),
-        Series("after", "line", *_steps(table, "n_after"), color=style.ORANGE, marker=""),
-    ]
+    series = [_steps(table, "n_before", "before", style.BLUE), _steps(table, "n_after", "after", style.ORANGE)]
     for i, (name, low, high) in enumerate(marks):
         series += [
-            Series(name, "line", (bound, bound), (y.low, y.high), color=style.BLACK, dash=_DASHES[i % 4], marker="")
+            Series(
+                name,
+                kind="line",
+                x=(bound, bound),
+                y=(y.low, y.high),
+                color=style.BLACK,
+                dash=_DASHES[i % 4],
+                marker="",
+            )
             for bound in (low, high)
         ]
-    return Chart(title, (Panel("", x, y, tuple(series)),), panel_height_pt=200, notes=notes)
+    return Chart(title, panels=(Panel("", x, y, tuple(series)),), panel_height_pt=200, notes=notes)
 
 
-def _steps(table: pd.DataFrame, column: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _steps(table: pd.DataFrame, column: str, name: str, color: str) -> Series:
     """The outline of the bars."""
     x = np.repeat(np.append(table["low"].to_numpy(), table["high"].iloc[-1]), 2)[1:-1]
     y = np.repeat(np.maximum(table[column].to_numpy(dtype=float), _NOTHING), 2)
-    return tuple(map(float, x)), tuple(map(float, y))
+    return Series(name, kind="line", x=tuple(map(float, x)), y=tuple(map(float, y)), color=color, marker="")
 
 
 def values(part: np.ndarray, first_token: int, name: str, colors: ColorScale, title: str) -> Chart:
@@ -135,9 +142,9 @@ def values(part: np.ndarray, first_token: int, name: str, colors: ColorScale, ti
     n_tokens, n_channels = part.shape
     series = Series(
         name,
-        "heat",
-        tuple(float(first_token + i) for i in range(n_tokens)),
-        tuple(map(float, range(n_channels))),
+        kind="heat",
+        x=tuple(float(first_token + i) for i in range(n_tokens)),
+        y=tuple(map(float, range(n_channels))),
         values=tuple(float(f"{value:.4g}") for value in part.T.reshape(-1)),
         in_legend=False,
     )
@@ -147,7 +154,7 @@ def values(part: np.ndarray, first_token: int, name: str, colors: ColorScale, ti
         _counted("channel", "of the head", 0, n_channels),
         (series,),
     )
-    return Chart(title, (panel,), panel_height_pt=150, colors=colors)
+    return Chart(title, panels=(panel,), panel_height_pt=150, colors=colors)
 
 
 def _lab(*stems: str) -> Written:

@@ -43,7 +43,9 @@ def chart(source: Source) -> Chart:
         for (column, name), (color, hatch) in zip(parts.items(), style.FILLS, strict=False):
             heights = tuple(float(v) for v in good[column])
             series.append(
-                Series(name, "bar", x=places, y=heights, color=color, base=base, hatch=hatch, width=0.62, hover=texts)
+                Series(
+                    name, kind="bar", x=places, y=heights, color=color, base=base, hatch=hatch, width=0.62, hover=texts
+                )
             )
             base = tuple(a + b for a, b in zip(base, heights, strict=True))
         for place, row in zip(places, good.to_dict("records"), strict=True):  # beside the mark over a bar
@@ -56,7 +58,7 @@ def chart(source: Source) -> Chart:
             series.append(
                 Series(
                     style.NOT_AT_ONCE,
-                    "scatter",
+                    kind="scatter",
                     x=over,
                     y=tops,
                     color=style.BLACK,
@@ -72,12 +74,20 @@ def chart(source: Source) -> Chart:
         if out:
             heights = (0.03 * y.high,) * len(out)
             series.append(
-                Series(style.OUT_OF_MEMORY, "scatter", out, heights, marker="x-thin", is_note=True, in_legend=False)
+                Series(
+                    style.OUT_OF_MEMORY,
+                    kind="scatter",
+                    x=out,
+                    y=heights,
+                    marker="x-thin",
+                    is_note=True,
+                    in_legend=False,
+                )
             )
         panels.append(Panel(system, x, y, tuple(series)))
     return Chart(
         f"Decode step by part, {table['model'].iloc[0]}",
-        tuple(panels),
+        panels=tuple(panels),
         n_columns=3,
         panel_height_pt=150,
         keys=rows.mark_keys(table),

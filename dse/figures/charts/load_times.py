@@ -43,7 +43,7 @@ def chart(source: Source) -> Chart:
         series = [
             Series(
                 design,
-                "line",
+                kind="line",
                 x=tuple(map(float, own["requests_per_s"])),
                 y=tuple(map(float, own[column])),
                 color=look.color,
@@ -58,12 +58,21 @@ def chart(source: Source) -> Chart:
             ends = (limit, limit)
             series.append(
                 Series(
-                    "limit", "line", x=(x.low, x.high), y=ends, color=style.GRAY, dash="dot", marker="", is_note=True
+                    "limit",
+                    kind="line",
+                    x=(x.low, x.high),
+                    y=ends,
+                    color=style.GRAY,
+                    dash="dot",
+                    marker="",
+                    is_note=True,
                 )
             )
         panels.append(Panel(name, x, y, tuple(series)))
     title = source.about.get("title", "Waiting times as load rises")
-    return Chart(title, tuple(panels), n_columns=2, panel_height_pt=200, notes=tuple(source.about.get("notes", ())))
+    return Chart(
+        title, panels=tuple(panels), n_columns=2, panel_height_pt=200, notes=tuple(source.about.get("notes", ()))
+    )
 
 
 def _hover(row: pd.Series) -> str:

@@ -54,7 +54,7 @@ def error_bits(source: Source) -> Chart | None:
         series.append(
             Series(
                 row.method,
-                "scatter",
+                kind="scatter",
                 x=(float(row.stored_bits),),
                 y=(float(row.output_error),),
                 color=look.color,
@@ -65,7 +65,7 @@ def error_bits(source: Source) -> Chart | None:
     x = axes.linear("stored bits", "bit/element", own["stored_bits"], n_ticks=8)
     panel = Panel("", x, axes.log10(_ERROR, "%", own["output_error"], PERCENT), tuple(series))
     title = f"Attention error against stored bits at {own['context_tokens'].iloc[0]:,} tokens"
-    return Chart(_title(title, synthetic), (panel,), panel_height_pt=230, notes=_notes(own, synthetic))
+    return Chart(_title(title, synthetic), panels=(panel,), panel_height_pt=230, notes=_notes(own, synthetic))
 
 
 @figure(
@@ -89,7 +89,7 @@ def error_context(source: Source) -> Chart | None:
     ]
     return Chart(
         _title("Attention error by context length", synthetic),
-        tuple(p for p in panels if p),
+        panels=tuple(p for p in panels if p),
         n_columns=2,
         panel_height_pt=200,
         notes=_notes(own, synthetic),
@@ -108,7 +108,7 @@ def _panel(own: pd.DataFrame, x: Axis, at: str, column: str, name: str, title: s
         series.append(
             Series(
                 method,
-                "line",
+                kind="line",
                 x=tuple(map(float, points[at])),
                 y=tuple(map(float, points[column])),
                 color=look.color,
@@ -134,7 +134,7 @@ def error_layer(source: Source) -> Chart | None:
     layers = [float(n) for n in sorted(set(own["layer"]))]
     every = -(-len(layers) // 12)
     ticks = tuple((n, f"{n:.0f}") for n in layers[::every])
-    x = Axis("layer", "index", low=layers[0] - 0.5, high=layers[-1] + 0.5, ticks=ticks)
+    x = Axis("layer", unit="index", low=layers[0] - 0.5, high=layers[-1] + 0.5, ticks=ticks)
     panels = [_sqnr(own, x, side) for side in ("key", "value")]
     both = own[(own["side"] == "both") & own["head"].isna()]
     panels.append(_panel(both, x, "layer", "output_error", _ERROR, "Attention output") if len(both) else None)
@@ -143,7 +143,7 @@ def error_layer(source: Source) -> Chart | None:
         return None
     title = f"Errors by layer at {own['context_tokens'].iloc[0]:,} tokens"
     notes = (f"Hollow: single heads, at most {MAX_HEADS} a layer.", *_notes(own, synthetic))
-    return Chart(_title(title, synthetic), drawn, n_columns=3, panel_height_pt=190, notes=notes)
+    return Chart(_title(title, synthetic), panels=drawn, n_columns=3, panel_height_pt=190, notes=notes)
 
 
 def _sqnr(table: pd.DataFrame, x: Axis, side: str) -> Panel | None:
@@ -169,7 +169,7 @@ def _points(method: str, kind: Any, rows: pd.DataFrame, look: style.Style, opene
     )
     return Series(
         method,
-        kind,
+        kind=kind,
         x=tuple(map(float, rows["layer"])),
         y=tuple(map(float, rows["sqnr_db"])),
         color=look.color,

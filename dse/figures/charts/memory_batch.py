@@ -61,10 +61,10 @@ def chart(source: Source) -> Chart:
             for _, row in own.iterrows()
         )
         bars = [
-            Series("weights", "bar", x=places, y=weights, color=style.BLUE, hover=hover, width=0.62),
+            Series("weights", kind="bar", x=places, y=weights, color=style.BLUE, hover=hover, width=0.62),
             Series(
                 "keys and values",
-                "bar",
+                kind="bar",
                 x=places,
                 y=kv,
                 color=style.ORANGE,
@@ -77,7 +77,7 @@ def chart(source: Source) -> Chart:
         lines = [
             Series(
                 f"capacity {size / axes.GB:,.4g} GB",
-                "line",
+                kind="line",
                 x=(x.low, x.high),
                 y=(size, size),
                 color=style.BLACK,
@@ -93,7 +93,7 @@ def chart(source: Source) -> Chart:
     length = axes.tokens_text(int(first["input_tokens"] + first["output_tokens"]))
     return Chart(
         f"Weights and KV cache against batch, {model}, {length} tokens a sequence",
-        tuple(panels),
+        panels=tuple(panels),
         n_columns=2,
         panel_height_pt=150,
         notes=(

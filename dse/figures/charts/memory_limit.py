@@ -58,9 +58,9 @@ def _chart(title: str, column: str, unit: str, table: pd.DataFrame, note: str) -
         series.append(
             Series(
                 system,
-                "line",
-                tuple(map(float, good[column])),
-                tuple(map(float, good["memory_bytes"])),
+                kind="line",
+                x=tuple(map(float, good[column])),
+                y=tuple(map(float, good["memory_bytes"])),
                 color=look.color,
                 dash=look.dash,
                 marker=look.marker,
@@ -72,9 +72,9 @@ def _chart(title: str, column: str, unit: str, table: pd.DataFrame, note: str) -
             series.append(
                 Series(
                     style.OUT_OF_MEMORY,
-                    "scatter",
-                    tuple(map(float, bad[column])),
-                    heights,
+                    kind="scatter",
+                    x=tuple(map(float, bad[column])),
+                    y=heights,
                     color=look.color,
                     marker="x-thin",
                     hover=_texts(bad, column, unit),
@@ -84,11 +84,13 @@ def _chart(title: str, column: str, unit: str, table: pd.DataFrame, note: str) -
             )
     held = f"capacity {capacity / axes.GB:,.4g} GB"
     series.append(
-        Series(held, "line", x=(x.low, x.high), y=(capacity, capacity), color=style.VERMILLION, dash="dash", marker="")
+        Series(
+            held, kind="line", x=(x.low, x.high), y=(capacity, capacity), color=style.VERMILLION, dash="dash", marker=""
+        )
     )
     return Chart(
         title,
-        (Panel("", x, y, tuple(series)),),
+        panels=(Panel("", x, y, tuple(series)),),
         panel_height_pt=200,
         keys=(style.KEY_OUT_OF_MEMORY,),
         notes=(f"Crosses above the capacity: out of memory, in the order of the legend. {note}",),

@@ -53,7 +53,7 @@ def chart(source: Source) -> Chart:
     series = [
         Series(
             "mixed plans",
-            "line",
+            kind="line",
             x=tuple(hull["stored_bits"]),
             y=tuple(hull["error"]),
             color=style.BLACK,
@@ -69,7 +69,7 @@ def chart(source: Source) -> Chart:
         series.append(
             Series(
                 row.method,
-                "scatter",
+                kind="scatter",
                 x=(row.stored_bits,),
                 y=(row.error,),
                 color=look.color,
@@ -81,7 +81,7 @@ def chart(source: Source) -> Chart:
         series.append(
             Series(
                 "chosen plan",
-                "scatter",
+                kind="scatter",
                 x=(row.stored_bits,),
                 y=(row.error,),
                 color=style.BLACK,
@@ -106,7 +106,7 @@ def chart(source: Source) -> Chart:
         "errors of layers and sides added as if independent.",
     )
     title = "Error against bits of plans by layer" + (", synthetic data" if about.get("synthetic") else "")
-    return Chart(title, tuple(panels), panel_height_pt=220, notes=notes)
+    return Chart(title, panels=tuple(panels), panel_height_pt=220, notes=notes)
 
 
 def _layers(layers: Sequence[tuple[str, str]], methods: Sequence[str], looks: dict[str, style.Style]) -> Panel:
@@ -114,7 +114,7 @@ def _layers(layers: Sequence[tuple[str, str]], methods: Sequence[str], looks: di
     every = -(-len(layers) // 12)
     x = Axis(
         "layer",
-        "index",
+        unit="index",
         low=-0.6,
         high=len(layers) - 0.4,
         ticks=tuple((float(i), str(i)) for i in range(0, len(layers), every)),
@@ -125,7 +125,7 @@ def _layers(layers: Sequence[tuple[str, str]], methods: Sequence[str], looks: di
         series.append(
             Series(
                 name,
-                "scatter",
+                kind="scatter",
                 x=tuple(float(i) for i, _ in at),
                 y=tuple(float(1 - side) for _, side in at),
                 color=looks[name].color,

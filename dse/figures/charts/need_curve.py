@@ -76,14 +76,14 @@ def chart(source: Source) -> Chart:
     hover = tuple(_hover(row, x, y) for _, row in runs.iterrows())
     line_x, line_y = tuple(a for a, _ in points), tuple(b for _, b in points)
     opened = tuple(not met for met in runs["meets"])
-    series = [Series(y.name, "line", x=line_x, y=line_y, color=style.BLUE, size=0.6, opened=opened, hover=hover)]
+    series = [Series(y.name, kind="line", x=line_x, y=line_y, color=style.BLUE, size=0.6, opened=opened, hover=hover)]
     for end in ("low", "high"):
         if end in runs:
             own = runs.dropna(subset=[end])
             series.append(
                 Series(
                     whiskers.NAME,
-                    "line",
+                    kind="line",
                     x=tuple(own[number].astype(float)),
                     y=tuple(own[end].astype(float)),
                     color=style.BLUE,
@@ -94,16 +94,21 @@ def chart(source: Source) -> Chart:
     if goal:
         ends = (goal[1], goal[1])
         series.append(
-            Series(goal[0], "line", x=(x.low, x.high), y=ends, color=style.BLACK, dash="dash", marker="", is_note=True)
+            Series(
+                goal[0], kind="line", x=(x.low, x.high), y=ends, color=style.BLACK, dash="dash", marker="", is_note=True
+            )
         )
     looks = ((style.VERMILLION, "star"), (style.GREEN, "diamond"))
     for (name, at, value), (color, marker) in zip(about["marks"], looks, strict=False):
         if value is not None and x.low <= at <= x.high:
             series.append(
-                Series(name, "scatter", x=(at,), y=(value,), color=color, marker=marker, size=1.2, hover=(name,))
+                Series(name, kind="scatter", x=(at,), y=(value,), color=color, marker=marker, size=1.2, hover=(name,))
             )
     return Chart(
-        about["title"], (Panel("", x, y, tuple(series)),), panel_height_pt=190, notes=tuple(about.get("notes", ()))
+        about["title"],
+        panels=(Panel("", x, y, tuple(series)),),
+        panel_height_pt=190,
+        notes=tuple(about.get("notes", ())),
     )
 
 
@@ -216,7 +221,7 @@ def bits_chart(source: Source) -> Chart:
             series.append(
                 Series(
                     name,
-                    "hbar",
+                    kind="hbar",
                     x=tuple(float(row[result]) for _, row in rows),
                     y=tuple(float(len(labels) - 1 - i) for i, _ in rows),
                     color=color,
@@ -235,11 +240,13 @@ def bits_chart(source: Source) -> Chart:
     if goal:
         ends = (goal[1], goal[1])
         series.append(
-            Series(goal[0], "line", x=ends, y=(y.low, y.high), color=style.BLACK, dash="dash", marker="", is_note=True)
+            Series(
+                goal[0], kind="line", x=ends, y=(y.low, y.high), color=style.BLACK, dash="dash", marker="", is_note=True
+            )
         )
     return Chart(
         about["title"],
-        (Panel("", x, y, tuple(series)),),
+        panels=(Panel("", x, y, tuple(series)),),
         panel_height_pt=max(60.0, 14.0 * len(labels)),
         notes=tuple(about.get("notes", ())),
     )

@@ -57,12 +57,14 @@ def chart(source: Source) -> Chart:
     x = axes.log10("arithmetic intensity", "FLOP/B", line_x)
     reached = [float(v) for v in table["flops_per_s"]]
     y = axes.log10("reached", "TFLOP/s", [*line_y, *reached, 1.5 * peak_flops], axes.TERA_FLOPS)
-    series = [Series("peak rates", "line", x=line_x, y=line_y, color=style.BLACK, marker="", is_note=True)]
+    series = [Series("peak rates", kind="line", x=line_x, y=line_y, color=style.BLACK, marker="", is_note=True)]
     series += _dequantizing(table, places, line_x)
-    keys = [Series(name, "scatter", color=style.STYLES[place].color, marker="square") for name, place in places.items()]
+    keys = [
+        Series(name, kind="scatter", color=style.STYLES[place].color, marker="square") for name, place in places.items()
+    ]
     for operation in dict.fromkeys(table["operation"]):
         title, marker = MARKERS.get(operation, (operation.replace("_", " "), "cross"))
-        keys.append(Series(title, "scatter", color=style.GRAY, marker=marker))
+        keys.append(Series(title, kind="scatter", color=style.GRAY, marker=marker))
         for kind in ("ideal", "calibrated"):
             for quantizer, place in places.items():
                 own = table[(table["operation"] == operation) & (table["model_kind"] == kind)]
@@ -70,7 +72,7 @@ def chart(source: Source) -> Chart:
                 series.append(
                     Series(
                         f"{title}, {quantizer}, {kind}",
-                        "scatter",
+                        kind="scatter",
                         x=tuple(float(v) for v in own["intensity_flops_per_byte"]),
                         y=tuple(float(v) for v in own["flops_per_s"]),
                         color=style.STYLES[place].color,
@@ -84,7 +86,7 @@ def chart(source: Source) -> Chart:
     fitted = [name for name in dict.fromkeys(table["stack"]) if isinstance(name, str)]
     return Chart(
         f"Operations of a decode step: {model} on {device}",
-        (Panel("", x, y, tuple(series)),),
+        panels=(Panel("", x, y, tuple(series)),),
         panel_height_pt=260,
         keys=tuple(keys),
         notes=(
@@ -115,7 +117,7 @@ def _dequantizing(table: pd.DataFrame, places: dict[str, int], x: tuple[float, .
             found.append(
                 Series(
                     f"dequantizing, {quantizer}",
-                    "line",
+                    kind="line",
                     x=x,
                     y=tuple(min(peak, rate * at) for at in x),
                     color=style.STYLES[places[str(quantizer)]].color,

@@ -32,7 +32,7 @@ def _points(name: str, measured: Any, predicted: Any, mask: Any, **look: Any) ->
         f"measured {a / MICROSECOND:,.4g} us\npredicted {b / MICROSECOND:,.4g} us\n{100 * (b / a - 1):+.1f} %"
         for a, b in zip(x, y, strict=True)
     )
-    return Series(name, "scatter", tuple(map(float, x)), tuple(map(float, y)), hover=texts, size=0.45, **look)
+    return Series(name, kind="scatter", x=tuple(map(float, x)), y=tuple(map(float, y)), hover=texts, size=0.45, **look)
 
 
 @figure(
@@ -99,12 +99,12 @@ def _chart(title: str, parts: list[tuple[str, Any, Any, Any]]) -> Chart:
     for name, measured, predicted, held in parts:
         held = np.asarray(held)
         series = (
-            Series("equal", "line", ends, ends, color=style.BLACK, marker="", is_note=True),
+            Series("equal", kind="line", x=ends, y=ends, color=style.BLACK, marker="", is_note=True),
             Series(
                 "10 % off",
-                "line",
-                ends,
-                tuple(1.1 * end for end in ends),
+                kind="line",
+                x=ends,
+                y=tuple(1.1 * end for end in ends),
                 color=style.GRAY,
                 dash="dash",
                 marker="",
@@ -112,9 +112,9 @@ def _chart(title: str, parts: list[tuple[str, Any, Any, Any]]) -> Chart:
             ),
             Series(
                 "10 % off",
-                "line",
-                ends,
-                tuple(end / 1.1 for end in ends),
+                kind="line",
+                x=ends,
+                y=tuple(end / 1.1 for end in ends),
                 color=style.GRAY,
                 dash="dash",
                 marker="",
@@ -126,7 +126,7 @@ def _chart(title: str, parts: list[tuple[str, Any, Any, Any]]) -> Chart:
         panels.append(Panel(name, x, y, series))
     return Chart(
         title,
-        tuple(panels),
+        panels=tuple(panels),
         n_columns=min(2, len(panels)),
         panel_height_pt=230,
         notes=(

@@ -20,9 +20,9 @@ def _series(own: pd.DataFrame, operation: str, name: str, kind: str, **look: obj
     )
     return Series(
         name,
-        kind,  # type: ignore[arg-type]
-        tuple(float(v) for v in part["intensity_flops_per_byte"]),
-        tuple(float(v) for v in part["flops_per_s"]),
+        kind=kind,  # type: ignore[arg-type]
+        x=tuple(float(v) for v in part["intensity_flops_per_byte"]),
+        y=tuple(float(v) for v in part["flops_per_s"]),
         hover=texts,
         **look,  # type: ignore[arg-type]
     )
@@ -78,7 +78,7 @@ def chart(source: Source) -> Chart:
     assumed = sorted({name for text in table["assumptions"] for name in str(text).split(", ") if name})
     return Chart(
         "Roofline of the decode operations",
-        tuple(panels),
+        panels=tuple(panels),
         n_columns=2,
         panel_height_pt=165,
         notes=(

@@ -125,7 +125,9 @@ def measured(source: Source) -> Chart | None:
         notes.append(
             "Crosses: rows that are no measurement of what they state (docs/explanation/calibration.md, Whole steps)."
         )
-    return Chart("Predicted and measured servers", tuple(panels), n_columns=2, panel_height_pt=205, notes=tuple(notes))
+    return Chart(
+        "Predicted and measured servers", panels=tuple(panels), n_columns=2, panel_height_pt=205, notes=tuple(notes)
+    )
 
 
 def _panel(table: pd.DataFrame, name: str, title: str, per_unit: float, unit: str) -> Panel:
@@ -138,7 +140,7 @@ def _panel(table: pd.DataFrame, name: str, title: str, per_unit: float, unit: st
     series = [
         Series(
             "80 % interval",
-            "line",
+            kind="line",
             x=tuple(np.ravel(np.column_stack((here[:, 0], here[:, 0], gaps))).tolist()),
             y=tuple(np.ravel(np.column_stack((low, high, gaps))).tolist()),
             color=_INTERVAL,
@@ -158,7 +160,7 @@ def _panel(table: pd.DataFrame, name: str, title: str, per_unit: float, unit: st
             series.append(
                 Series(
                     words,
-                    "line",
+                    kind="line",
                     x=ends,
                     y=tuple(off * end for end in ends),
                     color=style.BLACK if factor == 1 else "#4D4D4D",
@@ -178,7 +180,7 @@ def _axis(name: str, unit: str, values: NDArray[np.float64], per_unit: float) ->
         if len(places) <= MAX_TICKS:
             break
     ticks = tuple((at * per_unit, f"{at:,.0f}" if at >= 1 else f"{at:g}") for at in places)
-    return Axis(name, unit, low=float(low), high=float(high), ticks=ticks, log=True, per_unit=per_unit)
+    return Axis(name, unit=unit, low=float(low), high=float(high), ticks=ticks, log=True, per_unit=per_unit)
 
 
 def _points(own: pd.DataFrame, shown: str, name: str, unit: str, per_unit: float, color: str, marker: str) -> Series:
@@ -194,7 +196,7 @@ def _points(own: pd.DataFrame, shown: str, name: str, unit: str, per_unit: float
     opened = () if marker == "x-thin" else tuple(kind == "mixture" for kind in own["kind"])
     return Series(
         shown,
-        "scatter",
+        kind="scatter",
         x=tuple(map(float, own[f"{name}_measured_s"])),
         y=tuple(map(float, own[f"{name}_s"])),
         color=color,
@@ -232,7 +234,7 @@ def by_model(source: Source) -> Chart | None:
         series.append(
             Series(
                 shown,
-                "hbar",
+                kind="hbar",
                 x=tuple(values),
                 y=tuple(places[k] + _BAR * (1 - i) for k in known),
                 color=color,
@@ -244,7 +246,7 @@ def by_model(source: Source) -> Chart | None:
     x = axes.linear("mean error of the time per output token", "%", [v for one in series for v in one.x], PERCENT)
     return Chart(
         "Errors on measured servers",
-        (Panel("", x, axes.categories("model", names[::-1]), tuple(series)),),
+        panels=(Panel("", x, axes.categories("model", names[::-1]), tuple(series)),),
         panel_height_pt=30 + 20 * len(names),
         notes=(
             "Means of |predicted / measured - 1|. Kernels alone: without the server's own time and the prompts of "

@@ -33,13 +33,19 @@ def chart(source: Source) -> Chart:
         texts = tuple(f"{names[i]}\n{name}: {100 * table[column].iloc[i]:.3g} %" for i in known)
         series.append(
             Series(
-                name, "scatter", x=values, y=tuple(places[i] for i in known), color=color, marker=marker, hover=texts
+                name,
+                kind="scatter",
+                x=values,
+                y=tuple(places[i] for i in known),
+                color=color,
+                marker=marker,
+                hover=texts,
             )
         )
     x = axes.linear("error", "%", [value for one in series for value in one.x], PERCENT)
     return Chart(
         f"Errors on measured kernels, {device}",
-        (Panel("", x, axes.categories("kernel", names[::-1]), tuple(series)),),
+        panels=(Panel("", x, axes.categories("kernel", names[::-1]), tuple(series)),),
         panel_height_pt=40 + 12 * len(names),
         notes=("Means of |predicted / measured - 1| over rows that the fit did not see.",),
     )

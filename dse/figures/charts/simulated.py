@@ -11,7 +11,7 @@ from dse.figures.source import Source
 def _line(table: pd.DataFrame, column: str, name: str, which: int) -> Series:
     look = style.STYLES[which]
     x, y = (tuple(float(v) for v in table[of]) for of in ("time_s", column))
-    return Series(name, "line", x=x, y=y, color=look.color, marker="")
+    return Series(name, kind="line", x=x, y=y, color=look.color, marker="")
 
 
 @figure(
@@ -68,4 +68,4 @@ def chart(source: Source) -> Chart:
         f"{len(table):,} moments of the run, evenly over its steps; throughput is the mean since the one before.",
         "The memory limit is what the weights leave of the usable memory.",
     )
-    return Chart(title, panels, panel_height_pt=95, notes=notes)
+    return Chart(title, panels=panels, panel_height_pt=95, notes=notes)

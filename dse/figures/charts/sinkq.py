@@ -21,7 +21,7 @@ def _lines(table: pd.DataFrame, x: str, y: str, hover: Callable[[Any], str]) -> 
         found.append(
             Series(
                 method,
-                "line",
+                kind="line",
                 x=tuple(map(float, own[x])),
                 y=tuple(map(float, own[y])),
                 color=look.color,
@@ -86,7 +86,7 @@ def chart(source: Source) -> Chart:
     )
     return Chart(
         "SinkQ Figure 3, as modelled",
-        panels,
+        panels=panels,
         n_columns=2,
         panel_height_pt=130,
         notes=(

@@ -73,7 +73,7 @@ def line(
     texts = tuple(f"{name}\n{a:.4g}: {b / per_unit:.4g} {unit}".rstrip() for a, b in zip(x, y, strict=True))
     return Series(
         name,
-        "line" if kind == "line" else "scatter",
+        kind="line" if kind == "line" else "scatter",
         x=tuple(map(float, x)),
         y=tuple(map(float, y)),
         color=look.color,
@@ -95,7 +95,7 @@ def layer_axis(table: pd.DataFrame) -> Axis:
     layers = sorted({int(layer) for layer in table["layer"] if layer >= 0})
     every = -(-len(layers) // 12)
     ticks = tuple((float(n), f"{n}") for n in layers[::every])
-    return Axis("layer", "index", low=layers[0] - 0.4, high=layers[-1] + 0.4, ticks=ticks)
+    return Axis("layer", unit="index", low=layers[0] - 0.4, high=layers[-1] + 0.4, ticks=ticks)
 
 
 def bars(
@@ -105,8 +105,12 @@ def bars(
     found = []
     for at, value, error in zip(x, y, errors, strict=True):
         along, across = (at - error, at + error) if lie else (value - error, value + error), (value if lie else at,) * 2
-        place = (along, across) if lie else (across, along)
-        found.append(Series(name, "line", *place, look.color, marker="", is_note=True, in_legend=False))
+        horizontal, vertical = (along, across) if lie else (across, along)
+        found.append(
+            Series(
+                name, kind="line", x=horizontal, y=vertical, color=look.color, marker="", is_note=True, in_legend=False
+            )
+        )
     return found
 
 
@@ -114,4 +118,4 @@ def level(name: str, axis: Axis, value: float, lie: bool = True) -> Series:
     """A dashed line at a value, along the whole `axis`."""
     ends, same = (axis.low, axis.high), (value, value)
     x, y = (ends, same) if lie else (same, ends)
-    return Series(name, "line", x=x, y=y, color=style.BLACK, dash="dash", marker="", is_note=True)
+    return Series(name, kind="line", x=x, y=y, color=style.BLACK, dash="dash", marker="", is_note=True)

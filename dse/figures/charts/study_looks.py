@@ -28,7 +28,9 @@ def ranges(tables: Tables) -> Chart:
                 one = own[own["metric"] == metric]
                 points = line("one text", list(one["layer"] + 0.13), list(one["value"]), _TEXT, kind="scatter")
                 series += [
-                    Series(points.name, "scatter", x=points.x, y=points.y, color=GRAY, size=0.35, hover=points.hover),
+                    Series(
+                        points.name, kind="scatter", x=points.x, y=points.y, color=GRAY, size=0.35, hover=points.hover
+                    ),
                     by_layer(one, shown, look, fold),
                 ]
             reach = float(own["value"].abs().max())
@@ -36,7 +38,7 @@ def ranges(tables: Tables) -> Chart:
     n_texts = len(set(rows(next(iter(tables.values())), "ranges")["series"]))
     return Chart(
         "How far do keys and values reach, by layer and text? (Oaken Figure 6)",
-        tuple(panels),
+        panels=tuple(panels),
         n_columns=2,
         panel_height_pt=130,
         notes=(f"Gray: each of {n_texts} texts. Lines: extremes over all, mean limits.",),
@@ -47,7 +49,7 @@ def _signed(reach: float) -> Axis:
     """From -reach to reach, ticks on both sides of zero."""
     half = axes.linear("value", "", [reach], n_ticks=3)
     ticks = (*((-at, f"-{text}") for at, text in half.ticks[:0:-1]), *half.ticks)
-    return Axis("value", "1", low=-half.high, high=half.high, ticks=ticks)
+    return Axis("value", unit="1", low=-half.high, high=half.high, ticks=ticks)
 
 
 @study("study_channels", "channels", "Outlier channels of a model's keys and values, by layer.")
@@ -73,7 +75,7 @@ def channels(tables: Tables) -> Chart:
         panels.append(Panel(title, x, axis, tuple(series)))
     return Chart(
         "Do a few channels hold the largest values? (Oaken Figure 6(c))",
-        tuple(panels),
+        panels=tuple(panels),
         n_columns=2,
         panel_height_pt=170,
         notes=("A channel's size is its largest magnitude over all tokens of all texts.",),
@@ -97,7 +99,7 @@ def normality(tables: Tables) -> Chart:
             series.append(
                 Series(
                     dots.name,
-                    "scatter",
+                    kind="scatter",
                     x=dots.x,
                     y=dots.y,
                     color=look.color,
@@ -112,7 +114,7 @@ def normality(tables: Tables) -> Chart:
         panels.append(Panel(model, x, y, tuple(series)))
     return Chart(
         "Are blocks of a token's keys and values normal? (NQKV Table 1)",
-        tuple(panels),
+        panels=tuple(panels),
         n_columns=2,
         panel_height_pt=190,
         notes=("D'Agostino-Pearson test, p > 0.05: of normal blocks 95 % pass.",),
@@ -126,9 +128,11 @@ def quantiles(tables: Tables) -> Chart:
     for model, table in tables.items():
         for side, shown in SIDES:
             own = rows(table, "quantiles", side=side)
-            ends = (-2.6, 2.6)
             ticks = tuple((float(n), f"{n}") for n in range(-2, 3))
-            x, y = (Axis(name, "standard deviations", *ends, ticks) for name in ("normal quantile", "block"))
+            x, y = (
+                Axis(name, unit="standard deviations", low=-2.6, high=2.6, ticks=ticks)
+                for name in ("normal quantile", "block")
+            )
             sizes = sorted(set(own["series"]), key=int)
             series = []
             for size, look in zip(sizes, LOOKS, strict=False):
@@ -137,7 +141,7 @@ def quantiles(tables: Tables) -> Chart:
                 series.append(
                     Series(
                         points.name,
-                        "scatter",
+                        kind="scatter",
                         x=points.x,
                         y=points.y,
                         color=look.color,
@@ -148,13 +152,20 @@ def quantiles(tables: Tables) -> Chart:
                 )
             series.append(
                 Series(
-                    "normal", "line", x=(-2.4, 2.4), y=(-2.4, 2.4), color=BLACK, dash="dash", marker="", is_note=True
+                    "normal",
+                    kind="line",
+                    x=(-2.4, 2.4),
+                    y=(-2.4, 2.4),
+                    color=BLACK,
+                    dash="dash",
+                    marker="",
+                    is_note=True,
                 )
             )
             panels.append(Panel(f"{model}, {shown}", x, y, tuple(series)))
     return Chart(
         "How do a block's quantiles lie against normal ones? (NQKV Figure 4)",
-        tuple(panels),
+        panels=tuple(panels),
         n_columns=2,
         panel_height_pt=150,
         notes=("Means over all blocks and layers; a block has mean 0 and deviation 1.",),
@@ -195,7 +206,7 @@ def sinks(tables: Tables) -> Chart:
         panels.append(Panel(f"{model}: key of BOS", x, y, (sizes, level("even share, median key", x, 1.0))))
     return Chart(
         "Is there a sink: one token that draws the attention, with a small key? (SinkQ 3.1)",
-        tuple(panels),
+        panels=tuple(panels),
         n_columns=2,
         panel_height_pt=150,
         notes=("A point a head of keys; of the first 300 tokens, by the queries behind them. At least 0.001.",),
@@ -218,7 +229,7 @@ def overlap(tables: Tables) -> Chart:
         counts = sorted(set(own["x"]))
         chance = Series(
             "by chance",
-            "line",
+            kind="line",
             x=tuple(counts),
             y=tuple(n / 300 for n in counts),
             color=BLACK,
@@ -229,7 +240,7 @@ def overlap(tables: Tables) -> Chart:
         panels.append(Panel(model, x, y, (*series, chance)))
     return Chart(
         "Are the N smallest keys those with the highest attention? (SinkQ Figure 1(c))",
-        tuple(panels),
+        panels=tuple(panels),
         n_columns=2,
         panel_height_pt=180,
         notes=("Of the first 300 tokens, mean over heads and texts; by chance: N / 300.",),
@@ -252,7 +263,7 @@ def kept(tables: Tables) -> Chart:
         y = axes.around("loss", "%", [value / PERCENT for value in mean])
         y = Axis(
             "L1 loss of the attention output",
-            "%",
+            unit="%",
             low=y.low * PERCENT,
             high=y.high * PERCENT,
             ticks=tuple((at * PERCENT, text) for at, text in y.ticks),
@@ -261,7 +272,7 @@ def kept(tables: Tables) -> Chart:
         panels.append(Panel(model, x, y, tuple(series)))
     return Chart(
         "Which tokens should a 2-bit cache keep exact? (SinkQ Figure 1(f))",
-        tuple(panels),
+        panels=tuple(panels),
         n_columns=2,
         panel_height_pt=190,
         notes=(

@@ -26,7 +26,7 @@ def _points(name: str, own: pd.DataFrame, place: Sequence[float], look: Style, l
     x, y = (values, at) if lie else (at, values)
     shown = Series(
         name,
-        "line" if joined else "scatter",
+        kind="line" if joined else "scatter",
         x=tuple(x),
         y=tuple(y),
         color=look.color,
@@ -98,7 +98,7 @@ def oaken_ratios(tables: Tables) -> Chart:
         series: list[Series] = [
             Series(
                 "Pareto front",
-                "line",
+                kind="line",
                 x=tuple(best["stored_bits"]),
                 y=tuple(best["perplexity"]),
                 color=VERMILLION,
@@ -116,7 +116,7 @@ def oaken_ratios(tables: Tables) -> Chart:
             series += [
                 Series(
                     "groups",
-                    "scatter",
+                    kind="scatter",
                     x=(middle,),
                     y=(foot,),
                     color=BLACK,
@@ -132,7 +132,7 @@ def oaken_ratios(tables: Tables) -> Chart:
                     series.append(
                         Series(
                             f"{OAKEN}, the paper's",
-                            "scatter",
+                            kind="scatter",
                             x=(at,),
                             y=(value,),
                             color=BLACK,
@@ -142,12 +142,12 @@ def oaken_ratios(tables: Tables) -> Chart:
                     )
         bits = (float(own["stored_bits"].min()) - 0.3, float(own["stored_bits"].max()) + 0.3)
         ticks = tuple((n / 2, f"{n / 2:g}") for n in range(32) if bits[0] < n / 2 < bits[1])
-        x = Axis("stored bits", "bit/element", *bits, ticks)
+        x = Axis("stored bits", unit="bit/element", low=bits[0], high=bits[1], ticks=ticks)
         y = replace(y, low=y.low - 0.14 * (y.high - y.low))
         panels.append(Panel(model, x, y, (*series, level("FP16", x, fp16(table)))))
     return Chart(
         "Which shares of outliers give the least perplexity for their bits? (Oaken Figure 12(a))",
-        tuple(panels),
+        panels=tuple(panels),
         n_columns=2,
         panel_height_pt=230,
         notes=(
@@ -171,7 +171,7 @@ def oaken_groups(tables: Tables) -> Chart:
 
     return Chart(
         "How many groups, and how many bits for outliers? (Oaken Table 3)",
-        tuple(_dots(tables, "oaken-groups", "groups", names)),
+        panels=tuple(_dots(tables, "oaken-groups", "groups", names)),
         n_columns=2,
         panel_height_pt=210,
         notes=(f"Groups from the outermost in, % of the elements; stored bits an element beside them. {BARS}",),
@@ -196,7 +196,7 @@ def oaken_texts(tables: Tables) -> Chart:
 
     return Chart(
         "Does it matter which text Oaken's thresholds come from? (Oaken 4.3)",
-        tuple(_dots(tables, "oaken-texts", "thresholds from", names)),
+        panels=tuple(_dots(tables, "oaken-texts", "thresholds from", names)),
         n_columns=2,
         panel_height_pt=130,
         notes=(BARS,),
@@ -209,7 +209,7 @@ def nqkv_blocks(tables: Tables) -> Chart:
     panels = _lines(tables, "nqkv-blocks", lambda at: axes.log2_at("block", "elements", at), list)
     return Chart(
         "What does NQKV's size of blocks cost? (NQKV 3.2)",
-        tuple(panels),
+        panels=tuple(panels),
         n_columns=2,
         panel_height_pt=170,
         notes=(f"Stored bits: 4 + 16 / block. {BARS}",),
@@ -226,7 +226,7 @@ def kivi_axes(tables: Tables) -> Chart:
 
     return Chart(
         "What should share a scale: a channel's tokens or a token's channels? (KIVI)",
-        tuple(_dots(tables, "kivi-axes", "of keys / of values", names)),
+        panels=tuple(_dots(tables, "kivi-axes", "of keys / of values", names)),
         n_columns=2,
         panel_height_pt=130,
         notes=(f"Of keys / of values. Groups of 32, the last 32 tokens exact. KIVI's is the topmost. {BARS}",),
@@ -239,7 +239,7 @@ def sinkq_sizes(tables: Tables) -> Chart:
     panels = _lines(tables, "sinkq-sizes", _counted("R, recent tokens kept exact at least", "tokens"), _in_order)
     return Chart(
         "How large a group, how many recent tokens exact? (SinkQ Table 3)",
-        tuple(panels),
+        panels=tuple(panels),
         n_columns=2,
         panel_height_pt=190,
         notes=(f"SinkQ, 2 bits, 3 sinks. {BARS}",),
@@ -260,7 +260,7 @@ def sinkq_sinks(tables: Tables) -> Chart:
         ]
     return Chart(
         "How many sinks, and in which layers? (SinkQ Table 4)",
-        tuple(panels),
+        panels=tuple(panels),
         n_columns=len(tables),
         panel_height_pt=140,
         notes=(f"SinkQ, 2 bits, G = 128, R = 32; left out of layers: none to all. {BARS}",),

@@ -33,7 +33,7 @@ def chart(source: Source) -> Chart:
     )
     return Chart(
         f"Throughput against batch, {lengths}",
-        tuple(panels),
+        panels=tuple(panels),
         n_columns=3,
         panel_height_pt=128,
         keys=rows.line_keys(shown.table),

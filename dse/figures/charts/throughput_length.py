@@ -31,7 +31,7 @@ def chart(source: Source) -> Chart:
     title = f"Throughput against length, {first['model']}, batch {first['batch']:,}"
     return Chart(
         title,
-        (Panel("", x, y, tuple(series)),),
+        panels=(Panel("", x, y, tuple(series)),),
         panel_height_pt=230,
         keys=rows.line_keys(shown.table),
         notes=rows.notes(shown),

@@ -39,7 +39,7 @@ def chart(source: Source) -> Chart:
     pads = (f"{padded['system'].iloc[0]} computes prompts padded to the longest of a batch.",) if len(padded) else ()
     return Chart(
         "Throughput of request traces in steady state",
-        tuple(panels),
+        panels=tuple(panels),
         n_columns=len(traces),
         panel_height_pt=128,
         keys=rows.line_keys(shown.table),

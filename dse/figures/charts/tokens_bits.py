@@ -36,7 +36,7 @@ def chart(source: Source) -> Chart:
     return Chart(
         f"Fewer tokens against fewer bits, {first['model']} on {first['device']}, batch {first['batch']:,}, "
         f"{first['output_tokens']:,} tokens out",
-        (Panel("Memory", x, memory, tuple(_sizes(shown))), Panel("Throughput", x, y, tuple(throughput))),
+        panels=(Panel("Memory", x, memory, tuple(_sizes(shown))), Panel("Throughput", x, y, tuple(throughput))),
         n_columns=2,
         panel_height_pt=230,
         keys=rows.line_keys(own),
@@ -82,7 +82,7 @@ def _sizes(shown: rows.Drawn) -> list[Series]:
         series.append(
             Series(
                 system,
-                "line",
+                kind="line",
                 x=tuple(map(_total, own)),
                 y=tuple(float(row["peak_kv_bytes_per_sequence"]) for row in own),
                 color=look.color,

@@ -73,7 +73,7 @@ def chart(source: Source) -> Chart:
     flips = [i for i in range(len(table)) if table["flips_at"].iloc[i]]
     changes = Series(
         "the better design changes",
-        "hbar",
+        kind="hbar",
         x=(x.high - x.low,) * len(flips),
         y=tuple(float(len(labels) - 1 - i) for i in flips),
         color=CHANGES,
@@ -92,7 +92,7 @@ def chart(source: Source) -> Chart:
             bars.append(
                 Series(
                     whiskers.NAME,
-                    "line",
+                    kind="line",
                     x=(float(end),) * 2,
                     y=(-0.6, len(labels) - 0.4),
                     color=style.BLACK,
@@ -102,7 +102,7 @@ def chart(source: Source) -> Chart:
                 )
             )
         panels.append(Panel(name, x, y, (changes, *bars) if flips else tuple(bars)))
-    return Chart(about["title"], tuple(panels), panel_height_pt=max(60.0, 14.0 * len(labels)), notes=notes)
+    return Chart(about["title"], panels=tuple(panels), panel_height_pt=max(60.0, 14.0 * len(labels)), notes=notes)
 
 
 def _bars(table: pd.DataFrame, labels: list[str], ends: tuple[str, str], base: float, x: Axis) -> list[Series]:
@@ -114,7 +114,7 @@ def _bars(table: pd.DataFrame, labels: list[str], ends: tuple[str, str], base: f
         found.append(
             Series(
                 name,
-                "hbar",
+                kind="hbar",
                 x=tuple(abs(v - base) for v in values),
                 y=tuple(float(len(labels) - 1 - i) for i in range(len(labels))),
                 color=color,
@@ -125,5 +125,5 @@ def _bars(table: pd.DataFrame, labels: list[str], ends: tuple[str, str], base: f
             )
         )
     ends_y = (-0.6, len(labels) - 0.4)
-    found.append(Series("as given", "line", x=(base, base), y=ends_y, color=style.BLACK, marker="", is_note=True))
+    found.append(Series("as given", kind="line", x=(base, base), y=ends_y, color=style.BLACK, marker="", is_note=True))
     return found

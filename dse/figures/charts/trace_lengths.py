@@ -20,7 +20,7 @@ def chart(source: Source) -> Chart:
     """Share of the requests that are at most so long: a panel for prompts and one for answers, a line per trace."""
     table = source.table
     ticks = tuple((share / 100, f"{share}") for share in (0, 25, 50, 75, 100))
-    y = Axis("requests at most so long", "%", low=0.0, high=1.04, ticks=ticks, per_unit=_PERCENT)
+    y = Axis("requests at most so long", unit="%", low=0.0, high=1.04, ticks=ticks, per_unit=_PERCENT)
     panels = []
     for title, column in (("prompts", "input_tokens"), ("answers", "output_tokens")):
         x = axes.log2("length", "tokens", [float(n) for n in table[column]])
@@ -30,7 +30,7 @@ def chart(source: Source) -> Chart:
             series.append(
                 Series(
                     str(trace),
-                    "line",
+                    kind="line",
                     x=tuple(float(n) for n in own[column]),
                     y=tuple(float(p) for p in own["share"]),
                     color=style.STYLES[i].color,
@@ -43,7 +43,7 @@ def chart(source: Source) -> Chart:
     first = table.iloc[0]
     return Chart(
         "Lengths of the requests of traces",
-        tuple(panels),
+        panels=tuple(panels),
         n_columns=2,
         panel_height_pt=150,
         notes=("Rests on no assumed number.", f"Quantiles of {first['source']}. {first['licence']}."),

@@ -52,7 +52,7 @@ def chart(source: Source) -> Chart:
     )
     return Chart(
         f"Use of the peaks, {UTILISATION_MODEL} FP16 on an A100, 1K in, 1K out (Oaken Figure 3)",
-        panels,
+        panels=panels,
         n_columns=3,
         panel_height_pt=150,
         notes=("Kernels as measured (vLLM); the paper shows busy cores. Each operation over its own time.",),
@@ -61,7 +61,7 @@ def chart(source: Source) -> Chart:
 
 def _percent(name: str) -> Axis:
     ticks = tuple((n * PERCENT, f"{n}") for n in (0, 20, 40, 60, 80, 100))
-    return Axis(name, "%", low=0.0, high=1.05, ticks=ticks, per_unit=PERCENT)
+    return Axis(name, unit="%", low=0.0, high=1.05, ticks=ticks, per_unit=PERCENT)
 
 
 def _small(name: str, shares: pd.Series) -> Axis:
@@ -77,9 +77,9 @@ def _lines(groups: list[tuple[str, pd.DataFrame]], column: str, looks: dict[str,
         found.append(
             Series(
                 name,
-                "line",
-                tuple(map(float, own["batch"])),
-                tuple(map(float, own[column])),
+                kind="line",
+                x=tuple(map(float, own["batch"])),
+                y=tuple(map(float, own[column])),
                 color=look.color,
                 dash=look.dash,
                 marker=look.marker,

@@ -25,7 +25,7 @@ def chart(source: Source) -> Chart:
     }
     shares = Axis(
         "share of the requests",
-        "%",
+        unit="%",
         low=0.0,
         high=1.0,
         ticks=tuple((at / 5, f"{20 * at}") for at in range(6)),
@@ -38,7 +38,7 @@ def chart(source: Source) -> Chart:
         series = [
             Series(
                 design,
-                "line",
+                kind="line",
                 x=tuple(map(float, own[column])),
                 y=tuple(map(float, own["share"])),
                 color=look.color,
@@ -53,7 +53,7 @@ def chart(source: Source) -> Chart:
             series.append(
                 Series(
                     "limit",
-                    "line",
+                    kind="line",
                     x=(limit, limit),
                     y=(0.0, 1.0),
                     color=style.GRAY,
@@ -64,7 +64,9 @@ def chart(source: Source) -> Chart:
             )
         panels.append(Panel(name, x, shares, tuple(series)))
     title = "How long requests wait" + (f": {next(iter(looks))}" if len(looks) == 1 else "")
-    return Chart(title, tuple(panels), n_columns=2, panel_height_pt=200, notes=tuple(source.about.get("notes", ())))
+    return Chart(
+        title, panels=tuple(panels), n_columns=2, panel_height_pt=200, notes=tuple(source.about.get("notes", ()))
+    )
 
 
 def _hover(row: pd.Series, column: str) -> str:

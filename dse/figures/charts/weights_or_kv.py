@@ -35,7 +35,7 @@ def chart(source: Source) -> Chart:
             color, hatch = style.FILLS[i]
             texts = tuple(rows.hover(row) for _, row in good.iterrows())
             series.append(
-                Series(system, "bar", x=places, y=heights, color=color, hatch=hatch, width=width, hover=texts)
+                Series(system, kind="bar", x=places, y=heights, color=color, hatch=hatch, width=width, hover=texts)
             )
             for place, row in zip(places, good.to_dict("records"), strict=True):
                 series += whiskers.upright(place, whiskers.ends(row, "throughput_tokens_per_s"))
@@ -46,7 +46,7 @@ def chart(source: Source) -> Chart:
                 series.append(
                     Series(
                         style.NOT_AT_ONCE,
-                        "scatter",
+                        kind="scatter",
                         x=over,
                         y=tops,
                         color=style.BLACK,
@@ -62,7 +62,7 @@ def chart(source: Source) -> Chart:
     lengths = f"{axes.tokens_text(int(first['input_tokens']))} in, {axes.tokens_text(int(first['output_tokens']))} out"
     return Chart(
         f"Quantizing weights or keys and values, {first['model']}, {lengths}",
-        tuple(panels),
+        panels=tuple(panels),
         n_columns=2,
         panel_height_pt=150,
         keys=rows.mark_keys(table),

@@ -38,7 +38,7 @@ def linear(name: str, unit: str, values: Iterable[float], per_unit: float = 1.0,
     top = max([value / per_unit for value in values if math.isfinite(value)], default=1.0) or 1.0
     high = top * 1.08
     ticks = tuple((at * per_unit, _text(at)) for at in round_ticks(0.0, high, n_ticks))
-    return Axis(name, unit, low=0.0, high=high * per_unit, ticks=ticks, per_unit=per_unit)
+    return Axis(name, unit=unit, low=0.0, high=high * per_unit, ticks=ticks, per_unit=per_unit)
 
 
 def around(name: str, unit: str, values: Iterable[float], per_unit: float = 1.0, n_ticks: int = 4) -> Axis:
@@ -49,7 +49,7 @@ def around(name: str, unit: str, values: Iterable[float], per_unit: float = 1.0,
     room = ROOM * (high - low) or 0.05 * abs(high) or 1.0
     low, high = low - room, high + room
     ticks = tuple((at * per_unit, _text(at)) for at in round_ticks(low, high, n_ticks))
-    return Axis(name, unit, low=low * per_unit, high=high * per_unit, ticks=ticks, per_unit=per_unit)
+    return Axis(name, unit=unit, low=low * per_unit, high=high * per_unit, ticks=ticks, per_unit=per_unit)
 
 
 def tokens_text(n_tokens: int) -> str:
@@ -71,7 +71,7 @@ def log2_at(name: str, unit: str, positions: Sequence[float], in_k: bool = False
     every = -(-len(places) // 8)
     ticks = tuple((p, tokens_text(int(p)) if in_k else count_text(p)) for p in places[::every])
     room = 2.0**LOG_ROOM
-    return Axis(name, unit, low=places[0] / room, high=places[-1] * room, ticks=ticks, log=True)
+    return Axis(name, unit=unit, low=places[0] / room, high=places[-1] * room, ticks=ticks, log=True)
 
 
 def log2(name: str, unit: str, values: Iterable[float], per_unit: float = 1.0) -> Axis:
@@ -82,7 +82,7 @@ def log2(name: str, unit: str, values: Iterable[float], per_unit: float = 1.0) -
     first, last = math.ceil(math.log2(low)), math.floor(math.log2(high))
     every = max(1, -(-(last - first + 1) // 7))
     ticks = tuple((2.0**e * per_unit, _text(2.0**e)) for e in range(first, last + 1, every))
-    return Axis(name, unit, low=low * per_unit, high=high * per_unit, ticks=ticks, log=True, per_unit=per_unit)
+    return Axis(name, unit=unit, low=low * per_unit, high=high * per_unit, ticks=ticks, log=True, per_unit=per_unit)
 
 
 def log10(name: str, unit: str, values: Iterable[float], per_unit: float = 1.0) -> Axis:
@@ -94,11 +94,17 @@ def log10(name: str, unit: str, values: Iterable[float], per_unit: float = 1.0) 
     places = [m * 10.0**e for e in range(first, last + 1) for m in steps if e < last or m == 1]
     ticks = tuple((at * per_unit, _text(round(at, 12))) for at in places)
     return Axis(
-        name, unit, low=10.0**first * per_unit, high=10.0**last * per_unit, ticks=ticks, log=True, per_unit=per_unit
+        name,
+        unit=unit,
+        low=10.0**first * per_unit,
+        high=10.0**last * per_unit,
+        ticks=ticks,
+        log=True,
+        per_unit=per_unit,
     )
 
 
 def categories(name: str, labels: Sequence[str], unit: str = "") -> Axis:
     """Places 0, 1, 2, ... with names; `unit` where the names are numbers (batches)."""
     ticks = tuple((float(i), label) for i, label in enumerate(labels))
-    return Axis(name, unit, low=-0.6, high=len(labels) - 0.4, ticks=ticks)
+    return Axis(name, unit=unit, low=-0.6, high=len(labels) - 0.4, ticks=ticks)

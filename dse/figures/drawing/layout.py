@@ -50,7 +50,7 @@ class Page:
 
 
 #: text width of an A4 page, about two columns of a paper
-REPORT = Page("report", 518.0, fits=False)
+REPORT = Page("report", width=518.0, fits=False)
 WIDTH = REPORT.width
 
 

@@ -260,7 +260,7 @@ def lines(
         if framed := [row for row in good if kernels_assumed(row)]:
             yield Series(
                 style.KERNELS_ASSUMED,
-                "scatter",
+                kind="scatter",
                 x=tuple(float(x_of(row)) for row in framed),
                 y=tuple(float(row[y_column]) for row in framed),
                 color=look.color,
@@ -272,7 +272,7 @@ def lines(
             )
         yield Series(
             system,
-            "line",
+            kind="line",
             x=tuple(float(x_of(row)) for row in good),
             y=tuple(float(row[y_column]) for row in good),
             color=look.color,
@@ -294,7 +294,7 @@ def lines(
                 heights.append(_cross_height(y_axis, n_out[at], n_slots))
             yield Series(
                 style.OUT_OF_MEMORY,
-                "scatter",
+                kind="scatter",
                 x=tuple(places),
                 y=tuple(heights),
                 color=look.color,

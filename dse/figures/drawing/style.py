@@ -111,9 +111,11 @@ KERNELS_ASSUMED = "kernels assumed, not measured"
 KNEE, CHOSEN = "knee", "chosen"
 
 #: legend entries of marks
-KEY_OUT_OF_MEMORY = Series(OUT_OF_MEMORY, "scatter", marker="x-thin", color=BLACK, is_note=True)
+KEY_OUT_OF_MEMORY = Series(OUT_OF_MEMORY, kind="scatter", marker="x-thin", color=BLACK, is_note=True)
 KEY_KERNELS_ASSUMED = Series(
-    KERNELS_ASSUMED, "scatter", marker="square", color=GRAY, opened=(True,), size=1.15, is_note=True
+    KERNELS_ASSUMED, kind="scatter", marker="square", color=GRAY, opened=(True,), size=1.15, is_note=True
 )
-KEY_KNEE, KEY_CHOSEN = (Series(name, "scatter", marker="star", color=BLACK, is_note=True) for name in (KNEE, CHOSEN))
-KEY_NOT_AT_ONCE = Series(NOT_AT_ONCE, "scatter", marker="circle", color=BLACK, opened=(True,), is_note=True)
+KEY_KNEE, KEY_CHOSEN = (
+    Series(name, kind="scatter", marker="star", color=BLACK, is_note=True) for name in (KNEE, CHOSEN)
+)
+KEY_NOT_AT_ONCE = Series(NOT_AT_ONCE, kind="scatter", marker="circle", color=BLACK, opened=(True,), is_note=True)

@@ -45,4 +45,4 @@ def notes(rows: Iterable[Mapping[str, Any]], column: str) -> tuple[str, ...]:
 
 
 def _line(x: tuple[float, float], y: tuple[float, float], color: str) -> Series:
-    return Series(NAME, "line", x=x, y=y, color=color, marker="", is_note=True, in_legend=False)
+    return Series(NAME, kind="line", x=x, y=y, color=color, marker="", is_note=True, in_legend=False)

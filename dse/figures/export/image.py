@@ -25,10 +25,19 @@ SIZED = to_matplotlib.FORMATS
 MM = 72 / 25.4
 #: pages that figures are drawn for: a column of a paper, both of them, a slide of 16:9 (13.33 x 7.5 inches)
 PRESETS = {
-    "paper": Page("paper", 85 * MM, title=8.0, panel=8.0, line=0.75, mark=0.8),
-    "paper-wide": Page("paper-wide", 178 * MM, title=8.0, panel=8.0, line=0.75, mark=0.8),
+    "paper": Page("paper", width=85 * MM, title=8.0, panel=8.0, line=0.75, mark=0.8),
+    "paper-wide": Page("paper-wide", width=178 * MM, title=8.0, panel=8.0, line=0.75, mark=0.8),
     "slide": Page(
-        "slide", 960.0, 540.0, title=24.0, panel=18.0, text=18.0, note=18.0, line=2.2, mark=1.9, max_note_lines=2
+        "slide",
+        width=960.0,
+        height=540.0,
+        title=24.0,
+        panel=18.0,
+        text=18.0,
+        note=18.0,
+        line=2.2,
+        mark=1.9,
+        max_note_lines=2,
     ),
 }
 #: dots an inch of a preview

@@ -9,7 +9,7 @@ CODE_BITS = 4
 
 def _layout(values: Values, shape: TensorShape) -> TensorLayout:
     scale = storage.group_value * shape.n_heads * ceil_div(shape.head_dim, values["group"])
-    return TensorLayout(shape, {**codes(shape.n_elements, CODE_BITS), "scales": scale, "zero_points": scale})
+    return TensorLayout(shape, packed={**codes(shape.n_elements, CODE_BITS), "scales": scale, "zero_points": scale})
 
 
 def _kernel(values: Values, place: Place) -> Method:
@@ -24,7 +24,7 @@ FAMILIES = (
         title="Atom",
         source="Atom (arXiv:2310.19102), KV4: scale and zero per group inside a head",
         layout=_layout,
-        params=(Param("group", 128, "elements sharing a scale", low=1, high=65536),),
+        params=(Param("group", default=128, help="elements sharing a scale", low=1, high=65536),),
         kernel=PerSide(_kernel),
         listed=100,
     ),

@@ -21,7 +21,7 @@ def _family(fmt: Literal["fp8", "nvfp4"], block: int, code_bits: int, scale_bits
                 f"{storage.mla_rope} channels"
             )
         payload = code_bits * storage.mla_latent + rope_bits * storage.mla_rope
-        return TensorLayout(shape, {"payload": payload, "scales": scale_bits * storage.mla_latent // block})
+        return TensorLayout(shape, packed={"payload": payload, "scales": scale_bits * storage.mla_latent // block})
 
     def kernel(values: Values, place: Place) -> Method:
         from kernels_ref.latent import Latent

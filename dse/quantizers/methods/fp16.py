@@ -6,7 +6,7 @@ from dse.quantizers.engine_names import LLAMA_CPP, SGLANG, TENSORRT_LLM, VLLM, V
 
 
 def _layout(values: Values, shape: TensorShape) -> TensorLayout:
-    return TensorLayout(shape, {"payload": FP16_BITS * shape.n_elements}, needs_dequantizing=False)
+    return TensorLayout(shape, packed={"payload": FP16_BITS * shape.n_elements}, needs_dequantizing=False)
 
 
 FAMILIES = (

@@ -7,7 +7,7 @@ from kernels_ref import FORMATS
 
 
 def _layout(values: Values, shape: TensorShape) -> TensorLayout:
-    return TensorLayout(shape, {"payload": FORMATS[f"fp8_{values['format']}"].bits * shape.n_elements})
+    return TensorLayout(shape, packed={"payload": FORMATS[f"fp8_{values['format']}"].bits * shape.n_elements})
 
 
 def _kernel(values: Values, place: Place) -> Method:
@@ -22,7 +22,7 @@ FAMILIES = (
         title="FP8",
         source="OCP FP8; the scale is fixed with the weights (vLLM kv_cache_dtype=fp8)",
         layout=_layout,
-        params=(Param("format", "e4m3", "FP8 variant", choices=("e4m3", "e5m2")),),
+        params=(Param("format", default="e4m3", help="FP8 variant", choices=("e4m3", "e5m2")),),
         kernel=PerSide(_kernel),
         aliases={"fp8_e4m3": "fp8", "fp8_e5m2": "fp8:format=e5m2"},
         listed=30,

@@ -16,8 +16,8 @@ def _layout(values: Values, shape: TensorShape) -> TensorLayout:
     columns = FP16_BITS * values["rank"] * shape.n_elements  # B, for the tokens that share it
     if values["chunk"]:
         packed["low_rank"] = rows + Fraction(columns, values["chunk"])
-        return TensorLayout(shape, packed, step=values["buffer"])
-    return TensorLayout(shape, {**packed, "low_rank": rows}, step=values["buffer"], pool={"low_rank": columns})
+        return TensorLayout(shape, packed=packed, step=values["buffer"])
+    return TensorLayout(shape, packed={**packed, "low_rank": rows}, step=values["buffer"], pool={"low_rank": columns})
 
 
 def _problem(values: Values) -> str:
@@ -36,15 +36,26 @@ FAMILIES = (
         f"values by token; {NO_KERNEL}",
         layout=_layout,
         params=(
-            Param("bits", 2, "bits of a code", choices=CODE_BITS),
+            Param("bits", default=2, help="bits of a code", choices=CODE_BITS),
             group(64),
             SCALE_BITS,
             zero("full"),
-            Param("rank", 4, "rank of the approximated error, for each head", low=0, high=1024),
-            Param("outliers", Fraction("0.02"), "share of elements kept apart", low=0, high=1),
-            Param("outlier_bits", 32, "bits of an outlier: 16 of value, the rest of position", choices=(32, 48)),
-            Param("buffer", 64, "tokens that are compressed at a time, FP16 before", low=1, high=65536),
-            Param("chunk", 0, "tokens that share the low rank's channels; 0: a whole sequence", low=0, high=2**20),
+            Param("rank", default=4, help="rank of the approximated error, for each head", low=0, high=1024),
+            Param("outliers", default=Fraction("0.02"), help="share of elements kept apart", low=0, high=1),
+            Param(
+                "outlier_bits",
+                default=32,
+                help="bits of an outlier: 16 of value, the rest of position",
+                choices=(32, 48),
+            ),
+            Param("buffer", default=64, help="tokens that are compressed at a time, FP16 before", low=1, high=65536),
+            Param(
+                "chunk",
+                default=0,
+                help="tokens that share the low rank's channels; 0: a whole sequence",
+                low=0,
+                high=2**20,
+            ),
         ),
         problem=_problem,
         by_default=False,

@@ -20,7 +20,7 @@ def _family(entry: BlockType) -> Family:
             )
         value = storage.group_value * shape.n_elements // storage.ggml_block
         bits = {"payload": entry.code_bits * shape.n_elements, "scales": value}
-        return TensorLayout(shape, bits | ({"zero_points": value} if entry.minimum else {}))
+        return TensorLayout(shape, packed=bits | ({"zero_points": value} if entry.minimum else {}))
 
     def kernel(values: Values, place: Place) -> Method:
         from kernels_ref.ggml import GGML

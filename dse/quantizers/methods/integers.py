@@ -12,7 +12,7 @@ from kernels_ref import FORMATS
 def _layout(bits: int) -> Callable[[Values, TensorShape], TensorLayout]:
     def layout(values: Values, shape: TensorShape) -> TensorLayout:
         scale = FORMATS[values["scale"]].bits if values["granularity"] == "token" else 0
-        return TensorLayout(shape, {**codes(shape.n_elements, bits), "scales": scale})
+        return TensorLayout(shape, packed={**codes(shape.n_elements, bits), "scales": scale})
 
     return layout
 
@@ -29,8 +29,13 @@ def _kernel(bits: Literal[8, 4]) -> PerSide:
 
 
 _PARAMS = (
-    Param("granularity", "token", "one scale per token vector, or a fixed one per tensor", choices=("token", "tensor")),
-    Param("scale", "fp32", "format of the scale", choices=("fp16", "fp32")),
+    Param(
+        "granularity",
+        default="token",
+        help="one scale per token vector, or a fixed one per tensor",
+        choices=("token", "tensor"),
+    ),
+    Param("scale", default="fp32", help="format of the scale", choices=("fp16", "fp32")),
 )
 
 FAMILIES = (

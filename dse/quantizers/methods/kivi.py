@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from kernels_ref.groups import GroupCache
     from kernels_ref.kivi import KIVI
 
-BITS = Param("bits", 2, "bits of a code", choices=(1, 2, 4, 8))
+BITS = Param("bits", default=2, help="bits of a code", choices=(1, 2, 4, 8))
 
 
 def core(values: Values, shape: TensorShape) -> dict[str, Fraction | int]:
@@ -42,8 +42,8 @@ def word_problem(values: Values) -> str:
 def _layout(values: Values, shape: TensorShape) -> TensorLayout:
     residual = values["residual"]
     if shape.which == "key":  # quantized a whole residual at a time
-        return TensorLayout(shape, core(values, shape), step=residual)
-    return TensorLayout(shape, core(values, shape), residual=residual)  # one token a step
+        return TensorLayout(shape, packed=core(values, shape), step=residual)
+    return TensorLayout(shape, packed=core(values, shape), residual=residual)  # one token a step
 
 
 def _problem(values: Values) -> str:
@@ -79,8 +79,8 @@ FAMILIES = (
         layout=_layout,
         params=(
             BITS,
-            Param("group", 32, "elements sharing a scale", low=4, high=65536),
-            Param("residual", 128, "most recent tokens kept in FP16", low=4, high=65536),
+            Param("group", default=32, help="elements sharing a scale", low=4, high=65536),
+            Param("residual", default=128, help="most recent tokens kept in FP16", low=4, high=65536),
         ),
         problem=_problem,
         kernel=_KiviKernel(),

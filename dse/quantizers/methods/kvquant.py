@@ -14,7 +14,7 @@ def _layout(values: Values, shape: TensorShape) -> TensorLayout:
     packed = {**codes(d, values["bits"]), "outliers": outliers, "counts": storage.kvquant_count}
     if shape.which == "value":  # keys: per channel, fixed with the weights; values: per token, stored with it
         packed |= {"scales": storage.group_value, "zero_points": storage.group_value}
-    return TensorLayout(shape, packed)
+    return TensorLayout(shape, packed=packed)
 
 
 def _kernel(values: Values, place: Place) -> Method:
@@ -44,8 +44,8 @@ FAMILIES = (
         "FP16",
         layout=_layout,
         params=(
-            Param("bits", 4, "bits of a code", choices=(2, 3, 4)),
-            Param("outliers", Fraction("0.01"), "share of elements kept apart", low=0, high=1),
+            Param("bits", default=4, help="bits of a code", choices=(2, 3, 4)),
+            Param("outliers", default=Fraction("0.01"), help="share of elements kept apart", low=0, high=1),
         ),
         kernel=PerSide(_kernel),
         before_rope=True,

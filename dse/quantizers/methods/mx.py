@@ -10,8 +10,14 @@ from kernels_ref import SCALED_TYPES
 
 _RULES = ("floor", "ceil", "rceil", "even")
 _PARAMS = {
-    "mxfp4": (Param("rule", "floor", "scale from the largest magnitude (floor: OCP, rceil: cuBLAS)", choices=_RULES),),
-    "mxfp8": (Param("rule", "sglang", "scale from the largest magnitude", choices=("sglang", *_RULES, "vllm")),),
+    "mxfp4": (
+        Param(
+            "rule", default="floor", help="scale from the largest magnitude (floor: OCP, rceil: cuBLAS)", choices=_RULES
+        ),
+    ),
+    "mxfp8": (
+        Param("rule", default="sglang", help="scale from the largest magnitude", choices=("sglang", *_RULES, "vllm")),
+    ),
     "fp4_mx_block16": (),
 }
 _ENGINES = {

@@ -8,7 +8,7 @@ from kernels_ref import FORMATS
 def _layout(values: Values, shape: TensorShape) -> TensorLayout:
     n_blocks = ceil_div(shape.n_elements, values["block"])
     scales = FORMATS[values["absmax"]].bits * n_blocks
-    return TensorLayout(shape, {**codes(shape.n_elements, FORMATS["nf4"].bits), "scales": scales})
+    return TensorLayout(shape, packed={**codes(shape.n_elements, FORMATS["nf4"].bits), "scales": scales})
 
 
 def _kernel(values: Values, place: Place) -> Method:
@@ -24,8 +24,8 @@ FAMILIES = (
         source="NQKV sections 3.2 and 4.1: NF4 in blocks inside a token",
         layout=_layout,
         params=(
-            Param("block", 256, "elements sharing an absmax", low=1, high=2**20),
-            Param("absmax", "fp16", "format of the absmax", choices=("fp16", "fp32")),
+            Param("block", default=256, help="elements sharing an absmax", low=1, high=2**20),
+            Param("absmax", default="fp16", help="format of the absmax", choices=("fp16", "fp32")),
         ),
         kernel=PerSide(_kernel),
         listed=80,

@@ -10,8 +10,8 @@ from kernels_ref import SCALED_TYPES
 
 _SCALE = Param(
     "scale",
-    "amax",
-    "FP32 factor of a layer's keys, and values: largest magnitude / 2688 (ModelOpt), or 1 (no factor)",
+    default="amax",
+    help="FP32 factor of a layer's keys, and values: largest magnitude / 2688 (ModelOpt), or 1 (no factor)",
     choices=("amax", "one"),
 )
 _ENGINES = {

@@ -46,7 +46,7 @@ def _layout(values: Values, shape: TensorShape) -> TensorLayout:
     per_group = storage.group_value * len(shares)
     return TensorLayout(
         shape,
-        {
+        packed={
             **codes(d, storage.oaken_dense),
             "scales": per_group,  # the maximum of each group
             "zero_points": per_group,  # and its minimum
@@ -123,11 +123,21 @@ FAMILIES = (
         source="Oaken sections 4.3 to 4.5, Table 3: 4-bit dense codes, outliers fused with 8- or 16-bit sparse entries",
         layout=_layout,
         params=(
-            Param("outer", Fraction("0.04"), "share of the outer group", low=0, high=1, unless="groups"),
-            Param("inner", Fraction("0.06"), "share of the inner group", low=0, high=1, unless="groups"),
-            Param("groups", "", "shares in percent, outermost first, such as 2/2/90/6; replaces outer and inner"),
-            Param("dense", 0, "position of the dense group in `groups`, from 1; 0: the largest", low=0, high=5),
-            Param("outlier_bits", 5, "bits of an outlier", choices=(4, 5)),
+            Param("outer", default=Fraction("0.04"), help="share of the outer group", low=0, high=1, unless="groups"),
+            Param("inner", default=Fraction("0.06"), help="share of the inner group", low=0, high=1, unless="groups"),
+            Param(
+                "groups",
+                default="",
+                help="shares in percent, outermost first, such as 2/2/90/6; replaces outer and inner",
+            ),
+            Param(
+                "dense",
+                default=0,
+                help="position of the dense group in `groups`, from 1; 0: the largest",
+                low=0,
+                high=5,
+            ),
+            Param("outlier_bits", default=5, help="bits of an outlier", choices=(4, 5)),
         ),
         problem=_problem,
         kernel=_OakenKernel(_method),

@@ -22,7 +22,7 @@ def _family(fmt: Literal["int8", "fp8", "int4"], bits: int, multiple: int) -> Fa
                 "on addresses of 4 bytes"
             )
         scales = FORMATS["fp32"].bits * shape.n_heads
-        return TensorLayout(shape, {"payload": bits * shape.n_elements, "scales": scales})
+        return TensorLayout(shape, packed={"payload": bits * shape.n_elements, "scales": scales})
 
     def kernel(values: Values, place: Place) -> Method:
         from kernels_ref.per_head import PerTokenHead

@@ -9,7 +9,7 @@ CODE_BITS = 4
 
 def _layout(values: Values, shape: TensorShape) -> TensorLayout:
     scale = storage.group_value * (shape.n_heads if values["mode"] == "head" else 1)
-    return TensorLayout(shape, {**codes(shape.n_elements, CODE_BITS), "scales": scale, "zero_points": scale})
+    return TensorLayout(shape, packed={**codes(shape.n_elements, CODE_BITS), "scales": scale, "zero_points": scale})
 
 
 def _kernel(values: Values, place: Place) -> Method:
@@ -25,7 +25,7 @@ FAMILIES = (
         source="QServe (arXiv:2405.04532), KV4: scale and zero per head and token; artifact: per token, as Oaken ran "
         "it",
         layout=_layout,
-        params=(Param("mode", "head", "what shares a scale", choices=("head", "artifact")),),
+        params=(Param("mode", default="head", help="what shares a scale", choices=("head", "artifact")),),
         kernel=PerSide(_kernel),
         listed=90,
     ),

@@ -26,7 +26,7 @@ def _layout(values: Values, shape: TensorShape) -> TensorLayout:
         pool += storage.position * shape.n_heads * sinks
     return TensorLayout(
         shape,
-        kivi.core(values, shape),
+        packed=kivi.core(values, shape),
         pool={"sinks": pool},
         pool_rows=sinks,
         step=values["group"],
@@ -76,10 +76,16 @@ FAMILIES = (
         layout=_layout,
         params=(
             kivi.BITS,
-            Param("group", 128, "tokens packed at a time", low=4, high=65536),
-            Param("residual", 32, "most recent tokens kept in FP16", low=0, high=65536),
-            Param("sinks", 3, "sink tokens kept in FP16 per head", low=0, high=1024),
-            Param("evicted", 0, "replaced sinks still kept in FP16 (depends on data; 0 nominal)", low=0, high=1024),
+            Param("group", default=128, help="tokens packed at a time", low=4, high=65536),
+            Param("residual", default=32, help="most recent tokens kept in FP16", low=0, high=65536),
+            Param("sinks", default=3, help="sink tokens kept in FP16 per head", low=0, high=1024),
+            Param(
+                "evicted",
+                default=0,
+                help="replaced sinks still kept in FP16 (depends on data; 0 nominal)",
+                low=0,
+                high=1024,
+            ),
         ),
         problem=kivi.word_problem,
         kernel=_SinkQKernel(),

@@ -12,8 +12,8 @@ def _layout(values: Values, shape: TensorShape) -> TensorLayout:
     payload = codes(shape.n_elements, CODE_BITS)
     if shape.which == "key":  # a scale per head and token, a center per channel
         scales = storage.group_value * shape.n_heads
-        return TensorLayout(shape, {**payload, "scales": scales}, once={"zero_points": per_channel})
-    return TensorLayout(shape, payload, once={"scales": per_channel})
+        return TensorLayout(shape, packed={**payload, "scales": scales}, once={"zero_points": per_channel})
+    return TensorLayout(shape, packed=payload, once={"scales": per_channel})
 
 
 def _kernel(values: Values, place: Place) -> Method:

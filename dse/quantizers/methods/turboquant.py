@@ -24,11 +24,11 @@ def _family(entry: TurboQuantType) -> Family:
         value = storage.group_value * shape.n_heads
         if shape.which == "key":
             packed = {"payload": entry.key_bits * shape.n_elements}
-            return TensorLayout(shape, packed | ({"scales": value} if entry.key_bits < BITS_PER_BYTE else {}))
+            return TensorLayout(shape, packed=packed | ({"scales": value} if entry.key_bits < BITS_PER_BYTE else {}))
         packed = {"payload": entry.value_bits * shape.n_elements, "scales": value, "zero_points": value}
         if padding := entry.padding_bytes(shape.head_dim):
             packed["padding"] = BITS_PER_BYTE * padding * shape.n_heads
-        return TensorLayout(shape, packed)
+        return TensorLayout(shape, packed=packed)
 
     def kernel(values: Values, place: Place) -> Method:
         from kernels_ref.turboquant import TurboQuant

@@ -13,12 +13,12 @@ def _layout(values: Values, shape: TensorShape) -> TensorLayout:
         stored = by_token(values, hidden(shape), values["bits"])
         sides = 1 if shape.alone else 2
         shared = {part: Fraction(bits, sides) for part, bits in stored.items()}
-        return TensorLayout(shape, shared, read_flops=MAC * hidden(shape) * shape.n_elements)
+        return TensorLayout(shape, packed=shared, read_flops=MAC * hidden(shape) * shape.n_elements)
     flops = MAC * shape.n_elements**2
     if shape.which == "key":  # a group of tokens is quantized at a time
         packed = by_channel(values, shape.n_elements, values["bits"])
-        return TensorLayout(shape, packed, step=values["group"], read_flops=flops)
-    return TensorLayout(shape, by_token(values, shape.n_elements, values["bits"]), read_flops=flops)
+        return TensorLayout(shape, packed=packed, step=values["group"], read_flops=flops)
+    return TensorLayout(shape, packed=by_token(values, shape.n_elements, values["bits"]), read_flops=flops)
 
 
 def _beside(values: Values, shape: TensorShape) -> list[Beside]:
@@ -35,11 +35,11 @@ FAMILIES = (
         f"latent: projections of the inputs, for fewer KV heads; {NO_KERNEL}",
         layout=_layout,
         params=(
-            Param("bits", 4, "bits of a code", choices=CODE_BITS),
+            Param("bits", default=4, help="bits of a code", choices=CODE_BITS),
             group(128),
             SCALE_BITS,
             zero("code"),
-            Param("store", "x", "inputs, or their projections", choices=("x", "latent")),
+            Param("store", default="x", help="inputs, or their projections", choices=("x", "latent")),
         ),
         by_default=False,
         beside=_beside,

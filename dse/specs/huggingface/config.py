@@ -94,7 +94,17 @@ def from_document(document: Document) -> ModelSpec:
     embedding = keys.whole(["word_embed_proj_dim"], 1, MAX_HIDDEN, hidden) or hidden
     tied = parameters.read_tied(keys, rules)
     extra = parameters.read_extra(keys, rules, model_type, n_layers, hidden)
-    shape = Shape(rules, hidden, vocab, mixers, ffn, experts, embedding, tied, extra)
+    shape = Shape(
+        rules,
+        hidden=hidden,
+        vocab=vocab,
+        mixers=mixers,
+        ffn=ffn,
+        experts=experts,
+        embedding=embedding,
+        tied=tied,
+        extra=extra,
+    )
     q_heads = max(keys.per_layer(Q_HEADS, 1 if given else n_layers, 1, MAX_DIM), default=1)
     positions = keys.whole(POSITIONS, 1, MAX_TOKENS)
     if not misread:  # what stopped early has not read the rest

@@ -83,7 +83,17 @@ def _with_heads(
     key_dim, value_dim = heads.head_dims(keys, hidden, q_heads, apart=is_mimo)
     gated = bool(keys.flag("attn_output_gate")) or bool(keys.flag("attention_output_gate"))
     plain = Heads(
-        hidden, 1, 1, key_dim, value_dim, None, rules.qkv_bias, rules.out_bias, rules.qk_norm, rules.sinks, gated
+        hidden,
+        q_heads=1,
+        kv_heads=1,
+        key_dim=key_dim,
+        value_dim=value_dim,
+        window=None,
+        qkv_bias=rules.qkv_bias,
+        out_bias=rules.out_bias,
+        qk_norm=rules.qk_norm,
+        sinks=rules.sinks,
+        gated=gated,
     )
     if is_mimo:
         return _mimo(keys, n_layers, plain, q_heads, kv_heads)
@@ -142,7 +152,16 @@ def _latent(keys: Keys, hidden: int) -> LatentAttention | None:
     value = keys.whole(["v_head_dim"], 1, MAX_DIM, required=True) or 1
     q_rank = keys.whole(["q_lora_rank"], 0, MAX_DIM, 0) or 0
     keys.get("qk_head_dim")  # nope + rope, written out
-    return LatentAttention(hidden, 1, q_rank, rank, nope, rope, value, gated=bool(keys.flag("mla_use_output_gate")))
+    return LatentAttention(
+        hidden,
+        q_heads=1,
+        q_rank=q_rank,
+        rank=rank,
+        nope=nope,
+        rope=rope,
+        value_dim=value,
+        gated=bool(keys.flag("mla_use_output_gate")),
+    )
 
 
 def _index(keys: Keys, n_layers: int) -> list[Index | None]:
@@ -167,7 +186,7 @@ def _index(keys: Keys, n_layers: int) -> list[Index | None]:
     if types is not None and types != ["deepseek_sparse_attention"] * n_layers:
         keys.bad("layer_types", f'a list of {n_layers} entries "deepseek_sparse_attention"')
     keys.note(f"index keys are FP8 with an FP32 scale for every {INDEX_BLOCK} elements, whatever the KV quantizer")
-    return [Index(read_tokens, n_heads, dim, own=kind == "full") for kind in kinds]
+    return [Index(read_tokens, heads=n_heads, dim=dim, own=kind == "full") for kind in kinds]
 
 
 def _block_index(keys: Keys, n_layers: int) -> list[Index | None]:
@@ -191,7 +210,7 @@ def _block_index(keys: Keys, n_layers: int) -> list[Index | None]:
     n_heads = keys.whole([table + "sparse_num_index_heads"], 1, MAX_DIM, required=True) or 1
     keys.used.update(table + name for name in ("sparse_local_block", "sparse_init_block", "sparse_score_type"))
     keys.note("index keys are 16-bit, assumed, whatever the KV quantizer; the local block is one of those chosen")
-    own = Index(n_blocks * block, n_heads, dim, element_bits=16, scale_bits=0)
+    own = Index(n_blocks * block, heads=n_heads, dim=dim, element_bits=16, scale_bits=0)
     return [own if mark else None for mark in marks]
 
 
@@ -218,14 +237,24 @@ def _compressed(keys: Keys, n_layers: int, hidden: int, q_heads: list[int]) -> l
     keys.get("qk_rope_head_dim")  # a part of head_dim
     index = Index(
         keys.whole(["index_topk"], 1, MAX_TOKENS, required=True) or 1,
-        keys.whole(["index_n_heads"], 1, MAX_DIM, required=True) or 1,
-        keys.whole(["index_head_dim"], 1, MAX_DIM, required=True) or 1,
+        heads=keys.whole(["index_n_heads"], 1, MAX_DIM, required=True) or 1,
+        dim=keys.whole(["index_head_dim"], 1, MAX_DIM, required=True) or 1,
         element_bits=4,
         scale_bits=0,
     )
     keys.note("index keys are FP4, whatever the KV quantizer; tokens wait for their entry in FP32, not read by steps")
     return [
-        Compressed(hidden, q, rank, dim, groups, out_rank, window, ratio, index if ratio == 4 else None).mixer()
+        Compressed(
+            hidden,
+            q_heads=q,
+            q_rank=rank,
+            dim=dim,
+            out_groups=groups,
+            out_rank=out_rank,
+            window=window,
+            ratio=ratio,
+            index=index if ratio == 4 else None,
+        ).mixer()
         for q, ratio in zip(q_heads, ratios, strict=False)
     ]
 
@@ -320,7 +349,16 @@ def _nemotron_h(keys: Keys, rules: Rules, model_type: str, hidden: int) -> Block
     (q_heads,) = keys.per_layer(Q_HEADS, 1, 1, MAX_DIM)
     (kv_heads,) = heads.kv_heads(keys, model_type, [q_heads])
     dim, _ = heads.head_dims(keys, hidden, [q_heads])
-    attention = Heads(hidden, q_heads, kv_heads, dim, dim, None, rules.qkv_bias, rules.out_bias).mixer()
+    attention = Heads(
+        hidden,
+        q_heads=q_heads,
+        kv_heads=kv_heads,
+        key_dim=dim,
+        value_dim=dim,
+        window=None,
+        qkv_bias=rules.qkv_bias,
+        out_bias=rules.out_bias,
+    ).mixer()
     width = keys.whole(["intermediate_size"], 1, MAX_WIDTH, required=True) or 1
     for name in ("expand", "chunk_size", "time_step_rank", "mamba_proj_bias", "use_mamba_kernels"):
         keys.get(name)
@@ -359,7 +397,18 @@ def _nemotron_nas(keys: Keys, rules: Rules, hidden: int) -> Blocks:
             mixers.append(NOTHING)
         else:
             kv = q_heads // attention["n_heads_in_group"]
-            mixers.append(Heads(hidden, q_heads, kv, dim, dim, None, rules.qkv_bias, rules.out_bias).mixer())
+            mixers.append(
+                Heads(
+                    hidden,
+                    q_heads=q_heads,
+                    kv_heads=kv,
+                    key_dim=dim,
+                    value_dim=dim,
+                    window=None,
+                    qkv_bias=rules.qkv_bias,
+                    out_bias=rules.out_bias,
+                ).mixer()
+            )
         width = 0 if ffn.get("no_op") else int(2 * ffn["ffn_mult"] * hidden / 3)
         widths.append(-(-width // FFN_MULTIPLE) * FFN_MULTIPLE)
     keys.used.update(("intermediate_size", "num_key_value_heads"))

@@ -320,7 +320,7 @@ def read_experts(
         keys.get(name)
     if not all(layers) and keys.find(FFN_WIDTH) is None:
         keys.missing(FFN_WIDTH[0])
-    return Experts(n, active, width, shared, gate, layers, latent)
+    return Experts(n, active=active, width=width, shared=shared, shared_gate=gate, layers=layers, latent=latent)
 
 
 def _expert_layers(keys: "Keys", n_layers: int) -> list[bool]:
