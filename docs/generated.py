@@ -18,6 +18,7 @@ from dse.core import units
 from dse.core.compiling import FORMULAS
 from dse.model import formulas
 from dse.model.results import RESULTS
+from dse.model.results.ring import RING
 from dse.report import listing
 from dse.specs import catalog, workload
 
@@ -108,6 +109,11 @@ def results_page() -> str:
         ]
         for one in RESULTS.values()
     ]
+    ring = [
+        [f"`{one.name}`", one.unit, line.words, line.section, cell(how.equation)]
+        for one in RING.values()
+        if one.lines and (line := one.lines[0]) and (how := one.explain(None))
+    ]
     return (
         "# Results\n\nEvery result of a design: the keys of `dse point --json` and `dse.evaluate`, the columns of"
         " sweeps and"
@@ -118,6 +124,8 @@ def results_page() -> str:
         " GiB is 2^30 B, 1K tokens are 1024. Made from `dse/model/results`; inputs of formulas are under"
         " [Symbols](symbols.md), equations under [Formulas](formulas.md).\n\n"
         + table("name,unit,what it is,section of `dse point`,option; or numbers of the device that it reads", rows)
+        + "\n## A ring of devices\n\nKeys of `dse ring --json`, beside those that say the same of one device.\n\n"
+        + table("name,unit,what it is,section of `dse ring`,equation", ring)
     )
 
 

@@ -25,6 +25,7 @@ from dse.core.compiling import FORMULAS
 from dse.core.errors import InputError
 from dse.measure import synthetic as kv_sample
 from dse.model.results import RESULTS
+from dse.model.results.ring import RING
 from dse.report import listing
 from dse.specs import catalog
 
@@ -299,6 +300,7 @@ def test_generated_pages_hold_everything_that_they_are_of():
         assert (
             f'<a id="{name}"></a>`{name}` | {GENERATED.cell(one.unit or "-")} | {GENERATED.cell(one.title)} |' in page
         )
+    assert all(f"\n| `{name}` | {one.unit} |" in page for name, one in RING.items() if one.lines)
     page = GENERATED.formulas_page()
     assert all(f"| `{name}` |" in page for name in FORMULAS)
     page = GENERATED.formats_page()

@@ -13,40 +13,12 @@ from dse.model.kv_bytes import limits_for
 from dse.model.kv_layout import KvPlan
 from dse.model.peak_memory import MAX_CONTEXT_TOKENS, extra_bits, peak_lengths
 from dse.model.records import NO_LIMIT
+from dse.model.results.ring import RING
 from dse.model.step import Run, run_of, terms_of
 from dse.specs import workload
 from dse.specs.device_and_model import ASSUMED, HardwareSpec, LayerKV, Quantity
 from dse.specs.workload import Workload
 
-#: results with units; `prefill_s`, `decode_step_s` and the rest are of the whole batch, the last step of the context
-RING_UNITS = {
-    "device": "",
-    "model": "",
-    "quantizer": "",
-    "model_kind": "",
-    "n_ring": "device",
-    "batch": "sequence",
-    "input_tokens": "token",
-    "output_tokens": "token",
-    "block_tokens": "token",
-    "link_bytes_per_s": "B/s",
-    "max_context_tokens": "token",
-    "max_context_tokens_alone": "token",
-    "feasible": "",
-    "infeasible_reason": "",
-    "kv_bytes_per_device": "B",
-    "buffer_bytes_per_device": "B",
-    "hiding_block_tokens": "token",
-    "prefill_s": "s",
-    "exposed_transfer_s": "s",
-    "linear_s": "s",
-    "attention_s": "s",
-    "quantize_s": "s",
-    "dequantize_s": "s",
-    "pass_s": "s",
-    "decode_step_s": "s",
-    "assumptions": "",
-}
 MAX_RING = 4096
 #: PCIe 4.0, 16 lanes, one direction
 _PCIE = Quantity(value=32, unit="GB/s", kind=ASSUMED, source="assumed: PCIe 4.0 x16, one direction; give --link")
@@ -55,7 +27,7 @@ _PCIE = Quantity(value=32, unit="GB/s", kind=ASSUMED, source="assumed: PCIe 4.0 
 def evaluate(
     device: HardwareSpec, plan: KvPlan, work: Workload, n_ring: int, link: Quantity | None = None
 ) -> dict[str, Any]:
-    """A batch of equal requests whose contexts lie in blocks on `n_ring` devices; keys as in RING_UNITS.
+    """A batch of equal requests whose contexts lie in blocks on `n_ring` devices; keys as in `RING`.
 
     Every device holds all weights. Times are None where the context does not fit. Ideal or calibrated as `dse point`;
     with one device the same numbers as there. Raises InputError for a ring of no or too many devices, and for a
@@ -90,7 +62,7 @@ def evaluate(
     alone = _longest_block(point, 0)
     longest = _longest_block(point, _buffer_bytes(plan, n_ring))
     longest = None if longest is None else n_ring * longest
-    result: dict[str, Any] = dict.fromkeys(RING_UNITS)
+    result: dict[str, Any] = dict.fromkeys(RING)
     result.update(
         {
             "device": device.name,
@@ -142,10 +114,7 @@ def evaluate(
     rounds = [_rounds_s(plan, layer, work, prompt, n_ring, peak, link.si, hop_s) for layer in plan.model.layers]
     result.update(
         {
-            "linear_s": step.linear_s,
-            "attention_s": step.attention_s,
-            "quantize_s": step.quantize_s,
-            "dequantize_s": step.dequantize_s,
+            **{name: getattr(step, name) for name in ("linear_s", "attention_s", "quantize_s", "dequantize_s")},
             "pass_s": pass_s,
             "decode_step_s": step.decode_step_s + pass_s,
             "prefill_s": one(prompt).wave.prefill_s + sum(total for total, _ in rounds),

@@ -9,10 +9,9 @@ from dse.model import assumptions, uncertainty
 from dse.model.evaluate import Point, bound_text, room_text
 from dse.model.explain import explained
 from dse.model.kv_layout import KvPlan
-from dse.model.results import RESULT_UNITS, RESULTS, section
+from dse.model.results import RESULT_UNITS, RESULTS, ring, section
 from dse.model.results.declare import INTERVALS, MEASURED, SECTIONS, Results
 from dse.model.results.reads import DEVICE_PARAMETERS
-from dse.model.ring import RING_UNITS
 from dse.specs import tokens
 from dse.specs.device_and_model import HardwareSpec, ModelSpec, Quantity
 
@@ -218,40 +217,6 @@ def position_note(model: ModelSpec, n_tokens: int) -> list[str]:
     return [f"Note: {n_tokens:,} tokens are beyond the {most:,} positions that {model.name} was made for"]
 
 
-_RING_SECTIONS = (
-    (
-        "Context",
-        (
-            ("longest, over the ring", "max_context_tokens"),
-            ("longest, on one device", "max_context_tokens_alone"),
-            ("block of a device", "block_tokens"),
-            ("keys and values of a device", "kv_bytes_per_device"),
-            ("blocks passing through a device", "buffer_bytes_per_device"),
-        ),
-    ),
-    (
-        "Prompt",
-        (
-            ("prompt", "prefill_s"),
-            ("of it waiting for blocks", "exposed_transfer_s"),
-            ("block that hides its transfer", "hiding_block_tokens"),
-            ("link, one direction", "link_bytes_per_s"),
-        ),
-    ),
-    (
-        "Decode step, last token",
-        (
-            ("linear layers", "linear_s"),
-            ("attention over a block", "attention_s"),
-            ("quantize, exposed", "quantize_s"),
-            ("dequantize, exposed", "dequantize_s"),
-            ("passing queries and results", "pass_s"),
-            ("decode step", "decode_step_s"),
-        ),
-    ),
-)
-
-
 def ring_text(result: dict[str, Any], model: ModelSpec) -> str:
     """The results of `dse.model.ring.evaluate` as a person would read them."""
     lines = [
@@ -261,10 +226,9 @@ def ring_text(result: dict[str, Any], model: ModelSpec) -> str:
     ]
     if not result["feasible"]:
         lines += ["", f"Does not fit: {result['infeasible_reason']}"]
-    for title, entries in _RING_SECTIONS:
-        shown = [(label, name) for label, name in entries if result[name] is not None]
-        if shown:
-            lines += ["", title, *(line(label, number(result[name], RING_UNITS[name])) for label, name in shown)]
+    for title in ring.SECTIONS:
+        if shown := section(title, result, ring.RING):
+            lines += ["", title, *(line(each.words, number(result[one.name], one.unit)) for each, one in shown)]
     lines += ["", f"Rests on assumed numbers: {', '.join(result['assumptions'])}"]
     return "\n".join([*lines, *position_note(model, result["input_tokens"] + result["output_tokens"])])
 

@@ -14,6 +14,7 @@ from dse.model import evaluate as point
 from dse.model import kv_layout as plan
 from dse.model import ring
 from dse.model.formulas import ring as formulas
+from dse.model.results.ring import RING
 from dse.specs import catalog
 from dse.specs import device_and_model as specs
 from dse.specs.workload import Workload
@@ -208,7 +209,7 @@ def test_command_line(capsys):
     with pytest.raises(SystemExit, match="0"):
         cli.main([*words, "--json"])
     found = json.loads(capsys.readouterr().out)
-    assert list(found) == list(ring.RING_UNITS)
+    assert list(found) == list(RING)
     with pytest.raises(SystemExit, match="0"):
         cli.main([*words, "--link", "12 GB/s"])
     assert "12 GB/s" in capsys.readouterr().out

@@ -1,5 +1,7 @@
 """Results of a design: each declared once, with what texts, tables, figures, sweeps and explanations say of it."""
 
+from collections.abc import Mapping
+
 from dse.core import units
 from dse.model.results import bits, identity, memory, sure, throughput, times
 from dse.model.results.declare import FLAG, WHOLE, Result, Results, TextLine
@@ -52,11 +54,11 @@ def with_interval(*kinds: str) -> tuple[str, ...]:
     return tuple(name for name, result in RESULTS.items() if result.interval in kinds)
 
 
-def section(name: str, results: Results) -> list[tuple[TextLine, Result]]:
-    """Lines of a section of a point's text that a design shows, in their order."""
+def section(name: str, results: Results, declared: Mapping[str, Result] = RESULTS) -> list[tuple[TextLine, Result]]:
+    """Lines of a section of a text that the results show, in their order; by default of a point's text."""
     found = [
         (line, result)
-        for result in RESULTS.values()
+        for result in declared.values()
         for line in result.lines
         if line.section == name and line.shown(results)
     ]
