@@ -135,22 +135,10 @@ class Oaken(RowMethod):
 
     def _encode(self, bits: np.ndarray, n_heads: int, buffers: Buffers) -> Buffers:
         layout, counts = self._layout, buffers["counts"]
-        count_outliers(bits, layout.bounds, layout.dense, counts)
+        count_outliers(bits, layout.groups.bounds, layout.groups.dense, counts)
         starts = _starts(counts)
         coo = np.empty(starts[-1], layout.entry_dtype)
-        encode(
-            bits,
-            layout.bounds,
-            layout.shift,
-            layout.signed,
-            layout.slot,
-            layout.tag,
-            layout.dense,
-            starts,
-            buffers["dense"],
-            coo,
-            buffers["meta"].view(np.uint16),
-        )
+        encode(bits, layout.groups, starts, buffers["dense"], coo, buffers["meta"].view(np.uint16))
         return {"coo": coo}
 
     def dequantize(self, packed: Packed) -> np.ndarray:
@@ -167,11 +155,7 @@ class Oaken(RowMethod):
             buffers["coo"],
             _starts(buffers["counts"]),
             buffers["meta"].view(np.uint16),
-            layout.shift,
-            layout.signed,
-            layout.slot,
-            layout.tag,
-            layout.dense,
+            layout.groups,
             layout.entry_values - 1,
             bits,
         )

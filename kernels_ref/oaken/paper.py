@@ -8,6 +8,7 @@ a group's minimum and maximum are found from FP16 patterns in integer arithmetic
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -49,9 +50,26 @@ def _first_above(threshold: np.float16) -> int:
     return _key(threshold + np.float16(0)) + 1
 
 
+class Groups(NamedTuple):
+    """Constants of one tensor's n groups, as kernels take them; arrays are per region or per group."""
+
+    #: the dense group, from 0
+    dense: int
+    #: int16 [2 n + 1]: region r holds keys bounds[r] <= key < bounds[r + 1]
+    bounds: np.ndarray
+    #: float32 [2 n]: threshold that a region's values are shifted by; -0 in the innermost group (x + -0 is x, even -0)
+    shift: np.ndarray
+    #: bool [n]: stored with their sign in minimum, maximum and code; the others as magnitudes with a sign bit
+    signed: np.ndarray
+    #: int64 [n]: position of the group's pair in meta
+    slot: np.ndarray
+    #: uint16 [2 n]: group and sign bits of an entry
+    tag: np.ndarray
+
+
 @dataclass(frozen=True)
 class Layout:
-    """Constants of one tensor's groups, as kernels take them; arrays are per region or per group.
+    """Groups of one tensor, and how its elements are stored.
 
     Buffers of T tokens of d channels (heads concatenated), n groups:
     dense   uint8 [T, ceil(d / 2)]: a 4-bit code of every element, element 2 i in the low nibble; a last odd one is 0
@@ -63,19 +81,8 @@ class Layout:
     """
 
     n_groups: int
-    #: the dense group, from 0
-    dense: int
     outlier_bits: int
-    #: int16 [2 n + 1]: region r holds keys bounds[r] <= key < bounds[r + 1]
-    bounds: np.ndarray
-    #: float32 [2 n]: threshold that a region's values are shifted by; -0 in the innermost group (x + -0 is x, even -0)
-    shift: np.ndarray
-    #: bool [n]: stored with their sign in minimum, maximum and code; the others as magnitudes with a sign bit
-    signed: np.ndarray
-    #: int64 [n]: position of the group's pair in meta
-    slot: np.ndarray
-    #: uint16 [2 n]: group and sign bits of an entry
-    tag: np.ndarray
+    groups: Groups
     entry_dtype: np.dtype
 
     @property
@@ -105,23 +112,21 @@ def layout_of(lower: tuple[float, ...], upper: tuple[float, ...], dense: int, ou
         if outlier_bits == 5:
             tag[group] |= 1 << sign_bit
     entry_bits = sign_bit + outlier_bits - storage.oaken_dense
-    return Layout(
-        n_groups=n,
+    groups = Groups(
         dense=dense,
-        outlier_bits=outlier_bits,
         bounds=np.array([LOWEST, *below, zero, *above, HIGHEST], np.int16),
         shift=np.array([*low16, -0.0, -0.0, *reversed(high16)], np.float32),
         signed=np.array([group == dense or outlier_bits == 4 for group in range(n)]),
         slot=slot,
         tag=tag,
-        entry_dtype=np.dtype("u1" if entry_bits <= 8 else "<u2"),
     )
+    return Layout(n, outlier_bits, groups, np.dtype("u1" if entry_bits <= 8 else "<u2"))
 
 
 def group_table(layout: Layout) -> np.ndarray:
     """uint8 [65536]: the group of every FP16 pattern (Oaken, Eq. 1); of NaN and infinities nothing meaningful."""
     keys = half.order_of(half.all_patterns().view(np.uint16))
-    region = np.searchsorted(layout.bounds[1:-1], keys, side="right")
+    region = np.searchsorted(layout.groups.bounds[1:-1], keys, side="right")
     return np.minimum(region, 2 * layout.n_groups - 1 - region).astype(np.uint8)
 
 
@@ -265,23 +270,14 @@ def _ranges(
 
 @kernel
 def encode(
-    bits: np.ndarray,
-    bounds: np.ndarray,
-    shift: np.ndarray,
-    signed: np.ndarray,
-    slot: np.ndarray,
-    tag: np.ndarray,
-    dense: int,
-    starts: np.ndarray,
-    packed: np.ndarray,
-    entries: np.ndarray,
-    meta: np.ndarray,
+    bits: np.ndarray, groups: Groups, starts: np.ndarray, packed: np.ndarray, entries: np.ndarray, meta: np.ndarray
 ) -> None:
     """Quantize and pack bits[row, channel] (finite FP16 patterns).
 
     `starts[row]` is the row's first entry in `entries`, starts[n] the end; packed[row, ceil(d / 2)] uint8,
-    meta[row, 2 n] uint16 FP16 patterns; the rest is the `Layout`'s.
+    meta[row, 2 n] uint16 FP16 patterns.
     """
+    dense, bounds, shift, signed, slot, tag = groups
     d, n = bits.shape[1], signed.size
     other = 2 * n - 1 - dense
     for piece in prange(n_pieces(bits)):
@@ -382,15 +378,12 @@ def decode(
     entries: np.ndarray,
     starts: np.ndarray,
     meta: np.ndarray,
-    shift: np.ndarray,
-    signed: np.ndarray,
-    slot: np.ndarray,
-    tag: np.ndarray,
-    dense: int,
+    groups: Groups,
     mask: int,
     out: np.ndarray,
 ) -> None:
     """out[row, channel] FP16 patterns from the packed buffers; `starts` as in `encode`, `mask` of the tag bits."""
+    dense, _, shift, signed, slot, tag = groups
     n = signed.size
     for piece in prange(n_pieces(out)):
         pairs, table = np.empty(256, np.uint32), np.zeros(16 * (mask + 1), np.uint16)
