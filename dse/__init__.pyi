@@ -106,8 +106,8 @@ def best_map(
     batches: Batches; default: powers of two from 1 to 256.
     inputs: Prompt tokens; default: powers of two from 256 to 32,768.
     bits: Nominal outlier and sink counts, or those that the measured data had.
-    measurements: measurement.json of `dse measure` or `dse quantize`; default: of the synthetic sample
-        that ships.
+    measurements: measurement.json of `dse measure` or `dse quantize`; default: of the sample of
+        SmolLM2-135M that ships.
     Further parameters are the fields of `Workload`, in place of one.
 
     Returns: The best quantizer of each cell.
@@ -202,8 +202,8 @@ def crossover(
     key_quantizer: Quantizer of the keys, if different.
     value_quantizer: Quantizer of the values, if different.
     bits: Nominal outlier and sink counts, or those that the measured data had.
-    measurements: measurement.json of `dse measure` or `dse quantize`; default: of the synthetic sample
-        that ships.
+    measurements: measurement.json of `dse measure` or `dse quantize`; default: of the sample of
+        SmolLM2-135M that ships.
     Further parameters are the fields of `Workload`, in place of one.
 
     Returns: Where the quantizer pays along batches and prompts.
@@ -277,8 +277,8 @@ def devices(
     key_quantizer: Quantizer of the keys, if different.
     value_quantizer: Quantizer of the values, if different.
     bits: Nominal outlier and sink counts, or those that the measured data had.
-    measurements: measurement.json of `dse measure` or `dse quantize`; default: of the synthetic sample
-        that ships.
+    measurements: measurement.json of `dse measure` or `dse quantize`; default: of the sample of
+        SmolLM2-135M that ships.
     Further parameters are the fields of `Workload`, in place of one.
 
     Returns: Every split, and the fewest devices that hold the whole batch.
@@ -339,8 +339,8 @@ def evaluate(
     key_quantizer: Quantizer of the keys, if different.
     value_quantizer: Quantizer of the values, if different.
     bits: Nominal outlier and sink counts, or those that the measured data had.
-    measurements: measurement.json of `dse measure` or `dse quantize`; default: of the synthetic sample
-        that ships.
+    measurements: measurement.json of `dse measure` or `dse quantize`; default: of the sample of
+        SmolLM2-135M that ships.
     Further parameters are the fields of `Workload`, in place of one.
 
     Returns: Every result by name, in SI base units; None for what does not apply.
@@ -401,8 +401,8 @@ def formats(
         code of papers.
     workload: Requests, lengths, memory, weights and devices, as `dse.Workload(batch=64, tp=2)`.
     bits: Nominal outlier and sink counts, or those that the measured data had.
-    measurements: measurement.json of `dse measure` or `dse quantize`; default: of the synthetic sample
-        that ships.
+    measurements: measurement.json of `dse measure` or `dse quantize`; default: of the sample of
+        SmolLM2-135M that ships.
     Further parameters are the fields of `Workload`, in place of one.
 
     Returns: Memory, time, error and energy of each format, with intervals.
@@ -480,7 +480,7 @@ def lab(
     heads: int | None = None,
     nonfinite: str = "raise",
 ) -> LabResult:
-    """Inspect one quantizer on a KV dump (default: the synthetic sample that ships), as tables for `dse plot`.
+    """Inspect one quantizer on a KV dump (default: the sample of SmolLM2-135M that ships), as tables for `dse plot`.
 
     Bits an element by part (bits.csv), errors by layer and head (errors.csv), and of one head the histogram with the
     quantizer's thresholds (histogram.csv) and the first 256 tokens before and after (values.csv). Oaken's thresholds
@@ -499,7 +499,7 @@ def lab(
 
     >>> lab = dse.lab("kivi:bits=2")
     >>> lab.view.before.shape
-    (256, 128)
+    (256, 64)
     """
 
 def load(
@@ -557,8 +557,8 @@ def load(
     key_quantizer: Quantizer of the keys, if different.
     value_quantizer: Quantizer of the values, if different.
     bits: Nominal outlier and sink counts, or those that the measured data had.
-    measurements: measurement.json of `dse measure` or `dse quantize`; default: of the synthetic sample
-        that ships.
+    measurements: measurement.json of `dse measure` or `dse quantize`; default: of the sample of
+        SmolLM2-135M that ships.
     Further parameters are the fields of `Workload`, in place of one.
 
     Returns: TPOT and TTFT at fractions of the saturated request rate.
@@ -640,8 +640,8 @@ def need(
     key_quantizer: Quantizer of the keys, if different.
     value_quantizer: Quantizer of the values, if different.
     bits: Nominal outlier and sink counts, or those that the measured data had.
-    measurements: measurement.json of `dse measure` or `dse quantize`; default: of the synthetic sample
-        that ships.
+    measurements: measurement.json of `dse measure` or `dse quantize`; default: of the sample of
+        SmolLM2-135M that ships.
     Further parameters are the fields of `Workload`, in place of one.
 
     Returns: The number, or the quantizer, that meets the target.
@@ -768,8 +768,8 @@ def report(
     tokens: Token policies of `fewer tokens against fewer bits` (`dse list tokens`).
     workload: Requests, lengths, memory, weights and devices, as `dse.Workload(batch=64, tp=2)`.
     bits: Nominal outlier and sink counts, or those that the measured data had.
-    measurements: measurement.json of `dse measure` or `dse quantize`; default: of the synthetic sample
-        that ships.
+    measurements: measurement.json of `dse measure` or `dse quantize`; default: of the sample of
+        SmolLM2-135M that ships.
     Further parameters are the fields of `Workload`, in place of one.
 
     Returns: The path of the page.
@@ -813,8 +813,8 @@ def report_table(
     tokens: Token policies of `fewer tokens against fewer bits` (`dse list tokens`).
     workload: Requests, lengths, memory, weights and devices, as `dse.Workload(batch=64, tp=2)`.
     bits: Nominal outlier and sink counts, or those that the measured data had.
-    measurements: measurement.json of `dse measure` or `dse quantize`; default: of the synthetic sample
-        that ships.
+    measurements: measurement.json of `dse measure` or `dse quantize`; default: of the sample of
+        SmolLM2-135M that ships.
     Further parameters are the fields of `Workload`, in place of one.
 
     Returns: The table.
@@ -886,8 +886,8 @@ def sensitivity(
     key_quantizer: Quantizer of the keys, if different.
     value_quantizer: Quantizer of the values, if different.
     bits: Nominal outlier and sink counts, or those that the measured data had.
-    measurements: measurement.json of `dse measure` or `dse quantize`; default: of the synthetic sample
-        that ships.
+    measurements: measurement.json of `dse measure` or `dse quantize`; default: of the sample of
+        SmolLM2-135M that ships.
     Further parameters are the fields of `Workload`, in place of one.
 
     Returns: The effect of each number on the result, or on which design wins.
@@ -970,8 +970,8 @@ def simulate(
     key_quantizer: Quantizer of the keys, if different.
     value_quantizer: Quantizer of the values, if different.
     bits: Nominal outlier and sink counts, or those that the measured data had.
-    measurements: measurement.json of `dse measure` or `dse quantize`; default: of the synthetic sample
-        that ships.
+    measurements: measurement.json of `dse measure` or `dse quantize`; default: of the sample of
+        SmolLM2-135M that ships.
     Further parameters are the fields of `Workload`, in place of one.
 
     Returns: Throughput, waits, queueing and memory of the run: what `dse simulate --json` prints, in SI base units.

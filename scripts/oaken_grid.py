@@ -1,7 +1,7 @@
 """Measures Oaken's parameters on the sample that ships (oaken_grid.csv): `python -m scripts.oaken_grid FOLDER`.
 
 For every set of parameters thresholds are profiled on the calibration sample, then the sample that ships is quantized
-by the bit-exact kernel and attended to by the queries that `dse measure` draws. All data is synthetic.
+by the bit-exact kernel and attended to by its queries.
 """
 
 import csv
@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from dse import quantizers
-from dse.measure import errors, kernels, synthetic
+from dse.measure import errors, kernels
 from dse.measure.kernels import Side
-from dse.measure.source import About
-from dse.measure.synthetic import LayerSample
+from dse.measure.lab import Held, hold
 from dse.quantizers.methods import oaken
 from dse.specs.oaken_grid import FIELDS, SHIPPED
+from scripts.ship_sample import CALIBRATION, DUMP, N_QUERIES
+
+DATA = Path(__file__).parents[1] / "dse" / "data"
 
 #: shares of the outer and inner group in percent, what they may sum to, groups beside these, and bits of an outlier.
 #: An empty group (inner = 0) has no thresholds to profile: the kernel takes fewer groups instead, 10/90 here.
 OUTER, INNER, MOST, GROUPS, BITS = range(1, 17), range(1, 16), 20, ("10/90", "4/90/6", "2/2/90/6"), (4, 5)
-#: queries a head, and their seed: the defaults of `dse measure`
-QUERIES, SEED = 16, 0
 
 
 def names() -> list[str]:
@@ -33,21 +33,20 @@ def names() -> list[str]:
     return [quantizers.parse(f"oaken:{one},outlier_bits={bits}").name for one in sets for bits in BITS]
 
 
-def entry(name: str, sample: list[LayerSample], calibration: list[LayerSample]) -> list[dict[str, Any]]:
+def entry(name: str, sample: Held, calibration: Held) -> list[dict[str, Any]]:
     """Rows of one set of parameters, for keys and for values: sums over the layers. Columns as `FIELDS`."""
     spec = quantizers.parse(name)
     profiler = oaken.profiler(dict(spec.values))
-    for index, layer in enumerate(calibration):
-        for side in ("key", "value"):
-            profiler.add(index, side, getattr(layer, side))
+    for index, own in calibration.tensors.items():
+        for side, tensor in own.items():
+            profiler.add(index, side, tensor)
     settings = kernels.Settings(thresholds=profiler.thresholds())
     sides: tuple[Side, ...] = ("key", "value")
     parts: dict[str, list[dict[str, Any]]] = {side: [] for side in sides}
-    for index, layer in enumerate(sample):
-        tensors: dict[Side, Any] = {side: getattr(layer, side) for side in sides}
-        outcomes = kernels.quantize(spec, index, tensors, settings)
+    for index, tensors in sample.tensors.items():
+        outcomes = kernels.quantize(spec, index, dict(tensors), settings)
         seen = {side: outcome.seen for side, outcome in outcomes.items()}
-        heads = list(errors.head_rows(tensors, seen, None, About(), index, QUERIES, SEED))
+        heads = list(errors.head_rows(tensors, seen, sample.queries[index], sample.about, index, N_QUERIES, 0))
         totals = {one: errors.pooled([row for row in heads if row["side"] == one]) for one in (*sides, "both")}
         for side in sides:
             parts[side].append(
@@ -58,7 +57,7 @@ def entry(name: str, sample: list[LayerSample], calibration: list[LayerSample]) 
                     "squared_output_error_both": totals["both"]["squared_output_error"],
                 }
             )
-    _, n_heads, _, head_dim = sample[0].key.shape
+    _, n_heads, _, head_dim = sample.tensors[0]["key"].shape
     return [
         {
             "quantizer": spec.name,
@@ -72,10 +71,9 @@ def entry(name: str, sample: list[LayerSample], calibration: list[LayerSample]) 
     ]
 
 
-def samples() -> tuple[list[LayerSample], list[LayerSample]]:
+def samples() -> tuple[Held, Held]:
     """The sample that ships, and the one that thresholds are profiled on."""
-    seeds = (synthetic.SHIPPED["seed"], synthetic.CALIBRATION_SEED)
-    shipped, calibration = (synthetic.synthetic(**{**synthetic.SHIPPED, "seed": seed}) for seed in seeds)
+    shipped, calibration = (hold(DATA / name) for name in (DUMP, CALIBRATION))
     return shipped, calibration
 
 

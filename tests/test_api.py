@@ -125,7 +125,7 @@ def test_specs_and_names_are_the_same():
 def test_a_design_has_the_errors_measured_on_the_shipped_sample():
     found = dse.evaluate("h100", "llama2-7b", "kivi:bits=4")
     assert 0 < found["measured_error"] < 1
-    assert "synthetic" in found["measured_on"]
+    assert found["measured_on"] == "SmolLM2-135M, not your model"
 
 
 def test_a_grid_holds_what_evaluate_gives():

@@ -238,7 +238,7 @@ MEASUREMENTS = Field(
     kind="choice",
     default=uploads.SHIPPED,
     choices=uploads.measurement_names,
-    titles=lambda name: "the shipped sample (synthetic)" if name == uploads.SHIPPED else name,
+    titles=lambda name: "the shipped sample (SmolLM2-135M)" if name == uploads.SHIPPED else name,
     help="Where the attention error, the signal to noise and the measured bits come from. `dse measure` writes such a "
     "file of your own keys and values, which is loaded below.",
 )

@@ -13,7 +13,7 @@ import pandas as pd
 import kernels_ref
 from dse.core.errors import InputError, LimitError, show
 from dse.core.units import BITS_PER_BYTE
-from dse.measure import errors, kernels, source, synthetic
+from dse.measure import errors, kernels, source
 from dse.measure.dumps import open_dump
 from dse.measure.kernels import DumpLayer, Settings, Side
 from dse.measure.source import About
@@ -27,10 +27,9 @@ MAX_BYTES = 128 * 2**20
 N_BINS = 160
 #: last queries of a head that attention is measured with, as `dse measure` does
 N_QUERIES = 16
-#: of the sample that the thresholds of the shipped one were profiled on
-CALIBRATION_SEED = synthetic.CALIBRATION_SEED
-SAMPLE = f"{synthetic.NAME}.npz"
-_SAMPLE_THRESHOLDS = f"{synthetic.NAME}.thresholds.toml"
+#: keys, values and queries of a few layers of SmolLM2-135M, and thresholds from another text (dse/data/README.md)
+SAMPLE = "smollm2.npz"
+_SAMPLE_THRESHOLDS = "smollm2.thresholds.toml"
 SIDES: tuple[Side, ...] = ("key", "value")
 
 
@@ -152,16 +151,10 @@ def hold(
 
 
 def sample() -> Held:
-    """The synthetic sample that ships, with thresholds of another sample of the same kind."""
+    """The sample that ships, of SmolLM2-135M, with thresholds from another text."""
     folder = resources.files("dse.data")
     with resources.as_file(folder / SAMPLE) as path, resources.as_file(folder / _SAMPLE_THRESHOLDS) as thresholds:
-        held = hold(path, SAMPLE)
-        note = "the synthetic sample that ships: no language model's keys and values"
-        return replace(
-            held,
-            about=replace(held.about, synthetic=True, note=note),
-            thresholds=kernels.thresholds_of(str(thresholds)),
-        )
+        return replace(hold(path, SAMPLE), thresholds=kernels.thresholds_of(str(thresholds)))
 
 
 def about_of(held: Held, how: ReadOptions) -> About:

@@ -19,11 +19,6 @@ class LayerSample(NamedTuple):
     value: np.ndarray
 
 
-#: the sample that ships as data/kv_sample.npz, and its shape
-NAME = "kv_sample"
-SHIPPED = {"n_layers": 4, "n_heads": 2, "n_tokens": 320, "head_dim": 128, "seed": 2025}
-#: another sample, from which the shipped Oaken thresholds were profiled
-CALIBRATION_SEED = 7
 #: spread (standard deviation over the tokens) of the attention scores of queries that are drawn, in nats; assumed
 SPREAD = 2.0
 
@@ -41,7 +36,7 @@ def bell(bits: np.random.PCG64, shape: tuple[int, ...]) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Shape and statistics of a synthetic cache. Defaults: the sample that ships; all numbers are assumed.
+    """Shape and statistics of a synthetic cache. All numbers are assumed.
 
     Ranges: one number for all layers or one a layer; by default they grow, key 1 + 0.25 layer, value 0.4 + 0.3 layer.
     """
@@ -97,7 +92,7 @@ class Recipe:
                 )
 
     def text(self) -> str:
-        """The settings that differ from the sample that ships, with shape and seed."""
+        """The settings that differ from the defaults, with shape and seed."""
         always = ("n_layers", "n_heads", "n_tokens", "head_dim", "seed")
         return ", ".join(
             f"{f.name.removeprefix('n_')} {getattr(self, f.name)}"

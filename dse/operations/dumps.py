@@ -405,7 +405,7 @@ class LabResult:
     indent=None,
 )
 class InspectQuantizer(Printed):
-    """Inspect one quantizer on a KV dump (default: the synthetic sample that ships), as tables for `dse plot`.
+    """Inspect one quantizer on a KV dump (default: the sample of SmolLM2-135M that ships), as tables for `dse plot`.
 
     Bits an element by part (bits.csv), errors by layer and head (errors.csv), and of one head the histogram with the
     quantizer's thresholds (histogram.csv) and the first 256 tokens before and after (values.csv). Oaken's thresholds
@@ -413,7 +413,7 @@ class InspectQuantizer(Printed):
 
     >>> lab = dse.lab("kivi:bits=2")
     >>> lab.view.before.shape
-    (256, 128)
+    (256, 64)
     """
 
     source: str | None = argument(None)

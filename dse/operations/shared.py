@@ -184,7 +184,7 @@ class Sourced(Operation):
     )
     measurements: str | None = option(
         None,
-        "measurement.json of `dse measure` or `dse quantize`; default: of the synthetic sample that ships.",
+        "measurement.json of `dse measure` or `dse quantize`; default: of the sample of SmolLM2-135M that ships.",
         metavar="FILE",
     )
 

@@ -20,6 +20,7 @@ from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.implementation import GENERIC
 from dse.specs.measurements import CLOSED, Bits
+from dse.specs.oaken_grid import SAMPLE
 from dse.specs.workload import Workload
 
 #: what every format is told over
@@ -230,7 +231,8 @@ class Formats(QuestionAnswer):
             within = "what devices likely reach (80 %) of the peak rates before them"
         lines = [f"In brackets: {within}; sure: the chance that {PLAIN} is beaten, or beats it."]
         if data:
-            lines.append(f"Errors of the attention output: on {data[0]}, not on this model.")
+            where = data[0] if data[0] == SAMPLE else f"{data[0]}, not on this model"
+            lines.append(f"Errors of the attention output: on {where}.")
         if any(one.marks for one in self.formats):
             lines.append("Kernels assumed: of rates that nobody measured, with a wide range.")
         if self.left_out:

@@ -14,6 +14,7 @@ from dse.questions.common import THROUGHPUT, Progress, assumption_text, each, su
 from dse.questions.formats import PLAIN, VERDICTS, Format, Formats, formats
 from dse.questions.systems import ReportRequest
 from dse.specs import catalog
+from dse.specs.oaken_grid import SAMPLE
 from dse.specs.workload import Workload
 
 #: heads of the table of the first page
@@ -125,7 +126,7 @@ class Gains:
             "In brackets 80 % intervals: 8 of 10 measurements should lie inside. Sure: the chance that 16 bits are "
             "beaten, or beat it.",
             "Kernels assumed: nobody measured their rates; the range taken is wide.",
-            "Quality is not computed: errors are those of the attention output on the shipped synthetic sample.",
+            f"Quality is not computed: errors are those of the attention output of {SAMPLE}.",
         ]
         notes.append(f"{assumption_text(results, THROUGHPUT)} Their sources: dse show DEVICE.")
         return notes + [f"Not told: {name}: {why}" for name, why in self.left_out.items()]

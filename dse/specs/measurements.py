@@ -17,7 +17,7 @@ from dse.quantizers import skipping
 from dse.quantizers.base import N_SHALLOW_LAYERS, QuantizerSpec, SideMeasurement, TensorShape
 from dse.specs import device_and_model, oaken_grid
 
-SHIPPED = "kv_sample.measured.json"
+SHIPPED = "smollm2.measured.json"
 #: counts that a measurement may carry
 COUNTS = frozenset({"n_outliers", "n_packed_elements", "n_pool", "n_evicted", "n_sink_heads"})
 Count = Annotated[int, Field(ge=0, le=2**53)]
@@ -187,7 +187,7 @@ class Bits:
     """Where bits come from: `closed` forms with nominal shares, or as measured. Errors come from `file` either way."""
 
     kind: Literal["closed", "measured"] = "closed"
-    #: measurements; None: those that ship, of a synthetic sample
+    #: measurements; None: those that ship, of `oaken_grid.SAMPLE`
     file: MeasurementFile | None = None
 
     def quantizer(self, text: str) -> QuantizerSpec:

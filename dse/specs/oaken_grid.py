@@ -1,6 +1,6 @@
 """Oaken's group shares, group counts and outlier bits as measured on the sample that ships: a row a set and side.
 
-The axes of Oaken Figure 12(a), on synthetic data. `python -m scripts.oaken_grid FOLDER` makes the table; the
+The axes of Oaken Figure 12(a). `python -m scripts.oaken_grid FOLDER` makes the table; the
 columns are described in dse/data/README.md.
 """
 
@@ -14,6 +14,8 @@ from typing import Literal, NamedTuple
 
 from dse.quantizers.base import QuantizerSpec, SideMeasurement
 
+#: the language model whose keys and values the shipped tables were measured on
+SAMPLE = "SmolLM2-135M, not your model"
 SHIPPED = "oaken_grid.csv"
 FIELDS = (
     "quantizer",
@@ -40,8 +42,12 @@ class GridRow(NamedTuple):
 
 @cache
 def _rows() -> dict[str, dict[str, GridRow]]:
-    """Rows by canonical name of the quantizer and side."""
-    text = (resources.files("dse.data") / SHIPPED).read_text()
+    """The shipped rows by canonical name of the quantizer and side."""
+    return rows_of((resources.files("dse.data") / SHIPPED).read_text(), SAMPLE)
+
+
+def rows_of(text: str, data: str) -> dict[str, dict[str, GridRow]]:
+    """Rows of a table by canonical name of the quantizer and side; `data` names what was quantized."""
     found: dict[str, dict[str, GridRow]] = {}
     for line in csv.DictReader(text.splitlines()):
         n_elements, squared = int(line["n_elements"]), float(line["squared_output"])
@@ -51,7 +57,7 @@ def _rows() -> dict[str, dict[str, GridRow]]:
             stored_bytes=int(line["stored_bytes"]),
             squared_error=float(line["squared_error"]),
             squared_signal=float(line["squared_signal"]),
-            data="kv_sample.npz (synthetic)",
+            data=data,
             shape=(int(line["n_heads"]), int(line["head_dim"])),
             output_error=math.sqrt(float(line["squared_output_error"]) / squared),
             output_error_both=math.sqrt(float(line["squared_output_error_both"]) / squared),

@@ -153,14 +153,14 @@ def test_the_lab_takes_good_dumps_and_says_what_is_wrong_with_others(page, serve
     for name in ("bits", "errors", "histogram", "map-before", "map-after", "map-error"):
         wait_for_figure(page, name)
     idle(page)
-    sync_api.expect(page.get_by_text("Synthetic data")).to_have_count(0)
+    sync_api.expect(page.get_by_text("not your model's")).to_have_count(0)
     assert "lab_data=own.npz%40loaded" in page.url
     place = open_beside(page, "histogram")
     assert "own.npz" in place.get_by_test_id("stCode").first.inner_text()
     opened_as("PNG", downloaded(page, place.get_by_role("button", name="PNG", exact=True)))
     page.reload()
     page.get_by_text("own.npz was loaded in another session: load it again").wait_for()
-    page.get_by_text("Synthetic data").first.wait_for()
+    page.get_by_text("not your model's").first.wait_for()
 
 
 #: what would be markup or a link where text is not shown as text

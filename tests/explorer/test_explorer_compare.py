@@ -280,13 +280,15 @@ def shown_labels(app):
     return [block.proto.popover.label for block in app if block.type == "popover"]
 
 
-def test_numbers_measured_on_made_up_data_say_so():
+def test_numbers_measured_on_other_data_say_so():
     def error_of(app):
         return next(label for label in shown_labels(app) if label.startswith("Attention error"))
 
-    assert error_of(page()).endswith("(synthetic data)")
-    assert next(label for label in shown_labels(page()) if label.startswith("Signal to")).endswith("(synthetic data)")
-    assert "synthetic" not in error_of(page(quantizer="fp16"))
+    assert error_of(page()).endswith("(SmolLM2-135M, not your model)")
+    assert next(label for label in shown_labels(page()) if label.startswith("Signal to")).endswith(
+        "(SmolLM2-135M, not your model)"
+    )
+    assert "SmolLM2" not in error_of(page(quantizer="fp16"))
     app = page()
     app.file_uploader[0].upload("m.json", measured_file(), "application/json").run()
     assert error_of(app) == "Attention error: **0.75**"

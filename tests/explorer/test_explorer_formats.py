@@ -25,7 +25,7 @@ def test_it_answers_with_figure_and_table():
     assert " to " in table["gain"].iloc[1]
     titles = {text.value for text in app.subheader}
     assert {"Throughput over 16 bits", "Requests that fit at once", "Energy"} < titles
-    assert any("synthetic" in text.value and "Left out" in text.value for text in app.caption)
+    assert any("not your model" in text.value and "Left out" in text.value for text in app.caption)
 
 
 @pytest.mark.slow

@@ -231,11 +231,10 @@ def test_files_of_the_reader_are_swept_and_join_the_tray(asked, tmp_path, monkey
 
 
 def test_own_measurements_are_swept_and_join_the_tray(asked, tmp_path, monkeypatch):
-    content = (Path(__file__).parents[2] / "dse" / "data" / "kv_sample.measured.json").read_bytes()
-    content = content.replace(b'"kv_sample.npz"', b'"own.npz"').replace(
-        b'"stored_bytes": 54102', b'"stored_bytes": 54103'
-    )
-    content = content.replace(b'"outliers": 64176', b'"outliers": 64184', 1)  # that byte more
+    content = (Path(__file__).parents[2] / "dse" / "data" / "smollm2.measured.json").read_bytes()
+    content = content.replace(b'"SmolLM2-135M, not your model"', b'"own.npz"')
+    content = content.replace(b'"stored_bytes": 50025', b'"stored_bytes": 50026', 1)
+    content = content.replace(b'"outliers": 59208', b'"outliers": 59216', 1)  # that byte more
     upload = uploads.read("m.json", content)[0]
     label = kept.label(upload, {})
     own = replace(
@@ -253,7 +252,7 @@ def test_own_measurements_are_swept_and_join_the_tray(asked, tmp_path, monkeypat
     design = request.answer(replace(request.of(fields), measurements_file=upload)).result
     shipped = request.answer(request.of({**fields, "measurements": "shipped"})).result
     assert design["measured_bits"] == found.table["measured_bits"].iloc[0] > shipped["measured_bits"]
-    assert design["measured_on"] == "own.npz (synthetic)"
+    assert design["measured_on"] == "own.npz"
     monkeypatch.chdir(tmp_path)
     (tmp_path / "m.json").write_bytes(content)
     space = {}

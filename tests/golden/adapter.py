@@ -1,14 +1,18 @@
 """All that the golden tables know of the code: one design point evaluated, one command run. Change imports here."""
 
 import contextlib
+import gzip
 import io
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 from unittest import mock
+
+import numpy as np
 
 #: paths in the tables are relative to this directory: config.json files, plans by layer, device files
 GOLDEN = Path(__file__).parent
@@ -31,13 +35,47 @@ def _plan(model: str, key: str, value: str, bits: str) -> Any:
     return plan.build(catalog.model(model), source.required(key), source.required(value))
 
 
+INPUTS_FOLDER = GOLDEN / "inputs"
+
+
+@cache
+def synthetic_errors() -> Any:
+    """What was measured on the synthetic sample that shipped before one of a language model did."""
+    from dse.specs import measurements
+
+    text = gzip.decompress((INPUTS_FOLDER / "kv_sample.measured.json.gz").read_bytes())
+    return measurements.MeasurementFile.model_validate_json(text)
+
+
+@cache
+def synthetic_grid() -> Any:
+    """Oaken's parameters as measured on that sample."""
+    from dse.specs import oaken_grid
+
+    text = gzip.decompress((INPUTS_FOLDER / "oaken_grid.csv.gz").read_bytes()).decode()
+    return oaken_grid.rows_of(text, "kv_sample.npz (synthetic)")
+
+
+def synthetic_sample() -> Any:
+    """That sample as the lab holds it."""
+    from dse.measure import kernels, lab, synthetic
+
+    with tempfile.TemporaryDirectory() as folder:
+        np.savez(f"{folder}/kv_sample.npz", **synthetic.arrays(synthetic.synthetic(4, 2, 320, 128, 2025)))
+        held = lab.hold(f"{folder}/kv_sample.npz")
+    note = "the synthetic sample that ships: no language model's keys and values"
+    thresholds = kernels.thresholds_of(str(INPUTS_FOLDER / "kv_sample.thresholds.toml"))
+    return replace(held, about=replace(held.about, synthetic=True, note=note), thresholds=thresholds)
+
+
 @contextlib.contextmanager
 def kernels_alone() -> Iterator[None]:
     """Times as they were before servers were measured whole: 16-bit kernels without a host, and prompts of latent heads
-    counted as decoding is. What came later has tests of its own."""
+    counted as decoding is; errors of the synthetic sample. What came later has tests of its own."""
+    from dse.measure import lab
     from dse.model import kv_layout, lower
     from dse.report import present
-    from dse.specs import catalog
+    from dse.specs import catalog, measurements, oaken_grid
 
     layers_of = lower.layers_of
     known: dict[Any, dict[Any, Any]] = {}
@@ -49,6 +87,9 @@ def kernels_alone() -> Iterator[None]:
     with (
         mock.patch.object(catalog, "servers", dict),
         mock.patch.object(lower, "layers_of", narrow),
+        mock.patch.object(measurements, "_shipped", synthetic_errors),
+        mock.patch.object(oaken_grid, "_rows", synthetic_grid),
+        mock.patch.object(lab, "sample", synthetic_sample),
         # what plans kept before is of other times, and what they keep meanwhile is for here alone
         mock.patch.object(
             kv_layout.KvPlan, "_known", property(lambda kept: known.setdefault(kv_layout.Same(kept), {}))

@@ -1,6 +1,7 @@
 """Packed bytes against the closed forms, exactly; measurements as files and in design points."""
 
 import json
+import shutil
 from fractions import Fraction
 from pathlib import Path
 
@@ -192,13 +193,16 @@ DATA = Path(data.__file__).parent
 
 @pytest.mark.slow
 def test_what_ships_is_what_the_sample_gives(tmp_path):
-    ship_sample.write(str(tmp_path))
+    for name in (ship_sample.DUMP, ship_sample.CALIBRATION):
+        shutil.copy(DATA / name, tmp_path)
+    ship_sample.measure(str(tmp_path))
+    assert len(list(tmp_path.iterdir())) == 4
     for path in tmp_path.iterdir():
         assert path.read_bytes() == (DATA / path.name).read_bytes(), path.name
 
 
 def test_the_sample_has_the_features_it_promises():
-    for each in kv_sample.synthetic(**kv_sample.SHIPPED):
+    for each in kv_sample.synthetic(4, 2, 320, 128, 2025):
         key, value = (x[0].astype(np.float64) for x in each)
         norms = np.abs(key).sum(axis=2)
         assert (norms[:, :2] < 0.2 * np.median(norms, axis=1)[:, None]).all()  # sinks
@@ -228,7 +232,7 @@ def test_measured_bits_use_the_realised_share_of_outliers():
         assert closed[name] == measured[name]
     error = sum(t["squared_error"] for t in oaken["tensors"]) / sum(t["n_elements"] for t in oaken["tensors"])
     assert measured["mse"] == pytest.approx(error)
-    assert measured["measured_on"] == "kv_sample.npz (synthetic)"
+    assert measured["measured_on"] == "SmolLM2-135M, not your model"
 
 
 def test_measured_sinks_count_those_that_were_evicted():

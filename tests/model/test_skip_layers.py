@@ -171,12 +171,12 @@ def test_error_shown_is_that_of_the_packed_layers_where_the_model_has_others():
     """What ships has no model's layers: the error of the output where all are packed stands in, and is called that."""
     spec = Bits().quantizer("turboquant_k8v4")
     found = point.evaluate(catalog.device("a100-80gb"), build(catalog.model("llama2-7b"), spec, spec), Workload())
-    methods = json.loads((resources.files("dse.data") / "kv_sample.measured.json").read_text())["methods"]
+    methods = json.loads((resources.files("dse.data") / "smollm2.measured.json").read_text())["methods"]
     packed = next(m for m in methods if m["quantizer"] == "turboquant_k8v4")
     outputs = [t["output"] for t in packed["tensors"] if t["which"] == "key"]
     want = sum(o["squared_error_both"] for o in outputs) / sum(o["squared"] for o in outputs)
     assert found["measured_error"] == pytest.approx(want**0.5)
-    assert found["measured_on"] == "kv_sample.npz (synthetic), packed layers alone"
+    assert found["measured_on"] == "SmolLM2-135M, not your model, packed layers alone"
     assert found["measured_bits"] is None
 
 

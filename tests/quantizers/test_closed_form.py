@@ -244,7 +244,7 @@ def test_none_is_measured_and_none_is_taken_unasked(name):
     ],
 )
 def test_commands_that_measure_refuse_them_in_a_line(run, tmp_path, command, words):
-    source = str(Path(data.__file__).parent / "kv_sample.npz")
+    source = str(Path(data.__file__).parent / "smollm2.npz")
     asked = [source if word == "SOURCE" else word for word in command.split()]
     assert_one_line(run(*asked, "--out", tmp_path / "out"), 2, words)
 

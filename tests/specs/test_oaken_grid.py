@@ -36,17 +36,17 @@ def test_an_entry_is_what_the_sample_gives():
     for side, row in rows.items():
         one = found[side]
         assert (one.n_elements, one.stored_bytes) == (row["n_elements"], row["stored_bytes"])
-        # 4 layers of 2 heads, 320 tokens, 128 elements
-        assert row["n_elements"] == 4 * 2 * 320 * 128
+        # 5 layers of 3 heads, 384 tokens, 64 elements
+        assert row["n_elements"] == 5 * 3 * 384 * 64
         # an element: 4 dense bits; an outlier: a byte (6 index, 1 group, 1 of 5 bits spare). A token of a layer: three
-        # groups of 2 x 16 bits and a count of 8 bits for every 64 of its 256 elements
-        bits = 4 * 327680 + 8 * row["n_outliers"] + 4 * 320 * (3 * 32 + 4 * 8)
+        # groups of 2 x 16 bits and a count of 8 bits for every 64 of its 192 elements
+        bits = 4 * 368640 + 8 * row["n_outliers"] + 5 * 384 * (3 * 32 + 3 * 8)
         assert one.stored_bytes == -(-bits // 8)
         assert one.squared_error == pytest.approx(row["squared_error"], rel=1e-8)
         assert one.output_error**2 == pytest.approx(row["squared_output_error"] / row["squared_output"], rel=1e-7)
         both = row["squared_output_error_both"] / row["squared_output"]
         assert one.output_error_both**2 == pytest.approx(both, rel=1e-7)
-    assert MEASURED.quantizer(name).realised["key"] == {"outlier_share": Fraction(rows["key"]["n_outliers"], 327680)}
+    assert MEASURED.quantizer(name).realised["key"] == {"outlier_share": Fraction(rows["key"]["n_outliers"], 368640)}
 
 
 def test_points_show_what_was_measured():
@@ -54,7 +54,7 @@ def test_points_show_what_was_measured():
     for name in ("measured_bits", "mse", "sqnr_db", "measured_error"):
         assert closed[name] == measured[name] > 0
     assert (closed["bits_kind"], measured["bits_kind"]) == ("closed", "measured")
-    assert closed["measured_on"] == "kv_sample.npz (synthetic)"
+    assert closed["measured_on"] == "SmolLM2-135M, not your model"
     # nominal: 7 % outliers of a byte, three groups of 32 bits over 512 elements
     assert closed["effective_bits"] == pytest.approx(4 + 8 * 0.07 + 96 / 512)
     shares = [MEASURED.quantizer("oaken:outer=0.05,inner=0.02").realised[s]["outlier_share"] for s in ("key", "value")]

@@ -47,8 +47,8 @@ DATA = Field(
     kind="choice",
     default=SAMPLE,
     choices=dump_names,
-    titles=lambda name: "the sample that ships (synthetic)" if name == SAMPLE else name,
-    help="Keys and values as a cache holds them. The sample is made up, no language model's.",
+    titles=lambda name: "the sample that ships (SmolLM2-135M)" if name == SAMPLE else name,
+    help="Keys and values as a cache holds them. The sample is of SmolLM2-135M, not your model.",
 )
 QUANTIZER = replace(
     common_fields.FAMILY,

@@ -21,6 +21,7 @@ from dse.figures.drawing.chart import Chart
 from dse.model.results import RESULT_UNITS
 from dse.report.present import change, made_for_positions, number, position_note
 from dse.specs import tokens
+from dse.specs.oaken_grid import SAMPLE
 
 PAGE = "compare"
 #: what the page asks for beside the designs and the workload
@@ -281,9 +282,11 @@ def _number(row: BenchRow, first: Mapping[str, Any], name: str, tip: str, before
 
 
 def _limits(name: str, asked: PointRequest, result: Mapping[str, Any]) -> str:
-    """Caveats of the numbers: measured on synthetic data, or a context longer than the model was trained on."""
-    if name in ("measured_error", "sqnr_db") and "(synthetic)" in (result["measured_on"] or ""):
-        return "synthetic data"
+    """Caveats of the numbers: measured on other data, or a context longer than the model was trained on."""
+    if name in ("measured_error", "sqnr_db"):
+        if "(synthetic)" in (result["measured_on"] or ""):
+            return "synthetic data"
+        return SAMPLE if result["measured_on"] == SAMPLE else ""
     if name == "max_context_tokens":
         return made_for_positions(asked.model_spec(), result[name])
     return ""

@@ -15,7 +15,7 @@ from dse.core.errors import InputError
 from dse.explorer import common_fields, downloads, figure, request, sidebar, state, tray, uploads, widgets
 from dse.explorer.bench import Bench
 from dse.explorer.downloads import MadeBy
-from dse.explorer.lab.dumps import dump_of
+from dse.explorer.lab.dumps import SAMPLE, dump_of
 from dse.explorer.lab.form import (
     COMPARED,
     DATA,
@@ -85,7 +85,7 @@ def render(bench: Bench) -> None:
                 widgets.draw(field)
     with widgets.said():
         held, address = dump_of(values[DATA.key]), state.address(PAGE, values)
-        show_data(held)
+        show_data(values[DATA.key], held)
         names = tuple(dict.fromkeys(quantizers.parse(name).name for name in compared_of(values[COMPARED.key])))
         if names:
             show_compared(values[DATA.key], held.sha256, names, how_of(values), address)
@@ -104,10 +104,12 @@ def render(bench: Bench) -> None:
         show_view(values[DATA.key], asked, address)
 
 
-def show_data(held: Held) -> None:
+def show_data(name: str, held: Held) -> None:
     """Show the dump's name, model and layers."""
     if held.about.synthetic:
         st.warning("Synthetic data: no language model's keys and values. Load a dump to see your own.", icon="⚠️")
+    if name == SAMPLE:
+        st.info("Keys and values of SmolLM2-135M, not your model's. Load a dump to see your own.")
     words = [held.name, held.about.model, f"{len(held.layers):,} layers", held.about.note]
     st.text(", ".join(word for word in words if word))
 
