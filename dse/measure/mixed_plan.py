@@ -286,7 +286,7 @@ def _number_column(path: Path, column: pd.Series) -> pd.Series:
     return (
         pd.Series(
             pd.array([float("nan") if pd.isna(value) else float(value) for value in column], "float64"),
-            kind=column.index,
+            column.index,
         )
         if column.dtype == object
         else column.astype("float64")

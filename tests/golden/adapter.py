@@ -74,6 +74,7 @@ def kernels_alone() -> Iterator[None]:
     counted as decoding is; errors of the synthetic sample. What came later has tests of its own."""
     from dse.measure import lab
     from dse.model import kv_layout, lower
+    from dse.operations import shared
     from dse.report import present
     from dse.specs import catalog, measurements, oaken_grid
 
@@ -90,6 +91,7 @@ def kernels_alone() -> Iterator[None]:
         mock.patch.object(measurements, "_shipped", synthetic_errors),
         mock.patch.object(oaken_grid, "_rows", synthetic_grid),
         mock.patch.object(lab, "sample", synthetic_sample),
+        mock.patch.object(shared, "_shipped_layout", shared._shipped_layout.__wrapped__),  # keeps measured errors
         # what plans kept before is of other times, and what they keep meanwhile is for here alone
         mock.patch.object(
             kv_layout.KvPlan, "_known", property(lambda kept: known.setdefault(kv_layout.Same(kept), {}))
