@@ -1,0 +1,212 @@
+"""The forward pass in numpy, float32: a text at once, through one attention or through several beside each other."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dse.transformer.checkpoint import Architecture, Checkpoint, Rotation, TransformerLayer
+
+#: progress(items, label=..., length=...) -> a context manager that gives the items one by one
+Progress = Callable[..., AbstractContextManager[Any]]
+#: queries whose attention scores are in memory at a time
+BLOCK_TOKENS = 256
+
+
+def rms_norm(x: np.ndarray, weight: np.ndarray, epsilon: float) -> np.ndarray:
+    """x / sqrt(mean(x^2) + epsilon) * weight, along the last axis (arXiv:1910.07467)."""
+    return x * (weight / np.sqrt(np.mean(np.square(x), axis=-1, keepdims=True) + np.float32(epsilon)))
+
+
+def rotate(x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
+    """x[..., tokens, head_dim] turned, channel i with i + pairs; channels beyond the pairs stay (partial rotation)."""
+    half = cos.shape[-1]
+    low, high, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
+    return np.concatenate((low * cos - high * sin, high * cos + low * sin, rest), axis=-1)
+
+
+def softmax(scores: np.ndarray) -> np.ndarray:
+    """Weights along the last axis, in place."""
+    scores -= scores.max(axis=-1, keepdims=True)
+    np.exp(scores, out=scores)
+    scores /= scores.sum(axis=-1, keepdims=True)
+    return scores
+
+
+def silu(x: np.ndarray) -> np.ndarray:
+    """x / (1 + exp(-x)), without overflow."""
+    return x * (np.float32(0.5) * (np.tanh(np.float32(0.5) * x) + np.float32(1)))
+
+
+def gelu_tanh(x: np.ndarray) -> np.ndarray:
+    """GELU by its approximation with tanh (arXiv:1606.08415, section 2)."""
+    inner = np.float32(np.sqrt(2 / np.pi)) * x * (np.float32(1) + np.float32(0.044715) * np.square(x))
+    return x * (np.float32(0.5) * (np.tanh(inner) + np.float32(1)))
+
+
+def capped(x: np.ndarray, cap: float | None) -> np.ndarray:
+    """cap * tanh(x / cap), in place; x itself without a cap (arXiv:2408.00118, section 2)."""
+    if cap is not None:
+        x /= np.float32(cap)
+        np.tanh(x, out=x)
+        x *= np.float32(cap)
+    return x
+
+
+def nats(logits: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """-ln p of each target, float64: logits [..., vocabulary], targets [...]."""
+    wide = logits.astype(np.float64)
+    wide -= wide.max(axis=-1, keepdims=True)
+    chosen = np.take_along_axis(wide, targets[..., None], axis=-1)[..., 0]
+    found: np.ndarray = np.log(np.exp(wide).sum(axis=-1)) - chosen
+    return found
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Queries, keys and values of a text in one layer, float32 [heads, tokens, head_dim], before RoPE."""
+
+    query: np.ndarray
+    key: np.ndarray
+    value: np.ndarray
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackedTokens:
+    """Keys (after RoPE) and values as their codes decode, and when: query i sees the first n_key[i] keys so."""
+
+    key: np.ndarray
+    value: np.ndarray
+    n_key: np.ndarray
+    n_value: np.ndarray
+
+
+#: (layer, its heads) to the mixed values of its queries, [n_q_heads, tokens, head_dim]
+Attention = Callable[[int, Heads], np.ndarray]
+
+
+def turned(x: np.ndarray, rotation: Rotation) -> np.ndarray:
+    """x[heads, tokens, head_dim] after RoPE, the first token at position 0."""
+    return rotate(x, *rotation.turns(0, x.shape[-2]))
+
+
+def attend(
+    query: np.ndarray,
+    key: np.ndarray,
+    value: np.ndarray,
+    of: Architecture,
+    window: int | None = None,
+    packed: PackedTokens | None = None,
+) -> np.ndarray:
+    """Causal attention of a text, all [heads, tokens, head_dim] after RoPE; query heads in groups on those of keys.
+
+    `packed`: what queries see of packed tokens in place of `key` and `value`.
+    """
+    n_q, n, head_dim = query.shape
+    n_group = n_q // key.shape[0]
+    query = query * np.float32(of.query_scale)
+    mixed = np.empty((n_q, n, value.shape[-1]), np.float32)
+    for start in range(0, n, BLOCK_TOKENS):
+        end = min(start + BLOCK_TOKENS, n)
+        first = 0 if window is None else max(start - window + 1, 0)
+        place, tokens = np.arange(start, end)[:, None], np.arange(first, end)
+        hidden = tokens > place
+        if window is not None:
+            hidden |= tokens <= place - window
+        for j in range(key.shape[0]):
+            group = slice(j * n_group, (j + 1) * n_group)
+            rows = query[group, start:end].reshape(-1, head_dim)
+            scores = rows @ key[j, first:end].T
+            by_head = scores.reshape(n_group, end - start, end - first)
+            if packed is not None and packed.n_key[start:end].max() > first:
+                is_packed = tokens < packed.n_key[start:end, None]
+                np.copyto(by_head, (rows @ packed.key[j, first:end].T).reshape(by_head.shape), where=is_packed)
+            capped(scores, of.score_cap)
+            by_head[:, hidden] = -np.inf
+            softmax(scores)
+            if packed is not None and packed.n_value[start:end].max() > first:
+                is_packed = tokens < packed.n_value[start:end, None]
+                own = (by_head * is_packed).reshape(scores.shape) @ packed.value[j, first:end]
+                own += (by_head * ~is_packed).reshape(scores.shape) @ value[j, first:end]
+            else:
+                own = scores @ value[j, first:end]
+            mixed[group, start:end] = own.reshape(n_group, end - start, -1)
+    return mixed
+
+
+def exact(of: Architecture) -> Attention:
+    """Attention over keys and values as computed."""
+
+    def attention(layer: int, heads: Heads) -> np.ndarray:
+        query, key = (turned(x, of.rotations[layer]) for x in (heads.query, heads.key))
+        return attend(query, key, heads.value, of, of.windows[layer])
+
+    return attention
+
+
+def _mapped(x: np.ndarray, weight: np.ndarray, bias: np.ndarray | None) -> np.ndarray:
+    y: np.ndarray = x @ weight.T
+    return y if bias is None else y + bias
+
+
+def _heads(of: Architecture, layer: TransformerLayer, h: np.ndarray) -> Heads:
+    query, key, value = (
+        _mapped(h, weight, bias).reshape(len(h), n, of.head_dim).transpose(1, 0, 2)
+        for weight, bias, n in (
+            (layer.q, layer.q_bias, of.n_q_heads),
+            (layer.k, layer.k_bias, of.n_kv_heads),
+            (layer.v, layer.v_bias, of.n_kv_heads),
+        )
+    )
+    if layer.q_norm is not None:
+        query = rms_norm(query, layer.q_norm, of.norm_epsilon)
+    if layer.k_norm is not None:
+        key = rms_norm(key, layer.k_norm, of.norm_epsilon)
+    return Heads(query, key, value)
+
+
+def _through(of: Architecture, layer: TransformerLayer, index: int, x: np.ndarray, attention: Attention) -> np.ndarray:
+    """Hidden states [tokens, channels] behind a layer."""
+    mixed = attention(index, _heads(of, layer, rms_norm(x, layer.attention_norm, of.norm_epsilon)))
+    added = _mapped(mixed.transpose(1, 0, 2).reshape(len(x), -1), layer.o, layer.o_bias)
+    if layer.post_attention_norm is not None:
+        added = rms_norm(added, layer.post_attention_norm, of.norm_epsilon)
+    x = x + added
+    h = rms_norm(x, layer.mlp_norm, of.norm_epsilon)
+    gate = h @ layer.gate.T
+    added = ((silu if of.activation == "silu" else gelu_tanh)(gate) * (h @ layer.up.T)) @ layer.down.T
+    if layer.post_mlp_norm is not None:
+        added = rms_norm(added, layer.post_mlp_norm, of.norm_epsilon)
+    return x + added
+
+
+def hidden_states(
+    model: Checkpoint, tokens: np.ndarray, attentions: Sequence[Attention], progress: Progress, label: str
+) -> list[np.ndarray]:
+    """Final hidden states [tokens, channels], normed, of tokens [n], under each attention.
+
+    The weights of a layer are read once for all of them, so that memory holds one layer at a time.
+    """
+    of = model.architecture
+    x = model.embedded(tokens) * np.float32(of.embedding_scale)
+    states = [x for _ in attentions]
+    with progress(range(of.n_layers), label=label, length=of.n_layers) as layers:
+        for index in layers:
+            layer = model.layer(index)
+            states = [
+                _through(of, layer, index, own, attention) for own, attention in zip(states, attentions, strict=True)
+            ]
+    norm = model.tensor("final_norm")
+    return [rms_norm(own, norm, of.norm_epsilon) for own in states]
+
+
+def logits_of(model: Checkpoint, states: np.ndarray, head: np.ndarray) -> np.ndarray:
+    """Logits [tokens, vocabulary] of final hidden states."""
+    return capped(states @ head.T, model.architecture.logit_cap)
+
+
+def head_of(model: Checkpoint) -> np.ndarray:
+    """The map to logits, [vocabulary, channels]: the embedding where the file has no other."""
+    return model.tensor("head" if "head" in model.names else "embedding")
