@@ -12,7 +12,7 @@ from dse.transformer.checkpoint import Architecture, Checkpoint, Rotation, Trans
 #: progress(items, label=..., length=...) -> a context manager that gives the items one by one
 Progress = Callable[..., AbstractContextManager[Any]]
 #: queries whose attention scores are in memory at a time
-BLOCK_TOKENS = 256
+BLOCK_TOKENS = 128
 
 
 def rms_norm(x: np.ndarray, weight: np.ndarray, epsilon: float) -> np.ndarray:
@@ -107,32 +107,79 @@ def attend(
     n_q, n, head_dim = query.shape
     n_group = n_q // key.shape[0]
     query = query * np.float32(of.query_scale)
-    mixed = np.empty((n_q, n, value.shape[-1]), np.float32)
+    mixed = np.empty((n_q, n, head_dim), np.float32)
     for start in range(0, n, BLOCK_TOKENS):
         end = min(start + BLOCK_TOKENS, n)
         first = 0 if window is None else max(start - window + 1, 0)
-        place, tokens = np.arange(start, end)[:, None], np.arange(first, end)
-        hidden = tokens > place
-        if window is not None:
-            hidden |= tokens <= place - window
+        hidden = _hidden(start, end, first, window)
+        at = [_columns(counts, start, end, first) for counts in (packed.n_key, packed.n_value)] if packed else []
         for j in range(key.shape[0]):
             group = slice(j * n_group, (j + 1) * n_group)
             rows = query[group, start:end].reshape(-1, head_dim)
-            scores = rows @ key[j, first:end].T
-            by_head = scores.reshape(n_group, end - start, end - first)
-            if packed is not None and packed.n_key[start:end].max() > first:
-                is_packed = tokens < packed.n_key[start:end, None]
-                np.copyto(by_head, (rows @ packed.key[j, first:end].T).reshape(by_head.shape), where=is_packed)
-            capped(scores, of.score_cap)
-            by_head[:, hidden] = -np.inf
-            softmax(scores)
-            if packed is not None and packed.n_value[start:end].max() > first:
-                is_packed = tokens < packed.n_value[start:end, None]
-                own = (by_head * is_packed).reshape(scores.shape) @ packed.value[j, first:end]
-                own += (by_head * ~is_packed).reshape(scores.shape) @ value[j, first:end]
+            if packed is None:
+                scores = rows @ key[j, first:end].T
             else:
+                scores = _packed_scores(rows, key[j, first:end], packed.key[j, first:end], at[0])
+            capped(scores, of.score_cap)
+            by_head = scores.reshape(n_group, end - start, end - first)
+            by_head[..., -hidden.shape[1] :] += hidden
+            scores -= scores.max(axis=-1, keepdims=True)
+            np.exp(scores, out=scores)
+            total = scores.sum(axis=-1, keepdims=True)
+            if packed is None:
                 own = scores @ value[j, first:end]
-            mixed[group, start:end] = own.reshape(n_group, end - start, -1)
+            else:
+                own = _packed_mix(scores, value[j, first:end], packed.value[j, first:end], at[1])
+            mixed[group, start:end] = (own / total).reshape(n_group, end - start, -1)
+    return mixed
+
+
+def _hidden(start: int, end: int, first: int, window: int | None) -> np.ndarray:
+    """Minus infinity where query `start` + i does not see a token, else 0: of the last columns of `first` to `end`."""
+    place = np.arange(start, end)[:, None]
+    tokens = np.arange(start if window is None else first, end)  # without a window all tokens before are seen
+    hidden = tokens > place
+    if window is not None:
+        hidden |= tokens <= place - window
+    return np.where(hidden, np.float32(-np.inf), np.float32(0))
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """Tokens of a block of queries: those before `low` are packed for all, from `high` on for none, `between` says."""
+
+    low: int
+    high: int
+    between: np.ndarray
+
+
+def _columns(counts: np.ndarray, start: int, end: int, first: int) -> _Columns:
+    own = np.clip(counts[start:end] - first, 0, end - first)
+    low, high = int(own.min()), int(own.max())
+    return _Columns(low, high, np.arange(low, high) < own[:, None])
+
+
+def _packed_scores(rows: np.ndarray, key: np.ndarray, packed: np.ndarray, columns: _Columns) -> np.ndarray:
+    """Queries times keys as they see them."""
+    low, high = columns.low, columns.high
+    scores = np.empty((len(rows), len(key)), np.float32)
+    scores[:, :high] = rows @ packed[:high].T
+    scores[:, high:] = rows @ key[high:].T
+    if low < high:
+        n_group = len(rows) // len(columns.between)
+        is_exact = np.tile(~columns.between, (n_group, 1))
+        np.copyto(scores[:, low:high], rows @ key[low:high].T, where=is_exact)
+    return scores
+
+
+def _packed_mix(shares: np.ndarray, value: np.ndarray, packed: np.ndarray, columns: _Columns) -> np.ndarray:
+    """Shares times values as queries see them."""
+    low, high = columns.low, columns.high
+    mixed: np.ndarray = shares[:, :low] @ packed[:low] + shares[:, high:] @ value[high:]
+    if low < high:
+        middle = shares[:, low:high].reshape(-1, *columns.between.shape)
+        for is_seen, side in ((columns.between, packed), (~columns.between, value)):
+            mixed += (middle * is_seen).reshape(len(shares), -1) @ side[low:high]
     return mixed
 
 

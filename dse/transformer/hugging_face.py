@@ -150,7 +150,7 @@ def _architecture(path: str, family: str, config: dict[str, Any]) -> Architectur
     scale = number("query_pre_attn_scalar", head_dim) if gemma else head_dim
     kinds = _kinds(path, family, config, n_layers)
     window = number("sliding_window", 0) or None
-    near, wide = _rotations(path, family, config, number("partial_rotary_factor", 1.0) * head_dim)
+    near, wide = _rotations(path, family, config, head_dim)
     return Architecture(
         family=family,
         hidden_size=hidden,
@@ -188,33 +188,32 @@ def _kinds(path: str, family: str, config: dict[str, Any], n_layers: int) -> lis
     return [family in ("mistral", "phi3")] * n_layers
 
 
-def _rotations(path: str, family: str, config: dict[str, Any], n_channels: float) -> tuple[Rotation, Rotation]:
+def _rotations(path: str, family: str, config: dict[str, Any], head_dim: int) -> tuple[Rotation, Rotation]:
     """RoPE of layers with and without a window; release 5 keeps it in rope_parameters, by the kind of layer for Gemma 3."""
-    n_rotated = int(n_channels)
     said = config.get("rope_parameters")
     if isinstance(said, dict) and "full_attention" in said:
         near, wide = said.get("sliding_attention"), said.get("full_attention")
     else:
-        base = {"rope_theta": config.get("rope_theta", 10_000.0)}
+        base = {key: config[key] for key in ("rope_theta", "partial_rotary_factor") if config.get(key) is not None}
         wide = base | (config.get("rope_scaling") or {}) | (said if isinstance(said, dict) else {})
         near = {"rope_theta": config.get("rope_local_base_freq", 10_000.0)} if family == "gemma3" else wide
-    return _rotation(path, near, n_rotated), _rotation(path, wide, n_rotated)
+    return _rotation(path, near, head_dim), _rotation(path, wide, head_dim)
 
 
-def _rotation(path: str, said: Any, n_rotated: int) -> Rotation:
+def _rotation(path: str, said: Any, head_dim: int) -> Rotation:
     """RoPE with its scaling, as modeling_rope_utils.py of transformers computes it."""
-    said = said if isinstance(said, dict) else {}
+    said = {"rope_theta": 10_000.0, "partial_rotary_factor": 1.0} | (said if isinstance(said, dict) else {})
     kind = said.get("rope_type", said.get("type", "default"))
     if kind not in ("default", "linear", "llama3"):
         raise InputError(f"{path}: RoPE scaled by {show(kind)}: cannot be run; known: default, linear, llama3")
     needed = {"linear": ("factor",), "llama3": ("factor", "low_freq_factor", "high_freq_factor")}.get(kind, ())
     if kind == "llama3":
         needed = (*needed, "original_max_position_embeddings")
-    for key in ("rope_theta", *needed):
+    for key in ("rope_theta", "partial_rotary_factor", *needed):
         if isinstance(said.get(key), bool) or not isinstance(said.get(key), (int, float)) or said[key] <= 0:
             raise InputError(f"{path}: {key} = {show(said.get(key))}: must be a positive number in config.json")
     theta = float(said["rope_theta"])
-    frequencies = plain_frequencies(theta, n_rotated)
+    frequencies = plain_frequencies(theta, int(head_dim * min(said["partial_rotary_factor"], 1)))
     if kind == "linear":
         frequencies = frequencies / said["factor"]
     if kind == "llama3":
