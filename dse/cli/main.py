@@ -51,6 +51,7 @@ OPERATIONS = {
     "quantize": "dumps.QuantizeDump",
     "thresholds": "dumps.ProfileThresholds",
     "measure": "dumps.MeasureDump",
+    "dump": "language_models.DumpModel",
     "synthesize": "dumps.SynthesizeDump",
     "lab": "dumps.InspectQuantizer",
     "mix": "dumps.MixLayers",

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import struct
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 
 from dse.core import files
 from dse.core.errors import InputError, LimitError, OutputError, show
+from dse.measure.dumps.writer import fp16_header
 from dse.measure.kernels import Progress
 from dse.measure.synthetic import Recipe, layer_of
 
@@ -78,13 +78,6 @@ def _npz(file: IO[bytes], recipe: Recipe, layers: Any) -> None:
 
 
 def _safetensors(file: IO[bytes], recipe: Recipe, layers: Any) -> None:
-    header: dict[str, Any] = {"__metadata__": about(recipe)}
-    end = 0
-    for name, shape in shapes(recipe):
-        start, end = end, end + int(np.prod(shape)) * np.dtype(np.float16).itemsize
-        header[name] = {"dtype": "F16", "shape": list(shape), "data_offsets": [start, end]}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)  # values start at a multiple of 8 bytes
-    file.write(struct.pack("<Q", len(text)) + text)
+    file.write(fp16_header(about(recipe), shapes(recipe)))
     for _, x in _tensors(recipe, layers):
         file.write(x.astype("<f2", copy=False).tobytes())
