@@ -5,51 +5,18 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from dse.transformer.caches import LayerCache
+from dse.transformer.forward import rms_norm, rotate, silu, softmax
 from studies.weights import ByteModel, LayerWeights
-
-
-class LayerCache(Protocol):
-    """Keys and values of one layer, [batch, n_kv_heads, tokens, head_dim] (`caches.py`)."""
-
-    #: keys are kept before RoPE and turned when they are read
-    before_rope: bool
-
-    def append(self, key: np.ndarray, value: np.ndarray) -> None:
-        """Add tokens, float32."""
-
-    def seen(self) -> tuple[np.ndarray, np.ndarray]:
-        """Keys and values of all tokens as attention sees them."""
-
-
-def rms_norm(x: np.ndarray, weight: np.ndarray, epsilon: float) -> np.ndarray:
-    """x / sqrt(mean(x^2) + epsilon) * weight, along the last axis (arXiv:1910.07467)."""
-    return x * (weight / np.sqrt(np.mean(np.square(x), axis=-1, keepdims=True) + np.float32(epsilon)))
 
 
 def rotations(model: ByteModel, first: int, n_tokens: int) -> tuple[np.ndarray, np.ndarray]:
     """Cosines and sines, float32 [n_tokens, head_dim / 2], of RoPE at positions from `first` on (arXiv:2104.09864)."""
-    half = model.head_dim // 2
-    angles = np.arange(first, first + n_tokens)[:, None] * model.rope_theta ** (-np.arange(half) / half)
-    return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
-
-
-def rotate(x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
-    """x[..., tokens, head_dim] turned, channel i with channel i + head_dim / 2."""
-    half = x.shape[-1] // 2
-    low, high = x[..., :half], x[..., half:]
-    return np.concatenate((low * cos - high * sin, high * cos + low * sin), axis=-1)
-
-
-def softmax(scores: np.ndarray) -> np.ndarray:
-    """Weights along the last axis, in place."""
-    scores -= scores.max(axis=-1, keepdims=True)
-    np.exp(scores, out=scores)
-    scores /= scores.sum(axis=-1, keepdims=True)
-    return scores
+    return model.rotation(0).turns(first, n_tokens)
 
 
 def attend(query: np.ndarray, key: np.ndarray, value: np.ndarray) -> np.ndarray:
@@ -73,11 +40,6 @@ def attend(query: np.ndarray, key: np.ndarray, value: np.ndarray) -> np.ndarray:
 def heads_of(x: np.ndarray, n_heads: int) -> np.ndarray:
     """[batch, tokens, channels] as [batch, n_heads, tokens, head_dim]."""
     return x.reshape(*x.shape[:2], n_heads, -1).transpose(0, 2, 1, 3)
-
-
-def silu(x: np.ndarray) -> np.ndarray:
-    """x / (1 + exp(-x)), without overflow."""
-    return x * (np.float32(0.5) * (np.tanh(np.float32(0.5) * x) + np.float32(1)))
 
 
 def _attention(
@@ -138,12 +100,3 @@ def forward(
     if last_only:
         x = x[:, -1:]
     return rms_norm(x, model.final_norm, model.norm_epsilon) @ model.embedding.T
-
-
-def nats(logits: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """-ln p of each target, float64: logits [..., N_TOKENS], targets [...]."""
-    wide = logits.astype(np.float64)
-    wide -= wide.max(axis=-1, keepdims=True)
-    chosen = np.take_along_axis(wide, targets[..., None], axis=-1)[..., 0]
-    found: np.ndarray = np.log(np.exp(wide).sum(axis=-1)) - chosen
-    return found

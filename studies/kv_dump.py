@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
+from dse.transformer.caches import FloatCache
 from studies import weights
-from studies.caches import FloatCache
 from studies.forward import forward
 from studies.perplexity import windows
 from studies.text import SCORED, held_out

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from dse.quantizers import QuantizerSpec
-from studies import caches
-from studies.forward import forward, nats, rotate, rotations
+from dse.transformer import caches
+from dse.transformer.forward import nats, rotate
+from studies.forward import forward, rotations
 from studies.weights import BOS, ByteModel
 
 #: greedy continuations are made of every second window

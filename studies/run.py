@@ -12,7 +12,9 @@ from dse.measure.kernels import Progress
 from dse.measure.parts import Store, opened
 from dse.measure.study_table import WINDOW
 from dse.quantizers import QuantizerSpec
-from studies import caches, weights
+from dse.transformer import caches
+from studies import weights
+from studies.calibrate import calibrate
 from studies.perplexity import PerplexityBench, Score, Windows, windows
 from studies.text import CALIBRATION, SCORED, held_out
 
@@ -60,7 +62,7 @@ def run(
     if len({model.name for model in loaded}) < len(loaded):
         raise InputError("models: two have the same name: name each once")
     calibration = windows(held_out(CALIBRATION), N_CALIBRATION, CALIBRATION_TOKENS)
-    known = {model.name: caches.calibrate(model, calibration) for model in loaded}
+    known = {model.name: calibrate(model, calibration) for model in loaded}
     for model in loaded:
         for spec in specs:
             caches.caches(spec, model, known[model.name])

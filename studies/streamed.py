@@ -5,27 +5,14 @@ comes, and the others in FP16: two products a layer in place of one a token.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from studies.forward import forward, nats, rotate, rotations, softmax
+from dse.transformer.caches import Decoded, Packed, decoded
+from dse.transformer.forward import nats, rotate, softmax
+from studies.forward import forward, rotations
 from studies.weights import ByteModel
-
-#: of n tokens, how many are packed
-Packed = Callable[[int], int]
-
-
-@dataclass(frozen=True)
-class Decoded:
-    """Keys and values of a text as their codes decode, [batch, heads, tokens, head_dim], and when they are packed."""
-
-    key: np.ndarray
-    value: np.ndarray
-    n_key: Packed
-    n_value: Packed
-
 
 #: (layer, keys, values) in FP16, keys before RoPE where `before_rope`, to what their codes decode to
 Quantize = Callable[[int, np.ndarray, np.ndarray], Decoded]
@@ -84,15 +71,6 @@ def of_caches(found: Sequence[Any]) -> tuple[Quantize, bool]:
     """Empty caches, one a layer, as a function for `streamed_nats`, and whether they take keys before RoPE."""
 
     def quantize(layer: int, key: np.ndarray, value: np.ndarray) -> Decoded:
-        cache = found[layer]
-        cache.append(key, value)
-        seen_key, seen_value = cache.seen()
-        method = getattr(getattr(cache, "cache", None), "method", None)
-        count = getattr(method, "n_packed", None)
-        if count is None:
-            return Decoded(seen_key, seen_value, lambda n: n, lambda n: n)
-        if hasattr(method, "sinks"):
-            return Decoded(seen_key, seen_value, count, count)
-        return Decoded(seen_key, seen_value, lambda n: count("key", n), lambda n: count("value", n))
+        return decoded(found[layer], key, value)
 
     return quantize, found[0].before_rope

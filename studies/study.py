@@ -17,7 +17,9 @@ from dse.core import files
 from dse.core.version import VERSION
 from dse.measure.kernels import Progress
 from dse.measure.parts import Store, opened
-from studies import caches, weights
+from dse.transformer import caches
+from studies import weights
+from studies.calibrate import calibrate
 from studies.perplexity import windows
 from studies.streamed import streamed_nats
 from studies.study_looks import Row, looks, row
@@ -60,7 +62,7 @@ class _Scorer:
     def known(self, text: str) -> caches.Calibration:
         if text not in self._known:
             tokens = calibration_tokens(text, self.n_tokens, self.tokens)
-            self._known[text] = caches.calibrate(self.model, tokens)
+            self._known[text] = calibrate(self.model, tokens)
         return self._known[text]
 
     def _nats(self, point: StudyPoint) -> tuple[np.ndarray, float]:

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 import kernels_ref
-from studies.caches import FloatCache
-from studies.forward import attend, forward, softmax
+from dse.transformer.caches import FloatCache
+from dse.transformer.forward import softmax
+from studies.forward import attend, forward
 from studies.normality import ALPHA, dagostino_pearson, standardised
 from studies.weights import ByteModel
 

@@ -10,9 +10,11 @@ from dse import quantizers
 from dse.measure.study_table import SIGNED
 from dse.quantizers.kernel import Side
 from dse.quantizers.methods import sinkq
-from studies import caches, oaken_reading
+from dse.transformer import caches
+from dse.transformer.caches import Decoded
+from studies import oaken_reading
 from studies.run import METHODS
-from studies.streamed import Decoded, Quantize, of_caches
+from studies.streamed import Quantize, of_caches
 from studies.weights import ByteModel
 
 

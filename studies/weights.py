@@ -12,6 +12,7 @@ import numpy as np
 from dse.core.errors import InputError, did_you_mean, show
 from dse.measure.dumps import open_dump
 from dse.measure.study_table import SHIPPED
+from dse.transformer.checkpoint import Rotation, plain_frequencies
 
 #: tokens 0 to 255 are the bytes; this one begins every sequence
 BOS = 256
@@ -60,6 +61,15 @@ class ByteModel:
     embedding: np.ndarray
     final_norm: np.ndarray
     layers: tuple[LayerWeights, ...]
+
+    @property
+    def n_layers(self) -> int:
+        """Layers."""
+        return len(self.layers)
+
+    def rotation(self, layer: int) -> Rotation:
+        """RoPE, the same in every layer."""
+        return Rotation(plain_frequencies(self.rope_theta, self.head_dim), self.rope_theta, True)
 
     @property
     def n_params(self) -> int:

@@ -96,7 +96,11 @@ def write(
 
 def _shapes(of: Architecture, n: int, n_kept: int) -> Iterator[tuple[str, tuple[int, ...]]]:
     for layer in range(of.n_layers):
-        for side, n_heads, n_own in (("key", of.n_kv_heads, n), ("value", of.n_kv_heads, n), ("query", of.n_q_heads, n_kept)):
+        for side, n_heads, n_own in (
+            ("key", of.n_kv_heads, n),
+            ("value", of.n_kv_heads, n),
+            ("query", of.n_q_heads, n_kept),
+        ):
             if n_own:
                 yield f"layer{layer}.{side}", (1, n_heads, n_own, of.head_dim)
 

@@ -11,14 +11,7 @@ import numpy as np
 
 from dse.core.errors import InputError, clean, install, show
 from dse.transformer import tokenizer
-from dse.transformer.checkpoint import (
-    Architecture,
-    Checkpoint,
-    Rotation,
-    checked,
-    plain_frequencies,
-    refuse_family,
-)
+from dse.transformer.checkpoint import Architecture, Checkpoint, Rotation, checked, plain_frequencies, refuse_family
 
 _FAMILIES = ("llama", "qwen2", "qwen3", "gemma2", "gemma3", "phi3")
 _OUTSIDE = {"token_embd.weight": "embedding", "output_norm.weight": "final_norm", "output.weight": "head"}

@@ -13,14 +13,7 @@ import numpy as np
 from dse.core.errors import InputError, clean, show
 from dse.measure.dumps import DumpLimits, open_dump
 from dse.transformer import tokenizer
-from dse.transformer.checkpoint import (
-    Architecture,
-    Checkpoint,
-    Rotation,
-    checked,
-    plain_frequencies,
-    refuse_family,
-)
+from dse.transformer.checkpoint import Architecture, Checkpoint, Rotation, checked, plain_frequencies, refuse_family
 
 _FAMILIES = {
     "llama": "llama",

@@ -59,7 +59,9 @@ def of_gguf(path: str, value: Callable[..., Any]) -> Encode:
         library = _library(path)
         kind, tokens = value("tokenizer.ggml.model"), value("tokenizer.ggml.tokens")
         if kind not in ("gpt2", "llama") or not isinstance(tokens, list):
-            raise InputError(f"{path}: tokenizer {show(kind)}: cannot be read; known: gpt2 (BPE), llama (SentencePiece)")
+            raise InputError(
+                f"{path}: tokenizer {show(kind)}: cannot be read; known: gpt2 (BPE), llama (SentencePiece)"
+            )
         try:
             found = _bpe(path, library, value, tokens) if kind == "gpt2" else _sentence_piece(library, value, tokens)
         except InputError:
@@ -109,8 +111,11 @@ def _sentence_piece(library: Any, value: Callable[..., Any], tokens: list[str]) 
     merges = []
     for token, i in vocabulary.items():
         cuts = ((token[:at], token[at:]) for at in range(1, len(token)))
-        own = [(vocabulary[left], vocabulary[right], left, right) for left, right in cuts if
-               left in vocabulary and right in vocabulary]
+        own = [
+            (vocabulary[left], vocabulary[right], left, right)
+            for left, right in cuts
+            if left in vocabulary and right in vocabulary
+        ]
         merges += [(-scores[i], left, right) for _, _, left, right in sorted(own)]
     merges.sort(key=lambda merge: merge[0])
     unknown = value("tokenizer.ggml.unknown_token_id", 0)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from factories import toy_weights, write_weights
-from studies import caches as kv
 from studies import weights
+from studies.calibrate import calibrate
 
 
 @pytest.fixture(scope="module")
@@ -25,4 +25,4 @@ def tokens():
 
 @pytest.fixture(scope="module")
 def known(model, tokens):
-    return kv.calibrate(model, tokens[:2])
+    return calibrate(model, tokens[:2])

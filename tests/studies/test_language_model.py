@@ -11,11 +11,13 @@ import numpy_torch
 from dse import quantizers
 from dse.core.errors import InputError
 from dse.measure import errors as measure_errors
+from dse.transformer import caches as kv
+from dse.transformer.forward import nats, rotate
 from factories import TOY_SIZES, assert_one_line, toy_weights, write_weights
-from studies import caches as kv
 from studies import kv_dump, perplexity, text, weights
 from studies import run as lm_run
-from studies.forward import attend, forward, nats, rotate, rotations
+from studies.calibrate import calibrate
+from studies.forward import attend, forward, rotations
 
 
 def exact(model):
@@ -180,7 +182,7 @@ def test_other_caches_hold_what_their_methods_store(model, tokens, known, name):
         assert kv.stored_bits(found) == pytest.approx((4 + (48 * 4 + 16 * 16) / 64) / 2)
     key, value = found[2].seen()
     assert key.shape == value.shape == (3, 2, 64, 16)
-    free = kv.calibrate(model, tokens[:, :64])
+    free = calibrate(model, tokens[:, :64])
     error = np.abs(key.astype(float) - free.key[2]).mean() / np.abs(free.key[2].astype(float)).mean()
     assert 0 < error < 0.4
 

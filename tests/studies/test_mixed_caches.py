@@ -8,8 +8,8 @@ import pytest
 import kernels_ref
 from dse import quantizers
 from dse.core.errors import InputError
+from dse.transformer import caches as kv
 from factories import assert_one_line, plan_file
-from studies import caches as kv
 from studies import perplexity
 from studies import run as lm_run
 from studies.forward import forward

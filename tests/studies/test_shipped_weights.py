@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from dse import quantizers
-from studies import caches as kv
+from dse.transformer import caches as kv
+from dse.transformer.forward import nats
 from studies import perplexity, text, weights
-from studies.forward import forward, nats
+from studies.forward import forward
 
 # BOS and the first 127 bytes of heapq.py through studies/training/model.py with the weights of studies/data, torch
 # 2.13.0, CPU, float32 (float64 gives the same to 4e-6): logits at (position, token), nats of the byte after positions

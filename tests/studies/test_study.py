@@ -8,9 +8,10 @@ import pandas as pd
 import pytest
 
 from dse import quantizers
+from dse.transformer import caches as kv
 from factories import assert_one_line
-from studies import caches as kv
 from studies import perplexity, streamed, study_looks, study_points, weights
+from studies.calibrate import calibrate
 from studies.normality import dagostino_pearson, standardised
 
 
@@ -19,7 +20,7 @@ from studies.normality import dagostino_pearson, standardised
 )
 def test_one_pass_is_token_by_token(model, name):
     tokens = np.random.default_rng(3).integers(0, 256, (2, 60))
-    spec, known = quantizers.parse(name), kv.calibrate(model, tokens)
+    spec, known = quantizers.parse(name), calibrate(model, tokens)
     found, first = kv.caches(spec, model, known), perplexity.Prompted(model, tokens[:, :1])
     first.fill(found)
     want = perplexity.generated_nats(first, found, tokens[:, 1:])
@@ -61,7 +62,7 @@ def test_standardised():
 
 def test_kivis_own_axes_are_kivi(model):
     tokens = np.random.default_rng(3).integers(0, 256, (1, 70))
-    known = kv.calibrate(model, tokens)
+    known = calibrate(model, tokens)
     one = study_points.StudyPoint("a", "", 0, "kivi:bits=2,group=16,residual=16")
     own = study_points.StudyPoint("a", "", 0, one.method, axes="channel/token")
     swapped = study_points.StudyPoint("a", "", 0, one.method, axes="token/channel")
@@ -75,7 +76,7 @@ def test_kivis_own_axes_are_kivi(model):
 
 def test_sinkq_without_layers_is_sinkq_without_sinks(model):
     tokens = np.random.default_rng(3).integers(0, 256, (1, 70))
-    known = kv.calibrate(model, tokens)
+    known = calibrate(model, tokens)
     method = "sinkq:bits=2,group=16,residual=8"
     asked = [
         study_points.StudyPoint("a", "", 0, method, first_layer=3),

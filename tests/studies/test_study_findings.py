@@ -11,9 +11,9 @@ from dse.core.errors import InputError
 from dse.figures.charts import study as plot_study
 from dse.figures.plot import load as plot_load
 from dse.measure import study_table
+from dse.transformer.caches import FloatCache
 from dse.validate import ranking
 from studies import study, study_findings, study_looks, weights
-from studies.caches import FloatCache
 from studies.forward import forward
 from studies.perplexity import windows
 from studies.text import CALIBRATION, SCORED, held_out

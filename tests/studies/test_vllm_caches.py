@@ -7,7 +7,7 @@ import kernels_ref
 from dse import quantizers
 from dse.core.errors import InputError
 from dse.quantizers.methods import per_token_head, turboquant
-from studies import caches as kv
+from dse.transformer import caches as kv
 from studies import perplexity
 
 

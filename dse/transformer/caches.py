@@ -6,7 +6,7 @@ calibration text, as those papers do.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 
@@ -14,8 +14,36 @@ import kernels_ref
 from dse.core.errors import InputError, show
 from dse.quantizers import FAMILIES, QuantizerSpec, layered, skipping
 from dse.quantizers.kernel import SIDES, PerSide, Side
-from studies.forward import LayerCache, forward, rotate, rotations
-from studies.weights import ByteModel
+from dse.transformer.checkpoint import Rotation
+from dse.transformer.forward import rotate
+
+
+class LayerCache(Protocol):
+    """Keys and values of one layer, [batch, n_kv_heads, tokens, head_dim]."""
+
+    #: keys are kept before RoPE and turned when they are read
+    before_rope: bool
+
+    def append(self, key: np.ndarray, value: np.ndarray) -> None:
+        """Add tokens, float32."""
+
+    def seen(self) -> tuple[np.ndarray, np.ndarray]:
+        """Keys and values of all tokens as attention sees them."""
+
+
+class CachedModel(Protocol):
+    """The facts of a model that its caches depend on."""
+
+    @property
+    def name(self) -> str:
+        """Its name, for messages."""
+
+    @property
+    def n_layers(self) -> int:
+        """Layers, each with a cache."""
+
+    def rotation(self, layer: int) -> Rotation:
+        """RoPE of a layer."""
 
 
 def _bf16(x: np.ndarray) -> np.ndarray:
@@ -139,8 +167,8 @@ class WholeCache:
 class SplitCache:
     """Keys by one cache and values by another one. Both are given both sides: SinkQ chooses its sinks by the keys."""
 
-    def __init__(self, key: Any, value: Any, model: ByteModel) -> None:
-        self._key, self._value, self._model = key, value, model
+    def __init__(self, key: Any, value: Any, rotation: Rotation) -> None:
+        self._key, self._value, self._rotation = key, value, rotation
         self.before_rope = key.before_rope
         self._n = 0
 
@@ -148,9 +176,16 @@ class SplitCache:
         """Add tokens [batch, heads, tokens, head_dim], float32."""
         self._key.append(key, value)
         if self.before_rope and not self._value.before_rope:
-            key = rotate(key, *rotations(self._model, self._n, key.shape[2]))
+            key = rotate(key, *self._rotation.turns(self._n, key.shape[2]))
         self._value.append(key, value)
         self._n += key.shape[2]
+
+    def decoded(self, key: np.ndarray, value: np.ndarray) -> "Decoded":
+        """Keys of the one and values of the other, each with its own count of packed tokens."""
+        is_turned = self.before_rope and not self._value.before_rope
+        turned = rotate(key, *self._rotation.turns(0, key.shape[2])) if is_turned else key
+        keys, values = decoded(self._key, key, value), decoded(self._value, turned, value)
+        return Decoded(keys.key, values.value, keys.n_key, values.n_value)
 
     def seen(self) -> tuple[np.ndarray, np.ndarray]:
         """Keys as the one decodes them, values as the other does."""
@@ -176,36 +211,20 @@ class Calibration:
         return (keys if side == "key" else self.value)[layer]
 
 
-def calibrate(model: ByteModel, tokens: np.ndarray) -> Calibration:
-    """Run tokens [batch, n] through the model exactly and keep what a cache would hold."""
-    found: dict[bool, list[tuple[np.ndarray, np.ndarray]]] = {}
-    for before in (False, True):
-        caches = [FloatCache("fp16") for _ in model.layers]
-        for cache in caches:
-            cache.before_rope = before
-        forward(model, tokens, caches, own=True, last_only=True)
-        found[before] = [cache.seen() for cache in caches]
-    return Calibration(
-        tuple(key for key, _ in found[True]),
-        tuple(key for key, _ in found[False]),
-        tuple(value for _, value in found[False]),
-    )
-
-
 def cached() -> list[str]:
     """Families that a layer of the model can be given a cache of."""
     return [name for name, family in FAMILIES.items() if family.exact or (family.kernel and not family.latent)]
 
 
-def caches(spec: QuantizerSpec, model: ByteModel, known: Calibration) -> list[LayerCache]:
+def caches(spec: QuantizerSpec, model: CachedModel, known: Calibration) -> list[LayerCache]:
     """An empty cache for each layer; of a plan by layer, or where some are kept in 16 bits, each layer's own.
 
     Raises InputError for a family or parameters that no kernel has, and for a plan of another number of layers.
     """
-    spec = skipping.resolved(spec, len(model.layers), model.name)
+    spec = skipping.resolved(spec, model.n_layers, model.name)
     if spec.layers:
         return _plan(spec, model, known)
-    family, values, n_layers = spec.family, dict(spec.values), len(model.layers)
+    family, values, n_layers = spec.family, dict(spec.values), model.n_layers
     if family.exact:
         return [FloatCache(family.name) for _ in range(n_layers)]
     kernel = family.kernel
@@ -226,24 +245,58 @@ def caches(spec: QuantizerSpec, model: ByteModel, known: Calibration) -> list[La
         raise InputError(f"{spec.name}: {error}") from error
 
 
-def _plan(spec: QuantizerSpec, model: ByteModel, known: Calibration) -> list[LayerCache]:
-    layered.check(spec, len(model.layers), model.name)
+def _plan(spec: QuantizerSpec, model: CachedModel, known: Calibration) -> list[LayerCache]:
+    layered.check(spec, model.n_layers, model.name)
     # a method's cache of a layer serves one layer, so each method is made once
     made = {side.name: caches(side, model, known) for sides in spec.layers for side in sides}
     return [
-        _beside(made[key.name][i], made[value.name][i], model) if key.name != value.name else made[key.name][i]
+        beside(made[key.name][i], made[value.name][i], model.rotation(i))
+        if key.name != value.name
+        else made[key.name][i]
         for i, (key, value) in enumerate(spec.layers)
     ]
 
 
-def _beside(key: Any, value: Any, model: ByteModel) -> LayerCache:
+def beside(key: Any, value: Any, rotation: Rotation) -> LayerCache:
     """Keys as one cache packs them, values as the other does; both are empty."""
     rows = [one.cache for one in (key, value) if isinstance(getattr(one, "cache", None), kernels_ref.RowCache)]
     if len(rows) == 2:
         return QuantizedCache(kernels_ref.RowCache(rows[0].key_method, rows[1].value_method), key.before_rope)
-    return SplitCache(key, value, model)
+    return SplitCache(key, value, rotation)
 
 
 def stored_bits(found: Sequence[Any]) -> float:
     """Mean over the layers: all hold as many elements."""
     return sum(cache.stored_bits for cache in found) / len(found)
+
+
+#: of n tokens, how many are packed
+Packed = Callable[[int], int]
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """Keys and values of a text as their codes decode, [batch, heads, tokens, head_dim], and when they are packed."""
+
+    key: np.ndarray
+    value: np.ndarray
+    n_key: Packed
+    n_value: Packed
+
+
+def decoded(cache: Any, key: np.ndarray, value: np.ndarray) -> Decoded:
+    """Append a text to an empty cache. A token decodes to the same whatever follows, so that one pass shows them all.
+
+    Keys before RoPE where `cache.before_rope`.
+    """
+    if isinstance(cache, SplitCache):
+        return cache.decoded(key, value)
+    cache.append(key, value)
+    seen_key, seen_value = cache.seen()
+    method = getattr(getattr(cache, "cache", None), "method", None)
+    count = getattr(method, "n_packed", None)
+    if count is None:
+        return Decoded(seen_key, seen_value, lambda n: n, lambda n: n)
+    if hasattr(method, "sinks"):
+        return Decoded(seen_key, seen_value, count, count)
+    return Decoded(seen_key, seen_value, lambda n: count("key", n), lambda n: count("value", n))
