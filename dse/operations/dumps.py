@@ -20,6 +20,7 @@ from dse.operations.declare import (
     NUMBERS,
     SILENT,
     WHOLE,
+    WHOLES,
     Console,
     Operation,
     argument,
@@ -150,10 +151,22 @@ class MeasureDump(Printed):
     With --perplexity: perplexity and greedy continuations of the small language models that ship, under every method,
     through its streaming cache; docs/explanation/language_model.md says how. With --out it goes on where it was
     stopped.
+
+    With --perplexity, --model FILE.gguf|DIR and --text FILE: perplexity, divergence and top-1 agreement of a model of
+    your own against 16 bits, its keys and values quantized as the cache is written.
     """
 
     source: str | None = argument(None)
-    perplexity: bool = option(False, "Perplexity of the language models that ship, without SOURCE.", FLAG)
+    perplexity: bool = option(
+        False, "Perplexity of the language models that ship, without SOURCE, or of --model.", FLAG
+    )
+    text_file: str | None = option(None, "With --perplexity and --model: the text, UTF-8.", name="text", metavar="FILE")
+    tokens: int = option(2048, "Its tokens that are scored.", WHOLE, unit="token")
+    calibration: str | None = option(
+        None, "Another text, for Oaken's thresholds and such; default: --text itself.", metavar="FILE"
+    )
+    sides: Sequence[str] = option(("both",), "Quantized sides, each scored by itself.", NAMES, metavar="both,key,value")
+    only_layers: Sequence[int] | None = option(None, "Quantized layers; default: all.", WHOLES, metavar="A,B")
     models: Sequence[str] | None = option(
         None, "With --perplexity: mha, gqa or .safetensors files; default: both.", NAMES, metavar="A,B"
     )
@@ -175,7 +188,11 @@ class MeasureDump(Printed):
         metavar="last|spread",
     )
     seed: int = option(0, "Of queries drawn where none were dumped.", WHOLE)
-    model: str = option("", "The model that the dump comes from, for the record.", shows_default=False)
+    model: str = option(
+        "",
+        "The model that the dump comes from, for the record; with --text its file or directory.",
+        shows_default=False,
+    )
     rope: str | None = option(
         None, "Keys and queries after or before RoPE; none: no RoPE.", metavar="after|before|none"
     )
@@ -189,12 +206,16 @@ class MeasureDump(Printed):
     as_json: bool = json_option("Print the summary as JSON.")
 
     def unused(self) -> dict[str, str]:
-        """Perplexity needs models and methods alone."""
+        """Perplexity needs models and methods alone, that of an own model its text."""
         from dataclasses import fields
 
-        used = ("perplexity", "models", "methods", "out", "as_json")
-        others = [field.name for field in fields(self) if field.name not in used]
-        return dict.fromkeys(others, "with --perplexity") if self.perplexity else {"models": "without --perplexity"}
+        of_text = ("text_file", "tokens", "calibration", "sides", "only_layers")
+        if not self.perplexity:
+            return {"models": "without --perplexity"} | dict.fromkeys(of_text, "without --perplexity")
+        is_own = self.text_file is not None or bool(self.model)
+        used = ("perplexity", "methods", "out", "as_json", *((*of_text, "model") if is_own else ("models",)))
+        reason = "with --perplexity" + (" and --model" if is_own else "")
+        return {field.name: reason for field in fields(self) if field.name not in used}
 
     def run(self, console: Console = SILENT) -> Any:
         """The table of the measurement, what a check found, or the scores of language models."""
@@ -242,6 +263,8 @@ class MeasureDump(Printed):
 
     def _perplexity(self, console: Console) -> list[dict[str, Any]]:
         """A row a language model and method."""
+        if self.model or self.text_file is not None:
+            return self._own_model(console)
         run = checkout.module("studies.run", "dse measure --perplexity")
         kept = f"finished rows are kept in {self.out}: the same command goes on" if self.out else "--out DIR keeps rows"
         console.if_stopped(f"stopped: {kept}")
@@ -249,8 +272,31 @@ class MeasureDump(Printed):
         scores: list[dict[str, Any]] = run.rows(run.run(models, methods, self.out, console.bar))
         return scores
 
+    def _own_model(self, console: Console) -> list[dict[str, Any]]:
+        """A row a method and sides, 16 bits first."""
+        from dse.transformer import in_loop, load, tokenizer
+
+        if self.text_file is None or not self.model or not self.methods:
+            lacks = "--text FILE" if self.text_file is None else "--methods" if self.model else "--model FILE.gguf|DIR"
+            raise InputError(
+                f"{lacks} is missing: --perplexity of a model of your own needs --model, --text, --methods"
+            )
+        model = load.load(self.model)
+        texts = (self.text_file, self.calibration or self.text_file)
+        context = model.architecture.context_tokens
+        own, known = (tokenizer.tokens_of(path, model.encode, self.tokens, context, model.name) for path in texts)
+        sides, layers = several(self.sides), self.only_layers
+        return in_loop.rows(in_loop.scores(model, own, known, several(self.methods), sides, layers, console.bar))
+
     def written(self, outcome: Any, console: Console) -> list[str]:
-        """Draw the figures of a measurement."""
+        """Draw the figures of a measurement; write the scores of a model of one's own."""
+        if self.perplexity and self.model and self.out is not None:
+            import pandas as pd
+
+            from dse.core import files
+
+            paths = files.publish(self.out, {"perplexity.csv": files.csv_of(pd.DataFrame(outcome))})
+            return [] if self.as_json else [f"scores: {path}" for path in paths]
         if self.perplexity or self.only_check:
             return []
         from dse.figures.export import measurement
@@ -268,6 +314,10 @@ class MeasureDump(Printed):
         from dse.measure import table
         from dse.report import listing
 
+        if self.perplexity and self.model:
+            from dse.transformer import in_loop
+
+            return listing.rows_text(in_loop.readable(outcome))
         if self.perplexity:
             return listing.rows_text(checkout.module("studies.run", "dse measure --perplexity").readable(outcome))
         return _check_text(outcome) if self.only_check else table.text(outcome.summary)

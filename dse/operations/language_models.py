@@ -34,9 +34,9 @@ class DumpModel(Printed):
 
     def run(self, console: Console = SILENT) -> WrittenDump:
         """The dump that was written."""
-        from dse.transformer import checkpoint, dump, tokenizer
+        from dse.transformer import dump, load, tokenizer
 
-        model = checkpoint.load(self.model)
+        model = load.load(self.model)
         context = model.architecture.context_tokens
         tokens = tokenizer.tokens_of(self.text_file, model.encode, self.tokens, context, model.name)
         return dump.write(model, tokens, self.out, self.rope, self.queries, Path(self.text_file).name, console.bar)

@@ -1,1 +1,1 @@
-"""Language models in numpy: weights of a GGUF file or a Hugging Face directory, their forward pass, caches in the loop."""
+"""Language models in numpy: weights from GGUF or Hugging Face files, forward pass, quantized caches in the loop."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -100,6 +99,15 @@ class Checkpoint:
     #: text as tokens, special ones added where the file says so; made at the first call
     encode: Callable[[str], list[int]]
 
+    @property
+    def n_layers(self) -> int:
+        """Layers."""
+        return self.architecture.n_layers
+
+    def rotation(self, layer: int) -> Rotation:
+        """RoPE of a layer."""
+        return self.architecture.rotations[layer]
+
     def layer(self, index: int) -> TransformerLayer:
         """The weights of a layer. Raises InputError for a missing tensor or one of another shape."""
         shape = self.architecture
@@ -136,17 +144,6 @@ class Checkpoint:
             text = f"{fused.shape[0]:,} rows: must be {sum(rows):,} by the file's own sizes"
             raise InputError(f"{self.path}: weight {name}: {text}")
         return np.split(fused, np.cumsum(rows)[:-1])
-
-
-def load(path: str) -> Checkpoint:
-    """A .gguf file or a Hugging Face directory. Raises InputError for others and for models that cannot be run."""
-    from dse.transformer import gguf_file, hugging_face
-
-    if "\0" not in path and Path(path).is_dir():
-        return hugging_face.load(path)
-    if path.lower().endswith(".gguf"):
-        return gguf_file.load(path)
-    raise InputError(f"model = {show(path)}: must be a .gguf file, or a directory with config.json and .safetensors")
 
 
 def refuse_family(path: str, family: Any) -> InputError:

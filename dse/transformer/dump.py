@@ -38,10 +38,13 @@ class WrittenDump:
 
     def text(self) -> str:
         """The file and what it holds."""
-        heads = f"{self.n_kv_heads} KV and {self.n_q_heads} query heads of {self.head_dim}"
+        name, heads = (
+            f"{self.model} ({self.family})",
+            f"{self.n_kv_heads} KV and {self.n_q_heads} query heads of {self.head_dim}",
+        )
         lines = [
             f"dump: {self.out} ({self.n_bytes:,} bytes)",
-            f"  {self.model} ({self.family}): {self.n_layers} layers, {self.n_tokens:,} tokens, {heads}, {self.rope} RoPE",
+            f"  {name}: {self.n_layers} layers, {self.n_tokens:,} tokens, {heads}, {self.rope} RoPE",
         ]
         return "\n".join([*lines, *([f"  note: {self.note}"] if self.note else [])])
 

@@ -1,4 +1,6 @@
-"""A Hugging Face directory as a model: config.json, *.safetensors and tokenizer.json as plain data; nothing is executed.
+"""A Hugging Face directory as a model: config.json, *.safetensors and tokenizer.json as plain data.
+
+Nothing in it is executed.
 
 Options: the modeling files of huggingface/transformers, release 5.
 """
@@ -182,7 +184,7 @@ def _kinds(path: str, family: str, config: dict[str, Any], n_layers: int) -> lis
 
 
 def _rotations(path: str, family: str, config: dict[str, Any], head_dim: int) -> tuple[Rotation, Rotation]:
-    """RoPE of layers with and without a window; release 5 keeps it in rope_parameters, by the kind of layer for Gemma 3."""
+    """RoPE of layers with and without a window, from rope_parameters (release 5) or rope_theta and rope_scaling."""
     said = config.get("rope_parameters")
     if isinstance(said, dict) and "full_attention" in said:
         near, wide = said.get("sliding_attention"), said.get("full_attention")

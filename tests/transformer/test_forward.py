@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dse.transformer import checkpoint, forward
+from dse.transformer import forward, load
 
 MODELS = Path(__file__).parents[1] / "data" / "models"
 NAMES = sorted(folder.name for folder in MODELS.iterdir() if folder.is_dir())
@@ -32,7 +32,7 @@ def run(model, tokens):
 @pytest.mark.parametrize("name", NAMES)
 def test_logits_keys_and_values_are_those_of_transformers(name):
     expected = np.load(MODELS / name / "reference.npz")
-    logits, kept = run(checkpoint.load(str(MODELS / name)), expected["tokens"])
+    logits, kept = run(load.load(str(MODELS / name)), expected["tokens"])
     assert np.abs(logits - expected["logits"]).max() < 2e-5
     for i, layer in enumerate(kept):
         for side, own in zip(("key", "value"), layer, strict=True):

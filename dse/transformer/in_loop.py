@@ -1,0 +1,260 @@
+"""Perplexity, divergence and agreement of a language model whose cache is quantized as it is written.
+
+One pass over the text does for all tokens: what a packed token decodes to does not depend on later ones, so a query
+sees decoded those that are packed when it comes, and the others in 16 bits (`caches.decoded`).
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from dse import quantizers
+from dse.core.errors import InputError, LimitError, did_you_mean, show
+from dse.quantizers import QuantizerSpec
+from dse.transformer import caches
+from dse.transformer.checkpoint import Architecture, Checkpoint
+from dse.transformer.forward import (
+    Attention,
+    Heads,
+    PackedTokens,
+    Progress,
+    attend,
+    exact,
+    head_of,
+    hidden_states,
+    logits_of,
+    turned,
+)
+
+SIDES = ("both", "key", "value")
+#: tokens whose logits are in memory at a time
+BLOCK_TOKENS = 64
+#: stretches of the text whose means give the standard error
+N_STRETCHES = 8
+#: methods, each with its own hidden states in memory
+MAX_METHODS = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopScore:
+    """Score of a model and a format of its cache, on a text; differences are to 16 bits."""
+
+    model: str
+    method: str
+    #: the quantized sides, and how many layers have them; the rest is in 16 bits
+    sides: str
+    n_quantized_layers: int
+    #: bits an element of keys and values of all layers when the text has ended
+    stored_bits: float
+    perplexity: float
+    #: mean of sum p ln(p / p'), p of 16 bits
+    kl_nats: float
+    #: share of the tokens whose likeliest successor is that of 16 bits
+    top1_agreement_frac: float
+    #: mean ln(p / p') of the text's own tokens, that is ln of the ratio of perplexities, and its standard error
+    log_ratio: float
+    log_ratio_se: float
+    n_scored_tokens: int
+
+
+@dataclass(frozen=True)
+class _Run:
+    spec: QuantizerSpec
+    sides: str
+    found: list[Any]
+    #: bits an element of each layer, once it has run
+    bits: list[float]
+
+
+def scores(
+    model: Checkpoint,
+    tokens: np.ndarray,
+    calibration: np.ndarray,
+    methods: Sequence[str],
+    sides: Sequence[str],
+    layers: Sequence[int] | None,
+    progress: Progress,
+) -> list[LoopScore]:
+    """Score 16 bits, then each method on each of `sides`, in these layers (None: all) on tokens [n].
+
+    calibration: tokens whose keys and values give Oaken's thresholds and constants of other methods. Raises InputError
+    for unknown methods, sides and layers before anything is run.
+    """
+    of = model.architecture
+    specs = list({spec.name: spec for spec in map(quantizers.parse, methods)}.values())
+    for side in sides:
+        if side not in SIDES:
+            raise InputError(f"sides = {show(side)}: {did_you_mean(side, SIDES)}")
+    if not 1 <= len(specs) * len(sides) <= MAX_METHODS:
+        raise InputError(f"methods times sides = {len(specs) * len(sides)}: must be 1 to {MAX_METHODS}: name fewer")
+    chosen = set(range(of.n_layers) if layers is None else layers)
+    for layer in sorted(chosen):
+        if not 0 <= layer < of.n_layers:
+            raise InputError(f"only-layers = {layer}: {model.name} has layers 0 to {of.n_layers - 1}")
+    for spec in specs:
+        if not spec.layers and spec.family.name not in caches.cached():
+            raise InputError(f"method = {show(spec.name)}: has no cache: known: {', '.join(caches.cached())}")
+    known = calibrate(model, calibration, progress)
+    runs = [_Run(quantizers.parse("fp16"), "both", _exact_caches(of.n_layers), [])]
+    for spec in specs:
+        for side in dict.fromkeys(sides):
+            runs.append(_Run(spec, side, _chosen(caches.caches(spec, model, known), model, side, chosen), []))
+    states = hidden_states(model, tokens, [_quantized(of, run) for run in runs], progress, "running")
+    return _scored(model, tokens, runs, states, len(chosen), progress)
+
+
+def calibrate(model: Checkpoint, tokens: np.ndarray, progress: Progress) -> caches.Calibration:
+    """Keys before and after RoPE and values of tokens [n], exact, in FP16."""
+    of, kept = model.architecture, list[tuple[np.ndarray, ...]]()
+    attention = exact(of)
+
+    def keep(layer: int, heads: Heads) -> np.ndarray:
+        key = turned(heads.key, of.rotations[layer])
+        kept.append(tuple(_fp16(layer, x)[None] for x in (heads.key, key, heads.value)))
+        return attention(layer, heads)
+
+    hidden_states(model, tokens, [keep], progress, "calibrating")
+    before, key, value = zip(*kept, strict=True)
+    return caches.Calibration(before, key, value)
+
+
+def _fp16(layer: int, x: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        kept = x.astype(np.float16)
+    if not np.isfinite(kept).all():
+        raise LimitError(f"layer {layer}: {float(np.abs(x).max()):g} in its cache: kernels take FP16, at most 65504")
+    return kept
+
+
+def _exact_caches(n_layers: int) -> list[Any]:
+    return [caches.FloatCache("fp16") for _ in range(n_layers)]
+
+
+def _chosen(found: Sequence[Any], model: Checkpoint, sides: str, layers: set[int]) -> list[Any]:
+    """These caches in the chosen layers and on the chosen sides, 16 bits elsewhere."""
+    own: list[Any] = []
+    for layer, (cache, plain) in enumerate(zip(found, _exact_caches(len(found)), strict=True)):
+        if layer not in layers:
+            own.append(plain)
+        elif sides == "both":
+            own.append(cache)
+        else:
+            key, value = (cache, plain) if sides == "key" else (plain, cache)
+            own.append(caches.SplitCache(key, value, model.rotation(layer)))
+    return own
+
+
+def _quantized(of: Architecture, run: _Run) -> Attention:
+    """Attention over what each query sees of a run's cache."""
+
+    def attention(layer: int, heads: Heads) -> np.ndarray:
+        cache, rotation = run.found[layer], of.rotations[layer]
+        run.found[layer] = None  # a cache is used once
+        query, n = turned(heads.query, rotation), heads.key.shape[1]
+        given = _fp16(layer, heads.key if cache.before_rope else turned(heads.key, rotation))
+        value = _fp16(layer, heads.value)
+        packed = None
+        if isinstance(cache, caches.FloatCache):
+            run.bits.append(cache.stored_bits)
+        else:
+            seen = caches.decoded(cache, given[None], value[None])
+            run.bits.append(cache.stored_bits)
+            packed = PackedTokens(
+                key=_after(seen.key[0].astype(np.float32), cache.before_rope, rotation),
+                value=seen.value[0].astype(np.float32),
+                n_key=_counts(seen.n_key, n),
+                n_value=_counts(seen.n_value, n),
+            )
+        key = _after(given.astype(np.float32), cache.before_rope, rotation)
+        return attend(query, key, value.astype(np.float32), of, of.windows[layer], packed)
+
+    return attention
+
+
+def _after(key: np.ndarray, is_before: bool, rotation: Any) -> np.ndarray:
+    return turned(key, rotation) if is_before else key
+
+
+def _counts(count: Callable[[int], int], n: int) -> np.ndarray:
+    """Packed tokens when i + 1 tokens are there: query i sees its own."""
+    return np.array([count(i + 1) for i in range(n)])
+
+
+def _scored(
+    model: Checkpoint,
+    tokens: np.ndarray,
+    runs: Sequence[_Run],
+    states: Sequence[np.ndarray],
+    n_layers: int,
+    progress: Progress,
+) -> list[LoopScore]:
+    head, n = head_of(model), len(tokens) - 1
+    nat, divergence = np.empty((len(runs), n)), np.empty((len(runs), n))
+    same = np.empty((len(runs), n), bool)
+    blocks = range(0, n, BLOCK_TOKENS)
+    with progress(blocks, label="scoring", length=len(blocks)) as shown:
+        for start in shown:
+            part, reference = slice(start, min(start + BLOCK_TOKENS, n)), np.empty(0)
+            for i, own in enumerate(states):
+                log_p = _log_softmax(logits_of(model, own[part], head))
+                reference = log_p if i == 0 else reference
+                nat[i, part] = -np.take_along_axis(log_p, tokens[1:][part, None], axis=1)[:, 0]
+                divergence[i, part] = (np.exp(reference) * (reference - log_p)).sum(axis=1) if i else 0
+                same[i, part] = log_p.argmax(axis=1) == reference.argmax(axis=1)
+    return [_score(model, run, nat[i], nat[0], divergence[i], same[i], n_layers) for i, run in enumerate(runs)]
+
+
+def _log_softmax(logits: np.ndarray) -> np.ndarray:
+    wide = logits.astype(np.float64)
+    wide -= wide.max(axis=-1, keepdims=True)
+    wide -= np.log(np.exp(wide).sum(axis=-1, keepdims=True))
+    return wide
+
+
+def _score(
+    model: Checkpoint,
+    run: _Run,
+    nat: np.ndarray,
+    base: np.ndarray,
+    divergence: np.ndarray,
+    same: np.ndarray,
+    n_layers: int,
+) -> LoopScore:
+    means = [float(part.mean()) for part in np.array_split(nat - base, N_STRETCHES) if part.size]
+    spread = float(np.std(means, ddof=1) / math.sqrt(len(means))) if len(means) > 1 else 0.0
+    return LoopScore(
+        model=model.name,
+        method=run.spec.name,
+        sides=run.sides,
+        n_quantized_layers=0 if run.spec.family.name == "fp16" else n_layers,
+        stored_bits=float(np.mean(run.bits)),
+        perplexity=math.exp(nat.mean()),
+        kl_nats=float(divergence.mean()),
+        top1_agreement_frac=float(same.mean()),
+        log_ratio=float((nat - base).mean()),
+        log_ratio_se=spread,
+        n_scored_tokens=len(nat),
+    )
+
+
+def rows(found: Sequence[LoopScore]) -> list[dict[str, Any]]:
+    """A row a method and sides, for JSON and CSV."""
+    return [asdict(score) for score in found]
+
+
+def readable(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows with as many digits as say something."""
+    digits = {
+        "stored_bits": 2,
+        "perplexity": 3,
+        "kl_nats": 5,
+        "top1_agreement_frac": 4,
+        "log_ratio": 5,
+        "log_ratio_se": 5,
+    }
+    return [
+        {name: f"{value:.{digits[name]}f}" if name in digits else value for name, value in row.items()} for row in found
+    ]
