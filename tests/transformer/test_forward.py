@@ -1,11 +1,13 @@
 """Logits, keys and values of tiny random models beside those of transformers 5.24 (scripts/tiny_models.py)."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import model_files
 from dse.transformer import forward, load
 
 MODELS = Path(__file__).parents[1] / "data" / "models"
@@ -38,3 +40,32 @@ def test_logits_keys_and_values_are_those_of_transformers(name):
         for side, own in zip(("key", "value"), layer, strict=True):
             cached = expected[f"{side}{i}"]  # of a layer with a window, its last tokens
             assert np.abs(own[:, -cached.shape[1] :] - cached).max() < 2e-5
+
+
+#: gemma2 and gemma3 here have a query scale, and gemma3 layers, that GGUF files do not say
+@pytest.mark.parametrize("name", ["llama", "llama3", "qwen2", "qwen3", "phi3"])
+def test_a_gguf_file_gives_the_same_as_the_directory(name, tmp_path):
+    expected = np.load(MODELS / name / "reference.npz")
+    logits, kept = run(load.load(str(model_files.gguf_file(tmp_path, name))), expected["tokens"])
+    assert np.abs(logits - expected["logits"]).max() < 3e-5
+    assert np.abs(kept[0][0][:, -7:] - expected["key0"][:, -7:]).max() < 2e-5
+
+
+@pytest.mark.parametrize("name", ["gemma2", "gemma3"])
+def test_a_gguf_file_of_gemma_agrees_but_for_what_it_does_not_say(name, tmp_path):
+    tokens = np.load(MODELS / name / "reference.npz")["tokens"]
+    ours, theirs = (load.load(str(path)) for path in (model_files.gguf_file(tmp_path, name), MODELS / name))
+    of = replace(theirs.architecture, query_scale=ours.architecture.query_scale)
+    if name == "gemma3":  # 5 local layers to a global one, at a local base of 10,000, in every file
+        assert ours.architecture.windows == (8, 8, 8)
+        assert ours.architecture.rotations[0].theta == 10_000
+        of = replace(of, windows=ours.architecture.windows, rotations=ours.architecture.rotations)
+    assert of.windows == ours.architecture.windows
+    assert np.abs(run(ours, tokens)[0] - run(replace(theirs, architecture=of), tokens)[0]).max() < 3e-5
+
+
+def test_blocks_of_attention_change_nothing(monkeypatch):
+    model, tokens = load.load(str(MODELS / "gemma2")), np.load(MODELS / "gemma2" / "reference.npz")["tokens"]
+    whole = run(model, tokens)[0]
+    monkeypatch.setattr(forward, "BLOCK_TOKENS", 7)
+    assert np.abs(run(model, tokens)[0] - whole).max() < 2e-5

