@@ -12,7 +12,7 @@ from dse.core import files
 from dse.core.errors import InputError, LimitError, OutputError, show
 from dse.measure.dumps.writer import fp16_header
 from dse.transformer.checkpoint import Architecture, Checkpoint
-from dse.transformer.forward import Attention, Heads, Progress, exact, hidden_states, turned
+from dse.transformer.forward import Attention, LayerHeads, Progress, exact, hidden_states, turned
 
 #: bytes of a dump that is written
 MAX_BYTES = 2**38
@@ -49,7 +49,7 @@ class WrittenDump:
         return "\n".join([*lines, *([f"  note: {self.note}"] if self.note else [])])
 
     def to_json(self) -> dict[str, Any]:
-        """The same as data."""
+        """Sizes and facts as data."""
         return asdict(self)
 
 
@@ -133,7 +133,7 @@ def _writing(file: IO[bytes], of: Architecture, after: bool, n_kept: int) -> Att
     attention = exact(of)
     scale = np.float32(of.query_scale * math.sqrt(of.head_dim))
 
-    def write_layer(layer: int, heads: Heads) -> np.ndarray:
+    def write_layer(layer: int, heads: LayerHeads) -> np.ndarray:
         query = heads.query * scale
         sides = {"key": heads.key, "value": heads.value, "query": query}
         if after:

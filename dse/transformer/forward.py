@@ -65,7 +65,7 @@ def nats(logits: np.ndarray, targets: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Heads:
+class LayerHeads:
     """Queries, keys and values of a text in one layer, float32 [heads, tokens, head_dim], before RoPE."""
 
     query: np.ndarray
@@ -84,7 +84,7 @@ class PackedTokens:
 
 
 #: (layer, its heads) to the mixed values of its queries, [n_q_heads, tokens, head_dim]
-Attention = Callable[[int, Heads], np.ndarray]
+Attention = Callable[[int, LayerHeads], np.ndarray]
 
 
 def turned(x: np.ndarray, rotation: Rotation) -> np.ndarray:
@@ -186,7 +186,7 @@ def _packed_mix(shares: np.ndarray, value: np.ndarray, packed: np.ndarray, colum
 def exact(of: Architecture) -> Attention:
     """Attention over keys and values as computed."""
 
-    def attention(layer: int, heads: Heads) -> np.ndarray:
+    def attention(layer: int, heads: LayerHeads) -> np.ndarray:
         query, key = (turned(x, of.rotations[layer]) for x in (heads.query, heads.key))
         return attend(query, key, heads.value, of, of.windows[layer])
 
@@ -198,7 +198,7 @@ def _mapped(x: np.ndarray, weight: np.ndarray, bias: np.ndarray | None) -> np.nd
     return y if bias is None else y + bias
 
 
-def _heads(of: Architecture, layer: TransformerLayer, h: np.ndarray) -> Heads:
+def _heads(of: Architecture, layer: TransformerLayer, h: np.ndarray) -> LayerHeads:
     query, key, value = (
         _mapped(h, weight, bias).reshape(len(h), n, of.head_dim).transpose(1, 0, 2)
         for weight, bias, n in (
@@ -211,7 +211,7 @@ def _heads(of: Architecture, layer: TransformerLayer, h: np.ndarray) -> Heads:
         query = rms_norm(query, layer.q_norm, of.norm_epsilon)
     if layer.k_norm is not None:
         key = rms_norm(key, layer.k_norm, of.norm_epsilon)
-    return Heads(query, key, value)
+    return LayerHeads(query, key, value)
 
 
 def _through(of: Architecture, layer: TransformerLayer, index: int, x: np.ndarray, attention: Attention) -> np.ndarray:

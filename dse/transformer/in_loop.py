@@ -18,7 +18,7 @@ from dse.transformer import caches
 from dse.transformer.checkpoint import Architecture, Checkpoint
 from dse.transformer.forward import (
     Attention,
-    Heads,
+    LayerHeads,
     PackedTokens,
     Progress,
     attend,
@@ -111,7 +111,7 @@ def calibrate(model: Checkpoint, tokens: np.ndarray, progress: Progress) -> cach
     of, kept = model.architecture, list[tuple[np.ndarray, ...]]()
     attention = exact(of)
 
-    def keep(layer: int, heads: Heads) -> np.ndarray:
+    def keep(layer: int, heads: LayerHeads) -> np.ndarray:
         key = turned(heads.key, of.rotations[layer])
         kept.append(tuple(_fp16(layer, x)[None] for x in (heads.key, key, heads.value)))
         return attention(layer, heads)
@@ -150,7 +150,7 @@ def _chosen(found: Sequence[Any], model: Checkpoint, sides: str, layers: set[int
 def _quantized(of: Architecture, run: _Run) -> Attention:
     """Attention over what each query sees of a run's cache."""
 
-    def attention(layer: int, heads: Heads) -> np.ndarray:
+    def attention(layer: int, heads: LayerHeads) -> np.ndarray:
         cache, rotation = run.found[layer], of.rotations[layer]
         run.found[layer] = None  # a cache is used once
         query, n = turned(heads.query, rotation), heads.key.shape[1]

@@ -52,7 +52,7 @@ def streamed_nats(model, tokens, found):
     return np.array(nats)
 
 
-@pytest.mark.parametrize("name", ["llama3", "gemma2"])
+@pytest.mark.parametrize("name", ["llama3", pytest.param("gemma2", marks=pytest.mark.slow)])
 def test_one_pass_gives_what_a_streaming_cache_gives(name):
     model = load.load(str(model_files.MODELS / name))
     tokens = np.load(model_files.MODELS / name / "reference.npz")["tokens"]
