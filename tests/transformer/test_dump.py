@@ -1,6 +1,7 @@
 """`dse dump`: the file is what `dse measure` reads; every bad input is one line."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -136,3 +137,10 @@ def test_a_text_that_is_not_there_is_one_line(run, tmp_path):
         "dump", "--model", model, "--tokens", 9, "--text", tmp_path / "no.txt", "--out", tmp_path / "kv.safetensors"
     )
     assert_one_line(result, 2, "no.txt", "no such file")
+
+
+def test_without_gguf_one_line_says_how_to_get_it(run, tmp_path, text, monkeypatch):
+    model = model_files.gguf_file(tmp_path)
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    result = run("dump", "--model", model, "--text", text, "--tokens", 9, "--out", tmp_path / "kv.safetensors")
+    assert_one_line(result, 2, "needs the package gguf: pip install 'kv-dse[models]'")
