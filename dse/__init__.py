@@ -35,6 +35,7 @@ __all__ = [
     "report",
     "report_table",
     "results",
+    "scores",
     "sensitivity",
     "simulate",
     "sweep",

@@ -48,6 +48,7 @@ __all__ = [
     "report",
     "report_table",
     "results",
+    "scores",
     "sensitivity",
     "simulate",
     "sweep",
@@ -823,6 +824,23 @@ def report_table(
     >>> table = dse.report_table("results", devices=["lpu-hbm"], models=["llama2-13b"], batches=[16, 64])
     >>> table["system"].unique().tolist()
     ['LPU-HBM FP16']
+    """
+
+def scores(format: str | None = None, *, model: str | None = None) -> list[dict[str, Any]]:
+    """Find published scores of a KV format beside those of 16 bits in the same setup, by family of tasks.
+
+    Of the model where there are some, else of its series, else of other models; the loss with a 95 % interval, and
+    "cannot be told" where too little was printed. Short answers hide a loss: look at the longest task that you run.
+    Without a format: all that have scores.
+
+    format: A quantizer, or a format by its published name.
+    model: A model by name, such as qwen3-30b-a3b.
+
+    Returns: A row a family of tasks: its loss as a share of the 16-bit score, of divergence in nats.
+    Raises InputError and SpecError for names, files and values, LimitError beyond what can be computed.
+
+    >>> dse.scores("fp8", model="llama3.1-8b")[0]["of"]
+    'llama3.1-8b'
     """
 
 def sensitivity(

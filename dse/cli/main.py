@@ -41,6 +41,7 @@ OPERATIONS = {
     "ask map": "questions.MapBest",
     "ask load": "questions.PredictLoad",
     "ask devices": "questions.SplitOverDevices",
+    "scores": "scores.FindScores",
     "sweep": "sweeps.RunSweep",
     "pareto": "sweeps.FindFront",
     "traffic": "serving.DescribeTraffic",

@@ -1,0 +1,46 @@
+"""Published scores of KV formats: `dse scores`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dse.core.errors import InputError
+from dse.operations.declare import SILENT, Console, operation, option
+from dse.operations.shared import Printed, json_option
+
+
+@operation("scores", "What published scores say that a KV format costs.", function="scores", positional=("format",))
+class FindScores(Printed):
+    """Find published scores of a KV format beside those of 16 bits in the same setup, by family of tasks.
+
+    Of the model where there are some, else of its series, else of other models; the loss with a 95 % interval, and
+    "cannot be told" where too little was printed. Short answers hide a loss: look at the longest task that you run.
+    Without a format: all that have scores.
+
+    >>> dse.scores("fp8", model="llama3.1-8b")[0]["of"]
+    'llama3.1-8b'
+    """
+
+    format: str | None = option(None, "A quantizer, or a format by its published name.", metavar="NAME")
+    model: str | None = option(None, "A model by name, such as qwen3-30b-a3b.", metavar="NAME")
+    as_json: bool = json_option("Print a list of objects, one a family of tasks.")
+
+    def run(self, console: Console = SILENT) -> list[dict[str, Any]]:
+        """A row a family of tasks: its loss as a share of the 16-bit score, of divergence in nats."""
+        from dse.questions import scores
+
+        if self.format is None and self.model is not None:
+            raise InputError("format is missing: give one with --format: `dse scores` lists them")
+        if self.format is None:
+            return scores.overview()
+        return scores.to_json(scores.losses(self.format, self.model))
+
+    def text(self, outcome: list[dict[str, Any]]) -> str:
+        """The table, with the models whose scores they are."""
+        from dse.questions import scores
+
+        if self.format is None:
+            return scores.overview_text(outcome)
+        if not outcome:
+            return f"{self.format}: no score of {self.model} or a model like it; of all models: leave --model out"
+        return scores.text(outcome)
