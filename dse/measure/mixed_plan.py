@@ -285,7 +285,8 @@ def _number_column(path: Path, column: pd.Series) -> pd.Series:
         _refuse(path, column.to_frame(), str(column.name), bad, "must be a number")
     return (
         pd.Series(
-            pd.array([float("nan") if pd.isna(value) else float(value) for value in column], "float64"), column.index
+            data=pd.array([float("nan") if pd.isna(value) else float(value) for value in column], "float64"),
+            index=column.index,
         )
         if column.dtype == object
         else column.astype("float64")
