@@ -194,6 +194,9 @@ def test_the_closed_form_is_within_5_percent(row):
     found = simulate.run(spec, kv, work, requests, batching)
     wanted = serving.steady(spec, kv, work, Moments.of(requests), batching=batching)
     assert found.saturated_tokens_per_s == pytest.approx(wanted["throughput_tokens_per_s"], rel=0.05)
+    if spread == "fixed":  # each request that ends has given mean_out tokens
+        own = found.saturated_requests_per_s * mean_out
+        assert own == pytest.approx(found.saturated_tokens_per_s, rel=0.05)
 
 
 @pytest.mark.parametrize(("chunk", "batch", "limit"), [(128, 256, "chunk"), (512, 256, "chunk"), (512, 32, "batch")])
