@@ -171,7 +171,10 @@ class MeasureDump(Printed):
         None, "With --perplexity: mha, gqa or .safetensors files; default: both.", NAMES, metavar="A,B"
     )
     methods: Sequence[str] | None = option(
-        None, "Quantizers with parameters, as for `dse point`.", NAMES, metavar="A,B"
+        None,
+        "Quantizers with parameters, as for `dse point`; with --perplexity some of each kind where none is named.",
+        NAMES,
+        metavar="A,B",
     )
     out: str | None = option(
         None, "Directory of the results; one that was begun the same way is finished.", metavar="DIR"
@@ -276,17 +279,15 @@ class MeasureDump(Printed):
         """A row a method and sides, 16 bits first."""
         from dse.transformer import in_loop, load, tokenizer
 
-        if self.text_file is None or not self.model or not self.methods:
-            lacks = "--text FILE" if self.text_file is None else "--methods" if self.model else "--model FILE.gguf|DIR"
-            raise InputError(
-                f"{lacks} is missing: --perplexity of a model of your own needs --model, --text, --methods"
-            )
+        if self.text_file is None or not self.model:
+            lacks = "--text FILE" if self.text_file is None else "--model FILE.gguf|DIR"
+            raise InputError(f"{lacks} is missing: --perplexity of a model of your own needs --model and --text")
         model = load.load(self.model)
         texts = (self.text_file, self.calibration or self.text_file)
         context = model.architecture.context_tokens
         own, known = (tokenizer.tokens_of(path, model.encode, self.tokens, context, model.name) for path in texts)
-        sides, layers = several(self.sides), self.only_layers
-        return in_loop.rows(in_loop.scores(model, own, known, several(self.methods), sides, layers, console.bar))
+        methods, sides = several(self.methods or in_loop.METHODS), several(self.sides)
+        return in_loop.rows(in_loop.scores(model, own, known, methods, sides, self.only_layers, console.bar))
 
     def written(self, outcome: Any, console: Console) -> list[str]:
         """Draw the figures of a measurement; write the scores of a model of one's own."""

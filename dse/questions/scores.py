@@ -16,6 +16,7 @@ from typing import Any
 from dse import quantizers
 from dse.core.errors import InputError, did_you_mean, show
 from dse.core.table import aligned
+from dse.specs import catalog
 
 DATA = "kv_scores.csv"
 #: labels of `comparability` whose score may be set against the 16-bit one
@@ -197,7 +198,8 @@ def pooled(scores: Sequence[Score]) -> tuple[float, float | None]:
 def losses(format: str, model: str | None = None) -> list[Loss]:
     """Find the losses of a format by family of tasks: on the model, else on its series, else on models of its kind.
 
-    Raises InputError for a format that nobody published a score of.
+    Raises InputError for a format that nobody published a score of, and for a model that neither the scores nor
+    `dse list models` name.
     """
     name = name_of(format)
     own = [score for score in published() if score.format == name]
@@ -206,6 +208,8 @@ def losses(format: str, model: str | None = None) -> list[Loss]:
         raise InputError(f"format = {show(format)}: no published score: {did_you_mean(name, known)}")
     scopes: list[tuple[str, Callable[[Score], bool]]] = [("all models", lambda score: True)]
     if model is not None:
+        if not any(is_of(score, model) for score in published()):
+            catalog.model(model)  # refuses a name that nobody knows
         is_hybrid = bool(HYBRID.search(plain(model)))
         kind = "hybrid models" if is_hybrid else "other models"
         scopes = [

@@ -156,12 +156,17 @@ def plain_frequencies(theta: float, n_channels: int) -> np.ndarray:
     return np.asarray(theta ** (-np.arange(0, n_channels, 2) / n_channels))
 
 
+def check_counts(path: str, n_layers: Any, n_heads: Any) -> None:
+    """Raises InputError for numbers of layers and query heads that no model has; they size what is made of them."""
+    for name, value in (("layers", n_layers), ("heads", n_heads)):
+        if type(value) is not int or not 1 <= value <= MOST[name]:
+            raise InputError(f"{path}: {name} = {show(value)}: must be 1 to {MOST[name]:,}: is the file damaged?")
+
+
 def checked(path: str, architecture: Architecture) -> Architecture:
     """An architecture whose sizes agree. Raises InputError."""
     sizes = {
         "hidden size": (architecture.hidden_size, MOST["channels"]),
-        "layers": (architecture.n_layers, MOST["layers"]),
-        "query heads": (architecture.n_q_heads, MOST["heads"]),
         "KV heads": (architecture.n_kv_heads, MOST["heads"]),
         "head dimension": (architecture.head_dim, MOST["channels"]),
         "context": (architecture.context_tokens, 2**40),

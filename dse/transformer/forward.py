@@ -57,11 +57,15 @@ def capped(x: np.ndarray, cap: float | None) -> np.ndarray:
 
 def nats(logits: np.ndarray, targets: np.ndarray) -> np.ndarray:
     """-ln p of each target, float64: logits [..., vocabulary], targets [...]."""
+    return -np.take_along_axis(log_softmax(logits), targets[..., None], axis=-1)[..., 0]
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    """ln p of every token of the vocabulary, the last axis, in float64."""
     wide = logits.astype(np.float64)
     wide -= wide.max(axis=-1, keepdims=True)
-    chosen = np.take_along_axis(wide, targets[..., None], axis=-1)[..., 0]
-    found: np.ndarray = np.log(np.exp(wide).sum(axis=-1)) - chosen
-    return found
+    wide -= np.log(np.exp(wide).sum(axis=-1, keepdims=True))
+    return wide
 
 
 @dataclass(frozen=True)

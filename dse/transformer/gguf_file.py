@@ -11,7 +11,15 @@ import numpy as np
 
 from dse.core.errors import InputError, clean, install, show
 from dse.transformer import tokenizer
-from dse.transformer.checkpoint import Architecture, Checkpoint, Rotation, checked, plain_frequencies, refuse_family
+from dse.transformer.checkpoint import (
+    Architecture,
+    Checkpoint,
+    Rotation,
+    check_counts,
+    checked,
+    plain_frequencies,
+    refuse_family,
+)
 
 _FAMILIES = ("llama", "qwen2", "qwen3", "gemma2", "gemma3", "phi3")
 _OUTSIDE = {"token_embd.weight": "embedding", "output_norm.weight": "final_norm", "output.weight": "head"}
@@ -44,7 +52,7 @@ _GLOBAL_EVERY = {"gemma2": 2, "gemma3": 6}
 def load(path: str) -> Checkpoint:
     """Read the metadata of a GGUF file. Raises InputError for one that is cut, damaged or cannot be run."""
     reader = _reader(path)
-    meta = {name: field for name, field in reader.fields.items()}
+    meta = reader.fields
 
     def value(key: str, default: Any = None) -> Any:
         return meta[key].contents() if key in meta else default
@@ -156,8 +164,7 @@ def _architecture(path: str, family: str, value: Any, divisors: np.ndarray | Non
         return found
 
     n_layers, hidden, n_q = needed("block_count"), needed("embedding_length"), needed("attention.head_count")
-    if not 1 <= n_layers <= 1024 or not 1 <= n_q <= 1024:
-        raise InputError(f"{path}: {n_layers} layers, {n_q} heads: must each be 1 to 1,024: is the file damaged?")
+    check_counts(path, n_layers, n_q)
     head_dim = own("attention.key_length", hidden // n_q)
     if own("attention.value_length", head_dim) != head_dim:
         raise InputError(f"{path}: values of another dimension than keys: cannot be run")

@@ -15,7 +15,15 @@ import numpy as np
 from dse.core.errors import InputError, clean, show
 from dse.measure.dumps import DumpLimits, open_dump
 from dse.transformer import tokenizer
-from dse.transformer.checkpoint import Architecture, Checkpoint, Rotation, checked, plain_frequencies, refuse_family
+from dse.transformer.checkpoint import (
+    Architecture,
+    Checkpoint,
+    Rotation,
+    check_counts,
+    checked,
+    plain_frequencies,
+    refuse_family,
+)
 
 _FAMILIES = {
     "llama": "llama",
@@ -135,8 +143,7 @@ def _architecture(path: str, family: str, config: dict[str, Any]) -> Architectur
         return found
 
     n_layers, hidden, n_q = (number(key) for key in ("num_hidden_layers", "hidden_size", "num_attention_heads"))
-    if not (isinstance(n_layers, int) and 1 <= n_layers <= 1024 and isinstance(n_q, int) and 1 <= n_q <= 1024):
-        raise InputError(f"{path}: {n_layers} layers, {n_q} heads: must each be 1 to 1,024")
+    check_counts(path, n_layers, n_q)
     gemma, head_dim = family.startswith("gemma"), number("head_dim", hidden // n_q)
     wanted = "gelu_pytorch_tanh" if gemma else "silu"
     given = config.get("hidden_activation" if gemma else "hidden_act") or wanted

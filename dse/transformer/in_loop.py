@@ -25,11 +25,14 @@ from dse.transformer.forward import (
     exact,
     head_of,
     hidden_states,
+    log_softmax,
     logits_of,
     turned,
 )
 
 SIDES = ("both", "key", "value")
+#: formats that are scored where none is named: of vLLM, with a scale or one per token and head, and of three papers
+METHODS = ("fp8", "int8_per_token_head", "int4_per_token_head", "oaken", "nqkv", "sinkq")
 #: tokens whose logits are in memory at a time
 BLOCK_TOKENS = 64
 #: stretches of the text whose means give the standard error
@@ -199,19 +202,12 @@ def _scored(
         for start in shown:
             part, reference = slice(start, min(start + BLOCK_TOKENS, n)), np.empty(0)
             for i, own in enumerate(states):
-                log_p = _log_softmax(logits_of(model, own[part], head))
+                log_p = log_softmax(logits_of(model, own[part], head))
                 reference = log_p if i == 0 else reference
                 nat[i, part] = -np.take_along_axis(log_p, tokens[1:][part, None], axis=1)[:, 0]
                 divergence[i, part] = (np.exp(reference) * (reference - log_p)).sum(axis=1) if i else 0
                 same[i, part] = log_p.argmax(axis=1) == reference.argmax(axis=1)
     return [_score(model, run, nat[i], nat[0], divergence[i], same[i], n_layers) for i, run in enumerate(runs)]
-
-
-def _log_softmax(logits: np.ndarray) -> np.ndarray:
-    wide = logits.astype(np.float64)
-    wide -= wide.max(axis=-1, keepdims=True)
-    wide -= np.log(np.exp(wide).sum(axis=-1, keepdims=True))
-    return wide
 
 
 def _score(

@@ -149,4 +149,5 @@ def test_the_command(run):
     code, _, err = run("scores", "--format", "int5")
     assert code == 2
     assert err == "error: format = 'int5': no published score: did you mean int4, int8?\n"
+    assert "unknown model 'lama3.1-8b'" in run("scores", "--format", "fp8", "--model", "lama3.1-8b")[2]
     assert run("scores", "--model", "llama3.1-8b")[2].startswith("error: format is missing")

@@ -105,12 +105,17 @@ def test_the_text_shows_a_row_a_method(scored):
     assert [line.split()[1] for line in shown.splitlines()] == ["method", "fp16", "fp8"]
 
 
+def test_without_methods_some_of_each_kind_are_scored(scored):
+    code, shown, _ = scored("--json")
+    assert code == 0
+    assert [row["method"] for row in json.loads(shown)] == ["fp16", *in_loop.METHODS]
+
+
 def test_bad_input_is_one_line(scored, run, tmp_path):
     assert_one_line(scored("--methods", "nothing"), 2, "'nothing'")
     assert_one_line(scored("--methods", "fp8", "--sides", "keys"), 2, "sides = 'keys'", "key")
     assert_one_line(scored("--methods", "fp8", "--only-layers", "3"), 2, "only-layers = 3", "layers 0 to 2")
     assert_one_line(scored("--methods", "fp8", "--models", "mha"), 2, "models")
-    assert_one_line(scored(), 2, "--methods is missing")
     assert_one_line(
         run("measure", "--perplexity", "--model", tmp_path, "--methods", "fp8"), 2, "--text FILE is missing"
     )
