@@ -24,7 +24,6 @@ from dse.sweep import points as sweep_points
 from dse.sweep import spec as sweep_spec
 from dse.sweep.columns import MISSING, Names
 from dse.sweep.grid import kept_digits
-from studies import weights
 
 QUANTIZERS = [
     "fp16",
@@ -334,31 +333,6 @@ def compare_with_rows(sweep, first=0, last=None):
             assert found[name].dtype == column.dtype, name
         assert bits_of(found[name]) == bits_of(column), name
     return n_left
-
-
-TOY_SIZES = {"d_model": 32, "n_layers": 3, "n_q_heads": 4, "n_kv_heads": 2, "head_dim": 16, "d_ff": 48}
-TOY_CONSTANTS = {"rope_theta": "10000.0", "norm_epsilon": "1e-05"}
-
-
-def toy_weights(sizes=TOY_SIZES, seed=5, scale=0.3):
-    generator = np.random.default_rng(seed)
-    return {
-        name: generator.normal(1.0 if len(shape) == 1 else 0.0, scale, shape).astype(np.float32)
-        for name, shape in weights._shapes(sizes).items()
-    }
-
-
-def write_weights(path, arrays, sizes=TOY_SIZES, **changes):
-    header, parts, end = {}, [], 0
-    header["__metadata__"] = {**{k: str(v) for k, v in sizes.items()}, **TOY_CONSTANTS, **changes}
-    for name, x in arrays.items():
-        part = x.astype("<f4").tobytes()
-        header[name] = {"dtype": "F32", "shape": list(x.shape), "data_offsets": [end, end + len(part)]}
-        parts.append(part)
-        end += len(part)
-    start = json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(start)) + start + b"".join(parts))
-    return path
 
 
 def assert_one_line(result, status, *parts):

@@ -266,7 +266,7 @@ def test_the_tutorial_compares_designs_by_their_numbers():
 
 def test_code_names_pages_that_exist():
     """`docs/NAME.md` in sources and data; CHANGELOG.md says what was."""
-    folders = ("dse", "kernels_ref", "hwspecs", "studies", "scripts", "notebooks")
+    folders = ("dse", "kernels_ref", "hwspecs", "scripts", "notebooks")
     files = [
         path
         for folder in folders

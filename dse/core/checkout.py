@@ -1,4 +1,4 @@
-"""Folders that stand beside the package in a checkout and are not in the wheel: calibration, studies."""
+"""The folder calibration stands beside the package in a checkout, and is not in the wheel."""
 
 import sys
 from importlib import import_module
@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def module(name: str, user: str) -> ModuleType:
-    """Import a module beside the package, such as `studies.run`, for `user`, the option or command that needs it.
+    """Import a module beside the package, such as `calibration.links`, for `user`, the option or command that needs it.
 
     Raises InputError where there is no checkout.
     """

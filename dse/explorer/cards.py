@@ -24,7 +24,7 @@ SHOWN = {
     "throughput_tokens_per_s": "Throughput",
     "steady_tpot_s": "Time per output token",
     "steady_ttft_s": "Time to first token",
-    "measured_error": "Attention error",
+    "score_drop_frac": "Drop of scores",
     "joules_per_token": "Energy per token",
     "usd_per_million_tokens": "Price per million tokens",
 }
@@ -123,7 +123,7 @@ def shown(name: str, result: Mapping[str, Any]) -> str:
 
 def _unit(name: str) -> tuple[str, float]:
     """The unit that cards show a result in, and its size in base units."""
-    own = {"measured_error": ("%", 0.01), "usd_per_million_tokens": ("USD", 1.0), "steady_ttft_s": ("s", 1.0)}
+    own = {"score_drop_frac": ("%", 0.01), "usd_per_million_tokens": ("USD", 1.0), "steady_ttft_s": ("s", 1.0)}
     return own.get(name) or shown_unit(name, RESULT_UNITS[name])
 
 
@@ -145,9 +145,9 @@ def _ends(name: str, result: Mapping[str, Any]) -> str:
 
 
 def _note(name: str, result: Mapping[str, Any]) -> str:
-    """Caveat of a number: the data of an error, or an assumed price."""
-    if name == "measured_error":
-        return escaped(f"on {result['measured_on']}") if result["measured_on"] and result[name] else ""
+    """Caveat of a number: where a drop of scores comes from, or an assumed price."""
+    if name == "score_drop_frac":
+        return escaped(f"{result['score_drop_of']}") if result[name] is not None else ""
     return "assumed price" if name == "usd_per_million_tokens" and "usd_per_hour" in result["assumptions"] else ""
 
 

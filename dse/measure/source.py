@@ -263,7 +263,8 @@ def lacks(layers: list[DumpLayer], of: About) -> list[str]:
         found.append('RoPE mark: taken as after RoPE (as caches hold keys); metadata "rope" or --rope')
     if n := sum(layer.query is None for layer in layers):
         where = "every layer" if n == len(layers) else f"{n} of {len(layers)} layers"
-        found.append(f"queries of {where}: layerN.query; without, they are drawn (docs/reference/dumps.md)")
+        drawn = "without, they are drawn, which a model's are unlike: `dse dump` writes a model's own"
+        found.append(f"queries of {where}: layerN.query; {drawn}")
     flat = any(len(t.shape) == 2 for layer in layers for t in layer.tensors.values())
     if flat and of.n_heads == 1:
         found.append("heads: [tokens, channels] is taken as one head; --heads")

@@ -50,6 +50,7 @@ from dse.model.operations import (
     prompt_operations,
     total_of,
 )
+from dse.model.quality import quality
 from dse.model.records import MISSING, STATES, Design
 from dse.model.results import RESULT_UNITS
 from dse.model.stacks import stack_of, stack_text
@@ -137,6 +138,7 @@ class Lowered:
             "prompt_budget_tokens": prompt_budget(work, server) if is_server else None,
             "write_amplification": memory_unit.write_amplification(plan),
             **measured(plan),
+            **quality(plan),
             "n_devices": work.n_devices,
             "capacity_bytes": device.reported_bytes if is_server else device.capacity_bytes,
             "effective_bandwidth_bytes_per_s": effective_bits.effective_bandwidth_bytes_per_s(

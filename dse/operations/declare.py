@@ -41,6 +41,16 @@ def parse_share(name: str, text: str) -> float:
     return float(text)
 
 
+def parse_percent(name: str, text: str) -> float:
+    """A share as people write it, 1% or 0.01, from 0 to 1. Raises InputError naming the option."""
+    number, percent = text.removesuffix("%").strip(), text.endswith("%")
+    is_number = re.fullmatch(r"[0-9]{1,30}(\.[0-9]{0,30})?", number, re.ASCII)
+    share = float(number) / (100 if percent else 1) if is_number else math.nan
+    if not 0 <= share <= 1:
+        raise InputError(f"{name} = {show(text)}: must be a share from 0 to 1, such as 1% or 0.01")
+    return share
+
+
 def parse_number(name: str, text: str) -> float:
     """A decimal number in ASCII digits. Raises InputError naming the option."""
     is_number = re.fullmatch(r"[-+]?[0-9]{1,30}(\.[0-9]{0,30})?(e[-+]?[0-9]{1,3})?", text, re.ASCII | re.I)
@@ -68,6 +78,7 @@ def _joined(values: Iterable[Any]) -> str:
 TEXT = Kind(lambda name, text: text)
 WHOLE = Kind(parse_whole)
 SHARE = Kind(parse_share)
+PERCENT = Kind(parse_percent, lambda value: f"{100 * value:.10g}%")
 NUMBER = Kind(parse_number, lambda value: f"{value:g}")
 NAMES = Kind(parse_names, _joined)
 WHOLES = _several(parse_whole)

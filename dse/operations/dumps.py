@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from dse.core import checkout
 from dse.core.errors import InputError, clean, show
 from dse.measure import MAX_BYTES
 from dse.operations.declare import (
@@ -32,7 +29,6 @@ from dse.operations.shared import Printed, json_option, one_of, several, static_
 if TYPE_CHECKING:
     from dse.measure.lab import DumpMeasurement, HeadView, Held, ReadOptions
     from dse.measure.mixed_plan import Mixed
-    from dse.measure.run import FinishedMeasurement
     from dse.measure.synthetic import Recipe
     from dse.quantizers import QuantizerSpec
     from dse.specs.measurements import MeasurementFile
@@ -146,30 +142,19 @@ class MeasureDump(Printed):
     `--measurements`, a summary and figures into DIR. Stop it at any time: the same command goes on. Reads a layer at a
     time, so that dumps larger than memory will do. docs/reference/dumps.md says what a dump is.
 
-    lm:mha and lm:gqa are the keys, values and queries of the language models that ship.
-
-    With --perplexity: perplexity and greedy continuations of the small language models that ship, under every method,
-    through its streaming cache; docs/explanation/language_model.md says how. With --out it goes on where it was
-    stopped.
-
-    With --perplexity, --model FILE.gguf|DIR and --text FILE: perplexity, divergence and top-1 agreement of a model of
-    your own against 16 bits, its keys and values quantized as the cache is written.
+    With --perplexity, --model FILE.gguf|DIR and --text FILE, without SOURCE: perplexity, divergence and top-1 agreement
+    of a language model against 16 bits, its keys and values quantized as the cache is written.
     """
 
     source: str | None = argument(None)
-    perplexity: bool = option(
-        False, "Perplexity of the language models that ship, without SOURCE, or of --model.", FLAG
-    )
-    text_file: str | None = option(None, "With --perplexity and --model: the text, UTF-8.", name="text", metavar="FILE")
+    perplexity: bool = option(False, "Perplexity of --model on --text, without SOURCE.", FLAG)
+    text_file: str | None = option(None, "With --perplexity: the text, UTF-8.", name="text", metavar="FILE")
     tokens: int = option(2048, "Its tokens that are scored.", WHOLE, unit="token")
     calibration: str | None = option(
         None, "Another text, for Oaken's thresholds and such; default: --text itself.", metavar="FILE"
     )
     sides: Sequence[str] = option(("both",), "Quantized sides, each scored by itself.", NAMES, metavar="both,key,value")
     only_layers: Sequence[int] | None = option(None, "Quantized layers; default: all.", WHOLES, metavar="A,B")
-    models: Sequence[str] | None = option(
-        None, "With --perplexity: mha, gqa or .safetensors files; default: both.", NAMES, metavar="A,B"
-    )
     methods: Sequence[str] | None = option(
         None,
         "Quantizers with parameters, as for `dse point`; with --perplexity some of each kind where none is named.",
@@ -193,7 +178,7 @@ class MeasureDump(Printed):
     seed: int = option(0, "Of queries drawn where none were dumped.", WHOLE)
     model: str = option(
         "",
-        "The model that the dump comes from, for the record; with --text its file or directory.",
+        "The model that the dump comes from, for the record; with --perplexity its file or directory.",
         shows_default=False,
     )
     rope: str | None = option(
@@ -209,16 +194,14 @@ class MeasureDump(Printed):
     as_json: bool = json_option("Print the summary as JSON.")
 
     def unused(self) -> dict[str, str]:
-        """Perplexity needs models and methods alone, that of an own model its text."""
+        """Perplexity needs a model, a text and methods alone."""
         from dataclasses import fields
 
         of_text = ("text_file", "tokens", "calibration", "sides", "only_layers")
         if not self.perplexity:
-            return {"models": "without --perplexity"} | dict.fromkeys(of_text, "without --perplexity")
-        is_own = self.text_file is not None or bool(self.model)
-        used = ("perplexity", "methods", "out", "as_json", *((*of_text, "model") if is_own else ("models",)))
-        reason = "with --perplexity" + (" and --model" if is_own else "")
-        return {field.name: reason for field in fields(self) if field.name not in used}
+            return dict.fromkeys(of_text, "without --perplexity")
+        used = ("perplexity", "methods", "out", "as_json", "model", *of_text)
+        return {field.name: "with --perplexity" for field in fields(self) if field.name not in used}
 
     def run(self, console: Console = SILENT) -> Any:
         """The table of the measurement, what a check found, or the scores of language models."""
@@ -226,16 +209,8 @@ class MeasureDump(Printed):
             return self._perplexity(console)
         if self.source is None:
             raise InputError(
-                "SOURCE is missing: give a KV dump (docs/reference/dumps.md), or --perplexity for the models that ship"
+                "SOURCE is missing: give a KV dump (docs/reference/dumps.md), or --perplexity with --model and --text"
             )
-        with ExitStack() as stack:
-            source = self.source
-            if source.startswith("lm:"):
-                kv_dump = checkout.module("studies.kv_dump", source)
-                source = str(kv_dump.write(source, Path(stack.enter_context(tempfile.TemporaryDirectory()))))
-            return self._measured(source, console)
-
-    def _measured(self, source: str, console: Console) -> FinishedMeasurement | dict[str, Any]:
         from dse.figures.export import static
         from dse.measure import run
 
@@ -255,43 +230,36 @@ class MeasureDump(Printed):
             max_bytes=self.max_bytes,
         )
         if self.only_check:
-            return run.check(source, asked, console.bar)
+            return run.check(self.source, asked, console.bar)
         if not self.methods:
             raise InputError("--methods is missing: name quantizers, such as --methods nqkv,kivi:bits=2")
         if self.out is None:
             raise InputError("--out is missing: see dse measure --help")
         static.check(self.static)
         console.if_stopped(f"stopped: finished parts are kept in {self.out}: the same command goes on")
-        return run.run(source, several(self.methods), self.out, asked, console.bar)
+        return run.run(self.source, several(self.methods), self.out, asked, console.bar)
 
     def _perplexity(self, console: Console) -> list[dict[str, Any]]:
-        """A row a language model and method."""
-        if self.model or self.text_file is not None:
-            return self._own_model(console)
-        run = checkout.module("studies.run", "dse measure --perplexity")
-        kept = f"finished rows are kept in {self.out}: the same command goes on" if self.out else "--out DIR keeps rows"
-        console.if_stopped(f"stopped: {kept}")
-        models, methods = (several(names or ()) for names in (self.models, self.methods))
-        scores: list[dict[str, Any]] = run.rows(run.run(models, methods, self.out, console.bar))
-        return scores
-
-    def _own_model(self, console: Console) -> list[dict[str, Any]]:
         """A row a method and sides, 16 bits first."""
-        from dse.transformer import in_loop, load, tokenizer
+        from dse.transformer import in_loop, kept_scores, load, tokenizer
 
         if self.text_file is None or not self.model:
             lacks = "--text FILE" if self.text_file is None else "--model FILE.gguf|DIR"
-            raise InputError(f"{lacks} is missing: --perplexity of a model of your own needs --model and --text")
+            raise InputError(f"{lacks} is missing: --perplexity needs --model and --text")
         model = load.load(self.model)
         texts = (self.text_file, self.calibration or self.text_file)
         context = model.architecture.context_tokens
         own, known = (tokenizer.tokens_of(path, model.encode, self.tokens, context, model.name) for path in texts)
         methods, sides = several(self.methods or in_loop.METHODS), several(self.sides)
-        return in_loop.rows(in_loop.scores(model, own, known, methods, sides, self.only_layers, console.bar))
+        asked = (model, own, known, methods, sides, self.only_layers)
+        if self.out is None:
+            return in_loop.rows(in_loop.scores(*asked, console.bar))
+        console.if_stopped(f"stopped: finished methods are kept in {self.out}: the same command goes on")
+        return in_loop.rows(kept_scores.scores(*asked, self.out, console.bar))
 
     def written(self, outcome: Any, console: Console) -> list[str]:
-        """Draw the figures of a measurement; write the scores of a model of one's own."""
-        if self.perplexity and self.model and self.out is not None:
+        """Draw the figures of a measurement; write the scores of a language model."""
+        if self.perplexity and self.out is not None:
             import pandas as pd
 
             from dse.core import files
@@ -315,12 +283,10 @@ class MeasureDump(Printed):
         from dse.measure import table
         from dse.report import listing
 
-        if self.perplexity and self.model:
+        if self.perplexity:
             from dse.transformer import in_loop
 
             return listing.rows_text(in_loop.readable(outcome))
-        if self.perplexity:
-            return listing.rows_text(checkout.module("studies.run", "dse measure --perplexity").readable(outcome))
         return _check_text(outcome) if self.only_check else table.text(outcome.summary)
 
     def document(self, outcome: Any) -> Any:
@@ -637,26 +603,40 @@ def _positive(name: str, text: str) -> float:
 class StudyModel(Operation):
     """Look at a language model's own keys and values as the papers did, and repeat their experiments on it.
 
-    MODEL: mha, gqa or a .safetensors file. Writes MODEL.study.csv (ranges, outlier channels, normality, sinks;
-    perplexity by Oaken's groups and texts, NQKV's blocks, KIVI's axes, SinkQ's sizes, sinks and layers) and
-    MODEL.study.json (command, SHA-256 of the weights). Stop it at any time: the same command goes on.
+    MODEL: a .gguf file or a Hugging Face directory, as for `dse dump`. Writes NAME.study.csv (ranges, outlier channels,
+    normality, sinks, thresholds by run; perplexity by Oaken's groups and texts, NQKV's blocks, KIVI's axes, SinkQ's
+    sizes, sinks, window and layers) and NAME.study.json (command, SHA-256 of weights and tokens). Stop it at any time:
+    the same command goes on.
     """
 
-    model: str = argument()
+    model: str = argument(metavar="FILE|DIR")
+    texts: Sequence[str] = option(help="Texts, UTF-8; each is read from its start on.", kind=NAMES, metavar="A,B,C")
+    calibration: str = option(help="Another text, for thresholds and scales.", metavar="FILE")
     out: str = option(help="Directory of the table; one that was begun is finished.", metavar="DIR")
-    windows: int = option(24, "Windows of held-out text that are scored.", WHOLE)
+    name: str = option("model", "Name of the model in the table and its files.", metavar="NAME")
+    windows: int = option(2, "Windows of each text that are scored.", WHOLE)
     tokens: int = option(512, "Tokens of a window; its later half is scored.", WHOLE, unit="token")
 
     def run(self, console: Console = SILENT) -> Path:
         """The table of the study."""
+        import re
+
+        from dse.studies import study
+        from dse.transformer import load
+
+        texts = several(self.texts)
         if not 1 <= self.windows <= 1000:
             raise InputError(f"windows = {self.windows}: must be 1 to 1,000")
         if not 320 <= self.tokens <= 4096:
             raise InputError(f"tokens = {self.tokens}: must be 320 to 4,096, more than the 300 that may be sinks")
-        study = checkout.module("studies.study", "dse study")
+        if len({Path(text).stem for text in texts}) < len(texts):
+            raise InputError(f"texts = {', '.join(texts)}: two have the same name: rename one")
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", self.name):
+            raise InputError(f"name = {show(self.name)}: must be letters, digits, dots and dashes, such as smollm2")
+        model = load.load(self.model)
         console.if_stopped(f"stopped: finished parts are kept in {self.out}: the same command goes on")
-        table: Path = study.run(self.model, self.out, console.command, console.bar, self.windows, self.tokens)
-        return table
+        sizes = (self.windows, self.tokens)
+        return study.run(model, self.name, texts, self.calibration, self.out, console.command, console.bar, sizes)
 
     def text(self, outcome: Path) -> str:
         """The file that was written."""

@@ -9,6 +9,7 @@ from dse.core.errors import InputError
 from dse.operations.declare import (
     NAMES,
     NUMBER,
+    PERCENT,
     SHARES,
     SILENT,
     WHOLE,
@@ -59,6 +60,13 @@ class CompareFormats(OnDevice, WithWorkload, Sourced, WithFigure):
         NAMES,
         metavar="A,B",
     )
+    max_drop: float | None = option(
+        None,
+        "Recommend no format whose scores drop by more, as published or measured.",
+        PERCENT,
+        metavar="1%",
+        is_said=True,
+    )
 
     def run(self, console: Console = SILENT) -> Formats:
         """Memory, time, error and energy of each format, with intervals."""
@@ -67,7 +75,7 @@ class CompareFormats(OnDevice, WithWorkload, Sourced, WithFigure):
 
         spec, lm, source = self.hardware(), self.language_model(), bits_from(self.bits, self.measurements)
         names = None if self.formats is None else several(self.formats)
-        return formats(spec, lm, self.workload, names, source, console.progress)
+        return formats(spec, lm, self.workload, names, source, console.progress, max_drop_frac=self.max_drop)
 
 
 @operation(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dse.core.errors import InputError
-from dse.operations.declare import SILENT, Console, operation, option
+from dse.operations.declare import FLAG, SILENT, Console, operation, option
 from dse.operations.shared import Printed, json_option
 
 
@@ -15,7 +15,8 @@ class FindScores(Printed):
 
     Of the model where there are some, else of its series, else of other models; the loss with a 95 % interval, and
     "cannot be told" where too little was printed. Short answers hide a loss: look at the longest task that you run.
-    Without a format: all that have scores.
+    Without a format: all that have scores. With --measured: perplexity, divergence and agreement of SmolLM2-135M with
+    the format in the loop, on four texts.
 
     >>> dse.scores("fp8", model="llama3.1-8b")[0]["of"]
     'llama3.1-8b'
@@ -23,17 +24,25 @@ class FindScores(Printed):
 
     format: str | None = option(None, "A quantizer, or a format by its published name.", metavar="NAME")
     model: str | None = option(None, "A model by name, such as qwen3-30b-a3b.", metavar="NAME")
+    measured: bool = option(False, "What was measured on the sample model instead, by text.", FLAG)
     as_json: bool = json_option("Print a list of objects, one a family of tasks.")
 
     def run(self, console: Console = SILENT) -> list[dict[str, Any]]:
         """A row a family of tasks: its loss as a share of the 16-bit score, of divergence in nats."""
         from dse.questions import scores
+        from dse.specs import published_scores, sample_scores
 
+        if self.measured and (self.format is None or self.model is not None):
+            raise InputError(
+                "measured: is of the sample model: takes --format alone, such as dse scores fp8 --measured"
+            )
+        if self.measured and self.format is not None:
+            return sample_scores.by_text(published_scores.name_of(self.format))
         if self.format is None and self.model is not None:
             raise InputError("format is missing: give one with --format: `dse scores` lists them")
         if self.format is None:
             return scores.overview()
-        return scores.to_json(scores.losses(self.format, self.model))
+        return scores.to_json(published_scores.losses(self.format, self.model))
 
     def text(self, outcome: list[dict[str, Any]]) -> str:
         """The table, with the models whose scores they are."""
@@ -41,6 +50,8 @@ class FindScores(Printed):
 
         if self.format is None:
             return scores.overview_text(outcome)
+        if self.measured:
+            return scores.measured_text(self.format, outcome)
         if not outcome:
             return f"{self.format}: no score of {self.model} or a model like it; of all models: leave --model out"
         return scores.text(outcome)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dse.core.documents import json_text
 from dse.core.errors import InputError, OutputError, show
-from dse.operations.declare import FLAG, NAMES, SILENT, WHOLE, Console, argument, operation, option, words_of
+from dse.operations.declare import FLAG, NAMES, PERCENT, SILENT, WHOLE, Console, argument, operation, option, words_of
 from dse.operations.shared import Printed, json_option, several, static_option
 
 if TYPE_CHECKING:
@@ -326,6 +326,12 @@ class FindFront(Printed):
     at_least: Sequence[str] = option(
         (), "Only designs with at least N, in base units, in column C.", metavar="C=N", is_repeated=True
     )
+    max_drop: float | None = option(
+        None,
+        "Only designs whose format drops scores by at most so much, as published or measured.",
+        PERCENT,
+        metavar="1%",
+    )
     drop_missing: bool = option(False, "Leave out designs whose objectives are unknown.", FLAG)
     objectives: Mapping[str, str] | None = option(
         None, 'Both senses at once, as in {"power_w": "min"}, in the order of a figure\'s axes.', in_command=False
@@ -343,6 +349,8 @@ class FindFront(Printed):
         from dse.sweep.reading import StoredSweep
 
         within = limits.parse(several(self.at_most), several(self.at_least))
+        if self.max_drop is not None:
+            within = (*within, limits.Limit("score_drop_frac", "at most", self.max_drop))
         senses, by = self._senses(), several(self.by)
         place = self.designs.folder if isinstance(self.designs, StoredSweep) else self.designs
         if not isinstance(place, str | Path):

@@ -10,7 +10,7 @@ import pandas as pd
 from dse import quantizers
 from dse.core.errors import InputError
 from dse.core.table import aligned
-from dse.model import uncertainty
+from dse.model import quality, uncertainty
 from dse.model.compare import Comparison
 from dse.model.generation import MANY_GROUPS
 from dse.model.uncertainty import Gain
@@ -42,6 +42,8 @@ VERDICTS = {
     "open": "may pay",
     "room": "only room",
     "no": "does not pay",
+    "drops": "drops scores too far",
+    "untold": "drop of scores not known",
     "alone": "runs where 16 bits do not",
     "out": "does not run",
     "base": "16 bits",
@@ -105,6 +107,8 @@ class Formats(QuestionAnswer):
     from_batch: int | None
     from_input: int | None
     assumptions: str
+    #: the largest drop of scores that is recommended, a share; None: any
+    max_drop_frac: float | None = None
     #: the shortest prompt searched
     first_input: int = 1
 
@@ -124,6 +128,7 @@ class Formats(QuestionAnswer):
             "context": self.context,
             "batch": self.batch,
             "input_tokens": self.input_tokens,
+            "max_drop_frac": self.max_drop_frac,
             "answer": self.answer(),
             "best": self.best and self.best.name,
             "from_batch": self.from_batch,
@@ -138,7 +143,7 @@ class Formats(QuestionAnswer):
         best, others = self.best, self.formats[1:]
         if best and best.gain:
             said = [f"{best.name} pays: {_gain(best.gain)} the throughput of {PLAIN}{self._from()}."]
-            said += self._errors(best)
+            said += self._drops(best)
         elif alone := [one.name for one in others if one.verdict == "alone"]:
             said = [f"{PLAIN} does not run here; {_several(alone)} {'do' if len(alone) > 1 else 'does'}."]
         elif near := _nearest(others):
@@ -157,6 +162,8 @@ class Formats(QuestionAnswer):
         if room := [one for one in others if one.verdict == "room"]:
             own = sorted(room, key=lambda one: not self._is_own(one))
             said.append(f"Only room, no throughput: {_several([one.name for one in own])}.")
+        if over := [one.name for one in others if one.verdict == "drops"]:
+            said.append(f"Scores drop by more than {100 * (self.max_drop_frac or 0):.3g} %: {_several(over)}.")
         return " ".join(said)
 
     def _unsure(self, near: Format) -> str:
@@ -182,17 +189,18 @@ class Formats(QuestionAnswer):
         """True for a format whose kernel the chosen stack has."""
         return bool(self.stack) and one.implementation.startswith(self.stack.partition("@")[0])
 
-    def _errors(self, best: Format) -> list[str]:
-        """Error of the best format, and the format with the least error of those that pay."""
-        known = [one for one in self.formats if one.verdict == "pays" and one.result["measured_error"] is not None]
+    def _drops(self, best: Format) -> list[str]:
+        """Drop of scores of the best format, and the format with the least drop of those that pay."""
+        known = [one for one in self.formats if one.verdict == "pays" and one.result["score_drop_frac"] is not None]
         if not known:
             return []
-        least = min(known, key=lambda one: float(one.result["measured_error"]))
+        least = min(known, key=lambda one: float(one.result["score_drop_frac"]))
         said = []
         if best in known:
-            said.append(f"The attention output errs by {_error(best)} on {best.result['measured_on']}.")
+            drop, of = best.result["score_drop_frac"], best.result["score_drop_of"]
+            said.append(f"Scores drop by {100 * drop:.1f} % ({of}).")
         if least is not best:
-            said.append(f"Of those that pay {least.name} errs least, {_error(least)}.")
+            said.append(f"Of those that pay {least.name} drops least, {quality_text(least.result)}.")
         return said
 
     def _from(self) -> str:
@@ -225,14 +233,15 @@ class Formats(QuestionAnswer):
 
     def notes(self) -> tuple[str, ...]:
         """Notes on intervals and errors, formats left out, assumptions."""
-        data = [one.result["measured_on"] for one in self.formats if one.result["measured_on"]]
         within = "80 % intervals"
         if self.formats[0].result["model_kind"] == "ideal":
             within = "what devices likely reach (80 %) of the peak rates before them"
         lines = [f"In brackets: {within}; sure: the chance that {PLAIN} is beaten, or beats it."]
-        if data:
-            where = data[0] if data[0] == SAMPLE else f"{data[0]}, not on this model"
-            lines.append(f"Errors of the attention output: on {where}.")
+        if any(one.result["score_drop_frac"] for one in self.formats):
+            lines.append(
+                "Quality: the largest drop of scores published of this model or models like it (dse scores FORMAT); "
+                f"ppl: rise of the perplexity of {SAMPLE}."
+            )
         if any(one.marks for one in self.formats):
             lines.append("Kernels assumed: of rates that nobody measured, with a wide range.")
         if self.left_out:
@@ -253,7 +262,7 @@ SHOWN = (
     "token/s",
     "gain",
     "sure",
-    "error",
+    "quality",
     "J/token",
     "kernels",
     "verdict",
@@ -276,7 +285,7 @@ def shown_row(one: Format) -> list[str]:
         _within(r, "throughput_tokens_per_s", 1.0, ",.0f") if runs else "-",
         f"{one.gain.ratio:.2f}x ({one.gain.low:.2f} to {one.gain.high:.2f})" if one.gain else "-",
         sure_text(one.gain.confidence) if one.gain else "-",
-        _error(one),
+        quality_text(r),
         _within(r, "joules_per_token", 1.0, ".2f") if r["joules_per_token"] is not None else "-",
         one.kernels,
         VERDICTS[one.verdict],
@@ -294,9 +303,13 @@ def _within(result: Result, column: str, per_unit: float, form: str) -> str:
     return f"{result[column] / per_unit:{form}} ({low / per_unit:{form}} to {high / per_unit:{form}})"
 
 
-def _error(one: Format) -> str:
-    error = one.result["measured_error"]
-    return "-" if error is None else f"{100 * error:.1f} %"
+def quality_text(result: Result) -> str:
+    """Drop of scores as a cell: as published, or the rise of the sample's perplexity (ppl)."""
+    drop, of = result["score_drop_frac"], result["score_drop_of"]
+    if drop is None:
+        return "-"
+    sign = "ppl +" if of.startswith(quality.PERPLEXITY) else "-" * (drop > 0)
+    return f"{sign}{100 * drop:.1f} %"
 
 
 def _several(names: Sequence[str]) -> str:
@@ -341,6 +354,7 @@ def _row(answer: Formats, one: Format) -> dict[str, Any]:
         "sure": gain and gain.confidence,
         "measured_error": r["measured_error"],
         "measured_on": r["measured_on"],
+        **{name: r[name] for name in quality.NAMES},
         "kernels": one.kernels,
         "assumed_of_kernels": "; ".join(one.marks),
         "verdict": VERDICTS[one.verdict],
@@ -400,12 +414,14 @@ def formats(
     bits: Bits = CLOSED,
     progress: Progress | None = None,
     has_starts: bool = True,
+    max_drop_frac: float | None = None,
 ) -> Formats:
     """Every format on a device at one workload, over 16 bits: those named, else those of `candidates` that take no
     seconds to count.
 
     Batches to LAST_BATCH and prompts to LAST_INPUT (or those asked for) are searched for where the best one begins to
-    give more throughput, but where `has_starts` is False. Raises InputError for a name that is not known or not for the
+    give more throughput, but where `has_starts` is False. None that drops scores by more than `max_drop_frac` is
+    recommended, nor any whose drop is not known then. Raises InputError for a name that is not known or not for the
     model, or given twice.
     """
     if names is not None and not names:
@@ -427,7 +443,7 @@ def formats(
     for one in common.each(designs, progress, "formats"):
         result = one.evaluate(work)
         gain = compared.gain(one.at(work), plain.at(work))
-        others.append(Format(one.name, result, gain, _verdict(result, base, gain)))
+        others.append(Format(one.name, result, gain, _verdict(result, base, gain, max_drop_frac)))
     others.sort(key=lambda one: -float(THROUGHPUT.value(one.result) or 0.0))
     first = Format(PLAIN, base, None, "base" if base["feasible"] else "out")
     near = _best(others) or _nearest(others)
@@ -445,14 +461,18 @@ def formats(
         from_batch=from_batch,
         from_input=from_input,
         assumptions=common.assumption_text(results, THROUGHPUT),
+        max_drop_frac=max_drop_frac,
         first_input=max(1, work.prefix_tokens),
     )
 
 
-def _verdict(result: Result, base: Result, gain: Gain | None) -> str:
+def _verdict(result: Result, base: Result, gain: Gain | None, max_drop_frac: float | None) -> str:
     """Verdict on a format, a key of `VERDICTS`."""
     if not result["feasible"]:
         return "out"
+    drop = result["score_drop_frac"]
+    if max_drop_frac is not None and (drop is None or drop > max_drop_frac):
+        return "untold" if drop is None else "drops"
     if gain is None:
         return "alone"
     if gain.ratio > 1 + common.TIE:

@@ -1,241 +1,13 @@
-"""Published scores of KV formats beside those of 16 bits in the same setup: the loss, and how sure it is.
+"""Published losses of KV formats as people and scripts read them (dse/specs/published_scores.py finds them)."""
 
-The rows are dse/data/kv_scores.csv; only those count whose 16-bit score was printed for the same model and setup.
-"""
-
-import csv
 import math
-import re
-import statistics
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from functools import cache
-from importlib import resources
+from collections.abc import Iterable
 from typing import Any
 
-from dse import quantizers
-from dse.core.errors import InputError, did_you_mean, show
 from dse.core.table import aligned
-from dse.specs import catalog
-
-DATA = "kv_scores.csv"
-#: labels of `comparability` whose score may be set against the 16-bit one
-COMPARABLE = ("same", "recovery")
-#: kinds of tasks, in the order in which they are shown, with the words for them
-FAMILIES = {
-    "short": "short answers",
-    "long_generation": "long reasoning",
-    "long_context": "long context",
-    "multimodal": "pictures",
-    "perplexity": "perplexity",
-    "kld": "divergence (nat)",
-}
-#: published names of formats that are quantizers here under another name
-SAME = {"fp8_e4m3": "fp8", "fp8_e5m2": "fp8:format=e5m2"}
-#: models whose keys and values stand in one layer of four: what a format costs them says nothing of others
-HYBRID = re.compile(r"qwen3\.[568]|qwen3-next|nemotron-?h")
-#: rows of one source from which the spread over them is taken for an error
-MIN_ROWS = 5
-#: 97.5 % quantiles of Student's t for 1, 2, ... degrees of freedom (Fisher and Yates, table III); a normal one's
-T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
-NORMAL = 1.96
-#: shares of samples that an accuracy may be printed in
-_PERCENT = ("accuracy_percent", "pass@1_percent")
-_FRACTION = ("accuracy", "exact_match")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Score:
-    """A published score as what a format loses: a share of the 16-bit score, or nats of divergence."""
-
-    model: str
-    format: str
-    family: str
-    source: str
-    loss: float
-    #: standard error of the loss; None where neither errors nor samples were printed
-    error: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Loss:
-    """The loss of a format in one family of tasks: the mean over sources, and how sure it is."""
-
-    family: str
-    #: of the model asked for, of its kin, or of other models
-    of: str
-    models: tuple[str, ...]
-    loss: float
-    #: half of a 95 % interval; None where nothing tells how sure the mean is
-    within: float | None
-    n_rows: int
-    n_sources: int
-
-    @property
-    def verdict(self) -> str:
-        """In words whether there is a loss."""
-        if self.within is None:
-            return "cannot be told: no errors printed, too few rows"
-        if abs(self.loss) <= self.within:
-            return "no loss that can be told"
-        return "loses" if self.loss > 0 else "gains"
-
-
-def name_of(text: str) -> str:
-    """The quantizer's name where a published format is one of ours, else its own name."""
-    word = SAME.get(text.strip().lower(), text.strip())
-    try:
-        return quantizers.parse(word).name
-    except InputError:
-        return word
-
-
-def format_of(keys: str, values: str) -> str:
-    """The name of a format, "K a / V b" where keys and values differ."""
-    return name_of(keys) if keys == values else f"K {name_of(keys)} / V {name_of(values)}"
-
-
-def _loss(row: dict[str, str]) -> float | None:
-    """A share of the 16-bit score, or nats; None for a metric that is neither."""
-    score, metric = float(row["score"]), row["metric"]
-    if metric == "kld_mean":
-        return score
-    if metric in ("recovery_percent", "same_top_percent"):
-        return 1 - score / 100 if metric == "recovery_percent" else None
-    if metric == "perplexity_change_percent":
-        return score / 100
-    if row["baseline_score"] in ("", "0") or metric == "kld_median":
-        return None
-    ratio = score / float(row["baseline_score"])
-    return 1 - ratio if row["higher_is_better"] == "1" else ratio - 1
-
-
-def _error(row: dict[str, str]) -> float | None:
-    """Standard error of the loss, as printed, or of two shares of as many samples."""
-    if row["metric"] == "kld_mean":
-        return float(row["stderr"]) if row["stderr"] else None
-    if not row["baseline_score"] or row["metric"] == "recovery_percent":
-        return None
-    score, baseline = float(row["score"]), float(row["baseline_score"])
-    if row["stderr"] and row["baseline_stderr"]:
-        return math.hypot(float(row["stderr"]), float(row["baseline_stderr"])) / baseline
-    whole = 100.0 if row["metric"] in _PERCENT else 1.0 if row["metric"] in _FRACTION else None
-    n_samples = re.fullmatch(r"(\d+)( questions)?", row["n_samples"])
-    if whole is None or n_samples is None or int(n_samples[1]) < 2:
-        return None
-    variance = sum(share * (1 - share) for share in (score / whole, baseline / whole)) / int(n_samples[1])
-    return math.sqrt(variance) / (baseline / whole) or None  # all right, or all wrong: no error to be had
-
-
-@cache
-def rows() -> tuple[dict[str, str], ...]:
-    """Every published row, its fields as text."""
-    return tuple(csv.DictReader((resources.files("dse.data") / DATA).read_text().splitlines()))
-
-
-@cache
-def published() -> tuple[Score, ...]:
-    """The rows that may be set against 16 bits."""
-    found = []
-    for row in rows():
-        loss = _loss(row) if row["comparability"] in COMPARABLE else None
-        if loss is not None:
-            found.append(
-                Score(
-                    model=row["model"],
-                    format=format_of(row["kv_keys"], row["kv_values"]),
-                    family=row["task_family"],
-                    source=row["source"],
-                    loss=loss,
-                    error=_error(row),
-                )
-            )
-    return tuple(found)
-
-
-def plain(model: str) -> str:
-    """A model's name in small letters, without what separates a series from its number."""
-    return re.sub(r"(?<=[a-z])[ -](?=\d)", "", model.lower()).replace(" ", "-")
-
-
-def is_of(score: Score, model: str) -> bool:
-    """True where a score is of this model, whatever follows its name (-Instruct)."""
-    name, asked = plain(score.model), plain(model)
-    return name == asked or name.startswith(f"{asked}-")
-
-
-def series(model: str) -> str:
-    """The series of a model, such as llama3.1 of llama3.1-8b."""
-    found = re.match(r"[a-z]+[\d.]*", plain(model))
-    return found[0] if found else plain(model)
-
-
-def _spread(values: Sequence[float]) -> float:
-    """Half of a 95 % interval of the mean of these values."""
-    t = T[len(values) - 2] if len(values) - 2 < len(T) else NORMAL
-    return t * statistics.stdev(values) / math.sqrt(len(values))
-
-
-def pooled(scores: Sequence[Score]) -> tuple[float, float | None]:
-    """The mean loss over sources, each the mean of its rows, and half of its 95 % interval.
-
-    Of several sources it is their spread; of one the rows' own errors, else the spread of at least MIN_ROWS rows.
-    """
-    by_source: dict[str, list[float]] = {}
-    for score in scores:
-        by_source.setdefault(score.source, []).append(score.loss)
-    means = [statistics.fmean(own) for own in by_source.values()]
-    errors = [score.error for score in scores if score.error is not None]
-    if len(means) > 1:
-        within: float | None = _spread(means)
-    elif len(errors) == len(scores):
-        within = NORMAL * math.hypot(*errors) / len(errors)
-    else:
-        within = _spread([score.loss for score in scores]) if len(scores) >= MIN_ROWS else None
-    return statistics.fmean(means), within
-
-
-def losses(format: str, model: str | None = None) -> list[Loss]:
-    """Find the losses of a format by family of tasks: on the model, else on its series, else on models of its kind.
-
-    Raises InputError for a format that nobody published a score of, and for a model that neither the scores nor
-    `dse list models` name.
-    """
-    name = name_of(format)
-    own = [score for score in published() if score.format == name]
-    if not own:
-        known = {score.format for score in published()}
-        raise InputError(f"format = {show(format)}: no published score: {did_you_mean(name, known)}")
-    scopes: list[tuple[str, Callable[[Score], bool]]] = [("all models", lambda score: True)]
-    if model is not None:
-        if not any(is_of(score, model) for score in published()):
-            catalog.model(model)  # refuses a name that nobody knows
-        is_hybrid = bool(HYBRID.search(plain(model)))
-        kind = "hybrid models" if is_hybrid else "other models"
-        scopes = [
-            (model, lambda score: is_of(score, model)),
-            (f"{series(model)} models", lambda score: series(score.model) == series(model)),
-            (kind, lambda score: bool(HYBRID.search(plain(score.model))) == is_hybrid),
-        ]
-    found = []
-    for family in FAMILIES:
-        for of, belongs in scopes:
-            scores = [score for score in own if score.family == family and belongs(score)]
-            if scores:
-                loss, within = pooled(scores)
-                found.append(
-                    Loss(
-                        family=family,
-                        of=of,
-                        models=tuple(sorted({score.model for score in scores})),
-                        loss=loss,
-                        within=within,
-                        n_rows=len(scores),
-                        n_sources=len({score.source for score in scores}),
-                    )
-                )
-                break
-    return found
+from dse.specs import published_scores, sample_scores
+from dse.specs.oaken_grid import SAMPLE
+from dse.specs.published_scores import FAMILIES, Loss, Score, published
 
 
 def to_json(found: Iterable[Loss]) -> list[dict[str, Any]]:
@@ -276,3 +48,27 @@ def overview_text(found: Iterable[dict[str, Any]]) -> str:
     lines = [("format", "rows", "sources", "models")]
     lines += [(one["format"], str(one["n_rows"]), str(one["n_sources"]), str(one["n_models"])) for one in found]
     return "\n".join(aligned(lines, 1))
+
+
+def measured_text(format: str, found: Iterable[dict[str, Any]]) -> str:
+    """Scores of the sample model as a table, and between which errors its layers lie."""
+    lines = [("text", "quantized", "bits", "perplexity", "over 16 bits", "divergence", "likeliest token", "tokens")]
+    for one in found:
+        over = f"{100 * math.expm1(one['log_ratio']):+.2f} ± {100 * 2 * one['log_ratio_se']:.2g} %"
+        lines.append(
+            (
+                one["text"],
+                {"both": "keys, values", "key": "keys", "value": "values"}[one["sides"]],
+                f"{one['stored_bits']:.2f}",
+                f"{one['perplexity']:.2f}",
+                over,
+                f"{one['kl_nats']:.4f} nat",
+                f"{100 * one['top1_agreement_frac']:.1f} %",
+                f"{one['n_scored_tokens']:,}",
+            )
+        )
+    least, low, greatest, high = sample_scores.worst_layer(published_scores.name_of(format))
+    layers = (
+        f"error of the attention output: {100 * low:.1f} % in layer {least} to {100 * high:.1f} % in layer {greatest}"
+    )
+    return "\n".join([f"On {SAMPLE}, with the format in the loop", "", *aligned(lines, (0, 1)), "", layers])

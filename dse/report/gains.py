@@ -11,7 +11,7 @@ from dse.core.errors import DseError
 from dse.core.units import to_base
 from dse.questions import systems
 from dse.questions.common import THROUGHPUT, Progress, assumption_text, each, sure_text
-from dse.questions.formats import PLAIN, VERDICTS, Format, Formats, formats
+from dse.questions.formats import PLAIN, VERDICTS, Format, Formats, formats, quality_text
 from dse.questions.systems import ReportRequest
 from dse.specs import catalog
 from dse.specs.oaken_grid import SAMPLE
@@ -28,7 +28,7 @@ HEAD = (
     "requests at once",
     "ms/token",
     "J/token",
-    "error",
+    "quality",
     "kernels",
 )
 
@@ -70,12 +70,12 @@ class Gains:
                 f"Where it pays: {_times(both, 'max_batch')} the requests at once, {_times(both, 'decode_step_s')} the "
                 f"time per token and {_times(both, 'joules_per_token')} the energy per token."
             )
-        errors = [one.result["measured_error"] for _, one in cases if one.result["measured_error"] is not None]
-        if errors:
-            data = next(one.result["measured_on"] for _, one in cases if one.result["measured_on"])
+        drops = [one.result for _, one in cases if one.result["score_drop_frac"] is not None]
+        if drops:
+            worst = max(drops, key=lambda result: float(result["score_drop_frac"]))
+            drop, of, model = worst["score_drop_frac"], worst["score_drop_of"], worst["model"]
             said.append(
-                f"The attention output errs by {100 * max(errors):.1f} % on {data}, which is none of these "
-                "models: measure your own before you rely on it (dse measure)."
+                f"Scores drop by {100 * drop:.1f} % at most, of {model} ({of}): measure your own before you rely on it."
             )
         return said + self._others(name)
 
@@ -116,8 +116,7 @@ class Gains:
                 for r in (plain.result, one.result)
             ]
             cells.append(" → ".join(pair))
-        error = one.result["measured_error"]
-        return [*cells, "-" if error is None else f"{100 * error:.1f} %", one.kernels]
+        return [*cells, quality_text(one.result), one.kernels]
 
     def limits(self) -> list[str]:
         """Assumptions and omissions of the answer."""
@@ -126,7 +125,8 @@ class Gains:
             "In brackets 80 % intervals: 8 of 10 measurements should lie inside. Sure: the chance that 16 bits are "
             "beaten, or beat it.",
             "Kernels assumed: nobody measured their rates; the range taken is wide.",
-            f"Quality is not computed: errors are those of the attention output of {SAMPLE}.",
+            "Quality: the largest drop of scores published of the model or models like it; ppl: rise of the perplexity "
+            f"of {SAMPLE}.",
         ]
         notes.append(f"{assumption_text(results, THROUGHPUT)} Their sources: dse show DEVICE.")
         return notes + [f"Not told: {name}: {why}" for name, why in self.left_out.items()]

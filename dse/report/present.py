@@ -5,7 +5,7 @@ from typing import Any
 from dse.core import units
 from dse.core.errors import InputError, did_you_mean, show
 from dse.core.table import aligned
-from dse.model import assumptions, uncertainty
+from dse.model import assumptions, quality, uncertainty
 from dse.model.evaluate import Point, bound_text, room_text
 from dse.model.explain import explained
 from dse.model.kv_layout import KvPlan
@@ -287,7 +287,28 @@ def _measured_lines(result: dict[str, Any], plan: KvPlan) -> list[str]:
             lines.append("  as the plan's file says; errors of elements: --measurements of what `dse measure` wrote")
         elif result["mse"] is None:
             lines.append("  nothing was packed: the data is shorter than a group and the residual")
+        lines += _sample_lines(plan)
+    if result["score_drop_frac"] is not None and result["score_drop_of"] != quality.EXACT:
+        of = f"{100 * result['score_drop_frac']:.1f} % ({result['score_drop_of']})"
+        lines += ["", f"Drop of scores: {of}; more: dse scores {result['quantizer']} --model {result['model']}"]
     return lines
+
+
+def _sample_lines(plan: KvPlan) -> list[str]:
+    """Divergence and perplexity of the sample model with the format in the loop, with the range over texts."""
+    score = quality.sample_score(plan)
+    if score is None:
+        return []
+    kl, ratio = score.kl_nats, score.perplexity_frac
+    over = f"over {score.n_texts} texts"
+    return [
+        line("divergence of tokens from 16 bits", f"{kl.mean:.3g} nat ({kl.low:.3g} to {kl.high:.3g} {over})"),
+        line(
+            "perplexity over that of 16 bits",
+            f"{100 * ratio.mean:+.1f} % ({100 * ratio.low:+.1f} to {100 * ratio.high:+.1f})",
+        ),
+        line("likeliest token as with 16 bits", f"{100 * score.top1_agreement_frac.mean:.1f} %"),
+    ]
 
 
 def _other_shapes(plan: KvPlan) -> list[str]:

@@ -13,10 +13,10 @@ from dse.figures.charts.memory_limit import WHOLE
 from dse.figures.charts.predicted_measured import points_of
 from dse.figures.drawing.chart import Chart
 from dse.figures.export import web_page
-from dse.measure.study_table import SURE
 from dse.report import papers, servers
 from dse.report.ranking import NUMBERS, ranking_table, unlike
 from dse.report.tokens import table_7_text
+from dse.studies.table import SURE
 from dse.validate import accuracy, figures, ranking, silicon, tokens, verdicts
 from dse.validate.silicon import Silicon
 from dse.validate.verdicts import ClaimRow

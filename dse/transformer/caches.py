@@ -164,6 +164,15 @@ class WholeCache:
         return 8 * packed.stored_bytes / packed.n_elements
 
 
+class DecodingCache:
+    """A cache that says by a function what its tokens decode to: of a study, beside those of the quantizers."""
+
+    before_rope = False
+
+    def __init__(self, decode: "Callable[[np.ndarray, np.ndarray], Decoded]", stored_bits: float) -> None:
+        self.decoded, self.stored_bits = decode, stored_bits
+
+
 class SplitCache:
     """Keys by one cache and values by another one. Both are given both sides: SinkQ chooses its sinks by the keys."""
 
@@ -289,7 +298,7 @@ def decoded(cache: Any, key: np.ndarray, value: np.ndarray) -> Decoded:
 
     Keys before RoPE where `cache.before_rope`.
     """
-    if isinstance(cache, SplitCache):
+    if isinstance(cache, SplitCache | DecodingCache):
         return cache.decoded(key, value)
     cache.append(key, value)
     seen_key, seen_value = cache.seen()

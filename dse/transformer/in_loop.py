@@ -6,7 +6,7 @@ sees decoded those that are packed when it comes, and the others in 16 bits (`ca
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -63,13 +63,16 @@ class LoopScore:
     n_scored_tokens: int
 
 
-@dataclass(frozen=True)
-class _Run:
-    spec: QuantizerSpec
-    sides: str
-    found: list[Any]
+@dataclass(frozen=True, kw_only=True)
+class LoopRun:
+    """A pass over a text with a cache for each layer; a run serves once."""
+
+    method: str
+    sides: str = "both"
+    #: empty caches, by layer
+    caches: list[Any]
     #: bits an element of each layer, once it has run
-    bits: list[float]
+    bits: list[float] = field(default_factory=list)
 
 
 def scores(
@@ -87,6 +90,46 @@ def scores(
     for unknown methods, sides and layers before anything is run.
     """
     of = model.architecture
+    specs, chosen = checked(model, methods, sides, layers)
+    known = calibrate(model, calibration, progress)
+    runs = [exact_run(of.n_layers)]
+    for spec in specs:
+        for side in dict.fromkeys(sides):
+            own = _chosen(caches.caches(spec, model, known), model, side, chosen)
+            runs.append(LoopRun(method=spec.name, sides=side, caches=own))
+    found = token_scores(model, tokens, runs, progress)
+    return [_score(model, run, found, i, len(chosen)) for i, run in enumerate(runs)]
+
+
+@dataclass(frozen=True)
+class TokenScores:
+    """Scores of each token behind the first, [runs, tokens]; of all but the first run against it."""
+
+    #: -ln p of the text's own token
+    nats: np.ndarray
+    #: sum p ln(p / p'), p of the first run
+    kl_nats: np.ndarray
+    #: whether the likeliest token is that of the first run
+    is_same: np.ndarray
+
+
+def exact_run(n_layers: int) -> LoopRun:
+    """A run with keys and values in 16 bits."""
+    return LoopRun(method="fp16", caches=_exact_caches(n_layers))
+
+
+def token_scores(model: Checkpoint, tokens: np.ndarray, runs: Sequence[LoopRun], progress: Progress) -> TokenScores:
+    """Pass over tokens [n] with each run's caches."""
+    of = model.architecture
+    states = hidden_states(model, tokens, [_quantized(of, run) for run in runs], progress, "running")
+    return _scored(model, tokens, states, progress)
+
+
+def checked(
+    model: Checkpoint, methods: Sequence[str], sides: Sequence[str], layers: Sequence[int] | None
+) -> tuple[list[QuantizerSpec], set[int]]:
+    """Methods without repetitions, and the layers chosen. Raises InputError for what cannot be scored."""
+    of = model.architecture
     specs = list({spec.name: spec for spec in map(quantizers.parse, methods)}.values())
     for side in sides:
         if side not in SIDES:
@@ -100,13 +143,7 @@ def scores(
     for spec in specs:
         if not spec.layers and spec.family.name not in caches.cached():
             raise InputError(f"method = {show(spec.name)}: has no cache: known: {', '.join(caches.cached())}")
-    known = calibrate(model, calibration, progress)
-    runs = [_Run(quantizers.parse("fp16"), "both", _exact_caches(of.n_layers), [])]
-    for spec in specs:
-        for side in dict.fromkeys(sides):
-            runs.append(_Run(spec, side, _chosen(caches.caches(spec, model, known), model, side, chosen), []))
-    states = hidden_states(model, tokens, [_quantized(of, run) for run in runs], progress, "running")
-    return _scored(model, tokens, runs, states, len(chosen), progress)
+    return specs, chosen
 
 
 def calibrate(model: Checkpoint, tokens: np.ndarray, progress: Progress) -> caches.Calibration:
@@ -150,12 +187,12 @@ def _chosen(found: Sequence[Any], model: Checkpoint, sides: str, layers: set[int
     return own
 
 
-def _quantized(of: Architecture, run: _Run) -> Attention:
+def _quantized(of: Architecture, run: LoopRun) -> Attention:
     """Attention over what each query sees of a run's cache."""
 
     def attention(layer: int, heads: LayerHeads) -> np.ndarray:
-        cache, rotation = run.found[layer], of.rotations[layer]
-        run.found[layer] = None  # a cache is used once
+        cache, rotation = run.caches[layer], of.rotations[layer]
+        run.caches[layer] = None  # a cache is used once
         query, n = turned(heads.query, rotation), heads.key.shape[1]
         given = _fp16(layer, heads.key if cache.before_rope else turned(heads.key, rotation))
         value = _fp16(layer, heads.value)
@@ -186,17 +223,10 @@ def _counts(count: Callable[[int], int], n: int) -> np.ndarray:
     return np.array([count(i + 1) for i in range(n)])
 
 
-def _scored(
-    model: Checkpoint,
-    tokens: np.ndarray,
-    runs: Sequence[_Run],
-    states: Sequence[np.ndarray],
-    n_layers: int,
-    progress: Progress,
-) -> list[LoopScore]:
+def _scored(model: Checkpoint, tokens: np.ndarray, states: Sequence[np.ndarray], progress: Progress) -> TokenScores:
     head, n = head_of(model), len(tokens) - 1
-    nat, divergence = np.empty((len(runs), n)), np.empty((len(runs), n))
-    same = np.empty((len(runs), n), bool)
+    nat, divergence = np.empty((len(states), n)), np.empty((len(states), n))
+    same = np.empty((len(states), n), bool)
     blocks = range(0, n, BLOCK_TOKENS)
     with progress(blocks, label="scoring", length=len(blocks)) as shown:
         for start in shown:
@@ -207,30 +237,23 @@ def _scored(
                 nat[i, part] = -np.take_along_axis(log_p, tokens[1:][part, None], axis=1)[:, 0]
                 divergence[i, part] = (np.exp(reference) * (reference - log_p)).sum(axis=1) if i else 0
                 same[i, part] = log_p.argmax(axis=1) == reference.argmax(axis=1)
-    return [_score(model, run, nat[i], nat[0], divergence[i], same[i], n_layers) for i, run in enumerate(runs)]
+    return TokenScores(nat, divergence, same)
 
 
-def _score(
-    model: Checkpoint,
-    run: _Run,
-    nat: np.ndarray,
-    base: np.ndarray,
-    divergence: np.ndarray,
-    same: np.ndarray,
-    n_layers: int,
-) -> LoopScore:
-    means = [float(part.mean()) for part in np.array_split(nat - base, N_STRETCHES) if part.size]
+def _score(model: Checkpoint, run: LoopRun, found: TokenScores, i: int, n_layers: int) -> LoopScore:
+    nat, off = found.nats[i], found.nats[i] - found.nats[0]
+    means = [float(part.mean()) for part in np.array_split(off, N_STRETCHES) if part.size]
     spread = float(np.std(means, ddof=1) / math.sqrt(len(means))) if len(means) > 1 else 0.0
     return LoopScore(
         model=model.name,
-        method=run.spec.name,
+        method=run.method,
         sides=run.sides,
-        n_quantized_layers=0 if run.spec.family.name == "fp16" else n_layers,
+        n_quantized_layers=0 if run.method == "fp16" else n_layers,
         stored_bits=float(np.mean(run.bits)),
         perplexity=math.exp(nat.mean()),
-        kl_nats=float(divergence.mean()),
-        top1_agreement_frac=float(same.mean()),
-        log_ratio=float((nat - base).mean()),
+        kl_nats=float(found.kl_nats[i].mean()),
+        top1_agreement_frac=float(found.is_same[i].mean()),
+        log_ratio=float(off.mean()),
         log_ratio_se=spread,
         n_scored_tokens=len(nat),
     )

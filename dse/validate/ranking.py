@@ -1,16 +1,14 @@
-"""Our models' ranking of quantizers beside the papers' accuracy tables: no claim about the papers' models."""
+"""A small model's ranking of quantizers beside the papers' accuracy tables: no claim about the papers' models."""
 
 import math
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from itertools import combinations
 
-import numpy as np
 import pandas as pd
 
 from dse import quantizers
-from dse.measure.study_table import SHIPPED, difference, is_sure, scores, shipped
+from dse.studies.table import SHIPPED, difference, is_sure, scores, shipped
 from dse.validate import accuracy
 
 #: what stands in where a small model has too few channels or tokens for the paper's own setting
@@ -24,7 +22,7 @@ STUDIED = {
 
 
 #: what a setting of them is called: series, x
-_NAMES = {"oaken-groups": "{}", "sinkq-sizes": "{}, R = {:g}", "sinkq-sinks": "{} {:g}"}
+_NAMES = {"methods": "{}", "oaken-groups": "{}", "sinkq-sizes": "{}, R = {:g}", "sinkq-sinks": "{} {:g}"}
 
 
 @dataclass(frozen=True)
@@ -39,12 +37,6 @@ class RankedPair:
     paper: int
     ours: int
     sure: bool
-
-
-def perplexities() -> pd.DataFrame:
-    """Perplexity of the models that ship under many methods, each window's too (dse/data/lm/perplexity.csv)."""
-    with (resources.files("dse.data") / "lm" / "perplexity.csv").open("rb") as file:
-        return pd.read_csv(file)
 
 
 def _sign(value: float) -> int:
@@ -72,16 +64,6 @@ def tau(pairs: list[RankedPair]) -> float:
 def _differences(named: dict[str, pd.Series]) -> dict[str, dict[str, tuple[float, float]]]:
     """Compare every two rows window by window, as methods lose on the same windows."""
     return {one: {other: difference(a, b) for other, b in named.items()} for one, a in named.items()}
-
-
-@cache
-def _default(model: str) -> dict[str, dict[str, tuple[float, float]]]:
-    """Differences of the methods of perplexity.csv."""
-    own = perplexities()
-    own = own[own["model"] == model]
-    base = float(own.loc[own["method"] == "fp16", "perplexity"].iloc[0])
-    own = own.assign(log_ratio=np.log(own["perplexity"] / base))
-    return _differences({str(row["method"]): row for _, row in own.iterrows()})
 
 
 @cache
@@ -151,7 +133,7 @@ def table() -> pd.DataFrame:
     found = []
     for source, name, paper_model, lower, experiment, values in _tables():
         for model in SHIPPED:
-            ours = _studied(model, experiment) if experiment else _default(model)
+            ours = _studied(model, experiment or "methods")
             pairs = [pair for pair in pairs_of(values, ours, lower) if pair.paper]
             if not pairs:
                 continue

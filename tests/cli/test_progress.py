@@ -5,13 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from dse.studies.experiments import StudyPoint
 
 from dse import quantizers
 from dse.cli import commands
 from dse.cli.commands import MAX_AT_WORK, _at_work
 from dse.measure.dumps import DumpTensor
 from dse.measure.kernels import DumpLayer
-from studies.study_points import StudyPoint
 
 LAYER = DumpLayer(3, {"key": DumpTensor("layer3.key", "fp16", (1, 2, 80, 16))})
 
@@ -21,7 +21,6 @@ LAYER = DumpLayer(3, {"key": DumpTensor("layer3.key", "fp16", (1, 2, 80, 16))})
     [
         ("throughput", "throughput"),
         ((LAYER, quantizers.parse("kivi:bits=4")), "layer 3 kivi:bits=4"),
-        ((0, "mha", quantizers.parse("fp16")), "mha fp16"),
         (StudyPoint("kivi-axes", "x", 2, "kivi"), "kivi-axes: kivi"),
         (Path("a/b.npz"), "b.npz"),
         (None, ""),

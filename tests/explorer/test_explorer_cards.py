@@ -83,7 +83,7 @@ def test_numbers_have_intervals_and_say_what_errors_were_measured_on():
     text = plain("\n".join(cards.numbers(here, here.rows[1])))
     # 663 token/s, of which 8 of 10 measurements should lie within 553 to 779; over FP16's 507: 30.7 % more
     assert "Throughput **663 token/s** (553 to 779), +30.7 %" in text
-    assert "Attention error **6.7 %** on SmolLM2-135M, not your model" in text
+    assert "Drop of scores **0.716 %** published: other models, long reasoning" in text
     assert "assumed price" in text
     said = cards.sure(here, here.rows[1])
     assert said == "Faster than fp16 with a chance of over 99 %: 1.31 times its throughput (1.17 to 1.47)."

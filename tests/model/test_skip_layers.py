@@ -14,6 +14,7 @@ from dse import quantizers
 from dse.core.errors import InputError
 from dse.measure import kernels
 from dse.model import evaluate as point
+from dse.model import quality
 from dse.model.kv_layout import build
 from dse.quantizers import skipping, vllm
 from dse.specs import catalog
@@ -139,7 +140,7 @@ def test_the_same_as_a_plan_of_the_same_layers(tmp_path):
     for text in ("turboquant_4bit_nc", f"plan:{path}"):
         spec = quantizers.parse(text)
         found.append(point.evaluate(device, build(own, spec, spec), Workload(batch=8)))
-    names = ("quantizer", "key_quantizer", "value_quantizer", "measured_on")
+    names = ("quantizer", "key_quantizer", "value_quantizer", "measured_on", *quality.NAMES)
     one, other = ({key: value for key, value in result.items() if key not in names} for result in found)
     assert one == other
 

@@ -144,10 +144,24 @@ def test_by_default_known_kernels_of_the_stack_and_reasons_for_all_others():
     [(1.2, 1.1, 50, "pays"), (1.2, 0.9, 50, "open"), (0.9, 0.8, 50, "room"), (0.9, 0.8, 20, "no"), (1, 0.9, 20, "no")],
 )
 def test_verdicts(ratio, low, largest, verdict):
-    base, result = {"max_batch": 20}, {"feasible": True, "max_batch": largest}
-    assert module._verdict(result, base, Gain(ratio, low, 1.5, 0.9)) == verdict
-    assert module._verdict(result, base, None) == "alone"
-    assert module._verdict({**result, "feasible": False}, base, None) == "out"
+    base, result = {"max_batch": 20}, {"feasible": True, "max_batch": largest, "score_drop_frac": 0.02}
+    gain = Gain(ratio, low, 1.5, 0.9)
+    assert module._verdict(result, base, gain, None) == module._verdict(result, base, gain, 0.02) == verdict
+    assert module._verdict(result, base, None, None) == "alone"
+    assert module._verdict({**result, "feasible": False}, base, None, 0.01) == "out"
+    assert module._verdict(result, base, gain, 0.01) == "drops"
+    assert module._verdict({**result, "score_drop_frac": None}, base, gain, 0.01) == "untold"
+
+
+def test_no_format_that_drops_scores_too_far_is_recommended():
+    names, work = ["fp8", "int4_per_token_head", "kivi"], Workload(batch=64, input_tokens=8192)
+    found = module.formats(catalog.device("h200"), QWEN, work, names, max_drop_frac=0.01)
+    drops = {one.name: one.result["score_drop_frac"] for one in found.formats}
+    assert {one.name for one in found.formats if one.verdict == "drops"} == {n for n in drops if drops[n] > 0.01}
+    assert found.best.name == "fp8"
+    assert drops["fp8"] <= 0.01 < drops["kivi"]
+    assert "Scores drop by more than 1 %: " in found.answer()
+    assert found.to_json()["max_drop_frac"] == 0.01
 
 
 def test_text_and_json_say_the_same(found):
@@ -157,7 +171,7 @@ def test_text_and_json_say_the_same(found):
     assert data["answer"] == found.answer()
     assert data["best"] == "fp8"
     assert "fp8 pays: 1." in text
-    assert "Errors of the attention output: on SmolLM2-135M, not your model." in text
+    assert "ppl: rise of the perplexity of SmolLM2-135M, not your model." in text
     assert "Only room, no throughput: qserve" in text
 
 

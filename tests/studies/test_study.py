@@ -1,4 +1,4 @@
-"""The study of a language model: one-pass streaming against token by token, the normality test, the command."""
+"""The study of a language model: its points, the normality test, observations by hand, the command."""
 
 import json
 import math
@@ -7,33 +7,81 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import model_files
 from dse import quantizers
-from dse.transformer import caches as kv
+from dse.studies import experiments, observations, study
+from dse.studies.experiments import StudyPoint
+from dse.studies.normality import dagostino_pearson, standardised
+from dse.transformer import in_loop, load
+from dse.transformer.in_loop import LoopRun
 from factories import assert_one_line
-from studies import perplexity, streamed, study_looks, study_points, weights
-from studies.calibrate import calibrate
-from studies.normality import dagostino_pearson, standardised
 
 
-@pytest.mark.parametrize(
-    "name", ["fp16", "int8", "kvquant", "kivi:bits=2,group=16,residual=16", "sinkq:bits=2,group=16,residual=8"]
-)
-def test_one_pass_is_token_by_token(model, name):
-    tokens = np.random.default_rng(3).integers(0, 256, (2, 60))
-    spec, known = quantizers.parse(name), calibrate(model, tokens)
-    found, first = kv.caches(spec, model, known), perplexity.Prompted(model, tokens[:, :1])
-    first.fill(found)
-    want = perplexity.generated_nats(first, found, tokens[:, 1:])
-    quantize, before = streamed.of_caches(kv.caches(spec, model, known))
-    got = streamed.streamed_nats(model, quantize, tokens, 1, before)
-    exact = streamed.streamed_nats(model, *_fp16(model, known)[:1], tokens, 1)
-    # other sums round otherwise, and where that turns a code over its neighbour, a step of the method is seen
-    lost = max(np.abs(want - exact).mean(), 0.01)
-    assert np.abs(got - want).mean() < 0.1 * lost
+@pytest.fixture(scope="module")
+def model():
+    return load.load(str(model_files.MODELS / "qwen3"))
 
 
-def _fp16(model, known):
-    return streamed.of_caches(kv.caches(quantizers.parse("fp16"), model, known))
+def silent(items, **_):
+    return study._silent(items)
+
+
+def nats(model, *points):
+    """-ln p of 60 tokens under each point."""
+    tokens = np.random.default_rng(3).integers(3, 64, 60)
+    known = in_loop.calibrate(model, tokens, silent)
+    runs = [LoopRun(method=p.method, caches=experiments.caches_of(p, model, known)) for p in points]
+    return in_loop.token_scores(model, tokens, [in_loop.exact_run(model.n_layers), *runs], silent).nats[1:]
+
+
+def test_kivis_own_axes_are_kivi(model):
+    name = "kivi:bits=2,group=16,residual=16"
+    found = nats(
+        model,
+        StudyPoint("a", "", 0, name),
+        StudyPoint("a", "", 0, name, axes="channel/token"),
+        StudyPoint("a", "", 0, name, axes="token/channel"),
+    )
+    assert np.array_equal(found[0], found[1])
+    assert not np.array_equal(found[0], found[2])
+
+
+def test_sinkq_by_layers_and_windows(model):
+    name = "sinkq:bits=2,group=16,residual=8"
+    none, without, two, own, window, short = nats(
+        model,
+        StudyPoint("a", "", 0, name, first_layer=3),
+        StudyPoint("a", "", 0, f"{name},sinks=0"),
+        StudyPoint("a", "", 0, name, first_layer=2),
+        StudyPoint("a", "", 0, name),
+        StudyPoint("a", "", 0, name, window=32),
+        StudyPoint("a", "", 0, name, window=8),
+    )
+    assert np.array_equal(none, without)
+    assert np.array_equal(two, own)
+    assert np.array_equal(window, own)
+    assert not np.array_equal(none, two)
+    assert np.isfinite(short).all()
+
+
+def test_the_other_reading_has_the_bits_of_the_kernel(model):
+    tokens = np.random.default_rng(3).integers(3, 64, 40)
+    known = in_loop.calibrate(model, tokens, silent)
+    points = [StudyPoint("a", "", 0, "oaken:outlier_bits=4", steps=n) for n in (0, 7)]
+    runs = [LoopRun(method=p.method, caches=experiments.caches_of(p, model, known)) for p in points]
+    in_loop.token_scores(model, tokens, runs, silent)
+    # the first layer's keys and values are those of 16 bits in both
+    assert runs[0].bits[0] == runs[1].bits[0]
+
+
+def test_points_are_the_papers(model):
+    found = experiments.points(model, 32, ["a", "b"])
+    counts = pd.Series([p.experiment for p in found]).value_counts()
+    # SinkQ Table 3: 3 x 6, Table 4: 0 to 6 sinks; Oaken Table 3: 9 rows, the last 3 read twice;
+    # blocks that divide 32 channels: 16, 32; first layers 0, 1, 2 and none
+    names = ("sinkq-sizes", "sinkq-sinks", "oaken-groups", "nqkv-blocks", "sinkq-layers", "oaken-texts")
+    assert [counts[name] for name in names] == [18, 7, 12, 2, 4, 5]
+    assert all(quantizers.parse(p.method) for p in found)
 
 
 def test_normality():
@@ -60,89 +108,76 @@ def test_standardised():
     )
 
 
-def test_kivis_own_axes_are_kivi(model):
-    tokens = np.random.default_rng(3).integers(0, 256, (1, 70))
-    known = calibrate(model, tokens)
-    one = study_points.StudyPoint("a", "", 0, "kivi:bits=2,group=16,residual=16")
-    own = study_points.StudyPoint("a", "", 0, one.method, axes="channel/token")
-    swapped = study_points.StudyPoint("a", "", 0, one.method, axes="token/channel")
-    a, b, c = (
-        streamed.streamed_nats(model, study_points.quantize_of(p, model, known)[0], tokens, 1)
-        for p in (one, own, swapped)
-    )
-    assert np.array_equal(a, b)
-    assert not np.array_equal(a, c)
+def test_outlier_channels_are_found():
+    x = np.random.default_rng(1).normal(size=(2, 2, 200, 32)).astype(np.float32)
+    x[:, :, :, 3] += 40
+    found = {r["metric"]: r["value"] for r in observations._channels(0, "key", x)}
+    # 2 of 64 channels hold 3.125 % of the elements: 0.78 of the top 4 %; largest 43, median channel 3.3
+    assert found["largest_over_median"] > 8
+    assert found["top_in_as_many_channels"] == pytest.approx(0.8, abs=0.05)
 
 
-def test_sinkq_without_layers_is_sinkq_without_sinks(model):
-    tokens = np.random.default_rng(3).integers(0, 256, (1, 70))
-    known = calibrate(model, tokens)
-    method = "sinkq:bits=2,group=16,residual=8"
-    asked = [
-        study_points.StudyPoint("a", "", 0, method, first_layer=3),
-        study_points.StudyPoint("a", "", 0, f"{method},sinks=0"),
-        study_points.StudyPoint("a", "", 0, method, first_layer=2),
-        study_points.StudyPoint("a", "", 0, method),
-    ]
-    none, without, two, own = (
-        streamed.streamed_nats(model, study_points.quantize_of(p, model, known)[0], tokens, 1) for p in asked
-    )
-    assert np.array_equal(none, without)
-    assert np.array_equal(two, own)
-    assert not np.array_equal(none, two)
+def test_a_sink_by_hand(model):
+    """One head; all queries draw the first token alone: its key points at them and is a tenth of the others."""
+    n, of = 310, model.architecture
+    key, value = np.zeros((1, 1, n, 16), np.float32), np.ones((1, 1, n, 16), np.float32)
+    key[..., 1], key[0, 0, 0], value[0, 0, 0] = 10, [1, *[0] * 15], 0.5
+    query = np.zeros((1, 1, n, 16), np.float32)
+    query[..., 0], query[..., 1] = 1000, -1000
+    own = observations._Layer(query, key, key, value)
+    found = {(r["experiment"], r["metric"], r["x"]): r["value"] for r in observations._sinks(0, own, of)}
+    assert found["sinks", "first_over_even", 0] == pytest.approx(300)
+    assert found["sinks", "first_share", 0] == pytest.approx(1)
+    assert found["sinks", "first_key_over_median", 0] == pytest.approx(0.1)
+    assert found["sinks", "first_value_over_median", 0] == pytest.approx(0.5)
+    assert found["accumulated", "half", 0] == 1
+    assert found["accumulated", "share", 1] == pytest.approx(1)
+    assert found["overlap", "both", 1] == 1
 
 
-def test_points_are_the_papers(model):
-    found = study_points.points(model)
-    counts = pd.Series([p.experiment for p in found]).value_counts()
-    # SinkQ Table 3: 3 x 6, Table 4: 0 to 6 sinks; Oaken Table 3: 9 rows, the last 3 read twice;
-    # blocks of at most 2 x 16 channels: 16, 32
-    assert [counts[name] for name in ("sinkq-sizes", "sinkq-sinks", "oaken-groups", "nqkv-blocks")] == [18, 7, 12, 2]
-    assert all(quantizers.parse(p.method) for p in found)
+@pytest.fixture
+def words(tmp_path):
+    for name, text in (("one", model_files.TEXT), ("two", "an other hen. " * 4), ("known", "the land in rain ")):
+        (tmp_path / f"{name}.txt").write_text(text * 400)
+    texts = f"{tmp_path}/one.txt,{tmp_path}/two.txt"
+    path = model_files.directory(tmp_path, "qwen3")
+    return ("study", path, "--texts", texts, "--calibration", tmp_path / "known.txt", "--name", "toy")
 
 
 @pytest.mark.slow
-def test_command_writes_the_table_and_goes_on(run, path, tmp_path, monkeypatch):
-    few = [p for p in study_points.points(weights.load(path)) if p.method in ("fp16", "int8", "nqkv:block=16")]
-    monkeypatch.setattr("studies.study.points", lambda model: few)
-    words = ("study", path, "--out", tmp_path / "out", "--windows", "2", "--tokens", "384")
+def test_command_writes_the_table_and_goes_on(run, words, model, tmp_path, monkeypatch):
+    few = [p for p in experiments.points(model, 32, ["one", "two"]) if p.method in ("fp16", "int8", "nqkv:block=16")]
+    monkeypatch.setattr(experiments, "points", lambda *_: few)
+    monkeypatch.setattr(observations, "N_RUNS", 10)
+    monkeypatch.setattr(study, "N_RUNS", 10)
+    words = (*words, "--out", tmp_path / "out", "--windows", "1", "--tokens", "384")
     code, _, err = run(*words)
-    assert (code, err) == (0, "")
+    assert code == 0, err
     text = (tmp_path / "out" / "toy.study.csv").read_text()
     table = pd.read_csv(tmp_path / "out" / "toy.study.csv")
-    assert {"ranges", "channels", "sinks", "overlap", "kept", "methods", "nqkv-blocks"} <= set(table["experiment"])
+    assert {"ranges", "channels", "sinks", "overlap", "kept", "accumulated", "oaken-runs"} <= set(table["experiment"])
     fp16 = table[(table["series"] == "fp16") & (table["metric"] == "log_ratio")]
     assert fp16["value"].tolist() == [0.0]
-    # every one of N tokens is among the N when all are asked for; chance is N / 300
-    overlap = table[table["experiment"] == "overlap"]
-    assert overlap["value"].between(0, 1).all()
+    assert table[table["experiment"] == "overlap"]["value"].between(0, 1).all()
     none = table[(table["experiment"] == "kept") & (table["x"] == 0) & (table["layer"] == 0)]["value"]
     assert none.nunique() == 1  # nothing kept: the criterion does not matter
     about = json.loads((tmp_path / "out" / "toy.study.json").read_text())
-    assert len(about["weights_sha256"]) == 64
-    monkeypatch.setattr("studies.study.looks", None)  # nothing is computed again
+    assert (about["texts"], about["calibration"], len(about["weights_sha256"][0])) == (["one", "two"], "known", 64)
+    monkeypatch.setattr(study, "looks", None)  # nothing is computed again
+    monkeypatch.setattr(study, "runs", None)
     assert run(*words)[0] == 0
     assert (tmp_path / "out" / "toy.study.csv").read_text() == text
 
 
 @pytest.mark.parametrize(
-    ("words", "parts"),
+    ("more", "parts"),
     [
-        (("study", "llama", "--out", "x"), ("model", "mha")),
-        (("study", "mha", "--out", "x", "--tokens", "100"), ("tokens = 100",)),
-        (("study", "mha", "--out", "x", "--windows", "0"), ("windows = 0",)),
+        (("--tokens", "100"), ("tokens = 100",)),
+        (("--windows", "0"), ("windows = 0",)),
+        (("--name", "a/b"), ("name = 'a/b'",)),
+        (("--windows", "900"), ("one.txt", "give a longer text")),
     ],
 )
-def test_bad_words(run, words, parts, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert_one_line(run(*words), 2, *parts)
-    assert not list(tmp_path.iterdir())
-
-
-def test_outlier_channels_are_found():
-    x = np.random.default_rng(1).normal(size=(2, 2, 200, 32)).astype(np.float32)
-    x[:, :, :, 3] += 40
-    found = {r["metric"]: r["value"] for r in study_looks._channels(0, "key", x)}
-    # 2 of 64 channels hold 3.125 % of the elements: 0.78 of the top 4 %; largest 43, median channel 3.3
-    assert found["largest_over_median"] > 8
-    assert found["top_in_as_many_channels"] == pytest.approx(0.8, abs=0.05)
+def test_bad_words(run, words, more, parts, tmp_path):
+    assert_one_line(run(*words, "--out", tmp_path / "x", *more), 2, *parts)
+    assert not (tmp_path / "x").exists()

@@ -1,4 +1,4 @@
-"""The study of the models that ship: findings and ranks by hand on small tables, stored tables against the weights."""
+"""Findings and ranks by hand on small tables, and the table that ships."""
 
 import math
 from pathlib import Path
@@ -6,17 +6,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-
 from dse.core.errors import InputError
 from dse.figures.charts import study as plot_study
 from dse.figures.plot import load as plot_load
-from dse.measure import study_table
-from dse.transformer.caches import FloatCache
+from dse.studies import experiments, findings, observations
+from dse.studies import table as study_table
 from dse.validate import ranking
-from studies import study, study_findings, study_looks, weights
-from studies.forward import forward
-from studies.perplexity import windows
-from studies.text import CALIBRATION, SCORED, held_out
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,7 +25,7 @@ def score(series, x, off, bits=None, experiment="e", base=2.0):
         "log_ratio_se": off.std(ddof=1) / math.sqrt(len(off)),
     }
     found |= {f"log_ratio_{i}": value for i, value in enumerate(off)} | ({"stored_bits": bits} if bits else {})
-    return [study_looks.row(experiment, metric, value, series, x) for metric, value in found.items()]
+    return [observations.row(experiment, metric, value, series, x) for metric, value in found.items()]
 
 
 def test_differences_are_over_the_same_windows():
@@ -57,21 +52,21 @@ def test_differences_are_over_the_same_windows():
     ],
 )
 def test_judged(value, error, wanted, verdict):
-    assert study_findings.judged(value, error, wanted) == verdict
+    assert findings.judged(value, error, wanted) == verdict
 
 
 def test_a_little_is_up_to_one_percent():
     # 0.9 % and two errors of 0.04 %; of 0.06 % it may be more; 1.2 % less two errors of 0.05 % surely is
-    assert study_findings.little((0.009, 0.0004)) == "agrees"
-    assert study_findings.little((0.009, 0.0006), (0.001, 0.0001)) == "undecided"
-    assert study_findings.little((0.012, 0.0005), (0.001, 0.0001)) == "contradicts"
+    assert findings.little((0.009, 0.0004)) == "agrees"
+    assert findings.little((0.009, 0.0006), (0.001, 0.0001)) == "undecided"
+    assert findings.little((0.012, 0.0005), (0.001, 0.0001)) == "contradicts"
 
 
 def test_most_blocks():
     # NQKV's 16 of 16 leave open that 0.05 ** (1 / 16) = 0.829 of all blocks are normal
     for share, verdict in ((0.9, "agrees"), (0.6, "undecided"), (0.4, "contradicts")):
         table = pd.DataFrame([look("not_rejected", share, layer, "normality", x=256) for layer in (0, 1)])
-        assert study_findings.normal_keys(table)[1] == verdict
+        assert findings.normal_keys(table)[1] == verdict
 
 
 def layers_with_sinks(*losses):
@@ -87,9 +82,9 @@ def layers_with_sinks(*losses):
 
 def test_shallow_layers_say_something_only_where_sinks_help():
     with_sinks, same = [0.01, 0.02, 0.03], [0.011, 0.019, 0.03]
-    assert study_findings.shallow(layers_with_sinks(with_sinks, same, [0.05, 0.06, 0.08]))[1] == "agrees"
-    assert study_findings.shallow(layers_with_sinks(with_sinks, same, same))[1] == "undecided"
-    assert study_findings.shallow(layers_with_sinks(with_sinks, [0.02, 0.03, 0.041], same))[1] == "contradicts"
+    assert findings.shallow(layers_with_sinks(with_sinks, same, [0.05, 0.06, 0.08]))[1] == "agrees"
+    assert findings.shallow(layers_with_sinks(with_sinks, same, same))[1] == "undecided"
+    assert findings.shallow(layers_with_sinks(with_sinks, [0.02, 0.03, 0.041], same))[1] == "contradicts"
 
 
 def test_group_sizes_over_all_residuals():
@@ -106,7 +101,7 @@ def test_group_sizes_over_all_residuals():
             for r in score(f"G = {g}", x, off, experiment="sinkq-sizes")
         ]
     )
-    assert study_findings.group_sizes(table) == ("G = 128 over 32, mean over R: +1.25 ± 0.25 %", "contradicts")
+    assert findings.group_sizes(table) == ("G = 128 over 32, mean over R: +1.25 ± 0.25 %", "contradicts")
 
 
 def ratios(losses):
@@ -123,18 +118,18 @@ def test_front_of_group_ratios():
 
 
 def test_the_papers_ratio_is_beaten_only_where_that_is_sure():
-    text, verdict = study_findings.ratios(ratios([[0.008, 0.021], [0.01, 0.02], [0.04, 0.05]]))
+    text, verdict = findings.ratios(ratios([[0.008, 0.021], [0.01, 0.02], [0.04, 0.05]]))
     assert text.startswith("not on the front of the means; ")
     text = text.removeprefix("not on the front of the means; ")
     # windows: -0.002, +0.001: mean -0.0005, error 0.0015
     assert (text, verdict) == ("best of as few bits, 2/90/8: -0.05 ± 0.15 %; surely better: none", "undecided")
-    assert study_findings.ratios(ratios([[0.02, 0.03], [0.01, 0.02], [0.04, 0.05]]))[1] == "agrees"
-    _, verdict = study_findings.ratios(ratios([[0.004, 0.013], [0.01, 0.02], [0.04, 0.05]]))
+    assert findings.ratios(ratios([[0.02, 0.03], [0.01, 0.02], [0.04, 0.05]]))[1] == "agrees"
+    _, verdict = findings.ratios(ratios([[0.004, 0.013], [0.01, 0.02], [0.04, 0.05]]))
     assert verdict == "contradicts"  # -0.006, -0.007: -0.0065 ± 0.0005
 
 
 def look(metric, value, layer, experiment, series="", side="key", x=0.0):
-    return study_looks.row(experiment, metric, value, series, x, layer, side)
+    return observations.row(experiment, metric, value, series, x, layer, side)
 
 
 def test_ranges_and_channels():
@@ -147,18 +142,18 @@ def test_ranges_and_channels():
     ]
     table += [look("top_in_as_many_channels", share, layer, "channels") for layer, share in ((0, 0.3), (1, 0.6))]
     table = pd.DataFrame(table)
-    assert study_findings.layers(table) == ("widest over narrowest layer: keys 3.0 times, values 3.0 times", "agrees")
-    assert study_findings.texts(table)[0].endswith("keys +5 %, values +5 %")
-    assert study_findings.texts(table)[1] == "agrees"
-    assert study_findings.channels(table)[1] == "agrees"
+    assert findings.layers(table) == ("widest over narrowest layer: keys 3.0 times, values 3.0 times", "agrees")
+    assert findings.texts(table)[0].endswith("keys +5 %, values +5 %")
+    assert findings.texts(table)[1] == "agrees"
+    assert findings.channels(table)[1] == "agrees"
     even = table.assign(value=table["value"].where(table["experiment"] != "channels", 0.05))
-    assert study_findings.channels(even)[1] == "contradicts"
+    assert findings.channels(even)[1] == "contradicts"
 
 
 def test_sinks_need_small_keys():
     def table(size):
-        values = {"bos_over_even": 40.0, "bos_key_over_median": size, "smallest_key_over_even": 1.0}
-        other = {"bos_over_even": 0.5, "bos_key_over_median": 0.1, "smallest_key_over_even": 1.0}
+        values = {"first_over_even": 40.0, "first_key_over_median": size, "smallest_key_over_even": 1.0}
+        other = {"first_over_even": 0.5, "first_key_over_median": 0.1, "smallest_key_over_even": 1.0}
         return pd.DataFrame(
             [
                 look(name, value, 0, "sinks", side="", x=head)
@@ -167,9 +162,9 @@ def test_sinks_need_small_keys():
             ]
         )
 
-    assert study_findings.sink(table(0.3))[1] == "agrees"
-    assert study_findings.sink(table(0.9)) == (
-        "BOS draws 10 times its share or more in 1 of 2 heads, 40 at most; its key there at least 0.90 of the median",
+    assert findings.sink(table(0.3))[1] == "agrees"
+    assert findings.sink(table(0.9)) == (
+        "the first token draws 10 times its share or more in 1 of 2 heads, 40 at most; its key there at least 0.90 of the median",
         "contradicts",
     )
 
@@ -192,70 +187,46 @@ def test_pairs_and_tau_by_hand():
 def test_ranks_of_the_papers_tables():
     found = ranking.table().set_index(["source", "table", "paper_model", "model"])
     # Oaken Table 2: 7 methods, 21 pairs; KVQuant and KIVI tie for Llama2-70B; Tender lacks Mixtral: 15 pairs, one tie
-    names = [("Oaken", "Table 2, perplexity", name, "mha") for name in ("llama2-7b", "llama2-70b", "mixtral-8x7b")]
+    names = [("Oaken", "Table 2, perplexity", name, "smollm2") for name in ("llama2-7b", "llama2-70b", "mixtral-8x7b")]
     assert found.loc[names, "n_pairs"].tolist() == [21, 20, 14]
     # Oaken Table 3: 9 settings, two of which print 5.516; SinkQ Table 4: 7 numbers of sinks
-    assert found.loc[("Oaken", "Table 3, perplexity", "llama2-7b", "gqa"), "n_pairs"] == 35
-    assert found.loc[("SinkQ", "Table 4, accuracy", "llama3-8b-instruct", "gqa"), "n_methods"] == 7
+    assert found.loc[("Oaken", "Table 3, perplexity", "llama2-7b", "smollm2"), "n_pairs"] == 35
+    assert found.loc[("SinkQ", "Table 4, accuracy", "llama3-8b-instruct", "smollm2"), "n_methods"] == 7
     assert (found["n_same_sure"] + found["n_other_sure"] + found["n_unsure"] == found["n_pairs"]).all()
 
 
-@pytest.mark.parametrize("model", weights.SHIPPED)
-def test_stored_tables_are_of_the_weights_that_ship(model):
-    """Where this fails: `dse study MODEL --out DIR` and `dse measure --perplexity` have to be run again."""
-    sha256 = study.sha256(model)
-    assert study_table.about(f"{model}.study")["weights_sha256"] == sha256
-    assert study_table.about("perplexity")["weights_sha256"][model] == sha256
+@pytest.mark.parametrize("model", study_table.SHIPPED)
+def test_the_table_that_ships_is_whole(model):
     about, table = study_table.about(f"{model}.study"), study_table.shipped(model)
+    assert all(len(sha256) == 64 for sha256 in about["weights_sha256"])
     assert study_table.rows(table, "methods", "log_ratio_se")["value"].notna().all()
     n_windows = {name for name in table["metric"] if study_table.WINDOW.fullmatch(name)}
-    assert len(n_windows) == about["n_windows"]
-    assert set(about["texts"]) == set(study.TEXTS)
+    assert len(n_windows) == about["n_windows"] * len(about["texts"])
+    assert {point.experiment for point in experiments.points(Model(), 192, about["texts"])} <= set(table["experiment"])
 
 
-def test_stored_values_come_from_the_weights():
-    model, name = weights.load("gqa"), SCORED[3]
-    caches = [FloatCache("fp16") for _ in model.layers]
-    forward(model, windows(held_out((name,)), 1, 512), caches, last_only=True)
-    stored = study_table.rows(study_table.shipped("gqa"), "ranges")
-    stored = stored[stored["series"] == name].set_index(["layer", "side", "metric"])["value"]
-    assert len(stored) == 6 * 2 * 4
-    for layer, cache in enumerate(caches):
-        for side, x in zip(("key", "value"), cache.seen(), strict=True):
-            for row in study_looks._ranges(layer, side, x.astype(np.float32), [name]):
-                assert row["value"] == pytest.approx(stored[layer, side, row["metric"]], rel=2e-3, abs=2e-3)
+class Model:
+    """As much of SmolLM2-135M as the points of a study ask for."""
 
-
-def test_methods_are_compared_window_by_window():
-    own = ranking.perplexities()
-    windows_own = [name for name in own.columns if study_table.WINDOW.fullmatch(name)]
-    assert len(windows_own) == study_table.about("perplexity")["n_windows"]
-    for model in weights.SHIPPED:
-        mine = own[own["model"] == model].set_index("method")
-        off = mine.loc["oaken", windows_own] - mine.loc["tender", windows_own]
-        value, error = ranking._default(model)["oaken"]["tender"]
-        ratio = mine.loc["oaken", "perplexity"] / mine.loc["tender", "perplexity"]
-        assert value == pytest.approx(math.log(ratio), abs=1e-5)
-        assert value == pytest.approx(off.mean(), abs=1e-5)
-        assert error == pytest.approx(off.astype(float).std(ddof=1) / math.sqrt(len(off)))
+    name, n_layers = "smollm2", 30
 
 
 def test_every_text_is_in_the_table():
-    for model in weights.SHIPPED:
+    for model in study_table.SHIPPED:
         series = set(study_table.rows(study_table.shipped(model), "ranges")["series"])
-        assert series == {*CALIBRATION, *SCORED}
+        assert series == set(study_table.about(f"{model}.study")["texts"])
 
 
 @pytest.mark.parametrize("name", plot_study.CHARTS)
 def test_figures(name):
-    both = plot_study.chart(name, {model: study_table.shipped(model) for model in weights.SHIPPED})
-    path = ROOT / "dse" / "data" / "lm" / "mha.study.csv"
-    one, _ = plot_load.load(name, str(path))
-    assert len(both.panels) in (len(one.panels), 2 * len(one.panels))
+    table = study_table.shipped("smollm2")
+    two = plot_study.chart(name, {"smollm2": table, "other": table})
+    one, _ = plot_load.load(name, str(ROOT / "dse" / "data" / "lm" / "smollm2.study.csv"))
+    assert len(two.panels) in (len(one.panels), 2 * len(one.panels))
     titles = [panel.title for panel in one.panels]
-    assert [t for t in titles if t.startswith("mha")] == titles or name == "study_channels"
+    assert [t for t in titles if t.startswith("smollm2")] == titles or name == "study_channels"
     with pytest.raises(InputError, match=f"no row of experiment {plot_study.CHARTS[name][1]}"):
-        plot_study.chart(name, {"mha": study_table.shipped("mha").iloc[:0]})
+        plot_study.chart(name, {"smollm2": table.iloc[:0]})
 
 
 def test_bars_are_one_standard_error():
@@ -271,7 +242,7 @@ def test_bars_are_one_standard_error():
 
 
 def test_docs_show_the_findings_of_the_tables_that_ship():
-    """Where this fails: `python -m studies.study_findings` prints the table anew."""
-    found = study_findings.table({model: study_table.shipped(model) for model in weights.SHIPPED})
-    assert study_findings.shown(found) in (ROOT / "docs" / "explanation" / "language_model.md").read_text()
-    assert len(found) == len(study_findings.FINDINGS)
+    """Where this fails: `python -m dse.studies.findings` prints the table anew."""
+    found = findings.table({model: study_table.shipped(model) for model in study_table.SHIPPED})
+    assert findings.shown(found) in (ROOT / "docs" / "explanation" / "language_model.md").read_text()
+    assert len(found) == len(findings.FINDINGS)

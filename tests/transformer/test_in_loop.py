@@ -92,6 +92,22 @@ def test_sides_and_layers_are_quantized_apart(scored, tmp_path):
     assert both["stored_bits"] == pytest.approx(key["stored_bits"] + value["stored_bits"] - 16)
 
 
+def test_it_goes_on_with_what_a_directory_holds(scored, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    first = json.loads(scored("--methods", "fp8,int4", "--out", out, "--json")[1])
+    asked = []
+    scores = in_loop.scores
+    monkeypatch.setattr(in_loop, "scores", lambda *args: asked.append(args[3]) or scores(*args))
+    second = json.loads(scored("--methods", "int4,int8,fp8", "--out", out, "--json")[1])
+    assert asked == [["int8"]]
+    assert [row["method"] for row in second] == ["fp16", "int4", "int8", "fp8"]
+    assert [second[i] for i in (0, 3, 1)] == first
+    assert_one_line(scored("--methods", "fp8", "--out", out, "--sides", "key"), 2, "another sides", "another directory")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.txt").write_text("mine")
+    assert_one_line(scored("--methods", "fp8", "--out", tmp_path / "other"), 2, "holds files such as 'notes.txt'")
+
+
 def test_no_layer_quantized_but_one(scored):
     code, shown, err = scored("--methods", "int4", "--only-layers", "1", "--json")
     assert code == 0, err

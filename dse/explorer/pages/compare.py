@@ -108,6 +108,8 @@ GROUPS = {
         "stored_bits": "Bits an element with all that is stored beside the codes.",
         "measured_error": "Relative error of its output, as measured (More).",
         "sqnr_db": "Signal to quantization noise of keys and values, measured.",
+        "score_drop_frac": "Largest published loss over kinds of tasks, else the rise of perplexity (More).",
+        "sample_kl_nats": "Mean divergence of the sample model's next token from 16 bits.",
     },
 }
 #: results that the page calls otherwise than tables and figures do: headings and tooltips say the rest
@@ -287,6 +289,10 @@ def _limits(name: str, asked: PointRequest, result: Mapping[str, Any]) -> str:
         if "(synthetic)" in (result["measured_on"] or ""):
             return "synthetic data"
         return SAMPLE if result["measured_on"] == SAMPLE else ""
+    if name == "sample_kl_nats":
+        return SAMPLE
+    if name == "score_drop_frac":
+        return result["score_drop_of"] or ""
     if name == "max_context_tokens":
         return made_for_positions(asked.model_spec(), result[name])
     return ""

@@ -4,7 +4,7 @@ from dse.figures.charts.study import LOOKS, by_layer, layer_axis, level, line, s
 from dse.figures.drawing import axes
 from dse.figures.drawing.chart import Axis, Chart, Panel, Series
 from dse.figures.drawing.style import BLACK, GRAY, Style
-from dse.measure.study_table import Tables, rows
+from dse.studies.table import Tables, rows
 
 PERCENT = 0.01
 SIDES = (("key", "keys"), ("value", "values"))
@@ -174,19 +174,19 @@ def quantiles(tables: Tables) -> Chart:
 
 #: what is shown of a head's attention: metric, name
 _DRAWN = (
-    ("bos_over_even", "BOS"),
+    ("first_over_even", "first token"),
     ("smallest_key_over_even", "token with the smallest key"),
     ("highest_over_even", "token with the highest attention"),
 )
 
 
-@study("study_sinks", "sinks", "Attention to BOS and to the smallest key, a point a head.")
+@study("study_sinks", "sinks", "Attention to the first token and to the smallest key, a point a head.")
 def sinks(tables: Tables) -> Chart:
-    """SinkQ 3.1: attention to BOS and to the smallest key, and BOS's key, a point a head."""
+    """SinkQ 3.1: attention to the first token and to the smallest key, and the first key, a point a head."""
     panels = []
     for model, table in tables.items():
         x, own = layer_axis(table), rows(table, "sinks")
-        shares, keys = own[own["metric"] != "bos_key_over_median"], own[own["metric"] == "bos_key_over_median"]
+        shares, keys = own[own["metric"] != "first_key_over_median"], own[own["metric"] == "first_key_over_median"]
         series = []
         for i, (metric, shown) in enumerate(_DRAWN):
             part = shares[shares["metric"] == metric]
@@ -201,9 +201,9 @@ def sinks(tables: Tables) -> Chart:
             )
         y = axes.log10("attention over its even share", "1", shares["value"].clip(lower=1e-3))
         panels.append(Panel(f"{model}: attention", x, y, (*series, level("even share, median key", x, 1.0))))
-        sizes = line("BOS", list(keys["layer"]), list(keys["value"]), LOOKS[4], kind="scatter")
+        sizes = line("first token", list(keys["layer"]), list(keys["value"]), LOOKS[4], kind="scatter")
         y = axes.linear("L1 norm over the median key's", "1", [*keys["value"], 1.0])
-        panels.append(Panel(f"{model}: key of BOS", x, y, (sizes, level("even share, median key", x, 1.0))))
+        panels.append(Panel(f"{model}: key of the first token", x, y, (sizes, level("even share, median key", x, 1.0))))
     return Chart(
         "Is there a sink: one token that draws the attention, with a small key? (SinkQ 3.1)",
         panels=tuple(panels),

@@ -9,7 +9,7 @@ from dse.figures.charts.study import BARS, LOOKS, bars, level, study
 from dse.figures.drawing import axes
 from dse.figures.drawing.chart import Axis, Chart, Panel, Series
 from dse.figures.drawing.style import BLACK, VERMILLION, Style
-from dse.measure.study_table import OAKEN, SIGNED, Tables, fp16, front, scores
+from dse.studies.table import OAKEN, SIGNED, Tables, fp16, front, scores
 
 
 def _texts(own: pd.DataFrame, name: str) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from dse.model import quality
 from dse.model.formulas import tokens
 from dse.model.results.declare import MEASURED, NAME, NUMBER, Derivation, TextLine, Topic, how
 
@@ -9,6 +10,7 @@ if TYPE_CHECKING:
     from dse.model.facts import Facts
 
 _BITS, _KV, _SECTION = "docs/explanation/model.md, Bits", "docs/explanation/model.md, KV bytes", "Bits per element"
+_SAMPLE = "SmolLM2-135M with the format in the loop, dse/data/smollm2.scores.csv"
 
 topic = Topic()
 
@@ -103,6 +105,40 @@ def measured_error(at: "Facts") -> Derivation:
 @topic.result("", NAME, "measured on")
 def measured_on(at: "Facts") -> Derivation:
     return at.measured("measured_on")
+
+
+@topic.result("nat", NUMBER, "divergence on the sample")
+def sample_kl_nats(at: "Facts") -> Derivation:
+    return _on_sample(at, "kl_nats", "mean over texts of the mean sum p ln(p / p'), p of 16 bits")
+
+
+@topic.result("1", NUMBER, "perplexity on the sample", figure_unit="%")
+def sample_perplexity_frac(at: "Facts") -> Derivation:
+    return _on_sample(at, "perplexity_frac", "e to the mean over texts of ln(perplexity / that of 16 bits), less 1")
+
+
+def _on_sample(at: "Facts", name: str, equation: str) -> Derivation:
+    score = quality.sample_score(at.plan)
+    if score is None:
+        return how("not measured; dse measure --perplexity takes a model of your own", _SAMPLE)
+    spread = getattr(score, name)
+    return how(equation, _SAMPLE, n_texts=score.n_texts, least=spread.low, greatest=spread.high)
+
+
+@topic.result("1", NUMBER, "drop of scores", figure_unit="%")
+def score_drop_frac(at: "Facts") -> Derivation:
+    said = quality.published_drop(at.plan)
+    if said is None:
+        return how("sample_perplexity_frac, as no score was published; at least 0", _SAMPLE)
+    equation = "largest loss over families of tasks, each by the scores nearest to the model that tell it; at least 0"
+    source = f"dse scores {at.plan.key_quantizer.name}: {', '.join(said.models)}"
+    counts = {"n_rows": said.n_rows, "n_sources": said.n_sources}
+    return how(equation, source, tasks=said.family, loss=said.loss, within=said.within, **counts)
+
+
+@topic.result("", NAME, "drop from")
+def score_drop_of(at: "Facts") -> Derivation:
+    return how("published, else measured on the sample", "dse scores; dse/data/smollm2.scores.csv")
 
 
 @topic.step("bit")

@@ -50,7 +50,14 @@ def folders(tmp_path_factory):
                 "oaken.outer": [0.02, 0.1, 0.11, 0.123],
                 "oaken.outlier_bits": [4, 5],
             },
-            "keep": ["measured_error", "effective_bits", "throughput_tokens_per_s", "max_batch", "bound"],
+            "keep": [
+                "measured_error",
+                "score_drop_frac",
+                "effective_bits",
+                "throughput_tokens_per_s",
+                "max_batch",
+                "bound",
+            ],
         }
     )
     at = tmp_path_factory.mktemp("limits")
@@ -101,6 +108,13 @@ def test_the_command(run, folders, tmp_path):
     assert found["limits"] == ["measured_error <= 0.2"]
     assert all(row["measured_error"] <= 0.2 for row in found["front"])
     assert json.loads(run(*words, "--at-most", "measured_error=0", "--json")[1])["front"] == []
+    for drop in ("2%", "2 %", "0.02"):
+        found = json.loads(run(*words, "--max-drop", drop, "--json")[1])
+        assert found["limits"] == ["measured_error <= 0.2", "score_drop_frac <= 0.02"]
+        assert found["front"]
+        assert all(row["score_drop_frac"] <= 0.02 for row in found["front"])
+    for drop in ("-1%", "101%", "2", "x", "%", "nan"):
+        assert_one_line(run(*words, "--max-drop", drop), 2, "must be a share from 0 to 1, such as 1% or 0.01")
     assert_one_line(run(*words, "--at-most", "errors=1"), 2, "unknown column 'errors'")
     assert_one_line(run(*words, "--at-most", "bound=1"), 2, "limit bound: is not a column of numbers")
     for bad in (

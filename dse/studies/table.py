@@ -13,8 +13,8 @@ import pandas as pd
 
 from dse.sweep import pareto
 
-#: the language models of the studies (studies/data in a checkout)
-SHIPPED = ("mha", "gqa")
+#: language models whose tables ship
+SHIPPED = ("smollm2",)
 #: column with ln of a window's own perplexity over FP16's
 WINDOW = re.compile("log_ratio_[0-9]+")
 #: series of Oaken's 4-bit outliers read as a sign and a 3-bit magnitude
@@ -35,7 +35,7 @@ def shipped(model: str) -> pd.DataFrame:
 
 
 def about(name: str) -> dict[str, Any]:
-    """Read the record beside a table that ships (MODEL.study or perplexity): command, SHA-256 of the weights."""
+    """Read the record beside a table that ships (MODEL.study): command, SHA-256 of weights and tokens."""
     found: dict[str, Any] = json.loads((resources.files("dse.data") / "lm" / f"{name}.json").read_text("utf-8"))
     return found
 

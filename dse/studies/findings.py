@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from dse.measure.study_table import (
+from dse.studies.table import (
     OAKEN,
+    SHIPPED,
     SIGNED,
     SURE,
     WINDOW,
@@ -20,7 +21,6 @@ from dse.measure.study_table import (
     setting,
     shipped,
 )
-from studies.weights import SHIPPED
 
 AGREES, CONTRADICTS, UNDECIDED = "agrees", "contradicts", "undecided"
 #: a loss of perplexity that still counts as little: Oaken's Table 3 calls 0.9 % slight; assumed for other papers
@@ -145,9 +145,10 @@ def quantiles(table: pd.DataFrame) -> Found:
 def sink(table: pd.DataFrame) -> Found:
     """SinkQ 3.1: tokens that draw much more than their share have a small key: half the median one."""
     own = rows(table, "sinks").pivot_table(index=["layer", "x"], columns="metric", values="value")
-    drawn = own[own["bos_over_even"] >= 10]
-    n, least = len(drawn), drawn["bos_key_over_median"].min() if len(drawn) else float("nan")
-    text = f"BOS draws 10 times its share or more in {n} of {len(own)} heads, {own['bos_over_even'].max():.0f} at most"
+    drawn = own[own["first_over_even"] >= 10]
+    n, least = len(drawn), drawn["first_key_over_median"].min() if len(drawn) else float("nan")
+    most = own["first_over_even"].max()
+    text = f"the first token draws 10 times its share or more in {n} of {len(own)} heads, {most:.0f} at most"
     if n == 0:
         return text, CONTRADICTS
     return f"{text}; its key there at least {least:.2f} of the median", AGREES if least < 0.5 else CONTRADICTS

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from dse import quantizers
 from dse.core.errors import InputError
-from dse.questions import scores
-from dse.questions.scores import Score, losses, pooled, rows
+from dse.specs import published_scores
+from dse.specs.published_scores import Score, losses, pooled, rows
 
 BY_ID = {row["id"]: row for row in rows()}
 #: how names of formats of the table begin that no quantizer here stores
@@ -67,21 +67,25 @@ def test_a_row_by_hand():
 
 def test_printed_errors_and_samples_by_hand():
     row = next(row for row in rows() if row["stderr"] == "0.0132" and row["baseline_stderr"] == "0.0131")
-    assert scores._error(row) == pytest.approx(math.hypot(0.0132, 0.0131) / float(row["baseline_score"]))
+    assert published_scores._error(row) == pytest.approx(math.hypot(0.0132, 0.0131) / float(row["baseline_score"]))
     # of 198 questions 60 % right with 16 bits and 50 % without
     drawn = {**row, "metric": "accuracy_percent", "n_samples": "198 questions", "stderr": "", "score": "50"}
     variance = (0.5 * 0.5 + 0.6 * 0.4) / 198
-    assert scores._error({**drawn, "baseline_score": "60"}) == pytest.approx(math.sqrt(variance) / 0.6)
-    assert scores._error({**drawn, "n_samples": "5 repetitions", "baseline_score": "60"}) is None
+    assert published_scores._error({**drawn, "baseline_score": "60"}) == pytest.approx(math.sqrt(variance) / 0.6)
+    assert published_scores._error({**drawn, "n_samples": "5 repetitions", "baseline_score": "60"}) is None
 
 
 def test_rows_that_must_not_be_set_against_16_bits_do_not_count():
     # with the rows of buggy kernels FP8's worst long context would be at 0.143 of 16 bits, without them at 0.930
-    fp8 = [s.loss for s in scores.published() if s.format == "fp8" and s.family == "long_context"]
+    fp8 = [s.loss for s in published_scores.published() if s.format == "fp8" and s.family == "long_context"]
     assert max(fp8) < 0.15
     bugs = [row for row in rows() if row["comparability"] == "kernel bug"]
     assert bugs
-    assert len(scores.published()) < sum(row["comparability"] in scores.COMPARABLE for row in rows()) < len(rows())
+    assert (
+        len(published_scores.published())
+        < sum(row["comparability"] in published_scores.COMPARABLE for row in rows())
+        < len(rows())
+    )
 
 
 def test_sources_are_weighed_not_rows():
@@ -106,21 +110,23 @@ def test_a_mean_lies_among_its_rows_and_its_interval_is_no_less_than_nothing(dra
 def test_hybrid_models_say_nothing_of_others():
     found = losses("fp8", "llama3.1-8b")
     assert {loss.of for loss in found} <= {"llama3.1-8b", "llama3.1 models", "other models"}
-    assert not any(scores.HYBRID.search(scores.plain(model)) for loss in found for model in loss.models)
+    assert not any(
+        published_scores.HYBRID.search(published_scores.plain(model)) for loss in found for model in loss.models
+    )
 
 
 def test_models_are_found_as_they_are_written():
-    assert scores.plain("Llama-3.1-8B-Instruct") == "llama3.1-8b-instruct"
-    assert scores.series("Qwen3-30B-A3B-Instruct-2507") == "qwen3"
+    assert published_scores.plain("Llama-3.1-8B-Instruct") == "llama3.1-8b-instruct"
+    assert published_scores.series("Qwen3-30B-A3B-Instruct-2507") == "qwen3"
     assert one(losses("kivi", "llama3-8b"), "long_context").of in ("llama3-8b", "llama3 models", "other models")
-    assert scores.is_of(score(0.0), "m")
-    assert not scores.is_of(score(0.0), "mistral")
+    assert published_scores.is_of(score(0.0), "m")
+    assert not published_scores.is_of(score(0.0), "mistral")
 
 
 def test_every_format_is_a_quantizer_or_known_not_to_be_one():
     for name in {side for row in rows() for side in (row["kv_keys"], row["kv_values"])}:
         try:
-            quantizers.parse(scores.name_of(name))
+            quantizers.parse(published_scores.name_of(name))
         except InputError:
             known = [
                 *WITHOUT,
@@ -151,3 +157,30 @@ def test_the_command(run):
     assert err == "error: format = 'int5': no published score: did you mean int4, int8?\n"
     assert "unknown model 'lama3.1-8b'" in run("scores", "--format", "fp8", "--model", "lama3.1-8b")[2]
     assert run("scores", "--model", "llama3.1-8b")[2].startswith("error: format is missing")
+
+
+def drop_of(monkeypatch, scores, model="qwen3-8b", is_told=True):
+    monkeypatch.setattr(published_scores, "published", lambda: tuple(scores))
+    return published_scores.drop.__wrapped__("fp8", model, is_told)
+
+
+def test_the_drop_is_the_largest_loss_over_families_that_are_told(monkeypatch):
+    def of(family, loss, error, model="Qwen3-8B"):
+        return Score(model=model, format="fp8", family=family, source="a", loss=loss, error=error)
+
+    short, long = of("short", 0.001, 0.002), of("long_context", 0.012, 0.004)
+    found = drop_of(monkeypatch, [short, long])
+    assert (found.family, found.of, found.loss) == ("long_context", "qwen3-8b", 0.012)
+    assert found.within == pytest.approx(1.96 * 0.004)
+    # scores of the model that tell nothing give way to those of its series
+    noisy, kin = of("long_context", 0.03, 0.02), of("long_context", 0.02, 0.001, "Qwen3-32B")
+    found = drop_of(monkeypatch, [short, noisy, kin], "qwen3-8b")
+    assert found.of == "qwen3 models"
+    assert found.loss == pytest.approx((0.03 + 0.02) / 2)  # told or not, its own rows count among them
+    # a loss that is sure counts however wide its interval; one without an interval counts beside a told one
+    assert drop_of(monkeypatch, [of("short", 0.3, 0.1)]).loss == 0.3
+    assert drop_of(monkeypatch, [short, of("perplexity", 0.2, None)]).loss == 0.2
+    # alone it tells nothing, and divergences and pictures are no drop of scores
+    assert drop_of(monkeypatch, [of("perplexity", 0.2, None)]) is None
+    assert drop_of(monkeypatch, [of("perplexity", 0.2, None)], is_told=False).loss == 0.2
+    assert drop_of(monkeypatch, [of("multimodal", 0.2, 0.01), of("kld", 0.5, 0.1)]) is None

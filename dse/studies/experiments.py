@@ -1,5 +1,7 @@
-"""The papers' own experiments as settings: which perplexities a study of a model computes."""
+"""The papers' own experiments as settings: the perplexities that a study of a model computes."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,15 +9,32 @@ import numpy as np
 
 import kernels_ref
 from dse import quantizers
-from dse.measure.study_table import SIGNED
 from dse.quantizers.kernel import Side
 from dse.quantizers.methods import sinkq
+from dse.studies import oaken_reading
+from dse.studies.table import SIGNED
 from dse.transformer import caches
-from dse.transformer.caches import Decoded
-from studies import oaken_reading
-from studies.run import METHODS
-from studies.streamed import Quantize, of_caches
-from studies.weights import ByteModel
+from dse.transformer.caches import CachedModel, Decoded, DecodingCache
+
+#: several bit-widths of each kind of method
+METHODS = (
+    "fp16",
+    "fp8",
+    "int8_per_token_head",
+    "int4_per_token_head",
+    "int8",
+    "int4",
+    "nqkv:block=64",
+    "oaken",
+    "qserve",
+    "atom:group=64",
+    "tender",
+    "kvquant",
+    "kivi:bits=4",
+    "kivi:bits=2",
+    "sinkq:bits=4",
+    "sinkq:bits=2",
+)
 
 
 @dataclass(frozen=True)
@@ -30,8 +49,9 @@ class StudyPoint:
     text: str = ""
     #: KIVI: what shares a scale, key and value: "channel/token" is KIVI's choice
     axes: str = ""
-    #: SinkQ: the first layer that tracks sinks; -1: the method's own
+    #: SinkQ: the first layer that tracks sinks, and the window that they are sought in; -1: the method's own
     first_layer: int = -1
+    window: int = -1
     #: Oaken: steps of an outlier's magnitude beside its sign (`oaken_reading`); 0: as the method is defined
     steps: int = 0
 
@@ -43,8 +63,7 @@ class StudyPoint:
     @property
     def key(self) -> str:
         """Key of the computation, whatever figure it stands in."""
-        rest = (str(self.steps),) if self.steps else ()
-        return "|".join((self.method, self.text, self.axes, str(self.first_layer), *rest))
+        return "|".join((self.method, self.text, self.axes, *map(str, (self.first_layer, self.window, self.steps))))
 
 
 AXES = ("channel/token", "channel/channel", "token/token", "token/channel")
@@ -64,15 +83,16 @@ TABLE_3 = (
 )
 #: Oaken Figure 12(a): percent of outliers, and the outer group's part of them
 OUTLIERS, OUTER_PARTS = (2, 5, 10, 20), (0.2, 0.4, 0.6, 0.8)
-BLOCKS = (16, 32, 64, 128, 256)
-#: texts that Oaken's thresholds are taken from; "scored": the very text that is scored; "random": bytes drawn evenly
-TEXTS = ("", "string", "timeit", "scored", "random")
+BLOCKS = (16, 32, 64, 96, 192, 256)
+#: texts that Oaken's thresholds come from: the one for calibration, the scored ones, tokens drawn evenly
+CALIBRATION, SCORED, RANDOM = "", "scored", "random"
+#: SinkQ's window of 32 (3.2), and others
+WINDOWS = (8, 16, 32, 64, 128)
 SINKQ = "sinkq:bits=2,group=128,residual=32"
 
 
-def points(model: ByteModel) -> list[StudyPoint]:
-    """Every point of the study of a model, FP16 first."""
-    width = model.n_kv_heads * model.head_dim
+def points(model: CachedModel, width: int, texts: Sequence[str]) -> list[StudyPoint]:
+    """Every point of the study of a model whose tokens have `width` channels, by 16 bits first; names of its texts."""
     found = [StudyPoint("methods", name, 0, name) for name in METHODS]
     for share in OUTLIERS:
         for part in OUTER_PARTS:
@@ -85,8 +105,9 @@ def points(model: ByteModel) -> list[StudyPoint]:
         for g, bits in TABLE_3
         if bits == 4
     ]
-    found += [StudyPoint("oaken-texts", text or "both", 0, "oaken", text=text) for text in TEXTS]
-    found += [StudyPoint("nqkv-blocks", "NQKV", block, f"nqkv:block={block}") for block in BLOCKS if block <= width]
+    for name in (CALIBRATION, SCORED, RANDOM, *texts):
+        found.append(StudyPoint("oaken-texts", name or "calibration", 0, "oaken", text=name))
+    found += [StudyPoint("nqkv-blocks", "NQKV", n, f"nqkv:block={n}") for n in BLOCKS if width % n == 0]
     for bits in (2, 4):
         method = f"kivi:bits={bits},group=32,residual=32"
         found += [StudyPoint("kivi-axes", axes, bits, method, axes=axes) for axes in AXES]
@@ -94,39 +115,39 @@ def points(model: ByteModel) -> list[StudyPoint]:
         method = f"sinkq:bits=2,group={group},residual="
         found += [StudyPoint("sinkq-sizes", f"G = {group}", n, f"{method}{n}") for n in RESIDUALS]
     found += [StudyPoint("sinkq-sinks", "sinks", n, f"{SINKQ},sinks={n}") for n in range(7)]
-    n_layers = len(model.layers)
-    found += [StudyPoint("sinkq-layers", "layers", n, SINKQ, first_layer=n) for n in range(n_layers + 1)]
+    found += [StudyPoint("sinkq-window", "window", n, SINKQ, window=n) for n in WINDOWS]
+    first = sorted({n for n in (0, 1, 2, 4, 8, 16) if n < model.n_layers} | {model.n_layers})
+    found += [StudyPoint("sinkq-layers", "layers", n, SINKQ, first_layer=n) for n in first]
     return found
 
 
-def quantize_of(point: StudyPoint, model: ByteModel, known: caches.Calibration) -> tuple[Quantize, bool, list[Any]]:
-    """(what decodes, whether keys are before RoPE, the caches where it has any)."""
+def caches_of(point: StudyPoint, model: CachedModel, known: caches.Calibration) -> list[Any]:
+    """Empty caches of the point, one a layer."""
     spec = quantizers.parse(point.method)
     values = dict(spec.values)
     if point.axes:
-        return _axes(values, point.axes), False, []
-    if point.first_layer >= 0:
-        numbers = (values["bits"], values["group"], values["residual"], values["sinks"], sinkq.WINDOW)
-        found: list[Any] = [
+        return [_by_axes(values, point.axes) for _ in range(model.n_layers)]
+    if max(point.first_layer, point.window) >= 0:
+        numbers = (values["bits"], values["group"], values["residual"], values["sinks"])
+        window = sinkq.WINDOW if point.window < 0 else point.window
+        first = 2 if point.first_layer < 0 else point.first_layer  # SinkQ 3.3: none in the first two
+        return [
             caches.QuantizedCache(
-                kernels_ref.SinkQ(*numbers, 2 if layer >= point.first_layer else 0, overflow="saturate").cache()
+                kernels_ref.SinkQ(*numbers, window, 2 if layer >= first else 0, overflow="saturate").cache()
             )
-            for layer in range(len(model.layers))
+            for layer in range(model.n_layers)
         ]
-    else:
-        found = list(caches.caches(spec, model, known))
-    if point.steps:
-        return _reading(found, point.steps), False, found
-    return *of_caches(found), found
+    found = list(caches.caches(spec, model, known))
+    return [_read_otherwise(cache, point.steps) for cache in found] if point.steps else found
 
 
-def _reading(found: list[Any], steps: int) -> Quantize:
-    """Another reading of the outliers; the caches count the bits, which are the same."""
+def _read_otherwise(cache: Any, steps: int) -> DecodingCache:
+    """Another reading of the outliers' bits, whose number is that of the cache."""
+    rows = cache.cache
 
-    def quantize(layer: int, key: np.ndarray, value: np.ndarray) -> Decoded:
-        cache = found[layer]
+    def decode(key: np.ndarray, value: np.ndarray) -> Decoded:
         cache.append(key, value)
-        rows = cache.cache
+        read.stored_bits = cache.stored_bits
         return Decoded(
             oaken_reading.decoded(key, rows.key_method, steps),
             oaken_reading.decoded(value, rows.value_method, steps),
@@ -134,15 +155,17 @@ def _reading(found: list[Any], steps: int) -> Quantize:
             lambda n: n,
         )
 
-    return quantize
+    read = DecodingCache(decode, math.nan)
+    return read
 
 
-def _axes(values: dict[str, Any], axes: str) -> Quantize:
+def _by_axes(values: dict[str, Any], axes: str) -> DecodingCache:
+    """KIVI with keys and values quantized along the axes named."""
     method = kernels_ref.KIVI(values["bits"], values["group"], values["residual"], overflow="saturate")
     sides: list[Side] = ["key" if axis == "channel" else "value" for axis in axes.split("/")]
     key_side, value_side = sides
 
-    def quantize(layer: int, key: np.ndarray, value: np.ndarray) -> Decoded:
+    def decode(key: np.ndarray, value: np.ndarray) -> Decoded:
         return Decoded(
             method.dequantize(method.quantize(key, key_side)),
             method.dequantize(method.quantize(value, value_side)),
@@ -150,4 +173,4 @@ def _axes(values: dict[str, Any], axes: str) -> Quantize:
             lambda n: method.n_packed(value_side, n),
         )
 
-    return quantize
+    return DecodingCache(decode, math.nan)

@@ -1,0 +1,99 @@
+"""Perplexity, divergence and agreement that KV formats cost SmolLM2-135M, each in the loop of the model on four texts.
+
+`python -m scripts.score_sample` makes the tables; their columns are described in dse/data/README.md.
+"""
+
+import csv
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any, NamedTuple
+
+from dse.core.errors import InputError, did_you_mean, show
+from dse.specs.oaken_grid import SAMPLE
+
+SCORES, LAYERS = "smollm2.scores.csv", "smollm2.layers.csv"
+
+
+class OverTexts(NamedTuple):
+    """The mean over texts, and the least and the greatest of one."""
+
+    mean: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleScore:
+    """Cost of a format to the language model that ships, against 16 bits, over the texts."""
+
+    #: mean sum p ln(p / p'), p of 16 bits
+    kl_nats: OverTexts
+    #: perplexity over that of 16 bits, less 1
+    perplexity_frac: OverTexts
+    #: share of tokens whose likeliest successor is that of 16 bits
+    top1_agreement_frac: OverTexts
+    n_texts: int
+
+
+@cache
+def rows() -> tuple[dict[str, str], ...]:
+    """A row a text, a format and its quantized sides, fields as text."""
+    return tuple(csv.DictReader((resources.files("dse.data") / SCORES).read_text().splitlines()))
+
+
+@cache
+def layers() -> tuple[dict[str, str], ...]:
+    """A row a format and layer: the relative error of the attention output on each text."""
+    return tuple(csv.DictReader((resources.files("dse.data") / LAYERS).read_text().splitlines()))
+
+
+def by_text(method: str) -> list[dict[str, Any]]:
+    """Scores of a format by its canonical name, a row a text and its quantized sides, with the error over all layers.
+
+    Raises InputError for a format that was not measured.
+    """
+    names = ("stored_bits", "perplexity", "log_ratio", "log_ratio_se", "kl_nats", "top1_agreement_frac")
+    own = [row for row in rows() if row["method"] == method]
+    if not own:
+        known = dict.fromkeys(row["method"] for row in rows())
+        raise InputError(f"format = {show(method)}: not measured on {SAMPLE}: {did_you_mean(method, known)}")
+    return [
+        {"text": row["text"], "sides": row["sides"]}
+        | {name: float(row[name]) for name in names}
+        | {"n_scored_tokens": int(row["n_scored_tokens"])}
+        for row in own
+    ]
+
+
+def worst_layer(method: str) -> tuple[int, float, int, float]:
+    """(layer with the least error of the attention output, that error, layer with the greatest, that error).
+
+    Mean over texts, keys and values quantized.
+    """
+    own = [row for row in layers() if row["method"] == method]
+    texts = [name for name in own[0] if name not in ("method", "layer")]
+    error = {int(row["layer"]): math.fsum(float(row[name]) for name in texts) / len(texts) for row in own}
+    least, greatest = min(error, key=error.__getitem__), max(error, key=error.__getitem__)
+    return least, error[least], greatest, error[greatest]
+
+
+@cache
+def of(method: str) -> SampleScore | None:
+    """Find what a format by its canonical name costs; None where it was not measured."""
+    own = [row for row in rows() if (row["method"], row["sides"]) == (method, "both")]
+    if not own:
+        return None
+    ratio = _over_texts([float(row["log_ratio"]) for row in own])
+    return SampleScore(
+        kl_nats=_over_texts([float(row["kl_nats"]) for row in own]),
+        perplexity_frac=OverTexts(*(math.expm1(value) for value in ratio)),
+        top1_agreement_frac=_over_texts([float(row["top1_agreement_frac"]) for row in own]),
+        n_texts=len(own),
+    )
+
+
+def _over_texts(values: Sequence[float]) -> OverTexts:
+    return OverTexts(math.fsum(values) / len(values), min(values), max(values))

@@ -1,0 +1,245 @@
+"""A model's own keys and values: the papers' observations, as rows of a table."""
+
+from collections.abc import Iterator, Sequence
+from statistics import NormalDist
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import kernels_ref
+from dse.studies.normality import ALPHA, dagostino_pearson, standardised
+from dse.transformer.checkpoint import Architecture, Checkpoint
+from dse.transformer.forward import Attention, LayerHeads, Progress, attend, exact, hidden_states, softmax, turned
+
+#: sizes of blocks whose normality is tested (NQKV: 256), and shares of the quantile plot
+BLOCKS = (32, 64, 128, 192, 256)
+SHARES = tuple((i + 0.5) / 32 for i in range(32))
+#: tokens that may be sinks, queries behind them (SinkQ Figure 1 shows the first 300)
+N_CANDIDATES = 300
+COUNTS = (1, 2, 4, 8, 16, 32, 64, 128)
+#: SinkQ Figure 1(f): tokens kept in FP16 of a 2-bit cache
+KEPT = (0, 1, 2, 4, 8, 16, 32)
+TOP = 0.04
+#: ranks of the tokens that draw most attention (SinkQ Figures 8 and 9)
+RANKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+#: runs that Oaken's thresholds are means over (4.2: about a hundred), tokens of one, and numbers of them that are tried
+N_RUNS, RUN_TOKENS = 100, 256
+RUNS = (1, 2, 5, 10, 20, 50, 100)
+#: thresholds of 4/90/6: shares of elements below them
+THRESHOLDS = {"outer low": 0.02, "inner low": 0.47, "inner high": 0.53, "outer high": 0.98}
+
+Row = dict[str, Any]
+
+
+def row(
+    experiment: str, metric: str, value: float, series: str = "", x: float = 0.0, layer: int = -1, side: str = ""
+) -> Row:
+    """A row of the study's table; layer -1: all layers."""
+    return {
+        "experiment": experiment,
+        "series": series,
+        "layer": layer,
+        "side": side,
+        "x": float(x),
+        "metric": metric,
+        "value": float(value),
+    }
+
+
+class _Layer(NamedTuple):
+    """A layer on some texts, [texts, heads, tokens, head_dim]: queries and keys after RoPE, keys before it, values."""
+
+    query: np.ndarray
+    key: np.ndarray
+    key_before: np.ndarray
+    value: np.ndarray
+
+
+def _layers(model: Checkpoint, tokens: np.ndarray, progress: Progress, label: str) -> list[_Layer]:
+    """Every layer on tokens [texts, n], in FP16 to hold them all."""
+    of, kept = model.architecture, list[list[tuple[np.ndarray, ...]]]()
+    for own in tokens:
+        kept.append([])
+        hidden_states(model, own, [_keeping(of, kept[-1])], progress, label)
+    return [_Layer(*(np.stack(parts) for parts in zip(*layer, strict=True))) for layer in zip(*kept, strict=True)]
+
+
+def _keeping(of: Architecture, kept: list[tuple[np.ndarray, ...]]) -> Attention:
+    """Exact attention that appends what a layer holds."""
+    attention = exact(of)
+
+    def keep(layer: int, heads: LayerHeads) -> np.ndarray:
+        query, key = (turned(x, of.rotations[layer]) for x in (heads.query, heads.key))
+        kept.append(tuple(x.astype(np.float16) for x in (query, key, heads.key, heads.value)))
+        return attention(layer, heads)
+
+    return keep
+
+
+def looks(model: Checkpoint, tokens: np.ndarray, texts: Sequence[str], progress: Progress) -> Iterator[Row]:
+    """Rows of every observation for tokens [texts, n], one window a text, n over N_CANDIDATES."""
+    places: dict[tuple[str, int], list[np.ndarray]] = {}
+    for layer, held in enumerate(_layers(model, tokens, progress, "looking")):
+        own = _Layer(*(x.astype(np.float32) for x in held))
+        for side, x in (("key", own.key), ("value", own.value)):
+            yield from _ranges(layer, side, x, texts)
+            yield from _channels(layer, side, x)
+        for side, x in (("key", own.key), ("key before RoPE", own.key_before), ("value", own.value)):
+            yield from _normality(layer, side, x, places)
+        yield from _sinks(layer, own, model.architecture)
+        yield from _kept(layer, own, model.architecture)
+    for (side, block), of_layers in places.items():
+        for share, value in zip(SHARES, np.mean(of_layers, axis=0), strict=True):
+            yield row("quantiles", "mean", value, str(block), NormalDist().inv_cdf(share), side=side)
+
+
+def runs(model: Checkpoint, tokens: np.ndarray, texts: Sequence[str], progress: Progress) -> Iterator[Row]:
+    """Oaken 4.2: thresholds of single runs, tokens [runs, n], and how near the mean of a few is to that of all.
+
+    `texts`: the text of each run. A distance is over the width between the thresholds of the outer group.
+    """
+    of, kept = model.architecture, list[np.ndarray]()
+    shares = list(THRESHOLDS.values())
+    with progress(tokens, label="profiling", length=len(tokens)) as shown:
+        for own in shown:
+            held: list[tuple[np.ndarray, ...]] = []
+            hidden_states(model, own, [_keeping(of, held)], _silent, "")
+            kept.append(np.array([[np.quantile(x.astype(np.float32), shares) for x in (k, v)] for _, k, _, v in held]))
+    found = np.stack(kept)  # [runs, layers, sides, thresholds]
+    mean = found.mean(axis=0)
+    width = (mean[..., -1] - mean[..., 0])[..., None]
+    order = np.random.default_rng(2025).permutation(len(found))
+    for layer in range(found.shape[1]):
+        for at, side in enumerate(("key", "value")):
+            own, whole, scale = found[:, layer, at], mean[layer, at], width[layer, at, 0]
+            for i, name in enumerate(THRESHOLDS):
+                yield row("oaken-runs", "spread", own[:, i].std(ddof=1) / scale, name, layer=layer, side=side)
+            for n in (n for n in RUNS if n < len(found)):
+                parts = own[order[: len(found) // n * n]].reshape(-1, n, len(shares)).mean(axis=1)
+                off = np.abs(parts - whole).mean() / scale
+                yield row("oaken-runs", "off", off, "mean of runs", n, layer, side)
+            for name in dict.fromkeys(texts):
+                of_text = own[[text == name for text in texts]].mean(axis=0)
+                yield row("oaken-runs", "off text", np.abs(of_text - whole).mean() / scale, name, 0, layer, side)
+
+
+def _silent(items: Any, **_: Any) -> Any:
+    from contextlib import nullcontext
+
+    return nullcontext(items)
+
+
+def _ranges(layer: int, side: str, x: np.ndarray, texts: Sequence[str]) -> Iterator[Row]:
+    """Oaken observations 1 and 2: least and greatest, and the limits of the outer 4 %, by text."""
+    for name, own in zip(texts, x, strict=True):
+        found = np.quantile(own, (0, TOP / 2, 1 - TOP / 2, 1))
+        for metric, value in zip(("least", "low", "high", "greatest"), found, strict=True):
+            yield row("ranges", metric, value, name, layer=layer, side=side)
+
+
+def _channels(layer: int, side: str, x: np.ndarray) -> Iterator[Row]:
+    """Oaken observation 3: largest channel over the median one, and the part of the top 4 % in as many channels."""
+    size = np.abs(x).transpose(1, 3, 0, 2).reshape(x.shape[1] * x.shape[3], -1)
+    largest = size.max(axis=1)
+    yield row("channels", "largest_over_median", largest.max() / np.median(largest), layer=layer, side=side)
+    top = np.sort((size >= np.quantile(size, 1 - TOP)).sum(axis=1))[::-1]
+    n = max(round(TOP * len(top)), 1)
+    yield row("channels", "top_in_as_many_channels", top[:n].sum() / top.sum(), layer=layer, side=side)
+
+
+def _normality(layer: int, side: str, x: np.ndarray, places: dict[tuple[str, int], list[np.ndarray]]) -> Iterator[Row]:
+    """NQKV Table 1 and Figure 4: of blocks of a token's channels, those not told from normal, and quantiles."""
+    flat = x.transpose(0, 2, 1, 3).reshape(x.shape[0] * x.shape[2], -1)
+    for block in (size for size in BLOCKS if size <= flat.shape[1] and flat.shape[1] % size == 0):
+        parts = flat.reshape(-1, block)
+        p = dagostino_pearson(parts)
+        yield row("normality", "not_rejected", float(np.mean(p > ALPHA)), x=block, layer=layer, side=side)
+        means = standardised(parts).mean(axis=0)
+        places.setdefault((side, block), []).append(np.interp(SHARES, (np.arange(block) + 0.5) / block, means))
+
+
+def _shares(query: np.ndarray, key: np.ndarray, query_scale: float) -> np.ndarray:
+    """Mean attention to each of the first N_CANDIDATES tokens by later queries: [windows, KV heads, tokens]."""
+    n_batch, n_q, n, head_dim = query.shape
+    n_kv = key.shape[1]
+    found = np.empty((n_batch, n_kv, N_CANDIDATES))
+    hidden = np.arange(n) > np.arange(N_CANDIDATES, n)[:, None]
+    for b in range(n_batch):
+        late = query[b, :, N_CANDIDATES:].reshape(n_kv, n_q // n_kv, -1, head_dim) * np.float32(query_scale)
+        scores = late @ key[b][:, None].swapaxes(-1, -2)
+        scores[..., hidden] = -np.inf
+        found[b] = softmax(scores)[..., :N_CANDIDATES].mean(axis=(1, 2))
+    return found
+
+
+def _sinks(layer: int, own: _Layer, of: Architecture) -> Iterator[Row]:
+    """SinkQ 3.1, Figures 1(c), 8 and 9: the first token and the smallest keys against the highest attention."""
+    key, value, shares = own.key, own.value, _shares(own.query, own.key, of.query_scale)
+    norms = np.abs(key[:, :, :N_CANDIDATES]).sum(axis=-1)
+    even = shares / shares.mean(axis=-1, keepdims=True)
+    for head in range(key.shape[1]):
+        yield row("sinks", "first_over_even", even[:, head, 0].mean(), x=head, layer=layer)
+        yield row(
+            "sinks",
+            "first_key_over_median",
+            (norms[:, head, 0] / np.median(norms[:, head], axis=-1)).mean(),
+            x=head,
+            layer=layer,
+        )
+        sizes = np.abs(value[:, head, :N_CANDIDATES]).sum(axis=-1)
+        size = (sizes[:, 0] / np.median(sizes, axis=-1)).mean()
+        yield row("sinks", "first_value_over_median", size, x=head, layer=layer)
+        yield row("sinks", "first_share", shares[:, head, 0].mean(), x=head, layer=layer)
+        smallest = np.take_along_axis(even[:, head], norms[:, head].argmin(axis=-1)[:, None], axis=-1)
+        yield row("sinks", "smallest_key_over_even", smallest.mean(), x=head, layer=layer)
+        yield row("sinks", "highest_over_even", even[:, head].max(axis=-1).mean(), x=head, layer=layer)
+    drawn = np.sort(shares / shares.sum(axis=-1, keepdims=True), axis=-1)[..., ::-1].mean(axis=(0, 1))
+    for rank in RANKS:
+        yield row("accumulated", "share", drawn[rank - 1], x=rank, layer=layer)
+    yield row("accumulated", "half", 1 + int(np.searchsorted(drawn.cumsum(), 0.5)), layer=layer)
+    order, by_share = norms.argsort(axis=-1), (-shares).argsort(axis=-1)
+    for n in COUNTS:
+        both = (order[..., :n, None] == by_share[..., None, :n]).any(axis=-1)
+        yield row("overlap", "both", both.mean(), x=n, layer=layer)
+
+
+def _kept(layer: int, own: _Layer, of: Architecture) -> Iterator[Row]:
+    """SinkQ Figure 1(f): L1 loss of the attention output, relative, of a 2-bit cache that keeps some tokens exact."""
+    n = own.key.shape[2] // 128 * 128
+    query, key, value = (x[:2, :, :n] for x in (own.query, own.key, own.value))
+
+    def outputs(key: np.ndarray, value: np.ndarray) -> np.ndarray:
+        return np.stack([attend(*one, of) for one in zip(query, key, value, strict=True)])
+
+    whole = outputs(key, value)
+    norms = np.abs(key).sum(axis=-1)
+    grouped = query.reshape(query.shape[0], key.shape[1], -1, *query.shape[2:])
+    scores = grouped @ key[:, :, None].swapaxes(-1, -2) * np.float32(of.query_scale)
+    scores[..., np.triu(np.ones((n, n), bool), 1)] = -np.inf
+    # a token's attention over the even share of the queries that see it
+    drawn = (softmax(scores) * np.arange(1, n + 1)[:, None]).sum(axis=(2, 3)) / np.arange(n, 0, -1)
+    ranks = {
+        "smallest keys": norms,
+        "largest keys": -norms,
+        "highest attention": -drawn,
+        "first tokens": np.broadcast_to(np.arange(n), norms.shape),
+    }
+    method = kernels_ref.KIVI(2, 128, 0, overflow="saturate")
+
+    def loss(chosen: np.ndarray, excluded: bool) -> float:
+        sides = []
+        for side, x in (("key", key), ("value", value)):
+            given = x
+            if excluded:
+                mean = x.reshape(*x.shape[:2], -1, 128, x.shape[-1]).mean(axis=3).repeat(128, axis=2)
+                given = np.where(chosen[..., None], mean, x)
+            seen = method.dequantize(method.quantize(given, side))  # type: ignore[arg-type]
+            sides.append(np.where(chosen[..., None], x, seen.astype(np.float32)))
+        return float(np.abs(outputs(*sides) - whole).sum() / np.abs(whole).sum())
+
+    for name, rank in ranks.items():
+        places = rank.argsort(axis=-1, kind="stable").argsort(axis=-1, kind="stable")
+        for count in KEPT:
+            yield row("kept", "l1_loss", loss(places < count, False), name, count, layer)
+            if name == "smallest keys":
+                yield row("kept", "l1_loss", loss(places < count, True), f"{name}, excluded", count, layer)

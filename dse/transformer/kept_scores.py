@@ -1,0 +1,66 @@
+"""Scores of a model of one's own that are kept as they are found, so that a run that was stopped goes on."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import numpy as np
+
+from dse import quantizers
+from dse.core.version import VERSION
+from dse.measure.parts import opened
+from dse.transformer import in_loop
+from dse.transformer.checkpoint import Checkpoint
+from dse.transformer.forward import Progress
+from dse.transformer.in_loop import LoopScore
+
+#: methods that run beside each other, and are lost together where a run is stopped
+N_AT_ONCE = 8
+
+
+def scores(
+    model: Checkpoint,
+    tokens: np.ndarray,
+    calibration: np.ndarray,
+    methods: Sequence[str],
+    sides: Sequence[str],
+    layers: Sequence[int] | None,
+    out: str,
+    progress: Progress,
+) -> list[LoopScore]:
+    """Score as `in_loop.scores` does; what `out` holds of the same model, texts, sides and layers is taken from there.
+
+    Raises InputError for a directory of something else, and as `in_loop.scores` does.
+    """
+    names = list(dict.fromkeys(quantizers.parse(method).name for method in methods))
+    identity = {
+        "dse": VERSION,
+        "model": _sha256(model.embedded(np.arange(16))),
+        "layers of": model.n_layers,
+        "text": _sha256(tokens),
+        "calibration": _sha256(calibration),
+        "sides": list(sides),
+        "only-layers": None if layers is None else sorted(set(layers)),
+    }
+    in_loop.checked(model, names, sides, layers)
+    with opened(out, identity) as store:
+        held = {name: store.load(0, _key(name)) for name in ("fp16", *names)}
+        missing = [name for name in names if held[name] is None]
+        for start in range(0, len(missing), N_AT_ONCE):
+            group = missing[start : start + N_AT_ONCE]
+            found = in_loop.scores(model, tokens, calibration, group, sides, layers, progress)
+            for name in ("fp16", *group):
+                rows = [asdict(score) for score in found if score.method == name]
+                store.save(0, _key(name), rows, [])
+                held[name] = {"rows": rows}
+    return [LoopScore(**row) for part in held.values() if part for row in part["rows"]]
+
+
+def _sha256(x: np.ndarray) -> str:
+    return hashlib.sha256(np.ascontiguousarray(x).tobytes()).hexdigest()
+
+
+def _key(name: str) -> str:
+    """Key of a method: a plan by layer with its methods, since its file may change."""
+    spec = quantizers.parse(name)
+    return " ".join([spec.name, *(side.name for own in spec.layers for side in own)])
