@@ -3,8 +3,6 @@
 No test file imports another; what two of them need is here, or in the `conftest.py` of their folder.
 """
 
-import json
-import struct
 from fractions import Fraction
 from pathlib import Path
 

@@ -1,7 +1,8 @@
 """`dse mix`: a quantizer for the keys and values of each layer, from the errors that `dse measure` found, in a budget.
 
 Errors are squared, relative to the signal of their own layer, and added over layers and sides, which takes them to be
-independent (docs/reference/dumps.md, Mixed plans). Bits are those of the packed bytes at the measured context.
+independent; divergences of `dse measure --perplexity --by-layer` are added as they are (docs/reference/dumps.md, Mixed
+plans). Bits are those of the packed bytes at the measured context.
 """
 
 import io
@@ -26,12 +27,18 @@ from dse.measure.parts import SUMMARY, TABLE
 from dse.quantizers import vllm
 from dse.quantizers.layered import MAX_LAYERS, OBJECTIVES
 
-Objective = Literal["output_error", "mse"]
+Objective = Literal["output_error", "mse", "divergence"]
 #: what is stored as it is and has no error: an option beside the measured methods
 EXACT = "fp16"
 SIDES = ("key", "value")
 #: squared error and squared signal of an objective
-SUMS = {"output_error": ("squared_output_error", "squared_output"), "mse": ("squared_error", "squared_signal")}
+SUMS = {
+    "output_error": ("squared_output_error", "squared_output"),
+    "mse": ("squared_error", "squared_signal"),
+    "divergence": ("kl_nats", "whole"),
+}
+#: table of `dse measure --perplexity --out`
+SCORES = "perplexity.csv"
 MAX_BYTES, MAX_ROWS = 2**30, 5_000_000
 _COLUMNS = (
     "method",
@@ -75,12 +82,16 @@ class Errors:
 
     def error(self, cost: float) -> float:
         """Relative error: the root of the mean over layers; of `output_error` both sides' squares are added, of `mse`
-        the mean over both is taken."""
+        the mean over both is taken. Of `divergence` the sum, in nats."""
+        if self.objective == "divergence":
+            return cost
         n = self.n_layers if self.objective == "output_error" else len(self.costs)
         return math.sqrt(cost / n)
 
     def cost(self, error: float) -> float:
-        """The sum that a relative error stands for."""
+        """The sum that a relative error, or a divergence, stands for."""
+        if self.objective == "divergence":
+            return error
         n = self.n_layers if self.objective == "output_error" else len(self.costs)
         return error * error * n
 
@@ -150,13 +161,17 @@ class Mixed:
 def load(
     where: str, methods: Sequence[str] | None = None, objective: str | None = None, context: int | None = None
 ) -> Errors:
-    """The errors in a directory of `dse measure`, or in its table. Raises InputError.
+    """The errors in a directory of `dse measure`, or in its table; divergences by layer where it holds those. Raises
+    InputError.
 
     `methods` (default: all that were measured, and fp16), `objective` (default: output_error where attention was
     measured), `context`: one of the measured lengths in tokens (default: the longest).
     """
-    path = Path(where) / TABLE if Path(where).is_dir() else Path(where)
-    totals = _totals(path, _table(path))
+    path = Path(where)
+    if path.is_dir():
+        path /= SCORES if (path / SCORES).is_file() else TABLE
+    is_scores = path.suffix.lower() == ".csv"
+    totals = _divergences(path) if is_scores else _totals(path, _table(path))
     rows = totals[totals["side"].isin(SIDES)]
     if rows.empty:
         raise InputError(f"{path}: has no rows of whole layers: measure again with `dse measure`")
@@ -173,9 +188,12 @@ def load(
     if not names:
         raise InputError("methods = '': must name at least one that was measured")
     has_output = "squared_output" in rows and bool(rows["squared_output"].gt(0).all())
-    kind = objective or ("output_error" if has_output else "mse")
+    kind = objective or ("divergence" if is_scores else "output_error" if has_output else "mse")
     if kind not in OBJECTIVES:
         raise InputError(f"objective = {show(kind)}: {did_you_mean(kind, OBJECTIVES)}")
+    if (kind == "divergence") != is_scores:
+        has = "divergences alone" if is_scores else "no divergences (dse measure --perplexity --by-layer)"
+        raise InputError(f"objective = {show(kind)}: {path} has {has}: leave it out, or give another table")
     if kind == "output_error" and not has_output:
         raise InputError(
             "objective = 'output_error': attention was not measured (keys or values missing, or --queries 0): use mse"
@@ -233,6 +251,45 @@ def load(
         model=model,
         synthetic=synthetic,
         both=both,
+    )
+
+
+#: columns of scores by layer that plans are chosen by; numbers with the least
+_SCORED = {"layer": 0, "stored_bits": 0, "kl_nats": 0, "n_scored_tokens": 1}
+MAX_SCORE_BYTES = 2**26
+
+
+def _divergences(path: Path) -> pd.DataFrame:
+    """Scores of each layer's keys and values by themselves, as rows of whole layers. Raises InputError."""
+    from dse.core import specfile
+
+    content = specfile.read_bytes(
+        path, MAX_SCORE_BYTES, "table of scores", "a directory of `dse measure --perplexity --out`", "score again"
+    )
+    again = "score with `dse measure --perplexity --sides key,value --by-layer --out DIR`"
+    try:
+        table = pd.read_csv(io.BytesIO(content))
+    except ValueError as error:
+        raise InputError(f"{path}: is not a table of scores: {show(str(error))}: {again}") from error
+    if missing := [name for name in ("model", "method", "sides", *_SCORED) if name not in table]:
+        raise InputError(f"{path}: has no column {missing[0]}: {again}")
+    found = table[table["sides"].isin(SIDES) & table["layer"].notna()]
+    if found.empty:
+        raise InputError(f"{path}: has no layer's keys or values by themselves: {again}")
+    for name, least in _SCORED.items():
+        column = pd.to_numeric(found[name], errors="coerce")
+        _refuse(path, found, name, list(~(column >= least)), f"must be a number from {least} on")
+        found = found.assign(**{name: column})
+    n_parts = 2 * (1 + int(found["layer"].max()))
+    return found.assign(
+        side=found["sides"],
+        context_tokens=found["n_scored_tokens"] + 1,
+        # all layers and sides hold as many elements, and all but this one take 16 bits
+        n_elements=2**20,
+        stored_bits=(n_parts * found["stored_bits"] - units.FP16_BITS * (n_parts - 1)).clip(lower=0),
+        whole=1.0,
+        data=found["model"].astype(str),
+        synthetic=False,
     )
 
 
@@ -391,7 +448,8 @@ def to_toml(mixed: Mixed, command: str) -> bytes:
         "format = 1",
         *(f"{name} = {value}" for name, value in text.items()),
         "",
-        "# stored bits an element; error: root of the mean over layers of squared errors relative to the signal;",
+        "# stored bits an element; error: root of the mean over layers of squared errors relative to the signal, or",
+        "# divergence in nats;",
         "# measured_error: of the attention output, all layers' squares together",
         "[predicted]",
         *(
@@ -414,10 +472,11 @@ def write(mixed: Mixed, path: str, command: str) -> None:
 
 def text(found: dict[str, Any]) -> str:
     """A summary for the terminal: what is predicted, and which layers have which methods."""
+    is_nats = found["objective"] == "divergence"
     lines = [
         f"{found['source']}: {found['objective']}, asked {found['asked']}",
         f"  stored   {found['stored_bits']:.6g} bit an element ({found['stored_bytes']:,} bytes)",
-        f"  error    {found['error']:.6g} relative to the signal",
+        f"  error    {found['error']:.6g} {'nat, divergence' if is_nats else 'relative to the signal'}",
     ]
     width = max(len(one["key"]) for one in found["layers"])
     runs: list[tuple[int, int, str, str]] = []

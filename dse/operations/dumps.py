@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +16,7 @@ from dse.operations.declare import (
     NAMES,
     NUMBER,
     NUMBERS,
+    PERCENT,
     SILENT,
     WHOLE,
     WHOLES,
@@ -155,6 +157,7 @@ class MeasureDump(Printed):
     )
     sides: Sequence[str] = option(("both",), "Quantized sides, each scored by itself.", NAMES, metavar="both,key,value")
     only_layers: Sequence[int] | None = option(None, "Quantized layers; default: all.", WHOLES, metavar="A,B")
+    by_layer: bool = option(False, "Quantize each of the layers by itself.", FLAG)
     methods: Sequence[str] | None = option(
         None,
         "Quantizers with parameters, as for `dse point`; with --perplexity some of each kind where none is named.",
@@ -197,7 +200,7 @@ class MeasureDump(Printed):
         """Perplexity needs a model, a text and methods alone."""
         from dataclasses import fields
 
-        of_text = ("text_file", "tokens", "calibration", "sides", "only_layers")
+        of_text = ("text_file", "tokens", "calibration", "sides", "only_layers", "by_layer")
         if not self.perplexity:
             return dict.fromkeys(of_text, "without --perplexity")
         used = ("perplexity", "methods", "out", "as_json", "model", *of_text)
@@ -253,9 +256,9 @@ class MeasureDump(Printed):
         methods, sides = several(self.methods or in_loop.METHODS), several(self.sides)
         asked = (model, own, known, methods, sides, self.only_layers)
         if self.out is None:
-            return in_loop.rows(in_loop.scores(*asked, console.bar))
+            return in_loop.rows(in_loop.scores(*asked, console.bar, self.by_layer))
         console.if_stopped(f"stopped: finished methods are kept in {self.out}: the same command goes on")
-        return in_loop.rows(kept_scores.scores(*asked, self.out, console.bar))
+        return in_loop.rows(kept_scores.scores(*asked, self.out, console.bar, self.by_layer))
 
     def written(self, outcome: Any, console: Console) -> list[str]:
         """Draw the figures of a measurement; write the scores of a language model."""
@@ -495,7 +498,8 @@ class InspectQuantizer(Printed):
 class MixLayers(Printed):
     """Choose a quantizer for the keys and the values of each layer, so that the total error is least in a budget.
 
-    DIR is the --out of `dse measure`. Exact, by dynamic programming. Squared errors relative to the signal of their
+    DIR is the --out of `dse measure`, or of `dse measure --perplexity --sides key,value --by-layer`: then the sum of
+    the divergences is least, in nats. Exact, by dynamic programming. Squared errors relative to the signal of their
     layer are added over layers and sides, as if they were independent. The plan is a file that `dse point`, `dse ask`
     and `dse sweep` take as a quantizer: --quantizer plan:FILE.toml, on one device or on several (--tp 4).
     """
@@ -508,13 +512,19 @@ class MixLayers(Printed):
     max_error: str | None = option(
         None, "Or the other way round: fewest bits at a relative error of at most E.", metavar="E"
     )
+    max_drop: float | None = option(
+        None,
+        "Or fewest bits at a predicted rise of perplexity of at most so much, of scores by layer.",
+        PERCENT,
+        metavar="1%",
+    )
     methods: Sequence[str] | None = option(
         None, "Methods to choose from; default: all measured ones, and fp16.", NAMES, metavar="A,B"
     )
     objective: str | None = option(
         None,
-        "Error of the attention output (default where measured) or of keys and values.",
-        metavar="output_error|mse",
+        "Error of the attention output (default where measured) or of keys and values; divergence of scores by layer.",
+        metavar="output_error|mse|divergence",
     )
     context_tokens: int | None = option(
         None, "Measured context whose errors and bits count; default: the longest.", WHOLE, name="context", unit="token"
@@ -531,16 +541,26 @@ class MixLayers(Printed):
         """The plan that is best within the budget, with all plans along the way."""
         from dse.measure import mixed_plan
 
-        given = {"budget-bits": self.budget_bits, "budget-bytes": self.budget_bytes, "max-error": self.max_error}
+        given = {
+            "budget-bits": self.budget_bits,
+            "budget-bytes": self.budget_bytes,
+            "max-error": self.max_error,
+            "max-drop": self.max_drop,
+        }
         named = [name for name, value in given.items() if value is not None]
         if len(named) != 1:
-            raise InputError("give one of --budget-bits, --budget-bytes and --max-error: what the plan has to keep to")
+            raise InputError(
+                "give one of --budget-bits, --budget-bytes, --max-error and --max-drop: what the plan has to keep to"
+            )
         self._check_figure()
         if self.out is not None and not self.out.lower().endswith(".toml"):
             raise InputError(f"out = {show(self.out)}: must end in .toml")
-        limit = _positive(named[0], str(given[named[0]]))
+        limit = _positive(named[0], str(given[named[0]])) if self.max_drop is None else self.max_drop
         methods = None if self.methods is None else several(self.methods)
-        errors = mixed_plan.load(self.source, methods, self.objective, self.context_tokens)
+        objective = "divergence" if self.max_drop is not None else self.objective
+        errors = mixed_plan.load(self.source, methods, objective, self.context_tokens)
+        if self.max_drop is not None:
+            return mixed_plan.least_bits(errors, math.log1p(self.max_drop), f"perplexity +{100 * self.max_drop:g} %")
         if self.max_error is not None:
             return mixed_plan.least_bits(errors, limit, f"error {limit:g}")
         if self.budget_bytes is not None:

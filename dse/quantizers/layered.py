@@ -18,7 +18,7 @@ from dse.quantizers.base import Family, QuantizerSpec, TensorLayout, TensorShape
 
 PREFIX = "plan:"
 MAX_LAYERS, MAX_TEXT, MAX_PATH = 1024, 1000, 1000
-OBJECTIVES = ("output_error", "mse")
+OBJECTIVES = ("output_error", "mse", "divergence")
 #: keys of a file and of its table `predicted`; only `layers` is required
 KEYS = ("format", "model", "source", "objective", "asked", "predicted", "layers")
 PREDICTED = ("error", "stored_bits", "measured_error")

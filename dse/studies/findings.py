@@ -121,6 +121,11 @@ def normal_keys(table: pd.DataFrame) -> Found:
     return _passing(table, "key")
 
 
+def normal_keys_before(table: pd.DataFrame) -> Found:
+    """NQKV Table 1, keys before RoPE, as in OPT, which has none."""
+    return _passing(table, "key before RoPE")
+
+
 def normal_values(table: pd.DataFrame) -> Found:
     """NQKV Table 1, values."""
     return _passing(table, "value")
@@ -152,6 +157,14 @@ def sink(table: pd.DataFrame) -> Found:
     if n == 0:
         return text, CONTRADICTS
     return f"{text}; its key there at least {least:.2f} of the median", AGREES if least < 0.5 else CONTRADICTS
+
+
+def half(table: pd.DataFrame) -> Found:
+    """SinkQ Appendix D: a few of the first 300 tokens draw most of the attention: at most 5 of them half of it."""
+    own = rows(table, "accumulated", "half")["value"]
+    few = int((own <= 5).sum())
+    text = f"1 to 5 of 300 tokens draw half of it in {few} of {len(own)} layers (one alone in {int((own == 1).sum())})"
+    return text, AGREES if few > len(own) / 2 else CONTRADICTS
 
 
 def overlap(table: pd.DataFrame) -> Found:
@@ -230,11 +243,30 @@ def other_texts(table: pd.DataFrame) -> Found:
     """Oaken 4.3: thresholds need not come from the text that is read."""
     off = {
         name: difference(setting(table, "oaken-texts", key), setting(table, "oaken-texts", "scored"))
-        for key, name in (("both", "two other modules"), ("random", "random bytes"))
+        for key, name in (("calibration", "another text"), ("random", "random tokens"))
     }
     worse = [value > 0 and is_sure(value, error) for value, error in off.values()]
     text = "over the scored text's own: " + ", ".join(f"{name} {percent(*one)}" for name, one in off.items())
     return text, CONTRADICTS if worse[0] else AGREES
+
+
+def runs(table: pd.DataFrame) -> Found:
+    """Oaken 4.2: thresholds are means over about a hundred runs; off by little with as many, and on every text."""
+    own, of_text = rows(table, "oaken-runs", "off"), rows(table, "oaken-runs", "off text")["value"]
+    off = {n: float(own[own["x"] == n]["value"].mean()) for n in (1, 10, 50)}
+    text = ", ".join(f"{n} run{'s' * (n > 1)} {100 * value:.2f} %" for n, value in off.items())
+    verdict = AGREES if off[50] < 0.01 and of_text.max() < 0.05 else CONTRADICTS
+    return f"off the mean of all, over the outer width: {text}; a text at most {100 * of_text.max():.1f} %", verdict
+
+
+def window(table: pd.DataFrame) -> Found:
+    """SinkQ 3.2 seeks sinks among 32 tokens: no other window is surely better."""
+    own = scores(table, "sinkq-window")
+    ours = setting(table, "sinkq-window", "window", 32)
+    off = {x: difference(setting(table, "sinkq-window", "window", x), ours) for x in own["x"] if x != 32}
+    better = [x for x, (value, error) in off.items() if value < 0 and is_sure(value, error)]
+    text = "over 32: " + ", ".join(f"{x:g} {percent(*one)}" for x, one in off.items())
+    return text, CONTRADICTS if better else AGREES
 
 
 def blocks(table: pd.DataFrame) -> Found:
@@ -303,10 +335,14 @@ FINDINGS = (
     ),
     PaperFinding("normal blocks, keys", "NQKV Table 1", "most blocks of keys pass a test of normality", normal_keys),
     PaperFinding(
+        "normal blocks, keys before RoPE", "NQKV Table 1", "the same, without RoPE as in its OPT", normal_keys_before
+    ),
+    PaperFinding(
         "normal blocks, values", "NQKV Table 1", "most blocks of values pass a test of normality", normal_values
     ),
     PaperFinding("quantiles", "NQKV Figure 4", "quantiles of blocks lie on the normal line", quantiles),
     PaperFinding("a sink", "SinkQ 3.1", "tokens that draw the attention have small keys", sink),
+    PaperFinding("few tokens", "SinkQ Appendix D", "a few tokens draw most of the attention", half),
     PaperFinding("smallest keys", "SinkQ Figure 1(c)", "the few smallest keys draw the highest attention", overlap),
     PaperFinding("tokens to keep", "SinkQ Figure 1(f)", "keep the smallest keys exact; the largest help least", kept),
     PaperFinding("group ratios", "Oaken Figure 12(a)", f"{OAKEN} is on the front of perplexity and bits", ratios),
@@ -316,12 +352,14 @@ FINDINGS = (
     PaperFinding(
         "4-bit outliers, other reading", "Oaken Table 3", "the same, its bits read otherwise", four_bits_with_sign
     ),
+    PaperFinding("runs", "Oaken 4.2", "about a hundred runs give the thresholds of all texts", runs),
     PaperFinding("thresholds", "Oaken 4.3", "thresholds may come from another text", other_texts),
     PaperFinding("block size", "NQKV 4.1", "large blocks (256) have almost no impact", blocks),
     PaperFinding("axes", "KIVI", "keys by channel, values by token", axes),
     PaperFinding("recent tokens", "SinkQ Table 3", "more recent tokens exact, less loss", recent),
     PaperFinding("group size", "SinkQ Table 3", "the size of groups shows no clear pattern", group_sizes),
     PaperFinding("number of sinks", "SinkQ Table 4", "one sink kept exact improves much", one_sink),
+    PaperFinding("window", "SinkQ 3.2", "sinks are sought among 32 tokens", window),
     PaperFinding("shallow layers", "SinkQ Table 4", "sinks are not needed in the first two layers", shallow),
 )
 

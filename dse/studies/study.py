@@ -85,8 +85,8 @@ class _Scorer:
                 for point in points
             ]
             exact = in_loop.exact_run(self.model.n_layers)
-            found = in_loop.token_scores(self.model, tokens, [exact, *own], _silent)
-            nats.append(found.nats[:, self.texts.n_tokens // 2 - 1 :])
+            found = in_loop.token_nats(self.model, tokens, [exact, *own], _silent)
+            nats.append(found[:, self.texts.n_tokens // 2 - 1 :])
             bits = np.array([np.mean(run.bits) for run in own])
         return [self._rows(np.array(nats), i, bits[i - 1]) for i in range(1, 1 + len(points))]
 

@@ -66,7 +66,7 @@ class FloatCache:
     before_rope = False
 
     def __init__(self, kind: str = "fp32") -> None:
-        self._round = _ROUND[kind]
+        self.kind, self._round = kind, _ROUND[kind]
         self.stored_bits = 32.0 if kind == "fp32" else 16.0
         self._key: np.ndarray | None = None
         self._value: np.ndarray | None = None

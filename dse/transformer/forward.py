@@ -56,8 +56,12 @@ def capped(x: np.ndarray, cap: float | None) -> np.ndarray:
 
 
 def nats(logits: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """-ln p of each target, float64: logits [..., vocabulary], targets [...]."""
-    return -np.take_along_axis(log_softmax(logits), targets[..., None], axis=-1)[..., 0]
+    """-ln p of each target, float64: logits [..., vocabulary], float32, targets [...]."""
+    own = np.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+    largest = logits.max(axis=-1, keepdims=True)
+    total = np.exp(logits - largest).sum(axis=-1, dtype=np.float64)
+    found: np.ndarray = np.log(total) + (largest[..., 0] - own).astype(np.float64)
+    return found
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
@@ -234,21 +238,29 @@ def _through(of: Architecture, layer: TransformerLayer, index: int, x: np.ndarra
 
 
 def hidden_states(
-    model: Checkpoint, tokens: np.ndarray, attentions: Sequence[Attention], progress: Progress, label: str
+    model: Checkpoint,
+    tokens: np.ndarray,
+    attentions: Sequence[Attention],
+    progress: Progress,
+    label: str,
+    first_own: Sequence[int] | None = None,
 ) -> list[np.ndarray]:
     """Final hidden states [tokens, channels], normed, of tokens [n], under each attention.
 
-    The weights of a layer are read once for all of them, so that memory holds one layer at a time.
+    The weights of a layer are read once for all of them, so that memory holds one layer at a time. `first_own`: the
+    first layer in which each attention differs from that of the first, whose states it shares before.
     """
+    starts = first_own or [0] * len(attentions)
     of = model.architecture
     x = model.embedded(tokens) * np.float32(of.embedding_scale)
     states = [x for _ in attentions]
     with progress(range(of.n_layers), label=label, length=of.n_layers) as layers:
         for index in layers:
             layer = model.layer(index)
-            states = [
-                _through(of, layer, index, own, attention) for own, attention in zip(states, attentions, strict=True)
-            ]
+            before, states = states, []
+            for own, attention, start in zip(before, attentions, starts, strict=True):
+                is_shared = bool(states) and index < start
+                states.append(states[0] if is_shared else _through(of, layer, index, own, attention))
     norm = model.tensor("final_norm")
     return [rms_norm(own, norm, of.norm_epsilon) for own in states]
 

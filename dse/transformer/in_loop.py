@@ -27,6 +27,7 @@ from dse.transformer.forward import (
     hidden_states,
     log_softmax,
     logits_of,
+    nats,
     turned,
 )
 
@@ -37,8 +38,8 @@ METHODS = ("fp8", "int8_per_token_head", "int4_per_token_head", "oaken", "nqkv",
 BLOCK_TOKENS = 64
 #: stretches of the text whose means give the standard error
 N_STRETCHES = 8
-#: methods, each with its own hidden states in memory
-MAX_METHODS = 100
+#: runs, and those that have their hidden states in memory at a time
+MAX_RUNS, RUNS_AT_ONCE = 10_000, 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +51,8 @@ class LoopScore:
     #: the quantized sides, and how many layers have them; the rest is in 16 bits
     sides: str
     n_quantized_layers: int
+    #: where each layer is quantized by itself: which; else None
+    layer: int | None
     #: bits an element of keys and values of all layers when the text has ended
     stored_bits: float
     perplexity: float
@@ -71,6 +74,7 @@ class LoopRun:
     sides: str = "both"
     #: empty caches, by layer
     caches: list[Any]
+    layer: int | None = None
     #: bits an element of each layer, once it has run
     bits: list[float] = field(default_factory=list)
 
@@ -83,22 +87,29 @@ def scores(
     sides: Sequence[str],
     layers: Sequence[int] | None,
     progress: Progress,
+    by_layer: bool = False,
 ) -> list[LoopScore]:
     """Score 16 bits, then each method on each of `sides`, in these layers (None: all) on tokens [n].
 
-    calibration: tokens whose keys and values give Oaken's thresholds and constants of other methods. Raises InputError
-    for unknown methods, sides and layers before anything is run.
+    calibration: tokens whose keys and values give Oaken's thresholds and constants of other methods. `by_layer`: in
+    each of the layers by itself. Raises InputError for unknown methods, sides and layers before anything is run.
     """
-    of = model.architecture
     specs, chosen = checked(model, methods, sides, layers)
+    places: list[int | None] = [*sorted(chosen)] if by_layer else [None]
+    if len(specs) * len(sides) * len(places) > MAX_RUNS:
+        n_runs = len(specs) * len(sides) * len(places)
+        raise InputError(f"methods times sides and layers = {n_runs:,}: must be 1 to {MAX_RUNS:,}: name fewer")
     known = calibrate(model, calibration, progress)
-    runs = [exact_run(of.n_layers)]
-    for spec in specs:
-        for side in dict.fromkeys(sides):
-            own = _chosen(caches.caches(spec, model, known), model, side, chosen)
-            runs.append(LoopRun(method=spec.name, sides=side, caches=own))
-    found = token_scores(model, tokens, runs, progress)
-    return [_score(model, run, found, i, len(chosen)) for i, run in enumerate(runs)]
+    asked = [(spec, side, place) for spec in specs for side in dict.fromkeys(sides) for place in places]
+    scored: list[LoopScore] = []
+    for start in range(0, len(asked), RUNS_AT_ONCE):
+        runs = [exact_run(model.n_layers)]
+        for spec, side, place in asked[start : start + RUNS_AT_ONCE]:
+            own = _chosen(caches.caches(spec, model, known), model, side, chosen if place is None else {place})
+            runs.append(LoopRun(method=spec.name, sides=side, caches=own, layer=place))
+        found = token_scores(model, tokens, runs, progress)
+        scored += [_score(model, run, found, i, len(chosen)) for i, run in enumerate(runs) if i or not start]
+    return scored
 
 
 @dataclass(frozen=True)
@@ -120,9 +131,24 @@ def exact_run(n_layers: int) -> LoopRun:
 
 def token_scores(model: Checkpoint, tokens: np.ndarray, runs: Sequence[LoopRun], progress: Progress) -> TokenScores:
     """Pass over tokens [n] with each run's caches."""
-    of = model.architecture
-    states = hidden_states(model, tokens, [_quantized(of, run) for run in runs], progress, "running")
-    return _scored(model, tokens, states, progress)
+    return _scored(model, tokens, _states(model, tokens, runs, progress), progress)
+
+
+def token_nats(model: Checkpoint, tokens: np.ndarray, runs: Sequence[LoopRun], progress: Progress) -> np.ndarray:
+    """-ln p of each token behind the first, [runs, tokens - 1], with each run's caches."""
+    head, found = head_of(model), []
+    for states in _states(model, tokens, runs, progress):
+        parts = [slice(start, start + BLOCK_TOKENS) for start in range(0, len(tokens) - 1, BLOCK_TOKENS)]
+        own = [nats(logits_of(model, states[:-1][part], head), tokens[1:][part]) for part in parts]
+        found.append(np.concatenate(own))
+    return np.array(found)
+
+
+def _states(model: Checkpoint, tokens: np.ndarray, runs: Sequence[LoopRun], progress: Progress) -> list[np.ndarray]:
+    of, starts = model.architecture, [_first_own(run) for run in runs]
+    for run, start in zip(runs[1:], starts[1:], strict=True):
+        run.bits.extend([16.0] * start)
+    return hidden_states(model, tokens, [_quantized(of, run) for run in runs], progress, "running", starts)
 
 
 def checked(
@@ -134,8 +160,8 @@ def checked(
     for side in sides:
         if side not in SIDES:
             raise InputError(f"sides = {show(side)}: {did_you_mean(side, SIDES)}")
-    if not 1 <= len(specs) * len(sides) <= MAX_METHODS:
-        raise InputError(f"methods times sides = {len(specs) * len(sides)}: must be 1 to {MAX_METHODS}: name fewer")
+    if not 1 <= len(specs) * len(sides) <= MAX_RUNS:
+        raise InputError(f"methods times sides = {len(specs) * len(sides):,}: must be 1 to {MAX_RUNS:,}: name fewer")
     chosen = set(range(of.n_layers) if layers is None else layers)
     for layer in sorted(chosen):
         if not 0 <= layer < of.n_layers:
@@ -223,6 +249,12 @@ def _counts(count: Callable[[int], int], n: int) -> np.ndarray:
     return np.array([count(i + 1) for i in range(n)])
 
 
+def _first_own(run: LoopRun) -> int:
+    """The first layer whose cache is not one of 16 bits."""
+    own = (i for i, cache in enumerate(run.caches) if getattr(cache, "kind", "") != "fp16")
+    return next(own, len(run.caches))
+
+
 def _scored(model: Checkpoint, tokens: np.ndarray, states: Sequence[np.ndarray], progress: Progress) -> TokenScores:
     head, n = head_of(model), len(tokens) - 1
     nat, divergence = np.empty((len(states), n)), np.empty((len(states), n))
@@ -248,7 +280,8 @@ def _score(model: Checkpoint, run: LoopRun, found: TokenScores, i: int, n_layers
         model=model.name,
         method=run.method,
         sides=run.sides,
-        n_quantized_layers=0 if run.method == "fp16" else n_layers,
+        n_quantized_layers=0 if run.method == "fp16" else n_layers if run.layer is None else 1,
+        layer=run.layer,
         stored_bits=float(np.mean(run.bits)),
         perplexity=math.exp(nat.mean()),
         kl_nats=float(found.kl_nats[i].mean()),

@@ -27,6 +27,7 @@ def scores(
     layers: Sequence[int] | None,
     out: str,
     progress: Progress,
+    by_layer: bool = False,
 ) -> list[LoopScore]:
     """Score as `in_loop.scores` does; what `out` holds of the same model, texts, sides and layers is taken from there.
 
@@ -41,6 +42,7 @@ def scores(
         "calibration": _sha256(calibration),
         "sides": list(sides),
         "only-layers": None if layers is None else sorted(set(layers)),
+        "by-layer": by_layer,
     }
     in_loop.checked(model, names, sides, layers)
     with opened(out, identity) as store:
@@ -48,7 +50,7 @@ def scores(
         missing = [name for name in names if held[name] is None]
         for start in range(0, len(missing), N_AT_ONCE):
             group = missing[start : start + N_AT_ONCE]
-            found = in_loop.scores(model, tokens, calibration, group, sides, layers, progress)
+            found = in_loop.scores(model, tokens, calibration, group, sides, layers, progress, by_layer)
             for name in ("fp16", *group):
                 rows = [asdict(score) for score in found if score.method == name]
                 store.save(0, _key(name), rows, [])

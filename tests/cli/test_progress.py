@@ -5,13 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from dse.studies.experiments import StudyPoint
 
 from dse import quantizers
 from dse.cli import commands
 from dse.cli.commands import MAX_AT_WORK, _at_work
 from dse.measure.dumps import DumpTensor
 from dse.measure.kernels import DumpLayer
+from dse.studies.experiments import StudyPoint
 
 LAYER = DumpLayer(3, {"key": DumpTensor("layer3.key", "fp16", (1, 2, 80, 16))})
 

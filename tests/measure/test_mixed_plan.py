@@ -22,6 +22,7 @@ from dse.figures.plot import load as plot_load
 from dse.measure import mixed_plan, mixed_solve
 from dse.model import evaluate as point
 from dse.model import kv_layout as plan
+from dse.model import quality
 from dse.model.lower import dequant_paths
 from dse.quantizers import TensorShape
 from dse.questions import common
@@ -30,7 +31,7 @@ from dse.specs.measurements import CLOSED
 from dse.specs.workload import Workload
 from dse.sweep import spec as sweep_spec
 from dse.sweep import worker as sweep_worker
-from factories import QUANTIZERS, compare_with_rows, layer, model, plan_file, sweep_of
+from factories import QUANTIZERS, assert_one_line, compare_with_rows, layer, model, plan_file, sweep_of
 
 
 def mixed(pairs):
@@ -54,6 +55,7 @@ def test_a_plan_of_one_pair_is_that_pair(name, key, value, tmp_path):
         "sqnr_db",
         "measured_error",
         "measured_on",
+        *quality.NAMES,
     }
     assert {k: v for k, v in by_file.items() if k not in other} == {k: v for k, v in alone.items() if k not in other}
 
@@ -293,12 +295,12 @@ def test_least_bits_and_mse(tmp_path):
     [
         ("--budget-bits 3", "budget = 3 bits an element: is below the smallest plan: 4 bits an element, 200 bytes"),
         ("--budget-bits x", "budget-bits = 'x': must be a number from 0 on"),
-        ("", "give one of --budget-bits, --budget-bytes and --max-error"),
+        ("", "give one of --budget-bits, --budget-bytes, --max-error and --max-drop"),
         ("--budget-bits 5 --max-error 1", "give one of"),
         ("--max-error 0.001 --methods nqkv", "max-error = 0.001: is below the best plan's"),
         ("--budget-bits 5 --methods kivi", "methods = 'kivi': was not measured"),
         ("--budget-bits 5 --context 7", "context = 7: was not measured: one of 64"),
-        ("--budget-bits 5 --objective speed", "objective = 'speed': known: mse, output_error"),
+        ("--budget-bits 5 --objective speed", "objective = 'speed': known: divergence, mse, output_error"),
         ("--budget-bits 5 --out plan.json", "out = 'plan.json': must end in .toml"),
         ("--budget-bits 5 --figure plan.gif", "figure = 'plan.gif': must end in one of png"),
     ],
@@ -366,3 +368,54 @@ def test_other_types_of_numbers_will_do(tmp_path):
     pd.concat([rows, rows]).to_parquet(path)
     with pytest.raises(InputError, match="is there twice: leave one"):
         mixed_plan.load(str(path))
+
+
+def scores(folder, **changes):
+    """Two layers: int8 costs 0.001 nat everywhere, int4 0.01, but for the keys of layer 1: 0.1."""
+    rows = []
+    for method, bits, nats in (("int8", 8.0, 0.001), ("int4", 4.0, 0.01)):
+        for at in (0, 1):
+            for side in ("key", "value"):
+                costly = 0.1 if (method, at, side) == ("int4", 1, "key") else nats
+                # of four parts this one has so many bits, the others 16
+                stored = (bits + 3 * 16) / 4
+                rows.append((f"toy,{method},{side}", f"{at},{stored},{costly},100"))
+    head = "model,method,sides,layer,stored_bits,kl_nats,n_scored_tokens"
+    lines = [head, "toy,fp16,both,,16,0,100", *(",".join(row) for row in rows)]
+    for old, new in changes.items():
+        lines = [line.replace(old, new) for line in lines]
+    (folder / "perplexity.csv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def test_a_plan_by_divergences_by_hand(run, tmp_path):
+    # 5 bits: one side may have 8 of 4: the keys of layer 1, for 0.001 + 3 * 0.01 nat
+    plan = tmp_path / "plan.toml"
+    code, out, err = run("mix", scores(tmp_path), "--budget-bits", "5", "--out", plan, "--json")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert (found["objective"], found["stored_bits"]) == ("divergence", 5)
+    assert found["error"] == pytest.approx(0.031)
+    assert found["measured_error"] is None
+    pairs = [(one["key"], one["value"]) for one in found["layers"]]
+    assert pairs == [("int4", "int4"), ("int8", "int4")]
+    assert quantizers.parse(f"plan:{plan}").predicted["objective"] == "divergence"
+    # a rise of 1 % is ln 1.01 = 0.00995 nat: int8 everywhere costs 0.004, none may have int4
+    assert json.loads(run("mix", tmp_path, "--max-drop", "1%", "--json")[1])["stored_bits"] == 8
+    assert "0.031 nat, divergence" in run("mix", tmp_path, "--budget-bits", "5")[1]
+    figure = tmp_path / "plan.svg"
+    assert run("mix", tmp_path, "--budget-bits", "5", "--figure", figure)[0] == 0
+    assert "divergence (nat)" in figure.read_text()
+
+
+def test_bad_tables_of_scores_are_one_line(run, tmp_path):
+    def mixed(*words, **changes):
+        return run("mix", scores(tmp_path, **changes), *(words or ("--budget-bits", "5")))
+
+    assert_one_line(mixed(kl_nats="nats"), 2, "has no column kl_nats", "--by-layer")
+    assert_one_line(mixed(**{",key,": ",both,", ",value,": ",both,"}), 2, "no layer's keys or values by themselves")
+    assert_one_line(mixed(**{"0.01,": "x,"}), 2, "kl_nats = 'x'", "must be a number from 0 on")
+    assert_one_line(mixed(**{"int4,key,1": "int4,value,1"}), 2, "'int4'", "layer 1")
+    assert_one_line(mixed("--budget-bits", "5", "--objective", "mse"), 2, "objective = 'mse'", "divergences alone")
+    assert_one_line(mixed("--max-drop", "1%", "--budget-bits", "5"), 2, "give one of")
+    assert_one_line(mixed("--max-drop", "5"), 2, "must be a share from 0 to 1")

@@ -31,7 +31,7 @@ def nats(model, *points):
     tokens = np.random.default_rng(3).integers(3, 64, 60)
     known = in_loop.calibrate(model, tokens, silent)
     runs = [LoopRun(method=p.method, caches=experiments.caches_of(p, model, known)) for p in points]
-    return in_loop.token_scores(model, tokens, [in_loop.exact_run(model.n_layers), *runs], silent).nats[1:]
+    return in_loop.token_nats(model, tokens, [in_loop.exact_run(model.n_layers), *runs], silent)[1:]
 
 
 def test_kivis_own_axes_are_kivi(model):
@@ -69,7 +69,7 @@ def test_the_other_reading_has_the_bits_of_the_kernel(model):
     known = in_loop.calibrate(model, tokens, silent)
     points = [StudyPoint("a", "", 0, "oaken:outlier_bits=4", steps=n) for n in (0, 7)]
     runs = [LoopRun(method=p.method, caches=experiments.caches_of(p, model, known)) for p in points]
-    in_loop.token_scores(model, tokens, runs, silent)
+    in_loop.token_nats(model, tokens, runs, silent)
     # the first layer's keys and values are those of 16 bits in both
     assert runs[0].bits[0] == runs[1].bits[0]
 

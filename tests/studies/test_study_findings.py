@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+
 from dse.core.errors import InputError
 from dse.figures.charts import study as plot_study
 from dse.figures.plot import load as plot_load
@@ -164,7 +165,8 @@ def test_sinks_need_small_keys():
 
     assert findings.sink(table(0.3))[1] == "agrees"
     assert findings.sink(table(0.9)) == (
-        "the first token draws 10 times its share or more in 1 of 2 heads, 40 at most; its key there at least 0.90 of the median",
+        "the first token draws 10 times its share or more in 1 of 2 heads, 40 at most; "
+        "its key there at least 0.90 of the median",
         "contradicts",
     )
 

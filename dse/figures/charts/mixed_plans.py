@@ -27,6 +27,14 @@ def source_of(answer: Mixed) -> Source:
     )
 
 
+#: by objective: axis, unit and its size
+_AXES = {
+    "output_error": ("relative error, attention output", "%", PERCENT),
+    "mse": ("relative error, keys and values", "%", PERCENT),
+    "divergence": ("divergence", "nat", 1.0),
+}
+
+
 @figure(
     "mixed_plans",
     "Error against bits of plans by layer beside single methods, and each layer's method.",
@@ -91,12 +99,11 @@ def chart(source: Source) -> Chart:
                 hover=(f"chosen plan\n{row.stored_bits:.4g} bit an element\nerror {row.error:.4g}",),
             )
         )
-    is_output = about.get("objective", "output_error") == "output_error"
-    what = "relative error, attention output" if is_output else "relative error, keys and values"
+    what, unit, size = _AXES[about.get("objective", "output_error")]
     panels = []
     if len(shown):
         x = axes.linear("stored bits", "bit/element", list(shown["stored_bits"]), n_ticks=8)
-        panels.append(Panel("", x, axes.log10(what, "%", list(shown["error"]), PERCENT), tuple(series)))
+        panels.append(Panel("", x, axes.log10(what, unit, list(shown["error"]), size), tuple(series)))
     if layers:
         panels.append(_layers(layers, methods, looks))
     data = about.get("source", "data that the table does not name")

@@ -8,6 +8,7 @@ from dse.studies.table import Tables, rows
 
 PERCENT = 0.01
 SIDES = (("key", "keys"), ("value", "values"))
+_TESTED = (*SIDES, ("key before RoPE", "keys before RoPE"))
 _TEXT = Style(GRAY, "solid", "circle")
 
 
@@ -90,11 +91,11 @@ def normality(tables: Tables) -> Chart:
         own = rows(table, "normality", "not_rejected")
         x = axes.log2_at("block", "elements", list(map(float, own["x"])))
         series = []
-        for (side, shown), look in zip(SIDES, LOOKS, strict=False):
+        for (side, shown), look in zip(_TESTED, LOOKS, strict=False):
             part = own[own["side"] == side]
             mean = part.groupby("x")["value"].mean()
             series.append(line(f"{shown}, mean of layers", list(mean.index), list(mean), look, "%", per_unit=PERCENT))
-            places = [at * (1.04, 1.08)[side == "value"] for at in part["x"]]
+            places = [at * {"key": 1.04, "value": 1.08}.get(side, 1.12) for at in part["x"]]
             dots = line(f"{shown}, a layer", places, list(part["value"]), look, "%", kind="scatter", per_unit=PERCENT)
             series.append(
                 Series(
@@ -126,7 +127,7 @@ def quantiles(tables: Tables) -> Chart:
     """NQKV Figure 4: quantiles of standardised blocks against those of a normal distribution."""
     panels = []
     for model, table in tables.items():
-        for side, shown in SIDES:
+        for side, shown in _TESTED:
             own = rows(table, "quantiles", side=side)
             ticks = tuple((float(n), f"{n}") for n in range(-2, 3))
             x, y = (
@@ -279,4 +280,55 @@ def kept(tables: Tables) -> Chart:
             "Mean over layers, relative; KIVI, 2 bits, groups of 128. Excluded: also from the groups' scales. "
             "Axes do not start at 0.",
         ),
+    )
+
+
+@study("study_accumulated", "accumulated", "Attention drawn by the tokens that draw most, by rank.")
+def accumulated(tables: Tables) -> Chart:
+    """SinkQ Figures 8 and 9: accumulated attention of the tokens in falling order, both axes as powers of 2."""
+    panels = []
+    for model, table in tables.items():
+        own = rows(table, "accumulated", "share")
+        layers = sorted(set(own["layer"]))
+        chosen = [layers[round(i * (len(layers) - 1) / (len(LOOKS) - 1))] for i in range(len(LOOKS))]
+        x = axes.log2_at("rank of the token", "index", sorted(set(own["x"])))
+        y = axes.log10("share of the attention", "1", own["value"].clip(lower=1e-5))
+        series = []
+        for layer, look in zip(dict.fromkeys(chosen), LOOKS, strict=False):
+            part = own[own["layer"] == layer]
+            series.append(line(f"layer {layer}", list(part["x"]), list(part["value"].clip(lower=1e-5)), look))
+        panels.append(Panel(model, x, y, (*series, level("even share", x, 1 / 300))))
+    return Chart(
+        "How much of the attention do the first few tokens draw? (SinkQ Figures 8 and 9)",
+        panels=tuple(panels),
+        n_columns=2,
+        panel_height_pt=190,
+        notes=("Of the first 300 tokens, by the queries behind them; mean over heads and texts of each rank's share.",),
+    )
+
+
+@study("study_oaken_runs", "oaken-runs", "Distance of Oaken's thresholds from those of all runs.")
+def oaken_runs(tables: Tables) -> Chart:
+    """Oaken 4.2: thresholds as means over runs."""
+    panels = []
+    for model, table in tables.items():
+        own, of_text = rows(table, "oaken-runs", "off"), rows(table, "oaken-runs", "off text")
+        x = axes.log2_at("runs that a threshold is the mean of", "1", sorted(set(own["x"])))
+        y = axes.linear("off", "%", [*own["value"], *of_text["value"]], PERCENT)
+        series = []
+        for (side, shown), look in zip(SIDES, LOOKS, strict=False):
+            part = own[own["side"] == side].groupby("x")["value"]
+            for fold, how in (("mean", "mean of layers"), ("max", "worst layer")):
+                found = part.agg(fold)
+                dashed = look if fold == "mean" else Style(look.color, "dot", look.marker)
+                name = f"{shown}, {how}"
+                series.append(line(name, list(found.index), list(found), dashed, "%", per_unit=PERCENT))
+        series.append(level("worst layer of a text", x, float(of_text["value"].max())))
+        panels.append(Panel(model, x, y, tuple(series)))
+    return Chart(
+        "How many runs do Oaken's thresholds need? (Oaken 4.2)",
+        panels=tuple(panels),
+        n_columns=2,
+        panel_height_pt=190,
+        notes=("Mean distance of the four thresholds of 4/90/6 from those of all runs, over the outer group's width.",),
     )

@@ -178,13 +178,7 @@ def oaken_groups(tables: Tables) -> Chart:
     )
 
 
-_TEXTS = {
-    "both": "two other modules",
-    "string": "module string",
-    "timeit": "module timeit",
-    "scored": "the scored text itself",
-    "random": "random bytes",
-}
+_TEXTS = {"calibration": "another text", "scored": "the scored texts", "random": "random tokens"}
 
 
 @study("study_oaken_texts", "oaken-texts", "Perplexity by the text that Oaken's thresholds come from.")
@@ -264,4 +258,17 @@ def sinkq_sinks(tables: Tables) -> Chart:
         n_columns=len(tables),
         panel_height_pt=140,
         notes=(f"SinkQ, 2 bits, G = 128, R = 32; left out of layers: none to all. {BARS}",),
+    )
+
+
+@study("study_sinkq_window", "sinkq-window", "Perplexity by the window that SinkQ seeks sinks in.")
+def sinkq_window(tables: Tables) -> Chart:
+    """SinkQ 3.2: sinks are the smallest keys of a window of 32 tokens."""
+    panels = _lines(tables, "sinkq-window", lambda at: axes.log2_at("window", "tokens", at), list)
+    return Chart(
+        "In how long a window should sinks be sought? (SinkQ 3.2)",
+        panels=tuple(panels),
+        n_columns=2,
+        panel_height_pt=150,
+        notes=(f"SinkQ, 2 bits, G = 128, R = 32, 3 sinks. {BARS}",),
     )
