@@ -448,9 +448,9 @@ def to_toml(mixed: Mixed, command: str) -> bytes:
         "format = 1",
         *(f"{name} = {value}" for name, value in text.items()),
         "",
-        "# stored bits an element; error: root of the mean over layers of squared errors relative to the signal, or",
-        "# divergence in nats;",
-        "# measured_error: of the attention output, all layers' squares together",
+        "# stored bits an element; error: root of the mean over layers of squared errors relative to the signal;",
+        "# measured_error: of the attention output, all layers' squares together"
+        + (" (by divergence: error in nats)" if found["objective"] == "divergence" else ""),
         "[predicted]",
         *(
             f"{name} = {found[name]!r}"

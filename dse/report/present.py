@@ -14,6 +14,7 @@ from dse.model.results.declare import INTERVALS, MEASURED, SECTIONS, Results
 from dse.model.results.reads import DEVICE_PARAMETERS
 from dse.specs import tokens
 from dse.specs.device_and_model import HardwareSpec, ModelSpec, Quantity
+from dse.specs.oaken_grid import SAMPLE
 
 Rows = list[dict[str, Any]]
 
@@ -287,28 +288,30 @@ def _measured_lines(result: dict[str, Any], plan: KvPlan) -> list[str]:
             lines.append("  as the plan's file says; errors of elements: --measurements of what `dse measure` wrote")
         elif result["mse"] is None:
             lines.append("  nothing was packed: the data is shorter than a group and the residual")
-        lines += _sample_lines(plan)
-    if result["score_drop_frac"] is not None and result["score_drop_of"] != quality.EXACT:
-        of = f"{100 * result['score_drop_frac']:.1f} % ({result['score_drop_of']})"
-        lines += ["", f"Drop of scores: {of}; more: dse scores {result['quantizer']} --model {result['model']}"]
+    return lines + quality_lines(result, plan)
+
+
+def quality_lines(result: dict[str, Any], plan: KvPlan) -> list[str]:
+    """The cost of the format: on the sample model with the range over texts, and the drop of scores."""
+    lines, score, of = list[str](), quality.sample_score(plan), result["score_drop_of"]
+    if score is not None:
+        kl, ratio = score.kl_nats, score.perplexity_frac
+        over = f"over {score.n_texts} texts"
+        lines += [
+            "",
+            f"Quality: in the loop of {SAMPLE}",
+            line("divergence of tokens from 16 bits", f"{kl.mean:.3g} nat ({kl.low:.3g} to {kl.high:.3g} {over})"),
+            line(
+                "perplexity over that of 16 bits",
+                f"{100 * ratio.mean:+.1f} % ({100 * ratio.low:+.1f} to {100 * ratio.high:+.1f})",
+            ),
+            line("likeliest token as with 16 bits", f"{100 * score.top1_agreement_frac.mean:.1f} %"),
+        ]
+    if of is not None and of.startswith(quality.PUBLISHED):
+        drop = f"{100 * result['score_drop_frac']:.1f} % ({of})"
+        more = f"dse scores --format {result['quantizer']} --model {result['model']}"
+        lines += ([] if score else ["", "Quality"]) + [line("drop of scores", drop), line("more scores", more)]
     return lines
-
-
-def _sample_lines(plan: KvPlan) -> list[str]:
-    """Divergence and perplexity of the sample model with the format in the loop, with the range over texts."""
-    score = quality.sample_score(plan)
-    if score is None:
-        return []
-    kl, ratio = score.kl_nats, score.perplexity_frac
-    over = f"over {score.n_texts} texts"
-    return [
-        line("divergence of tokens from 16 bits", f"{kl.mean:.3g} nat ({kl.low:.3g} to {kl.high:.3g} {over})"),
-        line(
-            "perplexity over that of 16 bits",
-            f"{100 * ratio.mean:+.1f} % ({100 * ratio.low:+.1f} to {100 * ratio.high:+.1f})",
-        ),
-        line("likeliest token as with 16 bits", f"{100 * score.top1_agreement_frac.mean:.1f} %"),
-    ]
 
 
 def _other_shapes(plan: KvPlan) -> list[str]:

@@ -231,7 +231,10 @@ def run_command(argv: list[str]) -> str:
     from dse.cli import main as cli
 
     out, err, status = io.StringIO(), io.StringIO(), 0
-    with papers_memory(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), kernels_alone():
+    from dse.report import present
+
+    later = mock.patch.object(present, "quality_lines", return_value=[])  # of a point's text: tested there
+    with papers_memory(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), kernels_alone(), later:
         try:
             cli.main(argv)
         except SystemExit as stop:
@@ -276,7 +279,7 @@ def report_tables(options: list[str]) -> dict[str, str]:
 
 
 def write_study(folder: str) -> None:
-    """The studies of the language models that ship, as `dse study` writes them, into `folder`."""
+    """The study of the language model that ships, as `dse study` writes them, into `folder`."""
     from dse import data
 
     Path(folder).mkdir()
