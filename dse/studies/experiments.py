@@ -11,7 +11,7 @@ import kernels_ref
 from dse import quantizers
 from dse.quantizers.kernel import Side
 from dse.quantizers.methods import sinkq
-from dse.studies import oaken_reading
+from dse.studies import oaken_reading, zipcache
 from dse.studies.table import SIGNED
 from dse.transformer import caches
 from dse.transformer.caches import CachedModel, Decoded, DecodingCache
@@ -52,6 +52,8 @@ class StudyPoint:
     #: SinkQ: the first layer that tracks sinks, and the window that they are sought in; -1: the method's own
     first_layer: int = -1
     window: int = -1
+    #: ZipCache: share of the tokens in 4 bits; 0: another method
+    salient: float = 0.0
     #: Oaken: steps of an outlier's magnitude beside its sign (`oaken_reading`); 0: as the method is defined
     steps: int = 0
 
@@ -63,7 +65,9 @@ class StudyPoint:
     @property
     def key(self) -> str:
         """Key of the computation, whatever figure it stands in."""
-        return "|".join((self.method, self.text, self.axes, *map(str, (self.first_layer, self.window, self.steps))))
+        return "|".join((self.method, self.text, self.axes, *map(str, (self.first_layer, self.window, self.steps)))) + (
+            f"|{self.salient}" if self.salient else ""
+        )
 
 
 AXES = ("channel/token", "channel/channel", "token/token", "token/channel")
@@ -84,6 +88,8 @@ TABLE_3 = (
 #: Oaken Figure 12(a): percent of outliers, and the outer group's part of them
 OUTLIERS, OUTER_PARTS = (2, 5, 10, 20), (0.2, 0.4, 0.6, 0.8)
 BLOCKS = (16, 32, 64, 96, 192, 256)
+#: ZipCache's share of tokens in 4 bits: as SinkQ Table 8 has it, and as ZipCache's own tables do
+SALIENT = (0.2, 0.6)
 #: texts that Oaken's thresholds come from: the one for calibration, the scored ones, tokens drawn evenly
 CALIBRATION, SCORED, RANDOM = "", "scored", "random"
 #: SinkQ's window of 32 (3.2), and others
@@ -94,6 +100,7 @@ SINKQ = "sinkq:bits=2,group=128,residual=32"
 def points(model: CachedModel, width: int, texts: Sequence[str]) -> list[StudyPoint]:
     """Every point of the study of a model whose tokens have `width` channels, by 16 bits first; names of its texts."""
     found = [StudyPoint("methods", name, 0, name) for name in METHODS]
+    found += [StudyPoint("methods", f"zipcache, {100 * s:g} % salient", 0, "zipcache", salient=s) for s in SALIENT]
     for share in OUTLIERS:
         for part in OUTER_PARTS:
             outer = round(share * part, 2)
@@ -121,8 +128,10 @@ def points(model: CachedModel, width: int, texts: Sequence[str]) -> list[StudyPo
     return found
 
 
-def caches_of(point: StudyPoint, model: CachedModel, known: caches.Calibration) -> list[Any]:
-    """Empty caches of the point, one a layer."""
+def caches_of(point: StudyPoint, model: CachedModel, known: caches.Calibration, query_scale: float = 1.0) -> list[Any]:
+    """Empty caches of the point, one a layer. `query_scale`: of attention, by which ZipCache chooses tokens."""
+    if point.salient:
+        return [zipcache.cache(point.salient, query_scale) for _ in range(model.n_layers)]
     spec = quantizers.parse(point.method)
     values = dict(spec.values)
     if point.axes:

@@ -314,6 +314,15 @@ def one_sink(table: pd.DataFrame) -> Found:
     return f"1 sink over none: {percent(value, error)}", CONTRADICTS if SURE * error - value < 0.005 else verdict
 
 
+def zip_cache(table: pd.DataFrame) -> Found:
+    """SinkQ Table 8: ZipCache with 20 % of the tokens in 4 bits is weaker than KIVI and SinkQ with 2 bits."""
+    ours = setting(table, "methods", "zipcache, 20 % salient")
+    off = {name: difference(ours, setting(table, "methods", f"{name}:bits=2")) for name in ("kivi", "sinkq")}
+    verdicts = {judged(*one, 1) for one in off.values()}
+    verdict = verdicts.pop() if len(verdicts) == 1 else UNDECIDED
+    return "ZipCache over " + ", ".join(f"{name} {percent(*one)}" for name, one in off.items()), verdict
+
+
 def shallow(table: pd.DataFrame) -> Found:
     """SinkQ Table 4: none in the first two layers costs nothing; undecided where sinks gain nothing in any layer."""
     last = scores(table, "sinkq-layers")["x"].max()
@@ -359,6 +368,7 @@ FINDINGS = (
     PaperFinding("recent tokens", "SinkQ Table 3", "more recent tokens exact, less loss", recent),
     PaperFinding("group size", "SinkQ Table 3", "the size of groups shows no clear pattern", group_sizes),
     PaperFinding("number of sinks", "SinkQ Table 4", "one sink kept exact improves much", one_sink),
+    PaperFinding("ZipCache", "SinkQ Table 8", "ZipCache is weaker than KIVI and SinkQ", zip_cache),
     PaperFinding("window", "SinkQ 3.2", "sinks are sought among 32 tokens", window),
     PaperFinding("shallow layers", "SinkQ Table 4", "sinks are not needed in the first two layers", shallow),
 )

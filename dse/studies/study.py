@@ -80,8 +80,11 @@ class _Scorer:
         """Rows of each point: all in one pass over each window."""
         nats, bits = [], np.full(len(points), math.nan)
         for tokens in self.texts.windows:
+            scale = self.model.architecture.query_scale
             own = [
-                LoopRun(method=point.method, caches=experiments.caches_of(point, self.model, self.known(point.text)))
+                LoopRun(
+                    method=point.method, caches=experiments.caches_of(point, self.model, self.known(point.text), scale)
+                )
                 for point in points
             ]
             exact = in_loop.exact_run(self.model.n_layers)

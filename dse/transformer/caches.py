@@ -171,6 +171,8 @@ class DecodingCache:
 
     def __init__(self, decode: "Callable[[np.ndarray, np.ndarray], Decoded]", stored_bits: float) -> None:
         self.decoded, self.stored_bits = decode, stored_bits
+        #: of the text after RoPE, [query heads, tokens, head_dim], for methods that choose tokens by attention
+        self.query: np.ndarray | None = None
 
 
 class SplitCache:

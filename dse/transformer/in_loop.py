@@ -226,6 +226,8 @@ def _quantized(of: Architecture, run: LoopRun) -> Attention:
         if isinstance(cache, caches.FloatCache):
             run.bits.append(cache.stored_bits)
         else:
+            if isinstance(cache, caches.DecodingCache):
+                cache.query = query
             seen = caches.decoded(cache, given[None], value[None])
             run.bits.append(cache.stored_bits)
             packed = PackedTokens(

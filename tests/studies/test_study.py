@@ -81,7 +81,7 @@ def test_points_are_the_papers(model):
     # blocks that divide 32 channels: 16, 32; first layers 0, 1, 2 and none
     names = ("sinkq-sizes", "sinkq-sinks", "oaken-groups", "nqkv-blocks", "sinkq-layers", "oaken-texts")
     assert [counts[name] for name in names] == [18, 7, 12, 2, 4, 5]
-    assert all(quantizers.parse(p.method) for p in found)
+    assert all(quantizers.parse(p.method) for p in found if not p.salient)
 
 
 def test_normality():
