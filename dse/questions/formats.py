@@ -239,8 +239,7 @@ class Formats(QuestionAnswer):
         lines = [f"In brackets: {within}; sure: the chance that {PLAIN} is beaten, or beats it."]
         if any(one.result["score_drop_frac"] for one in self.formats):
             lines.append(
-                "Quality: the largest drop of scores published of this model or models like it (dse scores FORMAT); "
-                f"ppl: rise of the perplexity of {SAMPLE}."
+                f"Quality: largest published drop of scores (dse scores); ppl: rise of perplexity on {SAMPLE}."
             )
         if any(one.marks for one in self.formats):
             lines.append("Kernels assumed: of rates that nobody measured, with a wide range.")

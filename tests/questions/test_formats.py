@@ -171,7 +171,7 @@ def test_text_and_json_say_the_same(found):
     assert data["answer"] == found.answer()
     assert data["best"] == "fp8"
     assert "fp8 pays: 1." in text
-    assert "ppl: rise of the perplexity of SmolLM2-135M, not your model." in text
+    assert "ppl: rise of perplexity on SmolLM2-135M, not your model." in text
     assert "Only room, no throughput: qserve" in text
 
 
