@@ -3,7 +3,6 @@
 import contextlib
 import gzip
 import io
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -276,12 +275,3 @@ def report_tables(options: list[str]) -> dict[str, str]:
     with kernels_alone():
         found = tables.build(report.ask(*lists, None, sizes), None)
     return {name: content.decode() for name, content in report.table_files(found).items() if name.endswith(".csv")}
-
-
-def write_study(folder: str) -> None:
-    """The study of the language model that ships, as `dse study` writes them, into `folder`."""
-    from dse import data
-
-    Path(folder).mkdir()
-    for path in Path(data.__file__).parent.glob("lm/*.study.*"):
-        shutil.copy(path, folder)

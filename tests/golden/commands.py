@@ -216,7 +216,6 @@ REPORT_FIGURES = (
     "bit_ledger",
     "roofline",
 )
-STUDY_FIGURES = ("ranges", "sinks", "oaken_ratios", "sinkq_sizes")
 LAB_FIGURES = ("lab_bits", "lab_heads", "lab_histogram")
 PAPER_FIGURES = (
     "claims",
@@ -243,7 +242,6 @@ point {_OAKEN} --batch 16 --quantizer oaken --out other
 {_plots(("design_memory", "design_step", "operations"), "design")}
 plot design_memory other --out other-memory.csv
 {_plots(REPORT_FIGURES, "report")}
-{_plots(STUDY_FIGURES, "study", "study_")}
 """
 PAPERS = f"validate report --out papers\n{_plots(PAPER_FIGURES, 'papers')}"
 
@@ -279,7 +277,6 @@ def run_group(name: str, folder: Path) -> list[dict[str, Any]]:
     done = []
     with contextlib.chdir(folder):
         if name == "figures":  # the report without its pictures, which take long
-            adapter.write_study("study")
             tables = adapter.report_tables(REPORT)
             for path, text in tables.items():
                 Path("report", path).parent.mkdir(parents=True, exist_ok=True)
