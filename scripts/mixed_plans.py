@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from dse import quantizers
 from dse.measure import mixed_plan
 from dse.transformer import in_loop, load, tokenizer
 
@@ -62,7 +63,7 @@ def table(model_path: str, by_layer: str, measured: str, calibration: str, *text
     lines = ["| format or plan | bits | " + " | ".join(f"{head}, nat | perplexity" for head in heads) + " |"]
     lines.append("|---|---|" + "---|---|" * len(heads))
     for name, method in named.items():
-        scores = [column[method] for column in columns]
+        scores = [column[quantizers.parse(method).name] for column in columns]
         cells = [f"{s.kl_nats:.4f} | {100 * s.log_ratio:+.1f} ± {200 * s.log_ratio_se:.1f} %" for s in scores]
         lines.append(f"| {name} | {scores[0].stored_bits:.2f} | " + " | ".join(cells) + " |")
     return "\n".join(lines)

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-import numpy as np
-
 from dse import quantizers
 from dse.core.errors import InputError, did_you_mean, show
 from dse.specs import catalog
@@ -182,7 +180,9 @@ def series(model: str) -> str:
 def _spread(values: Sequence[float]) -> float:
     """Half of a 95 % interval of the mean of these values."""
     t = T[len(values) - 2] if len(values) - 2 < len(T) else NORMAL
-    return t * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    mean = math.fsum(values) / len(values)
+    deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
+    return t * deviation / math.sqrt(len(values))
 
 
 def pooled(scores: Sequence[Score]) -> tuple[float, float | None]:

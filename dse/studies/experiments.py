@@ -37,7 +37,7 @@ METHODS = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class StudyPoint:
     """One perplexity: `series` and `x` say where it stands in the figure of its experiment."""
 
@@ -97,34 +97,38 @@ WINDOWS = (8, 16, 32, 64, 128)
 SINKQ = "sinkq:bits=2,group=128,residual=32"
 
 
+def _at(experiment: str, series: str, x: float, method: str, **more: Any) -> StudyPoint:
+    return StudyPoint(experiment=experiment, series=series, x=x, method=method, **more)
+
+
 def points(model: CachedModel, width: int, texts: Sequence[str]) -> list[StudyPoint]:
     """Every point of the study of a model whose tokens have `width` channels, by 16 bits first; names of its texts."""
-    found = [StudyPoint("methods", name, 0, name) for name in METHODS]
-    found += [StudyPoint("methods", f"zipcache, {100 * s:g} % salient", 0, "zipcache", salient=s) for s in SALIENT]
+    found = [_at("methods", name, 0, name) for name in METHODS]
+    found += [_at("methods", f"zipcache, {100 * s:g} % salient", 0, "zipcache", salient=s) for s in SALIENT]
     for share in OUTLIERS:
         for part in OUTER_PARTS:
             outer = round(share * part, 2)
             groups = f"{outer:g}/{100 - share:g}/{round(share - outer, 2):g}"
-            found.append(StudyPoint("oaken-ratios", f"{share} %", outer, f"oaken:groups={groups}"))
-    found += [StudyPoint("oaken-groups", f"{g}, {b} bit", 0, f"oaken:groups={g},outlier_bits={b}") for g, b in TABLE_3]
+            found.append(_at("oaken-ratios", f"{share} %", outer, f"oaken:groups={groups}"))
+    found += [_at("oaken-groups", f"{g}, {b} bit", 0, f"oaken:groups={g},outlier_bits={b}") for g, b in TABLE_3]
     found += [
-        StudyPoint("oaken-groups", f"{g}, {SIGNED}", 0, f"oaken:groups={g},outlier_bits=4", steps=7)
+        _at("oaken-groups", f"{g}, {SIGNED}", 0, f"oaken:groups={g},outlier_bits=4", steps=7)
         for g, bits in TABLE_3
         if bits == 4
     ]
     for name in (CALIBRATION, SCORED, RANDOM, *texts):
-        found.append(StudyPoint("oaken-texts", name or "calibration", 0, "oaken", text=name))
-    found += [StudyPoint("nqkv-blocks", "NQKV", n, f"nqkv:block={n}") for n in BLOCKS if width % n == 0]
+        found.append(_at("oaken-texts", name or "calibration", 0, "oaken", text=name))
+    found += [_at("nqkv-blocks", "NQKV", n, f"nqkv:block={n}") for n in BLOCKS if width % n == 0]
     for bits in (2, 4):
         method = f"kivi:bits={bits},group=32,residual=32"
-        found += [StudyPoint("kivi-axes", axes, bits, method, axes=axes) for axes in AXES]
+        found += [_at("kivi-axes", axes, bits, method, axes=axes) for axes in AXES]
     for group in GROUPS:
         method = f"sinkq:bits=2,group={group},residual="
-        found += [StudyPoint("sinkq-sizes", f"G = {group}", n, f"{method}{n}") for n in RESIDUALS]
-    found += [StudyPoint("sinkq-sinks", "sinks", n, f"{SINKQ},sinks={n}") for n in range(7)]
-    found += [StudyPoint("sinkq-window", "window", n, SINKQ, window=n) for n in WINDOWS]
+        found += [_at("sinkq-sizes", f"G = {group}", n, f"{method}{n}") for n in RESIDUALS]
+    found += [_at("sinkq-sinks", "sinks", n, f"{SINKQ},sinks={n}") for n in range(7)]
+    found += [_at("sinkq-window", "window", n, SINKQ, window=n) for n in WINDOWS]
     first = sorted({n for n in (0, 1, 2, 4, 8, 16) if n < model.n_layers} | {model.n_layers})
-    found += [StudyPoint("sinkq-layers", "layers", n, SINKQ, first_layer=n) for n in first]
+    found += [_at("sinkq-layers", "layers", n, SINKQ, first_layer=n) for n in first]
     return found
 
 
@@ -137,14 +141,14 @@ def caches_of(point: StudyPoint, model: CachedModel, known: caches.Calibration, 
     if point.axes:
         return [_by_axes(values, point.axes) for _ in range(model.n_layers)]
     if max(point.first_layer, point.window) >= 0:
-        numbers = (values["bits"], values["group"], values["residual"], values["sinks"])
         window = sinkq.WINDOW if point.window < 0 else point.window
         first = 2 if point.first_layer < 0 else point.first_layer  # SinkQ 3.3: none in the first two
+        numbers = {name: values[name] for name in ("bits", "group", "residual", "sinks")}
         return [
             caches.QuantizedCache(
-                kernels_ref.SinkQ(*numbers, window, 2 if layer >= first else 0, overflow="saturate").cache()
+                kernels_ref.SinkQ(**numbers, window=window, layer=2 if i >= first else 0, overflow="saturate").cache()
             )
-            for layer in range(model.n_layers)
+            for i in range(model.n_layers)
         ]
     found = list(caches.caches(spec, model, known))
     return [_read_otherwise(cache, point.steps) for cache in found] if point.steps else found

@@ -46,7 +46,7 @@ def _packed(n: int) -> int:
 
 
 def salient(query: np.ndarray, key: np.ndarray, frac: float, query_scale: float) -> np.ndarray:
-    """Which tokens of the last block are among the `frac` with most attention: query [heads, BLOCK, head_dim], key
+    """Mark the `frac` of the last block's tokens that draw most attention: query [heads, BLOCK, head_dim], key
     [KV heads, tokens to the block's end, head_dim]."""
     n_kv, n = key.shape[:2]
     grouped = query.reshape(n_kv, -1, BLOCK, key.shape[2]) * np.float32(query_scale)

@@ -21,7 +21,7 @@ LAYER = DumpLayer(3, {"key": DumpTensor("layer3.key", "fp16", (1, 2, 80, 16))})
     [
         ("throughput", "throughput"),
         ((LAYER, quantizers.parse("kivi:bits=4")), "layer 3 kivi:bits=4"),
-        (StudyPoint("kivi-axes", "x", 2, "kivi"), "kivi-axes: kivi"),
+        (StudyPoint(experiment="kivi-axes", series="x", x=2, method="kivi"), "kivi-axes: kivi"),
         (Path("a/b.npz"), "b.npz"),
         (None, ""),
         ({"device": "h100"}, ""),

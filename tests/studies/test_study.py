@@ -38,9 +38,9 @@ def test_kivis_own_axes_are_kivi(model):
     name = "kivi:bits=2,group=16,residual=16"
     found = nats(
         model,
-        StudyPoint("a", "", 0, name),
-        StudyPoint("a", "", 0, name, axes="channel/token"),
-        StudyPoint("a", "", 0, name, axes="token/channel"),
+        StudyPoint(experiment="a", series="", x=0, method=name),
+        StudyPoint(experiment="a", series="", x=0, method=name, axes="channel/token"),
+        StudyPoint(experiment="a", series="", x=0, method=name, axes="token/channel"),
     )
     assert np.array_equal(found[0], found[1])
     assert not np.array_equal(found[0], found[2])
@@ -50,12 +50,12 @@ def test_sinkq_by_layers_and_windows(model):
     name = "sinkq:bits=2,group=16,residual=8"
     none, without, two, own, window, short = nats(
         model,
-        StudyPoint("a", "", 0, name, first_layer=3),
-        StudyPoint("a", "", 0, f"{name},sinks=0"),
-        StudyPoint("a", "", 0, name, first_layer=2),
-        StudyPoint("a", "", 0, name),
-        StudyPoint("a", "", 0, name, window=32),
-        StudyPoint("a", "", 0, name, window=8),
+        StudyPoint(experiment="a", series="", x=0, method=name, first_layer=3),
+        StudyPoint(experiment="a", series="", x=0, method=f"{name},sinks=0"),
+        StudyPoint(experiment="a", series="", x=0, method=name, first_layer=2),
+        StudyPoint(experiment="a", series="", x=0, method=name),
+        StudyPoint(experiment="a", series="", x=0, method=name, window=32),
+        StudyPoint(experiment="a", series="", x=0, method=name, window=8),
     )
     assert np.array_equal(none, without)
     assert np.array_equal(two, own)
@@ -67,7 +67,7 @@ def test_sinkq_by_layers_and_windows(model):
 def test_the_other_reading_has_the_bits_of_the_kernel(model):
     tokens = np.random.default_rng(3).integers(3, 64, 40)
     known = in_loop.calibrate(model, tokens, silent)
-    points = [StudyPoint("a", "", 0, "oaken:outlier_bits=4", steps=n) for n in (0, 7)]
+    points = [StudyPoint(experiment="a", series="", x=0, method="oaken:outlier_bits=4", steps=n) for n in (0, 7)]
     runs = [LoopRun(method=p.method, caches=experiments.caches_of(p, model, known)) for p in points]
     in_loop.token_nats(model, tokens, runs, silent)
     # the first layer's keys and values are those of 16 bits in both
