@@ -55,6 +55,7 @@ def table(model_path: str, by_layer: str, measured: str, calibration: str, *text
 
     with tempfile.TemporaryDirectory() as folder:
         named = {name: name for name in ALONE} | plans(by_layer, measured, folder)
+        named = {name: quantizers.parse(method).name for name, method in named.items()}
         known, columns = tokens(calibration, N_CALIBRATION), []
         for path in texts:
             own = in_loop.scores(model, tokens(path, N_TOKENS), known, list(named.values()), ["both"], None, _silent)
@@ -63,7 +64,7 @@ def table(model_path: str, by_layer: str, measured: str, calibration: str, *text
     lines = ["| format or plan | bits | " + " | ".join(f"{head}, nat | perplexity" for head in heads) + " |"]
     lines.append("|---|---|" + "---|---|" * len(heads))
     for name, method in named.items():
-        scores = [column[quantizers.parse(method).name] for column in columns]
+        scores = [column[method] for column in columns]
         cells = [f"{s.kl_nats:.4f} | {100 * s.log_ratio:+.1f} ± {200 * s.log_ratio_se:.1f} %" for s in scores]
         lines.append(f"| {name} | {scores[0].stored_bits:.2f} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
