@@ -12,7 +12,8 @@ from dse.explorer import common_fields, kept, request, tray
 from dse.explorer.request import PointAnswer, PointRequest
 from dse.model import uncertainty
 from dse.model.compare import Case
-from dse.specs.workload import ASKED
+from dse.specs.weights import WIDE_BITS
+from dse.specs.workload import ASKED, weights_text
 
 
 @dataclass(frozen=True)
@@ -163,7 +164,8 @@ def line(asked: PointRequest) -> str:
     """A design in a line, without the workload that all have."""
     device = asked.work.devices_text(device_text(asked))
     parts = [device, kept.numbered(asked.model_text, asked.model), f"KV {format_text(asked)}"]
-    return ", ".join([*parts, *asked.work.ways()])
+    stored = [asked.work.weights_text] if asked.work.weights or asked.work.weights_bits != WIDE_BITS else []
+    return ", ".join([*parts, *asked.work.split(), *stored])
 
 
 #: assumed numbers with which times do not count as measured: kernels of nobody, of another shape, of another device
@@ -191,7 +193,7 @@ def badge(row: BenchRow) -> str:
 _WAYS: dict[str, Callable[[BenchRow], str]] = {
     "devices": lambda row: f"{row.request.work.n_devices:,} x {device_text(row.request)}",
     "models": lambda row: kept.numbered(row.request.model_text, row.request.model),
-    "weights": lambda row: row.request.work.weights_text,
+    "weights": lambda row: weights_text(row.result["weights"], row.result["weights_bits"]),
     "batches": lambda row: f"batch {row.request.work.batch:,}",
     "KV allocation": lambda row: f"{row.request.work.admission} KV",
     "timing model": lambda row: f"{row.result['model_kind']} times",

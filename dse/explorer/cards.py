@@ -18,6 +18,7 @@ from dse.model.compare import Comparison
 from dse.model.results import RESULT_UNITS, shown_unit
 from dse.questions.common import sure_text
 from dse.report.present import change, number
+from dse.specs.weights import WIDE_BITS
 
 #: what a card says in numbers: result, label; times and rates have intervals
 SHOWN = {
@@ -237,7 +238,7 @@ def _candidates(row: BenchRow) -> list[tuple[str, PointRequest, dict[str, Any], 
     found: list[tuple[str, PointRequest, dict[str, Any], dict[str, Any]]] = []
     if not asked.value_quantizer and not asked.parameters and (fewer := _FEWER_BITS.get(asked.quantizer)):
         found.append((f"KV in {fewer}", request.with_quantizer(asked, fewer), {"quantizer": fewer}, {}))
-    if not result["feasible"] and asked.work.weights is None and asked.work.weights_bits == 16:
+    if not result["feasible"] and result["weights"] is None and asked.work.weights_bits == WIDE_BITS:
         work = replace(asked.work, weights="fp8")
         found.append(("Weights in FP8", replace(asked, work=work), {"weights": "fp8"}, {}))
     more = 2 * asked.work.tp

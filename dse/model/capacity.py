@@ -16,9 +16,9 @@ def weight_bytes(design: Design) -> int:
     model = design.model
     load = design.load
     n_bytes = weights.stored_weight_bytes(
-        model.dense_parameters, model.expert_parameters, load.dense_eighths, load.expert_eighths
+        model.dense_parameters, model.kept_parameters, model.expert_parameters, load.dense_eighths, load.expert_eighths
     )
-    return deployment.stage_bytes(n_bytes, design.deployment.n_stages)
+    return deployment.stage_bytes(n_bytes, design.deployment.n_stages) + design.memory.beside_bytes
 
 
 @compilable

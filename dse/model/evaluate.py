@@ -180,6 +180,7 @@ class Point:
     """
 
     def __init__(self, device: HardwareSpec, plan: KvPlan, work: Workload) -> None:
+        work = work.of_model(plan.model)
         self.device, self.work, self._asked_plan = device, work, plan
         #: all of the workload but batch and lengths
         asked = tuple(vars(work)[name] for name in _OPEN)

@@ -37,6 +37,7 @@ from dse.model.step import (
     Wave,
     experts_of,
     experts_s,
+    kept_read_parameters,
     one_prompt_s,
     peak_flops,
     product_peak,
@@ -174,6 +175,23 @@ class Facts:
         }
         return bits if dense != experts else {"weights_bits": bits["weights_bits"]}
 
+    def kept(self) -> dict[str, int]:
+        """Parameters in 16 bits though those of the layers have fewer; {} where none is."""
+        kept = self.design.model.kept_parameters
+        return {"n_kept_parameters": kept} if kept else {}
+
+    def beside(self) -> dict[str, int]:
+        """Parameters and elements, each of 2 B, that a server's log counts with the weights; {} where none is."""
+        if not self.design.memory.beside_bytes:
+            return {}
+        model, tower = self.plan.model, self.work.tower
+        found = {
+            "n_tower_parameters": (model.tower_parameters or 0) if tower else 0,
+            "n_latent_copy_parameters": model.latent_copy_parameters,
+            "n_table_elements": model.rotary_elements or 0,
+        }
+        return {name: value for name, value in found.items() if value}
+
     def split(self) -> dict[str, int]:
         """Deployment of the model on several devices; {} on one."""
         split = self.design.deployment
@@ -285,11 +303,11 @@ class Facts:
         """Seconds of the experts over the prompts."""
         return float(experts_s(self.design, float(self.prompt_tokens), self.prompt_share_touched))
 
-    def _read_bytes(self, dense: int, dense_eighths: int) -> float:
+    def _read_bytes(self, dense: int, kept: int, dense_eighths: int) -> float:
         model, load = self.design.model, self.design.load
         return float(
             weights.weight_read_bytes(
-                dense, model.expert_parameters, self.run.share_touched, dense_eighths, load.expert_eighths
+                dense, kept, model.expert_parameters, self.run.share_touched, dense_eighths, load.expert_eighths
             )
         )
 
@@ -297,12 +315,13 @@ class Facts:
     def weight_read_bytes(self) -> float:
         """Bytes of the weights that a step reads."""
         model = self.design.model
-        return self._read_bytes(model.dense_parameters - model.unread_parameters, self.design.load.dense_eighths)
+        dense = model.dense_parameters - model.unread_parameters
+        return self._read_bytes(dense, kept_read_parameters(model), self.design.load.dense_eighths)
 
     @property
     def dense_read_bytes(self) -> float:
         """Bytes read by a step, without experts whose products were measured apart."""
-        return self.weight_read_bytes - (self._read_bytes(0, 0) if self.design.stack.has_experts else 0)
+        return self.weight_read_bytes - (self._read_bytes(0, 0, 0) if self.design.stack.has_experts else 0)
 
     @property
     def dense_read_s(self) -> float:

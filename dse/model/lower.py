@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dse.core import units
 from dse.core.errors import InputError, show
 from dse.model import deployed, implementations, memory_unit, stacks
-from dse.model.formulas import activations, attention, linear
+from dse.model.formulas import activations, attention, linear, weights
 from dse.model.kernels import Unpacking, kernels_of, kernels_reach, latent_fit, token_flops
 from dse.model.kv_layout import KvPlan, TensorGroup, window_of
 from dse.model.records import (
@@ -296,7 +296,8 @@ def model_of(plan: KvPlan, work: Workload, stack: StackSpec | None) -> LanguageM
         den=plan.den,
         n_q_heads=model.n_q_heads,
         dense_parameters=model.dense_parameters,
-        expert_parameters=model.expert_parameters,
+        kept_parameters=work.weight_format.kept_parameters(model),
+        expert_parameters=work.weight_format.stored_expert_parameters(model, work.tp // work.ep),
         n_experts=model.n_experts,
         n_active_experts=model.n_active_experts,
         activation_elements=model.activation_elements,
@@ -397,6 +398,14 @@ def prompt_budget(work: Workload, server: servers.Server) -> int:
     return server.prompt_budget.count if work.prompt_budget_tokens is None else work.prompt_budget_tokens
 
 
+def beside_bytes(model: ModelSpec, work: Workload) -> int:
+    """Bytes that a server counts with the weights of a device, beside those of the language model."""
+    tower = (model.tower_parameters or 0) if work.tower else 0
+    table, head = model.embedding_parameters, model.vocab_size * model.hidden_size
+    found = weights.beside_bytes(tower, model.latent_copy_parameters, model.rotary_elements or 0, work.pp)
+    return int(found + weights.end_stage_bytes(table or head, head, work.pp))
+
+
 def memory_of(device: HardwareSpec, plan: KvPlan, work: Workload, stack_name: str | None) -> Memory:
     """Return the memory that a server reserves beside weights and KV; none where it is counted as papers do."""
     if memory_counted(device, work) == "paper":
@@ -408,6 +417,7 @@ def memory_of(device: HardwareSpec, plan: KvPlan, work: Workload, stack_name: st
             graph_bytes=0,
             buffer_bytes=0,
             outside_bytes=0,
+            beside_bytes=0,
             block_tokens=work.page_tokens,
         )
     server, model, share = servers.of(stack_name), plan.model, float(work.gpu_memory_utilization)
@@ -428,6 +438,7 @@ def memory_of(device: HardwareSpec, plan: KvPlan, work: Workload, stack_name: st
         graph_bytes=graph_bytes,
         buffer_bytes=server.buffer_bytes(work.n_devices),
         outside_bytes=prompt_bytes + graph_bytes if server.rule == servers.STATIC else 0,
+        beside_bytes=beside_bytes(plan.model, work),
         block_tokens=work.page_tokens,
     )
 
@@ -441,19 +452,28 @@ def weights_by_operation(model: ModelSpec, work: Workload, stack: StackSpec | No
     """
     n_layers, n_groups, skew = model.n_layers, deployed.n_groups_of(work), 1.0 + work.expert_skew
 
-    def product(name: str, dense: int, experts: int, n_products: int, own: int = 0) -> tuple[str, Product]:
-        """Name a product and count its parameters; `own` of them meet the tokens of the device's own requests alone."""
+    def product(
+        name: str, dense: int, experts: int, n_products: int, own: int = 0, kept: int = 0
+    ) -> tuple[str, Product]:
+        """Name a product and count its parameters; `own` of them meet the tokens of the device's own requests alone,
+        `kept` of them stay in 16 bits."""
         met = experts * model.n_active_experts / model.n_experts
         active = own + n_groups * (dense - own) + n_groups * skew * met
-        return name, Product(float(active), float(dense), float(experts), n_products)
+        stored = form.stored_expert_parameters(model, work.tp // work.ep) if experts else 0
+        return name, Product(
+            active=float(active), dense=float(dense), kept=float(kept), experts=float(stored), n_products=n_products
+        )
 
+    form = work.weight_format
     n_head, attention = model.vocab_size * model.hidden_size, model.attention_parameters or 0
     unread, n_products = unread_parameters(model, stack), matrix_products(model, stack)
     rest, experts = model.dense_parameters - n_head - unread, model.expert_parameters
-    head = product("head", n_head, 0, 1)
+    kept = max(form.kept_parameters(model) - unread, 0)
+    kept_head, kept_attention = min(n_head, kept), form.kept_attention(model)
+    head = product("head", n_head, 0, 1, kept=kept_head)
     if rest < 0:
-        return [product("layers", model.dense_parameters - unread, experts, n_products, attention)]
-    whole = [product("layers", rest, experts, n_products - 1, attention), head]
+        return [product("layers", model.dense_parameters - unread, experts, n_products, attention, kept)]
+    whole = [product("layers", rest, experts, n_products - 1, attention, kept - kept_head), head]
     if not all(layer.value_dim and layer.tokens_per_entry == 1 and not layer.joined for layer in model.layers):
         return whole
     q_heads, hidden = model.n_q_heads, model.hidden_size
@@ -465,10 +485,15 @@ def weights_by_operation(model: ModelSpec, work: Workload, stack: StackSpec | No
     if rest < qkv + out:
         return whole
     return [
-        product("qkv", qkv, 0, n_layers, qkv),
-        product("output_projection", out, 0, n_layers, out),
+        product("qkv", qkv, 0, n_layers, qkv, qkv if kept_attention else 0),
+        product("output_projection", out, 0, n_layers, out, out if kept_attention else 0),
         product(
-            "feed_forward", rest - qkv - out, experts, n_products - 1 - 2 * n_layers, max(attention - qkv - out, 0)
+            "feed_forward",
+            rest - qkv - out,
+            experts,
+            n_products - 1 - 2 * n_layers,
+            max(attention - qkv - out, 0),
+            max(kept - kept_head - (qkv + out if kept_attention else 0), 0),
         ),
         head,
     ]

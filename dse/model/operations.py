@@ -46,6 +46,50 @@ def _attended(design: Design, phase: int, seconds: float, flops: float, n_bytes:
 
 
 @compilable
+def _product(
+    design: Design, terms: Terms, phase: int, place: int, n_tokens: float, touched: float, slower: float
+) -> OperationCost:
+    """The product with the weights at a place, over `n_tokens` tokens; `slower` as `_add_products` has it."""
+    peak, bandwidth, part = terms.product_peak_per_s, design.device.bandwidth_bytes_per_s, design.products[place]
+    n_bytes = weights.weight_read_bytes(
+        part.dense, part.kept, part.experts, touched, design.load.dense_eighths, design.load.expert_eighths
+    )
+    compute_s = linear.linear_compute_s(n_tokens, part.active, peak)
+    flops = compute_s * peak
+    read_s = attention.time_at_rate(n_bytes, bandwidth)
+    if terms.has_gemm and design.stack.has_experts and part.experts > 0:
+        dense_bytes = weights.weight_read_bytes(part.dense, part.kept, 0, touched, design.load.dense_eighths, 0)
+        dense_s = attention.time_at_rate(dense_bytes, bandwidth)
+        experts = design.model.active_expert_parameters
+        compute_s = linear.linear_compute_s(n_tokens, part.active - experts, peak)
+        seconds = experts_s(design, n_tokens, touched) + linear.linear_calibrated_s(
+            part.n_products,
+            terms.gemm_launch_s,
+            compute_s / terms.gemm_flops_frac,
+            dense_s / design.stack.gemm_memory_frac,
+        )
+        compute_s += linear.linear_compute_s(n_tokens, experts, design.stack.expert_peak_per_s)
+    elif terms.has_gemm:
+        seconds = linear.linear_calibrated_s(
+            part.n_products,
+            terms.gemm_launch_s,
+            compute_s / terms.gemm_flops_frac,
+            read_s / design.stack.gemm_memory_frac,
+        )
+    else:
+        seconds = max(compute_s * slower, read_s)
+    return OperationCost(
+        phase=phase,
+        kind=place,
+        seconds=seconds,
+        flops=flops,
+        n_bytes=n_bytes,
+        compute_at_peak_s=compute_s,
+        read_at_peak_s=read_s,
+    )
+
+
+@compilable
 def _add_products(
     found: list[OperationCost],
     design: Design,
@@ -55,49 +99,30 @@ def _add_products(
     touched: float,
     slower: float,
     attended: OperationCost,
+    total_s: float,
 ) -> None:
     """Products with the weights over `n_tokens` tokens, and attention after the first: QKV, attention, output, ...
 
-    `slower` is how much the cores that are busy fall short of all cores' peak.
+    `slower` is how much the cores that are busy fall short of all cores' peak. All products take `total_s`, which
+    overlaps reading with arithmetic over all of them: where some weights stay in 16 bits, each has its share of it.
     """
-    peak, bandwidth = terms.product_peak_per_s, design.device.bandwidth_bytes_per_s
+    scale = 1.0
+    if design.model.kept_parameters > 0:
+        own_s = 0.0
+        for i in range(len(design.products)):
+            own_s += _product(design, terms, phase, i, n_tokens, touched, slower).seconds
+        scale = total_s / own_s if own_s > 0 else 1.0
     for i in range(len(design.products)):
-        part = design.products[i]
-        n_bytes = weights.weight_read_bytes(
-            part.dense, part.experts, touched, design.load.dense_eighths, design.load.expert_eighths
-        )
-        compute_s = linear.linear_compute_s(n_tokens, part.active, peak)
-        flops = compute_s * peak
-        read_s = attention.time_at_rate(n_bytes, bandwidth)
-        if terms.has_gemm and design.stack.has_experts and part.experts > 0:
-            dense_s = attention.time_at_rate(part.dense * design.load.dense_eighths / 64, bandwidth)
-            experts = design.model.active_expert_parameters
-            compute_s = linear.linear_compute_s(n_tokens, part.active - experts, peak)
-            seconds = experts_s(design, n_tokens, touched) + linear.linear_calibrated_s(
-                part.n_products,
-                terms.gemm_launch_s,
-                compute_s / terms.gemm_flops_frac,
-                dense_s / design.stack.gemm_memory_frac,
-            )
-            compute_s += linear.linear_compute_s(n_tokens, experts, design.stack.expert_peak_per_s)
-        elif terms.has_gemm:
-            seconds = linear.linear_calibrated_s(
-                part.n_products,
-                terms.gemm_launch_s,
-                compute_s / terms.gemm_flops_frac,
-                read_s / design.stack.gemm_memory_frac,
-            )
-        else:
-            seconds = max(compute_s * slower, read_s)
+        cost = _product(design, terms, phase, i, n_tokens, touched, slower)
         found.append(
             OperationCost(
                 phase=phase,
                 kind=i,
-                seconds=seconds,
-                flops=flops,
-                n_bytes=n_bytes,
-                compute_at_peak_s=compute_s,
-                read_at_peak_s=read_s,
+                seconds=cost.seconds * scale,
+                flops=cost.flops,
+                n_bytes=cost.n_bytes,
+                compute_at_peak_s=cost.compute_at_peak_s,
+                read_at_peak_s=cost.read_at_peak_s,
             )
         )
         if i == 0:
@@ -112,7 +137,8 @@ def decode_operations(design: Design, terms: Terms, run: Run) -> list[OperationC
         slower = terms.product_peak_per_s / product_peak(design, run.n)
     attended = _attended(design, DECODE, run.wave.attention_s, run.attention_flops, run.attention_bytes)
     found: list[OperationCost] = []
-    _add_products(found, design, terms, DECODE, run.product_tokens, run.share_touched, slower, attended)
+    linear_s = run.wave.linear_s
+    _add_products(found, design, terms, DECODE, run.product_tokens, run.share_touched, slower, attended, linear_s)
     packing_s, moved = run.wave.quantize_s + run.wave.dequantize_s, run.packing_bytes
     if packing_s != 0 or moved != 0:
         at_peak_s = attention.time_at_rate(moved, design.device.bandwidth_bytes_per_s)
@@ -177,7 +203,7 @@ def prompt_operations(design: Design, terms: Terms, run: Run) -> list[OperationC
     flops = prompt.prefix_flops + n * prompt.own_flops
     attended = _attended(design, PREFILL, wave.prompt_compute_s - wave.prompt_matrix_s, flops, 0.0)
     touched = share_touched(design, int(n_tokens))
-    _add_products(found, design, terms, PREFILL, n_tokens, touched, 1.0, attended)
+    _add_products(found, design, terms, PREFILL, n_tokens, touched, 1.0, attended, wave.prompt_matrix_s)
     if wave.prompt_quantize_s != 0:
         found.append(
             OperationCost(

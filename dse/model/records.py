@@ -121,6 +121,8 @@ class Product(NamedTuple):
 
     active: float
     dense: float
+    #: of these, parameters that stay in 16 bits though the layers do not
+    kept: float
     experts: float
     n_products: int
 
@@ -147,6 +149,9 @@ class LanguageModel(NamedTuple):
     den: int
     n_q_heads: int
     dense_parameters: int
+    #: of these, what stays in 16 bits though the layers do not
+    kept_parameters: int
+    #: as stored, padding included
     expert_parameters: int
     n_experts: int
     n_active_experts: int
@@ -292,6 +297,8 @@ class Memory(NamedTuple):
     buffer_bytes: int
     #: of these, what lies beside the share
     outside_bytes: int
+    #: counted with the weights: towers, copies of latent attention, tables of rotary positions, an uneven last stage
+    beside_bytes: int
     #: tokens of a block of the pool
     block_tokens: int
 

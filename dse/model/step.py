@@ -31,7 +31,7 @@ from dse.model.formulas import (
 )
 from dse.model.generation import Generation
 from dse.model.kv_bytes import causal_flops
-from dse.model.records import Design, Exchange
+from dse.model.records import Design, Exchange, LanguageModel
 
 
 class PromptTerms(NamedTuple):
@@ -170,6 +170,12 @@ def prompt_terms(
     )
 
 
+@inlined
+def kept_read_parameters(model: LanguageModel) -> int:
+    """Parameters in 16 bits that a step reads though those of the layers have fewer."""
+    return max(model.kept_parameters - model.unread_parameters, 0)
+
+
 @compilable
 def weight_read_s(design: Design, share_touched: float) -> float:
     """Seconds to read the weights of a pass that touches such a share of the experts."""
@@ -177,6 +183,7 @@ def weight_read_s(design: Design, share_touched: float) -> float:
     experts = 0 if stack.has_experts else model.expert_parameters
     n_bytes = weights.weight_read_bytes(
         model.dense_parameters - model.unread_parameters,
+        kept_read_parameters(model),
         experts,
         share_touched,
         load.dense_eighths,
@@ -200,7 +207,7 @@ def experts_of(design: Design, n_tokens: float, touched: float) -> ExpertTimes:
     model, stack = design.model, design.stack
     if stack.has_experts == 0:
         return ExpertTimes(0.0, 0.0, 0.0)
-    n_bytes = weights.weight_read_bytes(0, model.expert_parameters, touched, 0, design.load.expert_eighths)
+    n_bytes = weights.weight_read_bytes(0, 0, model.expert_parameters, touched, 0, design.load.expert_eighths)
     read_s = attention.time_at_rate(n_bytes, design.device.bandwidth_bytes_per_s) / stack.expert_memory_frac
     compute_s = linear.linear_compute_s(n_tokens, model.active_expert_parameters, stack.expert_peak_per_s)
     return ExpertTimes(read_s, compute_s / stack.expert_flops_frac, model.n_layers * stack.expert_launch_s)
@@ -567,6 +574,7 @@ def uncached_run(design: Design, terms: Terms, n: int) -> Run:
         m = n_steps - done if touched == 1.0 else 1
         n_bytes = weights.weight_read_bytes(
             model.dense_parameters - model.unread_parameters,
+            kept_read_parameters(model),
             model.expert_parameters,
             touched,
             design.load.dense_eighths,

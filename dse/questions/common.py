@@ -247,7 +247,7 @@ SURE_NOTE = "Intervals: 8 of 10 measurements should lie inside (docs/explanation
 def context(device: HardwareSpec, model: ModelSpec, work: Workload, result: Result) -> str:
     """Devices, model and what of the workload a question keeps fixed, as the head of a text or a figure's note."""
     how = f"calibrated model, {result['stack']}" if result["stack"] else "ideal model"
-    kept = [work.devices_text(device.name), model.name, *work.ways()]
+    kept = [work.devices_text(device.name), model.name, *work.ways(model)]
     return ", ".join([*kept, f"{work.output_tokens:,} out", work.admission, how])
 
 

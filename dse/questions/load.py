@@ -127,7 +127,7 @@ def under_load(
                 latency.prompt_share,
             )
             rows.append(dict(zip(COLUMNS, values, strict=True)))
-    design = ", ".join([work.devices_text(device.name), plan.model.name, *work.ways(), plan.quantizer_name])
+    design = ", ".join([work.devices_text(device.name), plan.model.name, *work.ways(plan.model), plan.quantizer_name])
     context = (
         f"{design}, at most {work.batch:,} requests of {work.input_tokens:,} + {work.output_tokens:,} tokens at once"
     )

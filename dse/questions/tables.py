@@ -240,7 +240,7 @@ def _roofline_rows(
     for batch in ROOFLINE_BATCHES:
         touched = weights.expert_share_touched(batch, model.n_experts, model.n_active_experts)
         n_bytes = weights.weight_read_bytes(
-            model.dense_parameters, model.expert_parameters, touched, *(8 * units.FP16_BITS,) * 2
+            model.dense_parameters, 0, model.expert_parameters, touched, *(8 * units.FP16_BITS,) * 2
         )
         seconds = linear.linear_s(batch, active, n_bytes, peak, bandwidth)
         yield row("linear", f"batch {batch}", 2 * active * batch, n_bytes, seconds)

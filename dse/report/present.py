@@ -15,6 +15,8 @@ from dse.model.results.reads import DEVICE_PARAMETERS
 from dse.specs import tokens
 from dse.specs.device_and_model import HardwareSpec, ModelSpec, Quantity
 from dse.specs.oaken_grid import SAMPLE
+from dse.specs.weights import FORMATS, WIDE
+from dse.specs.workload import Workload, weights_text
 
 Rows = list[dict[str, Any]]
 
@@ -98,9 +100,9 @@ def point_text(
     """
     device_name = given_device or device.name
     lines = [
-        f"{result['device']}  {result['model']}  {result['quantizer']}  batch {result['batch']:,}  "
-        f"{result['input_tokens']:,} in, {result['output_tokens']:,} out  {result['admission']}  "
-        f"({result['model_kind']} model{', ' + result['stack'] if result['stack'] else ''})"
+        f"{result['device']}  {result['model']}  {weights_said(result)}{result['quantizer']}  "
+        f"batch {result['batch']:,}  {result['input_tokens']:,} in, {result['output_tokens']:,} out  "
+        f"{result['admission']}  ({result['model_kind']} model{', ' + result['stack'] if result['stack'] else ''})"
         + ("" if result["kv_cache"] else "  no KV cache")
     ]
     if result["n_devices"] > 1:
@@ -138,10 +140,32 @@ def point_text(
         lines += ["", f"Rests on assumed numbers: {names} (`dse show {device_name}`, `--explain assumptions`)"]
     lines += [f"Warning: {warning}" for warning in device.warnings()]
     lines += [f"Note: {note}" for note in plan.model.notes]
+    lines += [f"Note: {note}" for note in weights_notes(plan.model, result)]
     lines += position_note(plan.model, result["input_tokens"] + result["output_tokens"])
     if policy.validity:
         lines.append(f"Note: {result['tokens']}: {policy.validity}")
     return "\n".join(lines)
+
+
+def weights_fields(model: ModelSpec, work: Workload) -> dict[str, Any]:
+    """The weights of a model as results that are no design point show them."""
+    return {"weights_bits": work.weights_bits, "weights": work.of_model(model).weights}
+
+
+def weights_said(result: dict[str, Any]) -> str:
+    """The weights in a first line, with the space behind them."""
+    return f"{weights_text(result['weights'], result['weights_bits'])}  "
+
+
+def weights_notes(model: ModelSpec, result: dict[str, Any]) -> list[str]:
+    """Notes on a checkpoint in fewer bits: its format, or that another was asked for in its place."""
+    if model.released == WIDE:
+        return []
+    title, used = FORMATS[model.released].title, weights_text(result["weights"], result["weights_bits"])
+    if result["weights"] == model.released:
+        where = model.released_source.partition(":")[0]
+        return [f"weights as released: {model.released} ({title}, by {where}); --weights bf16 counts 16 bits"]
+    return [f"the checkpoint has {model.released} weights ({title}): {used}, as asked, take their place"]
 
 
 def _room_comes_from(result: dict[str, Any]) -> str:

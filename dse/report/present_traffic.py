@@ -136,7 +136,7 @@ def fitting(
         "stack": stack_text(stack_name, work),
         "page_tokens": work.page_tokens,
         **{name: getattr(work, name) for name in present.DEPLOYMENT},
-        "weights_bits": work.weights_bits,
+        **present.weights_fields(plan.model, work),
         "longest_tokens": admission.longest_tokens(plan, trace.lengths, max_tokens),
         "rules": rows,
         "max_position_tokens": plan.model.max_position_tokens,
@@ -223,7 +223,7 @@ def text(trace: dict[str, Any], fit: dict[str, Any] | None) -> str:
     if fit:
         lines += [
             "",
-            f"{fit['device']}  {fit['model']}  {fit['quantizer']}  "
+            f"{fit['device']}  {fit['model']}  {present.weights_said(fit)}{fit['quantizer']}  "
             f"({fit['model_kind']} model{', ' + fit['stack'] if fit['stack'] else ''})",
         ]
         lines += [present.deployment_text(fit)] if fit["n_devices"] > 1 else []

@@ -84,6 +84,7 @@ def evaluate(
         "batching": batching,
         "chunk_tokens": chunk_tokens if batching == "chunked" else None,
         "prompt_batch_tokens": prompt_step_tokens if batching != "chunked" else None,
+        **present.weights_fields(plan.model, work),
         "admission": admission,
         "page_tokens": work.page_tokens if admission == "paged" else None,
         "batch": work.batch,
@@ -277,8 +278,8 @@ def text(result: dict[str, Any]) -> str:
         f"{per_second(offered)}{' (' + r['arrivals'] + ')' if r.get('arrivals') else ''}" if offered else "all at once"
     )
     lines = [
-        f"{r['device']}  {r['model']}  {r['quantizer']}  at most {r['batch']:,} at once  {_how_batched(r)}  "
-        f"{r['admission']}  ({r['model_kind']} model{', ' + r['stack'] if r['stack'] else ''})",
+        f"{r['device']}  {r['model']}  {present.weights_said(r)}{r['quantizer']}  at most {r['batch']:,} at once  "
+        f"{_how_batched(r)}  {r['admission']}  ({r['model_kind']} model{', ' + r['stack'] if r['stack'] else ''})",
         f"{plural(r['n_requests'], 'request')}, {arrivals}; {r['mean_input_tokens']:,.4g} tokens in, "
         f"{r['mean_output_tokens']:,.4g} out in the mean",
     ]

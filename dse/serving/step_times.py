@@ -137,7 +137,8 @@ class Exact:
         """Part of `matrix_s` for weights that meet only the tokens of a device's own requests."""
         design, terms = self.point.design, self.point.terms
         own = self.point.plan.model.attention_parameters or 0
-        n_bytes = weights.weight_read_bytes(own, 0, 1.0, design.load.dense_eighths, 0)
+        kept = self.point.work.weight_format.kept_attention(self.point.plan.model)
+        n_bytes = weights.weight_read_bytes(own, kept, 0, 1.0, design.load.dense_eighths, 0)
         read_s = attention.time_at_rate(n_bytes, terms.bandwidth_bytes_per_s) / design.stack.gemm_memory_frac
         only = terms._replace(active_parameters=float(own))
         seconds, _ = products_s(n_tokens, read_s, product_peak(design, n_tokens), only, terms.has_gemm)

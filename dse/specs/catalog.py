@@ -5,11 +5,12 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import hwspecs
 from dse.core import specfile
 from dse.core.errors import InputError, did_you_mean, show
-from dse.specs import device_names, model_file, model_names
+from dse.specs import device_names, model_file, model_names, weight_names
 from dse.specs.device_and_model import HardwareSpec, ModelFile, ModelSpec, flat, load
 from dse.specs.implementation import ANY_GPU, ENDS, GENERIC, Implementation, unknown
 from dse.specs.stack import ServerSpec
@@ -262,29 +263,67 @@ def _shipped_model(path: Path) -> ModelSpec:
 
 def shipped_model_file(name: str) -> Path | None:
     """The shipped file of a model by its name, or by one that means it (dse/specs/model_names.py); None for a file."""
+    found = _shipped_meaning(name)
+    return found and found[0]
+
+
+def _shipped_meaning(name: str) -> tuple[Path, list[str]] | None:
+    """The shipped file that a name means, and words at its end that are not known."""
     files = model_files()
-    exact = files.get(name.strip().lower())
-    if exact or os.path.isfile(name) or name.lower().endswith((".toml", ".json")):
-        return exact
-    meant = model_names.meant(name, tuple(files))
-    return files[meant] if meant else None
+    if exact := files.get(name.strip().lower()):
+        return exact, []
+    if os.path.exists(name) or name.lower().endswith((".toml", ".json")):
+        return None
+    shipped = tuple(files)
+    if meant := model_names.meant(name, shipped):
+        return files[meant], []
+    nearly = model_names.meant_but_for(name, shipped)
+    return (files[nearly[0]], nearly[1]) if nearly else None
 
 
 def model(name: str) -> ModelSpec:
-    """The model of that name, as people write it, or in that model file or config.json.
+    """The model of that name, as people write it, or in that model file, config.json or directory with one.
 
-    Raises InputError or SpecError.
+    Its weights are as the name says, else as released. Raises InputError or SpecError.
     """
-    if shipped := shipped_model_file(name):
-        return _shipped_model(shipped)
+    if meaning := _shipped_meaning(name):
+        path, unknown_words = meaning
+        return _as_named(_shipped_model(path), name, unknown_words)
     if here := _file_like(name):
         raise InputError(f"unknown model {show(name)}: did you mean the file {here}?")
+    if os.path.isdir(name):
+        config = os.path.join(name, "config.json")
+        if not os.path.isfile(config):
+            raise InputError(f"model = {show(name)}: the directory has no config.json: name one that has, or a file")
+        return model_from(specfile.read(config))
     if name and (os.path.exists(name) or name.lower().endswith((".toml", ".json")) or name[0] in f"~.{os.sep}"):
         return model_from(specfile.read(name))
     near = did_you_mean(name.rpartition("/")[2], [*model_files(), *model_names.ALSO])
     if near.startswith("known"):
         near = "see `dse list models`"
     raise InputError(f"unknown model {show(name)}: {near}; or give the path of a file")
+
+
+def _as_named(found: ModelSpec, name: str, unknown_words: list[str]) -> ModelSpec:
+    """A shipped model with the weights that a name says; a note says words that are not known."""
+    said = weight_names.format_in(name)
+    notes = list(found.notes)
+    if unknown_words:
+        words = ", ".join(show(word) for word in unknown_words)
+        notes.append(f"{show(name)}: {words} not known: taken as {found.name}")
+    if said.is_open:
+        notes.append(f"{show(name)}: GGUF without its type: add it (:Q4_K_M); weights as of {found.name}")
+    change: dict[str, Any] = {}
+    plain = re.sub(r"[\s._]+", "-", name.strip().lower().rpartition("/")[2])
+    other = next((to for known, to in model_names.RELEASED_IN.items() if plain.startswith(known)), "")
+    if other:
+        change = {"released": other, "released_source": f"its config.json: {other}"}
+        found = found.model_copy(update=change)
+    if said.name:
+        change = {"released": weight_names.of_model(said, found), "released_source": f"the name: {said.words}"}
+    if len(notes) > len(found.notes):
+        change["notes"] = tuple(notes)
+    return found.model_copy(update=change) if change else found
 
 
 def model_from(document: specfile.Document) -> ModelSpec:

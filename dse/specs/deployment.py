@@ -77,9 +77,10 @@ def rank_of(model: ModelSpec, work: Workload) -> ModelSpec:
     """The part of the model that one of the `tp` devices has, over all stages.
 
     KV heads are split until there is one a device, then copied with the weights that make them; latent (MLA) heads are
-    copied, and heads of constant states are split. With `dp_attention` all of attention is on every device. The rest of
-    the weights, the embeddings and the experts are split evenly; biases and norms, which engines copy, are less than a
-    hundredth of a percent.
+    copied, and heads of constant states are split. With `dp_attention` all of attention is on every device. Down-
+    projections of latent attention, indexes and routers are whole on every device. The rest of the weights, the
+    embeddings and the experts are split evenly; biases and norms, which engines copy, are less than a hundredth of a
+    percent.
 
     Raises InputError for what cannot be split so.
     """
@@ -94,7 +95,8 @@ def rank_of(model: ModelSpec, work: Workload) -> ModelSpec:
     if not work.dp_attention:
         layers = tuple(_split(layer, tp) for layer in model.layers)
         q_heads = model.n_q_heads // tp
-        own = -(-(attention + sum(_copied_parameters(model, layer, tp) for layer in model.layers)) // tp)
+        copies = sum(_copied_parameters(model, layer, tp) for layer in model.layers)
+        own = -(-(attention + copies + (tp - 1) * (model.copied_parameters or 0)) // tp)
     row = 2 * model.hidden_size
 
     def split(elements: int) -> int:
@@ -108,6 +110,7 @@ def rank_of(model: ModelSpec, work: Workload) -> ModelSpec:
             "attention_parameters": own,
             "dense_parameters": own - (-(model.dense_parameters - attention) // tp),
             "expert_parameters": -(-model.expert_parameters // tp),
+            "tower_parameters": -(-(model.tower_parameters or 0) // tp) or None,
             "embedding_parameters": -(-model.embedding_parameters // tp),
             "activation_elements": split(model.activation_elements),
             "layer_elements": None if model.layer_elements is None else split(model.layer_elements),

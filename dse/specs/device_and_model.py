@@ -62,6 +62,7 @@ from dse.specs.quantity import (
     with_source,
 )
 from dse.specs.stack import Spec, StackName, StackSpec, StateCode
+from dse.specs.weights import FORMATS, WIDE
 
 __all__ = ["ASSUMED", "HardwareSpec", "LayerKV", "ModelFile", "ModelSpec", "Path", "Quantity", "StackSpec", "load"]
 
@@ -85,6 +86,15 @@ ModuleName = Annotated[str, Field(min_length=1, max_length=40, pattern=r"^[a-z][
 #: GPUs by compute capability, others by what they are called
 Architecture = Annotated[str, Field(min_length=1, max_length=20, pattern=r"^[a-z][a-z0-9_]*$")]
 Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$")]
+
+
+def _weights_name(name: str) -> str:
+    if name not in FORMATS:
+        raise ValueError(f"unknown format of weights {show(name)}: {did_you_mean(name, FORMATS)}")
+    return name
+
+
+WeightsName = Annotated[str, AfterValidator(_weights_name)]
 
 
 #: bands in which the numbers of a serving device usually lie; outside them a unit slip is likely
@@ -232,6 +242,8 @@ class HardwareSpec(Spec):
         fewer bits are multiplied in 16."""
         if code == "nvfp4" and self.peak_flops_fp4:
             return "peak_flops_fp4"
+        if code == "w8a8" and self.peak_ops_int8:
+            return "peak_ops_int8"
         if self.peak_flops_fp8 and (code in ("fp8", "fp8_block") or (code == "mxfp4" and self.peak_flops_fp4)):
             return "peak_flops_fp8"
         return "peak_flops"
@@ -399,8 +411,17 @@ class ModelSpec(BaseModel):
     attention_parameters: int | None = Field(default=None, ge=0)
     #: of those outside the experts, the table of input embeddings where it is none of the output head's: looked up
     embedding_parameters: int = Field(default=0, ge=0)
+    #: of those outside the experts, what each of several devices holds whole: down-projections of latent attention,
+    #: indexes, routers; None: not known
+    copied_parameters: int | None = Field(default=None, ge=0)
+    #: towers that make tokens of images and sound, beside all of these; None: none known
+    tower_parameters: int | None = Field(default=None, ge=0)
+    #: elements of the tables of rotary positions that servers keep; None: not known
+    rotary_elements: int | None = Field(default=None, ge=0)
     n_experts: int = Field(default=1, ge=1)
     n_active_experts: int = Field(default=1, ge=1)
+    #: channels of an expert's feed-forward; None: not known
+    expert_width: int | None = Field(default=None, ge=1)
     #: elements live at once per token in the widest operation of a layer (or the output head)
     activation_elements: int = Field(ge=0)
     #: the same without the output head; None: not known
@@ -409,6 +430,11 @@ class ModelSpec(BaseModel):
     max_position_tokens: int | None = None
     #: rules the reader applied where the file was silent, one line each
     notes: tuple[str, ...] = ()
+    #: format of the weights as published, a name of `dse.specs.weights.FORMATS`
+    released: str = WIDE
+    released_source: str = ""
+    #: formats of well-known checkpoints by the word in their names, where they are not what the word says alone
+    checkpoints: dict[str, str] = {}
     numbers: dict[str, Quantity] = {}
 
     @field_validator("layers")
@@ -450,9 +476,34 @@ class ModelSpec(BaseModel):
         return self.dense_parameters + self.expert_parameters
 
     @property
+    def latent_copy_parameters(self) -> int:
+        """Parameters of latent attention's up-projections, which servers copy in the shape that decoding needs."""
+        total = 0
+        for group in self.layers:
+            if group.is_latent and group.prompt_score_dim:
+                rank = group.score_dim - group.key_dim
+                rotary = group.key_dim - rank
+                total += group.n_layers * self.n_q_heads * rank * (group.prompt_score_dim - rotary)
+        return total
+
+    @property
     def active_parameters(self) -> Fraction:
         """Parameters that one token's forward pass uses."""
         return self.dense_parameters + Fraction(self.expert_parameters * self.n_active_experts, self.n_experts)
+
+
+class Released(Spec):
+    """The format of a model's weights as its publisher released them."""
+
+    weights: WeightsName
+    source: str = Field(min_length=1, max_length=300)
+
+
+def released_fields(released: Released | None, checkpoints: dict[str, str]) -> dict[str, Any]:
+    """The fields of a model that say how its weights were released, from those of its file."""
+    if released is None:
+        return {"checkpoints": checkpoints}
+    return {"released": released.weights, "released_source": released.source, "checkpoints": checkpoints}
 
 
 class ModelFile(Spec):
@@ -477,6 +528,8 @@ class ModelFile(Spec):
     norm: Literal["rmsnorm", "layernorm"] = "rmsnorm"
     biases: bool = False
     tied_embeddings: bool = False
+    released: Released | None = None
+    checkpoints: dict[str, WeightsName] = Field(default_factory=dict)
 
     def problems(self) -> list[tuple[str, object, str]]:
         """Rules that join several fields: (field, value, what must hold)."""
@@ -526,6 +579,9 @@ class ModelFile(Spec):
             ),
             attention_parameters=n_layers * attention,
             embedding_parameters=0 if self.tied_embeddings else vocab * hidden,
+            rotary_elements=self.max_position.count * head_dim if self.max_position and not positions else None,
+            copied_parameters=n_layers * router or None,
+            expert_width=ffn if experts > 1 else None,
             dense_parameters=outside + (n_layers * one_ffn if experts == 1 else 0),
             expert_parameters=n_layers * experts * one_ffn if experts > 1 else 0,
             n_experts=experts,
@@ -534,6 +590,7 @@ class ModelFile(Spec):
             layer_elements=2 * hidden + inner,
             published_parameters=self.published_parameters.count if self.published_parameters else None,
             max_position_tokens=self.max_position.count if self.max_position else None,
+            **released_fields(self.released, self.checkpoints),
             numbers=self.quantities(),
         )
 

@@ -9,9 +9,10 @@ import json
 
 from pydantic import Field
 
-from dse.specs.device_and_model import LayerKV, ModelSpec, Name, order_problem
+from dse.specs.device_and_model import LayerKV, ModelSpec, Name, Released, WeightsName, order_problem, released_fields
 from dse.specs.quantity import Kind, Parameters, Quantity
 from dse.specs.stack import Spec
+from dse.specs.weights import WIDE
 
 #: field -> unit, and how a file made from a config.json has it
 UNITS: dict[str, tuple[str, Kind]] = {
@@ -24,6 +25,10 @@ UNITS: dict[str, tuple[str, Kind]] = {
     "expert_parameters": ("parameter", "derived"),
     "attention_parameters": ("parameter", "derived"),
     "embedding_parameters": ("parameter", "derived"),
+    "copied_parameters": ("parameter", "derived"),
+    "tower_parameters": ("parameter", "derived"),
+    "rotary_elements": ("element", "derived"),
+    "expert_width": ("channel", "published"),
     "activation_elements": ("element", "derived"),
     "layer_elements": ("element", "derived"),
     "max_position_tokens": ("token", "published"),
@@ -45,6 +50,10 @@ class CountedModelFile(Spec):
     expert_parameters: int = Field(default=0, ge=0, le=10**15)
     attention_parameters: int | None = Field(default=None, ge=0, le=10**15)
     embedding_parameters: int = Field(default=0, ge=0, le=10**15)
+    copied_parameters: int | None = Field(default=None, ge=0, le=10**15)
+    tower_parameters: int | None = Field(default=None, ge=0, le=10**15)
+    rotary_elements: int | None = Field(default=None, ge=0, le=2**60)
+    expert_width: int | None = Field(default=None, ge=1, le=2**24)
     n_experts: int = Field(default=1, ge=1, le=65_536)
     n_active_experts: int = Field(default=1, ge=1, le=65_536)
     activation_elements: int = Field(ge=0, le=2**40)
@@ -52,6 +61,8 @@ class CountedModelFile(Spec):
     max_position_tokens: int | None = Field(default=None, ge=1, le=2**40)
     repeat: int = Field(default=1, ge=1, le=10_000)
     notes: list[str] = Field(default=[], max_length=100)
+    released: Released | None = None
+    checkpoints: dict[str, WeightsName] = Field(default_factory=dict)
     layers: list[LayerKV] = Field(min_length=1, max_length=1000)
 
     def problems(self) -> list[tuple[str, object, str]]:
@@ -90,6 +101,7 @@ class CountedModelFile(Spec):
             notes=tuple(self.notes),
             numbers=numbers,
             published_parameters=self.published_parameters.count if self.published_parameters else None,
+            **released_fields(self.released, self.checkpoints),
             **given,
         )
 
@@ -123,6 +135,12 @@ def text(model: ModelSpec, revision: str = "", published: Quantity | None = None
         whole = published.model_dump(exclude_none=True) | {"value": published.count}
         fields = ", ".join(_line(name, value) for name, value in whole.items())
         lines.append(f"published_parameters = {{ {fields} }}")
+    if model.released != WIDE:
+        stored = ", ".join([_line("weights", model.released), _line("source", model.released_source or model.source)])
+        lines.append(f"released = {{ {stored} }}")
+    if model.checkpoints:
+        named = ", ".join(_line(word, name) for word, name in model.checkpoints.items())
+        lines.append(f"checkpoints = {{ {named} }}")
     lines.append("")
     for name in UNITS:
         value = getattr(model, name)

@@ -1,18 +1,16 @@
 """Names of models as people and servers write them, `meta-llama/Llama-3.1-70B-Instruct`, and the shipped one meant.
 
 All of a name must agree but for what leaves the shape as it is: the organisation before a slash, capitals, dots, dashes
-and underscores, and the words of STORED and IGNORED. Nothing is guessed: a name that is short of a size or has one word
-more is unknown.
+and underscores, the words of IGNORED, and those that say how weights are stored (dse/specs/weight_names.py). Nothing is
+guessed: a name that is short of a size is unknown; words at the end that nobody knows are passed on to be said.
 """
 
 import re
 from functools import cache
 
-#: words that change neither layers nor widths: how weights are stored (`v2` after one is a second such version)
-STORED = (
-    r"(?:nv|mx)?fp[468](?:a16)?|bf16|fp16|fp32|int[48]|w[48]a(?:8|16)|[48]bit|awq|gptq|gguf|bnb|unsloth|quantized"
-    r"|dynamic|static|block|pertensor|kv"
-)
+from dse.core.errors import is_one_slip
+from dse.specs.weight_names import is_format, without_types
+
 #: what a model was tuned for, and when it came out (0528, 2507, 20250528)
 IGNORED = (
     r"meta|instruct|chat|base|it|hf|thinking|preview|exp|terminus|speciale|turbo"
@@ -55,8 +53,7 @@ ALSO = {
     "minimax-m2.7": "minimax-m2.5",
     "mistral-nemo": "mistral-nemo-12b",
     "mistral-small-3-24b": "mistral-small-24b",
-    "mistral-small-3.1-24b": "mistral-small-24b",
-    "mistral-small-3.2-24b": "mistral-small-24b",
+    "mistral-small-3.2-24b": "mistral-small-3.1-24b",
     "mistral-large-123b": "mistral-large-2411",
     "mistral-large-2": "mistral-large-2411",
     "qwq-32b": "qwen2.5-32b",
@@ -88,29 +85,66 @@ ALSO = {
     "command-r-plus-08-2024": "command-r-plus",
     "intellect-3": "glm-4.5-air",
 }
+#: names whose weights were released in another format than those of the model that they mean -> format
+RELEASED_IN = {"kimi-k2-thinking": "int4-experts"}
 
 
-def plain(name: str) -> str:
-    """The words of a name that say the shape, spelled one way: Llama-3.1-70B-Instruct -> llama3-1-70b."""
-    words = [word for word in re.split(r"[\s._-]+", name.strip().rpartition("/")[2].lower()) if word]
+#: words at the end that name another shape, or what is no language model
+CHANGES = (
+    r"vl|vision|omni|audio|asr|tts|image|ocr|embed(?:ding)?|rerank(?:er)?|reward|rm|prm|guard|safeguard|eagle|draft|mtp"
+    r"|medusa|lite|mini|nano|small|medium|large|flash|plus|max|pro|next|coder|math|moe|air|super|ultra|distill|pruned|edge"
+)
+#: words at the end that may be unknown
+MAX_UNKNOWN = 3
+
+
+def _words(name: str) -> list[str]:
+    """The words of a name that say the shape, and unknown ones."""
+    words = [word for word in re.split(r"[\s._:-]+", without_types(name.strip().rpartition("/")[2].lower())) if word]
     kept = [
         word
         for place, word in enumerate(words)
         if place == 0
         or not (
             re.fullmatch(IGNORED, word)
-            or re.fullmatch(STORED, word)
-            or (re.fullmatch("v[2-9]", word) and re.fullmatch(STORED, words[place - 1]))
+            or is_format(word)
+            or (re.fullmatch("v[2-9]", word) and is_format(words[place - 1]))
         )
     ]
     if len(kept) > 1 and kept[0] == "meta":
         del kept[0]
-    return re.sub(r"(?<![0-9])-|-(?![0-9])", "", "-".join(kept))
+    return kept
+
+
+def _joined(words: list[str]) -> str:
+    return re.sub(r"(?<![0-9])-|-(?![0-9])", "", "-".join(words))
+
+
+def plain(name: str) -> str:
+    """The words of a name that say the shape, spelled one way: Llama-3.1-70B-Instruct -> llama3-1-70b."""
+    return _joined(_words(name))
 
 
 def meant(name: str, shipped: tuple[str, ...]) -> str | None:
     """The one of the shipped models that a name means, or None."""
     return _by_plain_name(shipped).get(plain(name))
+
+
+def meant_but_for(name: str, shipped: tuple[str, ...]) -> tuple[str, list[str]] | None:
+    """The shipped model that a name means but for words at its end that are not known, and these words; or None.
+
+    Such a word has letters alone, names no other shape, and the name is no mistyped one.
+    """
+    known, words = _by_plain_name(shipped), _words(name)
+    if any(is_one_slip(_joined(words), one) for one in known):
+        return None
+    for n_unknown in range(1, min(MAX_UNKNOWN, len(words) - 1) + 1):
+        last = words[-n_unknown]
+        if not re.fullmatch(r"[a-z]{2,}", last) or re.fullmatch(CHANGES, last):
+            return None
+        if found := known.get(_joined(words[:-n_unknown])):
+            return found, words[-n_unknown:]
+    return None
 
 
 @cache

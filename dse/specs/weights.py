@@ -1,11 +1,26 @@
-"""Formats of weights as servers name them: bits in memory, and how products with them run."""
+"""Formats of weights as servers and checkpoints name them: bits in memory, and how products with them run."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from dse.core.errors import InputError, did_you_mean, show
 
+if TYPE_CHECKING:
+    from dse.specs.device_and_model import ModelSpec
+
 #: eighths of a bit: what a parameter takes with its scales is a whole number of them
 EIGHTHS = 8
+#: of a parameter in 16 bits
+WIDE_BITS, WIDE_EIGHTHS = 16, 128
+#: format of weights of a model whose files say nothing else
+WIDE = "bf16"
+#: the format of `--weights` that takes what the publisher released
+RELEASED = "released"
+#: what a format leaves in 16 bits: nothing; embeddings and output head; these and attention
+NOTHING, OUTSIDE, ATTENTION = "nothing", "outside", "attention"
+#: channels that kernels of MXFP4 experts (Marlin, in vLLM and SGLang) pad rows to: of the model's width, and of a
+#: device's slice of an expert
+MXFP4_HIDDEN_CHANNELS, MXFP4_EXPERT_CHANNELS = 256, 128
 
 
 @dataclass(frozen=True)
@@ -13,7 +28,7 @@ class WeightFormat:
     """Storage of the weights of a checkpoint: those outside the routed experts, and those of the experts.
 
     `*_eighths`: bits of a parameter times 8, scales included. `*_code`: which measured products run with them
-    (`dse.specs.stack.WeightCode`), "" where none does.
+    (`dse.specs.stack.WeightCode`), "" where none does. `keeps`: what is left in 16 bits.
     """
 
     name: str
@@ -22,29 +37,93 @@ class WeightFormat:
     expert_eighths: int
     dense_code: str
     expert_code: str
+    keeps: str = NOTHING
+    #: rows of experts are padded
+    pads: bool = False
+
+    def kept_attention(self, model: "ModelSpec") -> int:
+        """Parameters of attention that stay in 16 bits though others of the layers do not."""
+        return (model.attention_parameters or 0) if self.keeps == ATTENTION else 0
+
+    def kept_parameters(self, model: "ModelSpec") -> int:
+        """Parameters outside the routed experts that stay in 16 bits though those of the layers do not.
+
+        Embeddings and output head, which are one table where `embedding_parameters` is 0. Norms, biases and routers
+        are less than a thousandth and count with the layers.
+        """
+        if self.keeps == NOTHING:
+            return 0
+        tables = model.vocab_size * model.hidden_size * (2 if model.embedding_parameters else 1)
+        return min(tables + self.kept_attention(model), model.dense_parameters)
+
+    def stored_expert_parameters(self, model: "ModelSpec", n_slices: int) -> int:
+        """Parameters of the routed experts as they lie in memory, padding included; each is cut into `n_slices`."""
+        width = model.expert_width
+        if not self.pads or not width or not model.expert_parameters:
+            return model.expert_parameters
+        own = -(-width // n_slices)
+        rows = _padded(model.hidden_size, MXFP4_HIDDEN_CHANNELS) * _padded(own, MXFP4_EXPERT_CHANNELS) * n_slices
+        return -(-model.expert_parameters * rows // (model.hidden_size * width))
 
 
-def _uniform(name: str, title: str, eighths: int, code: str) -> WeightFormat:
+def _padded(channels: int, to: int) -> int:
+    return -(-channels // to) * to
+
+
+def _uniform(name: str, title: str, eighths: int, code: str, keeps: str = OUTSIDE) -> WeightFormat:
     return WeightFormat(
-        name, title=title, dense_eighths=eighths, expert_eighths=eighths, dense_code=code, expert_code=code
+        name, title=title, dense_eighths=eighths, expert_eighths=eighths, dense_code=code, expert_code=code, keeps=keeps
     )
 
 
-#: a block of 16 has an 8-bit scale (NVFP4), of 32 an 8-bit scale (MXFP4), of 128 a 16-bit scale (INT4), and of 128 x
-#: 128 a 32-bit scale (FP8 in blocks: 0.002 bits, not counted)
-_NVFP4, _MXFP4, _INT4 = 36, 34, 33
+def _gguf(name: str, eighths: int) -> WeightFormat:
+    """A type of llama.cpp's files, whose tables are packed as well."""
+    return _uniform(name, f"GGUF {name.upper()}", eighths, "", NOTHING)
+
+
+#: a block of 16 has an 8-bit scale (NVFP4), of 32 an 8-bit scale (MXFP4, MXFP8) or a 16-bit one (INT4 experts of Kimi),
+#: of 128 a 16-bit scale (INT4, INT8), and of 128 x 128 a 32-bit scale (FP8 in blocks: 0.002 bits, not counted)
+_NVFP4, _MXFP4, _INT4, _INT4_OF_32, _MXFP8, _INT8 = 36, 34, 33, 36, 66, 65
+#: bits a weight of GGUF types: of one type by its blocks; of mixes ("_M", "_S", "_L") as llama.cpp's table for
+#: Llama-3.1-8B says (tools/quantize/README.md), to an eighth of a bit
+_GGUF = {
+    "q8_0": 68,
+    "q6_k": 53,
+    "q5_k_m": 46,
+    "q5_k_s": 45,
+    "q5_0": 44,
+    "q5_1": 48,
+    "q4_k_m": 39,
+    "q4_k_s": 37,
+    "q4_0": 36,
+    "q4_1": 40,
+    "iq4_nl": 37,
+    "iq4_xs": 36,
+    "q3_k_l": 34,
+    "q3_k_m": 32,
+    "q3_k_s": 29,
+    "q2_k": 25,
+}
 FORMATS: dict[str, WeightFormat] = {
     each.name: each
     for each in (
-        _uniform("bf16", "16 bits", 128, "bf16"),
+        _uniform(WIDE, "16 bits", WIDE_EIGHTHS, "bf16", NOTHING),
+        _uniform("fp32", "32 bits", 2 * WIDE_EIGHTHS, "", NOTHING),
         _uniform("fp8", "FP8, a scale a tensor or channel", 64, "fp8"),
+        _uniform("fp8-tensor", "FP8, a scale a tensor or channel, of a mixture that is released in blocks", 64, "fp8"),
         _uniform("fp8-block", "FP8, a scale a block of 128 x 128", 64, "fp8_block"),
+        _uniform("mxfp8", "MXFP8, all of the layers", _MXFP8, ""),
+        _uniform("int8", "INT8, 8-bit activations, a scale a channel", 64, "w8a8"),
+        _uniform("w8a16", "INT8, 16-bit activations, groups of 128", _INT8, "int8"),
         _uniform("nvfp4", "NVFP4, all of the layers", _NVFP4, "nvfp4"),
+        _uniform("nvfp4-ffn", "NVFP4 feed-forwards and experts, attention 16 bits", _NVFP4, "nvfp4", ATTENTION),
+        _uniform("mxfp4", "MXFP4, all of the layers", _MXFP4, "mxfp4"),
         _uniform("int4", "INT4, 16-bit activations, groups of 128", _INT4, "int4"),
+        _uniform("nf4", "4 bits of bitsandbytes, 16-bit activations", _INT4, ""),
         WeightFormat(
             "nvfp4-experts",
             title="NVFP4 experts, the rest 16 bits",
-            dense_eighths=128,
+            dense_eighths=WIDE_EIGHTHS,
             expert_eighths=_NVFP4,
             dense_code="bf16",
             expert_code="nvfp4",
@@ -52,26 +131,44 @@ FORMATS: dict[str, WeightFormat] = {
         WeightFormat(
             "mxfp4-experts",
             title="MXFP4 experts, the rest 16 bits",
-            dense_eighths=128,
+            dense_eighths=WIDE_EIGHTHS,
             expert_eighths=_MXFP4,
             dense_code="bf16",
             expert_code="mxfp4",
+            pads=True,
         ),
         WeightFormat(
             "int4-experts",
-            title="INT4 experts, the rest 16 bits",
-            dense_eighths=128,
-            expert_eighths=_INT4,
+            title="INT4 experts in groups of 32, the rest 16 bits",
+            dense_eighths=WIDE_EIGHTHS,
+            expert_eighths=_INT4_OF_32,
             dense_code="bf16",
             expert_code="int4",
         ),
+        WeightFormat(
+            "fp8-mxfp4-experts",
+            title="MXFP4 experts, the rest FP8 in blocks of 128 x 128",
+            dense_eighths=64,
+            expert_eighths=_MXFP4,
+            dense_code="fp8_block",
+            expert_code="mxfp4",
+            keeps=OUTSIDE,
+            pads=True,
+        ),
+        *(_gguf(name, eighths) for name, eighths in _GGUF.items()),
     )
 }
 
 
+def _key(text: str) -> str:
+    """A name as the table spells it: types of GGUF keep their underscores."""
+    plain = text.strip().lower()
+    return plain if plain in FORMATS else plain.replace("_", "-")
+
+
 def parse(text: str) -> WeightFormat:
     """The format of that name. Raises InputError for one that is not known."""
-    found = FORMATS.get(text.strip().lower().replace("_", "-"))
+    found = FORMATS.get(_key(text))
     if found is None:
         raise InputError(f"weights = {show(text)}: is not known: {did_you_mean(text, FORMATS)}")
     return found
@@ -79,10 +176,11 @@ def parse(text: str) -> WeightFormat:
 
 def weight_format(weights: str | None, weights_bits: int, activation_bits: int) -> WeightFormat:
     """The format that a workload asks for: by name, else by the bits of weights and activations."""
-    if weights is not None:
+    if weights not in (None, RELEASED):
         return parse(weights)
     if activation_bits == 8:  # of 8-bit activations only FP8 with FP8 weights was measured
         code = "fp8" if weights_bits == 8 else ""
     else:
         code = {16: "bf16", 8: "int8", 4: "int4"}[weights_bits]
-    return _uniform(f"{weights_bits} bits", f"{weights_bits} bits, scales not counted", 8 * weights_bits, code)
+    name, title = f"{weights_bits} bits", f"{weights_bits} bits, scales not counted"
+    return _uniform(name, title, 8 * weights_bits, code, NOTHING)

@@ -5,12 +5,15 @@ Each field is declared once: options of commands, axes of sweeps, fields of page
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from dse.core.errors import InputError, show
 from dse.quantizers.base import Path
 from dse.specs.tokens import TokenPolicy, parse
-from dse.specs.weights import WeightFormat, weight_format
+from dse.specs.weights import RELEASED, WIDE, WIDE_BITS, WeightFormat, weight_format
+
+if TYPE_CHECKING:
+    from dse.specs.device_and_model import ModelSpec
 
 #: largest batch, prompt and output that the tool accepts: generous, and far below where float64 loses integers
 MAX_BATCH = 2**24
@@ -226,10 +229,19 @@ class Workload:
         NAME,
         "format of weights",
         "Format of the weights",
-        "How the weights are stored and multiplied, as checkpoints name it, in place of --weights-bits and "
-        "--activation-bits: bf16, fp8, fp8-block, nvfp4, nvfp4-experts, mxfp4-experts, int4, int4-experts.",
+        "How the weights are stored and multiplied, as checkpoints name it: bf16, fp8, fp8-block, int8, int4, nvfp4, "
+        "nvfp4-experts, mxfp4-experts, q4_k_m, ... (`dse list weights`); default: released, as the checkpoint that the "
+        "model's name means; --weights-bits below 16 takes its place.",
         metavar="FORMAT",
-        open_means="as the bits say",
+        open_means="as released",
+    )
+    tower: bool = _asked(
+        True,
+        "tower",
+        SWITCH,
+        "image tower",
+        "Image tower",
+        "Whether a server loads the tower that makes tokens of images (engines: --language-model-only leaves it out).",
     )
     prompt_chunk_tokens: int = _asked(
         1,
@@ -439,6 +451,22 @@ class Workload:
                 "--activation-bits"
             )
 
+    def of_model(self, model: "ModelSpec") -> "Workload":
+        """The workload with the format in which the model was released, where it asks for no other.
+
+        FP8 of a mixture means blocks where its checkpoints have blocks: scales of tensors run on slow kernels there.
+        """
+        if (
+            self.weights == "fp8"
+            and model.n_experts > 1
+            and "fp8-block" in (model.released, model.checkpoints.get("fp8"))
+        ):
+            return dataclasses.replace(self, weights="fp8-block")
+        if self.weights not in (None, RELEASED) or (self.weights_bits, self.activation_bits) != (16, 16):
+            return self
+        released = None if model.released == WIDE else model.released
+        return self if self.weights == released else dataclasses.replace(self, weights=released)
+
     def refuse_idle(self) -> None:
         """Raises InputError for what would have no effect."""
         if self.cached_input_discount is not None and not self.prefix_tokens:
@@ -472,17 +500,25 @@ class Workload:
     @property
     def weights_text(self) -> str:
         """The weights in a line: fp8 weights, or their bits."""
-        return f"{self.weights or f'{self.weights_bits}-bit'} weights"
+        return weights_text(self.weights, self.weights_bits)
 
-    def ways(self) -> list[str]:
-        """The split over devices and the weights in a line, where not the default: tp 8, fp8 weights."""
-        split = [f"{name} {getattr(self, name)}" for name in ("tp", "pp", "ep", "dcp") if getattr(self, name) > 1]
-        return [*split, *([self.weights_text] if self.weights or self.weights_bits != 16 else [])]
+    def ways(self, model: "ModelSpec") -> list[str]:
+        """The split over devices where there is one, and the weights of a model: tp 8, fp8 weights."""
+        return [*self.split(), self.of_model(model).weights_text]
+
+    def split(self) -> list[str]:
+        """The split over devices in words: tp 8."""
+        return [f"{name} {getattr(self, name)}" for name in ("tp", "pp", "ep", "dcp") if getattr(self, name) > 1]
 
     @property
     def final_tokens(self) -> int:
         """Context of a request after its last token."""
         return self.input_tokens + self.output_tokens
+
+
+def weights_text(weights: str | None, bits: int) -> str:
+    """The weights in a line, by the name of their format or their bits."""
+    return f"{weights or (WIDE if bits == WIDE_BITS else f'{bits}-bit')} weights"
 
 
 def _whole(name: str, value: object, low: int, high: int) -> None:
@@ -493,7 +529,7 @@ def _whole(name: str, value: object, low: int, high: int) -> None:
 #: fields that say how a model lies on several devices
 DEPLOYMENT = ("tp", "pp", "pp_batches", "ep", "expert_skew", "dp_attention", "dcp")
 #: fields that say how memory is counted
-MEMORY = ("memory", "gpu_memory_utilization", "prompt_budget_tokens")
+MEMORY = ("memory", "gpu_memory_utilization", "prompt_budget_tokens", "tower")
 #: fields that say how times are modelled
 TIMING = ("model_kind", "stack", "implementation", "strict_kernels")
 #: fields of a workload by name, in the order in which it takes them

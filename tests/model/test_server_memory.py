@@ -19,6 +19,8 @@ from factories import build, compare_with_rows, sweep_of
 GIB = 2**30
 #: parameters of Llama-3.1-8B, bytes of a token in 16 bits: 32 layers, 8 heads of 128
 PARAMETERS, TOKEN = 8_030_261_248, 2 * 2 * 32 * 8 * 128
+#: bytes of cosines and sines of 131,072 positions
+TABLE = 2 * 131_072 * 128
 QWEN3_8B = {
     "architectures": ["Qwen3ForCausalLM"],
     "model_type": "qwen3",
@@ -50,10 +52,11 @@ def test_every_term_by_hand():
     logits, layer = 12 * 1024 * 128_256, 2 * 8192 * (2 * 4096 + 2 * 14336)
     assert logits > layer
     runtime = int(0.5 * GIB) + int(0.26 * GIB)
-    pool = int(reported * 0.9) - 2 * PARAMETERS - logits - runtime
+    weights = 2 * PARAMETERS + TABLE
+    pool = int(reported * 0.9) - weights - logits - runtime
     assert (found["memory"], found["prompt_budget_tokens"], found["gpu_memory_utilization"]) == ("server", 8192, 0.9)
     assert found["capacity_bytes"] == reported
-    assert found["weight_bytes"] == 2 * PARAMETERS
+    assert found["weight_bytes"] == weights
     assert found["activation_bytes"] == logits
     assert found["runtime_bytes"] == runtime
     assert found["free_bytes"] == pool
@@ -90,9 +93,9 @@ def test_each_server_by_its_own_rule():
     asked = {"device": "h100", "gpu_memory_utilization": 0.83}
     logits = 12 * 1024 * 128_256
     sglang = results(stack="sglang", **asked)
-    assert sglang["free_bytes"] == int(reported * 0.83) - 2 * PARAMETERS - GIB // 2
+    assert sglang["free_bytes"] == int(reported * 0.83) - 2 * PARAMETERS - TABLE - GIB // 2
     trtllm = results(stack="trtllm", **asked)
-    left = reported - 2 * PARAMETERS - logits - GIB // 2 - int(0.54 * GIB)
+    left = reported - 2 * PARAMETERS - TABLE - logits - GIB // 2 - int(0.54 * GIB)
     assert trtllm["free_bytes"] == int(left * 0.83)
     for found in (sglang, trtllm):
         taken = ("weight_bytes", "activation_bytes", "runtime_bytes", "free_bytes", "unused_bytes")
@@ -118,9 +121,11 @@ def test_devices_count_what_each_has():
     assert two["activation_bytes"] == 12 * 1024 * 128_256  # all logits come together on every device
     assert two["free_bytes"] > one["free_bytes"]
     stages = results(model="llama3.1-70b", pp=8)
-    assert stages["weight_bytes"] == pytest.approx(two["weight_bytes"], rel=1e-6)
+    # the fullest stage has the output head, or the input table, beside an eighth of the layers
+    ends = 2 * 128_256 * 8192 * (1 - 2 / 8)
+    assert stages["weight_bytes"] == pytest.approx(two["weight_bytes"] + ends, rel=1e-6)
     # a token's keys and values are 1/8 of all layers, or of all heads
-    assert stages["kv_pool_tokens"] == pytest.approx(two["kv_pool_tokens"], rel=0.02)
+    assert stages["kv_pool_tokens"] == pytest.approx(two["kv_pool_tokens"], rel=0.05)
 
 
 def test_the_smallest_memory_is_where_the_batch_begins_to_fit():

@@ -281,8 +281,7 @@ def test_shipped_files_are_what_the_reader_finds(name):
         assert shipped.parameters == pytest.approx(shipped.published_parameters, rel=0.03)
 
 
-IGNORED = "quantization_config ignored: "
-OPEN = "weights count 16 bits unless --weights says otherwise"
+IGNORED = "quantization_config ignored: weights count 16 bits unless --weights says otherwise"
 FP8_BLOCK = {"quant_method": "fp8", "weight_block_size": [128, 128]}
 EXPERTS_ALONE = [
     "re:.*self_attn.*",
@@ -292,6 +291,16 @@ EXPERTS_ALONE = [
 ]
 
 
+def compressed(form: str = "", activations: int | None = None, **weights) -> dict:
+    """A quantization_config of compressed-tensors with one group."""
+    given = None if activations is None else {"num_bits": activations}
+    groups = {"group_0": {"weights": weights, "input_activations": given, "targets": ["Linear"]}}
+    return {"quant_method": "compressed-tensors", "format": form, "config_groups": groups}
+
+
+NVFP4 = {"quant_algo": "NVFP4", "quant_method": "modelopt"}
+
+
 @each(
     ("config", "more", "weights"),
     [
@@ -299,29 +308,45 @@ EXPERTS_ALONE = [
         (FP8_BLOCK, {}, "fp8-block"),
         (FP8_BLOCK | {"modules_to_not_convert": ["gate", "e_score_correction_bias", "lm_head"]}, {}, "fp8-block"),
         (FP8_BLOCK | {"modules_to_not_convert": ["model.layers.0.self_attn.o_proj"]}, {}, ""),
-        (FP8_BLOCK, {"expert_dtype": "fp4"}, ""),  # DeepSeek-V4: its experts are FP4
+        (FP8_BLOCK, {"expert_dtype": "fp4"}, "fp8-mxfp4-experts"),  # DeepSeek-V4
+        (FP8_BLOCK, {"expert_dtype": "fp3"}, ""),
         ({"quant_method": "fp8", "weight_block_size": [64, 64]}, {}, ""),
         ({"quant_method": "fp8", "activation_scheme": "static"}, {}, "fp8"),
         ({"quant_method": "fp8", "activation_scheme": "dynamic"}, {}, ""),
         ({"quant_algo": "FP8", "quant_method": "modelopt", "ignore": ["lm_head"]}, {}, "fp8"),
-        ({"quant_algo": "NVFP4", "quant_method": "modelopt", "ignore": ["lm_head"]}, {}, "nvfp4"),
-        ({"quant_algo": "NVFP4", "quant_method": "modelopt", "ignore": ["model.layers.0.self_attn*"]}, {}, ""),
+        (NVFP4 | {"ignore": ["lm_head"]}, {}, "nvfp4"),
+        # as NVIDIA's checkpoints leave attention, and the shared experts as well
+        (NVFP4 | {"ignore": ["model.layers.0.self_attn*"]}, {}, "nvfp4-ffn"),
+        (NVFP4 | {"ignore": ["model.layers.0*", "model.layers.1.self_attn*"]}, {}, "nvfp4-experts"),
+        (NVFP4 | {"ignore": ["a.linear_attn*", "a.self_attn*", "a.mlp.shared_expert*"]}, {}, "nvfp4-experts"),
+        (NVFP4 | {"ignore": ["model.layers.0.self_attn.q_b_proj"]}, {}, ""),  # one module of attention of several
+        (NVFP4 | {"ignore": ["model.layers.0.self_attn*", "model.layers.0.other"]}, {}, ""),
         ({"quant_algo": "MIXED_PRECISION", "quant_method": "modelopt"}, {}, ""),
         ({"quant_method": "awq", "bits": 4, "group_size": 128}, {}, "int4"),
+        ({"quant_method": "gptq", "bits": 8, "group_size": 128}, {}, "w8a16"),
         ({"quant_method": "gptq", "bits": 4, "group_size": 32}, {}, ""),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, {}, "nf4"),
+        (compressed("mxfp4-pack-quantized") | {"ignore": EXPERTS_ALONE}, {}, "mxfp4-experts"),
+        (compressed("pack-quantized", type="int", num_bits=4, group_size=128), {}, "int4"),
+        # Kimi-K2.5
         (
-            {"quant_method": "compressed-tensors", "format": "mxfp4-pack-quantized", "ignore": EXPERTS_ALONE},
+            compressed("pack-quantized", type="int", num_bits=4, group_size=32) | {"ignore": EXPERTS_ALONE},
             {},
-            "mxfp4-experts",
+            "int4-experts",
         ),
-        ({"quant_method": "compressed-tensors", "format": "pack-quantized", "ignore": EXPERTS_ALONE}, {}, ""),
+        (compressed("pack-quantized", type="int", num_bits=4, group_size=32), {}, ""),
+        (compressed("int-quantized", 8, type="int", num_bits=8, strategy="channel"), {}, "int8"),
+        (compressed("float-quantized", 8, type="float", num_bits=8, strategy="channel"), {}, "fp8"),
+        (compressed("float-quantized", 8, type="float", num_bits=8, block_structure=[128, 128]), {}, "fp8-block"),
+        (compressed() | {"ignore": EXPERTS_ALONE}, {}, ""),
         ("fp8", {}, ""),
     ],
 )
-def test_the_note_names_the_weights_as_they_were_released(config, more, weights):
+def test_weights_are_as_the_file_says_they_were_released(config, more, weights):
     llama = OURO | {"model_type": "llama", "quantization_config": config} | more
-    (note,) = [note for note in hf_config.from_document(document(llama)).notes if "quantization" in note]
-    assert note.startswith(IGNORED + (f"--weights {weights} counts weights as it has them (" if weights else OPEN))
+    found = hf_config.from_document(document(llama))
+    assert found.released == (weights or "bf16")
+    assert ([note for note in found.notes if "quantization" in note] == [IGNORED]) is (weights == "")
 
 
 @needs_package
@@ -331,14 +356,17 @@ def test_the_note_names_the_weights_as_they_were_released(config, more, weights)
         ("gpt-oss-120b", "openai--gpt-oss-120b", "mxfp4-experts"),
         ("kimi-k3", SHIPPED["kimi-k3"], "mxfp4-experts"),
         ("deepseek-v3", "deepseek-ai--DeepSeek-V3", "fp8-block"),
-        ("kimi-k2.5", "moonshotai--Kimi-K2.5", ""),
+        ("deepseek-v3", "deepseek-ai--DeepSeek-R1", "fp8-block"),
+        ("deepseek-v3.2", "deepseek-ai--DeepSeek-V3.2", "fp8-block"),
+        ("minimax-m2.5", "MiniMaxAI--MiniMax-M2.5", "fp8-block"),
+        ("mimo-v2-flash", SHIPPED["mimo-v2-flash"], "fp8-block"),
+        ("kimi-k2.5", "moonshotai--Kimi-K2.5", "int4-experts"),
         ("kimi-k2", "moonshotai--Kimi-K2-Instruct", "fp8-block"),
-        ("gemma-4-31b", SHIPPED["gemma-4-31b"], ""),
-        ("deepseek-v4-pro", SHIPPED["deepseek-v4-pro"], ""),
+        ("deepseek-v4-pro", SHIPPED["deepseek-v4-pro"], "fp8-mxfp4-experts"),
+        ("qwen3.5-27b", SHIPPED["qwen3.5-27b"], "bf16"),
     ],
 )
-def test_shipped_files_name_the_weights_that_the_reader_finds(name, config, weights):
-    models = catalog.model(name), catalog.model(str(FOLDER / f"{config}_config.json"))
-    shipped, found = ([note for note in model.notes if IGNORED in note] for model in models)
-    assert shipped == found
-    assert (f"--weights {weights} " if weights else OPEN) in shipped[0]
+def test_shipped_files_have_the_weights_that_the_reader_finds(name, config, weights):
+    shipped, found = catalog.model(name), catalog.model(str(FOLDER / f"{config}_config.json"))
+    assert shipped.released == found.released == weights
+    assert bool(shipped.released_source) == (weights != "bf16")

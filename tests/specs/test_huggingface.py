@@ -90,6 +90,7 @@ KV_BYTES = {
     "mistral-large-2411": 2 * 88 * 8 * 128 * 2,
     "mistral-small-22b": 2 * 56 * 8 * 128 * 2,
     "mistral-small-24b": 2 * 40 * 8 * 128 * 2,
+    "mistral-small-3.1-24b": 2 * 40 * 8 * 128 * 2,
     "olmo-2-13b": 2 * 40 * 40 * 128 * 2,
     "phi-3-medium-4k": 2 * 40 * 10 * 128 * 2,
     "phi-4": 2 * 40 * 10 * 128 * 2,
@@ -172,6 +173,7 @@ PARAMETERS = {
     "mistral-large-2411": 123e9,
     "mistral-small-22b": 22e9,
     "mistral-small-24b": 24e9,
+    "mistral-small-3.1-24b": 24e9,
     "olmo-2-13b": 13_716_198_400,
     "phi-3-medium-4k": 14e9,
     "phi-4": 14_659_507_200,
@@ -205,6 +207,7 @@ ROUNDED = {
     "granite-3.1-8b",
     "mistral-small-22b",
     "mistral-small-24b",
+    "mistral-small-3.1-24b",
     "qwen2.5-32b",
     "qwen3-4b",
     "smollm2-1.7b",
@@ -400,6 +403,7 @@ def test_notes_and_names(tmp_path):
     notes = load("gpt2").notes
     assert "kv heads = attention heads: key num_key_value_heads absent" in notes
     assert any("quantization_config ignored" in note for note in load("deepseek-v3").notes)
+    assert load("gpt-oss-20b").released == "mxfp4-experts"
     assert any("auto_map ignored" in note for note in load("deepseek-v3").notes)
     assert any("multi-token prediction" in note for note in load("deepseek-v3").notes)
     assert load("gpt2").name == "gpt2"

@@ -90,7 +90,7 @@ MEANS = {
     "Qwen/Qwen3-14B-FP8": "qwen3-14b",
     "google/gemma-3-27b-it": "gemma-3-27b",
     "google/gemma-2-9b-it": "gemma-2-9b",
-    "mistralai/Mistral-Small-3.1-24B-Instruct-2503": "mistral-small-24b",
+    "mistralai/Mistral-Small-3.1-24B-Instruct-2503": "mistral-small-3.1-24b",
     "mistralai/Mistral-Small-24B-Instruct-2501": "mistral-small-24b",
     "mistralai/Mistral-Nemo-Instruct-2407": "mistral-nemo-12b",
     "mistralai/Mistral-Large-Instruct-2407": "mistral-large-2411",

@@ -4,20 +4,46 @@ from dse.core.compiling import formula
 
 
 @formula(
-    "B", "ceil((n_dense * dense_eighths + n_experts * expert_eighths) / 64)", "docs/explanation/model.md, Capacity"
+    "B",
+    "ceil(((n_dense - n_kept) * dense_eighths + n_kept * 128 + n_experts * expert_eighths) / 64)",
+    "docs/explanation/model.md, Capacity",
 )
 def stored_weight_bytes(
-    n_dense_parameters: int, n_expert_parameters: int, dense_eighths: int, expert_eighths: int
+    n_dense_parameters: int, n_kept_parameters: int, n_expert_parameters: int, dense_eighths: int, expert_eighths: int
 ) -> int:
     """Bytes of all weights; exact in integers. Eighths: bits of a parameter times 8, with scales where named formats
-    have them."""
-    return -(-(n_dense_parameters * dense_eighths + n_expert_parameters * expert_eighths) // 64)
+    have them; of those outside the experts, `n_kept_parameters` stay in 16 bits."""
+    dense = (n_dense_parameters - n_kept_parameters) * dense_eighths + n_kept_parameters * 128
+    return -(-(dense + n_expert_parameters * expert_eighths) // 64)
+
+
+@formula(
+    "B",
+    "ceil((n_tower + n_copied) * 2 / n_stages) + n_table_elements * 2",
+    "docs/explanation/model.md, Memory of a server",
+)
+def beside_bytes(n_tower_parameters: int, n_copied_parameters: int, n_table_elements: int, n_stages: int) -> int:
+    """Bytes that a server's log counts among the weights, beside those of the language model: its towers, copies of
+    latent attention's up-projections, and on every stage the tables of rotary positions; all in 16 bits."""
+    return -(-2 * (n_tower_parameters + n_copied_parameters) // n_stages) + 2 * n_table_elements
+
+
+@formula(
+    "B",
+    "2 * max(max(n_input, n_head) - (n_input + n_head) / n_stages, 0)",
+    "docs/explanation/model.md, Memory of a server",
+)
+def end_stage_bytes(n_input_parameters: int, n_head_parameters: int, n_stages: int) -> int:
+    """Bytes of embeddings in 16 bits that the fullest stage has beyond an even share of them: the first has the input
+    table, the last the output head."""
+    most = max(n_input_parameters, n_head_parameters)
+    return max(-(-2 * (n_stages * most - n_input_parameters - n_head_parameters) // n_stages), 0)
 
 
 @formula("B", "ceil(n_parameters * weights_bits / 8)", "docs/explanation/model.md, Capacity")
 def weight_bytes(n_parameters: int, weights_bits: int) -> int:
     """Bytes of weights of as many bits; scales are not counted (about 1 to 3 %)."""
-    return stored_weight_bytes(n_parameters, 0, 8 * weights_bits, 0)
+    return stored_weight_bytes(n_parameters, 0, 0, 8 * weights_bits, 0)
 
 
 @formula("1", "base ** exponent by repeated squaring", "kept to multiplications: the same bits in Python and numba")
@@ -40,15 +66,17 @@ def expert_share_touched(n_tokens: int, n_experts: float, n_active_experts: floa
 
 @formula(
     "B",
-    "(n_dense_parameters * dense_eighths + n_expert_parameters * share_touched * expert_eighths) / 64",
+    "((n_dense - n_kept) * dense_eighths + n_kept * 128 + n_experts * share_touched * expert_eighths) / 64",
     "docs/explanation/model.md, Steps and times",
 )
 def weight_read_bytes(
     n_dense_parameters: float,
+    n_kept_parameters: float,
     n_expert_parameters: float,
     share_touched: float,
     dense_eighths: float,
     expert_eighths: float,
 ) -> float:
     """Bytes of weights that one step reads: all of a dense model, the touched experts of a mixture."""
-    return (n_dense_parameters * dense_eighths + n_expert_parameters * share_touched * expert_eighths) / 64
+    dense = (n_dense_parameters - n_kept_parameters) * dense_eighths + n_kept_parameters * 128
+    return (dense + n_expert_parameters * share_touched * expert_eighths) / 64

@@ -95,8 +95,9 @@ def peak_kv_bytes_per_sequence(at: "Facts") -> Derivation:
 
 @topic.result("B", WHOLE, "weights", TextLine("Memory", 1, "weights"))
 def weight_bytes(at: "Facts") -> Derivation:
-    sizes = {"n_parameters": at.plan.model.parameters, **at.weight_bits(), **at.split()}
-    return how("ceil(sum of parameters * bits / 8)", _CAPACITY, **sizes)
+    sizes = {"n_parameters": at.plan.model.parameters, **at.weight_bits(), **at.kept(), **at.beside(), **at.split()}
+    rule = "ceil(sum of parameters * bits / 8)" + (", and what a server counts with them" if at.beside() else "")
+    return how(rule, _CAPACITY, **sizes)
 
 
 @topic.result("B", WHOLE, "activations", TextLine("Memory", 2, "activations of the prompt budget", of_server))

@@ -103,6 +103,7 @@ def weight_read_bytes(at: "Facts") -> Derivation | None:
     return by(
         weights.weight_read_bytes,
         n_dense_parameters=at.design.model.dense_parameters - at.design.model.unread_parameters,
+        **at.kept(),
         n_expert_parameters=at.design.model.expert_parameters,
         share_touched=at.run.share_touched,
         **at.weight_bits(),

@@ -15,7 +15,7 @@ from typing import Any
 from dse.core.errors import MAX_PROBLEMS, InputError, SpecError, clean, did_you_mean, show
 from dse.core.specfile import Document, KeyPath
 from dse.specs.device_and_model import LayerKV, ModelSpec
-from dse.specs.huggingface import layers, parameters
+from dse.specs.huggingface import layers, parameters, released, rotary, tower
 from dse.specs.huggingface.keys import (
     HARMLESS,
     HIDDEN,
@@ -77,6 +77,7 @@ def from_document(document: Document) -> ModelSpec:
     transformers library and the published files of the models in tests/golden/hf_configs.
     """
     keys = Keys(document)
+    stored = released.of_config(keys)
     own_type = parameters.read_model_type(keys, ASSUMED_LIKE.get())
     is_known = own_type in parameters.RULES or not own_type
     like = "" if is_known else ASSUMED_LIKE.get()
@@ -119,6 +120,7 @@ def from_document(document: Document) -> ModelSpec:
     if len({mixer.parameters for mixer in mixers}) > 1 and isinstance(keys.get(keys.name_of(Q_HEADS)), list):
         keys.note(f"{keys.name_of(Q_HEADS)} varies by layer: the largest is shown")
     dense, routed = parameters.count(shape)
+    tables = rotary.elements(keys, model_type, positions, mixers)
     name = _name(document.path) + (f"-as-{like}" if like else "")
     return ModelSpec(
         name=name,
@@ -130,6 +132,10 @@ def from_document(document: Document) -> ModelSpec:
         layers=_runs(mixers),
         attention_parameters=sum(mixer.parameters for mixer in mixers),
         embedding_parameters=0 if shape.tied else shape.vocab * shape.embedding,
+        copied_parameters=sum(mixer.copied_parameters for mixer in mixers) + parameters.routers(shape) or None,
+        tower_parameters=tower.parameters(keys, hidden) or None,
+        rotary_elements=tables or None,
+        expert_width=experts.width if routed and experts else None,
         dense_parameters=dense,
         expert_parameters=routed,
         n_experts=experts.n if routed and experts else 1,
@@ -137,6 +143,7 @@ def from_document(document: Document) -> ModelSpec:
         activation_elements=parameters.activation_elements(shape),
         layer_elements=parameters.layer_elements(shape),
         max_position_tokens=positions,
+        **stored,
         notes=tuple(keys.notes),
     )
 

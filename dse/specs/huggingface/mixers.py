@@ -29,6 +29,8 @@ class Mixer:
     caches: tuple[LayerKV, ...]
     parameters: int
     inner_elements: int
+    #: of the parameters, those that each of several devices holds whole
+    copied_parameters: int = 0
 
     def reading_earlier(self) -> "Mixer":
         """A copy of the layer that reads the cache of an earlier one."""
@@ -111,7 +113,7 @@ class Heads:
             **(self.index.of_layer() if self.index else {}),
         )
         parameters = self.hidden * (made + out_dim) + norm + bias + index
-        return Mixer((cache,), parameters, q_dim + k_dim + v_dim)
+        return Mixer((cache,), parameters, q_dim + k_dim + v_dim, index)
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,9 @@ class LatentAttention:
             prompt_score_dim=self.nope + self.rope + self.value_dim,
             **(self.index.of_layer() if self.index else {}),
         )
-        return Mixer((cache,), parameters, heads * (2 * self.nope + self.rope + self.value_dim) + rank + self.rope)
+        copied = hidden * (q_rank + rank + self.rope) + q_rank + rank + index
+        inner = heads * (2 * self.nope + self.rope + self.value_dim) + rank + self.rope
+        return Mixer((cache,), parameters, inner, copied)
 
 
 @dataclass(frozen=True)
@@ -174,11 +178,13 @@ class Compressed:
         parameters = hidden * self.q_rank + self.q_rank * (1 + heads * dim) + hidden * dim + dim + heads
         parameters += heads * dim * self.out_rank + self.out_groups * self.out_rank * hidden
         inner = heads * dim + dim + self.q_rank
+        copied = hidden * (self.q_rank + dim) + self.q_rank + dim
         both: dict[str, Any] = {"n_layers": 1, "n_kv_heads": 1, "key_dim": dim, "score_dim": 2 * dim}
         window = LayerKV(**both, window=self.window)
         if not ratio:
-            return Mixer((window,), parameters, inner)
+            return Mixer((window,), parameters, inner, copied)
         twice = 2 if self.index else 1  # entries of CSA overlap: two sets of weights make them
+        before = parameters
         parameters += self._compressor(dim, twice)
         waiting, fields = self._waiting(dim, twice), dict[str, Any]()
         if self.index:
@@ -194,7 +200,7 @@ class Compressed:
         entries = LayerKV(**both, tokens_per_entry=ratio, **fields)
         joined = window.model_copy(update={"joined": True})
         state = LayerKV(n_layers=1, state_bytes=waiting, joined=True)
-        return Mixer((entries, joined, state), parameters, inner)
+        return Mixer((entries, joined, state), parameters, inner, copied + parameters - before)
 
     def _compressor(self, dim: int, twice: int) -> int:
         """Parameters that make an entry: values, scores, their places in it, a norm."""

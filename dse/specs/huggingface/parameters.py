@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from dse.core.errors import show
-from dse.specs.huggingface import released
 
 if TYPE_CHECKING:
     from dse.specs.huggingface.keys import Keys
@@ -172,8 +171,6 @@ def read_model_type(keys: "Keys", like: str = "") -> str:
     A type that is not known is noted with what stands in for it: `like` where given, else Llama.
     """
     for place in (keys.data, keys.document.data):
-        if (quantized := place.get("quantization_config")) is not None:
-            keys.note(released.note(quantized, has_own_experts="expert_dtype" in place))
         for name in ("auto_map", "trust_remote_code"):
             if place.get(name):
                 keys.note(f"{name} ignored: the model's own code is never run")
@@ -411,6 +408,13 @@ def count(shape: Shape) -> tuple[int, int]:
         dense += experts.n * (hidden + rules.ffn_bias)  # router
         dense += (_ffn(shape, experts.shared) if experts.shared else 0) + experts.shared_gate * hidden
     return dense, routed
+
+
+def routers(shape: Shape) -> int:
+    """Parameters of all layers that choose experts, which each of several devices holds whole."""
+    if shape.experts is None:
+        return 0
+    return sum(shape.experts.layers) * shape.experts.n * (shape.hidden + shape.rules.ffn_bias)
 
 
 def activation_elements(shape: Shape) -> int:

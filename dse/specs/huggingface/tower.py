@@ -1,0 +1,67 @@
+"""Count the tower of a config.json that makes tokens of images, as servers load it beside the language model."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dse.specs.huggingface.keys import Keys
+
+#: keys of a tower's section by what they say; the first that is there counts
+_NAMES = {
+    "layers": ("num_hidden_layers", "depth", "vt_num_hidden_layers", "num_layers"),
+    "width": ("hidden_size", "vt_hidden_size", "embed_dim"),
+    "ffn": ("intermediate_size", "vt_intermediate_size"),
+    "patch": ("patch_size",),
+}
+#: towers whose feed-forwards have a gate
+_GATED = ("pixtral", "gemma4_vision", "qwen2_5_vl")
+_MOST = 2**16
+
+
+def parameters(keys: "Keys", hidden: int) -> int:
+    """Parameters of the image tower and of what projects its tokens to `hidden` channels; 0 where there is none.
+
+    Counted: the matrices of its layers, the patches, learned positions and the projection. Biases and norms, a
+    thousandth, are not.
+    """
+    section = keys.document.data.get("vision_config")
+    found = {name: _whole(section, names) for name, names in _NAMES.items()} if isinstance(section, dict) else {}
+    if not found or not all(found[name] for name in ("layers", "width", "ffn")):
+        if section:
+            keys.note("vision_config without sizes of layers: its tower is not counted")
+        return 0
+    assert isinstance(section, dict)
+    width, patch = found["width"], found["patch"] or 14
+    matrices = 3 if section.get("model_type") in _GATED else 2
+    attention = 4 * width * (_whole(section, ("qkv_hidden_size",)) or width)
+    total = found["layers"] * (attention + matrices * width * found["ffn"])
+    total += 3 * patch * patch * (_whole(section, ("temporal_patch_size",)) or 1) * width
+    total += _positions(section, patch) * width
+    return total + _projection(section, width, hidden)
+
+
+def _positions(section: dict[str, Any], patch: int) -> int:
+    """Learned positions of a tower."""
+    if section.get("position_embedding_type") == "rope" or section.get("model_type") in ("pixtral", "gemma4_vision"):
+        return 0
+    if given := _whole(section, ("num_position_embeddings",)):
+        return given
+    rows = _whole(section, ("init_pos_emb_height",)) * _whole(section, ("init_pos_emb_width",))
+    return rows or (_whole(section, ("image_size",)) // patch) ** 2
+
+
+def _projection(section: dict[str, Any], width: int, hidden: int) -> int:
+    """Parameters that turn the tower's tokens into the model's: two products over merged patches, or one."""
+    merged = section.get("merge_kernel_size")
+    side = _whole(section, ("spatial_merge_size",)) or (merged[0] if isinstance(merged, list) and merged else 0)
+    if not isinstance(side, int) or not 0 < side <= 16:
+        return width * hidden
+    wide, deep = width * side * side, section.get("deepstack_visual_indexes")
+    n_times = 1 + (len(deep) if isinstance(deep, list) else 0)
+    return n_times * wide * (wide + hidden)
+
+
+def _whole(section: Any, names: tuple[str, ...]) -> int:
+    """The first of some keys that has a whole number, 0 for none."""
+    values = (section.get(name) for name in names)
+    good = (value for value in values if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= _MOST)
+    return next(good, 0)

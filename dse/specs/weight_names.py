@@ -1,0 +1,104 @@
+"""Formats of weights in the names of checkpoints: Qwen3-32B-FP8, Llama-3.1-8B-Instruct-quantized.w4a16, ...:Q4_K_M."""
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dse.core.errors import InputError, show
+from dse.specs.weights import FORMATS, WIDE
+
+if TYPE_CHECKING:
+    from dse.specs.device_and_model import ModelSpec
+
+#: a word of a name -> formats that it may mean, the likeliest first; words of one name must agree on one
+WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    (r"nvfp4(?:a16)?", ("nvfp4",)),
+    (r"mxfp4(?:a16)?", ("mxfp4",)),
+    (r"mxfp8", ("mxfp8",)),
+    (r"fp4", ("nvfp4", "mxfp4")),
+    (r"fp8", ("fp8", "fp8-block")),
+    (r"w8a8", ("int8", "fp8", "fp8-block")),
+    (r"w8a16", ("w8a16", "fp8")),
+    (r"int8", ("int8", "w8a16")),
+    (r"8bit", ("w8a16", "int8", "nf4")),
+    (r"awq|gptq", ("int4", "w8a16")),
+    (r"w4a16", ("int4", "nvfp4", "mxfp4")),
+    (r"int4|w4a8|w4afp8", ("int4",)),
+    (r"4bit", ("int4", "nf4")),
+    (r"bnb", ("nf4",)),
+    (r"block", ("fp8-block",)),
+    (r"bf16|fp16|fp32|f16|f32", (WIDE,)),
+)
+#: words beside a format: how it was made; scales of a tensor or channel
+BESIDE, SCALED = r"unsloth|quantized|gguf|kv|hf", r"dynamic|static|pertensor|kv"
+#: types of llama.cpp's files: Q4_K_M, q8_0, IQ4_XS
+_GGUF = re.compile(r"(?<![a-z0-9])(?:ud[-_])?(i?q[1-8][-_](?:k[-_](?:xl|[sml])|k|[01]|nl|xxs|xs|[sm]))(?![a-z0-9])")
+#: publishers whose FP8 has scales of tensors or channels
+_TENSOR_SCALES = ("nvidia", "amd", "redhatai", "neuralmagic", "meta-llama", "ibm-granite", "mistralai")
+#: where a mixture's name says a format of layers, checkpoints of 2026 have experts alone in it
+_OF_MIXTURES = {"nvfp4": "nvfp4-experts", "mxfp4": "mxfp4-experts"}
+
+
+@dataclass(frozen=True)
+class NamedFormat:
+    """A format as a name says it; "" where it says none."""
+
+    name: str
+    #: of the words that say it
+    words: str = ""
+    #: FP8 with scales of tensors or channels
+    has_tensor_scales: bool = False
+    #: a GGUF file without its type
+    is_open: bool = False
+
+
+def without_types(name: str) -> str:
+    """A name without types of GGUF files, which are several words."""
+    return _GGUF.sub(" ", name)
+
+
+def is_format(word: str) -> bool:
+    """True for a word that says how weights are stored, or how that was made."""
+    return any(re.fullmatch(pattern, word) for pattern, _ in WORDS) or bool(re.fullmatch(rf"{BESIDE}|{SCALED}", word))
+
+
+def format_in(name: str) -> NamedFormat:
+    """The format that a name says. Raises InputError for two formats, or a type of GGUF that is not known."""
+    lower = name.strip().lower()
+    owner, _, short = lower.rpartition("/")
+    if types := [found.replace("-", "_") for found in _GGUF.findall(short)]:
+        if len(set(types)) > 1:
+            raise _two(name, types)
+        kind = types[0] + ("_m" if types[0].endswith("_k") and types[0] + "_m" in FORMATS else "")
+        if kind not in FORMATS:
+            known = ", ".join(each for each in FORMATS if re.match(r"i?q\d", each))
+            raise InputError(f"model = {show(name)}: {kind} is no type that is known: use one of {known}")
+        return NamedFormat(kind, types[0])
+    words = [word for word in re.split(r"[\s._:-]+", short)[1:] if word]
+    said = [(word, formats) for word in words for pattern, formats in WORDS if re.fullmatch(pattern, word)]
+    if not said:
+        return NamedFormat("", is_open="gguf" in words)
+    agreed = [one for one in said[0][1] if all(one in formats for _, formats in said)]
+    if not agreed:
+        raise _two(name, [word for word, _ in said])
+    is_scaled = owner in _TENSOR_SCALES or any(re.fullmatch(SCALED, word) for word in words)
+    return NamedFormat(agreed[0], " ".join(word for word, _ in said), has_tensor_scales=is_scaled)
+
+
+def _two(name: str, words: list[str]) -> InputError:
+    return InputError(
+        f"model = {show(name)}: says two formats of weights, {' and '.join(dict.fromkeys(words))}: leave one out, or "
+        "name the model alone with --weights"
+    )
+
+
+def of_model(said: NamedFormat, model: "ModelSpec") -> str:
+    """The format of `FORMATS` that a name means of this model: as its publishers store it."""
+    found = said.name
+    if found == "fp8" and said.has_tensor_scales:
+        return "fp8-tensor" if model.n_experts > 1 else "fp8"
+    if found in model.checkpoints:
+        return model.checkpoints[found]
+    if model.released in (f"{found}-block", f"{found}-experts"):
+        return model.released
+    return _OF_MIXTURES.get(found, found) if model.n_experts > 1 else found
