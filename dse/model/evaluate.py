@@ -1,7 +1,7 @@
 """One design point: a device, a model laid out with its quantizers, and a workload, evaluated into named results."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -59,7 +59,8 @@ from dse.model.step import Run, Terms, Wave, known_run, one_prompt_s, terms_of
 from dse.specs import servers
 from dse.specs.device_and_model import HardwareSpec, Quantity, StackSpec
 from dse.specs.implementation import ENDS
-from dse.specs.workload import Workload
+from dse.specs.weights import WIDE, WIDE_BITS
+from dse.specs.workload import UTILIZATION, Workload
 
 #: what most of the time goes into, by `bound`
 WHY_BOUND = {
@@ -538,6 +539,19 @@ def with_room(device: HardwareSpec, plan: KvPlan, work: Workload, result: dict[s
         return None
     found = evaluate(roomy(device), plan, work)
     return found if found["fits_whole_batch"] else None
+
+
+def in_wide_weights(point: Point) -> dict[str, Any] | None:
+    """Evaluate a point whose weights have fewer bits again with weights of 16, in memory that holds all that runs.
+
+    None where they have 16, or where not one request fits.
+    """
+    work = point.work
+    if not point.max_batch or (not work.weights and work.weights_bits == WIDE_BITS) or work.weights == WIDE:
+        return None
+    running = min(work.batch, point.max_batch)
+    wide = replace(work, batch=running, weights=WIDE, weights_bits=WIDE_BITS, activation_bits=WIDE_BITS, memory="paper")
+    return speed(roomy(point.device), point.plan, replace(wide, gpu_memory_utilization=UTILIZATION))
 
 
 def bound_text(bound: str) -> str:

@@ -6,7 +6,7 @@ from dse.core import units
 from dse.core.errors import InputError, did_you_mean, show
 from dse.core.table import aligned
 from dse.model import assumptions, quality, uncertainty
-from dse.model.evaluate import Point, bound_text, room_text
+from dse.model.evaluate import Point, bound_text, in_wide_weights, room_text
 from dse.model.explain import explained
 from dse.model.kv_layout import KvPlan
 from dse.model.results import RESULT_UNITS, RESULTS, ring, section
@@ -19,6 +19,10 @@ from dse.specs.weights import FORMATS, WIDE
 from dse.specs.workload import Workload, weights_text
 
 Rows = list[dict[str, Any]]
+#: a step that takes so many times as long is said to be slower
+SLOWER = 1.01
+#: of the memory bandwidth, at which kernels are said to be slow
+SLOW_SHARE = 0.5
 
 
 def change(value: float, base: float) -> str:
@@ -166,6 +170,29 @@ def weights_notes(model: ModelSpec, result: dict[str, Any]) -> list[str]:
         where = model.released_source.partition(":")[0]
         return [f"weights as released: {model.released} ({title}, by {where}); --weights bf16 counts 16 bits"]
     return [f"the checkpoint has {model.released} weights ({title}): {used}, as asked, take their place"]
+
+
+def slower_note(point: Point) -> list[str]:
+    """A note where weights of fewer bits make a step slower than 16 bits would: by how much, and which kernels."""
+    wide, step_s = in_wide_weights(point), point.results["decode_step_s"]
+    if wide is None or not wide["decode_step_s"] or step_s <= SLOWER * wide["decode_step_s"]:
+        return []
+    times = " against ".join(number(seconds, "s") for seconds in (step_s, wide["decode_step_s"]))
+    return [f"Note: these weights make a step slower than 16 bits would ({times}): {_slow_kernels(point)}"]
+
+
+def _slow_kernels(point: Point) -> str:
+    """The kernels of a format that reach the least of the memory bandwidth."""
+    form, stack = point.work.weight_format, point.stack
+    shares = []
+    if stack and form.expert_code in stack.experts and point.plan.model.n_experts > 1:
+        shares.append((stack.experts[form.expert_code].memory_frac.si, "experts"))  # type: ignore[index]
+    if stack and form.dense_code in stack.products:
+        shares.append((stack.products[form.dense_code].memory_frac.si, "layers"))  # type: ignore[index]
+    if not shares or min(shares)[0] > SLOW_SHARE:
+        return "their kernels start later or multiply at a lower rate"
+    share, where = min(shares)
+    return f"kernels of {where} in this format, as measured on {point.stack_name}, reach {share:.2g} of the bandwidth"
 
 
 def _room_comes_from(result: dict[str, Any]) -> str:

@@ -31,7 +31,9 @@ def _plan(model: str, key: str, value: str, bits: str) -> Any:
     from dse.specs.measurements import bits_from
 
     source = bits_from(bits, None)
-    wide = catalog.model(model).model_copy(update={"released": "bf16"})  # the tables count 16 bits unless bits are asked
+    wide = catalog.model(model).model_copy(
+        update={"released": "bf16"}
+    )  # the tables count 16 bits unless bits are asked
     return plan.build(wide, source.required(key), source.required(value))
 
 
