@@ -3,10 +3,7 @@
 import pytest
 
 from dse.core.errors import InputError
-from dse.model.evaluate import Point
 from dse.model.formulas.weights import stored_weight_bytes
-from dse.model.kv_layout import build
-from dse.quantizers import parse as quantizer
 from dse.specs import catalog, weights
 from dse.specs.workload import Workload
 

@@ -113,6 +113,7 @@ def test_a_resolved_workload_stays_as_it_is(shipped, name):
 @given(st.text("abcdefpq0123458_-.: ", max_size=30))
 def test_any_text_has_a_format_or_is_refused_in_one_line(text):
     try:
-        assert weight_names.format_in(text).name in {"", *FORMATS}
+        found = weight_names.format_in(text).name
     except InputError as error:
-        assert len(error.lines()) == 1
+        found = "" if len(error.lines()) == 1 else "more than one line"
+    assert found in {"", *FORMATS}
