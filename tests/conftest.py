@@ -78,7 +78,7 @@ def small():
     from dse.questions import tables
     from dse.specs import catalog
 
-    models = tuple(catalog.model(name) for name in ("llama2-7b", "llama2-13b", "mixtral-8x7b"))
+    models = tuple(catalog.model(name) for name in ("llama2-7b", "llama2-13b", "mixtral-8x7b-oaken"))
     return tables.build(tables.ReportRequest(models=models, batches=(16, 256)))
 
 

@@ -58,7 +58,7 @@ DEFAULT: tuple[System, ...] = (
     System("Oaken-LPDDR", "oaken-lpddr", "oaken", "reserve"),
 )
 #: Oaken 6.1 and Figure 11
-MODELS = ("llama2-7b", "llama2-13b", "llama2-70b", "opt-30b", "mistral-7b", "mixtral-8x7b")
+MODELS = ("llama2-7b", "llama2-13b", "llama2-70b", "opt-30b", "mistral-7b", "mixtral-8x7b-oaken")
 BATCHES = (16, 32, 64, 128, 256)
 #: what `dse report` is about by default: devices with measured servers, and formats that these servers ship
 TODAY_DEVICES = ("h100", "h200", "b200")

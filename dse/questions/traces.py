@@ -19,7 +19,7 @@ from dse.specs.workload import Workload
 
 #: systems and models of Figure 14 (Oaken 6.2): FP16 on GPU and LPU, QServe, Tender, Oaken
 SYSTEMS = ("A100 FP16 (vLLM)", "A100 QServe", "Tender", "LPU-LPDDR FP16", "Oaken-HBM", "Oaken-LPDDR")
-MODELS = ("llama2-13b", "mixtral-8x7b")
+MODELS = ("llama2-13b", "mixtral-8x7b-oaken")
 FIGURE_BATCHES = (16, 32, 64, 128)
 #: batches of a report with many: so many of them at most
 MAX_BATCHES = 16

@@ -33,6 +33,7 @@ ALSO = {
     "llama-3.1-nemotron-70b": "llama3.1-70b",
     "deepseek-r1-distill-llama-70b": "llama3.1-70b",
     "deepseek-r1-distill-llama-8b": "llama3.1-8b",
+    "mixtral-8x7b-v0.1": "mixtral-8x7b",
     "mixtral-8x22b-v0.1": "mixtral-8x22b",
     "llama-4-scout-17b-16e": "llama4-scout",
     "llama-4-maverick-17b-128e": "llama4-maverick",

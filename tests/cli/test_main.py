@@ -327,7 +327,7 @@ def test_memory_says_who_counts_it_and_a_context_what_the_model_was_made_for(run
 
 
 def test_too_large_is_a_result(run):
-    code, out, err = run("point", "--device", "oaken-hbm", "--model", "mixtral-8x7b")
+    code, out, err = run("point", "--device", "oaken-hbm", "--model", "mixtral-8x7b-oaken")
     assert (code, err) == (0, "")
     assert "Does not fit: weights need 93.41 GB, 13.41 GB more than the 80 GB" in out
     assert "\nRoom comes from fewer bits for weights (--weights) or more devices (--tp)\n" in out
@@ -352,7 +352,7 @@ def test_every_number_can_be_explained(run, name):
         ((), "model_kind", "as given; auto: calibrated where the device has kernels of a stack, else ideal"),
         (("--no-kv-cache",), "prefill_compute_utilisation", "this design has none"),
         (
-            ("--device", "oaken-hbm", "--model", "mixtral-8x7b"),
+            ("--device", "oaken-hbm", "--model", "mixtral-8x7b-oaken"),
             "decode_step_s",
             "the design does not run: weights need 93.41 GB, 13.41 GB more than the 80 GB that Oaken-HBM has for them",
         ),

@@ -16,7 +16,7 @@ from dse.figures.drawing.chart import Axis, Chart, Panel, Series
 from dse.questions import systems, tables
 from dse.specs import catalog
 
-_MODELS = ("llama2-7b", "llama2-13b", "mixtral-8x7b")
+_MODELS = ("llama2-7b", "llama2-13b", "mixtral-8x7b-oaken")
 
 
 def _numbers(chart: Chart) -> list[float]:
@@ -207,7 +207,7 @@ def test_ledger_by_hand(small: dict[str, pd.DataFrame]):
 
 
 def test_default_systems_follow_oaken():
-    large = {"llama2-70b", "opt-30b", "mixtral-8x7b"}  # Oaken 6.1: two A100 as a pipeline
+    large = {"llama2-70b", "opt-30b", "mixtral-8x7b-oaken"}  # Oaken 6.1: two A100 as a pipeline
     for name in systems.MODELS:
         device = systems.DEFAULT[0].device_for(catalog.model(name)).name
         assert device == ("2xA100-80GB" if name in large else "A100-80GB")

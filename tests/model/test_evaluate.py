@@ -235,10 +235,10 @@ def test_fractions_of_a_byte_are_rounded_up():
 
 
 def test_mixture_reads_only_the_experts_it_touches():
-    kv = build("mixtral-8x7b", "fp16")
+    kv = build("mixtral-8x7b-oaken", "fp16")
     dev = device(capacity=10**12)
     one = at(dev, kv, batch=1)
-    found = catalog.model("mixtral-8x7b")
+    found = catalog.model("mixtral-8x7b-oaken")
     assert one["linear_s"] == pytest.approx(2 * (found.dense_parameters + found.expert_parameters / 4) / 2e12)
     many = at(dev, kv, batch=64)["linear_s"]
     assert many == pytest.approx(2 * (found.dense_parameters + found.expert_parameters * (1 - 0.75**64)) / 2e12)

@@ -164,7 +164,7 @@ def test_without_a_cache_the_closed_form_is_the_loop(kv, n, n_in, n_out, peak):
     assert times.attention_s == pytest.approx(scores, rel=1e-12)
 
 
-@pytest.mark.parametrize("name", ["opt-6.7b", "mixtral-8x7b"])
+@pytest.mark.parametrize("name", ["opt-6.7b", "mixtral-8x7b-oaken"])
 @pytest.mark.parametrize("kind", ["ideal", "calibrated"])
 def test_without_a_cache_shipped_models_are_the_loop(name, kind):
     kv = build(name, "fp16")
@@ -194,7 +194,7 @@ def test_without_a_cache_shipped_models_are_the_loop(name, kind):
 def test_without_a_cache_utilisation_counts_the_experts_of_every_step():
     """Mixtral at peak rates, 1 token in, 8 out: all of a step is reading weights, so its bandwidth is used in full."""
     work = Workload(1, 1, 8, kv_cache=False, model_kind="ideal")
-    result = point.evaluate(catalog.device("h100:memory_capacity=192 GB"), build("mixtral-8x7b", "fp16"), work)
+    result = point.evaluate(catalog.device("h100:memory_capacity=192 GB"), build("mixtral-8x7b-oaken", "fp16"), work)
     assert result["bandwidth_utilisation"] == pytest.approx(1, rel=1e-5)
     assert result["bandwidth_utilisation"] <= 1
 
@@ -380,7 +380,7 @@ def test_price_of_waves_is_the_sum_over_them():
 
 
 def test_products_start_as_many_kernels_as_a_pass():
-    for name in ("llama2-13b", "mixtral-8x7b", "opt-125m"):
+    for name in ("llama2-13b", "mixtral-8x7b-oaken", "opt-125m"):
         found = catalog.model(name)
         parts = [part for _, part in weights_by_operation(found, Workload())]
         assert sum(part.n_products for part in parts) == 4 * found.n_layers + 1

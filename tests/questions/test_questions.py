@@ -91,7 +91,7 @@ CASES = [
     ("h100", "llama3.1-8b", "kivi:bits=4", "fp16", 17, {"output_tokens": 150}, 20, 400),  # no whole periods
     ("h100", "llama3.1-8b", "sinkq:bits=4", "kivi:bits=4", 18, {"output_tokens": 200, "admission": "paged"}, 10, 300),
     ("h100", "llama3.1-8b", "fp8", "fp16", 18, {"output_tokens": 64}, 40, 400),
-    ("a100-80gb", "mixtral-8x7b", "qserve", "fp16", 97, {"output_tokens": 64, "prefix_tokens": 50}, 20, 200),
+    ("a100-80gb", "mixtral-8x7b-oaken", "qserve", "fp16", 97, {"output_tokens": 64, "prefix_tokens": 50}, 20, 200),
     # right after KIVI has packed a group it reads less than Oaken, with up to 128 tokens in FP16 more
     ("oaken-hbm", "llama2-7b", "kivi:bits=2", "oaken", 80, {"output_tokens": 3}, 30, 600),
     (

@@ -26,7 +26,7 @@ def test_rows_are_those_of_the_figure(table):
     assert set(table["model"]) == set(tables_traffic.MODELS)
     assert sorted(set(table["batch"])) == [16, 32, 64, 128]
     assert set(table["system"]) == set(tables_traffic.SYSTEMS)
-    mixtral = table[table["model"] == "mixtral-8x7b"]
+    mixtral = table[table["model"] == "mixtral-8x7b-oaken"]
     assert "A100 QServe" not in set(mixtral["system"])  # no mixtures of experts (Oaken 6.2)
     assert not mixtral[mixtral["system"] == "Oaken-HBM"]["feasible"].any()  # as Oaken 6.2 has it
     assert len(table) == 3 * 4 * (6 + 5)
@@ -78,7 +78,7 @@ def test_long_answers_gain_more_from_fewer_bits(table):
         for model in tables_traffic.MODELS:
             assert gain(model, "Long answers", batch) > gain(model, "Conversation", batch)
             assert gain(model, "Conversation", batch) > gain(model, "Code", batch) > 1
-        assert gain("llama2-13b", "Conversation", batch) > gain("mixtral-8x7b", "Conversation", batch)
+        assert gain("llama2-13b", "Conversation", batch) > gain("mixtral-8x7b-oaken", "Conversation", batch)
 
 
 def test_more_requests_at_once_are_never_slower_without_padding(table):

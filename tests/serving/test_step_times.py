@@ -18,7 +18,7 @@ DESIGNS = [
     ("a100-80gb", "llama2-13b", "fp16", "ideal"),
     ("a100-80gb", "llama2-7b", "kivi", "auto"),
     ("oaken-lpddr", "llama2-13b", "oaken", "ideal"),
-    ("a100-80gb", "mixtral-8x7b", "sinkq", "ideal"),
+    ("a100-80gb", "mixtral-8x7b-oaken", "sinkq", "ideal"),
     ("h100", "mistral-7b", "fp8", "auto"),
 ]
 

@@ -76,7 +76,7 @@ BY_HAND = {
     "llama3.1-70b": Shipped(70_553_706_496, 327_680),
     "llama3.1-405b": Shipped(405_853_388_800, 516_096),  # 2 * 126 * 8 * 128 * 2
     "mistral-7b": Shipped(7_241_732_096, 131_072, window=4096),  # Oaken 6.1
-    "mixtral-8x7b": Shipped(46_702_792_704, 131_072, window=4096),  # Oaken 6.1
+    "mixtral-8x7b-oaken": Shipped(46_702_792_704, 131_072, window=4096),  # Oaken 6.1
 }
 
 
@@ -395,7 +395,7 @@ def test_windows_and_families(name):
 
 def test_mixtral_routes_two_of_eight():
     """46.7 G parameters, of which a token uses 12.9 G (Mixtral, arXiv:2401.04088, section 3)."""
-    model = catalog.model("mixtral-8x7b")
+    model = catalog.model("mixtral-8x7b-oaken")
     assert (model.n_active_experts, model.n_experts) == (2, 8)
     assert float(model.active_parameters) == pytest.approx(12.9e9, rel=5e-3)
 

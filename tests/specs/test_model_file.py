@@ -50,7 +50,7 @@ BY_HAND = {
     "glm-5": Counted(744, None, 78 * ((512 + 64) * 2 + 128 + 4)),  # 100,152
     "minimax-m2.5": Counted(230, None, 2 * 62 * 8 * 128 * 2),  # 253,952
     "mixtral-8x22b": Counted(141, 39, 2 * 56 * 8 * 128 * 2),  # 229,376
-    "mixtral-8x7b-v0.1": Counted(46.7, 12.9, 2 * 32 * 8 * 128 * 2),  # 131,072
+    "mixtral-8x7b": Counted(46.7, 12.9, 2 * 32 * 8 * 128 * 2),  # 131,072
     "llama4-scout": Counted(109, 17, 2 * 48 * 8 * 128 * 2),  # 196,608
     "llama4-maverick": Counted(400, 17, 2 * 48 * 8 * 128 * 2),
     "qwen2.5-0.5b": Counted(0.494, None, 2 * 24 * 2 * 64 * 2),  # 12,288
@@ -189,7 +189,7 @@ def test_active_parameters_without_the_input_embedding(name, embedding, active):
         ("llama4-scout", [(3, 8192), (1, None)] * 12),
         ("llama4-maverick", [(3, 8192), (1, None)] * 12),
         ("mixtral-8x22b", [(56, None)]),
-        ("mixtral-8x7b-v0.1", [(32, None)]),
+        ("mixtral-8x7b", [(32, None)]),
     ],
 )
 def test_layers_keep_their_order(name, windows):

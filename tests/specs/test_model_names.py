@@ -50,7 +50,7 @@ MEANS = {
     "MiniMaxAI/MiniMax-M2": "minimax-m2.5",
     "nvidia/MiniMax-M2.7-NVFP4": "minimax-m2.5",
     "mistralai/Mixtral-8x22B-Instruct-v0.1": "mixtral-8x22b",
-    "mistralai/Mixtral-8x7B-Instruct-v0.1": "mixtral-8x7b-v0.1",
+    "mistralai/Mixtral-8x7B-Instruct-v0.1": "mixtral-8x7b",
     " facebook/OPT-6.7b ": "opt-6.7b",
     "llama-7b": "llama2-7b",
     "huggyllama/llama-13b": "llama2-13b",

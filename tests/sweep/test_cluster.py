@@ -338,7 +338,7 @@ def test_a_sweep_that_was_sent_is_the_same(bits):
             "axes": {
                 "device": ["h100", "oaken-lpddr"],
                 "memory_bandwidth": ["2 TB/s", "3 TB/s"],
-                "model": ["llama2-7b", "mixtral-8x7b"],
+                "model": ["llama2-7b", "mixtral-8x7b-oaken"],
                 "key_quantizer": ["fp16", "oaken", "oaken:outer=0.02"],
                 "value_quantizer": ["kivi", "fp16"],
                 "oaken.outer": [0.01, 0.05],

@@ -23,7 +23,7 @@ from factories import compare_with_rows, sweep_of
 from kernels_ref import code_cache
 
 DEVICES = ["h100", "a100-80gb", "2xa100-80gb", "oaken-hbm", "oaken-lpddr", "lpu-hbm", "tender-a100"]
-MODELS = ["llama2-7b", "llama2-70b", "llama3-8b", "mistral-7b", "mixtral-8x7b", "opt-125m", "llama3.1-405b"]
+MODELS = ["llama2-7b", "llama2-70b", "llama3-8b", "mistral-7b", "mixtral-8x7b-oaken", "opt-125m", "llama3.1-405b"]
 QUANTIZERS = [
     "fp16",
     "fp8",
@@ -197,7 +197,7 @@ def test_everything_that_a_workload_can_say_runs_compiled():
         compare_with_rows(sweep_of({**axes, **each, "tokens": POLICIES, "quantizer": ["fp16", "sinkq", "oaken"]})) == 0
     )
     assert compare_with_rows(sweep_of({**axes, **each, "kv_cache": [True, False]})) == 0
-    mixture = {**axes, **each, "model": "mixtral-8x7b", "prefix_tokens": 50, "kv_cache": [True, False]}
+    mixture = {**axes, **each, "model": "mixtral-8x7b-oaken", "prefix_tokens": 50, "kv_cache": [True, False]}
     assert compare_with_rows(sweep_of(mixture)) == 0
 
 

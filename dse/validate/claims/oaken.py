@@ -122,7 +122,7 @@ def engine_area() -> float:
     return (areas["quantization_engine"].si + areas["dequantization_engine"].si) / areas["compute_core"].si
 
 
-@family({"oaken-hbm-no-mixtral": ("mixtral-8x7b",), "oaken-hbm-no-llama70": ("llama2-70b",)})
+@family({"oaken-hbm-no-mixtral": ("mixtral-8x7b-oaken",), "oaken-hbm-no-llama70": ("llama2-70b",)})
 def weights_fit_hbm(model: str) -> bool:
     """FP16 weights leave something of the memory."""
     fits: bool = results_at("oaken-hbm", model, "oaken")["free_bytes"] >= 0
@@ -278,7 +278,7 @@ LITTLE_GAIN = 1.05
 def gain_on_mixtral() -> Relation:
     """Gain of Oaken-LPDDR over the LPU on Mixtral-8x7B, small at the smallest batch."""
     conversation, _, longer = traces.traces()
-    short, long = _gains("mixtral-8x7b", conversation), _gains("mixtral-8x7b", longer)
+    short, long = _gains("mixtral-8x7b-oaken", conversation), _gains("mixtral-8x7b-oaken", longer)
     return Relation(
         f"over LPU-LPDDR at batch 16 to 128: {_listed(short)} on Conversation, {_listed(long)} with long answers",
         holds=max(short[0], long[0]) < LITTLE_GAIN and short[-1] > short[0] and long[-1] > long[0],

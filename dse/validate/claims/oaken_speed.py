@@ -57,7 +57,7 @@ def _mean(values: Sequence[float]) -> float:
             "Oaken is taken at peak rates (nobody publishes its kernels), the GPU as measured",
         ),
         "oaken-tput-vs-qserve": (
-            tuple(name for name in systems.MODELS if name != "mixtral-8x7b"),
+            tuple(name for name in systems.MODELS if name != "mixtral-8x7b-oaken"),
             "qserve",
             "QServe is taken to unpack 10.35 elements a cycle and core for each query head (fitted to its throughputs "
             "on an L40S) beside vLLM's share of the bandwidth, with FP16 weights; what the measured system loses "
