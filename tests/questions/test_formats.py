@@ -184,7 +184,8 @@ def test_where_nothing_fits_the_answer_says_why():
 
 
 def test_windows_in_every_layer_leave_the_context_without_a_limit():
-    found = module.formats(catalog.device("a800-80gb"), catalog.model("mixtral-8x7b-oaken"), Workload(batch=4, tp=4), ["fp8"])
+    model = catalog.model("mixtral-8x7b-oaken")
+    found = module.formats(catalog.device("a800-80gb"), model, Workload(batch=4, tp=4), ["fp8"])
     assert [module.shown_row(one)[module.SHOWN.index("longest context")] for one in found.formats] == ["any", "any"]
 
 
