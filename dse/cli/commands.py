@@ -21,6 +21,7 @@ from dse.operations.declare import (
     NUMBER,
     SHARE,
     TEXT,
+    TOKENS,
     WHOLE,
     Console,
     Kind,
@@ -47,7 +48,7 @@ class OptionText(click.ParamType):
 
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
-        self.name = "number" if kind is WHOLE else "share" if kind is SHARE else "text"
+        self.name = "number" if kind in (WHOLE, TOKENS) else "share" if kind is SHARE else "text"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The value of the text; a default is a value already."""
@@ -88,12 +89,13 @@ def _option(field: dataclasses.Field[Any], form: Option) -> click.Option:
     names = [f"--{flag_name(field)}", *form.also, field.name]
     if form.kind is FLAG:
         return click.Option(names, is_flag=True, help=form.help)
+    kind = TOKENS if form.kind is WHOLE and form.unit == "token" else form.kind
     default = f"{field.default:g}" if isinstance(field.default, float) else field.default
     is_open = is_required(field) or field.default in (None, ())
     more: dict[str, Any] = {} if is_open else {"default": default, "show_default": form.shows_default}
     return click.Option(
         names,
-        type=click.Choice(form.choices) if form.choices else None if form.kind is TEXT else OptionText(form.kind),
+        type=click.Choice(form.choices) if form.choices else None if form.kind is TEXT else OptionText(kind),
         required=is_required(field),
         multiple=form.is_repeated,
         metavar=form.metavar,
@@ -111,15 +113,16 @@ def _work_option(name: str, options: WorkOptions) -> click.Option:
         "hidden": name in options.hidden,
     }
     if asked.kind == workload.SWITCH:
-        return click.Option([f"--{asked.option}/--no-{asked.option}", name], **given)
+        off = [f" /{word}" for word in asked.also]
+        return click.Option([f"--{asked.option}/--no-{asked.option}", *off, name], **given)
     is_whole = asked.kind == workload.WHOLE or (asked.kind == workload.CHOICE and isinstance(asked.default, int))
     if is_whole:
-        given["type"] = OptionText(WHOLE)
+        given["type"] = OptionText(TOKENS if asked.unit == "token" else WHOLE)
     elif asked.kind == workload.SHARE:
         given["type"] = OptionText(SHARE)
     if not is_whole:
         given["metavar"] = asked.metavar or "|".join(map(str, asked.choices))
-    return click.Option([f"--{asked.option}", name], show_default=default is not None, **given)
+    return click.Option([f"--{asked.option}", *asked.also, name], show_default=default is not None, **given)
 
 
 def _look_option(name: str) -> click.Option:

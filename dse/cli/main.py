@@ -166,12 +166,27 @@ def app(streamlit_args: tuple[str, ...]) -> None:
     launch.run(list(streamlit_args))
 
 
+_LENGTHS = "memory is of requests of the lengths that you give: --input and --output"
+#: options of engines without one of the same meaning here -> what to use
+_ENGINES_ONLY = {
+    "--max-model-len": _LENGTHS,
+    "--context-length": _LENGTHS,
+    "--quantization": "give the format by --weights, or name the checkpoint",
+    "--dtype": "give the format by --weights, such as bf16",
+    "--data-parallel-size": "each replica is a design of its own; for attention alone --tp with --dp-attention",
+    "--enable-expert-parallel": "give --ep, as many as --tp",
+    "--limit-mm-per-prompt": "--no-tower leaves the image tower out",
+}
+
+
 def _usage_line(error: click.ClickException) -> str:
     """click's multi-line complaint as one line with a next step."""
     ctx = getattr(error, "ctx", None)
     path = ctx.command_path if ctx else "dse"
     if isinstance(error, click.NoSuchOption):
         known = [name for param in ctx.command.params for name in param.opts] if ctx else []
+        if says := _ENGINES_ONLY.get(error.option_name):
+            return f"option {show(error.option_name)} is an engine's: {says}"
         return f"unknown option {show(error.option_name)}: {did_you_mean(error.option_name, known)}"
     if isinstance(error, click.MissingParameter) and error.param is not None:
         what = error.param.metavar or (error.param.opts or ["argument"])[0]

@@ -34,6 +34,16 @@ def parse_whole(name: str, text: str) -> int:
     return int(text)
 
 
+def parse_tokens(name: str, text: str) -> int:
+    """A number of tokens, also in units of 1,024 as models' lengths are written: 128k. Raises InputError."""
+    found = re.fullmatch(r"([0-9]{1,12})([kKmM])", text.strip(), re.ASCII)
+    if found:
+        return int(found[1]) * (1024 if found[2] in "kK" else 1024**2)
+    if not re.fullmatch(r"[-+]?[0-9]{1,30}", text, re.ASCII):
+        raise InputError(f"{name} = {show(text)}: must be a whole number of tokens, such as 4096 or 128k (131,072)")
+    return int(text)
+
+
 def parse_share(name: str, text: str) -> float:
     """ASCII digits with a decimal point as a number. Raises InputError naming the option."""
     if not re.fullmatch(r"[-+]?[0-9]{1,30}(\.[0-9]{0,30})?", text, re.ASCII):
@@ -77,6 +87,7 @@ def _joined(values: Iterable[Any]) -> str:
 
 TEXT = Kind(lambda name, text: text)
 WHOLE = Kind(parse_whole)
+TOKENS = Kind(parse_tokens)
 SHARE = Kind(parse_share)
 PERCENT = Kind(parse_percent, lambda value: f"{100 * value:.10g}%")
 NUMBER = Kind(parse_number, lambda value: f"{value:g}")

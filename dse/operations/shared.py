@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import MISSING
+from dataclasses import MISSING, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dse.core.errors import InputError, show
-from dse.operations.declare import FLAG, Console, Operation, operation, option, work
+from dse.operations.declare import FLAG, Console, Operation, operation, option, work, work_field
 from dse.specs.workload import Workload
 
 if TYPE_CHECKING:
@@ -141,12 +141,45 @@ class AssumesLike(Operation):
         return config.assumed_like(self.assume_like)
 
 
+def _counted(device: str) -> tuple[int, str] | None:
+    """The number of devices and the name of a shipped one, where a name says both and is no device's or file's own."""
+    from dse.specs import catalog, device_names
+
+    found = device_names.counted(device.partition(":")[0])
+    if not found or device_names.meant(device, tuple(catalog.device_files())) or Path(device).exists():
+        return None
+    return found[0], found[1] + device[len(device.partition(":")[0]) :]
+
+
+def _on_devices(asked: OnDevice, count: int) -> Workload:
+    """The workload of an operation on so many devices. Raises InputError where it says another number or searches."""
+    field = work_field(type(asked))
+    if field is None or "tp" not in field.metadata["work"].names:
+        raise InputError(f"device = {show(asked.device)}: says how many: this answer takes one device by its name")
+    work: Workload = getattr(asked, field.name)
+    if work.tp == 1 and count % work.pp == 0:
+        return replace(work, tp=count // work.pp)
+    if work.n_devices == count:
+        return work
+    raise InputError(
+        f"device = {show(asked.device)}: says {count} devices, --tp {work.tp} and --pp {work.pp} say {work.n_devices}: "
+        "leave the number out, or both"
+    )
+
+
 @operation()
 class OnDevice(AssumesLike):
     """A device and a language model."""
 
     device: Device = device_option()
     model: Model = model_option()
+
+    def __post_init__(self) -> None:
+        """Split a name that says how many devices, 8xh100, into the device and the workload's tp. Raises InputError."""
+        if isinstance(self.device, str) and (found := _counted(self.device)):
+            count, name = found
+            object.__setattr__(self, "workload", _on_devices(self, count))
+            object.__setattr__(self, "device", name)
 
     def hardware(self) -> HardwareSpec:
         """The device. Raises InputError and SpecError."""

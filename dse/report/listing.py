@@ -16,7 +16,7 @@ from dse.model import kv_layout
 from dse.model.records import NO_LIMIT
 from dse.quantizers import FAMILIES, Param, QuantizerSpec, TensorShape, engine_names, layered, parse, skipping
 from dse.quantizers.base import Beside
-from dse.specs import catalog, servers, tokens
+from dse.specs import catalog, device_names, servers, tokens
 from dse.specs.device_and_model import GPU_PATHS, HardwareSpec, LayerKV, ModelSpec, Quantity
 from dse.specs.implementation import Starts
 from dse.specs.stack import Fit
@@ -363,7 +363,7 @@ def show(name: str) -> Rows:
         rows = _parameter_rows(policy.family.params, dict(policy.values))
         return rows + [_row(key, policy.family.title, text) for key, text in about.items()]
     known = {**catalog.device_files(), **catalog.model_files()}
-    if name.lower() in catalog.device_files():
+    if name.lower() in catalog.device_files() or device_names.meant(name, tuple(catalog.device_files())):
         return _device_rows(catalog.device(name))
     if catalog.shipped_model_file(name):
         return _model_rows(catalog.model(name))

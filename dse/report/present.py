@@ -12,7 +12,7 @@ from dse.model.kv_layout import KvPlan
 from dse.model.results import RESULT_UNITS, RESULTS, ring, section
 from dse.model.results.declare import INTERVALS, MEASURED, SECTIONS, Results
 from dse.model.results.reads import DEVICE_PARAMETERS
-from dse.specs import tokens
+from dse.specs import catalog, device_names, tokens
 from dse.specs.device_and_model import HardwareSpec, ModelSpec, Quantity
 from dse.specs.oaken_grid import SAMPLE
 from dse.specs.weights import FORMATS, WIDE
@@ -143,6 +143,8 @@ def point_text(
         names = names.replace("usable_frac", f"usable_frac ({100 * device.usable_frac.si:g} %)")
         lines += ["", f"Rests on assumed numbers: {names} (`dse show {device_name}`, `--explain assumptions`)"]
     lines += [f"Warning: {warning}" for warning in device.warnings()]
+    if also := device_names.others(device_name, tuple(catalog.device_files())):
+        lines.append(f"Note: {device_name} is taken as {device.name}; {' and '.join(also)} would fit the name too")
     lines += [f"Note: {note}" for note in plan.model.notes]
     lines += [f"Note: {note}" for note in weights_notes(plan.model, result)]
     lines += position_note(plan.model, result["input_tokens"] + result["output_tokens"])

@@ -185,6 +185,8 @@ def _find_device(name: str) -> str | Path:
         return device_files()[meant]
     if here := _file_like(name):
         raise InputError(f"unknown device {show(name)}: did you mean the file {here}?")
+    if (counted := device_names.counted(name)) and (one := device_names.meant(counted[1], known)):
+        raise InputError(f"device = {show(name)}: is {counted[0]} devices: name {one}, with --tp where it is taken")
     if name and _is_path(name):
         return name
     raise InputError(f"unknown device {show(name)}: {device_names.near(name, known)}; or give the path of a file")

@@ -29,8 +29,15 @@ IGNORED = frozenset(
         "gpu",
         "cloud",
         "hgx",
+        "tesla",
+        "jetson",
+        "agx",
     }
 )
+#: makers and series that people write without a space before a number: rtx4090
+_GLUED = re.compile(r"(?:nvidia|geforce|rtx|radeon|tesla|instinct)(?=a?[0-9])")
+#: devices and a name: 8xh100, 8x H200, 4 * A100-80GB
+_COUNTED = re.compile(r"([1-9][0-9]{0,3})\s*[xX*]\s*(?=[A-Za-z])(.+)")
 #: other names of shipped devices; 80 GB of an H100 are the SXM5 board's unless the name says PCIe
 ALSO = {
     "h100-sxm": "h100",
@@ -44,6 +51,7 @@ ALSO = {
     "h200-sxm": "h200",
     "h200-sxm-141gb": "h200",
     "h200-141gb": "h200",
+    "h200-sxm5": "h200",
     "h20-96gb": "h20",
     "a100-sxm4-80gb": "a100-80gb",
     "a100-sxm-80gb": "a100-80gb",
@@ -60,6 +68,23 @@ ALSO = {
     "rtx-6000-ada-generation": "rtx-6000-ada",
     "rtx-pro-6000-blackwell": "rtx-pro-6000",
     "rtx-pro-6000-blackwell-server-edition": "rtx-pro-6000",
+    "rtx-pro-6000-96gb": "rtx-pro-6000",
+    "rtx-3090-24gb": "rtx-3090",
+    "rtx-4090-24gb": "rtx-4090",
+    "rtx-5090-32gb": "rtx-5090",
+    "l4-24gb": "l4",
+    "l20-48gb": "l20",
+    "l40s-48gb": "l40s",
+    "t4-16gb": "t4",
+    "v100": "v100-32gb",
+    "v100-sxm2": "v100-32gb",
+    "v100-sxm2-32gb": "v100-32gb",
+    "v100-sxm2-16gb": "v100-16gb",
+    "thor": "jetson-thor",
+    "jetson-agx-thor-t5000": "jetson-thor",
+    "mi300x-oam": "mi300x",
+    "mi325x-oam": "mi325x",
+    "mi355x-oam": "mi355x",
     "gb10": "dgx-spark",
     "trillium": "tpu-v6e",
     "ironwood": "tpu-v7",
@@ -73,13 +98,27 @@ ALSO = {
 
 def plain(name: str) -> str:
     """A name without makers and series, in one way of writing: nvidia/RTX 4090 -> 4090."""
-    words = [word for word in re.split(r"[\s._/-]+", name.strip().lower()) if word]
+    words = [_GLUED.sub("", word) for word in re.split(r"[\s._/-]+", name.strip().lower()) if word]
     return "".join(word for word in words if word not in IGNORED)
 
 
 def meant(name: str, shipped: tuple[str, ...]) -> str | None:
     """The one of the shipped devices that a name means, or None."""
     return _by_plain_name(shipped).get(plain(name))
+
+
+def counted(name: str) -> tuple[int, str] | None:
+    """The number of devices and the name of one, where a name says both: 8xh100 -> 8, h100."""
+    found = _COUNTED.fullmatch(name.strip())
+    return (int(found[1]), found[2]) if found else None
+
+
+def others(name: str, shipped: tuple[str, ...]) -> list[str]:
+    """The shipped devices that a name might mean as well as the one that it is taken for; none of an own name."""
+    asked = plain(name)
+    if not asked or asked in {plain(one) for one in shipped} or meant(name, shipped) is None:
+        return []
+    return [one for one in shipped if plain(one).startswith(asked) and one != meant(name, shipped)]
 
 
 @cache

@@ -53,6 +53,8 @@ class WorkloadField:
     metavar: str | None = None
     #: what an open field means, where that is its default
     open_means: str = ""
+    #: spellings of engines for the same, with their dashes; of a switch those that turn it off
+    also: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
@@ -146,6 +148,7 @@ class Workload:
         "page",
         "Page (tokens)",
         "Tokens of a page of paged memory.",
+        also=("--block-size", "--page-size"),
         unit="token",
         low=1,
         high=MAX_PAGE_TOKENS,
@@ -241,7 +244,8 @@ class Workload:
         SWITCH,
         "image tower",
         "Image tower",
-        "Whether a server loads the tower that makes tokens of images (engines: --language-model-only leaves it out).",
+        "Whether a server loads the tower that makes tokens of images.",
+        also=("--language-model-only",),
     )
     prompt_chunk_tokens: int = _asked(
         1,
@@ -274,6 +278,7 @@ class Workload:
         "Limit of the server on requests that run at once, on all devices together, where fewer than fit; default: "
         "as many as fit.",
         unit="sequence",
+        also=("--max-running-requests",),
         low=1,
         high=MAX_BATCH,
         open_means="as many as fit",
@@ -312,6 +317,7 @@ class Workload:
         "Memory for the server (share)",
         "Share of the reported memory that the server may use; SGLang: for weights and keys and values alone; "
         "TensorRT-LLM: of what is left, for keys and values.",
+        also=("--device-memory-utilization", "--mem-fraction-static"),
         unit="1",
         is_positive=True,
         metavar="FRAC",
@@ -324,6 +330,7 @@ class Workload:
         "Prompt budget (tokens)",
         "Tokens of the largest batch of prompt tokens, whose activations a server sets aside: max_num_batched_tokens, "
         "chunked_prefill_size, max_num_tokens; default: the server's, 8,192.",
+        also=("--max-num-batched-tokens", "--chunked-prefill-size", "--max-num-tokens"),
         unit="token",
         low=1,
         high=MAX_INPUT_TOKENS,
@@ -337,6 +344,7 @@ class Workload:
         "tensor parallel",
         "Tensor parallel (tp)",
         "Devices that every layer is split over: weights, query heads, and KV heads until there is one a device.",
+        also=("--tensor-parallel-size", "--tp-size"),
         unit="device",
         low=1,
         high=MAX_DEVICES,
@@ -348,6 +356,7 @@ class Workload:
         "pipeline parallel",
         "Pipeline stages (pp)",
         "Stages that the layers are split over, each of tp devices; a token passes all of them.",
+        also=("--pipeline-parallel-size", "--pp-size"),
         unit="device",
         low=1,
         high=MAX_DEVICES,
@@ -371,6 +380,7 @@ class Workload:
         "expert parallel",
         "Expert parallel (ep)",
         "Of the tp devices, groups that hold whole experts, in place of a slice of every one.",
+        also=("--expert-parallel-size", "--ep-size"),
         unit="device",
         low=1,
         high=MAX_DEVICES,
@@ -400,6 +410,7 @@ class Workload:
         "decode context parallel",
         "Decode context parallel (dcp)",
         "Of the tp devices that would hold copies of the same KV heads, so many share their tokens.",
+        also=("--decode-context-parallel-size",),
         unit="device",
         low=1,
         high=MAX_DEVICES,
