@@ -69,15 +69,16 @@ class CheckFile(Operation):
         return listing.check(str(self.file))
 
 
-@operation("list", "Devices, models, quantizers, implementations or token policies.")
+@operation("list", "Devices, models, quantizers, implementations, token policies or formats of weights.")
 class ListCatalog(Printed):
-    """List what the tool knows by name: devices, models, quantizers, implementations of these, or token policies.
+    """List what the tool knows by name: devices, models, quantizers, implementations of these, token policies, or
+    formats of weights.
 
     PATTERN keeps those that have it in their name or title, in any case: `dse list models qwen3`. Devices come by
     vendor, with whose kernels they run.
     """
 
-    kind: str = argument(metavar="devices|models|quantizers|implementations|tokens")
+    kind: str = argument(metavar="devices|models|quantizers|implementations|tokens|weights")
     pattern: str = argument("")
     vendor: str = option("", "Devices of one vendor alone.", shows_default=False)
     as_json: bool = json_option("Print as JSON.")
@@ -92,6 +93,7 @@ class ListCatalog(Printed):
             "quantizers": listing.list_quantizers,
             "implementations": listing.list_implementations,
             "tokens": listing.list_tokens,
+            "weights": listing.list_weights,
         }
         if self.kind not in kinds:
             raise InputError(f"unknown list {show(self.kind)}: {did_you_mean(self.kind, kinds)}")

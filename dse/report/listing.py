@@ -20,6 +20,7 @@ from dse.specs import catalog, device_names, servers, tokens
 from dse.specs.device_and_model import GPU_PATHS, HardwareSpec, LayerKV, ModelSpec, Quantity
 from dse.specs.implementation import Starts
 from dse.specs.stack import Fit
+from dse.specs.weights import EIGHTHS, FORMATS, KEEPS
 from kernels_ref import storage
 
 Rows = list[dict[str, Any]]
@@ -282,6 +283,20 @@ def list_tokens() -> Rows:
             {"name": name, "parameters": params or "-", "source": family.source, "validity": family.validity or "-"}
         )
     return rows
+
+
+def list_weights() -> Rows:
+    """One row per format of weights."""
+    return [
+        {
+            "name": form.name,
+            "bits": form.dense_eighths / EIGHTHS,
+            "bits_of_experts": form.expert_eighths / EIGHTHS,
+            "keeps_16_bits": KEEPS[form.keeps],
+            "title": form.title,
+        }
+        for form in FORMATS.values()
+    ]
 
 
 def _row(name: str, value: Any, source: str, kind: str = "", unit: str = "") -> dict[str, Any]:

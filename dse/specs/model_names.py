@@ -13,7 +13,7 @@ from dse.specs.weight_names import is_format, without_types
 
 #: what a model was tuned for, and when it came out (0528, 2507, 20250528)
 IGNORED = (
-    r"meta|instruct|chat|base|it|hf|thinking|preview|exp|terminus|speciale|turbo"
+    r"meta|instruct|chat|base|it|hf|thinking|rl|sft|preview|exp|terminus|speciale|turbo"
     r"|(?:0[1-9]|1[0-2])[0-3][0-9]|2[3-9](?:0[1-9]|1[0-2])|20[0-9]{6}"
 )
 #: other names of shipped models of the same shape; LLaMA 1 was trained on 2,048 positions, Llama 2 on 4,096
@@ -84,6 +84,7 @@ ALSO = {
     "c4ai-command-r-plus": "command-r-plus",
     "c4ai-command-r-plus-08-2024": "command-r-plus",
     "command-r-plus-08-2024": "command-r-plus",
+    "exaone-4-32b": "exaone-4.0-32b",
     "intellect-3": "glm-4.5-air",
 }
 #: names whose weights were released in another format than those of the model that they mean -> format

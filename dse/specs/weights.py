@@ -18,6 +18,8 @@ WIDE = "bf16"
 RELEASED = "released"
 #: what a format leaves in 16 bits: nothing; embeddings and output head; these and attention
 NOTHING, OUTSIDE, ATTENTION = "nothing", "outside", "attention"
+#: the same in words
+KEEPS = {NOTHING: "-", OUTSIDE: "embeddings, output head", ATTENTION: "embeddings, output head, attention"}
 #: channels that kernels of MXFP4 experts (Marlin, in vLLM and SGLang) pad rows to: of the model's width, and of a
 #: device's slice of an expert
 MXFP4_HIDDEN_CHANNELS, MXFP4_EXPERT_CHANNELS = 256, 128

@@ -196,7 +196,7 @@ def test_sweeps_fronts_and_figures_of_them(capsys, monkeypatch, tmp_path):
         file, folder = tmp_path / f"{i}.toml", str(tmp_path / str(i))
         file.write_text(
             f'[axes]\ndevice = ["{device}", "h100"]\nmodel = ["{model}", "llama3.1-8b"]\nquantizer = ["{quantizer}", '
-            f'"fp8"]\nbatch = [1, 8]\ntp = [1, {2 * tp}]\n'
+            f'"{"fp16" if quantizer == "fp8" else "fp8"}"]\nbatch = [1, 8]\ntp = [1, {2 * tp}]\n'
         )
         assert run(["sweep", str(file), "--out", folder, "--threads", "1"], capsys)
         best = ["pareto", folder, "--maximize", "throughput_tokens_per_s", "--minimize", "stored_bits"]

@@ -20,6 +20,11 @@ REQUIRED = [
     "a800-80gb",
     "l4",
     "l40s",
+    "l20",
+    "t4",
+    "v100-16gb",
+    "v100-32gb",
+    "jetson-thor",
     "rtx-3090",
     "rtx-4090",
     "rtx-5090",
@@ -71,6 +76,11 @@ PRINTED = {
     "a30": (24, 933, 165, None, None, 330),
     "a40": (48, 696, 149.7, None, None, 299.3),
     "a100-pcie-80gb": (80, 1935, 312, None, None, 624),
+    "l20": (48, 864, 119.5, 239, None, 239),
+    "t4": (16, 320, 65, None, None, 130),
+    "v100-32gb": (32, 900, 125, None, None, None),
+    "v100-16gb": (16, 900, 125, None, None, None),
+    "jetson-thor": (128, 273, 258.75, 517.5, 1035, None),
     "l4": (24, 300, 121, 242.5, None, 242.5),
     "rtx-5090": (32, 1792, 209.5, 419, 1676, 838),
     "h100-nvl": (94, 3900, 835, 1670, None, 1670),
@@ -101,6 +111,14 @@ WRITTEN = {
     "Apple M3 Ultra": "M3-Ultra",
     "DGX Spark": "DGX-Spark",
     "GH200": "GH200-96GB",
+    "rtx4090": "RTX-4090",
+    "RTXA6000": "RTX-A6000",
+    "L20": "L20",
+    "Tesla T4": "T4",
+    "Tesla V100": "V100-32GB",
+    "V100-SXM2-16GB": "V100-16GB",
+    "Jetson AGX Thor": "Jetson-Thor",
+    "H100 80GB": "H100",
 }
 
 
@@ -154,3 +172,28 @@ def test_borrowed_kernels_widen_more_the_farther_the_lender():
 
 def test_every_device_has_a_vendor():
     assert all(catalog.device(name).vendor for name in catalog.device_files())
+
+
+def test_a_name_of_two_devices_says_the_other():
+    shipped = tuple(catalog.device_files())
+    assert device_names.others("gh200", shipped) == ["gh200-144gb"]
+    assert device_names.others("v100", shipped) == ["v100-16gb"]
+    for sure in ("h100", "gh200-144gb", "rtx4090", "no such device"):
+        assert device_names.others(sure, shipped) == []
+
+
+@each(
+    ("name", "counted"),
+    [
+        ("8xh100", (8, "h100")),
+        ("8x H200", (8, "H200")),
+        ("4 * A100-80GB", (4, "A100-80GB")),
+        ("16 X rtx 4090", (16, "rtx 4090")),
+        ("0xh100", None),
+        ("h100", None),
+        ("8x4090", None),
+        ("x", None),
+    ],
+)
+def test_numbers_of_devices_before_a_name(name, counted):
+    assert device_names.counted(name) == counted

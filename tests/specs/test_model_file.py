@@ -112,6 +112,11 @@ BY_HAND = {
     "bloom-7b1": Counted(7.069, None, 2 * 30 * 32 * 128 * 2),
     "pythia-6.9b": Counted(6.857, None, 2 * 32 * 32 * 128 * 2),
     "gpt2": Counted(0.1244, None, 2 * 12 * 12 * 64 * 2),
+    "qwen3-next-80b-a3b": Counted(80, None, 2 * 12 * 2 * 256 * 2),  # 12 of 48 layers; the others keep states
+    "kimi-linear-48b-a3b": Counted(49, None, 7 * (512 + 64) * 2),  # 7 of 27 layers
+    "kimi-vl-a3b": Counted(16, None, 27 * (512 + 64) * 2),
+    "exaone-4.0-32b": Counted(32, None, 2 * 64 * 8 * 128 * 2),
+    "mimo-vl-7b": Counted(7.6, None, 2 * 36 * 8 * 128 * 2),
     "chatglm3-6b": Counted(6.244, None, 2 * 28 * 2 * 128 * 2),
 }
 FP16 = quantizers.parse("fp16")
@@ -144,10 +149,11 @@ def test_bytes_of_a_token(name):
     model = catalog.model(name)
     assert kv_layout.build(model, FP16, FP16).bits(1) + model.index_bits == 8 * BY_HAND[name].kv_bytes
     # and as a design has them: a request of 64 tokens, shorter than every window
-    heads = model.layers[0].n_kv_heads
+    first = next(layer for layer in model.layers if layer.key_dim)
+    heads = first.n_kv_heads
     devices = math.gcd(8, model.n_q_heads, heads if heads > 8 else 0)
     found = point(name, batch=1, input_tokens=63, output_tokens=1, tp=devices, weights_bits=4).results
-    latent = model.layers[0].value_dim == 0
+    latent = first.value_dim == 0
     assert found["kv_bytes_per_token"] == (BY_HAND[name].kv_bytes if latent else on_one_of(model, devices))
 
 

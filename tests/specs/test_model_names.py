@@ -112,6 +112,11 @@ MEANS = {
     "codellama/CodeLlama-34b-Instruct-hf": "codellama-34b",
     "HuggingFaceTB/SmolLM2-1.7B-Instruct": "smollm2-1.7b",
     "databricks/dbrx-instruct": "dbrx",
+    "Qwen/Qwen3-Next-80B-A3B-Thinking-FP8": "qwen3-next-80b-a3b",
+    "moonshotai/Kimi-Linear-48B-A3B-Instruct": "kimi-linear-48b-a3b",
+    "moonshotai/Kimi-VL-A3B-Thinking-2506": "kimi-vl-a3b",
+    "LGAI-EXAONE/EXAONE-4.0-32B-FP8": "exaone-4.0-32b",
+    "XiaomiMiMo/MiMo-VL-7B-RL-2508": "mimo-vl-7b",
 }
 
 #: near a name that ships, of another shape, or short of what tells sizes apart

@@ -90,6 +90,9 @@ def windows(keys: Keys, rules: Rules, model_type: str, n_layers: int, has_state:
         if window:
             keys.note(f"sliding_window ignored: {model_type} attends to all tokens in every layer")
         return everything
+    letters = next((text for name in PATTERN if isinstance(text := keys.get(name), str)), "")
+    if letters and set(letters) <= {"L", "G"}:  # EXAONE 4: local and global
+        return [window if letters[i % len(letters)] == "L" else None for i in range(n_layers)]
     step = keys.whole(PATTERN, 1, MAX_LAYERS)
     if asked is False or (asked is None and rules.windows == "tail"):
         keys.note("sliding_window ignored: use_sliding_window is " + ("false" if asked is False else "absent"))

@@ -31,6 +31,7 @@ KV_HEADS = [
 VOCAB = ["vocab_size", "padded_vocab_size"]
 HEAD_DIM = ["head_dim", "attention_head_dim", "kv_channels"]
 POSITIONS = ["max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx", "max_context_length"]
+POSITIONS += ["model_max_length"]
 WINDOW = ["sliding_window", "sliding_window_size"]
 PATTERN = ["sliding_window_pattern", "_sliding_window_pattern", "layer_switch"]
 FALCON = ("falcon", "RefinedWeb", "RefinedWebModel")

@@ -277,6 +277,9 @@ def _states(keys: Keys, model_type: str, n_layers: int, hidden: int) -> list[Mix
     if model_type in KIMI and isinstance(keys.get("linear_attn_config"), dict):
         return _kimi_states(keys, n_layers, hidden)
     types = keys.get("layer_types") if model_type.startswith(GATED_DELTA) else None
+    if types is None and model_type.startswith(GATED_DELTA) and keys.data.get("linear_num_key_heads"):
+        interval = keys.whole(["full_attention_interval"], 1, MAX_LAYERS, required=True) or 1
+        types = ["linear_attention" if (i + 1) % interval else "full_attention" for i in range(n_layers)]
     if not isinstance(types, list) or "linear_attention" not in types or len(types) != n_layers:
         return [None] * n_layers
     keys.get("full_attention_interval")  # the list says it
@@ -306,8 +309,9 @@ def _kimi_states(keys: Keys, n_layers: int, hidden: int) -> list[Mixer | None]:
     n_heads = keys.whole([table + "num_heads"], 1, MAX_DIM, required=True) or 1
     dim = keys.whole([table + "head_dim"], 1, MAX_DIM, required=True) or 1
     conv = keys.whole([table + "short_conv_kernel_size"], 1, MAX_DIM, required=True) or 1
-    keys.used.update(table + name for name in ("use_full_rank_gate", "gate_lower_bound"))
-    one = kimi_delta(hidden, n_heads, dim, conv, _state_bytes(keys, ["mamba_ssm_dtype"], "float32"))
+    keys.used.add(table + "gate_lower_bound")
+    has_full_gate = keys.flag(table + "use_full_rank_gate") is True
+    one = kimi_delta(hidden, n_heads, dim, conv, _state_bytes(keys, ["mamba_ssm_dtype"], "float32"), has_full_gate)
     return [one if i + 1 in kda else None for i in range(n_layers)]
 
 

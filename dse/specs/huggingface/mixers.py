@@ -228,10 +228,14 @@ def gated_delta(
     return Mixer((cache,), parameters, 2 * keys + 2 * values)
 
 
-def kimi_delta(hidden: int, heads: int, dim: int, conv: int, state_bytes: int) -> Mixer:
-    """A layer of Kimi delta attention (Kimi Linear, K3): a matrix for each head, which decays by channel."""
+def kimi_delta(hidden: int, heads: int, dim: int, conv: int, state_bytes: int, has_full_gate: bool) -> Mixer:
+    """A layer of Kimi delta attention (Kimi Linear, K3): a matrix for each head, which decays by channel.
+
+    The gate of the output is one product, or (Kimi Linear) two over `dim` channels, as the decay's are.
+    """
     wide, state = heads * dim, heads * dim * dim
-    made = hidden * (4 * wide + heads + dim) + dim * wide
+    gate = hidden * wide if has_full_gate else hidden * dim + dim * wide
+    made = hidden * (3 * wide + heads + dim) + dim * wide + gate
     parameters = made + 3 * wide * conv + heads + wide + dim + wide * hidden
     cache = LayerKV(
         n_layers=1,

@@ -18,7 +18,7 @@ def elements(keys: "Keys", model_type: str, positions: int | None, mixers: "list
     Positions that are scaled linearly have a row for each scaled one. Layers of a kind share a table.
     """
     caches = [cache for mixer in mixers for cache in mixer.caches if cache.key_dim]
-    if model_type in NONE or not positions or not caches:
+    if model_type in NONE or keys.flag("mla_use_nope") or not positions or not caches:
         return 0
     latent = [2 * cache.key_dim - cache.score_dim for cache in caches if cache.is_latent]
     width = min(latent) if latent else max(cache.key_dim for cache in caches)
