@@ -32,19 +32,8 @@ def _plan(model: str, key: str, value: str, bits: str) -> Any:
 
     source = bits_from(bits, None)
     # 16 bits where none are asked for
-    wide = _as_then(catalog.model)(model).model_copy(update={"released": "bf16"})
+    wide = catalog.model(model).model_copy(update={"released": "bf16"})
     return plan.build(wide, source.required(key), source.required(value))
-
-
-def _as_then(find: Callable[[str], Any]) -> Callable[[str], Any]:
-    """A search for models in which mixtral-8x7b has the window that Oaken gives it, as when the tables were made."""
-
-    def found(name: str) -> Any:
-        if name not in ("mixtral-8x7b", "mixtral-8x7b-oaken"):
-            return find(name)
-        return find("mixtral-8x7b-oaken").model_copy(update={"name": "mixtral-8x7b"})
-
-    return found
 
 
 INPUTS_FOLDER = GOLDEN / "inputs"
@@ -103,7 +92,6 @@ def kernels_alone() -> Iterator[None]:
 
     with (
         mock.patch.object(catalog, "servers", dict),
-        mock.patch.object(catalog, "model", _as_then(catalog.model)),
         mock.patch.object(lower, "layers_of", narrow),
         mock.patch.object(measurements, "_shipped", synthetic_errors),
         mock.patch.object(oaken_grid, "_rows", synthetic_grid),

@@ -112,7 +112,7 @@ traffic azure-conv {_A100} --quantizer kivi:bits=4 --batch 8,16 --page 64 --json
 traffic azure-code {_H100} --quantizer fp8 --model-kind ideal --max-tokens 16384 --json
 traffic azure-code {_OAKEN} --quantizer oaken --json
 traffic inputs/trace.csv {_A100} --key-quantizer int8 --value-quantizer nqkv --json
-traffic inputs/trace.csv --device h100 --model mixtral-8x7b --weights-bits 4 --stack trtllm --json
+traffic inputs/trace.csv --device h100 --model mixtral-8x7b-oaken --weights-bits 4 --stack trtllm --json
 ring {_H100} --json
 ring {_H100} --devices 4 --batch 2 --quantizer kivi:bits=4 --json
 ring {_H100} --devices 16 --link '100 GB/s' --input 1000000 --json
@@ -143,7 +143,7 @@ _SHOWN = (
     "tender-a100",
     "llama2-7b",
     "llama3.1-405b",
-    "mixtral-8x7b",
+    "mixtral-8x7b-oaken",
     "opt-175b",
     "hf_configs/gemma-3n-e4b.json",
     "hf_configs/deepseek-v3.json",
