@@ -20,7 +20,7 @@ from dse.specs import catalog, device_names, servers, tokens
 from dse.specs.device_and_model import GPU_PATHS, HardwareSpec, LayerKV, ModelSpec, Quantity
 from dse.specs.implementation import Starts
 from dse.specs.stack import Fit
-from dse.specs.weights import EIGHTHS, FORMATS, KEEPS
+from dse.specs.weights import EIGHTHS, FORMATS, KEEPS, WIDE
 from kernels_ref import storage
 
 Rows = list[dict[str, Any]]
@@ -493,6 +493,8 @@ def _model_rows(model: ModelSpec) -> Rows:
     for index, words in enumerate(in_order if len(in_order) <= MAX_RUNS else layers_by_kind(model)):
         rows.append(_row(f"kv_layers.{index}", words, model.source, "derived"))
     rows += [_row("note", note, model.source, "derived") for note in model.notes]
+    if model.released != WIDE:
+        rows.append(_row("released_weights", model.released, model.released_source, "published"))
     return rows
 
 
