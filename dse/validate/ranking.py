@@ -71,6 +71,8 @@ def _studied(model: str, experiment: str) -> dict[str, dict[str, tuple[float, fl
     """Differences of an experiment's settings."""
     own = scores(shipped(model), experiment)
     named = {_NAMES[experiment].format(row["series"], row["x"]): row for _, row in own.iterrows()}
+    if experiment == "methods":  # ZipCache is no quantizer of the tables
+        named = {quantizers.parse(name).name: row for name, row in named.items() if not name.startswith("zipcache")}
     return _differences(named)
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import model_files
 from cases import each, quick_first
 from dse import data, quantizers
 from dse.core.errors import InputError
@@ -239,13 +240,22 @@ def test_none_is_measured_and_none_is_taken_unasked(name):
     "command, words",
     [
         ("measure SOURCE --methods gear", "method = 'gear': has no kernel: its bits are known, its error is not"),
-        ("measure --perplexity --methods xquant", "method = 'xquant': has no cache"),
+        (
+            "measure --perplexity --model MODEL --text TEXT --tokens 40 --methods xquant",
+            "method = 'xquant': has no cache",
+        ),
         ("lab --method rotated", "method = 'rotated': has no kernel"),
     ],
 )
 def test_commands_that_measure_refuse_them_in_a_line(run, tmp_path, command, words):
-    source = str(Path(data.__file__).parent / "smollm2.npz")
-    asked = [source if word == "SOURCE" else word for word in command.split()]
+    text = tmp_path / "text.txt"
+    text.write_text(model_files.TEXT)
+    named = {
+        "SOURCE": str(Path(data.__file__).parent / "smollm2.npz"),
+        "MODEL": str(model_files.directory(tmp_path)),
+        "TEXT": str(text),
+    }
+    asked = [named.get(word, word) for word in command.split()]
     assert_one_line(run(*asked, "--out", tmp_path / "out"), 2, words)
 
 
