@@ -192,8 +192,10 @@ def load(
     if kind not in OBJECTIVES:
         raise InputError(f"objective = {show(kind)}: {did_you_mean(kind, OBJECTIVES)}")
     if (kind == "divergence") != is_scores:
-        has = "divergences alone" if is_scores else "no divergences (dse measure --perplexity --by-layer)"
-        raise InputError(f"objective = {show(kind)}: {path} has {has}: leave it out, or give another table")
+        scored = "the --out of `dse measure --perplexity --sides key,value --by-layer`"
+        do = "leave it out" if is_scores else f"it and --max-drop need {scored}"
+        has = "divergences alone" if is_scores else "no divergences"
+        raise InputError(f"objective = {show(kind)}: {path} has {has}: {do}")
     if kind == "output_error" and not has_output:
         raise InputError(
             "objective = 'output_error': attention was not measured (keys or values missing, or --queries 0): use mse"

@@ -34,7 +34,7 @@ class FindScores(Printed):
 
         if self.measured and (self.format is None or self.model is not None):
             raise InputError(
-                "measured: is of the sample model: takes --format alone, such as dse scores fp8 --measured"
+                "measured: is of the sample model: takes --format alone, such as dse scores --format fp8 --measured"
             )
         if self.measured and self.format is not None:
             return sample_scores.by_text(published_scores.name_of(self.format))
