@@ -20,8 +20,10 @@ from dse.model.stacks import DEFAULT_STACK
 from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.measurements import bits_from
-from dse.specs.workload import MAX_BATCH, MAX_DEVICES, MAX_INPUT_TOKENS, MAX_OUTPUT_TOKENS, UTILIZATION, Workload
+from dse.specs.workload import MAX_BATCH, MAX_DEVICES, MAX_INPUT_TOKENS, MAX_OUTPUT_TOKENS, Workload
 
+#: share of the memory that servers of tables use that do not say it: the default of most of their releases
+USUAL_SHARE = 0.9
 #: columns that must be there, and the largest value of those that are whole numbers
 NEEDED = {
     "id": 0,
@@ -232,8 +234,8 @@ def _share(path: str, cells: dict[str, str], row: ServerRow) -> float:
     if told:
         return number(path, row.line, "gpu_memory_utilization", told, 1.0, False)
     point = row.point()
-    usual = UTILIZATION * point.device.usable_frac.si * point.results["capacity_bytes"]
-    return TIGHT_SHARE if point.results["weight_bytes"] > TIGHT_WEIGHTS * usual else UTILIZATION
+    usual = USUAL_SHARE * point.device.usable_frac.si * point.results["capacity_bytes"]
+    return TIGHT_SHARE if point.results["weight_bytes"] > TIGHT_WEIGHTS * usual else USUAL_SHARE
 
 
 def _device(system: str) -> HardwareSpec:

@@ -17,11 +17,11 @@ from dse.core import interrupt
 from dse.core.documents import json_text
 from dse.core.errors import InputError, clean, show
 from dse.operations.declare import (
+    BY_UNIT,
     FLAG,
     NUMBER,
     SHARE,
     TEXT,
-    TOKENS,
     WHOLE,
     Console,
     Kind,
@@ -48,7 +48,7 @@ class OptionText(click.ParamType):
 
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
-        self.name = "number" if kind in (WHOLE, TOKENS) else "share" if kind is SHARE else "text"
+        self.name = "number" if kind in (WHOLE, *BY_UNIT.values()) else "share" if kind is SHARE else "text"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The value of the text; a default is a value already."""
@@ -89,7 +89,7 @@ def _option(field: dataclasses.Field[Any], form: Option) -> click.Option:
     names = [f"--{flag_name(field)}", *form.also, field.name]
     if form.kind is FLAG:
         return click.Option(names, is_flag=True, help=form.help)
-    kind = TOKENS if form.kind is WHOLE and form.unit == "token" else form.kind
+    kind = BY_UNIT.get(form.unit, WHOLE) if form.kind is WHOLE else form.kind
     default = f"{field.default:g}" if isinstance(field.default, float) else field.default
     is_open = is_required(field) or field.default in (None, ())
     more: dict[str, Any] = {} if is_open else {"default": default, "show_default": form.shows_default}
@@ -117,7 +117,7 @@ def _work_option(name: str, options: WorkOptions) -> click.Option:
         return click.Option([f"--{asked.option}/--no-{asked.option}", *off, name], **given)
     is_whole = asked.kind == workload.WHOLE or (asked.kind == workload.CHOICE and isinstance(asked.default, int))
     if is_whole:
-        given["type"] = OptionText(TOKENS if asked.unit == "token" else WHOLE)
+        given["type"] = OptionText(BY_UNIT.get(asked.unit, WHOLE))
     elif asked.kind == workload.SHARE:
         given["type"] = OptionText(SHARE)
     if not is_whole:

@@ -166,11 +166,8 @@ def app(streamlit_args: tuple[str, ...]) -> None:
     launch.run(list(streamlit_args))
 
 
-_LENGTHS = "memory is of requests of the lengths that you give: --input and --output"
 #: options of engines without one of the same meaning here -> what to use
 _ENGINES_ONLY = {
-    "--max-model-len": _LENGTHS,
-    "--context-length": _LENGTHS,
     "--quantization": "give the format by --weights, or name the checkpoint",
     "--dtype": "give the format by --weights, such as bf16",
     "--data-parallel-size": "each replica is a design of its own; for attention alone --tp with --dp-attention",

@@ -1,5 +1,6 @@
 """Largest batch beside the weights, its waves, and the smallest memory that holds a whole batch."""
 
+import math
 from typing import NamedTuple
 
 from dse.core.compiling import compilable, inlined
@@ -25,6 +26,8 @@ def weight_bytes(design: Design) -> int:
 def free_bytes(design: Design) -> int:
     """Bytes left for sequences; negative when the weights do not fit."""
     device, memory = design.device, design.memory
+    if memory.given_bytes:
+        return min(memory.given_bytes, capacity.free_bytes(device.reported_bytes, 1.0, held_bytes(design), 0))
     if memory.is_server:
         return capacity.pool_bytes(
             device.reported_bytes,
@@ -58,16 +61,80 @@ def unused_bytes(design: Design) -> int:
 
 
 @compilable
-def pool_tokens(design: Design, made: Generation) -> int:
-    """KV tokens of whole blocks that the room for sequences holds, at the mean of a token of one sequence at its final
-    length, nothing shared and no slot unused; MISSING without a cache."""
-    if design.load.has_cache == 0:
-        return MISSING
-    n_tokens, bits = design.input_tokens + design.output_tokens, 0
+def longest_tokens(design: Design) -> int:
+    """Tokens of the longest context that a server takes: as given, else that of the requests."""
+    return max(design.memory.longest_tokens, design.input_tokens + design.output_tokens)
+
+
+@compilable
+def n_blocks(design: Design) -> int:
+    """Blocks of a pool whose layers differ."""
+    return max(free_bytes(design) * unit_of(design) // design.memory.block_bits, 0)
+
+
+@compilable
+def blocks_of_request(design: Design, n_tokens: int, beside_window: int) -> int:
+    """Blocks of a request of `n_tokens`, of which layers keep `beside_window` tokens beside a full window."""
+    memory = design.memory
+    return capacity.request_blocks(
+        n_tokens,
+        memory.full_groups,
+        memory.full_block_tokens,
+        memory.window_groups,
+        memory.window_block_tokens,
+        memory.window_tokens - 1 + beside_window,
+        memory.window_spare,
+        memory.state_blocks,
+    )
+
+
+@compilable
+def mean_tokens(design: Design, made: Generation, n_tokens: int) -> int:
+    """KV tokens of whole blocks that the room for sequences holds, at the mean of a token of one sequence of
+    `n_tokens`, nothing shared and no slot unused."""
+    bits = 0
     for g in design.tensors:
         bits += g.n_stored_layers * stored_bits(g, made.limits, n_tokens)
-    free = free_bytes(design) * unit_of(design)
-    return capacity.pool_tokens(free, bits, n_tokens, design.memory.block_tokens)
+    return capacity.pool_tokens(free_bytes(design) * unit_of(design), bits, n_tokens, design.memory.block_tokens)
+
+
+@compilable
+def pool_tokens(design: Design, made: Generation) -> int:
+    """KV tokens of the room for sequences as the server prints them; MISSING without a cache."""
+    memory = design.memory
+    if design.load.has_cache == 0:
+        return MISSING
+    if memory.block_bits == 0:
+        return mean_tokens(design, made, longest_tokens(design))
+    if memory.n_groups:
+        return capacity.tokens_of_groups(n_blocks(design), memory.n_groups, memory.printed_tokens)
+    longest = longest_tokens(design)
+    return capacity.tokens_of_requests(
+        n_blocks(design), blocks_of_request(design, longest, memory.budget_tokens), longest
+    )
+
+
+@compilable
+def usable_tokens(design: Design, made: Generation) -> int:
+    """KV tokens that requests of the design's lengths can use, at their final length; MISSING without a cache."""
+    final = design.input_tokens + design.output_tokens
+    if design.load.has_cache == 0:
+        return MISSING
+    if design.memory.block_bits == 0:
+        return mean_tokens(design, made, final)
+    return capacity.tokens_of_requests(n_blocks(design), blocks_of_request(design, final, 1), final)
+
+
+@compilable
+def max_concurrency(design: Design, made: Generation) -> float:
+    """Requests of the longest context that the pool holds, as a server prints it; nan without a cache."""
+    memory, longest = design.memory, longest_tokens(design)
+    if design.load.has_cache == 0:
+        return math.nan
+    if memory.block_bits:
+        return capacity.concurrency(n_blocks(design), blocks_of_request(design, longest, memory.budget_tokens))
+    blocks = mean_tokens(design, made, longest) // memory.block_tokens
+    return capacity.concurrency(blocks, -(-longest // memory.block_tokens))
 
 
 @inlined
@@ -157,8 +224,21 @@ class Capacity(NamedTuple):
     runtime_bytes: int
     free_bytes: int
     kv_pool_tokens: int
+    kv_usable_tokens: int
     unused_bytes: int
     max_batch: int
+
+
+class Pool(NamedTuple):
+    """Requests that the pool holds."""
+
+    max_concurrency: float
+
+
+@inlined
+def pool_of(design: Design, made: Generation) -> Pool:
+    """The pool by the longest context."""
+    return Pool(max_concurrency(design, made))
 
 
 class Sizes(NamedTuple):
@@ -185,6 +265,7 @@ def fit_of(design: Design, made: Generation, most: int) -> Capacity:
         runtime_bytes=runtime_bytes(design),
         free_bytes=free_bytes(design),
         kv_pool_tokens=pool_tokens(design, made),
+        kv_usable_tokens=usable_tokens(design, made),
         unused_bytes=unused_bytes(design),
         max_batch=most,
     )

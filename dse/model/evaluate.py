@@ -36,7 +36,7 @@ from dse.model.generation import (
     groups_packed,
 )
 from dse.model.kv_layout import MAX_KNOWN, KvPlan, Same
-from dse.model.lower import design_of, laid_out, memory_counted, path_text, prompt_budget, weights_by_operation
+from dse.model.lower import design_of, laid_out, memory_counted, path_text, weights_by_operation
 from dse.model.measured import measured
 from dse.model.operations import (
     ATTENTION,
@@ -56,11 +56,10 @@ from dse.model.results import RESULT_UNITS
 from dse.model.stacks import stack_of, stack_text
 from dse.model.steady import Steady, steady_of
 from dse.model.step import Run, Terms, Wave, known_run, one_prompt_s, terms_of
-from dse.specs import servers
 from dse.specs.device_and_model import HardwareSpec, Quantity, StackSpec
 from dse.specs.implementation import ENDS
 from dse.specs.weights import WIDE, WIDE_BITS
-from dse.specs.workload import UTILIZATION, Workload
+from dse.specs.workload import Workload
 
 #: what most of the time goes into, by `bound`
 WHY_BOUND = {
@@ -116,10 +115,11 @@ class Lowered:
         """Raises InputError where they do not go together."""
         plan, paths = laid_out(device, plan, work)
         stack_name, stack = stack_of(device, work)
-        bits, memory, server = float(plan.effective_bits), memory_counted(device, work), servers.of(stack_name)
+        bits, memory = float(plan.effective_bits), memory_counted(device, work)
         is_server = memory == "server"
         sure = uncertainty.intervals(device, plan, stack, stack_name)
         unpacking = implementations.rate_range(plan, work, stack)
+        design = design_of(device, plan, work, paths, stack, stack_name)
         results = {
             "device": device.name,
             "model": plan.model.name,
@@ -135,8 +135,8 @@ class Lowered:
             "value_dequant_path": path_text(paths, "value"),
             "effective_bits": bits,
             "memory": memory,
-            "gpu_memory_utilization": work.gpu_memory_utilization if is_server else None,
-            "prompt_budget_tokens": prompt_budget(work, server) if is_server else None,
+            "gpu_memory_utilization": design.memory.asked_share if is_server else None,
+            "prompt_budget_tokens": design.memory.budget_tokens if is_server else None,
             "write_amplification": memory_unit.write_amplification(plan),
             **measured(plan),
             **quality(plan),
@@ -155,7 +155,6 @@ class Lowered:
             "unpack_rate_high": unpacking[1],
             "assumptions": _assumptions(device, plan, paths, stack, work, stack_name),
         }
-        design = design_of(device, plan, work, paths, stack, stack_name)
         return cls(device, plan, paths, stack_name, stack, design, results)
 
 
@@ -384,6 +383,7 @@ class Point:
         design, made, batch, most = self.design, self.made, self.work.batch, self.max_batch
         parts = (
             contents_of(design, made),
+            capacity.pool_of(design, made),
             capacity.fit_of(design, made, most),
             capacity.sizes_of(design, made, batch),
             capacity.needs_of(design, made, batch, True),
@@ -551,7 +551,9 @@ def in_wide_weights(point: Point) -> dict[str, Any] | None:
         return None
     running = min(work.batch, point.max_batch)
     wide = replace(work, batch=running, weights=WIDE, weights_bits=WIDE_BITS, activation_bits=WIDE_BITS, memory="paper")
-    return speed(roomy(point.device), point.plan, replace(wide, gpu_memory_utilization=UTILIZATION))
+    return speed(
+        roomy(point.device), point.plan, replace(wide, gpu_memory_utilization=None, kv_cache_memory_bytes=None)
+    )
 
 
 def bound_text(bound: str) -> str:

@@ -9,8 +9,9 @@ from dse.core.compiling import Formula
 from dse.model import assumed, deployed, uncertainty
 from dse.model.attention import hideable_share, sums_of
 from dse.model.batch import shares_of
+from dse.model.capacity import blocks_of_request, longest_tokens
 from dse.model.evaluate import Point
-from dse.model.formulas import attention, calibrated, capacity, collectives, kv_cache, weights
+from dse.model.formulas import activations, attention, calibrated, capacity, collectives, kv_cache, weights
 from dse.model.generation import Generation
 from dse.model.kv_bytes import (
     NO_LIMIT,
@@ -79,7 +80,7 @@ class Facts:
             "key": point.plan.key_quantizer,
             "value": point.plan.value_quantizer,
         }
-        self.server: Server = servers.of(point.stack_name)
+        self.server: Server = servers.of(point.stack_name, point.device, point.work.stack)
         self.is_server: bool = bool(point.design.memory.is_server)
         self.has_host: bool = bool(point.stack and point.stack.host)
         #: at least one request runs; with a KV cache, or without
@@ -154,6 +155,20 @@ class Facts:
         """Elements of the activations of a token in one layer."""
         model = self.plan.model
         return model.activation_elements if model.layer_elements is None else model.layer_elements
+
+    def expert_buffers(self) -> dict[str, int]:
+        """Elements of a token in the buffers of fused experts; {} where there are none."""
+        model = self.plan.model
+        if not model.expert_width:
+            return {}
+        width = -(-model.expert_width * self.work.ep // self.work.tp)
+        return {"expert_elements": int(activations.expert_elements(model.n_active_experts, width, model.hidden_size))}
+
+    def longest(self) -> dict[str, int]:
+        """Blocks of a request of the longest context, and its tokens."""
+        n_tokens = longest_tokens(self.design)
+        blocks = blocks_of_request(self.design, n_tokens, self.design.memory.budget_tokens)
+        return {"request_blocks": blocks, "n_tokens": n_tokens}
 
     def measured(self, name: str) -> Derivation:
         """Where a measured number of the quantizers comes from."""

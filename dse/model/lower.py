@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from dse.core import units
 from dse.core.errors import InputError, show
-from dse.model import deployed, implementations, memory_unit, stacks
+from dse.model import deployed, implementations, memory_unit, pool, stacks
 from dse.model.formulas import activations, attention, linear, weights
 from dse.model.kernels import Unpacking, kernels_of, kernels_reach, latent_fit, token_flops
 from dse.model.kv_layout import KvPlan, TensorGroup, window_of
@@ -34,6 +34,8 @@ from dse.specs.workload import Workload
 
 #: kinds of numbers on whose power a bound on time may rest
 MEASURED = ("measured", "derived")
+#: vLLM before 0.8 works on whole prompts up to this length, and by chunks where the longest context is longer
+WHOLE_PROMPTS, CHUNK_TOKENS = 32_768, 2048
 #: every token is stored and read
 FULL = Policy(
     window_tokens=NO_LIMIT,
@@ -394,8 +396,44 @@ def memory_counted(device: HardwareSpec, work: Workload) -> str:
 
 
 def prompt_budget(work: Workload, server: servers.Server) -> int:
-    """Tokens of the largest batch of prompt tokens."""
-    return server.prompt_budget.count if work.prompt_budget_tokens is None else work.prompt_budget_tokens
+    """Tokens of prompts that are worked on together: as given, the server's, or the longest context where it works on
+    a prompt whole."""
+    if work.prompt_budget_tokens is not None:
+        return work.prompt_budget_tokens
+    if server.prompt_budget:
+        return server.prompt_budget.count
+    return work.longest_tokens if work.longest_tokens <= WHOLE_PROMPTS else CHUNK_TOKENS
+
+
+def memory_share(device: HardwareSpec, work: Workload, server: servers.Server) -> float:
+    """Share of the memory that a server may use: as given, else as its release sets it."""
+    if work.gpu_memory_utilization is not None:
+        return float(work.gpu_memory_utilization)
+    if server.rule == servers.STATIC:
+        return servers.static_share(device.reported_bytes, prompt_budget(work, server), work.n_devices)
+    return float(server.utilization.si)
+
+
+def share_of_free_memory(device: HardwareSpec, work: Workload, server: servers.Server, share: float) -> float:
+    """Share of the whole memory where some of it was taken before the server started.
+
+    vLLM refuses to start (InputError) where less is free than it may use; others take their share of what is free.
+    """
+    free, reported = work.free_memory_bytes, device.reported_bytes
+    if free is None or work.kv_cache_memory_bytes is not None:
+        return share
+    if free > reported:
+        raise InputError(
+            f"free-memory = {free / units.GIB:.2f} GiB: {device.name} has {reported / units.GIB:.2f} GiB: give less"
+        )
+    if server.rule == servers.WHOLE:
+        if free < share * reported:
+            raise InputError(
+                f"free-memory = {free / units.GIB:.2f} GiB: the server wants {share:g} of {reported / units.GIB:.2f} "
+                f"GiB and does not start: use --gpu-memory-utilization {math.floor(100 * free / reported) / 100:g}"
+            )
+        return share
+    return share * free / reported
 
 
 def beside_bytes(model: ModelSpec, work: Workload) -> int:
@@ -411,6 +449,7 @@ def memory_of(device: HardwareSpec, plan: KvPlan, work: Workload, stack_name: st
     if memory_counted(device, work) == "paper":
         return Memory(
             is_server=0,
+            asked_share=1.0,
             share=1.0,
             share_of_free=1.0,
             prompt_bytes=0,
@@ -418,28 +457,45 @@ def memory_of(device: HardwareSpec, plan: KvPlan, work: Workload, stack_name: st
             buffer_bytes=0,
             outside_bytes=0,
             beside_bytes=0,
+            given_bytes=0,
             block_tokens=work.page_tokens,
+            longest_tokens=0,
+            budget_tokens=0,
+            **pool.ALIKE._asdict(),
         )
-    server, model, share = servers.of(stack_name), plan.model, float(work.gpu_memory_utilization)
+    server, model = servers.of(stack_name, device, work.stack), plan.model
+    asked, budget = memory_share(device, work, server), prompt_budget(work, server)
+    share = share_of_free_memory(device, work, server, asked)
     elements = model.activation_elements if model.layer_elements is None else model.layer_elements
+    kept = server.hidden_copies.count * model.hidden_size
+    if model.expert_width:
+        kept += activations.expert_elements(
+            model.n_active_experts, -(-model.expert_width * work.ep // work.tp), model.hidden_size
+        )
     prompt_bytes = activations.prompt_bytes(
-        prompt_budget(work, server),
+        budget,
         elements,
-        server.sequences.count,
+        work.max_num_seqs or server.sequences.count,
         (plan.whole or plan).model.vocab_size,
         server.logit.count,
+        kept,
     )
-    graph_bytes, of_all = server.graphs.count, server.rule != servers.LEFT
+    graph_bytes, of_all = server.graph_bytes(-(-model.n_layers // work.pp)), server.rule != servers.LEFT
     return Memory(
         is_server=1,
-        share=share if of_all else 1.0,
-        share_of_free=1.0 if of_all else share,
+        asked_share=asked,
+        share=share if of_all else share / asked,
+        share_of_free=1.0 if of_all else asked,
         prompt_bytes=prompt_bytes,
         graph_bytes=graph_bytes,
-        buffer_bytes=server.buffer_bytes(work.n_devices),
+        buffer_bytes=server.buffer_bytes(work.tp),
         outside_bytes=prompt_bytes + graph_bytes if server.rule == servers.STATIC else 0,
         beside_bytes=beside_bytes(plan.model, work),
+        given_bytes=work.kv_cache_memory_bytes or 0,
         block_tokens=work.page_tokens,
+        longest_tokens=work.max_model_len or 0,
+        budget_tokens=budget,
+        **pool.blocks_of(plan, server, work.page_tokens)._asdict(),
     )
 
 

@@ -113,14 +113,23 @@ MAX_KEYS = 2**14
 
 #: columns by kind, each a result of one name; a whole number that is missing is MISSING, another nan, a code -1
 WHOLE = (*capacity.Capacity._fields, *capacity.Sizes._fields, *capacity.Needs._fields, *Served._fields)
-FLOAT = (*Contents._fields, *Wave._fields, *Totals._fields, *Waits._fields, *Steady._fields, *Spent._fields)
+FLOAT = (
+    *Contents._fields,
+    *capacity.Pool._fields,
+    *Wave._fields,
+    *Totals._fields,
+    *Waits._fields,
+    *Steady._fields,
+    *Spent._fields,
+)
 CODE = Bounds._fields
 COLUMNS = (*WHOLE, *FLOAT, *CODE)
 #: where groups of columns begin among those of their kind
 OF_SIZES = len(capacity.Capacity._fields)
 OF_NEEDS = OF_SIZES + len(capacity.Sizes._fields)
 OF_SERVED = OF_NEEDS + len(capacity.Needs._fields)
-OF_WAVE = len(Contents._fields)
+OF_POOL = len(Contents._fields)
+OF_WAVE = OF_POOL + len(capacity.Pool._fields)
 OF_TOTALS = OF_WAVE + len(Wave._fields)
 OF_WAITS = OF_TOTALS + len(Totals._fields)
 OF_STEADY = OF_WAITS + len(Waits._fields)
@@ -555,10 +564,11 @@ def _any(places: Whole, first: int, last: int) -> bool:
 def _fill_contents(case: Prepared, found: Found, first: int, m: int) -> None:
     """Columns at the final length, which do not depend on the batch."""
     contents = contents_of(case.design, case.made)
+    pool = capacity.pool_of(case.design, case.made)
     for at in range(OF_WAVE):
         place = found.places.floats[at]
         if place >= 0:
-            found.floats[place, first : first + m] = contents[at]
+            found.floats[place, first : first + m] = contents[at] if at < OF_POOL else pool[at - OF_POOL]
 
 
 @compilable

@@ -287,6 +287,8 @@ class Memory(NamedTuple):
     """Memory reserved on a device: none as papers count (all 0, shares of 1), or what a server keeps."""
 
     is_server: int
+    #: as given, or the server's own
+    asked_share: float
     #: of what the driver reports, for all that the server keeps
     share: float
     #: of what is then left beside weights, activations, graphs and buffers, for keys and values
@@ -299,8 +301,26 @@ class Memory(NamedTuple):
     outside_bytes: int
     #: counted with the weights: towers, copies of latent attention, tables of rotary positions, an uneven last stage
     beside_bytes: int
+    #: given for keys and values in place of a share; 0: by the share
+    given_bytes: int
     #: tokens of a block of the pool
     block_tokens: int
+    #: longest context that the server takes; 0: that of the requests
+    longest_tokens: int
+    #: tokens of prompts worked on together, kept of layers with a window beside it
+    budget_tokens: int
+    #: where layers differ, blocks of the pool (dse/model/pool.py), of all stages; all 0 where they are alike
+    block_bits: int
+    #: by which a server divides them to print tokens; 0: it prints those of requests of the longest context
+    n_groups: int
+    printed_tokens: int
+    full_groups: int
+    full_block_tokens: int
+    window_groups: int
+    window_block_tokens: int
+    window_tokens: int
+    window_spare: int
+    state_blocks: int
 
 
 class Deployment(NamedTuple):

@@ -44,6 +44,15 @@ def parse_tokens(name: str, text: str) -> int:
     return int(text)
 
 
+def parse_bytes(name: str, text: str) -> int:
+    """Bytes as a whole number, or in a unit: 40GiB, 40G (the same, as engines read it), 40GB. Raises InputError."""
+    found = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*([kKMGT]?)(iB|B)?", text.strip(), re.ASCII)
+    if not found:
+        raise InputError(f"{name} = {show(text)}: must be bytes, such as 40GiB, 40GB or 42949672960")
+    power = ("", "K", "M", "G", "T").index(found[2].upper())
+    return round(float(found[1]) * (1000 if found[3] == "B" else 1024) ** power)
+
+
 def parse_share(name: str, text: str) -> float:
     """ASCII digits with a decimal point as a number. Raises InputError naming the option."""
     if not re.fullmatch(r"[-+]?[0-9]{1,30}(\.[0-9]{0,30})?", text, re.ASCII):
@@ -88,6 +97,9 @@ def _joined(values: Iterable[Any]) -> str:
 TEXT = Kind(lambda name, text: text)
 WHOLE = Kind(parse_whole)
 TOKENS = Kind(parse_tokens)
+BYTES = Kind(parse_bytes)
+#: kinds of whole numbers by their unit
+BY_UNIT = {"token": TOKENS, "B": BYTES}
 SHARE = Kind(parse_share)
 PERCENT = Kind(parse_percent, lambda value: f"{100 * value:.10g}%")
 NUMBER = Kind(parse_number, lambda value: f"{value:g}")

@@ -1,15 +1,31 @@
-"""Memory that a server keeps beside weights and the KV cache, by software stack, each number with its source.
+"""Memory that a server keeps beside weights and the KV cache, by engine, release and device, each number with its
+source.
 
 `dse point ... --explain free_bytes` shows them in use; docs/explanation/model.md, Memory of a server, has the rules.
 """
 
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
 
 from dse.specs.quantity import Quantity
+
+if TYPE_CHECKING:
+    from dse.specs.device_and_model import HardwareSpec
 
 #: how a server takes the share that it may use: of what the driver reports, for all that it keeps; of the same, for
 #: weights and keys and values alone; of what is left beside all else, for keys and values
 WHOLE, STATIC, LEFT = "whole", "static", "left"
+#: what a server prints as the tokens of its pool where layers differ: blocks over groups of layers, requests of the
+#: longest context times its length, or tokens of the layers without a window
+BLOCKS, REQUESTS, TOKENS = "blocks", "requests", "tokens"
+#: devices by their memory, as servers choose their defaults
+SMALL, LARGE, LARGEST = "small", "large", "largest"
+GIB = 2**30
+#: the server where no stack, or one without numbers of its own, is named
+DEFAULT = "vllm"
 
 
 @dataclass(frozen=True)
@@ -17,117 +33,270 @@ class Server:
     """The memory of a server of one device, and what communication of several adds."""
 
     rule: str
-    #: tokens of the largest batch of prompt tokens
-    prompt_budget: Quantity
+    printing: str
+    #: share of the memory where none is given
+    utilization: Quantity
+    #: tokens of the largest batch of prompt tokens; None: the longest context, which is computed whole
+    prompt_budget: Quantity | None
     #: rows of logits in the largest step, and bytes of a logit with its copies
     sequences: Quantity
     logit: Quantity
+    #: copies of the hidden states of the tokens of a batch
+    hidden_copies: Quantity
+    #: CUDA graphs, and what each layer adds to them
     graphs: Quantity
+    layer_graphs: Quantity
     #: context of the device, workspaces of libraries
     buffers: Quantity
-    #: buffers of communication, where several devices serve together
+    #: buffers of communication, where several devices share the layers
     communication: Quantity
+    #: blocks that the constant states of a request take in each group of layers
+    state_blocks: Quantity
+    #: tokens kept of layers with a window, of those without; states, of the memory of keys and values
+    window_share: Quantity
+    state_share: Quantity
 
-    def buffer_bytes(self, n_devices: int) -> int:
-        """Bytes of context, workspaces and buffers on each of `n_devices`."""
-        return self.buffers.count + (self.communication.count if n_devices > 1 else 0)
+    def buffer_bytes(self, tp: int) -> int:
+        """Bytes of context, workspaces and buffers on each of `tp` devices that share the layers."""
+        return self.buffers.count + (self.communication.count if tp > 1 else 0)
+
+    def graph_bytes(self, n_layers: int) -> int:
+        """Bytes of graphs of a model, or stage, of `n_layers`."""
+        return self.graphs.count + n_layers * self.layer_graphs.count
 
     def quantities(self) -> dict[str, Quantity]:
         """Every number by name."""
-        return {
-            "prompt_budget": self.prompt_budget,
-            "sequences": self.sequences,
-            "logit": self.logit,
-            "graphs": self.graphs,
-            "buffers": self.buffers,
-            "communication": self.communication,
-        }
+        return {name: value for name, value in vars(self).items() if isinstance(value, Quantity)}
 
 
-_LOG = "start-up log of vLLM 0.31.0, Llama-3.1-8B on an A100 80 GB"
-_TOKENS = Quantity(
-    value=8192,
-    unit="token",
-    kind="published",
-    source="vLLM: max_num_batched_tokens of a server on GPUs of 70 GiB or more (2,048 on smaller ones in old releases)",
-)
-_SEQUENCES = Quantity(
-    value=1024, unit="1", kind="published", source="vLLM: max_num_seqs on GPUs of 70 GiB or more (256 on smaller ones)"
-)
-_LOGIT = Quantity(
-    value=12,
-    unit="B",
-    kind="derived",
-    source=f"FP32 logits and two copies while sampling; {_LOG}: 1.44 GiB of activations, 11.8 B for each of 1,024 rows",
-)
-_GRAPHS = Quantity(
-    value=0.5,
-    unit="GiB",
-    kind="assumed",
-    source="assumed: logs of vLLM 0.10 to 0.31 say 0.2 to 0.7 for models of 8B, 2.4 to 4.1 for the largest under tp",
-)
-_COMMUNICATION = Quantity(
-    value=0.75,
-    unit="GiB",
-    kind="assumed",
-    source="assumed: 0.34 to 0.38 for NCCL (aiconfigurator-core 0.12.0, system files); logs of vLLM under tp say 0.7 "
-    "to 1.4 more than on one device",
-)
+class Setting(NamedTuple):
+    """A number of a server from a release on, on devices of a class or on all; later ones of a table take its place."""
 
-#: by stack; a stack that is not here is taken to be as vLLM
-SERVERS = {
-    "vllm": Server(
+    name: str
+    number: Quantity | None
+    since: tuple[int, ...] = ()
+    on: str = ""
+
+
+def _published(value: float, unit: str, source: str) -> Quantity:
+    return Quantity(value=value, unit=unit, kind="published", source=source)
+
+
+def _derived(value: float, unit: str, source: str) -> Quantity:
+    return Quantity(value=value, unit=unit, kind="derived", source=source)
+
+
+def _assumed(value: float, unit: str, source: str) -> Quantity:
+    return Quantity(value=value, unit=unit, kind="assumed", source=f"assumed: {source}")
+
+
+_LOGS_H100 = "19 start-up logs of vLLM 0.19.0 on H100 (llm-d-planner, accuracy/results/v0.19.0, Apache-2.0)"
+_LOGS_A100 = "start-up logs of vLLM 0.26 and 0.31 on an A100 80 GB"
+_ARGUMENTS = "vLLM 0.33.0, vllm/engine/arg_utils.py:2973-3006"
+_NONE = _published(0, "GiB", "logs before 0.21: the pool is laid out before graphs are recorded")
+_SGLANG = "SGLang 0.5.23, sglang/srt/arg_groups/memory_hook.py:84-165"
+
+_SEQUENCES = _published(1024, "1", f"max_num_seqs of 70 GiB or more, neither A100 nor GB10: {_ARGUMENTS}")
+_FEW_SEQUENCES = _published(256, "1", f"max_num_seqs below 70 GiB, A100, GB10: {_ARGUMENTS}")
+_LOGIT = _derived(14, "B", f"{_LOGS_H100}: 1.9 GiB of activations for a vocabulary of 128,256, 2.2 for 151,936")
+_SMALL_LOGIT = _derived(46, "B", f"{_LOGS_A100}: 1.44 GiB of activations for a vocabulary of 128,256, with 256 rows")
+_GRAPHS = _derived(0.4, "GiB", f"{_LOGS_H100}: 0.5 to 1.6 GiB; with 0.015 GiB a layer within a third")
+_LAYER_GRAPHS = _derived(0.015, "GiB", f"{_LOGS_H100}: 8 to 80 layers")
+_SMALL_GRAPHS = _derived(
+    0.2, "GiB", "start-up log of vLLM 0.26, Qwen3-8B on an A100: 0.5 GiB, less than half an H100's"
+)
+_SMALL_LAYER_GRAPHS = _derived(0.0083, "GiB", "the same log, 36 layers")
+
+#: what all servers have that say nothing else
+_COMMON = (
+    Setting("sequences", _SEQUENCES),
+    Setting("sequences", _FEW_SEQUENCES, on=SMALL),
+    Setting("logit", _LOGIT),
+    Setting("logit", _SMALL_LOGIT, on=SMALL),
+    Setting(
+        "hidden_copies",
+        _derived(3, "1", f"{_LOGS_H100}: what activations take beside logits, within 8 % with fused experts' buffers"),
+    ),
+    Setting("graphs", _GRAPHS),
+    Setting("layer_graphs", _LAYER_GRAPHS),
+    Setting(
+        "communication",
+        _assumed(
+            0.75,
+            "GiB",
+            "0.34 to 0.38 for NCCL (aiconfigurator-core 0.12.0, system files); logs of vLLM under tp say 0.1 to 1.9 "
+            "more than on one device",
+        ),
+    ),
+    Setting("state_blocks", _published(1, "1", "a state of each request, nothing kept for reuse")),
+    Setting("window_share", _published(1, "1", "windows are kept by request")),
+    Setting("state_share", _published(0, "1", "states lie in the blocks of keys and values")),
+)
+#: settings by stack, oldest first; a stack that is not here is taken to be as vLLM
+SETTINGS: Mapping[str, tuple[str, str, tuple[Setting, ...]]] = {
+    "vllm": (
         WHOLE,
-        prompt_budget=_TOKENS,
-        sequences=_SEQUENCES,
-        logit=_LOGIT,
-        graphs=_GRAPHS,
-        buffers=Quantity(
-            value=0.26,
-            unit="GiB",
-            kind="measured",
-            source=f"{_LOG}: 15.26 GiB consumed, of which weights 15.0 (0.07 to 0.26 in others)",
+        BLOCKS,
+        (
+            Setting("utilization", _published(0.9, "1", "vLLM up to 0.19: gpu_memory_utilization")),
+            Setting(
+                "utilization",
+                _published(0.92, "1", "vLLM, from pull request 38284 on (0.33.0, vllm/config/cache.py:215)"),
+                since=(0, 20),
+            ),
+            Setting("prompt_budget", None),
+            Setting("prompt_budget", _published(8192, "token", f"max_num_batched_tokens: {_ARGUMENTS}"), since=(0, 8)),
+            Setting(
+                "prompt_budget",
+                _published(2048, "token", f"max_num_batched_tokens below 70 GiB, A100, GB10: {_ARGUMENTS}"),
+                since=(0, 8),
+                on=SMALL,
+            ),
+            Setting(
+                "prompt_budget",
+                _published(16384, "token", f"max_num_batched_tokens of 160 GiB or more: {_ARGUMENTS}"),
+                since=(0, 33),
+                on=LARGEST,
+            ),
+            Setting("sequences", _published(256, "1", "vLLM before 0.8: max_num_seqs")),
+            Setting("sequences", _SEQUENCES, since=(0, 8)),
+            Setting("sequences", _FEW_SEQUENCES, since=(0, 8), on=SMALL),
+            Setting(
+                "logit",
+                _derived(3, "B", "start-up log of vLLM 0.7.2: 0.19 GiB of activations with 256 rows of 152,064 logits"),
+            ),
+            Setting(
+                "logit",
+                _derived(
+                    37, "B", "start-up logs of vLLM 0.11 and 0.15 on H100: 4.76 GiB for 128,256, 5.64 for 151,936"
+                ),
+                since=(0, 8),
+            ),
+            Setting(
+                "logit",
+                _derived(14, "B", "start-up logs of vLLM 0.10.1.1 on A100: 0.56 GiB in all beside Qwen2-7B, 256 rows"),
+                since=(0, 8),
+                on=SMALL,
+            ),
+            Setting("logit", _LOGIT, since=(0, 17)),
+            Setting("logit", _SMALL_LOGIT, since=(0, 17), on=SMALL),
+            Setting("graphs", _NONE),
+            Setting("layer_graphs", _NONE),
+            Setting("graphs", _GRAPHS, since=(0, 21)),
+            Setting("layer_graphs", _LAYER_GRAPHS, since=(0, 21)),
+            Setting("graphs", _SMALL_GRAPHS, since=(0, 21), on=SMALL),
+            Setting("layer_graphs", _SMALL_LAYER_GRAPHS, since=(0, 21), on=SMALL),
+            Setting("buffers", _derived(0.35, "GiB", "start-up logs of vLLM 0.6.4: non_torch_memory")),
+            Setting(
+                "buffers",
+                _derived(0.13, "GiB", "start-up logs of vLLM 0.11 to 0.17: memory beside PyTorch"),
+                since=(0, 7),
+            ),
+            Setting(
+                "buffers",
+                _derived(0.25, "GiB", f"{_LOGS_H100}: memory beside PyTorch on one device; 0.07 under pp"),
+                since=(0, 18),
+            ),
+            Setting(
+                "communication",
+                _derived(0.12, "GiB", "start-up logs of vLLM 0.7.2 and 0.10.1.1: two devices beside one"),
+            ),
+            Setting(
+                "communication",
+                _derived(1.85, "GiB", f"{_LOGS_H100}: 2.07 to 2.17 beside PyTorch under tp, 0.25 on one device"),
+                since=(0, 18),
+            ),
+            Setting(
+                "state_blocks",
+                _derived(2, "1", "start-up log of vLLM 0.24.0, Qwen3.6-35B-A3B: prefixes of hybrids are kept"),
+                since=(0, 21),
+            ),
         ),
-        communication=_COMMUNICATION,
     ),
-    "sglang": Server(
+    "sglang": (
         STATIC,
-        prompt_budget=Quantity(
-            value=8192,
-            unit="token",
-            kind="published",
-            source="SGLang: chunked_prefill_size on GPUs of 60 to 160 GiB (4,096 below, 16,384 above)",
+        TOKENS,
+        (
+            Setting("utilization", _published(0.9, "1", "by what is set aside (`static_share`)")),
+            Setting("prompt_budget", _published(8192, "token", f"chunked_prefill_size: {_SGLANG}")),
+            Setting("prompt_budget", _published(4096, "token", f"below 60 GiB: {_SGLANG}"), on=SMALL),
+            Setting("prompt_budget", _published(16384, "token", f"160 GiB or more: {_SGLANG}"), on=LARGEST),
+            Setting("window_share", _published(0.8, "1", "SGLang 0.5.23: swa_full_tokens_ratio")),
+            Setting("state_share", _published(0.9, "1", "SGLang 0.5.23: mamba_full_memory_ratio")),
+            Setting(
+                "buffers",
+                _assumed(0.5, "GiB", "the 512 MiB that SGLang sets aside for other data as it chooses its share"),
+            ),
         ),
-        sequences=_SEQUENCES,
-        logit=_LOGIT,
-        graphs=_GRAPHS,
-        buffers=Quantity(
-            value=0.5,
-            unit="GiB",
-            kind="assumed",
-            source="assumed: the 512 MiB that SGLang sets aside for other data as it chooses its share",
-        ),
-        communication=_COMMUNICATION,
     ),
-    "trtllm": Server(
+    "trtllm": (
         LEFT,
-        prompt_budget=Quantity(value=8192, unit="token", kind="published", source="TensorRT-LLM: max_num_tokens"),
-        sequences=_SEQUENCES,
-        logit=_LOGIT,
-        graphs=_GRAPHS,
-        buffers=Quantity(
-            value=0.54,
-            unit="GiB",
-            kind="assumed",
-            source="assumed: 551 MiB of context and libraries (aiconfigurator-core 0.12.0, comment of its files)",
+        TOKENS,
+        (
+            Setting("utilization", _published(0.9, "1", "TensorRT-LLM: free_gpu_memory_fraction")),
+            Setting("prompt_budget", _published(8192, "token", "TensorRT-LLM: max_num_tokens")),
+            Setting(
+                "buffers",
+                _assumed(
+                    0.54, "GiB", "551 MiB of context and libraries (aiconfigurator-core 0.12.0, comment of its files)"
+                ),
+            ),
         ),
-        communication=_COMMUNICATION,
     ),
 }
-#: the server where no stack, or one without numbers of its own, is named
-DEFAULT = "vllm"
+#: first release of vLLM that prints tokens as requests of the longest context
+_REQUESTS_SINCE = (0, 20, 2)
+#: no release, or one without numbers: the newest
+NEWEST = (99,)
 
 
-def of(stack: str | None) -> Server:
-    """The server of a software stack."""
-    return SERVERS.get(stack or DEFAULT, SERVERS[DEFAULT])
+def device_class(device: "HardwareSpec") -> str:
+    """The class of a device by which vLLM chooses its defaults: memory as reported, and two names.
+
+    Source: vLLM 0.33.0, vllm/engine/arg_utils.py:2973-3006.
+    """
+    n_bytes, name = device.reported_bytes or device.capacity_bytes, device.name.lower()
+    if n_bytes < 70 * GIB or "a100" in name or "spark" in name or "gb10" in name:
+        return SMALL
+    return LARGEST if n_bytes >= 160 * GIB else LARGE
+
+
+def release_of(text: str) -> tuple[int, ...]:
+    """A release as numbers: 0.20.2rc1 is (0, 20, 2); the newest where it names none."""
+    found = re.match(r"v?(\d+(?:\.\d+)*)", text)
+    return tuple(int(part) for part in found[1].split(".")) if found else NEWEST
+
+
+def of(stack: str | None, device: "HardwareSpec", asked: str | None = None) -> Server:
+    """The server of a software stack on a device, in the release that `asked` (vllm@0.19.0) names, else the newest."""
+    name = stack if stack in SETTINGS else DEFAULT
+    return _server(name or DEFAULT, device_class(device), release_of((asked or "").partition("@")[2]))
+
+
+@cache
+def _server(name: str, kind: str, release: tuple[int, ...]) -> Server:
+    rule, printing, own = SETTINGS[name]
+    found: dict[str, Quantity | None] = {}
+    for setting in (*_COMMON, *own):
+        if setting.since <= release and setting.on in ("", kind):
+            found[setting.name] = setting.number
+    if printing == BLOCKS and release >= _REQUESTS_SINCE:
+        printing = REQUESTS
+    return Server(rule=rule, printing=printing, **found)  # type: ignore[arg-type]
+
+
+def numbers(stack: str | None, device: "HardwareSpec", asked: str | None = None) -> Iterable[Quantity]:
+    """Every number of a server, once."""
+    return of(stack, device, asked).quantities().values()
+
+
+def static_share(reported_bytes: int, prompt_budget_tokens: int, n_devices: int) -> float:
+    """Share of the memory that SGLang gives to weights and keys and values: what is left beside activations of a batch
+    of prompt tokens, buffers of each device and graphs.
+
+    Source: SGLang 0.5.23, sglang/srt/arg_groups/memory_hook.py:268-330, prefill graphs left out.
+    """
+    mib = reported_bytes / 2**20
+    graphs = 2 * (8 if mib < 20 * 1024 else 48 if mib < 60 * 1024 else 256 if mib < 160 * 1024 else 512)
+    reserved = 512 + 1.5 * max(prompt_budget_tokens, 2048) + 128 * n_devices + graphs
+    return round((mib - max(reserved, 10_240 if mib > 60 * 1024 else 0)) / mib, 3)

@@ -23,9 +23,6 @@ MAX_PAGE_TOKENS = 4096
 #: devices along one way of splitting a model
 MAX_DEVICES = 1024
 
-#: share of the memory that a server may use where none is given (vLLM's and TensorRT-LLM's default)
-UTILIZATION = 0.9
-
 #: kinds of a field: a whole number, a share from 0 to 1, yes or no, one of `choices`, a name or what a parser takes
 WHOLE, SHARE, SWITCH, CHOICE, NAME = "whole", "share", "switch", "choice", "name"
 
@@ -309,18 +306,58 @@ class Workload:
         choices=("server", "paper"),
         open_means="as the device says",
     )
-    gpu_memory_utilization: float = _asked(
-        UTILIZATION,
+    gpu_memory_utilization: float | None = _asked(
+        None,
         "gpu-memory-utilization",
         SHARE,
         "memory for the server",
         "Memory for the server (share)",
         "Share of the reported memory that the server may use; SGLang: for weights and keys and values alone; "
-        "TensorRT-LLM: of what is left, for keys and values.",
+        "TensorRT-LLM: of what is left, for keys and values; default: the release's, vLLM 0.92.",
         also=("--device-memory-utilization", "--mem-fraction-static"),
         unit="1",
         is_positive=True,
         metavar="FRAC",
+        open_means="the release's",
+    )
+    kv_cache_memory_bytes: int | None = _asked(
+        None,
+        "kv-cache-memory",
+        WHOLE,
+        "memory for keys and values",
+        "Memory for keys and values (bytes)",
+        "Memory of a device for keys and values, such as 40GiB, in place of a share.",
+        also=("--kv-cache-memory-bytes",),
+        unit="B",
+        low=1,
+        high=2**50,
+        open_means="by the share",
+    )
+    free_memory_bytes: int | None = _asked(
+        None,
+        "free-memory",
+        WHOLE,
+        "memory free at the start",
+        "Memory free at the start (bytes)",
+        "Memory of a device that is free when the server starts, such as 22GiB, where others take some.",
+        unit="B",
+        low=1,
+        high=2**50,
+        open_means="all",
+    )
+    max_model_len: int | None = _asked(
+        None,
+        "max-model-len",
+        WHOLE,
+        "longest context",
+        "Longest context (tokens)",
+        "Longest context that the server takes: its tokens and concurrency are printed for it; default: that of the "
+        "requests.",
+        also=("--context-length", "--max-seq-len"),
+        unit="token",
+        low=1,
+        high=MAX_INPUT_TOKENS,
+        open_means="that of the requests",
     )
     prompt_budget_tokens: int | None = _asked(
         None,
@@ -329,7 +366,7 @@ class Workload:
         "prompt budget",
         "Prompt budget (tokens)",
         "Tokens of the largest batch of prompt tokens, whose activations a server sets aside: max_num_batched_tokens, "
-        "chunked_prefill_size, max_num_tokens; default: the server's, 8,192.",
+        "chunked_prefill_size, max_num_tokens; default: the release's, by the device's memory.",
         also=("--max-num-batched-tokens", "--chunked-prefill-size", "--max-num-tokens"),
         unit="token",
         low=1,
@@ -450,6 +487,11 @@ class Workload:
             )
         if self.stack is not None and self.model_kind == "ideal":
             raise InputError(f"stack = {show(self.stack)}: the ideal model has no software stack: leave it out")
+        if self.max_model_len is not None and self.max_model_len < self.final_tokens:
+            raise InputError(
+                f"max-model-len = {self.max_model_len}: requests of {self.input_tokens:,} + {self.output_tokens:,} "
+                f"tokens are longer: use {self.final_tokens} or more, or shorter --input and --output"
+            )
         if self.pp_batches is not None and self.pp_batches > self.pp:
             raise InputError(f"pp-batches = {self.pp_batches}: must be at most pp = {self.pp}: more would wait")
         if self.dp_attention and self.dcp > 1:
@@ -484,9 +526,9 @@ class Workload:
             raise InputError(
                 f"cached-input-discount = {self.cached_input_discount:g}: nothing is cached: give --prefix"
             )
-        for name, usual in (("gpu_memory_utilization", UTILIZATION), ("prompt_budget_tokens", None)):
+        for name in OF_SERVERS:
             value = getattr(self, name)
-            if self.memory == "paper" and value != usual:
+            if self.memory == "paper" and value is not None:
                 raise InputError(f"{ASKED[name].option} = {value:g}: a paper's memory has none: use --memory server")
 
     @property
@@ -522,6 +564,11 @@ class Workload:
         return [f"{name} {getattr(self, name)}" for name in ("tp", "pp", "ep", "dcp") if getattr(self, name) > 1]
 
     @property
+    def longest_tokens(self) -> int:
+        """Longest context that the server takes: as given, else that of the requests."""
+        return self.max_model_len or self.final_tokens
+
+    @property
     def final_tokens(self) -> int:
         """Context of a request after its last token."""
         return self.input_tokens + self.output_tokens
@@ -540,7 +587,17 @@ def _whole(name: str, value: object, low: int, high: int) -> None:
 #: fields that say how a model lies on several devices
 DEPLOYMENT = ("tp", "pp", "pp_batches", "ep", "expert_skew", "dp_attention", "dcp")
 #: fields that say how memory is counted
-MEMORY = ("memory", "gpu_memory_utilization", "prompt_budget_tokens", "tower")
+MEMORY = (
+    "memory",
+    "gpu_memory_utilization",
+    "kv_cache_memory_bytes",
+    "free_memory_bytes",
+    "max_model_len",
+    "prompt_budget_tokens",
+    "tower",
+)
+#: of these, what only a server's memory has
+OF_SERVERS = MEMORY[1:6]
 #: fields that say how times are modelled
 TIMING = ("model_kind", "stack", "implementation", "strict_kernels")
 #: fields of a workload by name, in the order in which it takes them

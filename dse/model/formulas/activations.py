@@ -14,16 +14,33 @@ def activation_tokens(n_tokens: int, input_tokens: int, output_tokens: int, chun
 
 @formula(
     "B",
-    "max(2 * prompt_budget * layer_elements, logit_bytes * sequences * vocab)",
+    "max(2 * prompt_budget * layer_elements, logit_bytes * sequences * vocab) + 2 * prompt_budget * (kept_elements)",
     "docs/explanation/model.md, Memory of a server: 16-bit values of a layer, or logits and their copies, which come "
-    "after it",
+    "after it; copies of the hidden states and the buffers of fused experts stay",
 )
 def prompt_bytes(
-    prompt_budget_tokens: int, layer_elements: int, n_sequences: int, vocab_size: int, logit_bytes: int
+    prompt_budget_tokens: int,
+    layer_elements: int,
+    n_sequences: int,
+    vocab_size: int,
+    logit_bytes: int,
+    kept_elements: int,
 ) -> int:
     """Bytes of the largest step that a server measures before it lays out its memory: prompts fill the budget, and
-    logits are those of the sequences that run, one row each."""
-    return max(2 * prompt_budget_tokens * layer_elements, logit_bytes * n_sequences * vocab_size)
+    logits are those of the sequences that run, one row each; `kept_elements` of a token stay beside both."""
+    widest = max(2 * prompt_budget_tokens * layer_elements, logit_bytes * n_sequences * vocab_size)
+    return widest + 2 * prompt_budget_tokens * kept_elements
+
+
+@formula(
+    "element",
+    "n_active_experts * (max(2 * width / tp, hidden) + width / tp)",
+    "buffers of fused experts (vllm/model_executor/layers/fused_moe): products of gate and up or of down, and what "
+    "lies between; within 8 % of the logs of five mixtures",
+)
+def expert_elements(n_active_experts: int, width: int, hidden_size: int) -> int:
+    """Elements of a token in the buffers of fused experts, each of them `width` wide on a device."""
+    return n_active_experts * (max(2 * width, hidden_size) + width)
 
 
 @formula(

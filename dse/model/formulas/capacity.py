@@ -71,6 +71,45 @@ def pool_tokens(free: int, per_sequence: int, n_tokens: int, block_tokens: int) 
     return max(free // max(block, 1), 0) * block_tokens
 
 
+@formula(
+    "1",
+    "full_groups * ceil(n / full_block) + window_groups * (ceil(min(n, kept) / window_block) + spare) + state_blocks",
+    "docs/explanation/model.md, Memory of a server: vLLM, vllm/v1/core/kv_cache_utils.py",
+)
+def request_blocks(
+    n_tokens: int,
+    full_groups: int,
+    full_block_tokens: int,
+    window_groups: int,
+    window_block_tokens: int,
+    kept_tokens: int,
+    spare_blocks: int,
+    state_blocks: int,
+) -> int:
+    """Blocks of one request of `n_tokens`, of which layers with a window keep `kept_tokens` at most."""
+    full = full_groups * -(-n_tokens // full_block_tokens)
+    windowed = window_groups * (-(-min(n_tokens, kept_tokens) // window_block_tokens) + spare_blocks)
+    return max(full + windowed + state_blocks, 1)
+
+
+@formula("token", "floor(n_blocks / n_groups) * block_tokens", "docs/explanation/model.md, Memory of a server")
+def tokens_of_groups(n_blocks: int, n_groups: int, block_tokens: int) -> int:
+    """Tokens as a server prints them that divides its blocks among groups of layers."""
+    return n_blocks // n_groups * block_tokens
+
+
+@formula("token", "floor(n_blocks / request_blocks * n_tokens)", "docs/explanation/model.md, Memory of a server")
+def tokens_of_requests(n_blocks: int, request_blocks: int, n_tokens: int) -> int:
+    """Tokens of as many requests of `n_tokens` as there are blocks for, a part of one counted as a part."""
+    return int(n_blocks / request_blocks * n_tokens)
+
+
+@formula("sequence", "n_blocks / request_blocks", "docs/explanation/model.md, Memory of a server")
+def concurrency(n_blocks: int, request_blocks: int) -> float:
+    """Requests of the longest context that there are blocks for, a part of one counted as a part."""
+    return n_blocks / request_blocks
+
+
 @formula("sequence", "floor((free - shared) / per_sequence), not negative", "docs/explanation/model.md, Capacity")
 def max_batch(free: int, shared: int, per_sequence: int) -> int:
     """Most sequences that fit, all arguments in the same unit; one that adds nothing counts as a unit."""

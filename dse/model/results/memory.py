@@ -1,7 +1,9 @@
 """Bytes of keys, values, weights and what else a device holds, and what fits beside them."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
+from dse.model.capacity import blocks_of_request, longest_tokens, n_blocks
 from dse.model.formulas import activations, capacity
 from dse.model.results.declare import FLAG, NAME, NUMBER, WHOLE, Derivation, TextLine, Topic, by, how, of_server
 from dse.model.results.reads import MEMORY, POOL, UNUSED
@@ -18,7 +20,7 @@ topic = Topic()
     "B/token",
     NUMBER,
     "KV cache of a token",
-    TextLine("Memory", 8, "KV cache per token of one request"),
+    TextLine("Memory", 10, "KV cache per token of one request"),
     reads=("kv_page",),
 )
 def kv_bytes_per_token(at: "Facts") -> Derivation:
@@ -55,7 +57,7 @@ def kv_bytes_per_token_beyond_windows(at: "Facts") -> Derivation:
     "B",
     NUMBER,
     "constant states of a request",
-    TextLine("Memory", 10, "constant states of one request", lambda found: found["state_bytes"] is not None),
+    TextLine("Memory", 12, "constant states of one request", lambda found: found["state_bytes"] is not None),
 )
 def state_bytes(at: "Facts") -> Derivation:
     share = " / n_stages" if at.design.deployment.n_stages > 1 else ""
@@ -66,7 +68,7 @@ def state_bytes(at: "Facts") -> Derivation:
     "B",
     WHOLE,
     "KV cache of the batch",
-    TextLine("Memory", 7, "KV cache, whole batch at final length"),
+    TextLine("Memory", 9, "KV cache, whole batch at final length"),
     reads=("kv_page",),
 )
 def kv_bytes(at: "Facts") -> Derivation:
@@ -105,12 +107,15 @@ def activation_bytes(at: "Facts") -> Derivation:
     if at.is_server:
         return how(
             activations.prompt_bytes.equation,
-            at.server_source("prompt_budget", "sequences", "logit"),
+            at.server_source("prompt_budget", "sequences", "logit", "hidden_copies"),
             prompt_budget_tokens=at.results["prompt_budget_tokens"],
-            n_sequences=at.server.sequences.count,
+            n_sequences=at.work.max_num_seqs or at.server.sequences.count,
             vocab_size=(at.plan.whole or at.plan).model.vocab_size,
             logit_bytes=at.server.logit.count,
             layer_elements=at.layer_elements,
+            hidden_copies=at.server.hidden_copies.count,
+            hidden_size=at.plan.model.hidden_size,
+            **at.expert_buffers(),
         )
     return how(
         f"batch * {activations.activation_bytes.equation}",
@@ -145,7 +150,9 @@ def workspace_bytes(at: "Facts") -> Derivation:
 def runtime_bytes(at: "Facts") -> Derivation:
     return how(
         "runtime_overhead + graphs + context, workspaces and buffers",
-        at.server_source("graphs", "buffers", "communication", named=True) if at.is_server else _CAPACITY,
+        at.server_source("graphs", "layer_graphs", "buffers", "communication", named=True)
+        if at.is_server
+        else _CAPACITY,
         overhead_bytes=at.device.runtime_overhead.count,
         graph_bytes=at.design.memory.graph_bytes,
         buffer_bytes=at.design.memory.buffer_bytes,
@@ -156,8 +163,8 @@ def runtime_bytes(at: "Facts") -> Derivation:
     "B",
     WHOLE,
     "device memory",
-    TextLine("Memory", 11, "device memory, as the driver reports it", of_server),
-    TextLine("Memory", 11, "device memory, by the data sheet", lambda found: not of_server(found)),
+    TextLine("Memory", 13, "device memory, as the driver reports it", of_server),
+    TextLine("Memory", 13, "device memory, by the data sheet", lambda found: not of_server(found)),
     reads=("memory_capacity", "reported_memory"),
 )
 def capacity_bytes(at: "Facts") -> Derivation:
@@ -193,13 +200,69 @@ def free_bytes(at: "Facts") -> Derivation:
     )
 
 
-@topic.result("token", WHOLE, "KV tokens of the pool", TextLine("Memory", 5, "  in tokens", of_server), reads=POOL)
-def kv_pool_tokens(at: "Facts") -> Derivation:
-    return by(capacity.pool_tokens, free_bytes=at.point.free_bytes, block_tokens=at.design.memory.block_tokens)
+def of_blocks(found: Mapping[str, Any]) -> bool:
+    """Whether what a server prints is not what requests of these lengths can use."""
+    return of_server(found) and found["kv_pool_tokens"] != found["kv_usable_tokens"]
 
 
 @topic.result(
-    "B", WHOLE, "memory kept from use", TextLine("Memory", 6, "kept from the server", of_server), reads=UNUSED
+    "token",
+    WHOLE,
+    "KV tokens of the pool",
+    TextLine("Memory", 5, "  in tokens, as the server prints them", of_server),
+    reads=POOL,
+)
+def kv_pool_tokens(at: "Facts") -> Derivation:
+    memory = at.design.memory
+    if not memory.block_bits:
+        return by(capacity.pool_tokens, free_bytes=at.point.free_bytes, block_tokens=memory.block_tokens)
+    if memory.n_groups:
+        return by(
+            capacity.tokens_of_groups,
+            n_blocks=n_blocks(at.design),
+            n_groups=memory.n_groups,
+            block_tokens=memory.printed_tokens,
+        )
+    return by(capacity.tokens_of_requests, n_blocks=n_blocks(at.design), **at.longest())
+
+
+@topic.result(
+    "token",
+    WHOLE,
+    "KV tokens that requests use",
+    TextLine("Memory", 6, "  in tokens, at your lengths", of_blocks),
+    reads=POOL,
+)
+def kv_usable_tokens(at: "Facts") -> Derivation:
+    memory = at.design.memory
+    if not memory.block_bits:
+        return by(capacity.pool_tokens, free_bytes=at.point.free_bytes, block_tokens=memory.block_tokens)
+    return by(
+        capacity.tokens_of_requests,
+        n_blocks=n_blocks(at.design),
+        request_blocks=blocks_of_request(at.design, at.n_tokens, 1),
+        n_tokens=at.n_tokens,
+    )
+
+
+@topic.result(
+    "sequence",
+    NUMBER,
+    "requests of the longest context",
+    TextLine("Memory", 7, "  in requests of the longest context", of_server),
+    reads=POOL,
+)
+def max_concurrency(at: "Facts") -> Derivation:
+    if not at.design.memory.block_bits:
+        block, longest = at.design.memory.block_tokens, longest_tokens(at.design)
+        return by(
+            capacity.concurrency, n_blocks=at.results["kv_pool_tokens"] // block, request_blocks=-(-longest // block)
+        )
+    return by(capacity.concurrency, n_blocks=n_blocks(at.design), **at.longest())
+
+
+@topic.result(
+    "B", WHOLE, "memory kept from use", TextLine("Memory", 8, "kept from the server", of_server), reads=UNUSED
 )
 def unused_bytes(at: "Facts") -> Derivation:
     return how(
@@ -214,7 +277,7 @@ def unused_bytes(at: "Facts") -> Derivation:
     "B",
     WHOLE,
     "smallest memory for the batch",
-    TextLine("Memory", 12, "smallest memory to run the whole batch"),
+    TextLine("Memory", 14, "smallest memory to run the whole batch"),
     reads=("server_memory", "usable_frac", "runtime_overhead", "kv_page"),
 )
 def min_capacity_bytes(at: "Facts") -> Derivation:
@@ -252,7 +315,7 @@ def fits_whole_batch(at: "Facts") -> Derivation:
     return how("max_batch >= batch", source, max_batch=at.point.max_batch, batch=at.work.batch)
 
 
-@topic.result("sequence", WHOLE, "largest batch", TextLine("Memory", 13, "largest batch"), reads=MEMORY)
+@topic.result("sequence", WHOLE, "largest batch", TextLine("Memory", 15, "largest batch"), reads=MEMORY)
 def max_batch(at: "Facts") -> Derivation:
     most = {} if at.work.max_num_seqs is None else {"max_num_seqs": at.work.max_num_seqs}
     return how(
@@ -269,7 +332,7 @@ def max_batch(at: "Facts") -> Derivation:
 
 
 @topic.result(
-    "token", WHOLE, "longest context", TextLine("Memory", 14, "longest context, all requests at once"), reads=MEMORY
+    "token", WHOLE, "longest context", TextLine("Memory", 16, "longest context, all requests at once"), reads=MEMORY
 )
 def max_context_tokens(at: "Facts") -> Derivation:
     return how(

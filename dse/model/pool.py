@@ -1,0 +1,145 @@
+"""Cut the pool of a server into blocks: groups of equal layers that share blocks, and the blocks of a request.
+
+As vLLM lays out models whose layers differ (vllm/v1/core/kv_cache_utils.py): every group has the same number of layers,
+the last of a kind padded; all blocks have one size; a block holds as many tokens as its kind of layer needs for it.
+"""
+
+from typing import NamedTuple
+
+from dse.core import units
+from dse.model.kv_layout import KvPlan
+from dse.model.records import NO_LIMIT
+from dse.specs import servers
+
+#: kinds of layers that differ less than this in number make one group each, of the larger number
+_ALIKE = 1.25
+
+
+class Blocks(NamedTuple):
+    """A pool of blocks. Bits are numerators over the plan's denominator, of all stages; all 0: layers do not differ."""
+
+    #: of all layers of a group
+    block_bits: int
+    #: by which a server divides the blocks to print tokens (0: it prints those of requests), and tokens of a part
+    n_groups: int
+    printed_tokens: int
+    #: groups of layers that keep all tokens, and the tokens of their blocks
+    full_groups: int
+    full_block_tokens: int
+    #: the same of layers with a window, and their window
+    window_groups: int
+    window_block_tokens: int
+    window_tokens: int
+    #: one more a group, as windows begin anywhere
+    window_spare: int
+    #: blocks of the constant states of a request
+    state_blocks: int
+
+
+#: layers do not differ: tokens are those of the mean over a sequence
+ALIKE = Blocks(*[0] * len(Blocks._fields))
+
+
+class _Kind(NamedTuple):
+    """Layers that are alike: bits of a token, or of a request (constant states)."""
+
+    n_layers: int
+    bits: int
+    window_tokens: int
+    is_state: bool
+
+
+def _kinds(plan: KvPlan) -> list[_Kind]:
+    found: dict[tuple[int, int, bool], int] = {}
+    for shape, (layer, n_layers) in enumerate(plan.layers):
+        own = [g for g in plan.groups if g.shape_index == shape]
+        if layer.state_bytes:
+            key = (units.BITS_PER_BYTE * layer.state_bytes * plan.den, 1, True)
+            found[key] = found.get(key, 0) + n_layers
+        elif own and own[0].n_stored_layers:
+            key = (sum(g.packed_bits for g in own) + layer.index_bits * plan.den, own[0].window_tokens, False)
+            found[key] = found.get(key, 0) + own[0].n_stored_layers
+    return [_Kind(n, bits, window, is_state) for (bits, window, is_state), n in found.items()]
+
+
+def blocks_of(plan: KvPlan, server: servers.Server, page_tokens: int) -> Blocks:
+    """The blocks of a plan as one device has it; `ALIKE` where no layer has a window or a constant state."""
+    kinds = _kinds(plan)
+    full = [kind for kind in kinds if not kind.is_state and kind.window_tokens >= NO_LIMIT]
+    windowed = [kind for kind in kinds if not kind.is_state and kind.window_tokens < NO_LIMIT]
+    states = [kind for kind in kinds if kind.is_state]
+    if not (windowed or states) or (server.printing == servers.TOKENS and not full):
+        return ALIKE
+    if server.printing == servers.TOKENS:
+        return _by_tokens(full, windowed, states, server, page_tokens)
+    one_each = len(full) <= 1 and len(windowed) <= 1 and len(states) <= 1
+    if not one_each or any(layer.tokens_per_entry > 1 or layer.joined for layer, _ in plan.layers):
+        return _by_bits(full, windowed, states, server)
+    numbers = [kind.n_layers for kind in kinds]
+    group = max(numbers) if max(numbers) < _ALIKE * min(numbers) else min(numbers)
+    pages = [kind.bits * page_tokens for kind in (*full, *windowed)]
+    per_block = [page_tokens for _ in pages]
+    page = max(pages, default=0)
+    if states and pages:  # blocks grow until one holds a state
+        token = max(kind.bits for kind in (*full, *windowed))
+        page_tokens *= max(-(-states[0].bits // (token * page_tokens)), 1)
+        page, per_block = token * page_tokens, [page_tokens for _ in pages]
+    elif not pages:
+        page = states[0].bits
+    for i, own in enumerate(pages):  # smaller pages take as many tokens more as divide evenly, else they are padded
+        if not states and page % own == 0:
+            per_block[i] = page_tokens * (page // own)
+    n_groups = [-(-n // group) for n in numbers]
+    by_kind = dict(zip(kinds, n_groups, strict=True))
+    return Blocks(
+        block_bits=group * page,
+        n_groups=sum(n_groups) if server.printing == servers.BLOCKS else 0,
+        printed_tokens=page_tokens,
+        full_groups=by_kind[full[0]] if full else 0,
+        full_block_tokens=per_block[0] if full else 1,
+        window_groups=by_kind[windowed[0]] if windowed else 0,
+        window_block_tokens=per_block[-1] if windowed else 1,
+        window_tokens=windowed[0].window_tokens if windowed else 1,
+        window_spare=int(bool(windowed)),
+        state_blocks=server.state_blocks.count * by_kind[states[0]] if states else 0,
+    )
+
+
+def _by_tokens(
+    full: list[_Kind], windowed: list[_Kind], states: list[_Kind], server: servers.Server, page_tokens: int
+) -> Blocks:
+    """A pool that keeps a share of the tokens of layers without a window for those with one, and of its memory for
+    states: tokens are those without a window."""
+    bits = sum(kind.n_layers * kind.bits for kind in full)
+    bits += round(float(server.window_share.si) * sum(kind.n_layers * kind.bits for kind in windowed))
+    if states:
+        bits = round(bits * (1 + float(server.state_share.si)))
+    return Blocks(
+        block_bits=max(bits, 1) * page_tokens,
+        n_groups=1,
+        printed_tokens=page_tokens,
+        full_groups=1,
+        full_block_tokens=page_tokens,
+        window_groups=0,
+        window_block_tokens=1,
+        window_tokens=1,
+        window_spare=0,
+        state_blocks=0,
+    )
+
+
+def _by_bits(full: list[_Kind], windowed: list[_Kind], states: list[_Kind], server: servers.Server) -> Blocks:
+    """Layers of many kinds, or that compress tokens: a block is a bit, nothing is padded."""
+    of_full, of_windowed = (sum(kind.n_layers * kind.bits for kind in kinds) for kinds in (full, windowed))
+    return Blocks(
+        block_bits=1,
+        n_groups=max(of_full + of_windowed, 1) if server.printing == servers.BLOCKS else 0,
+        printed_tokens=1,
+        full_groups=of_full,
+        full_block_tokens=1,
+        window_groups=of_windowed,
+        window_block_tokens=1,
+        window_tokens=max((kind.window_tokens for kind in windowed), default=1),
+        window_spare=0,
+        state_blocks=sum(kind.n_layers * kind.bits for kind in states),
+    )
