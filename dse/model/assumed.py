@@ -13,9 +13,14 @@ def reason(point: Point, name: str) -> str:
         "peak_rates": "memory and arithmetic are taken to reach the peak of their data sheet",
         "token_policy": f"{policy.name}: {policy.family.validity or tokens.FAMILIES['sparse'].validity}",
         "server_memory": "; ".join(
-            number.source
-            for number in servers.numbers(point.stack_name, device, point.work.stack)
-            if number.kind == "assumed"
+            [
+                "activations, graphs and buffers as start-up logs of the nearest release and device have them",
+                *(
+                    number.source
+                    for number in servers.numbers(point.stack_name, device, point.work.stack)
+                    if number.kind == "assumed"
+                ),
+            ]
         ),
         "exchanges": "; ".join(
             dict.fromkeys(

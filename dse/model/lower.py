@@ -409,8 +409,8 @@ def memory_share(device: HardwareSpec, work: Workload, server: servers.Server) -
     """Share of the memory that a server may use: as given, else as its release sets it."""
     if work.gpu_memory_utilization is not None:
         return float(work.gpu_memory_utilization)
-    if server.rule == servers.STATIC:
-        return servers.static_share(device.reported_bytes, prompt_budget(work, server), work.n_devices)
+    if server.rule == servers.STATIC and device.reported_memory:
+        return servers.static_share(device.reported_memory.count, prompt_budget(work, server), work.n_devices)
     return float(server.utilization.si)
 
 

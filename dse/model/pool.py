@@ -37,7 +37,7 @@ class Blocks(NamedTuple):
 
 
 #: layers do not differ: tokens are those of the mean over a sequence
-ALIKE = Blocks(*[0] * len(Blocks._fields))
+ALIKE = Blocks._make([0] * len(Blocks._fields))
 
 
 class _Kind(NamedTuple):

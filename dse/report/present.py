@@ -47,6 +47,7 @@ def number(value: Any, unit: str) -> str:
     if unit == "1":
         return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
     if unit == "sequence":
+        value = value if isinstance(value, int) else round(value, 2)
         return f"{value:,} request{'s' if value != 1 else ''}"
     if unit in ("J/token", "bit", "token/s", "B/token", "dB") or unit.startswith("USD"):
         return f"{value:,.4g} {unit}" if value < 1e4 else f"{value:,.0f} {unit}"

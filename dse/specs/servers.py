@@ -103,7 +103,7 @@ _SMALL_LOGIT = _derived(46, "B", f"{_LOGS_A100}: 1.44 GiB of activations for a v
 _GRAPHS = _derived(0.4, "GiB", f"{_LOGS_H100}: 0.5 to 1.6 GiB; with 0.015 GiB a layer within a third")
 _LAYER_GRAPHS = _derived(0.015, "GiB", f"{_LOGS_H100}: 8 to 80 layers")
 _SMALL_GRAPHS = _derived(
-    0.2, "GiB", "start-up log of vLLM 0.26, Qwen3-8B on an A100: 0.5 GiB, less than half an H100's"
+    0.25, "GiB", "start-up log of vLLM 0.26, Qwen3-8B on an A100: 0.55 GiB, less than half an H100's"
 )
 _SMALL_LAYER_GRAPHS = _derived(0.0083, "GiB", "the same log, 36 layers")
 
@@ -251,11 +251,11 @@ NEWEST = (99,)
 
 
 def device_class(device: "HardwareSpec") -> str:
-    """The class of a device by which vLLM chooses its defaults: memory as reported, and two names.
+    """The class of a device by which vLLM chooses its defaults: memory as its file has it reported, and two names.
 
-    Source: vLLM 0.33.0, vllm/engine/arg_utils.py:2973-3006.
+    A memory that is changed does not change the class: the defaults are those of the device that there is. Source: vLLM 0.33.0, vllm/engine/arg_utils.py:2973-3006.
     """
-    n_bytes, name = device.reported_bytes or device.capacity_bytes, device.name.lower()
+    n_bytes, name = (device.reported_memory or device.memory_capacity).count, device.name.lower()
     if n_bytes < 70 * GIB or "a100" in name or "spark" in name or "gb10" in name:
         return SMALL
     return LARGEST if n_bytes >= 160 * GIB else LARGE

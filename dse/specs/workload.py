@@ -349,7 +349,7 @@ class Workload:
         None,
         "max-model-len",
         WHOLE,
-        "longest context",
+        "longest context taken",
         "Longest context (tokens)",
         "Longest context that the server takes: its tokens and concurrency are printed for it; default: that of the "
         "requests.",

@@ -46,60 +46,228 @@ def results(device="a100-80gb", model="llama3.1-8b", quantizer="bf16", **asked):
 
 
 def test_every_term_by_hand():
-    """A100 80 GB, Llama-3.1-8B, vLLM: 1,024 rows of 128,256 logits at 12 B are more than 8,192 tokens of a layer."""
+    """A100 80 GB, Llama-3.1-8B, vLLM: 256 rows of 128,256 logits at 46 B are more than 2,048 tokens of a layer."""
     found = results(admission="paged", batch=4)
     reported = int(79.25 * GIB)
-    logits, layer = 12 * 1024 * 128_256, 2 * 8192 * (2 * 4096 + 2 * 14336)
+    logits, layer = 46 * 256 * 128_256, 2 * 2048 * (2 * 4096 + 2 * 14336)
     assert logits > layer
-    runtime = int(0.5 * GIB) + int(0.26 * GIB)
+    activations = logits + 3 * 2 * 2048 * 4096
+    runtime = int(0.25 * GIB) + 32 * int(0.0083 * GIB) + int(0.25 * GIB)
     weights = 2 * PARAMETERS + TABLE
-    pool = int(reported * 0.9) - weights - logits - runtime
-    assert (found["memory"], found["prompt_budget_tokens"], found["gpu_memory_utilization"]) == ("server", 8192, 0.9)
+    pool = int(reported * 0.92) - weights - activations - runtime
+    assert (found["memory"], found["prompt_budget_tokens"], found["gpu_memory_utilization"]) == ("server", 2048, 0.92)
     assert found["capacity_bytes"] == reported
     assert found["weight_bytes"] == weights
-    assert found["activation_bytes"] == logits
+    assert found["activation_bytes"] == activations
     assert found["runtime_bytes"] == runtime
     assert found["free_bytes"] == pool
-    assert found["unused_bytes"] == reported - int(reported * 0.9)
-    assert found["kv_pool_tokens"] == pool // (16 * TOKEN) * 16
+    assert found["unused_bytes"] == reported - int(reported * 0.92)
+    assert found["kv_pool_tokens"] == found["kv_usable_tokens"] == pool // (16 * TOKEN) * 16
+    assert found["max_concurrency"] == pool // (16 * TOKEN) / (2048 // 16)
 
 
 def test_large_budgets_take_what_a_layer_takes():
     """At 32,768 tokens the two products of the feed-forward are more than the logits."""
     found = results(prompt_budget_tokens=32768)
-    assert found["activation_bytes"] == 2 * 32768 * (2 * 4096 + 2 * 14336)
+    assert found["activation_bytes"] == 2 * 32768 * (2 * 4096 + 2 * 14336) + 3 * 2 * 32768 * 4096
     assert found["kv_pool_tokens"] < results()["kv_pool_tokens"]
 
 
 @pytest.mark.parametrize(("quantizer", "logged"), [("bf16", 389_872), ("fp8", 779_760)])
 def test_tokens_of_vllm_logs_qwen3_8b(quantizer, logged, tmp_path):
-    """vLLM 0.26.0 on an A100 80 GB (github.com/vllm-project/vllm/issues/42058, comment of 2026-08-01)."""
+    """vLLM 0.26.0 on an A100 80 GB (github.com/vllm-project/vllm/issues/42058, comment of 2026-08-01), 0.9 of it."""
     (tmp_path / "config.json").write_text(json.dumps(QWEN3_8B))
-    found = results(model=str(tmp_path / "config.json"), quantizer=quantizer, admission="paged")
+    found = results(
+        model=str(tmp_path / "config.json"),
+        quantizer=quantizer,
+        admission="paged",
+        gpu_memory_utilization=0.9,
+        stack="vllm@0.26.0",
+    )
     assert found["kv_pool_tokens"] == pytest.approx(logged, rel=0.001)
 
 
 def test_tokens_of_a_vllm_log_llama_3_1_8b():
     """vLLM 0.31.0 on an A100 80 GB, which may use 0.92: 56.21 GiB, 460,496 tokens, graphs not deducted."""
-    found = results(admission="paged", gpu_memory_utilization=0.92)
+    found = results(admission="paged", gpu_memory_utilization=0.92, stack="vllm@0.31.0")
     assert found["kv_pool_tokens"] == pytest.approx(460_496, rel=0.03)
     assert found["free_bytes"] == pytest.approx(56.21 * GIB, rel=0.03)
     assert found["activation_bytes"] == pytest.approx(1.44 * GIB, rel=0.03)
+
+
+#: start-up logs: release, device, model, settings, and what they print: tokens, requests of the longest context,
+#: activations in GiB, each None where it is not printed. From llm-d-planner (accuracy/results/v0.19.0 and
+#: docs/empirical-vllm-memory-results.md, Apache-2.0) and public threads, named beside them
+LOGS = [
+    ("0.19.0", "h100", "gemma-3-4b", {"max_model_len": 8192}, 468_144, 57.05, 3.89),
+    ("0.19.0", "h100", "gemma-3-12b", {"max_model_len": 8192}, 130_304, 15.88, 3.94),
+    ("0.19.0", "h100", "gemma-3-27b", {"max_model_len": 8192}, 36_560, 4.46, 3.99),
+    ("0.19.0", "h100", "llama4-scout", {"max_model_len": 8192, "tp": 4}, 365_968, 44.68, 3.19),
+    ("0.19.0", "h100", "llama3.1-8b", {"max_model_len": 16384}, 476_016, 29.05, 1.89),
+    ("0.19.0", "h100", "llama3.1-8b", {"max_model_len": 8192, "pp": 2}, 1_075_312, 131.26, None),
+    ("0.19.0", "h100", "llama3.1-8b", {"max_model_len": 8192, "tp": 2}, 1_044_688, 127.53, 1.89),
+    ("0.19.0", "h100", "llama3.1-8b", {"max_model_len": 8192, "tp": 4}, 2_209_792, 269.75, 1.89),
+    ("0.19.0", "h100", "qwen2.5-72b", {"max_model_len": 8192, "tp": 2}, 19_920, 2.43, 2.29),
+    ("0.19.0", "h100", "deepseek-v2-lite", {"max_model_len": 8192}, 1_505_552, 183.78, 1.93),
+    ("0.19.0", "h100", "qwen3-30b-a3b", {"max_model_len": 8192}, 168_288, 20.54, 2.68),
+    ("0.19.0", "h100", "qwen1.5-moe-a2.7b", {"max_model_len": 8192}, 250_304, 30.55, 2.47),
+    ("0.19.0", "h100", "phi-2", {"max_model_len": 2048}, 226_112, 110.41, 0.79),
+    ("0.15.0", "h100", "qwen3-14b", {"max_model_len": 8192}, None, None, 5.64),
+    ("0.17.0", "h100", "qwen3-14b", {"max_model_len": 8192}, None, None, 2.23),
+    ("0.11.0", "h100", "llama3.1-8b", {"max_model_len": 16000}, None, None, 4.76),
+    # github.com/dennislee22/vLLM-benchmarking, log/vllm-7B-*: Qwen2-7B, of the same shape
+    ("0.10.1.1", "a100-80gb", "qwen2.5-7b", {"gpu_memory_utilization": 0.25}, 93_872, None, None),
+    ("0.10.1.1", "a100-80gb", "qwen2.5-7b", {"gpu_memory_utilization": 0.5}, 464_848, None, None),
+    ("0.10.1.1", "a100-80gb", "qwen2.5-7b", {"gpu_memory_utilization": 0.25, "tp": 2}, 450_192, None, None),
+    ("0.10.1.1", "a100-80gb", "qwen2.5-7b", {"gpu_memory_utilization": 0.5, "tp": 2}, 1_192_160, None, None),
+]
+
+
+@pytest.mark.parametrize(("release", "device", "model", "asked", "tokens", "requests", "activations"), LOGS)
+def test_start_up_logs_of_vllm(release, device, model, asked, tokens, requests, activations):
+    found = results(
+        device,
+        model,
+        stack=f"vllm@{release}",
+        admission="paged",
+        **{"gpu_memory_utilization": 0.95, "weights": "bf16", **asked},
+    )
+    for name, logged, within in (
+        ("kv_pool_tokens", tokens, 0.02),
+        ("max_concurrency", requests, 0.02),
+        ("activation_bytes", activations and activations * GIB, 0.09),
+    ):
+        assert logged is None or found[name] == pytest.approx(logged, rel=within), name
+
+
+def pooled(n_gib, device, model, quantizer="bf16", **asked):
+    """A pool of so many GiB, whatever lies beside it."""
+    return results(device, model, quantizer, kv_cache_memory_bytes=int(n_gib * GIB), admission="paged", **asked)
+
+
+@pytest.mark.parametrize(
+    ("release", "device", "model", "quantizer", "asked", "n_gib", "tokens", "requests"),
+    [
+        # groups of 10 of 62 layers, windows of 1,023 + 8,192 tokens, more than the longest context
+        ("0.19.0", "h100", "gemma-3-27b", "bf16", {"max_model_len": 8192, "weights": "fp8"}, 19.53, 36_560, 4.46),
+        ("0.19.0", "h100", "gemma-3-12b", "bf16", {"max_model_len": 8192, "weights": "fp8"}, 47.72, 130_304, 15.88),
+        # 18 layers of a window of 127 + 2,048 tokens beside 18 without: 330,018 blocks, 1,161 of them a request
+        ("0.19.0", "a100-80gb", "gpt-oss-120b", "bf16", {"max_model_len": 16384, "tp": 4}, 45.325, 2_640_144, 284.25),
+        # a state of 3,207,168 B takes 784 tokens of 4,096 B: 1,720 blocks, 6 + 3 of them a request (log: 782,791)
+        (
+            "0.20.2rc1",
+            "b300",
+            "qwen3.5-27b",
+            "bf16",
+            {"max_model_len": 4096, "weights": "nvfp4"},
+            82.32,
+            782_791,
+            191.11,
+        ),
+        # two states a group: 299 blocks, 63 + 6 of them a request (log of an RTX 5090: 567,978)
+        ("0.24.0", "b300", "qwen3.6-35b-a3b", "fp8", {"max_model_len": 131_072}, 5.98, 567_978, 4.33),
+        # FP8 of the checkpoint's scheme: blocks of 4,176 tokens (log of a Jetson Thor: 467,712)
+        ("0.19.0", "b300", "qwen3.5-122b-a10b", "fp8", {"max_model_len": 131_072}, 21.43, 467_712, None),
+        # pages of 8 heads of 256 and of 2 of 512 are one size where the latter hold 32 tokens
+        (
+            "0.19.0",
+            "b300",
+            "gemma-4-26b-a4b",
+            "fp8",
+            {"max_model_len": 131_072, "prompt_budget_tokens": 2048},
+            51.62,
+            451_040,
+            33.42,
+        ),
+        # an L40S: 1,308 blocks a request of 10,963 tokens in FP8, 1,651 with scales, where pages do not divide
+        (
+            "0.33.0",
+            "b300",
+            "gemma-4-26b-a4b",
+            "fp8",
+            {"max_model_len": 10_963, "prompt_budget_tokens": 2048},
+            15.18,
+            417_022,
+            None,
+        ),
+        (
+            "0.33.0",
+            "b300",
+            "gemma-4-26b-a4b",
+            "fp8_per_token_head",
+            {"max_model_len": 10_963, "prompt_budget_tokens": 2048},
+            15.18,
+            325_335,
+            None,
+        ),
+    ],
+)
+def test_pools_of_layers_that_differ(release, device, model, quantizer, asked, n_gib, tokens, requests):
+    """By hand from the rule of vllm/v1/core/kv_cache_utils.py, and as start-up logs print them."""
+    found = pooled(n_gib, device, model, quantizer, stack=f"vllm@{release}", **asked)
+    assert found["kv_pool_tokens"] == pytest.approx(tokens, rel=0.002)
+    assert requests is None or found["max_concurrency"] == pytest.approx(requests, rel=0.002)
 
 
 def test_each_server_by_its_own_rule():
     """SGLang: the share is for weights, buffers, keys and values; TensorRT-LLM: of what all else leaves."""
     reported = int(79.19 * GIB)
     asked = {"device": "h100", "gpu_memory_utilization": 0.83}
-    logits = 12 * 1024 * 128_256
+    activations = 14 * 1024 * 128_256 + 3 * 2 * 8192 * 4096
+    graphs = int(0.4 * GIB) + 32 * int(0.015 * GIB)
     sglang = results(stack="sglang", **asked)
     assert sglang["free_bytes"] == int(reported * 0.83) - 2 * PARAMETERS - TABLE - GIB // 2
     trtllm = results(stack="trtllm", **asked)
-    left = reported - 2 * PARAMETERS - TABLE - logits - GIB // 2 - int(0.54 * GIB)
-    assert trtllm["free_bytes"] == int(left * 0.83)
+    left = reported - 2 * PARAMETERS - TABLE - activations - graphs - int(0.54 * GIB)
+    assert trtllm["free_bytes"] == pytest.approx(int(left * 0.83), abs=64)
     for found in (sglang, trtllm):
         taken = ("weight_bytes", "activation_bytes", "runtime_bytes", "free_bytes", "unused_bytes")
         assert sum(found[name] for name in taken) == reported
+
+
+def test_sglang_sets_its_share_by_what_it_sets_aside():
+    """H100: 512 + 1.5 * 8,192 + 128 + 2 * 256 of 81,090 MiB; 10 GiB more a device of eight than 128 MiB each."""
+    one, eight = results("h100", stack="sglang"), results("h100", "llama3.1-70b", stack="sglang", tp=8)
+    mib = int(79.19 * GIB) / 2**20
+    assert one["gpu_memory_utilization"] == round(1 - (512 + 12_288 + 128 + 512) / mib, 3)
+    assert eight["gpu_memory_utilization"] == round(1 - (512 + 12_288 + 8 * 128 + 512) / mib, 3)
+
+
+def test_sglang_keeps_states_and_windows_beside_tokens():
+    """0.9 of the memory of keys and values for states; 0.8 of the tokens in layers with a window."""
+    hybrid = pooled(40, "h200", "qwen3.5-27b", stack="sglang", weights="fp8")
+    assert hybrid["kv_pool_tokens"] == pytest.approx(40 * GIB / 1.9 / (16 * 4096), rel=1e-4)
+    windowed = pooled(20, "h100", "gemma-3-12b", stack="sglang")
+    token = 2 * 2 * 8 * 256
+    assert windowed["kv_pool_tokens"] == pytest.approx(20 * GIB / ((8 + 0.8 * 40) * token), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("release", "asked"),
+    [
+        ("0.7.2", ("prompt_budget_tokens", 2048)),
+        ("0.19.0", ("gpu_memory_utilization", 0.9)),
+        ("0.20.0", ("gpu_memory_utilization", 0.92)),
+        ("0.32.0", ("prompt_budget_tokens", 8192)),
+        ("0.33.0", ("prompt_budget_tokens", 16384)),
+        ("", ("prompt_budget_tokens", 16384)),
+    ],
+)
+def test_defaults_are_the_releases(release, asked):
+    found = results("b200", stack=f"vllm@{release}" if release else "vllm", max_model_len=100_000)
+    assert found[asked[0]] == asked[1]
+
+
+def test_options_reach_the_memory():
+    """Rows of logits, the pool itself, and what others took before."""
+    usual, few = results("h100"), results("h100", max_num_seqs=512)
+    assert usual["activation_bytes"] - few["activation_bytes"] == 14 * 512 * 128_256
+    assert pooled(10, "h100", "llama3.1-8b")["free_bytes"] == 10 * GIB
+    assert (
+        results("h100", stack="sglang", free_memory_bytes=70 * GIB)["free_bytes"]
+        < results("h100", stack="sglang")["free_bytes"]
+    )
+    assert results("h100", free_memory_bytes=79 * GIB)["free_bytes"] == usual["free_bytes"]
 
 
 def test_what_lies_beside_the_share_never_makes_more_than_there_is():
@@ -117,8 +285,10 @@ def test_requests_count_no_activations_of_their_own():
 
 def test_devices_count_what_each_has():
     one, two = results(model="llama3.1-70b", tp=4), results(model="llama3.1-70b", tp=8)
-    assert two["runtime_bytes"] == one["runtime_bytes"] == int(0.5 * GIB) + int(0.26 * GIB) + int(0.75 * GIB)
-    assert two["activation_bytes"] == 12 * 1024 * 128_256  # all logits come together on every device
+    graphs = int(0.25 * GIB) + 80 * int(0.0083 * GIB)
+    assert two["runtime_bytes"] == one["runtime_bytes"] == graphs + int(0.25 * GIB) + int(1.85 * GIB)
+    # all logits come together on every device
+    assert two["activation_bytes"] == 46 * 256 * 128_256 + 3 * 2 * 2048 * 8192
     assert two["free_bytes"] > one["free_bytes"]
     stages = results(model="llama3.1-70b", pp=8)
     # the fullest stage has the output head, or the input table, beside an eighth of the layers
@@ -130,7 +300,11 @@ def test_devices_count_what_each_has():
 
 def test_the_smallest_memory_is_where_the_batch_begins_to_fit():
     for stack in ("vllm", "sglang", "trtllm"):
-        device, kv, work = catalog.device("h100"), build("llama3.1-8b", "bf16"), Workload(64, stack=stack)
+        device, kv, work = (
+            catalog.device("h100"),
+            build("llama3.1-8b", "bf16"),
+            Workload(260, stack=stack, gpu_memory_utilization=0.9),
+        )
         least = evaluate(device, kv, work)["min_capacity_bytes"]
         for n_bytes, fits in ((least, True), (least - 1, False)):
             size = device.memory_capacity.model_copy(update={"value": n_bytes, "unit": "B"})
@@ -213,17 +387,17 @@ def test_assumed_numbers_of_the_server_are_named():
     assert "usable_frac" not in server["assumptions"]
     assert "usable_frac" in paper["assumptions"]
     assert "server_memory" not in paper["assumptions"]
-    for each in servers.SERVERS.values():
-        assert all(number.source for number in each.quantities().values())
+    for stack in servers.SETTINGS:
+        assert all(number.source for number in servers.numbers(stack, catalog.device("h100")))
 
 
 def test_explanations_name_terms_and_sources():
     point = Point(catalog.device("a100-80gb"), build("llama3.1-8b", "fp8"), Workload())
     found, steps = explained(point)
     assert steps["free_bytes"].terms["reported_bytes"] == int(79.25 * GIB)
-    assert steps["free_bytes"].terms["share"] == 0.9
+    assert steps["free_bytes"].terms["share"] == 0.92
     assert "start-up log" in steps["activation_bytes"].source
-    assert "assumed" in steps["runtime_bytes"].source
+    assert "start-up log" in steps["runtime_bytes"].source
     assert steps["kv_pool_tokens"].value == found["kv_pool_tokens"] == pool_tokens(point.design, point.made)
 
 

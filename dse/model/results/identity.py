@@ -19,6 +19,8 @@ _CHOSEN = {
     "gpu_memory_utilization": _SERVER_RULE,
     "prompt_budget_tokens": _SERVER_RULE,
 }
+#: numbers of a device by which a server chooses
+_READS = {name: ("reported_memory",) for name in ("gpu_memory_utilization", "prompt_budget_tokens")}
 #: fields of a workload that stand before the others: they say what times mean
 _FIRST = ("model_kind", "stack", "tokens")
 _DTYPES = {workload.WHOLE: WHOLE, workload.SHARE: NUMBER, workload.SWITCH: FLAG}
@@ -43,6 +45,7 @@ for name in (*_FIRST, *(name for name, asked in workload.ASKED.items() if asked.
         asked.title,
         figure_unit="%" if asked.kind == workload.SHARE else "",
         chosen=_CHOSEN.get(name, "given"),
+        reads=_READS.get(name, ()),
     )
 
 topic.add("n_devices", "device", WHOLE, "devices")

@@ -38,7 +38,7 @@ def kv_bytes_per_token(at: "Facts") -> Derivation:
     "KV cache of a token beyond windows",
     TextLine(
         "Memory",
-        9,
+        11,
         "  beyond windows",
         lambda found: bool(found["kv_bytes_per_token_beyond_windows"] != found["kv_bytes_per_token"]),
     ),
@@ -102,7 +102,13 @@ def weight_bytes(at: "Facts") -> Derivation:
     return how(rule, _CAPACITY, **sizes)
 
 
-@topic.result("B", WHOLE, "activations", TextLine("Memory", 2, "activations of the prompt budget", of_server))
+@topic.result(
+    "B",
+    WHOLE,
+    "activations",
+    TextLine("Memory", 2, "activations of the prompt budget", of_server),
+    reads=("reported_memory",),
+)
 def activation_bytes(at: "Facts") -> Derivation:
     if at.is_server:
         return how(
@@ -145,7 +151,7 @@ def workspace_bytes(at: "Facts") -> Derivation:
     WHOLE,
     "graphs and buffers",
     TextLine("Memory", 3, "graphs, context and buffers", of_server),
-    reads=("runtime_overhead", "server_memory"),
+    reads=("runtime_overhead", "server_memory", "reported_memory"),
 )
 def runtime_bytes(at: "Facts") -> Derivation:
     return how(
@@ -256,7 +262,9 @@ def max_concurrency(at: "Facts") -> Derivation:
     if not at.design.memory.block_bits:
         block, longest = at.design.memory.block_tokens, longest_tokens(at.design)
         return by(
-            capacity.concurrency, n_blocks=at.results["kv_pool_tokens"] // block, request_blocks=-(-longest // block)
+            capacity.concurrency,
+            n_blocks=(at.results["kv_pool_tokens"] or 0) // block,
+            request_blocks=-(-longest // block),
         )
     return by(capacity.concurrency, n_blocks=n_blocks(at.design), **at.longest())
 
@@ -278,7 +286,7 @@ def unused_bytes(at: "Facts") -> Derivation:
     WHOLE,
     "smallest memory for the batch",
     TextLine("Memory", 14, "smallest memory to run the whole batch"),
-    reads=("server_memory", "usable_frac", "runtime_overhead", "kv_page"),
+    reads=("server_memory", "reported_memory", "usable_frac", "runtime_overhead", "kv_page"),
 )
 def min_capacity_bytes(at: "Facts") -> Derivation:
     equation = "(weights + overhead + shared + batch * bytes_per_sequence) / usable_frac"
