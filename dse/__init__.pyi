@@ -86,7 +86,10 @@ def best_map(
     kv_cache: bool = True,
     cached_input_discount: float | None = None,
     memory: Literal["server", "paper"] | None = None,
-    gpu_memory_utilization: float = 0.9,
+    gpu_memory_utilization: float | None = None,
+    kv_cache_memory_bytes: int | None = None,
+    free_memory_bytes: int | None = None,
+    max_model_len: int | None = None,
     prompt_budget_tokens: int | None = None,
     tp: int = 1,
     pp: int = 1,
@@ -176,7 +179,10 @@ def crossover(
     kv_cache: bool = True,
     cached_input_discount: float | None = None,
     memory: Literal["server", "paper"] | None = None,
-    gpu_memory_utilization: float = 0.9,
+    gpu_memory_utilization: float | None = None,
+    kv_cache_memory_bytes: int | None = None,
+    free_memory_bytes: int | None = None,
+    max_model_len: int | None = None,
     prompt_budget_tokens: int | None = None,
     tp: int = 1,
     pp: int = 1,
@@ -259,7 +265,10 @@ def devices(
     kv_cache: bool = True,
     cached_input_discount: float | None = None,
     memory: Literal["server", "paper"] | None = None,
-    gpu_memory_utilization: float = 0.9,
+    gpu_memory_utilization: float | None = None,
+    kv_cache_memory_bytes: int | None = None,
+    free_memory_bytes: int | None = None,
+    max_model_len: int | None = None,
     prompt_budget_tokens: int | None = None,
     ep: int = 1,
     expert_skew: float = 0.0,
@@ -322,7 +331,10 @@ def evaluate(
     kv_cache: bool = True,
     cached_input_discount: float | None = None,
     memory: Literal["server", "paper"] | None = None,
-    gpu_memory_utilization: float = 0.9,
+    gpu_memory_utilization: float | None = None,
+    kv_cache_memory_bytes: int | None = None,
+    free_memory_bytes: int | None = None,
+    max_model_len: int | None = None,
     prompt_budget_tokens: int | None = None,
     tp: int = 1,
     pp: int = 1,
@@ -353,7 +365,7 @@ def evaluate(
 
     >>> found = dse.evaluate("a100-80gb", "llama2-13b", "qserve", batch=128, admission="paged")
     >>> found["max_batch"], round(found["throughput_tokens_per_s"])
-    (146, 1318)
+    (151, 1318)
     """
 
 def formats(
@@ -385,7 +397,10 @@ def formats(
     kv_cache: bool = True,
     cached_input_discount: float | None = None,
     memory: Literal["server", "paper"] | None = None,
-    gpu_memory_utilization: float = 0.9,
+    gpu_memory_utilization: float | None = None,
+    kv_cache_memory_bytes: int | None = None,
+    free_memory_bytes: int | None = None,
+    max_model_len: int | None = None,
     prompt_budget_tokens: int | None = None,
     tp: int = 1,
     pp: int = 1,
@@ -474,7 +489,7 @@ def grid(
 
     >>> table = dse.grid(["a100-80gb", "h100"], "llama2-13b", ["fp16", "qserve"], batch=[16, 256])
     >>> table.groupby("device")["max_batch"].max().to_dict()
-    {'A100-80GB': 110, 'H100': 110}
+    {'A100-80GB': 114, 'H100': 112}
 
     Raises InputError and SpecError for names and values, LimitError for more than a million designs.
     """
@@ -543,7 +558,10 @@ def load(
     kv_cache: bool = True,
     cached_input_discount: float | None = None,
     memory: Literal["server", "paper"] | None = None,
-    gpu_memory_utilization: float = 0.9,
+    gpu_memory_utilization: float | None = None,
+    kv_cache_memory_bytes: int | None = None,
+    free_memory_bytes: int | None = None,
+    max_model_len: int | None = None,
     prompt_budget_tokens: int | None = None,
     tp: int = 1,
     pp: int = 1,
@@ -623,7 +641,10 @@ def need(
     kv_cache: bool = True,
     cached_input_discount: float | None = None,
     memory: Literal["server", "paper"] | None = None,
-    gpu_memory_utilization: float = 0.9,
+    gpu_memory_utilization: float | None = None,
+    kv_cache_memory_bytes: int | None = None,
+    free_memory_bytes: int | None = None,
+    max_model_len: int | None = None,
     prompt_budget_tokens: int | None = None,
     tp: int = 1,
     pp: int = 1,
@@ -661,7 +682,7 @@ def need(
 
     >>> found = dse.need("bandwidth", "a100-80gb", "llama2-13b", batch=128, admission="paged", throughput=2000)
     >>> dse.units.human(found.value, found.unit)
-    '9.407 TB/s'
+    '9.156 TB/s'
     >>> dse.need("bits", "a100-80gb", "llama2-13b", throughput=1200, batch=128, admission="paged").best["quantizer"]
     'nvfp4'
     """
@@ -692,7 +713,10 @@ def operations(
     kv_cache: bool = True,
     cached_input_discount: float | None = None,
     memory: Literal["server", "paper"] | None = None,
-    gpu_memory_utilization: float = 0.9,
+    gpu_memory_utilization: float | None = None,
+    kv_cache_memory_bytes: int | None = None,
+    free_memory_bytes: int | None = None,
+    max_model_len: int | None = None,
     prompt_budget_tokens: int | None = None,
     tp: int = 1,
     pp: int = 1,
@@ -890,7 +914,10 @@ def sensitivity(
     kv_cache: bool = True,
     cached_input_discount: float | None = None,
     memory: Literal["server", "paper"] | None = None,
-    gpu_memory_utilization: float = 0.9,
+    gpu_memory_utilization: float | None = None,
+    kv_cache_memory_bytes: int | None = None,
+    free_memory_bytes: int | None = None,
+    max_model_len: int | None = None,
     prompt_budget_tokens: int | None = None,
     tp: int = 1,
     pp: int = 1,
@@ -968,7 +995,10 @@ def simulate(
     kv_cache: bool = True,
     cached_input_discount: float | None = None,
     memory: Literal["server", "paper"] | None = None,
-    gpu_memory_utilization: float = 0.9,
+    gpu_memory_utilization: float | None = None,
+    kv_cache_memory_bytes: int | None = None,
+    free_memory_bytes: int | None = None,
+    max_model_len: int | None = None,
     prompt_budget_tokens: int | None = None,
     tp: int = 1,
     pp: int = 1,

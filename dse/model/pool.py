@@ -15,7 +15,7 @@ from dse.specs import servers
 _ALIKE = 1.25
 
 
-class Blocks(NamedTuple):
+class PoolBlocks(NamedTuple):
     """A pool of blocks. Bits are numerators over the plan's denominator, of all stages; all 0: layers do not differ."""
 
     #: of all layers of a group
@@ -37,7 +37,7 @@ class Blocks(NamedTuple):
 
 
 #: layers do not differ: tokens are those of the mean over a sequence
-ALIKE = Blocks._make([0] * len(Blocks._fields))
+ALIKE = PoolBlocks._make([0] * len(PoolBlocks._fields))
 
 
 class _Kind(NamedTuple):
@@ -62,7 +62,7 @@ def _kinds(plan: KvPlan) -> list[_Kind]:
     return [_Kind(n, bits, window, is_state) for (bits, window, is_state), n in found.items()]
 
 
-def blocks_of(plan: KvPlan, server: servers.Server, page_tokens: int) -> Blocks:
+def blocks_of(plan: KvPlan, server: servers.Server, page_tokens: int) -> PoolBlocks:
     """The blocks of a plan as one device has it; `ALIKE` where no layer has a window or a constant state."""
     kinds = _kinds(plan)
     full = [kind for kind in kinds if not kind.is_state and kind.window_tokens >= NO_LIMIT]
@@ -91,7 +91,7 @@ def blocks_of(plan: KvPlan, server: servers.Server, page_tokens: int) -> Blocks:
             per_block[i] = page_tokens * (page // own)
     n_groups = [-(-n // group) for n in numbers]
     by_kind = dict(zip(kinds, n_groups, strict=True))
-    return Blocks(
+    return PoolBlocks(
         block_bits=group * page,
         n_groups=sum(n_groups) if server.printing == servers.BLOCKS else 0,
         printed_tokens=page_tokens,
@@ -107,14 +107,14 @@ def blocks_of(plan: KvPlan, server: servers.Server, page_tokens: int) -> Blocks:
 
 def _by_tokens(
     full: list[_Kind], windowed: list[_Kind], states: list[_Kind], server: servers.Server, page_tokens: int
-) -> Blocks:
+) -> PoolBlocks:
     """A pool that keeps a share of the tokens of layers without a window for those with one, and of its memory for
     states: tokens are those without a window."""
     bits = sum(kind.n_layers * kind.bits for kind in full)
     bits += round(float(server.window_share.si) * sum(kind.n_layers * kind.bits for kind in windowed))
     if states:
         bits = round(bits * (1 + float(server.state_share.si)))
-    return Blocks(
+    return PoolBlocks(
         block_bits=max(bits, 1) * page_tokens,
         n_groups=1,
         printed_tokens=page_tokens,
@@ -128,10 +128,10 @@ def _by_tokens(
     )
 
 
-def _by_bits(full: list[_Kind], windowed: list[_Kind], states: list[_Kind], server: servers.Server) -> Blocks:
+def _by_bits(full: list[_Kind], windowed: list[_Kind], states: list[_Kind], server: servers.Server) -> PoolBlocks:
     """Layers of many kinds, or that compress tokens: a block is a bit, nothing is padded."""
     of_full, of_windowed = (sum(kind.n_layers * kind.bits for kind in kinds) for kinds in (full, windowed))
-    return Blocks(
+    return PoolBlocks(
         block_bits=1,
         n_groups=max(of_full + of_windowed, 1) if server.printing == servers.BLOCKS else 0,
         printed_tokens=1,

@@ -40,7 +40,7 @@ class EvaluatePoint(OnDesign, Printed):
 
     >>> found = dse.evaluate("a100-80gb", "llama2-13b", "qserve", batch=128, admission="paged")
     >>> found["max_batch"], round(found["throughput_tokens_per_s"])
-    (146, 1318)
+    (151, 1318)
     """
 
     as_json: bool = json_option("Print every result as JSON, in SI base units.")

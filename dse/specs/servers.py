@@ -69,7 +69,7 @@ class Server:
         return {name: value for name, value in vars(self).items() if isinstance(value, Quantity)}
 
 
-class Setting(NamedTuple):
+class ServerSetting(NamedTuple):
     """A number of a server from a release on, on devices of a class or on all; later ones of a table take its place."""
 
     name: str
@@ -109,17 +109,17 @@ _SMALL_LAYER_GRAPHS = _derived(0.0083, "GiB", "the same log, 36 layers")
 
 #: what all servers have that say nothing else
 _COMMON = (
-    Setting("sequences", _SEQUENCES),
-    Setting("sequences", _FEW_SEQUENCES, on=SMALL),
-    Setting("logit", _LOGIT),
-    Setting("logit", _SMALL_LOGIT, on=SMALL),
-    Setting(
+    ServerSetting("sequences", _SEQUENCES),
+    ServerSetting("sequences", _FEW_SEQUENCES, on=SMALL),
+    ServerSetting("logit", _LOGIT),
+    ServerSetting("logit", _SMALL_LOGIT, on=SMALL),
+    ServerSetting(
         "hidden_copies",
         _derived(3, "1", f"{_LOGS_H100}: what activations take beside logits, within 8 % with fused experts' buffers"),
     ),
-    Setting("graphs", _GRAPHS),
-    Setting("layer_graphs", _LAYER_GRAPHS),
-    Setting(
+    ServerSetting("graphs", _GRAPHS),
+    ServerSetting("layer_graphs", _LAYER_GRAPHS),
+    ServerSetting(
         "communication",
         _assumed(
             0.75,
@@ -128,85 +128,87 @@ _COMMON = (
             "more than on one device",
         ),
     ),
-    Setting("state_blocks", _published(1, "1", "a state of each request, nothing kept for reuse")),
-    Setting("window_share", _published(1, "1", "windows are kept by request")),
-    Setting("state_share", _published(0, "1", "states lie in the blocks of keys and values")),
+    ServerSetting("state_blocks", _published(1, "1", "a state of each request, nothing kept for reuse")),
+    ServerSetting("window_share", _published(1, "1", "windows are kept by request")),
+    ServerSetting("state_share", _published(0, "1", "states lie in the blocks of keys and values")),
 )
 #: settings by stack, oldest first; a stack that is not here is taken to be as vLLM
-SETTINGS: Mapping[str, tuple[str, str, tuple[Setting, ...]]] = {
+SETTINGS: Mapping[str, tuple[str, str, tuple[ServerSetting, ...]]] = {
     "vllm": (
         WHOLE,
         BLOCKS,
         (
-            Setting("utilization", _published(0.9, "1", "vLLM up to 0.19: gpu_memory_utilization")),
-            Setting(
+            ServerSetting("utilization", _published(0.9, "1", "vLLM up to 0.20: gpu_memory_utilization")),
+            ServerSetting(
                 "utilization",
                 _published(0.92, "1", "vLLM, from pull request 38284 on (0.33.0, vllm/config/cache.py:215)"),
-                since=(0, 20),
+                since=(0, 21),
             ),
-            Setting("prompt_budget", None),
-            Setting("prompt_budget", _published(8192, "token", f"max_num_batched_tokens: {_ARGUMENTS}"), since=(0, 8)),
-            Setting(
+            ServerSetting("prompt_budget", None),
+            ServerSetting(
+                "prompt_budget", _published(8192, "token", f"max_num_batched_tokens: {_ARGUMENTS}"), since=(0, 8)
+            ),
+            ServerSetting(
                 "prompt_budget",
                 _published(2048, "token", f"max_num_batched_tokens below 70 GiB, A100, GB10: {_ARGUMENTS}"),
                 since=(0, 8),
                 on=SMALL,
             ),
-            Setting(
+            ServerSetting(
                 "prompt_budget",
                 _published(16384, "token", f"max_num_batched_tokens of 160 GiB or more: {_ARGUMENTS}"),
                 since=(0, 33),
                 on=LARGEST,
             ),
-            Setting("sequences", _published(256, "1", "vLLM before 0.8: max_num_seqs")),
-            Setting("sequences", _SEQUENCES, since=(0, 8)),
-            Setting("sequences", _FEW_SEQUENCES, since=(0, 8), on=SMALL),
-            Setting(
+            ServerSetting("sequences", _published(256, "1", "vLLM before 0.8: max_num_seqs")),
+            ServerSetting("sequences", _SEQUENCES, since=(0, 8)),
+            ServerSetting("sequences", _FEW_SEQUENCES, since=(0, 8), on=SMALL),
+            ServerSetting(
                 "logit",
                 _derived(3, "B", "start-up log of vLLM 0.7.2: 0.19 GiB of activations with 256 rows of 152,064 logits"),
             ),
-            Setting(
+            ServerSetting(
                 "logit",
                 _derived(
                     37, "B", "start-up logs of vLLM 0.11 and 0.15 on H100: 4.76 GiB for 128,256, 5.64 for 151,936"
                 ),
                 since=(0, 8),
             ),
-            Setting(
+            ServerSetting(
                 "logit",
                 _derived(14, "B", "start-up logs of vLLM 0.10.1.1 on A100: 0.56 GiB in all beside Qwen2-7B, 256 rows"),
                 since=(0, 8),
                 on=SMALL,
             ),
-            Setting("logit", _LOGIT, since=(0, 17)),
-            Setting("logit", _SMALL_LOGIT, since=(0, 17), on=SMALL),
-            Setting("graphs", _NONE),
-            Setting("layer_graphs", _NONE),
-            Setting("graphs", _GRAPHS, since=(0, 21)),
-            Setting("layer_graphs", _LAYER_GRAPHS, since=(0, 21)),
-            Setting("graphs", _SMALL_GRAPHS, since=(0, 21), on=SMALL),
-            Setting("layer_graphs", _SMALL_LAYER_GRAPHS, since=(0, 21), on=SMALL),
-            Setting("buffers", _derived(0.35, "GiB", "start-up logs of vLLM 0.6.4: non_torch_memory")),
-            Setting(
+            ServerSetting("logit", _LOGIT, since=(0, 17)),
+            ServerSetting("logit", _SMALL_LOGIT, since=(0, 17), on=SMALL),
+            ServerSetting("graphs", _NONE),
+            ServerSetting("layer_graphs", _NONE),
+            ServerSetting("graphs", _GRAPHS, since=(0, 21)),
+            ServerSetting("layer_graphs", _LAYER_GRAPHS, since=(0, 21)),
+            ServerSetting("graphs", _SMALL_GRAPHS, since=(0, 21), on=SMALL),
+            ServerSetting("layer_graphs", _SMALL_LAYER_GRAPHS, since=(0, 21), on=SMALL),
+            ServerSetting("buffers", _derived(0.35, "GiB", "start-up logs of vLLM 0.6.4: non_torch_memory")),
+            ServerSetting(
                 "buffers",
                 _derived(0.13, "GiB", "start-up logs of vLLM 0.11 to 0.17: memory beside PyTorch"),
                 since=(0, 7),
             ),
-            Setting(
+            ServerSetting(
                 "buffers",
                 _derived(0.25, "GiB", f"{_LOGS_H100}: memory beside PyTorch on one device; 0.07 under pp"),
                 since=(0, 18),
             ),
-            Setting(
+            ServerSetting(
                 "communication",
                 _derived(0.12, "GiB", "start-up logs of vLLM 0.7.2 and 0.10.1.1: two devices beside one"),
             ),
-            Setting(
+            ServerSetting(
                 "communication",
                 _derived(1.85, "GiB", f"{_LOGS_H100}: 2.07 to 2.17 beside PyTorch under tp, 0.25 on one device"),
                 since=(0, 18),
             ),
-            Setting(
+            ServerSetting(
                 "state_blocks",
                 _derived(2, "1", "start-up log of vLLM 0.24.0, Qwen3.6-35B-A3B: prefixes of hybrids are kept"),
                 since=(0, 21),
@@ -217,13 +219,13 @@ SETTINGS: Mapping[str, tuple[str, str, tuple[Setting, ...]]] = {
         STATIC,
         TOKENS,
         (
-            Setting("utilization", _published(0.9, "1", "by what is set aside (`static_share`)")),
-            Setting("prompt_budget", _published(8192, "token", f"chunked_prefill_size: {_SGLANG}")),
-            Setting("prompt_budget", _published(4096, "token", f"below 60 GiB: {_SGLANG}"), on=SMALL),
-            Setting("prompt_budget", _published(16384, "token", f"160 GiB or more: {_SGLANG}"), on=LARGEST),
-            Setting("window_share", _published(0.8, "1", "SGLang 0.5.23: swa_full_tokens_ratio")),
-            Setting("state_share", _published(0.9, "1", "SGLang 0.5.23: mamba_full_memory_ratio")),
-            Setting(
+            ServerSetting("utilization", _published(0.9, "1", "by what is set aside (`static_share`)")),
+            ServerSetting("prompt_budget", _published(8192, "token", f"chunked_prefill_size: {_SGLANG}")),
+            ServerSetting("prompt_budget", _published(4096, "token", f"below 60 GiB: {_SGLANG}"), on=SMALL),
+            ServerSetting("prompt_budget", _published(16384, "token", f"160 GiB or more: {_SGLANG}"), on=LARGEST),
+            ServerSetting("window_share", _published(0.8, "1", "SGLang 0.5.23: swa_full_tokens_ratio")),
+            ServerSetting("state_share", _published(0.9, "1", "SGLang 0.5.23: mamba_full_memory_ratio")),
+            ServerSetting(
                 "buffers",
                 _assumed(0.5, "GiB", "the 512 MiB that SGLang sets aside for other data as it chooses its share"),
             ),
@@ -233,9 +235,9 @@ SETTINGS: Mapping[str, tuple[str, str, tuple[Setting, ...]]] = {
         LEFT,
         TOKENS,
         (
-            Setting("utilization", _published(0.9, "1", "TensorRT-LLM: free_gpu_memory_fraction")),
-            Setting("prompt_budget", _published(8192, "token", "TensorRT-LLM: max_num_tokens")),
-            Setting(
+            ServerSetting("utilization", _published(0.9, "1", "TensorRT-LLM: free_gpu_memory_fraction")),
+            ServerSetting("prompt_budget", _published(8192, "token", "TensorRT-LLM: max_num_tokens")),
+            ServerSetting(
                 "buffers",
                 _assumed(
                     0.54, "GiB", "551 MiB of context and libraries (aiconfigurator-core 0.12.0, comment of its files)"
@@ -253,7 +255,9 @@ NEWEST = (99,)
 def device_class(device: "HardwareSpec") -> str:
     """The class of a device by which vLLM chooses its defaults: memory as its file has it reported, and two names.
 
-    A memory that is changed does not change the class: the defaults are those of the device that there is. Source: vLLM 0.33.0, vllm/engine/arg_utils.py:2973-3006.
+    A memory that is changed does not change the class: the defaults are those of the device that there is.
+
+    Source: vLLM 0.33.0, vllm/engine/arg_utils.py:2973-3006.
     """
     n_bytes, name = (device.reported_memory or device.memory_capacity).count, device.name.lower()
     if n_bytes < 70 * GIB or "a100" in name or "spark" in name or "gb10" in name:

@@ -29,7 +29,12 @@ def test_a_number_before_a_device_is_its_tensor_parallel_size(run):
     [
         (("point", "--device", "8xh100", "--tp", "4"), "says 8 devices, --tp 4 and --pp 1 say 4: leave the number out"),
         (("ask", "devices", "--device", "8xh100"), "says how many: this answer takes one device by its name"),
-        (("point", "--device", "h100", "--max-model-len", "8192"), "is an engine's: memory is of requests"),
+        (
+            ("point", "--device", "h100", "--max-model-len", "1k"),
+            "requests of 1,024 + 1,024 tokens are longer: use 2048",
+        ),
+        (("point", "--device", "h100", "--free-memory", "40GiB"), "does not start: use --gpu-memory-utilization 0.5"),
+        (("point", "--device", "h100", "--kv-cache-memory", "some"), "must be bytes, such as 40GiB, 40GB or"),
         (("point", "--device", "h100", "--input", "12x"), "such as 4096 or 128k (131,072)"),
         (("point", "--device", "h100", "--batch", "1k"), "must be a whole number, such as 64"),
         (("point", "--device", "8xh1000"), "unknown device"),

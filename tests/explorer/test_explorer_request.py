@@ -13,7 +13,18 @@ from dse.specs.workload import ASKED, Workload
 #: names have no values of their own to choose from
 NAMES = {"stack": "sglang", "implementation": "bitdecoding", "weights": "fp8", "tokens": "window:tokens=512"}
 #: devices divide what a model has
-NUMBERS = {"prompt_budget_tokens": 4096, "max_num_seqs": 8, "tp": 4, "pp": 4, "pp_batches": 2, "ep": 4, "dcp": 2}
+NUMBERS = {
+    "prompt_budget_tokens": 4096,
+    "max_num_seqs": 8,
+    "kv_cache_memory_bytes": 2**34,
+    "free_memory_bytes": 79 * 2**30,
+    "max_model_len": 2**20,
+    "tp": 4,
+    "pp": 4,
+    "pp_batches": 2,
+    "ep": 4,
+    "dcp": 2,
+}
 #: what another value of a field needs beside it: other fields, a model, a quantizer
 BESIDE = {
     "activation_bits": {"weights_bits": 8},

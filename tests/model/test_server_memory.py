@@ -246,8 +246,8 @@ def test_sglang_keeps_states_and_windows_beside_tokens():
     ("release", "asked"),
     [
         ("0.7.2", ("prompt_budget_tokens", 2048)),
-        ("0.19.0", ("gpu_memory_utilization", 0.9)),
-        ("0.20.0", ("gpu_memory_utilization", 0.92)),
+        ("0.20.2", ("gpu_memory_utilization", 0.9)),
+        ("0.21.0", ("gpu_memory_utilization", 0.92)),
         ("0.32.0", ("prompt_budget_tokens", 8192)),
         ("0.33.0", ("prompt_budget_tokens", 16384)),
         ("", ("prompt_budget_tokens", 16384)),
