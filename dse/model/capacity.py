@@ -150,6 +150,19 @@ def requests_of(design: Design, batch: int) -> int:
 
 
 @compilable
+def counts_blocks(design: Design) -> bool:
+    """Whether requests are bound by the blocks of a pool whose layers differ; a shared prefix is counted in bits."""
+    return design.memory.block_bits > 0 and design.load.has_cache == 1 and design.load.prefix_tokens == 0
+
+
+@compilable
+def held_tokens(design: Design) -> int:
+    """Tokens that a request counts: its final length, or paged their mean."""
+    n_output = design.output_tokens
+    return design.input_tokens + (n_output // 2 if design.load.is_paged else n_output)
+
+
+@compilable
 def max_batch(design: Design, made: Generation, free: int) -> int:
     """Most requests that run at once: those that fit into `free` (in the unit of bits) of every device under the
     admission rule, and no more than the server takes; 0 when none fits."""
@@ -162,6 +175,11 @@ def max_batch(design: Design, made: Generation, free: int) -> int:
     if design.load.is_paged:
         room = (free - made.largest_shared_bits) * design.output_tokens
         most = max(capacity.max_batch(room, 0, made.sum_of_own_bits), 1)
+    if counts_blocks(design):
+        held = blocks_of_request(design, held_tokens(design), 1)
+        whole = blocks_of_request(design, design.input_tokens + design.output_tokens, 1)
+        blocks = max(free // design.memory.block_bits, 0)
+        most = min(most, capacity.max_batch(blocks, 0, held)) if blocks >= whole else 0
     return min(most * n_groups, design.load.max_num_seqs)
 
 
@@ -178,6 +196,9 @@ def request_bytes(design: Design, made: Generation) -> int:
     needed = 0
     for size in made.sizes:
         needed = max(needed, size.shared + size.own)
+    if counts_blocks(design):
+        whole = blocks_of_request(design, design.input_tokens + design.output_tokens, 1)
+        needed = max(needed, whole * design.memory.block_bits)
     return to_bytes(design, needed)
 
 
@@ -194,6 +215,11 @@ def min_capacity_bytes(design: Design, made: Generation, batch: int) -> int:
     if design.load.is_paged and batch > 1:
         mean = made.largest_shared_bits - -batch * made.sum_of_own_bits // design.output_tokens
         needed = max(needed, mean)
+    if counts_blocks(design):
+        whole = blocks_of_request(design, design.input_tokens + design.output_tokens, 1)
+        needed = max(
+            needed, max(whole, batch * blocks_of_request(design, held_tokens(design), 1)) * design.memory.block_bits
+        )
     device, memory = design.device, design.memory
     if memory.is_server:
         return capacity.min_reported_bytes(
@@ -212,7 +238,16 @@ def min_capacity_bytes(design: Design, made: Generation, batch: int) -> int:
 @compilable
 def max_context_tokens(design: Design, batch: int) -> int:
     """Longest context at which the whole batch fits, with every shorter one; MISSING where there is no limit."""
-    longest = longest_context(design, free_bytes(design) * unit_of(design), requests_of(design, batch))
+    own = requests_of(design, batch)
+    longest = longest_context(design, free_bytes(design) * unit_of(design), own)
+    if counts_blocks(design) and longest > 0:
+        blocks, short = n_blocks(design), 0
+        while short < longest:  # the longest whose requests have blocks
+            middle = short + (longest - short + 1) // 2
+            if own * blocks_of_request(design, middle, 1) <= blocks:
+                short = middle
+            else:
+                longest = middle - 1
     return MISSING if longest == NO_CONTEXT_LIMIT else longest
 
 

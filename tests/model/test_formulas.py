@@ -44,7 +44,7 @@ def arguments(function, rng, n):
             columns[name] = rng.uniform(0.5, 50.0, n)
         else:
             columns[name] = rng.integers(1, 4000, n)
-    if "n_active_experts" in columns:
+    if {"n_active_experts", "n_experts"} <= {*columns}:
         columns["n_experts"] = columns["n_active_experts"] + columns["n_experts"]
     return columns
 
