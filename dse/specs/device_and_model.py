@@ -340,6 +340,8 @@ class LayerKV(BaseModel):
     tokens_per_entry: int = Field(default=1, ge=1, le=65_536)
     #: a second cache of the layers just before, which the same attention reads
     joined: bool = False
+    #: a learned logit beside those of the tokens, which not every kernel takes
+    sinks: bool = False
     #: what does not grow with the context: bytes of a request and layer, and operations of a token on it, for which a
     #: step reads and writes it whole; 0: tokens wait there for others, and a step touches little of it
     state_bytes: int = Field(default=0, ge=0, le=2**40)
@@ -416,6 +418,8 @@ class ModelSpec(BaseModel):
     copied_parameters: int | None = Field(default=None, ge=0)
     #: towers that make tokens of images and sound, beside all of these; None: none known
     tower_parameters: int | None = Field(default=None, ge=0)
+    #: tokens of an image see each other, which not every kernel takes
+    image_mask: bool = False
     #: elements of the tables of rotary positions that servers keep; None: not known
     rotary_elements: int | None = Field(default=None, ge=0)
     n_experts: int = Field(default=1, ge=1)

@@ -52,6 +52,7 @@ class CountedModelFile(Spec):
     embedding_parameters: int = Field(default=0, ge=0, le=10**15)
     copied_parameters: int | None = Field(default=None, ge=0, le=10**15)
     tower_parameters: int | None = Field(default=None, ge=0, le=10**15)
+    image_mask: bool = False
     rotary_elements: int | None = Field(default=None, ge=0, le=2**60)
     expert_width: int | None = Field(default=None, ge=1, le=2**24)
     n_experts: int = Field(default=1, ge=1, le=65_536)
@@ -98,6 +99,7 @@ class CountedModelFile(Spec):
             title=self.title or self.name,
             source=self.source + (f", revision {self.revision}" if self.revision else ""),
             layers=tuple(self.layers) * self.repeat,
+            image_mask=self.image_mask,
             notes=tuple(self.notes),
             numbers=numbers,
             published_parameters=self.published_parameters.count if self.published_parameters else None,
@@ -146,6 +148,8 @@ def text(model: ModelSpec, revision: str = "", published: Quantity | None = None
         value = getattr(model, name)
         if value != CountedModelFile.model_fields[name].default:
             lines.append(_line(name, value))
+    if model.image_mask:
+        lines.append(_line("image_mask", True))
     layers, n_times = _repeated(model.layers)
     if n_times > 1:
         lines.append(_line("repeat", n_times))

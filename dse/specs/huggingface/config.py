@@ -39,6 +39,9 @@ from dse.specs.huggingface.keys import (
 from dse.specs.huggingface.mixers import NOTHING, Mixer
 from dse.specs.huggingface.parameters import Shape
 
+#: model_types of which tokens of an image see each other (transformers, models/gemma3)
+IMAGE_MASKED = ("gemma3", "gemma3_text")
+
 
 def looks_like_config(data: dict[str, Any]) -> bool:
     """Whether parsed JSON is a Hugging Face config rather than a file in our own format."""
@@ -133,7 +136,8 @@ def from_document(document: Document) -> ModelSpec:
         attention_parameters=sum(mixer.parameters for mixer in mixers),
         embedding_parameters=0 if shape.tied else shape.vocab * shape.embedding,
         copied_parameters=sum(mixer.copied_parameters for mixer in mixers) + parameters.routers(shape) or None,
-        tower_parameters=tower.parameters(keys, hidden) or None,
+        tower_parameters=(towers := tower.parameters(keys, hidden)) or None,
+        image_mask=bool(towers) and model_type in IMAGE_MASKED,
         rotary_elements=tables or None,
         expert_width=experts.width if routed and experts else None,
         dense_parameters=dense,

@@ -109,6 +109,7 @@ class Heads:
             key_dim=self.key_dim,
             value_dim=self.value_dim,
             window=self.window,
+            sinks=self.sinks,
             score_dim=self.key_dim + self.value_dim,
             **(self.index.of_layer() if self.index else {}),
         )
