@@ -30,9 +30,34 @@ def on_one_device(plan: KvPlan, work: Workload) -> KvPlan:
     def split() -> KvPlan:
         rank = deployment.rank_of(whole.model, work)
         found = replace(kv_layout.build(rank, whole.key_quantizer, whole.value_quantizer), whole=whole)
+        found = _stages_alike(found, work.pp)
         return found if work.dcp == 1 else _tokens_shared(found, work.dcp)
 
     return whole.once(("devices", *asked), split)
+
+
+def _stages_alike(plan: KvPlan, n_stages: int) -> KvPlan:
+    """The plan with every stage as full as the fullest, which has the least room and paces a full pipeline."""
+    model = deployment.stages_alike(plan.model, n_stages)
+    if model is plan.model:
+        return plan
+    before, after = (kv_layout.layers_by_shape(one.layers) for one in (plan.model, model))
+    counts, n_before = [], dict.fromkeys(before, 0)
+    for shape, n in plan.layers:
+        n_after = n_before[shape] + n
+        grown = (at * after[shape] // before[shape] for at in (n_before[shape], n_after))
+        counts.append(-next(grown) + next(grown))
+        n_before[shape] = n_after
+    groups = tuple(
+        replace(
+            g,
+            n_stored_layers=-(-g.n_stored_layers * counts[g.shape_index] // g.n_read_layers),
+            n_read_layers=counts[g.shape_index],
+        )
+        for g in plan.groups
+    )
+    layers = tuple((shape, n) for (shape, _), n in zip(plan.layers, counts, strict=True))
+    return replace(plan, model=model, groups=groups, layers=layers)
 
 
 def _tokens_shared(plan: KvPlan, n_devices: int) -> KvPlan:

@@ -171,6 +171,19 @@ def window_of(layer: LayerKV) -> int:
     return layer.window if layer.window is not None else NO_LIMIT
 
 
+def shape_of(layer: LayerKV) -> LayerKV:
+    """One layer of a run, by which equal ones are counted together."""
+    return layer.model_copy(update={"n_layers": 1, "stored": True})
+
+
+def layers_by_shape(layers: Sequence[LayerKV]) -> dict[LayerKV, int]:
+    """Count layers that are alike."""
+    counts: dict[LayerKV, int] = {}
+    for layer in layers:
+        counts[shape_of(layer)] = counts.get(shape_of(layer), 0) + layer.n_layers
+    return counts
+
+
 def _runs(
     first: int, n_layers: int, key: QuantizerSpec, value: QuantizerSpec
 ) -> Iterator[tuple[bool, tuple[QuantizerSpec, QuantizerSpec], int]]:
@@ -202,7 +215,7 @@ def build(model: ModelSpec, key_quantizer: QuantizerSpec, value_quantizer: Quant
     states: dict[LayerKV, int] = {}
     n_before = 0
     for layer in model.layers:
-        shape = layer.model_copy(update={"n_layers": 1, "stored": True})
+        shape = shape_of(layer)
         first = n_before - layer.n_layers if layer.joined else n_before
         n_before = first + layer.n_layers
         if layer.state_bytes:

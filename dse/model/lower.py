@@ -26,7 +26,7 @@ from dse.model.records import (
     Product,
     Tensor,
 )
-from dse.specs import servers
+from dse.specs import deployment, servers
 from dse.specs.device_and_model import HardwareSpec, LayerKV, ModelSpec
 from dse.specs.stack import StackSpec
 from dse.specs.tokens import TokenPolicy
@@ -436,12 +436,15 @@ def share_of_free_memory(device: HardwareSpec, work: Workload, server: servers.S
     return share * free / reported
 
 
-def beside_bytes(model: ModelSpec, work: Workload) -> int:
+def beside_bytes(plan: KvPlan, work: Workload) -> int:
     """Bytes that a server counts with the weights of a device, beside those of the language model."""
+    model, n_layers = plan.model, (plan.whole or plan).model.n_layers
     tower = (model.tower_parameters or 0) if work.tower else 0
+    # one table for both ends is held by both, but counted once among the parameters
     table, head = model.embedding_parameters, model.vocab_size * model.hidden_size
+    fullest = deployment.end_parameters(n_layers, work.pp, table or head, head)
     found = weights.beside_bytes(tower, model.latent_copy_parameters, model.rotary_elements or 0, work.pp)
-    return int(found + weights.end_stage_bytes(table or head, head, work.pp))
+    return int(found + weights.end_stage_bytes(fullest, table + head, work.pp))
 
 
 def memory_of(device: HardwareSpec, plan: KvPlan, work: Workload, stack_name: str | None) -> Memory:
@@ -490,7 +493,7 @@ def memory_of(device: HardwareSpec, plan: KvPlan, work: Workload, stack_name: st
         graph_bytes=graph_bytes,
         buffer_bytes=server.buffer_bytes(work.tp),
         outside_bytes=prompt_bytes + graph_bytes if server.rule == servers.STATIC else 0,
-        beside_bytes=beside_bytes(plan.model, work),
+        beside_bytes=beside_bytes(plan, work),
         given_bytes=work.kv_cache_memory_bytes or 0,
         block_tokens=work.page_tokens,
         longest_tokens=work.max_model_len or 0,

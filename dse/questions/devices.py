@@ -134,7 +134,8 @@ def devices(device: HardwareSpec, plan: KvPlan, work: Workload, most: int | None
     elif isinstance(most, bool) or not 1 <= most <= MAX_DEVICES:
         raise InputError(f"most = {show(most)}: must be a whole number of devices from 1 to {MAX_DEVICES:,}")
     model, splits = plan.model, []
-    for pp in range(1, most + 1):
+    # stages of as many layers each: others wait for the fullest
+    for pp in (n for n in range(1, most + 1) if model.n_layers % n == 0):
         for tp in range(1, most // pp + 1):
             asked = replace(work, tp=tp, pp=pp, pp_batches=None)
             try:

@@ -44,11 +44,8 @@ def check(model: ModelSpec, work: Workload) -> None:
                     f"tp = {tp}: neither divides the {n_heads} KV heads of {model.name} nor is a multiple of them: "
                     f"use one of {good}"
                 )
-    if model.n_layers % pp:
-        raise InputError(
-            f"pp = {pp}: does not divide the {model.n_layers} layers of {model.name}: "
-            f"use one of {_divisors(model.n_layers)}"
-        )
+    if pp > model.n_layers:
+        raise InputError(f"pp = {pp}: {model.name} has {model.n_layers} layers, one a stage at least: use fewer stages")
     if ep > 1:
         if model.n_experts == 1:
             raise InputError(f"ep = {ep}: {model.name} has no experts: leave it out")
@@ -116,6 +113,58 @@ def rank_of(model: ModelSpec, work: Workload) -> ModelSpec:
             "layer_elements": None if model.layer_elements is None else split(model.layer_elements),
         }
     )
+
+
+def stages_alike(model: ModelSpec, n_stages: int) -> ModelSpec:
+    """The model with as many layers in every stage as the fullest has; as it is where the layers divide.
+
+    Embeddings and output head are not repeated.
+    """
+    n_layers = model.n_layers
+    if n_layers % n_stages == 0:
+        return model
+    wanted = -(-n_layers // n_stages) * n_stages
+
+    def grown(number: int) -> int:
+        return -(-number * wanted // n_layers)
+
+    ends = min(model.embedding_parameters + model.vocab_size * model.hidden_size, model.dense_parameters)
+    attention = model.attention_parameters
+    return model.model_copy(
+        update={
+            "layers": _grown(model.layers, n_layers, wanted),
+            "dense_parameters": ends + grown(model.dense_parameters - ends),
+            "expert_parameters": grown(model.expert_parameters),
+            "attention_parameters": None if attention is None else grown(attention),
+        }
+    )
+
+
+def _grown(layers: tuple[LayerKV, ...], n_layers: int, wanted: int) -> tuple[LayerKV, ...]:
+    """Layers that become `wanted` in place of `n_layers`, each kind in proportion."""
+    found: list[LayerKV] = []
+    n_before = 0
+    for layer in layers:
+        if layer.joined:
+            n = found[-1].n_layers
+        else:
+            n_after = n_before + layer.n_layers
+            n = n_after * wanted // n_layers - n_before * wanted // n_layers
+            n_before = n_after
+        found.append(layer.model_copy(update={"n_layers": n}))
+    return tuple(found)
+
+
+def end_parameters(n_layers: int, n_stages: int, n_input: int, n_head: int) -> int:
+    """Parameters of embeddings that the fullest stage holds, the first having the input table and the last the output
+    head. Layers that are left over go one each to the stages before the last, from there backwards.
+
+    Source: vllm/distributed/utils.py, get_pp_indices.
+    """
+    left = n_layers % n_stages
+    if left == 0:
+        return max(n_input, n_head)
+    return n_input if left == n_stages - 1 else 0
 
 
 def _split(layer: LayerKV, tp: int) -> LayerKV:

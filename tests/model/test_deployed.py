@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -143,6 +144,59 @@ def test_padded_experts_of_gpt_oss_take_what_logs_say():
     experts, rest, table = 114_701_598_720, 2_127_557_952, 131_072 * 64
     assert found == pytest.approx(experts * (3072 * 2944) / 2880**2 * 4.25 / 8 + 2 * (rest + table), rel=1e-9)
     assert 64.4 <= found / 2**30 <= 66.0
+
+
+def stage_layers(n_layers, n_stages):
+    """As vLLM cuts layers (vllm/distributed/utils.py, get_pp_indices): what is left over before the last stage."""
+    layers = [n_layers // n_stages] * n_stages
+    for i in range(n_layers % n_stages):
+        layers[-2 - i] += 1
+    return layers
+
+
+def test_layers_are_cut_as_vllm_cuts_them():
+    assert stage_layers(61, 4) == [15, 15, 16, 15]
+    assert stage_layers(35, 2) == [18, 17]
+    assert stage_layers(32, 3) == [11, 11, 10]
+
+
+def uniform(tmp_path, n_layers, tied=False):
+    """Llama-3.1-8B with other layers."""
+    text = catalog.model_files()["llama3.1-8b"].read_text().replace("published_parameters", "# ")
+    text = text.replace("tied_embeddings = false", f"tied_embeddings = {str(tied).lower()}")
+    path = tmp_path / "model.toml"
+    path.write_text(re.sub(r"(?m)^n_layers = .*$", f"n_layers = {n_layers}", text))
+    return str(path)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize(
+    ("n_layers", "pp"), [(61, 4), (35, 2), (32, 3), (32, 4), (32, 1), (36, 5), (80, 3), (13, 8), (7, 7)]
+)
+def test_the_pool_is_the_least_of_all_stages(tmp_path, n_layers, pp, tied):
+    """By hand, from layers of 218,112,000 parameters, tables of 128,256 * 4,096 and 4,096 B of a token and layer."""
+    found = results(uniform(tmp_path, n_layers, tied), "h100", stack="vllm@0.19.0", pp=pp, tp=1)
+    layer, table, gib = 218_112_000, 128_256 * 4096, 2**30
+    usable = int(int(79.19 * gib) * 0.9) - found["activation_bytes"] - found["runtime_bytes"]
+    tokens, weights = [], []
+    for stage, n in enumerate(stage_layers(n_layers, pp)):
+        n_tables = (stage == 0) + (stage == pp - 1) - (tied and pp == 1)
+        weights.append(2 * (n * layer + n_tables * table + 131_072 * 128))
+        tokens.append((usable - weights[-1]) // (n * 4096))
+    assert found["kv_pool_tokens"] == pytest.approx(min(tokens), rel=1e-3)
+    assert found["weight_bytes"] == pytest.approx(weights[tokens.index(min(tokens))], rel=1e-3)
+
+
+def test_kinds_of_layers_are_cut_in_proportion():
+    # 62 layers, 52 of them with windows, are 64 of which 54 have windows: four stages of 16
+    plan = point("gemma-3-27b", pp=4).plan
+    assert plan.model.n_layers == sum(n for _, n in plan.layers) == 64
+    assert [n for layer, n in plan.layers if layer.window is None] == [10]
+    # a plan by layer has three kinds in 32 layers, and 33 on three stages
+    by_layer = "plan:" + str(CONFIGS.parent / "inputs" / "plans" / "32-1.toml")
+    each_layer = point("llama3.1-8b", quantizer=by_layer, pp=3).plan
+    keys = [g.n_stored_layers for g in each_layer.groups if g.which == "key"]
+    assert sum(keys) == 33
 
 
 def test_a_tower_can_be_left_out():
@@ -402,7 +456,7 @@ def test_one_device_is_as_ever(model, quantizer, asked):
             r"tp = 3: does not divide the 32 query heads.*use one of 1, 2, 4, 8, 16, 32",
         ),
         ("llama2-13b", "h100", {"tp": 16}, r"tp = 16: does not divide the 40 query heads"),
-        ("llama3.1-8b", "h100", {"pp": 3}, r"pp = 3: does not divide the 32 layers.*1, 2, 4, 8, 16, 32"),
+        ("llama3.1-8b", "h100", {"pp": 33}, r"pp = 33: llama3.1-8b has 32 layers, one a stage at least: use fewer"),
         ("llama3.1-8b", "h100", {"pp": 2, "pp_batches": 3}, r"pp-batches = 3: must be at most pp = 2"),
         ("llama3.1-8b", "h100", {"tp": 2, "ep": 2}, r"ep = 2: llama3.1-8b has no experts: leave it out"),
         ("mixtral-8x7b", "h100", {"tp": 4, "ep": 3}, r"ep = 3: must divide tp = 4 and the 8 experts.*1, 2, 4"),

@@ -28,16 +28,13 @@ def beside_bytes(n_tower_parameters: int, n_copied_parameters: int, n_table_elem
     return -(-2 * (n_tower_parameters + n_copied_parameters) // n_stages) + 2 * n_table_elements
 
 
-@formula(
-    "B",
-    "2 * max(max(n_input, n_head) - (n_input + n_head) / n_stages, 0)",
-    "docs/explanation/model.md, Memory of a server",
-)
-def end_stage_bytes(n_input_parameters: int, n_head_parameters: int, n_stages: int) -> int:
-    """Bytes of embeddings in 16 bits that the fullest stage has beyond an even share of them: the first has the input
-    table, the last the output head."""
-    most = max(n_input_parameters, n_head_parameters)
-    return max(-(-2 * (n_stages * most - n_input_parameters - n_head_parameters) // n_stages), 0)
+@formula("B", "2 * (n_fullest - n_tables / n_stages); 0 in one stage", "docs/explanation/model.md, Memory of a server")
+def end_stage_bytes(n_fullest_parameters: int, n_table_parameters: int, n_stages: int) -> int:
+    """Bytes of embeddings in 16 bits that the fullest stage has beyond an even share of all of them; negative where a
+    stage between the ends is fuller."""
+    if n_stages == 1:
+        return 0
+    return -(-2 * (n_stages * n_fullest_parameters - n_table_parameters) // n_stages)
 
 
 @formula("B", "ceil(n_parameters * weights_bits / 8)", "docs/explanation/model.md, Capacity")
