@@ -139,7 +139,7 @@ def support(
     stack: str, asked: str, device: HardwareSpec, model: ModelSpec, kv_dtype: str, shows_images: bool = True
 ) -> Support | None:
     """Whether the engine of a stack, in the release asked for or the newest, runs one of its KV-cache types on a
-    device for a model; None where its table does not tell: another architecture, another kind of attention, no table."""
+    device for a model; None where its table does not tell: another architecture or kind of attention, no table."""
     release = release_for(stack, asked)
     if release is None:
         return None
