@@ -47,6 +47,8 @@ class LayerFit(NamedTuple):
     own: GemmFit | None
     #: seconds of a core for an element that is not packed; 0: no ceiling
     plain_core_s: float
+    #: devices that share the tokens, each of which chooses among its own
+    token_shards: int
 
 
 def kernels_of(
@@ -84,6 +86,7 @@ def _layer_fit(
         sparse=sparse,
         own=own,
         plain_core_s=1 / rate if rate else 0.0,
+        token_shards=plan.token_shards,
     )
 
 
@@ -125,7 +128,8 @@ def _attention_kernel(
     index_frac = choice_s = 0.0
     if sparse:
         index_frac = sparse.index_frac.si if sparse.index_frac else 1.0
-        choice_s = sparse.choice.si / CHOICE_TOKENS if sparse.choice and not layer.joined else 0.0
+        choice = sparse.choice.si if sparse.choice and not layer.joined else 0.0
+        choice_s = choice / CHOICE_TOKENS / one.token_shards
     return AttentionKernel(
         n_layers=one.n_layers,
         n_kv_heads=layer.n_kv_heads,

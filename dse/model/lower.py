@@ -165,7 +165,7 @@ def layers_of(plan: KvPlan, policy: Policy = FULL) -> tuple[Layer, ...]:
         pair_flops = token_flops(plan, shape)
         of_prompt = attention.attention_flops_per_token(n_q_heads, layer.prompt_score_dim or layer.score_dim)
         of_prompt = of_prompt // layer.tokens_per_entry + layer.state_flops
-        score_flops = index_of(layer, policy)[1] if window > limit else 0
+        score_flops = index_of(layer, policy, plan)[1] if window > limit else 0
         same = Layer(
             n_layers=0,
             window_tokens=window,
@@ -190,9 +190,11 @@ def read_limit_of(layer: LayerKV, policy: Policy) -> int:
     return layer.read_limit_tokens or NO_LIMIT
 
 
-def index_of(layer: LayerKV, policy: Policy) -> tuple[int, int]:
-    """Bits of a token's index in a layer, and operations that score it: those of the policy, else the layer's own."""
-    return (policy.index_bits or layer.index_bits), (policy.index_flops or layer.index_flops)
+def index_of(layer: LayerKV, policy: Policy, plan: KvPlan) -> tuple[int, int]:
+    """Bits of a token's index in a layer, over the plan's denominator, and operations that score it: those of the
+    policy, else the layer's own. Devices that share the tokens score as many each."""
+    bits, flops = (policy.index_bits or layer.index_bits), (policy.index_flops or layer.index_flops)
+    return bits * (plan.den // plan.token_shards), -(-flops // plan.token_shards)
 
 
 def tensor_of(g: TensorGroup, plan: KvPlan, paths: Mapping[str, str], policy: Policy, unpacking: Unpacking) -> Tensor:
@@ -203,8 +205,8 @@ def tensor_of(g: TensorGroup, plan: KvPlan, paths: Mapping[str, str], policy: Po
     indexed = int(side == KEYS and g.window_tokens > limit)
     (read, pack), code = own_kernels(g, side), implementations.starts_of(g)
     dense, sparse = (*g.streams, 0, 0)[:2]
-    bits, flops = index_of(plan.layers[g.shape_index][0], policy)
-    index = bits * plan.den * indexed
+    bits, flops = index_of(plan.layers[g.shape_index][0], policy, plan)
+    index = bits * indexed
     return Tensor(
         side=side,
         shape=g.shape_index,

@@ -64,8 +64,11 @@ def check(model: ModelSpec, work: Workload) -> None:
                 f"dcp = {dcp}: shares the tokens of KV heads that tp = {tp} devices hold copies of, and {copies}: use "
                 + (f"one of {_divisors(most)}" if most > 1 else "dcp 1")
             )
-        if model.read_limit_tokens:
-            raise InputError(f"dcp = {dcp}: the index of {model.name} chooses among all tokens: use dcp 1")
+        if any(layer.read_limit_tokens and not layer.sparse_kind.startswith("dsa") for layer in model.layers):
+            raise InputError(
+                f"dcp = {dcp}: the index of {model.name} chooses blocks or compressed tokens, which devices would cut: "
+                "use dcp 1"
+            )
         if work.tokens != "full":
             raise InputError(f"dcp = {dcp}: a token policy ({show(work.tokens)}) chooses among all tokens: use full")
 

@@ -62,6 +62,9 @@ def gpt_oss_120b(tmp_path):
         ("deepseek-v3", {"tp": 8}, 70_272),
         ("deepseek-v3", {"tp": 8, "dp_attention": True}, 70_272),
         ("deepseek-v3", {"tp": 8, "dcp": 8}, 8_784),
+        # and an index of 128 B with a scale in each: 61 * (1,152 + 132) = 78,324
+        ("deepseek-v3.2", {"tp": 8}, 78_324),
+        ("deepseek-v3.2", {"tp": 8, "dcp": 8}, 9_790.5),
         # 48 * 2 * 4 * 128 * 2 = 98,304
         ("qwen3-30b-a3b", {"tp": 4}, 24_576),
         ("qwen3-30b-a3b", {"tp": 8}, 24_576),
@@ -70,6 +73,23 @@ def gpt_oss_120b(tmp_path):
 def test_bytes_of_a_token_on_a_device_are_those_counted_by_hand(model, asked, token_bytes):
     name = model if model in catalog.model_files() else config(model)
     assert results(name, **asked)["kv_bytes_per_token"] == token_bytes
+
+
+def test_devices_that_share_tokens_score_and_choose_among_their_own():
+    """Half of the index's operations, reads and choice on each of two; queries and results are exchanged as without."""
+    asked = {"device": "b200", "quantizer": "fp8", "tp": 8, "batch": 4, "input_tokens": 60_000, "stack": "sglang"}
+    one, two = (point("deepseek-v3.2", dcp=dcp, **asked) for dcp in (1, 2))
+    dense = point("deepseek-v3", dcp=2, **asked)
+    assert [layer.index_flops for layer in two.design.layers] == [n // 2 for n in (one.design.layers[0].index_flops,)]
+    assert two.design.kernels[0].choice_s == one.design.kernels[0].choice_s / 2 > 0
+    assert two.design.exchanges == dense.design.exchanges
+    per_bit = [p.design.tensors[0].index_bits / p.plan.den for p in (one, two)]
+    assert per_bit == [1056, 528]
+    assert two.results["read_tokens"] == one.results["read_tokens"] == 2048
+    assert one.results["attention_s"] / 2 < two.results["attention_s"] < one.results["attention_s"]
+    parts = two.ledger(60_000)
+    assert parts["index"] * 2 == one.ledger(60_000)["index"]
+    assert many.results_of(two) == two.results
 
 
 def test_windowed_layers_are_split_as_the_others(gpt_oss_120b):

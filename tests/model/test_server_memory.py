@@ -209,6 +209,22 @@ def test_pools_of_layers_that_differ(release, device, model, quantizer, asked, n
     assert requests is None or found["max_concurrency"] == pytest.approx(requests, rel=0.002)
 
 
+@pytest.mark.parametrize(("dcp", "logged"), [(1, 341_504), (2, 680_192), (4, 1_360_384), (8, 2_720_768)])
+def test_tokens_that_devices_share_by_an_index(dcp, logged):
+    """vLLM 0.20.2rc1, GLM-5.1-NVFP4 on 8 RTX PRO 6000, FP8 keys and values, 19.5 GiB a GPU."""
+    found = pooled(
+        19.5,
+        "rtx-pro-6000",
+        "nvidia/GLM-5.1-NVFP4",
+        "fp8_ds_mla",
+        stack="vllm@0.20.2rc1",
+        tp=8,
+        dcp=dcp,
+        max_model_len=202_752,
+    )
+    assert found["kv_pool_tokens"] == pytest.approx(logged, rel=0.005)
+
+
 def test_each_server_by_its_own_rule():
     """SGLang: the share is for weights, buffers, keys and values; TensorRT-LLM: of what all else leaves."""
     reported = int(79.19 * GIB)

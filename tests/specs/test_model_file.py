@@ -242,15 +242,15 @@ def test_an_index_is_the_policy_sparse_reading_in_the_model_itself():
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("model", "asked", "message"),
     [
-        ({"tp": 8, "dcp": 8}, "dcp = 8: the index of deepseek-v3.2 chooses among all tokens"),
-        ({"kv_cache": False}, "kv-cache = False: deepseek-v3.2 chooses what it reads by an index"),
+        ("deepseek-v4-flash", {"tp": 8, "dcp": 8}, "dcp = 8: the index of .* chooses blocks or compressed tokens"),
+        ("deepseek-v3.2", {"kv_cache": False}, "kv-cache = False: deepseek-v3.2 chooses what it reads by an index"),
     ],
 )
-def test_what_an_index_cannot_do_is_refused(asked, message):
+def test_what_an_index_cannot_do_is_refused(model, asked, message):
     with pytest.raises(InputError, match=message):
-        point("deepseek-v3.2", **asked).results  # noqa: B018
+        point(model, **asked).results  # noqa: B018
 
 
 def test_a_ring_refuses_an_index():
