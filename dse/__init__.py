@@ -16,6 +16,7 @@ __all__ = [
     "Workload",
     "best_map",
     "check",
+    "check_log",
     "claims",
     "crossover",
     "device",

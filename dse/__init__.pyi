@@ -24,11 +24,13 @@ from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.workload import Workload as Workload
 from dse.sweep.pareto.designs import DesignFront
 from dse.sweep.reading import StoredSweep
+from dse.validate.check_log import LogCheck
 
 __all__ = [
     "Workload",
     "best_map",
     "check",
+    "check_log",
     "claims",
     "crossover",
     "device",
@@ -91,6 +93,7 @@ def best_map(
     free_memory_bytes: int | None = None,
     max_model_len: int | None = None,
     prompt_budget_tokens: int | None = None,
+    calibrated: str | None = None,
     tp: int = 1,
     pp: int = 1,
     pp_batches: int | None = None,
@@ -133,6 +136,54 @@ def check(file: str | Path) -> str:
 
     >>> dse.check("h100").splitlines()[0]
     'device H100: no problem found'
+    """
+
+def check_log(
+    log: str | Path | None = None,
+    *,
+    device: Device | None = None,
+    model: Model | None = None,
+    quantizer: Quantizer | None = None,
+    workload: Workload | None = None,
+    out: str | None = None,
+    weights: str | None = None,
+    stack: str | None = None,
+    page_tokens: int = 16,
+    gpu_memory_utilization: float | None = None,
+    kv_cache_memory_bytes: int | None = None,
+    free_memory_bytes: int | None = None,
+    max_model_len: int | None = None,
+    prompt_budget_tokens: int | None = None,
+    max_num_seqs: int | None = None,
+    tower: bool = True,
+    tp: int = 1,
+    pp: int = 1,
+    ep: int = 1,
+    dcp: int = 1,
+) -> LogCheck:
+    """Read the start-up log of a server, make the design that it describes, and print each term of memory beside ours.
+
+    LOG is what vLLM, SGLang, TensorRT-LLM or llama.cpp print as they start, from a file or from standard input: model,
+    options, memory of weights, activations and keys and values, tokens, concurrency. Options given here stand for what
+    it says; logs of vLLM, SGLang and TensorRT-LLM rarely say the device. `--out FILE` keeps the memory of the log: with
+    `--calibrated FILE` every command answers for this server.
+
+    log: The text of a log (of several lines), or its file; default: standard input.
+    device: Device name or .toml file; default: as the log says.
+    model: Model name, .toml file or config.json; default: as the log says.
+    quantizer: KV quantizer; default: as the log says.
+    workload: Requests, lengths, memory, weights and devices, as `dse.Workload(batch=64, tp=2)`.
+    out: Write the log's memory into this file, which --calibrated of other commands takes.
+    Further parameters are the fields of `Workload`, in place of one.
+
+    Returns: The log beside the design: its terms, their table, and a sentence about the largest difference.
+    Raises InputError and SpecError for names, files and values, LimitError beyond what can be computed.
+
+    >>> found = dse.check_log('''Initializing a V1 LLM engine (v0.19.0) with config: model='Qwen/Qwen3-14B', dtype=bf16
+    ... Model loading took 27.52 GiB memory and 9.1 seconds
+    ... Available KV cache memory: 45.23 GiB''', device="h100", gpu_memory_utilization=0.95)
+    >>> found.says
+    'Log and design agree; largest difference: weights, -0.00 GiB in the log.'
     """
 
 def claims(prefix: str = "") -> pd.DataFrame:
@@ -184,6 +235,7 @@ def crossover(
     free_memory_bytes: int | None = None,
     max_model_len: int | None = None,
     prompt_budget_tokens: int | None = None,
+    calibrated: str | None = None,
     tp: int = 1,
     pp: int = 1,
     pp_batches: int | None = None,
@@ -270,6 +322,7 @@ def devices(
     free_memory_bytes: int | None = None,
     max_model_len: int | None = None,
     prompt_budget_tokens: int | None = None,
+    calibrated: str | None = None,
     ep: int = 1,
     expert_skew: float = 0.0,
     dp_attention: bool = False,
@@ -336,6 +389,7 @@ def evaluate(
     free_memory_bytes: int | None = None,
     max_model_len: int | None = None,
     prompt_budget_tokens: int | None = None,
+    calibrated: str | None = None,
     tp: int = 1,
     pp: int = 1,
     pp_batches: int | None = None,
@@ -402,6 +456,7 @@ def formats(
     free_memory_bytes: int | None = None,
     max_model_len: int | None = None,
     prompt_budget_tokens: int | None = None,
+    calibrated: str | None = None,
     tp: int = 1,
     pp: int = 1,
     pp_batches: int | None = None,
@@ -563,6 +618,7 @@ def load(
     free_memory_bytes: int | None = None,
     max_model_len: int | None = None,
     prompt_budget_tokens: int | None = None,
+    calibrated: str | None = None,
     tp: int = 1,
     pp: int = 1,
     pp_batches: int | None = None,
@@ -646,6 +702,7 @@ def need(
     free_memory_bytes: int | None = None,
     max_model_len: int | None = None,
     prompt_budget_tokens: int | None = None,
+    calibrated: str | None = None,
     tp: int = 1,
     pp: int = 1,
     pp_batches: int | None = None,
@@ -718,6 +775,7 @@ def operations(
     free_memory_bytes: int | None = None,
     max_model_len: int | None = None,
     prompt_budget_tokens: int | None = None,
+    calibrated: str | None = None,
     tp: int = 1,
     pp: int = 1,
     pp_batches: int | None = None,
@@ -919,6 +977,7 @@ def sensitivity(
     free_memory_bytes: int | None = None,
     max_model_len: int | None = None,
     prompt_budget_tokens: int | None = None,
+    calibrated: str | None = None,
     tp: int = 1,
     pp: int = 1,
     pp_batches: int | None = None,
@@ -1000,6 +1059,7 @@ def simulate(
     free_memory_bytes: int | None = None,
     max_model_len: int | None = None,
     prompt_budget_tokens: int | None = None,
+    calibrated: str | None = None,
     tp: int = 1,
     pp: int = 1,
     pp_batches: int | None = None,

@@ -60,6 +60,7 @@ OPERATIONS = {
     "list": "catalog.ListCatalog",
     "show": "catalog.ShowEntry",
     "check": "catalog.CheckFile",
+    "check-log": "logs.CheckLog",
     "device add": "catalog.AddDevice",
     "model add": "catalog.AddModel",
     "model export": "catalog.ExportModel",

@@ -56,6 +56,7 @@ from dse.model.results import RESULT_UNITS
 from dse.model.stacks import stack_of, stack_text
 from dse.model.steady import Steady, steady_of
 from dse.model.step import Run, Terms, Wave, known_run, one_prompt_s, terms_of
+from dse.specs import measured_memory
 from dse.specs.device_and_model import HardwareSpec, Quantity, StackSpec
 from dse.specs.implementation import ENDS
 from dse.specs.weights import WIDE, WIDE_BITS
@@ -170,7 +171,10 @@ def _assumptions(
     policy = ["token_policy"] if work.token_policy.family.validity or plan.model.read_limit_tokens else []
     has_assumed_links = rests_on_assumed_links(device, plan, work, stack_name)
     is_server = memory_counted(device, work) == "server"
-    return [*assumptions.of(device, plan, paths, stack, work, has_assumed_links, is_server), *policy]
+    found = assumptions.of(device, plan, paths, stack, work, has_assumed_links, is_server)
+    if work.calibrated is not None:
+        found.remove("server_memory")
+    return [*found, *policy]
 
 
 class Point:
@@ -183,7 +187,7 @@ class Point:
         work = work.of_model(plan.model)
         self.device, self.work, self._asked_plan = device, work, plan
         #: all of the workload but batch and lengths
-        asked = tuple(vars(work)[name] for name in _OPEN)
+        asked = (*(vars(work)[name] for name in _OPEN), measured_memory.of(work.calibrated))
         self.lowered = lowered = plan.once((Same(device), asked), lambda: Lowered.of(device, plan, work))
         #: in the pages of the device
         self.plan, self.paths = lowered.plan, lowered.paths
@@ -552,7 +556,9 @@ def in_wide_weights(point: Point) -> dict[str, Any] | None:
     running = min(work.batch, point.max_batch)
     wide = replace(work, batch=running, weights=WIDE, weights_bits=WIDE_BITS, activation_bits=WIDE_BITS, memory="paper")
     return speed(
-        roomy(point.device), point.plan, replace(wide, gpu_memory_utilization=None, kv_cache_memory_bytes=None)
+        roomy(point.device),
+        point.plan,
+        replace(wide, gpu_memory_utilization=None, kv_cache_memory_bytes=None, calibrated=None),
     )
 
 

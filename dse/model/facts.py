@@ -46,8 +46,9 @@ from dse.model.step import (
     share_touched,
 )
 from dse.quantizers import QuantizerSpec
-from dse.specs import servers
+from dse.specs import measured_memory
 from dse.specs.device_and_model import HardwareSpec, LayerKV
+from dse.specs.measured_memory import MeasuredMemory
 from dse.specs.servers import Server
 from dse.specs.workload import Workload
 
@@ -80,7 +81,9 @@ class Facts:
             "key": point.plan.key_quantizer,
             "value": point.plan.value_quantizer,
         }
-        self.server: Server = servers.of(point.stack_name, point.device, point.work.stack)
+        #: memory as a server's log had it
+        self.of_log: MeasuredMemory | None = measured_memory.of(point.work.calibrated)
+        self.server: Server = measured_memory.server_of(self.of_log, point.device, point.work, point.stack_name)
         self.is_server: bool = bool(point.design.memory.is_server)
         self.has_host: bool = bool(point.stack and point.stack.host)
         #: at least one request runs; with a KV cache, or without

@@ -1,5 +1,6 @@
 """From specs to records of numbers: what a device, a model with its quantizers and a workload mean for the formulas."""
 
+import dataclasses
 import math
 from collections.abc import Mapping
 
@@ -7,6 +8,7 @@ from dse.core import units
 from dse.core.errors import InputError, show
 from dse.model import deployed, implementations, memory_unit, pool, stacks
 from dse.model.formulas import activations, attention, linear, weights
+from dse.model.formulas.deployment import stage_bytes
 from dse.model.kernels import Unpacking, kernels_of, kernels_reach, latent_fit, token_flops
 from dse.model.kv_layout import KvPlan, TensorGroup, window_of
 from dse.model.records import (
@@ -26,7 +28,7 @@ from dse.model.records import (
     Product,
     Tensor,
 )
-from dse.specs import deployment, servers
+from dse.specs import deployment, measured_memory, servers
 from dse.specs.device_and_model import HardwareSpec, LayerKV, ModelSpec
 from dse.specs.stack import StackSpec
 from dse.specs.tokens import TokenPolicy
@@ -449,9 +451,26 @@ def beside_bytes(plan: KvPlan, work: Workload) -> int:
     return int(found + weights.end_stage_bytes(fullest, table + head, work.pp))
 
 
+def own_bytes(model: ModelSpec, work: Workload) -> int:
+    """Bytes of the weights of a language model on a device, without what a server counts with them."""
+    form = work.weight_format
+    experts = form.stored_expert_parameters(model, work.tp // work.ep)
+    n_bytes = weights.stored_weight_bytes(
+        model.dense_parameters, form.kept_parameters(model), experts, form.dense_eighths, form.expert_eighths
+    )
+    return int(stage_bytes(n_bytes, work.pp))
+
+
 def memory_of(device: HardwareSpec, plan: KvPlan, work: Workload, stack_name: str | None) -> Memory:
-    """Return the memory that a server reserves beside weights and KV; none where it is counted as papers do."""
+    """Return the memory that a server reserves beside weights and KV; none where it is counted as papers do.
+
+    Raises InputError for the memory of a log that was measured otherwise.
+    """
     if memory_counted(device, work) == "paper":
+        if work.calibrated is not None:
+            raise InputError(
+                f"calibrated = {show(work.calibrated)}: memory is counted as papers count it: use --memory server"
+            )
         return Memory(
             is_server=0,
             asked_share=1.0,
@@ -468,7 +487,10 @@ def memory_of(device: HardwareSpec, plan: KvPlan, work: Workload, stack_name: st
             budget_tokens=0,
             **pool.ALIKE._asdict(),
         )
-    server, model = servers.of(stack_name, device, work.stack), plan.model
+    found = measured_memory.fitting(work, device, (plan.whole or plan).model, stack_name)
+    if found and found.gpu_memory_utilization and work.gpu_memory_utilization is None:
+        work = dataclasses.replace(work, gpu_memory_utilization=found.gpu_memory_utilization)
+    server, model = measured_memory.server_of(found, device, work, stack_name), plan.model
     asked, budget = memory_share(device, work, server), prompt_budget(work, server)
     share = share_of_free_memory(device, work, server, asked)
     elements = model.activation_elements if model.layer_elements is None else model.layer_elements
@@ -486,6 +508,8 @@ def memory_of(device: HardwareSpec, plan: KvPlan, work: Workload, stack_name: st
         kept,
     )
     graph_bytes, of_all = server.graph_bytes(-(-model.n_layers // work.pp)), server.rule != servers.LEFT
+    if found:
+        prompt_bytes, graph_bytes = found.activation_bytes, found.graph_bytes
     return Memory(
         is_server=1,
         asked_share=asked,
@@ -493,10 +517,10 @@ def memory_of(device: HardwareSpec, plan: KvPlan, work: Workload, stack_name: st
         share_of_free=1.0 if of_all else asked,
         prompt_bytes=prompt_bytes,
         graph_bytes=graph_bytes,
-        buffer_bytes=server.buffer_bytes(work.tp),
+        buffer_bytes=found.buffer_bytes if found else server.buffer_bytes(work.tp),
         outside_bytes=prompt_bytes + graph_bytes if server.rule == servers.STATIC else 0,
-        beside_bytes=beside_bytes(plan, work),
-        given_bytes=work.kv_cache_memory_bytes or 0,
+        beside_bytes=beside_bytes(plan, work) if found is None else found.weight_bytes - own_bytes(model, work),
+        given_bytes=work.kv_cache_memory_bytes or (found.given_bytes if found and found.given_bytes else 0),
         block_tokens=work.page_tokens,
         longest_tokens=work.max_model_len or 0,
         budget_tokens=budget,

@@ -57,7 +57,11 @@ def _kinds(plan: KvPlan) -> list[_Kind]:
             key = (units.BITS_PER_BYTE * layer.state_bytes * plan.den, 1, True)
             found[key] = found.get(key, 0) + n_layers
         elif own and own[0].n_stored_layers:
-            key = (sum(g.packed_bits for g in own) + layer.index_bits * (plan.den // plan.token_shards), own[0].window_tokens, False)
+            key = (
+                sum(g.packed_bits for g in own) + layer.index_bits * (plan.den // plan.token_shards),
+                own[0].window_tokens,
+                False,
+            )
             found[key] = found.get(key, 0) + own[0].n_stored_layers
     return [_Kind(n, bits, window, is_state) for (bits, window, is_state), n in found.items()]
 

@@ -92,7 +92,7 @@ class EvaluatePoint(OnDesign, Printed):
             self._with_room(outcome),
             present.kernels(outcome),
         )
-        text = "\n".join([text, *present.slower_note(outcome)])
+        text = "\n".join([text, *present.slower_note(outcome), *present.memory_note(outcome)])
         rows = outcome.operations() if self.operations else []
         return f"{text}\n\nOperations\n{present.operations_text(rows)}" if rows else text
 

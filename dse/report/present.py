@@ -12,7 +12,7 @@ from dse.model.kv_layout import KvPlan
 from dse.model.results import RESULT_UNITS, RESULTS, ring, section
 from dse.model.results.declare import INTERVALS, MEASURED, SECTIONS, Results
 from dse.model.results.reads import DEVICE_PARAMETERS
-from dse.specs import catalog, device_names, tokens
+from dse.specs import catalog, device_names, measured_memory, tokens
 from dse.specs.device_and_model import HardwareSpec, ModelSpec, Quantity
 from dse.specs.oaken_grid import SAMPLE
 from dse.specs.weights import FORMATS, WIDE
@@ -182,6 +182,12 @@ def slower_note(point: Point) -> list[str]:
         return []
     times = " against ".join(number(seconds, "s") for seconds in (step_s, wide["decode_step_s"]))
     return [f"Note: these weights make a step slower than 16 bits would ({times}): {_slow_kernels(point)}"]
+
+
+def memory_note(point: Point) -> list[str]:
+    """A note where memory is that of a server's log: which file, and of what."""
+    found = measured_memory.of(point.work.calibrated)
+    return [f"Note: memory as {point.work.calibrated} has it ({found.source})"] if found else []
 
 
 def _slow_kernels(point: Point) -> str:

@@ -373,6 +373,16 @@ class Workload:
         high=MAX_INPUT_TOKENS,
         open_means="the server's",
     )
+    calibrated: str | None = _asked(
+        None,
+        "calibrated",
+        NAME,
+        "",
+        "Memory of a log",
+        "Memory as a server's log had it: a file of `dse check-log --out`.",
+        metavar="FILE",
+        open_means="computed",
+    )
     # how the model lies on several devices (dse/specs/deployment.py); names as vLLM and SGLang use them
     tp: int = _asked(
         1,
@@ -595,6 +605,7 @@ MEMORY = (
     "max_model_len",
     "prompt_budget_tokens",
     "tower",
+    "calibrated",
 )
 #: of these, what only a server's memory has
 OF_SERVERS = MEMORY[1:6]

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from dse.model.facts import Facts
 
 _CAPACITY, _KV = "docs/explanation/model.md, Capacity", "docs/explanation/model.md, KV bytes"
+#: of a term that --calibrated gives
+_OF_LOG = "as a server's log had it (`dse check-log`)"
 
 topic = Topic()
 
@@ -97,6 +99,8 @@ def peak_kv_bytes_per_sequence(at: "Facts") -> Derivation:
 
 @topic.result("B", WHOLE, "weights", TextLine("Memory", 1, "weights"))
 def weight_bytes(at: "Facts") -> Derivation:
+    if at.of_log:
+        return how(_OF_LOG, at.of_log.source)
     sizes = {"n_parameters": at.plan.model.parameters, **at.weight_bits(), **at.kept(), **at.beside(), **at.split()}
     rule = "ceil(sum of parameters * bits / 8)" + (", and what a server counts with them" if at.beside() else "")
     return how(rule, _CAPACITY, **sizes)
@@ -110,6 +114,8 @@ def weight_bytes(at: "Facts") -> Derivation:
     reads=("reported_memory",),
 )
 def activation_bytes(at: "Facts") -> Derivation:
+    if at.of_log:
+        return how(_OF_LOG, at.of_log.source)
     if at.is_server:
         return how(
             activations.prompt_bytes.equation,
@@ -154,6 +160,9 @@ def workspace_bytes(at: "Facts") -> Derivation:
     reads=("runtime_overhead", "server_memory", "reported_memory"),
 )
 def runtime_bytes(at: "Facts") -> Derivation:
+    if at.of_log:
+        parts = {"graph_bytes": at.of_log.graph_bytes, "buffer_bytes": at.of_log.buffer_bytes}
+        return how(_OF_LOG, at.of_log.source, **parts)
     return how(
         "runtime_overhead + graphs + context, workspaces and buffers",
         at.server_source("graphs", "layer_graphs", "buffers", "communication", named=True)

@@ -1,0 +1,139 @@
+"""A server's start-up log beside our numbers: the command `dse check-log`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dse.core.errors import InputError, show
+from dse.operations.declare import SILENT, Console, argument, operation, option, work
+from dse.operations.shared import (
+    AssumesLike,
+    Device,
+    Model,
+    Printed,
+    Quantizer,
+    device_option,
+    hardware,
+    json_option,
+    language_model,
+    quantizer_spec,
+)
+from dse.specs.workload import ASKED, Workload
+
+if TYPE_CHECKING:
+    from dse.validate.check_log import LogCheck
+
+#: fields of a workload that a log says, and that options say in its place
+_SAID = (
+    "weights",
+    "stack",
+    "page_tokens",
+    "gpu_memory_utilization",
+    "kv_cache_memory_bytes",
+    "free_memory_bytes",
+    "max_model_len",
+    "prompt_budget_tokens",
+    "max_num_seqs",
+    "tower",
+    "tp",
+    "pp",
+    "ep",
+    "dcp",
+)
+#: what a file of memory is read by
+_GIVE = "the output of a server, from its start on"
+
+
+@operation("check-log", "A server's start-up log beside our memory of it.", function="check_log", positional=("log",))
+class CheckLog(AssumesLike, Printed):
+    """Read the start-up log of a server, make the design that it describes, and print each term of memory beside ours.
+
+    LOG is what vLLM, SGLang, TensorRT-LLM or llama.cpp print as they start, from a file or from standard input: model,
+    options, memory of weights, activations and keys and values, tokens, concurrency. Options given here stand for what
+    it says; logs of vLLM, SGLang and TensorRT-LLM rarely say the device. `--out FILE` keeps the memory of the log: with
+    `--calibrated FILE` every command answers for this server.
+
+    >>> found = dse.check_log('''Initializing a V1 LLM engine (v0.19.0) with config: model='Qwen/Qwen3-14B', dtype=bf16
+    ... Model loading took 27.52 GiB memory and 9.1 seconds
+    ... Available KV cache memory: 45.23 GiB''', device="h100", gpu_memory_utilization=0.95)
+    >>> found.says
+    'Log and design agree; largest difference: weights, -0.00 GiB in the log.'
+    """
+
+    log: str | Path | None = argument(
+        None, "The text of a log (of several lines), or its file; default: standard input.", metavar="[LOG]"
+    )
+    device: Device | None = device_option(None, "Device name or .toml file; default: as the log says.")
+    model: Model | None = option(
+        None, "Model name, .toml file or config.json; default: as the log says.", metavar="NAME|FILE"
+    )
+    quantizer: Quantizer | None = option(
+        None, "KV quantizer; default: as the log says.", also=("--kv-cache-dtype",), metavar="Q"
+    )
+    workload: Workload = work(only=_SAID, takes_all=False)
+    out: str | None = option(
+        None, "Write the log's memory into this file, which --calibrated of other commands takes.", metavar="FILE"
+    )
+    as_json: bool = json_option("Print the log, the design and the terms as JSON, in SI base units.")
+
+    def run(self, console: Console = SILENT) -> LogCheck:
+        """The log beside the design: its terms, their table, and a sentence about the largest difference."""
+        from dse.validate import check_log, startup_log
+
+        text, source = self._text()
+        log = startup_log.read(text)
+        kind = None if self.quantizer is None else quantizer_spec(self.quantizer)
+        found = check_log.check(
+            log,
+            None if self.device is None else hardware(self.device),
+            None if self.model is None else language_model(self.model),
+            None if kind is None else (kind, kind),
+            {name: value for name in _SAID if (value := getattr(self.workload, name)) != ASKED[name].default},
+            source,
+            (_name(self.device, log.device), _name(self.model, log.model)),
+        )
+        if self.out is not None:
+            self._keep(found)
+        return found
+
+    def _text(self) -> tuple[str, str]:
+        """The text of the log, and what it is called. Raises InputError."""
+        from dse.core import specfile
+        from dse.validate.startup_log import MAX_LETTERS
+
+        if isinstance(self.log, str) and "\n" in self.log:
+            return self.log, "a text"
+        if self.log is None or self.log == "-":
+            if sys.stdin is None or sys.stdin.isatty():
+                raise InputError("LOG is missing: give a file, or the log on standard input")
+            return sys.stdin.buffer.read(MAX_LETTERS + 1).decode("utf-8", "replace"), "standard input"
+        content = specfile.read_bytes(str(self.log), MAX_LETTERS, "log", "a file", f"give {_GIVE}")
+        return content.decode("utf-8", "replace"), Path(self.log).name
+
+    def _keep(self, found: LogCheck) -> None:
+        """Write the memory of the log. Raises InputError where it holds none, OutputError."""
+        from dse.core import files
+
+        if found.memory is None:
+            raise InputError(
+                f"out = {show(self.out)}: the log does not say the memory of keys and values of a server on "
+                f"{found.device}: leave --out out"
+            )
+        files.write(Path(self.out or ""), (json.dumps(found.memory.model_dump(), indent=2) + "\n").encode())
+
+    def written(self, outcome: LogCheck, console: Console) -> list[str]:
+        """Say which file was written."""
+        if self.out is None:
+            return []
+        line = f"memory: {self.out} (--calibrated {self.out})"
+        if self.as_json:
+            console.say(line)
+        return [] if self.as_json else [line]
+
+
+def _name(given: Any, logged: str) -> str:
+    """A device or a model as a command takes it: as given, else as the log says it."""
+    return logged if given is None else str(given) if isinstance(given, str | Path) else str(given.name)

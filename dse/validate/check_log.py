@@ -1,0 +1,411 @@
+"""The memory of a server as its start-up log has it, beside the same design computed: term by term.
+
+What the log says makes the design; what is given in its place wins. The terms of the log can be kept as the memory of
+further answers (dse/specs/measured_memory.py).
+"""
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from dse import quantizers
+from dse.core.errors import InputError
+from dse.core.table import aligned
+from dse.core.units import GIB
+from dse.model import capacity, kv_layout
+from dse.model.evaluate import Point
+from dse.quantizers import QuantizerSpec
+from dse.specs import catalog
+from dse.specs.device_and_model import HardwareSpec, ModelSpec
+from dse.specs.measured_memory import MeasuredMemory, weights_name
+from dse.specs.weights import WIDE
+from dse.specs.workload import ASKED, Workload
+from dse.validate.startup_log import StartupLog
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: tokens of a prompt and of an answer of the requests behind the design, where the longest context has room for them
+LENGTH_TOKENS = 1024
+#: memory of a device by the log and by its file may differ by so much: more is another device
+SAME_DEVICE = 0.05
+#: bytes of a token differ where tokens and memory do not fit each other by more than this share
+SAME_TOKEN = 0.03
+#: GiB below which terms are said to agree, and half of the last digit that logs print
+AGREES_GIB, ROUNDING_GIB = 0.1, 0.005
+#: names of terms
+WEIGHTS, ACTIVATIONS, BESIDE, POOL = "weights", "activations", "graphs, context and buffers", "keys and values"
+TOKENS, CONCURRENCY = "tokens of the pool", "requests of the longest context"
+#: what a difference of a term likely means, where the log has more and where it has less
+_MEANS = {
+    WEIGHTS: (
+        "another format of weights (--weights), a draft model, or copies for the engine's kernels",
+        "another format of weights (--weights), or a part that is not loaded (--no-tower)",
+    ),
+    ACTIVATIONS: (
+        "more tokens or requests in a batch (--max-num-batched-tokens, --max-num-seqs), or another release (--stack)",
+        "fewer tokens or requests in a batch (--max-num-batched-tokens, --max-num-seqs), or another release (--stack)",
+    ),
+    BESIDE: (
+        "more or larger CUDA graphs, buffers of communication, or memory that others take on the device",
+        "fewer CUDA graphs (eager mode), or buffers that this server does not make",
+    ),
+    POOL: (
+        "a larger share than the design has (--gpu-memory-utilization), or less of what the log does not print",
+        "a smaller share than the design has (--gpu-memory-utilization), others on the device, or more of what the log "
+        "does not print",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class LogTerm:
+    """A term of a server's memory: of its log and ours, bytes or counts; None where one has none."""
+
+    name: str
+    unit: str
+    log: float | None
+    ours: float | None
+
+    @property
+    def difference(self) -> float | None:
+        """What the log has more than ours."""
+        return None if self.log is None or self.ours is None else self.log - self.ours
+
+    @property
+    def share(self) -> float | None:
+        """The difference over ours."""
+        return self.difference / abs(self.ours) if self.difference is not None and self.ours else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogCheck:
+    """A start-up log beside the design that it describes."""
+
+    log: StartupLog
+    device: str
+    model: str
+    quantizer: str
+    workload: Workload
+    terms: tuple[LogTerm, ...]
+    #: the largest difference and what it likely means, in a sentence
+    says: str
+    #: what the log says nothing of and the design takes as its default
+    notes: tuple[str, ...]
+    #: the command that evaluates the design
+    command: str
+    #: memory by the log; None where it does not hold enough
+    memory: MeasuredMemory | None
+
+    def text(self) -> str:
+        """The design, the table of terms, and the sentence."""
+        work, log = self.workload, self.log
+        split = ", ".join(work.split())
+        head = f"{log.title}: {self.model}, {weights_name(work)} weights, {self.quantizer} KV, on "
+        head += work.devices_text(self.device) + (f" ({split})" if split else "")
+        rows: list[tuple[str, ...]] = [("term", "log", "ours", "difference", "")]
+        rows += [
+            (term.name, *(_shown(term.unit, one) for one in (term.log, term.ours)), *_apart(term))
+            for term in self.terms
+        ]
+        more = [f"Note: {note}" for note in self.notes]
+        backend = [f"attention: {log.backend}"] if log.backend else []
+        return "\n".join([head, *backend, "", *aligned(rows, left=1), "", self.says, *more, f"design: {self.command}"])
+
+    def table(self) -> "pd.DataFrame":
+        """A row a term: bytes or counts, and the difference as a share of ours."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            [{**asdict(term), "difference": term.difference, "share": term.share} for term in self.terms]
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The log, the design and the terms, in SI base units but for GiB of the log."""
+        return {
+            "log": {name: value for name, value in asdict(self.log).items() if value not in (None, "")},
+            "device": self.device,
+            "model": self.model,
+            "quantizer": self.quantizer,
+            "workload": {
+                name: value for name, asked in ASKED.items() if (value := getattr(self.workload, name)) != asked.default
+            },
+            "terms": [{**asdict(term), "difference": term.difference, "share": term.share} for term in self.terms],
+            "says": self.says,
+            "notes": list(self.notes),
+            "command": self.command,
+        }
+
+
+def _shown(unit: str, value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value / GIB:,.2f} GiB" if unit == "B" else f"{value:,.2f}" if unit == "sequence" else f"{value:,.0f}"
+
+
+def _apart(term: LogTerm) -> tuple[str, str]:
+    """A difference in the unit of its term, and in percent of ours."""
+    if term.difference is None:
+        return "-", ""
+    by = f"{term.difference / GIB:+,.2f} GiB" if term.unit == "B" else f"{term.difference:+,.4g}"
+    return by, "" if term.share is None else f"{100 * term.share:+.1f} %"
+
+
+def check(
+    log: StartupLog,
+    device: HardwareSpec | None = None,
+    model: ModelSpec | None = None,
+    kinds: tuple[QuantizerSpec, QuantizerSpec] | None = None,
+    given: Mapping[str, Any] | None = None,
+    source: str = "a text",
+    names: tuple[str, str] | None = None,
+) -> LogCheck:
+    """Compare a log with the design that it describes; device, model, quantizers and the fields of a workload in
+    `given` stand for what it says. `source` names the log, `names` device and model as a command takes them.
+
+    Raises InputError where the log does not say what the design needs, and for what cannot be.
+    """
+    spec, shape = device or _device_of(log), model or _model_of(log)
+    if log.total_gib is not None and spec.reported_memory:
+        reported = spec.reported_memory.count / GIB
+        if abs(log.total_gib / reported - 1) > SAME_DEVICE:
+            raise InputError(
+                f"device = {spec.name}: has {reported:.2f} GiB, the log's has {log.total_gib:.2f} GiB: give --device"
+            )
+    keys, values = kinds or _quantizers_of(log)
+    work, notes = _workload_of(log, spec, shape, given or {})
+    point = Point(spec, kv_layout.build(shape, keys, values), work)
+    terms = _terms(log, point)
+    name = keys.name if keys == values else f"{keys.name}/{values.name}"
+    return LogCheck(
+        log=log,
+        device=spec.name,
+        model=shape.name,
+        quantizer=name,
+        workload=point.work,
+        terms=terms,
+        says=_says(terms, log),
+        notes=notes,
+        command=_command(*(names or (spec.name, shape.name)), (keys.name, values.name), work),
+        memory=_memory(log, point, source),
+    )
+
+
+def _device_of(log: StartupLog) -> HardwareSpec:
+    if not log.device:
+        raise InputError(f"device: is missing, a log of {log.title} does not say it: give --device, such as h100")
+    try:
+        return catalog.device(log.device)
+    except InputError as error:
+        raise InputError(f"{error.lines()[0]} (the log's): give --device") from None
+
+
+def _model_of(log: StartupLog) -> ModelSpec:
+    if not log.model:
+        raise InputError("model: is missing, the log does not say it (is its begin cut off?): give --model")
+    try:
+        return catalog.model(log.model)
+    except InputError as error:
+        raise InputError(f"{error.lines()[0]} (the log's): give --model") from None
+
+
+def _quantizers_of(log: StartupLog) -> tuple[QuantizerSpec, QuantizerSpec]:
+    """The quantizers of keys and of values by an engine's names of them; `auto` is 16 bits."""
+    sides = (log.key_format or log.kv_format, log.value_format or log.kv_format)
+    try:
+        key, value = (quantizers.parse("bf16" if side in ("", "auto", "bf16") else side) for side in sides)
+    except InputError as error:
+        raise InputError(f"{error.lines()[0]} (the log's): give --quantizer") from None
+    return key, value
+
+
+def _workload_of(
+    log: StartupLog, device: HardwareSpec, model: ModelSpec, given: Mapping[str, Any]
+) -> tuple[Workload, tuple[str, ...]]:
+    """The workload of a log, and what it leaves open."""
+    on_stack = log.engine != "llamacpp" and bool(device.stacks or device.n_cores)
+    release = f"@{log.release}" if log.release else ""
+    asked = {
+        "weights": _weights_of(log, model),
+        "stack": log.engine + release if on_stack else None,
+        "page_tokens": log.block_tokens,
+        "gpu_memory_utilization": log.gpu_memory_utilization,
+        "kv_cache_memory_bytes": log.given_kv_bytes,
+        "max_model_len": log.max_model_len,
+        "prompt_budget_tokens": log.max_num_batched_tokens,
+        "max_num_seqs": log.max_num_seqs,
+        "tower": log.tower,
+        "tp": log.tp,
+        "pp": log.pp,
+        "ep": log.ep,
+        "dcp": log.dcp,
+        **given,
+    }
+    found = {name: value for name, value in asked.items() if value is not None}
+    longest = found.get("max_model_len") or 2 * LENGTH_TOKENS
+    if log.engine == "llamacpp":  # the pool is as long as it was asked for: requests that fill it
+        n_input, found["memory"] = max(longest - 1, 1), "server" if device.reported_memory else "paper"
+    else:
+        n_input = max(min(LENGTH_TOKENS, longest // 2), 1)
+    n_output = max(min(LENGTH_TOKENS, longest - n_input), 1)
+    admission: Literal["reserve", "paged"] = "reserve" if log.engine == "llamacpp" else "paged"
+    if found.get("memory") == "paper":
+        found = {name: value for name, value in found.items() if name not in ("max_model_len", "prompt_budget_tokens")}
+    notes = []
+    if log.engine != "llamacpp" and not log.release and "@" not in str(found.get("stack", "")):
+        notes.append("the log does not say its release: taken as the newest (--stack NAME@RELEASE)")
+    if log.engine in ("vllm", "sglang") and not {"gpu_memory_utilization", "kv_cache_memory_bytes"} & found.keys():
+        notes.append("the log does not say the share of the memory: taken as the release's (--gpu-memory-utilization)")
+    if log.has_draft:
+        notes.append("a draft model's weights, keys and values lie beside: they are not computed")
+    if log.host_weight_gib:
+        notes.append(f"{log.host_weight_gib:.2f} GiB of the weights stay in the host's memory")
+    batch = (log.max_num_seqs or 1) if log.engine == "llamacpp" else 1
+    return Workload(batch=batch, input_tokens=n_input, output_tokens=n_output, admission=admission, **found), tuple(
+        notes
+    )
+
+
+def _weights_of(log: StartupLog, model: ModelSpec) -> str | None:
+    """The format of weights: as an engine made it where the checkpoint has 16 bits, else as the checkpoint has it."""
+    is_file = log.engine == "llamacpp"
+    return log.weights or None if is_file or model.released == WIDE else None
+
+
+def _terms(log: StartupLog, point: Point) -> tuple[LogTerm, ...]:
+    """The terms of a log beside those of a point."""
+    results, memory = point.results, point.design.memory
+
+    def of_gib(value: float | None) -> float | None:
+        return None if value is None else value * GIB
+
+    is_server = bool(memory.is_server)
+    activations = results["activation_bytes"] if is_server else None
+    found = [
+        LogTerm(WEIGHTS, "B", of_gib(log.weight_gib), results["weight_bytes"]),
+        LogTerm(ACTIVATIONS, "B", of_gib(log.activation_gib), activations),
+    ]
+    if log.engine == "llamacpp":
+        return (*found, LogTerm(POOL, "B", of_gib(log.kv_gib), results["kv_bytes"]))
+    beside = log.non_torch_gib
+    if beside is not None and memory.graph_bytes:
+        beside += log.graph_gib or 0.0
+    return (
+        *found,
+        LogTerm(BESIDE, "B", of_gib(beside), results["runtime_bytes"] if is_server else None),
+        LogTerm(POOL, "B", of_gib(log.kv_gib), results["free_bytes"]),
+        LogTerm(TOKENS, "token", log.kv_tokens, results["kv_pool_tokens"]),
+        LogTerm(CONCURRENCY, "sequence", log.max_concurrency, results["max_concurrency"]),
+    )
+
+
+def _says(terms: tuple[LogTerm, ...], log: StartupLog) -> str:
+    """The largest difference in a sentence, and what it likely means.
+
+    The pool is what the other terms leave: it is named where none of them is known, or none explains it.
+    """
+    by_name = {term.name: term for term in terms}
+    pool, tokens = by_name[POOL], by_name.get(TOKENS)
+    if tokens and tokens.log and tokens.ours and pool.log and pool.ours and pool.log > 0 and pool.ours > 0:
+        ratio = (pool.log / tokens.log) / (pool.ours / tokens.ours)
+        if abs(ratio - 1) > SAME_TOKEN:
+            return (
+                f"Largest difference: bytes of a token, {100 * (ratio - 1):+.1f} % in the log: another KV format "
+                "(--quantizer), block (--block-size) or way of printing tokens of layers that differ (--stack)."
+            )
+    sized = [term for term in terms if term.unit == "B" and term.difference is not None]
+    if not sized:
+        known = next((term for term in terms if term.share is not None), None)
+        if known is None or known.share is None:
+            return "The log and the design have no term in common."
+        return f"Largest difference: {known.name}, {100 * known.share:+.1f} % in the log."
+    causes = [term for term in sized if term is not pool]
+    explained = sum(term.difference or 0.0 for term in causes)
+    largest = max(causes, key=lambda term: abs(term.difference or 0.0), default=pool)
+    if pool.difference is not None and abs(pool.difference + explained) > abs(largest.difference or 0.0):
+        largest = pool
+    apart = largest.difference or 0.0
+    by = f"{largest.name}, {apart / GIB:+.2f} GiB in the log"
+    if abs(apart) <= AGREES_GIB * GIB:
+        return f"Log and design agree; largest difference: {by}."
+    if log.engine == "llamacpp" and largest is pool:
+        means = "another KV format (--quantizer), or requests at once of another number"
+    else:
+        means = _MEANS[largest.name][0 if apart > 0 else 1]
+    return f"Largest difference: {by}: {means}."
+
+
+def _memory(log: StartupLog, point: Point, source: str) -> MeasuredMemory | None:
+    """The memory of a log; None where it does not say that of keys and values, or where memory is a paper's.
+
+    What the log does not print is as computed, and buffers are what the pool leaves: so the pool is the log's.
+    """
+    design, work = point.design, point.work
+    memory = design.memory
+    kv_bytes = _pool_bytes(log, point)
+    if kv_bytes is None or not memory.is_server:
+        return None
+    own = capacity.weight_bytes(design) - memory.beside_bytes
+    weight = capacity.weight_bytes(design) if log.weight_gib is None else round(log.weight_gib * GIB)
+    activation = memory.prompt_bytes if log.activation_gib is None else round(log.activation_gib * GIB)
+    graph = memory.graph_bytes
+    if graph and log.graph_gib is not None:
+        graph = round(log.graph_gib * GIB)
+    is_given = bool(memory.given_bytes) or log.engine == "llamacpp"
+    buffers = memory.buffer_bytes
+    if not is_given:
+        is_static = memory.outside_bytes > 0
+        held = memory._replace(
+            prompt_bytes=activation,
+            graph_bytes=graph,
+            buffer_bytes=0,
+            outside_bytes=activation + graph if is_static else 0,
+            beside_bytes=weight - own,
+        )
+        room = capacity.free_bytes(design._replace(memory=held))
+        buffers = round((room - kv_bytes) / memory.share_of_free)
+    return MeasuredMemory(
+        source=f"start-up log of {log.title}, {source}",
+        engine=log.engine,
+        release=log.release,
+        device=point.device.name.partition("+")[0],
+        model=(point.plan.whole or point.plan).model.name,
+        weights=weights_name(work),
+        tp=work.tp,
+        pp=work.pp,
+        ep=work.ep,
+        gpu_memory_utilization=None if is_given else memory.asked_share,
+        weight_bytes=int(weight),
+        activation_bytes=int(activation),
+        graph_bytes=int(graph),
+        buffer_bytes=int(buffers),
+        given_bytes=int(kv_bytes) if is_given else None,
+    )
+
+
+def _pool_bytes(log: StartupLog, point: Point) -> int | None:
+    """Memory for keys and values by a log: that of its tokens where it agrees with the printed two decimals."""
+    printed = None if log.kv_gib is None else round(log.kv_gib * GIB)
+    if not log.kv_tokens or log.engine == "llamacpp" or point.design.memory.block_bits:
+        return printed
+    by_tokens = round(log.kv_tokens * point.results["kv_bytes_per_token"])
+    return by_tokens if printed is None or abs(by_tokens - printed) <= 2 * ROUNDING_GIB * GIB else printed
+
+
+def _command(device: str, model: str, kinds: tuple[str, str], work: Workload) -> str:
+    """The command that evaluates a design."""
+    words = ["dse", "point", "--device", device, "--model", model]
+    sides = ("quantizer",) if kinds[0] == kinds[1] else ("key-quantizer", "value-quantizer")
+    for side, kind in zip(sides, kinds, strict=False):
+        words += [f"--{side}", kind]
+    for name, asked in ASKED.items():
+        value = getattr(work, name)
+        if value != asked.default:
+            is_switch = isinstance(value, bool)
+            words += (
+                [f"--{asked.option}" if value else f"--no-{asked.option}"]
+                if is_switch
+                else [f"--{asked.option}", str(value)]
+            )
+    return shlex.join(words)

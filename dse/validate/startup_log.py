@@ -1,0 +1,491 @@
+"""The start-up lines of vLLM, SGLang, TensorRT-LLM and llama.cpp: what a server says of its model, options and memory.
+
+Each line is searched by itself, for one pattern at a time without a way back, so that a log is read in linear time.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from dse.core.errors import InputError, show
+from dse.specs.measured_memory import ENGINES, Engine
+
+#: letters of a log at most, and of a line that are searched: options of a server stand in one of some thousands
+MAX_LETTERS, MAX_LINE_LETTERS = 8 * 2**20, 20_000
+#: tokens of a block, where a log of vLLM does not say it
+BLOCK_TOKENS = 16
+#: what one server prints of its pool on several devices differs by less
+SAME_SERVER = 0.2
+#: types of llama.cpp's files, as its lines call them -> formats of weights
+_FILE_TYPES = {"all f32": "fp32", "f16": "bf16", "bf16": "bf16", "mxfp4 moe": "mxfp4-experts", "iq4_nl": "iq4_nl"}
+_SIZES = {" - small": "_s", " - medium": "_m", " - large": "_l"}
+#: quantization of an engine -> format of weights; what is not here is as the model's name says
+_QUANTIZATIONS = {
+    "fp8": "fp8",
+    "fbgemm_fp8": "fp8",
+    "w8a8_fp8": "fp8",
+    "w8a8_int8": "int8",
+    "awq": "int4",
+    "awq_marlin": "int4",
+    "gptq": "int4",
+    "gptq_marlin": "int4",
+    "bitsandbytes": "nf4",
+    "mxfp8": "mxfp8",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartupLog:
+    """What a log says; None or "" where it does not. GiB are of one device."""
+
+    engine: Engine
+    release: str = ""
+    model: str = ""
+    device: str = ""
+    tp: int | None = None
+    pp: int | None = None
+    ep: int | None = None
+    dcp: int | None = None
+    gpu_memory_utilization: float | None = None
+    max_model_len: int | None = None
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    block_tokens: int | None = None
+    #: memory for keys and values that was given in place of a share
+    given_kv_bytes: int | None = None
+    #: KV format as the engine calls it; of llama.cpp those of keys and values
+    kv_format: str = ""
+    key_format: str = ""
+    value_format: str = ""
+    #: format of weights where the engine made it or names it; "" where it is that of the model's name
+    weights: str = ""
+    #: speculative decoding: weights and keys of a draft model lie beside
+    has_draft: bool = False
+    tower: bool | None = None
+    weight_gib: float | None = None
+    #: of llama.cpp: weights that stay in the host's memory
+    host_weight_gib: float | None = None
+    kv_gib: float | None = None
+    kv_tokens: int | None = None
+    max_concurrency: float | None = None
+    activation_gib: float | None = None
+    non_torch_gib: float | None = None
+    graph_gib: float | None = None
+    #: memory that the driver reports
+    total_gib: float | None = None
+    backend: str = ""
+
+    @property
+    def title(self) -> str:
+        """Engine and release in words: vLLM 0.19.0."""
+        return f"{ENGINES[self.engine]} {self.release}".strip()
+
+
+class LogPattern(NamedTuple):
+    """A field of a log, the pattern of the line that says it, and what to take where several lines do."""
+
+    name: str
+    pattern: re.Pattern[str]
+    take: Callable[[list[Any]], Any]
+    #: what a number is multiplied by, for MiB in GiB
+    scale: float = 1.0
+
+
+def _first(values: list[Any]) -> Any:
+    return values[0]
+
+
+def _last(values: list[Any]) -> Any:
+    return values[-1]
+
+
+def _at(name: str, pattern: str, take: Callable[[list[Any]], Any] = _last, scale: float = 1.0) -> LogPattern:
+    return LogPattern(name, re.compile(pattern), take, scale)
+
+
+def _option(name: str, *spellings: str) -> LogPattern:
+    """An option as Python prints it: 'tp_size': 2, tp_size=2, model='a/b'."""
+    words = "|".join(spellings or (name,))
+    take = _last if name == "model" else _first  # a draft's may come before it
+    return _at(name, rf"""(?<![\w.-])(?:{words})['"]?\s?[=:]\s?['"]?([^'",\s)}}\]]+)""", take)
+
+
+_GIB, _COUNT = r"(-?\d{1,9}(?:\.\d{1,9})?)\s?Gi?B", r"(\d[\d,]{0,20})"
+#: lines in which options of a server stand
+_OPTION_LINES = re.compile(r"args|Args|with config:|ServerArgs|LlmArgs|max_num_requests=|context_len=|max_num_batched")
+
+#: patterns of options, searched in lines of options alone
+_OPTIONS: Mapping[str, tuple[LogPattern, ...]] = {
+    "vllm": (
+        _option("model", "model", "model_tag"),
+        _option("tp", "tensor_parallel_size"),
+        _option("pp", "pipeline_parallel_size"),
+        _option("dcp", "decode_context_parallel_size"),
+        _option("expert_parallel", "enable_expert_parallel"),
+        _option("gpu_memory_utilization"),
+        _option("max_model_len", "max_seq_len", "max_model_len"),
+        _option("max_num_seqs"),
+        _option("max_num_batched_tokens"),
+        _option("block_tokens", "block_size"),
+        _option("given_kv_bytes", "kv_cache_memory_bytes", "kv_cache_memory"),
+        _option("kv_format", "kv_cache_dtype"),
+        _option("quantization"),
+        _option("dtype"),
+        _option("draft", "speculative_config", "speculative_model"),
+        _option("language_model_only"),
+    ),
+    "sglang": (
+        _option("model", "model_path"),
+        _option("tp", "tp_size"),
+        _option("pp", "pp_size"),
+        _option("ep", "ep_size"),
+        _option("gpu_memory_utilization", "mem_fraction_static"),
+        _option("max_model_len", "context_len", "context_length"),
+        _option("max_num_seqs", "max_running_requests"),
+        _option("max_num_batched_tokens", "chunked_prefill_size"),
+        _option("block_tokens", "page_size"),
+        _option("kv_format", "kv_cache_dtype"),
+        _option("quantization"),
+        _option("dtype"),
+        _option("draft", "speculative_algorithm"),
+        _option("backend", "attention_backend"),
+    ),
+    "trtllm": (
+        _option("model", "model"),
+        _option("tp", "tensor_parallel_size"),
+        _option("pp", "pipeline_parallel_size"),
+        _option("ep", "moe_expert_parallel_size"),
+        _option("gpu_memory_utilization", "free_gpu_memory_fraction"),
+        _option("max_model_len", "max_seq_len"),
+        _option("max_num_seqs", "max_num_requests", "max_batch_size"),
+        _option("max_num_batched_tokens", "max_num_tokens"),
+        _option("block_tokens", "tokens_per_block"),
+        _option("backend", "attn_backend"),
+        _at("kv_format", r"KvCacheConfig\([^)]{0,2000}\bdtype='(\w+)'", _first),
+    ),
+    "llamacpp": (),
+}
+#: patterns of all other lines
+_LINES: Mapping[str, tuple[LogPattern, ...]] = {
+    "vllm": (
+        _at(
+            "release",
+            r"LLM engine \(v([0-9][\w.+-]{0,40})\)|vLLM (?:API server )?version:? v?([0-9][\w.+-]{0,40})",
+            _first,
+        ),
+        _at("device", r"device_name=([\w -]+)", _first),
+        _at("gpu_memory_utilization", r"gpu_memory_utilization \((\d\.\d+)\)|memory utilization is \((\d?\.?\d+),"),
+        _at(
+            "gpu_memory_utilization",
+            r"current --gpu-memory-utilization=(\d\.\d+) is|\dGiB gpu_memory_utilization=(\d\.\d+)",
+        ),
+        _at("max_num_batched_tokens", r"max_num_batched_tokens=(\d+)", _first),
+        _at("block_tokens", r"[Ss]etting attention block size to (\d+) tokens"),
+        _at("weight_gib", rf"(?:Model loading took|Loading model weights took) {_GIB}", max),
+        _at("weight_gib", rf"model weights take {_GIB}|weights memory: {_GIB}|is {_GIB} for weight", max),
+        _at("kv_gib", rf"Available KV cache memory: {_GIB}|reserved for KV Cache is {_GIB}|kv_cache_size={_GIB}", min),
+        _at("kv_tokens", rf"GPU KV cache size: {_COUNT} tokens", min),
+        _at("n_blocks", rf"# (?:GPU|CUDA|cuda) blocks: {_COUNT}", min),
+        _at("max_model_len", rf"Maximum concurrency for {_COUNT} tokens", _last),
+        _at("max_concurrency", r"tokens per request: (\d+(?:\.\d+)?)x", min),
+        _at("activation_gib", rf"activation peak memory takes {_GIB}|torch peak memory increase: {_GIB}", max),
+        _at("activation_gib", rf"{_GIB} for peak activation", max),
+        _at("peak_gib", rf"peak_torch_memory={_GIB}", max),
+        _at("non_torch_gib", rf"non_torch_memory takes {_GIB}|non_torch_memory={_GIB}", max),
+        _at("non_torch_gib", rf"non-torch forward increase memory: {_GIB}|{_GIB} for non-torch memory", max),
+        _at("graph_gib", rf"Estimated CUDA graph memory: {_GIB}", max),
+        _at("captured_gib", rf"Graph capturing finished in \d+ secs?, took {_GIB}", max),
+        _at("total_gib", rf"total_gpu_memory \({_GIB}\)|total_gpu_memory={_GIB}", max),
+        _at("total_gib", rf"Free memory on device[^/]{0, 60}/{_GIB}\) on startup", max),
+        _at("backend", r"Using (?:AttentionBackendEnum\.)?([A-Z][A-Z0-9_]{1,40}) (?:attention )?backend", _first),
+        _at("backend", r"Using (Flash Attention|FlashInfer|Triton|FlashMLA|XFormers) backend", _first),
+    ),
+    "sglang": (
+        _at("release", r"[Ss][Gg][Ll]ang(?:==| version:? | v)([0-9][\w.+-]*)", _first),
+        _at("device", r"device_name=([\w -]+)", _first),
+        _at("weight_gib", rf"Load weight end\..{0, 300} mem usage={_GIB}", max),
+        _at("free_before_gib", rf"Load weight begin\. avail mem={_GIB}", _first),
+        _at("free_after_gib", rf"Load weight end\..{0, 300} avail mem={_GIB}", _first),
+        _at("kv_tokens", r"max_total_num_tokens=(\d+)", min),
+        _at("pool_tokens", rf"KV Cache is allocated\. .{0, 100}#tokens: {_COUNT}", _first),
+        _at("key_gib", rf"KV Cache is allocated\. .{0, 300} K size: {_GIB}", _first),
+        _at("value_gib", rf"KV Cache is allocated\. .{0, 300} V size: {_GIB}", _first),
+        _at("kv_gib", rf"KV Cache is allocated\. .{0, 300} KV size: {_GIB}", _first),
+        _at("state_gib", rf"Mamba Cache is allocated\. .{0, 300} ssm_state size: {_GIB}", _first),
+        _at("convolution_gib", rf"Mamba Cache is allocated\. .{0, 300} conv_state size: {_GIB}", _first),
+        _at("graph_gib", rf"Capture cuda graph end\. .{0, 300} mem usage={_GIB}", max),
+        _at("backend", r"Use (\w+) (?:attention )?backend by default", _first),
+    ),
+    "trtllm": (
+        _at("release", r"TensorRT[- ]LLM version: ?v?([0-9][\w.+-]*)", _first),
+        _at("device", r"device_name=([\w -]+)", _first),
+        _at("weight_gib", rf"after loading model weights \(inside torch\)[^:]{0, 80}: {_GIB}", max),
+        _at("weight_mib", r"Loaded engine size: (\d+) MiB", max),
+        _at("non_torch_gib", rf"Memory used outside torch [^:]{0, 120}: {_GIB}", max),
+        _at("activation_gib", rf"allocated during inference \(inside torch\)[^:]{0, 80}: {_GIB}", max),
+        _at("activation_gib", rf"Allocated {_GIB} for execution context memory", max),
+        _at("gpu_memory_utilization", r"fraction is set (\d?\.\d+)"),
+        _at("total_gib", rf"device total memory {_GIB}|paged kv cache: total: {_GIB}", max),
+        _at("block_tokens", r"Number of tokens per block: (\d+)", _first),
+        _at("kv_gib", rf"Allocated {_GIB} for max tokens in paged KV cache", _last),
+        _at("kv_tokens", r"for max tokens in paged KV cache \((\d+)\)", _last),
+    ),
+    "llamacpp": (
+        _at("release", r"(?:^|\s)(?:build|version): ?(\d+)", _first),
+        _at("model", r"general\.name {0,40}(?:str)? {0,40}= (.*)", _first),
+        _at("device", r"Device 0: ([^,]+), compute|using device \w+ \(([^)]+)\)|picking default device: (.+)", _first),
+        _at("file_type", r"(?:file type|model ftype)\s*= (.+)", _first),
+        _at("n_sequences", r"n_seq_max\s*= (\d+)", _last),
+        _at("kv_tokens", r"n_ctx\s*= (\d+)", _last),
+        _at("max_num_batched_tokens", r"n_ubatch\s*= (\d+)", _last),
+        _at("offloaded", r"offloaded (\d{1,6}/\d{1,6}) layers", _last),
+        _at(
+            "buffers",
+            r"\b(\w{1,40} (?:(?:model|KV|RS|compute|output) )?buffer size = *\d{1,9}(?:\.\d{1,9})? MiB)",
+            list,
+        ),
+        _at("key_format", r"[ ,]K \((\w+)\):", _last),
+        _at("value_format", r"[ ,]V \((\w+)\):", _last),
+        _at("is_flash", r"flash_attn\s*= (\w+)", _last),
+    ),
+}
+#: letters by which lines of an engine are known, those of its memory first
+_MARKS: Mapping[Engine, re.Pattern[str]] = {
+    "vllm": re.compile(
+        r"GPU KV cache size:|Available KV cache memory:|LLM engine \(v|vLLM API server version|Model loading took"
+        r"|Loading model weights took|# (?:GPU|CUDA|cuda) blocks:|reserved for KV Cache is|Memory profiling"
+    ),
+    "sglang": re.compile(r"server_args=|Load weight (?:begin|end)\.|KV Cache is allocated\.|max_total_num_tokens="),
+    "trtllm": re.compile(r"\[TensorRT-LLM\]|\[TRT-LLM\]|in paged (?:KV|kv) cache"),
+    "llamacpp": re.compile(
+        r"load_tensors: |llama_(?:kv_cache|context|model_loader|new_context)\w*: |print_info: |print_meta: "
+    ),
+}
+#: the line that a server ends the sizes of its memory with, for logs that stop before it
+_ENDS = {
+    "vllm": "GPU KV cache size: ... tokens",
+    "sglang": "KV Cache is allocated. ...",
+    "trtllm": "Allocated ... GiB for max tokens in paged KV cache",
+    "llamacpp": "KV buffer size = ... MiB",
+}
+#: fields that are no numbers, though they may look like them
+_TEXTS = frozenset(("release", "model", "device", "file_type", "buffers", "kv_format"))
+_TERMINAL = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+
+
+def read(text: str) -> StartupLog:
+    """The start-up of one server in a text.
+
+    Raises InputError for a log that is of no engine, of several servers, or that ends before the memory of keys and
+    values.
+    """
+    if len(text) > MAX_LETTERS:
+        raise InputError(f"log: has {len(text):,} letters: give its start-up alone, at most {MAX_LETTERS:,}")
+    lines = [_TERMINAL.sub("", line[:MAX_LINE_LETTERS]) for line in text.splitlines()]
+    engine = _engine_of(lines)
+    found = _found(engine, lines)
+    log = {"vllm": _of_vllm, "sglang": _of_sglang, "trtllm": _of_trtllm, "llamacpp": _of_llama}[engine](found)
+    if log.kv_gib is None and log.kv_tokens is None:
+        raise InputError(
+            f"log: of {log.title}, ends before the memory of keys and values ({show(_ENDS[engine])}): give all of its "
+            "start-up"
+        )
+    return log
+
+
+def _engine_of(lines: Iterable[str]) -> Engine:
+    """The engine whose lines they are. Raises InputError for none, and for several."""
+    counts = {engine: sum(1 for line in lines if mark.search(line)) for engine, mark in _MARKS.items()}
+    own = [engine for engine, count in counts.items() if count]
+    if not own:
+        *others, last = ENGINES.values()
+        raise InputError(
+            f"log: has no start-up lines of {', '.join(others)} or {last}: give the output of one of these, from its "
+            "start on"
+        )
+    if len(own) > 1:
+        raise InputError(f"log: has lines of {' and '.join(ENGINES[one] for one in own)}: give those of one server")
+    return own[0]
+
+
+def _found(engine: str, lines: Iterable[str]) -> dict[str, Any]:
+    """Values of the fields of a log, as text or numbers. Raises InputError where two servers say different ones."""
+    seen: dict[LogPattern, list[Any]] = {}
+    for line in lines:
+        asked = (*_LINES[engine], *_OPTIONS[engine]) if _OPTION_LINES.search(line) else _LINES[engine]
+        for each in asked:
+            if match := each.pattern.search(line):
+                text = next(group for group in match.groups() if group is not None).strip()
+                seen.setdefault(each, []).append(text if each.name in _TEXTS else _value(text))
+    _refuse_several(seen)
+    found: dict[str, Any] = {}
+    for each in (*_LINES[engine], *_OPTIONS[engine]):
+        # an option that is None or left open is said by a later line, where one says it
+        values = [value for value in seen.get(each, []) if value not in ("None", "auto", None)] or seen.get(each, [])
+        if values and found.get(each.name) in (None, "None", "auto"):
+            found[each.name] = each.take(values)
+    return found
+
+
+def _value(text: str) -> Any:
+    """A number where a text is one."""
+    plain = text.replace(",", "")
+    if re.fullmatch(r"-?\d{1,18}", plain):
+        return int(plain)
+    return float(plain) if re.fullmatch(r"-?\d{1,12}\.\d{1,12}", plain) else text
+
+
+def _refuse_several(seen: Mapping[LogPattern, list[Any]]) -> None:
+    """Raises InputError for two models, releases or splits, and for pools that no devices of one server have."""
+    has_draft = any(each.name == "draft" and {*values} - {"None"} for each, values in seen.items())
+    for each, values in seen.items():
+        if each.name in ("model", "release", "tp", "pp") and not (each.name == "model" and has_draft):
+            said = (str(value) for value in values if value not in ("None", "auto"))
+            different = list(dict.fromkeys(_model_name(one) if each.name == "model" else one for one in said))
+            if len(different) > 1:
+                raise _several(each.name, different)
+        if each.name == "kv_tokens" and each.take is min and min(values) < (1 - SAME_SERVER) * max(values):
+            raise _several("tokens", [f"{value:,}" for value in (min(values), max(values))])
+
+
+def _several(what: str, values: Iterable[str]) -> InputError:
+    one, other = list(values)[:2]
+    return InputError(f"log: holds several servers ({what} {show(one)} and {show(other)}): give the lines of one")
+
+
+def _text(found: Mapping[str, Any], name: str) -> str:
+    """A value as text; "" for None."""
+    value = found.get(name)
+    return "" if value in (None, "None") else str(value)
+
+
+def _number(found: Mapping[str, Any], name: str) -> Any:
+    """A value where it is a number."""
+    value = found.get(name)
+    return value if isinstance(value, int | float) else None
+
+
+def _model_name(text: str) -> str:
+    """The name of a model in a path: /models/Qwen3-8B, models--Qwen--Qwen3-14B/snapshots/...; a hub's name stays."""
+    if stored := re.search(r"models--([\w.-]+?)--([\w.-]+)", text):
+        return f"{stored[1]}/{stored[2]}"
+    is_name = re.fullmatch(r"[\w.-]+(?:/[\w.-]+)?", text) and text[0] not in "./~"
+    return text if is_name else text.rstrip("/").rpartition("/")[2]
+
+
+def _weights(found: Mapping[str, Any]) -> str:
+    """Format of weights that an engine names; bf16 where it says that none was quantized."""
+    quantization = found.get("quantization")
+    if quantization is None:
+        return ""
+    if quantization != "None":
+        return _QUANTIZATIONS.get(str(quantization), "")
+    return "fp32" if "float32" in str(found.get("dtype", "")) else ""
+
+
+def _common(engine: Engine, found: Mapping[str, Any]) -> StartupLog:
+    """The fields that all engines print alike."""
+    counts = ("tp", "pp", "ep", "dcp", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_tokens")
+    sizes = ("weight_gib", "kv_gib", "kv_tokens", "max_concurrency", "activation_gib", "non_torch_gib", "graph_gib")
+    numbers = {name: _number(found, name) for name in (*counts, *sizes, "gpu_memory_utilization", "total_gib")}
+    numbers |= {name: None for name in counts if (numbers[name] or 0) < 1}  # -1: no limit
+    return StartupLog(
+        engine=engine,
+        release=_text(found, "release"),
+        model=_model_name(_text(found, "model")),
+        device=_text(found, "device").replace("_", " "),
+        kv_format=_text(found, "kv_format"),
+        weights=_weights(found),
+        has_draft=bool(_text(found, "draft")),
+        backend=_text(found, "backend"),
+        **numbers,
+    )
+
+
+def _of_vllm(found: Mapping[str, Any]) -> StartupLog:
+    log = _common("vllm", found)
+    if log.kv_tokens is None and "n_blocks" in found:
+        log = replace(log, kv_tokens=found["n_blocks"] * (log.block_tokens or BLOCK_TOKENS))
+    if log.activation_gib is None and log.weight_gib is not None and "peak_gib" in found:
+        log = replace(log, activation_gib=found["peak_gib"] - log.weight_gib)
+    return replace(
+        log,
+        ep=log.tp if found.get("expert_parallel") == "True" else None,
+        graph_gib=_number(found, "captured_gib") if log.graph_gib is None else log.graph_gib,
+        given_kv_bytes=_number(found, "given_kv_bytes"),
+        tower=False if found.get("language_model_only") == "True" else None,
+    )
+
+
+def _of_sglang(found: Mapping[str, Any]) -> StartupLog:
+    log = _common("sglang", found)
+    if log.weight_gib is None and {"free_before_gib", "free_after_gib"} <= found.keys():
+        log = replace(log, weight_gib=found["free_before_gib"] - found["free_after_gib"])
+    parts = [found[name] for name in ("key_gib", "value_gib", "state_gib", "convolution_gib") if name in found]
+    return replace(
+        log,
+        kv_gib=sum(parts) if log.kv_gib is None and "key_gib" in found else log.kv_gib,
+        kv_tokens=_number(found, "pool_tokens") if log.kv_tokens is None else log.kv_tokens,
+    )
+
+
+def _of_trtllm(found: Mapping[str, Any]) -> StartupLog:
+    log = _common("trtllm", found)
+    if log.weight_gib is None and "weight_mib" in found:
+        log = replace(log, weight_gib=found["weight_mib"] / 1024)
+    return log
+
+
+def _of_llama(found: Mapping[str, Any]) -> StartupLog:
+    """Layers on several devices are stages; sizes are those of the fullest. Raises InputError for layers in the host's
+    memory."""
+    sizes: dict[str, dict[str, float]] = {"model": {}, "KV": {}, "RS": {}, "compute": {}}
+    for text in found.get("buffers", []):
+        name, kind, size = _buffer(text)
+        if kind in sizes:
+            sizes[kind][name] = sizes[kind].get(name, 0.0) + size
+    on_host = [name for name in sizes["model"] if name.upper().startswith(("CPU", "CUDA_HOST"))]
+    host = sum(sizes["model"].pop(name) for name in on_host)
+    done, _, whole = _text(found, "offloaded").partition("/")
+    if done != whole:
+        raise InputError(f"log: {done} of {whole} layers are on the device: all must be (-ngl 99)")
+    devices = list(sizes["model"])
+
+    def most(*kinds: str) -> float | None:
+        totals = [sum(sizes[kind].get(name, 0.0) for kind in kinds) for name in devices]
+        return max(totals) / 1024 if any(sizes[kind] for kind in kinds) and totals else None
+
+    n_sequences, tokens = _number(found, "n_sequences") or 1, _number(found, "kv_tokens")
+    return replace(
+        _common("llamacpp", found),
+        model=_text(found, "model"),
+        device=_text(found, "device"),
+        pp=max(len(devices), 1),
+        weights=_file_type(_text(found, "file_type")),
+        key_format=_text(found, "key_format"),
+        value_format=_text(found, "value_format"),
+        max_num_seqs=n_sequences,
+        max_model_len=tokens // n_sequences if tokens else None,
+        weight_gib=most("model"),
+        host_weight_gib=host / 1024 if host else None,
+        kv_gib=most("KV", "RS"),
+        activation_gib=most("compute"),
+        backend="flash attention" if _text(found, "is_flash") in ("1", "enabled", "auto") else "",
+    )
+
+
+def _buffer(text: str) -> tuple[str, str, float]:
+    """Device, kind and MiB of a buffer: CUDA0 model buffer size = 4455.34 MiB; without a kind it is the model's."""
+    words = text.split()
+    return words[0], words[1] if words[1] != "buffer" else "model", float(words[-2])
+
+
+def _file_type(text: str) -> str:
+    """The format of weights of a file type: Q4_K - Medium is q4_k_m."""
+    lower = text.lower().strip()
+    if lower in _FILE_TYPES:
+        return _FILE_TYPES[lower]
+    for words, ending in _SIZES.items():
+        lower = lower.replace(words, ending)
+    return lower
