@@ -287,7 +287,7 @@ def _weights(cells: Mapping[str, str], model: ModelSpec) -> dict[str, Any]:
 
 def _roomy(point: Point, row: EvidenceRow, **changes: Any) -> Point:
     """The point, in memory for all of its batch: a server ran it all the same."""
-    return point if point.max_batch >= point.work.batch else row.point(device=roomy(point.device), **changes)
+    return point if point.max_batch >= point.batch else row.point(device=roomy(point.device), **changes)
 
 
 def _largest(row: EvidenceRow, **changes: Any) -> int:
@@ -334,9 +334,9 @@ def _at_once(row: EvidenceRow, **changes: Any) -> float:
     mean, longest = told[0], told[-1]
     if not 0 < mean <= longest:
         raise InputError(f"output_tokens = {show(row.cells['output_tokens'])}: must be the mean and the longest")
-    n = row.work.batch
     changes = {"output_tokens": int(longest), **changes}
     point = _roomy(row.point(**changes), row, **changes)
+    n = point.batch
     first, running = point.run(n).wave, point.run(max(round(n * mean / longest), 1)).wave
     return n * mean / (first.prefill_s + longest * running.decode_step_s)
 
@@ -376,6 +376,7 @@ def _product(row: EvidenceRow, **changes: Any) -> float:
     n, k = (_bounded(name, side, MAX_SIDE) for name, side in zip("NK", sides.groups(), strict=True))
     point = row.point(batch=1, **changes)
     assert row.work is not None
+    assert row.work.batch is not None
     m, reach, weights = row.work.batch, point.design.stack, row.work.weight_format
     n_bytes = 2 * (m * k + m * n) + n * k * weights.dense_eighths / 64
     peak = reach.dense_peak_per_s or point.device.product_peak(row.work.activation_bits).si  # type: ignore[union-attr]

@@ -69,7 +69,7 @@ def _card(bench: Bench, row: BenchRow) -> None:
         return
     st.caption(escaped(line(row.asked)))
     st.badge(mark, color=_COLORS.get(mark.partition(" ")[0].strip(","), "red"))  # type: ignore[arg-type]
-    st.markdown(escaped(verdict(row.result)))
+    st.markdown(escaped(verdict(row.result, row.request.work.batch is None)))
     if row.result["feasible"]:
         st.markdown("  \n".join(numbers(bench, row)))
 
@@ -83,11 +83,14 @@ def _rest(bench: Bench, row: BenchRow) -> None:
     _steps(bench, row)
 
 
-def verdict(result: Mapping[str, Any]) -> str:
-    """Whether a design fits, and by what limit, in a sentence."""
+def verdict(result: Mapping[str, Any], is_full: bool = False) -> str:
+    """Whether a design fits, and by what limit, in a sentence; `is_full`: the batch is as many requests as fit."""
     if not result["feasible"]:
         return f"Does not fit: {result['infeasible_reason']}."
     batch, most = result["batch"], result["max_batch"]
+    if is_full:
+        limit = "as many as fit" if batch == most else f"as many as the server takes; room for {most:,}"
+        return f"Runs {batch:,} request{'s' if batch > 1 else ''} at once: {limit}."
     if result["fits_whole_batch"]:
         room = f"; room for {most:,}" if most > batch else ""
         return f"Fits: {'the request' if batch == 1 else f'all {batch:,} requests'} at once{room}."

@@ -106,12 +106,11 @@ VALUE_PARAMETERS = Field(
     check=_parameters_of("value_quantizer", quantizers.parse),
     help="As for the keys.",
 )
-#: what this page asks otherwise than a workload says: where sliders stop, what a page opens with, lists that are long
+#: what this page asks otherwise than a workload says: where sliders stop, lists that are long
 _HERE: dict[str, dict[str, Any]] = {
-    "batch": {"default": 64, "slides": _DOUBLED},
-    "input_tokens": {"default": 8192, "slides": _LENGTHS},
+    "batch": {"slides": _DOUBLED},
+    "input_tokens": {"slides": _LENGTHS},
     "output_tokens": {"slides": _LENGTHS},
-    "admission": {"default": "paged"},
     "stack": {"kind": "choice", "choices": _stacks},
     "tokens": {"kind": "choice", "choices": lambda: list(tokens.FAMILIES), "clears": "token_parameters"},
 }

@@ -190,7 +190,8 @@ def answer(request: PointRequest) -> PointAnswer:
     work = request.work
     work.refuse_idle()
     result = evaluate.evaluate(device, kv, work)
-    text = present.point_text(result, device, kv, with_room=evaluate.with_room(device, kv, work, result))
+    room = evaluate.with_room(device, kv, work, result)
+    text = present.point_text(result, device, kv, with_room=room, is_full=work.batch is None)
     return PointAnswer(result, text, device.title or device.name, kv.model.title)
 
 

@@ -77,6 +77,12 @@ class Spent(NamedTuple):
 
 
 @inlined
+def full_batch(design: Design, most: int) -> int:
+    """The batch where none is given: the `most` that fit, at most what the server takes; 1 where none fits."""
+    return max(min(most, design.load.most_at_once), 1)
+
+
+@inlined
 def totals_of(
     batch: float,
     output_tokens: int,

@@ -18,6 +18,7 @@ from dse.model.batch import (
     Totals,
     Waits,
     bounds_of,
+    full_batch,
     served_of,
     spent_of,
     totals_of,
@@ -36,7 +37,7 @@ from dse.model.generation import (
     groups_packed,
 )
 from dse.model.kv_layout import MAX_KNOWN, KvPlan, Same
-from dse.model.lower import design_of, laid_out, memory_counted, path_text, weights_by_operation
+from dse.model.lower import design_of, laid_out, memory_counted, path_text, weights_by_operation, with_admission
 from dse.model.measured import measured
 from dse.model.operations import (
     ATTENTION,
@@ -184,8 +185,8 @@ class Point:
     """
 
     def __init__(self, device: HardwareSpec, plan: KvPlan, work: Workload) -> None:
-        work = work.of_model(plan.model)
-        self.device, self.work, self._asked_plan = device, work, plan
+        work = with_admission(device, work.of_model(plan.model))
+        self.device, self._asked, self._asked_plan = device, work, plan
         #: all of the workload but batch and lengths
         asked = (*(vars(work)[name] for name in _OPEN), measured_memory.of(work.calibrated))
         self.lowered = lowered = plan.once((Same(device), asked), lambda: Lowered.of(device, plan, work))
@@ -193,6 +194,16 @@ class Point:
         self.plan, self.paths = lowered.plan, lowered.paths
         self.stack_name, self.stack = lowered.stack_name, lowered.stack
         self.design: Design = lowered.design._replace(input_tokens=work.input_tokens, output_tokens=work.output_tokens)
+
+    @cached_property
+    def work(self) -> Workload:
+        """The workload with its batch: as given, else as many as fit."""
+        return self._asked if self._asked.batch else replace(self._asked, batch=self.batch)
+
+    @cached_property
+    def batch(self) -> int:
+        """Requests of the batch: as given, else as many as fit, at most what the server takes; 1 where none fits."""
+        return self._asked.batch or full_batch(self.design, self.max_batch)
 
     @property
     def takes_long(self) -> bool:
@@ -208,7 +219,8 @@ class Point:
         """False where the steps would take long to count and no result reads them, as not one request fits."""
         if not self._packs_many:
             return True
-        if self.design.load.is_paged and capacity.requests_of(self.design, self.work.batch) > 1:
+        given = self._asked.batch  # as many as fit are one, where not one does
+        if self.design.load.is_paged and given and capacity.requests_of(self.design, given) > 1:
             return True  # the smallest memory for the batch is of a mean over the steps
         return fits_alone(self.design, self.free_bytes * self.unit)
 
@@ -216,12 +228,12 @@ class Point:
     def _by_lengths(self) -> ByLengths:
         """Compute the terms that all batches share. Raises LimitError for too many groups."""
         known = self.lowered.by_lengths
-        lengths = self.work.input_tokens, self.work.output_tokens, self._has_steps
+        lengths = self.design.input_tokens, self.design.output_tokens, self._has_steps
         if lengths not in known:
             made = generation_of(self.design, self._has_steps)
             if len(made.pieces) > MAX_PIECES:
                 raise LimitError(
-                    f"output = {self.work.output_tokens}: packs more than {MAX_PIECES:,} groups: take a larger group"
+                    f"output = {self.design.output_tokens}: packs more than {MAX_PIECES:,} groups: take a larger group"
                 )
             n_kept = sum(len(one.made.pieces) for one in known.values())
             if len(known) >= MAX_KNOWN or n_kept > MANY_GROUPS:
@@ -248,7 +260,7 @@ class Point:
     @cached_property
     def unit(self) -> int:
         """Bits per byte times the common denominator of fractional bits, of all stages."""
-        return 8 * self.plan.den * self.work.pp
+        return 8 * self.plan.den * self._asked.pp
 
     @cached_property
     def free_bytes(self) -> int:
@@ -268,7 +280,7 @@ class Point:
     @cached_property
     def max_context_tokens(self) -> int | None:
         """Longest context at which the whole batch fits, with every shorter one; None where there is no limit."""
-        return known(capacity.max_context_tokens(self.design, self.work.batch))
+        return known(capacity.max_context_tokens(self.design, self.batch))
 
     @property
     def page_tokens(self) -> int:
@@ -330,7 +342,7 @@ class Point:
     @cached_property
     def waves(self) -> capacity.Waves:
         """Split the batch into waves; at least one request must fit."""
-        return capacity.waves_of(float(self.work.batch), float(self.max_batch), self.design.load.is_paged)
+        return capacity.waves_of(float(self.batch), float(self.max_batch), self.design.load.is_paged)
 
     @cached_property
     def largest_wave(self) -> Run:
@@ -346,7 +358,7 @@ class Point:
     def totals(self) -> Totals:
         """Time of all waves, and throughput, energy and cost that follow from it."""
         return totals_of(
-            float(self.work.batch),
+            float(self.batch),
             self.work.output_tokens,
             self.waves,
             self.largest_wave.wave.wave_s,
@@ -364,9 +376,9 @@ class Point:
     def named(self, numbers: Mapping[str, Any]) -> dict[str, Any]:
         """All results, of which `numbers` are those that the core computes."""
         work = self.work
-        lengths = {"batch": work.batch, "input_tokens": work.input_tokens, "output_tokens": work.output_tokens}
+        lengths = {"batch": self.batch, "input_tokens": work.input_tokens, "output_tokens": work.output_tokens}
         most = numbers["max_batch"]
-        fits = {"feasible": most > 0, "fits_whole_batch": most >= work.batch}
+        fits = {"feasible": most > 0, "fits_whole_batch": most >= self.batch}
         fits["infeasible_reason"] = None if most else self.infeasible_reason
         found = {**self.lowered.results, **lengths, **numbers, **fits}
         for name in ("stored_tokens", "read_tokens"):  # means over layers: often whole
@@ -384,7 +396,7 @@ class Point:
 
     def _sizes(self) -> dict[str, Any]:
         """Tokens, bits and bytes, and what fits."""
-        design, made, batch, most = self.design, self.made, self.work.batch, self.max_batch
+        design, made, batch, most = self.design, self.made, self.batch, self.max_batch
         parts = (
             contents_of(design, made),
             capacity.pool_of(design, made),
@@ -399,13 +411,13 @@ class Point:
         if not self.max_batch:
             return NO_TIMES
         design, run, waves = self.design, self.largest_wave, self.waves
-        bounds = bounds_of(design, run, waves.running, self.work.batch)
+        bounds = bounds_of(design, run, waves.running, self.batch)
         spent = spent_of(
-            design, self.made, self.terms, run, self.smaller_wave, waves, float(self.work.batch), self.totals.total_s
+            design, self.made, self.terms, run, self.smaller_wave, waves, float(self.batch), self.totals.total_s
         )
         alone_s, step_s = one_prompt_s(design, self.terms), run.wave.decode_step_s
         served, waits = served_of(design, waves.running, waves.n_waves), waits_of(design, alone_s, step_s)
-        steady = steady_of(design, self.made, self.terms, float(self.work.batch), float(self.max_batch), self.sums)
+        steady = steady_of(design, self.made, self.terms, float(self.batch), float(self.max_batch), self.sums)
         parts = (run.wave, waits, steady, self.totals, spent, served)
         numbers = {name: number for part in parts for name, number in part._asdict().items()}
         return {
@@ -507,7 +519,7 @@ def speed(device: HardwareSpec, plan: KvPlan, work: Workload) -> dict[str, Any]:
     """
     point = Point(device, plan, work)
     found = {name: point.lowered.results[name] for name in uncertainty.COMPARED if name in point.lowered.results}
-    found |= {"feasible": point.max_batch > 0, "fits_whole_batch": point.max_batch >= work.batch}
+    found |= {"feasible": point.max_batch > 0, "fits_whole_batch": point.max_batch >= point.batch}
     names = ("running_batch", "decode_step_s", "total_s", "throughput_tokens_per_s", *uncertainty.KV_PARTS)
     if not point.max_batch:
         return {**found, **{name: NO_TIMES[name] for name in names}}
@@ -520,6 +532,11 @@ def speed(device: HardwareSpec, plan: KvPlan, work: Workload) -> dict[str, Any]:
         *(getattr(run.wave, name) for name in uncertainty.KV_PARTS),
     )
     return {**found, **dict(zip(names, values, strict=True))}
+
+
+def filled(device: HardwareSpec, plan: KvPlan, work: Workload) -> Workload:
+    """The workload with batch and KV allocation as a design takes them where they are not given: `Point.work`."""
+    return work if work.batch and work.admission else Point(device, plan, work).work
 
 
 def operations(device: HardwareSpec, plan: KvPlan, work: Workload) -> list[dict[str, Any]]:
@@ -553,7 +570,7 @@ def in_wide_weights(point: Point) -> dict[str, Any] | None:
     work = point.work
     if not point.max_batch or (not work.weights and work.weights_bits == WIDE_BITS) or work.weights == WIDE:
         return None
-    running = min(work.batch, point.max_batch)
+    running = min(point.batch, point.max_batch)
     wide = replace(work, batch=running, weights=WIDE, weights_bits=WIDE_BITS, activation_bits=WIDE_BITS, memory="paper")
     return speed(
         roomy(point.device),

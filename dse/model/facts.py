@@ -111,7 +111,7 @@ class Facts:
     @cached_property
     def steady(self) -> Pass:
         """The steady server."""
-        batch, most = float(self.work.batch), float(self.point.max_batch)
+        batch, most = float(self.point.batch), float(self.point.max_batch)
         return last_pass(self.design, self.made, self.terms, batch, most, self.point.sums)
 
     @cached_property

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 from dse.core import units
 from dse.core.errors import InputError, show
@@ -32,7 +33,7 @@ from dse.specs import deployment, measured_memory, servers
 from dse.specs.device_and_model import HardwareSpec, LayerKV, ModelSpec
 from dse.specs.stack import StackSpec
 from dse.specs.tokens import TokenPolicy
-from dse.specs.workload import Workload
+from dse.specs.workload import MAX_BATCH, Workload
 
 #: kinds of numbers on whose power a bound on time may rest
 MEASURED = ("measured", "derived")
@@ -150,7 +151,7 @@ def design_of(
         policy=policy,
         stack=kernels_reach(device, plan, work, stack, latent),
         device=device_of(device),
-        load=load_of(work),
+        load=load_of(work, most_at_once(device, work, stack_name)),
         memory=memory_of(device, plan, work, stack_name),
         deployment=deployed.deployment_of(work),
         input_tokens=work.input_tokens,
@@ -366,8 +367,24 @@ def device_of(device: HardwareSpec) -> Device:
     )
 
 
-def load_of(work: Workload) -> Load:
-    """Lower a workload, but for batch and lengths, to numbers."""
+def most_at_once(device: HardwareSpec, work: Workload, stack_name: str | None) -> int:
+    """Requests that the server runs at once: as given, or its own default; MAX_BATCH where memory is counted as papers
+    do."""
+    if work.max_num_seqs:
+        return work.max_num_seqs
+    is_server = memory_counted(device, work) == "server"
+    return servers.of(stack_name, device, work.stack).sequences.count if is_server else MAX_BATCH
+
+
+def with_admission(device: HardwareSpec, work: Workload) -> Workload:
+    """The workload with its KV allocation: as given, else paged where a server's memory is counted."""
+    if work.admission is not None:
+        return work
+    return replace(work, admission="paged" if memory_counted(device, work) == "server" else "reserve")
+
+
+def load_of(work: Workload, most: int) -> Load:
+    """Lower a workload, but for batch and lengths, to numbers; `most` requests run at once where no batch is given."""
     paged, discount = work.admission == "paged", work.cached_input_discount
     return Load(
         is_paged=int(paged),
@@ -379,6 +396,7 @@ def load_of(work: Workload) -> Load:
         chunk_tokens=work.prompt_chunk_tokens,
         rounds=work.rounds,
         max_num_seqs=work.max_num_seqs or NO_LIMIT,
+        most_at_once=most,
         has_cache=int(work.kv_cache),
         cached_input_discount=math.nan if discount is None else discount,
     )

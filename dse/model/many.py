@@ -24,6 +24,7 @@ from dse.model.batch import (
     Totals,
     Waits,
     bounds_of,
+    full_batch,
     served_of,
     spent_of,
     totals_of,
@@ -77,6 +78,8 @@ Whole = NDArray[np.int64]
 Floats = NDArray[np.float64]
 States = NDArray[np.int8]
 
+#: a batch that is as many requests as fit
+OPEN = 0
 #: points of a run at most
 ROW = 128
 #: where the rows of a run begin in its array, whole numbers by the names of what they hold
@@ -651,7 +654,7 @@ def _fits_int64(case: Prepared, most_batch: float) -> bool:
 def evaluate_points(points: PointColumns, tables: DesignTables, n_keys: int, found: Found, state: States) -> None:
     """Columns of the points whose `state` is FEASIBLE on entry; the state of each is told.
 
-    `n_keys` is more than any number of sequences on which sums depend one by one.
+    A batch that is `OPEN` becomes as many as fit. `n_keys` is more than any number of sequences on which sums depend one by one.
     """
     n, n_keys = len(points.case), min(n_keys, MAX_KEYS)
     room = _room_for(n_keys)
@@ -713,10 +716,16 @@ def evaluate_points(points: PointColumns, tables: DesignTables, n_keys: int, fou
         if not exact or not known_case or not _fits_int64(case, most_batch):
             state[first:begin] = LEFT
             continue
-        while len(room.sums.by_n) <= case.terms.same_from:
-            room.sums.by_n.append(room.sums.by_n[0])
         free_bytes = capacity.free_bytes(case.design)
         most = capacity.max_batch(case.design, case.made, free_bytes * unit_of(case.design))
+        for i in range(first, begin):
+            if points.batch[i] == OPEN:
+                points.batch[i] = full_batch(case.design, most)
+        if not _fits_int64(case, points.batch[first:begin].max()):
+            state[first:begin] = LEFT
+            continue
+        while len(room.sums.by_n) <= case.terms.same_from:
+            room.sums.by_n.append(room.sums.by_n[0])
         if wants_sizes:
             _fill_sizes(case, most, points.batch, found, first, m)
         if wants_contents:
@@ -793,7 +802,7 @@ def results_of(point: Point) -> dict[str, Any] | None:
         return None
     found = Found(_ALL, *(np.empty((places.max() + 1, 1), kind) for places, kind in zip(_ALL, _KINDS, strict=True)))  # type: ignore[call-arg]
     state, first = np.zeros(1, np.int8), np.zeros(1, np.int64)
-    lengths = (np.array([number]) for number in (work.input_tokens, work.output_tokens, work.batch))
+    lengths = (np.array([number]) for number in (work.input_tokens, work.output_tokens, point.batch))
     evaluate(PointColumns(first, first, *lengths), tables, n_keys_of(tables), found, state)  # type: ignore[call-arg]
     if state[0] != FEASIBLE:
         return None

@@ -278,6 +278,8 @@ class Load(NamedTuple):
     rounds: int
     #: of all devices, that the server runs at once at most
     max_num_seqs: int
+    #: the batch where none is given, at most: what the server takes by default
+    most_at_once: int
     has_cache: int
     #: nan: none
     cached_input_discount: float

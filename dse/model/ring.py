@@ -38,7 +38,7 @@ def evaluate(
         raise InputError(f"devices = {show(n_ring)}: must be a whole number from 1 to {MAX_RING:,}")
     for name, value, only in (
         ("prefix", work.prefix_tokens, 0),
-        ("admission", work.admission, "reserve"),
+        ("admission", work.admission or "reserve", "reserve"),
         ("tokens", work.tokens, "full"),
     ):
         if value != only:
@@ -56,6 +56,7 @@ def evaluate(
             "tokens a ring does not know how to share"
         )
     link = link or device.link_bandwidth or _PCIE
+    work = replace(work, batch=work.batch or 1, admission="reserve")
     point, as_wide = Point(device, plan, work), replace(work, activation_bits=units.FP16_BITS)
     plan, paths, stack = point.plan, point.paths, point.stack
     block = ring.ring_block_tokens(work.final_tokens, n_ring)
@@ -70,7 +71,7 @@ def evaluate(
             "quantizer": plan.quantizer_name,
             "model_kind": "calibrated" if stack else "ideal",
             "n_ring": n_ring,
-            "batch": work.batch,
+            "batch": point.batch,
             "input_tokens": work.input_tokens,
             "output_tokens": work.output_tokens,
             "block_tokens": block,
@@ -78,8 +79,8 @@ def evaluate(
             "max_context_tokens": longest,
             "max_context_tokens_alone": alone,
             "feasible": longest is None or longest >= work.final_tokens,
-            "kv_bytes_per_device": point.to_bytes(work.batch * plan.bits(block)),
-            "buffer_bytes_per_device": work.batch * block * _buffer_bytes(plan, n_ring),
+            "kv_bytes_per_device": point.to_bytes(point.batch * plan.bits(block)),
+            "buffer_bytes_per_device": point.batch * block * _buffer_bytes(plan, n_ring),
             "hiding_block_tokens": max(
                 ring.ring_hiding_block_tokens(
                     _kv_bytes(layer), _pair_flops(plan, layer), int(_reached(device, stack is not None)), int(link.si)
@@ -97,7 +98,7 @@ def evaluate(
     def one(input_tokens: int, output_tokens: int = 1) -> Run:  # a device with its own block
         design = wide.design._replace(input_tokens=input_tokens, output_tokens=output_tokens)
         made = generation_of(design)
-        run: Run = run_of(design, made, terms_of(design, made), work.batch)
+        run: Run = run_of(design, made, terms_of(design, made), point.batch)
         return run
 
     # the mean over a packed group around the block's end: requests stand at different places of theirs
@@ -106,12 +107,12 @@ def evaluate(
     pass_s = sum(
         layer.n_layers
         * ring.ring_pass_s(
-            n_ring, ring.ring_message_bytes(work.batch, plan.model.n_q_heads, layer.score_dim), link.si, hop_s
+            n_ring, ring.ring_message_bytes(point.batch, plan.model.n_q_heads, layer.score_dim), link.si, hop_s
         )
         for layer in plan.model.layers
     )
     peak = _reached(device, stack is not None)
-    rounds = [_rounds_s(plan, layer, work, prompt, n_ring, peak, link.si, hop_s) for layer in plan.model.layers]
+    rounds = [_rounds_s(plan, layer, point, prompt, n_ring, peak, link.si, hop_s) for layer in plan.model.layers]
     result.update(
         {
             **{name: getattr(step, name) for name in ("linear_s", "attention_s", "quantize_s", "dequantize_s")},
@@ -129,7 +130,7 @@ def _reason(memory: Point, longest: int) -> str:
     if memory.free_bytes < 0:
         return f"{memory.infeasible_reason}; every device of a ring holds all weights: take fewer bits a weight"
     return (
-        f"{memory.work.final_tokens:,} tokens of {memory.work.batch:,} at once: at most {longest:,} fit: take "
+        f"{memory.work.final_tokens:,} tokens of {memory.batch:,} at once: at most {longest:,} fit: take "
         "more devices, fewer requests or fewer bits"
     )
 
@@ -171,7 +172,7 @@ def _longest_block(point: Point, buffer_bytes: int) -> int | None:
 
     Buffers are `buffer_bytes` a token.
     """
-    batch, free, design = point.work.batch, point.free_bytes * point.unit, point.design
+    batch, free, design = point.batch, point.free_bytes * point.unit, point.design
     limits = limits_for(design.policy, design.input_tokens)
 
     def fits(n: int) -> bool:
@@ -195,17 +196,17 @@ def _longest_block(point: Point, buffer_bytes: int) -> int | None:
 
 
 def _rounds_s(
-    plan: KvPlan, layer: LayerKV, work: Workload, block: int, n_ring: int, peak: float, link: float, hop_s: float
+    plan: KvPlan, layer: LayerKV, point: Point, block: int, n_ring: int, peak: float, link: float, hop_s: float
 ) -> tuple[float, float]:
     """Seconds that equal layers add to a prompt beyond each device's own block, and what of it is exposed transfer.
 
     While a block is computed the next one arrives: max of the two, hop by hop, the last block without one.
     """
     window = layer.window or NO_LIMIT
-    pair_s = attention.time_at_rate(work.batch * _pair_flops(plan, layer), peak)
+    pair_s = attention.time_at_rate(point.batch * _pair_flops(plan, layer), peak)
     own_s = kv_cache.sum_of_kept_tokens(block, window) * pair_s
-    transfer_s = ring.ring_transfer_s(work.batch * block * _kv_bytes(layer), link, hop_s)
-    n_blocks = ring.ring_block_tokens(work.input_tokens, block)
+    transfer_s = ring.ring_transfer_s(point.batch * block * _kv_bytes(layer), link, hop_s)
+    n_blocks = ring.ring_block_tokens(point.work.input_tokens, block)
     compute_s, total_s, exposed_s = own_s, 0.0, 0.0
     for distance in range(1, min(n_blocks, n_ring)):
         pairs = ring.ring_block_pairs(block, distance, window)

@@ -358,5 +358,6 @@ def said_fields(
     """Fields of a workload that a command or a call has to say, with their values."""
     for name in options.parameters if in_python else options.names:
         value, default = getattr(workload, name), ASKED[name].default if in_python else options.default(name)
-        if name not in without and name not in options.hidden and (name in said or value != default):
+        is_said = value != default or (name in said and value is not None)
+        if name not in without and name not in options.hidden and is_said:
             yield name, value

@@ -91,6 +91,7 @@ class EvaluatePoint(OnDesign, Printed):
             str(self.device),
             self._with_room(outcome),
             present.kernels(outcome),
+            self.workload.batch is None,
         )
         text = "\n".join([text, *present.slower_note(outcome), *present.memory_note(outcome)])
         rows = outcome.operations() if self.operations else []

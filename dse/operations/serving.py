@@ -94,12 +94,13 @@ class SimulateServing(OnDesign, Printed):
             *DEPLOYMENT,
             *TIMING,
         ),
-        defaults={"batch": 256, "output_tokens": 256, "admission": "paged"},
         helps={
             "input_tokens": "Prompt tokens, without --trace.",
             "output_tokens": "Generated tokens, without --trace.",
-            "batch": "Most requests that run at once.",
-            "admission": "Memory held from the start, or page by page; static batching reserves.",
+            "batch": "Most requests that run at once; default: as many as fit in the mean, at most as many as the server "
+            "takes.",
+            "admission": "Memory held from the start, or page by page; static batching reserves; default: paged where a "
+            "server's memory is counted (--memory), else reserve.",
         },
     )
     as_json: bool = json_option("Print every number as JSON, in SI base units.")
@@ -250,7 +251,8 @@ class EvaluateRing(AssumesLike, WithWorkload, Printed):
     )
     workload: Workload = work(
         only=("batch", "input_tokens", "output_tokens", "weights_bits", *MEMORY, *DEPLOYMENT, *TIMING),
-        defaults={"input_tokens": 131072},
+        defaults={"input_tokens": 131072, "batch": 1},
+        helps={"batch": "Requests served together."},
         hidden=DEPLOYMENT,
     )
     as_json: bool = json_option("Print every result as JSON, in SI base units.")

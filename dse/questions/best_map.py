@@ -194,6 +194,7 @@ def _cell(
         if gain := compared.gain(designs[best[0]].at(work), designs[name].at(work)):
             gains[name] = gain
     bounds = {name: str(results[name]["bound"]) for name in values}
+    assert work.batch is not None
     return Cell(
         batch=work.batch,
         input_tokens=work.input_tokens,

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from dse.core import units
 from dse.core.errors import InputError, did_you_mean, show
-from dse.model import assumptions, evaluate, kv_layout, uncertainty
+from dse.model import assumptions, evaluate, kv_layout, lower, uncertainty
 from dse.model.compare import Case
 from dse.model.kv_layout import KvPlan
 from dse.model.results import RESULT_UNITS
@@ -244,11 +244,16 @@ def sure_text(chance: float) -> str:
 SURE_NOTE = "Intervals: 8 of 10 measurements should lie inside (docs/explanation/model.md, How sure)."
 
 
-def context(device: HardwareSpec, model: ModelSpec, work: Workload, result: Result) -> str:
-    """Devices, model and what of the workload a question keeps fixed, as the head of a text or a figure's note."""
+def context(device: HardwareSpec, model: ModelSpec, work: Workload, result: Result, is_full: bool = False) -> str:
+    """Devices, model and what of the workload a question keeps fixed, as the head of a text or a figure's note.
+
+    `is_full`: the batch is as many requests as fit.
+    """
     how = f"calibrated model, {result['stack']}" if result["stack"] else "ideal model"
+    full = ["as many as fit"] if is_full else []
+    admission = str(lower.with_admission(device, work).admission)
     kept = [work.devices_text(device.name), model.name, *work.ways(model)]
-    return ", ".join([*kept, f"{work.output_tokens:,} out", work.admission, how])
+    return ", ".join([*kept, f"{work.output_tokens:,} out", admission, *full, how])
 
 
 def assumption_text(results: Iterable[Result], measure: Measure) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from dse.core.errors import InputError, LimitError
+from dse.model import lower
 from dse.model.compare import Comparison
 from dse.model.uncertainty import Gain
 from dse.questions.common import (
@@ -237,7 +238,8 @@ def period_of(design: Candidate, work: Workload) -> int:
     steps = {g.step_tokens for g in design.plan.groups}
     if steps == {1}:
         return 1
-    period = math.lcm(work.page_tokens if work.admission == "paged" else 1, *steps)
+    admission = lower.with_admission(design.device, work).admission
+    period = math.lcm(work.page_tokens if admission == "paged" else 1, *steps)
     return 1 if work.output_tokens % period == 0 else period
 
 

@@ -148,9 +148,10 @@ def devices(device: HardwareSpec, plan: KvPlan, work: Workload, most: int | None
                 allowed, lacks = collectives.most_devices(device, most)
                 raise InputError(f"{error}, or ask for --most {allowed}" if lacks else str(error)) from None
     splits.sort(key=lambda split: (split["n_devices"], -(split["throughput_tokens_per_s"] or 0.0), split["pp"]))
+    many = f"{work.batch:,} requests" if work.batch else "as many requests as fit, at least one,"
     question = (
         f"How many {device.name} does {model.name} with {plan.quantizer_name} need for "
-        f"{work.batch:,} requests of {work.input_tokens:,} + {work.output_tokens:,} tokens?"
+        f"{many} of {work.input_tokens:,} + {work.output_tokens:,} tokens?"
     )
     answer = Devices(question, tuple(splits), note=note)
     if (best := answer.fewest) is None:

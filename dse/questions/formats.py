@@ -2,7 +2,7 @@
 
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
@@ -12,6 +12,7 @@ from dse.core.errors import InputError
 from dse.core.table import aligned
 from dse.model import quality, uncertainty
 from dse.model.compare import Comparison
+from dse.model.evaluate import Point
 from dse.model.generation import MANY_GROUPS
 from dse.model.uncertainty import Gain
 from dse.questions import common, crossing
@@ -416,7 +417,7 @@ def formats(
     max_drop_frac: float | None = None,
 ) -> Formats:
     """Every format on a device at one workload, over 16 bits: those named, else those of `candidates` that take no
-    seconds to count.
+    seconds to count. A batch that is not given is the most that fits in any of them: each runs as many as it can.
 
     Batches to LAST_BATCH and prompts to LAST_INPUT (or those asked for) are searched for where the best one begins to
     give more throughput, but where `has_starts` is False. None that drops scores by more than `max_drop_frac` is
@@ -436,6 +437,9 @@ def formats(
         if len({one.name for one in designs}) < len(designs):
             raise InputError(f"formats = {', '.join(names)}: names one twice: leave it out")
     plain = common.design(device, model, PLAIN)
+    is_full = work.batch is None
+    batch = work.batch or max(Point(one.device, one.plan, work).batch for one in (plain, *designs))
+    work = replace(work, batch=batch)
     base = plain.evaluate(work)
     compared, others = Comparison(THROUGHPUT.column), []
     by_name = {one.name: one for one in designs}
@@ -446,14 +450,14 @@ def formats(
     others.sort(key=lambda one: -float(THROUGHPUT.value(one.result) or 0.0))
     first = Format(PLAIN, base, None, "base" if base["feasible"] else "out")
     near = _best(others) or _nearest(others)
-    from_batch, from_input = _starts(by_name[near.name], plain, work) if near and has_starts else (None, None)
+    from_batch, from_input = _starts(by_name[near.name], plain, work, batch) if near and has_starts else (None, None)
     results = [base, *(one.result for one in others)]
     return Formats(
         device.name,
         model=model.name,
-        context=common.context(device, model, work, base),
+        context=common.context(device, model, work, base, is_full),
         stack=base["stack"] or "",
-        batch=work.batch,
+        batch=batch,
         input_tokens=work.input_tokens,
         formats=(first, *others),
         left_out=left_out,
@@ -479,13 +483,13 @@ def _verdict(result: Result, base: Result, gain: Gain | None, max_drop_frac: flo
     return "room" if result["max_batch"] > base["max_batch"] else "no"
 
 
-def _starts(new: Candidate, old: Candidate, work: Workload) -> tuple[int | None, int | None]:
-    """From which batch at the prompt, and which prompt at the batch, the new design gives more throughput.
+def _starts(new: Candidate, old: Candidate, work: Workload, asked: int) -> tuple[int | None, int | None]:
+    """From which batch at the prompt, and which prompt at the batch `asked`, the new design gives more throughput.
 
     Prompts are not searched where packing in groups would make that long (`crossing.period_of`).
     """
     pair = crossing.DesignPair(new, old, work, THROUGHPUT)
-    batch, prompt = min(work.batch, crossing.MAX_BATCH), min(work.input_tokens, crossing.MAX_INPUT)
+    batch, prompt = min(asked, crossing.MAX_BATCH), min(work.input_tokens, crossing.MAX_INPUT)
     last = max(batch, LAST_BATCH)
     along = crossing.runs(lambda b: pair.verdict(b, prompt), lambda a, b: False, 1, last)
     from_batch = crossing.CrossingLine("batch", prompt, tuple(along)).pays_from

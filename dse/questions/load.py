@@ -10,7 +10,7 @@ from dse.core.errors import InputError, show
 from dse.model.kv_layout import KvPlan
 from dse.questions.common import QuestionAnswer
 from dse.serving.at_rate import at_rate
-from dse.serving.steady_state import FixedLengths, steady
+from dse.serving.steady_state import FixedLengths, steady, with_batch
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.workload import Workload
 
@@ -128,7 +128,9 @@ def under_load(
             )
             rows.append(dict(zip(COLUMNS, values, strict=True)))
     design = ", ".join([work.devices_text(device.name), plan.model.name, *work.ways(plan.model), plan.quantizer_name])
+    most = with_batch(device, plan, work, moments).batch
+    filled = "" if work.batch else " (as many as fit)"
     context = (
-        f"{design}, at most {work.batch:,} requests of {work.input_tokens:,} + {work.output_tokens:,} tokens at once"
+        f"{design}, at most {most:,}{filled} requests of {work.input_tokens:,} + {work.output_tokens:,} tokens at once"
     )
     return UnderLoad(name, context, full, tuple(rows))

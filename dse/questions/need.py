@@ -248,11 +248,14 @@ def _reason(result: Result, target: Target, with_room: Result | None = None) -> 
 
 
 def smallest(design: Candidate, work: Workload, what: str, goal: Target, progress: Progress | None = None) -> Need:
-    """The smallest bandwidth (B/s), capacity (B) or peak FLOP/s with which `work` meets the goal.
+    """The smallest bandwidth (B/s), capacity (B) or peak FLOP/s with which `work` meets the goal; a batch that is not
+    given is as many requests as fit the device as it is.
 
     The search ends at neighbouring numbers (floats, whole bytes): the value meets the goal, the next smaller does not.
     More of each never hurts, so it is the smallest. Raises InputError for an unknown `what`.
     """
+    is_full = work.batch is None
+    work = evaluate.filled(design.device, design.plan, work)
     if what not in NUMBERS:
         raise InputError(f"need {show(what)}: {did_you_mean(what, [*NUMBERS, 'bits'])}")
     field = NUMBERS[what][0]
@@ -301,7 +304,7 @@ def smallest(design: Candidate, work: Workload, what: str, goal: Target, progres
         what=what,
         unit=units.base_of(getattr(design.device, field).unit),
         target=goal,
-        context=context(design.device, design.plan.model, work, best),
+        context=context(design.device, design.plan.model, work, best, is_full),
         design=design.name,
         given=given,
         value=value,
@@ -384,7 +387,8 @@ class NeedBits(QuestionAnswer):
 
     target: Target
     context: str
-    batch: int
+    #: None: of each as many requests as fit
+    batch: int | None
     input_tokens: int
     candidates: tuple[Result, ...]
     best: Result | None
@@ -457,11 +461,16 @@ class NeedBits(QuestionAnswer):
         name = f"{self.above['quantizer']} ({self.above['stored_bits']:.3g} bits)"
         return f"{name}: {value}, {_reason(self.above, self.target, self.with_room)}"
 
+    def asked(self) -> str:
+        """Batch and prompt in words."""
+        batch = "each its own batch" if self.batch is None else f"batch {self.batch:,}"
+        return f"{batch}, {self.input_tokens:,} in"
+
     def text(self) -> str:
         """The answer and all candidates."""
         measure = self.target.measure
         head = f"Most stored bits for {self.target.text()} ({measure.title}): more bits, less error"
-        lines = [head, f"{self.context}, batch {self.batch:,}, {self.input_tokens:,} in", ""]
+        lines = [head, f"{self.context}, {self.asked()}", ""]
         if self.best is None:
             lines.append(f"  cannot be met: {self.why()}")
         else:
@@ -520,7 +529,7 @@ def most_bits(designs: Sequence[Candidate], work: Workload, goal: Target, progre
     with_room = evaluate.with_room(of.device, of.plan, work, shown) if best != 0 else None
     return NeedBits(
         target=goal,
-        context=context(first.device, first.plan.model, work, results[0]),
+        context=context(first.device, first.plan.model, work, results[0], work.batch is None),
         batch=work.batch,
         input_tokens=work.input_tokens,
         candidates=tuple(results),

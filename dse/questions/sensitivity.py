@@ -10,7 +10,7 @@ import pandas as pd
 
 from dse.core import units
 from dse.core.errors import InputError, did_you_mean, show
-from dse.model import assumptions, implementations, kernels, kv_layout, lower, stacks
+from dse.model import assumptions, evaluate, implementations, kernels, kv_layout, lower, stacks
 from dse.model.compare import Comparison
 from dse.model.kv_layout import KvPlan
 from dse.model.uncertainty import Gain
@@ -416,6 +416,8 @@ def sensitivity(
     not run as given, or the device lacks what the measure needs.
     """
     designs = [design] if other is None else [design, other]
+    is_full = work.batch is None
+    work = evaluate.filled(design.device, design.plan, work)
     device = with_stacks(design.device, work)
     base = [d.evaluate(work) for d in designs]
     values = [measure.value(result) for result in base]
@@ -465,7 +467,8 @@ def sensitivity(
     effects.sort(key=lambda effect: -effect.span(values[0]))
     return Sensitivity(
         measure=measure,
-        context=f"{context(device, design.plan.model, work, base[0])}, batch {work.batch:,}, {work.input_tokens:,} in",
+        context=f"{context(device, design.plan.model, work, base[0], is_full)}, batch {work.batch:,}, "
+        f"{work.input_tokens:,} in",
         design=design.name,
         other=other.name if other else "",
         base=values[0],

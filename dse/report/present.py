@@ -98,15 +98,17 @@ def point_text(
     given_device: str | None = None,
     with_room: dict[str, Any] | None = None,
     kernels: list[dict[str, Any]] | None = None,
+    is_full: bool = False,
 ) -> str:
     """One design point, grouped as a person would read it. `given_device`: the name or file the user wrote.
 
-    `with_room`: what `dse.model.evaluate.with_room` says of it; `kernels`: what `kernels` does.
+    `with_room`: what `dse.model.evaluate.with_room` says of it; `kernels`: what `kernels` does; `is_full`: the batch is
+    as many requests as fit.
     """
     device_name = given_device or device.name
     lines = [
         f"{result['device']}  {result['model']}  {weights_said(result)}{result['quantizer']}  "
-        f"batch {result['batch']:,}  {result['input_tokens']:,} in, {result['output_tokens']:,} out  "
+        f"{batch_text(result, is_full)}  {result['input_tokens']:,} in, {result['output_tokens']:,} out  "
         f"{result['admission']}  ({result['model_kind']} model{', ' + result['stack'] if result['stack'] else ''})"
         + ("" if result["kv_cache"] else "  no KV cache")
     ]
@@ -152,6 +154,14 @@ def point_text(
     if policy.validity:
         lines.append(f"Note: {result['tokens']}: {policy.validity}")
     return "\n".join(lines)
+
+
+def batch_text(result: dict[str, Any], is_full: bool) -> str:
+    """The batch in a line, and how it was chosen where it was not given (`is_full`)."""
+    text = f"batch {result['batch']:,}"
+    if not is_full or not result["feasible"]:
+        return text
+    return f"{text}: as many as {'fit' if result['batch'] == result['max_batch'] else 'the server takes at once'}"
 
 
 def weights_fields(model: ModelSpec, work: Workload) -> dict[str, Any]:

@@ -55,6 +55,7 @@ def evaluate(
             run = simulator.run(device, plan, work, requests, batching, chunk_tokens, progress=tell, **how)
     served = run.requests
     lengths = Lengths.of(served)
+    settled = steady_state.with_batch(device, plan, work, lengths.moments, batching)
     steady = steady_state.steady(
         device, plan, work, lengths.moments, None, batching, chunk_tokens, largest_output=lengths.largest_output
     )
@@ -72,7 +73,7 @@ def evaluate(
     stack_name, stack = stack_of(device, work)
     duration = run.duration_s
     # nothing is admitted later to a static batch: what its requests will need is reserved
-    admission = "reserve" if batching == "static" else work.admission
+    admission = "reserve" if batching == "static" else settled.admission
     most = plan.model.max_position_tokens
     sure = lowered_of(device, plan, work)
     result = {
@@ -87,7 +88,8 @@ def evaluate(
         **present.weights_fields(plan.model, work),
         "admission": admission,
         "page_tokens": work.page_tokens if admission == "paged" else None,
-        "batch": work.batch,
+        "batch": settled.batch,
+        "is_full_batch": work.batch is None,
         **{name: getattr(work, name) for name in present.DEPLOYMENT},
         "offered_requests_per_s": offered,
         "n_requests": len(served.arrival_s),
@@ -227,6 +229,8 @@ def _limit(r: dict[str, Any]) -> str:
         return f"the chunk, not memory ({s['fitting_sequences']:,} fit), limits how many run: raise --chunk"
     if s["limited_by"] == "batch":
         return f"--batch, not memory ({s['fitting_sequences']:,} fit), limits how many run"
+    if s["limited_by"] == "server":
+        return f"the server's own limit, not memory ({s['fitting_sequences']:,} fit), limits how many run"
     return "memory limits how many run"
 
 
@@ -278,7 +282,8 @@ def text(result: dict[str, Any]) -> str:
         f"{per_second(offered)}{' (' + r['arrivals'] + ')' if r.get('arrivals') else ''}" if offered else "all at once"
     )
     lines = [
-        f"{r['device']}  {r['model']}  {present.weights_said(r)}{r['quantizer']}  at most {r['batch']:,} at once  "
+        f"{r['device']}  {r['model']}  {present.weights_said(r)}{r['quantizer']}  at most {r['batch']:,} at once"
+        f"{' (as many as fit)' if r['is_full_batch'] else ''}  "
         f"{_how_batched(r)}  {r['admission']}  ({r['model_kind']} model{', ' + r['stack'] if r['stack'] else ''})",
         f"{plural(r['n_requests'], 'request')}, {arrivals}; {r['mean_input_tokens']:,.4g} tokens in, "
         f"{r['mean_output_tokens']:,.4g} out in the mean",

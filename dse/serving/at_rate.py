@@ -62,7 +62,7 @@ def at_rate(
     exact = Exact.of(device, plan, work)
     if batching == "static" or n_groups_of(work) > 1:
         return None
-    places = min(work.batch, fitting_sequences(device, plan, work, moments))
+    places = min(work.batch or exact.point.design.load.most_at_once, fitting_sequences(device, plan, work, moments))
     context = serving.mean_decode_context_tokens(
         moments.mean_input_output, moments.mean_output_squared, moments.mean_output_tokens
     )

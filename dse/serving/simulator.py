@@ -22,10 +22,10 @@ from dse.core.errors import InputError, LimitError, show
 from dse.model.deployed import n_groups_of
 from dse.model.evaluate import Point
 from dse.model.kv_layout import KvPlan
-from dse.model.lower import check_traffic
+from dse.model.lower import check_traffic, with_admission
 from dse.serving import loop, step_times
-from dse.serving.requests import MAX_TOKENS, Requests
-from dse.serving.steady_state import CHUNK_TOKENS, Batching
+from dse.serving.requests import MAX_TOKENS, Lengths, Requests
+from dse.serving.steady_state import CHUNK_TOKENS, Batching, with_batch
 from dse.specs import workload
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.workload import Workload
@@ -115,7 +115,7 @@ def run(
     compiled: bool | None = None,
     prompt_step_tokens: int = PROMPT_STEP_TOKENS,
 ) -> Simulation:
-    """Serve `requests`. `work` gives batch (most sequences at once), admission, page, weights' bits, path, model kind.
+    """Serve `requests`. `work` gives batch (most sequences at once; as many as fit in the mean), admission, page, weights' bits, path, model kind.
 
     Whole prompts share a step up to `prompt_step_tokens`. Requests that do not fit alone are rejected and counted.
     `times`: step times made by `tables_for`, to share between runs. `compiled`: True or False forces it; the numbers
@@ -123,11 +123,14 @@ def run(
     """
     n = len(requests.arrival_s)
     check(work, n, batching, chunk_tokens, prompt_step_tokens)
+    work = with_admission(device, work)
     if batching == "static" and work.admission == "paged":
         rule_admission = loop.RESERVE  # nothing is admitted later: pages are held to the end of the answer
     else:
         rule_admission = loop.RESERVE if work.admission == "reserve" else loop.PAGED
     served, memory, held = served_of(device, plan, work, requests)
+    work = with_batch(device, plan, work, Lengths.of(served).moments, batching)
+    assert work.batch is not None
     capacity = memory.free_bytes * memory.unit
     n_groups = n_groups_of(work)
     places = most_sequences(work, held, capacity, len(served.arrival_s))
@@ -236,7 +239,7 @@ def largest_pages(requests: Requests, held: NDArray[np.int64], page_tokens: int)
 def most_sequences(work: Workload, held: NDArray[np.int64], capacity: int, n_requests: int) -> int:
     """Places of a group of the running batch: never more than there are requests or pages."""
     n_groups = n_groups_of(work)
-    return max(min(-(-work.batch // n_groups), n_requests, capacity // max(int(held[1:].min()), 1)), 1)
+    return max(min(-(-(work.batch or 1) // n_groups), n_requests, capacity // max(int(held[1:].min()), 1)), 1)
 
 
 def tables_for(

@@ -24,7 +24,7 @@ from dse.model.formulas.steady import (
     steady_request_s,
 )
 from dse.model.kv_layout import KvPlan
-from dse.model.lower import check_traffic
+from dse.model.lower import check_traffic, with_admission
 from dse.serving.step_times import MIN_CONTEXT_TOKENS, Exact
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.workload import Workload
@@ -103,9 +103,9 @@ def steady(
     """Requests and tokens per second where a finished request is replaced at once; times in seconds.
 
     `work` gives batch (most sequences at once), admission, page, weights' bits, path and model kind; its lengths do
-    not count. `n_sequences` (default: what fits at the mean residency, at most the batch) run at all times, a prompt
-    in chunks among them, unless the chunk allows fewer: `running_sequences` run, `limited_by` (batch, memory, chunk)
-    keeps more from it. `waits_s` is what a decode step of so many waits for, `prompt_share` the share of the time that
+    not count. `n_sequences` (default: what fits at the mean residency, at most the batch, or what the server takes) run at all times, a prompt
+    in chunks among them, unless the chunk allows fewer: `running_sequences` run, `limited_by` (batch, server, memory,
+    chunk) keeps more from it. `waits_s` is what a decode step of so many waits for, `prompt_share` the share of the time that
     goes into prompts. Static batching runs as long as the longest answer of a batch, `largest_output(n)` in expectation
     (`dse.serving.requests.Lengths.largest_output`), and reserves memory. Where nothing fits, `n_sequences` is 0 and
     rates and times are None.
@@ -122,12 +122,14 @@ def steady(
         if largest_output is None:
             raise InputError("batching = 'static': needs the expected largest output of a batch: give largest_output")
         work = replace(work, admission="reserve")
+    work = with_admission(device, work)
     exact = Exact.of(device, plan, work)
     context = serving.mean_decode_context_tokens(
         moments.mean_input_output, moments.mean_output_squared, moments.mean_output_tokens
     )
     fitting = fitting_sequences(device, plan, work, moments)
-    n = n_sequences or min(work.batch, fitting)
+    most = work.batch or exact.point.design.load.most_at_once
+    n = n_sequences or min(most, fitting)
     result: dict[str, Any] = {
         "n_sequences": n,
         "fitting_sequences": fitting,
@@ -146,7 +148,9 @@ def steady(
     if n == 0:
         return result
     running, decoding, n_groups = float(n), float(n), n_groups_of(work)
-    limit = "batch" if n_sequences or work.batch <= fitting else "memory"
+    limit = "batch" if n_sequences or most <= fitting else "memory"
+    if limit == "batch" and not (n_sequences or work.batch):
+        limit = "server"
     mean_out = moments.mean_output_tokens
     if n_groups > 1:
         own = n / min(n, n_groups)
@@ -188,6 +192,19 @@ def assumptions(device: HardwareSpec, plan: KvPlan, work: Workload) -> list[str]
     return behind("throughput_tokens_per_s", Point(device, plan, work).lowered.results["assumptions"], vars(work))
 
 
+def with_batch(
+    device: HardwareSpec, plan: KvPlan, work: Workload, moments: LengthMoments, batching: Batching = "continuous"
+) -> Workload:
+    """The workload with batch and KV allocation: as given, else as many requests as fit in the mean, at most what the
+    server takes, and as the device allocates. Static batching reserves memory."""
+    work = with_admission(device, work)
+    if work.batch:
+        return work
+    most = Point(device, plan, work).design.load.most_at_once
+    held = replace(work, admission="reserve") if batching == "static" else work
+    return replace(work, batch=max(min(most, fitting_sequences(device, plan, held, moments)), 1))
+
+
 def fitting_sequences(device: HardwareSpec, plan: KvPlan, work: Workload, moments: LengthMoments) -> int:
     """Sequences that fit: paged at the mean size over their decode steps, reserved at the mean final length."""
     at = {
@@ -195,6 +212,7 @@ def fitting_sequences(device: HardwareSpec, plan: KvPlan, work: Workload, moment
         "mean_output_squared": moments.mean_output_squared,
         "mean_output_tokens": moments.mean_output_tokens,
     }
+    work = with_admission(device, work)
     if work.admission == "reserve":
         last = max(round(mean_reserved_tokens(**at)), MIN_CONTEXT_TOKENS)
         there = replace(work, input_tokens=last - 1, output_tokens=1)

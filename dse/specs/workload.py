@@ -89,6 +89,10 @@ def _asked(default: Any, option: str, kind: str, title: str, label: str, help: s
 class Workload:
     """`batch` requests of `input_tokens` prompt and `output_tokens` generated tokens each.
 
+    These are the defaults of all commands, functions and pages. A batch of None is as many requests as fit at these
+    lengths, at most as many as the server takes; an admission of None is paged where a server's memory is counted.
+    Both depend on the design: `dse.model.evaluate.filled` gives them.
+
     admission: "reserve" gives every request its final length from the start; "paged" lets staggered requests
     share memory page by page, at their mean size. `prefix_tokens` of the prompt are common to all requests.
     `activation_bits` 8: products with the weights run at the INT8 or FP8 peak, and need weights of 8 bits or less.
@@ -96,16 +100,18 @@ class Workload:
     step runs the whole prefix. `cached_input_discount` prices a shared prefix as providers do (`usd_per_request`).
     """
 
-    batch: int = _asked(
-        1,
+    batch: int | None = _asked(
+        None,
         "batch",
         WHOLE,
         "batch",
         "Batch (requests)",
-        "Requests served together; each decode step gives one token to every one of them.",
+        "Requests served together, each decode step gives one token to every one of them; default: as many as fit, at "
+        "most as many as the server takes.",
         unit="sequence",
         low=1,
         high=MAX_BATCH,
+        open_means="as many as fit",
     )
     input_tokens: int = _asked(
         1024,
@@ -129,14 +135,16 @@ class Workload:
         low=1,
         high=MAX_OUTPUT_TOKENS,
     )
-    admission: Literal["reserve", "paged"] = _asked(
-        "reserve",
+    admission: Literal["reserve", "paged"] | None = _asked(
+        None,
         "admission",
         CHOICE,
         "admission",
         "KV allocation",
-        "reserve: each request holds its final length from the start; paged: memory grows page by page.",
+        "reserve: each request holds its final length from the start; paged: memory grows page by page; default: paged "
+        "where a server's memory is counted (--memory), else reserve.",
         choices=("reserve", "paged"),
+        open_means="paged on servers",
     )
     page_tokens: int = _asked(
         16,

@@ -115,7 +115,8 @@ def points_at(sweep: Sweep, digits: Digits) -> SweepPoints | None:
     def by_point_of(name: str) -> NDArray[np.int64]:
         if name in sweep.axis:
             return np.array(sweep.axis[name].items, np.int64)[digits[name]]
-        return np.full(len(case), getattr(sweep.base, name), np.int64)
+        given = getattr(sweep.base, name)
+        return np.full(len(case), many.OPEN if given is None else given, np.int64)
 
     return SweepPoints(
         cases=[sweep.case(_opened(designs, row)) for row in rows_at(case_first)],

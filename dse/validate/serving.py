@@ -100,7 +100,7 @@ def _naive_s(row: ServerRow) -> float:
 
 def _kernels_s(point: Point) -> float:
     """A decode step of all requests that fit, without the server's own time and without prompts."""
-    wave = point.run(min(point.work.batch, point.max_batch)).wave
+    wave = point.run(min(point.batch, point.max_batch)).wave
     found: float = wave.decode_step_s - wave.host_s
     return found
 

@@ -384,7 +384,7 @@ def test_reading_kernels_start_with_the_first_packed_group():
 def test_a_short_prompt_waits_for_the_weights():
     dev = device(bandwidth=2e12, peak=312e12)
     for name, input_tokens, bound in (("fp16", 16, "bandwidth"), ("fp16", 4096, "compute")):
-        result = at(dev, build("llama2-7b", name), input_tokens=input_tokens, output_tokens=1)
+        result = at(dev, build("llama2-7b", name), batch=1, input_tokens=input_tokens, output_tokens=1)
         assert result["bound"] == bound
 
 

@@ -293,7 +293,8 @@ def test_what_lies_beside_the_share_never_makes_more_than_there_is():
 
 
 def test_requests_count_no_activations_of_their_own():
-    found, paper = results(batch=100), results(batch=100, memory="paper")
+    found = results(batch=100, admission="reserve")
+    paper = results(batch=100, admission="reserve", memory="paper")
     assert found["max_batch"] == found["free_bytes"] // (2048 * TOKEN)
     assert paper["max_batch"] == paper["free_bytes"] // (2048 * TOKEN + 2 * (128_256 + 2 * 4096))
     assert found["activation_bytes"] == results(batch=1)["activation_bytes"]

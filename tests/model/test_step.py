@@ -99,7 +99,7 @@ def test_activations_by_hand():
 def test_the_longest_context_counts_the_activations_of_its_prompt():
     kv = build("opt-6.7b", "fp16")
     small, whole = (
-        at(A100, kv, input_tokens=512, output_tokens=338, prompt_chunk_tokens=n, **IDEAL)["max_context_tokens"]
+        at(A100, kv, batch=1, input_tokens=512, output_tokens=338, prompt_chunk_tokens=n, **IDEAL)["max_context_tokens"]
         for n in (1, 2**20)
     )
     free, per_token, one = 80 * 10**9 - 2 * 6_658_473_984, 2 * 32 * 4096 * 2, 58464 * 2

@@ -151,7 +151,7 @@ def test_bytes_by_hand(name):
     assert plan.bits(1) / per_byte == pytest.approx(grows + windows)
     assert model.index_bits / 8 == index
     assert model.state_bytes == states
-    point = evaluate.Point(catalog.device("b300"), plan, Workload(1, 4096, 1))
+    point = evaluate.Point(catalog.device("b300"), plan, Workload(1, 4096, 1, admission="reserve"))
     counted = kv_bytes.sequence_bits(point.design, point.made.limits, 4097) / point.unit
     assert counted == pytest.approx(plan.bits(4097) / per_byte + 4097 * index + states)
     assert point.results["state_bytes"] == (states or None)

@@ -218,6 +218,7 @@ def test_equal_layers_are_computed_together():
 
 def test_an_index_is_the_policy_sparse_reading_in_the_model_itself():
     asked = {"batch": 16, "input_tokens": 8000, "output_tokens": 100, "tp": 8, "weights_bits": 8}
+    asked["admission"] = "reserve"
     own, policy = point("deepseek-v3.2", **asked), point("deepseek-v3", tokens="sparse", **asked)
     for name in ("kv_bytes", "kv_bytes_per_token", "stored_bits", "read_tokens", "stored_tokens"):
         assert own.results[name] == policy.results[name], name

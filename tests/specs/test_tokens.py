@@ -366,7 +366,7 @@ def test_by_hand():
     kv = build("llama2-7b", "fp16")
     per_token = 2 * 32 * 4096 * 2  # K and V, 32 layers, 4,096 elements of 2 bytes
     got = {
-        policy: at(device(), kv, input_tokens=1000, output_tokens=100, tokens=policy)
+        policy: at(device(), kv, batch=1, input_tokens=1000, output_tokens=100, tokens=policy)
         for policy in (
             "full",
             "window:tokens=500",

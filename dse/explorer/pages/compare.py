@@ -201,7 +201,7 @@ def at(rows: Sequence[BenchRow], designs: tray.Tray, drawn: Chart, x: float, y: 
     """The design of the tray whose line has a point there, with its batch; None where that is as it is, or none has."""
     lines_there = {series.name for series in drawn.panels[0].series if (x, y) in zip(series.x, series.y, strict=True)}
     row = next((row for row in rows if row.name in lines_there), None)
-    if row is None or row.request.work.batch == round(x):
+    if row is None or row.result["batch"] == round(x):
         return None
     return tray.TrayDesign(values={**designs.designs[row.at].values, common_fields.OWN_BATCH.key: round(x)})
 

@@ -17,6 +17,7 @@ from dse.explorer.fields import Field
 from dse.explorer.request import PointRequest
 from dse.figures import FIGURES
 from dse.figures.charts.load_times import TIMES
+from dse.model import lower
 from dse.operations.face import python_of
 from dse.operations.questions import PredictLoad
 from dse.operations.serving import SimulateServing
@@ -228,7 +229,7 @@ def simulated(asked: PointRequest) -> PointRequest:
     work = asked.work
     if work.prompt_chunk_tokens != 1:
         raise InputError(f"prompt-chunk = {work.prompt_chunk_tokens}: requests are simulated with 1 only: leave it out")
-    least = min(work.batch, work.max_num_seqs or work.batch)
+    least = min((n for n in (work.batch, work.max_num_seqs) if n), default=None)
     usual = {name: ASKED[name].default for name in _NOT_SIMULATED}
     return replace(asked, work=replace(work, batch=least, **usual))
 
@@ -272,7 +273,8 @@ def simulate_python(asked: PointRequest, trace: str | None, per_s: float, n_requ
 def _unused(asked: PointRequest, trace: str | None) -> tuple[str, ...]:
     """Fields of the workload that `dse simulate` refuses, since they would change nothing."""
     lengths = ("input_tokens", "output_tokens") if trace else ()
-    return (*lengths, "page_tokens") if asked.work.admission == "reserve" else lengths
+    admission = lower.with_admission(asked.device_spec(), asked.work).admission
+    return (*lengths, "page_tokens") if admission == "reserve" else lengths
 
 
 def command(asked: PointRequest) -> str:

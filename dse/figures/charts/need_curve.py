@@ -180,7 +180,7 @@ def source_of_bits(answer: NeedBits) -> Source:
             "target": answer.target.value,
             "target_text": answer.target.text(),
             "notes": [
-                f"{answer.context}, batch {answer.batch:,}, {answer.input_tokens:,} in.",
+                f"{answer.context}, {answer.asked()}.",
                 f"{'What stops more bits' if answer.best else 'Cannot be met'}: {answer.why()}.",
                 *out,
                 whiskers.NOTE,

@@ -227,6 +227,10 @@ def continuous_gain() -> Modeled:
     )
 
 
+#: requests that run at once, at most, where prompts in chunks are compared with whole ones
+CHUNKED_BATCH = 64
+
+
 @claim("text-chunked-prefill")
 @cache
 def chunked_prefill() -> Relation:
@@ -234,10 +238,10 @@ def chunked_prefill() -> Relation:
     device, kv = catalog.device("a100-80gb"), build("llama3.1-8b")
     lower, throughputs, shown = [], [], []
     for kind in ("calibrated", "ideal"):
-        work = Workload(batch=64, admission="paged", **KINDS[kind], **PAPER)
+        work = Workload(batch=CHUNKED_BATCH, admission="paged", **KINDS[kind], **PAPER)
         most_per_s = steady(device, kv, work, trace_tables.load("azure-conv").moments)["requests_per_s"]
         requests = trace_tables.sample("azure-conv", 2000, 0.8 * most_per_s, seed=1)
-        times = simulator.tables_for(device, kv, work, requests, "continuous", 1024, work.batch)
+        times = simulator.tables_for(device, kv, work, requests, "continuous", 1024, CHUNKED_BATCH)
         whole = simulator.run(device, kv, work, requests, "continuous", times=times)
         for chunk in (512, 1024):
             parts = simulator.run(device, kv, work, requests, "chunked", chunk, times=times)
