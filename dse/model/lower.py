@@ -368,19 +368,23 @@ def device_of(device: HardwareSpec) -> Device:
 
 
 def most_at_once(device: HardwareSpec, work: Workload, stack_name: str | None) -> int:
-    """Requests that the server runs at once: as given, or its own default; MAX_BATCH where memory is counted as papers
-    do."""
+    """Requests that the server runs at once: as given, or its own default; MAX_BATCH where none runs."""
     if work.max_num_seqs:
         return work.max_num_seqs
-    is_server = memory_counted(device, work) == "server"
-    return servers.of(stack_name, device, work.stack).sequences.count if is_server else MAX_BATCH
+    return servers.of(stack_name, device, work.stack).sequences.count if runs_server(device, work) else MAX_BATCH
+
+
+def runs_server(device: HardwareSpec, work: Workload) -> bool:
+    """True where a server's defaults hold: on GPUs (devices that count cores) with a KV cache, but where memory is to
+    be counted as papers do."""
+    return bool(device.n_cores) and work.kv_cache and work.memory != "paper"
 
 
 def with_admission(device: HardwareSpec, work: Workload) -> Workload:
-    """The workload with its KV allocation: as given, else paged where a server's memory is counted."""
+    """The workload with its KV allocation: as given, else paged where a server runs."""
     if work.admission is not None:
         return work
-    return replace(work, admission="paged" if memory_counted(device, work) == "server" else "reserve")
+    return replace(work, admission="paged" if runs_server(device, work) else "reserve")
 
 
 def load_of(work: Workload, most: int) -> Load:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dse.core.errors import InputError, show
-from dse.operations.declare import FLAG, SILENT, Console, operation, option
+from dse.operations.declare import FLAG, SILENT, Console, operation, option, words_of
 from dse.operations.shared import (
     Device,
     Model,
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from dse.model.evaluate import Point
+    from dse.questions.room import Way
 
 
 @operation(
@@ -79,6 +82,7 @@ class EvaluatePoint(OnDesign, Printed):
 
     def text(self, outcome: Point) -> str:
         """The report of the point, or the explanation of one result."""
+        from dse.questions import room
         from dse.report import present
 
         if self.explain is not None:
@@ -92,13 +96,15 @@ class EvaluatePoint(OnDesign, Printed):
             self._with_room(outcome),
             present.kernels(outcome),
             self.workload.batch is None,
+            [(command, f"{way.words}: {room.outcome(result)}") for command, way, result in self._ways(outcome)],
         )
         text = "\n".join([text, *present.slower_note(outcome), *present.memory_note(outcome)])
         rows = outcome.operations() if self.operations else []
         return f"{text}\n\nOperations\n{present.operations_text(rows)}" if rows else text
 
     def document(self, outcome: Point) -> Any:
-        """Every result, its interval, the bits by part, the operations, and what a larger memory would give."""
+        """Every result, its interval, the bits by part, the operations, and what a larger memory would give; of what
+        does not fit, commands that do."""
         from dse.model import evaluate, uncertainty
         from dse.report import present
 
@@ -112,7 +118,32 @@ class EvaluatePoint(OnDesign, Printed):
             "operations": outcome.operations(),
             "with_room": room and {name: room[name] for name in evaluate.ROOM_RESULTS},
             "kernels": present.kernels(outcome),
+            "would_fit": [
+                {
+                    "command": command,
+                    "change": way.words,
+                    **{name: result[name] for name in ("max_batch", "throughput_tokens_per_s", "score_drop_frac")},
+                }
+                for command, way, result in self._ways(outcome)
+            ],
         }
+
+    def _ways(self, outcome: Point) -> list[tuple[str, Way, dict[str, Any]]]:
+        """Ways that make a design fit that does not: the command, the change, its results."""
+        from dse.model import evaluate
+        from dse.questions import room
+
+        def changed(way: Way) -> EvaluatePoint:
+            sides = {"quantizer": way.quantizer, "key_quantizer": None, "value_quantizer": None}
+            plain = {"explain": None, "out": None, "as_json": False, "operations": False}
+            return replace(self, workload=way.work, **(sides if way.quantizer else {}), **plain)  # type: ignore[arg-type]
+
+        def results(way: Way) -> dict[str, Any]:
+            asked = changed(way)
+            return evaluate.evaluate(outcome.device, asked.plan(), way.work)
+
+        found = room.that_fit(outcome, self.workload, results)
+        return [(shlex.join(words_of(changed(way))), way, result) for way, result in found]
 
     def _with_room(self, point: Point) -> dict[str, Any] | None:
         """Results where all requests fit."""

@@ -99,8 +99,8 @@ class SimulateServing(OnDesign, Printed):
             "output_tokens": "Generated tokens, without --trace.",
             "batch": "Most requests that run at once; default: as many as fit in the mean, at most as many as the server "
             "takes.",
-            "admission": "Memory held from the start, or page by page; static batching reserves; default: paged where a "
-            "server's memory is counted (--memory), else reserve.",
+            "admission": "Memory held from the start, or page by page; static batching reserves; default: paged on "
+            "GPUs, reserve on other devices and with --memory paper.",
         },
     )
     as_json: bool = json_option("Print every number as JSON, in SI base units.")

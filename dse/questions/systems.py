@@ -7,9 +7,11 @@ from typing import Any, Literal
 from dse import quantizers
 from dse.core.units import FP16_BITS
 from dse.model.formulas import weights
+from dse.model.lower import with_admission
 from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.measurements import CLOSED, Bits
+from dse.specs.workload import Workload
 
 Admission = Literal["reserve", "paged"]
 #: models whose FP16 weights take more than this share of the device run on `large_device`; Oaken 6.1 puts OPT-30B,
@@ -69,8 +71,10 @@ GPU_QUANTIZERS = ("fp16", "kvquant", "kivi:bits=4", "qserve")
 
 
 def admission_of(device: HardwareSpec) -> Admission:
-    """Paged for GPUs (devices that count cores), reserve for the rest."""
-    return "paged" if device.n_cores else "reserve"
+    """The default KV allocation of a device: paged for GPUs (devices that count cores), reserve for the rest."""
+    found = with_admission(device, Workload()).admission
+    assert found is not None
+    return found
 
 
 def _system(device: str, quantizer: str) -> System:

@@ -1,5 +1,6 @@
 """Results and specs as text and rows: what `dse point`, `show`, `list` and `check` print."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from dse.core import units
@@ -99,11 +100,13 @@ def point_text(
     with_room: dict[str, Any] | None = None,
     kernels: list[dict[str, Any]] | None = None,
     is_full: bool = False,
+    would_fit: Sequence[tuple[str, str]] = (),
 ) -> str:
     """One design point, grouped as a person would read it. `given_device`: the name or file the user wrote.
 
     `with_room`: what `dse.model.evaluate.with_room` says of it; `kernels`: what `kernels` does; `is_full`: the batch is
-    as many requests as fit.
+    as many requests as fit; `would_fit`: commands of designs that fit in place of one that does not, and what they
+    change and give.
     """
     device_name = given_device or device.name
     lines = [
@@ -119,7 +122,9 @@ def point_text(
         stored, read = (f"{result[name]:,.10g}" for name in ("stored_tokens", "read_tokens"))
         lines.append(f"{policy.title} ({result['tokens']}): {stored} tokens stored and {read} read at the end")
     if not result["feasible"]:
-        lines += ["", f"Does not fit: {result['infeasible_reason']}", f"Room comes from {_room_comes_from(result)}"]
+        lines += ["", f"Does not fit: {result['infeasible_reason']}"]
+        lines += ["These do:"] if would_fit else [f"Room comes from {_room_comes_from(result)}"]
+        lines += [line for command, change in would_fit for line in (f"  {command}", f"    {change}")]
     for title in SECTIONS:
         if shown := section_lines(title, result, plan.model):
             lines += ["", title, *shown]

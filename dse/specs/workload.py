@@ -90,8 +90,8 @@ class Workload:
     """`batch` requests of `input_tokens` prompt and `output_tokens` generated tokens each.
 
     These are the defaults of all commands, functions and pages. A batch of None is as many requests as fit at these
-    lengths, at most as many as the server takes; an admission of None is paged where a server's memory is counted.
-    Both depend on the design: `dse.model.evaluate.filled` gives them.
+    lengths, at most as many as the server takes; an admission of None is paged where a server runs (GPUs, but
+    for memory as papers count it). Both depend on the design: `dse.model.evaluate.filled` gives them.
 
     admission: "reserve" gives every request its final length from the start; "paged" lets staggered requests
     share memory page by page, at their mean size. `prefix_tokens` of the prompt are common to all requests.
@@ -142,9 +142,9 @@ class Workload:
         "admission",
         "KV allocation",
         "reserve: each request holds its final length from the start; paged: memory grows page by page; default: paged "
-        "where a server's memory is counted (--memory), else reserve.",
+        "on GPUs, reserve on other devices and with --memory paper.",
         choices=("reserve", "paged"),
-        open_means="paged on servers",
+        open_means="paged on GPUs",
     )
     page_tokens: int = _asked(
         16,

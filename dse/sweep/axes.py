@@ -208,8 +208,8 @@ def _of_workload(name: str, raw: Any) -> SweepAxis:
         items = _rounded(_spread(raw)) if kind == "whole" else _spread(raw)
     else:
         items = _listed(raw)
-    if kind != "text" and None in items:
-        raise AxisError(f"{name} = None: must be a number, or leave the axis out for the default", items.index(None))
+    if kind != "text" and any(item is None for item in items):
+        raise AxisError(f"{name} = None: must be a number, or leave the axis out for the default")
     roomy = _ROOMY.get(name, {})
     if isinstance(raw, dict) and len(items) > MANY_VALUES:  # what lies between two good numbers is good
         _tried(lambda: [Workload(**{**roomy, name: item}) for item in (items[0], items[-1])])

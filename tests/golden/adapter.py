@@ -229,6 +229,7 @@ def papers_memory() -> Iterator[None]:
     with (
         mock.patch.object(lower, "memory_counted", return_value="paper"),
         mock.patch.object(evaluate, "memory_counted", return_value="paper"),
+        mock.patch.object(lower, "runs_server", return_value=False),
     ):
         yield
 

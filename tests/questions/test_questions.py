@@ -243,7 +243,7 @@ def test_the_value_meets_the_target_and_the_next_smaller_does_not(what, quantize
 def test_bandwidth_and_memory_by_hand():
     """One request of Llama2-7B at peak rates waits for reading alone, so half the time takes twice the bandwidth."""
     one = design("a100-80gb", "llama2-7b", "fp16")
-    work = Workload(model_kind="ideal", memory="paper")
+    work = Workload(batch=1, model_kind="ideal", memory="paper")
     step_ms = 1000 * one.evaluate(work)["decode_step_s"]
     found = need.smallest(one, work, "bandwidth", need.target(None, step_ms / 2))
     assert found.value == pytest.approx(4.0e12, rel=1e-12)

@@ -33,14 +33,15 @@ def build_model(model: ModelSpec, quantizer: str = "fp16") -> kv_layout.KvPlan:
 
 
 def results_at(name: str, model: str, quantizer: str = "fp16", **work: Any) -> dict[str, Any]:
-    """All results of a design point on device `name`; `work` are the fields of a Workload. Ideal unless asked."""
-    fields: dict[str, Any] = {"model_kind": "ideal", **PAPER, **work}
+    """All results of a design point on device `name`; `work` are the fields of a Workload. One request, ideal, unless
+    asked."""
+    fields: dict[str, Any] = {"batch": 1, "model_kind": "ideal", **PAPER, **work}
     return evaluate.evaluate(catalog.device(name), build(model, quantizer), Workload(**fields))
 
 
 def operations(name: str, model: str, quantizer: str = "fp16", **work: Any) -> dict[tuple[str, str], dict[str, Any]]:
-    """Every operation of a design point by phase and name, as `evaluate` times them."""
-    fields: dict[str, Any] = {"model_kind": "ideal", **PAPER, **work}
+    """Every operation of a design point by phase and name, as `evaluate` times them. One request unless asked."""
+    fields: dict[str, Any] = {"batch": 1, "model_kind": "ideal", **PAPER, **work}
     device, kv, asked = catalog.device(name), build(model, quantizer), Workload(**fields)
     found = evaluate.operations(device, kv, asked)
     return {(op["phase"], op["name"]): op for op in found}
