@@ -15,10 +15,11 @@ from dse.explorer.request import PointRequest
 from dse.explorer.widgets import escaped, lines
 from dse.model import uncertainty
 from dse.model.compare import Comparison
+from dse.model.evaluate import Point
 from dse.model.results import RESULT_UNITS, shown_unit
+from dse.questions import room
 from dse.questions.common import sure_text
 from dse.report.present import change, number
-from dse.specs.weights import WIDE_BITS
 
 #: what a card says in numbers: result, label; times and rates have intervals
 SHOWN = {
@@ -238,12 +239,11 @@ def next_steps(bench: Bench, row: BenchRow) -> list[Proposal]:
 def _candidates(row: BenchRow) -> list[tuple[str, PointRequest, dict[str, Any], dict[str, Any]]]:
     """Changes worth a try: label, what is then asked, and the fields that they set."""
     asked, result = row.request, row.result
+    if not result["feasible"]:
+        return _ways(asked)
     found: list[tuple[str, PointRequest, dict[str, Any], dict[str, Any]]] = []
     if not asked.value_quantizer and not asked.parameters and (fewer := _FEWER_BITS.get(asked.quantizer)):
         found.append((f"KV in {fewer}", request.with_quantizer(asked, fewer), {"quantizer": fewer}, {}))
-    if not result["feasible"] and result["weights"] is None and asked.work.weights_bits == WIDE_BITS:
-        work = replace(asked.work, weights="fp8")
-        found.append(("Weights in FP8", replace(asked, work=work), {"weights": "fp8"}, {}))
     more = 2 * asked.work.tp
     found.append(
         (f"{more * asked.work.pp} devices", replace(asked, work=replace(asked.work, tp=more)), {"tp": more}, {})
@@ -251,6 +251,24 @@ def _candidates(row: BenchRow) -> list[tuple[str, PointRequest, dict[str, Any], 
     for n in _smaller(result):
         sets: tuple[dict[str, Any], dict[str, Any]] = ({"own_batch": None}, {"batch": n})
         found.append((f"Batch {n:,}", replace(asked, work=replace(asked.work, batch=n)), *sets))
+    return found
+
+
+def _ways(asked: PointRequest) -> list[tuple[str, PointRequest, dict[str, Any], dict[str, Any]]]:
+    """Changes that make a design fit that does not, as `dse point` names them."""
+
+    def changed(way: room.Way) -> PointRequest:
+        other = request.with_quantizer(asked, way.quantizer) if way.quantizer else asked
+        return replace(other, work=way.work)
+
+    point = Point(asked.device_spec(), asked.plan(), asked.work)
+    found: list[tuple[str, PointRequest, dict[str, Any], dict[str, Any]]] = []
+    for way, _ in room.that_fit(point, asked.work, lambda way: cached_answer(changed(way)).result):
+        before, after = common_fields.work_values(asked.work), common_fields.work_values(way.work)
+        differ = {key: value for key, value in after.items() if value != before[key]}
+        lengths: dict[str, Any] = {key: differ.pop(key) for key in ("input", "max_model_len") if key in differ}
+        design = {**differ, **({"quantizer": way.quantizer} if way.quantizer else {})}
+        found.append((way.words[:1].upper() + way.words[1:], changed(way), design, lengths))
     return found
 
 

@@ -654,7 +654,8 @@ def _fits_int64(case: Prepared, most_batch: float) -> bool:
 def evaluate_points(points: PointColumns, tables: DesignTables, n_keys: int, found: Found, state: States) -> None:
     """Columns of the points whose `state` is FEASIBLE on entry; the state of each is told.
 
-    A batch that is `OPEN` becomes as many as fit. `n_keys` is more than any number of sequences on which sums depend one by one.
+    A batch that is `OPEN` becomes as many as fit. `n_keys` is more than any number of sequences on which sums depend
+    one by one.
     """
     n, n_keys = len(points.case), min(n_keys, MAX_KEYS)
     room = _room_for(n_keys)

@@ -97,8 +97,8 @@ class SimulateServing(OnDesign, Printed):
         helps={
             "input_tokens": "Prompt tokens, without --trace.",
             "output_tokens": "Generated tokens, without --trace.",
-            "batch": "Most requests that run at once; default: as many as fit in the mean, at most as many as the server "
-            "takes.",
+            "batch": "Most requests that run at once; default: as many as fit in the mean, at most as many as the "
+            "server takes.",
             "admission": "Memory held from the start, or page by page; static batching reserves; default: paged on "
             "GPUs, reserve on other devices and with --memory paper.",
         },

@@ -22,13 +22,30 @@ def test_a_design_that_does_not_fit_says_by_what_and_what_to_do():
     row = here.current
     assert cards.verdict(row.result).startswith("Does not fit: ")
     steps = {step.label: step for step in cards.next_steps(here, row)}
-    assert steps["Weights in FP8"].design == {"weights": "fp8"}
+    assert steps["Weights in fp8"].design == {"weights": "fp8"}
     assert steps["2 devices"].design == {"tp": 2}
     assert bench.badge(row) == "does not fit"
 
 
+def test_by_default_as_many_run_as_fit():
+    here = of({}, {"device": "oaken-hbm"})
+    for row in here.answered:
+        most = row.result["max_batch"]
+        assert row.result["batch"] == row.result["running_batch"] == most
+        assert cards.verdict(row.result, True) == f"Runs {most:,} requests at once: as many as fit."
+    assert [row.result["admission"] for row in here.answered] == ["paged", "reserve"]
+
+
+def test_a_prompt_that_is_too_long_fits_in_fewer_bits_on_more_devices_or_shorter():
+    here = of({"quantizer": "fp8"}, input=2**20)
+    steps = [(step.design, step.workload) for step in cards.next_steps(here, here.current)]
+    assert ({"tp": 2}, {}) in steps
+    (shorter,) = [workload["input"] for _, workload in steps if workload]
+    assert of({"quantizer": "fp8"}, input=shorter).current.result["feasible"]
+
+
 def test_a_batch_that_exceeds_memory_has_three_ways_out():
-    here = of({})
+    here = of({}, batch=64, input=8192)
     row, result = here.current, here.current.result
     assert result["max_batch"] < 64
     assert cards.verdict(result) == (
@@ -36,14 +53,14 @@ def test_a_batch_that_exceeds_memory_has_three_ways_out():
     )
     fewer, more, smaller = cards.next_steps(here, row)
     assert fewer.design == {"quantizer": "fp8"}
-    fp8 = of({"quantizer": "fp8"}).current.result
+    fp8 = of({"quantizer": "fp8"}, batch=64, input=8192).current.result
     assert fewer.outcome == f"{fp8['max_batch']} of 64 at once"
     assert (more.design, more.outcome.partition(",")[0]) == ({"tp": 2}, "fits")
     assert smaller.workload == {"batch": result["max_batch"]}
 
 
 def test_a_step_is_one_click_and_changes_its_design_alone():
-    app = opened("compare")
+    app = opened("compare", batch="64", input="8192")
     step = next(button for button in app.button if "KV in fp8" in button.label)
     step.click().run()
     assert not app.exception
@@ -79,7 +96,7 @@ def test_a_missed_limit_proposes_a_smaller_batch_that_meets_it():
 
 
 def test_numbers_have_intervals_and_say_what_errors_were_measured_on():
-    here = of({}, {"quantizer": "fp8"})
+    here = of({}, {"quantizer": "fp8"}, batch=64, input=8192)
     text = plain("\n".join(cards.numbers(here, here.rows[1])))
     # 663 token/s, of which 8 of 10 measurements should lie within 553 to 779; over FP16's 507: 30.7 % more
     assert "Throughput **666 token/s** (555 to 782), +31.2 %" in text
@@ -115,7 +132,7 @@ def test_badges_say_how_times_are_known():
         ({"tp": 2}, ["devices"]),
         ({"own_batch": 8}, ["batches"]),
         ({"admission": "reserve"}, ["KV allocation"]),
-        ({"device": "oaken-hbm"}, ["devices", "timing model", "memory rule"]),
+        ({"device": "oaken-hbm"}, ["devices", "KV allocation", "timing model", "memory rule"]),
     ],
 )
 def test_what_is_not_alike_is_said(second, other):

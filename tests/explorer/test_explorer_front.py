@@ -385,6 +385,8 @@ def test_what_is_left_open_is_the_current_designs_and_the_workloads():
         "edits": "usd_per_hour=3 USD/h",
         "weights": "fp8",
         "tpot_limit": 30.0,
+        "input": 8192,
+        "admission": "reserve",
     }
     own = front_request(values)
     axes = dict(own.axes)
@@ -392,7 +394,7 @@ def test_what_is_left_open_is_the_current_designs_and_the_workloads():
     assert {name: axes[name] for name in ("input_tokens", "weights", "admission", "usd_per_hour")} == {
         "input_tokens": "8192",
         "weights": "fp8",
-        "admission": "paged",
+        "admission": "reserve",
         "usd_per_hour": "3 USD/h",
     }
     assert own.at_most == ("steady_tpot_s=0.1", "steady_tpot_s=0.03")
@@ -400,7 +402,7 @@ def test_what_is_left_open_is_the_current_designs_and_the_workloads():
 
 
 def test_a_point_joins_the_tray_with_a_batch_of_its_own():
-    values = field_values({})
+    values = field_values({}) | {"batch": 64, "input": 8192}
     found = {**values, "quantizer": "fp8", "tp": 2, "batch": 128, "input": 4096}
     design, workload = added(found, values)
     assert design.values == {"quantizer": "fp8", "tp": 2, "own_batch": 128}

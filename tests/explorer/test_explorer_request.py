@@ -47,7 +47,7 @@ def other(name):
     if asked.kind == workload.SHARE:
         return 0.25
     if asked.kind == workload.WHOLE:
-        return NUMBERS.get(name) or asked.default + 16
+        return NUMBERS.get(name) or (asked.default or 0) + 16
     return NAMES[name] if name in NAMES else next(each for each in reversed(asked.choices) if each != asked.default)
 
 
