@@ -53,7 +53,7 @@ def test_a_signature_names_every_field_of_a_workload():
     parameters = inspect.signature(dse.evaluate).parameters
     assert list(parameters)[:4] == ["device", "model", "quantizer", "workload"]
     assert {*ASKED} < {*parameters}
-    assert parameters["batch"].default == 1
+    assert parameters["batch"].default is None
     searched = inspect.signature(dse.crossover).parameters
     assert "batch" not in searched
     assert searched["batches"].default is None

@@ -110,7 +110,7 @@ def _first(kind: list[Way], evaluate: Callable[[Way], Result]) -> list[tuple[Way
 
 
 def outcome(result: Result) -> str:
-    """What a way gives, and what it costs in scores where that is known."""
+    """Room and throughput of a way in words, and its drop of scores where that is known."""
     most, rate = result["max_batch"], result["throughput_tokens_per_s"]
     said = [f"room for {most:,} request{'s' if most > 1 else ''} at once", f"{rate:,.0f} token/s"]
     if drop := result["score_drop_frac"]:

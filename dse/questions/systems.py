@@ -11,7 +11,7 @@ from dse.model.lower import with_admission
 from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.measurements import CLOSED, Bits
-from dse.specs.workload import Workload
+from dse.specs.workload import ASKED, Workload
 
 Admission = Literal["reserve", "paged"]
 #: models whose FP16 weights take more than this share of the device run on `large_device`; Oaken 6.1 puts OPT-30B,
@@ -121,8 +121,8 @@ class ReportRequest:
     systems: tuple[System, ...] = DEFAULT
     models: tuple[ModelSpec, ...] = ()
     batches: tuple[int, ...] = BATCHES
-    input_tokens: int = 1024
-    output_tokens: int = 1024
+    input_tokens: int = ASKED["input_tokens"].default
+    output_tokens: int = ASKED["output_tokens"].default
     #: True when the user left devices and quantizers to the tool
     is_default: bool = field(default=True)
     bits: Bits = CLOSED

@@ -27,8 +27,8 @@ from dse.specs.workload import ASKED, Workload
 INDEX = "index.html"
 #: what a report is about where no device is named
 PRESETS = ("today", "oaken")
-#: prompt tokens where none are asked for
-_INPUT = 1024
+#: prompt and output tokens where none are asked for
+_INPUT, _OUTPUT = ASKED["input_tokens"].default, ASKED["output_tokens"].default
 
 
 def write(
@@ -39,8 +39,8 @@ def write(
     models: Sequence[str] | None = None,
     quantizers: Sequence[str] | None = None,
     batches: Sequence[int] | None = None,
-    input_tokens: int = 1024,
-    output_tokens: int = 1024,
+    input_tokens: int = _INPUT,
+    output_tokens: int = _OUTPUT,
     static: str = "auto",
     progress: Progress | None = None,
     bits: str = "closed",
@@ -126,8 +126,8 @@ def ask(
     quantizers: Sequence[str] | None = None,
     batches: Sequence[int] | None = None,
     *,
-    input_tokens: int = 1024,
-    output_tokens: int = 1024,
+    input_tokens: int = _INPUT,
+    output_tokens: int = _OUTPUT,
     bits: str = "closed",
     measurements: str | None = None,
     model_kind: str = "auto",

@@ -117,9 +117,10 @@ def run(
 ) -> Simulation:
     """Serve `requests`. `work` gives batch (most sequences at once), admission, page, weights' bits, path, model kind.
 
-    A batch that is not given is as many as fit in the mean (`dse.serving.steady_state.with_batch`). Whole prompts share a step up to `prompt_step_tokens`. Requests that do not fit alone are rejected and counted.
-    `times`: step times made by `tables_for`, to share between runs. `compiled`: True or False forces it; the numbers
-    are the same. Raises InputError where a value is out of range or no request fits, LimitError above MAX_REQUESTS.
+    A batch that is not given is as many as fit in the mean (`dse.serving.steady_state.with_batch`). Whole prompts share
+    a step up to `prompt_step_tokens`. Requests that do not fit alone are rejected and counted. `times`: step times made
+    by `tables_for`, to share between runs. `compiled`: True or False forces it; the numbers are the same. Raises
+    InputError where a value is out of range or no request fits, LimitError above MAX_REQUESTS.
     """
     n = len(requests.arrival_s)
     check(work, n, batching, chunk_tokens, prompt_step_tokens)

@@ -106,7 +106,8 @@ def steady(
     not count. `n_sequences` (default: what fits at the mean residency, at most the batch; without one,
     what the server takes) run at all times, a prompt in chunks among them, unless the chunk allows fewer:
     `running_sequences` run, `limited_by` (batch, server, memory, chunk) keeps more from it. `waits_s` is what a decode
-    step of so many waits for, `prompt_share` the share of the time that goes into prompts. Static batching runs as long as the longest answer of a batch, `largest_output(n)` in expectation
+    step of so many waits for, `prompt_share` the share of the time that goes into prompts. Static batching runs as
+    long as the longest answer of a batch, `largest_output(n)` in expectation
     (`dse.serving.requests.Lengths.largest_output`), and reserves memory. Where nothing fits, `n_sequences` is 0 and
     rates and times are None.
 

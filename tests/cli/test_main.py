@@ -246,7 +246,9 @@ def test_point_json_has_every_result(run):
     code, out, err = run(*GOOD, "--quantizer", "oaken", "--batch", "64", "--json")
     assert (code, err) == (0, "")
     result = json.loads(out)
-    assert list(result) == [*point.RESULT_UNITS, "intervals", "bit_ledger", "operations", "with_room", "kernels"]
+    more = ["intervals", "bit_ledger", "operations", "with_room", "kernels", "would_fit"]
+    assert list(result) == [*point.RESULT_UNITS, *more]
+    assert result["would_fit"] == []
     assert result["with_room"] is None  # all 64 run at once
     assert sum(result["bit_ledger"].values()) == pytest.approx(result["stored_bits"], rel=1e-12)
     assert result["bit_ledger"]["outliers"] == pytest.approx(0.8)  # 8 bits for a tenth of the elements
@@ -317,7 +319,7 @@ def test_a_point_names_assumed_numbers_by_what_they_reach(run):
 
 
 def test_memory_says_who_counts_it_and_a_context_what_the_model_was_made_for(run):
-    out = run("point", "--device", "h200", "--model", "llama3.1-8b")[1]
+    out = run("point", "--device", "h200", "--model", "llama3.1-8b", "--batch", "1")[1]
     assert "  device memory, as the driver reports it 150.1 GB" in out
     assert "  effective capacity, by the data sheet   141 GB" in out
     assert "  longest context, all requests at once   906,088 tokens (model: 131,072 positions)\n" in out
@@ -330,10 +332,44 @@ def test_too_large_is_a_result(run):
     code, out, err = run("point", "--device", "oaken-hbm", "--model", "mixtral-8x7b-oaken")
     assert (code, err) == (0, "")
     assert "Does not fit: weights need 93.41 GB, 13.41 GB more than the 80 GB" in out
-    assert "\nRoom comes from fewer bits for weights (--weights) or more devices (--tp)\n" in out
+    assert "more than the 80 GB that Oaken-HBM has for them\nThese do:\n  dse point --device oaken-hbm" in out
     out = run("point", "--device", "mi300x", "--model", "llama3.1-8b", "--input", "5000000")[1]
     assert "\nDoes not fit: one request of 5,001,024 tokens needs 655.5 GB" in out
-    assert "\nRoom comes from a shorter request (--input, --output), fewer bits for it (--quantizer), fewer" in out
+
+
+NOT_FITTING = (
+    ("h100", "llama3.1-70b"),
+    ("h100", "llama3.1-405b"),
+    ("rtx-4090", "llama3.1-8b", "--input", "200000", "--batch", "4"),
+    ("h200", "deepseek-v3.2", "--quantizer", "fp16"),
+    ("h100", "llama3.1-8b", "--gpu-memory-utilization", "0.1"),
+    ("h200", "qwen3-32b", "--input", "1000000", "--output", "500"),
+    ("oaken-hbm", "mixtral-8x7b-oaken", "--quantizer", "oaken"),
+    ("2xh100", "llama3.1-405b", "--batch", "8"),
+)
+
+
+@each("design", NOT_FITTING)
+def test_what_does_not_fit_names_commands_that_do(run, design):
+    """Each proposed command runs, and gives the room that is promised."""
+    device, model, *more = design
+    out = run("point", "--device", device, "--model", model, *more)[1]
+    _, head, rest = out.partition("\nThese do:\n")
+    assert head
+    lines = rest.partition("\n\n")[0].splitlines()
+    assert 2 <= len(lines) <= 6
+    for command, said in zip(lines[::2], lines[1::2], strict=True):
+        code, printed, _ = run(*shlex.split(command)[1:], "--json")
+        found = json.loads(printed)
+        assert (code, found["feasible"]) == (0, True)
+        assert f": room for {found['max_batch']:,} request" in said
+    would = json.loads(run("point", "--device", device, "--model", model, *more, "--json")[1])["would_fit"]
+    assert [f"  {one['command']}" for one in would] == lines[::2]
+
+
+def test_where_nothing_would_do_advice_is_left(run):
+    out = run("point", "--device", "m1-max", "--model", "llama3.1-405b")[1]
+    assert "\nRoom comes from fewer bits for weights (--weights) or more devices (--tp)\n" in out
 
 
 @each("name", [name for name, unit in point.RESULT_UNITS.items() if unit])
@@ -348,7 +384,7 @@ def test_every_number_can_be_explained(run, name):
 @pytest.mark.parametrize(
     ("words", "name", "equation"),
     [
-        ((), "batch", "given"),
+        ((), "batch", "as given, else as many as fit, at most as many as the server takes; 1 where none fits"),
         ((), "model_kind", "as given; auto: calibrated where the device has kernels of a stack, else ideal"),
         (("--no-kv-cache",), "prefill_compute_utilisation", "this design has none"),
         (

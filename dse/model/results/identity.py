@@ -16,6 +16,8 @@ _CHOSEN = {
     "stack": _KIND_RULE,
     "implementation": "as given, else the device's, else what its stack has; generic: no kernel is known",
     "memory": "as given, else server where the device names reported_memory and a KV cache is kept, paper elsewhere",
+    "batch": "as given, else as many as fit, at most as many as the server takes; 1 where none fits",
+    "admission": "as given, else paged on GPUs, reserve on other devices and where memory is counted as papers do",
     "gpu_memory_utilization": _SERVER_RULE,
     "prompt_budget_tokens": _SERVER_RULE,
 }
