@@ -10,6 +10,7 @@ import pytest
 import dse
 from cases import each
 from dse.cli import main as cli
+from dse.core.errors import DseError
 from dse.model import evaluate
 from dse.operations.declare import work_field
 from dse.operations.face import signature_of
@@ -141,7 +142,7 @@ def test_a_batch_that_is_given_is_not_explained(run):
 
 
 def test_no_batch_is_no_axis():
-    with pytest.raises(dse.SpecError, match="batch = None: must be a number, or leave the axis out"):
+    with pytest.raises(DseError, match="batch = None: must be a number, or leave the axis out"):
         dse.sweep({"device": "h100", "model": "llama3-8b", "quantizer": "fp16", "batch": [None, 4]})
 
 

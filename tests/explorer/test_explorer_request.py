@@ -5,8 +5,11 @@ import shlex
 
 import pytest
 
+import dse
 from dse.core.errors import InputError
 from dse.explorer import common_fields, request
+from dse.explorer.pages import serving
+from dse.operations.serving import SimulateServing
 from dse.specs import workload
 from dse.specs.workload import ASKED, Workload
 
@@ -103,3 +106,20 @@ def test_what_has_no_effect_is_refused_as_by_the_command(run):
 def test_a_batch_of_its_own_is_in_place_of_the_workloads():
     assert request.of({"batch": 8, "own_batch": 3}).work.batch == 3
     assert request.of({"batch": 8, "own_batch": None}).work.batch == 8
+
+
+def test_pages_take_the_defaults_of_the_commands():
+    """A page that nobody has touched asks for the workload of a command without options, and answers as it does."""
+    values = {field.key: field.default for field in (*common_fields.DESIGN, *common_fields.SCENARIO)}
+    assert common_fields.work_of(values) == common_fields.work_of({}) == Workload()
+    assert request.DEFAULT.work == Workload()
+    found = request.answer(request.DEFAULT).result
+    plain = dse.evaluate(request.DEFAULT.device, request.DEFAULT.model)
+    assert {name: found[name] for name in plain} == plain
+    assert "--batch" not in request.command(request.DEFAULT)
+    assert "--admission" not in request.command(request.DEFAULT)
+    assert "batch=" not in request.python(request.DEFAULT)
+    assert ": as many as fit  " in request.answer(request.DEFAULT).text
+    simulated = serving.simulation_of(request.DEFAULT, None, 1.0, 100)
+    assert simulated.workload == Workload()
+    assert simulated.batching == SimulateServing(device="h100", model="llama3-8b").batching
