@@ -183,7 +183,7 @@ def check_log(
     ... Model loading took 27.52 GiB memory and 9.1 seconds
     ... Available KV cache memory: 45.23 GiB''', device="h100", gpu_memory_utilization=0.95)
     >>> found.says
-    'Log and design agree; largest difference: weights, -0.00 GiB in the log.'
+    'Log and design agree; largest difference: keys and values, +0.03 GiB in the log.'
     """
 
 def claims(prefix: str = "") -> pd.DataFrame:

@@ -74,6 +74,7 @@ def give(text, folder):
         "times.csv": times,
         "my-servers.csv": lambda: SERVERS,
         "my-gpu.toml": own_gpu,
+        "vllm.log": (ROOT / "tests/validate/logs/vllm-0.19-qwen3-30b-a3b.log").read_text,
         "path/to/config.json": (ROOT / "tests/golden/hf_configs/mistral-7b-v0.1.json").read_text,
         "new-model/config.json": new_model,
     }

@@ -142,8 +142,10 @@ def _field_of(asked: workload.WorkloadField, here: Mapping[str, Any]) -> Field:
     return Field(key=asked.key, label=asked.label, help=asked.help, **given)
 
 
+#: a file on the machine of the server, which a page does not read
+_FILE = "calibrated"
 #: the workload, by the names of its fields
-WORK = {name: _field_of(asked, _HERE.get(name, {})) for name, asked in workload.ASKED.items()}
+WORK = {name: _field_of(asked, _HERE.get(name, {})) for name, asked in workload.ASKED.items() if name != _FILE}
 TOKEN_PARAMETERS = Field(
     key="token_parameters",
     label="Parameters of the token policy",

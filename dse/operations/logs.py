@@ -60,7 +60,7 @@ class CheckLog(AssumesLike, Printed):
     ... Model loading took 27.52 GiB memory and 9.1 seconds
     ... Available KV cache memory: 45.23 GiB''', device="h100", gpu_memory_utilization=0.95)
     >>> found.says
-    'Log and design agree; largest difference: weights, -0.00 GiB in the log.'
+    'Log and design agree; largest difference: keys and values, +0.03 GiB in the log.'
     """
 
     log: str | Path | None = argument(
@@ -93,7 +93,7 @@ class CheckLog(AssumesLike, Printed):
             None if kind is None else (kind, kind),
             {name: value for name in _SAID if (value := getattr(self.workload, name)) != ASKED[name].default},
             source,
-            (_name(self.device, log.device), _name(self.model, log.model)),
+            (_name(self.device), _name(self.model) or log.model),
         )
         if self.out is not None:
             self._keep(found)
@@ -134,6 +134,6 @@ class CheckLog(AssumesLike, Printed):
         return [] if self.as_json else [line]
 
 
-def _name(given: Any, logged: str) -> str:
-    """A device or a model as a command takes it: as given, else as the log says it."""
-    return logged if given is None else str(given) if isinstance(given, str | Path) else str(given.name)
+def _name(given: Any) -> str:
+    """A device or a model as a command takes it; "" where it is not given."""
+    return "" if given is None else str(given) if isinstance(given, str | Path) else str(given.name)

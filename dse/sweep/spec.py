@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from dse.core import specfile
 from dse.core.errors import MAX_PROBLEMS, DseError, InputError, LimitError, SpecError, did_you_mean, show
 from dse.model.results import RESULT_UNITS
+from dse.specs import measured_memory
 from dse.specs.measurements import Bits, bits_from
 from dse.specs.workload import Workload
 from dse.sweep import designs
@@ -179,6 +180,7 @@ class Sweep:
                     "values": list(axis.values),
                     **({"specs": [item.model_dump(mode="json") for item in axis.items]} if axis.name in specs else {}),
                     **_plans(axis),
+                    **_memories(axis),
                 }
                 for axis in self.axes
             ],
@@ -206,6 +208,14 @@ def _plans(axis: SweepAxis) -> dict[str, Any]:
         if axis.name in QUANTIZER_AXES and item.layers
     }
     return {"plans": plans} if plans else {}
+
+
+def _memories(axis: SweepAxis) -> dict[str, Any]:
+    """Contents of the axis's files of measured memory; {} for none."""
+    if axis.name != "calibrated":
+        return {}
+    found = {item: measured_memory.of(item) for item in axis.items if item}
+    return {"memories": {item: memory.model_dump() for item, memory in found.items() if memory}}
 
 
 def _sha256(data: Any) -> str:

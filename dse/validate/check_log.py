@@ -21,7 +21,7 @@ from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.measured_memory import MeasuredMemory, weights_name
 from dse.specs.weights import WIDE
 from dse.specs.workload import ASKED, Workload
-from dse.validate.startup_log import StartupLog
+from dse.validate.startup_log import SAME_SERVER, StartupLog
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,7 +70,7 @@ class LogTerm:
 
     @property
     def difference(self) -> float | None:
-        """What the log has more than ours."""
+        """The log's value less ours."""
         return None if self.log is None or self.ours is None else self.log - self.ours
 
     @property
@@ -98,20 +98,26 @@ class LogCheck:
     #: memory by the log; None where it does not hold enough
     memory: MeasuredMemory | None
 
+    def head(self) -> str:
+        """Engine and design in a line."""
+        work = self.workload
+        split = ", ".join(work.split())
+        head = f"{self.log.title}: {self.model}, {weights_name(work)} weights, {self.quantizer} KV, on "
+        return head + work.devices_text(self.device) + (f" ({split})" if split else "")
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """The terms as people read them, with their head."""
+        rows = [
+            (term.name, *(_shown(term.unit, n) for n in (term.log, term.ours)), *_apart(term)) for term in self.terms
+        ]
+        return [("term", "log", "ours", "difference", ""), *rows]
+
     def text(self) -> str:
         """The design, the table of terms, and the sentence."""
-        work, log = self.workload, self.log
-        split = ", ".join(work.split())
-        head = f"{log.title}: {self.model}, {weights_name(work)} weights, {self.quantizer} KV, on "
-        head += work.devices_text(self.device) + (f" ({split})" if split else "")
-        rows: list[tuple[str, ...]] = [("term", "log", "ours", "difference", "")]
-        rows += [
-            (term.name, *(_shown(term.unit, one) for one in (term.log, term.ours)), *_apart(term))
-            for term in self.terms
-        ]
+        backend = [f"attention: {self.log.backend}"] if self.log.backend else []
         more = [f"Note: {note}" for note in self.notes]
-        backend = [f"attention: {log.backend}"] if log.backend else []
-        return "\n".join([head, *backend, "", *aligned(rows, left=1), "", self.says, *more, f"design: {self.command}"])
+        table = aligned(self.rows(), left=1)
+        return "\n".join([self.head(), *backend, "", *table, "", self.says, *more, f"design: {self.command}"])
 
     def table(self) -> "pd.DataFrame":
         """A row a term: bytes or counts, and the difference as a share of ours."""
@@ -148,8 +154,14 @@ def _apart(term: LogTerm) -> tuple[str, str]:
     """A difference in the unit of its term, and in percent of ours."""
     if term.difference is None:
         return "-", ""
-    by = f"{term.difference / GIB:+,.2f} GiB" if term.unit == "B" else f"{term.difference:+,.4g}"
-    return by, "" if term.share is None else f"{100 * term.share:+.1f} %"
+    whole = f"{term.difference:+,.2f}" if term.unit == "sequence" else f"{term.difference:+,.0f}"
+    by = _gib(term.difference) if term.unit == "B" else whole
+    return by, "" if term.share is None else f"{round(100 * term.share, 1) + 0.0:+.1f} %"
+
+
+def _gib(n_bytes: float) -> str:
+    """A difference of memory; a zero has no sign of its own."""
+    return f"{round(n_bytes / GIB, 2) + 0.0:+,.2f} GiB"
 
 
 def check(
@@ -159,7 +171,7 @@ def check(
     kinds: tuple[QuantizerSpec, QuantizerSpec] | None = None,
     given: Mapping[str, Any] | None = None,
     source: str = "a text",
-    names: tuple[str, str] | None = None,
+    names: tuple[str, str] = ("", ""),
 ) -> LogCheck:
     """Compare a log with the design that it describes; device, model, quantizers and the fields of a workload in
     `given` stand for what it says. `source` names the log, `names` device and model as a command takes them.
@@ -187,7 +199,7 @@ def check(
         terms=terms,
         says=_says(terms, log),
         notes=notes,
-        command=_command(*(names or (spec.name, shape.name)), (keys.name, values.name), work),
+        command=_command(names[0] or spec.name, names[1] or shape.name, (keys.name, values.name), work),
         memory=_memory(log, point, source),
     )
 
@@ -257,6 +269,8 @@ def _workload_of(
         notes.append("the log does not say its release: taken as the newest (--stack NAME@RELEASE)")
     if log.engine in ("vllm", "sglang") and not {"gpu_memory_utilization", "kv_cache_memory_bytes"} & found.keys():
         notes.append("the log does not say the share of the memory: taken as the release's (--gpu-memory-utilization)")
+    if log.is_wide and log.kv_format in ("", "auto"):
+        notes.append("keys and values of the log have 32 bits, which no quantizer here has: taken as 16")
     if log.has_draft:
         notes.append("a draft model's weights, keys and values lie beside: they are not computed")
     if log.host_weight_gib:
@@ -281,7 +295,8 @@ def _terms(log: StartupLog, point: Point) -> tuple[LogTerm, ...]:
         return None if value is None else value * GIB
 
     is_server = bool(memory.is_server)
-    activations = results["activation_bytes"] if is_server else None
+    # buffers of llama.cpp are of another making than activations of a prompt budget
+    activations = results["activation_bytes"] if is_server and log.engine != "llamacpp" else None
     found = [
         LogTerm(WEIGHTS, "B", of_gib(log.weight_gib), results["weight_bytes"]),
         LogTerm(ACTIVATIONS, "B", of_gib(log.activation_gib), activations),
@@ -312,7 +327,7 @@ def _says(terms: tuple[LogTerm, ...], log: StartupLog) -> str:
         if abs(ratio - 1) > SAME_TOKEN:
             return (
                 f"Largest difference: bytes of a token, {100 * (ratio - 1):+.1f} % in the log: another KV format "
-                "(--quantizer), block (--block-size) or way of printing tokens of layers that differ (--stack)."
+                "(--quantizer), a device of the split with less room, or tokens printed in another way (--stack)."
             )
     sized = [term for term in terms if term.unit == "B" and term.difference is not None]
     if not sized:
@@ -326,11 +341,13 @@ def _says(terms: tuple[LogTerm, ...], log: StartupLog) -> str:
     if pool.difference is not None and abs(pool.difference + explained) > abs(largest.difference or 0.0):
         largest = pool
     apart = largest.difference or 0.0
-    by = f"{largest.name}, {apart / GIB:+.2f} GiB in the log"
+    by = f"{largest.name}, {_gib(apart)} in the log"
     if abs(apart) <= AGREES_GIB * GIB:
         return f"Log and design agree; largest difference: {by}."
     if log.engine == "llamacpp" and largest is pool:
-        means = "another KV format (--quantizer), or requests at once of another number"
+        means = "another KV format (--quantizer), or another number of requests at once"
+    elif largest is by_name[WEIGHTS] and log.host_weight_gib and abs(apart / GIB + log.host_weight_gib) < AGREES_GIB:
+        means = "the table of input embeddings stays in the host's memory"
     else:
         means = _MEANS[largest.name][0 if apart > 0 else 1]
     return f"Largest difference: {by}: {means}."
@@ -385,12 +402,15 @@ def _memory(log: StartupLog, point: Point, source: str) -> MeasuredMemory | None
 
 
 def _pool_bytes(log: StartupLog, point: Point) -> int | None:
-    """Memory for keys and values by a log: that of its tokens where it agrees with the printed two decimals."""
+    """Memory for keys and values by a log: that of its tokens, which says it more exactly than two decimals, and less
+    where the device with the least room decides; the printed one where both do not fit each other."""
     printed = None if log.kv_gib is None else round(log.kv_gib * GIB)
     if not log.kv_tokens or log.engine == "llamacpp" or point.design.memory.block_bits:
         return printed
     by_tokens = round(log.kv_tokens * point.results["kv_bytes_per_token"])
-    return by_tokens if printed is None or abs(by_tokens - printed) <= 2 * ROUNDING_GIB * GIB else printed
+    if printed is None or (1 - SAME_SERVER) * printed <= by_tokens <= printed + 2 * ROUNDING_GIB * GIB:
+        return by_tokens
+    return printed
 
 
 def _command(device: str, model: str, kinds: tuple[str, str], work: Workload) -> str:

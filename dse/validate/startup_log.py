@@ -37,7 +37,7 @@ _QUANTIZATIONS = {
 
 @dataclass(frozen=True, kw_only=True)
 class StartupLog:
-    """What a log says; None or "" where it does not. GiB are of one device."""
+    """Values of a log; None or "" where it does not say them. GiB are of one device."""
 
     engine: Engine
     release: str = ""
@@ -62,6 +62,8 @@ class StartupLog:
     weights: str = ""
     #: speculative decoding: weights and keys of a draft model lie beside
     has_draft: bool = False
+    #: `auto` keys and values have 32 bits
+    is_wide: bool = False
     tower: bool | None = None
     weight_gib: float | None = None
     #: of llama.cpp: weights that stay in the host's memory
@@ -142,7 +144,8 @@ _OPTIONS: Mapping[str, tuple[LogPattern, ...]] = {
         _option("ep", "ep_size"),
         _option("gpu_memory_utilization", "mem_fraction_static"),
         _option("max_model_len", "context_len", "context_length"),
-        _option("max_num_seqs", "max_running_requests"),
+        # a later line has the number that the server finds by itself
+        _at("max_num_seqs", r"^[^=]{0,200}server_args=.*?max_running_requests['\"]?[=:] ?(\d+)", _first),
         _option("max_num_batched_tokens", "chunked_prefill_size"),
         _option("block_tokens", "page_size"),
         _option("kv_format", "kv_cache_dtype"),
@@ -158,7 +161,7 @@ _OPTIONS: Mapping[str, tuple[LogPattern, ...]] = {
         _option("ep", "moe_expert_parallel_size"),
         _option("gpu_memory_utilization", "free_gpu_memory_fraction"),
         _option("max_model_len", "max_seq_len"),
-        _option("max_num_seqs", "max_num_requests", "max_batch_size"),
+        _at("max_num_seqs", r"^[^=]{0,200}Args.*?max_batch_size=(\d+)", _first),
         _option("max_num_batched_tokens", "max_num_tokens"),
         _option("block_tokens", "tokens_per_block"),
         _option("backend", "attn_backend"),
@@ -197,33 +200,33 @@ _LINES: Mapping[str, tuple[LogPattern, ...]] = {
         _at("graph_gib", rf"Estimated CUDA graph memory: {_GIB}", max),
         _at("captured_gib", rf"Graph capturing finished in \d+ secs?, took {_GIB}", max),
         _at("total_gib", rf"total_gpu_memory \({_GIB}\)|total_gpu_memory={_GIB}", max),
-        _at("total_gib", rf"Free memory on device[^/]{0, 60}/{_GIB}\) on startup", max),
+        _at("total_gib", rf"Free memory on device[^/]{{0,60}}/{_GIB}\) on startup", max),
         _at("backend", r"Using (?:AttentionBackendEnum\.)?([A-Z][A-Z0-9_]{1,40}) (?:attention )?backend", _first),
         _at("backend", r"Using (Flash Attention|FlashInfer|Triton|FlashMLA|XFormers) backend", _first),
     ),
     "sglang": (
         _at("release", r"[Ss][Gg][Ll]ang(?:==| version:? | v)([0-9][\w.+-]*)", _first),
         _at("device", r"device_name=([\w -]+)", _first),
-        _at("weight_gib", rf"Load weight end\..{0, 300} mem usage={_GIB}", max),
+        _at("weight_gib", rf"Load weight end\..{{0,300}} mem usage={_GIB}", max),
         _at("free_before_gib", rf"Load weight begin\. avail mem={_GIB}", _first),
-        _at("free_after_gib", rf"Load weight end\..{0, 300} avail mem={_GIB}", _first),
+        _at("free_after_gib", rf"Load weight end\..{{0,300}} avail mem={_GIB}", _first),
         _at("kv_tokens", r"max_total_num_tokens=(\d+)", min),
-        _at("pool_tokens", rf"KV Cache is allocated\. .{0, 100}#tokens: {_COUNT}", _first),
-        _at("key_gib", rf"KV Cache is allocated\. .{0, 300} K size: {_GIB}", _first),
-        _at("value_gib", rf"KV Cache is allocated\. .{0, 300} V size: {_GIB}", _first),
-        _at("kv_gib", rf"KV Cache is allocated\. .{0, 300} KV size: {_GIB}", _first),
-        _at("state_gib", rf"Mamba Cache is allocated\. .{0, 300} ssm_state size: {_GIB}", _first),
-        _at("convolution_gib", rf"Mamba Cache is allocated\. .{0, 300} conv_state size: {_GIB}", _first),
-        _at("graph_gib", rf"Capture cuda graph end\. .{0, 300} mem usage={_GIB}", max),
+        _at("pool_tokens", rf"KV Cache is allocated\. .{{0,100}}#tokens: {_COUNT}", _first),
+        _at("key_gib", rf"KV Cache is allocated\. .{{0,300}} K size: {_GIB}", _first),
+        _at("value_gib", rf"KV Cache is allocated\. .{{0,300}} V size: {_GIB}", _first),
+        _at("kv_gib", rf"KV Cache is allocated\. .{{0,300}} KV size: {_GIB}", _first),
+        _at("state_gib", rf"Mamba Cache is allocated\. .{{0,300}} ssm_state size: {_GIB}", _first),
+        _at("convolution_gib", rf"Mamba Cache is allocated\. .{{0,300}} conv_state size: {_GIB}", _first),
+        _at("graph_gib", rf"Capture cuda graph end\. .{{0,300}} mem usage={_GIB}", max),
         _at("backend", r"Use (\w+) (?:attention )?backend by default", _first),
     ),
     "trtllm": (
         _at("release", r"TensorRT[- ]LLM version: ?v?([0-9][\w.+-]*)", _first),
         _at("device", r"device_name=([\w -]+)", _first),
-        _at("weight_gib", rf"after loading model weights \(inside torch\)[^:]{0, 80}: {_GIB}", max),
+        _at("weight_gib", rf"after loading model weights \(inside torch\)[^:]{{0,80}}: {_GIB}", max),
         _at("weight_mib", r"Loaded engine size: (\d+) MiB", max),
-        _at("non_torch_gib", rf"Memory used outside torch [^:]{0, 120}: {_GIB}", max),
-        _at("activation_gib", rf"allocated during inference \(inside torch\)[^:]{0, 80}: {_GIB}", max),
+        _at("non_torch_gib", rf"Memory used outside torch [^:]{{0,120}}: {_GIB}", max),
+        _at("activation_gib", rf"allocated during inference \(inside torch\)[^:]{{0,80}}: {_GIB}", max),
         _at("activation_gib", rf"Allocated {_GIB} for execution context memory", max),
         _at("gpu_memory_utilization", r"fraction is set (\d?\.\d+)"),
         _at("total_gib", rf"device total memory {_GIB}|paged kv cache: total: {_GIB}", max),
@@ -398,6 +401,7 @@ def _common(engine: Engine, found: Mapping[str, Any]) -> StartupLog:
         kv_format=_text(found, "kv_format"),
         weights=_weights(found),
         has_draft=bool(_text(found, "draft")),
+        is_wide="float32" in str(found.get("dtype", "")),
         backend=_text(found, "backend"),
         **numbers,
     )

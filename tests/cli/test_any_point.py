@@ -4,6 +4,7 @@ import json
 import math
 import random
 import re
+from pathlib import Path
 
 import click
 import pytest
@@ -57,6 +58,7 @@ def test_two_hundred_points():
 
 
 AT = ["--batch", "4", "--input", "2000", "--output", "50"]
+LOG = str(Path(__file__).parents[1] / "validate" / "logs" / "vllm-minimax-m2.5-tp4.log")
 SHORT = ["--input", "500", "--output", "20", "--requests", "50"]
 #: options beside --device, --model, --tp and --quantizer, for each command that takes a model and a device
 DRAWN_COMMANDS = {
@@ -76,6 +78,7 @@ DRAWN_COMMANDS = {
     "ask sensitivity": [["--json"], ["--against", "fp16", *AT]],
     "ask map": [["--batches", "1,16", "--inputs", "512,8192", "--json"]],
     "ask load": [["--json"], ["--batch", "16", *SHORT[:4]]],
+    "check-log": [[LOG, "--json"], [LOG]],
     "ask devices": [["--json"], ["--most", "4", *AT]],
 }
 #: commands without a model and a device, and what they take in their place

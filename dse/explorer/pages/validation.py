@@ -1,4 +1,4 @@
-"""Claims of papers and times of silicon beside the tool's own numbers, each with its verdict."""
+"""Claims of papers, times of silicon and start-up logs beside the tool's own numbers."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from dse.explorer import downloads, figure, state, widgets
+from dse.explorer import downloads, figure, startup_log, state, widgets
 from dse.explorer.bench import Bench
 from dse.explorer.downloads import MadeBy
 from dse.explorer.fields import Field
@@ -65,7 +65,7 @@ SILICON_DEVICE = Field(
     help="Devices whose kernels were measured by others and fitted here.",
 )
 #: what the page asks for
-FIELDS = (DOCUMENT, VERDICTS, WORDS, SILICON_DEVICE)
+FIELDS = (DOCUMENT, VERDICTS, WORDS, SILICON_DEVICE, startup_log.DEVICE)
 
 
 def _measured_devices() -> list[str]:
@@ -78,6 +78,7 @@ def render(bench: Bench) -> None:
     st.title("Validation", anchor=False)
     st.caption("What do papers print and what was measured on silicon, and what does this tool say?")
     show_nearest(bench)
+    startup_log.draw(bench)
     show_silicon(bench)
     show_claims(values)
 

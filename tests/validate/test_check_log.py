@@ -1,0 +1,290 @@
+"""Start-up logs of servers beside the designs that they describe, and their memory as that of further answers.
+
+The logs are written for these tests in the shapes that servers print: their first line names where the facts come from
+(model, options, GiB, tokens); times, process ids, memory free before and lines of source files are made up.
+"""
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+import dse
+from dse.core.errors import InputError, SpecError
+from dse.sweep.spec import from_dict
+from dse.validate import startup_log
+from dse.validate.check_log import ACTIVATIONS, BESIDE, CONCURRENCY, POOL, TOKENS, WEIGHTS
+
+FOLDER = Path(__file__).parent / "logs"
+#: a log -> what it lacks, the design, terms of which log and design may differ by so much, words of the sentence
+H100, ROUNDED = {"device": "h100"}, 0.005
+LOGS = {
+    "vllm-0.19-llama-3.1-8b": (H100, "llama3.1-8b, bf16 weights, bf16 KV, on H100", {TOKENS: 0.001, WEIGHTS: 0.001}),
+    "vllm-0.19-llama-3.1-8b-kv-fp8": (H100, "bf16 weights, fp8 KV", {TOKENS: 0.001, CONCURRENCY: 0.001}),
+    "vllm-0.19-llama-3.1-8b-fp8": (H100, "fp8 weights, bf16 KV", {TOKENS: 0.001, WEIGHTS: 0.001, BESIDE: 0.001}),
+    "vllm-0.19-llama-3.1-8b-fp32": (H100, "fp32 weights", {POOL: 0.01, WEIGHTS: 0.002}),
+    "vllm-0.19-llama-3.1-8b-pp2": (H100, "on 2 x H100 (pp 2)", {WEIGHTS: 0.001, TOKENS: 0.02}),
+    "vllm-0.19-llama-3.1-8b-tp4": (H100, "on 4 x H100 (tp 4)", {WEIGHTS: 0.001, TOKENS: 0.001, BESIDE: 0.02}),
+    "vllm-0.19-deepseek-v2-lite": (H100, "deepseek-v2-lite, bf16", {WEIGHTS: 0.005, TOKENS: 0.005}),
+    "vllm-0.19-gemma-3-27b": (H100, "gemma-3-27b, bf16", {WEIGHTS: 0.005, TOKENS: 0.02, ACTIVATIONS: 0.1}),
+    "vllm-0.19-llama-3.1-8b-w4a16": (H100, "int4 weights, bf16 KV", {WEIGHTS: 0.01, TOKENS: 0.001}),
+    "vllm-0.19-qwen3-30b-a3b": (H100, "qwen3-30b-a3b, bf16", {WEIGHTS: 0.001, TOKENS: 0.02, ACTIVATIONS: 0.1}),
+    "vllm-0.11-llama-3.1-8b": (H100, "vLLM 0.11.0: llama3.1-8b", {POOL: 0.002, ACTIVATIONS: 0.02, BESIDE: 0.02}),
+    "vllm-0.10-qwen2-7b-tp2": (
+        {"device": "a100-80gb", "model": "qwen2.5-7b"},
+        "on 2 x A100-80GB (tp 2)",
+        {WEIGHTS: 0.01, TOKENS: 0.02},
+    ),
+    "vllm-0.7-r1-distill-qwen-14b-tp2": ({"device": "rtx-4090"}, "2 x RTX-4090", {WEIGHTS: 0.02, POOL: 0.04}),
+    "vllm-0.6-llama-3.1-8b": ({"device": "rtx-3090"}, "vLLM 0.6.4", {WEIGHTS: 0.001, TOKENS: 0.1}),
+    "vllm-0.24-qwen3.6-35b-a3b-nvfp4": ({}, "nvfp4-experts weights, fp8 KV, on RTX-5090", {TOKENS: 0.1, POOL: 0.1}),
+    "vllm-0.20-glm-5.1-nvfp4": (
+        {"device": "rtx-pro-6000"},
+        "glm-5, nvfp4-experts weights",
+        {WEIGHTS: 0.01, POOL: 0.07},
+    ),
+    "vllm-minimax-m2.5-tp4": ({}, "minimax-m2.5, fp8-block weights", {WEIGHTS: 0.005, POOL: 0.07, TOKENS: 0.07}),
+    "sglang-0.4-llama-3.1-8b": (H100, "SGLang: llama3.1-8b", {WEIGHTS: 0.01, TOKENS: 0.002, POOL: 0.002}),
+    "sglang-qwen3-14b-tp4": ({"device": "rtx-4090"}, "SGLang: qwen3-14b", {WEIGHTS: 0.03, TOKENS: 0.06}),
+    "trtllm-1.3-kimi-k2.5-nvfp4": ({"device": "b300"}, "8 x B300 (tp 8, ep 8)", {TOKENS: 0.03, POOL: 0.03}),
+    "trtllm-0.17-llama-8b": ({"device": "l40s"}, "TensorRT-LLM: llama3.1-8b", {POOL: 0.14, TOKENS: 0.14}),
+    "llamacpp-llama-3.1-8b-q4_k_m": ({}, "q4_k_m weights, fp16 KV, on RTX-4090", {WEIGHTS: 0.07, POOL: ROUNDED}),
+    "llamacpp-llama-3.1-8b-kv-q8_0": ({}, "q4_k_m weights, q8_0 KV, on RTX-4090", {POOL: ROUNDED}),
+    "llamacpp-old-llama-3.1-8b-q4_k_m": ({}, "llama.cpp: llama3.1-8b, q4_k_m weights", {POOL: ROUNDED}),
+}
+
+
+def path(name):
+    return FOLDER / f"{name}.log"
+
+
+def read(name):
+    return path(name).read_text()
+
+
+def test_every_log_is_tested():
+    assert {one.stem for one in FOLDER.glob("*.log")} == set(LOGS)
+    assert len(LOGS) >= 20
+    assert all(one.read_text().startswith("# facts: ") for one in FOLDER.glob("*.log"))
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_terms_of_a_log_are_near_ours(name):
+    given, design, within = LOGS[name]
+    found = dse.check_log(path(name), **given)
+    assert design in found.head()
+    for term in found.terms:
+        if term.name in within:
+            assert term.log is not None, term.name
+            assert abs(term.share) <= within[term.name], term
+    assert found.says.count(".") >= 1
+    assert found.text().splitlines()[-1].startswith("design: dse point --device ")
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_answers_with_the_memory_of_a_log_are_the_servers(name, tmp_path, run):
+    """Tokens are those that the log printed, within a block or the last digit of its GiB."""
+    given, _, _ = LOGS[name]
+    file = tmp_path / "memory.json"
+    found = dse.check_log(path(name), **given, out=str(file))
+    words = shlex.split(found.command)[1:]
+    code, out, err = run(*words, "--calibrated", str(file), "--json")
+    assert (code, err) == (0, "")
+    result, log = json.loads(out), found.log
+    assert "server_memory" not in result["assumptions"]
+    if log.weight_gib is not None:
+        assert result["weight_bytes"] == pytest.approx(log.weight_gib * 2**30, abs=1)
+    if log.kv_gib is not None:
+        assert 0.8 * log.kv_gib * 2**30 < result["free_bytes"] <= (log.kv_gib + 0.011) * 2**30
+    # of llama.cpp the pool is of the context that was asked for; of GLM a token has an index beside; of FP32 others
+    if log.engine != "llamacpp" and log.kv_tokens and "glm" not in name and "fp32" not in name:
+        assert result["kv_pool_tokens"] == pytest.approx(log.kv_tokens, rel=0.002)
+    code, out, _ = run(*words, "--calibrated", str(file))
+    assert f"Note: memory as {file} has it (start-up log of {log.title}, {name}.log)" in out
+
+
+def test_a_log_of_vllm_is_read_whole():
+    log = startup_log.read(read("vllm-0.19-llama-3.1-8b"))
+    assert (log.engine, log.release, log.model) == ("vllm", "0.19.0", "meta-llama/Llama-3.1-8B-Instruct")
+    assert (log.gpu_memory_utilization, log.max_model_len, log.tp, log.pp) == (0.95, 8192, 1, 1)
+    assert (log.weight_gib, log.activation_gib, log.non_torch_gib, log.graph_gib) == (14.99, 1.89, 0.25, 0.91)
+    assert (log.kv_gib, log.kv_tokens, log.max_concurrency) == (58.11, 476_016, 58.11)
+    assert (log.backend, log.kv_format, log.weights) == ("FLASH_ATTN", "auto", "")
+
+
+def test_logs_of_other_engines_and_old_releases_are_read():
+    old = startup_log.read(read("vllm-0.6-llama-3.1-8b"))
+    assert (old.kv_tokens, old.total_gib, round(old.activation_gib, 2)) == (1952 * 16, 23.69, 2.07)
+    usage = startup_log.read(read("vllm-0.11-llama-3.1-8b"))
+    assert (usage.activation_gib, usage.non_torch_gib, usage.total_gib) == (4.76, 0.13, 79.19)
+    sglang = startup_log.read(read("sglang-0.4-llama-3.1-8b"))
+    assert (sglang.kv_gib, sglang.kv_tokens, sglang.weight_gib) == (54.26, 444_500, 15.09)
+    assert (sglang.max_model_len, sglang.max_num_seqs, sglang.backend) == (131_072, None, "flashinfer")
+    trtllm = startup_log.read(read("trtllm-1.3-kimi-k2.5-nvfp4"))
+    assert (trtllm.kv_gib, trtllm.kv_tokens, trtllm.ep, trtllm.kv_format) == (166.02, 5_073_376, 8, "fp8")
+    llama = startup_log.read(read("llamacpp-llama-3.1-8b-kv-q8_0"))
+    assert (llama.key_format, llama.value_format, llama.max_num_seqs, llama.max_model_len) == ("q8_0", "q8_0", 4, 8192)
+    assert (llama.weights, llama.weight_gib, llama.kv_gib) == ("q4_k_m", 4403.49 / 1024, 2176 / 1024)
+    assert (llama.device, llama.release) == ("NVIDIA GeForce RTX 4090", "6100")
+
+
+def test_memory_profiles_of_tensorrt_llm_are_read():
+    lines = """[TRT-LLM] [I] TensorRT-LLM version: 1.2.0
+[TRT-LLM] [I] LLM Args: model='Qwen/Qwen3-14B' tensor_parallel_size=1
+[TRT-LLM] [I] Memory used after loading model weights (inside torch) in memory usage profiling: 27.51 GiB
+[TRT-LLM] [I] Memory used outside torch (e.g., NCCL and CUDA graphs) in memory usage profiling: 0.67 GiB
+[TRT-LLM] [I] Memory dynamically allocated during inference (inside torch) in memory usage profiling: 1.55 GiB
+[TRT-LLM] [I] available KV cache memory: 44.60 GiB, fraction is set 0.9, device total memory 79.11 GiB
+[TensorRT-LLM][INFO] [MemUsageChange] Allocated 44.60 GiB for max tokens in paged KV cache (292288)."""
+    log = startup_log.read(lines)
+    assert (log.weight_gib, log.non_torch_gib, log.activation_gib, log.total_gib) == (27.51, 0.67, 1.55, 79.11)
+    assert (log.gpu_memory_utilization, log.kv_gib, log.kv_tokens) == (0.9, 44.6, 292_288)
+
+
+def test_options_stand_for_what_a_log_says():
+    found = dse.check_log(path("vllm-0.19-llama-3.1-8b"), device="h100", quantizer="fp8", gpu_memory_utilization=0.9)
+    assert "bytes of a token, +100.0 % in the log: another KV format" in found.says
+    assert "--gpu-memory-utilization 0.9" in found.command
+    assert dse.check_log(path("vllm-0.19-llama-3.1-8b"), device="h200").device == "H200"
+
+
+def test_the_largest_difference_is_named_with_what_it_means():
+    log = path("vllm-0.19-llama-3.1-8b")
+    agrees = "Log and design agree; largest difference: activations, -0.01 GiB in the log."
+    assert dse.check_log(log, device="h100").says == agrees
+    less = dse.check_log(log, device="h100", weights="fp8").says
+    assert less.startswith("Largest difference: weights, +6.50 GiB in the log: another format of weights (--weights)")
+    share = dse.check_log(log, device="h100", gpu_memory_utilization=0.8).says
+    assert share.startswith("Largest difference: keys and values, +11.9")
+    budget = dse.check_log(log, device="h100", prompt_budget_tokens=65536).says
+    assert "activations" in budget
+    assert "fewer tokens or requests in a batch" in budget
+
+
+def test_what_cannot_be_read_is_one_line():
+    vllm, llama = read("vllm-0.19-llama-3.1-8b"), read("llamacpp-llama-3.1-8b-q4_k_m")
+    other = 'INFO text_generation_launcher: Args { model_id: "a/b" }\nINFO Warming up model\nINFO Connected\n'
+    cut = "\n".join(vllm.splitlines()[:5])
+    for text, words in (
+        ("\n", "has no start-up lines of vLLM, SGLang, TensorRT-LLM or llama.cpp"),
+        (other, "has no start-up lines of vLLM, SGLang, TensorRT-LLM or llama.cpp"),
+        (cut + "\n", "of vLLM 0.19.0, ends before the memory of keys and values"),
+        ("\n".join(vllm.splitlines()[-4:]) + "\n", "model: is missing, the log does not say it"),
+        (vllm + llama, "has lines of vLLM and llama.cpp: give those of one server"),
+        (vllm + read("vllm-0.19-qwen3-30b-a3b"), "holds several servers (model 'meta-llama/Llama-3.1-8B-Instruct'"),
+        (vllm + vllm.replace("0.19.0", "0.20.0"), "holds several servers (release '0.19.0' and '0.20.0')"),
+        (vllm + vllm.replace("476,016", "276,016"), "holds several servers (tokens '276,016' and '476,016')"),
+        (llama.replace("33/33", "20/33"), "20 of 33 layers are on the device: all must be (-ngl 99)"),
+        (vllm.replace("Llama-3.1-8B-Instruct", "Nobody-9B"), "unknown model 'meta-llama/Nobody-9B'"),
+        (vllm.replace("kv_cache_dtype=auto", "kv_cache_dtype=int2_what"), "unknown quantizer"),
+    ):
+        with pytest.raises(InputError) as error:
+            dse.check_log(text, device="h100")
+        assert len(error.value.lines()) == 1
+        assert words in error.value.lines()[0], error.value
+    with pytest.raises(InputError, match=r"device: is missing, a log of vLLM 0\.19\.0 does not say it: give --device"):
+        dse.check_log(vllm)
+    with pytest.raises(InputError, match=r"has 79\.\d+ GiB, the log's has 23\.69 GiB: give --device"):
+        dse.check_log(path("vllm-0.6-llama-3.1-8b"), device="h100")
+
+
+def test_a_log_of_long_lines_is_read_quickly():
+    lines = ["KV Cache is allocated. " * 900, "server_args=" * 1600, "GPU KV cache size: " + "9" * 19_000, "a" * 20_000]
+    lines += ["general.name" + " " * 19_000, "buffer size " * 1600, "KvCacheConfig(" * 1400]
+    with pytest.raises(InputError):
+        startup_log.read("\n".join(lines * 20))
+
+
+def test_the_command_takes_a_file_or_standard_input(run, monkeypatch, tmp_path):
+    import io
+    import sys
+
+    log = path("vllm-0.19-llama-3.1-8b")
+    code, out, err = run("check-log", str(log), "--device", "h100")
+    assert (code, err) == (0, "")
+    assert "tokens of the pool                 476,016    475,888        +128  +0.0 %" in out
+    stdin = io.TextIOWrapper(io.BytesIO(log.read_bytes()))
+    monkeypatch.setattr(sys, "stdin", stdin)
+    assert run("check-log", "--device", "h100")[1] == out
+    file = tmp_path / "memory.json"
+    code, out, err = run("check-log", str(log), "--device", "h100", "--out", str(file), "--json")
+    found = json.loads(out)
+    assert err == f"memory: {file} (--calibrated {file})\n"
+    assert found["log"]["kv_tokens"] == 476_016
+    assert [term["name"] for term in found["terms"]] == [WEIGHTS, ACTIVATIONS, BESIDE, POOL, TOKENS, CONCURRENCY]
+    assert dse.check_log(log, device="h100").table()["share"].abs().max() < 0.01
+    code, _, err = run("check-log", str(log), "--device", "m4-max", "--out", str(file))
+    assert (code, err.count("\n")) == (2, 1)
+
+
+def memory_file(tmp_path, **changes):
+    file = tmp_path / "memory.json"
+    dse.check_log(path("vllm-0.19-llama-3.1-8b"), device="h100", out=str(file))
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    return str(file)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"model": "llama3.1-70b"}, "was measured with model llama3.1-8b, not llama3.1-70b: add --model llama3.1-8b"),
+        ({"device": "h200"}, "was measured with device H100, not H200"),
+        ({"tp": 2}, "was measured with tp 1, not 2"),
+        ({"weights": "fp8"}, "was measured with weights bf16, not fp8"),
+        ({"stack": "sglang"}, "was measured with stack vllm, not sglang"),
+        ({"memory": "paper"}, "memory is counted as papers count it: use --memory server"),
+    ],
+)
+def test_memory_of_another_design_is_refused(asked, message, tmp_path):
+    design = {"device": "h100", "model": "llama3.1-8b", "calibrated": memory_file(tmp_path), **asked}
+    with pytest.raises(InputError, match=message) as error:
+        dse.evaluate(design.pop("device"), design.pop("model"), **design)
+    assert len(error.value.lines()) == 1
+
+
+def test_files_that_are_no_memory_are_refused(tmp_path):
+    for file, message in (
+        (str(tmp_path / "none.json"), "cannot be read"),
+        (memory_file(tmp_path, kind="a recipe"), "is not memory of a server"),
+    ):
+        with pytest.raises(InputError, match=message):
+            dse.evaluate("h100", "llama3.1-8b", calibrated=file)
+    with pytest.raises(SpecError, match=r"weight_bytes = -1"):
+        dse.evaluate("h100", "llama3.1-8b", calibrated=memory_file(tmp_path, weight_bytes=-1))
+    with pytest.raises(SpecError, match="version"):
+        dse.evaluate("h100", "llama3.1-8b", calibrated=memory_file(tmp_path, version=2))
+
+
+def test_other_commands_take_the_memory_of_a_log(tmp_path, run):
+    file = memory_file(tmp_path, buffer_bytes=10 * 2**30)
+    design = {"device": "h100", "model": "llama3.1-8b", "quantizer": "fp8", "admission": "paged"}
+    found = dse.evaluate(**design, calibrated=file)
+    assert found["runtime_bytes"] == 10 * 2**30
+    assert found["gpu_memory_utilization"] == 0.95
+    table = dse.sweep({**design, "calibrated": ["auto", file], "batch": [4, 512]})
+    own = table[table["calibrated"] == file]
+    assert set(own["max_batch"]) == {found["max_batch"]}
+    assert (table[table["calibrated"] == "auto"]["max_batch"] > found["max_batch"]).all()
+    asked = ("--device", "h100", "--model", "llama3.1-8b", "--admission", "paged", "--calibrated", file)
+    for words in (("point",), ("ask", "load", "--quantizer", "fp8"), ("ask", "formats", "--formats", "fp8,fp16")):
+        code, _, err = run(*words, *asked, "--json")
+        assert (code, err) == (0, ""), words
+    code, out, _ = run("point", *asked, "--explain", "runtime_bytes")
+    assert code == 0
+    assert "as a server's log had it" in out
+
+
+def test_a_sweep_with_the_memory_of_a_log_is_of_what_the_file_holds(tmp_path):
+    axes = {"device": "h100", "model": "llama3.1-8b", "calibrated": memory_file(tmp_path), "batch": [1, 2]}
+    first = from_dict({"axes": axes}).sha256
+    assert from_dict({"axes": axes}).sha256 == first
+    memory_file(tmp_path, buffer_bytes=2**30)
+    assert from_dict({"axes": axes}).sha256 != first
+
+
+def test_a_file_that_changes_is_read_again(tmp_path):
+    design = ("h100", "llama3.1-8b")
+    first = dse.evaluate(*design, calibrated=memory_file(tmp_path))["runtime_bytes"]
+    changed = dse.evaluate(*design, calibrated=memory_file(tmp_path, buffer_bytes=2**30 + 1))["runtime_bytes"]
+    assert first != changed == 2**30 + 1
