@@ -10,8 +10,6 @@ from dse.core.errors import DseError, InputError, clean
 from dse.explorer import common_fields, uploads, widgets
 from dse.explorer.bench import Bench
 from dse.explorer.fields import Field
-from dse.explorer.fragments import part
-from dse.explorer.state import follow
 from dse.validate import check_log, startup_log
 from dse.validate.check_log import LogCheck
 
@@ -29,11 +27,9 @@ DEVICE = Field(
 )
 
 
-@part
 def draw(bench: Bench) -> None:
     """Take a log, and show its terms beside those of the design that it describes."""
     st.subheader("Start-up log of a server", anchor=False)
-    values = follow()
     with st.container(horizontal=True, vertical_alignment="bottom"):
         tries = st.session_state.get(_TRIES, 0)
         file = st.file_uploader(
@@ -46,13 +42,13 @@ def draw(bench: Bench) -> None:
     if file is not None:
         _keep(file)
         st.session_state[_TRIES] = tries + 1  # another key: Streamlit forgets the file
-        st.rerun(scope="fragment")
+        st.rerun()
     widgets.lines(st.session_state.get(_SAID, []))
     if _LOG not in st.session_state:
         return
     name, text = st.session_state[_LOG]
     with widgets.said():
-        _show(found(text, name, values.get(DEVICE.key), bench.values["device"]))
+        _show(found(text, name, bench.values.get(DEVICE.key), bench.values["device"]))
 
 
 def _keep(file: Any) -> None:

@@ -275,7 +275,7 @@ def _workload_of(
         notes.append("a draft model's weights, keys and values lie beside: they are not computed")
     if log.host_weight_gib:
         notes.append(f"{log.host_weight_gib:.2f} GiB of the weights stay in the host's memory")
-    batch = (log.max_num_seqs or 1) if log.engine == "llamacpp" else 1
+    batch = (log.max_num_seqs or 1) if log.engine == "llamacpp" else None  # as many as fit
     return Workload(batch=batch, input_tokens=n_input, output_tokens=n_output, admission=admission, **found), tuple(
         notes
     )

@@ -1,5 +1,7 @@
 """The validation page without a browser."""
 
+from pathlib import Path
+
 import pytest
 
 from dse.explorer.pages import validation
@@ -53,3 +55,27 @@ def test_kernels_are_of_the_design_device_unless_another_is_chosen(rows):
     other.selectbox(key="validation_device").select("H200").run()
     assert not other.exception
     assert "choose a device" not in said(other)
+
+
+LOG = Path(__file__).parents[1] / "validate" / "logs" / "vllm-0.19-llama-3.1-8b.log"
+
+
+def log_loader(app):
+    return next(one for one in app.file_uploader if one.label.startswith("Log of vLLM"))
+
+
+def test_a_start_up_log_stands_beside_its_design(rows):
+    app = opened("validation", designs="device.h100")
+    log_loader(app).upload("server.log", LOG.read_bytes(), "text/plain").run()
+    assert not app.exception
+    terms = next(one.value for one in app.dataframe if "log" in one.value)
+    assert terms["log"].tolist()[4:] == ["476,016", "58.11"]
+    texts = "\n".join(one.value for one in app.text)
+    assert "vLLM 0.19.0: llama3.1-8b, bf16 weights, bf16 KV, on H100" in texts
+    assert "Log and design agree" in texts
+    assert any(one.value.startswith("dse point --device h100 --model meta-llama") for one in app.code)
+    app.selectbox(key="log_device").select("h200").run()
+    assert any("bf16 KV, on H200" in one.value for one in app.text)
+    log_loader(app).upload("other.txt", b"nothing\nof a server\n", "text/plain").run()
+    assert not app.exception
+    assert "has no start-up lines of vLLM, SGLang, TensorRT-LLM or llama.cpp" in said(app)
