@@ -36,6 +36,7 @@ from dse.model.generation import (
     generation_of,
     groups_packed,
 )
+from dse.model.kernels import check_weights
 from dse.model.kv_layout import MAX_KNOWN, KvPlan, Same
 from dse.model.lower import design_of, laid_out, memory_counted, path_text, weights_by_operation, with_admission
 from dse.model.measured import measured
@@ -117,6 +118,7 @@ class Lowered:
         """Raises InputError where they do not go together."""
         plan, paths = laid_out(device, plan, work)
         stack_name, stack = stack_of(device, work)
+        check_weights(device, plan.model, work, stack, stack_name)
         bits, memory = float(plan.effective_bits), memory_counted(device, work)
         is_server = memory == "server"
         sure = uncertainty.intervals(device, plan, stack, stack_name)

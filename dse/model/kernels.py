@@ -8,14 +8,15 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, get_args
 
 from dse.core import units
+from dse.core.errors import InputError, show
 from dse.model import implementations
 from dse.model.formulas import attention, calibrated
 from dse.model.kv_layout import KvPlan, TensorGroup
 from dse.model.records import AttentionKernel, Stack
 from dse.specs.device_and_model import HardwareSpec, LayerKV, ModelSpec
 from dse.specs.stack import Fit, GemmFit, HeadCode, HostFit, LatentCode, PackedFit, SparseCode, SparseFit, StackSpec
-from dse.specs.weights import WeightFormat
-from dse.specs.workload import Workload
+from dse.specs.weights import FORMATS, WeightFormat
+from dse.specs.workload import OF_EXPERTS, Workload
 
 #: heads of at least this dimension run the prompt kernels that were measured for it
 PROMPT_HEAD_DIM = 128
@@ -274,6 +275,29 @@ def latent_fit(plan: KvPlan, paths: Mapping[str, str], stack: StackSpec | None) 
 def product_code(stack: StackSpec, weights: WeightFormat) -> str | None:
     """Choose the measured products: those of the format, else 16-bit ones; None where only `gemm` was fitted."""
     return next((code for code in (weights.dense_code, "bf16") if code in stack.products), None)
+
+
+def check_weights(
+    device: HardwareSpec, model: ModelSpec, work: Workload, stack: StackSpec | None, stack_name: str | None
+) -> None:
+    """Raises InputError for a format of weights that a strict workload may not assume: one that the model was not
+    released in, and that no measured kernel of the stack runs."""
+    form = work.weight_format
+    if not work.strict_kernels or not stack or not stack.products or form.name in (model.released, *model.checkpoints):
+        return
+
+    def runs(other: WeightFormat) -> bool:
+        has_dense = other.dense_code in stack.products
+        return has_dense and (model.n_experts == 1 or other.expert_code in stack.experts)
+
+    if not runs(form):
+        known = ", ".join(
+            name for name, other in FORMATS.items() if runs(other) and (model.n_experts > 1 or OF_EXPERTS not in name)
+        )
+        raise InputError(
+            f"weights = {show(form.name)}: {model.name} was not released in it, and no kernel of {stack_name} on "
+            f"{device.name} is known that runs it: use one of {known}, or leave --strict-kernels out"
+        )
 
 
 def has_experts(model: ModelSpec, work: Workload) -> bool:

@@ -487,7 +487,8 @@ class Workload:
         SWITCH,
         "kernels known",
         "Refuse what no kernel runs",
-        "Refuse a quantizer that no known kernel runs on the device, in place of assuming one.",
+        "Refuse a quantizer that no known kernel runs on the device, in place of assuming one, and a format of weights "
+        "that the model was not released in and no measured kernel of the stack runs.",
     )
 
     def __post_init__(self) -> None:
@@ -526,7 +527,13 @@ class Workload:
         """The workload with the format in which the model was released, where it asks for no other.
 
         FP8 of a mixture means blocks where its checkpoints have blocks: scales of tensors run on slow kernels there.
+        Raises InputError for a format of experts where the model has none.
         """
+        if self.weights and self.weights.endswith(OF_EXPERTS) and model.n_experts == 1:
+            plain = self.weights.removesuffix(OF_EXPERTS).rpartition("-")[2]
+            raise InputError(
+                f"weights = {show(self.weights)}: {model.name} has no experts: use {plain}, or leave --weights out"
+            )
         if (
             self.weights == "fp8"
             and model.n_experts > 1
@@ -602,6 +609,8 @@ def _whole(name: str, value: object, low: int, high: int) -> None:
         raise InputError(f"{name} = {show(value)}: must be a whole number from {low:,} to {high:,}")
 
 
+#: how names of formats end that pack a mixture's experts alone
+OF_EXPERTS = "-experts"
 #: fields that say how a model lies on several devices
 DEPLOYMENT = ("tp", "pp", "pp_batches", "ep", "expert_skew", "dp_attention", "dcp")
 #: fields that say how memory is counted

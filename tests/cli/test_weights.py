@@ -2,6 +2,8 @@
 
 import pytest
 
+from factories import assert_one_line
+
 
 def point(run, *argv: str) -> str:
     code, out, _ = run("point", *argv)
@@ -57,3 +59,28 @@ def test_a_tower_is_left_out_by_its_option(run):
     gemma = ("--device", "h100", "--model", "gemma-3-4b", "--json")
     whole, text = (point(run, *gemma, *more) for more in ((), ("--no-tower",)))
     assert whole != text
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (
+            ("--model", "llama3.1-70b", "--weights", "mxfp4-experts"),
+            "has no experts: use mxfp4, or leave --weights out",
+        ),
+        (
+            ("--model", "llama3.1-8b", "--weights", "q4_k_m", "--strict-kernels"),
+            "was not released in it, and no kernel of vllm on H100 is known that runs it: use one of bf16, fp8, ",
+        ),
+        (("--model", "llama3.1-8b-fp8-int4"), "says two formats of weights, fp8 and int4: leave one out"),
+        (("--model", "llama3.1-8b", "--gpu-memory-utilization", "1.2"), "above 0, at most 1, such as 0.9"),
+    ],
+)
+def test_a_format_or_share_that_cannot_be_is_one_line(run, argv, said):
+    assert_one_line(run("point", "--device", "h100", *argv), 2, said)
+
+
+def test_strict_kernels_take_what_a_model_was_released_in(run):
+    named = ("--device", "h100", "--model", "bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_K_M")
+    assert point(run, *named, "--strict-kernels").startswith("H100  llama3.2-1b  q4_k_m weights  ")
+    assert point(run, "--device", "h100", "--model", "llama3.1-8b", "--weights", "fp8", "--strict-kernels")
