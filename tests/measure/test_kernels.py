@@ -213,7 +213,7 @@ def test_the_sample_has_the_features_it_promises():
 
 def evaluated(bits, name):
     spec = bits.quantizer(name)
-    return point.evaluate(device(), plan.build(model(layer(n_layers=4, n_kv_heads=8, dim=64)), spec, spec), Workload())
+    return point.evaluate(device(), plan.build(model(layer(n_layers=4, n_kv_heads=8, dim=64)), spec, spec), Workload(1))
 
 
 def test_measured_bits_use_the_realised_share_of_outliers():

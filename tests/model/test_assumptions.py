@@ -56,6 +56,7 @@ SYSTEMS = {
         {"batch": 8, "weights": "nvfp4", "tp": 8, "stack": "trtllm@0.0"},
     ),
     "no fit": ("h100", "llama2-70b", "fp16", {"batch": 16}),
+    "a server that reserves": ("h100", "llama3-8b", "fp16", {"batch": 600, "admission": "reserve"}),
     "a share by memory": ("h100", "llama3-8b", "fp16", {"batch": 16, "stack": "sglang"}),
     "two devices": ("a100-40gb", "llama2-7b", "fp16", {"batch": 64, "tp": 2}),
     "a memory that computes": ("attacc-a100", "llama2-7b", "kivi", {"batch": 64}),
