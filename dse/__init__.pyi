@@ -429,6 +429,8 @@ def formats(
     workload: Workload | None = None,
     *,
     max_drop: float | None = None,
+    max_error: float | None = None,
+    other_software: bool = False,
     bits: str = "closed",
     measurements: str | None = None,
     batch: int | None = None,
@@ -470,14 +472,17 @@ def formats(
     """Compare the KV formats of a device and stack: what each takes and gives, and its gain over 16 bits.
 
     A format whose gain's whole interval lies above 1 pays; where it may lie on both sides, it may pay. Those that only
-    let more requests run at once buy room. Formats without a known kernel are left out, unless they are named.
+    let more requests run at once buy room. Compared are the formats that the engine's release runs on the device for
+    the model, by its table (`hwspecs/engines`); what other software runs is told where it is asked for or named.
 
     device: Device name or .toml file.
     model: Model name, .toml file or config.json.
-    formats: Formats to compare with 16 bits; default: all whose kernels the device and stack have, or
-        code of papers.
+    formats: Formats to compare with 16 bits; default: all that the engine runs on the device for the
+        model.
     workload: Requests, lengths, memory, weights and devices, as `dse.Workload(batch=64, tp=2)`.
     max_drop: Recommend no format whose scores drop by more, as published or measured.
+    max_error: Recommend no format whose relative error of the attention output, as measured, is larger.
+    other_software: Also compare formats that other software runs, under a heading of their own.
     bits: Nominal outlier and sink counts, or those that the measured data had.
     measurements: measurement.json of `dse measure` or `dse quantize`; default: of the sample of
         SmolLM2-135M that ships.

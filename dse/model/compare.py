@@ -1,18 +1,22 @@
 """Two designs against each other: how many times as good one is, and how sure that is, assumed rates included."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
-from dse.model import evaluate, implementations, uncertainty
+from dse.model import evaluate, implementations, kernels, uncertainty
 from dse.model.kv_layout import KvPlan, Same
 from dse.model.uncertainty import Gain, Interval
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.implementation import ENDS
 from dse.specs.quantity import ASSUMED, Quantity
+from dse.specs.stack import ServedStack
 from dse.specs.workload import Workload
 
 #: numbers of a device that bear on one design and not on another: rates of packing and unpacking, starts, links
 VARIED = ("engine_rate", "fused_rate", "kernel_launch", "link_bandwidth")
+#: kernels that read keys and values, as `StackSpec.fits` names them
+_KV = ("attention", "latent.", "sparse.", "kv.")
 #: results that `evaluate.speed` has
 _QUICK = (uncertainty.RATE, "decode_step_s")
 
@@ -51,6 +55,7 @@ class Comparison:
         """Yield, for each assumed number, the factors by which the gain changes inside its range."""
         usual = uncertainty.gain(*base, self.column).ratio
         yield from self._kernels(first, second, base, usual)
+        yield from self._stacks(first, second, usual)
         sides = [(True, True)] if first.device == second.device else [(True, False), (False, True)]
         for side in sides:
             for name in VARIED:
@@ -91,6 +96,23 @@ class Comparison:
                 ratios.append(uncertainty.gain(found[0], found[1], self.column).ratio / usual)
             yield Interval(min(ratios), max(ratios), f"what {', '.join(names)} reach")
 
+    def _stacks(self, first: Case, second: Case, usual: float) -> Iterator[Interval]:
+        """Yield the factors by which the gain changes under the kernels of other stacks, where one design of a pair on
+        one device runs by kernels that were borrowed from another stack and the other does not."""
+        places = [borrowed_places(case) for case in (first, second)]
+        if places[0] == places[1] or first.device != second.device:
+            return
+        wanted = places[0] ^ places[1]
+        ratios = [1.0]
+        for name, stack in first.device.stacks.items():
+            if not wanted <= {*stack.fits()}:
+                continue
+            found = [self._results(case._replace(work=replace(case.work, stack=name))) for case in (first, second)]
+            if all(results.get(self.column) is not None for results in found):
+                ratios.append(uncertainty.gain(found[0], found[1], self.column).ratio / usual)
+        if len(ratios) > 1:
+            yield Interval(min(ratios), max(ratios), "what kernels of the class reach in other stacks")
+
     def _device(self, device: HardwareSpec, name: str, end: int) -> HardwareSpec:
         """The device with a number at the low (0) or the high (1) end of its range."""
         key = Same(device), name
@@ -102,6 +124,15 @@ class Comparison:
             ]
             self._varied[key] = tuple(device.model_copy(update={name: one}) for one in varied)
         return self._varied[key][end]
+
+
+def borrowed_places(case: Case) -> frozenset[str]:
+    """The kernels of attention that a design's stack has not, so that those of another stack stand in."""
+    point = evaluate.Point(*case)
+    if not isinstance(point.stack, ServedStack):
+        return frozenset()
+    used = kernels.fits_used(point.plan, point.paths, point.work, point.stack)
+    return frozenset(place for place in used if place in point.stack.borrowed and place.startswith(_KV))
 
 
 def _ranged(case: Case) -> list[str]:

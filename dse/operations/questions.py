@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from dse.core.errors import InputError
 from dse.operations.declare import (
+    FLAG,
     NAMES,
     NUMBER,
     PERCENT,
@@ -47,7 +48,8 @@ class CompareFormats(OnDevice, WithWorkload, Sourced, WithFigure):
     """Compare the KV formats of a device and stack: what each takes and gives, and its gain over 16 bits.
 
     A format whose gain's whole interval lies above 1 pays; where it may lie on both sides, it may pay. Those that only
-    let more requests run at once buy room. Formats without a known kernel are left out, unless they are named.
+    let more requests run at once buy room. Compared are the formats that the engine's release runs on the device for
+    the model, by its table (`hwspecs/engines`); what other software runs is told where it is asked for or named.
 
     >>> found = dse.formats("h200", "qwen3-32b", ["fp8", "qserve"], batch=64, input_tokens=8192, admission="paged")
     >>> [(one.name, one.verdict) for one in found.formats]
@@ -56,7 +58,7 @@ class CompareFormats(OnDevice, WithWorkload, Sourced, WithFigure):
 
     formats: Sequence[str] | None = option(
         None,
-        "Formats to compare with 16 bits; default: all whose kernels the device and stack have, or code of papers.",
+        "Formats to compare with 16 bits; default: all that the engine runs on the device for the model.",
         NAMES,
         metavar="A,B",
     )
@@ -67,6 +69,17 @@ class CompareFormats(OnDevice, WithWorkload, Sourced, WithFigure):
         metavar="1%",
         is_said=True,
     )
+    max_error: float | None = option(
+        None,
+        "Recommend no format whose relative error of the attention output, as measured, is larger.",
+        PERCENT,
+        metavar="10%",
+        is_said=True,
+    )
+    other_software: bool = option(
+        False, "Also compare formats that other software runs, under a heading of their own.", FLAG
+    )
+    wide: bool = option(False, "Print all that is known of each format, in long lines.", FLAG, in_python=False)
 
     def run(self, console: Console = SILENT) -> Formats:
         """Memory, time, error and energy of each format, with intervals."""
@@ -75,7 +88,21 @@ class CompareFormats(OnDevice, WithWorkload, Sourced, WithFigure):
 
         spec, lm, source = self.hardware(), self.language_model(), bits_from(self.bits, self.measurements)
         names = None if self.formats is None else several(self.formats)
-        return formats(spec, lm, self.workload, names, source, console.progress, max_drop_frac=self.max_drop)
+        return formats(
+            spec,
+            lm,
+            self.workload,
+            names,
+            source,
+            console.progress,
+            max_drop_frac=self.max_drop,
+            max_error=self.max_error,
+            other_software=self.other_software,
+        )
+
+    def text(self, outcome: Formats) -> str:
+        """The table of 100 letters, or all that is known."""
+        return outcome.wide_text() if self.wide else outcome.text()
 
 
 @operation(

@@ -1,13 +1,12 @@
 """Compare KV formats with 16 bits: memory, time, error and energy of each that a device and stack can run."""
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
 
-from dse import quantizers
 from dse.core.errors import InputError
 from dse.core.table import aligned
 from dse.model import quality, uncertainty
@@ -15,17 +14,16 @@ from dse.model.compare import Comparison
 from dse.model.evaluate import Point
 from dse.model.generation import MANY_GROUPS
 from dse.model.uncertainty import Gain
-from dse.questions import common, crossing
+from dse.questions import common, crossing, engine_formats
 from dse.questions.common import THROUGHPUT, Candidate, Progress, QuestionAnswer, Result, sure_text
-from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
-from dse.specs.implementation import GENERIC
+from dse.specs.engines import DOUBTFUL, Support
 from dse.specs.measurements import CLOSED, Bits
 from dse.specs.oaken_grid import SAMPLE
 from dse.specs.workload import Workload
 
 #: what every format is told over
-PLAIN = "fp16"
+PLAIN = engine_formats.PLAIN
 #: every batch up to this one, and every prompt, are searched for where the best format begins to pay
 LAST_BATCH, LAST_INPUT = 256, 32_768
 #: assumptions under which the kernels of a format's keys and values are not measured ones -> what is assumed
@@ -44,7 +42,8 @@ VERDICTS = {
     "room": "only room",
     "no": "does not pay",
     "drops": "drops scores too far",
-    "untold": "drop of scores not known",
+    "errs": "errs too far",
+    "untold": "drop or error not known",
     "alone": "runs where 16 bits do not",
     "out": "does not run",
     "base": "16 bits",
@@ -68,6 +67,10 @@ class Format:
     gain: Gain | None
     #: a key of `VERDICTS`
     verdict: str
+    #: why the engine of the workload does not run it, so that other software would have to; "" where it runs
+    elsewhere: str = ""
+    #: what the engine's table tells of it
+    support: Support | None = None
 
     @property
     def marks(self) -> tuple[str, ...]:
@@ -110,6 +113,8 @@ class Formats(QuestionAnswer):
     assumptions: str
     #: the largest drop of scores that is recommended, a share; None: any
     max_drop_frac: float | None = None
+    #: the largest relative error of the attention output; None: any
+    max_error: float | None = None
     #: the shortest prompt searched
     first_input: int = 1
 
@@ -130,6 +135,7 @@ class Formats(QuestionAnswer):
             "batch": self.batch,
             "input_tokens": self.input_tokens,
             "max_drop_frac": self.max_drop_frac,
+            "max_error": self.max_error,
             "answer": self.answer(),
             "best": self.best and self.best.name,
             "from_batch": self.from_batch,
@@ -141,7 +147,7 @@ class Formats(QuestionAnswer):
 
     def answer(self) -> str:
         """The formats that pay, from where on, those that would by assumed rates, and those that only save memory."""
-        best, others = self.best, self.formats[1:]
+        best, others = self.best, [one for one in self.formats[1:] if not one.elsewhere]
         if best and best.gain:
             said = [f"{best.name} pays: {_gain(best.gain)} the throughput of {PLAIN}{self._from()}."]
             said += self._drops(best)
@@ -163,6 +169,8 @@ class Formats(QuestionAnswer):
         if room := [one for one in others if one.verdict == "room"]:
             own = sorted(room, key=lambda one: not self._is_own(one))
             said.append(f"Only room, no throughput: {_several([one.name for one in own])}.")
+        if wrong := [one.name for one in others if one.verdict == "errs"]:
+            said.append(f"Errors above {100 * (self.max_error or 0):.3g} %: {_several(wrong)}.")
         if over := [one.name for one in others if one.verdict == "drops"]:
             said.append(f"Scores drop by more than {100 * (self.max_drop_frac or 0):.3g} %: {_several(over)}.")
         return " ".join(said)
@@ -171,6 +179,11 @@ class Formats(QuestionAnswer):
         """Sentence for the format with the largest gain, where none surely pays."""
         gain = near.gain
         assert gain
+        if gain.ratio < 1 and near.verdict == "open":
+            return (
+                f"No format surely pays here: {near.name} gives {_gain(gain)} the throughput of {PLAIN}, by kernels "
+                f"that nobody measured here{self._from()}."
+            )
         if gain.ratio < 1:
             n_run = sum(one.gain is not None for one in self.formats)
             who = (
@@ -217,15 +230,36 @@ class Formats(QuestionAnswer):
 
     def text(self) -> str:
         """The table, then the answer."""
+        return self._text([*SHORT], short_row, range(1))
+
+    def wide_text(self) -> str:
+        """The answer with all that is known of each format, in lines as long as that takes."""
+        return self._text([*self.heads()], shown_row, [i for i, name in enumerate(SHOWN) if name in _WORDS])
+
+    def _text(self, head: list[str], row: Callable[[Format], list[str]], left: Collection[int]) -> str:
         lines = [
             f"Which KV format pays on {self.device}?",
             f"{self.context}, batch {self.batch:,}, {self.input_tokens:,} in",
             "",
         ]
-        cells = [[*self.heads()], *(shown_row(one) for one in self.formats)]
-        lines += aligned(cells, [i for i, name in enumerate(SHOWN) if name in _WORDS], indent="  ")
+        own = [one for one in self.formats if not one.elsewhere]
+        rows = aligned([head, *(row(one) for one in (*own, *self.elsewhere()))], left)
+        lines += rows[: len(own) + 1]
         told = [textwrap.fill(text, TEXT_WIDTH, break_on_hyphens=False) for text in (self.answer(), *self.notes())]
-        return "\n".join([*lines, "", told[0], "", *told[1:]])
+        lines += ["", told[0], ""]
+        if others := self.elsewhere():
+            lines += [f"Other software, which {self.engine_text()} does not run:", rows[0], *rows[len(own) + 1 :], ""]
+            lines += [f"  {one.name}: {one.elsewhere}; {one.implementation}" for one in others] + [""]
+        return "\n".join([*lines, *told[1:]])
+
+    def elsewhere(self) -> list[Format]:
+        """Formats that other software runs, not the engine."""
+        return [one for one in self.formats if one.elsewhere]
+
+    def engine_text(self) -> str:
+        """The engine with the release whose table tells what it runs; else the stack, or the device."""
+        told = next((one.support for one in self.formats if one.support), None)
+        return f"{told.engine} {told.release}" if told else self.stack or self.device
 
     def heads(self) -> tuple[str, ...]:
         """`SHOWN` as a table heads it: of several devices the bytes of a token are one device's share."""
@@ -237,13 +271,21 @@ class Formats(QuestionAnswer):
         within = "80 % intervals"
         if self.formats[0].result["model_kind"] == "ideal":
             within = "what devices likely reach (80 %) of the peak rates before them"
-        lines = [f"In brackets: {within}; sure: the chance that {PLAIN} is beaten, or beats it."]
+        lines = [
+            f"In brackets: {within}. Sure: the chance of more token/s than {PLAIN}. TTFT and TPOT: of a server at this "
+            "concurrency. Room: more requests fit, no more token/s."
+        ]
         if any(one.result["score_drop_frac"] for one in self.formats):
             lines.append(
                 f"Quality: largest published drop of scores (dse scores); ppl: rise of perplexity on {SAMPLE}."
             )
         if any(one.marks for one in self.formats):
             lines.append("Kernels assumed: of rates that nobody measured, with a wide range.")
+        if doubtful := [one for one in self.formats if one.support and one.support.status == DOUBTFUL]:
+            why = dict.fromkeys(one.support.why for one in doubtful if one.support)
+            lines.append(
+                f"In doubt under {self.engine_text()}: {', '.join(o.name for o in doubtful)} ({'; '.join(why)})."
+            )
         if self.left_out:
             reasons = "; ".join(f"{reason}: {', '.join(names)}" for reason, names in self.left_out.items())
             lines.append(f"Left out: {reasons}.")
@@ -270,6 +312,52 @@ SHOWN = (
 _WORDS = ("format", "runs by", "kernels", "verdict")
 
 
+#: columns of the table that fits 100 letters
+SHORT = ("format", "bits", "fits", "TTFT s", "TPOT ms", "token/s", "gain", "sure", "quality", "verdict")
+_SHORT_VERDICTS = {
+    "pays": "pays",
+    "open": "may pay",
+    "room": "room",
+    "no": "no gain",
+    "drops": "drops",
+    "errs": "errs",
+    "untold": "unknown",
+    "alone": "alone",
+    "out": "no fit",
+    "base": "-",
+}
+#: surest that a gain by kernels that nobody measured is told to be, either way
+UNMEASURED_CHANCE = 0.95
+
+
+def chance_text(one: Format) -> str:
+    """The chance of more throughput than 16 bits, in percent; never near certainty where kernels were not measured."""
+    if one.gain is None:
+        return "-"
+    chance = one.gain.confidence if one.gain.ratio >= 1 else 1 - one.gain.confidence
+    if one.marks:
+        return f"{100 * min(max(chance, 1 - UNMEASURED_CHANCE), UNMEASURED_CHANCE):.0f}%"
+    return ">99%" if chance > 0.99 else "<1%" if chance < 0.01 else f"{100 * chance:.0f}%"
+
+
+def short_row(one: Format) -> list[str]:
+    """The cells of a format under `SHORT`."""
+    r, runs = one.result, one.result["feasible"]
+    low, high = uncertainty.ends(r, "throughput_tokens_per_s") if runs else (0.0, 0.0)
+    return [
+        one.name,
+        f"{r['stored_bits']:.3g}",
+        f"{r['max_batch']}",
+        f"{r['steady_ttft_s']:.3g}" if runs else "-",
+        f"{r['steady_tpot_s'] / 1e-3:.1f}" if runs else "-",
+        f"{r['throughput_tokens_per_s']:.0f} ({low:.0f}-{high:.0f})" if runs else "-",
+        f"{one.gain.ratio:.2f}x" if one.gain else "-",
+        chance_text(one),
+        quality_text(r).replace("ppl +", "ppl ").replace(" %", "%"),
+        _SHORT_VERDICTS[one.verdict],
+    ]
+
+
 def shown_row(one: Format) -> list[str]:
     """The cells of a format under `SHOWN`."""
     r = one.result
@@ -284,7 +372,7 @@ def shown_row(one: Format) -> list[str]:
         f"{r['decode_step_s'] / 1e-3:,.1f}" if runs else "-",
         _within(r, "throughput_tokens_per_s", 1.0, ",.0f") if runs else "-",
         f"{one.gain.ratio:.2f}x ({one.gain.low:.2f} to {one.gain.high:.2f})" if one.gain else "-",
-        sure_text(one.gain.confidence) if one.gain else "-",
+        chance_text(one),
         quality_text(r),
         _within(r, "joules_per_token", 1.0, ".2f") if r["joules_per_token"] is not None else "-",
         one.kernels,
@@ -358,6 +446,7 @@ def _row(answer: Formats, one: Format) -> dict[str, Any]:
         "kernels": one.kernels,
         "assumed_of_kernels": "; ".join(one.marks),
         "verdict": VERDICTS[one.verdict],
+        "elsewhere": one.elsewhere,
         "assumptions": ", ".join(r["assumptions"]),
     }
 
@@ -369,41 +458,26 @@ def _nearest(formats: Iterable[Format]) -> Format | None:
 
 def _best(formats: Iterable[Format]) -> Format | None:
     """The format with the largest gain of those that pay; of measured kernels where any does."""
-    paying = [one for one in formats if one.verdict == "pays"]
+    paying = [one for one in formats if one.verdict == "pays" and not one.elsewhere]
     return _nearest([one for one in paying if not one.marks] or paying)
+
+
+def _reasons(served: Iterable[engine_formats.EngineFormat]) -> dict[str, tuple[str, ...]]:
+    """Names of formats by the reason that leaves them out."""
+    found: dict[str, list[str]] = {}
+    for one in served:
+        found.setdefault(one.reason, []).append(one.name)
+    return {reason: tuple(names) for reason, names in found.items()}
 
 
 def candidates(
     device: HardwareSpec, model: ModelSpec, work: Workload, bits: Bits = CLOSED
 ) -> tuple[list[Candidate], dict[str, tuple[str, ...]]]:
-    """Every family of fewer bits that a kernel of the chosen stack, or of none, runs on the device, for the model's
-    heads; and the others by the reason that leaves them out."""
-    plain = common.design(device, model, PLAIN)
-    stack = (plain.speed(work)["stack"] or "").partition("@")[0]
-    compared, others = [], dict[str, list[str]]()
-    for name in quantizers.FAMILIES:
-        try:
-            one = common.design(device, model, name, bits=bits)
-            if not any(g.layout.needs_dequantizing for g in one.plan.groups):
-                continue  # 16 bits by another name
-            runs = catalog.implementation(device, name, stack or None, work.implementation or "")
-        except InputError as error:
-            others.setdefault(_short(str(error)), []).append(name)
-            continue
-        if runs is None or runs.name.startswith(GENERIC):
-            others.setdefault(f"no kernel known for {device.name}", []).append(name)
-        elif runs.stack and stack and runs.stack != stack and not work.implementation:
-            others.setdefault(f"a kernel of {runs.stack} alone", []).append(name)
-        else:
-            compared.append(one)
-    return compared, {reason: tuple(names) for reason, names in others.items()}
-
-
-def _short(problem: str) -> str:
-    """Why a format is not for the model, from the message of its error."""
-    if problem.startswith("implementation"):
-        return "other kernels than asked for"
-    return "not for this model's heads" if "head" in problem else problem.partition(": ")[2] or problem
+    """Every family of fewer bits that the engine of the workload runs on the device for the model; and the others by
+    the reason that leaves them out (`engine_formats.each`)."""
+    served = engine_formats.each(device, model, work, bits)
+    own = [one.design for one in served if not one.reason and one.design]
+    return own, _reasons(one for one in served if one.reason)
 
 
 def formats(
@@ -415,20 +489,28 @@ def formats(
     progress: Progress | None = None,
     has_starts: bool = True,
     max_drop_frac: float | None = None,
+    max_error: float | None = None,
+    other_software: bool = False,
 ) -> Formats:
-    """Every format on a device at one workload, over 16 bits: those named, else those of `candidates` that take no
-    seconds to count. A batch that is not given is the most that fits in any of them: each runs as many as it can.
+    """Every format on a device at one workload, over 16 bits: those named, else those that the engine runs and that
+    take no seconds to count; with `other_software` those too that other code runs, which no answer recommends.
+    A batch that is not given is the most that fits in any of them: each runs as many as it can.
 
     Batches to LAST_BATCH and prompts to LAST_INPUT (or those asked for) are searched for where the best one begins to
-    give more throughput, but where `has_starts` is False. None that drops scores by more than `max_drop_frac` is
-    recommended, nor any whose drop is not known then. Raises InputError for a name that is not known or not for the
-    model, or given twice.
+    give more throughput, but where `has_starts` is False. None that drops scores by more than `max_drop_frac`, or
+    errs by more than `max_error`, is recommended, nor any of which that is not known then. Raises InputError for a name
+    that is not known or not for the model, or given twice.
     """
     if names is not None and not names:
         raise InputError("formats = []: must name at least one")
+    served = {one.name: one for one in engine_formats.each(device, model, work, bits)}
     left_out: dict[str, tuple[str, ...]] = {}
     if names is None:
-        designs, left_out = candidates(device, model, work, bits)
+        taken = [
+            one for one in served.values() if one.design and (not one.reason or (other_software and one.elsewhere))
+        ]
+        designs = [one.design for one in taken if one.design]
+        left_out = _reasons(one for one in served.values() if one not in taken)
         if long := [one for one in designs if one.takes_long(work)]:
             left_out[TAKES_LONG] = tuple(one.name for one in long)
             designs = [one for one in designs if one not in long]
@@ -446,10 +528,21 @@ def formats(
     for one in common.each(designs, progress, "formats"):
         result = one.evaluate(work)
         gain = compared.gain(one.at(work), plain.at(work))
-        others.append(Format(one.name, result, gain, _verdict(result, base, gain, max_drop_frac)))
-    others.sort(key=lambda one: -float(THROUGHPUT.value(one.result) or 0.0))
+        told = served.get(one.plan.key_quantizer.family.name)
+        others.append(
+            Format(
+                one.name,
+                result,
+                gain,
+                verdict=_verdict(result, base, gain, max_drop_frac, max_error),
+                elsewhere=told.reason if told else "",
+                support=told.support if told else None,
+            )
+        )
+    others.sort(key=lambda one: (bool(one.elsewhere), -float(THROUGHPUT.value(one.result) or 0.0)))
     first = Format(PLAIN, base, None, "base" if base["feasible"] else "out")
-    near = _best(others) or _nearest(others)
+    own = [one for one in others if not one.elsewhere]
+    near = _best(own) or _nearest(own)
     from_batch, from_input = _starts(by_name[near.name], plain, work, batch) if near and has_starts else (None, None)
     results = [base, *(one.result for one in others)]
     return Formats(
@@ -465,14 +558,19 @@ def formats(
         from_input=from_input,
         assumptions=common.assumption_text(results, THROUGHPUT),
         max_drop_frac=max_drop_frac,
+        max_error=max_error,
         first_input=max(1, work.prefix_tokens),
     )
 
 
-def _verdict(result: Result, base: Result, gain: Gain | None, max_drop_frac: float | None) -> str:
+def _verdict(
+    result: Result, base: Result, gain: Gain | None, max_drop_frac: float | None, max_error: float | None = None
+) -> str:
     """Verdict on a format, a key of `VERDICTS`."""
     if not result["feasible"]:
         return "out"
+    if max_error is not None and (result["measured_error"] is None or result["measured_error"] > max_error):
+        return "untold" if result["measured_error"] is None else "errs"
     drop = result["score_drop_frac"]
     if max_drop_frac is not None and (drop is None or drop > max_drop_frac):
         return "untold" if drop is None else "drops"
@@ -480,6 +578,8 @@ def _verdict(result: Result, base: Result, gain: Gain | None, max_drop_frac: flo
         return "alone"
     if gain.ratio > 1 + common.TIE:
         return "pays" if gain.low > 1 else "open"
+    if gain.high > 1 and unmeasured(result.get("assumptions", ())):
+        return "open"  # kernels that nobody measured may be faster
     return "room" if result["max_batch"] > base["max_batch"] else "no"
 
 

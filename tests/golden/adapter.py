@@ -251,6 +251,18 @@ def with_old_defaults(argv: list[str]) -> list[str]:
     return [*argv, *(word for name, value in given.items() if name not in argv for word in (name, value))]
 
 
+@contextlib.contextmanager
+def known_kernels() -> Iterator[None]:
+    """Commands choose formats by known kernels, whatever engine has them, as when the tables were made."""
+    from dse.questions import engine_formats
+
+    with (
+        mock.patch.object(engine_formats.engines, "release_for", return_value=None),
+        mock.patch.object(engine_formats, "_offers", return_value=True),
+    ):
+        yield
+
+
 def run_command(argv: list[str]) -> str:
     """What a command prints, with its exit status where that is not 0 and its complaint; runs in this process."""
     argv = with_old_defaults(argv)
@@ -260,7 +272,14 @@ def run_command(argv: list[str]) -> str:
     from dse.report import present
 
     later = mock.patch.object(present, "quality_lines", return_value=[])  # of a point's text: tested there
-    with papers_memory(), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), kernels_alone(), later:
+    with (
+        papers_memory(),
+        known_kernels(),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        kernels_alone(),
+        later,
+    ):
         try:
             cli.main(argv)
         except SystemExit as stop:

@@ -310,8 +310,9 @@ def test_bits_are_chosen_by_default_from_what_formats_compares():
     designs = need.candidates(b300, llama, work)
     names = [one.name for one in designs]
     assert names[0] == "fp16"
-    assert {*names} >= {"fp8", "nvfp4", "fp8_per_token_head", "turboquant_3bit_nc", "kivi", "kivi:bits=4"}
-    assert not {*names} & {"xquant", "fp8_ds_mla", "int8"}  # of no kernel; for one latent head; of no kernel there
+    assert {*names} >= {"fp8", "nvfp4", "fp8_per_token_head", "int4_per_token_head"}
+    # of no server; for one latent head; not of vLLM; which fails with TurboQuant on Blackwell
+    assert not {*names} & {"xquant", "fp8_ds_mla", "int8", "kivi", "turboquant_3bit_nc"}
     found = need.most_bits(designs, work, need.target(1200.0, None))
     told = formats.formats(b300, llama, work, ["nvfp4", "fp8"], has_starts=False).formats[1:]
     rates = {one.name: one.result["throughput_tokens_per_s"] for one in told}

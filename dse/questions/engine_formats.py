@@ -1,0 +1,125 @@
+"""Formats that the named engine runs on a device for a model, and why it does not run the others.
+
+Of a GPU the engine's table says it (dse/specs/engines.py), of a designed chip its own engine, of other devices the
+implementations that are known.
+"""
+
+from dataclasses import dataclass
+
+from dse import quantizers
+from dse.core.errors import InputError
+from dse.quantizers import engine_names
+from dse.questions import common
+from dse.questions.common import Candidate
+from dse.specs import catalog, engines
+from dse.specs.device_and_model import HardwareSpec, ModelSpec
+from dse.specs.engines import Support
+from dse.specs.implementation import GENERIC
+from dse.specs.measurements import CLOSED, Bits
+from dse.specs.workload import Workload
+
+#: what formats are told over
+PLAIN = "fp16"
+
+
+@dataclass(frozen=True)
+class EngineFormat:
+    """A format with what is known of it: a design, None where the model's heads do not take it, and why the engine does
+    not run it; "" where it does."""
+
+    name: str
+    design: Candidate | None
+    reason: str
+    support: Support | None = None
+    #: other software that runs it, which is compared where that is asked for
+    elsewhere: bool = False
+
+
+def kv_dtype(stack: str, release: str, family: str) -> str | None:
+    """The name that an engine has for a family, of the types in a release's table; None where it has none."""
+    types = engines.types(stack, release)
+    own = [
+        one.name
+        for one in engine_names.offered(quantizers.FAMILIES)
+        if one.engine == engines.ENGINES.get(stack) and one.text == family
+    ]
+    return next((name for name in (family, *own) if name in types), None)
+
+
+def support_of(device: HardwareSpec, model: ModelSpec, work: Workload, stack: str, family: str) -> Support | None:
+    """The row of an engine's table (NAME or NAME@RELEASE) for a format; None where there is no table for the device
+    and the model."""
+    name, _, asked = stack.partition("@")
+    release = engines.release_for(name, asked)
+    dtype = kv_dtype(name, release, family) if release else None
+    return engines.support(name, asked, device, model, dtype, work.tower) if dtype else None
+
+
+def _offers(stack: str, family: str) -> bool:
+    """Whether an engine has a name for a family."""
+    known = engine_names.offered(quantizers.FAMILIES)
+    return any(one.engine == engines.ENGINES.get(stack) and one.text == family for one in known)
+
+
+def _why_not(
+    device: HardwareSpec, model: ModelSpec, work: Workload, stack: str, family: str
+) -> tuple[str, Support | None]:
+    """Why an engine with a table does not run a format, "" where it does; and the row that says it."""
+    name, _, asked = stack.partition("@")
+    release = engines.release_for(name, asked) or ""
+    engine = f"{engines.ENGINES.get(name, name)} {release}"
+    dtype = kv_dtype(name, release, family)
+    if dtype is None:
+        return f"no KV type of {engine}", None
+    found = engines.support(name, asked, device, model, dtype, work.tower)
+    if found is None:
+        return f"not told for {', '.join(engines.kinds(model, work.tower))} on {device.architecture} by {engine}", None
+    said = {engines.REFUSED: "refused by", engines.FAILS: "fails as it starts under"}
+    return (f"{said[found.status]} {engine}" if found.status in said else ""), found
+
+
+def each(device: HardwareSpec, model: ModelSpec, work: Workload, bits: Bits = CLOSED) -> list[EngineFormat]:
+    """Every family of fewer bits than 16."""
+    stack = str(common.design(device, model, PLAIN).speed(work)["stack"] or "")
+    name, _, asked = stack.partition("@")
+    release = engines.release_for(name, asked)
+    has_table = release is not None and (device.architecture or "") in engines.architectures(name, release)
+    found = []
+    for family in quantizers.FAMILIES:
+        try:
+            one = common.design(device, model, family, bits=bits)
+        except InputError as error:
+            found.append(EngineFormat(family, None, _short(str(error))))
+            continue
+        if not any(g.layout.needs_dequantizing for g in one.plan.groups):
+            continue  # 16 bits by another name
+        try:
+            runs = catalog.implementation(device, family, name or None, work.implementation or "")
+        except InputError:
+            found.append(EngineFormat(family, one, "other kernels than asked for"))
+            continue
+        is_known = runs is not None and not runs.name.startswith(GENERIC)
+        if has_table and not work.implementation:
+            reason, row = _why_not(device, model, work, stack, family)
+            found.append(EngineFormat(family, one, reason, row, elsewhere=bool(reason) and is_known))
+        elif device.engine_rate is not None:
+            own = device.path_of(family) == "engine"
+            found.append(
+                EngineFormat(family, one, "" if own else f"no engine of {device.name} runs it", None, is_known)
+            )
+        elif not is_known:
+            found.append(EngineFormat(family, one, f"no kernel known for {device.name}"))
+        elif runs and name and runs.stack != name and not work.implementation and not _offers(name, family):
+            found.append(
+                EngineFormat(family, one, f"no KV type of {engines.ENGINES.get(name, name)}", None, elsewhere=True)
+            )
+        elif runs and runs.stack and name and runs.stack != name and not work.implementation:
+            found.append(EngineFormat(family, one, f"a kernel of {runs.stack} alone"))
+        else:
+            found.append(EngineFormat(family, one, ""))
+    return found
+
+
+def _short(problem: str) -> str:
+    """Why a format is not for the model, from the message of its error."""
+    return "not for this model's heads" if "head" in problem else problem.partition(": ")[2] or problem
