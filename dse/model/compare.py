@@ -16,7 +16,7 @@ from dse.specs.workload import Workload
 #: numbers of a device that bear on one design and not on another: rates of packing and unpacking, starts, links
 VARIED = ("engine_rate", "fused_rate", "kernel_launch", "link_bandwidth")
 #: kernels that read keys and values, as `StackSpec.fits` names them
-_KV = ("attention", "latent.", "sparse.", "kv.")
+OF_ATTENTION = ("attention", "latent.", "sparse.", "kv.")
 #: results that `evaluate.speed` has
 _QUICK = (uncertainty.RATE, "decode_step_s")
 
@@ -132,7 +132,7 @@ def borrowed_places(case: Case) -> frozenset[str]:
     if not isinstance(point.stack, ServedStack):
         return frozenset()
     used = kernels.fits_used(point.plan, point.paths, point.work, point.stack)
-    return frozenset(place for place in used if place in point.stack.borrowed and place.startswith(_KV))
+    return frozenset(place for place in used if place in point.stack.borrowed and place.startswith(OF_ATTENTION))
 
 
 def _ranged(case: Case) -> list[str]:

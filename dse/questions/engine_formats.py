@@ -20,6 +20,7 @@ from dse.specs.workload import Workload
 
 #: what formats are told over
 PLAIN = "fp16"
+_NO_TYPE = "no KV type of"
 
 
 @dataclass(frozen=True)
@@ -46,13 +47,22 @@ def kv_dtype(stack: str, release: str, family: str) -> str | None:
     return next((name for name in (family, *own) if name in types), None)
 
 
-def support_of(device: HardwareSpec, model: ModelSpec, work: Workload, stack: str, family: str) -> Support | None:
-    """The row of an engine's table (NAME or NAME@RELEASE) for a format; None where there is no table for the device
-    and the model."""
+def has_table(device: HardwareSpec, stack: str) -> bool:
+    """Whether a table tells what an engine (NAME or NAME@RELEASE) runs on a device."""
     name, _, asked = stack.partition("@")
     release = engines.release_for(name, asked)
-    dtype = kv_dtype(name, release, family) if release else None
-    return engines.support(name, asked, device, model, dtype, work.tower) if dtype else None
+    return release is not None and (device.architecture or "") in engines.architectures(name, release)
+
+
+def told_text(device: HardwareSpec, model: ModelSpec, work: Workload, stack: str, family: str) -> str:
+    """Whether an engine runs a format here, in a line; "" where no table tells."""
+    if not has_table(device, stack):
+        return ""
+    reason, row = _why_not(device, model, work, stack, family)
+    if row is None:
+        return f"{reason}: other software would have to run it" if reason.startswith(_NO_TYPE) else ""
+    other = row.runs and row.stored_as not in ("", family, row.kv_dtype)
+    return row.text() + (f"; stored as {row.stored_as}, which --quantizer {row.stored_as} counts" if other else "")
 
 
 def _offers(stack: str, family: str) -> bool:
@@ -70,7 +80,7 @@ def _why_not(
     engine = f"{engines.ENGINES.get(name, name)} {release}"
     dtype = kv_dtype(name, release, family)
     if dtype is None:
-        return f"no KV type of {engine}", None
+        return f"{_NO_TYPE} {engine}", None
     found = engines.support(name, asked, device, model, dtype, work.tower)
     if found is None:
         return f"not told for {', '.join(engines.kinds(model, work.tower))} on {device.architecture} by {engine}", None
@@ -81,9 +91,8 @@ def _why_not(
 def each(device: HardwareSpec, model: ModelSpec, work: Workload, bits: Bits = CLOSED) -> list[EngineFormat]:
     """Every family of fewer bits than 16."""
     stack = str(common.design(device, model, PLAIN).speed(work)["stack"] or "")
-    name, _, asked = stack.partition("@")
-    release = engines.release_for(name, asked)
-    has_table = release is not None and (device.architecture or "") in engines.architectures(name, release)
+    name = stack.partition("@")[0]
+    is_told = has_table(device, stack) and not work.implementation
     found = []
     for family in quantizers.FAMILIES:
         try:
@@ -99,7 +108,7 @@ def each(device: HardwareSpec, model: ModelSpec, work: Workload, bits: Bits = CL
             found.append(EngineFormat(family, one, "other kernels than asked for"))
             continue
         is_known = runs is not None and not runs.name.startswith(GENERIC)
-        if has_table and not work.implementation:
+        if is_told:
             reason, row = _why_not(device, model, work, stack, family)
             found.append(EngineFormat(family, one, reason, row, elsewhere=bool(reason) and is_known))
         elif device.engine_rate is not None:
@@ -111,7 +120,7 @@ def each(device: HardwareSpec, model: ModelSpec, work: Workload, bits: Bits = CL
             found.append(EngineFormat(family, one, f"no kernel known for {device.name}"))
         elif runs and name and runs.stack != name and not work.implementation and not _offers(name, family):
             found.append(
-                EngineFormat(family, one, f"no KV type of {engines.ENGINES.get(name, name)}", None, elsewhere=True)
+                EngineFormat(family, one, f"{_NO_TYPE} {engines.ENGINES.get(name, name)}", None, elsewhere=True)
             )
         elif runs and runs.stack and name and runs.stack != name and not work.implementation:
             found.append(EngineFormat(family, one, f"a kernel of {runs.stack} alone"))

@@ -7,15 +7,19 @@ from dse.core import units
 from dse.core.errors import InputError, did_you_mean, show
 from dse.core.table import aligned
 from dse.model import assumptions, quality, uncertainty
+from dse.model.compare import OF_ATTENTION
 from dse.model.evaluate import Point, bound_text, in_wide_weights, room_text
 from dse.model.explain import explained
+from dse.model.kernels import fits_used
 from dse.model.kv_layout import KvPlan
 from dse.model.results import RESULT_UNITS, RESULTS, ring, section
 from dse.model.results.declare import INTERVALS, MEASURED, SECTIONS, Results
 from dse.model.results.reads import DEVICE_PARAMETERS
+from dse.questions.engine_formats import told_text
 from dse.specs import catalog, device_names, measured_memory, tokens
 from dse.specs.device_and_model import HardwareSpec, ModelSpec, Quantity
 from dse.specs.oaken_grid import SAMPLE
+from dse.specs.stack import ServedStack
 from dse.specs.weights import FORMATS, WIDE
 from dse.specs.workload import Workload, weights_text
 
@@ -235,17 +239,37 @@ def kernels(point: Point) -> list[dict[str, Any]]:
     at = {
         end: {name: speed[name] for name in ("decode_step_s", "throughput_tokens_per_s")} for end, speed in ends.items()
     }
-    return [
-        {
-            "name": one.name,
-            "title": one.title,
-            "methods": list(one.methods),
-            "numbers": {name: number.model_dump() for name, number in one.numbers().items()},
-            "reaches": one.rate_text(),
-            "at_ends": at,
-        }
-        for one in own.values()
-    ]
+    families = {g.implementation.name: g.quantizer.family.name for g in point.plan.groups if g.implementation}
+    borrowed = _borrowed_from(point)
+    found = []
+    for one in own.values():
+        model, stack = (point.plan.whole or point.plan).model, point.results["stack"] or ""
+        told = told_text(point.device, model, point.work, stack, families[one.name])
+        found.append(
+            {
+                "name": one.name,
+                "title": one.title,
+                "methods": list(one.methods),
+                "numbers": {name: number.model_dump() for name, number in one.numbers().items()},
+                "reaches": borrowed or one.rate_text(),
+                "engine": told,
+                "at_ends": at,
+            }
+        )
+    return found
+
+
+def _borrowed_from(point: Point) -> str:
+    """Whose kernels of attention stand in for those of the stack; "" where its own were measured."""
+    if not isinstance(point.stack, ServedStack):
+        return ""
+    used = fits_used(point.plan, point.paths, point.work, point.stack)
+    others = dict.fromkeys(
+        f"{point.stack.borrowed[place]} ({place})"
+        for place in used
+        if place in point.stack.borrowed and place.startswith(OF_ATTENTION)
+    )
+    return f"not measured of {point.stack_name}: by kernels of {', '.join(others)}" if others else ""
 
 
 def kernels_text(kernels: list[dict[str, Any]]) -> list[str]:
@@ -255,6 +279,7 @@ def kernels_text(kernels: list[dict[str, Any]]) -> list[str]:
     lines = ["", "Kernels of keys and values (`dse list implementations`)"]
     for one in kernels:
         lines.append(f"  {one['name']}: {one['title']}; {one['reaches']}")
+        lines += [f"  {one['engine']}"] if one.get("engine") else []
     ends = kernels[0]["at_ends"]
     if all(end.get("decode_step_s") for end in ends.values()) and ends:
         steps, rates = ([number(end[name], RESULT_UNITS[name]) for end in ends.values()] for name in _AT_ENDS)
