@@ -1,7 +1,7 @@
 """The software stack that runs a design: its name, and what was fitted to its kernels on a device."""
 
 from dse.core.errors import InputError, show
-from dse.specs import catalog
+from dse.specs import catalog, engines
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.stack import StackSpec, served
 from dse.specs.workload import Workload
@@ -35,6 +35,8 @@ def stack_of(device: HardwareSpec, work: Workload) -> tuple[str | None, StackSpe
     if name not in known:
         raise InputError(f"stack = {show(name)}: {device.name} is calibrated for {', '.join(known)}")
     order = {other: stacks[other] for other in dict.fromkeys([name, DEFAULT_STACK, *stacks]) if other in stacks}
+    if release != KERNELS:
+        engines.check_release(name, release)
     if release == KERNELS:
         if name not in stacks or not (stacks[name].attention or stacks[name].gemm):
             kernels = ", ".join(f"{name}@{KERNELS}" for name, own in stacks.items() if own.attention or own.gemm)

@@ -4,7 +4,7 @@ Tables of hwspecs/engines, one a release, read from the engine's code; each row 
 """
 
 import csv
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -149,15 +149,6 @@ def support(
     if not known or len(known) < len(found):
         return None
     return min(known, key=lambda one: (RUNS, DOUBTFUL, FAILS, REFUSED)[::-1].index(one.status))
-
-
-def each_support(
-    stack: str, asked: str, device: HardwareSpec, model: ModelSpec, shows_images: bool = True
-) -> Iterator[tuple[str, Support | None]]:
-    """Every type of a release's table with what it tells for a device and a model."""
-    release = release_for(stack, asked)
-    for kv_dtype in types(stack, release) if release else ():
-        yield kv_dtype, support(stack, asked, device, model, kv_dtype, shows_images)
 
 
 def check_release(stack: str, asked: str) -> None:
