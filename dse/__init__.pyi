@@ -634,7 +634,7 @@ def load(
     implementation: str | None = None,
     strict_kernels: bool = False,
 ) -> UnderLoad:
-    """Predict time per output token and to the first of requests that come at random, at shares of the full rate.
+    """Predict TPOT and TTFT of requests that arrive at random, at shares of the saturated rate.
 
     In closed form, for requests of equal lengths; `dse simulate --rate` runs other lengths one by one.
 
@@ -643,7 +643,7 @@ def load(
     quantizer: KV quantizer with parameters, e.g. oaken or sinkq:bits=2,group=32, or as engines call it,
         e.g. fp8_e4m3 (`dse list quantizers`), or plan:FILE.toml.
     workload: Requests, lengths, memory, weights and devices, as `dse.Workload(batch=64, tp=2)`.
-    loads: Shares of what a full server serves; default: ten from 0.05 to 0.9.
+    loads: Shares of the saturated request rate; default: ten from 0.05 to 0.9.
     key_quantizer: Quantizer of the keys, if different.
     value_quantizer: Quantizer of the values, if different.
     bits: Nominal outlier and sink counts, or those that the measured data had.
@@ -1075,7 +1075,7 @@ def simulate(
     implementation: str | None = None,
     strict_kernels: bool = False,
 ) -> dict[str, Any]:
-    """Serve requests step by step, seeded: throughput, time to first token, time per output token, queueing, memory.
+    """Serve requests step by step, seeded: throughput, TTFT, TPOT, queueing, memory.
 
     A request is admitted in order of arrival where a place and memory for its prompt are free; paged memory that runs
     out sends the youngest back. Beside it stands the steady state in closed form, and the rate that it can hold.

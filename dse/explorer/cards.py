@@ -24,8 +24,8 @@ from dse.report.present import change, number
 #: what a card says in numbers: result, label; times and rates have intervals
 SHOWN = {
     "throughput_tokens_per_s": "Throughput",
-    "steady_tpot_s": "Time per output token",
-    "steady_ttft_s": "Time to first token",
+    "steady_tpot_s": "Time per output token (TPOT)",
+    "steady_ttft_s": "Time to first token (TTFT)",
     "score_drop_frac": "Drop of scores",
     "joules_per_token": "Energy per token",
     "usd_per_million_tokens": "Price per million tokens",

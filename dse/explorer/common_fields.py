@@ -176,25 +176,25 @@ OWN_BATCH = replace(
 )
 TTFT_LIMIT = Field(
     key="ttft_limit",
-    label="Time to first token, at most (s)",
+    label="TTFT, at most (s)",
     kind="number",
     default=None,
     low=0.001,
     high=100_000,
     step=0.5,
     placeholder="no limit",
-    help="Seconds from a request's arrival at a server that is always full to its first token.",
+    help="Time to first token: seconds from a request's arrival at a saturated server to its first token.",
 )
 TPOT_LIMIT = Field(
     key="tpot_limit",
-    label="Time per output token, at most (ms)",
+    label="TPOT, at most (ms)",
     kind="number",
     default=None,
     low=0.001,
     high=1_000_000,
     step=10,
     placeholder="no limit",
-    help="Mean milliseconds between two tokens of a request, prompts of others in between.",
+    help="Time per output token: mean milliseconds between two tokens of a request, prefills of others in between.",
 )
 #: one workload for all designs: what is shown first, and what is not
 SCENARIO_FIRST = (*(WORK[name] for name in _FIRST), TTFT_LIMIT, TPOT_LIMIT)

@@ -284,12 +284,12 @@ class MapBest(OnDevice, WithWorkload, Sourced, WithFigure):
 
 @operation(
     "ask load",
-    "What do requests wait as more of them come a second?",
+    "TPOT and TTFT as the rate of requests rises.",
     function="load",
     positional=("device", "model", "quantizer", "workload"),
 )
 class PredictLoad(OnDesign, WithFigure):
-    """Predict time per output token and to the first of requests that come at random, at shares of the full rate.
+    """Predict TPOT and TTFT of requests that arrive at random, at shares of the saturated rate.
 
     In closed form, for requests of equal lengths; `dse simulate --rate` runs other lengths one by one.
 
@@ -299,7 +299,7 @@ class PredictLoad(OnDesign, WithFigure):
     """
 
     loads: Sequence[float] | None = option(
-        None, "Shares of what a full server serves; default: ten from 0.05 to 0.9.", SHARES, metavar="0.2,0.8"
+        None, "Shares of the saturated request rate; default: ten from 0.05 to 0.9.", SHARES, metavar="0.2,0.8"
     )
 
     def run(self, console: Console = SILENT) -> UnderLoad:

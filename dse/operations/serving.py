@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     positional=("device", "model", "quantizer", "workload"),
 )
 class SimulateServing(OnDesign, Printed):
-    """Serve requests step by step, seeded: throughput, time to first token, time per output token, queueing, memory.
+    """Serve requests step by step, seeded: throughput, TTFT, TPOT, queueing, memory.
 
     A request is admitted in order of arrival where a place and memory for its prompt are free; paged memory that runs
     out sends the youngest back. Beside it stands the steady state in closed form, and the rate that it can hold.

@@ -39,7 +39,7 @@ _HEAD = (
     "largest batch",
     "step",
     "throughput",
-    "8 of 10 in",
+    "80 % interval",
     "a device",
     "price",
 )

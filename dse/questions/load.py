@@ -27,7 +27,7 @@ COLUMNS = (
     "running_requests",
     "prompt_share",
 )
-_HEAD = ("load", "requests/s", "token/s", "ms per token", "s to the first", "s for a place", "decode at once")
+_HEAD = ("load", "requests/s", "token/s", "TPOT (ms)", "TTFT (s)", "queueing (s)", "decoding")
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ class UnderLoad(QuestionAnswer):
         }
 
     def text(self) -> str:
-        """A table, and what its last row means."""
-        lines = [f"What do requests wait at a load? {self.context}", ""]
+        """A table, and what its columns mean."""
+        lines = [f"TPOT and TTFT as the load rises: {self.context}", ""]
         if self.full_requests_per_s is None:
             return "\n".join([*lines, "No request fits: give more devices (--tp), fewer bits, or shorter prompts."])
         lines.append("".join(f"{word:>16}" for word in _HEAD))
@@ -71,8 +71,9 @@ class UnderLoad(QuestionAnswer):
             )
             lines.append("".join(f"{cell:>16}" for cell in cells))
         end = (
-            f"A full server serves {self.full_requests_per_s:.4g} requests/s; requests of equal lengths come at random."
-            "\nFor a place: of the time to the first, until one of those at once has ended."
+            f"Load 1 is {self.full_requests_per_s:.4g} requests/s, a saturated server; requests of equal lengths arrive at "
+            "random (Poisson).\nQueueing: the part of TTFT spent waiting for a free slot. Decoding: requests that decode "
+            "at a time, in the mean."
         )
         if not self.rows:
             end += " No rate below that holds in closed form: `dse simulate --rate` runs the requests one by one."
@@ -130,7 +131,5 @@ def under_load(
     design = ", ".join([work.devices_text(device.name), plan.model.name, *work.ways(plan.model), plan.quantizer_name])
     most = with_batch(device, plan, work, moments).batch
     filled = "" if work.batch else " (as many as fit)"
-    context = (
-        f"{design}, at most {most:,}{filled} requests of {work.input_tokens:,} + {work.output_tokens:,} tokens at once"
-    )
+    context = f"{design}, at most {most:,}{filled} concurrent requests of {work.input_tokens:,} + {work.output_tokens:,} tokens"
     return UnderLoad(name, context, full, tuple(rows))

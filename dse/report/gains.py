@@ -67,8 +67,8 @@ class Gains:
         both = [(case.formats[0].result, one.result) for case, one in paying if case.formats[0].result["feasible"]]
         if both:
             said.append(
-                f"Where it pays: {_times(both, 'max_batch')} the requests at once, {_times(both, 'decode_step_s')} the "
-                f"time per token and {_times(both, 'joules_per_token')} the energy per token."
+                f"Where it pays: {_times(both, 'max_batch')} the concurrency, {_times(both, 'decode_step_s')} the "
+                f"TPOT and {_times(both, 'joules_per_token')} the energy per token."
             )
         drops = [one.result for _, one in cases if one.result["score_drop_frac"] is not None]
         if drops:
@@ -122,8 +122,8 @@ class Gains:
         """Assumptions and omissions of the answer."""
         results = [one.result for case in self.cases for one in case.formats]
         notes = [
-            "In brackets 80 % intervals: 8 of 10 measurements should lie inside. Sure: the chance that 16 bits are "
-            "beaten, or beat it.",
+            "In brackets 80 % intervals: 8 of 10 measurements should lie inside. Sure: the chance that the "
+            "format is faster than FP16, or slower, as the gain says.",
             "Kernels assumed: nobody measured their rates; the range taken is wide.",
             "Quality: the largest drop of scores published of the model or models like it; ppl: rise of the perplexity "
             f"of {SAMPLE}.",

@@ -26,7 +26,7 @@ _COLUMNS = (
     ("batch", "batch", "seqs", 1),
     ("throughput_tokens_per_s", "throughput", "token/s", 1),
     ("decode_step_s", "decode step", "ms", units.to_base(1, "ms")),
-    ("running_batch", "at once", "seqs", 1),
+    ("running_batch", "concurrency", "seqs", 1),
     ("max_batch", "largest batch", "seqs", 1),
     ("kv_bytes", "KV", "GB", units.to_base(1, "GB")),
     ("weight_bytes", "weights", "GB", units.to_base(1, "GB")),

@@ -146,8 +146,11 @@ def point_text(
     lines += kernels_text(kernels or [])
     lines += ["", "Bottleneck", f"  {_bound_text(result, with_room)}"]
     if result["feasible"] and not result["fits_whole_batch"]:
-        how = "waves of at most" if result["admission"] == "reserve" else "a steady"
-        lines.append(f"  {result['batch']:,} requests run as {how} {result['running_batch']:,}")
+        running, batch = f"{result['running_batch']:,}", f"{result['batch']:,}"
+        in_waves = f"{batch} requests run in waves of at most {running}"
+        lines.append(
+            f"  {in_waves if result['admission'] == 'reserve' else f'{running} of {batch} requests run at a time'}"
+        )
     if result["admission"] == "paged":
         lines.append("  paged: requests are taken as staggered, each counted at its mean size over the generation")
     if result["assumptions"]:

@@ -231,11 +231,11 @@ def text(trace: dict[str, Any], fit: dict[str, Any] | None) -> str:
             [
                 (
                     "memory",
-                    "requests at once",
+                    "concurrency",
                     "held for a request",
                     "of it empty",
                     "steady throughput",
-                    "8 of 10 in",
+                    "80 % interval",
                     "requests/s",
                 ),
                 *(

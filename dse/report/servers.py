@@ -6,12 +6,12 @@ import pandas as pd
 
 #: heads of the page's table, and the column behind each
 _COLUMNS = {
-    "per token": "tpot_mean",
+    "TPOT": "tpot_mean",
     "90th percentile": "tpot_p90",
     "median": "tpot_bias",
     "in interval": "tpot_inside",
     "width": "tpot_width",
-    "to the first": "ttft_mean",
+    "TTFT": "ttft_mean",
     "in its interval": "ttft_inside",
     "its width": "ttft_width",
     "kernels alone": "kernels_mean",

@@ -198,9 +198,9 @@ INTERVALS = ("token_time_low", "token_time_high", "first_time_low", "first_time_
 _LATENCIES = (
     ("time to first token", "ttft_s"),
     ("time per output token", "tpot_s"),
-    ("between two tokens", "token_gap_s"),
+    ("inter-token latency", "token_gap_s"),
     ("whole request", "latency_s"),
-    ("waiting for a place", "queueing_s"),
+    ("queueing", "queueing_s"),
 )
 _COLUMNS = ("mean", *SHARES, "max")
 
@@ -254,7 +254,7 @@ def _steady_lines(r: dict[str, Any]) -> list[tuple[str, str]]:
         ),
         ("", _limit(r)),
         ("", f"decode step {present.number(s['decode_step_s'], 's')}: {', '.join(parts)}"),
-        ("", f"prompts take {100 * s['prompt_share']:.3g} % of the time"),
+        ("", f"prefill takes {100 * s['prompt_share']:.3g} % of the time"),
     ]
 
 
@@ -263,8 +263,8 @@ def _how_sure(r: dict[str, Any]) -> list[str]:
     token, first = ([r[f"{kind}_time_{end}"] for end in ("low", "high")] for kind in ("token", "first"))
     rate = r["steady"]["throughput_tokens_per_s"]
     rows = [
-        ("time per output token, mean", r["tpot_s"]["mean"], "s", token),
-        ("time to first token, mean", r["ttft_s"]["mean"], "s", first),
+        ("time per output token (TPOT), mean", r["tpot_s"]["mean"], "s", token),
+        ("time to first token (TTFT), mean", r["ttft_s"]["mean"], "s", first),
     ]
     rows += [("steady state, closed form", rate, "token/s", [1 / ratio for ratio in reversed(token)])] if rate else []
     lines = (
@@ -282,7 +282,7 @@ def text(result: dict[str, Any]) -> str:
         f"{per_second(offered)}{' (' + r['arrivals'] + ')' if r.get('arrivals') else ''}" if offered else "all at once"
     )
     lines = [
-        f"{r['device']}  {r['model']}  {present.weights_said(r)}{r['quantizer']}  at most {r['batch']:,} at once"
+        f"{r['device']}  {r['model']}  {present.weights_said(r)}{r['quantizer']}  concurrency {r['batch']:,}"
         f"{' (as many as fit)' if r['is_full_batch'] else ''}  "
         f"{_how_batched(r)}  {r['admission']}  ({r['model_kind']} model{', ' + r['stack'] if r['stack'] else ''})",
         f"{plural(r['n_requests'], 'request')}, {arrivals}; {r['mean_input_tokens']:,.4g} tokens in, "
@@ -312,8 +312,8 @@ def text(result: dict[str, Any]) -> str:
             [
                 (
                     "closed form at this rate",
-                    f"{present.number(r['at_rate']['tpot_s'], 's')} per output token, "
-                    f"{present.number(r['at_rate']['ttft_s'], 's')} to the first",
+                    f"TPOT {present.number(r['at_rate']['tpot_s'], 's')}, "
+                    f"TTFT {present.number(r['at_rate']['ttft_s'], 's')}",
                 )
             ]
             if r["at_rate"]
@@ -323,21 +323,21 @@ def text(result: dict[str, Any]) -> str:
         ("running", f"{r['mean_running']:,.4g} in the mean, at most {r['peak_running']:,}"),
         ("memory of requests", f"{present.number(round(r['mean_used_bytes']), 'B')} in the mean"),
         ("", f"{present.number(r['peak_used_bytes'], 'B')} at most, of {present.number(r['free_bytes'], 'B')}"),
-        ("sent back for memory", f"{plural(r['n_preempted'], 'time')}, {again} computed again"),
+        ("preempted for memory", f"{plural(r['n_preempted'], 'time')}, {again} recomputed"),
     )
     lines += ["", "Whole run", *(present.line(label, value) for label, value in whole), *_how_sure(r)]
     if r["is_stable"] is False:
         lines += [
             "",
             f"Unstable: {per_second(offered)} come, {min(s['requests_per_s'] or 0, r['requests_per_s']):,.4g} can be "
-            "served: the line grows as long as they come, and latencies with the number of requests",
+            "served: the queue grows as long as they come, and latencies with the number of requests",
         ]
     elif r["is_near_limit"]:
         first, *_, last = (present.number(seconds, "s") for seconds in r["queueing_thirds_s"])
         lines += [
             "",
-            f"Close to its limit: load {100 * r['load']:.4g} %, and the closed form may be 5 % off; requests waited "
-            f"{first} for a place in the first third of the run, {last} in the last: where that grows, so do latencies "
+            f"Close to its limit: load {100 * r['load']:.4g} %, and the closed form may be 5 % off; requests queued "
+            f"{first} in the first third of the run, {last} in the last: where that grows, so do latencies "
             "with the number of requests",
         ]
     if r["n_beyond_positions"]:

@@ -1,4 +1,4 @@
-"""A server at a rate of requests that it holds, in closed form: time per output token, and to the first."""
+"""TPOT and TTFT of a server at a rate of requests that it sustains, in closed form."""
 
 from collections.abc import Callable
 from math import exp
@@ -32,7 +32,7 @@ class AtRate(NamedTuple):
 
     tpot_s: float
     ttft_s: float
-    #: of the time to the first token, the wait until one of the requests at once has ended
+    #: the part of TTFT spent waiting for a free slot
     place_wait_s: float
     #: requests that decode at once, and the share of the time that goes into prompts
     running: float

@@ -112,4 +112,4 @@ def test_what_fits_says_how_sure_its_rate_is_and_on_which_devices():
         assert row["throughput_high"] == pytest.approx(row["throughput_tokens_per_s"] / 0.851)
     text = run(*design).output
     assert "2 devices: tp 2; memory is that of each" in text
-    assert "8 of 10 in" in text
+    assert "80 % interval" in text

@@ -115,7 +115,7 @@ def test_a_number_at_peak_rates_is_beside_what_devices_likely_reach():
     text = plain("\n".join(cards.numbers(here, here.current)))
     assert f"Throughput **{rate:,.0f} token/s** at peak rates (likely {0.7 * rate:,.0f} to {0.93 * rate:,.0f})" in text
     likely = f"{1e3 * step_s / 0.93:.3g} to {1e3 * step_s / 0.7:.3g}"
-    assert f"Time per output token **{1e3 * step_s:.3g} ms** at peak rates (likely {likely})" in text
+    assert f"Time per output token (TPOT) **{1e3 * step_s:.3g} ms** at peak rates (likely {likely})" in text
 
 
 def test_badges_say_how_times_are_known():

@@ -164,7 +164,7 @@ def test_limits_take_words_and_units(given, limits):
             "'error < 10%': write NAME = NUMBER UNIT; ..., such as Mean squared error or Error of the attention output",
         ),
         ("Error of the attention output = 10", "output = 10: say the unit, for example 10 %"),
-        ("Time per output token, steady server = 50", "steady server = 50: say the unit, for example 50 ms"),
+        ("TPOT = 50", "TPOT = 50: say the unit, for example 50 ms"),
         ("Memory capacity = 80", "Memory capacity = 80: say the unit, for example 80 GB"),
         ("decode_step_s = 50 GB", "its unit one of s, ms"),
         ("decode_step_s = 5x ms", "must be a number, its unit one of s, ms"),

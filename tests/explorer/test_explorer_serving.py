@@ -41,7 +41,7 @@ def test_all_designs_serve_the_same_requests():
     )
     app.selectbox(key="simulated").select(serving.ALIKE).run()
     assert not app.exception
-    first = "to first token, p50, p90, p99"
+    first = "TTFT, p50, p90, p99"
     assert app.dataframe[1].value[first].tolist() != table[first].tolist()
 
 

@@ -60,7 +60,7 @@ def test_the_command_prints_writes_and_refuses(run, tmp_path):
     assert (code, err.startswith("figure: ")) == (0, True)
     assert [row["load"] for row in json.loads(out)["rows"]] == [0.2, 0.8]
     assert {path.suffix for path in (tmp_path / "d").glob("load.*")} >= {".csv", ".png", ".svg", ".pdf", ".html"}
-    assert "s to the first" in run(*words, "--loads", "0.5")[1]
+    assert "TTFT (s)" in run(*words, "--loads", "0.5")[1]
     code, _, err = run(*words, "--loads", "1.5")
     assert (code, len(err.splitlines())) == (2, 1)
     assert "loads: 1.5: must be above 0 and below 1" in err

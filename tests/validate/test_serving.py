@@ -220,7 +220,7 @@ def test_a_directory_that_cannot_be_is_said_before_anything_is_predicted(table, 
 
 def test_figures_are_drawn_again(written, judged):
     drawn, table = plot_load.load("servers_measured", str(written))
-    assert [panel.title for panel in drawn.panels] == ["Time per output token", "Time to the first token"]
+    assert [panel.title for panel in drawn.panels] == ["Time per output token (TPOT)", "Time to first token (TTFT)"]
     assert len(table) == 3
     points = [series for series in drawn.panels[0].series if series.kind == "scatter"]
     assert {series.name for series in points} == {"vLLM", "TensorRT-LLM", "SGLang"}

@@ -167,7 +167,7 @@ AT_MOST = Field(
     key="front_at_most",
     label="At most",
     kind="text",
-    default="Time per output token, steady server = 100 ms",
+    default="TPOT = 100 ms",
     check=_limited("at most"),
     placeholder="Decode step = 50 ms",
     may_be_empty=True,

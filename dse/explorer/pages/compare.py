@@ -74,7 +74,7 @@ HEADLINE = {
     "throughput_tokens_per_s": "Tokens generated a second, all requests together.",
     "decode_step_s": "Mean time in which every running request gets one token.",
     "kv_bytes": "Keys and values of the whole batch, all requests at their final length.",
-    "max_batch": "Requests that fit at once.",
+    "max_batch": "Concurrent requests that fit in memory.",
 }
 #: below: heading -> result -> tooltip
 GROUPS = {
@@ -83,7 +83,7 @@ GROUPS = {
         "bound": "What most of the time, or the memory, goes into.",
         "max_batch": HEADLINE["max_batch"],
         "running_batch": "Requests of the batch that run together.",
-        "max_context_tokens": "Prompt and output, for all requests at once.",
+        "max_context_tokens": "Prompt and output of each request of the batch.",
     },
     "Memory": {
         "weight_bytes": "The model's weights.",

@@ -74,7 +74,7 @@ _NOT_SIMULATED = ("max_num_seqs", "rounds")
 def render(bench: Bench) -> None:
     """Draw the page."""
     st.title("Serving", anchor=False)
-    st.caption("How long do requests wait for their first token and for each after it, as more of them come a second?")
+    st.caption("TTFT and TPOT as more requests arrive per second.")
     rate = widgets.draw(RATE, width=220)
     found: dict[str, UnderLoad] = {}
     for row in bench.answered:
@@ -108,7 +108,7 @@ def _in_closed_form(bench: Bench, found: Mapping[str, UnderLoad], rate: float | 
         with place:
             one = replace(chart, panels=(panel,), title=panel.title[:1].upper() + panel.title[1:])
             downloads.show(f"load-{name}", one, lambda: table, made, drawn=figure.fitted(one))
-    st.caption("Requests of equal lengths come at random; each line goes up to 0.9 of what a full server serves.")
+    st.caption("Requests of equal lengths arrive at random; each line goes up to 0.9 of the saturated rate.")
     per_s = rate or _of_weakest(answer.full_requests_per_s or 0.0 for answer in found.values())
     st.caption(f"In the table {per_s:.4g} requests a second come to each design: {_whose(rate)}.")
     st.dataframe(at(found, per_s), hide_index=True)
@@ -176,17 +176,17 @@ def _percentiles(name: str, run: Mapping[str, Any]) -> dict[str, str]:
     shares = ("p50", "p90", "p99")
     shown = {"design": name} | {
         f"{words}, {', '.join(shares)}": "; ".join(number(run[key][share], "s") for share in shares)
-        for key, words in (("ttft_s", "to first token"), ("tpot_s", "per output token"))
+        for key, words in (("ttft_s", "TTFT"), ("tpot_s", "TPOT"))
     }
     held = run["peak_used_bytes"] / run["free_bytes"]
-    says = "the line grows as long as they come" if run["is_stable"] is False else "holds"
+    says = "the queue grows as long as they come" if run["is_stable"] is False else "holds"
     if run["n_rejected"]:
         says += f"; {run['n_rejected']:,} too long for its memory"
     return shown | {
         "output tokens/s": f"{run['throughput_tokens_per_s']:,.4g}",
-        "run at once": f"{run['mean_running']:.3g}",
+        "running": f"{run['mean_running']:.3g}",
         "memory, at most": f"{held:.0%}",
-        "sent back": f"{run['n_preempted']:,}",
+        "preempted": f"{run['n_preempted']:,}",
         "says": says,
     }
 
@@ -202,16 +202,16 @@ def at(found: Mapping[str, UnderLoad], per_s: float) -> pd.DataFrame:
     rows = []
     for name, answer in found.items():
         full = answer.full_requests_per_s or 0.0
-        shown = {"design": name, "requests/s": f"{per_s:.4g}", "of a full server": f"{per_s / full:.0%}"}
+        shown = {"design": name, "requests/s": f"{per_s:.4g}", "of the saturated rate": f"{per_s / full:.0%}"}
         row = answer.at(per_s)
         if row is None:
             most = answer.rows[-1]["requests_per_s"]
-            shown["says"] = f"too many: waits stay short up to {most:.3g} requests/s; a full server serves {full:.3g}"
+            shown["says"] = f"too many: waits stay short up to {most:.3g} requests/s; saturated at {full:.3g}"
         else:
             shown |= {
-                "per output token": number(row["tpot_s"], "s"),
-                "to first token": number(row["ttft_s"], "s"),
-                "decode at once": f"{row['running_requests']:.3g}",
+                "TPOT": number(row["tpot_s"], "s"),
+                "TTFT": number(row["ttft_s"], "s"),
+                "decoding": f"{row['running_requests']:.3g}",
                 "says": "holds",
             }
         rows.append(shown)

@@ -9,18 +9,18 @@ from dse.figures.source import Source
 from dse.questions.load import UnderLoad
 
 #: column -> name of its axis, unit, and the size of the unit in seconds
-TIMES = {"tpot_s": ("time per output token", "ms", 1e-3), "ttft_s": ("time to first token", "s", 1.0)}
-_NOTE = "Requests of equal lengths come at random; means over requests, up to 0.9 of what a full server serves."
+TIMES = {"tpot_s": ("TPOT", "ms", 1e-3), "ttft_s": ("TTFT", "s", 1.0)}
+_NOTE = "Requests of equal lengths arrive at random; means over requests, up to 0.9 of the saturated rate."
 
 
 def source_of(answer: UnderLoad) -> Source:
     """The table of an answer of `dse ask load` and what its figure says beside it."""
-    return Source(answer.table(), about={"title": "Waiting times as load rises", "notes": [answer.context, _NOTE]})
+    return Source(answer.table(), about={"title": "TPOT and TTFT as the load rises", "notes": [answer.context, _NOTE]})
 
 
 @figure(
     "load",
-    "Time per token and to the first as a server is asked for more requests a second.",
+    "TPOT and TTFT against the rate of requests.",
     by("ask load --out DIR", "load"),
     ("design", "load", "requests_per_s", "tpot_s", "ttft_s", "running_requests"),
     order=135,
@@ -69,7 +69,7 @@ def chart(source: Source) -> Chart:
                 )
             )
         panels.append(Panel(name, x, y, tuple(series)))
-    title = source.about.get("title", "Waiting times as load rises")
+    title = source.about.get("title", "TPOT and TTFT as the load rises")
     return Chart(
         title, panels=tuple(panels), n_columns=2, panel_height_pt=200, notes=tuple(source.about.get("notes", ()))
     )
@@ -78,6 +78,6 @@ def chart(source: Source) -> Chart:
 def _hover(row: pd.Series) -> str:
     return (
         f"{row['design']}\n{row['requests_per_s']:.4g} requests/s, load {row['load']:.2g}\n"
-        f"{1e3 * row['tpot_s']:.4g} ms per token, {row['ttft_s']:.4g} s to the first\n"
-        f"{row['running_requests']:.3g} requests decode at once"
+        f"TPOT {1e3 * row['tpot_s']:.4g} ms, TTFT {row['ttft_s']:.4g} s\n"
+        f"{row['running_requests']:.3g} requests decode at a time"
     )

@@ -112,8 +112,8 @@ def measured(source: Source) -> Chart | None:
     panels = [
         _panel(table[table[f"{name}_measured_s"].notna()], name, title, per_unit, unit)
         for name, title, per_unit, unit in (
-            ("tpot", "Time per output token", _MILLI, "ms"),
-            ("ttft", "Time to the first token", SECOND, "s"),
+            ("tpot", "Time per output token (TPOT)", _MILLI, "ms"),
+            ("ttft", "Time to first token (TTFT)", SECOND, "s"),
         )
         if table[f"{name}_measured_s"].notna().any()
     ]
@@ -243,7 +243,7 @@ def by_model(source: Source) -> Chart | None:
                 hover=texts,
             )
         )
-    x = axes.linear("mean error of the time per output token", "%", [v for one in series for v in one.x], PERCENT)
+    x = axes.linear("mean error of TPOT", "%", [v for one in series for v in one.x], PERCENT)
     return Chart(
         "Errors on measured servers",
         panels=(Panel("", x, axes.categories("model", names[::-1]), tuple(series)),),

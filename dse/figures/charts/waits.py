@@ -11,7 +11,7 @@ from dse.figures.source import Source
 
 @figure(
     "waits",
-    "Share of the simulated requests that wait at most so long, for the first token and for each after it.",
+    "Cumulative distribution of TPOT and TTFT over the simulated requests.",
     by("simulate ... --out DIR", "waits"),
     ("design", "share", "tpot_s", "ttft_s"),
     order=165,

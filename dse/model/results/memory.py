@@ -279,7 +279,11 @@ def max_concurrency(at: "Facts") -> Derivation:
 
 
 @topic.result(
-    "B", WHOLE, "memory kept from use", TextLine("Memory", 8, "kept from the server", of_server), reads=UNUSED
+    "B",
+    WHOLE,
+    "reserved memory",
+    TextLine("Memory", 8, "reserved by --gpu-memory-utilization", of_server),
+    reads=UNUSED,
 )
 def unused_bytes(at: "Facts") -> Derivation:
     return how(
@@ -354,9 +358,7 @@ def max_batch(at: "Facts") -> Derivation:
     )
 
 
-@topic.result(
-    "token", WHOLE, "longest context", TextLine("Memory", 16, "longest context, all requests at once"), reads=MEMORY
-)
+@topic.result("token", WHOLE, "longest context", TextLine("Memory", 16, "longest context at this batch"), reads=MEMORY)
 def max_context_tokens(at: "Facts") -> Derivation:
     return how(
         "largest s such that the whole batch fits with all requests at s' tokens at once, for every s' <= s; "

@@ -340,7 +340,7 @@ topic.add(
     "s",
     NUMBER,
     "decode step",
-    TextLine("Time", 10, "decode step (mean): time per token"),
+    TextLine("Time", 10, "decode step, mean"),
     TextLine(INTERVALS, 1),
     reads=reads.ALL,
     interval=PER_TOKEN,
@@ -350,8 +350,8 @@ topic.add(
 @topic.result(
     "s",
     NUMBER,
-    "prompt of a running batch",
-    TextLine("Time", 11, "prefill"),
+    "prefill of the running batch",
+    TextLine("Time", 11),
     TextLine(INTERVALS, 4),
     reads=reads.PROMPT,
     interval=PROMPTS,
@@ -405,14 +405,14 @@ topic.add(
     "ttft_s",
     "s",
     NUMBER,
-    "time to first token",
-    TextLine("Time", 13, "time to first token, no queue"),
+    "TTFT, no queue",
+    TextLine("Time", 13, "time to first token (TTFT), no queue"),
     reads=reads.ALL,
     interval=PROMPTS,
 )
 
 
-@topic.result("s", NUMBER, "time per output token", reads=reads.ALL, interval=PER_TOKEN)
+@topic.result("s", NUMBER, "TPOT, no prefills", reads=reads.ALL, interval=PER_TOKEN)
 def tpot_s(at: "Facts") -> Derivation:
     rule = "decode_step_s: every step gives each running request a token"
     return how(rule, _LATENCY, decode_step_s=at.wave.decode_step_s)
@@ -421,15 +421,15 @@ def tpot_s(at: "Facts") -> Derivation:
 @topic.result(
     "s",
     NUMBER,
-    "time to first token, steady server",
-    TextLine("Time", 14, "steady server: time to first token", of_host),
-    TextLine(INTERVALS, 3, shown=of_host),
+    "TTFT",
+    TextLine("Time", 14, "time to first token (TTFT)", of_host),
+    TextLine(INTERVALS, 3, "time to first token (TTFT)", of_host),
     reads=reads.ALL,
     interval=PROMPTS,
 )
 def steady_ttft_s(at: "Facts") -> Derivation:
     return how(
-        "own prompt + prompts of others before it + wait for a place",
+        "own prefill + prefills of others before it + queueing for a slot",
         steady.shared_token_s.source,
         own_prompt_s=at.steady.prompt_s,
         of_which_host_s=at.design.stack.host_prompt_s,
@@ -461,9 +461,9 @@ def place_wait_s(at: "Facts") -> Derivation:
 @topic.result(
     "s",
     NUMBER,
-    "time per output token, steady server",
-    TextLine("Time", 15, "steady server: time per output token", of_host),
-    TextLine(INTERVALS, 2, shown=of_host),
+    "TPOT",
+    TextLine("Time", 15, "time per output token (TPOT)", of_host),
+    TextLine(INTERVALS, 2, "time per output token (TPOT)", of_host),
     reads=reads.ALL,
     interval=PER_TOKEN,
 )
