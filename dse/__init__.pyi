@@ -108,7 +108,7 @@ def best_map(
 
     device: Device name or .toml file.
     model: Model name, .toml file or config.json.
-    quantizers: Quantizers to choose from; default: fp16,fp8,kivi:bits=4,qserve,nqkv,oaken.
+    quantizers: KV quantizers to choose from; default: fp16,fp8,kivi:bits=4,qserve,nqkv,oaken.
     workload: Requests, lengths, memory, weights and devices, as `dse.Workload(batch=64, tp=2)`.
     measure: What must be best.
     batches: Batches; default: powers of two from 1 to 256.
@@ -571,7 +571,7 @@ def lab(
     quantizer's thresholds (histogram.csv) and the first 256 tokens before and after (values.csv). Oaken's thresholds
     are profiled on the dump itself; of many quantizers, at all context lengths: `dse measure`.
 
-    method: A quantizer with parameters, such as kivi:bits=2.
+    method: KV quantizer with parameters, such as kivi:bits=2.
     layer: Layer whose values are shown; default: the first.
     side: Keys or values.
     head: Head whose values are shown.
@@ -731,7 +731,7 @@ def need(
     workload: Requests, lengths, memory, weights and devices, as `dse.Workload(batch=64, tp=2)`.
     throughput: Target: at least so many token/s.
     step_ms: Target: a decode step of the whole batch in at most so many ms.
-    quantizers: For bits: quantizers to choose from; default: those of `ask formats`.
+    quantizers: For bits: KV quantizers to choose from; default: those of `ask formats`.
     key_quantizer: Quantizer of the keys, if different.
     value_quantizer: Quantizer of the values, if different.
     bits: Nominal outlier and sink counts, or those that the measured data had.
@@ -933,7 +933,7 @@ def scores(format: str | None = None, *, model: str | None = None, measured: boo
     Without a format: all that have scores. With --measured: perplexity, divergence and agreement of SmolLM2-135M with
     the format in the loop, on four texts.
 
-    format: A quantizer, or a format by its published name.
+    format: KV quantizer, or a format by its published name.
     model: A model by name, such as qwen3-30b-a3b.
     measured: What was measured on the sample model instead, by text.
 

@@ -91,7 +91,7 @@ def test_it_runs_from_an_empty_directory(run):
 
 
 def test_its_templates_pictures_and_data_are_found(run):
-    run("ask", "formats", "--device", "h200", "--model", "qwen3-32b", "--formats", "fp8", "--out", "pays")
+    run("ask", "formats", "--device", "h200", "--model", "qwen3-32b", "--quantizers", "fp8", "--out", "pays")
     written = {path.suffix for path in (run.empty / "pays").rglob("*") if path.is_file()}
     assert written == {".html", ".js", ".png", ".svg", ".pdf", ".csv", ".json"}
 

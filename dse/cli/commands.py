@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import shlex
 import sys
@@ -39,6 +40,10 @@ from dse.specs import look, workload
 
 #: seconds after which long work says how far it is
 PATIENCE_S = 2.0
+#: headings of a long help: that of the design, before the command's own options, and those behind them
+HEADINGS = ("Design", *(each for each in ("Workload", *workload.HEADINGS) if each != "Design"), "Look", "Output")
+#: fewer are not shown: options and output alone need none
+LEAST_HEADINGS = 3
 #: letters beside a progress bar
 MAX_AT_WORK = 60
 
@@ -57,6 +62,39 @@ class OptionText(click.ParamType):
         return self.kind.parse(param.opts[0].removeprefix("--") if param and param.opts else "value", value)
 
 
+class DeclaredOption(click.Option):
+    """An option under a heading of the help, whose former spellings are taken and not shown."""
+
+    def __init__(self, *args: Any, group: str = "", former: tuple[str, ...] = (), **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.group, self.former = group, former
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """The names of today, and the help."""
+        shown = copy.copy(self)
+        shown.opts = [name for name in self.opts if name not in self.former]
+        return click.Option.get_help_record(shown, ctx)
+
+
+class DeclaredCommand(click.Command):
+    """A command whose help has its options in groups, where they are many."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options, those of a design first, then the command's own; all in one where they are few."""
+        own = "Question" if ctx.parent and ctx.parent.info_name == "ask" else "Options"
+        groups: dict[str, list[tuple[str, str]]] = {heading: [] for heading in (HEADINGS[0], own, *HEADINGS[1:])}
+        for param in self.get_params(ctx):
+            if (record := param.get_help_record(ctx)) is not None:
+                groups[getattr(param, "group", HEADINGS[-1]) or own].append(record)
+        if sum(map(bool, groups.values())) < LEAST_HEADINGS:
+            super().format_options(ctx, formatter)
+            return
+        for heading, records in groups.items():
+            if records:
+                with formatter.section(heading):
+                    formatter.write_dl(records)
+
+
 def command_of(cls: type[Operation]) -> click.Command:
     """The command that runs an operation and prints its result."""
     params: list[click.Parameter] = []
@@ -73,7 +111,7 @@ def command_of(cls: type[Operation]) -> click.Command:
         else:
             params.append(_option(field, form))
     name = cls.words.rpartition(" ")[2]
-    return click.Command(
+    return DeclaredCommand(
         name, params=params, callback=partial(start, cls), help=help_of(cls), short_help=cls.short or None
     )
 
@@ -86,15 +124,17 @@ def _argument(field: dataclasses.Field[Any], form: Option) -> click.Argument:
 
 
 def _option(field: dataclasses.Field[Any], form: Option) -> click.Option:
-    names = [f"--{flag_name(field)}", *form.also, field.name]
+    names = [f"--{flag_name(field)}", *form.also, *form.former, field.name]
     if form.kind is FLAG:
-        return click.Option(names, is_flag=True, help=form.help)
+        return DeclaredOption(names, is_flag=True, help=form.help, group=form.group)
     kind = BY_UNIT.get(form.unit, WHOLE) if form.kind is WHOLE else form.kind
     default = f"{field.default:g}" if isinstance(field.default, float) else field.default
     is_open = is_required(field) or field.default in (None, ())
     more: dict[str, Any] = {} if is_open else {"default": default, "show_default": form.shows_default}
-    return click.Option(
+    return DeclaredOption(
         names,
+        group=form.group,
+        former=form.former,
         type=click.Choice(form.choices) if form.choices else None if form.kind is TEXT else OptionText(kind),
         required=is_required(field),
         multiple=form.is_repeated,
@@ -111,10 +151,11 @@ def _work_option(name: str, options: WorkOptions) -> click.Option:
         "default": default,
         "help": options.helps.get(name, asked.help),
         "hidden": name in options.hidden,
+        "group": workload.heading_of(name),
     }
     if asked.kind == workload.SWITCH:
         off = [f" /{word}" for word in asked.also]
-        return click.Option([f"--{asked.option}/--no-{asked.option}", *off, name], **given)
+        return DeclaredOption([f"--{asked.option}/--no-{asked.option}", *off, name], **given)
     is_whole = asked.kind == workload.WHOLE or (asked.kind == workload.CHOICE and isinstance(asked.default, int))
     if is_whole:
         given["type"] = OptionText(BY_UNIT.get(asked.unit, WHOLE))
@@ -122,7 +163,7 @@ def _work_option(name: str, options: WorkOptions) -> click.Option:
         given["type"] = OptionText(SHARE)
     if not is_whole:
         given["metavar"] = asked.metavar or "|".join(map(str, asked.choices))
-    return click.Option([f"--{asked.option}", *asked.also, name], show_default=default is not None, **given)
+    return DeclaredOption([f"--{asked.option}", *asked.also, name], show_default=default is not None, **given)
 
 
 def _look_option(name: str) -> click.Option:
@@ -135,7 +176,7 @@ def _look_option(name: str) -> click.Option:
         given |= {"type": OptionText(NUMBER), "metavar": asked.unit.upper()}
     else:
         given["metavar"] = "|".join(asked.choices) or "TEXT"
-    return click.Option([f"--{asked.option}", name], help=asked.help, **given)
+    return DeclaredOption([f"--{asked.option}", name], help=asked.help, group="Look", **given)
 
 
 def look_of(given: dict[str, Any]) -> look.Look:

@@ -17,7 +17,7 @@ from dse.operations.declare import Operation
 #: groups of commands: the line of the list, and the help
 GROUPS = {
     "ask": (
-        "Questions by name: formats, crossover, inverse design, sensitivity, map, load, devices.",
+        "Questions by name.",
         "Questions by name, each a text, JSON (--json), or a figure with its table (--out DIR).",
     ),
     "device": ("Make device files.", "Make device files."),
@@ -74,6 +74,19 @@ OPERATIONS = {
 }
 
 
+#: headings of the help, and the commands that stand under each; of `ask` those below it
+SECTIONS = {
+    "One design": ("point", "scores"),
+    "Questions": ("ask",),
+    "Serving": ("simulate", "traffic", "ring", "check-log"),
+    "Many designs": ("sweep", "pareto", "report", "plot"),
+    "KV formats on your own data": ("dump", "synthesize", "thresholds", "measure", "quantize", "lab", "mix", "study"),
+    "Devices, models, formats by name": ("list", "show", "check", "device", "model"),
+    "Calibration and validation": ("calibrate", "predict", "validate"),
+    "Pages": ("app", "docs"),
+}
+
+
 class _Commands(MutableMapping[str, click.Command]):
     """The commands of a group by name: those given, and those of operations, each made when it is first asked for."""
 
@@ -109,6 +122,23 @@ def operation_of(words: str) -> type[Operation]:
 
 
 class _Tool(click.Group):
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands by section, a line each; those of `ask` by both words."""
+        rows = {name: self._rows(name) for name in self.commands}
+        width = max(len(words) for own in rows.values() for words, _ in own)
+        placed = {name for names in SECTIONS.values() for name in names}
+        for title, names in {**SECTIONS, "Others": tuple(name for name in rows if name not in placed)}.items():
+            if names:
+                with formatter.section(title):
+                    formatter.write_dl([(words.ljust(width), says) for name in names for words, says in rows[name]])
+
+    def _rows(self, name: str) -> list[tuple[str, str]]:
+        """Words and line of a command, of `ask` those of its questions."""
+        command = self.commands[name]
+        if name == "ask" and isinstance(command, click.Group):
+            return [(f"{name} {below}", one.get_short_help_str(200)) for below, one in command.commands.items()]
+        return [(name, command.get_short_help_str(200))]
+
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)

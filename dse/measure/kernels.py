@@ -97,19 +97,19 @@ def check(spec: QuantizerSpec, settings: Settings) -> None:
     if spec.layers:
         names = ", ".join(dict.fromkeys(side.name for sides in spec.layers for side in sides))
         raise InputError(
-            f"method = {show(spec.name)}: a plan is made of methods: measure those, {show(names)}, or give it to "
+            f"quantizer = {show(spec.name)}: a plan is made of methods: measure those, {show(names)}, or give it to "
             "`dse measure --perplexity`"
         )
     if skipping.layers_of(spec) and skipping.is_named(spec):
         packed = skipping.bare(spec).name
         raise InputError(
-            f"method = {show(spec.name)}: layers in 16 bits lose nothing: measure {packed}, or give it to `dse measure "
-            "--perplexity`"
+            f"quantizer = {show(spec.name)}: layers in 16 bits lose nothing: measure {packed}, or give it to `dse "
+            "measure --perplexity`"
         )
     kernel = spec.family.kernel
     if kernel is None:
         why = "it stores what it is given" if spec.family.exact else "its bits are known, its error is not"
-        raise InputError(f"method = {show(spec.name)}: has no kernel: {why}; known: {', '.join(measurable())}")
+        raise InputError(f"quantizer = {show(spec.name)}: has no kernel: {why}; known: {', '.join(measurable())}")
     kernel.check(spec.name, dict(spec.values), settings)
 
 

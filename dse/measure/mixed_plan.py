@@ -183,10 +183,10 @@ def load(
     wanted = [*measured, EXACT] if methods is None else [quantizers.parse(name).name for name in methods]
     for name in wanted:
         if name not in measured and name != EXACT:
-            raise InputError(f"methods = {show(name)}: was not measured: {did_you_mean(name, [*measured, EXACT])}")
+            raise InputError(f"quantizers = {show(name)}: was not measured: {did_you_mean(name, [*measured, EXACT])}")
     names = tuple(dict.fromkeys(wanted))
     if not names:
-        raise InputError("methods = '': must name at least one that was measured")
+        raise InputError("quantizers = '': must name at least one that was measured")
     has_output = "squared_output" in rows and bool(rows["squared_output"].gt(0).all())
     kind = objective or ("divergence" if is_scores else "output_error" if has_output else "mse")
     if kind not in OBJECTIVES:

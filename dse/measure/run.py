@@ -91,7 +91,7 @@ def run(path: str, methods: Sequence[str], out: str, asked: MeasureOptions, prog
     """
     specs, settings = kernels.methods_of(methods, asked.nonfinite, asked.thresholds)
     if not 1 <= len(specs) <= MAX_METHODS:
-        raise InputError(f"methods = {len(specs)}: must be 1 to {MAX_METHODS}: name quantizers, such as nqkv,kivi")
+        raise InputError(f"quantizers = {len(specs)}: must be 1 to {MAX_METHODS}: name quantizers, such as nqkv,kivi")
     if not 0 <= asked.n_queries <= MAX_QUERIES:
         raise InputError(f"queries = {asked.n_queries}: must be 0 to {MAX_QUERIES:,}")
     if asked.query_places not in QUERY_PLACES:

@@ -47,12 +47,7 @@ def as_typed(path: Path) -> str:
     return shlex.quote(text if os.sep in text else f".{os.sep}{text}")
 
 
-@operation(
-    "check",
-    "Say all that is wrong with a device file, a model file or a plan by layer.",
-    function="check",
-    positional=("file",),
-)
+@operation("check", "Check a device file, a model file or a plan by layer.", function="check", positional=("file",))
 class CheckFile(Operation):
     """Say all that is wrong with a device file, a model file or a plan by layer.
 
@@ -69,7 +64,7 @@ class CheckFile(Operation):
         return listing.check(str(self.file))
 
 
-@operation("list", "Devices, models, quantizers, implementations, token policies or formats of weights.")
+@operation("list", "Devices, models, quantizers, kernels, weight formats.")
 class ListCatalog(Printed):
     """List what the tool knows by name: devices, models, quantizers, implementations of these, token policies, or
     formats of weights.
@@ -112,7 +107,7 @@ class ListCatalog(Printed):
         return listing.rows_text(listing.grouped(outcome))
 
 
-@operation("show", "One of them with every number and its source.")
+@operation("show", "One device, model or format: every number, its source.")
 class ShowEntry(Printed):
     """Show a device, model, quantizer, implementation or token policy with every number, unit and source."""
 

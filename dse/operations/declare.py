@@ -120,6 +120,10 @@ class Option:
     name: str = ""
     #: further spellings, with their dashes
     also: tuple[str, ...] = ()
+    #: former spellings, with their dashes: taken, not shown
+    former: tuple[str, ...] = ()
+    #: heading of a long help that the option stands under; "": that of the command's own options
+    group: str = ""
     metavar: str | None = None
     #: the texts that are allowed, where they are few
     choices: tuple[str, ...] = ()

@@ -67,8 +67,9 @@ class QuantizeDump(Printed):
 
     file: str = argument()
     methods: Sequence[str] = option(
-        help="Quantizer with parameters, as for `dse point`; may be given several times.",
-        name="method",
+        help="KV quantizer with parameters, as for `dse point`; may be given several times.",
+        name="quantizer",
+        former=("--method",),
         metavar="Q",
         is_repeated=True,
     )
@@ -160,8 +161,10 @@ class MeasureDump(Printed):
     by_layer: bool = option(False, "Quantize each of the layers by itself.", FLAG)
     methods: Sequence[str] | None = option(
         None,
-        "Quantizers with parameters, as for `dse point`; with --perplexity some of each kind where none is named.",
+        "KV quantizers with parameters, as for `dse point`; with --perplexity some of each kind where none is named.",
         NAMES,
+        name="quantizers",
+        former=("--methods", "--quantizer"),
         metavar="A,B",
     )
     out: str | None = option(
@@ -235,7 +238,7 @@ class MeasureDump(Printed):
         if self.only_check:
             return run.check(self.source, asked, console.bar)
         if not self.methods:
-            raise InputError("--methods is missing: name quantizers, such as --methods nqkv,kivi:bits=2")
+            raise InputError("--quantizers is missing: name some, such as --quantizers nqkv,kivi:bits=2")
         if self.out is None:
             raise InputError("--out is missing: see dse measure --help")
         static.check(self.static)
@@ -419,7 +422,7 @@ class LabResult:
 
 @operation(
     "lab",
-    "One quantizer on a KV dump: bits, errors by head, a head's values.",
+    "One quantizer on a KV dump: bits, errors, values.",
     function="lab",
     positional=("method", "source"),
     indent=None,
@@ -437,7 +440,9 @@ class InspectQuantizer(Printed):
     """
 
     source: str | None = argument(None)
-    method: str = option(help="A quantizer with parameters, such as kivi:bits=2.", metavar="Q")
+    method: str = option(
+        help="KV quantizer with parameters, such as kivi:bits=2.", name="quantizer", former=("--method",), metavar="Q"
+    )
     out: str | None = option(None, "Directory of the tables.", metavar="DIR", in_python=False)
     layer: int | None = option(None, "Layer whose values are shown; default: the first.", WHOLE)
     side: Literal["key", "value"] = option("key", "Keys or values.", metavar="key|value", is_said=True)
@@ -468,7 +473,9 @@ class InspectQuantizer(Printed):
         one_of("nonfinite", self.nonfinite, ("raise", "replace"))
         spec = quantizers.parse(self.method)
         if spec.family.kernel is None:
-            raise InputError(f"method = {show(self.method)}: has no kernel; known: {', '.join(kernels.measurable())}")
+            raise InputError(
+                f"quantizer = {show(self.method)}: has no kernel; known: {', '.join(kernels.measurable())}"
+            )
         how = lab.ReadOptions(self.heads, self.nonfinite)
         held = lab.sample() if self.source is None else lab.hold(self.source, how=how)
         layer = held.indices[0] if self.layer is None else self.layer
@@ -494,7 +501,7 @@ class InspectQuantizer(Printed):
         return {"method": outcome.spec.name, "tables": [str(path) for path in self._paths(outcome)]}
 
 
-@operation("mix", "A quantizer for each layer, from measured errors and a budget.", indent=1)
+@operation("mix", "A quantizer for each layer, from errors and a budget.", indent=1)
 class MixLayers(Printed):
     """Choose a quantizer for the keys and the values of each layer, so that the total error is least in a budget.
 
@@ -519,7 +526,12 @@ class MixLayers(Printed):
         metavar="1%",
     )
     methods: Sequence[str] | None = option(
-        None, "Methods to choose from; default: all measured ones, and fp16.", NAMES, metavar="A,B"
+        None,
+        "KV quantizers to choose from; default: all measured ones, and fp16.",
+        NAMES,
+        name="quantizers",
+        former=("--methods", "--quantizer"),
+        metavar="A,B",
     )
     objective: str | None = option(
         None,
@@ -619,7 +631,7 @@ def _positive(name: str, text: str) -> float:
     return float(text)
 
 
-@operation("study", "The papers' observations and experiments on a language model.")
+@operation("study", "The papers' observations and experiments on a model.")
 class StudyModel(Operation):
     """Look at a language model's own keys and values as the papers did, and repeat their experiments on it.
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 N_TOKENS = 2048
 
 
-@operation("dump", "Keys, values and queries of a language model, from its file and a text.", indent=None)
+@operation("dump", "Keys, values and queries of a language model on a text.", indent=None)
 class DumpModel(Printed):
     """Run a text through a language model and write the keys, values and queries of every layer as a KV dump.
 

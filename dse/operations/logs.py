@@ -47,7 +47,9 @@ _SAID = (
 _GIVE = "the output of a server, from its start on"
 
 
-@operation("check-log", "A server's start-up log beside our memory of it.", function="check_log", positional=("log",))
+@operation(
+    "check-log", "A server's start-up log beside the predicted memory.", function="check_log", positional=("log",)
+)
 class CheckLog(AssumesLike, Printed):
     """Read the start-up log of a server, make the design that it describes, and print each term of memory beside ours.
 

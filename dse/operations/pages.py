@@ -22,7 +22,7 @@ from dse.operations.declare import (
     words_of,
     work,
 )
-from dse.operations.shared import Sourced, WithWorkload, json_option, several, static_option
+from dse.operations.shared import OUTPUT, Sourced, WithWorkload, json_option, several, static_option
 from dse.specs.look import ASKED, Look
 from dse.specs.workload import DEPLOYMENT, TIMING, Workload
 
@@ -39,7 +39,11 @@ class AsksReport(WithWorkload, Sourced):
     )
     models: Sequence[str] | None = option(None, "Models (names or files); default: the preset's.", NAMES, metavar="A,B")
     quantizers: Sequence[str] | None = option(
-        None, "KV quantizers; default: those each device is evaluated with.", NAMES, metavar="A,B"
+        None,
+        "KV quantizers; default: those each device is evaluated with.",
+        NAMES,
+        former=("--quantizer",),
+        metavar="A,B",
     )
     batches: Sequence[int] | None = option(None, "Batch sizes; default: 16,32,64,128,256.", WHOLES, metavar="16,32")
     tokens: Sequence[str] | None = option(
@@ -64,7 +68,7 @@ class AsksReport(WithWorkload, Sourced):
 class WriteReport(AsksReport):
     """Write the throughput-versus-capacity report: one HTML page, the table behind it, every figure."""
 
-    out: str = option("report", "Directory to write into.", metavar="DIR", is_said=True)
+    out: str = option("report", "Directory to write into.", metavar="DIR", is_said=True, group=OUTPUT)
     preset: str = option(
         "today",
         "Where no device is named: models and GPUs of today, or the systems and models of Oaken's Figure 11.",

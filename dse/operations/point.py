@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dse.core.errors import InputError, show
 from dse.operations.declare import FLAG, SILENT, Console, operation, option, words_of
 from dse.operations.shared import (
+    OUTPUT,
     Device,
     Model,
     OnDesign,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 @operation(
     "point",
-    "Everything about one design point.",
+    "Memory, time, throughput and energy of one design.",
     function="evaluate",
     positional=("device", "model", "quantizer", "workload"),
 )
@@ -48,13 +49,17 @@ class EvaluatePoint(OnDesign, Printed):
 
     as_json: bool = json_option("Print every result as JSON, in SI base units.")
     explain: str | None = option(
-        None, "Show the formula, values and sources behind one result.", metavar="NAME", in_python=False
+        None, "Show the formula, values and sources behind one result.", metavar="NAME", in_python=False, group=OUTPUT
     )
     operations: bool = option(
-        False, "Show what each operation takes, and its shares of the peak rates.", FLAG, in_python=False
+        False, "Show what each operation takes, and its shares of the peak rates.", FLAG, in_python=False, group=OUTPUT
     )
     out: str | None = option(
-        None, "Write the result and the operations of a decode step as tables.", metavar="DIR", in_python=False
+        None,
+        "Write the result and the operations of a decode step as tables.",
+        metavar="DIR",
+        in_python=False,
+        group=OUTPUT,
     )
 
     def run(self, console: Console = SILENT) -> Point:

@@ -40,7 +40,7 @@ SEARCHED = {"batch": "batches", "input_tokens": "inputs"}
 
 @operation(
     "ask formats",
-    "Which KV format pays here: memory, time, error, energy of each over 16 bits.",
+    "Which KV format pays here: throughput, memory, error.",
     function="formats",
     positional=("device", "model", "formats", "workload"),
 )
@@ -60,6 +60,8 @@ class CompareFormats(OnDevice, WithWorkload, Sourced, WithFigure):
         None,
         "Formats to compare with 16 bits; default: all that the engine runs on the device for the model.",
         NAMES,
+        name="quantizers",
+        former=("--formats", "--quantizer"),
         metavar="A,B",
     )
     max_drop: float | None = option(
@@ -107,7 +109,7 @@ class CompareFormats(OnDevice, WithWorkload, Sourced, WithFigure):
 
 @operation(
     "ask cross",
-    "From which batch and prompt on does a quantizer pay?",
+    "From which batch and prompt on a quantizer pays.",
     function="crossover",
     positional=("device", "model", "quantizer", "workload"),
 )
@@ -149,7 +151,7 @@ class FindCrossover(OnDesign, WithFigure):
 
 @operation(
     "ask need",
-    "The smallest device number, or the most bits, that meets a target.",
+    "Smallest device number, or most bits, to meet a target.",
     function="need",
     positional=("what", "device", "model", "quantizer", "workload"),
 )
@@ -172,7 +174,7 @@ class FindNeed(OnDesign, WithFigure):
         None, "Target: a decode step of the whole batch in at most so many ms.", NUMBER, metavar="X", unit="ms"
     )
     quantizers: Sequence[Quantizer] | None = option(
-        None, "For bits: quantizers to choose from; default: those of `ask formats`.", NAMES, metavar="A,B"
+        None, "For bits: KV quantizers to choose from; default: those of `ask formats`.", NAMES, metavar="A,B"
     )
 
     def unused(self) -> dict[str, str]:
@@ -243,7 +245,7 @@ class VaryAssumptions(OnDesign, WithFigure):
 
 @operation(
     "ask map",
-    "The best quantizer over batch and prompt length.",
+    "Best quantizer over batch and prompt length.",
     function="best_map",
     positional=("device", "model", "quantizers", "workload"),
 )
@@ -256,7 +258,11 @@ class MapBest(OnDevice, WithWorkload, Sourced, WithFigure):
     """
 
     quantizers: Sequence[Quantizer] | None = option(
-        None, "Quantizers to choose from; default: fp16,fp8,kivi:bits=4,qserve,nqkv,oaken.", NAMES, metavar="A,B"
+        None,
+        "KV quantizers to choose from; default: fp16,fp8,kivi:bits=4,qserve,nqkv,oaken.",
+        NAMES,
+        former=("--quantizer",),
+        metavar="A,B",
     )
     measure: str = option("throughput", "What must be best.", metavar="throughput|step|energy|cost", is_said=True)
     batches: Sequence[int] | None = option(
@@ -312,7 +318,7 @@ class PredictLoad(OnDesign, WithFigure):
 
 @operation(
     "ask devices",
-    "How many devices does a batch need, and how split?",
+    "How many devices a batch needs, and how to split.",
     function="devices",
     positional=("device", "model", "quantizer", "workload"),
 )

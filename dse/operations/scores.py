@@ -22,7 +22,9 @@ class FindScores(Printed):
     'llama3.1-8b'
     """
 
-    format: str | None = option(None, "A quantizer, or a format by its published name.", metavar="NAME")
+    format: str | None = option(
+        None, "KV quantizer, or a format by its published name.", name="quantizer", former=("--format",), metavar="NAME"
+    )
     model: str | None = option(None, "A model by name, such as qwen3-30b-a3b.", metavar="NAME")
     measured: bool = option(False, "What was measured on the sample model instead, by text.", FLAG)
     as_json: bool = json_option("Print a list of objects, one a family of tasks.")
@@ -34,12 +36,13 @@ class FindScores(Printed):
 
         if self.measured and (self.format is None or self.model is not None):
             raise InputError(
-                "measured: is of the sample model: takes --format alone, such as dse scores --format fp8 --measured"
+                "measured: is of the sample model: takes --quantizer alone, such as dse scores --quantizer fp8 "
+                "--measured"
             )
         if self.measured and self.format is not None:
             return sample_scores.by_text(published_scores.name_of(self.format))
         if self.format is None and self.model is not None:
-            raise InputError("format is missing: give one with --format: `dse scores` lists them")
+            raise InputError("quantizer is missing: give one with --quantizer: `dse scores` lists them")
         if self.format is None:
             return scores.overview()
         return scores.to_json(published_scores.losses(self.format, self.model))

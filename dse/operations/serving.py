@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dse.core.errors import InputError
 from dse.operations.declare import SILENT, WHOLE, WHOLES, Console, argument, operation, option, work
 from dse.operations.shared import (
+    OUTPUT,
     AssumesLike,
     Device,
     Model,
@@ -104,7 +105,9 @@ class SimulateServing(OnDesign, Printed):
         },
     )
     as_json: bool = json_option("Print every number as JSON, in SI base units.")
-    out: str | None = option(None, "Write tables, JSON and the figures there.", metavar="DIR", in_python=False)
+    out: str | None = option(
+        None, "Write tables, JSON and the figures there.", metavar="DIR", in_python=False, group=OUTPUT
+    )
 
     def unused(self) -> dict[str, str]:
         """A trace has its own lengths, static batching reserves memory, and only chunked batching has chunks."""

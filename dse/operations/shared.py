@@ -26,14 +26,18 @@ Model: TypeAlias = "str | Path | ModelSpec"
 Quantizer: TypeAlias = "str | QuantizerSpec"
 
 
+#: headings of a long help
+DESIGN, OUTPUT = "Design", "Output"
+
+
 def device_option(default: Any = MISSING, help: str = "Device name or .toml file.") -> Any:
     """The field of a device."""
-    return option(default, help, metavar="NAME|FILE")
+    return option(default, help, metavar="NAME|FILE", group=DESIGN)
 
 
 def model_option(default: Any = MISSING) -> Any:
     """The field of a language model."""
-    return option(default, "Model name, .toml file or config.json.", metavar="NAME|FILE")
+    return option(default, "Model name, .toml file or config.json.", metavar="NAME|FILE", group=DESIGN)
 
 
 def quantizer_option() -> Any:
@@ -45,17 +49,18 @@ def quantizer_option() -> Any:
         also=("--kv-cache-dtype",),
         metavar="Q",
         is_said=True,
+        group=DESIGN,
     )
 
 
 def json_option(help: str = "Print as JSON, in SI base units.") -> Any:
     """The switch for JSON, which only the command line has."""
-    return option(False, help, FLAG, name="json", in_python=False)
+    return option(False, help, FLAG, name="json", in_python=False, group=OUTPUT)
 
 
 def static_option(help: str = "What draws PNG, SVG and PDF.") -> Any:
     """The field that says by what figures are drawn."""
-    return option("auto", help, choices=("auto", "kaleido", "matplotlib"), in_python=False)
+    return option("auto", help, choices=("auto", "kaleido", "matplotlib"), in_python=False, group=OUTPUT)
 
 
 def hardware(device: Device) -> HardwareSpec:
@@ -130,6 +135,7 @@ class AssumesLike(Operation):
         metavar="TYPE",
         in_python=False,
         shows_default=False,
+        group=DESIGN,
     )
 
     def context(self) -> AbstractContextManager[Any]:
@@ -196,10 +202,10 @@ class Quantized(Operation):
 
     quantizer: Quantizer = quantizer_option()
     key_quantizer: Quantizer | None = option(
-        None, "Quantizer of the keys, if different.", also=("--cache-type-k", "-ctk"), metavar="Q"
+        None, "Quantizer of the keys, if different.", also=("--cache-type-k", "-ctk"), metavar="Q", group=DESIGN
     )
     value_quantizer: Quantizer | None = option(
-        None, "Quantizer of the values, if different.", also=("--cache-type-v", "-ctv"), metavar="Q"
+        None, "Quantizer of the values, if different.", also=("--cache-type-v", "-ctv"), metavar="Q", group=DESIGN
     )
 
     def sides(self) -> tuple[Quantizer, Quantizer]:
@@ -213,12 +219,16 @@ class Sourced(Operation):
     """Where bits and errors come from."""
 
     bits: str = option(
-        "closed", "Nominal outlier and sink counts, or those that the measured data had.", metavar="closed|measured"
+        "closed",
+        "Nominal outlier and sink counts, or those that the measured data had.",
+        metavar="closed|measured",
+        group=DESIGN,
     )
     measurements: str | None = option(
         None,
         "measurement.json of `dse measure` or `dse quantize`; default: of the sample of SmolLM2-135M that ships.",
         metavar="FILE",
+        group=DESIGN,
     )
 
     def source(self) -> Bits | None:
@@ -266,7 +276,9 @@ class Printed(Operation):
 class WithFigure(Printed):
     """An answer that can be drawn."""
 
-    out: str | None = option(None, "Write figure and table into this directory.", metavar="DIR", in_python=False)
+    out: str | None = option(
+        None, "Write figure and table into this directory.", metavar="DIR", in_python=False, group=OUTPUT
+    )
     static: str = static_option("What draws PNG, SVG and PDF; auto is matplotlib; kaleido needs a browser.")
 
     def written(self, outcome: Any, console: Console) -> list[str]:

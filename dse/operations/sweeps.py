@@ -295,7 +295,7 @@ def _bar(console: Console, n_points: int) -> Iterator[Callable[[int, int], None]
 
 @operation(
     "pareto",
-    "The front of a sweep or a table: the designs that no other beats.",
+    "Pareto front of a sweep or a table.",
     function="front",
     positional=("designs", "maximize", "minimize", "by", "at_most", "at_least"),
     indent=None,

@@ -71,9 +71,9 @@ class UnderLoad(QuestionAnswer):
             )
             lines.append("".join(f"{cell:>16}" for cell in cells))
         end = (
-            f"Load 1 is {self.full_requests_per_s:.4g} requests/s, a saturated server; requests of equal lengths arrive at "
-            "random (Poisson).\nQueueing: the part of TTFT spent waiting for a free slot. Decoding: requests that decode "
-            "at a time, in the mean."
+            f"Load 1 is {self.full_requests_per_s:.4g} requests/s, a saturated server; requests of equal lengths "
+            "arrive at random (Poisson).\nQueueing: the part of TTFT spent waiting for a free slot. Decoding: requests that "
+            "decode at a time, in the mean."
         )
         if not self.rows:
             end += " No rate below that holds in closed form: `dse simulate --rate` runs the requests one by one."
@@ -131,5 +131,6 @@ def under_load(
     design = ", ".join([work.devices_text(device.name), plan.model.name, *work.ways(plan.model), plan.quantizer_name])
     most = with_batch(device, plan, work, moments).batch
     filled = "" if work.batch else " (as many as fit)"
-    context = f"{design}, at most {most:,}{filled} concurrent requests of {work.input_tokens:,} + {work.output_tokens:,} tokens"
+    lengths = f"{work.input_tokens:,} + {work.output_tokens:,} tokens"
+    context = f"{design}, at most {most:,}{filled} concurrent requests of {lengths}"
     return UnderLoad(name, context, full, tuple(rows))

@@ -412,7 +412,7 @@ def quality_lines(result: dict[str, Any], plan: KvPlan) -> list[str]:
         ]
     if of is not None and of.startswith(quality.PUBLISHED):
         drop = f"{100 * result['score_drop_frac']:.1f} % ({of})"
-        more = f"dse scores --format {result['quantizer']} --model {result['model']}"
+        more = f"dse scores --quantizer {result['quantizer']} --model {result['model']}"
         lines += ([] if score else ["", "Quality"]) + [line("drop of scores", drop), line("more scores", more)]
     return lines
 

@@ -214,7 +214,7 @@ def losses(format: str, model: str | None = None) -> list[Loss]:
     own = [score for score in published() if score.format == name]
     if not own:
         known = {score.format for score in published()}
-        raise InputError(f"format = {show(format)}: no published score: {did_you_mean(name, known)}")
+        raise InputError(f"quantizer = {show(format)}: no published score: {did_you_mean(name, known)}")
     if model is not None and not any(is_of(score, model) for score in published()):
         catalog.model(model)  # refuses a name that nobody knows
     found = [next(_by_scope(own, family, model), None) for family in FAMILIES]

@@ -59,7 +59,7 @@ def by_text(method: str) -> list[dict[str, Any]]:
     own = [row for row in rows() if row["method"] == method]
     if not own:
         known = dict.fromkeys(row["method"] for row in rows())
-        raise InputError(f"format = {show(method)}: not measured on {SAMPLE}: {did_you_mean(method, known)}")
+        raise InputError(f"quantizer = {show(method)}: not measured on {SAMPLE}: {did_you_mean(method, known)}")
     return [
         {"text": row["text"], "sides": row["sides"]}
         | {name: float(row[name]) for name in names}

@@ -457,7 +457,8 @@ class Workload:
         SWITCH,
         "attention data parallel",
         "Attention data parallel",
-        "Data-parallel attention: each of the tp devices holds the KV cache of its own requests and all attention weights.",
+        "Data-parallel attention: each of the tp devices holds the KV cache of its own requests and all attention "
+        "weights.",
     )
     dcp: int = _asked(
         1,
@@ -465,8 +466,8 @@ class Workload:
         WHOLE,
         "decode context parallel",
         "Decode context parallel (dcp)",
-        "Decode-context-parallel size: of the tp devices that would hold copies of the same KV heads, so many share their "
-        "tokens.",
+        "Decode-context-parallel size: of the tp devices that would hold copies of the same KV heads, so many share "
+        "their tokens.",
         also=("--decode-context-parallel-size",),
         unit="device",
         low=1,
@@ -630,5 +631,17 @@ MEMORY = (
 OF_SERVERS = MEMORY[1:6]
 #: fields that say how times are modelled
 TIMING = ("model_kind", "stack", "implementation", "strict_kernels")
+#: headings of a long help -> the fields that stand under them; all others are the requests
+HEADINGS = {
+    "Design": ("tokens", "weights", "weights_bits", "activation_bits"),
+    "Memory": ("admission", "page_tokens", "prompt_chunk_tokens", *MEMORY),
+    "Devices": DEPLOYMENT,
+    "Times": (*TIMING, "dequant_path"),
+}
 #: fields of a workload by name, in the order in which it takes them
 ASKED: dict[str, WorkloadField] = {each.name: each.metadata["asked"] for each in dataclasses.fields(Workload)}
+
+
+def heading_of(name: str) -> str:
+    """The heading of a long help under which a field stands."""
+    return next((heading for heading, names in HEADINGS.items() if name in names), "Workload")

@@ -240,7 +240,7 @@ def caches(spec: QuantizerSpec, model: CachedModel, known: Calibration) -> list[
         return [FloatCache(family.name) for _ in range(n_layers)]
     kernel = family.kernel
     if kernel is None or family.latent:
-        raise InputError(f"method = {show(spec.name)}: has no cache: known: {', '.join(cached())}")
+        raise InputError(f"quantizer = {show(spec.name)}: has no cache: known: {', '.join(cached())}")
     layers: list[dict[Side, np.ndarray]] = [
         {side: known.of(layer, side, family.before_rope) for side in SIDES} for layer in range(n_layers)
     ]

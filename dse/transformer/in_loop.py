@@ -168,7 +168,7 @@ def checked(
             raise InputError(f"only-layers = {layer}: {model.name} has layers 0 to {of.n_layers - 1}")
     for spec in specs:
         if not spec.layers and spec.family.name not in caches.cached():
-            raise InputError(f"method = {show(spec.name)}: has no cache: known: {', '.join(caches.cached())}")
+            raise InputError(f"quantizer = {show(spec.name)}: has no cache: known: {', '.join(caches.cached())}")
     return specs, chosen
 
 

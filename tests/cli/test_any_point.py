@@ -67,7 +67,7 @@ DRAWN_COMMANDS = {
     "traffic": [["azure-conv", "--json"], ["azure-code", "--batch", "16"]],
     "ring": [["--devices", "4", "--json"], ["--devices", "2", "--input", "4000"]],
     "report": [["--batches", "4"]],
-    "ask formats": [["--batch", "4", "--formats", "fp8", "--json"], ["--batch", "64", "--formats", "oaken,int8"]],
+    "ask formats": [["--batch", "4", "--quantizers", "fp8", "--json"], ["--batch", "64", "--quantizers", "oaken,int8"]],
     "ask cross": [["--batches", "1,16", "--inputs", "512", "--json"], ["--batches", "4", "--inputs", "512,8192"]],
     "ask need": [
         ["bandwidth", "--throughput", "100", "--json"],

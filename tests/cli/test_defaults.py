@@ -105,7 +105,7 @@ def test_one_design_has_the_same_batch_wherever_it_is_asked_for(design, capsys):
     assert (run["batch"], run["is_full_batch"], run["admission"]) == (batch, True, admission)
     assert run["mean_output_tokens"] == found["output_tokens"]
     assert f"{batch:,} (as many as fit)" in printed(capsys, "ask", "load", *names)["context"]
-    formats = printed(capsys, "ask", "formats", *names, "--formats", "fp8")
+    formats = printed(capsys, "ask", "formats", *names, "--quantizers", "fp8")
     assert formats["batch"] == max(one["max_batch"] for one in formats["formats"]) or formats["batch"] == most
     assert f"{admission}, as many as fit" in formats["context"]
     axes = {"device": device, "model": model, "quantizer": "fp16"}

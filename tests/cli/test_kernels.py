@@ -44,7 +44,7 @@ def test_thresholds_are_those_of_the_profiler(thresholds, sample):
 def test_quantize_prints_what_it_writes(run, sample, thresholds, tmp_path):
     out = tmp_path / "out"
     methods = ["oaken", "nqkv:block=64", "sinkq:group=16,residual=8"]
-    options = [word for method in methods for word in ("--method", method)]
+    options = [word for method in methods for word in ("--quantizer", method)]
     code, text, err = run("quantize", sample, *options, "--thresholds", thresholds, "--out", out)
     assert (code, err) == (0, "")
     found = measurements.load(out / "measurement.json")
@@ -64,7 +64,7 @@ def test_quantize_prints_what_it_writes(run, sample, thresholds, tmp_path):
 
 
 def test_a_measurement_changes_the_design_point(run, sample, thresholds, tmp_path):
-    run("quantize", sample, "--method", "oaken", "--thresholds", thresholds, "--out", tmp_path)
+    run("quantize", sample, "--quantizer", "oaken", "--thresholds", thresholds, "--out", tmp_path)
     words = ["point", "--device", "oaken-hbm", "--model", "llama2-7b", "--quantizer", "oaken", "--json"]
     file = tmp_path / "measurement.json"
     _, text, _ = run(*words, "--bits", "measured", "--measurements", file)
@@ -80,7 +80,7 @@ def test_two_dimensional_tensors_need_their_heads(run, tmp_path):
     path = tmp_path / "kv.npz"
     np.savez(path, k_0=x, v_0=x)
     one, two = (
-        json.loads(run("quantize", path, "--method", "qserve", "--heads", heads, "--json")[1]) for heads in (1, 2)
+        json.loads(run("quantize", path, "--quantizer", "qserve", "--heads", heads, "--json")[1]) for heads in (1, 2)
     )
     # QServe by hand: scale and zero of 16 bits each per head and token
     assert one["methods"][0]["tensors"][0]["stored_bytes"] == 40 * (32 + 4)
@@ -98,23 +98,23 @@ def bad(tmp_path, name="layer0.key", value=None, **changes):
 
 def test_values_that_are_not_finite_are_counted_or_replaced(run, tmp_path):
     path = bad(tmp_path, r2=np.nan, r5=np.inf)
-    assert_one_line(run("quantize", path, "--method", "nqkv"), 2, "2 of 128 values", "[2, 3]", "nonfinite")
-    assert run("quantize", path, "--method", "nqkv", "--nonfinite", "replace")[0] == 0
+    assert_one_line(run("quantize", path, "--quantizer", "nqkv"), 2, "2 of 128 values", "[2, 3]", "nonfinite")
+    assert run("quantize", path, "--quantizer", "nqkv", "--nonfinite", "replace")[0] == 0
 
 
 @each(
     ("words", "parts"),
     [
-        (["--method", "oaken"], ["oaken", "--thresholds", "dse thresholds"]),
-        (["--method", "fp16"], ["fp16", "no kernel"]),
-        (["--method", "nqvk"], ["nqvk", "did you mean nqkv"]),
-        (["--method", "qserve", "--heads", "3"], ["n_heads = 3", "16 channels"]),
-        (["--method", "qserve", "--heads", "0"], ["heads = 0", "1 to"]),
-        (["--method", "nqkv", "--nonfinite", "mask"], ["nonfinite = 'mask'", "raise or replace"]),
-        (["--method", "nqkv", "--max-bytes", "100"], ["bad.npz"]),
-        (["--method", "nqkv", "--max-bytes", "0"], ["max-bytes = 0"]),
-        (["--method", "oaken", "--thresholds", "nowhere.toml"], ["nowhere.toml"]),
-        (["--method", "sinkq:group=8"], ["group = 8", "multiple of 16"]),
+        (["--quantizer", "oaken"], ["oaken", "--thresholds", "dse thresholds"]),
+        (["--quantizer", "fp16"], ["fp16", "no kernel"]),
+        (["--quantizer", "nqvk"], ["nqvk", "did you mean nqkv"]),
+        (["--quantizer", "qserve", "--heads", "3"], ["n_heads = 3", "16 channels"]),
+        (["--quantizer", "qserve", "--heads", "0"], ["heads = 0", "1 to"]),
+        (["--quantizer", "nqkv", "--nonfinite", "mask"], ["nonfinite = 'mask'", "raise or replace"]),
+        (["--quantizer", "nqkv", "--max-bytes", "100"], ["bad.npz"]),
+        (["--quantizer", "nqkv", "--max-bytes", "0"], ["max-bytes = 0"]),
+        (["--quantizer", "oaken", "--thresholds", "nowhere.toml"], ["nowhere.toml"]),
+        (["--quantizer", "sinkq:group=8"], ["group = 8", "multiple of 16"]),
     ],
 )
 def test_bad_requests_are_one_line(run, tmp_path, words, parts):
@@ -127,12 +127,12 @@ def test_bad_requests_are_one_line(run, tmp_path, words, parts):
 def test_bad_files_are_one_line(run, tmp_path):
     (tmp_path / "a.txt").write_text("x")
     (tmp_path / "b.npz").write_bytes(b"PK\x03\x04 not a zip")
-    assert_one_line(run("quantize", tmp_path / "none.npz", "--method", "nqkv"), 2, "none.npz")
-    assert_one_line(run("quantize", tmp_path / "a.txt", "--method", "nqkv"), 2, "a.txt", ".npz")
-    assert_one_line(run("quantize", tmp_path / "b.npz", "--method", "nqkv"), 2, "b.npz")
-    assert_one_line(run("quantize", tmp_path, "--method", "nqkv"), 2, "directory")
+    assert_one_line(run("quantize", tmp_path / "none.npz", "--quantizer", "nqkv"), 2, "none.npz")
+    assert_one_line(run("quantize", tmp_path / "a.txt", "--quantizer", "nqkv"), 2, "a.txt", ".npz")
+    assert_one_line(run("quantize", tmp_path / "b.npz", "--quantizer", "nqkv"), 2, "b.npz")
+    assert_one_line(run("quantize", tmp_path, "--quantizer", "nqkv"), 2, "directory")
     path = bad(tmp_path, name="weights")
-    assert_one_line(run("quantize", path, "--method", "nqkv"), 2, "'weights'", "layer0.key")
+    assert_one_line(run("quantize", path, "--quantizer", "nqkv"), 2, "'weights'", "layer0.key")
     assert_one_line(run("thresholds", path, "--out", tmp_path / "t.toml"), 2, "'weights'")
     good = bad(tmp_path)
     assert_one_line(run("thresholds", good, "--out", tmp_path / "no" / "t.toml"), 4, "cannot write")
@@ -142,7 +142,16 @@ def test_bad_files_are_one_line(run, tmp_path):
 
 def test_thresholds_of_other_shares_are_refused_before_anything_is_written(run, sample, thresholds, tmp_path):
     out = tmp_path / "out"
-    words = ["quantize", sample, "--method", "nqkv", "--method", "oaken:groups=2/2/90/6", "--thresholds", thresholds]
+    words = [
+        "quantize",
+        sample,
+        "--quantizer",
+        "nqkv",
+        "--quantizer",
+        "oaken:groups=2/2/90/6",
+        "--thresholds",
+        thresholds,
+    ]
     assert_one_line(run(*words, "--out", out), 2, "4/90/6 %, must be for 2/2/90/6", "--shares 2/2/90/6")
     assert not out.exists()
 
@@ -153,7 +162,7 @@ def test_a_failure_leaves_nothing_of_its_own(run, tmp_path):
     y[0, 1, 7, 3] = np.nan
     np.savez(tmp_path / "kv.npz", **{"layer0.key": x, "layer0.value": x, "layer1.key": y, "layer1.value": x})
     out = tmp_path / "out"
-    result = run("quantize", tmp_path / "kv.npz", "--method", "nqkv", "--out", out)
+    result = run("quantize", tmp_path / "kv.npz", "--quantizer", "nqkv", "--out", out)
     assert_one_line(result, 2, "nqkv: layer 1: key: 1 of 1280 values", "[0, 1, 7, 3]", "--nonfinite replace")
     assert not list(out.rglob("*.npz"))
     assert not (out / "measurement.json").exists()
@@ -169,7 +178,7 @@ def test_errors_are_those_of_packed_elements(run, tmp_path):
     rng = np.random.default_rng(0)
     x = rng.standard_normal((1, 1, 200, 32)).astype(np.float16)
     np.savez(tmp_path / "kv.npz", **{"layer0.key": x, "layer0.value": x})
-    _, text, _ = run("quantize", tmp_path / "kv.npz", "--method", "kivi", "--json")
+    _, text, _ = run("quantize", tmp_path / "kv.npz", "--quantizer", "kivi", "--json")
     key, value = json.loads(text)["methods"][0]["tensors"]
     # KIVI: keys packed 128 at a time, all values but the last 128
     assert key["counts"]["n_packed_elements"] == 128 * 32
@@ -177,10 +186,10 @@ def test_errors_are_those_of_packed_elements(run, tmp_path):
     kivi = kernels_ref.KIVI()
     back = kivi.quantize(x, "key").dequantize()
     error = np.square(x[:, :, :128].astype(np.float64) - back[:, :, :128]).mean()
-    _, shown, _ = run("quantize", tmp_path / "kv.npz", "--method", "kivi")
+    _, shown, _ = run("quantize", tmp_path / "kv.npz", "--quantizer", "kivi")
     assert f"{error:.4g}" in shown
     np.savez(tmp_path / "short.npz", **{"layer0.key": x[:, :, :20], "layer0.value": x[:, :, :20]})
-    run("quantize", tmp_path / "short.npz", "--method", "kivi", "--out", tmp_path / "m")
+    run("quantize", tmp_path / "short.npz", "--quantizer", "kivi", "--out", tmp_path / "m")
     words = ["point", "--device", "a100-80gb", "--model", "llama2-7b", "--quantizer", "kivi"]
     _, text, _ = run(*words, "--measurements", tmp_path / "m" / "measurement.json")
     assert "nothing was packed" in text
@@ -188,7 +197,7 @@ def test_errors_are_those_of_packed_elements(run, tmp_path):
 
 
 def test_damaged_measurements_are_refused(run, sample, tmp_path):
-    run("quantize", sample, "--method", "kivi:group=16,residual=16", "--out", tmp_path)
+    run("quantize", sample, "--quantizer", "kivi:group=16,residual=16", "--out", tmp_path)
     path = tmp_path / "measurement.json"
     good = json.loads(path.read_text())
     words = ["point", "--device", "a100-80gb", "--model", "llama2-7b", "--measurements", path]
@@ -235,12 +244,12 @@ def test_a_layer_that_cannot_be_quantized_leaves_nothing_behind(run, sample, tmp
         },
     )
     says = "layer 1: value has shape (80, 64): must be that of key, (160, 64)"
-    assert_one_line(run("quantize", path, "--method", "sinkq", "--out", out), 2, says)
+    assert_one_line(run("quantize", path, "--quantizer", "sinkq", "--out", out), 2, says)
     assert not out.parent.exists()
     # what an earlier run wrote into the same directory stays as it was
-    assert run("quantize", sample, "--method", "sinkq", "--out", out)[0] == 0
+    assert run("quantize", sample, "--quantizer", "sinkq", "--out", out)[0] == 0
     before = {file: file.read_bytes() for file in out.rglob("*") if file.is_file()}
-    assert run("quantize", path, "--method", "sinkq", "--out", out)[0] == 2
+    assert run("quantize", path, "--quantizer", "sinkq", "--out", out)[0] == 2
     assert {file: file.read_bytes() for file in out.rglob("*") if file.is_file()} == before
 
 
@@ -258,7 +267,7 @@ def test_other_shapes_and_empty_dumps_are_one_line_for_every_method(run, tmp_pat
     np.savez(path, **{"layer0.key": np.zeros(shape, np.float16), "layer0.value": np.zeros(shape, np.float16)})
     methods = [name for name in kernels.measurable() if name != "oaken" and not FAMILIES[name].latent]
     for words in (
-        *(("quantize", path, "--method", name) for name in methods),
+        *(("quantize", path, "--quantizer", name) for name in methods),
         ("thresholds", path, "--out", tmp_path / "t.toml"),
     ):
         code, out, err = run(*words)

@@ -473,7 +473,31 @@ def test_unusual_numbers_are_warned_about(run, tmp_path):
 def test_without_a_command_the_help_is_shown(run):
     code, out, err = run()
     assert (code, err) == (0, "")
-    assert "Commands:" in out
+    sections = out.partition("Options:")[2]
+    for title, names in cli.SECTIONS.items():
+        assert f"\n{title}:\n" in sections
+        assert all(re.search(rf"^  {name} ", sections, re.M) for name in names)
+    assert "Others:" not in out  # each command has its section
+    assert max(map(len, sections.splitlines())) <= 80  # and a line
+
+
+def test_a_long_help_has_its_options_in_groups(run):
+    headings = ["Design", "Workload", "Memory", "Devices", "Times", "Output"]
+    found = re.findall(r"^(\w+):$", run("point", "--help")[1], re.M)
+    assert found == headings
+    assert re.findall(r"^(\w+):$", run("ask", "cross", "--help")[1], re.M) == ["Design", "Question", *headings[1:]]
+    assert re.findall(r"^(\w+):$", run("measure", "--help")[1], re.M) == ["Options"]
+
+
+def test_former_names_of_the_option_of_kv_formats_are_taken_and_not_shown(run):
+    design = ("--device", "h100", "--model", "llama3.1-8b", "--batch", "8")
+    now, before = (run("ask", "formats", *design, name, "fp8")[1] for name in ("--quantizers", "--formats"))
+    assert now == before
+    assert run("scores", "--quantizer", "fp8") == run("scores", "--format", "fp8")
+    for words in ("ask formats", "measure", "quantize", "lab", "mix", "scores"):
+        shown = run(*words.split(), "--help")[1]
+        assert "--quantizer" in shown
+        assert not re.search(r"--(formats?|methods?)\b", shown), words
 
 
 @pytest.mark.parametrize("port", ["0", "99999", "many", "-1"])

@@ -55,7 +55,7 @@ def measured(run, path, out, *words, methods=METHODS, draws=False):
         if not draws:
             blank = dict.fromkeys(static.FORMATS, b"not drawn")
             patch.setattr(static.Painter, "images", lambda *_: blank)
-        return run("measure", path, "--methods", methods, "--out", out, "--static", "matplotlib", *words)
+        return run("measure", path, "--quantizers", methods, "--out", out, "--static", "matplotlib", *words)
 
 
 def test_table_summary_measurement_and_page(run, sample, tmp_path):
@@ -96,9 +96,9 @@ def test_errors_and_bits_are_those_of_dse_quantize(run, sample, tmp_path):
     run(
         "quantize",
         sample,
-        "--method",
+        "--quantizer",
         METHODS.split(",", 1)[0],
-        "--method",
+        "--quantizer",
         METHODS.split(",", 1)[1],
         "--out",
         tmp_path / "other",
@@ -338,22 +338,22 @@ def test_damaged_files_are_one_line_and_leave_nothing(run, sample, tmp_path):
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
-        (["--methods", "oaken", "--out", "o"], ["oaken", "--thresholds"]),
-        (["--methods", "nqkv,,fp8", "--out", "o"], ["empty entry"]),
-        (["--methods", "fp16", "--out", "o"], ["no kernel"]),
-        (["--out", "o"], ["--methods is missing"]),
-        (["--methods", "nqkv"], ["--out is missing"]),
-        (["--methods", "nqkv", "--out", ""], ["not a directory name"]),
-        (["--methods", "nqkv", "--out", "o", "--contexts", "0"], ["contexts = '0'", "1 to 80"]),
-        (["--methods", "nqkv", "--out", "o", "--contexts", "81"], ["contexts = '81'", "1 to 80"]),
-        (["--methods", "nqkv", "--out", "o", "--contexts", "1e3"], ["whole numbers"]),
-        (["--methods", "nqkv", "--out", "o", "--queries", "-1"], ["queries = -1"]),
-        (["--methods", "nqkv", "--out", "o", "--seed", "-1"], ["seed = -1"]),
-        (["--methods", "nqkv", "--out", "o", "--rope", "mid"], ["rope = 'mid'"]),
-        (["--methods", "nqkv", "--out", "o", "--rope", "before"], ["rope_theta is missing"]),
-        (["--methods", "nqkv", "--out", "o", "--rope-theta", "1e999"], ["rope-theta = '1e999'"]),
-        (["--methods", "nqkv", "--out", "o", "--nonfinite", "mask"], ["raise or replace"]),
-        (["--methods", "nqkv", "--out", "o", "--heads", "0"], ["heads = 0"]),
+        (["--quantizers", "oaken", "--out", "o"], ["oaken", "--thresholds"]),
+        (["--quantizers", "nqkv,,fp8", "--out", "o"], ["empty entry"]),
+        (["--quantizers", "fp16", "--out", "o"], ["no kernel"]),
+        (["--out", "o"], ["--quantizers is missing"]),
+        (["--quantizers", "nqkv"], ["--out is missing"]),
+        (["--quantizers", "nqkv", "--out", ""], ["not a directory name"]),
+        (["--quantizers", "nqkv", "--out", "o", "--contexts", "0"], ["contexts = '0'", "1 to 80"]),
+        (["--quantizers", "nqkv", "--out", "o", "--contexts", "81"], ["contexts = '81'", "1 to 80"]),
+        (["--quantizers", "nqkv", "--out", "o", "--contexts", "1e3"], ["whole numbers"]),
+        (["--quantizers", "nqkv", "--out", "o", "--queries", "-1"], ["queries = -1"]),
+        (["--quantizers", "nqkv", "--out", "o", "--seed", "-1"], ["seed = -1"]),
+        (["--quantizers", "nqkv", "--out", "o", "--rope", "mid"], ["rope = 'mid'"]),
+        (["--quantizers", "nqkv", "--out", "o", "--rope", "before"], ["rope_theta is missing"]),
+        (["--quantizers", "nqkv", "--out", "o", "--rope-theta", "1e999"], ["rope-theta = '1e999'"]),
+        (["--quantizers", "nqkv", "--out", "o", "--nonfinite", "mask"], ["raise or replace"]),
+        (["--quantizers", "nqkv", "--out", "o", "--heads", "0"], ["heads = 0"]),
     ],
 )
 def test_bad_requests_are_one_line(run, sample, tmp_path, monkeypatch, words, parts):
@@ -422,7 +422,7 @@ def test_a_layer_is_all_that_is_in_memory(sample, tmp_path, monkeypatch):
 
     measure_run.run(str(sample), ["nqkv", "fp8"], str(tmp_path / "out"), measure_run.MeasureOptions(), silent)
     assert reads == ["layer0.key", "layer0.value", "layer1.key", "layer1.value"]
-    with pytest.raises(InputError, match="methods = 0"):
+    with pytest.raises(InputError, match="quantizers = 0"):
         measure_run.run(str(sample), [], str(tmp_path / "out"), measure_run.MeasureOptions(), silent)
 
 
@@ -522,6 +522,6 @@ def test_queries_spread_over_the_context(run, tmp_path):
         errors[places] = own["output_error"].to_numpy()
     # the last 32 values are exact: less of what early queries see
     assert errors["spread"][0] > errors["last"][0]
-    bad = run("measure", tmp_path / "kv.npz", "--methods", "nqkv", "--query-places", "all", "--out", tmp_path / "x")
+    bad = run("measure", tmp_path / "kv.npz", "--quantizers", "nqkv", "--query-places", "all", "--out", tmp_path / "x")
     assert_one_line(bad, 2, "query-places = 'all': must be last or spread")
     assert not (tmp_path / "x").exists()

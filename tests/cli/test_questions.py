@@ -28,7 +28,7 @@ FORMATS = [
     "64",
     "--input",
     "8192",
-    "--formats",
+    "--quantizers",
     "fp8,qserve",
 ]
 MAP = ["ask", "map", *LLAMA, "--batches", "1,64", "--inputs", "512,8192"]
@@ -125,8 +125,8 @@ def test_figure_and_table_are_written(run, tmp_path, args, name):
         ([*SENSITIVITY, "--range", "nothing=1:2"], "range = 'nothing=1:2'"),
         ([*MAP, "--quantizers", "fp16,fp16"], "names one twice"),
         ([*MAP, "--quantizers", "fp15"], "fp15"),
-        ([*FORMATS, "--formats", "fp8,fp8"], "names one twice"),
-        ([*FORMATS, "--strict-kernels", "--formats", "int4"], "strict-kernels: no kernel of int4"),
+        ([*FORMATS, "--quantizers", "fp8,fp8"], "names one twice"),
+        ([*FORMATS, "--strict-kernels", "--quantizers", "int4"], "strict-kernels: no kernel of int4"),
         (["ask", "maps"], "maps"),
     ],
 )

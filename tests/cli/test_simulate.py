@@ -135,7 +135,7 @@ def test_what_limits_how_many_run():
 def test_what_a_step_waits_for():
     shown = run(*BASE[:-2], "--quantizer", "nqkv", *SMALL[len(BASE) :]).output
     assert "ms: dequantization " in shown  # most of it, as `dse point` says of NQKV on a GPU
-    assert "prompts take" in shown
+    assert "prefill takes" in shown
     assert "whole prompts, up to 2,048 tokens a step" in shown
 
 

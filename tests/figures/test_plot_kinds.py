@@ -130,7 +130,7 @@ def test_the_lab_writes_what_its_figures_need(run, tmp_path):
     dump = tmp_path / "d.npz"
     assert run("synthesize", "--layers", 2, "--tokens", 40, "--head-dim", 64, "--out", dump)[0] == 0
     code, said, _ = run(
-        "lab", dump, "--method", "nqkv", "--side", "value", "--head", 1, "--first", 3, "--out", tmp_path / "lab"
+        "lab", dump, "--quantizer", "nqkv", "--side", "value", "--head", 1, "--first", 3, "--out", tmp_path / "lab"
     )
     assert code == 0
     assert "lab_before or lab_after or lab_error" in said
@@ -151,10 +151,10 @@ def test_the_lab_writes_what_its_figures_need(run, tmp_path):
     (mark,) = {series.name for series in charts["lab_histogram"].panels[0].series} - {"before", "after"}
     assert mark == "smallest and largest value after"
     for args, words in (
-        (("--method", "nqkv", "--side", "both"), "side = 'both'"),
-        (("--method", "fp16"), "has no kernel"),
-        (("--method", "nqkv", "--error", "sqnr"), "did you mean sqnr_db"),
-        (("--method", "nqkv", "--head", "7"), "head = 7: must be 0 to 1"),
+        (("--quantizer", "nqkv", "--side", "both"), "side = 'both'"),
+        (("--quantizer", "fp16"), "has no kernel"),
+        (("--quantizer", "nqkv", "--error", "sqnr"), "did you mean sqnr_db"),
+        (("--quantizer", "nqkv", "--head", "7"), "head = 7: must be 0 to 1"),
     ):
         code, _, problem = run("lab", dump, *args, "--out", tmp_path / "none")
         assert (code, problem.count("\n")) == (2, 1)

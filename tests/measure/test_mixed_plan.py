@@ -250,7 +250,18 @@ def table(folder, drop=()):
 
 def test_the_file_of_a_plan_comes_back_as_a_quantizer(tmp_path):
     source, out, figure = table(tmp_path / "m"), tmp_path / "plan.toml", tmp_path / "mix.svg"
-    args = ["mix", source, "--budget-bits", "6", "--methods", "nqkv,int8", "--out", str(out), "--figure", str(figure)]
+    args = [
+        "mix",
+        source,
+        "--budget-bits",
+        "6",
+        "--quantizers",
+        "nqkv,int8",
+        "--out",
+        str(out),
+        "--figure",
+        str(figure),
+    ]
     result = CliRunner().invoke(cli, [*args, "--json"])
     assert result.exit_code == 0, result.output
     found = json.loads(result.output)
@@ -297,8 +308,8 @@ def test_least_bits_and_mse(tmp_path):
         ("--budget-bits x", "budget-bits = 'x': must be a number from 0 on"),
         ("", "give one of --budget-bits, --budget-bytes, --max-error and --max-drop"),
         ("--budget-bits 5 --max-error 1", "give one of"),
-        ("--max-error 0.001 --methods nqkv", "max-error = 0.001: is below the best plan's"),
-        ("--budget-bits 5 --methods kivi", "methods = 'kivi': was not measured"),
+        ("--max-error 0.001 --quantizers nqkv", "max-error = 0.001: is below the best plan's"),
+        ("--budget-bits 5 --quantizers kivi", "quantizers = 'kivi': was not measured"),
         ("--budget-bits 5 --context 7", "context = 7: was not measured: one of 64"),
         ("--budget-bits 5 --objective speed", "objective = 'speed': known: divergence, mse, output_error"),
         ("--budget-bits 5 --out plan.json", "out = 'plan.json': must end in .toml"),

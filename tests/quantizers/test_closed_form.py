@@ -239,12 +239,12 @@ def test_none_is_measured_and_none_is_taken_unasked(name):
     1,
     "command, words",
     [
-        ("measure SOURCE --methods gear", "method = 'gear': has no kernel: its bits are known, its error is not"),
+        ("measure SOURCE --quantizers gear", "quantizer = 'gear': has no kernel: its bits are known, its error is not"),
         (
-            "measure --perplexity --model MODEL --text TEXT --tokens 40 --methods xquant",
-            "method = 'xquant': has no cache",
+            "measure --perplexity --model MODEL --text TEXT --tokens 40 --quantizers xquant",
+            "quantizer = 'xquant': has no cache",
         ),
-        ("lab --method rotated", "method = 'rotated': has no kernel"),
+        ("lab --quantizer rotated", "quantizer = 'rotated': has no kernel"),
     ],
 )
 def test_commands_that_measure_refuse_them_in_a_line(run, tmp_path, command, words):

@@ -146,16 +146,16 @@ def test_every_format_is_a_quantizer_or_known_not_to_be_one():
 
 
 def test_the_command(run):
-    code, out, _ = run("scores", "--format", "fp8_e4m3", "--model", "llama3.1-8b")
+    code, out, _ = run("scores", "--quantizer", "fp8_e4m3", "--model", "llama3.1-8b")
     assert code == 0
     assert out.startswith("tasks")
     assert "llama3.1-8b" in out
     assert "fp8 " in run("scores")[1]
-    assert run("scores", "--format", "kivi", "--model", "qwen3.5-35b-a3b")[1].startswith("kivi: no score of qwen3.5")
-    code, _, err = run("scores", "--format", "int5")
+    assert run("scores", "--quantizer", "kivi", "--model", "qwen3.5-35b-a3b")[1].startswith("kivi: no score of qwen3.5")
+    code, _, err = run("scores", "--quantizer", "int5")
     assert code == 2
-    assert err == "error: format = 'int5': no published score: did you mean int4, int8?\n"
-    assert "unknown model 'lama3.1-8b'" in run("scores", "--format", "fp8", "--model", "lama3.1-8b")[2]
+    assert err == "error: quantizer = 'int5': no published score: did you mean int4, int8?\n"
+    assert "unknown model 'lama3.1-8b'" in run("scores", "--quantizer", "fp8", "--model", "lama3.1-8b")[2]
     assert run("scores", "--model", "llama3.1-8b")[2].startswith("error: format is missing")
 
 

@@ -78,7 +78,7 @@ def scored(tmp_path, run):
 
 def test_sides_and_layers_are_quantized_apart(scored, tmp_path):
     out = tmp_path / "out"
-    sides = ("--methods", "kivi:group=16,residual=16", "--sides", "both,key,value", "--out", out)
+    sides = ("--quantizers", "kivi:group=16,residual=16", "--sides", "both,key,value", "--out", out)
     code, shown, err = scored(*sides, "--json")
     assert code == 0, err
     exact, both, key, value = json.loads(shown)
@@ -94,29 +94,31 @@ def test_sides_and_layers_are_quantized_apart(scored, tmp_path):
 
 def test_it_goes_on_with_what_a_directory_holds(scored, tmp_path, monkeypatch):
     out = tmp_path / "out"
-    first = json.loads(scored("--methods", "fp8,int4", "--out", out, "--json")[1])
+    first = json.loads(scored("--quantizers", "fp8,int4", "--out", out, "--json")[1])
     asked = []
     scores = in_loop.scores
     monkeypatch.setattr(in_loop, "scores", lambda *args: asked.append(args[3]) or scores(*args))
-    second = json.loads(scored("--methods", "int4,int8,fp8", "--out", out, "--json")[1])
+    second = json.loads(scored("--quantizers", "int4,int8,fp8", "--out", out, "--json")[1])
     assert asked == [["int8"]]
     assert [row["method"] for row in second] == ["fp16", "int4", "int8", "fp8"]
     assert [second[i] for i in (0, 3, 1)] == first
-    assert_one_line(scored("--methods", "fp8", "--out", out, "--sides", "key"), 2, "another sides", "another directory")
+    assert_one_line(
+        scored("--quantizers", "fp8", "--out", out, "--sides", "key"), 2, "another sides", "another directory"
+    )
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "notes.txt").write_text("mine")
-    assert_one_line(scored("--methods", "fp8", "--out", tmp_path / "other"), 2, "holds files such as 'notes.txt'")
+    assert_one_line(scored("--quantizers", "fp8", "--out", tmp_path / "other"), 2, "holds files such as 'notes.txt'")
 
 
 def test_no_layer_quantized_but_one(scored):
-    code, shown, err = scored("--methods", "int4", "--only-layers", "1", "--json")
+    code, shown, err = scored("--quantizers", "int4", "--only-layers", "1", "--json")
     assert code == 0, err
     assert json.loads(shown)[1]["n_quantized_layers"] == 1
     assert json.loads(shown)[1]["stored_bits"] > 10  # two of three layers have 16 bits
 
 
 def test_the_text_shows_a_row_a_method(scored):
-    code, shown, _ = scored("--methods", "fp8")
+    code, shown, _ = scored("--quantizers", "fp8")
     assert code == 0
     assert [line.split()[1] for line in shown.splitlines()] == ["method", "fp16", "fp8"]
 
@@ -128,12 +130,12 @@ def test_without_methods_some_of_each_kind_are_scored(scored):
 
 
 def test_bad_input_is_one_line(scored, run, tmp_path):
-    assert_one_line(scored("--methods", "nothing"), 2, "'nothing'")
-    assert_one_line(scored("--methods", "fp8", "--sides", "keys"), 2, "sides = 'keys'", "key")
-    assert_one_line(scored("--methods", "fp8", "--only-layers", "3"), 2, "only-layers = 3", "layers 0 to 2")
-    assert_one_line(scored("--methods", "fp8", "--models", "mha"), 2, "models")
+    assert_one_line(scored("--quantizers", "nothing"), 2, "'nothing'")
+    assert_one_line(scored("--quantizers", "fp8", "--sides", "keys"), 2, "sides = 'keys'", "key")
+    assert_one_line(scored("--quantizers", "fp8", "--only-layers", "3"), 2, "only-layers = 3", "layers 0 to 2")
+    assert_one_line(scored("--quantizers", "fp8", "--models", "mha"), 2, "models")
     assert_one_line(
-        run("measure", "--perplexity", "--model", tmp_path, "--methods", "fp8"), 2, "--text FILE is missing"
+        run("measure", "--perplexity", "--model", tmp_path, "--quantizers", "fp8"), 2, "--text FILE is missing"
     )
     assert_one_line(run("measure", "x.npz", "--text", "t.txt"), 2, "text")
 

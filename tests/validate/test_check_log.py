@@ -267,7 +267,7 @@ def test_other_commands_take_the_memory_of_a_log(tmp_path, run):
     assert set(own["max_batch"]) == {found["max_batch"]}
     assert (table[table["calibrated"] == "auto"]["max_batch"] > found["max_batch"]).all()
     asked = ("--device", "h100", "--model", "llama3.1-8b", "--admission", "paged", "--calibrated", file)
-    for words in (("point",), ("ask", "load", "--quantizer", "fp8"), ("ask", "formats", "--formats", "fp8,fp16")):
+    for words in (("point",), ("ask", "load", "--quantizer", "fp8"), ("ask", "formats", "--quantizers", "fp8,fp16")):
         code, _, err = run(*words, *asked, "--json")
         assert (code, err) == (0, ""), words
     code, out, _ = run("point", *asked, "--explain", "runtime_bytes")

@@ -41,7 +41,7 @@ def chart(source: Source) -> Chart:
     """Four panels with a line a format, the first on top; hollow where its kernels were not measured."""
     rows = source.table.to_dict("records")
     if len(rows) > MAX_FORMATS:
-        raise LimitError(f"{len(rows):,} formats: a figure shows {MAX_FORMATS}: name some with --formats")
+        raise LimitError(f"{len(rows):,} formats: a figure shows {MAX_FORMATS}: name some with --quantizers")
     y = axes.categories("quantizer", [str(row["format"]) for row in rows][::-1])
     panels = [
         Panel(

@@ -158,7 +158,7 @@ def values(part: np.ndarray, first_token: int, name: str, colors: ColorScale, ti
 
 
 def _lab(*stems: str) -> Written:
-    return by("lab SOURCE --method Q --out DIR", *stems)
+    return by("lab SOURCE --quantizer Q --out DIR", *stems)
 
 
 def _titles(source: Source, title: str) -> tuple[str, tuple[str, ...]]:
@@ -181,7 +181,7 @@ def lab_bits(source: Source) -> Chart:
 @figure(
     "lab_heads",
     "An error of keys or values as a map of layers and heads.",
-    by("lab SOURCE --method Q --out DIR` or `dse measure SOURCE --out DIR", "errors", "measured"),
+    by("lab SOURCE --quantizer Q --out DIR` or `dse measure SOURCE --out DIR", "errors", "measured"),
     ("layer", "head", "side"),
     order=250,
 )
