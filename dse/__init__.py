@@ -21,6 +21,7 @@ __all__ = [
     "crossover",
     "device",
     "devices",
+    "doubt",
     "errors",
     "evaluate",
     "formats",

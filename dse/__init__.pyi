@@ -15,6 +15,7 @@ from dse.quantizers import QuantizerSpec
 from dse.questions.best_map import BestMap
 from dse.questions.crossing import Crossing
 from dse.questions.devices import Devices
+from dse.questions.doubt import Doubt
 from dse.questions.formats import Formats
 from dse.questions.load import UnderLoad
 from dse.questions.need import Need, NeedBits
@@ -35,6 +36,7 @@ __all__ = [
     "crossover",
     "device",
     "devices",
+    "doubt",
     "errors",
     "evaluate",
     "formats",
@@ -352,6 +354,84 @@ def devices(
 
     >>> dse.devices("h100", "llama3.1-70b", batch=64).fewest["n_devices"]
     4
+    """
+
+def doubt(
+    device: Device,
+    model: Model,
+    quantizer: Quantizer = "fp16",
+    workload: Workload | None = None,
+    *,
+    against: Quantizer | None = None,
+    measure: str = "throughput",
+    ranges: Sequence[str] = (),
+    key_quantizer: Quantizer | None = None,
+    value_quantizer: Quantizer | None = None,
+    bits: str = "closed",
+    measurements: str | None = None,
+    batch: int | None = None,
+    input_tokens: int = 1024,
+    output_tokens: int = 1024,
+    admission: Literal["reserve", "paged"] | None = None,
+    page_tokens: int = 16,
+    prefix_tokens: int = 0,
+    weights_bits: int = 16,
+    dequant_path: Literal["engine", "fused", "materialised"] | None = None,
+    model_kind: Literal["auto", "ideal", "calibrated"] = "auto",
+    stack: str | None = None,
+    tokens: str = "full",
+    activation_bits: int = 16,
+    weights: str | None = None,
+    tower: bool = True,
+    prompt_chunk_tokens: int = 1,
+    rounds: int = 10,
+    max_num_seqs: int | None = None,
+    kv_cache: bool = True,
+    cached_input_discount: float | None = None,
+    memory: Literal["server", "paper"] | None = None,
+    gpu_memory_utilization: float | None = None,
+    kv_cache_memory_bytes: int | None = None,
+    free_memory_bytes: int | None = None,
+    max_model_len: int | None = None,
+    prompt_budget_tokens: int | None = None,
+    calibrated: str | None = None,
+    tp: int = 1,
+    pp: int = 1,
+    pp_batches: int | None = None,
+    ep: int = 1,
+    expert_skew: float = 0.0,
+    dp_attention: bool = False,
+    dcp: int = 1,
+    implementation: str | None = None,
+    strict_kernels: bool = False,
+) -> Doubt:
+    """Vary every number of the device that a result rests on inside its range, one at a time.
+
+    Ranges by kind: assumed half to twice, derived 0.8 to 1.25, measured 0.9 to 1.1, published 0.95 to 1.05, datasheet
+    as printed; fitted parameters within the error of their fit; usable_frac 0.8 to 1, runtime_overhead 0 to 4 GB; peak
+    rates of the ideal model down to half; outliers and sinks as nominal or as measured (`--measurements`).
+
+    device: Device name or .toml file.
+    model: Model name, .toml file or config.json.
+    quantizer: KV quantizer with parameters, e.g. oaken or sinkq:bits=2,group=32, or as engines call it,
+        e.g. fp8_e4m3 (`dse list quantizers`), or plan:FILE.toml.
+    workload: Requests, lengths, memory, weights and devices, as `dse.Workload(batch=64, tp=2)`.
+    against: A second quantizer on the same device: does the better one change?
+    measure: The result.
+    ranges: A range of your own: x0.5:x2, 1TB/s:2TB/s.
+    key_quantizer: Quantizer of the keys, if different.
+    value_quantizer: Quantizer of the values, if different.
+    bits: Nominal outlier and sink counts, or those that the measured data had.
+    measurements: measurement.json of `dse measure` or `dse quantize`; default: of the sample of
+        SmolLM2-135M that ships.
+    Further parameters are the fields of `Workload`, in place of one.
+
+    Returns: The effect of each number on the result, or on which design wins.
+    Raises InputError and SpecError for names, files and values, LimitError beyond what can be computed.
+
+    >>> found = dse.doubt("oaken-lpddr", "llama2-13b", "oaken", against="qserve", batch=64)
+    >>> found.winner, [effect.number.name for effect in found.effects if effect.flips_at]
+    ('qserve', ['fused_rate'])
     """
 
 def evaluate(
@@ -952,7 +1032,6 @@ def sensitivity(
     *,
     against: Quantizer | None = None,
     measure: str = "throughput",
-    ranges: Sequence[str] = (),
     key_quantizer: Quantizer | None = None,
     value_quantizer: Quantizer | None = None,
     bits: str = "closed",
@@ -993,11 +1072,10 @@ def sensitivity(
     implementation: str | None = None,
     strict_kernels: bool = False,
 ) -> Sensitivity:
-    """Vary every number of the device that a result rests on inside its range, one at a time.
+    """Halve and double each number of the device, one at a time: bandwidth, capacity, peak FLOP/s, power, price, ...
 
-    Ranges by kind: assumed half to twice, derived 0.8 to 1.25, measured 0.9 to 1.1, published 0.95 to 1.05, datasheet
-    as printed; fitted parameters within the error of their fit; usable_frac 0.8 to 1, runtime_overhead 0 to 4 GB; peak
-    rates of the ideal model down to half; outliers and sinks as nominal or as measured (`--measurements`).
+    The result at both, over that as given. Without --batch as many requests run as fit at each value; kernels keep the
+    shares of peak rates that they reach. How sure the numbers are is another question: `dse ask doubt`.
 
     device: Device name or .toml file.
     model: Model name, .toml file or config.json.
@@ -1006,7 +1084,6 @@ def sensitivity(
     workload: Requests, lengths, memory, weights and devices, as `dse.Workload(batch=64, tp=2)`.
     against: A second quantizer on the same device: does the better one change?
     measure: The result.
-    ranges: A range of your own: x0.5:x2, 1TB/s:2TB/s.
     key_quantizer: Quantizer of the keys, if different.
     value_quantizer: Quantizer of the values, if different.
     bits: Nominal outlier and sink counts, or those that the measured data had.
@@ -1014,12 +1091,12 @@ def sensitivity(
         SmolLM2-135M that ships.
     Further parameters are the fields of `Workload`, in place of one.
 
-    Returns: The effect of each number on the result, or on which design wins.
+    Returns: The result at half and at twice each number.
     Raises InputError and SpecError for names, files and values, LimitError beyond what can be computed.
 
-    >>> found = dse.sensitivity("oaken-lpddr", "llama2-13b", "oaken", against="qserve", batch=64)
-    >>> found.winner, [effect.number.name for effect in found.effects if effect.flips_at]
-    ('qserve', ['fused_rate'])
+    >>> found = dse.sensitivity("a100-80gb", "llama2-13b", "fp16", admission="paged")
+    >>> found.effects[0].number.name
+    'memory_capacity'
     """
 
 def simulate(

@@ -148,6 +148,7 @@ def test_a_grid_holds_what_evaluate_gives():
         ("need", ["flops", "h100", "llama2-7b"], {"step_ms": 10, "batch": 4}),
         ("need", ["bits", "h100", "llama2-7b"], {"throughput": 10, "quantizers": ["fp16", "fp8"]}),
         ("sensitivity", ["h100", "llama2-7b"], {"measure": "energy", "batch": 4}),
+        ("doubt", ["h100", "llama2-7b"], {"measure": "energy", "batch": 4}),
         ("formats", ["h100", "llama2-7b", ["fp8", "kivi"]], {"batch": 4}),
         ("best_map", ["h100", "llama2-7b", ["fp16", "fp8"]], {"batches": [1, 4], "inputs": [64]}),
     ],
@@ -159,13 +160,13 @@ def test_every_answer_has_a_text_and_a_figure(question, arguments, options):
     assert isinstance(dse.plot(answer), plotly.graph_objects.Figure)
 
 
-def test_sensitivity_is_that_of_the_command(capsys):
+def test_doubt_is_that_of_the_command(capsys):
     from dse.cli import main as cli
 
-    words = "ask sensitivity --device oaken-lpddr --model llama2-13b --quantizer oaken --against qserve --batch 64"
+    words = "ask doubt --device oaken-lpddr --model llama2-13b --quantizer oaken --against qserve --batch 64"
     with pytest.raises(SystemExit):
         cli.main(words.split())
-    answer = dse.sensitivity("oaken-lpddr", "llama2-13b", "oaken", against="qserve", batch=64)
+    answer = dse.doubt("oaken-lpddr", "llama2-13b", "oaken", against="qserve", batch=64)
     assert capsys.readouterr().out == answer.text() + "\n"
     assert "stored_bits" in answer.text()
 

@@ -1,6 +1,6 @@
 """From where on a KV format pays: the best of several over batch and prompt, crossovers, what the answer rests on.
 
-Three figures of the page Formats, each drawn once it is opened: they take seconds.
+Four figures of the page Formats, each drawn once it is opened: they take seconds.
 """
 
 from collections.abc import Callable
@@ -21,8 +21,9 @@ from dse.explorer.uploads import NO_FILE, FileText
 from dse.figures.drawing.chart import Chart
 from dse.figures.plot.answer import chart_of
 from dse.operations.face import python_of
-from dse.operations.questions import FindCrossover, MapBest, VaryAssumptions
-from dse.questions import best_map, common, crossing, sensitivity
+from dse.operations.questions import FindCrossover, MapBest, VaryAssumptions, VaryDevice
+from dse.questions import best_map, common, crossing, doubt, sensitivity
+from dse.questions.effects import Effects
 
 #: what the map compares where the page names no formats
 MAPPED = ("fp16", "fp8", "int8_per_token_head", "int4_per_token_head", "kivi", "qserve")
@@ -68,7 +69,7 @@ class CrossoverRequest:
 
 
 def show(bench: Bench, formats: tuple[str, ...], address: str) -> None:
-    """The three figures, each in a box that opens."""
+    """The figures, each in a box that opens."""
     st.subheader("From where on?", anchor=False)
     with st.container(horizontal=True):
         for field in FIELDS:
@@ -85,7 +86,8 @@ def show(bench: Bench, formats: tuple[str, ...], address: str) -> None:
         boxes = {
             "The best format at each batch and prompt": show_map,
             f"From which batch and prompt on does {own} beat {against}?": show_lines,
-            "Which number moves the answer?": show_tornado,
+            "What if a number of the device were half or twice?": show_sensitivity,
+            "Which unsure number moves the answer?": show_doubt,
         }
         for i, (title, draw) in enumerate(boxes.items()):
             box = st.expander(widgets.escaped(title), key=f"crossovers {i}", on_change="rerun")
@@ -111,15 +113,26 @@ def show_map(asked: CrossoverRequest, address: str) -> None:
 
 
 @part
-def show_tornado(asked: CrossoverRequest, address: str) -> None:
-    """Draw the sensitivity: the numbers that move a result, or decide between two designs, within their ranges."""
+def show_sensitivity(asked: CrossoverRequest, address: str) -> None:
+    """The result where each number of the device is halved and doubled."""
     with widgets.said():
-        answer = cached_sensitivity(asked)
-        made = MadeBy(commands(asked)["sensitivity"], python(asked, "sensitivity"), address)
-        chart = chart_of(answer)
-        for i, panel in enumerate(chart.panels):
-            one = replace(chart, panels=(panel,), title=f"{chart.title.partition(',')[0]}: {panel.title}")
-            _figure(f"tornado-{i}", one, answer.table, made, figure.tall)
+        _tornado("sensitivity", cached_sensitivity(asked), asked, address)
+
+
+@part
+def show_doubt(asked: CrossoverRequest, address: str) -> None:
+    """The numbers that move a result, or decide between two designs, within their ranges."""
+    with widgets.said():
+        _tornado("doubt", cached_doubt(asked), asked, address)
+
+
+def _tornado(name: str, answer: Effects, asked: CrossoverRequest, address: str) -> None:
+    """Draw effects of numbers, a figure a design."""
+    made = MadeBy(commands(asked)[name], python(asked, name), address)
+    chart = chart_of(answer)
+    for i, panel in enumerate(chart.panels):
+        one = replace(chart, panels=(panel,), title=f"{chart.title.partition(',')[0]}: {panel.title}")
+        _figure(f"{name}-{i}", one, answer.table, made, figure.tall)
 
 
 @st.fragment(parallel=True)
@@ -157,16 +170,29 @@ def cached_map(asked: CrossoverRequest) -> best_map.BestMap:
 
 @st.cache_data(max_entries=32, ttl="1h", show_spinner=False, hash_funcs=_HASHES)
 def cached_sensitivity(asked: CrossoverRequest) -> sensitivity.Sensitivity:
-    """Sensitivity of the design's result, or of its lead over the other's. Raises DseError."""
-    one, other = _design(asked.design), _design(asked.stored(asked.against))
-    designs = [one] if one == other else [one, other]
-    return sensitivity.sensitivity(
-        one,
+    """The design's result, or its lead over the other's, at half and twice each number. Raises DseError."""
+    one, *other = _compared(asked)
+    measure = common.measure(asked.measure)
+    return sensitivity.sensitivity(one, asked.design.work, measure, other[0] if other else None)
+
+
+@st.cache_data(max_entries=32, ttl="1h", show_spinner=False, hash_funcs=_HASHES)
+def cached_doubt(asked: CrossoverRequest) -> doubt.Doubt:
+    """The numbers that the design's result, or its lead over the other's, rests on. Raises DseError."""
+    designs = _compared(asked)
+    return doubt.doubt(
+        designs[0],
         asked.design.work,
         common.measure(asked.measure),
         designs[1] if len(designs) > 1 else None,
-        as_measured=[sensitivity.with_measured_bits(design) for design in designs],
+        as_measured=[doubt.with_measured_bits(design) for design in designs],
     )
+
+
+def _compared(asked: CrossoverRequest) -> list[common.Candidate]:
+    """The design and the one that it is compared with, where that is another. Raises InputError."""
+    one, other = _design(asked.design), _design(asked.stored(asked.against))
+    return [one] if one == other else [one, other]
 
 
 @st.cache_data(max_entries=32, ttl="1h", show_spinner=False, hash_funcs=_HASHES)
@@ -189,7 +215,8 @@ def operations(asked: CrossoverRequest) -> dict[str, Any]:
     ask = partial(request.operation, asked.design, measure=asked.measure)
     return {
         "map": ask(MapBest, quantizers=names),
-        "sensitivity": ask(VaryAssumptions, against=against),
+        "sensitivity": ask(VaryDevice, against=against),
+        "doubt": ask(VaryAssumptions, against=against),
         "cross": ask(FindCrossover, against=against, batches=BATCHES, inputs=INPUTS),
     }
 

@@ -173,7 +173,7 @@ def total(parts: Sequence[tuple[float, Interval]], why: str = "") -> Interval:
 def of_energy(results: Mapping[str, Any]) -> dict[str, Interval]:
     """The intervals of the energy by parts and of their sum, from the ranges of J/B, J/FLOP and the idle power.
 
-    A rate that is assumed may be half or twice as large (`BY_KIND`, as `dse ask sensitivity` takes it); bytes and
+    A rate that is assumed may be half or twice as large (`BY_KIND`, as `dse ask doubt` takes it); bytes and
     operations are counted, so of a rate of another kind its own range is all that is unsure (`energy_factors`). A board
     idles as long as its tokens take, which is unsure too. {} where the device has no such rates, or nothing fits.
     """

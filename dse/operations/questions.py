@@ -1,4 +1,4 @@
-"""The questions of `dse ask`: formats, crossover, inverse design, sensitivity, map, load, devices."""
+"""The questions of `dse ask`: formats, crossover, inverse design, sensitivity, doubt, map, load, devices."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from dse.questions.common import Candidate
     from dse.questions.crossing import Crossing
     from dse.questions.devices import Devices
+    from dse.questions.doubt import Doubt
     from dse.questions.formats import Formats
     from dse.questions.load import UnderLoad
     from dse.questions.need import Need, NeedBits
@@ -206,8 +207,39 @@ class FindNeed(OnDesign, WithFigure):
 
 @operation(
     "ask sensitivity",
-    "Which assumption moves a result, or which design wins?",
+    "A result where each number of the device halves or doubles.",
     function="sensitivity",
+    positional=("device", "model", "quantizer", "workload"),
+)
+class VaryDevice(OnDesign, WithFigure):
+    """Halve and double each number of the device, one at a time: bandwidth, capacity, peak FLOP/s, power, price, ...
+
+    The result at both, over that as given. Without --batch as many requests run as fit at each value; kernels keep the
+    shares of peak rates that they reach. How sure the numbers are is another question: `dse ask doubt`.
+
+    >>> found = dse.sensitivity("a100-80gb", "llama2-13b", "fp16", admission="paged")
+    >>> found.effects[0].number.name
+    'memory_capacity'
+    """
+
+    against: Quantizer | None = option(
+        None, "A second quantizer on the same device: does the better one change?", metavar="Q"
+    )
+    measure: str = option("throughput", "The result.", metavar="throughput|step|energy|cost", is_said=True)
+
+    def run(self, console: Console = SILENT) -> Sensitivity:
+        """The result at half and at twice each number."""
+        from dse.questions import common, sensitivity
+
+        other = None if self.against is None else self.design_of(self.device, self.model, self.against)
+        measure = common.measure(self.measure)
+        return sensitivity.sensitivity(self.design(), self.workload, measure, other, console.progress)
+
+
+@operation(
+    "ask doubt",
+    "Which unsure number moves a result, or which design wins.",
+    function="doubt",
     positional=("device", "model", "quantizer", "workload"),
 )
 class VaryAssumptions(OnDesign, WithFigure):
@@ -217,7 +249,7 @@ class VaryAssumptions(OnDesign, WithFigure):
     as printed; fitted parameters within the error of their fit; usable_frac 0.8 to 1, runtime_overhead 0 to 4 GB; peak
     rates of the ideal model down to half; outliers and sinks as nominal or as measured (`--measurements`).
 
-    >>> found = dse.sensitivity("oaken-lpddr", "llama2-13b", "oaken", against="qserve", batch=64)
+    >>> found = dse.doubt("oaken-lpddr", "llama2-13b", "oaken", against="qserve", batch=64)
     >>> found.winner, [effect.number.name for effect in found.effects if effect.flips_at]
     ('qserve', ['fused_rate'])
     """
@@ -230,17 +262,17 @@ class VaryAssumptions(OnDesign, WithFigure):
         (), "A range of your own: x0.5:x2, 1TB/s:2TB/s.", name="range", metavar="NAME=LOW:HIGH", is_repeated=True
     )
 
-    def run(self, console: Console = SILENT) -> Sensitivity:
+    def run(self, console: Console = SILENT) -> Doubt:
         """The effect of each number on the result, or on which design wins."""
-        from dse.questions import common, sensitivity
+        from dse.questions import common, doubt
 
         one = self.design()
         other = None if self.against is None else self.design_of(self.device, self.model, self.against)
         counted = []
         if self.bits == "closed":
-            counted = [sensitivity.with_measured_bits(each, self.measurements) for each in (one, other) if each]
+            counted = [doubt.with_measured_bits(each, self.measurements) for each in (one, other) if each]
         measure, ranges = common.measure(self.measure), several(self.ranges)
-        return sensitivity.sensitivity(one, self.workload, measure, other, ranges, console.progress, counted)
+        return doubt.doubt(one, self.workload, measure, other, ranges, console.progress, counted)
 
 
 @operation(

@@ -76,6 +76,7 @@ DRAWN_COMMANDS = {
         ["bits", "--step-ms", "60", *AT],
     ],
     "ask sensitivity": [["--json"], ["--against", "fp16", *AT]],
+    "ask doubt": [["--json"], ["--against", "fp16", *AT]],
     "ask map": [["--batches", "1,16", "--inputs", "512,8192", "--json"]],
     "ask load": [["--json"], ["--batch", "16", *SHORT[:4]]],
     "check-log": [[LOG, "--json"], [LOG]],

@@ -8,7 +8,7 @@ import pytest
 from cases import each, quick_first
 from dse.figures.drawing import layout, to_plotly
 from dse.figures.plot import answer as of_answer
-from dse.questions import best_map, common, crossing, formats, need, sensitivity
+from dse.questions import best_map, common, crossing, doubt, formats, need
 from dse.specs import catalog
 from dse.specs.workload import Workload
 
@@ -16,7 +16,7 @@ OPT = ["--device", "a100-80gb", "--model", "opt-30b", "--memory", "paper"]
 LLAMA = ["--device", "a100-80gb", "--model", "llama2-13b", "--admission", "paged", "--memory", "paper"]
 CROSS = ["ask", "cross", *OPT, "--quantizer", "nqkv", "--batches", "4,20", "--inputs", "64,512"]
 NEED = ["ask", "need", "bandwidth", *LLAMA, "--batch", "64"]
-SENSITIVITY = ["ask", "sensitivity", *LLAMA, "--quantizer", "qserve", "--batch", "64"]
+DOUBT = ["ask", "doubt", *LLAMA, "--quantizer", "qserve", "--batch", "64"]
 FORMATS = [
     "ask",
     "formats",
@@ -72,10 +72,10 @@ def test_formats_says_which_pays(run):
 
 
 def test_sensitivity_and_map(run):
-    code, out, _ = run(*SENSITIVITY, "--against", "fp16", "--range", "core_clock=x0.2:x2")
+    code, out, _ = run(*DOUBT, "--against", "fp16", "--range", "core_clock=x0.2:x2")
     assert code == 0
     assert "flips: fp16 below " in out
-    found = json.loads(run(*SENSITIVITY, "--json")[1])["effects"]
+    found = json.loads(run(*DOUBT, "--json")[1])["effects"]
     assert "core_clock" in [effect["number"]["name"] for effect in found]
     code, out, _ = run(*MAP)
     assert code == 0
@@ -89,7 +89,7 @@ def test_sensitivity_and_map(run):
     [
         (CROSS, "cross"),
         ([*NEED, "--throughput", "1500"], "need-bandwidth"),
-        (SENSITIVITY, "sensitivity"),
+        (DOUBT, "doubt"),
         (MAP, "map"),
         (FORMATS, "formats"),
         (["ask", "need", "bits", *LLAMA, "--throughput", "100"], "need-bits"),
@@ -122,7 +122,7 @@ def test_figure_and_table_are_written(run, tmp_path, args, name):
         ([*NEED, "--throughput", "abc"], "abc"),
         ([*NEED, "--step-ms", "1e-300"], "step-ms = 1e-300: must be from 1e-09"),
         (["ask", "need", "bits", *LLAMA, "--throughput", "1", "--quantizer", "fp8"], "has no effect on bits"),
-        ([*SENSITIVITY, "--range", "nothing=1:2"], "range = 'nothing=1:2'"),
+        ([*DOUBT, "--range", "nothing=1:2"], "range = 'nothing=1:2'"),
         ([*MAP, "--quantizers", "fp16,fp16"], "names one twice"),
         ([*MAP, "--quantizers", "fp15"], "fp15"),
         ([*FORMATS, "--quantizers", "fp8,fp8"], "names one twice"),
@@ -154,13 +154,11 @@ def _answers():
     yield need.smallest(of("fp16"), work, "bandwidth", need.target(None, 50.0))  # no value: the batch does not fit
     for goal in (1000.0, 1e6):
         yield need.most_bits([of(name) for name in ("fp16", "fp8", "nqkv")], work, need.target(goal, None))
-    yield sensitivity.sensitivity(
-        of("qserve"), work, measures["throughput"], of("sinkq:bits=4"), ["fused_rate=x0.1:x2"]
-    )
-    yield sensitivity.sensitivity(of("qserve"), work, measures["step"], ranges=["memory_capacity=x0.1:x2"])
-    yield sensitivity.sensitivity(of("oaken", "oaken-lpddr"), work, measures["energy"])
+    yield doubt.doubt(of("qserve"), work, measures["throughput"], of("sinkq:bits=4"), ["fused_rate=x0.1:x2"])
+    yield doubt.doubt(of("qserve"), work, measures["step"], ranges=["memory_capacity=x0.1:x2"])
+    yield doubt.doubt(of("oaken", "oaken-lpddr"), work, measures["energy"])
     long = Workload(input_tokens=200_000, output_tokens=16)  # of FP16 not one request fits: one design is drawn
-    yield sensitivity.sensitivity(of("kivi"), long, measures["throughput"], of("fp16"))
+    yield doubt.doubt(of("kivi"), long, measures["throughput"], of("fp16"))
     yield formats.formats(catalog.device("a100-80gb"), catalog.model("llama2-13b"), work, ["fp8", "kivi", "qserve"])
     yield formats.formats(catalog.device("rtx-4090"), catalog.model("qwen3-32b"), work, ["fp8"])  # nothing fits
     designs = [of(name) for name in ("fp16", "bf16", "kivi:bits=4", "qserve")]
@@ -217,7 +215,7 @@ def test_answers_are_drawn_by_both_libraries_with_units_and_without_gaps(sketch)
 def test_ranges_keep_to_what_a_device_may_have(run, text, says):
     code, out, error = run(
         "ask",
-        "sensitivity",
+        "doubt",
         "--device",
         "a100-80gb",
         "--model",

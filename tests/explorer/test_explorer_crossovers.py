@@ -26,7 +26,7 @@ WITH_PLAN = replace(ASKED, quantizers=("fp16", LABEL), against=LABEL, files=((LA
 
 
 @pytest.mark.parametrize("ours", [ASKED, WITH_PLAN], ids=["names", "plan"])
-@pytest.mark.parametrize("question", ["map", "sensitivity", "cross"])
+@pytest.mark.parametrize("question", ["map", "sensitivity", "doubt", "cross"])
 def test_command_and_python_shown_ask_the_same_question(question, ours, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "p.toml").write_text(PLAN)
@@ -35,6 +35,7 @@ def test_command_and_python_shown_ask_the_same_question(question, ours, capsys, 
     answer = {
         "map": crossovers.cached_map,
         "sensitivity": crossovers.cached_sensitivity,
+        "doubt": crossovers.cached_doubt,
         "cross": crossovers.cached_lines,
     }[question]
     if question != "map":  # of which the command takes no cells
@@ -57,11 +58,11 @@ def test_each_figure_is_drawn_once_it_is_opened_and_errors_are_a_line():
     app.run()
     assert not app.exception
     titles = {text.value for text in app.subheader}
-    for i in range(3):
+    for i in range(4):
         app.session_state[f"crossovers {i}"] = True  # as pressed
     app.run()
     assert not app.exception
-    assert len({text.value for text in app.subheader} - titles) >= 3
+    assert len({text.value for text in app.subheader} - titles) >= 4
     app.selectbox(key="measure").select("step").run()
     assert not app.exception
     assert "".join(app.query_params["measure"]) == "step"

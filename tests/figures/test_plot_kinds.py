@@ -314,7 +314,7 @@ def test_doubled_columns_are_refused(tmp_path, suffix):
 
 def test_what_must_stand_beside_is_said_first_and_listed(run, tmp_path):
     (tmp_path / "t.csv").write_text("knee\nFalse\n")
-    for kind in ("front", "sensitivity"):
+    for kind in ("front", "sensitivity", "doubt"):
         with pytest.raises(InputError, match=rf"{kind} needs 't\.figure\.json' beside its table: `dse"):
             load.load(kind, str(tmp_path / "t.csv"))
     (tmp_path / "front.csv").write_text("knee\nFalse\n")
@@ -322,7 +322,7 @@ def test_what_must_stand_beside_is_said_first_and_listed(run, tmp_path):
         load.load("front", str(tmp_path))
     assert "`" not in run("plot", "--list")[1]
     listed = {one["kind"]: one["beside"] for one in json.loads(run("plot", "--list", "--json")[1])}
-    assert {kind for kind, beside in listed.items() if beside} == {"front", "sensitivity"}
+    assert {kind for kind, beside in listed.items() if beside} == {"front", "sensitivity", "doubt"}
     code, said, _ = run("plot", "list")
     assert code == 0
     assert "  needs beside its table: front.figure.json, as that command writes it\n" in said

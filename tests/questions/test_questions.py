@@ -15,7 +15,7 @@ from dse.figures.plot import answer as report_figure
 from dse.model import evaluate as point
 from dse.model import kv_layout as plan
 from dse.model.compare import Comparison
-from dse.questions import best_map, common, crossing, formats, need, sensitivity
+from dse.questions import best_map, common, crossing, doubt, formats, need
 from dse.specs import catalog, measurements
 from dse.specs.workload import Workload
 
@@ -351,7 +351,7 @@ def test_every_number_that_moves_the_throughput_is_varied():
     ):
         designs = [design(device, "llama3.1-8b", name) for name in names]
         spec = designs[0].device
-        known = {number.name for number in sensitivity.numbers(designs, work, THROUGHPUT)}
+        known = {number.name for number in doubt.numbers(designs, work, THROUGHPUT)}
         places = set(spec.quantities())
         for stack_name, stack in spec.stacks.items():
             places |= {
@@ -375,7 +375,7 @@ def test_every_number_that_moves_the_throughput_is_varied():
 def test_effects_are_what_evaluating_gives():
     work = Workload(batch=64, admission="paged")
     one, other = (design("a100-80gb", "llama2-13b", q) for q in ("qserve", "fp16"))
-    found = sensitivity.sensitivity(one, work, THROUGHPUT, other, ["core_clock=x0.2:x2"])
+    found = doubt.doubt(one, work, THROUGHPUT, other, ["core_clock=x0.2:x2"])
     assert found.base == one.evaluate(work)["throughput_tokens_per_s"]
     assert found.winner == "qserve"
     spans = [effect.span(found.base) for effect in found.effects]
@@ -404,7 +404,7 @@ def test_bits_as_measured_are_one_more_number():
     one = common.design(device, model, "oaken")
     spec = measurements.Bits("measured").quantizer("oaken")
     counted = common.Candidate(device, plan.build(model, spec, spec))
-    found = sensitivity.sensitivity(one, work, THROUGHPUT, as_measured=[counted])
+    found = doubt.doubt(one, work, THROUGHPUT, as_measured=[counted])
     (effect,) = [e for e in found.effects if e.number.name == "stored_bits"]
     results = [one.evaluate(work), counted.evaluate(work)]
     results.sort(key=lambda result: result["stored_bits"])
@@ -415,7 +415,7 @@ def test_bits_as_measured_are_one_more_number():
 
 def test_ranges_by_kind_and_given():
     one = design("oaken-lpddr", "llama2-7b", "oaken")
-    found = {n.name: n for n in sensitivity.numbers([one], Workload(), THROUGHPUT)}
+    found = {n.name: n for n in doubt.numbers([one], Workload(), THROUGHPUT)}
     assert (found["engine_rate"].low, found["engine_rate"].high) == (1.1e12, 4.4e12)  # assumed: half to twice
     assert (found["memory_bandwidth"].low, found["memory_bandwidth"].high) == (
         0.5 * 1.1e12,
@@ -425,10 +425,10 @@ def test_ranges_by_kind_and_given():
     assert (found["usable_frac"].low, found["usable_frac"].high) == (0.8, 1.0)
     assert "usd_per_hour" not in found
     calibrated = design("a100-80gb", "llama2-7b", "fp16")
-    fitted = {n.name: n for n in sensitivity.numbers([calibrated], Workload(stack=KERNELS), THROUGHPUT)}
+    fitted = {n.name: n for n in doubt.numbers([calibrated], Workload(stack=KERNELS), THROUGHPUT)}
     frac = fitted["stacks.vllm.attention.memory_frac"]  # within the error of its fit, 6.45 %
     assert (frac.low, frac.high) == (pytest.approx(0.7785 * (1 - 0.0645)), pytest.approx(0.7785 * (1 + 0.0645)))
-    given_range = sensitivity.with_ranges(
+    given_range = doubt.with_ranges(
         fitted.values(), ["gemm.launch=1us:0.02ms", "memory_bandwidth=1.6 TB/s:x1.5"], catalog.device("a100-80gb")
     )
     by_name = {n.name: n for n in given_range}
@@ -444,19 +444,19 @@ def test_a_device_that_borrows_its_kernels_takes_them_as_assumed(tmp_path):
         'n_cores = 100\nstacks_of = "h100"\n'
     )
     one = design(str(path), "llama2-7b", "fp16")
-    found = {n.name: n for n in sensitivity.numbers([one], Workload(), THROUGHPUT)}
+    found = {n.name: n for n in doubt.numbers([one], Workload(), THROUGHPUT)}
     launch = found["stacks.vllm.products.bf16.launch"]
     assert launch.kind == "assumed"
     assert launch.high == pytest.approx(2 * launch.value)
     assert "stacks.vllm.gemm.launch" not in found  # 16-bit products of whole steps take its place
-    assert sensitivity.sensitivity(one, Workload(), THROUGHPUT).effects[0].span(1.0) > 0
+    assert doubt.doubt(one, Workload(), THROUGHPUT).effects[0].span(1.0) > 0
 
 
 def test_a_server_varies_what_it_borrows_and_its_own_time_over_its_releases():
     server = catalog.servers()["trtllm"]
     one = design("b200", "gpt-oss-20b", "fp16")
     work = Workload(batch=8, stack="trtllm", weights="mxfp4-experts")
-    found = {n.name: n for n in sensitivity.numbers([one], work, THROUGHPUT)}
+    found = {n.name: n for n in doubt.numbers([one], work, THROUGHPUT)}
     experts = catalog.device("b200").stacks["vllm"].experts["mxfp4"]  # trtllm's are not shipped
     frac = found["stacks.trtllm.experts.mxfp4.memory_frac"]
     assert (frac.value, frac.low) == (
@@ -467,11 +467,11 @@ def test_a_server_varies_what_it_borrows_and_its_own_time_over_its_releases():
     sequence = found["stacks.trtllm.host.sequence"]
     assert (sequence.low, sequence.high) == (min(each), max(each))
     assert sequence.value == server.host.sequence.si
-    answer = sensitivity.sensitivity(one, work, THROUGHPUT)
+    answer = doubt.doubt(one, work, THROUGHPUT)
     moved = {effect.number.name: effect for effect in answer.effects}
     assert moved["stacks.trtllm.host.sequence"].at_low > answer.base > moved["stacks.trtllm.host.sequence"].at_high
     assert moved["stacks.trtllm.experts.mxfp4.memory_frac"].span(answer.base) > 0.05
-    fixed = sensitivity.numbers([one], replace(work, stack="trtllm@1.0.0rc3"), THROUGHPUT)
+    fixed = doubt.numbers([one], replace(work, stack="trtllm@1.0.0rc3"), THROUGHPUT)
     step = next(n for n in fixed if n.name == "stacks.trtllm.host.layer")
     assert step.high == pytest.approx(1.1 * server.releases["1.0.0rc3"].layer.si)  # measured: a tenth
 
@@ -615,7 +615,7 @@ def test_candidates_say_how_likely_they_meet_the_target():
 def test_a_winner_that_an_assumed_rate_decides_is_not_sure():
     work = Workload(batch=16)
     one, other = (design("a100-80gb", "llama2-13b", name) for name in ("sinkq:bits=4", "fp16"))
-    found = sensitivity.sensitivity(one, work, THROUGHPUT, other)
+    found = doubt.doubt(one, work, THROUGHPUT, other)
     document = found.to_json()
     assert document["winner"] == "sinkq:bits=4"
     assert any(effect["flips_at"] for effect in document["effects"])
@@ -624,7 +624,7 @@ def test_a_winner_that_an_assumed_rate_decides_is_not_sure():
     assert document["sure"] < 0.5  # its kernels may be far slower than assumed, hardly faster
     assert document["base_interval"][0] < found.base < document["base_interval"][1]
     assert "% sure that sinkq:bits=4 is better" in found.text()
-    alone = sensitivity.sensitivity(one, work, THROUGHPUT).to_json()
+    alone = doubt.doubt(one, work, THROUGHPUT).to_json()
     assert (alone["gain"], alone["sure"], alone["against_interval"]) == (None, None, None)
 
 
@@ -647,10 +647,10 @@ def test_bad_questions_are_refused():
         lambda: common.measure("speed"),
         lambda: best_map.best_map([new, new], work, THROUGHPUT),
         lambda: best_map.best_map([], work, THROUGHPUT),
-        lambda: sensitivity.sensitivity(design("oaken-hbm", "llama2-7b", "oaken"), work, common.MEASURES["cost"]),
-        lambda: sensitivity.sensitivity(design("a100-80gb", "llama2-70b", "fp16"), work, THROUGHPUT),
+        lambda: doubt.doubt(design("oaken-hbm", "llama2-7b", "oaken"), work, common.MEASURES["cost"]),
+        lambda: doubt.doubt(design("a100-80gb", "llama2-70b", "fp16"), work, THROUGHPUT),
         *(
-            lambda text=text: sensitivity.sensitivity(new, work, THROUGHPUT, ranges=[text])
+            lambda text=text: doubt.doubt(new, work, THROUGHPUT, ranges=[text])
             for text in (
                 "fused_rate",
                 "fuzed_rate=1:2",

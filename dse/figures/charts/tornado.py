@@ -1,4 +1,4 @@
-"""Sensitivity of a result to each number within its range, the largest first; of `dse ask sensitivity`."""
+"""Effects of numbers on a result, the largest first; of `dse ask sensitivity` and `dse ask doubt`."""
 
 import pandas as pd
 
@@ -7,7 +7,9 @@ from dse.figures.drawing.chart import Axis, Chart, Panel, Series
 from dse.figures.registry import by, figure
 from dse.figures.source import Source
 from dse.questions.common import MEASURES, sure_text
-from dse.questions.sensitivity import Sensitivity, range_text
+from dse.questions.doubt import Doubt
+from dse.questions.effects import Effects, range_text
+from dse.questions.sensitivity import Sensitivity
 
 #: numbers shown
 MAX_BARS = 15
@@ -15,8 +17,8 @@ MAX_BARS = 15
 CHANGES = "#F3E3C3"
 
 
-def source_of(answer: Sensitivity) -> Source:
-    """The table of an answer of `dse ask sensitivity` and what its figure says beside it."""
+def source_of(answer: Effects) -> Source:
+    """The table of an answer and what its figure says beside it."""
     moving = [i for i, e in enumerate(answer.effects) if e.span(answer.base) > 0 or e.flips_at] or [0]
     numbers = [answer.effects[i].number for i in moving]
     return Source(
@@ -39,12 +41,22 @@ def source_of(answer: Sensitivity) -> Source:
 
 @figure(
     "sensitivity",
-    "A tornado: which assumption, inside its range, moves a result, the largest first.",
+    "A tornado: a result where each number of the device is halved and doubled, the largest effect first.",
     by("ask sensitivity --out DIR", "sensitivity"),
+    ("at_low", "at_high", "other_at_low", "other_at_high", "flips_at"),
+    order=149,
+    needs_beside=True,
+    answer=Sensitivity,
+    source_of=source_of,
+)
+@figure(
+    "doubt",
+    "A tornado: which assumption, inside its range, moves a result, the largest first.",
+    by("ask doubt --out DIR", "doubt"),
     ("at_low", "at_high", "other_at_low", "other_at_high", "flips_at"),
     order=150,
     needs_beside=True,
-    answer=Sensitivity,
+    answer=Doubt,
     source_of=source_of,
 )
 def chart(source: Source) -> Chart:

@@ -7,12 +7,12 @@ from dse.figures.plot.answer import chart_of, figure_of, source_of
 from dse.figures.source import BESIDE, beside
 from dse.questions.best_map import BestMap
 from dse.questions.crossing import Crossing
+from dse.questions.effects import Effects
 from dse.questions.formats import Formats
 from dse.questions.load import UnderLoad
 from dse.questions.need import Need, NeedBits
-from dse.questions.sensitivity import Sensitivity
 
-Answer = Formats | Crossing | Need | NeedBits | Sensitivity | BestMap | UnderLoad
+Answer = Formats | Crossing | Need | NeedBits | Effects | BestMap | UnderLoad
 
 
 def write(out: str, answer: Answer, command: str, static: str = "auto") -> str:
