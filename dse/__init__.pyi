@@ -1095,8 +1095,8 @@ def sensitivity(
     Raises InputError and SpecError for names, files and values, LimitError beyond what can be computed.
 
     >>> found = dse.sensitivity("a100-80gb", "llama2-13b", "fp16", admission="paged")
-    >>> found.effects[0].number.name
-    'memory_capacity'
+    >>> [effect.number.name for effect in found.effects[:2]]
+    ['memory_bandwidth', 'memory_capacity']
     """
 
 def simulate(

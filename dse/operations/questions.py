@@ -218,8 +218,8 @@ class VaryDevice(OnDesign, WithFigure):
     shares of peak rates that they reach. How sure the numbers are is another question: `dse ask doubt`.
 
     >>> found = dse.sensitivity("a100-80gb", "llama2-13b", "fp16", admission="paged")
-    >>> found.effects[0].number.name
-    'memory_capacity'
+    >>> [effect.number.name for effect in found.effects[:2]]
+    ['memory_bandwidth', 'memory_capacity']
     """
 
     against: Quantizer | None = option(

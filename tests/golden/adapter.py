@@ -239,6 +239,8 @@ OLD_DEFAULTS = {
     "simulate": {"--batch": "256", "--output": "256", "--admission": "paged"},
     "point": {"--batch": "1", "--admission": "reserve"},
 }
+#: commands that have another name now: what is unsure was a sensitivity
+RENAMED = {("ask", "sensitivity"): ["ask", "doubt"]}
 
 
 def with_old_defaults(argv: list[str]) -> list[str]:
@@ -266,6 +268,7 @@ def known_kernels() -> Iterator[None]:
 def run_command(argv: list[str]) -> str:
     """What a command prints, with its exit status where that is not 0 and its complaint; runs in this process."""
     argv = with_old_defaults(argv)
+    argv = [*RENAMED.get(tuple(argv[:2]), argv[:2]), *argv[2:]]
     from dse.cli import main as cli
 
     out, err, status = io.StringIO(), io.StringIO(), 0

@@ -15,7 +15,7 @@ from dse.figures.plot import answer as report_figure
 from dse.model import evaluate as point
 from dse.model import kv_layout as plan
 from dse.model.compare import Comparison
-from dse.questions import best_map, common, crossing, doubt, formats, need
+from dse.questions import best_map, common, crossing, doubt, formats, need, sensitivity
 from dse.specs import catalog, measurements
 from dse.specs.workload import Workload
 
@@ -396,6 +396,30 @@ def test_effects_are_what_evaluating_gives():
     assert not a > b * (1 + 1e-9)
     a, b = at(flip * (1 + 1e-6))
     assert a > b * (1 + 1e-9)
+
+
+def test_sensitivity_is_the_result_at_half_and_twice_each_number():
+    """By evaluating a copy of the device; an open batch is as many requests as fit on that copy."""
+    one, other = (design("a100-80gb", "llama2-13b", q) for q in ("fp16", "qserve"))
+    for work in (Workload(), Workload(batch=64), Workload(batch=32, admission="reserve")):
+        found = sensitivity.sensitivity(one, work, THROUGHPUT)
+        effects = {effect.number.name: effect for effect in found.effects}
+        for name, effect in effects.items():
+            number = effect.number
+            assert number.low == pytest.approx(number.value / 2)
+            assert number.high == pytest.approx(number.value * 2)
+            for si, value in ((number.low, effect.at_low), (number.high, effect.at_high)):
+                spec = common.with_number(one.device, name, si, "test")
+                filled = point.filled(spec, one.plan, work)
+                assert THROUGHPUT.value(replace(one, device=spec).evaluate(filled)) == value
+        assert effects["memory_bandwidth"].at_low < found.base < effects["memory_bandwidth"].at_high
+        assert effects["board_power"].span(found.base) == 0
+    assert "No effect: " in found.text()
+    assert found.to_json()["question"] == "sensitivity"
+    # twice the memory holds more requests, though the step is no faster
+    assert effects["memory_capacity"].at_high > found.base
+    both = sensitivity.sensitivity(one, Workload(batch=64), THROUGHPUT, other)
+    assert (both.winner, both.other) == ("qserve", "qserve")
 
 
 def test_bits_as_measured_are_one_more_number():

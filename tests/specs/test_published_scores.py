@@ -156,7 +156,7 @@ def test_the_command(run):
     assert code == 2
     assert err == "error: quantizer = 'int5': no published score: did you mean int4, int8?\n"
     assert "unknown model 'lama3.1-8b'" in run("scores", "--quantizer", "fp8", "--model", "lama3.1-8b")[2]
-    assert run("scores", "--model", "llama3.1-8b")[2].startswith("error: format is missing")
+    assert run("scores", "--model", "llama3.1-8b")[2].startswith("error: quantizer is missing")
 
 
 def drop_of(monkeypatch, scores, model="qwen3-8b", is_told=True):
