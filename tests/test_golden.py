@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cases import quick_first
+from dse.report import present
 from golden import adapter, commands
 
 #: relative error of floats, by model kind; and what rounding to 44 bits of mantissa adds to it
@@ -187,6 +188,14 @@ def test_the_table_has_every_result_and_input_and_all_that_there_is_by_name():
 
 #: words of outputs, as they were and as they are: a heading that was respelled, a question that has another name
 RENAMED = {"Dequantisation": "Dequantization", r"\"question\": \"sensitivity\"": r"\"question\": \"doubt\""}
+#: labels of a point's lines, as they were and as they are
+LABELS = {
+    "longest context, all requests at once": "longest context at this batch",
+    "decode step (mean): time per token": "decode step, mean",
+    "prefill": "prefill of the running batch",
+    "time to first token, no queue": "time to first token (TTFT), no queue",
+    "prompt of a running batch": "prefill of the running batch",
+}
 
 
 @lru_cache(maxsize=1)
@@ -194,7 +203,8 @@ def stored():
     """What commands printed and wrote, by group, and the numbers of explanations."""
     with pa.input_stream(str(adapter.GOLDEN / "commands.json.zst")) as packed:
         text = io.TextIOWrapper(packed, encoding="utf-8").read()
-    for old, new in RENAMED.items():
+    lines = {present.line(old, ""): present.line(new, "") for old, new in LABELS.items()}
+    for old, new in {**RENAMED, **lines}.items():
         text = text.replace(old, new)
     return json.loads(text)
 

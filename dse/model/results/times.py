@@ -351,7 +351,7 @@ topic.add(
     "s",
     NUMBER,
     "prefill of the running batch",
-    TextLine("Time", 11),
+    TextLine("Time", 11, "prefill of the running batch"),
     TextLine(INTERVALS, 4),
     reads=reads.PROMPT,
     interval=PROMPTS,
