@@ -322,8 +322,7 @@ def test_memory_says_who_counts_it_and_a_context_what_the_model_was_made_for(run
     out = run("point", "--device", "h200", "--model", "llama3.1-8b", "--batch", "1")[1]
     assert "  device memory, as the driver reports it 150.1 GB" in out
     assert "  effective capacity, by the data sheet   141 GB" in out
-    assert "  longest context at this batch           906,080 tokens (model: 131,072 positions)
-" in out
+    assert "  longest context at this batch           906,080 tokens (model: 131,072 positions)\n" in out
     out = run("point", "--device", "h200", "--model", "llama3.1-8b", "--memory", "paper", "--batch", "64")[1]
     assert "  device memory, by the data sheet        141 GB" in out
     assert "positions" not in out
