@@ -13,6 +13,7 @@ from dse.core.version import VERSION
 __version__ = VERSION
 
 __all__ = [
+    "DesignResults",
     "Workload",
     "best_map",
     "check",

@@ -8,6 +8,7 @@ import pandas as pd
 
 from dse.core import errors as errors
 from dse.core import units as units
+from dse.core.answer import Rows
 from dse.model.results import Result
 from dse.operations.dumps import LabResult
 from dse.operations.shared import Device, Model, Quantizer
@@ -20,6 +21,8 @@ from dse.questions.formats import Formats
 from dse.questions.load import UnderLoad
 from dse.questions.need import Need, NeedBits
 from dse.questions.sensitivity import Sensitivity
+from dse.report.design import DesignResults as _DesignResults
+from dse.report.simulation import SimulatedRun
 from dse.serving.steady_state import Batching
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.workload import Workload as Workload
@@ -28,6 +31,7 @@ from dse.sweep.reading import StoredSweep
 from dse.validate.check_log import LogCheck
 
 __all__ = [
+    "DesignResults",
     "Workload",
     "best_map",
     "check",
@@ -61,16 +65,277 @@ __all__ = [
 __version__: str
 results: dict[str, Result]
 
+class DesignResults(_DesignResults):
+    """Results of one design, in SI base units (times in s, sizes in B): a dict whose entries are attributes too.
+
+    `found.decode_step_s` is `found["decode_step_s"]`, None for what does not apply: times where nothing fits.
+    `found.unit(name)` is its unit, `found.table` all of them with units, intervals and words, `found.to_dict()` a plain
+    dict. Printed, it is the text of `dse point`; a notebook shows that as a table.
+    """
+
+    device: str | Any
+    """device"""
+    model: str | Any
+    """model"""
+    quantizer: str | Any
+    """quantizer"""
+    key_quantizer: str | Any
+    """quantizer of keys"""
+    value_quantizer: str | Any
+    """quantizer of values"""
+    model_kind: str | Any
+    """times"""
+    stack: str | Any
+    """software stack"""
+    tokens: str | Any
+    """token policy"""
+    batch: int | Any
+    """batch (sequence)"""
+    input_tokens: int | Any
+    """prompt (token)"""
+    output_tokens: int | Any
+    """output (token)"""
+    admission: str | Any
+    """admission"""
+    page_tokens: int | Any
+    """page (token)"""
+    prefix_tokens: int | Any
+    """shared prefix (token)"""
+    weights_bits: int | Any
+    """bits of a weight (bit)"""
+    activation_bits: int | Any
+    """bits of an activation (bit)"""
+    weights: str | Any
+    """format of weights"""
+    tower: bool
+    """image tower"""
+    prompt_chunk_tokens: int | Any
+    """chunk of the prompt (token)"""
+    rounds: int | Any
+    """requests a slot"""
+    max_num_seqs: int | Any
+    """concurrency, at most (sequence)"""
+    kv_cache: bool
+    """KV cache"""
+    cached_input_discount: float | Any
+    """discount on cached input"""
+    memory: str | Any
+    """memory counted"""
+    gpu_memory_utilization: float | Any
+    """memory for the server"""
+    kv_cache_memory_bytes: int | Any
+    """memory for keys and values (B)"""
+    free_memory_bytes: int | Any
+    """memory free at the start (B)"""
+    max_model_len: int | Any
+    """longest context taken (token)"""
+    prompt_budget_tokens: int | Any
+    """prompt budget (token)"""
+    tp: int | Any
+    """tensor parallel (device)"""
+    pp: int | Any
+    """pipeline parallel (device)"""
+    pp_batches: int | Any
+    """batches in the pipeline"""
+    ep: int | Any
+    """expert parallel (device)"""
+    expert_skew: float | Any
+    """skew of experts"""
+    dp_attention: bool
+    """attention data parallel"""
+    dcp: int | Any
+    """decode context parallel (device)"""
+    implementation: str | Any
+    """implementation"""
+    strict_kernels: bool
+    """kernels known"""
+    n_devices: int | Any
+    """devices (device)"""
+    key_dequant_path: str | Any
+    """unpacking of keys"""
+    value_dequant_path: str | Any
+    """unpacking of values"""
+    stored_tokens: float | Any
+    """stored tokens (token)"""
+    read_tokens: float | Any
+    """tokens read (token)"""
+    effective_bits: float | Any
+    """effective bits (bit)"""
+    stored_bits: float | Any
+    """stored bits (bit)"""
+    page_tail_bits: float | Any
+    """bits left unused in pages (bit)"""
+    write_amplification: float | Any
+    """written over packed"""
+    bits_kind: str | Any
+    """bits from"""
+    measured_bits: float | Any
+    """measured bits (bit)"""
+    mse: float | Any
+    """mean squared error"""
+    sqnr_db: float | Any
+    """signal to noise (dB)"""
+    measured_error: float | Any
+    """error of the attention output"""
+    measured_on: str | Any
+    """measured on"""
+    sample_kl_nats: float | Any
+    """divergence on the sample (nat)"""
+    sample_perplexity_frac: float | Any
+    """perplexity on the sample"""
+    score_drop_frac: float | Any
+    """drop of scores"""
+    score_drop_of: str | Any
+    """drop from"""
+    kv_bytes_per_token: float | Any
+    """KV cache of a token (B/token)"""
+    kv_bytes_per_token_beyond_windows: float | Any
+    """KV cache of a token beyond windows (B/token)"""
+    state_bytes: float | Any
+    """constant states of a request (B)"""
+    kv_bytes: int | Any
+    """KV cache of the batch (B)"""
+    peak_kv_bytes_per_sequence: int | Any
+    """peak KV cache of a sequence (B)"""
+    weight_bytes: int | Any
+    """weights (B)"""
+    activation_bytes: int | Any
+    """activations (B)"""
+    workspace_bytes: int | Any
+    """workspace (B)"""
+    runtime_bytes: int | Any
+    """graphs and buffers (B)"""
+    capacity_bytes: int | Any
+    """device memory (B)"""
+    free_bytes: int | Any
+    """room for keys and values (B)"""
+    kv_pool_tokens: int | Any
+    """KV tokens of the pool (token)"""
+    kv_usable_tokens: int | Any
+    """KV tokens that requests use (token)"""
+    max_concurrency: float | Any
+    """requests of the longest context (sequence)"""
+    unused_bytes: int | Any
+    """reserved memory (B)"""
+    min_capacity_bytes: int | Any
+    """smallest memory for the batch (B)"""
+    feasible: bool
+    """one request fits"""
+    infeasible_reason: str | Any
+    """why none fits"""
+    fits_whole_batch: bool
+    """whole batch fits"""
+    max_batch: int | Any
+    """largest batch (sequence)"""
+    max_context_tokens: int | Any
+    """longest context (token)"""
+    running_batch: int | Any
+    """running at once (sequence)"""
+    n_waves: int | Any
+    """waves"""
+    linear_s: float | Any
+    """linear layers (s)"""
+    attention_s: float | Any
+    """attention (s)"""
+    quantize_s: float | Any
+    """packing, exposed (s)"""
+    dequantize_s: float | Any
+    """unpacking, exposed (s)"""
+    collective_s: float | Any
+    """exchange between devices (s)"""
+    host_s: float | Any
+    """host and small kernels (s)"""
+    power_s: float | Any
+    """added by the board's power limit (s)"""
+    quantize_busy_s: float | Any
+    """packing (s)"""
+    dequantize_busy_s: float | Any
+    """unpacking (s)"""
+    busy_cores: int | Any
+    """busy cores"""
+    decode_step_s: float | Any
+    """decode step (s)"""
+    prefill_s: float | Any
+    """prefill of the running batch (s)"""
+    total_s: float | Any
+    """total time (s)"""
+    ttft_s: float | Any
+    """TTFT, no queue (s)"""
+    tpot_s: float | Any
+    """TPOT, no prefills (s)"""
+    steady_ttft_s: float | Any
+    """TTFT (s)"""
+    steady_tpot_s: float | Any
+    """TPOT (s)"""
+    decoding_requests: float | Any
+    """requests that decode (sequence)"""
+    throughput_tokens_per_s: float | Any
+    """throughput (token/s)"""
+    bound: str | Any
+    """bound by"""
+    linear_bound: str | Any
+    """linear layers bound by"""
+    attention_bound: str | Any
+    """attention bound by"""
+    compute_utilisation: float | Any
+    """share of peak FLOP/s"""
+    bandwidth_utilisation: float | Any
+    """share of peak bandwidth"""
+    prefill_compute_utilisation: float | Any
+    """share of peak FLOP/s, prompt"""
+    prefill_bandwidth_utilisation: float | Any
+    """share of peak bandwidth, prompt"""
+    joules_per_token: float | Any
+    """energy (J/token)"""
+    joules_per_token_by_parts: float | Any
+    """energy by parts (J/token)"""
+    memory_joules_per_token: float | Any
+    """energy of reads and writes (J/token)"""
+    compute_joules_per_token: float | Any
+    """energy of operations (J/token)"""
+    idle_joules_per_token: float | Any
+    """energy of idling (J/token)"""
+    usd_per_million_tokens: float | Any
+    """cost of a million tokens (USD per million tokens)"""
+    usd_per_request: float | Any
+    """cost of a request (USD per request)"""
+    effective_bandwidth_bytes_per_s: float | Any
+    """effective bandwidth (B/s)"""
+    effective_capacity_bytes: float | Any
+    """effective capacity (B)"""
+    byte_energy_low: float | Any
+    """measured over predicted energy of bytes, low"""
+    byte_energy_high: float | Any
+    """measured over predicted energy of bytes, high"""
+    flop_energy_low: float | Any
+    """measured over predicted energy of operations, low"""
+    flop_energy_high: float | Any
+    """measured over predicted energy of operations, high"""
+    token_time_low: float | Any
+    """measured over predicted time per token, low"""
+    token_time_high: float | Any
+    """measured over predicted time per token, high"""
+    first_time_low: float | Any
+    """measured over predicted time of prompts, low"""
+    first_time_high: float | Any
+    """measured over predicted time of prompts, high"""
+    unpack_rate_low: float | Any
+    """unpacking rate over what is taken, low"""
+    unpack_rate_high: float | Any
+    """unpacking rate over what is taken, high"""
+    assumptions: list[str]
+    """assumed numbers"""
+
 def best_map(
     device: Device,
     model: Model,
     quantizers: Sequence[Quantizer] | None = None,
     workload: Workload | None = None,
     *,
-    measure: str = "throughput",
+    measure: Literal["throughput", "step", "energy", "cost"] = "throughput",
     batches: Sequence[int] | None = None,
     inputs: Sequence[int] | None = None,
-    bits: str = "closed",
+    bits: Literal["closed", "measured"] = "closed",
     measurements: str | None = None,
     output_tokens: int = 1024,
     admission: Literal["reserve", "paged"] | None = None,
@@ -124,7 +389,7 @@ def best_map(
     Raises InputError and SpecError for names, files and values, LimitError beyond what can be computed.
 
     >>> found = dse.best_map("h100", "llama3.1-8b", ["fp16", "fp8"], batches=[1, 256], inputs=[512, 8192])
-    >>> found.table()["best"].tolist()
+    >>> found.table["best"].tolist()
     ['fp16', 'fp8', 'fp8', 'fp8']
     """
 
@@ -207,12 +472,12 @@ def crossover(
     workload: Workload | None = None,
     *,
     against: Quantizer = "fp16",
-    measure: str = "throughput",
+    measure: Literal["throughput", "step"] = "throughput",
     batches: Sequence[int] | None = None,
     inputs: Sequence[int] | None = None,
     key_quantizer: Quantizer | None = None,
     value_quantizer: Quantizer | None = None,
-    bits: str = "closed",
+    bits: Literal["closed", "measured"] = "closed",
     measurements: str | None = None,
     output_tokens: int = 1024,
     admission: Literal["reserve", "paged"] | None = None,
@@ -278,7 +543,11 @@ def crossover(
     """
 
 def device(name: str | Path) -> HardwareSpec:
-    """A shipped device, or one from a TOML file; numbers change on the spot.
+    """A device by its name (`dse list devices`), or from a TOML file; numbers change on the spot.
+
+    Printed, it is its main numbers; each is a quantity with its source, `.si` in base units: `memory_capacity`,
+    `memory_bandwidth`, `peak_flops`, `board_power`, ... (`dse show h100` lists all). `stacks` are the software stacks
+    whose kernels were measured on it. All functions take what this one returns in place of a name.
 
     >>> dse.device("h100").memory_bandwidth.si
     3350000000000.0
@@ -297,7 +566,7 @@ def devices(
     most: int | None = None,
     key_quantizer: Quantizer | None = None,
     value_quantizer: Quantizer | None = None,
-    bits: str = "closed",
+    bits: Literal["closed", "measured"] = "closed",
     measurements: str | None = None,
     batch: int | None = None,
     input_tokens: int = 1024,
@@ -363,11 +632,11 @@ def doubt(
     workload: Workload | None = None,
     *,
     against: Quantizer | None = None,
-    measure: str = "throughput",
+    measure: Literal["throughput", "step", "energy", "cost"] = "throughput",
     ranges: Sequence[str] = (),
     key_quantizer: Quantizer | None = None,
     value_quantizer: Quantizer | None = None,
-    bits: str = "closed",
+    bits: Literal["closed", "measured"] = "closed",
     measurements: str | None = None,
     batch: int | None = None,
     input_tokens: int = 1024,
@@ -442,7 +711,7 @@ def evaluate(
     *,
     key_quantizer: Quantizer | None = None,
     value_quantizer: Quantizer | None = None,
-    bits: str = "closed",
+    bits: Literal["closed", "measured"] = "closed",
     measurements: str | None = None,
     batch: int | None = None,
     input_tokens: int = 1024,
@@ -479,7 +748,7 @@ def evaluate(
     dcp: int = 1,
     implementation: str | None = None,
     strict_kernels: bool = False,
-) -> dict[str, Any]:
+) -> DesignResults:
     """Everything about one design point: memory, time, throughput, and what binds.
 
     device: Device name or .toml file.
@@ -494,12 +763,14 @@ def evaluate(
         SmolLM2-135M that ships.
     Further parameters are the fields of `Workload`, in place of one.
 
-    Returns: Every result by name, in SI base units; None for what does not apply.
+    Returns: Every result by name, in SI base units; None for what does not apply. A dict whose entries are attributes.
     Raises InputError and SpecError for names, files and values, LimitError beyond what can be computed.
 
     >>> found = dse.evaluate("a100-80gb", "llama2-13b", "qserve", batch=128, admission="paged")
-    >>> found["max_batch"], round(found["throughput_tokens_per_s"])
-    (151, 1318)
+    >>> found.max_batch, round(found.throughput_tokens_per_s), found.unit("decode_step_s")
+    (151, 1318, 's')
+    >>> found["max_batch"] == found.max_batch
+    True
     """
 
 def formats(
@@ -511,7 +782,7 @@ def formats(
     max_drop: float | None = None,
     max_error: float | None = None,
     other_software: bool = False,
-    bits: str = "closed",
+    bits: Literal["closed", "measured"] = "closed",
     measurements: str | None = None,
     batch: int | None = None,
     input_tokens: int = 1024,
@@ -620,7 +891,44 @@ def grid(
     device: Device | Iterable[Device],
     model: Model | Iterable[Model],
     quantizer: Quantizer | Iterable[Quantizer] = "fp16",
-    **asked: Any,
+    *,
+    batch: int | Iterable[int | None] | None = None,
+    input_tokens: int | Iterable[int] = 1024,
+    output_tokens: int | Iterable[int] = 1024,
+    admission: Literal["reserve", "paged"] | Iterable[Literal["reserve", "paged"] | None] | None = None,
+    page_tokens: int | Iterable[int] = 16,
+    prefix_tokens: int | Iterable[int] = 0,
+    weights_bits: int | Iterable[int] = 16,
+    dequant_path: Literal["engine", "fused", "materialised"]
+    | Iterable[Literal["engine", "fused", "materialised"] | None]
+    | None = None,
+    model_kind: Literal["auto", "ideal", "calibrated"] | Iterable[Literal["auto", "ideal", "calibrated"]] = "auto",
+    stack: str | Iterable[str | None] | None = None,
+    tokens: str | Iterable[str] = "full",
+    activation_bits: int | Iterable[int] = 16,
+    weights: str | Iterable[str | None] | None = None,
+    tower: bool | Iterable[bool] = True,
+    prompt_chunk_tokens: int | Iterable[int] = 1,
+    rounds: int | Iterable[int] = 10,
+    max_num_seqs: int | Iterable[int | None] | None = None,
+    kv_cache: bool | Iterable[bool] = True,
+    cached_input_discount: float | Iterable[float | None] | None = None,
+    memory: Literal["server", "paper"] | Iterable[Literal["server", "paper"] | None] | None = None,
+    gpu_memory_utilization: float | Iterable[float | None] | None = None,
+    kv_cache_memory_bytes: int | Iterable[int | None] | None = None,
+    free_memory_bytes: int | Iterable[int | None] | None = None,
+    max_model_len: int | Iterable[int | None] | None = None,
+    prompt_budget_tokens: int | Iterable[int | None] | None = None,
+    calibrated: str | Iterable[str | None] | None = None,
+    tp: int | Iterable[int] = 1,
+    pp: int | Iterable[int] = 1,
+    pp_batches: int | Iterable[int | None] | None = None,
+    ep: int | Iterable[int] = 1,
+    expert_skew: float | Iterable[float] = 0.0,
+    dp_attention: bool | Iterable[bool] = False,
+    dcp: int | Iterable[int] = 1,
+    implementation: str | Iterable[str | None] | None = None,
+    strict_kernels: bool | Iterable[bool] = False,
 ) -> pd.DataFrame:
     """All results of several designs, a row each: as `evaluate`, with a list wherever more than one is meant.
 
@@ -643,7 +951,7 @@ def lab(
     head: int = 0,
     first: int = 0,
     heads: int | None = None,
-    nonfinite: str = "raise",
+    nonfinite: Literal["raise", "replace"] = "raise",
 ) -> LabResult:
     """Inspect one quantizer on a KV dump (default: the sample of SmolLM2-135M that ships), as tables for `dse plot`.
 
@@ -676,7 +984,7 @@ def load(
     loads: Sequence[float] | None = None,
     key_quantizer: Quantizer | None = None,
     value_quantizer: Quantizer | None = None,
-    bits: str = "closed",
+    bits: Literal["closed", "measured"] = "closed",
     measurements: str | None = None,
     batch: int | None = None,
     input_tokens: int = 1024,
@@ -740,16 +1048,26 @@ def load(
     """
 
 def model(name: str | Path) -> ModelSpec:
-    """A shipped language model, or one from a `config.json` or TOML file.
+    """A language model by its name (`dse list models`), or from a `config.json` or TOML file.
 
-    >>> dse.model("llama2-13b").parameters
-    13015864320
+    Printed, it is its size and shape; counts are attributes: `parameters`, `active_parameters` (of a token),
+    `n_layers`, `hidden_size`, `n_q_heads`, `vocab_size`, `max_position_tokens`, and by run of equal `layers`
+    `n_kv_heads`, `key_dim`, `value_dim`, `window` (`dse show llama3.1-8b` lists all, with sources). `released` is the
+    format of its weights. All functions take what this one returns in place of a name.
 
-    Raises InputError for a name that is not known, SpecError for a file that is not right.
+    >>> print(dse.model("llama3.1-8b"))
+    llama3.1-8b (Llama 3.1 8B)
+      8,030,261,248 parameters, 131,072 positions
+      32 layers of 4,096 channels, 32 query heads, 8 KV heads (key 128, value 128)
+      weights as released: bf16; source: model file
+    >>> dse.model("llama3.1-8b").layers[0].n_kv_heads
+    8
+
+    Raises InputError for a name that is not known, with the nearest, SpecError for a file that is not right.
     """
 
 def need(
-    what: str,
+    what: Literal["bandwidth", "capacity", "flops", "bits"],
     device: Device,
     model: Model,
     quantizer: Quantizer = "fp16",
@@ -760,7 +1078,7 @@ def need(
     quantizers: Sequence[Quantizer] | None = None,
     key_quantizer: Quantizer | None = None,
     value_quantizer: Quantizer | None = None,
-    bits: str = "closed",
+    bits: Literal["closed", "measured"] = "closed",
     measurements: str | None = None,
     batch: int | None = None,
     input_tokens: int = 1024,
@@ -890,6 +1208,8 @@ def operations(
 def plot(source: Any, kind: str | None = None) -> Any:
     """The plotly figure of an answer or a front, or of a table with the `kind` that `dse plot` lists.
 
+    A table of `dse.sweep` needs no more columns than its axes: what it holds fixed, or did not keep, is computed.
+
     >>> table = dse.grid("h100", "llama2-13b", ["fp16", "qserve"], batch=[16, 64, 256])
     >>> len(dse.plot(table, "throughput_batch").data) > 0
     True
@@ -898,7 +1218,7 @@ def plot(source: Any, kind: str | None = None) -> Any:
     """
 
 def quantizer(name: str, measurements: str | Path | None = None) -> QuantizerSpec:
-    """A KV quantizer with its options, and with its errors as measured on the shipped sample.
+    """A KV quantizer by its name with options (`dse list quantizers`), with its errors on the shipped sample.
 
     `measurements` is a file of `dse measure` or `dse quantize`, whose data then stand for the sample.
 
@@ -913,14 +1233,14 @@ def quantizer(name: str, measurements: str | Path | None = None) -> QuantizerSpe
 def report(
     out: str = "report",
     *,
-    preset: str = "today",
+    preset: Literal["today", "oaken"] = "today",
     devices: Sequence[str] | None = None,
     models: Sequence[str] | None = None,
     quantizers: Sequence[str] | None = None,
     batches: Sequence[int] | None = None,
     tokens: Sequence[str] | None = None,
     workload: Workload | None = None,
-    bits: str = "closed",
+    bits: Literal["closed", "measured"] = "closed",
     measurements: str | None = None,
     input_tokens: int = 1024,
     output_tokens: int = 1024,
@@ -965,7 +1285,7 @@ def report_table(
     batches: Sequence[int] | None = None,
     tokens: Sequence[str] | None = None,
     workload: Workload | None = None,
-    bits: str = "closed",
+    bits: Literal["closed", "measured"] = "closed",
     measurements: str | None = None,
     input_tokens: int = 1024,
     output_tokens: int = 1024,
@@ -1005,7 +1325,7 @@ def report_table(
     ['LPU-HBM FP16']
     """
 
-def scores(format: str | None = None, *, model: str | None = None, measured: bool = False) -> list[dict[str, Any]]:
+def scores(format: str | None = None, *, model: str | None = None, measured: bool = False) -> Rows:
     """Find published scores of a KV format beside those of 16 bits in the same setup, by family of tasks.
 
     Of the model where there are some, else of its series, else of other models; the loss with a 95 % interval, and
@@ -1031,10 +1351,10 @@ def sensitivity(
     workload: Workload | None = None,
     *,
     against: Quantizer | None = None,
-    measure: str = "throughput",
+    measure: Literal["throughput", "step", "energy", "cost"] = "throughput",
     key_quantizer: Quantizer | None = None,
     value_quantizer: Quantizer | None = None,
-    bits: str = "closed",
+    bits: Literal["closed", "measured"] = "closed",
     measurements: str | None = None,
     batch: int | None = None,
     input_tokens: int = 1024,
@@ -1114,7 +1434,7 @@ def simulate(
     seed: int = 1,
     key_quantizer: Quantizer | None = None,
     value_quantizer: Quantizer | None = None,
-    bits: str = "closed",
+    bits: Literal["closed", "measured"] = "closed",
     measurements: str | None = None,
     batch: int | None = None,
     input_tokens: int = 1024,
@@ -1151,7 +1471,7 @@ def simulate(
     dcp: int = 1,
     implementation: str | None = None,
     strict_kernels: bool = False,
-) -> dict[str, Any]:
+) -> SimulatedRun:
     """Serve requests step by step, seeded: throughput, TTFT, TPOT, queueing, memory.
 
     A request is admitted in order of arrival where a place and memory for its prompt are free; paged memory that runs

@@ -17,8 +17,9 @@ from dse.core import errors, units
 from dse.core.errors import InputError, LimitError, did_you_mean, show
 from dse.model.results import RESULTS
 from dse.operations import every
-from dse.operations.face import function_of
+from dse.operations.face import function_of, signature_of_many
 from dse.operations.shared import Device, Model, Quantizer, hardware, language_model, quantizer_spec, several
+from dse.report.design import DesignResults
 from dse.specs.workload import ASKED, Workload
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from dse.quantizers import QuantizerSpec
     from dse.specs.device_and_model import HardwareSpec, ModelSpec
 
-__all__ = ["Workload", "device", "errors", "grid", "model", "plot", "quantizer", "results", "units"]
+__all__ = ["DesignResults", "Workload", "device", "errors", "grid", "model", "plot", "quantizer", "results", "units"]
 
 #: every result of `evaluate` and column of `sweep`: unit, words, what it reads
 results = RESULTS
@@ -39,7 +40,11 @@ __all__ += sorted(_FUNCTIONS)
 
 
 def device(name: str | Path) -> HardwareSpec:
-    """A shipped device, or one from a TOML file; numbers change on the spot.
+    """A device by its name (`dse list devices`), or from a TOML file; numbers change on the spot.
+
+    Printed, it is its main numbers; each is a quantity with its source, `.si` in base units: `memory_capacity`,
+    `memory_bandwidth`, `peak_flops`, `board_power`, ... (`dse show h100` lists all). `stacks` are the software stacks
+    whose kernels were measured on it. All functions take what this one returns in place of a name.
 
     >>> dse.device("h100").memory_bandwidth.si
     3350000000000.0
@@ -52,18 +57,28 @@ def device(name: str | Path) -> HardwareSpec:
 
 
 def model(name: str | Path) -> ModelSpec:
-    """A shipped language model, or one from a `config.json` or TOML file.
+    """A language model by its name (`dse list models`), or from a `config.json` or TOML file.
 
-    >>> dse.model("llama2-13b").parameters
-    13015864320
+    Printed, it is its size and shape; counts are attributes: `parameters`, `active_parameters` (of a token),
+    `n_layers`, `hidden_size`, `n_q_heads`, `vocab_size`, `max_position_tokens`, and by run of equal `layers`
+    `n_kv_heads`, `key_dim`, `value_dim`, `window` (`dse show llama3.1-8b` lists all, with sources). `released` is the
+    format of its weights. All functions take what this one returns in place of a name.
 
-    Raises InputError for a name that is not known, SpecError for a file that is not right.
+    >>> print(dse.model("llama3.1-8b"))
+    llama3.1-8b (Llama 3.1 8B)
+      8,030,261,248 parameters, 131,072 positions
+      32 layers of 4,096 channels, 32 query heads, 8 KV heads (key 128, value 128)
+      weights as released: bf16; source: model file
+    >>> dse.model("llama3.1-8b").layers[0].n_kv_heads
+    8
+
+    Raises InputError for a name that is not known, with the nearest, SpecError for a file that is not right.
     """
     return language_model(name)
 
 
 def quantizer(name: str, measurements: str | Path | None = None) -> QuantizerSpec:
-    """A KV quantizer with its options, and with its errors as measured on the shipped sample.
+    """A KV quantizer by its name with options (`dse list quantizers`), with its errors on the shipped sample.
 
     `measurements` is a file of `dse measure` or `dse quantize`, whose data then stand for the sample.
 
@@ -115,8 +130,13 @@ def grid(
     )
 
 
+grid.__signature__ = signature_of_many(grid)  # type: ignore[attr-defined]
+
+
 def plot(source: Any, kind: str | None = None) -> Any:
     """The plotly figure of an answer or a front, or of a table with the `kind` that `dse plot` lists.
+
+    A table of `dse.sweep` needs no more columns than its axes: what it holds fixed, or did not keep, is computed.
 
     >>> table = dse.grid("h100", "llama2-13b", ["fp16", "qserve"], batch=[16, 64, 256])
     >>> len(dse.plot(table, "throughput_batch").data) > 0

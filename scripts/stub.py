@@ -14,11 +14,16 @@ from typing import Any
 
 import dse
 from dse import api
+from dse.model.results import RESULTS
+from dse.model.results.declare import FLAG, NAME, NUMBER, WHOLE
+from dse.model.results.declare import NAMES as NAMES_OF
 
 ROOT = Path(__file__).parents[1]
 FACE = ROOT / "dse" / "__init__.py"
 STUB = ROOT / "dse" / "__init__.pyi"
 NAMES = sorted(api.__all__)
+#: names that the stub gives on, and the class that it adds attributes to
+_AS = {name: f" as {name}" for name in ("Workload", "errors", "units")} | {"DesignResults": " as _DesignResults"}
 #: modules whose imports name the types of the functions
 SOURCES = (ROOT / "dse" / "api.py", *sorted((ROOT / "dse" / "operations").glob("*.py")))
 
@@ -28,7 +33,18 @@ def text() -> str:
     public = {name: getattr(api, name) for name in NAMES}
     body = "\n".join(_function(name, one) for name, one in public.items() if inspect.isfunction(one))
     head = [f'"""{(dse.__doc__ or "").splitlines()[0]}"""', *_imports(body)]
-    return "\n".join([*head, f"__all__ = {NAMES!r}", "__version__: str", "results: dict[str, Result]", body])
+    named = [f"__all__ = {NAMES!r}", "__version__: str", "results: dict[str, Result]"]
+    return "\n".join([*head, *named, _design_results(), body])
+
+
+def _design_results() -> str:
+    """The class of `evaluate` with an attribute for each result; `Any` stands for None."""
+    types = {NAME: "str | Any", FLAG: "bool", WHOLE: "int | Any", NUMBER: "float | Any", NAMES_OF: "list[str]"}
+    lines = ["class DesignResults(_DesignResults):", f'    """{inspect.getdoc(api.DesignResults)}\n"""']
+    for one in RESULTS.values():
+        unit = f" ({one.unit})" if one.unit not in ("", "1") else ""
+        lines += [f"    {one.name}: {types[one.dtype]}", f'    """{one.title}{unit}"""']
+    return "\n".join([*lines, ""])
 
 
 def _function(name: str, function: Callable[..., Any]) -> str:
@@ -47,8 +63,9 @@ def _function(name: str, function: Callable[..., Any]) -> str:
 def _imports(body: str) -> Iterator[str]:
     """The imports of the names that the signatures use, as the declarations have them."""
     used = set(re.findall(r"\w+", re.sub(r'""".*?"""', "", body, flags=re.S)))
-    used |= {"Result", "Workload", "errors", "units"}
+    used |= {"Any", "DesignResults", "Result", "Workload", "errors", "units"}
     known = {
+        "Any": "typing",
         "Result": "dse.model.results",
         "LabResult": "dse.operations.dumps",
         "errors": "dse.core",
@@ -62,7 +79,7 @@ def _imports(body: str) -> Iterator[str]:
     yield "import pandas as pd"
     for name, module in sorted(known.items(), key=lambda item: (item[1], item[0])):
         if name in used:
-            yield f"from {module} import {name}{f' as {name}' if name in ('Workload', 'errors', 'units') else ''}"
+            yield f"from {module} import {name}{_AS.get(name, '')}"
 
 
 if __name__ == "__main__":

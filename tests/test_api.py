@@ -232,7 +232,7 @@ def test_what_is_not_known_is_refused_in_one_line():
     with pytest.raises(InputError, match="no answer with a figure of its own"):
         dse.plot(dse.grid("h100", "llama2-7b"))
     with pytest.raises(InputError, match="lacks"):
-        dse.plot(dse.sweep({"device": "h100", "model": "llama2-7b"}), "throughput_batch")
+        dse.plot(dse.grid("h100", "llama2-7b").drop(columns=["bound"]), "throughput_batch")
     with pytest.raises(InputError, match="not from a str"):
         dse.plot("report", "throughput_batch")
     with pytest.raises(InputError, match="unknown figure"):

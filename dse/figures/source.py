@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from dse.core.documents import json_text
 from dse.core.errors import InputError, LimitError, did_you_mean, show
-from dse.sweep import store
+from dse.sweep import again, store
 from dse.sweep.columns import CODES
 
 #: what a figure needs beside its table NAME.csv stands in NAME.figure.json
@@ -71,6 +71,8 @@ class Source:
     path: Path | None = None
     about: dict[str, Any] = field(default_factory=dict)
     others: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+    #: of a sweep's table, what identifies the sweep (`dse.sweep.spec.Sweep.identity`)
+    identity: Mapping[str, Any] | None = None
 
     def other(self, stem: str) -> pd.DataFrame | None:
         """Another table, at hand or in the same directory; None where there is none."""
@@ -108,7 +110,8 @@ def read(where: str, stems: Sequence[str], written_by: str, only: Sequence[str] 
         is_folder = path.is_dir()
         file = in_folder(path, stems) if is_folder else path
         if file is None and (path / store.SPEC).is_file():
-            return Source(_checked(_of_sweep(path, only), where), None, {})
+            table, identity = _of_sweep(path, only)
+            return Source(_checked(table, where), identity=identity)
         if file is None:
             raise InputError(f"{show(where)}: has no {stems[0]}.csv or .parquet: made by `{written_by}`")
         if not file.is_file():
@@ -116,7 +119,7 @@ def read(where: str, stems: Sequence[str], written_by: str, only: Sequence[str] 
     except (OSError, ValueError) as error:  # a name that no file can have
         raise InputError(f"{show(where)}: cannot be read: {type(error).__name__}") from None
     table = _checked(kept(read_table(file), only), where)
-    return Source(table, file, _about(file))
+    return Source(table, file, _about(file), identity=again.note_of(table))
 
 
 def in_folder(folder: Path, stems: Sequence[str]) -> Path | None:
@@ -151,7 +154,7 @@ def read_table(file: Path) -> pd.DataFrame:
     except (OSError, ValueError) as error:  # pandas' and pyarrow's own errors are ValueErrors
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(f"{name}: cannot be read as a table: {show(reason)[1:-1]}") from None
-    return _plain(table)
+    return plain(table)
 
 
 def _twice(file: Path) -> str:
@@ -165,8 +168,8 @@ def _twice(file: Path) -> str:
     return next((name for name in names if names.count(name) > 1), "")
 
 
-def _plain(table: pd.DataFrame) -> pd.DataFrame:
-    """Names as text, not as categories or numbers; words that are missing as none."""
+def plain(table: pd.DataFrame) -> pd.DataFrame:
+    """Names as text, not as categories or numbers; words that are missing as none; reasons by their codes."""
     attrs = table.attrs
     for name in table.columns:
         if isinstance(table[name].dtype, pd.CategoricalDtype):
@@ -193,15 +196,17 @@ def _word(value: Any) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-def _of_sweep(folder: Path, only: Sequence[str]) -> pd.DataFrame:
+def _of_sweep(folder: Path, only: Sequence[str]) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """Some rows of a sweep, and what identifies it."""
     from dse.sweep import reading  # pyarrow: not before a sweep is read
 
     found: list[pd.DataFrame] = []
-    for part in reading.stored(folder).parts():
-        found.append(kept(_plain(part), only, may_be_empty=True))
+    stored = reading.stored(folder)
+    for part in stored.parts():
+        found.append(kept(plain(part), only, may_be_empty=True))
         if sum(map(len, found)) > MAX_ROWS:
             break
-    return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
+    return pd.concat(found, ignore_index=True) if found else pd.DataFrame(), stored.spec["spec"]
 
 
 def _checked(table: pd.DataFrame, where: str) -> pd.DataFrame:

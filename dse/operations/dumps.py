@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from dse.core.answer import Answer
 from dse.core.errors import InputError, clean, show
 from dse.measure import MAX_BYTES
 from dse.operations.declare import (
@@ -29,6 +30,8 @@ from dse.operations.declare import (
 from dse.operations.shared import Printed, json_option, one_of, several, static_option
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from dse.measure.lab import DumpMeasurement, HeadView, Held, ReadOptions
     from dse.measure.mixed_plan import Mixed
     from dse.measure.synthetic import Recipe
@@ -395,9 +398,12 @@ class SynthesizeDump(Printed):
         return {"out": self.out, "n_bytes": synthetic_file.size(outcome), **synthetic_file.about(outcome)}
 
 
-@dataclass(frozen=True)
-class LabResult:
-    """One quantizer on a dump: `measured` has bits and errors of all of it, `view` one head before and after."""
+@dataclass(frozen=True, repr=False)
+class LabResult(Answer):
+    """One quantizer on a dump: `measured` has bits and errors of all of it, `view` one head before and after.
+
+    What is measured is computed once it is asked for; printed, it is the bits and errors of keys and values.
+    """
 
     held: Held
     spec: QuantizerSpec
@@ -418,6 +424,24 @@ class LabResult:
         from dse.measure import lab
 
         return lab.view(self.held, self.spec, self.how, *self.place)
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """Errors by layer and head, those of all of the dump last."""
+        return self.measured.errors
+
+    def text(self) -> str:
+        """Stored bits, and the error of all layers, of keys and of values."""
+        errors = self.table[self.table["layer"].isna()].set_index("side")
+        lines = [f"{self.spec.name} on {self.held.name}"]
+        for side, bits in zip(("key", "value"), self.measured.ledger["stored_bits"], strict=False):
+            lines.append(
+                f"  {side + 's':<8}{bits:.4g} bit stored, {errors.loc[side, 'sqnr_db']:.4g} dB signal to noise"
+            )
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return f"{self.spec.name} on {self.held.name}"
 
 
 @operation(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Iterator
 from types import UnionType
@@ -15,6 +16,8 @@ from dse.specs.workload import ASKED, Workload
 
 #: fields of a workload that a printed command or script says even at their defaults
 SAID = ("batch", "input_tokens", "output_tokens", "admission", "weights_bits")
+#: what stands for a value in help, where it is one of a few texts
+_FEW = re.compile(r"[a-z_]+(\|[a-z_]+)+")
 #: letters of a line of a printed script
 WIDTH = 100
 
@@ -54,16 +57,40 @@ def signature_of(cls: type[Operation]) -> inspect.Signature:
         is_work = "work" in field.metadata
         default = inspect.Parameter.empty if is_required(field) else None if is_work else field.default
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD if name in cls.positional else inspect.Parameter.KEYWORD_ONLY
-        annotation = "Workload | None" if is_work else field.type
+        annotation = "Workload | None" if is_work else _annotation(field)
         parameters.append(inspect.Parameter(name, kind, default=default, annotation=annotation))
-    types = {field.name: field for field in dataclasses.fields(Workload)}
-    parameters += [
-        inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=ASKED[name].default, annotation=_type_text(types[name].type)
-        )
-        for name in work_names(cls)
-    ]
+    parameters += _work_parameters(work_names(cls))
     return inspect.Signature(parameters, return_annotation=result_of(cls).__annotations__["return"])
+
+
+def signature_of_many(function: Callable[..., Any]) -> inspect.Signature:
+    """The signature of a function that takes a value or several for each field of a workload, as keywords."""
+    own = inspect.signature(function)
+    fields = [
+        one.replace(annotation=f"{one.annotation} | Iterable[{one.annotation}]") for one in _work_parameters(ASKED)
+    ]
+    named = [one for one in own.parameters.values() if one.kind is not one.VAR_KEYWORD]
+    return own.replace(parameters=[*named, *fields])
+
+
+def _work_parameters(names: Iterable[str]) -> list[inspect.Parameter]:
+    """Fields of a workload as keywords."""
+    types = {field.name: field.type for field in dataclasses.fields(Workload)}
+    return [
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=ASKED[name].default, annotation=_type_text(types[name])
+        )
+        for name in names
+    ]
+
+
+def _annotation(field: dataclasses.Field[Any]) -> str:
+    """The type of a field; of texts that are few the texts, which editors then complete."""
+    form, text = option_of(field), str(field.type)
+    few = form.choices or (form.metavar.split("|") if _FEW.fullmatch(form.metavar or "") and form.metavar else ())
+    if len(few) < 2 or text not in ("str", "str | None"):
+        return text
+    return f"Literal{[*few]}{text.removeprefix('str')}"
 
 
 def result_of(cls: type[Operation]) -> Callable[..., Any]:

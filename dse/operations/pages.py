@@ -117,9 +117,10 @@ class TabulateReport(AsksReport):
 class DrawFigure(Operation):
     """Draw the figure KIND of what another command wrote: sized for a column of a paper or for a slide.
 
-    DIR is the --out of that command, TABLE a CSV or Parquet file with the figure's columns (a directory of `dse sweep`
-    will do where it keeps them). PDF holds its fonts, SVG draws letters as paths; both, PNG and Parquet say in
-    their metadata which command and version made them, HTML beneath the figure, CSV in FILE-metadata.json beside it.
+    DIR is the --out of that command, TABLE a CSV or Parquet file with the figure's columns; those that a directory of
+    `dse sweep` did not keep, or holds fixed, are computed. PDF holds its fonts, SVG draws letters as paths; both, PNG
+    and Parquet say in their metadata which command and version made them, HTML beneath the figure, CSV in
+    FILE-metadata.json beside it.
     `dse plot` alone lists the figures.
     """
 

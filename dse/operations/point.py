@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dse.core.errors import InputError, show
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
     from dse.model.evaluate import Point
     from dse.questions.room import Way
+    from dse.report.design import DesignResults
 
 
 @operation(
@@ -43,8 +46,10 @@ class EvaluatePoint(OnDesign, Printed):
     """Everything about one design point: memory, time, throughput, and what binds.
 
     >>> found = dse.evaluate("a100-80gb", "llama2-13b", "qserve", batch=128, admission="paged")
-    >>> found["max_batch"], round(found["throughput_tokens_per_s"])
-    (151, 1318)
+    >>> found.max_batch, round(found.throughput_tokens_per_s), found.unit("decode_step_s")
+    (151, 1318, 's')
+    >>> found["max_batch"] == found.max_batch
+    True
     """
 
     as_json: bool = json_option("Print every result as JSON, in SI base units.")
@@ -72,9 +77,11 @@ class EvaluatePoint(OnDesign, Printed):
         self.workload.refuse_idle()
         return Point(spec, plan, self.workload)
 
-    def value(self, outcome: Point) -> dict[str, Any]:
-        """Every result by name, in SI base units; None for what does not apply."""
-        return outcome.results
+    def value(self, outcome: Point) -> DesignResults:
+        """Every result by name, in SI base units; None for what does not apply. A dict whose entries are attributes."""
+        from dse.report.design import DesignResults
+
+        return DesignResults(outcome.results, partial(self.text, outcome))
 
     def written(self, outcome: Point, console: Console) -> list[str]:
         """Write the tables where a directory is given."""
@@ -97,7 +104,7 @@ class EvaluatePoint(OnDesign, Printed):
             outcome.device,
             outcome.plan,
             present.bit_ledger(outcome),
-            str(self.device),
+            str(self.device) if isinstance(self.device, str | Path) else None,
             self._with_room(outcome),
             present.kernels(outcome),
             self.workload.batch is None,
@@ -137,6 +144,9 @@ class EvaluatePoint(OnDesign, Printed):
         """Ways that make a design fit that does not: the command, the change, its results."""
         from dse.model import evaluate
         from dse.questions import room
+
+        if not all(isinstance(one, str | Path) for one in (self.device, self.model, *self.sides())):
+            return []  # no command can name a spec
 
         def changed(way: Way) -> EvaluatePoint:
             sides = {"quantizer": way.quantizer, "key_quantizer": None, "value_quantizer": None}

@@ -285,7 +285,7 @@ class MapBest(OnDevice, WithWorkload, Sourced, WithFigure):
     """Map the best of several quantizers over batch and prompt length, and its gain over FP16. Ties name all.
 
     >>> found = dse.best_map("h100", "llama3.1-8b", ["fp16", "fp8"], batches=[1, 256], inputs=[512, 8192])
-    >>> found.table()["best"].tolist()
+    >>> found.table["best"].tolist()
     ['fp16', 'fp8', 'fp8', 'fp8']
     """
 

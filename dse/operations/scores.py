@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from dse.core.answer import Rows
 from dse.core.errors import InputError
 from dse.operations.declare import FLAG, SILENT, Console, operation, option
 from dse.operations.shared import Printed, json_option
@@ -46,6 +47,10 @@ class FindScores(Printed):
         if self.format is None:
             return scores.overview()
         return scores.to_json(published_scores.losses(self.format, self.model))
+
+    def value(self, outcome: list[dict[str, Any]]) -> Rows:
+        """A row a family of tasks: its loss as a share of the 16-bit score, of divergence in nats."""
+        return Rows(outcome, self.text(outcome))
 
     def text(self, outcome: list[dict[str, Any]]) -> str:
         """The table, with the models whose scores they are."""

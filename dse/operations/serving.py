@@ -29,6 +29,7 @@ from dse.operations.shared import (
 from dse.specs.workload import ASKED, DEPLOYMENT, MEMORY, TIMING, Workload
 
 if TYPE_CHECKING:
+    from dse.report.simulation import SimulatedRun
     from dse.serving.simulator import Simulation
     from dse.serving.steady_state import Batching
     from dse.specs.device_and_model import ModelSpec
@@ -149,9 +150,11 @@ class SimulateServing(OnDesign, Printed):
             self.prompt_step_tokens,
         )
 
-    def value(self, outcome: tuple[dict[str, Any], Simulation]) -> dict[str, Any]:
+    def value(self, outcome: tuple[dict[str, Any], Simulation]) -> SimulatedRun:
         """Throughput, waits, queueing and memory of the run: what `dse simulate --json` prints, in SI base units."""
-        return outcome[0]
+        from dse.report.simulation import SimulatedRun
+
+        return SimulatedRun(outcome[0])
 
     def written(self, outcome: tuple[dict[str, Any], Simulation], console: Console) -> list[str]:
         """Write tables, JSON and figures where a directory is given."""

@@ -239,7 +239,7 @@ class SideMeasurement:
         return self.squared_signal / self.n_elements
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class QuantizerSpec:
     """A family with values for all of its parameters."""
 
@@ -261,6 +261,12 @@ class QuantizerSpec:
     by_depth: Mapping[int, Mapping[str, SideMeasurement]] = field(default_factory=dict, compare=False)
     #: what the file of such a plan says of errors and bits
     predicted: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        return f"{self.name} ({self.family.title})"
 
     @property
     def method(self) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import pandas as pd
@@ -51,7 +52,7 @@ class Cell:
         return self.gains[self.next_best].confidence if self.next_best else None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class BestMap(QuestionAnswer):
     """The answer: a cell for each batch and prompt length, batches fastest."""
 
@@ -66,6 +67,7 @@ class BestMap(QuestionAnswer):
         """The quantizer that gains are told over: FP16 where it is among them, else the first."""
         return told_over(self.quantizers)
 
+    @cached_property
     def table(self) -> pd.DataFrame:
         """A row per cell: batch, input_tokens, best (ties joined by " = "), its measure, its gain and the ends of the
         interval of that, the next best and the chance that the best really is better, then every one's measure."""

@@ -1,6 +1,5 @@
 """Designs, measures, ties and progress, shared by all questions."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -9,6 +8,7 @@ from typing import Any, Literal
 from pydantic import TypeAdapter, ValidationError
 
 from dse.core import units
+from dse.core.answer import Answer
 from dse.core.errors import InputError, did_you_mean, show
 from dse.model import assumptions, evaluate, kv_layout, lower, uncertainty
 from dse.model.compare import Case
@@ -28,15 +28,8 @@ Progress = Callable[..., AbstractContextManager[Iterable[Any]]]
 TIE = 1e-9
 
 
-class QuestionAnswer(ABC):
-    """Answer of a question; printed, it is its text."""
-
-    @abstractmethod
-    def text(self) -> str:
-        """The answer as people read it."""
-
-    def __str__(self) -> str:
-        return self.text()
+class QuestionAnswer(Answer):
+    """Answer of a question."""
 
 
 @dataclass(frozen=True)

@@ -262,7 +262,7 @@ def runs(
     yield VerdictRun(first=start, last=last, verdict=current)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Crossing(QuestionAnswer):
     """The answer: a line of runs for each prompt (along the batch) and for each batch (along the prompt)."""
 
@@ -274,6 +274,7 @@ class Crossing(QuestionAnswer):
     from_input: tuple[CrossingLine, ...]
     assumptions: str
 
+    @cached_property
     def table(self) -> pd.DataFrame:
         """A row per run: axis, at, first, last, verdict, pays; at its first and last the gain (a ratio), the ends of
         its interval, and the chance that the better design really is better."""

@@ -1,7 +1,10 @@
 """Fewest devices for a batch, and the best split of the model over them: every tp and pp, up to a number."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
+
+import pandas as pd
 
 from dse.core import units
 from dse.core.errors import InputError, show
@@ -45,7 +48,7 @@ _HEAD = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Devices(QuestionAnswer):
     """Results by split, fewest devices first; of as many devices the fastest first, what does not fit last."""
 
@@ -60,6 +63,21 @@ class Devices(QuestionAnswer):
     def fewest(self) -> dict[str, Any] | None:
         """The fastest split on the fewest devices that hold the whole batch at once; None where none does."""
         return next((split for split in self.splits if split["fits_whole_batch"]), None)
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """A row a split, in SI base units; the ends of the throughput's interval (80 %) as _low and _high."""
+        return pd.DataFrame(
+            [
+                {
+                    **{name: split[name] for name in TOLD},
+                    f"{uncertainty.RATE}_low": ends[0] if ends else None,
+                    f"{uncertainty.RATE}_high": ends[1] if ends else None,
+                }
+                for split in self.splits
+                for ends in (uncertainty.ends(split) if split["feasible"] else None,)
+            ]
+        )
 
     def to_json(self) -> dict[str, Any]:
         """All of it, in SI base units."""

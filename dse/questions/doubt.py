@@ -45,7 +45,7 @@ SHARES = ("usable_frac", "memory_frac", "flops_frac", "index_frac")
 _KERNELS = "implementations."
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Doubt(Effects):
     """The answer: effects of the ranges, the largest first."""
 

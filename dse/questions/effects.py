@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any, TypeVar
 
 import pandas as pd
@@ -56,7 +57,7 @@ class Effect:
         return abs(self.at_high - self.at_low) / base if base else float("inf")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Effects(QuestionAnswer):
     """Effects of numbers on a result, or on which of two designs is better, the largest first."""
 
@@ -74,6 +75,7 @@ class Effects(QuestionAnswer):
     other_interval: tuple[float, float] | None = None
     gain: Gain | None = None
 
+    @cached_property
     def table(self) -> pd.DataFrame:
         """A row per number: its range, the measure at both ends, its span, the winners, where they change."""
         rows = []

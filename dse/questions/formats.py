@@ -3,6 +3,7 @@
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import pandas as pd
@@ -94,7 +95,7 @@ def unmeasured(assumptions: str | Iterable[str]) -> tuple[str, ...]:
     return tuple(UNMEASURED[name] for name in names if name in UNMEASURED)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Formats(QuestionAnswer):
     """The answer: 16 bits first, then every other format, those with most throughput first."""
 
@@ -123,6 +124,7 @@ class Formats(QuestionAnswer):
         """The format with the largest gain over 16 bits, of those that pay; of measured kernels where any does."""
         return _best(self.formats)
 
+    @cached_property
     def table(self) -> pd.DataFrame:
         """A row a format in SI base units, with intervals (80 %) as _low and _high; empty where there is none."""
         return pd.DataFrame([_row(self, one) for one in self.formats])

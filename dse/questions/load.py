@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pandas as pd
@@ -30,7 +31,7 @@ COLUMNS = (
 _HEAD = ("load", "requests/s", "token/s", "TPOT (ms)", "TTFT (s)", "queueing (s)", "decoding")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class UnderLoad(QuestionAnswer):
     """Means over requests, a row a load; `full_requests_per_s` is that of a full server, None where nothing fits."""
 
@@ -39,6 +40,7 @@ class UnderLoad(QuestionAnswer):
     full_requests_per_s: float | None
     rows: tuple[dict[str, Any], ...]
 
+    @cached_property
     def table(self) -> pd.DataFrame:
         """The rows, in SI base units."""
         return pd.DataFrame(self.rows, columns=list(COLUMNS))

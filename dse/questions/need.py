@@ -97,7 +97,7 @@ def target(tokens_per_s: float | None = None, step_ms: float | None = None) -> T
     return Target(MEASURES["throughput" if name == "throughput" else "step"], value * size)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Need(QuestionAnswer):
     """The answer for a number of the device. `value` is None where no value meets the target."""
 
@@ -136,6 +136,11 @@ class Need(QuestionAnswer):
     def curve(self) -> pd.DataFrame:
         """The measure around the answer, a row per value; computed once it is asked for."""
         return self.draw()
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """`curve`: the measure around the answer, a row per value."""
+        return self.curve
 
     @property
     def binding(self) -> str:
@@ -381,7 +386,7 @@ def _number(key: int) -> float:
     return float(struct.unpack("<d", struct.pack("<q", key))[0])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class NeedBits(QuestionAnswer):
     """The answer for bits: every candidate, the most stored bits first. `best` is None where none meets the target."""
 
@@ -397,6 +402,7 @@ class NeedBits(QuestionAnswer):
     #: what capacity keeps from that one, or where none meets it from the best of all; None where it does not bind
     with_room: Result | None = None
 
+    @cached_property
     def table(self) -> pd.DataFrame:
         """A row per quantizer: bits, the measure with the ends of its interval, whether it meets the target and how
         likely really, what binds."""

@@ -26,7 +26,7 @@ KEPT = (
 FACTORS = (0.5, 2.0)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Sensitivity(Effects):
     """The answer: effects of half and twice each number, the largest first."""
 

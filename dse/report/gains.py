@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import pandas as pd
 
@@ -131,9 +132,10 @@ class Gains:
         notes.append(f"{assumption_text(results, THROUGHPUT)} Their sources: dse show DEVICE.")
         return notes + [f"Not told: {name}: {why}" for name, why in self.left_out.items()]
 
+    @cached_property
     def table(self) -> pd.DataFrame:
         """A row a model, device and format, as `Formats.table` has them."""
-        return pd.concat([case.table() for case in self.cases], ignore_index=True) if self.cases else pd.DataFrame()
+        return pd.concat([case.table for case in self.cases], ignore_index=True) if self.cases else pd.DataFrame()
 
 
 def gains(request: ReportRequest, batch: int, input_tokens: int, progress: Progress | None = None) -> Gains:

@@ -8,6 +8,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dse.core import files
+from dse.core.answer import Answer
 from dse.core.documents import json_text
 from dse.figures import FIGURES
 from dse.figures.export.image import export
@@ -32,6 +33,19 @@ NEAR_LOAD = 0.95
 #: mean wait in the last third of a run over the time that requests come, from which on it is overloaded: at a load of x
 #: it is about 5/6 * (1 - 1/x), so this is a load of 1.06
 OVERLOADED_WAIT_SHARE = 0.05
+
+
+class SimulatedRun(Answer, dict[str, Any]):
+    """Numbers of a run, in SI base units: a dict, which prints as the text of `dse simulate`."""
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """A row per kind of latency: its mean and percentiles, in seconds."""
+        return latency_table(self)
+
+    def text(self) -> str:
+        """Return the text of `dse simulate`."""
+        return text(self)
 
 
 def evaluate(

@@ -94,13 +94,13 @@ def write(
         frames = tables.build(request, progress)
         pays, why_not = formats.answer(request, devices, models, input_tokens != _INPUT)
         if pays:
-            frames["formats"] = pays.table()
+            frames["formats"] = pays.table
         first = None
         if is_today:
             first = gains.gains(
                 request, formats.batch_of(request), formats.input_of(request, input_tokens != _INPUT), progress
             )
-            frames["gains"] = first.table()
+            frames["gains"] = first.table
         for name, content in table_files(frames).items():
             published.write(name, content)
         fragments: dict[str, str] = {}

@@ -282,6 +282,25 @@ class HardwareSpec(Spec):
         """Every number by field name, the assumed rate included where the file gives none."""
         return {**super().quantities(), "fused_rate": self.rate("fused")}
 
+    def text(self) -> str:
+        """The numbers that decide most, in a few lines."""
+        title = f" ({self.title})" if self.title else ""
+        numbers = {
+            "memory": self.memory_capacity,
+            "bandwidth": self.memory_bandwidth,
+            "FP16 peak": self.peak_flops,
+            "board power": self.board_power,
+        }
+        known = [f"{name} {units.human(q.si, units.base_of(q.unit))}" for name, q in numbers.items() if q]
+        stacks = f"  measured kernels: {', '.join(self.stacks)}" if self.stacks else "  no measured kernels"
+        return "\n".join([f"{self.name}{title}", f"  {', '.join(known)}", stacks])
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def __repr__(self) -> str:
+        return self.text()
+
     def warnings(self) -> list[str]:
         """Numbers that are possible but unusual for a serving device, one line each."""
         found = []
@@ -478,6 +497,29 @@ class ModelSpec(BaseModel):
     def parameters(self) -> int:
         """All parameters."""
         return self.dense_parameters + self.expert_parameters
+
+    def text(self) -> str:
+        """Size, shape and source in a few lines."""
+        heads = next((group for group in self.layers if group.key_dim), None)
+        title = f" ({self.title})" if self.title else ""
+        shape = [f"{self.n_layers:,} layers of {self.hidden_size:,} channels", f"{self.n_q_heads:,} query heads"]
+        if heads and heads.is_latent:
+            shape.append(f"one latent of {heads.key_dim:,} for all heads")
+        elif heads:
+            shape.append(f"{heads.n_kv_heads:,} KV heads (key {heads.key_dim:,}, value {heads.value_dim:,})")
+        sizes = [f"{self.parameters:,} parameters"]
+        if self.active_parameters != self.parameters:
+            sizes.append(f"{float(self.active_parameters):,.0f} of them for a token")
+        if self.max_position_tokens:
+            sizes.append(f"{self.max_position_tokens:,} positions")
+        lines = [f"{self.name}{title}", f"  {', '.join(sizes)}", f"  {', '.join(shape)}"]
+        return "\n".join([*lines, f"  weights as released: {self.released}; source: {self.source}"])
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def __repr__(self) -> str:
+        return self.text()
 
     @property
     def latent_copy_parameters(self) -> int:

@@ -8,14 +8,15 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
+from dse.core.answer import Answer
 from dse.core.errors import InputError, show
 from dse.sweep import store, table
 from dse.sweep.store import Manifest
 
 
-@dataclass(frozen=True)
-class StoredSweep:
-    """A finished sweep in a directory."""
+@dataclass(frozen=True, repr=False)
+class StoredSweep(Answer):
+    """A finished sweep in a directory; printed, how many rows it has and where."""
 
     folder: Path
     spec: dict[str, Any]
@@ -36,6 +37,16 @@ class StoredSweep:
         if self.manifest.is_front:
             return [self.folder / store.FRONT]
         return [self.folder / part.name for _, part in sorted(self.manifest.parts.items())]
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """The whole table, in memory; `parts` gives it part by part, `read` some columns."""
+        return self.read()
+
+    def text(self) -> str:
+        """Rows, parts and directory."""
+        parts = self.manifest.n_parts
+        return f"sweep: {self.folder} ({self.n_rows:,} rows, {parts:,} part{'s' * (parts > 1)})"
 
     @property
     def columns(self) -> dict[str, str]:

@@ -45,7 +45,11 @@ def schema(sweep: Sweep) -> pa.Schema:
 
 def to_arrow(sweep: Sweep, columns: Columns) -> pa.Table:
     """The columns as a table; NaN, MISSING and -1 become nulls."""
-    types = schema(sweep)
+    return to_arrow_of(schema(sweep), columns)
+
+
+def to_arrow_of(types: pa.Schema, columns: Columns) -> pa.Table:
+    """`to_arrow` of the columns of a schema."""
     return pa.table([_array(columns[field.name], field.type) for field in types], schema=types)
 
 

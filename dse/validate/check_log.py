@@ -7,9 +7,11 @@ further answers (dse/specs/measured_memory.py).
 import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from dse import quantizers
+from dse.core.answer import Answer
 from dse.core.errors import InputError
 from dse.core.table import aligned
 from dse.core.units import GIB
@@ -79,8 +81,8 @@ class LogTerm:
         return self.difference / abs(self.ours) if self.difference is not None and self.ours else None
 
 
-@dataclass(frozen=True, kw_only=True)
-class LogCheck:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class LogCheck(Answer):
     """A start-up log beside the design that it describes."""
 
     log: StartupLog
@@ -119,6 +121,7 @@ class LogCheck:
         table = aligned(self.rows(), left=1)
         return "\n".join([self.head(), *backend, "", *table, "", self.says, *more, f"design: {self.command}"])
 
+    @cached_property
     def table(self) -> "pd.DataFrame":
         """A row a term: bytes or counts, and the difference as a share of ours."""
         import pandas as pd

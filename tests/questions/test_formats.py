@@ -42,7 +42,7 @@ def test_rows_are_what_evaluations_and_comparisons_give_one_by_one(found):
 
 def test_the_table_has_bytes_and_intervals_of_hand(found):
     """8 KV heads of 128 channels in 64 layers, keys and values: 131,072 elements a token, two bytes each or one."""
-    rows = found.table().set_index("format")
+    rows = found.table.set_index("format")
     assert rows.loc["fp16", "kv_bytes_per_token"] == 2 * 64 * 8 * 128 * 2
     assert rows.loc["fp8", "kv_bytes_per_token"] == 2 * 64 * 8 * 128
     assert rows.loc["qserve", "stored_bits"] == 4.25  # a scale and a zero of 16 bits for the 128 channels of a head
@@ -202,7 +202,7 @@ def test_where_only_fewer_bits_fit_they_run_alone():
     assert [one.verdict for one in found.formats] == ["out", "alone", "alone"]
     assert "fp8 does." in found.answer()
     assert found.answer().startswith("fp16 does not run here; ")
-    assert found.table()["gain"].isna().all()
+    assert found.table["gain"].isna().all()
     assert of_answer.chart_of(found).panels
 
 
@@ -212,10 +212,10 @@ def test_the_figure_tells_measured_kernels_from_assumed_ones(found):
     assert gains["kernels measured"].opened == (False, False)
     assert gains["kernels assumed, not measured"].opened == (True,)
     assert {s.name for s in chart.legend()} >= {"kernels measured", "kernels assumed, not measured"}
-    rows = found.table().set_index("format")
+    rows = found.table.set_index("format")
     assert gains["kernels assumed, not measured"].x == (rows.loc["int8_per_token_head", "gain"],)
     assert [text for _, text in chart.panels[0].y.ticks][::-1] == list(rows.index)
-    assert FIGURES["formats"].chart(found.table()).panels == chart.panels
+    assert FIGURES["formats"].chart(found.table).panels == chart.panels
 
 
 def test_bad_names_are_refused():

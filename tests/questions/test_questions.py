@@ -538,7 +538,7 @@ def test_the_map_is_the_largest_of_all_and_names_ties():
     assert "fp16 = bf16 1.00x" in found.text()
     empty = best_map.best_map(designs[:2], work, STEP, (512,), (400_000,)).cells[0]
     assert empty.best == ()
-    assert found.table()["best"].iloc[0] == "fp16 = bf16"
+    assert found.table["best"].iloc[0] == "fp16 = bf16"
 
 
 def test_measures_compare_and_a_step_counts_for_the_whole_batch_only():
@@ -586,7 +586,7 @@ def test_each_end_of_a_stretch_says_how_sure_it_is():
     assert line.runs[-1].verdict == "speed"
     assert line.runs[-1].sure_at_first < 0.6
     assert " % sure)" in found.text()
-    row = found.table().iloc[-1]
+    row = found.table.iloc[-1]
     assert row["gain_low_at_last"] < row["gain_at_last"] < row["gain_high_at_last"]
 
 

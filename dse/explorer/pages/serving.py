@@ -102,7 +102,7 @@ def _in_closed_form(bench: Bench, found: Mapping[str, UnderLoad], rate: float | 
         "\n\n".join(python(row.request) for row in asked),
         state.address(PAGE, bench.values),
     )
-    table = pd.concat([answer.table() for answer in found.values()], ignore_index=True)
+    table = pd.concat([answer.table for answer in found.values()], ignore_index=True)
     chart = FIGURES["load"].chart(table, {"limits": limits(bench.values), "notes": []})
     for place, panel, name in zip(st.columns(2), chart.panels, TIMES, strict=True):
         with place:

@@ -23,7 +23,7 @@ def source_of(answer: BestMap) -> Source:
     """The table of an answer of `dse ask map` and what its figure says beside it."""
     over = answer.over
     return Source(
-        answer.table(),
+        answer.table,
         about={
             "title": f"Best quantizer ({answer.measure.title})",
             "quantizers": list(answer.quantizers),

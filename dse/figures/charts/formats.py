@@ -24,7 +24,7 @@ def source_of(answer: Formats) -> Source:
     """The table of an answer of `dse ask formats` and what its figure says beside it."""
     title = f"Which KV format pays: {answer.model} on {answer.device}"
     where = f"{answer.context}, batch {answer.batch:,}, {answer.input_tokens:,} in."
-    return Source(answer.table(), about={"title": title, "notes": [answer.answer(), where, *answer.notes()[1:]]})
+    return Source(answer.table, about={"title": title, "notes": [answer.answer(), where, *answer.notes()[1:]]})
 
 
 @figure(

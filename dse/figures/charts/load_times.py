@@ -15,7 +15,7 @@ _NOTE = "Requests of equal lengths arrive at random; means over requests, up to 
 
 def source_of(answer: UnderLoad) -> Source:
     """The table of an answer of `dse ask load` and what its figure says beside it."""
-    return Source(answer.table(), about={"title": "TPOT and TTFT as the load rises", "notes": [answer.context, _NOTE]})
+    return Source(answer.table, about={"title": "TPOT and TTFT as the load rises", "notes": [answer.context, _NOTE]})
 
 
 @figure(

@@ -169,7 +169,7 @@ def _hover(row: pd.Series, x: Axis, y: Axis) -> str:
 
 def source_of_bits(answer: NeedBits) -> Source:
     """The table of an answer of `dse ask need bits` and what its figure says beside it."""
-    measure, table = answer.target.measure, answer.table()
+    measure, table = answer.target.measure, answer.table
     out = ["No bar: does not run."] if table[measure.column].isna().any() else []
     found = f"{answer.best['stored_bits']:.4g} bits ({answer.best['quantizer']})" if answer.best else "none meets it"
     return Source(

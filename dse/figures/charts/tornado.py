@@ -22,7 +22,7 @@ def source_of(answer: Effects) -> Source:
     moving = [i for i, e in enumerate(answer.effects) if e.span(answer.base) > 0 or e.flips_at] or [0]
     numbers = [answer.effects[i].number for i in moving]
     return Source(
-        answer.table(),
+        answer.table,
         about={
             "title": f"What moves {answer.measure.title}, {answer.design}"
             + (f" against {answer.other}" if answer.other else ""),

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -10,7 +11,8 @@ from dse.core.errors import InputError, did_you_mean, show
 from dse.figures import FIGURES, Figure
 from dse.figures.drawing import rows
 from dse.figures.drawing.chart import Chart
-from dse.figures.source import BESIDE, Source, read
+from dse.figures.source import BESIDE, Source, plain, read
+from dse.sweep import again
 
 #: letters of a word that a description is searched for, and more
 MIN_WORD = 3
@@ -52,7 +54,7 @@ def load(name: str, where: str, only: Sequence[str] = ()) -> tuple[Chart, pd.Dat
     """The chart of a figure and the table behind it, from a directory or a file. Raises InputError, LimitError."""
     one = find(name)
     _check_beside(one, where)
-    source = read(where, one.written.stems, one.written.command, only)
+    source = _filled(one, read(where, one.written.stems, one.written.command, only))
     _check(one, source, where)
     with drawing(one, where):
         found = one.draw(source)
@@ -66,12 +68,20 @@ def of_table(name: str, table: pd.DataFrame) -> Chart:
     one = find(name)
     if not isinstance(table, pd.DataFrame):
         raise InputError(f"{one.name}: is drawn from a table, not from a {type(table).__name__}")
-    _check(one, Source(table), "table")
+    source = _filled(one, Source(table, identity=again.note_of(table)))
+    _check(one, source, "table")
     with drawing(one, "table"):
-        found = one.draw(Source(table))
+        found = one.draw(source)
     if found is None:
         raise InputError(f"the table holds nothing that {one.name} draws")
     return found
+
+
+def _filled(one: Figure, source: Source) -> Source:
+    """A sweep's table with the columns of the figure that it lacks, of what the sweep holds fixed or did not keep."""
+    if source.identity is None:
+        return source
+    return replace(source, table=plain(again.filled(source.table, source.identity, one.columns)))
 
 
 def _check_beside(one: Figure, where: str) -> None:

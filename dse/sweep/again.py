@@ -1,0 +1,87 @@
+"""Result columns that a sweep's table lacks, of what the sweep holds fixed or did not keep: evaluated again."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from dse.core.errors import DseError
+from dse.model.results import RESULT_UNITS
+from dse.specs.device_and_model import HardwareSpec, ModelSpec
+from dse.specs.measurements import bits_from
+from dse.specs.workload import Workload
+from dse.sweep import table as tables
+from dse.sweep.axes import AxisError, SweepAxis, build, of_items
+from dse.sweep.points import evaluate_points
+from dse.sweep.spec import ALWAYS, Sweep, of_axes
+
+#: under this name a table in memory has what identifies its sweep, as JSON text
+ATTRIBUTE = "sweep"
+
+
+def noted(table: pd.DataFrame, sweep: Sweep) -> pd.DataFrame:
+    """The table with a note of its sweep, by which `filled` finds what it lacks."""
+    table.attrs[ATTRIBUTE] = json.dumps(sweep.identity)
+    return table
+
+
+def note_of(table: pd.DataFrame) -> dict[str, Any] | None:
+    """What identifies the sweep of a table in memory; None where it is of none."""
+    text = table.attrs.get(ATTRIBUTE)
+    found = json.loads(text) if isinstance(text, str) else None
+    return found if isinstance(found, dict) else None
+
+
+def filled(table: pd.DataFrame, identity: Mapping[str, Any] | None, names: Sequence[str]) -> pd.DataFrame:
+    """The table of a sweep with those of the result columns `names` that it lacks; the same where that cannot be:
+    an axis was taken out, or a file that the sweep read has changed."""
+    wanted = tuple(name for name in RESULT_UNITS if name in names and name not in table and name not in ALWAYS)
+    sweep = _sweep_of(identity, wanted) if identity and wanted and len(table) else None
+    digits = None if sweep is None else _places(table, sweep.axes)
+    if sweep is None or digits is None:
+        return table
+    columns = evaluate_points(sweep, digits)
+    types = tables.schema(sweep)
+    for axis in sweep.axes:
+        types = types.remove(types.get_field_index(axis.name))
+    found = tables.to_frame(tables.to_arrow_of(types, columns))[list(wanted)]
+    whole = pd.concat([table, found.set_index(table.index)], axis=1)
+    whole.attrs = table.attrs
+    return whole
+
+
+def _sweep_of(identity: Mapping[str, Any], keep: tuple[str, ...]) -> Sweep | None:
+    """The sweep again, with other columns; None where its files have changed, or its measurements are not at hand."""
+    if identity["bits"]["measurements"] != "shipped":
+        return None
+    try:
+        axes = [_axis_of(axis) for axis in identity["axes"]]
+        base = Workload(**identity["workload"])
+        found = of_axes(axes, base, bits_from(identity["bits"]["kind"], None), keep)
+    except (AxisError, DseError, ValueError, TypeError):  # of another version
+        return None
+    return found if json.loads(json.dumps(found.identity["axes"])) == identity["axes"] else None
+
+
+def _axis_of(axis: Mapping[str, Any]) -> SweepAxis:
+    if "specs" not in axis:
+        return build(axis["name"], axis["values"])
+    kind = HardwareSpec if axis["name"] == "device" else ModelSpec
+    return of_items(axis["name"], [kind.model_validate_json(json.dumps(spec)) for spec in axis["specs"]])
+
+
+def _places(table: pd.DataFrame, axes: Sequence[SweepAxis]) -> dict[str, NDArray[np.int32]] | None:
+    """By axis, the place of each row's value, -1 for none; None where a row has a value that the axis has not."""
+    digits = {}
+    for axis in axes:
+        if axis.name not in table:
+            return None
+        place = {value: i for i, value in enumerate(axis.values)}
+        found = [-1 if pd.isna(value) else place.get(value, len(place)) for value in table[axis.name]]
+        digits[axis.name] = np.array(found, dtype=np.int32)
+        if (digits[axis.name] == len(place)).any() or (axis.role != "parameter" and (digits[axis.name] < 0).any()):
+            return None
+    return digits
