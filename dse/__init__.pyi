@@ -1208,7 +1208,7 @@ def operations(
 def plot(source: Any, kind: str | None = None) -> Any:
     """The plotly figure of an answer or a front, or of a table with the `kind` that `dse plot` lists.
 
-    A table of `dse.sweep` needs no more columns than its axes: what it holds fixed, or did not keep, is computed.
+    What a sweep, or its table, holds fixed or did not keep is computed: any of them has every figure of designs.
 
     >>> table = dse.grid("h100", "llama2-13b", ["fp16", "qserve"], batch=[16, 64, 256])
     >>> len(dse.plot(table, "throughput_batch").data) > 0

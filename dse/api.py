@@ -136,7 +136,7 @@ grid.__signature__ = signature_of_many(grid)  # type: ignore[attr-defined]
 def plot(source: Any, kind: str | None = None) -> Any:
     """The plotly figure of an answer or a front, or of a table with the `kind` that `dse plot` lists.
 
-    A table of `dse.sweep` needs no more columns than its axes: what it holds fixed, or did not keep, is computed.
+    What a sweep, or its table, holds fixed or did not keep is computed: any of them has every figure of designs.
 
     >>> table = dse.grid("h100", "llama2-13b", ["fp16", "qserve"], batch=[16, 64, 256])
     >>> len(dse.plot(table, "throughput_batch").data) > 0
@@ -150,5 +150,8 @@ def plot(source: Any, kind: str | None = None) -> Any:
         return answer.figure(source)
     from dse.figures.drawing import to_plotly
     from dse.figures.plot import load
+    from dse.sweep.reading import StoredSweep
 
+    if isinstance(source, StoredSweep):
+        return to_plotly.figure(load.load(kind, str(source.folder))[0])
     return to_plotly.figure(load.of_table(kind, source))

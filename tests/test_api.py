@@ -5,6 +5,7 @@ import doctest
 import importlib.util
 import inspect
 import json
+import pickle
 import re
 import subprocess
 import sys
@@ -46,7 +47,14 @@ def test_editors_are_told_the_signatures():
             node.name: (ast.unparse(node.args), ast.unparse(node.returns), ast.get_docstring(node)) for node in found
         }
 
+    def attributes(text):
+        found = next(node for node in ast.parse(text).body if isinstance(node, ast.ClassDef))
+        names = [one for one in found.body if isinstance(one, ast.AnnAssign)]
+        return {one.target.id: ast.unparse(one.annotation) for one in names}
+
     assert functions(stub.STUB.read_text()) == functions(stub.text())
+    assert attributes(stub.STUB.read_text()) == attributes(stub.text())
+    assert list(attributes(stub.text())) == list(dse.results)
 
 
 def test_a_signature_names_every_field_of_a_workload():
@@ -57,6 +65,12 @@ def test_a_signature_names_every_field_of_a_workload():
     searched = inspect.signature(dse.crossover).parameters
     assert "batch" not in searched
     assert searched["batches"].default is None
+
+
+def test_a_grid_takes_a_list_for_every_field_of_a_workload():
+    parameters = inspect.signature(dse.grid).parameters
+    assert list(parameters) == ["device", "model", "quantizer", *ASKED]
+    assert parameters["batch"].annotation == "int | Iterable[int | None] | None"
 
 
 def test_every_public_name_is_there():
@@ -156,7 +170,8 @@ def test_a_grid_holds_what_evaluate_gives():
 def test_every_answer_has_a_text_and_a_figure(question, arguments, options):
     answer = getattr(dse, question)(*arguments, **options)
     assert len(answer.text()) > 20
-    assert str(answer) == answer.text()
+    assert str(answer) == repr(answer) == answer.text()
+    assert len(answer.table) > 0
     assert isinstance(dse.plot(answer), plotly.graph_objects.Figure)
 
 
@@ -175,6 +190,43 @@ def test_answers_without_a_figure_print_as_their_text():
     waits = dse.load("h200", "qwen3-32b", "fp8", batch=8, admission="paged")
     splits = dse.devices("h100", "llama3.1-8b", batch=4, most=2)
     assert (str(waits), str(splits)) == (waits.text(), splits.text())
+    assert len(waits.table) == 10
+    assert splits.table["n_devices"].tolist() == [1, 2, 2]
+    assert splits.table["throughput_tokens_per_s_low"].lt(splits.table["throughput_tokens_per_s"]).all()
+
+
+def test_lists_and_dicts_print_as_the_text_of_their_command(capsys):
+    from dse.cli import main as cli
+
+    scores = dse.scores("fp8", model="llama3.1-8b")
+    run = dse.simulate("h200", "qwen3-32b", "fp8", n_requests=20)
+    commands = (
+        "scores --format fp8 --model llama3.1-8b",
+        "simulate --device h200 --model qwen3-32b --quantizer fp8 --requests 20",
+    )
+    for found, command in zip((scores, run), commands, strict=True):
+        with pytest.raises(SystemExit):
+            cli.main(command.split())
+        assert f"{found}\n" == f"{found!r}\n" == capsys.readouterr().out
+        assert pickle.loads(pickle.dumps(found)) == found
+        assert len(found.table) > 1
+    assert isinstance(scores, list)
+    assert isinstance(run, dict)
+    lab = dse.lab("kivi:bits=2")
+    assert "dB" in str(lab)
+    assert len(lab.table) > 10
+
+
+def test_specs_print_in_a_few_lines():
+    for name in ("llama3.1-8b", "deepseek-v3", "gpt-oss-120b"):
+        model = dse.model(name)
+        assert str(model) == repr(model) == model.text()
+        assert f"{model.parameters:,} parameters" in str(model)
+        assert str(model).startswith(name)
+    device = dse.device("h100")
+    assert str(device) == repr(device)
+    assert "bandwidth 3.35 TB/s" in str(device)
+    assert str(dse.quantizer("kivi:bits=4")) == "kivi:bits=4"
 
 
 def test_one_name_stands_for_a_list_of_it():
@@ -204,6 +256,10 @@ def test_a_front_of_a_table_of_one_s_own_keeps_the_order_of_its_objectives():
 
 def test_a_front_of_a_stored_sweep(tmp_path):
     stored = dse.sweep({"device": "h100", "model": "llama2-7b", "batch": [1, 8]}, tmp_path / "designs")
+    assert str(stored) == f"sweep: {stored.folder} (2 rows, 1 part)"
+    assert stored.table.equals(stored.read())
+    for source in (stored, stored.table):
+        assert isinstance(dse.plot(source, "throughput_batch"), plotly.graph_objects.Figure)
     best = dse.front(stored, maximize=["throughput_tokens_per_s"])
     assert best.table.equals(dse.front(stored.folder, maximize=["throughput_tokens_per_s"]).table)
     with pytest.raises(InputError, match="units"):

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from dse.core.documents import json_text
 from dse.core.errors import InputError, LimitError, did_you_mean, show
-from dse.sweep import again, store
+from dse.sweep import filling, store
 from dse.sweep.columns import CODES
 
 #: what a figure needs beside its table NAME.csv stands in NAME.figure.json
@@ -119,7 +119,7 @@ def read(where: str, stems: Sequence[str], written_by: str, only: Sequence[str] 
     except (OSError, ValueError) as error:  # a name that no file can have
         raise InputError(f"{show(where)}: cannot be read: {type(error).__name__}") from None
     table = _checked(kept(read_table(file), only), where)
-    return Source(table, file, _about(file), identity=again.note_of(table))
+    return Source(table, file, _about(file), identity=filling.note_of(table))
 
 
 def in_folder(folder: Path, stems: Sequence[str]) -> Path | None:

@@ -66,11 +66,15 @@ def signature_of(cls: type[Operation]) -> inspect.Signature:
 def signature_of_many(function: Callable[..., Any]) -> inspect.Signature:
     """The signature of a function that takes a value or several for each field of a workload, as keywords."""
     own = inspect.signature(function)
-    fields = [
-        one.replace(annotation=f"{one.annotation} | Iterable[{one.annotation}]") for one in _work_parameters(ASKED)
-    ]
     named = [one for one in own.parameters.values() if one.kind is not one.VAR_KEYWORD]
+    fields = [one.replace(annotation=_or_several(one.annotation)) for one in _work_parameters(ASKED)]
     return own.replace(parameters=[*named, *fields])
+
+
+def _or_several(annotation: str) -> str:
+    """The type of a value or several of a type, None last."""
+    one = annotation.removesuffix(" | None")
+    return f"{one} | Iterable[{annotation}]{annotation[len(one) :]}"
 
 
 def _work_parameters(names: Iterable[str]) -> list[inspect.Parameter]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from dse.core.answer import Answer
 from dse.core.errors import InputError, show
-from dse.sweep import store, table
+from dse.sweep import filling, store, table
 from dse.sweep.store import Manifest
 
 
@@ -66,7 +66,7 @@ class StoredSweep(Answer):
     def read(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """The whole table, or some columns of it, in memory."""
         tables = [read_part(path, columns) for path in self.paths]
-        return table.to_frame(pa.concat_tables(tables))
+        return filling.noted(table.to_frame(pa.concat_tables(tables)), self.spec["spec"])
 
 
 def read_part(path: Path, columns: Sequence[str] | None = None) -> pa.Table:

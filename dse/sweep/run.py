@@ -17,7 +17,7 @@ from dse.core import files, interrupt
 from dse.core.errors import DseError, InputError, LimitError, OutputError, show
 from dse.core.units import human
 from dse.model.results import FLAGS
-from dse.sweep import again, count, front, parts, points, store, table
+from dse.sweep import count, filling, front, parts, points, store, table
 from dse.sweep.reading import StoredSweep, read_part
 from dse.sweep.spec import Sweep
 from dse.sweep.store import Manifest, Part
@@ -179,7 +179,7 @@ def in_memory(sweep: Sweep, max_points: int) -> pd.DataFrame:
             f"sweep of {sweep.n_points:,} points: at most {max_points:,} in memory: give a directory `out`"
         )
     chunks = parts.blocks(sweep, 0, sweep.n_points, threading.Event(), lambda n: None, parts.Pace())
-    return again.noted(table.to_frame(table.to_arrow(sweep, chunks)), sweep)
+    return filling.noted(table.to_frame(table.to_arrow(sweep, chunks)), sweep.identity)
 
 
 def to_directory(

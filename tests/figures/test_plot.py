@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from jinja2 import UndefinedError
 
+import dse
 from dse import __version__
 from dse.cli import main
 from dse.core import files
@@ -48,6 +49,22 @@ def run(capsys):
         return stopped.value.code, captured.out, captured.err
 
     return call
+
+
+@pytest.mark.parametrize("keep", [["max_batch"], ["throughput_tokens_per_s", "bound"], "all"])
+def test_a_sweep_has_every_figure_of_designs_whatever_it_kept(run, tmp_path, keep):
+    """Lengths, admission, memory and assumptions, which it holds fixed, are filled in."""
+    spec = {"axes": {"device": ["h100", "lpu-hbm"], "model": "llama2-7b", "batch": [1, 64, 512]}, "keep": keep}
+    dse.sweep(spec, tmp_path / "designs")
+    for kind in ("throughput_batch", "latency_breakdown"):
+        drawn = tmp_path / f"{kind}.csv"
+        assert run(kind, tmp_path / "designs", "--only", "device=h100", "--out", drawn)[0] == 0
+        table = pd.read_csv(drawn)
+        assert {*FIGURES[kind].columns} <= {*table}
+        assert table["input_tokens"].tolist() == [1024] * 3
+        assert table["throughput_tokens_per_s"].tolist() == pytest.approx(
+            [dse.evaluate("h100", "llama2-7b", batch=batch).throughput_tokens_per_s for batch in (1, 64, 512)]
+        )
 
 
 def test_a_figure_needs_the_columns_that_it_names(charts, report):

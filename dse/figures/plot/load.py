@@ -12,7 +12,7 @@ from dse.figures import FIGURES, Figure
 from dse.figures.drawing import rows
 from dse.figures.drawing.chart import Chart
 from dse.figures.source import BESIDE, Source, plain, read
-from dse.sweep import again
+from dse.sweep import filling
 
 #: letters of a word that a description is searched for, and more
 MIN_WORD = 3
@@ -68,7 +68,7 @@ def of_table(name: str, table: pd.DataFrame) -> Chart:
     one = find(name)
     if not isinstance(table, pd.DataFrame):
         raise InputError(f"{one.name}: is drawn from a table, not from a {type(table).__name__}")
-    source = _filled(one, Source(table, identity=again.note_of(table)))
+    source = _filled(one, Source(table, identity=filling.note_of(table)))
     _check(one, source, "table")
     with drawing(one, "table"):
         found = one.draw(source)
@@ -81,7 +81,7 @@ def _filled(one: Figure, source: Source) -> Source:
     """A sweep's table with the columns of the figure that it lacks, of what the sweep holds fixed or did not keep."""
     if source.identity is None:
         return source
-    return replace(source, table=plain(again.filled(source.table, source.identity, one.columns)))
+    return replace(source, table=plain(filling.filled(source.table, source.identity, one.columns)))
 
 
 def _check_beside(one: Figure, where: str) -> None:

@@ -1,4 +1,4 @@
-"""Result columns that a sweep's table lacks, of what the sweep holds fixed or did not keep: evaluated again."""
+"""Result columns that a sweep's table lacks, as it holds them fixed or did not keep them: evaluated again."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -13,23 +13,23 @@ from dse.model.results import RESULT_UNITS
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.measurements import bits_from
 from dse.specs.workload import Workload
-from dse.sweep import table as tables
 from dse.sweep.axes import AxisError, SweepAxis, build, of_items
 from dse.sweep.points import evaluate_points
 from dse.sweep.spec import ALWAYS, Sweep, of_axes
+from dse.sweep.table import schema, to_arrow_of, to_frame
 
-#: under this name a table in memory has what identifies its sweep, as JSON text
+#: under this name a table in memory has the identity of its sweep, as JSON text
 ATTRIBUTE = "sweep"
 
 
-def noted(table: pd.DataFrame, sweep: Sweep) -> pd.DataFrame:
+def noted(table: pd.DataFrame, identity: Mapping[str, Any]) -> pd.DataFrame:
     """The table with a note of its sweep, by which `filled` finds what it lacks."""
-    table.attrs[ATTRIBUTE] = json.dumps(sweep.identity)
+    table.attrs[ATTRIBUTE] = json.dumps(identity)  # a text: copies of a table copy its attributes deeply
     return table
 
 
 def note_of(table: pd.DataFrame) -> dict[str, Any] | None:
-    """What identifies the sweep of a table in memory; None where it is of none."""
+    """Read the note of a table in memory: the identity of its sweep; None where it is of none."""
     text = table.attrs.get(ATTRIBUTE)
     found = json.loads(text) if isinstance(text, str) else None
     return found if isinstance(found, dict) else None
@@ -44,10 +44,10 @@ def filled(table: pd.DataFrame, identity: Mapping[str, Any] | None, names: Seque
     if sweep is None or digits is None:
         return table
     columns = evaluate_points(sweep, digits)
-    types = tables.schema(sweep)
+    types = schema(sweep)
     for axis in sweep.axes:
         types = types.remove(types.get_field_index(axis.name))
-    found = tables.to_frame(tables.to_arrow_of(types, columns))[list(wanted)]
+    found = to_frame(to_arrow_of(types, columns))[list(wanted)]
     whole = pd.concat([table, found.set_index(table.index)], axis=1)
     whole.attrs = table.attrs
     return whole
