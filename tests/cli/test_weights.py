@@ -42,7 +42,7 @@ def test_questions_simulations_and_traces_name_them_too(run):
     _, out, _ = run("ask", "formats", *design, "--input", "64", "--output", "8")
     assert "B200, gpt-oss-120b, mxfp4-experts weights, " in out.splitlines()[1]
     _, out, _ = run("simulate", *design, "--requests", "4", "--input", "64", "--output", "8")
-    assert out.startswith("B200  gpt-oss-120b  mxfp4-experts weights  fp16  at most ")
+    assert out.startswith("B200  gpt-oss-120b  mxfp4-experts weights  fp16  concurrency ")
 
 
 def test_fewer_bits_that_make_a_step_slower_are_said(run):
