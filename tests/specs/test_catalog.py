@@ -194,7 +194,7 @@ def test_lines_are_one_key_each():
 @pytest.mark.parametrize(
     ("name", "capacity", "bandwidth", "flops"),
     [
-        ("A100-80GB", 80e9, 2.0e12, 312e12),
+        ("A100-80GB:memory_bandwidth=2 TB/s", 80e9, 2.0e12, 312e12),
         ("Oaken-HBM", 80e9, 2.0e12, 270e12),
         ("Oaken-LPDDR", 256e9, 1.1e12, 270e12),
         ("LPU-HBM", 80e9, 2.0e12, 270e12),
@@ -214,6 +214,7 @@ def test_oaken_table_1(name, capacity, bandwidth, flops):
     ("name", "capacity", "bandwidth", "flops", "power", "cores"),
     [
         ("A100-40GB", 40, 1.555, 312, 400, 108),
+        ("A100-80GB", 80, 2.039, 312, 400, 108),
         ("A800-80GB", 80, 2.039, 312, 400, 108),
         ("H100", 80, 3.35, 989, 700, 132),
         ("H200", 141, 4.8, 989, 700, 132),
@@ -236,6 +237,18 @@ def test_data_sheets(name, capacity, bandwidth, flops, power, cores):
     assert device.peak_flops.si == pytest.approx(flops * 1e12, rel=1e-15)
     assert number(device, "board_power").si == power
     assert number(device, "n_cores").count == cores
+
+
+def test_power_is_of_the_chip_not_of_the_supply_beside_it():
+    # DGX Spark: a GB10 of 140 W behind a supply of 240 W
+    assert catalog.device("dgx-spark").board_power.si == 140
+
+
+def test_a_new_data_sheet_leaves_measured_times():
+    """A100: 0.8137 of 2.0 TB/s was measured of vLLM's products, now 0.7981 of 2.039 TB/s: 1.627 TB/s."""
+    device = catalog.device("a100-80gb")
+    reached = device.stacks["vllm"].products["bf16"].memory_frac.si * device.memory_bandwidth.si
+    assert reached == pytest.approx(1.6274e12, rel=1e-4)
 
 
 @pytest.mark.parametrize(
