@@ -55,7 +55,8 @@ def evaluate(
             f"model = {plan.model.name}: has layers of a constant state, of a compressed cache or of neither, whose "
             "tokens a ring does not know how to share"
         )
-    link = link or device.link_bandwidth or _PCIE
+    pair = device.links.pair_bandwidth if device.links else None  # a ring sends to one neighbour
+    link = link or pair or device.link_bandwidth or _PCIE
     work = replace(work, batch=work.batch or 1, admission="reserve")
     point, as_wide = Point(device, plan, work), replace(work, activation_bits=units.FP16_BITS)
     plan, paths, stack = point.plan, point.paths, point.stack

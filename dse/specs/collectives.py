@@ -103,7 +103,22 @@ def send_terms(device: HardwareSpec, n_devices: int) -> LinkTerms:
     if bandwidth is None:
         raise InputError(f"device {device.name} has no link_bandwidth: add it to its file to share work over devices")
     source = "assumed: a start, and the bytes at the bandwidth of the link"
-    return LinkTerms(start_s, bytes_per_s=bandwidth.si, chunk_share=0.0, kind=ASSUMED, source=source)
+    rate = bandwidth.si if bandwidth is not device.link_bandwidth else reached_link(device, 2)
+    return LinkTerms(start_s, bytes_per_s=rate, chunk_share=0.0, kind=ASSUMED, source=source)
+
+
+def reached_link(device: HardwareSpec, n_devices: int) -> float:
+    """Bytes per second that each of `n_devices` of a node sends to the others, one direction, at most.
+
+    All of `link_bandwidth` through a switch; of a mesh or a torus the links to the others alone, and a share of it
+    where tensors go through the host. Raises InputError for a device without links.
+    """
+    if device.link_bandwidth is None:
+        raise InputError(f"device {device.name} has no link_bandwidth: add it to its file to share work over devices")
+    found, links = float(device.link_bandwidth.si), device.links
+    if links and links.pair_bandwidth:
+        found = min(found, (n_devices - 1) * links.pair_bandwidth.si)
+    return found * links.host_share.si if links and links.host_share else found
 
 
 def most_devices(device: HardwareSpec, most: int) -> tuple[int, str]:
@@ -120,9 +135,7 @@ def most_devices(device: HardwareSpec, most: int) -> tuple[int, str]:
 
 def _assumed(device: HardwareSpec, kind: Collective, n_devices: int) -> LinkTerms:
     """A ring over the device's link. Raises InputError where it has none."""
-    if device.link_bandwidth is None:
-        raise InputError(f"device {device.name} has no link_bandwidth: add it to its file to share work over devices")
-    rate = ASSUMED_LINK_SHARE * device.link_bandwidth.si
+    rate = ASSUMED_LINK_SHARE * reached_link(device, n_devices)
     found = library_terms(kind, n_devices, ASSUMED_START_S, ASSUMED_STEP_S, rate, 0.0, ASSUMED_CHUNK_SHARE)
     source = "assumed: a ring at 0.7 of link_bandwidth, start 6 us and 2 us a device, as on measured devices"
     return found._replace(kind=ASSUMED, source=source)

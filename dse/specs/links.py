@@ -10,9 +10,11 @@ from dse.specs.stack import ErrorShare, Fit, Spec, StackName
 if TYPE_CHECKING:
     Exponent: TypeAlias = Quantity
     ChunkShare: TypeAlias = Quantity
+    HostShare: TypeAlias = Quantity
 else:
     Exponent = quantity("1", -4.0, 4.0)
     ChunkShare = quantity("1", 0.0, 10.0)
+    HostShare = quantity("1", 0.01, 1.0)
 
 Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
 COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
@@ -61,6 +63,12 @@ class LinksSpec(Spec):
     node_devices: Devices
     #: from each device to other nodes, one direction
     inter_node_bandwidth: Bandwidth | None = None
+    #: between two devices alone, one direction, where each has links of its own to its peers: of n devices each uses
+    #: those to the n - 1 others, up to `link_bandwidth`
+    pair_bandwidth: Bandwidth | None = None
+    #: share of `link_bandwidth` that is left where devices have no access to one another and tensors go through the
+    #: memory of the host
+    host_share: HostShare | None = None
     all_reduce: LibraryFit | None = None
     all_gather: LibraryFit | None = None
     reduce_scatter: LibraryFit | None = None

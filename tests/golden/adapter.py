@@ -40,8 +40,19 @@ INPUTS_FOLDER = GOLDEN / "inputs"
 
 
 @cache
+def old_document(path: Path) -> Any:
+    """The file of a shipped device as it was when the tables were made, where a number of it was mended since."""
+    from dse.core import specfile
+    from dse.specs import catalog
+
+    kept = INPUTS_FOLDER / "shipped" / path.name
+    text = kept.read_text(encoding="utf-8") if kept.is_file() else catalog.device_text(path)
+    return specfile.parse(str(path), text)
+
+
+@cache
 def old_device(path: Path) -> Any:
-    """A shipped device as it was when the tables were made, where `kernels_alone` reads its file."""
+    """That device, where `kernels_alone` reads its file."""
     from dse.specs import catalog
 
     return catalog.device_from(catalog.shipped_device(path))
@@ -91,13 +102,7 @@ def kernels_alone() -> Iterator[None]:
         weights = [work.weights_text] if work.weights or work.weights_bits != 16 else []
         return [*work.split(), *weights]
 
-    layers_of, device_text = lower.layers_of, catalog.device_text
-
-    def old_text(path: Path) -> str:
-        """The file of a device as it was, where a number of it was mended since."""
-        kept = INPUTS_FOLDER / "shipped" / path.name
-        return kept.read_text(encoding="utf-8") if kept.is_file() else device_text(path)
-
+    layers_of = lower.layers_of
     known: dict[Any, dict[Any, Any]] = {}
 
     def narrow(kv: Any, *policy: Any) -> Any:
@@ -106,7 +111,7 @@ def kernels_alone() -> Iterator[None]:
 
     with (
         mock.patch.object(catalog, "servers", dict),
-        mock.patch.object(catalog, "device_text", old_text),
+        mock.patch.object(catalog, "shipped_device", old_document),
         mock.patch.object(catalog, "_shipped_device", old_device),
         mock.patch.object(lower, "layers_of", narrow),
         mock.patch.object(measurements, "_shipped", synthetic_errors),

@@ -22,7 +22,9 @@ GB = 10**9
 
 
 def test_llama2_7b_fp16_on_a100_by_hand():
-    result = at(catalog.device("a100-80gb:memory_bandwidth=2 TB/s"), build("llama2-7b", "fp16"), batch=16, model_kind="ideal")
+    result = at(
+        catalog.device("a100-80gb:memory_bandwidth=2 TB/s"), build("llama2-7b", "fp16"), batch=16, model_kind="ideal"
+    )
     kv_per_token = 2 * 32 * 4096 * 2
     assert result["kv_bytes_per_token"] == kv_per_token
     assert result["kv_bytes"] == 16 * 2048 * kv_per_token

@@ -124,7 +124,12 @@ def test_a_device_file_holds_what_a_data_sheet_says():
         sheet = specfile.read(path).data
         assert len(path.read_text().splitlines()) <= 36, path
         assert "stacks" not in sheet, path
-        assert sheet.get("links", {}).keys() <= {"node_devices", "inter_node_bandwidth"}, path
+        assert sheet.get("links", {}).keys() <= {
+            "node_devices",
+            "inter_node_bandwidth",
+            "pair_bandwidth",
+            "host_share",
+        }, path
         fitted = catalog.calibration_file(path.stem)
         if fitted.is_file():
             again = specfile.read(fitted).data
