@@ -4,8 +4,8 @@ from dse.core.compiling import compilable, inlined
 from dse.model.formulas import energy
 from dse.model.records import Design, Device
 
-#: peak rates of 8-bit operations are twice those of 16 bits, of 4-bit ones four times: between them lie these
-_EIGHT_BITS, _FOUR_BITS = 1.5, 3.0
+#: peak rate of 8-bit operations over that of 16 bits, where it is not known; and that of 4 bits over 8, at least
+_EIGHT_BITS, _FOUR_BITS = 2.0, 1.2
 #: weights of so many bits count as 16, as 8, or as 4 (bits times 8)
 MORE_THAN_8, MORE_THAN_4 = 72, 40
 
@@ -49,13 +49,20 @@ def joules_per_kv_byte(design: Design) -> float:
 
 @compilable
 def watts_at_peak(design: Design, peak_per_s: float) -> float:
-    """W of operations at a peak rate (FLOP/s); where only 16-bit operations are known, the same at every rate."""
+    """W of operations at a peak rate (FLOP/s); where only 16-bit operations are known, the same at every rate.
+
+    A rate that is not that of 16 bits is of 8, or where it is well above those of 8, of 4.
+    """
     device = design.device
     wide = device.peak_flops * device.peak_flops_unit
-    ratio = peak_per_s / wide
-    if ratio > _FOUR_BITS and device.energy_per_flop_fp4 > 0.0:
+    if peak_per_s == wide:
+        return wide * device.energy_per_flop
+    eight = max(device.peak_flops_fp8 * device.peak_flops_fp8_unit, device.peak_ops_int8 * device.peak_ops_int8_unit)
+    if eight == 0.0:
+        eight = _EIGHT_BITS * wide
+    if peak_per_s > _FOUR_BITS * eight and device.energy_per_flop_fp4 > 0.0:
         return peak_per_s * device.energy_per_flop_fp4
-    if ratio > _EIGHT_BITS and device.energy_per_flop_fp8 > 0.0:
+    if device.energy_per_flop_fp8 > 0.0:
         return peak_per_s * device.energy_per_flop_fp8
     return wide * device.energy_per_flop
 

@@ -61,6 +61,8 @@ class TensorGroup:
     streams: tuple[int, ...] = ()
     page_row_bits: int = 0
     burst_row_bits: int = 0
+    #: tokens that make an entry, which is written at once; bits above are a token's part of it
+    tokens_per_entry: int = 1
     #: query heads that share a head
     n_queries: int = 1
     #: the kernels that unpack it on a device; None: not laid out on one, or none is known
@@ -90,9 +92,11 @@ class TensorGroup:
 
     @property
     def written_bits(self) -> int:
-        """Bits that the memory takes to write one packed token of one layer: slices of a head rounded up to bursts."""
-        rounded = sum(memory_unit.written_bits(bits, self.burst_row_bits) for bits in self.streams)
-        return rounded + self.packed_bits - sum(self.streams)
+        """Bits that the memory takes to write one packed token of one layer, or its part of an entry: slices of a head
+        rounded up to bursts."""
+        n = self.tokens_per_entry
+        rounded = sum(memory_unit.written_bits(n * bits, self.burst_row_bits) for bits in self.streams)
+        return -(-rounded // n) + self.packed_bits - sum(self.streams)
 
     @property
     def tail_bits(self) -> int:
@@ -251,7 +255,12 @@ def build(model: ModelSpec, key_quantizer: QuantizerSpec, value_quantizer: Quant
         *(
             Fraction(Fraction(bits), layer.tokens_per_entry).denominator
             for *_, layout, _, _, _, layer in tensors
-            for bits in (layout.packed_bits_per_token, layout.full_bits_per_token, *layout.pool.values())
+            for bits in (
+                layout.packed_bits_per_token,
+                layout.full_bits_per_token,
+                *layout.pool.values(),
+                *(layout.packed.values() if layer.tokens_per_entry > 1 else ()),  # parts that fill pages of their own
+            )
         )
     )
     groups = tuple(
@@ -271,6 +280,7 @@ def build(model: ModelSpec, key_quantizer: QuantizerSpec, value_quantizer: Quant
             step_tokens=layout.step,
             residual_tokens=layout.residual,
             own_place=f"{which} {quantizer.name}" if mixed else "",
+            tokens_per_entry=layer.tokens_per_entry,
             n_queries=max(model.n_q_heads // layout.shape.n_heads, 1),
         )
         for which, quantizer, layout, shape_index, n_stored, n_read, layer in tensors

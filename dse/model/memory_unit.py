@@ -11,7 +11,6 @@ from dse.core import units
 from dse.core.errors import InputError
 from dse.model.formulas import memory_unit
 from dse.model.kv_layout import KvPlan, TensorGroup
-from dse.quantizers import TensorLayout
 from dse.specs.device_and_model import HardwareSpec
 
 #: parts of the ledger that fill pages together: codes with what pads them, and sparse entries
@@ -49,14 +48,15 @@ def _with_pages(device: HardwareSpec, g: TensorGroup, den: int) -> TensorGroup:
     row = units.BITS_PER_BYTE * den * g.layout.shape.n_heads
     return replace(
         g,
-        streams=tuple(bits for parts in STREAMS if (bits := _numerator(g.layout, parts, den))),
+        streams=tuple(bits for parts in STREAMS if (bits := _numerator(g, parts, den))),
         page_row_bits=row * device.kv_page.count if device.kv_page else 0,
         burst_row_bits=row * device.kv_burst.count if device.kv_burst else 0,
     )
 
 
-def _numerator(layout: TensorLayout, parts: tuple[str, ...], den: int) -> int:
-    bits = den * sum((Fraction(layout.packed.get(part, 0)) for part in parts), Fraction(0))
+def _numerator(g: TensorGroup, parts: tuple[str, ...], den: int) -> int:
+    """Bits of a token in these parts: of its own, or its share of an entry."""
+    bits = den * sum((Fraction(g.layout.packed.get(part, 0)) for part in parts), Fraction(0)) / g.tokens_per_entry
     assert bits.denominator == 1  # den is that of the whole token, and one part of a token at most is a fraction
     return int(bits)
 

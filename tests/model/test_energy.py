@@ -41,6 +41,15 @@ def test_each_format_has_its_own_energy():
     assert watts_at_peak(assumed, 1.979e15) == watts_at_peak(assumed, 0.9895e15)
 
 
+@each("weights", ["fp8", "nvfp4"])
+@each("peak", ["1 PFLOP/s", "2.25 PFLOP/s", "3.2 PFLOP/s", "4.4 PFLOP/s"])
+def test_energy_of_a_format_does_not_hang_on_the_rate_of_16_bits(weights, peak):
+    """A product in 8 bits at 4.5 PFLOP/s and 0.278 pJ draws 1,251 W however fast one in 16 bits is; in 4 bits 1,377."""
+    own = point(device=catalog.device(f"b200:peak_flops={peak}"), weights=weights, model_kind="ideal")
+    rate = own.design.stack.dense_peak_per_s
+    assert watts_at_peak(own.design, rate) == pytest.approx(1251 if weights == "fp8" else 1377)
+
+
 def test_the_limit_stretches_a_step_at_peak_rates_to_its_power():
     own = point(model_kind="ideal")
     terms, wave, results = own.terms, own.largest_wave.wave, own.results

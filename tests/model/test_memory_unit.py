@@ -77,6 +77,24 @@ def in_pages(page, bare):
     return found.plan, Sequence(found.design)
 
 
+@pytest.mark.parametrize("name", ["oaken-hbm", "oaken-lpddr"])
+def test_entries_of_many_tokens_fill_pages_by_their_own_bits(name):
+    """DeepSeek-V4: bytes in pages never fall with the context, and lie between what is packed and a page a stream more.
+
+    A token has a fourth, or a 128th, of an entry's bits.
+    """
+    kv, device = build("deepseek-v4-flash", "oaken"), catalog.device(f"{name}:memory_capacity=2 TB")
+    last = 0
+    for n_tokens in (1, 2, 3, 130, 131, 1000, 4095, 4096):
+        found = Point(device, kv, Workload(1, n_tokens, 1))
+        now = found.results["kv_bytes"]
+        packed = found.plan.bits(n_tokens + 1) / found.plan.den / 8 + found.results["state_bytes"]
+        beside = sum(g.n_stored_layers * len(g.streams) * g.page_row_bits for g in found.plan.groups)
+        beside += (n_tokens + 1) * sum(g.n_stored_layers * g.index_bits for g in found.design.tensors)
+        assert max(last, packed) <= now <= packed + beside / found.plan.den / 8 + 1
+        last = now
+
+
 def test_llama2_7b_by_hand():
     """64 B dense and 12.8 B sparse a head and token, 4 KiB pages, 64 B bursts, 2000 tokens."""
     asked = Point(catalog.device("oaken-lpddr"), build("llama2-7b", "oaken"), Workload(3, 1000, 1000))
