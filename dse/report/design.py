@@ -41,12 +41,14 @@ class DesignResults(Answer, dict[str, Any]):
     def __missing__(self, name: str) -> Any:
         raise KeyError(_unknown(name))
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # notebooks and copies try names of their own
-            raise AttributeError(name)
-        if name not in self:
-            raise AttributeError(_unknown(name))
-        return self[name]
+    if not TYPE_CHECKING:  # the attributes that there are stand in dse/__init__.pyi, so that editors see a wrong one
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("_"):  # notebooks and copies try names of their own
+                raise AttributeError(name)
+            if name not in self:
+                raise AttributeError(_unknown(name))
+            return self[name]
 
     def __dir__(self) -> list[str]:
         """Names that editors complete: the results, and what a dict has."""
