@@ -109,7 +109,7 @@ def show_map(asked: CrossoverRequest, address: str) -> None:
     with widgets.said():
         answer = cached_map(everywhere)
         made = MadeBy(commands(asked)["map"], python(asked, "map"), address)
-        _figure("map", chart_of(answer), answer.table, made, figure.cells)
+        _figure("map", chart_of(answer), lambda: answer.table, made, figure.cells)
 
 
 @part
@@ -132,7 +132,7 @@ def _tornado(name: str, answer: Effects, asked: CrossoverRequest, address: str) 
     chart = chart_of(answer)
     for i, panel in enumerate(chart.panels):
         one = replace(chart, panels=(panel,), title=f"{chart.title.partition(',')[0]}: {panel.title}")
-        _figure(f"{name}-{i}", one, answer.table, made, figure.tall)
+        _figure(f"{name}-{i}", one, lambda: answer.table, made, figure.tall)
 
 
 @st.fragment(parallel=True)
@@ -144,7 +144,7 @@ def show_lines(asked: CrossoverRequest, address: str) -> None:
         chart = chart_of(answer)
         for i, panel in enumerate(chart.panels):
             one = replace(chart, panels=(panel,), title=f"{chart.title}: {panel.title}")
-            _figure(f"cross-{i}", one, answer.table, made, figure.fitted)
+            _figure(f"cross-{i}", one, lambda: answer.table, made, figure.fitted)
 
 
 def _figure(

@@ -68,3 +68,18 @@ def test_each_figure_is_drawn_once_it_is_opened_and_errors_are_a_line():
     assert "".join(app.query_params["measure"]) == "step"
     app.multiselect(key="formats").set_value([]).run()
     assert not app.exception
+
+
+def test_the_downloads_of_the_figures_have_the_numbers(monkeypatch):
+    tables = {}
+    monkeypatch.setattr(crossovers, "_figure", lambda name, chart, table, *given: tables.update({name: table()}))
+    app = AppTest.from_string("from dse.explorer.app import main; main('formats')", default_timeout=TIMEOUT_S)
+    text = "device.oaken-lpddr~model.llama2-7b~quantizer.nqkv"
+    for key, value in {"designs": text, "batch": "4", "input": "64", "output": "128", "formats": "nqkv;fp16"}.items():
+        app.query_params[key] = value
+    for i in range(4):
+        app.session_state[f"crossovers {i}"] = True  # as pressed
+    app.run()
+    assert not app.exception
+    assert {"map", "sensitivity-0", "doubt-0", "cross-0"} <= {*tables}
+    assert all(len(table) for table in tables.values())

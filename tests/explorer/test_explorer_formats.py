@@ -5,7 +5,7 @@ import shlex
 import pytest
 
 from dse.cli import main
-from dse.explorer import common_fields, request, tray
+from dse.explorer import common_fields, downloads, request, tray
 from dse.explorer.pages import formats
 from explorer_page import opened, said, wrong
 
@@ -26,6 +26,15 @@ def test_it_answers_with_figure_and_table():
     titles = {text.value for text in app.subheader}
     assert {"Throughput over 16 bits", "Requests that fit at once", "Energy"} < titles
     assert any("not your model" in text.value and "Left out" in text.value for text in app.caption)
+
+
+def test_the_downloads_of_its_figures_have_the_numbers(monkeypatch):
+    tables = []
+    monkeypatch.setattr(downloads, "show", lambda name, chart, table, *given, **more: tables.append(table()))
+    app = opened("formats", formats="fp8;qserve", batch="4", input="1024")
+    assert not app.exception
+    assert tables
+    assert all({"fp16", "fp8"} <= {*table["format"]} for table in tables)
 
 
 @pytest.mark.slow

@@ -60,7 +60,7 @@ def show(answer: formats.Formats, made: MadeBy) -> None:
     for i, panel in enumerate(chart.panels):
         one = replace(chart, panels=(panel,), title=panel.title[:1].upper() + panel.title[1:], notes=())
         with places[i % 2]:
-            downloads.show(_PANELS[i], one, answer.table, made, drawn=figure.tall(one, is_named=True))
+            downloads.show(_PANELS[i], one, lambda: answer.table, made, drawn=figure.tall(one, is_named=True))
     rows = [formats.shown_row(each) for each in answer.formats]
     table = pd.DataFrame(rows, columns=list(answer.heads()))
     event: Any = st.dataframe(
