@@ -287,6 +287,14 @@ def unread_parameters(model: ModelSpec, stack: StackSpec | None) -> int:
     return model.embedding_parameters if stack and stack.host else 0
 
 
+def head_parameters(model: ModelSpec, stack: StackSpec | None) -> int:
+    """Parameters of the output head, where prompts are multiplied with it for their last token alone, as servers do;
+    0 where papers count it for every token, and where it is not told from the layers."""
+    n_head = model.vocab_size * model.hidden_size
+    is_apart = n_head + unread_parameters(model, stack) <= model.dense_parameters
+    return n_head if stack and stack.host and is_apart else 0
+
+
 def matrix_products(model: ModelSpec, stack: StackSpec | None) -> int:
     """Matrix products that a pass starts, beside those of routed experts that were measured apart."""
     if stack is None or not stack.host:
@@ -315,6 +323,7 @@ def model_of(plan: KvPlan, work: Workload, stack: StackSpec | None) -> LanguageM
         active_expert_parameters=deployed.n_groups_of(work) * (1.0 + work.expert_skew) * experts,
         burst_bits=burst_bits,
         active_parameters=deployed.active_parameters(model, work),
+        head_parameters=float(deployed.n_groups_of(work) * head_parameters(model, stack)),
     )
 
 
@@ -568,7 +577,12 @@ def weights_by_operation(model: ModelSpec, work: Workload, stack: StackSpec | No
         active = own + n_groups * (dense - own) + n_groups * skew * met
         stored = form.stored_expert_parameters(model, work.tp // work.ep) if experts else 0
         return name, Product(
-            active=float(active), dense=float(dense), kept=float(kept), experts=float(stored), n_products=n_products
+            active=float(active),
+            dense=float(dense),
+            kept=float(kept),
+            experts=float(stored),
+            n_products=n_products,
+            is_last_only=int(name == "head" and head_parameters(model, stack) > 0),
         )
 
     form = work.weight_format

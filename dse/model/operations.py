@@ -47,10 +47,12 @@ def _attended(design: Design, phase: int, seconds: float, flops: float, n_bytes:
 
 @compilable
 def _product(
-    design: Design, terms: Terms, phase: int, place: int, n_tokens: float, touched: float, slower: float
+    design: Design, terms: Terms, phase: int, place: int, n_all: float, n_last: float, touched: float, slower: float
 ) -> OperationCost:
-    """The product with the weights at a place, over `n_tokens` tokens; `slower` as `_add_products` has it."""
+    """The product with the weights at a place, over `n_all` tokens or the `n_last` that end prompts; `slower` as
+    `_add_products` has it."""
     peak, bandwidth, part = terms.product_peak_per_s, design.device.bandwidth_bytes_per_s, design.products[place]
+    n_tokens = n_last if part.is_last_only else n_all
     n_bytes = weights.weight_read_bytes(
         part.dense, part.kept, part.experts, touched, design.load.dense_eighths, design.load.expert_eighths
     )
@@ -96,24 +98,27 @@ def _add_products(
     terms: Terms,
     phase: int,
     n_tokens: float,
+    n_last: float,
     touched: float,
     slower: float,
     attended: OperationCost,
     total_s: float,
 ) -> None:
-    """Products with the weights over `n_tokens` tokens, and attention after the first: QKV, attention, output, ...
+    """Products with the weights over `n_tokens` tokens, of which the head multiplies `n_last`, and attention after the
+    first: QKV, attention, output, ...
 
     `slower` is how much the cores that are busy fall short of all cores' peak. All products take `total_s`, which
-    overlaps reading with arithmetic over all of them: where some weights stay in 16 bits, each has its share of it.
+    overlaps reading with arithmetic over all of them: where some weights stay in 16 bits, or the head multiplies fewer
+    tokens, each has its share of it.
     """
     scale = 1.0
-    if design.model.kept_parameters > 0:
+    if design.model.kept_parameters > 0 or (n_last < n_tokens and design.model.head_parameters > 0):
         own_s = 0.0
         for i in range(len(design.products)):
-            own_s += _product(design, terms, phase, i, n_tokens, touched, slower).seconds
+            own_s += _product(design, terms, phase, i, n_tokens, n_last, touched, slower).seconds
         scale = total_s / own_s if own_s > 0 else 1.0
     for i in range(len(design.products)):
-        cost = _product(design, terms, phase, i, n_tokens, touched, slower)
+        cost = _product(design, terms, phase, i, n_tokens, n_last, touched, slower)
         found.append(
             OperationCost(
                 phase=phase,
@@ -138,7 +143,8 @@ def decode_operations(design: Design, terms: Terms, run: Run) -> list[OperationC
     attended = _attended(design, DECODE, run.wave.attention_s, run.attention_flops, run.attention_bytes)
     found: list[OperationCost] = []
     linear_s = run.wave.linear_s
-    _add_products(found, design, terms, DECODE, run.product_tokens, run.share_touched, slower, attended, linear_s)
+    n_tokens = run.product_tokens
+    _add_products(found, design, terms, DECODE, n_tokens, n_tokens, run.share_touched, slower, attended, linear_s)
     packing_s, moved = run.wave.quantize_s + run.wave.dequantize_s, run.packing_bytes
     if packing_s != 0 or moved != 0:
         at_peak_s = attention.time_at_rate(moved, design.device.bandwidth_bytes_per_s)
@@ -203,7 +209,7 @@ def prompt_operations(design: Design, terms: Terms, run: Run) -> list[OperationC
     flops = prompt.prefix_flops + n * prompt.own_flops
     attended = _attended(design, PREFILL, wave.prompt_compute_s - wave.prompt_matrix_s, flops, 0.0)
     touched = share_touched(design, int(n_tokens))
-    _add_products(found, design, terms, PREFILL, n_tokens, touched, 1.0, attended, wave.prompt_matrix_s)
+    _add_products(found, design, terms, PREFILL, n_tokens, float(n), touched, 1.0, attended, wave.prompt_matrix_s)
     if wave.prompt_quantize_s != 0:
         found.append(
             OperationCost(

@@ -125,6 +125,8 @@ class Product(NamedTuple):
     kept: float
     experts: float
     n_products: int
+    #: 1: of a prompt for its last token alone
+    is_last_only: int
 
 
 class Exchange(NamedTuple):
@@ -166,6 +168,8 @@ class LanguageModel(NamedTuple):
     #: bits that the memory takes to write a token, where slices are rounded up to bursts
     burst_bits: int
     active_parameters: float
+    #: of those that a token meets, the output head where a prompt needs it for its last token alone; 0: for all
+    head_parameters: float
 
 
 class Policy(NamedTuple):

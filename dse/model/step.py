@@ -63,6 +63,8 @@ class Terms(NamedTuple):
     input_tokens: int
     output_tokens: int
     active_parameters: float
+    #: of these, those that a prompt meets for its last token alone
+    head_parameters: float
     #: all weights read at once, where no experts choose
     weight_read_s: float
     n_products: int
@@ -276,6 +278,7 @@ def terms_of(design: Design, made: Generation) -> Terms:
         active_parameters=model.active_parameters
         - model.unread_parameters
         - stack.has_experts * model.active_expert_parameters,
+        head_parameters=model.head_parameters,
         weight_read_s=weight_read_s(design, 1.0),
         n_products=model.n_products,
         gemm_launch_s=stack.gemm_launch_s,
@@ -332,9 +335,16 @@ def exchanges_s(design: Design, n_tokens: float, is_prompt: int) -> float:
 
 
 @inlined
-def products_s(n_tokens: float, read_s: float, peak: float, terms: Terms, has_gemm: int) -> tuple[float, float]:
-    """Seconds of all products with the weights over `n_tokens` tokens, and what their multiplications take."""
+def products_s(
+    n_tokens: float, n_last: float, read_s: float, peak: float, terms: Terms, has_gemm: int
+) -> tuple[float, float]:
+    """Seconds of all products with the weights over `n_tokens` tokens, and what their multiplications take.
+
+    The output head multiplies `n_last` of them: all in a decode step, the last of each prompt.
+    """
     compute_s = linear.linear_compute_s(n_tokens, terms.active_parameters, peak)
+    if n_last < n_tokens:
+        compute_s -= linear.linear_compute_s(n_tokens - n_last, terms.head_parameters, peak)
     if has_gemm:
         compute_s = compute_s / terms.gemm_flops_frac
         return linear.linear_calibrated_s(terms.n_products, terms.gemm_launch_s, compute_s, read_s), compute_s
@@ -357,7 +367,7 @@ def prompt_s(
     `n_prefixes` is 0 where the common prefix is cached already.
     """
     n_tokens = n_prefixes * prompt.prefix_tokens + n * (terms.input_tokens - prompt.prefix_tokens)
-    dense_s, products = products_s(n_tokens, prompt_read_s, terms.product_peak_per_s, terms, has_gemm)
+    dense_s, products = products_s(n_tokens, n, prompt_read_s, terms.product_peak_per_s, terms, has_gemm)
     matrix_s = dense_s + prompt_experts_s
     flops = n_prefixes * prompt.prefix_flops + n * prompt.own_flops
     compute_s = prefill.prefill_compute_s(matrix_s, flops, terms.prompt_flops_frac, terms.peak_flops_per_s)
@@ -402,7 +412,7 @@ def wave_of(n: float, given: Given, sums: Sums, peak: float, terms: Terms, has_g
     those of `terms`, apart so that a loop can fix them.
     """
     n_steps = terms.output_tokens
-    dense_s, compute_s = products_s(n, given.read_s, peak, terms, has_gemm)
+    dense_s, compute_s = products_s(n, n, given.read_s, peak, terms, has_gemm)
     linear_s = dense_s + given.experts_s
     attention_s = (sums.fixed_s + n * sums.attention_s) / n_steps
     quantize_s = dequantize_s = 0.0

@@ -140,8 +140,8 @@ class Exact:
         kept = self.point.work.weight_format.kept_attention(self.point.plan.model)
         n_bytes = weights.weight_read_bytes(own, kept, 0, 1.0, design.load.dense_eighths, 0)
         read_s = attention.time_at_rate(n_bytes, terms.bandwidth_bytes_per_s) / design.stack.gemm_memory_frac
-        only = terms._replace(active_parameters=float(own))
-        seconds, _ = products_s(n_tokens, read_s, product_peak(design, n_tokens), only, terms.has_gemm)
+        only = terms._replace(active_parameters=float(own), head_parameters=0.0)
+        seconds, _ = products_s(n_tokens, n_tokens, read_s, product_peak(design, n_tokens), only, terms.has_gemm)
         return float(seconds)
 
     def prompt_s(self, n_tokens: int) -> float:

@@ -461,3 +461,24 @@ def test_idle_cores_count_against_utilisation_of_all_cores():
     cores = catalog.device("oaken-hbm").token_cores.count
     assert lone["busy_cores"] == 1
     assert lone["compute_utilisation"] <= 1 / cores * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("batch", "prefix"), [(1, 0), (4, 0), (4, 512)])
+def test_a_served_prompt_multiplies_the_output_head_once(batch, prefix):
+    """Gemma 3 1B on an H100: 1,152 x 262,144 parameters of 1.0e9 meet the last token of each prompt alone."""
+    own = point.Point(
+        catalog.device("h100"),
+        build("gemma-3-1b", "fp16"),
+        Workload(batch, 4096, 16, prefix_tokens=prefix, model_kind="calibrated"),
+    )
+    model, wave = own.design.model, own.run(batch).wave
+    head, n_tokens = 1152 * 262_144, prefix + batch * (4096 - prefix)
+    assert model.head_parameters == head
+    flops = 2 * (model.active_parameters - model.unread_parameters - head) * n_tokens + 2 * head * batch
+    reached = own.terms.product_peak_per_s * own.terms.gemm_flops_frac
+    assert wave.prompt_products_s == pytest.approx(flops / reached)
+    products = {row["name"]: row for row in own.operations() if row["phase"] == "prefill"}
+    assert products["head"]["flops"] == pytest.approx(2 * head * batch)
+    # papers count it for every token
+    ideal = point.Point(own.device, own.plan, Workload(batch, 4096, 16, prefix_tokens=prefix, model_kind="ideal"))
+    assert ideal.design.model.head_parameters == 0

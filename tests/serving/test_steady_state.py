@@ -46,7 +46,7 @@ def test_equal_requests_are_the_paged_point(device, model, quantizer):
 
 def test_by_hand():
     """OPT-6.7B, FP16, ideal A100 (2e12 B/s, 312e12 FLOP/s), 4 sequences, 99 in, 1 out: every number by hand."""
-    spec, kv = catalog.device("a100-80gb"), build("opt-6.7b", "fp16")
+    spec, kv = catalog.device("a100-80gb:memory_bandwidth=2 TB/s"), build("opt-6.7b", "fp16")
     work = Workload(batch=4, model_kind="ideal", admission="paged")
     found = serving.steady(spec, kv, work, serving.FixedLengths(99, 1))
     weights_s = 2 * kv.model.active_parameters / 2e12  # all weights once, in the step and in the prompt (99 < 156)
@@ -78,14 +78,14 @@ def test_more_memory_or_bandwidth_never_lowers_throughput(batching, admission):
 @each("n", [1, 2, 8, 64, 400])
 @each("chunk", [1, 16, 512, 4096])
 def test_chunks_give_a_rate_at_any_size(n, chunk):
-    spec, kv = catalog.device("a100-80gb"), build("opt-6.7b", "fp16")
+    spec, kv = catalog.device("a100-80gb:memory_bandwidth=2 TB/s"), build("opt-6.7b", "fp16")
     work = Workload(batch=n, admission="paged", model_kind="ideal")
     found = serving.steady(spec, kv, work, serving.FixedLengths(300, 100), n, "chunked", chunk)
     assert found["throughput_tokens_per_s"] > 0
 
 
 def test_a_recording_says_how():
-    spec, kv = catalog.device("a100-80gb"), build("opt-6.7b", "fp16")
+    spec, kv = catalog.device("a100-80gb:memory_bandwidth=2 TB/s"), build("opt-6.7b", "fp16")
     found, said = recorded(lambda: serving.steady(spec, kv, Workload(batch=8), serving.FixedLengths(99, 10)))
     for name in ("request_s", "throughput_tokens_per_s", "mean_decode_context_tokens"):
         assert said[name].value == found[name]
@@ -93,7 +93,7 @@ def test_a_recording_says_how():
 
 @pytest.mark.parametrize("change", [{"prefix_tokens": 16}, {"tokens": "snapkv"}])
 def test_bad_input(change):
-    spec, kv = catalog.device("a100-80gb"), build("opt-6.7b", "fp16")
+    spec, kv = catalog.device("a100-80gb:memory_bandwidth=2 TB/s"), build("opt-6.7b", "fp16")
     with pytest.raises(InputError, match=" only: leave it out"):
         serving.steady(spec, kv, replace(Workload(), **change), serving.FixedLengths(99, 10))
     with pytest.raises(InputError, match="chunk = 0"):

@@ -15,7 +15,7 @@ from dse.specs.workload import Workload
 
 DESIGNS = [
     ("a100-80gb", "llama2-13b", "fp16", "auto"),
-    ("a100-80gb", "llama2-13b", "fp16", "ideal"),
+    ("a100-80gb:memory_bandwidth=2 TB/s", "llama2-13b", "fp16", "ideal"),
     ("a100-80gb", "llama2-7b", "kivi", "auto"),
     ("oaken-lpddr", "llama2-13b", "oaken", "ideal"),
     ("a100-80gb", "mixtral-8x7b-oaken", "sinkq", "ideal"),
