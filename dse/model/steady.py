@@ -1,8 +1,9 @@
 """A server that replaces every request as it ends: what a user waits for the first token and for each next one.
 
-The prompts of new requests share the steps of those that decode, so a token takes a decode step and its part of the
-prompts that come in meanwhile. All requests start at once, as load generators do, and each place is taken `rounds`
-times; for the first of these requests stay in step, and their prompts queue.
+Prompts of new requests share the steps of those that decode: a token takes a decode step and its part of the prompts
+of others that come in meanwhile, and a place misses few steps, so that about as many decode in a step as there are
+places. All requests start at once, as load generators do, and each place is taken `rounds` times; for the first of
+these requests stay in step, and their prompts queue.
 """
 
 from typing import NamedTuple
@@ -13,9 +14,6 @@ from dse.model.formulas import deployment, steady
 from dse.model.generation import Generation
 from dse.model.records import Design
 from dse.model.step import Terms, known_run, one_prompt_s
-
-#: passes of the fixed point between how many decode and how long a prompt takes; a third changes less than 1 %
-N_PASSES = 2
 
 
 class Steady(NamedTuple):
@@ -28,13 +26,14 @@ class Steady(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """One pass of the fixed point: `n` sequences that decode on a device, and what a request waits for meanwhile."""
+    """A steady server: `n` sequences that decode on a device, and what a request waits for meanwhile."""
 
     n: int
     n_places: float
     decode_step_s: float
-    #: the prompts of all of them
-    prefill_s: float
+    #: one prompt among those of all that decode; and those of the others while a request decodes
+    each_prompt_s: float
+    others_s: float
     token_s: float
     #: before its first token: its own prompt, those of others, and a place in memory
     prompt_s: float
@@ -47,23 +46,25 @@ class Pass(NamedTuple):
 
 
 @compilable
-def _pass_of(
-    design: Design, made: Generation, terms: Terms, batch: float, places: float, decoding: float, sums: KnownSums
-) -> Pass:
-    """The pass in which `decoding` of the `places` requests decode, of `batch` that ask."""
-    n_steps, split = float(design.output_tokens), design.deployment
-    n = int(deployment.micro_batch(max(int(decoding + 0.5), 1), split.n_groups, split.n_in_flight))
-    wave, stack = known_run(design, made, terms, n, sums).wave, design.stack
-    token_s = steady.shared_token_s(wave.decode_step_s, wave.prefill_s, n_steps)
+def last_pass(design: Design, made: Generation, terms: Terms, batch: float, most: float, sums: KnownSums) -> Pass:
+    """The steady server of `batch` requests at any time, of which `most` >= 1 fit."""
+    n_steps, split, stack = float(design.output_tokens), design.deployment, design.stack
+    places = float(min(batch, most))
+    in_group = places / split.n_groups
+    n = int(deployment.micro_batch(max(int(places), 1), split.n_groups, split.n_in_flight))
+    wave = known_run(design, made, terms, n, sums).wave
+    others_s = steady.others_share(in_group) * wave.prefill_s
+    token_s = steady.shared_token_s(wave.decode_step_s, others_s, n_steps)
     prompt_s, decode_s = one_prompt_s(design, terms) + stack.host_prompt_s, n_steps * token_s
-    burst_s = steady.burst_wait_s(places / split.n_groups, wave.prefill_s / n, stack.rounds_in_step, design.load.rounds)
+    burst_s = steady.burst_wait_s(in_group, wave.prefill_s / n, stack.rounds_in_step, design.load.rounds)
     inside_s = prompt_s + burst_s
     place_s = steady.place_wait_s(batch, places, inside_s + decode_s)
     return Pass(
         n=n,
         n_places=places,
         decode_step_s=wave.decode_step_s,
-        prefill_s=wave.prefill_s,
+        each_prompt_s=wave.prefill_s / n,
+        others_s=others_s,
         token_s=token_s,
         prompt_s=prompt_s,
         burst_wait_s=burst_s,
@@ -72,16 +73,6 @@ def _pass_of(
         decode_s=decode_s,
         decoding=steady.decoding_requests(places, inside_s, decode_s),
     )
-
-
-@compilable
-def last_pass(design: Design, made: Generation, terms: Terms, batch: float, most: float, sums: KnownSums) -> Pass:
-    """The last pass for `batch` requests at any time, of which `most` >= 1 fit."""
-    places = float(min(batch, most))
-    found = _pass_of(design, made, terms, batch, places, places, sums)
-    for _ in range(1, N_PASSES):
-        found = _pass_of(design, made, terms, batch, places, found.decoding, sums)
-    return found
 
 
 @compilable

@@ -66,11 +66,18 @@ def requests_per_s(request_s: float) -> float:
     return 1 / request_s
 
 
-@formula("s", "decode_step_s + prefill_s / O", _SOURCE)
-def shared_token_s(decode_step_s: float, prefill_s: float, output_tokens: float) -> float:
+@formula("s", "decode_step_s + others_s / O", _SOURCE)
+def shared_token_s(decode_step_s: float, others_s: float, output_tokens: float) -> float:
     """Time per output token where prompts share steps: while a request decodes O tokens, each of the others is replaced
-    once, and `prefill_s` is the time of all of their prompts."""
-    return decode_step_s + prefill_s / output_tokens
+    once, and `others_s` is the time of all of their prompts."""
+    return decode_step_s + others_s / output_tokens
+
+
+@formula("1", "max(1 - 1 / places, 0)", _SOURCE)
+def others_share(n_places: float) -> float:
+    """Share of the prompts of all places that is not of a request itself: its place takes the next one once it has
+    ended, so that a single place has no other prompt."""
+    return max(1.0 - 1.0 / n_places, 0.0)
 
 
 @formula("s", "max(n - 1, 0) * prompt_s / 2 * min(rounds_in_step / rounds, 1)", _SOURCE)

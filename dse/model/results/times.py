@@ -445,7 +445,7 @@ def burst_wait_s(at: "Facts") -> Derivation:
     return by(
         steady.burst_wait_s,
         n_requests=at.steady.n_places / at.design.deployment.n_groups,
-        prompt_s=at.steady.prefill_s / at.steady.n,
+        prompt_s=at.steady.each_prompt_s,
         rounds_in_step=at.design.stack.rounds_in_step,
         rounds=at.work.rounds,
     ).giving(at.steady.burst_wait_s)
@@ -472,7 +472,7 @@ def steady_tpot_s(at: "Facts") -> Derivation:
         steady.shared_token_s,
         decoding_on_a_device=int(at.steady.n),
         decode_step_s=at.steady.decode_step_s,
-        prefill_s=at.steady.prefill_s,
+        others_s=at.steady.others_s,
         output_tokens=at.work.output_tokens,
     )
 
