@@ -108,7 +108,7 @@ def features(rows: Iterable[ServerRow]) -> Features:
             )
             first = last.first_s - last.burst_wait_s - point.design.stack.host_prompt_s
             places = last.n_places / point.design.deployment.n_groups
-            burst = burst_wait_s(places, last.prefill_s / last.n, 1.0, 1.0)
+            burst = burst_wait_s(places, last.each_prompt_s, 1.0, 1.0)
         except DseError:
             continue
         kept.append(row)
