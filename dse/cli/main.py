@@ -72,6 +72,7 @@ OPERATIONS = {
     "validate report": "validation.WriteValidation",
     "validate serving": "validation.CheckServing",
     "validate gains": "validation.CheckGains",
+    "validate speed": "validation.CheckSpeed",
 }
 
 

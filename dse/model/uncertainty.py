@@ -26,6 +26,8 @@ REACHED_BANDWIDTH, REACHED_COMPUTE = (0.85, 0.93), (0.70, 1.00)
 #: a device that runs by the kernels of another is known so much less, either way: of its generation, of another
 #: generation, of another vendor, whose kernels are other programs. Assumed, all three
 OTHER_DEVICE, OTHER_GENERATION, OTHER_VENDOR = 1.15, 1.3, 1.5
+#: a burst is known so much less than a steady server, either way
+BURST = 1.1
 #: times per output token and what grows with them; what falls as they grow; times of prompts
 TOKEN_TIMES, TOKEN_RATES, FIRST_TIMES = (with_interval(kind) for kind in (PER_TOKEN, RATES, PROMPTS))
 RATE = "throughput_tokens_per_s"
@@ -119,6 +121,12 @@ def borrowed_width(device: HardwareSpec) -> float:
     lender = catalog.device(device.stacks_of).architecture or own
     # compute capability 8.6 is sm_86: all but the last digit count generations
     return OTHER_DEVICE if own[:-1] == lender[:-1] else OTHER_GENERATION
+
+
+def of_burst(interval: Interval) -> Interval:
+    """Return the interval of a burst, whose ramp, tail and mixed steps add to that of a steady server."""
+    why = f"{interval.why}; {BURST:g} times wider: all requests at once"
+    return Interval(interval.low / BURST, interval.high * BURST, why)
 
 
 def _spread(plan: KvPlan, stack: ServedStack, stack_name: str | None) -> tuple[Spread, str]:

@@ -178,3 +178,45 @@ class CheckGains(ChecksTable):
         from dse.validate import gains
 
         return gains
+
+
+@operation("validate speed", "Public benchmarks of servers beside predictions, row by row.")
+class CheckSpeed(Printed):
+    """Predict every row of a TABLE of benchmarks, and print it beside what was measured, with the errors by group.
+
+    TABLE is a CSV file with the columns id, engine, device, model (or dse_model), weights, concurrency, input_tokens,
+    output_tokens and one of measured_tpot_ms, measured_output_tok_s and measured_ttft_ms; where known version, tp, pp,
+    ep, dp_attention, kv_dtype, requests, all_at_once (a burst), requests_per_s (a rate), lengths (fixed, varied),
+    suspect and server (the command as printed: memory, longest context, requests and prompt tokens are read off).
+    Without all_at_once and requests_per_s, `concurrency` requests are there at any time.
+    """
+
+    table: str = argument()
+    out: str | None = option(None, "Write the rows into this CSV file.", metavar="FILE")
+    as_json: bool = json_option("Print rows and errors by group as JSON; off and errors are shares.")
+
+    def run(self, console: Console = SILENT) -> Any:
+        """The rows with what is predicted of them."""
+        from dse.validate import speed
+
+        found = speed.run(self.table, console.progress)
+        if self.out is not None:
+            from pathlib import Path
+
+            from dse.core import files
+
+            files.write(Path(self.out), speed.table_csv(found).encode())
+        return found
+
+    def text(self, outcome: Any) -> str:
+        """The rows and the errors as people read them, and the file."""
+        from dse.validate import speed
+
+        written = "" if self.out is None else f"\n\nwritten: {self.out}"
+        return f"{speed.text(outcome)}{written}"
+
+    def document(self, outcome: Any) -> Any:
+        """Rows and errors."""
+        from dse.validate import speed
+
+        return speed.errors(outcome)

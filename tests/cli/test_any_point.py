@@ -111,6 +111,7 @@ NOT_DRAWN = {
     "validate report": "what ships",
     "validate serving": "a table",
     "validate silicon": "what ships",
+    "validate speed": "a table",
 }
 #: designs drawn where a command takes seconds: a format near a tie is decided at thousands of batches and prompts
 N_DRAWN = {"report": 2, "ask formats": 3, "simulate": 4}

@@ -1,0 +1,473 @@
+"""Public benchmarks of servers beside predictions: time per token, to the first, and tokens per second, row by row.
+
+A row is a closed loop (so many requests at any time), a burst (all at once, the tail counted) or a rate. Each is
+evaluated by what the tool has for it: `steady_*` of a point, `dse.serving.burst`, `dse.serving.at_rate`.
+"""
+
+import csv
+import io
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dse import quantizers
+from dse.calibrate.table import number, rows_of
+from dse.core import files, units
+from dse.core.errors import DseError, InputError, did_you_mean, show
+from dse.core.table import aligned
+from dse.model import kv_layout, uncertainty
+from dse.model.assumed import reason
+from dse.model.evaluate import Point, roomy
+from dse.serving import burst
+from dse.serving.at_rate import at_rate
+from dse.serving.steady_state import FixedLengths
+from dse.specs import catalog
+from dse.specs.device_and_model import HardwareSpec
+from dse.specs.workload import MAX_BATCH, MAX_DEVICES, MAX_INPUT_TOKENS, MAX_OUTPUT_TOKENS, Workload
+
+#: columns that must be there, and the largest value of those that are whole numbers
+NEEDED = {
+    "id": 0,
+    "engine": 0,
+    "device": 0,
+    "weights": 0,
+    "concurrency": MAX_BATCH,
+    "input_tokens": MAX_INPUT_TOKENS,
+    "output_tokens": MAX_OUTPUT_TOKENS,
+}
+#: columns of whole numbers that are 1 where they are not there
+SPLITS = ("tp", "pp", "ep")
+#: columns of measured values: what it is, and its unit as the table has it
+MEASURED = {
+    "measured_tpot_ms": ("tpot", "ms"),
+    "measured_output_tok_s": ("output", "token/s"),
+    "measured_ttft_ms": ("ttft", "ms"),
+}
+MAX_VALUE = 1e9
+#: requests of a burst whose lengths are those of ShareGPT: means of the published samples, by the tokenizer
+CHAT_INPUT, CHAT_OUTPUT = (190, 260), (170, 240)
+#: rounds of requests that a closed loop loses as it ends, as lengths vary evenly from 0 to twice their mean: the
+#: longest of the last runs for 1.5 to 1.8 means, and two thirds of a mean is left of each
+DRAIN_ROUNDS = 0.6
+#: a value that is off by more is in another unit
+UNIT_SLIP = 50.0
+#: settings as engines print them in their commands, and the field of a workload
+FLAGS: tuple[tuple[str, str, type], ...] = (
+    (r"(?:gpu-memory-utilization|mem-fraction-static)", "gpu_memory_utilization", float),
+    (r"(?:max-model-len|context-length|max_seq_len)", "max_model_len", int),
+    (r"(?:max-num-seqs|max-running-requests|max_batch_size)", "max_num_seqs", int),
+    (r"(?:max-num-batched-tokens|chunked-prefill-size|max_num_tokens)", "prompt_budget_tokens", int),
+)
+SPECULATES = re.compile(r"speculative[-_](?:config|algo|num)")
+GROUPS = ("kind", "model", "device", "engine", "measured")
+COLUMNS = ("id", "kind", "what", "unit", "measured", "ours", "off", "low", "high", "inside", "marks")
+_MS = units.to_base(1, "ms")
+
+
+@dataclass(frozen=True)
+class SpeedRow:
+    """One benchmark: what was sent to which server, and what it printed, in SI base units."""
+
+    id: str
+    line: int
+    engine: str
+    release: str
+    model: str
+    device_name: str
+    #: closed, burst or rate
+    kind: str
+    n_requests: int
+    requests_per_s: float
+    is_varied: bool
+    device: HardwareSpec | None
+    is_mixture: bool
+    plan: Any
+    work: Workload | None
+    #: what -> seconds, or tokens per second
+    measured: dict[str, float]
+    is_suspect: bool
+    #: why nothing is predicted; "" where something is
+    reason: str
+    marks: str = ""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One measured value beside ours; SI base units."""
+
+    what: str
+    measured: float | None
+    ours: float
+    low: float
+    high: float
+
+    @property
+    def off(self) -> float | None:
+        """Ours over measured, less 1."""
+        return self.ours / self.measured - 1 if self.measured else None
+
+    @property
+    def is_inside(self) -> bool | None:
+        """Whether the measured value lies in the interval."""
+        return self.low <= self.measured <= self.high if self.measured else None
+
+
+@dataclass(frozen=True)
+class JudgedSpeed:
+    """A row with its values beside ours, none where nothing is predicted."""
+
+    row: SpeedRow
+    values: tuple[Judged, ...]
+    reason: str
+    marks: str
+
+
+def read(path: str) -> list[SpeedRow]:
+    """The rows of a table; a row that says nothing has its reason. Raises InputError for a table without columns."""
+    header, lines, cells = rows_of(path)
+    for name in NEEDED:
+        if name not in header:
+            raise InputError(f"{path}:1: column {name} is missing: {did_you_mean(name, header)}")
+    if not {"dse_model", "model"} & set(header):
+        raise InputError(f"{path}:1: column model is missing: {did_you_mean('model', header)}")
+    if not set(MEASURED) & set(header):
+        raise InputError(f"{path}:1: column measured_tpot_ms is missing: give one of {', '.join(MEASURED)}")
+    seen: set[str] = set()
+    found = []
+    for line, values in zip(lines, cells, strict=True):
+        said = {name: cell.strip() for name, cell in zip(header, values, strict=True)}
+        try:
+            row = _row(path, line, said)
+        except DseError as error:
+            why = str(error)
+            row = _blank(line, said, why if why.startswith(f"{path}:{line}: ") else f"{path}:{line}: {why}")
+        if row.id in seen or not row.id:
+            what = "is given twice" if row.id else "must be there"
+            raise InputError(f"{path}:{line}: id = {show(row.id)}: {what}: give each row its own")
+        seen.add(row.id)
+        found.append(row)
+    return found
+
+
+def _blank(line: int, said: dict[str, str], why: str = "") -> SpeedRow:
+    return SpeedRow(
+        id=said["id"],
+        line=line,
+        engine=said["engine"].lower(),
+        release=said.get("version", ""),
+        model=said.get("dse_model") or said.get("model", ""),
+        device_name=said["device"].lower(),
+        kind="burst" if _is_true(said.get("all_at_once", "")) else "closed",
+        n_requests=0,
+        requests_per_s=0.0,
+        is_varied=False,
+        device=None,
+        is_mixture=False,
+        plan=None,
+        work=None,
+        measured={},
+        is_suspect=bool(said.get("suspect")),
+        reason=why,
+    )
+
+
+def _is_true(cell: str) -> bool:
+    return cell.lower() in ("true", "yes", "1")
+
+
+def _row(path: str, line: int, said: dict[str, str]) -> SpeedRow:
+    """One row. Raises DseError with its place for a cell that says nothing."""
+    place = f"{path}:{line}"
+    whole = {name: int(number(path, line, name, said[name], high, True)) for name, high in NEEDED.items() if high}
+    split = {name: int(number(path, line, name, said.get(name) or "1", MAX_DEVICES, True)) for name in SPLITS}
+    n_requests = int(number(path, line, "requests", said.get("requests") or said["concurrency"], MAX_BATCH, True))
+    rate = said.get("requests_per_s", "")
+    per_s = number(path, line, "requests_per_s", rate, MAX_VALUE, False) if rate else 0.0
+    blank = _blank(line, said)
+    kind = "rate" if per_s else blank.kind
+    measured = {}
+    for column, (what, unit) in MEASURED.items():
+        cell = said.get(column, "")
+        if cell and cell.lower() not in ("inf", "nan") and cell.strip("0."):  # printed so where nothing was measured
+            measured[what] = number(path, line, column, cell, MAX_VALUE, False) * (_MS if unit == "ms" else 1.0)
+    if not measured:
+        raise InputError(f"{place}: measured_tpot_ms = '': nothing was measured: give one of {', '.join(MEASURED)}")
+    if blank.engine not in catalog.servers():
+        raise InputError(
+            f"{place}: engine = {show(blank.engine)}: must be one of {', '.join(catalog.servers())}: leave the row out"
+        )
+    device, spec = catalog.device(blank.device_name), catalog.model(blank.model)
+    kv = quantizers.parse(said.get("kv_dtype") or "fp16")
+    varied = said.get("lengths", "")
+    if varied not in ("", "fixed", "varied"):
+        raise InputError(f"{place}: lengths = {show(varied)}: must be fixed or varied, or nothing")
+    inputs, outputs = whole["input_tokens"], whole["output_tokens"]
+    is_chat = CHAT_INPUT[0] <= inputs <= CHAT_INPUT[1] and CHAT_OUTPUT[0] <= outputs <= CHAT_OUTPUT[1]
+    given = _flags(said.get("server", ""))
+    work = Workload(
+        batch=whole["concurrency"],
+        input_tokens=inputs,
+        output_tokens=outputs,
+        weights=said["weights"],
+        stack=f"{blank.engine}@{blank.release.split()[0]}" if blank.release else blank.engine,
+        dp_attention=_is_true(said.get("dp_attention", "")),
+        model_kind="calibrated",
+        rounds=max(round(n_requests / whole["concurrency"]), 1),
+        **split,
+        **given,
+    )
+    marks = ["speculates: several tokens a step are not predicted"] if SPECULATES.search(said.get("server", "")) else []
+    return SpeedRow(
+        **{
+            **vars(blank),
+            "kind": kind,
+            "n_requests": n_requests,
+            "requests_per_s": per_s,
+            "is_varied": varied == "varied" or (not varied and kind == "burst" and is_chat),
+            "device": device,
+            "is_mixture": spec.n_experts > 1,
+            "plan": kv_layout.build(spec, kv, kv),
+            "work": work,
+            "measured": measured,
+            "marks": "; ".join(marks),
+        }
+    )
+
+
+def _flags(server: str) -> dict[str, Any]:
+    """Settings that the printed command of a server has."""
+    found: dict[str, Any] = {}
+    for pattern, name, kind in FLAGS:
+        if match := re.search(rf"{pattern}[ =]+([0-9.]+)", server):
+            value = kind(float(match[1].rstrip(".")))
+            if value > 0:
+                found[name] = value
+    return found
+
+
+def judge(row: SpeedRow) -> JudgedSpeed:
+    """Each measured value of a row beside ours."""
+    if row.reason or row.work is None or row.device is None:
+        return JudgedSpeed(row, (), row.reason, row.marks)
+    try:
+        point, marks = Point(row.device, row.plan, row.work), [row.marks]
+        if not point.max_batch:  # a server ran it all the same
+            marks.append(f"no_room: predicted as if it did fit: {point.results['infeasible_reason']}")
+            point = Point(roomy(row.device), row.plan, row.work)
+        ours = _ours(row, point)
+        marks += [
+            f"{name}: {reason(point, name)}"
+            for name in point.results["assumptions"]
+            if name in ("stacks_of", "nearest_release", "nearest_kernels", "nearest_format", "exchanges")
+        ]
+        return JudgedSpeed(row, tuple(_values(row, point, ours)), "", "; ".join(filter(None, marks)))
+    except DseError as error:
+        return JudgedSpeed(row, (), str(error), row.marks)
+
+
+def _ours(row: SpeedRow, point: Point) -> dict[str, float]:
+    """What -> ours: seconds, tokens per second."""
+    work, results = point.work, point.results
+    inputs, outputs, n = work.input_tokens, work.output_tokens, row.n_requests
+    if row.kind == "rate":
+        found = at_rate(point.device, point.plan, work, FixedLengths(inputs, outputs), row.requests_per_s)
+        if found is None:
+            raise InputError(f"requests_per_s = {row.requests_per_s:g}: does not hold: no time per token is steady")
+        return {"tpot": found.tpot_s, "ttft": found.ttft_s, "output": row.requests_per_s * outputs}
+    if row.kind == "burst" and work.pp == 1:
+        lengths = (np.full(n, inputs, np.int64), np.full(n, outputs, np.int64))
+        run = burst.serve(point, *(burst.varied_lengths(n, inputs, outputs) if row.is_varied else lengths))
+        return {"tpot": run.tpot_s, "ttft": run.ttft_s, "output": run.output_tokens_per_s}
+    tpot, ttft, batch = results["steady_tpot_s"], results["steady_ttft_s"], work.batch or 1
+    if tpot is None:
+        raise InputError(results["infeasible_reason"] or "not one request fits")
+    drain = 1 + DRAIN_ROUNDS * batch / n if n > batch > 1 else 1.0
+    return {"tpot": tpot, "ttft": ttft, "output": batch * outputs / (ttft + outputs * tpot) / drain}
+
+
+def _values(row: SpeedRow, point: Point, ours: dict[str, float]) -> Iterator[Judged]:
+    tokens, first = uncertainty.intervals(point.device, point.plan, point.stack, point.stack_name)
+    if row.kind == "burst":
+        tokens, first = uncertainty.of_burst(tokens), uncertainty.of_burst(first)
+    by = {"tpot": tokens, "ttft": first, "output": tokens.inverse()}
+    for what, value in ours.items():
+        yield Judged(what, row.measured.get(what), value, value * by[what].low, value * by[what].high)
+
+
+def run(path: str, progress: Callable[..., Any] | None = None) -> list[JudgedSpeed]:
+    """All rows of a table, judged. Raises InputError for a table whose times can only be in another unit."""
+    rows = read(path)
+    if progress is None:
+        found = [judge(row) for row in rows]
+    else:
+        with progress(rows, "rows", len(rows)) as bar:
+            found = [judge(row) for row in bar]
+    _check_units(path, found)
+    return found
+
+
+def _check_units(path: str, found: Sequence[JudgedSpeed]) -> None:
+    for column, (what, unit) in MEASURED.items():
+        known = [(one.ours / one.measured, one, each.row) for each in found for one in each.values if _is(one, what)]
+        middle = float(np.median([ratio for ratio, *_ in known])) if known else 1.0
+        if not 1 / UNIT_SLIP <= middle <= UNIT_SLIP:
+            _, one, row = known[0]
+            value = (one.measured or 0.0) / (_MS if unit == "ms" else 1.0)
+            raise InputError(
+                f"{path}:{row.line}: {column} = {value:g}: is {_factor(middle)} predicted, as most rows: give {unit}"
+            )
+
+
+def _is(one: Judged, what: str) -> bool:
+    return one.what == what and bool(one.measured)
+
+
+def _factor(ratio: float) -> str:
+    """Words for ours over measured."""
+    return f"{ratio:,.0f} times less than" if ratio > 1 else f"{1 / ratio:,.0f} times more than"
+
+
+def _slip(one: Judged) -> str:
+    """A value that can only be in another unit; "" for none."""
+    ratio = one.ours / one.measured if one.measured else 1.0
+    return "" if 1 / UNIT_SLIP <= ratio <= UNIT_SLIP else f"{one.what}: is {_factor(ratio)} predicted: another unit?"
+
+
+def rows_of_values(found: Sequence[JudgedSpeed]) -> list[dict[str, Any]]:
+    """A row for each measured value, in the table's units; one without values where nothing is predicted."""
+    units_of = dict(MEASURED.values())
+    rows = []
+    for each in found:
+        head = {"id": each.row.id, "kind": each.row.kind}
+        values = [one for one in each.values if one.measured]
+        for one in values:
+            unit = units_of[one.what]
+            scale = 1 / _MS if unit == "ms" else 1.0
+            rows.append(
+                {
+                    **head,
+                    "what": one.what,
+                    "unit": unit,
+                    "measured": (one.measured or 0.0) * scale,
+                    "ours": one.ours * scale,
+                    "off": one.off,
+                    "low": one.low * scale,
+                    "high": one.high * scale,
+                    "inside": one.is_inside,
+                    "marks": "; ".join(filter(None, (each.marks, _slip(one)))),
+                }
+            )
+        if not values:
+            rows.append({**dict.fromkeys(COLUMNS), **head, "marks": each.reason or each.marks})
+    return rows
+
+
+def summary(found: Sequence[JudgedSpeed]) -> list[dict[str, Any]]:
+    """Errors by group: rows, median and 90th percentile of the share off, median bias, share inside the interval."""
+    groups: dict[tuple[str, str], list[JudgedSpeed]] = {}
+    for each in found:
+        row = each.row
+        names = ("mixture" if row.is_mixture else "dense", row.device_name, row.engine, row.kind)
+        for key in (("all", "all"), *zip(("model", "device", "engine", "measured"), names, strict=True)):
+            groups.setdefault(key, []).append(each)
+    order = ("all", *GROUPS)
+    return [
+        {"by": by, "group": name, "rows": len(own), "predicted": sum(bool(each.values) for each in own), **_errors(own)}
+        for (by, name), own in sorted(groups.items(), key=lambda item: (order.index(item[0][0]), item[0][1]))
+    ]
+
+
+def _errors(found: Sequence[JudgedSpeed]) -> dict[str, float | None]:
+    errors: dict[str, float | None] = {}
+    for what, _ in MEASURED.values():
+        known = [one for each in found for one in each.values if _is(one, what) and not _slip(one)]
+        off = np.array([one.off for one in known])
+        some = len(known) > 0
+        errors[f"{what}_median"] = float(np.median(np.abs(off))) if some else None
+        errors[f"{what}_p90"] = float(np.quantile(np.abs(off), 0.9)) if some else None
+        errors[f"{what}_bias"] = float(np.median(off)) if some else None
+        errors[f"{what}_inside"] = float(np.mean([one.is_inside for one in known])) if some else None
+    return errors
+
+
+def table_csv(found: Sequence[JudgedSpeed]) -> str:
+    """The table of values as CSV: shares for `off`, units as `unit` says."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for row in rows_of_values(found):
+        cells = [row[name] for name in COLUMNS]
+        writer.writerow(
+            [
+                f"{cell:.6g}" if isinstance(cell, float) else files.harmless(str("" if cell is None else cell))
+                for cell in cells
+            ]
+        )
+    return out.getvalue()
+
+
+def errors(found: Sequence[JudgedSpeed]) -> dict[str, Any]:
+    """The values and the errors by group, as JSON has them."""
+    return {"rows": rows_of_values(found), "summary": summary(found)}
+
+
+def text(found: Sequence[JudgedSpeed]) -> str:
+    """The table and its summary as people read them."""
+    lines = [("row", "measured as", "what", "measured", "ours", "off", "inside")]
+    bad = []
+    for row in rows_of_values(found):
+        if row["what"] is None:
+            bad.append(f"{row['id']}: {row['marks']}")
+            continue
+        lines.append(
+            (
+                row["id"],
+                row["kind"],
+                row["what"],
+                f"{row['measured']:.4g} {row['unit']}",
+                f"{row['ours']:.4g} {row['unit']}",
+                f"{100 * row['off']:+.0f} %",
+                "yes" if row["inside"] else "no",
+            )
+        )
+    marked: dict[str, list[str]] = {}
+    for each in found:
+        for one in each.values:
+            if slip := _slip(one):
+                marked.setdefault(f"{slip}", []).append(each.row.id)
+        for mark in each.marks.split("; ") if each.values else ():
+            if mark.startswith(("nearest_release", "no_room", "speculates")):
+                marked.setdefault(mark, []).append(each.row.id)
+    notes = [
+        f"{', '.join(ids[:4])}{f' and {len(ids) - 4} more' if len(ids) > 4 else ''}: {mark}"
+        for mark, ids in marked.items()
+    ]
+    head = (
+        "by",
+        "group",
+        "rows",
+        *(f"{what} {part}" for what, _ in MEASURED.values() for part in ("off", "p90", "in")),
+    )
+    sums = [head]
+    for row in summary(found):
+        cells = [
+            _percent(row[f"{what}_{part}"]) for what, _ in MEASURED.values() for part in ("median", "p90", "inside")
+        ]
+        sums.append((row["by"], row["group"], f"{row['predicted']}/{row['rows']}", *cells))
+    parts = ["\n".join(aligned(lines, 3))]
+    parts += ["\n".join(bad)] if bad else []
+    parts += ["\n".join(notes)] if notes else []
+    parts.append("\n".join(aligned(sums, 2)))
+    parts.append(
+        "off, p90: median and 90th percentile of what ours is off, in percent of the measured value; in: percent of "
+        "values in\ntheir 80 % interval. closed: so many requests at any time; burst: all at once, the tail counted."
+    )
+    return "\n\n".join(parts)
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None or math.isnan(share) else f"{100 * share:.0f}"
