@@ -13,8 +13,20 @@ from dse.model import implementations
 from dse.model.formulas import attention, calibrated
 from dse.model.kv_layout import KvPlan, TensorGroup
 from dse.model.records import AttentionKernel, Stack
+from dse.specs.benchmarked import Benchmarked
 from dse.specs.device_and_model import HardwareSpec, LayerKV, ModelSpec
-from dse.specs.stack import Fit, GemmFit, HeadCode, HostFit, LatentCode, PackedFit, SparseCode, SparseFit, StackSpec
+from dse.specs.stack import (
+    Fit,
+    GemmFit,
+    HeadCode,
+    HostFit,
+    LatentCode,
+    PackedFit,
+    ServedStack,
+    SparseCode,
+    SparseFit,
+    StackSpec,
+)
 from dse.specs.weights import FORMATS, WeightFormat
 from dse.specs.workload import OF_EXPERTS, Workload
 
@@ -24,6 +36,9 @@ PROMPT_HEAD_DIM = 128
 FP8_CODES = frozenset({"fp8", "fp8_per_token_head", "fp8_ds_mla"})
 #: tokens that a fitted `choice` is named for
 CHOICE_TOKENS = 1000
+#: a GPU that runs by kernels of another vendor's takes so much longer, fitted to SGLang on MI300X in its cookbook
+#: (github.com/sgl-project/sgl-cookbook: Gemma 4 31B, MiniMax-M2; five closed loops)
+OTHER_VENDOR_TIME = 1.6
 
 
 class Unpacking(NamedTuple):
@@ -382,6 +397,7 @@ def kernels_reach(
         host_layer_s=0.0,
         host_sequence_s=0.0,
         host_prompt_s=0.0,
+        host_blocks_s=0.0,
         rounds_in_step=1.0,
     )
     if stack is None:
@@ -428,4 +444,48 @@ def kernels_reach(
             found = found._replace(prompt_flops_frac=prompt.flops_frac.si)
     if latent:
         found = found._replace(layout_copy_s=0.0, memory_frac=latent.memory_frac.si, flops_frac=latent.flops_frac.si)
+    if isinstance(stack, ServedStack) and stack.benchmarked:
+        found = as_benchmarked(found, model, stack.benchmarked)
+    if stack.host and is_other_vendor(device):
+        found = as_other_vendor(found)
     return found
+
+
+def as_benchmarked(found: Stack, model: ModelSpec, public: Benchmarked) -> Stack:
+    """The same with the shares of rates and the seconds that public benchmarks of the release were fitted with."""
+    is_mixture = model.n_experts > 1
+    layer_s = public.layer.si if public.layer else found.host_layer_s
+    prompt_s = found.host_prompt_s
+    if public.prompt and public.experts_prompt:
+        prompt_s = model.n_layers * (public.prompt.si + public.experts_prompt.si * is_mixture)
+    return found._replace(
+        gemm_flops_frac=found.gemm_flops_frac * public.dense_share.si,
+        expert_flops_frac=found.expert_flops_frac * public.experts_share.si,
+        prompt_flops_frac=found.prompt_flops_frac * public.prompt_attention_share.si,
+        host_layer_s=layer_s + public.experts_layer.si * is_mixture,
+        host_prompt_s=prompt_s,
+        host_blocks_s=prompt_s * public.prompt_blocks,
+        rounds_in_step=public.rounds_in_step.si if public.rounds_in_step else found.rounds_in_step,
+    )
+
+
+def is_other_vendor(device: HardwareSpec) -> bool:
+    """True for a device that runs by kernels fitted on a GPU of another vendor."""
+    return bool(device.stacks_of) and device.vendor not in ("", "NVIDIA")
+
+
+def as_other_vendor(found: Stack) -> Stack:
+    """The same where kernels are those of another vendor: starts and steps take longer, rates are reached less."""
+    return found._replace(
+        gemm_launch_s=found.gemm_launch_s * OTHER_VENDOR_TIME,
+        gemm_memory_frac=found.gemm_memory_frac / OTHER_VENDOR_TIME,
+        gemm_flops_frac=found.gemm_flops_frac / OTHER_VENDOR_TIME,
+        memory_frac=found.memory_frac / OTHER_VENDOR_TIME,
+        flops_frac=found.flops_frac / OTHER_VENDOR_TIME,
+        prompt_flops_frac=found.prompt_flops_frac / OTHER_VENDOR_TIME,
+        expert_launch_s=found.expert_launch_s * OTHER_VENDOR_TIME,
+        expert_memory_frac=found.expert_memory_frac / OTHER_VENDOR_TIME,
+        expert_flops_frac=found.expert_flops_frac / OTHER_VENDOR_TIME,
+        host_layer_s=found.host_layer_s * OTHER_VENDOR_TIME,
+        host_sequence_s=found.host_sequence_s * OTHER_VENDOR_TIME,
+    )

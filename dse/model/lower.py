@@ -380,7 +380,10 @@ def most_at_once(device: HardwareSpec, work: Workload, stack_name: str | None) -
     """Requests that the server runs at once: as given, or its own default; MAX_BATCH where none runs."""
     if work.max_num_seqs:
         return work.max_num_seqs
-    return servers.of(stack_name, device, work.stack).sequences.count if runs_server(device, work) else MAX_BATCH
+    if not runs_server(device, work):
+        return MAX_BATCH
+    server = servers.of(stack_name, device, work.stack)
+    return (server.running or server.sequences).count
 
 
 def runs_server(device: HardwareSpec, work: Workload) -> bool:

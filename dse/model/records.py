@@ -224,6 +224,8 @@ class Stack(NamedTuple):
     host_layer_s: float
     host_sequence_s: float
     host_prompt_s: float
+    #: of a prompt, while which nothing else runs
+    host_blocks_s: float
     #: rounds after which requests that started at once have fallen out of step
     rounds_in_step: float
 

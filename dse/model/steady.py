@@ -53,17 +53,19 @@ def last_pass(design: Design, made: Generation, terms: Terms, batch: float, most
     in_group = places / split.n_groups
     n = int(deployment.micro_batch(max(int(places), 1), split.n_groups, split.n_in_flight))
     wave = known_run(design, made, terms, n, sums).wave
-    others_s = steady.others_share(in_group) * wave.prefill_s
+    # prompts that are started kernel by kernel keep the others waiting
+    prefill_s = wave.prefill_s + (n - 1) * stack.host_blocks_s
+    others_s = steady.others_share(in_group) * prefill_s
     token_s = steady.shared_token_s(wave.decode_step_s, others_s, n_steps)
     prompt_s, decode_s = one_prompt_s(design, terms) + stack.host_prompt_s, n_steps * token_s
-    burst_s = steady.burst_wait_s(in_group, wave.prefill_s / n, stack.rounds_in_step, design.load.rounds)
+    burst_s = steady.burst_wait_s(in_group, prefill_s / n, stack.rounds_in_step, design.load.rounds)
     inside_s = prompt_s + burst_s
     place_s = steady.place_wait_s(batch, places, inside_s + decode_s)
     return Pass(
         n=n,
         n_places=places,
         decode_step_s=wave.decode_step_s,
-        each_prompt_s=wave.prefill_s / n,
+        each_prompt_s=prefill_s / n,
         others_s=others_s,
         token_s=token_s,
         prompt_s=prompt_s,

@@ -40,6 +40,8 @@ class Server:
     prompt_budget: Quantity | None
     #: rows of logits in the largest step, and bytes of a logit with its copies
     sequences: Quantity
+    #: requests that run at once, where these are not as many
+    running: Quantity | None
     logit: Quantity
     #: copies of the hidden states of the tokens of a batch
     hidden_copies: Quantity
@@ -111,6 +113,7 @@ _SMALL_LAYER_GRAPHS = _derived(0.0083, "GiB", "the same log, 36 layers")
 _COMMON = (
     ServerSetting("sequences", _SEQUENCES),
     ServerSetting("sequences", _FEW_SEQUENCES, on=SMALL),
+    ServerSetting("running", None),
     ServerSetting("logit", _LOGIT),
     ServerSetting("logit", _SMALL_LOGIT, on=SMALL),
     ServerSetting(
@@ -220,6 +223,10 @@ SETTINGS: Mapping[str, tuple[str, str, tuple[ServerSetting, ...]]] = {
         TOKENS,
         (
             ServerSetting("utilization", _published(0.9, "1", "by what is set aside (`static_share`)")),
+            ServerSetting(
+                "running",
+                _published(2048, "1", "SGLang: max_running_requests, at least 2,048 where memory holds so many"),
+            ),
             ServerSetting("prompt_budget", _published(8192, "token", f"chunked_prefill_size: {_SGLANG}")),
             ServerSetting("prompt_budget", _published(4096, "token", f"below 60 GiB: {_SGLANG}"), on=SMALL),
             ServerSetting("prompt_budget", _published(16384, "token", f"160 GiB or more: {_SGLANG}"), on=LARGEST),
@@ -236,6 +243,7 @@ SETTINGS: Mapping[str, tuple[str, str, tuple[ServerSetting, ...]]] = {
         TOKENS,
         (
             ServerSetting("utilization", _published(0.9, "1", "TensorRT-LLM: free_gpu_memory_fraction")),
+            ServerSetting("running", _published(2048, "1", "TensorRT-LLM: max_batch_size")),
             ServerSetting("prompt_budget", _published(8192, "token", "TensorRT-LLM: max_num_tokens")),
             ServerSetting(
                 "buffers",

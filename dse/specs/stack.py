@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from dse.specs import benchmarked
+from dse.specs.benchmarked import Benchmarked
 from dse.specs.quantity import ElementRate, Quantity, Rounds, Seconds, Share, with_source
 
 #: how keys and values are stored, as far as kernels differ: 16-bit floats need no unpacking
@@ -253,6 +255,8 @@ class ServedStack(StackSpec):
     borrowed: dict[str, str] = Field(default_factory=dict)
     #: a release that was asked for and has no fit of its own
     unknown_release: str = ""
+    #: the same release as public benchmarks found it
+    benchmarked: Benchmarked | None = None
     #: of models that no fit of the server's own time saw
     unseen: dict[Literal["dense", "mixture"], Spread] = Field(default_factory=dict)
 
@@ -278,6 +282,9 @@ def served(name: str, stacks: Mapping[str, StackSpec], server: ServerSpec | None
     own = stacks.get(name) or StackSpec()
     parts: dict[str, Any] = {part: getattr(own, part) for part in StackSpec.model_fields}
     borrowed: dict[str, str] = {}
+    public = None
+    if server and release and release not in server.releases and not own.host:
+        public = benchmarked.of(server.name, release)
     host = own.host or (server.releases.get(release, server.host) if server else None)
     parts["host"] = host
     if host is None:  # kernels alone, as papers and the benchmarks of kernels have them
@@ -296,4 +303,6 @@ def served(name: str, stacks: Mapping[str, StackSpec], server: ServerSpec | None
     unknown = release if server and release and release not in server.releases else ""
     unseen = server.unseen if server else {}
     # every part was checked as its file was read
-    return ServedStack.model_construct(**parts, borrowed=borrowed, unknown_release=unknown, unseen=unseen)
+    return ServedStack.model_construct(
+        **parts, borrowed=borrowed, unknown_release=unknown, benchmarked=public, unseen=unseen
+    )

@@ -9,7 +9,7 @@ import io
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -53,6 +53,8 @@ CHAT_INPUT, CHAT_OUTPUT = (190, 260), (170, 240)
 #: rounds of requests that a closed loop loses as it ends, as lengths vary evenly from 0 to twice their mean: the
 #: longest of the last runs for 1.5 to 1.8 means, and two thirds of a mean is left of each
 DRAIN_ROUNDS = 0.6
+#: of its memory that a server has for keys and values where it started though our count leaves nothing. Assumed
+LITTLE_SHARE = 0.04
 #: a value that is off by more is in another unit
 UNIT_SLIP = 50.0
 #: settings as engines print them in their commands, and the field of a workload
@@ -207,7 +209,7 @@ def _row(path: str, line: int, said: dict[str, str]) -> SpeedRow:
         raise InputError(f"{place}: lengths = {show(varied)}: must be fixed or varied, or nothing")
     inputs, outputs = whole["input_tokens"], whole["output_tokens"]
     is_chat = CHAT_INPUT[0] <= inputs <= CHAT_INPUT[1] and CHAT_OUTPUT[0] <= outputs <= CHAT_OUTPUT[1]
-    given = _flags(said.get("server", ""))
+    settings: dict[str, Any] = {**split, **_flags(said.get("server", ""))}
     work = Workload(
         batch=whole["concurrency"],
         input_tokens=inputs,
@@ -217,8 +219,7 @@ def _row(path: str, line: int, said: dict[str, str]) -> SpeedRow:
         dp_attention=_is_true(said.get("dp_attention", "")),
         model_kind="calibrated",
         rounds=max(round(n_requests / whole["concurrency"]), 1),
-        **split,
-        **given,
+        **settings,
     )
     marks = ["speculates: several tokens a step are not predicted"] if SPECULATES.search(said.get("server", "")) else []
     return SpeedRow(
@@ -257,7 +258,7 @@ def judge(row: SpeedRow) -> JudgedSpeed:
         point, marks = Point(row.device, row.plan, row.work), [row.marks]
         if not point.max_batch:  # a server ran it all the same
             marks.append(f"no_room: predicted as if it did fit: {point.results['infeasible_reason']}")
-            point = Point(roomy(row.device), row.plan, row.work)
+            point = _with_little_room(row, point)
         ours = _ours(row, point)
         marks += [
             f"{name}: {reason(point, name)}"
@@ -269,8 +270,17 @@ def judge(row: SpeedRow) -> JudgedSpeed:
         return JudgedSpeed(row, (), str(error), row.marks)
 
 
+def _with_little_room(row: SpeedRow, point: Point) -> Point:
+    """The point on a server that started though our count leaves nothing: a small pool for keys and values."""
+    assert row.device is not None
+    assert row.work is not None
+    pool = int(LITTLE_SHARE * float(point.results["capacity_bytes"]) * row.work.tp * row.work.pp)
+    work = replace(row.work, kv_cache_memory_bytes=pool // (row.work.tp * row.work.pp), gpu_memory_utilization=None)
+    return Point(roomy(row.device), row.plan, work)
+
+
 def _ours(row: SpeedRow, point: Point) -> dict[str, float]:
-    """What -> ours: seconds, tokens per second."""
+    """Our values by name: seconds, tokens per second."""
     work, results = point.work, point.results
     inputs, outputs, n = work.input_tokens, work.output_tokens, row.n_requests
     if row.kind == "rate":
@@ -312,7 +322,12 @@ def run(path: str, progress: Callable[..., Any] | None = None) -> list[JudgedSpe
 
 def _check_units(path: str, found: Sequence[JudgedSpeed]) -> None:
     for column, (what, unit) in MEASURED.items():
-        known = [(one.ours / one.measured, one, each.row) for each in found for one in each.values if _is(one, what)]
+        known = [
+            (one.ours / one.measured, one, each.row)
+            for each in found
+            for one in each.values
+            if one.what == what and one.measured
+        ]
         middle = float(np.median([ratio for ratio, *_ in known])) if known else 1.0
         if not 1 / UNIT_SLIP <= middle <= UNIT_SLIP:
             _, one, row = known[0]
