@@ -13,7 +13,6 @@ from dse.model import implementations
 from dse.model.formulas import attention, calibrated
 from dse.model.kv_layout import KvPlan, TensorGroup
 from dse.model.records import AttentionKernel, Stack
-from dse.specs.benchmarked import Benchmarked
 from dse.specs.device_and_model import HardwareSpec, LayerKV, ModelSpec
 from dse.specs.stack import (
     Fit,
@@ -445,22 +444,29 @@ def kernels_reach(
     if latent:
         found = found._replace(layout_copy_s=0.0, memory_frac=latent.memory_frac.si, flops_frac=latent.flops_frac.si)
     if isinstance(stack, ServedStack) and stack.benchmarked:
-        found = as_benchmarked(found, model, stack.benchmarked)
+        found = as_benchmarked(found, model, work, stack)
     if stack.host and is_other_vendor(device):
         found = as_other_vendor(found)
     return found
 
 
-def as_benchmarked(found: Stack, model: ModelSpec, public: Benchmarked) -> Stack:
+def as_benchmarked(found: Stack, model: ModelSpec, work: Workload, stack: ServedStack) -> Stack:
     """The same with the shares of rates and the seconds that public benchmarks of the release were fitted with."""
-    is_mixture = model.n_experts > 1
+    public, weights, is_mixture = stack.benchmarked, work.weight_format, model.n_experts > 1
+    assert public is not None
+    dense, experts = public.dense_share.si, public.experts_share.si
+    # 16-bit products stand in for formats that were not measured on the device
+    if weights.dense_code != "bf16" and weights.dense_code not in stack.products:
+        dense *= public.unpacked_share.si
+    if weights.expert_code != "bf16" and weights.expert_code not in stack.experts:
+        experts *= public.unpacked_share.si
     layer_s = public.layer.si if public.layer else found.host_layer_s
     prompt_s = found.host_prompt_s
     if public.prompt and public.experts_prompt:
         prompt_s = model.n_layers * (public.prompt.si + public.experts_prompt.si * is_mixture)
     return found._replace(
-        gemm_flops_frac=found.gemm_flops_frac * public.dense_share.si,
-        expert_flops_frac=found.expert_flops_frac * public.experts_share.si,
+        gemm_flops_frac=found.gemm_flops_frac * dense,
+        expert_flops_frac=found.expert_flops_frac * experts,
         prompt_flops_frac=found.prompt_flops_frac * public.prompt_attention_share.si,
         host_layer_s=layer_s + public.experts_layer.si * is_mixture,
         host_prompt_s=prompt_s,

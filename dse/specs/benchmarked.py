@@ -34,6 +34,8 @@ class Benchmarked:
     dense_share: Quantity
     experts_share: Quantity
     prompt_attention_share: Quantity
+    #: of either rate, where weights have a format that no kernel benchmark of the device has
+    unpacked_share: Quantity
     #: of a step and layer, in place of the server's own where it is given; and what mixtures add
     layer: Quantity | None
     experts_layer: Quantity
@@ -69,6 +71,7 @@ RELEASES = (
         dense_share=_fitted(0.8, "1", _VLLM),
         experts_share=_fitted(0.5, "1", _VLLM),
         prompt_attention_share=_fitted(0.7, "1", _VLLM),
+        unpacked_share=_fitted(0.6, "1", _VLLM),
         layer=None,
         experts_layer=_fitted(0.0, "us", _VLLM),
         prompt=None,
@@ -81,11 +84,12 @@ RELEASES = (
         stack="sglang",
         since=(0, 5),
         until=(0, 5, 9),
-        dense_share=_fitted(0.9, "1", _SGLANG),
-        experts_share=_fitted(0.7, "1", _SGLANG),
-        prompt_attention_share=_fitted(0.9, "1", _SGLANG),
+        dense_share=_fitted(1.0, "1", _SGLANG),
+        experts_share=_fitted(1.4, "1", _SGLANG),
+        prompt_attention_share=_fitted(1.0, "1", _SGLANG),
+        unpacked_share=_fitted(0.6, "1", _SGLANG),
         layer=_fitted(32.0, "us", _SGLANG),
-        experts_layer=_fitted(35.0, "us", _SGLANG),
+        experts_layer=_fitted(32.0, "us", _SGLANG),
         prompt=_fitted(800.0, "us", _SGLANG),
         experts_prompt=_fitted(500.0, "us", _SGLANG),
         prompt_blocks=True,
@@ -97,8 +101,9 @@ RELEASES = (
         since=(1, 0),
         until=(1, 3),
         dense_share=_fitted(1.0, "1", _TRTLLM),
-        experts_share=_fitted(0.4, "1", _TRTLLM),
+        experts_share=_fitted(0.15, "1", _TRTLLM),
         prompt_attention_share=_fitted(1.0, "1", _TRTLLM),
+        unpacked_share=_fitted(0.6, "1", _TRTLLM),
         layer=None,
         experts_layer=_fitted(0.0, "us", _TRTLLM),
         prompt=None,

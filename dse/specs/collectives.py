@@ -19,7 +19,7 @@ ASSUMED_START_S, ASSUMED_STEP_S, ASSUMED_LINK_SHARE, ASSUMED_CHUNK_SHARE = 6e-6,
 #: PCIe at most (64 GB/s one direction, generation 5): without peer access, as on most rented machines, tensors go
 #: through the host's memory. Fitted to steps of Qwen2-7B on two A100 PCIe (github.com/dennislee22/vLLM-benchmarking,
 #: vLLM 0.10.1.1, "platform lacks GPU P2P"): all-reduces of 7 KiB to 14 MiB
-PCIE_BYTES_PER_S, PCIE_START_S, PCIE_STEP_S, PCIE_LINK_SHARE = 64e9, 45e-6, 20e-6, 0.2
+PCIE_BYTES_PER_S, PCIE_START_S, PCIE_STEP_S, PCIE_LINK_SHARE = 64e9, 35e-6, 20e-6, 0.3
 #: one exchange between nodes over a network; assumed
 INTER_NODE_START_S = 10e-6
 
@@ -142,7 +142,7 @@ def _assumed(device: HardwareSpec, kind: Collective, n_devices: int) -> LinkTerm
     if device.link_bandwidth is not None and device.link_bandwidth.si <= PCIE_BYTES_PER_S:
         rate = PCIE_LINK_SHARE * device.link_bandwidth.si
         found = library_terms(kind, n_devices, PCIE_START_S, PCIE_STEP_S, rate, 0.0, ASSUMED_CHUNK_SHARE)
-        source = "assumed: PCIe without peer access: a ring at 0.2 of link_bandwidth, start 45 us and 20 us a device"
+        source = "assumed: PCIe without peer access: a ring at 0.3 of link_bandwidth, start 35 us and 20 us a device"
         return found._replace(kind=ASSUMED, source=source)
     rate = ASSUMED_LINK_SHARE * reached_link(device, n_devices)
     found = library_terms(kind, n_devices, ASSUMED_START_S, ASSUMED_STEP_S, rate, 0.0, ASSUMED_CHUNK_SHARE)
