@@ -45,8 +45,12 @@ def reason(point: Point, name: str) -> str:
             "tokens: most measured layers take 1.3 to 6 times as long (docs/explanation/calibration.md)"
         ),
         "nearest_release": (
-            f"{stacks.stack_text(point.stack_name, point.work)} was not measured: the server's own time is that of all "
-            "releases and servers that were"
+            f"{stacks.stack_text(point.stack_name, point.work)} was not measured: the server's own time is "
+            + (
+                "fitted to public benchmarks"
+                if _is_benchmarked(point)
+                else "that of all releases and servers that were"
+            )
         ),
     }
     if device.core_clock is None:
@@ -61,6 +65,10 @@ def implementations_text(point: Point) -> str:
     """Name the implementations of a point with their numbers and ranges."""
     own = {g.implementation.name: g.implementation for g in point.plan.groups if g.implementation}
     return "; ".join(f"{one.title}: {one.rate_text()}" for one in own.values())
+
+
+def _is_benchmarked(point: Point) -> bool:
+    return isinstance(point.stack, ServedStack) and point.stack.benchmarked is not None
 
 
 def _borrowed(point: Point) -> str:

@@ -5,7 +5,7 @@ its own were not measured, the nearest stand in.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 from dse.core import units
 from dse.core.errors import InputError, show
@@ -25,6 +25,7 @@ from dse.specs.stack import (
     SparseCode,
     SparseFit,
     StackSpec,
+    WeightCode,
 )
 from dse.specs.weights import FORMATS, WeightFormat
 from dse.specs.workload import OF_EXPERTS, Workload
@@ -314,6 +315,12 @@ def check_weights(
         )
 
 
+def expert_code(stack: StackSpec, weights: WeightFormat) -> WeightCode | None:
+    """Choose the measured products of routed experts: those of the format, else 16-bit ones, which are grouped too."""
+    codes: tuple[Any, ...] = (weights.expert_code, "bf16")
+    return next((code for code in codes if code in stack.experts), None)
+
+
 def has_experts(model: ModelSpec, work: Workload) -> bool:
     """True where routed experts run apart: without a KV cache all products of a step count together."""
     return model.expert_parameters > 0 and work.kv_cache
@@ -335,7 +342,7 @@ def fits_used(plan: KvPlan, paths: Mapping[str, str], work: Workload, stack: Sta
     found, dense = stack.fits(), product_code(stack, weights)
     places = {f"products.{dense}" if dense else "gemm"}
     if has_experts(plan.model, work):
-        places.add(f"experts.{weights.expert_code}")
+        places.add(f"experts.{expert_code(stack, weights)}")
     if stack.attention:
         sparse = [sparse_place(plan, paths, stack, g.shape_index) for g in plan.groups]
         places |= {f"sparse.{place}" for place in sparse} | {f"prompt.{prompt_code(plan.model)}"}
@@ -357,7 +364,7 @@ def product_peaks(device: HardwareSpec, model: ModelSpec, work: Workload, stack:
         found = [device.format_peak_name(weights.dense_code)]
     else:
         found = ["peak_flops_fp8", "peak_ops_int8"] if work.activation_bits < units.FP16_BITS else ["peak_flops"]
-    if stack and has_experts(model, work) and weights.expert_code in stack.experts:
+    if stack and has_experts(model, work) and expert_code(stack, weights):
         found.append(device.format_peak_name(weights.expert_code))
     return list(dict.fromkeys(found))
 
@@ -410,7 +417,8 @@ def kernels_reach(
             gemm_memory_frac=gemm.memory_frac.si,
             gemm_flops_frac=gemm.flops_frac.si,
         )
-    experts = stack.experts.get(weights.expert_code) if has_experts(model, work) else None  # type: ignore[call-overload]
+    grouped = expert_code(stack, weights) if has_experts(model, work) else None
+    experts = stack.experts[grouped] if grouped else None
     if gemm and experts:
         found = found._replace(
             has_experts=1,
@@ -439,11 +447,11 @@ def kernels_reach(
             flops_frac=calibrated.ATTENTION_FLOPS_FRAC,
             prompt_flops_frac=calibrated.ATTENTION_FLOPS_FRAC,
         )
-        if prompt := stack.prompt.get(prompt_code(model)):
+        if prompt := stack.prompt.get(prompt_code(model), stack.prompt.get("d128")):
             found = found._replace(prompt_flops_frac=prompt.flops_frac.si)
     if latent:
         found = found._replace(layout_copy_s=0.0, memory_frac=latent.memory_frac.si, flops_frac=latent.flops_frac.si)
-    if isinstance(stack, ServedStack) and stack.benchmarked:
+    if isinstance(stack, ServedStack) and stack.benchmarked and stack.unknown_release:
         found = as_benchmarked(found, model, work, stack)
     if stack.host and is_other_vendor(device):
         found = as_other_vendor(found)
@@ -458,8 +466,12 @@ def as_benchmarked(found: Stack, model: ModelSpec, work: Workload, stack: Served
     # 16-bit products stand in for formats that were not measured on the device
     if weights.dense_code != "bf16" and weights.dense_code not in stack.products:
         dense *= public.unpacked_share.si
+    elif weights.dense_code == "fp8_block":
+        dense *= public.block_share.si
     if weights.expert_code != "bf16" and weights.expert_code not in stack.experts:
-        experts *= public.unpacked_share.si
+        experts = public.stand_in_share.si
+    elif weights.expert_code == "fp8_block":
+        experts *= public.block_share.si
     layer_s = public.layer.si if public.layer else found.host_layer_s
     prompt_s = found.host_prompt_s
     if public.prompt and public.experts_prompt:
@@ -470,7 +482,7 @@ def as_benchmarked(found: Stack, model: ModelSpec, work: Workload, stack: Served
         prompt_flops_frac=found.prompt_flops_frac * public.prompt_attention_share.si,
         host_layer_s=layer_s + public.experts_layer.si * is_mixture,
         host_prompt_s=prompt_s,
-        host_blocks_s=prompt_s * public.prompt_blocks,
+        host_blocks_s=prompt_s * public.blocking_share.si,
         rounds_in_step=public.rounds_in_step.si if public.rounds_in_step else found.rounds_in_step,
     )
 

@@ -8,7 +8,7 @@ docs/explanation/model.md, How sure.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from dse.model.kv_layout import KvPlan
 from dse.model.results import RESULTS, with_interval
@@ -136,8 +136,11 @@ def _spread(plan: KvPlan, stack: ServedStack, stack_name: str | None) -> tuple[S
     own = stack.host.models.get(model.name)
     if own:
         return own, f"{own.n_points} measured rows of {model.name} on {stack_name}, this release"
-    kind = "mixture" if model.n_experts > 1 else "dense"
-    unseen = stack.unseen.get(kind) or next(iter(stack.unseen.values()))  # type: ignore[call-overload]
+    kind: Literal["mixture", "dense"] = "mixture" if model.n_experts > 1 else "dense"
+    if public := stack.benchmarked:
+        seen = public.spread[kind]
+        return Spread(**seen._asdict()), f"{seen.n_points} values of public benchmarks of {kind} models, {stack_name}"
+    unseen = stack.unseen.get(kind) or next(iter(stack.unseen.values()))
     return unseen, f"{unseen.n_points} measured rows of {kind} models, each left out of the fit that it judged"
 
 

@@ -10,7 +10,7 @@ from dse.model import assumptions, quality, uncertainty
 from dse.model.compare import OF_ATTENTION
 from dse.model.evaluate import Point, bound_text, in_wide_weights, room_text
 from dse.model.explain import explained
-from dse.model.kernels import fits_used
+from dse.model.kernels import expert_code, fits_used
 from dse.model.kv_layout import KvPlan
 from dse.model.results import RESULT_UNITS, RESULTS, ring, section
 from dse.model.results.declare import INTERVALS, MEASURED, SECTIONS, Results
@@ -216,8 +216,9 @@ def _slow_kernels(point: Point) -> str:
     """The kernels of a format that reach the least of the memory bandwidth."""
     form, stack = point.work.weight_format, point.stack
     shares = []
-    if stack and form.expert_code in stack.experts and point.plan.model.n_experts > 1:
-        shares.append((stack.experts[form.expert_code].memory_frac.si, "experts"))  # type: ignore[index]
+    grouped = expert_code(stack, form) if stack and point.plan.model.n_experts > 1 else None
+    if stack and grouped:
+        shares.append((stack.experts[grouped].memory_frac.si, "experts"))
     if stack and form.dense_code in stack.products:
         shares.append((stack.products[form.dense_code].memory_frac.si, "layers"))  # type: ignore[index]
     if not shares or min(shares)[0] > SLOW_SHARE:

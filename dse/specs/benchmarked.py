@@ -34,16 +34,20 @@ class Benchmarked:
     dense_share: Quantity
     experts_share: Quantity
     prompt_attention_share: Quantity
-    #: of either rate, where weights have a format that no kernel benchmark of the device has
+    #: of either rate, where weights have 8 bits with scales of blocks
+    block_share: Quantity
+    #: of the rate of dense products, where weights have a format that no kernel benchmark of the device has
     unpacked_share: Quantity
+    #: of the rate of 16-bit experts, where they stand in for such a format
+    stand_in_share: Quantity
     #: of a step and layer, in place of the server's own where it is given; and what mixtures add
     layer: Quantity | None
     experts_layer: Quantity
     #: of a prompt and layer before its first token, and what mixtures add; None: as measured elsewhere
     prompt: Quantity | None
     experts_prompt: Quantity | None
-    #: the others wait while a prompt is started kernel by kernel
-    prompt_blocks: bool
+    #: of that, the share in which the others wait, as a prompt is started kernel by kernel
+    blocking_share: Quantity
     #: rounds until requests of unequal lengths have fallen out of step; None: as measured elsewhere
     rounds_in_step: Quantity | None
     spread: dict[Literal["dense", "mixture"], Ratios]
@@ -69,16 +73,18 @@ RELEASES = (
         since=(0, 9),
         until=(0, 15),
         dense_share=_fitted(0.8, "1", _VLLM),
-        experts_share=_fitted(0.5, "1", _VLLM),
+        experts_share=_fitted(0.55, "1", _VLLM),
         prompt_attention_share=_fitted(0.7, "1", _VLLM),
-        unpacked_share=_fitted(0.6, "1", _VLLM),
+        block_share=_fitted(0.6, "1", _VLLM),
+        unpacked_share=_fitted(0.55, "1", _VLLM),
+        stand_in_share=_fitted(1.1, "1", _VLLM),
         layer=None,
         experts_layer=_fitted(0.0, "us", _VLLM),
         prompt=None,
         experts_prompt=None,
-        prompt_blocks=False,
+        blocking_share=_fitted(0.0, "1", _VLLM),
         rounds_in_step=None,
-        spread={"dense": Ratios(0.85, 1.4, 0.5, 2.0, 44), "mixture": Ratios(0.7, 1.6, 0.5, 2.0, 76)},
+        spread={"dense": Ratios(0.88, 1.25, 0.45, 1.8, 65), "mixture": Ratios(0.8, 1.5, 0.6, 1.7, 86)},
     ),
     Benchmarked(
         stack="sglang",
@@ -87,30 +93,34 @@ RELEASES = (
         dense_share=_fitted(1.0, "1", _SGLANG),
         experts_share=_fitted(1.4, "1", _SGLANG),
         prompt_attention_share=_fitted(1.0, "1", _SGLANG),
+        block_share=_fitted(1.0, "1", _SGLANG),
         unpacked_share=_fitted(0.6, "1", _SGLANG),
+        stand_in_share=_fitted(0.5, "1", _SGLANG),
         layer=_fitted(32.0, "us", _SGLANG),
-        experts_layer=_fitted(32.0, "us", _SGLANG),
+        experts_layer=_fitted(33.0, "us", _SGLANG),
         prompt=_fitted(800.0, "us", _SGLANG),
         experts_prompt=_fitted(500.0, "us", _SGLANG),
-        prompt_blocks=True,
+        blocking_share=_fitted(0.8, "1", _SGLANG),
         rounds_in_step=_fitted(0.3, "1", _SGLANG),
-        spread={"dense": Ratios(0.85, 1.4, 0.5, 2.0, 10), "mixture": Ratios(0.7, 1.6, 0.5, 2.0, 60)},
+        spread={"dense": Ratios(0.85, 1.25, 0.5, 1.6, 10), "mixture": Ratios(0.8, 1.45, 0.6, 2.2, 60)},
     ),
     Benchmarked(
         stack="trtllm",
         since=(1, 0),
         until=(1, 3),
         dense_share=_fitted(1.0, "1", _TRTLLM),
-        experts_share=_fitted(0.15, "1", _TRTLLM),
+        experts_share=_fitted(0.12, "1", _TRTLLM),
         prompt_attention_share=_fitted(1.0, "1", _TRTLLM),
+        block_share=_fitted(1.0, "1", _TRTLLM),
         unpacked_share=_fitted(0.6, "1", _TRTLLM),
+        stand_in_share=_fitted(0.5, "1", _TRTLLM),
         layer=None,
         experts_layer=_fitted(0.0, "us", _TRTLLM),
         prompt=None,
         experts_prompt=None,
-        prompt_blocks=False,
+        blocking_share=_fitted(0.0, "1", _TRTLLM),
         rounds_in_step=None,
-        spread={"dense": Ratios(0.85, 1.4, 0.5, 2.0, 12), "mixture": Ratios(0.7, 3.0, 0.5, 4.0, 5)},
+        spread={"dense": Ratios(0.8, 1.15, 0.85, 1.5, 12), "mixture": Ratios(0.7, 2.5, 0.7, 3.0, 5)},
     ),
 )
 

@@ -255,7 +255,7 @@ class ServedStack(StackSpec):
     borrowed: dict[str, str] = Field(default_factory=dict)
     #: a release that was asked for and has no fit of its own
     unknown_release: str = ""
-    #: the same release as public benchmarks found it
+    #: the release as public benchmarks found it; its times count where it has no fit of its own
     benchmarked: Benchmarked | None = None
     #: of models that no fit of the server's own time saw
     unseen: dict[Literal["dense", "mixture"], Spread] = Field(default_factory=dict)
@@ -282,9 +282,7 @@ def served(name: str, stacks: Mapping[str, StackSpec], server: ServerSpec | None
     own = stacks.get(name) or StackSpec()
     parts: dict[str, Any] = {part: getattr(own, part) for part in StackSpec.model_fields}
     borrowed: dict[str, str] = {}
-    public = None
-    if server and release and release not in server.releases and not own.host:
-        public = benchmarked.of(server.name, release)
+    public = benchmarked.of(server.name, release) if server and not own.host else None
     host = own.host or (server.releases.get(release, server.host) if server else None)
     parts["host"] = host
     if host is None:  # kernels alone, as papers and the benchmarks of kernels have them
