@@ -84,7 +84,7 @@ RELEASES = (
         experts_prompt=None,
         blocking_share=_fitted(0.0, "1", _VLLM),
         rounds_in_step=None,
-        spread={"dense": Ratios(0.88, 1.25, 0.45, 1.8, 65), "mixture": Ratios(0.8, 1.5, 0.6, 1.7, 86)},
+        spread={"dense": Ratios(0.9, 1.18, 0.42, 1.4, 65), "mixture": Ratios(0.75, 1.28, 0.8, 1.5, 86)},
     ),
     Benchmarked(
         stack="sglang",
@@ -102,7 +102,7 @@ RELEASES = (
         experts_prompt=_fitted(500.0, "us", _SGLANG),
         blocking_share=_fitted(0.8, "1", _SGLANG),
         rounds_in_step=_fitted(0.3, "1", _SGLANG),
-        spread={"dense": Ratios(0.85, 1.25, 0.5, 1.6, 10), "mixture": Ratios(0.8, 1.45, 0.6, 2.2, 60)},
+        spread={"dense": Ratios(0.87, 1.2, 0.55, 1.5, 10), "mixture": Ratios(0.8, 1.3, 0.65, 1.9, 60)},
     ),
     Benchmarked(
         stack="trtllm",
@@ -120,7 +120,7 @@ RELEASES = (
         experts_prompt=None,
         blocking_share=_fitted(0.0, "1", _TRTLLM),
         rounds_in_step=None,
-        spread={"dense": Ratios(0.8, 1.15, 0.85, 1.5, 12), "mixture": Ratios(0.7, 2.5, 0.7, 3.0, 5)},
+        spread={"dense": Ratios(0.8, 1.1, 0.9, 1.3, 12), "mixture": Ratios(0.75, 2.2, 0.9, 2.5, 5)},
     ),
 )
 

@@ -302,7 +302,8 @@ def _ours(row: SpeedRow, point: Point) -> dict[str, float]:
 def _values(row: SpeedRow, point: Point, ours: dict[str, float]) -> Iterator[Judged]:
     tokens, first = uncertainty.intervals(point.device, point.plan, point.stack, point.stack_name)
     if row.kind == "burst":
-        tokens, first = uncertainty.of_burst(tokens), uncertainty.of_burst(first)
+        first_in = row.engine in burst.PROMPTS_FIRST
+        tokens, first = (uncertainty.of_burst(one, first_in) for one in (tokens, first))
     by = {"tpot": tokens, "ttft": first, "output": tokens.inverse()}
     for what, value in ours.items():
         yield Judged(what, row.measured.get(what), value, value * by[what].low, value * by[what].high)
