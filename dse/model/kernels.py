@@ -459,7 +459,7 @@ def kernels_reach(
 
 
 def as_benchmarked(found: Stack, model: ModelSpec, work: Workload, stack: ServedStack) -> Stack:
-    """The same with the shares of rates and the seconds that public benchmarks of the release were fitted with."""
+    """Return a stack with the shares of rates and the seconds that public benchmarks of its release say."""
     public, weights, is_mixture = stack.benchmarked, work.weight_format, model.n_experts > 1
     assert public is not None
     dense, experts = public.dense_share.si, public.experts_share.si
@@ -493,7 +493,7 @@ def is_other_vendor(device: HardwareSpec) -> bool:
 
 
 def as_other_vendor(found: Stack) -> Stack:
-    """The same where kernels are those of another vendor: starts and steps take longer, rates are reached less."""
+    """Return a stack that runs kernels of another vendor: starts take longer, rates are reached less."""
     return found._replace(
         gemm_launch_s=found.gemm_launch_s * OTHER_VENDOR_TIME,
         gemm_memory_frac=found.gemm_memory_frac / OTHER_VENDOR_TIME,

@@ -140,7 +140,7 @@ def _spread(plan: KvPlan, stack: ServedStack, stack_name: str | None) -> tuple[S
     if own:
         return own, f"{own.n_points} measured rows of {model.name} on {stack_name}, this release"
     kind: Literal["mixture", "dense"] = "mixture" if model.n_experts > 1 else "dense"
-    if public := stack.benchmarked:
+    if (public := stack.benchmarked) and stack.unknown_release:
         seen = public.spread[kind]
         return Spread(**seen._asdict()), f"{seen.n_points} values of public benchmarks of {kind} models, {stack_name}"
     unseen = stack.unseen.get(kind) or next(iter(stack.unseen.values()))

@@ -232,3 +232,11 @@ def test_wrong_links_are_one_line_each(old, new, reason):
     with pytest.raises(SpecError) as caught:
         catalog.device_from(specfile.parse("d.toml", text.replace(old, new, 1)))
     assert any(reason in line for line in caught.value.lines())
+
+
+def test_a_gpu_on_pcie_has_no_peer_access():
+    """A GPU whose link is PCIe goes through the host's memory; an all-reduce of 537 KiB of two takes about 0.17 ms."""
+    found = terms(catalog.device("a100-pcie-80gb"), "all_reduce", 2)
+    assert found[:3] == pytest.approx((55e-6, 0.3 * 32e9, 0.6))
+    assert "without peer access" in found.source
+    assert 1e-4 < seconds(found, 537_000) < 2.5e-4
