@@ -16,8 +16,8 @@ from dse.specs.quantity import ASSUMED, Bandwidth
 #: where no collective was measured: round numbers near those of NCCL's all-reduce on A100, H100, H200 and B200 (start
 #: 4.4 to 8.3 us, step 1.6 to 2.5 us, two devices at 0.69 to 0.73 of the link, chunk_share 0.50 to 0.66)
 ASSUMED_START_S, ASSUMED_STEP_S, ASSUMED_LINK_SHARE, ASSUMED_CHUNK_SHARE = 6e-6, 2e-6, 0.7, 0.6
-#: a GPU on PCIe at most (64 GB/s one direction, generation 5): without peer access, as on most rented machines, tensors go
-#: through the host's memory. Fitted to steps of Qwen2-7B on two A100 PCIe (github.com/dennislee22/vLLM-benchmarking,
+#: a GPU on PCIe (64 GB/s one direction at most, generation 5): without peer access, as on most rented machines, tensors
+#: go through the host's memory. Fitted to steps of Qwen2-7B on two A100 PCIe (github.com/dennislee22/vLLM-benchmarking,
 #: vLLM 0.10.1.1, "platform lacks GPU P2P"): all-reduces of 7 KiB to 14 MiB
 PCIE_BYTES_PER_S, PCIE_START_S, PCIE_STEP_S, PCIE_LINK_SHARE = 64e9, 35e-6, 20e-6, 0.3
 #: one exchange between nodes over a network; assumed
