@@ -533,16 +533,16 @@ def formats(
         told = served.get(one.plan.key_quantizer.family.name)
         others.append(
             Format(
-                one.name,
-                result,
-                gain,
+                name=one.name,
+                result=result,
+                gain=gain,
                 verdict=_verdict(result, base, gain, max_drop_frac, max_error),
                 elsewhere=told.reason if told else "",
                 support=told.support if told else None,
             )
         )
     others.sort(key=lambda one: (bool(one.elsewhere), -float(THROUGHPUT.value(one.result) or 0.0)))
-    first = Format(PLAIN, base, None, "base" if base["feasible"] else "out")
+    first = Format(name=PLAIN, result=base, gain=None, verdict="base" if base["feasible"] else "out")
     own = [one for one in others if not one.elsewhere]
     near = _best(own) or _nearest(own)
     from_batch, from_input = _starts(by_name[near.name], plain, work, batch) if near and has_starts else (None, None)

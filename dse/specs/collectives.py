@@ -146,7 +146,7 @@ def _goes_through_host(device: HardwareSpec) -> bool:
 def _assumed(device: HardwareSpec, kind: Collective, n_devices: int) -> LinkTerms:
     """A ring over the device's link. Raises InputError where it has none."""
     if _goes_through_host(device):
-        rate = PCIE_LINK_SHARE * device.link_bandwidth.si
+        rate = PCIE_LINK_SHARE * reached_link(device, n_devices)
         found = library_terms(kind, n_devices, PCIE_START_S, PCIE_STEP_S, rate, 0.0, ASSUMED_CHUNK_SHARE)
         source = "assumed: PCIe without peer access: a ring at 0.3 of link_bandwidth, start 35 us and 20 us a device"
         return found._replace(kind=ASSUMED, source=source)

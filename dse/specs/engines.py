@@ -21,6 +21,8 @@ RUNS, REFUSED, FAILS, DOUBTFUL = "runs", "refused", "fails", "doubtful"
 ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM", "llama.cpp": "llama.cpp"}
 #: the type that stores what the model computes with
 AUTO = "auto"
+#: the release of measurements that do not say it
+UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)
@@ -153,6 +155,6 @@ def support(
 
 def check_release(stack: str, asked: str) -> None:
     """Raises InputError for a release that looks like none."""
-    if asked and servers.release_of(asked) == servers.NEWEST:
+    if asked not in ("", UNKNOWN) and servers.release_of(asked) == servers.NEWEST:
         known = list(releases().get(stack, {}))
         raise InputError(f"stack = {show(f'{stack}@{asked}')}: is no release: {did_you_mean(asked, known)}")

@@ -56,7 +56,7 @@ def model_s(stack):
     context = np.array([n_in + (NQKV_OUTPUT_TOKENS + 1) / 2 for _, _, n_in, _, _ in ROWS])
     elements = 2 * layers * channels * context * np.array([batch for _, batch, *_ in ROWS])
     rest = rest_s(stack)
-    return lambda point: rest + 2 * layers * point[0] * 1e-6 + 4 * elements * point[1] / 2.0e12
+    return lambda point: rest + 2 * layers * point[0] * 1e-6 + 4 * elements * point[1] / 2.039e12
 
 
 @pytest.mark.parametrize("stack", ["vllm", "sglang"])

@@ -49,7 +49,7 @@ def test_cross_says_from_where_on_and_why(run):
 def test_need_answers_and_refuses_to_be_met(run):
     code, out, _ = run(*NEED, "--throughput", "1500")
     assert code == 0
-    assert "x the 2 TB/s of the device" in out
+    assert "x the 2.039 TB/s of the device" in out
     code, out, _ = run(*NEED, "--quantizer", "qserve", "--step-ms", "1")
     assert code == 0
     assert "cannot be met: at infinite memory bandwidth still" in out

@@ -57,6 +57,8 @@ SYSTEMS = {
     ),
     "no fit": ("h100", "llama2-70b", "fp16", {"batch": 16}),
     "a server that reserves": ("h100", "llama3-8b", "fp16", {"batch": 600, "admission": "reserve"}),
+    "requests that wait": ("h100", "llama2-7b", "kivi", {"batch": 2000}),
+    "requests that wait for a memory that computes": ("attacc-a100", "llama2-7b", "kivi", {"batch": 2000}),
     "a share by memory": ("h100", "llama3-8b", "fp16", {"batch": 16, "stack": "sglang"}),
     "two devices": ("a100-40gb", "llama2-7b", "fp16", {"batch": 64, "tp": 2}),
     "a memory that computes": ("attacc-a100", "llama2-7b", "kivi", {"batch": 64}),

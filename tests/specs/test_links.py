@@ -192,9 +192,9 @@ def test_devices_use_the_links_that_join_them(name, n_devices, link_gb_per_s):
 
 
 def test_cards_of_one_bus_are_alike():
-    """L40S as measured and L4 as assumed, both on 16 lanes of PCIe 4: 512 MiB on eight devices within a tenth."""
+    """L40S as measured on a good host and L4 as assumed of most, without peer access, both on 16 lanes of PCIe 4."""
     measured, assumed = (seconds(terms(catalog.device(name), "all_reduce", 8), 2**29) for name in ("l40s", "l4"))
-    assert measured == pytest.approx(assumed, rel=0.1)
+    assert measured < assumed < 3 * measured
 
 
 def test_errors_are_within_what_the_page_says():

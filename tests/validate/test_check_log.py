@@ -214,7 +214,7 @@ def test_the_command_takes_a_file_or_standard_input(run, monkeypatch, tmp_path):
     assert found["log"]["kv_tokens"] == 476_016
     assert [term["name"] for term in found["terms"]] == [WEIGHTS, ACTIVATIONS, BESIDE, POOL, TOKENS, CONCURRENCY]
     assert dse.check_log(log, device="h100").table["share"].abs().max() < 0.01
-    code, _, err = run("check-log", str(log), "--device", "m4-max", "--out", str(file))
+    code, _, err = run("check-log", str(log), "--device", "oaken-hbm", "--out", str(file))
     assert (code, err.count("\n")) == (2, 1)
 
 

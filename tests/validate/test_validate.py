@@ -230,7 +230,7 @@ def test_errors_of_a_table_made_by_hand():
         np.array(values, float).repeat(10) for values in ((16, 64, 256), (8192, 28672, 8192), (8192, 8192, 28672))
     )
     flops, n_bytes = 2 * m * n * k, 2 * (m * k + k * n + m * n)
-    seconds = fit.launch.si + np.hypot(flops / (fit.flops_frac.si * 312e12), n_bytes / (fit.memory_frac.si * 2e12))
+    seconds = fit.launch.si + np.hypot(flops / (fit.flops_frac.si * 312e12), n_bytes / (fit.memory_frac.si * 2.039e12))
     texts = np.full(len(m), "vllm")
     columns = {"m": m, "n": n, "k": k, "latency_us": 1.1 * seconds * 1e6}
     table = Table("x.csv", "gemm", np.arange(len(m)), columns, np.full(len(m), "fp16"), texts, texts)
