@@ -51,16 +51,20 @@ def joules_per_kv_byte(design: Design) -> float:
 def watts_at_peak(design: Design, peak_per_s: float) -> float:
     """W of operations at a peak rate (FLOP/s); where only 16-bit operations are known, the same at every rate.
 
-    A rate that is not that of 16 bits is of 8, or where it is well above those of 8, of 4.
+    A rate that is not that of 16 bits is of the bits of the design's products; where those are of 16, of 8, or where it
+    is well above the rates of 8, of 4.
     """
     device = design.device
     wide = device.peak_flops * device.peak_flops_unit
     if peak_per_s == wide:
         return wide * device.energy_per_flop
-    eight = max(device.peak_flops_fp8 * device.peak_flops_fp8_unit, device.peak_ops_int8 * device.peak_ops_int8_unit)
-    if eight == 0.0:
-        eight = _EIGHT_BITS * wide
-    if peak_per_s > _FOUR_BITS * eight and device.energy_per_flop_fp4 > 0.0:
+    bits = design.load.product_bits
+    if bits == 16:
+        eight = max(
+            device.peak_flops_fp8 * device.peak_flops_fp8_unit, device.peak_ops_int8 * device.peak_ops_int8_unit
+        )
+        bits = 4 if peak_per_s > _FOUR_BITS * (eight if eight > 0.0 else _EIGHT_BITS * wide) else 8
+    if bits == 4 and device.energy_per_flop_fp4 > 0.0:
         return peak_per_s * device.energy_per_flop_fp4
     if device.energy_per_flop_fp8 > 0.0:
         return peak_per_s * device.energy_per_flop_fp8

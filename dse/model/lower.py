@@ -10,7 +10,7 @@ from dse.core.errors import InputError, show
 from dse.model import deployed, implementations, memory_unit, pool, stacks
 from dse.model.formulas import activations, attention, linear, weights
 from dse.model.formulas.deployment import stage_bytes
-from dse.model.kernels import Unpacking, kernels_of, kernels_reach, latent_fit, token_flops
+from dse.model.kernels import Unpacking, kernels_of, kernels_reach, latent_fit, product_peaks, token_flops
 from dse.model.kv_layout import KvPlan, TensorGroup, window_of
 from dse.model.records import (
     KEYS,
@@ -151,7 +151,7 @@ def design_of(
         policy=policy,
         stack=kernels_reach(device, plan, work, stack, latent),
         device=device_of(device),
-        load=load_of(work, most_at_once(device, work, stack_name)),
+        load=load_of(work, most_at_once(device, work, stack_name), product_bits(device, plan.model, work, stack)),
         memory=memory_of(device, plan, work, stack_name),
         deployment=deployed.deployment_of(work),
         input_tokens=work.input_tokens,
@@ -399,7 +399,13 @@ def with_admission(device: HardwareSpec, work: Workload) -> Workload:
     return replace(work, admission="paged" if runs_server(device, work) else "reserve")
 
 
-def load_of(work: Workload, most: int) -> Load:
+def product_bits(device: HardwareSpec, model: ModelSpec, work: Workload, stack: StackSpec | None) -> int:
+    """Bits of the narrowest products with weights, by the name of the peak rate that they run at."""
+    name = product_peaks(device, model, work, stack)[-1]
+    return {"peak_flops_fp4": 4, "peak_flops_fp8": 8, "peak_ops_int8": 8}.get(name, units.FP16_BITS)
+
+
+def load_of(work: Workload, most: int, narrowest_bits: int) -> Load:
     """Lower a workload, but for batch and lengths, to numbers; `most` requests run at once where no batch is given."""
     paged, discount = work.admission == "paged", work.cached_input_discount
     return Load(
@@ -409,6 +415,7 @@ def load_of(work: Workload, most: int) -> Load:
         dense_eighths=work.weight_format.dense_eighths,
         expert_eighths=work.weight_format.expert_eighths,
         activation_bits=work.activation_bits,
+        product_bits=narrowest_bits,
         chunk_tokens=work.prompt_chunk_tokens,
         rounds=work.rounds,
         max_num_seqs=work.max_num_seqs or NO_LIMIT,

@@ -279,6 +279,8 @@ class Load(NamedTuple):
     dense_eighths: int
     expert_eighths: int
     activation_bits: int
+    #: of the narrowest products with weights, by the peak rate that they run at
+    product_bits: int
     chunk_tokens: int
     #: requests that take each place of a steady server, one after the other
     rounds: int

@@ -328,11 +328,11 @@ def _neighbours(
     """Neighbouring keys, the lower of which misses the goal (`off` below 0, or None) and the higher meets it.
 
     `low` must miss it and `high` meet it. Where the distances of both ends are known a straight line says where the
-    goal is, and a second step on the same side is twice as long; what does not halve the gap is followed by a half.
+    goal is (the Illinois rule); what does not halve the gap in three steps is followed by a half.
     """
     at_low: float | None = None
     at_high: float | None = None
-    probe, side, gap = min(max(first, low + 1), high - 1), 0, high - low
+    probe, side, gap, n_slow = min(max(first, low + 1), high - 1), 0, high - low, 0
     for n_steps in each(range(MAX_LINES + high.bit_length()), progress, "searching"):  # enough to halve down to one
         if high - low <= 1:
             break
@@ -340,13 +340,21 @@ def _neighbours(
         is_met = distance is not None and distance >= 0
         low, at_low, high, at_high = (low, at_low, probe, distance) if is_met else (probe, distance, high, at_high)
         repeated, side = side == (1 if is_met else -1), 1 if is_met else -1
-        probe, slow, gap = (low + high) // 2, 2 * (high - low) > gap, high - low
+        if repeated:  # the end that stays counts half, so that the next line ends beyond the goal
+            at_low, at_high = (_half(at_low), at_high) if is_met else (at_low, _half(at_high))
+        n_slow, gap = (n_slow + 1, gap) if 2 * (high - low) > gap else (0, high - low)
+        probe = (low + high) // 2
         finite = at_low is not None and at_high is not None and math.isfinite(at_low - at_high)
-        if finite and not slow and n_steps < MAX_LINES:
+        if finite and n_slow < 3 and n_steps < MAX_LINES:
             line = low + int(at_low / (at_low - at_high) * (high - low))  # type: ignore[operator]
-            more = (line - low if side < 0 else line - high) if repeated else 0
-            probe = min(max(line + more, low + 1), high - 1)
+            probe = min(max(line, low + 1), high - 1)
+        elif n_slow >= 3:
+            n_slow = 0
     return low, high
+
+
+def _half(distance: float | None) -> float | None:
+    return None if distance is None else distance / 2
 
 
 def varied(device: HardwareSpec, what: str, value: float) -> HardwareSpec:

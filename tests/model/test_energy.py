@@ -35,7 +35,7 @@ def test_each_format_has_its_own_energy():
     assert joules_per_weight_byte(point(weights="nvfp4").design) == B200.energy_per_byte_fp4.si
     assert joules_per_weight_byte(point().design) == B200.energy_per_byte.si
     assert watts_at_peak(narrow, 4.5e15) == pytest.approx(4.5e15 * B200.energy_per_flop_fp8.si)
-    assert watts_at_peak(narrow, 9e15) == pytest.approx(9e15 * B200.energy_per_flop_fp4.si)
+    assert watts_at_peak(point(weights="nvfp4").design, 9e15) == pytest.approx(9e15 * B200.energy_per_flop_fp4.si)
     # where only 16 bits are known, an 8-bit operation takes the same power at the higher rate
     assumed = point(device=catalog.device("h100")).design
     assert watts_at_peak(assumed, 1.979e15) == watts_at_peak(assumed, 0.9895e15)

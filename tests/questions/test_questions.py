@@ -458,7 +458,10 @@ def test_ranges_by_kind_and_given():
     by_name = {n.name: n for n in given_range}
     assert by_name["stacks.vllm.gemm.launch"].low == pytest.approx(1e-6)
     assert by_name["stacks.vllm.gemm.launch"].high == pytest.approx(2e-5)
-    assert (by_name["memory_bandwidth"].low, by_name["memory_bandwidth"].high) == (1.6e12, pytest.approx(1.5 * 2.039e12))
+    assert (by_name["memory_bandwidth"].low, by_name["memory_bandwidth"].high) == (
+        1.6e12,
+        pytest.approx(1.5 * 2.039e12),
+    )
 
 
 def test_a_device_that_borrows_its_kernels_takes_them_as_assumed(tmp_path):
