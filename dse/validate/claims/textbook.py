@@ -6,6 +6,7 @@ from typing import Any
 from dse.core import units
 from dse.model import evaluate
 from dse.model.formulas import attention, kv_cache, linear, serving, weights
+from dse.model.kv_layout import Same
 from dse.serving import simulator, trace_tables
 from dse.serving.steady_state import steady
 from dse.specs import catalog
@@ -232,10 +233,15 @@ CHUNKED_BATCH = 64
 
 
 @claim("text-chunked-prefill")
-@cache
 def chunked_prefill() -> Relation:
     """P99 between two tokens of an answer, whole prompts over chunks; one model, device and trace, 80 % load."""
-    device, kv = catalog.device("a100-80gb"), build("llama3.1-8b")
+    return _chunked_prefill(Same(catalog.device("a100-80gb")))
+
+
+@cache
+def _chunked_prefill(of: Same) -> Relation:
+    device, kv = of.one, build("llama3.1-8b")
+    assert isinstance(device, HardwareSpec)
     lower, throughputs, shown = [], [], []
     for kind in ("calibrated", "ideal"):
         work = Workload(batch=CHUNKED_BATCH, admission="paged", **KINDS[kind], **PAPER)
