@@ -74,7 +74,7 @@ class EvaluatePoint(OnDesign, Printed):
         if self.out is not None and self.explain is not None:
             raise InputError(f"out = {show(self.out)}: has no effect with --explain: leave it out")
         spec, plan = self.hardware(), self.plan()
-        self.workload.refuse_idle()
+        self.workload.refuse_idle("" if spec.reported_memory else spec.name)
         return Point(spec, plan, self.workload)
 
     def value(self, outcome: Point) -> DesignResults:

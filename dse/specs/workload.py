@@ -548,14 +548,19 @@ class Workload:
         released = None if model.released == WIDE else model.released
         return self if self.weights == released else dataclasses.replace(self, weights=released)
 
-    def refuse_idle(self) -> None:
-        """Raises InputError for what would have no effect."""
+    def refuse_idle(self, without_driver: str = "") -> None:
+        """Raises InputError for what would have no effect; on a device `without_driver`, what a server's memory has."""
         if self.cached_input_discount is not None and not self.prefix_tokens:
             raise InputError(
                 f"cached-input-discount = {self.cached_input_discount:g}: nothing is cached: give --prefix"
             )
         for name in OF_SERVERS:
             value = getattr(self, name)
+            if without_driver and value is not None:
+                raise InputError(
+                    f"{ASKED[name].option} = {value:g}: {without_driver} has no driver that reports its memory, of "
+                    "which a server takes a share: leave it out, or add reported_memory to its file"
+                )
             if self.memory == "paper" and value is not None:
                 raise InputError(f"{ASKED[name].option} = {value:g}: a paper's memory has none: use --memory server")
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import dse
 from dse.core.errors import InputError
 from dse.model import many
 from dse.model.capacity import pool_tokens
@@ -431,6 +432,8 @@ def test_bad_input_says_what_would_do(device, asked, text):
 
 
 def test_what_a_papers_memory_has_not_is_refused():
+    with pytest.raises(InputError, match=r"gpu-memory-utilization = 0.5: Oaken-HBM has no driver that reports"):
+        dse.evaluate("oaken-hbm", "llama2-7b", gpu_memory_utilization=0.5)
     with pytest.raises(InputError, match=r"prompt-budget = 4096: a paper's memory has none: use --memory server"):
         Workload(memory="paper", prompt_budget_tokens=4096).refuse_idle()
     with pytest.raises(InputError, match=r"gpu-memory-utilization = 0.5: a paper's memory has none"):
