@@ -138,7 +138,7 @@ def test_back_and_forward_across_pages_show_what_was_there(page, server):
         page.wait_for_url(f"**batch={batch}")
         idle(page)
 
-    open_page(page, f"{server}/compare")
+    open_page(page, f"{server}/compare?batch=64")
     seen = [("compare", "64"), ("compare", "48"), ("roofline", "48"), ("roofline", "96"), ("compare", "96")]
     set_to(48)
     follow("Roofline")
