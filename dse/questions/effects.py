@@ -1,5 +1,6 @@
 """Effects of numbers on a result, one varied at a time: what `dse ask sensitivity` and `dse ask doubt` share."""
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -108,17 +109,17 @@ class Effects(QuestionAnswer):
             "assumptions": self.assumptions,
         }
 
+    @abstractmethod
     def name(self) -> str:
         """The question's name in JSON."""
-        raise NotImplementedError
 
+    @abstractmethod
     def question(self) -> str:
         """The head of the text."""
-        raise NotImplementedError
 
+    @abstractmethod
     def lines(self) -> list[str]:
         """A line per number that moves the result."""
-        raise NotImplementedError
 
     @property
     def moving(self) -> list[Effect]:

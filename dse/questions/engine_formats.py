@@ -54,6 +54,14 @@ def has_table(device: HardwareSpec, stack: str) -> bool:
     return release is not None and (device.architecture or "") in engines.architectures(name, release)
 
 
+def plain_support(device: HardwareSpec, model: ModelSpec, work: Workload, stack: str) -> Support | None:
+    """The row of a release's table for what a model computes with; None where none tells."""
+    if not has_table(device, stack):
+        return None
+    name, _, asked = stack.partition("@")
+    return engines.support(name, asked, device, model, engines.AUTO, work.tower)
+
+
 def told_text(device: HardwareSpec, model: ModelSpec, work: Workload, stack: str, family: str) -> str:
     """Whether an engine runs a format here, in a line; "" where no table tells."""
     if not has_table(device, stack):

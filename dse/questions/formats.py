@@ -17,6 +17,7 @@ from dse.model.generation import MANY_GROUPS
 from dse.model.uncertainty import Gain
 from dse.questions import common, crossing, engine_formats
 from dse.questions.common import THROUGHPUT, Candidate, Progress, QuestionAnswer, Result, sure_text
+from dse.specs import engines
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.engines import DOUBTFUL, Support
 from dse.specs.measurements import CLOSED, Bits
@@ -149,7 +150,7 @@ class Formats(QuestionAnswer):
 
     def answer(self) -> str:
         """The formats that pay, from where on, those that would by assumed rates, and those that only save memory."""
-        best, others = self.best, [one for one in self.formats[1:] if not one.elsewhere]
+        best, others = self.best, self._own()[1:]
         if best and best.gain:
             said = [f"{best.name} pays: {_gain(best.gain)} the throughput of {PLAIN}{self._from()}."]
             said += self._drops(best)
@@ -187,7 +188,7 @@ class Formats(QuestionAnswer):
                 f"that nobody measured here{self._from()}."
             )
         if gain.ratio < 1:
-            n_run = sum(one.gain is not None for one in self.formats)
+            n_run = sum(one.gain is not None for one in self._own())
             who = (
                 f"all that run are slower than {PLAIN}, {near.name} least"
                 if n_run > 1
@@ -207,7 +208,7 @@ class Formats(QuestionAnswer):
 
     def _drops(self, best: Format) -> list[str]:
         """Drop of scores of the best format, and the format with the least drop of those that pay."""
-        known = [one for one in self.formats if one.verdict == "pays" and one.result["score_drop_frac"] is not None]
+        known = [one for one in self._own() if one.verdict == "pays" and one.result["score_drop_frac"] is not None]
         if not known:
             return []
         least = min(known, key=lambda one: float(one.result["score_drop_frac"]))
@@ -244,7 +245,7 @@ class Formats(QuestionAnswer):
             f"{self.context}, batch {self.batch:,}, {self.input_tokens:,} in",
             "",
         ]
-        own = [one for one in self.formats if not one.elsewhere]
+        own = self._own()
         rows = aligned([head, *(row(one) for one in (*own, *self.elsewhere()))], left)
         lines += rows[: len(own) + 1]
         told = [textwrap.fill(text, TEXT_WIDTH, break_on_hyphens=False) for text in (self.answer(), *self.notes())]
@@ -254,6 +255,10 @@ class Formats(QuestionAnswer):
             lines += [f"  {one.name}: {one.elsewhere}; {one.implementation}" for one in others] + [""]
         return "\n".join([*lines, *told[1:]])
 
+    def _own(self) -> list[Format]:
+        """Formats that the engine runs, 16 bits first."""
+        return [one for one in self.formats if not one.elsewhere]
+
     def elsewhere(self) -> list[Format]:
         """Formats that other software runs, not the engine."""
         return [one for one in self.formats if one.elsewhere]
@@ -262,6 +267,15 @@ class Formats(QuestionAnswer):
         """The engine with the release whose table tells what it runs; else the stack, or the device."""
         told = next((one.support for one in self.formats if one.support), None)
         return f"{told.engine} {told.release}" if told else self.stack or self.device
+
+    def _plain_text(self) -> str:
+        """Note where the engine does not run the 16 bits that others are compared with."""
+        told = self.formats[0].support
+        if told is None or (told.runs and told.stored_as in ("", engines.AUTO)):
+            return ""
+        if told.runs:
+            return f"{PLAIN} is compared with, not run: {self.engine_text()} stores it as {told.stored_as}."
+        return f"{PLAIN} is compared with, not run: {told.text()}."
 
     def heads(self) -> tuple[str, ...]:
         """`SHOWN` as a table heads it: of several devices the bytes of a token are one device's share."""
@@ -283,6 +297,8 @@ class Formats(QuestionAnswer):
             )
         if any(one.marks for one in self.formats):
             lines.append("Kernels assumed: of rates that nobody measured, with a wide range.")
+        if not_run := self._plain_text():
+            lines.append(not_run)
         if doubtful := [one for one in self.formats if one.support and one.support.status == DOUBTFUL]:
             why = dict.fromkeys(one.support.why for one in doubtful if one.support)
             lines.append(
@@ -542,7 +558,13 @@ def formats(
             )
         )
     others.sort(key=lambda one: (bool(one.elsewhere), -float(THROUGHPUT.value(one.result) or 0.0)))
-    first = Format(name=PLAIN, result=base, gain=None, verdict="base" if base["feasible"] else "out")
+    first = Format(
+        name=PLAIN,
+        result=base,
+        gain=None,
+        verdict="base" if base["feasible"] else "out",
+        support=engine_formats.plain_support(device, model, work, base["stack"] or ""),
+    )
     own = [one for one in others if not one.elsewhere]
     near = _best(own) or _nearest(own)
     from_batch, from_input = _starts(by_name[near.name], plain, work, batch) if near and has_starts else (None, None)

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 import hwspecs
-from dse.core.errors import InputError, did_you_mean, show
+from dse.core.errors import InputError, show
 from dse.specs import servers
 from dse.specs.device_and_model import HardwareSpec, LayerKV, ModelSpec
 
@@ -157,4 +157,5 @@ def check_release(stack: str, asked: str) -> None:
     """Raises InputError for a release that looks like none."""
     if asked not in ("", UNKNOWN) and servers.release_of(asked) == servers.NEWEST:
         known = list(releases().get(stack, {}))
-        raise InputError(f"stack = {show(f'{stack}@{asked}')}: is no release: {did_you_mean(asked, known)}")
+        told = f"use one as {stack}@{known[0]}, or {stack} for the newest" if known else f"leave it out: {stack}"
+        raise InputError(f"stack = {show(f'{stack}@{asked}')}: is no release: {told}")

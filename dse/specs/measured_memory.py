@@ -21,9 +21,8 @@ if TYPE_CHECKING:
 #: what a file says it is, and the version of its fields
 KIND: Literal["memory of a server"] = "memory of a server"
 VERSION: Literal[1] = 1
-Engine = Literal["vllm", "sglang", "trtllm", "llamacpp"]
-#: engines whose logs are read, as people write them
-ENGINES: dict[Engine, str] = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM", "llamacpp": "llama.cpp"}
+#: engines whose logs are read
+Engine = Literal["vllm", "sglang", "trtllm", "llama.cpp"]
 _IF_EMPTY = "`dse check-log LOG --out FILE` writes one"
 _Name = Annotated[str, Field(min_length=1, max_length=200)]
 _Bytes = Annotated[int, Field(ge=0, le=2**50)]
@@ -104,7 +103,7 @@ def fitting(
         "pp": (found.pp, work.pp, "--pp"),
         "ep": (found.ep, work.ep, "--ep"),
     }
-    if stack_name is not None and found.engine != "llamacpp":
+    if stack_name is not None and found.engine != "llama.cpp":
         is_asked["stack"] = (found.engine, stack_name, "--stack")
     for name, (measured, asked, option) in is_asked.items():
         if measured != asked:

@@ -239,7 +239,7 @@ def _workload_of(
     log: StartupLog, device: HardwareSpec, model: ModelSpec, given: Mapping[str, Any]
 ) -> tuple[Workload, tuple[str, ...]]:
     """The workload of a log, and what it leaves open."""
-    on_stack = log.engine != "llamacpp" and bool(device.stacks or device.n_cores)
+    on_stack = log.engine != "llama.cpp" and bool(device.stacks or device.n_cores)
     release = f"@{log.release}" if log.release else ""
     asked = {
         "weights": _weights_of(log, model),
@@ -259,16 +259,16 @@ def _workload_of(
     }
     found = {name: value for name, value in asked.items() if value is not None}
     longest = found.get("max_model_len") or 2 * LENGTH_TOKENS
-    if log.engine == "llamacpp":  # the pool is as long as it was asked for: requests that fill it
+    if log.engine == "llama.cpp":  # the pool is as long as it was asked for: requests that fill it
         n_input, found["memory"] = max(longest - 1, 1), "server" if device.reported_memory else "paper"
     else:
         n_input = max(min(LENGTH_TOKENS, longest // 2), 1)
     n_output = max(min(LENGTH_TOKENS, longest - n_input), 1)
-    admission: Literal["reserve", "paged"] = "reserve" if log.engine == "llamacpp" else "paged"
+    admission: Literal["reserve", "paged"] = "reserve" if log.engine == "llama.cpp" else "paged"
     if found.get("memory") == "paper":
         found = {name: value for name, value in found.items() if name not in ("max_model_len", "prompt_budget_tokens")}
     notes = []
-    if log.engine != "llamacpp" and not log.release and "@" not in str(found.get("stack", "")):
+    if log.engine != "llama.cpp" and not log.release and "@" not in str(found.get("stack", "")):
         notes.append("the log does not say its release: taken as the newest (--stack NAME@RELEASE)")
     if log.engine in ("vllm", "sglang") and not {"gpu_memory_utilization", "kv_cache_memory_bytes"} & found.keys():
         notes.append("the log does not say the share of the memory: taken as the release's (--gpu-memory-utilization)")
@@ -278,7 +278,7 @@ def _workload_of(
         notes.append("a draft model's weights, keys and values lie beside: they are not computed")
     if log.host_weight_gib:
         notes.append(f"{log.host_weight_gib:.2f} GiB of the weights stay in the host's memory")
-    batch = (log.max_num_seqs or 1) if log.engine == "llamacpp" else None  # as many as fit
+    batch = (log.max_num_seqs or 1) if log.engine == "llama.cpp" else None  # as many as fit
     return Workload(batch=batch, input_tokens=n_input, output_tokens=n_output, admission=admission, **found), tuple(
         notes
     )
@@ -286,7 +286,7 @@ def _workload_of(
 
 def _weights_of(log: StartupLog, model: ModelSpec) -> str | None:
     """The format of weights: as an engine made it where the checkpoint has 16 bits, else as the checkpoint has it."""
-    is_file = log.engine == "llamacpp"
+    is_file = log.engine == "llama.cpp"
     return log.weights or None if is_file or model.released == WIDE else None
 
 
@@ -299,12 +299,12 @@ def _terms(log: StartupLog, point: Point) -> tuple[LogTerm, ...]:
 
     is_server = bool(memory.is_server)
     # buffers of llama.cpp are of another making than activations of a prompt budget
-    activations = results["activation_bytes"] if is_server and log.engine != "llamacpp" else None
+    activations = results["activation_bytes"] if is_server and log.engine != "llama.cpp" else None
     found = [
         LogTerm(WEIGHTS, "B", of_gib(log.weight_gib), results["weight_bytes"]),
         LogTerm(ACTIVATIONS, "B", of_gib(log.activation_gib), activations),
     ]
-    if log.engine == "llamacpp":
+    if log.engine == "llama.cpp":
         return (*found, LogTerm(POOL, "B", of_gib(log.kv_gib), results["kv_bytes"]))
     beside = log.non_torch_gib
     if beside is not None and memory.graph_bytes:
@@ -347,7 +347,7 @@ def _says(terms: tuple[LogTerm, ...], log: StartupLog) -> str:
     by = f"{largest.name}, {_gib(apart)} in the log"
     if abs(apart) <= AGREES_GIB * GIB:
         return f"Log and design agree; largest difference: {by}."
-    if log.engine == "llamacpp" and largest is pool:
+    if log.engine == "llama.cpp" and largest is pool:
         means = "another KV format (--quantizer), or another number of requests at once"
     elif largest is by_name[WEIGHTS] and log.host_weight_gib and abs(apart / GIB + log.host_weight_gib) < AGREES_GIB:
         means = "the table of input embeddings stays in the host's memory"
@@ -372,7 +372,7 @@ def _memory(log: StartupLog, point: Point, source: str) -> MeasuredMemory | None
     graph = memory.graph_bytes
     if graph and log.graph_gib is not None:
         graph = round(log.graph_gib * GIB)
-    is_given = bool(memory.given_bytes) or log.engine == "llamacpp"
+    is_given = bool(memory.given_bytes) or log.engine == "llama.cpp"
     buffers = memory.buffer_bytes
     if not is_given:
         is_static = memory.outside_bytes > 0
@@ -408,7 +408,7 @@ def _pool_bytes(log: StartupLog, point: Point) -> int | None:
     """Memory for keys and values by a log: that of its tokens, which says it more exactly than two decimals, and less
     where the device with the least room decides; the printed one where both do not fit each other."""
     printed = None if log.kv_gib is None else round(log.kv_gib * GIB)
-    if not log.kv_tokens or log.engine == "llamacpp" or point.design.memory.block_bits:
+    if not log.kv_tokens or log.engine == "llama.cpp" or point.design.memory.block_bits:
         return printed
     by_tokens = round(log.kv_tokens * point.results["kv_bytes_per_token"])
     if printed is None or (1 - SAME_SERVER) * printed <= by_tokens <= printed + 2 * ROUNDING_GIB * GIB:

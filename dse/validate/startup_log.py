@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from dse.core.errors import InputError, show
-from dse.specs.measured_memory import ENGINES, Engine
+from dse.specs.engines import ENGINES
+from dse.specs.measured_memory import Engine
 
 #: letters of a log at most, and of a line that are searched: options of a server stand in one of some thousands
 MAX_LETTERS, MAX_LINE_LETTERS = 8 * 2**20, 20_000
@@ -167,7 +168,7 @@ _OPTIONS: Mapping[str, tuple[LogPattern, ...]] = {
         _option("backend", "attn_backend"),
         _at("kv_format", r"KvCacheConfig\([^)]{0,2000}\bdtype='(\w+)'", _first),
     ),
-    "llamacpp": (),
+    "llama.cpp": (),
 }
 #: patterns of all other lines
 _LINES: Mapping[str, tuple[LogPattern, ...]] = {
@@ -234,7 +235,7 @@ _LINES: Mapping[str, tuple[LogPattern, ...]] = {
         _at("kv_gib", rf"Allocated {_GIB} for max tokens in paged KV cache", _last),
         _at("kv_tokens", r"for max tokens in paged KV cache \((\d+)\)", _last),
     ),
-    "llamacpp": (
+    "llama.cpp": (
         _at("release", r"(?:^|\s)(?:build|version): ?(\d+)", _first),
         _at("model", r"general\.name {0,40}(?:str)? {0,40}= (.*)", _first),
         _at("device", r"Device 0: ([^,]+), compute|using device \w+ \(([^)]+)\)|picking default device: (.+)", _first),
@@ -261,7 +262,7 @@ _MARKS: Mapping[Engine, re.Pattern[str]] = {
     ),
     "sglang": re.compile(r"server_args=|Load weight (?:begin|end)\.|KV Cache is allocated\.|max_total_num_tokens="),
     "trtllm": re.compile(r"\[TensorRT-LLM\]|\[TRT-LLM\]|in paged (?:KV|kv) cache"),
-    "llamacpp": re.compile(
+    "llama.cpp": re.compile(
         r"load_tensors: |llama_(?:kv_cache|context|model_loader|new_context)\w*: |print_info: |print_meta: "
     ),
 }
@@ -270,7 +271,7 @@ _ENDS = {
     "vllm": "GPU KV cache size: ... tokens",
     "sglang": "KV Cache is allocated. ...",
     "trtllm": "Allocated ... GiB for max tokens in paged KV cache",
-    "llamacpp": "KV buffer size = ... MiB",
+    "llama.cpp": "KV buffer size = ... MiB",
 }
 #: fields that are no numbers, though they may look like them
 _TEXTS = frozenset(("release", "model", "device", "file_type", "buffers", "kv_format"))
@@ -288,7 +289,7 @@ def read(text: str) -> StartupLog:
     lines = [_TERMINAL.sub("", line[:MAX_LINE_LETTERS]) for line in text.splitlines()]
     engine = _engine_of(lines)
     found = _found(engine, lines)
-    log = {"vllm": _of_vllm, "sglang": _of_sglang, "trtllm": _of_trtllm, "llamacpp": _of_llama}[engine](found)
+    log = {"vllm": _of_vllm, "sglang": _of_sglang, "trtllm": _of_trtllm, "llama.cpp": _of_llama}[engine](found)
     if log.kv_gib is None and log.kv_tokens is None:
         raise InputError(
             f"log: of {log.title}, ends before the memory of keys and values ({show(_ENDS[engine])}): give all of its "
@@ -462,7 +463,7 @@ def _of_llama(found: Mapping[str, Any]) -> StartupLog:
 
     n_sequences, tokens = _number(found, "n_sequences") or 1, _number(found, "kv_tokens")
     return replace(
-        _common("llamacpp", found),
+        _common("llama.cpp", found),
         model=_text(found, "model"),
         device=_text(found, "device"),
         pp=max(len(devices), 1),

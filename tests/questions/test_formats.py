@@ -74,6 +74,30 @@ def test_the_first_batch_at_which_it_is_ahead_is_the_first_of_all():
     assert found.answer().startswith(f"{said}{gain.high:.2f}) its throughput; it is ahead from a batch of")
 
 
+def test_sentences_and_drops_leave_out_other_software(found):
+    """qserve, of other software here, neither pays nor drops least in what the answer says."""
+    cells = [one.gain and one.gain._replace(ratio=2.0, low=1.5, high=2.5) for one in found.formats]
+    all_pay = tuple(
+        replace(one, verdict="pays" if gain else "base", gain=gain)
+        for one, gain in zip(found.formats, cells, strict=True)
+    )
+    assert "qserve" not in replace(found, formats=all_pay).answer()
+    slower = [one if not one.gain else replace(one, gain=one.gain._replace(ratio=0.5, high=0.9)) for one in all_pay]
+    only = tuple(replace(one, verdict="no") for one in slower if one.name in ("fp8", "qserve"))
+    said = replace(found, formats=(found.formats[0], *only)).answer()
+    assert said.startswith("No format pays here: fp8 is slower than fp16")
+
+
+def test_sixteen_bits_that_the_engine_does_not_run_are_said_to_be_compared_with_only():
+    """DeepSeek-V3.2's sparse heads have no kernels on an A100 (vLLM); V4's are stored as fp8_ds_mla by auto."""
+    work = replace(WORK, batch=1, tp=8)
+    sparse = module.formats(catalog.device("a100-80gb"), catalog.model("deepseek-v3.2"), work, ["fp8"])
+    assert any(note.startswith("fp16 is compared with, not run: vLLM 0.33.0 refuses it") for note in sparse.notes())
+    stored = module.formats(catalog.device("b300"), catalog.model("deepseek-v4-flash"), work, ["fp8"])
+    told = [note for note in stored.notes() if note.startswith("fp16 is compared with")]
+    assert told == ["fp16 is compared with, not run: vLLM 0.33.0 stores it as fp8_ds_mla."]
+
+
 def with_gains(found, **ratios):
     """The answer with other gains, that no format surely has, all of the engine."""
     changed = [

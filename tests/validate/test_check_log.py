@@ -98,7 +98,7 @@ def test_answers_with_the_memory_of_a_log_are_the_servers(name, tmp_path, run):
     if log.kv_gib is not None:
         assert 0.8 * log.kv_gib * 2**30 < result["free_bytes"] <= (log.kv_gib + 0.011) * 2**30
     # of llama.cpp the pool is of the context that was asked for; of GLM a token has an index beside; of FP32 others
-    if log.engine != "llamacpp" and log.kv_tokens and "glm" not in name and "fp32" not in name:
+    if log.engine != "llama.cpp" and log.kv_tokens and "glm" not in name and "fp32" not in name:
         assert result["kv_pool_tokens"] == pytest.approx(log.kv_tokens, rel=0.002)
     code, out, _ = run(*words, "--calibrated", str(file))
     assert f"Note: memory as {file} has it (start-up log of {log.title}, {name}.log)" in out

@@ -21,9 +21,9 @@ from dse.questions import formats
 PAGE = "formats"
 FORMATS = replace(
     common_fields.several(common_fields.FAMILY, [], "formats", "Formats"),
-    placeholder="all with a known kernel",
-    help="What is compared with 16 bits. Left open: every format for which a kernel of the chosen stack, or of none, "
-    "is known on the device.",
+    placeholder="all that the engine runs",
+    help="What is compared with 16 bits. Left open: every format that the chosen engine runs on the device for the "
+    "model.",
 )
 #: what the page asks for beside the designs and the workload
 FIELDS = (FORMATS, *crossovers.FIELDS)
