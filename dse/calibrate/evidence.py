@@ -16,6 +16,7 @@ from dse.model import kv_layout
 from dse.model.evaluate import Point, roomy
 from dse.model.formulas import calibrated
 from dse.model.stacks import KERNELS
+from dse.serving import burst
 from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec, LayerKV, ModelSpec
 from dse.specs.measurements import bits_from
@@ -326,19 +327,17 @@ def _unlimited(row: EvidenceRow, **changes: Any) -> float:
 
 
 def _at_once(row: EvidenceRow, **changes: Any) -> float:
-    """Tokens a second of requests that start together and end one by one: steps as many as the longest has, at the mean
-    number of requests that still run."""
+    """Tokens a second of requests that start together, in the memory that the server has, and end one by one."""
     assert row.work is not None
     words = re.findall(r"\d+", row.cells.get("output_tokens", ""), re.ASCII)
     told = [min(float(word), MAX_OUTPUT_TOKENS) for word in words] or [row.work.output_tokens]
     mean, longest = told[0], told[-1]
     if not 0 < mean <= longest:
         raise InputError(f"output_tokens = {show(row.cells['output_tokens'])}: must be the mean and the longest")
-    changes = {"output_tokens": int(longest), **changes}
-    point = _roomy(row.point(**changes), row, **changes)
+    point = row.point(**{"output_tokens": int(longest), "admission": "paged", **changes})
     n = point.batch
-    first, running = point.run(n).wave, point.run(max(round(n * mean / longest), 1)).wave
-    return n * mean / (first.prefill_s + longest * running.decode_step_s)
+    prompts, answers = burst.varied_lengths(n, row.work.input_tokens, mean, int(longest))
+    return burst.serve(point, prompts, answers).output_tokens_per_s
 
 
 def _step(row: EvidenceRow, **changes: Any) -> float:

@@ -35,7 +35,8 @@ def reason(point: Point, name: str) -> str:
         ),
         "nearest_format": (
             f"products with weights of this format ({point.work.weight_format.title}), or their experts, were not all "
-            "measured: these are taken to reach the shares of the peaks that the nearest that was measured reaches"
+            "measured: these are taken to reach the shares of the peaks that the nearest that was measured reaches, "
+            f"{kernels.UNPACKED_SHARE:g} of it where weights are unpacked first"
         ),
         "implementation": implementations_text(point),
         "no_kernel": f"no kernel of it is known for {device.name}: {implementations_text(point)}",

@@ -39,6 +39,9 @@ CHOICE_TOKENS = 1000
 #: a GPU that runs by kernels of another vendor's takes so much longer, fitted to SGLang on MI300X in its cookbook
 #: (github.com/sgl-project/sgl-cookbook: Gemma 4 31B, MiniMax-M2; five closed loops)
 OTHER_VENDOR_TIME = 1.6
+#: share of the rate of 16-bit products that those reach whose weights are unpacked first and were not measured: as
+#: public benchmarks of vLLM and SGLang have it (0.55 and 0.6, dse/specs/benchmarked.py), assumed elsewhere
+UNPACKED_SHARE = 0.6
 
 
 class Unpacking(NamedTuple):
@@ -453,9 +456,36 @@ def kernels_reach(
         found = found._replace(layout_copy_s=0.0, memory_frac=latent.memory_frac.si, flops_frac=latent.flops_frac.si)
     if isinstance(stack, ServedStack) and stack.benchmarked and stack.unknown_release:
         found = as_benchmarked(found, model, work, stack)
+    else:
+        share = stand_in_share(device, work, stack)
+        found = found._replace(gemm_flops_frac=found.gemm_flops_frac * share)
     if stack.host and is_other_vendor(device):
         found = as_other_vendor(found)
-    return found
+    return at_lower_rate(found, device)
+
+
+def stand_in_share(device: HardwareSpec, work: Workload, stack: StackSpec) -> float:
+    """Return the share of the rate of 16-bit products that those reach whose weights are unpacked, in a format that no
+    kernel benchmark has; 1 for all others. A core unpacks as fast whatever its products' rate."""
+    weights = work.weight_format
+    is_unpacked = (
+        weights.dense_eighths < 8 * units.FP16_BITS <= 8 * work.activation_bits
+        and device.format_peak_name(weights.dense_code) == "peak_flops"
+    )
+    if not is_unpacked or weights.dense_code in stack.products:
+        return 1.0
+    return min(UNPACKED_SHARE / (device.core_products.si if device.core_products else 1.0), 1.0)
+
+
+def at_lower_rate(found: Stack, device: HardwareSpec) -> Stack:
+    """Return a stack on a chip whose cores have fewer products a clock than those of the chip that the kernels were
+    measured on: at half the rate twice the share of it is reached, up to all."""
+    if device.core_products is None:
+        return found
+    return found._replace(
+        gemm_flops_frac=min(found.gemm_flops_frac / device.core_products.si, 1.0),
+        prompt_flops_frac=min(found.prompt_flops_frac / device.core_products.si, 1.0),
+    )
 
 
 def as_benchmarked(found: Stack, model: ModelSpec, work: Workload, stack: ServedStack) -> Stack:

@@ -44,17 +44,27 @@ ENERGY_RANGES = {"energy_per_byte": "byte_energy", "energy_per_flop": "flop_ener
 BY_PARTS = with_interval(ENERGY)
 #: parts of a step whose kernels another quantizer has not
 KV_PARTS = ("attention_s", "quantize_s", "dequantize_s")
+#: a part of a step whose kernels weights of another format have not; and how many times as long, either way, products
+#: take that others stand in for: 13 of 16 published gains of weights of servers lie within (implementations.md)
+WEIGHT_PART, STAND_IN_WIDTH = "linear_s", 1.5
+#: assumptions of products that others stand in for
+STAND_INS = ("nearest_format", "eight_bit_kernels")
+#: how a model is laid out over devices: under another layout other shapes run, and other exchanges
+LAYOUT = ("tp", "pp", "ep", "dp_attention", "dcp")
 #: results that a comparison reads beside the one that it compares
 COMPARED = (
     "device",
     "stack",
     "model_kind",
+    *LAYOUT,
+    "weights",
     "key_quantizer",
     "value_quantizer",
     "tokens",
     "token_time_low",
     "token_time_high",
     "decode_step_s",
+    WEIGHT_PART,
     *KV_PARTS,
     "unpack_rate_low",
     "unpack_rate_high",
@@ -342,29 +352,48 @@ def gain(
     else:
         both = product([intervals[1], intervals[0].inverse()])
         alone = Interval(better * both.low, better * both.high, "")
-    low, high, _ = product([alone, *shifts])
+    low, high, _ = product([alone, *of_weights(first, second), *shifts])
     return Gain(better, low, high, confidence(better, low, high))
 
 
 def unsure(first: Mapping[str, Any], second: Mapping[str, Any], times: Sequence[float]) -> float | None:
     """Return the time that the error of two designs' difference scales with; None for their plain difference.
 
-    Designs of other quantizers, or that read other tokens, run other kernels on keys and values: those err each by
-    themselves, and of the rest its difference. Prompts count as the steps do.
+    Designs of other quantizers, or that read other tokens, run other kernels on keys and values, and those of other
+    weights other products: these err each by themselves, and of the rest its difference. Prompts count as the steps do.
     """
-    if all(first[name] == second[name] for name in ("key_quantizer", "value_quantizer", "tokens")):
+    parts: list[tuple[str, ...]] = []
+    if any(first[name] != second[name] for name in ("key_quantizer", "value_quantizer", "tokens")):
+        parts.append(KV_PARTS)
+    if str(first["weights"]) != str(second["weights"]):
+        parts.append((WEIGHT_PART,))
+    if not parts:
         return None
     own = [
-        time * sum(float(one[part]) for part in KV_PARTS) / float(one["decode_step_s"])
+        [time * sum(float(one[name]) for name in names) / float(one["decode_step_s"]) for names in parts]
         for time, one in zip(times, (first, second), strict=True)
     ]
-    rest = (times[0] - own[0]) - (times[1] - own[1])
-    return math.hypot(rest, *own)
+    rest = (times[0] - sum(own[0])) - (times[1] - sum(own[1]))
+    return math.hypot(rest, *own[0], *own[1])
+
+
+def of_weights(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Interval]:
+    """The factors by which a gain moves as products that others stand in for take more or less, where two designs have
+    weights of other formats."""
+    if str(first["weights"]) == str(second["weights"]):
+        return []
+    found = []
+    for one, is_first in ((first, True), (second, False)):
+        if any(name in one["assumptions"] for name in STAND_INS):
+            share = float(one[WEIGHT_PART]) / float(one["decode_step_s"])
+            times = Interval(1 + share * (1 / STAND_IN_WIDTH - 1), 1 + share * (STAND_IN_WIDTH - 1), "stand-ins")
+            found.append(times.inverse() if is_first else times)
+    return found
 
 
 def _err_alike(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
-    """True for designs on one device and stack; at the peak no stack counts."""
-    if any(first[name] != second[name] for name in ("device", "model_kind")):
+    """True for designs on one device and stack, in one layout; at the peak no stack counts."""
+    if any(first[name] != second[name] for name in ("device", "model_kind", *LAYOUT)):
         return False
     return first["model_kind"] == "ideal" or bool(first["stack"] == second["stack"])
 

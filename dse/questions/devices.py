@@ -1,5 +1,8 @@
-"""Fewest devices for a batch, and the best split of the model over them: every tp and pp, up to a number."""
+"""Fewest devices for a batch, and the best split of the model over them: every tp and pp, up to a number, each with
+experts whole or in slices, and with KV heads that would be copied shared by requests or by tokens.
+"""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -14,16 +17,23 @@ from dse.model.kv_layout import KvPlan
 from dse.model.uncertainty import Gain
 from dse.questions.common import QuestionAnswer, sure_text
 from dse.specs import collectives, deployment
-from dse.specs.device_and_model import HardwareSpec
+from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.workload import MAX_DEVICES, Workload
 
 #: devices at most, where none are asked for: two nodes of eight
 MOST_DEVICES = 16
+#: how the devices of a stage share experts, requests and tokens
+LAYOUT = ("ep", "dp_attention", "dcp")
+#: stages that are tried even where they do not divide the layers
+USUAL_STAGES = (2, 4, 8)
+#: engines that share the tokens of copied KV heads
+SHARES_TOKENS = ("vllm",)
 #: results that an answer tells of each split
 TOLD = (
     "n_devices",
     "tp",
     "pp",
+    *LAYOUT,
     "weight_bytes",
     "kv_bytes",
     "max_batch",
@@ -45,6 +55,7 @@ _HEAD = (
     "80 % interval",
     "a device",
     "price",
+    "layout",
 )
 
 
@@ -98,7 +109,8 @@ class Devices(QuestionAnswer):
 
     def text(self) -> str:
         """A table, and the answer."""
-        lines = [self.question, "", "".join(f"{word:>14}" for word in _HEAD)]
+        heads = _HEAD if any(options(split, LAYOUT) for split in self.splits) else _HEAD[:-1]
+        lines = [self.question, "", "".join(f"{word:>14}" for word in heads)]
         for split in self.splits:
             n, rate = split["n_devices"], split["throughput_tokens_per_s"]
             cells = [
@@ -121,29 +133,69 @@ class Devices(QuestionAnswer):
                 ]
                 usd = split["usd_per_million_tokens"]
                 cells.append(f"{usd:,.2f} USD/M" if usd is not None else "")
-            lines.append("".join(f"{cell:>14}" for cell in cells))
+            lines.append("".join([*(f"{cell:>14}" for cell in cells), f"  {options(split, LAYOUT)}"]).rstrip())
         if self.note:
             lines += ["", self.note]
         fewest = self.fewest
         if fewest is None:
             more = "" if self.note else ": ask for more with --most"
             return "\n".join([*lines, "", f"On none of them the whole batch fits at once{more}."])
-        how = " ".join(f"--{name} {fewest[name]}" for name in ("tp", "pp") if fewest[name] > 1) or "as it is"
+        how = options(fewest, ("tp", "pp", *LAYOUT)) or "as it is"
         answer = f"Fewest devices that hold the whole batch at once: {fewest['n_devices']} ({how})"
         if sure := self.sure:
             answer += f"; the fastest split of them, {sure_text(sure.confidence)} sure"
         return "\n".join([*lines, "", answer])
 
 
+def options(split: Mapping[str, Any], names: Iterable[str]) -> str:
+    """The options that ask for a split, of these of its numbers: "--tp 8 --dp-attention"."""
+    said = {
+        name: "" if split[name] is True else f" {split[name]}"
+        for name in names
+        if split[name] is True or split[name] > 1
+    }
+    return " ".join(f"--{name.replace('_', '-')}{value}" for name, value in said.items())
+
+
 def _size(n_bytes: int) -> str:
     return units.human(n_bytes, "B", 4)
 
 
-def devices(device: HardwareSpec, plan: KvPlan, work: Workload, most: int | None = None) -> Devices:
-    """Every split of the model by tp and pp over up to `most` devices, with its results.
+def _layouts(model: ModelSpec, work: Workload, tp: int, pp: int) -> list[Workload]:
+    """The ways of a split to share experts, requests and tokens that the model and engines have, plain first; none
+    where the model does not split so."""
+    plain = replace(work, tp=tp, pp=pp, pp_batches=None)
+    layouts: list[dict[str, Any]] = [{}]
+    if tp > 1 and not any((work.ep > 1, work.dp_attention, work.dcp > 1)):
+        experts: list[dict[str, Any]] = [{}] + [{"ep": tp}] * (model.n_experts > 1)
+        copies = min((tp // layer.n_kv_heads for layer in model.layers if layer.key_dim), default=1)
+        by_tokens = {"dcp": copies} if (work.stack or SHARES_TOKENS[0]).startswith(SHARES_TOKENS) else {}
+        shared: list[dict[str, Any]] = [{"dp_attention": True}, by_tokens] if copies > 1 else []
+        layouts = [{**one, **other} for one in experts for other in [dict[str, Any](), *filter(None, shared)]]
+    found = []
+    for layout in layouts:
+        asked = replace(plain, **layout)
+        try:
+            deployment.check(model, asked)
+        except InputError:
+            continue
+        found.append(asked)
+    return found
 
-    None: up to MOST_DEVICES, or fewer where the device's file lets no more share work. The rest of the deployment is as
-    in `work`. Raises InputError for `most`, and where it is given and the file does not let so many share work.
+
+def _rank(split: Mapping[str, Any]) -> tuple[bool, float, int, int]:
+    """Layouts of one split in order: what holds the whole batch, then what is faster, holds more or takes less."""
+    size = split["weight_bytes"] + split["kv_bytes"]
+    return not split["fits_whole_batch"], -(split["throughput_tokens_per_s"] or 0.0), -split["max_batch"], size
+
+
+def devices(device: HardwareSpec, plan: KvPlan, work: Workload, most: int | None = None) -> Devices:
+    """Every split of the model by tp and pp over up to `most` devices, each in its best layout, with its results.
+
+    The best layout holds the whole batch, and of those gives most tokens a second; where `work` says how experts,
+    requests or tokens are shared, it is that one. `most` None: up to MOST_DEVICES, or fewer where the device's file
+    lets no more share work. The rest of the deployment is as in `work`. Raises InputError for `most`, and where it is
+    given and the file does not let so many share work.
     """
     note = ""
     if most is None:
@@ -151,30 +203,28 @@ def devices(device: HardwareSpec, plan: KvPlan, work: Workload, most: int | None
         note = f"Up to {most} {'devices' if most > 1 else 'device'}: {lacks}." if lacks else ""
     elif isinstance(most, bool) or not 1 <= most <= MAX_DEVICES:
         raise InputError(f"most = {show(most)}: must be a whole number of devices from 1 to {MAX_DEVICES:,}")
-    model, splits = plan.model, []
-    # stages of as many layers each: others wait for the fullest
-    for pp in (n for n in range(1, most + 1) if model.n_layers % n == 0):
+    splits = []
+    for pp in (n for n in range(1, most + 1) if plan.model.n_layers % n == 0 or n in USUAL_STAGES):
         for tp in range(1, most // pp + 1):
-            asked = replace(work, tp=tp, pp=pp, pp_batches=None)
             try:
-                deployment.check(model, asked)
-            except InputError:
-                continue
-            try:
-                splits.append(evaluate.evaluate(device, plan, asked))
+                found = [evaluate.evaluate(device, plan, asked) for asked in _layouts(plan.model, work, tp, pp)]
             except InputError as error:
                 allowed, lacks = collectives.most_devices(device, most)
                 raise InputError(f"{error}, or ask for --most {allowed}" if lacks else str(error)) from None
+            splits += sorted(found, key=_rank)[:1]
     splits.sort(key=lambda split: (split["n_devices"], -(split["throughput_tokens_per_s"] or 0.0), split["pp"]))
     many = f"{work.batch:,} requests" if work.batch else "as many requests as fit, at least one,"
     question = (
-        f"How many {device.name} does {model.name} with {plan.quantizer_name} need for "
+        f"How many {device.name} does {plan.model.name} with {plan.quantizer_name} need for "
         f"{many} of {work.input_tokens:,} + {work.output_tokens:,} tokens?"
     )
     answer = Devices(question, tuple(splits), note=note)
     if (best := answer.fewest) is None:
         return answer
     same = [split for split in splits if split["feasible"] and split["n_devices"] == best["n_devices"]]
-    cases = [Case(device, plan, replace(work, tp=split["tp"], pp=split["pp"], pp_batches=None)) for split in same]
+    cases = [
+        Case(device, plan, replace(work, pp_batches=None, **{name: split[name] for name in ("tp", "pp", *LAYOUT)}))
+        for split in same
+    ]
     place = same.index(best)
     return replace(answer, sure=Comparison().gain(*cases[place : place + 2]) if same[place + 1 :] else None)

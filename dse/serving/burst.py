@@ -38,13 +38,15 @@ class Burst(NamedTuple):
     peak_running: int
 
 
-def varied_lengths(n_requests: int, mean_input_tokens: float, mean_output_tokens: float) -> tuple[Ints, Ints]:
+def varied_lengths(
+    n_requests: int, mean_input_tokens: float, mean_output_tokens: float, longest_output_tokens: int = 0
+) -> tuple[Ints, Ints]:
     """Prompts and answers of a chat trace with these means: quantiles of both distributions, in seeded order."""
     shares = (np.arange(n_requests) + 0.5) / n_requests
     normal = np.sqrt(2) * _inverse_erf(2 * shares - 1)
     rng = np.random.default_rng(1)
     prompts = _scaled(np.exp(PROMPT_SPREAD * normal), mean_input_tokens)
-    answers = _scaled(-np.log1p(-shares), mean_output_tokens)
+    answers = _scaled(-np.log1p(-shares), mean_output_tokens, longest_output_tokens)
     return rng.permutation(prompts), rng.permutation(answers)
 
 
@@ -56,10 +58,10 @@ def _inverse_erf(x: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.sign(x) * np.sqrt(np.sqrt(half**2 - log / a) - half)
 
 
-def _scaled(shape: NDArray[np.float64], mean: float) -> Ints:
+def _scaled(shape: NDArray[np.float64], mean: float, longest: int = 0) -> Ints:
     """Whole lengths from 1 to the longest with a mean, as near as halving finds it."""
-    longest = max(LONGEST_TOKENS, int(2 * mean))
-    low, high = 0.0, float(longest)
+    longest = longest or max(LONGEST_TOKENS, int(2 * mean))
+    low, high = 0.0, 1 + longest / shape.min()
     for _ in range(N_HALVINGS):
         middle = (low + high) / 2
         if np.clip(np.round(middle * shape), 1, longest).mean() < mean:

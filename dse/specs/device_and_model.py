@@ -165,6 +165,9 @@ class HardwareSpec(Spec):
     stacks: dict[StackName, StackSpec] = Field(default_factory=dict)
     #: a shipped device whose stacks are taken to hold here: the same chip, or one known by its data sheet alone
     stacks_of: Name | None = None
+    #: products of a core and clock over those of the chip that `stacks_of` names, where they are fewer by design: power
+    #: and unpacking hold them up as much less, so that more of their rate is reached
+    core_products: UsableFrac | None = None
     #: nodes, and measured collectives between devices
     links: LinksSpec | None = None
     #: modules of a compute core and the core itself, where published; the areas of modules do not add up to the core's

@@ -172,6 +172,8 @@ class MaterialisedFit(Fit):
     memory_frac: Share
 
 
+#: formats of weights alone: how fast products unpack them is each stack's own, so no other's stands in
+UNPACKED: tuple[WeightCode, ...] = ("int4", "int8")
 #: parts of a stack that whole steps need beside attention over plain heads and 16-bit products, each fitted by code
 SERVED = ("products", "experts", "latent", "prompt", "state", "sparse")
 
@@ -295,7 +297,7 @@ def served(name: str, stacks: Mapping[str, StackSpec], server: ServerSpec | None
                 parts[part], borrowed[part] = getattr(stack, part), other
         for table in (*SERVED, "kv"):
             for code, fit in getattr(stack, table).items():
-                if code not in parts[table]:
+                if code not in parts[table] and not (table == "products" and code in UNPACKED):
                     parts[table] = {**parts[table], code: fit}
                     borrowed[f"{table}.{code}"] = other
     unknown = release if server and release and release not in server.releases else ""

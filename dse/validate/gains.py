@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dse.calibrate.evidence import RATES, EvidenceRow, formula_of, predicted, read
+from dse.calibrate.evidence import RATES, STACKS, EvidenceRow, formula_of, predicted, read
 from dse.core import files
 from dse.core.documents import json_text
 from dse.core.errors import DseError
@@ -105,28 +105,28 @@ def _with_gain(one: JudgedGain, base: JudgedGain) -> JudgedGain:
     # both err alike in what they share: of the longer only what it has beyond the shorter is unsure, and the kernels
     # that one of them has
     times = [1 / v if is_rate else v for v in (one.value, base.value)]
+    designs = [each.point(device=roomy(each.device)).results for each in (row, base.row)]  # type: ignore[arg-type]
     point = row.point(batch=1)
     sure = uncertainty.intervals(point.device, point.plan, point.stack, point.stack_name)
     kind = formula_of(row.quantity)[1]
     own = sure.first if kind == "first" else sure.tokens
-    ends = _ends(row, one.value)
-    low, high = uncertainty.ratio(times[1], times[0], own, _unsure(row, base.row, times))
-    low, high, _ = uncertainty.product([Interval(low / gain, high / gain, ""), ends])
+    if software(row) == software(base.row):
+        low, high = uncertainty.ratio(times[1], times[0], own, uncertainty.unsure(designs[0], designs[1], times))
+    else:  # other code throughout: nothing is shared
+        low, high, _ = uncertainty.product([Interval(gain, gain, ""), own, own.inverse()])
+    shifts = [
+        Interval(low / gain, high / gain, ""),
+        *uncertainty.of_weights(designs[0], designs[1]),
+        _ends(row, one.value),
+    ]
+    low, high, _ = uncertainty.product(shifts)
     return replace(one, gain=gain, gain_low=gain * low, gain_high=gain * high, printed_gain=printed)
 
 
-def _unsure(first: EvidenceRow, second: EvidenceRow, times: Sequence[float]) -> float:
-    """Part of two times whose errors are independent: attention over keys and values, and the rest's difference."""
-    parts = []
-    for row, time in zip((first, second), times, strict=True):
-        try:
-            results = row.point(batch=1, device=roomy(row.device)).results  # type: ignore[arg-type]
-            share = sum(float(results[part]) for part in uncertainty.KV_PARTS) / float(results["decode_step_s"])
-        except DseError:
-            share = 0.0
-        parts.append(time * share)
-    rest = (times[0] - parts[0]) - (times[1] - parts[1])
-    return math.hypot(rest, *parts)
+def software(row: EvidenceRow) -> str:
+    """The software of a row, as `STACKS` names it."""
+    words = row.cells["stack"].lower()
+    return next((start for start in STACKS if words.startswith(start)), words).replace("tensorrt", "trt")
 
 
 def predictions_csv(found: Sequence[JudgedGain]) -> str:

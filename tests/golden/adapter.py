@@ -90,10 +90,11 @@ def synthetic_sample() -> Any:
 
 @contextlib.contextmanager
 def kernels_alone() -> Iterator[None]:
-    """Times as they were before servers were measured whole: 16-bit kernels without a host, and prompts of latent heads
-    counted as decoding is; errors of the synthetic sample. What came later has tests of its own."""
+    """Times as they were before servers were measured whole: 16-bit kernels without a host, prompts of latent heads
+    counted as decoding is, weights that unpack for nothing; errors of the synthetic sample. What came later has tests
+    of its own."""
     from dse.measure import lab
-    from dse.model import kv_layout, lower
+    from dse.model import kernels, kv_layout, lower
     from dse.operations import shared
     from dse.report import present
     from dse.specs import catalog, measurements, oaken_grid, workload
@@ -114,6 +115,7 @@ def kernels_alone() -> Iterator[None]:
         mock.patch.object(catalog, "shipped_device", old_document),
         mock.patch.object(catalog, "_shipped_device", old_device),
         mock.patch.object(lower, "layers_of", narrow),
+        mock.patch.object(kernels, "UNPACKED_SHARE", 1.0),
         mock.patch.object(measurements, "_shipped", synthetic_errors),
         mock.patch.object(oaken_grid, "_rows", synthetic_grid),
         mock.patch.object(lab, "sample", synthetic_sample),

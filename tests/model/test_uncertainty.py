@@ -210,6 +210,10 @@ def row(rate, **changed):
         "device": "A",
         "stack": "vllm",
         "model_kind": "calibrated",
+        **dict.fromkeys(uncertainty.LAYOUT, 1),
+        "weights": "bf16",
+        "assumptions": (),
+        "linear_s": 2 / rate,
         "token_time_low": 0.8,
         "token_time_high": 1.3,
         "throughput_tokens_per_s": rate,
@@ -237,6 +241,7 @@ def test_a_gain_the_other_way_round_is_its_reciprocal(other):
 
 def test_designs_of_one_device_are_surer_than_those_of_two():
     alone, apart = (uncertainty.gain(row(300.0), row(200.0, **other)) for other in ({}, {"device": "B"}))
+    assert uncertainty.gain(row(300.0), row(200.0, tp=2)) == apart  # other shapes, and links
     # alike: a third of the longer time differs; apart: the widths of both
     assert (alone.low, alone.high) == pytest.approx((1.5 * 0.8 ** (1 / 3), 1.5 * 1.3 ** (1 / 3)))
     assert math.log(apart.high / apart.low) == pytest.approx(math.log(1.3 / 0.8) * math.sqrt(2))
@@ -259,6 +264,19 @@ def test_kernels_of_other_quantizers_err_by_themselves():
     even = uncertainty.gain(row(200.0), second)
     assert even.low < 1 == even.ratio < even.high
     assert even.confidence == 0.5
+
+
+def test_products_of_other_weights_err_by_themselves():
+    """Times of 1/300 and 1/200 s, a quarter of each in products: 1.5 times as long or short where others stand in."""
+    first, second = row(300.0, weights="int8"), row(200.0)
+    own = math.hypot(1 / 1200, 1 / 800, 3 / 4 * (1 / 200 - 1 / 300)) * 200
+    found = uncertainty.gain(first, second)
+    assert found.high / found.low == pytest.approx((1.3 / 0.8) ** own)
+    assumed = uncertainty.gain({**first, "assumptions": ("nearest_format",)}, second)
+    stand_in = (1 + 0.25 * 0.5) / (1 - 0.25 / 3)
+    wide = math.hypot(math.log(found.high / found.low), math.log(stand_in))
+    assert math.log(assumed.high / assumed.low) == pytest.approx(wide)
+    assert uncertainty.of_weights(first, {**second, "weights": "int8"}) == []
 
 
 def test_a_gain_that_an_assumed_number_moves_is_less_sure():
