@@ -191,7 +191,8 @@ def answer(request: PointRequest) -> PointAnswer:
     work.refuse_idle()
     result = evaluate.evaluate(device, kv, work)
     room = evaluate.with_room(device, kv, work, result)
-    text = present.point_text(result, device, kv, with_room=room, is_full=work.batch is None)
+    shares = evaluate.time_shares(evaluate.Point(device, kv, work))
+    text = present.point_text(result, device, kv, with_room=room, shares=shares, is_full=work.batch is None)
     return PointAnswer(result, text, device.title or device.name, kv.model.title)
 
 

@@ -154,23 +154,31 @@ def step_shares(run: Run) -> Shares:
 
 
 @compilable
-def shares_of(design: Design, run: Run) -> Shares:
-    """Seconds of the mean decode step by what is waited for, with each step's part of the prompts."""
-    wave, n_steps, step = run.wave, design.output_tokens, step_shares(run)
-    if design.load.has_cache == 0:
-        return step
-    bandwidth = compute = 0.0
+def prompt_shares(design: Design, run: Run) -> Shares:
+    """Seconds of the prompts of a run by what is waited for."""
+    wave, bandwidth, compute = run.wave, 0.0, 0.0
     if run.prompt_products_s > run.prompt_read_s:
         compute = wave.prompt_matrix_s - run.linear_latency_s
     else:
         bandwidth = wave.prompt_matrix_s - run.linear_latency_s
     compute += wave.prompt_compute_s - wave.prompt_matrix_s + wave.prompt_power_s
+    latency = run.linear_latency_s + prompt_host_s(design)
+    return Shares(bandwidth, compute, latency, wave.prompt_quantize_s, wave.prompt_collective_s)
+
+
+@compilable
+def shares_of(design: Design, run: Run) -> Shares:
+    """Seconds of the mean decode step by what is waited for, with each step's part of the prompts."""
+    n_steps, step = design.output_tokens, step_shares(run)
+    if design.load.has_cache == 0:
+        return step
+    prompts = prompt_shares(design, run)
     return Shares(
-        step.bandwidth + bandwidth / n_steps,
-        step.compute + compute / n_steps,
-        step.latency + (run.linear_latency_s + prompt_host_s(design)) / n_steps,
-        wave.prompt_quantize_s / n_steps + step.dequantization,
-        wave.prompt_collective_s / n_steps + step.communication,
+        step.bandwidth + prompts.bandwidth / n_steps,
+        step.compute + prompts.compute / n_steps,
+        step.latency + prompts.latency / n_steps,
+        step.dequantization + prompts.dequantization / n_steps,
+        step.communication + prompts.communication / n_steps,
     )
 
 

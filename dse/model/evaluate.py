@@ -19,8 +19,10 @@ from dse.model.batch import (
     Waits,
     bounds_of,
     full_batch,
+    prompt_shares,
     served_of,
     spent_of,
+    step_shares,
     totals_of,
     waits_of,
 )
@@ -64,7 +66,7 @@ from dse.specs.implementation import ENDS
 from dse.specs.weights import WIDE, WIDE_BITS
 from dse.specs.workload import Workload
 
-#: what most of the time goes into, by `bound`
+#: what the largest part of the time goes into, by `bound`
 WHY_BOUND = {
     "bandwidth": "reading weights, keys and values",
     "compute": "arithmetic, the prompt included",
@@ -583,10 +585,24 @@ def in_wide_weights(point: Point) -> dict[str, Any] | None:
 
 def bound_text(bound: str) -> str:
     """The bottleneck, with what that means, but for capacity."""
-    return f"{bound}: most of the time goes into {WHY_BOUND[bound]}"
+    return f"{bound}: the largest part of the time goes into {WHY_BOUND[bound]}"
+
+
+def time_shares(point: Point) -> dict[str, dict[str, float]]:
+    """The parts of a decode step and of prompts by what is waited for, as shares; {} where nothing fits."""
+    if not point.max_batch:
+        return {}
+    found = {"decoding": step_shares(point.largest_wave)}
+    if point.work.kv_cache:
+        found["prompts"] = prompt_shares(point.design, point.largest_wave)
+    return {
+        name: {part: seconds / sum(shares) for part, seconds in shares._asdict().items()}
+        for name, shares in found.items()
+        if sum(shares) > 0
+    }
 
 
 def room_text(rate: str, found: dict[str, Any]) -> str:
     """Say how fast a design would be with enough memory: `found` is from `with_room`, `rate` is text."""
     bound = found["bound"]
-    return f"with room for all it would be {rate}, bound by {bound} (most of the time goes into {WHY_BOUND[bound]})"
+    return f"with room for all it would be {rate}, bound by {bound} ({WHY_BOUND[bound]})"

@@ -94,6 +94,7 @@ class EvaluatePoint(OnDesign, Printed):
 
     def text(self, outcome: Point) -> str:
         """The report of the point, or the explanation of one result."""
+        from dse.model import evaluate
         from dse.questions import room
         from dse.report import present
 
@@ -107,6 +108,7 @@ class EvaluatePoint(OnDesign, Printed):
             str(self.device) if isinstance(self.device, str | Path) else None,
             self._with_room(outcome),
             present.kernels(outcome),
+            evaluate.time_shares(outcome),
             self.workload.batch is None,
             [(command, f"{way.words}: {room.outcome(result)}") for command, way, result in self._ways(outcome)],
         )
@@ -130,6 +132,7 @@ class EvaluatePoint(OnDesign, Printed):
             "operations": outcome.operations(),
             "with_room": room and {name: room[name] for name in evaluate.ROOM_RESULTS},
             "kernels": present.kernels(outcome),
+            "time_shares": evaluate.time_shares(outcome),
             "would_fit": [
                 {
                     "command": command,

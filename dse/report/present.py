@@ -1,6 +1,6 @@
 """Results and specs as text and rows: what `dse point`, `show`, `list` and `check` print."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dse.core import units
@@ -28,6 +28,8 @@ Rows = list[dict[str, Any]]
 SLOWER = 1.01
 #: of the memory bandwidth, at which kernels are said to be slow
 SLOW_SHARE = 0.5
+#: parts of a time that are told
+LEAST_SHARE = 0.005
 
 
 def change(value: float, base: float) -> str:
@@ -103,14 +105,15 @@ def point_text(
     given_device: str | None = None,
     with_room: dict[str, Any] | None = None,
     kernels: list[dict[str, Any]] | None = None,
+    shares: Mapping[str, Mapping[str, float]] | None = None,
     is_full: bool = False,
     would_fit: Sequence[tuple[str, str]] = (),
 ) -> str:
     """One design point, grouped as a person would read it. `given_device`: the name or file the user wrote.
 
-    `with_room`: what `dse.model.evaluate.with_room` says of it; `kernels`: what `kernels` does; `is_full`: the batch is
-    as many requests as fit; `would_fit`: commands of designs that fit in place of one that does not, and what they
-    change and give.
+    `with_room`: what `dse.model.evaluate.with_room` says of it; `kernels`: what `kernels` does; `shares`: of
+    `dse.model.evaluate.time_shares`; `is_full`: the batch is as many requests as fit; `would_fit`: commands of designs
+    that fit in place of one that does not, and what they change and give.
     """
     device_name = given_device or device.name
     lines = [
@@ -144,7 +147,7 @@ def point_text(
             lines += _measured_lines(result, plan)
     lines += how_sure(result)
     lines += kernels_text(kernels or [])
-    lines += ["", "Bottleneck", f"  {_bound_text(result, with_room)}"]
+    lines += ["", "Bottleneck", f"  {_bound_text(result, with_room)}", *_share_lines(shares or {})]
     if result["feasible"] and not result["fits_whole_batch"]:
         running, batch = f"{result['running_batch']:,}", f"{result['batch']:,}"
         in_waves = f"{batch} requests run in waves of at most {running}"
@@ -427,6 +430,16 @@ def _other_shapes(plan: KvPlan) -> list[str]:
             data, model = (f"{n} head{'s' if n != 1 else ''} of {dim}" for n, dim in (measured.shape, own))
             return [f"the data has {data}, the model {model}: errors may differ"]
     return []
+
+
+def _share_lines(shares: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """Lines of what decoding and prompts wait for, the largest part first."""
+    lines = []
+    for name, parts in shares.items():
+        largest = sorted(parts.items(), key=lambda part: -part[1])
+        told = ", ".join(f"{part} {100 * share:.0f} %" for part, share in largest if share >= LEAST_SHARE)
+        lines.append(f"    of {name:<9}  {told}")
+    return lines
 
 
 def _bound_text(result: dict[str, Any], with_room: dict[str, Any] | None) -> str:

@@ -246,7 +246,7 @@ def test_point_json_has_every_result(run):
     code, out, err = run(*GOOD, "--quantizer", "oaken", "--batch", "64", "--json")
     assert (code, err) == (0, "")
     result = json.loads(out)
-    more = ["intervals", "bit_ledger", "operations", "with_room", "kernels", "would_fit"]
+    more = ["intervals", "bit_ledger", "operations", "with_room", "kernels", "time_shares", "would_fit"]
     assert list(result) == [*point.RESULT_UNITS, *more]
     assert result["would_fit"] == []
     assert result["with_room"] is None  # all 64 run at once
@@ -294,7 +294,7 @@ def test_point_says_what_binds_with_room_for_all(run):
     _, out, _ = run(*work)
     said = re.search(
         r"capacity: the whole batch does not fit at once; with room for all it would be (.*) token/s, "
-        r"bound by (\w+) \(most of the time goes into",
+        r"bound by (\w+) \(",
         out,
     )
     large = specs.Quantity(value=1000, unit="TB", source="test", kind="assumed")

@@ -165,7 +165,15 @@ def test_command_line_prints_the_same_numbers(capsys):
         main.main([*words[1:], "--json"])
     assert stop.value.code == 0
     printed = json.loads(capsys.readouterr().out)
-    for name in ("intervals", "bit_ledger", "operations", "with_room", "kernels", "would_fit"):  # of the command alone
+    for name in (
+        "intervals",
+        "bit_ledger",
+        "operations",
+        "with_room",
+        "kernels",
+        "time_shares",
+        "would_fit",
+    ):  # of the command alone
         del printed[name]
     assert printed == request.answer(given).result
 

@@ -298,6 +298,7 @@ def run_command(argv: list[str]) -> str:
     from dse.report import present
 
     later = mock.patch.object(present, "quality_lines", return_value=[])  # of a point's text: tested there
+    apart = mock.patch.object(present, "_share_lines", return_value=[])
     with (
         papers_memory(),
         known_kernels(),
@@ -305,6 +306,7 @@ def run_command(argv: list[str]) -> str:
         contextlib.redirect_stderr(err),
         kernels_alone(),
         later,
+        apart,
     ):
         try:
             cli.main(argv)

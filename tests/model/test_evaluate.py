@@ -21,6 +21,36 @@ from factories import PLANS, Sequence, at, build, device, layer, loop, model, po
 GB = 10**9
 
 
+def test_what_decoding_and_prompts_wait_for_apart():
+    """An ideal A100 with 16 requests of Llama2-7B reads in every step and computes in every prompt; four H200 exchange
+    and unpack as their step says."""
+
+    def designed(on, plan, **work):
+        return point.Point(on, plan, Workload(**work))
+
+    a100 = catalog.device("a100-80gb:memory_bandwidth=2 TB/s")
+    found = point.time_shares(designed(a100, build("llama2-7b", "fp16"), batch=16, model_kind="ideal"))
+    assert found["decoding"] == {
+        "bandwidth": 1.0,
+        "compute": 0.0,
+        "latency": 0.0,
+        "dequantization": 0.0,
+        "communication": 0.0,
+    }
+    assert found["prompts"]["compute"] == 1.0
+    served = designed(catalog.device("h200"), build("llama3.1-70b", "fp8"), batch=64, tp=4, stack="vllm")
+    parts = point.time_shares(served)
+    results = served.results
+    step = results["decode_step_s"]
+    assert parts["decoding"]["communication"] == pytest.approx(results["collective_s"] / step)
+    assert parts["decoding"]["dequantization"] == pytest.approx(
+        (results["dequantize_s"] + results["quantize_s"]) / step
+    )
+    for shares in parts.values():
+        assert sum(shares.values()) == pytest.approx(1)
+    assert point.time_shares(designed(a100, build("llama3.1-70b", "fp16"), batch=1, model_kind="ideal")) == {}
+
+
 def test_llama2_7b_fp16_on_a100_by_hand():
     result = at(
         catalog.device("a100-80gb:memory_bandwidth=2 TB/s"), build("llama2-7b", "fp16"), batch=16, model_kind="ideal"

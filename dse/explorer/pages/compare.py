@@ -80,7 +80,7 @@ HEADLINE = {
 GROUPS = {
     "Capacity and bottleneck": {
         "feasible": "At least one request fits.",
-        "bound": "What most of the time, or the memory, goes into.",
+        "bound": "What the largest part of the time, or the memory, goes into.",
         "max_batch": HEADLINE["max_batch"],
         "running_batch": "Requests of the batch that run together.",
         "max_context_tokens": "Prompt and output of each request of the batch.",
