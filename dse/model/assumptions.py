@@ -30,7 +30,8 @@ def of(
     whatever its kind.
     """
     # a fitted rate unpacks what is stored; packing new tokens takes the device's rate all the same
-    used = {path for path in paths.values() if path in ("engine", "fused")}
+    by_cores = ("fused",) if stack or not device.has_kernels else ()
+    used = {path for path in paths.values() if path in ("engine", *by_cores)}
     found = [f"{path}_rate" for path in sorted(used) if device.rate(path).kind == ASSUMED]
     launching = any(
         paths[g.place] != "engine" and g.layout.needs_dequantizing and any(implementations.starts_of(g).read)

@@ -93,7 +93,7 @@ def hideable_share(design: Design, n_sequences: int) -> float:
 
 @compilable
 def quantising(design: Design, bandwidth: float, amounts: Sequence[float]) -> Quantising:
-    """Seconds by path for `amounts` of the tensors (elements, or bytes through memory)."""
+    """Seconds by path for `amounts` of the tensors (elements, or bytes through memory); in registers maybe none."""
     engine = fused = materialised = 0.0
     for t in range(len(design.tensors)):
         g = design.tensors[t]
@@ -102,7 +102,7 @@ def quantising(design: Design, bandwidth: float, amounts: Sequence[float]) -> Qu
                 materialised += attention.time_at_rate(amounts[t], bandwidth)
             elif g.path == ENGINE:
                 engine += attention.time_at_rate(amounts[t], design.device.engine_rate_per_s)
-            elif g.path == FUSED:
+            elif g.path == FUSED and not design.stack.at_peak:
                 fused += attention.time_at_rate(amounts[t], design.device.fused_rate_per_s)
     return Quantising(engine, fused, materialised)
 
@@ -124,7 +124,7 @@ def ideal_sums(design: Design, made: Generation, n_sequences: int, packed: Quant
         read += generation.sum_of_line(read_0, read_1, 0, m)
         compute += generation.sum_of_line(flop_0, flop_1, 0, m)
         by_engine = p.by_engine != 0 or p.by_engine_slope != 0
-        if by_engine or p.by_cores != 0 or p.by_cores_slope != 0:
+        if by_engine or (not design.stack.at_peak and (p.by_cores != 0 or p.by_cores_slope != 0)):
             unpack_0 = p.by_engine / device.engine_rate_per_s + p.by_cores / device.fused_rate_per_s
             unpack_1 = p.by_engine_slope / device.engine_rate_per_s + p.by_cores_slope / device.fused_rate_per_s
             busy += generation.sum_of_line(unpack_0, unpack_1, 0, m)

@@ -139,7 +139,7 @@ def exchanges(
         yield exchange("queries", "all_gather", work.dcp, n_layers, queries, in_prompt=False)
         yield exchange("shared tokens", "reduce_scatter", work.dcp, n_layers, queries, in_prompt=False)
     if work.pp > 1:
-        found = collectives.send_terms(device, work.n_devices)
+        found = collectives.send_terms(device, work.n_devices, stack_name)
         yield "stages", _exchange(work.pp - 1, row, True, found), found
 
 

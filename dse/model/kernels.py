@@ -391,6 +391,7 @@ def kernels_reach(
         gemm_launch_s=0.0,
         gemm_memory_frac=1.0,
         gemm_flops_frac=1.0,
+        at_peak=int(stack is None and device.has_kernels),
         layout_copy_s=0.0,
         memory_frac=1.0,
         copy_launch_s=0.0,

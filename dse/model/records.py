@@ -205,6 +205,9 @@ class Stack(NamedTuple):
     gemm_launch_s: float
     gemm_memory_frac: float
     gemm_flops_frac: float
+    #: 1 at the peaks of a chip whose kernels were measured: nothing counts that an implementation costs, as packing and
+    #: unpacking in registers and starts of collectives do, nor the board's power
+    at_peak: int
     layout_copy_s: float
     memory_frac: float
     copy_launch_s: float

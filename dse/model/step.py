@@ -264,7 +264,7 @@ def terms_of(design: Design, made: Generation) -> Terms:
             quantises = 1
     peak, wide = product_peak(design, max(device.token_cores, 1)), device.peak_flops * device.peak_flops_unit
     # measured times were measured within the limit
-    limit_w = 0.0 if stack.has_gemm or stack.has_attention else device.power_limit_w
+    limit_w = 0.0 if stack.has_gemm or stack.has_attention or stack.at_peak else device.power_limit_w
     if model.burst_bits or made.buffer_bytes or made.score_bytes:
         quantises = 1
     has_experts = 1 if model.expert_parameters else 0  # not in the call: numba cannot branch inside a long one

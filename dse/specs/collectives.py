@@ -20,6 +20,8 @@ ASSUMED_START_S, ASSUMED_STEP_S, ASSUMED_LINK_SHARE, ASSUMED_CHUNK_SHARE = 6e-6,
 #: go through the host's memory. Fitted to steps of Qwen2-7B on two A100 PCIe (github.com/dennislee22/vLLM-benchmarking,
 #: vLLM 0.10.1.1, "platform lacks GPU P2P"): all-reduces of 7 KiB to 14 MiB
 PCIE_BYTES_PER_S, PCIE_START_S, PCIE_STEP_S, PCIE_LINK_SHARE = 64e9, 35e-6, 20e-6, 0.3
+#: the stack without kernels of its own
+LIBRARY = "library"
 #: one exchange between nodes over a network; assumed
 INTER_NODE_START_S = 10e-6
 
@@ -70,8 +72,8 @@ def terms(device: HardwareSpec, kind: Collective, n_devices: int, stack: str | N
     """Arguments of `collective_s` for a collective of `n_devices` devices under a software stack.
 
     Measured where the device has a fit, inside a node; else assumed from its bandwidths. One device exchanges nothing:
-    0 s. A stack without kernels of its own, or none, takes the library's. Raises InputError where a bandwidth is
-    missing.
+    0 s. A stack without kernels of its own takes the library's. Without a stack a device whose kernels were measured is
+    at its peaks: bytes over its links. Raises InputError where a bandwidth is missing.
     """
     if kind not in COLLECTIVES:
         raise InputError(f"collective = {show(kind)}: is not known: {did_you_mean(kind, COLLECTIVES)}")
@@ -81,7 +83,9 @@ def terms(device: HardwareSpec, kind: Collective, n_devices: int, stack: str | N
         return LinkTerms(0.0, bytes_per_s=math.inf, chunk_share=0.0, source="one device exchanges nothing")
     links = device.links
     if links and n_devices > links.node_devices.count:
-        return _between_nodes(device, links, kind, n_devices)
+        return _between_nodes(device, links, kind, n_devices, stack)
+    if is_at_peak(device, stack):
+        return _peak(reached_link(device, n_devices) / sent_share(kind, n_devices))
     fit: LibraryFit | None = getattr(links, kind) if links else None
     if links is None or fit is None:
         return _assumed(device, kind, n_devices)
@@ -96,7 +100,17 @@ def terms(device: HardwareSpec, kind: Collective, n_devices: int, stack: str | N
     return own._replace(source=f"{custom.fitted_on}; {fit.fitted_on}")
 
 
-def send_terms(device: HardwareSpec, n_devices: int) -> LinkTerms:
+def is_at_peak(device: HardwareSpec, stack: str | None) -> bool:
+    """Whether links are at their peak: without a stack, on a device whose kernels were measured."""
+    return stack is None and device.has_kernels
+
+
+def _peak(bytes_per_s: float) -> LinkTerms:
+    source = "the bytes at the bandwidth of the links: a peak, without starts"
+    return LinkTerms(0.0, bytes_per_s=bytes_per_s, chunk_share=0.0, kind=ASSUMED, source=source)
+
+
+def send_terms(device: HardwareSpec, n_devices: int, stack: str | None = None) -> LinkTerms:
     """Arguments of `collective_s` for a tensor that one device sends to the next; assumed.
 
     Between nodes where `n_devices` are more than a node has. Raises InputError where the bandwidth is missing.
@@ -106,8 +120,10 @@ def send_terms(device: HardwareSpec, n_devices: int) -> LinkTerms:
         bandwidth, start_s = _inter_node(device, links, n_devices), INTER_NODE_START_S
     if bandwidth is None:
         raise InputError(f"device {device.name} has no link_bandwidth: add it to its file to share work over devices")
-    source = "assumed: a start, and the bytes at the bandwidth of the link"
     rate = bandwidth.si if bandwidth is not device.link_bandwidth else reached_link(device, 2)
+    if is_at_peak(device, stack):
+        return _peak(rate)
+    source = "assumed: a start, and the bytes at the bandwidth of the link"
     return LinkTerms(start_s, bytes_per_s=rate, chunk_share=0.0, kind=ASSUMED, source=source)
 
 
@@ -130,8 +146,8 @@ def most_devices(device: HardwareSpec, most: int) -> tuple[int, str]:
     for n_devices in range(2, most + 1):
         try:
             for kind in COLLECTIVES:
-                terms(device, kind, n_devices)
-            send_terms(device, n_devices)
+                terms(device, kind, n_devices, LIBRARY)
+            send_terms(device, n_devices, LIBRARY)
         except InputError as error:
             return n_devices - 1, str(error)
     return most, ""
@@ -167,17 +183,26 @@ def _inter_node(device: HardwareSpec, links: LinksSpec, n_devices: int) -> Bandw
     return links.inter_node_bandwidth
 
 
-def _between_nodes(device: HardwareSpec, links: LinksSpec, kind: Collective, n_devices: int) -> LinkTerms:
+def _between_nodes(
+    device: HardwareSpec, links: LinksSpec, kind: Collective, n_devices: int, stack: str | None
+) -> LinkTerms:
     """Inside each node as there, then between nodes: every device with its peers, for its part of the tensor."""
     between = _inter_node(device, links, n_devices)
     in_node = links.node_devices.count
     n_nodes = -(-n_devices // in_node)
-    inside = terms(device, kind, in_node) if in_node > 1 else LinkTerms(0.0, bytes_per_s=math.inf, chunk_share=0.0)
+    at_peak = is_at_peak(device, stack)
+    inside = (
+        terms(device, kind, in_node, None if at_peak else LIBRARY)
+        if in_node > 1
+        else LinkTerms(0.0, bytes_per_s=math.inf, chunk_share=0.0)
+    )
     # an all-to-all sends to each device its own part; else the devices of a node share what nodes exchange
     stays, leaves = 1.0, sent_share(kind, n_nodes) / in_node
     if kind == "all_to_all":
         stays, leaves = in_node / n_devices, (n_devices - in_node) / n_devices
     per_byte_s = stays / inside.bytes_per_s + leaves / between.si
+    if at_peak:
+        return _peak(1 / per_byte_s)
     exchanges = (2 if kind == "all_reduce" else 1) * (n_nodes - 1)
     return LinkTerms(
         inside.start_s + exchanges * INTER_NODE_START_S,

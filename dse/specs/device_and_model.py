@@ -229,6 +229,11 @@ class HardwareSpec(Spec):
         found._described_bytes = found.capacity_bytes
         return found
 
+    @property
+    def has_kernels(self) -> bool:
+        """Whether kernels were measured on it, or on a chip by whose kernels it runs."""
+        return bool(self.stacks or self.stacks_of)
+
     def product_peak(self, activation_bits: int) -> Quantity | None:
         """Peak rate of products with the weights: FP16, or the larger of INT8 and FP8; None where it has neither."""
         if activation_bits > units.BITS_PER_BYTE:

@@ -98,6 +98,7 @@ def kernels_alone() -> Iterator[None]:
     from dse.operations import shared
     from dse.report import present
     from dse.specs import catalog, measurements, oaken_grid, workload
+    from dse.specs.device_and_model import HardwareSpec
 
     def split_alone(work: Any, model: Any) -> list[str]:
         weights = [work.weights_text] if work.weights or work.weights_bits != 16 else []
@@ -116,6 +117,7 @@ def kernels_alone() -> Iterator[None]:
         mock.patch.object(catalog, "_shipped_device", old_device),
         mock.patch.object(lower, "layers_of", narrow),
         mock.patch.object(kernels, "UNPACKED_SHARE", 1.0),
+        mock.patch.object(HardwareSpec, "has_kernels", False),  # peaks counted assumed costs of kernels, too
         mock.patch.object(measurements, "_shipped", synthetic_errors),
         mock.patch.object(oaken_grid, "_rows", synthetic_grid),
         mock.patch.object(lab, "sample", synthetic_sample),

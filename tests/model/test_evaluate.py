@@ -387,7 +387,10 @@ def test_a_users_gpu_runs_quantizers_as_the_shipped_ones_do():
     for name in ("fp16", "oaken", "nqkv", "kivi", "qserve", "sinkq"):
         kv = build("llama3.1-8b", name)
         mine, shipped = at(own, kv, batch=64), at(h100, kv, batch=64, model_kind="ideal")
-        assert mine["throughput_tokens_per_s"] == shipped["throughput_tokens_per_s"], name
+        assert mine["throughput_tokens_per_s"] <= shipped["throughput_tokens_per_s"], name
+        # at the peaks of a chip whose kernels were measured, what is unpacked in registers is free
+        bare = h100.model_copy(update={"stacks": {}, "fused_rate": None})
+        assert mine["throughput_tokens_per_s"] == at(bare, kv, batch=64)["throughput_tokens_per_s"], name
 
 
 def test_nothing_is_charged_before_anything_is_packed():
