@@ -1,10 +1,10 @@
 """Fit the time of servers beside kernels, by stack and release, to whole measured steps.
 
-A measured time per output token is a decode step of the requests that decode, their part of the prompts that come in,
-and `layer * n_layers + sequence * n`. The two are fitted for all stacks together: a fit of each stack alone errs more
-on models that it did not see. A release with rows has its own, pulled towards that. A time to first token is the
-prompt's kernels, `prompt * n_layers` (more in mixtures), and the wait behind the prompts of requests in step with it.
-docs/explanation/calibration.md, Whole steps.
+A measured time per output token is that of a steady server (dse/model/steady.py): a decode step and its part of the
+prompts that come in, and `layer * n_layers + sequence * n` in both. The two are fitted for all stacks together: a fit
+of each stack alone errs more on models that it did not see. A release with rows has its own, pulled towards that. A
+time to first token is the prompt's kernels, `prompt * n_layers` (more in mixtures), and the wait behind the prompts of
+requests in step with it. docs/explanation/calibration.md, Whole steps.
 """
 
 from collections.abc import Iterable
@@ -16,12 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dse.calibrate.fit import percent
-from dse.calibrate.servers import UNKNOWN_RELEASE, ServerRow, is_suspect, read
+from dse.calibrate.servers import ServerRow, is_suspect, read
 from dse.calibrate.solve import Floats
 from dse.core import files, specfile, toml, units
 from dse.core.errors import DseError, InputError, clean
+from dse.model.evaluate import Point
 from dse.model.formulas.steady import burst_wait_s
-from dse.model.steady import last_pass
+from dse.model.steady import Pass, last_pass
+from dse.model.step import prompt_host_s
+from dse.specs import engines
 from dse.specs.device_and_model import load
 from dse.specs.stack import ServerSpec
 
@@ -46,16 +49,15 @@ TITLES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
 
 @dataclass(frozen=True)
 class Features:
-    """Rows as a fit takes them; `counts` times the numbers of a server make up what kernels leave."""
+    """Rows as a fit takes them; `counts` times the numbers of a server make up what kernels leave of a token's time."""
 
     rows: list[ServerRow]
     #: seconds that kernels, exchanges and prompts explain, and what was measured
     explained_s: Floats
-    #: of it, the prompts
-    prompts_s: Floats
     measured_s: Floats
-    #: layers, sequences
+    #: passes of layers and sequences in a token's time
     counts: NDArray[np.float64]
+    layers: Floats
     #: the same of a first token: its own prompt and the wait for a place, half of the prompts of others, rounds, and
     #: what was measured (nan: none)
     first_s: Floats
@@ -69,9 +71,9 @@ class Features:
         return Features(
             [row for row, keep in zip(self.rows, mask, strict=True) if keep],
             explained_s=self.explained_s[mask],
-            prompts_s=self.prompts_s[mask],
             measured_s=self.measured_s[mask],
             counts=self.counts[mask],
+            layers=self.layers[mask],
             first_s=self.first_s[mask],
             burst_s=self.burst_s[mask],
             rounds=self.rounds[mask],
@@ -85,41 +87,26 @@ class Features:
 
 
 def features(rows: Iterable[ServerRow]) -> Features:
-    """Split the time of each row that has one into what kernels explain and the rest, at the requests that decoded."""
+    """Split the time of each row that has one into what kernels explain and the rest."""
     kept, numbers = [], []
     for row in rows:
         if row.tpot_s is None or row.reason or row.work is None or row.spec is None:
             continue
         try:
             point = row.point()
-            output = row.work.output_tokens
-            decodes = row.tpot_s * output
-            n = max(1, round(row.concurrency * decodes / ((row.ttft_s or 0.0) + decodes)))
-            run = point.run(min(n, max(point.max_batch, 1)))
-            own_s = run.wave.host_s + point.terms.host_s / output
-            explained = run.wave.decode_step_s + run.wave.prefill_s / output - own_s
-            last = last_pass(
-                point.design,
-                point.made,
-                point.terms,
-                float(row.concurrency),
-                float(max(point.max_batch, 1)),
-                point.sums,
-            )
-            first = last.first_s - last.burst_wait_s - point.design.stack.host_prompt_s
-            places = last.n_places / point.design.deployment.n_groups
-            burst = burst_wait_s(places, last.each_prompt_s, 1.0, 1.0)
+            bare, *more = (_steady(point, row.concurrency, *host) for host in ((0.0, 0.0), (1.0, 0.0), (0.0, 1.0)))
+            counts = [one.token_s - bare.token_s for one in more]  # linear in both
+            first = bare.first_s - bare.burst_wait_s - point.design.stack.host_prompt_s
+            burst = burst_wait_s(bare.n_places / point.design.deployment.n_groups, bare.each_prompt_s, 1.0, 1.0)
         except DseError:
             continue
         kept.append(row)
-        prompts = (run.wave.prefill_s - point.terms.host_s) / output
         numbers.append(
             (
-                explained,
-                prompts,
+                bare.token_s,
                 row.tpot_s,
+                *counts,
                 row.spec.n_layers,
-                run.n,
                 first,
                 burst,
                 row.work.rounds,
@@ -130,20 +117,29 @@ def features(rows: Iterable[ServerRow]) -> Features:
     if not kept:
         raise InputError("no row has a time per output token and can be predicted: give measured rows")
     table = np.array(numbers, float)
-    explained, prompts, measured = table[:, :3].T
+    explained, measured = table[:, :2].T
     first, burst, rounds, first_measured = table[:, 5:9].T
     return Features(
         kept,
         explained_s=explained,
-        prompts_s=prompts,
         measured_s=measured,
-        counts=table[:, 3:5],
+        counts=table[:, 2:4],
+        layers=table[:, 4],
         first_s=first,
         burst_s=burst,
         rounds=rounds,
         first_measured_s=first_measured,
         is_mixture=table[:, 9].astype(bool),
     )
+
+
+def _steady(point: Point, concurrency: float, layer_s: float, sequence_s: float) -> Pass:
+    """The steady server of a design with these times of a server beside its kernels, in seconds."""
+    design = point.design
+    design = design._replace(stack=design.stack._replace(host_layer_s=layer_s, host_sequence_s=sequence_s))
+    terms = point.terms._replace(host_s=prompt_host_s(design), host_sequence_s=sequence_s)
+    most = float(max(point.max_batch, 1))
+    return last_pass(design, point.made, terms, float(concurrency), most, point.sums)
 
 
 def _weights(rows: Features) -> Floats:
@@ -196,7 +192,7 @@ def first_s(rows: Features, prompts: Floats) -> Floats:
     of all."""
     own, more, in_step = (prompts * PROMPT_SCALE).T
     waits_s = rows.burst_s * np.minimum(in_step / rows.rounds, 1.0)
-    found: Floats = rows.first_s + waits_s + rows.counts[:, 0] * (own + rows.is_mixture * more)
+    found: Floats = rows.first_s + waits_s + rows.layers * (own + rows.is_mixture * more)
     return found
 
 
@@ -306,7 +302,7 @@ def files_of(rows: Features, source: str) -> dict[str, str]:
                 for model in sorted(set(names[own].tolist()))
                 if (mask := own & (names == model)).sum() >= FEWEST_ROWS
             }
-            releases[release or UNKNOWN_RELEASE] = release_table
+            releases[release or engines.UNKNOWN] = release_table
         everywhere = table(hosts.everywhere, len(rows.rows), "all stacks and releases")
         data = {
             "name": stack,

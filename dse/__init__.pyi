@@ -375,7 +375,8 @@ def best_map(
 
     device: Device name or .toml file.
     model: Model name, .toml file or config.json.
-    quantizers: KV quantizers to choose from; default: fp16,fp8,kivi:bits=4,qserve,nqkv,oaken.
+    quantizers: KV quantizers to choose from; default: fp16 and all that the engine runs there for the
+        model.
     workload: Requests, lengths, memory, weights and devices, as `dse.Workload(batch=64, tp=2)`.
     measure: What must be best.
     batches: Batches; default: powers of two from 1 to 256.
@@ -768,7 +769,7 @@ def evaluate(
 
     >>> found = dse.evaluate("a100-80gb", "llama2-13b", "qserve", batch=128, admission="paged")
     >>> found.max_batch, round(found.throughput_tokens_per_s), found.unit("decode_step_s")
-    (151, 1320, 's')
+    (151, 1338, 's')
     >>> found["max_batch"] == found.max_batch
     True
     """
@@ -1142,7 +1143,7 @@ def need(
 
     >>> found = dse.need("bandwidth", "a100-80gb", "llama2-13b", batch=128, admission="paged", throughput=2000)
     >>> dse.units.human(found.value, found.unit)
-    '9.283 TB/s'
+    '8.877 TB/s'
     >>> dse.need("bits", "a100-80gb", "llama2-13b", throughput=1200, batch=128, admission="paged").best["quantizer"]
     'nvfp4'
     """

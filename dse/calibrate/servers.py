@@ -17,7 +17,7 @@ from dse.core.errors import DseError, InputError, did_you_mean, show
 from dse.model import kv_layout
 from dse.model.evaluate import Point
 from dse.model.stacks import DEFAULT_STACK
-from dse.specs import catalog
+from dse.specs import catalog, engines
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.measurements import bits_from
 from dse.specs.workload import MAX_BATCH, MAX_DEVICES, MAX_INPUT_TOKENS, MAX_OUTPUT_TOKENS, Workload
@@ -50,8 +50,6 @@ RESERVING = "trtllm"
 #: recipes raise the share of the memory that a server may use where weights take more of the usual one than this: they
 #: would leave no room for requests (a column gpu_memory_utilization says it otherwise)
 TIGHT_WEIGHTS, TIGHT_SHARE = 0.95, 0.95
-#: the release of rows that state none: those of 2025 (hwspecs/stacks)
-UNKNOWN_RELEASE = "unknown"
 #: `precision` -> format of dense models, of mixtures, of models that are published in it
 _FORMATS = {
     "fp8": ("fp8", "fp8-block"),
@@ -195,7 +193,7 @@ def _row(path: str, line: int, cells: dict[str, str]) -> ServerRow:
             output_tokens=max(1, round(share * whole["osl"])),
             admission="reserve" if stack == RESERVING else "paged",
             weights=_weights(place, cells, spec, precision),
-            stack=f"{near}@{release or UNKNOWN_RELEASE}",
+            stack=f"{near}@{engines.release_named(release)}",
             tp=tp * n_groups,
             ep=ep,
             pp=split["pp_size"],

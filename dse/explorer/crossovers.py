@@ -25,8 +25,8 @@ from dse.operations.questions import FindCrossover, MapBest, VaryAssumptions, Va
 from dse.questions import best_map, common, crossing, doubt, sensitivity
 from dse.questions.effects import Effects
 
-#: what the map compares where the page names no formats
-MAPPED = ("fp16", "fp8", "int8_per_token_head", "int4_per_token_head", "kivi", "qserve")
+#: what the map compares where the page has no answer
+MAPPED = ("fp16", "fp8")
 AGAINST = Field(
     key="against",
     label="Against",

@@ -164,7 +164,7 @@ class FindNeed(OnDesign, WithFigure):
 
     >>> found = dse.need("bandwidth", "a100-80gb", "llama2-13b", batch=128, admission="paged", throughput=2000)
     >>> dse.units.human(found.value, found.unit)
-    '9.283 TB/s'
+    '8.877 TB/s'
     >>> dse.need("bits", "a100-80gb", "llama2-13b", throughput=1200, batch=128, admission="paged").best["quantizer"]
     'nvfp4'
     """
@@ -291,7 +291,7 @@ class MapBest(OnDevice, WithWorkload, Sourced, WithFigure):
 
     quantizers: Sequence[Quantizer] | None = option(
         None,
-        "KV quantizers to choose from; default: fp16,fp8,kivi:bits=4,qserve,nqkv,oaken.",
+        "KV quantizers to choose from; default: fp16 and all that the engine runs there for the model.",
         NAMES,
         former=("--quantizer",),
         metavar="A,B",
@@ -307,11 +307,17 @@ class MapBest(OnDevice, WithWorkload, Sourced, WithFigure):
 
     def run(self, console: Console = SILENT) -> BestMap:
         """The best quantizer of each cell."""
-        from dse.questions import best_map, common
+        from dse.questions import best_map, common, engine_formats
+        from dse.specs.measurements import CLOSED
 
-        names = best_map.QUANTIZERS if self.quantizers is None else several(self.quantizers)
+        named = self.quantizers
+        if named is None:
+            bits = self.source() or CLOSED
+            designs = engine_formats.compared(self.hardware(), self.language_model(), self.workload, bits)
+        else:
+            designs = [self.design_of(self.device, self.model, name) for name in several(named)]
         return best_map.best_map(
-            [self.design_of(self.device, self.model, name) for name in names],
+            designs,
             self.workload,
             common.measure(self.measure),
             best_map.BATCHES if self.batches is None else list(self.batches),

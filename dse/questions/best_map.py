@@ -11,6 +11,7 @@ from dse.core.errors import InputError, LimitError
 from dse.core.table import aligned
 from dse.model.compare import Comparison
 from dse.model.uncertainty import Gain
+from dse.questions import engine_formats
 from dse.questions.common import (
     THROUGHPUT,
     Candidate,
@@ -26,8 +27,6 @@ from dse.specs.workload import Workload
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 INPUTS = (256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
-#: quantizers compared by default: those of the source papers that GPUs or Oaken run, and FP8
-QUANTIZERS = ("fp16", "fp8", "kivi:bits=4", "qserve", "nqkv", "oaken")
 #: evaluations of one map, about a millisecond each
 MAX_POINTS = 100_000
 
@@ -61,6 +60,8 @@ class BestMap(QuestionAnswer):
     quantizers: tuple[str, ...]
     cells: tuple[Cell, ...]
     assumptions: str
+    #: on formats that the engine does not run
+    note: str = ""
 
     @property
     def over(self) -> str:
@@ -115,6 +116,7 @@ class BestMap(QuestionAnswer):
                 for gain in (cell.gains.get(self.over),)
             ],
             "assumptions": self.assumptions,
+            "note": self.note,
         }
 
     def text(self) -> str:
@@ -126,7 +128,7 @@ class BestMap(QuestionAnswer):
         for n in inputs:
             rows.append([f"{n:,}", *(self._cell_text(at[batch, n]) for batch in batches)])
         head = f"Which quantizer is best?  ({self.measure.title}; gain over {self.over}; chance to beat the next best)"
-        return "\n".join([head, self.context, "", *aligned(rows), "", self.assumptions])
+        return "\n".join([head, self.context, "", *aligned(rows), "", *filter(None, [self.note]), self.assumptions])
 
     def _cell_text(self, cell: Cell) -> str:
         if not cell.best:
@@ -176,6 +178,7 @@ def best_map(
         tuple(names),
         tuple(cells),
         assumption_text(results, measure),
+        engine_formats.other_software(designs, works[0]),
     )
 
 

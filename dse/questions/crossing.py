@@ -12,6 +12,7 @@ from dse.core.errors import InputError, LimitError
 from dse.model import lower
 from dse.model.compare import Comparison
 from dse.model.uncertainty import Gain
+from dse.questions import engine_formats
 from dse.questions.common import (
     THROUGHPUT,
     TIE,
@@ -273,6 +274,8 @@ class Crossing(QuestionAnswer):
     from_batch: tuple[CrossingLine, ...]
     from_input: tuple[CrossingLine, ...]
     assumptions: str
+    #: on formats that the engine does not run
+    note: str = ""
 
     @cached_property
     def table(self) -> pd.DataFrame:
@@ -309,6 +312,7 @@ class Crossing(QuestionAnswer):
             "from_batch": [of(line, "input_tokens") for line in self.from_batch],
             "from_input": [of(line, "batch") for line in self.from_input],
             "assumptions": self.assumptions,
+            "note": self.note,
         }
 
     def text(self) -> str:
@@ -325,7 +329,7 @@ class Crossing(QuestionAnswer):
                 names = [fixed.format(line.at) for line in lines]
                 width = max(map(len, names))
                 parts += [f"  {name:<{width}}  {_answer(line)}" for name, line in zip(names, lines, strict=True)]
-        return "\n".join([*parts, "", self.assumptions])
+        return "\n".join([*parts, "", *filter(None, [self.note]), self.assumptions])
 
 
 def _answer(line: CrossingLine) -> str:
@@ -425,6 +429,7 @@ def crossing(
         from_batch=tuple(line for line in lines if line.axis == "batch"),
         from_input=tuple(line for line in lines if line.axis == "input_tokens"),
         assumptions=assumption_text((example, other), measure),
+        note=engine_formats.other_software((new, old), replace(work, batch=max(batches), input_tokens=max(inputs))),
     )
 
 

@@ -4,6 +4,7 @@ Of a GPU the engine's table says it (dse/specs/engines.py), of a designed chip i
 implementations that are known.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dse import quantizers
@@ -135,6 +136,27 @@ def each(device: HardwareSpec, model: ModelSpec, work: Workload, bits: Bits = CL
         else:
             found.append(EngineFormat(family, one, ""))
     return found
+
+
+def compared(device: HardwareSpec, model: ModelSpec, work: Workload, bits: Bits = CLOSED) -> list[Candidate]:
+    """16 bits, and every format that the engine runs and that takes no seconds to count: what is compared where no
+    format is named."""
+    own = [one.design for one in each(device, model, work, bits) if one.design and not one.reason]
+    return [common.design(device, model, PLAIN, bits=bits), *(one for one in own if not one.takes_long(work))]
+
+
+def other_software(designs: Iterable[Candidate], work: Workload) -> str:
+    """A note on formats that the engine does not run, each with the reason; "" where it runs all."""
+    told = {}
+    for one in designs:
+        stack, family = str(one.speed(work)["stack"] or ""), one.plan.key_quantizer.family.name
+        packs = any(g.layout.needs_dequantizing for g in one.plan.groups)
+        if packs and not work.implementation and has_table(one.device, stack):
+            reason, _ = _why_not(one.device, one.plan.model, work, stack, family)
+            if reason:
+                told[one.name] = reason
+    names = "; ".join(f"{name}: {reason}" for name, reason in told.items())
+    return f"Other software would have to run {names}." if told else ""
 
 
 def _short(problem: str) -> str:

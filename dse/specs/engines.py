@@ -153,6 +153,12 @@ def support(
     return min(known, key=lambda one: (RUNS, DOUBTFUL, FAILS, REFUSED)[::-1].index(one.status))
 
 
+def release_named(text: str) -> str:
+    """The release that a table names, UNKNOWN where it names none: a nightly build, a branch."""
+    word = text.partition(" ")[0]
+    return UNKNOWN if servers.release_of(word) == servers.NEWEST else word
+
+
 def check_release(stack: str, asked: str) -> None:
     """Raises InputError for a release that looks like none."""
     if asked not in ("", UNKNOWN) and servers.release_of(asked) == servers.NEWEST:

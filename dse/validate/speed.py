@@ -25,7 +25,7 @@ from dse.model.evaluate import Point, roomy
 from dse.serving import burst
 from dse.serving.at_rate import at_rate
 from dse.serving.steady_state import FixedLengths
-from dse.specs import catalog
+from dse.specs import catalog, engines
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.workload import MAX_BATCH, MAX_DEVICES, MAX_INPUT_TOKENS, MAX_OUTPUT_TOKENS, Workload
 
@@ -215,7 +215,7 @@ def _row(path: str, line: int, said: dict[str, str]) -> SpeedRow:
         input_tokens=inputs,
         output_tokens=outputs,
         weights=said["weights"],
-        stack=f"{blank.engine}@{blank.release.split()[0]}" if blank.release else blank.engine,
+        stack=f"{blank.engine}@{engines.release_named(blank.release)}" if blank.release else blank.engine,
         dp_attention=_is_true(said.get("dp_attention", "")),
         model_kind="calibrated",
         rounds=max(round(n_requests / whole["concurrency"]), 1),

@@ -44,9 +44,9 @@ def servers(n=480, noise=0.02, seed=3, own=lambda row: TRUE, models=MODELS, rele
     return Features(
         rows,
         kernels,
-        0.1 * kernels,
         (kernels + (counts * mine).sum(axis=1)) * off[0],
         counts,
+        counts[:, 0],
         first,
         burst,
         rounds,
@@ -170,11 +170,11 @@ def test_features_of_rows(tmp_path):
     )
     rows = host.features(read(str(path)))
     assert [row.id for row in rows.rows] == ["a", "d"]  # b has no time per token, c no model
-    assert rows.counts[:, 0].tolist() == [32.0] * 2
-    # 16 * 2.304 s / (2.304 s + 0.1 s) = 15.3; with a first token after 2.304 s half of them
-    assert rows.counts[:, 1].tolist() == [15.0, 8.0]
-    assert (rows.prompts_s > 0).all()
-    assert (rows.prompts_s < rows.explained_s).all()
+    # 32 layers and 16 sequences of a step; of the prompts of the 15 others one in 256 steps each, which pass the layers
+    # together
+    assert rows.layers.tolist() == [32.0] * 2
+    assert rows.counts[:, 0] == pytest.approx(32 + 32 * 15 / 16 / 256, rel=1e-9)
+    assert rows.counts[:, 1] == pytest.approx(16, rel=1e-9)
     assert (rows.explained_s < 9e-3).all()
     path.write_text(HEAD + "b,vllm,0.16.0,llama3.1-8b,h100_sxm,1024,256,16,,100\n")
     with pytest.raises(InputError, match="no row has a time per output token"):
@@ -234,7 +234,7 @@ def test_kernels_do_not_depend_on_the_servers_that_ship(tmp_path, monkeypatch):
     monkeypatch.setattr(catalog, "servers", lambda: slow)
     after = host.features(read(str(path)))
     assert after.explained_s == pytest.approx(before.explained_s, rel=1e-9)
-    assert after.prompts_s == pytest.approx(before.prompts_s, rel=1e-9)
+    assert after.counts == pytest.approx(before.counts, rel=1e-9)
 
 
 def test_shipped_servers_say_where_they_are_from():

@@ -77,9 +77,15 @@ def test_sensitivity_and_map(run):
     assert "flips: fp16 below " in out
     found = json.loads(run(*DOUBT, "--json")[1])["effects"]
     assert "core_clock" in [effect["number"]["name"] for effect in found]
-    code, out, _ = run(*MAP)
+    code, out, _ = run(*MAP, "--quantizers", "fp16,qserve")
     assert code == 0
     assert "qserve 1.94x" in out
+    assert "Other software would have to run qserve: no KV type of vLLM 0.33.0.\n" in out
+    # without names: what the engine runs on an A100 for these heads
+    names = json.loads(run(*MAP, "--json")[1])["quantizers"]
+    assert names[:2] == ["fp16", "fp8"]
+    assert "int4_per_token_head" in names
+    assert "qserve" not in names
     assert len(json.loads(run(*MAP, "--json")[1])["cells"]) == 4
 
 

@@ -275,6 +275,8 @@ def with_old_defaults(argv: list[str]) -> list[str]:
         given.pop("--output", None)  # a trace has its own
     if "static" in argv:
         given.pop("--admission", None)
+    if argv[:2] == ["ask", "map"]:
+        given = {"--quantizers": "fp16,fp8,kivi:bits=4,qserve,nqkv,oaken"}
     return [*argv, *(word for name, value in given.items() if name not in argv for word in (name, value))]
 
 

@@ -42,14 +42,15 @@ def render(bench: Bench) -> None:
         "being changed?"
     )
     widgets.draw(FORMATS)
-    names = tuple(bench.values[FORMATS.key])
+    names = mapped = tuple(bench.values[FORMATS.key])
     with widgets.said():
         asked = request.unquantized(request.of(bench.values))
         with st.spinner(_WAIT):
             answer = cached(asked, names)
         made = MadeBy(command(asked, names), python(asked, names), state.address(PAGE, bench.values))
         show(answer, made)
-    crossovers.show(bench, names, state.address(PAGE, bench.values))
+        mapped = tuple(one.name for one in answer.formats)
+    crossovers.show(bench, mapped, state.address(PAGE, bench.values))
 
 
 def show(answer: formats.Formats, made: MadeBy) -> None:
