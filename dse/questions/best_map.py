@@ -174,11 +174,11 @@ def best_map(
         cells.append(_cell(one, measure, dict(zip(names, results, strict=True)), by_name, compared))
     return BestMap(
         measure,
-        context(designs[0].device, designs[0].plan.model, work, results[0]),
-        tuple(names),
-        tuple(cells),
-        assumption_text(results, measure),
-        engine_formats.other_software(designs, works[0]),
+        context=context(designs[0].device, designs[0].plan.model, work, results[0]),
+        quantizers=tuple(names),
+        cells=tuple(cells),
+        assumptions=assumption_text(results, measure),
+        note=engine_formats.other_software(designs, works[0]),
     )
 
 
