@@ -370,12 +370,15 @@ class Facts:
         return calibrated.attention_layer_s if fitted else attention.attention_s
 
     def fitted_attention(self) -> dict[str, Any]:
-        """Numbers of fitted attention kernels; {} without."""
+        """Numbers of the kernels that most layers of a fitted attention run by; {} without."""
         if not (self.point.stack and self.point.stack.attention):
             return {}
         sums, n = sums_of(self.design, self.made, self.run.n), self.run.n
         means = {"mean_fixed_s": sums.fixed_s / self.n_steps, "mean_unit_s": n * sums.unit_s / self.n_steps}
-        return {**means, **self.point.stack.attention_terms()}
+        kernel = max(self.design.kernels, key=lambda one: one.n_layers)
+        own = {name: getattr(kernel, name) for name in ("launch_s", "split_s", "unit_s", "memory_frac")}
+        copied = {"copy_s": self.design.stack.layout_copy_s}
+        return {**means, **self.point.stack.attention_terms(), **own, **copied}
 
     @property
     def attention_peak(self) -> float:

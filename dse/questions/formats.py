@@ -41,14 +41,14 @@ UNMEASURED = {
 VERDICTS = {
     "pays": "pays",
     "open": "may pay",
-    "room": "only room",
+    "room": "fits more, no faster",
     "no": "does not pay",
     "drops": "drops scores too far",
     "errs": "errs too far",
     "untold": "drop or error not known",
     "alone": "runs where 16 bits do not",
     "out": "does not run",
-    "base": "16 bits",
+    "base": "baseline",
 }
 #: why a format is left out that is compared where it is named
 TAKES_LONG = f"more than {MANY_GROUPS:,} groups to pack, counted where named"
@@ -171,7 +171,7 @@ class Formats(QuestionAnswer):
             said.append(f"By rates that nobody measured {_several(ahead)} would give more.")
         if room := [one for one in others if one.verdict == "room"]:
             own = sorted(room, key=lambda one: not self._is_own(one))
-            said.append(f"Only room, no throughput: {_several([one.name for one in own])}.")
+            said.append(f"Fits more requests, no more token/s: {_several([one.name for one in own])}.")
         if wrong := [one.name for one in others if one.verdict == "errs"]:
             said.append(f"Errors above {100 * (self.max_error or 0):.3g} %: {_several(wrong)}.")
         if over := [one.name for one in others if one.verdict == "drops"]:
@@ -289,7 +289,7 @@ class Formats(QuestionAnswer):
             within = "what devices likely reach (80 %) of the peak rates before them"
         lines = [
             f"In brackets: {within}. Sure: the chance of more token/s than {PLAIN}. TTFT and TPOT: of a server at this "
-            "concurrency. Room: more requests fit, no more token/s."
+            "concurrency. Fits more: more requests at once, no more token/s."
         ]
         if any(one.result["score_drop_frac"] for one in self.formats):
             lines.append(
@@ -335,7 +335,7 @@ SHORT = ("format", "bits", "fits", "TTFT s", "TPOT ms", "token/s", "gain", "sure
 _SHORT_VERDICTS = {
     "pays": "pays",
     "open": "may pay",
-    "room": "room",
+    "room": "fits more",
     "no": "no gain",
     "drops": "drops",
     "errs": "errs",

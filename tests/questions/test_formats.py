@@ -128,7 +128,8 @@ def test_a_gain_less_sure_than_a_half_is_not_claimed():
     assert gain.low * gain.high < 1 < gain.ratio
     assert found.answer() == (
         f"No format surely pays here: sinkq may, with {gain.ratio:.2f} times the throughput of fp16 at peak rates, but "
-        f"it is only {100 * gain.confidence:.0f} % sure that it gives more at all. Only room, no throughput: oaken."
+        f"it is only {100 * gain.confidence:.0f} % sure that it gives more at all. Fits more requests, "
+        "no more token/s: oaken."
     )
 
 
