@@ -81,15 +81,24 @@ LAYERS = st.builds(
     window=st.none() | st.integers(1, 120),
     stored=st.booleans(),
 )
-PLANS = st.builds(
-    lambda first, layers, key, value: kv_layout.build(
-        model(first.model_copy(update={"stored": True}), *layers), quantizers.parse(key), quantizers.parse(value)
-    ),
-    LAYERS,
-    st.lists(LAYERS, max_size=2),
-    st.sampled_from(QUANTIZERS),
-    st.sampled_from(QUANTIZERS),
-)
+
+
+def plans_of(layers):
+    """Plans of random layers, and of random quantizers for keys and for values."""
+    return st.builds(
+        lambda first, layers, key, value: kv_layout.build(
+            model(first.model_copy(update={"stored": True}), *layers), quantizers.parse(key), quantizers.parse(value)
+        ),
+        layers,
+        st.lists(layers, max_size=2),
+        st.sampled_from(QUANTIZERS),
+        st.sampled_from(QUANTIZERS),
+    )
+
+
+PLANS = plans_of(LAYERS)
+#: windows of some layers start anew at multiples of their length
+CHUNKED_PLANS = PLANS | plans_of(LAYERS.map(lambda each: each.model_copy(update={"chunked": each.window is not None})))
 
 
 def point_of(kv, n_in=1, n_out=1, page=1, dequant_path="fused", **work):
@@ -178,6 +187,11 @@ def as_groups(kv, read=False):
         )
         for g in kv.groups
     ]
+
+
+def seen(kv, g, n):
+    """Tokens that a step at a length of n reads of a group."""
+    return naive.seen_tokens(n, g.window_tokens, kv.layers[g.shape_index][0].chunked)
 
 
 def unused_bits(kv, n, page):

@@ -26,6 +26,14 @@ def tensor_bits(n, packed_bits, full_bits, once, pool, step, residual):
     return tokens + (once if n else 0) + (pool if packed else 0)
 
 
+def seen_tokens(n, window, chunked):
+    """Tokens that the last of n sees: of a window the newest, in chunks those since the last one began."""
+    count = 0
+    for _ in range(n):
+        count = 1 if chunked and count == window else min(count + 1, window)
+    return count
+
+
 def sequence_bits(groups, n):
     """Bits over all tensors: groups of (layers, packed, full, once, pool, step, residual, window)."""
     return sum(

@@ -20,11 +20,12 @@ from dse.model.kv_bytes import (
     next_break,
     read_window_of,
     reading_of,
+    seen_tokens,
     stored_tokens,
     token_slope,
     window_of,
 )
-from dse.model.records import ENGINE, FUSED, MATERIALISED, AttentionKernel, Design, Tensor
+from dse.model.records import ENGINE, FUSED, MATERIALISED, NO_LIMIT, AttentionKernel, Design, Tensor
 
 
 class Sums(NamedTuple):
@@ -248,14 +249,15 @@ def kernel_sums(
             plain_slope += g.n_elements * grows * plain_s
             if t == place:
                 length, length_slope = kept, grows
-        split_at = length_of_entered(limits, calibrated.SPLIT_TOKENS + 1)
+        came, seen = entered_tokens(limits, start), seen_tokens(keys, limits, start)
+        split_at = length_of_entered(limits, came - seen + calibrated.SPLIT_TOKENS + 1)
         if start < split_at:
             end = min(end, split_at)
         if waits:
-            full_at = length_of_entered(limits, full_from)
+            full_at = length_of_entered(limits, came - seen + full_from)
             if start < full_at:
                 end = min(end, full_at)
-        m, entered = end - start, entered_tokens(limits, start)
+        m = end - start
         flops, flops_slope = length * kernel.token_flops, length_slope * kernel.token_flops
         index_s = index_more_s = index_flops = index_flops_slope = 0.0
         if keys.index_bits or keys.index_flops:
@@ -290,7 +292,7 @@ def kernel_sums(
             (plain, plain_slope),
             compute,
             m,
-            entered,
+            seen,
             window,
             full_from,
             n_units,
@@ -305,7 +307,7 @@ def kernel_sums(
                 (core, core_slope),
                 compute,
                 m,
-                entered,
+                seen,
                 window,
                 full_from,
                 n_units,
@@ -423,6 +425,8 @@ def same_from(design: Design, limits: Limits) -> int:
             elif kernel.has_ceiling:
                 keys = design.tensors[_first_of_shape(design.tensors, shape)]
                 entered = entered_tokens(limits, design.input_tokens + 1)
+                if keys.chunk_tokens < NO_LIMIT:  # few again at the start of the next chunk
+                    entered = 1
                 split = max(min(entered, read_window_of(keys, limits)), calibrated.SPLIT_TOKENS)
                 found = max(found, -(-calibrated.SPLIT_TOKENS * design.stack.n_cores // (kernel.n_kv_heads * split)))
     return found

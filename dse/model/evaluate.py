@@ -40,7 +40,15 @@ from dse.model.generation import (
 )
 from dse.model.kernels import check_weights
 from dse.model.kv_layout import MAX_KNOWN, KvPlan, Same
-from dse.model.lower import design_of, laid_out, memory_counted, path_text, weights_by_operation, with_admission
+from dse.model.lower import (
+    as_served,
+    design_of,
+    laid_out,
+    memory_counted,
+    path_text,
+    weights_by_operation,
+    with_admission,
+)
 from dse.model.measured import measured
 from dse.model.operations import (
     ATTENTION,
@@ -445,7 +453,12 @@ class Point:
         """
         if not self.max_batch:
             return []
-        names = [name for name, _ in weights_by_operation(self.plan.model, self.work, self.stack)]
+        names = [
+            name
+            for name, _ in weights_by_operation(
+                self.plan.model, self.work, self.stack, as_served(self.device, self.stack)
+            )
+        ]
         run, found = self.largest_wave, []
         for phase, each, seconds in (
             ("decode", decode_operations(self.design, self.terms, run), run.wave.decode_step_s),

@@ -80,9 +80,15 @@ def stored_tokens(g: Tensor, limits: Limits, n_tokens: int) -> int:
 
 
 @compilable
+def seen_tokens(g: Tensor, limits: Limits, n_tokens: int) -> int:
+    """Entered tokens that a step could read: those of its own chunk, where a layer reads in chunks."""
+    return kv_cache.chunk_tokens_seen(entered_tokens(limits, n_tokens), g.chunk_tokens)
+
+
+@compilable
 def read_tokens(g: Tensor, limits: Limits, n_tokens: int) -> int:
     """Tokens that a step reads at a context of `n_tokens`."""
-    return kv_cache.kept_tokens(entered_tokens(limits, n_tokens), read_window_of(g, limits))
+    return kv_cache.kept_tokens(seen_tokens(g, limits, n_tokens), read_window_of(g, limits))
 
 
 @compilable
@@ -150,14 +156,14 @@ def reading_of(g: Tensor, limits: Limits, n_tokens: int) -> Reading:
     The bits are those of a cache of the tokens read, and of the index over all stored ones.
     """
     entered, window = entered_tokens(limits, n_tokens), window_of(g, limits)
-    read_window = min(window, g.read_limit_tokens)
-    kept = kv_cache.kept_tokens(entered, read_window)
+    read_window, seen = min(window, g.read_limit_tokens), kv_cache.chunk_tokens_seen(entered, g.chunk_tokens)
+    kept = kv_cache.kept_tokens(seen, read_window)
     bits, grows, packs, packed = bits_of(g, kept), 0, 0, 0
     first = limits.prompt_kept_tokens
     drops = first <= n_tokens < first + limits.dropped_tokens  # nothing is added while the prompt drops tokens
     if not drops:
-        grows = kv_cache.piece_slope(entered, 1, 1, g.step_tokens, g.residual_tokens, read_window)
-        packs = kv_cache.piece_slope(entered, 1, 0, g.step_tokens, g.residual_tokens, read_window)
+        grows = kv_cache.piece_slope(seen, 1, 1, g.step_tokens, g.residual_tokens, read_window)
+        packs = kv_cache.piece_slope(seen, 1, 0, g.step_tokens, g.residual_tokens, read_window)
     slope = packs * g.packed_bits + (grows - packs) * g.full_bits
     if g.index_bits:
         bits += kv_cache.kept_tokens(entered, window) * g.index_bits
@@ -173,8 +179,10 @@ def next_break(g: Tensor, limits: Limits, n_tokens: int) -> int:
     """First length after `n_tokens` that starts a new straight piece of what is stored or read."""
     entered, window, read_window = entered_tokens(limits, n_tokens), window_of(g, limits), read_window_of(g, limits)
     end = kv_cache.next_break(entered, g.step_tokens, g.residual_tokens, window)
-    if read_window != window:
-        end = min(end, kv_cache.next_break(entered, g.step_tokens, g.residual_tokens, read_window))
+    seen = kv_cache.chunk_tokens_seen(entered, g.chunk_tokens)
+    if read_window != window or seen != entered:
+        own = min(kv_cache.next_break(seen, g.step_tokens, g.residual_tokens, read_window), g.chunk_tokens + 1)
+        end = min(end, entered - seen + own)
     found = length_of_entered(limits, end)
     if limits.prompt_kept_tokens >= n_tokens:
         found = min(found, limits.prompt_kept_tokens + 1)
@@ -301,7 +309,8 @@ def attention_flops(layers: Sequence[Layer], limits: Limits, n_tokens: int) -> i
     entered, total = entered_tokens(limits, n_tokens), 0
     for layer in layers:
         window = min(layer.window_tokens, limits.window_tokens)
-        pairs = kv_cache.kept_tokens(entered, min(window, layer.read_limit_tokens))
+        seen = kv_cache.chunk_tokens_seen(entered, layer.chunk_tokens)
+        pairs = kv_cache.kept_tokens(seen, min(window, layer.read_limit_tokens))
         total += layer.n_layers * pairs * layer.pair_flops
         if layer.index_flops:
             total += layer.n_layers * kv_cache.kept_tokens(entered, window) * layer.index_flops
@@ -314,7 +323,8 @@ def prompt_flops(layers: Sequence[Layer], prompt_window_tokens: int, n_tokens: N
     total = 0 * n_tokens
     for layer in layers:
         window = min(layer.window_tokens, prompt_window_tokens, layer.read_limit_tokens)
-        total += layer.n_layers * kv_cache.sum_of_kept_tokens(n_tokens, window) * layer.prompt_pair_flops
+        pairs = kv_cache.sum_of_seen_tokens(n_tokens, window, layer.chunk_tokens)
+        total += layer.n_layers * pairs * layer.prompt_pair_flops
         if layer.index_flops:
             total += layer.n_layers * kv_cache.sum_of_kept_tokens(n_tokens, layer.window_tokens) * layer.index_flops
     return total
@@ -325,7 +335,11 @@ def causal_flops(layers: Sequence[Layer], first: Number, last: Number) -> Number
     """Operations of causal attention over whole prefixes of first, ..., last tokens of one sequence; exact."""
     total = 0 * last
     for layer in layers:
-        pairs = kv_cache.sum_of_causal_pairs(last, layer.window_tokens)
-        pairs -= kv_cache.sum_of_causal_pairs(first - 1, layer.window_tokens)
+        if layer.chunk_tokens == NO_LIMIT:
+            pairs = kv_cache.sum_of_causal_pairs(last, layer.window_tokens)
+            pairs -= kv_cache.sum_of_causal_pairs(first - 1, layer.window_tokens)
+        else:
+            pairs = kv_cache.sum_of_chunked_pairs(last, layer.chunk_tokens)
+            pairs -= kv_cache.sum_of_chunked_pairs(first - 1, layer.chunk_tokens)
         total += layer.n_layers * pairs * layer.prompt_pair_flops
     return total

@@ -175,6 +175,11 @@ def window_of(layer: LayerKV) -> int:
     return layer.window if layer.window is not None else NO_LIMIT
 
 
+def chunk_of(layer: LayerKV) -> int:
+    """Tokens after which a layer's reading starts anew; NO_LIMIT where it does not."""
+    return window_of(layer) if layer.chunked else NO_LIMIT
+
+
 def shape_of(layer: LayerKV) -> LayerKV:
     """One layer of a run, by which equal ones are counted together."""
     return layer.model_copy(update={"n_layers": 1, "stored": True})

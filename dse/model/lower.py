@@ -11,7 +11,7 @@ from dse.model import deployed, implementations, memory_unit, pool, stacks
 from dse.model.formulas import activations, attention, linear, weights
 from dse.model.formulas.deployment import stage_bytes
 from dse.model.kernels import Unpacking, kernels_of, kernels_reach, latent_fit, product_peaks, token_flops
-from dse.model.kv_layout import KvPlan, TensorGroup, window_of
+from dse.model.kv_layout import KvPlan, TensorGroup, chunk_of, window_of
 from dse.model.records import (
     KEYS,
     NO_LIMIT,
@@ -139,7 +139,7 @@ def design_of(
         tensor_of(g, plan, paths, policy, unpacking) for g, unpacking in zip(plan.groups, unpackings, strict=True)
     ) + states_of(plan)
     layers = layers_of(plan, policy)
-    products = tuple(product for _, product in weights_by_operation(plan.model, work, stack))
+    products = tuple(product for _, product in weights_by_operation(plan.model, work, stack, as_served(device, stack)))
     exchanges = tuple(exchange for _, exchange, _ in deployed.exchanges(device, plan.model, work, stack_name))
     return Design(
         tensors=tensors,
@@ -147,7 +147,7 @@ def design_of(
         kernels=kernels,
         products=products,
         exchanges=exchanges,
-        model=model_of(plan, work, stack),
+        model=model_of(plan, work, stack, as_served(device, stack)),
         policy=policy,
         stack=kernels_reach(device, plan, work, stack, latent),
         device=device_of(device),
@@ -172,6 +172,7 @@ def layers_of(plan: KvPlan, policy: Policy = FULL) -> tuple[Layer, ...]:
         same = Layer(
             n_layers=0,
             window_tokens=window,
+            chunk_tokens=chunk_of(layer),
             read_limit_tokens=limit,
             pair_flops=pair_flops,
             prompt_pair_flops=of_prompt,
@@ -217,6 +218,7 @@ def tensor_of(g: TensorGroup, plan: KvPlan, paths: Mapping[str, str], policy: Po
         n_read_layers=g.n_read_layers,
         n_elements=g.n_elements,
         window_tokens=g.window_tokens,
+        chunk_tokens=chunk_of(plan.layers[g.shape_index][0]),
         read_limit_tokens=limit,
         packed_bits=g.packed_bits,
         full_bits=g.full_bits,
@@ -253,6 +255,7 @@ def states_of(plan: KvPlan) -> tuple[Tensor, ...]:
             n_read_layers=2 * n_layers * bool(layer.state_flops),
             n_elements=0,
             window_tokens=1,
+            chunk_tokens=NO_LIMIT,
             read_limit_tokens=NO_LIMIT,
             packed_bits=0,
             full_bits=0,
@@ -281,18 +284,26 @@ def states_of(plan: KvPlan) -> tuple[Tensor, ...]:
     )
 
 
-def unread_parameters(model: ModelSpec, stack: StackSpec | None) -> int:
-    """Parameters of the table of input embeddings, of which a step looks up a row a token; papers count it as read, and
-    so do times without a server's own (`host`)."""
-    return model.embedding_parameters if stack and stack.host else 0
+def as_served(device: HardwareSpec, stack: StackSpec | None) -> bool:
+    """Whether the tables of the vocabulary count as servers use them: a step looks up a row of input embeddings a
+    token, and a prompt's last token alone meets the output head.
+
+    Papers count both whole, and so do devices whose kernels nobody measured.
+    """
+    return bool(stack.host) if stack else device.has_kernels
 
 
-def head_parameters(model: ModelSpec, stack: StackSpec | None) -> int:
-    """Parameters of the output head, where prompts are multiplied with it for their last token alone, as servers do;
-    0 where papers count it for every token, and where it is not told from the layers."""
+def unread_parameters(model: ModelSpec, is_served: bool) -> int:
+    """Parameters of the table of input embeddings, where a step does not read it whole."""
+    return model.embedding_parameters if is_served else 0
+
+
+def head_parameters(model: ModelSpec, is_served: bool) -> int:
+    """Parameters of the output head, where prompts are multiplied with it for their last token alone; 0 where that is
+    for every token, and where it is not told from the layers."""
     n_head = model.vocab_size * model.hidden_size
-    is_apart = n_head + unread_parameters(model, stack) <= model.dense_parameters
-    return n_head if stack and stack.host and is_apart else 0
+    is_apart = n_head + unread_parameters(model, is_served) <= model.dense_parameters
+    return n_head if is_served and is_apart else 0
 
 
 def matrix_products(model: ModelSpec, stack: StackSpec | None) -> int:
@@ -302,7 +313,7 @@ def matrix_products(model: ModelSpec, stack: StackSpec | None) -> int:
     return int(linear.served_products(model.n_layers, model.is_latent, model.n_experts > 1))
 
 
-def model_of(plan: KvPlan, work: Workload, stack: StackSpec | None) -> LanguageModel:
+def model_of(plan: KvPlan, work: Workload, stack: StackSpec | None, is_served: bool) -> LanguageModel:
     """The model as a whole, with the denominator of its plan."""
     model = plan.model
     experts = model.expert_parameters * model.n_active_experts / model.n_experts
@@ -319,11 +330,11 @@ def model_of(plan: KvPlan, work: Workload, stack: StackSpec | None) -> LanguageM
         logits_elements=min(model.activation_elements, 2 * model.hidden_size + model.vocab_size),
         n_layers=model.n_layers,
         n_products=matrix_products(model, stack),
-        unread_parameters=unread_parameters(model, stack),
+        unread_parameters=unread_parameters(model, is_served),
         active_expert_parameters=deployed.n_groups_of(work) * (1.0 + work.expert_skew) * experts,
         burst_bits=burst_bits,
         active_parameters=deployed.active_parameters(model, work),
-        head_parameters=float(deployed.n_groups_of(work) * head_parameters(model, stack)),
+        head_parameters=float(deployed.n_groups_of(work) * head_parameters(model, is_served)),
     )
 
 
@@ -569,10 +580,12 @@ def memory_of(device: HardwareSpec, plan: KvPlan, work: Workload, stack_name: st
     )
 
 
-def weights_by_operation(model: ModelSpec, work: Workload, stack: StackSpec | None = None) -> list[tuple[str, Product]]:
+def weights_by_operation(
+    model: ModelSpec, work: Workload, stack: StackSpec | None = None, is_served: bool = False
+) -> list[tuple[str, Product]]:
     """The products with the weights of a device by name. What is neither QKV, output projection nor head counts with
-    the feed-forward: norms, and the table of input embeddings, which the model takes to be read and multiplied like
-    the others.
+    the feed-forward: norms, and the table of input embeddings where it is taken to be read and multiplied like the
+    others.
 
     Latent attention (MLA) has projections of other shapes: there all layers are one operation.
     """
@@ -592,12 +605,12 @@ def weights_by_operation(model: ModelSpec, work: Workload, stack: StackSpec | No
             kept=float(kept),
             experts=float(stored),
             n_products=n_products,
-            is_last_only=int(name == "head" and head_parameters(model, stack) > 0),
+            is_last_only=int(name == "head" and head_parameters(model, is_served) > 0),
         )
 
     form = work.weight_format
     n_head, attention = model.vocab_size * model.hidden_size, model.attention_parameters or 0
-    unread, n_products = unread_parameters(model, stack), matrix_products(model, stack)
+    unread, n_products = unread_parameters(model, is_served), matrix_products(model, stack)
     rest, experts = model.dense_parameters - n_head - unread, model.expert_parameters
     kept = max(form.kept_parameters(model) - unread, 0)
     kept_head, kept_attention = min(n_head, kept), form.kept_attention(model)

@@ -38,6 +38,8 @@ class Tensor(NamedTuple):
     n_elements: int
     #: of the layers themselves, whatever a token policy adds
     window_tokens: int
+    #: tokens after which reading starts anew
+    chunk_tokens: int
     #: tokens that a step reads at most, by the model's index or a policy
     read_limit_tokens: int
     packed_bits: int
@@ -78,6 +80,8 @@ class Layer(NamedTuple):
 
     n_layers: int
     window_tokens: int
+    #: tokens after which what is read starts anew
+    chunk_tokens: int
     #: tokens that a step, or a token of a prompt, reads at most
     read_limit_tokens: int
     #: operations of a query token and a cached token

@@ -203,7 +203,7 @@ def _rounds_s(
 
     While a block is computed the next one arrives: max of the two, hop by hop, the last block without one.
     """
-    window = layer.window or NO_LIMIT
+    window = layer.window or NO_LIMIT  # of chunks too: at most twice their pairs
     pair_s = attention.time_at_rate(point.batch * _pair_flops(plan, layer), peak)
     own_s = kv_cache.sum_of_kept_tokens(block, window) * pair_s
     transfer_s = ring.ring_transfer_s(point.batch * block * _kv_bytes(layer), link, hop_s)

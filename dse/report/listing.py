@@ -525,7 +525,7 @@ def _layers_text(group: LayerKV) -> str:
         heads += f", {group.tokens_per_entry} tokens an entry"
     if group.joined:
         heads = f"beside these, {heads}"
-    window = f", window {group.window:,}" if group.window else ""
+    window = f", {'chunks of' if group.chunked else 'window'} {group.window:,}" if group.window else ""
     shared = "" if group.stored else ", reading an earlier layer's cache"
     index = f", and an index of {group.index_bits:,} bits" if group.index_bits else ""
     return f"{layers}: {heads}{window}{shared}{index}"

@@ -553,7 +553,8 @@ def run(s: State, tables: StepTables, max_steps: int) -> bool:
         f[CLOCK.running_s] += seconds * i[COUNT.n_running]
         f[CLOCK.used_s] += seconds * i[COUNT.used]
         i[COUNT.n_steps] += 1
-        n_tokens, n_decoding, prompt_s = 0, 0, 0.0
+        n_tokens, n_decoding = 0, 0
+        prompt_s = s.group_s[0, GROUP_TIME.part_s]  # below 0 where the head, counted with products, costs more
         for g in range(n_groups):
             own = s.group[g]
             n_tokens += own[GROUP.part_tokens]

@@ -353,6 +353,8 @@ class LayerKV(BaseModel):
     key_dim: int = Field(default=0, ge=0, le=65_536)
     value_dim: int = Field(default=0, ge=0, le=65_536)
     window: int | None = Field(default=None, ge=1, le=2**40)
+    #: the window starts anew at each multiple of its length: a token sees its own chunk alone (Llama 4)
+    chunked: bool = False
     stored: bool = True
     #: multiply-add width of one query head over one token: key and value dims as attention computes them
     score_dim: int = Field(default=0, ge=0, le=2**20)
@@ -383,6 +385,8 @@ class LayerKV(BaseModel):
             raise ValueError(
                 "n_kv_heads, key_dim and score_dim must be given together, or none of them and no value_dim"
             )
+        if self.chunked and not self.window:
+            raise ValueError("chunked = true: needs window, the tokens of a chunk, beside it")
         if self.key_dim and self.state_bytes:
             raise ValueError("state_bytes: a layer with heads and a state is two, the second joined = true")
         if (self.n_kv_heads * self.key_dim) % self.tokens_per_entry or self.value_dim % self.tokens_per_entry:

@@ -95,6 +95,7 @@ def kernels_alone() -> Iterator[None]:
     of its own."""
     from dse.measure import lab
     from dse.model import kernels, kv_layout, lower
+    from dse.model.records import NO_LIMIT
     from dse.operations import shared
     from dse.report import present
     from dse.specs import catalog, measurements, oaken_grid, workload
@@ -116,6 +117,7 @@ def kernels_alone() -> Iterator[None]:
         mock.patch.object(catalog, "shipped_device", old_document),
         mock.patch.object(catalog, "_shipped_device", old_device),
         mock.patch.object(lower, "layers_of", narrow),
+        mock.patch.object(lower, "chunk_of", return_value=NO_LIMIT),  # Llama 4's chunks were read as windows
         mock.patch.object(kernels, "UNPACKED_SHARE", 1.0),
         mock.patch.object(HardwareSpec, "has_kernels", False),  # peaks counted assumed costs of kernels, too
         mock.patch.object(measurements, "_shipped", synthetic_errors),

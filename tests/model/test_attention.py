@@ -21,7 +21,7 @@ from dse.specs.device_and_model import StackSpec
 from dse.specs.implementation import Implementation
 from dse.specs.quantity import Ranged
 from dse.specs.workload import Workload
-from factories import PLANS, Sequence, build, device, layer, model
+from factories import CHUNKED_PLANS, PLANS, Sequence, build, device, layer, model
 
 TOKENS = [
     "full",
@@ -155,7 +155,7 @@ def layer_seconds(dev, fit, kv, counted, index, n, s, runs):
 
 
 @given(
-    PLANS,
+    CHUNKED_PLANS,
     st.integers(1, 9),
     st.integers(1, 300),
     st.integers(1, 200),

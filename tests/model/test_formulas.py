@@ -86,6 +86,14 @@ def test_sum_of_pages_is_the_loop(n, page):
     assert kv_cache.sum_of_pages(n, page) == sum(naive.pages(s, page) for s in range(1, n + 1))
 
 
+@given(st.integers(0, 120), st.integers(1, 40), st.integers(1, 40))
+def test_sums_in_chunks_are_the_loop(n, window, chunk):
+    seen = [min(naive.seen_tokens(s, chunk, True), window) for s in range(1, n + 1)]
+    assert kv_cache.sum_of_seen_tokens(n, window, chunk) == sum(seen)
+    whole = [naive.seen_tokens(s, chunk, True) for m in range(1, n + 1) for s in range(1, m + 1)]
+    assert kv_cache.sum_of_chunked_pairs(n, chunk) == sum(whole)
+
+
 @given(st.integers(0, 300), st.integers(1, 200))
 def test_sum_of_kept_tokens_is_the_loop(n, window):
     assert kv_cache.sum_of_kept_tokens(n, window) == sum(min(s, window) for s in range(1, n + 1))

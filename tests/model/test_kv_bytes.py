@@ -12,15 +12,30 @@ from dse.model import kv_bytes
 from dse.model import kv_layout as plan
 from dse.model.generation import pieces_of
 from dse.specs.device_and_model import LayerKV
-from factories import PLANS, QUANTIZERS, Sequence, as_groups, layer, model, point_of, sequence, unused_bits, whole
+from factories import (
+    CHUNKED_PLANS,
+    PLANS,
+    QUANTIZERS,
+    Sequence,
+    as_groups,
+    build,
+    layer,
+    model,
+    point_of,
+    seen,
+    sequence,
+    unused_bits,
+    whole,
+)
 
 
-@given(PLANS, st.integers(1, 200))
+@given(CHUNKED_PLANS, st.integers(1, 200))
 def test_bits_are_the_loop_over_tokens(kv, n):
     counted = sequence(kv)
     stored = naive.sequence_bits(as_groups(kv), n)
     assert counted.bits(n) == kv.bits(n) == stored
-    assert counted.read_bits(n) == naive.sequence_bits(as_groups(kv, read=True), n)
+    read = [(seen(kv, g, n), group) for g, group in zip(kv.groups, as_groups(kv, read=True), strict=True)]
+    assert counted.read_bits(n) == sum(naive.sequence_bits([group], kept) for kept, group in read)
 
 
 @given(PLANS, st.integers(1, 200), st.integers(1, 20))
@@ -51,7 +66,7 @@ def test_sums_over_a_generation_are_the_loop(kv, n_in, n_out, page):
     )
 
 
-@given(PLANS, st.integers(0, 120), st.integers(1, 120), st.sampled_from(["fused", "materialised"]))
+@given(CHUNKED_PLANS, st.integers(0, 120), st.integers(1, 120), st.sampled_from(["fused", "materialised"]))
 def test_pieces_cover_every_step_exactly(kv, n_in, n_out, path):
     design = point_of(kv, dequant_path=path).design._replace(input_tokens=n_in, output_tokens=n_out)
     counted = Sequence(design)
@@ -62,15 +77,17 @@ def test_pieces_cover_every_step_exactly(kv, n_in, n_out, path):
             n += 1
             assert read + slope * i == counted.read_bits(n)
             pairs = sum(
-                each.n_layers * min(n, each.window or n) * 2 * kv.model.n_q_heads * each.score_dim
+                each.n_layers
+                * naive.seen_tokens(n, each.window or n, each.chunked)
+                * 2
+                * kv.model.n_q_heads
+                * each.score_dim
                 for each in kv.model.layers
             )
-            recomputed = sum(g.n_read_layers * min(n, g.window_tokens) * g.layout.read_flops for g in kv.groups)
+            recomputed = sum(g.n_read_layers * seen(kv, g, n) * g.layout.read_flops for g in kv.groups)
             assert piece.flops + piece.flops_slope * i == counted.flops(n) == pairs + recomputed
             unpacked = sum(
-                g.n_read_layers
-                * g.n_elements
-                * naive.packed_tokens(min(n, g.window_tokens), g.step_tokens, g.residual_tokens)
+                g.n_read_layers * g.n_elements * naive.packed_tokens(seen(kv, g, n), g.step_tokens, g.residual_tokens)
                 for g in kv.groups
                 if g.layout.needs_dequantizing
             )
@@ -158,6 +175,17 @@ def test_sinkq_keeps_no_sinks_in_the_first_two_layers():
     # 5 layers, 2 shallow; d = 48; 3 sinks of 16-bit keys and values and one 32-bit position a head
     assert point_of(kv).ledger(100)["sinks"] == 3 * (3 * 2 * 16 * 48 + 3 * 32 * 2)
     assert point_of(kv).ledger(23)["sinks"] == 0  # nothing is packed before 24 tokens
+
+
+def test_llama_4_reads_its_own_chunk_alone():
+    """Of 16,384 tokens 36 layers of Scout read 8,192 each, of 16,385 one; all store 8,192."""
+    kv = build("llama4-scout", "fp16")
+    for n, in_chunks in ((8192, 8192), (16_384, 8192), (16_385, 1), (20_000, 3616)):
+        assert sequence(kv, n).read_bits(n) == (36 * in_chunks + 12 * n) * 2 * 8 * 128 * 16
+        assert sequence(kv, n).bits(n) == (36 * min(n, 8192) + 12 * n) * 2 * 8 * 128 * 16
+    # scores and sums of 40 heads of 128, over each chunk's triangle and that of all tokens
+    triangle = 8192 * 8193 // 2
+    assert sequence(kv).prompt_flops(16_385) == (36 * (2 * triangle + 1) + 12 * 16_385 * 16_386 // 2) * 4 * 40 * 128
 
 
 def test_mla_stores_the_latent_once():

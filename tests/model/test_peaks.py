@@ -1,4 +1,4 @@
-"""Peaks of a chip whose kernels were measured: nothing is slower than they are, but for what papers count whole."""
+"""Peaks of a chip whose kernels were measured: nothing is slower than they are."""
 
 import pytest
 from hypothesis import given
@@ -12,7 +12,7 @@ from dse.specs import catalog
 from dse.specs.workload import Workload
 
 DEVICES = sorted(name for name in catalog.device_files() if catalog.device(name).has_kernels)
-MODELS = ("llama3.1-8b", "llama3.1-70b", "deepseek-v3", "gpt-oss-120b", "gemma-3-27b", "qwen3-32b")
+MODELS = ("llama3.1-8b", "llama3.1-70b", "deepseek-v3", "gpt-oss-120b", "gemma-3-27b", "qwen3-0.6b", "llama4-scout")
 QUANTIZERS = ("fp16", "fp8", "nvfp4", "kivi", "int4_per_token_head")
 
 
@@ -43,13 +43,8 @@ def test_peaks_are_no_slower_than_kernels(device, model, quantizer, work):
         return  # a format or split that the model or device does not take
     if not peak["feasible"] or peak["running_batch"] != measured["running_batch"]:
         return
-    assert peak["collective_s"] <= measured["collective_s"]
-    parts = ("attention_s", "quantize_s", "dequantize_s")
-    assert sum(peak[name] for name in parts) <= sum(measured[name] for name in parts) * (1 + 1e-9)
-    # papers count both tables of the vocabulary as read in a step; a server reads rows of the first
-    spec = catalog.model(model)
-    table_s = 2 * spec.embedding_parameters / work["tp"] / catalog.device(device).memory_bandwidth.si
-    assert peak["decode_step_s"] <= measured["decode_step_s"] + table_s
+    for parts in (("collective_s",), ("attention_s", "quantize_s", "dequantize_s"), ("decode_step_s",), ("prefill_s",)):
+        assert sum(peak[name] for name in parts) <= sum(measured[name] for name in parts) * (1 + 1e-9), parts
 
 
 def test_formats_gain_what_their_bytes_save():

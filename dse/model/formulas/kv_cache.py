@@ -20,6 +20,16 @@ def kept_tokens(n_tokens: int, window_tokens: int) -> int:
 
 @formula(
     "token",
+    "n_tokens - floor((n_tokens - 1) / chunk_tokens) * chunk_tokens",
+    "Llama 4: a token attends to its own chunk (attention_chunk_size in config.json of Llama-4-Scout-17B-16E)",
+)
+def chunk_tokens_seen(n_tokens: int, chunk_tokens: int) -> int:
+    """Tokens of the chunk that the last of `n_tokens` lies in, up to itself; 0 of none."""
+    return n_tokens - max(n_tokens - 1, 0) // chunk_tokens * chunk_tokens
+
+
+@formula(
+    "token",
     "sum over s = 1..n of packed(s) = step * (step * k * (k - 1) / 2 + (r + 1) * k), n - residual = k * step + r",
     "docs/explanation/model.md, KV bytes",
 )
@@ -83,6 +93,20 @@ def sum_of_kept_tokens(n_tokens: Number, window_tokens: int) -> Number:
 
 @formula(
     "token",
+    "floor(n / C) * sum of min(s, W) over s = 1..C + the same over s = 1..(n mod C)",
+    "docs/explanation/model.md, KV bytes: chunks of C tokens",
+)
+def sum_of_seen_tokens(n_tokens: Number, window_tokens: int, chunk_tokens: int) -> Number:
+    """Score pairs of a causal prompt in chunks, each token with `window_tokens` of its own chunk; exact in integers."""
+    chunks = n_tokens // chunk_tokens
+    rest = n_tokens - chunks * chunk_tokens
+    if chunks == 0:
+        return sum_of_kept_tokens(rest, window_tokens)
+    return chunks * sum_of_kept_tokens(chunk_tokens, window_tokens) + sum_of_kept_tokens(rest, window_tokens)
+
+
+@formula(
+    "token",
     "sum over n = 1..N of sum over s = 1..n of min(s, W) = W' (W' + 1) (W' + 2) / 6"
     " + (N - W') W (W + 1) / 2 + W (N - W') (N - W' + 1) / 2, W' = min(N, W)",
     "docs/explanation/model.md, No KV cache",
@@ -93,6 +117,24 @@ def sum_of_causal_pairs(n_tokens: Number, window_tokens: int) -> Number:
     beyond = n_tokens - inside
     grown = inside * (inside + 1) // 2 * beyond + window_tokens * (beyond * (beyond + 1) // 2)
     return inside * (inside + 1) * (inside + 2) // 6 + grown
+
+
+@formula(
+    "token",
+    "sum over n = 1..N of sum over s = 1..n of seen(s) = T (C q (q - 1) / 2 + q r) + q P(C) + P(r), N = q C + r,"
+    " T = C (C + 1) / 2, P(n) = n (n + 1) (n + 2) / 6",
+    "docs/explanation/model.md, No KV cache",
+)
+def sum_of_chunked_pairs(n_tokens: Number, chunk_tokens: int) -> Number:
+    """Score pairs of causal prompts of 1, 2, ... n_tokens tokens in chunks, all together; exact in integers."""
+    chunks = n_tokens // chunk_tokens
+    rest = n_tokens - chunks * chunk_tokens
+    alone = sum_of_causal_pairs(rest, chunk_tokens)
+    if chunks == 0:
+        return alone
+    whole = sum_of_kept_tokens(chunk_tokens, chunk_tokens)
+    before = whole * (chunk_tokens * (chunks * (chunks - 1) // 2) + chunks * rest)
+    return before + chunks * sum_of_causal_pairs(chunk_tokens, chunk_tokens) + alone
 
 
 @formula(

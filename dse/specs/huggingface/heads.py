@@ -72,7 +72,7 @@ def head_dims(keys: Keys, hidden: int, q_heads: list[int], apart: bool = False) 
 
 
 def windows(keys: Keys, rules: Rules, model_type: str, n_layers: int, has_state: list[bool]) -> list[int | None]:
-    """Past tokens that each layer keeps; None where it keeps all, or a constant state."""
+    """Past tokens that each layer keeps at most; None where it keeps all, or a constant state."""
     everything: list[int | None] = [None] * n_layers
     chunk = keys.whole(["attention_chunk_size"], 1, MAX_TOKENS)
     asked = keys.flag("use_sliding_window")
@@ -107,6 +107,12 @@ def windows(keys: Keys, rules: Rules, model_type: str, n_layers: int, has_state:
     if step is None:
         keys.note(f"sliding window in all but every layer {rules.every}: keys layer_types, {PATTERN[0]} absent")
     return [window if (i + 1) % (step or rules.every) else None for i in range(n_layers)]
+
+
+def in_chunks(keys: Keys) -> bool:
+    """True where layers with a window attend within chunks of that length, by `attention_chunk_size` (Llama 4)."""
+    types = keys.get("layer_types")
+    return bool(keys.get("attention_chunk_size")) and (not isinstance(types, list) or "chunked_attention" in types)
 
 
 def _from_types(

@@ -98,6 +98,7 @@ def _with_heads(
     if is_mimo:
         return _mimo(keys, n_layers, plain, q_heads, kv_heads)
     windows = heads.windows(keys, rules, model_type, n_layers, [state is not None for state in states])
+    plain = replace(plain, chunked=heads.in_chunks(keys))
     found = [
         replace(plain, q_heads=q, kv_heads=kv, window=window, index=one)
         for q, kv, window, one in zip(q_heads, kv_heads, windows, index, strict=False)  # no number of layers: problems

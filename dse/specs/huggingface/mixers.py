@@ -84,6 +84,7 @@ class Heads:
     key_dim: int
     value_dim: int
     window: int | None = None
+    chunked: bool = False
     qkv_bias: bool = False
     out_bias: bool = False
     #: "head": one head_dim each; "all": one per query and key channel
@@ -109,6 +110,7 @@ class Heads:
             key_dim=self.key_dim,
             value_dim=self.value_dim,
             window=self.window,
+            chunked=self.chunked and self.window is not None,
             sinks=self.sinks,
             score_dim=self.key_dim + self.value_dim,
             **(self.index.of_layer() if self.index else {}),
