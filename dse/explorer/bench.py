@@ -184,6 +184,8 @@ def badge(row: BenchRow) -> str:
     low, high = uncertainty.ends(result)
     rate = result["throughput_tokens_per_s"]
     within = max(1 - low / rate, high / rate - 1) if rate else 0.0
+    if result["model_kind"] == "estimated":
+        return f"estimated, within {within:.0%}"
     if _BORROWED & set(result["assumptions"]):
         return f"assumed, within {within:.0%}"
     return f"measured, within {within:.0%}"

@@ -137,16 +137,13 @@ def _digits(value: float) -> str:
 
 
 def _ends(name: str, result: Mapping[str, Any]) -> str:
-    """The ends of a number's interval, in its unit; empty where it has none.
-
-    A number at peak rates is not within them: they are what devices reach of these rates.
-    """
+    """The ends of a number's interval, in its unit; empty where it has none."""
     ends = uncertainty.known_ends(result, name)
     if not ends:
         return ""
     _, size = _unit(name)
     text = " to ".join(_digits(end / size) for end in ends)
-    return f"at peak rates (likely {text})" if result["model_kind"] == "ideal" else f"({text})"
+    return f"at peak rates ({text})" if result["model_kind"] == "ideal" else f"({text})"
 
 
 def _note(name: str, result: Mapping[str, Any]) -> str:

@@ -7,6 +7,7 @@ from dse.core import units
 from dse.model import energy, implementations, kernels
 from dse.model.kv_layout import KvPlan
 from dse.model.results import RESULTS
+from dse.model.stacks import kind_of
 from dse.specs.device_and_model import ASSUMED, HardwareSpec, StackSpec
 from dse.specs.implementation import GENERIC
 from dse.specs.stack import ServedStack
@@ -60,7 +61,7 @@ def of(
     found += nearest(plan, paths, work, stack) if stack else []
     found += unmeasured(plan, paths) if stack else []
     if not stack:
-        found.append("peak_rates")
+        found.append("peak_rates" if kind_of(stack, work) == "ideal" else "reached_rates")
     if has_assumed_links:
         found.append("exchanges")
     if is_server:

@@ -110,16 +110,17 @@ def quantising(design: Design, bandwidth: float, amounts: Sequence[float]) -> Qu
 
 @compilable
 def ideal_sums(design: Design, made: Generation, n_sequences: int, packed: Quantising) -> Sums:
-    """At peak rates: max(FLOP / F, KV bytes / BW) step by step. `packed` is `quantising` over the steps."""
+    """At the rates that are reached: max(FLOP / F, KV bytes / BW) step by step. `packed` is `quantising` over them."""
     device, n_steps = design.device, design.output_tokens
-    bandwidth, peak = device.bandwidth_bytes_per_s, peak_flops(design, n_sequences)
+    bandwidth, peak = reached_bandwidth(design), peak_flops(design, n_sequences) * design.stack.flops_frac
+    kv_bandwidth = device.kv_bandwidth_bytes_per_s * design.stack.memory_frac
     hides = hideable_share(design, n_sequences)
     hidden, paid = packed.engine_s / n_steps, packed.fused_s + packed.materialised_s
     total = read = compute = busy = exposed = copies = quantize = 0.0
     for p in made.pieces:
         m = p.n_steps
-        read_0 = attention.time_at_rate(p.read_bytes, device.kv_bandwidth_bytes_per_s)
-        read_1 = attention.time_at_rate(p.read_slope, device.kv_bandwidth_bytes_per_s)
+        read_0 = attention.time_at_rate(p.read_bytes, kv_bandwidth)
+        read_1 = attention.time_at_rate(p.read_slope, kv_bandwidth)
         flop_0, flop_1 = attention.time_at_rate(p.flops, peak), attention.time_at_rate(p.flops_slope, peak)
         total += generation.sum_of_max2(flop_0, flop_1, read_0, read_1, 0, m)
         read += generation.sum_of_line(read_0, read_1, 0, m)

@@ -65,7 +65,7 @@ from dse.model.operations import (
 from dse.model.quality import quality
 from dse.model.records import MISSING, STATES, Design
 from dse.model.results import RESULT_UNITS
-from dse.model.stacks import stack_of, stack_text
+from dse.model.stacks import kind_of, stack_of, stack_text
 from dse.model.steady import Steady, steady_of
 from dse.model.step import Run, Terms, Wave, known_run, one_prompt_s, terms_of
 from dse.specs import measured_memory
@@ -131,7 +131,7 @@ class Lowered:
         check_weights(device, plan.model, work, stack, stack_name)
         bits, memory = float(plan.effective_bits), memory_counted(device, work)
         is_server = memory == "server"
-        sure = uncertainty.intervals(device, plan, stack, stack_name)
+        sure = uncertainty.intervals(device, plan, stack, stack_name, kind_of(stack, work))
         unpacking = implementations.rate_range(plan, work, stack)
         design = design_of(device, plan, work, paths, stack, stack_name)
         results = {
@@ -141,7 +141,7 @@ class Lowered:
             "key_quantizer": plan.key_quantizer.name,
             "value_quantizer": plan.value_quantizer.name,
             **{name: getattr(work, name) for name in _OPEN},
-            "model_kind": "calibrated" if stack else "ideal",
+            "model_kind": kind_of(stack, work),
             "stack": stack_text(stack_name, work),
             "tokens": work.token_policy.name,
             "implementation": implementations.implementation_text(plan),

@@ -490,7 +490,9 @@ class Facts:
     @cached_property
     def sure(self) -> uncertainty.Intervals:
         """Intervals of times per token and of prompts."""
-        return uncertainty.intervals(self.device, self.plan, self.point.stack, self.point.stack_name)
+        return uncertainty.intervals(
+            self.device, self.plan, self.point.stack, self.point.stack_name, self.results["model_kind"]
+        )
 
     def reasons(self) -> dict[str, str]:
         """Each assumed number of the design, and why it is taken."""

@@ -42,6 +42,9 @@ OTHER_VENDOR_TIME = 1.6
 #: share of the rate of 16-bit products that those reach whose weights are unpacked first and were not measured: as
 #: public benchmarks of vLLM and SGLang have it (0.55 and 0.6, dse/specs/benchmarked.py), assumed elsewhere
 UNPACKED_SHARE = 0.6
+#: what measured devices reach of their data sheets: of bandwidth, and of the rate of products over prompts. A device
+#: whose kernels nobody measured is taken to reach the middle
+REACHED_BANDWIDTH, REACHED_COMPUTE = (0.85, 0.93), (0.70, 1.00)
 
 
 class Unpacking(NamedTuple):
@@ -411,7 +414,7 @@ def kernels_reach(
         rounds_in_step=1.0,
     )
     if stack is None:
-        return found
+        return found if work.model_kind == "ideal" else as_devices_reach(found)
     if weights.dense_code in stack.products:
         found = found._replace(dense_peak_per_s=device.format_peak(weights.dense_code).si)
     if gemm := stack.products.get(product_code(stack, weights), stack.gemm):  # type: ignore[call-overload]
@@ -463,6 +466,19 @@ def kernels_reach(
     if stack.host and is_other_vendor(device):
         found = as_other_vendor(found)
     return at_lower_rate(found, device)
+
+
+def as_devices_reach(found: Stack) -> Stack:
+    """Return the rates of a device whose kernels nobody measured: the middle of what measured devices reach."""
+    memory, compute = sum(REACHED_BANDWIDTH) / 2, sum(REACHED_COMPUTE) / 2
+    return found._replace(
+        gemm_memory_frac=memory,
+        gemm_flops_frac=compute,
+        memory_frac=memory,
+        copy_frac=memory,
+        flops_frac=compute,
+        prompt_flops_frac=compute,
+    )
 
 
 def stand_in_share(device: HardwareSpec, work: Workload, stack: StackSpec) -> float:

@@ -180,7 +180,7 @@ def next_break(g: Tensor, limits: Limits, n_tokens: int) -> int:
     entered, window, read_window = entered_tokens(limits, n_tokens), window_of(g, limits), read_window_of(g, limits)
     end = kv_cache.next_break(entered, g.step_tokens, g.residual_tokens, window)
     seen = kv_cache.chunk_tokens_seen(entered, g.chunk_tokens)
-    if read_window != window or seen != entered:
+    if read_window != window or g.chunk_tokens != NO_LIMIT:
         own = min(kv_cache.next_break(seen, g.step_tokens, g.residual_tokens, read_window), g.chunk_tokens + 1)
         end = min(end, entered - seen + own)
     found = length_of_entered(limits, end)

@@ -79,7 +79,7 @@ def _product(
             read_s / design.stack.gemm_memory_frac,
         )
     else:
-        seconds = max(compute_s * slower, read_s)
+        seconds = max(compute_s / terms.gemm_flops_frac * slower, read_s / design.stack.gemm_memory_frac)
     return OperationCost(
         phase=phase,
         kind=place,

@@ -14,6 +14,7 @@ from dse.model.kv_layout import KvPlan
 from dse.model.peak_memory import MAX_CONTEXT_TOKENS, extra_bits, peak_lengths
 from dse.model.records import NO_LIMIT
 from dse.model.results.ring import RING
+from dse.model.stacks import kind_of
 from dse.model.step import Run, run_of, terms_of
 from dse.specs import workload
 from dse.specs.device_and_model import ASSUMED, HardwareSpec, LayerKV, Quantity
@@ -70,7 +71,7 @@ def evaluate(
             "device": device.name,
             "model": plan.model.name,
             "quantizer": plan.quantizer_name,
-            "model_kind": "calibrated" if stack else "ideal",
+            "model_kind": kind_of(stack, work),
             "n_ring": n_ring,
             "batch": point.batch,
             "input_tokens": work.input_tokens,

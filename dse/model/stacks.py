@@ -12,6 +12,8 @@ DEFAULT_STACK = "vllm"
 DEFAULT_STACKS_OF = "h100"
 #: in place of a release: kernels alone, as papers and their benchmarks have them
 KERNELS = "kernels"
+#: what times of a device are called whose kernels nobody measured
+WITHOUT_KERNELS = "estimated"
 
 
 def stack_of(device: HardwareSpec, work: Workload) -> tuple[str | None, StackSpec | None]:
@@ -43,6 +45,14 @@ def stack_of(device: HardwareSpec, work: Workload) -> tuple[str | None, StackSpe
             raise InputError(f"stack = {show(work.stack)}: {device.name} has no such kernels: use {kernels}")
         return name, served(name, order, None, "")
     return name, served(name, order, servers.get(name), release)
+
+
+def kind_of(stack: StackSpec | None, work: Workload) -> str:
+    """Where times come from: "calibrated" by measured kernels, "estimated" at the middle of what measured devices reach
+    of their peaks, or "ideal", at the peaks, as asked."""
+    if stack:
+        return "calibrated"
+    return "ideal" if work.model_kind == "ideal" else WITHOUT_KERNELS
 
 
 def stack_text(stack_name: str | None, work: Workload) -> str | None:

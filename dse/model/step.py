@@ -345,8 +345,8 @@ def products_s(
     compute_s = linear.linear_compute_s(n_tokens, terms.active_parameters, peak)
     if n_last < n_tokens:
         compute_s -= linear.linear_compute_s(n_tokens - n_last, terms.head_parameters, peak)
+    compute_s = compute_s / terms.gemm_flops_frac
     if has_gemm:
-        compute_s = compute_s / terms.gemm_flops_frac
         return linear.linear_calibrated_s(terms.n_products, terms.gemm_launch_s, compute_s, read_s), compute_s
     return max(compute_s, read_s), compute_s
 
@@ -386,7 +386,7 @@ def prompt_power_s(
 ) -> float:
     """Seconds that the board's limit adds to prompts, whose products take `products` and attention the rest of
     `compute_s`; `other_s` is what they take beside."""
-    joules = read_s * terms.weight_w + products * terms.product_w
+    joules = read_s * terms.weight_w + products * terms.gemm_flops_frac * terms.product_w
     joules += (compute_s - matrix_s) * terms.prompt_flops_frac * terms.attention_w
     return added_s(compute_s + other_s, joules, terms.limit_w, terms.idle_w)
 
@@ -434,7 +434,7 @@ def wave_of(n: float, given: Given, sums: Sums, peak: float, terms: Terms, has_g
         )
     host_s = terms.host_s + n * terms.host_sequence_s
     working_s = linear_s + attention_s + quantize_s + dequantize_s + given.exchange_s + host_s
-    joules = given.read_s * terms.weight_w + compute_s * terms.product_w
+    joules = given.read_s * terms.weight_w + compute_s * terms.gemm_flops_frac * terms.product_w
     joules += n / n_steps * (sums.read_s * terms.kv_w + sums.compute_s * terms.attention_flops_frac * terms.attention_w)
     power_s = added_s(working_s, joules, terms.limit_w, terms.idle_w)
     decode_step_s = throughput.decode_step_s(

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+from dse.model.kernels import REACHED_BANDWIDTH, REACHED_COMPUTE
 from dse.model.kv_layout import KvPlan
 from dse.model.results import RESULTS, with_interval
 from dse.model.results.declare import ENERGY, PER_TOKEN, PROMPTS, RATES
@@ -21,8 +22,6 @@ from dse.specs.stack import Fit, ServedStack, Spread, StackSpec
 
 #: half the width of the 80 % interval of a normal distribution over its mean absolute error: 1.2816 / sqrt(2 / pi)
 WIDTH_80 = 1.606
-#: what measured devices reach of their data sheets: of bandwidth, and of the rate of products over prompts
-REACHED_BANDWIDTH, REACHED_COMPUTE = (0.85, 0.93), (0.70, 1.00)
 #: a device that runs by the kernels of another is known so much less, either way: of its generation, of another
 #: generation, of another vendor, whose kernels are other programs. Assumed, all three
 OTHER_DEVICE, OTHER_GENERATION, OTHER_VENDOR = 1.15, 1.3, 1.5
@@ -91,14 +90,12 @@ class Intervals(NamedTuple):
     first: Interval
 
 
-def intervals(device: HardwareSpec, plan: KvPlan, stack: StackSpec | None, stack_name: str | None) -> Intervals:
-    """Return the intervals of the times of a design, whatever its batch and lengths."""
+def intervals(
+    device: HardwareSpec, plan: KvPlan, stack: StackSpec | None, stack_name: str | None, kind: str = "calibrated"
+) -> Intervals:
+    """Return the intervals of the times of a design, whatever its batch and lengths; `kind` is `stacks.kind_of`."""
     if stack is None:
-        why = "no measured kernels: 0.85 to 0.93 of the bandwidth and 0.7 to 1.0 of the rate, as measured devices reach"
-        return Intervals(
-            Interval(1 / REACHED_BANDWIDTH[1], 1 / REACHED_COMPUTE[0], why),
-            Interval(1 / REACHED_COMPUTE[1], 1 / REACHED_COMPUTE[0], why),
-        )
+        return without_kernels(kind)
     if isinstance(stack, ServedStack) and stack.host:
         spread, why = _spread(plan, stack, stack_name)
         wider = borrowed_width(device)
@@ -113,6 +110,22 @@ def intervals(device: HardwareSpec, plan: KvPlan, stack: StackSpec | None, stack
         why = f"{worst.why}; {wider:g} times wider: kernels of another device"
         worst = Interval(worst.low / wider, worst.high * wider, why)
     return Intervals(worst, worst)
+
+
+def without_kernels(kind: str) -> Intervals:
+    """Return the intervals of times that no kernels were measured for.
+
+    The peaks are the lower end of theirs. What is estimated stands in the middle of what devices reach.
+    """
+    why = "no measured kernels: 0.85 to 0.93 of the bandwidth and 0.7 to 1.0 of the rate, as measured devices reach"
+    least = REACHED_COMPUTE[0]
+    if kind == "ideal":
+        return Intervals(Interval(1.0, 1 / least, why), Interval(1.0, 1 / least, why))
+    read, computed = sum(REACHED_BANDWIDTH) / 2, sum(REACHED_COMPUTE) / 2
+    return Intervals(  # a step waits for memory at least, and maybe for products
+        Interval(read / REACHED_BANDWIDTH[1], read / least, why),
+        Interval(computed / REACHED_COMPUTE[1], computed / least, why),
+    )
 
 
 def borrowed_width(device: HardwareSpec) -> float:
@@ -353,6 +366,7 @@ def gain(
         both = product([intervals[1], intervals[0].inverse()])
         alone = Interval(better * both.low, better * both.high, "")
     low, high, _ = product([alone, *of_weights(first, second), *shifts])
+    low, high = min(low, better), max(high, better)  # intervals of peaks begin at the peaks: their middle lies beside
     return Gain(better, low, high, confidence(better, low, high))
 
 
@@ -392,10 +406,10 @@ def of_weights(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Inte
 
 
 def _err_alike(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
-    """True for designs on one device and stack, in one layout; at the peak no stack counts."""
+    """True for designs on one device and stack, in one layout; where no kernels were measured no stack counts."""
     if any(first[name] != second[name] for name in ("device", "model_kind", *LAYOUT)):
         return False
-    return first["model_kind"] == "ideal" or bool(first["stack"] == second["stack"])
+    return first["model_kind"] != "calibrated" or bool(first["stack"] == second["stack"])
 
 
 def chance_of(results: Mapping[str, Any], column: str, target: float) -> float:

@@ -34,9 +34,16 @@ BY_NAME = {
     "usable_frac": (0.8, 1.0, "serving stacks leave 0 to 20 % of the memory (vLLM's default: 10 %)"),
     "runtime_overhead": (0.0, 4e9, "0 to 4 GB of runtime, graphs and buffers"),
 }
-#: share of its peak that the ideal model's bandwidth and FLOP/s may reach: fitted kernels of the shipped GPUs reach
-#: 0.52 to 0.96 of the bandwidth and 0.57 to 1 of the FLOP/s
-PEAK_REACHED = (0.5, 1.0)
+#: factors of bandwidth and FLOP/s by kind of times: at the peaks, as fitted kernels of the shipped GPUs reach 0.52 to
+#: 0.96 and 0.57 to 1 of them; estimated, the ends of what devices reach over its middle
+_REACHED = {"memory_bandwidth": kernels.REACHED_BANDWIDTH, "peak_flops": kernels.REACHED_COMPUTE}
+FACTORS: dict[str, tuple[dict[str, tuple[float, ...]], str]] = {
+    "ideal": (dict.fromkeys(_REACHED, (0.5, 1.0)), "peak rates: kernels reach half to all of it"),
+    "estimated": (
+        {name: tuple(2 * end / sum(ends) for end in ends) for name, ends in _REACHED.items()},
+        "no measured kernels: what measured devices reach of it",
+    ),
+}
 #: numbers that are whole
 WHOLE = ("memory_capacity", "token_cores", "kv_page", "kv_burst")
 #: numbers that are shares of one
@@ -85,13 +92,15 @@ def numbers(designs: Sequence[Candidate], work: Workload, measure: Measure) -> l
     names += [name for name in optional if lookup(device, name)]
     names += {"energy": ["board_power"], "cost": ["usd_per_hour"]}.get(measure.name, [])
     numbers = [
-        _number(device, name, lookup(device, name) or device.rate(name.removesuffix("_rate")), not stack)
+        _number(
+            device, name, lookup(device, name) or device.rate(name.removesuffix("_rate")), stacks.kind_of(stack, work)
+        )
         for name in names
     ]
     if stack is None:
         return numbers
     if device.core_clock and any(assumptions.counts_cycles(plan, paths) for plan, paths in laid_out):
-        numbers.append(_number(device, "core_clock", device.core_clock, False))
+        numbers.append(_number(device, "core_clock", device.core_clock, "calibrated"))
     numbers += _of_kernels([plan for plan, _ in laid_out], work, stack)
     runs = set().union(*(kernels.fits_used(plan, paths, work, stack) for plan, paths in laid_out))
     for place, fit in stack.fits().items():
@@ -174,16 +183,16 @@ def _of_host(stack_name: str, host: HostFit, work: Workload) -> list[Number]:
     return numbers
 
 
-def _number(device: HardwareSpec, name: str, quantity: Quantity, is_ideal: bool) -> Number:
+def _number(device: HardwareSpec, name: str, quantity: Quantity, times: str) -> Number:
     unit, value = units.base_of(quantity.unit), quantity.si
     low, high = (factor * value for factor in quantity.factors)
     rule = f"kind {quantity.kind}"
     if name in BY_NAME:
         low, high, rule = BY_NAME[name]
         low, high = min(low, value), max(high, value)
-    elif is_ideal and name in ("memory_bandwidth", "peak_flops"):
-        low, high = min(low, PEAK_REACHED[0] * value), max(high, PEAK_REACHED[1] * value)
-        rule = "peak rates: kernels reach half to all of it"
+    elif times in FACTORS and name in _REACHED:
+        reached, rule = FACTORS[times]
+        low, high = min(low, reached[name][0] * value), max(high, reached[name][1] * value)
     if name in WHOLE:
         low, high = float(int(low)), float(int(high))
     return Number(

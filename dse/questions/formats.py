@@ -36,6 +36,7 @@ UNMEASURED = {
     "stacks_of": "kernels of another chip",
     "nearest_kernels": "kernels of another release or format",
     "peak_rates": "peak rates",
+    "reached_rates": "rates of measured devices",
 }
 #: what a format brings at the batch and prompt asked for
 VERDICTS = {
@@ -286,7 +287,7 @@ class Formats(QuestionAnswer):
         """Notes on intervals and errors, formats left out, assumptions."""
         within = "80 % intervals"
         if self.formats[0].result["model_kind"] == "ideal":
-            within = "what devices likely reach (80 %) of the peak rates before them"
+            within = "from the peak rates to what devices likely reach of them (80 %)"
         lines = [
             f"In brackets: {within}. Sure: the chance of more token/s than {PLAIN}. TTFT and TPOT: of a server at this "
             "concurrency. Fits more: more requests at once, no more token/s."

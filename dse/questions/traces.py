@@ -10,7 +10,7 @@ import pandas as pd
 from dse.model import kv_layout, uncertainty
 from dse.model.formulas import steady, throughput
 from dse.model.formulas.serving import padding_factor
-from dse.model.stacks import stack_of, stack_text
+from dse.model.stacks import kind_of, stack_of, stack_text
 from dse.questions.systems import BATCHES, DEFAULT, ReportRequest, System
 from dse.serving import steady_state, trace_tables
 from dse.serving.requests import Lengths, Moments
@@ -61,7 +61,7 @@ def evaluate(system: System, kv: kv_layout.KvPlan, trace: NamedTrace, work: Work
     state = steady_state.steady(device, kv, work, trace.moments)
     n, mean_out = state["n_sequences"], trace.moments.mean_output_tokens
     stack_name, stack = stack_of(device, work)
-    sure = uncertainty.intervals(device, kv, stack, stack_name).tokens
+    sure = uncertainty.intervals(device, kv, stack, stack_name, kind_of(stack, work)).tokens
     padding, tokens_per_s = 1.0, state["throughput_tokens_per_s"]
     if n and system.device in PADDING_DEVICES:
         padding = padding_factor(trace.lengths.longest_input(n), trace.moments.mean_input_tokens)
@@ -73,7 +73,7 @@ def evaluate(system: System, kv: kv_layout.KvPlan, trace: NamedTrace, work: Work
         "device": device.name,
         "model": kv.model.name,
         "quantizer": kv.quantizer_name,
-        "model_kind": "calibrated" if stack else "ideal",
+        "model_kind": kind_of(stack, work),
         "stack": stack_text(stack_name, work),
         "trace": trace.name,
         "input_tokens": trace.moments.mean_input_tokens,

@@ -66,7 +66,8 @@ def page(
         notes=" ".join((*run_notes(results), *error_notes(results), assumption_note(results))),
         largest_batch=f"{max(request.batches):,}",
         ideal=", ".join(kinds[kinds["model_kind"] == "ideal"]["device"]),
-        measured=", ".join(kinds[kinds["model_kind"] != "ideal"]["device"]),
+        estimated=", ".join(kinds[kinds["model_kind"] == "estimated"]["device"]),
+        measured=", ".join(kinds[kinds["model_kind"] == "calibrated"]["device"]),
         summary_head=[
             "model",
             "best system",

@@ -298,6 +298,13 @@ def kernels_text(kernels: list[dict[str, Any]]) -> list[str]:
 _AT_ENDS = ("decode_step_s", "throughput_tokens_per_s")
 
 
+#: what the head of the intervals says of times that no kernels were measured for
+TIMES_OF = {
+    "ideal": "the times above are at peak rates; ",
+    "estimated": "no kernels were measured here, so the times above are in the middle of what devices reach; ",
+}
+
+
 def how_sure(result: dict[str, Any]) -> list[str]:
     """Section of the intervals in which 8 of 10 measurements should lie."""
     intervals = uncertainty.of_results(result, None)
@@ -306,7 +313,7 @@ def how_sure(result: dict[str, Any]) -> list[str]:
         if one.name in intervals:
             low, high = (number(result[one.name] * end, one.unit) for end in intervals[one.name][:2])
             lines.append(line(each.words or one.title, f"{low} to {high}"))
-    at_peak = "the times above are at peak rates; " if result["model_kind"] == "ideal" else ""
+    at_peak = TIMES_OF.get(result["model_kind"], "")
     head = f"How sure: {at_peak}8 of 10 measurements lie within (`--explain RESULT` says why)"
     return ["", head, *lines] if lines else []
 
@@ -529,7 +536,7 @@ def _interval(name: str, point: Point, result: dict[str, Any]) -> dict[str, Any]
     intervals = uncertainty.of_results(result, point.stack)
     if name not in intervals:
         return {}
-    sure = uncertainty.intervals(point.device, point.plan, point.stack, point.stack_name)
+    sure = uncertainty.intervals(point.device, point.plan, point.stack, point.stack_name, point.results["model_kind"])
     why = intervals[name].why or (sure.first if name in uncertainty.FIRST_TIMES else sure.tokens).why
     whole, names = ("decode_step_s", STEP_PARTS)
     if name in uncertainty.BY_PARTS:

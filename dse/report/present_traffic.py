@@ -11,7 +11,7 @@ from dse.core.table import aligned
 from dse.model.evaluate import Point
 from dse.model.formulas.serving import batching_gain, padding_factor
 from dse.model.kv_layout import KvPlan
-from dse.model.stacks import stack_of, stack_text
+from dse.model.stacks import kind_of, stack_of, stack_text
 from dse.report import present
 from dse.serving import admission, steady_state, trace_files, trace_tables
 from dse.serving.requests import Lengths, Moments, quantile
@@ -132,7 +132,7 @@ def fitting(
         "device": device.name,
         "model": plan.model.name,
         "quantizer": plan.quantizer_name,
-        "model_kind": "calibrated" if stack else "ideal",
+        "model_kind": kind_of(stack, work),
         "stack": stack_text(stack_name, work),
         "page_tokens": work.page_tokens,
         **{name: getattr(work, name) for name in present.DEPLOYMENT},

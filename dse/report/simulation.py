@@ -15,7 +15,7 @@ from dse.figures.export.image import export
 from dse.figures.export.static import check, painter
 from dse.model.evaluate import Point
 from dse.model.kv_layout import KvPlan
-from dse.model.stacks import stack_of, stack_text
+from dse.model.stacks import kind_of, stack_of, stack_text
 from dse.report import present
 from dse.report.present_traffic import beyond_positions, per_second, plural
 from dse.serving import simulator, steady_state
@@ -94,7 +94,7 @@ def evaluate(
         "device": device.name,
         "model": plan.model.name,
         "quantizer": plan.quantizer_name,
-        "model_kind": "calibrated" if stack else "ideal",
+        "model_kind": kind_of(stack, work),
         "stack": stack_text(stack_name, work),
         "batching": batching,
         "chunk_tokens": chunk_tokens if batching == "chunked" else None,

@@ -21,6 +21,7 @@ from dse.model.formulas import attention, weights
 from dse.model.generation import generation_of
 from dse.model.kv_layout import KvPlan
 from dse.model.lower import check_traffic
+from dse.model.stacks import kind_of
 from dse.model.step import Run, product_peak, products_s, run_of, terms_of
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.workload import Workload
@@ -205,7 +206,7 @@ def build(exact: Exact, max_sequences: int, max_context_tokens: int, max_step_to
         context_tokens=np.array(context_nodes, np.float64),
         cell=np.clip(cell, 0, len(context_nodes) - 2).astype(np.int32),
     )
-    return StepTimes(tables, "calibrated" if fitted else "ideal", exact.point.stack_name)
+    return StepTimes(tables, kind_of(exact.point.stack, exact.point.work), exact.point.stack_name)
 
 
 def _nodes(first: int, last: int, dense: int, ratio: float, kinks: Iterable[int] = ()) -> list[int]:

@@ -195,7 +195,7 @@ class Workload:
         "times",
         "Timing model",
         "ideal: peak rates of the device; calibrated: kernels as measured on a software stack; auto: calibrated "
-        "where the device has such parameters.",
+        "where the device has such parameters, else the middle of what measured devices reach of their peaks.",
         choices=("auto", "ideal", "calibrated"),
         metavar="ideal|calibrated",
     )

@@ -88,13 +88,21 @@ def synthetic_sample() -> Any:
     return replace(held, about=replace(held.about, synthetic=True, note=note), thresholds=thresholds)
 
 
+def slower_than_peaks(kind: str) -> Any:
+    """Intervals as they were: of times at the peaks what measured devices reach of them."""
+    from dse.model.uncertainty import Interval, Intervals
+
+    why = "no measured kernels: 0.85 to 0.93 of the bandwidth and 0.7 to 1.0 of the rate, as measured devices reach"
+    return Intervals(Interval(1 / 0.93, 1 / 0.7, why), Interval(1 / 1.0, 1 / 0.7, why))
+
+
 @contextlib.contextmanager
 def kernels_alone() -> Iterator[None]:
     """Times as they were before servers were measured whole: 16-bit kernels without a host, prompts of latent heads
     counted as decoding is, weights that unpack for nothing; errors of the synthetic sample. What came later has tests
     of its own."""
     from dse.measure import lab
-    from dse.model import kernels, kv_layout, lower
+    from dse.model import kernels, kv_layout, lower, stacks, uncertainty
     from dse.model.records import NO_LIMIT
     from dse.operations import shared
     from dse.report import present
@@ -119,6 +127,10 @@ def kernels_alone() -> Iterator[None]:
         mock.patch.object(lower, "layers_of", narrow),
         mock.patch.object(lower, "chunk_of", return_value=NO_LIMIT),  # Llama 4's chunks were read as windows
         mock.patch.object(kernels, "UNPACKED_SHARE", 1.0),
+        # devices whose kernels nobody measured ran at their peaks, beside an interval of slower times
+        mock.patch.object(kernels, "as_devices_reach", lambda found: found),
+        mock.patch.object(stacks, "WITHOUT_KERNELS", "ideal"),
+        mock.patch.object(uncertainty, "without_kernels", slower_than_peaks),
         mock.patch.object(HardwareSpec, "has_kernels", False),  # peaks counted assumed costs of kernels, too
         mock.patch.object(measurements, "_shipped", synthetic_errors),
         mock.patch.object(oaken_grid, "_rows", synthetic_grid),

@@ -70,6 +70,7 @@ NAMES = ("device", "model", "quantizer", "assumptions")
 #: what a perfect machine, kernels of another device or stack, an untimed choice are: no numbers that could be varied
 PSEUDO = {
     "peak_rates",
+    "reached_rates",
     "stacks_of",
     "eight_bit_kernels",
     "token_policy",
@@ -179,4 +180,4 @@ def test_energy_and_cost_name_their_own():
     for measure, own in (("throughput", set()), ("energy", set()), ("cost", {"usd_per_hour"})):
         text = common.assumption_text([result], common.MEASURES[measure])
         named = set(text.removeprefix("Rests on assumed numbers: ").removesuffix(".").split(", "))
-        assert named - {"peak_rates", "stacks_of"} == times | own
+        assert named - {"reached_rates", "stacks_of"} == times | own

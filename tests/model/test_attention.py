@@ -242,7 +242,7 @@ def test_the_same_chip_runs_the_same_kernels_and_says_so():
 def test_a_gpu_known_by_its_data_sheet_runs_by_default_parameters_when_asked():
     own = on().model_copy(update={"stacks": {}})
     kv = build("llama2-7b", "fp16")
-    assert point.evaluate(own, kv, Workload())["model_kind"] == "ideal"
+    assert point.evaluate(own, kv, Workload())["model_kind"] == "estimated"
     result = point.evaluate(own, kv, Workload(model_kind="calibrated"))
     assert (result["model_kind"], result["stack"]) == ("calibrated", "vllm")
     assert "stacks_of" in result["assumptions"]
@@ -305,7 +305,7 @@ def test_a_memory_that_computes_reads_keys_and_values_inside_it(batch):
     inside = bus.model_copy(
         update={"pim_bandwidth": specs.Quantity(value=18e12, unit="B/s", source="test", kind="assumed")}
     )
-    kv, work = build("llama2-7b", "fp16"), Workload(batch, 1024, 1, memory="paper")
+    kv, work = build("llama2-7b", "fp16"), Workload(batch, 1024, 1, memory="paper", model_kind="ideal")
     plain, found = (point.evaluate(one, kv, work) for one in (bus, inside))
     kv_bytes = batch * 1025 * 524_288
     assert found["attention_s"] == pytest.approx(kv_bytes / 18e12)

@@ -53,7 +53,7 @@ def test_energy_of_a_format_does_not_hang_on_the_rate_of_16_bits(weights, peak):
 def test_the_limit_stretches_a_step_at_peak_rates_to_its_power():
     """Of a chip whose energies were measured and whose kernels were not; a peak is no peak where power is short."""
     assert point(model_kind="ideal").largest_wave.wave.power_s == 0
-    own = point(device=B200.model_copy(update={"stacks": {}}))
+    own = point(device=B200.model_copy(update={"stacks": {}}), model_kind="ideal")
     terms, wave, results = own.terms, own.largest_wave.wave, own.results
     assert wave.power_s > 0
     without = wave.decode_step_s - wave.power_s

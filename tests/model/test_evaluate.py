@@ -88,7 +88,7 @@ def test_llama2_7b_fp16_on_a100_by_hand():
 )
 def test_times_are_the_token_loop_within_1e_12(kv, batch, n_in, n_out, bandwidth, rate, path):
     dev = device(bandwidth=bandwidth, peak=4e9, fused=rate, engine=2 * rate, default=path)
-    work = Workload(batch=batch, input_tokens=n_in, output_tokens=n_out)
+    work = Workload(batch=batch, input_tokens=n_in, output_tokens=n_out, model_kind="ideal")
     paths = point.Point(dev, kv, work).paths
     result = point.evaluate(dev, kv, work)
     attention, exposed = loop(dev, kv, work, result["running_batch"], paths)
@@ -127,7 +127,9 @@ def quantising(dev, kv, paths, first, last):
 def test_quantising_is_the_token_loop_within_1e_12(kv, n, n_in, n_out, prefix, bandwidth, rate, path):
     """The cores' work and traffic add up; an engine's hides behind attention of each step, and behind the prompt."""
     dev = device(bandwidth=bandwidth, peak=4e9, fused=rate, engine=2 * rate, default=path)
-    work = Workload(batch=n, input_tokens=n_in, output_tokens=n_out, prefix_tokens=min(prefix, n_in))
+    work = Workload(
+        batch=n, input_tokens=n_in, output_tokens=n_out, prefix_tokens=min(prefix, n_in), model_kind="ideal"
+    )
     asked = point.Point(dev, kv, work)
     wave, counted = asked.run(n).wave, Sequence(asked.design)
     added = quantising(dev, kv, asked.paths, n_in, n_in + n_out)

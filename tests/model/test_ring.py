@@ -124,7 +124,7 @@ def test_block_size_that_hides_transfers_as_the_paper_has_it():
 def test_times_by_hand():
     dev = device(bandwidth=1e9, peak=1e9, launch=2e-6)
     kv = build(model(layer(n_layers=3, n_kv_heads=2, dim=8), n_q_heads=4), "fp16")
-    found = ring.evaluate(dev, kv, Workload(2, 30, 2), 4, link(1e6))
+    found = ring.evaluate(dev, kv, Workload(2, 30, 2, model_kind="ideal"), 4, link(1e6))
     assert found["block_tokens"] == 8
     hop = dev.kernel_launch.si
     message = 2 * 4 * (2 * 16 + 8)  # 2 requests, 4 heads, query and output of 8 FP16 each, two statistics

@@ -12,7 +12,7 @@ from dse.specs.workload import Workload
 
 
 def point(batch, n_in=512, n_out=128, device=None, **work):
-    work = {"memory": "paper", "admission": "paged", **work}
+    work = {"memory": "paper", "admission": "paged", **({} if device else {"model_kind": "ideal"}), **work}
     return Point(
         device or factories.device(), factories.build("llama2-7b", "fp16"), Workload(batch, n_in, n_out, **work)
     )

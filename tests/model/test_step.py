@@ -160,7 +160,7 @@ def no_cache_loop(dev, kv, n, work, peak, bandwidth, fit, prompt_frac=0.6):
 @given(CHUNKED_PLANS, st.integers(1, 9), st.integers(1, 80), st.integers(1, 120), st.sampled_from([1e9, 1e11]))
 def test_without_a_cache_the_closed_form_is_the_loop(kv, n, n_in, n_out, peak):
     dev = device(bandwidth=2e9, peak=peak)
-    work = Workload(batch=n, input_tokens=n_in, output_tokens=n_out, kv_cache=False)
+    work = Workload(batch=n, input_tokens=n_in, output_tokens=n_out, kv_cache=False, model_kind="ideal")
     kv = build(kv.model, "fp16")  # nothing is stored, so nothing is quantised
     times = point.Point(dev, kv, work).run(n).wave
     linear, scores = no_cache_loop(dev, kv, n, work, peak, 2e9, None)

@@ -442,10 +442,11 @@ def test_ranges_by_kind_and_given():
     one = design("oaken-lpddr", "llama2-7b", "oaken")
     found = {n.name: n for n in doubt.numbers([one], Workload(), THROUGHPUT)}
     assert (found["engine_rate"].low, found["engine_rate"].high) == (1.1e12, 4.4e12)  # assumed: half to twice
-    assert (found["memory_bandwidth"].low, found["memory_bandwidth"].high) == (
-        0.5 * 1.1e12,
-        1.05 * 1.1e12,
-    )  # peak rates
+    # published, within 5 %; of no measured kernels, 0.85 to 0.93 about 0.89
+    reached = found["memory_bandwidth"]
+    assert (reached.low, reached.high) == pytest.approx((0.95 * 1.1e12, 1.05 * 1.1e12))
+    ideal = {n.name: n for n in doubt.numbers([one], Workload(model_kind="ideal"), THROUGHPUT)}["memory_bandwidth"]
+    assert (ideal.low, ideal.high) == (0.5 * 1.1e12, 1.05 * 1.1e12)  # at peak rates
     assert (found["memory_capacity"].low, found["memory_capacity"].high) == (0.95 * 256e9, 1.05 * 256e9)  # published
     assert (found["usable_frac"].low, found["usable_frac"].high) == (0.8, 1.0)
     assert "usd_per_hour" not in found

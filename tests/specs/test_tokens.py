@@ -238,7 +238,7 @@ def test_sum_of_shared_bits_is_the_loop_and_evicted_prompts_share_nothing(kv, po
 )
 def test_times_are_the_token_loop_within_1e_12(kv, policy, batch, n_in, n_out, bandwidth, rate, path):
     dev = device(bandwidth=bandwidth, peak=4e9, fused=rate, engine=2 * rate, default=path)
-    work = Workload(batch=batch, input_tokens=n_in, output_tokens=n_out, tokens=policy)
+    work = Workload(batch=batch, input_tokens=n_in, output_tokens=n_out, tokens=policy, model_kind="ideal")
     result = point.evaluate(dev, kv, work)
     attention, exposed = loop(dev, kv, work, result["running_batch"], point.Point(dev, kv, work).paths)
     assert result["attention_s"] == pytest.approx(attention, rel=1e-12)
