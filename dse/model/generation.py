@@ -11,6 +11,7 @@ from dse.model.kv_bytes import (
     attention_flops,
     bits_of,
     causal_flops,
+    entered_tokens,
     length_of_entered,
     limits_for,
     n_elements,
@@ -283,6 +284,13 @@ def generation_of(design: Design, has_steps: bool = True) -> Generation:
                 before // g.step_tokens, after // g.step_tokens, g.step_tokens, kept // g.step_tokens
             )
             buffers += float(copied * g.n_stored_layers * g.packed_bits) / design.model.den
+        if g.copies_window and g.path != ENGINE:
+            entered, came = entered_tokens(limits, first), entered_tokens(limits, n)
+            waiting = kv_cache.sum_of_kept_tokens(came, window_of(g, limits))  # of a window that is never packed
+            waiting -= kv_cache.sum_of_kept_tokens(entered, window_of(g, limits))
+            if window_of(g, limits) >= starts:
+                waiting = dequantize.waiting_tokens(entered, came, g.step_tokens, g.residual_tokens)
+            buffers += float(2 * waiting) * float(g.n_stored_layers * g.full_bits) / design.model.den
         if g.pool_rows > 0:
             scores += n_steps * g.n_read_layers * sink_work.sink_score_bytes(design.model.n_q_heads, g.pool_rows)
             reads = KEY_CHOICE_READS if g.side == 0 else VALUE_CHOICE_READS

@@ -38,8 +38,8 @@ def implemented(device: HardwareSpec, plan: KvPlan, work: Workload, stack_name: 
     groups = []
     for g in plan.groups:
         found, family, name = None, g.quantizer.family.name, g.quantizer.implementation
-        if name and not g.layout.needs_dequantizing:  # fp16@NAME
-            catalog.implementation(device, family, stack_name, name)
+        if name and not g.layout.needs_dequantizing:  # fp16@NAME: only code that is named runs 16 bits in its own way
+            found = catalog.implementation(device, family, stack_name, name)
         if g.layout.needs_dequantizing:
             asked = work.implementation or ""
             if name and (not asked or asked.startswith(":")):

@@ -57,6 +57,7 @@ class Tensor(NamedTuple):
     pack_launches: int
     #: the method's code extends its buffers by copying them
     copies_to_append: int
+    copies_window: int
     #: tokens to whose multiple the method's code pads what it unpacks
     tile_tokens: int
     #: bits of a token that fill pages of bytes, and such a page of all heads; 0 without a memory unit

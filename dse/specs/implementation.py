@@ -68,6 +68,8 @@ class Starts(Spec):
     pool_pack: Pair = (0, 0)
     #: every packing event reads and writes the whole packed buffer again
     copies_to_append: bool = False
+    #: every step reads and writes the 16-bit tokens that wait to be packed again
+    copies_window: bool = False
     #: unpacked keys and values are padded to a multiple of so many tokens before the product
     tile_tokens: int = Field(default=1, ge=1, le=4096)
 

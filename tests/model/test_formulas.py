@@ -127,6 +127,12 @@ def test_copied_tokens_is_the_loop_over_events(first, more, step, window):
     assert dequantize.copied_tokens(first, first + more, step, window) == copied
 
 
+@given(st.integers(0, 300), st.integers(0, 200), st.integers(1, 40), st.integers(0, 40))
+def test_waiting_tokens_are_the_loop(first, more, step, residual):
+    waits = [s - naive.packed_tokens(s, step, residual) for s in range(first + 1, first + more + 1)]
+    assert dequantize.waiting_tokens(first, first + more, step, residual) == sum(waits)
+
+
 LINE = st.tuples(st.integers(-50, 50), st.integers(-9, 9))
 
 

@@ -303,3 +303,16 @@ def test_a_compiled_sweep_has_the_bits_of_points(quantizer, asked):
         "batch": [1, 2, 5, 40],
     }
     assert compare_with_rows(sweep_of(axes, model_kind="calibrated")) == 0
+
+
+def test_hugging_face_copies_its_cache_in_every_step():
+    """Llama2-7B, 4 requests of 1,024 tokens and 512 more: each step reads what is stored and writes it with a token
+    more, 524,288 B a token; only where that code is named."""
+    plain, copied = (
+        point(A100, "llama2-7b", name, batch=4, input_tokens=1024, output_tokens=512, model_kind="ideal").results
+        for name in ("fp16", "fp16@transformers-cache")
+    )
+    assert plain["quantize_s"] == 0
+    tokens = sum(n - 1 + n for n in range(1025, 1537)) / 512
+    assert copied["quantize_s"] == pytest.approx(4 * 524_288 * tokens / A100.memory_bandwidth.si)
+    assert copied["implementation"] == "transformers-cache"

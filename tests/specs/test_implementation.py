@@ -248,7 +248,7 @@ POINT = ("point", "--device", "a100-80gb", "--model", "llama3-8b")
     [
         (("--quantizer", "qserve@"), ["quantizer 'qserve@': names no implementation behind @"]),
         (("--quantizer", "qserve@kivi-released"), ["kivi-released runs kivi"]),
-        (("--quantizer", "fp16@omniserve"), ["omniserve runs qserve; fp16 has none: leave it out"]),
+        (("--quantizer", "fp16@omniserve"), ["omniserve runs qserve; fp16 has transformers-cache"]),
         (("--implementation", "omniserv"), ["implementation = 'omniserv': is not known: did you mean omniserve"]),
         (("--quantizer", "qserve", "--implementation", "omniserve:foo=1"), ["omniserve has elements_per_cycle"]),
         (("--quantizer", "qserve", "--implementation", "omniserve:elements_per_cycle=0"), ["must be 0.001 to"]),

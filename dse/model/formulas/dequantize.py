@@ -6,6 +6,7 @@ materialised: written back as FP16 and read again: traffic on top of the packed 
 """
 
 from dse.core.compiling import formula
+from dse.model.formulas.kv_cache import sum_of_packed_tokens
 
 
 @formula(
@@ -41,3 +42,15 @@ def copied_tokens(first_events: int, last_events: int, step_tokens: int, window_
     first, last = min(first_events, window_events), min(last_events, window_events)
     beyond = (last_events - last) - (first_events - first)
     return step_tokens * (last * last - first * first + beyond * 2 * window_events)
+
+
+@formula(
+    "token",
+    "sum over s = first + 1 .. last of (s - packed(s))",
+    "KIVI's released code joins the new token to the 16-bit ones by a copy in every step (models/llama_kivi.py)",
+)
+def waiting_tokens(first_tokens: int, last_tokens: int, step_tokens: int, residual_tokens: int) -> int:
+    """Tokens that wait to be packed, summed over the steps in which a sequence grows from `first_tokens`."""
+    packed = sum_of_packed_tokens(last_tokens, step_tokens, residual_tokens)
+    packed -= sum_of_packed_tokens(first_tokens, step_tokens, residual_tokens)
+    return (last_tokens * (last_tokens + 1) - first_tokens * (first_tokens + 1)) // 2 - packed
