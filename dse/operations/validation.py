@@ -16,7 +16,8 @@ class CheckClaims(Printed):
     """Compute every checkable number that four documents print, and compare.
 
     Verdicts: reproduced (exact numbers and relations), within (a model inside the row's tolerance), missed, erratum
-    (the printed number does not follow from the document), not attempted.
+    (the printed number does not follow from the document), not derivable (the document does not say enough), not
+    attempted. Inputs of ours are not counted.
     """
 
     as_json: bool = json_option("Print a list of objects, one a claim.")

@@ -20,6 +20,7 @@ SHADES: dict[Verdict, tuple[Shade, str]] = {
     "reproduced": ("green", "✓"),
     "within": ("green", "✓"),
     "erratum": ("amber", "!"),
+    "not derivable": ("amber", "?"),
     "not attempted": ("amber", "–"),
     "missed": ("red", "✗"),
 }
@@ -28,6 +29,7 @@ MEANINGS: dict[Verdict, str] = {
     "reproduced": "the printed number comes out, to its digits or tolerance",
     "within": "a measurement that our model meets within the row's tolerance",
     "erratum": "the printed number does not follow from what the document states; ours does",
+    "not derivable": "the document does not say enough to compute the printed number",
     "not attempted": "needs what is not built yet",
     "missed": "our model is off by more than the row's tolerance",
 }
@@ -173,22 +175,18 @@ def percent(share: float | None) -> str:
 
 
 def summary(rows: list[ClaimRow]) -> str:
-    """The counts in a line, those that compare no two numbers apart."""
+    """The counts in a line; what is an input of ours, or has no printed number, is counted apart."""
+    compared = [row for row in rows if row.label == row.verdict or row.basis == "relation"]
     parts = []
-    for verdict, n in counts(rows).items():
-        own = [row for row in rows if row.verdict == verdict and row.label != verdict]
-        apart = [(basis, sum(row.basis == basis for row in own)) for basis in WEAKER]
-        apart_text = ", ".join(f"{k} {_PLURALS[basis][k > 1]}" for basis, k in apart if k)
+    for verdict, n in counts(compared).items():
+        k = sum(row.verdict == verdict and row.label != verdict for row in compared)
+        by = f" ({n - k} by number, {k} {'as a relation only' if k == 1 else 'as relations only'})" if k else ""
         if n:
-            parts.append(f"{n} {verdict}" + (f" ({n - len(own)} by number, {apart_text})" if own else ""))
-    return f"{len(rows)} claims: {', '.join(parts)}"
-
-
-_PLURALS: dict[Basis, tuple[str, str]] = {
-    "relation": ("as a relation only", "as relations only"),
-    "input": ("an input of ours", "inputs of ours"),
-    "no number": ("without a printed number", "without a printed number"),
-}
+            parts.append(f"{n} {verdict}{by}")
+    inputs = sum(row.basis == "input" and row.label != row.verdict for row in rows)
+    rest = len(rows) - len(compared) - inputs
+    apart = [f"{inputs} inputs of ours"] * bool(inputs) + [f"{rest} without a printed number"] * bool(rest)
+    return f"{len(rows)} claims: {', '.join(parts)}" + (f"; not counted: {', '.join(apart)}" if apart else "")
 
 
 def text(rows: list[ClaimRow]) -> str:

@@ -15,10 +15,11 @@ import pandas as pd
 from dse import data
 from dse.core.errors import InputError, did_you_mean, show
 
-Kind = Literal["exact", "relation", "model", "erratum"]
+Kind = Literal["exact", "relation", "model", "erratum", "not derivable"]
 #: reproduced: exact and relation rows that come out; within: a model inside its tolerance; erratum: the printed
-#: number does not follow, ours does; missed: ours is not what is expected
-Verdict = Literal["reproduced", "within", "missed", "erratum", "not attempted"]
+#: number does not follow, ours does; not derivable: the document does not say enough to compute it; missed: ours is not
+#: what is expected
+Verdict = Literal["reproduced", "within", "missed", "erratum", "not derivable", "not attempted"]
 #: a row marked "report only" names no tolerance: within the loosest that any other row has, in percent
 REPORT_ONLY_PERCENT = "30%"
 #: a row read off an axis that doubles: within one of its steps
@@ -198,6 +199,8 @@ def _all_expected(row: Claim, numbers: tuple[int | float | Fraction, ...]) -> bo
 
 
 def _agrees(row: Claim, ours: Ours) -> bool:
+    if row.kind == "not derivable":
+        return True
     if isinstance(ours, bool):
         return ("yes" if ours else "no") == row.expected
     if isinstance(ours, Relation):
@@ -228,6 +231,7 @@ _VERDICTS: dict[Kind, Verdict] = {
     "relation": "reproduced",
     "model": "within",
     "erratum": "erratum",
+    "not derivable": "not derivable",
 }
 
 

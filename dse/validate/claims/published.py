@@ -33,6 +33,9 @@ NQKV_TABLE_4: dict[tuple[str, int, int], tuple[tuple[float | None, ...], tuple[f
 }
 NQKV_OUTPUT_TOKENS = 338
 
+#: NQKV, Table 3: OPT-30B under SmoothQuant without and with NQKV on PIQA, HellaSwag and ARC Challenge, in percent
+NQKV_OPT_30B = ((77.53, 77.48), (54.04, 53.94), (34.39, 34.13))
+
 #: SinkQ, Table 8: GSM8K 8-shot, 8-CoT, 0-CoT, BBH 3-shot, 3-CoT, 0-CoT, HumanEval pass@1, pass@10, in percent
 SINKQ_TABLE_8 = {
     "FP16": (21.99, 21.3, 24.11, 33.34, 40.21, 35.00, 12.19, 17.07),

@@ -13,7 +13,16 @@ from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.workload import Workload
 from dse.validate.claims.core import Modeled, Relation, claim, family
-from dse.validate.claims.designs import KINDS, PAPER, build, build_model, results_at, sequence_bits, with_kv_heads
+from dse.validate.claims.designs import (
+    KINDS,
+    PAPER,
+    build,
+    build_model,
+    operations,
+    results_at,
+    sequence_bits,
+    with_kv_heads,
+)
 
 #: the textbook's round 70B model
 N_PARAMETERS_70B = 70 * 10**9
@@ -307,3 +316,65 @@ def prefix_price() -> Relation:
         # the discount is of the input's price, in proportion
         holds=full > half > tenth and abs((full - tenth) / (full - half) - 0.9 / 0.5) < 1e-9 and saved < 1,
     )
+
+
+@claim("text-vector-count")
+def vectors_gib() -> float:
+    """2 x 80 x 16 x 8192 vectors of 128 FP16 channels in GiB: one KV head's."""
+    one_head = with_kv_heads(catalog.model("llama3.1-70b"), 1)
+    return units.gib(16 * float(sequence_bits(build_model(one_head), 8192)) / units.BITS_PER_BYTE)
+
+
+#: Example 3: token/s by batch
+PROFILE = {1: 105.3, 4: 398.7, 16: 1423.6, 32: 2587.1}
+
+
+@claim("text-vllm-profile")
+def vllm_profile() -> Modeled:
+    """vLLM on an A100 80 GB with an FP8 cache, prompts of 11 tokens and 100 generated ones."""
+    ratios = []
+    for batch, printed in PROFILE.items():
+        work = {"batch": batch, "input_tokens": 11, "output_tokens": 100, "memory": None, "admission": "paged"}
+        result = results_at("a100-80gb", "llama3.1-8b", "fp8", **work, model_kind="auto", stack="vllm")
+        ratios.append(result["throughput_tokens_per_s"] / printed)
+    return Modeled(
+        sum(ratios) / len(ratios),
+        f"{', '.join(f'{ratio:.2f}' for ratio in ratios)} at batch 1, 4, 16 and 32: no device, release or length of "
+        "prompt is stated",
+    )
+
+
+@claim("text-p99")
+def p99_latency() -> Relation:
+    """Queueing needs a load, which is not stated."""
+    return Relation("not computed: neither rate nor lengths of requests are stated (`dse simulate` takes both)")
+
+
+@claim("text-prefix-speedup")
+def prefix_speedup() -> float:
+    """Seconds of the first request over those of each of the next two."""
+    return 1.847 / (1.123 / 2)
+
+
+@claim("text-sparse-compute")
+def sparse_compute() -> Modeled:
+    """FLOP of a decode step of DeepSeek-V3.2 against DeepSeek-V3, which reads all tokens."""
+
+    def flops(model: str, n_tokens: int) -> float:
+        ops = operations("h200:memory_capacity=2 TB", model, input_tokens=n_tokens - 1, output_tokens=1)
+        return float(sum(op["flops"] for (phase, name), op in ops.items() if phase == "decode" and name != "all"))
+
+    saved = {n: 1 - flops("deepseek-v3.2", n) / flops("deepseek-v3", n) for n in (32_768, 131_072)}
+    return Modeled(saved[131_072], f'{saved[32_768]:.2f} at 32,768 tokens; "long contexts" is not stated as a number')
+
+
+@claim("text-ttt-2m")
+def trained_state() -> Relation:
+    """Test-time training is no model of a cache."""
+    return Relation("not computed: the state that is trained, and what training it costs, are not stated")
+
+
+@family({f"text-7b-{name}": (bits,) for name, bits in (("fp16", 16), ("int8", 8), ("int4", 4))})
+def weights_7b_gb(bits: int) -> float:
+    """7e9 parameters in GB."""
+    return weights.weight_bytes(7 * 10**9, bits) / units.to_base(1, "GB")
