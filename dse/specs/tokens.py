@@ -68,6 +68,12 @@ def _snapkv(values: Mapping[str, Any]) -> dict[str, int]:
     return {"evicts": 1, "budget_tokens": values["budget"]}
 
 
+def _scissorhands(values: Mapping[str, Any]) -> dict[str, int]:
+    if values["budget"]:
+        return {"evicts": 1, "rolls": 1, "budget_tokens": values["budget"]}
+    return {"evicts": 1, "rolls": 1, **_share("heavy", values["share"])}
+
+
 @formula("bit", "index_dim * index_element_bits + index_scale_bits", "DeepSeek-V3.2-Exp, inference/model.py (Indexer)")
 def index_bits(index_dim: int, index_element_bits: int, index_scale_bits: int) -> int:
     """Bits of the index that sparse reading keeps for one token and layer."""
@@ -162,6 +168,21 @@ FAMILIES: dict[str, TokenFamily] = {
             ),
             problem=lambda values: (
                 "" if not values["share"] or values["budget"] == 1024 else "give budget or share, not both"
+            ),
+            validity=_EVICTION,
+        ),
+        TokenFamily(
+            "scissorhands",
+            title="Scissorhands",
+            source="Scissorhands (arXiv:2305.17118) 4: a fixed budget of tokens that were important before, prompt and "
+            "generated ones alike; a fifth of the prompt where no budget is given",
+            numbers=_scissorhands,
+            params=(
+                Param("budget", default=0, help="tokens that stay at most; 0: by share", low=0, high=_MANY),
+                Param("share", default=Fraction(1, 5), help="share of the prompt that is the budget", low=1e-6, high=1),
+            ),
+            problem=lambda values: (
+                "" if not values["budget"] or values["share"] == Fraction(1, 5) else "give budget or share, not both"
             ),
             validity=_EVICTION,
         ),

@@ -55,6 +55,8 @@ POLICIES = st.one_of(
     ),
     st.builds("snapkv:budget={}".format, st.integers(1, 80)),
     st.builds("snapkv:share={}".format, st.sampled_from(["0.01", "0.16", "0.9", "1"])),
+    st.builds("scissorhands:budget={}".format, st.integers(1, 80)),
+    st.builds("scissorhands:share={}".format, st.sampled_from(["0.01", "0.25", "1"])),
     st.builds(
         "sparse:k={},index_dim={},index_heads={}".format,
         st.integers(1, 90),
@@ -95,6 +97,9 @@ def naive_stored(policy, n_in, n, window):
     elif name == "snapkv":
         kept = max(int(values["share"] * n_in), 1) if values["share"] else values["budget"]
         cache = cache[-kept:]
+    elif name == "scissorhands":
+        most = min(most, values["budget"] or max(int(values["share"] * n_in), 1))
+        cache = cache[-most:]
     elif name == "h2o":
         heavy, recent = int(values["heavy"] * n_in), int(values["recent"] * n_in)
         budget = max(heavy + recent, 1)
