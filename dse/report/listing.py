@@ -85,10 +85,10 @@ def _cell(column: str, value: Any) -> str:
 
 
 def kernels_of(device: HardwareSpec) -> str:
-    """Origin of a device's kernel times: measured on it, borrowed from another by name, or peak rates."""
+    """Origin of a device's kernel times: measured on it, borrowed from another by name, or estimated by its peaks."""
     if device.stacks_of:
         return f"of {device.stacks_of}"
-    return "measured" if device.stacks else "peak rates"
+    return "measured" if device.stacks else "estimated"
 
 
 def list_devices(vendor: str = "") -> Rows:

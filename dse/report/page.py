@@ -83,6 +83,7 @@ def page(
         output_tokens=request.output_tokens,
         first_head=HEAD,
         pays=pays,
+        of_papers=request.is_default,
         why_not=why_not,
         formats_head=pays.heads() if pays else (),
         formats=[formats.shown_row(one) for one in pays.formats] if pays else [],

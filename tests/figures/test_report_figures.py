@@ -352,6 +352,7 @@ def test_places_are_distinct_and_known_where_free():
     many = style.places([str(i) for i in range(style.MAX_SYSTEMS)], {"3": 0})
     assert sorted(many.values()) == list(range(style.MAX_SYSTEMS))
     looks = style.of_methods(["FP16", "SmoothQuant, KV8", "NQKV, KV4", "SinkQ G=32", "SinkQ G=128"])
+    assert len({(one.color, one.marker) for one in style.STYLES}) == len(style.STYLES)
     assert (looks["FP16"], looks["NQKV, KV4"], looks["SinkQ G=128"]) == tuple(style.STYLES[i] for i in (0, 4, 5))
     assert len(set(looks.values())) == 5
 

@@ -15,7 +15,7 @@ from dse.validate import verdicts
 LOOKS = {
     "missed": (style.VERMILLION, "x-thin"),
     "erratum": (style.ORANGE, "diamond"),
-    "not derivable": (style.ORANGE, "diamond-open"),
+    "not derivable": (style.ORANGE, "hexagon"),
     "within": (style.SKY, "square"),
     "reproduced": (style.GREEN, "circle"),
 }

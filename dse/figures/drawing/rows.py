@@ -145,13 +145,18 @@ def run_notes(table: pd.DataFrame) -> tuple[str, ...]:
 
 
 def kind_notes(table: pd.DataFrame) -> tuple[str, ...]:
-    """Note on devices with measured kernels and those at the peak rates of their data sheets."""
+    """Note on devices with measured kernels, and on those without."""
     if "stack" not in table or table["stack"].isna().all():
         return ()
     known = table.dropna(subset=["stack"])
     by_stack = [f"Kernels as measured ({stack}): {_names(rows['device'])}" for stack, rows in known.groupby("stack")]
-    rest = "; peak rates: the others" if table["stack"].isna().any() else ""
-    return ("; ".join(by_stack) + rest + ".",)
+    others = set(table[table["stack"].isna()]["model_kind"]) if "model_kind" in table else set()
+    rest = [f"{WITHOUT[kind]}: the others" for kind in WITHOUT if kind in others]
+    return ("; ".join([*by_stack, *rest]) + ".",)
+
+
+#: how notes call times that no kernels were measured for
+WITHOUT = {"estimated": "estimated from data sheets", "ideal": "peak rates"}
 
 
 def measured_notes(table: pd.DataFrame) -> tuple[str, ...]:
@@ -281,7 +286,7 @@ def lines(
             opened=tuple(bool(row["running_batch"] < row["batch"]) for row in good),
             hover=tuple(hover(row) for row in good),
         )
-        if y_column == "throughput_tokens_per_s":
+        if y_column == "throughput_tokens_per_s" and len(shown.systems) <= MAX_WHISKERED:
             aside = 2 ** (DODGE * (shown.systems.index(system) - (len(shown.systems) - 1) / 2))
             yield from _whiskers(good, lambda row, aside=aside: aside * x_of(row), y_column, look.color)  # type: ignore[misc]
         bad = [row for row in own if not row["feasible"]]
@@ -312,7 +317,9 @@ def _whiskers(good: list[Any], x_of: Callable[[Any], float], y_column: str, colo
 
 
 def rates(table: pd.DataFrame) -> list[float]:
-    """All throughputs of a table that are drawn, the ends of their intervals too."""
+    """All throughputs of a table that are drawn, the ends of their intervals too where whiskers show them."""
+    if with_system(table)["system"].nunique() > MAX_WHISKERED:
+        return [float(rate) for rate in table["throughput_tokens_per_s"].dropna()]
     return whiskers.spread(table.to_dict("records"), "throughput_tokens_per_s")
 
 
@@ -331,13 +338,19 @@ def notes(shown: Drawn) -> tuple[str, ...]:
 
 def sure_notes(table: pd.DataFrame) -> tuple[str, ...]:
     """Note on the whiskers of throughputs, where the table has intervals."""
-    return (whiskers.NOTE,) if "token_time_low" in table else ()
+    if "token_time_low" not in table:
+        return ()
+    if with_system(table)["system"].nunique() > MAX_WHISKERED:
+        return ("Intervals, which could not be told apart here, are in the table: token_time_low and token_time_high.",)
+    return (whiskers.NOTE,)
 
 
 #: size of the square around a mark, over the mark's
 FRAME = 1.15
 #: octaves by which the whiskers of systems stand apart
 DODGE = 0.03
+#: systems whose whiskers can be told apart in a panel
+MAX_WHISKERED = 5
 #: batches that bars beside each other can show
 MAX_BARS = 8
 

@@ -10,7 +10,7 @@ from dse.figures.drawing.chart import Series
 from dse.model import uncertainty
 
 NAME = "8 of 10 measurements"
-NOTE = "Thin lines: where 8 of 10 measurements should lie; of peak rates, what measured devices reach of theirs."
+NOTE = "Thin lines: where 8 of 10 measurements should lie."
 
 
 def ends(row: Mapping[str, Any], column: str) -> tuple[float, float] | None:
