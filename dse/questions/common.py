@@ -242,7 +242,7 @@ def context(device: HardwareSpec, model: ModelSpec, work: Workload, result: Resu
 
     `is_full`: the batch is as many requests as fit.
     """
-    how = f"calibrated model, {result['stack']}" if result["stack"] else "ideal model"
+    how = f"{result['model_kind']} model" + (f", {result['stack']}" if result["stack"] else "")
     full = ["as many as fit"] if is_full else []
     admission = str(lower.with_admission(device, work).admission)
     kept = [work.devices_text(device.name), model.name, *work.ways(model)]
