@@ -95,7 +95,7 @@ def test_symbols_give_a_result_its_unit():
 
 
 def test_symbols_name_nothing_that_is_gone():
-    words = {"bit_ledger", "operations", "reserve", "paged", "ideal", "calibrated", "closed", "measured"}
+    words = {"bit_ledger", "operations", "reserve", "paged", "ideal", "calibrated", "closed", "measured", "estimated"}
     words |= {"n_", "_bytes", "_s", "_tokens", "_bits", "_flops", "_frac", "_share", "_per_s", "_w"}
     assert not glossary() - parameters() - set(RESULT_UNITS) - words
 

@@ -578,11 +578,11 @@ def test_a_changed_number_changes_nothing_else():
 def test_each_end_of_a_stretch_says_how_sure_it_is():
     new, old = (design("a100-80gb", "llama2-13b", name) for name in ("sinkq:bits=4", "fp16"))
     work = Workload(output_tokens=128)
-    found = crossing.crossing(new, old, work, THROUGHPUT, (16,), (1024,))
+    found = crossing.crossing(new, old, work, THROUGHPUT, (16,), (3072,))
     (line,) = found.from_batch
     for run, document in zip(line.runs, found.to_json()["from_batch"][0]["runs"], strict=True):
         for end in ("first", "last"):
-            at = replace(work, batch=getattr(run, end), input_tokens=1024)
+            at = replace(work, batch=getattr(run, end), input_tokens=3072)
             gain = Comparison().gain(new.at(at), old.at(at))
             assert document[f"gain_at_{end}"] == gain.ratio
             assert list(document[f"interval_at_{end}"]) == [gain.low, gain.high]
@@ -642,7 +642,7 @@ def test_candidates_say_how_likely_they_meet_the_target():
 
 
 def test_a_winner_that_an_assumed_rate_decides_is_not_sure():
-    work = Workload(batch=16)
+    work = Workload(batch=16, input_tokens=4096)
     one, other = (design("a100-80gb", "llama2-13b", name) for name in ("sinkq:bits=4", "fp16"))
     found = doubt.doubt(one, work, THROUGHPUT, other)
     document = found.to_json()
