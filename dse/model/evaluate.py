@@ -157,7 +157,7 @@ class Lowered:
             "n_devices": work.n_devices,
             "capacity_bytes": device.reported_bytes if is_server else device.capacity_bytes,
             "effective_bandwidth_bytes_per_s": effective_bits.effective_bandwidth_bytes_per_s(
-                device.memory_bandwidth.si, bits
+                device.kv_bandwidth.si, bits
             ),
             "effective_capacity_bytes": effective_bits.effective_capacity_bytes(device.capacity_bytes, bits),
             "token_time_low": sure.tokens.low,

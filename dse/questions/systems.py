@@ -59,6 +59,11 @@ DEFAULT: tuple[System, ...] = (
     System("Oaken-HBM", "oaken-hbm", "oaken", "reserve"),
     System("Oaken-LPDDR", "oaken-lpddr", "oaken", "reserve"),
 )
+#: Oaken's Figure 1 has processing in and near memory as well: designs whose papers it cites
+MEMORIES_THAT_COMPUTE = (
+    System("AttAcc FP16", "attacc-a100", "fp16", "reserve"),
+    System("NeuPIMs FP16", "neupims", "fp16", "reserve"),
+)
 #: Oaken 6.1 and Figure 11
 MODELS = ("llama2-7b", "llama2-13b", "llama2-70b", "opt-30b", "mistral-7b", "mixtral-8x7b-oaken")
 BATCHES = (16, 32, 64, 128, 256)

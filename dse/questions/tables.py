@@ -14,7 +14,7 @@ from dse.model import evaluate, kv_layout
 from dse.model.formulas import attention, linear, weights
 from dse.quantizers.base import PARTS
 from dse.questions import traces
-from dse.questions.systems import MODELS, ReportRequest, System
+from dse.questions.systems import MEMORIES_THAT_COMPUTE, MODELS, ReportRequest, System
 from dse.specs import catalog, tokens
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.measurements import Bits
@@ -70,6 +70,12 @@ def _job(request: ReportRequest, system: System, model: ModelSpec, batch: int, *
 def _results(request: ReportRequest) -> list[Job]:
     """Every model, system and batch."""
     return [_job(request, s, m, b) for m in request.models for s in request.systems for b in request.batches]
+
+
+def _plane(request: ReportRequest) -> list[Job]:
+    """Oaken Figure 1: every system at the largest batch, and memories that compute where the systems are Oaken's."""
+    model, own = request.pick("llama2-13b"), (*request.systems, *(MEMORIES_THAT_COMPUTE if request.is_default else ()))
+    return [_job(request, s, model, max(request.batches)) for s in own]
 
 
 def _lengths(request: ReportRequest) -> list[Job]:
@@ -143,6 +149,7 @@ def _tokens(request: ReportRequest) -> list[Job]:
 #: tables of design points by name
 POINTS: dict[str, Callable[[ReportRequest], list[Job]]] = {
     "results": _results,
+    "plane": _plane,
     "lengths": _lengths,
     "weights": _weights,
     "breakdown": _breakdown,

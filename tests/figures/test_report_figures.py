@@ -173,8 +173,7 @@ def test_lengths_weights_and_effective_axes_equal_the_table(small: dict[str, pd.
         for series in (s for s in panel.series if s.kind == "bar"):
             own = weights[(weights["device"] == panel.title) & (weights["system"] == series.name)]
             assert series.y == tuple(own["throughput_tokens_per_s"])
-    results = small["results"]
-    largest = results[(results["batch"] == 256) & (results["model"] == "llama2-13b")].set_index("system")
+    largest = small["plane"].set_index("system")
     for series in charts["effective_axes"].panels[0].series:
         if not series.is_note:
             row = largest.loc[series.name]
@@ -348,11 +347,11 @@ def test_a_system_looks_the_same_in_every_figure(charts: dict[str, Chart]):
 def test_places_are_distinct_and_known_where_free():
     assert style.places(["b", "new", "a"], {"a": 0, "b": 1}) == {"b": 1, "new": 2, "a": 0}
     assert style.places(["a", "again"], {"a": 3, "again": 3}) == {"a": 3, "again": 0}
-    assert style.places(["far"], {"far": 12}) == {"far": 0}  # twelve styles
+    assert style.places(["far"], {"far": 13}) == {"far": 0}  # thirteen styles
     many = style.places([str(i) for i in range(style.MAX_SYSTEMS)], {"3": 0})
     assert sorted(many.values()) == list(range(style.MAX_SYSTEMS))
     looks = style.of_methods(["FP16", "SmoothQuant, KV8", "NQKV, KV4", "SinkQ G=32", "SinkQ G=128"])
-    assert len({(one.color, one.marker) for one in style.STYLES}) == len(style.STYLES)
+    assert len({one.marker for one in style.STYLES}) == len(style.STYLES)  # colors may show something else
     assert (looks["FP16"], looks["NQKV, KV4"], looks["SinkQ G=128"]) == tuple(style.STYLES[i] for i in (0, 4, 5))
     assert len(set(looks.values())) == 5
 

@@ -17,7 +17,7 @@ DOT = Series(style.NOT_AT_ONCE, kind="scatter", size=0.4, opened=(True,), is_not
 @figure(
     "effective_axes",
     "Which mix of bandwidth, capacity and bit-width serves the model best (Oaken Figure 1)?",
-    by_report("results"),
+    by_report("plane"),
     (*rows.POINT, "effective_bandwidth_bytes_per_s", "effective_capacity_bytes"),
     order=10,
     key=("device", "system", "model", "batch"),
@@ -58,7 +58,8 @@ def chart(source: Source) -> Chart:
         keys=keys,
         colors=colors,
         notes=(
-            "Effective: times 16 / effective bits, what FP16 keys and values would need. "
+            "Effective: times 16 / effective bits, what FP16 keys and values would need; of memories that compute, the "
+            "bandwidth inside. "
             "Marks inside marks: same place.",
             *rows.mark_notes(own, "White dots"),
             *shown.notes,

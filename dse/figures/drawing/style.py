@@ -1,7 +1,7 @@
 """Colors, dashes, markers and hatches: told apart by color-blind readers and in gray print.
 
 Colors: Okabe and Ito (2008), without the yellow that white paper swallows. Each style differs from its
-neighbours in at least two of color, dash and marker, and from every other in color or marker.
+neighbours in at least two of color, dash and marker, and from every other in its marker.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,8 @@ STYLES = (
     Style(GRAY, "dash", "triangle-right"),
     Style(ORANGE, "solid", "star"),
     Style(VERMILLION, "solid", "cross"),
-    Style(PURPLE, "solid", "pentagon"),
+    Style(PURPLE, "solid", "diamond-tall"),
+    Style(SKY, "solid", "octagon"),
 )
 #: place in STYLES of the methods that papers compare, the same in every figure; as the report's default systems
 METHODS = {

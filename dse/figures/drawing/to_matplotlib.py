@@ -13,6 +13,8 @@ _MARKERS = {
     "circle": "o",
     "square": "s",
     "diamond": "D",
+    "diamond-tall": "d",
+    "octagon": "8",
     "triangle-up": "^",
     "triangle-down": "v",
     "triangle-left": "<",

@@ -257,8 +257,8 @@ def test_figures_of_many_groups_and_of_one_objective():
     found = pareto_designs.of_table(table, {"a": "max", "b": "min"}, ["device"])
     arguments = (found.table, list(found.knee), found.cloud)
     chart = design_front.chart(*arguments, found.objectives, found.units, lambda row: row["device"], found.by)
-    assert any("first 12 of 20 groups" in note for note in chart.notes)
-    assert sum(len(s.x) for s in chart.panels[0].series if s.kind == "line") == 24
+    assert any("first 13 of 20 groups" in note for note in chart.notes)
+    assert sum(len(s.x) for s in chart.panels[0].series if s.kind == "line") == 26
     one = design_front.chart(*arguments, {"a": "max"}, found.units, lambda row: row["device"])
     assert [s.name for s in one.panels[0].series] == ["knee", "front"]  # the star lies under the mark
     stars = [s for s in one.panels[0].series if s.name == "knee"]
