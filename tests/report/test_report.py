@@ -47,7 +47,18 @@ def _files(folder: Path) -> set[str]:
 
 def test_files(written: Path):
     figures = {f"figures/{name}.{kind}" for name in [*REPORT, "formats"] for kind in ("html", "png", "svg", "pdf")}
-    names = ("plane", "lengths", "weights", "breakdown", "ledger", "roofline", "tokens", "traffic", "traffic_lengths", "formats")
+    names = (
+        "plane",
+        "lengths",
+        "weights",
+        "breakdown",
+        "ledger",
+        "roofline",
+        "tokens",
+        "traffic",
+        "traffic_lengths",
+        "formats",
+    )
     others = {f"tables/{name}.{kind}" for name in names for kind in ("csv", "parquet")}
     page = {"index.html", "report.csv", "report.parquet", "figures/plotly.min.js"}
     assert _files(written) == figures | others | page
