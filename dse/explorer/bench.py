@@ -186,6 +186,8 @@ def badge(row: BenchRow) -> str:
     within = max(1 - low / rate, high / rate - 1) if rate else 0.0
     if result["model_kind"] == "estimated":
         return f"estimated, within {within:.0%}"
+    if changed := row.request.device_text.partition(":")[2]:
+        return f"assumed, within {within:.0%} but for {changed}"
     if _BORROWED & set(result["assumptions"]):
         return f"assumed, within {within:.0%}"
     return f"measured, within {within:.0%}"

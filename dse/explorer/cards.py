@@ -32,10 +32,12 @@ SHOWN = {
 }
 #: the limit on a time, and how many of the field's units a second is
 LIMITS = {"steady_ttft_s": (common_fields.TTFT_LIMIT, 1.0), "steady_tpot_s": (common_fields.TPOT_LIMIT, 1e3)}
+#: chance from which on one design is called faster
+DECIDED = 0.8
 #: fewer bits, in the order in which a card proposes them
 _FEWER_BITS = {"fp16": "fp8", "fp8": "int4_per_token_head", "int8": "int4_per_token_head"}
 _MOST_STEPS, _COLUMNS = 3, 3
-_COLORS = {"measured": "green", "assumed": "orange", "peak": "gray"}
+_COLORS = {"measured": "green", "assumed": "orange", "estimated": "orange", "peak": "gray"}
 
 
 def show(bench: Bench) -> None:
@@ -179,6 +181,11 @@ def sure(bench: Bench, row: BenchRow) -> str:
     if not gain or gain.ratio == 1:
         return ""
     side = "Faster" if gain.ratio > 1 else "Slower"
+    if gain.confidence < DECIDED:
+        return (
+            f"Undecided against {first.name}: {gain.ratio:.2f} times its throughput ({gain.low:.2f} to "
+            f"{gain.high:.2f}), {side.lower()} with a chance of {sure_text(gain.confidence)}."
+        )
     return (
         f"{side} than {first.name} with a chance of {sure_text(gain.confidence)}: {gain.ratio:.2f} times its "
         f"throughput ({gain.low:.2f} to {gain.high:.2f})."
@@ -303,17 +310,17 @@ def table(bench: Bench) -> pd.DataFrame:
                 cells[label] = shown(name, row.result)
                 if name in LIMITS and is_met(name, row.result, bench.values) is False:
                     cells[label] += " (misses the limit)"
-            cells.update({"Fits": _fits(row.result), "What": line(row.asked)})
+            cells.update({"Fits": fits(row.result), "What": line(row.asked)})
         found.append({**cells, "How sure": badge(row)})
     order = ["Design", SHOWN["throughput_tokens_per_s"], "How sure", "Fits", *SHOWN.values(), "What"]
     return pd.DataFrame(found).reindex(columns=list(dict.fromkeys(order)))
 
 
-def _fits(result: Mapping[str, Any]) -> str:
+def fits(result: Mapping[str, Any]) -> str:
     """`verdict` in the few words of a cell."""
     if not result["feasible"]:
-        return "no"
-    return "all" if result["fits_whole_batch"] else f"{result['max_batch']:,} of {result['batch']:,}"
+        return "does not fit"
+    return "whole" if result["fits_whole_batch"] else f"{result['max_batch']:,} of {result['batch']:,}"
 
 
 def likeness(rows: Sequence[BenchRow]) -> tuple[str, str]:

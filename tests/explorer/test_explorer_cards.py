@@ -164,3 +164,27 @@ def test_a_question_of_the_first_screen_is_made_of_what_fields_take(question):
     fields = {field.key: field for field in (*common_fields.DESIGN, *common_fields.SCENARIO)}
     for values in (*question.designs, question.workload):
         assert [fields[key].problem(value, values) for key, value in values.items()] == [""] * len(values)
+
+
+def test_a_device_whose_numbers_were_changed_is_not_called_measured():
+    """An H200 at 9.6 TB/s was measured by nobody."""
+    row = of({"device": "h200"}, {"device": "h200:memory_bandwidth=9.6 TB/s"}).rows[1]
+    said = bench.badge(row)
+    assert said.startswith("assumed, within ")
+    assert said.endswith(" but for memory_bandwidth=9.6 TB/s")
+    assert {"measured", "assumed", "estimated", "peak"} == cards._COLORS.keys()  # a first word each
+
+
+def test_a_gain_that_may_be_a_loss_is_undecided():
+    here = of({}, {"quantizer": "int4_per_token_head"})
+    assert cards.sure(here, here.rows[1]).startswith("Undecided against fp16: ")
+
+
+def test_one_word_for_what_fits():
+    """22 GB of Llama 3.1 8B beside 24 GB: some of 256 requests run at once."""
+    rows = of({"device": "h200"}, {"device": "l4"}, batch=256, input=8192).rows
+    words = [cards.fits(row.result) for row in rows]
+    most = rows[1].result["max_batch"]
+    assert words[1] == (f"{most} of 256" if rows[1].result["feasible"] else "does not fit")
+    table = cards.table(of({"device": "h200"}, batch=1, input=64))
+    assert table["Fits"].tolist() == ["whole"]

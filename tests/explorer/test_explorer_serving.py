@@ -100,3 +100,11 @@ def test_without_a_rate_the_table_has_one_rate_for_all_designs():
     assert any(
         "In the table 0.5 requests a second come to each design: the rate given." in text.value for text in app.caption
     )
+
+
+def test_a_rate_holds_only_within_the_limits():
+    row = {"tpot_s": 0.0416, "ttft_s": 0.5}
+    assert serving.kept_limits(row, {"tpot_s": 0.040}) == "misses the limit of TPOT"
+    assert serving.kept_limits(row, {"tpot_s": 0.050, "ttft_s": 0.4}) == "misses the limit of TTFT"
+    assert serving.kept_limits(row, {"tpot_s": 0.050}) == "holds, within the limits"
+    assert serving.kept_limits(row, {}) == "holds"

@@ -79,7 +79,7 @@ HEADLINE = {
 #: below: heading -> result -> tooltip
 GROUPS = {
     "Capacity and bottleneck": {
-        "feasible": "At least one request fits.",
+        "feasible": "Whether the whole batch runs at once, or how many requests of it.",
         "bound": "What the largest part of the time, or the memory, goes into.",
         "max_batch": HEADLINE["max_batch"],
         "running_batch": "Requests of the batch that run together.",
@@ -135,6 +135,8 @@ def label_of(name: str) -> str:
 
 def shown_number(name: str, result: Mapping[str, Any]) -> str:
     """A result as the page shows it; sizes in GB only, so that columns compare."""
+    if name == "feasible":
+        return cards.fits(result)
     value, unit = result[name], RESULT_UNITS[name]
     if unit == "B" and value is not None:
         return units.human(value, unit)

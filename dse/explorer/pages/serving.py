@@ -111,7 +111,7 @@ def _in_closed_form(bench: Bench, found: Mapping[str, UnderLoad], rate: float | 
     st.caption("Requests of equal lengths arrive at random; each line goes up to 0.9 of the saturated rate.")
     per_s = rate or _of_weakest(answer.full_requests_per_s or 0.0 for answer in found.values())
     st.caption(f"In the table {per_s:.4g} requests a second come to each design: {_whose(rate)}.")
-    st.dataframe(at(found, per_s), hide_index=True)
+    st.dataframe(at(found, per_s, limits(bench.values)), hide_index=True)
 
 
 def _of_weakest(held: Iterable[float]) -> float:
@@ -197,8 +197,16 @@ def limits(values: Mapping[str, Any]) -> dict[str, float]:
     return {name: values[field.key] / size for name, (field, size) in wanted.items() if values[field.key]}
 
 
-def at(found: Mapping[str, UnderLoad], per_s: float) -> pd.DataFrame:
-    """Results of each design at equal request rates."""
+def kept_limits(row: Mapping[str, Any], wanted: Mapping[str, float]) -> str:
+    """Whether waits stay short and the limits are met; which one is missed."""
+    missed = [name.removesuffix("_s").upper() for name, limit in wanted.items() if row[name] > limit]
+    if missed:
+        return f"misses the limit of {' and '.join(missed)}"
+    return "holds" + (", within the limits" if wanted else "")
+
+
+def at(found: Mapping[str, UnderLoad], per_s: float, wanted: Mapping[str, float]) -> pd.DataFrame:
+    """Results of each design at equal request rates; `wanted` are limits in seconds by column."""
     rows = []
     for name, answer in found.items():
         full = answer.full_requests_per_s or 0.0
@@ -212,7 +220,7 @@ def at(found: Mapping[str, UnderLoad], per_s: float) -> pd.DataFrame:
                 "TPOT": number(row["tpot_s"], "s"),
                 "TTFT": number(row["ttft_s"], "s"),
                 "decoding": f"{row['running_requests']:.3g}",
-                "says": "holds",
+                "says": kept_limits(row, wanted),
             }
         rows.append(shown)
     return pd.DataFrame(rows)
