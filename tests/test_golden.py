@@ -312,6 +312,8 @@ def test_commands_print_and_write_what_they_did(name, tmp_path):
     assert [one["argv"] for one in actual] == [one["argv"] for one in expected]
     for old, new in zip(expected, actual, strict=True):
         lines = different_text(old["output"], new["output"], tolerance_of(old["output"], name))
+        # of a file that numpy has just written, whose bytes are not the same under every release of Python
+        lines = [line for line in lines if "output.data.sha256" not in line]
         # files that came later are tested where they are made
         lines += [f"  {path}: is not written" for path in old["files"].keys() - new["files"].keys()]
         for path in old["files"].keys() & new["files"].keys():

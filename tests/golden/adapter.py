@@ -108,6 +108,8 @@ def kernels_alone() -> Iterator[None]:
     from dse.report import present
     from dse.specs import catalog, measurements, oaken_grid, workload
     from dse.specs.device_and_model import HardwareSpec
+    from dse.validate import figures
+    from dse.validate.claims import textbook
 
     def split_alone(work: Any, model: Any) -> list[str]:
         weights = [work.weights_text] if work.weights or work.weights_bits != 16 else []
@@ -120,7 +122,7 @@ def kernels_alone() -> Iterator[None]:
         layers = tuple((layer.model_copy(update={"prompt_score_dim": None}), n) for layer, n in kv.layers)
         return layers_of(replace(kv, layers=layers), *policy)
 
-    with (
+    changed = (
         mock.patch.object(catalog, "servers", dict),
         mock.patch.object(catalog, "shipped_device", old_document),
         mock.patch.object(catalog, "_shipped_device", old_device),
@@ -142,11 +144,17 @@ def kernels_alone() -> Iterator[None]:
         mock.patch.object(
             kv_layout.KvPlan, "_known", property(lambda kept: known.setdefault(kv_layout.Same(kept), {}))
         ),
+        mock.patch.object(figures, "sinkq_batches", figures.sinkq_batches.__wrapped__),  # others may have asked before
+        mock.patch.object(figures, "sinkq_lengths", figures.sinkq_lengths.__wrapped__),
+        mock.patch.object(textbook, "_chunked_prefill", textbook._chunked_prefill.__wrapped__),
         mock.patch.object(present, "how_sure", return_value=[]),
         mock.patch.object(present, "weights_said", return_value=""),
         mock.patch.object(workload.Workload, "ways", split_alone),
         mock.patch.object(present, "_interval_text", return_value=[]),
-    ):
+    )
+    with contextlib.ExitStack() as held:
+        for one in changed:
+            held.enter_context(one)
         yield
 
 

@@ -133,7 +133,7 @@ topic.add(
     NUMBER,
     "effective bandwidth",
     TextLine("Throughput", 9, "effective bandwidth"),
-    reads=("memory_bandwidth",),
+    reads=("memory_bandwidth", "pim_bandwidth"),
 )
 topic.add(
     "effective_capacity_bytes",
