@@ -163,7 +163,7 @@ def test_progress_sees_points_and_figures(tmp_path: Path, monkeypatch: pytest.Mo
 
     report.write(str(tmp_path / "r"), "dse report", **_SMALL, static="matplotlib", progress=progress)
     assert seen["figures"] == ["bit_ledger"]
-    assert len(seen["points"]) == 4 + 12 + 8 + 4 + 80  # the last: 10 designs of tokens and bits at 8 lengths
+    assert len(seen["points"]) == 4 + 2 + 12 + 8 + 4 + 80  # the last: 10 designs of tokens and bits at 8 lengths
     assert seen["points"][0] == "A100-80GB fp16, llama2-7b"
 
 
