@@ -45,6 +45,7 @@ UNPACKED_SHARE = 0.6
 #: what measured devices reach of their data sheets: of bandwidth, and of the rate of products over prompts. A device
 #: whose kernels nobody measured is taken to reach the middle
 REACHED_BANDWIDTH, REACHED_COMPUTE = (0.85, 0.93), (0.70, 1.00)
+MIDDLE_BANDWIDTH, MIDDLE_COMPUTE = (sum(ends) / 2 for ends in (REACHED_BANDWIDTH, REACHED_COMPUTE))
 
 
 class Unpacking(NamedTuple):
@@ -470,14 +471,13 @@ def kernels_reach(
 
 def as_devices_reach(found: Stack) -> Stack:
     """Return the rates of a device whose kernels nobody measured: the middle of what measured devices reach."""
-    memory, compute = sum(REACHED_BANDWIDTH) / 2, sum(REACHED_COMPUTE) / 2
     return found._replace(
-        gemm_memory_frac=memory,
-        gemm_flops_frac=compute,
-        memory_frac=memory,
-        copy_frac=memory,
-        flops_frac=compute,
-        prompt_flops_frac=compute,
+        gemm_memory_frac=MIDDLE_BANDWIDTH,
+        gemm_flops_frac=MIDDLE_COMPUTE,
+        memory_frac=MIDDLE_BANDWIDTH,
+        copy_frac=MIDDLE_BANDWIDTH,
+        flops_frac=MIDDLE_COMPUTE,
+        prompt_flops_frac=MIDDLE_COMPUTE,
     )
 
 

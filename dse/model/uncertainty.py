@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from dse.model.kernels import REACHED_BANDWIDTH, REACHED_COMPUTE
+from dse.model.kernels import MIDDLE_BANDWIDTH, MIDDLE_COMPUTE, REACHED_BANDWIDTH, REACHED_COMPUTE
 from dse.model.kv_layout import KvPlan
 from dse.model.results import RESULTS, with_interval
 from dse.model.results.declare import ENERGY, PER_TOKEN, PROMPTS, RATES
@@ -121,10 +121,9 @@ def without_kernels(kind: str) -> Intervals:
     least = REACHED_COMPUTE[0]
     if kind == "ideal":
         return Intervals(Interval(1.0, 1 / least, why), Interval(1.0, 1 / least, why))
-    read, computed = sum(REACHED_BANDWIDTH) / 2, sum(REACHED_COMPUTE) / 2
     return Intervals(  # a step waits for memory at least, and maybe for products
-        Interval(read / REACHED_BANDWIDTH[1], read / least, why),
-        Interval(computed / REACHED_COMPUTE[1], computed / least, why),
+        Interval(MIDDLE_BANDWIDTH / REACHED_BANDWIDTH[1], MIDDLE_BANDWIDTH / least, why),
+        Interval(MIDDLE_COMPUTE / REACHED_COMPUTE[1], MIDDLE_COMPUTE / least, why),
     )
 
 

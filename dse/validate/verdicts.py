@@ -20,7 +20,7 @@ SHADES: dict[Verdict, tuple[Shade, str]] = {
     "reproduced": ("green", "✓"),
     "within": ("green", "✓"),
     "erratum": ("amber", "!"),
-    "not derivable": ("amber", "?"),
+    "not derivable": ("amber", "∅"),
     "not attempted": ("amber", "–"),
     "missed": ("red", "✗"),
 }

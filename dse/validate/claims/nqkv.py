@@ -113,7 +113,8 @@ def slower_than_smoothquant() -> Modeled:
     over = sorted(a / b for a, b in zip(differences, printed, strict=True))
     return Modeled(
         min(ratios),
-        f"{min(ratios):.2f} to {max(ratios):.2f} over {len(ratios)} rows, so 35 to 66 % are lost; a step takes "
+        f"{min(ratios):.2f} to {max(ratios):.2f} over {len(ratios)} rows, so "
+        f"{100 * (1 - max(ratios)):.0f} to {100 * (1 - min(ratios)):.0f} % are lost; a step takes "
         f"{min(differences):.1f} to {max(differences):.1f} ms more, printed {min(printed):.1f} to {max(printed):.1f}: "
         f"ours is {over[0]:.2f} to {over[-1]:.2f} of it (median {over[len(over) // 2]:.2f}): start and bandwidth of "
         "the copies were fitted to these differences, the ratios were not; the framework's own time, 6 to 40 times "

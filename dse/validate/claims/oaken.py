@@ -138,10 +138,9 @@ def unit_share_percent(unit: str) -> float:
 
 @claim("oaken-profiling-runs")
 def profiling_runs() -> Relation:
-    """Thresholds of half as many runs, on the language model that ships."""
+    """Thresholds by the number of runs need the models themselves."""
     return Relation(
-        "of SmolLM2-135M the outer thresholds of 50 runs lie within 0.1 % of the outer width of those of 100 "
-        "(docs/explanation/how-sure.md)"
+        "not computed here; of SmolLM2-135M `dse study` has it (docs/explanation/language_model.md, Oaken 4.2)"
     )
 
 
