@@ -25,7 +25,7 @@ FEW_REQUESTS = 500
 
 def first(requests: Requests, n: int) -> Requests:
     """The first `n`."""
-    return Requests(requests.arrival_s[:n], requests.input_tokens[:n], requests.output_tokens[:n])
+    return requests.take(slice(n))
 
 
 def main() -> None:

@@ -1427,6 +1427,11 @@ def simulate(
     workload: Workload | None = None,
     *,
     trace: str | Path | None = None,
+    n_prefixes: int | None = None,
+    host_cache: int | None = None,
+    host_link: str | None = None,
+    host_start: str | None = None,
+    host_overlap: Literal["layers", "none"] = "layers",
     rate: float | str | None = None,
     n_requests: int | None = None,
     batching: Batching = "continuous",
@@ -1480,12 +1485,21 @@ def simulate(
 
     The first token is known when the prompt is computed. Arrivals that are drawn are scaled to the rate asked for.
 
+    Where prompts begin alike (--prefix, or a .jsonl trace that names their blocks), what they share is kept in a radix
+    tree, as vLLM and SGLang do: it says what is found, and what that brings against keeping nothing.
+
     device: Device name or .toml file.
     model: Model name, .toml file or config.json.
     quantizer: KV quantizer with parameters, e.g. oaken or sinkq:bits=2,group=32, or as engines call it,
         e.g. fp8_e4m3 (`dse list quantizers`), or plan:FILE.toml.
     workload: Requests, lengths, memory, weights and devices, as `dse.Workload(batch=64, tp=2)`.
     trace: Whose lengths (and arrivals); default: all alike.
+    n_prefixes: How many texts of --prefix tokens there are: each prompt begins with one of them;
+        default: 1.
+    host_cache: Host memory for blocks that the device gives up, for each device; default: none.
+    host_link: Bandwidth from host memory to a device, one direction; with --host-cache.
+    host_start: Time before a load from host memory begins; default: none.
+    host_overlap: Load beside the step that computes the rest, layer by layer, or before it.
     rate: Requests per second (Poisson), a share of the rate that holds (70%), the trace's own arrivals
         (a shipped trace's: gaps drawn from its quantiles), or all at once; default: as the trace, all
         at once without one.

@@ -19,6 +19,9 @@ class Request:
     finish: float = math.nan
     last: float = math.nan
     pages: int = 0
+    begun: int = 0  # tokens found when it was admitted last
+    on_device: int = -1  # tokens found when it was admitted first
+    in_host: int = 0
 
     @property
     def to_compute(self):
@@ -36,12 +39,43 @@ class Run:
     used: int = 0
 
 
+class Group(list):
+    """Requests that run, and the blocks of prompts that are kept: paths from the root, oldest first where unused."""
+
+    def __init__(self):
+        super().__init__()
+        self.users = {}  # path -> how many use it
+        self.idle = []
+        self.host = []
+        self.load_s = 0.0
+
+
 def serve(
-    arrivals, inputs, outputs, times, own, capacity, *, batching, admission, batch, page, chunk, prompt_step, n_groups=1
+    arrivals,
+    inputs,
+    outputs,
+    times,
+    own,
+    capacity,
+    *,
+    batching,
+    admission,
+    batch,
+    page,
+    chunk,
+    prompt_step,
+    n_groups=1,
+    blocks=None,
+    page_size=0,
+    host_capacity=0,
+    host_start_s=0.0,
+    host_unit_s=0.0,
+    beside=True,
 ):
     """`own(n)` is what a sequence of n tokens takes; held is the most it takes while it has so many pages.
 
-    Memory, chunk and prompt step are those of a group; all groups step together.
+    Memory, chunk and prompt step are those of a group; all groups step together. `blocks`: of each request the ids and
+    ends of its blocks. A path is known by its ids; `page_size` is what a page takes.
     """
     requests = [Request(*row) for row in zip(range(len(arrivals)), arrivals, inputs, outputs, strict=True)]
     run = Run(requests)
@@ -56,8 +90,71 @@ def serve(
         """The pages between prompt and last token at which it takes most; of equal ones the last."""
         return max(range(pages(r.n_in), pages(r.n_in + r.n_out) + 1), key=lambda k: (held(k), k))
 
+    def paths(r):
+        """Path, pages and whole pages' end of each block."""
+        ids, ends = blocks[r.number] if blocks else ([], [])
+        whole = [end // page for end in ends]
+        return [
+            (
+                tuple(zip(ids[: k + 1], ends[: k + 1], strict=True)),
+                whole[k] - (whole[k - 1] if k else 0),
+                whole[k] * page,
+            )
+            for k in range(len(ids))
+        ]
+
+    sizes = {path: n_pages * page_size for r in requests for path, n_pages, _ in paths(r)}
+
+    def reach(group, r):
+        found = 0
+        for path, _, end in paths(r):
+            if end >= r.to_compute or (path not in group.users and path not in group.host):
+                break
+            found = end
+        return found
+
+    def to_host(group, path):
+        if path in group.host:
+            group.host.remove(path)
+        group.host.append(path)
+        while sum(sizes[one] for one in group.host) > host_capacity:
+            group.host.pop(0)
+
+    def evict(group):
+        while used(group) + sum(sizes[path] for path in group.idle) > capacity:
+            path = group.idle.pop(0)
+            del group.users[path]
+            if host_capacity:
+                to_host(group, path)
+
+    def share(group, r):
+        r.begun, load, on_device = reach(group, r), 0, 0
+        for path, _, end in reversed(paths(r)):
+            if path in group.users:
+                on_device = max(on_device, end if end <= r.begun else 0)
+            elif end <= r.begun:
+                load += sizes[path]
+                to_host(group, path)
+            if path in group.idle:
+                group.idle.remove(path)
+            group.users[path] = group.users.get(path, 0) + 1
+        if load:
+            group.load_s += host_start_s + host_unit_s * load
+        if r.on_device < 0:
+            r.on_device, r.in_host = on_device, r.begun - on_device
+
+    def unshare(group, r, n_computed):
+        for path, _, end in reversed(paths(r)):
+            group.users[path] -= 1
+            if not group.users[path]:
+                if end > n_computed:
+                    del group.users[path]
+                else:
+                    group.idle.append(path)
+
     def used(group):
-        total = sum(held(r.pages) for r in group)
+        total = sum(held(r.pages) - sum(sizes[path] for path, *_ in paths(r)) for r in group)
+        total += sum(sizes[path] for path, n in group.users.items() if n)
         run.peak_used = max(run.peak_used, total)
         return total
 
@@ -73,6 +170,7 @@ def serve(
             if used(group) + extra <= capacity:
                 break
             youngest = group.pop()
+            unshare(group, youngest, min(youngest.computed, youngest.n_in))
             youngest.computed = youngest.pages = 0
             line.insert(0, youngest)
             run.n_preempted += 1
@@ -80,6 +178,7 @@ def serve(
         for r in growing:
             r.pages += 1
         used(group)
+        evict(group)
         return sent_back
 
     def admit(group, now):
@@ -91,17 +190,19 @@ def serve(
         room = capacity - used(group)
         if not reserve and group:
             room -= int(capacity * 0.01)
-        if held(need) > room:
+        if held(need) - sum(sizes[path] for path, *_ in paths(r) if group.users.get(path)) > room:
             return None
         line.pop(0)
-        r.pages, r.computed = need, 0
         r.start = now if math.isnan(r.start) else r.start
+        share(group, r)
+        r.pages, r.computed = need, r.begun
         group.append(r)
         used(group)
+        evict(group)
         return r
 
     now, line, todo = 0.0, [], list(requests)
-    groups = [[] for _ in range(n_groups)]
+    groups = [Group() for _ in range(n_groups)]
     is_open = [True] * n_groups
     reserve = admission == "reserve" or batching == "static"
     while any(math.isnan(r.finish) for r in requests):
@@ -112,6 +213,8 @@ def serve(
             continue
         parts = [[] for _ in groups]  # of each group: request, tokens
         prompt_s = [0.0] * n_groups
+        for group in groups:
+            group.load_s = 0.0
         batches = [decoding(group) for group in groups]
         if batching == "chunked":
             takes = [not (batches[g] and not reserve and make_room(groups[g])) for g in range(n_groups)]
@@ -139,16 +242,16 @@ def serve(
             tokens = [0] * n_groups
             while able := [g for g in range(n_groups) if takes[g] and tokens[g] < prompt_step]:
                 g = min(able, key=lambda g: len(groups[g]))
-                if tokens[g] and line and tokens[g] + line[0].to_compute > prompt_step:
+                if tokens[g] and line and tokens[g] + line[0].to_compute - reach(groups[g], line[0]) > prompt_step:
                     takes[g] = False
                     continue
                 r = admit(groups[g], now)
                 if r is None:
                     takes[g] = False
                     continue
-                tokens[g] += r.to_compute
-                prompt_s[g] += times.prompt_s(0, r.to_compute)
-                parts[g].append((r, r.to_compute))
+                tokens[g] += r.to_compute - r.begun
+                prompt_s[g] += times.prompt_s(r.begun, r.to_compute)
+                parts[g].append((r, r.to_compute - r.begun))
             for g, group in enumerate(groups):
                 if parts[g]:
                     batches[g] = []
@@ -167,7 +270,8 @@ def serve(
             for r in batches[g]:
                 r.computed += math.isnan(r.finish)
             rest = times.attention_s(len(batches[g]), sum(r.computed for r in batches[g])) if batches[g] else 0.0
-            seconds.append(products_s + prompt_s[g] + rest)
+            step_s, load_s = products_s + prompt_s[g] + rest, groups[g].load_s
+            seconds.append(max(step_s, load_s) if beside else step_s + load_s)
         now += max(seconds)
         run.n_steps += 1
         run.prompt_tokens += sum(n_prompt)
@@ -180,7 +284,12 @@ def serve(
                     r.finish = now
                     if batching != "static":
                         group.remove(r)
+            for r in reversed(batches[g]):  # of those that end together the latest gives its blocks up first
+                if r not in group:
+                    unshare(group, r, r.n_in)
             if batching == "static" and batches[g] and all(not math.isnan(r.finish) for r in group):
+                for r in reversed(group):
+                    unshare(group, r, r.n_in)
                 group.clear()
                 is_open[g] = True
             for r, part in parts[g]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from dse.core.errors import InputError
-from dse.operations.declare import SILENT, WHOLE, WHOLES, Console, argument, operation, option, work
+from dse.core.errors import InputError, show
+from dse.operations.declare import BYTES, SILENT, WHOLE, WHOLES, Console, argument, operation, option, work
 from dse.operations.shared import (
     OUTPUT,
     AssumesLike,
@@ -30,7 +31,7 @@ from dse.specs.workload import ASKED, DEPLOYMENT, MEMORY, TIMING, Workload
 
 if TYPE_CHECKING:
     from dse.report.simulation import SimulatedRun
-    from dse.serving.simulator import Simulation
+    from dse.serving.simulator import HostMemory, Simulation
     from dse.serving.steady_state import Batching
     from dse.specs.device_and_model import ModelSpec
 
@@ -49,6 +50,9 @@ class SimulateServing(OnDesign, Printed):
 
     The first token is known when the prompt is computed. Arrivals that are drawn are scaled to the rate asked for.
 
+    Where prompts begin alike (--prefix, or a .jsonl trace that names their blocks), what they share is kept in a radix
+    tree, as vLLM and SGLang do: it says what is found, and what that brings against keeping nothing.
+
     >>> found = dse.simulate("h200", "qwen3-32b", "fp8", trace="azure-conv", rate="50%", n_requests=200)
     >>> found["n_requests"], found["ttft_s"]["p50"] < found["ttft_s"]["p99"]
     (200, True)
@@ -56,6 +60,32 @@ class SimulateServing(OnDesign, Printed):
 
     trace: str | Path | None = option(
         None, "Whose lengths (and arrivals); default: all alike.", metavar="azure-conv|azure-code|FILE"
+    )
+    n_prefixes: int | None = option(
+        None,
+        "How many texts of --prefix tokens there are: each prompt begins with one of them; default: 1.",
+        WHOLE,
+        name="prefixes",
+        metavar="N",
+    )
+    host_cache: int | None = option(
+        None,
+        "Host memory for blocks that the device gives up, for each device; default: none.",
+        BYTES,
+        unit="B",
+        metavar="256GB",
+    )
+    host_link: str | None = option(
+        None,
+        "Bandwidth from host memory to a device, one direction; with --host-cache.",
+        metavar="'64 GB/s'",
+        unit="B/s",
+    )
+    host_start: str | None = option(
+        None, "Time before a load from host memory begins; default: none.", metavar="'20 us'", unit="s"
+    )
+    host_overlap: Literal["layers", "none"] = option(
+        "layers", "Load beside the step that computes the rest, layer by layer, or before it.", metavar="layers|none"
     )
     rate: float | str | None = option(
         None,
@@ -85,6 +115,7 @@ class SimulateServing(OnDesign, Printed):
         only=(
             "input_tokens",
             "output_tokens",
+            "prefix_tokens",
             "batch",
             "admission",
             "page_tokens",
@@ -99,6 +130,7 @@ class SimulateServing(OnDesign, Printed):
         helps={
             "input_tokens": "Prompt tokens, without --trace.",
             "output_tokens": "Generated tokens, without --trace.",
+            "prefix_tokens": "Tokens that a prompt shares with others, from its start on, without --trace.",
             "batch": "Most requests that run at once; default: as many as fit in the mean, at most as many as the "
             "server takes.",
             "admission": "Memory held from the start, or page by page; static batching reserves; default: paged on "
@@ -116,7 +148,17 @@ class SimulateServing(OnDesign, Printed):
         if self.batching == "chunked":
             unused = {"prompt_step_tokens": "with --batching chunked"}
         if self.trace is not None:
-            unused |= dict.fromkeys(("input_tokens", "output_tokens"), "with --trace, which has its own lengths")
+            own = dict.fromkeys(("input_tokens", "output_tokens"), "with --trace, which has its own lengths")
+            shared = dict.fromkeys(
+                ("prefix_tokens", "n_prefixes"), "with --trace: a .jsonl file says what prompts share"
+            )
+            unused |= own | shared
+        elif not self.workload.prefix_tokens:
+            unused |= {"n_prefixes": "without --prefix"}
+        if not self.workload.prefix_tokens and not str(self.trace or "").lower().endswith(".jsonl"):
+            unused |= {"host_cache": "where prompts share nothing: give --prefix, or a .jsonl trace"}
+        if self.host_cache is None:
+            unused |= dict.fromkeys(("host_link", "host_start", "host_overlap"), "without --host-cache")
         if self.batching == "static":
             unused |= {"page_tokens": "with --batching static, which reserves memory"}
             if self.workload.admission == "paged":
@@ -135,6 +177,7 @@ class SimulateServing(OnDesign, Printed):
         self.workload.refuse_idle()
         n_requests = 1 if self.n_requests is None else self.n_requests
         simulator.check(self.workload, n_requests, self.batching, self.chunk_tokens, self.prompt_step_tokens)
+        host = self.host()
         spec, plan = self.hardware(), self.plan()
         if self.out is not None:
             files.prepare(self.out)
@@ -142,13 +185,41 @@ class SimulateServing(OnDesign, Printed):
         return simulation.serve(
             spec,
             plan,
-            self.workload,
-            Traffic(trace, rate, self.n_requests, self.seed),
+            replace(self.workload, prefix_tokens=0),
+            Traffic(
+                trace=trace,
+                rate=rate,
+                n_requests=self.n_requests,
+                seed=self.seed,
+                prefix_tokens=self.workload.prefix_tokens,
+                n_prefixes=1 if self.n_prefixes is None else self.n_prefixes,
+            ),
             self.batching,
             self.chunk_tokens,
             console.progress,
             self.prompt_step_tokens,
+            host,
         )
+
+    def host(self) -> HostMemory | None:
+        """Host memory behind the device, where it is asked for. Raises InputError."""
+        from dse.serving.simulator import HostMemory
+        from dse.specs.quantity import named_quantity
+
+        if self.host_cache is None:
+            return None
+        if not 1 <= self.host_cache <= 2**50:
+            raise InputError(f"host-cache = {show(self.host_cache)}: must be from 1 byte to 1 PiB, such as 256GB")
+        if self.host_overlap not in ("layers", "none"):
+            raise InputError(f"host-overlap = {show(self.host_overlap)}: must be one of layers, none")
+        if self.host_link is None:
+            raise InputError(
+                "host-link is missing: the bandwidth from host memory to a device, in one direction, such as '64 GB/s' "
+                "(what PCIe 5.0 x16 has at most; 4.0: 32 GB/s)"
+            )
+        start_s = named_quantity("host-start", self.host_start, "s", 0, 10).si if self.host_start else 0.0
+        link = named_quantity("host-link", self.host_link, "B/s", 1e6, 1e13).si
+        return HostMemory(self.host_cache, link, start_s, self.host_overlap == "layers")
 
     def value(self, outcome: tuple[dict[str, Any], Simulation]) -> SimulatedRun:
         """Throughput, waits, queueing and memory of the run: what `dse simulate --json` prints, in SI base units."""

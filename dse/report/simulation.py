@@ -1,6 +1,7 @@
 """Results of a simulated run: numbers, text, tables and figure of `dse simulate`."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from dse.serving import simulator, steady_state
 from dse.serving.arrivals import Traffic, rate_that_holds, requests_of
 from dse.serving.at_rate import at_rate
 from dse.serving.requests import Lengths, Requests
-from dse.serving.simulator import Simulation
+from dse.serving.simulator import HostMemory, Simulation
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.workload import Workload
 
@@ -57,32 +58,43 @@ def evaluate(
     chunk_tokens: int = steady_state.CHUNK_TOKENS,
     progress: Callable[..., Any] | None = None,
     prompt_step_tokens: int = simulator.PROMPT_STEP_TOKENS,
+    host: HostMemory | None = None,
 ) -> tuple[dict[str, Any], Simulation]:
     """All numbers of a run, in SI base units, JSON-ready, with the closed form beside; and the run itself."""
     simulator.check(work, len(requests.arrival_s), batching, chunk_tokens, prompt_step_tokens)
-    how: dict[str, Any] = {"prompt_step_tokens": prompt_step_tokens}
+    how: dict[str, Any] = {"prompt_step_tokens": prompt_step_tokens, "host": host}
     if progress is None:
         run = simulator.run(device, plan, work, requests, batching, chunk_tokens, **how)
     else:
         with progress(None, "requests", len(requests.arrival_s)) as bar:
             tell = lambda done, _: bar.update(done - bar.pos)  # noqa: E731
             run = simulator.run(device, plan, work, requests, batching, chunk_tokens, progress=tell, **how)
+    shared = None
+    if requests.blocks is not None:
+        alone = replace(requests, blocks=None)
+        without = simulator.run(
+            device, plan, work, alone, batching, chunk_tokens, prompt_step_tokens=prompt_step_tokens
+        )
+        shared = _shared(run, without, Point(device, plan, work).design.stack.host_prompt_s)
     served = run.requests
     lengths = Lengths.of(served)
-    settled = steady_state.with_batch(device, plan, work, lengths.moments, batching)
+    shares = requests.blocks is not None
+    settled = steady_state.with_batch(device, plan, work, lengths.moments, batching, shares)
     steady = steady_state.steady(
         device, plan, work, lengths.moments, None, batching, chunk_tokens, largest_output=lengths.largest_output
     )
     offered = Lengths.of(requests).moments.rate_per_s
     load = None
-    if offered is not None and steady["requests_per_s"]:  # what is rejected is no load
+    if offered is not None and steady["requests_per_s"] and shared is None:  # what is rejected is no load
         load = offered * len(served.arrival_s) / len(requests.arrival_s) / steady["requests_per_s"]
     thirds = [float(np.mean(part)) for part in np.array_split(run.start_s - served.arrival_s, 3) if len(part)]
     # a server's own time before a first token keeps nobody else waiting: it is no part of the loop
     own_s = Point(device, plan, work).design.stack.host_prompt_s
     latency = _spread(run.finish_s - served.arrival_s + own_s)
     at_offered = (
-        None if offered is None else at_rate(device, plan, work, lengths.moments, offered, batching, chunk_tokens)
+        None
+        if offered is None or shared
+        else at_rate(device, plan, work, lengths.moments, offered, batching, chunk_tokens)
     )
     stack_name, stack = stack_of(device, work)
     duration = run.duration_s
@@ -130,15 +142,20 @@ def evaluate(
         "free_bytes": run.free_bytes,
         "utilisation": min(run.busy_s / duration, 1.0),
         "n_preempted": run.n_preempted,
-        "recomputed_tokens": run.n_prompt_tokens - int(served.input_tokens.sum()),
+        "recomputed_tokens": _recomputed(run),
+        **({"shared_prompts": shared} if shared else {}),
         "n_steps": run.n_steps,
         "steady": steady,
         "load": load,
         "at_rate": at_offered and at_offered._asdict(),
         "is_stable": None
         if offered is None
-        else bool(load is not None and load <= 1 and not _overloaded(thirds, float(np.ptp(served.arrival_s)))),
-        "is_near_limit": None if load is None else bool(NEAR_LOAD < load <= 1 or _grows(thirds, latency["p50"] or 0.0)),
+        else bool(
+            (shared or (load is not None and load <= 1)) and not _overloaded(thirds, float(np.ptp(served.arrival_s)))
+        ),
+        "is_near_limit": None
+        if load is None and not shared
+        else bool((load is not None and NEAR_LOAD < load <= 1) or _grows(thirds, latency["p50"] or 0.0)),
         **{name: sure[name] for name in INTERVALS},
         "assumptions": steady_state.assumptions(device, plan, work),
     }
@@ -154,6 +171,7 @@ def serve(
     chunk_tokens: int = steady_state.CHUNK_TOKENS,
     progress: Callable[..., Any] | None = None,
     prompt_step_tokens: int = simulator.PROMPT_STEP_TOKENS,
+    host: HostMemory | None = None,
 ) -> tuple[dict[str, Any], Simulation]:
     """All numbers of the run of what is asked for, as `evaluate`, with where its requests come from; and the run.
 
@@ -162,8 +180,30 @@ def serve(
     requests = requests_of(
         ask, work, progress, lambda requests: rate_that_holds(device, plan, work, requests, batching, chunk_tokens)
     )
-    result, run = evaluate(device, plan, work, requests, batching, chunk_tokens, progress, prompt_step_tokens)
+    result, run = evaluate(device, plan, work, requests, batching, chunk_tokens, progress, prompt_step_tokens, host)
     return {**result, "trace": ask.trace, "seed": ask.seed, "arrivals": ask.arrivals}, run
+
+
+def _recomputed(run: Simulation) -> int:
+    """Prompt tokens computed beyond those that were not found at first; some are found when they come again."""
+    new = int((run.requests.input_tokens - run.device_tokens - run.host_tokens).sum())
+    return max(run.n_prompt_tokens - new, 0)
+
+
+def _shared(run: Simulation, without: Simulation, own_s: float) -> dict[str, Any]:
+    """Shares of the prompts' tokens by where they were found, and what the run would be were nothing kept."""
+    n = int(run.requests.input_tokens.sum())
+    return {
+        "device_share": int(run.device_tokens.sum()) / n,
+        "host_share": int(run.host_tokens.sum()) / n,
+        "endless_share": int(run.endless_tokens.sum()) / n,
+        "mean_cached_bytes": float(np.mean(run.samples["cached_bytes"])),
+        "without": {
+            "throughput_tokens_per_s": without.n_tokens / without.duration_s,
+            "ttft_s": _spread(_first_s(without, own_s)),
+            "tpot_s": _spread(_per_token_s(without)),
+        },
+    }
 
 
 def lowered_of(device: HardwareSpec, plan: KvPlan, work: Workload) -> Mapping[str, Any]:
@@ -263,13 +303,38 @@ def _steady_lines(r: dict[str, Any]) -> list[tuple[str, str]]:
     return [
         (
             "steady state, closed form",
-            f"{present.number(s['throughput_tokens_per_s'], 'token/s')}, "
+            ("with nothing shared " if "shared_prompts" in r else "")
+            + f"{present.number(s['throughput_tokens_per_s'], 'token/s')}, "
             f"{per_second(s['requests_per_s'])} with {running} running",
         ),
         ("", _limit(r)),
         ("", f"decode step {present.number(s['decode_step_s'], 's')}: {', '.join(parts)}"),
         ("", f"prefill takes {100 * s['prompt_share']:.3g} % of the time"),
     ]
+
+
+def _shared_lines(r: dict[str, Any]) -> list[str]:
+    """Where the tokens of prompts were found, and what keeping them brought."""
+    shared = r.get("shared_prompts")
+    if not shared:
+        return []
+    without = shared["without"]
+    gain = r["throughput_tokens_per_s"] / without["throughput_tokens_per_s"]
+    sooner = r["ttft_s"]["mean"] / without["ttft_s"]["mean"]
+    rows = [
+        ("found on the device", f"{100 * shared['device_share']:.3g} % of the prompts' tokens"),
+        *([("found in host memory", f"{100 * shared['host_share']:.3g} %")] if shared["host_share"] else []),
+        ("a cache without limit", f"{100 * shared['endless_share']:.3g} %"),
+        ("kept beside requests", f"{present.number(round(shared['mean_cached_bytes']), 'B')} in the mean"),
+        (
+            "without",
+            f"{present.number(without['throughput_tokens_per_s'], 'token/s')}, "
+            f"TTFT {present.number(without['ttft_s']['mean'], 's')}, "
+            f"TPOT {present.number(without['tpot_s']['mean'], 's')} in the mean",
+        ),
+        ("gain", f"{gain:.3g} times the throughput, the first token after {100 * sooner:.3g} % of the time"),
+    ]
+    return ["", "What prompts share, kept in a radix tree", *(present.line(label, value) for label, value in rows)]
 
 
 def _how_sure(r: dict[str, Any]) -> list[str]:
@@ -339,18 +404,21 @@ def text(result: dict[str, Any]) -> str:
         ("", f"{present.number(r['peak_used_bytes'], 'B')} at most, of {present.number(r['free_bytes'], 'B')}"),
         ("preempted for memory", f"{plural(r['n_preempted'], 'time')}, {again} recomputed"),
     )
-    lines += ["", "Whole run", *(present.line(label, value) for label, value in whole), *_how_sure(r)]
+    lines += ["", "Whole run", *(present.line(label, value) for label, value in whole)]
+    lines += [*_shared_lines(r), *_how_sure(r)]
     if r["is_stable"] is False:
+        served = r["requests_per_s"] if r.get("shared_prompts") else min(s["requests_per_s"] or 0, r["requests_per_s"])
         lines += [
             "",
-            f"Unstable: {per_second(offered)} come, {min(s['requests_per_s'] or 0, r['requests_per_s']):,.4g} can be "
+            f"Unstable: {per_second(offered)} come, {served:,.4g} can be "
             "served: the queue grows as long as they come, and latencies with the number of requests",
         ]
     elif r["is_near_limit"]:
+        load = f": load {100 * r['load']:.4g} %, and the closed form may be 5 % off" if r["load"] else ""
         first, *_, last = (present.number(seconds, "s") for seconds in r["queueing_thirds_s"])
         lines += [
             "",
-            f"Close to its limit: load {100 * r['load']:.4g} %, and the closed form may be 5 % off; requests queued "
+            f"Close to its limit{load}; requests queued "
             f"{first} in the first third of the run, {last} in the last: where that grows, so do latencies "
             "with the number of requests",
         ]
@@ -367,6 +435,9 @@ def samples_table(result: dict[str, Any], run: Simulation) -> pd.DataFrame:
     gap = table["time_s"].diff()
     table["tokens_per_s"] = (table["tokens"].diff() / gap.where(gap > 0)).fillna(0.0)
     table["free_bytes"] = float(run.free_bytes)
+    cached = table.pop("cached_bytes")
+    if run.requests.blocks is not None:
+        table["held_bytes"] = table["used_bytes"] + cached
     for name in ("device", "model", "quantizer", "batching", "admission"):
         table[name] = result[name]
     return table
@@ -398,6 +469,9 @@ def write(out: str, result: dict[str, Any], run: Simulation, command: str, stati
     check(static)
     table, waits = samples_table(result, run), waits_table(result, run)
     charts = {"simulation": FIGURES["simulation"].chart(table), "waits": FIGURES["waits"].chart(waits)}
+    steps = run.steps.table()
+    if len(steps):
+        charts["prefix_steps"] = FIGURES["prefix_steps"].chart(steps)
     with painter(static) as brush:
         images = {name: brush.images(chart, command) for name, chart in charts.items()}
     contents = {
@@ -405,6 +479,7 @@ def write(out: str, result: dict[str, Any], run: Simulation, command: str, stati
         "over_time.csv": table.to_csv(index=False, lineterminator="\n").encode(),
         "latencies.csv": latency_table(result).to_csv(index=False, lineterminator="\n").encode(),
         "waits.csv": waits.to_csv(index=False, lineterminator="\n").encode(),
+        **({"prefix_steps.csv": steps.to_csv(index=False, lineterminator="\n").encode()} if len(steps) else {}),
         **{f"{name}.{kind}": content for name, image in images.items() for kind, content in image.items()},
         **{f"{name}.html": export(chart, "html", command) for name, chart in charts.items()},
     }

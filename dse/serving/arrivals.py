@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dse.core.errors import InputError, did_you_mean, show
 from dse.model.kv_layout import KvPlan
-from dse.serving import simulator, steady_state, trace_files, trace_tables
+from dse.serving import block_traces, prefix_tree, simulator, steady_state, trace_files, trace_tables
 from dse.serving.requests import MAX_TOKENS, Lengths, Requests
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.workload import Workload
@@ -30,13 +30,15 @@ class Traffic:
 
     `rate`: requests per second (Poisson), a share of the rate that holds in steady state ("70%"), "trace" for the
     trace's own arrivals, "full" for all at once; None: as the trace where there is one. `n_requests` None: all of a
-    file, else 10,000.
+    file, else 10,000. Requests that are all alike begin with one of `n_prefixes` texts of `prefix_tokens`, if any.
     """
 
     trace: str | None = None
     rate: str | None = None
     n_requests: int | None = None
     seed: int = 1
+    prefix_tokens: int = 0
+    n_prefixes: int = 1
 
     @property
     def is_shipped(self) -> bool:
@@ -77,36 +79,35 @@ def requests_of(
             if value > MAX_TOKENS:
                 raise InputError(f"{name} = {show(value)}: must be a whole number from 1 to {MAX_TOKENS:,}")
         requests = Requests(np.zeros(n), np.full(n, work.input_tokens), np.full(n, work.output_tokens))
+        if ask.prefix_tokens:
+            requests = prefix_tree.drawn(requests, ask.prefix_tokens, ask.n_prefixes, work.page_tokens, ask.seed)
     elif ask.is_shipped:
         tables = trace_tables.load(ask.trace.strip().lower())
         requests = trace_tables.sample(tables, n, None, ask.seed, arrivals="trace")
         if rate == AS_TRACE and tables.moments.rate_per_s:
-            return Requests(_scaled(requests.arrival_s, tables.moments.rate_per_s), *_lengths(requests))
-    elif ask.trace.lower().endswith(".csv") or os.path.exists(ask.trace.replace("\0", "")):
-        requests = trace_files.read(ask.trace, progress, max_requests=simulator.MAX_REQUESTS)
+            return replace(requests, arrival_s=_scaled(requests.arrival_s, tables.moments.rate_per_s))
+    elif ask.trace.lower().endswith((".csv", block_traces.ENDING)) or os.path.exists(ask.trace.replace("\0", "")):
+        reader = block_traces if ask.trace.lower().endswith(block_traces.ENDING) else trace_files
+        requests = reader.read(ask.trace, progress, max_requests=simulator.MAX_REQUESTS)
         k = ask.n_requests or len(requests.arrival_s)
         if k > len(requests.arrival_s):
             raise InputError(f"requests = {k:,}: the trace has {len(requests.arrival_s):,}: ask for no more")
-        requests = Requests(requests.arrival_s[:k], requests.input_tokens[:k], requests.output_tokens[:k])
+        requests = requests.take(slice(k))
     else:
         known = did_you_mean(ask.trace, trace_tables.files())
-        raise InputError(f"trace = {show(ask.trace)}: {known}; or give the path of a .csv file")
+        raise InputError(f"trace = {show(ask.trace)}: {known}; or give the path of a .csv or .jsonl file")
     if rate == AS_TRACE:
         return requests
     n = len(requests.arrival_s)
     if rate == FULL:
-        return Requests(np.zeros(n), *_lengths(requests))
+        return replace(requests, arrival_s=np.zeros(n))
     if isinstance(rate, Share):
         if holds is None:
             raise InputError(f"rate = {show(ask.rate)}: a share of what a device holds: give requests per second")
         rate = rate.share * holds(requests)
     gaps = np.random.Generator(np.random.PCG64([ask.seed, 1])).exponential(1.0, n)
     gaps[0] = 0.0
-    return Requests(_scaled(np.cumsum(gaps), float(rate)), *_lengths(requests))
-
-
-def _lengths(requests: Requests) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    return requests.input_tokens, requests.output_tokens
+    return replace(requests, arrival_s=_scaled(np.cumsum(gaps), float(rate)))
 
 
 def _scaled(arrival_s: NDArray[np.float64], rate_per_s: float) -> NDArray[np.float64]:

@@ -6,6 +6,10 @@ sequence: who finishes at it and who needs a page at it stand in lists kept by s
 
 Groups of requests (`--dp-attention`) have places, memory, prompts and decode steps of their own; all wait for the one
 that takes longest, and the next request goes to the group that has fewest.
+
+What requests leave of their prompts stays in a radix tree of blocks (`dse.serving.prefix_tree`), one a group, until
+its memory is wanted: the blocks used longest ago go first, the ends of prompts before their beginnings, to host memory
+where there is some. A prompt is computed from the first block that neither holds.
 """
 
 from collections.abc import Callable
@@ -47,6 +51,7 @@ class Counts(NamedTuple):
     warm_done: int
     full_tokens: int
     full_done: int
+    cached: int
 
 
 class GroupColumns(NamedTuple):
@@ -66,6 +71,8 @@ class GroupColumns(NamedTuple):
     part_tokens: int
     decodes: int
     is_closed: int
+    cached: int
+    in_host: int
 
 
 class Clocks(NamedTuple):
@@ -87,6 +94,7 @@ class GroupTimes(NamedTuple):
 
     last_decode: int
     part_s: int
+    load_s: int
 
 
 class RuleColumns(NamedTuple):
@@ -102,6 +110,9 @@ class RuleColumns(NamedTuple):
     warm_count: int
     prompt_step: int
     places: int
+    page_size: int
+    host_capacity: int
+    loads_beside: int
 
 
 class Samples(NamedTuple):
@@ -112,6 +123,7 @@ class Samples(NamedTuple):
     waiting: int
     used: int
     tokens: int
+    cached: int
 
 
 COUNT = Counts._make(range(len(Counts._fields)))
@@ -171,6 +183,27 @@ class State(NamedTuple):
     free: NDArray[np.int64]
     new: NDArray[np.int64]
     joined: NDArray[np.int64]
+    #: prompts in blocks: request r is the path of nodes from node_first[r] on; of a node its pages, and where it ends
+    node_first: NDArray[np.int64]
+    nodes: NDArray[np.int64]
+    node_pages: NDArray[np.int64]
+    node_end: NDArray[np.int64]
+    #: a row for each group: how many requests use a node, NONE where the device does not hold it; whether host memory
+    #: does; rings through those that nobody uses, and through those of the host, from the one used longest ago to the
+    #: latest, opened and closed by one entry more
+    users: NDArray[np.int64]
+    in_host: NDArray[np.bool_]
+    idle_next: NDArray[np.int64]
+    idle_before: NDArray[np.int64]
+    host_next: NDArray[np.int64]
+    host_before: NDArray[np.int64]
+    #: seconds before a load from host memory begins, and for each unit of it
+    host_start_s: float
+    host_unit_s: float
+    #: requests: tokens found on the device and in host memory when first admitted; places: tokens found
+    device_tokens: NDArray[np.int64]
+    host_tokens: NDArray[np.int64]
+    begun: NDArray[np.int64]
     #: tokens by the time since the one before, below each edge
     gap_edges_s: NDArray[np.float64]
     gap_counts: NDArray[np.int64]
@@ -199,6 +232,105 @@ def _unlink(
         following[prior] = after
     if after != NONE:
         before[after] = prior
+
+
+def _put_latest(following: NDArray[np.int64], before: NDArray[np.int64], node: int) -> None:
+    """Put `node` at the end of a ring."""
+    end = len(following) - 1
+    last = before[end]
+    following[last], before[node] = node, last
+    following[node], before[end] = end, node
+
+
+def _take_out(following: NDArray[np.int64], before: NDArray[np.int64], node: int) -> None:
+    """Take `node` out of a ring."""
+    following[before[node]] = following[node]
+    before[following[node]] = before[node]
+
+
+def _reach(s: State, g: int, request: int) -> int:
+    """Tokens of a prompt that group `g` and the host hold, up to the first block that neither does.
+
+    The last token is computed in any case: the answer begins with what follows it.
+    """
+    tokens = s.input_tokens[request] + s.generated[request]
+    found = 0
+    for k in range(s.node_first[request], s.node_first[request + 1]):
+        node = s.nodes[k]
+        if s.node_end[node] >= tokens or (s.users[g, node] == NONE and not s.in_host[g, node]):
+            break
+        found = s.node_end[node]
+    return found
+
+
+def _pages_in_use(s: State, g: int, request: int) -> int:
+    """Pages of a prompt that others of the group use already."""
+    pages = 0
+    for k in range(s.node_first[request], s.node_first[request + 1]):
+        if s.users[g, s.nodes[k]] > 0:
+            pages += s.node_pages[s.nodes[k]]
+    return pages
+
+
+def _to_host(s: State, g: int, node: int) -> None:
+    """Keep a block in host memory, as the latest; what was used longest ago makes room."""
+    own, size = s.group[g], s.rule[RULE.page_size]
+    if s.in_host[g, node]:
+        _take_out(s.host_next[g], s.host_before[g], node)
+    else:
+        s.in_host[g, node] = True
+        own[GROUP.in_host] += size * s.node_pages[node]
+    _put_latest(s.host_next[g], s.host_before[g], node)
+    while own[GROUP.in_host] > s.rule[RULE.host_capacity]:
+        oldest = s.host_next[g, len(s.node_pages)]
+        _take_out(s.host_next[g], s.host_before[g], oldest)
+        s.in_host[g, oldest] = False
+        own[GROUP.in_host] -= size * s.node_pages[oldest]
+
+
+def _evict(s: State, g: int) -> None:
+    """Let blocks go that nobody uses, those used longest ago first, until what is held fits."""
+    own = s.group[g]
+    while own[GROUP.held] + own[GROUP.cached] > s.rule[RULE.capacity]:
+        node = s.idle_next[g, len(s.node_pages)]
+        _take_out(s.idle_next[g], s.idle_before[g], node)
+        s.users[g, node] = NONE
+        _keep(s, g, -s.node_pages[node])
+        if s.rule[RULE.host_capacity] > 0:
+            _to_host(s, g, node)
+
+
+def _keep(s: State, g: int, n_pages: int) -> None:
+    """Pages that nobody uses: kept from now on, or given up."""
+    s.group[g, GROUP.cached] += s.rule[RULE.page_size] * n_pages
+    s.i[COUNT.cached] += s.rule[RULE.page_size] * n_pages
+
+
+def _share(s: State, g: int, place: int) -> None:
+    """Use what the group and the host hold of a prompt, and let others use what it will compute."""
+    request, first = s.request[place], s.node_first[s.request[place]]
+    found = _reach(s, g, request)
+    on_device, load = 0, 0
+    for k in range(s.node_first[request + 1] - 1, first - 1, -1):  # beginnings stay longer than ends
+        node = s.nodes[k]
+        is_found = s.node_end[node] <= found
+        if s.users[g, node] == NONE:
+            s.users[g, node] = 0
+            if is_found:
+                load += s.rule[RULE.page_size] * s.node_pages[node]
+                _to_host(s, g, node)
+        else:
+            if is_found:
+                on_device = max(on_device, s.node_end[node])
+            if s.users[g, node] == 0:
+                _take_out(s.idle_next[g], s.idle_before[g], node)
+                _keep(s, g, -s.node_pages[node])
+        s.users[g, node] += 1
+    s.begun[place] = found
+    if load > 0:
+        s.group_s[g, GROUP_TIME.load_s] += s.host_start_s + s.host_unit_s * load
+    if s.device_tokens[request] == NONE:  # admitted for the first time
+        s.device_tokens[request], s.host_tokens[request] = on_device, found - on_device
 
 
 def _count_gap(s: State, gap_s: float, n_tokens: int) -> None:
@@ -230,7 +362,8 @@ def _admit(s: State, g: int) -> int:
         pages = s.largest_pages[request]
     elif own[GROUP.n_free] < rule[RULE.places]:
         room -= rule[RULE.watermark]
-    if s.held[pages] > room:
+    size = s.held[pages] - rule[RULE.page_size] * _pages_in_use(s, g, request)
+    if size > room:
         return NONE
     if i[COUNT.n_again] > 0:
         i[COUNT.n_again] -= 1
@@ -246,7 +379,9 @@ def _admit(s: State, g: int) -> int:
     own[GROUP.n_free] -= 1
     place = s.free[g, own[GROUP.n_free]]
     s.request[place], s.pages[place] = request, pages
-    _hold(s, g, s.held[pages])
+    _share(s, g, place)
+    _hold(s, g, size)
+    _evict(s, g)
     i[COUNT.n_running] += 1
     i[COUNT.peak_running] = max(i[COUNT.peak_running], i[COUNT.n_running])
     _link(s.youngest[g], s.older, s.younger, 0, place)
@@ -261,10 +396,21 @@ def _hold(s: State, g: int, n_bits: int) -> None:
     s.i[COUNT.peak_used] = max(s.i[COUNT.peak_used], own[GROUP.held])
 
 
-def _release(s: State, g: int, place: int) -> None:
-    """Take the memory and the place back."""
-    own = s.group[g]
-    _hold(s, g, -s.held[s.pages[place]])
+def _release(s: State, g: int, place: int, n_computed: int) -> None:
+    """Take the memory and the place back; of its prompt stays what is computed, or others use."""
+    own, request = s.group[g], s.request[place]
+    pages_used = 0
+    for k in range(s.node_first[request + 1] - 1, s.node_first[request] - 1, -1):
+        node = s.nodes[k]
+        s.users[g, node] -= 1
+        if s.users[g, node] > 0:
+            pages_used += s.node_pages[node]
+        elif s.node_end[node] > n_computed:
+            s.users[g, node] = NONE
+        else:
+            _put_latest(s.idle_next[g], s.idle_before[g], node)
+            _keep(s, g, s.node_pages[node])
+    _hold(s, g, s.rule[RULE.page_size] * pages_used - s.held[s.pages[place]])
     s.free[g, own[GROUP.n_free]] = place
     own[GROUP.n_free] += 1
     s.i[COUNT.n_running] -= 1
@@ -307,8 +453,10 @@ def _preempt_youngest(s: State, g: int) -> None:
     i, own = s.i, s.group[g]
     place = s.youngest[g, 0]
     request = s.request[place]
+    n_computed = s.input_tokens[request]
     if place == own[GROUP.partial]:
         own[GROUP.partial] = NONE
+        n_computed = min(own[GROUP.partial_done], n_computed)
     else:
         _leave(s, g, place)
         own[GROUP.n_decoding] -= 1
@@ -317,7 +465,7 @@ def _preempt_youngest(s: State, g: int) -> None:
             s.last_s[request] = s.group_s[g, GROUP_TIME.last_decode]
         s.is_new[place] = False
         s.generated[request] += own[GROUP.step] - s.joined_at[place]
-    _release(s, g, place)
+    _release(s, g, place, n_computed)
     s.again[i[COUNT.n_again]] = request
     i[COUNT.n_again] += 1
     i[COUNT.n_preempted] += 1
@@ -342,6 +490,7 @@ def _grow(s: State, g: int) -> bool:
         s.pages[place] += 1
         place = s.page_next[place]
     _hold(s, g, need)
+    _evict(s, g)
     return sent_back
 
 
@@ -376,7 +525,8 @@ def _whole_prompts(s: State, tables: StepTables) -> None:
             request = s.again[i[COUNT.n_again] - 1] if i[COUNT.n_again] > 0 else i[COUNT.next_fresh]
             if request >= i[COUNT.now_arrived]:
                 return
-            if n_tokens + s.input_tokens[request] + s.generated[request] > rule[RULE.prompt_step]:
+            new_tokens = s.input_tokens[request] + s.generated[request] - _reach(s, g, request)
+            if n_tokens + new_tokens > rule[RULE.prompt_step]:
                 own[GROUP.is_closed] = 1
                 continue
         place = _admit(s, g)
@@ -384,8 +534,8 @@ def _whole_prompts(s: State, tables: StepTables) -> None:
             own[GROUP.is_closed] = 1
             continue
         tokens = s.input_tokens[s.request[place]] + s.generated[s.request[place]]
-        own[GROUP.part_tokens] += tokens
-        s.group_s[g, GROUP_TIME.part_s] += tables.prompt_s[tokens]
+        own[GROUP.part_tokens] += tokens - s.begun[place]
+        s.group_s[g, GROUP_TIME.part_s] += tables.prompt_s[tokens] - tables.prompt_s[s.begun[place]]
         _join_after(s, g, place)
         if own[GROUP.part_tokens] >= rule[RULE.prompt_step]:
             own[GROUP.is_closed] = 1
@@ -421,10 +571,11 @@ def _chunks(s: State, tables: StepTables) -> None:
         if g == NONE:
             return
         own = s.group[g]
-        own[GROUP.partial], own[GROUP.partial_done] = _admit(s, g), 0
+        own[GROUP.partial] = _admit(s, g)
         if own[GROUP.partial] == NONE:
             own[GROUP.is_closed] = 1
         else:
+            own[GROUP.partial_done] = s.begun[own[GROUP.partial]]
             _part_of_prompt(s, g, tables)
 
 
@@ -456,10 +607,11 @@ def _decoded(s: State, g: int) -> None:
         if s.rule[RULE.batching] != STATIC:  # a static batch keeps its places, and their work, until all are done
             own[GROUP.n_decoding] -= 1
             own[GROUP.context] -= s.offset[place] + own[GROUP.step]
-            _release(s, g, place)
+            _release(s, g, place, s.input_tokens[s.request[place]])
     if s.rule[RULE.batching] == STATIC and own[GROUP.n_live] == 0:
         while s.youngest[g, 0] != NONE:
-            _release(s, g, s.youngest[g, 0])
+            place = s.youngest[g, 0]
+            _release(s, g, place, s.input_tokens[s.request[place]])
         own[GROUP.n_decoding], own[GROUP.context], own[GROUP.is_open] = 0, 0, 1
 
 
@@ -482,6 +634,7 @@ def _take_sample(s: State) -> None:
     s.sample[SAMPLE.waiting, k] = i[COUNT.n_again] + i[COUNT.now_arrived] - i[COUNT.next_fresh]
     s.sample[SAMPLE.used, k] = i[COUNT.used]
     s.sample[SAMPLE.tokens, k] = i[COUNT.tokens]
+    s.sample[SAMPLE.cached, k] = i[COUNT.cached]
     i[COUNT.n_samples] += 1
 
 
@@ -491,7 +644,7 @@ def _plan_step(s: State, tables: StepTables) -> None:
     is_paged, is_chunked = rule[RULE.admission] == PAGED, rule[RULE.batching] == CHUNKED
     for g in range(len(s.group)):
         own = s.group[g]
-        own[GROUP.part_tokens], s.group_s[g, GROUP_TIME.part_s] = 0, 0.0
+        own[GROUP.part_tokens], s.group_s[g, GROUP_TIME.part_s], s.group_s[g, GROUP_TIME.load_s] = 0, 0.0, 0.0
         own[GROUP.decodes] = 1 if own[GROUP.n_decoding] > 0 else 0
         own[GROUP.is_closed] = 0 if is_chunked or own[GROUP.is_open] else 1
         if is_chunked and is_paged and own[GROUP.decodes] and _grow(s, g):
@@ -529,6 +682,8 @@ def _step_s(s: State, tables: StepTables) -> float:
         if own[GROUP.decodes]:
             own[GROUP.context] += own[GROUP.n_live]
             seconds += attention_s(tables, own[GROUP.n_decoding], own[GROUP.context])
+        load_s = s.group_s[g, GROUP_TIME.load_s]
+        seconds = max(seconds, load_s) if s.rule[RULE.loads_beside] else seconds + load_s
         longest_s = max(longest_s, seconds)
     return longest_s
 
@@ -588,6 +743,14 @@ def compiled() -> Callable[[State, StepTables, int], bool]:
         _link,
         _unlink,
         _count_gap,
+        _put_latest,
+        _take_out,
+        _reach,
+        _pages_in_use,
+        _keep,
+        _to_host,
+        _evict,
+        _share,
         _hold,
         _admit,
         _release,

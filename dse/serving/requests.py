@@ -23,12 +23,42 @@ BLOCK_REQUESTS = 2**18
 
 
 @dataclass(frozen=True)
+class PromptBlocks:
+    """The text of prompts in blocks: request r has those from first[r] on, up to first[r + 1].
+
+    PromptBlocks of equal `ids` hold the same text, which caches use where all before them is the same too. `end_tokens` is
+    where each ends in its prompt.
+    """
+
+    first: NDArray[np.int64]
+    ids: NDArray[np.int64]
+    end_tokens: NDArray[np.int64]
+
+    def take(self, which: NDArray[np.int64]) -> "PromptBlocks":
+        """The blocks of some requests, in their order."""
+        counts = np.diff(self.first)[which]
+        first = np.concatenate(([0], np.cumsum(counts)))
+        at = np.arange(first[-1]) + np.repeat(self.first[:-1][which] - first[:-1], counts)
+        return PromptBlocks(first, self.ids[at], self.end_tokens[at])
+
+
+@dataclass(frozen=True)
 class Requests:
-    """`n` requests in order of arrival. Seconds from the first, tokens of the prompt and of the answer (at least 1)."""
+    """`n` requests in order of arrival. Seconds from the first, tokens of the prompt and of the answer (at least 1).
+
+    `blocks` say what prompts have in common; None: nothing, and nothing is kept of a prompt.
+    """
 
     arrival_s: NDArray[np.float64]
     input_tokens: NDArray[np.int64]
     output_tokens: NDArray[np.int64]
+    blocks: PromptBlocks | None = None
+
+    def take(self, which: NDArray[np.bool_] | slice) -> "Requests":
+        """Some of the requests."""
+        kept = np.arange(len(self.arrival_s))[which]
+        blocks = self.blocks and self.blocks.take(kept)
+        return Requests(self.arrival_s[kept], self.input_tokens[kept], self.output_tokens[kept], blocks)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,10 @@ Requests are served in order of arrival. Under `--dp-attention` each device is a
 to the one with fewest, a step lasts as long as the slowest group needs, and one computes prompts while others decode.
 The first token of an answer is known when its prompt is computed; all O decode steps are run for an answer of O tokens,
 one more than servers need.
+
+Where requests say what their prompts share (`Requests.blocks`), prompts stay in memory that nobody wants, as a radix
+tree of which the blocks used longest ago go first, to host memory where there is some (`HostMemory`). Answers are not
+kept: what traces name are the blocks of prompts.
 """
 
 from collections.abc import Callable
@@ -23,7 +27,7 @@ from dse.model.deployed import n_groups_of
 from dse.model.evaluate import Point
 from dse.model.kv_layout import KvPlan
 from dse.model.lower import check_traffic, with_admission
-from dse.serving import loop, step_times
+from dse.serving import loop, prefix_steps, prefix_tree, step_times
 from dse.serving.requests import MAX_TOKENS, Lengths, Requests
 from dse.serving.steady_state import CHUNK_TOKENS, Batching, with_batch
 from dse.specs import workload
@@ -52,12 +56,27 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
+class HostMemory:
+    """Host memory behind the pool of a device: bytes, and how fast blocks come back from it.
+
+    A prompt's blocks arrive `start_s` and their bytes over the bandwidth after it is admitted: beside the step that
+    computes the rest where `is_beside` (layer by layer), else before it. What leaves the device is written beside
+    everything else.
+    """
+
+    capacity_bytes: int
+    bandwidth_bytes_per_s: float
+    start_s: float = 0.0
+    is_beside: bool = True
+
+
+@dataclass(frozen=True)
 class Simulation:
     """Outcome of a run. Seconds from the first arrival; arrays over the requests that ran, in order of arrival.
 
     Memory is that of a device: the mean over groups, and the most that one takes. `samples` has the columns time_s,
-    running, waiting, used_bytes, tokens: at most MAX_SAMPLES moments, evenly over the steps. Sums are exact;
-    `gap_counts` counts tokens by the time since the one before, below each of GAP_EDGES_S.
+    running, waiting, used_bytes, tokens, cached_bytes: at most MAX_SAMPLES moments, evenly over the steps. Sums are
+    exact; `gap_counts` counts tokens by the time since the one before, below each of GAP_EDGES_S.
     """
 
     requests: Requests
@@ -87,6 +106,12 @@ class Simulation:
     saturated_tokens_per_s: float | None
     saturated_requests_per_s: float | None
     samples: dict[str, Floats]
+    #: of each prompt the tokens found on the device and in host memory, and what a cache without limit would find
+    device_tokens: NDArray[np.int64]
+    host_tokens: NDArray[np.int64]
+    endless_tokens: NDArray[np.int64]
+    #: how the tree of the first prompts grew
+    steps: prefix_steps.PrefixSteps
 
     @property
     def duration_s(self) -> float:
@@ -114,13 +139,15 @@ def run(
     progress: Progress | None = None,
     compiled: bool | None = None,
     prompt_step_tokens: int = PROMPT_STEP_TOKENS,
+    host: HostMemory | None = None,
 ) -> Simulation:
     """Serve `requests`. `work` gives batch (most sequences at once), admission, page, weights' bits, path, model kind.
 
     A batch that is not given is as many as fit in the mean (`dse.serving.steady_state.with_batch`). Whole prompts share
     a step up to `prompt_step_tokens`. Requests that do not fit alone are rejected and counted. `times`: step times made
-    by `tables_for`, to share between runs. `compiled`: True or False forces it; the numbers are the same. Raises
-    InputError where a value is out of range or no request fits, LimitError above MAX_REQUESTS.
+    by `tables_for`, to share between runs. `compiled`: True or False forces it; the numbers are the same. `host` holds
+    blocks of prompts that the device gives up. Raises InputError where a value is out of range or no request fits,
+    LimitError above MAX_REQUESTS.
     """
     n = len(requests.arrival_s)
     check(work, n, batching, chunk_tokens, prompt_step_tokens)
@@ -130,7 +157,7 @@ def run(
     else:
         rule_admission = loop.RESERVE if work.admission == "reserve" else loop.PAGED
     served, memory, held = served_of(device, plan, work, requests)
-    work = with_batch(device, plan, work, Lengths.of(served).moments, batching)
+    work = with_batch(device, plan, work, Lengths.of(served).moments, batching, served.blocks is not None)
     assert work.batch is not None
     capacity = memory.free_bytes * memory.unit
     n_groups = n_groups_of(work)
@@ -144,16 +171,41 @@ def run(
     rule[loop.RULE.places] = places
     rule[loop.RULE.capacity], rule[loop.RULE.watermark] = capacity, int(capacity * WATERMARK_FRAC)
     rule[loop.RULE.warm_count] = max(int(len(served.arrival_s) * WARM_SHARE), 1)
-    state = new_state(served, rule, held, largest_pages(served, held, memory.page_tokens), n_groups)
+    tree = prefix_tree.tree_of(served, memory.page_tokens)
+    if served.blocks is not None:
+        rule[loop.RULE.page_size] = page_size(plan, held)
+    if host is not None:
+        rule[loop.RULE.host_capacity] = min(host.capacity_bytes * memory.unit, 2**62)
+        rule[loop.RULE.loads_beside] = host.is_beside
+    state = new_state(served, rule, held, largest_pages(served, held, memory.page_tokens), n_groups, tree)
+    if host is not None:
+        unit_s = 1 / memory.unit / host.bandwidth_bytes_per_s
+        state = state._replace(host_start_s=host.start_s, host_unit_s=unit_s)
     if compiled is None:
         compiled = len(served.arrival_s) + int(served.output_tokens.sum()) / (n_groups * places) > PLAIN_STEPS
     step = loop.compiled() if compiled else loop.run
     slice_steps = SLICE_STEPS if compiled else SLICE_STEPS // 100
+    steps = prefix_steps.PrefixSteps(tree)
     with np.errstate(over="ignore"):
+        while served.blocks is not None and not steps.is_done and not step(state, times.tables, 1):
+            steps.watch(state)
         while not step(state, times.tables, slice_steps):
             if progress:
                 progress(int(state.i[loop.COUNT.n_done]), len(served.arrival_s))
-    return _simulation(state, served, n - len(served.arrival_s), memory)
+    return _simulation(state, served, n - len(served.arrival_s), memory, tree, steps)
+
+
+def page_size(plan: KvPlan, held: NDArray[np.int64]) -> int:
+    """Numerator units of every page. Raises InputError where pages differ, or hold a state: what is kept of a prompt
+    then depends on where it ends."""
+    sizes = np.unique(np.diff(held[1:])) if len(held) > 2 else held[1:]
+    if len(sizes) > 1 or plan.model.state_bytes:
+        raise InputError(
+            f"model = {show(plan.model.name)} with {show(plan.quantizer_name)}: has windows, states or groups that "
+            "wait to be packed, whose blocks are not alike: shared prompts are simulated where every layer keeps every "
+            "token: simulate it without shared prompts, or take fp16, fp8 or another model"
+        )
+    return int(sizes[0])
 
 
 def check(
@@ -187,7 +239,7 @@ def served_of(
         least = replace(work, input_tokens=int(final.min()) - 1, output_tokens=1)
         reason = Point(device, plan, least).infeasible_reason or "its memory is too small"
         raise InputError(f"device = {show(device.name)}: no request fits: {reason}")
-    return (Requests(requests.arrival_s[fits], requests.input_tokens[fits], requests.output_tokens[fits]), memory, held)
+    return requests.take(fits), memory, held
 
 
 def memory_of(device: HardwareSpec, plan: KvPlan, work: Workload, longest_tokens: int) -> Point:
@@ -260,7 +312,12 @@ def tables_for(
 
 
 def new_state(
-    requests: Requests, rule: NDArray[np.int64], held: NDArray[np.int64], largest: NDArray[np.int64], n_groups: int
+    requests: Requests,
+    rule: NDArray[np.int64],
+    held: NDArray[np.int64],
+    largest: NDArray[np.int64],
+    n_groups: int,
+    tree: prefix_tree.PrefixTree,
 ) -> loop.State:
     """Nothing has arrived yet."""
     n, places, page = len(requests.arrival_s), int(rule[loop.RULE.places]), int(rule[loop.RULE.page])
@@ -271,12 +328,14 @@ def new_state(
     def numbers(size: int | tuple[int, int], value: int = 0) -> NDArray[np.int64]:
         return np.full(size, value, np.int64)
 
-    every = n_groups * places
+    every, n_nodes = n_groups * places, len(tree.pages)
+    rings = ("idle_next", "idle_before", "host_next", "host_before")
     arrays: dict[str, Any] = {
         name: numbers(every, loop.NONE)
         for name in ("finish_next", "finish_before", "page_next", "page_before", "older", "younger")
     }
     arrays |= {name: numbers(every) for name in ("again", "request", "pages", "offset", "joined_at")}
+    arrays |= {name: numbers((n_groups, n_nodes + 1), n_nodes) for name in rings}
     arrays |= {name: np.zeros(n) for name in ("start_s", "first_s", "finish_s", "last_s")}
     return loop.State(
         **arrays,
@@ -291,6 +350,17 @@ def new_state(
         held=held,
         largest_pages=largest,
         generated=numbers(n),
+        node_first=tree.first,
+        nodes=tree.nodes,
+        node_pages=tree.pages,
+        node_end=tree.end_tokens,
+        users=numbers((n_groups, n_nodes), loop.NONE),
+        in_host=np.zeros((n_groups, n_nodes), np.bool_),
+        host_start_s=0.0,
+        host_unit_s=0.0,
+        device_tokens=numbers(n, loop.NONE),
+        host_tokens=numbers(n),
+        begun=numbers(every),
         is_new=np.zeros(every, np.bool_),
         finish_first=numbers((n_groups, int(requests.output_tokens.max()) + 1), loop.NONE),
         page_first=numbers((n_groups, page), loop.NONE),
@@ -304,14 +374,22 @@ def new_state(
     )
 
 
-def _simulation(s: loop.State, served: Requests, n_rejected: int, memory: Point) -> Simulation:
+def _simulation(
+    s: loop.State,
+    served: Requests,
+    n_rejected: int,
+    memory: Point,
+    tree: prefix_tree.PrefixTree,
+    steps: prefix_steps.PrefixSteps,
+) -> Simulation:
     i, f = [int(value) for value in s.i], [float(value) for value in s.f]
     n_gaps = int(s.gap_counts.sum())
     window_s = f[loop.CLOCK.full_at] - f[loop.CLOCK.warm_at]
     saturated = window_s > 0 and i[loop.COUNT.warm_done] > 0
     samples = s.sample[:, : i[loop.COUNT.n_samples]].copy()
     samples[loop.SAMPLE.used] /= memory.unit * len(s.group)
-    names = ("time_s", "running", "waiting", "used_bytes", "tokens")
+    samples[loop.SAMPLE.cached] /= memory.unit * len(s.group)
+    names = ("time_s", "running", "waiting", "used_bytes", "tokens", "cached_bytes")
     return Simulation(
         requests=served,
         start_s=s.start_s,
@@ -341,4 +419,8 @@ def _simulation(s: loop.State, served: Requests, n_rejected: int, memory: Point)
         else None,
         saturated_requests_per_s=(i[loop.COUNT.full_done] - i[loop.COUNT.warm_done]) / window_s if saturated else None,
         samples={name: samples[row] for row, name in enumerate(names)},
+        device_tokens=s.device_tokens,
+        host_tokens=s.host_tokens,
+        endless_tokens=tree.endless_tokens,
+        steps=steps,
     )

@@ -194,14 +194,23 @@ def assumptions(device: HardwareSpec, plan: KvPlan, work: Workload) -> list[str]
 
 
 def with_batch(
-    device: HardwareSpec, plan: KvPlan, work: Workload, moments: LengthMoments, batching: Batching = "continuous"
+    device: HardwareSpec,
+    plan: KvPlan,
+    work: Workload,
+    moments: LengthMoments,
+    batching: Batching = "continuous",
+    shares: bool = False,
 ) -> Workload:
     """The workload with batch and KV allocation: as given, else as many requests as fit in the mean, at most what the
-    server takes, and as the device allocates. Static batching reserves memory."""
+    server takes, and as the device allocates. Static batching reserves memory.
+
+    Where prompts share memory (`shares`) the server's own limit is the batch: how many fit hangs on what they share."""
     work = with_admission(device, work)
     if work.batch:
         return work
     most = Point(device, plan, work).design.load.most_at_once
+    if shares:
+        return replace(work, batch=most)
     held = replace(work, admission="reserve") if batching == "static" else work
     return replace(work, batch=max(min(most, fitting_sequences(device, plan, held, moments)), 1))
 

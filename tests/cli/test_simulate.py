@@ -239,6 +239,37 @@ def test_out_writes_tables_and_the_figure(tmp_path):
             assert float(row["tpot_s"]) == found["tpot_s"][percentile]
 
 
+PREFIXES = ("--prefix", "64", "--prefixes", "2")
+
+
+def test_prompts_that_begin_alike(tmp_path):
+    """50 prompts of 100 tokens, of which 64 are one of two texts: all but two prompts find them, 61.44 %."""
+    found = numbers(*SMALL, *PREFIXES, "--rate", "5")
+    assert found["shared_prompts"]["device_share"] == pytest.approx(48 * 64 / (50 * 100))
+    assert found["shared_prompts"]["endless_share"] == found["shared_prompts"]["device_share"]
+    assert found["ttft_s"]["mean"] < found["shared_prompts"]["without"]["ttft_s"]["mean"]
+    assert found["load"] is None
+    alone = numbers(*SMALL, "--rate", "5")
+    assert found["shared_prompts"]["without"]["ttft_s"] == alone["ttft_s"]
+    assert "shared_prompts" not in alone
+    outcome = run(*SMALL, *PREFIXES, "--rate", "5", "--out", str(tmp_path / "run"))
+    assert outcome.exit_code == 0, outcome.output
+    assert "found on the device                     61.4 % of the prompts' tokens" in outcome.output
+    rows = list(csv.DictReader((tmp_path / "run" / "prefix_steps.csv").open()))
+    assert {row["state"] for row in rows} <= {"computed", "found on the device", "in use by others", "kept"}
+    assert (tmp_path / "run" / "prefix_steps.png").exists()
+
+
+def test_a_trace_that_names_blocks(tmp_path):
+    """Two prompts of two blocks of 512, alike but for the last token, which is computed in any case."""
+    path = tmp_path / "own.jsonl"
+    row = {"input_length": 1024, "output_length": 2, "hash_ids": [1, 2]}
+    path.write_text("".join(json.dumps({"timestamp": 1e4 * i, **row}) + "\n" for i in range(2)))
+    found = numbers(*BASE, "--trace", str(path))
+    assert found["shared_prompts"]["device_share"] == 512 / 2048
+    assert found["offered_requests_per_s"] == 0.1
+
+
 def test_waits_of_three_requests_by_hand():
     """One of three waits a second, one two, one four: of 33 % it is 1, of 34 to 66 % it is 2, above it 4."""
     served = Requests(np.zeros(3), np.ones(3, np.int64), np.array([1, 2, 4]))
@@ -283,6 +314,19 @@ def test_the_figure_shows_numbers_of_its_table(sketch):
         (("--rate", "soon"), "rate = 'soon'"),
         (("--rate", "trace"), "which needs --trace"),
         (("--requests", "0"), "requests = 0: must be at least 1"),
+        (("--prefix", "1024"), "prefix = 1024: must be from 1 to 1,023 tokens"),
+        (("--prefix", "10", "--prefixes", "0"), "prefixes = 0: must be a whole number from 1 to"),
+        (("--prefixes", "2"), "prefixes = 2: has no effect without --prefix"),
+        (("--prefix", "10", "--trace", "azure-conv"), "with --trace: a .jsonl file says what prompts share"),
+        (("--host-link", "64 GB/s"), "without --host-cache"),
+        (("--host-cache", "1GB", "--host-link", "64 GB/s"), "where prompts share nothing: give --prefix, or a .jsonl"),
+        (("--prefix", "9", "--host-cache", "1GB"), "host-link is missing: the bandwidth from host memory"),
+        (("--prefix", "9", "--host-cache", "0", "--host-link", "64 GB/s"), "host-cache = 0: must be from 1 byte"),
+        (("--prefix", "9", "--host-cache", "1GB", "--host-link", "64"), "host-link = '64'"),
+        (
+            ("--prefix", "9", "--host-cache", "1GB", "--host-link", "64 GB/s", "--host-overlap", "some"),
+            "host-overlap = 'some': must be one of layers, none",
+        ),
         (("--requests", "1.5"), "requests = '1.5': must be a whole number"),
         (("--prompt-batch", "x"), "prompt-batch = 'x'"),
         (("--weights-bits", "x"), "weights-bits = 'x'"),

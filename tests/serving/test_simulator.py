@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -11,48 +12,16 @@ from hypothesis import strategies as st
 from cases import quick_first
 from dse.core.errors import InputError, LimitError
 from dse.model import evaluate as point
-from dse.model import kv_layout as plan
 from dse.model.formulas import serving as formulas
 from dse.serving import simulator as simulate
 from dse.serving import steady_state as serving
-from dse.serving.requests import Lengths, Moments, Requests
+from dse.serving.requests import PromptBlocks, Lengths, Moments, Requests
 from dse.specs import catalog, workload
-from dse.specs.measurements import CLOSED
 from naive_serving import serve
+from small_servers import PLANS, a100, build, room_for, times_of
 
 #: memory is given to the byte here: as papers count it
 Workload = partial(workload.Workload, memory="paper")
-
-
-def build(model, quantizer):
-    q = CLOSED.quantizer(quantizer)
-    return plan.build(catalog.model(model), q, q)
-
-
-def a100(**fields):
-    """An A100 with some numbers changed."""
-    base = catalog.device("a100-80gb")
-    update = {name: getattr(base, name).model_copy(update={"value": value}) for name, value in fields.items()}
-    return base.model_copy(update=update)
-
-
-PLANS = {name: build("opt-125m", name) for name in ("fp16", "kivi:group=32,residual=32", "oaken")}
-
-
-def weights(work):
-    """Bytes of the weights of OPT-125M in FP16 on a device."""
-    return simulate.memory_of(a100(), PLANS["fp16"], work, 10).weight_bytes
-
-
-TABLES = {}
-
-
-def times_of(kv, n, tp=1):
-    key = (kv.quantizer_name, n, tp)
-    if key not in TABLES:
-        exact = simulate.step_times.Exact.of(a100(), kv, Workload(model_kind="ideal", tp=tp, dp_attention=tp > 1))
-        TABLES[key] = simulate.step_times.build(exact, n, 200, 4000)
-    return TABLES[key]
 
 
 @st.composite
@@ -74,13 +43,25 @@ def cases(draw):
     return requests, work, quantizer, tokens_of_room, batching, chunk
 
 
-def room_for(kv, work, n_tokens):
-    """A device on which one sequence of `n_tokens` fits beside the weights, and no more."""
-    memory = simulate.memory_of(a100(), kv, work, n_tokens)
-    return a100(memory_capacity=(weights(work) + memory.to_bytes(memory.own_bits(n_tokens))) / 1e9)
+@st.composite
+def shared_cases(draw):
+    """Prompts in blocks of three tokens, of which few are different; host memory of some blocks, or none."""
+    requests, work, quantizer, _, batching, chunk = draw(cases().filter(lambda case: case[2] == "fp16"))
+    counts = (-(-requests.input_tokens // 3)).tolist()
+    first = np.concatenate(([0], np.cumsum(counts)))
+    pool = draw(st.lists(st.lists(st.integers(0, 1), min_size=14, max_size=14), min_size=1, max_size=3))
+    texts = [draw(st.sampled_from(pool))[:n] for n in counts]
+    ends = np.concatenate(
+        [np.minimum(3 * np.arange(1, n + 1), t) for n, t in zip(counts, requests.input_tokens, strict=True)]
+    )
+    blocks = PromptBlocks(first, np.concatenate(texts).astype(np.int64), ends)
+    n_tokens, bandwidth = draw(st.integers(1, 99)), draw(st.sampled_from([1e9, 1e7]))
+    host = simulate.HostMemory(n_tokens * 36864, bandwidth, draw(st.sampled_from([0.0, 1e-3])), draw(st.booleans()))
+    case = replace(requests, blocks=blocks), work, quantizer, draw(st.integers(60, 110)), batching, chunk
+    return case, draw(st.sampled_from([None, host, host]))
 
 
-def both(case, prompt_step=simulate.PROMPT_STEP_TOKENS, compiled=False):
+def both(case, prompt_step=simulate.PROMPT_STEP_TOKENS, compiled=False, host=None):
     requests, work, quantizer, tokens_of_room, batching, chunk = case
     kv = PLANS[quantizer]
     device = room_for(kv, work, tokens_of_room)
@@ -88,11 +69,31 @@ def both(case, prompt_step=simulate.PROMPT_STEP_TOKENS, compiled=False):
     memory = simulate.memory_of(device, kv, work, 200)
     try:
         found = simulate.run(
-            device, kv, work, requests, batching, chunk, times=times, compiled=compiled, prompt_step_tokens=prompt_step
+            device,
+            kv,
+            work,
+            requests,
+            batching,
+            chunk,
+            times=times,
+            compiled=compiled,
+            prompt_step_tokens=prompt_step,
+            host=host,
         )
     except InputError:
         assume(False)
-    requests = found.requests
+    requests, blocks, tier = found.requests, None, {}
+    if requests.blocks is not None:
+        first = requests.blocks.first.tolist()
+        own = [slice(*ends) for ends in pairwise(first)]
+        blocks = [(requests.blocks.ids[at].tolist(), requests.blocks.end_tokens[at].tolist()) for at in own]
+    if host is not None:
+        tier = {
+            "host_capacity": host.capacity_bytes * memory.unit,
+            "host_start_s": host.start_s,
+            "host_unit_s": 1 / memory.unit / host.bandwidth_bytes_per_s,
+            "beside": host.is_beside,
+        }
     wanted = serve(
         requests.arrival_s.tolist(),
         requests.input_tokens.tolist(),
@@ -107,6 +108,9 @@ def both(case, prompt_step=simulate.PROMPT_STEP_TOKENS, compiled=False):
         chunk=chunk,
         prompt_step=prompt_step,
         n_groups=work.tp,
+        blocks=blocks,
+        page_size=memory.own_bits(2 * memory.page_tokens) - memory.own_bits(memory.page_tokens),
+        **tier,
     )
     return found, wanted, memory
 
@@ -118,6 +122,8 @@ def same(found, wanted, memory):
     assert found.n_preempted == wanted.n_preempted
     assert found.n_steps == wanted.n_steps
     assert found.n_prompt_tokens == wanted.prompt_tokens
+    assert found.device_tokens.tolist() == [r.on_device for r in wanted.requests]
+    assert found.host_tokens.tolist() == [r.in_host for r in wanted.requests]
     assert found.peak_used_bytes == memory.to_bytes(wanted.peak_used)
     counts = np.zeros(len(found.gap_counts), int)
     np.add.at(counts, np.searchsorted(simulate.GAP_EDGES_S, wanted.gaps), 1)
@@ -128,6 +134,17 @@ def same(found, wanted, memory):
 @given(case=cases(), prompt_step=st.sampled_from([8, 50, 2048]))
 def test_the_kernel_is_its_naive_twin(case, prompt_step):
     same(*both(case, prompt_step))
+
+
+@settings(max_examples=2 * settings.default.max_examples)
+@given(case=shared_cases(), prompt_step=st.sampled_from([8, 50, 2048]))
+def test_shared_prompts_are_served_as_by_the_naive_twin(case, prompt_step):
+    same(*both(case[0], prompt_step, host=case[1]))
+
+
+@given(case=shared_cases())
+def test_compiled_shares_prompts_as_the_naive_twin(case):
+    same(*both(case[0], compiled=True, host=case[1]))
 
 
 @pytest.mark.parametrize(("prompt_step", "is_one_step"), [(9, True), (8, True), (7, False)])

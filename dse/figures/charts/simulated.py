@@ -54,7 +54,11 @@ def chart(source: Source) -> Chart:
             "memory",
             time(),
             axes.linear("keys and values", "GB", memory, axes.GB),
-            (_line(table, "used_bytes", "memory held by requests", 3), _line(table, "free_bytes", "memory limit", 7)),
+            (
+                _line(table, "used_bytes", "memory held by requests", 3),
+                *([_line(table, "held_bytes", "with what is kept of prompts", 6)] if "held_bytes" in table else []),
+                _line(table, "free_bytes", "memory limit", 7),
+            ),
         ),
         Panel(
             "tokens",

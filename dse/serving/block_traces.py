@@ -1,0 +1,91 @@
+"""Traces that say what prompts share: files with a JSON object a line, as Mooncake published its own.
+
+Each line has `timestamp` (ms), `input_length`, `output_length` (tokens) and `hash_ids`: one number for each block of
+the prompt, equal where the block and all before it are (https://github.com/kvcache-ai/Mooncake, FAST25-release/traces).
+"""
+
+import json
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+
+from dse.core import specfile
+from dse.core.errors import InputError, LimitError, show
+from dse.serving.requests import MAX_TOKENS, PromptBlocks, Requests
+from dse.serving.trace_files import Progress
+
+ENDING = ".jsonl"
+FIELDS = ("timestamp", "input_length", "output_length", "hash_ids")
+MAX_LINE_BYTES = 2**24
+MAX_MILLISECONDS = 1e13
+
+
+def read(path: str, progress: Progress | None = None, max_requests: int = 20_000_000) -> Requests:
+    """The requests in order of arrival, with their blocks. Raises InputError naming the line, LimitError."""
+    file, _ = specfile.open_regular(path, "the path of a .jsonl file")
+    times: list[float] = []
+    inputs: list[int] = []
+    outputs: list[int] = []
+    ids: list[list[int]] = []
+    with file, progress(file, label="trace", length=None) if progress else nullcontext(file) as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            time, n_in, n_out, own = _row(f"{path}:{number}", line)
+            times.append(time)
+            inputs.append(n_in)
+            outputs.append(n_out)
+            ids.append(own)
+            if len(times) > max_requests:
+                raise LimitError(f"{path}: more than {max_requests:,} requests: give a shorter trace")
+    if not times:
+        raise InputError(f"{path}: is empty: give a line for each request")
+    block_tokens = _block_tokens(path, inputs, ids)
+    order = np.argsort(np.array(times), kind="stable")
+    counts = np.array([len(own) for own in ids], np.int64)
+    first = np.concatenate(([0], np.cumsum(counts)))
+    place = np.arange(first[-1]) - np.repeat(first[:-1], counts) + 1
+    lengths = np.array(inputs, np.int64)
+    ends = np.minimum(place * block_tokens, np.repeat(lengths, counts))
+    blocks = PromptBlocks(first, np.array([one for own in ids for one in own], np.int64), ends)
+    arrival_s = (np.array(times)[order] - min(times)) / 1e3
+    return Requests(arrival_s, lengths[order], np.array(outputs, np.int64)[order], blocks.take(order))
+
+
+def _row(where: str, line: bytes) -> tuple[float, int, int, list[int]]:
+    """Milliseconds, tokens of prompt and answer, and blocks of one line. Raises InputError."""
+    if len(line) > MAX_LINE_BYTES:
+        raise InputError(f"{where}: has more than {MAX_LINE_BYTES:,} bytes: give a JSON object a line")
+    try:
+        row: Any = json.loads(line)
+    except (ValueError, RecursionError):
+        row = None
+    if not isinstance(row, dict):
+        raise InputError(f"{where}: must be a JSON object with {', '.join(FIELDS)}")
+    for name in FIELDS:
+        if name not in row:
+            raise InputError(f"{where}: {name} is missing: each line has {', '.join(FIELDS)}")
+    time, n_in, n_out, ids = (row[name] for name in FIELDS)
+    if isinstance(time, bool) or not isinstance(time, int | float) or not 0 <= time <= MAX_MILLISECONDS:
+        raise InputError(f"{where}: timestamp = {show(time)}: must be milliseconds from 0 to {MAX_MILLISECONDS:g}")
+    for name, tokens in (("input_length", n_in), ("output_length", n_out)):
+        if isinstance(tokens, bool) or not isinstance(tokens, int) or not 1 <= tokens <= MAX_TOKENS:
+            raise InputError(f"{where}: {name} = {show(tokens)}: must be a whole number from 1 to {MAX_TOKENS:,}")
+    is_list = isinstance(ids, list) and bool(ids)
+    if not is_list or not all(type(one) is int and -(2**63) <= one < 2**63 for one in ids):
+        raise InputError(f"{where}: hash_ids = {show(ids)}: must be whole numbers, one for each block of the prompt")
+    return float(time), n_in, n_out, ids
+
+
+def _block_tokens(path: str, inputs: list[int], ids: list[list[int]]) -> int:
+    """The tokens of a block: the one power of two by which every prompt has as many blocks as it names."""
+    for power in range(23):
+        size = 2**power
+        if all(-(-n // size) == len(own) for n, own in zip(inputs, ids, strict=True)):
+            return size
+    n, own = max(zip(inputs, ids, strict=True), key=lambda pair: pair[0])
+    raise InputError(
+        f"{path}: hash_ids: {len(own):,} for a prompt of {n:,} tokens: no block of 1, 2, 4, ... tokens gives every "
+        "prompt as many blocks as it names; name one for each block, the last, shorter one too"
+    )
