@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dse.core.errors import InputError, LimitError, show
-from dse.serving.requests import PromptBlocks, Ints, Requests
+from dse.serving.requests import Ints, PromptBlocks, Requests
 
 #: nodes that a run keeps track of: 50 bytes each for every group of requests
 MAX_NODES = 20_000_000

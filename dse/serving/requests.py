@@ -26,7 +26,7 @@ BLOCK_REQUESTS = 2**18
 class PromptBlocks:
     """The text of prompts in blocks: request r has those from first[r] on, up to first[r + 1].
 
-    PromptBlocks of equal `ids` hold the same text, which caches use where all before them is the same too. `end_tokens` is
+    Blocks of equal `ids` hold the same text, which caches use where all before them is the same too. `end_tokens` is
     where each ends in its prompt.
     """
 

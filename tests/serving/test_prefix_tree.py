@@ -46,7 +46,7 @@ def test_prompts_share_what_stands_before_their_first_difference():
 
 
 def test_a_page_that_two_blocks_meet_in_is_of_the_later_one():
-    """PromptBlocks of 5 tokens in pages of 4: one page ends in the first, one in the second, one in the third, at 12."""
+    """Blocks of 5 tokens in pages of 4: one page ends in the first, one in the second, one in the third, at 12."""
     tree = prefix_tree.tree_of(prompts("abc"), 4)
     assert tree.pages.tolist() == [1, 1, 1]
     assert tree.end_tokens.tolist() == [4, 8, 12]

@@ -15,7 +15,7 @@ from dse.model import evaluate as point
 from dse.model.formulas import serving as formulas
 from dse.serving import simulator as simulate
 from dse.serving import steady_state as serving
-from dse.serving.requests import PromptBlocks, Lengths, Moments, Requests
+from dse.serving.requests import Lengths, Moments, PromptBlocks, Requests
 from dse.specs import catalog, workload
 from naive_serving import serve
 from small_servers import PLANS, a100, build, room_for, times_of
