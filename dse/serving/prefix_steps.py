@@ -16,7 +16,7 @@ IN_USE, KEPT, IN_HOST, GIVEN_UP = "in use by others", "kept", "in host memory", 
 
 @dataclass
 class PrefixSteps:
-    """PromptBlocks of the first prompts after each step that admits one of them, in the first group of requests."""
+    """Blocks of the first prompts after each step that admits one of them, in the first group of requests."""
 
     tree: PrefixTree
     _boxes: list[dict[str, object]] = field(default_factory=list)

@@ -246,7 +246,7 @@ def _kinds(path: str, header: list[str]) -> tuple[Schema, list[int]]:
 
 
 def _whole_lines(file: BinaryIO, path: str) -> Iterator[bytes]:
-    """PromptBlocks of whole lines, each ended by a newline. Memory is flat: a line has at most MAX_LINE_BYTES."""
+    """Blocks of whole lines, each ended by a newline. Memory is flat: a line has at most MAX_LINE_BYTES."""
     rest = b""
     n_lines = 0
     while block := file.read(BLOCK_BYTES):
