@@ -165,10 +165,22 @@ def point_text(
         lines.append(f"Note: {device_name} is taken as {device.name}; {' and '.join(also)} would fit the name too")
     lines += [f"Note: {note}" for note in plan.model.notes]
     lines += [f"Note: {note}" for note in weights_notes(plan.model, result)]
+    lines += _engine_note(device, result)
     lines += position_note(plan.model, result["input_tokens"] + result["output_tokens"])
     if policy.validity:
         lines.append(f"Note: {result['tokens']}: {policy.validity}")
     return "\n".join(lines)
+
+
+def _engine_note(device: HardwareSpec, result: dict[str, Any]) -> list[str]:
+    """Note on a format that a chip with engines for others has none for."""
+    paths = {result["key_dequant_path"], result["value_dequant_path"]}
+    if device.engine_rate is None or paths <= {"engine", "none"}:
+        return []
+    return [
+        f"Note: no engine of {device.name} runs {result['quantizer']}: its cores would have to unpack it, at a rate "
+        "that nobody has published (`ask formats` leaves it out)"
+    ]
 
 
 def batch_text(result: dict[str, Any], is_full: bool) -> str:

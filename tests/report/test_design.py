@@ -132,3 +132,10 @@ def test_the_table_has_units_and_intervals(found):
     assert (step["value"], step["unit"], step["title"]) == (found.decode_step_s, "s", "decode step")
     assert step["low"] < step["value"] < step["high"]
     assert table["low"].isna().sum() > 50
+
+
+@pytest.mark.parametrize(("quantizer", "is_noted"), [("oaken", False), ("fp16", False), ("qserve", True)])
+def test_a_format_without_an_engine_on_its_chip_is_noted(capsys, quantizer, is_noted):
+    """Oaken's chip unpacks its own format; no source says what it would do with another."""
+    text = printed(capsys, "--device", "oaken-hbm", "--model", "llama2-7b", "--quantizer", quantizer)
+    assert ("Note: no engine of Oaken-HBM runs qserve" in text) == is_noted
