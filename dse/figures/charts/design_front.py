@@ -161,6 +161,7 @@ def chart(
                 **_points(best, x, y),
                 color=look.color,
                 marker="star",
+                opened=(True,) * len(best),
                 size=2.0,
                 hover=tuple(_hover(f"knee of {name}", row, units) for _, row in best.iterrows()),
                 in_legend=False,
@@ -170,8 +171,8 @@ def chart(
     aims = ", ".join(_aim(name, sense) for name, sense in objectives.items())
     notes.append("Knee: closest to best in everything, each objective scaled from best to worst on its front.")
     notes.append(f"Objectives: {aims}.")
-    # knees lie under the marks of their groups, which stay in sight
-    panel = Panel("", places[0], places[1], (*others, *sure, *knees, *series))
+    # hollow, and under all marks, which stay in sight
+    panel = Panel("", places[0], places[1], (*knees, *others, *sure, *series))
     notes += [whiskers.NOTE] if sure else []
     words = f"Pareto front: {title(y)} against {title(x)}"
     return Chart(words, panels=(panel,), panel_height_pt=260, keys=(style.KEY_KNEE,), notes=tuple(notes))

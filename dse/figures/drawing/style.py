@@ -117,6 +117,7 @@ KEY_KERNELS_ASSUMED = Series(
     KERNELS_ASSUMED, kind="scatter", marker="square", color=GRAY, opened=(True,), size=1.15, is_note=True
 )
 KEY_KNEE, KEY_CHOSEN = (
-    Series(name, kind="scatter", marker="star", color=BLACK, is_note=True) for name in (KNEE, CHOSEN)
+    Series(name, kind="scatter", marker="star", color=BLACK, opened=(name == KNEE,), is_note=True)
+    for name in (KNEE, CHOSEN)
 )
 KEY_NOT_AT_ONCE = Series(NOT_AT_ONCE, kind="scatter", marker="circle", color=BLACK, opened=(True,), is_note=True)
