@@ -51,8 +51,8 @@ def chart(source: Source) -> Chart:
             *rows.sure_notes(shown.table),
             *shown.notes,
             rows.assumption_note(shown.table),
-            "Traces: moments of the Azure LLM inference trace 2023 (Microsoft, CC BY 4.0). Oaken's Figure 14 has BurstGPT's"
-            " too, which is not shipped: `dse traffic FILE` and `dse simulate --trace FILE` read its file.",
+            "Traces: moments of the Azure LLM inference trace 2023 (Microsoft, CC BY 4.0). Oaken's Figure 14 has"
+            " BurstGPT's too, which is not shipped: `dse traffic FILE` and `dse simulate --trace FILE` read its file.",
         ),
     )
 
