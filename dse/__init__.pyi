@@ -18,6 +18,7 @@ from dse.questions.crossing import Crossing
 from dse.questions.devices import Devices
 from dse.questions.doubt import Doubt
 from dse.questions.formats import Formats
+from dse.questions.interactivity import Interactivity
 from dse.questions.load import UnderLoad
 from dse.questions.need import Need, NeedBits
 from dse.questions.sensitivity import Sensitivity
@@ -46,6 +47,7 @@ __all__ = [
     "formats",
     "front",
     "grid",
+    "interactivity",
     "lab",
     "load",
     "model",
@@ -941,6 +943,80 @@ def grid(
     {'A100-80GB': 151, 'H100': 148}
 
     Raises InputError and SpecError for names and values, LimitError for more than a million designs.
+    """
+
+def interactivity(
+    device: Device,
+    model: Model,
+    quantizers: Sequence[Quantizer] | None = None,
+    workload: Workload | None = None,
+    *,
+    splits: Sequence[int] | None = None,
+    max_tpot: str | None = None,
+    max_ttft: str | None = None,
+    measured: str | None = None,
+    bits: Literal["closed", "measured"] = "closed",
+    measurements: str | None = None,
+    input_tokens: int = 1024,
+    output_tokens: int = 1024,
+    admission: Literal["reserve", "paged"] | None = None,
+    page_tokens: int = 16,
+    prefix_tokens: int = 0,
+    weights_bits: int = 16,
+    dequant_path: Literal["engine", "fused", "materialised"] | None = None,
+    model_kind: Literal["auto", "ideal", "calibrated"] = "auto",
+    stack: str | None = None,
+    tokens: str = "full",
+    activation_bits: int = 16,
+    weights: str | None = None,
+    tower: bool = True,
+    prompt_chunk_tokens: int = 1,
+    rounds: int = 10,
+    max_num_seqs: int | None = None,
+    kv_cache: bool = True,
+    cached_input_discount: float | None = None,
+    memory: Literal["server", "paper"] | None = None,
+    gpu_memory_utilization: float | None = None,
+    kv_cache_memory_bytes: int | None = None,
+    free_memory_bytes: int | None = None,
+    max_model_len: int | None = None,
+    prompt_budget_tokens: int | None = None,
+    calibrated: str | None = None,
+    pp: int = 1,
+    pp_batches: int | None = None,
+    ep: int = 1,
+    expert_skew: float = 0.0,
+    dp_attention: bool = False,
+    dcp: int = 1,
+    implementation: str | None = None,
+    strict_kernels: bool = False,
+) -> Interactivity:
+    """Trade throughput a device against the speed that each user sees, over batches and splits, for several KV formats.
+
+    A curve holds the designs of a format that none of its others beats in both. Limits name the best design.
+
+    device: Device name or .toml file.
+    model: Model name, .toml file or config.json.
+    quantizers: KV quantizers to compare; default: fp16 and all that the engine runs there for the
+        model.
+    workload: Requests, lengths, memory, weights and devices, as `dse.Workload(batch=64, tp=2)`.
+    splits: Devices that the model is split over by tp; default: 1, 2, 4 and 8, or the workload's own
+        where it names several.
+    max_tpot: Most time per token of a user.
+    max_ttft: Most time to the first token.
+    measured: Measured servers to draw beside it, in the columns of aiconfigurator-core's
+        silicon_sample.csv: those of the model, the device and the lengths.
+    bits: Nominal outlier and sink counts, or those that the measured data had.
+    measurements: measurement.json of `dse measure` or `dse quantize`; default: of the sample of
+        SmolLM2-135M that ships.
+    Further parameters are the fields of `Workload`, in place of one.
+
+    Returns: Every design over batches and splits, and the best within the limits.
+    Raises InputError and SpecError for names, files and values, LimitError beyond what can be computed.
+
+    >>> found = dse.interactivity("h200", "qwen3-32b", ["fp16", "fp8"], max_tpot="20 ms", input_tokens=8192)
+    >>> found.best["quantizer"], found.best["steady_tpot_s"] <= 0.020
+    ('fp8', True)
     """
 
 def lab(

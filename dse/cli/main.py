@@ -41,6 +41,7 @@ OPERATIONS = {
     "ask doubt": "questions.VaryAssumptions",
     "ask map": "questions.MapBest",
     "ask load": "questions.PredictLoad",
+    "ask interactivity": "questions.TradeSpeeds",
     "ask devices": "questions.SplitOverDevices",
     "scores": "scores.FindScores",
     "sweep": "sweeps.RunSweep",

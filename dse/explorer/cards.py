@@ -162,6 +162,12 @@ def is_met(name: str, result: Mapping[str, Any], values: Mapping[str, Any]) -> b
     return None if limit is None or result[name] is None else result[name] * per_second <= limit
 
 
+def limits_s(values: Mapping[str, Any]) -> dict[str, float]:
+    """The reader's limits on times, in seconds by result."""
+    given = {name: (values.get(field.key), per_second) for name, (field, per_second) in LIMITS.items()}
+    return {name: limit / per_second for name, (limit, per_second) in given.items() if limit is not None}
+
+
 def limit_text(name: str, result: Mapping[str, Any], values: Mapping[str, Any]) -> str:
     """The limit of a time, met or not, as Markdown; empty where there is none."""
     met = is_met(name, result, values) if name in LIMITS else None

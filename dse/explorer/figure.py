@@ -1,7 +1,7 @@
 """Figures of `dse.figures` as the explorer shows them: the chosen design marked, the size and colors of the page."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +11,8 @@ import pandas as pd
 from dse.figures import FIGURES
 from dse.figures.drawing import style, to_plotly
 from dse.figures.drawing.chart import Chart, Series
+from dse.questions import interactivity
+from dse.sweep import sweeps
 
 HEIGHT = 400
 TEXT_PX = 13
@@ -44,8 +46,41 @@ def throughput(curves: Sequence[tuple[str, pd.DataFrame]]) -> Chart:
     return chart
 
 
-def chosen(chart: Chart, results: Sequence[Mapping[str, Any]], names: Sequence[str] = ()) -> Chart:
-    """The chart of `throughput` with a star at each of `results` that fits, in the color of its line.
+def speeds(
+    curves: Sequence[tuple[str, pd.DataFrame]],
+    chosen_rows: Sequence[tuple[str, Mapping[str, Any]]],
+    limits: Mapping[str, float],
+) -> tuple[Chart | None, str]:
+    """Throughput a device against the speed of each user, a line per named curve through its chosen design, and the
+    best within limits in a sentence. None where nothing fits."""
+    own = [(name, sweeps.to_table([dict(result)])) for name, result in chosen_rows]
+    tables = [table.assign(system=name) for name, table in (*curves, *own)]
+    table = pd.concat(tables, ignore_index=True)
+    served = table[table["fits_whole_batch"] & table["steady_tpot_s"].notna()]
+    if served.empty:
+        return None, ""
+    rows = served.to_dict("records")
+    found = interactivity.best(rows, limits) if limits else None
+    best = [dict(zip("xy", interactivity.speeds(found), strict=True))] if found else []
+    models = " / ".join(dict.fromkeys(map(str, table["model"])))
+    chart = FIGURES["interactivity"].chart(served.assign(model=models), {"limits": dict(limits), "best": best})
+    there = [(name, result) for name, result in chosen_rows if result["fits_whole_batch"]]
+    results, names = [result for _, result in there], [name for name, _ in there]
+    return chosen(chart, results, names, interactivity.speeds), interactivity.verdict(rows, limits)
+
+
+def by_batch(result: Mapping[str, Any]) -> tuple[float, float]:
+    """The place of a result in the chart of `throughput`."""
+    return float(result["batch"]), float(result["throughput_tokens_per_s"])
+
+
+def chosen(
+    chart: Chart,
+    results: Sequence[Mapping[str, Any]],
+    names: Sequence[str] = (),
+    place: Callable[[Mapping[str, Any]], tuple[float, float]] = by_batch,
+) -> Chart:
+    """A chart of lines with a star at the `place` of each of `results` that fits, in the color of its line.
 
     `names` are the lines of the results, in their order; a star without a line is black.
     """
@@ -55,8 +90,8 @@ def chosen(chart: Chart, results: Sequence[Mapping[str, Any]], names: Sequence[s
         Series(
             name=style.CHOSEN,
             kind="scatter",
-            x=(float(result["batch"]),),
-            y=(float(result["throughput_tokens_per_s"]),),
+            x=(place(result)[0],),
+            y=(place(result)[1],),
             color=colors.get(name, style.BLACK),
             marker="star",
             size=1.8,
@@ -68,7 +103,8 @@ def chosen(chart: Chart, results: Sequence[Mapping[str, Any]], names: Sequence[s
     if not stars:
         return chart
     x, y = [star.x[0] for star in stars], [star.y[0] for star in stars]
-    x_axis = replace(panel.x, low=min(panel.x.low, *x), high=max(panel.x.high, *(1.1 * value for value in x)))
+    low, high = min(panel.x.low, *(0.95 * value for value in x)), max(panel.x.high, *(1.1 * value for value in x))
+    x_axis = replace(panel.x, low=low, high=high)
     y_axis = replace(panel.y, high=max(panel.y.high, *(1.05 * value for value in y)))
     panels = (replace(panel, x=x_axis, y=y_axis, series=(*panel.series, *stars)),)
     return replace(chart, panels=panels, keys=(style.KEY_CHOSEN, *chart.keys))

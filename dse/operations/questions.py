@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from dse.questions.devices import Devices
     from dse.questions.doubt import Doubt
     from dse.questions.formats import Formats
+    from dse.questions.interactivity import Interactivity
     from dse.questions.load import UnderLoad
     from dse.questions.need import Need, NeedBits
     from dse.questions.sensitivity import Sensitivity
@@ -352,6 +353,67 @@ class PredictLoad(OnDesign, WithFigure):
 
         loads = load.LOADS if self.loads is None else list(self.loads)
         return load.under_load(self.hardware(), self.plan(), self.workload, loads)
+
+
+@operation(
+    "ask interactivity",
+    "Throughput a device against the speed of each user.",
+    function="interactivity",
+    positional=("device", "model", "quantizers", "workload"),
+)
+class TradeSpeeds(OnDevice, WithWorkload, Sourced, WithFigure):
+    """Trade throughput a device against the speed that each user sees, over batches and splits, for several KV formats.
+
+    A curve holds the designs of a format that none of its others beats in both. Limits name the best design.
+
+    >>> found = dse.interactivity("h200", "qwen3-32b", ["fp16", "fp8"], max_tpot="20 ms", input_tokens=8192)
+    >>> found.best["quantizer"], found.best["steady_tpot_s"] <= 0.020
+    ('fp8', True)
+    """
+
+    quantizers: Sequence[Quantizer] | None = option(
+        None,
+        "KV quantizers to compare; default: fp16 and all that the engine runs there for the model.",
+        NAMES,
+        former=("--quantizer",),
+        metavar="A,B",
+    )
+    splits: Sequence[int] | None = option(
+        None,
+        "Devices that the model is split over by tp; default: 1, 2, 4 and 8, or the workload's own where it names "
+        "several.",
+        WHOLES,
+        metavar="1,8",
+    )
+    max_tpot: str | None = option(None, "Most time per token of a user.", metavar="'50 ms'", unit="s", is_said=True)
+    max_ttft: str | None = option(None, "Most time to the first token.", metavar="'2 s'", unit="s", is_said=True)
+    measured: str | None = option(
+        None,
+        "Measured servers to draw beside it, in the columns of aiconfigurator-core's silicon_sample.csv: those of the "
+        "model, the device and the lengths.",
+        metavar="FILE",
+    )
+    workload: Workload = work(searched={"batch": "splits", "tp": "splits"})
+
+    def run(self, console: Console = SILENT) -> Interactivity:
+        """Every design over batches and splits, and the best within the limits."""
+        from dse.questions import engine_formats, interactivity
+        from dse.specs.measurements import CLOSED
+        from dse.specs.quantity import named_quantity
+        from dse.validate import serving
+
+        named, spec, model = self.quantizers, self.hardware(), self.language_model()
+        if named is None:
+            designs = engine_formats.compared(spec, model, self.workload, self.source() or CLOSED)
+        else:
+            designs = [self.design_of(self.device, self.model, name) for name in several(named)]
+        asked = {"steady_tpot_s": ("max-tpot", self.max_tpot), "steady_ttft_s": ("max-ttft", self.max_ttft)}
+        limits = {
+            column: named_quantity(name, text, "s", 1e-6, 1e5).si for column, (name, text) in asked.items() if text
+        }
+        measured = serving.speeds(self.measured, spec, model, self.workload) if self.measured else []
+        splits = None if self.splits is None else several(self.splits)
+        return interactivity.interactivity(designs, self.workload, splits, limits, measured, console.progress)
 
 
 @operation(

@@ -17,6 +17,9 @@ from dse.core.table import aligned
 from dse.model import uncertainty
 from dse.model.assumed import reason
 from dse.model.evaluate import Point, roomy
+from dse.model.formulas.steady import closed_loop_tokens_per_s
+from dse.specs.device_and_model import HardwareSpec, ModelSpec
+from dse.specs.workload import Workload
 
 #: columns of predictions.csv
 COLUMNS = ("id", "tpot_ms", "tpot_low", "tpot_high", "ttft_ms", "ttft_low", "ttft_high", "reason", "marks")
@@ -34,6 +37,8 @@ MARKED = (
 _TIMES = {"silicon_tpot_ms": "tpot_s", "silicon_ttft_ms": "ttft_s"}
 #: what rows are grouped by in errors.csv
 GROUPS = ("kind", "model", "system", "stack", "release", "n_devices")
+#: how far the lengths of a measured server may be from those asked for
+LENGTH_SHARE = 0.15
 _MS = units.to_base(1, "ms")
 
 
@@ -115,6 +120,43 @@ def run(path: str, progress: Callable[..., Any] | None = None) -> list[JudgedSer
             found = [judge(row) for row in bar]
     _check_units(path, found)
     return [replace(one, marks="; ".join(filter(None, (one.marks, _slips(one))))) for one in found]
+
+
+def speeds(path: str, device: HardwareSpec, model: ModelSpec, work: Workload) -> list[dict[str, Any]]:
+    """Measured servers of a device, model and lengths: tokens a second that a user gets, and that a device gives.
+
+    Lengths may be off by LENGTH_SHARE: those of load generators are drawn from 0.8 to 1 times the name. Suspect rows
+    are left out. Raises InputError for a table that cannot be read, or that has none.
+    """
+    found = []
+    for row in read(path):
+        if row.work is None or row.device is None or row.spec is None or is_suspect(row):
+            continue
+        near = _are_near(row.work.input_tokens, work.input_tokens) and _are_near(
+            row.work.output_tokens, work.output_tokens
+        )
+        if (row.device.name, row.spec.name) != (device.name, model.name) or not near or not (row.tpot_s and row.ttft_s):
+            continue
+        rate = closed_loop_tokens_per_s(row.concurrency, row.work.output_tokens, row.ttft_s, row.tpot_s)
+        found.append(
+            {
+                "server": row.id,
+                "requests": row.concurrency,
+                "n_devices": row.n_devices,
+                "tokens_per_s_a_user": 1 / row.tpot_s,
+                "tokens_per_s_a_device": rate / row.n_devices,
+            }
+        )
+    if not found:
+        raise InputError(
+            f"{path}: has no server of {model.name} on {device.name} with {work.input_tokens:,} tokens in and "
+            f"{work.output_tokens:,} out: ask for lengths that it has (--input, --output)"
+        )
+    return found
+
+
+def _are_near(one: int, other: int) -> bool:
+    return abs(one - other) <= LENGTH_SHARE * other
 
 
 def _off(one: JudgedServer, name: str) -> float | None:

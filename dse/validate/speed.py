@@ -22,6 +22,7 @@ from dse.core.table import aligned
 from dse.model import kv_layout, uncertainty
 from dse.model.assumed import reason
 from dse.model.evaluate import Point, roomy
+from dse.model.formulas.steady import closed_loop_tokens_per_s
 from dse.serving import burst
 from dse.serving.at_rate import at_rate
 from dse.serving.steady_state import FixedLengths
@@ -296,7 +297,7 @@ def _ours(row: SpeedRow, point: Point) -> dict[str, float]:
     if tpot is None:
         raise InputError(results["infeasible_reason"] or "not one request fits")
     drain = 1 + DRAIN_ROUNDS * batch / n if n > batch > 1 else 1.0
-    return {"tpot": tpot, "ttft": ttft, "output": batch * outputs / (ttft + outputs * tpot) / drain}
+    return {"tpot": tpot, "ttft": ttft, "output": closed_loop_tokens_per_s(batch, outputs, ttft, tpot) / drain}
 
 
 def _values(row: SpeedRow, point: Point, ours: dict[str, float]) -> Iterator[Judged]:

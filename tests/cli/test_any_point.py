@@ -79,6 +79,10 @@ DRAWN_COMMANDS = {
     "ask doubt": [["--json"], ["--against", "fp16", *AT]],
     "ask map": [["--batches", "1,16", "--inputs", "512,8192", "--json"]],
     "ask load": [["--json"], ["--batch", "16", *SHORT[:4]]],
+    "ask interactivity": [
+        ["--quantizers", "fp16,int8", "--splits", "1,2", "--json"],
+        ["--quantizers", "fp8", *SHORT[:4]],
+    ],
     "check-log": [[LOG, "--json"], [LOG]],
     "ask devices": [["--json"], ["--most", "4", *AT]],
 }

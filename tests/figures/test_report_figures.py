@@ -43,6 +43,7 @@ def test_figures_of_the_issue_are_there():
     assert list(REPORT) == [
         "effective_axes",
         "throughput_batch",
+        "interactivity",
         "memory_batch",
         "weights_or_kv",
         "throughput_length",

@@ -45,8 +45,9 @@ def render(bench: Bench) -> None:
         "\n\n".join(request.python(row.request) for row in rows),
         state.address(PAGE, bench.values),
     )
+    limits = cards.limits_s(bench.values)
+    show_curve(rows, made, other, limits)  # by itself: nothing waits for its points
     show_bars(rows, made, other)
-    show_curve(rows, made, other)  # by itself: nothing waits for its points
     show_numbers(rows)  # last: what the reader opens, while the figures follow the fields
 
 
@@ -179,14 +180,16 @@ def _said(chart: Chart, other: str) -> Chart:
 
 
 @st.fragment(parallel=True)
-def show_curve(rows: Sequence[BenchRow], made: MadeBy, other: str) -> None:
-    """Throughput against batch, a click on which adds the design with that batch; a single design beside 16 bits."""
+def show_curve(rows: Sequence[BenchRow], made: MadeBy, other: str, limits: Mapping[str, float]) -> None:
+    """Throughput a device against the speed of each user, and against batch, a click on which adds the design with that
+    batch; a single design beside 16 bits."""
     named = [(row.name, row.request) for row in rows]
     if len(named) == 1:
         plain = request.unquantized(named[0][1])
         if plain.key_quantizer_text != named[0][1].key_quantizer_text:
             named.append((plain.key_quantizer_text, plain))
     curves = tuple((name, request.any_batch(asked)) for name, asked in named)
+    _show_speeds(rows, curves, made, other, limits)
     drawn = _said(cached_lines(curves), other)
     chart = figure.chosen(drawn, [row.result for row in rows], [row.name for row in rows])
     event = downloads.show(
@@ -197,6 +200,21 @@ def show_curve(rows: Sequence[BenchRow], made: MadeBy, other: str) -> None:
     if place and (design := at(rows, state.tray(), drawn, *place)):
         sidebar.add(design)
         st.rerun()
+
+
+def _show_speeds(
+    rows: Sequence[BenchRow],
+    curves: tuple[tuple[str, PointRequest], ...],
+    made: MadeBy,
+    other: str,
+    limits: Mapping[str, float],
+) -> None:
+    named = [(name, cached_curve(asked)) for name, asked in curves]
+    chart, verdict = figure.speeds(named, [(row.name, row.result) for row in rows], limits)
+    if chart is None:
+        return
+    downloads.show("interactivity", _said(chart, other), partial(_curves, curves), made)
+    st.markdown(escaped(verdict))
 
 
 def at(rows: Sequence[BenchRow], designs: tray.Tray, drawn: Chart, x: float, y: float) -> tray.TrayDesign | None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["line", "scatter", "bar", "hbar", "heat"]
+Kind = Literal["line", "scatter", "bar", "hbar", "heat", "area"]
 Dash = Literal["solid", "dash", "dot", "dashdot"]
 #: lines of a hover box at most: a taller one hides what it speaks of
 MAX_HOVER_LINES = 6
@@ -52,7 +52,7 @@ class Series:
     chart's color scale; `labels` are written beside the points. `is_note` is True where the coordinates are a
     place on the page (a mark for "out of memory") and not numbers of the table. A "heat" series has `x` and `y` one
     apart and a value for every pair, row by row of `y`; NaN leaves a cell empty. `hover`, where given, has as many,
-    each of MAX_HOVER_LINES at most (`hover_box`).
+    each of MAX_HOVER_LINES at most (`hover_box`). An "area" is the pale inside of a closed line through its points.
     """
 
     name: str

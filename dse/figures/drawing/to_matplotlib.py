@@ -137,6 +137,10 @@ def _axis(target: Any, axis: Axis) -> None:
     target.set_minor_locator(ticker.NullLocator())
 
 
+#: how much of the page an area covers
+AREA_OPACITY = 0.15
+
+
 def _panel(axes: Any, panel: Panel, chart: Chart, place: ChartLayout, i: int) -> None:
     page = place.page
     axes.set_axisbelow(True)
@@ -162,6 +166,8 @@ def _panel(axes: Any, panel: Panel, chart: Chart, place: ChartLayout, i: int) ->
             _bars(axes, series, x, y, panel, page)
         elif series.kind == "heat":
             _heat(axes, series, x, y, chart)
+        elif series.kind == "area":
+            axes.fill(x, y, color=series.color, alpha=AREA_OPACITY, linewidth=0, zorder=1.5)
         else:
             _points(axes, series, x, y, chart, 3 + order * 0.01, page)
             _labels(axes, series, x, y, panel, place.panels[i].width, page)
@@ -269,9 +275,10 @@ def _legend(figure: Any, place: ChartLayout) -> None:
         row, column = divmod(i, place.legend_columns)
         x = left + column * place.legend_cell
         y = place.legend_top - (row + 0.5) * layout.LEGEND_ROW * scale
-        if series.kind in ("bar", "hbar"):
+        if series.kind in ("bar", "hbar", "area"):
             look: Any = {
                 "facecolor": series.color,
+                "alpha": AREA_OPACITY if series.kind == "area" else 1.0,
                 "hatch": series.hatch * 4,
                 "edgecolor": "white",
                 "linewidth": 0.4 * page.line,

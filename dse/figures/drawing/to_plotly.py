@@ -177,6 +177,8 @@ def _trace(series: Series, panel: Panel, chart: Chart, suffix: str) -> Any:
     }
     if series.kind == "heat":
         return _heat(series, panel, chart, common)
+    if series.kind == "area":
+        return _scatter(**{**common, "hoverinfo": "skip"}, mode="lines", line={"width": 0}, **_area(series))
     if series.kind in ("bar", "hbar"):
         along = panel.y if series.kind == "bar" else panel.x
         return _bar(
@@ -213,6 +215,11 @@ def _heat(series: Series, panel: Panel, chart: Chart, common: dict[str, Any]) ->
     )
     rows = [cells[i : i + n] for i in range(0, len(cells), n)]
     return {**common, **shown, "type": "heatmap", "z": rows, "coloraxis": "coloraxis"}
+
+
+def _area(series: Series) -> dict[str, Any]:
+    red, green, blue = (int(series.color[i : i + 2], 16) for i in (1, 3, 5))
+    return {"fill": "toself", "fillcolor": f"rgba({red},{green},{blue},0.15)"}
 
 
 def _fill(series: Series) -> dict[str, Any]:

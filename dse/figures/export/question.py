@@ -9,10 +9,11 @@ from dse.questions.best_map import BestMap
 from dse.questions.crossing import Crossing
 from dse.questions.effects import Effects
 from dse.questions.formats import Formats
+from dse.questions.interactivity import Interactivity
 from dse.questions.load import UnderLoad
 from dse.questions.need import Need, NeedBits
 
-Answer = Formats | Crossing | Need | NeedBits | Effects | BestMap | UnderLoad
+Answer = Formats | Crossing | Need | NeedBits | Effects | BestMap | UnderLoad | Interactivity
 
 
 def write(out: str, answer: Answer, command: str, static: str = "auto") -> str:

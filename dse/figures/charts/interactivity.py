@@ -1,0 +1,190 @@
+"""Throughput a device against the speed that each user sees; by `dse ask interactivity`, and of any table of results.
+
+The axes are those of InferenceMAX (github.com/InferenceMAX): up and to the right is better.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from dse.figures.drawing import axes, rows, style
+from dse.figures.drawing.chart import Axis, Chart, Panel, Series, hover_box
+from dse.figures.registry import Written, figure
+from dse.figures.source import Source
+from dse.questions.interactivity import LIMITS, Interactivity, front, speeds, within
+
+USER, DEVICE = "speed of each user", "throughput a device"
+BAND = "Pale bands: where 8 of 10 measurements should lie."
+BEST, MEASURED = "best within the limits", "measured"
+
+
+def source_of(answer: Interactivity) -> Source:
+    """The table of an answer and what its figure says beside it."""
+    best = [{"x": speeds(answer.best)[0], "y": speeds(answer.best)[1]}] if answer.best else []
+    measured = [
+        {"x": one["tokens_per_s_a_user"], "y": one["tokens_per_s_a_device"], "text": one["server"]}
+        for one in answer.measured
+    ]
+    notes = [answer.verdict, f"{answer.context}."]
+    about = {"notes": notes, "limits": answer.limits, "best": best, "measured": measured}
+    return Source(answer.table, about=about)
+
+
+@figure(
+    "interactivity",
+    "Throughput a device against the speed of each user: how much does a faster answer cost?",
+    Written("dse report --out DIR", ("report", "interactivity"), "results"),
+    (
+        "model",
+        "quantizer",
+        "device",
+        "batch",
+        "output_tokens",
+        "n_devices",
+        "fits_whole_batch",
+        "steady_tpot_s",
+        "steady_ttft_s",
+        "assumptions",
+    ),
+    order=25,
+    title="Throughput a device against the speed of each user",
+    answer=Interactivity,
+    source_of=source_of,
+)
+def chart(source: Source) -> Chart | None:
+    """A panel a model, a curve a system (or quantizer) over batches and splits: the designs that none beats in both.
+
+    Beside the table: `limits` (seconds by column), `best` and `measured` (places), `notes`.
+    """
+    table, about = source.table, source.about
+    if "system" not in table:
+        one_device = table["device"].nunique() == 1
+        names = table["quantizer"].astype(str)
+        table = table.assign(system=names if one_device else table["device"].astype(str) + " " + names)
+    shown = rows.drawn(table)
+    limits = {name: float(most) for name, most in about.get("limits", {}).items() if name in LIMITS}
+    panels = []
+    for model in rows.ordered(shown.table, "model"):
+        records = shown.table[shown.table["model"] == model].to_dict("records")
+        served = [row for row in records if row["fits_whole_batch"] and row["steady_tpot_s"] == row["steady_tpot_s"]]
+        if served:
+            panels.append(_panel(str(model), served, shown, limits, about))
+    if not panels:
+        return None
+    notes = [*about.get("notes", ()), f"Each point: a server that always has so many requests. {BAND}"]
+    if len(shown.systems) > rows.MAX_WHISKERED:
+        notes[-1] = "Each point: a server that always has so many requests."
+    if "steady_tpot_s" in limits:
+        notes.append(f"Grey: users get less than a TPOT of {1e3 * limits['steady_tpot_s']:g} ms gives.")
+    if "steady_ttft_s" in limits:
+        notes.append(f"Hollow marks: the first token comes later than {limits['steady_ttft_s']:g} s.")
+    if about.get("measured"):
+        notes.append("Crosses: measured servers of this model, device and lengths, of any engine and format.")
+    return Chart(
+        "Throughput a device against the speed of each user",
+        panels=tuple(panels),
+        n_columns=min(len(panels), 3),
+        panel_height_pt=230 if len(panels) == 1 else 150,
+        notes=(*notes, *shown.notes, rows.assumption_note(shown.table)),
+    )
+
+
+def _panel(
+    title: str,
+    served: Sequence[dict[str, Any]],
+    shown: rows.Drawn,
+    limits: Mapping[str, float],
+    about: Mapping[str, Any],
+) -> Panel:
+    places = [speeds(row) for row in served]
+    measured, best = about.get("measured", ()), about.get("best", ())
+    others = [(float(one["x"]), float(one["y"])) for one in (*measured, *best)]
+    x = axes.log2(USER, "token/s", [user for user, _ in (*places, *others)])
+    y = axes.linear(DEVICE, "token/s", [device for _, device in (*places, *others)])
+    bands: list[Series] = []
+    curves: list[Series] = []
+    for system in shown.systems:
+        own = front([row for row in served if row["system"] == system])
+        if not own:
+            continue
+        look = shown.style(system)
+        points = [speeds(row) for row in own]
+        if len(shown.systems) <= rows.MAX_WHISKERED and "token_time_low" in own[0]:
+            bands.append(_band(own, points, look.color, x, y))
+        curves.append(
+            Series(
+                system,
+                kind="line",
+                x=tuple(user for user, _ in points),
+                y=tuple(device for _, device in points),
+                color=look.color,
+                dash=look.dash,
+                marker=look.marker,
+                opened=tuple(not within(row, {k: v for k, v in limits.items() if k == "steady_ttft_s"}) for row in own),
+                hover=tuple(_hover(system, row) for row in own),
+            )
+        )
+    return Panel(title, x, y, (*_outside(limits, x, y), *bands, *_marks(measured, best), *curves))
+
+
+def _band(own: Sequence[dict[str, Any]], points: Sequence[tuple[float, float]], color: str, x: Axis, y: Axis) -> Series:
+    """The closed line between the slow and the fast ends of a curve, inside the frame."""
+    ends = [
+        [
+            (user / float(row[f"token_time_{end}"]), device / float(row[f"token_time_{end}"]))
+            for row, (user, device) in zip(own, points, strict=True)
+        ]
+        for end in ("high", "low")
+    ]
+    around = [*ends[0], *ends[1][::-1]]
+    return Series(
+        "8 of 10 measurements",
+        kind="area",
+        x=tuple(min(max(at, x.low), x.high) for at, _ in around),
+        y=tuple(min(max(at, y.low), y.high) for _, at in around),
+        color=color,
+        marker="",
+        is_note=True,
+        in_legend=False,
+    )
+
+
+def _outside(limits: Mapping[str, float], x: Axis, y: Axis) -> Iterable[Series]:
+    """The speeds at which a limit of TPOT is missed."""
+    least = 1 / limits["steady_tpot_s"] if "steady_tpot_s" in limits else 0.0
+    if least > x.low:
+        edge = min(least, x.high)
+        xs, ys = (x.low, edge, edge, x.low), (y.low, y.low, y.high, y.high)
+        yield Series("outside", kind="area", x=xs, y=ys, color=style.GRAY, marker="", is_note=True, in_legend=False)
+
+
+def _marks(measured: Sequence[Mapping[str, Any]], best: Sequence[Mapping[str, Any]]) -> Iterable[Series]:
+    for name, found, marker, size in ((MEASURED, measured, "x-thin", 0.8), (BEST, best, "star", 2.0)):
+        if found:
+            yield Series(
+                name,
+                kind="scatter",
+                x=tuple(float(one["x"]) for one in found),
+                y=tuple(float(one["y"]) for one in found),
+                color=style.BLACK,
+                marker=marker,
+                opened=(marker == "star",) * len(found),
+                size=size,
+                hover=tuple(
+                    f"{one.get('text', name)}\n{one['x']:,.3g} token/s a user, {one['y']:,.0f} a device"
+                    for one in found
+                ),
+            )
+
+
+def _hover(system: str, row: Mapping[str, Any]) -> str:
+    user, device = speeds(row)
+    n = int(row["n_devices"])
+    return hover_box(
+        f"{system}, {row['model']}",
+        [
+            f"requests at once: {int(row['batch']):,}, on {n} device{'s' if n > 1 else ''}",
+            f"{user:,.3g} token/s a user (TPOT {1e3 * row['steady_tpot_s']:,.3g} ms)",
+            f"{device:,.0f} token/s a device",
+            f"first token after {row['steady_ttft_s']:,.3g} s",
+        ],
+    )

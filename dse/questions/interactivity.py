@@ -1,0 +1,250 @@
+"""Throughput a device against the speed that each user sees, over batches and splits: which design serves whom."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import pandas as pd
+
+from dse.core.errors import DseError, InputError, show
+from dse.core.table import aligned
+from dse.model.formulas.steady import closed_loop_tokens_per_s
+from dse.questions import common
+from dse.questions.common import Candidate, Progress, QuestionAnswer, Result
+from dse.specs.workload import Workload
+
+#: requests at once that are tried, and devices that a model is split over by tp
+BATCHES = tuple(sorted({1, *(n * 2**k for n in (2, 3) for k in range(11))}))
+SPLITS = (1, 2, 4, 8)
+#: speeds at which formats are compared, in tokens a second that each user gets
+SPEEDS = (10, 20, 50, 100, 200)
+#: what a table keeps of each design
+COLUMNS = (
+    "device",
+    "model",
+    "quantizer",
+    "batch",
+    "input_tokens",
+    "output_tokens",
+    "n_devices",
+    "tp",
+    "pp",
+    "ep",
+    "model_kind",
+    "stack",
+    "steady_tpot_s",
+    "steady_ttft_s",
+    "token_time_low",
+    "token_time_high",
+    "fits_whole_batch",
+    "assumptions",
+)
+#: limits that may be set: the column, and what the option is called
+LIMITS = {"steady_tpot_s": "TPOT", "steady_ttft_s": "TTFT"}
+
+
+def speeds(row: Mapping[str, Any]) -> tuple[float, float]:
+    """Tokens a second that each user gets, and that a device gives: of a server with `batch` requests at all times."""
+    tpot, ttft = float(row["steady_tpot_s"]), float(row["steady_ttft_s"])
+    rate = closed_loop_tokens_per_s(float(row["batch"]), float(row["output_tokens"]), ttft, tpot)
+    return 1 / tpot, float(rate) / float(row["n_devices"])
+
+
+def front(rows: Sequence[Result]) -> list[Result]:
+    """The rows that no other beats in both speeds, from the most tokens a device to the fastest for a user."""
+    return _unbeaten(rows, speeds)
+
+
+def _unbeaten(rows: Sequence[Any], of: Callable[[Any], tuple[float, float]]) -> list[Any]:
+    found: list[Any] = []
+    best = -1.0
+    for row in sorted(rows, key=lambda row: tuple(-speed for speed in of(row))):
+        if of(row)[1] > best * (1 + common.TIE):
+            found.append(row)
+            best = of(row)[1]
+    return found[::-1]
+
+
+def _measured_speeds(one: Mapping[str, Any]) -> tuple[float, float]:
+    return float(one["tokens_per_s_a_user"]), float(one["tokens_per_s_a_device"])
+
+
+def within(row: Mapping[str, Any], limits: Mapping[str, float]) -> bool:
+    """True where a design keeps every limit."""
+    return all(float(row[column]) <= most for column, most in limits.items())
+
+
+def best(rows: Iterable[Result], limits: Mapping[str, float]) -> Result | None:
+    """The design with most tokens a device of those that keep every limit; None where none does."""
+    return max((row for row in rows if within(row, limits)), key=lambda row: speeds(row)[1], default=None)
+
+
+def verdict(rows: Sequence[Result], limits: Mapping[str, float]) -> str:
+    """The best design within the limits, in a sentence; of no rows ""."""
+    if not rows:
+        return ""
+    if not limits:
+        return f"Most tokens a device: {told(max(rows, key=lambda row: speeds(row)[1]))}."
+    said = " and ".join(f"{LIMITS[name]} {_seconds(most)}" for name, most in limits.items())
+    if found := best(rows, limits):
+        return f"Best within {said}: {told(found)}."
+    return f"Nothing keeps {said}: the fastest for a user is {told(max(rows, key=lambda row: speeds(row)[0]))}."
+
+
+@dataclass(frozen=True, repr=False)
+class Interactivity(QuestionAnswer):
+    """Every design that was tried and fits, under `limits` (seconds by column); `measured` are published servers."""
+
+    context: str
+    rows: tuple[Result, ...]
+    limits: dict[str, float]
+    measured: tuple[dict[str, Any], ...] = ()
+
+    @cached_property
+    def fronts(self) -> dict[str, list[Result]]:
+        """The front of each quantizer, over batches and splits."""
+        names = dict.fromkeys(row["quantizer"] for row in self.rows)
+        return {name: front([row for row in self.rows if row["quantizer"] == name]) for name in names}
+
+    @cached_property
+    def best(self) -> Result | None:
+        """The design with most tokens a device within the limits; None without limits, and where none keeps them."""
+        return best(self.rows, self.limits) if self.limits else None
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """A row for each design on the front of its quantizer, in SI base units."""
+        rows = [row for rows in self.fronts.values() for row in rows]
+        shown = [
+            {**row, "tokens_per_s_a_user": speeds(row)[0], "tokens_per_s_a_device": speeds(row)[1]} for row in rows
+        ]
+        return pd.DataFrame(shown, columns=[*COLUMNS, "tokens_per_s_a_user", "tokens_per_s_a_device"])
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it, in SI base units."""
+        return {
+            "question": "interactivity",
+            "context": self.context,
+            "limits_s": self.limits,
+            "best": self.best,
+            "rows": self.table.to_dict("records"),
+            "measured": list(self.measured),
+        }
+
+    @property
+    def verdict(self) -> str:
+        """The best design within the limits, in a sentence."""
+        return verdict(self.rows, self.limits) or (
+            "No design fits: give more devices (--splits), fewer bits, or shorter prompts."
+        )
+
+    def text(self) -> str:
+        """The verdict, and for each format the most tokens a device at some speeds for a user."""
+        hint = "" if self.limits else " --max-tpot '50 ms' asks for the best that keeps it."
+        lines = [f"Throughput a device against the speed of each user: {self.context}", "", self.verdict + hint]
+        if self.rows:
+            lines += ["", "Most tokens/s a device where each user gets at least so many tokens/s:", ""]
+            lines += aligned([["KV format", *map(str, SPEEDS)], *map(self._speed_row, self.fronts)], left=1)
+            lines += [
+                "",
+                "In brackets: requests at once, and devices by tp. A server that always has so many requests; "
+                "a user's speed is 1 / TPOT.",
+                common.SURE_NOTE,
+            ]
+        if self.measured:
+            n, best = len(self.measured), _unbeaten(self.measured, _measured_speeds)
+            lines += [
+                "",
+                f"Measured: {n:,} server{'s' if n > 1 else ''} of this model and device; what none beats:",
+                "",
+            ]
+            lines += aligned(_MEASURED_HEAD + [_measured_row(one) for one in best], left=1)
+        return "\n".join(lines)
+
+    def _speed_row(self, name: str) -> list[str]:
+        cells = []
+        for speed in SPEEDS:
+            fast = [row for row in self.fronts[name] if speeds(row)[0] >= speed and within(row, self._first_limit)]
+            row = max(fast, key=lambda row: speeds(row)[1], default=None)
+            cells.append(f"{speeds(row)[1]:,.0f} ({row['batch']:,}, tp {row['tp']})" if row else "-")
+        return [name, *cells]
+
+    @property
+    def _first_limit(self) -> dict[str, float]:
+        return {name: most for name, most in self.limits.items() if name == "steady_ttft_s"}
+
+
+_MEASURED_HEAD = [["server", "requests", "devices", "token/s a user", "token/s a device"]]
+
+
+def _measured_row(one: Mapping[str, Any]) -> list[str]:
+    user, device = f"{one['tokens_per_s_a_user']:,.1f}", f"{one['tokens_per_s_a_device']:,.0f}"
+    return [str(one["server"]), f"{one['requests']:,}", f"{one['n_devices']}", user, device]
+
+
+def _seconds(value: float) -> str:
+    return f"{1e3 * value:,.4g} ms" if value < 1 else f"{value:,.4g} s"
+
+
+def told(row: Mapping[str, Any]) -> str:
+    """A design in words: what it is, and its speeds."""
+    user, device = speeds(row)
+    low, high = (device / float(row[f"token_time_{end}"]) for end in ("high", "low"))
+    n, name = int(row["batch"]), row.get("system") or row["quantizer"]
+    requests = f"{n:,} request{'s' if n > 1 else ''} at once"
+    split = f"tp {row['tp']}, " if row["n_devices"] > 1 else ""
+    return (
+        f"{name}, {split}{requests}: {device:,.0f} token/s a device (8 of 10 measurements: {low:,.0f} to {high:,.0f}), "
+        f"{user:,.3g} token/s a user, first token after {_seconds(float(row['steady_ttft_s']))}"
+    )
+
+
+def interactivity(
+    designs: Sequence[Candidate],
+    work: Workload,
+    splits: Sequence[int] | None = None,
+    limits: Mapping[str, float] | None = None,
+    measured: Sequence[dict[str, Any]] = (),
+    progress: Progress | None = None,
+) -> Interactivity:
+    """Every design over batches and splits by tp, as servers that replace each request as it ends.
+
+    `splits` None: those of SPLITS that the model allows, or the workload's own where that names several devices. A
+    batch that does not run at once is left out: its requests wait, and no user gets more. Raises InputError for a split
+    that is out of range.
+    """
+    for n in splits or ():
+        if not 1 <= n <= 1024:
+            raise InputError(f"splits = {show(n)}: must be whole numbers from 1 to 1,024")
+    works = [work] if splits is None and work.n_devices > 1 else [replace(work, tp=n) for n in splits or SPLITS]
+    rows: list[Result] = []
+    pairs = [(design, each) for design in designs for each in works]
+    for design, each in common.each(pairs, progress, "designs"):
+        rows += _over_batches(design, each)
+    one = designs[0]
+    kept = f"{work.input_tokens:,} tokens in, {work.output_tokens:,} out"
+    name = one.device.name if len(works) > 1 else works[0].devices_text(one.device.name)
+    how = f", {rows[0]['model_kind']} model" + (f", {rows[0]['stack']}" if rows[0]["stack"] else "") if rows else ""
+    context = ", ".join([name, one.plan.model.name, *work.ways(one.plan.model), kept]) + how
+    return Interactivity(context, tuple(rows), dict(limits or {}), tuple(measured))
+
+
+def _over_batches(design: Candidate, work: Workload) -> list[Result]:
+    """The design at every batch that runs at once, the largest of all too."""
+    rows: list[Result] = []
+    for batch in BATCHES:
+        try:
+            result = design.evaluate(replace(work, batch=batch))
+            if not result["fits_whole_batch"]:
+                largest = result["running_batch"]
+                if not rows or largest <= rows[-1]["batch"]:
+                    break
+                result = design.evaluate(replace(work, batch=largest))
+        except DseError:  # the model is not split so
+            break
+        if result["fits_whole_batch"]:
+            rows.append({name: result[name] for name in COLUMNS})
+        if result["batch"] != batch:
+            break
+    return rows

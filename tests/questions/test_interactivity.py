@@ -1,0 +1,176 @@
+"""Throughput a device against the speed of each user: by hand, against a front by all pairs, and the command."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dse
+from dse.core.errors import InputError
+from dse.figures import FIGURES
+from dse.figures.plot.answer import chart_of
+from dse.questions import interactivity as speeds
+
+ASKED = ("h200", "qwen3-32b", ["fp16", "fp8"])
+LENGTHS = {"input_tokens": 1024, "output_tokens": 1024}
+
+
+@pytest.fixture(scope="module")
+def answer():
+    return dse.interactivity(*ASKED, splits=[1, 2], max_tpot="20 ms", max_ttft="1 s", **LENGTHS)
+
+
+def row(tpot_s, ttft_s=1.0, batch=64, n_devices=2, quantizer="fp16"):
+    return {
+        "steady_tpot_s": tpot_s,
+        "steady_ttft_s": ttft_s,
+        "batch": batch,
+        "output_tokens": 1000,
+        "n_devices": n_devices,
+        "quantizer": quantizer,
+        "tp": n_devices,
+        "token_time_low": 0.8,
+        "token_time_high": 1.25,
+    }
+
+
+def test_speeds_by_hand():
+    """64 requests of 1,000 tokens at 20 ms take 1 + 20 s each: 3,047.6 token/s on two devices; 50 a user."""
+    user, device = speeds.speeds(row(0.020))
+    assert user == pytest.approx(50)
+    assert device == pytest.approx(64_000 / 21 / 2)
+
+
+times = st.tuples(st.sampled_from([0.01, 0.02, 0.03, 0.05]), st.sampled_from([0.1, 1.0]), st.integers(1, 9))
+
+
+@given(found=st.lists(times, max_size=14))
+def test_a_front_is_what_no_other_beats(found):
+    """Against every pair; of equals one stays."""
+    rows = [row(tpot, ttft, batch) for tpot, ttft, batch in found]
+    places = [speeds.speeds(one) for one in rows]
+
+    def beats(a, b):
+        return a != b and a[0] >= b[0] and a[1] >= b[1]
+
+    wanted = {at for at in places if not any(beats(other, at) for other in places)}
+    front = [speeds.speeds(one) for one in speeds.front(rows)]
+    assert set(front) == wanted
+    assert len(front) == len(wanted)
+    assert front == sorted(front, key=lambda at: -at[1])
+
+
+def test_the_best_within_limits_in_a_sentence():
+    rows = [row(0.02, batch=32), row(0.04, batch=64), row(0.05, batch=96)]
+    assert speeds.best(rows, {"steady_tpot_s": 0.04})["batch"] == 64
+    assert speeds.best(rows, {"steady_tpot_s": 0.04, "steady_ttft_s": 0.5}) is None
+    assert speeds.verdict(rows, {"steady_tpot_s": 0.045}).startswith(
+        "Best within TPOT 45 ms: fp16, tp 2, 64 requests at"
+    )
+    assert speeds.verdict(rows, {"steady_tpot_s": 0.01}).startswith(
+        "Nothing keeps TPOT 10 ms: the fastest for a user is"
+    )
+    assert speeds.verdict(rows, {}).startswith("Most tokens a device: fp16, tp 2, 96 requests at once: 941 token/s")
+    assert "(8 of 10 measurements: 753 to 1,176), 20 token/s a user, first token after 1 s" in speeds.verdict(rows, {})
+
+
+def test_the_answer_is_the_best_of_single_designs(answer):
+    """Each batch and split asked for by itself: none within the limits gives more tokens a device."""
+    most = 0.0
+    for quantizer in ("fp16", "fp8"):
+        for tp in (1, 2):
+            for batch in (1, 8, 32, 48, 64, 96, 128):
+                r = dse.evaluate("h200", "qwen3-32b", quantizer, tp=tp, batch=batch, **LENGTHS)
+                if r["fits_whole_batch"] and r["steady_tpot_s"] <= 0.020 and r["steady_ttft_s"] <= 1:
+                    request_s = r["steady_ttft_s"] + 1024 * r["steady_tpot_s"]
+                    most = max(most, batch * 1024 / request_s / tp)
+    assert speeds.speeds(answer.best)[1] == pytest.approx(most)
+    assert answer.verdict.startswith("Best within TPOT 20 ms and TTFT 1 s: ")
+    assert set(answer.table["quantizer"]) == {"fp16", "fp8"}
+    assert answer.table["fits_whole_batch"].all()
+
+
+def test_the_largest_batch_that_runs_is_on_the_curve(answer):
+    most = dse.evaluate("h200", "qwen3-32b", "fp16", tp=1, **LENGTHS)["batch"]
+    assert most in {one["batch"] for one in answer.rows if one["quantizer"] == "fp16" and one["tp"] == 1}
+
+
+def test_what_fits_nowhere_says_what_to_do():
+    found = dse.interactivity("l4", "llama3.1-70b", ["fp16"], splits=[1])
+    assert "No design fits: give more devices (--splits)" in found.text()
+    with pytest.raises(InputError, match=r"splits = 0: must be whole numbers from 1"):
+        dse.interactivity(*ASKED, splits=[0])
+
+
+def test_the_figure_has_a_band_around_each_curve_and_the_limits(answer):
+    chart = chart_of(answer)
+    (panel,) = chart.panels
+    kinds = [(series.name, series.kind) for series in panel.series]
+    assert kinds == [
+        ("outside", "area"),
+        ("8 of 10 measurements", "area"),
+        ("8 of 10 measurements", "area"),
+        ("best within the limits", "scatter"),
+        ("fp16", "line"),
+        ("fp8", "line"),
+    ]
+    by_name = {series.name: series for series in panel.series}
+    assert max(by_name["outside"].x) == pytest.approx(50)
+    best = speeds.speeds(answer.best)
+    assert (by_name["best within the limits"].x, by_name["best within the limits"].y) == ((best[0],), (best[1],))
+    curve, band = panel.series[4], panel.series[1]
+    n = len(curve.x)
+    assert all(slow < at < fast for slow, at, fast in zip(band.x[:n], curve.x, band.x[::-1][:n], strict=True))
+    late = [one["steady_ttft_s"] > 1 for one in answer.fronts["fp16"]]
+    assert list(curve.opened) == late
+    assert any("Grey: users get less than a TPOT of 20 ms gives." in note for note in chart.notes)
+
+
+def test_a_report_has_it_for_each_system():
+    table = dse.interactivity(*ASKED, splits=[1], **LENGTHS).table.assign(system="mine")
+    chart = FIGURES["interactivity"].chart(table)
+    assert [series.name for series in chart.panels[0].series if series.kind == "line"] == ["mine"]
+    assert FIGURES["interactivity"].table == "results"
+
+
+HEAD = (
+    "id,backend,backend_version,model_path,system,precision,isl,osl,batch_size,tp_size,silicon_ttft_ms,silicon_tpot_ms"
+)
+#: made up, but for their order of size: one of these lengths, one of others, one of another device
+SERVERS = (
+    "mine,vllm,0.16.0,Qwen/Qwen3-32B,h200_sxm,bf16,1024,1024,64,2,1000,20",
+    "long,vllm,0.16.0,Qwen/Qwen3-32B,h200_sxm,bf16,8192,1024,64,2,1000,20",
+    "else,vllm,0.16.0,Qwen/Qwen3-32B,h100_sxm,bf16,1024,1024,64,2,1000,20",
+)
+
+
+def test_the_command(run, tmp_path):
+    path = tmp_path / "servers.csv"
+    path.write_text("\n".join([HEAD, *SERVERS]) + "\n")
+    words = ["ask", "interactivity", "--device", "h200", "--model", "qwen3-32b", "--quantizers", "fp16,fp8"]
+    words += ["--splits", "1,2", "--input", "1024", "--output", "1024"]
+    code, out, err = run(*words, "--max-tpot", "20 ms", "--measured", path, "--json", "--out", tmp_path / "d")
+    assert code == 0, err
+    found = json.loads(out)
+    assert found["limits_s"] == {"steady_tpot_s": 0.02}
+    (one,) = found["measured"]
+    assert one["server"] == "mine"
+    assert one["tokens_per_s_a_user"] == pytest.approx(50)
+    assert one["tokens_per_s_a_device"] == pytest.approx(64 * 1024 / (1 + 1024 * 0.02) / 2)
+    assert {file.suffix for file in (tmp_path / "d").glob("interactivity.*")} >= {
+        ".csv",
+        ".png",
+        ".svg",
+        ".pdf",
+        ".html",
+    }
+    code, out, _ = run(*words, "--measured", path)
+    assert "Measured: 1 servers" not in out
+    assert "Measured: 1 server of this model and device" in out
+    assert "mine" in out
+    code, _, err = run(*words, "--max-tpot", "20")
+    assert code == 2
+    assert "max-tpot = '20'" in err
+    code, _, err = run(*words, "--output", "9", "--measured", path)
+    assert "has no server of qwen3-32b on H200 with 1,024 tokens in and 9 out: ask for lengths that it has" in err
