@@ -1,4 +1,4 @@
-"""The README's picture of the explorer: three KV formats on one H200, as Chromium draws it.
+"""The docs' picture of the explorer: three KV formats on one H200, as Chromium draws it.
 
     python docs/images/from_explorer.py [FILE.png]
 

@@ -244,7 +244,7 @@ def _over_batches(design: Candidate, work: Workload) -> list[Result]:
         except DseError:  # the model is not split so
             break
         if result["fits_whole_batch"]:
-            rows.append({name: result[name] for name in COLUMNS})
+            rows.append({**{name: result[name] for name in COLUMNS}, "assumptions": ", ".join(result["assumptions"])})
         if result["batch"] != batch:
             break
     return rows
