@@ -952,11 +952,11 @@ def interactivity(
     workload: Workload | None = None,
     *,
     splits: Sequence[int] | None = None,
-    max_tpot: str | None = None,
-    max_ttft: str | None = None,
     measured: str | None = None,
     bits: Literal["closed", "measured"] = "closed",
     measurements: str | None = None,
+    max_tpot: str | None = None,
+    max_ttft: str | None = None,
     input_tokens: int = 1024,
     output_tokens: int = 1024,
     admission: Literal["reserve", "paged"] | None = None,
@@ -1002,13 +1002,13 @@ def interactivity(
     workload: Requests, lengths, memory, weights and devices, as `dse.Workload(batch=64, tp=2)`.
     splits: Devices that the model is split over by tp; default: 1, 2, 4 and 8, or the workload's own
         where it names several.
-    max_tpot: Most time per token of a user.
-    max_ttft: Most time to the first token.
     measured: Measured servers to draw beside it, in the columns of aiconfigurator-core's
         silicon_sample.csv: those of the model, the device and the lengths.
     bits: Nominal outlier and sink counts, or those that the measured data had.
     measurements: measurement.json of `dse measure` or `dse quantize`; default: of the sample of
         SmolLM2-135M that ships.
+    max_tpot: Most time per token of a user.
+    max_ttft: Most time to the first token.
     Further parameters are the fields of `Workload`, in place of one.
 
     Returns: Every design over batches and splits, and the best within the limits.
@@ -1063,6 +1063,8 @@ def load(
     value_quantizer: Quantizer | None = None,
     bits: Literal["closed", "measured"] = "closed",
     measurements: str | None = None,
+    max_tpot: str | None = None,
+    max_ttft: str | None = None,
     batch: int | None = None,
     input_tokens: int = 1024,
     output_tokens: int = 1024,
@@ -1114,6 +1116,8 @@ def load(
     bits: Nominal outlier and sink counts, or those that the measured data had.
     measurements: measurement.json of `dse measure` or `dse quantize`; default: of the sample of
         SmolLM2-135M that ships.
+    max_tpot: Most time per token of a user.
+    max_ttft: Most time to the first token.
     Further parameters are the fields of `Workload`, in place of one.
 
     Returns: TPOT and TTFT at fractions of the saturated request rate.

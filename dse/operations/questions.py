@@ -21,7 +21,17 @@ from dse.operations.declare import (
     option,
     work,
 )
-from dse.operations.shared import OnDesign, OnDevice, Printed, Quantizer, Sourced, WithFigure, WithWorkload, several
+from dse.operations.shared import (
+    OnDesign,
+    OnDevice,
+    Printed,
+    Quantizer,
+    Sourced,
+    WithFigure,
+    WithLimits,
+    WithWorkload,
+    several,
+)
 from dse.specs.workload import Workload
 
 if TYPE_CHECKING:
@@ -333,7 +343,7 @@ class MapBest(OnDevice, WithWorkload, Sourced, WithFigure):
     function="load",
     positional=("device", "model", "quantizer", "workload"),
 )
-class PredictLoad(OnDesign, WithFigure):
+class PredictLoad(OnDesign, WithLimits, WithFigure):
     """Predict TPOT and TTFT of requests that arrive at random, at shares of the saturated rate.
 
     In closed form, for requests of equal lengths; `dse simulate --rate` runs other lengths one by one.
@@ -352,7 +362,7 @@ class PredictLoad(OnDesign, WithFigure):
         from dse.questions import load
 
         loads = load.LOADS if self.loads is None else list(self.loads)
-        return load.under_load(self.hardware(), self.plan(), self.workload, loads)
+        return load.under_load(self.hardware(), self.plan(), self.workload, loads, limits=self.limits_s())
 
 
 @operation(
@@ -361,7 +371,7 @@ class PredictLoad(OnDesign, WithFigure):
     function="interactivity",
     positional=("device", "model", "quantizers", "workload"),
 )
-class TradeSpeeds(OnDevice, WithWorkload, Sourced, WithFigure):
+class TradeSpeeds(OnDevice, WithWorkload, Sourced, WithLimits, WithFigure):
     """Trade throughput a device against the speed that each user sees, over batches and splits, for several KV formats.
 
     A curve holds the designs of a format that none of its others beats in both. Limits name the best design.
@@ -385,8 +395,6 @@ class TradeSpeeds(OnDevice, WithWorkload, Sourced, WithFigure):
         WHOLES,
         metavar="1,8",
     )
-    max_tpot: str | None = option(None, "Most time per token of a user.", metavar="'50 ms'", unit="s", is_said=True)
-    max_ttft: str | None = option(None, "Most time to the first token.", metavar="'2 s'", unit="s", is_said=True)
     measured: str | None = option(
         None,
         "Measured servers to draw beside it, in the columns of aiconfigurator-core's silicon_sample.csv: those of the "
@@ -399,7 +407,6 @@ class TradeSpeeds(OnDevice, WithWorkload, Sourced, WithFigure):
         """Every design over batches and splits, and the best within the limits."""
         from dse.questions import engine_formats, interactivity
         from dse.specs.measurements import CLOSED
-        from dse.specs.quantity import named_quantity
         from dse.validate import serving
 
         named, spec, model = self.quantizers, self.hardware(), self.language_model()
@@ -407,10 +414,7 @@ class TradeSpeeds(OnDevice, WithWorkload, Sourced, WithFigure):
             designs = engine_formats.compared(spec, model, self.workload, self.source() or CLOSED)
         else:
             designs = [self.design_of(self.device, self.model, name) for name in several(named)]
-        asked = {"steady_tpot_s": ("max-tpot", self.max_tpot), "steady_ttft_s": ("max-ttft", self.max_ttft)}
-        limits = {
-            column: named_quantity(name, text, "s", 1e-6, 1e5).si for column, (name, text) in asked.items() if text
-        }
+        limits = {f"steady_{name}": most for name, most in self.limits_s().items()}
         measured = serving.speeds(self.measured, spec, model, self.workload) if self.measured else []
         splits = None if self.splits is None else several(self.splits)
         return interactivity.interactivity(designs, self.workload, splits, limits, measured, console.progress)

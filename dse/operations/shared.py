@@ -266,6 +266,21 @@ class OnDesign(OnDevice, Quantized, WithWorkload, Sourced):
 
 
 @operation()
+class WithLimits(Operation):
+    """The longest times that a user accepts."""
+
+    max_tpot: str | None = option(None, "Most time per token of a user.", metavar="'50 ms'", unit="s", is_said=True)
+    max_ttft: str | None = option(None, "Most time to the first token.", metavar="'2 s'", unit="s", is_said=True)
+
+    def limits_s(self) -> dict[str, float]:
+        """The limits that are given, in seconds, as `tpot_s` and `ttft_s`. Raises InputError."""
+        from dse.specs.quantity import named_quantity
+
+        given = {"tpot_s": ("max-tpot", self.max_tpot), "ttft_s": ("max-ttft", self.max_ttft)}
+        return {key: named_quantity(name, text, "s", 1e-6, 1e5).si for key, (name, text) in given.items() if text}
+
+
+@operation()
 class Printed(Operation):
     """A result that can be printed as JSON."""
 

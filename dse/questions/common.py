@@ -1,6 +1,6 @@
 """Designs, measures, ties and progress, shared by all questions."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -231,6 +231,17 @@ def each(items: Sequence[Any], progress: Progress | None, label: str) -> Iterato
 def sure_text(chance: float) -> str:
     """A chance as people read it: 83 %, never 100 %."""
     return "over 99 %" if chance > 0.99 else "under 1 %" if chance < 0.01 else f"{100 * chance:.0f} %"
+
+
+def seconds_text(seconds: float) -> str:
+    """A time as people read it: 50 ms, 2.5 s."""
+    return f"{1e3 * seconds:,.4g} ms" if seconds < 1 else f"{seconds:,.4g} s"
+
+
+def limits_text(limits: Mapping[str, float]) -> str:
+    """Limits on times by column, such as `tpot_s` and `steady_ttft_s`, in words."""
+    names = {name: name.removeprefix("steady_").removesuffix("_s").upper() for name in limits}
+    return " and ".join(f"{names[name]} {seconds_text(limit)}" for name, limit in limits.items())
 
 
 #: what the intervals of an answer are

@@ -11,7 +11,7 @@ from dse.core.errors import DseError, InputError, show
 from dse.core.table import aligned
 from dse.model.formulas.steady import closed_loop_tokens_per_s
 from dse.questions import common
-from dse.questions.common import Candidate, Progress, QuestionAnswer, Result
+from dse.questions.common import Candidate, Progress, QuestionAnswer, Result, limits_text, seconds_text
 from dse.specs.workload import Workload
 
 #: requests at once that are tried, and devices that a model is split over by tp
@@ -40,8 +40,8 @@ COLUMNS = (
     "fits_whole_batch",
     "assumptions",
 )
-#: limits that may be set: the column, and what the option is called
-LIMITS = {"steady_tpot_s": "TPOT", "steady_ttft_s": "TTFT"}
+#: limits that may be set, by column
+LIMITS = ("steady_tpot_s", "steady_ttft_s")
 
 
 def speeds(row: Mapping[str, Any]) -> tuple[float, float]:
@@ -86,7 +86,7 @@ def verdict(rows: Sequence[Result], limits: Mapping[str, float]) -> str:
         return ""
     if not limits:
         return f"Most tokens a device: {told(max(rows, key=lambda row: speeds(row)[1]))}."
-    said = " and ".join(f"{LIMITS[name]} {_seconds(most)}" for name, most in limits.items())
+    said = limits_text(limits)
     if found := best(rows, limits):
         return f"Best within {said}: {told(found)}."
     return f"Nothing keeps {said}: the fastest for a user is {told(max(rows, key=lambda row: speeds(row)[0]))}."
@@ -183,10 +183,6 @@ def _measured_row(one: Mapping[str, Any]) -> list[str]:
     return [str(one["server"]), f"{one['requests']:,}", f"{one['n_devices']}", user, device]
 
 
-def _seconds(value: float) -> str:
-    return f"{1e3 * value:,.4g} ms" if value < 1 else f"{value:,.4g} s"
-
-
 def told(row: Mapping[str, Any]) -> str:
     """A design in words: what it is, and its speeds."""
     user, device = speeds(row)
@@ -196,7 +192,7 @@ def told(row: Mapping[str, Any]) -> str:
     split = f"tp {row['tp']}, " if row["n_devices"] > 1 else ""
     return (
         f"{name}, {split}{requests}: {device:,.0f} token/s a device (8 of 10 measurements: {low:,.0f} to {high:,.0f}), "
-        f"{user:,.3g} token/s a user, first token after {_seconds(float(row['steady_ttft_s']))}"
+        f"{user:,.3g} token/s a user, first token after {seconds_text(float(row['steady_ttft_s']))}"
     )
 
 

@@ -1,7 +1,7 @@
 """TPOT and TTFT at fractions of the saturated request rate."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -9,7 +9,7 @@ import pandas as pd
 
 from dse.core.errors import InputError, show
 from dse.model.kv_layout import KvPlan
-from dse.questions.common import QuestionAnswer
+from dse.questions.common import QuestionAnswer, limits_text
 from dse.serving.at_rate import at_rate
 from dse.serving.steady_state import FixedLengths, steady, with_batch
 from dse.specs.device_and_model import HardwareSpec
@@ -39,6 +39,8 @@ class UnderLoad(QuestionAnswer):
     context: str
     full_requests_per_s: float | None
     rows: tuple[dict[str, Any], ...]
+    #: most seconds of times that are asked for, by column
+    limits: dict[str, float] = field(default_factory=dict)
 
     @cached_property
     def table(self) -> pd.DataFrame:
@@ -53,6 +55,8 @@ class UnderLoad(QuestionAnswer):
             "context": self.context,
             "full_requests_per_s": self.full_requests_per_s,
             "rows": list(self.rows),
+            "limits_s": self.limits,
+            "requests_per_s_within": self.most_within(self.limits) if self.limits else None,
         }
 
     def text(self) -> str:
@@ -79,7 +83,38 @@ class UnderLoad(QuestionAnswer):
         )
         if not self.rows:
             end += " No rate below that holds in closed form: `dse simulate --rate` runs the requests one by one."
+        if self.limits and self.rows:
+            end = f"{self.within_text(self.limits)}\n{end}"
         return "\n".join([*lines, "", end])
+
+    def most_within(self, limits: Mapping[str, float]) -> float | None:
+        """Most requests a second at which every time keeps its limit (seconds by column), straight between rows.
+
+        The last row's rate where that keeps them; None where the first row misses one.
+        """
+        most = None
+        for low, high in zip([None, *self.rows], self.rows, strict=False):
+            if all(high[name] <= limit for name, limit in limits.items()):
+                most = high["requests_per_s"]
+                continue
+            if low is not None and most is not None:
+                shares = [
+                    (limit - low[name]) / (high[name] - low[name])
+                    for name, limit in limits.items()
+                    if high[name] > limit
+                ]
+                most += min(shares) * (high["requests_per_s"] - low["requests_per_s"])
+            break
+        return most
+
+    def within_text(self, limits: Mapping[str, float]) -> str:
+        """The most requests a second within limits, in a sentence."""
+        said = limits_text(limits)
+        most = self.most_within(limits)
+        if most is None:
+            return f"Nothing keeps {said}, at {self.rows[0]['load']:.0%} of the saturated rate and above."
+        share = f"{most / (self.full_requests_per_s or most):.0%} of the saturated rate"
+        return f"Within {said}: up to {most:.4g} requests/s, {share}."
 
     def at(self, requests_per_s: float) -> dict[str, Any] | None:
         """The row at a rate, straight between the neighbours; None for more than the last row has.
@@ -99,7 +134,12 @@ class UnderLoad(QuestionAnswer):
 
 
 def under_load(
-    device: HardwareSpec, plan: KvPlan, work: Workload, loads: Sequence[float] = LOADS, name: str = ""
+    device: HardwareSpec,
+    plan: KvPlan,
+    work: Workload,
+    loads: Sequence[float] = LOADS,
+    name: str = "",
+    limits: Mapping[str, float] | None = None,
 ) -> UnderLoad:
     """Means over requests of the workload's lengths that come at random, a row a load.
 
@@ -135,4 +175,4 @@ def under_load(
     filled = "" if work.batch else " (as many as fit)"
     lengths = f"{work.input_tokens:,} + {work.output_tokens:,} tokens"
     context = f"{design}, at most {most:,}{filled} concurrent requests of {lengths}"
-    return UnderLoad(name, context, full, tuple(rows))
+    return UnderLoad(name, context, full, tuple(rows), dict(limits or {}))

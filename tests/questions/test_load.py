@@ -65,3 +65,29 @@ def test_the_command_prints_writes_and_refuses(run, tmp_path):
     assert (code, len(err.splitlines())) == (2, 1)
     assert "loads: 1.5: must be above 0 and below 1" in err
     assert "loads = 'x': must be a share from 0 to 1" in run(*words, "--loads", "x")[2]
+
+
+def test_the_most_requests_within_limits_lies_between_rows():
+    """TPOT 3 at a rate of 1 and 5 at 2: 4 is kept up to 1.5; TTFT 6 and 10: 7 up to 1.25; below the first, nothing."""
+    rows = tuple(
+        dict(zip(load.COLUMNS, ("a", x / 4, x, 9 * x, y, 2 * y, 0, x, x), strict=True)) for x, y in ((1, 3), (2, 5))
+    )
+    found = load.UnderLoad("a", "", 4.0, rows)
+    assert found.most_within({"tpot_s": 4}) == pytest.approx(1.5)
+    assert found.most_within({"tpot_s": 4, "ttft_s": 7}) == pytest.approx(1.25)
+    assert found.most_within({"tpot_s": 9}) == 2
+    assert found.most_within({"tpot_s": 2}) is None
+    assert found.within_text({"tpot_s": 4}) == "Within TPOT 4 s: up to 1.5 requests/s, 38% of the saturated rate."
+    assert found.within_text({"tpot_s": 0.002}).startswith("Nothing keeps TPOT 2 ms, at 25% of the saturated rate")
+
+
+def test_limits_of_the_command(run):
+    words = ["ask", "load", "--device", "h200", "--model", "qwen3-32b", "--quantizer", "fp8", "--input", "8192"]
+    code, out, _ = run(*words, "--max-tpot", "25 ms", "--json")
+    found = json.loads(out)
+    assert (code, found["limits_s"]) == (0, {"tpot_s": 0.025})
+    most = found["requests_per_s_within"]
+    below = [row["tpot_s"] for row in found["rows"] if row["requests_per_s"] <= most]
+    above = [row["tpot_s"] for row in found["rows"] if row["requests_per_s"] > most]
+    assert max(below) <= 0.025 < min(above)
+    assert run(*words, "--max-ttft", "soon")[0] == 2

@@ -111,7 +111,10 @@ def _in_closed_form(bench: Bench, found: Mapping[str, UnderLoad], rate: float | 
     st.caption("Requests of equal lengths arrive at random; each line goes up to 0.9 of the saturated rate.")
     per_s = rate or _of_weakest(answer.full_requests_per_s or 0.0 for answer in found.values())
     st.caption(f"In the table {per_s:.4g} requests a second come to each design: {_whose(rate)}.")
-    st.dataframe(at(found, per_s, limits(bench.values)), hide_index=True)
+    wanted = limits(bench.values)
+    if said := best_within(found, wanted):
+        st.markdown(widgets.escaped(said))
+    st.dataframe(at(found, per_s, wanted), hide_index=True)
 
 
 def _of_weakest(held: Iterable[float]) -> float:
@@ -205,16 +208,29 @@ def kept_limits(row: Mapping[str, Any], wanted: Mapping[str, float]) -> str:
     return "holds" + (", within the limits" if wanted else "")
 
 
+def best_within(found: Mapping[str, UnderLoad], wanted: Mapping[str, float]) -> str:
+    """The design that serves most requests a second within the limits, in a sentence; "" without limits."""
+    most = {name: answer.most_within(wanted) or 0.0 for name, answer in found.items()}
+    if not wanted or not most:
+        return ""
+    name = max(most, key=lambda one: most[one])
+    return f"{name}: {found[name].within_text(wanted)}"
+
+
 def at(found: Mapping[str, UnderLoad], per_s: float, wanted: Mapping[str, float]) -> pd.DataFrame:
     """Results of each design at equal request rates; `wanted` are limits in seconds by column."""
     rows = []
     for name, answer in found.items():
         full = answer.full_requests_per_s or 0.0
-        shown = {"design": name, "requests/s": f"{per_s:.4g}", "of the saturated rate": f"{per_s / full:.0%}"}
+        shown = {"design": name}
+        if wanted:
+            most = answer.most_within(wanted)
+            shown["most requests/s within the limits"] = f"{most:.3g}" if most else "none"
+        shown |= {"requests/s": f"{per_s:.4g}", "of the saturated rate": f"{per_s / full:.0%}"}
         row = answer.at(per_s)
         if row is None:
-            most = answer.rows[-1]["requests_per_s"]
-            shown["says"] = f"too many: waits stay short up to {most:.3g} requests/s; saturated at {full:.3g}"
+            last = answer.rows[-1]["requests_per_s"]
+            shown["says"] = f"too many: waits stay short up to {last:.3g} requests/s; saturated at {full:.3g}"
         else:
             shown |= {
                 "TPOT": number(row["tpot_s"], "s"),

@@ -15,7 +15,11 @@ _NOTE = "Requests of equal lengths arrive at random; means over requests, up to 
 
 def source_of(answer: UnderLoad) -> Source:
     """The table of an answer of `dse ask load` and what its figure says beside it."""
-    return Source(answer.table, about={"title": "TPOT and TTFT as the load rises", "notes": [answer.context, _NOTE]})
+    notes = [answer.context, _NOTE]
+    if answer.limits and answer.rows:
+        notes.insert(0, answer.within_text(answer.limits))
+    about = {"title": "TPOT and TTFT as the load rises", "notes": notes, "limits": answer.limits}
+    return Source(answer.table, about=about)
 
 
 @figure(
