@@ -19,7 +19,7 @@ from dse.model.evaluate import Point
 from dse.model.results import RESULT_UNITS, shown_unit
 from dse.questions import room
 from dse.questions.common import sure_text
-from dse.report.present import change, number
+from dse.report.present import change, design_notes, number, slower_note
 
 #: what a card says in numbers: result, label; times and rates have intervals
 SHOWN = {
@@ -83,7 +83,18 @@ def _rest(bench: Bench, row: BenchRow) -> None:
         return
     if said := sure(bench, row):
         st.markdown(escaped(said))
+    for note in notes(row):
+        st.caption(escaped(note))
     _steps(bench, row)
+
+
+def notes(row: BenchRow) -> list[str]:
+    """What `dse point` notes of a design, but for its lengths."""
+    asked = row.request
+    found = design_notes(asked.device_spec(), asked.model_spec(), dict(row.result))
+    if row.result["feasible"]:
+        found += slower_note(Point(asked.device_spec(), asked.plan(), asked.work))
+    return [note.removeprefix("Note: ") for note in found]
 
 
 def verdict(result: Mapping[str, Any], is_full: bool = False) -> str:

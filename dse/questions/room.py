@@ -7,12 +7,13 @@ from typing import Any
 
 from dse.core.errors import DseError
 from dse.model.evaluate import Point
+from dse.specs.weights import WIDE
 from dse.specs.workload import MAX_DEVICES, Workload
 
 Result = dict[str, Any]
 #: KV formats of fewer bits that engines ship, in the order in which they are tried
 KV_FORMATS = ("fp8", "int4_per_token_head")
-#: weights of fewer bits that servers run, in the order in which they are tried
+#: weights of fewer bits that servers run where a model was released in 16, in the order in which they are tried
 WEIGHTS = ("fp8", "int4")
 #: devices that a layer is split over
 TP = (2, 4, 8)
@@ -35,13 +36,13 @@ def ways(point: Point, work: Workload) -> Iterator[list[Way]]:
 
     `work` is the workload as it was asked for.
     """
-    bits, now = point.lowered.results["effective_bits"], point.work.weight_format.dense_eighths
+    bits = point.lowered.results["effective_bits"]
     if work.gpu_memory_utilization is not None:
         own = replace(work, gpu_memory_utilization=None)
         yield [Way("the server's own share of the memory", own)]
     if point.free_bytes >= 0:  # else the weights alone take all of it
         yield [Way(f"KV in {name}", work, name) for name in _narrower(bits)]
-    yield [Way(f"weights in {name}", _with_weights(work, name)) for name in WEIGHTS if _eighths(work, name) < now]
+    yield [Way(f"weights in {name}", _with_weights(work, name)) for name in weights_of(point)]
     yield _split(work)
     if point.free_bytes >= 0 and (shorter := _shorter(point, work)):
         yield [shorter]
@@ -49,10 +50,16 @@ def ways(point: Point, work: Workload) -> Iterator[list[Way]]:
 
 def both_ways(point: Point, work: Workload) -> Iterator[list[Way]]:
     """Weights of fewer bits on more devices, a kind a format: for what neither makes fit alone."""
-    now = point.work.weight_format.dense_eighths
-    for name in WEIGHTS:
-        if _eighths(work, name) < now:
-            yield _split(_with_weights(work, name), f"weights in {name} on ")
+    for name in weights_of(point):
+        yield _split(_with_weights(work, name), f"weights in {name} on ")
+
+
+def weights_of(point: Point) -> list[str]:
+    """Weights of fewer bits than a design has that servers run for its model: its release's own in place of 8 bits."""
+    released, work = point.plan.model.released, point.work
+    names = WEIGHTS if released == WIDE else (released, *WEIGHTS[1:])
+    now = work.weight_format.dense_eighths
+    return [name for name in names if name != work.weights and (name == released or _eighths(work, name) < now)]
 
 
 def _split(work: Workload, words: str = "") -> list[Way]:

@@ -163,13 +163,17 @@ def point_text(
     lines += [f"Warning: {warning}" for warning in device.warnings()]
     if also := device_names.others(device_name, tuple(catalog.device_files())):
         lines.append(f"Note: {device_name} is taken as {device.name}; {' and '.join(also)} would fit the name too")
-    lines += [f"Note: {note}" for note in plan.model.notes]
-    lines += [f"Note: {note}" for note in weights_notes(plan.model, result)]
-    lines += _engine_note(device, result)
+    lines += design_notes(device, plan.model, result)
     lines += position_note(plan.model, result["input_tokens"] + result["output_tokens"])
     if policy.validity:
         lines.append(f"Note: {result['tokens']}: {policy.validity}")
     return "\n".join(lines)
+
+
+def design_notes(device: HardwareSpec, model: ModelSpec, result: dict[str, Any]) -> list[str]:
+    """Notes on a design that hold at every length: on the model, its weights, and a format without an engine."""
+    notes = [*model.notes, *weights_notes(model, result)]
+    return [*(f"Note: {note}" for note in notes), *_engine_note(device, result)]
 
 
 def _engine_note(device: HardwareSpec, result: dict[str, Any]) -> list[str]:

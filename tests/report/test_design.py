@@ -139,3 +139,13 @@ def test_a_format_without_an_engine_on_its_chip_is_noted(capsys, quantizer, is_n
     """Oaken's chip unpacks its own format; no source says what it would do with another."""
     text = printed(capsys, "--device", "oaken-hbm", "--model", "llama2-7b", "--quantizer", quantizer)
     assert ("Note: no engine of Oaken-HBM runs qserve" in text) == is_noted
+
+
+@pytest.mark.parametrize(
+    ("model", "first"),
+    [("deepseek-v3", "--weights fp8-block --tp 8"), ("gpt-oss-120b", "--weights mxfp4-experts")],
+)
+def test_weights_that_are_proposed_are_those_that_a_model_was_released_in(capsys, model, first):
+    """In 16 bits neither fits on one H200; servers have DeepSeek's in blocks and gpt-oss's in MXFP4."""
+    text = printed(capsys, "--device", "h200", "--model", model, "--weights", "bf16", "--quantizer", "fp8")
+    assert text.partition("These do:\n")[2].split("\n")[0].endswith(first)
