@@ -8,8 +8,9 @@ import streamlit as st
 
 from dse import quantizers
 from dse.core.errors import DseError, InputError, clean
-from dse.explorer import common_fields, loading, presets, request, state, tray, uploads, widgets
+from dse.explorer import common_fields, find, loading, presets, request, state, tray, uploads, widgets
 from dse.explorer.bench import Bench, badge
+from dse.explorer.fields import MAX_TEXT
 from dse.explorer.tray import Tray
 from dse.explorer.uploads import Upload
 from dse.explorer.widgets import escaped
@@ -18,6 +19,8 @@ from dse.specs import tokens
 
 #: session keys: the widget that chooses a design, that of its name, of a preset; what undo and redo go through
 _AT, _NAME, _PRESET, _HISTORY = "tray at", "tray name", "tray preset", "explorer history"
+#: the search box, and what it found last
+_FIND, _SAID = "find", "find said"
 #: of a design, in this order; the rest under "More"
 _FIRST = (common_fields.MODEL, common_fields.QUANTIZER, common_fields.PARAMETERS, *common_fields.LAYOUT)
 _MORE = tuple(
@@ -153,6 +156,7 @@ def _current(bench: Bench, wrong: Mapping[str, list[str]]) -> None:
                 help="What you change below changes in every design: another device for all of them, say.",
             )
         widgets.lines(wrong.get("", []))
+        _search()
         st.session_state[_NAME] = state.tray().current.name
 
         def rename() -> None:
@@ -186,6 +190,40 @@ def _current(bench: Bench, wrong: Mapping[str, list[str]]) -> None:
                     if field.key == "tokens":
                         family = tokens.FAMILIES[values["tokens"]]
                         st.caption(escaped(f"{family.title}: {family.source}."))
+
+
+def _search() -> None:
+    """A box that takes a model, a device, an address or a server's command, and sets the fields that it names."""
+
+    def take() -> None:
+        text = st.session_state[_FIND].strip()
+        st.session_state[_FIND] = ""
+        if not text:
+            return
+        try:
+            found = find.find(text)
+            fields = {field.key: field for field in (*common_fields.DESIGN, *common_fields.SCENARIO)}
+            for key, value in list(found.values.items()):
+                if problem := fields[key].problem(value, found.values):
+                    del found.values[key]
+                    found.left_out.append(problem)
+            state.put(found.values)
+            st.session_state[_SAID] = found.said(), False
+        except DseError as error:
+            st.session_state[_SAID] = error.lines()[0], True
+
+    st.text_input(
+        "Find",
+        key=_FIND,
+        on_change=take,
+        max_chars=MAX_TEXT,
+        placeholder="Llama 3.1 70B, 8x H200, vllm serve ...",
+        help="A model or a device as people write it, both (Llama 3.1 70B on 8x H200), an address at Hugging Face, or "
+        "the command of a server: what it names is set below.",
+    )
+    if said := st.session_state.pop(_SAID, None):
+        text, is_wrong = said
+        widgets.lines([text]) if is_wrong else st.caption(escaped(text))
 
 
 def _box(label: str, key: str, is_wrong: bool = False) -> Any:

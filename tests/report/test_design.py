@@ -142,8 +142,7 @@ def test_a_format_without_an_engine_on_its_chip_is_noted(capsys, quantizer, is_n
 
 
 @pytest.mark.parametrize(
-    ("model", "first"),
-    [("deepseek-v3", "--weights fp8-block --tp 8"), ("gpt-oss-120b", "--weights mxfp4-experts")],
+    ("model", "first"), [("deepseek-v3", "--weights fp8-block --tp 8"), ("gpt-oss-120b", "--weights mxfp4-experts")]
 )
 def test_weights_that_are_proposed_are_those_that_a_model_was_released_in(capsys, model, first):
     """In 16 bits neither fits on one H200; servers have DeepSeek's in blocks and gpt-oss's in MXFP4."""

@@ -1,0 +1,160 @@
+"""What a reader types or pastes, as fields of a design: a model, a device, several of one, an address, a server's
+command line."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from dse import quantizers
+from dse.core.errors import DseError, InputError, did_you_mean, show
+from dse.explorer.fields import MAX_TEXT
+from dse.quantizers import engine_names
+from dse.specs import catalog, device_names, model_names, weight_names
+
+#: flags of vLLM's and SGLang's servers -> the field that says the same
+FLAGS = {
+    "--model": "model",
+    "--model-path": "model",
+    "--tensor-parallel-size": "tp",
+    "--tp-size": "tp",
+    "--tp": "tp",
+    "-tp": "tp",
+    "--pipeline-parallel-size": "pp",
+    "--pp-size": "pp",
+    "--pp": "pp",
+    "-pp": "pp",
+    "--ep-size": "ep",
+    "--expert-parallel-size": "ep",
+    "--ep": "ep",
+    "--enable-expert-parallel": "ep",
+    "--kv-cache-dtype": "quantizer",
+    "--quantization": "weights",
+    "-q": "weights",
+    "--max-model-len": "max_model_len",
+    "--context-length": "max_model_len",
+    "--max-num-seqs": "max_num_seqs",
+    "--max-running-requests": "max_num_seqs",
+    "--gpu-memory-utilization": "gpu_memory_utilization",
+}
+#: flags that take none of the words after them; but for the first they change nothing here
+SWITCHES = ("--enable-expert-parallel", "-m", "--trust-remote-code", "--enable-prefix-caching")
+#: words before a server's arguments -> its stack
+SERVERS = {"vllm": "vllm", "sglang": "sglang", "sglang.launch_server": "sglang"}
+_ADDRESS = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/([\w.-]+/[\w.-]+)\S*")
+_WHOLE = ("tp", "pp", "ep", "max_model_len", "max_num_seqs")
+
+
+@dataclass
+class Found:
+    """Fields and their values, and what of a text was not taken."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
+
+    def said(self) -> str:
+        """What was taken, and what was not, in a line."""
+        told = {key.replace("_", " "): value for key, value in self.values.items() if value not in ("", None)}
+        taken = ", ".join(f"{key} {value}" for key, value in told.items())
+        rest = f"; not taken: {', '.join(self.left_out)}" if self.left_out else ""
+        return f"Set: {taken}{rest}."
+
+
+def find(text: str) -> Found:
+    """The fields that a text sets. Raises InputError where nothing in it is known, with what is near."""
+    text = text.strip()[:MAX_TEXT]
+    if re.search(r"(^|\s)--?[a-z]", text) or text.startswith("vllm "):
+        return _of_command(text)
+    found = Found()
+    for part in re.split(r"\s+on\s+|,|;", _ADDRESS.sub(r"\1", text)):
+        if part.strip():
+            found.values |= _named(part.strip())
+    return found
+
+
+def _named(text: str) -> dict[str, Any]:
+    """The fields that the name of a device or of a model sets. Raises InputError."""
+    devices = tuple(catalog.device_files())
+    counted = device_names.counted(text)
+    if device := device_names.meant(counted[1] if counted else text, devices):
+        return {"device": device, "edits": "", **({"tp": counted[0]} if counted else {})}
+    if path := catalog.shipped_model_file(text):
+        model = catalog.model(text)
+        said = weight_names.format_in(text)
+        return {"model": path.stem, "weights": weight_names.of_model(said, model) if said.name else None}
+    near = did_you_mean(text.rpartition("/")[2], [*catalog.model_files(), *model_names.ALSO, *devices])
+    near = near if near.startswith("did") else "give a model, a device, 8x H200, or a vllm serve command"
+    raise InputError(f"{show(text)}: no model or device that is known: {near}; a config.json can be loaded below")
+
+
+def _of_command(text: str) -> Found:
+    """The fields that a server's command line sets. Raises InputError."""
+    try:
+        words = shlex.split(text.replace("\\\n", " "))
+    except ValueError as error:
+        raise InputError(f"{show(text)}: {error}: close the quotes") from None
+    found = Found()
+    for flag, value in _arguments(words):
+        if flag == "":
+            if value in SERVERS:
+                found.values["stack"] = SERVERS[value]
+            elif "/" in value or catalog.shipped_model_file(value):
+                _take(found, "model", flag, value)
+            continue
+        key = FLAGS.get(flag)
+        if key is None and flag in SWITCHES:
+            continue
+        if key is None:
+            found.left_out.append(f"{flag} {value}".strip())
+        else:
+            _take(found, key, flag, value)
+    if said := found.values.get("weights"):
+        form = weight_names.format_in(f"model-{said}")
+        model = catalog.model(found.values["model"]) if "model" in found.values else None
+        found.values["weights"] = weight_names.of_model(form, model) if model and form.name else form.name or said
+    if found.values.get("ep") == "all":
+        found.values["ep"] = found.values.get("tp", 1)
+    if not found.values:
+        raise InputError(f"{show(text)}: nothing that a design has: give a model, or vllm serve MODEL with its flags")
+    return found
+
+
+def _arguments(words: list[str]) -> Iterator[tuple[str, str]]:
+    """Flags with their values, and words without a flag under ""."""
+    words = list(words)
+    while words:
+        word = words.pop(0)
+        flag, equals, value = word.partition("=")
+        if not word.startswith("-"):
+            yield "", word
+        elif equals:
+            yield flag.replace("_", "-"), value
+        elif flag in SWITCHES or not words or words[0].startswith("-"):
+            yield flag.replace("_", "-"), ""
+        else:
+            yield flag.replace("_", "-"), words.pop(0)
+
+
+def _take(found: Found, key: str, flag: str, value: str) -> None:
+    """One flag; one whose value no design has is left out, and said."""
+    try:
+        if key == "model":
+            found.values |= _named(_ADDRESS.sub(r"\1", value))
+        elif key == "quantizer":
+            name = engine_names.ours(value, quantizers.FAMILIES)
+            if name in quantizers.FAMILIES:
+                found.values |= {"quantizer": name, "parameters": ""}
+            else:
+                found.left_out.append(f"{flag} {value}")
+        elif flag == "--enable-expert-parallel":
+            found.values["ep"] = "all"
+        elif key in _WHOLE:
+            found.values[key] = int(value)
+        elif key == "gpu_memory_utilization":
+            found.values[key] = float(value)
+        else:
+            found.values[key] = value
+            weight_names.format_in(f"model-{value}")
+    except (DseError, ValueError):
+        found.left_out.append(f"{flag} {value}".strip())

@@ -1,0 +1,86 @@
+"""The search box: what people type and paste, as fields of a design."""
+
+import pytest
+
+from dse.core.errors import InputError
+from dse.explorer import common_fields, find
+from explorer_page import opened, plain
+
+LLAMA = {"model": "llama3.1-70b", "weights": None}
+H200 = {"device": "h200", "edits": ""}
+
+
+@pytest.mark.parametrize(
+    ("text", "values", "left_out"),
+    [
+        ("Llama 3.1 70B", LLAMA, []),
+        ("Llama-3.1-70B-Instruct", LLAMA, []),
+        ("deepseek-r1", {"model": "deepseek-v3", "weights": None}, []),
+        ("H100 SXM", {"device": "h100", "edits": ""}, []),
+        ("8x H200", {**H200, "tp": 8}, []),
+        ("https://huggingface.co/meta-llama/Llama-3.1-70B-Instruct", LLAMA, []),
+        ("huggingface.co/meta-llama/Llama-3.1-70B-Instruct/tree/main", LLAMA, []),
+        ("Llama 3.1 70B on 8x H200", {**LLAMA, **H200, "tp": 8}, []),
+        ("neuralmagic/Meta-Llama-3.1-70B-Instruct-FP8", {"model": "llama3.1-70b", "weights": "fp8"}, []),
+        (
+            "vllm serve meta-llama/Llama-3.1-70B-Instruct --tensor-parallel-size=4 --kv-cache-dtype fp8_e4m3 "
+            "--max-model-len 32768 --gpu-memory-utilization 0.95 --enable-prefix-caching --port 8000",
+            {
+                "stack": "vllm",
+                **LLAMA,
+                "tp": 4,
+                "quantizer": "fp8",
+                "parameters": "",
+                "max_model_len": 32768,
+                "gpu_memory_utilization": 0.95,
+            },
+            ["--port 8000"],
+        ),
+        (
+            "vllm serve deepseek-ai/DeepSeek-V3 -tp 8 --enable-expert-parallel --quantization fp8",
+            {"stack": "vllm", "model": "deepseek-v3", "weights": "fp8-block", "tp": 8, "ep": 8},
+            [],
+        ),
+        (
+            "python3 -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3 --tp 8 --trust-remote-code",
+            {"stack": "sglang", "model": "deepseek-v3", "weights": None, "tp": 8},
+            [],
+        ),
+        ("vllm serve /own/model --tp eight --pp 2", {"stack": "vllm", "pp": 2}, ["/own/model", "--tp eight"]),
+    ],
+)
+def test_what_people_type(text, values, left_out):
+    found = find.find(text)
+    assert (found.values, [one.strip() for one in found.left_out]) == (values, left_out)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("lama 3.1 70b", "no model or device that is known: did you mean llama3.1-70b"),
+        ("xyz", "no model or device that is known: give a model, a device, 8x H200"),
+        ("vllm serve 'open", "close the quotes"),
+        ("serve --port 1", "nothing that a design has"),
+    ],
+)
+def test_what_is_not_known(text, message):
+    with pytest.raises(InputError, match=message):
+        find.find(text)
+
+
+def test_every_flag_is_a_field():
+    assert set(find.FLAGS.values()) <= {one.key for one in (*common_fields.DESIGN, *common_fields.SCENARIO)}
+
+
+def test_the_box_sets_the_design_that_is_being_changed():
+    page = opened("compare")
+    page.text_input(key="find").set_value("vllm serve meta-llama/Llama-3.1-70B-Instruct -tp 2 --max-num-seqs 0").run()
+    assert not page.exception
+    assert (page.selectbox(key="model").value, page.number_input(key="tp").value) == ("llama3.1-70b", 2)
+    said = next(plain(text.value) for text in page.caption if plain(text.value).startswith("Set: "))
+    assert "tp 2" in said
+    assert "not taken: max" in said
+    assert page.text_input(key="find").value == ""
+    page.text_input(key="find").set_value("xyz").run()
+    assert any("no model or device that is known" in text.value for text in page.markdown)
+    assert page.selectbox(key="model").value == "llama3.1-70b"
