@@ -1,9 +1,10 @@
 """A card a design: whether it fits and what to do about it, and its numbers with their intervals and limits."""
 
-from collections.abc import Mapping, Sequence
+import html
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 import streamlit as st
@@ -13,6 +14,7 @@ from dse.explorer import common_fields, request, sidebar, state, tray
 from dse.explorer.bench import Bench, BenchRow, alike, badge, cached_answer, line
 from dse.explorer.request import PointRequest
 from dse.explorer.widgets import escaped, lines
+from dse.figures.drawing import style
 from dse.model import uncertainty
 from dse.model.compare import Comparison
 from dse.model.evaluate import Point
@@ -24,11 +26,21 @@ from dse.report.present import change, design_notes, number, slower_note
 #: what a card says in numbers: result, label; times and rates have intervals
 SHOWN = {
     "throughput_tokens_per_s": "Throughput",
-    "steady_tpot_s": "Time per output token (TPOT)",
-    "steady_ttft_s": "Time to first token (TTFT)",
+    "steady_tpot_s": "TPOT",
+    "steady_ttft_s": "TTFT",
     "score_drop_frac": "Drop of scores",
     "joules_per_token": "Energy per token",
     "usd_per_million_tokens": "Price per million tokens",
+}
+#: what a number of a card is, of a server that always has so many requests
+MEANINGS = {
+    "throughput_tokens_per_s": "Output tokens a second, of all devices together.",
+    "steady_tpot_s": "Time per output token: mean time between two tokens of a request at a server that always has so "
+    "many requests, prompts of others in between.",
+    "steady_ttft_s": "Time to first token: from a request's arrival at such a server to its first token.",
+    "score_drop_frac": "Largest published loss over kinds of tasks, else the rise of perplexity of a small model.",
+    "joules_per_token": "At the power of the whole board.",
+    "usd_per_million_tokens": "At the device's price per hour.",
 }
 #: the limit on a time, and how many of the field's units a second is
 LIMITS = {"steady_ttft_s": (common_fields.TTFT_LIMIT, 1.0), "steady_tpot_s": (common_fields.TPOT_LIMIT, 1e3)}
@@ -37,6 +49,8 @@ DECIDED = 0.8
 #: fewer bits, in the order in which a card proposes them
 _FEWER_BITS = {"fp16": "fp8", "fp8": "int4_per_token_head", "int8": "int4_per_token_head"}
 _MOST_STEPS, _COLUMNS = 3, 3
+#: colors of the parts of the memory, as figures have them
+_PARTS = {"weights": style.BLUE, "reserved": style.GRAY, "keys and values": style.ORANGE, "free": "transparent"}
 _COLORS = {"measured": "green", "assumed": "orange", "estimated": "orange", "peak": "gray"}
 
 
@@ -74,7 +88,8 @@ def _card(bench: Bench, row: BenchRow) -> None:
     st.badge(mark, color=_COLORS.get(mark.partition(" ")[0].strip(","), "red"))  # type: ignore[arg-type]
     st.markdown(escaped(verdict(row.result, row.request.work.batch is None)))
     if row.result["feasible"]:
-        st.markdown("  \n".join(numbers(bench, row)))
+        st.html(memory_bar(row.result))
+        st.html(numbers_html(numbers(bench, row)))
 
 
 def _rest(bench: Bench, row: BenchRow) -> None:
@@ -115,19 +130,82 @@ def verdict(result: Mapping[str, Any], is_full: bool = False) -> str:
     return f"Exceeds {limited}: {waves} of {batch:,} requests."
 
 
-def numbers(bench: Bench, row: BenchRow) -> list[str]:
-    """The numbers of a card as Markdown, a line each: with intervals, limits met or not, and against the first."""
+def memory_parts(result: Mapping[str, Any]) -> dict[str, int]:
+    """Bytes of a device by what holds them: keys and values of all that runs, at their final lengths."""
+    pool = int(result["free_bytes"])
+    held = min(int(result["kv_bytes"]), pool)
+    weights, whole = int(result["weight_bytes"]), int(result["capacity_bytes"])
+    parts = {"weights": weights, "reserved": whole - weights - pool, "keys and values": held, "free": pool - held}
+    return {name: n for name, n in parts.items() if n > 0}
+
+
+def memory_bar(result: Mapping[str, Any]) -> str:
+    """The memory of a device as a bar of its parts, as HTML, with the parts in words."""
+    parts = memory_parts(result)
+    words = ", ".join(f"{name} {n / 1e9:,.3g} GB" for name, n in parts.items())
+    pieces = "".join(f'<div style="flex:{n};background:{_PARTS[name]}"></div>' for name, n in parts.items())
+    bar = "display:flex;gap:1px;height:10px;border:1px solid #888;border-radius:3px;overflow:hidden"
+    keys = " ".join(
+        f'<span style="white-space:nowrap"><span style="color:{_PARTS[name]}" aria-hidden="true">&#9632;</span> {name} '
+        f"{n / 1e9:,.3g} GB</span>"
+        for name, n in parts.items()
+    )
+    return (
+        f'<div role="img" aria-label="Memory of a device: {words}" style="{bar}">{pieces}</div>'
+        f'<div style="font-size:0.8rem">{keys}</div>'
+    )
+
+
+class CardNumber(NamedTuple):
+    """A number of a card: what it is, its value, where it likely lies and how far it is from the first design's, and
+    the limit that it keeps or misses."""
+
+    name: str
+    value: str
+    details: str
+    limit: str
+
+
+def numbers(bench: Bench, row: BenchRow) -> list[CardNumber]:
+    """The numbers of a card: with intervals, limits met or not, and against the first design."""
     result, first = row.result, bench.answered[0].result
     found = []
-    for name, label in SHOWN.items():
+    for name in SHOWN:
         if result[name] is None:
             continue
-        said = [escaped(ends) if (ends := _ends(name, result)) else ""]
+        said = [_ends(name, result)]
         if row.at != bench.answered[0].at and isinstance(first[name], int | float) and first[name]:
-            said.append(escaped(f"{change(result[name], first[name])}"))
-        said += [_note(name, result), limit_text(name, result, bench.values)]
-        found.append(f"{escaped(label)} **{escaped(shown(name, result))}** " + ", ".join(filter(None, said)))
+            said.append(change(result[name], first[name]))
+        details = ", ".join(filter(None, [*said, _note(name, result)]))
+        found.append(CardNumber(name, shown(name, result), details, limit_text(name, result, bench.values)))
     return found
+
+
+#: how the lines of a number look
+_HEAD = "display:flex;justify-content:space-between;gap:8px;margin-top:4px"
+_SMALL, _VALUE, _PALE, _MISSED = (
+    "font-size:0.8rem;text-align:right",
+    "white-space:nowrap",
+    "opacity:0.8",
+    "color:#C62828;font-weight:600",
+)
+
+
+def numbers_html(found: Iterable[CardNumber]) -> str:
+    """Numbers as HTML: names on the left, values on the right, what is known of each in small letters below."""
+
+    def styled(tag: str, style: str, text: str) -> str:
+        return f'<{tag} style="{style}">{html.escape(text)}</{tag}>'
+
+    pieces = []
+    for one in found:
+        said = [styled("span", _PALE, one.details)] if one.details else []
+        if one.limit:
+            said.append(styled("span", _MISSED if one.limit.startswith("misses") else _PALE, one.limit))
+        name = f'<span title="{html.escape(MEANINGS[one.name])}">{html.escape(SHOWN[one.name])}</span>'
+        pieces.append(f'<div style="{_HEAD}">{name} {styled("b", _VALUE, one.value)}</div>')
+        pieces.append(f'<div style="{_SMALL}">{", ".join(said)}</div>')
+    return "".join(pieces)
 
 
 def shown(name: str, result: Mapping[str, Any]) -> str:
@@ -162,7 +240,7 @@ def _ends(name: str, result: Mapping[str, Any]) -> str:
 def _note(name: str, result: Mapping[str, Any]) -> str:
     """Caveat of a number: where a drop of scores comes from, or an assumed price."""
     if name == "score_drop_frac":
-        return escaped(f"{result['score_drop_of']}") if result[name] is not None else ""
+        return f"{result['score_drop_of']}" if result[name] is not None else ""
     return "assumed price" if name == "usd_per_million_tokens" and "usd_per_hour" in result["assumptions"] else ""
 
 
@@ -180,13 +258,13 @@ def limits_s(values: Mapping[str, Any]) -> dict[str, float]:
 
 
 def limit_text(name: str, result: Mapping[str, Any], values: Mapping[str, Any]) -> str:
-    """The limit of a time, met or not, as Markdown; empty where there is none."""
+    """The limit of a time, met or not; empty where there is none."""
     met = is_met(name, result, values) if name in LIMITS else None
     if met is None:
         return ""
     field, per_second = LIMITS[name]
-    limit = escaped(f"{values[field.key]:g} {'s' if per_second == 1 else 'ms'}")
-    return f"within the limit of {limit}" if met else f":red[misses the limit of {limit}]"
+    limit = f"{values[field.key]:g} {'s' if per_second == 1 else 'ms'}"
+    return f"within the limit of {limit}" if met else f"misses the limit of {limit}"
 
 
 def sure(bench: Bench, row: BenchRow) -> str:

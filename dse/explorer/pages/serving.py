@@ -214,7 +214,7 @@ def best_within(found: Mapping[str, UnderLoad], wanted: Mapping[str, float]) -> 
     if not wanted or not most:
         return ""
     name = max(most, key=lambda one: most[one])
-    return f"{name}: {found[name].within_text(wanted)}"
+    return f"{name} serves most. {found[name].within_text(wanted)}"
 
 
 def at(found: Mapping[str, UnderLoad], per_s: float, wanted: Mapping[str, float]) -> pd.DataFrame:
