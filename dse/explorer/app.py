@@ -18,7 +18,7 @@ _STYLE = """<style>
 [data-testid=stMainBlockContainer] { padding-top: 4.5rem; padding-bottom: 3rem; }
 [data-testid=stSidebarUserContent] { padding-top: 0; }
 @media (max-width: 640px) {
-    [data-testid=stMain] h1 { font-size: 1.5rem !important; padding: 0; }
+    [data-testid=stMain] h1 { font-size: 1.5rem !important; padding: 0 0 1rem; }
     [data-testid=stMain] h2 { font-size: 1.3rem !important; }
     [data-testid=stMainBlockContainer] { padding-top: 3.5rem; }
     [data-testid=stMain] [data-testid=stVerticalBlock] { row-gap: 0.6rem; }

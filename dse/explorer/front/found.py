@@ -45,6 +45,23 @@ def filtered(found: DesignFront, text: str) -> DesignFront:
     return replace(found, table=found.table[keep].reset_index(drop=True), row=found.row[keep], knee=found.knee[keep])
 
 
+def without_ties(found: DesignFront) -> DesignFront:
+    """The front with one design for batches of which the same requests run, with the same results: the smallest."""
+    table = found.table
+    if "batch" not in found.design or table.empty:
+        return found
+    same = [name for name in (*found.design, *found.objectives) if name != "batch"]
+    order = table.sort_values("batch", kind="stable").index
+    first = ~table.loc[order].duplicated(subset=same).sort_index()
+    if first.all():
+        return found
+    knees = table.assign(knee=found.knee).groupby(same, dropna=False)["knee"].transform("max")
+    keep = first.to_numpy(bool)
+    return replace(
+        found, table=table[keep].reset_index(drop=True), row=found.row[keep], knee=knees.to_numpy(bool)[keep]
+    )
+
+
 def table_of(found: DesignFront, most: int) -> pd.DataFrame:
     """The first `most` designs as people read them: knees marked, what varies and objectives first, shown units."""
     shown = {"Knee": ["★" if knee else "" for knee in found.knee[:most]]}
