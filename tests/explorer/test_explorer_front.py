@@ -14,13 +14,13 @@ from dse.core import specfile
 from dse.core.errors import InputError
 from dse.explorer import common_fields, kept, names, request, uploads
 from dse.explorer.front import form, job, text
-from dse.explorer.front.found import added, at, filtered, loaded, table_of, without_ties
+from dse.explorer.front.found import added, at, filtered, limits_text, loaded, table_of, without_ties
 from dse.explorer.front.request import commands, front_request, python, sweep_toml
 from dse.explorer.uploads import FileText
 from dse.model import evaluate, results
 from dse.specs import catalog
 from dse.sweep import points, spec, sweeps
-from dse.sweep.pareto import designs, stream
+from dse.sweep.pareto import designs, limits, stream
 from explorer_page import TIMEOUT_S, wrong
 
 SMALL = {
@@ -433,3 +433,33 @@ def test_batches_of_which_the_same_run_are_one_design():
     assert kept.knee.tolist() == [True, False]
     assert kept.row.tolist() == [1, 2]
     assert without_ties(kept) is kept
+
+
+def test_of_two_limits_on_a_time_the_tighter_acts_and_is_said():
+    """100 ms on the page and 50 ms of the workload: 50 ms; one given twice is said once."""
+    front = job_front(["steady_tpot_s <= 0.1", "steady_tpot_s <= 0.05", "steady_tpot_s <= 0.05", "max_batch >= 8"])
+    assert limits_text(front) == "Limits that act: TPOT at most 50 ms, Largest batch at least 8 sequences."
+    assert limits_text(job_front([])) == ""
+
+
+def job_front(texts):
+    """A front with these limits and nothing on it."""
+    found = [
+        limits.Limit(column, "at most" if sign == "<=" else "at least", float(value))
+        for column, sign, value in (text.split() for text in texts)
+    ]
+    empty = pd.DataFrame()
+    return designs.DesignFront(
+        table=empty,
+        row=np.zeros(0, int),
+        knee=np.zeros(0, bool),
+        objectives={},
+        by=(),
+        n_rows=0,
+        n_feasible=0,
+        n_missing=0,
+        cloud=empty,
+        units={},
+        design=(),
+        limits=tuple(found),
+    )

@@ -20,6 +20,7 @@ from dse.sweep import axes, conditions
 from dse.sweep.axes import SweepAxis
 from dse.sweep.pareto import designs
 from dse.sweep.pareto.designs import DesignFront
+from dse.sweep.pareto.limits import Limit
 from dse.sweep.spec import Sweep
 
 #: columns that say nothing of a design on the front
@@ -43,6 +44,19 @@ def filtered(found: DesignFront, text: str) -> DesignFront:
         digits[name] = codes.astype(np.int32)
     keep = conditions.parse(text, axes).keep(digits)
     return replace(found, table=found.table[keep].reset_index(drop=True), row=found.row[keep], knee=found.knee[keep])
+
+
+def limits_text(found: DesignFront) -> str:
+    """The limits that act, in a sentence: of two on one number the tighter; "" where there are none."""
+    acting: list[Limit] = []
+    for one in found.limits:
+        if not any(other.implies(one) for other in acting):
+            acting = [*(other for other in acting if not one.implies(other)), one]
+    said = []
+    for one in acting:
+        unit, size = shown_unit(one.column, unit_of(found, one.column))
+        said.append(f"{names.words(one.column)} {one.kind} {one.value / size:g} {unit}".rstrip())
+    return f"Limits that act: {', '.join(said)}." if said else ""
 
 
 def without_ties(found: DesignFront) -> DesignFront:

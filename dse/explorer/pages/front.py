@@ -12,7 +12,17 @@ from dse.explorer.bench import Bench
 from dse.explorer.downloads import MadeBy
 from dse.explorer.fragments import part
 from dse.explorer.front.form import FIELDS, FILTER, FOLDED, SHOWN
-from dse.explorer.front.found import added, at, chart_of, filtered, loaded, names_of, table_of, without_ties
+from dse.explorer.front.found import (
+    added,
+    at,
+    chart_of,
+    filtered,
+    limits_text,
+    loaded,
+    names_of,
+    table_of,
+    without_ties,
+)
 from dse.explorer.front.job import AUTO_POINTS, FrontJob
 from dse.explorer.front.request import FILE, FrontRequest, commands, front_request, python, sweep_toml
 from dse.figures.charts import design_front
@@ -143,6 +153,8 @@ def show_front(job: FrontJob, bench: Bench) -> DesignFront | None:
     missing += f", {found.n_missing:,} without a number for an objective" if found.n_missing else ""
     ran = f"{found.n_feasible:,} run, whole or in parts"
     st.text(f"{len(found.table):,} of {found.n_rows:,} designs are on the front ({ran}{missing}).")
+    if said := limits_text(found):
+        st.caption(widgets.escaped(said))
     if found.table.empty:
         st.info("No design is left: allow more, or choose objectives that these designs have.")
         return None
