@@ -104,7 +104,7 @@ def _rest(bench: Bench, row: BenchRow) -> None:
 
 
 def notes(row: BenchRow) -> list[str]:
-    """What `dse point` notes of a design, but for its lengths."""
+    """Notes of `dse point` on a design, but for those on its lengths."""
     asked = row.request
     found = design_notes(asked.device_spec(), asked.model_spec(), dict(row.result))
     if row.result["feasible"]:

@@ -1,4 +1,4 @@
-"""What a reader types or pastes, as fields of a design: a model, a device, several of one, an address, a server's
+"""Texts that a reader types or pastes, as fields of a design: a model, a device, several of one, an address, a server's
 command line."""
 
 import re
@@ -47,26 +47,26 @@ _WHOLE = ("tp", "pp", "ep", "max_model_len", "max_num_seqs")
 
 
 @dataclass
-class Found:
+class Typed:
     """Fields and their values, and what of a text was not taken."""
 
     values: dict[str, Any] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
 
     def said(self) -> str:
-        """What was taken, and what was not, in a line."""
+        """Say what was taken, and what was not, in a line."""
         told = {key.replace("_", " "): value for key, value in self.values.items() if value not in ("", None)}
         taken = ", ".join(f"{key} {value}" for key, value in told.items())
         rest = f"; not taken: {', '.join(self.left_out)}" if self.left_out else ""
         return f"Set: {taken}{rest}."
 
 
-def find(text: str) -> Found:
+def find(text: str) -> Typed:
     """The fields that a text sets. Raises InputError where nothing in it is known, with what is near."""
     text = text.strip()[:MAX_TEXT]
     if re.search(r"(^|\s)--?[a-z]", text) or text.startswith("vllm "):
         return _of_command(text)
-    found = Found()
+    found = Typed()
     for part in re.split(r"\s+on\s+|,|;", _ADDRESS.sub(r"\1", text)):
         if part.strip():
             found.values |= _named(part.strip())
@@ -88,13 +88,13 @@ def _named(text: str) -> dict[str, Any]:
     raise InputError(f"{show(text)}: no model or device that is known: {near}; a config.json can be loaded below")
 
 
-def _of_command(text: str) -> Found:
+def _of_command(text: str) -> Typed:
     """The fields that a server's command line sets. Raises InputError."""
     try:
         words = shlex.split(text.replace("\\\n", " "))
     except ValueError as error:
         raise InputError(f"{show(text)}: {error}: close the quotes") from None
-    found = Found()
+    found = Typed()
     for flag, value in _arguments(words):
         if flag == "":
             if value in SERVERS:
@@ -136,7 +136,7 @@ def _arguments(words: list[str]) -> Iterator[tuple[str, str]]:
             yield flag.replace("_", "-"), words.pop(0)
 
 
-def _take(found: Found, key: str, flag: str, value: str) -> None:
+def _take(found: Typed, key: str, flag: str, value: str) -> None:
     """One flag; one whose value no design has is left out, and said."""
     try:
         if key == "model":

@@ -261,7 +261,9 @@ def simulated(asked: PointRequest) -> PointRequest:
 @st.cache_data(max_entries=256, ttl="1h", show_spinner=False, hash_funcs={PointRequest: repr})
 def cached_rate(asked: PointRequest, trace: str | None, n_requests: int) -> float:
     """Requests per second that a design holds in steady state. Raises DseError."""
-    requests = arrivals.requests_of(arrivals.Traffic(trace, arrivals.FULL, n_requests), asked.work)
+    requests = arrivals.requests_of(
+        arrivals.Traffic(trace=trace, rate=arrivals.FULL, n_requests=n_requests), asked.work
+    )
     device, plan = asked.device_spec(), asked.plan()
     return arrivals.rate_that_holds(device, plan, asked.work, requests, "continuous", CHUNK_TOKENS)
 
@@ -271,7 +273,7 @@ def cached_run(
     asked: PointRequest, trace: str | None, per_s: float, n_requests: int, name: str
 ) -> tuple[dict[str, Any], pd.DataFrame]:
     """A simulated run: its numbers, and what shares of the requests wait. Raises DseError."""
-    ask = arrivals.Traffic(trace, str(per_s), n_requests)
+    ask = arrivals.Traffic(trace=trace, rate=str(per_s), n_requests=n_requests)
     result, run = simulation.serve(asked.device_spec(), asked.plan(), asked.work, ask)
     return result, simulation.waits_table(result, run, name)
 
