@@ -50,7 +50,7 @@ def source_of(answer: Interactivity) -> Source:
     answer=Interactivity,
     source_of=source_of,
 )
-def chart(source: Source) -> Chart | None:
+def chart(source: Source) -> Chart:
     """A panel a model, a curve a system (or quantizer) over batches and splits: the designs that none beats in both.
 
     Beside the table: `limits` (seconds by column), `best` and `measured` (places), `notes`.
@@ -62,14 +62,13 @@ def chart(source: Source) -> Chart | None:
         table = table.assign(system=names if one_device else table["device"].astype(str) + " " + names)
     shown = rows.drawn(table)
     limits = {name: float(most) for name, most in about.get("limits", {}).items() if name in LIMITS}
-    panels = []
+    panels, none = [], []
     for model in rows.ordered(shown.table, "model"):
         records = shown.table[shown.table["model"] == model].to_dict("records")
         served = [row for row in records if row["fits_whole_batch"] and row["steady_tpot_s"] == row["steady_tpot_s"]]
-        if served:
-            panels.append(_panel(str(model), served, shown, limits, about))
-    if not panels:
-        return None
+        panels.append(_panel(str(model), served, shown, limits, about))
+        if not served:
+            none.append(str(model))
     notes = [*about.get("notes", ()), f"Each point: a server that always has so many requests. {BAND}"]
     if len(shown.systems) > rows.MAX_WHISKERED:
         notes[-1] = "Each point: a server that always has so many requests."
@@ -77,6 +76,8 @@ def chart(source: Source) -> Chart | None:
         notes.append(f"Grey: users get less than a TPOT of {1e3 * limits['steady_tpot_s']:g} ms gives.")
     if "steady_ttft_s" in limits:
         notes.append(f"Hollow marks: the first token comes later than {limits['steady_ttft_s']:g} s.")
+    if none:
+        notes.append(f"No batch of {', '.join(none)} runs whole: no curve.")
     if about.get("measured"):
         notes.append("Crosses: measured servers of this model, device and lengths, of any engine and format.")
     return Chart(
