@@ -16,10 +16,11 @@ import click
 
 from dse.core import units
 from dse.core.compiling import FORMULAS
+from dse.figures.export import web_page
 from dse.model import formulas
 from dse.model.results import RESULTS
 from dse.model.results.ring import RING
-from dse.report import listing
+from dse.report import answers, listing
 from dse.specs import catalog, workload
 
 ROOT = Path(__file__).parents[1]
@@ -274,6 +275,7 @@ def on_files(files: Any, config: Any) -> Any:
     made = {place: page() for place, page in PAGES.items()}
     made |= {f"reference/devices/{name}.md": device_page(name) for name in catalog.device_files()}
     made |= {f"notebooks/{path.stem}.md": notebook_page(path) for path in notebooks()}
+    made |= {answers.PAGE: answers.page(answers.tables()), "plotly.min.js": web_page.plotly_js()}
     for place, text in made.items():
         files.append(File.generated(config, place, content=text))
     return files

@@ -26,7 +26,8 @@ from dse.core.errors import InputError
 from dse.measure import synthetic as kv_sample
 from dse.model.results import RESULTS
 from dse.model.results.ring import RING
-from dse.report import listing
+from dse.questions import common, interactivity
+from dse.report import answers, listing
 from dse.specs import catalog
 
 ROOT = Path(__file__).parent.parent
@@ -391,8 +392,35 @@ def visit(opened, site):
     page.goto((site / "index.html").as_uri())
     page.locator(".md-search__input").press_sequentially("dequantization")  # it searches when a key is let go
     page.wait_for_selector(".md-search-result__item", state="attached")
+    answer(page, site)
     assert not errors
     assert all(url.startswith(("file:", "data:")) for url in asked)
+
+
+def answer(page, site):
+    """The page of answers: what fits where, and the best within limits, as `dse ask interactivity` has it."""
+    page.goto((site / "answers.html").as_uri())
+    page.get_by_role("combobox", name="Model").select_option("llama3.1-70b")
+    page.get_by_label("TPOT at most").fill("40")
+    designs = [common.design("h200", "llama3.1-70b", name) for name in answers.FORMATS]
+    limits = {"steady_tpot_s": 0.040, "steady_ttft_s": 5.0}
+    work = dse.Workload(input_tokens=1024, output_tokens=1024)
+    best = interactivity.interactivity(designs, work, limits=limits, batches=answers.BATCHES).best
+    said = page.locator("#verdict").inner_text()
+    assert said.startswith(
+        f"Best within the limits: {best['quantizer']} on {best['tp']} x h200, {best['batch']:,} requests"
+    )
+    rate = float(re.search(r"once: ([\d,]+) token/s a device", said)[1].replace(",", ""))
+    assert rate == pytest.approx(interactivity.speeds(best)[1], rel=1e-3)
+    assert page.locator("#formats tr").count() >= 3
+    page.get_by_role("combobox", name="Model").select_option("deepseek-v3")
+    page.get_by_role("combobox", name="Device").select_option("a100-80gb")
+    page.get_by_label("TPOT at most").fill("1")
+    assert page.locator("#verdict").inner_text() in (
+        "Nothing keeps the limits: allow more time, or another device.",
+        "It does not fit on up to eight of these devices.",
+    )
+    assert page.locator("#plot .main-svg").count() > 0
 
 
 def test_docs_prints_where_the_pages_are_and_opens_them(tmp_path, monkeypatch, capsys):

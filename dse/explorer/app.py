@@ -12,11 +12,17 @@ from dse.explorer import bench, common_fields, sidebar, state, uploads
 from dse.explorer.bench import Bench
 
 _TITLE = "KV-cache design explorer"
-#: where Streamlit shows no focus, a reader who goes from link to link by keyboard sees where they are; less empty room
+#: where Streamlit shows no focus, a reader who goes from link to link by keyboard sees where they are; less empty room;
+#: captions and the words of figures in the page's own color, a little paler, which is dark enough to read (AA)
 _STYLE = """<style>
 [data-testid=stTopNavLink]:focus-visible { outline: 2px solid currentColor !important; }
 [data-testid=stMainBlockContainer] { padding-top: 4.5rem; padding-bottom: 3rem; }
 [data-testid=stSidebarUserContent] { padding-top: 0; }
+[data-testid=stCaptionContainer] { color: inherit !important; opacity: 0.8 !important; }
+[data-testid=stCaptionContainer] * { color: inherit !important; opacity: 1 !important; }
+.js-plotly-plot :is(.xtick, .ytick) text, .js-plotly-plot :is(.xtitle, .ytitle, .legendtext) {
+    fill: currentColor !important; fill-opacity: 0.85 !important;
+}
 @media (max-width: 640px) {
     [data-testid=stMain] h1 { font-size: 1.5rem !important; padding: 0 0 1rem; }
     [data-testid=stMain] h2 { font-size: 1.3rem !important; }

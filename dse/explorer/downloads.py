@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
+from urllib.parse import urljoin
 
 import pandas as pd
 import streamlit as st
@@ -82,6 +83,9 @@ def show(
         st.code(made.command, language="bash", wrap_lines=True)
         st.caption("As Python")
         st.code(made.python, language="python", wrap_lines=True)
+        if made.address:
+            st.caption("As a link")
+            st.code(urljoin(st.context.url or "", made.address), language=None, wrap_lines=True)
         with st.container(horizontal=True):
             for kind, media in FORMATS.items():
                 st.download_button(

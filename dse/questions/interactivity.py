@@ -38,6 +38,7 @@ COLUMNS = (
     "token_time_low",
     "token_time_high",
     "fits_whole_batch",
+    "score_drop_frac",
     "assumptions",
 )
 #: limits that may be set, by column
@@ -203,6 +204,7 @@ def interactivity(
     limits: Mapping[str, float] | None = None,
     measured: Sequence[dict[str, Any]] = (),
     progress: Progress | None = None,
+    batches: Sequence[int] = BATCHES,
 ) -> Interactivity:
     """Every design over batches and splits by tp, as servers that replace each request as it ends.
 
@@ -217,7 +219,7 @@ def interactivity(
     rows: list[Result] = []
     pairs = [(design, each) for design in designs for each in works]
     for design, each in common.each(pairs, progress, "designs"):
-        rows += _over_batches(design, each)
+        rows += _over_batches(design, each, batches)
     one = designs[0]
     kept = f"{work.input_tokens:,} tokens in, {work.output_tokens:,} out"
     name = one.device.name if len(works) > 1 else works[0].devices_text(one.device.name)
@@ -226,10 +228,10 @@ def interactivity(
     return Interactivity(context, tuple(rows), dict(limits or {}), tuple(measured))
 
 
-def _over_batches(design: Candidate, work: Workload) -> list[Result]:
+def _over_batches(design: Candidate, work: Workload, batches: Sequence[int]) -> list[Result]:
     """The design at every batch that runs at once, the largest of all too."""
     rows: list[Result] = []
-    for batch in BATCHES:
+    for batch in batches:
         try:
             result = design.evaluate(replace(work, batch=batch))
             if not result["fits_whole_batch"]:

@@ -1,11 +1,12 @@
 """What pages say of one design agrees, in a real browser: whether it fits, its times, its limits, how sure it is."""
 
 import re
+from pathlib import Path
 
 import pytest
 
 import dse
-from browser import idle, needs_browser, open_page, sync_api, wait_for_figure
+from browser import STILL, idle, needs_browser, new_page, open_beside, open_page, sync_api, wait_for_figure
 
 pytestmark = [needs_browser, pytest.mark.browser]
 
@@ -33,6 +34,9 @@ def test_the_plot_of_speeds_stands_first_and_says_the_best_within_limits(page, s
     headings = page.get_by_role("heading", level=3).all_inner_texts()
     assert headings[0].startswith("Throughput a device against the speed of each user")
     sync_api.expect(page.get_by_text(re.compile(r"Best within TPOT 40 ms: "))).to_be_visible()
+    open_beside(page, "interactivity")
+    link = page.get_by_text(re.compile(rf"^{re.escape(server)}/compare\?\S*tpot_limit=40"))
+    sync_api.expect(link.first).to_be_visible()
 
 
 def test_serving_says_the_most_requests_within_the_limits_and_which_one_is_missed(page, server):
@@ -80,3 +84,21 @@ def test_what_people_type_finds_models_and_devices(page, server):
     idle(page)
     sync_api.expect(card(page)).to_contain_text("8 x h200, llama3.1-70b")
     sync_api.expect(page.get_by_test_id("stSidebar")).to_contain_text("Set: model llama3.1-70b, device h200, tp 8.")
+
+
+#: the contrast of captions and of the words of figures
+CONTRAST = Path(__file__).with_name("contrast.js").read_text()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_captions_and_the_words_of_figures_can_be_read(profile, server, scheme):
+    """WCAG 2, AA: 4.5 to 1."""
+    page = new_page(profile.browser, **STILL, color_scheme=scheme)
+    try:
+        open_page(page, f"{server}/compare")
+        wait_for_figure(page, "interactivity")
+        idle(page)
+        found = page.evaluate(CONTRAST)
+        assert all(ratio >= 4.5 for ratio in found.values()), found
+    finally:
+        page.close()
