@@ -266,16 +266,17 @@ PAGES = {
     "reference/devices.md": devices_page,
     "reference/formats.md": formats_page,
 }
+#: files that are no Markdown
+FILES = {answers.PAGE: lambda: answers.page(answers.tables()), "plotly.min.js": web_page.plotly_js}
 
 
 def on_files(files: Any, config: Any) -> Any:
     """Add the generated pages: mkdocs calls this once it has listed docs/."""
     from mkdocs.structure.files import File  # the pages above are text, and made without it
 
-    made = {place: page() for place, page in PAGES.items()}
+    made = {place: page() for place, page in (PAGES | FILES).items()}
     made |= {f"reference/devices/{name}.md": device_page(name) for name in catalog.device_files()}
     made |= {f"notebooks/{path.stem}.md": notebook_page(path) for path in notebooks()}
-    made |= {answers.PAGE: answers.page(answers.tables()), "plotly.min.js": web_page.plotly_js()}
     for place, text in made.items():
         files.append(File.generated(config, place, content=text))
     return files

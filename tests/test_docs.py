@@ -174,7 +174,7 @@ def target_exists(path, target):
     place, _, anchor = target.partition("#")
     page = (path.parent / place).resolve() if place else path
     made = re.sub(r"^docs/", "", str(page.relative_to(ROOT)))
-    if made in GENERATED.PAGES or made.startswith(("notebooks/", "reference/devices/")):
+    if made in (GENERATED.PAGES | GENERATED.FILES) or made.startswith(("notebooks/", "reference/devices/")):
         return True
     if not page.exists():
         return False
