@@ -360,7 +360,7 @@ def site(tmp_path_factory):
     return folder / "site"
 
 
-@pytest.mark.slow
+@pytest.mark.browser  # beside the next one, so that the pages are built once
 def test_the_site_is_whole_and_asks_for_nothing_elsewhere(site):
     pages = {str(path.relative_to(site)) for path in site.rglob("*.html")}
     sources = [path.relative_to(ROOT / "docs") for path in PAGES[1:]]
