@@ -982,6 +982,7 @@ def interactivity(
     max_model_len: int | None = None,
     prompt_budget_tokens: int | None = None,
     calibrated: str | None = None,
+    tp: int = 1,
     pp: int = 1,
     pp_batches: int | None = None,
     ep: int = 1,

@@ -401,7 +401,11 @@ class TradeSpeeds(OnDevice, WithWorkload, Sourced, WithLimits, WithFigure):
         "model, the device and the lengths.",
         metavar="FILE",
     )
-    workload: Workload = work(searched={"batch": "splits", "tp": "splits"})
+    workload: Workload = work(searched={"batch": "splits"})
+
+    def unused(self) -> dict[str, str]:
+        """Splits that are named take the place of the workload's own."""
+        return {} if self.splits is None else {"tp": "with --splits, which says over how many devices"}
 
     def run(self, console: Console = SILENT) -> Interactivity:
         """Every design over batches and splits, and the best within the limits."""

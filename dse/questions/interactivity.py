@@ -210,7 +210,7 @@ def interactivity(
 
     `splits` None: those of SPLITS that the model allows, or the workload's own where that names several devices. A
     batch that does not run at once is left out: its requests wait, and no user gets more. Raises InputError for a split
-    that is out of range.
+    that is out of range, and what keeps every design from being split so.
     """
     for n in splits or ():
         if not 1 <= n <= 1024:
@@ -218,8 +218,14 @@ def interactivity(
     works = [work] if splits is None and work.n_devices > 1 else [replace(work, tp=n) for n in splits or SPLITS]
     rows: list[Result] = []
     pairs = [(design, each) for design in designs for each in works]
+    wrong: list[DseError] = []
     for design, each in common.each(pairs, progress, "designs"):
-        rows += _over_batches(design, each, batches)
+        try:
+            rows += _over_batches(design, each, batches)
+        except DseError as error:  # the model is not split so
+            wrong.append(error)
+    if len(wrong) == len(pairs):
+        raise wrong[0]
     one = designs[0]
     kept = f"{work.input_tokens:,} tokens in, {work.output_tokens:,} out"
     name = one.device.name if len(works) > 1 else works[0].devices_text(one.device.name)
@@ -229,18 +235,15 @@ def interactivity(
 
 
 def _over_batches(design: Candidate, work: Workload, batches: Sequence[int]) -> list[Result]:
-    """The design at every batch that runs at once, the largest of all too."""
+    """The design at every batch that runs at once, the largest of all too. Raises DseError where it is not split so."""
     rows: list[Result] = []
     for batch in batches:
-        try:
-            result = design.evaluate(replace(work, batch=batch))
-            if not result["fits_whole_batch"]:
-                largest = result["running_batch"]
-                if not rows or largest <= rows[-1]["batch"]:
-                    break
-                result = design.evaluate(replace(work, batch=largest))
-        except DseError:  # the model is not split so
-            break
+        result = design.evaluate(replace(work, batch=batch))
+        if not result["fits_whole_batch"]:
+            largest = result["running_batch"]
+            if not rows or largest <= rows[-1]["batch"]:
+                break
+            result = design.evaluate(replace(work, batch=largest))
         if result["fits_whole_batch"]:
             rows.append({**{name: result[name] for name in COLUMNS}, "assumptions": ", ".join(result["assumptions"])})
         if result["batch"] != batch:

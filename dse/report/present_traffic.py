@@ -13,7 +13,7 @@ from dse.model.formulas.serving import batching_gain, padding_factor
 from dse.model.kv_layout import KvPlan
 from dse.model.stacks import kind_of, stack_of, stack_text
 from dse.report import present
-from dse.serving import admission, steady_state, trace_files, trace_tables
+from dse.serving import admission, block_traces, steady_state, trace_files, trace_tables
 from dse.serving.requests import Lengths, Moments, quantile
 from dse.serving.trace_files import Progress
 from dse.specs.device_and_model import HardwareSpec
@@ -51,18 +51,28 @@ def find(name: str, progress: Progress | None = None) -> TraceSummary:
         return TraceSummary(
             tables.name, title=tables.title, moments=tables.moments, lengths=lengths, quantiles=quantiles, source=source
         )
-    if not (name.lower().endswith(".csv") or os.sep in name or (name and "\0" not in name and os.path.exists(name))):
-        raise InputError(f"trace = {show(name)}: {did_you_mean(name, known)}; or give the path of a .csv file")
-    trace = trace_files.summary(name, progress)
-    lengths = trace.lengths
+    if not (
+        name.lower().endswith((".csv", block_traces.ENDING))
+        or os.sep in name
+        or (name and "\0" not in name and os.path.exists(name))
+    ):
+        raise InputError(
+            f"trace = {show(name)}: {did_you_mean(name, known)}; or give the path of a .csv or .jsonl file"
+        )
+    n_failed, schema = 0, "Mooncake"
+    if name.lower().endswith(block_traces.ENDING):
+        lengths = Lengths.of(block_traces.read(name, progress))
+    else:
+        trace = trace_files.summary(name, progress)
+        lengths, n_failed, schema = trace.lengths, trace.n_failed, trace.schema
     own = tuple(quantile(counts, SHARES) for counts in (lengths.input_counts, lengths.output_counts))
     return TraceSummary(
         name,
-        title=f"{trace.schema} schema",
+        title=f"{schema} schema",
         moments=lengths.moments,
         lengths=lengths,
         quantiles=(own[0], own[1]),
-        n_failed=trace.n_failed,
+        n_failed=n_failed,
     )
 
 

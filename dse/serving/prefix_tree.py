@@ -46,8 +46,7 @@ def tree_of(requests: Requests, page_tokens: int) -> PrefixTree:
             parent=none,
             endless_tokens=np.zeros(n, np.int64),
         )
-    if len(blocks.ids) > MAX_NODES:
-        raise LimitError(f"trace: {len(blocks.ids):,} blocks: at most {MAX_NODES:,} are followed: take fewer requests")
+    _check_blocks(len(blocks.ids))
     known: dict[tuple[int, int, int], int] = {}
     nodes: list[int] = []
     pages: list[int] = []
@@ -79,10 +78,16 @@ def tree_of(requests: Requests, page_tokens: int) -> PrefixTree:
     )
 
 
+def _check_blocks(n: int) -> None:
+    if n > MAX_NODES:
+        raise LimitError(f"requests: have {n:,} blocks of prompts: at most {MAX_NODES:,} are followed: ask for fewer")
+
+
 def drawn(requests: Requests, prefix_tokens: int, n_prefixes: int, page_tokens: int, seed: int) -> Requests:
     """The requests, each beginning with one of `n_prefixes` texts of `prefix_tokens`, drawn with equal chances.
 
-    What follows is nobody else's. Raises InputError for a prefix that leaves a prompt no token of its own.
+    What follows is nobody else's. Raises InputError for a prefix that leaves a prompt no token of its own, LimitError
+    above MAX_NODES blocks in all.
     """
     shortest = int(requests.input_tokens.min())
     if not 1 <= prefix_tokens < shortest:
@@ -92,11 +97,12 @@ def drawn(requests: Requests, prefix_tokens: int, n_prefixes: int, page_tokens: 
         )
     if not 1 <= n_prefixes <= MAX_PREFIXES:
         raise InputError(f"prefixes = {show(n_prefixes)}: must be a whole number from 1 to {MAX_PREFIXES:,}")
-    n = len(requests.arrival_s)
+    n, n_blocks = len(requests.arrival_s), -(-prefix_tokens // page_tokens) + 1
+    _check_blocks(n * n_blocks)
     which = np.random.Generator(np.random.PCG64([seed, 2])).integers(0, n_prefixes, n)
     ends = np.array([*range(page_tokens, prefix_tokens, page_tokens), prefix_tokens], np.int64)
     ids = np.concatenate((np.zeros((n, len(ends)), np.int64) + which[:, None], n_prefixes + np.arange(n)[:, None]), 1)
     end_tokens = np.concatenate((np.tile(ends, (n, 1)), requests.input_tokens[:, None]), 1)
-    first = np.arange(n + 1, dtype=np.int64) * (len(ends) + 1)
+    first = np.arange(n + 1, dtype=np.int64) * n_blocks
     blocks = PromptBlocks(first, ids.ravel(), end_tokens.ravel())
     return Requests(requests.arrival_s, requests.input_tokens, requests.output_tokens, blocks)

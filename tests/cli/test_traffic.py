@@ -113,3 +113,14 @@ def test_what_fits_says_how_sure_its_rate_is_and_on_which_devices():
     text = run(*design).output
     assert "2 devices: tp 2; memory is that of each" in text
     assert "80 % interval" in text
+
+
+def test_a_trace_that_names_blocks_is_described(run, tmp_path):
+    """Mooncake's form: two requests, ten seconds apart."""
+    path = tmp_path / "own.jsonl"
+    row = '{{"timestamp": {}, "input_length": {}, "output_length": 4, "hash_ids": {}}}'
+    path.write_text(f"{row.format(0, 500, [1])}\n{row.format(10000, 700, [1, 2])}\n")
+    code, out, _ = run("traffic", path, "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert (found["n_requests"], found["mean_input_tokens"], found["mean_output_tokens"]) == (2, 600, 4)

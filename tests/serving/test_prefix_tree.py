@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dse.core.errors import InputError
+from dse.core.errors import InputError, LimitError
 from dse.serving import block_traces, loop, prefix_tree, simulator
 from dse.serving.prefix_steps import COMPUTED, FOUND, GIVEN_UP, IN_HOST, KEPT, LOADED
 from dse.serving.requests import PromptBlocks, Requests
@@ -177,6 +177,13 @@ def test_windows_are_refused_with_what_to_do():
 def test_prefixes_that_cannot_be_drawn(tokens, n, message):
     with pytest.raises(InputError, match=message):
         prefix_tree.drawn(Requests(np.zeros(2), np.full(2, 10), np.full(2, 1)), tokens, n, 16, 1)
+
+
+def test_more_blocks_than_are_followed_are_refused_before_they_are_made():
+    """A million prompts of 125 blocks of a prefix and one of their own."""
+    alike = Requests(np.zeros(10**6), np.full(10**6, 2500), np.full(10**6, 1))
+    with pytest.raises(LimitError, match="have 126,000,000 blocks of prompts: at most 20,000,000 are followed"):
+        prefix_tree.drawn(alike, 2000, 1, 16, 1)
 
 
 def test_prefixes_are_drawn_with_equal_chances():

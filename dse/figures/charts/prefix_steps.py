@@ -7,16 +7,17 @@ from dse.figures.drawing import axes, style
 from dse.figures.drawing.chart import Chart, Panel, Series
 from dse.figures.registry import by, figure
 from dse.figures.source import Source
+from dse.serving.prefix_steps import COMPUTED, FOUND, GIVEN_UP, IN_HOST, IN_USE, KEPT, LOADED
 
 #: color and hatch of what may become of a block, in the order of the legend
 STATES = {
-    "found on the device": (style.GREEN, ""),
-    "loaded from host memory": (style.SKY, ""),
-    "computed": (style.ORANGE, ""),
-    "in use by others": (style.GRAY, ""),
-    "kept": ("#BBBBBB", ""),
-    "in host memory": (style.SKY, "/"),
-    "given up": ("#E6E6E6", "."),
+    FOUND: (style.GREEN, ""),
+    LOADED: (style.SKY, ""),
+    COMPUTED: (style.ORANGE, ""),
+    IN_USE: (style.GRAY, ""),
+    KEPT: ("#BBBBBB", ""),
+    IN_HOST: (style.SKY, "/"),
+    GIVEN_UP: ("#E6E6E6", "."),
 }
 
 
