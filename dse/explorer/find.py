@@ -58,7 +58,7 @@ class Typed:
         told = {key.replace("_", " "): value for key, value in self.values.items() if value not in ("", None)}
         taken = ", ".join(f"{key} {value}" for key, value in told.items())
         rest = f"; not taken: {', '.join(self.left_out)}" if self.left_out else ""
-        return f"Set: {taken}{rest}."
+        return f"Set: {taken or 'nothing'}{rest}."
 
 
 def find(text: str) -> Typed:
@@ -70,6 +70,8 @@ def find(text: str) -> Typed:
     for part in re.split(r"\s+on\s+|,|;", _ADDRESS.sub(r"\1", text)):
         if part.strip():
             found.values |= _named(part.strip())
+    if not found.values:
+        raise InputError(f"{show(text)}: names nothing: give a model, a device, 8x H200, or a vllm serve command")
     return found
 
 

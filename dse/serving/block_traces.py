@@ -6,6 +6,7 @@ the prompt, equal where the block and all before it are (https://github.com/kvca
 
 import json
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,8 @@ def read(path: str, progress: Progress | None = None, max_requests: int = 20_000
     inputs: list[int] = []
     outputs: list[int] = []
     ids: list[list[int]] = []
-    with file, progress(file, label="trace", length=None) if progress else nullcontext(file) as lines:
+    own_lines = iter(partial(file.readline, MAX_LINE_BYTES + 1), b"")  # a longer line is not read whole
+    with file, progress(own_lines, label="trace", length=None) if progress else nullcontext(own_lines) as lines:
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue

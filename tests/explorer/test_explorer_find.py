@@ -61,6 +61,7 @@ def test_what_people_type(text, values, left_out):
         ("xyz", "no model or device that is known: give a model, a device, 8x H200"),
         ("vllm serve 'open", "close the quotes"),
         ("serve --port 1", "nothing that a design has"),
+        (" , ;", "names nothing: give a model"),
     ],
 )
 def test_what_is_not_known(text, message):

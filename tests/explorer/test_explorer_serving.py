@@ -11,6 +11,7 @@ from dse.cli import main
 from dse.core.errors import InputError
 from dse.explorer import request
 from dse.explorer.pages import serving
+from dse.questions import load
 from explorer_page import opened, wrong
 
 
@@ -108,3 +109,19 @@ def test_a_rate_holds_only_within_the_limits():
     assert serving.kept_limits(row, {"tpot_s": 0.050, "ttft_s": 0.4}) == "misses the limit of TTFT"
     assert serving.kept_limits(row, {"tpot_s": 0.050}) == "holds, within the limits"
     assert serving.kept_limits(row, {}) == "holds"
+
+
+def test_the_design_that_serves_most_within_the_limits_is_named_where_one_keeps_them():
+    """TPOT of 3 and 5 s at 1 and 2 requests a second; the other takes twice as long."""
+    found = {
+        name: load.UnderLoad(name, "", 4.0, tuple(row(name, rate, times * tpot) for rate, tpot in ((1, 3), (2, 5))))
+        for name, times in (("slow", 2), ("fast", 1))
+    }
+    said = serving.best_within(found, {"tpot_s": 4.0})
+    assert said == "fast serves most. Within TPOT 4 s: up to 1.5 requests/s, 38% of the saturated rate."
+    assert serving.best_within(found, {"tpot_s": 1.0}).startswith("Nothing keeps TPOT 1 s, at 25% of the")
+    assert serving.best_within(found, {}) == ""
+
+
+def row(name, rate, tpot_s):
+    return dict(zip(load.COLUMNS, (name, rate / 4, rate, rate, tpot_s, 1.0, 0.0, 1.0, 0.5), strict=True))

@@ -230,3 +230,11 @@ def test_traces_with_faults_are_refused_by_line(tmp_path, text, message):
     path.write_text(text)
     with pytest.raises(InputError, match=message):
         block_traces.read(str(path))
+
+
+def test_a_line_that_is_too_long_is_refused_and_not_read_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr(block_traces, "MAX_LINE_BYTES", 100)
+    path = tmp_path / "trace.jsonl"
+    path.write_text(line() + "\n" + line(hash_ids=[1] * 99) + "\n")
+    with pytest.raises(InputError, match=":2: has more than 100 bytes: give a JSON object a line"):
+        block_traces.read(str(path))

@@ -196,8 +196,7 @@ def _percentiles(name: str, run: Mapping[str, Any]) -> dict[str, str]:
 
 def limits(values: Mapping[str, Any]) -> dict[str, float]:
     """The workload's limits in seconds, by column of the table."""
-    wanted = {name: cards.LIMITS[f"steady_{name}"] for name in TIMES}
-    return {name: values[field.key] / size for name, (field, size) in wanted.items() if values[field.key]}
+    return {name.removeprefix("steady_"): limit for name, limit in cards.limits_s(values).items()}
 
 
 def kept_limits(row: Mapping[str, Any], wanted: Mapping[str, float]) -> str:
@@ -214,7 +213,8 @@ def best_within(found: Mapping[str, UnderLoad], wanted: Mapping[str, float]) -> 
     if not wanted or not most:
         return ""
     name = max(most, key=lambda one: most[one])
-    return f"{name} serves most. {found[name].within_text(wanted)}"
+    said = found[name].within_text(wanted)
+    return f"{name} serves most. {said}" if most[name] else said
 
 
 def at(found: Mapping[str, UnderLoad], per_s: float, wanted: Mapping[str, float]) -> pd.DataFrame:
