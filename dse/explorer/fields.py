@@ -16,7 +16,7 @@ Kind = Literal["choice", "choices", "whole", "number", "switch", "text"]
 
 #: numbers in a URL: longer than any limit, shorter than what could be slow
 _WHOLE = re.compile(r"[0-9]{1,15}", re.ASCII)
-_NUMBER = re.compile(r"-?[0-9]{1,30}(\.[0-9]{1,30})?(e[-+]?[0-9]{1,2})?", re.ASCII)
+NUMBER = re.compile(r"-?[0-9]{1,30}(\.[0-9]{1,30})?(e[-+]?[0-9]{1,2})?", re.ASCII)
 _MAX_NAME = 40
 #: longest text of a field, and so of its part of the URL
 MAX_TEXT = 400
@@ -86,7 +86,7 @@ class Field:
     def read(self, text: str, values: Mapping[str, Any]) -> Any:
         """The value that a text of the URL stands for. Raises InputError."""
         if self.kind in ("whole", "number"):
-            if not (_WHOLE if self.kind == "whole" else _NUMBER).fullmatch(text):
+            if not (_WHOLE if self.kind == "whole" else NUMBER).fullmatch(text):
                 raise InputError(self._range(repr(clean(text, _MAX_NAME))))
             value: Any = int(text) if self.kind == "whole" else float(text)
         elif self.kind == "switch":

@@ -69,6 +69,17 @@ COMPARED = (
     "unpack_rate_high",
     "assumptions",
 )
+#: results that `known_ends` reads beside a decode step and the value itself
+READ = (
+    "token_time_low",
+    "token_time_high",
+    "first_time_low",
+    "first_time_high",
+    "unpack_rate_low",
+    "unpack_rate_high",
+    "attention_s",
+    "dequantize_s",
+)
 
 
 class Interval(NamedTuple):

@@ -8,19 +8,22 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from streamlit.testing.v1 import AppTest
 
 from dse.core import specfile
 from dse.core.errors import InputError
 from dse.explorer import common_fields, kept, names, request, uploads
-from dse.explorer.front import form, job, text
-from dse.explorer.front.found import added, at, filtered, limits_text, loaded, table_of, without_ties
+from dse.explorer.front import form, job, limits, text
+from dse.explorer.front.found import added, at, chart_of, filtered, limits_text, loaded, table_of, without_ties
 from dse.explorer.front.request import commands, front_request, python, sweep_toml
 from dse.explorer.uploads import FileText
 from dse.model import evaluate, results
 from dse.specs import catalog
 from dse.sweep import points, spec, sweeps
-from dse.sweep.pareto import designs, limits, stream
+from dse.sweep.pareto import designs, stream
+from dse.sweep.pareto.limits import Limit
 from explorer_page import TIMEOUT_S, wrong
 
 SMALL = {
@@ -46,8 +49,8 @@ def field_values(query):
     fields = (*common_fields.DESIGN, *common_fields.SCENARIO, *form.FIELDS)
     found = {field.key: field.default for field in fields}
     by_key = {field.key: field for field in fields}
-    for key, given in query.items():
-        found[key] = by_key[key].read(given, found)
+    for key, value in query.items():
+        found[key] = by_key[key].read(value, found)
     return found
 
 
@@ -135,11 +138,11 @@ def test_limits_are_those_of_the_command_line(asked):
 
 
 @pytest.mark.parametrize(
-    ("given", "limits"),
+    ("given", "expected"),
     [
         ("measured_error=0.2; Decode step = 50 ms", ["measured_error=0.2", "decode_step_s=0.05"]),
         ("kv_bytes = 40 GB", ["kv_bytes=40000000000"]),
-        ("batch=8;", ["batch=8"]),
+        ("batch=8; TPOT =", ["batch=8"]),
         ("Error of the attention output = 20%", ["measured_error=0.2"]),
         (
             "Throughput = 1000; Total time = 2; Largest batch = 8; measured_error = 0.1",
@@ -148,8 +151,8 @@ def test_limits_are_those_of_the_command_line(asked):
         ("throughput = 1000 token/s; largest batch = 8 sequences", ["throughput_tokens_per_s=1000", "max_batch=8"]),
     ],
 )
-def test_limits_take_words_and_units(given, limits):
-    assert text.limits_of(given, "at most") == limits
+def test_limits_take_words_and_units(given, expected):
+    assert limits.as_options(limits.limits_in(given, "at most")) == tuple(expected)
 
 
 @pytest.mark.parametrize(
@@ -169,6 +172,8 @@ def test_limits_take_words_and_units(given, limits):
         ("decode_step_s = 50 GB", "its unit one of s, ms"),
         ("decode_step_s = 5x ms", "must be a number, its unit one of s, ms"),
         ("decode_step_s = fast", "must be a number, its unit one of s, ms"),
+        ("TPOT = 50 ms; steady_tpot_s = 1", "at most steady_tpot_s: is given twice"),
+        ("; ".join(f"{name} = 1" for name in limits.objective_names()[:9]), "9 limits are given: must be at most 8"),
         ("decode_step_s", "write NAME = NUMBER UNIT; ..., such as Decode step"),
         ("quantizer = 1", "at most 'quantizer = 1': write NAME = NUMBER UNIT"),
     ],
@@ -337,8 +342,8 @@ def finished(app):
 
 def test_the_page_sweeps_filters_and_keeps_its_address(asked):
     app = AppTest.from_string("from dse.explorer.app import main; main('front')", default_timeout=TIMEOUT_S)
-    for key, given in SMALL.items():
-        app.query_params[key] = given
+    for key, value in SMALL.items():
+        app.query_params[key] = value
     finished(app.run())
     assert not app.exception
     assert not app.warning
@@ -351,7 +356,10 @@ def test_the_page_sweeps_filters_and_keeps_its_address(asked):
     assert set(app.dataframe[0].value["Quantizer"]) == {"oaken"}
     app.text_input(key="front_filter").set_value("speed > 1").run()
     assert any("is not an axis" in text for text in wrong(app))
-    app.text_input(key="front_at_most").set_value("Decode step = 20 ms").run()
+    app.multiselect(key="front_at_most on").set_value(["decode_step_s"]).run()
+    assert app.session_state["front job"] is first  # a limit without its number limits nothing
+    app.number_input(key="front_at_most decode_step_s").set_value(20.0).run()
+    assert app.query_params["front_at_most"] == "Decode step = 20 ms"
     limited = app.session_state["front job"]
     assert limited is not first
     assert limited.whole is first.whole  # a changed limit evaluates nothing anew
@@ -397,7 +405,7 @@ def test_what_is_left_open_is_the_current_designs_and_the_workloads():
         "admission": "reserve",
         "usd_per_hour": "3 USD/h",
     }
-    assert own.at_most == ("steady_tpot_s=0.1", "steady_tpot_s=0.03")
+    assert own.at_most == ("steady_tpot_s=0.03",)  # in place of the page's 100 ms
     assert [len(own.sweep().axis[name]) for name in ("batch", "tp", "quantizer", "input_tokens")] == [9, 4, 5, 1]
 
 
@@ -435,17 +443,51 @@ def test_batches_of_which_the_same_run_are_one_design():
     assert without_ties(kept) is kept
 
 
-def test_of_two_limits_on_a_time_the_tighter_acts_and_is_said():
-    """100 ms on the page and 50 ms of the workload: 50 ms; one given twice is said once."""
-    front = job_front(["steady_tpot_s <= 0.1", "steady_tpot_s <= 0.05", "steady_tpot_s <= 0.05", "max_batch >= 8"])
-    assert limits_text(front) == "Limits that act: TPOT at most 50 ms, Largest batch at least 8 sequences."
+def test_the_batch_that_runs_is_said_beside_one_that_does_not():
+    """Llama-2 70B on one H200: of 256 requests fewer run at once, as many as the card says."""
+    asked = {"device": "h200", "model": "llama2-70b", "weights": "fp8", "input": "2048", "front_at_most": ""}
+    own = front_request(field_values({**asked, "front_batches": "1, 256", "front_tps": "1"}))
+    found = stream.front_of(own.sweep(), own.objectives(), own.by)
+    at_once = found.table["running_batch"].tolist()
+    assert at_once == [
+        request.answer(request.of(loaded(row.to_dict(), own))).result["running_batch"]
+        for _, row in found.table.iterrows()
+    ]
+    assert table_of(found, 9)["Running at once (sequences)"].tolist() == at_once
+    (knee,) = (n for n, is_knee in zip(at_once, found.knee, strict=True) if is_knee)
+    assert knee < 256
+    notes = " ".join(chart_of(found).notes)
+    assert f"batch 256, {knee} at once" in notes
+    assert "8 of 10 measurements" in notes
+
+
+def test_the_limits_are_said():
+    """In words, in the units that people see."""
+    assert limits_text(job_front(["steady_tpot_s <= 0.05", "max_batch >= 8"])) == (
+        "Limits: TPOT at most 50 ms, Largest batch at least 8 sequences."
+    )
     assert limits_text(job_front([])) == ""
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(limits.objective_names()),
+        st.none() | st.floats(1e-9, 1e15, allow_nan=False),
+        max_size=limits.MAX_LIMITS,
+    )
+)
+def test_limits_survive_their_text(chosen):
+    """What the fields write into the address, an address gives back, to twelve digits."""
+    found = dict(limits.limits_in(limits.written(limits.NamedLimit(*each) for each in chosen.items()), "at most"))
+    assert list(found) == list(chosen)
+    for name, value in chosen.items():
+        assert found[name] == (None if value is None else pytest.approx(value, rel=1e-11))
 
 
 def job_front(texts):
     """A front with these limits and nothing on it."""
     found = [
-        limits.Limit(column, "at most" if sign == "<=" else "at least", float(value))
+        Limit(column, "at most" if sign == "<=" else "at least", float(value))
         for column, sign, value in (text.split() for text in texts)
     ]
     empty = pd.DataFrame()

@@ -142,7 +142,7 @@ def test_e_a_number_changed_with_the_old_one_beside(hand):
 
 def test_f_a_front_under_an_error_limit_as_a_file(hand):
     hand.link("Front")
-    hand.fill("At most", "Error of the attention output = 10 %; TPOT = 50 ms")
+    hand.fill("Error of the attention output, at most (%)", "10", role="spinbutton")
     hand.page.get_by_text("beyond the limits").wait_for()
     wait_for_figure(hand.page, "front")
     hand.click(hand.page.locator(".st-key-front-beside").get_by_role("button"))
@@ -150,7 +150,7 @@ def test_f_a_front_under_an_error_limit_as_a_file(hand):
         hand.button("CSV", exact=True)
     found = pd.read_csv(Path(caught.value.path()))
     assert found["measured_error"].max() <= 0.1
-    assert found["steady_tpot_s"].max() <= 0.05
+    assert found["steady_tpot_s"].max() <= 0.1
     assert hand.n_actions <= 4
 
 

@@ -7,13 +7,10 @@ from dse import quantizers
 from dse.core.errors import InputError
 from dse.explorer import names, uploads
 from dse.explorer.fields import Field
-from dse.explorer.front.text import limits_of, more_axes, objective_names, problem_of
+from dse.explorer.front.limits import limits_in, objective_names
+from dse.explorer.front.text import more_axes, problem_of
 from dse.specs import catalog
 
-_LIMITS = (
-    "Results by their words above, numbers with their unit, semicolons between: Error of the attention output = 20 %; "
-    "Decode step = 50 ms. Names of columns take base units too: measured_error = 0.2."
-)
 _HOW = "Values with commas between, or a range: `1 to 256 factor 2`, `16 to 64 step 16`, `1 TB/s to 4 TB/s count 7`."
 
 
@@ -32,7 +29,7 @@ def _more(text: str, values: Mapping[str, Any]) -> None:
 
 def _limited(kind: str) -> Any:
     def check(text: str, values: Mapping[str, Any]) -> None:
-        limits_of(text, kind)
+        limits_in(text, kind)
 
     return check
 
@@ -167,11 +164,11 @@ AT_MOST = Field(
     key="front_at_most",
     label="At most",
     kind="text",
-    default="TPOT = 100 ms",
+    default="TPOT = 100 ms; Error of the attention output =",
     check=_limited("at most"),
-    placeholder="Decode step = 50 ms",
+    placeholder="no limit",
     may_be_empty=True,
-    help=f"Only designs that keep to it compete. {_LIMITS}",
+    help="Results and counts of which a design may have no more than a limit: each chosen one has a field below.",
 )
 AT_LEAST = Field(
     key="front_at_least",
@@ -179,9 +176,11 @@ AT_LEAST = Field(
     kind="text",
     default="",
     check=_limited("at least"),
-    placeholder="Throughput = 1000",
-    help=f"Only designs that reach it compete. {_LIMITS}",
+    placeholder="no limit",
+    may_be_empty=True,
+    help="Results and counts of which a design must have no less than a limit: each chosen one has a field above.",
 )
+LIMITS = (AT_MOST, AT_LEAST)
 #: text fields that give an axis each
 AXIS_FIELDS = {
     "batch": BATCHES,
@@ -194,7 +193,7 @@ AXIS_FIELDS = {
 OWN = {"device", "model", "quantizer", *AXIS_FIELDS}
 #: of the sweep
 AXES = (QUANTIZERS, BATCHES, TPS, DEVICES, MODELS, INPUTS, OUTPUTS, BANDWIDTHS, CAPACITIES, MORE, WHERE)
-OBJECTIVES = (MAXIMIZE, MINIMIZE, BY, AT_MOST, AT_LEAST)
+OBJECTIVES = (MAXIMIZE, MINIMIZE, BY, *LIMITS)
 FILTER = Field(
     key="front_filter",
     label="Of the front show only",

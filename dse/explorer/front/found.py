@@ -13,6 +13,7 @@ from dse.explorer import common_fields, names, tray
 from dse.explorer.front.request import FrontRequest
 from dse.figures.charts import design_front
 from dse.figures.drawing.chart import Chart
+from dse.model import uncertainty
 from dse.model.results import RESULT_UNITS, shown_unit
 from dse.quantizers import layered
 from dse.specs.workload import Workload
@@ -20,11 +21,10 @@ from dse.sweep import axes, conditions
 from dse.sweep.axes import SweepAxis
 from dse.sweep.pareto import designs
 from dse.sweep.pareto.designs import DesignFront
-from dse.sweep.pareto.limits import Limit
 from dse.sweep.spec import Sweep
 
-#: columns that say nothing of a design on the front
-_HIDDEN = ("row", "feasible", "infeasible_code")
+#: columns that say nothing of a design on the front to who reads its table
+_HIDDEN = ("row", "feasible", "infeasible_code", *uncertainty.READ)
 #: relative distance within which a click belongs to a point
 NEAR = 1e-6
 
@@ -47,16 +47,12 @@ def filtered(found: DesignFront, text: str) -> DesignFront:
 
 
 def limits_text(found: DesignFront) -> str:
-    """The limits that act, in a sentence: of two on one number the tighter; "" where there are none."""
-    acting: list[Limit] = []
-    for one in found.limits:
-        if not any(other.implies(one) for other in acting):
-            acting = [*(other for other in acting if not one.implies(other)), one]
+    """The limits in a sentence; "" where there are none."""
     said = []
-    for one in acting:
+    for one in found.limits:
         unit, size = shown_unit(one.column, unit_of(found, one.column))
         said.append(f"{names.words(one.column)} {one.kind} {one.value / size:g} {unit}".rstrip())
-    return f"Limits that act: {', '.join(said)}." if said else ""
+    return f"Limits: {', '.join(said)}." if said else ""
 
 
 def without_ties(found: DesignFront) -> DesignFront:
@@ -79,15 +75,25 @@ def without_ties(found: DesignFront) -> DesignFront:
 def table_of(found: DesignFront, most: int) -> pd.DataFrame:
     """The first `most` designs as people read them: knees marked, what varies and objectives first, shown units."""
     shown = {"Knee": ["★" if knee else "" for knee in found.knee[:most]]}
-    for name in dict.fromkeys((*found.design, *found.objectives, *found.table.columns)):
-        if name not in _HIDDEN:
-            shown[heading_of(found, name)] = _shown(found, name, found.table[name].iloc[:most])
+    for heading, name in names_of(found).items():
+        shown[heading] = _shown(found, name, found.table[name].iloc[:most])
     return pd.DataFrame(shown)
+
+
+def said_of(found: DesignFront) -> tuple[str, ...]:
+    """Columns that tell the designs apart; behind a batch, how many of it run at once, where some do not."""
+    table = found.table
+    if "batch" not in found.design or (table["running_batch"] == table["batch"]).all():
+        return found.design
+    at = found.design.index("batch") + 1
+    return (*found.design[:at], "running_batch", *found.design[at:])
 
 
 def names_of(found: DesignFront) -> dict[str, str]:
     """Headings of `table_of` and the columns that they stand for, as conditions name them."""
-    return {heading_of(found, name): name for name in found.table.columns if name not in _HIDDEN}
+    first = dict.fromkeys((*said_of(found), *found.objectives))
+    rest = (name for name in found.table.columns if name not in first and name not in _HIDDEN)
+    return {heading_of(found, name): name for name in (*first, *rest)}
 
 
 def heading_of(found: DesignFront, name: str) -> str:
@@ -107,17 +113,17 @@ def _shown(found: DesignFront, name: str, column: pd.Series) -> pd.Series:
 
 def chart_of(found: DesignFront) -> Chart:
     """The figure of a front; hovering shows every value with its unit."""
-    table = found.table.drop(columns=[name for name in _HIDDEN if name in found.table])
+    table = found.table.drop(columns=[name for name in _HIDDEN if name in found.table and name not in uncertainty.READ])
     units = {name: unit_of(found, name) for name in table.columns}
     return design_front.chart(
-        table,
-        list(found.knee),
-        found.cloud,
-        found.objectives,
-        units,
-        partial(designs.label, columns=found.design, units=units),
-        found.by,
+        table, list(found.knee), found.cloud, found.objectives, units, partial(_label, found, units), found.by
     )
+
+
+def _label(found: DesignFront, units: Mapping[str, str], row: pd.Series) -> str:
+    said = designs.label(row, columns=found.design, units=units)
+    is_partly = "running_batch" in said_of(found) and row["running_batch"] < row["batch"]
+    return f"{said}, {row['running_batch']:,.0f} at once" if is_partly else said
 
 
 def at(found: DesignFront, x: float, y: float) -> dict[str, Any] | None:

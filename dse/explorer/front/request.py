@@ -23,8 +23,10 @@ from dse.explorer.front.form import (
     QUANTIZERS,
     WHERE,
 )
-from dse.explorer.front.text import limits_of, more_axes, values_of
+from dse.explorer.front.limits import NamedLimit, as_options, limits_in
+from dse.explorer.front.text import more_axes, values_of
 from dse.explorer.uploads import FileText
+from dse.model import uncertainty
 from dse.model.results import RESULT_UNITS
 from dse.operations.declare import words_of
 from dse.operations.face import Name, call_of, script
@@ -90,7 +92,7 @@ class FrontRequest:
             found["measurements"] = self.measurements_file.name
         wanted = (*self.objectives(), *(limit.column for limit in self.limits()))
         results = [name for name in wanted if name in RESULT_UNITS]
-        return {**found, "keep": list(dict.fromkeys((*spec.DEFAULT_KEEP, *results)))}
+        return {**found, "keep": list(dict.fromkeys((*spec.DEFAULT_KEEP, *results, *uncertainty.READ)))}
 
     def sweep(self) -> Sweep:
         """The sweep, ready to run. Raises InputError, SpecError, LimitError."""
@@ -139,8 +141,9 @@ def front_request(values: Mapping[str, Any]) -> FrontRequest:
         for name in ASKED
         if name not in given and (value := getattr(own.work, name)) != ASKED[name].default
     ]
-    limits = [f"{name} = {_limit(values, name)}" for name in cards.LIMITS if _limit(values, name)]
-    at_most = "; ".join([values[AT_MOST.key], *(each for each in limits if each.split()[0] not in values[AT_MOST.key])])
+    of_workload = cards.limits_s(values)
+    at_most = [limit for limit in limits_in(values[AT_MOST.key], "at most") if limit.column not in of_workload]
+    at_most += [NamedLimit(*limit) for limit in of_workload.items()]
     return FrontRequest(
         devices=devices,
         models=models,
@@ -150,8 +153,8 @@ def front_request(values: Mapping[str, Any]) -> FrontRequest:
         maximize=tuple(values[MAXIMIZE.key]),
         minimize=tuple(values[MINIMIZE.key]),
         by=tuple(values[BY.key]),
-        at_most=tuple(limits_of(at_most, "at most")),
-        at_least=tuple(limits_of(values[AT_LEAST.key], "at least")),
+        at_most=as_options(at_most),
+        at_least=as_options(limits_in(values[AT_LEAST.key], "at least")),
         files=tuple((name, file) for name in chosen if (file := uploads.text_of(name)).text),
         measurements=own.measurements,
         measurements_file=own.measurements_file,
@@ -160,12 +163,6 @@ def front_request(values: Mapping[str, Any]) -> FrontRequest:
 
 def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _limit(values: Mapping[str, Any], name: str) -> str:
-    """The workload's limit of a time, in seconds as a text; empty where there is none."""
-    field, per_second = cards.LIMITS[name]
-    return f"{values[field.key] / per_second:.12g}" if values[field.key] else ""
 
 
 def sweep_toml(document: Mapping[str, Any]) -> str:

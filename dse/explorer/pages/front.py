@@ -7,11 +7,12 @@ import pandas as pd
 import streamlit as st
 
 from dse.core.errors import DseError
-from dse.explorer import downloads, figure, sidebar, state, uploads, widgets
+from dse.explorer import cards, downloads, figure, sidebar, state, uploads, widgets
 from dse.explorer.bench import Bench
 from dse.explorer.downloads import MadeBy
 from dse.explorer.fragments import part
-from dse.explorer.front.form import FIELDS, FILTER, FOLDED, SHOWN
+from dse.explorer.front import limits
+from dse.explorer.front.form import FIELDS, FILTER, FOLDED, LIMITS, SHOWN
 from dse.explorer.front.found import (
     added,
     at,
@@ -60,7 +61,12 @@ def render(bench: Bench) -> None:
             if i == len(SHOWN):
                 places = st.expander("More axes and limits").columns(3)
             with places[i % 3]:
-                widgets.draw(field)
+                if field in LIMITS:
+                    limits.draw_choice(field)
+                else:
+                    widgets.draw(field)
+            if field is SHOWN[-1]:
+                limits.draw_numbers(LIMITS, st.columns(3, vertical_alignment="bottom"), cards.limits_s(values))
     try:
         asked = front_request(values)
         asked.objectives()
