@@ -96,7 +96,7 @@ def _rest(bench: Bench, row: BenchRow) -> None:
     """Below a card's numbers: how sure its gain over the first design is, and the next steps."""
     if row.answer is None:
         return
-    if said := sure(bench, row):
+    if said := sure(bench.answered[0], row):
         st.markdown(escaped(said))
     for note in notes(row):
         st.caption(escaped(note))
@@ -128,6 +128,12 @@ def verdict(result: Mapping[str, Any], is_full: bool = False) -> str:
         return f"Exceeds {limited}: at most {most:,} of {batch:,} requests run at once, the others wait."
     waves = f"runs in {result['n_waves']:,} waves of up to {result['running_batch']:,}"
     return f"Exceeds {limited}: {waves} of {batch:,} requests."
+
+
+def gains(rows: Sequence[BenchRow]) -> str:
+    """Chances that each design is faster or slower than the first, in sentences."""
+    said = ((row.name, sure(rows[0], row)) for row in rows)
+    return " ".join(f"{name}: {text[:1].lower()}{text[1:]}" for name, text in said if text)
 
 
 def memory_parts(result: Mapping[str, Any]) -> dict[str, int]:
@@ -267,9 +273,8 @@ def limit_text(name: str, result: Mapping[str, Any], values: Mapping[str, Any]) 
     return f"within the limit of {limit}" if met else f"misses the limit of {limit}"
 
 
-def sure(bench: Bench, row: BenchRow) -> str:
+def sure(first: BenchRow, row: BenchRow) -> str:
     """Chance that a design is faster or slower than the first; empty where one of them does not run."""
-    first = bench.answered[0]
     if row is first or not (first.result["feasible"] and row.result["feasible"]):
         return ""
     gain = Comparison().gain(row.case, first.case)

@@ -33,7 +33,7 @@ AGAINST = Field(
     kind="choice",
     default="fp16",
     choices=common_fields.QUANTIZER.choices,
-    help="The format that the current design's must beat.",
+    help="The format that the current design's must beat; where that has it itself, the tray's first other format.",
 )
 MEASURE = Field(
     key="measure",
@@ -77,12 +77,14 @@ def show(bench: Bench, formats: tuple[str, ...], address: str) -> None:
     values = bench.values
     chosen, against = formats or MAPPED, values[AGAINST.key]
     own = values["quantizer"]
-    if own == against:  # the first other format of the tray, else one that servers run
-        others = (row.request.quantizer for row in bench.answered if row.request.quantizer != own)
-        against = next(others, "fp8" if own != "fp8" else "fp16")
-    files = tuple((name, file) for name in (*chosen, against) if (file := uploads.text_of(name)).text)
     with widgets.said():
-        asked = CrossoverRequest(request.of(values), chosen, against, values[MEASURE.key], files)
+        design = request.of(values)
+        if own == against:  # of the first other format of the tray, else of one that servers run
+            others = (row.request.quantizer for row in bench.answered if row.request.quantizer != against)
+            own = next(others, "fp8" if against != "fp8" else "fp16")
+            design = request.with_quantizer(design, own, uploads.text_of(own))
+        files = tuple((name, file) for name in (*chosen, against) if (file := uploads.text_of(name)).text)
+        asked = CrossoverRequest(design, chosen, against, values[MEASURE.key], files)
         boxes = {
             "The best format at each batch and prompt": show_map,
             f"From which batch and prompt on does {own} beat {against}?": show_lines,

@@ -9,7 +9,7 @@ from urllib.parse import urljoin
 import pandas as pd
 import streamlit as st
 
-from dse.explorer import export, figure, names
+from dse.explorer import clipboard, export, figure, names
 from dse.explorer.widgets import escaped
 from dse.figures.drawing.chart import Chart
 from dse.figures.drawing.layout import REPORT, Page
@@ -53,12 +53,14 @@ def show(
     made: MadeBy,
     drawn: dict[str, Any] | None = None,
     titled: bool = True,
+    verdict: str = "",
     **options: Any,
 ) -> Any:
     """Draw a chart with one panel, its title and notes, and what stands beside it; returns Streamlit's plotly event.
 
     `name` is the key of the figure and the stem of its files, and differs from the page's other figures. `table` gives
-    the numbers behind it, when they are asked for. `drawn` replaces the plotly figure, as plain data; `options` go to
+    the numbers behind it, when they are asked for. `verdict` is what the page says of it, which its copied picture has
+    below. `drawn` replaces the plotly figure, as plain data; `options` go to
     `st.plotly_chart` (`on_select="rerun"` to be told of clicks).
     """
     if titled:
@@ -79,13 +81,8 @@ def show(
     if not box.open:
         return event
     with box:
-        st.caption("As command line")
-        st.code(made.command, language="bash", wrap_lines=True)
-        st.caption("As Python")
-        st.code(made.python, language="python", wrap_lines=True)
-        if made.address:
-            st.caption("As a link")
-            st.code(urljoin(st.context.url or "", made.address), language=None, wrap_lines=True)
+        said = replace(chart, notes=(verdict, *chart.notes)) if verdict else chart
+        clipboard.copy_picture(content(said, table, "png", made), f"{name} copy")
         with st.container(horizontal=True):
             for kind, media in FORMATS.items():
                 st.download_button(
@@ -96,6 +93,13 @@ def show(
                     key=f"{name} {kind}",
                     on_click="ignore",
                 )
+        st.caption("As command line")
+        st.code(made.command, language="bash", wrap_lines=True)
+        st.caption("As Python")
+        st.code(made.python, language="python", wrap_lines=True)
+        if made.address:
+            st.caption("As a link")
+            st.code(urljoin(st.context.url or "", made.address), language=None, wrap_lines=True)
     return event
 
 

@@ -158,7 +158,7 @@ def bars(chart: Chart, height: int, legend_px: int, names: Sequence[str]) -> dic
     found = fitted(chart, height, legend_px)
     layout = found["layout"]
     layout["yaxis"].update(tickfont={"size": SMALL_PX}, title={"text": ""})
-    layout["margin"]["l"] = _GAP_PX + round(_LETTER_PX * max(map(len, names)))
+    layout["margin"]["l"] = 2 * _GAP_PX + round(_LETTER_PX * max(map(len, names)))
     layout["legend"].update(x=0, xref="container")
     return found
 

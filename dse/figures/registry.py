@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 
 from dse.core.errors import InputError
+from dse.figures.drawing import whiskers
 from dse.figures.drawing.chart import Chart
 from dse.figures.source import Source
 
@@ -70,9 +71,14 @@ class Figure:
         """The table of `dse.questions.tables` that the report draws it from."""
         return self.written.table
 
+    def drawn(self, source: Source) -> Chart | None:
+        """The chart of a source, its whiskers inside the frame; None where it holds nothing to draw."""
+        found = self.draw(source)
+        return whiskers.cut(found) if found else None
+
     def chart(self, table: pd.DataFrame, about: Mapping[str, Any] | None = None, **others: pd.DataFrame) -> Chart:
         """The chart of a table, of what stands beside it and of other tables. Raises InputError where it is empty."""
-        found = self.draw(Source(table, None, dict(about or {}), others))
+        found = self.drawn(Source(table, None, dict(about or {}), others))
         if found is None:
             raise InputError(f"the table holds nothing that {self.name} draws")
         return found

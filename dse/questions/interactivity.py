@@ -9,6 +9,7 @@ import pandas as pd
 
 from dse.core.errors import DseError, InputError, show
 from dse.core.table import aligned
+from dse.model import uncertainty
 from dse.model.formulas.steady import closed_loop_tokens_per_s
 from dse.questions import common
 from dse.questions.common import Candidate, Progress, QuestionAnswer, Result, limits_text, seconds_text
@@ -35,8 +36,8 @@ COLUMNS = (
     "stack",
     "steady_tpot_s",
     "steady_ttft_s",
-    "token_time_low",
-    "token_time_high",
+    "decode_step_s",
+    *uncertainty.READ,
     "fits_whole_batch",
     "score_drop_frac",
     "assumptions",
@@ -50,6 +51,11 @@ def speeds(row: Mapping[str, Any]) -> tuple[float, float]:
     tpot, ttft = float(row["steady_tpot_s"]), float(row["steady_ttft_s"])
     rate = closed_loop_tokens_per_s(float(row["batch"]), float(row["output_tokens"]), ttft, tpot)
     return 1 / tpot, float(rate) / float(row["n_devices"])
+
+
+def interval(row: Mapping[str, Any]) -> uncertainty.Interval:
+    """Where 8 of 10 measurements of both `speeds` should lie, over what is predicted."""
+    return uncertainty.of_column(row, uncertainty.RATE)
 
 
 def front(rows: Sequence[Result]) -> list[Result]:
@@ -187,13 +193,14 @@ def _measured_row(one: Mapping[str, Any]) -> list[str]:
 def told(row: Mapping[str, Any]) -> str:
     """A design in words: what it is, and its speeds."""
     user, device = speeds(row)
-    low, high = (device / float(row[f"token_time_{end}"]) for end in ("high", "low"))
+    low, high, _ = interval(row)
     n, name = int(row["batch"]), row.get("system") or row["quantizer"]
     requests = f"{n:,} request{'s' if n > 1 else ''} at once"
     split = f"tp {row['tp']}, " if row["n_devices"] > 1 else ""
+    ttft = seconds_text(float(row["steady_ttft_s"]))
     return (
-        f"{name}, {split}{requests}: {device:,.0f} token/s a device (8 of 10 measurements: {low:,.0f} to {high:,.0f}), "
-        f"{user:,.3g} token/s a user, first token after {seconds_text(float(row['steady_ttft_s']))}"
+        f"{name}, {split}{requests}: {device:,.0f} token/s a device (8 of 10 measurements: {device * low:,.0f} "
+        f"to {device * high:,.0f}), {user:,.3g} token/s a user, first token after {ttft}"
     )
 
 

@@ -62,7 +62,8 @@ def _format(design: Candidate, input_tokens: int, output_tokens: int) -> dict[st
 
 def _row(row: dict[str, Any]) -> list[float]:
     user, device = interactivity.speeds(row)
-    numbers = (user, device, row["steady_ttft_s"], row["token_time_low"], row["token_time_high"])
+    low, high, _ = interactivity.interval(row)
+    numbers = (user, device, row["steady_ttft_s"], low, high)
     return [row["tp"], row["batch"], *(float(f"{number:.4g}") for number in numbers)]
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import http.client
+import io
 import re
 import signal
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +11,7 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
+from PIL import Image
 from streamlit.proto.BackMsg_pb2 import BackMsg
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 from websockets.exceptions import ConnectionClosed
@@ -110,6 +112,20 @@ def test_a_token_policy_of_the_url_is_shown_and_another_page_keeps_what_was_chos
     page.get_by_role("link", name="Compare").first.click()
     page.wait_for_url("**batch=48**")
     sync_api.expect(batch_field(page)).to_have_value("48")  # at first the field is not there
+
+
+def test_a_picture_is_copied_with_what_the_page_says_of_it(page, server):
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    open_page(page, f"{server}/compare?{BASE}&batch=64")
+    open_beside(page, "interactivity").get_by_role("button", name="Copy picture").click()
+    page.get_by_text("Copied.").wait_for()
+    read = """async () => {
+        const picture = await (await navigator.clipboard.read())[0].getType("image/png");
+        return Array.from(new Uint8Array(await picture.arrayBuffer()));
+    }"""
+    with Image.open(io.BytesIO(bytes(page.evaluate(read)))) as copied:
+        assert copied.width > 1000
+    page.context.clear_permissions()
 
 
 def where_it_stands(page):

@@ -103,9 +103,9 @@ def test_numbers_have_intervals_and_say_what_errors_were_measured_on():
     assert (rate.value, rate.details, rate.limit) == ("677 token/s", "(560 to 869), +31.7 %", "")
     assert (drop.value, drop.details) == ("0.716 %", "published: other models, long reasoning")
     assert "assumed price" in found["usd_per_million_tokens"].details
-    said = cards.sure(here, here.rows[1])
+    said = cards.sure(here.answered[0], here.rows[1])
     assert said == "Faster than fp16 with a chance of over 99 %: 1.32 times its throughput (1.13 to 1.51)."
-    assert cards.sure(here, here.rows[0]) == ""
+    assert cards.sure(here.answered[0], here.rows[0]) == ""
 
 
 def test_a_number_without_measured_kernels_is_inside_what_devices_likely_reach():
@@ -191,7 +191,7 @@ def test_a_device_whose_numbers_were_changed_is_not_called_measured():
 
 def test_a_gain_that_may_be_a_loss_is_undecided():
     here = of({}, {"quantizer": "int4_per_token_head"})
-    assert cards.sure(here, here.rows[1]).startswith("Undecided against fp16: ")
+    assert cards.sure(here.answered[0], here.rows[1]).startswith("Undecided against fp16: ")
 
 
 def test_one_word_for_what_fits():

@@ -70,6 +70,13 @@ def test_each_figure_is_drawn_once_it_is_opened_and_errors_are_a_line():
     assert not app.exception
 
 
+def test_where_the_current_design_is_what_is_beaten_the_next_of_the_tray_is_asked_for():
+    """On a first visit, whose current design is fp16: from where on does fp8 beat it?"""
+    app = AppTest.from_string("from dse.explorer.app import main; main('formats')", default_timeout=TIMEOUT_S)
+    app.run()
+    assert "From which batch and prompt on does fp8 beat fp16?" in [box.label for box in app.expander]
+
+
 def test_the_downloads_of_the_figures_have_the_numbers(monkeypatch):
     tables = {}
     monkeypatch.setattr(crossovers, "_figure", lambda name, chart, table, *given: tables.update({name: table()}))

@@ -16,7 +16,7 @@ from dse.figures.charts import design_bars
 from dse.figures.export import image
 from dse.figures.export.look import applied
 from dse.specs.look import ASKED, Look
-from explorer_page import TIMEOUT_S
+from explorer_page import TIMEOUT_S, opened
 
 
 def test_python_beside_a_figure_runs_and_gives_the_result():
@@ -159,3 +159,17 @@ def test_what_no_figure_can_have_is_a_red_line_and_makes_no_picture(dialog):
     assert len(red(dialog)) == 1
     assert "too small for this figure" in red(dialog)[0]
     assert not buttons(dialog)["PDF"]
+
+
+def test_the_copied_picture_has_what_the_page_says_of_it(monkeypatch):
+    copied = []
+    monkeypatch.setattr(downloads, "content", lambda chart, *given: copied.append(chart.notes) or b"")
+    app = opened("compare", designs="quantizer.fp16~~quantizer.fp8", batch="64")
+    for name in ("interactivity", "throughput", "memory_bars"):
+        app.session_state[f"{name} beside"] = True  # as pressed
+    app.run()
+    assert not app.exception
+    first = {notes[0].partition(":")[0]: notes[0] for notes in copied}
+    assert "token/s a device" in first["Most tokens a device"]
+    assert "fp16: Fits: all 64 requests at once" in first["fp16"]
+    assert "faster with a chance of" in first["fp8"]

@@ -10,6 +10,7 @@ import dse
 from dse.core.errors import InputError
 from dse.figures import FIGURES
 from dse.figures.plot.answer import chart_of
+from dse.model import uncertainty
 from dse.questions import interactivity as speeds
 
 ASKED = ("h200", "qwen3-32b", ["fp16", "fp8"])
@@ -40,6 +41,17 @@ def test_speeds_by_hand():
     user, device = speeds.speeds(row(0.020))
     assert user == pytest.approx(50)
     assert device == pytest.approx(64_000 / 21 / 2)
+
+
+def test_the_interval_is_that_of_a_point():
+    """Of KIVI too, whose kernels unpack at a rate that is known within a range: wider than that of times per token."""
+    for name, is_wider in (("fp16", False), ("kivi", True)):
+        found = dse.interactivity(*ASKED[:2], [name], splits=[1], **LENGTHS)
+        point = dse.evaluate(*ASKED[:2], name, batch=64, **LENGTHS)
+        one = next(row for row in found.rows if row["batch"] == 64)
+        ends = [point["throughput_tokens_per_s"] * end for end in speeds.interval(one)[:2]]
+        assert ends == pytest.approx(uncertainty.known_ends(point, "throughput_tokens_per_s"))
+        assert (speeds.interval(one).low < 0.9 / point["token_time_high"]) == is_wider
 
 
 times = st.tuples(st.sampled_from([0.01, 0.02, 0.03, 0.05]), st.sampled_from([0.1, 1.0]), st.integers(1, 9))

@@ -166,12 +166,14 @@ def show_bars(rows: Sequence[BenchRow], made: MadeBy, other: str) -> None:
     memory, step = (_said(chart, other) for chart in charts)
     legend_px = _ENTRY_PX * max(len(memory.legend()), len(step.legend()))
     height = legend_px + _AXIS_PX + _BAR_PX * len(rows)
-    for place, name, chart in zip(st.columns(2), ("memory_bars", "step"), (memory, step), strict=True):
+    fits = " ".join(f"{row.name}: {cards.verdict(row.result, row.request.work.batch is None)}" for row in rows)
+    figures = (("memory_bars", memory, fits), ("step", step, cards.gains(rows)))
+    for place, (name, chart, verdict) in zip(st.columns(2), figures, strict=True):
         with place:
             drawn = figure.fitted(chart, height, legend_px)
             if is_named:
                 drawn = figure.bars(chart, height, legend_px, [row.name for row in rows])
-            downloads.show(name, chart, partial(design_bars.table, shown), made, drawn=drawn)
+            downloads.show(name, chart, partial(design_bars.table, shown), made, drawn=drawn, verdict=verdict)
 
 
 def _said(chart: Chart, other: str) -> Chart:
@@ -193,7 +195,13 @@ def show_curve(rows: Sequence[BenchRow], made: MadeBy, other: str, limits: Mappi
     drawn = _said(cached_lines(curves), other)
     chart = figure.chosen(drawn, [row.result for row in rows], [row.name for row in rows])
     event = downloads.show(
-        "throughput", chart, partial(_curves, curves), made, on_select="rerun", selection_mode="points"
+        "throughput",
+        chart,
+        partial(_curves, curves),
+        made,
+        verdict=cards.gains(rows),
+        on_select="rerun",
+        selection_mode="points",
     )
     st.caption("Click a point to add the design with that batch to the tray.")
     place = downloads.clicked("throughput", event)
@@ -213,7 +221,7 @@ def _show_speeds(
     chart, verdict = figure.speeds(named, [(row.name, row.result) for row in rows], limits)
     if chart is None:
         return
-    downloads.show("interactivity", _said(chart, other), partial(_curves, curves), made)
+    downloads.show("interactivity", _said(chart, other), partial(_curves, curves), made, verdict=verdict)
     st.markdown(escaped(verdict))
 
 

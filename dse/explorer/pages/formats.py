@@ -13,6 +13,7 @@ from dse.explorer.bench import Bench
 from dse.explorer.downloads import MadeBy
 from dse.explorer.names import spoken
 from dse.explorer.request import PointRequest
+from dse.figures.drawing import whiskers
 from dse.figures.plot.answer import chart_of
 from dse.operations.face import python_of
 from dse.operations.questions import CompareFormats
@@ -55,13 +56,15 @@ def render(bench: Bench) -> None:
 
 def show(answer: formats.Formats, made: MadeBy) -> None:
     """The answer in words, the figure a panel at a time, the table, and what it rests on."""
-    st.markdown(f"**{widgets.escaped(answer.answer())}**")
+    said = answer.answer()
+    st.markdown(f"**{widgets.escaped(said)}**")
     chart = chart_of(answer)
     places = st.columns(2)
     for i, panel in enumerate(chart.panels):
         one = replace(chart, panels=(panel,), title=panel.title[:1].upper() + panel.title[1:], notes=())
         with places[i % 2]:
-            downloads.show(_PANELS[i], one, lambda: answer.table, made, drawn=figure.tall(one, is_named=True))
+            drawn = figure.tall(one, is_named=True)
+            downloads.show(_PANELS[i], one, lambda: answer.table, made, drawn=drawn, verdict=said)
     rows = [formats.shown_row(each) for each in answer.formats]
     table = pd.DataFrame(rows, columns=list(answer.heads()))
     event: Any = st.dataframe(
@@ -77,7 +80,8 @@ def show(answer: formats.Formats, made: MadeBy) -> None:
         disabled=not picked,
         on_click=partial(_add, picked),
     )
-    st.caption(widgets.escaped(spoken(" ".join(answer.notes()))))
+    cut = (whiskers.CUT_NOTE,) if whiskers.CUT_NOTE in chart.notes else ()
+    st.caption(widgets.escaped(spoken(" ".join((*answer.notes(), *cut)))))
 
 
 def _add(picked: Sequence[str]) -> None:

@@ -158,9 +158,10 @@ def show_front(job: FrontJob, bench: Bench) -> DesignFront | None:
     missing = f", {found.n_beyond:,} beyond the limits" if found.limits else ""
     missing += f", {found.n_missing:,} without a number for an objective" if found.n_missing else ""
     ran = f"{found.n_feasible:,} run, whole or in parts"
-    st.text(f"{len(found.table):,} of {found.n_rows:,} designs are on the front ({ran}{missing}).")
-    if said := limits_text(found):
-        st.caption(widgets.escaped(said))
+    said = f"{len(found.table):,} of {found.n_rows:,} designs are on the front ({ran}{missing})."
+    st.text(said)
+    if limited := limits_text(found):
+        st.caption(widgets.escaped(limited))
     if found.table.empty:
         st.info("No design is left: allow more, or choose objectives that these designs have.")
         return None
@@ -174,7 +175,7 @@ def show_front(job: FrontJob, bench: Bench) -> DesignFront | None:
         st.info("The condition leaves no design of the front.")
         return None
     made = MadeBy(" && ".join(commands(job.asked)), python(job.asked), state.address(PAGE, bench.values))
-    draw(shown, made, job.asked, bench)
+    draw(shown, made, job.asked, bench, f"{said} {limited}".strip())
     return shown
 
 
@@ -201,7 +202,7 @@ def columns(shown: DesignFront, rows: pd.DataFrame) -> dict[str, Any]:
     return found
 
 
-def draw(shown: DesignFront, made: MadeBy, asked: FrontRequest, bench: Bench) -> None:
+def draw(shown: DesignFront, made: MadeBy, asked: FrontRequest, bench: Bench, said: str) -> None:
     """The figure; a click on a design of the front puts it into the tray."""
     chart = chart_of(shown)
     event: Any = downloads.show(
@@ -210,6 +211,7 @@ def draw(shown: DesignFront, made: MadeBy, asked: FrontRequest, bench: Bench) ->
         lambda: source_of(shown).table,
         made,
         drawn=figure.faint(chart, design_front.OTHERS),
+        verdict=said,
         on_select="rerun",
         selection_mode="points",
     )

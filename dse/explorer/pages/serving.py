@@ -103,16 +103,17 @@ def _in_closed_form(bench: Bench, found: Mapping[str, UnderLoad], rate: float | 
         state.address(PAGE, bench.values),
     )
     table = pd.concat([answer.table for answer in found.values()], ignore_index=True)
-    chart = FIGURES["load"].chart(table, {"limits": limits(bench.values), "notes": []})
+    wanted = limits(bench.values)
+    chart = FIGURES["load"].chart(table, {"limits": wanted, "notes": []})
+    said = best_within(found, wanted)
     for place, panel, name in zip(st.columns(2), chart.panels, TIMES, strict=True):
         with place:
             one = replace(chart, panels=(panel,), title=panel.title[:1].upper() + panel.title[1:])
-            downloads.show(f"load-{name}", one, lambda: table, made, drawn=figure.fitted(one))
+            downloads.show(f"load-{name}", one, lambda: table, made, drawn=figure.fitted(one), verdict=said)
     st.caption("Requests of equal lengths arrive at random; each line goes up to 0.9 of the saturated rate.")
     per_s = rate or _of_weakest(answer.full_requests_per_s or 0.0 for answer in found.values())
     st.caption(f"In the table {per_s:.4g} requests a second come to each design: {_whose(rate)}.")
-    wanted = limits(bench.values)
-    if said := best_within(found, wanted):
+    if said:
         st.markdown(widgets.escaped(said))
     st.dataframe(at(found, per_s, wanted), hide_index=True)
 

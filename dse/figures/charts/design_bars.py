@@ -116,7 +116,7 @@ def step_time(designs: Rows, is_named: bool = False) -> Chart:
         *whiskers.notes(each, "decode_step_s"),
         *(f"Does not fit: {name}." for name in missing),
     )
-    return _chart("Time of a decode step", x, designs, series, notes, is_named)
+    return whiskers.cut(_chart("Time of a decode step", x, designs, series, notes, is_named))
 
 
 def table(designs: Rows) -> pd.DataFrame:

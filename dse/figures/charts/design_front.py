@@ -175,7 +175,7 @@ def chart(
     panel = Panel("", places[0], places[1], (*knees, *others, *sure, *series))
     notes += [whiskers.NOTE] if sure else []
     words = f"Pareto front: {title(y)} against {title(x)}"
-    return Chart(words, panels=(panel,), panel_height_pt=260, keys=(style.KEY_KNEE,), notes=tuple(notes))
+    return whiskers.cut(Chart(words, panels=(panel,), panel_height_pt=260, keys=(style.KEY_KNEE,), notes=tuple(notes)))
 
 
 def _aim(name: str, sense: str) -> str:

@@ -76,19 +76,12 @@ def chart(source: Source) -> Chart:
                 tuple(_bars(rows, "measured_error", "error", 0.01, "%")),
             )
         )
-    cut = [
-        str(row["format"])
-        for row in rows
-        for column in ("gain", "joules_per_token")
-        if _values([row], f"{column}_high") and row[f"{column}_high"] > _top(rows, column)
-    ]
-    notes = (f"Thin lines end at the frame for {', '.join(dict.fromkeys(cut))}: the table has their ends.",) * bool(cut)
     return Chart(
         source.about.get("title", "KV formats over 16 bits"),
         panels=tuple(panels),
         n_columns=2,
         panel_height_pt=24 + 11 * len(rows),
-        notes=(*source.about.get("notes", ()), whiskers.NOTE, *notes),
+        notes=(*source.about.get("notes", ()), whiskers.NOTE),
     )
 
 
@@ -97,18 +90,7 @@ def _values(rows: Sequence[dict[Any, Any]], *columns: str) -> list[float]:
 
 
 def _axis(name: str, unit: str, rows: Sequence[dict[Any, Any]], column: str, ends: Sequence[str] = ()) -> Axis:
-    """From zero; an end of an interval far beyond all values is cut, so that those stay apart."""
-    ends_shown = [min(end, _top(rows, column)) for end in _values(rows, *ends)]
-    return axes.linear(name, unit, [*_values(rows, column), *ends_shown])
-
-
-def _top(rows: Sequence[dict[Any, Any]], column: str) -> float:
-    """Where thin lines are cut."""
-    return CUT * max(_values(rows, column), default=1.0)
-
-
-#: how far whiskers reach at most, over the largest value
-CUT = 1.6
+    return axes.linear(name, unit, whiskers.held(_values(rows, column), _values(rows, *ends)))
 
 
 def _even(n: int) -> Series:
@@ -136,13 +118,12 @@ def _places(rows: Sequence[dict[Any, Any]], column: str, kernels: str) -> list[t
 
 
 def _dots(rows: Sequence[dict[Any, Any]], column: str, low: str, high: str, unit: str) -> list[Series]:
-    top = _top(rows, column)
     found = []
     for kernels, (name, is_open) in LOOKS.items():
         own = _places(rows, column, kernels)
         for place, row in own:
             if not pd.isna(row.get(low)):
-                found += whiskers.level(place, (float(row[low]), min(float(row[high]), top)), _COLORS[kernels])
+                found += whiskers.level(place, (float(row[low]), float(row[high])), _COLORS[kernels])
         found.append(
             Series(
                 name,

@@ -6,11 +6,11 @@ The axes are those of InferenceMAX (github.com/InferenceMAX): up and to the righ
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from dse.figures.drawing import axes, rows, style
+from dse.figures.drawing import axes, rows, style, whiskers
 from dse.figures.drawing.chart import Axis, Chart, Panel, Series, hover_box
 from dse.figures.registry import Written, figure
 from dse.figures.source import Source
-from dse.questions.interactivity import LIMITS, Interactivity, front, speeds, within
+from dse.questions.interactivity import LIMITS, Interactivity, front, interval, speeds, within
 
 USER, DEVICE = "speed of each user", "throughput a device"
 BAND = "Pale bands: where 8 of 10 measurements should lie."
@@ -98,19 +98,25 @@ def _panel(
 ) -> Panel:
     places = [speeds(row) for row in served]
     measured, best = about.get("measured", ()), about.get("best", ())
-    others = [(float(one["x"]), float(one["y"])) for one in (*measured, *best)]
-    x = axes.log2(USER, "token/s", [user for user, _ in (*places, *others)])
-    y = axes.linear(DEVICE, "token/s", [device for _, device in (*places, *others)])
-    bands: list[Series] = []
-    curves: list[Series] = []
-    for system in shown.systems:
-        own = front([row for row in served if row["system"] == system])
-        if not own:
-            continue
+    fronts = {system: front([row for row in served if row["system"] == system]) for system in shown.systems}
+    has_bands = len(shown.systems) <= rows.MAX_WHISKERED and all("token_time_low" in row for row in served)
+    bands = {system: _around(own) for system, own in fronts.items() if own and has_bands}
+    reached = [place for around in bands.values() for place in around]
+    x, y = (
+        make(
+            name,
+            "token/s",
+            [
+                *whiskers.held([place[i] for place in places], [place[i] for place in reached]),
+                *(float(one[way]) for one in (*measured, *best)),
+            ],
+        )
+        for i, (make, name, way) in enumerate(((axes.log2, USER, "x"), (axes.linear, DEVICE, "y")))
+    )
+    curves = []
+    for system, own in fronts.items():
         look = shown.style(system)
         points = [speeds(row) for row in own]
-        if len(shown.systems) <= rows.MAX_WHISKERED and "token_time_low" in own[0]:
-            bands.append(_band(own, points, look.color, x, y))
         curves.append(
             Series(
                 system,
@@ -124,19 +130,19 @@ def _panel(
                 hover=tuple(_hover(system, row) for row in own),
             )
         )
-    return Panel(title, x, y, (*_outside(limits, x, y), *bands, *_marks(measured, best), *curves))
+    pale = [_band(around, shown.style(system).color, x, y) for system, around in bands.items()]
+    return Panel(title, x, y, (*_outside(limits, x, y), *pale, *_marks(measured, best), *(c for c in curves if c.x)))
 
 
-def _band(own: Sequence[dict[str, Any]], points: Sequence[tuple[float, float]], color: str, x: Axis, y: Axis) -> Series:
-    """The closed line between the slow and the fast ends of a curve, inside the frame."""
-    ends = [
-        [
-            (user / float(row[f"token_time_{end}"]), device / float(row[f"token_time_{end}"]))
-            for row, (user, device) in zip(own, points, strict=True)
-        ]
-        for end in ("high", "low")
-    ]
-    around = [*ends[0], *ends[1][::-1]]
+def _around(own: Sequence[dict[str, Any]]) -> list[tuple[float, float]]:
+    """The closed line between the slow and the fast ends of a curve."""
+    sure = [(speeds(row), interval(row)) for row in own]
+    slow = [(user * ends.low, device * ends.low) for (user, device), ends in sure]
+    return [*slow, *((user * ends.high, device * ends.high) for (user, device), ends in reversed(sure))]
+
+
+def _band(around: Sequence[tuple[float, float]], color: str, x: Axis, y: Axis) -> Series:
+    """The inside of a closed line, within the frame."""
     return Series(
         "8 of 10 measurements",
         kind="area",

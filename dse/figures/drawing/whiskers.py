@@ -1,16 +1,20 @@
 """Whiskers: thin lines between the values that 8 of 10 measurements should lie within."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
 from dse.figures.drawing import style
-from dse.figures.drawing.chart import Series
+from dse.figures.drawing.chart import Chart, Panel, Series
 from dse.model import uncertainty
 
 NAME = "8 of 10 measurements"
 NOTE = "Thin lines: where 8 of 10 measurements should lie."
+#: how far intervals reach at most beyond all values, so that these stay apart
+CUT = 1.6
+CUT_NOTE = "Triangles at the frame: the thin line goes on."
 
 
 def ends(row: Mapping[str, Any], column: str) -> tuple[float, float] | None:
@@ -22,11 +26,14 @@ def ends(row: Mapping[str, Any], column: str) -> tuple[float, float] | None:
 
 def spread(rows: Iterable[Mapping[str, Any]], column: str) -> list[float]:
     """All values of a column and the ends of their intervals: what an axis has to hold."""
-    found = []
-    for row in rows:
-        if not pd.isna(row.get(column)):
-            found += [float(row[column]), *(ends(row, column) or ())]
-    return found
+    shown = [row for row in rows if not pd.isna(row.get(column))]
+    return held([float(row[column]) for row in shown], [end for row in shown for end in ends(row, column) or ()])
+
+
+def held(values: Sequence[float], reached: Iterable[float]) -> list[float]:
+    """Values, and the ends of their intervals up to CUT times beyond all of them: an axis has to hold them."""
+    low, high = min(values, default=1.0) / CUT, max(values, default=1.0) * CUT
+    return [*values, *(min(max(end, low), high) for end in reached)]
 
 
 def upright(x: float, between: tuple[float, float] | None, color: str = style.BLACK) -> list[Series]:
@@ -42,6 +49,40 @@ def level(y: float, between: tuple[float, float] | None, color: str = style.BLAC
 def notes(rows: Iterable[Mapping[str, Any]], column: str) -> tuple[str, ...]:
     """Note on the whiskers, where any is drawn."""
     return (NOTE,) if any(ends(row, column) for row in rows) else ()
+
+
+def cut(chart: Chart) -> Chart:
+    """The chart with each whisker ending at its frame, a triangle where it goes on beyond, and a note that says so."""
+    panels = tuple(_within(panel) for panel in chart.panels)
+    if all(after is before for after, before in zip(panels, chart.panels, strict=True)):
+        return chart
+    return replace(chart, panels=panels, notes=(*chart.notes, CUT_NOTE))
+
+
+def _within(panel: Panel) -> Panel:
+    """The panel itself where no whisker leaves it."""
+    shown: list[Series] = []
+    marks: list[Series] = []
+    for one in panel.series:
+        if one.name != NAME or (max(one.x) <= panel.x.high and max(one.y) <= panel.y.high):
+            shown.append(one)
+            continue
+        is_level = max(one.x) > panel.x.high
+        axis, end = (panel.x, max(one.x)) if is_level else (panel.y, max(one.y))
+        inside = tuple(min(at, panel.x.high) for at in one.x), tuple(min(at, panel.y.high) for at in one.y)
+        shown.append(replace(one, x=inside[0], y=inside[1]))
+        marks.append(
+            replace(
+                one,
+                kind="scatter",
+                x=(max(inside[0]),),
+                y=(max(inside[1]),),
+                marker="triangle-right" if is_level else "triangle-up",
+                size=0.8,
+                hover=(f"{axis.name}: goes on to {axis.shown(end):,.4g} {axis.unit}",),
+            )
+        )
+    return replace(panel, series=(*shown, *marks)) if marks else panel
 
 
 def _line(x: tuple[float, float], y: tuple[float, float], color: str) -> Series:

@@ -20,7 +20,7 @@ def write(found: FinishedMeasurement, command: str, static: str = "auto") -> str
     tables = {"summary.json": pd.DataFrame(found.summary["rows"]), "measured": found.table}
     about = {"synthetic": found.file.data.synthetic}
     drawn = {
-        name: one.draw(Source(tables[one.written.stems[0]], about=about))
+        name: one.drawn(Source(tables[one.written.stems[0]], about=about))
         for name, one in FIGURES.items()
         if one.written.command == COMMAND
     }

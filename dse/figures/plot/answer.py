@@ -26,7 +26,7 @@ def source_of(answer: object) -> Source:
 
 def chart_of(answer: object) -> Chart:
     """The figure as data."""
-    found = figure_of(answer).draw(source_of(answer))
+    found = figure_of(answer).drawn(source_of(answer))
     assert found is not None
     return found
 

@@ -57,7 +57,7 @@ def load(name: str, where: str, only: Sequence[str] = ()) -> tuple[Chart, pd.Dat
     source = _filled(one, read(where, one.written.stems, one.written.command, only))
     _check(one, source, where)
     with drawing(one, where):
-        found = one.draw(source)
+        found = one.drawn(source)
     if found is None:
         raise InputError(f"{show(where)}: holds nothing that {one.name} draws")
     return found, source.table
@@ -71,7 +71,7 @@ def of_table(name: str, table: pd.DataFrame) -> Chart:
     source = _filled(one, Source(table, identity=filling.note_of(table)))
     _check(one, source, "table")
     with drawing(one, "table"):
-        found = one.draw(source)
+        found = one.drawn(source)
     if found is None:
         raise InputError(f"the table holds nothing that {one.name} draws")
     return found
