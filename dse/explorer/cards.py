@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import pandas as pd
 import streamlit as st
 
-from dse.core.errors import DseError
 from dse.explorer import common_fields, request, sidebar, state, tray
 from dse.explorer.bench import Bench, BenchRow, alike, badge, cached_answer, line
 from dse.explorer.request import PointRequest
@@ -46,8 +45,6 @@ MEANINGS = {
 LIMITS = {"steady_ttft_s": (common_fields.TTFT_LIMIT, 1.0), "steady_tpot_s": (common_fields.TPOT_LIMIT, 1e3)}
 #: chance from which on one design is called faster
 DECIDED = 0.8
-#: fewer bits, in the order in which a card proposes them
-_FEWER_BITS = {"fp16": "fp8", "fp8": "int4_per_token_head", "int8": "int4_per_token_head"}
 _MOST_STEPS, _COLUMNS = 3, 3
 #: colors of the parts of the memory, as figures have them
 _PARTS = {"weights": style.BLUE, "reserved": style.GRAY, "keys and values": style.ORANGE, "free": "transparent"}
@@ -326,78 +323,74 @@ def is_fine(bench: Bench, result: Mapping[str, Any]) -> bool:
 
 
 def next_steps(bench: Bench, row: BenchRow) -> list[Proposal]:
-    """Changes that bring a design nearer to fitting and to its limits: fewer bits, more devices, a smaller batch."""
+    """Changes after which a design fits and keeps its limits, else that bring it nearer, each with what it costs."""
     if is_fine(bench, row.result):
         return []
-    found = []
-    for label, asked, design, workload in _candidates(row):
-        try:
-            result = cached_answer(asked).result
-        except DseError:
-            continue
-        if _is_nearer(bench, result, row.result):
-            found.append(Proposal(label, _outcome(bench, result), design, workload))
-    return found[:_MOST_STEPS]
+    asked, before = row.request, row.result
 
-
-def _candidates(row: BenchRow) -> list[tuple[str, PointRequest, dict[str, Any], dict[str, Any]]]:
-    """Changes worth a try: label, what is then asked, and the fields that they set."""
-    asked, result = row.request, row.result
-    if not result["feasible"]:
-        return _ways(asked)
-    found: list[tuple[str, PointRequest, dict[str, Any], dict[str, Any]]] = []
-    if not asked.value_quantizer and not asked.parameters and (fewer := _FEWER_BITS.get(asked.quantizer)):
-        found.append((f"KV in {fewer}", request.with_quantizer(asked, fewer), {"quantizer": fewer}, {}))
-    more = 2 * asked.work.tp
-    found.append(
-        (f"{more * asked.work.pp} devices", replace(asked, work=replace(asked.work, tp=more)), {"tp": more}, {})
-    )
-    for n in _smaller(result):
-        sets: tuple[dict[str, Any], dict[str, Any]] = ({"own_batch": None}, {"batch": n})
-        found.append((f"Batch {n:,}", replace(asked, work=replace(asked.work, batch=n)), *sets))
-    return found
-
-
-def _ways(asked: PointRequest) -> list[tuple[str, PointRequest, dict[str, Any], dict[str, Any]]]:
-    """Changes that make a design fit that does not, as `dse point` names them."""
-
-    def changed(way: room.Way) -> PointRequest:
-        other = request.with_quantizer(asked, way.quantizer) if way.quantizer else asked
-        return replace(other, work=way.work)
+    def evaluated(way: room.Way) -> dict[str, Any]:
+        return cached_answer(_changed(asked, way)).result
 
     point = Point(asked.device_spec(), asked.plan(), asked.work)
-    found: list[tuple[str, PointRequest, dict[str, Any], dict[str, Any]]] = []
-    for way, _ in room.that_fit(point, asked.work, lambda way: cached_answer(changed(way)).result):
-        before, after = common_fields.work_values(asked.work), common_fields.work_values(way.work)
-        differ = {key: value for key, value in after.items() if value != before[key]}
-        lengths: dict[str, Any] = {key: differ.pop(key) for key in ("input", "max_model_len") if key in differ}
-        design = {**differ, **({"quantizer": way.quantizer} if way.quantizer else {})}
-        found.append((way.words[:1].upper() + way.words[1:], changed(way), design, lengths))
-    return found
+    found = room.that_fit(point, asked.work, evaluated, partial(is_fine, bench))
+    found = found or room.that_fit(point, asked.work, evaluated, partial(_is_nearer, before))
+    steps = [
+        Proposal(way.words[:1].upper() + way.words[1:], _outcome(bench, before, result), *_fields_of(asked, way))
+        for way, result in found
+    ]
+    for n in _smaller(before):
+        result = cached_answer(replace(asked, work=replace(asked.work, batch=n))).result
+        if is_fine(bench, result):
+            batch: tuple[dict[str, Any], dict[str, Any]] = ({"own_batch": None}, {"batch": n})
+            steps = [*steps[: _MOST_STEPS - 1], Proposal(f"Batch {n:,}", _outcome(bench, before, result), *batch)]
+            break
+    return steps
+
+
+def _changed(asked: PointRequest, way: room.Way) -> PointRequest:
+    other = request.with_quantizer(asked, way.quantizer) if way.quantizer else asked
+    return replace(other, work=way.work)
+
+
+def _fields_of(asked: PointRequest, way: room.Way) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The fields of the design, and those of the workload of all, that a way sets."""
+    before, after = common_fields.work_values(asked.work), common_fields.work_values(way.work)
+    differ = {key: value for key, value in after.items() if value != before[key]}
+    lengths: dict[str, Any] = {key: differ.pop(key) for key in ("input", "max_model_len") if key in differ}
+    stored = {"quantizer": way.quantizer, "parameters": "", "value_quantizer": None, "value_parameters": ""}
+    return {**differ, **(stored if way.quantizer else {})}, lengths
 
 
 def _smaller(result: Mapping[str, Any]) -> list[int]:
-    """Smaller batches to try: what fits, else the next powers of two."""
-    if result["feasible"] and not result["fits_whole_batch"]:
-        return [result["max_batch"]]
-    n = result["batch"]
-    return [2**k for k in range(max(n - 1, 0).bit_length() - 1, -1, -1)][:4] if result["feasible"] else []
-
-
-def _is_nearer(bench: Bench, result: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
+    """Smaller batches to try, the largest first: what fits, else the next powers of two."""
     if not result["feasible"]:
-        return False
-    if is_fine(bench, result) or not before["feasible"]:
-        return True
+        return []
+    n = min(result["batch"], result["max_batch"] + 1)
+    powers = [2**k for k in range(max(n - 1, 0).bit_length() - 1, -1, -1)]
+    return ([] if result["fits_whole_batch"] else [n - 1]) + powers
+
+
+def _is_nearer(before: Mapping[str, Any], result: Mapping[str, Any]) -> bool:
+    """True where a design that did not fit does, or more of its requests run at once."""
+    if not before["feasible"]:
+        return bool(result["feasible"])
     return not before["fits_whole_batch"] and result["max_batch"] > before["max_batch"]
 
 
-def _outcome(bench: Bench, result: Mapping[str, Any]) -> str:
-    if not result["fits_whole_batch"]:
-        return f"{result['max_batch']:,} of {result['batch']:,} at once"
-    rate = number(result["throughput_tokens_per_s"], "token/s")
+def _outcome(bench: Bench, before: Mapping[str, Any], result: Mapping[str, Any]) -> str:
+    """The reach of a step and its price: speed, cost of tokens, and scores where they are worse than before."""
     missed = any(is_met(name, result, bench.values) is False for name in LIMITS)
-    return f"fits, {rate}" + (", a limit is missed" if missed else "")
+    whole = "fits" + (", a limit is missed" if missed else "")
+    said = [whole if result["fits_whole_batch"] else f"{result['max_batch']:,} of {result['batch']:,} at once"]
+    said.append(number(result["throughput_tokens_per_s"], "token/s"))
+    if result["usd_per_million_tokens"] is not None:
+        said.append(f"{shown('usd_per_million_tokens', result)} a million tokens")
+    drop, was = (each["score_drop_frac"] or 0.0 for each in (result, before))
+    if drop > was:
+        said.append(f"scores drop by {100 * drop:.1f} %")
+    if result["weights"] != before["weights"]:
+        said.append("what scores lose by the weights is not known")
+    return ", ".join(said)
 
 
 def table(bench: Bench) -> pd.DataFrame:

@@ -148,8 +148,9 @@ class EvaluatePoint(OnDesign, Printed):
         from dse.model import evaluate
         from dse.questions import room
 
-        if not all(isinstance(one, str | Path) for one in (self.device, self.model, *self.sides())):
-            return []  # no command can name a spec
+        is_named = all(isinstance(one, str | Path) for one in (self.device, self.model, *self.sides()))
+        if outcome.max_batch or not is_named:  # no command can name a spec
+            return []
 
         def changed(way: Way) -> EvaluatePoint:
             sides = {"quantizer": way.quantizer, "key_quantizer": None, "value_quantizer": None}

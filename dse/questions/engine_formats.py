@@ -74,6 +74,11 @@ def told_text(device: HardwareSpec, model: ModelSpec, work: Workload, stack: str
     return row.text() + (f"; stored as {row.stored_as}, which --quantizer {row.stored_as} counts" if other else "")
 
 
+def may_run(device: HardwareSpec, model: ModelSpec, work: Workload, stack: str, family: str) -> bool:
+    """Whether an engine runs a format here; True where no table tells."""
+    return not has_table(device, stack) or not _why_not(device, model, work, stack, family)[0]
+
+
 def _offers(stack: str, family: str) -> bool:
     """Whether an engine has a name for a family."""
     known = engine_names.offered(quantizers.FAMILIES)

@@ -1,22 +1,24 @@
-"""Ways to make a design fit that does not: fewer bits, more devices, shorter contexts. Each is evaluated before it is
-proposed."""
+"""Ways to make a design fit that does not: fewer bits, more devices, shorter contexts, or several of them at once. Each
+is evaluated before it is proposed, and none is what the engine does not run."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from dse import quantizers
 from dse.core.errors import DseError
 from dse.model.evaluate import Point
+from dse.questions import engine_formats
 from dse.specs.weights import WIDE
 from dse.specs.workload import MAX_DEVICES, Workload
 
 Result = dict[str, Any]
-#: KV formats of fewer bits that engines ship, in the order in which they are tried
-KV_FORMATS = ("fp8", "int4_per_token_head")
+#: KV formats of fewer bits that engines ship, and their bits, in the order in which they are tried
+KV_FORMATS = {"fp8": 8, "int4_per_token_head": 4}
 #: weights of fewer bits that servers run where a model was released in 16, in the order in which they are tried
 WEIGHTS = ("fp8", "int4")
-#: devices that a layer is split over
-TP = (2, 4, 8)
+#: devices that a layer is split over, and servers of the most of them that stages are split over
+TP, SERVERS = (2, 4, 8), (2, 4)
 #: ways that are shown, and tokens that a shorter prompt is rounded down to
 MOST_WAYS, ROUND_TOKENS = 3, 256
 
@@ -32,26 +34,49 @@ class Way:
 
 
 def ways(point: Point, work: Workload) -> Iterator[list[Way]]:
-    """Changes by kind, the mildest of each first: KV and weights of fewer bits, more devices, a shorter prompt.
+    """Changes by kind, the mildest of each first: KV and weights of fewer bits, more devices.
 
     `work` is the workload as it was asked for.
     """
-    bits = point.lowered.results["effective_bits"]
     if work.gpu_memory_utilization is not None:
         own = replace(work, gpu_memory_utilization=None)
         yield [Way("the server's own share of the memory", own)]
     if point.free_bytes >= 0:  # else the weights alone take all of it
-        yield [Way(f"KV in {name}", work, name) for name in _narrower(bits)]
+        yield [Way(f"KV in {name}", work, name) for name in formats_of(point)]
     yield [Way(f"weights in {name}", _with_weights(work, name)) for name in weights_of(point)]
-    yield _split(work)
-    if point.free_bytes >= 0 and (shorter := _shorter(point, work)):
-        yield [shorter]
+    yield _split(Way("", work))
 
 
-def both_ways(point: Point, work: Workload) -> Iterator[list[Way]]:
-    """Weights of fewer bits on more devices, a kind a format: for what neither makes fit alone."""
-    for name in weights_of(point):
-        yield _split(_with_weights(work, name), f"weights in {name} on ")
+def two_ways(point: Point, work: Workload) -> Iterator[list[Way]]:
+    """Two changes at once, a kind a format: weights or KV of fewer bits on more devices, or both on as many."""
+    weights = [Way(f"weights in {name}", _with_weights(work, name)) for name in weights_of(point)]
+    for way in weights:
+        yield _split(way)
+    for name in formats_of(point):
+        yield _split(Way(f"KV in {name}", work, name))
+        yield [replace(way, words=f"{way.words} and KV in {name}", quantizer=name) for way in weights]
+
+
+def all_ways(point: Point, work: Workload) -> Iterator[list[Way]]:
+    """Weights and KV of the fewest bits on more devices, then over several servers of the most of them."""
+    fewest = Way("", work)
+    for name in weights_of(point)[-1:]:
+        fewest = Way(f"weights in {name}", _with_weights(work, name))
+    for name in formats_of(point)[-1:]:
+        fewest = Way(f"{fewest.words} and KV in {name}".removeprefix(" and "), fewest.work, name)
+    yield _split(fewest)
+    yield _servers(Way("", work))
+    yield _servers(fewest)
+
+
+def formats_of(point: Point) -> list[str]:
+    """KV formats of fewer bits than a design has that the engine runs: of a chip with engines for formats, those."""
+    bits, device, now = point.lowered.results["effective_bits"], point.device, point.plan.key_quantizer.family.name
+    if device.engine_rate is not None:
+        return [name for name in quantizers.FAMILIES if device.path_of(name) == "engine" and name != now and bits > 8]
+    model, work, stack = point.plan.model, point.work, str(point.lowered.results["stack"] or "")
+    narrower = [name for name, own in KV_FORMATS.items() if own < bits]
+    return [name for name in narrower if engine_formats.may_run(device, model, work, stack, name)]
 
 
 def weights_of(point: Point) -> list[str]:
@@ -62,15 +87,20 @@ def weights_of(point: Point) -> list[str]:
     return [name for name in names if name != work.weights and (name == released or _eighths(work, name) < now)]
 
 
-def _split(work: Workload, words: str = "") -> list[Way]:
-    more = [replace(work, tp=work.tp * n) for n in TP if work.tp * n <= MAX_DEVICES]
-    return [Way(f"{words}{each.n_devices:,} devices", each) for each in more]
+def _split(way: Way) -> list[Way]:
+    """A way on more devices, fewest first."""
+    more = [replace(way.work, tp=way.work.tp * n) for n in TP if way.work.tp * n <= MAX_DEVICES]
+    return [_on_devices(way, work) for work in more]
 
 
-def _narrower(bits: float) -> list[str]:
-    """KV formats of fewer bits than a design has now."""
-    n_bits = {"fp8": 8, "int4_per_token_head": 4}
-    return [name for name in KV_FORMATS if n_bits[name] < bits]
+def _servers(way: Way) -> list[Way]:
+    """A way over several servers, each with a stage of the layers and the most devices."""
+    return [_on_devices(way, replace(way.work, tp=TP[-1], pp=n)) for n in SERVERS]
+
+
+def _on_devices(way: Way, work: Workload) -> Way:
+    words = f"{way.words} on " if way.words else ""
+    return replace(way, words=f"{words}{work.n_devices:,} devices", work=work)
 
 
 def _with_weights(work: Workload, name: str) -> Workload:
@@ -94,24 +124,39 @@ def _shorter(point: Point, work: Workload) -> Way | None:
     return Way(f"prompts of {n_tokens:,} tokens", replace(work, input_tokens=n_tokens, max_model_len=None))
 
 
-def that_fit(point: Point, work: Workload, evaluate: Callable[[Way], Result]) -> list[tuple[Way, Result]]:
-    """Up to `MOST_WAYS` ways that make a point fit, of each kind the mildest that does, with their results; none for
-    one that fits as it is."""
-    if point.max_batch:
-        return []
-    for kinds in (ways, both_ways):
-        if found := [each for kind in kinds(point, work) for each in _first(kind, evaluate)]:
-            return found[:MOST_WAYS]
-    return []
+def fits(result: Result) -> bool:
+    """True where at least one request fits."""
+    return bool(result["feasible"])
 
 
-def _first(kind: list[Way], evaluate: Callable[[Way], Result]) -> list[tuple[Way, Result]]:
+def that_fit(
+    point: Point, work: Workload, evaluate: Callable[[Way], Result], is_enough: Callable[[Result], bool] = fits
+) -> list[tuple[Way, Result]]:
+    """Up to `MOST_WAYS` ways after which a point is enough, of each kind the mildest, with their results.
+
+    Several changes at once are tried where fewer than two single ones are enough, on fewer devices than these take;
+    several servers where nothing fits as it is.
+    """
+    found: list[tuple[Way, Result]] = []
+    for kinds in (ways, two_ways) if point.max_batch else (ways, two_ways, all_ways):
+        if len(found) < 2:
+            least = min((way.work.n_devices for way, _ in found), default=MAX_DEVICES + 1)
+            kept = ([way for way in kind if way.work.n_devices < least] for kind in kinds(point, work))
+            found += [each for kind in kept for each in _first(kind, evaluate, is_enough)]
+    if not point.max_batch and point.free_bytes >= 0 and (shorter := _shorter(point, work)):
+        found += _first([shorter], evaluate, is_enough)
+    return found[:MOST_WAYS]
+
+
+def _first(
+    kind: Iterable[Way], evaluate: Callable[[Way], Result], is_enough: Callable[[Result], bool]
+) -> list[tuple[Way, Result]]:
     for way in kind:
         try:
             result = evaluate(way)
         except DseError:
             continue
-        if result["feasible"]:
+        if is_enough(result):
             return [(way, result)]
     return []
 

@@ -64,7 +64,7 @@ def _within(panel: Panel) -> Panel:
     shown: list[Series] = []
     marks: list[Series] = []
     for one in panel.series:
-        if one.name != NAME or (max(one.x) <= panel.x.high and max(one.y) <= panel.y.high):
+        if one.name != NAME or not one.x or (max(one.x) <= panel.x.high and max(one.y) <= panel.y.high):
             shown.append(one)
             continue
         is_level = max(one.x) > panel.x.high
