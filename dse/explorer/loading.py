@@ -3,11 +3,14 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import pandas as pd
 import streamlit as st
 
 from dse.core.errors import DseError
 from dse.explorer import state, uploads, widgets
 from dse.explorer.uploads import Upload
+from dse.report import listing
+from dse.report.listing import Checked
 
 #: session keys: what the last load said, and how often one was tried
 _SAID, _TRIES = "explorer load said", "explorer load tries"
@@ -41,7 +44,16 @@ def draw(chosen: Callable[[Upload, str], Mapping[str, Any]]) -> None:
             st.session_state[_TRIES] = tries + 1  # another key: Streamlit forgets the file
             st.rerun()
         said = st.session_state.get(_SAID, [])
-        if isinstance(said, str):
-            st.text(said)
-        else:
+        if not isinstance(said, Checked):
             widgets.lines(said)
+            return
+        st.text("\n".join([said.head, *said.notes]))
+        if said.rows and st.button("All of it", help="Every number of the file, with its source."):
+            _show(said)
+
+
+@st.dialog("As it was read", width="large")
+def _show(checked: Checked) -> None:
+    st.text(checked.head)
+    headings, *rows = listing.cells(checked.rows)
+    st.dataframe(pd.DataFrame(rows, columns=headings), hide_index=True)

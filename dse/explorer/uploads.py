@@ -18,6 +18,8 @@ from dse.core.errors import MAX_LINE, InputError, clean
 from dse.explorer import kept, state, tray
 from dse.explorer.fields import MAX_TEXT, SEPARATOR
 from dse.quantizers import QuantizerSpec, layered
+from dse.report import listing
+from dse.report.listing import Checked
 from dse.specs import catalog, measurements
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.measurements import MeasurementFile
@@ -56,13 +58,11 @@ class Upload:
         return specfile.parse(self.name, self.text, self.name.lower().endswith(".json"))
 
 
-def read(file_name: str, content: bytes) -> tuple[Upload, str]:
-    """Check a file as `dse check` does: the file, and a summary. Raises InputError or SpecError.
+def read(file_name: str, content: bytes) -> tuple[Upload, Checked]:
+    """Check a file as `dse check` does: the file, and what it holds. Raises InputError or SpecError.
 
     The name is only shown, never used as a path.
     """
-    from dse.report import listing
-
     name = clean(PurePosixPath(file_name.replace("\\", "/")).name, _MAX_NAME) or "file"
     is_json = name.lower().endswith(".json")
     most = specfile.MAX_JSON_BYTES if is_json else specfile.MAX_TOML_BYTES
@@ -76,7 +76,7 @@ def read(file_name: str, content: bytes) -> tuple[Upload, str]:
         found = measurements.of(document)
         upload = Upload("measurement", name, hashlib.sha256(content).hexdigest(), found)
         methods = ", ".join(method.quantizer for method in found.methods)
-        return upload, clean(f"measurements on {found.data.name}: {methods}", MAX_LINE)
+        return upload, Checked(clean(f"measurements on {found.data.name}: {methods}", MAX_LINE), [])
     if catalog.looks_like_device(document.data):
         kind, summary = "device", listing.device_summary(catalog.device_from(document))
     elif layered.looks_like_plan(document.data):

@@ -7,7 +7,7 @@ import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from dse.core import errors, specfile, units
 from dse.core.errors import InputError, did_you_mean
@@ -53,19 +53,42 @@ _READABLE = {
 MAX_RUNS = 14
 
 
+class Checked(NamedTuple):
+    """A file without problems: in a line, as rows, and what of it should be looked at."""
+
+    head: str
+    rows: Rows
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        return "\n".join(filter(None, [self.head, rows_text(self.rows), *self.notes]))
+
+    @property
+    def notes(self) -> list[str]:
+        """The warnings, called so."""
+        return [f"Warning: {warning}" for warning in self.warnings]
+
+
+def cells(rows: Rows) -> list[list[str]]:
+    """Headings, then rows, numbers with their units."""
+    columns = list(rows[0]) if rows else []
+    headings = [_READABLE.get(column, (column, ""))[0] for column in columns]
+    return [headings, *([_cell(column, row.get(column)) for column in columns] for row in rows)]
+
+
 def rows_text(rows: Rows) -> str:
     """Rows as aligned columns, numbers with their units."""
     if not rows:
         return ""
-    columns = list(rows[0])
-    headings = [_READABLE.get(column, (column, ""))[0] for column in columns]
-    cells = [[_cell(column, row.get(column)) for column in columns] for row in rows]
-    widths = [max(len(line[i]) for line in [headings, *cells]) for i in range(len(columns) - 1)]
+    headings, *shown = cells(rows)
+    widths = [max(len(line[i]) for line in [headings, *shown]) for i in range(len(headings) - 1)]
     # the last column wraps at the edge of the terminal; a file or pipe gets long lines
     room = shutil.get_terminal_size((MAX_COLUMNS, 24)).columns if sys.stdout.isatty() else MAX_COLUMNS
     room = max(room - sum(widths) - 2 * len(widths), MIN_LAST_COLUMN)
     lines = []
-    for *first, last in [headings, *cells]:
+    for *first, last in [headings, *shown]:
         head, *rest = textwrap.wrap(last, room) or [""]
         lines += [[*first, head], *([*("" for _ in first), part] for part in rest)]
     return "\n".join(aligned(lines))
@@ -547,24 +570,23 @@ def check(name: str) -> str:
     device = catalog.device_files().get(name.lower())
     document = catalog.shipped_device(device) if device else specfile.read(catalog.shipped_model_file(name) or name)
     if catalog.looks_like_device(document.data):
-        return device_summary(catalog.device_from(document))
+        return device_summary(catalog.device_from(document)).text
     if layered.looks_like_plan(document.data):
-        return plan_summary(layered.of(document, parse))
-    return model_summary(catalog.model_from(document))
+        return plan_summary(layered.of(document, parse)).text
+    return model_summary(catalog.model_from(document)).text
 
 
-def device_summary(device: HardwareSpec) -> str:
+def device_summary(device: HardwareSpec) -> Checked:
     """Summary of a device file without problems."""
-    warnings = "".join(f"\nWarning: {warning}" for warning in device.warnings())
-    return f"device {device.name}: no problem found\n{rows_text(_device_rows(device))}{warnings}"
+    return Checked(f"device {device.name}: no problem found", _device_rows(device), tuple(device.warnings()))
 
 
-def plan_summary(spec: QuantizerSpec) -> str:
+def plan_summary(spec: QuantizerSpec) -> Checked:
     """Summary of a plan by layer without problems."""
     rows = [{"layer": i, "keys": key.name, "values": value.name} for i, (key, value) in enumerate(spec.layers)]
-    return f"plan of {len(rows)} layers: no problem found\n{rows_text(rows)}"
+    return Checked(f"plan of {len(rows)} layers: no problem found", rows)
 
 
-def model_summary(model: ModelSpec) -> str:
+def model_summary(model: ModelSpec) -> Checked:
     """Summary of a model file without problems."""
-    return f"model {model.name}: no problem found\n{rows_text(_model_rows(model))}"
+    return Checked(f"model {model.name}: no problem found", _model_rows(model))

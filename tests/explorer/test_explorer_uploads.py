@@ -21,7 +21,7 @@ CONFIG = b"""{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hid
 def test_a_loaded_file_is_checked_and_named_never_as_a_path():
     upload, summary = uploads.read("../../etc/my.toml", DEVICE)
     assert (upload.name, upload.kind) == ("my.toml", "device")
-    assert "A100" in summary
+    assert "A100" in summary.text
     assert uploads.read("config.json", CONFIG)[0].kind == "model"
 
 
@@ -64,7 +64,7 @@ def test_a_plan_by_layer_stores_keys_and_values(tmp_path, monkeypatch):
     upload, summary = uploads.read("p.toml", PLAN)
     label = kept.label(upload, {})
     assert (label, upload.kind) == ("p.toml (loaded plan)", "plan")
-    assert summary.startswith("plan of 1 layers: no problem found")
+    assert summary.head.startswith("plan of 1 layers: no problem found")
     model = (
         catalog.model_files()["llama2-7b"]
         .read_text()
@@ -89,6 +89,17 @@ def test_a_plan_by_layer_stores_keys_and_values(tmp_path, monkeypatch):
     assert "--quantizer plan:p.toml --value-quantizer fp16" in request.command(sides)
 
 
+def test_a_loaded_file_is_said_in_a_line_and_shown_whole_on_demand():
+    app = page()
+    app.file_uploader[0].upload("my.toml", DEVICE, "application/toml").run()
+    assert "device A100-80GB: no problem found" in [text.value for text in app.text]
+    next(button for button in app.button if button.label == "All of it").click().run()
+    assert not app.exception
+    table = app.dataframe[0].value
+    assert list(table.columns) == ["name", "value", "unit", "kind", "source"]
+    assert table.set_index("name").loc["memory_bandwidth", ["value", "unit"]].tolist() == ["2.039", "TB/s"]
+
+
 def test_a_loaded_plan_is_chosen_and_what_is_wrong_with_it_is_said():
     app = page()
     app.file_uploader[0].upload("p.toml", PLAN, "application/toml").run()
@@ -106,7 +117,7 @@ def test_own_measurements_give_errors_and_bits_and_the_command_names_them(tmp_pa
     content = measured_file()
     upload, summary = uploads.read("m.json", content)
     label = kept.label(upload, {})
-    assert (label, upload.kind, summary) == (
+    assert (label, upload.kind, summary.text) == (
         "m.json (loaded measurement)",
         "measurement",
         "measurements on own.npz: oaken",
