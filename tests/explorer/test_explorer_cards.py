@@ -4,6 +4,7 @@ import pytest
 
 from dse.explorer import bench, cards, common_fields, request, tray
 from dse.explorer.pages import start
+from dse.figures.charts import design_bars
 from explorer_page import opened, said, values_of
 
 
@@ -34,6 +35,15 @@ def test_by_default_as_many_run_as_fit():
         assert row.result["batch"] == row.result["running_batch"] == most
         assert cards.verdict(row.result, True) == f"Runs {most:,} requests at once: as many as fit."
     assert [row.result["admission"] for row in here.answered] == ["paged", "reserve"]
+
+
+def test_the_bar_of_the_figure_is_that_of_the_card():
+    """As many as fit in pages share what their final lengths would exceed: both bars end with the pool."""
+    result = of({}).current.result
+    assert result["kv_bytes"] > result["free_bytes"]
+    shown = {series.name: series.x[0] for series in design_bars.memory([("a", result)]).panels[0].series}
+    assert shown["KV cache"] == cards.memory_parts(result)["keys and values"] == result["free_bytes"]
+    assert sum(shown[part] for part in ("weights", "KV cache", "activations")) == pytest.approx(shown["usable memory"])
 
 
 def test_a_prompt_that_is_too_long_fits_in_fewer_bits_on_more_devices_or_shorter():

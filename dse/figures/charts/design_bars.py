@@ -66,8 +66,12 @@ def step_of_table(source: Source) -> Chart:
 def memory(designs: Rows, is_named: bool = False) -> Chart:
     """Bytes that the whole batch takes at its final length, with marks at each device's memory and its usable part.
 
-    Bars are numbered, names in a note; `is_named`: names beside the bars.
+    Of a batch that runs at once, keys and values fill no more than their pool: in pages, requests are staggered. Bars
+    are numbered, names in a note; `is_named`: names beside the bars.
     """
+    shown = [(name, _held(result)) for name, result in designs]
+    staggered = any(after is not before for (_, after), (_, before) in zip(shown, designs, strict=True))
+    designs = shown
     tops = [max(_total(result, MEMORY), result["capacity_bytes"]) for _, result in designs]
     x = axes.linear("memory", "GB", tops, _GB)
     places = _places(designs)
@@ -83,9 +87,15 @@ def memory(designs: Rows, is_named: bool = False) -> Chart:
     else:
         marks = [_marks("usable memory", usable, places), _marks("device memory", whole, places, is_limit=False)]
         note = "A bar beyond the usable memory does not fit at once."
-    return _chart(
-        "Memory of the whole batch", x, designs, [*_stack(designs, MEMORY, _GB, "GB"), *marks], (note,), is_named
-    )
+    notes = (note, *(("Staggered requests share what their final lengths would exceed.",) if staggered else ()))
+    series = [*_stack(designs, MEMORY, _GB, "GB"), *marks]
+    return _chart("Memory of the whole batch", x, designs, series, notes, is_named)
+
+
+def _held(result: Mapping[str, Any]) -> Mapping[str, Any]:
+    if not result.get("fits_whole_batch") or result["kv_bytes"] <= result["free_bytes"]:
+        return result
+    return {**result, "kv_bytes": result["free_bytes"]}
 
 
 def _marks(name: str, values: Sequence[float], places: tuple[float, ...], is_limit: bool = True) -> Series:
@@ -169,7 +179,7 @@ def _chart(title: str, x: Axis, designs: Rows, series: list[Series], notes: tupl
         )
     several = len(designs) > 1
     numbers = [str(i) if several else "" for i in range(len(designs), 0, -1)]
-    keys = ("Designs " + "; ".join(name for name, _ in designs) + ".",) if several else ()
+    keys = ("Designs " + "; ".join(f"{i}: {name}" for i, (name, _) in enumerate(designs, 1)) + ".",) if several else ()
     y = axes.categories("design" if several else "", numbers)
     return Chart(
         title, panels=(Panel("", x, y, tuple(series)),), panel_height_pt=30 + 26 * len(designs), notes=(*notes, *keys)
