@@ -178,13 +178,14 @@ def open_beside(page, name="throughput"):
     return place
 
 
-def choose(place, label, option):
-    """Choose an option of a field by typing it, again where a run that ends takes back what was typed."""
+def choose(place, label, option, by_keys=False):
+    """Choose an option of a field by typing it, again where a run that ends takes back what was typed; with the mouse,
+    or by the keyboard alone."""
     field = place.get_by_role("combobox", name=label).first
     found = place.page.get_by_role("option", name=option, exact=True).first
     for wait_ms in (3000, 9000, STUCK_MS):
         idle(place.page)
-        field.click()  # in sight first: a list closes when its field is scrolled
+        field.focus() if by_keys else field.click()  # in sight first: a list closes when its field is scrolled
         field.fill(option)
         try:
             found.wait_for(timeout=wait_ms)
@@ -192,7 +193,12 @@ def choose(place, label, option):
         except sync_api.TimeoutError:
             if wait_ms == STUCK_MS:
                 raise
-    found.click()
+    if by_keys:
+        while field.get_attribute("aria-activedescendant") != found.get_attribute("id"):
+            field.press("ArrowDown")
+        field.press("Enter")
+    else:
+        found.click()
     idle(place.page)
 
 
@@ -244,6 +250,35 @@ def idle(page):
         page.wait_for_function(_STILL, arg=time.monotonic(), polling=25)
         if _RUNS[page].has_ended:
             return
+
+
+#: what a reader's software says by its name
+_NAMED = {
+    "button",
+    "link",
+    "textbox",
+    "combobox",
+    "checkbox",
+    "radio",
+    "slider",
+    "spinbutton",
+    "image",
+    "DisclosureTriangle",
+}
+
+
+def nameless(page):
+    """Controls and pictures without a name for software that reads the page aloud; a number of the named ones."""
+    session = page.context.new_cdp_session(page)
+    nodes = [one for one in session.send("Accessibility.getFullAXTree")["nodes"] if not one["ignored"]]
+    found = [one for one in nodes if one["role"]["value"] in _NAMED]
+    bare = []
+    for one in found:
+        if not one.get("name", {}).get("value", "").strip():
+            node = session.send("DOM.describeNode", {"backendNodeId": one["backendDOMNodeId"]})["node"]
+            if "js-plotly-tester" not in node.get("attributes", []):  # off the screen: plotly measures letters there
+                bare.append((one["role"]["value"], node["nodeName"], node.get("attributes")))
+    return bare, len(found) - len(bare)
 
 
 def opened_as(kind, path):

@@ -24,6 +24,7 @@ from browser import (
     STUCK_S,
     choose,
     idle,
+    nameless,
     needs_browser,
     new_page,
     open_beside,
@@ -228,6 +229,9 @@ def test_each_page_opens_by_its_address_follows_a_field_and_gives_its_figure(pag
     )
     (ROOT / "screenshots").mkdir(exist_ok=True)  # to be looked at; git ignores them
     page.screenshot(path=ROOT / "screenshots" / f"{address.partition('?')[0] or 'formats'}.png")
+    bare, n_named = nameless(page)
+    assert bare == []
+    assert n_named > 50
     place = open_beside(page, name)
     buttons = [place.get_by_role("button", name=each, exact=True) for each in ("PNG", "SVG", "PDF", "CSV", "Parquet")]
     assert all(button.is_enabled() for button in buttons)

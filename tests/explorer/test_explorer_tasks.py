@@ -1,6 +1,8 @@
-"""Twelve tasks of new users in a real browser, each with the actions that it takes: clicks, and fields filled in.
+"""Twelve tasks of new users in a real browser, by the keyboard alone, each with the actions that it takes: controls
+pressed, and fields filled in.
 
-Before the tray they took 8 to 17; each bar is at most half of that.
+Before the tray they took 8 to 17; each bar is at most half of that. That Tab reaches the controls in their order is
+tested in test_explorer_browser_pages.py.
 """
 
 import json
@@ -27,6 +29,11 @@ from browser import (
 pytestmark = [needs_browser, pytest.mark.browser]
 
 
+#: the control that an element is a part of
+_CONTROL = """e => e.closest("a, button, summary, input, label")?.querySelector("input") ??
+    e.closest("a, button, summary, input")"""
+
+
 class Hand:
     """Does what a user does, and counts it."""
 
@@ -38,16 +45,20 @@ class Hand:
         self.page.get_by_role("heading", level=1).wait_for()
         idle(self.page)
 
-    def click(self, target):
+    def press(self, target):
+        """Press a control, which Tab can reach, with the key that it takes."""
         self.n_actions += 1
-        target.first.click()
+        control = target.first.evaluate_handle(_CONTROL).as_element()
+        control.focus()
+        assert control.evaluate("e => e === document.activeElement && e.tabIndex >= 0"), target
+        self.page.keyboard.press("Space" if control.get_attribute("type") == "checkbox" else "Enter")
         idle(self.page)
 
     def button(self, name, exact=False):
-        self.click(self.page.get_by_role("button", name=name, exact=exact))
+        self.press(self.page.get_by_role("button", name=name, exact=exact))
 
     def link(self, name):
-        self.click(self.page.get_by_role("link", name=name))
+        self.press(self.page.get_by_role("link", name=name))
         self.page.get_by_role("heading", level=1).wait_for()
         idle(self.page)
 
@@ -60,7 +71,7 @@ class Hand:
 
     def choose(self, label, option, place="stSidebar"):
         self.n_actions += 2  # open, choose
-        choose(self.page.get_by_test_id(place), label, option)
+        choose(self.page.get_by_test_id(place), label, option, by_keys=True)
 
     def give(self, field, name, content):
         self.n_actions += 1
@@ -90,7 +101,7 @@ def test_a_does_it_fit(hand):
 
 def test_b_three_formats_on_an_h100(hand):
     hand.link("Compare")
-    hand.click(hand.page.get_by_text("Change all designs"))
+    hand.press(hand.page.get_by_text("Change all designs"))
     hand.choose("Device", "h100")
     for place, name in ((1, "KV fp16"), (2, "KV fp8"), (3, "KV int4_per_token_head")):
         sync_api.expect(hand.card(place)).to_contain_text(f"h100, qwen3-32b, {name}")
@@ -111,7 +122,7 @@ CONFIG = {
 
 def test_c_a_model_and_a_device_of_ones_own(hand):
     hand.link("Compare")
-    hand.click(hand.page.get_by_text("Load a device, model, plan or measurement"))
+    hand.press(hand.page.get_by_text("Load a device, model, plan or measurement"))
     field = uploader(hand.page, "stSidebar")
     hand.give(field, "config.json", json.dumps(CONFIG).encode())
     hand.page.get_by_text("model config").wait_for()
@@ -124,7 +135,7 @@ def test_d_from_which_batch_on(hand):
     hand.link("Formats")
     hand.page.get_by_text("it is ahead ").first.wait_for()  # in a sentence, unasked
     assert hand.n_actions <= 1
-    hand.click(hand.page.get_by_text("From which batch and prompt on"))
+    hand.press(hand.page.get_by_text("From which batch and prompt on"))
     wait_for_figure(hand.page, "cross-0")
     assert hand.n_actions <= 2
 
@@ -145,7 +156,7 @@ def test_f_a_front_under_an_error_limit_as_a_file(hand):
     hand.fill("Error of the attention output, at most (%)", "10", role="spinbutton")
     hand.page.get_by_text("beyond the limits").wait_for()
     wait_for_figure(hand.page, "front")
-    hand.click(hand.page.locator(".st-key-front-beside").get_by_role("button"))
+    hand.press(hand.page.locator(".st-key-front-beside").get_by_role("button"))
     with hand.page.expect_download() as caught:
         hand.button("CSV", exact=True)
     found = pd.read_csv(Path(caught.value.path()))
@@ -158,7 +169,7 @@ def test_g_a_figure_for_a_paper(hand):
     hand.link("Compare")
     wait_for_figure(hand.page, "throughput")
     idle(hand.page)
-    hand.click(hand.page.locator(".st-key-throughput-beside").get_by_role("button"))
+    hand.press(hand.page.locator(".st-key-throughput-beside").get_by_role("button"))
     with hand.page.expect_download() as caught:
         hand.button("PDF", exact=True)
     opened_as("PDF", Path(caught.value.path()))
@@ -198,17 +209,17 @@ def test_j_how_sure(hand):
 
 def test_k_a_formula(hand):
     hand.link("Compare")
-    hand.click(hand.page.get_by_text("Every number, and where it comes from"))
+    hand.press(hand.page.get_by_text("Every number, and where it comes from"))
     step = hand.page.get_by_role("button", name=re.compile(r"^1: [\d.]+ ms")).first
     step.wait_for()
-    hand.click(step)
+    hand.press(step)
     hand.page.get_by_test_id("stPopoverBody").get_by_text("decode_step_s = ").first.wait_for()
     assert hand.n_actions <= 3
 
 
 def test_l_a_dump_of_ones_own(hand):
     hand.link("Lab")
-    hand.click(hand.page.get_by_text("Load a KV dump"))
+    hand.press(hand.page.get_by_text("Load a KV dump"))
     hand.give(uploader(hand.page), "own.npz", dump_bytes())
     hand.page.get_by_text("own.npz, 1 layers").wait_for()
     assert hand.n_actions <= 3
