@@ -127,6 +127,11 @@ def verdict(result: Mapping[str, Any], is_full: bool = False) -> str:
     return f"Exceeds {limited}: {waves} of {batch:,} requests."
 
 
+def fitting(rows: Sequence[BenchRow]) -> str:
+    """Whether each design fits, in sentences."""
+    return " ".join(f"{row.name}: {verdict(row.result, row.request.work.batch is None)}" for row in rows)
+
+
 def gains(rows: Sequence[BenchRow]) -> str:
     """Chances that each design is faster or slower than the first, in sentences."""
     said = ((row.name, sure(rows[0], row)) for row in rows)

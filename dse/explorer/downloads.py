@@ -53,14 +53,14 @@ def show(
     made: MadeBy,
     drawn: dict[str, Any] | None = None,
     titled: bool = True,
-    verdict: str = "",
+    verdict: Callable[[], str] = str,
     **options: Any,
 ) -> Any:
     """Draw a chart with one panel, its title and notes, and what stands beside it; returns Streamlit's plotly event.
 
     `name` is the key of the figure and the stem of its files, and differs from the page's other figures. `table` gives
-    the numbers behind it, when they are asked for. `verdict` is what the page says of it, which its copied picture has
-    below. `drawn` replaces the plotly figure, as plain data; `options` go to
+    the numbers behind it, when they are asked for. `verdict` gives what the page says of it, which its copied picture
+    has below. `drawn` replaces the plotly figure, as plain data; `options` go to
     `st.plotly_chart` (`on_select="rerun"` to be told of clicks).
     """
     if titled:
@@ -81,7 +81,7 @@ def show(
     if not box.open:
         return event
     with box:
-        said = replace(chart, notes=(verdict, *chart.notes)) if verdict else chart
+        said = replace(chart, notes=tuple(filter(None, (verdict(), *chart.notes))))
         clipboard.copy_picture(content(said, table, "png", made), f"{name} copy")
         with st.container(horizontal=True):
             for kind, media in FORMATS.items():

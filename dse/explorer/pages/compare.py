@@ -166,8 +166,7 @@ def show_bars(rows: Sequence[BenchRow], made: MadeBy, other: str) -> None:
     memory, step = (_said(chart, other) for chart in charts)
     legend_px = _ENTRY_PX * max(len(memory.legend()), len(step.legend()))
     height = legend_px + _AXIS_PX + _BAR_PX * len(rows)
-    fits = " ".join(f"{row.name}: {cards.verdict(row.result, row.request.work.batch is None)}" for row in rows)
-    figures = (("memory_bars", memory, fits), ("step", step, cards.gains(rows)))
+    figures = (("memory_bars", memory, partial(cards.fitting, rows)), ("step", step, partial(cards.gains, rows)))
     for place, (name, chart, verdict) in zip(st.columns(2), figures, strict=True):
         with place:
             drawn = figure.fitted(chart, height, legend_px)
@@ -199,7 +198,7 @@ def show_curve(rows: Sequence[BenchRow], made: MadeBy, other: str, limits: Mappi
         chart,
         partial(_curves, curves),
         made,
-        verdict=cards.gains(rows),
+        verdict=partial(cards.gains, rows),
         on_select="rerun",
         selection_mode="points",
     )
@@ -221,7 +220,7 @@ def _show_speeds(
     chart, verdict = figure.speeds(named, [(row.name, row.result) for row in rows], limits)
     if chart is None:
         return
-    downloads.show("interactivity", _said(chart, other), partial(_curves, curves), made, verdict=verdict)
+    downloads.show("interactivity", _said(chart, other), partial(_curves, curves), made, verdict=lambda: verdict)
     st.markdown(escaped(verdict))
 
 

@@ -64,7 +64,7 @@ def show(answer: formats.Formats, made: MadeBy) -> None:
         one = replace(chart, panels=(panel,), title=panel.title[:1].upper() + panel.title[1:], notes=())
         with places[i % 2]:
             drawn = figure.tall(one, is_named=True)
-            downloads.show(_PANELS[i], one, lambda: answer.table, made, drawn=drawn, verdict=said)
+            downloads.show(_PANELS[i], one, lambda: answer.table, made, drawn=drawn, verdict=lambda: said)
     rows = [formats.shown_row(each) for each in answer.formats]
     table = pd.DataFrame(rows, columns=list(answer.heads()))
     event: Any = st.dataframe(

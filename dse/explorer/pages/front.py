@@ -211,7 +211,7 @@ def draw(shown: DesignFront, made: MadeBy, asked: FrontRequest, bench: Bench, sa
         lambda: source_of(shown).table,
         made,
         drawn=figure.faint(chart, design_front.OTHERS),
-        verdict=said,
+        verdict=lambda: said,
         on_select="rerun",
         selection_mode="points",
     )

@@ -109,7 +109,7 @@ def _in_closed_form(bench: Bench, found: Mapping[str, UnderLoad], rate: float | 
     for place, panel, name in zip(st.columns(2), chart.panels, TIMES, strict=True):
         with place:
             one = replace(chart, panels=(panel,), title=panel.title[:1].upper() + panel.title[1:])
-            downloads.show(f"load-{name}", one, lambda: table, made, drawn=figure.fitted(one), verdict=said)
+            downloads.show(f"load-{name}", one, lambda: table, made, drawn=figure.fitted(one), verdict=lambda: said)
     st.caption("Requests of equal lengths arrive at random; each line goes up to 0.9 of the saturated rate.")
     per_s = rate or _of_weakest(answer.full_requests_per_s or 0.0 for answer in found.values())
     st.caption(f"In the table {per_s:.4g} requests a second come to each design: {_whose(rate)}.")
