@@ -89,8 +89,8 @@ def main(first: str = PAGES[0].path) -> None:
         page.path, (*common_fields.SCENARIO, *page.loaded().FIELDS), common_fields.DESIGN, sidebar.opening()
     )
     benches.append(bench.of(values, state.tray()))
-    sidebar.draw(benches[0])
     opened.run()
+    sidebar.draw(benches[0])
     if _SEEN not in st.session_state:
         st.session_state[_SEEN] = True
         gc.unfreeze()

@@ -12,7 +12,6 @@ from dse.figures import FIGURES
 from dse.figures.drawing import style, to_plotly
 from dse.figures.drawing.chart import Chart, Series
 from dse.questions import interactivity
-from dse.sweep import sweeps
 
 HEIGHT = 400
 TEXT_PX = 13
@@ -53,9 +52,9 @@ def speeds(
 ) -> tuple[Chart | None, str]:
     """Throughput a device against the speed of each user, a line per named curve through its chosen design, and the
     best within limits in a sentence. None where nothing fits."""
-    own = [(name, sweeps.to_table([dict(result)])) for name, result in chosen_rows]
-    tables = [table.assign(system=name) for name, table in (*curves, *own)]
-    table = pd.concat(tables, ignore_index=True)
+    own = [{**interactivity.kept(result), "system": name} for name, result in chosen_rows]
+    lines = [table[[*interactivity.COLUMNS]].assign(system=name) for name, table in curves]
+    table = pd.concat([*lines, pd.DataFrame(own)], ignore_index=True)
     served = table[table["fits_whole_batch"] & table["steady_tpot_s"].notna()]
     if served.empty:
         return None, ""

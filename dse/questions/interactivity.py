@@ -53,6 +53,11 @@ def speeds(row: Mapping[str, Any]) -> tuple[float, float]:
     return 1 / tpot, float(rate) / float(row["n_devices"])
 
 
+def kept(result: Mapping[str, Any]) -> Result:
+    """The part of a point's results that tables keep."""
+    return {**{name: result[name] for name in COLUMNS}, "assumptions": ", ".join(result["assumptions"])}
+
+
 def interval(row: Mapping[str, Any]) -> uncertainty.Interval:
     """Where 8 of 10 measurements of both `speeds` should lie, over what is predicted."""
     return uncertainty.of_column(row, uncertainty.RATE)
@@ -252,7 +257,7 @@ def _over_batches(design: Candidate, work: Workload, batches: Sequence[int]) -> 
                 break
             result = design.evaluate(replace(work, batch=largest))
         if result["fits_whole_batch"]:
-            rows.append({**{name: result[name] for name in COLUMNS}, "assumptions": ", ".join(result["assumptions"])})
+            rows.append(kept(result))
         if result["batch"] != batch:
             break
     return rows
