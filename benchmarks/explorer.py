@@ -1,4 +1,5 @@
-"""How fast the explorer answers in Chromium: the first page after start, a field's new numbers and figure, a page.
+"""How fast the explorer answers in Chromium: the first page after start, a field's new numbers and figure, a page, the
+Lab's first visit.
 
     python benchmarks/explorer.py [--tabs 20] [--against CHECKOUT --page what-if --number CSS --figure NAME]
 
@@ -85,6 +86,18 @@ def drawn(page: Page, address: str) -> float:
     return time.perf_counter() - start
 
 
+def lab(browser: Browser, address: str) -> tuple[float, float]:
+    """Seconds to the first map of the page Lab, and to the end of its script, at a server that nobody has asked yet."""
+    page = browser.new_page(viewport={"width": 1280, "height": 800})
+    start = time.perf_counter()
+    page.goto(f"{address}/lab")
+    page.locator(".st-key-map-before .js-plotly-plot .main-svg").first.wait_for(state="attached", timeout=120_000)
+    first = time.perf_counter() - start
+    page.locator(".st-key-histogram .js-plotly-plot .main-svg").first.wait_for(state="attached", timeout=120_000)
+    page.get_by_test_id("stStatusWidget").wait_for(state="detached", timeout=120_000)
+    return first, time.perf_counter() - start
+
+
 def moves(page: Page, read: str) -> list[float]:
     """Seconds from Enter in the field of the batch until what `read` gives is another, for several moves."""
     page.get_by_test_id("stStatusWidget").wait_for(state="detached", timeout=60_000)
@@ -146,6 +159,7 @@ def main() -> None:
         finally:
             floor.terminate()
         starts, opens = [], []
+        labs: dict[str, list[float]] = {"its first map": [], "all of it": []}
         for i in range(3):
             start = time.perf_counter()
             server, address = serve("dse", "app", "--")
@@ -153,6 +167,9 @@ def main() -> None:
             opens.append(drawn(page, address))
             starts.append(time.perf_counter() - start)
             if i < 2:
+                first, whole = lab(browser, address)
+                labs["its first map"].append(first)
+                labs["all of it"].append(whole)
                 server.terminate()
                 server.wait()
         try:
@@ -161,6 +178,8 @@ def main() -> None:
             say("  its first page, the browser's part", [least_open])
             say("explorer: from `dse app` to the first page", starts)
             say("  of it the browser's part", opens)
+            for what, found in labs.items():
+                say(f"lab, the first visit of a server: {what}", found)
             page = browser.new_page(viewport={"width": 1280, "height": 800})
             drawn(page, f"{address}/compare")
             numbers = moves(page, OF_TEXT % CARD)

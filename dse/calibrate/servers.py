@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dse import quantizers
-from dse.calibrate.table import number, rows_of
+from dse.calibrate.table import number, rows_in, rows_of
 from dse.core import units
 from dse.core.errors import DseError, InputError, did_you_mean, show
 from dse.model import kv_layout
@@ -119,9 +119,12 @@ def is_suspect(row: ServerRow) -> bool:
     return any((name, row.release) == (model, release) for model, release, _ in SUSPECT)
 
 
-def read(path: str) -> list[ServerRow]:
-    """The rows of a table. Raises InputError with file, line and column for a cell that says nothing."""
-    header, lines, cells = rows_of(path)
+def read(path: str, content: bytes | None = None) -> list[ServerRow]:
+    """The rows of a table, whose `content` may be known already.
+
+    Raises InputError with file, line and column for a cell that says nothing.
+    """
+    header, lines, cells = rows_of(path) if content is None else rows_in(path, content)
     for name in NEEDED:
         if name not in header:
             raise InputError(f"{path}:1: column {name} is missing: {did_you_mean(name, header)}")

@@ -21,6 +21,7 @@ Floats = NDArray[np.float64]
 Kind = Literal["attention", "gemm"]
 
 MAX_TABLE_BYTES = 64 * 2**20
+_COLUMNS = "docs/explanation/calibration.md has the columns"
 #: columns that must be there, with the largest value of each; the time is named apart
 ATTENTION = {"batch": 2**24, "n_q_heads": 2**16, "n_kv_heads": 2**16, "head_dim": 2**16, "kv_len_tokens": 2**40}
 GEMM = {"m": 2**31, "n": 2**31, "k": 2**31}
@@ -86,9 +87,11 @@ def rows_of(path: str, give: str = "the path of a .csv file") -> tuple[list[str]
 
     `give` says in messages what to give in place of what is no file. Raises InputError with file and line.
     """
-    content = specfile.read_bytes(
-        path, MAX_TABLE_BYTES, "table", give, "docs/explanation/calibration.md has the columns"
-    )
+    return rows_in(path, specfile.read_bytes(path, MAX_TABLE_BYTES, "table", give, _COLUMNS))
+
+
+def rows_in(path: str, content: bytes) -> tuple[list[str], list[int], list[list[str]]]:
+    """`rows_of` of a file that has been read; `path` is for messages. Raises InputError with file and line."""
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

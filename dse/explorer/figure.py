@@ -9,6 +9,7 @@ import matplotlib.ticker  # noqa: F401 here, in one thread: two parts of a page 
 import pandas as pd
 
 from dse.figures import FIGURES
+from dse.figures.charts.interactivity import places_of
 from dse.figures.drawing import style, to_plotly
 from dse.figures.drawing.chart import Chart, Series
 from dse.questions import interactivity
@@ -49,9 +50,10 @@ def speeds(
     curves: Sequence[tuple[str, pd.DataFrame]],
     chosen_rows: Sequence[tuple[str, Mapping[str, Any]]],
     limits: Mapping[str, float],
+    measured: Sequence[Mapping[str, Any]] = (),
 ) -> tuple[Chart | None, str]:
-    """Throughput a device against the speed of each user, a line per named curve through its chosen design, and the
-    best within limits in a sentence. None where nothing fits."""
+    """Throughput a device against the speed of each user, a line per named curve through its chosen design, beside
+    `measured` servers, and the best within limits in a sentence. None where nothing fits."""
     own = [{**interactivity.kept(result), "system": name} for name, result in chosen_rows]
     lines = [table[[*interactivity.COLUMNS]].assign(system=name) for name, table in curves]
     table = pd.concat([*lines, pd.DataFrame(own)], ignore_index=True)
@@ -62,7 +64,8 @@ def speeds(
     found = interactivity.best(rows, limits) if limits else None
     best = [dict(zip("xy", interactivity.speeds(found), strict=True))] if found else []
     models = " / ".join(dict.fromkeys(map(str, table["model"])))
-    chart = FIGURES["interactivity"].chart(served.assign(model=models), {"limits": dict(limits), "best": best})
+    about = {"limits": dict(limits), "best": best, "measured": places_of(measured)}
+    chart = FIGURES["interactivity"].chart(served.assign(model=models), about)
     there = [(name, result) for name, result in chosen_rows if result["fits_whole_batch"]]
     results, names = [result for _, result in there], [name for name, _ in there]
     return chosen(chart, results, names, interactivity.speeds), interactivity.verdict(rows, limits)

@@ -12,8 +12,8 @@ from dse.explorer.uploads import Upload
 from dse.report import listing
 from dse.report.listing import Checked
 
-#: session keys: what the last load said, and how often one was tried
-_SAID, _TRIES = "explorer load said", "explorer load tries"
+#: session key: what the last load said
+_SAID = "explorer load said"
 
 
 def draw(chosen: Callable[[Upload, str], Mapping[str, Any]]) -> None:
@@ -21,28 +21,27 @@ def draw(chosen: Callable[[Upload, str], Mapping[str, Any]]) -> None:
 
     `chosen` says which fields a file sets, by itself and its name in the lists.
     """
+
+    def keep(file: Any) -> None:
+        try:
+            upload, summary = uploads.read(file.name, file.getvalue())
+            label = uploads.keep(upload)
+            state.put(chosen(upload, label))
+            st.session_state[_SAID] = summary
+        except DseError as error:
+            st.session_state[_SAID] = error.lines()
+
     with st.expander("Load a device, model, plan or measurement"):
-        tries = st.session_state.get(_TRIES, 0)
-        file = st.file_uploader(
+        uploads.take(
+            "load",
             "Device .toml, model .toml or config.json, plan .toml, measurement.json",
-            type=["toml", "json"],
-            key=f"load {tries}",
-            help="Checked as the commands do. A plan has a quantizer for each layer: `dse mix` writes one. "
+            ["toml", "json"],
+            "Checked as the commands do. A plan has a quantizer for each layer: `dse mix` writes one. "
             "Measured bits and errors of your own data: `dse measure` writes them. It stays in the memory of this "
             "machine, for at most eight hours after it was last used.",
+            keep,
         )
         st.caption("The address names a loaded file, which opens again on this machine while `dse app` runs.")
-        if file is not None:
-            try:
-                upload, summary = uploads.read(file.name, file.getvalue())
-                label = uploads.keep(upload)
-                state.put(chosen(upload, label))
-                st.session_state[_SAID] = summary
-            except DseError as error:
-                st.session_state[_SAID] = error.lines()
-            uploads.let_go(file)
-            st.session_state[_TRIES] = tries + 1  # another key: Streamlit forgets the file
-            st.rerun()
         said = st.session_state.get(_SAID, [])
         if not isinstance(said, Checked):
             widgets.lines(said)

@@ -13,8 +13,8 @@ from dse.explorer.fields import Field
 from dse.validate import check_log, startup_log
 from dse.validate.check_log import LogCheck
 
-#: session keys: name and text of the log, what the last load said, and how often one was tried
-_LOG, _SAID, _TRIES = "explorer log", "explorer log said", "explorer log tries"
+#: session keys: name and text of the log, and what the last load said
+_LOG, _SAID = "explorer log", "explorer log said"
 _MAX_NAME = 60
 DEVICE = Field(
     key="log_device",
@@ -31,18 +31,14 @@ def draw(bench: Bench) -> None:
     """Take a log, and show its terms beside those of the design that it describes."""
     st.subheader("Start-up log of a server", anchor=False)
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        tries = st.session_state.get(_TRIES, 0)
-        file = st.file_uploader(
+        uploads.take(
+            "log",
             "Log of vLLM, SGLang, TensorRT-LLM or llama.cpp",
-            type=["log", "txt"],
-            key=f"log {tries}",
-            help="What the server printed as it started, up to 8 MB. It stays in the memory of this session.",
+            ["log", "txt"],
+            "What the server printed as it started, up to 8 MB. It stays in the memory of this session.",
+            _keep,
         )
         widgets.draw(DEVICE, width=260)
-    if file is not None:
-        _keep(file)
-        st.session_state[_TRIES] = tries + 1  # another key: Streamlit forgets the file
-        st.rerun()
     widgets.lines(st.session_state.get(_SAID, []))
     if _LOG not in st.session_state:
         return
@@ -59,7 +55,6 @@ def _keep(file: Any) -> None:
         st.session_state[_SAID] = [f"{file.name}: has {len(content):,} bytes: give the start of the log alone"]
     else:
         st.session_state[_LOG] = clean(file.name, _MAX_NAME), content.decode("utf-8", "replace")
-    uploads.let_go(file)
 
 
 def found(text: str, name: str, device: str | None, other: str) -> LogCheck:

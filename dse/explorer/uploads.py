@@ -2,7 +2,7 @@
 
 import contextlib
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import PurePosixPath
@@ -113,6 +113,18 @@ def restore() -> None:
                 if part not in held and (upload := kept.found(part)) is not None:
                     with contextlib.suppress(InputError):  # the page will say that it is missing
                         keep(upload)
+
+
+def take(key: str, label: str, types: Sequence[str], tip: str, keep_file: Callable[[Any], None]) -> None:
+    """A place for a file, which `keep_file` takes; the place is empty again then, and Streamlit forgets the file."""
+    tries = f"{key} tries"
+    n = st.session_state.get(tries, 0)
+    file = st.file_uploader(label, type=list(types), key=f"{key} {n}", help=tip)
+    if file is not None:
+        keep_file(file)
+        let_go(file)
+        st.session_state[tries] = n + 1  # another key: an empty place
+        st.rerun()
 
 
 def let_go(file: Any) -> None:

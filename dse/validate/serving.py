@@ -123,13 +123,26 @@ def run(path: str, progress: Callable[..., Any] | None = None) -> list[JudgedSer
 
 
 def speeds(path: str, device: HardwareSpec, model: ModelSpec, work: Workload) -> list[dict[str, Any]]:
+    """`speeds_of` the rows of a table. Raises InputError for a table that cannot be read, or that has none."""
+    found = speeds_of(read(path), device, model, work)
+    if not found:
+        raise InputError(
+            f"{path}: has no server of {model.name} on {device.name} with {work.input_tokens:,} tokens in and "
+            f"{work.output_tokens:,} out: ask for lengths that it has (--input, --output)"
+        )
+    return found
+
+
+def speeds_of(
+    rows: Sequence[ServerRow], device: HardwareSpec, model: ModelSpec, work: Workload
+) -> list[dict[str, Any]]:
     """Measured servers of a device, model and lengths: tokens a second that a user gets, and that a device gives.
 
     Lengths may be off by LENGTH_SHARE: those of load generators are drawn from 0.8 to 1 times the name. Suspect rows
-    are left out. Raises InputError for a table that cannot be read, or that has none.
+    are left out.
     """
     found = []
-    for row in read(path):
+    for row in rows:
         if row.work is None or row.device is None or row.spec is None or is_suspect(row):
             continue
         near = _are_near(row.work.input_tokens, work.input_tokens) and _are_near(
@@ -146,11 +159,6 @@ def speeds(path: str, device: HardwareSpec, model: ModelSpec, work: Workload) ->
                 "tokens_per_s_a_user": 1 / row.tpot_s,
                 "tokens_per_s_a_device": rate / row.n_devices,
             }
-        )
-    if not found:
-        raise InputError(
-            f"{path}: has no server of {model.name} on {device.name} with {work.input_tokens:,} tokens in and "
-            f"{work.output_tokens:,} out: ask for lengths that it has (--input, --output)"
         )
     return found
 

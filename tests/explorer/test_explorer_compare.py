@@ -298,7 +298,7 @@ def test_numbers_measured_on_other_data_say_so():
     )
     assert "SmolLM2" not in error_of(page(quantizer="fp16"))
     app = page()
-    app.file_uploader[0].upload("m.json", measured_file(), "application/json").run()
+    app.sidebar.file_uploader[0].upload("m.json", measured_file(), "application/json").run()
     assert error_of(app) == "Attention error: **0.75**"
 
 

@@ -91,7 +91,7 @@ def test_a_plan_by_layer_stores_keys_and_values(tmp_path, monkeypatch):
 
 def test_a_loaded_file_is_said_in_a_line_and_shown_whole_on_demand():
     app = page()
-    app.file_uploader[0].upload("my.toml", DEVICE, "application/toml").run()
+    app.sidebar.file_uploader[0].upload("my.toml", DEVICE, "application/toml").run()
     assert "device A100-80GB: no problem found" in [text.value for text in app.text]
     next(button for button in app.button if button.label == "All of it").click().run()
     assert not app.exception
@@ -102,13 +102,13 @@ def test_a_loaded_file_is_said_in_a_line_and_shown_whole_on_demand():
 
 def test_a_loaded_plan_is_chosen_and_what_is_wrong_with_it_is_said():
     app = page()
-    app.file_uploader[0].upload("p.toml", PLAN, "application/toml").run()
+    app.sidebar.file_uploader[0].upload("p.toml", PLAN, "application/toml").run()
     assert not app.exception
     assert app.selectbox(key="quantizer").value == "p.toml (loaded plan)"
     assert any("has 1 layers, llama2-7b has 32" in text for text in wrong(app))
     app.text_input(key="parameters").set_value("bits=2").run()
     assert any("a plan by layer has no parameters" in text for text in wrong(app))
-    app.file_uploader[0].upload("q.toml", PLAN.replace(b"kivi", b"kivvi"), "application/toml").run()
+    app.sidebar.file_uploader[0].upload("q.toml", PLAN.replace(b"kivi", b"kivvi"), "application/toml").run()
     assert any("q.toml:3: unknown quantizer 'kivvi'" in text for text in wrong(app))
     assert not app.exception
 
@@ -139,16 +139,16 @@ def test_own_measurements_give_errors_and_bits_and_the_command_names_them(tmp_pa
 
 def test_loaded_measurements_are_chosen_and_what_is_wrong_with_a_file_is_said():
     app = page()
-    app.file_uploader[0].upload("m.json", measured_file(), "application/json").run()
+    app.sidebar.file_uploader[0].upload("m.json", measured_file(), "application/json").run()
     assert not app.exception
     assert app.selectbox(key="measurements").value == "m.json (loaded measurement)"
     assert "measurements.m.json@" in "".join(app.query_params["designs"])
     assert any("relative error of the attention output  0.75" in code.value for code in app.code)
     bad = measured_file().replace(b'"stored_bytes": 4', b'"stored_bytes": 5')
-    app.file_uploader[0].upload("w.json", bad, "application/json").run()
+    app.sidebar.file_uploader[0].upload("w.json", bad, "application/json").run()
     assert any("w.json: 'oaken': 'layer0.key': ledger: must add up" in text for text in wrong(app))
     bad = measured_file().replace(b'"squared": 16.0', b'"squared": -1')
-    app.file_uploader[0].upload("w.json", bad, "application/json").run()
+    app.sidebar.file_uploader[0].upload("w.json", bad, "application/json").run()
     assert any("w.json:" in text and "squared" in text for text in wrong(app))
     assert app.selectbox(key="measurements").value == "m.json (loaded measurement)"
 
@@ -192,7 +192,7 @@ def test_a_request_with_loaded_files_gives_the_same_as_the_shipped_ones():
 def test_a_loaded_device_is_chosen_and_survives_a_reload_or_is_asked_for_again(monkeypatch):
     monkeypatch.setattr(kept, "_files", {})
     app = page(batch="8")
-    app.file_uploader[0].upload("mine.toml", DEVICE, "application/toml").run()
+    app.sidebar.file_uploader[0].upload("mine.toml", DEVICE, "application/toml").run()
     assert not app.exception
     assert app.selectbox(key="device").value == "mine.toml (loaded device)"
     assert "--device mine.toml" in next(c.value for c in app.code if "dse point" in c.value)
@@ -213,7 +213,7 @@ def test_a_loaded_device_is_chosen_and_survives_a_reload_or_is_asked_for_again(m
 def test_two_files_of_one_name_are_two():
     app = page()
     for content in (CONFIG, CONFIG.replace(b"1024", b"2048"), CONFIG):
-        app.file_uploader[0].upload("config.json", content, "application/json").run()
+        app.sidebar.file_uploader[0].upload("config.json", content, "application/json").run()
         assert not app.exception
     both = ["config.json (loaded model)", "config.json (loaded model 2)"]
     model = app.selectbox(key="model")

@@ -10,7 +10,7 @@ import streamlit as st
 
 from dse.core import units
 from dse.core.errors import DseError
-from dse.explorer import cards, common_fields, downloads, figure, names, request, sidebar, state, tray
+from dse.explorer import cards, common_fields, downloads, figure, measured, names, request, sidebar, state, tray
 from dse.explorer.bench import Bench, BenchRow
 from dse.explorer.downloads import MadeBy
 from dse.explorer.fragments import part
@@ -217,11 +217,13 @@ def _show_speeds(
     limits: Mapping[str, float],
 ) -> None:
     named = [(name, cached_curve(asked)) for name, asked in curves]
-    chart, verdict = figure.speeds(named, [(row.name, row.result) for row in rows], limits)
+    servers = measured.beside(rows)
+    chart, verdict = figure.speeds(named, [(row.name, row.result) for row in rows], limits, servers)
     if chart is None:
         return
     downloads.show("interactivity", _said(chart, other), partial(_curves, curves), made, verdict=lambda: verdict)
     st.markdown(escaped(verdict))
+    measured.draw(len(servers))
 
 
 def at(rows: Sequence[BenchRow], designs: tray.Tray, drawn: Chart, x: float, y: float) -> tray.TrayDesign | None:

@@ -20,13 +20,15 @@ BEST, MEASURED = "best within the limits", "measured"
 def source_of(answer: Interactivity) -> Source:
     """The table of an answer and what its figure says beside it."""
     best = [{"x": speeds(answer.best)[0], "y": speeds(answer.best)[1]}] if answer.best else []
-    measured = [
-        {"x": one["tokens_per_s_a_user"], "y": one["tokens_per_s_a_device"], "text": one["server"]}
-        for one in answer.measured
-    ]
     notes = [answer.verdict, f"{answer.context}."]
-    about = {"notes": notes, "limits": answer.limits, "best": best, "measured": measured}
+    about = {"notes": notes, "limits": answer.limits, "best": best, "measured": places_of(answer.measured)}
     return Source(answer.table, about=about)
+
+
+def places_of(measured: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Where the figure shows measured servers."""
+    names = {"x": "tokens_per_s_a_user", "y": "tokens_per_s_a_device", "text": "server"}
+    return [{key: one[name] for key, name in names.items()} for one in measured]
 
 
 @figure(

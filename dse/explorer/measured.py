@@ -1,0 +1,68 @@
+"""Measured servers of the reader's table, beside the designs of the plot of speeds: kept in the session alone."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import streamlit as st
+
+from dse.calibrate import servers
+from dse.calibrate.servers import ServerRow
+from dse.calibrate.table import MAX_TABLE_BYTES
+from dse.core.errors import DseError, InputError, clean
+from dse.explorer import uploads, widgets
+from dse.explorer.bench import BenchRow
+from dse.validate import serving
+
+#: session keys: name and rows of the table, and what is wrong with the last one
+_TABLE, _SAID = "explorer servers", "explorer servers said"
+_MAX_NAME = 60
+
+
+def draw(n_shown: int) -> None:
+    """Take a table; `n_shown` of its servers are drawn."""
+    with st.expander("Measured servers beside it"):
+        uploads.take(
+            "servers",
+            "Table of measured servers, .csv",
+            ["csv"],
+            "With the columns of aiconfigurator-core's silicon_sample.csv: model_path, system, backend, batch_size, "
+            "isl, osl, silicon_tpot_ms, silicon_ttft_ms and so on, as `dse ask interactivity --measured` takes it. It "
+            "stays in the memory of this session.",
+            _keep,
+        )
+        widgets.lines(st.session_state.get(_SAID, []))
+        if _TABLE in st.session_state:
+            name, rows = st.session_state[_TABLE]
+            st.text(
+                f"{name}: {len(rows):,} servers, {n_shown:,} of them of a design's device, model and lengths (within "
+                f"{serving.LENGTH_SHARE:.0%})."
+            )
+
+
+def beside(rows: Sequence[BenchRow]) -> list[dict[str, Any]]:
+    """The session's measured servers of the designs' devices, models and lengths."""
+    _, held = st.session_state.get(_TABLE, ("", ()))
+    if not held:
+        return []
+    found = {}
+    for row in rows:
+        asked = row.request
+        for one in serving.speeds_of(held, asked.device_spec(), asked.model_spec(), asked.work):
+            found[one["server"]] = one
+    return list(found.values())
+
+
+def _keep(file: Any) -> None:
+    """Keep the rows of a table in the session, or what is wrong with it."""
+    st.session_state[_SAID] = []
+    try:
+        st.session_state[_TABLE] = read(clean(file.name, _MAX_NAME), file.getvalue())
+    except DseError as error:
+        st.session_state[_SAID] = error.lines()
+
+
+def read(name: str, content: bytes) -> tuple[str, tuple[ServerRow, ...]]:
+    """Name and rows of a table. Raises InputError."""
+    if len(content) > MAX_TABLE_BYTES:
+        raise InputError(f"{name}: has {len(content):,} bytes: a table has at most {MAX_TABLE_BYTES:,}")
+    return name, tuple(servers.read(name, content))
