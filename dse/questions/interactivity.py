@@ -201,7 +201,7 @@ def told(row: Mapping[str, Any]) -> str:
     low, high, _ = interval(row)
     n, name = int(row["batch"]), row.get("system") or row["quantizer"]
     requests = f"{n:,} request{'s' if n > 1 else ''} at once"
-    split = f"tp {row['tp']}, " if row["n_devices"] > 1 else ""
+    split = f"tp {row['tp']}, " if row["n_devices"] > 1 and f"tp {row['tp']}" not in str(name) else ""
     ttft = seconds_text(float(row["steady_ttft_s"]))
     return (
         f"{name}, {split}{requests}: {device:,.0f} token/s a device (8 of 10 measurements: {device * low:,.0f} "
