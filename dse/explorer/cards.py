@@ -45,7 +45,7 @@ MEANINGS = {
 LIMITS = {"steady_ttft_s": (common_fields.TTFT_LIMIT, 1.0), "steady_tpot_s": (common_fields.TPOT_LIMIT, 1e3)}
 #: chance from which on one design is called faster
 DECIDED = 0.8
-_MOST_STEPS, _COLUMNS = 3, 3
+_COLUMNS = 3
 #: colors of the parts of the memory, as figures have them
 _PARTS = {"weights": style.BLUE, "reserved": style.GRAY, "keys and values": style.ORANGE, "free": "transparent"}
 _COLORS = {"measured": "green", "assumed": "orange", "estimated": "orange", "peak": "gray"}
@@ -337,19 +337,15 @@ def next_steps(bench: Bench, row: BenchRow) -> list[Proposal]:
         return cached_answer(_changed(asked, way)).result
 
     point = Point(asked.device_spec(), asked.plan(), asked.work)
-    found = room.that_fit(point, asked.work, evaluated, partial(is_fine, bench))
+    is_enough = partial(is_fine, bench)
+    found = room.that_fit(point, asked.work, evaluated, is_enough)
     found = found or room.that_fit(point, asked.work, evaluated, partial(_is_nearer, before))
-    steps = [
+    smaller = [room.Way(f"batch {n:,}", replace(asked.work, batch=n)) for n in _smaller(before)]
+    batch = room.first_of(smaller, evaluated, is_enough)
+    return [
         Proposal(way.words[:1].upper() + way.words[1:], _outcome(bench, before, result), *_fields_of(asked, way))
-        for way, result in found
+        for way, result in [*found[: room.MOST_WAYS - len(batch)], *batch]
     ]
-    for n in _smaller(before):
-        result = cached_answer(replace(asked, work=replace(asked.work, batch=n))).result
-        if is_fine(bench, result):
-            batch: tuple[dict[str, Any], dict[str, Any]] = ({"own_batch": None}, {"batch": n})
-            steps = [*steps[: _MOST_STEPS - 1], Proposal(f"Batch {n:,}", _outcome(bench, before, result), *batch)]
-            break
-    return steps
 
 
 def _changed(asked: PointRequest, way: room.Way) -> PointRequest:
@@ -361,9 +357,10 @@ def _fields_of(asked: PointRequest, way: room.Way) -> tuple[dict[str, Any], dict
     """The fields of the design, and those of the workload of all, that a way sets."""
     before, after = common_fields.work_values(asked.work), common_fields.work_values(way.work)
     differ = {key: value for key, value in after.items() if value != before[key]}
-    lengths: dict[str, Any] = {key: differ.pop(key) for key in ("input", "max_model_len") if key in differ}
+    workload: dict[str, Any] = {key: differ.pop(key) for key in ("input", "max_model_len", "batch") if key in differ}
+    own = {"own_batch": None} if "batch" in workload else {}
     stored = {"quantizer": way.quantizer, "parameters": "", "value_quantizer": None, "value_parameters": ""}
-    return {**differ, **(stored if way.quantizer else {})}, lengths
+    return {**differ, **own, **(stored if way.quantizer else {})}, workload
 
 
 def _smaller(result: Mapping[str, Any]) -> list[int]:

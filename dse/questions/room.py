@@ -142,15 +142,16 @@ def that_fit(
         if len(found) < 2:
             least = min((way.work.n_devices for way, _ in found), default=MAX_DEVICES + 1)
             kept = ([way for way in kind if way.work.n_devices < least] for kind in kinds(point, work))
-            found += [each for kind in kept for each in _first(kind, evaluate, is_enough)]
+            found += [each for kind in kept for each in first_of(kind, evaluate, is_enough)]
     if not point.max_batch and point.free_bytes >= 0 and (shorter := _shorter(point, work)):
-        found += _first([shorter], evaluate, is_enough)
+        found += first_of([shorter], evaluate, is_enough)
     return found[:MOST_WAYS]
 
 
-def _first(
+def first_of(
     kind: Iterable[Way], evaluate: Callable[[Way], Result], is_enough: Callable[[Result], bool]
 ) -> list[tuple[Way, Result]]:
+    """The first way of a kind after which a point is enough, with its results; none where there is none."""
     for way in kind:
         try:
             result = evaluate(way)
