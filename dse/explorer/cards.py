@@ -1,7 +1,8 @@
 """A card a design: whether it fits and what to do about it, and its numbers with their intervals and limits."""
 
 import html
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -21,6 +22,9 @@ from dse.model.results import RESULT_UNITS, shown_unit
 from dse.questions import room
 from dse.questions.common import sure_text
 from dse.report.present import change, design_notes, number, slower_note
+from dse.specs.device_and_model import ModelSpec
+from dse.specs.weights import WIDE
+from dse.specs.workload import Workload
 
 #: what a card says in numbers: result, label; times and rates have intervals
 SHOWN = {
@@ -46,6 +50,10 @@ LIMITS = {"steady_ttft_s": (common_fields.TTFT_LIMIT, 1.0), "steady_tpot_s": (co
 #: chance from which on one design is called faster
 DECIDED = 0.8
 _COLUMNS = 3
+#: bits of weights that models are trained with
+WIDE_BITS = 16
+#: what a note says of an option of the command line
+_OPTION = re.compile(r"; --weights \S+ counts[^;]*")
 #: colors of the parts of the memory, as figures have them
 _PARTS = {"weights": style.BLUE, "reserved": style.GRAY, "keys and values": style.ORANGE, "free": "transparent"}
 _COLORS = {"measured": "green", "assumed": "orange", "estimated": "orange", "peak": "gray"}
@@ -106,7 +114,7 @@ def notes(row: BenchRow) -> list[str]:
     found = design_notes(asked.device_spec(), asked.model_spec(), dict(row.result))
     if row.result["feasible"]:
         found += slower_note(Point(asked.device_spec(), asked.plan(), asked.work))
-    return [note.removeprefix("Note: ") for note in found]
+    return [_OPTION.sub("", note.removeprefix("Note: ")) for note in found]
 
 
 def verdict(result: Mapping[str, Any], is_full: bool = False) -> str:
@@ -184,7 +192,7 @@ def numbers(bench: Bench, row: BenchRow) -> list[CardNumber]:
         said = [_ends(name, result)]
         if row.at != bench.answered[0].at and isinstance(first[name], int | float) and first[name]:
             said.append(change(result[name], first[name]))
-        details = ", ".join(filter(None, [*said, _note(name, result)]))
+        details = ", ".join(filter(None, [*said, _note(name, row)]))
         found.append(CardNumber(name, shown(name, result), details, limit_text(name, result, bench.values)))
     return found
 
@@ -245,11 +253,19 @@ def _ends(name: str, result: Mapping[str, Any]) -> str:
     return f"at peak rates ({text})" if result["model_kind"] == "ideal" else f"({text})"
 
 
-def _note(name: str, result: Mapping[str, Any]) -> str:
-    """Caveat of a number: where a drop of scores comes from, or an assumed price."""
+def _note(name: str, row: BenchRow) -> str:
+    """Caveat of a number: where a drop of scores comes from and what it leaves out, or an assumed price."""
+    result = row.result
     if name == "score_drop_frac":
-        return f"{result['score_drop_of']}" if result[name] is not None else ""
+        is_kept = keeps_weights(row.request.model_spec(), result)
+        return f"{result['score_drop_of']}" + ("" if is_kept else "; what the weights lose is not known")
     return "assumed price" if name == "usd_per_million_tokens" and "usd_per_hour" in result["assumptions"] else ""
+
+
+def keeps_weights(model: ModelSpec, result: Mapping[str, Any]) -> bool:
+    """True where the weights are no narrower than those that the model was released with."""
+    is_wide = result["weights"] in (None, WIDE) and result["weights_bits"] >= WIDE_BITS
+    return is_wide or result["weights"] == model.released
 
 
 def is_met(name: str, result: Mapping[str, Any], values: Mapping[str, Any]) -> bool | None:
@@ -340,8 +356,7 @@ def next_steps(bench: Bench, row: BenchRow) -> list[Proposal]:
     is_enough = partial(is_fine, bench)
     found = room.that_fit(point, asked.work, evaluated, is_enough)
     found = found or room.that_fit(point, asked.work, evaluated, partial(_is_nearer, before))
-    smaller = [room.Way(f"batch {n:,}", replace(asked.work, batch=n)) for n in _smaller(before)]
-    batch = room.first_of(smaller, evaluated, is_enough)
+    batch = _smaller(asked.work, before, evaluated, is_enough)
     return [
         Proposal(way.words[:1].upper() + way.words[1:], _outcome(bench, before, result), *_fields_of(asked, way))
         for way, result in [*found[: room.MOST_WAYS - len(batch)], *batch]
@@ -363,13 +378,25 @@ def _fields_of(asked: PointRequest, way: room.Way) -> tuple[dict[str, Any], dict
     return {**differ, **own, **(stored if way.quantizer else {})}, workload
 
 
-def _smaller(result: Mapping[str, Any]) -> list[int]:
-    """Smaller batches to try, the largest first: what fits, else the next powers of two."""
-    if not result["feasible"]:
+def _smaller(
+    work: Workload,
+    before: Mapping[str, Any],
+    evaluate: Callable[[room.Way], dict[str, Any]],
+    is_enough: Callable[[Mapping[str, Any]], bool],
+) -> list[tuple[room.Way, dict[str, Any]]]:
+    """The largest smaller batch that is enough: fewer requests at once take less time, so that halving finds it."""
+    if not before["feasible"]:
         return []
-    n = min(result["batch"], result["max_batch"] + 1)
-    powers = [2**k for k in range(max(n - 1, 0).bit_length() - 1, -1, -1)]
-    return ([] if result["fits_whole_batch"] else [n - 1]) + powers
+    low, high = 0, min(before["batch"], before["max_batch"] + 1)
+    found: list[tuple[room.Way, dict[str, Any]]] = []
+    while high - low > 1:
+        n = high - 1 if not found and high > before["max_batch"] else (low + high) // 2
+        way = room.Way(f"batch {n:,}", replace(work, batch=n))
+        if tried := room.first_of([way], evaluate, is_enough):
+            low, found = n, tried
+        else:
+            high = n
+    return found
 
 
 def _is_nearer(before: Mapping[str, Any], result: Mapping[str, Any]) -> bool:
@@ -390,7 +417,7 @@ def _outcome(bench: Bench, before: Mapping[str, Any], result: Mapping[str, Any])
     drop, was = (each["score_drop_frac"] or 0.0 for each in (result, before))
     if drop > was:
         said.append(f"scores drop by {100 * drop:.1f} %")
-    if result["weights"] != before["weights"]:
+    if (result["weights"], result["weights_bits"]) != (before["weights"], before["weights_bits"]):
         said.append("what scores lose by the weights is not known")
     return ", ".join(said)
 

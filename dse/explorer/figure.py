@@ -50,11 +50,13 @@ def speeds(
     curves: Sequence[tuple[str, pd.DataFrame]],
     chosen_rows: Sequence[tuple[str, Mapping[str, Any]]],
     limits: Mapping[str, float],
+    at_limits: Sequence[tuple[str, Mapping[str, Any]]] = (),
     measured: Sequence[Mapping[str, Any]] = (),
 ) -> tuple[Chart | None, str]:
-    """Throughput a device against the speed of each user, a line per named curve through its chosen design, beside
-    `measured` servers, and the best within limits in a sentence. None where nothing fits."""
+    """Throughput a device against the speed of each user, a line per named curve through its chosen design and the one
+    `at_limits`, beside `measured` servers, and the best within limits in a sentence. None where nothing fits."""
     own = [{**interactivity.kept(result), "system": name} for name, result in chosen_rows]
+    own += [{**result, "system": name} for name, result in at_limits]
     lines = [table[[*interactivity.COLUMNS]].assign(system=name) for name, table in curves]
     table = pd.concat([*lines, pd.DataFrame(own)], ignore_index=True)
     served = table[table["fits_whole_batch"] & table["steady_tpot_s"].notna()]

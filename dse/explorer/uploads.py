@@ -29,6 +29,7 @@ MAX_UPLOADS = 8
 #: the measurements that ship, among the names of loaded ones
 SHIPPED = "shipped"
 _MAX_NAME = 60
+_NOT_TIMED = "no measured kernels in it: its data sheet stands in (estimated); stacks_of = 'h100' takes those of H100"
 
 
 class FileText(NamedTuple):
@@ -78,7 +79,10 @@ def read(file_name: str, content: bytes) -> tuple[Upload, Checked]:
         methods = ", ".join(method.quantizer for method in found.methods)
         return upload, Checked(clean(f"measurements on {found.data.name}: {methods}", MAX_LINE), [])
     if catalog.looks_like_device(document.data):
-        kind, summary = "device", listing.device_summary(catalog.device_from(document))
+        device = catalog.device_from(document)
+        kind, summary = "device", listing.device_summary(device)
+        if not device.stacks:
+            summary = summary._replace(warnings=(*summary.warnings, _NOT_TIMED))
     elif layered.looks_like_plan(document.data):
         kind, summary = "plan", listing.plan_summary(layered.of(document, quantizers.parse))
     else:

@@ -87,6 +87,27 @@ def within(row: Mapping[str, Any], limits: Mapping[str, float]) -> bool:
     return all(float(row[column]) <= most for column, most in limits.items())
 
 
+def at_limit(
+    rows: Sequence[Result], limits: Mapping[str, float], evaluate: Callable[[int], Mapping[str, Any]]
+) -> Result | None:
+    """The largest batch of a design within limits, between the batches of its `rows`; None where they have it already.
+
+    More requests at once take longer: the batch is found by halving.
+    """
+    kept_rows = [int(row["batch"]) for row in rows if within(row, limits)]
+    low = max(kept_rows, default=0)
+    high = min((int(row["batch"]) for row in rows if row["batch"] > low), default=low)
+    found = None
+    while low and high - low > 1:
+        middle = (low + high) // 2
+        result = evaluate(middle)
+        if result["fits_whole_batch"] and within(result, limits):
+            low, found = middle, kept(result)
+        else:
+            high = middle
+    return found
+
+
 def best(rows: Iterable[Result], limits: Mapping[str, float]) -> Result | None:
     """The design with most tokens a device of those that keep every limit; None where none does."""
     return max((row for row in rows if within(row, limits)), key=lambda row: speeds(row)[1], default=None)
@@ -233,7 +254,7 @@ def interactivity(
     wrong: list[DseError] = []
     for design, each in common.each(pairs, progress, "designs"):
         try:
-            rows += _over_batches(design, each, batches)
+            rows += _over_batches(design, each, batches, limits or {})
         except DseError as error:  # the model is not split so
             wrong.append(error)
     if len(wrong) == len(pairs):
@@ -246,8 +267,13 @@ def interactivity(
     return Interactivity(context, tuple(rows), dict(limits or {}), tuple(measured))
 
 
-def _over_batches(design: Candidate, work: Workload, batches: Sequence[int]) -> list[Result]:
-    """The design at every batch that runs at once, the largest of all too. Raises DseError where it is not split so."""
+def _over_batches(
+    design: Candidate, work: Workload, batches: Sequence[int], limits: Mapping[str, float]
+) -> list[Result]:
+    """The design at every batch that runs at once, the largest of all and the largest within limits too.
+
+    Raises DseError where it is not split so.
+    """
     rows: list[Result] = []
     for batch in batches:
         result = design.evaluate(replace(work, batch=batch))
@@ -260,4 +286,5 @@ def _over_batches(design: Candidate, work: Workload, batches: Sequence[int]) -> 
             rows.append(kept(result))
         if result["batch"] != batch:
             break
-    return rows
+    own = at_limit(rows, limits, lambda n: design.evaluate(replace(work, batch=n))) if limits else None
+    return sorted([*rows, own], key=lambda row: row["batch"]) if own else rows

@@ -157,6 +157,19 @@ def test_numbers_have_intervals_and_say_what_errors_were_measured_on():
     assert cards.sure(here.answered[0], here.rows[0]) == ""
 
 
+def test_a_drop_of_scores_says_that_it_leaves_the_weights_out():
+    """Of weights in fewer bits than the model's release: what they lose is published nowhere here."""
+    said = {}
+    for weights in (None, "fp8", "int4"):
+        here = of({"model": "llama3.1-70b", "tp": 4, "weights": weights}, batch=8)
+        said[weights] = next(one for one in cards.numbers(here, here.current) if one.name == "score_drop_frac").details
+    assert said[None] == "16 bits"
+    assert said["fp8"] == said["int4"] == "16 bits; what the weights lose is not known"
+    released = of({"model": "deepseek-v3", "tp": 8}, batch=8)
+    assert cards.keeps_weights(released.current.request.model_spec(), released.current.result)
+    assert "--weights" not in " ".join(cards.notes(released.current))
+
+
 def test_a_number_without_measured_kernels_is_inside_what_devices_likely_reach():
     """They reach 0.70 to 0.93 of the peak per token, and 0.89 is taken: times of 0.89 / 0.93 to 0.89 / 0.70."""
     here = of({"device": "oaken-hbm"}, batch=8, input=1024)

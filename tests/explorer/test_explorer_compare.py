@@ -349,3 +349,25 @@ def test_bars_have_their_names_beside_them_where_all_are_short(names, beside):
     bars = [chart for chart in page.get("plotly_chart") if chart.key in ("memory_bars", "step")]
     drawn = [json.loads(chart.proto.spec) for chart in bars]
     assert [one["layout"]["yaxis"]["ticktext"] for one in drawn] == [beside] * 2
+
+
+def test_the_question_of_the_plot_of_speeds_gives_its_best():
+    """Of designs that differ in their formats alone; the command and the Python say the same as the page."""
+    fields = (*common_fields.DESIGN, *common_fields.SCENARIO)
+    values = {field.key: field.default for field in fields} | {"tpot_limit": 30.0}
+
+    def of(*designs):
+        return bench.of(values, tray.Tray(tuple(tray.TrayDesign(values=each) for each in designs))).answered
+
+    rows, limits = of({"quantizer": "fp16"}, {"quantizer": "fp8"}), {"steady_tpot_s": 0.03}
+    made = compare.asked_by(rows, limits, "")
+    assert made.command.startswith("dse ask interactivity --device h200 --model qwen3-32b")
+    space = {}
+    exec(made.python, space)
+    found = space["result"].best
+    assert (found["quantizer"], found["steady_tpot_s"] <= 0.03) == ("fp8", True)
+    own = [compare._at_limit(row.request, limits) for row in rows]
+    assert max(one["batch"] for one in own if one["quantizer"] == "fp8") == found["batch"]
+    longer = request.answer(replace(rows[1].request, work=replace(rows[1].request.work, batch=found["batch"] + 1)))
+    assert longer.result["steady_tpot_s"] > 0.03
+    assert compare.asked_by(of({}, {"tp": 2}), limits, "") is None

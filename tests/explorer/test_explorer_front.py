@@ -289,13 +289,15 @@ def test_a_click_finds_its_design(found):
     assert at(found, row["throughput_tokens_per_s"], row["decode_step_s"] * 1.1e3) is None
 
 
-def test_the_filter_is_a_condition_on_the_table(found):
-    kept = filtered(found, 'quantizer == "oaken" and decode_step_s <= 0.05')
+def test_the_filter_is_a_condition_on_the_table(asked, found):
+    sweep = asked.sweep()
+    kept = filtered(found, 'quantizer == "oaken" and decode_step_s <= 0.05', sweep)
     naive = [row["quantizer"] == "oaken" and row["decode_step_s"] <= 0.05 for _, row in found.table.iterrows()]
     assert 0 < sum(naive) < len(naive)
     assert kept.row.tolist() == found.row[np.array(naive)].tolist()
     with pytest.raises(InputError, match="is not an axis"):
-        filtered(found, "speed > 1")
+        filtered(found, "speed > 1", sweep)
+    assert filtered(kept, 'quantizer == "fp16"', sweep).table.empty  # a name of the sweep that is not on this front
     shown = table_of(found, 2)
     assert len(shown) == 2
     assert shown["Decode step (ms)"][0] == pytest.approx(1e3 * found.table["decode_step_s"][0])
@@ -407,6 +409,13 @@ def test_what_is_left_open_is_the_current_designs_and_the_workloads():
     }
     assert own.at_most == ("steady_tpot_s=0.03",)  # in place of the page's 100 ms
     assert [len(own.sweep().axis[name]) for name in ("batch", "tp", "quantizer", "input_tokens")] == [9, 4, 5, 1]
+
+
+def test_an_axis_that_is_left_open_has_no_front_of_its_own():
+    """With the field of tensor parallel empty, `A front for each` has nothing to tell apart by it."""
+    own = front_request(field_values({"front_tps": ""}))
+    assert own.by == ()
+    assert len(own.sweep().axes) > 1
 
 
 def test_a_point_joins_the_tray_with_a_batch_of_its_own():

@@ -92,7 +92,7 @@ def test_the_answer_is_the_best_of_single_designs(answer):
     most = 0.0
     for quantizer in ("fp16", "fp8"):
         for tp in (1, 2):
-            for batch in (1, 8, 32, 48, 64, 96, 128):
+            for batch in range(1, 129):
                 r = dse.evaluate("h200", "qwen3-32b", quantizer, tp=tp, batch=batch, **LENGTHS)
                 if r["fits_whole_batch"] and r["steady_tpot_s"] <= 0.020 and r["steady_ttft_s"] <= 1:
                     request_s = r["steady_ttft_s"] + 1024 * r["steady_tpot_s"]

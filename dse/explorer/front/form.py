@@ -129,7 +129,7 @@ WHERE = Field(
     label="Only designs where",
     kind="text",
     default="",
-    placeholder="batch * input_tokens <= 262144",
+    placeholder="batch * tp <= 512",
     help="A condition on the axes, as in a sweep file: names, numbers, quoted names, comparisons, and, or, not, in.",
 )
 MAXIMIZE = Field(
@@ -199,7 +199,7 @@ FILTER = Field(
     label="Of the front show only",
     kind="text",
     default="",
-    placeholder='quantizer == "oaken" and batch >= 16',
+    placeholder='quantizer == "fp8" and batch >= 16',
     help="A condition on any column of the table below, in base units (s, B, B/s): decode_step_s <= 0.05.",
 )
 #: what the page asks for beside the designs and the workload

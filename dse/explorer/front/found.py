@@ -29,15 +29,21 @@ _HIDDEN = ("row", "feasible", "infeasible_code", *uncertainty.READ)
 NEAR = 1e-6
 
 
-def filtered(found: DesignFront, text: str) -> DesignFront:
-    """The designs of a front that meet a condition on any of its columns, in base units. Raises InputError."""
+def filtered(found: DesignFront, text: str, sweep: Sweep) -> DesignFront:
+    """The designs of a front that meet a condition on any of its columns, in base units; names may be any of the sweep.
+
+    Raises InputError.
+    """
     if not text.strip() or found.table.empty:
         return found
     axes, digits = [], {}
     for name in found.table.columns:
         codes, values = pd.factorize(found.table[name].astype(object).where(found.table[name].notna(), None))
         numbers = all(isinstance(v, int | float | np.number) and not isinstance(v, bool | np.bool_) for v in values)
-        shown = tuple(values.tolist()) if numbers else tuple(str(v) for v in values)
+        shown: tuple[Any, ...] = tuple(values.tolist())
+        if not numbers:
+            others = sweep.axis[name].values if name in sweep.axis else ()
+            shown = tuple(dict.fromkeys(map(str, (*shown, *others))))
         axes.append(
             SweepAxis(name=name, kind="number" if numbers else "text", role="workload", values=shown, items=shown)
         )

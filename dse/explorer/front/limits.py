@@ -122,6 +122,7 @@ def draw_numbers(fields: Iterable[Field], places: Sequence[Any], workload: Mappi
             with places[at % len(places)]:
                 st.number_input(
                     label,
+                    min_value=0.0 if unit != "dB" else None,
                     value=None,
                     step=1.0,
                     format="%g",

@@ -152,7 +152,7 @@ def front_request(values: Mapping[str, Any]) -> FrontRequest:
         where=values[WHERE.key],
         maximize=tuple(values[MAXIMIZE.key]),
         minimize=tuple(values[MINIMIZE.key]),
-        by=tuple(values[BY.key]),
+        by=tuple(name for name in values[BY.key] if name in {"device", "model", "quantizer", *dict(axes)}),
         at_most=as_options(at_most),
         at_least=as_options(limits_in(values[AT_LEAST.key], "at least")),
         files=tuple((name, file) for name in chosen if (file := uploads.text_of(name)).text),

@@ -11,7 +11,7 @@ import streamlit as st
 from dse.core import units
 from dse.core.errors import DseError
 from dse.explorer import cards, common_fields, downloads, figure, measured, names, request, sidebar, state, tray
-from dse.explorer.bench import Bench, BenchRow
+from dse.explorer.bench import Bench, BenchRow, cached_answer
 from dse.explorer.downloads import MadeBy
 from dse.explorer.fragments import part
 from dse.explorer.request import PointRequest
@@ -19,6 +19,9 @@ from dse.explorer.widgets import escaped, lines, problem
 from dse.figures.charts import design_bars
 from dse.figures.drawing.chart import Chart
 from dse.model.results import RESULT_UNITS
+from dse.operations.face import python_of
+from dse.operations.questions import TradeSpeeds
+from dse.questions import interactivity
 from dse.report.present import change, made_for_positions, number, position_note
 from dse.specs import tokens
 from dse.specs.oaken_grid import SAMPLE
@@ -218,12 +221,41 @@ def _show_speeds(
 ) -> None:
     named = [(name, cached_curve(asked)) for name, asked in curves]
     servers = measured.beside(rows)
-    chart, verdict = figure.speeds(named, [(row.name, row.result) for row in rows], limits, servers)
+    own = [(row.name, row.result) for row in rows]
+    best = [(row.name, found) for row in rows if limits and (found := _at_limit(row.request, limits))]
+    chart, verdict = figure.speeds(named, own, limits, best, servers)
     if chart is None:
         return
-    downloads.show("interactivity", _said(chart, other), partial(_curves, curves), made, verdict=lambda: verdict)
+    shown = _said(chart, other)
+    made = asked_by(rows, limits, made.address) or made
+    downloads.show("interactivity", shown, partial(_curves, curves), made, verdict=lambda: verdict)
     st.markdown(escaped(verdict))
     measured.draw(len(servers))
+
+
+def asked_by(rows: Sequence[BenchRow], limits: Mapping[str, float], address: str) -> MadeBy | None:
+    """The question that the plot of speeds answers, of designs that differ in their KV formats alone; else None."""
+    plain = {request.unquantized(row.request) for row in rows}
+    if len(plain) > 1 or any(row.request.value_quantizer for row in rows):
+        return None
+    asked = next(iter(plain))
+    given = {f"max_{name.split('_')[1]}": f"{most:g} s" for name, most in limits.items()}
+    names = tuple(row.request.key_quantizer_text for row in rows)
+    splits = None if asked.work.n_devices > 1 else (1,)
+    batchless = replace(asked, work=replace(asked.work, batch=None))
+    one = request.operation(batchless, TradeSpeeds, quantizers=names, splits=splits, **given)
+    return MadeBy(request.command_of(one), python_of(one), address)
+
+
+def _at_limit(asked: PointRequest, limits: Mapping[str, float]) -> dict[str, Any] | None:
+    """The design with the largest batch within limits, between those of its curve."""
+    table = cached_curve(request.any_batch(asked))
+    rows = table[table["fits_whole_batch"] & table["steady_tpot_s"].notna()].to_dict("records")
+    largest = cached_answer(replace(asked, work=replace(asked.work, batch=None))).result
+    rows += [largest] if largest["fits_whole_batch"] else []
+    return interactivity.at_limit(
+        rows, limits, lambda n: cached_answer(replace(asked, work=replace(asked.work, batch=n))).result
+    )
 
 
 def at(rows: Sequence[BenchRow], designs: tray.Tray, drawn: Chart, x: float, y: float) -> tray.TrayDesign | None:

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from dse.explorer import common_fields, crossovers, downloads, figure, request, sidebar, state, tray, widgets
+from dse.explorer import cards, common_fields, crossovers, downloads, figure, request, sidebar, state, tray, widgets
 from dse.explorer.bench import Bench
 from dse.explorer.downloads import MadeBy
 from dse.explorer.names import spoken
@@ -43,6 +43,8 @@ def render(bench: Bench) -> None:
         "being changed?"
     )
     widgets.draw(FORMATS)
+    if cards.limits_s(bench.values):
+        st.info("Limits on TTFT and TPOT do not count on this page: Compare and Serving say what keeps them.")
     names = mapped = tuple(bench.values[FORMATS.key])
     with widgets.said():
         asked = request.unquantized(request.of(bench.values))

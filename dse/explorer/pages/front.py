@@ -163,11 +163,14 @@ def show_front(job: FrontJob, bench: Bench) -> DesignFront | None:
     if limited := limits_text(found):
         st.caption(widgets.escaped(limited))
     if found.table.empty:
-        st.info("No design is left: allow more, or choose objectives that these designs have.")
+        why = "allow more, or choose objectives that these designs have"
+        if not found.n_feasible:
+            why = "none runs. Nothing fits, or the model is not split so: Compare says why of the current design"
+        st.info(f"No design is left: {why}.")
         return None
     widgets.draw(FILTER)
     try:
-        shown = filtered(found, bench.values[FILTER.key])
+        shown = filtered(found, bench.values[FILTER.key], job.sweep)
     except DseError as error:
         widgets.problem(error)
         shown = found

@@ -13,6 +13,7 @@ from dse.figures.source import Source
 from dse.questions.interactivity import LIMITS, Interactivity, front, interval, speeds, within
 
 USER, DEVICE = "speed of each user", "throughput a device"
+POINTS = "Each point: a server that always has so many requests, their wait for first tokens counted."
 BAND = "Pale bands: where 8 of 10 measurements should lie."
 BEST, MEASURED = "best within the limits", "measured"
 
@@ -71,9 +72,9 @@ def chart(source: Source) -> Chart:
         panels.append(_panel(str(model), served, shown, limits, about))
         if not served:
             none.append(str(model))
-    notes = [*about.get("notes", ()), f"Each point: a server that always has so many requests. {BAND}"]
+    notes = [*about.get("notes", ()), f"{POINTS} {BAND}"]
     if len(shown.systems) > rows.MAX_WHISKERED:
-        notes[-1] = "Each point: a server that always has so many requests."
+        notes[-1] = POINTS
     if "steady_tpot_s" in limits:
         notes.append(f"Grey: users get less than a TPOT of {1e3 * limits['steady_tpot_s']:g} ms gives.")
     if "steady_ttft_s" in limits:
