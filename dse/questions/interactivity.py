@@ -252,11 +252,17 @@ def interactivity(
     rows: list[Result] = []
     pairs = [(design, each) for design in designs for each in works]
     wrong: list[DseError] = []
+    found: dict[str, Result] = {}  # of each format the best split at the limits: more would be one point of the curve
     for design, each in common.each(pairs, progress, "designs"):
         try:
-            rows += _over_batches(design, each, batches, limits or {})
+            own = _over_batches(design, each, batches)
         except DseError as error:  # the model is not split so
             wrong.append(error)
+            continue
+        rows += own
+        if limits and (last := at_limit(own, limits, _at_batch(design, each))):
+            first = found.get(design.name)
+            found[design.name] = best([row for row in (first, last) if row], limits) or last
     if len(wrong) == len(pairs):
         raise wrong[0]
     one = designs[0]
@@ -264,16 +270,15 @@ def interactivity(
     name = one.device.name if len(works) > 1 else works[0].devices_text(one.device.name)
     how = f", {rows[0]['model_kind']} model" + (f", {rows[0]['stack']}" if rows[0]["stack"] else "") if rows else ""
     context = ", ".join([name, one.plan.model.name, *work.ways(one.plan.model), kept]) + how
-    return Interactivity(context, tuple(rows), dict(limits or {}), tuple(measured))
+    return Interactivity(context, (*rows, *found.values()), dict(limits or {}), tuple(measured))
 
 
-def _over_batches(
-    design: Candidate, work: Workload, batches: Sequence[int], limits: Mapping[str, float]
-) -> list[Result]:
-    """The design at every batch that runs at once, the largest of all and the largest within limits too.
+def _at_batch(design: Candidate, work: Workload) -> Callable[[int], Result]:
+    return lambda n: design.evaluate(replace(work, batch=n))
 
-    Raises DseError where it is not split so.
-    """
+
+def _over_batches(design: Candidate, work: Workload, batches: Sequence[int]) -> list[Result]:
+    """The design at every batch that runs at once, the largest of all too. Raises DseError where it is not split so."""
     rows: list[Result] = []
     for batch in batches:
         result = design.evaluate(replace(work, batch=batch))
@@ -286,5 +291,4 @@ def _over_batches(
             rows.append(kept(result))
         if result["batch"] != batch:
             break
-    own = at_limit(rows, limits, lambda n: design.evaluate(replace(work, batch=n))) if limits else None
-    return sorted([*rows, own], key=lambda row: row["batch"]) if own else rows
+    return rows
