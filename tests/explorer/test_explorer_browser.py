@@ -33,6 +33,7 @@ from browser import (
     started,
     status_of,
     sync_api,
+    uploader,
 )
 
 pytestmark = [needs_browser, pytest.mark.browser]
@@ -115,10 +116,10 @@ def test_a_token_policy_of_the_url_is_shown_and_another_page_keeps_what_was_chos
     sync_api.expect(batch_field(page)).to_have_value("48")  # at first the field is not there
 
 
-def test_a_picture_is_copied_with_what_the_page_says_of_it(page, server):
+def copies_its_picture(page, place):
+    """The button of what stands beside a figure puts it on the clipboard."""
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    open_page(page, f"{server}/compare?{BASE}&batch=64")
-    open_beside(page, "interactivity").get_by_role("button", name="Copy picture").click()
+    place.get_by_role("button", name="Copy picture").click()
     page.get_by_text("Copied.").wait_for()
     read = """async () => {
         const picture = await (await navigator.clipboard.read())[0].getType("image/png");
@@ -176,14 +177,14 @@ def test_good_and_bad_files(page, server, tmp_path):
     page.get_by_text("Load a device, model, plan or measurement").click()
     bad = tmp_path / "bad.toml"
     bad.write_text("memory_capacity = '80 parsecs'\nname = '<img src=https://example.org/x.png>'\n")
-    page.locator("input[type=file]").set_input_files(bad)
+    uploader(page, "stSidebar").set_input_files(bad)
     page.get_by_text("bad.toml:1: memory_capacity").wait_for()
     sync_api.expect(page.locator("img")).to_have_count(0)
     idle(page)
-    sync_api.expect(page.locator("input[type=file]")).to_have_count(1)
+    sync_api.expect(uploader(page, "stSidebar")).to_have_count(1)
     good = tmp_path / "own.toml"
     good.write_bytes((ROOT / "hwspecs" / "devices" / "h100.toml").read_bytes())
-    page.locator("input[type=file]").set_input_files(good)
+    uploader(page, "stSidebar").set_input_files(good)
     page.locator(".st-key-card-1").get_by_text("own.toml, llama2-7b, KV oaken").wait_for()
     idle(page)
     assert "device.own.toml%40" in page.url
@@ -235,6 +236,8 @@ def test_each_page_opens_by_its_address_follows_a_field_and_gives_its_figure(pag
     place = open_beside(page, name)
     buttons = [place.get_by_role("button", name=each, exact=True) for each in ("PNG", "SVG", "PDF", "CSV", "Parquet")]
     assert all(button.is_enabled() for button in buttons)
+    if name == "throughput":
+        copies_its_picture(page, place)
     with page.expect_download() as caught:
         place.get_by_role("button", name=kind, exact=True).click()
     opened_as(kind, Path(caught.value.path()))

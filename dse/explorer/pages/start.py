@@ -78,7 +78,7 @@ def render(bench: Bench) -> None:
     st.dataframe(cards.table(bench), hide_index=True)
     st.caption(
         "How sure: measured, the kernels were timed, and 8 of 10 measurements should lie so near; assumed, some were "
-        "not timed; estimated, none were, and the data sheet stands in; peak rates, what it allows."
+        "not; estimated, none; peak rates, as data sheets have them."
     )
 
 
