@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 import streamlit as st
 
+from dse.core.errors import DseError
 from dse.explorer import common_fields, request, sidebar, state, tray
 from dse.explorer.bench import Bench, BenchRow, alike, badge, cached_answer, line
 from dse.explorer.request import PointRequest
@@ -114,7 +115,25 @@ def notes(row: BenchRow) -> list[str]:
     found = design_notes(asked.device_spec(), asked.model_spec(), dict(row.result))
     if row.result["feasible"]:
         found += slower_note(Point(asked.device_spec(), asked.plan(), asked.work))
+        found += _same_times(asked, row.result)
     return [_OPTION.sub("", note.removeprefix("Note: ")) for note in found]
+
+
+def _same_times(asked: PointRequest, result: Mapping[str, Any]) -> list[str]:
+    """A note on experts that are laid out otherwise, and take as long."""
+    work = asked.work
+    if work.ep == 1:
+        return []
+    try:
+        plain = cached_answer(replace(asked, work=replace(work, ep=1))).result
+    except DseError:  # attention by groups of devices asks for experts by groups
+        return []
+    if plain["decode_step_s"] != result["decode_step_s"]:
+        return []
+    return [
+        f"ep {work.ep} takes as long as ep 1: a device reads as many bytes of experts whole as of parts of each, and "
+        "exchanges as much; an uneven use of experts would tell them apart"
+    ]
 
 
 def verdict(result: Mapping[str, Any], is_full: bool = False) -> str:

@@ -170,6 +170,16 @@ def test_a_drop_of_scores_says_that_it_leaves_the_weights_out():
     assert "--weights" not in " ".join(cards.notes(released.current))
 
 
+def test_experts_that_change_no_time_say_why():
+    """DeepSeek-V3 on eight devices takes as long with experts whole on them as in parts; gpt-oss does not."""
+    designs = ({"model": model, "tp": 8, "ep": 8} for model in ("deepseek-v3", "gpt-oss-120b"))
+    one, other = of(*designs, batch=64).rows
+    split = of({"model": "deepseek-v3", "tp": 8}, batch=64).current.result
+    assert one.result["throughput_tokens_per_s"] == split["throughput_tokens_per_s"]
+    assert any(note.startswith("ep 8 takes as long as ep 1: ") for note in cards.notes(one))
+    assert not any("takes as long" in note for note in cards.notes(other))
+
+
 def test_a_number_without_measured_kernels_is_inside_what_devices_likely_reach():
     """They reach 0.70 to 0.93 of the peak per token, and 0.89 is taken: times of 0.89 / 0.93 to 0.89 / 0.70."""
     here = of({"device": "oaken-hbm"}, batch=8, input=1024)
