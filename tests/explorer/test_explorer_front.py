@@ -15,6 +15,7 @@ from streamlit.testing.v1 import AppTest
 from dse.core import specfile
 from dse.core.errors import InputError
 from dse.explorer import common_fields, kept, names, request, uploads
+from dse.explorer.fields import MAX_TEXT
 from dse.explorer.front import form, job, limits, text
 from dse.explorer.front.found import added, at, chart_of, filtered, limits_text, loaded, table_of, without_ties
 from dse.explorer.front.request import commands, front_request, python, sweep_toml
@@ -173,7 +174,7 @@ def test_limits_take_words_and_units(given, expected):
         ("decode_step_s = 5x ms", "must be a number, its unit one of s, ms"),
         ("decode_step_s = fast", "must be a number, its unit one of s, ms"),
         ("TPOT = 50 ms; steady_tpot_s = 1", "at most steady_tpot_s: is given twice"),
-        ("; ".join(f"{name} = 1" for name in limits.objective_names()[:9]), "9 limits are given: must be at most 8"),
+        ("; ".join(f"{name} = 1" for name in limits.objective_names()[:6]), "6 limits are given: must be at most 5"),
         ("decode_step_s", "write NAME = NUMBER UNIT; ..., such as Decode step"),
         ("quantizer = 1", "at most 'quantizer = 1': write NAME = NUMBER UNIT"),
     ],
@@ -411,6 +412,20 @@ def test_what_is_left_open_is_the_current_designs_and_the_workloads():
     assert [len(own.sweep().axis[name]) for name in ("batch", "tp", "quantizer", "input_tokens")] == [9, 4, 5, 1]
 
 
+def test_a_limit_of_the_workload_stands_in_for_the_pages_own_at_most_and_for_none_at_least():
+    app = AppTest.from_string("from dse.explorer.app import main; main('front')", default_timeout=TIMEOUT_S)
+    app.query_params.update({**SMALL, "tpot_limit": "30", "front_at_most": "TPOT = 100 ms"})
+    app.query_params["front_at_least"] = "TPOT = 1 ms"
+    app.run()
+    own = {kind: app.number_input(key=f"front_{kind} steady_tpot_s") for kind in ("at_most", "at_least")}
+    assert {kind: (field.value, field.disabled) for kind, field in own.items()} == {
+        "at_most": (30.0, True),
+        "at_least": (1.0, False),
+    }
+    limits = app.session_state["front job"].asked
+    assert (limits.at_most, limits.at_least) == (("steady_tpot_s=0.03",), ("steady_tpot_s=0.001",))
+
+
 def test_an_axis_that_is_left_open_has_no_front_of_its_own():
     """With the field of tensor parallel empty, `A front for each` has nothing to tell apart by it."""
     own = front_request(field_values({"front_tps": ""}))
@@ -491,6 +506,13 @@ def test_limits_survive_their_text(chosen):
     assert list(found) == list(chosen)
     for name, value in chosen.items():
         assert found[name] == (None if value is None else pytest.approx(value, rel=1e-11))
+
+
+def test_the_longest_limits_fit_into_an_address():
+    """As many as a field takes, of the longest names, each with twelve digits."""
+    named = sorted((*limits.objective_names(), *limits.COUNTED), key=lambda name: len(names.words(name)))
+    longest = [limits.NamedLimit(name, 1.23456789012e-7) for name in named[-limits.MAX_LIMITS :]]
+    assert len(limits.written(longest)) <= MAX_TEXT
 
 
 def job_front(texts):

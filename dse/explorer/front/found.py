@@ -23,7 +23,7 @@ from dse.sweep.pareto import designs
 from dse.sweep.pareto.designs import DesignFront
 from dse.sweep.spec import Sweep
 
-#: columns that say nothing of a design on the front to who reads its table
+#: columns left out of the table: they tell a reader nothing of a design on the front
 _HIDDEN = ("row", "feasible", "infeasible_code", *uncertainty.READ)
 #: relative distance within which a click belongs to a point
 NEAR = 1e-6

@@ -15,8 +15,8 @@ from dse.explorer.fields import NUMBER, Field
 from dse.model.results import RESULT_UNITS, shown_unit
 from dse.sweep.pareto import designs
 
-#: limits of a field at most: their text must fit into an address
-MAX_LIMITS = 8
+#: limits of a field at most: their text, whatever they are called, fits into an address (`fields.MAX_TEXT`)
+MAX_LIMITS = 5
 #: columns of numbers that a sweep sets, not results
 COUNTED = tuple(sorted(designs.COUNTS))
 _NUMBER_AND_UNIT = re.compile(r"([-+.0-9]*(?:e[-+]?[0-9]+)?)\s*(.*)", re.ASCII | re.DOTALL)
@@ -104,13 +104,14 @@ def draw_choice(field: Field) -> None:
     )
 
 
-def draw_numbers(fields: Iterable[Field], places: Sequence[Any], workload: Mapping[str, float]) -> None:
+def draw_numbers(fields: Mapping[Field, Mapping[str, float]], places: Sequence[Any]) -> None:
     """Draw a number for each limit, in turn in the `places`; one left open limits nothing.
 
-    Limits of the `workload`, in base units by column, stand in for those of the page: they are changed at one place.
+    Each field comes with the limits of the workload that stand in for its own, in base units by column: those are
+    changed at one place.
     """
     at = 0
-    for field in fields:
+    for field, workload in fields.items():
         limits = _now(field)
         for i, (column, value) in enumerate(limits):
             _, unit, size = _units(column)
@@ -129,7 +130,7 @@ def draw_numbers(fields: Iterable[Field], places: Sequence[Any], workload: Mappi
                     key=key,
                     placeholder="no limit",
                     disabled=is_given,
-                    help="The workload's limit, changed beside it." if is_given else "Left open, it limits nothing.",
+                    help="The workload's, changed in the sidebar." if is_given else "Left open, it limits nothing.",
                     on_change=partial(_keep, field, limits, i, key, size),
                 )
             at += 1

@@ -12,7 +12,7 @@ from dse.explorer.bench import Bench
 from dse.explorer.downloads import MadeBy
 from dse.explorer.fragments import part
 from dse.explorer.front import limits
-from dse.explorer.front.form import FIELDS, FILTER, FOLDED, LIMITS, SHOWN
+from dse.explorer.front.form import AT_LEAST, AT_MOST, FIELDS, FILTER, FOLDED, LIMITS, SHOWN
 from dse.explorer.front.found import (
     added,
     at,
@@ -66,7 +66,8 @@ def render(bench: Bench) -> None:
                 else:
                     widgets.draw(field)
             if field is SHOWN[-1]:
-                limits.draw_numbers(LIMITS, st.columns(3, vertical_alignment="bottom"), cards.limits_s(values))
+                of_workload = {AT_MOST: cards.limits_s(values), AT_LEAST: {}}
+                limits.draw_numbers(of_workload, st.columns(3, vertical_alignment="bottom"))
     try:
         asked = front_request(values)
         asked.objectives()
