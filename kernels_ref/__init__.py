@@ -27,9 +27,9 @@ from kernels_ref.formats import (
 if TYPE_CHECKING:
     from kernels_ref.cache import RowCache
     from kernels_ref.groups import GroupCache
-    from kernels_ref.inputs import fp16_patterns
     from kernels_ref.jit import inner, kernel, prange, sequential
     from kernels_ref.packed import Packed
+    from kernels_ref.patterns import fp16_patterns
 
 __all__ = [
     "FORMATS",
@@ -58,7 +58,7 @@ _SHARED = {
     "GroupCache": "groups",
     "Packed": "packed",
     "RowCache": "cache",
-    "fp16_patterns": "inputs",
+    "fp16_patterns": "patterns",
     **dict.fromkeys(("inner", "kernel", "prange", "sequential"), "jit"),
 }
 

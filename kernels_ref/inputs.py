@@ -8,6 +8,7 @@ import numpy as np
 
 from kernels_ref import half
 from kernels_ref.jit import inner, kernel, prange
+from kernels_ref.patterns import fp16_patterns
 
 #: bytes of FP16 that are converted and checked at a time: they stay in the last-level cache
 BLOCK_BYTES = 8 * 2**20
@@ -62,21 +63,6 @@ def _count_nonfinite(bits: np.ndarray) -> int:
     for chunk in prange(n_chunks):
         found[chunk] = _count(bits[chunk * CHUNK : (chunk + 1) * CHUNK])
     return found.sum()
-
-
-def fp16_patterns(part: np.ndarray) -> np.ndarray:
-    """The FP16 patterns of `part`, C-contiguous uint16; a view where nothing has to change.
-
-    BF16 and FP32 are rounded to nearest even; beyond 65504 they become infinite (and are then refused or replaced).
-    """
-    if part.dtype != np.float16:  # the name of a dtype takes long
-        if not part.dtype.isnative:
-            part = part.astype(part.dtype.newbyteorder("="))
-        if part.dtype.name == "bfloat16":
-            part = (part.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
-        with np.errstate(over="ignore", invalid="ignore"):
-            part = part.astype(np.float16)
-    return np.ascontiguousarray(part).view(np.uint16)
 
 
 def replace_nonfinite(bits: np.ndarray) -> np.ndarray:

@@ -3,7 +3,9 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +45,16 @@ class Held:
     layers: tuple[DumpLayer, ...]
     tensors: Mapping[int, Mapping[Side, np.ndarray]]
     queries: Mapping[int, np.ndarray]
-    #: profiled on other data of the same kind; None: none came with it
-    thresholds: Any = None
+    #: file of thresholds profiled on other data of the same kind; None: none came with it
+    thresholds_file: Traversable | None = None
+
+    @cached_property
+    def thresholds(self) -> Any:
+        """The thresholds of that file, read where a quantizer asks for them: that takes the compiler. None without."""
+        if self.thresholds_file is None:
+            return None
+        with resources.as_file(self.thresholds_file) as path:
+            return kernels.thresholds_of(str(path))
 
     @property
     def indices(self) -> list[int]:
@@ -153,8 +163,8 @@ def hold(
 def sample() -> Held:
     """The sample that ships, of SmolLM2-135M, with thresholds from another text."""
     folder = resources.files("dse.data")
-    with resources.as_file(folder / SAMPLE) as path, resources.as_file(folder / _SAMPLE_THRESHOLDS) as thresholds:
-        return replace(hold(path, SAMPLE), thresholds=kernels.thresholds_of(str(thresholds)))
+    with resources.as_file(folder / SAMPLE) as path:
+        return replace(hold(path, SAMPLE), thresholds_file=folder / _SAMPLE_THRESHOLDS)
 
 
 def about_of(held: Held, how: ReadOptions) -> About:

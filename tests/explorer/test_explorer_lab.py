@@ -55,7 +55,7 @@ def test_the_command_shown_writes_what_the_page_shows(sample, tmp_path, monkeypa
         assert (tmp_path / "lab" / f"{name}.csv").read_bytes() == files.csv_of(table), name
     values = pd.read_csv(tmp_path / "lab" / "values.csv")
     assert values["after"].tolist() == view.after[:, :MAX_CHANNELS].ravel().tolist()
-    own = command(replace(sample, name="own.npz", thresholds=None), replace(chosen, how=ReadOptions(4, "replace")))
+    own = command(replace(sample, name="own.npz", thresholds_file=None), replace(chosen, how=ReadOptions(4, "replace")))
     assert own.startswith("dse lab own.npz --quantizer nqkv")
     assert own.endswith("--heads 4 --nonfinite replace")
 

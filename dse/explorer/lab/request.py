@@ -75,7 +75,7 @@ def cached_view(_held: Held, asked: LabRequest) -> HeadView:
 def operation(held: Held, asked: LabRequest) -> InspectQuantizer:
     """The inspection as an operation, from which its command and script are made."""
     return InspectQuantizer(
-        source=None if held.thresholds is not None else held.name,
+        source=None if held.thresholds_file is not None else held.name,
         method=asked.quantizer,
         out="lab",
         layer=asked.layer,
