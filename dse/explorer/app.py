@@ -23,6 +23,7 @@ _STYLE = """<style>
 .js-plotly-plot :is(.xtick, .ytick) text, .js-plotly-plot :is(.xtitle, .ytitle, .legendtext) {
     fill: currentColor !important; fill-opacity: 0.85 !important;
 }
+.st-key-start-empty { position: absolute; height: 0; overflow: hidden; visibility: hidden; }
 @media (max-width: 640px) {
     [data-testid=stMain] h1 { font-size: 1.5rem !important; padding: 0 0 1rem; }
     [data-testid=stMain] h2 { font-size: 1.3rem !important; }

@@ -7,13 +7,15 @@ from typing import Any
 
 import streamlit as st
 
-from dse.explorer import cards, common_fields, presets, sidebar, state, tray
+from dse.explorer import cards, common_fields, figure, presets, sidebar, state, tray
 from dse.explorer.bench import Bench
 from dse.explorer.widgets import escaped
 
 PAGE = "start"
 #: what the page asks for beside the designs and the workload
 FIELDS = ()
+#: key of a place that is not shown (`app`)
+EMPTY = "start-empty"
 #: session key: the page that a question opens
 _TO = "start opens"
 
@@ -80,6 +82,8 @@ def render(bench: Bench) -> None:
         "How sure: measured, the kernels were timed, and 8 of 10 measurements should lie so near; assumed, some were "
         "not; estimated, none; peak rates, as data sheets have them."
     )
+    with st.container(key=EMPTY):  # the browser loads what draws figures, megabytes of it, while the page is read
+        st.plotly_chart(figure.unchecked({"data": [], "layout": {"height": 10}}), key=f"{EMPTY} figure")
 
 
 def _ask(question: Question) -> None:
