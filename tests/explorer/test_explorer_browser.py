@@ -379,6 +379,9 @@ def test_the_start_is_one_screen_of_a_phone(page, server):
         place = last.bounding_box()
         heights.append(place["y"] + place["height"])
     assert heights[-1] <= 844 - 16  # as a line of the smallest type
+    unseen = page.locator(".st-key-start-empty .js-plotly-plot")  # what draws figures is loaded, and nothing is drawn
+    unseen.wait_for(state="attached")
+    assert not unseen.is_visible()
 
 
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
