@@ -84,6 +84,12 @@ def test_what_is_not_simulated_is_said_in_a_line():
     assert all("prefix = 128" in line for line in wrong(app))
 
 
+def test_a_design_that_does_not_fit_says_so_and_has_no_line():
+    app = opened("serving", quantizer="fp8", device="rtx-4090", model="deepseek-v3")
+    assert any("no request fits: give it more devices" in line for line in wrong(app))
+    assert not app.dataframe
+
+
 def test_without_a_rate_the_table_has_one_rate_for_all_designs():
     """Each at a share of its own, what holds more would look slower."""
     app = opened("serving")

@@ -84,12 +84,19 @@ def render(bench: Bench) -> None:
             widgets.lines([f"{row.name}: {line}" for line in error.lines()])
             continue
         if not answer.rows:
-            widgets.lines([f"{row.name}: no rate holds: nothing fits, or its groups of devices step together"])
+            widgets.lines([f"{row.name}: {_why_empty(answer)}"])
         else:
             found[row.name] = answer
     if found:
         _in_closed_form(bench, found, rate)
     _one_by_one(bench, rate)
+
+
+def _why_empty(answer: UnderLoad) -> str:
+    """Why a design has no line, and what to do."""
+    if answer.full_requests_per_s is None:
+        return "no request fits: give it more devices, fewer bits or shorter prompts"
+    return "no rate holds in closed form: simulate it below"
 
 
 def _in_closed_form(bench: Bench, found: Mapping[str, UnderLoad], rate: float | None) -> None:
