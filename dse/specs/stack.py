@@ -275,6 +275,13 @@ class ServerSpec(Spec):
     unseen: dict[Literal["dense", "mixture"], Spread]
 
 
+def _unpacks_first(stack: StackSpec) -> bool:
+    """True where reading FP8 latents takes longer than reading twice the bytes in 16 bits: all are turned into 16 bits
+    first, as by SGLang on Hopper. That is a way of this stack, and says little of the kernels of another."""
+    packed, plain = stack.latent.get("fp8"), stack.latent.get("fp16")
+    return packed is not None and plain is not None and 2 * packed.memory_frac.si < plain.memory_frac.si
+
+
 def served(name: str, stacks: Mapping[str, StackSpec], server: ServerSpec | None, release: str) -> ServedStack:
     """The stack of that name among the `stacks` of a device; parts that it lacks are those of the others, in order.
 
@@ -289,13 +296,13 @@ def served(name: str, stacks: Mapping[str, StackSpec], server: ServerSpec | None
     parts["host"] = host
     if host is None:  # kernels alone, as papers and the benchmarks of kernels have them
         parts |= {table: {} for table in SERVED}
-    for other, stack in stacks.items():
-        if other == name or not parts["host"]:
-            continue
+    others = [(other, stack) for other, stack in stacks.items() if other != name and parts["host"]]
+    for other, stack in others:
         for part in ("attention", "gemm"):
             if parts[part] is None and getattr(stack, part):
                 parts[part], borrowed[part] = getattr(stack, part), other
-        for table in (*SERVED, "kv"):
+    for table in (*SERVED, "kv"):
+        for other, stack in sorted(others, key=lambda one: table == "latent" and _unpacks_first(one[1])):
             for code, fit in getattr(stack, table).items():
                 if code not in parts[table] and not (table == "products" and code in UNPACKED):
                     parts[table] = {**parts[table], code: fit}
