@@ -1,6 +1,7 @@
 """The explorer's pages, each a file registered here once, and the run of the script."""
 
 import gc
+import itertools
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -8,7 +9,7 @@ from typing import Any
 
 import streamlit as st
 
-from dse.explorer import bench, common_fields, sidebar, state, uploads
+from dse.explorer import bench, common_fields, memory, sidebar, state, uploads
 from dse.explorer.bench import Bench
 
 _TITLE = "KV-cache design explorer"
@@ -35,6 +36,8 @@ _STYLE = """<style>
 _is_frozen = False
 #: session key: there from a session's second run on
 _SEEN = "explorer seen"
+#: runs of all sessions together, and of how many one has all of memory searched
+_runs, SEARCHED_RUNS = itertools.count(1), 100
 
 
 @dataclass(frozen=True)
@@ -66,11 +69,12 @@ def main(first: str = PAGES[0].path) -> None:
     """Run the explorer's script once, as Streamlit does on every interaction; `first` is the page that opens.
 
     Streamlit searches all of Python's memory for garbage after every run, which holds up every session for a tenth of a
-    second. What is there when a run begins is kept out of that, but for the first run of each session: it finds what
-    sessions before have left.
+    second. What is there when a run begins is kept out of that, but for the first run of each session and one of
+    SEARCHED_RUNS others: they find what runs and sessions before have left, and the next returns it.
     """
     global _is_frozen
     if not _is_frozen:  # asking gc for it would count all objects
+        memory.give_back()
         gc.freeze()
         _is_frozen = True
     st.set_page_config(page_title=_TITLE, layout="wide")
@@ -92,7 +96,7 @@ def main(first: str = PAGES[0].path) -> None:
     benches.append(bench.of(values, state.tray()))
     opened.run()
     sidebar.draw(benches[0])
-    if _SEEN not in st.session_state:
+    if next(_runs) % SEARCHED_RUNS == 0 or _SEEN not in st.session_state:
         st.session_state[_SEEN] = True
         gc.unfreeze()
         _is_frozen = False

@@ -353,6 +353,7 @@ def test_the_page_sweeps_filters_and_keeps_its_address(asked):
     assert app.session_state["front job"].asked == asked
     assert len(app.dataframe[0].value) == len(app.session_state["front job"].front.table)
     first = app.session_state["front job"]
+    assert "designs" not in vars(first.sweep)  # the plans that it built are gone
     app.text_input(key="front_filter").set_value('quantizer == "oaken"').run()
     assert app.session_state["front job"] is first  # nothing is swept again
     assert app.query_params["front_filter"] == 'quantizer == "oaken"'

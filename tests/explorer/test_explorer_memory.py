@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from dse.explorer import app as explorer
 from dse.explorer import crossovers, figure, launch, request, serving
 from dse.explorer.lab import dumps
 from dse.explorer.lab.request import LabRequest, cached_measured, cached_view
@@ -84,13 +85,17 @@ def test_hollow_marks_have_the_color_of_the_page():
     assert any(figure.CLEAR in face for face in faces)
 
 
-def test_after_its_first_run_a_session_searches_only_what_is_new_for_garbage():
+def test_after_its_first_run_a_session_searches_only_what_is_new_for_garbage(monkeypatch):
+    monkeypatch.setattr(explorer, "SEARCHED_RUNS", 10**9)
     gc.unfreeze()
     try:
         app = AppTest.from_file(serving.SCRIPT, default_timeout=TIMEOUT_S).run()
         assert gc.get_freeze_count() == 0
         app.run()
         assert gc.get_freeze_count() > 0
+        monkeypatch.setattr(explorer, "SEARCHED_RUNS", 1)
+        app.run()  # one of many searches all again
+        assert gc.get_freeze_count() == 0
     finally:
         gc.unfreeze()
 

@@ -110,3 +110,4 @@ class FrontJob:
             pass
         except DseError as error:
             self.problem = error
+        self.sweep = self._wide = replace(self.sweep)  # without the plans that it built: a megabyte a session

@@ -1,7 +1,5 @@
 """KV dumps of a session: the sample that ships, or one of the reader's own, in memory or where it lies."""
 
-import ctypes
-import gc
 import tempfile
 import time
 from collections.abc import Callable
@@ -11,7 +9,7 @@ from typing import Any
 import streamlit as st
 
 from dse.core.errors import InputError, clean
-from dse.explorer import state
+from dse.explorer import memory, state
 from dse.measure import lab
 from dse.measure.lab import Held
 
@@ -73,12 +71,4 @@ def free_when_left(dumps: dict[str, Held], lives: Callable[[], bool], look_s: fl
         time.sleep(look_s)
         away_s = 0.0 if lives() else away_s + look_s
     dumps.clear()
-    free_memory()
-
-
-def free_memory() -> None:
-    """Return freed memory to the operating system, which the C library keeps for later by itself (malloc_trim)."""
-    gc.collect()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of the GNU C library
-    if trim is not None:
-        trim(0)
+    memory.free()

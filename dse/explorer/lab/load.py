@@ -6,8 +6,8 @@ from pathlib import Path
 import streamlit as st
 
 from dse.core.errors import DseError, InputError, clean, show
-from dse.explorer import state, uploads, widgets
-from dse.explorer.lab.dumps import ENDINGS, MARK, MAX_NAME, SAMPLE, free_memory, free_when_left, loaded, read_dump
+from dse.explorer import memory, state, uploads, widgets
+from dse.explorer.lab.dumps import ENDINGS, MARK, MAX_NAME, SAMPLE, free_when_left, loaded, read_dump
 from dse.explorer.lab.form import DATA, PATH
 from dse.measure import lab
 
@@ -47,7 +47,7 @@ def load_dump() -> None:
             uploads.let_go(file)
             st.session_state[_TRIES] = tries + 1  # another key: an empty uploader
             file = None
-            free_memory()
+            memory.free()
             st.rerun()
         if serves_this_machine_alone():
             st.text_input(
