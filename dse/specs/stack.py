@@ -275,9 +275,9 @@ class ServerSpec(Spec):
     unseen: dict[Literal["dense", "mixture"], Spread]
 
 
-def _unpacks_first(stack: StackSpec) -> bool:
-    """True where reading FP8 latents takes longer than reading twice the bytes in 16 bits: all are turned into 16 bits
-    first, as by SGLang on Hopper. That is a way of this stack, and says little of the kernels of another."""
+def _is_slow_packed(stack: StackSpec) -> bool:
+    """True where FP8 latents take longer than twice their bytes in 16 bits, as SGLang's on Hopper do, sixfold: those
+    kernels are one software's, and stand in for another's only where no others were measured."""
     packed, plain = stack.latent.get("fp8"), stack.latent.get("fp16")
     return packed is not None and plain is not None and 2 * packed.memory_frac.si < plain.memory_frac.si
 
@@ -302,7 +302,7 @@ def served(name: str, stacks: Mapping[str, StackSpec], server: ServerSpec | None
             if parts[part] is None and getattr(stack, part):
                 parts[part], borrowed[part] = getattr(stack, part), other
     for table in (*SERVED, "kv"):
-        for other, stack in sorted(others, key=lambda one: table == "latent" and _unpacks_first(one[1])):
+        for other, stack in sorted(others, key=lambda one: table == "latent" and _is_slow_packed(one[1])):
             for code, fit in getattr(stack, table).items():
                 if code not in parts[table] and not (table == "products" and code in UNPACKED):
                     parts[table] = {**parts[table], code: fit}

@@ -515,7 +515,7 @@ def test_stacks_without_attention_have_parts_of_whole_steps_alone(device, stack)
 
 
 @each(("device", "lender"), [("h100", "trtllm"), ("h200", "trtllm"), ("b200", "sglang")])
-def test_latents_are_borrowed_of_kernels_that_read_them_packed(device, lender):
+def test_latents_are_borrowed_of_kernels_that_gain_by_fewer_bytes(device, lender):
     """SGLang's on Hopper take 6 times as long in FP8 as in 16 bits: that is no other engine's way."""
     _, vllm = stacks.stack_of(catalog.device(device), Workload(stack="vllm"))
     assert (vllm.borrowed["latent.fp8"], vllm.borrowed["latent.fp16"]) == (lender, lender)
