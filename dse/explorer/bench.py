@@ -12,6 +12,8 @@ from dse.explorer import common_fields, kept, request, tray
 from dse.explorer.request import PointAnswer, PointRequest
 from dse.model import uncertainty
 from dse.model.compare import Case
+from dse.questions import engine_formats
+from dse.specs.engines import ENGINES
 from dse.specs.weights import WIDE_BITS
 from dse.specs.workload import ASKED, weights_text
 
@@ -37,6 +39,15 @@ class BenchRow:
         """Request of a design that has an answer."""
         assert self.asked is not None
         return self.asked
+
+    @property
+    def why_not(self) -> str:
+        """Why the design does not run, or that it does."""
+        if self.wrong is not None:
+            return self.wrong.lines()[0]
+        if not self.result["feasible"]:
+            return f"of the current design, {self.result['infeasible_reason']}"
+        return "the current design runs alone, so vary less"
 
     @property
     def case(self) -> Case:
@@ -172,6 +183,17 @@ def line(asked: PointRequest) -> str:
 _BORROWED = {"implementation", "nearest_kernels", "stacks_of"}
 
 
+def stack_of(row: BenchRow) -> str:
+    """The serving software of a design, without its release; "" where it has none."""
+    return str(row.result["stack"] or "").partition("@")[0]
+
+
+def refusals(row: BenchRow) -> dict[str, str]:
+    """Formats of a design that its server does not run, each with the line that says so."""
+    asked = row.request
+    return engine_formats.refusals(asked.device_spec(), asked.plan(), asked.work, str(row.result["stack"] or ""))
+
+
 def badge(row: BenchRow) -> str:
     """Certainty of a design's times in a few words."""
     if row.answer is None:
@@ -179,6 +201,8 @@ def badge(row: BenchRow) -> str:
     result = row.result
     if not result["feasible"]:
         return "does not fit"
+    if refusals(row):
+        return f"not run by {ENGINES.get(stack_of(row), stack_of(row))}"
     if result["model_kind"] == "ideal":
         return "peak rates"
     low, high = uncertainty.ends(result)

@@ -12,7 +12,7 @@ import streamlit as st
 
 from dse.core.errors import DseError
 from dse.explorer import common_fields, request, sidebar, state, tray
-from dse.explorer.bench import Bench, BenchRow, alike, badge, cached_answer, line
+from dse.explorer.bench import Bench, BenchRow, alike, badge, cached_answer, line, refusals
 from dse.explorer.request import PointRequest
 from dse.explorer.widgets import escaped, lines
 from dse.figures.drawing import style
@@ -53,6 +53,8 @@ DECIDED = 0.8
 _COLUMNS = 3
 #: bits of weights that models are trained with
 WIDE_BITS = 16
+#: notes on keys of a model's file that change nothing
+_OF_FILE = re.compile(r"auto_map ignored|key \S+ absent")
 #: what a note says of an option of the command line
 _OPTION = re.compile(r"; --weights \S+ counts[^;]*")
 #: colors of the parts of the memory, as figures have them
@@ -85,14 +87,12 @@ def _card(bench: Bench, row: BenchRow) -> None:
     mark = badge(row)
     st.markdown(f"**{escaped(row.name)}**")
     if row.asked is None or row.answer is None:
-        if row.at == bench.at:
-            st.markdown("No answer yet: the message beside its fields says what to change.")
-        else:
-            lines(row.wrong.lines() if row.wrong else [])
+        lines(row.wrong.lines() if row.wrong else [])
         return
     st.caption(escaped(line(row.asked)))
     st.badge(mark, color=_COLORS.get(mark.partition(" ")[0].strip(","), "red"))  # type: ignore[arg-type]
     st.markdown(escaped(verdict(row.result, row.request.work.batch is None)))
+    lines([f"{said}. The numbers are as if other software ran it." for said in refusals(row).values()])
     if row.result["feasible"]:
         st.html(memory_bar(row.result))
         st.html(numbers_html(numbers(bench, row)))
@@ -116,7 +116,8 @@ def notes(row: BenchRow) -> list[str]:
     if row.result["feasible"]:
         found += slower_note(Point(asked.device_spec(), asked.plan(), asked.work))
         found += _same_times(asked, row.result)
-    return [_OPTION.sub("", note.removeprefix("Note: ")) for note in found]
+    said = (_OPTION.sub("", note.removeprefix("Note: ")) for note in found)
+    return [note for note in said if not _OF_FILE.search(note)]
 
 
 def _same_times(asked: PointRequest, result: Mapping[str, Any]) -> list[str]:
@@ -209,7 +210,8 @@ def numbers(bench: Bench, row: BenchRow) -> list[CardNumber]:
         if result[name] is None:
             continue
         said = [_ends(name, result)]
-        if row.at != bench.answered[0].at and isinstance(first[name], int | float) and first[name]:
+        compares = name != "score_drop_frac" and isinstance(first[name], int | float) and first[name]
+        if row.at != bench.answered[0].at and compares:
             said.append(change(result[name], first[name]))
         details = ", ".join(filter(None, [*said, _note(name, row)]))
         found.append(CardNumber(name, shown(name, result), details, limit_text(name, result, bench.values)))

@@ -5,10 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 from dse import quantizers
-from dse.core.errors import InputError, show
+from dse.core.errors import MAX_LINE, InputError, show
 from dse.explorer import uploads
 from dse.explorer.fields import Field, Kind
-from dse.specs import catalog, tokens, workload
+from dse.specs import catalog, device_names, model_names, tokens, workload
 
 _DOUBLED = tuple(2**i for i in range(15))
 _LENGTHS = tuple(2**i for i in range(5, 18))
@@ -47,6 +47,7 @@ DEVICE = Field(
     kind="choice",
     default="h200",
     choices=lambda: [*catalog.device_files(), *uploads.names("device")],
+    meant=lambda name: device_names.meant(name[:MAX_LINE], tuple(catalog.device_files())),
     clears="edits",
     help="A shipped device, or a file of your own, loaded below.",
 )
@@ -66,6 +67,7 @@ MODEL = Field(
     kind="choice",
     default="qwen3-32b",
     choices=lambda: [*catalog.model_files(), *uploads.names("model")],
+    meant=lambda name: model_names.meant(name[:MAX_LINE], tuple(catalog.model_files())),
     help="A shipped model, or a config.json or model file of your own, loaded below.",
 )
 QUANTIZER = Field(

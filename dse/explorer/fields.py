@@ -33,7 +33,7 @@ class Field:
     are the stops of a slider below the field. `check(text, values)` raises InputError for a text that cannot be used;
     `values` are the fields before it. `titles` says how a choice is shown where it is not as written.
     `clears` names a text field that another choice empties: parameters leave with their family. `may_be_empty`: a text
-    with a default can be taken away.
+    with a default can be taken away. `meant` gives the choice that another name means, or None.
     """
 
     key: str
@@ -51,6 +51,7 @@ class Field:
     placeholder: str = ""
     clears: str = ""
     may_be_empty: bool = False
+    meant: Callable[[str], Any] | None = None
 
     def options(self) -> list[Any]:
         """The choices, now."""
@@ -63,6 +64,8 @@ class Field:
         if self.kind in ("choice", "choices"):
             known = self.options()
             wrong = [item for item in (value if self.kind == "choices" else [value]) if item not in known]
+            if wrong and self.meant:
+                return f"{self.key} = {show(wrong[0])}: {did_you_mean(str(wrong[0]), map(str, known))}"
             if wrong:
                 return f"{self.key} = {show(wrong[0])}: must be one of {', '.join(map(str, known))}"
         elif self.kind in ("whole", "number"):
@@ -96,7 +99,8 @@ class Field:
         elif self.kind in ("choice", "choices"):
             named = {str(option): option for option in self.options()}
             parts = [part for part in text.split(SEPARATOR) if part] if self.kind == "choices" else [text]
-            found = [named.get(part, part) for part in parts]
+            meant = self.meant or (lambda _: None)
+            found = [named[part] if part in named else meant(part) or part for part in parts]
             value = found if self.kind == "choices" else found[0]
         else:
             value = text

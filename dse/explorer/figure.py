@@ -50,19 +50,21 @@ def speeds(
     curves: Sequence[tuple[str, pd.DataFrame]],
     chosen_rows: Sequence[tuple[str, Mapping[str, Any]]],
     limits: Mapping[str, float],
-    at_limits: Sequence[tuple[str, Mapping[str, Any]]] = (),
+    ends: Sequence[tuple[str, Mapping[str, Any]]] = (),
     measured: Sequence[Mapping[str, Any]] = (),
+    refused: Sequence[str] = (),
 ) -> tuple[Chart | None, str]:
-    """Throughput a device against the speed of each user, a line per named curve through its chosen design and the one
-    `at_limits`, beside `measured` servers, and the best within limits in a sentence. None where nothing fits."""
+    """Throughput a device against the speed of each user, a line per named curve through its chosen design and its
+    `ends` (the largest batches), beside `measured` servers, and the best within limits in a sentence, which is none of
+    those `refused` by their servers. None where nothing fits."""
     own = [{**interactivity.kept(result), "system": name} for name, result in chosen_rows]
-    own += [{**result, "system": name} for name, result in at_limits]
+    own += [{**result, "system": name} for name, result in ends]
     lines = [table[[*interactivity.COLUMNS]].assign(system=name) for name, table in curves]
     table = pd.concat([*lines, pd.DataFrame(own)], ignore_index=True)
     served = table[table["fits_whole_batch"] & table["steady_tpot_s"].notna()]
     if served.empty:
         return None, ""
-    rows = served.to_dict("records")
+    rows = served[~served["system"].isin(refused)].to_dict("records")
     found = interactivity.best(rows, limits) if limits else None
     best = [dict(zip("xy", interactivity.speeds(found), strict=True))] if found else []
     models = " / ".join(dict.fromkeys(map(str, table["model"])))
@@ -215,7 +217,10 @@ def fitted(chart: Chart, height: int = HEIGHT, legend_px: int = 0) -> dict[str, 
         axis["title"].update(font={"size": TEXT_PX}, standoff=_GAP_PX)
     layout["yaxis"]["title"].update(standoff=_LEFT_GAP_PX)
     layout["yaxis"].update(automargin=True)  # where its numbers are long
-    recolored: dict[str, Any] = json.loads(json.dumps(found).replace(f'"{style.BLACK}"', f'"{style.GRAY}"'))
+    text = json.dumps(found)
+    for shown in (str, to_plotly.paler):
+        text = text.replace(f'"{shown(style.BLACK)}"', f'"{shown(style.GRAY)}"')
+    recolored: dict[str, Any] = json.loads(text)
     return recolored
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from dse import quantizers
 from dse.core.errors import InputError
+from dse.model.kv_layout import KvPlan
 from dse.quantizers import engine_names
 from dse.questions import common
 from dse.questions.common import Candidate
@@ -75,8 +76,24 @@ def told_text(device: HardwareSpec, model: ModelSpec, work: Workload, stack: str
 
 
 def may_run(device: HardwareSpec, model: ModelSpec, work: Workload, stack: str, family: str) -> bool:
-    """Whether an engine runs a format here; True where no table tells."""
-    return not has_table(device, stack) or not _why_not(device, model, work, stack, family)[0]
+    """Whether an engine runs a format here; where no table tells, whether a kernel of the device is known to."""
+    if has_table(device, stack):
+        return not _why_not(device, model, work, stack, family)[0]
+    try:
+        runs = catalog.implementation(device, family, stack.partition("@")[0] or None, work.implementation or "")
+    except InputError:
+        return False
+    return runs is not None and not runs.name.startswith(GENERIC)
+
+
+def refusals(device: HardwareSpec, plan: KvPlan, work: Workload, stack: str) -> dict[str, str]:
+    """Families of a design that the engine's table says it does not run, each with the line that says so."""
+    if work.implementation or not has_table(device, stack):
+        return {}
+    model = (plan.whole or plan).model
+    packed = dict.fromkeys(g.quantizer.family.name for g in plan.groups if g.layout.needs_dequantizing)
+    reasons = {family: _why_not(device, model, work, stack, family) for family in packed}
+    return {family: row.text() if row else reason for family, (reason, row) in reasons.items() if reason}
 
 
 def _offers(stack: str, family: str) -> bool:
@@ -155,11 +172,8 @@ def other_software(designs: Iterable[Candidate], work: Workload) -> str:
     told = {}
     for one in designs:
         stack, family = str(one.speed(work)["stack"] or ""), one.plan.key_quantizer.family.name
-        packs = any(g.layout.needs_dequantizing for g in one.plan.groups)
-        if packs and not work.implementation and has_table(one.device, stack):
-            reason, _ = _why_not(one.device, one.plan.model, work, stack, family)
-            if reason:
-                told[one.name] = reason
+        if family in refusals(one.device, one.plan, work, stack):
+            told[one.name] = _why_not(one.device, one.plan.model, work, stack, family)[0]
     names = "; ".join(f"{name}: {reason}" for name, reason in told.items())
     return f"Other software would have to run {names}." if told else ""
 

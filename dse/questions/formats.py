@@ -157,7 +157,7 @@ class Formats(QuestionAnswer):
             said += self._drops(best)
         elif alone := [one.name for one in others if one.verdict == "alone"]:
             said = [f"{PLAIN} does not run here; {_several(alone)} {'do' if len(alone) > 1 else 'does'}."]
-        elif near := _nearest(others):
+        elif near := _likeliest(others):
             said = [self._unsure(near)]
         elif self.formats[0].verdict == "out":
             said = [f"No format runs here: {self.formats[0].result['infeasible_reason']}."]
@@ -180,7 +180,7 @@ class Formats(QuestionAnswer):
         return " ".join(said)
 
     def _unsure(self, near: Format) -> str:
-        """Sentence for the format with the largest gain, where none surely pays."""
+        """Sentence for the likeliest format, where none surely pays."""
         gain = near.gain
         assert gain
         if gain.ratio < 1 and near.verdict == "open":
@@ -475,6 +475,12 @@ def _nearest(formats: Iterable[Format]) -> Format | None:
     return max((one for one in formats if one.gain), key=lambda one: one.gain.ratio if one.gain else 0.0, default=None)
 
 
+def _likeliest(formats: Sequence[Format]) -> Format | None:
+    """Of formats that give more as computed the one that is surest to; else the one with the largest gain."""
+    ahead = [(one.gain.confidence, one) for one in formats if one.gain and one.gain.ratio > 1]
+    return max(ahead, key=lambda each: each[0])[1] if ahead else _nearest(formats)
+
+
 def _best(formats: Iterable[Format]) -> Format | None:
     """The format with the largest gain of those that pay; of measured kernels where any does."""
     paying = [one for one in formats if one.verdict == "pays" and not one.elsewhere]
@@ -567,7 +573,7 @@ def formats(
         support=engine_formats.plain_support(device, model, work, base["stack"] or ""),
     )
     own = [one for one in others if not one.elsewhere]
-    near = _best(own) or _nearest(own)
+    near = _best(own) or _likeliest(own)
     from_batch, from_input = _starts(by_name[near.name], plain, work, batch) if near and has_starts else (None, None)
     results = [base, *(one.result for one in others)]
     return Formats(

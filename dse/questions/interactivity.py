@@ -283,12 +283,15 @@ def _over_batches(design: Candidate, work: Workload, batches: Sequence[int]) -> 
     for batch in batches:
         result = design.evaluate(replace(work, batch=batch))
         if not result["fits_whole_batch"]:
-            largest = result["running_batch"]
-            if not rows or largest <= rows[-1]["batch"]:
-                break
-            result = design.evaluate(replace(work, batch=largest))
-        if result["fits_whole_batch"]:
-            rows.append(kept(result))
-        if result["batch"] != batch:
-            break
+            last = largest(_at_batch(design, work), batch)
+            return [*rows, last] if last and last not in rows else rows
+        rows.append(kept(result))
     return rows
+
+
+def largest(evaluate: Callable[[int], Mapping[str, Any]], most: int = BATCHES[-1]) -> Result | None:
+    """The largest batch of a design that runs at once, of at most `most` requests; None where not even one does."""
+    result = evaluate(most)
+    if not result["fits_whole_batch"] and result["running_batch"]:
+        result = evaluate(int(result["running_batch"]))
+    return kept(result) if result["fits_whole_batch"] else None

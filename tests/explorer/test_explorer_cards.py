@@ -5,7 +5,7 @@ import pytest
 from dse.explorer import bench, cards, common_fields, request, tray
 from dse.explorer.pages import start
 from dse.figures.charts import design_bars
-from explorer_page import opened, said, values_of
+from explorer_page import opened, said, values_of, wrong
 
 
 def of(*designs, **workload):
@@ -26,6 +26,32 @@ def test_a_design_that_does_not_fit_says_by_what_and_what_to_do():
     assert steps["Weights in fp8"].design == {"weights": "fp8"}
     assert steps["2 devices"].design == {"tp": 2}
     assert bench.badge(row) == "does not fit"
+
+
+def test_a_format_that_the_server_refuses_is_said_on_the_card_and_is_never_the_best():
+    """By vLLM 0.33.0's table NVFP4 has no kernel for heads of 64 with sinks; as `dse point` says of the design."""
+    nvfp4 = {"device": "h100", "model": "gpt-oss-120b", "tp": 2, "quantizer": "nvfp4"}
+    here = of(nvfp4, {**nvfp4, "quantizer": "fp8"}, batch=64)
+    refused, fp8 = here.answered
+    assert bench.badge(refused) == "not run by vLLM"
+    assert bench.refusals(refused)["nvfp4"].startswith("vLLM 0.33.0 refuses it: no backend")
+    assert bench.refusals(fp8) == {}
+    one = "device.h100~model.gpt-oss-120b~tp.2~quantizer."
+    app = opened("compare", batch="64", designs=f"{one}nvfp4~~{one}fp8")
+    assert any("refuses it" in line for line in wrong(app))
+    assert any(text.value.startswith("Most tokens a device\\: fp8") for text in app.markdown)
+
+
+def test_no_step_has_a_format_for_which_no_kernel_of_the_device_is_known():
+    """A V100 has no FP8, and no table of an engine tells of it."""
+    here = of({"device": "v100-32gb", "model": "llama3.1-8b"}, batch=64, input=32768)
+    assert not any("fp8" in step.label for step in cards.next_steps(here, here.current))
+
+
+def test_a_drop_of_scores_is_not_told_relative_to_another():
+    here = of({"quantizer": "fp8"}, {"quantizer": "fp16"}, batch=8)
+    drop = next(one for one in cards.numbers(here, here.rows[1]) if one.name == "score_drop_frac")
+    assert (drop.value, "%" in drop.details) == ("0 %", False)
 
 
 def test_by_default_as_many_run_as_fit():

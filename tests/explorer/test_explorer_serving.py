@@ -84,6 +84,22 @@ def test_what_is_not_simulated_is_said_in_a_line():
     assert all("prefix = 128" in line for line in wrong(app))
 
 
+def test_command_and_python_ask_for_the_limits_of_the_page():
+    wanted = {"ttft_s": 1.0, "tpot_s": 0.04}
+    words = shlex.split(serving.command(_asked(), wanted))
+    assert [words[words.index(name) + 1] for name in ("--max-ttft", "--max-tpot")] == ["1 s", "0.04 s"]
+    space = {}
+    exec(serving.python(_asked(), wanted), space)
+    assert space["result"].limits == wanted
+
+
+@pytest.mark.slow
+def test_simulated_requests_beyond_a_limit_are_counted():
+    """Of 50 requests whose prompts take 0.1 s and more none keeps a limit of a millisecond."""
+    app = opened("serving", simulated="workload", requests="50", rate="0.5", ttft_limit="0.001")
+    assert set(app.dataframe[1].value["says"]) == {"holds; 100% miss the limit of TTFT"}
+
+
 def test_a_design_that_does_not_fit_says_so_and_has_no_line():
     app = opened("serving", quantizer="fp8", device="rtx-4090", model="deepseek-v3")
     assert any("no request fits: give it more devices" in line for line in wrong(app))

@@ -11,7 +11,7 @@ import streamlit as st
 from dse.core import units
 from dse.core.errors import DseError
 from dse.explorer import cards, common_fields, downloads, figure, measured, names, request, sidebar, state, tray
-from dse.explorer.bench import Bench, BenchRow, cached_answer
+from dse.explorer.bench import Bench, BenchRow, cached_answer, refusals
 from dse.explorer.downloads import MadeBy
 from dse.explorer.fragments import part
 from dse.explorer.request import PointRequest
@@ -222,8 +222,8 @@ def _show_speeds(
     named = [(name, cached_curve(asked)) for name, asked in curves]
     servers = measured.beside(rows)
     own = [(row.name, row.result) for row in rows]
-    best = [(row.name, found) for row in rows if limits and (found := _at_limit(row.request, limits))]
-    chart, verdict = figure.speeds(named, own, limits, best, servers)
+    ends = [(row.name, found) for row in rows for found in _ends(row.request, limits)]
+    chart, verdict = figure.speeds(named, own, limits, ends, servers, [row.name for row in rows if refusals(row)])
     if chart is None:
         return
     shown = _said(chart, other)
@@ -247,15 +247,17 @@ def asked_by(rows: Sequence[BenchRow], limits: Mapping[str, float], address: str
     return MadeBy(request.command_of(one), python_of(one), address)
 
 
-def _at_limit(asked: PointRequest, limits: Mapping[str, float]) -> dict[str, Any] | None:
-    """The design with the largest batch within limits, between those of its curve."""
+def _ends(asked: PointRequest, limits: Mapping[str, float]) -> list[dict[str, Any]]:
+    """The design with the largest batch that runs at once, and with the largest within limits, to the request."""
+
+    def evaluate(n: int) -> dict[str, Any]:
+        return cached_answer(replace(asked, work=replace(asked.work, batch=n))).result
+
     table = cached_curve(request.any_batch(asked))
     rows = table[table["fits_whole_batch"] & table["steady_tpot_s"].notna()].to_dict("records")
-    largest = cached_answer(replace(asked, work=replace(asked.work, batch=None))).result
-    rows += [largest] if largest["fits_whole_batch"] else []
-    return interactivity.at_limit(
-        rows, limits, lambda n: cached_answer(replace(asked, work=replace(asked.work, batch=n))).result
-    )
+    found = [one for one in [interactivity.largest(evaluate)] if one]
+    at_limit = interactivity.at_limit([*rows, *found], limits, evaluate) if limits else None
+    return [*found, *([at_limit] if at_limit else [])]
 
 
 def at(rows: Sequence[BenchRow], designs: tray.Tray, drawn: Chart, x: float, y: float) -> tray.TrayDesign | None:

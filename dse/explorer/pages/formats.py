@@ -18,6 +18,7 @@ from dse.figures.plot.answer import chart_of
 from dse.operations.face import python_of
 from dse.operations.questions import CompareFormats
 from dse.questions import formats
+from dse.report.present import position_note
 
 PAGE = "formats"
 FORMATS = replace(
@@ -51,6 +52,7 @@ def render(bench: Bench) -> None:
         with st.spinner(_WAIT):
             answer = cached(asked, names)
         made = MadeBy(command(asked, names), python(asked, names), state.address(PAGE, bench.values))
+        widgets.lines(position_note(asked.model_spec(), asked.work.input_tokens + asked.work.output_tokens))
         show(answer, made)
         mapped = tuple(one.name for one in answer.formats)
     crossovers.show(bench, mapped, state.address(PAGE, bench.values))

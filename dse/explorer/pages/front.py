@@ -166,7 +166,7 @@ def show_front(job: FrontJob, bench: Bench) -> DesignFront | None:
     if found.table.empty:
         why = "allow more, or choose objectives that these designs have"
         if not found.n_feasible:
-            why = "none runs. Nothing fits, or the model is not split so: Compare says why of the current design"
+            why = f"none runs: {bench.current.why_not}"
         st.info(f"No design is left: {why}.")
         return None
     widgets.draw(FILTER)

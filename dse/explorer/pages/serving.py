@@ -104,13 +104,13 @@ def _in_closed_form(bench: Bench, found: Mapping[str, UnderLoad], rate: float | 
     asked = [row for row in bench.answered if row.name in found]
     same, other = cards.likeness(asked)
     st.caption(widgets.escaped(f"Alike: {same}." + (f" Not alike: {other}." if other else "")))
+    wanted = limits(bench.values)
     made = downloads.MadeBy(
-        "\n".join(command(row.request) for row in asked),
-        "\n\n".join(python(row.request) for row in asked),
+        "\n".join(command(row.request, wanted) for row in asked),
+        "\n\n".join(python(row.request, wanted) for row in asked),
         state.address(PAGE, bench.values),
     )
     table = pd.concat([answer.table for answer in found.values()], ignore_index=True)
-    wanted = limits(bench.values)
     chart = FIGURES["load"].chart(table, {"limits": wanted, "notes": []})
     said = best_within(found, wanted)
     for place, panel, name in zip(st.columns(2), chart.panels, TIMES, strict=True):
@@ -179,11 +179,22 @@ def _one_by_one(bench: Bench, rate: float | None) -> None:
             one_panel = replace(chart, panels=(panel,), title=title)
             downloads.show(f"waits-{name}", one_panel, lambda: table, made, drawn=figure.fitted(one_panel))
     st.caption(f"The same {n_requests:,} requests for each design, {per_s:.4g} a second: {_whose(rate)}.")
-    st.dataframe(pd.DataFrame([_percentiles(name, run) for name, (run, _) in found.items()]), hide_index=True)
+    wanted = limits(bench.values)
+    rows = [_percentiles(name, run, _missed(waits, wanted)) for name, (run, waits) in found.items()]
+    st.dataframe(pd.DataFrame(rows), hide_index=True)
 
 
-def _percentiles(name: str, run: Mapping[str, Any]) -> dict[str, str]:
-    """A run as a row: what requests wait, what runs, what memory holds."""
+def _missed(waits: pd.DataFrame, wanted: Mapping[str, float]) -> str:
+    """The share of simulated requests beyond each limit that any misses; "" where none does."""
+    said = []
+    for name, limit in wanted.items():
+        beyond = float((waits[name] > limit).mean())
+        said += [f"{beyond:.0%} miss the limit of {name.removesuffix('_s').upper()}"] if beyond > 0 else []
+    return "; ".join(said)
+
+
+def _percentiles(name: str, run: Mapping[str, Any], missed: str) -> dict[str, str]:
+    """A run as a row: what requests wait, what runs, what memory holds, and limits `missed`."""
     shares = ("p50", "p90", "p99")
     shown = {"design": name} | {
         f"{words}, {', '.join(shares)}": "; ".join(number(run[key][share], "s") for share in shares)
@@ -191,6 +202,8 @@ def _percentiles(name: str, run: Mapping[str, Any]) -> dict[str, str]:
     }
     held = run["peak_used_bytes"] / run["free_bytes"]
     says = "the queue grows as long as they come" if run["is_stable"] is False else "holds"
+    if missed:
+        says += f"; {missed}"
     if run["n_rejected"]:
         says += f"; {run['n_rejected']:,} too long for its memory"
     return shown | {
@@ -311,11 +324,18 @@ def _unused(asked: PointRequest, trace: str | None) -> tuple[str, ...]:
     return (*lengths, "page_tokens") if admission == "reserve" else lengths
 
 
-def command(asked: PointRequest) -> str:
+def operation(asked: PointRequest, limits: Mapping[str, float]) -> PredictLoad:
+    """The question that the page answers of a design, with limits in seconds. Raises InputError."""
+    given = {f"max_{name.removesuffix('_s')}": f"{most:g} s" for name, most in limits.items()}
+    found: PredictLoad = request.operation(asked, PredictLoad, **given)
+    return found
+
+
+def command(asked: PointRequest, limits: Mapping[str, float]) -> str:
     """The command line that prints the same. Raises InputError."""
-    return request.command_of(request.operation(asked, PredictLoad))
+    return request.command_of(operation(asked, limits))
 
 
-def python(asked: PointRequest) -> str:
+def python(asked: PointRequest, limits: Mapping[str, float]) -> str:
     """Python script that ends with `result`. Raises InputError."""
-    return python_of(request.operation(asked, PredictLoad))
+    return python_of(operation(asked, limits))

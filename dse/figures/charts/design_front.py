@@ -201,10 +201,13 @@ def _group(key: tuple[Any, ...], by: Sequence[str], units: Mapping[str, str]) ->
 
 
 def _hover(name: str, row: pd.Series, units: Mapping[str, str]) -> str:
-    """A title, and every value of the row that is there, in the unit people see; of counts the title says it."""
+    """A title, and every value of the row that is there, in the unit people see; of counts the title says it.
+
+    Ends of ranges are left out: error bars draw them.
+    """
     parts = []
     for column, value in row.items():
-        if value is None or pd.isna(value) or value == "":
+        if value is None or pd.isna(value) or value == "" or str(column).endswith(("_low", "_high")):
             continue
         said = value
         if not isinstance(value, str | bool | np.bool_):

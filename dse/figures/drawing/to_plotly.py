@@ -217,9 +217,14 @@ def _heat(series: Series, panel: Panel, chart: Chart, common: dict[str, Any]) ->
     return {**common, **shown, "type": "heatmap", "z": rows, "coloraxis": "coloraxis"}
 
 
+def paler(color: str) -> str:
+    """A color of which what lies below is seen."""
+    red, green, blue = (int(color[i : i + 2], 16) for i in (1, 3, 5))
+    return f"rgba({red},{green},{blue},0.15)"
+
+
 def _area(series: Series) -> dict[str, Any]:
-    red, green, blue = (int(series.color[i : i + 2], 16) for i in (1, 3, 5))
-    return {"fill": "toself", "fillcolor": f"rgba({red},{green},{blue},0.15)"}
+    return {"fill": "toself", "fillcolor": paler(series.color)}
 
 
 def _fill(series: Series) -> dict[str, Any]:
