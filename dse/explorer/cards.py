@@ -55,6 +55,8 @@ _COLUMNS = 3
 WIDE_BITS = 16
 #: notes on keys of a model's file that change nothing
 _OF_FILE = re.compile(r"auto_map ignored|key \S+ absent")
+#: a chance below this says the opposite of what is computed
+EVEN = 0.5
 #: what a note says of an option of the command line
 _OPTION = re.compile(r"; --weights \S+ counts[^;]*")
 #: colors of the parts of the memory, as figures have them
@@ -321,9 +323,11 @@ def sure(first: BenchRow, row: BenchRow) -> str:
         return ""
     side = "Faster" if gain.ratio > 1 else "Slower"
     if gain.confidence < DECIDED:
+        other = "worse" if gain.ratio > 1 else "better"
+        why = f", as kernels that nobody measured may do {other} than computed" if gain.confidence < EVEN else ""
         return (
             f"Undecided against {first.name}: {gain.ratio:.2f} times its throughput ({gain.low:.2f} to "
-            f"{gain.high:.2f}), {side.lower()} with a chance of {sure_text(gain.confidence)}."
+            f"{gain.high:.2f}), {side.lower()} with a chance of {sure_text(gain.confidence)}{why}."
         )
     return (
         f"{side} than {first.name} with a chance of {sure_text(gain.confidence)}: {gain.ratio:.2f} times its "

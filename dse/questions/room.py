@@ -34,7 +34,7 @@ class Way:
 
 
 def ways(point: Point, work: Workload) -> Iterator[list[Way]]:
-    """Changes by kind, the mildest of each first: KV and weights of fewer bits, more devices.
+    """Changes by kind, the mildest of each first: KV and weights of fewer bits, another layout, more devices.
 
     `work` is the workload as it was asked for.
     """
@@ -44,6 +44,7 @@ def ways(point: Point, work: Workload) -> Iterator[list[Way]]:
     if point.free_bytes >= 0:  # else the weights alone take all of it
         yield [Way(f"KV in {name}", work, name) for name in formats_of(point)]
     yield [Way(f"weights in {name}", _with_weights(work, name)) for name in weights_of(point)]
+    yield _in_stages(work)
     yield _split(Way("", work))
 
 
@@ -91,6 +92,12 @@ def _split(way: Way) -> list[Way]:
     """A way on more devices, fewest first."""
     more = [replace(way.work, tp=way.work.tp * n) for n in TP if way.work.tp * n <= MAX_DEVICES]
     return [_on_devices(way, work) for work in more]
+
+
+def _in_stages(work: Workload) -> list[Way]:
+    """The same devices with more stages of layers: heads of which each device holds a copy are then held once."""
+    splits = [replace(work, tp=work.tp // n, pp=work.pp * n) for n in TP if work.tp % n == 0]
+    return [Way(f"stages of layers (tp {one.tp}, pp {one.pp})", one) for one in splits]
 
 
 def _servers(way: Way) -> list[Way]:

@@ -48,6 +48,15 @@ def test_no_step_has_a_format_for_which_no_kernel_of_the_device_is_known():
     assert not any("fp8" in step.label for step in cards.next_steps(here, here.current))
 
 
+def test_heads_that_all_devices_hold_fit_in_stages_of_layers():
+    """DeepSeek's latent heads lie whole on each of 8 devices, and on one where each has an eighth of the layers."""
+    here = of({"device": "h200", "model": "deepseek-v3", "tp": 8}, batch=64, input=65536)
+    step = cards.next_steps(here, here.current)[0]
+    assert (step.label, step.design) == ("Stages of layers (tp 1, pp 8)", {"tp": 1, "pp": 8})
+    then = of({"device": "h200", "model": "deepseek-v3", **step.design}, batch=64, input=65536)
+    assert cards.is_fine(then, then.current.result)
+
+
 def test_a_drop_of_scores_is_not_told_relative_to_another():
     here = of({"quantizer": "fp8"}, {"quantizer": "fp16"}, batch=8)
     drop = next(one for one in cards.numbers(here, here.rows[1]) if one.name == "score_drop_frac")
