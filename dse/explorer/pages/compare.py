@@ -248,7 +248,8 @@ def asked_by(rows: Sequence[BenchRow], limits: Mapping[str, float], address: str
 
 
 def _ends(asked: PointRequest, limits: Mapping[str, float]) -> list[dict[str, Any]]:
-    """The design with the largest batch that runs at once, and with the largest within limits, to the request."""
+    """The design with the largest batch that runs at once, doublings on the way there from the last of its curve, and
+    the largest batch within limits, to the request."""
 
     def evaluate(n: int) -> dict[str, Any]:
         return cached_answer(replace(asked, work=replace(asked.work, batch=n))).result
@@ -256,6 +257,9 @@ def _ends(asked: PointRequest, limits: Mapping[str, float]) -> list[dict[str, An
     table = cached_curve(request.any_batch(asked))
     rows = table[table["fits_whole_batch"] & table["steady_tpot_s"].notna()].to_dict("records")
     found = [one for one in [interactivity.largest(evaluate)] if one]
+    n = 2 * max((int(row["batch"]) for row in rows), default=0)
+    while found and 0 < n < found[0]["batch"]:
+        found, n = [*found, interactivity.kept(evaluate(n))], 2 * n
     at_limit = interactivity.at_limit([*rows, *found], limits, evaluate) if limits else None
     return [*found, *([at_limit] if at_limit else [])]
 
