@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import streamlit as st
@@ -39,6 +39,12 @@ class BenchRow:
         """Request of a design that has an answer."""
         assert self.asked is not None
         return self.asked
+
+    @cached_property
+    def refusals(self) -> dict[str, str]:
+        """Formats that the design's server does not run, each with the line that says so."""
+        asked, stack = self.request, str(self.result["stack"] or "")
+        return engine_formats.refusals(asked.device_spec(), asked.plan(), asked.work, stack)
 
     @property
     def why_not(self) -> str:
@@ -183,17 +189,6 @@ def line(asked: PointRequest) -> str:
 _BORROWED = {"implementation", "nearest_kernels", "stacks_of"}
 
 
-def stack_of(row: BenchRow) -> str:
-    """The serving software of a design, without its release; "" where it has none."""
-    return str(row.result["stack"] or "").partition("@")[0]
-
-
-def refusals(row: BenchRow) -> dict[str, str]:
-    """Formats of a design that its server does not run, each with the line that says so."""
-    asked = row.request
-    return engine_formats.refusals(asked.device_spec(), asked.plan(), asked.work, str(row.result["stack"] or ""))
-
-
 def badge(row: BenchRow) -> str:
     """Certainty of a design's times in a few words."""
     if row.answer is None:
@@ -201,8 +196,9 @@ def badge(row: BenchRow) -> str:
     result = row.result
     if not result["feasible"]:
         return "does not fit"
-    if refusals(row):
-        return f"not run by {ENGINES.get(stack_of(row), stack_of(row))}"
+    if row.refusals:
+        name = str(result["stack"]).partition("@")[0]
+        return f"not run by {ENGINES.get(name, name)}"
     if result["model_kind"] == "ideal":
         return "peak rates"
     low, high = uncertainty.ends(result)

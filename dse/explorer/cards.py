@@ -12,7 +12,7 @@ import streamlit as st
 
 from dse.core.errors import DseError
 from dse.explorer import common_fields, request, sidebar, state, tray
-from dse.explorer.bench import Bench, BenchRow, alike, badge, cached_answer, line, refusals
+from dse.explorer.bench import Bench, BenchRow, alike, badge, cached_answer, line
 from dse.explorer.request import PointRequest
 from dse.explorer.widgets import escaped, lines
 from dse.figures.drawing import style
@@ -94,7 +94,7 @@ def _card(bench: Bench, row: BenchRow) -> None:
     st.caption(escaped(line(row.asked)))
     st.badge(mark, color=_COLORS.get(mark.partition(" ")[0].strip(","), "red"))  # type: ignore[arg-type]
     st.markdown(escaped(verdict(row.result, row.request.work.batch is None)))
-    lines([f"{said}. The numbers are as if other software ran it." for said in refusals(row).values()])
+    lines([f"{said}. The numbers are as if other software ran it." for said in row.refusals.values()])
     if row.result["feasible"]:
         st.html(memory_bar(row.result))
         st.html(numbers_html(numbers(bench, row)))

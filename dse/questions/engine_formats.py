@@ -93,7 +93,18 @@ def refusals(device: HardwareSpec, plan: KvPlan, work: Workload, stack: str) -> 
     model = (plan.whole or plan).model
     packed = dict.fromkeys(g.quantizer.family.name for g in plan.groups if g.layout.needs_dequantizing)
     reasons = {family: _why_not(device, model, work, stack, family) for family in packed}
-    return {family: row.text() if row else reason for family, (reason, row) in reasons.items() if reason}
+    found = {family: row.text() if row else reason for family, (reason, row) in reasons.items() if reason}
+    plain = plain_support(device, model, work, stack)
+    if len(packed) < len({g.quantizer.family.name for g in plan.groups}) and plain and not is_plain(plain):
+        found[PLAIN] = (
+            plain.text() if not plain.runs else f"{plain.engine} {plain.release} stores it as {plain.stored_as}"
+        )
+    return found
+
+
+def is_plain(support: Support) -> bool:
+    """Whether an engine that is asked for nothing else keeps 16 bits."""
+    return support.runs and support.stored_as in ("", engines.AUTO)
 
 
 def _offers(stack: str, family: str) -> bool:

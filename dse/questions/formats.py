@@ -17,7 +17,6 @@ from dse.model.generation import MANY_GROUPS
 from dse.model.uncertainty import Gain
 from dse.questions import common, crossing, engine_formats
 from dse.questions.common import THROUGHPUT, Candidate, Progress, QuestionAnswer, Result, sure_text
-from dse.specs import engines
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.engines import DOUBTFUL, Support
 from dse.specs.measurements import CLOSED, Bits
@@ -272,7 +271,7 @@ class Formats(QuestionAnswer):
     def _plain_text(self) -> str:
         """Note where the engine does not run the 16 bits that others are compared with."""
         told = self.formats[0].support
-        if told is None or (told.runs and told.stored_as in ("", engines.AUTO)):
+        if told is None or engine_formats.is_plain(told):
             return ""
         if told.runs:
             return f"{PLAIN} is compared with, not run: {self.engine_text()} stores it as {told.stored_as}."

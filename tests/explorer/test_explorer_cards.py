@@ -34,12 +34,27 @@ def test_a_format_that_the_server_refuses_is_said_on_the_card_and_is_never_the_b
     here = of(nvfp4, {**nvfp4, "quantizer": "fp8"}, batch=64)
     refused, fp8 = here.answered
     assert bench.badge(refused) == "not run by vLLM"
-    assert bench.refusals(refused)["nvfp4"].startswith("vLLM 0.33.0 refuses it: no backend")
-    assert bench.refusals(fp8) == {}
+    assert refused.refusals["nvfp4"].startswith("vLLM 0.33.0 refuses it: no backend")
+    assert fp8.refusals == {}
     one = "device.h100~model.gpt-oss-120b~tp.2~quantizer."
     app = opened("compare", batch="64", designs=f"{one}nvfp4~~{one}fp8")
     assert any("refuses it" in line for line in wrong(app))
     assert any(text.value.startswith("Most tokens a device\\: fp8") for text in app.markdown)
+
+
+@pytest.mark.parametrize(
+    ("device", "model", "why"),
+    [
+        ("a100-80gb", "glm-5", "vLLM 0.33.0 refuses it: no backend: compute capability"),
+        ("h200", "deepseek-v4-flash", "vLLM 0.33.0 stores it as fp8_ds_mla"),
+        ("h200", "deepseek-v3", ""),
+    ],
+)
+def test_sixteen_bits_that_the_server_does_not_keep_are_said(device, model, why):
+    """A model without a backend on the device, and one whose keys and values are stored otherwise."""
+    row = of({"device": device, "model": model, "tp": 8}, batch=1, input=128).current
+    assert row.refusals.get("fp16", "").startswith(why)
+    assert bool(row.refusals) == bool(why)
 
 
 def test_no_step_has_a_format_for_which_no_kernel_of_the_device_is_known():

@@ -11,7 +11,7 @@ import streamlit as st
 from dse.core import units
 from dse.core.errors import DseError
 from dse.explorer import cards, common_fields, downloads, figure, measured, names, request, sidebar, state, tray
-from dse.explorer.bench import Bench, BenchRow, cached_answer, refusals
+from dse.explorer.bench import Bench, BenchRow, cached_answer
 from dse.explorer.downloads import MadeBy
 from dse.explorer.fragments import part
 from dse.explorer.request import PointRequest
@@ -223,7 +223,7 @@ def _show_speeds(
     servers = measured.beside(rows)
     own = [(row.name, row.result) for row in rows]
     ends = [(row.name, found) for row in rows for found in _ends(row.request, limits)]
-    chart, verdict = figure.speeds(named, own, limits, ends, servers, [row.name for row in rows if refusals(row)])
+    chart, verdict = figure.speeds(named, own, limits, ends, servers, [row.name for row in rows if row.refusals])
     if chart is None:
         return
     shown = _said(chart, other)
