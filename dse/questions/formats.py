@@ -475,7 +475,7 @@ def _nearest(formats: Iterable[Format]) -> Format | None:
 
 
 def _likeliest(formats: Sequence[Format]) -> Format | None:
-    """Of formats that give more as computed the one that is surest to; else the one with the largest gain."""
+    """The format that is surest to give more, of those that do as computed; else the one with the largest gain."""
     ahead = [(one.gain.confidence, one) for one in formats if one.gain and one.gain.ratio > 1]
     return max(ahead, key=lambda each: each[0])[1] if ahead else _nearest(formats)
 

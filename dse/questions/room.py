@@ -95,7 +95,7 @@ def _split(way: Way) -> list[Way]:
 
 
 def _in_stages(work: Workload) -> list[Way]:
-    """The same devices with more stages of layers: heads of which each device holds a copy are then held once."""
+    """As many devices with more stages of layers: heads of which each device holds a copy are then held once."""
     splits = [replace(work, tp=work.tp // n, pp=work.pp * n) for n in TP if work.tp % n == 0]
     return [Way(f"stages of layers (tp {one.tp}, pp {one.pp})", one) for one in splits]
 
