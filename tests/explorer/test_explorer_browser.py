@@ -339,7 +339,7 @@ def test_hostile_url_gives_a_notice_bad_parameters_a_message_and_nothing_is_fetc
     field.press("Enter")
     page.get_by_text("unknown parameter 'bits'").first.wait_for()
     sync_api.expect(page.get_by_test_id("stException")).to_have_count(0)
-    page.get_by_text("No answer yet").wait_for()
+    page.locator(".st-key-card-1").get_by_text("unknown parameter 'bits'").wait_for()  # on its card too
 
 
 @pytest.mark.parametrize(("width", "schemes"), [(390, ("light", "dark")), (1280, ("dark", "light"))])
