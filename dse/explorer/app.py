@@ -73,8 +73,10 @@ def main(first: str = PAGES[0].path) -> None:
     SEARCHED_RUNS others: they find what runs and sessions before have left, and the next returns it.
     """
     global _is_frozen
-    if not _is_frozen:  # asking gc for it would count all objects
+    n_run = next(_runs)
+    if n_run % SEARCHED_RUNS == 0:
         memory.give_back()
+    if not _is_frozen:  # asking gc for it would count all objects
         gc.freeze()
         _is_frozen = True
     st.set_page_config(page_title=_TITLE, layout="wide")
@@ -96,7 +98,7 @@ def main(first: str = PAGES[0].path) -> None:
     benches.append(bench.of(values, state.tray()))
     opened.run()
     sidebar.draw(benches[0])
-    if next(_runs) % SEARCHED_RUNS == 0 or _SEEN not in st.session_state:
+    if (n_run + 1) % SEARCHED_RUNS == 0 or _SEEN not in st.session_state:
         st.session_state[_SEEN] = True
         gc.unfreeze()
         _is_frozen = False

@@ -222,7 +222,8 @@ def _show_speeds(
     named = [(name, cached_curve(asked)) for name, asked in curves]
     servers = measured.beside(rows)
     own = [(row.name, row.result) for row in rows]
-    ends = [(row.name, found) for row in rows for found in _ends(row.request, limits)]
+    asked = ((row.name, request.any_batch(row.request)) for row in rows)
+    ends = [(name, found) for name, each in asked for found in cached_ends(each, tuple(limits.items()))]
     chart, verdict = figure.speeds(named, own, limits, ends, servers, [row.name for row in rows if row.refusals])
     if chart is None:
         return
@@ -247,7 +248,8 @@ def asked_by(rows: Sequence[BenchRow], limits: Mapping[str, float], address: str
     return MadeBy(request.command_of(one), python_of(one), address)
 
 
-def _ends(asked: PointRequest, limits: Mapping[str, float]) -> list[dict[str, Any]]:
+@st.cache_data(max_entries=128, ttl="1h", show_spinner=False, hash_funcs={PointRequest: repr})
+def cached_ends(asked: PointRequest, limits: tuple[tuple[str, float], ...]) -> list[dict[str, Any]]:
     """The design with the largest batch that runs at once, doublings on the way there from the last of its curve, and
     the largest batch within limits, to the request."""
 
@@ -260,7 +262,7 @@ def _ends(asked: PointRequest, limits: Mapping[str, float]) -> list[dict[str, An
     n = 2 * max((int(row["batch"]) for row in rows), default=0)
     while found and 0 < n < found[0]["batch"]:
         found, n = [*found, interactivity.kept(evaluate(n))], 2 * n
-    at_limit = interactivity.at_limit([*rows, *found], limits, evaluate) if limits else None
+    at_limit = interactivity.at_limit([*rows, *found], dict(limits), evaluate) if limits else None
     return [*found, *([at_limit] if at_limit else [])]
 
 
