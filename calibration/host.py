@@ -1,6 +1,6 @@
 """Fit the time of servers beside kernels, by stack and release, to whole measured steps.
 
-A measured time per output token is that of a steady server (dse/model/steady.py): a decode step and its part of the
+A measured time per output token is that of a steady server (dse/model/server.py): a decode step and its part of the
 prompts that come in, and `layer * n_layers + sequence * n` in both. The two are fitted for all stacks together: a fit
 of each stack alone errs more on models that it did not see. A release with rows has its own, pulled towards that. A
 time to first token is the prompt's kernels, `prompt * n_layers` (more in mixtures), and the wait behind the prompts of
@@ -22,7 +22,7 @@ from dse.core import files, specfile, toml, units
 from dse.core.errors import DseError, InputError, clean
 from dse.model.evaluate import Point
 from dse.model.formulas.steady import burst_wait_s
-from dse.model.steady import Pass, last_pass
+from dse.model.server import Pass, last_pass
 from dse.model.step import prompt_host_s
 from dse.specs import engines
 from dse.specs.device_and_model import load
@@ -95,15 +95,15 @@ def features(rows: Iterable[ServerRow]) -> Features:
         try:
             point = row.point()
             bare, *more = (_steady(point, row.concurrency, *host) for host in ((0.0, 0.0), (1.0, 0.0), (0.0, 1.0)))
-            counts = [one.token_s - bare.token_s for one in more]  # linear in both
-            first = bare.first_s - bare.burst_wait_s - point.design.stack.host_prompt_s
-            burst = burst_wait_s(bare.n_places / point.design.deployment.n_groups, bare.each_prompt_s, 1.0, 1.0)
+            counts = [(one.decode_s - bare.decode_s) / row.work.output_tokens for one in more]  # linear in both
+            first = bare.prompt_s + bare.place_wait_s - point.design.stack.host_prompt_s
+            burst = burst_wait_s(bare.cycle.prompt_steps - bare.cycle.own_steps, bare.prompt_step_s, 1.0, 1.0)
         except DseError:
             continue
         kept.append(row)
         numbers.append(
             (
-                bare.token_s,
+                bare.decode_s / row.work.output_tokens,
                 row.tpot_s,
                 *counts,
                 row.spec.n_layers,
@@ -139,7 +139,7 @@ def _steady(point: Point, concurrency: float, layer_s: float, sequence_s: float)
     design = design._replace(stack=design.stack._replace(host_layer_s=layer_s, host_sequence_s=sequence_s))
     terms = point.terms._replace(host_s=prompt_host_s(design), host_sequence_s=sequence_s)
     most = float(max(point.max_batch, 1))
-    return last_pass(design, point.made, terms, float(concurrency), most, point.sums)
+    return last_pass(design, point.made, terms, float(concurrency), most, point.sums, 0.0)
 
 
 def _weights(rows: Features) -> Floats:

@@ -265,9 +265,9 @@ class DesignResults(_DesignResults):
     """TTFT, no queue (s)"""
     tpot_s: float | Any
     """TPOT, no prefills (s)"""
-    steady_ttft_s: float | Any
+    ttft_s: float | Any
     """TTFT (s)"""
-    steady_tpot_s: float | Any
+    tpot_s: float | Any
     """TPOT (s)"""
     decoding_requests: float | Any
     """requests that decode (sequence)"""
@@ -1016,7 +1016,7 @@ def interactivity(
     Raises InputError and SpecError for names, files and values, LimitError beyond what can be computed.
 
     >>> found = dse.interactivity("h200", "qwen3-32b", ["fp16", "fp8"], max_tpot="20 ms", input_tokens=8192)
-    >>> found.best["quantizer"], found.best["steady_tpot_s"] <= 0.020
+    >>> found.best["quantizer"], found.best["tpot_s"] <= 0.020
     ('fp8', True)
     """
 

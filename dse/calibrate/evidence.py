@@ -323,7 +323,7 @@ def _unlimited(row: EvidenceRow, **changes: Any) -> float:
     results = row.point(batch=batch, **changes).results
     if not results["feasible"]:
         raise InputError(results["infeasible_reason"])
-    return float(results["decoding_requests"] / results["steady_tpot_s"])
+    return float(results["decoding_requests"] / results["tpot_s"])
 
 
 def _at_once(row: EvidenceRow, **changes: Any) -> float:
@@ -347,7 +347,7 @@ def _step(row: EvidenceRow, **changes: Any) -> float:
 
 def _first(row: EvidenceRow, **changes: Any) -> float:
     """Seconds to the first token."""
-    return float(_roomy(row.point(**changes), row, **changes).results["ttft_s"])
+    return float(_roomy(row.point(**changes), row, **changes).results["prefill_alone_s"])
 
 
 def _slope(row: EvidenceRow, **changes: Any) -> float:

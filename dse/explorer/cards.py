@@ -30,8 +30,8 @@ from dse.specs.workload import Workload
 #: what a card says in numbers: result, label; times and rates have intervals
 SHOWN = {
     "throughput_tokens_per_s": "Throughput",
-    "steady_tpot_s": "TPOT",
-    "steady_ttft_s": "TTFT",
+    "tpot_s": "TPOT",
+    "ttft_s": "TTFT",
     "score_drop_frac": "Drop of scores",
     "joules_per_token": "Energy per token",
     "usd_per_million_tokens": "Price per million tokens",
@@ -39,15 +39,15 @@ SHOWN = {
 #: what a number of a card is, of a server that always has so many requests
 MEANINGS = {
     "throughput_tokens_per_s": "Output tokens a second, of all devices together.",
-    "steady_tpot_s": "Time per output token: mean time between two tokens of a request at a server that always has so "
+    "tpot_s": "Time per output token: mean time between two tokens of a request at a server that always has so "
     "many requests, prompts of others in between.",
-    "steady_ttft_s": "Time to first token: from a request's arrival at such a server to its first token.",
+    "ttft_s": "Time to first token: from a request's arrival at such a server to its first token.",
     "score_drop_frac": "Largest published loss over kinds of tasks, else the rise of perplexity of a small model.",
     "joules_per_token": "At the power of the whole board.",
     "usd_per_million_tokens": "At the device's price per hour.",
 }
 #: the limit on a time, and how many of the field's units a second is
-LIMITS = {"steady_ttft_s": (common_fields.TTFT_LIMIT, 1.0), "steady_tpot_s": (common_fields.TPOT_LIMIT, 1e3)}
+LIMITS = {"ttft_s": (common_fields.TTFT_LIMIT, 1.0), "tpot_s": (common_fields.TPOT_LIMIT, 1e3)}
 #: chance from which on one design is called faster
 DECIDED = 0.8
 _COLUMNS = 3
@@ -258,7 +258,7 @@ def shown(name: str, result: Mapping[str, Any]) -> str:
 
 def _unit(name: str) -> tuple[str, float]:
     """The unit that cards show a result in, and its size in base units."""
-    own = {"score_drop_frac": ("%", 0.01), "usd_per_million_tokens": ("USD", 1.0), "steady_ttft_s": ("s", 1.0)}
+    own = {"score_drop_frac": ("%", 0.01), "usd_per_million_tokens": ("USD", 1.0), "ttft_s": ("s", 1.0)}
     return own.get(name) or shown_unit(name, RESULT_UNITS[name])
 
 

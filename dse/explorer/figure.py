@@ -61,7 +61,7 @@ def speeds(
     own += [{**result, "system": name} for name, result in ends]
     lines = [table[[*interactivity.COLUMNS]].assign(system=name) for name, table in curves]
     table = pd.concat([*lines, pd.DataFrame(own)], ignore_index=True)
-    served = table[table["fits_whole_batch"] & table["steady_tpot_s"].notna()]
+    served = table[table["fits_whole_batch"] & table["tpot_s"].notna()]
     if served.empty:
         return None, ""
     rows = served[~served["system"].isin(refused)].to_dict("records")

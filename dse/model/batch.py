@@ -9,7 +9,7 @@ from dse.model.energy import knows_bits
 from dse.model.formulas import energy, throughput, utilisation
 from dse.model.generation import Generation
 from dse.model.operations import DECODE, PREFILL, decode_operations, joules_of, prompt_operations, total_of
-from dse.model.records import MISSING, Design, Device
+from dse.model.records import MISSING, STATIC, Design
 from dse.model.step import Run, Terms, prompt_host_s, unshared_prompts_s
 
 #: what a time is bound by; ties go to the first
@@ -39,9 +39,7 @@ class Totals(NamedTuple):
     """Over all waves."""
 
     total_s: float
-    throughput_tokens_per_s: float
-    joules_per_token: float
-    usd_per_million_tokens: float
+    static_batch_tokens_per_s: float
 
 
 class Served(NamedTuple):
@@ -50,13 +48,6 @@ class Served(NamedTuple):
     running_batch: int
     n_waves: int
     busy_cores: int
-
-
-class Waits(NamedTuple):
-    """TTFT and TPOT of a request."""
-
-    ttft_s: float
-    tpot_s: float
 
 
 class Spent(NamedTuple):
@@ -83,26 +74,19 @@ def full_batch(design: Design, most: int) -> int:
 
 
 @inlined
-def totals_of(
-    batch: float,
-    output_tokens: int,
-    waves: Waves,
-    wave_s: float,
-    smaller_s: float,
-    is_paged: int,
-    device: Device,
-    n_devices: int,
-) -> Totals:
-    """Seconds of all requests, and what follows from it; `smaller_s` is a wave of one sequence less."""
+def totals_of(batch: float, output_tokens: int, waves: Waves, wave_s: float, smaller_s: float, is_paged: int) -> Totals:
+    """Seconds of all requests of a static batch, and its rate; `smaller_s` is a wave of one sequence less."""
     waves_s = waves.n_full * wave_s + waves.n_smaller * smaller_s
     total_s = throughput.paged_total_s(batch, waves.running, wave_s) if is_paged else waves_s
-    rate = throughput.throughput_tokens_per_s(batch, output_tokens, total_s)
-    return Totals(
-        total_s,
-        rate,
-        energy.joules_per_token(n_devices * device.board_power_w, rate),
-        energy.usd_per_million_tokens(n_devices * device.usd_per_hour, rate),
-    )
+    return Totals(total_s, throughput.static_batch_tokens_per_s(batch, output_tokens, total_s))
+
+
+@inlined
+def served_s(design: Design, batch: float, tokens_per_s: float, total_s: float) -> float:
+    """Seconds in which all requests of a batch are served: at the server's rate, or in `total_s` as a static batch."""
+    if design.load.batching == STATIC:
+        return total_s
+    return batch * design.output_tokens / tokens_per_s
 
 
 @compilable
@@ -116,12 +100,6 @@ def busy_cores(design: Design, running: float) -> int:
 def served_of(design: Design, running: float, n_waves: float) -> Served:
     """Count the waves and busy cores with `running` sequences at once; `n_waves` is 0 without waves."""
     return Served(int(running), int(n_waves) if n_waves > 0 else MISSING, busy_cores(design, running))
-
-
-@inlined
-def waits_of(design: Design, alone_s: float, step_s: float) -> Waits:
-    """The waits of a request: `alone_s` is its prompt alone, `step_s` a decode step."""
-    return Waits(throughput.ttft_s(alone_s, step_s if design.load.has_cache else 0.0), step_s)
 
 
 @compilable

@@ -155,11 +155,18 @@ def counts_blocks(design: Design) -> bool:
     return design.memory.block_bits > 0 and design.load.has_cache == 1 and design.load.prefix_tokens == 0
 
 
+@inlined
+def counts_mean(design: Design) -> bool:
+    """True where a request counts at its mean size: paged memory as papers count it. A server that admits more than
+    fit at their full length sends some back, whose work is lost."""
+    return design.load.is_paged == 1 and design.memory.is_server == 0
+
+
 @compilable
 def held_tokens(design: Design) -> int:
-    """Tokens that a request counts: its final length, or paged their mean."""
+    """Tokens that a request counts: its final length, or their mean."""
     n_output = design.output_tokens
-    return design.input_tokens + (n_output // 2 if design.load.is_paged else n_output)
+    return design.input_tokens + (n_output // 2 if counts_mean(design) else n_output)
 
 
 @compilable
@@ -172,7 +179,7 @@ def max_batch(design: Design, made: Generation, free: int) -> int:
             return 0
         fitting = capacity.max_batch(free, size.shared, size.own)
         most = fitting if most < 0 else min(most, fitting)
-    if design.load.is_paged:
+    if counts_mean(design):
         room = (free - made.largest_shared_bits) * design.output_tokens
         most = max(capacity.max_batch(room, 0, made.sum_of_own_bits), 1)
     if counts_blocks(design):
@@ -209,10 +216,10 @@ def min_capacity_bytes(design: Design, made: Generation, batch: int) -> int:
     Paged, one request alone counts at its largest, not its mean.
     """
     batch = requests_of(design, batch)
-    needed, n_sequences = 0, 1 if design.load.is_paged else batch
+    needed, n_sequences = 0, 1 if counts_mean(design) else batch
     for size in made.sizes:
         needed = max(needed, size.shared + n_sequences * size.own)
-    if design.load.is_paged and batch > 1:
+    if counts_mean(design) and batch > 1:
         mean = made.largest_shared_bits - -batch * made.sum_of_own_bits // design.output_tokens
         needed = max(needed, mean)
     if counts_blocks(design):

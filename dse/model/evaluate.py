@@ -16,15 +16,14 @@ from dse.model.batch import (
     Served,
     Spent,
     Totals,
-    Waits,
     bounds_of,
     full_batch,
     prompt_shares,
     served_of,
     spent_of,
     step_shares,
+    served_s,
     totals_of,
-    waits_of,
 )
 from dse.model.deployed import rests_on_assumed_links
 from dse.model.formulas import effective_bits
@@ -66,7 +65,7 @@ from dse.model.quality import quality
 from dse.model.records import MISSING, STATES, Design
 from dse.model.results import RESULT_UNITS
 from dse.model.stacks import kind_of, stack_of, stack_text
-from dse.model.steady import Steady, steady_of
+from dse.model.server import Pass, Server, last_pass, server_results
 from dse.model.step import Run, Terms, Wave, known_run, one_prompt_s, terms_of
 from dse.specs import measured_memory
 from dse.specs.device_and_model import HardwareSpec, Quantity, StackSpec
@@ -85,10 +84,11 @@ WHY_BOUND = {
 #: memory that holds every batch of interest
 ROOM_BYTES = 2**53
 #: results that say what memory keeps from a point
-ROOM_RESULTS = ("throughput_tokens_per_s", "decode_step_s", "bound")
+ROOM_RESULTS = ("throughput_tokens_per_s", "tpot_s", "bound")
 #: results that are None where not one request fits, but for those that say so
 NO_TIMES: dict[str, Any] = {
-    **{name: None for kind in (Served, Waits, Steady, Wave, Totals, Spent, Bounds) for name in kind._fields},
+    **{name: None for kind in (Served, Server, Wave, Totals, Spent, Bounds) for name in kind._fields},
+    "prefill_alone_s": None,
     "running_batch": 0,
     "bound": "capacity",
 }
@@ -376,9 +376,18 @@ class Point:
             self.largest_wave.wave.wave_s,
             self.smaller_wave.wave.wave_s,
             self.design.load.is_paged,
-            self.design.device,
-            self.work.n_devices,
         )
+
+    @cached_property
+    def cycle(self) -> Pass:
+        """The cycle of the server, as batches of papers or continuously; at least one request must fit."""
+        places = float(self.batch), float(self.max_batch)
+        return last_pass(self.design, self.made, self.terms, *places, self.sums, self.totals.total_s)
+
+    @cached_property
+    def server(self) -> Server:
+        """TPOT, TTFT, rates, energy and price of the server."""
+        return server_results(self.design, self.cycle, float(self.batch))
 
     @cached_property
     def results(self) -> dict[str, Any]:
@@ -424,14 +433,12 @@ class Point:
             return NO_TIMES
         design, run, waves = self.design, self.largest_wave, self.waves
         bounds = bounds_of(design, run, waves.running, self.batch)
-        spent = spent_of(
-            design, self.made, self.terms, run, self.smaller_wave, waves, float(self.batch), self.totals.total_s
-        )
-        alone_s, step_s = one_prompt_s(design, self.terms), run.wave.decode_step_s
-        served, waits = served_of(design, waves.running, waves.n_waves), waits_of(design, alone_s, step_s)
-        steady = steady_of(design, self.made, self.terms, float(self.batch), float(self.max_batch), self.sums)
-        parts = (run.wave, waits, steady, self.totals, spent, served)
+        total_s = served_s(design, float(self.batch), self.server.throughput_tokens_per_s, self.totals.total_s)
+        spent = spent_of(design, self.made, self.terms, run, self.smaller_wave, waves, float(self.batch), total_s)
+        served = served_of(design, waves.running, waves.n_waves)
+        parts = (run.wave, self.server, self.totals, spent, served)
         numbers = {name: number for part in parts for name, number in part._asdict().items()}
+        numbers["prefill_alone_s"] = one_prompt_s(design, self.terms) if design.load.has_cache else 0.0
         return {
             **{name: known(number) for name, number in numbers.items()},
             **{name: BOUNDS[place] for name, place in bounds._asdict().items()},
@@ -545,7 +552,7 @@ def speed(device: HardwareSpec, plan: KvPlan, work: Workload) -> dict[str, Any]:
         int(point.waves.running),
         run.wave.decode_step_s,
         totals.total_s,
-        totals.throughput_tokens_per_s,
+        point.server.throughput_tokens_per_s,
         *(getattr(run.wave, name) for name in uncertainty.KV_PARTS),
     )
     return {**found, **dict(zip(names, values, strict=True))}

@@ -30,7 +30,7 @@ from dse.model.operations import DECODE, PREFILL, OperationCost, decode_operatio
 from dse.model.peak_memory import activation_tokens, peak_lengths, size_at
 from dse.model.records import MATERIALISED, Design, Tensor
 from dse.model.results.declare import Derivation, how
-from dse.model.steady import Pass, last_pass
+from dse.model.server import Pass
 from dse.model.step import (
     ExpertTimes,
     Run,
@@ -108,11 +108,15 @@ class Facts:
         """Times of the largest wave."""
         return self.run.wave
 
-    @cached_property
-    def steady(self) -> Pass:
-        """The steady server."""
-        batch, most = float(self.point.batch), float(self.point.max_batch)
-        return last_pass(self.design, self.made, self.terms, batch, most, self.point.sums)
+    @property
+    def batching(self) -> str:
+        """How the server schedules prompts."""
+        return next(name for name, place in BATCHINGS.items() if place == self.design.load.batching)
+
+    @property
+    def cycle(self) -> Pass:
+        """The cycle of the server."""
+        return self.point.cycle
 
     @cached_property
     def one_prompt_s(self) -> float:

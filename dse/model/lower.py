@@ -13,11 +13,14 @@ from dse.model.formulas.deployment import stage_bytes
 from dse.model.kernels import Unpacking, kernels_of, kernels_reach, latent_fit, product_peaks, token_flops
 from dse.model.kv_layout import KvPlan, TensorGroup, chunk_of, window_of
 from dse.model.records import (
+    CHUNKED,
+    CONTINUOUS,
     KEYS,
     NO_LIMIT,
     NONE,
     PATHS,
     STATES,
+    STATIC,
     VALUES,
     Design,
     Device,
@@ -39,6 +42,9 @@ from dse.specs.workload import MAX_BATCH, Workload
 MEASURED = ("measured", "derived")
 #: vLLM before 0.8 works on whole prompts up to this length, and by chunks where the longest context is longer
 WHOLE_PROMPTS, CHUNK_TOKENS = 32_768, 2048
+#: tokens of a step with prompts where no server's budget counts: vLLM's default for long (max_num_batched_tokens)
+PAPER_STEP_TOKENS = 2048
+BATCHINGS = {"static": STATIC, "continuous": CONTINUOUS, "chunked": CHUNKED}
 #: every token is stored and read
 FULL = Policy(
     window_tokens=NO_LIMIT,
@@ -151,7 +157,13 @@ def design_of(
         policy=policy,
         stack=kernels_reach(device, plan, work, stack, latent),
         device=device_of(device),
-        load=load_of(work, most_at_once(device, work, stack_name), product_bits(device, plan.model, work, stack)),
+        load=load_of(
+            work,
+            most_at_once(device, work, stack_name),
+            product_bits(device, plan.model, work, stack),
+            BATCHINGS[batching_of(device, work, stack_name)],
+            step_tokens_of(device, work, stack_name),
+        ),
         memory=memory_of(device, plan, work, stack_name),
         deployment=deployed.deployment_of(work),
         input_tokens=work.input_tokens,
@@ -418,7 +430,33 @@ def product_bits(device: HardwareSpec, model: ModelSpec, work: Workload, stack: 
     return {"peak_flops_fp4": 4, "peak_flops_fp8": 8, "peak_ops_int8": 8}.get(name, units.FP16_BITS)
 
 
-def load_of(work: Workload, most: int, narrowest_bits: int) -> Load:
+def batching_of(device: HardwareSpec, work: Workload, stack_name: str | None) -> str:
+    """How prompts are scheduled: as given, else as the server's release does; a static batch as papers have it.
+
+    Raises InputError for a server without a KV cache.
+    """
+    if not work.kv_cache:
+        if work.batching not in (None, "static"):
+            raise InputError(f"batching = {work.batching}: without a KV cache a batch is static: leave it out")
+        return "static"
+    if work.batching is not None:
+        return work.batching
+    if memory_counted(device, work) == "paper":
+        return "static"
+    return servers.batching(stack_name, work.stack)
+
+
+def step_tokens_of(device: HardwareSpec, work: Workload, stack_name: str | None) -> int:
+    """Most tokens of a step that computes prompts: as given, else the server's budget."""
+    if memory_counted(device, work) == "paper":
+        return work.prompt_budget_tokens or PAPER_STEP_TOKENS
+    found = measured_memory.of(work.calibrated)
+    return prompt_budget(work, measured_memory.server_of(found, device, work, stack_name))
+
+
+def load_of(
+    work: Workload, most: int, narrowest_bits: int, batching: int = STATIC, step_tokens: int = PAPER_STEP_TOKENS
+) -> Load:
     """Lower a workload, but for batch and lengths, to numbers; `most` requests run at once where no batch is given."""
     paged, discount = work.admission == "paged", work.cached_input_discount
     return Load(
@@ -431,6 +469,8 @@ def load_of(work: Workload, most: int, narrowest_bits: int) -> Load:
         product_bits=narrowest_bits,
         chunk_tokens=work.prompt_chunk_tokens,
         rounds=work.rounds,
+        batching=batching,
+        step_tokens=step_tokens,
         max_num_seqs=work.max_num_seqs or NO_LIMIT,
         most_at_once=most,
         has_cache=int(work.kv_cache),

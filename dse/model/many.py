@@ -22,13 +22,12 @@ from dse.model.batch import (
     Served,
     Spent,
     Totals,
-    Waits,
     bounds_of,
     full_batch,
     served_of,
     spent_of,
+    served_s,
     totals_of,
-    waits_of,
 )
 from dse.model.evaluate import Point, known, prefer
 from dse.model.formulas import deployment
@@ -37,6 +36,7 @@ from dse.model.kv_bytes import unit_of
 from dse.model.peak_memory import WIDE
 from dse.model.records import (
     MISSING,
+    STATIC,
     AttentionKernel,
     Deployment,
     Design,
@@ -54,10 +54,11 @@ from dse.model.records import (
     dtype_of,
 )
 from dse.model.results import RESULT_UNITS
-from dse.model.steady import Steady, steady_of
+from dse.model.server import Server, cycle_of, pass_of, server_of, static_pass
 from dse.model.step import (
     Given,
     Run,
+    SharedGiven,
     Terms,
     Wave,
     cached_run,
@@ -66,6 +67,8 @@ from dse.model.step import (
     one_prompt_s,
     product_peak,
     share_touched,
+    shared_given,
+    shared_step_s,
     terms_of,
     uncached_run,
     wave_of,
@@ -87,7 +90,8 @@ AT: Any = Wave._make(ROW * place for place in range(len(Wave._fields)))
 N_WAVE = ROW * len(Wave._fields)
 #: and those of its totals
 TOTAL: Any = Totals._make(ROW * place for place in range(len(Totals._fields)))
-N_TOTAL = ROW * len(Totals._fields)
+SERVER: Any = Server._make(ROW * (len(Totals._fields) + place) for place in range(len(Server._fields)))
+N_TOTAL = ROW * (len(Totals._fields) + len(Server._fields))
 
 
 class RunRows(NamedTuple):
@@ -107,6 +111,12 @@ class RunRows(NamedTuple):
     prompt_experts_s: int
     exchange_s: int
     prompt_exchange_s: int
+    #: of the server's steps with prompts: requests that decode, tokens, and times given
+    decoding: int
+    shared_tokens: int
+    shared_read_s: int
+    shared_experts_s: int
+    shared_exchange_s: int
 
 
 GIVEN = RunRows._make(N_WAVE + ROW * place for place in range(len(RunRows._fields)))
@@ -121,8 +131,8 @@ FLOAT = (
     *capacity.Pool._fields,
     *Wave._fields,
     *Totals._fields,
-    *Waits._fields,
-    *Steady._fields,
+    *Server._fields,
+    "prefill_alone_s",
     *Spent._fields,
 )
 CODE = Bounds._fields
@@ -134,9 +144,9 @@ OF_SERVED = OF_NEEDS + len(capacity.Needs._fields)
 OF_POOL = len(Contents._fields)
 OF_WAVE = OF_POOL + len(capacity.Pool._fields)
 OF_TOTALS = OF_WAVE + len(Wave._fields)
-OF_WAITS = OF_TOTALS + len(Totals._fields)
-OF_STEADY = OF_WAITS + len(Waits._fields)
-OF_SPENT = OF_STEADY + len(Steady._fields)
+OF_SERVER = OF_TOTALS + len(Totals._fields)
+OF_ALONE = OF_SERVER + len(Server._fields)
+OF_SPENT = OF_ALONE + 1
 #: the column that takes longest
 CONTEXT = WHOLE.index("max_context_tokens")
 #: those that are not missing where nothing runs
@@ -393,33 +403,19 @@ def _split(row: Floats, m: int, most: float, is_paged: int) -> int:
 @compilable
 def _fill_totals(row: Floats, less: Floats, totals: Floats, m: int, design: Design) -> None:
     """Totals over all waves; `less` has those of one sequence less."""
-    device, n_steps, n, n_waves = design.device, design.output_tokens, GIVEN.running, GIVEN.n_waves
-    n_devices = design.deployment.n_devices
+    n_steps, n, n_waves = design.output_tokens, GIVEN.running, GIVEN.n_waves
     full, small = GIVEN.n_full, GIVEN.n_smaller
     if design.load.is_paged:
         for i in range(m):
             waves = capacity.Waves(row[n + i], 0.0, row[full + i], 0.0)
-            _put_totals(
-                totals,
-                i,
-                totals_of(row[GIVEN.batch + i], n_steps, waves, row[AT.wave_s + i], 0.0, True, device, n_devices),
-            )
+            _put_totals(totals, i, totals_of(row[GIVEN.batch + i], n_steps, waves, row[AT.wave_s + i], 0.0, True))
     else:
         for i in range(m):
             waves = capacity.Waves(row[n + i], row[n_waves + i], row[full + i], row[small + i])
             _put_totals(
                 totals,
                 i,
-                totals_of(
-                    row[GIVEN.batch + i],
-                    n_steps,
-                    waves,
-                    row[AT.wave_s + i],
-                    less[AT.wave_s + i],
-                    False,
-                    device,
-                    n_devices,
-                ),
+                totals_of(row[GIVEN.batch + i], n_steps, waves, row[AT.wave_s + i], less[AT.wave_s + i], False),
             )
 
 
@@ -427,9 +423,112 @@ def _fill_totals(row: Floats, less: Floats, totals: Floats, m: int, design: Desi
 def _put_totals(totals: Floats, i: int, found: Totals) -> None:
     """Totals into their place."""
     totals[TOTAL.total_s + i] = found.total_s
-    totals[TOTAL.throughput_tokens_per_s + i] = found.throughput_tokens_per_s
-    totals[TOTAL.joules_per_token + i] = found.joules_per_token
-    totals[TOTAL.usd_per_million_tokens + i] = found.usd_per_million_tokens
+    totals[TOTAL.static_batch_tokens_per_s + i] = found.static_batch_tokens_per_s
+
+
+@inlined
+def _put_server(totals: Floats, i: int, found: Server) -> None:
+    """Results of a server into their place."""
+    totals[SERVER.tpot_s + i] = found.tpot_s
+    totals[SERVER.ttft_s + i] = found.ttft_s
+    totals[SERVER.requests_per_s + i] = found.requests_per_s
+    totals[SERVER.throughput_tokens_per_s + i] = found.throughput_tokens_per_s
+    totals[SERVER.joules_per_token + i] = found.joules_per_token
+    totals[SERVER.usd_per_million_tokens + i] = found.usd_per_million_tokens
+    totals[SERVER.decoding_requests + i] = found.decoding_requests
+
+
+@compilable
+def _fill_static(row: Floats, totals: Floats, m: int, design: Design) -> None:
+    """Servers that run one batch after the other."""
+    n_steps, device, n = float(design.output_tokens), design.device, float(design.deployment.n_devices)
+    for i in range(m):
+        batch, places = row[GIVEN.batch + i], row[GIVEN.running + i]
+        step_s, prefill_s, wave_s = row[AT.decode_step_s + i], row[AT.prefill_s + i], row[AT.wave_s + i]
+        found = static_pass(
+            row[GIVEN.together + i], places, step_s, prefill_s, wave_s, totals[TOTAL.total_s + i], n_steps
+        )
+        _put_server(totals, i, server_of(found, batch, n_steps, n * device.board_power_w, n * device.usd_per_hour))
+
+
+@inlined
+def _fill_server(
+    row: Floats, totals: Floats, i: int, one: Sums, case: Prepared, batching: int, has_gemm: int, quantises: int
+) -> None:
+    """The server of the batch at `i`, whose requests have these `sums` each."""
+    design, terms = case.design, case.terms
+    n_steps, stack, load, n = float(design.output_tokens), design.stack, design.load, row[GIVEN.together + i]
+    own = float(terms.input_tokens - terms.prompt.prefix_tokens)
+    cycle = cycle_of(n, own, n_steps, float(load.step_tokens), batching)
+    given = SharedGiven(row[GIVEN.shared_read_s + i], row[GIVEN.shared_experts_s + i], row[GIVEN.shared_exchange_s + i])
+    prompt_step_s = shared_step_s(
+        cycle.decoding, cycle.prompts, given, one, terms, stack.host_blocks_s, has_gemm, quantises
+    )
+    found = pass_of(
+        n,
+        row[GIVEN.batch + i],
+        row[GIVEN.running + i],
+        cycle,
+        row[AT.decode_step_s + i],
+        prompt_step_s,
+        n_steps,
+        stack.host_prompt_s - stack.host_blocks_s,
+        stack.rounds_in_step,
+        float(load.rounds),
+    )
+    device, n_devices = design.device, float(design.deployment.n_devices)
+    _put_server(
+        totals,
+        i,
+        server_of(
+            found, row[GIVEN.batch + i], n_steps, n_devices * device.board_power_w, n_devices * device.usd_per_hour
+        ),
+    )
+
+
+@compilable
+def _fill_servers(row: Floats, totals: Floats, m: int, case: Prepared, room: Room) -> None:
+    """Servers of the batches in `row`: a loop for each kind, in which nothing is decided by point."""
+    design, terms = case.design, case.terms
+    batching, same_from = design.load.batching, terms.same_from
+    if batching == STATIC:
+        _fill_static(row, totals, m, design)
+        return
+    own = float(terms.input_tokens - terms.prompt.prefix_tokens)
+    for i in range(m):
+        cycle = cycle_of(
+            row[GIVEN.together + i], own, float(terms.output_tokens), float(design.load.step_tokens), batching
+        )
+        row[GIVEN.decoding + i] = cycle.decoding
+        row[GIVEN.shared_tokens + i] = cycle.decoding + cycle.prompts * own
+        row[GIVEN.shared_read_s + i] = terms.weight_read_s
+        row[GIVEN.shared_experts_s + i] = row[GIVEN.shared_exchange_s + i] = 0.0
+    if terms.has_experts or len(design.exchanges) > 0:
+        for i in range(m):
+            given = shared_given(design, row[GIVEN.decoding + i], row[GIVEN.shared_tokens + i])
+            row[GIVEN.shared_read_s + i] = given.read_s
+            row[GIVEN.shared_experts_s + i] = given.experts_s
+            row[GIVEN.shared_exchange_s + i] = given.exchange_s
+    n_few = 0
+    if same_from > 1:
+        for i in range(m):
+            n_few += 1 if row[GIVEN.together + i] < same_from else 0
+    if n_few:
+        for i in range(m):
+            n = min(int(row[GIVEN.together + i]), same_from)
+            one = known_sums(design, case.made, same_from, n, room.sums)
+            _fill_server(row, totals, i, one, case, batching, terms.has_gemm, terms.quantises)
+        return
+    one = known_sums(design, case.made, same_from, same_from, room.sums)
+    if terms.has_gemm and terms.quantises:
+        for i in range(m):
+            _fill_server(row, totals, i, one, case, batching, 1, 1)
+    elif terms.has_gemm:
+        for i in range(m):
+            _fill_server(row, totals, i, one, case, batching, 1, 0)
+    else:
+        for i in range(m):
+            _fill_server(row, totals, i, one, case, batching, 0, 1)
 
 
 @compilable
@@ -445,6 +544,7 @@ def _fill_run(m: int, most: float, case: Prepared, room: Room) -> None:
         _fill_totals(row, less, room.totals, m, case.design)
     else:
         _fill_totals(row, row, room.totals, m, case.design)
+    _fill_servers(row, room.totals, m, case, room)
 
 
 @compilable
@@ -533,28 +633,6 @@ def _fill_counts(case: Prepared, row: Floats, found: Found, first: int, m: int) 
 
 
 @compilable
-def _fill_waits(case: Prepared, row: Floats, found: Found, first: int, m: int) -> None:
-    """Columns of latencies."""
-    places, columns, alone_s = found.places.floats, found.floats, one_prompt_s(case.design, case.terms)
-    for i in range(m):
-        waits = waits_of(case.design, alone_s, row[AT.decode_step_s + i])
-        for at in range(len(waits)):
-            if places[OF_WAITS + at] >= 0:
-                columns[places[OF_WAITS + at], first + i] = waits[at]
-
-
-@compilable
-def _fill_steady(case: Prepared, most: int, room: Room, found: Found, first: int, m: int) -> None:
-    """Columns of a steady server."""
-    places, columns = found.places.floats, found.floats
-    for i in range(m):
-        steady = steady_of(case.design, case.made, case.terms, room.row[GIVEN.batch + i], float(most), room.sums)
-        for at in range(len(steady)):
-            if places[OF_STEADY + at] >= 0:
-                columns[places[OF_STEADY + at], first + i] = steady[at]
-
-
-@compilable
 def _any(places: Whole, first: int, last: int) -> bool:
     """True where one of the columns first..last-1 is wanted."""
     largest = -1
@@ -582,6 +660,8 @@ def _fill_times(room: Room, found: Found, first: int, m: int) -> None:
         _copy(floats, places[OF_WAVE + at], first, room.row, at * ROW, m)
     for at in range(len(TOTAL)):
         _copy(floats, places[OF_TOTALS + at], first, room.totals, at * ROW, m)
+    for at in range(len(SERVER)):
+        _copy(floats, places[OF_SERVER + at], first, room.totals, (len(TOTAL) + at) * ROW, m)
 
 
 @compilable
@@ -610,7 +690,9 @@ def _fill_runs(case: Prepared, room: Room, found: Found, first: int, m: int, wan
         smaller = run
         if waves.n_smaller > 0:
             smaller = _run_at(case, room.less, i, room.sums.by_n)
-        spent = spent_of(design, made, terms, run, smaller, waves, batch, room.totals[i])
+        rate = room.totals[SERVER.throughput_tokens_per_s + i]
+        total_s = served_s(design, batch, rate, room.totals[TOTAL.total_s + i])
+        spent = spent_of(design, made, terms, run, smaller, waves, batch, total_s)
         for at in range(len(spent)):
             place = places.floats[OF_SPENT + at]
             if place >= 0:
@@ -666,8 +748,6 @@ def evaluate_points(points: PointColumns, tables: DesignTables, n_keys: int, fou
     wants_contents, wants_spent = _any(places.floats, 0, OF_WAVE), _any(places.floats, OF_SPENT, len(places.floats))
     wants_runs = wants_spent or _any(places.codes, 0, len(places.codes))
     wants_sizes, wants_counts = _any(places.whole, 0, OF_SERVED), _any(places.whole, OF_SERVED, len(places.whole))
-    wants_waits = _any(places.floats, OF_WAITS, OF_STEADY)
-    wants_steady = _any(places.floats, OF_STEADY, OF_SPENT)
     while begin < n:
         first, at, device = begin, points.case[begin], points.device[begin]
         n_input, n_output, most_batch = points.n_input[begin], points.n_output[begin], points.batch[begin]
@@ -741,10 +821,9 @@ def evaluate_points(points: PointColumns, tables: DesignTables, n_keys: int, fou
         _fill_times(room, found, first, m)
         if wants_counts:
             _fill_counts(case, room.row, found, first, m)
-        if wants_waits:
-            _fill_waits(case, room.row, found, first, m)
-        if wants_steady:
-            _fill_steady(case, most, room, found, first, m)
+        if places.floats[OF_ALONE] >= 0:
+            alone_s = one_prompt_s(case.design, case.terms) if case.design.load.has_cache else 0.0
+            found.floats[places.floats[OF_ALONE], first : first + m] = alone_s
         if wants_runs:
             _fill_runs(case, room, found, first, m, wants_spent)
 

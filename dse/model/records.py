@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 MISSING = -(2**63)
 #: stands for "no window" and "no limit": beyond any length that the tool accepts
 NO_LIMIT = 2**61
+#: how a server schedules prompts: a batch together, from its prompts to its last token; whole prompts in steps of
+#: their own; parts of prompts beside what decodes
+STATIC, CONTINUOUS, CHUNKED = 0, 1, 2
 #: dequantization paths
 NONE, ENGINE, FUSED, MATERIALISED = range(4)
 PATHS = {"none": NONE, "engine": ENGINE, "fused": FUSED, "materialised": MATERIALISED}
@@ -292,6 +295,9 @@ class Load(NamedTuple):
     chunk_tokens: int
     #: requests that take each place of a steady server, one after the other
     rounds: int
+    #: STATIC, CONTINUOUS or CHUNKED, and tokens of a step that computes prompts at most
+    batching: int
+    step_tokens: int
     #: of all devices, that the server runs at once at most
     max_num_seqs: int
     #: the batch where none is given, at most: what the server takes by default

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from dse.core.compiling import compilable, inlined
 from dse.model.attention import (
+    NO_SUMS,
     KnownSums,
     Sums,
     known_sums,
@@ -352,6 +353,15 @@ def products_s(
 
 
 @inlined
+def prompt_quantize_s(n: float, n_prefixes: int, compute_s: float, prompt: PromptTerms) -> float:
+    """Seconds to quantize the prompts of `n` sequences, whose products and attention take `compute_s`."""
+    fused_s = n_prefixes * prompt.prefix_fused_s + n * prompt.own_fused_s
+    materialised_s = n_prefixes * prompt.prefix_materialised_s + n * prompt.own_materialised_s
+    engine_s = n_prefixes * prompt.prefix_engine_s + n * prompt.own_engine_s
+    return fused_s + materialised_s + dequantize.exposed_s(engine_s, compute_s) + prompt.launch_s
+
+
+@inlined
 def prompt_s(
     n: float,
     n_prefixes: int,
@@ -373,10 +383,7 @@ def prompt_s(
     compute_s = prefill.prefill_compute_s(matrix_s, flops, terms.prompt_flops_frac, terms.peak_flops_per_s)
     quantize_s = 0.0
     if quantises:
-        fused_s = n_prefixes * prompt.prefix_fused_s + n * prompt.own_fused_s
-        materialised_s = n_prefixes * prompt.prefix_materialised_s + n * prompt.own_materialised_s
-        engine_s = n_prefixes * prompt.prefix_engine_s + n * prompt.own_engine_s
-        quantize_s = fused_s + materialised_s + dequantize.exposed_s(engine_s, compute_s) + prompt.launch_s
+        quantize_s = prompt_quantize_s(n, n_prefixes, compute_s, prompt)
     return products, matrix_s, compute_s, quantize_s
 
 
@@ -405,6 +412,28 @@ class Given(NamedTuple):
 
 
 @inlined
+def packing_s(n: float, sums: Sums, terms: Terms) -> tuple[float, float]:
+    """Seconds that a decode step of `n` sequences takes to quantize and to dequantize; `sums` of one of them."""
+    n_steps = terms.output_tokens
+    scale = n / n_steps
+    write_s = n * terms.burst_bits / terms.per_byte / terms.bandwidth_bytes_per_s
+    quantize_s = (
+        n * sums.quantize_s / n_steps
+        + n * terms.buffer_s / n_steps
+        + write_s
+        + scale * terms.choice_bytes / terms.reached_bytes_per_s
+        + terms.pack_launch_s
+    )
+    dequantize_s = (
+        n * sums.unpack_s / n_steps
+        + scale * terms.score_bytes / terms.reached_bytes_per_s
+        + terms.read_launch_s
+        + terms.copy_launch_s
+    )
+    return quantize_s, dequantize_s
+
+
+@inlined
 def wave_of(n: float, given: Given, sums: Sums, peak: float, terms: Terms, has_gemm: int, quantises: int) -> Wave:
     """Times of `n` sequences that run together; `sums` of one of them, `peak` that of the products in a step.
 
@@ -417,21 +446,7 @@ def wave_of(n: float, given: Given, sums: Sums, peak: float, terms: Terms, has_g
     attention_s = (sums.fixed_s + n * sums.attention_s) / n_steps
     quantize_s = dequantize_s = 0.0
     if quantises:
-        scale = n / n_steps
-        write_s = n * terms.burst_bits / terms.per_byte / terms.bandwidth_bytes_per_s
-        quantize_s = (
-            n * sums.quantize_s / n_steps
-            + n * terms.buffer_s / n_steps
-            + write_s
-            + scale * terms.choice_bytes / terms.reached_bytes_per_s
-            + terms.pack_launch_s
-        )
-        dequantize_s = (
-            n * sums.unpack_s / n_steps
-            + scale * terms.score_bytes / terms.reached_bytes_per_s
-            + terms.read_launch_s
-            + terms.copy_launch_s
-        )
+        quantize_s, dequantize_s = packing_s(n, sums, terms)
     host_s = terms.host_s + n * terms.host_sequence_s
     working_s = linear_s + attention_s + quantize_s + dequantize_s + given.exchange_s + host_s
     joules = given.read_s * terms.weight_w + compute_s * terms.gemm_flops_frac * terms.product_w
@@ -467,20 +482,74 @@ def wave_of(n: float, given: Given, sums: Sums, peak: float, terms: Terms, has_g
     )
 
 
+class SharedGiven(NamedTuple):
+    """Times of a step that prompts share with decoding requests, which are no sums over them: weights read, experts
+    whose products were measured apart, results exchanged."""
+
+    read_s: float
+    experts_s: float
+    exchange_s: float
+
+
+@compilable
+def shared_given(design: Design, decoding: float, n_tokens: float) -> SharedGiven:
+    """Times of a step over `n_tokens`, those of `decoding` requests and of prompts."""
+    touched = share_touched(design, int(n_tokens))
+    exchanged_s = exchanges_s(design, n_tokens, 1)
+    if decoding > 0:
+        exchanged_s += exchanges_s(design, decoding, 0) - exchanges_s(design, decoding, 1)
+    return SharedGiven(weight_read_s(design, touched), experts_s(design, n_tokens, touched), exchanged_s)
+
+
+@inlined
+def shared_step_s(
+    decoding: float,
+    prompts: float,
+    given: SharedGiven,
+    sums: Sums,
+    terms: Terms,
+    blocks_s: float,
+    has_gemm: int,
+    quantises: int,
+) -> float:
+    """Seconds of a step in which `decoding` requests get a token each and `prompts` prompts are computed, below 1 a part
+    of one, whose shared prefix is cached.
+
+    `sums` are those of a decoding request; a prompt keeps the others waiting for `blocks_s`.
+    """
+    n_steps, decodes = terms.output_tokens, 1.0 if decoding > 0.0 else 0.0
+    n_tokens = decoding + prompts * (terms.input_tokens - terms.prompt.prefix_tokens)
+    dense_s, products = products_s(
+        n_tokens, decoding + prompts, given.read_s, terms.product_peak_per_s, terms, has_gemm
+    )
+    matrix_s = dense_s + given.experts_s
+    compute_s = prefill.prefill_compute_s(
+        matrix_s, prompts * terms.prompt.own_flops, terms.prompt_flops_frac, terms.peak_flops_per_s
+    )
+    other_s = decodes * (sums.fixed_s + decoding * sums.attention_s) / n_steps
+    if quantises:
+        quantize_s, dequantize_s = packing_s(decoding, sums, terms)
+        other_s += decodes * (quantize_s + dequantize_s)
+        other_s += prompt_quantize_s(prompts, 0, compute_s, terms.prompt)
+    other_s += given.exchange_s + terms.host_s + decoding * terms.host_sequence_s + prompts * blocks_s
+    joules = given.read_s * terms.weight_w + products * terms.gemm_flops_frac * terms.product_w
+    joules += (compute_s - matrix_s) * terms.prompt_flops_frac * terms.attention_w
+    joules += (
+        decoding
+        / n_steps
+        * (sums.read_s * terms.kv_w + sums.compute_s * terms.attention_flops_frac * terms.attention_w)
+    )
+    return compute_s + other_s + added_s(compute_s + other_s, joules, terms.limit_w, terms.idle_w)
+
+
 @compilable
 def one_prompt_s(design: Design, terms: Terms) -> float:
     """Seconds of one prompt alone, whose shared prefix is cached: the time to its first token without a queue."""
     own = design.input_tokens - terms.prompt.prefix_tokens
     if own == 0:
         return 0.0
-    touched = share_touched(design, own)
-    read_s, chosen_s = weight_read_s(design, touched), experts_s(design, float(own), touched)
-    products, matrix_s, compute_s, quantize_s = prompt_s(
-        1.0, 0, read_s, chosen_s, terms, terms.prompt, terms.has_gemm, terms.quantises
-    )
-    other_s = quantize_s + exchanges_s(design, own, 1) + terms.host_s
-    of_limit_s = prompt_power_s(read_s, products, matrix_s, compute_s, other_s, terms)
-    return compute_s + quantize_s + exchanges_s(design, own, 1) + terms.host_s + of_limit_s
+    given = shared_given(design, 0.0, float(own))
+    return shared_step_s(0.0, 1.0, given, NO_SUMS, terms, 0.0, terms.has_gemm, terms.quantises)
 
 
 @compilable

@@ -377,7 +377,7 @@ class TradeSpeeds(OnDevice, WithWorkload, Sourced, WithLimits, WithFigure):
     A curve holds the designs of a format that none of its others beats in both. Limits name the best design.
 
     >>> found = dse.interactivity("h200", "qwen3-32b", ["fp16", "fp8"], max_tpot="20 ms", input_tokens=8192)
-    >>> found.best["quantizer"], found.best["steady_tpot_s"] <= 0.020
+    >>> found.best["quantizer"], found.best["tpot_s"] <= 0.020
     ('fp8', True)
     """
 

@@ -34,8 +34,8 @@ COLUMNS = (
     "ep",
     "model_kind",
     "stack",
-    "steady_tpot_s",
-    "steady_ttft_s",
+    "tpot_s",
+    "ttft_s",
     "decode_step_s",
     *uncertainty.READ,
     "fits_whole_batch",
@@ -43,12 +43,12 @@ COLUMNS = (
     "assumptions",
 )
 #: limits that may be set, by column
-LIMITS = ("steady_tpot_s", "steady_ttft_s")
+LIMITS = ("tpot_s", "ttft_s")
 
 
 def speeds(row: Mapping[str, Any]) -> tuple[float, float]:
     """Tokens a second that each user gets, and that a device gives: of a server with `batch` requests at all times."""
-    tpot, ttft = float(row["steady_tpot_s"]), float(row["steady_ttft_s"])
+    tpot, ttft = float(row["tpot_s"]), float(row["ttft_s"])
     rate = closed_loop_tokens_per_s(float(row["batch"]), float(row["output_tokens"]), ttft, tpot)
     return 1 / tpot, float(rate) / float(row["n_devices"])
 
@@ -205,7 +205,7 @@ class Interactivity(QuestionAnswer):
 
     @property
     def _first_limit(self) -> dict[str, float]:
-        return {name: most for name, most in self.limits.items() if name == "steady_ttft_s"}
+        return {name: most for name, most in self.limits.items() if name == "ttft_s"}
 
 
 _MEASURED_HEAD = [["server", "requests", "devices", "token/s a user", "token/s a device"]]
@@ -223,7 +223,7 @@ def told(row: Mapping[str, Any]) -> str:
     n, name = int(row["batch"]), row.get("system") or row["quantizer"]
     requests = f"{n:,} request{'s' if n > 1 else ''} at once"
     split = f"tp {row['tp']}, " if row["n_devices"] > 1 and f"tp {row['tp']}" not in str(name) else ""
-    ttft = seconds_text(float(row["steady_ttft_s"]))
+    ttft = seconds_text(float(row["ttft_s"]))
     return (
         f"{name}, {split}{requests}: {device:,.0f} token/s a device (8 of 10 measurements: {device * low:,.0f} "
         f"to {device * high:,.0f}), {user:,.3g} token/s a user, first token after {ttft}"

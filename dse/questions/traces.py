@@ -66,7 +66,7 @@ def evaluate(system: System, kv: kv_layout.KvPlan, trace: NamedTrace, work: Work
     if n and system.device in PADDING_DEVICES:
         padding = padding_factor(trace.lengths.longest_input(n), trace.moments.mean_input_tokens)
         request_s = steady.steady_request_s(mean_out, n, state["decode_step_s"], padding * state["prefill_s"])
-        tokens_per_s = throughput.throughput_tokens_per_s(1, mean_out, request_s)
+        tokens_per_s = throughput.static_batch_tokens_per_s(1, mean_out, request_s)
     assumptions = [*steady_state.assumptions(device, kv, work), *([trace.assumption] if trace.assumption else [])]
     return {
         "system": system.label,

@@ -63,7 +63,7 @@ def _format(design: Candidate, input_tokens: int, output_tokens: int) -> dict[st
 def _row(row: dict[str, Any]) -> list[float]:
     user, device = interactivity.speeds(row)
     low, high, _ = interactivity.interval(row)
-    numbers = (user, device, row["steady_ttft_s"], low, high)
+    numbers = (user, device, row["ttft_s"], low, high)
     return [row["tp"], row["batch"], *(float(f"{number:.4g}") for number in numbers)]
 
 

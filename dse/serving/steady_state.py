@@ -171,7 +171,7 @@ def steady(
         factor = largest_output(n) / moments.mean_output_tokens if batching == "static" and largest_output else 1.0
         step_s, prefill_s, request_s = _whole_prompts(exact, n, context, moments, factor)
         prompt_share = prefill_s / request_s
-    tokens_per_s = throughput.throughput_tokens_per_s(1, mean_out, request_s)
+    tokens_per_s = throughput.static_batch_tokens_per_s(1, mean_out, request_s)
     return {
         **result,
         "decode_step_s": step_s,

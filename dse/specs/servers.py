@@ -258,6 +258,14 @@ SETTINGS: Mapping[str, tuple[str, str, tuple[ServerSetting, ...]]] = {
 _REQUESTS_SINCE = (0, 20, 2)
 #: no release, or one without numbers: the newest
 NEWEST = (99,)
+#: how releases schedule prompts (`Workload.batching`), oldest first. vLLM fills steps with parts of prompts since its
+#: engine V1 (on by default from 0.8.0); TensorRT-LLM batches context and generation in one step (in-flight batching);
+#: SGLang computes prompts, in chunks, before it goes on decoding (enable_mixed_chunk is off by default, 0.5.23)
+BATCHING: Mapping[str, tuple[tuple[tuple[int, ...], str], ...]] = {
+    "vllm": (((), "continuous"), ((0, 8), "chunked")),
+    "sglang": (((), "continuous"),),
+    "trtllm": (((), "chunked"),),
+}
 
 
 def device_class(device: "HardwareSpec") -> str:
@@ -295,6 +303,12 @@ def _server(name: str, kind: str, release: tuple[int, ...]) -> Server:
     if printing == BLOCKS and release >= _REQUESTS_SINCE:
         printing = REQUESTS
     return Server(rule=rule, printing=printing, **found)  # type: ignore[arg-type]
+
+
+def batching(stack: str | None, asked: str | None = None) -> str:
+    """How a stack's release schedules prompts, "continuous" or "chunked"; the newest where `asked` names none."""
+    release = release_of((asked or "").partition("@")[2])
+    return [how for since, how in BATCHING.get(stack or DEFAULT, BATCHING[DEFAULT]) if since <= release][-1]
 
 
 def numbers(stack: str | None, device: "HardwareSpec", asked: str | None = None) -> Iterable[Quantity]:

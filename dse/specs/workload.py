@@ -146,6 +146,18 @@ class Workload:
         choices=("reserve", "paged"),
         open_means="paged on GPUs",
     )
+    batching: Literal["static", "continuous", "chunked"] | None = _asked(
+        None,
+        "batching",
+        CHOICE,
+        "batching",
+        "Scheduling of prompts",
+        "static: a batch runs from its prompts to its longest answer; continuous: each request is replaced as it ends, "
+        "prompts are computed whole in steps of their own; chunked: parts of prompts fill up the steps of those that "
+        "decode, to --prompt-budget tokens; default: as the server's release, static with --memory paper.",
+        choices=("static", "continuous", "chunked"),
+        open_means="as the release",
+    )
     page_tokens: int = _asked(
         16,
         "page",

@@ -74,10 +74,10 @@ def judge(row: ServerRow) -> JudgedServer:
             marks += f"{'; ' if marks else ''}no_room: predicted as if it did fit: {point.results['infeasible_reason']}"
             point = row.point(roomy(point.device))
         results = point.results
-        if results["steady_tpot_s"] is None:
+        if results["tpot_s"] is None:
             return replace(nothing, reason=results["infeasible_reason"] or "not one request fits")
         tokens, first = uncertainty.intervals(point.device, point.plan, point.stack, point.stack_name)
-        tpot, ttft = results["steady_tpot_s"], results["steady_ttft_s"]
+        tpot, ttft = results["tpot_s"], results["ttft_s"]
         return JudgedServer(
             row=row,
             tpot_s=(tpot, tpot * tokens.low, tpot * tokens.high),

@@ -293,7 +293,7 @@ def _ours(row: SpeedRow, point: Point) -> dict[str, float]:
         lengths = (np.full(n, inputs, np.int64), np.full(n, outputs, np.int64))
         run = burst.serve(point, *(burst.varied_lengths(n, inputs, outputs) if row.is_varied else lengths))
         return {"tpot": run.tpot_s, "ttft": run.ttft_s, "output": run.output_tokens_per_s}
-    tpot, ttft, batch = results["steady_tpot_s"], results["steady_ttft_s"], work.batch or 1
+    tpot, ttft, batch = results["tpot_s"], results["ttft_s"], work.batch or 1
     if tpot is None:
         raise InputError(results["infeasible_reason"] or "not one request fits")
     drain = 1 + DRAIN_ROUNDS * batch / n if n > batch > 1 else 1.0

@@ -177,17 +177,17 @@ def test_a_design_that_fits_within_its_limits_has_no_next_step():
 
 def test_limits_are_met_or_missed_in_the_units_of_their_fields():
     """Limits: seconds to the first token, milliseconds per token."""
-    result = {"steady_ttft_s": 1.5, "steady_tpot_s": 0.05}
+    result = {"ttft_s": 1.5, "tpot_s": 0.05}
     values = {"ttft_limit": 1.5, "tpot_limit": 49.0}
-    assert cards.is_met("steady_ttft_s", result, values) is True
-    assert cards.is_met("steady_tpot_s", result, values) is False
-    assert cards.is_met("steady_tpot_s", result, {"tpot_limit": None}) is None
-    assert cards.limit_text("steady_tpot_s", result, values) == "misses the limit of 49 ms"
+    assert cards.is_met("ttft_s", result, values) is True
+    assert cards.is_met("tpot_s", result, values) is False
+    assert cards.is_met("tpot_s", result, {"tpot_limit": None}) is None
+    assert cards.limit_text("tpot_s", result, values) == "misses the limit of 49 ms"
 
 
 def test_a_missed_limit_proposes_a_smaller_batch_that_meets_it():
     here = of({"quantizer": "fp8"}, batch=32, input=2048, tpot_limit=25.0)
-    assert cards.is_met("steady_tpot_s", here.current.result, here.values) is False
+    assert cards.is_met("tpot_s", here.current.result, here.values) is False
     steps = cards.next_steps(here, here.current)
     assert steps[-1].label.startswith("Batch ")
     for step in steps:
@@ -234,9 +234,9 @@ def test_a_number_without_measured_kernels_is_inside_what_devices_likely_reach()
     """They reach 0.70 to 0.93 of the peak per token, and 0.89 is taken: times of 0.89 / 0.93 to 0.89 / 0.70."""
     here = of({"device": "oaken-hbm"}, batch=8, input=1024)
     result = here.current.result
-    rate, step_s = result["throughput_tokens_per_s"], result["steady_tpot_s"]
+    rate, step_s = result["throughput_tokens_per_s"], result["tpot_s"]
     found = {one.name: one for one in cards.numbers(here, here.current)}
-    tokens, tpot = found["throughput_tokens_per_s"], found["steady_tpot_s"]
+    tokens, tpot = found["throughput_tokens_per_s"], found["tpot_s"]
     assert tokens.value == f"{rate:,.0f} token/s"
     assert tokens.details == f"({0.7 / 0.89 * rate:,.0f} to {0.93 / 0.89 * rate:,.0f})"
     assert (tpot.value, tpot.details) == (
@@ -247,7 +247,7 @@ def test_a_number_without_measured_kernels_is_inside_what_devices_likely_reach()
 
 def test_numbers_are_html_of_nobody_elses():
     """A missed limit is said in words, not by its color alone, and no text of a result is markup."""
-    one = cards.CardNumber("steady_tpot_s", "<b>1 ms", "(1 to 2)", "misses the limit of 1 ms")
+    one = cards.CardNumber("tpot_s", "<b>1 ms", "(1 to 2)", "misses the limit of 1 ms")
     text = cards.numbers_html([one])
     assert "&lt;b&gt;1 ms" in text
     assert ">misses the limit of 1 ms</span>" in text

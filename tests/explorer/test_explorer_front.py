@@ -173,7 +173,7 @@ def test_limits_take_words_and_units(given, expected):
         ("decode_step_s = 50 GB", "its unit one of s, ms"),
         ("decode_step_s = 5x ms", "must be a number, its unit one of s, ms"),
         ("decode_step_s = fast", "must be a number, its unit one of s, ms"),
-        ("TPOT = 50 ms; steady_tpot_s = 1", "at most steady_tpot_s: is given twice"),
+        ("TPOT = 50 ms; tpot_s = 1", "at most tpot_s: is given twice"),
         ("; ".join(f"{name} = 1" for name in limits.objective_names()[:6]), "6 limits are given: must be at most 5"),
         ("decode_step_s", "write NAME = NUMBER UNIT; ..., such as Decode step"),
         ("quantizer = 1", "at most 'quantizer = 1': write NAME = NUMBER UNIT"),
@@ -409,7 +409,7 @@ def test_what_is_left_open_is_the_current_designs_and_the_workloads():
         "admission": "reserve",
         "usd_per_hour": "3 USD/h",
     }
-    assert own.at_most == ("steady_tpot_s=0.03",)  # in place of the page's 100 ms
+    assert own.at_most == ("tpot_s=0.03",)  # in place of the page's 100 ms
     assert [len(own.sweep().axis[name]) for name in ("batch", "tp", "quantizer", "input_tokens")] == [9, 4, 5, 1]
 
 
@@ -418,13 +418,13 @@ def test_a_limit_of_the_workload_stands_in_for_the_pages_own_at_most_and_for_non
     app.query_params.update({**SMALL, "tpot_limit": "30", "front_at_most": "TPOT = 100 ms"})
     app.query_params["front_at_least"] = "TPOT = 1 ms"
     app.run()
-    own = {kind: app.number_input(key=f"front_{kind} steady_tpot_s") for kind in ("at_most", "at_least")}
+    own = {kind: app.number_input(key=f"front_{kind} tpot_s") for kind in ("at_most", "at_least")}
     assert {kind: (field.value, field.disabled) for kind, field in own.items()} == {
         "at_most": (30.0, True),
         "at_least": (1.0, False),
     }
     limits = app.session_state["front job"].asked
-    assert (limits.at_most, limits.at_least) == (("steady_tpot_s=0.03",), ("steady_tpot_s=0.001",))
+    assert (limits.at_most, limits.at_least) == (("tpot_s=0.03",), ("tpot_s=0.001",))
 
 
 def test_an_axis_that_is_left_open_has_no_front_of_its_own():
@@ -488,7 +488,7 @@ def test_the_batch_that_runs_is_said_beside_one_that_does_not():
 
 def test_the_limits_are_said():
     """In words, in the units that people see."""
-    assert limits_text(job_front(["steady_tpot_s <= 0.05", "max_batch >= 8"])) == (
+    assert limits_text(job_front(["tpot_s <= 0.05", "max_batch >= 8"])) == (
         "Limits: TPOT at most 50 ms, Largest batch at least 8 sequences."
     )
     assert limits_text(job_front([])) == ""

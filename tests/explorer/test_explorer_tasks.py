@@ -161,7 +161,7 @@ def test_f_a_front_under_an_error_limit_as_a_file(hand):
         hand.button("CSV", exact=True)
     found = pd.read_csv(Path(caught.value.path()))
     assert found["measured_error"].max() <= 0.1
-    assert found["steady_tpot_s"].max() <= 0.1
+    assert found["tpot_s"].max() <= 0.1
     assert hand.n_actions <= 4
 
 

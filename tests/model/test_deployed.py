@@ -385,7 +385,7 @@ def test_compiled_servers_are_what_the_interpreter_finds(served, quantizer, aske
     assert quick == found.results
     assert bool(found.stack.host) == (quick["host_s"] > 0) == (not work.get("stack", "").endswith("kernels"))
     if quick["kv_cache"]:
-        assert quick["steady_tpot_s"] > 0
+        assert quick["tpot_s"] > 0
         assert 0 < quick["decoding_requests"] <= quick["max_batch"]
     model, reach = found.design.model, found.design.stack
     if quick["kv_cache"] and not asked["dp_attention"] and (reach.has_experts or not model.expert_parameters):
@@ -399,7 +399,7 @@ def test_compiled_servers_are_what_the_interpreter_finds(served, quantizer, aske
 def test_what_is_explained_of_a_server_adds_up(device, model, work):
     found = point(model, device, "fp16", batch=16, tp=8, rounds=3, **work)
     results, steps = explain.explained(found)
-    given = {name: steps[name].terms for name in ("host_s", "linear_s", "prefill_s", "steady_tpot_s", "steady_ttft_s")}
+    given = {name: steps[name].terms for name in ("host_s", "linear_s", "prefill_s", "tpot_s", "ttft_s")}
     host, linear, prompt = given["host_s"], given["linear_s"], given["prefill_s"]
     assert results["host_s"] == pytest.approx(
         host["layer_s"] * host["n_layers"] + host["sequence_s"] * host["n_sequences"], rel=1e-12
@@ -425,11 +425,11 @@ def test_what_is_explained_of_a_server_adds_up(device, model, work):
         + prompt.get("host_s_of_a_prompt", 0.0),
         rel=1e-12,
     )
-    each, first = given["steady_tpot_s"], given["steady_ttft_s"]
-    assert results["steady_tpot_s"] == pytest.approx(
+    each, first = given["tpot_s"], given["ttft_s"]
+    assert results["tpot_s"] == pytest.approx(
         each["decode_step_s"] + each["others_s"] / each["output_tokens"], rel=1e-12
     )
-    assert results["steady_ttft_s"] == pytest.approx(
+    assert results["ttft_s"] == pytest.approx(
         first["own_prompt_s"] + first["burst_wait_s"] + first["place_wait_s"], rel=1e-12
     )
     for name in results["assumptions"]:

@@ -77,8 +77,8 @@ def test_a_section_shows_what_a_design_has():
 
     assert "collective_s" not in shown({})
     assert "collective_s" in shown({"tp": 2})
-    assert "steady_ttft_s" in shown({}, "How sure")
-    assert "steady_ttft_s" not in shown({"model_kind": "ideal"}, "How sure")
+    assert "ttft_s" in shown({}, "How sure")
+    assert "ttft_s" not in shown({"model_kind": "ideal"}, "How sure")
     assert "kv_pool_tokens" in shown({}, "Memory")
     assert "kv_pool_tokens" not in shown({"memory": "paper"}, "Memory")
     assert "kv_bytes_per_token_beyond_windows" not in shown({}, "Memory")

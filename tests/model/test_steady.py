@@ -28,12 +28,12 @@ def test_one_request_by_hand():
     attention_s = 524_288 * (512 + 64.5) / 2e12
     prompt_s = own.results["prefill_s"]
     assert prompt_s == pytest.approx(2 * n * 512 / 312e12, rel=0.03)
-    assert own.results["steady_tpot_s"] == pytest.approx(2 * n / 2e12 + attention_s)
-    assert own.results["steady_ttft_s"] == pytest.approx(prompt_s)  # no other prompt is before its own
+    assert own.results["tpot_s"] == pytest.approx(2 * n / 2e12 + attention_s)
+    assert own.results["ttft_s"] == pytest.approx(prompt_s)  # no other prompt is before its own
 
 
 def test_of_one_round_every_request_waits_for_half_of_the_others_prompts():
-    one, ten = (point(16, rounds=rounds).results["steady_ttft_s"] for rounds in (1, 10))
+    one, ten = (point(16, rounds=rounds).results["ttft_s"] for rounds in (1, 10))
     prompt_s = point(1).results["prefill_s"]
     assert one - prompt_s == pytest.approx(15 * prompt_s / 2, rel=0.02)
     assert ten - prompt_s == pytest.approx(15 * prompt_s / 20, rel=0.02)
@@ -43,8 +43,8 @@ def test_no_more_requests_run_than_the_server_takes():
     free, limited = point(64), point(64, max_num_seqs=16)
     assert (free.max_batch > 64, limited.max_batch) == (True, 16)
     # each waits for a place as long as 3 requests ahead of it hold one
-    wait_s = limited.results["steady_ttft_s"] - point(16).results["steady_ttft_s"]
-    in_place_s = point(16).results["steady_ttft_s"] + 128 * limited.results["steady_tpot_s"]
+    wait_s = limited.results["ttft_s"] - point(16).results["ttft_s"]
+    in_place_s = point(16).results["ttft_s"] + 128 * limited.results["tpot_s"]
     assert wait_s == pytest.approx(3 * in_place_s, rel=1e-9)
     assert limited.results["fits_whole_batch"] is False
     assert (limited.results["running_batch"], limited.results["bound"]) == (16, "capacity")
@@ -98,7 +98,7 @@ def test_a_loop_over_steps_takes_as_long_per_token(batch, n_in, n_out):
     own = point(batch, n_in, n_out, rounds=10)
     one = own.run(1).wave.prefill_s
     tpot_s, _ = served(batch, batch, lambda n: own.run(n).wave.decode_step_s, one, n_out)
-    assert own.results["steady_tpot_s"] == pytest.approx(tpot_s, rel=0.01)
+    assert own.results["tpot_s"] == pytest.approx(tpot_s, rel=0.01)
 
 
 @pytest.mark.parametrize("batch", [4, 16, 32])
@@ -107,7 +107,7 @@ def test_a_loop_over_steps_takes_as_long_to_the_first_token(batch):
     own = point(batch, 2048, 512, rounds=10)
     wave = own.run(batch).wave
     _, ttft_s = served(batch, batch, lambda n: own.run(n).wave.decode_step_s, wave.prefill_s / batch, 512)
-    assert own.results["steady_ttft_s"] == pytest.approx(ttft_s, rel=0.25)
+    assert own.results["ttft_s"] == pytest.approx(ttft_s, rel=0.25)
 
 
 @pytest.mark.parametrize(("share", "n_in", "n_out"), [(2, 512, 128), (4, 2048, 128), (4, 4096, 64)])
@@ -119,8 +119,8 @@ def test_a_loop_over_steps_waits_as_long_for_a_place(share, n_in, n_out):
     assert 64 / share <= places < 1.2 * 64 / share
     prompt_s = own.run(places).wave.prefill_s / places
     tpot_s, ttft_s = served(places, 64, lambda n: own.run(n).wave.decode_step_s, prompt_s, n_out)
-    assert own.results["steady_tpot_s"] == pytest.approx(tpot_s, rel=0.05)
-    assert own.results["steady_ttft_s"] == pytest.approx(ttft_s, rel=0.10)
+    assert own.results["tpot_s"] == pytest.approx(tpot_s, rel=0.05)
+    assert own.results["ttft_s"] == pytest.approx(ttft_s, rel=0.10)
 
 
 @pytest.mark.parametrize("stack", ["vllm", "sglang", "trtllm"])
@@ -131,29 +131,29 @@ def test_more_requests_never_shorten_a_token(stack):
         Point(catalog.device("h100"), kv, Workload(n, 1024, 1024, admission="paged", stack=stack)).results
         for n in (1, 2, 4, 8, 16, 32, 64, 128)
     ]
-    tokens = [found["steady_tpot_s"] for found in times]
+    tokens = [found["tpot_s"] for found in times]
     assert tokens == sorted(tokens)
-    assert all(found["steady_tpot_s"] >= found["host_s"] > 0 for found in times)
-    firsts = [found["steady_ttft_s"] for found in times]
+    assert all(found["tpot_s"] >= found["host_s"] > 0 for found in times)
+    firsts = [found["ttft_s"] for found in times]
     assert firsts == sorted(firsts)
 
 
 def test_what_does_not_fit_has_no_times():
-    assert point(4, device=factories.device(capacity=10 * 10**9)).results["steady_tpot_s"] is None
+    assert point(4, device=factories.device(capacity=10 * 10**9)).results["tpot_s"] is None
 
 
 def test_one_long_prompt_after_the_other_leaves_the_tokens_alone():
     """H100, Llama 3.1 8B, 122,880 tokens in, alone: a token took 11.81 ms."""
     kv, work = factories.build("llama3.1-8b", "fp16"), Workload(1, 122_880, 128)
     found = Point(catalog.device("h100"), kv, work).results
-    assert found["steady_tpot_s"] == found["decode_step_s"] == pytest.approx(11.81e-3, rel=0.01)
+    assert found["tpot_s"] == found["decode_step_s"] == pytest.approx(11.81e-3, rel=0.01)
 
 
 def test_few_more_tokens_of_a_prompt_change_a_token_as_little():
     """A100, Llama2-13B, two requests: 12,608 to 12,672 tokens in are half a percent more."""
     kv = factories.build("llama2-13b", "fp16")
     times = [
-        Point(catalog.device("a100-80gb"), kv, Workload(2, n_in, 64)).results["steady_tpot_s"]
+        Point(catalog.device("a100-80gb"), kv, Workload(2, n_in, 64)).results["tpot_s"]
         for n_in in range(12_480, 12_801, 16)
     ]
     assert times == sorted(times)

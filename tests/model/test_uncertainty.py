@@ -90,7 +90,7 @@ def test_a_data_sheet_is_derated_to_the_middle_of_what_devices_reach():
 def test_results_lie_inside_where_they_are_positive(work):
     own = point(**work)
     found = uncertainty.as_numbers(own.results, own.stack)
-    assert {"decode_step_s", "steady_tpot_s", "throughput_tokens_per_s", "steady_ttft_s", "prefill_s"} <= set(found)
+    assert {"decode_step_s", "tpot_s", "throughput_tokens_per_s", "ttft_s", "prefill_s"} <= set(found)
     for name, (low, high) in found.items():
         assert 0 <= low <= high, name
         if work != {"model_kind": "ideal"} and name in uncertainty.TOKEN_TIMES:

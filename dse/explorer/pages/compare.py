@@ -257,7 +257,7 @@ def cached_ends(asked: PointRequest, limits: tuple[tuple[str, float], ...]) -> l
         return cached_answer(replace(asked, work=replace(asked.work, batch=n))).result
 
     table = cached_curve(request.any_batch(asked))
-    rows = table[table["fits_whole_batch"] & table["steady_tpot_s"].notna()].to_dict("records")
+    rows = table[table["fits_whole_batch"] & table["tpot_s"].notna()].to_dict("records")
     found = [one for one in [interactivity.largest(evaluate)] if one]
     n = 2 * max((int(row["batch"]) for row in rows), default=0)
     while found and 0 < n < found[0]["batch"]:

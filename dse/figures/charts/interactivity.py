@@ -44,8 +44,8 @@ def places_of(measured: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         "output_tokens",
         "n_devices",
         "fits_whole_batch",
-        "steady_tpot_s",
-        "steady_ttft_s",
+        "tpot_s",
+        "ttft_s",
         "assumptions",
     ),
     order=25,
@@ -68,17 +68,17 @@ def chart(source: Source) -> Chart:
     panels, none = [], []
     for model in rows.ordered(shown.table, "model"):
         records = shown.table[shown.table["model"] == model].to_dict("records")
-        served = [row for row in records if row["fits_whole_batch"] and row["steady_tpot_s"] == row["steady_tpot_s"]]
+        served = [row for row in records if row["fits_whole_batch"] and row["tpot_s"] == row["tpot_s"]]
         panels.append(_panel(str(model), served, shown, limits, about))
         if not served:
             none.append(str(model))
     notes = [*about.get("notes", ()), f"{POINTS} {BAND}"]
     if len(shown.systems) > rows.MAX_WHISKERED:
         notes[-1] = POINTS
-    if "steady_tpot_s" in limits:
-        notes.append(f"Grey: users get less than a TPOT of {1e3 * limits['steady_tpot_s']:g} ms gives.")
-    if "steady_ttft_s" in limits:
-        notes.append(f"Hollow marks: the first token comes later than {limits['steady_ttft_s']:g} s.")
+    if "tpot_s" in limits:
+        notes.append(f"Grey: users get less than a TPOT of {1e3 * limits['tpot_s']:g} ms gives.")
+    if "ttft_s" in limits:
+        notes.append(f"Hollow marks: the first token comes later than {limits['ttft_s']:g} s.")
     if none:
         notes.append(f"No batch of {', '.join(none)} runs whole: no curve.")
     if about.get("measured"):
@@ -129,7 +129,7 @@ def _panel(
                 color=look.color,
                 dash=look.dash,
                 marker=look.marker,
-                opened=tuple(not within(row, {k: v for k, v in limits.items() if k == "steady_ttft_s"}) for row in own),
+                opened=tuple(not within(row, {k: v for k, v in limits.items() if k == "ttft_s"}) for row in own),
                 hover=tuple(_hover(system, row) for row in own),
             )
         )
@@ -160,7 +160,7 @@ def _band(around: Sequence[tuple[float, float]], color: str, x: Axis, y: Axis) -
 
 def _outside(limits: Mapping[str, float], x: Axis, y: Axis) -> Iterable[Series]:
     """The speeds at which a limit of TPOT is missed."""
-    least = 1 / limits["steady_tpot_s"] if "steady_tpot_s" in limits else 0.0
+    least = 1 / limits["tpot_s"] if "tpot_s" in limits else 0.0
     if least > x.low:
         edge = min(least, x.high)
         xs, ys = (x.low, edge, edge, x.low), (y.low, y.low, y.high, y.high)
@@ -193,8 +193,8 @@ def _hover(system: str, row: Mapping[str, Any]) -> str:
         f"{system}, {row['model']}",
         [
             f"requests at once: {int(row['batch']):,}, on {n} device{'s' if n > 1 else ''}",
-            f"{user:,.3g} token/s a user (TPOT {1e3 * row['steady_tpot_s']:,.3g} ms)",
+            f"{user:,.3g} token/s a user (TPOT {1e3 * row['tpot_s']:,.3g} ms)",
             f"{device:,.0f} token/s a device",
-            f"first token after {row['steady_ttft_s']:,.3g} s",
+            f"first token after {row['ttft_s']:,.3g} s",
         ],
     )

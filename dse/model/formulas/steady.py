@@ -80,11 +80,11 @@ def others_share(n_places: float) -> float:
     return max(1.0 - 1.0 / n_places, 0.0)
 
 
-@formula("s", "max(n - 1, 0) * prompt_s / 2 * min(rounds_in_step / rounds, 1)", _SOURCE)
-def burst_wait_s(n_requests: float, prompt_s: float, rounds_in_step: float, rounds: float) -> float:
+@formula("s", "prompt_steps * prompt_step_s / 2 * min(rounds_in_step / rounds, 1)", _SOURCE)
+def burst_wait_s(prompt_steps: float, prompt_step_s: float, rounds_in_step: float, rounds: float) -> float:
     """Wait behind the prompts of others, mean over requests: all start at once, so the first of each place waits for
-    half of the others' prompts, and those of later rounds do until requests have fallen out of step."""
-    return max(n_requests - 1.0, 0.0) * prompt_s / 2 * min(rounds_in_step / rounds, 1.0)
+    half of the steps of the others' prompts, and those of later rounds do until requests have fallen out of step."""
+    return prompt_steps * prompt_step_s / 2 * min(rounds_in_step / rounds, 1.0)
 
 
 @formula("s", "(n / places - 1) * request_s", _SOURCE)

@@ -28,16 +28,6 @@ def wave_s(output_tokens: float, decode_step_s: float, prefill_s: float) -> floa
 
 
 @formula(
-    "s",
-    "max(one_prompt_s, decode_step_s)",
-    "docs/explanation/model.md, Latency: known when the prompt has been computed",
-)
-def ttft_s(one_prompt_s: float, decode_step_s: float) -> float:
-    """Time to the first token of a request that waits for nothing: its prompt, or a step of its batch."""
-    return max(one_prompt_s, decode_step_s)
-
-
-@formula(
     "s", "batch / running_batch * (output * decode_step_s + prefill_s)", "docs/explanation/model.md, Steps and times"
 )
 def paged_total_s(n_sequences: float, running_batch: float, wave_s: float) -> float:
@@ -46,6 +36,6 @@ def paged_total_s(n_sequences: float, running_batch: float, wave_s: float) -> fl
 
 
 @formula("token/s", "batch * output_tokens / total_s", "docs/explanation/model.md, Steps and times")
-def throughput_tokens_per_s(n_sequences: float, output_tokens: float, total_s: float) -> float:
-    """Output tokens of all requests per second, prefill included."""
+def static_batch_tokens_per_s(n_sequences: float, output_tokens: float, total_s: float) -> float:
+    """Output tokens a second of a batch that runs from its prompts to its last tokens, prefill included."""
     return n_sequences * output_tokens / total_s

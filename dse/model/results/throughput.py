@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from dse.model.formulas import steady
 from dse.model.formulas.utilisation import utilisation
 from dse.model.results import reads
 from dse.model.results.declare import (
@@ -25,13 +26,38 @@ _TIMES = "docs/explanation/model.md, Steps and times"
 
 topic = Topic(of_times=True)
 
-topic.add(
-    "throughput_tokens_per_s",
+
+@topic.result(
     "token/s",
     NUMBER,
     "throughput",
     TextLine("Throughput", 1, "throughput"),
     TextLine(INTERVALS, 5),
+    reads=reads.ALL,
+    interval=RATES,
+)
+def throughput_tokens_per_s(at: "Facts") -> Derivation:
+    return by(
+        steady.closed_loop_tokens_per_s,
+        n_requests=at.work.batch,
+        output_tokens=at.work.output_tokens,
+        ttft_s=at.results["ttft_s"],
+        tpot_s=at.results["tpot_s"],
+    )
+
+
+@topic.result("1/s", NUMBER, "requests a second", reads=reads.ALL, interval=RATES)
+def requests_per_s(at: "Facts") -> Derivation:
+    rate = at.results["throughput_tokens_per_s"]
+    return how("throughput / output tokens", _TIMES, throughput_tokens_per_s=rate, output_tokens=at.work.output_tokens)
+
+
+topic.add(
+    "static_batch_tokens_per_s",
+    "token/s",
+    NUMBER,
+    "throughput of a static batch",
+    TextLine("Throughput", 1.5, "throughput of a static batch, as papers have it"),
     reads=reads.ALL,
     interval=RATES,
 )

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _CAPACITY, _TIMES = "docs/explanation/model.md, Capacity", "docs/explanation/model.md, Steps and times"
 _PATHS, _LATENCY = "docs/explanation/model.md, Dequantization", "docs/explanation/model.md, Latency"
 _FORM, _WHOLE_STEPS = "docs/explanation/calibration.md, The form", "docs/explanation/calibration.md, Whole steps"
+_SERVER = "docs/explanation/model.md, One server"
 _NO_CACHE = "docs/explanation/model.md, No KV cache"
 
 topic = Topic(of_times=True)
@@ -401,21 +402,19 @@ def total_s(at: "Facts") -> Derivation | None:
     )
 
 
-topic.add(
-    "ttft_s",
+@topic.result(
     "s",
     NUMBER,
-    "TTFT, no queue",
-    TextLine("Time", 13, "time to first token (TTFT), no queue"),
+    "prefill of one request alone",
+    TextLine("Time", 13, "prefill of one request alone"),
     reads=reads.ALL,
     interval=PROMPTS,
 )
-
-
-@topic.result("s", NUMBER, "TPOT, no prefills", reads=reads.ALL, interval=PER_TOKEN)
-def tpot_s(at: "Facts") -> Derivation:
-    rule = "decode_step_s: every step gives each running request a token"
-    return how(rule, _LATENCY, decode_step_s=at.wave.decode_step_s)
+def prefill_alone_s(at: "Facts") -> Derivation | None:
+    if not at.work.kv_cache:
+        return None
+    own = at.work.input_tokens - at.terms.prompt.prefix_tokens
+    return how("a step over the tokens of one prompt, its cached prefix left out", _LATENCY, prompt_tokens=own)
 
 
 @topic.result(
@@ -427,35 +426,50 @@ def tpot_s(at: "Facts") -> Derivation:
     reads=reads.ALL,
     interval=PROMPTS,
 )
-def steady_ttft_s(at: "Facts") -> Derivation:
+def ttft_s(at: "Facts") -> Derivation:
     return how(
         "own prefill + prefills of others before it + queueing for a slot",
-        steady.shared_token_s.source,
-        own_prompt_s=at.steady.prompt_s,
+        _SERVER,
+        batching=at.batching,
+        own_prompt_s=at.cycle.prompt_s,
         of_which_host_s=at.design.stack.host_prompt_s,
-        burst_wait_s=at.steady.burst_wait_s,
-        place_wait_s=at.steady.place_wait_s,
+        burst_wait_s=at.cycle.burst_wait_s,
+        place_wait_s=at.cycle.place_wait_s,
         n_requests=at.work.batch,
-        n_places=int(at.steady.n_places),
+        n_places=int(at.cycle.n_places),
     )
+
+
+@topic.step("s")
+def prompt_step_s(at: "Facts") -> Derivation:
+    cycle = at.cycle.cycle
+    rule = "a step over the tokens of the requests that decode and of prompts, up to the server's budget"
+    return how(
+        rule,
+        _SERVER,
+        batching=at.batching,
+        budget_tokens=at.design.load.step_tokens,
+        decoding=cycle.decoding,
+        prompts=cycle.prompts,
+    ).giving(at.cycle.prompt_step_s)
 
 
 @topic.step("s")
 def burst_wait_s(at: "Facts") -> Derivation:
     return by(
         steady.burst_wait_s,
-        n_requests=at.steady.n_places / at.design.deployment.n_groups,
-        prompt_s=at.steady.each_prompt_s,
+        prompt_steps=at.cycle.cycle.prompt_steps - at.cycle.cycle.own_steps,
+        prompt_step_s=at.cycle.prompt_step_s,
         rounds_in_step=at.design.stack.rounds_in_step,
         rounds=at.work.rounds,
-    ).giving(at.steady.burst_wait_s)
+    ).giving(at.cycle.burst_wait_s)
 
 
 @topic.step("s")
 def place_wait_s(at: "Facts") -> Derivation:
-    request_s = at.steady.prompt_s + at.steady.burst_wait_s + at.steady.decode_s
-    places = {"n_requests": at.work.batch, "n_places": int(at.steady.n_places)}
-    return by(steady.place_wait_s, **places, request_s=request_s).giving(at.steady.place_wait_s)
+    request_s = at.cycle.prompt_s + at.cycle.burst_wait_s + at.cycle.decode_s
+    places = {"n_requests": at.work.batch, "n_places": int(at.cycle.n_places)}
+    return by(steady.place_wait_s, **places, request_s=request_s).giving(at.cycle.place_wait_s)
 
 
 @topic.result(
@@ -467,12 +481,17 @@ def place_wait_s(at: "Facts") -> Derivation:
     reads=reads.ALL,
     interval=PER_TOKEN,
 )
-def steady_tpot_s(at: "Facts") -> Derivation:
-    return by(
-        steady.shared_token_s,
-        decoding_on_a_device=int(at.steady.n),
-        decode_step_s=at.steady.decode_step_s,
-        others_s=at.steady.others_s,
+def tpot_s(at: "Facts") -> Derivation:
+    cycle = at.cycle.cycle
+    return how(
+        "((prompt_steps - own_steps) * prompt_step_s + (all_steps - prompt_steps) * decode_step_s) / output_tokens",
+        _SERVER,
+        decoding_on_a_device=int(at.cycle.n),
+        prompt_steps=cycle.prompt_steps,
+        own_steps=cycle.own_steps,
+        all_steps=cycle.all_steps,
+        prompt_step_s=at.cycle.prompt_step_s,
+        decode_step_s=at.cycle.decode_step_s,
         output_tokens=at.work.output_tokens,
     )
 
@@ -481,7 +500,7 @@ def steady_tpot_s(at: "Facts") -> Derivation:
 def decoding_requests(at: "Facts") -> Derivation:
     return by(
         steady.decoding_requests,
-        n_places=int(at.steady.n_places),
-        first_s=at.steady.prompt_s + at.steady.burst_wait_s,
-        decode_s=at.steady.decode_s,
+        n_places=int(at.cycle.n_places),
+        first_s=at.cycle.prompt_s + at.cycle.burst_wait_s,
+        decode_s=at.cycle.decode_s,
     )

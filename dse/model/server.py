@@ -1,0 +1,198 @@
+"""A server of N requests, each replaced as it ends: TPOT, TTFT, requests and tokens a second, energy and price.
+
+A request holds one of the server's places: its prompt is computed, then each of its O tokens takes a decode step.
+Between two requests of a place each other place takes one prompt as well, so that a cycle of the server has the steps
+in which prompts are computed, alone or beside decoding requests (`batching`), and the steps in which all requests
+decode. All follows from the times of two steps, one of each kind. N = X (TTFT + O TPOT) / O (Little's law) holds, as
+the rate X follows from the times.
+"""
+
+from typing import NamedTuple
+
+from dse.core.compiling import compilable, inlined
+from dse.model.attention import KnownSums, known_sums
+from dse.model.formulas import deployment, energy, steady
+from dse.model.generation import Generation
+from dse.model.records import CHUNKED, CONTINUOUS, STATIC, Design
+from dse.model.step import Terms, known_run, product_peak, shared_given, shared_step_s
+
+
+class Server(NamedTuple):
+    """Means over the requests of a server, and its rates."""
+
+    tpot_s: float
+    ttft_s: float
+    requests_per_s: float
+    throughput_tokens_per_s: float
+    joules_per_token: float
+    usd_per_million_tokens: float
+    #: requests that decode at once; the others wait for their prompt, or for a place
+    decoding_requests: float
+
+
+class Cycle(NamedTuple):
+    """Steps from the start of a request to that of the next one in its place, on a device with `n` requests."""
+
+    #: requests that decode in a step with prompts, and prompts in it (below 1: a part of one)
+    decoding: float
+    prompts: float
+    #: steps with a part of a request's own prompt, steps with any prompt, and all
+    own_steps: float
+    prompt_steps: float
+    all_steps: float
+
+
+class Pass(NamedTuple):
+    """Times of a server's cycle, and what a request waits for."""
+
+    n: float
+    n_places: float
+    cycle: Cycle
+    decode_step_s: float
+    prompt_step_s: float
+    cycle_s: float
+    #: before its first token: its own prompt, those of others, and a place in memory
+    prompt_s: float
+    burst_wait_s: float
+    place_wait_s: float
+    #: from its first token to its last
+    decode_s: float
+
+
+@inlined
+def cycle_of(n: float, prompt_tokens: float, output_tokens: float, step_tokens: float, batching: int) -> Cycle:
+    """Count the steps of a cycle of `n` requests of `prompt_tokens` to compute and `output_tokens` each.
+
+    A step takes up to `step_tokens`: chunked, the requests that decode and parts of prompts; continuous, as many whole
+    prompts, or a part of one, while nobody decodes. Static: all prompts in one step. Requests of equal lengths keep
+    their distances, so that prompts take turns: none waits but for those that share its steady.
+    """
+    own = max(prompt_tokens, 1.0)
+    if batching == STATIC:
+        return Cycle(0.0, n, 1.0, 1.0, output_tokens + 1.0)
+    # prompts that fit into a step, beside those that decode: below 1 a part of one
+    room = step_tokens if batching == CONTINUOUS else max(step_tokens - n, 1.0)
+    most = min(room / max(own - 1.0, 1.0), n) if room >= own else room / own
+    own_steps = max(1.0 / most, 1.0)
+    if batching == CONTINUOUS:  # nobody decodes meanwhile: requests stay in step
+        return Cycle(0.0, most, own_steps, n / most, output_tokens + n / most)
+    # as many as come in a step, at random moments: x / (1 - exp(-x)) for the mean of steps that have one
+    half = n / (output_tokens + own_steps) / 2.0
+    prompts = min(half + max(half, (15.0 + 6.0 * half * half) / (15.0 + half * half)), most)
+    n_with, n_all = n / prompts, output_tokens + own_steps
+    decoding = n - max(prompts, 1.0)
+    if n_with > n_all:  # every step is full of the tokens of prompts and answers as requests have them
+        decoding = min(step_tokens * output_tokens / (own + output_tokens), n)
+        prompts = max(step_tokens - decoding, 1.0) / own
+        n_with = max(n / prompts, output_tokens)
+        n_all, own_steps = n_with, max(n_with - output_tokens, 1.0 / prompts)
+    return Cycle(decoding, prompts, own_steps, n_with, n_all)
+
+
+@inlined
+def pass_of(
+    n: float,
+    n_requests: float,
+    n_places: float,
+    cycle: Cycle,
+    decode_step_s: float,
+    prompt_step_s: float,
+    output_tokens: float,
+    own_start_s: float,
+    rounds_in_step: float,
+    rounds: float,
+) -> Pass:
+    """Times of `n_requests` at a server with `n_places`, `n` of them on a device whose steps take so long.
+
+    `own_start_s` is what a request waits for beside the steps before its first token. Of `rounds` of requests those of
+    `rounds_in_step` are in step, as all start at once: their prompts queue.
+    """
+    cycle_s = cycle.prompt_steps * prompt_step_s + (cycle.all_steps - cycle.prompt_steps) * decode_step_s
+    own_s = cycle.own_steps * prompt_step_s
+    decode_s = cycle_s - own_s
+    burst_s = steady.burst_wait_s(cycle.prompt_steps - cycle.own_steps, prompt_step_s, rounds_in_step, rounds)
+    prompt_s = own_s + own_start_s
+    place_s = steady.place_wait_s(n_requests, n_places, prompt_s + burst_s + decode_s)
+    return Pass(n, n_places, cycle, decode_step_s, prompt_step_s, cycle_s, prompt_s, burst_s, place_s, decode_s)
+
+
+@inlined
+def server_of(found: Pass, n_requests: float, output_tokens: float, board_w: float, usd_per_hour: float) -> Server:
+    """Name the results of a server's cycle; power and price are of all devices."""
+    tpot_s = found.decode_s / output_tokens
+    ttft_s = found.prompt_s + found.burst_wait_s + found.place_wait_s
+    rate = steady.closed_loop_tokens_per_s(n_requests, output_tokens, ttft_s, tpot_s)
+    return Server(
+        tpot_s=tpot_s,
+        ttft_s=ttft_s,
+        requests_per_s=rate / output_tokens,
+        throughput_tokens_per_s=rate,
+        joules_per_token=energy.joules_per_token(board_w, rate),
+        usd_per_million_tokens=energy.usd_per_million_tokens(usd_per_hour, rate),
+        decoding_requests=steady.decoding_requests(found.n_places, found.prompt_s + found.burst_wait_s, found.decode_s),
+    )
+
+
+@inlined
+def static_pass(
+    n: float,
+    n_places: float,
+    decode_step_s: float,
+    prefill_s: float,
+    wave_s: float,
+    total_s: float,
+    output_tokens: float,
+) -> Pass:
+    """Batches that run from their prompts to their last tokens, one after the other: all requests take `total_s`."""
+    return Pass(
+        n=n,
+        n_places=n_places,
+        cycle=cycle_of(n, 1.0, output_tokens, 1.0, STATIC),
+        decode_step_s=decode_step_s,
+        prompt_step_s=prefill_s,
+        cycle_s=wave_s,
+        prompt_s=prefill_s,
+        burst_wait_s=0.0,
+        place_wait_s=total_s - wave_s,
+        decode_s=output_tokens * decode_step_s,
+    )
+
+
+@compilable
+def last_pass(
+    design: Design, made: Generation, terms: Terms, batch: float, most: float, sums: KnownSums, total_s: float
+) -> Pass:
+    """The cycle of a server of `batch` requests, of which `most` >= 1 fit; a static batch takes `total_s` in all."""
+    n_steps, split, stack, load = float(design.output_tokens), design.deployment, design.stack, design.load
+    places = float(min(batch, most))
+    n = int(deployment.micro_batch(max(int(places), 1), split.n_groups, split.n_in_flight))
+    run = known_run(design, made, terms, n, sums)
+    if load.batching == STATIC:
+        wave = run.wave
+        return static_pass(float(n), places, wave.decode_step_s, wave.prefill_s, wave.wave_s, total_s, n_steps)
+    own = float(design.input_tokens - terms.prompt.prefix_tokens)
+    cycle = cycle_of(float(n), own, n_steps, float(load.step_tokens), load.batching)
+    given = shared_given(design, cycle.decoding, cycle.decoding + cycle.prompts * own)
+    each = known_sums(design, made, terms.same_from, n, sums)
+    prompt_step_s = shared_step_s(
+        cycle.decoding, cycle.prompts, given, each, terms, stack.host_blocks_s, terms.has_gemm, terms.quantises
+    )
+    return pass_of(
+        float(n),
+        batch,
+        places,
+        cycle,
+        run.wave.decode_step_s,
+        prompt_step_s,
+        n_steps,
+        stack.host_prompt_s - stack.host_blocks_s,
+        stack.rounds_in_step,
+        float(load.rounds),
+    )
+
+
+@compilable
+def server_results(design: Design, found: Pass, batch: float) -> Server:
+    """The results of a server of `batch` requests whose cycle is `found`."""
+    n, device = design.deployment.n_devices, design.device
+    return server_of(found, batch, float(design.output_tokens), n * device.board_power_w, n * device.usd_per_hour)
