@@ -20,9 +20,9 @@ from dse.model.batch import (
     full_batch,
     prompt_shares,
     served_of,
+    served_s,
     spent_of,
     step_shares,
-    served_s,
     totals_of,
 )
 from dse.model.deployed import rests_on_assumed_links
@@ -64,8 +64,8 @@ from dse.model.operations import (
 from dse.model.quality import quality
 from dse.model.records import MISSING, STATES, Design
 from dse.model.results import RESULT_UNITS
-from dse.model.stacks import kind_of, stack_of, stack_text
 from dse.model.server import Pass, Server, last_pass, server_results
+from dse.model.stacks import kind_of, stack_of, stack_text
 from dse.model.step import Run, Terms, Wave, known_run, one_prompt_s, terms_of
 from dse.specs import measured_memory
 from dse.specs.device_and_model import HardwareSpec, Quantity, StackSpec
@@ -381,13 +381,17 @@ class Point:
     @cached_property
     def cycle(self) -> Pass:
         """The cycle of the server, as batches of papers or continuously; at least one request must fit."""
-        places = float(self.batch), float(self.max_batch)
-        return last_pass(self.design, self.made, self.terms, *places, self.sums, self.totals.total_s)
+        return self.cycle_of(float(self.batch), float(self.max_batch))
+
+    def cycle_of(self, batch: float, most: float) -> Pass:
+        """The cycle of a server of `batch` requests, of which `most` >= 1 run at once."""
+        total_s, n_steps = self.totals.total_s, float(self.design.output_tokens)
+        return last_pass(self.design, self.made, self.terms, batch, most, self.sums, total_s, n_steps)
 
     @cached_property
     def server(self) -> Server:
         """TPOT, TTFT, rates, energy and price of the server."""
-        return server_results(self.design, self.cycle, float(self.batch))
+        return server_results(self.design, self.cycle, float(self.batch), float(self.design.output_tokens))
 
     @cached_property
     def results(self) -> dict[str, Any]:

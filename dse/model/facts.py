@@ -25,6 +25,7 @@ from dse.model.kv_bytes import (
     window_of,
 )
 from dse.model.kv_layout import KvPlan, TensorGroup
+from dse.model.lower import BATCHINGS
 from dse.model.measured import how_measured
 from dse.model.operations import DECODE, PREFILL, OperationCost, decode_operations, prompt_operations, total_of
 from dse.model.peak_memory import activation_tokens, peak_lengths, size_at

@@ -468,7 +468,7 @@ def load_of(
         activation_bits=work.activation_bits,
         product_bits=narrowest_bits,
         chunk_tokens=work.prompt_chunk_tokens,
-        rounds=work.rounds,
+        rounds=work.rounds or NO_LIMIT,
         batching=batching,
         step_tokens=step_tokens,
         max_num_seqs=work.max_num_seqs or NO_LIMIT,

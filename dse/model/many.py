@@ -25,8 +25,8 @@ from dse.model.batch import (
     bounds_of,
     full_batch,
     served_of,
-    spent_of,
     served_s,
+    spent_of,
     totals_of,
 )
 from dse.model.evaluate import Point, known, prefer

@@ -13,8 +13,8 @@ from dse.core.compiling import compilable, inlined
 from dse.model.attention import KnownSums, known_sums
 from dse.model.formulas import deployment, energy, steady
 from dse.model.generation import Generation
-from dse.model.records import CHUNKED, CONTINUOUS, STATIC, Design
-from dse.model.step import Terms, known_run, product_peak, shared_given, shared_step_s
+from dse.model.records import CONTINUOUS, STATIC, Design
+from dse.model.step import Terms, known_run, shared_given, shared_step_s
 
 
 class Server(NamedTuple):
@@ -65,7 +65,7 @@ def cycle_of(n: float, prompt_tokens: float, output_tokens: float, step_tokens: 
 
     A step takes up to `step_tokens`: chunked, the requests that decode and parts of prompts; continuous, as many whole
     prompts, or a part of one, while nobody decodes. Static: all prompts in one step. Requests of equal lengths keep
-    their distances, so that prompts take turns: none waits but for those that share its steady.
+    their distances, so that prompts take turns: none waits but for those that share its steps.
     """
     own = max(prompt_tokens, 1.0)
     if batching == STATIC:
@@ -160,17 +160,27 @@ def static_pass(
 
 @compilable
 def last_pass(
-    design: Design, made: Generation, terms: Terms, batch: float, most: float, sums: KnownSums, total_s: float
+    design: Design,
+    made: Generation,
+    terms: Terms,
+    batch: float,
+    most: float,
+    sums: KnownSums,
+    total_s: float,
+    n_steps: float,
 ) -> Pass:
-    """The cycle of a server of `batch` requests, of which `most` >= 1 fit; a static batch takes `total_s` in all."""
-    n_steps, split, stack, load = float(design.output_tokens), design.deployment, design.stack, design.load
+    """The cycle of a server of `batch` requests of `n_steps` tokens each, of which `most` >= 1 fit.
+
+    A static batch takes `total_s` in all.
+    """
+    split, stack, load = design.deployment, design.stack, design.load
     places = float(min(batch, most))
     n = int(deployment.micro_batch(max(int(places), 1), split.n_groups, split.n_in_flight))
     run = known_run(design, made, terms, n, sums)
     if load.batching == STATIC:
         wave = run.wave
         return static_pass(float(n), places, wave.decode_step_s, wave.prefill_s, wave.wave_s, total_s, n_steps)
-    own = float(design.input_tokens - terms.prompt.prefix_tokens)
+    own = float(terms.input_tokens - terms.prompt.prefix_tokens)
     cycle = cycle_of(float(n), own, n_steps, float(load.step_tokens), load.batching)
     given = shared_given(design, cycle.decoding, cycle.decoding + cycle.prompts * own)
     each = known_sums(design, made, terms.same_from, n, sums)
@@ -192,7 +202,7 @@ def last_pass(
 
 
 @compilable
-def server_results(design: Design, found: Pass, batch: float) -> Server:
-    """The results of a server of `batch` requests whose cycle is `found`."""
+def server_results(design: Design, found: Pass, batch: float, n_steps: float) -> Server:
+    """The results of a server of `batch` requests of `n_steps` tokens each, whose cycle is `found`."""
     n, device = design.deployment.n_devices, design.device
-    return server_of(found, batch, float(design.output_tokens), n * device.board_power_w, n * device.usd_per_hour)
+    return server_of(found, batch, n_steps, n * device.board_power_w, n * device.usd_per_hour)

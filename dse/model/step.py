@@ -512,8 +512,8 @@ def shared_step_s(
     has_gemm: int,
     quantises: int,
 ) -> float:
-    """Seconds of a step in which `decoding` requests get a token each and `prompts` prompts are computed, below 1 a part
-    of one, whose shared prefix is cached.
+    """Seconds of a step in which `decoding` requests get a token each and `prompts` prompts are computed, below 1 a
+    part of one, whose shared prefix is cached.
 
     `sums` are those of a decoding request; a prompt keeps the others waiting for `blocks_s`.
     """

@@ -275,17 +275,18 @@ class Workload:
         low=1,
         high=MAX_INPUT_TOKENS,
     )
-    rounds: int = _asked(
-        10,
+    rounds: int | None = _asked(
+        None,
         "rounds",
         WHOLE,
         "requests a slot",
         "Requests a slot",
-        "TTFT and TPOT are means over this many requests for each of the batch's slots: all slots start together, so "
-        "the first prefills queue.",
+        "TTFT and TPOT are means over this many requests for each of the batch's slots, as a benchmark has them: all "
+        "slots start together, so the first prefills queue; default: a server that has run for long.",
         unit="1",
         low=1,
         high=2**20,
+        open_means="a server that has run for long",
     )
     max_num_seqs: int | None = _asked(
         None,
