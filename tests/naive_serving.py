@@ -3,6 +3,8 @@
 import math
 from dataclasses import dataclass, field
 
+from dse.serving.step_times import Part
+
 
 @dataclass
 class Request:
@@ -212,7 +214,6 @@ def serve(
             now = todo[0].arrival
             continue
         parts = [[] for _ in groups]  # of each group: request, tokens
-        prompt_s = [0.0] * n_groups
         for group in groups:
             group.load_s = 0.0
         batches = [decoding(group) for group in groups]
@@ -221,9 +222,8 @@ def serve(
             batches = [decoding(group) for group in groups]
             left = [chunk - len(own_batch) for own_batch in batches]
 
-            def work_on(g, r, left=left, prompt_s=prompt_s, parts=parts):
+            def work_on(g, r, left=left, parts=parts):
                 part = min(left[g], r.to_compute - r.computed)
-                prompt_s[g] += times.prompt_s(r.computed, r.computed + part)
                 parts[g].append((r, part))
                 left[g] -= part
 
@@ -250,7 +250,6 @@ def serve(
                     takes[g] = False
                     continue
                 tokens[g] += r.to_compute - r.begun
-                prompt_s[g] += times.prompt_s(r.begun, r.to_compute)
                 parts[g].append((r, r.to_compute - r.begun))
             for g, group in enumerate(groups):
                 if parts[g]:
@@ -260,17 +259,21 @@ def serve(
                     batches[g] = decoding(group)
             is_open = [bool(own_parts) for own_parts in parts]
         n_prompt = [sum(part for _, part in own_parts) for own_parts in parts]
-        n_tokens = [a + len(b) for a, b in zip(n_prompt, batches, strict=True)]
-        mean = math.ceil(sum(n_tokens) / n_groups)
-        products_s = times.matrix_s(mean)
-        if max(n_tokens) > mean:
-            products_s += times.own_s(max(n_tokens)) - times.own_s(mean)
+        work = [
+            [Part(r.computed, r.computed + part, r.computed + part == r.to_compute) for r, part in own_parts]
+            for own_parts in parts
+        ]
+        counts = [
+            (tokens, len(own_batch), sum(part.ends for part in own_parts))
+            for tokens, own_batch, own_parts in zip(n_prompt, batches, work, strict=True)
+        ]
         seconds = []
         for g in range(n_groups):
             for r in batches[g]:
                 r.computed += math.isnan(r.finish)
-            rest = times.attention_s(len(batches[g]), sum(r.computed for r in batches[g])) if batches[g] else 0.0
-            step_s, load_s = products_s + prompt_s[g] + rest, groups[g].load_s
+            context = sum(r.computed for r in batches[g])
+            step_s = times.step_s(len(batches[g]), context, work[g], counts[:g] + counts[g + 1 :])
+            load_s = groups[g].load_s
             seconds.append(max(step_s, load_s) if beside else step_s + load_s)
         now += max(seconds)
         run.n_steps += 1

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dse.serving.step_times import StepTables, attention_s
+from dse.serving.step_times import PROMPT, Asked, StepTables, asked_s, between_contexts
 
 STATIC, CONTINUOUS, CHUNKED = 0, 1, 2
 RESERVE, PAGED = 0, 1
@@ -90,10 +90,13 @@ class Clocks(NamedTuple):
 
 
 class GroupTimes(NamedTuple):
-    """Columns of `State.group_s`: seconds of one group."""
+    """Columns of `State.group_s`: seconds of one group; of this step's parts of prompts as `step_times.OfPrompt`."""
 
     last_decode: int
-    part_s: int
+    attention: int
+    packing: int
+    engine: int
+    launch: int
     load_s: int
 
 
@@ -512,6 +515,16 @@ def _join_after(s: State, g: int, place: int) -> None:
     own[GROUP.n_joined] += 1
 
 
+def _add_part(s: State, g: int, tables: StepTables, first: int, last: int) -> None:
+    """Tokens first + 1 .. last of a prompt are computed in this step."""
+    s.group[g, GROUP.part_tokens] += last - first
+    own_s, before, after = s.group_s[g], tables.prompt[first], tables.prompt[last]
+    own_s[GROUP_TIME.attention] += after[PROMPT.attention] - before[PROMPT.attention]
+    own_s[GROUP_TIME.packing] += after[PROMPT.packing] - before[PROMPT.packing]
+    own_s[GROUP_TIME.engine] += after[PROMPT.engine] - before[PROMPT.engine]
+    own_s[GROUP_TIME.launch] = max(own_s[GROUP_TIME.launch], after[PROMPT.launch])
+
+
 def _whole_prompts(s: State, tables: StepTables) -> None:
     """Admit requests whose prompts are computed whole, those of a group together."""
     i, rule = s.i, s.rule
@@ -534,8 +547,7 @@ def _whole_prompts(s: State, tables: StepTables) -> None:
             own[GROUP.is_closed] = 1
             continue
         tokens = s.input_tokens[s.request[place]] + s.generated[s.request[place]]
-        own[GROUP.part_tokens] += tokens - s.begun[place]
-        s.group_s[g, GROUP_TIME.part_s] += tables.prompt_s[tokens] - tables.prompt_s[s.begun[place]]
+        _add_part(s, g, tables, s.begun[place], tokens)
         _join_after(s, g, place)
         if own[GROUP.part_tokens] >= rule[RULE.prompt_step]:
             own[GROUP.is_closed] = 1
@@ -548,8 +560,7 @@ def _part_of_prompt(s: State, g: int, tables: StepTables) -> None:
     tokens = s.input_tokens[s.request[place]] + s.generated[s.request[place]]
     left = s.rule[RULE.chunk] - own[GROUP.n_decoding] - own[GROUP.part_tokens]
     part = min(left, tokens - done)
-    s.group_s[g, GROUP_TIME.part_s] += tables.prompt_s[done + part] - tables.prompt_s[done]
-    own[GROUP.part_tokens] += part
+    _add_part(s, g, tables, done, done + part)
     own[GROUP.partial_done] = done + part
     if done + part == tokens:
         _join_after(s, g, place)
@@ -644,7 +655,8 @@ def _plan_step(s: State, tables: StepTables) -> None:
     is_paged, is_chunked = rule[RULE.admission] == PAGED, rule[RULE.batching] == CHUNKED
     for g in range(len(s.group)):
         own = s.group[g]
-        own[GROUP.part_tokens], s.group_s[g, GROUP_TIME.part_s], s.group_s[g, GROUP_TIME.load_s] = 0, 0.0, 0.0
+        own[GROUP.part_tokens] = 0
+        s.group_s[g, GROUP_TIME.attention :] = 0.0
         own[GROUP.decodes] = 1 if own[GROUP.n_decoding] > 0 else 0
         own[GROUP.is_closed] = 0 if is_chunked or own[GROUP.is_open] else 1
         if is_chunked and is_paged and own[GROUP.decodes] and _grow(s, g):
@@ -665,24 +677,36 @@ def _plan_step(s: State, tables: StepTables) -> None:
 
 def _step_s(s: State, tables: StepTables) -> float:
     """Seconds of the step: products of all groups, and the rest of the one that takes longest."""
-    n_tokens, most = 0, 0
-    for g in range(len(s.group)):
+    n_groups, n_prompt_tokens, n_decoding, n_ended, most = len(s.group), 0, 0, 0, 0
+    for g in range(n_groups):
         own = s.group[g]
-        tokens = own[GROUP.part_tokens] + (own[GROUP.n_decoding] if own[GROUP.decodes] else 0)
-        n_tokens += tokens
-        most = max(most, tokens)
-    mean = -(-n_tokens // len(s.group))
-    products_s = tables.matrix_s[mean]
-    if most > mean:
-        products_s += tables.own_s[most] - tables.own_s[mean]
+        own_decoding = own[GROUP.n_decoding] if own[GROUP.decodes] else 0
+        n_prompt_tokens += own[GROUP.part_tokens]
+        n_decoding += own_decoding
+        n_ended += own[GROUP.n_joined]
+        most = max(most, own[GROUP.part_tokens] + own_decoding)
     longest_s = 0.0
-    for g in range(len(s.group)):
-        own = s.group[g]
-        seconds = products_s + s.group_s[g, GROUP_TIME.part_s]
+    for g in range(n_groups):
+        own, own_s = s.group[g], s.group_s[g]
+        own_decoding = 0
         if own[GROUP.decodes]:
+            own_decoding = own[GROUP.n_decoding]
             own[GROUP.context] += own[GROUP.n_live]
-            seconds += attention_s(tables, own[GROUP.n_decoding], own[GROUP.context])
-        load_s = s.group_s[g, GROUP_TIME.load_s]
+        asked = Asked(
+            n_tokens=-(-(n_prompt_tokens + n_decoding) // n_groups),
+            n_last=-(-(n_decoding + n_ended) // n_groups),
+            n_decoding=-(-n_decoding // n_groups),
+            most_tokens=most,
+            has_prompts=1 if n_prompt_tokens else 0,
+            own_decoding=own_decoding,
+            own_context=own[GROUP.context],
+            n_ended=own[GROUP.n_joined],
+            attention_s=own_s[GROUP_TIME.attention],
+            packing_s=own_s[GROUP_TIME.packing],
+            engine_s=own_s[GROUP_TIME.engine],
+            launch_s=own_s[GROUP_TIME.launch],
+        )
+        seconds, load_s = asked_s(tables, asked), own_s[GROUP_TIME.load_s]
         seconds = max(seconds, load_s) if s.rule[RULE.loads_beside] else seconds + load_s
         longest_s = max(longest_s, seconds)
     return longest_s
@@ -709,12 +733,12 @@ def run(s: State, tables: StepTables, max_steps: int) -> bool:
         f[CLOCK.used_s] += seconds * i[COUNT.used]
         i[COUNT.n_steps] += 1
         n_tokens, n_decoding = 0, 0
-        prompt_s = s.group_s[0, GROUP_TIME.part_s]  # below 0 where the head, counted with products, costs more
+        prompt_s = 0.0
         for g in range(n_groups):
             own = s.group[g]
             n_tokens += own[GROUP.part_tokens]
             n_decoding += own[GROUP.decodes]
-            prompt_s = max(prompt_s, s.group_s[g, GROUP_TIME.part_s])
+            prompt_s = max(prompt_s, s.group_s[g, GROUP_TIME.attention])
             if own[GROUP.decodes]:
                 _decoded(s, g)
             for k in range(own[GROUP.n_joined]):
@@ -736,10 +760,13 @@ def compiled() -> Callable[[State, StepTables, int], bool]:
     """
     from numba.extending import register_jitable
 
+    from dse.core import compiling
     from kernels_ref import sequential
 
+    compiling.registered()
     helpers = (
-        attention_s,
+        between_contexts,
+        asked_s,
         _link,
         _unlink,
         _count_gap,
@@ -760,6 +787,7 @@ def compiled() -> Callable[[State, StepTables, int], bool]:
         _grow,
         _next_group,
         _join_after,
+        _add_part,
         _whole_prompts,
         _part_of_prompt,
         _chunks,
@@ -770,5 +798,5 @@ def compiled() -> Callable[[State, StepTables, int], bool]:
     )
     for function in helpers:
         register_jitable(error_model="numpy", forceinline=True, _nrt=False)(function)
-    files = tuple(Path(function.__code__.co_filename) for function in (run, attention_s))
+    files = *(Path(function.__code__.co_filename) for function in (run, asked_s)), *compiling.sources()
     return sequential(run, allocates=False, sources=files)

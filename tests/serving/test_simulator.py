@@ -16,6 +16,7 @@ from dse.model.formulas import serving as formulas
 from dse.serving import simulator as simulate
 from dse.serving import steady_state as serving
 from dse.serving.requests import Lengths, Moments, PromptBlocks, Requests
+from dse.serving.step_times import Part
 from dse.specs import catalog, workload
 from naive_serving import serve
 from small_servers import PLANS, a100, build, room_for, times_of
@@ -332,19 +333,19 @@ def test_by_hand():
     kv, work = PLANS["fp16"], Workload(batch=4, model_kind="ideal")
     times = times_of(kv, 6)
     found = simulate.run(a100(), kv, work, Requests(np.zeros(2), np.array([10, 10]), np.array([2, 2])), times=times)
-    prompts = times.matrix_s(20) + 2 * times.prompt_s(0, 10)
+    prompts = times.step_s(0, 0, [Part(0, 10), Part(0, 10)])
     assert found.first_s.tolist() == [prompts, prompts]
-    end = prompts + times.decode_step_s(2, 22) + times.decode_step_s(2, 24)
+    end = prompts + times.step_s(2, 22) + times.step_s(2, 24)
     assert found.finish_s.tolist() == pytest.approx([end, end], rel=1e-15)
     # chunks of 12: ten tokens of one and two of the other; then one decodes while the other's last eight are computed
     found = simulate.run(
         a100(), kv, work, Requests(np.zeros(2), np.array([10, 10]), np.array([2, 2])), "chunked", 12, times=times
     )
-    one = times.matrix_s(12) + times.prompt_s(0, 10) + times.prompt_s(0, 2)
-    two = one + times.matrix_s(1 + 8) + times.prompt_s(2, 10) + times.attention_s(1, 11)
-    three = two + times.decode_step_s(2, 12 + 11)
+    one = times.step_s(0, 0, [Part(0, 10), Part(0, 2, ends=False)])
+    two = one + times.step_s(1, 11, [Part(2, 10)])
+    three = two + times.step_s(2, 12 + 11)
     assert found.first_s.tolist() == pytest.approx([one, two], rel=1e-12)
-    assert found.finish_s.tolist() == pytest.approx([three, three + times.decode_step_s(1, 12)], rel=1e-12)
+    assert found.finish_s.tolist() == pytest.approx([three, three + times.step_s(1, 12)], rel=1e-12)
 
 
 def test_groups_by_hand():
@@ -353,18 +354,12 @@ def test_groups_by_hand():
     times = times_of(kv, 6, 2)
     asked = Requests(np.array([0.0, 0.0, 1e-9]), np.full(3, 10), np.full(3, 2))
     found = simulate.run(a100(), kv, work, asked, times=times)
-    one = times.matrix_s(10) + times.prompt_s(0, 10)  # a prompt in each group
+    one = times.step_s(0, 0, [Part(0, 10)], [(10, 0, 1)])  # a prompt in each group
     # group 0 computes the third prompt, group 1 decodes: 11 tokens are 6 a device, 10 of them meet attention's weights
-    two = (
-        one
-        + times.matrix_s(6)
-        + times.own_s(10)
-        - times.own_s(6)
-        + max(times.prompt_s(0, 10), times.attention_s(1, 11))
-    )
+    two = one + max(times.step_s(0, 0, [Part(0, 10)], [(0, 1, 0)]), times.step_s(1, 11, [], [(10, 0, 1)]))
     # two of group 0 decode, one of group 1: 3 tokens are 2 a device
-    three = two + times.matrix_s(2) + times.attention_s(2, 11 + 11)
-    four = three + times.matrix_s(1) + times.own_s(2) - times.own_s(1) + times.attention_s(2, 12 + 12)
+    three = two + times.step_s(2, 11 + 11, [], [(0, 1, 0)])
+    four = three + times.step_s(2, 12 + 12, [], [(0, 0, 0)])
     assert found.first_s.tolist() == pytest.approx([one, one, two], rel=1e-12)
     assert found.finish_s.tolist()[1] == pytest.approx(three, rel=1e-12)
     assert found.finish_s.tolist()[::2] == pytest.approx([four, four], rel=1e-12)
