@@ -412,7 +412,7 @@ class Given(NamedTuple):
 
 
 @inlined
-def packing_s(n: float, sums: Sums, terms: Terms) -> tuple[float, float]:
+def step_packing_s(n: float, sums: Sums, terms: Terms) -> tuple[float, float]:
     """Seconds that a decode step of `n` sequences takes to quantize and to dequantize; `sums` of one of them."""
     n_steps = terms.output_tokens
     scale = n / n_steps
@@ -446,7 +446,7 @@ def wave_of(n: float, given: Given, sums: Sums, peak: float, terms: Terms, has_g
     attention_s = (sums.fixed_s + n * sums.attention_s) / n_steps
     quantize_s = dequantize_s = 0.0
     if quantises:
-        quantize_s, dequantize_s = packing_s(n, sums, terms)
+        quantize_s, dequantize_s = step_packing_s(n, sums, terms)
     host_s = terms.host_s + n * terms.host_sequence_s
     working_s = linear_s + attention_s + quantize_s + dequantize_s + given.exchange_s + host_s
     joules = given.read_s * terms.weight_w + compute_s * terms.gemm_flops_frac * terms.product_w
@@ -501,6 +501,51 @@ def shared_given(design: Design, decoding: float, n_tokens: float) -> SharedGive
     return SharedGiven(weight_read_s(design, touched), experts_s(design, n_tokens, touched), exchanged_s)
 
 
+class StepWork(NamedTuple):
+    """All that a device does in a step."""
+
+    #: tokens that the products multiply, and those of them that meet the output head: decoding, and the last of each
+    #: prompt that ends
+    n_tokens: float
+    n_last: float
+    n_decoding: float
+    #: weights read, and the peak rate of their products
+    read_s: float
+    peak: float
+    #: products counted apart: of routed experts that were measured so, of the fullest group of requests
+    apart_s: float
+    exchange_s: float
+    #: of decoding: attention, unpacking and packing, and the energy of attention
+    decode_s: float
+    decode_joules: float
+    #: of prompts: attention, packing, what engines pack beside both, and starts of kernels that pack
+    attention_s: float
+    packing_s: float
+    engine_s: float
+    launch_s: float
+
+
+@inlined
+def step_s(work: StepWork, terms: Terms, has_gemm: int) -> float:
+    """Seconds of a step that decoding requests and prompts share; `terms` are those of a design, of any lengths.
+
+    With whole prompts alone it is `Wave.prefill_s` of theirs, with decoding requests alone `Wave.decode_step_s`.
+    `has_gemm` is that of `terms`, apart so that a loop can fix it.
+    """
+    dense_s, compute_s = products_s(work.n_tokens, work.n_last, work.read_s, work.peak, terms, has_gemm)
+    matrix_s = dense_s + work.apart_s
+    packing_s = work.packing_s + work.launch_s
+    if work.engine_s > 0.0:
+        packing_s += dequantize.exposed_s(work.engine_s, matrix_s + work.attention_s)
+    host_s = terms.host_s + work.n_decoding * terms.host_sequence_s
+    working_s = matrix_s + work.attention_s + packing_s + work.decode_s + work.exchange_s + host_s
+    if terms.limit_w > 0.0:
+        joules = work.read_s * terms.weight_w + compute_s * terms.gemm_flops_frac * terms.product_w
+        joules += work.decode_joules + work.attention_s * terms.prompt_flops_frac * terms.attention_w
+        working_s += added_s(working_s, joules, terms.limit_w, terms.idle_w)
+    return working_s
+
+
 @inlined
 def shared_step_s(
     decoding: float,
@@ -517,29 +562,34 @@ def shared_step_s(
 
     `sums` are those of a decoding request; a prompt keeps the others waiting for `blocks_s`.
     """
-    n_steps, decodes = terms.output_tokens, 1.0 if decoding > 0.0 else 0.0
-    n_tokens = decoding + prompts * (terms.input_tokens - terms.prompt.prefix_tokens)
-    dense_s, products = products_s(
-        n_tokens, decoding + prompts, given.read_s, terms.product_peak_per_s, terms, has_gemm
-    )
-    matrix_s = dense_s + given.experts_s
-    compute_s = prefill.prefill_compute_s(
-        matrix_s, prompts * terms.prompt.own_flops, terms.prompt_flops_frac, terms.peak_flops_per_s
-    )
-    other_s = decodes * (sums.fixed_s + decoding * sums.attention_s) / n_steps
+    n_steps, prompt = terms.output_tokens, terms.prompt
+    decode_s = sums.fixed_s / n_steps if decoding > 0.0 else 0.0
+    decode_s += decoding * sums.attention_s / n_steps
+    packing_s = launch_s = engine_s = 0.0
     if quantises:
-        quantize_s, dequantize_s = packing_s(decoding, sums, terms)
-        other_s += decodes * (quantize_s + dequantize_s)
-        other_s += prompt_quantize_s(prompts, 0, compute_s, terms.prompt)
-    other_s += given.exchange_s + terms.host_s + decoding * terms.host_sequence_s + prompts * blocks_s
-    joules = given.read_s * terms.weight_w + products * terms.gemm_flops_frac * terms.product_w
-    joules += (compute_s - matrix_s) * terms.prompt_flops_frac * terms.attention_w
-    joules += (
-        decoding
+        quantize_s, dequantize_s = step_packing_s(decoding, sums, terms)
+        decode_s += quantize_s + dequantize_s if decoding > 0.0 else 0.0
+        packing_s = prompts * (prompt.own_fused_s + prompt.own_materialised_s)
+        engine_s, launch_s = prompts * prompt.own_engine_s, prompt.launch_s
+    work = StepWork(
+        n_tokens=decoding + prompts * (terms.input_tokens - prompt.prefix_tokens),
+        n_last=decoding + prompts,
+        n_decoding=decoding,
+        read_s=given.read_s,
+        peak=terms.product_peak_per_s,
+        apart_s=given.experts_s,
+        exchange_s=given.exchange_s,
+        decode_s=decode_s,
+        decode_joules=decoding
         / n_steps
-        * (sums.read_s * terms.kv_w + sums.compute_s * terms.attention_flops_frac * terms.attention_w)
+        * (sums.read_s * terms.kv_w + sums.compute_s * terms.attention_flops_frac * terms.attention_w),
+        attention_s=prompts
+        * attention.time_at_rate(prompt.own_flops, terms.prompt_flops_frac * terms.peak_flops_per_s),
+        packing_s=packing_s,
+        engine_s=engine_s,
+        launch_s=launch_s,
     )
-    return compute_s + other_s + added_s(compute_s + other_s, joules, terms.limit_w, terms.idle_w)
+    return step_s(work, terms, has_gemm) + prompts * blocks_s
 
 
 @compilable

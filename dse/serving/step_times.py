@@ -1,6 +1,6 @@
 """Seconds of one step that serves requests of different lengths: decoding, whole prompts, or parts of them.
 
-A step is what `dse.model.shared_step` says: the products of all its tokens, attention and packing of the sequences that
+A step is what `dse.model.step.step_s` says: the products of all its tokens, attention and packing of the sequences that
 decode, by how many they are and their mean context, attention and packing of prompt tokens, by where in the prompt they
 stand. What starts once in a step counts once, whoever is in it.
 
@@ -21,10 +21,10 @@ from dse.model.formulas import attention, weights
 from dse.model.generation import generation_of
 from dse.model.kv_layout import KvPlan
 from dse.model.lower import check_traffic
-from dse.model.shared_step import StepWork, step_s
 from dse.model.stacks import kind_of
 from dse.model.step import (
     Run,
+    StepWork,
     Terms,
     exchanges_s,
     experts_s,
@@ -32,6 +32,7 @@ from dse.model.step import (
     products_s,
     run_of,
     share_touched,
+    step_s,
     terms_of,
     weight_read_s,
 )
@@ -159,7 +160,7 @@ def asked_s(tables: StepTables, asked: Asked) -> float:
         engine_s=asked.engine_s,
         launch_s=asked.launch_s,
     )
-    return step_s(work, terms) + asked.n_ended * tables.blocks_s
+    return step_s(work, terms, terms.has_gemm) + asked.n_ended * tables.blocks_s
 
 
 class Part(NamedTuple):
