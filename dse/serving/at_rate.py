@@ -60,10 +60,11 @@ def waits_at(server: TrafficServer, requests_per_s: float, moments: LengthMoment
     if places < 1 or server.design.load.batching == STATIC or server.full.requests_per_s <= requests_per_s:
         return None
     nodes = [float(n) for n in _nodes(places)]
-    loops = [server.closed(n) for n in nodes]
+    cycles = [server.cycle(n) for n in nodes]
+    start_s = server.start_s  # beside the loop: a request holds no place meanwhile
     n = np.arange(1.0, places + 1)
-    ended_per_s = np.interp(n, nodes, [one.requests_per_s for one in loops])
-    decoding = np.interp(n, nodes, [one.decoding_requests for one in loops])
+    held_s = np.interp(n, nodes, [one.prompt_s - start_s + one.decode_s for one in cycles])
+    ended_per_s, decoding = n / held_s, n / held_s * np.interp(n, nodes, [one.decode_s for one in cycles])
     load = requests_per_s / ended_per_s
     logs = np.concatenate(([0.0], np.cumsum(np.log(load))))
     share = np.exp(logs - logs.max())
@@ -79,10 +80,11 @@ def waits_at(server: TrafficServer, requests_per_s: float, moments: LengthMoment
     busy = min(requests_per_s * capacity_s, 0.999)
     spread = moments.mean_input_squared / moments.mean_input_tokens**2
     prompt_queue_s = busy * capacity_s * spread / (2 * (1 - busy))
-    idle = float(share[0]) / total
-    pause_s = (1 - idle) * typical.decode_step_s / 2
+    # some run, and a place is free: the step that runs ends first
+    between = float(share[1:-1].sum()) / total
+    pause_s = between * typical.decode_step_s / 2
     tpot_s = n_decode / requests_per_s / moments.mean_output_tokens
-    first_s = (n_running - n_decode) / requests_per_s + prompt_queue_s + pause_s
+    first_s = (n_running - n_decode) / requests_per_s + start_s + prompt_queue_s + pause_s
     step_s = typical.decode_step_s
     return AtRate(tpot_s, first_s + place_s, place_s, n_decode, max(1 - step_s / tpot_s, 0.0))
 

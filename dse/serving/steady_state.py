@@ -139,6 +139,11 @@ class TrafficServer:
         """The server of a closed loop of `n` requests that all have a place."""
         return server_results(self.design, self.cycle(n), n, self.mean_output_tokens)
 
+    @property
+    def start_s(self) -> float:
+        """Seconds of a server before a prompt is at its turn, which keep nobody else waiting."""
+        return float(self.design.stack.host_prompt_s - self.design.stack.host_blocks_s)
+
     @cached_property
     def full(self) -> Server:
         """The server whose places are always taken; at least one request must fit."""
