@@ -21,7 +21,11 @@ T = TypeVar("T")
 #: whole numbers that the core computes as floats
 _COUNTS = frozenset({"n_sequences", "n_waves", "running_batch", "max_batch"})
 #: formulas that give a result of another name
-_RESULTS = {"paged_total_s": "total_s", "steady_request_s": "request_s", "steady_chunked_request_s": "request_s"}
+_RESULTS = {
+    "paged_total_s": "total_s",
+    "closed_loop_tokens_per_s": "throughput_tokens_per_s",
+    "steady_request_s": "request_s",
+}
 
 
 @dataclass(frozen=True)

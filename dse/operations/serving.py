@@ -32,7 +32,6 @@ from dse.specs.workload import ASKED, DEPLOYMENT, MEMORY, TIMING, Workload
 if TYPE_CHECKING:
     from dse.report.simulation import SimulatedRun
     from dse.serving.simulator import HostMemory, Simulation
-    from dse.serving.steady_state import Batching
     from dse.specs.device_and_model import ModelSpec
 
 
@@ -97,19 +96,6 @@ class SimulateServing(OnDesign, Printed):
     n_requests: int | None = option(
         None, "How many; default: 10,000, or all of a FILE.", WHOLE, name="requests", metavar="N"
     )
-    batching: Batching = option(
-        "continuous",
-        "Until the longest answer ends; replaced at once; with prompts in chunks.",
-        metavar="static|continuous|chunked",
-    )
-    chunk_tokens: int = option(512, "Tokens of a step of chunked batching.", WHOLE, name="chunk", unit="token")
-    prompt_step_tokens: int = option(
-        2048,
-        "Tokens up to which whole prompts share a step; a longer one has its own.",
-        WHOLE,
-        name="prompt-batch",
-        unit="token",
-    )
     seed: int = option(1, "Of lengths and arrivals.", WHOLE)
     workload: Workload = work(
         only=(
@@ -119,6 +105,7 @@ class SimulateServing(OnDesign, Printed):
             "batch",
             "admission",
             "page_tokens",
+            "batching",
             "weights_bits",
             "weights",
             "activation_bits",
@@ -128,11 +115,14 @@ class SimulateServing(OnDesign, Printed):
             *TIMING,
         ),
         helps={
+            "batching": "static: until the longest answer ends; continuous: replaced at once, prompts computed whole; "
+            "chunked: parts of prompts beside what decodes; steps of up to --prompt-budget tokens; default: as the "
+            "server's release, continuous where memory is counted as papers do.",
             "input_tokens": "Prompt tokens, without --trace.",
             "output_tokens": "Generated tokens, without --trace.",
             "prefix_tokens": "Tokens that a prompt shares with others, from its start on, without --trace.",
-            "batch": "Most requests that run at once; default: as many as fit in the mean, at most as many as the "
-            "server takes.",
+            "batch": "Most requests that run at once; default: as many as the server takes, which admits by the memory "
+            "that is free.",
             "admission": "Memory held from the start, or page by page; static batching reserves; default: paged on "
             "GPUs, reserve on other devices and with --memory paper.",
         },
@@ -143,10 +133,8 @@ class SimulateServing(OnDesign, Printed):
     )
 
     def unused(self) -> dict[str, str]:
-        """A trace has its own lengths, static batching reserves memory, and only chunked batching has chunks."""
-        unused = {"chunk_tokens": "without --batching chunked"}
-        if self.batching == "chunked":
-            unused = {"prompt_step_tokens": "with --batching chunked"}
+        """A trace has its own lengths, and static batching reserves memory."""
+        unused = {}
         if self.trace is not None:
             own = dict.fromkeys(("input_tokens", "output_tokens"), "with --trace, which has its own lengths")
             shared = dict.fromkeys(
@@ -159,7 +147,7 @@ class SimulateServing(OnDesign, Printed):
             unused |= {"host_cache": "where prompts share nothing: give --prefix, or a .jsonl trace"}
         if self.host_cache is None:
             unused |= dict.fromkeys(("host_link", "host_start", "host_overlap"), "without --host-cache")
-        if self.batching == "static":
+        if self.workload.batching == "static":
             unused |= {"page_tokens": "with --batching static, which reserves memory"}
             if self.workload.admission == "paged":
                 unused |= {"admission": "with --batching static, which reserves memory"}
@@ -171,14 +159,13 @@ class SimulateServing(OnDesign, Printed):
         """Serve the requests: the numbers of the run, and the run itself."""
         from dse.core import files
         from dse.report import simulation
-        from dse.serving import simulator
+        from dse.serving import simulator, steady_state
         from dse.serving.arrivals import Traffic
 
         self.workload.refuse_idle()
-        n_requests = 1 if self.n_requests is None else self.n_requests
-        simulator.check(self.workload, n_requests, self.batching, self.chunk_tokens, self.prompt_step_tokens)
-        host = self.host()
-        spec, plan = self.hardware(), self.plan()
+        host, (spec, plan) = self.host(), (self.hardware(), self.plan())
+        batching, step_tokens = steady_state.schedule(spec, plan, self.workload)
+        simulator.check(1 if self.n_requests is None else self.n_requests, batching, step_tokens)
         if self.out is not None:
             files.prepare(self.out)
         trace, rate = (None if value is None else str(value) for value in (self.trace, self.rate))
@@ -194,10 +181,9 @@ class SimulateServing(OnDesign, Printed):
                 prefix_tokens=self.workload.prefix_tokens,
                 n_prefixes=1 if self.n_prefixes is None else self.n_prefixes,
             ),
-            self.batching,
-            self.chunk_tokens,
+            batching,
+            step_tokens,
             console.progress,
-            self.prompt_step_tokens,
             host,
         )
 

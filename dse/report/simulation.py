@@ -54,34 +54,30 @@ def evaluate(
     plan: KvPlan,
     work: Workload,
     requests: Requests,
-    batching: steady_state.Batching = "continuous",
-    chunk_tokens: int = steady_state.CHUNK_TOKENS,
+    batching: steady_state.Batching,
+    step_tokens: int,
     progress: Callable[..., Any] | None = None,
-    prompt_step_tokens: int = simulator.PROMPT_STEP_TOKENS,
     host: HostMemory | None = None,
 ) -> tuple[dict[str, Any], Simulation]:
     """All numbers of a run, in SI base units, JSON-ready, with the closed form beside; and the run itself."""
-    simulator.check(work, len(requests.arrival_s), batching, chunk_tokens, prompt_step_tokens)
-    how: dict[str, Any] = {"prompt_step_tokens": prompt_step_tokens, "host": host}
+    simulator.check(len(requests.arrival_s), batching, step_tokens)
     if progress is None:
-        run = simulator.run(device, plan, work, requests, batching, chunk_tokens, **how)
+        run = simulator.run(device, plan, work, requests, batching, step_tokens, host=host)
     else:
         with progress(None, "requests", len(requests.arrival_s)) as bar:
             tell = lambda done, _: bar.update(done - bar.pos)  # noqa: E731
-            run = simulator.run(device, plan, work, requests, batching, chunk_tokens, progress=tell, **how)
+            run = simulator.run(device, plan, work, requests, batching, step_tokens, progress=tell, host=host)
     shared = None
     if requests.blocks is not None:
         alone = replace(requests, blocks=None)
-        without = simulator.run(
-            device, plan, work, alone, batching, chunk_tokens, prompt_step_tokens=prompt_step_tokens
-        )
+        without = simulator.run(device, plan, work, alone, batching, step_tokens)
         shared = _shared(run, without, Point(device, plan, work).design.stack.host_prompt_s)
     served = run.requests
     lengths = Lengths.of(served)
     shares = requests.blocks is not None
     settled = steady_state.with_batch(device, plan, work, lengths.moments, batching, shares)
     steady = steady_state.steady(
-        device, plan, work, lengths.moments, None, batching, chunk_tokens, largest_output=lengths.largest_output
+        device, plan, work, lengths.moments, None, batching, step_tokens, largest_output=lengths.largest_output
     )
     offered = Lengths.of(requests).moments.rate_per_s
     load = None
@@ -94,7 +90,7 @@ def evaluate(
     at_offered = (
         None
         if offered is None or shared
-        else at_rate(device, plan, work, lengths.moments, offered, batching, chunk_tokens)
+        else at_rate(device, plan, work, lengths.moments, offered, batching, step_tokens)
     )
     stack_name, stack = stack_of(device, work)
     duration = run.duration_s
@@ -109,8 +105,7 @@ def evaluate(
         "model_kind": kind_of(stack, work),
         "stack": stack_text(stack_name, work),
         "batching": batching,
-        "chunk_tokens": chunk_tokens if batching == "chunked" else None,
-        "prompt_batch_tokens": prompt_step_tokens if batching != "chunked" else None,
+        "step_tokens": step_tokens,
         **present.weights_fields(plan.model, work),
         "admission": admission,
         "page_tokens": work.page_tokens if admission == "paged" else None,
@@ -167,10 +162,9 @@ def serve(
     plan: KvPlan,
     work: Workload,
     ask: Traffic,
-    batching: steady_state.Batching = "continuous",
-    chunk_tokens: int = steady_state.CHUNK_TOKENS,
+    batching: steady_state.Batching,
+    step_tokens: int,
     progress: Callable[..., Any] | None = None,
-    prompt_step_tokens: int = simulator.PROMPT_STEP_TOKENS,
     host: HostMemory | None = None,
 ) -> tuple[dict[str, Any], Simulation]:
     """All numbers of the run of what is asked for, as `evaluate`, with where its requests come from; and the run.
@@ -178,9 +172,9 @@ def serve(
     Raises InputError and LimitError for requests or a workload that cannot be simulated.
     """
     requests = requests_of(
-        ask, work, progress, lambda requests: rate_that_holds(device, plan, work, requests, batching, chunk_tokens)
+        ask, work, progress, lambda requests: rate_that_holds(device, plan, work, requests, batching, step_tokens)
     )
-    result, run = evaluate(device, plan, work, requests, batching, chunk_tokens, progress, prompt_step_tokens, host)
+    result, run = evaluate(device, plan, work, requests, batching, step_tokens, progress, host)
     return {**result, "trace": ask.trace, "seed": ask.seed, "arrivals": ask.arrivals}, run
 
 
@@ -271,16 +265,13 @@ _TOLD_SHARE = 0.02
 
 
 def _how_batched(r: dict[str, Any]) -> str:
-    tokens = r["chunk_tokens"] or r["prompt_batch_tokens"]
-    what = "" if r["chunk_tokens"] else "whole prompts, up to "
-    return f"{r['batching']} ({what}{plural(tokens, 'token')} a step)"
+    what = "" if r["batching"] == "chunked" else "whole prompts, up to "
+    return f"{r['batching']} ({what}{plural(r['step_tokens'], 'token')} a step)"
 
 
 def _limit(r: dict[str, Any]) -> str:
     """Limit on the requests that run at once in steady state."""
     s = r["steady"]
-    if s["limited_by"] == "chunk":
-        return f"the chunk, not memory ({s['fitting_sequences']:,} fit), limits how many run: raise --chunk"
     if s["limited_by"] == "batch":
         return f"--batch, not memory ({s['fitting_sequences']:,} fit), limits how many run"
     if s["limited_by"] == "server":

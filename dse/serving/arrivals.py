@@ -69,7 +69,7 @@ def requests_of(
     Arrivals that are drawn are scaled to have the mean rate asked for: a sample of gaps alone is some percent off.
     Raises InputError, LimitError.
     """
-    simulator.check(work, 1 if ask.n_requests is None else ask.n_requests, "continuous", 1)
+    simulator.check(1 if ask.n_requests is None else ask.n_requests, "continuous", 1)
     if not 0 <= ask.seed < 2**63:
         raise InputError(f"seed = {show(ask.seed)}: must be a whole number from 0 to {2**63 - 1:,}")
     rate = rate_of(ask)
@@ -147,12 +147,12 @@ def rate_that_holds(
     work: Workload,
     requests: Requests,
     batching: steady_state.Batching,
-    chunk_tokens: int,
+    step_tokens: int,
 ) -> float:
     """Requests per second in steady state, of those that fit alone. Raises InputError where there is none."""
     lengths = Lengths.of(simulator.served_of(device, plan, work, requests)[0])
     steady = steady_state.steady(
-        device, plan, work, lengths.moments, None, batching, chunk_tokens, largest_output=lengths.largest_output
+        device, plan, work, lengths.moments, None, batching, step_tokens, largest_output=lengths.largest_output
     )
     if not steady["requests_per_s"]:
         raise InputError("rate in %: not one request of the trace's mean length fits: give requests per second")

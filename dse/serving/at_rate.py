@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dse.core.errors import InputError, show
+from dse.model.formulas import steady
 from dse.model.kv_layout import KvPlan
 from dse.model.records import STATIC
 from dse.serving.steady_state import Batching, LengthMoments, TrafficServer
@@ -13,6 +14,8 @@ from dse.specs.workload import Workload
 
 #: numbers of requests at which a closed loop is solved: all up to here, then each this much larger; between, straight
 DENSE_REQUESTS, REQUESTS_RATIO = 8, 1.25
+#: share of the time that prompts alone take at most in the wait behind others
+MOST_BUSY = 0.999
 
 
 class AtRate(NamedTuple):
@@ -34,7 +37,7 @@ def at_rate(
     moments: LengthMoments,
     requests_per_s: float,
     batching: Batching | None = None,
-    chunk_tokens: int | None = None,
+    step_tokens: int | None = None,
 ) -> AtRate | None:
     """Means of a server that requests of these lengths come to, `requests_per_s` of them, at random (Poisson).
 
@@ -46,7 +49,7 @@ def at_rate(
         raise InputError(f"rate = {show(requests_per_s)}: must be more than 0 requests per second")
     if batching == "static":
         return None
-    return waits_at(TrafficServer.of(device, plan, work, moments, batching, chunk_tokens), requests_per_s, moments)
+    return waits_at(TrafficServer.of(device, plan, work, moments, batching, step_tokens), requests_per_s, moments)
 
 
 def waits_at(server: TrafficServer, requests_per_s: float, moments: LengthMoments) -> AtRate | None:
@@ -73,18 +76,18 @@ def waits_at(server: TrafficServer, requests_per_s: float, moments: LengthMoment
     n_decode = float((share[1:] * decoding).sum() + waiting * decoding[-1]) / total
     n_running = float((share[1:] * n).sum() + waiting * places) / total
     variation = max(moments.mean_output_squared / moments.mean_output_tokens**2 - 1, 0.0)
-    queue = float(share[-1]) / total * load[-1] / (1 - load[-1]) ** 2
-    place_s = queue * (1 + variation) / 2 / requests_per_s
+    place_s = steady.place_queue_s(requests_per_s, float(ended_per_s[-1]), float(share[-1]) / total, variation)
     typical = server.cycle(nodes[int(np.searchsorted(nodes, min(max(n_running, 1.0), places)))])
-    capacity_s = typical.prompt_step_s / max(typical.cycle.prompts, 1 / typical.cycle.own_steps)
-    busy = min(requests_per_s * capacity_s, 0.999)
-    spread = moments.mean_input_squared / moments.mean_input_tokens**2
-    prompt_queue_s = busy * capacity_s * spread / (2 * (1 - busy))
-    # some run, and a place is free: the step that runs ends first
-    between = float(share[1:-1].sum()) / total
-    pause_s = between * typical.decode_step_s / 2
+    # a step holds several prompts, or a part of one
+    room = max(server.design.load.step_tokens - typical.cycle.decoding, 1.0)
+    prompt_s = typical.prompt_step_s * moments.mean_input_tokens / room
+    prompt_s = min(prompt_s, MOST_BUSY / requests_per_s)
+    squared = prompt_s**2 * moments.mean_input_squared / moments.mean_input_tokens**2
+    # where a place is free: prompts before it, and, where some run, the end of their step
+    is_free, runs = float(share[:-1].sum()) / total, float(share[1:-1].sum()) / total
+    wait_s = is_free * steady.prompt_queue_s(requests_per_s, prompt_s, squared, 0.0) + runs * typical.decode_step_s / 2
     tpot_s = n_decode / requests_per_s / moments.mean_output_tokens
-    first_s = (n_running - n_decode) / requests_per_s + start_s + prompt_queue_s + pause_s
+    first_s = (n_running - n_decode) / requests_per_s + start_s + wait_s
     step_s = typical.decode_step_s
     return AtRate(tpot_s, first_s + place_s, place_s, n_decode, max(1 - step_s / tpot_s, 0.0))
 

@@ -6,21 +6,17 @@ the first token to the last, by its tokens but one.
 """
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dse.model.evaluate import Point
-from dse.model.lower import prompt_budget
-from dse.serving import simulator
+from dse.serving import simulator, steady_state
 from dse.serving.requests import Requests
-from dse.specs import servers
 
 Ints = NDArray[np.int64]
 
-#: stacks that finish prompts before anything decodes; the others let both share a step
-PROMPTS_FIRST = ("sglang",)
 #: ShareGPT as vLLM's and SGLang's benchmarks sample it: prompts of up to 1,024 tokens, log-normal with this spread, and
 #: answers that end at a constant rate. Assumed from its published quantiles: means alone are printed
 LONGEST_TOKENS, PROMPT_SPREAD = 1024, 1.3
@@ -77,15 +73,11 @@ def serve(point: Point, inputs: Ints, outputs: Ints) -> Burst:
     Answers of one token end with their prompt; the simulator counts one step for them. Raises InputError where none
     fits or the split is not simulated.
     """
-    stack = point.stack_name
     work = replace(point.work, batch=min(point.design.load.most_at_once, len(inputs)), rounds=1)
-    budget = prompt_budget(point.work, servers.of(stack, point.device, point.work.stack))
-    how: dict[str, Any] = {"batching": "continuous", "prompt_step_tokens": budget}
-    if stack not in PROMPTS_FIRST:
-        how = {"batching": "chunked", "chunk_tokens": budget}
+    how = steady_state.schedule(point.device, point.plan, point.work)
     # the first token comes with the prompt: one step less than tokens
     steps = np.maximum(outputs - 1, 1)
-    run = simulator.run(point.device, point.plan, work, Requests(np.zeros(len(inputs)), inputs, steps), **how)
+    run = simulator.run(point.device, point.plan, work, Requests(np.zeros(len(inputs)), inputs, steps), *how)
     own_s = point.design.stack.host_prompt_s
     duration_s = run.duration_s + own_s
     return Burst(

@@ -106,12 +106,11 @@ class RuleColumns(NamedTuple):
     batching: int
     admission: int
     max_batch: int
-    chunk: int
+    step_tokens: int
     page: int
     capacity: int
     watermark: int
     warm_count: int
-    prompt_step: int
     places: int
     page_size: int
     host_capacity: int
@@ -539,7 +538,7 @@ def _whole_prompts(s: State, tables: StepTables) -> None:
             if request >= i[COUNT.now_arrived]:
                 return
             new_tokens = s.input_tokens[request] + s.generated[request] - _reach(s, g, request)
-            if n_tokens + new_tokens > rule[RULE.prompt_step]:
+            if n_tokens + new_tokens > rule[RULE.step_tokens]:
                 own[GROUP.is_closed] = 1
                 continue
         place = _admit(s, g)
@@ -549,7 +548,7 @@ def _whole_prompts(s: State, tables: StepTables) -> None:
         tokens = s.input_tokens[s.request[place]] + s.generated[s.request[place]]
         _add_part(s, g, tables, s.begun[place], tokens)
         _join_after(s, g, place)
-        if own[GROUP.part_tokens] >= rule[RULE.prompt_step]:
+        if own[GROUP.part_tokens] >= rule[RULE.step_tokens]:
             own[GROUP.is_closed] = 1
 
 
@@ -558,7 +557,7 @@ def _part_of_prompt(s: State, g: int, tables: StepTables) -> None:
     own = s.group[g]
     place, done = own[GROUP.partial], own[GROUP.partial_done]
     tokens = s.input_tokens[s.request[place]] + s.generated[s.request[place]]
-    left = s.rule[RULE.chunk] - own[GROUP.n_decoding] - own[GROUP.part_tokens]
+    left = s.rule[RULE.step_tokens] - own[GROUP.n_decoding] - own[GROUP.part_tokens]
     part = min(left, tokens - done)
     _add_part(s, g, tables, done, done + part)
     own[GROUP.partial_done] = done + part
@@ -573,7 +572,7 @@ def _chunks(s: State, tables: StepTables) -> None:
     """Fill the step of every group up to its tokens with parts of prompts, in line."""
     for g in range(len(s.group)):
         own = s.group[g]
-        if own[GROUP.n_decoding] >= s.rule[RULE.chunk]:
+        if own[GROUP.n_decoding] >= s.rule[RULE.step_tokens]:
             own[GROUP.is_closed] = 1
         if own[GROUP.is_closed] == 0 and own[GROUP.partial] != NONE:
             _part_of_prompt(s, g, tables)

@@ -26,18 +26,16 @@ from dse.core.errors import InputError, LimitError, show
 from dse.model.deployed import n_groups_of
 from dse.model.evaluate import Point
 from dse.model.kv_layout import KvPlan
-from dse.model.lower import check_traffic, with_admission
+from dse.model.lower import PAPER_STEP_TOKENS, check_traffic, with_admission
 from dse.serving import loop, prefix_steps, prefix_tree, step_times
 from dse.serving.requests import MAX_TOKENS, Lengths, Requests
-from dse.serving.steady_state import CHUNK_TOKENS, Batching, with_batch
+from dse.serving.steady_state import Batching, with_batch
 from dse.specs import workload
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.workload import Workload
 
 Floats = NDArray[np.float64]
 BATCHING = {"static": loop.STATIC, "continuous": loop.CONTINUOUS, "chunked": loop.CHUNKED}
-#: tokens of prompts that are worked on together, whole: vLLM's default of max_num_batched_tokens; a longer one alone
-PROMPT_STEP_TOKENS = 2048
 #: share of the memory that admission leaves free: vLLM's block manager has 0.01
 WATERMARK_FRAC = 0.01
 MAX_REQUESTS = 20_000_000
@@ -134,23 +132,22 @@ def run(
     work: Workload,
     requests: Requests,
     batching: Batching = "continuous",
-    chunk_tokens: int = CHUNK_TOKENS,
+    step_tokens: int = PAPER_STEP_TOKENS,
     times: step_times.StepTimes | None = None,
     progress: Progress | None = None,
     compiled: bool | None = None,
-    prompt_step_tokens: int = PROMPT_STEP_TOKENS,
     host: HostMemory | None = None,
 ) -> Simulation:
     """Serve `requests`. `work` gives batch (most sequences at once), admission, page, weights' bits, path, model kind.
 
-    A batch that is not given is as many as fit in the mean (`dse.serving.steady_state.with_batch`). Whole prompts share
-    a step up to `prompt_step_tokens`. Requests that do not fit alone are rejected and counted. `times`: step times made
-    by `tables_for`, to share between runs. `compiled`: True or False forces it; the numbers are the same. `host` holds
-    blocks of prompts that the device gives up. Raises InputError where a value is out of range or no request fits,
-    LimitError above MAX_REQUESTS.
+    A batch that is not given is what the server takes (`dse.serving.steady_state.with_batch`). A step with prompts
+    takes up to `step_tokens`: chunked, those that decode among them; else of whole prompts, a longer one alone.
+    Requests that do not fit alone are rejected and counted. `times`: step times made by `tables_for`, to share between
+    runs. `compiled`: True or False forces it; the numbers are the same. `host` holds blocks of prompts that the device
+    gives up. Raises InputError where a value is out of range or no request fits, LimitError above MAX_REQUESTS.
     """
     n = len(requests.arrival_s)
-    check(work, n, batching, chunk_tokens, prompt_step_tokens)
+    check(n, batching, step_tokens)
     work = with_admission(device, work)
     if batching == "static" and work.admission == "paged":
         rule_admission = loop.RESERVE  # nothing is admitted later: pages are held to the end of the answer
@@ -162,12 +159,11 @@ def run(
     capacity = memory.free_bytes * memory.unit
     n_groups = n_groups_of(work)
     places = most_sequences(work, held, capacity, len(served.arrival_s))
-    times = times or tables_for(device, plan, work, served, batching, chunk_tokens, places, prompt_step_tokens)
+    times = times or tables_for(device, plan, work, served, batching, step_tokens, places)
     rule = np.zeros(len(loop.RULE), np.int64)
     rule[loop.RULE.batching], rule[loop.RULE.admission] = BATCHING[batching], rule_admission
     rule[loop.RULE.max_batch] = min(n_groups * places, work.batch)
-    rule[loop.RULE.chunk], rule[loop.RULE.page] = chunk_tokens, memory.page_tokens
-    rule[loop.RULE.prompt_step] = prompt_step_tokens
+    rule[loop.RULE.step_tokens], rule[loop.RULE.page] = step_tokens, memory.page_tokens
     rule[loop.RULE.places] = places
     rule[loop.RULE.capacity], rule[loop.RULE.watermark] = capacity, int(capacity * WATERMARK_FRAC)
     rule[loop.RULE.warm_count] = max(int(len(served.arrival_s) * WARM_SHARE), 1)
@@ -208,15 +204,12 @@ def page_size(plan: KvPlan, held: NDArray[np.int64]) -> int:
     return int(sizes[0])
 
 
-def check(
-    work: Workload, n_requests: int, batching: str, chunk_tokens: int, prompt_step_tokens: int = PROMPT_STEP_TOKENS
-) -> None:
+def check(n_requests: int, batching: str, step_tokens: int) -> None:
     """Raises InputError or LimitError for what cannot be simulated."""
     if batching not in BATCHING:
         raise InputError(f"batching = {show(batching)}: must be one of {', '.join(BATCHING)}")
-    for name, tokens in (("chunk", chunk_tokens), ("prompt-batch", prompt_step_tokens)):
-        if isinstance(tokens, bool) or not 1 <= tokens <= MAX_TOKENS:
-            raise InputError(f"{name} = {show(tokens)}: must be a whole number from 1 to {MAX_TOKENS:,}")
+    if isinstance(step_tokens, bool) or not 1 <= step_tokens <= MAX_TOKENS:
+        raise InputError(f"prompt-budget = {show(step_tokens)}: must be a whole number from 1 to {MAX_TOKENS:,}")
     if n_requests < 1:
         raise InputError(f"requests = {show(n_requests)}: must be at least 1")
     if n_requests > MAX_REQUESTS:
@@ -301,13 +294,12 @@ def tables_for(
     work: Workload,
     requests: Requests,
     batching: Batching,
-    chunk_tokens: int,
+    step_tokens: int,
     max_sequences: int,
-    prompt_step_tokens: int = PROMPT_STEP_TOKENS,
 ) -> step_times.StepTimes:
     """Step times that a run of these requests looks up."""
     longest = int(np.max(requests.input_tokens + requests.output_tokens))
-    most_tokens = max(chunk_tokens, max_sequences) if batching == "chunked" else prompt_step_tokens
+    most_tokens = max(step_tokens, max_sequences)
     return step_times.build(step_times.Exact.of(device, plan, work), max_sequences, longest, most_tokens)
 
 

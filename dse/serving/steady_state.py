@@ -21,8 +21,6 @@ from dse.specs.device_and_model import HardwareSpec
 from dse.specs.workload import Workload
 
 Batching = Literal["static", "continuous", "chunked"]
-#: tokens of a step with prompt chunks: as the textbook has it, section 6.1 (512 or 1,024)
-CHUNK_TOKENS = 512
 #: the shortest context that a step reads: a prompt of one token and the first token after it
 MIN_CONTEXT_TOKENS = 2
 
@@ -122,7 +120,7 @@ class TrafficServer:
             scaled = {name: share * value for name, value in prompt._asdict().items() if name.startswith("own_")}
             terms = terms._replace(input_tokens=mean_in, prompt=prompt._replace(**scaled))  # type: ignore[arg-type]
         design, load = point.design, point.design.load
-        how = BATCHINGS[batching] if batching else CONTINUOUS if load.batching == STATIC else load.batching
+        how = BATCHINGS[batching] if batching else _for_traffic(load.batching)
         design = design._replace(load=load._replace(batching=how, step_tokens=step_tokens or load.step_tokens))
         fitting = fitting_sequences(device, plan, work, moments)
         return cls(point, design, terms, mean_out, fitting, min(work.batch or load.most_at_once, fitting))
@@ -150,6 +148,18 @@ class TrafficServer:
         return self.closed(float(self.places))
 
 
+def _for_traffic(batching: int) -> int:
+    """A static batch, as papers have it, is no server of requests that come and go: those are replaced as they end."""
+    return CONTINUOUS if batching == STATIC else batching
+
+
+def schedule(device: HardwareSpec, plan: KvPlan, work: Workload) -> tuple[Batching, int]:
+    """How a server of traffic schedules prompts, and the tokens of its steps: as given, else as its release does."""
+    load = Point(device, plan, work).design.load
+    how = BATCHINGS[work.batching] if work.batching else _for_traffic(load.batching)
+    return next(name for name, place in BATCHINGS.items() if place == how), load.step_tokens  # type: ignore[return-value]
+
+
 def steady(
     device: HardwareSpec,
     plan: KvPlan,
@@ -157,7 +167,7 @@ def steady(
     moments: LengthMoments,
     n_sequences: int | None = None,
     batching: Batching | None = None,
-    chunk_tokens: int | None = None,
+    step_tokens: int | None = None,
     largest_output: Callable[[int], float] | None = None,
 ) -> dict[str, Any]:
     """Requests and tokens per second where a finished request is replaced at once; times in seconds.
@@ -168,17 +178,17 @@ def steady(
     for, `prompt_share` the share of the time that steps with prompts add to those of decoding alone. Static batching
     runs as long as the longest answer of a batch, `largest_output(n)` in expectation
     (`dse.serving.requests.Lengths.largest_output`), and reserves memory. Where nothing fits, `n_sequences` is 0 and
-    rates and times are None. Raises InputError for a prefix or a token policy, n_sequences < 1, chunk < 1.
+    rates and times are None. Raises InputError for a prefix or a token policy, n_sequences < 1, step_tokens < 1.
     """
     if n_sequences is not None and n_sequences < 1:
         raise InputError(f"n_sequences = {show(n_sequences)}: must be at least 1")
-    if chunk_tokens is not None and chunk_tokens < 1:
-        raise InputError(f"chunk = {show(chunk_tokens)}: must be at least 1 token")
+    if step_tokens is not None and step_tokens < 1:
+        raise InputError(f"step_tokens = {show(step_tokens)}: must be at least 1 token")
     if batching == "static":
         if largest_output is None:
             raise InputError("batching = 'static': needs the expected largest output of a batch: give largest_output")
         work = replace(work, admission="reserve")
-    server = TrafficServer.of(device, plan, work, moments, batching, chunk_tokens)
+    server = TrafficServer.of(device, plan, work, moments, batching, step_tokens)
     context = serving.mean_decode_context_tokens(
         moments.mean_input_output, moments.mean_output_squared, moments.mean_output_tokens
     )

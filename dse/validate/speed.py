@@ -26,7 +26,7 @@ from dse.model.formulas.steady import closed_loop_tokens_per_s
 from dse.serving import burst
 from dse.serving.at_rate import at_rate
 from dse.serving.steady_state import FixedLengths
-from dse.specs import catalog, engines
+from dse.specs import catalog, engines, servers
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.workload import MAX_BATCH, MAX_DEVICES, MAX_INPUT_TOKENS, MAX_OUTPUT_TOKENS, Workload
 
@@ -303,7 +303,7 @@ def _ours(row: SpeedRow, point: Point) -> dict[str, float]:
 def _values(row: SpeedRow, point: Point, ours: dict[str, float]) -> Iterator[Judged]:
     tokens, first = uncertainty.intervals(point.device, point.plan, point.stack, point.stack_name)
     if row.kind == "burst":
-        first_in = row.engine in burst.PROMPTS_FIRST
+        first_in = servers.batching(row.engine) == "continuous"
         tokens, first = (uncertainty.of_burst(one, first_in) for one in (tokens, first))
     by = {"tpot": tokens, "ttft": first, "output": tokens.inverse()}
     for what, value in ours.items():

@@ -9,17 +9,7 @@ from dse.specs import catalog
 from dse.specs.workload import Workload
 
 #: times that a better device never lengthens
-TIMES = (
-    "attention_s",
-    "decode_step_s",
-    "linear_s",
-    "prefill_s",
-    "tpot_s",
-    "ttft_s",
-    "total_s",
-    "tpot_s",
-    "ttft_s",
-)
+TIMES = ("attention_s", "decode_step_s", "linear_s", "prefill_s", "tpot_s", "ttft_s", "total_s", "tpot_s", "ttft_s")
 #: the last bits of floats
 ROUNDED = 1e-9
 DEVICES = ("a100-80gb", "h100", "h200", "b200", "l40s", "rtx-4090", "mi300x", "oaken-hbm", "lpu-lpddr", "tpu-v6e")

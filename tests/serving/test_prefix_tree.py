@@ -112,7 +112,7 @@ def test_a_prefix_in_common_is_held_once():
         device = room_for(PLANS["fp16"], work, 100).model_copy(
             update={"memory_capacity": room_for(kv, work, 300_000).memory_capacity}
         )
-        held.append(simulator.run(device, kv, work, requests, prompt_step_tokens=10**6).peak_used_bytes)
+        held.append(simulator.run(device, kv, work, requests, step_tokens=10**6).peak_used_bytes)
     per_token = 2 * 32 * 4096 * 2
     # answers: a page of 4 tokens each; a sequence's buffers are the same in both
     assert held[0] - held[1] == (250_000 - 52_000) * per_token

@@ -62,7 +62,7 @@ def shared_cases(draw):
     return case, draw(st.sampled_from([None, host, host]))
 
 
-def both(case, prompt_step=simulate.PROMPT_STEP_TOKENS, compiled=False, host=None):
+def both(case, prompt_step=2048, compiled=False, host=None):
     requests, work, quantizer, tokens_of_room, batching, chunk = case
     kv = PLANS[quantizer]
     device = room_for(kv, work, tokens_of_room)
@@ -75,10 +75,9 @@ def both(case, prompt_step=simulate.PROMPT_STEP_TOKENS, compiled=False, host=Non
             work,
             requests,
             batching,
-            chunk,
+            chunk if batching == "chunked" else prompt_step,
             times=times,
             compiled=compiled,
-            prompt_step_tokens=prompt_step,
             host=host,
         )
     except InputError:

@@ -97,6 +97,6 @@ def test_bad_input(change):
     with pytest.raises(InputError, match=" only: leave it out"):
         serving.steady(spec, kv, replace(Workload(), **change), serving.FixedLengths(99, 10))
     with pytest.raises(InputError, match="chunk = 0"):
-        serving.steady(spec, kv, Workload(), serving.FixedLengths(99, 10), batching="chunked", chunk_tokens=0)
+        serving.steady(spec, kv, Workload(), serving.FixedLengths(99, 10), batching="chunked", step_tokens=0)
     with pytest.raises(InputError, match="n_sequences = 0"):
         serving.steady(spec, kv, Workload(), serving.FixedLengths(99, 10), n_sequences=0)

@@ -129,7 +129,7 @@ def test_a_simulated_burst_of_short_prompts_takes_what_a_point_says():
     device, kv = catalog.device("h100"), plan.build(catalog.model("qwen3-0.6b"), fp16, fp16)
     work = Workload(batch=32, input_tokens=64, output_tokens=16)
     requests = Requests(np.zeros(32), np.full(32, 64), np.full(32, 16))
-    run = simulator.run(device, kv, work, requests, "continuous", prompt_step_tokens=32 * 64)
+    run = simulator.run(device, kv, work, requests, "continuous", 32 * 64)
     assert run.first_s.tolist() == pytest.approx([Point(device, kv, work).run(32).wave.prefill_s] * 32, rel=1e-9)
 
 

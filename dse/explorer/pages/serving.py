@@ -26,7 +26,7 @@ from dse.questions.load import UnderLoad
 from dse.report import simulation
 from dse.report.present import number
 from dse.serving import arrivals, trace_tables
-from dse.serving.steady_state import CHUNK_TOKENS
+from dse.serving.steady_state import schedule
 from dse.specs.workload import ASKED
 
 PAGE = "serving"
@@ -286,7 +286,7 @@ def cached_rate(asked: PointRequest, trace: str | None, n_requests: int) -> floa
         arrivals.Traffic(trace=trace, rate=arrivals.FULL, n_requests=n_requests), asked.work
     )
     device, plan = asked.device_spec(), asked.plan()
-    return arrivals.rate_that_holds(device, plan, asked.work, requests, "continuous", CHUNK_TOKENS)
+    return arrivals.rate_that_holds(device, plan, asked.work, requests, *schedule(device, plan, asked.work))
 
 
 @st.cache_data(max_entries=256, ttl="1h", show_spinner=False, hash_funcs={PointRequest: repr})

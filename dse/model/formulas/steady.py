@@ -2,7 +2,7 @@
 
 from dse.core.compiling import formula
 
-_SOURCE = "docs/explanation/model.md, Steady state"
+_SOURCE = "docs/explanation/model.md, One server"
 
 
 @formula("token", "(E[I*O] + E[O^2]) / E[O]", _SOURCE)
@@ -17,67 +17,11 @@ def mean_prompt_of_tokens(mean_input_squared: float, mean_input_tokens: float) -
     return mean_input_squared / mean_input_tokens
 
 
-@formula("s", "E[matrix_s(I)] + E[I] / L * prompt_attention_s(L), L = E[I^2] / E[I]", _SOURCE)
-def mean_prefill_s(
-    matrix_s: float, mean_input_tokens: float, mean_prompt_of_tokens: float, prompt_attention_s: float
-) -> float:
-    """Seconds of a prompt, mean over the requests. Exact where attention is a*L + b*L^2."""
-    return matrix_s + mean_input_tokens / mean_prompt_of_tokens * prompt_attention_s
-
-
 @formula("s", "E[O] / n * decode_step_s + prefill_s", _SOURCE)
 def steady_request_s(mean_output_tokens: float, n_sequences: float, decode_step_s: float, prefill_s: float) -> float:
     """Seconds of the device that a request costs: its share of the steps it runs in, and its prompt, for which the
     others wait."""
     return mean_output_tokens / n_sequences * decode_step_s + prefill_s
-
-
-@formula("sequence", "chunk * E[O] / (E[I] + E[O])", _SOURCE)
-def chunk_bound_sequences(chunk_tokens: float, mean_input_tokens: float, mean_output_tokens: float) -> float:
-    """Sequences that decode where every step is full: a chunk's tokens are prompt and answer as the requests' are."""
-    return chunk_tokens * mean_output_tokens / (mean_input_tokens + mean_output_tokens)
-
-
-@formula(
-    "s",
-    "steps * (attention_s + matrix_s) + I / (chunk - n) * (chunk_matrix_s - matrix_s) + prompt_attention_s",
-    _SOURCE,
-)
-def steady_chunked_request_s(
-    mean_output_tokens: float,
-    n_sequences: float,
-    mean_input_tokens: float,
-    chunk_tokens: float,
-    attention_s: float,
-    matrix_s: float,
-    chunk_matrix_s: float,
-    prompt_attention_s: float,
-) -> float:
-    """Seconds that a request costs where prompt chunks fill up decode steps: steps = E[O] / n, and I / (chunk - n) of
-    them multiply a whole chunk instead of n tokens. n_sequences < chunk_tokens."""
-    n_mixed = mean_input_tokens / (chunk_tokens - n_sequences)
-    n_steps = mean_output_tokens / n_sequences
-    return n_steps * (attention_s + matrix_s) + n_mixed * (chunk_matrix_s - matrix_s) + prompt_attention_s
-
-
-@formula("1/s", "1 / request_s", _SOURCE)
-def requests_per_s(request_s: float) -> float:
-    """Requests served per second; arrivals above it queue without end."""
-    return 1 / request_s
-
-
-@formula("s", "decode_step_s + others_s / O", _SOURCE)
-def shared_token_s(decode_step_s: float, others_s: float, output_tokens: float) -> float:
-    """Time per output token where prompts share steps: while a request decodes O tokens, each of the others is replaced
-    once, and `others_s` is the time of all of their prompts."""
-    return decode_step_s + others_s / output_tokens
-
-
-@formula("1", "max(1 - 1 / places, 0)", _SOURCE)
-def others_share(n_places: float) -> float:
-    """Share of the prompts of all places that is not of a request itself: its place takes the next one once it has
-    ended, so that a single place has no other prompt."""
-    return max(1.0 - 1.0 / n_places, 0.0)
 
 
 @formula("s", "prompt_steps * prompt_step_s / 2 * min(rounds_in_step / rounds, 1)", _SOURCE)
@@ -99,18 +43,6 @@ def decoding_requests(n_places: float, first_s: float, decode_s: float) -> float
     return n_places * decode_s / (first_s + decode_s)
 
 
-@formula("s", "step_s / (1 - prompt_share)", "docs/explanation/model.md, At a rate")
-def interrupted_step_s(step_s: float, prompt_share: float) -> float:
-    """Time per output token where decode steps are the rest of the time: prompts take `prompt_share` < 1 of it."""
-    return step_s / (1 - prompt_share)
-
-
-@formula("sequence", "rate * E[O] * tpot_s", "docs/explanation/model.md, At a rate: Little's law")
-def running_at_rate(requests_per_s: float, mean_output_tokens: float, tpot_s: float) -> float:
-    """Requests that decode at once, mean over time."""
-    return requests_per_s * mean_output_tokens * tpot_s
-
-
 @formula(
     "s",
     "rate * E[p^2] / (2 * (1 - rate * E[p])) + pause_s / 2",
@@ -120,13 +52,6 @@ def prompt_queue_s(requests_per_s: float, mean_prompt_s: float, mean_prompt_squa
     """Wait of a prompt until work on it begins: for those before it, and for the end of the step of `pause_s` that runs
     where none was waiting. Poisson arrivals; requests_per_s * mean_prompt_s < 1."""
     return requests_per_s * mean_prompt_squared / (2 * (1 - requests_per_s * mean_prompt_s)) + pause_s / 2
-
-
-@formula("s", "first_s * prompt_share / (1 - prompt_share)", "docs/explanation/model.md, At a rate")
-def backlog_s(first_s: float, prompt_share: float) -> float:
-    """Time that the prompts take that came in the `first_s` until a first token, and in that time: where prompts go
-    before decode steps, the second token waits for them."""
-    return first_s * prompt_share / (1 - prompt_share)
 
 
 @formula(
