@@ -8,7 +8,7 @@ from dse.model.formulas import capacity, deployment, weights
 from dse.model.generation import Generation
 from dse.model.kv_bytes import stored_bits, unit_of
 from dse.model.peak_memory import NO_CONTEXT_LIMIT, longest_context
-from dse.model.records import MISSING, Design
+from dse.model.records import MISSING, STATIC, Design
 
 
 @compilable
@@ -153,6 +153,13 @@ def requests_of(design: Design, batch: int) -> int:
 def counts_blocks(design: Design) -> bool:
     """Whether requests are bound by the blocks of a pool whose layers differ; a shared prefix is counted in bits."""
     return design.memory.block_bits > 0 and design.load.has_cache == 1 and design.load.prefix_tokens == 0
+
+
+@inlined
+def is_replaced(design: Design) -> int:
+    """1 where a finished request is replaced at once: by a server, and in paged memory; a static batch that reserves
+    its memory runs in waves."""
+    return 1 if design.load.is_paged == 1 or design.load.batching != STATIC else 0
 
 
 @inlined
@@ -339,9 +346,9 @@ class Waves(NamedTuple):
 
 
 @inlined
-def waves_of(batch: float, most: float, is_paged: int) -> Waves:
-    """The waves of a batch of which `most` >= 1 fit; paged, finished requests are replaced at once."""
-    if is_paged:
+def waves_of(batch: float, most: float, is_replaced: int) -> Waves:
+    """The waves of a batch of which `most` >= 1 fit; none where a finished request is replaced at once."""
+    if is_replaced:
         running = min(batch, most)
         return Waves(running, 0.0, batch / running, 0.0)
     n_waves = capacity.n_waves(batch, most)

@@ -354,7 +354,7 @@ class Point:
     @cached_property
     def waves(self) -> capacity.Waves:
         """Split the batch into waves; at least one request must fit."""
-        return capacity.waves_of(float(self.batch), float(self.max_batch), self.design.load.is_paged)
+        return capacity.waves_of(float(self.batch), float(self.max_batch), capacity.is_replaced(self.design))
 
     @cached_property
     def largest_wave(self) -> Run:
@@ -375,7 +375,7 @@ class Point:
             self.waves,
             self.largest_wave.wave.wave_s,
             self.smaller_wave.wave.wave_s,
-            self.design.load.is_paged,
+            capacity.is_replaced(self.design),
         )
 
     @cached_property
@@ -442,7 +442,7 @@ class Point:
         served = served_of(design, waves.running, waves.n_waves)
         parts = (run.wave, self.server, self.totals, spent, served)
         numbers = {name: number for part in parts for name, number in part._asdict().items()}
-        numbers["prefill_alone_s"] = one_prompt_s(design, self.terms) if design.load.has_cache else 0.0
+        numbers["prefill_alone_s"] = one_prompt_s(design, self.terms)
         return {
             **{name: known(number) for name, number in numbers.items()},
             **{name: BOUNDS[place] for name, place in bounds._asdict().items()},

@@ -382,10 +382,10 @@ def _fill_waves(row: Floats, m: int, case: Prepared, room: Room) -> None:
 
 
 @compilable
-def _split(row: Floats, m: int, most: float, is_paged: int) -> int:
+def _split(row: Floats, m: int, most: float, is_replaced: int) -> int:
     """The waves of the batches in `row`; how many points have waves of one sequence less."""
     n_smaller = 0
-    if is_paged:
+    if is_replaced:
         for i in range(m):
             waves = capacity.waves_of(row[GIVEN.batch + i], most, True)
             row[GIVEN.running + i], row[GIVEN.n_full + i] = waves.running, waves.n_full
@@ -405,7 +405,7 @@ def _fill_totals(row: Floats, less: Floats, totals: Floats, m: int, design: Desi
     """Totals over all waves; `less` has those of one sequence less."""
     n_steps, n, n_waves = design.output_tokens, GIVEN.running, GIVEN.n_waves
     full, small = GIVEN.n_full, GIVEN.n_smaller
-    if design.load.is_paged:
+    if capacity.is_replaced(design):
         for i in range(m):
             waves = capacity.Waves(row[n + i], 0.0, row[full + i], 0.0)
             _put_totals(totals, i, totals_of(row[GIVEN.batch + i], n_steps, waves, row[AT.wave_s + i], 0.0, True))
@@ -535,7 +535,7 @@ def _fill_servers(row: Floats, totals: Floats, m: int, case: Prepared, room: Roo
 def _fill_run(m: int, most: float, case: Prepared, room: Room) -> None:
     """Waves and totals of the batches in the rows of `room`, of which `most` fit."""
     row, less = room.row, room.less
-    n_smaller = _split(row, m, most, case.design.load.is_paged)
+    n_smaller = _split(row, m, most, capacity.is_replaced(case.design))
     _fill_waves(row, m, case, room)
     if n_smaller:
         for i in range(m):
@@ -623,9 +623,9 @@ def _fill_sizes(case: Prepared, most: int, batch: Whole, found: Found, first: in
 @compilable
 def _fill_counts(case: Prepared, row: Floats, found: Found, first: int, m: int) -> None:
     """Columns of how batches are served."""
-    places, columns, is_paged = found.places.whole, found.whole, case.design.load.is_paged
+    places, columns, is_replaced = found.places.whole, found.whole, capacity.is_replaced(case.design)
     for i in range(m):
-        n_waves = 0.0 if is_paged else row[GIVEN.n_waves + i]
+        n_waves = 0.0 if is_replaced else row[GIVEN.n_waves + i]
         served = served_of(case.design, row[GIVEN.running + i], n_waves)
         for at in range(len(served)):
             if places[OF_SERVED + at] >= 0:
@@ -822,8 +822,7 @@ def evaluate_points(points: PointColumns, tables: DesignTables, n_keys: int, fou
         if wants_counts:
             _fill_counts(case, room.row, found, first, m)
         if places.floats[OF_ALONE] >= 0:
-            alone_s = one_prompt_s(case.design, case.terms) if case.design.load.has_cache else 0.0
-            found.floats[places.floats[OF_ALONE], first : first + m] = alone_s
+            found.floats[places.floats[OF_ALONE], first : first + m] = one_prompt_s(case.design, case.terms)
         if wants_runs:
             _fill_runs(case, room, found, first, m, wants_spent)
 

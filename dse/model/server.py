@@ -143,7 +143,11 @@ def static_pass(
     total_s: float,
     output_tokens: float,
 ) -> Pass:
-    """Batches that run from their prompts to their last tokens, one after the other: all requests take `total_s`."""
+    """Batches that run from their prompts to their last tokens, one after the other: all requests take `total_s`.
+
+    Without a cache a prompt is part of every step, and the first token comes with the first.
+    """
+    first_s = prefill_s if prefill_s > 0.0 else decode_step_s
     return Pass(
         n=n,
         n_places=n_places,
@@ -151,10 +155,10 @@ def static_pass(
         decode_step_s=decode_step_s,
         prompt_step_s=prefill_s,
         cycle_s=wave_s,
-        prompt_s=prefill_s,
+        prompt_s=first_s,
         burst_wait_s=0.0,
         place_wait_s=total_s - wave_s,
-        decode_s=output_tokens * decode_step_s,
+        decode_s=wave_s - first_s,
     )
 
 

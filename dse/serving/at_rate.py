@@ -7,7 +7,7 @@ import numpy as np
 from dse.core.errors import InputError, show
 from dse.model.formulas import steady
 from dse.model.kv_layout import KvPlan
-from dse.model.records import STATIC
+from dse.model.records import CONTINUOUS, STATIC
 from dse.serving.steady_state import Batching, LengthMoments, TrafficServer
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.workload import Workload
@@ -87,7 +87,10 @@ def waits_at(server: TrafficServer, requests_per_s: float, moments: LengthMoment
     is_free, runs = float(share[:-1].sum()) / total, float(share[1:-1].sum()) / total
     wait_s = is_free * steady.prompt_queue_s(requests_per_s, prompt_s, squared, 0.0) + runs * typical.decode_step_s / 2
     tpot_s = n_decode / requests_per_s / moments.mean_output_tokens
-    first_s = (n_running - n_decode) / requests_per_s + start_s + wait_s
+    own_s = (n_running - n_decode) / requests_per_s
+    if server.design.load.batching == CONTINUOUS:  # whole prompts are in step where all places are taken, not here
+        own_s = cycles[0].prompt_s - start_s
+    first_s = own_s + start_s + wait_s
     step_s = typical.decode_step_s
     return AtRate(tpot_s, first_s + place_s, place_s, n_decode, max(1 - step_s / tpot_s, 0.0))
 

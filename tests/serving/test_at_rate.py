@@ -6,10 +6,11 @@ import pytest
 from cases import quick_first
 from dse.core.errors import InputError
 from dse.model import kv_layout
+from dse.model.evaluate import Point
 from dse.model.formulas import steady
 from dse.serving import simulator, steady_state
 from dse.serving import trace_tables as traces
-from dse.serving.at_rate import _full_share, at_rate
+from dse.serving.at_rate import at_rate, waits_at
 from dse.serving.requests import Lengths, Requests
 from dse.specs import catalog
 from dse.specs.measurements import CLOSED
@@ -21,9 +22,6 @@ KV = kv_layout.build(catalog.model("llama2-7b"), FP16, FP16)
 
 
 def test_formulas_by_hand():
-    # a quarter of the time goes into prompts
-    assert steady.interrupted_step_s(0.030, 0.25) == pytest.approx(0.040)
-    assert steady.running_at_rate(2.0, 200, 0.040) == pytest.approx(16)
     # M/D/1 of 2 a second at 0.25 s: 2 * 0.0625 / (2 * 0.5) = 0.125 s; and half of a step of 30 ms
     assert steady.prompt_queue_s(2.0, 0.25, 0.0625, 0.030) == pytest.approx(0.125 + 0.015)
     # M/M/1 at the same rate waits twice as long: E[p^2] = 2 E[p]^2
@@ -31,8 +29,6 @@ def test_formulas_by_hand():
     # M/M/1, 2 a second of 4: its place is taken and none waits for 0.5 * 0.5; the wait is 0.5 / (4 - 2); M/D/1 half
     assert steady.place_queue_s(2.0, 4.0, 0.25, 1.0) == pytest.approx(0.25)
     assert steady.place_queue_s(2.0, 4.0, 0.25, 0.0) == pytest.approx(0.125)
-    # 0.4 s until a first token bring 0.1 s of prompts, these 0.025 s, and so on
-    assert steady.backlog_s(0.4, 0.25) == pytest.approx(0.4 * (0.25 + 0.25**2 + 0.25**3 + 0.25**4), rel=5e-3)
 
 
 def requests(kind, rate, n=1500):
@@ -48,18 +44,32 @@ def test_it_is_near_the_simulator(kind, batching, load):
     moments = Lengths.of(requests(kind, 1.0)).moments
     holds = steady_state.steady(DEVICE, KV, WORK, moments, None, batching)["requests_per_s"]
     ours = at_rate(DEVICE, KV, WORK, moments, load * holds, batching)
-    run = simulator.run(DEVICE, KV, WORK, requests(kind, load * holds), batching)
+    how = batching, steady_state.schedule(DEVICE, KV, WORK)[1]
+    run = simulator.run(DEVICE, KV, WORK, requests(kind, load * holds), *how)
     tpot_s = (run.finish_s - run.first_s).sum() / run.requests.output_tokens.sum()
-    own_s = steady_state.Exact.of(DEVICE, KV, WORK).point.design.stack.host_prompt_s
+    own_s = Point(DEVICE, KV, WORK).design.stack.host_prompt_s
     assert ours.tpot_s == pytest.approx(tpot_s, rel=0.10)
     assert ours.ttft_s - own_s == pytest.approx((run.first_s - run.requests.arrival_s).mean(), rel=0.25)
     assert ours.running == pytest.approx(run.mean_running, rel=0.12)
 
 
-def test_the_share_in_which_all_places_are_taken_by_hand():
-    """Erlang: two places of one request a second each, one a second comes: 1, 1, 1/2, then halves: 1/3, 1/3, 1/6."""
-    assert _full_share(1.0, 2, float) == pytest.approx(1 / 6)
-    assert _full_share(1e-9, 50, float) < 1e-12  # 50 at once never happens
+def test_one_place_is_a_queue_by_hand():
+    """One request at a time, equal lengths: an M/D/1 queue, whose wait is load / (2 (1 - load)) of a request's time."""
+    work, moments = Workload(batch=1, admission="paged"), steady_state.FixedLengths(1024, 256)
+    server = steady_state.TrafficServer.of(DEVICE, KV, work, moments)
+    held_s = server.cycle(1.0).prompt_s - server.start_s + server.cycle(1.0).decode_s
+    found = waits_at(server, 0.6 / held_s, moments)
+    assert found.place_wait_s == pytest.approx(0.6 / 0.8 * held_s, rel=1e-9)
+    assert found.tpot_s == pytest.approx(server.cycle(1.0).decode_s / 256, rel=1e-9)
+
+
+def test_a_full_server_is_the_closed_loop_of_its_places():
+    """To the digit: what `dse point` says of so many requests is load 1."""
+    work = Workload(batch=32, input_tokens=1024, output_tokens=256, admission="paged")
+    server = steady_state.TrafficServer.of(DEVICE, KV, work, steady_state.FixedLengths(1024, 256))
+    found = Point(DEVICE, KV, work).results
+    assert server.full.requests_per_s == found["requests_per_s"]
+    assert server.full.throughput_tokens_per_s == found["throughput_tokens_per_s"]
 
 
 @quick_first(0, "places", [16, 4, 1])
@@ -68,7 +78,7 @@ def test_the_wait_for_one_of_few_places_is_near_the_simulators(places):
     moments = steady_state.FixedLengths(1024, 256)
     rate = 0.9 * steady_state.steady(DEVICE, KV, work, moments)["requests_per_s"]
     ours = at_rate(DEVICE, KV, work, moments, rate)
-    run = simulator.run(DEVICE, KV, work, requests("", rate, 20_000))
+    run = simulator.run(DEVICE, KV, work, requests("", rate, 20_000), *steady_state.schedule(DEVICE, KV, work))
     queueing_s = (run.start_s - run.requests.arrival_s).mean()
     assert ours.place_wait_s == pytest.approx(queueing_s, rel=0.2)
     assert ours.place_wait_s < ours.ttft_s
@@ -90,8 +100,7 @@ def test_a_rate_that_does_not_hold_has_no_times():
 
 def test_a_lonely_request_waits_for_its_own_prompt_alone():
     moments = steady_state.FixedLengths(1024, 256)
-    exact = steady_state.Exact.of(DEVICE, KV, WORK)
     found = at_rate(DEVICE, KV, WORK, moments, 1e-6)
-    prompt_s = exact.matrix_s(1024) + exact.prompt_s(1024) + exact.point.design.stack.host_prompt_s
-    assert found.ttft_s == pytest.approx(prompt_s, rel=1e-3)
-    assert found.tpot_s == pytest.approx(exact.matrix_s(1) + exact.attention_s(1, 1152), rel=2e-3)
+    alone = Point(DEVICE, KV, Workload(batch=1, input_tokens=1024, output_tokens=256, admission="paged")).results
+    assert found.ttft_s == pytest.approx(alone["ttft_s"], rel=1e-3)
+    assert found.tpot_s == pytest.approx(alone["tpot_s"], rel=1e-3)

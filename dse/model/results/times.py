@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from dse.model.capacity import is_replaced
 from dse.model.formulas import collectives, host, linear, prefill, scheduling, steady, weights
 from dse.model.results import reads
 from dse.model.results.declare import (
@@ -32,7 +33,7 @@ topic = Topic(of_times=True)
 
 @topic.result("sequence", WHOLE, "running at once", TextLine("Time", 1, "running batch"), reads=reads.MEMORY)
 def running_batch(at: "Facts") -> Derivation | None:
-    if at.work.admission != "paged":
+    if not is_replaced(at.design):
         return None
     rule = "min(batch, max_batch): finished requests are replaced at once"
     return how(rule, _CAPACITY, batch=at.work.batch, max_batch=at.point.max_batch)
@@ -40,9 +41,9 @@ def running_batch(at: "Facts") -> Derivation | None:
 
 @topic.result("1", WHOLE, "waves", TextLine("Time", 2, "waves"), reads=reads.MEMORY)
 def n_waves(at: "Facts") -> Derivation | None:
-    if at.work.admission != "paged":
+    if not is_replaced(at.design):
         return None
-    return how("paged admission has no waves", _CAPACITY).giving(None)
+    return how("requests are replaced as they end: no waves", _CAPACITY).giving(None)
 
 
 def _products(
@@ -389,7 +390,7 @@ def one_prompt_s(at: "Facts") -> Derivation:
     figure_unit="s",
 )
 def total_s(at: "Facts") -> Derivation | None:
-    if at.work.admission == "paged":
+    if is_replaced(at.design):
         return None
     waves = at.point.waves
     return how(
