@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dse.model.facts import Facts
 
 _CAPACITY, _TIMES = "docs/explanation/model.md, Capacity", "docs/explanation/model.md, Steps and times"
-_PATHS, _LATENCY = "docs/explanation/model.md, Dequantization", "docs/explanation/model.md, Latency"
+_PATHS = "docs/explanation/model.md, Dequantization"
 _FORM, _WHOLE_STEPS = "docs/explanation/calibration.md, The form", "docs/explanation/calibration.md, Whole steps"
 _SERVER = "docs/explanation/model.md, One server"
 _NO_CACHE = "docs/explanation/model.md, No KV cache"
@@ -377,7 +377,7 @@ def prefill_s(at: "Facts") -> Derivation | None:
 def one_prompt_s(at: "Facts") -> Derivation:
     rule = "prefill_s of one request alone, whose shared prefix is cached"
     tokens = {"input_tokens": at.work.input_tokens, "prefix_tokens": at.made.prefix_tokens}
-    return how(rule, _LATENCY, **tokens).giving(at.one_prompt_s)
+    return how(rule, _SERVER, **tokens).giving(at.one_prompt_s)
 
 
 @topic.result(
@@ -415,7 +415,7 @@ def prefill_alone_s(at: "Facts") -> Derivation | None:
     if not at.work.kv_cache:
         return None
     own = at.work.input_tokens - at.terms.prompt.prefix_tokens
-    return how("a step over the tokens of one prompt, its cached prefix left out", _LATENCY, prompt_tokens=own)
+    return how("a step over the tokens of one prompt, its cached prefix left out", _SERVER, prompt_tokens=own)
 
 
 @topic.result(
