@@ -113,7 +113,18 @@ def pass_of(
     burst_s = steady.burst_wait_s(cycle.prompt_steps - cycle.own_steps, prompt_step_s, rounds_in_step, rounds)
     prompt_s = own_s + own_start_s
     place_s = steady.place_wait_s(n_requests, n_places, prompt_s + burst_s + decode_s)
-    return Pass(n, n_places, cycle, decode_step_s, prompt_step_s, cycle_s, prompt_s, burst_s, place_s, decode_s)
+    return Pass(
+        n=n,
+        n_places=n_places,
+        cycle=cycle,
+        decode_step_s=decode_step_s,
+        prompt_step_s=prompt_step_s,
+        cycle_s=cycle_s,
+        prompt_s=prompt_s,
+        burst_wait_s=burst_s,
+        place_wait_s=place_s,
+        decode_s=decode_s,
+    )
 
 
 @inlined

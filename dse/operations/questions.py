@@ -418,7 +418,7 @@ class TradeSpeeds(OnDevice, WithWorkload, Sourced, WithLimits, WithFigure):
             designs = engine_formats.compared(spec, model, self.workload, self.source() or CLOSED)
         else:
             designs = [self.design_of(self.device, self.model, name) for name in several(named)]
-        limits = {f"steady_{name}": most for name, most in self.limits_s().items()}
+        limits = self.limits_s()
         measured = serving.speeds(self.measured, spec, model, self.workload) if self.measured else []
         splits = None if self.splits is None else several(self.splits)
         return interactivity.interactivity(designs, self.workload, splits, limits, measured, console.progress)

@@ -240,7 +240,7 @@ def seconds_text(seconds: float) -> str:
 
 def limits_text(limits: Mapping[str, float]) -> str:
     """Limits on times by column, such as `tpot_s` and `ttft_s`, in words."""
-    names = {name: name.removeprefix("steady_").removesuffix("_s").upper() for name in limits}
+    names = {name: name.removesuffix("_s").upper() for name in limits}
     return " and ".join(f"{names[name]} {seconds_text(limit)}" for name, limit in limits.items())
 
 

@@ -274,6 +274,9 @@ def _limit(r: dict[str, Any]) -> str:
     s = r["steady"]
     if s["limited_by"] == "batch":
         return f"--batch, not memory ({s['fitting_sequences']:,} fit), limits how many run"
+    if s["limited_by"] == "chunk":
+        fit = f"{s['fitting_sequences']:,} fit"
+        return f"the tokens of a step, not memory ({fit}), limit how many run: raise --prompt-budget"
     if s["limited_by"] == "server":
         return f"the server's own limit, not memory ({s['fitting_sequences']:,} fit), limits how many run"
     return "memory limits how many run"

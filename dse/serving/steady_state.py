@@ -14,7 +14,7 @@ from dse.model.formulas import serving
 from dse.model.formulas.steady import mean_prompt_of_tokens, mean_reserved_tokens
 from dse.model.kv_layout import KvPlan
 from dse.model.lower import BATCHINGS, check_traffic, with_admission
-from dse.model.records import CONTINUOUS, STATIC, Design
+from dse.model.records import CHUNKED, CONTINUOUS, STATIC, Design
 from dse.model.server import Pass, Server, last_pass, server_results
 from dse.model.step import Terms
 from dse.specs.device_and_model import HardwareSpec
@@ -174,7 +174,7 @@ def steady(
 
     `work` gives batch (most sequences at once), admission, page, weights' bits, path and model kind; its lengths do
     not count. `n_sequences` (default: what fits, at most the batch; without one, what the server takes) run at all
-    times: `limited_by` (batch, server, memory) keeps more from it. `waits_s` is what a decode step of so many waits
+    times: `limited_by` (batch, server, memory, chunk) keeps more from it. `waits_s` is what a decode step of so many waits
     for, `prompt_share` the share of the time that steps with prompts add to those of decoding alone. Static batching
     runs as long as the longest answer of a batch, `largest_output(n)` in expectation
     (`dse.serving.requests.Lengths.largest_output`), and reserves memory. Where nothing fits, `n_sequences` is 0 and
@@ -215,6 +215,11 @@ def steady(
     if limit == "batch" and not (n_sequences or work.batch):
         limit = "server"
     mean_out, cycle = moments.mean_output_tokens, server.cycle(float(n))
+    running = float(n)
+    if server.design.load.batching == CHUNKED:  # a prompt is admitted where its tokens have room in a step
+        lanes = n / cycle.n
+        running = min(running, lanes * (cycle.cycle.decoding + max(cycle.cycle.prompts, 1.0)))
+        limit = "chunk" if running < n - 0.5 * lanes else limit
     numbers: Mapping[str, Any] = server.closed(float(n))._asdict()
     decode_s = mean_out * cycle.decode_step_s
     if batching == "static" and largest_output:  # places are kept until the longest answer of the batch ends
@@ -232,7 +237,7 @@ def steady(
         "decode_step_s": cycle.decode_step_s,
         "prefill_s": (n / rate - decode_s) / n,
         "request_s": 1 / rate,
-        "running_sequences": float(n),
+        "running_sequences": running,
         "limited_by": limit,
         "prompt_share": 1 - decode_s * rate / n,
         "waits_s": step_shares(server.point.run(n))._asdict(),

@@ -210,16 +210,17 @@ class StepTimes:
             for column in PROMPT[:3]:
                 sums[column] += prompt[part.last, column] - prompt[part.first, column]
             sums[PROMPT.launch] = max(sums[PROMPT.launch], prompt[part.last, PROMPT.launch])
+        of_prompts = dict(zip(("attention_s", "packing_s", "engine_s", "launch_s"), sums, strict=True))
         asked = Asked(
-            -(-sum(n_tokens) // len(groups)),
-            -(-sum(decoding + ended for _, decoding, ended in groups) // len(groups)),
-            -(-sum(decoding for _, decoding, _ in groups) // len(groups)),
-            max(n_tokens),
-            int(any(tokens for tokens, *_ in groups)),
-            n_decoding,
-            context_tokens,
-            groups[0][2],
-            *sums,
+            n_tokens=-(-sum(n_tokens) // len(groups)),
+            n_last=-(-sum(decoding + ended for _, decoding, ended in groups) // len(groups)),
+            n_decoding=-(-sum(decoding for _, decoding, _ in groups) // len(groups)),
+            most_tokens=max(n_tokens),
+            has_prompts=int(any(tokens for tokens, *_ in groups)),
+            own_decoding=n_decoding,
+            own_context=context_tokens,
+            n_ended=groups[0][2],
+            **of_prompts,
         )
         return float(asked_s(self.tables, asked))
 

@@ -1,7 +1,7 @@
 """Public benchmarks of servers beside predictions: time per token, to the first, and tokens per second, row by row.
 
 A row is a closed loop (so many requests at any time), a burst (all at once, the tail counted) or a rate. Each is
-evaluated by what the tool has for it: `steady_*` of a point, `dse.serving.burst`, `dse.serving.at_rate`.
+evaluated by what the tool has for it: TPOT and TTFT of a point, `dse.serving.burst`, `dse.serving.at_rate`.
 """
 
 import csv

@@ -426,9 +426,9 @@ def test_what_is_explained_of_a_server_adds_up(device, model, work):
         rel=1e-12,
     )
     each, first = given["tpot_s"], given["ttft_s"]
-    assert results["tpot_s"] == pytest.approx(
-        each["decode_step_s"] + each["others_s"] / each["output_tokens"], rel=1e-12
-    )
+    others_s = (each["prompt_steps"] - each["own_steps"]) * each["prompt_step_s"]
+    decoding_s = (each["all_steps"] - each["prompt_steps"]) * each["decode_step_s"]
+    assert results["tpot_s"] == pytest.approx((others_s + decoding_s) / each["output_tokens"], rel=1e-12)
     assert results["ttft_s"] == pytest.approx(
         first["own_prompt_s"] + first["burst_wait_s"] + first["place_wait_s"], rel=1e-12
     )

@@ -411,7 +411,7 @@ def test_groups_share_nothing_but_the_step():
     ("change", "message"),
     [
         ({"batching": "dynamic"}, "batching = 'dynamic'"),
-        ({"chunk_tokens": 0}, "chunk = 0"),
+        ({"step_tokens": 0}, "prompt-budget = 0"),
         ({"requests": lengths(0, 1, 1)}, "requests = 0"),
         ({"requests": Requests(np.zeros(1), np.array([0]), np.array([1]))}, "input = 0"),
         ({"requests": Requests(np.zeros(1), np.array([1]), np.array([0]))}, "output = 0"),

@@ -217,7 +217,7 @@ def _percentiles(name: str, run: Mapping[str, Any], missed: str) -> dict[str, st
 
 def limits(values: Mapping[str, Any]) -> dict[str, float]:
     """The workload's limits in seconds, by column of the table."""
-    return {name.removeprefix("steady_"): limit for name, limit in cards.limits_s(values).items()}
+    return dict(cards.limits_s(values))
 
 
 def kept_limits(row: Mapping[str, Any], wanted: Mapping[str, float]) -> str:

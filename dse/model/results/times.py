@@ -39,7 +39,7 @@ def running_batch(at: "Facts") -> Derivation | None:
     return how(rule, _CAPACITY, batch=at.work.batch, max_batch=at.point.max_batch)
 
 
-@topic.result("1", WHOLE, "waves", TextLine("Time", 2, "waves"), reads=reads.MEMORY)
+@topic.result("1", WHOLE, "waves", TextLine("Time", 2, "waves"), reads=reads.PLAIN)
 def n_waves(at: "Facts") -> Derivation | None:
     if not is_replaced(at.design):
         return None
