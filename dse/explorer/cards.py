@@ -11,7 +11,7 @@ import pandas as pd
 import streamlit as st
 
 from dse.core.errors import DseError
-from dse.explorer import common_fields, request, sidebar, state, tray
+from dse.explorer import common_fields, request, sidebar, state, tray, widgets
 from dse.explorer.bench import Bench, BenchRow, alike, badge, cached_answer, line
 from dse.explorer.request import PointRequest
 from dse.explorer.widgets import escaped, lines
@@ -78,10 +78,10 @@ def show(bench: Bench) -> None:
         for row in bench.rows
     ]
     for row, box in zip(bench.rows, boxes, strict=True):
-        with box:
+        with box, widgets.said():
             _card(bench, row)
     for row, box in zip(bench.rows, boxes, strict=True):  # what takes longer, when all cards have their numbers
-        with box:
+        with box, widgets.said():
             _rest(bench, row)
 
 

@@ -5,6 +5,7 @@ import pytest
 from dse.explorer import bench, cards, common_fields, request, tray
 from dse.explorer.pages import start
 from dse.figures.charts import design_bars
+from cases import each
 from explorer_page import opened, said, values_of, wrong
 
 
@@ -338,3 +339,97 @@ def test_the_memory_bar_adds_up_to_the_device():
     assert few["free"] == result["free_bytes"] - 2 * 9216 * 131072
     bar = cards.memory_bar(result)
     assert 'aria-label="Memory of a device: weights 65.5 GB, reserved 16.2 GB, keys and values 68.4 GB"' in bar
+
+
+#: field of a design -> what both of a pair have, and what one of them changes; the mixture has experts and a sink
+_MIXTURE = {"model": "gpt-oss-120b", "tp": 2}
+PAIRS = {
+    "device": ({}, {"device": "a100-80gb"}),
+    "edits": ({}, {"edits": "memory_bandwidth=3 TB/s"}),
+    "model": ({}, {"model": "llama3.1-8b"}),
+    "quantizer": ({}, {"quantizer": "kivi"}),
+    "parameters": ({"quantizer": "kivi"}, {"parameters": "bits=4"}),
+    "value_quantizer": ({}, {"value_quantizer": "int4"}),
+    "value_parameters": ({"value_quantizer": "kivi"}, {"value_parameters": "bits=4"}),
+    "own_batch": ({}, {"own_batch": 3}),
+    "admission": ({}, {"admission": "reserve"}),
+    "page": ({}, {"page": 64}),
+    "weights_bits": ({}, {"weights_bits": 8}),
+    "dequant_path": ({"quantizer": "kivi"}, {"dequant_path": "fused"}),
+    "stack": ({}, {"stack": "sglang"}),
+    "tokens": ({}, {"tokens": "snapkv"}),
+    "token_parameters": ({"tokens": "snapkv"}, {"token_parameters": "budget=100"}),
+    "activation_bits": ({"weights_bits": 8}, {"activation_bits": 8}),
+    "weights": ({}, {"weights": "fp8"}),
+    "tower": ({"model": "gemma-3-27b"}, {"tower": "no"}),
+    "prompt_chunk": ({"memory": "paper"}, {"prompt_chunk": 512}),
+    "max_num_seqs": ({}, {"max_num_seqs": 4}),
+    "kv_cache_memory": ({}, {"kv_cache_memory": 20_000_000_000}),
+    "free_memory": ({}, {"free_memory": 149_000_000_000}),
+    "max_model_len": ({}, {"max_model_len": 8192}),
+    "prompt_budget": ({}, {"prompt_budget": 2048}),
+    "tp": ({}, {"tp": 2}),
+    "pp": ({}, {"pp": 2}),
+    "pp_batches": ({"pp": 2}, {"pp_batches": 1}),
+    "ep": (_MIXTURE, {"ep": 2}),
+    "expert_skew": ({**_MIXTURE, "ep": 2}, {"expert_skew": 0.5}),
+    "dp_attention": ({**_MIXTURE, "ep": 2}, {"dp_attention": "yes"}),
+    "dcp": ({"tp": 16, "model": "llama3.1-70b"}, {"dcp": 2}),
+    "implementation": ({"quantizer": "kivi"}, {"implementation": "generic"}),
+    "strict_kernels": ({}, {"strict_kernels": "yes"}),
+}
+#: the only choice of the field is the shipped file, so no two designs differ in it here
+ALIKE = {"measurements"}
+
+
+def test_pairs_name_every_field_of_a_design():
+    assert {*PAIRS, *ALIKE} == {field.key for field in common_fields.DESIGN}
+
+
+@each("key", PAIRS)
+def test_designs_that_differ_in_one_field_have_a_chance_on_their_card(key):
+    """Through `cards.sure`, the sentence of the card: in either order, and beside weights of another format."""
+    common, change = PAIRS[key]
+    weights = {"weights": "fp8"} if key not in ("weights", "weights_bits", "activation_bits") else {}
+    here = of(common, {**common, **change}, {**common, **change, **weights}, batch=8)
+    assert [row.wrong for row in here.rows] == [None] * 3
+    one, other, third = here.answered
+    for first, second in ((one, other), (other, one), (one, third), (third, one)):
+        text = cards.sure(first, second)
+        is_equal = first.result["throughput_tokens_per_s"] == second.result["throughput_tokens_per_s"]
+        assert text.startswith(("Faster", "Slower", "Undecided")) or (is_equal and not text), text
+
+
+def test_weights_of_another_format_draw_the_page():
+    """The address of the report: Find sets `weights` where it is given Qwen/Qwen3-32B-FP8."""
+    app = opened("compare", designs="-~~weights.fp8")
+    assert not app.exception
+    assert wrong(app) == []
+    assert "with a chance of" in said(app)
+
+
+def test_a_defect_of_a_card_is_a_sentence_on_it(monkeypatch, caplog):
+    """Of two designs the second's comparison fails: its card says so, the first keeps its own, the sidebar its fields."""
+    monkeypatch.setattr(cards, "sure", lambda first, row: {}["linear_s"] if row.at else "")
+    app = opened("compare", designs="-~~weights.fp8")
+    assert not app.exception
+    assert wrong(app) == ["A defect of dse, please report it: KeyError: 'linear_s'"]
+    assert "Traceback" in caplog.text
+    caplog.clear()
+    assert app.selectbox(key="device").value == "h200"
+
+
+def test_a_page_that_fails_keeps_its_sidebar(monkeypatch):
+    monkeypatch.setattr(cards, "likeness", lambda rows: {}["model"])
+    app = opened("compare")
+    assert len(app.exception) == 1
+    assert app.sidebar.selectbox(key="device").value == "h200"
+
+
+def test_a_defect_of_an_answer_is_a_sentence_on_its_card(monkeypatch, caplog):
+    monkeypatch.setattr(request, "answer", lambda asked: {}["kv_bytes"])
+    bench.cached_answer.clear()
+    app = opened("compare")
+    assert set(wrong(app)) == {"A defect of dse, please report it: KeyError: 'kv_bytes'"}
+    assert app.sidebar.selectbox(key="device").value == "h200"
+    caplog.clear()
