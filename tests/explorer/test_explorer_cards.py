@@ -2,10 +2,10 @@
 
 import pytest
 
+from cases import each
 from dse.explorer import bench, cards, common_fields, request, tray
 from dse.explorer.pages import start
 from dse.figures.charts import design_bars
-from cases import each
 from explorer_page import opened, said, values_of, wrong
 
 
@@ -409,7 +409,7 @@ def test_weights_of_another_format_draw_the_page():
 
 
 def test_a_defect_of_a_card_is_a_sentence_on_it(monkeypatch, caplog):
-    """Of two designs the second's comparison fails: its card says so, the first keeps its own, the sidebar its fields."""
+    """Of two designs the second's comparison fails: its card says so, the sidebar keeps its fields."""
     monkeypatch.setattr(cards, "sure", lambda first, row: {}["linear_s"] if row.at else "")
     app = opened("compare", designs="-~~weights.fp8")
     assert not app.exception
