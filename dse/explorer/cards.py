@@ -22,7 +22,7 @@ from dse.model.evaluate import Point
 from dse.model.results import RESULT_UNITS, shown_unit
 from dse.questions import room
 from dse.questions.common import sure_text
-from dse.report.present import change, design_notes, number, slower_note
+from dse.report.present import change, design_notes, number, release_note, slower_note
 from dse.specs.device_and_model import ModelSpec
 from dse.specs.weights import WIDE
 from dse.specs.workload import Workload
@@ -116,7 +116,8 @@ def notes(row: BenchRow) -> list[str]:
     asked = row.request
     found = design_notes(asked.device_spec(), asked.model_spec(), dict(row.result))
     if row.result["feasible"]:
-        found += slower_note(Point(asked.device_spec(), asked.plan(), asked.work))
+        point = Point(asked.device_spec(), asked.plan(), asked.work)
+        found += [*slower_note(point), *release_note(point)]
         found += _same_times(asked, row.result)
     said = (_OPTION.sub("", note.removeprefix("Note: ")) for note in found)
     return [note for note in said if not _OF_FILE.search(note)]

@@ -133,7 +133,7 @@ class Lowered:
         check_weights(device, plan.model, work, stack, stack_name)
         bits, memory = float(plan.effective_bits), memory_counted(device, work)
         is_server = memory == "server"
-        sure = uncertainty.intervals(device, plan, stack, stack_name, kind_of(stack, work))
+        sure = uncertainty.intervals(device, plan, work, stack, stack_name, kind_of(stack, work))
         unpacking = implementations.rate_range(plan, work, stack)
         design = design_of(device, plan, work, paths, stack, stack_name)
         results = {

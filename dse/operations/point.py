@@ -112,7 +112,9 @@ class EvaluatePoint(OnDesign, Printed):
             self.workload.batch is None,
             [(command, f"{way.words}: {room.outcome(result)}") for command, way, result in self._ways(outcome)],
         )
-        text = "\n".join([text, *present.slower_note(outcome), *present.memory_note(outcome)])
+        text = "\n".join(
+            [text, *present.slower_note(outcome), *present.release_note(outcome), *present.memory_note(outcome)]
+        )
         rows = outcome.operations() if self.operations else []
         return f"{text}\n\nOperations\n{present.operations_text(rows)}" if rows else text
 

@@ -6,7 +6,7 @@ from typing import Any
 from dse.core import units
 from dse.core.errors import InputError, did_you_mean, show
 from dse.core.table import aligned
-from dse.model import assumptions, quality, uncertainty
+from dse.model import assumed, assumptions, quality, uncertainty
 from dse.model.compare import OF_ATTENTION
 from dse.model.evaluate import Point, bound_text, in_wide_weights, room_text
 from dse.model.explain import explained
@@ -223,6 +223,12 @@ def slower_note(point: Point) -> list[str]:
         return []
     times = " against ".join(number(seconds, "s") for seconds in (step_s, wide["decode_step_s"]))
     return [f"Note: these weights make a step slower than 16 bits would ({times}): {_slow_kernels(point)}"]
+
+
+def release_note(point: Point) -> list[str]:
+    """A note on the measured release that stands in for one that nobody measured."""
+    said = assumed.reason(point, "nearest_release") if "nearest_release" in point.results["assumptions"] else ""
+    return [f"Note: {said}"] if said else []
 
 
 def memory_note(point: Point) -> list[str]:
@@ -552,7 +558,9 @@ def _interval(name: str, point: Point, result: dict[str, Any]) -> dict[str, Any]
     intervals = uncertainty.of_results(result, point.stack)
     if name not in intervals:
         return {}
-    sure = uncertainty.intervals(point.device, point.plan, point.stack, point.stack_name, point.results["model_kind"])
+    sure = uncertainty.intervals(
+        point.device, point.plan, point.work, point.stack, point.stack_name, point.results["model_kind"]
+    )
     why = intervals[name].why or (sure.first if name in uncertainty.FIRST_TIMES else sure.tokens).why
     whole, names = ("decode_step_s", STEP_PARTS)
     if name in uncertainty.BY_PARTS:

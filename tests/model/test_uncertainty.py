@@ -20,7 +20,7 @@ def point(device="h100", model="llama3.1-8b", **work):
 
 def intervals(*args, **work):
     own = point(*args, **work)
-    return uncertainty.intervals(own.device, own.plan, own.stack, own.stack_name)
+    return uncertainty.intervals(own.device, own.plan, own.work, own.stack, own.stack_name)
 
 
 def fit(held_out, serving=None):
