@@ -612,13 +612,20 @@ def _with_kind(quantity: Quantity) -> str:
 
 
 def unit_of(name: str) -> str:
-    """Unit that a name carries, by its ending."""
+    """Unit that a name carries, by its ending; a rate of what the name does not say is "1/s"."""
     if name in RESULT_UNITS:
         return RESULT_UNITS[name]
     endings = (
         ("bytes_per_s", "B/s"),
         ("flops_per_s", "FLOP/s"),
         ("tokens_per_s", "token/s"),
+        ("requests_per_s", "request/s"),
+        ("full_per_s", "request/s"),
+        ("core_rate_per_s", "element/s"),
+        ("_per_s", "1/s"),
+        ("_s_per_token", "s/token"),
+        ("bits_per_token", "bit/token"),
+        ("usd_per_hour", "USD/h"),
         ("bytes_per_sequence", "B"),
         ("_bytes", "B"),
         ("joules_per_token", "J/token"),
