@@ -425,6 +425,11 @@ def order_problem(layers: Sequence[LayerKV]) -> str:
     return ""
 
 
+#: share by which counted parameters differ from published ones, which are rounded: all 113 shipped models with a
+#: published number lie within
+COUNTED_WITHIN = 0.03
+
+
 class ModelSpec(BaseModel):
     """A language model as the formulas need it, whatever file it came from."""
 
@@ -509,6 +514,19 @@ class ModelSpec(BaseModel):
     def parameters(self) -> int:
         """All parameters."""
         return self.dense_parameters + self.expert_parameters
+
+    def warnings(self) -> list[str]:
+        """Say in a line that the parameters counted from the layers are not those published, with towers or without."""
+        published, tower = self.published_parameters, self.tower_parameters or 0
+        counted = [self.parameters, self.parameters + tower]
+        if not published or any(abs(n / published - 1) <= COUNTED_WITHIN for n in counted):
+            return []
+        near = min(counted, key=lambda n: abs(n - published))
+        side = "more" if near > published else "fewer"
+        return [
+            f"published_parameters = {published:,}, but {near:,} are counted from the layers, "
+            f"{abs(near / published - 1):.1%} {side}: check the shape, and what was published"
+        ]
 
     def text(self) -> str:
         """Size, shape and source in a few lines."""
