@@ -26,7 +26,7 @@ WIDTH_80 = 1.606
 #: a device that runs by the kernels of another is known so much less, either way: of its generation, of another
 #: generation, of another vendor, whose kernels are other programs. Assumed, all three
 OTHER_DEVICE, OTHER_GENERATION, OTHER_VENDOR = 1.15, 1.3, 1.5
-#: a release that nobody measured is off by so much, either way, beside what the nearest is: 260 rows of 6 measured
+#: a release that nobody measured is off by so much, either way, beside what the nearest is: 260 rows of 8 measured
 #: releases (whole_steps.csv) predicted by the nearest other, whose logarithms spread 0.395 (dense) and 0.57 (mixtures)
 #: from the 10th to the 90th percentile, by their own 0.277 and 0.45
 OTHER_RELEASE = 1.17

@@ -307,7 +307,8 @@ def served(name: str, stacks: Mapping[str, StackSpec], server: ServerSpec | None
     own = stacks.get(name) or StackSpec()
     parts: dict[str, Any] = {part: getattr(own, part) for part in StackSpec.model_fields}
     borrowed: dict[str, str] = {}
-    host, public, stands_in = own.host, (), ""
+    host, stands_in = own.host, ""
+    public: tuple[Benchmarked, ...] = ()
     if server and not host:
         nearest = server.nearest(release) if release else ""
         host, public = server.releases.get(nearest, server.host), benchmarked.of(server.name, release)
