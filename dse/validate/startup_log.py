@@ -282,7 +282,7 @@ _TEXTS = frozenset(("release", "model", "device", "file_type", "buffers", "kv_fo
 _TERMINAL = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 #: the end of a line with all blank lines after it
 _LINE_ENDS = re.compile(r"[\r\n]\s*")
-#: endings of names of buffers of llama.cpp on one device: CUDA0, Metal_Mapped; those of the host's memory by their names
+#: endings of names of buffers of llama.cpp on one device: CUDA0, Metal_Mapped; names of those in the host's memory
 _BUFFER_ENDING = re.compile(r"_(?:Mapped|Private|Split)$")
 #: bits a weight, as llama.cpp writes them behind some types of files
 _BITS_A_WEIGHT = re.compile(r" - \d{1,2}(?:\.\d{1,6})? bpw.*")

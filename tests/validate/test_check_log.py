@@ -393,6 +393,8 @@ def test_files_that_are_no_memory_are_refused(tmp_path):
             dse.evaluate("h100", "llama3.1-8b", calibrated=file)
     with pytest.raises(SpecError, match=r"weight_bytes = -1"):
         dse.evaluate("h100", "llama3.1-8b", calibrated=memory_file(tmp_path, weight_bytes=-1))
+    with pytest.raises(SpecError, match=r"gpu_memory_utilization = 1e-300: input should be .* 0\.0001"):
+        dse.evaluate("h100", "llama3.1-8b", calibrated=memory_file(tmp_path, gpu_memory_utilization=1e-300))
     with pytest.raises(SpecError, match="version"):
         dse.evaluate("h100", "llama3.1-8b", calibrated=memory_file(tmp_path, version=2))
 
