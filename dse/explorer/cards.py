@@ -296,18 +296,30 @@ def is_met(name: str, result: Mapping[str, Any], values: Mapping[str, Any]) -> b
     """Whether a time keeps to the reader's limit; None where there is no limit or no time."""
     field, per_second = LIMITS[name]
     limit = values.get(field.key)
-    return None if limit is None or result[name] is None else result[name] * per_second <= limit
+    is_none = limit is None or result[name] is None or is_untimed(name, values)
+    return None if is_none else result[name] * per_second <= limit
+
+
+def is_untimed(name: str, values: Mapping[str, Any]) -> bool:
+    """True of the time per output token of an answer of one token, which has none: no limit counts against it."""
+    return name.endswith("tpot_s") and values.get("output") == 1
 
 
 def limits_s(values: Mapping[str, Any]) -> dict[str, float]:
     """The reader's limits on times, in seconds by result."""
     given = {name: (values.get(field.key), per_second) for name, (field, per_second) in LIMITS.items()}
-    return {name: limit / per_second for name, (limit, per_second) in given.items() if limit is not None}
+    return {
+        name: limit / per_second
+        for name, (limit, per_second) in given.items()
+        if limit is not None and not is_untimed(name, values)
+    }
 
 
 def limit_text(name: str, result: Mapping[str, Any], values: Mapping[str, Any]) -> str:
     """The limit of a time, met or not; empty where there is none."""
     met = is_met(name, result, values) if name in LIMITS else None
+    if name in LIMITS and is_untimed(name, values) and values.get(LIMITS[name][0].key) is not None:
+        return "no limit: one token has no TPOT"
     if met is None:
         return ""
     field, per_second = LIMITS[name]

@@ -379,7 +379,9 @@ def _table(path: Path) -> pd.DataFrame:
     )
     try:
         file = pq.ParquetFile(io.BytesIO(content))
-        if missing := [name for name in _COLUMNS if name not in file.schema_arrow.names]:
+        names = file.schema_arrow.names
+        of_output = SUMS["output_error"] if {*SUMS["output_error"]} & {*names} else ()
+        if missing := [name for name in (*_COLUMNS, *of_output) if name not in names]:
             raise InputError(f"{path}: has no column {missing[0]}: give what `dse measure --out` wrote")
         if file.metadata.num_rows > MAX_ROWS:
             raise InputError(f"{path}: has {file.metadata.num_rows:,} rows: at most {MAX_ROWS:,}")

@@ -362,7 +362,8 @@ class PredictLoad(OnDesign, WithLimits, WithFigure):
         from dse.questions import load
 
         loads = load.LOADS if self.loads is None else list(self.loads)
-        return load.under_load(self.hardware(), self.plan(), self.workload, loads, limits=self.limits_s())
+        limits = self.limits_s(self.workload.output_tokens, console)
+        return load.under_load(self.hardware(), self.plan(), self.workload, loads, limits=limits)
 
 
 @operation(
@@ -418,7 +419,8 @@ class TradeSpeeds(OnDevice, WithWorkload, Sourced, WithLimits, WithFigure):
             designs = engine_formats.compared(spec, model, self.workload, self.source() or CLOSED)
         else:
             designs = [self.design_of(self.device, self.model, name) for name in several(named)]
-        limits = {f"steady_{name}": most for name, most in self.limits_s().items()}
+        given = self.limits_s(self.workload.output_tokens, console)
+        limits = {f"steady_{name}": most for name, most in given.items()}
         measured = serving.speeds(self.measured, spec, model, self.workload) if self.measured else []
         splits = None if self.splits is None else several(self.splits)
         return interactivity.interactivity(designs, self.workload, splits, limits, measured, console.progress)

@@ -180,7 +180,8 @@ class SimulateServing(OnDesign, Printed):
         host = self.host()
         spec, plan = self.hardware(), self.plan()
         if self.out is not None:
-            files.prepare(self.out)
+            with files.publishing(self.out):  # seen to be writable before the run, and left as it was
+                pass
         trace, rate = (None if value is None else str(value) for value in (self.trace, self.rate))
         return simulation.serve(
             spec,

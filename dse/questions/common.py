@@ -13,6 +13,7 @@ from dse.core.errors import InputError, did_you_mean, show
 from dse.model import assumptions, evaluate, kv_layout, lower, uncertainty
 from dse.model.compare import Case
 from dse.model.kv_layout import KvPlan
+from dse.model.records import Design
 from dse.model.results import RESULT_UNITS
 from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
@@ -55,6 +56,10 @@ class Candidate:
     def takes_long(self, work: Workload) -> bool:
         """True where an evaluation at `work` counts so many packed groups that it takes seconds."""
         return evaluate.Point(self.device, self.plan, work).takes_long
+
+    def lowered(self, work: Workload) -> Design:
+        """The numbers that the model is given of the design at `work`: designs of equal ones have equal results."""
+        return evaluate.Point(self.device, self.plan, work).design
 
     def at(self, work: Workload) -> Case:
         """The design at `work`, for comparisons."""

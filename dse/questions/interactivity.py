@@ -174,7 +174,7 @@ class Interactivity(QuestionAnswer):
 
     def text(self) -> str:
         """The verdict, and for each format the most tokens a device at some speeds for a user."""
-        hint = "" if self.limits else " --max-tpot '50 ms' asks for the best that keeps it."
+        hint = "" if self.limits or not self.rows else " --max-tpot '50 ms' asks for the best that keeps it."
         lines = [f"Throughput a device against the speed of each user: {self.context}", "", self.verdict + hint]
         if self.rows:
             lines += ["", "Most tokens/s a device where each user gets at least so many tokens/s:", ""]

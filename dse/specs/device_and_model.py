@@ -415,9 +415,9 @@ class LayerKV(BaseModel):
 def order_problem(layers: Sequence[LayerKV]) -> str:
     """The rule that layers in this order break; "" where they break none."""
     with_heads = [layer for layer in layers if layer.key_dim]
-    if not with_heads and not any(layer.state_bytes for layer in layers):
-        return "one of them or more must have heads or a state"
-    if with_heads and not with_heads[0].stored:
+    if not with_heads:
+        return "one of them or more must have heads: constant states alone are no keys and values to quantize"
+    if not with_heads[0].stored:
         return "the first with heads must have stored = true"
     for before, layer in zip((None, *layers), layers, strict=False):
         if layer.joined and (before is None or before.n_layers != layer.n_layers):

@@ -184,6 +184,12 @@ def test_limits_are_met_or_missed_in_the_units_of_their_fields():
     assert cards.is_met("steady_tpot_s", result, values) is False
     assert cards.is_met("steady_tpot_s", result, {"tpot_limit": None}) is None
     assert cards.limit_text("steady_tpot_s", result, values) == "misses the limit of 49 ms"
+    # an answer of one token has no time between tokens
+    one = {**values, "output": 1}
+    assert cards.is_met("steady_tpot_s", result, one) is None
+    assert cards.limit_text("steady_tpot_s", result, one) == "no limit: one token has no TPOT"
+    assert cards.is_met("steady_ttft_s", result, one) is True
+    assert set(cards.limits_s(one)) == {"steady_ttft_s"}
 
 
 def test_a_missed_limit_proposes_a_smaller_batch_that_meets_it():

@@ -364,6 +364,29 @@ def test_a_table_of_other_types_is_refused_by_row_and_column(tmp_path, column, v
         assert says in str(found.exception)
 
 
+COLUMNS = (*mixed_plan._COLUMNS, *mixed_plan.SUMS["output_error"])
+SCORE_COLUMNS = ("model", "method", "sides", *mixed_plan._SCORED)
+
+
+@each(("is_scores", "column"), [*((False, name) for name in COLUMNS), *((True, name) for name in SCORE_COLUMNS)])
+def test_a_table_without_one_of_its_columns_is_refused_in_a_line(tmp_path, run, is_scores, column):
+    path = Path(scores(tmp_path)) / mixed_plan.SCORES if is_scores else Path(table(tmp_path)) / "measured.parquet"
+    rows = pd.read_csv(path) if is_scores else pd.read_parquet(path)
+    assert column in rows
+    rows = rows.drop(columns=column)
+    rows.to_csv(path, index=False) if is_scores else rows.to_parquet(path)
+    code, out, err = run("mix", path, "--budget-bits", "8", "--out", tmp_path / "plan.toml")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert f"has no column {column}" in err
+    assert not (tmp_path / "plan.toml").exists()
+
+
+def test_a_table_without_attention_outputs_has_a_plan_by_keys_and_values(tmp_path):
+    path = Path(table(tmp_path)) / "measured.parquet"
+    pd.read_parquet(path).drop(columns=[*mixed_plan.SUMS["output_error"]]).to_parquet(path)
+    assert mixed_plan.load(str(path)).objective == "mse"
+
+
 def test_other_types_of_numbers_will_do(tmp_path):
     path = Path(table(tmp_path)) / "measured.parquet"
     rows = pd.read_parquet(path)

@@ -200,6 +200,20 @@ def test_few_evaluations_decide_many_prompts():
     assert len(pair.seen) < 1500
 
 
+@pytest.mark.parametrize(("new", "old"), [("bf16", "fp16"), ("fp8", "fp8:format=e5m2")])
+def test_designs_that_the_model_does_not_tell_apart_are_a_tie_at_once(new, old, monkeypatch):
+    """Equal numbers of both are equal results at every prompt: 32,768 of them would be evaluated one by one."""
+    seen = []
+    monkeypatch.setattr(
+        common.Candidate, "speed", lambda self, work: seen.append(work) or point.speed(self.device, self.plan, work)
+    )
+    work = Workload(strict_kernels=True, output_tokens=64)
+    found = crossing.crossing(*(design("h100", "llama3.1-8b", q) for q in (new, old)), work, THROUGHPUT, (1,), (32768,))
+    assert [run.verdict for line in (*found.from_batch, *found.from_input) for run in line.runs] == ["no", "no"]
+    assert found.note.startswith(f"{found.new} and {found.old} take the same memory and time here.")
+    assert len(seen) < 20
+
+
 # inverse design
 
 
