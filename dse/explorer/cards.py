@@ -55,8 +55,6 @@ _COLUMNS = 3
 WIDE_BITS = 16
 #: notes on keys of a model's file that change nothing
 _OF_FILE = re.compile(r"auto_map ignored|key \S+ absent")
-#: a chance below this says the opposite of what is computed
-EVEN = 0.5
 #: what a note says of an option of the command line
 _OPTION = re.compile(r"; --weights \S+ counts[^;]*")
 #: colors of the parts of the memory, as figures have them
@@ -322,15 +320,14 @@ def sure(first: BenchRow, row: BenchRow) -> str:
     if not gain or gain.ratio == 1:
         return ""
     side = "Faster" if gain.ratio > 1 else "Slower"
-    if gain.confidence < DECIDED:
-        other = "worse" if gain.ratio > 1 else "better"
-        why = f", as kernels that nobody measured may do {other} than computed" if gain.confidence < EVEN else ""
+    chance = sure_text(gain.sure_of_side)
+    if gain.sure_of_side < DECIDED:
         return (
             f"Undecided against {first.name}: {gain.ratio:.2f} times its throughput ({gain.low:.2f} to "
-            f"{gain.high:.2f}), {side.lower()} with a chance of {sure_text(gain.confidence)}{why}."
+            f"{gain.high:.2f}), {side.lower()} with a chance of {chance}."
         )
     return (
-        f"{side} than {first.name} with a chance of {sure_text(gain.confidence)}: {gain.ratio:.2f} times its "
+        f"{side} than {first.name} with a chance of {chance}: {gain.ratio:.2f} times its "
         f"throughput ({gain.low:.2f} to {gain.high:.2f})."
     )
 

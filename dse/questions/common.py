@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -14,6 +14,7 @@ from dse.model import assumptions, evaluate, kv_layout, lower, uncertainty
 from dse.model.compare import Case
 from dse.model.kv_layout import KvPlan
 from dse.model.results import RESULT_UNITS
+from dse.model.uncertainty import Gain
 from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.measurements import CLOSED, Bits
@@ -21,6 +22,7 @@ from dse.specs.quantity import Quantity
 from dse.specs.workload import Workload
 
 Result = dict[str, Any]
+T = TypeVar("T")
 #: progress(items, label=..., length=...) -> a context manager that gives the items one by one
 Progress = Callable[..., AbstractContextManager[Iterable[Any]]]
 
@@ -226,6 +228,24 @@ def each(items: Sequence[Any], progress: Progress | None, label: str) -> Iterato
         return
     with progress(items, label=label, length=len(items)) as shown:
         yield from shown
+
+
+def crowned(order: Sequence[T], gain: Callable[[T, T], Gain]) -> tuple[tuple[T, ...], dict[T, Gain]]:
+    """The one of `order` (best as computed first) that is likelier better than each other, with those that tie with it,
+    and its gains over all others.
+
+    Where computed values and chances disagree, chances decide; of several that beat one another in a ring all tie.
+    """
+    first, tried = order[0], [order[0]]
+    while True:
+        gains = {one: gain(first, one) for one in order if one != first}
+        rival = min(gains, key=lambda one: gains[one].sure, default=first)
+        if rival == first or gains[rival].ratio >= 1 - TIE:
+            return (first, *(one for one in gains if abs(gains[one].ratio - 1) <= TIE)), gains
+        if rival in tried:
+            return (first, *(one for one in gains if gains[one].ratio < 1 or one in tried)), gains
+        first = rival
+        tried.append(first)
 
 
 def sure_text(chance: float) -> str:

@@ -57,6 +57,8 @@ MAX_NAMED = 4
 #: letters of a line of words
 TEXT_WIDTH = 120
 _MEASURED, _ASSUMED = "measured", "assumed"
+#: surest that a gain by kernels that nobody measured is told to be, either way
+UNMEASURED_CHANCE = 0.95
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,13 @@ class Format:
     def marks(self) -> tuple[str, ...]:
         """Assumptions about its kernels; none where they were measured."""
         return unmeasured(self.result["assumptions"])
+
+    @property
+    def sure(self) -> float | None:
+        """The chance of more throughput than 16 bits; never near certainty where kernels were not measured."""
+        if self.gain is None or not self.marks:
+            return self.gain and self.gain.sure
+        return min(max(self.gain.sure, 1 - UNMEASURED_CHANCE), UNMEASURED_CHANCE)
 
     @property
     def kernels(self) -> str:
@@ -182,25 +191,16 @@ class Formats(QuestionAnswer):
         """Sentence for the likeliest format, where none surely pays."""
         gain = near.gain
         assert gain
-        if gain.ratio < 1 and near.verdict == "open":
+        if gain.ratio <= 1:
             return (
-                f"No format surely pays here: {near.name} gives {_gain(gain)} the throughput of {PLAIN}, by kernels "
-                f"that nobody measured here{self._from()}."
+                f"No format pays here: {near.name} comes nearest with {_gain(gain)} the throughput of {PLAIN}, "
+                f"{sure_text(near.sure or 0.0)} sure to give more{self._from()}."
             )
-        if gain.ratio < 1:
-            n_run = sum(one.gain is not None for one in self._own())
-            who = (
-                f"all that run are slower than {PLAIN}, {near.name} least"
-                if n_run > 1
-                else (f"{near.name} is slower than {PLAIN}")
-            )
-            return f"No format pays here: {who}, at {_gain(gain)} its throughput{self._from()}."
-        if gain.confidence < 0.5:  # the range reaches far below what is computed, and hardly above it
-            at = "at peak rates" if near.result["model_kind"] == "ideal" else "as computed"
-            sure = f"it is only {sure_text(gain.confidence)} sure that it gives more at all"
-            gives = f"{gain.ratio:.2f} times the throughput of {PLAIN} {at}"
-            return f"No format surely pays here: {near.name} may, with {gives}, but {sure}."
-        return f"No format surely pays here: {near.name} gives {_gain(gain)} the throughput of {PLAIN}{self._from()}."
+        by = ", by kernels that nobody measured here" if near.marks else ""
+        return (
+            f"No format surely pays here: {near.name} may, with {_gain(gain)} the throughput of {PLAIN}{by}, "
+            f"{sure_text(near.sure or 0.0)} sure{self._from()}."
+        )
 
     def _is_own(self, one: Format) -> bool:
         """True for a format whose kernel the chosen stack has."""
@@ -288,8 +288,8 @@ class Formats(QuestionAnswer):
         if self.formats[0].result["model_kind"] == "ideal":
             within = "from the peak rates to what devices likely reach of them (80 %)"
         lines = [
-            f"In brackets: {within}. Sure: the chance of more token/s than {PLAIN}. TTFT and TPOT: of a server at this "
-            "concurrency. Fits more: more requests at once, no more token/s."
+            f"In brackets: {within}. Gain: the middle of its interval. Sure: the chance of more token/s than {PLAIN}. "
+            "TTFT and TPOT: of a server at this concurrency. Fits more: more requests at once, no more token/s."
         ]
         if any(one.result["score_drop_frac"] for one in self.formats):
             lines.append(
@@ -344,17 +344,13 @@ _SHORT_VERDICTS = {
     "out": "no fit",
     "base": "-",
 }
-#: surest that a gain by kernels that nobody measured is told to be, either way
-UNMEASURED_CHANCE = 0.95
 
 
 def chance_text(one: Format) -> str:
-    """The chance of more throughput than 16 bits, in percent; never near certainty where kernels were not measured."""
-    if one.gain is None:
+    """`Format.sure` in percent."""
+    chance = one.sure
+    if chance is None:
         return "-"
-    chance = one.gain.confidence if one.gain.ratio >= 1 else 1 - one.gain.confidence
-    if one.marks:
-        return f"{100 * min(max(chance, 1 - UNMEASURED_CHANCE), UNMEASURED_CHANCE):.0f}%"
     return ">99%" if chance > 0.99 else "<1%" if chance < 0.01 else f"{100 * chance:.0f}%"
 
 
@@ -457,7 +453,7 @@ def _row(answer: Formats, one: Format) -> dict[str, Any]:
         "gain": gain and gain.ratio,
         "gain_low": gain and gain.low,
         "gain_high": gain and gain.high,
-        "sure": gain and gain.confidence,
+        "sure": one.sure,
         "measured_error": r["measured_error"],
         "measured_on": r["measured_on"],
         **{name: r[name] for name in quality.NAMES},
@@ -476,8 +472,8 @@ def _nearest(formats: Iterable[Format]) -> Format | None:
 
 def _likeliest(formats: Sequence[Format]) -> Format | None:
     """The format that is surest to give more, of those that do as computed; else the one with the largest gain."""
-    ahead = [(one.gain.confidence, one) for one in formats if one.gain and one.gain.ratio > 1]
-    return max(ahead, key=lambda each: each[0])[1] if ahead else _nearest(formats)
+    ahead = [one for one in formats if one.gain and one.gain.ratio > 1]
+    return max(ahead, key=lambda one: one.sure or 0.0) if ahead else _nearest(formats)
 
 
 def _best(formats: Iterable[Format]) -> Format | None:
@@ -573,7 +569,9 @@ def formats(
     )
     own = [one for one in others if not one.elsewhere]
     near = _best(own) or _likeliest(own)
-    from_batch, from_input = _starts(by_name[near.name], plain, work, batch) if near and has_starts else (None, None)
+    from_batch, from_input = (None, None)
+    if near and has_starts and near.gain and (near.gain.ratio > 1) == _is_faster(near.result, base):
+        from_batch, from_input = _starts(by_name[near.name], plain, work, batch)
     results = [base, *(one.result for one in others)]
     return Formats(
         device.name,
@@ -608,9 +606,12 @@ def _verdict(
         return "alone"
     if gain.ratio > 1 + common.TIE:
         return "pays" if gain.low > 1 else "open"
-    if gain.high > 1 and unmeasured(result.get("assumptions", ())):
-        return "open"  # kernels that nobody measured may be faster
     return "room" if result["max_batch"] > base["max_batch"] else "no"
+
+
+def _is_faster(result: Result, base: Result) -> bool:
+    """Whether a format is faster than 16 bits as computed, which is what `_starts` searches by."""
+    return THROUGHPUT.is_better(THROUGHPUT.value(result), THROUGHPUT.value(base))
 
 
 def _starts(new: Candidate, old: Candidate, work: Workload, asked: int) -> tuple[int | None, int | None]:

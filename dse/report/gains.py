@@ -103,7 +103,7 @@ class Gains:
         cells = [case.model, case.device, one.name, VERDICTS[one.verdict]]
         gain = one.gain
         cells += (
-            [f"{gain.ratio:.2f}x ({gain.low:.2f} to {gain.high:.2f})", sure_text(gain.confidence)]
+            [f"{gain.ratio:.2f}x ({gain.low:.2f} to {gain.high:.2f})", sure_text(one.sure or 0.0)]
             if gain
             else (["-", "-"])
         )

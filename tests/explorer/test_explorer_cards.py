@@ -203,7 +203,7 @@ def test_numbers_have_intervals_and_say_what_errors_were_measured_on():
     assert (drop.value, drop.details) == ("0.716 %", "published: other models, long reasoning")
     assert "assumed price" in found["usd_per_million_tokens"].details
     said = cards.sure(here.answered[0], here.rows[1])
-    assert said == "Faster than fp16 with a chance of over 99 %: 1.32 times its throughput (1.13 to 1.51)."
+    assert said == "Faster than fp16 with a chance of over 99 %: 1.31 times its throughput (1.13 to 1.51)."
     assert cards.sure(here.answered[0], here.rows[0]) == ""
 
 
