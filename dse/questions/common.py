@@ -148,14 +148,21 @@ MEASURES = {
             name="step",
             column="decode_step_s",
             sense="min",
-            title="decode step of the whole batch",
+            title="decode step",
             shown_unit="ms",
             per_unit=units.to_base(1, "ms"),
         ),
         Measure(
             name="energy", column="joules_per_token", sense="min", title="energy", shown_unit="J/token", per_unit=1.0
         ),
-        Measure(name="cost", column=COST, sense="min", title="cost", shown_unit=RESULT_UNITS[COST], per_unit=1.0),
+        Measure(
+            name="cost",
+            column=COST,
+            sense="min",
+            title="cost of a million tokens",
+            shown_unit=RESULT_UNITS[COST],
+            per_unit=1.0,
+        ),
     )
 }
 

@@ -45,7 +45,7 @@ VERDICTS = {
     "no": "does not pay",
     "drops": "drops scores too far",
     "errs": "errs too far",
-    "untold": "drop or error not known",
+    "untold": "cannot be told",
     "alone": "runs where 16 bits do not",
     "out": "does not run",
     "base": "baseline",
@@ -165,6 +165,11 @@ class Formats(QuestionAnswer):
             said += self._drops(best)
         elif alone := [one.name for one in others if one.verdict == "alone"]:
             said = [f"{PLAIN} does not run here; {_several(alone)} {'do' if len(alone) > 1 else 'does'}."]
+        elif open_ := [one for one in others if one.verdict == "untold" and one.gain and one.gain.low > 1]:
+            most = _nearest(open_) or open_[0]
+            said = [
+                f"{most.name} gives {_gain(most.gain)} the throughput of {PLAIN}, but not surely within the limits."
+            ]
         elif near := _likeliest(others):
             said = [self._unsure(near)]
         elif self.formats[0].verdict == "out":
@@ -184,7 +189,13 @@ class Formats(QuestionAnswer):
         if wrong := [one.name for one in others if one.verdict == "errs"]:
             said.append(f"Errors above {100 * (self.max_error or 0):.3g} %: {_several(wrong)}.")
         if over := [one.name for one in others if one.verdict == "drops"]:
-            said.append(f"Scores drop by more than {100 * (self.max_drop_frac or 0):.3g} %: {_several(over)}.")
+            said.append(f"Scores drop by more than {self._most_drop()}: {_several(over)}.")
+        untold = [one for one in others if one.verdict == "untold"]
+        is_limited = self.max_error is not None
+        if unmeasured := [one.name for one in untold if is_limited and one.result["measured_error"] is None]:
+            said.append(f"Errors not measured: {_several(unmeasured)}.")
+        if noisy := [f"{one.name} ({quality.drop_text(one.result)})" for one in untold if one.name not in unmeasured]:
+            said.append(f"Whether scores drop by more than {self._most_drop()} cannot be told: {_several(noisy)}.")
         return " ".join(said)
 
     def _unsure(self, near: Format) -> str:
@@ -202,22 +213,28 @@ class Formats(QuestionAnswer):
             f"{sure_text(near.sure or 0.0)} sure{self._from()}."
         )
 
+    def _most_drop(self) -> str:
+        return f"{100 * (self.max_drop_frac or 0):.3g} %"
+
     def _is_own(self, one: Format) -> bool:
         """True for a format whose kernel the chosen stack has."""
         return bool(self.stack) and one.implementation.startswith(self.stack.partition("@")[0])
 
     def _drops(self, best: Format) -> list[str]:
-        """Drop of scores of the best format, and the format with the least drop of those that pay."""
-        known = [one for one in self._own() if one.verdict == "pays" and one.result["score_drop_frac"] is not None]
-        if not known:
-            return []
-        least = min(known, key=lambda one: float(one.result["score_drop_frac"]))
-        said = []
-        if best in known:
-            drop, of = best.result["score_drop_frac"], best.result["score_drop_of"]
-            said.append(f"Scores drop by {100 * drop:.1f} % ({of}).")
-        if least is not best:
-            said.append(f"Of those that pay {least.name} drops least, {quality_text(least.result)}.")
+        """Drop of scores of the best format, or where none was published the rise of perplexity; and the format that
+        surely drops less, of those that pay."""
+        said, one = [], best.result
+        if one["score_drop_frac"] is not None:
+            said.append(f"Drop of scores: {quality.drop_text(one)} ({one['score_drop_of']}).")
+        elif one["sample_perplexity_frac"] is not None:
+            said.append(f"Rise of perplexity: {quality.rise_text(one)} (of {SAMPLE}); no scores were published.")
+        if one["score_drop_low_frac"] is None:
+            return said
+        pay = [each.result for each in self._own() if each.verdict == "pays"]
+        less = [each for each in pay if each["score_drop_high_frac"] is not None]
+        least = min(less, key=lambda each: float(each["score_drop_high_frac"]), default=one)
+        if least is not one and least["score_drop_high_frac"] < one["score_drop_low_frac"]:
+            said.append(f"Of those that pay {least['quantizer']} surely drops less: {quality.drop_text(least)}.")
         return said
 
     def _from(self) -> str:
@@ -291,10 +308,10 @@ class Formats(QuestionAnswer):
             f"In brackets: {within}. Gain: the middle of its interval. Sure: the chance of more token/s than {PLAIN}. "
             "TTFT and TPOT: of a server at this concurrency. Fits more: more requests at once, no more token/s."
         ]
-        if any(one.result["score_drop_frac"] for one in self.formats):
-            lines.append(
-                f"Quality: largest published drop of scores (dse scores); ppl: rise of perplexity on {SAMPLE}."
-            )
+        if any(one.result["score_drop_frac"] is not None for one in self.formats[1:]):
+            lines.append("Drop: largest published drop of scores, ± half of a 95 % interval (dse scores).")
+        if any(one.result["sample_perplexity_frac"] for one in self.formats):
+            lines.append(f"Ppl: rise of perplexity, on {SAMPLE}.")
         if any(one.marks for one in self.formats):
             lines.append("Kernels assumed: of rates that nobody measured, with a wide range.")
         if not_run := self._plain_text():
@@ -322,7 +339,8 @@ SHOWN = (
     "token/s",
     "gain",
     "sure",
-    "quality",
+    "drop of scores",
+    "rise of ppl",
     "J/token",
     "kernels",
     "verdict",
@@ -331,7 +349,7 @@ _WORDS = ("format", "runs by", "kernels", "verdict")
 
 
 #: columns of the table that fits 100 letters
-SHORT = ("format", "bits", "fits", "TTFT s", "TPOT ms", "token/s", "gain", "sure", "quality", "verdict")
+SHORT = ("format", "bits", "fits", "TTFT s", "TPOT ms", "token/s", "gain", "sure", "drop", "ppl", "verdict")
 _SHORT_VERDICTS = {
     "pays": "pays",
     "open": "may pay",
@@ -339,7 +357,7 @@ _SHORT_VERDICTS = {
     "no": "no gain",
     "drops": "drops",
     "errs": "errs",
-    "untold": "unknown",
+    "untold": "cannot tell",
     "alone": "alone",
     "out": "no fit",
     "base": "-",
@@ -367,7 +385,8 @@ def short_row(one: Format) -> list[str]:
         f"{r['throughput_tokens_per_s']:.0f} ({low:.0f}-{high:.0f})" if runs else "-",
         f"{one.gain.ratio:.2f}x" if one.gain else "-",
         chance_text(one),
-        quality_text(r).replace("ppl +", "ppl ").replace(" %", "%"),
+        quality.drop_text(r).replace(" ", ""),
+        quality.rise_text(r).replace(" ", ""),
         _SHORT_VERDICTS[one.verdict],
     ]
 
@@ -387,7 +406,8 @@ def shown_row(one: Format) -> list[str]:
         _within(r, "throughput_tokens_per_s", 1.0, ",.0f") if runs else "-",
         f"{one.gain.ratio:.2f}x ({one.gain.low:.2f} to {one.gain.high:.2f})" if one.gain else "-",
         chance_text(one),
-        quality_text(r),
+        quality.drop_text(r),
+        quality.rise_text(r),
         _within(r, "joules_per_token", 1.0, ".2f") if r["joules_per_token"] is not None else "-",
         one.kernels,
         VERDICTS[one.verdict],
@@ -405,22 +425,14 @@ def _within(result: Result, column: str, per_unit: float, form: str) -> str:
     return f"{result[column] / per_unit:{form}} ({low / per_unit:{form}} to {high / per_unit:{form}})"
 
 
-def quality_text(result: Result) -> str:
-    """Drop of scores as a cell: as published, or the rise of the sample's perplexity (ppl)."""
-    drop, of = result["score_drop_frac"], result["score_drop_of"]
-    if drop is None:
-        return "-"
-    sign = "ppl +" if of.startswith(quality.PERPLEXITY) else "-" * (drop > 0)
-    return f"{sign}{100 * drop:.1f} %"
-
-
 def _several(names: Sequence[str]) -> str:
     """The first few of a list, and how many more there are."""
     more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
     return ", ".join(names[:MAX_NAMED]) + more
 
 
-def _gain(gain: Gain) -> str:
+def _gain(gain: Gain | None) -> str:
+    assert gain
     return f"{gain.ratio:.2f} times (80 % interval {gain.low:.2f} to {gain.high:.2f})"
 
 
@@ -597,11 +609,13 @@ def _verdict(
     """Verdict on a format, a key of `VERDICTS`."""
     if not result["feasible"]:
         return "out"
-    if max_error is not None and (result["measured_error"] is None or result["measured_error"] > max_error):
-        return "untold" if result["measured_error"] is None else "errs"
-    drop = result["score_drop_frac"]
-    if max_drop_frac is not None and (drop is None or drop > max_drop_frac):
-        return "untold" if drop is None else "drops"
+    is_kept = None if max_drop_frac is None else quality.judged(result, max_drop_frac)
+    if max_error is not None and result["measured_error"] is not None and result["measured_error"] > max_error:
+        return "errs"
+    if is_kept is False:
+        return "drops"
+    if (max_error is not None and result["measured_error"] is None) or (max_drop_frac is not None and not is_kept):
+        return "untold"
     if gain is None:
         return "alone"
     if gain.ratio > 1 + common.TIE:

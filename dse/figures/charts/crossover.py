@@ -118,7 +118,7 @@ def _bars(own: pd.DataFrame, places: list[int], name: str) -> list[Series]:
 
 
 def _gains(row: Mapping[Any, Any]) -> str:
-    """Gains at both ends of a stretch, with their intervals and how sure that the new design is better, where tables say."""
+    """Gains at both ends of a stretch, with their intervals and the chances that they are gains, where tables say."""
     if pd.isna(row["gain_at_first"]) or pd.isna(row["gain_at_last"]):
         return ""
     text = f"\n{row['gain_at_first']:.3g} to {row['gain_at_last']:.3g} times as good"
