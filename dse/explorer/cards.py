@@ -16,12 +16,12 @@ from dse.explorer.bench import Bench, BenchRow, alike, badge, cached_answer, lin
 from dse.explorer.request import PointRequest
 from dse.explorer.widgets import escaped, lines
 from dse.figures.drawing import style
-from dse.model import quality, uncertainty
+from dse.model import quality
 from dse.model.compare import Comparison
 from dse.model.evaluate import Point
-from dse.model.results import RESULT_UNITS, shown_unit
+from dse.model.results import RESULT_UNITS
 from dse.questions import room
-from dse.questions.common import sure_text
+from dse.questions.common import ends_text, sure_text
 from dse.report.present import change, design_notes, fits_text, number, slower_note
 from dse.specs.device_and_model import ModelSpec
 from dse.specs.weights import WIDE
@@ -228,34 +228,16 @@ def numbers_html(found: Iterable[CardNumber]) -> str:
 
 
 def shown(name: str, result: Mapping[str, Any]) -> str:
-    """A number of a card with its unit."""
-    value = result[name]
-    if value is None:
+    """A number of a card with its unit, as `dse point` prints it."""
+    if result[name] is None:
         return "-"
-    if name in _OF_SCORES:
-        return _OF_SCORES[name](result)
-    unit, size = _unit(name)
-    return f"{_digits(value / size)} {unit}"
-
-
-def _unit(name: str) -> tuple[str, float]:
-    """The unit that cards show a result in, and its size in base units."""
-    own = {"usd_per_million_tokens": ("USD", 1.0), "steady_ttft_s": ("s", 1.0)}
-    return own.get(name) or shown_unit(name, RESULT_UNITS[name])
-
-
-def _digits(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return _OF_SCORES[name](result) if name in _OF_SCORES else number(result[name], RESULT_UNITS[name])
 
 
 def _ends(name: str, result: Mapping[str, Any]) -> str:
-    """The ends of a number's interval, in its unit; empty where it has none."""
-    ends = uncertainty.known_ends(result, name)
-    if not ends:
-        return ""
-    _, size = _unit(name)
-    text = " to ".join(_digits(end / size) for end in ends)
-    return f"at peak rates ({text})" if result["model_kind"] == "ideal" else f"({text})"
+    """The ends of a number's interval; empty where it has none."""
+    text = ends_text(result, name)
+    return text and (f"at peak rates ({text})" if result["model_kind"] == "ideal" else f"({text})")
 
 
 def _note(name: str, row: BenchRow) -> str:
@@ -419,10 +401,13 @@ def _outcome(bench: Bench, before: Mapping[str, Any], result: Mapping[str, Any])
     said = [whole if result["fits_whole_batch"] else f"{result['max_batch']:,} of {result['batch']:,} at once"]
     said.append(number(result["throughput_tokens_per_s"], "token/s"))
     if result["usd_per_million_tokens"] is not None:
-        said.append(f"{shown('usd_per_million_tokens', result)} a million tokens")
+        said.append(shown("usd_per_million_tokens", result))
     drop, was = (each["score_drop_frac"] or 0.0 for each in (result, before))
     if drop > was:
         said.append(f"drop of scores {quality.drop_text(result)}")
+    rise, was = (each["sample_perplexity_frac"] or 0.0 for each in (result, before))
+    if rise > was:
+        said.append(f"rise of perplexity {quality.rise_text(result)} (of a small model)")
     if (result["weights"], result["weights_bits"]) != (before["weights"], before["weights_bits"]):
         said.append("what scores lose by the weights is not known")
     return ", ".join(said)

@@ -317,7 +317,7 @@ def gain_within(low: float, high: float) -> Gain:
 
 
 def predicted_gain(first: Mapping[str, Any], second: Mapping[str, Any], column: str = RATE) -> float:
-    """How many times as good the first design is as computed, whatever is unsure of it."""
+    """Return how many times as good the first design is as computed, whatever is unsure of it."""
     value, other = (float(results[column]) for results in (first, second))
     return value / other if column in TOKEN_RATES else other / value
 

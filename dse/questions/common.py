@@ -255,6 +255,25 @@ def crowned(order: Sequence[T], gain: Callable[[T, T], Gain]) -> tuple[tuple[T, 
         tried.append(first)
 
 
+def ends_text(result: Mapping[str, Any], name: str) -> str:
+    """Between which values 8 of 10 measurements of a result should lie, as people read it: 361.4 to 561.4; "" where
+    that is not known. The unit is said where the ends have another than the value."""
+    ends = uncertainty.known_ends(result, name)
+    if not ends:
+        return ""
+    unit = units.number(result[name], RESULT_UNITS[name]).partition(" ")[2]
+    low, high = (units.number(end, RESULT_UNITS[name]) for end in ends)
+    if all(end.endswith(f" {unit}") for end in (low, high)):
+        low, high = (end.removesuffix(f" {unit}") for end in (low, high))
+    return f"{low} to {high}"
+
+
+def value_text(result: Mapping[str, Any], name: str) -> str:
+    """A result with its unit and its interval: 437.3 token/s (361.4 to 561.4)."""
+    text, ends = units.number(result[name], RESULT_UNITS[name]), ends_text(result, name)
+    return f"{text} ({ends})" if ends else text
+
+
 def sure_text(chance: float) -> str:
     """A chance as people read it: 83 %, never 100 %."""
     return "over 99 %" if chance > 0.99 else "under 1 %" if chance < 0.01 else f"{100 * chance:.0f} %"

@@ -14,6 +14,7 @@ from dse.model import quality, uncertainty
 from dse.model.compare import Comparison
 from dse.model.evaluate import Point
 from dse.model.generation import MANY_GROUPS
+from dse.model.results import title
 from dse.model.uncertainty import Gain
 from dse.questions import common, crossing, engine_formats
 from dse.questions.common import THROUGHPUT, Candidate, Progress, QuestionAnswer, Result, sure_text
@@ -297,7 +298,9 @@ class Formats(QuestionAnswer):
     def heads(self) -> tuple[str, ...]:
         """`SHOWN` as a table heads it: of several devices the bytes of a token are one device's share."""
         is_shared = self.formats[0].result["n_devices"] > 1
-        return tuple(f"{name}, a device" if is_shared and name == "KV B/token" else name for name in SHOWN)
+        return tuple(
+            f"{name}, a device" if is_shared and name == title("kv_bytes_per_token") else name for name in SHOWN
+        )
 
     def notes(self) -> tuple[str, ...]:
         """Notes on intervals and errors, formats left out, assumptions."""
@@ -327,24 +330,21 @@ class Formats(QuestionAnswer):
         return (*lines, self.assumptions)
 
 
-#: columns that people read
-SHOWN = (
-    "format",
-    "runs by",
-    "bits",
-    "KV B/token",
-    "largest batch",
-    "longest context",
-    "ms/token",
-    "token/s",
-    "gain",
-    "sure",
-    "drop of scores",
-    "rise of ppl",
-    "J/token",
-    "kernels",
-    "verdict",
+#: results that the columns of `SHOWN` show, each under its declared title
+SHOWN_RESULTS = (
+    "stored_bits",
+    "kv_bytes_per_token",
+    "max_batch",
+    "max_context_tokens",
+    "steady_ttft_s",
+    "steady_tpot_s",
+    "throughput_tokens_per_s",
+    "joules_per_token",
+    "score_drop_frac",
+    "sample_perplexity_frac",
 )
+#: columns that people read
+SHOWN = ("format", "runs by", *map(title, SHOWN_RESULTS), "gain", "sure", "kernels", "verdict")
 _WORDS = ("format", "runs by", "kernels", "verdict")
 
 
@@ -393,36 +393,26 @@ def short_row(one: Format) -> list[str]:
 
 def shown_row(one: Format) -> list[str]:
     """The cells of a format under `SHOWN`."""
-    r = one.result
-    runs = r["feasible"]
     return [
         one.name,
         one.implementation,
-        f"{r['stored_bits']:.3g}",
-        f"{r['kv_bytes_per_token']:,.0f}",
-        f"{r['max_batch']:,}",
-        _context(r),
-        f"{r['decode_step_s'] / 1e-3:,.1f}" if runs else "-",
-        _within(r, "throughput_tokens_per_s", 1.0, ",.0f") if runs else "-",
+        *(_cell(one.result, name) for name in SHOWN_RESULTS),
         f"{one.gain.ratio:.2f}x ({one.gain.low:.2f} to {one.gain.high:.2f})" if one.gain else "-",
         chance_text(one),
-        quality.drop_text(r),
-        quality.rise_text(r),
-        _within(r, "joules_per_token", 1.0, ".2f") if r["joules_per_token"] is not None else "-",
         one.kernels,
         VERDICTS[one.verdict],
     ]
 
 
-def _context(result: Result) -> str:
-    """The longest context; a window of every layer leaves it without a limit."""
-    longest = result["max_context_tokens"]
-    return f"{longest:,}" if longest is not None else "any" if result["feasible"] else "-"
-
-
-def _within(result: Result, column: str, per_unit: float, form: str) -> str:
-    low, high = uncertainty.ends(result, column)
-    return f"{result[column] / per_unit:{form}} ({low / per_unit:{form}} to {high / per_unit:{form}})"
+def _cell(result: Result, name: str) -> str:
+    """A result as all pages show it; "any" context where windows of all layers leave it without a limit."""
+    if name == "score_drop_frac":
+        return quality.drop_text(result)
+    if name == "sample_perplexity_frac":
+        return quality.rise_text(result)
+    if name == "max_context_tokens" and result[name] is None:
+        return "any" if result["feasible"] else "-"
+    return common.value_text(result, name) if result[name] is not None else "-"
 
 
 def _several(names: Sequence[str]) -> str:
@@ -457,7 +447,7 @@ def _row(answer: Formats, one: Format) -> dict[str, Any]:
             )
         },
     }
-    for column in ("decode_step_s", "throughput_tokens_per_s", "joules_per_token"):
+    for column in ("decode_step_s", "steady_tpot_s", "steady_ttft_s", "throughput_tokens_per_s", "joules_per_token"):
         value = r[column] if r["feasible"] else None
         low, high = (None, None) if value is None else uncertainty.ends(r, column)
         row |= {column: value, f"{column}_low": low, f"{column}_high": high}

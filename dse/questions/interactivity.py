@@ -39,7 +39,9 @@ COLUMNS = (
     "decode_step_s",
     *uncertainty.READ,
     "fits_whole_batch",
+    "sample_perplexity_frac",
     "score_drop_frac",
+    "score_drop_high_frac",
     "assumptions",
 )
 #: chance from which on a design counts as keeping a limit

@@ -176,4 +176,6 @@ def outcome(result: Result) -> str:
     said = [f"room for {most:,} request{'s' if most > 1 else ''} at once", f"{rate:,.0f} token/s"]
     if result["score_drop_frac"]:
         said.append(f"drop of scores {quality.drop_text(result)}")
+    if (result["sample_perplexity_frac"] or 0.0) > 0:
+        said.append(f"rise of perplexity {quality.rise_text(result)} (of a small model)")
     return ", ".join(said)

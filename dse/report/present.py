@@ -15,6 +15,7 @@ from dse.model.kv_layout import KvPlan
 from dse.model.results import RESULT_UNITS, RESULTS, ring, section
 from dse.model.results.declare import INTERVALS, MEASURED, SECTIONS, Results, of_host
 from dse.model.results.reads import DEVICE_PARAMETERS
+from dse.questions.common import value_text
 from dse.questions.engine_formats import told_text
 from dse.specs import catalog, device_names, measured_memory, tokens
 from dse.specs.device_and_model import HardwareSpec, ModelSpec, Quantity
@@ -43,24 +44,8 @@ def change(value: float, base: float) -> str:
     return "same" if abs(percent) < 0.05 else f"{percent:+.1f} %"
 
 
-def number(value: Any, unit: str) -> str:
-    """A result with its unit as people read it; sizes in GB (1e9) and GiB (2**30) side by side."""
-    if value is None:
-        return "no limit" if unit == "token" else "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if unit == "B" and abs(value) >= units.GIB:
-        return f"{units.human(value, 'B')} ({units.gib(value):,.4g} GiB)"
-    if unit == "1":
-        return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
-    if unit == "sequence":
-        value = value if isinstance(value, int) else round(value, 2)
-        return f"{value:,} request{'s' if value != 1 else ''}"
-    if unit in ("J/token", "bit", "token/s", "B/token", "dB") or unit.startswith("USD"):
-        return f"{value:,.4g} {unit}" if value < 1e4 else f"{value:,.0f} {unit}"
-    if unit == "token":
-        return f"{value:,} tokens"
-    return units.human(value, unit) if unit else str(value)
+#: a result with its unit as people read it
+number = units.number
 
 
 def _value_text(name: str, results: Results, model: ModelSpec) -> str:
@@ -206,9 +191,7 @@ def answer_lines(
     """The answer of a design that runs, in three lines: how many fit, how fast and how sure, what binds and what would
     do more. `with_more`: capacity and speed with as many requests as fit."""
     names = (RATE, "steady_tpot_s", "steady_ttft_s") if of_host(result) else (RATE, "decode_step_s", "ttft_s")
-    speeds = [
-        _with_ends(result, name, words) for name, words in zip(names, ("", *_HEADS[of_host(result)]), strict=True)
-    ]
+    speeds = [value_text(result, RATE), *(f"{RESULTS[name].title} {value_text(result, name)}" for name in names[1:])]
     more = _more_text(result, with_more)
     return [
         fits_text(result, is_full),
@@ -217,26 +200,11 @@ def answer_lines(
     ]
 
 
-#: how a line of speeds calls the times of a server, and those of kernels alone
-_HEADS = {True: ("TPOT", "TTFT"), False: ("decode step", "TTFT, no queue,")}
 RATE = "throughput_tokens_per_s"
 
 
-def _with_ends(result: Results, name: str, words: str) -> str:
-    """A number of a line: what it is, its value, and between which ends most measurements should lie."""
-    text, ends = number(result[name], RESULT_UNITS[name]), uncertainty.known_ends(result, name)
-    said = f"{words} {text}".lstrip()
-    if not ends:
-        return said
-    unit = text.partition(" ")[2]
-    low, high = (number(end, RESULT_UNITS[name]) for end in ends)
-    if all(end.endswith(f" {unit}") for end in (low, high)):
-        low, high = (end.removesuffix(f" {unit}") for end in (low, high))
-    return f"{said} ({low} to {high})"
-
-
 def _more_text(result: Results, with_more: Results | None) -> str:
-    """What would give more tokens a second, where memory does not bind."""
+    """Say what would give more tokens a second, where memory does not bind."""
     if result["bound"] == "capacity":
         return ""
     if with_more and with_more[RATE] > MORE * result[RATE]:

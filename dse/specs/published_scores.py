@@ -83,20 +83,17 @@ class Loss:
 
     @property
     def verdict(self) -> str:
-        """In words whether there is a loss."""
+        """In words whether there is a drop, a rise or a divergence."""
         if self.within is None:
             return "cannot be told: no errors printed, too few rows"
-        word = "rise" if self.is_perplexity else "loss"
+        word, up, down = _WORDS.get(self.family, ("drop", "drops", "gains"))
         if abs(self.loss) <= self.within:
             return f"no {word} that can be told"
-        if self.is_perplexity:
-            return "rises" if self.loss > 0 else "falls"
-        return "loses" if self.loss > 0 else "gains"
+        return up if self.loss > 0 else down
 
-    @property
-    def is_perplexity(self) -> bool:
-        """Whether it is the rise of a perplexity, which is no drop of scores."""
-        return self.family == "perplexity"
+
+#: by family of tasks what its mean is, and what it does above 0 and below, where it is no drop of scores
+_WORDS = {"perplexity": ("rise", "rises", "falls"), "kld": ("divergence", "diverges", "diverges")}
 
 
 @cache
@@ -190,8 +187,8 @@ def series(model: str) -> str:
 
 
 def _weight(score: Score) -> float:
-    """What a row counts: less than one whose error is usual, where its test had few right answers."""
-    return 1.0 if score.error is None else min(1.0, (USUAL_ERROR / score.error) ** 2)
+    """Weigh a row: less than 1 where its error is above the usual one, as its test had few right answers."""
+    return 1.0 if score.error is None or score.error <= USUAL_ERROR else (USUAL_ERROR / score.error) ** 2
 
 
 def _mean(values: Sequence[float], weights: Sequence[float]) -> float:

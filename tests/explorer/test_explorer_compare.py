@@ -8,9 +8,10 @@ import pytest
 
 from dse.cli import main
 from dse.core import errors
-from dse.explorer import bench, cards, common_fields, names, request, sidebar, tray, uploads
+from dse.explorer import bench, common_fields, names, request, sidebar, tray, uploads
 from dse.explorer.pages import compare
 from dse.figures.charts import design_bars
+from dse.report import present
 from dse.specs import catalog
 from explorer_page import (
     asked,
@@ -272,15 +273,15 @@ def test_what_fits_together_is_the_largest_batch(admission, words):
         )
     ).result
     assert not result["fits_whole_batch"]
-    assert cards.verdict(result).endswith(words)
+    assert present.fits_text(result).endswith(words)
     if admission == "paged":
-        assert cards.verdict(result).startswith(f"Exceeds memory: at most {result['max_batch']:,} ")
+        assert present.fits_text(result).startswith(f"Exceeds memory: at most {result['max_batch']:,} ")
 
 
 def test_a_limit_of_the_server_is_not_said_to_be_memory():
     given = asked(device="h100", model="llama3.1-8b", quantizer="fp16", batch=32, max_num_seqs=8)
     words = "Exceeds the server's own limit: runs in 4 waves of up to 8 of 32 requests."
-    assert cards.verdict(request.answer(given).result) == words
+    assert present.fits_text(request.answer(given).result) == words
 
 
 def shown_labels(app):
