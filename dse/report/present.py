@@ -123,36 +123,9 @@ def point_text(
         lines += [line for command, change in would_fit for line in (f"  {command}", f"    {change}")]
     else:
         lines += ["", *answer_lines(result, with_room, with_more, is_full)]
-    if is_brief:
-        for title, names in BRIEF.items():
-            if shown := section_lines(title, result, plan.model, names):
-                lines += ["", title, *shown]
-        lines += brief_quality(result)
-    for title in () if is_brief else SECTIONS:
-        if shown := section_lines(title, result, plan.model):
-            lines += ["", title, *shown]
-        if title == "Throughput" and result["cached_input_discount"] is not None and result["feasible"]:
-            lines.append(
-                f"    price per request: cached input {result['cached_input_discount']:.0%} off what computing it "
-                "costs, in place of what sharing it saves"
-            )
-        if title == "Bits per element":
-            lines += _cut_groups(result, plan)
-            parts = [(part.replace("_", " "), bits) for part, bits in (ledger or {}).items() if bits]
-            lines += [f"    {part:<38}{bits:.4g} bit" for part, bits in parts]
-            lines += _measured_lines(result, plan)
-    if not is_brief:
-        lines += how_sure(result)
-        lines += kernels_text(kernels or [])
-        lines += ["", "Bottleneck", *_share_lines(shares or {})]
-    if not is_brief and result["feasible"] and not result["fits_whole_batch"]:
-        running, batch = f"{result['running_batch']:,}", f"{result['batch']:,}"
-        in_waves = f"{batch} requests run in waves of at most {running}"
-        lines.append(
-            f"  {in_waves if result['admission'] == 'reserve' else f'{running} of {batch} requests run at a time'}"
-        )
-    if result["admission"] == "paged" and not is_brief:
-        lines.append("  paged: requests are taken as staggered, each counted at its mean size over the generation")
+    lines += (
+        _brief_lines(result, plan) if is_brief else _all_lines(result, plan, ledger or {}, kernels or [], shares or {})
+    )
     if result["assumptions"]:
         names = _assumptions_text(result)
         names = names.replace("usable_frac", f"usable_frac ({100 * device.usable_frac.si:g} %)")
@@ -228,6 +201,51 @@ BRIEF = {
     "Time": ("linear_s", "attention_s", "dequantize_s", "collective_s", "host_s", "decode_step_s"),
     "Throughput": ("joules_per_token", "usd_per_million_tokens"),
 }
+
+
+def _brief_lines(result: dict[str, Any], plan: KvPlan) -> list[str]:
+    """The sections of a text that shows what most look for."""
+    lines = []
+    for title, names in BRIEF.items():
+        if shown := section_lines(title, result, plan.model, names):
+            lines += ["", title, *shown]
+    return lines + brief_quality(result)
+
+
+def _all_lines(
+    result: dict[str, Any],
+    plan: KvPlan,
+    ledger: dict[str, float],
+    kernels: list[dict[str, Any]],
+    shares: Mapping[str, Mapping[str, float]],
+) -> list[str]:
+    """The sections of a text that shows every result."""
+    lines = []
+    for title in SECTIONS:
+        if shown := section_lines(title, result, plan.model):
+            lines += ["", title, *shown]
+        if title == "Throughput" and result["cached_input_discount"] is not None and result["feasible"]:
+            lines.append(
+                f"    cost of a request: cached input {result['cached_input_discount']:.0%} off what computing it "
+                "costs, in place of what sharing it saves"
+            )
+        if title == "Bits per element":
+            lines += _cut_groups(result, plan)
+            parts = [(part.replace("_", " "), bits) for part, bits in ledger.items() if bits]
+            lines += [f"    {part:<38}{bits:.4g} bit" for part, bits in parts]
+            lines += _measured_lines(result, plan)
+    lines += [*how_sure(result), *kernels_text(kernels), "", "Bottleneck", *_share_lines(shares)]
+    if not result["feasible"]:
+        lines.append("  capacity: not even one request fits")
+    elif not result["fits_whole_batch"]:
+        running, batch = f"{result['running_batch']:,}", f"{result['batch']:,}"
+        in_waves = f"{batch} requests run in waves of at most {running}"
+        lines.append(
+            f"  {in_waves if result['admission'] == 'reserve' else f'{running} of {batch} requests run at a time'}"
+        )
+    if result["admission"] == "paged":
+        lines.append("  paged: requests are taken as staggered, each counted at its mean size over the generation")
+    return lines
 
 
 def design_notes(device: HardwareSpec, model: ModelSpec, result: dict[str, Any]) -> list[str]:
@@ -545,8 +563,6 @@ def _share_lines(shares: Mapping[str, Mapping[str, float]]) -> list[str]:
 
 
 def _bound_text(result: dict[str, Any], with_room: dict[str, Any] | None) -> str:
-    if not result["feasible"]:
-        return "capacity: not even one request fits"
     if result["bound"] != "capacity":
         return bound_text(result["bound"])
     rate = "throughput_tokens_per_s"

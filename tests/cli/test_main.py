@@ -546,7 +546,7 @@ def test_report_beyond_the_limit(run, tmp_path, monkeypatch):
 
 def test_a_discount_says_what_it_replaces(run):
     args = ("point", "--device", "h100", "--model", "llama3.1-8b", "--prefix", "512", "--all")
-    text = "price per request: cached input 50% off what computing it costs, in place of what sharing it saves"
+    text = "cost of a request: cached input 50% off what computing it costs, in place of what sharing it saves"
     assert text in run(*args, "--cached-input-discount", "0.5")[1]
     assert "in place of" not in run(*args)[1]
 

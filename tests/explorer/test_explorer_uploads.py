@@ -143,7 +143,7 @@ def test_loaded_measurements_are_chosen_and_what_is_wrong_with_a_file_is_said():
     assert not app.exception
     assert app.selectbox(key="measurements").value == "m.json (loaded measurement)"
     assert "measurements.m.json@" in "".join(app.query_params["designs"])
-    assert any("relative error of the attention output  0.75" in code.value for code in app.code)
+    assert any("error of the attention output           0.75" in code.value for code in app.code)
     bad = measured_file().replace(b'"stored_bytes": 4', b'"stored_bytes": 5')
     app.sidebar.file_uploader[0].upload("w.json", bad, "application/json").run()
     assert any("w.json: 'oaken': 'layer0.key': ledger: must add up" in text for text in wrong(app))
