@@ -197,3 +197,16 @@ def test_the_command(run, tmp_path):
     assert "max-tpot = '20'" in err
     code, _, err = run(*words, "--output", "9", "--measured", path)
     assert "has no server of qwen3-32b on H200 with 1,024 tokens in and 9 out: ask for lengths that it has" in err
+
+
+def test_what_is_likelier_slower_is_not_the_best():
+    """64 requests at 20 ms and at 19 ms; the second may take twice as long, hardly less: the middle of its times is
+    19 ms times the root of 0.95 x 2, or 26 ms."""
+    sure, unsure = row(0.020), {**row(0.019, quantizer="sinkq"), "token_time_low": 0.95, "token_time_high": 2.0}
+    assert speeds.speeds(unsure)[1] > speeds.speeds(sure)[1]
+    assert speeds.best([unsure, sure], {"steady_ttft_s": 2.0}) == sure
+    assert speeds.verdict([unsure, sure], {}).startswith("Most tokens a device: fp16, ")
+    # it is computed to keep 20 ms, and likelier misses them
+    limits = {"steady_tpot_s": 0.020}
+    assert speeds.keeps(unsure, limits) < 0.5 <= speeds.keeps(sure, limits) + 1e-12
+    assert speeds.best([unsure], limits) is None
