@@ -184,9 +184,13 @@ class DesignResults(_DesignResults):
     sample_kl_nats: float | Any
     """divergence on the sample (nat)"""
     sample_perplexity_frac: float | Any
-    """perplexity on the sample"""
+    """rise of perplexity on the sample"""
     score_drop_frac: float | Any
     """drop of scores"""
+    score_drop_low_frac: float | Any
+    """drop of scores, low"""
+    score_drop_high_frac: float | Any
+    """drop of scores, high"""
     score_drop_of: str | Any
     """drop from"""
     kv_bytes_per_token: float | Any
@@ -834,7 +838,7 @@ def formats(
     formats: Formats to compare with 16 bits; default: all that the engine runs on the device for the
         model.
     workload: Requests, lengths, memory, weights and devices, as `dse.Workload(batch=64, tp=2)`.
-    max_drop: Recommend no format whose scores drop by more, as published or measured.
+    max_drop: Recommend no format whose published scores drop by more, or where that cannot be told.
     max_error: Recommend no format whose relative error of the attention output, as measured, is larger.
     other_software: Also compare formats that other software runs, under a heading of their own.
     bits: Nominal outlier and sink counts, or those that the measured data had.
@@ -877,7 +881,8 @@ def front(
     by: A front for each value of these columns.
     at_most: Only designs with at most N, in base units, in column C.
     at_least: Only designs with at least N, in base units, in column C.
-    max_drop: Only designs whose format drops scores by at most so much, as published or measured.
+    max_drop: Only designs whose format, as published, drops scores by at most so much: the high end of
+        its 95 % interval.
     drop_missing: Leave out designs whose objectives are unknown.
     objectives: Both senses at once, as in {"power_w": "min"}, in the order of a figure's axes.
     units: Base units of columns of your own.
@@ -1410,8 +1415,9 @@ def report_table(
 def scores(format: str | None = None, *, model: str | None = None, measured: bool = False) -> Rows:
     """Find published scores of a KV format beside those of 16 bits in the same setup, by family of tasks.
 
-    Of the model where there are some, else of its series, else of other models; the loss with a 95 % interval, and
-    "cannot be told" where too little was printed. Short answers hide a loss: look at the longest task that you run.
+    Of the model where there are some, else of its series, else of other models; the drop of scores, and beside it the
+    rise of perplexity, with a 95 % interval, and "cannot be told" where too little was printed. Short answers hide a
+    drop: look at the longest task that you run.
     Without a format: all that have scores. With --measured: perplexity, divergence and agreement of SmolLM2-135M with
     the format in the loop, on four texts.
 
@@ -1419,7 +1425,7 @@ def scores(format: str | None = None, *, model: str | None = None, measured: boo
     model: A model by name, such as qwen3-30b-a3b.
     measured: What was measured on the sample model instead, by text.
 
-    Returns: A row a family of tasks: its loss as a share of the 16-bit score, of divergence in nats.
+    Returns: A row a family of tasks: its drop of scores or rise of perplexity as a share, or its divergence in nats.
     Raises InputError and SpecError for names, files and values, LimitError beyond what can be computed.
 
     >>> dse.scores("fp8", model="llama3.1-8b")[0]["of"]

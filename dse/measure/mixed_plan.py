@@ -193,7 +193,7 @@ def load(
         raise InputError(f"objective = {show(kind)}: {did_you_mean(kind, OBJECTIVES)}")
     if (kind == "divergence") != is_scores:
         scored = "the --out of `dse measure --perplexity --sides key,value --by-layer`"
-        do = "leave it out" if is_scores else f"it and --max-drop need {scored}"
+        do = "leave it out" if is_scores else f"it and --max-rise need {scored}"
         has = "divergences alone" if is_scores else "no divergences"
         raise InputError(f"objective = {show(kind)}: {path} has {has}: {do}")
     if kind == "output_error" and not has_output:

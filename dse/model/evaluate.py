@@ -576,6 +576,13 @@ def with_room(device: HardwareSpec, plan: KvPlan, work: Workload, result: dict[s
     return found if found["fits_whole_batch"] else None
 
 
+def with_more(device: HardwareSpec, plan: KvPlan, work: Workload, result: dict[str, Any]) -> dict[str, Any] | None:
+    """Capacity and speed with as many requests as fit, of a point with this `result`; None where no more fit."""
+    if not result["feasible"] or result["max_batch"] <= result["batch"]:
+        return None
+    return speed(device, plan, replace(work, batch=result["max_batch"]))
+
+
 def in_wide_weights(point: Point) -> dict[str, Any] | None:
     """Evaluate a point whose weights have fewer bits again with weights of 16, in memory that holds all that runs.
 

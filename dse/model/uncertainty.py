@@ -314,20 +314,35 @@ def chance(low: float, high: float) -> float:
     return 0.5 * (1 + math.erf(math.log(low * high) / 2 / sigma / math.sqrt(2)))
 
 
-def confidence(ratio: float, low: float, high: float) -> float:
-    """The chance that a ratio with this 80 % interval really lies on the side of 1 on which it is predicted."""
-    if ratio == 1:
-        return 0.5
-    return chance(low, high) if ratio > 1 else 1 - chance(low, high)
+def middle(low: float, high: float) -> float:
+    """The median of a number with the 80 % interval low..high, errors being taken as log-normal (`chance`)."""
+    return min(max(math.sqrt(low * high), low), high)
 
 
 class Gain(NamedTuple):
-    """Ratio by which one design is better than another, its 80 % interval, and the confidence in its sign."""
+    """Ratio by which one design is better than another: the middle of its distribution, its 80 % interval, and the
+    chance that it is above 1. So a ratio above 1 is over 50 % sure, and one below it less."""
 
     ratio: float
     low: float
     high: float
-    confidence: float
+    sure: float
+
+    @property
+    def sure_of_side(self) -> float:
+        """The chance that the ratio really lies on the side of 1 on which its middle does."""
+        return max(self.sure, 1 - self.sure)
+
+
+def gain_within(low: float, high: float) -> Gain:
+    """The gain whose 80 % interval is low..high."""
+    return Gain(middle(low, high), low, high, chance(low, high))
+
+
+def predicted_gain(first: Mapping[str, Any], second: Mapping[str, Any], column: str = RATE) -> float:
+    """Return how many times as good the first design is as computed, whatever is unsure of it."""
+    value, other = (float(results[column]) for results in (first, second))
+    return value / other if column in TOKEN_RATES else other / value
 
 
 def ends(results: Mapping[str, Any], column: str = RATE) -> tuple[float, float]:
@@ -389,9 +404,9 @@ def gain(
     """
     values = [float(results[column]) for results in (first, second)]
     intervals = [of_column(results, column, kernels=False) for results in (first, second)]
-    better = values[1] / values[0]
+    better = predicted_gain(first, second, column)
     if column in TOKEN_RATES:
-        better, values = values[0] / values[1], [1 / rate for rate in values]
+        values = [1 / rate for rate in values]
         intervals = [one.inverse() for one in intervals]
     if _err_alike(first, second) and intervals[0][:2] == intervals[1][:2]:
         alone = Interval(*ratio(values[1], values[0], intervals[0], unsure(first, second, values)), "")
@@ -399,8 +414,7 @@ def gain(
         both = product([intervals[1], intervals[0].inverse()])
         alone = Interval(better * both.low, better * both.high, "")
     low, high, _ = product([alone, *of_weights(first, second), *shifts])
-    low, high = min(low, better), max(high, better)  # intervals of peaks begin at the peaks: their middle lies beside
-    return Gain(better, low, high, confidence(better, low, high))
+    return gain_within(low, high)
 
 
 def unsure(first: Mapping[str, Any], second: Mapping[str, Any], times: Sequence[float]) -> float | None:

@@ -78,7 +78,7 @@ class CompareFormats(OnDevice, WithWorkload, Sourced, WithFigure):
     )
     max_drop: float | None = option(
         None,
-        "Recommend no format whose scores drop by more, as published or measured.",
+        "Recommend no format whose published scores drop by more, or where that cannot be told.",
         PERCENT,
         metavar="1%",
         is_said=True,

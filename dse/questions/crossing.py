@@ -56,7 +56,7 @@ class VerdictRun:
     verdict: str
     gain_at_first: float | None = None
     gain_at_last: float | None = None
-    #: 80 % intervals of these gains, and the chances that the better design of each end really is better
+    #: 80 % intervals of these gains, and the chances that the new design really is better
     interval_at_first: tuple[float, float] | None = None
     interval_at_last: tuple[float, float] | None = None
     sure_at_first: float | None = None
@@ -452,6 +452,6 @@ def _with_gains(pair: DesignPair, axis: str, at: int, run: VerdictRun) -> Verdic
     gains: dict[str, Any] = {}
     for end, where in zip(("first", "last"), points, strict=True):
         if gain := pair.gain(*where):
-            gains |= {f"gain_at_{end}": gain.ratio, f"sure_at_{end}": gain.confidence}
+            gains |= {f"gain_at_{end}": gain.ratio, f"sure_at_{end}": gain.sure}
             gains[f"interval_at_{end}"] = gain.low, gain.high
     return replace(run, **gains)

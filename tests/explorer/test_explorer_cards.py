@@ -6,6 +6,7 @@ from cases import each
 from dse.explorer import bench, cards, common_fields, request, tray
 from dse.explorer.pages import start
 from dse.figures.charts import design_bars
+from dse.report import present
 from explorer_page import opened, said, values_of, wrong
 
 
@@ -22,7 +23,7 @@ def test_a_design_that_does_not_fit_says_by_what_and_what_to_do():
     """141 GB of weights in BF16 are more than an H200's 135 GB for a server: weights in FP8 or a second device."""
     here = of(LLAMA, batch=1, input=32768)
     row = here.current
-    assert cards.verdict(row.result).startswith("Does not fit: ")
+    assert present.fits_text(row.result).startswith("Does not fit: ")
     steps = {step.label: step for step in cards.next_steps(here, row)}
     assert steps["Weights in fp8"].design == {"weights": "fp8"}
     assert steps["2 devices"].design == {"tp": 2}
@@ -76,7 +77,7 @@ def test_heads_that_all_devices_hold_fit_in_stages_of_layers():
 def test_a_drop_of_scores_is_not_told_relative_to_another():
     here = of({"quantizer": "fp8"}, {"quantizer": "fp16"}, batch=8)
     drop = next(one for one in cards.numbers(here, here.rows[1]) if one.name == "score_drop_frac")
-    assert (drop.value, "%" in drop.details) == ("0 %", False)
+    assert (drop.value, "%" in drop.details) == ("0.0 %", False)
 
 
 def test_by_default_as_many_run_as_fit():
@@ -84,7 +85,7 @@ def test_by_default_as_many_run_as_fit():
     for row in here.answered:
         most = row.result["max_batch"]
         assert row.result["batch"] == row.result["running_batch"] == most
-        assert cards.verdict(row.result, True) == f"Runs {most:,} requests at once: as many as fit."
+        assert present.fits_text(row.result, True) == f"Runs {most:,} requests at once: as many as fit."
     assert [row.result["admission"] for row in here.answered] == ["paged", "reserve"]
 
 
@@ -117,14 +118,14 @@ def test_a_batch_that_exceeds_memory_has_three_ways_out():
     here = of({}, batch=64, input=8192)
     row, result = here.current, here.current.result
     assert result["max_batch"] == 29
-    assert cards.verdict(result) == "Exceeds memory: at most 29 of 64 requests run at once, the others wait."
+    assert present.fits_text(result) == "Exceeds memory: at most 29 of 64 requests run at once, the others wait."
     fewer, more, smaller = cards.next_steps(here, row)
     assert of({"quantizer": "fp8"}, batch=64, input=8192).current.result["max_batch"] < 64
     assert fewer.design["quantizer"] == "int4_per_token_head"
-    assert "scores drop by 6.1 %" in fewer.outcome
+    assert "rise of perplexity +6.1 %" in fewer.outcome
     assert (more.design, more.outcome.partition(",")[0]) == ({"tp": 2}, "fits")
     assert f"{after(here, more)['throughput_tokens_per_s']:,.0f} token/s" in more.outcome
-    assert "USD a million tokens" in more.outcome
+    assert "USD per million tokens" in more.outcome
     assert smaller.workload == {"batch": 29}
     for step in (fewer, more, smaller):
         assert cards.is_fine(here, after(here, step)), step
@@ -206,11 +207,11 @@ def test_numbers_have_intervals_and_say_what_errors_were_measured_on():
     found = {one.name: one for one in cards.numbers(here, here.rows[1])}
     # 677 token/s, of which 8 of 10 measurements should lie within 560 to 869; over FP16's 514: 31.7 % more
     rate, drop = found["throughput_tokens_per_s"], found["score_drop_frac"]
-    assert (rate.value, rate.details, rate.limit) == ("677 token/s", "(560 to 869), +31.7 %", "")
-    assert (drop.value, drop.details) == ("0.716 %", "published: other models, long reasoning")
+    assert (rate.value, rate.details, rate.limit) == ("677.2 token/s", "(559.7 to 869.4), +31.7 %", "")
+    assert (drop.value, drop.details) == ("2.0 ± 6.1 %", "published: other models, long context")
     assert "assumed price" in found["usd_per_million_tokens"].details
     said = cards.sure(here.answered[0], here.rows[1])
-    assert said == "Faster than fp16 with a chance of over 99 %: 1.32 times its throughput (1.13 to 1.51)."
+    assert said == "Faster than fp16 with a chance of over 99 %: 1.31 times its throughput (1.13 to 1.51)."
     assert cards.sure(here.answered[0], here.rows[0]) == ""
 
 
@@ -244,11 +245,11 @@ def test_a_number_without_measured_kernels_is_inside_what_devices_likely_reach()
     rate, step_s = result["throughput_tokens_per_s"], result["steady_tpot_s"]
     found = {one.name: one for one in cards.numbers(here, here.current)}
     tokens, tpot = found["throughput_tokens_per_s"], found["steady_tpot_s"]
-    assert tokens.value == f"{rate:,.0f} token/s"
-    assert tokens.details == f"({0.7 / 0.89 * rate:,.0f} to {0.93 / 0.89 * rate:,.0f})"
+    assert tokens.value == f"{rate:,.4g} token/s"
+    assert tokens.details == f"({0.7 / 0.89 * rate:,.4g} to {0.93 / 0.89 * rate:,.4g})"
     assert (tpot.value, tpot.details) == (
-        f"{1e3 * step_s:.3g} ms",
-        f"({0.89e3 * step_s / 0.93:.3g} to {0.89e3 * step_s / 0.7:.3g})",
+        f"{1e3 * step_s:.4g} ms",
+        f"({0.89e3 * step_s / 0.93:.4g} to {0.89e3 * step_s / 0.7:.4g})",
     )
 
 

@@ -306,7 +306,7 @@ def test_least_bits_and_mse(tmp_path):
     [
         ("--budget-bits 3", "budget = 3 bits an element: is below the smallest plan: 4 bits an element, 200 bytes"),
         ("--budget-bits x", "budget-bits = 'x': must be a number from 0 on"),
-        ("", "give one of --budget-bits, --budget-bytes, --max-error and --max-drop"),
+        ("", "give one of --budget-bits, --budget-bytes, --max-error and --max-rise"),
         ("--budget-bits 5 --max-error 1", "give one of"),
         ("--max-error 0.001 --quantizers nqkv", "max-error = 0.001: is below the best plan's"),
         ("--budget-bits 5 --quantizers kivi", "quantizers = 'kivi': was not measured"),
@@ -435,7 +435,7 @@ def test_a_plan_by_divergences_by_hand(run, tmp_path):
     assert pairs == [("int4", "int4"), ("int8", "int4")]
     assert quantizers.parse(f"plan:{plan}").predicted["objective"] == "divergence"
     # a rise of 1 % is ln 1.01 = 0.00995 nat: int8 everywhere costs 0.004, none may have int4
-    assert json.loads(run("mix", tmp_path, "--max-drop", "1%", "--json")[1])["stored_bits"] == 8
+    assert json.loads(run("mix", tmp_path, "--max-rise", "1%", "--json")[1])["stored_bits"] == 8
     assert "0.031 nat, divergence" in run("mix", tmp_path, "--budget-bits", "5")[1]
     figure = tmp_path / "plan.svg"
     assert run("mix", tmp_path, "--budget-bits", "5", "--figure", figure)[0] == 0
@@ -451,5 +451,5 @@ def test_bad_tables_of_scores_are_one_line(run, tmp_path):
     assert_one_line(mixed(**{"0.01,": "x,"}), 2, "kl_nats = 'x'", "must be a number from 0 on")
     assert_one_line(mixed(**{"int4,key,1": "int4,value,1"}), 2, "'int4'", "layer 1")
     assert_one_line(mixed("--budget-bits", "5", "--objective", "mse"), 2, "objective = 'mse'", "divergences alone")
-    assert_one_line(mixed("--max-drop", "1%", "--budget-bits", "5"), 2, "give one of")
-    assert_one_line(mixed("--max-drop", "5"), 2, "must be a share from 0 to 1")
+    assert_one_line(mixed("--max-rise", "1%", "--budget-bits", "5"), 2, "give one of")
+    assert_one_line(mixed("--max-rise", "5"), 2, "must be a share from 0 to 1")

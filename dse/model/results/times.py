@@ -29,7 +29,7 @@ _NO_CACHE = "docs/explanation/model.md, No KV cache"
 topic = Topic(of_times=True)
 
 
-@topic.result("sequence", WHOLE, "running at once", TextLine("Time", 1, "running batch"), reads=reads.MEMORY)
+@topic.result("sequence", WHOLE, "running at once", TextLine("Time", 1, ""), reads=reads.MEMORY)
 def running_batch(at: "Facts") -> Derivation | None:
     if at.work.admission != "paged":
         return None
@@ -207,9 +207,7 @@ def _uncached(at: "Facts", rule: str = "nothing is stored") -> Derivation | None
     return how(rule, _NO_CACHE) if at.uncached else None
 
 
-@topic.result(
-    "s", NUMBER, "packing, exposed", TextLine("Time", 5, "quantize, exposed"), reads=(*reads.WRITING, "kv_burst")
-)
+@topic.result("s", NUMBER, "packing, exposed", TextLine("Time", 5, ""), reads=(*reads.WRITING, "kv_burst"))
 def quantize_s(at: "Facts") -> Derivation | None:
     if not at.cached:
         return _uncached(at)
@@ -230,11 +228,7 @@ def quantize_s(at: "Facts") -> Derivation | None:
 
 
 @topic.result(
-    "s",
-    NUMBER,
-    "unpacking, exposed",
-    TextLine("Time", 6, "dequantize, exposed"),
-    reads=(*reads.PACKING, "core_clock", "peak_flops"),
+    "s", NUMBER, "unpacking, exposed", TextLine("Time", 6, ""), reads=(*reads.PACKING, "core_clock", "peak_flops")
 )
 def dequantize_s(at: "Facts") -> Derivation | None:
     if not at.cached:
@@ -290,7 +284,7 @@ def host_s(at: "Facts") -> Derivation:
     "s",
     NUMBER,
     "added by the board's power limit",
-    TextLine("Time", 9, "board's power limit", lambda found: bool(found["power_s"])),
+    TextLine("Time", 9, "", lambda found: bool(found["power_s"])),
     reads=reads.MEMORY,
 )
 def power_s(at: "Facts") -> Derivation | None:
@@ -382,7 +376,7 @@ def one_prompt_s(at: "Facts") -> Derivation:
     "s",
     NUMBER,
     "total time",
-    TextLine("Time", 12, "total, all waves"),
+    TextLine("Time", 12, "total time, all waves"),
     reads=reads.ALL,
     interval=PER_TOKEN,
     figure_unit="s",
@@ -401,15 +395,7 @@ def total_s(at: "Facts") -> Derivation | None:
     )
 
 
-topic.add(
-    "ttft_s",
-    "s",
-    NUMBER,
-    "TTFT, no queue",
-    TextLine("Time", 13, "time to first token (TTFT), no queue"),
-    reads=reads.ALL,
-    interval=PROMPTS,
-)
+topic.add("ttft_s", "s", NUMBER, "TTFT, no queue", TextLine("Time", 13, ""), reads=reads.ALL, interval=PROMPTS)
 
 
 @topic.result("s", NUMBER, "TPOT, no prefills", reads=reads.ALL, interval=PER_TOKEN)
@@ -418,15 +404,7 @@ def tpot_s(at: "Facts") -> Derivation:
     return how(rule, _LATENCY, decode_step_s=at.wave.decode_step_s)
 
 
-@topic.result(
-    "s",
-    NUMBER,
-    "TTFT",
-    TextLine("Latency", 1, "time to first token (TTFT)", of_host),
-    TextLine(INTERVALS, 3, "time to first token (TTFT)", of_host),
-    reads=reads.ALL,
-    interval=PROMPTS,
-)
+@topic.result("s", NUMBER, "TTFT", TextLine(INTERVALS, 3, "", of_host), reads=reads.ALL, interval=PROMPTS)
 def steady_ttft_s(at: "Facts") -> Derivation:
     return how(
         "own prefill + prefills of others before it + queueing for a slot",
@@ -458,15 +436,7 @@ def place_wait_s(at: "Facts") -> Derivation:
     return by(steady.place_wait_s, **places, request_s=request_s).giving(at.steady.place_wait_s)
 
 
-@topic.result(
-    "s",
-    NUMBER,
-    "TPOT",
-    TextLine("Latency", 2, "time per output token (TPOT)", of_host),
-    TextLine(INTERVALS, 2, "time per output token (TPOT)", of_host),
-    reads=reads.ALL,
-    interval=PER_TOKEN,
-)
+@topic.result("s", NUMBER, "TPOT", TextLine(INTERVALS, 2, "", of_host), reads=reads.ALL, interval=PER_TOKEN)
 def steady_tpot_s(at: "Facts") -> Derivation:
     return by(
         steady.shared_token_s,
