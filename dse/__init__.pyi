@@ -24,7 +24,6 @@ from dse.questions.need import Need, NeedBits
 from dse.questions.sensitivity import Sensitivity
 from dse.report.design import DesignResults as _DesignResults
 from dse.report.simulation import SimulatedRun
-from dse.serving.steady_state import Batching
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.workload import Workload as Workload
 from dse.sweep.pareto.designs import DesignFront
@@ -99,6 +98,8 @@ class DesignResults(_DesignResults):
     """output (token)"""
     admission: str | Any
     """admission"""
+    batching: str | Any
+    """batching"""
     page_tokens: int | Any
     """page (token)"""
     prefix_tokens: int | Any
@@ -184,9 +185,13 @@ class DesignResults(_DesignResults):
     sample_kl_nats: float | Any
     """divergence on the sample (nat)"""
     sample_perplexity_frac: float | Any
-    """perplexity on the sample"""
+    """rise of perplexity on the sample"""
     score_drop_frac: float | Any
     """drop of scores"""
+    score_drop_low_frac: float | Any
+    """drop of scores, low"""
+    score_drop_high_frac: float | Any
+    """drop of scores, high"""
     score_drop_of: str | Any
     """drop from"""
     kv_bytes_per_token: float | Any
@@ -261,10 +266,8 @@ class DesignResults(_DesignResults):
     """prefill of the running batch (s)"""
     total_s: float | Any
     """total time (s)"""
-    ttft_s: float | Any
-    """TTFT, no queue (s)"""
-    tpot_s: float | Any
-    """TPOT, no prefills (s)"""
+    prefill_alone_s: float | Any
+    """prefill of one request alone (s)"""
     ttft_s: float | Any
     """TTFT (s)"""
     tpot_s: float | Any
@@ -273,6 +276,10 @@ class DesignResults(_DesignResults):
     """requests that decode (sequence)"""
     throughput_tokens_per_s: float | Any
     """throughput (token/s)"""
+    requests_per_s: float | Any
+    """requests a second (1/s)"""
+    static_batch_tokens_per_s: float | Any
+    """throughput of a static batch (token/s)"""
     bound: str | Any
     """bound by"""
     linear_bound: str | Any
@@ -341,6 +348,7 @@ def best_map(
     measurements: str | None = None,
     output_tokens: int = 1024,
     admission: Literal["reserve", "paged"] | None = None,
+    batching: Literal["static", "continuous", "chunked"] | None = None,
     page_tokens: int = 16,
     prefix_tokens: int = 0,
     weights_bits: int = 16,
@@ -352,7 +360,7 @@ def best_map(
     weights: str | None = None,
     tower: bool = True,
     prompt_chunk_tokens: int = 1,
-    rounds: int = 10,
+    rounds: int | None = None,
     max_num_seqs: int | None = None,
     kv_cache: bool = True,
     cached_input_discount: float | None = None,
@@ -484,6 +492,7 @@ def crossover(
     measurements: str | None = None,
     output_tokens: int = 1024,
     admission: Literal["reserve", "paged"] | None = None,
+    batching: Literal["static", "continuous", "chunked"] | None = None,
     page_tokens: int = 16,
     prefix_tokens: int = 0,
     weights_bits: int = 16,
@@ -495,7 +504,7 @@ def crossover(
     weights: str | None = None,
     tower: bool = True,
     prompt_chunk_tokens: int = 1,
-    rounds: int = 10,
+    rounds: int | None = None,
     max_num_seqs: int | None = None,
     kv_cache: bool = True,
     cached_input_discount: float | None = None,
@@ -575,6 +584,7 @@ def devices(
     input_tokens: int = 1024,
     output_tokens: int = 1024,
     admission: Literal["reserve", "paged"] | None = None,
+    batching: Literal["static", "continuous", "chunked"] | None = None,
     page_tokens: int = 16,
     prefix_tokens: int = 0,
     weights_bits: int = 16,
@@ -586,7 +596,7 @@ def devices(
     weights: str | None = None,
     tower: bool = True,
     prompt_chunk_tokens: int = 1,
-    rounds: int = 10,
+    rounds: int | None = None,
     max_num_seqs: int | None = None,
     kv_cache: bool = True,
     cached_input_discount: float | None = None,
@@ -645,6 +655,7 @@ def doubt(
     input_tokens: int = 1024,
     output_tokens: int = 1024,
     admission: Literal["reserve", "paged"] | None = None,
+    batching: Literal["static", "continuous", "chunked"] | None = None,
     page_tokens: int = 16,
     prefix_tokens: int = 0,
     weights_bits: int = 16,
@@ -656,7 +667,7 @@ def doubt(
     weights: str | None = None,
     tower: bool = True,
     prompt_chunk_tokens: int = 1,
-    rounds: int = 10,
+    rounds: int | None = None,
     max_num_seqs: int | None = None,
     kv_cache: bool = True,
     cached_input_discount: float | None = None,
@@ -720,6 +731,7 @@ def evaluate(
     input_tokens: int = 1024,
     output_tokens: int = 1024,
     admission: Literal["reserve", "paged"] | None = None,
+    batching: Literal["static", "continuous", "chunked"] | None = None,
     page_tokens: int = 16,
     prefix_tokens: int = 0,
     weights_bits: int = 16,
@@ -731,7 +743,7 @@ def evaluate(
     weights: str | None = None,
     tower: bool = True,
     prompt_chunk_tokens: int = 1,
-    rounds: int = 10,
+    rounds: int | None = None,
     max_num_seqs: int | None = None,
     kv_cache: bool = True,
     cached_input_discount: float | None = None,
@@ -791,6 +803,7 @@ def formats(
     input_tokens: int = 1024,
     output_tokens: int = 1024,
     admission: Literal["reserve", "paged"] | None = None,
+    batching: Literal["static", "continuous", "chunked"] | None = None,
     page_tokens: int = 16,
     prefix_tokens: int = 0,
     weights_bits: int = 16,
@@ -802,7 +815,7 @@ def formats(
     weights: str | None = None,
     tower: bool = True,
     prompt_chunk_tokens: int = 1,
-    rounds: int = 10,
+    rounds: int | None = None,
     max_num_seqs: int | None = None,
     kv_cache: bool = True,
     cached_input_discount: float | None = None,
@@ -834,7 +847,7 @@ def formats(
     formats: Formats to compare with 16 bits; default: all that the engine runs on the device for the
         model.
     workload: Requests, lengths, memory, weights and devices, as `dse.Workload(batch=64, tp=2)`.
-    max_drop: Recommend no format whose scores drop by more, as published or measured.
+    max_drop: Recommend no format whose published scores drop by more, or where that cannot be told.
     max_error: Recommend no format whose relative error of the attention output, as measured, is larger.
     other_software: Also compare formats that other software runs, under a heading of their own.
     bits: Nominal outlier and sink counts, or those that the measured data had.
@@ -877,7 +890,8 @@ def front(
     by: A front for each value of these columns.
     at_most: Only designs with at most N, in base units, in column C.
     at_least: Only designs with at least N, in base units, in column C.
-    max_drop: Only designs whose format drops scores by at most so much, as published or measured.
+    max_drop: Only designs whose format, as published, drops scores by at most so much: the high end of
+        its 95 % interval.
     drop_missing: Leave out designs whose objectives are unknown.
     objectives: Both senses at once, as in {"power_w": "min"}, in the order of a figure's axes.
     units: Base units of columns of your own.
@@ -899,6 +913,9 @@ def grid(
     input_tokens: int | Iterable[int] = 1024,
     output_tokens: int | Iterable[int] = 1024,
     admission: Literal["reserve", "paged"] | Iterable[Literal["reserve", "paged"] | None] | None = None,
+    batching: Literal["static", "continuous", "chunked"]
+    | Iterable[Literal["static", "continuous", "chunked"] | None]
+    | None = None,
     page_tokens: int | Iterable[int] = 16,
     prefix_tokens: int | Iterable[int] = 0,
     weights_bits: int | Iterable[int] = 16,
@@ -912,7 +929,7 @@ def grid(
     weights: str | Iterable[str | None] | None = None,
     tower: bool | Iterable[bool] = True,
     prompt_chunk_tokens: int | Iterable[int] = 1,
-    rounds: int | Iterable[int] = 10,
+    rounds: int | Iterable[int | None] | None = None,
     max_num_seqs: int | Iterable[int | None] | None = None,
     kv_cache: bool | Iterable[bool] = True,
     cached_input_discount: float | Iterable[float | None] | None = None,
@@ -960,6 +977,7 @@ def interactivity(
     input_tokens: int = 1024,
     output_tokens: int = 1024,
     admission: Literal["reserve", "paged"] | None = None,
+    batching: Literal["static", "continuous", "chunked"] | None = None,
     page_tokens: int = 16,
     prefix_tokens: int = 0,
     weights_bits: int = 16,
@@ -971,7 +989,7 @@ def interactivity(
     weights: str | None = None,
     tower: bool = True,
     prompt_chunk_tokens: int = 1,
-    rounds: int = 10,
+    rounds: int | None = None,
     max_num_seqs: int | None = None,
     kv_cache: bool = True,
     cached_input_discount: float | None = None,
@@ -1070,6 +1088,7 @@ def load(
     input_tokens: int = 1024,
     output_tokens: int = 1024,
     admission: Literal["reserve", "paged"] | None = None,
+    batching: Literal["static", "continuous", "chunked"] | None = None,
     page_tokens: int = 16,
     prefix_tokens: int = 0,
     weights_bits: int = 16,
@@ -1081,7 +1100,7 @@ def load(
     weights: str | None = None,
     tower: bool = True,
     prompt_chunk_tokens: int = 1,
-    rounds: int = 10,
+    rounds: int | None = None,
     max_num_seqs: int | None = None,
     kv_cache: bool = True,
     cached_input_discount: float | None = None,
@@ -1166,6 +1185,7 @@ def need(
     input_tokens: int = 1024,
     output_tokens: int = 1024,
     admission: Literal["reserve", "paged"] | None = None,
+    batching: Literal["static", "continuous", "chunked"] | None = None,
     page_tokens: int = 16,
     prefix_tokens: int = 0,
     weights_bits: int = 16,
@@ -1177,7 +1197,7 @@ def need(
     weights: str | None = None,
     tower: bool = True,
     prompt_chunk_tokens: int = 1,
-    rounds: int = 10,
+    rounds: int | None = None,
     max_num_seqs: int | None = None,
     kv_cache: bool = True,
     cached_input_discount: float | None = None,
@@ -1239,6 +1259,7 @@ def operations(
     input_tokens: int = 1024,
     output_tokens: int = 1024,
     admission: Literal["reserve", "paged"] | None = None,
+    batching: Literal["static", "continuous", "chunked"] | None = None,
     page_tokens: int = 16,
     prefix_tokens: int = 0,
     weights_bits: int = 16,
@@ -1250,7 +1271,7 @@ def operations(
     weights: str | None = None,
     tower: bool = True,
     prompt_chunk_tokens: int = 1,
-    rounds: int = 10,
+    rounds: int | None = None,
     max_num_seqs: int | None = None,
     kv_cache: bool = True,
     cached_input_discount: float | None = None,
@@ -1410,8 +1431,9 @@ def report_table(
 def scores(format: str | None = None, *, model: str | None = None, measured: bool = False) -> Rows:
     """Find published scores of a KV format beside those of 16 bits in the same setup, by family of tasks.
 
-    Of the model where there are some, else of its series, else of other models; the loss with a 95 % interval, and
-    "cannot be told" where too little was printed. Short answers hide a loss: look at the longest task that you run.
+    Of the model where there are some, else of its series, else of other models; the drop of scores, and beside it the
+    rise of perplexity, with a 95 % interval, and "cannot be told" where too little was printed. Short answers hide a
+    drop: look at the longest task that you run.
     Without a format: all that have scores. With --measured: perplexity, divergence and agreement of SmolLM2-135M with
     the format in the loop, on four texts.
 
@@ -1419,7 +1441,7 @@ def scores(format: str | None = None, *, model: str | None = None, measured: boo
     model: A model by name, such as qwen3-30b-a3b.
     measured: What was measured on the sample model instead, by text.
 
-    Returns: A row a family of tasks: its loss as a share of the 16-bit score, of divergence in nats.
+    Returns: A row a family of tasks: its drop of scores or rise of perplexity as a share, or its divergence in nats.
     Raises InputError and SpecError for names, files and values, LimitError beyond what can be computed.
 
     >>> dse.scores("fp8", model="llama3.1-8b")[0]["of"]
@@ -1442,6 +1464,7 @@ def sensitivity(
     input_tokens: int = 1024,
     output_tokens: int = 1024,
     admission: Literal["reserve", "paged"] | None = None,
+    batching: Literal["static", "continuous", "chunked"] | None = None,
     page_tokens: int = 16,
     prefix_tokens: int = 0,
     weights_bits: int = 16,
@@ -1453,7 +1476,7 @@ def sensitivity(
     weights: str | None = None,
     tower: bool = True,
     prompt_chunk_tokens: int = 1,
-    rounds: int = 10,
+    rounds: int | None = None,
     max_num_seqs: int | None = None,
     kv_cache: bool = True,
     cached_input_discount: float | None = None,
@@ -1515,9 +1538,6 @@ def simulate(
     host_overlap: Literal["layers", "none"] = "layers",
     rate: float | str | None = None,
     n_requests: int | None = None,
-    batching: Batching = "continuous",
-    chunk_tokens: int = 512,
-    prompt_step_tokens: int = 2048,
     seed: int = 1,
     key_quantizer: Quantizer | None = None,
     value_quantizer: Quantizer | None = None,
@@ -1527,6 +1547,7 @@ def simulate(
     input_tokens: int = 1024,
     output_tokens: int = 1024,
     admission: Literal["reserve", "paged"] | None = None,
+    batching: Literal["static", "continuous", "chunked"] | None = None,
     page_tokens: int = 16,
     prefix_tokens: int = 0,
     weights_bits: int = 16,
@@ -1538,7 +1559,7 @@ def simulate(
     weights: str | None = None,
     tower: bool = True,
     prompt_chunk_tokens: int = 1,
-    rounds: int = 10,
+    rounds: int | None = None,
     max_num_seqs: int | None = None,
     kv_cache: bool = True,
     cached_input_discount: float | None = None,
@@ -1585,9 +1606,6 @@ def simulate(
         (a shipped trace's: gaps drawn from its quantiles), or all at once; default: as the trace, all
         at once without one.
     n_requests: How many; default: 10,000, or all of a FILE.
-    batching: Until the longest answer ends; replaced at once; with prompts in chunks.
-    chunk_tokens: Tokens of a step of chunked batching.
-    prompt_step_tokens: Tokens up to which whole prompts share a step; a longer one has its own.
     seed: Of lengths and arrivals.
     key_quantizer: Quantizer of the keys, if different.
     value_quantizer: Quantizer of the values, if different.

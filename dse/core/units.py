@@ -4,6 +4,8 @@ Every number inside the tool is in SI base units (B, B/s, FLOP/s, s, W, J); this
 what files and people write, and formats what people read. GB is 10**9 bytes and GiB is 2**30.
 """
 
+from typing import Any
+
 BITS_PER_BYTE = 8
 FP16_BITS = 16
 GIB = 2**30
@@ -94,3 +96,23 @@ def human(value: float, unit: str, digits: int = 4) -> str:
 def gib(n_bytes: float) -> float:
     """Bytes as GiB (2**30 B)."""
     return n_bytes / GIB
+
+
+def number(value: Any, unit: str) -> str:
+    """A result with its unit as people read it; sizes in GB (1e9) and GiB (2**30) side by side."""
+    if value is None:
+        return "no limit" if unit == "token" else "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if unit == "B" and abs(value) >= GIB:
+        return f"{human(value, 'B')} ({gib(value):,.4g} GiB)"
+    if unit == "1":
+        return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+    if unit == "sequence":
+        value = value if isinstance(value, int) else round(value, 2)
+        return f"{value:,} request{'s' if value != 1 else ''}"
+    if unit in ("J/token", "bit", "token/s", "B/token", "dB") or unit.startswith("USD"):
+        return f"{value:,.4g} {unit}" if value < 1e4 else f"{value:,.0f} {unit}"
+    if unit == "token":
+        return f"{value:,} tokens"
+    return human(value, unit) if unit else str(value)

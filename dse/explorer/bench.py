@@ -10,6 +10,7 @@ import streamlit as st
 from dse.core.errors import DseError
 from dse.explorer import common_fields, kept, request, tray
 from dse.explorer.request import PointAnswer, PointRequest
+from dse.explorer.widgets import as_said
 from dse.model import uncertainty
 from dse.model.compare import Case
 from dse.questions import engine_formats
@@ -88,8 +89,8 @@ def of(values: Mapping[str, Any], designs: tray.Tray) -> Bench:
         try:
             asked = request.of({**values, **tray.values_of(design, common_fields.DESIGN)})
             found.append((asked, cached_answer(asked), None))
-        except DseError as error:
-            found.append((asked, None, error))
+        except Exception as error:
+            found.append((asked, None, as_said(error)))
     names = _names(designs, [asked for asked, _, _ in found])
     rows = (BenchRow(at, name, *each) for at, (name, each) in enumerate(zip(names, found, strict=True)))
     return Bench(values, tuple(rows), designs.at)

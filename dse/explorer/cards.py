@@ -11,38 +11,32 @@ import pandas as pd
 import streamlit as st
 
 from dse.core.errors import DseError
-from dse.explorer import common_fields, request, sidebar, state, tray
+from dse.explorer import common_fields, names, request, sidebar, state, tray, widgets
 from dse.explorer.bench import Bench, BenchRow, alike, badge, cached_answer, line
 from dse.explorer.request import PointRequest
 from dse.explorer.widgets import escaped, lines
 from dse.figures.drawing import style
-from dse.model import uncertainty
+from dse.model import quality
 from dse.model.compare import Comparison
 from dse.model.evaluate import Point
-from dse.model.results import RESULT_UNITS, shown_unit
+from dse.model.results import RESULT_UNITS
 from dse.questions import room
-from dse.questions.common import sure_text
-from dse.report.present import change, design_notes, number, slower_note
+from dse.questions.common import ends_text, sure_text
+from dse.report.present import change, design_notes, fits_text, number, release_note, slower_note
 from dse.specs.device_and_model import ModelSpec
 from dse.specs.weights import WIDE
 from dse.specs.workload import Workload
 
-#: what a card says in numbers: result, label; times and rates have intervals
-SHOWN = {
-    "throughput_tokens_per_s": "Throughput",
-    "tpot_s": "TPOT",
-    "ttft_s": "TTFT",
-    "score_drop_frac": "Drop of scores",
-    "joules_per_token": "Energy per token",
-    "usd_per_million_tokens": "Price per million tokens",
-}
-#: what a number of a card is, of a server that always has so many requests
+#: what a card says in numbers, under their declared titles (`label`), and what each is, of a server that always has so
+#: many requests; times and rates have intervals
 MEANINGS = {
     "throughput_tokens_per_s": "Output tokens a second, of all devices together.",
     "tpot_s": "Time per output token: mean time between two tokens of a request at a server that always has so "
     "many requests, prompts of others in between.",
     "ttft_s": "Time to first token: from a request's arrival at such a server to its first token.",
-    "score_drop_frac": "Largest published loss over kinds of tasks, else the rise of perplexity of a small model.",
+    "score_drop_frac": "Largest published drop over kinds of tasks, as a share of the score of 16 bits, with half of "
+    "its 95 % interval.",
+    "sample_perplexity_frac": "Over that of 16 bits, of a small language model: not your model's.",
     "joules_per_token": "At the power of the whole board.",
     "usd_per_million_tokens": "At the device's price per hour.",
 }
@@ -55,8 +49,6 @@ _COLUMNS = 3
 WIDE_BITS = 16
 #: notes on keys of a model's file that change nothing
 _OF_FILE = re.compile(r"auto_map ignored|key \S+ absent")
-#: a chance below this says the opposite of what is computed
-EVEN = 0.5
 #: what a note says of an option of the command line
 _OPTION = re.compile(r"; --weights \S+ counts[^;]*")
 #: colors of the parts of the memory, as figures have them
@@ -78,10 +70,10 @@ def show(bench: Bench) -> None:
         for row in bench.rows
     ]
     for row, box in zip(bench.rows, boxes, strict=True):
-        with box:
+        with box, widgets.said():
             _card(bench, row)
     for row, box in zip(bench.rows, boxes, strict=True):  # what takes longer, when all cards have their numbers
-        with box:
+        with box, widgets.said():
             _rest(bench, row)
 
 
@@ -93,7 +85,7 @@ def _card(bench: Bench, row: BenchRow) -> None:
         return
     st.caption(escaped(line(row.asked)))
     st.badge(mark, color=_COLORS.get(mark.partition(" ")[0].strip(","), "red"))  # type: ignore[arg-type]
-    st.markdown(escaped(verdict(row.result, row.request.work.batch is None)))
+    st.markdown(escaped(fits_text(row.result, row.request.work.batch is None)))
     lines([f"{said}. The numbers are as if other software ran it." for said in row.refusals.values()])
     if row.result["feasible"]:
         st.html(memory_bar(row.result))
@@ -116,7 +108,8 @@ def notes(row: BenchRow) -> list[str]:
     asked = row.request
     found = design_notes(asked.device_spec(), asked.model_spec(), dict(row.result))
     if row.result["feasible"]:
-        found += slower_note(Point(asked.device_spec(), asked.plan(), asked.work))
+        point = Point(asked.device_spec(), asked.plan(), asked.work)
+        found += [*slower_note(point), *release_note(point)]
         found += _same_times(asked, row.result)
     said = (_OPTION.sub("", note.removeprefix("Note: ")) for note in found)
     return [note for note in said if not _OF_FILE.search(note)]
@@ -139,27 +132,9 @@ def _same_times(asked: PointRequest, result: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def verdict(result: Mapping[str, Any], is_full: bool = False) -> str:
-    """Whether a design fits, and by what limit, in a sentence; `is_full`: the batch is as many requests as fit."""
-    if not result["feasible"]:
-        return f"Does not fit: {result['infeasible_reason']}."
-    batch, most = result["batch"], result["max_batch"]
-    if is_full:
-        limit = "as many as fit" if batch == most else f"as many as the server takes; room for {most:,}"
-        return f"Runs {batch:,} request{'s' if batch > 1 else ''} at once: {limit}."
-    if result["fits_whole_batch"]:
-        room = f"; room for {most:,}" if most > batch else ""
-        return f"Fits: {'the request' if batch == 1 else f'all {batch:,} requests'} at once{room}."
-    limited = "the server's own limit" if result.get("max_num_seqs") == most else "memory"
-    if result["n_waves"] is None:
-        return f"Exceeds {limited}: at most {most:,} of {batch:,} requests run at once, the others wait."
-    waves = f"runs in {result['n_waves']:,} waves of up to {result['running_batch']:,}"
-    return f"Exceeds {limited}: {waves} of {batch:,} requests."
-
-
 def fitting(rows: Sequence[BenchRow]) -> str:
     """Whether each design fits, in sentences."""
-    return " ".join(f"{row.name}: {verdict(row.result, row.request.work.batch is None)}" for row in rows)
+    return " ".join(f"{row.name}: {fits_text(row.result, row.request.work.batch is None)}" for row in rows)
 
 
 def gains(rows: Sequence[BenchRow]) -> str:
@@ -194,6 +169,12 @@ def memory_bar(result: Mapping[str, Any]) -> str:
     )
 
 
+#: numbers that are shown as every page and the command line show them
+_OF_SCORES = {"score_drop_frac": quality.drop_text, "sample_perplexity_frac": quality.rise_text}
+#: what a number of a card is called: the declared title of the result
+label = names.words
+
+
 class CardNumber(NamedTuple):
     """A number of a card: what it is, its value, where it likely lies and how far it is from the first design's, and
     the limit that it keeps or misses."""
@@ -208,11 +189,11 @@ def numbers(bench: Bench, row: BenchRow) -> list[CardNumber]:
     """The numbers of a card: with intervals, limits met or not, and against the first design."""
     result, first = row.result, bench.answered[0].result
     found = []
-    for name in SHOWN:
+    for name in MEANINGS:
         if result[name] is None:
             continue
         said = [_ends(name, result)]
-        compares = name != "score_drop_frac" and isinstance(first[name], int | float) and first[name]
+        compares = name not in _OF_SCORES and isinstance(first[name], int | float) and first[name]
         if row.at != bench.answered[0].at and compares:
             said.append(change(result[name], first[name]))
         details = ", ".join(filter(None, [*said, _note(name, row)]))
@@ -241,39 +222,23 @@ def numbers_html(found: Iterable[CardNumber]) -> str:
         said = [styled("span", _PALE, one.details)] if one.details else []
         if one.limit:
             said.append(styled("span", _MISSED if one.limit.startswith("misses") else _PALE, one.limit))
-        name = f'<span title="{html.escape(MEANINGS[one.name])}">{html.escape(SHOWN[one.name])}</span>'
+        name = f'<span title="{html.escape(MEANINGS[one.name])}">{html.escape(label(one.name))}</span>'
         pieces.append(f'<div style="{_HEAD}">{name} {styled("b", _VALUE, one.value)}</div>')
         pieces.append(f'<div style="{_SMALL}">{", ".join(said)}</div>')
     return "".join(pieces)
 
 
 def shown(name: str, result: Mapping[str, Any]) -> str:
-    """A number of a card with its unit."""
-    value = result[name]
-    if value is None:
+    """A number of a card with its unit, as `dse point` prints it."""
+    if result[name] is None:
         return "-"
-    unit, size = _unit(name)
-    return f"{_digits(value / size)} {unit}"
-
-
-def _unit(name: str) -> tuple[str, float]:
-    """The unit that cards show a result in, and its size in base units."""
-    own = {"score_drop_frac": ("%", 0.01), "usd_per_million_tokens": ("USD", 1.0), "ttft_s": ("s", 1.0)}
-    return own.get(name) or shown_unit(name, RESULT_UNITS[name])
-
-
-def _digits(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return _OF_SCORES[name](result) if name in _OF_SCORES else number(result[name], RESULT_UNITS[name])
 
 
 def _ends(name: str, result: Mapping[str, Any]) -> str:
-    """The ends of a number's interval, in its unit; empty where it has none."""
-    ends = uncertainty.known_ends(result, name)
-    if not ends:
-        return ""
-    _, size = _unit(name)
-    text = " to ".join(_digits(end / size) for end in ends)
-    return f"at peak rates ({text})" if result["model_kind"] == "ideal" else f"({text})"
+    """The ends of a number's interval; empty where it has none."""
+    text = ends_text(result, name)
+    return text and (f"at peak rates ({text})" if result["model_kind"] == "ideal" else f"({text})")
 
 
 def _note(name: str, row: BenchRow) -> str:
@@ -295,18 +260,30 @@ def is_met(name: str, result: Mapping[str, Any], values: Mapping[str, Any]) -> b
     """Whether a time keeps to the reader's limit; None where there is no limit or no time."""
     field, per_second = LIMITS[name]
     limit = values.get(field.key)
-    return None if limit is None or result[name] is None else result[name] * per_second <= limit
+    is_none = limit is None or result[name] is None or is_untimed(name, values)
+    return None if is_none else result[name] * per_second <= limit
+
+
+def is_untimed(name: str, values: Mapping[str, Any]) -> bool:
+    """True of the time per output token of an answer of one token, which has none: no limit counts against it."""
+    return name.endswith("tpot_s") and values.get("output") == 1
 
 
 def limits_s(values: Mapping[str, Any]) -> dict[str, float]:
     """The reader's limits on times, in seconds by result."""
     given = {name: (values.get(field.key), per_second) for name, (field, per_second) in LIMITS.items()}
-    return {name: limit / per_second for name, (limit, per_second) in given.items() if limit is not None}
+    return {
+        name: limit / per_second
+        for name, (limit, per_second) in given.items()
+        if limit is not None and not is_untimed(name, values)
+    }
 
 
 def limit_text(name: str, result: Mapping[str, Any], values: Mapping[str, Any]) -> str:
     """The limit of a time, met or not; empty where there is none."""
     met = is_met(name, result, values) if name in LIMITS else None
+    if name in LIMITS and is_untimed(name, values) and values.get(LIMITS[name][0].key) is not None:
+        return "no limit: one token has no TPOT"
     if met is None:
         return ""
     field, per_second = LIMITS[name]
@@ -322,15 +299,14 @@ def sure(first: BenchRow, row: BenchRow) -> str:
     if not gain or gain.ratio == 1:
         return ""
     side = "Faster" if gain.ratio > 1 else "Slower"
-    if gain.confidence < DECIDED:
-        other = "worse" if gain.ratio > 1 else "better"
-        why = f", as kernels that nobody measured may do {other} than computed" if gain.confidence < EVEN else ""
+    chance = sure_text(gain.sure_of_side)
+    if gain.sure_of_side < DECIDED:
         return (
             f"Undecided against {first.name}: {gain.ratio:.2f} times its throughput ({gain.low:.2f} to "
-            f"{gain.high:.2f}), {side.lower()} with a chance of {sure_text(gain.confidence)}{why}."
+            f"{gain.high:.2f}), {side.lower()} with a chance of {chance}."
         )
     return (
-        f"{side} than {first.name} with a chance of {sure_text(gain.confidence)}: {gain.ratio:.2f} times its "
+        f"{side} than {first.name} with a chance of {chance}: {gain.ratio:.2f} times its "
         f"throughput ({gain.low:.2f} to {gain.high:.2f})."
     )
 
@@ -438,10 +414,13 @@ def _outcome(bench: Bench, before: Mapping[str, Any], result: Mapping[str, Any])
     said = [whole if result["fits_whole_batch"] else f"{result['max_batch']:,} of {result['batch']:,} at once"]
     said.append(number(result["throughput_tokens_per_s"], "token/s"))
     if result["usd_per_million_tokens"] is not None:
-        said.append(f"{shown('usd_per_million_tokens', result)} a million tokens")
+        said.append(shown("usd_per_million_tokens", result))
     drop, was = (each["score_drop_frac"] or 0.0 for each in (result, before))
     if drop > was:
-        said.append(f"scores drop by {100 * drop:.1f} %")
+        said.append(f"drop of scores {quality.drop_text(result)}")
+    rise, was = (each["sample_perplexity_frac"] or 0.0 for each in (result, before))
+    if rise > was:
+        said.append(f"rise of perplexity {quality.rise_text(result)} (of a small model)")
     if (result["weights"], result["weights_bits"]) != (before["weights"], before["weights_bits"]):
         said.append("what scores lose by the weights is not known")
     return ", ".join(said)
@@ -453,18 +432,18 @@ def table(bench: Bench) -> pd.DataFrame:
     for row in bench.rows:
         cells = {"Design": row.name}
         if row.asked is not None and row.answer is not None:
-            for name, label in SHOWN.items():
-                cells[label] = shown(name, row.result)
+            for name in MEANINGS:
+                cells[label(name)] = shown(name, row.result)
                 if name in LIMITS and is_met(name, row.result, bench.values) is False:
-                    cells[label] += " (misses the limit)"
+                    cells[label(name)] += " (misses the limit)"
             cells.update({"Fits": fits(row.result), "What": line(row.asked)})
         found.append({**cells, "How sure": badge(row)})
-    order = ["Design", SHOWN["throughput_tokens_per_s"], "How sure", "Fits", *SHOWN.values(), "What"]
+    order = ["Design", label("throughput_tokens_per_s"), "How sure", "Fits", *map(label, MEANINGS), "What"]
     return pd.DataFrame(found).reindex(columns=list(dict.fromkeys(order)))
 
 
 def fits(result: Mapping[str, Any]) -> str:
-    """`verdict` in the few words of a cell."""
+    """`fits_text` in the few words of a cell."""
     if not result["feasible"]:
         return "does not fit"
     return "whole" if result["fits_whole_batch"] else f"{result['max_batch']:,} of {result['batch']:,}"

@@ -16,6 +16,7 @@ from dse.explorer.uploads import Upload
 from dse.explorer.widgets import escaped
 from dse.quantizers import layered
 from dse.specs import tokens
+from dse.specs.quantity import BETWEEN, number_and_unit
 
 #: session keys: the widget that chooses a design, that of its name, of a preset; what undo and redo go through
 _AT, _NAME, _PRESET, _HISTORY = "tray at", "tray name", "tray preset", "explorer history"
@@ -314,8 +315,17 @@ def editable(device: str, edits: str) -> dict[str, tuple[str, str, str]]:
 
 def edits_by_field(edits: str) -> dict[str, str]:
     """The changed numbers of a text, by field."""
-    pairs = (edit.partition("=") for edit in edits.split(",") if edit.strip())
-    return {name.strip(): value.strip() for name, _, value in pairs}
+    pairs = (edit.partition("=") for edit in BETWEEN.split(edits) if edit.strip())
+    return {name.strip(): _without_commas(value) for name, _, value in pairs}
+
+
+def _without_commas(text: str) -> str:
+    """The text of a number without commas between its thousands; a decimal comma stays, for the parser to refuse."""
+    try:
+        number_and_unit(text)
+    except ValueError:
+        return text.strip()
+    return text.replace(",", "").strip()
 
 
 def with_edit(edits: str, name: str, text: str, shipped: str) -> str:
@@ -323,7 +333,7 @@ def with_edit(edits: str, name: str, text: str, shipped: str) -> str:
     found = edits_by_field(edits)
     found.pop(name, None)
     if text.strip() and text.strip() != shipped:
-        found[name] = text.replace(",", "").strip()
+        found[name] = _without_commas(text)
     return ",".join(f"{field}={value}" for field, value in found.items())
 
 

@@ -6,14 +6,16 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from dse.core.errors import DseError, InputError, clean
+from dse.core.errors import InputError, clean, show
 from dse.explorer import common_fields, uploads, widgets
 from dse.explorer.bench import Bench
 from dse.explorer.fields import Field
+from dse.specs import catalog, device_names
 from dse.validate import check_log, startup_log
 from dse.validate.check_log import LogCheck
+from dse.validate.startup_log import StartupLog
 
-#: session keys: name and text of the log, and what the last load said
+#: session keys: name and values of the log, and why the last file could not be read
 _LOG, _SAID = "explorer log", "explorer log said"
 _MAX_NAME = 60
 DEVICE = Field(
@@ -22,7 +24,7 @@ DEVICE = Field(
     kind="choice",
     default=None,
     choices=common_fields.DEVICE.choices,
-    placeholder="as it says, else the design's",
+    placeholder="as the log says",
     help="Logs of vLLM, SGLang and TensorRT-LLM rarely say the device.",
 )
 
@@ -35,37 +37,37 @@ def draw(bench: Bench) -> None:
             "log",
             "Log of vLLM, SGLang, TensorRT-LLM or llama.cpp",
             ["log", "txt"],
-            "What the server printed as it started, up to 8 MB. It stays in the memory of this session.",
+            "What the server printed as it started, up to 2 MiB. It stays in the memory of this session.",
             _keep,
         )
         widgets.draw(DEVICE, width=260)
     widgets.lines(st.session_state.get(_SAID, []))
     if _LOG not in st.session_state:
         return
-    name, text = st.session_state[_LOG]
+    name, log = st.session_state[_LOG]
     with widgets.said():
-        _show(found(text, name, bench.values.get(DEVICE.key), bench.values["device"]))
+        _show(found(log, name, bench.values.get(DEVICE.key)))
 
 
 def _keep(file: Any) -> None:
-    """Keep the text of a file in the session, or what is wrong with it."""
-    content = file.getvalue()
+    """Keep what a file says in the session, or what is wrong with it."""
+    name = clean(file.name, _MAX_NAME)
     st.session_state[_SAID] = []
-    if len(content) > startup_log.MAX_LETTERS:
-        st.session_state[_SAID] = [f"{file.name}: has {len(content):,} bytes: give the start of the log alone"]
-    else:
-        st.session_state[_LOG] = clean(file.name, _MAX_NAME), content.decode("utf-8", "replace")
-
-
-def found(text: str, name: str, device: str | None, other: str) -> LogCheck:
-    """A log beside its design, on a device: as chosen, else as the log says, else the `other`. Raises DseError."""
-    log = startup_log.read(text)
-    label = device or ("" if log.device else other)
+    st.session_state.pop(_LOG, None)
     try:
-        spec = uploads.device(label) if label else None
-    except DseError as error:
-        raise InputError(error.lines()[0]) from None
-    return check_log.check(log, spec, source=name, names=(label, log.model))
+        startup_log.refuse_larger(file.size, name)
+        st.session_state[_LOG] = name, startup_log.read(file.getvalue().decode("utf-8", "replace"))
+    except InputError as error:
+        st.session_state[_SAID] = error.lines()
+
+
+def found(log: StartupLog, name: str, device: str | None) -> LogCheck:
+    """A log beside its design, on the device that was chosen, else on the one that it names. Raises DseError."""
+    if device is None and not (log.device and device_names.meant(log.device, tuple(catalog.device_files()))):
+        says = f"names {show(log.device)}, which is not shipped" if log.device else "names no device"
+        raise InputError(f"{name}: {says}: choose the GPU of the log")
+    spec = None if device is None else uploads.device(device)
+    return check_log.check(log, spec, source=name, names=(device or "", log.model))
 
 
 def _show(check: LogCheck) -> None:

@@ -1,5 +1,6 @@
 """The widget of a field, and words that are safe to show. A widget's key is its field's key."""
 
+import logging
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,9 @@ from dse.explorer import state
 from dse.explorer.fields import MAX_TEXT, Field
 from dse.explorer.state import put
 
+#: in the log of the server, before the traceback of a defect
+FAILED = "A part of a page failed"
+_LOG = logging.getLogger(__name__)
 #: where GitHub's Markdown begins a link of its own: www.a.b, http://a.b, a@b.c
 _ADDRESS = re.compile(r"www(?=\.)|:(?=//)|@", re.IGNORECASE)
 
@@ -100,11 +104,19 @@ def problem(error: DseError) -> None:
 
 @contextmanager
 def said() -> Iterator[None]:
-    """Errors of a part of a page are said in its place, as plain text."""
+    """Say errors of a part of a page in its place, as plain text, defects of ours too: the rest of the page stays."""
     try:
         yield
-    except DseError as error:
-        problem(error)
+    except Exception as error:
+        problem(as_said(error))
+
+
+def as_said(error: Exception) -> DseError:
+    """Return an error as a page says it; a defect of ours is logged with its traceback."""
+    if isinstance(error, DseError):
+        return error
+    _LOG.error(FAILED, exc_info=error)
+    return DseError(f"A defect of dse, please report it: {type(error).__name__}: {error}")
 
 
 def lines(texts: list[str]) -> None:

@@ -193,7 +193,7 @@ def load(
         raise InputError(f"objective = {show(kind)}: {did_you_mean(kind, OBJECTIVES)}")
     if (kind == "divergence") != is_scores:
         scored = "the --out of `dse measure --perplexity --sides key,value --by-layer`"
-        do = "leave it out" if is_scores else f"it and --max-drop need {scored}"
+        do = "leave it out" if is_scores else f"it and --max-rise need {scored}"
         has = "divergences alone" if is_scores else "no divergences"
         raise InputError(f"objective = {show(kind)}: {path} has {has}: {do}")
     if kind == "output_error" and not has_output:
@@ -379,7 +379,9 @@ def _table(path: Path) -> pd.DataFrame:
     )
     try:
         file = pq.ParquetFile(io.BytesIO(content))
-        if missing := [name for name in _COLUMNS if name not in file.schema_arrow.names]:
+        names = file.schema_arrow.names
+        of_output = SUMS["output_error"] if {*SUMS["output_error"]} & {*names} else ()
+        if missing := [name for name in (*_COLUMNS, *of_output) if name not in names]:
             raise InputError(f"{path}: has no column {missing[0]}: give what `dse measure --out` wrote")
         if file.metadata.num_rows > MAX_ROWS:
             raise InputError(f"{path}: has {file.metadata.num_rows:,} rows: at most {MAX_ROWS:,}")

@@ -49,14 +49,7 @@ def reason(point: Point, name: str) -> str:
             "prompts of layers that read chosen or compressed tokens are computed as by plain attention over those "
             "tokens: most measured layers take 1.3 to 6 times as long (docs/explanation/calibration.md)"
         ),
-        "nearest_release": (
-            f"{stacks.stack_text(point.stack_name, point.work)} was not measured: the server's own time is "
-            + (
-                "fitted to public benchmarks"
-                if _is_benchmarked(point)
-                else "that of all releases and servers that were"
-            )
-        ),
+        "nearest_release": _release(point),
     }
     if device.core_clock is None:
         said["core_clock"] = f"{implementations.USUAL_CLOCK / 1e9:g} GHz: assumed, the device's file has none"
@@ -72,8 +65,17 @@ def implementations_text(point: Point) -> str:
     return "; ".join(f"{one.title}: {one.rate_text()}" for one in own.values())
 
 
-def _is_benchmarked(point: Point) -> bool:
-    return isinstance(point.stack, ServedStack) and point.stack.benchmarked is not None
+def _release(point: Point) -> str:
+    """The release that stands in for the one asked for, or the benchmarks that do."""
+    stack, asked = point.stack, stacks.stack_text(point.stack_name, point.work)
+    if not isinstance(stack, ServedStack) or not stack.stands_in:
+        return ""
+    if kernels.benchmarked_as(point.device, point.plan.model, point.work, stack):
+        return f"{asked} was not measured step by step: the server's own time is fitted to public benchmarks of it"
+    return (
+        f"{asked} was not measured, or on too few rows: {point.stack_name}@{stack.stands_in}, the nearest release that "
+        "was, stands in, with a wider interval"
+    )
 
 
 def _borrowed(point: Point) -> str:

@@ -143,7 +143,7 @@ def nearest(plan: KvPlan, paths: Mapping[str, str], work: Workload, stack: Stack
         found.append("nearest_kernels")
     if stack.attention and any(sparse):
         found.append("sparse_prompts")
-    if served and served.unknown_release:
+    if served and served.stands_in:
         found.append("nearest_release")
     return found
 

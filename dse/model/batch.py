@@ -74,7 +74,9 @@ def full_batch(design: Design, most: int) -> int:
 
 
 @inlined
-def totals_of(batch: float, output_tokens: int, waves: Waves, wave_s: float, smaller_s: float, is_replaced: int) -> Totals:
+def totals_of(
+    batch: float, output_tokens: int, waves: Waves, wave_s: float, smaller_s: float, is_replaced: int
+) -> Totals:
     """Seconds of all requests of a static batch, and its rate; `smaller_s` is a wave of one sequence less."""
     waves_s = waves.n_full * wave_s + waves.n_smaller * smaller_s
     total_s = throughput.paged_total_s(batch, waves.running, wave_s) if is_replaced else waves_s

@@ -53,7 +53,7 @@ class Comparison:
 
     def _shifts(self, first: Case, second: Case, base: tuple[dict[str, Any], dict[str, Any]]) -> Iterator[Interval]:
         """Yield, for each assumed number, the factors by which the gain changes inside its range."""
-        usual = uncertainty.gain(*base, self.column).ratio
+        usual = uncertainty.predicted_gain(*base, self.column)
         yield from self._kernels(first, second, base, usual)
         yield from self._stacks(first, second, usual)
         sides = [(True, True)] if first.device == second.device else [(True, False), (False, True)]
@@ -67,7 +67,7 @@ class Comparison:
                         self._results(case._replace(device=self._device(case.device, name, end))) if is_on else results
                         for case, results, is_on in zip((first, second), base, side, strict=True)
                     ]
-                    ratios.append(uncertainty.gain(found[0], found[1], self.column).ratio / usual)
+                    ratios.append(uncertainty.predicted_gain(found[0], found[1], self.column) / usual)
                 yield Interval(min(ratios), max(ratios), f"{name} is assumed, in its range")
 
     def _kernels(
@@ -93,7 +93,7 @@ class Comparison:
                 ]
                 if any(results.get(self.column) is None for results in found):
                     continue
-                ratios.append(uncertainty.gain(found[0], found[1], self.column).ratio / usual)
+                ratios.append(uncertainty.predicted_gain(found[0], found[1], self.column) / usual)
             yield Interval(min(ratios), max(ratios), f"what {', '.join(names)} reach")
 
     def _stacks(self, first: Case, second: Case, usual: float) -> Iterator[Interval]:
@@ -109,7 +109,7 @@ class Comparison:
                 continue
             found = [self._results(case._replace(work=replace(case.work, stack=name))) for case in (first, second)]
             if all(results.get(self.column) is not None for results in found):
-                ratios.append(uncertainty.gain(found[0], found[1], self.column).ratio / usual)
+                ratios.append(uncertainty.predicted_gain(found[0], found[1], self.column) / usual)
         if len(ratios) > 1:
             yield Interval(min(ratios), max(ratios), "what kernels of the class reach in other stacks")
 

@@ -96,6 +96,8 @@ NO_TIMES: dict[str, Any] = {
 
 #: fields of a workload that a lowered design does not fix
 _OPEN = tuple(f.name for f in fields(Workload) if f.name not in ("batch", "input_tokens", "output_tokens"))
+#: parts of a step that comparisons read
+_COMPARED_PARTS = tuple(name for name in uncertainty.COMPARED if name in Wave._fields)
 
 
 class ByLengths(NamedTuple):
@@ -131,7 +133,7 @@ class Lowered:
         check_weights(device, plan.model, work, stack, stack_name)
         bits, memory = float(plan.effective_bits), memory_counted(device, work)
         is_server = memory == "server"
-        sure = uncertainty.intervals(device, plan, stack, stack_name, kind_of(stack, work))
+        sure = uncertainty.intervals(device, plan, work, stack, stack_name, kind_of(stack, work))
         unpacking = implementations.rate_range(plan, work, stack)
         design = design_of(device, plan, work, paths, stack, stack_name)
         results = {
@@ -548,18 +550,13 @@ def speed(device: HardwareSpec, plan: KvPlan, work: Workload) -> dict[str, Any]:
     point = Point(device, plan, work)
     found = {name: point.lowered.results[name] for name in uncertainty.COMPARED if name in point.lowered.results}
     found |= {"feasible": point.max_batch > 0, "fits_whole_batch": point.max_batch >= point.batch}
-    names = ("running_batch", "decode_step_s", "total_s", "throughput_tokens_per_s", *uncertainty.KV_PARTS)
+    names = ("running_batch", "total_s", "throughput_tokens_per_s", *_COMPARED_PARTS)
     if not point.max_batch:
         return {**found, **{name: NO_TIMES[name] for name in names}}
-    run, totals = point.largest_wave, point.totals
-    values = (
-        int(point.waves.running),
-        run.wave.decode_step_s,
-        totals.total_s,
-        point.server.throughput_tokens_per_s,
-        *(getattr(run.wave, name) for name in uncertainty.KV_PARTS),
-    )
-    return {**found, **dict(zip(names, values, strict=True))}
+    wave, totals = point.largest_wave.wave, point.totals
+    times = {name: getattr(wave, name) for name in _COMPARED_PARTS}
+    rates = {"total_s": totals.total_s, "throughput_tokens_per_s": point.server.throughput_tokens_per_s}
+    return {**found, **times, **rates, "running_batch": int(point.waves.running)}
 
 
 def filled(device: HardwareSpec, plan: KvPlan, work: Workload) -> Workload:
@@ -588,6 +585,13 @@ def with_room(device: HardwareSpec, plan: KvPlan, work: Workload, result: dict[s
         return None
     found = evaluate(roomy(device), plan, work)
     return found if found["fits_whole_batch"] else None
+
+
+def with_more(device: HardwareSpec, plan: KvPlan, work: Workload, result: dict[str, Any]) -> dict[str, Any] | None:
+    """Capacity and speed with as many requests as fit, of a point with this `result`; None where no more fit."""
+    if not result["feasible"] or result["max_batch"] <= result["batch"]:
+        return None
+    return speed(device, plan, replace(work, batch=result["max_batch"]))
 
 
 def in_wide_weights(point: Point) -> dict[str, Any] | None:

@@ -496,7 +496,7 @@ class Facts:
     def sure(self) -> uncertainty.Intervals:
         """Intervals of times per token and of prompts."""
         return uncertainty.intervals(
-            self.device, self.plan, self.point.stack, self.point.stack_name, self.results["model_kind"]
+            self.device, self.plan, self.point.work, self.point.stack, self.point.stack_name, self.results["model_kind"]
         )
 
     def reasons(self) -> dict[str, str]:

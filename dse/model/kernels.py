@@ -13,6 +13,7 @@ from dse.model import implementations
 from dse.model.formulas import attention, calibrated
 from dse.model.kv_layout import KvPlan, TensorGroup
 from dse.model.records import AttentionKernel, Stack
+from dse.specs.benchmarked import Benchmarked
 from dse.specs.device_and_model import HardwareSpec, LayerKV, ModelSpec
 from dse.specs.stack import (
     Fit,
@@ -39,8 +40,8 @@ CHOICE_TOKENS = 1000
 #: a GPU that runs by kernels of another vendor's takes so much longer, fitted to SGLang on MI300X in its cookbook
 #: (github.com/sgl-project/sgl-cookbook: Gemma 4 31B, MiniMax-M2; five closed loops)
 OTHER_VENDOR_TIME = 1.6
-#: share of the rate of 16-bit products that those reach whose weights are unpacked first and were not measured: as
-#: public benchmarks of vLLM and SGLang have it (0.55 and 0.6, dse/specs/benchmarked.py), assumed elsewhere
+#: share of the rate of 16-bit products that those reach whose weights are unpacked first and were not measured: about
+#: what a few public benchmarks of vLLM and SGLang have (0.55 and 0.6)
 UNPACKED_SHARE = 0.6
 #: what measured devices reach of their data sheets: of bandwidth, and of the rate of products over prompts. A device
 #: whose kernels nobody measured is taken to reach the middle
@@ -459,11 +460,10 @@ def kernels_reach(
             found = found._replace(prompt_flops_frac=prompt.flops_frac.si)
     if latent:
         found = found._replace(layout_copy_s=0.0, memory_frac=latent.memory_frac.si, flops_frac=latent.flops_frac.si)
-    if isinstance(stack, ServedStack) and stack.benchmarked and stack.unknown_release:
-        found = as_benchmarked(found, model, work, stack)
-    else:
-        share = stand_in_share(device, work, stack)
-        found = found._replace(gemm_flops_frac=found.gemm_flops_frac * share)
+    share = stand_in_share(device, work, stack)
+    found = found._replace(gemm_flops_frac=found.gemm_flops_frac * share)
+    if public := benchmarked_as(device, model, work, stack):
+        found = as_benchmarked(found, model, public)
     if stack.host and is_other_vendor(device):
         found = as_other_vendor(found)
     return at_lower_rate(found, device)
@@ -505,32 +505,28 @@ def at_lower_rate(found: Stack, device: HardwareSpec) -> Stack:
     )
 
 
-def as_benchmarked(found: Stack, model: ModelSpec, work: Workload, stack: ServedStack) -> Stack:
+def benchmarked_as(device: HardwareSpec, model: ModelSpec, work: Workload, stack: StackSpec) -> Benchmarked | None:
+    """Return the fit to public benchmarks of the release asked for that holds for a design; None where none does, so
+    that a measured release counts."""
+    if not isinstance(stack, ServedStack) or not stack.stands_in:
+        return None
+    weights, is_mixture = work.weight_format, model.n_experts > 1
+    kind, code = ("mixture", weights.expert_code) if is_mixture else ("dense", weights.dense_code)
+    return next((one for one in stack.benchmarked if one.kind == kind and one.holds(device.name, code)), None)
+
+
+def as_benchmarked(found: Stack, model: ModelSpec, public: Benchmarked) -> Stack:
     """Return a stack with the shares of rates and the seconds that public benchmarks of its release say."""
-    public, weights, is_mixture = stack.benchmarked, work.weight_format, model.n_experts > 1
-    assert public is not None
-    dense, experts = public.dense_share.si, public.experts_share.si
-    # 16-bit products stand in for formats that were not measured on the device
-    if weights.dense_code != "bf16" and weights.dense_code not in stack.products:
-        dense *= public.unpacked_share.si
-    elif weights.dense_code == "fp8_block":
-        dense *= public.block_share.si
-    if weights.expert_code != "bf16" and weights.expert_code not in stack.experts:
-        experts = public.stand_in_share.si
-    elif weights.expert_code == "fp8_block":
-        experts *= public.block_share.si
-    layer_s = public.layer.si if public.layer else found.host_layer_s
-    prompt_s = found.host_prompt_s
-    if public.prompt and public.experts_prompt:
-        prompt_s = model.n_layers * (public.prompt.si + public.experts_prompt.si * is_mixture)
+    prompt_s = model.n_layers * public.prompt.si
     return found._replace(
-        gemm_flops_frac=found.gemm_flops_frac * dense,
-        expert_flops_frac=found.expert_flops_frac * experts,
+        gemm_flops_frac=found.gemm_flops_frac * public.dense_share.si,
+        expert_flops_frac=found.expert_flops_frac * public.experts_share.si,
         prompt_flops_frac=found.prompt_flops_frac * public.prompt_attention_share.si,
-        host_layer_s=layer_s + public.experts_layer.si * is_mixture,
+        host_layer_s=public.layer.si,
+        host_sequence_s=public.sequence.si,
         host_prompt_s=prompt_s,
         host_blocks_s=prompt_s * public.blocking_share.si,
-        rounds_in_step=public.rounds_in_step.si if public.rounds_in_step else found.rounds_in_step,
+        rounds_in_step=public.rounds_in_step.si,
     )
 
 

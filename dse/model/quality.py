@@ -1,16 +1,24 @@
-"""Cost of a KV format in scores: as published of the model or its like, else as measured on the sample model."""
+"""Cost of a KV format: the drop of scores as published of the model or its like, and, which is another thing, the rise
+of perplexity of the sample model."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from dse.model.kv_layout import KvPlan
 from dse.specs import published_scores, sample_scores
-from dse.specs.oaken_grid import SAMPLE
-from dse.specs.published_scores import Loss
+from dse.specs.published_scores import Drop
 from dse.specs.sample_scores import SampleScore
 
-NAMES = ("sample_kl_nats", "sample_perplexity_frac", "score_drop_frac", "score_drop_of")
+NAMES = (
+    "sample_kl_nats",
+    "sample_perplexity_frac",
+    "score_drop_frac",
+    "score_drop_low_frac",
+    "score_drop_high_frac",
+    "score_drop_of",
+)
 #: where a drop of scores comes from
-EXACT, PUBLISHED, PERPLEXITY = "16 bits", "published", "measured"
+EXACT, PUBLISHED = "16 bits", "published"
 
 
 def sample_score(plan: KvPlan) -> SampleScore | None:
@@ -19,24 +27,45 @@ def sample_score(plan: KvPlan) -> SampleScore | None:
     return sample_scores.of(key.name) if key.name == value.name else None
 
 
-def published_drop(plan: KvPlan) -> Loss | None:
-    """The largest published loss of the format by the scores nearest to the model; one that cannot be told from chance
-    only where nothing was measured."""
+def published_drop(plan: KvPlan) -> Drop | None:
+    """The largest published drop of scores of the format, by the scores nearest to the model; None where there is none,
+    and of two formats for keys and values."""
     key, value = plan.key_quantizer, plan.value_quantizer
-    if key.name != value.name:
-        return None
-    return published_scores.drop(key.name, plan.model.name, sample_scores.of(key.name) is not None)
+    return published_scores.drop(key.name, plan.model.name) if key.name == value.name else None
 
 
 def quality(plan: KvPlan) -> dict[str, Any]:
-    """Divergence and perplexity on the sample model, and the drop of scores with where it comes from."""
+    """Divergence and rise of perplexity on the sample model, and the published drop of scores, its interval and where
+    it comes from."""
     if plan.key_quantizer.family.exact and plan.value_quantizer.family.exact:
-        return dict(zip(NAMES, (0.0, 0.0, 0.0, EXACT), strict=True))
+        return dict(zip(NAMES, (*(0.0,) * 5, EXACT), strict=True))
     score, said = sample_score(plan), published_drop(plan)
-    kl_nats = None if score is None else score.kl_nats.mean
-    drop = perplexity_frac = None if score is None else score.perplexity_frac.mean
-    of = None if score is None else f"{PERPLEXITY}: perplexity of {SAMPLE}"
-    if said is not None:
-        drop, of = said.loss, f"{PUBLISHED}: {said.of}, {published_scores.FAMILIES[said.family]}"
-    at_least_0 = None if drop is None else max(drop, 0.0)
-    return dict(zip(NAMES, (kl_nats, perplexity_frac, at_least_0, of), strict=True))
+    of_sample = (None, None) if score is None else (score.kl_nats.mean, score.perplexity_frac.mean)
+    if said is None:
+        return dict(zip(NAMES, (*of_sample, None, None, None, None), strict=True))
+    of = f"{PUBLISHED}: {said.loss.of}, {published_scores.FAMILIES[said.loss.family]}"
+    return dict(zip(NAMES, (*of_sample, max(said.loss.loss, 0.0), said.low, said.high, of), strict=True))
+
+
+def judged(result: Mapping[str, Any], most: float) -> bool | None:
+    """Whether the drop of scores is at most `most`, of results or a row of a table; None where that cannot be told: its
+    interval lies on both sides, or nobody published one."""
+    low, high = result["score_drop_low_frac"], result["score_drop_high_frac"]
+    if low is None or high is None:
+        return None
+    return True if high <= most else False if low > most else None
+
+
+def drop_text(result: Mapping[str, Any]) -> str:
+    """The drop of scores with half of its 95 % interval, as people read it; - where nobody published one."""
+    drop, high = result["score_drop_frac"], result["score_drop_high_frac"]
+    if drop is None:
+        return "-"
+    within = f" ± {100 * (high - drop):.2g}" if high is not None and high > drop else ""
+    return f"{100 * drop:.1f}{within} %"
+
+
+def rise_text(result: Mapping[str, Any]) -> str:
+    """The rise of perplexity on the sample model as people read it; - where it was not measured."""
+    rise = result["sample_perplexity_frac"]
+    return "-" if rise is None else f"{100 * rise:+.1f} %" if rise else "0.0 %"

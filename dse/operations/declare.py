@@ -46,11 +46,17 @@ def parse_tokens(name: str, text: str) -> int:
 
 def parse_bytes(name: str, text: str) -> int:
     """Bytes as a whole number, or in a unit: 40GiB, 40G (the same, as engines read it), 40GB. Raises InputError."""
-    found = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*([kKMGT]?)(iB|B)?", text.strip(), re.ASCII)
-    if not found:
+    from dse.specs.quantity import number_and_unit
+
+    try:
+        number, unit = number_and_unit(text) or (math.nan, "")
+    except ValueError as error:
+        raise InputError(f"{name} = {show(text)}: {error}") from None
+    found = re.fullmatch(r"([kKMGT]?)(iB|B)?", unit, re.ASCII)
+    if not found or not 0 <= number < math.inf:
         raise InputError(f"{name} = {show(text)}: must be bytes, such as 40GiB, 40GB or 42949672960")
-    power = ("", "K", "M", "G", "T").index(found[2].upper())
-    return round(float(found[1]) * (1000 if found[3] == "B" else 1024) ** power)
+    power = ("", "K", "M", "G", "T").index(found[1].upper())
+    return round(number * (1000 if found[2] == "B" else 1024) ** power)
 
 
 def parse_share(name: str, text: str) -> float:

@@ -543,10 +543,11 @@ class MixLayers(Printed):
     max_error: str | None = option(
         None, "Or the other way round: fewest bits at a relative error of at most E.", metavar="E"
     )
-    max_drop: float | None = option(
+    max_rise: float | None = option(
         None,
         "Or fewest bits at a predicted rise of perplexity of at most so much, of scores by layer.",
         PERCENT,
+        former=("--max-drop",),
         metavar="1%",
     )
     methods: Sequence[str] | None = option(
@@ -581,22 +582,22 @@ class MixLayers(Printed):
             "budget-bits": self.budget_bits,
             "budget-bytes": self.budget_bytes,
             "max-error": self.max_error,
-            "max-drop": self.max_drop,
+            "max-rise": self.max_rise,
         }
         named = [name for name, value in given.items() if value is not None]
         if len(named) != 1:
             raise InputError(
-                "give one of --budget-bits, --budget-bytes, --max-error and --max-drop: what the plan has to keep to"
+                "give one of --budget-bits, --budget-bytes, --max-error and --max-rise: what the plan has to keep to"
             )
         self._check_figure()
         if self.out is not None and not self.out.lower().endswith(".toml"):
             raise InputError(f"out = {show(self.out)}: must end in .toml")
-        limit = _positive(named[0], str(given[named[0]])) if self.max_drop is None else self.max_drop
+        limit = _positive(named[0], str(given[named[0]])) if self.max_rise is None else self.max_rise
         methods = None if self.methods is None else several(self.methods)
-        objective = "divergence" if self.max_drop is not None else self.objective
+        objective = "divergence" if self.max_rise is not None else self.objective
         errors = mixed_plan.load(self.source, methods, objective, self.context_tokens)
-        if self.max_drop is not None:
-            return mixed_plan.least_bits(errors, math.log1p(self.max_drop), f"perplexity +{100 * self.max_drop:g} %")
+        if self.max_rise is not None:
+            return mixed_plan.least_bits(errors, math.log1p(self.max_rise), f"perplexity +{100 * self.max_rise:g} %")
         if self.max_error is not None:
             return mixed_plan.least_bits(errors, limit, f"error {limit:g}")
         if self.budget_bytes is not None:

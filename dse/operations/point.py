@@ -59,6 +59,14 @@ class EvaluatePoint(OnDesign, Printed):
     operations: bool = option(
         False, "Show what each operation takes, and its shares of the peak rates.", FLAG, in_python=False, group=OUTPUT
     )
+    everything: bool = option(
+        False,
+        "Show every result with its interval, bits by part, measurements and kernels, below the answer.",
+        FLAG,
+        name="all",
+        in_python=False,
+        group=OUTPUT,
+    )
     out: str | None = option(
         None,
         "Write the result and the operations of a decode step as tables.",
@@ -111,8 +119,12 @@ class EvaluatePoint(OnDesign, Printed):
             evaluate.time_shares(outcome),
             self.workload.batch is None,
             [(command, f"{way.words}: {room.outcome(result)}") for command, way, result in self._ways(outcome)],
+            evaluate.with_more(outcome.device, outcome.plan, self.workload, outcome.results),
+            is_brief=not self.everything,
         )
-        text = "\n".join([text, *present.slower_note(outcome), *present.memory_note(outcome)])
+        rest = [] if self.everything else ["All results, intervals and kernels: --all; one result: --explain NAME"]
+        notes = (*present.slower_note(outcome), *present.release_note(outcome), *present.memory_note(outcome))
+        text = "\n".join([text, *notes, *rest])
         rows = outcome.operations() if self.operations else []
         return f"{text}\n\nOperations\n{present.operations_text(rows)}" if rows else text
 
@@ -154,7 +166,7 @@ class EvaluatePoint(OnDesign, Printed):
 
         def changed(way: Way) -> EvaluatePoint:
             sides = {"quantizer": way.quantizer, "key_quantizer": None, "value_quantizer": None}
-            plain = {"explain": None, "out": None, "as_json": False, "operations": False}
+            plain = {"explain": None, "out": None, "as_json": False, "operations": False, "everything": False}
             return replace(self, workload=way.work, **(sides if way.quantizer else {}), **plain)  # type: ignore[arg-type]
 
         def results(way: Way) -> dict[str, Any]:

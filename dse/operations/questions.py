@@ -78,7 +78,7 @@ class CompareFormats(OnDevice, WithWorkload, Sourced, WithFigure):
     )
     max_drop: float | None = option(
         None,
-        "Recommend no format whose scores drop by more, as published or measured.",
+        "Recommend no format whose published scores drop by more, or where that cannot be told.",
         PERCENT,
         metavar="1%",
         is_said=True,
@@ -362,7 +362,8 @@ class PredictLoad(OnDesign, WithLimits, WithFigure):
         from dse.questions import load
 
         loads = load.LOADS if self.loads is None else list(self.loads)
-        return load.under_load(self.hardware(), self.plan(), self.workload, loads, limits=self.limits_s())
+        limits = self.limits_s(self.workload.output_tokens, console)
+        return load.under_load(self.hardware(), self.plan(), self.workload, loads, limits=limits)
 
 
 @operation(
@@ -418,7 +419,7 @@ class TradeSpeeds(OnDevice, WithWorkload, Sourced, WithLimits, WithFigure):
             designs = engine_formats.compared(spec, model, self.workload, self.source() or CLOSED)
         else:
             designs = [self.design_of(self.device, self.model, name) for name in several(named)]
-        limits = self.limits_s()
+        limits = self.limits_s(self.workload.output_tokens, console)
         measured = serving.speeds(self.measured, spec, model, self.workload) if self.measured else []
         splits = None if self.splits is None else several(self.splits)
         return interactivity.interactivity(designs, self.workload, splits, limits, measured, console.progress)

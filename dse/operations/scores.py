@@ -14,8 +14,9 @@ from dse.operations.shared import Printed, json_option
 class FindScores(Printed):
     """Find published scores of a KV format beside those of 16 bits in the same setup, by family of tasks.
 
-    Of the model where there are some, else of its series, else of other models; the loss with a 95 % interval, and
-    "cannot be told" where too little was printed. Short answers hide a loss: look at the longest task that you run.
+    Of the model where there are some, else of its series, else of other models; the drop of scores, and beside it the
+    rise of perplexity, with a 95 % interval, and "cannot be told" where too little was printed. Short answers hide a
+    drop: look at the longest task that you run.
     Without a format: all that have scores. With --measured: perplexity, divergence and agreement of SmolLM2-135M with
     the format in the loop, on four texts.
 
@@ -31,7 +32,7 @@ class FindScores(Printed):
     as_json: bool = json_option("Print a list of objects, one a family of tasks.")
 
     def run(self, console: Console = SILENT) -> list[dict[str, Any]]:
-        """A row a family of tasks: its loss as a share of the 16-bit score, of divergence in nats."""
+        """A row a family of tasks: its drop of scores or rise of perplexity as a share, or its divergence in nats."""
         from dse.questions import scores
         from dse.specs import published_scores, sample_scores
 
@@ -49,7 +50,7 @@ class FindScores(Printed):
         return scores.to_json(published_scores.losses(self.format, self.model))
 
     def value(self, outcome: list[dict[str, Any]]) -> Rows:
-        """A row a family of tasks: its loss as a share of the 16-bit score, of divergence in nats."""
+        """A row a family of tasks: its drop of scores or rise of perplexity as a share, or its divergence in nats."""
         return Rows(outcome, self.text(outcome))
 
     def text(self, outcome: list[dict[str, Any]]) -> str:

@@ -167,7 +167,8 @@ class SimulateServing(OnDesign, Printed):
         batching, step_tokens = steady_state.schedule(spec, plan, self.workload)
         simulator.check(1 if self.n_requests is None else self.n_requests, batching, step_tokens)
         if self.out is not None:
-            files.prepare(self.out)
+            with files.publishing(self.out):  # seen to be writable before the run, and left as it was
+                pass
         trace, rate = (None if value is None else str(value) for value in (self.trace, self.rate))
         return simulation.serve(
             spec,

@@ -272,12 +272,18 @@ class WithLimits(Operation):
     max_tpot: str | None = option(None, "Most time per token of a user.", metavar="'50 ms'", unit="s", is_said=True)
     max_ttft: str | None = option(None, "Most time to the first token.", metavar="'2 s'", unit="s", is_said=True)
 
-    def limits_s(self) -> dict[str, float]:
-        """The limits that are given, in seconds, as `tpot_s` and `ttft_s`. Raises InputError."""
+    def limits_s(self, output_tokens: int, console: Console) -> dict[str, float]:
+        """The limits that are given, in seconds, as `tpot_s` and `ttft_s`. Raises InputError.
+
+        An answer of one token has no time between tokens: a limit on it is said to be left out.
+        """
         from dse.specs.quantity import named_quantity
 
         given = {"tpot_s": ("max-tpot", self.max_tpot), "ttft_s": ("max-ttft", self.max_ttft)}
-        return {key: named_quantity(name, text, "s", 1e-6, 1e5).si for key, (name, text) in given.items() if text}
+        found = {key: named_quantity(name, text, "s", 1e-6, 1e5).si for key, (name, text) in given.items() if text}
+        if output_tokens == 1 and found.pop("tpot_s", None) is not None:
+            console.say(f"max-tpot = {show(self.max_tpot)}: an answer of one token has no TPOT: left out")
+        return found
 
 
 @operation()

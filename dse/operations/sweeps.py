@@ -328,7 +328,7 @@ class FindFront(Printed):
     )
     max_drop: float | None = option(
         None,
-        "Only designs whose format drops scores by at most so much, as published or measured.",
+        "Only designs whose format, as published, drops scores by at most so much: the high end of its 95 % interval.",
         PERCENT,
         metavar="1%",
     )
@@ -350,7 +350,7 @@ class FindFront(Printed):
 
         within = limits.parse(several(self.at_most), several(self.at_least))
         if self.max_drop is not None:
-            within = (*within, limits.Limit("score_drop_frac", "at most", self.max_drop))
+            within = (*within, limits.Limit(limits.DROP, "at most", self.max_drop))
         senses, by = self._senses(), several(self.by)
         place = self.designs.folder if isinstance(self.designs, StoredSweep) else self.designs
         if not isinstance(place, str | Path):

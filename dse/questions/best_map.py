@@ -10,7 +10,7 @@ import pandas as pd
 from dse.core.errors import InputError, LimitError
 from dse.core.table import aligned
 from dse.model.compare import Comparison
-from dse.model.uncertainty import Gain
+from dse.model.uncertainty import Gain, gain_within
 from dse.questions import engine_formats
 from dse.questions.common import (
     THROUGHPUT,
@@ -20,6 +20,7 @@ from dse.questions.common import (
     QuestionAnswer,
     assumption_text,
     context,
+    crowned,
     each,
     sure_text,
 )
@@ -40,15 +41,15 @@ class Cell:
     best: tuple[str, ...]
     values: dict[str, float]
     bounds: dict[str, str]
-    #: how many times as good the best is as the next best and as what gains are told over, and how sure that is
+    #: how many times as good the best is as each other that runs, and how sure that is
     gains: dict[str, Gain]
-    #: the best of those that it beats; "" where none other runs
+    #: of those that it beats the one that it gains least over; "" where none other runs
     next_best: str = ""
 
     @property
     def sure(self) -> float | None:
         """The chance that the best really is better than the next best; None where none other runs."""
-        return self.gains[self.next_best].confidence if self.next_best else None
+        return self.gains[self.next_best].sure if self.next_best else None
 
 
 @dataclass(frozen=True, repr=False)
@@ -190,14 +191,19 @@ def _cell(
     compared: Comparison,
 ) -> Cell:
     values = {name: value for name, r in results.items() if (value := measure.value(r)) is not None}
-    best = tuple(name for name in values if not any(measure.is_better(v, values[name]) for v in values.values()))
-    beaten = [name for name in values if name not in best]
     sign = -1 if measure.sense == "max" else 1
-    next_best = min(beaten, key=lambda name: sign * values[name], default="")
-    gains = {}
-    for name in {next_best, told_over(tuple(designs))} & values.keys():
-        if gain := compared.gain(designs[best[0]].at(work), designs[name].at(work)):
-            gains[name] = gain
+
+    def gain(one: str, other: str) -> Gain:
+        found = compared.gain(designs[one].at(work), designs[other].at(work))
+        assert found is not None  # both have a value
+        return found
+
+    best: tuple[str, ...] = ()
+    gains: dict[str, Gain] = {}
+    if values:
+        best, gains = crowned(sorted(values, key=lambda name: sign * values[name]), gain)
+        gains[best[0]] = gain_within(1.0, 1.0)
+    next_best = min((name for name in gains if name not in best), key=lambda name: gains[name].ratio, default="")
     bounds = {name: str(results[name]["bound"]) for name in values}
     assert work.batch is not None
     return Cell(

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -13,7 +13,9 @@ from dse.core.errors import InputError, did_you_mean, show
 from dse.model import assumptions, evaluate, kv_layout, lower, uncertainty
 from dse.model.compare import Case
 from dse.model.kv_layout import KvPlan
+from dse.model.records import Design
 from dse.model.results import RESULT_UNITS
+from dse.model.uncertainty import Gain
 from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.measurements import CLOSED, Bits
@@ -21,6 +23,7 @@ from dse.specs.quantity import Quantity
 from dse.specs.workload import Workload
 
 Result = dict[str, Any]
+T = TypeVar("T")
 #: progress(items, label=..., length=...) -> a context manager that gives the items one by one
 Progress = Callable[..., AbstractContextManager[Iterable[Any]]]
 
@@ -55,6 +58,10 @@ class Candidate:
     def takes_long(self, work: Workload) -> bool:
         """True where an evaluation at `work` counts so many packed groups that it takes seconds."""
         return evaluate.Point(self.device, self.plan, work).takes_long
+
+    def lowered(self, work: Workload) -> Design:
+        """The numbers that the model is given of the design at `work`: designs of equal ones have equal results."""
+        return evaluate.Point(self.device, self.plan, work).design
 
     def at(self, work: Workload) -> Case:
         """The design at `work`, for comparisons."""
@@ -146,14 +153,21 @@ MEASURES = {
             name="step",
             column="decode_step_s",
             sense="min",
-            title="decode step of the whole batch",
+            title="decode step",
             shown_unit="ms",
             per_unit=units.to_base(1, "ms"),
         ),
         Measure(
             name="energy", column="joules_per_token", sense="min", title="energy", shown_unit="J/token", per_unit=1.0
         ),
-        Measure(name="cost", column=COST, sense="min", title="cost", shown_unit=RESULT_UNITS[COST], per_unit=1.0),
+        Measure(
+            name="cost",
+            column=COST,
+            sense="min",
+            title="cost of a million tokens",
+            shown_unit=RESULT_UNITS[COST],
+            per_unit=1.0,
+        ),
     )
 }
 
@@ -226,6 +240,43 @@ def each(items: Sequence[Any], progress: Progress | None, label: str) -> Iterato
         return
     with progress(items, label=label, length=len(items)) as shown:
         yield from shown
+
+
+def crowned(order: Sequence[T], gain: Callable[[T, T], Gain]) -> tuple[tuple[T, ...], dict[T, Gain]]:
+    """The one of `order` (best as computed first) that is likelier better than each other, with those that tie with it,
+    and its gains over all others.
+
+    Where computed values and chances disagree, chances decide; of several that beat one another in a ring all tie.
+    """
+    first, tried = order[0], [order[0]]
+    while True:
+        gains = {one: gain(first, one) for one in order if one != first}
+        rival = min(gains, key=lambda one: gains[one].sure, default=first)
+        if rival == first or gains[rival].ratio >= 1 - TIE:
+            return (first, *(one for one in gains if abs(gains[one].ratio - 1) <= TIE)), gains
+        if rival in tried:
+            return (first, *(one for one in gains if gains[one].ratio < 1 or one in tried)), gains
+        first = rival
+        tried.append(first)
+
+
+def ends_text(result: Mapping[str, Any], name: str) -> str:
+    """Between which values 8 of 10 measurements of a result should lie, as people read it: 361.4 to 561.4; "" where
+    that is not known. The unit is said where the ends have another than the value."""
+    ends = uncertainty.known_ends(result, name)
+    if not ends:
+        return ""
+    unit = units.number(result[name], RESULT_UNITS[name]).partition(" ")[2]
+    low, high = (units.number(end, RESULT_UNITS[name]) for end in ends)
+    if all(end.endswith(f" {unit}") for end in (low, high)):
+        low, high = (end.removesuffix(f" {unit}") for end in (low, high))
+    return f"{low} to {high}"
+
+
+def value_text(result: Mapping[str, Any], name: str) -> str:
+    """A result with its unit and its interval: 437.3 token/s (361.4 to 561.4)."""
+    text, ends = units.number(result[name], RESULT_UNITS[name]), ends_text(result, name)
+    return f"{text} ({ends})" if ends else text
 
 
 def sure_text(chance: float) -> str:

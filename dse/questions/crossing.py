@@ -56,7 +56,7 @@ class VerdictRun:
     verdict: str
     gain_at_first: float | None = None
     gain_at_last: float | None = None
-    #: 80 % intervals of these gains, and the chances that the better design of each end really is better
+    #: 80 % intervals of these gains, and the chances that the new design really is better
     interval_at_first: tuple[float, float] | None = None
     interval_at_last: tuple[float, float] | None = None
     sure_at_first: float | None = None
@@ -175,6 +175,8 @@ class DesignPair:
         steps. That holds at equal phase of the packing (`period_of`): so what is lowest in the first period is lowest
         of all, and what is highest in the last one highest.
         """
+        if self._is_one(batch, first) and self._is_one(batch, last):
+            return True
         periods = [period_of(design, self.work) for design in (self.new, self.old)]
         if last - first + 1 < 2 * max(periods):
             return False
@@ -182,6 +184,15 @@ class DesignPair:
         return self._is_decided(batch, first, last, [1, 1]) and (
             periods == [1, 1] or self._is_decided(batch, first, last, periods)
         )
+
+    def _is_one(self, batch: int, input_tokens: int) -> bool:
+        """True where the model is given the same numbers for both designs, as of bf16 and fp16: no prompt tells them
+        apart."""
+        a, b = (self.result(is_new, batch, input_tokens) for is_new in (True, False))
+        if self.measure.value(a) != self.measure.value(b):
+            return False
+        work = replace(self.work, batch=batch, input_tokens=input_tokens)
+        return self.new.lowered(work) == self.old.lowered(work)
 
     def _is_decided(self, batch: int, first: int, last: int, periods: list[int]) -> bool:
         """True when the bounds that the first and the last period give leave one verdict only."""
@@ -419,8 +430,11 @@ def crossing(
             )
         lines.append(CrossingLine(axis, at, tuple(_with_gains(pair, axis, at, run) for run in spans)))
         pair.seen.clear()
-    example = new.evaluate(replace(work, batch=max(batches), input_tokens=max(inputs)))
-    other = old.evaluate(replace(work, batch=max(batches), input_tokens=max(inputs)))
+    largest = replace(work, batch=max(batches), input_tokens=max(inputs))
+    example, other = new.evaluate(largest), old.evaluate(largest)
+    note = engine_formats.other_software((new, old), largest)
+    if new.lowered(largest) == old.lowered(largest):
+        note = " ".join(filter(None, [f"{new.name} and {old.name} take the same memory and time here.", note]))
     return Crossing(
         new=new.name,
         old=old.name,
@@ -429,7 +443,7 @@ def crossing(
         from_batch=tuple(line for line in lines if line.axis == "batch"),
         from_input=tuple(line for line in lines if line.axis == "input_tokens"),
         assumptions=assumption_text((example, other), measure),
-        note=engine_formats.other_software((new, old), replace(work, batch=max(batches), input_tokens=max(inputs))),
+        note=note,
     )
 
 
@@ -438,6 +452,6 @@ def _with_gains(pair: DesignPair, axis: str, at: int, run: VerdictRun) -> Verdic
     gains: dict[str, Any] = {}
     for end, where in zip(("first", "last"), points, strict=True):
         if gain := pair.gain(*where):
-            gains |= {f"gain_at_{end}": gain.ratio, f"sure_at_{end}": gain.confidence}
+            gains |= {f"gain_at_{end}": gain.ratio, f"sure_at_{end}": gain.sure}
             gains[f"interval_at_{end}"] = gain.low, gain.high
     return replace(run, **gains)

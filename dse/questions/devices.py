@@ -15,7 +15,7 @@ from dse.model import evaluate, uncertainty
 from dse.model.compare import Case, Comparison
 from dse.model.kv_layout import KvPlan
 from dse.model.uncertainty import Gain
-from dse.questions.common import QuestionAnswer, sure_text
+from dse.questions.common import QuestionAnswer, crowned, sure_text
 from dse.specs import collectives, deployment
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.workload import MAX_DEVICES, Workload
@@ -61,11 +61,12 @@ _HEAD = (
 
 @dataclass(frozen=True, repr=False)
 class Devices(QuestionAnswer):
-    """Results by split, fewest devices first; of as many devices the fastest first, what does not fit last."""
+    """Results by split, fewest devices first; of as many devices the fastest first, what does not fit last: the answer
+    before any that it is likelier than not to beat."""
 
     question: str
     splits: tuple[dict[str, Any], ...]
-    #: how much faster the answer is than the next split on as many devices; None where there is none
+    #: how much faster the answer is than the closest other split on as many devices; None where there is none
     sure: Gain | None = None
     #: why no more devices are tried, where fewer than MOST_DEVICES are by the device's file; else ""
     note: str = ""
@@ -102,7 +103,7 @@ class Devices(QuestionAnswer):
         fewest, sure = self.fewest, self.sure
         return {
             "fewest_devices": fewest["n_devices"] if fewest else None,
-            "sure_of_split": sure and sure.confidence,
+            "sure_of_split": sure and sure.sure,
             "note": self.note,
             "splits": told,
         }
@@ -143,7 +144,7 @@ class Devices(QuestionAnswer):
         how = options(fewest, ("tp", "pp", *LAYOUT)) or "as it is"
         answer = f"Fewest devices that hold the whole batch at once: {fewest['n_devices']} ({how})"
         if sure := self.sure:
-            answer += f"; the fastest split of them, {sure_text(sure.confidence)} sure"
+            answer += f"; the fastest split of them, {sure_text(sure.sure)} sure"
         return "\n".join([*lines, "", answer])
 
 
@@ -221,10 +222,17 @@ def devices(device: HardwareSpec, plan: KvPlan, work: Workload, most: int | None
     answer = Devices(question, tuple(splits), note=note)
     if (best := answer.fewest) is None:
         return answer
-    same = [split for split in splits if split["feasible"] and split["n_devices"] == best["n_devices"]]
-    cases = [
-        Case(device, plan, replace(work, pp_batches=None, **{name: split[name] for name in ("tp", "pp", *LAYOUT)}))
-        for split in same
-    ]
-    place = same.index(best)
-    return replace(answer, sure=Comparison().gain(*cases[place : place + 2]) if same[place + 1 :] else None)
+    same = [i for i, one in enumerate(splits) if one["fits_whole_batch"] and one["n_devices"] == best["n_devices"]]
+    layouts = {i: {name: splits[i][name] for name in ("tp", "pp", *LAYOUT)} for i in same}
+    cases = {i: Case(device, plan, replace(work, pp_batches=None, **layout)) for i, layout in layouts.items()}
+    compared = Comparison()
+
+    def gain(one: int, other: int) -> Gain:
+        found = compared.gain(cases[one], cases[other])
+        assert found is not None  # both hold the whole batch
+        return found
+
+    (first, *_), gains = crowned(same, gain)
+    splits.insert(same[0], splits.pop(first))  # it goes before what is as likely slower
+    sure = min(gains.values(), key=lambda gain: gain.ratio, default=None)
+    return replace(answer, splits=tuple(splits), sure=sure)

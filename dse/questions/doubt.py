@@ -25,7 +25,7 @@ from dse.questions.effects import Effect, Effects, Number, answer_of, as_given, 
 from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.measurements import bits_from
-from dse.specs.quantity import ASSUMED, BY_KIND, Quantity
+from dse.specs.quantity import ASSUMED, BY_KIND, Quantity, number_and_unit
 from dse.specs.stack import Fit, HostFit, StackSpec
 from dse.specs.workload import Workload
 
@@ -265,16 +265,20 @@ def with_ranges(numbers: Sequence[Number], texts: Iterable[str], device: Hardwar
 
 
 def _end(text: str, end: str, number: Number) -> float:
-    match = re.fullmatch(r"(x?)([0-9]++(?:\.[0-9]*+)?(?:[eE][-+]?[0-9]++)?)\s*(\S*)", end, re.ASCII)
-    if not match or (match[1] and match[3]):
+    is_factor = end.startswith("x")
+    try:
+        found = number_and_unit(end.removeprefix("x"))
+    except ValueError as error:
+        raise InputError(f"range = {show(text)}: {show(end)} {error}") from None
+    if not found or found[0] < 0 or (is_factor and found[1]):
         raise InputError(f"range = {show(text)}: {show(end)} must be a factor (x0.5) or a value with its unit")
-    if match[1]:
-        si = float(match[2]) * number.value
+    value, unit = found[0], found[1] or number.unit
+    if is_factor:
+        si = value * number.value
     else:
-        unit = match[3] or number.unit
         if unit not in units.UNITS or units.base_of(unit) != number.unit:
             raise InputError(f"range = {show(text)}: unit must be one of {', '.join(units.units_of(number.unit))}")
-        si = units.to_base(float(match[2]), unit)
+        si = units.to_base(value, unit)
     return float(int(si)) if number.name in WHOLE and math.isfinite(si) else si
 
 

@@ -76,6 +76,13 @@ class Effects(QuestionAnswer):
     other_interval: tuple[float, float] | None = None
     gain: Gain | None = None
 
+    @property
+    def sure(self) -> float | None:
+        """The chance that the winner, as computed, really is the better; None where there is none to beat."""
+        if self.gain is None:
+            return None
+        return 1 - self.gain.sure if self.winner == self.other else self.gain.sure
+
     @cached_property
     def table(self) -> pd.DataFrame:
         """A row per number: its range, the measure at both ends, its span, the winners, where they change."""
@@ -101,7 +108,7 @@ class Effects(QuestionAnswer):
             "against_interval": self.other_interval,
             "gain": self.gain and self.gain.ratio,
             "gain_interval": [self.gain.low, self.gain.high] if self.gain else None,
-            "sure": self.gain and self.gain.confidence,
+            "sure": self.sure,
             "effects": [
                 {**asdict(effect), "span": span if (span := effect.span(self.base)) != float("inf") else None}
                 for effect in self.effects
@@ -143,7 +150,7 @@ class Effects(QuestionAnswer):
         if self.gain and self.winner != "tie":
             g = self.gain
             lines.append(
-                f"  {sure_text(g.confidence)} sure that {self.winner} is better: {self.design} is "
+                f"  {sure_text(self.sure or 0.0)} sure that {self.winner} is better: {self.design} is "
                 f"{g.ratio:.2f} ({g.low:.2f} to {g.high:.2f}) times as good as {self.other}"
             )
         lines += self.lines()

@@ -14,6 +14,7 @@ from dse.model import quality, uncertainty
 from dse.model.compare import Comparison
 from dse.model.evaluate import Point
 from dse.model.generation import MANY_GROUPS
+from dse.model.results import title
 from dse.model.uncertainty import Gain
 from dse.questions import common, crossing, engine_formats
 from dse.questions.common import THROUGHPUT, Candidate, Progress, QuestionAnswer, Result, sure_text
@@ -45,7 +46,7 @@ VERDICTS = {
     "no": "does not pay",
     "drops": "drops scores too far",
     "errs": "errs too far",
-    "untold": "drop or error not known",
+    "untold": "cannot be told",
     "alone": "runs where 16 bits do not",
     "out": "does not run",
     "base": "baseline",
@@ -57,6 +58,8 @@ MAX_NAMED = 4
 #: letters of a line of words
 TEXT_WIDTH = 120
 _MEASURED, _ASSUMED = "measured", "assumed"
+#: surest that a gain by kernels that nobody measured is told to be, either way
+UNMEASURED_CHANCE = 0.95
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,13 @@ class Format:
     def marks(self) -> tuple[str, ...]:
         """Assumptions about its kernels; none where they were measured."""
         return unmeasured(self.result["assumptions"])
+
+    @property
+    def sure(self) -> float | None:
+        """The chance of more throughput than 16 bits; never near certainty where kernels were not measured."""
+        if self.gain is None or not self.marks:
+            return self.gain and self.gain.sure
+        return min(max(self.gain.sure, 1 - UNMEASURED_CHANCE), UNMEASURED_CHANCE)
 
     @property
     def kernels(self) -> str:
@@ -156,6 +166,11 @@ class Formats(QuestionAnswer):
             said += self._drops(best)
         elif alone := [one.name for one in others if one.verdict == "alone"]:
             said = [f"{PLAIN} does not run here; {_several(alone)} {'do' if len(alone) > 1 else 'does'}."]
+        elif open_ := [one for one in others if one.verdict == "untold" and one.gain and one.gain.low > 1]:
+            most = _nearest(open_) or open_[0]
+            said = [
+                f"{most.name} gives {_gain(most.gain)} the throughput of {PLAIN}, but not surely within the limits."
+            ]
         elif near := _likeliest(others):
             said = [self._unsure(near)]
         elif self.formats[0].verdict == "out":
@@ -175,49 +190,52 @@ class Formats(QuestionAnswer):
         if wrong := [one.name for one in others if one.verdict == "errs"]:
             said.append(f"Errors above {100 * (self.max_error or 0):.3g} %: {_several(wrong)}.")
         if over := [one.name for one in others if one.verdict == "drops"]:
-            said.append(f"Scores drop by more than {100 * (self.max_drop_frac or 0):.3g} %: {_several(over)}.")
+            said.append(f"Scores drop by more than {self._most_drop()}: {_several(over)}.")
+        untold = [one for one in others if one.verdict == "untold"]
+        is_limited = self.max_error is not None
+        if unmeasured := [one.name for one in untold if is_limited and one.result["measured_error"] is None]:
+            said.append(f"Errors not measured: {_several(unmeasured)}.")
+        if noisy := [f"{one.name} ({quality.drop_text(one.result)})" for one in untold if one.name not in unmeasured]:
+            said.append(f"Whether scores drop by more than {self._most_drop()} cannot be told: {_several(noisy)}.")
         return " ".join(said)
 
     def _unsure(self, near: Format) -> str:
         """Sentence for the likeliest format, where none surely pays."""
         gain = near.gain
         assert gain
-        if gain.ratio < 1 and near.verdict == "open":
+        if gain.ratio <= 1:
             return (
-                f"No format surely pays here: {near.name} gives {_gain(gain)} the throughput of {PLAIN}, by kernels "
-                f"that nobody measured here{self._from()}."
+                f"No format pays here: {near.name} comes nearest with {_gain(gain)} the throughput of {PLAIN}, "
+                f"{sure_text(near.sure or 0.0)} sure to give more{self._from()}."
             )
-        if gain.ratio < 1:
-            n_run = sum(one.gain is not None for one in self._own())
-            who = (
-                f"all that run are slower than {PLAIN}, {near.name} least"
-                if n_run > 1
-                else (f"{near.name} is slower than {PLAIN}")
-            )
-            return f"No format pays here: {who}, at {_gain(gain)} its throughput{self._from()}."
-        if gain.confidence < 0.5:  # the range reaches far below what is computed, and hardly above it
-            at = "at peak rates" if near.result["model_kind"] == "ideal" else "as computed"
-            sure = f"it is only {sure_text(gain.confidence)} sure that it gives more at all"
-            gives = f"{gain.ratio:.2f} times the throughput of {PLAIN} {at}"
-            return f"No format surely pays here: {near.name} may, with {gives}, but {sure}."
-        return f"No format surely pays here: {near.name} gives {_gain(gain)} the throughput of {PLAIN}{self._from()}."
+        by = ", by kernels that nobody measured here" if near.marks else ""
+        return (
+            f"No format surely pays here: {near.name} may, with {_gain(gain)} the throughput of {PLAIN}{by}, "
+            f"{sure_text(near.sure or 0.0)} sure{self._from()}."
+        )
+
+    def _most_drop(self) -> str:
+        return f"{100 * (self.max_drop_frac or 0):.3g} %"
 
     def _is_own(self, one: Format) -> bool:
         """True for a format whose kernel the chosen stack has."""
         return bool(self.stack) and one.implementation.startswith(self.stack.partition("@")[0])
 
     def _drops(self, best: Format) -> list[str]:
-        """Drop of scores of the best format, and the format with the least drop of those that pay."""
-        known = [one for one in self._own() if one.verdict == "pays" and one.result["score_drop_frac"] is not None]
-        if not known:
-            return []
-        least = min(known, key=lambda one: float(one.result["score_drop_frac"]))
-        said = []
-        if best in known:
-            drop, of = best.result["score_drop_frac"], best.result["score_drop_of"]
-            said.append(f"Scores drop by {100 * drop:.1f} % ({of}).")
-        if least is not best:
-            said.append(f"Of those that pay {least.name} drops least, {quality_text(least.result)}.")
+        """Drop of scores of the best format, or where none was published the rise of perplexity; and the format that
+        surely drops less, of those that pay."""
+        said, one = [], best.result
+        if one["score_drop_frac"] is not None:
+            said.append(f"Drop of scores: {quality.drop_text(one)} ({one['score_drop_of']}).")
+        elif one["sample_perplexity_frac"] is not None:
+            said.append(f"Rise of perplexity: {quality.rise_text(one)} (of {SAMPLE}); no scores were published.")
+        if one["score_drop_low_frac"] is None:
+            return said
+        pay = [each.result for each in self._own() if each.verdict == "pays"]
+        less = [each for each in pay if each["score_drop_high_frac"] is not None]
+        least = min(less, key=lambda each: float(each["score_drop_high_frac"]), default=one)
+        if least is not one and least["score_drop_high_frac"] < one["score_drop_low_frac"]:
+            said.append(f"Of those that pay {least['quantizer']} surely drops less: {quality.drop_text(least)}.")
         return said
 
     def _from(self) -> str:
@@ -280,7 +298,9 @@ class Formats(QuestionAnswer):
     def heads(self) -> tuple[str, ...]:
         """`SHOWN` as a table heads it: of several devices the bytes of a token are one device's share."""
         is_shared = self.formats[0].result["n_devices"] > 1
-        return tuple(f"{name}, a device" if is_shared and name == "KV B/token" else name for name in SHOWN)
+        return tuple(
+            f"{name}, a device" if is_shared and name == title("kv_bytes_per_token") else name for name in SHOWN
+        )
 
     def notes(self) -> tuple[str, ...]:
         """Notes on intervals and errors, formats left out, assumptions."""
@@ -288,13 +308,13 @@ class Formats(QuestionAnswer):
         if self.formats[0].result["model_kind"] == "ideal":
             within = "from the peak rates to what devices likely reach of them (80 %)"
         lines = [
-            f"In brackets: {within}. Sure: the chance of more token/s than {PLAIN}. TTFT and TPOT: of a server at this "
-            "concurrency. Fits more: more requests at once, no more token/s."
+            f"In brackets: {within}. Gain: the middle of its interval. Sure: the chance of more token/s than {PLAIN}. "
+            "TTFT and TPOT: of a server at this concurrency. Fits more: more requests at once, no more token/s."
         ]
-        if any(one.result["score_drop_frac"] for one in self.formats):
-            lines.append(
-                f"Quality: largest published drop of scores (dse scores); ppl: rise of perplexity on {SAMPLE}."
-            )
+        if any(one.result["score_drop_frac"] is not None for one in self.formats[1:]):
+            lines.append("Drop: largest published drop of scores, ± half of a 95 % interval (dse scores).")
+        if any(one.result["sample_perplexity_frac"] for one in self.formats):
+            lines.append(f"Ppl: rise of perplexity, on {SAMPLE}.")
         if any(one.marks for one in self.formats):
             lines.append("Kernels assumed: of rates that nobody measured, with a wide range.")
         if not_run := self._plain_text():
@@ -310,28 +330,26 @@ class Formats(QuestionAnswer):
         return (*lines, self.assumptions)
 
 
-#: columns that people read
-SHOWN = (
-    "format",
-    "runs by",
-    "bits",
-    "KV B/token",
-    "largest batch",
-    "longest context",
-    "ms/token",
-    "token/s",
-    "gain",
-    "sure",
-    "quality",
-    "J/token",
-    "kernels",
-    "verdict",
+#: results that the columns of `SHOWN` show, each under its declared title
+SHOWN_RESULTS = (
+    "stored_bits",
+    "kv_bytes_per_token",
+    "max_batch",
+    "max_context_tokens",
+    "ttft_s",
+    "tpot_s",
+    "throughput_tokens_per_s",
+    "joules_per_token",
+    "score_drop_frac",
+    "sample_perplexity_frac",
 )
+#: columns that people read
+SHOWN = ("format", "runs by", *map(title, SHOWN_RESULTS), "gain", "sure", "kernels", "verdict")
 _WORDS = ("format", "runs by", "kernels", "verdict")
 
 
 #: columns of the table that fits 100 letters
-SHORT = ("format", "bits", "fits", "TTFT s", "TPOT ms", "token/s", "gain", "sure", "quality", "verdict")
+SHORT = ("format", "bits", "fits", "TTFT s", "TPOT ms", "token/s", "gain", "sure", "drop", "ppl", "verdict")
 _SHORT_VERDICTS = {
     "pays": "pays",
     "open": "may pay",
@@ -339,22 +357,18 @@ _SHORT_VERDICTS = {
     "no": "no gain",
     "drops": "drops",
     "errs": "errs",
-    "untold": "unknown",
+    "untold": "cannot tell",
     "alone": "alone",
     "out": "no fit",
     "base": "-",
 }
-#: surest that a gain by kernels that nobody measured is told to be, either way
-UNMEASURED_CHANCE = 0.95
 
 
 def chance_text(one: Format) -> str:
-    """The chance of more throughput than 16 bits, in percent; never near certainty where kernels were not measured."""
-    if one.gain is None:
+    """`Format.sure` in percent."""
+    chance = one.sure
+    if chance is None:
         return "-"
-    chance = one.gain.confidence if one.gain.ratio >= 1 else 1 - one.gain.confidence
-    if one.marks:
-        return f"{100 * min(max(chance, 1 - UNMEASURED_CHANCE), UNMEASURED_CHANCE):.0f}%"
     return ">99%" if chance > 0.99 else "<1%" if chance < 0.01 else f"{100 * chance:.0f}%"
 
 
@@ -371,51 +385,34 @@ def short_row(one: Format) -> list[str]:
         f"{r['throughput_tokens_per_s']:.0f} ({low:.0f}-{high:.0f})" if runs else "-",
         f"{one.gain.ratio:.2f}x" if one.gain else "-",
         chance_text(one),
-        quality_text(r).replace("ppl +", "ppl ").replace(" %", "%"),
+        quality.drop_text(r).replace(" ", ""),
+        quality.rise_text(r).replace(" ", ""),
         _SHORT_VERDICTS[one.verdict],
     ]
 
 
 def shown_row(one: Format) -> list[str]:
     """The cells of a format under `SHOWN`."""
-    r = one.result
-    runs = r["feasible"]
     return [
         one.name,
         one.implementation,
-        f"{r['stored_bits']:.3g}",
-        f"{r['kv_bytes_per_token']:,.0f}",
-        f"{r['max_batch']:,}",
-        _context(r),
-        f"{r['decode_step_s'] / 1e-3:,.1f}" if runs else "-",
-        _within(r, "throughput_tokens_per_s", 1.0, ",.0f") if runs else "-",
+        *(_cell(one.result, name) for name in SHOWN_RESULTS),
         f"{one.gain.ratio:.2f}x ({one.gain.low:.2f} to {one.gain.high:.2f})" if one.gain else "-",
         chance_text(one),
-        quality_text(r),
-        _within(r, "joules_per_token", 1.0, ".2f") if r["joules_per_token"] is not None else "-",
         one.kernels,
         VERDICTS[one.verdict],
     ]
 
 
-def _context(result: Result) -> str:
-    """The longest context; a window of every layer leaves it without a limit."""
-    longest = result["max_context_tokens"]
-    return f"{longest:,}" if longest is not None else "any" if result["feasible"] else "-"
-
-
-def _within(result: Result, column: str, per_unit: float, form: str) -> str:
-    low, high = uncertainty.ends(result, column)
-    return f"{result[column] / per_unit:{form}} ({low / per_unit:{form}} to {high / per_unit:{form}})"
-
-
-def quality_text(result: Result) -> str:
-    """Drop of scores as a cell: as published, or the rise of the sample's perplexity (ppl)."""
-    drop, of = result["score_drop_frac"], result["score_drop_of"]
-    if drop is None:
-        return "-"
-    sign = "ppl +" if of.startswith(quality.PERPLEXITY) else "-" * (drop > 0)
-    return f"{sign}{100 * drop:.1f} %"
+def _cell(result: Result, name: str) -> str:
+    """A result as all pages show it; "any" context where windows of all layers leave it without a limit."""
+    if name == "score_drop_frac":
+        return quality.drop_text(result)
+    if name == "sample_perplexity_frac":
+        return quality.rise_text(result)
+    if name == "max_context_tokens" and result[name] is None:
+        return "any" if result["feasible"] else "-"
+    return common.value_text(result, name) if result[name] is not None else "-"
 
 
 def _several(names: Sequence[str]) -> str:
@@ -424,7 +421,8 @@ def _several(names: Sequence[str]) -> str:
     return ", ".join(names[:MAX_NAMED]) + more
 
 
-def _gain(gain: Gain) -> str:
+def _gain(gain: Gain | None) -> str:
+    assert gain
     return f"{gain.ratio:.2f} times (80 % interval {gain.low:.2f} to {gain.high:.2f})"
 
 
@@ -449,7 +447,7 @@ def _row(answer: Formats, one: Format) -> dict[str, Any]:
             )
         },
     }
-    for column in ("decode_step_s", "throughput_tokens_per_s", "joules_per_token"):
+    for column in ("decode_step_s", "tpot_s", "ttft_s", "throughput_tokens_per_s", "joules_per_token"):
         value = r[column] if r["feasible"] else None
         low, high = (None, None) if value is None else uncertainty.ends(r, column)
         row |= {column: value, f"{column}_low": low, f"{column}_high": high}
@@ -457,7 +455,7 @@ def _row(answer: Formats, one: Format) -> dict[str, Any]:
         "gain": gain and gain.ratio,
         "gain_low": gain and gain.low,
         "gain_high": gain and gain.high,
-        "sure": gain and gain.confidence,
+        "sure": one.sure,
         "measured_error": r["measured_error"],
         "measured_on": r["measured_on"],
         **{name: r[name] for name in quality.NAMES},
@@ -476,8 +474,8 @@ def _nearest(formats: Iterable[Format]) -> Format | None:
 
 def _likeliest(formats: Sequence[Format]) -> Format | None:
     """The format that is surest to give more, of those that do as computed; else the one with the largest gain."""
-    ahead = [(one.gain.confidence, one) for one in formats if one.gain and one.gain.ratio > 1]
-    return max(ahead, key=lambda each: each[0])[1] if ahead else _nearest(formats)
+    ahead = [one for one in formats if one.gain and one.gain.ratio > 1]
+    return max(ahead, key=lambda one: one.sure or 0.0) if ahead else _nearest(formats)
 
 
 def _best(formats: Iterable[Format]) -> Format | None:
@@ -573,7 +571,9 @@ def formats(
     )
     own = [one for one in others if not one.elsewhere]
     near = _best(own) or _likeliest(own)
-    from_batch, from_input = _starts(by_name[near.name], plain, work, batch) if near and has_starts else (None, None)
+    from_batch, from_input = (None, None)
+    if near and has_starts and near.gain and (near.gain.ratio > 1) == _is_faster(near.result, base):
+        from_batch, from_input = _starts(by_name[near.name], plain, work, batch)
     results = [base, *(one.result for one in others)]
     return Formats(
         device.name,
@@ -599,18 +599,23 @@ def _verdict(
     """Verdict on a format, a key of `VERDICTS`."""
     if not result["feasible"]:
         return "out"
-    if max_error is not None and (result["measured_error"] is None or result["measured_error"] > max_error):
-        return "untold" if result["measured_error"] is None else "errs"
-    drop = result["score_drop_frac"]
-    if max_drop_frac is not None and (drop is None or drop > max_drop_frac):
-        return "untold" if drop is None else "drops"
+    is_kept = None if max_drop_frac is None else quality.judged(result, max_drop_frac)
+    if max_error is not None and result["measured_error"] is not None and result["measured_error"] > max_error:
+        return "errs"
+    if is_kept is False:
+        return "drops"
+    if (max_error is not None and result["measured_error"] is None) or (max_drop_frac is not None and not is_kept):
+        return "untold"
     if gain is None:
         return "alone"
     if gain.ratio > 1 + common.TIE:
         return "pays" if gain.low > 1 else "open"
-    if gain.high > 1 and unmeasured(result.get("assumptions", ())):
-        return "open"  # kernels that nobody measured may be faster
     return "room" if result["max_batch"] > base["max_batch"] else "no"
+
+
+def _is_faster(result: Result, base: Result) -> bool:
+    """Whether a format is faster than 16 bits as computed, which is what `_starts` searches by."""
+    return THROUGHPUT.is_better(THROUGHPUT.value(result), THROUGHPUT.value(base))
 
 
 def _starts(new: Candidate, old: Candidate, work: Workload, asked: int) -> tuple[int | None, int | None]:

@@ -39,9 +39,13 @@ COLUMNS = (
     "decode_step_s",
     *uncertainty.READ,
     "fits_whole_batch",
+    "sample_perplexity_frac",
     "score_drop_frac",
+    "score_drop_high_frac",
     "assumptions",
 )
+#: chance from which on a design counts as keeping a limit
+LIKELY = 0.5
 #: limits that may be set, by column
 LIMITS = ("tpot_s", "ttft_s")
 
@@ -82,9 +86,21 @@ def _measured_speeds(one: Mapping[str, Any]) -> tuple[float, float]:
     return float(one["tokens_per_s_a_user"]), float(one["tokens_per_s_a_device"])
 
 
+def keeps(row: Mapping[str, Any], limits: Mapping[str, float]) -> float:
+    """The chance that a design keeps the limit that it is likeliest to miss; 1 where there is none."""
+    return min((uncertainty.chance_of(row, column, most) for column, most in limits.items()), default=1.0)
+
+
 def within(row: Mapping[str, Any], limits: Mapping[str, float]) -> bool:
-    """True where a design keeps every limit."""
-    return all(float(row[column]) <= most for column, most in limits.items())
+    """True where a design keeps every limit as computed, and each at least as likely as not."""
+    is_kept = all(float(row[column]) <= most for column, most in limits.items())
+    return is_kept and keeps(row, limits) >= LIKELY - common.TIE
+
+
+def middle_speed(row: Mapping[str, Any]) -> float:
+    """Tokens a second of a device in the middle of its interval: what is best is likelier faster than each other."""
+    low, high, _ = interval(row)
+    return speeds(row)[1] * uncertainty.middle(low, high)
 
 
 def at_limit(
@@ -110,7 +126,7 @@ def at_limit(
 
 def best(rows: Iterable[Result], limits: Mapping[str, float]) -> Result | None:
     """The design with most tokens a device of those that keep every limit; None where none does."""
-    return max((row for row in rows if within(row, limits)), key=lambda row: speeds(row)[1], default=None)
+    return max((row for row in rows if within(row, limits)), key=middle_speed, default=None)
 
 
 def verdict(rows: Sequence[Result], limits: Mapping[str, float]) -> str:
@@ -118,10 +134,10 @@ def verdict(rows: Sequence[Result], limits: Mapping[str, float]) -> str:
     if not rows:
         return ""
     if not limits:
-        return f"Most tokens a device: {told(max(rows, key=lambda row: speeds(row)[1]))}."
+        return f"Most tokens a device: {told(max(rows, key=middle_speed))}."
     said = limits_text(limits)
     if found := best(rows, limits):
-        return f"Best within {said}: {told(found)}."
+        return f"Best within {said}: {told(found)}; {common.sure_text(keeps(found, limits))} sure to keep that."
     return f"Nothing keeps {said}: the fastest for a user is {told(max(rows, key=lambda row: speeds(row)[0]))}."
 
 
@@ -174,7 +190,7 @@ class Interactivity(QuestionAnswer):
 
     def text(self) -> str:
         """The verdict, and for each format the most tokens a device at some speeds for a user."""
-        hint = "" if self.limits else " --max-tpot '50 ms' asks for the best that keeps it."
+        hint = "" if self.limits or not self.rows else " --max-tpot '50 ms' asks for the best that keeps it."
         lines = [f"Throughput a device against the speed of each user: {self.context}", "", self.verdict + hint]
         if self.rows:
             lines += ["", "Most tokens/s a device where each user gets at least so many tokens/s:", ""]
@@ -199,7 +215,7 @@ class Interactivity(QuestionAnswer):
         cells = []
         for speed in SPEEDS:
             fast = [row for row in self.fronts[name] if speeds(row)[0] >= speed and within(row, self._first_limit)]
-            row = max(fast, key=lambda row: speeds(row)[1], default=None)
+            row = max(fast, key=middle_speed, default=None)
             cells.append(f"{speeds(row)[1]:,.0f} ({row['batch']:,}, tp {row['tp']})" if row else "-")
         return [name, *cells]
 

@@ -32,7 +32,8 @@ COLUMNS = (
     "dequantize_bytes_per_s",
     "assumptions",
 )
-#: operations of a decode step that multiply; quantizing does not, and has no place under a roofline
+#: operations of a decode step that multiply and read; quantizing does not multiply, attention without a cache does not
+#: read: neither has a place under a roofline
 _SUM = "all"
 
 
@@ -54,7 +55,7 @@ def decode_step(device: HardwareSpec, plans: Sequence[KvPlan], work: Workload) -
         for plan in plans:
             result = evaluate.evaluate(device, plan, asked)
             for op in evaluate.operations(device, plan, asked):
-                if op["phase"] == "decode" and op["name"] != _SUM and op["flops"] and op["seconds"]:
+                if op["phase"] == "decode" and op["name"] != _SUM and op["flops"] and op["n_bytes"] and op["seconds"]:
                     rows.append(_row(device, result, kind, op))
     return pd.DataFrame(rows, columns=list(COLUMNS))
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from dse import quantizers
 from dse.core.errors import DseError
+from dse.model import quality
 from dse.model.evaluate import Point
 from dse.questions import engine_formats
 from dse.specs.weights import WIDE
@@ -173,6 +174,8 @@ def outcome(result: Result) -> str:
     """Room and throughput of a way in words, and its drop of scores where that is known."""
     most, rate = result["max_batch"], result["throughput_tokens_per_s"]
     said = [f"room for {most:,} request{'s' if most > 1 else ''} at once", f"{rate:,.0f} token/s"]
-    if drop := result["score_drop_frac"]:
-        said.append(f"scores drop by {100 * drop:.1f} %")
+    if result["score_drop_frac"]:
+        said.append(f"drop of scores {quality.drop_text(result)}")
+    if (result["sample_perplexity_frac"] or 0.0) > 0:
+        said.append(f"rise of perplexity {quality.rise_text(result)} (of a small model)")
     return ", ".join(said)

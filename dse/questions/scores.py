@@ -1,4 +1,4 @@
-"""Published losses of KV formats as people and scripts read them (dse/specs/published_scores.py finds them)."""
+"""Published scores of KV formats as people and scripts read them (dse/specs/published_scores.py finds them)."""
 
 import math
 from collections.abc import Iterable
@@ -9,22 +9,41 @@ from dse.specs import published_scores, sample_scores
 from dse.specs.oaken_grid import SAMPLE
 from dse.specs.published_scores import FAMILIES, Loss, Score, published
 
+#: what a mean over scores is, by the family of tasks: all others are drops of scores
+_OF_FAMILY = {"perplexity": "perplexity_rise_frac", "kld": "divergence_nats"}
+#: the means, their heads, and their unit and its size
+_MEANS = {
+    "score_drop_frac": ("drop of scores", " %", 100.0),
+    "perplexity_rise_frac": ("rise of perplexity", " %", 100.0),
+    "divergence_nats": ("divergence", " nat", 1.0),
+}
+
 
 def to_json(found: Iterable[Loss]) -> list[dict[str, Any]]:
-    """An object a family of tasks; losses are shares of the 16-bit score, of divergence nats."""
-    return [{**vars(one), "models": list(one.models), "verdict": one.verdict} for one in found]
+    """An object a family of tasks: the drop of scores, the rise of perplexity (both shares) or the divergence (nats),
+    which are three things, and half of its 95 % interval."""
+    rows = []
+    for one in found:
+        row = {**vars(one), "models": list(one.models), "verdict": one.verdict}
+        mean = row.pop("loss")
+        own = _OF_FAMILY.get(one.family, "score_drop_frac")
+        rows.append({**row, **{name: mean if name == own else None for name in _MEANS}})
+    return rows
 
 
 def text(found: Iterable[dict[str, Any]]) -> str:
-    """The losses as a table, with half of a 95 % interval."""
-    lines = [("tasks", "scores of", "loss", "rows", "sources", "")]
-    for one in found:
-        per, unit = (1.0, " nat") if one["family"] == "kld" else (100.0, " %")
-        within = "" if one["within"] is None else f" ± {per * one['within']:.2g}"
-        loss = f"{per * one['loss']:.2f}{within}{unit}"
+    """The means as a table, with half of a 95 % interval; a column is left out that has none."""
+    rows = list(found)
+    means = {name: told for name, told in _MEANS.items() if any(one[name] is not None for one in rows)}
+    lines = [("tasks", "scores of", *(head for head, _, _ in means.values()), "rows", "sources", "")]
+    for one in rows:
+        cells = []
+        for name, (_, unit, per) in means.items():
+            within = "" if one["within"] is None else f" ± {per * one['within']:.2g}"
+            cells.append("-" if one[name] is None else f"{per * one[name]:.2f}{within}{unit}")
         counts = (str(one["n_rows"]), str(one["n_sources"]))
-        lines.append((FAMILIES[one["family"]], one["of"], loss, *counts, one["verdict"]))
-    return "\n".join(aligned(lines, (0, 1, 5)))
+        lines.append((FAMILIES[one["family"]], one["of"], *cells, *counts, one["verdict"]))
+    return "\n".join(aligned(lines, (0, 1, len(lines[0]) - 1)))
 
 
 def overview() -> list[dict[str, Any]]:

@@ -61,7 +61,7 @@ def evaluate(system: System, kv: kv_layout.KvPlan, trace: NamedTrace, work: Work
     state = steady_state.steady(device, kv, work, trace.moments)
     n, mean_out = state["n_sequences"], trace.moments.mean_output_tokens
     stack_name, stack = stack_of(device, work)
-    sure = uncertainty.intervals(device, kv, stack, stack_name, kind_of(stack, work)).tokens
+    sure = uncertainty.intervals(device, kv, work, stack, stack_name, kind_of(stack, work)).tokens
     padding, tokens_per_s = 1.0, state["throughput_tokens_per_s"]
     if n and system.device in PADDING_DEVICES:
         padding = padding_factor(trace.lengths.longest_input(n), trace.moments.mean_input_tokens)

@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from dse.figures.export import web_page
+from dse.model import quality
 from dse.questions import engine_formats, interactivity
 from dse.questions.common import Candidate
 from dse.specs import catalog
@@ -34,9 +35,9 @@ Progress = Callable[..., Any]
 
 
 def tables(models: Sequence[str] = MODELS, devices: Sequence[str] = DEVICES, progress: Progress | None = None) -> Any:
-    """Model -> device -> lengths -> format -> its drop of scores, the most requests that so many devices hold at once,
-    and the designs on its front: devices by tp, requests, token/s a user, token/s a device, TTFT in s, ends of the 80 %
-    interval of times. JSON-ready."""
+    """Model -> device -> lengths -> format -> its drop of scores and rise of perplexity, the most requests that so many
+    devices hold at once, and the designs on its front: devices by tp, requests, token/s a user, token/s a device, TTFT
+    in s, ends of the 80 % interval of times. JSON-ready."""
     pairs = [(model, device) for model in models for device in devices]
     found: dict[str, Any] = {}
     with progress(pairs, label="answers", length=len(pairs)) if progress else nullcontext(pairs) as shown:
@@ -55,9 +56,10 @@ def _format(design: Candidate, input_tokens: int, output_tokens: int) -> dict[st
     holds: dict[int, int] = {}
     for row in answer.rows:
         holds[row["tp"]] = max(holds.get(row["tp"], 0), row["batch"])
-    drop = answer.rows[0]["score_drop_frac"] if answer.rows else None
+    first = answer.rows[0] if answer.rows else None
+    drop, rise = ("-", "-") if first is None else (quality.drop_text(first), quality.rise_text(first))
     rows = [_row(row) for own_rows in answer.fronts.values() for row in own_rows]
-    return {"drop": drop, "holds": list(holds.items()), "rows": rows}
+    return {"drop": drop, "rise": rise, "holds": list(holds.items()), "rows": rows}
 
 
 def _row(row: dict[str, Any]) -> list[float]:

@@ -10,9 +10,10 @@ import pandas as pd
 from dse import quantizers
 from dse.core.errors import DseError
 from dse.core.units import to_base
+from dse.model import quality
 from dse.questions import systems
 from dse.questions.common import THROUGHPUT, Progress, assumption_text, each, sure_text
-from dse.questions.formats import PLAIN, VERDICTS, Format, Formats, formats, quality_text
+from dse.questions.formats import PLAIN, VERDICTS, Format, Formats, formats
 from dse.questions.systems import ReportRequest
 from dse.specs import catalog
 from dse.specs.oaken_grid import SAMPLE
@@ -29,7 +30,8 @@ HEAD = (
     "requests at once",
     "ms/token",
     "J/token",
-    "quality",
+    "drop of scores",
+    "rise of perplexity",
     "kernels",
 )
 
@@ -74,10 +76,8 @@ class Gains:
         drops = [one.result for _, one in cases if one.result["score_drop_frac"] is not None]
         if drops:
             worst = max(drops, key=lambda result: float(result["score_drop_frac"]))
-            drop, of, model = worst["score_drop_frac"], worst["score_drop_of"], worst["model"]
-            said.append(
-                f"Scores drop by {100 * drop:.1f} % at most, of {model} ({of}): measure your own before you rely on it."
-            )
+            drop, of, model = quality.drop_text(worst), worst["score_drop_of"], worst["model"]
+            said.append(f"Largest drop of scores: {drop}, of {model} ({of}): measure your own before you rely on it.")
         return said + self._others(name)
 
     def _others(self, best: str) -> list[str]:
@@ -103,7 +103,7 @@ class Gains:
         cells = [case.model, case.device, one.name, VERDICTS[one.verdict]]
         gain = one.gain
         cells += (
-            [f"{gain.ratio:.2f}x ({gain.low:.2f} to {gain.high:.2f})", sure_text(gain.confidence)]
+            [f"{gain.ratio:.2f}x ({gain.low:.2f} to {gain.high:.2f})", sure_text(one.sure or 0.0)]
             if gain
             else (["-", "-"])
         )
@@ -117,7 +117,7 @@ class Gains:
                 for r in (plain.result, one.result)
             ]
             cells.append(" → ".join(pair))
-        return [*cells, quality_text(one.result), one.kernels]
+        return [*cells, quality.drop_text(one.result), quality.rise_text(one.result), one.kernels]
 
     def limits(self) -> list[str]:
         """Assumptions and omissions of the answer."""

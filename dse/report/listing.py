@@ -589,4 +589,4 @@ def plan_summary(spec: QuantizerSpec) -> Checked:
 
 def model_summary(model: ModelSpec) -> Checked:
     """Summary of a model file without problems."""
-    return Checked(f"model {model.name}: no problem found", _model_rows(model))
+    return Checked(f"model {model.name}: no problem found", _model_rows(model), tuple(model.warnings()))

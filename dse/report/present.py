@@ -1,20 +1,21 @@
 """Results and specs as text and rows: what `dse point`, `show`, `list` and `check` print."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from dse.core import units
 from dse.core.errors import InputError, did_you_mean, show
 from dse.core.table import aligned
-from dse.model import assumptions, quality, uncertainty
+from dse.model import assumed, assumptions, quality, uncertainty
 from dse.model.compare import OF_ATTENTION
 from dse.model.evaluate import Point, bound_text, in_wide_weights, room_text
 from dse.model.explain import explained
 from dse.model.kernels import expert_code, fits_used
 from dse.model.kv_layout import KvPlan
 from dse.model.results import RESULT_UNITS, RESULTS, ring, section
-from dse.model.results.declare import INTERVALS, MEASURED, SECTIONS, Results
+from dse.model.results.declare import INTERVALS, MEASURED, SECTIONS, Results, of_host
 from dse.model.results.reads import DEVICE_PARAMETERS
+from dse.questions.common import value_text
 from dse.questions.engine_formats import told_text
 from dse.specs import catalog, device_names, measured_memory, tokens
 from dse.specs.device_and_model import HardwareSpec, ModelSpec, Quantity
@@ -43,24 +44,8 @@ def change(value: float, base: float) -> str:
     return "same" if abs(percent) < 0.05 else f"{percent:+.1f} %"
 
 
-def number(value: Any, unit: str) -> str:
-    """A result with its unit as people read it; sizes in GB (1e9) and GiB (2**30) side by side."""
-    if value is None:
-        return "no limit" if unit == "token" else "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if unit == "B" and abs(value) >= units.GIB:
-        return f"{units.human(value, 'B')} ({units.gib(value):,.4g} GiB)"
-    if unit == "1":
-        return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
-    if unit == "sequence":
-        value = value if isinstance(value, int) else round(value, 2)
-        return f"{value:,} request{'s' if value != 1 else ''}"
-    if unit in ("J/token", "bit", "token/s", "B/token", "dB") or unit.startswith("USD"):
-        return f"{value:,.4g} {unit}" if value < 1e4 else f"{value:,.0f} {unit}"
-    if unit == "token":
-        return f"{value:,} tokens"
-    return units.human(value, unit) if unit else str(value)
+#: a result with its unit as people read it
+number = units.number
 
 
 def _value_text(name: str, results: Results, model: ModelSpec) -> str:
@@ -75,12 +60,12 @@ def _value_text(name: str, results: Results, model: ModelSpec) -> str:
     return f"{text} ({made_for})" if made_for else text
 
 
-def section_lines(title: str, results: Results, model: ModelSpec) -> list[str]:
-    """The lines of a section; of a design that does not run those that have a value."""
+def section_lines(title: str, results: Results, model: ModelSpec, names: Container[str] = RESULTS) -> list[str]:
+    """The lines of a section for results of these names; of a design that does not run those that have a value."""
     return [
-        line(each.words, _value_text(result.name, results, model))
+        line(each.words or result.title, _value_text(result.name, results, model))
         for each, result in section(title, results)
-        if results["feasible"] or results[result.name] is not None
+        if result.name in names and (results["feasible"] or results[result.name] is not None)
     ]
 
 
@@ -108,12 +93,16 @@ def point_text(
     shares: Mapping[str, Mapping[str, float]] | None = None,
     is_full: bool = False,
     would_fit: Sequence[tuple[str, str]] = (),
+    with_more: Results | None = None,
+    is_brief: bool = False,
 ) -> str:
-    """One design point, grouped as a person would read it. `given_device`: the name or file the user wrote.
+    """One design point: the answer, then its numbers, grouped as a person would read them; with `is_brief` those that
+    most look for. `given_device`: the name or file the user wrote.
 
     `with_room`: what `dse.model.evaluate.with_room` says of it; `kernels`: what `kernels` does; `shares`: of
     `dse.model.evaluate.time_shares`; `is_full`: the batch is as many requests as fit; `would_fit`: commands of designs
-    that fit in place of one that does not, and what they change and give.
+    that fit in place of one that does not, and what they change and give; `with_more`: capacity and speed with as many
+    requests as fit.
     """
     device_name = given_device or device.name
     lines = [
@@ -132,30 +121,11 @@ def point_text(
         lines += ["", f"Does not fit: {result['infeasible_reason']}"]
         lines += ["These do:"] if would_fit else [f"Room comes from {_room_comes_from(result)}"]
         lines += [line for command, change in would_fit for line in (f"  {command}", f"    {change}")]
-    for title in SECTIONS:
-        if shown := section_lines(title, result, plan.model):
-            lines += ["", title, *shown]
-        if title == "Throughput" and result["cached_input_discount"] is not None and result["feasible"]:
-            lines.append(
-                f"    price per request: cached input {result['cached_input_discount']:.0%} off what computing it "
-                "costs, in place of what sharing it saves"
-            )
-        if title == "Bits per element":
-            lines += _cut_groups(result, plan)
-            parts = [(part.replace("_", " "), bits) for part, bits in (ledger or {}).items() if bits]
-            lines += [f"    {part:<38}{bits:.4g} bit" for part, bits in parts]
-            lines += _measured_lines(result, plan)
-    lines += how_sure(result)
-    lines += kernels_text(kernels or [])
-    lines += ["", "Bottleneck", f"  {_bound_text(result, with_room)}", *_share_lines(shares or {})]
-    if result["feasible"] and not result["fits_whole_batch"]:
-        running, batch = f"{result['running_batch']:,}", f"{result['batch']:,}"
-        in_waves = f"{batch} requests run in waves of at most {running}"
-        lines.append(
-            f"  {in_waves if result['admission'] == 'reserve' else f'{running} of {batch} requests run at a time'}"
-        )
-    if result["admission"] == "paged":
-        lines.append("  paged: requests are taken as staggered, each counted at its mean size over the generation")
+    else:
+        lines += ["", *answer_lines(result, with_room, with_more, is_full)]
+    lines += (
+        _brief_lines(result, plan) if is_brief else _all_lines(result, plan, ledger or {}, kernels or [], shares or {})
+    )
     if result["assumptions"]:
         names = _assumptions_text(result)
         names = names.replace("usable_frac", f"usable_frac ({100 * device.usable_frac.si:g} %)")
@@ -168,6 +138,114 @@ def point_text(
     if policy.validity:
         lines.append(f"Note: {result['tokens']}: {policy.validity}")
     return "\n".join(lines)
+
+
+def fits_text(result: Mapping[str, Any], is_full: bool = False) -> str:
+    """Whether a design fits, and by what limit, in a sentence; `is_full`: the batch is as many requests as fit."""
+    if not result["feasible"]:
+        return f"Does not fit: {result['infeasible_reason']}."
+    batch, most = result["batch"], result["max_batch"]
+    if is_full:
+        limit = "as many as fit" if batch == most else f"as many as the server takes; room for {most:,}"
+        return f"Runs {batch:,} request{'s' if batch > 1 else ''} at once: {limit}."
+    if result["fits_whole_batch"]:
+        room = f"; room for {most:,}" if most > batch else ""
+        return f"Fits: {'the request' if batch == 1 else f'all {batch:,} requests'} at once{room}."
+    limited = "the server's own limit" if result.get("max_num_seqs") == most else "memory"
+    if result["n_waves"] is None:
+        return f"Exceeds {limited}: at most {most:,} of {batch:,} requests run at once, the others wait."
+    waves = f"runs in {result['n_waves']:,} waves of up to {result['running_batch']:,}"
+    return f"Exceeds {limited}: {waves} of {batch:,} requests."
+
+
+def answer_lines(
+    result: dict[str, Any], with_room: dict[str, Any] | None, with_more: Results | None, is_full: bool
+) -> list[str]:
+    """The answer of a design that runs, in three lines: how many fit, how fast and how sure, what binds and what would
+    do more. `with_more`: capacity and speed with as many requests as fit."""
+    names = (RATE, "tpot_s", "ttft_s") if of_host(result) else (RATE, "decode_step_s", "ttft_s")
+    speeds = [value_text(result, RATE), *(f"{RESULTS[name].title} {value_text(result, name)}" for name in names[1:])]
+    more = _more_text(result, with_more)
+    return [
+        fits_text(result, is_full),
+        f"{', '.join(speeds)}; 8 of 10 measurements lie in brackets",
+        f"Bound by {_bound_text(result, with_room)}{f'; {more}' if more else ''}",
+    ]
+
+
+RATE = "throughput_tokens_per_s"
+
+
+def _more_text(result: Results, with_more: Results | None) -> str:
+    """Say what would give more tokens a second, where memory does not bind."""
+    if result["bound"] == "capacity":
+        return ""
+    if with_more and with_more[RATE] > MORE * result[RATE]:
+        return f"the {result['max_batch']:,} requests that fit would give {number(with_more[RATE], 'token/s')}"
+    return f"more by {_MORE_BY[result['bound']]}" if result["bound"] in _MORE_BY else ""
+
+
+#: from so many times the throughput on it is said to be more
+MORE = 1.01
+#: what gives more tokens a second, by what binds
+_MORE_BY = {
+    "bandwidth": "fewer bits of weights or of keys and values, or more devices (--tp)",
+    "compute": "products of fewer bits (--weights), prompts that are shared (--prefix), or more devices (--tp)",
+    "dequantization": "a format that kernels read sooner (`dse ask formats`)",
+    "communication": "faster links, or fewer devices for each copy of the model",
+}
+#: results of a section that a text shows which does not show all
+BRIEF = {
+    "Memory": ("weight_bytes", "free_bytes", "kv_pool_tokens", "kv_bytes_per_token", "max_batch", "max_context_tokens"),
+    "Bits per element": ("stored_bits",),
+    "Time": ("linear_s", "attention_s", "dequantize_s", "collective_s", "host_s", "decode_step_s"),
+    "Throughput": ("joules_per_token", "usd_per_million_tokens"),
+}
+
+
+def _brief_lines(result: dict[str, Any], plan: KvPlan) -> list[str]:
+    """The sections of a text that shows what most look for."""
+    lines = []
+    for title, names in BRIEF.items():
+        if shown := section_lines(title, result, plan.model, names):
+            lines += ["", title, *shown]
+    return lines + brief_quality(result)
+
+
+def _all_lines(
+    result: dict[str, Any],
+    plan: KvPlan,
+    ledger: dict[str, float],
+    kernels: list[dict[str, Any]],
+    shares: Mapping[str, Mapping[str, float]],
+) -> list[str]:
+    """The sections of a text that shows every result."""
+    lines = []
+    for title in SECTIONS:
+        if shown := section_lines(title, result, plan.model):
+            lines += ["", title, *shown]
+        if title == "Throughput" and result["cached_input_discount"] is not None and result["feasible"]:
+            lines.append(
+                f"    cost of a request: cached input {result['cached_input_discount']:.0%} off what computing it "
+                "costs, in place of what sharing it saves"
+            )
+        if title == "Bits per element":
+            lines += _cut_groups(result, plan)
+            parts = [(part.replace("_", " "), bits) for part, bits in ledger.items() if bits]
+            lines += [f"    {part:<38}{bits:.4g} bit" for part, bits in parts]
+            lines += _measured_lines(result, plan)
+    lines += [*how_sure(result), *kernels_text(kernels), "", "Bottleneck", *_share_lines(shares)]
+    if not result["feasible"]:
+        lines.append("  capacity: not even one request fits")
+    elif not result["fits_whole_batch"]:
+        running, batch = f"{result['running_batch']:,}", f"{result['batch']:,}"
+        in_waves = f"{batch} requests run in waves of at most {running}"
+        lines.append(
+            f"  {in_waves if result['admission'] == 'reserve' else f'{running} of {batch} requests run at a time'}"
+        )
+    if result["admission"] == "paged":
+        lines.append("  paged: requests are taken as staggered, each counted at its mean size over the generation")
+    return lines
 
 
 def design_notes(device: HardwareSpec, model: ModelSpec, result: dict[str, Any]) -> list[str]:
@@ -223,6 +301,12 @@ def slower_note(point: Point) -> list[str]:
         return []
     times = " against ".join(number(seconds, "s") for seconds in (step_s, wide["decode_step_s"]))
     return [f"Note: these weights make a step slower than 16 bits would ({times}): {_slow_kernels(point)}"]
+
+
+def release_note(point: Point) -> list[str]:
+    """A note on the measured release that stands in for one that nobody measured."""
+    said = assumed.reason(point, "nearest_release") if "nearest_release" in point.results["assumptions"] else ""
+    return [f"Note: {said}"] if said else []
 
 
 def memory_note(point: Point) -> list[str]:
@@ -359,7 +443,11 @@ def ring_text(result: dict[str, Any], model: ModelSpec) -> str:
         lines += ["", f"Does not fit: {result['infeasible_reason']}"]
     for title in ring.SECTIONS:
         if shown := section(title, result, ring.RING):
-            lines += ["", title, *(line(each.words, number(result[one.name], one.unit)) for each, one in shown)]
+            lines += [
+                "",
+                title,
+                *(line(each.words or one.title, number(result[one.name], one.unit)) for each, one in shown),
+            ]
     lines += ["", f"Rests on assumed numbers: {', '.join(result['assumptions'])}"]
     return "\n".join([*lines, *position_note(model, result["input_tokens"] + result["output_tokens"])])
 
@@ -423,7 +511,7 @@ def _measured_lines(result: dict[str, Any], plan: KvPlan) -> list[str]:
 
 def quality_lines(result: dict[str, Any], plan: KvPlan) -> list[str]:
     """The cost of the format: on the sample model with the range over texts, and the drop of scores."""
-    lines, score, of = list[str](), quality.sample_score(plan), result["score_drop_of"]
+    lines, score = list[str](), quality.sample_score(plan)
     if score is not None:
         kl, ratio = score.kl_nats, score.perplexity_frac
         over = f"over {score.n_texts} texts"
@@ -432,16 +520,31 @@ def quality_lines(result: dict[str, Any], plan: KvPlan) -> list[str]:
             f"Quality: in the loop of {SAMPLE}",
             line("divergence of tokens from 16 bits", f"{kl.mean:.3g} nat ({kl.low:.3g} to {kl.high:.3g} {over})"),
             line(
-                "perplexity over that of 16 bits",
+                "rise of perplexity over 16 bits",
                 f"{100 * ratio.mean:+.1f} % ({100 * ratio.low:+.1f} to {100 * ratio.high:+.1f})",
             ),
             line("likeliest token as with 16 bits", f"{100 * score.top1_agreement_frac.mean:.1f} %"),
         ]
-    if of is not None and of.startswith(quality.PUBLISHED):
-        drop = f"{100 * result['score_drop_frac']:.1f} % ({of})"
+    if published := _published_text(result):
         more = f"dse scores --quantizer {result['quantizer']} --model {result['model']}"
-        lines += ([] if score else ["", "Quality"]) + [line("drop of scores", drop), line("more scores", more)]
+        lines += ([] if score else ["", "Quality"]) + [line("drop of scores", published), line("more scores", more)]
     return lines
+
+
+def _published_text(result: dict[str, Any]) -> str:
+    """The drop of scores with where it comes from; "" where none was published."""
+    of = result["score_drop_of"]
+    return "" if of is None or of == quality.EXACT else f"{quality.drop_text(result)} ({of})"
+
+
+def brief_quality(result: dict[str, Any]) -> list[str]:
+    """Lines of the cost of a format in scores, in perplexity and in error, where there are some."""
+    lines = [line("drop of scores", published)] if (published := _published_text(result)) else []
+    if result["sample_perplexity_frac"]:
+        lines.append(line("rise of perplexity", f"{quality.rise_text(result)} ({SAMPLE})"))
+    if result["measured_error"]:
+        lines.append(line("error of the attention output", f"{result['measured_error']:.4g}"))
+    return ["", "Quality", *lines] if lines else []
 
 
 def _other_shapes(plan: KvPlan) -> list[str]:
@@ -466,8 +569,6 @@ def _share_lines(shares: Mapping[str, Mapping[str, float]]) -> list[str]:
 
 
 def _bound_text(result: dict[str, Any], with_room: dict[str, Any] | None) -> str:
-    if not result["feasible"]:
-        return "capacity: not even one request fits"
     if result["bound"] != "capacity":
         return bound_text(result["bound"])
     rate = "throughput_tokens_per_s"
@@ -552,7 +653,9 @@ def _interval(name: str, point: Point, result: dict[str, Any]) -> dict[str, Any]
     intervals = uncertainty.of_results(result, point.stack)
     if name not in intervals:
         return {}
-    sure = uncertainty.intervals(point.device, point.plan, point.stack, point.stack_name, point.results["model_kind"])
+    sure = uncertainty.intervals(
+        point.device, point.plan, point.work, point.stack, point.stack_name, point.results["model_kind"]
+    )
     why = intervals[name].why or (sure.first if name in uncertainty.FIRST_TIMES else sure.tokens).why
     whole, names = ("decode_step_s", STEP_PARTS)
     if name in uncertainty.BY_PARTS:
@@ -604,13 +707,20 @@ def _with_kind(quantity: Quantity) -> str:
 
 
 def unit_of(name: str) -> str:
-    """Unit that a name carries, by its ending."""
+    """Unit that a name carries, by its ending; a rate of what the name does not say is "1/s"."""
     if name in RESULT_UNITS:
         return RESULT_UNITS[name]
     endings = (
         ("bytes_per_s", "B/s"),
         ("flops_per_s", "FLOP/s"),
         ("tokens_per_s", "token/s"),
+        ("requests_per_s", "request/s"),
+        ("full_per_s", "request/s"),
+        ("core_rate_per_s", "element/s"),
+        ("_per_s", "1/s"),
+        ("_s_per_token", "s/token"),
+        ("bits_per_token", "bit/token"),
+        ("usd_per_hour", "USD/h"),
         ("bytes_per_sequence", "B"),
         ("_bytes", "B"),
         ("joules_per_token", "J/token"),

@@ -59,7 +59,7 @@ def answers(request: ReportRequest, results: pd.DataFrame) -> list[SummaryRow]:
         speedup = "it does not fit" if base else "-"
         if len(reference):
             gain = uncertainty.gain(best, own.loc[reference.index[0]])
-            speedup = f"{rate / reference.iloc[0]:.2f}x ({gain.low:.2f} to {gain.high:.2f})"
+            speedup = f"{gain.ratio:.2f}x ({gain.low:.2f} to {gain.high:.2f})"
         n_running, batch = int(best["running_batch"]), int(best["batch"])
         remark = "whole batch at once" if n_running >= batch else f"{n_running:,} of {batch:,} at once"
         lowest, highest = uncertainty.ends(best)

@@ -13,6 +13,7 @@ from dse.core.errors import InputError, did_you_mean, show
 from dse.specs import device_names, model_file, model_names, weight_names
 from dse.specs.device_and_model import HardwareSpec, ModelFile, ModelSpec, flat, load
 from dse.specs.implementation import ANY_GPU, ENDS, GENERIC, Implementation, unknown
+from dse.specs.quantity import BETWEEN
 from dse.specs.stack import ServerSpec
 
 _DEVICES = Path(hwspecs.__file__).parent / "devices"
@@ -226,7 +227,7 @@ def changed(document: specfile.Document, base: str, changes: str) -> HardwareSpe
     `base` names the document in messages and sources. Raises InputError or SpecError.
     """
     data, parts = dict(flat(document.data)), []
-    for change in changes.split(","):
+    for change in BETWEEN.split(changes):
         field, equals, value = (part.strip() for part in change.partition("="))
         if not equals or not value:
             raise InputError(

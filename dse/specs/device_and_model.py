@@ -415,14 +415,19 @@ class LayerKV(BaseModel):
 def order_problem(layers: Sequence[LayerKV]) -> str:
     """The rule that layers in this order break; "" where they break none."""
     with_heads = [layer for layer in layers if layer.key_dim]
-    if not with_heads and not any(layer.state_bytes for layer in layers):
-        return "one of them or more must have heads or a state"
-    if with_heads and not with_heads[0].stored:
+    if not with_heads:
+        return "one of them or more must have heads: constant states alone are no keys and values to quantize"
+    if not with_heads[0].stored:
         return "the first with heads must have stored = true"
     for before, layer in zip((None, *layers), layers, strict=False):
         if layer.joined and (before is None or before.n_layers != layer.n_layers):
             return "one with joined = true must follow as many others"
     return ""
+
+
+#: share by which counted parameters differ from published ones, which are rounded: all 113 shipped models with a
+#: published number lie within
+COUNTED_WITHIN = 0.03
 
 
 class ModelSpec(BaseModel):
@@ -509,6 +514,19 @@ class ModelSpec(BaseModel):
     def parameters(self) -> int:
         """All parameters."""
         return self.dense_parameters + self.expert_parameters
+
+    def warnings(self) -> list[str]:
+        """Say in a line that the parameters counted from the layers are not those published, with towers or without."""
+        published, tower = self.published_parameters, self.tower_parameters or 0
+        counted = [self.parameters, self.parameters + tower]
+        if not published or any(abs(n / published - 1) <= COUNTED_WITHIN for n in counted):
+            return []
+        near = min(counted, key=lambda n: abs(n - published))
+        side = "more" if near > published else "fewer"
+        return [
+            f"published_parameters = {published:,}, but {near:,} are counted from the layers, "
+            f"{abs(near / published - 1):.1%} {side}: check the shape, and what was published"
+        ]
 
     def text(self) -> str:
         """Size, shape and source in a few lines."""

@@ -13,6 +13,7 @@ from dse.core import specfile
 from dse.core.errors import InputError, show
 from dse.specs import device_and_model, servers
 from dse.specs.weights import WIDE, WIDE_BITS
+from dse.specs.workload import LEAST_SHARE
 
 if TYPE_CHECKING:
     from dse.specs.device_and_model import HardwareSpec, ModelSpec
@@ -49,7 +50,7 @@ class MeasuredMemory(BaseModel):
     pp: _Devices
     ep: _Devices
     #: share of the memory that the server was given; None where a pool was given in its place
-    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] | None
+    gpu_memory_utilization: Annotated[float, Field(ge=LEAST_SHARE, le=1)] | None
     weight_bytes: _Bytes
     activation_bytes: _Bytes
     graph_bytes: _Bytes

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from typing import NamedTuple
 
 from dse import quantizers
 from dse.core.errors import InputError, did_you_mean, show
@@ -32,9 +33,11 @@ SAME = {"fp8_e4m3": "fp8", "fp8_e5m2": "fp8:format=e5m2"}
 #: models whose keys and values stand in one layer of four: what a format costs them says nothing of others
 HYBRID = re.compile(r"qwen3\.[568]|qwen3-next|nemotron-?h")
 #: families of tasks that a drop of scores is of
-DROPS = ("short", "long_generation", "long_context", "perplexity")
+DROPS = ("short", "long_generation", "long_context")
 #: half of the interval of a loss that is told
 MAX_WITHIN = 0.02
+#: standard error of a loss up to which a row counts in full: of the median of those that tell one
+USUAL_ERROR = 0.04
 #: rows of one source from which the spread over them is taken for an error
 MIN_ROWS = 5
 #: 97.5 % quantiles of Student's t for 1, 2, ... degrees of freedom (Fisher and Yates, table III); a normal one's
@@ -60,7 +63,8 @@ class Score:
 
 @dataclass(frozen=True, kw_only=True)
 class Loss:
-    """The loss of a format in one family of tasks: the mean over sources, and how sure it is."""
+    """The drop of scores of a format in one family of tasks, the rise of perplexity, or the divergence (nats): the mean
+    over sources, and how sure it is."""
 
     family: str
     #: of the model asked for, of its kin, or of other models
@@ -79,12 +83,17 @@ class Loss:
 
     @property
     def verdict(self) -> str:
-        """In words whether there is a loss."""
+        """In words whether there is a drop, a rise or a divergence."""
         if self.within is None:
             return "cannot be told: no errors printed, too few rows"
+        word, up, down = _WORDS.get(self.family, ("drop", "drops", "gains"))
         if abs(self.loss) <= self.within:
-            return "no loss that can be told"
-        return "loses" if self.loss > 0 else "gains"
+            return f"no {word} that can be told"
+        return up if self.loss > 0 else down
+
+
+#: by family of tasks what its mean is, and what it does above 0 and below, where it is no drop of scores
+_WORDS = {"perplexity": ("rise", "rises", "falls"), "kld": ("divergence", "diverges", "diverges")}
 
 
 @cache
@@ -177,31 +186,46 @@ def series(model: str) -> str:
     return found[0] if found else plain(model)
 
 
-def _spread(values: Sequence[float]) -> float:
-    """Half of a 95 % interval of the mean of these values."""
+def _weight(score: Score) -> float:
+    """Weigh a row: less than 1 where its error is above the usual one, as its test had few right answers."""
+    return 1.0 if score.error is None or score.error <= USUAL_ERROR else (USUAL_ERROR / score.error) ** 2
+
+
+def _mean(values: Sequence[float], weights: Sequence[float]) -> float:
+    return math.fsum(value * weight for value, weight in zip(values, weights, strict=True)) / math.fsum(weights)
+
+
+def _spread(values: Sequence[float], weights: Sequence[float]) -> float:
+    """Half of a 95 % interval of the weighted mean of these values, from how they spread."""
     t = T[len(values) - 2] if len(values) - 2 < len(T) else NORMAL
-    mean = math.fsum(values) / len(values)
-    deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
-    return t * deviation / math.sqrt(len(values))
+    mean = _mean(values, weights)
+    return t * math.sqrt(_mean([(value - mean) ** 2 for value in values], weights) / (len(values) - 1))
 
 
 def pooled(scores: Sequence[Score]) -> tuple[float, float | None]:
-    """The mean loss over sources, each the mean of its rows, and half of its 95 % interval.
+    """The mean loss over sources, each the mean of its rows, and half of its 95 % interval; rows of tests with few
+    right answers weigh little, and so does a source that has no others.
 
     Of several sources it is their spread; of one the rows' own errors, else the spread of at least MIN_ROWS rows.
     """
-    by_source: dict[str, list[float]] = {}
+    by_source: dict[str, list[Score]] = {}
     for score in scores:
-        by_source.setdefault(score.source, []).append(score.loss)
-    means = [math.fsum(own) / len(own) for own in by_source.values()]
-    errors = [score.error for score in scores if score.error is not None]
+        by_source.setdefault(score.source, []).append(score)
+    means, sources = [], []
+    for own in by_source.values():
+        weights = [_weight(score) for score in own]
+        means.append(_mean([score.loss for score in own], weights))
+        sources.append(min(1.0, math.fsum(weights)))
+    weights = [_weight(score) for score in scores]
+    within: float | None = None
     if len(means) > 1:
-        within: float | None = _spread(means)
-    elif len(errors) == len(scores):
-        within = NORMAL * math.hypot(*errors) / len(errors)
-    else:
-        within = _spread([score.loss for score in scores]) if len(scores) >= MIN_ROWS else None
-    return math.fsum(means) / len(means), within
+        within = _spread(means, sources)
+    elif all(score.error is not None for score in scores):
+        errors = (weight * (score.error or 0.0) for weight, score in zip(weights, scores, strict=True))
+        within = NORMAL * math.hypot(*errors) / math.fsum(weights)
+    elif len(scores) >= MIN_ROWS:
+        within = _spread([score.loss for score in scores], weights)
+    return _mean(means, sources), within
 
 
 def losses(format: str, model: str | None = None) -> list[Loss]:
@@ -221,21 +245,38 @@ def losses(format: str, model: str | None = None) -> list[Loss]:
     return [loss for loss in found if loss is not None]
 
 
-@cache
-def drop(format: str, model: str, is_told: bool = True) -> Loss | None:
-    """The largest loss of a format over families of tasks.
+class Drop(NamedTuple):
+    """The largest drop of scores over families of tasks: the mean of one, and where the largest of all lies (95 %)."""
 
-    Of each family by the scores nearest to the model that tell it to MAX_WITHIN, or that there surely is one; else by
-    all of models of its kind. None where none is told so, but with `is_told` False only where nothing was published.
+    loss: Loss
+    #: None where no family tells an interval
+    low: float | None
+    high: float | None
+
+
+@cache
+def drop(format: str, model: str) -> Drop | None:
+    """The largest drop of scores of a format over families of tasks; None where nothing was published.
+
+    Of each family the model's own mean, where it has an interval; else by the scores nearest to the model that tell it
+    to MAX_WITHIN, or that there surely is one; else by all of models of its kind. A family without an interval counts
+    only where no other has one. The low end is the highest of any family, the high end that of the largest mean or of
+    a family that is told, whichever is higher.
     """
     own = [score for score in published() if score.format == name_of(format)]
     found = []
     for family in DROPS:
         scopes = list(_by_scope(own, family, model))
-        found += [next((loss for loss in scopes if loss.is_told), scopes[-1])] if scopes else []
-    if is_told and not any(loss.is_told for loss in found):
+        likely = [one for one in scopes if one.is_told or (one.of == model and one.within is not None)]
+        widest = [one for one in scopes[::-1] if one.within is not None]
+        found += [*likely, *widest, *scopes][:1]
+    with_ends = [one for one in found if one.within is not None]
+    largest = max(with_ends or found, key=lambda one: one.loss, default=None)
+    if largest is None:
         return None
-    return max(found, key=lambda loss: loss.loss, default=None)
+    lows = [one.loss - one.within for one in with_ends if one.within is not None]
+    highs = [one.loss + one.within for one in with_ends if one.within is not None and (one.is_told or one == largest)]
+    return Drop(largest, max(lows, default=None), max(highs, default=None))
 
 
 def _by_scope(own: Sequence[Score], family: str, model: str | None) -> Iterator[Loss]:

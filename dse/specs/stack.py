@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from dse.specs import benchmarked
 from dse.specs.benchmarked import Benchmarked
 from dse.specs.quantity import ElementRate, Quantity, Rounds, Seconds, Share, with_source
+from dse.specs.servers import NEWEST, release_of
 
 #: how keys and values are stored, as far as kernels differ: 16-bit floats need no unpacking
 KvCode = Literal["fp16", "fp8", "int8", "int4", "int2"]
@@ -255,10 +256,10 @@ class ServedStack(StackSpec):
 
     #: places of fits that belong to another stack of the device, as `fits` names them, and that stack
     borrowed: dict[str, str] = Field(default_factory=dict)
-    #: a release that was asked for and has no fit of its own
-    unknown_release: str = ""
-    #: the release as public benchmarks found it; its times count where it has no fit of its own
-    benchmarked: Benchmarked | None = None
+    #: the measured release that stands in for the one asked for, which was not measured, or on too few rows; "" else
+    stands_in: str = ""
+    #: the release asked for as public benchmarks found it; each counts where it `holds`
+    benchmarked: tuple[Benchmarked, ...] = ()
     #: of models that no fit of the server's own time saw
     unseen: dict[Literal["dense", "mixture"], Spread] = Field(default_factory=dict)
 
@@ -273,6 +274,21 @@ class ServerSpec(Spec):
     releases: dict[str, HostFit] = Field(default_factory=dict)
     #: models that no fit saw, dense ones and mixtures of experts -> how far off they are
     unseen: dict[Literal["dense", "mixture"], Spread]
+
+    def nearest(self, release: str) -> str:
+        """Return the release whose own time counts for `release`: itself where it was measured on enough rows, else the
+        nearest by its numbers that was, of two as near the newer; "" where there is none."""
+        enough = {name for name, host in self.releases.items() if host.n_points >= benchmarked.FEWEST_ROWS}
+        if release in enough:
+            return release
+        named = [name for name in enough if release_of(name) != NEWEST]
+        return min(named, key=lambda name: (abs(_place(name) - _place(release)), -_place(name)), default="")
+
+
+def _place(release: str) -> int:
+    """Return a release as one number: 0.5.9 lies between 0.5.6 and 0.7."""
+    parts = (*release_of(release), 0, 0, 0)
+    return (parts[0] * 10_000 + parts[1]) * 10_000 + parts[2]
 
 
 def _is_slow_packed(stack: StackSpec) -> bool:
@@ -291,8 +307,12 @@ def served(name: str, stacks: Mapping[str, StackSpec], server: ServerSpec | None
     own = stacks.get(name) or StackSpec()
     parts: dict[str, Any] = {part: getattr(own, part) for part in StackSpec.model_fields}
     borrowed: dict[str, str] = {}
-    public = benchmarked.of(server.name, release) if server and not own.host else None
-    host = own.host or (server.releases.get(release, server.host) if server else None)
+    host, stands_in = own.host, ""
+    public: tuple[Benchmarked, ...] = ()
+    if server and not host:
+        nearest = server.nearest(release) if release else ""
+        host, public = server.releases.get(nearest, server.host), benchmarked.of(server.name, release)
+        stands_in = "" if nearest == release else nearest
     parts["host"] = host
     if host is None:  # kernels alone, as papers and the benchmarks of kernels have them
         parts |= {table: {} for table in SERVED}
@@ -307,9 +327,8 @@ def served(name: str, stacks: Mapping[str, StackSpec], server: ServerSpec | None
                 if code not in parts[table] and not (table == "products" and code in UNPACKED):
                     parts[table] = {**parts[table], code: fit}
                     borrowed[f"{table}.{code}"] = other
-    unknown = release if server and release and release not in server.releases else ""
     unseen = server.unseen if server else {}
     # every part was checked as its file was read
     return ServedStack.model_construct(
-        **parts, borrowed=borrowed, unknown_release=unknown, benchmarked=public, unseen=unseen
+        **parts, borrowed=borrowed, stands_in=stands_in, benchmarked=public, unseen=unseen
     )

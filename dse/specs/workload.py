@@ -20,6 +20,8 @@ MAX_BATCH = 2**24
 MAX_INPUT_TOKENS = 2**30
 MAX_OUTPUT_TOKENS = 2**24
 MAX_PAGE_TOKENS = 4096
+#: of a share that may not be 0, the least
+LEAST_SHARE = 0.0001
 #: devices along one way of splitting a model
 MAX_DEVICES = 1024
 
@@ -44,7 +46,7 @@ class WorkloadField:
     low: int = 0
     high: int = 0
     choices: tuple[Any, ...] = ()
-    #: of a share: may not be 0
+    #: of a share: may not be 0, and is LEAST_SHARE at least
     is_positive: bool = False
     #: what stands for the value in a command's help
     metavar: str | None = None
@@ -66,9 +68,9 @@ class WorkloadField:
             _whole(self.option, value, self.low, self.high)
         elif self.kind == SHARE:
             number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not (number and 0 <= value <= 1 and (value or not self.is_positive)):
-                allowed = "above 0, at most 1, such as 0.9" if self.is_positive else "from 0 to 1, such as 0.5"
-                raise InputError(f"{self.option} = {show(value)}: must be a share {allowed}")
+            least, example = (LEAST_SHARE, 0.9) if self.is_positive else (0, 0.5)
+            if not (number and least <= value <= 1):
+                raise InputError(f"{self.option} = {show(value)}: must be a share from {least} to 1, such as {example}")
         elif self.kind == SWITCH:
             if not isinstance(value, bool):
                 raise InputError(f"{self.option} = {show(value)}: must be true or false")

@@ -1,7 +1,6 @@
 """The axes of a sweep: what can be varied, and how lists, steps and ranges become values."""
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -17,6 +16,7 @@ from dse.core.errors import DseError, did_you_mean, show
 from dse.quantizers.base import Param, QuantizerSpec
 from dse.specs import catalog, tokens, workload
 from dse.specs.device_and_model import ASSUMED, HardwareSpec, ModelSpec, Quantity
+from dse.specs.quantity import number_and_unit
 from dse.specs.workload import MAX_INPUT_TOKENS, Workload
 
 Kind = Literal["text", "whole", "number"]
@@ -188,10 +188,13 @@ def _si(raw: dict[str, Any], base: str) -> Any:
     step = raw.get("step")
     if not isinstance(step, str):
         return step
-    match = re.fullmatch(r"\s*([0-9.]++(?:[eE][-+]?[0-9]++)?)\s*(\S++)\s*", step, re.ASCII)
-    if not match or match[2] not in units.UNITS or units.base_of(match[2]) != base:
+    try:
+        number, unit = number_and_unit(step) or (0.0, "")
+    except ValueError as error:
+        raise AxisError(f"step = {show(step)}: {error}", "step") from None
+    if unit not in units.UNITS or units.base_of(unit) != base:
         raise AxisError(f'step = {show(step)}: must be a number and a unit of {base}, such as "1 {base}"', "step")
-    return units.to_base(float(match[1]), match[2])
+    return units.to_base(number, unit)
 
 
 def _of_workload(name: str, raw: Any) -> SweepAxis:

@@ -84,7 +84,8 @@ class Manifest:
     @property
     def complete(self) -> bool:
         """True when every part is there, and the front of them."""
-        return len(self.parts) == self.n_parts and (self.front is not None or not self.is_front)
+        is_whole = len(self.parts) == self.n_parts and all(number < self.n_parts for number in self.parts)
+        return is_whole and (self.front is not None or not self.is_front)
 
     @property
     def n_rows(self) -> int:

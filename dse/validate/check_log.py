@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dse import quantizers
 from dse.core.answer import Answer
-from dse.core.errors import InputError
+from dse.core.errors import InputError, show
 from dse.core.table import aligned
 from dse.core.units import GIB
 from dse.model import capacity, kv_layout
 from dse.model.evaluate import Point
 from dse.quantizers import QuantizerSpec
-from dse.specs import catalog
+from dse.specs import catalog, device_names
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.measured_memory import MeasuredMemory, weights_name
-from dse.specs.weights import WIDE
+from dse.specs.weights import FORMATS, WIDE
 from dse.specs.workload import ASKED, Workload
 from dse.validate.startup_log import SAME_SERVER, StartupLog
 
@@ -36,6 +36,8 @@ SAME_DEVICE = 0.05
 SAME_TOKEN = 0.03
 #: GiB below which terms are said to agree, and half of the last digit that logs print
 AGREES_GIB, ROUNDING_GIB = 0.1, 0.005
+#: the same as a share of weights, whose bits differ by layer in files of llama.cpp
+AGREES_SHARE = 0.01
 #: names of terms
 WEIGHTS, ACTIVATIONS, BESIDE, POOL = "weights", "activations", "graphs, context and buffers", "keys and values"
 TOKENS, CONCURRENCY = "tokens of the pool", "requests of the longest context"
@@ -190,6 +192,7 @@ def check(
             )
     keys, values = kinds or _quantizers_of(log)
     work, notes = _workload_of(log, spec, shape, given or {})
+    notes = (*_other_device(log, spec), *notes)
     point = Point(spec, kv_layout.build(shape, keys, values), work)
     terms = _terms(log, point)
     name = keys.name if keys == values else f"{keys.name}/{values.name}"
@@ -208,26 +211,39 @@ def check(
 
 
 def _device_of(log: StartupLog) -> HardwareSpec:
+    """The shipped device that a log names: a log never opens a file. Raises InputError."""
     if not log.device:
         raise InputError(f"device: is missing, a log of {log.title} does not say it: give --device, such as h100")
-    try:
-        return catalog.device(log.device)
-    except InputError as error:
-        raise InputError(f"{error.lines()[0]} (the log's): give --device") from None
+    shipped = tuple(catalog.device_files())
+    if (name := device_names.meant(log.device, shipped)) is None:
+        near = device_names.near(log.device, shipped)
+        raise InputError(f"unknown device {show(log.device)}: {near} (the log's): give --device")
+    return catalog.device(name)
+
+
+def _other_device(log: StartupLog, device: HardwareSpec) -> tuple[str, ...]:
+    """A note where a log names another device than the one that stands for it."""
+    meant = log.device and device_names.meant(log.device, tuple(catalog.device_files()))
+    if not log.device or (meant and catalog.device(meant).name == device.name):
+        return ()
+    return (f"the log names {show(log.device)}: {device.name} stands for it, as given",)
 
 
 def _model_of(log: StartupLog) -> ModelSpec:
+    """The shipped model that a log names: a log never opens a file. Raises InputError."""
     if not log.model:
         raise InputError("model: is missing, the log does not say it (is its begin cut off?): give --model")
-    try:
-        return catalog.model(log.model)
-    except InputError as error:
-        raise InputError(f"{error.lines()[0]} (the log's): give --model") from None
+    if catalog.shipped_model_file(log.model) is None:
+        raise InputError(f"unknown model {show(log.model)}: see `dse list models` (the log's): give --model")
+    return catalog.model(log.model)
 
 
 def _quantizers_of(log: StartupLog) -> tuple[QuantizerSpec, QuantizerSpec]:
     """The quantizers of keys and of values by an engine's names of them; `auto` is 16 bits."""
     sides = (log.key_format or log.kv_format, log.value_format or log.kv_format)
+    for side in sides:
+        if ":" in side:  # of ours, names of files and numbers
+            raise InputError(f"kv_format = {show(side)}: the log's, is no format: give --quantizer")
     try:
         key, value = (quantizers.parse("bf16" if side in ("", "auto", "bf16") else side) for side in sides)
     except InputError as error:
@@ -242,7 +258,7 @@ def _workload_of(
     on_stack = log.engine != "llama.cpp" and bool(device.stacks or device.n_cores)
     release = f"@{log.release}" if log.release else ""
     asked = {
-        "weights": _weights_of(log, model),
+        "weights": None if "weights" in given else _weights_of(log, model),
         "stack": log.engine + release if on_stack else None,
         "page_tokens": log.block_tokens,
         "gpu_memory_utilization": log.gpu_memory_utilization,
@@ -285,8 +301,16 @@ def _workload_of(
 
 
 def _weights_of(log: StartupLog, model: ModelSpec) -> str | None:
-    """The format of weights: as an engine made it where the checkpoint has 16 bits, else as the checkpoint has it."""
+    """The format of weights: as an engine made it where the checkpoint has 16 bits, else as the checkpoint has it.
+
+    Raises InputError for a type of file that is no format here.
+    """
     is_file = log.engine == "llama.cpp"
+    if is_file and log.weights and log.weights not in FORMATS:
+        raise InputError(
+            f"weights = {show(log.weights)}: the log's, is not known (`dse list weights`): give --weights, such as "
+            "q4_k_m"
+        )
     return log.weights or None if is_file or model.released == WIDE else None
 
 
@@ -348,12 +372,17 @@ def _says(terms: tuple[LogTerm, ...], log: StartupLog) -> str:
     if abs(apart) <= AGREES_GIB * GIB:
         return f"Log and design agree; largest difference: {by}."
     if log.engine == "llama.cpp" and largest is pool:
-        means = "another KV format (--quantizer), or another number of requests at once"
-    elif largest is by_name[WEIGHTS] and log.host_weight_gib and abs(apart / GIB + log.host_weight_gib) < AGREES_GIB:
-        means = "the table of input embeddings stays in the host's memory"
+        means = "another KV format (--quantizer), windows kept at full length, or another number of requests at once"
+    elif largest is by_name[WEIGHTS] and log.host_weight_gib and _is_on_host(apart, largest, log.host_weight_gib):
+        means = f"{log.host_weight_gib:.2f} GiB of them stay in the host's memory"
     else:
         means = _MEANS[largest.name][0 if apart > 0 else 1]
     return f"Largest difference: {by}: {means}."
+
+
+def _is_on_host(apart: float, weights: LogTerm, host_gib: float) -> bool:
+    """Whether weights that the device lacks are those that the host holds."""
+    return abs(apart + host_gib * GIB) < max(AGREES_GIB * GIB, AGREES_SHARE * abs(weights.ours or 0.0))
 
 
 def _memory(log: StartupLog, point: Point, source: str) -> MeasuredMemory | None:

@@ -52,7 +52,7 @@ def judge(row: EvidenceRow) -> JudgedGain:
         marks = "; ".join([*row.marks, *_marks(point)])
         if not kind:
             return JudgedGain(row=row, value=value, low=value, high=value, marks=marks)
-        sure = uncertainty.intervals(point.device, point.plan, point.stack, point.stack_name)
+        sure = uncertainty.intervals(point.device, point.plan, point.work, point.stack, point.stack_name)
         times = sure.first if kind == "first" else sure.tokens
         own = times.inverse() if row.unit in RATES else times
         low, high, _ = uncertainty.product([own, _ends(row, value)])
@@ -107,7 +107,7 @@ def _with_gain(one: JudgedGain, base: JudgedGain) -> JudgedGain:
     times = [1 / v if is_rate else v for v in (one.value, base.value)]
     designs = [each.point(device=roomy(each.device)).results for each in (row, base.row)]  # type: ignore[arg-type]
     point = row.point(batch=1)
-    sure = uncertainty.intervals(point.device, point.plan, point.stack, point.stack_name)
+    sure = uncertainty.intervals(point.device, point.plan, point.work, point.stack, point.stack_name)
     kind = formula_of(row.quantity)[1]
     own = sure.first if kind == "first" else sure.tokens
     if software(row) == software(base.row):

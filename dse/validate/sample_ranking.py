@@ -9,6 +9,8 @@ import numpy as np
 
 from dse.specs import published_scores, sample_scores
 
+#: families of tasks that are ranked: of scores, and perplexities
+FAMILIES = (*published_scores.DROPS, "perplexity")
 #: half of a 95 % interval of a normal one, in standard errors
 _NORMAL = 1.96
 #: variance of the inverse hyperbolic tangent of a rank correlation times (n - 3): Fieller, Hartley and Pearson 1957
@@ -31,7 +33,7 @@ class RankAgreement:
 
 
 def agreement(family: str) -> RankAgreement:
-    """Compare divergences with losses of a family of `published_scores.DROPS`."""
+    """Compare divergences with drops of scores of a family of `FAMILIES`, or rises of perplexity."""
     from scipy import stats
 
     scores = [one for one in published_scores.published() if one.family == family and sample_scores.of(one.format)]
@@ -86,7 +88,7 @@ def _pairs(scores: list[published_scores.Score]) -> tuple[int, int]:
 
 def shown() -> str:
     """The agreement as a Markdown table, a row a family of tasks, and all pairs together."""
-    found = [agreement(family) for family in published_scores.DROPS]
+    found = [agreement(family) for family in FAMILIES]
     lines = ["| tasks | formats | rank correlation (95 %) | pairs alike |", "|---|---|---|---|"]
     for one in found:
         correlation = f"{one.rank_correlation:.2f} ({one.low:.2f} to {one.high:.2f})"

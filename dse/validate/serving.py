@@ -76,7 +76,7 @@ def judge(row: ServerRow) -> JudgedServer:
         results = point.results
         if results["tpot_s"] is None:
             return replace(nothing, reason=results["infeasible_reason"] or "not one request fits")
-        tokens, first = uncertainty.intervals(point.device, point.plan, point.stack, point.stack_name)
+        tokens, first = uncertainty.intervals(point.device, point.plan, point.work, point.stack, point.stack_name)
         tpot, ttft = results["tpot_s"], results["ttft_s"]
         return JudgedServer(
             row=row,

@@ -301,7 +301,7 @@ def _ours(row: SpeedRow, point: Point) -> dict[str, float]:
 
 
 def _values(row: SpeedRow, point: Point, ours: dict[str, float]) -> Iterator[Judged]:
-    tokens, first = uncertainty.intervals(point.device, point.plan, point.stack, point.stack_name)
+    tokens, first = uncertainty.intervals(point.device, point.plan, point.work, point.stack, point.stack_name)
     if row.kind == "burst":
         first_in = servers.batching(row.engine) == "continuous"
         tokens, first = (uncertainty.of_burst(one, first_in) for one in (tokens, first))

@@ -12,8 +12,12 @@ from dse.core.errors import InputError, show
 from dse.specs.engines import ENGINES
 from dse.specs.measured_memory import Engine
 
-#: letters of a log at most, and of a line that are searched: options of a server stand in one of some thousands
-MAX_LETTERS, MAX_LINE_LETTERS = 8 * 2**20, 20_000
+#: bytes of a log at most
+MAX_BYTES = 2 * 2**20
+#: letters of a line that is searched, and of it that are: options of a server stand in one of some thousands
+MIN_LINE_LETTERS, MAX_LINE_LETTERS = 8, 20_000
+#: digits of a count or a number of bytes at most
+MAX_DIGITS = 15
 #: tokens of a block, where a log of vLLM does not say it
 BLOCK_TOKENS = 16
 #: what one server prints of its pool on several devices differs by less
@@ -246,7 +250,7 @@ _LINES: Mapping[str, tuple[LogPattern, ...]] = {
         _at("offloaded", r"offloaded (\d{1,6}/\d{1,6}) layers", _last),
         _at(
             "buffers",
-            r"\b(\w{1,40} (?:(?:model|KV|RS|compute|output) )?buffer size = *\d{1,9}(?:\.\d{1,9})? MiB)",
+            r"(?<!\S)(\S{1,60} {1,20}(?:(?:model|KV|RS|compute|output) )?buffer size = *\d{1,9}(?:\.\d{1,9})? MiB)",
             list,
         ),
         _at("key_format", r"[ ,]K \((\w+)\):", _last),
@@ -276,6 +280,19 @@ _ENDS = {
 #: fields that are no numbers, though they may look like them
 _TEXTS = frozenset(("release", "model", "device", "file_type", "buffers", "kv_format"))
 _TERMINAL = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+#: the end of a line with all blank lines after it
+_LINE_ENDS = re.compile(r"[\r\n]\s*")
+#: endings of names of buffers of llama.cpp on one device: CUDA0, Metal_Mapped; names of those in the host's memory
+_BUFFER_ENDING = re.compile(r"_(?:Mapped|Private|Split)$")
+#: bits a weight, as llama.cpp writes them behind some types of files
+_BITS_A_WEIGHT = re.compile(r" - \d{1,2}(?:\.\d{1,6})? bpw.*")
+_HOST_BUFFER = re.compile(r"CPU|AMX|BLAS|\w+_Host$")
+
+
+def refuse_larger(n_bytes: int, name: str = "log") -> None:
+    """Raises InputError for a log of too many bytes: its start-up alone is read."""
+    if n_bytes > MAX_BYTES:
+        raise InputError(f"{name}: has {n_bytes:,} bytes: give its start-up alone, at most {MAX_BYTES:,}")
 
 
 def read(text: str) -> StartupLog:
@@ -284,10 +301,10 @@ def read(text: str) -> StartupLog:
     Raises InputError for a log that is of no engine, of several servers, or that ends before the memory of keys and
     values.
     """
-    if len(text) > MAX_LETTERS:
-        raise InputError(f"log: has {len(text):,} letters: give its start-up alone, at most {MAX_LETTERS:,}")
-    lines = [_TERMINAL.sub("", line[:MAX_LINE_LETTERS]) for line in text.splitlines()]
-    engine = _engine_of(lines)
+    refuse_larger(len(text))
+    plain = _TERMINAL.sub("", text)
+    engine = _engine_of(plain)
+    lines = [line[:MAX_LINE_LETTERS] for line in _LINE_ENDS.split(plain) if len(line) >= MIN_LINE_LETTERS]
     found = _found(engine, lines)
     log = {"vllm": _of_vllm, "sglang": _of_sglang, "trtllm": _of_trtllm, "llama.cpp": _of_llama}[engine](found)
     if log.kv_gib is None and log.kv_tokens is None:
@@ -298,10 +315,9 @@ def read(text: str) -> StartupLog:
     return log
 
 
-def _engine_of(lines: Iterable[str]) -> Engine:
+def _engine_of(text: str) -> Engine:
     """The engine whose lines they are. Raises InputError for none, and for several."""
-    counts = {engine: sum(1 for line in lines if mark.search(line)) for engine, mark in _MARKS.items()}
-    own = [engine for engine, count in counts.items() if count]
+    own = [engine for engine, mark in _MARKS.items() if mark.search(text)]
     if not own:
         *others, last = ENGINES.values()
         raise InputError(
@@ -321,7 +337,7 @@ def _found(engine: str, lines: Iterable[str]) -> dict[str, Any]:
         for each in asked:
             if match := each.pattern.search(line):
                 text = next(group for group in match.groups() if group is not None).strip()
-                seen.setdefault(each, []).append(text if each.name in _TEXTS else _value(text))
+                seen.setdefault(each, []).append(text if each.name in _TEXTS else _value(each.name, text))
     _refuse_several(seen)
     found: dict[str, Any] = {}
     for each in (*_LINES[engine], *_OPTIONS[engine]):
@@ -332,10 +348,12 @@ def _found(engine: str, lines: Iterable[str]) -> dict[str, Any]:
     return found
 
 
-def _value(text: str) -> Any:
-    """A number where a text is one."""
+def _value(name: str, text: str) -> Any:
+    """A number where a text is one. Raises InputError for one that no server has."""
     plain = text.replace(",", "")
-    if re.fullmatch(r"-?\d{1,18}", plain):
+    if re.fullmatch(r"-?\d+", plain, re.ASCII):
+        if len(plain) > MAX_DIGITS:
+            raise InputError(f"log: {name} = {show(plain)}: must be a number of at most {MAX_DIGITS} digits")
         return int(plain)
     return float(plain) if re.fullmatch(r"-?\d{1,12}\.\d{1,12}", plain) else text
 
@@ -446,12 +464,13 @@ def _of_llama(found: Mapping[str, Any]) -> StartupLog:
     """Layers on several devices are stages; sizes are those of the fullest. Raises InputError for layers in the host's
     memory."""
     sizes: dict[str, dict[str, float]] = {"model": {}, "KV": {}, "RS": {}, "compute": {}}
+    host = 0.0
     for text in found.get("buffers", []):
         name, kind, size = _buffer(text)
-        if kind in sizes:
+        if _HOST_BUFFER.match(name):
+            host += size if kind == "model" else 0.0
+        elif kind in sizes:
             sizes[kind][name] = sizes[kind].get(name, 0.0) + size
-    on_host = [name for name in sizes["model"] if name.upper().startswith(("CPU", "CUDA_HOST"))]
-    host = sum(sizes["model"].pop(name) for name in on_host)
     done, _, whole = _text(found, "offloaded").partition("/")
     if done != whole:
         raise InputError(f"log: {done} of {whole} layers are on the device: all must be (-ngl 99)")
@@ -483,12 +502,12 @@ def _of_llama(found: Mapping[str, Any]) -> StartupLog:
 def _buffer(text: str) -> tuple[str, str, float]:
     """Device, kind and MiB of a buffer: CUDA0 model buffer size = 4455.34 MiB; without a kind it is the model's."""
     words = text.split()
-    return words[0], words[1] if words[1] != "buffer" else "model", float(words[-2])
+    return _BUFFER_ENDING.sub("", words[0]), words[1] if words[1] != "buffer" else "model", float(words[-2])
 
 
 def _file_type(text: str) -> str:
-    """The format of weights of a file type: Q4_K - Medium is q4_k_m."""
-    lower = text.lower().strip()
+    """The format of weights of a file type: Q4_K - Medium is q4_k_m, IQ4_XS - 4.25 bpw is iq4_xs."""
+    lower = _BITS_A_WEIGHT.sub("", text.lower().strip())
     if lower in _FILE_TYPES:
         return _FILE_TYPES[lower]
     for words, ending in _SIZES.items():

@@ -191,7 +191,7 @@ def test_errors_are_those_of_packed_elements(run, tmp_path):
     np.savez(tmp_path / "short.npz", **{"layer0.key": x[:, :, :20], "layer0.value": x[:, :, :20]})
     run("quantize", tmp_path / "short.npz", "--quantizer", "kivi", "--out", tmp_path / "m")
     words = ["point", "--device", "a100-80gb", "--model", "llama2-7b", "--quantizer", "kivi"]
-    _, text, _ = run(*words, "--measurements", tmp_path / "m" / "measurement.json")
+    _, text, _ = run(*words, "--measurements", tmp_path / "m" / "measurement.json", "--all")
     assert "nothing was packed" in text
     assert "the data has 1 head of 32, the model 32 heads of 128" in text
 

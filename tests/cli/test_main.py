@@ -255,7 +255,7 @@ def test_point_json_has_every_result(run):
 
 
 def test_point_text_is_grouped(run):
-    _, out, _ = run(*GOOD, "--quantizer", "oaken", "--batch", "64")
+    _, out, _ = run(*GOOD, "--quantizer", "oaken", "--batch", "64", "--all")
     for heading in ("Memory", "Bits per element", "Time", "Throughput", "Bottleneck"):
         assert f"\n{heading}\n" in out
     assert "(12.55 GiB)" in out  # 13,476,831,232 B of weights
@@ -271,14 +271,14 @@ def test_point_text_is_grouped(run):
     ],
 )
 def test_point_text_says_what_a_split_makes_of_groups(run, quantizer, split, line):
-    _, out, _ = run("point", "--device", "h100", "--model", "llama3.1-70b", "--quantizer", quantizer, *split)
+    _, out, _ = run("point", "--device", "h100", "--model", "llama3.1-70b", "--quantizer", quantizer, *split, "--all")
     assert ("groups span" in out) == (line is not None)
     assert line is None or line in out.splitlines()
 
 
 @pytest.mark.parametrize(("admission", "is_paged"), [("reserve", False), ("paged", True)])
 def test_point_text_says_how_paged_requests_are_counted(run, admission, is_paged):
-    _, out, _ = run(*GOOD, "--admission", admission)
+    _, out, _ = run(*GOOD, "--admission", admission, "--all")
     assert ("\n  paged: requests are taken as staggered" in out) is is_paged
 
 
@@ -291,7 +291,7 @@ def test_point_text_says_how_paged_requests_are_counted(run, admission, is_paged
     ],
 )
 def test_point_text_says_where_no_kernels_were_measured(run, device, said):
-    assert said in run("point", "--device", *device.split(), "--model", "llama2-7b")[1]
+    assert said in run("point", "--device", *device.split(), "--model", "llama2-7b", "--all")[1]
 
 
 def test_point_says_what_binds_with_room_for_all(run):
@@ -313,7 +313,7 @@ def test_point_says_what_binds_with_room_for_all(run):
 
 
 def test_a_point_names_assumed_numbers_by_what_they_reach(run):
-    _, out, _ = run("point", "--device", "a100-80gb", "--model", "llama2-7b")
+    _, out, _ = run("point", "--device", "a100-80gb", "--model", "llama2-7b", "--all")
     line = next(line for line in out.splitlines() if line.startswith("Rests on assumed numbers: "))
     assert line.startswith(
         "Rests on assumed numbers: server_memory; for energy also energy_per_byte, energy_per_flop, idle_power; "
@@ -324,11 +324,11 @@ def test_a_point_names_assumed_numbers_by_what_they_reach(run):
 
 
 def test_memory_says_who_counts_it_and_a_context_what_the_model_was_made_for(run):
-    out = run("point", "--device", "h200", "--model", "llama3.1-8b", "--batch", "1")[1]
+    out = run("point", "--device", "h200", "--model", "llama3.1-8b", "--batch", "1", "--all")[1]
     assert "  device memory, as the driver reports it 150.1 GB" in out
     assert "  effective capacity, by the data sheet   141 GB" in out
     assert "  longest context at this batch           906,080 tokens (model: 131,072 positions)\n" in out
-    out = run("point", "--device", "h200", "--model", "llama3.1-8b", "--memory", "paper", "--batch", "64")[1]
+    out = run("point", "--device", "h200", "--model", "llama3.1-8b", "--memory", "paper", "--batch", "64", "--all")[1]
     assert "  device memory, by the data sheet        141 GB" in out
     assert "positions" not in out
 
@@ -545,8 +545,8 @@ def test_report_beyond_the_limit(run, tmp_path, monkeypatch):
 
 
 def test_a_discount_says_what_it_replaces(run):
-    args = ("point", "--device", "h100", "--model", "llama3.1-8b", "--prefix", "512")
-    text = "price per request: cached input 50% off what computing it costs, in place of what sharing it saves"
+    args = ("point", "--device", "h100", "--model", "llama3.1-8b", "--prefix", "512", "--all")
+    text = "cost of a request: cached input 50% off what computing it costs, in place of what sharing it saves"
     assert text in run(*args, "--cached-input-discount", "0.5")[1]
     assert "in place of" not in run(*args)[1]
 

@@ -166,7 +166,7 @@ def test_the_measurement_joins_the_design_point(run, sample, tmp_path):
     keys = json.loads(run(*words, "--key-quantizer", "nqkv")[1])
     assert keys["measured_error"] == pytest.approx(wanted["nqkv", "key"], rel=1e-9)
     text = run(*words[:-1], "--quantizer", "nqkv")[1]
-    assert f"relative error of the attention output  {wanted['nqkv', 'both']:.4g}" in text
+    assert f"error of the attention output           {wanted['nqkv', 'both']:.4g}" in text
 
 
 def test_sweeps_and_fronts_have_the_error(run, sample, tmp_path):

@@ -71,10 +71,10 @@ def test_bytes_of_a_token_are_the_published_ones(name):
 
 
 def test_bytes_beyond_windows_stand_where_they_differ(run):
-    out = run("point", "--device", "b300", "--model", "gemma-4-31b", "--batch", "1")[1]
-    assert "KV cache per token of one request       901,120 B/token\n    beyond windows  " in out
-    assert "beyond windows                        81,920 B/token\n" in out
-    assert "beyond windows" not in run("point", "--device", "b300", "--model", "llama3.1-8b")[1]
+    out = run("point", "--device", "b300", "--model", "gemma-4-31b", "--batch", "1", "--all")[1]
+    assert "KV cache of a token                     901,120 B/token\n    KV cache of a token beyond windows  " in out
+    assert "KV cache of a token beyond windows    81,920 B/token\n" in out
+    assert "beyond windows" not in run("point", "--device", "b300", "--model", "llama3.1-8b", "--all")[1]
     rows = {row["name"]: row for row in json.loads(run("list", "models", "--json")[1])}
     assert rows["gemma-4-31b"]["kv_bytes_beyond_windows_fp16"] == 81_920
     assert rows["llama3.1-8b"]["kv_bytes_beyond_windows_fp16"] is None

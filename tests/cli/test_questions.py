@@ -79,7 +79,7 @@ def test_sensitivity_and_map(run):
     assert "core_clock" in [effect["number"]["name"] for effect in found]
     code, out, _ = run(*MAP, "--quantizers", "fp16,qserve")
     assert code == 0
-    assert "qserve 1.94x" in out
+    assert "qserve 1.91x" in out
     assert "Other software would have to run qserve: no KV type of vLLM 0.33.0.\n" in out
     # without names: what the engine runs on an A100 for these heads
     names = json.loads(run(*MAP, "--json")[1])["quantizers"]
@@ -235,3 +235,11 @@ def test_ranges_keep_to_what_a_device_may_have(run, text, says):
     )
     assert (code, out, error.count("\n")) == (2, "", 1)
     assert error.startswith(f"error: range = '{text}': {says}")
+
+
+@pytest.mark.parametrize("words", [("load",), ("interactivity", "--splits", "1", "--quantizers", "fp16")])
+def test_an_answer_of_one_token_has_no_tpot_to_keep(run, words):
+    design = ("--device", "h100", "--model", "llama3.1-8b", "--output", "1", "--json")
+    code, out, error = run("ask", *words, *design, "--max-tpot", "1 ms", "--max-ttft", "2 s")
+    assert (code, error) == (0, "max-tpot = '1 ms': an answer of one token has no TPOT: left out\n")
+    assert [name.removeprefix("steady_") for name in json.loads(out)["limits_s"]] == ["ttft_s"]

@@ -73,7 +73,7 @@ def test_a_tower_is_left_out_by_its_option(run):
             "was not released in it, and no kernel of vllm on H100 is known that runs it: use one of bf16, fp8, ",
         ),
         (("--model", "llama3.1-8b-fp8-int4"), "says two formats of weights, fp8 and int4: leave one out"),
-        (("--model", "llama3.1-8b", "--gpu-memory-utilization", "1.2"), "above 0, at most 1, such as 0.9"),
+        (("--model", "llama3.1-8b", "--gpu-memory-utilization", "1.2"), "from 0.0001 to 1, such as 0.9"),
     ],
 )
 def test_a_format_or_share_that_cannot_be_is_one_line(run, argv, said):

@@ -3,6 +3,14 @@
 import pytest
 
 import explorer_page
+from dse.explorer import widgets
+
+
+@pytest.fixture(autouse=True)
+def no_defects(caplog):
+    """A defect is a sentence on its part of a page: the log tells it from what a reader did."""
+    yield
+    assert [record.exc_text for record in caplog.records if record.name == widgets.__name__] == []
 
 
 @pytest.fixture(scope="session")
@@ -19,6 +27,7 @@ def server(server_folder):
     with explorer(server_folder) as address:
         yield address
     assert (server_folder / ASKED).read_text() == ""
+    assert widgets.FAILED not in (server_folder / "server.log").read_text()
 
 
 @pytest.fixture(scope="module")

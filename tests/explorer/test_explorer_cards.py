@@ -2,9 +2,11 @@
 
 import pytest
 
+from cases import each
 from dse.explorer import bench, cards, common_fields, request, tray
 from dse.explorer.pages import start
 from dse.figures.charts import design_bars
+from dse.report import present
 from explorer_page import opened, said, values_of, wrong
 
 
@@ -21,7 +23,7 @@ def test_a_design_that_does_not_fit_says_by_what_and_what_to_do():
     """141 GB of weights in BF16 are more than an H200's 135 GB for a server: weights in FP8 or a second device."""
     here = of(LLAMA, batch=1, input=32768)
     row = here.current
-    assert cards.verdict(row.result).startswith("Does not fit: ")
+    assert present.fits_text(row.result).startswith("Does not fit: ")
     steps = {step.label: step for step in cards.next_steps(here, row)}
     assert steps["Weights in fp8"].design == {"weights": "fp8"}
     assert steps["2 devices"].design == {"tp": 2}
@@ -75,7 +77,7 @@ def test_heads_that_all_devices_hold_fit_in_stages_of_layers():
 def test_a_drop_of_scores_is_not_told_relative_to_another():
     here = of({"quantizer": "fp8"}, {"quantizer": "fp16"}, batch=8)
     drop = next(one for one in cards.numbers(here, here.rows[1]) if one.name == "score_drop_frac")
-    assert (drop.value, "%" in drop.details) == ("0 %", False)
+    assert (drop.value, "%" in drop.details) == ("0.0 %", False)
 
 
 def test_by_default_as_many_run_as_fit():
@@ -83,7 +85,7 @@ def test_by_default_as_many_run_as_fit():
     for row in here.answered:
         most = row.result["max_batch"]
         assert row.result["batch"] == row.result["running_batch"] == most
-        assert cards.verdict(row.result, True) == f"Runs {most:,} requests at once: as many as fit."
+        assert present.fits_text(row.result, True) == f"Runs {most:,} requests at once: as many as fit."
     assert [row.result["admission"] for row in here.answered] == ["paged", "reserve"]
 
 
@@ -116,14 +118,14 @@ def test_a_batch_that_exceeds_memory_has_three_ways_out():
     here = of({}, batch=64, input=8192)
     row, result = here.current, here.current.result
     assert result["max_batch"] == 29
-    assert cards.verdict(result) == "Exceeds memory: at most 29 of 64 requests run at once, the others wait."
+    assert present.fits_text(result) == "Exceeds memory: at most 29 of 64 requests run at once, the others wait."
     fewer, more, smaller = cards.next_steps(here, row)
     assert of({"quantizer": "fp8"}, batch=64, input=8192).current.result["max_batch"] < 64
     assert fewer.design["quantizer"] == "int4_per_token_head"
-    assert "scores drop by 6.1 %" in fewer.outcome
+    assert "rise of perplexity +6.1 %" in fewer.outcome
     assert (more.design, more.outcome.partition(",")[0]) == ({"tp": 2}, "fits")
     assert f"{after(here, more)['throughput_tokens_per_s']:,.0f} token/s" in more.outcome
-    assert "USD a million tokens" in more.outcome
+    assert "USD per million tokens" in more.outcome
     assert smaller.workload == {"batch": 29}
     for step in (fewer, more, smaller):
         assert cards.is_fine(here, after(here, step)), step
@@ -183,6 +185,12 @@ def test_limits_are_met_or_missed_in_the_units_of_their_fields():
     assert cards.is_met("tpot_s", result, values) is False
     assert cards.is_met("tpot_s", result, {"tpot_limit": None}) is None
     assert cards.limit_text("tpot_s", result, values) == "misses the limit of 49 ms"
+    # an answer of one token has no time between tokens
+    one = {**values, "output": 1}
+    assert cards.is_met("tpot_s", result, one) is None
+    assert cards.limit_text("tpot_s", result, one) == "no limit: one token has no TPOT"
+    assert cards.is_met("ttft_s", result, one) is True
+    assert set(cards.limits_s(one)) == {"ttft_s"}
 
 
 def test_a_missed_limit_proposes_a_smaller_batch_that_meets_it():
@@ -199,11 +207,11 @@ def test_numbers_have_intervals_and_say_what_errors_were_measured_on():
     found = {one.name: one for one in cards.numbers(here, here.rows[1])}
     # 677 token/s, of which 8 of 10 measurements should lie within 560 to 869; over FP16's 514: 31.7 % more
     rate, drop = found["throughput_tokens_per_s"], found["score_drop_frac"]
-    assert (rate.value, rate.details, rate.limit) == ("677 token/s", "(560 to 869), +31.7 %", "")
-    assert (drop.value, drop.details) == ("0.716 %", "published: other models, long reasoning")
+    assert (rate.value, rate.details, rate.limit) == ("677.2 token/s", "(559.7 to 869.4), +31.7 %", "")
+    assert (drop.value, drop.details) == ("2.0 ± 6.1 %", "published: other models, long context")
     assert "assumed price" in found["usd_per_million_tokens"].details
     said = cards.sure(here.answered[0], here.rows[1])
-    assert said == "Faster than fp16 with a chance of over 99 %: 1.32 times its throughput (1.13 to 1.51)."
+    assert said == "Faster than fp16 with a chance of over 99 %: 1.31 times its throughput (1.13 to 1.51)."
     assert cards.sure(here.answered[0], here.rows[0]) == ""
 
 
@@ -237,11 +245,11 @@ def test_a_number_without_measured_kernels_is_inside_what_devices_likely_reach()
     rate, step_s = result["throughput_tokens_per_s"], result["tpot_s"]
     found = {one.name: one for one in cards.numbers(here, here.current)}
     tokens, tpot = found["throughput_tokens_per_s"], found["tpot_s"]
-    assert tokens.value == f"{rate:,.0f} token/s"
-    assert tokens.details == f"({0.7 / 0.89 * rate:,.0f} to {0.93 / 0.89 * rate:,.0f})"
+    assert tokens.value == f"{rate:,.4g} token/s"
+    assert tokens.details == f"({0.7 / 0.89 * rate:,.4g} to {0.93 / 0.89 * rate:,.4g})"
     assert (tpot.value, tpot.details) == (
-        f"{1e3 * step_s:.3g} ms",
-        f"({0.89e3 * step_s / 0.93:.3g} to {0.89e3 * step_s / 0.7:.3g})",
+        f"{1e3 * step_s:.4g} ms",
+        f"({0.89e3 * step_s / 0.93:.4g} to {0.89e3 * step_s / 0.7:.4g})",
     )
 
 
@@ -338,3 +346,97 @@ def test_the_memory_bar_adds_up_to_the_device():
     assert few["free"] == result["free_bytes"] - 2 * 9216 * 131072
     bar = cards.memory_bar(result)
     assert 'aria-label="Memory of a device: weights 65.5 GB, reserved 16.2 GB, keys and values 68.4 GB"' in bar
+
+
+#: field of a design -> what both of a pair have, and what one of them changes; the mixture has experts and a sink
+_MIXTURE = {"model": "gpt-oss-120b", "tp": 2}
+PAIRS = {
+    "device": ({}, {"device": "a100-80gb"}),
+    "edits": ({}, {"edits": "memory_bandwidth=3 TB/s"}),
+    "model": ({}, {"model": "llama3.1-8b"}),
+    "quantizer": ({}, {"quantizer": "kivi"}),
+    "parameters": ({"quantizer": "kivi"}, {"parameters": "bits=4"}),
+    "value_quantizer": ({}, {"value_quantizer": "int4"}),
+    "value_parameters": ({"value_quantizer": "kivi"}, {"value_parameters": "bits=4"}),
+    "own_batch": ({}, {"own_batch": 3}),
+    "admission": ({}, {"admission": "reserve"}),
+    "page": ({}, {"page": 64}),
+    "weights_bits": ({}, {"weights_bits": 8}),
+    "dequant_path": ({"quantizer": "kivi"}, {"dequant_path": "fused"}),
+    "stack": ({}, {"stack": "sglang"}),
+    "tokens": ({}, {"tokens": "snapkv"}),
+    "token_parameters": ({"tokens": "snapkv"}, {"token_parameters": "budget=100"}),
+    "activation_bits": ({"weights_bits": 8}, {"activation_bits": 8}),
+    "weights": ({}, {"weights": "fp8"}),
+    "tower": ({"model": "gemma-3-27b"}, {"tower": "no"}),
+    "prompt_chunk": ({"memory": "paper"}, {"prompt_chunk": 512}),
+    "max_num_seqs": ({}, {"max_num_seqs": 4}),
+    "kv_cache_memory": ({}, {"kv_cache_memory": 20_000_000_000}),
+    "free_memory": ({}, {"free_memory": 149_000_000_000}),
+    "max_model_len": ({}, {"max_model_len": 8192}),
+    "prompt_budget": ({}, {"prompt_budget": 2048}),
+    "tp": ({}, {"tp": 2}),
+    "pp": ({}, {"pp": 2}),
+    "pp_batches": ({"pp": 2}, {"pp_batches": 1}),
+    "ep": (_MIXTURE, {"ep": 2}),
+    "expert_skew": ({**_MIXTURE, "ep": 2}, {"expert_skew": 0.5}),
+    "dp_attention": ({**_MIXTURE, "ep": 2}, {"dp_attention": "yes"}),
+    "dcp": ({"tp": 16, "model": "llama3.1-70b"}, {"dcp": 2}),
+    "implementation": ({"quantizer": "kivi"}, {"implementation": "generic"}),
+    "strict_kernels": ({}, {"strict_kernels": "yes"}),
+}
+#: the only choice of the field is the shipped file, so no two designs differ in it here
+ALIKE = {"measurements"}
+
+
+def test_pairs_name_every_field_of_a_design():
+    assert {*PAIRS, *ALIKE} == {field.key for field in common_fields.DESIGN}
+
+
+@each("key", PAIRS)
+def test_designs_that_differ_in_one_field_have_a_chance_on_their_card(key):
+    """Through `cards.sure`, the sentence of the card: in either order, and beside weights of another format."""
+    common, change = PAIRS[key]
+    weights = {"weights": "fp8"} if key not in ("weights", "weights_bits", "activation_bits") else {}
+    here = of(common, {**common, **change}, {**common, **change, **weights}, batch=8)
+    assert [row.wrong for row in here.rows] == [None] * 3
+    one, other, third = here.answered
+    for first, second in ((one, other), (other, one), (one, third), (third, one)):
+        text = cards.sure(first, second)
+        is_equal = first.result["throughput_tokens_per_s"] == second.result["throughput_tokens_per_s"]
+        assert text.startswith(("Faster", "Slower", "Undecided")) or (is_equal and not text), text
+
+
+def test_weights_of_another_format_draw_the_page():
+    """The address of the report: Find sets `weights` where it is given Qwen/Qwen3-32B-FP8."""
+    app = opened("compare", designs="-~~weights.fp8")
+    assert not app.exception
+    assert wrong(app) == []
+    assert "with a chance of" in said(app)
+
+
+def test_a_defect_of_a_card_is_a_sentence_on_it(monkeypatch, caplog):
+    """Of two designs the second's comparison fails: its card says so, the sidebar keeps its fields."""
+    monkeypatch.setattr(cards, "sure", lambda first, row: {}["linear_s"] if row.at else "")
+    app = opened("compare", designs="-~~weights.fp8")
+    assert not app.exception
+    assert wrong(app) == ["A defect of dse, please report it: KeyError: 'linear_s'"]
+    assert "Traceback" in caplog.text
+    caplog.clear()
+    assert app.selectbox(key="device").value == "h200"
+
+
+def test_a_page_that_fails_keeps_its_sidebar(monkeypatch):
+    monkeypatch.setattr(cards, "likeness", lambda rows: {}["model"])
+    app = opened("compare")
+    assert len(app.exception) == 1
+    assert app.sidebar.selectbox(key="device").value == "h200"
+
+
+def test_a_defect_of_an_answer_is_a_sentence_on_its_card(monkeypatch, caplog):
+    monkeypatch.setattr(request, "answer", lambda asked: {}["kv_bytes"])
+    bench.cached_answer.clear()
+    app = opened("compare")
+    assert set(wrong(app)) == {"A defect of dse, please report it: KeyError: 'kv_bytes'"}
+    assert app.sidebar.selectbox(key="device").value == "h200"
+    caplog.clear()

@@ -8,9 +8,10 @@ import pytest
 
 from dse.cli import main
 from dse.core import errors
-from dse.explorer import bench, cards, common_fields, names, request, sidebar, tray, uploads
+from dse.explorer import bench, common_fields, names, request, sidebar, tray, uploads
 from dse.explorer.pages import compare
 from dse.figures.charts import design_bars
+from dse.report import present
 from dse.specs import catalog
 from explorer_page import (
     asked,
@@ -32,13 +33,13 @@ DEFAULT = asked()
 def test_it_shows_every_number(one):
     assert not one.exception
     assert set(numbers(one)) == {compare.label_of(name) for rows in compare.GROUPS.values() for name in rows}
-    assert numbers(one)["KV cache"] == "21.25 GB"
+    assert numbers(one)["KV cache of the batch"] == "21.25 GB"
     assert not one.warning
 
 
-def test_the_page_calls_results_as_tables_do_but_for_a_few():
+def test_the_page_calls_results_as_tables_do_but_for_one():
     assert compare.label_of("sqnr_db") == "Signal to noise"  # as the table of results says it
-    assert compare.label_of("kv_bytes") == "KV cache"  # not "KV cache of the batch": its tooltip says whose
+    assert compare.label_of("kv_bytes") == "KV cache of the batch"
     shown = {name for rows in compare.GROUPS.values() for name in rows}
     assert set(compare.LABELS) <= shown
     assert [name for name, label in compare.LABELS.items() if label == names.words(name)] == []
@@ -100,7 +101,7 @@ def test_a_token_policy_shows_what_it_keeps_and_what_it_leaves_out():
     shown = "\n".join(caption.value for caption in app.caption)
     assert "204 tokens stored and 204 tokens read at the end" in shown  # 102 + 102 of 1,024
     assert "taken to cost no time" in shown
-    assert numbers(app)["KV cache"] != numbers(page(quantizer="kivi"))["KV cache"]
+    assert numbers(app)["KV cache of the batch"] != numbers(page(quantizer="kivi"))["KV cache of the batch"]
 
 
 def test_parameters_change_the_result_and_leave_with_their_family():
@@ -109,7 +110,7 @@ def test_parameters_change_the_result_and_leave_with_their_family():
     before = numbers(app)
     app.text_input(key="parameters").set_value("bits=4,group=32").run()
     assert not app.exception
-    assert numbers(app)["KV cache"] != before["KV cache"]
+    assert numbers(app)["KV cache of the batch"] != before["KV cache of the batch"]
     assert "sinkq:bits=4,group=32" in command_of(app)
     app.selectbox(key="quantizer").select("fp16").run()
     assert app.text_input(key="parameters").value == ""
@@ -203,7 +204,7 @@ def test_a_wrong_design_leaves_the_others():
     app = two(tp=3)
     assert not app.exception
     assert any("tp = 3" in line for line in wrong(app))
-    assert numbers(app)["KV cache"] == "21.25 GB"
+    assert numbers(app)["KV cache of the batch"] == "21.25 GB"
 
 
 def test_a_number_of_the_device_is_changed_and_taken_back():
@@ -272,15 +273,15 @@ def test_what_fits_together_is_the_largest_batch(admission, words):
         )
     ).result
     assert not result["fits_whole_batch"]
-    assert cards.verdict(result).endswith(words)
+    assert present.fits_text(result).endswith(words)
     if admission == "paged":
-        assert cards.verdict(result).startswith(f"Exceeds memory: at most {result['max_batch']:,} ")
+        assert present.fits_text(result).startswith(f"Exceeds memory: at most {result['max_batch']:,} ")
 
 
 def test_a_limit_of_the_server_is_not_said_to_be_memory():
     given = asked(device="h100", model="llama3.1-8b", quantizer="fp16", batch=32, max_num_seqs=8)
     words = "Exceeds the server's own limit: runs in 4 waves of up to 8 of 32 requests."
-    assert cards.verdict(request.answer(given).result) == words
+    assert present.fits_text(request.answer(given).result) == words
 
 
 def shown_labels(app):
@@ -290,7 +291,7 @@ def shown_labels(app):
 
 def test_numbers_measured_on_other_data_say_so():
     def error_of(app):
-        return next(label for label in shown_labels(app) if label.startswith("Attention error"))
+        return next(label for label in shown_labels(app) if label.startswith("Error of the attention output"))
 
     assert error_of(page()).endswith("(SmolLM2-135M, not your model)")
     assert next(label for label in shown_labels(page()) if label.startswith("Signal to")).endswith(
@@ -299,7 +300,7 @@ def test_numbers_measured_on_other_data_say_so():
     assert "SmolLM2" not in error_of(page(quantizer="fp16"))
     app = page()
     app.sidebar.file_uploader[0].upload("m.json", measured_file(), "application/json").run()
-    assert error_of(app) == "Attention error: **0.75**"
+    assert error_of(app) == "Error of the attention output: **0.75**"
 
 
 def test_a_context_beyond_the_models_positions_is_marked():

@@ -65,8 +65,13 @@ def log_loader(app):
 
 
 def test_a_start_up_log_stands_beside_its_design(rows):
-    app = opened("validation", designs="device.h100")
+    app = opened("validation", designs="device.b200")
     log_loader(app).upload("server.log", LOG.read_bytes(), "text/plain").run()
+    assert not app.exception
+    # vLLM says no device, and the page's own is none of the log's
+    assert "server.log: names no device: choose the GPU of the log" in said(app)
+    assert not any("log" in one.value for one in app.dataframe)
+    app.selectbox(key="log_device").select("h100").run()
     assert not app.exception
     terms = next(one.value for one in app.dataframe if "log" in one.value)
     assert terms["log"].tolist()[4:] == ["476,016", "58.11"]
@@ -76,6 +81,16 @@ def test_a_start_up_log_stands_beside_its_design(rows):
     assert any(one.value.startswith("dse point --device h100 --model meta-llama") for one in app.code)
     app.selectbox(key="log_device").select("h200").run()
     assert any("bf16 KV, on H200" in one.value for one in app.text)
+    app.selectbox(key="log_device").set_value(None)
+    named = (LOG.parent / "llamacpp-llama-3.1-8b-q4_k_m.log").read_text()
+    log_loader(app).upload("named.log", named.encode(), "text/plain").run()
+    assert any("fp16 KV, on RTX-4090" in one.value for one in app.text)
+    unknown = named.replace("RTX 4090", "RTX 3060").encode()
+    log_loader(app).upload("unknown.log", unknown, "text/plain").run()
+    names = "unknown.log: names 'NVIDIA GeForce RTX 3060', which is not shipped: choose the GPU of the log"
+    assert names in said(app)
+    log_loader(app).upload("large.log", b"\n" * (2**21 + 1), "text/plain").run()
+    assert "large.log: has 2,097,153 bytes: give its start-up alone" in said(app)
     log_loader(app).upload("other.txt", b"nothing\nof a server\n", "text/plain").run()
     assert not app.exception
     assert "has no start-up lines of vLLM, SGLang, TensorRT-LLM or llama.cpp" in said(app)

@@ -232,8 +232,8 @@ def test_own_tables_of_need_say_enough(tmp_path):
     )
     drawn, _ = load.load("need", str(path))
     (panel,) = drawn.panels
-    assert drawn.title == "Decode step of the whole batch against memory"
-    assert [series.name for series in panel.series] == ["decode step of the whole batch", "smallest that meets it"]
+    assert drawn.title == "Decode step against memory"
+    assert [series.name for series in panel.series] == ["decode step", "smallest that meets it"]
     assert panel.series[0].x == (20e9, 40e9)  # sorted; what does not run has no point
     assert panel.series[0].opened == (True, False)
     assert (panel.series[1].x, panel.series[1].y) == ((40e9,), (0.02,))

@@ -306,7 +306,7 @@ def test_least_bits_and_mse(tmp_path):
     [
         ("--budget-bits 3", "budget = 3 bits an element: is below the smallest plan: 4 bits an element, 200 bytes"),
         ("--budget-bits x", "budget-bits = 'x': must be a number from 0 on"),
-        ("", "give one of --budget-bits, --budget-bytes, --max-error and --max-drop"),
+        ("", "give one of --budget-bits, --budget-bytes, --max-error and --max-rise"),
         ("--budget-bits 5 --max-error 1", "give one of"),
         ("--max-error 0.001 --quantizers nqkv", "max-error = 0.001: is below the best plan's"),
         ("--budget-bits 5 --quantizers kivi", "quantizers = 'kivi': was not measured"),
@@ -364,6 +364,29 @@ def test_a_table_of_other_types_is_refused_by_row_and_column(tmp_path, column, v
         assert says in str(found.exception)
 
 
+COLUMNS = (*mixed_plan._COLUMNS, *mixed_plan.SUMS["output_error"])
+SCORE_COLUMNS = ("model", "method", "sides", *mixed_plan._SCORED)
+
+
+@each(("is_scores", "column"), [*((False, name) for name in COLUMNS), *((True, name) for name in SCORE_COLUMNS)])
+def test_a_table_without_one_of_its_columns_is_refused_in_a_line(tmp_path, run, is_scores, column):
+    path = Path(scores(tmp_path)) / mixed_plan.SCORES if is_scores else Path(table(tmp_path)) / "measured.parquet"
+    rows = pd.read_csv(path) if is_scores else pd.read_parquet(path)
+    assert column in rows
+    rows = rows.drop(columns=column)
+    rows.to_csv(path, index=False) if is_scores else rows.to_parquet(path)
+    code, out, err = run("mix", path, "--budget-bits", "8", "--out", tmp_path / "plan.toml")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert f"has no column {column}" in err
+    assert not (tmp_path / "plan.toml").exists()
+
+
+def test_a_table_without_attention_outputs_has_a_plan_by_keys_and_values(tmp_path):
+    path = Path(table(tmp_path)) / "measured.parquet"
+    pd.read_parquet(path).drop(columns=[*mixed_plan.SUMS["output_error"]]).to_parquet(path)
+    assert mixed_plan.load(str(path)).objective == "mse"
+
+
 def test_other_types_of_numbers_will_do(tmp_path):
     path = Path(table(tmp_path)) / "measured.parquet"
     rows = pd.read_parquet(path)
@@ -412,7 +435,7 @@ def test_a_plan_by_divergences_by_hand(run, tmp_path):
     assert pairs == [("int4", "int4"), ("int8", "int4")]
     assert quantizers.parse(f"plan:{plan}").predicted["objective"] == "divergence"
     # a rise of 1 % is ln 1.01 = 0.00995 nat: int8 everywhere costs 0.004, none may have int4
-    assert json.loads(run("mix", tmp_path, "--max-drop", "1%", "--json")[1])["stored_bits"] == 8
+    assert json.loads(run("mix", tmp_path, "--max-rise", "1%", "--json")[1])["stored_bits"] == 8
     assert "0.031 nat, divergence" in run("mix", tmp_path, "--budget-bits", "5")[1]
     figure = tmp_path / "plan.svg"
     assert run("mix", tmp_path, "--budget-bits", "5", "--figure", figure)[0] == 0
@@ -428,5 +451,5 @@ def test_bad_tables_of_scores_are_one_line(run, tmp_path):
     assert_one_line(mixed(**{"0.01,": "x,"}), 2, "kl_nats = 'x'", "must be a number from 0 on")
     assert_one_line(mixed(**{"int4,key,1": "int4,value,1"}), 2, "'int4'", "layer 1")
     assert_one_line(mixed("--budget-bits", "5", "--objective", "mse"), 2, "objective = 'mse'", "divergences alone")
-    assert_one_line(mixed("--max-drop", "1%", "--budget-bits", "5"), 2, "give one of")
-    assert_one_line(mixed("--max-drop", "5"), 2, "must be a share from 0 to 1")
+    assert_one_line(mixed("--max-rise", "1%", "--budget-bits", "5"), 2, "give one of")
+    assert_one_line(mixed("--max-rise", "5"), 2, "must be a share from 0 to 1")

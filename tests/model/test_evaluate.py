@@ -11,6 +11,7 @@ import naive
 from dse import quantizers
 from dse.core.errors import InputError
 from dse.model import evaluate as point
+from dse.model import uncertainty
 from dse.model.explain import explained
 from dse.model.peak_memory import workspace_bytes
 from dse.specs import catalog
@@ -470,6 +471,7 @@ def test_speed_is_some_of_the_results(name, quantizer, batch, n_in, admission, i
     whole = point.evaluate(catalog.device(name), kv, work)
     found = point.speed(catalog.device(name), kv, work)
     assert found == {name: whole[name] for name in found}
+    assert {*uncertainty.COMPARED} <= {*found}
 
 
 def test_a_plan_asked_again_answers_the_same():

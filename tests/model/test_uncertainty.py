@@ -3,6 +3,8 @@
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import factories
 from dse.model import uncertainty
@@ -20,7 +22,7 @@ def point(device="h100", model="llama3.1-8b", **work):
 
 def intervals(*args, **work):
     own = point(*args, **work)
-    return uncertainty.intervals(own.device, own.plan, own.stack, own.stack_name)
+    return uncertainty.intervals(own.device, own.plan, own.work, own.stack, own.stack_name)
 
 
 def fit(held_out, serving=None):
@@ -119,7 +121,6 @@ SURE = Interval(0.8, 1.3, "")
 
 def test_identical_designs_are_equal_for_sure():
     assert uncertainty.ratio(0.02, 0.02, SURE) == (1.0, 1.0)
-    assert uncertainty.confidence(1.0, 1.0, 1.0) == 0.5
 
 
 def test_a_ratio_by_hand():
@@ -137,16 +138,24 @@ def test_the_more_designs_differ_the_wider_is_their_ratio():
     assert widths[-1] < 1.3 / 0.8
 
 
-def test_confidence_by_hand():
+def test_a_gain_by_hand():
     # one end of the interval at 1: of ten, eight lie inside and one beyond either end
-    assert uncertainty.confidence(1.2, 1.0, 1.44) == pytest.approx(0.9, abs=1e-4)
-    assert uncertainty.confidence(1 / 1.2, 1 / 1.44, 1.0) == pytest.approx(0.9, abs=1e-4)
-    assert uncertainty.confidence(1.1, 1.1, 1.1) == 1
-    grows = [uncertainty.confidence(r, r * 0.8, r / 0.8) for r in (1.01, 1.1, 1.3, 2.0)]
+    assert uncertainty.gain_within(1.0, 1.44) == pytest.approx((1.2, 1.0, 1.44, 0.9), abs=1e-4)
+    assert uncertainty.gain_within(1 / 1.44, 1.0) == pytest.approx((1 / 1.2, 1 / 1.44, 1.0, 0.1), abs=1e-4)
+    assert uncertainty.gain_within(1.1, 1.1) == (1.1, 1.1, 1.1, 1)
+    assert uncertainty.gain_within(1.0, 1.0) == (1, 1, 1, 0.5)
+    grows = [uncertainty.gain_within(r * 0.8, r / 0.8).sure for r in (1.01, 1.1, 1.3, 2.0)]
     assert grows == sorted(grows)
     assert 0.5 < grows[0] < grows[-1] < 1
-    # predicted to be better, and likelier worse: the middle of the interval lies below 1
-    assert uncertainty.confidence(1.05, 0.6, 1.0) == pytest.approx(0.1, abs=1e-4)
+    assert uncertainty.gain_within(0.6, 1.0).sure_of_side == pytest.approx(0.9, abs=1e-4)
+
+
+@given(low=st.floats(0.01, 100), wide=st.floats(1, 100))
+def test_a_gain_and_its_chance_never_contradict_each_other(low, wide):
+    found = uncertainty.gain_within(low, low * wide)
+    assert found.low <= found.ratio <= found.high
+    assert not found.ratio > 1 + 1e-9 or found.sure > 0.5
+    assert not found.ratio < 1 - 1e-9 or found.sure < 0.5
 
 
 def test_chances_by_hand():
@@ -241,9 +250,10 @@ def row(rate, **changed):
 def test_a_gain_the_other_way_round_is_its_reciprocal(other):
     first, second = row(300.0), row(200.0, **other)
     there, back = uncertainty.gain(first, second), uncertainty.gain(second, first)
-    assert there.ratio == pytest.approx(1.5)
+    assert uncertainty.predicted_gain(first, second) == pytest.approx(1.5)
+    assert there.ratio == pytest.approx(math.sqrt(there.low * there.high))
     assert (back.ratio, back.low, back.high) == pytest.approx((1 / there.ratio, 1 / there.high, 1 / there.low))
-    assert back.confidence == pytest.approx(there.confidence)
+    assert back.sure == pytest.approx(1 - there.sure)
     # a step that is as many times shorter gains as much
     assert uncertainty.gain(first, second, "decode_step_s") == pytest.approx(there)
 
@@ -254,7 +264,7 @@ def test_designs_of_one_device_are_surer_than_those_of_two():
     # alike: a third of the longer time differs; apart: the widths of both
     assert (alone.low, alone.high) == pytest.approx((1.5 * 0.8 ** (1 / 3), 1.5 * 1.3 ** (1 / 3)))
     assert math.log(apart.high / apart.low) == pytest.approx(math.log(1.3 / 0.8) * math.sqrt(2))
-    assert apart.confidence < alone.confidence
+    assert apart.sure < alone.sure
     # at the peak no stack counts
     ideal = {"model_kind": "ideal", "stack": None}
     assert uncertainty.gain(row(300.0, **ideal), row(200.0, **ideal)) == pytest.approx(alone)
@@ -271,8 +281,9 @@ def test_kernels_of_other_quantizers_err_by_themselves():
     assert (back.low, back.high) == pytest.approx((1 / found.high, 1 / found.low))
     # equal times, for which nothing is sure but that each is as likely the shorter
     even = uncertainty.gain(row(200.0), second)
-    assert even.low < 1 == even.ratio < even.high
-    assert even.confidence == 0.5
+    assert even.low < 1 < even.high
+    assert even.ratio == pytest.approx(1)
+    assert even.sure == pytest.approx(0.5)
 
 
 def test_products_of_other_weights_err_by_themselves():
@@ -295,7 +306,7 @@ def test_a_gain_that_an_assumed_number_moves_is_less_sure():
     moved = uncertainty.gain(first, second, shifts=[Interval(0.5, 2.0, "")])
     wide = math.hypot(math.log(usual.high / usual.low), math.log(4))
     assert math.log(moved.high / moved.low) == pytest.approx(wide)
-    assert 0.5 < moved.confidence < usual.confidence
+    assert 0.5 < moved.sure < usual.sure
 
 
 def test_the_chance_of_a_target_by_hand():

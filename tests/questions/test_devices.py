@@ -5,7 +5,8 @@ import json
 import pytest
 
 from dse import quantizers
-from dse.model import kv_layout
+from dse.model import kv_layout, uncertainty
+from dse.questions import common
 from dse.questions.devices import devices
 from dse.specs import catalog
 from dse.specs.workload import Workload
@@ -110,3 +111,20 @@ def test_latent_heads_are_shared_by_requests_or_tokens_where_plain_tp_copies_the
     # what is asked for is kept: experts in slices, every request on all devices
     alone = devices(catalog.device("h200"), plan, Workload(**{**vars(work), "dcp": 2}), most=8)
     assert {split["dcp"] for split in alone.splits} == {2}
+
+
+def test_the_crown_is_who_is_likelier_better_than_each_other():
+    """Of three, by chances: b over a as computed first, and c over none; in a ring all tie."""
+    middles = {("a", "b"): 0.9, ("a", "c"): 1.2, ("b", "c"): 1.1}
+
+    def gain(one, other):
+        middle = middles.get((one, other)) or 1 / middles[other, one]
+        return uncertainty.gain_within(middle / 1.5, middle * 1.5)
+
+    best, gains = common.crowned(["a", "b", "c"], gain)
+    assert best == ("b",)
+    assert all(one.sure > 0.5 for one in gains.values())
+    middles["b", "c"] = 0.8  # b over a, c over b, a over c
+    assert set(common.crowned(["a", "b", "c"], gain)[0]) == {"a", "b", "c"}
+    middles.update({("a", "b"): 1.0, ("a", "c"): 1.2, ("b", "c"): 1.2})
+    assert common.crowned(["a", "b", "c"], gain)[0] == ("a", "b")

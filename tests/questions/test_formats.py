@@ -1,17 +1,19 @@
 """Which KV format pays: rows against evaluations one by one, what is left out, what the answer says, the figure."""
 
+import contextlib
 import json
+import random
 from dataclasses import replace
 
 import pytest
 
 from dse import quantizers
-from dse.core.errors import InputError
+from dse.core.errors import DseError, InputError
 from dse.figures import FIGURES
 from dse.figures.plot import answer as of_answer
 from dse.model.compare import Comparison
 from dse.model.uncertainty import Gain
-from dse.questions import common
+from dse.questions import best_map, common
 from dse.questions import formats as module
 from dse.specs import catalog
 from dse.specs.workload import Workload
@@ -70,8 +72,9 @@ def test_the_first_batch_at_which_it_is_ahead_is_the_first_of_all():
     assert f"from a batch of {ahead[0]} on" in found.answer()
     gain = found.formats[1].gain
     assert gain.ratio < 1
-    said = f"No format pays here: fp8 is slower than fp16, at {gain.ratio:.2f} times (80 % interval {gain.low:.2f} to "
-    assert found.answer().startswith(f"{said}{gain.high:.2f}) its throughput; it is ahead from a batch of")
+    said = f"No format pays here: fp8 comes nearest with {gain.ratio:.2f} times (80 % interval {gain.low:.2f} to "
+    said += f"{gain.high:.2f}) the throughput of fp16, {100 * gain.sure:.0f} % sure to give more; it is ahead from a"
+    assert found.answer().startswith(said)
 
 
 def test_sentences_and_drops_leave_out_other_software(found):
@@ -85,7 +88,7 @@ def test_sentences_and_drops_leave_out_other_software(found):
     slower = [one if not one.gain else replace(one, gain=one.gain._replace(ratio=0.5, high=0.9)) for one in all_pay]
     only = tuple(replace(one, verdict="no") for one in slower if one.name in ("fp8", "qserve"))
     said = replace(found, formats=(found.formats[0], *only)).answer()
-    assert said.startswith("No format pays here: fp8 is slower than fp16")
+    assert said.startswith("No format pays here: fp8 comes nearest with 0.50 times")
 
 
 def test_sixteen_bits_that_the_engine_does_not_run_are_said_to_be_compared_with_only():
@@ -109,27 +112,28 @@ def with_gains(found, **ratios):
 
 def test_a_format_that_is_slower_is_not_put_forward(found):
     slower = with_gains(found, fp8=0.5, qserve=0.74, int8_per_token_head=0.6).answer()
-    assert slower.startswith(
-        "No format pays here: all that run are slower than fp16, qserve least, at 0.74 times (80 %"
-    )
+    assert slower.startswith("No format pays here: qserve comes nearest with 0.74 times (80 %")
     open_ = with_gains(found, fp8=1.01, qserve=0.74, int8_per_token_head=0.6).answer()
-    assert open_.startswith("No format surely pays here: fp8 gives 1.01 times (80 % interval")
+    assert open_.startswith("No format surely pays here: fp8 may, with 1.01 times (80 % interval")
     # the largest gain is named, though its kernel was not measured
     of_others = with_gains(found, fp8=0.94, qserve=0.74, int8_per_token_head=1.01).answer()
-    assert of_others.startswith("No format surely pays here: int8_per_token_head gives 1.01 times (80 % interval")
+    assert of_others.startswith("No format surely pays here: int8_per_token_head may, with 1.01 times (80 % interval")
 
 
 def test_a_gain_less_sure_than_a_half_is_not_claimed():
-    """At peak rates, whose range lies below them: SinkQ's gain of 1.31 is 0.35 to 1.65, the middle below 1."""
+    """At peak rates, whose range lies below them: SinkQ is computed to be faster, and it is likelier to be slower."""
     work = Workload(batch=64, input_tokens=2048, model_kind="ideal")
     found = module.formats(catalog.device("attacc-a100"), catalog.model("llama2-13b"), work, ["sinkq", "oaken"])
-    gain = found.formats[1].gain
-    assert (found.formats[1].name, found.formats[1].verdict) == ("sinkq", "open")
-    assert gain.low * gain.high < 1 < gain.ratio
+    first, second = found.formats[:2]
+    assert (second.name, second.verdict) == ("sinkq", "room")
+    assert second.result["throughput_tokens_per_s"] > first.result["throughput_tokens_per_s"]
+    assert second.gain.ratio < 1
+    assert second.sure < 0.5
+    assert (found.from_batch, found.from_input) == (None, None)  # where it is computed to be ahead says nothing
     assert found.answer() == (
-        f"No format surely pays here: sinkq may, with {gain.ratio:.2f} times the throughput of fp16 at peak rates, but "
-        f"it is only {100 * gain.confidence:.0f} % sure that it gives more at all. Fits more requests, "
-        "no more token/s: oaken."
+        f"No format pays here: sinkq comes nearest with {second.gain.ratio:.2f} times (80 % interval "
+        f"{second.gain.low:.2f} to {second.gain.high:.2f}) the throughput of fp16, {100 * second.sure:.0f} % sure to "
+        "give more. Fits more requests, no more token/s: sinkq, oaken."
     )
 
 
@@ -138,8 +142,8 @@ def test_where_several_devices_share_it_the_head_says_so():
     work = Workload(batch=64, input_tokens=32768, admission="paged", weights="nvfp4-experts", tp=8)
     found = module.formats(catalog.device("b300"), catalog.model("deepseek-v4-pro"), work, ["fp8", "nvfp4"])
     assert found.context.startswith("8 x B300, deepseek-v4-pro, tp 8, nvfp4-experts weights, 1,024 out, paged, ")
-    assert found.answer().startswith("No format surely pays here: fp8 gives 1.03 times")
-    assert "KV B/token, a device" in found.wide_text()
+    assert found.answer().startswith("No format surely pays here: fp8 may, with 1.03 times")
+    assert "KV cache of a token, a device" in found.wide_text()
     one = replace(work, tp=1, weights=None, weights_bits=8, input_tokens=512, batch=1)
     head = common.context(catalog.device("b300"), QWEN, one, common.design(H200, QWEN, "fp16").evaluate(one))
     assert head.startswith("B300, qwen3-32b, 8-bit weights, 1,024 out")
@@ -173,24 +177,36 @@ def test_by_default_known_kernels_of_the_stack_and_reasons_for_all_others():
     [(1.2, 1.1, 50, "pays"), (1.2, 0.9, 50, "open"), (0.9, 0.8, 50, "room"), (0.9, 0.8, 20, "no"), (1, 0.9, 20, "no")],
 )
 def test_verdicts(ratio, low, largest, verdict):
-    base, result = {"max_batch": 20}, {"feasible": True, "max_batch": largest, "score_drop_frac": 0.02}
+    base, result = {"max_batch": 20}, {"feasible": True, "max_batch": largest, "measured_error": 0.05}
+    result |= {"score_drop_frac": 0.02, "score_drop_low_frac": 0.015, "score_drop_high_frac": 0.03}
     gain = Gain(ratio, low, 1.5, 0.9)
-    assert module._verdict(result, base, gain, None) == module._verdict(result, base, gain, 0.02) == verdict
+    assert module._verdict(result, base, gain, None) == module._verdict(result, base, gain, 0.03) == verdict
     assert module._verdict(result, base, None, None) == "alone"
     assert module._verdict({**result, "feasible": False}, base, None, 0.01) == "out"
     assert module._verdict(result, base, gain, 0.01) == "drops"
-    assert module._verdict({**result, "score_drop_frac": None}, base, gain, 0.01) == "untold"
+    assert module._verdict(result, base, gain, 0.02) == "untold"  # from 1.5 to 3 %: on both sides
+    unknown = dict.fromkeys(("score_drop_frac", "score_drop_low_frac", "score_drop_high_frac"))
+    assert module._verdict({**result, **unknown}, base, gain, 0.01) == "untold"
+    assert module._verdict(result, base, gain, None, 0.04) == "errs"
+    assert module._verdict({**result, "measured_error": None}, base, gain, None, 0.04) == "untold"
 
 
 def test_no_format_that_drops_scores_too_far_is_recommended():
     names, work = ["fp8", "int4_per_token_head", "kivi"], Workload(batch=64, input_tokens=8192)
     found = module.formats(catalog.device("h200"), QWEN, work, names, max_drop_frac=0.01)
-    drops = {one.name: one.result["score_drop_frac"] for one in found.formats}
-    assert {one.name for one in found.formats if one.verdict == "drops"} == {n for n in drops if drops[n] > 0.01}
-    assert found.best.name == "fp8"
-    assert drops["fp8"] <= 0.01 < drops["kivi"]
-    assert "Scores drop by more than 1 %: " in found.answer()
+    # FP8's 2.0 % lie from -0.9 to 8.1: noise neither passes nor rejects
+    fp8 = next(one for one in found.formats if one.name == "fp8")
+    assert fp8.result["score_drop_low_frac"] < 0.01 < fp8.result["score_drop_high_frac"]
+    assert (fp8.verdict, found.best) == ("untold", None)
+    answer = found.answer()
+    assert answer.startswith("fp8 gives 1.")
+    assert "not surely within the limits." in answer
+    assert "Whether scores drop by more than 1 % cannot be told: " in answer
+    assert "fp8 (2.0 ± 6.1 %)" in answer
     assert found.to_json()["max_drop_frac"] == 0.01
+    wide = module.formats(catalog.device("h200"), QWEN, work, ["fp8"], max_drop_frac=0.1)
+    assert wide.best.name == "fp8"
+    assert "cannot be told" not in wide.answer()
 
 
 def test_text_and_json_say_the_same(found):
@@ -200,11 +216,11 @@ def test_text_and_json_say_the_same(found):
     assert data["answer"] == found.answer()
     assert data["best"] == "fp8"
     assert "fp8 pays: 1." in text
-    assert "ppl: rise of perplexity on SmolLM2-135M, not your model." in text
+    assert "Ppl: rise of perplexity, on SmolLM2-135M, not your model." in text
     assert "Other software, which vLLM 0.33.0 does not run:" in text
     assert "qserve: no KV type of vLLM 0.33.0; omniserve" in text
     assert "qserve" not in found.answer()
-    assert max(map(len, found.text().splitlines()[3:7])) <= 100
+    assert max(map(len, found.text().splitlines()[3:7])) <= 110  # two columns of quality in place of one
 
 
 def test_where_nothing_fits_the_answer_says_why():
@@ -260,8 +276,8 @@ def test_where_neither_kernels_nor_cores_are_known_no_format_pays_for_sure():
     found = module.formats(
         catalog.device("m4-max"), catalog.model("llama3.1-8b"), work, ["q8_0", "q4_0"], has_starts=False
     )
-    assert {one.verdict for one in found.formats[1:]} == {"open"}
-    assert all(one.gain.low < 1 < one.gain.ratio and one.gain.confidence < 0.6 for one in found.formats[1:])
+    assert {one.verdict for one in found.formats[1:]} == {"room"}
+    assert all(one.gain.low < one.gain.ratio < 1 < one.gain.high and one.sure < 0.5 for one in found.formats[1:])
     assert found.notes()[0].startswith("In brackets: 80 % intervals.")
 
 
@@ -285,3 +301,54 @@ def test_a_format_that_packs_many_groups_is_left_out_but_where_it_is_named():
     named = module.formats(H200, QWEN, too_long, ["kivi"], has_starts=False)
     assert [one.verdict for one in named.formats] == ["out", "out"]
     assert not named.left_out
+
+
+def drawn(n_questions):
+    """Answers of devices, models and workloads that are drawn by lot, the same ones each time."""
+    lot = random.Random(45)
+    devices = ["h200", "b200", "a100-80gb", "h100", "mi300x", "m4-max", "attacc-a100", "l40s"]
+    models = ["qwen3-32b", "llama3.1-8b", "qwen3-30b-a3b", "gpt-oss-120b", "llama2-13b"]
+    for _ in range(n_questions):
+        work = Workload(
+            batch=2 ** lot.randrange(9),
+            input_tokens=lot.randrange(64, 16384),
+            output_tokens=lot.randrange(16, 2048),
+            admission=lot.choice(["paged", "reserve"]),
+            tp=lot.choice([1, 1, 2, 4]),
+        )
+        device, model = catalog.device(lot.choice(devices)), catalog.model(lot.choice(models))
+        with contextlib.suppress(DseError):  # a device that is not split so
+            yield module.formats(device, model, work, has_starts=False, other_software=lot.random() < 0.5)
+
+
+def test_verdict_gain_sure_and_interval_never_contradict_each_other():
+    n_rows = 0
+    for found in drawn(24):
+        data = found.to_json()
+        for one, row in zip(found.formats, data["formats"], strict=True):
+            if one.gain is None:
+                continue
+            n_rows += 1
+            assert row["gain_low"] <= row["gain"] <= row["gain_high"]
+            assert (row["gain"] > 1 + 1e-9) == (row["sure"] > 0.5 + 1e-9), (found.context, row)
+            assert row["sure"] == one.sure
+            assert module.chance_text(one).strip("<>%") in (f"{100 * row['sure']:.0f}", "99", "1")
+            if one.verdict in ("pays", "open"):
+                assert row["gain"] > 1
+            assert (one.verdict == "pays") == (row["gain_low"] > 1)
+        if found.best:
+            assert found.best.sure >= 0.9
+    assert n_rows > 100
+
+
+def test_no_place_of_a_map_crowns_what_is_likelier_slower():
+    """At peak rates, and by kernels that may be far slower than computed, most throughput as computed is not enough."""
+    model, batches, inputs = catalog.model("llama2-13b"), (1, 16, 64), (512, 4096)
+    n_other = 0
+    for name, kind in (("attacc-a100", "ideal"), ("h200", "auto"), ("m4-max", "auto")):
+        designs = [common.design(catalog.device(name), model, one) for one in ("fp16", "sinkq", "nvfp4", "fp8")]
+        cells = best_map.best_map(designs, Workload(model_kind=kind), batches=batches, inputs=inputs).cells
+        for cell in cells:
+            assert all(gain.sure >= 0.5 - 1e-9 for gain in cell.gains.values())
+            n_other += cell.best[0] != max(cell.values, key=lambda name: cell.values[name])
+    assert n_other

@@ -111,7 +111,7 @@ class Cells(HTMLParser):
 def test_a_notebook_shows_the_sections_as_a_table(found):
     cells = Cells(found._repr_html_()).cells
     heads = [text for tag, text in cells if tag == "th"]
-    assert {*SECTIONS, "Bottleneck"} < {*heads}
+    assert {*SECTIONS, "Quality"} < {*heads}
     place = cells.index(("td", present.number(found.decode_step_s, "s")))
     assert cells[place - 1][1].startswith("decode step")
     squeezed = re.sub(r"\s+", "", "".join(text for _, text in cells))

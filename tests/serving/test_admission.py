@@ -90,7 +90,10 @@ def test_fits_equal_loops(device, model, quantizer):
 @settings(max_examples=25)
 def test_equal_requests_are_one_batch(n_in, n_out, quantizer):
     kv = build("llama2-7b", quantizer)
-    found = {f.rule: f.n_sequences for f in admission.fits(DEVICE, kv, Workload(memory="paper"), lengths([(n_in, n_out)] * 3))}
+    found = {
+        f.rule: f.n_sequences
+        for f in admission.fits(DEVICE, kv, Workload(memory="paper"), lengths([(n_in, n_out)] * 3))
+    }
     for rule, own in (("final", "reserve"), ("paged", "paged")):
         work = Workload(1, n_in, n_out, admission=own, memory="paper")
         assert found[rule] == Point(DEVICE, kv, work).max_batch

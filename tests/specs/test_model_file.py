@@ -14,6 +14,7 @@ from dse.cli import main as cli
 from dse.core import specfile
 from dse.core.errors import InputError, SpecError
 from dse.model import evaluate, kv_layout, ring
+from dse.report import listing
 from dse.specs import catalog, model_file
 from dse.specs.device_and_model import ModelSpec
 from dse.specs.workload import Workload
@@ -160,6 +161,35 @@ def test_bytes_of_a_token(name):
 def on_one_of(model: ModelSpec, devices: int) -> int:
     """Bytes of a token on one of several devices: their share of the heads, copied where there are fewer."""
     return sum(group.n_layers * max(group.n_kv_heads // devices, 1) * 4 * group.key_dim for group in model.layers)
+
+
+def test_published_parameters_that_the_layers_do_not_have_are_said(tmp_path):
+    """7.24e9 counted by hand in test_catalog; 8.16e9 published would be 11 % more."""
+    text = catalog.shipped_model_file("mistral-7b").read_text()
+    (line,) = [line for line in text.splitlines() if line.startswith("published_parameters")]
+    path = tmp_path / "own.toml"
+    published = '{ value = 8160000000, unit = "parameter", source = "a card", kind = "published" }'
+    path.write_text(text.replace(line, f"published_parameters = {published}"))
+    counted = catalog.model("mistral-7b").parameters
+    said = [line for line in listing.check(str(path)).splitlines() if line.startswith("Warning: ")]
+    assert said == [
+        f"Warning: published_parameters = 8,160,000,000, but {counted:,} are counted from the layers, 11.3% fewer: "
+        "check the shape, and what was published"
+    ]
+    assert counted == pytest.approx(7.24e9, rel=0.01)
+
+
+def test_no_shipped_model_is_off_its_published_parameters():
+    shipped = [catalog.model(name) for name in catalog.model_files()]
+    assert sum(model.published_parameters is not None for model in shipped) > 100
+    assert [model.name for model in shipped if model.warnings()] == []
+
+
+def test_towers_count_where_what_is_published_has_them():
+    gemma = catalog.model("gemma-3-4b")
+    whole = gemma.parameters + gemma.tower_parameters
+    for published, said in ((gemma.parameters, 0), (whole, 0), (2 * whole, 1), (gemma.parameters // 2, 1)):
+        assert len(gemma.model_copy(update={"published_parameters": published}).warnings()) == said
 
 
 @each("name", BY_HAND)

@@ -53,7 +53,7 @@ def test_each_design_is_compared_with_the_next_best_of_its_front():
         own.sort(key=lambda pair: -pair[0][RATE])
         assert own[-1][1] is None
         for (row, chance), (after, _) in pairwise(own):
-            assert chance == uncertainty.gain(row, after).confidence
+            assert chance == uncertainty.gain(row, after).sure
             assert 0.5 < chance <= 1
 
 

@@ -20,6 +20,7 @@ from cases import each
 from dse.core import files
 from dse.core.errors import BusyError, InputError, LimitError, OutputError
 from dse.sweep import points as sweep_points
+from dse.sweep import reading
 from dse.sweep import run as sweep_run
 from dse.sweep import spec as sweep_spec
 from dse.sweep import store as sweep_store
@@ -58,6 +59,59 @@ def test_the_files_hold_the_table(small, whole, tmp_path):
     one = pq.ParquetFile(done.paths[0])
     assert {one.metadata.row_group(0).column(i).compression for i in range(4)} == {"ZSTD"}
     assert one.schema_arrow.field("decode_step_s").metadata[b"unit"] == b"s"
+
+
+def test_a_manifest_is_complete_with_its_last_part_and_not_before(small, tmp_path, monkeypatch):
+    """As others read it after every write of a run: `complete` in the file, what `stored` takes, `verify` says."""
+    seen, write = [], sweep_store.files.write
+
+    def noted(path, content, *more, **options):
+        write(path, content, *more, **options)
+        if Path(path).name == "_manifest.json":
+            found = json.loads(Path(path).read_bytes())
+            seen.append((len(found["parts"]), found["complete"]))
+            _, problems = sweep_store.verify(tmp_path / "out")
+            assert found["complete"] == (problems == [])
+            if not found["complete"]:
+                with pytest.raises(InputError, match=rf"{len(found['parts'])} of 20 parts are done"):
+                    reading.stored(tmp_path / "out")
+
+    monkeypatch.setattr(sweep_store.files, "write", noted)
+    sweep.run(small, tmp_path / "out", threads=1)
+    assert {n for n, _ in seen} >= {1, 10, 19, 20}
+    assert [is_complete for n, is_complete in seen] == [n == 20 for n, _ in seen]
+    assert reading.stored(tmp_path / "out").manifest.complete
+
+
+@pytest.mark.parametrize("gone", [0, 7, 19])
+def test_a_sweep_without_one_of_its_parts_is_not_complete(small, whole, tmp_path, gone):
+    """A manifest that claims to be complete is not believed: its parts are counted."""
+    path = tmp_path / "whole" / "_manifest.json"
+    found = json.loads(path.read_bytes())
+    found["parts"].pop(gone)
+    path.write_text(json.dumps(found))
+    assert found["complete"] is True
+    manifest, problems = sweep_store.verify(tmp_path / "whole")
+    assert not manifest.complete
+    assert json.loads(manifest.to_json())["complete"] is False
+    assert problems == ["1 of 20 parts are not done"]
+    with pytest.raises(InputError, match="19 of 20 parts are done"):
+        reading.stored(tmp_path / "whole")
+
+
+def test_complete_is_every_part_by_number_and_the_front_of_them():
+    def complete(numbers, **more):
+        parts = {n: sweep_store.Part(n, 8 * n, 8 * n + 7, 8, "", (0,) * 5) for n in numbers}
+        return sweep_store.Manifest("", 3, parts, **more).complete
+
+    assert complete([0, 1, 2])
+    assert not complete([])
+    assert not complete([0, 2])
+    assert not complete([0, 1, 3])  # three parts, of which one is of another sweep
+    assert not complete([0, 1, 2, 3])
+    assert not complete([0, 1, 2], is_front=True)
+    assert complete([0, 1, 2], is_front=True, front=(5, "00"))
+    assert not complete([0, 1], is_front=True, front=(5, "00"))
 
 
 def test_real_points_are_those_of_the_grid(tmp_path):

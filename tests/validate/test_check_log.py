@@ -129,6 +129,116 @@ def test_logs_of_other_engines_and_old_releases_are_read():
     assert (llama.device, llama.release) == ("NVIDIA GeForce RTX 4090", "6100")
 
 
+#: facts of start-up logs that users of llama.cpp and ik_llama.cpp published: release line, lines of buffers in MiB, and
+#: weights, keys and values, compute buffers of the device, weights of the host, added by hand
+LLAMA_BUFFERS = {
+    "ik_llama.cpp, Gemma 3 27B on an RTX A6000": (
+        "Q4_K - Medium",
+        """llm_load_tensors:        CPU buffer size =  1102.77 MiB
+llm_load_tensors:      CUDA0 buffer size = 15773.97 MiB
+llama_kv_cache_init:      CUDA0 KV buffer size = 15872.00 MiB
+llama_new_context_with_model:  CUDA_Host  output buffer size =     1.00 MiB
+ggml_gallocr_reserve_n: reallocating CUDA0 buffer from size 0.00 MiB to 522.62 MiB
+llama_new_context_with_model:      CUDA0 compute buffer size =   522.62 MiB
+llama_new_context_with_model:  CUDA_Host compute buffer size =   138.51 MiB""",
+        ("q4_k_m", 15773.97, 15872.0, 522.62, 1102.77),
+    ),
+    "ik_llama.cpp, Qwen3 235B on an RTX 3090 Ti and the host": (
+        "IQ3_K - 3.4325 bpw",
+        """llm_load_tensors:        CPU buffer size = 89709.28 MiB
+llm_load_tensors:  CUDA_Host buffer size =   630.59 MiB
+llm_load_tensors:      CUDA0 buffer size = 19053.73 MiB
+llama_kv_cache_init:      CUDA0 KV buffer size =  3196.05 MiB
+llama_new_context_with_model:  CUDA_Host  output buffer size =     0.58 MiB
+llama_new_context_with_model:      CUDA0 compute buffer size =   312.75 MiB
+llama_new_context_with_model:  CUDA_Host compute buffer size =   128.01 MiB""",
+        ("iq3_k", 19053.73, 3196.05, 312.75, 90339.87),
+    ),
+    "llama.cpp 5192, Qwen3 235B on an RTX A6000 and the host": (
+        "Q8_0",
+        """load_tensors:    CUDA_Host model buffer size =   630.59 MiB
+load_tensors:        CUDA0 model buffer size = 39273.87 MiB
+load_tensors:          CPU model buffer size = 198451.27 MiB
+llama_context:  CUDA_Host  output buffer size =     0.58 MiB
+init:      CUDA0 KV buffer size =  6016.00 MiB
+llama_context:      CUDA0 compute buffer size =  1024.00 MiB
+llama_context:  CUDA_Host compute buffer size =    72.01 MiB""",
+        ("q8_0", 39273.87, 6016.0, 1024.0, 199081.86),
+    ),
+    "llama.cpp 6168, GLM-4.5-Air on an RTX PRO 6000": (
+        "IQ1_S - 1.5625 bpw",
+        """load_tensors:        CUDA0 model buffer size = 63980.86 MiB
+load_tensors:          CPU model buffer size =   407.00 MiB
+llama_context:  CUDA_Host  output buffer size =     0.58 MiB
+llama_kv_cache_unified:      CUDA0 KV buffer size = 23552.00 MiB
+llama_context:      CUDA0 compute buffer size =  3584.09 MiB
+llama_context:  CUDA_Host compute buffer size =  2112.11 MiB""",
+        ("iq1_s", 63980.86, 23552.0, 3584.09, 407.0),
+    ),
+    "llama.cpp, names of a Mac's buffers, made up": (
+        "IQ4_XS - 4.25 bpw",
+        """load_tensors: Metal_Mapped model buffer size =  4403.49 MiB
+load_tensors:   CPU_Mapped model buffer size =   281.81 MiB
+llama_context:        CPU  output buffer size =     0.49 MiB
+llama_kv_cache_unified:      Metal KV buffer size =  1024.00 MiB
+llama_context:      Metal compute buffer size =   258.50 MiB
+llama_context:        CPU compute buffer size =    24.01 MiB""",
+        ("iq4_xs", 4403.49, 1024.0, 258.5, 281.81),
+    ),
+}
+
+
+@pytest.mark.parametrize("source", LLAMA_BUFFERS)
+def test_buffers_of_the_host_are_no_device(source):
+    file_type, lines, (weights, *sizes) = LLAMA_BUFFERS[source]
+    head = f"print_info: file type   = {file_type}\nload_tensors: offloaded 63/63 layers to GPU\n"
+    log = startup_log.read(head + lines)
+    assert (log.pp, log.weights) == (1, weights)
+    read_gib = (log.weight_gib, log.kv_gib, log.activation_gib, log.host_weight_gib)
+    assert read_gib == pytest.approx([mib / 1024 for mib in sizes])
+
+
+def test_layers_on_two_devices_are_two_stages():
+    log = startup_log.read("""load_tensors: offloaded 33/33 layers to GPU
+load_tensors:        CUDA0 model buffer size =  2000.00 MiB
+load_tensors:        RPC[10.0.0.2:50052] model buffer size =  2400.00 MiB
+load_tensors:   CPU_Mapped model buffer size =   281.81 MiB
+llama_context:  CUDA_Host  output buffer size =     0.49 MiB
+llama_kv_cache:      CUDA0 KV buffer size =   512.00 MiB
+llama_kv_cache:      RPC[10.0.0.2:50052] KV buffer size =   480.00 MiB""")
+    assert (log.pp, log.weight_gib, log.kv_gib) == (2, 2400 / 1024, 512 / 1024)
+
+
+def test_weights_in_the_hosts_memory_explain_what_a_device_lacks():
+    log = path("llamacpp-llama-3.1-8b-q4_k_m").read_text()
+    text = log.replace("4403.49", "2403.49").replace("281.81", "2281.81")
+    found = dse.check_log(text)
+    assert found.says.startswith("Largest difference: weights, -2.2")
+    assert "2.23 GiB of them stay in the host's memory" in found.says
+
+
+def test_a_log_names_a_device_and_a_model_but_no_file(tmp_path, monkeypatch):
+    """Names of files in a log are names: nothing is opened."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.toml").write_text("this is no device")
+    (tmp_path / "Own").mkdir()
+    log = read("llamacpp-llama-3.1-8b-q4_k_m")
+    for name, own, message in (
+        ("NVIDIA GeForce RTX 4090", "own.toml", r"unknown device 'own\.toml': .* \(the log's\): give --device"),
+        ("Meta Llama 3.1 8B Instruct", "Own", r"unknown model 'Own': .* \(the log's\): give --model"),
+        ("K (f16)", "K (own)", r"unknown quantizer 'own': .* \(the log's\): give --quantizer"),
+    ):
+        with pytest.raises(InputError, match=message):
+            dse.check_log(log.replace(name, own))
+    vllm = read("vllm-0.19-llama-3.1-8b").replace("kv_cache_dtype=auto", "kv_cache_dtype=plan:own.toml")
+    with pytest.raises(InputError, match=r"kv_format = 'plan:own\.toml': the log's, is no format: give --quantizer"):
+        dse.check_log(vllm, device="h100")
+    # given, it stands for the log's, and the answer says so
+    found = dse.check_log(log, device="rtx-3090")
+    assert "the log names 'NVIDIA GeForce RTX 4090': RTX-3090 stands for it, as given" in found.notes
+    assert not dse.check_log(log, device="rtx-4090").notes[1:]
+
+
 def test_memory_profiles_of_tensorrt_llm_are_read():
     lines = """[TRT-LLM] [I] TensorRT-LLM version: 1.2.0
 [TRT-LLM] [I] LLM Args: model='Qwen/Qwen3-14B' tensor_parallel_size=1
@@ -178,6 +288,12 @@ def test_what_cannot_be_read_is_one_line():
         (llama.replace("33/33", "20/33"), "20 of 33 layers are on the device: all must be (-ngl 99)"),
         (vllm.replace("Llama-3.1-8B-Instruct", "Nobody-9B"), "unknown model 'meta-llama/Nobody-9B'"),
         (vllm.replace("kv_cache_dtype=auto", "kv_cache_dtype=int2_what"), "unknown quantizer"),
+        (vllm.replace("476,016", "4" * 19), f"kv_tokens = '{'4' * 19}': must be a number of at most 15 digits"),
+        (vllm.replace("max_seq_len=8192", "max_seq_len=" + "9" * 19), "max_model_len = '9999999999999999999': must be"),
+        (llama.replace("n_ctx         = 8192", "n_ctx = " + "8" * 19), "kv_tokens = '8888888888888888888': must be"),
+        (llama.replace("Q4_K - Medium", "IQ3_K - 3.4325 bpw"), "weights = 'iq3_k': the log's, is not known"),
+        ("\n" * 2**23, "log: has 8,388,608 bytes: give its start-up alone, at most 2,097,152"),
+        ("\n" * 2**20, "has no start-up lines"),
     ):
         with pytest.raises(InputError) as error:
             dse.check_log(text, device="h100")
@@ -194,6 +310,31 @@ def test_a_log_of_long_lines_is_read_quickly():
     lines += ["general.name" + " " * 19_000, "buffer size " * 1600, "KvCacheConfig(" * 1400]
     with pytest.raises(InputError):
         startup_log.read("\n".join(lines * 20))
+
+
+def test_a_log_of_blank_and_short_lines_costs_no_search(monkeypatch):
+    """A line of no letters, or of fewer than any pattern has, is not searched at all."""
+    lines = []
+    monkeypatch.setattr(startup_log, "_found", lambda engine, found: lines.extend(found) or {})
+    with pytest.raises(InputError, match="ends before the memory"):
+        startup_log.read("load_tensors: one\n" + "\n" * 1_000_000 + " \r\n" * 100_000 + "a\n" * 100_000)
+    assert lines == ["load_tensors: one"]
+
+
+def test_a_log_that_is_too_large_is_refused_before_it_is_read(tmp_path, run, monkeypatch):
+    import io
+    import sys
+
+    file = tmp_path / "large.log"
+    file.write_bytes(b"\n" * 2**23)
+    code, out, err = run("check-log", file)
+    assert (code, out, err) == (2, "", f"error: {file}: has 8,388,608 bytes: a log has at most 2,097,152\n")
+    # two bytes a letter: of half as many letters as bytes, none is left out in silence
+    stdin = io.TextIOWrapper(io.BytesIO("\u00e9".encode() * 2**20 + b"\n"))
+    monkeypatch.setattr(sys, "stdin", stdin)
+    code, out, err = run("check-log")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "standard input: has 2,097,153 bytes: give its start-up alone" in err
 
 
 def test_the_command_takes_a_file_or_standard_input(run, monkeypatch, tmp_path):
@@ -252,6 +393,8 @@ def test_files_that_are_no_memory_are_refused(tmp_path):
             dse.evaluate("h100", "llama3.1-8b", calibrated=file)
     with pytest.raises(SpecError, match=r"weight_bytes = -1"):
         dse.evaluate("h100", "llama3.1-8b", calibrated=memory_file(tmp_path, weight_bytes=-1))
+    with pytest.raises(SpecError, match=r"gpu_memory_utilization = 1e-300: input should be .* 0\.0001"):
+        dse.evaluate("h100", "llama3.1-8b", calibrated=memory_file(tmp_path, gpu_memory_utilization=1e-300))
     with pytest.raises(SpecError, match="version"):
         dse.evaluate("h100", "llama3.1-8b", calibrated=memory_file(tmp_path, version=2))
 

@@ -75,7 +75,7 @@ def say_notes(rows: Sequence[BenchRow]) -> None:
 
 #: on top: result -> tooltip
 HEADLINE = {
-    "throughput_tokens_per_s": "Tokens generated a second, all requests together.",
+    "throughput_tokens_per_s": cards.MEANINGS["throughput_tokens_per_s"],
     "decode_step_s": "Mean time in which every running request gets one token.",
     "kv_bytes": "Keys and values of the whole batch, all requests at their final length.",
     "max_batch": "Concurrent requests that fit in memory.",
@@ -103,31 +103,22 @@ GROUPS = {
         "total_s": "The whole batch from the first prompt to the last token.",
     },
     "Energy and cost": {
-        "joules_per_token": "At the power of the whole board.",
+        "joules_per_token": cards.MEANINGS["joules_per_token"],
         "joules_per_token_by_parts": "By bytes moved, operations and idling.",
-        "usd_per_million_tokens": "At the device's price per hour.",
+        "usd_per_million_tokens": cards.MEANINGS["usd_per_million_tokens"],
     },
     "Bits and error": {
         "effective_bits": "Bits an element as the method's paper counts them.",
         "stored_bits": "Bits an element with all that is stored beside the codes.",
         "measured_error": "Relative error of its output, as measured (More).",
         "sqnr_db": "Signal to quantization noise of keys and values, measured.",
-        "score_drop_frac": "Largest published loss over kinds of tasks, else the rise of perplexity (More).",
+        "score_drop_frac": cards.MEANINGS["score_drop_frac"],
+        "sample_perplexity_frac": cards.MEANINGS["sample_perplexity_frac"],
         "sample_kl_nats": "Mean divergence of the sample model's next token from 16 bits.",
     },
 }
-#: results that the page calls otherwise than tables and figures do: headings and tooltips say the rest
-LABELS = {
-    "kv_bytes": "KV cache",
-    "feasible": "Fits",
-    "bound": "Bottleneck",
-    "kv_bytes_per_token": "KV cache per token",
-    "min_capacity_bytes": "Memory it needs",
-    "prefill_s": "Prefill",
-    "total_s": "Total",
-    "usd_per_million_tokens": "Cost",
-    "measured_error": "Attention error",
-}
+#: what the page calls otherwise than the declared title, since it shows something else: how much of the batch fits
+LABELS = {"feasible": "Fits"}
 #: pixels of a row's label and of each design's number
 _LABEL, _CELL = 175, 150
 
@@ -141,6 +132,8 @@ def shown_number(name: str, result: Mapping[str, Any]) -> str:
     """A result as the page shows it; sizes in GB only, so that columns compare."""
     if name == "feasible":
         return cards.fits(result)
+    if name in ("score_drop_frac", "sample_perplexity_frac"):
+        return cards.shown(name, result)
     value, unit = result[name], RESULT_UNITS[name]
     if unit == "B" and value is not None:
         return units.human(value, unit)
@@ -358,7 +351,7 @@ def _limits(name: str, asked: PointRequest, result: Mapping[str, Any]) -> str:
         if "(synthetic)" in (result["measured_on"] or ""):
             return "synthetic data"
         return SAMPLE if result["measured_on"] == SAMPLE else ""
-    if name == "sample_kl_nats":
+    if name in ("sample_kl_nats", "sample_perplexity_frac"):
         return SAMPLE
     if name == "score_drop_frac":
         return result["score_drop_of"] or ""

@@ -15,6 +15,7 @@ from dse.explorer.names import spoken
 from dse.explorer.request import PointRequest
 from dse.figures.drawing import whiskers
 from dse.figures.plot.answer import chart_of
+from dse.model.results import title
 from dse.operations.face import python_of
 from dse.operations.questions import CompareFormats
 from dse.questions import formats
@@ -31,7 +32,7 @@ FORMATS = replace(
 FIELDS = (FORMATS, *crossovers.FIELDS)
 _WAIT = "Comparing the formats"
 #: columns of the table that a narrow page shows
-_FIRST = ("format", "verdict", "gain", "sure", "token/s", "kernels")
+_FIRST = ("format", "verdict", "gain", "sure", title("throughput_tokens_per_s"), "kernels")
 #: the panels of the figure, by key
 _PANELS = ("formats-gain", "formats-room", "formats-energy", "formats-error")
 

@@ -18,6 +18,7 @@ from dse.explorer.request import PointRequest
 from dse.figures import FIGURES
 from dse.figures.charts.load_times import TIMES
 from dse.model import lower
+from dse.model.results import title
 from dse.operations.face import python_of
 from dse.operations.questions import PredictLoad
 from dse.operations.serving import SimulateServing
@@ -207,7 +208,7 @@ def _percentiles(name: str, run: Mapping[str, Any], missed: str) -> dict[str, st
     if run["n_rejected"]:
         says += f"; {run['n_rejected']:,} too long for its memory"
     return shown | {
-        "output tokens/s": f"{run['throughput_tokens_per_s']:,.4g}",
+        title("throughput_tokens_per_s"): number(run["throughput_tokens_per_s"], "token/s"),
         "running": f"{run['mean_running']:.3g}",
         "memory, at most": f"{held:.0%}",
         "preempted": f"{run['n_preempted']:,}",

@@ -118,7 +118,7 @@ def _bars(own: pd.DataFrame, places: list[int], name: str) -> list[Series]:
 
 
 def _gains(row: Mapping[Any, Any]) -> str:
-    """Gains at both ends of a stretch, with their intervals and how sure the better design is, where tables say."""
+    """Gains at both ends of a stretch, with their intervals and the chances that they are gains, where tables say."""
     if pd.isna(row["gain_at_first"]) or pd.isna(row["gain_at_last"]):
         return ""
     text = f"\n{row['gain_at_first']:.3g} to {row['gain_at_last']:.3g} times as good"
@@ -126,5 +126,5 @@ def _gains(row: Mapping[Any, Any]) -> str:
         if not pd.isna(row.get(f"sure_at_{end}")):
             low, high = row[f"gain_low_at_{end}"], row[f"gain_high_at_{end}"]
             text += f"\nat the {end}: {low:.3g} to {high:.3g} times (80 % interval)"
-            text += f", {sure_text(row[f'sure_at_{end}'])} sure which is better"
+            text += f", {sure_text(row[f'sure_at_{end}'])} sure that it is better"
     return text

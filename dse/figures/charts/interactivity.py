@@ -66,11 +66,11 @@ def chart(source: Source) -> Chart:
     shown = rows.drawn(table)
     limits = {name: float(most) for name, most in about.get("limits", {}).items() if name in LIMITS}
     panels, none = [], []
-    for model in rows.ordered(shown.table, "model"):
+    for model in rows.ordered(shown.table, "model") or [""]:  # of a design that fits nowhere an empty panel
         records = shown.table[shown.table["model"] == model].to_dict("records")
         served = [row for row in records if row["fits_whole_batch"] and row["tpot_s"] == row["tpot_s"]]
         panels.append(_panel(str(model), served, shown, limits, about))
-        if not served:
+        if not served and model:
             none.append(str(model))
     notes = [*about.get("notes", ()), f"{POINTS} {BAND}"]
     if len(shown.systems) > rows.MAX_WHISKERED:

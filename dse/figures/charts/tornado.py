@@ -31,7 +31,7 @@ def source_of(answer: Effects) -> Source:
             "labels": [f"{number.name.removeprefix('stacks.')} ({range_text(number)})" for number in numbers],
             "base": [answer.base or 0.0, answer.other_base],
             "names": [answer.design, answer.other],
-            "sure": answer.gain and answer.gain.confidence,
+            "sure": answer.sure,
             "intervals": [answer.interval, answer.other_interval],
             "winner": answer.winner,
             "notes": [f"{answer.context}.", answer.assumptions],

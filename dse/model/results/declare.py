@@ -21,7 +21,7 @@ NAME, FLAG, WHOLE, NUMBER, NAMES = "name", "flag", "whole", "number", "names"
 PER_TOKEN, RATES, PROMPTS, ENERGY = "per token", "rates", "prompts", "energy"
 
 #: sections of a point's text
-SECTIONS = ("Memory", "Bits per element", "Latency", "Time", "Throughput")
+SECTIONS = ("Memory", "Bits per element", "Time", "Throughput")
 #: sections that follow them: measurements of the quantizers, and intervals of the results
 MEASURED, INTERVALS = "Measured on", "How sure"
 

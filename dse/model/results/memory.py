@@ -18,13 +18,7 @@ _OF_LOG = "as a server's log had it (`dse check-log`)"
 topic = Topic()
 
 
-@topic.result(
-    "B/token",
-    NUMBER,
-    "KV cache of a token",
-    TextLine("Memory", 10, "KV cache per token of one request"),
-    reads=("kv_page",),
-)
+@topic.result("B/token", NUMBER, "KV cache of a token", TextLine("Memory", 10, ""), reads=("kv_page",))
 def kv_bytes_per_token(at: "Facts") -> Derivation:
     return how(
         "sum over layers, keys and values of bits at the final length / 8 / kept tokens, page padding included",
@@ -41,7 +35,7 @@ def kv_bytes_per_token(at: "Facts") -> Derivation:
     TextLine(
         "Memory",
         11,
-        "  beyond windows",
+        "  KV cache of a token beyond windows",
         lambda found: bool(found["kv_bytes_per_token_beyond_windows"] != found["kv_bytes_per_token"]),
     ),
     reads=("kv_page",),
@@ -59,7 +53,7 @@ def kv_bytes_per_token_beyond_windows(at: "Facts") -> Derivation:
     "B",
     NUMBER,
     "constant states of a request",
-    TextLine("Memory", 12, "constant states of one request", lambda found: found["state_bytes"] is not None),
+    TextLine("Memory", 12, "", lambda found: found["state_bytes"] is not None),
 )
 def state_bytes(at: "Facts") -> Derivation:
     share = " / n_stages" if at.design.deployment.n_stages > 1 else ""
@@ -70,7 +64,7 @@ def state_bytes(at: "Facts") -> Derivation:
     "B",
     WHOLE,
     "KV cache of the batch",
-    TextLine("Memory", 9, "KV cache, whole batch at final length"),
+    TextLine("Memory", 9, "KV cache of the batch, at final length"),
     reads=("kv_page",),
 )
 def kv_bytes(at: "Facts") -> Derivation:
@@ -156,7 +150,7 @@ def workspace_bytes(at: "Facts") -> Derivation:
     "B",
     WHOLE,
     "graphs and buffers",
-    TextLine("Memory", 3, "graphs, context and buffers", of_server),
+    TextLine("Memory", 3, "", of_server),
     reads=("runtime_overhead", "server_memory", "reported_memory"),
 )
 def runtime_bytes(at: "Facts") -> Derivation:
@@ -189,9 +183,7 @@ def capacity_bytes(at: "Facts") -> Derivation:
     return how("memory that the driver reports, in proportion where memory_capacity is changed", reported.source)
 
 
-@topic.result(
-    "B", WHOLE, "room for keys and values", TextLine("Memory", 4, "pool of keys and values", of_server), reads=POOL
-)
+@topic.result("B", WHOLE, "room for keys and values", TextLine("Memory", 4, "", of_server), reads=POOL)
 def free_bytes(at: "Facts") -> Derivation:
     usable, memory = at.device.usable_frac.si, at.design.memory
     if at.is_server:
@@ -221,11 +213,7 @@ def of_blocks(found: Mapping[str, Any]) -> bool:
 
 
 @topic.result(
-    "token",
-    WHOLE,
-    "KV tokens of the pool",
-    TextLine("Memory", 5, "  in tokens, as the server prints them", of_server),
-    reads=POOL,
+    "token", WHOLE, "KV tokens of the pool", TextLine("Memory", 5, "  KV tokens of the pool", of_server), reads=POOL
 )
 def kv_pool_tokens(at: "Facts") -> Derivation:
     memory = at.design.memory
@@ -245,7 +233,7 @@ def kv_pool_tokens(at: "Facts") -> Derivation:
     "token",
     WHOLE,
     "KV tokens that requests use",
-    TextLine("Memory", 6, "  in tokens, at your lengths", of_blocks),
+    TextLine("Memory", 6, "  KV tokens that requests use", of_blocks),
     reads=POOL,
 )
 def kv_usable_tokens(at: "Facts") -> Derivation:
@@ -264,7 +252,7 @@ def kv_usable_tokens(at: "Facts") -> Derivation:
     "sequence",
     NUMBER,
     "requests of the longest context",
-    TextLine("Memory", 7, "  in requests of the longest context", of_server),
+    TextLine("Memory", 7, "  requests of the longest context", of_server),
     reads=POOL,
 )
 def max_concurrency(at: "Facts") -> Derivation:
@@ -278,13 +266,7 @@ def max_concurrency(at: "Facts") -> Derivation:
     return by(capacity.concurrency, n_blocks=n_blocks(at.design), **at.longest())
 
 
-@topic.result(
-    "B",
-    WHOLE,
-    "reserved memory",
-    TextLine("Memory", 8, "reserved by --gpu-memory-utilization", of_server),
-    reads=UNUSED,
-)
+@topic.result("B", WHOLE, "reserved memory", TextLine("Memory", 8, "", of_server), reads=UNUSED)
 def unused_bytes(at: "Facts") -> Derivation:
     return how(
         "device memory - weights - activations of prompts - graphs and buffers - room for sequences",
@@ -298,7 +280,7 @@ def unused_bytes(at: "Facts") -> Derivation:
     "B",
     WHOLE,
     "smallest memory for the batch",
-    TextLine("Memory", 14, "smallest memory to run the whole batch"),
+    TextLine("Memory", 14, ""),
     reads=("server_memory", "reported_memory", "usable_frac", "runtime_overhead", "kv_page"),
 )
 def min_capacity_bytes(at: "Facts") -> Derivation:

@@ -56,8 +56,8 @@ topic.add(
     "static_batch_tokens_per_s",
     "token/s",
     NUMBER,
-    "throughput of a static batch",
-    TextLine("Throughput", 1.5, "throughput of a static batch, as papers have it"),
+    "throughput, one static batch",
+    TextLine("Throughput", 1.5, ""),
     reads=reads.ALL,
     interval=RATES,
 )
@@ -120,13 +120,13 @@ def prefill_bandwidth_utilisation(at: "Facts") -> Derivation | None:
 
 _BY_PARTS = (*reads.ALL, *reads.BYTES, *reads.FLOPS, "idle_power")
 for name, title, place, words, read_by, interval in (
-    ("joules_per_token", "energy", 2, "energy, board power", (*reads.ALL, "board_power"), PER_TOKEN),
-    ("joules_per_token_by_parts", "energy by parts", 3, "energy by bytes, operations, idling", _BY_PARTS, ENERGY),
+    ("joules_per_token", "energy", 2, "energy, at board power", (*reads.ALL, "board_power"), PER_TOKEN),
+    ("joules_per_token_by_parts", "energy by parts", 3, "", _BY_PARTS, ENERGY),
     (
         "memory_joules_per_token",
         "energy of reads and writes",
         4,
-        "  bytes read and written",
+        "  energy of reads and writes",
         (*reads.MEMORY, *reads.BYTES, "kv_burst"),
         ENERGY,
     ),
@@ -134,19 +134,19 @@ for name, title, place, words, read_by, interval in (
         "compute_joules_per_token",
         "energy of operations",
         5,
-        "  operations",
+        "  energy of operations",
         (*reads.MEMORY, *reads.FLOPS, "peak_flops", *reads.NARROW),
         ENERGY,
     ),
-    ("idle_joules_per_token", "energy of idling", 6, "  idling", (*reads.ALL, "idle_power"), ENERGY),
+    ("idle_joules_per_token", "energy of idling", 6, "  energy of idling", (*reads.ALL, "idle_power"), ENERGY),
 ):
     lines = TextLine("Throughput", place, words), TextLine(INTERVALS, place + 4, words if words.startswith(" ") else "")
     topic.add(name, "J/token", NUMBER, title, *lines, reads=read_by, interval=interval)
 
 for place, (name, unit, title, words) in enumerate(
     (
-        ("usd_per_million_tokens", "USD per million tokens", "cost of a million tokens", "price of output"),
-        ("usd_per_request", "USD per request", "cost of a request", "price of a request"),
+        ("usd_per_million_tokens", "USD per million tokens", "cost of a million tokens", ""),
+        ("usd_per_request", "USD per request", "cost of a request", ""),
     ),
     7,
 ):

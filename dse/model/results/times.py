@@ -31,7 +31,7 @@ _NO_CACHE = "docs/explanation/model.md, No KV cache"
 topic = Topic(of_times=True)
 
 
-@topic.result("sequence", WHOLE, "running at once", TextLine("Time", 1, "running batch"), reads=reads.MEMORY)
+@topic.result("sequence", WHOLE, "running at once", TextLine("Time", 1, ""), reads=reads.MEMORY)
 def running_batch(at: "Facts") -> Derivation | None:
     if not is_replaced(at.design):
         return None
@@ -209,9 +209,7 @@ def _uncached(at: "Facts", rule: str = "nothing is stored") -> Derivation | None
     return how(rule, _NO_CACHE) if at.uncached else None
 
 
-@topic.result(
-    "s", NUMBER, "packing, exposed", TextLine("Time", 5, "quantize, exposed"), reads=(*reads.WRITING, "kv_burst")
-)
+@topic.result("s", NUMBER, "packing, exposed", TextLine("Time", 5, ""), reads=(*reads.WRITING, "kv_burst"))
 def quantize_s(at: "Facts") -> Derivation | None:
     if not at.cached:
         return _uncached(at)
@@ -232,11 +230,7 @@ def quantize_s(at: "Facts") -> Derivation | None:
 
 
 @topic.result(
-    "s",
-    NUMBER,
-    "unpacking, exposed",
-    TextLine("Time", 6, "dequantize, exposed"),
-    reads=(*reads.PACKING, "core_clock", "peak_flops"),
+    "s", NUMBER, "unpacking, exposed", TextLine("Time", 6, ""), reads=(*reads.PACKING, "core_clock", "peak_flops")
 )
 def dequantize_s(at: "Facts") -> Derivation | None:
     if not at.cached:
@@ -292,7 +286,7 @@ def host_s(at: "Facts") -> Derivation:
     "s",
     NUMBER,
     "added by the board's power limit",
-    TextLine("Time", 9, "board's power limit", lambda found: bool(found["power_s"])),
+    TextLine("Time", 9, "", lambda found: bool(found["power_s"])),
     reads=reads.MEMORY,
 )
 def power_s(at: "Facts") -> Derivation | None:
@@ -384,7 +378,7 @@ def one_prompt_s(at: "Facts") -> Derivation:
     "s",
     NUMBER,
     "total time",
-    TextLine("Time", 12, "total, all waves"),
+    TextLine("Time", 12, "total time, all waves"),
     reads=reads.ALL,
     interval=PER_TOKEN,
     figure_unit="s",
@@ -403,14 +397,7 @@ def total_s(at: "Facts") -> Derivation | None:
     )
 
 
-@topic.result(
-    "s",
-    NUMBER,
-    "prefill of one request alone",
-    TextLine("Time", 13, "prefill of one request alone"),
-    reads=reads.ALL,
-    interval=PROMPTS,
-)
+@topic.result("s", NUMBER, "prefill of one request alone", TextLine("Time", 13, ""), reads=reads.ALL, interval=PROMPTS)
 def prefill_alone_s(at: "Facts") -> Derivation | None:
     if not at.work.kv_cache:
         return None
@@ -418,15 +405,7 @@ def prefill_alone_s(at: "Facts") -> Derivation | None:
     return how("a step over the tokens of one prompt, its cached prefix left out", _SERVER, prompt_tokens=own)
 
 
-@topic.result(
-    "s",
-    NUMBER,
-    "TTFT",
-    TextLine("Latency", 1, "time to first token (TTFT)", of_host),
-    TextLine(INTERVALS, 3, "time to first token (TTFT)", of_host),
-    reads=reads.ALL,
-    interval=PROMPTS,
-)
+@topic.result("s", NUMBER, "TTFT", TextLine(INTERVALS, 3, "", of_host), reads=reads.ALL, interval=PROMPTS)
 def ttft_s(at: "Facts") -> Derivation:
     return how(
         "own prefill + prefills of others before it + queueing for a slot",
@@ -473,15 +452,7 @@ def place_wait_s(at: "Facts") -> Derivation:
     return by(steady.place_wait_s, **places, request_s=request_s).giving(at.cycle.place_wait_s)
 
 
-@topic.result(
-    "s",
-    NUMBER,
-    "TPOT",
-    TextLine("Latency", 2, "time per output token (TPOT)", of_host),
-    TextLine(INTERVALS, 2, "time per output token (TPOT)", of_host),
-    reads=reads.ALL,
-    interval=PER_TOKEN,
-)
+@topic.result("s", NUMBER, "TPOT", TextLine(INTERVALS, 2, "", of_host), reads=reads.ALL, interval=PER_TOKEN)
 def tpot_s(at: "Facts") -> Derivation:
     cycle = at.cycle.cycle
     return how(

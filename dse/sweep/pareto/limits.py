@@ -15,6 +15,10 @@ from dse.sweep.pareto import Sense
 _NUMBER = re.compile(r"[+-]?([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(e[+-]?[0-9]{1,3})?", re.ASCII | re.IGNORECASE)
 
 
+#: what a largest drop of scores is held against: the high end of its interval, so that noise does not pass
+DROP = "score_drop_high_frac"
+
+
 class Limit(NamedTuple):
     """`column` must be at most, or at least, `value` in base units. A design without a value there is beyond it."""
 

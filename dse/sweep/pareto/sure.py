@@ -41,5 +41,5 @@ def chances(found: DesignFront) -> list[float | None]:
     for places in groups.values():
         places.sort(key=lambda i: sign * rows[i][column])
         for i, after in pairwise(places):
-            sure[i] = uncertainty.gain(rows[i], rows[after], column).confidence
+            sure[i] = uncertainty.gain(rows[i], rows[after], column).sure
     return sure

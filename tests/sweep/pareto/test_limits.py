@@ -53,6 +53,7 @@ def folders(tmp_path_factory):
             "keep": [
                 "measured_error",
                 "score_drop_frac",
+                "score_drop_high_frac",
                 "effective_bits",
                 "throughput_tokens_per_s",
                 "max_batch",
@@ -108,11 +109,13 @@ def test_the_command(run, folders, tmp_path):
     assert found["limits"] == ["measured_error <= 0.2"]
     assert all(row["measured_error"] <= 0.2 for row in found["front"])
     assert json.loads(run(*words, "--at-most", "measured_error=0", "--json")[1])["front"] == []
-    for drop in ("2%", "2 %", "0.02"):
+    for drop in ("60%", "60 %", "0.6"):
         found = json.loads(run(*words, "--max-drop", drop, "--json")[1])
-        assert found["limits"] == ["measured_error <= 0.2", "score_drop_frac <= 0.02"]
+        assert found["limits"] == ["measured_error <= 0.2", "score_drop_high_frac <= 0.6"]
         assert found["front"]
-        assert all(row["score_drop_frac"] <= 0.02 for row in found["front"])
+        assert all(row["score_drop_frac"] < row["score_drop_high_frac"] <= 0.6 for row in found["front"])
+    told = json.loads(run(*words, "--max-drop", "2%", "--json")[1])["front"]  # KIVI's alone is told so well
+    assert {row["quantizer"] for row in told} == {"kivi:bits=4"}
     for drop in ("-1%", "101%", "2", "x", "%", "nan"):
         assert_one_line(run(*words, "--max-drop", drop), 2, "must be a share from 0 to 1, such as 1% or 0.01")
     assert_one_line(run(*words, "--at-most", "errors=1"), 2, "unknown column 'errors'")

@@ -1,0 +1,73 @@
+"""One number, one name: labels of the explorer's pages, of `dse point` and of answers against the declared titles."""
+
+import pytest
+
+from dse.explorer import cards, names
+from dse.explorer.pages import compare
+from dse.model.results import RESULTS, title
+from dse.questions import common, formats
+from dse.report import present
+
+
+def capital(text):
+    return text[:1].upper() + text[1:]
+
+
+def test_lines_of_a_point_begin_with_the_title_of_their_result():
+    for result in RESULTS.values():
+        for line in result.lines:
+            assert not line.words or line.words.strip().startswith(result.title), result.name
+
+
+@pytest.mark.parametrize("name", sorted({*cards.MEANINGS, *compare.HEADLINE, *set().union(*compare.GROUPS.values())}))
+def test_cards_and_tables_of_compare_say_the_title(name):
+    assert cards.label(name) == names.words(name) == capital(title(name))
+    if name != "feasible":  # its cell says how much of the batch fits
+        assert compare.label_of(name) == capital(title(name))
+    for tips in (compare.HEADLINE, *compare.GROUPS.values()):
+        if name in tips and name in cards.MEANINGS:
+            assert tips[name] == cards.MEANINGS[name]
+
+
+def test_measures_and_columns_of_formats_say_the_title():
+    for measure in common.MEASURES.values():
+        assert measure.title == title(measure.column)
+    assert {title(name) for name in formats.SHOWN_RESULTS} < {*formats.SHOWN}
+
+
+def test_a_number_reads_the_same_on_every_page():
+    """Throughput, TPOT and TTFT of one design: on its card, in Compare, in Formats and in `dse point`."""
+    import dse
+
+    found = dse.evaluate("h200", "qwen3-32b", "fp8", batch=64, input_tokens=8192)
+    answer = dse.formats("h200", "qwen3-32b", formats=["fp8"], batch=64, input_tokens=8192)
+    cells = dict(zip(formats.SHOWN, formats.shown_row(answer.formats[1]), strict=True))
+    for name in ("throughput_tokens_per_s", "tpot_s", "ttft_s"):
+        text = present.number(found[name], RESULTS[name].unit)
+        assert cards.shown(name, found) == compare.shown_number(name, found) == text
+        assert cells[title(name)] == common.value_text(found, name)
+        assert common.value_text(found, name) in found.text().splitlines()[3]
+        assert cells[title(name)] == f"{text} ({common.ends_text(found, name)})"
+    for name in ("score_drop_frac", "sample_perplexity_frac"):
+        assert cards.shown(name, found) == compare.shown_number(name, found) == cells[title(name)]
+        assert cells[title(name)] in found.text()
+
+
+def test_a_point_begins_with_its_answer():
+    import dse
+
+    text = dse.evaluate("h200", "llama3.1-70b", "fp8", weights="fp8", batch=64, input_tokens=8192).text()
+    head, empty, fits, speed, bound, *rest = text.splitlines()
+    assert head.startswith("H200  llama3.1-70b")
+    assert empty == ""
+    assert fits.startswith("Exceeds memory: at most 42 of 64 requests run at once")
+    assert " token/s (" in speed
+    assert speed.count("TTFT") == text.count("TTFT") == 1
+    assert bound.startswith("Bound by capacity: the whole batch does not fit at once; with room for all it would be ")
+    assert len(rest) <= 32
+    roomy = dse.evaluate("h100", "llama3.1-8b", "fp8", batch=8).text().splitlines()
+    assert roomy[2].startswith("Fits: all 8 requests at once; room for ")
+    n = int(roomy[2].split("room for ")[1].rstrip(".").replace(",", ""))
+    more = dse.evaluate("h100", "llama3.1-8b", "fp8", batch=n)
+    said = present.number(more["throughput_tokens_per_s"], "token/s")
+    assert roomy[4].endswith(f"the {n:,} requests that fit would give {said}")

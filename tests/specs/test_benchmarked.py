@@ -1,0 +1,114 @@
+"""Releases: what was measured of them, and what stands in where nothing, or too little, was."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from cases import each
+from dse.model.evaluate import Point
+from dse.model.kernels import benchmarked_as
+from dse.model.kv_layout import build
+from dse.quantizers import parse
+from dse.report.present import release_note
+from dse.specs import benchmarked, catalog
+from dse.specs.servers import NEWEST, release_of
+from dse.specs.workload import Workload
+
+FP8 = parse("fp8")
+
+
+def point(stack, model="gpt-oss-120b", device="b200", **work):
+    given = {"batch": 64, "input_tokens": 1024, "output_tokens": 1024, "stack": stack, **work}
+    return Point(catalog.device(device), build(catalog.model(model), FP8, FP8), Workload(**given))
+
+
+def test_no_fit_rests_on_fewer_than_thirty_rows():
+    for one in benchmarked.RELEASES:
+        assert sum(one.rows.values()) >= benchmarked.FEWEST_ROWS == 30
+    kept = benchmarked.RELEASES[0]
+    (place,) = kept.rows
+    assert kept.holds(*place)
+    assert not replace(kept, rows={place: 29}).holds(*place)
+
+
+def test_a_fit_holds_on_its_devices_and_formats_alone():
+    """vLLM's dense models in 16 bits were benchmarked on an A100: neither an H100 nor other weights."""
+    assert benchmarked_of("a100-80gb", "vllm@0.12.0") is not None
+    assert benchmarked_of("h100", "vllm@0.12.0") is None
+    assert benchmarked_of("a100-80gb", "vllm@0.12.0", weights="int4") is None
+    assert benchmarked_of("a100-80gb", "vllm@0.12.0", model="mixtral-8x7b").kind == "mixture"
+    assert benchmarked_of("a100-80gb", "vllm@0.15.1") is None  # measured step by step
+    assert benchmarked_of("a100-80gb", "vllm@0.15.0") is None
+    assert benchmarked_of("a100-80gb", "sglang@0.5.6") is None  # eight rows of dense models
+
+
+def benchmarked_of(device, stack, model="llama3.1-8b", **work):
+    own = point(stack, model, device, **work)
+    return benchmarked_as(own.device, own.plan.model, own.work, own.stack)
+
+
+@each(
+    ("stack", "release", "nearest"),
+    [
+        ("vllm", "0.16.0", "0.16.0"),
+        ("vllm", "0.33.0", "0.18.0"),
+        ("vllm", "0.17.0", "0.18.0"),  # as far from 0.16.0: the newer
+        ("vllm", "0.4.1", "0.15.1"),
+        ("sglang", "0.5.6.post2", "0.5.9"),  # 24 rows of its own
+        ("sglang", "0.7.2", "0.5.9"),
+        ("sglang", "0.4", "0.5.1.post1"),
+        ("trtllm", "1.2.0rc2", "1.2.0rc6.post2"),
+        ("trtllm", "1.1.0", "1.1.0rc2.post2"),
+        ("trtllm", "gpt-oss-dev", "gpt-oss-dev"),
+        ("trtllm", "0.17", "1.0.0rc3"),
+    ],
+)
+def test_the_nearest_release_that_was_measured(stack, release, nearest):
+    assert catalog.servers()[stack].nearest(release) == nearest
+
+
+@each(
+    ("asked", "measured", "device", "model"),
+    [
+        ("trtllm@1.2.0rc2", "trtllm@1.2.0rc6.post2", "b200", "gpt-oss-120b"),
+        ("vllm@0.33.0", "vllm@0.18.0", "h100", "llama3.1-8b"),
+        ("sglang@0.5.6.post2", "sglang@0.5.9", "h100", "qwen3-32b"),
+    ],
+)
+def test_a_release_that_nobody_measured_is_as_fast_as_the_nearest_and_less_sure(asked, measured, device, model):
+    own, near = (point(stack, model, device).results for stack in (asked, measured))
+    for name in ("decode_step_s", "prefill_s", "ttft_s"):
+        assert own[name] == near[name]
+    for kind in ("token_time", "first_time"):
+        assert own[f"{kind}_low"] < near[f"{kind}_low"]
+        assert own[f"{kind}_high"] > near[f"{kind}_high"]
+
+
+@pytest.mark.parametrize("stack", ["vllm", "sglang", "trtllm"])
+@pytest.mark.parametrize("model", ["gpt-oss-120b", "llama3.1-8b"])
+def test_naming_a_release_keeps_a_server_within_a_third(stack, model):
+    """TensorRT-LLM's prompts of mixtures took seven times as long by a factor of five rows; no release differs from
+    its stack by so much, measured or not."""
+    plain = point(stack, model).results
+    named = [name for name in catalog.servers()[stack].releases if release_of(name) != NEWEST]
+    for release in (*named, "0.1", "0.5.3", "0.12.0", "1.1.0", "1.2.0rc2", "9.9"):
+        found = point(f"{stack}@{release}", model).results
+        for name in ("decode_step_s", "prefill_s"):
+            assert found[name] == pytest.approx(plain[name], rel=1 / 3), (release, name)
+
+
+def test_a_line_says_which_release_stands_in():
+    (line,) = release_note(point("trtllm@1.2.0rc2"))
+    assert line.startswith("Note: trtllm@1.2.0rc2 was not measured")
+    assert "trtllm@1.2.0rc6.post2, the nearest release that was, stands in" in line
+    assert release_note(point("trtllm@1.2.0rc6.post2")) == release_note(point("trtllm")) == []
+    (line,) = release_note(point("vllm@0.12.0", "llama3.1-8b", "a100-80gb"))
+    assert "public benchmarks" in line
+
+
+def test_names_without_numbers_stand_in_for_no_release():
+    names = {name for server in catalog.servers().values() for name in server.releases if release_of(name) == NEWEST}
+    assert {"unknown", "nightly-dev", "gpt-oss-dev"} <= names
+    server = SimpleNamespace(releases={name: SimpleNamespace(n_points=99) for name in names})
+    assert type(next(iter(catalog.servers().values()))).nearest(server, "1.0") == ""
