@@ -168,7 +168,7 @@ def static_pass(
         cycle_s=wave_s,
         prompt_s=first_s,
         burst_wait_s=0.0,
-        place_wait_s=total_s - wave_s,
+        place_wait_s=max(total_s - wave_s, 0.0),
         decode_s=wave_s - first_s,
     )
 

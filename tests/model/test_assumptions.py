@@ -19,6 +19,12 @@ from dse.specs.workload import Workload
 WHOLE = ("memory_capacity", "reported_memory", "runtime_overhead", "n_cores", "token_cores", "kv_page", "kv_burst")
 FACTORS = (1e-3, 1 / 64, 0.25, 0.5, 0.9, 1.1, 2, 4, 64, 1e3)
 SYSTEMS = {
+    "a static batch of a server": (
+        "h100",
+        "llama3-8b",
+        "fp16",
+        {"batch": 900, "batching": "static", "admission": "reserve", "memory": "server"},
+    ),
     "fused, ideal": ("a100-80gb", "llama2-7b", "kivi", {"batch": 64, "model_kind": "ideal"}),
     "engine and pages": ("oaken-hbm", "llama2-7b", "oaken", {"batch": 64}),
     "engine and pages, all memory in use": ("oaken-hbm", "llama2-7b", "oaken", {"batch": 300}),

@@ -178,8 +178,8 @@ def served(n_places, n_clients, decode_s, prompt_s, n_out, rounds=10):
 
 @pytest.mark.parametrize(("batch", "n_in", "n_out"), [(2, 2048, 64), (4, 512, 256), (16, 512, 256), (32, 2048, 128)])
 def test_a_loop_over_steps_takes_as_long(batch, n_in, n_out):
-    """All in step, whole prompts: what a request does not wait for before its first token it waits for after it, so that
-    the time of a request is that of all prompts and of its steps."""
+    """All in step, whole prompts: what a request does not wait for before its first token it waits for after it, so
+    that the time of a request is that of all prompts and of its steps."""
     own = point(batch, n_in, n_out, batching="continuous", prompt_budget_tokens=batch * n_in)
     each_s = own.run(batch).wave.prefill_s / batch
     tpot_s, ttft_s = served(batch, batch, lambda n: own.run(n).wave.decode_step_s, each_s, n_out)

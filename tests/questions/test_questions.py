@@ -339,9 +339,9 @@ def test_bits_are_chosen_by_default_from_what_formats_compares():
 def test_most_bits_are_the_first_that_meet():
     work = Workload(batch=128, admission="paged")
     designs = [design("a100-80gb", "llama2-13b", name) for name in ("qserve", "fp16", "oaken", "fp8", "int8")]
-    found = need.most_bits(designs, work, need.target(950.0, None))
+    found = need.most_bits(designs, work, need.target(900.0, None))
     values = {d.name: d.evaluate(work) for d in designs}
-    met = [r for r in values.values() if r["throughput_tokens_per_s"] >= 950]
+    met = [r for r in values.values() if r["throughput_tokens_per_s"] >= 900]
     assert found.best["stored_bits"] == max(r["stored_bits"] for r in met)
     # 8 + 32 / 5120 bits, more than FP8, and once for all query heads, which this model does not group
     assert found.best["quantizer"] == "int8"
@@ -591,7 +591,7 @@ def test_a_changed_number_changes_nothing_else():
 
 def test_each_end_of_a_stretch_says_how_sure_it_is():
     new, old = (design("a100-80gb", "llama2-13b", name) for name in ("sinkq:bits=4", "fp16"))
-    work = Workload(output_tokens=128)
+    work = Workload(output_tokens=512)
     found = crossing.crossing(new, old, work, THROUGHPUT, (16,), (3072,))
     (line,) = found.from_batch
     for run, document in zip(line.runs, found.to_json()["from_batch"][0]["runs"], strict=True):
@@ -723,7 +723,7 @@ def test_bits_that_capacity_keeps_out_say_what_binds_with_room():
     """FP16 of 128 requests runs in waves; in endless memory it is the step of all 128, which has its own bound."""
     work = Workload(batch=128, memory="paper", stack=KERNELS)
     designs = [design("a100-80gb", "llama2-13b", name) for name in ("fp16", "fp8", "int4")]
-    goal = need.target(950.0, None)
+    goal = need.target(900.0, None)
     found = need.most_bits(designs, work, goal)
     assert found.best["quantizer"] == "int4"
     assert found.above["bound"] == "capacity"

@@ -39,7 +39,7 @@ def running_batch(at: "Facts") -> Derivation | None:
     return how(rule, _CAPACITY, batch=at.work.batch, max_batch=at.point.max_batch)
 
 
-@topic.result("1", WHOLE, "waves", TextLine("Time", 2, "waves"), reads=reads.PLAIN)
+@topic.result("1", WHOLE, "waves", TextLine("Time", 2, ""), reads=reads.MEMORY)
 def n_waves(at: "Facts") -> Derivation | None:
     if not is_replaced(at.design):
         return None
@@ -397,7 +397,9 @@ def total_s(at: "Facts") -> Derivation | None:
     )
 
 
-@topic.result("s", NUMBER, "prefill of one request alone", TextLine("Time", 13, ""), reads=reads.ALL, interval=PROMPTS)
+@topic.result(
+    "s", NUMBER, "prefill of one request alone", TextLine("Time", 13, ""), reads=reads.PROMPT, interval=PROMPTS
+)
 def prefill_alone_s(at: "Facts") -> Derivation | None:
     if not at.work.kv_cache:
         return None
