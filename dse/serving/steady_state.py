@@ -175,8 +175,8 @@ def steady(
     `work` gives batch (most sequences at once), admission, page, weights' bits, path and model kind; its lengths do
     not count. `n_sequences` (default: what fits, at most the batch; without one, what the server takes) run at all
     times: `limited_by` (batch, server, memory, chunk) keeps more from it. `waits_s` is what a decode step of so many
-    waits for, `prompt_share` the share of the time that steps with prompts add to those of decoding alone. Static batching
-    runs as long as the longest answer of a batch, `largest_output(n)` in expectation
+    waits for, `prompt_share` the share of the time that steps with prompts add to those of decoding alone. Static
+    batching runs as long as the longest answer of a batch, `largest_output(n)` in expectation
     (`dse.serving.requests.Lengths.largest_output`), and reserves memory. Where nothing fits, `n_sequences` is 0 and
     rates and times are None. Raises InputError for a prefix or a token policy, n_sequences < 1, step_tokens < 1.
     """
