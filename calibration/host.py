@@ -139,7 +139,9 @@ def _steady(point: Point, concurrency: float, layer_s: float, sequence_s: float)
     design = design._replace(stack=design.stack._replace(host_layer_s=layer_s, host_sequence_s=sequence_s))
     terms = point.terms._replace(host_s=prompt_host_s(design), host_sequence_s=sequence_s)
     most = float(max(point.max_batch, 1))
-    return last_pass(design, point.made, terms, float(concurrency), most, point.sums, 0.0)
+    return last_pass(
+        design, point.made, terms, float(concurrency), most, point.sums, 0.0, float(design.output_tokens), 1.0
+    )
 
 
 def _weights(rows: Features) -> Floats:

@@ -332,6 +332,7 @@ def model_of(plan: KvPlan, work: Workload, stack: StackSpec | None, is_served: b
     model = plan.model
     experts = model.expert_parameters * model.n_active_experts / model.n_experts
     burst_bits = sum(g.n_stored_layers * g.written_bits for g in plan.groups if g.burst_row_bits)
+    own = (model.attention_parameters or 0) if deployed.n_groups_of(work) > 1 else 0
     return LanguageModel(
         den=plan.den,
         n_q_heads=model.n_q_heads,
@@ -348,6 +349,8 @@ def model_of(plan: KvPlan, work: Workload, stack: StackSpec | None, is_served: b
         active_expert_parameters=deployed.n_groups_of(work) * (1.0 + work.expert_skew) * experts,
         burst_bits=burst_bits,
         active_parameters=deployed.active_parameters(model, work),
+        own_parameters=own,
+        own_kept_parameters=work.weight_format.kept_attention(model) if own else 0,
         head_parameters=float(deployed.n_groups_of(work) * head_parameters(model, is_served)),
     )
 

@@ -176,6 +176,10 @@ class LanguageModel(NamedTuple):
     #: bits that the memory takes to write a token, where slices are rounded up to bursts
     burst_bits: int
     active_parameters: float
+    #: attention's own weights where groups of requests have theirs each, which meet the tokens of one group, and of
+    #: these what stays in 16 bits; 0 without groups
+    own_parameters: int
+    own_kept_parameters: int
     #: of those that a token meets, the output head where a prompt needs it for its last token alone; 0: for all
     head_parameters: float
 

@@ -40,6 +40,9 @@ class Cycle(NamedTuple):
     own_steps: float
     prompt_steps: float
     all_steps: float
+    #: tokens of a step with prompts: of the group that computes them, and the mean over groups of requests
+    n_tokens: float
+    mean_tokens: float
 
 
 class Pass(NamedTuple):
@@ -60,33 +63,45 @@ class Pass(NamedTuple):
 
 
 @inlined
-def cycle_of(n: float, prompt_tokens: float, output_tokens: float, step_tokens: float, batching: int) -> Cycle:
+def cycle_of(
+    n: float, prompt_tokens: float, output_tokens: float, step_tokens: float, batching: int, n_groups: int
+) -> Cycle:
     """Count the steps of a cycle of `n` requests of `prompt_tokens` to compute and `output_tokens` each.
 
     A step takes up to `step_tokens`: chunked, the requests that decode and parts of prompts; continuous, as many whole
-    prompts, or a part of one, while nobody decodes. Static: all prompts in one step. Requests of equal lengths keep
-    their distances, so that prompts take turns: none waits but for those that share its steps.
+    prompts, or a part of one, while nobody decodes. Static: all prompts in one step. Prompts take turns: none waits but
+    for those that share its steps. Of several groups of requests each comes to its prompts by itself, and all wait for
+    the one that takes longest.
     """
     own = max(prompt_tokens, 1.0)
     if batching == STATIC:
-        return Cycle(0.0, n, 1.0, 1.0, output_tokens + 1.0)
+        return Cycle(0.0, n, 1.0, 1.0, output_tokens + 1.0, n * own, n * own)
     # prompts that fit into a step, beside those that decode: below 1 a part of one
     room = step_tokens if batching == CONTINUOUS else max(step_tokens - n, 1.0)
     most = min(room / max(own - 1.0, 1.0), n) if room >= own else room / own
     own_steps = max(1.0 / most, 1.0)
-    if batching == CONTINUOUS:  # nobody decodes meanwhile: requests stay in step
-        return Cycle(0.0, most, own_steps, n / most, output_tokens + n / most)
+    if batching == CONTINUOUS and n_groups == 1:  # nobody decodes meanwhile: requests stay in step
+        return Cycle(0.0, most, own_steps, n / most, output_tokens + n / most, most * own, most * own)
     # as many as come in a step, at random moments: x / (1 - exp(-x)) for the mean of steps that have one
     half = n / (output_tokens + own_steps) / 2.0
     prompts = min(half + max(half, (15.0 + 6.0 * half * half) / (15.0 + half * half)), most)
     n_with, n_all = n / prompts, output_tokens + own_steps
     decoding = n - max(prompts, 1.0)
-    if n_with > n_all:  # every step is full of the tokens of prompts and answers as requests have them
+    if batching == CONTINUOUS:
+        decoding, n_all = 0.0, output_tokens + n_with
+    elif n_with > n_all:  # every step is full of the tokens of prompts and answers as requests have them
         decoding = min(step_tokens * output_tokens / (own + output_tokens), n)
         prompts = max(step_tokens - decoding, 1.0) / own
         n_with = max(n / prompts, output_tokens)
         n_all, own_steps = n_with, max(n_with - output_tokens, 1.0 / prompts)
-    return Cycle(decoding, prompts, own_steps, n_with, n_all)
+    n_tokens = decoding + prompts * own
+    if n_groups == 1:
+        return Cycle(decoding, prompts, own_steps, n_with, n_all, n_tokens, n_tokens)
+    share = min(n_with / n_all, 1.0)
+    some = steady.some_share(share, n_groups)
+    with_prompts = share / some  # of the groups, in a step in which any has
+    mean = max(with_prompts * n_tokens + (1.0 - with_prompts) * n, 1.0)
+    return Cycle(decoding, prompts, own_steps, some * n_all, n_all, n_tokens, min(mean, n_tokens))
 
 
 @inlined
@@ -162,7 +177,7 @@ def static_pass(
     return Pass(
         n=n,
         n_places=n_places,
-        cycle=cycle_of(n, 1.0, output_tokens, 1.0, STATIC),
+        cycle=cycle_of(n, 1.0, output_tokens, 1.0, STATIC, 1),
         decode_step_s=decode_step_s,
         prompt_step_s=prefill_s,
         cycle_s=wave_s,
@@ -183,10 +198,12 @@ def last_pass(
     sums: KnownSums,
     total_s: float,
     n_steps: float,
+    longest: float,
 ) -> Pass:
     """The cycle of a server of `batch` requests of `n_steps` tokens each, of which `most` >= 1 fit.
 
-    A static batch takes `total_s` in all.
+    A static batch takes `total_s` in all. The prompts of a step are `longest` times the mean, where it waits for the
+    longest of several groups'.
     """
     split, stack, load = design.deployment, design.stack, design.load
     places = float(min(batch, most))
@@ -196,12 +213,20 @@ def last_pass(
         wave = run.wave
         return static_pass(float(n), places, wave.decode_step_s, wave.prefill_s, wave.wave_s, total_s, n_steps)
     own = float(terms.input_tokens - terms.prompt.prefix_tokens)
-    cycle = cycle_of(float(n), own, n_steps, float(load.step_tokens), load.batching)
-    given = shared_given(design, cycle.decoding, cycle.decoding + cycle.prompts * own)
+    cycle = cycle_of(float(n), own, n_steps, float(load.step_tokens), load.batching, split.n_groups)
+    n_tokens = cycle.n_tokens + (longest - 1.0) * cycle.prompts * own
+    given = shared_given(design, terms, cycle.decoding, n_tokens, cycle.mean_tokens)
     each = known_sums(design, made, terms.same_from, n, sums)
-    prompt_step_s = shared_step_s(
-        cycle.decoding, cycle.prompts, given, each, terms, stack.host_blocks_s, terms.has_gemm, terms.quantises
+    blocks_s, has_gemm, quantises, prompts = (
+        stack.host_blocks_s,
+        terms.has_gemm,
+        terms.quantises,
+        longest * cycle.prompts,
     )
+    prompt_step_s = shared_step_s(cycle.decoding, prompts, given, each, terms, blocks_s, has_gemm, quantises)
+    if split.n_groups > 1:  # another group, which decodes meanwhile, may take longer
+        beside_s = shared_step_s(float(n), 0.0, given, each, terms, blocks_s, has_gemm, quantises)
+        prompt_step_s = max(prompt_step_s, beside_s)
     return pass_of(
         float(n),
         batch,

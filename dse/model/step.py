@@ -483,22 +483,42 @@ def wave_of(n: float, given: Given, sums: Sums, peak: float, terms: Terms, has_g
 
 
 class SharedGiven(NamedTuple):
-    """Times of a step that prompts share with decoding requests, which are no sums over them: weights read, experts
-    whose products were measured apart, results exchanged."""
+    """What a step that prompts share with decoding requests takes beside sums over them."""
 
+    #: weights read; products counted apart: experts that were measured so, and of a group with more tokens than the
+    #: mean; results exchanged
     read_s: float
-    experts_s: float
+    apart_s: float
     exchange_s: float
+    #: tokens of a step, mean over groups of requests
+    n_tokens: float
 
 
 @compilable
-def shared_given(design: Design, decoding: float, n_tokens: float) -> SharedGiven:
-    """Times of a step over `n_tokens`, those of `decoding` requests and of prompts."""
-    touched = share_touched(design, int(n_tokens))
-    exchanged_s = exchanges_s(design, n_tokens, 1)
+def own_products_s(design: Design, terms: Terms, n_tokens: float) -> float:
+    """Seconds of the products with weights that meet only the tokens of a device's own requests."""
+    model = design.model
+    n_bytes = weights.weight_read_bytes(
+        model.own_parameters, model.own_kept_parameters, 0, 1.0, design.load.dense_eighths, 0
+    )
+    read_s = attention.time_at_rate(n_bytes, terms.bandwidth_bytes_per_s) / design.stack.gemm_memory_frac
+    compute_s = linear.linear_compute_s(n_tokens, float(model.own_parameters), product_peak(design, int(n_tokens)))
+    compute_s = compute_s / terms.gemm_flops_frac
+    if terms.has_gemm:
+        return linear.linear_calibrated_s(terms.n_products, terms.gemm_launch_s, compute_s, read_s)
+    return max(compute_s, read_s)
+
+
+@compilable
+def shared_given(design: Design, terms: Terms, decoding: float, n_tokens: float, n_mean: float) -> SharedGiven:
+    """Times of a step over `n_tokens` of a group, those of `decoding` requests and of prompts; `n_mean` over groups."""
+    touched = share_touched(design, int(n_mean))
+    exchanged_s, apart_s = exchanges_s(design, n_mean, 1), experts_s(design, n_mean, touched)
     if decoding > 0:
         exchanged_s += exchanges_s(design, decoding, 0) - exchanges_s(design, decoding, 1)
-    return SharedGiven(weight_read_s(design, touched), experts_s(design, n_tokens, touched), exchanged_s)
+    if n_tokens > n_mean:
+        apart_s += own_products_s(design, terms, n_tokens) - own_products_s(design, terms, n_mean)
+    return SharedGiven(weight_read_s(design, touched), apart_s, exchanged_s, n_mean)
 
 
 class StepWork(NamedTuple):
@@ -572,12 +592,12 @@ def shared_step_s(
         packing_s = prompts * (prompt.own_fused_s + prompt.own_materialised_s)
         engine_s, launch_s = prompts * prompt.own_engine_s, prompt.launch_s
     work = StepWork(
-        n_tokens=decoding + prompts * (terms.input_tokens - prompt.prefix_tokens),
+        n_tokens=given.n_tokens,
         n_last=decoding + prompts,
         n_decoding=decoding,
         read_s=given.read_s,
         peak=terms.product_peak_per_s,
-        apart_s=given.experts_s,
+        apart_s=given.apart_s,
         exchange_s=given.exchange_s,
         decode_s=decode_s,
         decode_joules=decoding
@@ -598,7 +618,7 @@ def one_prompt_s(design: Design, terms: Terms) -> float:
     own = design.input_tokens - terms.prompt.prefix_tokens
     if own == 0:
         return 0.0
-    given = shared_given(design, 0.0, float(own))
+    given = shared_given(design, terms, 0.0, float(own), float(own))
     return shared_step_s(0.0, 1.0, given, NO_SUMS, terms, 0.0, terms.has_gemm, terms.quantises)
 
 

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import lcm
+from math import exp, lcm, log
+from statistics import NormalDist
 from typing import Any, Literal, Protocol
 
 from dse.core.errors import InputError, show
@@ -15,12 +16,14 @@ from dse.model.formulas.steady import mean_prompt_of_tokens, mean_reserved_token
 from dse.model.kv_layout import KvPlan
 from dse.model.lower import BATCHINGS, check_traffic, with_admission
 from dse.model.records import CHUNKED, CONTINUOUS, STATIC, Design
-from dse.model.server import Pass, Server, last_pass, server_results
+from dse.model.server import Cycle, Pass, Server, last_pass, server_results
 from dse.model.step import Terms
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.workload import Workload
 
 Batching = Literal["static", "continuous", "chunked"]
+#: places at which the longest of several prompts is taken
+N_LONGEST = 32
 #: the shortest context that a step reads: a prompt of one token and the first token after it
 MIN_CONTEXT_TOKENS = 2
 
@@ -85,6 +88,8 @@ class TrafficServer:
     design: Design
     terms: Terms
     mean_output_tokens: float
+    #: of the logarithm of prompts' lengths, taken as log-normal
+    prompt_spread: float
     #: requests that fit at once, and of these as many as the server takes
     fitting: int
     places: int
@@ -123,15 +128,30 @@ class TrafficServer:
         how = BATCHINGS[batching] if batching else _for_traffic(load.batching)
         design = design._replace(load=load._replace(batching=how, step_tokens=step_tokens or load.step_tokens))
         fitting = fitting_sequences(device, plan, work, moments)
-        return cls(point, design, terms, mean_out, fitting, min(work.batch or load.most_at_once, fitting))
+        spread = log(max(moments.mean_input_squared / mean_in**2, 1.0)) ** 0.5
+        return cls(point, design, terms, mean_out, spread, fitting, min(work.batch or load.most_at_once, fitting))
 
     def cycle(self, n: float) -> Pass:
         """The cycle with `n` requests at once, 1 to `places`; in steps of one, of which the mean is taken."""
         if n not in self._known:
-            self._known[n] = last_pass(
-                self.design, self.point.made, self.terms, n, n, self.point.sums, 0.0, self.mean_output_tokens
-            )
+            found = self._pass(n, 1.0)
+            if self.design.deployment.n_groups > 1 and self.design.load.batching != STATIC and self.prompt_spread:
+                found = self._pass(n, self._longest(found.cycle))
+            self._known[n] = found
         return self._known[n]
+
+    def _pass(self, n: float, longest: float) -> Pass:
+        made, sums = self.point.made, self.point.sums
+        return last_pass(self.design, made, self.terms, n, n, sums, 0.0, self.mean_output_tokens, longest)
+
+    def _longest(self, cycle: Cycle) -> float:
+        """The longest prompt of the groups that compute one in a step, over the mean; prompts as log-normal."""
+        n_groups = self.design.deployment.n_groups
+        share = cycle.prompt_steps / cycle.all_steps  # of steps in which some group has a prompt
+        own = 1.0 - (1.0 - share) ** (1.0 / n_groups)
+        k, spread = n_groups * own / share, self.prompt_spread
+        places = (NormalDist().inv_cdf(((i + 0.5) / N_LONGEST) ** (1 / k)) for i in range(N_LONGEST))
+        return sum(exp(spread * (x - spread / 2)) for x in places) / N_LONGEST
 
     def closed(self, n: float) -> Server:
         """The server of a closed loop of `n` requests that all have a place."""
@@ -223,7 +243,7 @@ def steady(
     numbers: Mapping[str, Any] = server.closed(float(n))._asdict()
     decode_s = mean_out * cycle.decode_step_s
     if batching == "static" and largest_output:  # places are kept until the longest answer of the batch ends
-        decode_s *= largest_output(n) / mean_out
+        decode_s *= largest_output(round(cycle.n)) / mean_out
         request_s = (cycle.prompt_step_s + decode_s) / n
         numbers = {
             "tpot_s": cycle.decode_step_s,

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from dse.model.deployed import n_groups_of
 from dse.model.evaluate import Point
-from dse.model.formulas import attention, weights
 from dse.model.generation import generation_of
 from dse.model.kv_layout import KvPlan
 from dse.model.lower import check_traffic
@@ -28,8 +27,7 @@ from dse.model.step import (
     Terms,
     exchanges_s,
     experts_s,
-    product_peak,
-    products_s,
+    own_products_s,
     run_of,
     share_touched,
     step_s,
@@ -258,14 +256,7 @@ class Exact:
 
     def own_s(self, n_tokens: int) -> float:
         """Seconds of the products with weights that meet only the tokens of a device's own requests."""
-        design, terms = self.point.design, self.point.terms
-        own = self.point.plan.model.attention_parameters or 0
-        kept = self.point.work.weight_format.kept_attention(self.point.plan.model)
-        n_bytes = weights.weight_read_bytes(own, kept, 0, 1.0, design.load.dense_eighths, 0)
-        read_s = attention.time_at_rate(n_bytes, terms.bandwidth_bytes_per_s) / design.stack.gemm_memory_frac
-        only = terms._replace(active_parameters=float(own), head_parameters=0.0)
-        seconds, _ = products_s(n_tokens, n_tokens, read_s, product_peak(design, n_tokens), only, terms.has_gemm)
-        return float(seconds)
+        return float(own_products_s(self.point.design, self.point.terms, float(n_tokens)))
 
     def prompt_s(self, n_tokens: int) -> float:
         """Seconds of attention and packing of a whole prompt, without matrix products."""

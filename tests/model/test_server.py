@@ -40,27 +40,38 @@ def test_one_request_by_hand():
 
 def test_cycles_by_hand():
     # static: one step with all prompts, and 100 of decoding
-    assert cycle_of(8, 50, 100, 1, STATIC) == (0, 8, 1, 1, 101)
+    assert cycle_of(8, 50, 100, 1, STATIC, 1) == (0, 8, 1, 1, 101, 400, 400)
     # whole prompts of 50 in steps of 200 tokens: four at a time, so two steps for eight
-    whole = cycle_of(8, 50, 100, 200, CONTINUOUS)
+    whole = cycle_of(8, 50, 100, 200, CONTINUOUS, 1)
     assert whole[1] == pytest.approx(200 / 49)
-    assert whole[3:] == pytest.approx((8 * 49 / 200, 100 + 8 * 49 / 200))
+    assert whole[3:5] == pytest.approx((8 * 49 / 200, 100 + 8 * 49 / 200))
     # of 400 tokens: half of one in a step
-    assert cycle_of(8, 400, 100, 200, CONTINUOUS) == (0, 0.5, 2, 16, 116)
+    assert cycle_of(8, 400, 100, 200, CONTINUOUS, 1) == (0, 0.5, 2, 16, 116, 200, 200)
     # chunked, long prompts: a step of 200 has the other seven requests and 193 tokens of a prompt of 1,930
-    long = cycle_of(8, 1930, 1000, 200, CHUNKED)
+    long = cycle_of(8, 1930, 1000, 200, CHUNKED, 1)
     assert long[0] == 7
     assert long[1] == pytest.approx(192 / 1930)
     assert long[2] == pytest.approx(1930 / 192)  # steps of its own prompt
     assert long[3] == pytest.approx(8 * 1930 / 192)
     # short ones come one by one: in 1,001 steps eight, hardly ever two at once
-    short = cycle_of(8, 50, 1000, 8192, CHUNKED)
+    short = cycle_of(8, 50, 1000, 8192, CHUNKED, 1)
     assert short[1] == pytest.approx(1 + 8 / 1001 / 2, rel=1e-3)
     assert short[4] == 1001
     # answers as short as steps are full of prompts: of 200 tokens 40 are of answers where requests have 1 in 5
-    full = cycle_of(100, 400, 100, 200, CHUNKED)
+    full = cycle_of(100, 400, 100, 200, CHUNKED, 1)
     assert full[0] == 40
     assert full[3] == full[4] == pytest.approx(100 * 500 / 200)
+
+
+def test_cycles_of_groups_by_hand():
+    """Four groups of 8 requests, of which each has prompts in a share of its steps."""
+    one, four = (cycle_of(8, 193, 160 - 1, 200, CHUNKED, n) for n in (1, 4))
+    share = one.prompt_steps / one.all_steps
+    some = 1 - (1 - share) ** 4
+    assert four.prompt_steps == pytest.approx(some * one.all_steps)
+    # in such a step share / some of the groups have 200 tokens, the others their 8 requests
+    assert four.mean_tokens == pytest.approx(share / some * one.n_tokens + (1 - share / some) * 8)
+    assert (four.n_tokens, four.all_steps, four.own_steps) == (one.n_tokens, one.all_steps, one.own_steps)
 
 
 def test_prompts_beside_decoding_cost_less_than_alone():

@@ -1,6 +1,7 @@
 """Throughput in steady state: a finished request is replaced at once, so that a device never waits."""
 
 from dse.core.compiling import formula
+from dse.model.formulas.weights import integer_power
 
 _SOURCE = "docs/explanation/model.md, One server"
 
@@ -29,6 +30,13 @@ def burst_wait_s(prompt_steps: float, prompt_step_s: float, rounds_in_step: floa
     """Wait behind the prompts of others, mean over requests: all start at once, so the first of each place waits for
     half of the steps of the others' prompts, and those of later rounds do until requests have fallen out of step."""
     return prompt_steps * prompt_step_s / 2 * min(rounds_in_step / rounds, 1.0)
+
+
+@formula("1", "1 - (1 - group_share)^groups", _SOURCE)
+def some_share(group_share: float, n_groups: int) -> float:
+    """Share of the steps in which at least one group works on a prompt, where each does in `group_share` of them,
+    independently."""
+    return 1.0 - integer_power(1.0 - group_share, n_groups)
 
 
 @formula("s", "(n / places - 1) * request_s", _SOURCE)
