@@ -122,7 +122,7 @@ def test_a_format_that_is_slower_is_not_put_forward(found):
 
 def test_a_gain_less_sure_than_a_half_is_not_claimed():
     """At peak rates, whose range lies below them: SinkQ is computed to be faster, and it is likelier to be slower."""
-    work = Workload(batch=64, input_tokens=2048, model_kind="ideal")
+    work = Workload(batch=64, input_tokens=2048, model_kind="ideal", other_software=True)
     found = module.formats(catalog.device("attacc-a100"), catalog.model("llama2-13b"), work, ["sinkq", "oaken"])
     first, second = found.formats[:2]
     assert (second.name, second.verdict) == ("sinkq", "room")
@@ -290,8 +290,8 @@ def test_fp8_runs_by_vllm_on_gpus_of_both_vendors(device, runs):
 
 def test_a_format_that_packs_many_groups_is_left_out_but_where_it_is_named():
     """4 M tokens in groups of 128 are 31,250; what does not fit needs no counting and stays."""
-    model, work = catalog.model("llama3.2-1b"), Workload(output_tokens=4_000_000)
-    found = module.formats(H200, model, work, has_starts=False, other_software=True)
+    model, work = catalog.model("llama3.2-1b"), Workload(output_tokens=4_000_000, other_software=True)
+    found = module.formats(H200, model, work, has_starts=False)
     assert "kivi" in found.left_out[module.TAKES_LONG]
     assert {"fp8", "kivi"} & {one.name for one in found.formats} == {"fp8"}
     assert f"{module.TAKES_LONG}: kivi" in found.text().replace("\n", " ")
