@@ -160,7 +160,8 @@ class Effects(QuestionAnswer):
                 else ""
             )
         )
-        if self.gain and self.winner != "tie" and (self.gain.ratio > 1) == (self.winner == self.design):
+        is_better = self.design if m.is_better(self.base, self.other_base) else self.other
+        if self.gain and self.winner == is_better:  # another wins where one of both does not run
             g = self.gain
             lines.append(
                 f"  {sure_text(self.sure or 0.0)} sure that {self.winner} is better: {self.design} is "

@@ -401,6 +401,7 @@ PAIRS = {
     "dcp": ({"tp": 16, "model": "llama3.1-70b"}, {"dcp": 2}),
     "implementation": ({"quantizer": "kivi"}, {"implementation": "generic"}),
     "strict_kernels": ({}, {"strict_kernels": "yes"}),
+    "other_software": ({"other_software": "no"}, {"other_software": "yes"}),
 }
 #: the only choice of the field is the shipped file, so no two designs differ in it here
 ALIKE = {"measurements"}
@@ -414,6 +415,7 @@ def test_pairs_name_every_field_of_a_design():
 def test_designs_that_differ_in_one_field_have_a_chance_on_their_card(key):
     """Through `cards.sure`, the sentence of the card: in either order, and beside weights of another format."""
     common, change = PAIRS[key]
+    common = {"other_software": "yes", **common}  # KIVI and the like are compared as if others ran them
     weights = {"weights": "fp8"} if key not in ("weights", "weights_bits", "activation_bits") else {}
     here = of(common, {**common, **change}, {**common, **change, **weights}, batch=8)
     assert [row.wrong for row in here.rows] == [None] * 3
