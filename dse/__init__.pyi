@@ -283,7 +283,7 @@ class DesignResults(_DesignResults):
     requests_per_s: float | Any
     """requests a second (1/s)"""
     static_batch_tokens_per_s: float | Any
-    """throughput of a static batch (token/s)"""
+    """throughput, one static batch (token/s)"""
     bound: str | Any
     """bound by"""
     linear_bound: str | Any

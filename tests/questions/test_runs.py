@@ -82,7 +82,7 @@ def test_maps_speeds_and_winners(device, names, allowed):
     for cell in best_map.best_map(every, work, batches=[1, 64], inputs=[256]).cells:
         assert {*cell.best, cell.next_best} - {""} <= runs
         assert bool(cell.best) == bool(runs)
-    speeds = interactivity.interactivity(every, work, [1], {"steady_tpot_s": 10.0}, batches=(1, 16))
+    speeds = interactivity.interactivity(every, work, [1], {interactivity.LIMITS[0]: 10.0}, batches=(1, 16))
     assert speeds.best is None or speeds.best["quantizer"] in runs
     assert (speeds.best is None) == (not runs)
     said = speeds.text()
