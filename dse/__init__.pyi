@@ -154,6 +154,10 @@ class DesignResults(_DesignResults):
     """kernels known"""
     n_devices: int | Any
     """devices (device)"""
+    runs: bool
+    """run by its software"""
+    runs_why: str | Any
+    """why not run"""
     key_dequant_path: str | Any
     """unpacking of keys"""
     value_dequant_path: str | Any
@@ -279,7 +283,7 @@ class DesignResults(_DesignResults):
     requests_per_s: float | Any
     """requests a second (1/s)"""
     static_batch_tokens_per_s: float | Any
-    """throughput of a static batch (token/s)"""
+    """throughput, one static batch (token/s)"""
     bound: str | Any
     """bound by"""
     linear_bound: str | Any
@@ -380,6 +384,7 @@ def best_map(
     dcp: int = 1,
     implementation: str | None = None,
     strict_kernels: bool = False,
+    other_software: bool = False,
 ) -> BestMap:
     """Map the best of several quantizers over batch and prompt length, and its gain over FP16. Ties name all.
 
@@ -524,6 +529,7 @@ def crossover(
     dcp: int = 1,
     implementation: str | None = None,
     strict_kernels: bool = False,
+    other_software: bool = False,
 ) -> Crossing:
     """Find the batch (at each prompt length) and the prompt length (at each batch) from which a quantizer pays.
 
@@ -613,6 +619,7 @@ def devices(
     dcp: int = 1,
     implementation: str | None = None,
     strict_kernels: bool = False,
+    other_software: bool = False,
 ) -> Devices:
     """Split a model by tp and pp over up to so many devices: what each holds, a step, throughput, price.
 
@@ -687,6 +694,7 @@ def doubt(
     dcp: int = 1,
     implementation: str | None = None,
     strict_kernels: bool = False,
+    other_software: bool = False,
 ) -> Doubt:
     """Vary every number of the device that a result rests on inside its range, one at a time.
 
@@ -712,7 +720,7 @@ def doubt(
     Returns: The effect of each number on the result, or on which design wins.
     Raises InputError and SpecError for names, files and values, LimitError beyond what can be computed.
 
-    >>> found = dse.doubt("oaken-lpddr", "llama2-13b", "oaken", against="qserve", batch=64)
+    >>> found = dse.doubt("oaken-lpddr", "llama2-13b", "oaken", against="qserve", batch=64, other_software=True)
     >>> found.winner, [effect.number.name for effect in found.effects if effect.flips_at]
     ('qserve', ['fused_rate'])
     """
@@ -763,6 +771,7 @@ def evaluate(
     dcp: int = 1,
     implementation: str | None = None,
     strict_kernels: bool = False,
+    other_software: bool = False,
 ) -> DesignResults:
     """Everything about one design point: memory, time, throughput, and what binds.
 
@@ -796,7 +805,6 @@ def formats(
     *,
     max_drop: float | None = None,
     max_error: float | None = None,
-    other_software: bool = False,
     bits: Literal["closed", "measured"] = "closed",
     measurements: str | None = None,
     batch: int | None = None,
@@ -835,6 +843,7 @@ def formats(
     dcp: int = 1,
     implementation: str | None = None,
     strict_kernels: bool = False,
+    other_software: bool = False,
 ) -> Formats:
     """Compare the KV formats of a device and stack: what each takes and gives, and its gain over 16 bits.
 
@@ -849,7 +858,6 @@ def formats(
     workload: Requests, lengths, memory, weights and devices, as `dse.Workload(batch=64, tp=2)`.
     max_drop: Recommend no format whose published scores drop by more, or where that cannot be told.
     max_error: Recommend no format whose relative error of the attention output, as measured, is larger.
-    other_software: Also compare formats that other software runs, under a heading of their own.
     bits: Nominal outlier and sink counts, or those that the measured data had.
     measurements: measurement.json of `dse measure` or `dse quantize`; default: of the sample of
         SmolLM2-135M that ships.
@@ -860,7 +868,7 @@ def formats(
 
     >>> found = dse.formats("h200", "qwen3-32b", ["fp8", "qserve"], batch=64, input_tokens=8192, admission="paged")
     >>> [(one.name, one.verdict) for one in found.formats]
-    [('fp16', 'base'), ('fp8', 'pays'), ('qserve', 'room')]
+    [('fp16', 'base'), ('fp8', 'pays'), ('qserve', 'refused')]
     """
 
 def front(
@@ -873,13 +881,15 @@ def front(
     *,
     max_drop: float | None = None,
     drop_missing: bool = False,
+    other_software: bool = False,
     objectives: Mapping[str, str] | None = None,
     units: Mapping[str, str] | None = None,
 ) -> DesignFront:
     """Find the Pareto front of a sweep's directory, of any size, or of a .csv or .parquet TABLE.
 
     A design is on the front when no other is at least as good in every objective and better in one. Designs that do
-    not fit (column feasible) are not considered. A knee is the design closest to being best in everything.
+    not fit (column feasible), or that the software of their device does not run (runs), are not considered. A knee is
+    the design closest to being best in everything.
 
     `--maximize throughput_tokens_per_s --at-most measured_error=0.2` is the fastest design at that error; --at-most and
     --at-least may be given several times. A design without a value in such a column does not count.
@@ -893,6 +903,8 @@ def front(
     max_drop: Only designs whose format, as published, drops scores by at most so much: the high end of
         its 95 % interval.
     drop_missing: Leave out designs whose objectives are unknown.
+    other_software: Let designs compete that the device's software does not run, as if other software
+        ran them.
     objectives: Both senses at once, as in {"power_w": "min"}, in the order of a figure's axes.
     units: Base units of columns of your own.
 
@@ -949,6 +961,7 @@ def grid(
     dcp: int | Iterable[int] = 1,
     implementation: str | Iterable[str | None] | None = None,
     strict_kernels: bool | Iterable[bool] = False,
+    other_software: bool | Iterable[bool] = False,
 ) -> pd.DataFrame:
     """All results of several designs, a row each: as `evaluate`, with a list wherever more than one is meant.
 
@@ -1009,6 +1022,7 @@ def interactivity(
     dcp: int = 1,
     implementation: str | None = None,
     strict_kernels: bool = False,
+    other_software: bool = False,
 ) -> Interactivity:
     """Trade throughput a device against the speed that each user sees, over batches and splits, for several KV formats.
 
@@ -1120,6 +1134,7 @@ def load(
     dcp: int = 1,
     implementation: str | None = None,
     strict_kernels: bool = False,
+    other_software: bool = False,
 ) -> UnderLoad:
     """Predict TPOT and TTFT of requests that arrive at random, at shares of the saturated rate.
 
@@ -1217,6 +1232,7 @@ def need(
     dcp: int = 1,
     implementation: str | None = None,
     strict_kernels: bool = False,
+    other_software: bool = False,
 ) -> Need | NeedBits:
     """Find the smallest bandwidth, capacity or peak FLOP/s of a device that meets a target, and what stops a smaller.
 
@@ -1291,6 +1307,7 @@ def operations(
     dcp: int = 1,
     implementation: str | None = None,
     strict_kernels: bool = False,
+    other_software: bool = False,
 ) -> pd.DataFrame:
     """The operations of a decode step under each quantizer, and where the roofline lets them run; a row each.
 
@@ -1358,6 +1375,7 @@ def report(
     stack: str | None = None,
     implementation: str | None = None,
     strict_kernels: bool = False,
+    other_software: bool = False,
 ) -> str:
     """Write the throughput-versus-capacity report: one HTML page, the table behind it, every figure.
 
@@ -1403,6 +1421,7 @@ def report_table(
     stack: str | None = None,
     implementation: str | None = None,
     strict_kernels: bool = False,
+    other_software: bool = False,
 ) -> pd.DataFrame:
     """Compute one table of the report by its name, such as "results" or "roofline"; a wrong one is answered with all.
 
@@ -1496,6 +1515,7 @@ def sensitivity(
     dcp: int = 1,
     implementation: str | None = None,
     strict_kernels: bool = False,
+    other_software: bool = False,
 ) -> Sensitivity:
     """Halve and double each number of the device, one at a time: bandwidth, capacity, peak FLOP/s, power, price, ...
 
@@ -1579,6 +1599,7 @@ def simulate(
     dcp: int = 1,
     implementation: str | None = None,
     strict_kernels: bool = False,
+    other_software: bool = False,
 ) -> SimulatedRun:
     """Serve requests step by step, seeded: throughput, TTFT, TPOT, queueing, memory.
 
@@ -1634,6 +1655,7 @@ def sweep(
     at_most: Sequence[str] = (),
     at_least: Sequence[str] = (),
     drop_missing: bool = False,
+    other_software: bool = False,
     scheduler: str | None = None,
     insecure_scheduler: bool = False,
     limits: bool = True,
@@ -1656,6 +1678,8 @@ def sweep(
     at_most: With --keep front: only designs with at most N in C.
     at_least: With --keep front: only designs with at least N in C.
     drop_missing: With --keep front: leave out designs whose objectives are unknown.
+    other_software: Let designs compete that the device's software does not run, as if other software
+        ran them.
     scheduler: Run on a Dask cluster: tcp://HOST:PORT, tls://HOST:PORT, or local:WORKERS to start one
         here.
     insecure_scheduler: Allow tcp:// to another machine, on a network you trust.

@@ -11,9 +11,8 @@ from dse.core.errors import DseError
 from dse.explorer import common_fields, kept, request, tray
 from dse.explorer.request import PointAnswer, PointRequest
 from dse.explorer.widgets import as_said
-from dse.model import uncertainty
+from dse.model import starts, uncertainty
 from dse.model.compare import Case
-from dse.questions import engine_formats
 from dse.specs.engines import ENGINES
 from dse.specs.weights import WIDE_BITS
 from dse.specs.workload import ASKED, weights_text
@@ -43,9 +42,9 @@ class BenchRow:
 
     @cached_property
     def refusals(self) -> dict[str, str]:
-        """Formats that the design's server does not run, each with the line that says so."""
+        """Parts of the design that its software does not run, each with the line that says so."""
         asked, stack = self.request, str(self.result["stack"] or "")
-        return engine_formats.refusals(asked.device_spec(), asked.plan(), asked.work, stack)
+        return starts.refusals(asked.device_spec(), asked.plan(), asked.work, stack)
 
     @property
     def why_not(self) -> str:
@@ -198,7 +197,7 @@ def badge(row: BenchRow) -> str:
     if not result["feasible"]:
         return "does not fit"
     if row.refusals:
-        name = str(result["stack"]).partition("@")[0]
+        name = str(result["stack"] or "its software").partition("@")[0]
         return f"not run by {ENGINES.get(name, name)}"
     if result["model_kind"] == "ideal":
         return "peak rates"

@@ -21,7 +21,7 @@ from dse.model.compare import Comparison
 from dse.model.evaluate import Point
 from dse.model.results import RESULT_UNITS
 from dse.questions import room
-from dse.questions.common import ends_text, sure_text
+from dse.questions.common import competes, ends_text, sure_text
 from dse.report.present import change, design_notes, fits_text, number, release_note, slower_note
 from dse.specs.device_and_model import ModelSpec
 from dse.specs.weights import WIDE
@@ -292,8 +292,8 @@ def limit_text(name: str, result: Mapping[str, Any], values: Mapping[str, Any]) 
 
 
 def sure(first: BenchRow, row: BenchRow) -> str:
-    """Chance that a design is faster or slower than the first; empty where one of them does not run."""
-    if row is first or not (first.result["feasible"] and row.result["feasible"]):
+    """Chance that a design is faster or slower than the first; empty where one of them does not fit or run."""
+    if row is first or not all(each.result["feasible"] and competes(each.result) for each in (first, row)):
         return ""
     gain = Comparison().gain(row.case, first.case)
     if not gain or gain.ratio == 1:
@@ -339,9 +339,9 @@ def _take(at: int, step: Proposal) -> None:
 
 
 def is_fine(bench: Bench, result: Mapping[str, Any]) -> bool:
-    """True where the whole batch fits at once and no limit is missed."""
+    """True where a design runs, the whole batch fits at once and no limit is missed."""
     missed = any(is_met(name, result, bench.values) is False for name in LIMITS)
-    return bool(result["feasible"] and result["fits_whole_batch"] and not missed)
+    return bool(result["feasible"] and competes(result) and result["fits_whole_batch"] and not missed)
 
 
 def next_steps(bench: Bench, row: BenchRow) -> list[Proposal]:
@@ -401,7 +401,9 @@ def _smaller(
 
 
 def _is_nearer(before: Mapping[str, Any], result: Mapping[str, Any]) -> bool:
-    """True where a design that did not fit does, or more of its requests run at once."""
+    """True where a design that did not fit or run does, or more of its requests run at once."""
+    if not competes(before):
+        return bool(result["feasible"])
     if not before["feasible"]:
         return bool(result["feasible"])
     return not before["fits_whole_batch"] and result["max_batch"] > before["max_batch"]

@@ -21,7 +21,16 @@ MAX_ROWS, MAX_BYTES = 100_000, 2**30
 #: characters of the first line of a CSV file that are looked at
 MAX_HEADER = 1_000_000
 #: columns of words in which nothing is "", not missing
-WORDS = ("assumptions", "infeasible_reason", "flips_at", "best", "config", "winner_at_low", "winner_at_high")
+WORDS = (
+    "assumptions",
+    "infeasible_reason",
+    "runs_why",
+    "flips_at",
+    "best",
+    "config",
+    "winner_at_low",
+    "winner_at_high",
+)
 
 #: columns of names, which stay text where they read like numbers ("3", "2024-01-01")
 NAMES = (

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from dse.core import units
 from dse.core.errors import LimitError
-from dse.model import assumptions, capacity, implementations, kv_bytes, memory_unit, peak_memory, uncertainty
+from dse.model import assumptions, capacity, implementations, kv_bytes, memory_unit, peak_memory, starts, uncertainty
 from dse.model.attention import KnownSums
 from dse.model.batch import (
     BOUNDS,
@@ -136,6 +136,7 @@ class Lowered:
         sure = uncertainty.intervals(device, plan, work, stack, stack_name, kind_of(stack, work))
         unpacking = implementations.rate_range(plan, work, stack)
         design = design_of(device, plan, work, paths, stack, stack_name)
+        why_not = starts.why_not(starts.refusals(device, plan, work, stack_text(stack_name, work) or ""))
         results = {
             "device": device.name,
             "model": plan.model.name,
@@ -147,6 +148,8 @@ class Lowered:
             "stack": stack_text(stack_name, work),
             "tokens": work.token_policy.name,
             "implementation": implementations.implementation_text(plan),
+            "runs": work.other_software or not why_not,
+            "runs_why": why_not or None,
             "key_dequant_path": path_text(paths, "key"),
             "value_dequant_path": path_text(paths, "value"),
             "effective_bits": bits,
@@ -544,11 +547,12 @@ def evaluate(device: HardwareSpec, plan: KvPlan, work: Workload) -> dict[str, An
 def speed(device: HardwareSpec, plan: KvPlan, work: Workload) -> dict[str, Any]:
     """Return the results of `evaluate` that searches need (feasibility and speed), in a fraction of its time.
 
-    feasible, fits_whole_batch, running_batch, decode_step_s, total_s, throughput_tokens_per_s, and what comparisons
-    read (`uncertainty.COMPARED`).
+    runs, runs_why, feasible, fits_whole_batch, running_batch, decode_step_s, total_s, throughput_tokens_per_s, and what
+    comparisons read (`uncertainty.COMPARED`).
     """
     point = Point(device, plan, work)
-    found = {name: point.lowered.results[name] for name in uncertainty.COMPARED if name in point.lowered.results}
+    fixed = (*uncertainty.COMPARED, "runs", "runs_why")
+    found = {name: point.lowered.results[name] for name in fixed if name in point.lowered.results}
     found |= {"feasible": point.max_batch > 0, "fits_whole_batch": point.max_batch >= point.batch}
     names = ("running_batch", "total_s", "throughput_tokens_per_s", *_COMPARED_PARTS)
     if not point.max_batch:

@@ -30,7 +30,7 @@ def path_of(device: HardwareSpec, quantizer: QuantizerSpec, run_by: Implementati
 
 
 def implemented(device: HardwareSpec, plan: KvPlan, work: Workload, stack_name: str | None) -> KvPlan:
-    """The plan with what runs each of its quantizers on the device.
+    """The plan with what runs each of its quantizers on the device: no code of others on a chip of the user's.
 
     Raises InputError for an implementation of other methods, or where kernels have to be known and are not.
     """
@@ -40,10 +40,11 @@ def implemented(device: HardwareSpec, plan: KvPlan, work: Workload, stack_name: 
         found, family, name = None, g.quantizer.family.name, g.quantizer.implementation
         if name and not g.layout.needs_dequantizing:  # fp16@NAME: only code that is named runs 16 bits in its own way
             found = catalog.implementation(device, family, stack_name, name)
-        if g.layout.needs_dequantizing:
-            asked = work.implementation or ""
-            if name and (not asked or asked.startswith(":")):
-                asked = name + asked
+        asked = work.implementation or ""
+        if name and (not asked or asked.startswith(":")):
+            asked = name + asked
+        by_itself = device.is_own_chip and not stack_name and not asked.partition(":")[0]
+        if g.layout.needs_dequantizing and not by_itself:
             found = catalog.implementation(device, family, stack_name, asked)
             if work.strict_kernels and (found is None or found.name.startswith(GENERIC)):
                 raise InputError(no_kernel(device, family))

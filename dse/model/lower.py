@@ -77,7 +77,7 @@ def dequant_paths(device: HardwareSpec, plan: KvPlan, work: Workload) -> dict[st
         own = [g for g in plan.groups if g.place == place]
         packed = any(g.layout.needs_dequantizing for g in own)
         path: str = implementations.path_of(device, quantizer, own[0].implementation if own else None, work)
-        if packed and path == "engine" and device.engine_rate is None:
+        if packed and path == "engine" and device.engine_rate is None and not device.is_own_chip:
             raise InputError(
                 f"dequant-path = engine: {device.name} has no engine (engine_rate): use fused or materialised"
             )

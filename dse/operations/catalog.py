@@ -134,6 +134,11 @@ def number_option(name: str, example: str, help: str, without: str = "") -> Any:
     return option(None, text, name=name, metavar="NUMBER", example=example, without=without)
 
 
+#: the question of how fast a chip unpacks formats, and the answer of who does not know
+_UNPACK = "Elements of fewer bits than 16 that it unpacks in a second, such as 4 Telement/s"
+_IDEAL = "ideal"
+
+
 @operation("device add", "A device file from a few numbers.")
 class AddDevice(Printed):
     """Write a device file that --device takes, from numbers with their units.
@@ -148,8 +153,12 @@ class AddDevice(Printed):
     peak_flops_fp8: str | None = number_option("flops-fp8", "1979 TFLOP/s", "The same in FP8, if it has it")
     peak_flops_fp4: str | None = number_option("flops-fp4", "4500 TFLOP/s", "The same in FP4, if it has it")
     peak_ops_int8: str | None = number_option("ops-int8", "1979 TOP/s", "The same in INT8, if it has it")
-    n_cores: str | None = number_option(
-        "cores", "132", "Cores (a GPU's SMs)", "quantizers dequantize at a rate assumed from the memory's"
+    n_cores: str | None = number_option("cores", "132", "Cores (a GPU's SMs)")
+    engine_rate: str | None = number_option(
+        "unpack",
+        "4 Telement/s",
+        "Elements of fewer bits than 16 that it unpacks in a second",
+        "every format is unpacked as fast as the memory gives it",
     )
     core_clock: str | None = number_option("clock", "1.98 GHz", "Boost clock of a core")
     board_power: str | None = number_option("power", "700 W", "Power of the whole board", "no energy")
@@ -188,6 +197,9 @@ class AddDevice(Printed):
             assert console.ask is not None
             question = option_of(field).help.replace('"', "").rstrip(".")
             given[field.name] = console.ask(question, partial(self._number, field))
+        if missing and console.ask is not None and self.like is None and "engine_rate" not in given:
+            rate = console.ask(f"{_UNPACK}, or {_IDEAL}", self._unpack_rate)
+            given |= {"engine_rate": rate} if rate else {}
         given = {field.name: given[field.name] for field in numbers() if field.name in given}
         if self.like is not None:  # in proportion to what was answered
             borrowed = device_file.borrow(self.like, given)
@@ -195,6 +207,11 @@ class AddDevice(Printed):
         found = catalog.device_from(specfile.parse(str(path), content))
         files.write(path, content.encode())
         return AddedDevice(path, found, given, borrowed)
+
+    def _unpack_rate(self, text: str) -> Any:
+        """The rate of unpacking in an answer; None for as fast as the memory."""
+        field = next(field for field in numbers() if field.name == "engine_rate")
+        return None if text.strip().lower() == _IDEAL else self._number(field, text)
 
     def _number(self, field: dataclasses.Field[Any], text: str) -> Any:
         from dse.specs import device_file

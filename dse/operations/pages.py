@@ -109,7 +109,9 @@ class TabulateReport(AsksReport):
         from dse.report import throughput
 
         asked = self.asked()
-        deployment = {name: asked.pop(name) for name in (*DEPLOYMENT, "implementation", "strict_kernels")}
+        deployment = {
+            name: asked.pop(name) for name in (*DEPLOYMENT, "implementation", "strict_kernels", "other_software")
+        }
         return tables.one(self.name, throughput.ask(**asked, deployment=deployment))
 
 

@@ -65,7 +65,7 @@ class CompareFormats(OnDevice, WithWorkload, Sourced, WithFigure):
 
     >>> found = dse.formats("h200", "qwen3-32b", ["fp8", "qserve"], batch=64, input_tokens=8192, admission="paged")
     >>> [(one.name, one.verdict) for one in found.formats]
-    [('fp16', 'base'), ('fp8', 'pays'), ('qserve', 'room')]
+    [('fp16', 'base'), ('fp8', 'pays'), ('qserve', 'refused')]
     """
 
     formats: Sequence[str] | None = option(
@@ -90,9 +90,6 @@ class CompareFormats(OnDevice, WithWorkload, Sourced, WithFigure):
         metavar="10%",
         is_said=True,
     )
-    other_software: bool = option(
-        False, "Also compare formats that other software runs, under a heading of their own.", FLAG
-    )
     wide: bool = option(False, "Print all that is known of each format, in long lines.", FLAG, in_python=False)
 
     def run(self, console: Console = SILENT) -> Formats:
@@ -111,7 +108,6 @@ class CompareFormats(OnDevice, WithWorkload, Sourced, WithFigure):
             console.progress,
             max_drop_frac=self.max_drop,
             max_error=self.max_error,
-            other_software=self.other_software,
         )
 
     def text(self, outcome: Formats) -> str:
@@ -260,7 +256,7 @@ class VaryAssumptions(OnDesign, WithFigure):
     as printed; fitted parameters within the error of their fit; usable_frac 0.8 to 1, runtime_overhead 0 to 4 GB; peak
     rates of the ideal model down to half; outliers and sinks as nominal or as measured (`--measurements`).
 
-    >>> found = dse.doubt("oaken-lpddr", "llama2-13b", "oaken", against="qserve", batch=64)
+    >>> found = dse.doubt("oaken-lpddr", "llama2-13b", "oaken", against="qserve", batch=64, other_software=True)
     >>> found.winner, [effect.number.name for effect in found.effects if effect.flips_at]
     ('qserve', ['fused_rate'])
     """

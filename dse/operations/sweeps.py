@@ -13,6 +13,7 @@ from dse.core.documents import json_text
 from dse.core.errors import InputError, OutputError, show
 from dse.operations.declare import FLAG, NAMES, PERCENT, SILENT, WHOLE, Console, argument, operation, option, words_of
 from dse.operations.shared import Printed, json_option, several, static_option
+from dse.specs.workload import ASKED
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,6 +70,7 @@ class RunSweep(Printed):
         (), "With --keep front: only designs with at least N in C.", metavar="C=N", is_repeated=True
     )
     drop_missing: bool = option(False, "With --keep front: leave out designs whose objectives are unknown.", FLAG)
+    other_software: bool = option(False, ASKED["other_software"].help, FLAG)
     scheduler: str | None = option(
         None,
         "Run on a Dask cluster: tcp://HOST:PORT, tls://HOST:PORT, or local:WORKERS to start one here.",
@@ -147,6 +149,8 @@ class RunSweep(Printed):
             found = from_dict(axes if "axes" in axes else {"axes": dict(axes)})
         else:
             found = axes if isinstance(axes, Sweep) else read(axes)
+        if self.other_software:
+            found = replace(found, base=replace(found.base, other_software=True))
         of_front = (self.maximize, self.minimize, self.by, self.drop_missing, self.at_most, self.at_least)
         if self.keep == "front":
             within = limits.parse(several(self.at_most), several(self.at_least))
@@ -271,6 +275,7 @@ def _front_summary(done: StoredSweep, n_bytes: int) -> str:
     left_out = {
         "beyond the limits": sum(part.n_beyond for part in manifest.parts.values()),
         "an objective is unknown": sum(part.n_missing for part in manifest.parts.values()),
+        "the device's software does not run it (--other-software)": sum(p.n_refused for p in manifest.parts.values()),
     }
     return "\n".join([*lines, *(f"  {n:,} point{'s' * (n != 1)} left out: {why}" for why, n in left_out.items() if n)])
 
@@ -304,7 +309,8 @@ class FindFront(Printed):
     """Find the Pareto front of a sweep's directory, of any size, or of a .csv or .parquet TABLE.
 
     A design is on the front when no other is at least as good in every objective and better in one. Designs that do
-    not fit (column feasible) are not considered. A knee is the design closest to being best in everything.
+    not fit (column feasible), or that the software of their device does not run (runs), are not considered. A knee is
+    the design closest to being best in everything.
 
     `--maximize throughput_tokens_per_s --at-most measured_error=0.2` is the fastest design at that error; --at-most and
     --at-least may be given several times. A design without a value in such a column does not count.
@@ -333,6 +339,7 @@ class FindFront(Printed):
         metavar="1%",
     )
     drop_missing: bool = option(False, "Leave out designs whose objectives are unknown.", FLAG)
+    other_software: bool = option(False, ASKED["other_software"].help, FLAG)
     objectives: Mapping[str, str] | None = option(
         None, 'Both senses at once, as in {"power_w": "min"}, in the order of a figure\'s axes.', in_command=False
     )
@@ -354,10 +361,18 @@ class FindFront(Printed):
         senses, by = self._senses(), several(self.by)
         place = self.designs.folder if isinstance(self.designs, StoredSweep) else self.designs
         if not isinstance(place, str | Path):
-            return designs.of_table(place, senses, by, self.drop_missing, units=self.units, limits=within)
+            return designs.of_table(
+                place,
+                senses,
+                by,
+                self.drop_missing,
+                units=self.units,
+                limits=within,
+                other_software=self.other_software,
+            )
         if self.units is not None:
             raise InputError("units: are for a table: a file's columns are results and axes")
-        return designs.of_file(place, senses, by, self.drop_missing, limits=within)
+        return designs.of_file(place, senses, by, self.drop_missing, limits=within, other_software=self.other_software)
 
     def _senses(self) -> dict[str, Any]:
         """The objectives with the sense of each. Raises InputError."""

@@ -19,6 +19,7 @@ from dse.questions.common import (
     Progress,
     QuestionAnswer,
     assumption_text,
+    competes,
     context,
     crowned,
     each,
@@ -192,6 +193,7 @@ def _cell(
 ) -> Cell:
     values = {name: value for name, r in results.items() if (value := measure.value(r)) is not None}
     sign = -1 if measure.sense == "max" else 1
+    rivals = [name for name in values if competes(results[name])]
 
     def gain(one: str, other: str) -> Gain:
         found = compared.gain(designs[one].at(work), designs[other].at(work))
@@ -200,10 +202,13 @@ def _cell(
 
     best: tuple[str, ...] = ()
     gains: dict[str, Gain] = {}
-    if values:
-        best, gains = crowned(sorted(values, key=lambda name: sign * values[name]), gain)
+    if rivals:
+        best, gains = crowned(sorted(rivals, key=lambda name: sign * values[name]), gain)
         gains[best[0]] = gain_within(1.0, 1.0)
     next_best = min((name for name in gains if name not in best), key=lambda name: gains[name].ratio, default="")
+    over = told_over(tuple(designs))
+    if best and over in values and over not in gains:  # what gains are told over may be what does not run
+        gains[over] = gain(best[0], over)
     bounds = {name: str(results[name]["bound"]) for name in values}
     assert work.batch is not None
     return Cell(

@@ -29,6 +29,26 @@ Progress = Callable[..., AbstractContextManager[Iterable[Any]]]
 
 #: numbers closer than this share are a tie: sums over a generation are exact to 1e-9 (docs/explanation/calibration.md)
 TIE = 1e-9
+#: reasons that a line tells
+MAX_TOLD = 6
+
+
+#: marks of designs that the software of their device does not run, and what answers say where all are such
+NOT_RUN = "not run"
+NONE_RUNS = "No design here is run by the software of its device: --other-software compares them all the same"
+
+
+def refused_text(results: Iterable[Mapping[str, Any]]) -> str:
+    """One line that names what the software of a device does not run, and why; "" where it runs all."""
+    told = list(dict.fromkeys(str(why) for result in results if isinstance(why := result.get("runs_why"), str)))
+    more = f" and {len(told) - MAX_TOLD} more" if len(told) > MAX_TOLD else ""
+    return f"Other software would have to run {'; '.join(told[:MAX_TOLD])}{more}." if told else ""
+
+
+def competes(result: Mapping[str, Any]) -> bool:
+    """Whether a design may be the best of several: the software of its device runs it, or other software is asked for;
+    of a table that does not say it, yes."""
+    return bool(result.get("runs", True))
 
 
 class QuestionAnswer(Answer):
@@ -306,14 +326,15 @@ def context(device: HardwareSpec, model: ModelSpec, work: Workload, result: Resu
     """
     how = f"{result['model_kind']} model" + (f", {result['stack']}" if result["stack"] else "")
     full = ["as many as fit"] if is_full else []
+    refused = [f"as if other software ran it ({result['runs_why']})"] if result.get("runs_why") else []
     admission = str(lower.with_admission(device, work).admission)
     kept = [work.devices_text(device.name), model.name, *work.ways(model)]
-    return ", ".join([*kept, f"{work.output_tokens:,} out", admission, *full, how])
+    return ", ".join([*kept, f"{work.output_tokens:,} out", admission, *full, how, *refused])
 
 
 def assumption_text(results: Iterable[Result], measure: Measure) -> str:
     """One line that names the assumed numbers behind a measure of some results."""
-    kept = sorted(
-        {name for result in results for name in assumptions.behind(measure.column, result["assumptions"], result)}
-    )
+    of = [(result, result["assumptions"]) for result in results]  # of a table's rows they are a text
+    lists = [(result, told.split(", ") if isinstance(told, str) else told) for result, told in of]
+    kept = sorted({name for result, told in lists for name in assumptions.behind(measure.column, told, result) if name})
     return f"Rests on assumed numbers: {', '.join(kept)}." if kept else "Rests on no assumed number."

@@ -15,7 +15,16 @@ from dse.model import evaluate, uncertainty
 from dse.model.compare import Case, Comparison
 from dse.model.kv_layout import KvPlan
 from dse.model.uncertainty import Gain
-from dse.questions.common import QuestionAnswer, crowned, sure_text
+from dse.questions.common import (
+    NONE_RUNS,
+    THROUGHPUT,
+    QuestionAnswer,
+    assumption_text,
+    competes,
+    crowned,
+    refused_text,
+    sure_text,
+)
 from dse.specs import collectives, deployment
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.workload import MAX_DEVICES, Workload
@@ -34,6 +43,8 @@ TOLD = (
     "tp",
     "pp",
     *LAYOUT,
+    "runs",
+    "runs_why",
     "weight_bytes",
     "kv_bytes",
     "max_batch",
@@ -73,8 +84,8 @@ class Devices(QuestionAnswer):
 
     @property
     def fewest(self) -> dict[str, Any] | None:
-        """The fastest split on the fewest devices that hold the whole batch at once; None where none does."""
-        return next((split for split in self.splits if split["fits_whole_batch"]), None)
+        """The fastest split on the fewest devices that runs and holds the whole batch at once; None where none does."""
+        return next((split for split in self.splits if competes(split) and split["fits_whole_batch"]), None)
 
     @cached_property
     def table(self) -> pd.DataFrame:
@@ -135,9 +146,11 @@ class Devices(QuestionAnswer):
                 usd = split["usd_per_million_tokens"]
                 cells.append(f"{usd:,.2f} USD/M" if usd is not None else "")
             lines.append("".join([*(f"{cell:>14}" for cell in cells), f"  {options(split, LAYOUT)}"]).rstrip())
-        if self.note:
-            lines += ["", self.note]
+        notes = filter(None, [self.note, refused_text(self.splits)])
+        lines += ["", *notes, assumption_text(self.splits, THROUGHPUT)]
         fewest = self.fewest
+        if fewest is None and not any(map(competes, self.splits)):
+            return "\n".join([*lines, "", f"{NONE_RUNS}."])
         if fewest is None:
             more = "" if self.note else ": ask for more with --most"
             return "\n".join([*lines, "", f"On none of them the whole batch fits at once{more}."])
@@ -184,10 +197,12 @@ def _layouts(model: ModelSpec, work: Workload, tp: int, pp: int) -> list[Workloa
     return found
 
 
-def _rank(split: Mapping[str, Any]) -> tuple[bool, float, int, int]:
-    """Layouts of one split in order: what holds the whole batch, then what is faster, holds more or takes less."""
+def _rank(split: Mapping[str, Any]) -> tuple[bool, bool, float, int, int]:
+    """Layouts of one split in order: what runs, what holds the whole batch, then what is faster, holds more or takes
+    less."""
     size = split["weight_bytes"] + split["kv_bytes"]
-    return not split["fits_whole_batch"], -(split["throughput_tokens_per_s"] or 0.0), -split["max_batch"], size
+    refused = not competes(split)
+    return refused, not split["fits_whole_batch"], -(split["throughput_tokens_per_s"] or 0.0), -split["max_batch"], size
 
 
 def devices(device: HardwareSpec, plan: KvPlan, work: Workload, most: int | None = None) -> Devices:
@@ -222,7 +237,8 @@ def devices(device: HardwareSpec, plan: KvPlan, work: Workload, most: int | None
     answer = Devices(question, tuple(splits), note=note)
     if (best := answer.fewest) is None:
         return answer
-    same = [i for i, one in enumerate(splits) if one["fits_whole_batch"] and one["n_devices"] == best["n_devices"]]
+    whole = [i for i, one in enumerate(splits) if one["fits_whole_batch"] and competes(one)]
+    same = [i for i in whole if splits[i]["n_devices"] == best["n_devices"]]
     layouts = {i: {name: splits[i][name] for name in ("tp", "pp", *LAYOUT)} for i in same}
     cases = {i: Case(device, plan, replace(work, pp_batches=None, **layout)) for i, layout in layouts.items()}
     compared = Comparison()

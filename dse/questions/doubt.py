@@ -317,7 +317,7 @@ def doubt(
     if as_measured:
         counted = [d.evaluate(work) for d in as_measured]
         values, pair = ([measure.value(result) for result in each] for each in (base, counted))
-        winners = [winner_of(designs, found, measure) for found in (values, pair)]
+        winners = [winner_of(designs, found, measure, base) for found in (values, pair)]
         effects.append(_bits_effect(base, counted, values, pair, (winners[0], winners[1])))
     return answer_of(
         Doubt, designs, work, measure, base, effects, context(device, design.plan.model, work, base[0], is_full)

@@ -12,7 +12,18 @@ from dse.core import units
 from dse.core.errors import InputError
 from dse.model.compare import Comparison
 from dse.model.uncertainty import Gain
-from dse.questions.common import Candidate, Measure, Progress, QuestionAnswer, Result, assumption_text, each, sure_text
+from dse.questions.common import (
+    Candidate,
+    Measure,
+    Progress,
+    QuestionAnswer,
+    Result,
+    assumption_text,
+    competes,
+    each,
+    refused_text,
+    sure_text,
+)
 from dse.specs.workload import Workload
 
 #: halvings to the value at which the winner changes
@@ -75,6 +86,8 @@ class Effects(QuestionAnswer):
     interval: tuple[float, float] | None = None
     other_interval: tuple[float, float] | None = None
     gain: Gain | None = None
+    #: a line on what of them the software of the device does not run
+    refused: str = ""
 
     @property
     def sure(self) -> float | None:
@@ -147,7 +160,8 @@ class Effects(QuestionAnswer):
                 else ""
             )
         )
-        if self.gain and self.winner != "tie":
+        is_better = self.design if m.is_better(self.base, self.other_base) else self.other
+        if self.gain and self.winner == is_better:  # another wins where one of both does not run
             g = self.gain
             lines.append(
                 f"  {sure_text(self.sure or 0.0)} sure that {self.winner} is better: {self.design} is "
@@ -158,7 +172,7 @@ class Effects(QuestionAnswer):
         still = [effect.number.name for effect in self.effects if effect not in moving]
         if still:
             lines += ["", f"{STILL}: {', '.join(still)}."]
-        return "\n".join([*lines, "", self.assumptions])
+        return "\n".join([*lines, "", *filter(None, [self.refused]), self.assumptions])
 
     def _of(self, interval: tuple[float, float] | None) -> str:
         return f" ({self.measure.ends_text(interval)})" if interval else ""
@@ -199,11 +213,16 @@ def as_given(designs: Sequence[Candidate], work: Workload, measure: Measure) -> 
     return base
 
 
-def winner_of(designs: Sequence[Candidate], values: Sequence[float | None], measure: Measure) -> str:
-    """The better of two designs by its name, "tie", or "" for one alone."""
+def winner_of(
+    designs: Sequence[Candidate], values: Sequence[float | None], measure: Measure, base: Sequence[Result]
+) -> str:
+    """The better of two designs by its name, "tie", or "" for one alone; where one alone runs, that one. `base` are
+    their results as given."""
     if len(designs) == 1:
         return ""
     design, other = designs
+    if competes(base[0]) != competes(base[1]):
+        return design.name if competes(base[0]) else other.name
     return design.name if measure.is_better(*values) else other.name if measure.is_better(*values[::-1]) else "tie"
 
 
@@ -216,14 +235,14 @@ def effects_of(
     progress: Progress | None,
 ) -> list[Effect]:
     """The effect of each number over its range, on one design or on which of two is better."""
-    first = winner_of(designs, [measure.value(result) for result in base], measure)
+    first = winner_of(designs, [measure.value(result) for result in base], measure, base)
     effects = []
     for number in each(numbers, progress, "numbers"):
         ends = [evaluated(number.name, end) for end in (number.low, number.high)]
-        winners = [winner_of(designs, pair, measure) for pair in ends]
+        winners = [winner_of(designs, pair, measure, base) for pair in ends]
 
         def is_same(si: float, name: str = number.name) -> bool:
-            return winner_of(designs, evaluated(name, si), measure) == first
+            return winner_of(designs, evaluated(name, si), measure, base) == first
 
         flips = [
             _flip(is_same, number.value, end)
@@ -265,7 +284,8 @@ def answer_of(
         other=other.name if other else "",
         base=values[0],
         other_base=values[1] if other else None,
-        winner=winner_of(designs, values, measure),
+        winner=winner_of(designs, values, measure, base),
+        refused=refused_text(base),
         effects=tuple(sorted(effects, key=lambda effect: -effect.span(values[0]))),
         assumptions=assumption_text(base, measure),
         interval=measure.ends(base[0]),

@@ -10,14 +10,14 @@ import pandas as pd
 
 from dse.core.errors import InputError
 from dse.core.table import aligned
-from dse.model import quality, uncertainty
+from dse.model import quality, starts, uncertainty
 from dse.model.compare import Comparison
 from dse.model.evaluate import Point
 from dse.model.generation import MANY_GROUPS
 from dse.model.results import title
 from dse.model.uncertainty import Gain
 from dse.questions import common, crossing, engine_formats
-from dse.questions.common import THROUGHPUT, Candidate, Progress, QuestionAnswer, Result, sure_text
+from dse.questions.common import THROUGHPUT, Candidate, Progress, QuestionAnswer, Result, competes, sure_text
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.engines import DOUBTFUL, Support
 from dse.specs.measurements import CLOSED, Bits
@@ -49,6 +49,7 @@ VERDICTS = {
     "untold": "cannot be told",
     "alone": "runs where 16 bits do not",
     "out": "does not run",
+    "refused": "other software",
     "base": "baseline",
 }
 #: why a format is left out that is compared where it is named
@@ -160,9 +161,10 @@ class Formats(QuestionAnswer):
 
     def answer(self) -> str:
         """The formats that pay, from where on, those that would by assumed rates, and those that only save memory."""
-        best, others = self.best, self._own()[1:]
+        best, others = self.best, [one for one in self.formats[1:] if competes(one.result)]
         if best and best.gain:
-            said = [f"{best.name} pays: {_gain(best.gain)} the throughput of {PLAIN}{self._from()}."]
+            by = " by other software" if best.elsewhere else ""
+            said = [f"{best.name}{by} pays: {_gain(best.gain)} the throughput of {PLAIN}{self._from()}."]
             said += self._drops(best)
         elif alone := [one.name for one in others if one.verdict == "alone"]:
             said = [f"{PLAIN} does not run here; {_several(alone)} {'do' if len(alone) > 1 else 'does'}."]
@@ -289,7 +291,7 @@ class Formats(QuestionAnswer):
     def _plain_text(self) -> str:
         """Note where the engine does not run the 16 bits that others are compared with."""
         told = self.formats[0].support
-        if told is None or engine_formats.is_plain(told):
+        if told is None or starts.is_plain(told):
             return ""
         if told.runs:
             return f"{PLAIN} is compared with, not run: {self.engine_text()} stores it as {told.stored_as}."
@@ -360,6 +362,7 @@ _SHORT_VERDICTS = {
     "untold": "cannot tell",
     "alone": "alone",
     "out": "no fit",
+    "refused": "not run",
     "base": "-",
 }
 
@@ -480,7 +483,7 @@ def _likeliest(formats: Sequence[Format]) -> Format | None:
 
 def _best(formats: Iterable[Format]) -> Format | None:
     """The format with the largest gain of those that pay; of measured kernels where any does."""
-    paying = [one for one in formats if one.verdict == "pays" and not one.elsewhere]
+    paying = [one for one in formats if one.verdict == "pays"]
     return _nearest([one for one in paying if not one.marks] or paying)
 
 
@@ -512,10 +515,9 @@ def formats(
     has_starts: bool = True,
     max_drop_frac: float | None = None,
     max_error: float | None = None,
-    other_software: bool = False,
 ) -> Formats:
     """Every format on a device at one workload, over 16 bits: those named, else those that the engine runs and that
-    take no seconds to count; with `other_software` those too that other code runs, which no answer recommends.
+    take no seconds to count; with the workload's `other_software` those too that other code runs.
     A batch that is not given is the most that fits in any of them: each runs as many as it can.
 
     Batches to LAST_BATCH and prompts to LAST_INPUT (or those asked for) are searched for where the best one begins to
@@ -529,7 +531,7 @@ def formats(
     left_out: dict[str, tuple[str, ...]] = {}
     if names is None:
         taken = [
-            one for one in served.values() if one.design and (not one.reason or (other_software and one.elsewhere))
+            one for one in served.values() if one.design and (not one.reason or (work.other_software and one.elsewhere))
         ]
         designs = [one.design for one in taken if one.design]
         left_out = _reasons(one for one in served.values() if one not in taken)
@@ -557,7 +559,7 @@ def formats(
                 result=result,
                 gain=gain,
                 verdict=_verdict(result, base, gain, max_drop_frac, max_error),
-                elsewhere=told.reason if told else "",
+                elsewhere="" if not result["runs_why"] else told.reason if told and told.reason else result["runs_why"],
                 support=told.support if told else None,
             )
         )
@@ -567,9 +569,9 @@ def formats(
         result=base,
         gain=None,
         verdict="base" if base["feasible"] else "out",
-        support=engine_formats.plain_support(device, model, work, base["stack"] or ""),
+        support=starts.plain_support(device, model, work, base["stack"] or ""),
     )
-    own = [one for one in others if not one.elsewhere]
+    own = [one for one in others if competes(one.result)]
     near = _best(own) or _likeliest(own)
     from_batch, from_input = (None, None)
     if near and has_starts and near.gain and (near.gain.ratio > 1) == _is_faster(near.result, base):
@@ -599,6 +601,8 @@ def _verdict(
     """Verdict on a format, a key of `VERDICTS`."""
     if not result["feasible"]:
         return "out"
+    if not competes(result):
+        return "refused"
     is_kept = None if max_drop_frac is None else quality.judged(result, max_drop_frac)
     if max_error is not None and result["measured_error"] is not None and result["measured_error"] > max_error:
         return "errs"

@@ -43,6 +43,8 @@ COLUMNS = (
     "score_drop_frac",
     "score_drop_high_frac",
     "assumptions",
+    "runs",
+    "runs_why",
 )
 #: chance from which on a design counts as keeping a limit
 LIKELY = 0.5
@@ -125,14 +127,17 @@ def at_limit(
 
 
 def best(rows: Iterable[Result], limits: Mapping[str, float]) -> Result | None:
-    """The design with most tokens a device of those that keep every limit; None where none does."""
-    return max((row for row in rows if within(row, limits)), key=middle_speed, default=None)
+    """The design with most tokens a device of those that run and keep every limit; None where none does."""
+    kept = (row for row in rows if common.competes(row) and within(row, limits))
+    return max(kept, key=middle_speed, default=None)
 
 
 def verdict(rows: Sequence[Result], limits: Mapping[str, float]) -> str:
-    """The best design within the limits, in a sentence; of no rows ""."""
+    """The best design within the limits, of those that run, in a sentence; of no rows ""."""
     if not rows:
         return ""
+    if not (rows := [row for row in rows if common.competes(row)]):
+        return f"{common.NONE_RUNS}."
     if not limits:
         return f"Most tokens a device: {told(max(rows, key=middle_speed))}."
     said = limits_text(limits)
@@ -158,7 +163,8 @@ class Interactivity(QuestionAnswer):
 
     @cached_property
     def best(self) -> Result | None:
-        """The design with most tokens a device within the limits; None without limits, and where none keeps them."""
+        """The design that runs with most tokens a device within the limits; None without limits, and where none keeps
+        them."""
         return best(self.rows, self.limits) if self.limits else None
 
     @cached_property
@@ -195,11 +201,13 @@ class Interactivity(QuestionAnswer):
         if self.rows:
             lines += ["", "Most tokens/s a device where each user gets at least so many tokens/s:", ""]
             lines += aligned([["KV format", *map(str, SPEEDS)], *map(self._speed_row, self.fronts)], left=1)
+            lines += ["", refused] if (refused := common.refused_text(self.rows)) else []
             lines += [
                 "",
                 "In brackets: requests at once, and devices by tp. A server that always has so many requests; "
                 "a user's speed is 1 / TPOT.",
                 common.SURE_NOTE,
+                common.assumption_text(self.rows, common.THROUGHPUT),
             ]
         if self.measured:
             n, best = len(self.measured), _unbeaten(self.measured, _measured_speeds)
@@ -217,7 +225,7 @@ class Interactivity(QuestionAnswer):
             fast = [row for row in self.fronts[name] if speeds(row)[0] >= speed and within(row, self._first_limit)]
             row = max(fast, key=middle_speed, default=None)
             cells.append(f"{speeds(row)[1]:,.0f} ({row['batch']:,}, tp {row['tp']})" if row else "-")
-        return [name, *cells]
+        return [name if common.competes(self.fronts[name][0]) else f"{name}, {common.NOT_RUN}", *cells]
 
     @property
     def _first_limit(self) -> dict[str, float]:

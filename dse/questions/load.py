@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from dse.core.errors import InputError, show
+from dse.model.evaluate import Point
 from dse.model.kv_layout import KvPlan
 from dse.questions.common import QuestionAnswer, limits_text
 from dse.serving.at_rate import at_rate
@@ -174,5 +175,7 @@ def under_load(
     most = with_batch(device, plan, work, moments).batch
     filled = "" if work.batch else " (as many as fit)"
     lengths = f"{work.input_tokens:,} + {work.output_tokens:,} tokens"
-    context = f"{design}, at most {most:,}{filled} concurrent requests of {lengths}"
+    why = Point(device, plan, work).lowered.results["runs_why"]
+    refused = f", as if other software ran it ({why})" if why else ""
+    context = f"{design}, at most {most:,}{filled} concurrent requests of {lengths}{refused}"
     return UnderLoad(name, context, full, tuple(rows), dict(limits or {}))

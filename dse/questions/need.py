@@ -18,15 +18,18 @@ from dse.model import evaluate, lower, uncertainty
 from dse.questions import formats
 from dse.questions.common import (
     MEASURES,
+    NOT_RUN,
     Candidate,
     Measure,
     Progress,
     QuestionAnswer,
     Result,
     assumption_text,
+    competes,
     context,
     design,
     each,
+    refused_text,
     sure_text,
     with_number,
 )
@@ -451,6 +454,7 @@ class NeedBits(QuestionAnswer):
                 {
                     **{name: r[name] for name in names},
                     measure.column: measure.value(r),
+                    "runs": r["runs"],
                     "meets": self.target.is_met(r),
                     "interval": measure.ends(r),
                     "chance": measure.chance(r, self.target.value),
@@ -495,19 +499,21 @@ class NeedBits(QuestionAnswer):
         width = max(len(r["quantizer"]) for r in self.candidates)
         lines += ["", "  In percent: the chance that a measurement meets it."]
         for r in self.candidates:
-            met = "meets" if self.target.is_met(r) else "misses"
+            met = ("meets" if self.target.is_met(r) else "misses") if competes(r) else NOT_RUN
             bound, chance = r["infeasible_reason"] or r["bound"], measure.chance(r, self.target.value)
             sure = "" if chance is None else sure_text(chance)
             lines.append(
-                f"  {r['stored_bits']:7.4g} bits  {r['quantizer']:<{width}}  {met:<6}  "
+                f"  {r['stored_bits']:7.4g} bits  {r['quantizer']:<{width}}  {met:<7}  "
                 f"{measure.text(measure.value(r)):>14}  {sure:>9}  {bound}"
             )
-        return "\n".join([*lines, "", assumption_text(self.candidates, self.target.measure)])
+        notes = [*filter(None, [refused_text(self.candidates)]), assumption_text(self.candidates, self.target.measure)]
+        return "\n".join([*lines, "", *notes])
 
 
 def _top(candidates: Sequence[Result], target: Target) -> Result:
     """The candidate that comes closest to the target; of none that runs the one with fewest bits."""
-    runs = [r for r in candidates if target.measure.value(r) is not None]
+    valued = [r for r in candidates if target.measure.value(r) is not None]
+    runs = [r for r in valued if competes(r)] or valued
     sign = -1 if target.measure.sense == "max" else 1
     return min(runs, key=lambda r: sign * (target.measure.value(r) or 0.0)) if runs else candidates[-1]
 
@@ -536,7 +542,7 @@ def most_bits(designs: Sequence[Candidate], work: Workload, goal: Target, progre
         key=lambda pair: (-pair[0]["stored_bits"], -sign * (goal.measure.value(pair[0]) or 0.0), pair[0]["quantizer"])
     )
     results = [result for result, _ in designs_of]
-    best = next((i for i, result in enumerate(results) if goal.is_met(result)), None)
+    best = next((i for i, result in enumerate(results) if competes(result) and goal.is_met(result)), None)
     first = designs[0]
     shown = _top(results, goal) if best is None else results[best - 1]  # what misses the target, and is said why
     of = next(design for result, design in designs_of if result is shown)

@@ -7,9 +7,9 @@ from typing import Any
 
 from dse import quantizers
 from dse.core.errors import DseError
-from dse.model import quality
+from dse.model import quality, starts
 from dse.model.evaluate import Point
-from dse.questions import engine_formats
+from dse.questions import common
 from dse.specs.weights import WIDE
 from dse.specs.workload import MAX_DEVICES, Workload
 
@@ -74,11 +74,11 @@ def all_ways(point: Point, work: Workload) -> Iterator[list[Way]]:
 def formats_of(point: Point) -> list[str]:
     """KV formats of fewer bits than a design has that the engine runs: of a chip with engines for formats, those."""
     bits, device, now = point.lowered.results["effective_bits"], point.device, point.plan.key_quantizer.family.name
-    if device.engine_rate is not None:
+    if device.engine_rate is not None and not device.is_own_chip:
         return [name for name in quantizers.FAMILIES if device.path_of(name) == "engine" and name != now and bits > 8]
     model, work, stack = point.plan.model, point.work, str(point.lowered.results["stack"] or "")
     narrower = [name for name, own in KV_FORMATS.items() if own < bits]
-    return [name for name in narrower if engine_formats.may_run(device, model, work, stack, name)]
+    return [name for name in narrower if not starts.of_format(device, model, work, stack, name).reason]
 
 
 def weights_of(point: Point) -> list[str]:
@@ -165,7 +165,7 @@ def first_of(
             result = evaluate(way)
         except DseError:
             continue
-        if is_enough(result):
+        if common.competes(result) and is_enough(result):
             return [(way, result)]
     return []
 

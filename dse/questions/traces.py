@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from dse.model import kv_layout, uncertainty
+from dse.model.evaluate import Point
 from dse.model.formulas import steady, throughput
 from dse.model.formulas.serving import padding_factor
 from dse.model.stacks import kind_of, stack_of, stack_text
@@ -67,6 +68,7 @@ def evaluate(system: System, kv: kv_layout.KvPlan, trace: NamedTrace, work: Work
         padding = padding_factor(trace.lengths.longest_input(n), trace.moments.mean_input_tokens)
         request_s = steady.steady_request_s(mean_out, n, state["decode_step_s"], padding * state["prefill_s"])
         tokens_per_s = throughput.static_batch_tokens_per_s(1, mean_out, request_s)
+    lowered = Point(device, kv, work).lowered.results
     assumptions = [*steady_state.assumptions(device, kv, work), *([trace.assumption] if trace.assumption else [])]
     return {
         "system": system.label,
@@ -95,6 +97,8 @@ def evaluate(system: System, kv: kv_layout.KvPlan, trace: NamedTrace, work: Work
         "token_time_low": sure.low,
         "token_time_high": sure.high,
         "assumptions": ", ".join(assumptions),
+        "runs": lowered["runs"],
+        "runs_why": lowered["runs_why"],
     }
 
 
@@ -145,6 +149,7 @@ def throughput_of_traces(request: ReportRequest) -> pd.DataFrame:
         "trace",
         "admission",
         "assumptions",
+        "runs_why",
         "infeasible_reason",
         "bound",
     )

@@ -15,8 +15,8 @@ from dse.model.kv_layout import KvPlan
 from dse.model.results import RESULT_UNITS, RESULTS, ring, section
 from dse.model.results.declare import INTERVALS, MEASURED, SECTIONS, Results, of_host
 from dse.model.results.reads import DEVICE_PARAMETERS
+from dse.model.starts import told_text
 from dse.questions.common import value_text
-from dse.questions.engine_formats import told_text
 from dse.specs import catalog, device_names, measured_memory, tokens
 from dse.specs.device_and_model import HardwareSpec, ModelSpec, Quantity
 from dse.specs.oaken_grid import SAMPLE
@@ -117,6 +117,8 @@ def point_text(
     if policy.validity:
         stored, read = (f"{result[name]:,.10g}" for name in ("stored_tokens", "read_tokens"))
         lines.append(f"{policy.title} ({result['tokens']}): {stored} tokens stored and {read} read at the end")
+    if result["runs_why"]:
+        lines += ["", as_if_run(result["runs_why"])]
     if not result["feasible"]:
         lines += ["", f"Does not fit: {result['infeasible_reason']}"]
         lines += ["These do:"] if would_fit else [f"Room comes from {_room_comes_from(result)}"]
@@ -249,19 +251,26 @@ def _all_lines(
 
 
 def design_notes(device: HardwareSpec, model: ModelSpec, result: dict[str, Any]) -> list[str]:
-    """Notes on a design that hold at every length: on the model, its weights, and a format without an engine."""
+    """Notes on a design that hold at every length: on the model, its weights, and how formats are unpacked."""
     notes = [*model.notes, *weights_notes(model, result)]
-    return [*(f"Note: {note}" for note in notes), *_engine_note(device, result)]
+    return [*(f"Note: {note}" for note in notes), *_own_chip_note(device, result)]
 
 
-def _engine_note(device: HardwareSpec, result: dict[str, Any]) -> list[str]:
-    """Note on a format that a chip with engines for others has none for."""
-    paths = {result["key_dequant_path"], result["value_dequant_path"]}
-    if device.engine_rate is None or paths <= {"engine", "none"}:
+def as_if_run(why: str) -> str:
+    """The line that marks a design that the software of its device does not run."""
+    return f"Not run by the software of the device: {why}. The numbers are as if other software ran it."
+
+
+def _own_chip_note(device: HardwareSpec, result: dict[str, Any]) -> list[str]:
+    """Note on how fast a chip of the user's is taken to unpack formats."""
+    if not device.is_own_chip or "engine" not in (result["key_dequant_path"], result["value_dequant_path"]):
         return []
+    if device.engine_rate:
+        rate = units.human(device.engine_rate.si, "element/s")
+        return [f"Note: {device.name} is taken to unpack every format at its engine_rate, {rate}"]
     return [
-        f"Note: no engine of {device.name} runs {result['quantizer']}: its cores would have to unpack it, at a rate "
-        "that nobody has published (`ask formats` leaves it out)"
+        f"Note: {device.name} is taken to unpack every format as fast as its memory gives it: no software is known "
+        "for it, nor how fast it unpacks (engine_rate)"
     ]
 
 

@@ -151,6 +151,7 @@ def fitting(
         "rules": rows,
         "max_position_tokens": plan.model.max_position_tokens,
         "n_beyond_positions": _n_beyond(trace, plan),
+        "runs_why": Point(device, plan, work).lowered.results["runs_why"],
         "assumptions": steady_state.assumptions(device, plan, work),
     }
 
@@ -270,6 +271,8 @@ def text(trace: dict[str, Any], fit: dict[str, Any] | None) -> str:
             lines.append("  the longest request of the trace does not fit")
         if fit["n_beyond_positions"]:
             lines += ["", "Note: " + beyond_positions(fit["n_beyond_positions"], fit["max_position_tokens"])]
+        if fit["runs_why"]:
+            lines += ["", present.as_if_run(fit["runs_why"])]
         if fit["assumptions"]:
             lines += ["", f"Rests on assumed numbers: {', '.join(fit['assumptions'])}"]
     if trace["source"]:

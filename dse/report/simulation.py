@@ -152,6 +152,7 @@ def evaluate(
         if load is None and not shared
         else bool((load is not None and NEAR_LOAD < load <= 1) or _grows(thirds, latency["p50"] or 0.0)),
         **{name: sure[name] for name in INTERVALS},
+        "runs_why": Point(device, plan, work).lowered.results["runs_why"],
         "assumptions": steady_state.assumptions(device, plan, work),
     }
     return result, run
@@ -418,6 +419,8 @@ def text(result: dict[str, Any]) -> str:
         ]
     if r["n_beyond_positions"]:
         lines += ["", "Note: " + beyond_positions(r["n_beyond_positions"], r["max_position_tokens"])]
+    if r["runs_why"]:
+        lines += ["", present.as_if_run(r["runs_why"])]
     if r["assumptions"]:
         lines += ["", f"Rests on assumed numbers: {', '.join(r['assumptions'])} (`dse show {r['device'].lower()}`)"]
     return "\n".join(lines)

@@ -38,27 +38,28 @@ def answers(request: ReportRequest, results: pd.DataFrame) -> list[SummaryRow]:
     largest = results[results["batch"] == max(request.batches)]
     rows = []
     for model in request.models:
-        own = largest[(largest["model"] == model.name) & largest["feasible"]]
+        fitting = largest[(largest["model"] == model.name) & largest["feasible"]]
+        own = fitting[fitting["runs"]] if "runs" in fitting else fitting
         if own.empty:
             rows.append(
                 SummaryRow(
                     model.name,
-                    system="none fits",
+                    system="none fits" if fitting.empty else "none runs",
                     device="-",
                     bits="-",
                     throughput="-",
                     speedup="-",
                     bound="-",
-                    remark="out of memory on every system",
+                    remark="out of memory on every system" if fitting.empty else "run by no device's own software",
                 )
             )
             continue
         best = own.loc[own["throughput_tokens_per_s"].idxmax()]
-        reference = own[own["system"] == (base.label if base else "")]["throughput_tokens_per_s"]
+        reference = fitting[fitting["system"] == (base.label if base else "")]["throughput_tokens_per_s"]
         rate = best["throughput_tokens_per_s"]
         speedup = "it does not fit" if base else "-"
         if len(reference):
-            gain = uncertainty.gain(best, own.loc[reference.index[0]])
+            gain = uncertainty.gain(best, fitting.loc[reference.index[0]])
             speedup = f"{gain.ratio:.2f}x ({gain.low:.2f} to {gain.high:.2f})"
         n_running, batch = int(best["running_batch"]), int(best["batch"])
         remark = "whole batch at once" if n_running >= batch else f"{n_running:,} of {batch:,} at once"

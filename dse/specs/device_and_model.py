@@ -234,6 +234,11 @@ class HardwareSpec(Spec):
         """Whether kernels were measured on it, or on a chip by whose kernels it runs."""
         return bool(self.stacks or self.stacks_of)
 
+    @property
+    def is_own_chip(self) -> bool:
+        """Whether it is a chip of the user's: of no architecture that code is written for, without measured kernels."""
+        return not self.architecture and not self.has_kernels
+
     def product_peak(self, activation_bits: int) -> Quantity | None:
         """Peak rate of products with the weights: FP16, or the larger of INT8 and FP8; None where it has neither."""
         if activation_bits > units.BITS_PER_BYTE:
@@ -257,10 +262,13 @@ class HardwareSpec(Spec):
         return "peak_flops"
 
     def path_of(self, family: str) -> Path:
-        """The path that dequantizes a family: as the device says, else as GPUs do (and Oaken by its engine)."""
+        """The path that dequantizes a family: as the device says, else as GPUs do (and Oaken by its engine); a chip of
+        the user's unpacks all alike."""
         given = self.dequant_path.get(family) or self.dequant_path.get("default")
         if given:
             return given
+        if self.is_own_chip:
+            return "engine" if self.engine_rate or not self.fused_rate else "fused"
         return "engine" if family == "oaken" and self.engine_rate else GPU_PATHS.get(family, "fused")
 
     def rate(self, path: str) -> Quantity:
@@ -276,6 +284,15 @@ class HardwareSpec(Spec):
                 source="assumed: 25 G element/s a core, as measured for FP8 decode attention on Hopper",
             )
         pace = units.BITS_PER_BYTE * self.memory_bandwidth.si / 4
+        if path == "engine" and self.is_own_chip:
+            return Quantity(
+                value=units.BITS_PER_BYTE * self.kv_bandwidth.si,
+                low=SLOWEST_PACE * pace,
+                high=units.BITS_PER_BYTE * self.kv_bandwidth.si,
+                unit="element/s",
+                kind=ASSUMED,
+                source="assumed ideal: no format is unpacked more slowly than the memory gives it; give engine_rate",
+            )
         return Quantity(
             value=pace,
             low=SLOWEST_PACE * pace,

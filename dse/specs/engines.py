@@ -98,14 +98,17 @@ def _rows(stack: str, release: str) -> Mapping[tuple[str, str, str], Support]:
     return found
 
 
-def types(stack: str, release: str) -> list[str]:
+@cache
+def types(stack: str, release: str) -> tuple[str, ...]:
     """KV-cache types of a release's table."""
-    return list(dict.fromkeys(name for name, _, _ in _rows(stack, release)))
+    return tuple(dict.fromkeys(name for name, _, _ in _rows(stack, release)))
 
 
-def architectures(stack: str, release: str) -> list[str]:
+@cache
+@cache
+def architectures(stack: str, release: str) -> frozenset[str]:
     """Architectures of a release's table."""
-    return list(dict.fromkeys(name for _, name, _ in _rows(stack, release)))
+    return frozenset(name for _, name, _ in _rows(stack, release))
 
 
 def kinds(model: ModelSpec, shows_images: bool = True) -> list[str]:

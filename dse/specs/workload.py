@@ -508,6 +508,14 @@ class Workload:
         "Refuse a quantizer that no known kernel runs on the device, in place of assuming one, and a format of weights "
         "that the model was not released in and no measured kernel of the stack runs.",
     )
+    other_software: bool = _asked(
+        False,
+        "other-software",
+        SWITCH,
+        "",
+        "Other software too",
+        "Let designs compete that the device's software does not run, as if other software ran them.",
+    )
 
     def __post_init__(self) -> None:
         for name, asked in ASKED.items():
@@ -650,7 +658,7 @@ MEMORY = (
 #: of these, what only a server's memory has
 OF_SERVERS = MEMORY[1:6]
 #: fields that say how times are modelled
-TIMING = ("model_kind", "stack", "implementation", "strict_kernels")
+TIMING = ("model_kind", "stack", "implementation", "strict_kernels", "other_software")
 #: headings of a long help -> the fields that stand under them; all others are the requests
 HEADINGS = {
     "Design": ("tokens", "weights", "weights_bits", "activation_bits"),

@@ -49,7 +49,7 @@ def case_of(designs: Designs, row: Sequence[Any], keep: Sequence[str]) -> OpenDe
             FEASIBLE,
             point,
             design,
-            {name: asked[name] for name in keep if name not in OF_POINT} | {"effective_bits": asked["effective_bits"]},
+            {name: asked[name] for name in (*keep, "effective_bits", "runs") if name not in OF_POINT},
         )
     except InputError:
         return OpenDesign(NOT_ALLOWED)

@@ -152,7 +152,7 @@ def evaluate(sweep: Sweep, digits: Digits) -> tuple[Columns, NDArray[np.bool_]] 
     found = many.found_for(wanted, len(state))
     many.evaluate(*points.numbers(), found, state)
     by_name = many.columns_of(found)
-    columns: Columns = {name: _column(name, points, by_name) for name in sweep.keep}
+    columns: Columns = {name: _column(name, points, by_name) for name in ("runs", *sweep.keep)}
     absent = state > many.REQUEST_TOO_LARGE
     if absent.any():
         for name, column in columns.items():

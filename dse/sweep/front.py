@@ -59,12 +59,13 @@ def _is_text(name: str) -> bool:
 @dataclass(frozen=True)
 class Stretch:
     """The front of a stretch of points, whole rows; all its points by `infeasible_code`, and those left out because an
-    objective was missing, or because they are beyond a limit."""
+    objective was missing, because they are beyond a limit, or because no software of their device runs them."""
 
     columns: Columns
     codes: tuple[int, ...]
     n_missing: int
     n_beyond: int
+    n_refused: int
 
 
 class Builder:
@@ -77,7 +78,7 @@ class Builder:
         self.held: list[tuple[dict[str, Any], NDArray[np.int64], dict[str, NDArray[np.int32]]]] = []
         self.codes = np.zeros(len(CODES), np.int64)
         self.limits = [Limit(*limit) for limit in sweep.front.limits]  # type: ignore[arg-type]
-        self.n_missing = self.n_beyond = 0
+        self.n_missing = self.n_beyond = self.n_refused = 0
 
     def add(self, first: int, last: int, check: Callable[[], None] = points.no_check) -> None:
         """Take the points first..last-1. Raises InputError for a missing objective."""
@@ -85,11 +86,13 @@ class Builder:
         digits, grid_rows = kept(narrow, first, last)
         found = points.evaluate_points(narrow, digits, check)
         self.codes += np.bincount(found["infeasible_code"], minlength=len(CODES))
-        rows: Any = slice(None) if found["feasible"].all() else np.flatnonzero(found["feasible"])
+        competes = found["feasible"] & found["runs"]
+        self.n_refused += int((found["feasible"] & ~found["runs"]).sum())
+        rows: Any = slice(None) if competes.all() else np.flatnonzero(competes)
         if self.limits:
             table = pd.DataFrame({one.column: self._values(one.column, digits, found) for one in self.limits})
-            inside = found["feasible"] & limits.within(table, self.limits)
-            self.n_beyond += int((found["feasible"] & ~inside).sum())
+            inside = competes & limits.within(table, self.limits)
+            self.n_beyond += int((competes & ~inside).sum())
             rows = np.flatnonzero(inside)
         values = {name: self._values(name, digits, found)[rows] for name in self.objectives}
         missing = np.zeros(len(next(iter(values.values()))), bool)
@@ -151,7 +154,8 @@ class Builder:
         self._merge()
         _, grid_rows, digits = self.held[0]
         rows = points.columns_of(self.sweep, digits)
-        return Stretch({POINT: grid_rows, **rows}, tuple(self.codes.tolist()), self.n_missing, self.n_beyond)
+        codes = tuple(self.codes.tolist())
+        return Stretch({POINT: grid_rows, **rows}, codes, self.n_missing, self.n_beyond, self.n_refused)
 
 
 def _joined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:

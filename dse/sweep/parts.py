@@ -99,9 +99,10 @@ def make_part(
         builder = front.Builder(sweep)
         paced(sweep, first, last, stop, count, pace, builder.add)
         found = builder.result()
-        columns, codes, n_missing, n_beyond = found.columns, found.codes, found.n_missing, found.n_beyond
+        columns, codes = found.columns, found.codes
+        left_out = {"n_missing": found.n_missing, "n_beyond": found.n_beyond, "n_refused": found.n_refused}
     else:
-        columns, n_missing, n_beyond = blocks(sweep, first, last, stop, count, pace), 0, 0
+        columns, left_out = blocks(sweep, first, last, stop, count, pace), dict[str, int]()
         counts = np.bincount(columns["infeasible_code"], minlength=len(CODES))
         codes = tuple(int(n) for n in counts)
     content = table.encode(sweep, columns)
@@ -109,15 +110,7 @@ def make_part(
     is_front = sweep.front is not None
     n_rows = len(columns["feasible"])
     return Part(
-        number=number,
-        first=first,
-        last=last,
-        rows=n_rows,
-        sha256=digest,
-        codes=codes,
-        n_missing=n_missing,
-        is_front=is_front,
-        n_beyond=n_beyond,
+        number=number, first=first, last=last, rows=n_rows, sha256=digest, codes=codes, is_front=is_front, **left_out
     ), content
 
 

@@ -73,7 +73,7 @@ def _axis_values(axis: SweepAxis, digits: NDArray[np.int32]) -> Any:
 
 
 def evaluate_points(sweep: Sweep, digits: Digits, check: Callable[[], None] = no_check) -> Columns:
-    """Results of points: `feasible`, `infeasible_code` and the columns of `sweep.keep`.
+    """Results of points: `feasible`, `infeasible_code`, `runs` and the columns of `sweep.keep`.
 
     Large sweeps run through the compiled core, small ones once it is there: same bits.
     """
@@ -118,7 +118,7 @@ def evaluate_rows(sweep: Sweep, digits: Digits, check: Callable[[], None] = no_c
         codes.append(code)
     code_column = np.array(codes, dtype=np.int8)
     columns: Columns = {"feasible": code_column == FEASIBLE, "infeasible_code": code_column}
-    for name in sweep.keep:
+    for name in ("runs", *sweep.keep):
         columns[name] = column_of(name, [row.get(name) for row in rows])
     return columns
 

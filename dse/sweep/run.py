@@ -85,7 +85,7 @@ def row_bytes(sweep: Sweep) -> int:
     """Bytes of a row of the files at most: 8 a number, 1 a name or flag; axes of few values repeat, and take 1."""
     names = sum(1 for name in sweep.keep if not sweep.columns[name] or name in FLAGS)
     axes = sum(1 if len(axis) <= FEW_VALUES else 2 if axis.kind == "text" else 8 for axis in sweep.axes)
-    return 8 * (len(sweep.keep) - names) + names + axes + 2
+    return 8 * (len(sweep.keep) - names) + names + axes + 3
 
 
 def check_points(sweep: Sweep) -> None:

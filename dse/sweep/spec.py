@@ -35,9 +35,10 @@ DEFAULT_KEEP = (
     "joules_per_token",
     "usd_per_million_tokens",
     "bound",
+    "runs_why",
 )
-#: results that every table of a sweep has in another form: `feasible` and `infeasible_code`
-ALWAYS = ("feasible", "infeasible_reason")
+#: results that every table of a sweep has, one in another form: `feasible`, `infeasible_code` and `runs`
+ALWAYS = ("feasible", "infeasible_reason", "runs")
 #: points of a part at most; a part is written, and lost by a kill, as a whole
 MAX_PART_POINTS = 2**19
 MIN_PART_POINTS = 2**12
@@ -159,7 +160,7 @@ class Sweep:
     def columns(self) -> dict[str, str]:
         """Columns of the table and their units."""
         results = {name: RESULT_UNITS[name] for name in self.keep}
-        return {**{a.name: a.unit for a in self.axes}, "feasible": "", "infeasible_code": "", **results}
+        return {**{a.name: a.unit for a in self.axes}, "feasible": "", "infeasible_code": "", "runs": "", **results}
 
     @cached_property
     def narrow(self) -> "Sweep":

@@ -34,6 +34,8 @@ SPEC, MANIFEST, LOCK = "_spec.json", "_manifest.json", ".lock"
 #: bytes read at a time to hash a part, and the largest JSON file that is read
 BLOCK_BYTES, MAX_JSON_BYTES = 2**22, 2**26
 FRONT = "front.parquet"
+#: counts of a part of a front that its line of the manifest has
+_LEFT_OUT = ("n_missing", "n_beyond", "n_refused")
 _PART = re.compile(r"(part|_front)-([0-9]{6,})\.parquet")
 
 
@@ -51,8 +53,9 @@ class Part:
     #: of a front: points left out since an objective is missing
     n_missing: int = 0
     is_front: bool = False
-    #: of a front: feasible points beyond its limits
+    #: of a front: feasible points beyond its limits, and those that no software of their device runs
     n_beyond: int = 0
+    n_refused: int = 0
 
     @property
     def name(self) -> str:
@@ -109,7 +112,7 @@ class Manifest:
                     "rows": p.rows,
                     "sha256": p.sha256,
                     "codes": p.codes,
-                    **({"n_missing": p.n_missing, "n_beyond": p.n_beyond} if p.is_front else {}),
+                    **({name: getattr(p, name) for name in _LEFT_OUT} if p.is_front else {}),
                 }
             )
             for _, p in sorted(self.parts.items())
@@ -332,10 +335,10 @@ def parts_of(manifest: dict[str, Any]) -> dict[int, Part]:
     for entry in entries if isinstance(entries, list) else []:
         try:
             match = _PART.fullmatch(entry["file"])
-            left_out = [entry.get("n_missing", 0), entry.get("n_beyond", 0)]
+            left_out = [entry.get(name, 0) for name in _LEFT_OUT]
             numbers = [entry["first"], entry["last"], entry["rows"], *left_out, *entry["codes"]]
             if match and all(type(n) is int and n >= 0 for n in numbers) and len(entry["codes"]) == len(CODES):
-                first, last, rows, n_missing, n_beyond = numbers[:5]
+                first, last, rows = numbers[:3]
                 sha256, codes, is_front = str(entry["sha256"]), tuple(entry["codes"]), match[1] == "_front"
                 part = Part(
                     number=int(match[2]),
@@ -344,9 +347,8 @@ def parts_of(manifest: dict[str, Any]) -> dict[int, Part]:
                     rows=rows,
                     sha256=sha256,
                     codes=codes,
-                    n_missing=n_missing,
                     is_front=is_front,
-                    n_beyond=n_beyond,
+                    **dict(zip(_LEFT_OUT, left_out, strict=True)),
                 )
                 found[part.number] = part
         except (TypeError, KeyError):

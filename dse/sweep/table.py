@@ -18,7 +18,7 @@ COMPRESSION_LEVEL = -5
 WRITE_BATCH = 2**16
 _NAMES = pa.dictionary(pa.int32(), pa.string())
 #: columns that every point has a value of; so has every axis but the parameters of quantizers
-ALWAYS = ("feasible", "infeasible_code")
+ALWAYS = ("feasible", "infeasible_code", "runs")
 #: column of a front that says which point of the grid a design is
 POINT = "point"
 

@@ -14,6 +14,7 @@ from dse.specs.workload import Workload
 
 OPT = ["--device", "a100-80gb", "--model", "opt-30b", "--memory", "paper"]
 LLAMA = ["--device", "a100-80gb", "--model", "llama2-13b", "--admission", "paged", "--memory", "paper"]
+VLLM = ["--stack", "vllm"]
 CROSS = ["ask", "cross", *OPT, "--quantizer", "nqkv", "--batches", "4,20", "--inputs", "64,512"]
 NEED = ["ask", "need", "bandwidth", *LLAMA, "--batch", "64"]
 DOUBT = ["ask", "doubt", *LLAMA, "--quantizer", "qserve", "--batch", "64"]
@@ -31,7 +32,8 @@ FORMATS = [
     "--quantizers",
     "fp8,qserve",
 ]
-MAP = ["ask", "map", *LLAMA, "--batches", "1,64", "--inputs", "512,8192"]
+#: as papers count memory published code runs; a stack that is named is asked what it has
+MAP = ["ask", "map", *LLAMA, *VLLM, "--batches", "1,64", "--inputs", "512,8192"]
 
 
 def test_cross_says_from_where_on_and_why(run):
@@ -55,7 +57,7 @@ def test_need_answers_and_refuses_to_be_met(run):
     assert "cannot be met: at infinite memory bandwidth still" in out
     code, out, _ = run(*NEED, "--quantizer", "qserve", "--step-ms", "1", "--json")
     assert json.loads(out)["can_be_met"] is False
-    code, out, _ = run("ask", "need", "bits", *LLAMA, "--batch", "128", "--throughput", "1000", "--json")
+    code, out, _ = run("ask", "need", "bits", *LLAMA, *VLLM, "--batch", "128", "--throughput", "1000", "--json")
     found = json.loads(out)
     assert found["quantizer"] == "nvfp4"  # of more bits too few requests fit, or unpacking takes too long
     assert len(found["candidates"]) == 9
@@ -78,6 +80,9 @@ def test_sensitivity_and_map(run):
     found = json.loads(run(*DOUBT, "--json")[1])["effects"]
     assert "core_clock" in [effect["number"]["name"] for effect in found]
     code, out, _ = run(*MAP, "--quantizers", "fp16,qserve")
+    assert code == 0
+    assert "qserve 1.91x" not in out
+    code, out, _ = run(*MAP, "--quantizers", "fp16,qserve", "--other-software")
     assert code == 0
     assert "qserve 1.91x" in out
     assert "Other software would have to run qserve: no KV type of vLLM 0.33.0.\n" in out

@@ -3,7 +3,7 @@
 import pytest
 
 from cases import each
-from dse.explorer import bench, cards, common_fields, request, tray
+from dse.explorer import bench, cards, common_fields, figure, request, tray
 from dse.explorer.pages import start
 from dse.figures.charts import design_bars
 from dse.report import present
@@ -42,6 +42,23 @@ def test_a_format_that_the_server_refuses_is_said_on_the_card_and_is_never_the_b
     app = opened("compare", batch="64", designs=f"{one}nvfp4~~{one}fp8")
     assert any("refuses it" in line for line in wrong(app))
     assert any(text.value.startswith("Most tokens a device\\: fp8") for text in app.markdown)
+
+
+@pytest.mark.parametrize("allowed", [common_fields.NO, common_fields.YES])
+def test_what_no_engine_of_a_chip_runs_is_in_no_verdict(allowed):
+    """SinkQ on Oaken's chip, as fast as it would be at an assumed rate; other software lets it compete, marked."""
+    oaken = {"device": "oaken-hbm", "model": "llama2-13b", "quantizer": "oaken", "other_software": allowed}
+    here = of(oaken, {**oaken, "quantizer": "sinkq"}, batch=64)
+    own, other = here.answered
+    assert other.result["throughput_tokens_per_s"] > 0
+    assert bench.badge(other) == "not run by its software"
+    assert other.refusals == {"sinkq": "no engine of Oaken-HBM runs it"}
+    is_allowed = allowed == common_fields.YES
+    assert bool(cards.sure(own, other)) == is_allowed
+    curves = [(row.name, request.curve(request.any_batch(row.request))) for row in here.answered]
+    rows = [(row.name, row.result) for row in here.answered]
+    _, verdict = figure.speeds(curves, rows, {}, (), (), [row.name for row in here.rows if not row.result["runs"]])
+    assert verdict.startswith("Most tokens a device: sinkq" if is_allowed else "Most tokens a device: oaken")
 
 
 @pytest.mark.parametrize(
@@ -384,6 +401,7 @@ PAIRS = {
     "dcp": ({"tp": 16, "model": "llama3.1-70b"}, {"dcp": 2}),
     "implementation": ({"quantizer": "kivi"}, {"implementation": "generic"}),
     "strict_kernels": ({}, {"strict_kernels": "yes"}),
+    "other_software": ({"other_software": "no"}, {"other_software": "yes"}),
 }
 #: the only choice of the field is the shipped file, so no two designs differ in it here
 ALIKE = {"measurements"}
@@ -397,6 +415,7 @@ def test_pairs_name_every_field_of_a_design():
 def test_designs_that_differ_in_one_field_have_a_chance_on_their_card(key):
     """Through `cards.sure`, the sentence of the card: in either order, and beside weights of another format."""
     common, change = PAIRS[key]
+    common = {"other_software": "yes", **common}  # KIVI and the like are compared as if others ran them
     weights = {"weights": "fp8"} if key not in ("weights", "weights_bits", "activation_bits") else {}
     here = of(common, {**common, **change}, {**common, **change, **weights}, batch=8)
     assert [row.wrong for row in here.rows] == [None] * 3

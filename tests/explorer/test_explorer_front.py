@@ -195,7 +195,12 @@ def test_no_file_is_read_because_an_address_names_it():
     assert "no file is read" in form.MORE.problem("value_quantizer = fp16, PLAN:x.toml", {})
 
 
-PLAN = "".join(f'[[layers]]\nlayer = {i}\nkey = "kivi"\nvalue = "{"oaken" if i < 9 else "fp16"}"\n' for i in range(32))
+#: of two formats that vLLM keeps side by side
+PLAN = "".join(
+    f'[[layers]]\nlayer = {i}\nkey = "{name}"\nvalue = "{name}"\n'
+    for i in range(32)
+    for name in ("fp8" if i < 9 else "fp16",)
+)
 
 
 def test_files_of_the_reader_are_swept_and_join_the_tray(asked, tmp_path, monkeypatch):
@@ -245,7 +250,7 @@ def test_own_measurements_are_swept_and_join_the_tray(asked, tmp_path, monkeypat
     label = kept.label(upload, {})
     own = replace(
         asked,
-        devices=("h100",),
+        devices=("oaken-hbm",),
         quantizers=("oaken",),
         axes=(("batch", "16, 64"),),
         where="",

@@ -307,11 +307,11 @@ def with_old_defaults(argv: list[str]) -> list[str]:
 @contextlib.contextmanager
 def known_kernels() -> Iterator[None]:
     """Commands choose formats by known kernels, whatever engine has them, as when the tables were made."""
-    from dse.questions import engine_formats
+    from dse.model import starts
 
     with (
-        mock.patch.object(engine_formats.engines, "release_for", return_value=None),
-        mock.patch.object(engine_formats, "_offers", return_value=True),
+        mock.patch.object(starts.engines, "release_for", return_value=None),
+        mock.patch.object(starts, "_offers", return_value=True),
     ):
         yield
 

@@ -392,7 +392,7 @@ def test_a_time_is_the_larger_of_bytes_and_operations_and_is_named_so(kv, batch,
 def test_a_users_gpu_runs_quantizers_as_the_shipped_ones_do():
     h100 = catalog.device("h100")
     numbers = {name: getattr(h100, name) for name in ("memory_capacity", "memory_bandwidth", "peak_flops", "n_cores")}
-    own = specs.HardwareSpec(name="own", **numbers)
+    own = specs.HardwareSpec(name="own", architecture="sm_90", **numbers)
     for name in ("fp16", "oaken", "nqkv", "kivi", "qserve", "sinkq"):
         kv = build("llama3.1-8b", name)
         mine, shipped = at(own, kv, batch=64), at(h100, kv, batch=64, model_kind="ideal")

@@ -104,7 +104,13 @@ def test_sixteen_bits_that_the_engine_does_not_run_are_said_to_be_compared_with_
 def with_gains(found, **ratios):
     """The answer with other gains, that no format surely has, all of the engine."""
     changed = [
-        replace(one, verdict="no", elsewhere="", gain=one.gain._replace(ratio=ratios[one.name]))
+        replace(
+            one,
+            result={**one.result, "runs": True},
+            verdict="no",
+            elsewhere="",
+            gain=one.gain._replace(ratio=ratios[one.name]),
+        )
         for one in found.formats[1:]
     ]
     return replace(found, formats=(found.formats[0], *changed), from_batch=None, from_input=None)
@@ -122,7 +128,7 @@ def test_a_format_that_is_slower_is_not_put_forward(found):
 
 def test_a_gain_less_sure_than_a_half_is_not_claimed():
     """At peak rates, whose range lies below them: SinkQ is computed to be faster, and it is likelier to be slower."""
-    work = Workload(batch=64, input_tokens=2048, model_kind="ideal")
+    work = Workload(batch=64, input_tokens=2048, model_kind="ideal", other_software=True)
     found = module.formats(catalog.device("attacc-a100"), catalog.model("llama2-13b"), work, ["sinkq", "oaken"])
     first, second = found.formats[:2]
     assert (second.name, second.verdict) == ("sinkq", "room")
@@ -240,7 +246,7 @@ def test_windows_in_every_layer_leave_the_context_without_a_limit():
 def test_where_only_fewer_bits_fit_they_run_alone():
     """An A100 has some 8 GB beside these weights: 32,000 tokens in 16 bits (262,144 B each), 64,000 in 8 bits."""
     found = module.formats(catalog.device("a100-80gb"), QWEN, Workload(batch=1, input_tokens=40_000), ["fp8", "qserve"])
-    assert [one.verdict for one in found.formats] == ["out", "alone", "alone"]
+    assert [one.verdict for one in found.formats] == ["out", "alone", "refused"]
     assert "fp8 does." in found.answer()
     assert found.answer().startswith("fp16 does not run here; ")
     assert found.table["gain"].isna().all()
@@ -290,8 +296,8 @@ def test_fp8_runs_by_vllm_on_gpus_of_both_vendors(device, runs):
 
 def test_a_format_that_packs_many_groups_is_left_out_but_where_it_is_named():
     """4 M tokens in groups of 128 are 31,250; what does not fit needs no counting and stays."""
-    model, work = catalog.model("llama3.2-1b"), Workload(output_tokens=4_000_000)
-    found = module.formats(H200, model, work, has_starts=False, other_software=True)
+    model, work = catalog.model("llama3.2-1b"), Workload(output_tokens=4_000_000, other_software=True)
+    found = module.formats(H200, model, work, has_starts=False)
     assert "kivi" in found.left_out[module.TAKES_LONG]
     assert {"fp8", "kivi"} & {one.name for one in found.formats} == {"fp8"}
     assert f"{module.TAKES_LONG}: kivi" in found.text().replace("\n", " ")
@@ -315,10 +321,11 @@ def drawn(n_questions):
             output_tokens=lot.randrange(16, 2048),
             admission=lot.choice(["paged", "reserve"]),
             tp=lot.choice([1, 1, 2, 4]),
+            other_software=lot.random() < 0.5,
         )
         device, model = catalog.device(lot.choice(devices)), catalog.model(lot.choice(models))
         with contextlib.suppress(DseError):  # a device that is not split so
-            yield module.formats(device, model, work, has_starts=False, other_software=lot.random() < 0.5)
+            yield module.formats(device, model, work, has_starts=False)
 
 
 def test_verdict_gain_sure_and_interval_never_contradict_each_other():

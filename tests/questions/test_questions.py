@@ -337,7 +337,7 @@ def test_bits_are_chosen_by_default_from_what_formats_compares():
 
 
 def test_most_bits_are_the_first_that_meet():
-    work = Workload(batch=128, admission="paged")
+    work = Workload(batch=128, admission="paged", other_software=True)
     designs = [design("a100-80gb", "llama2-13b", name) for name in ("qserve", "fp16", "oaken", "fp8", "int8")]
     found = need.most_bits(designs, work, need.target(900.0, None))
     values = {d.name: d.evaluate(work) for d in designs}
@@ -388,7 +388,7 @@ def test_every_number_that_moves_the_throughput_is_varied():
 
 
 def test_effects_are_what_evaluating_gives():
-    work = Workload(batch=64, admission="paged")
+    work = Workload(batch=64, admission="paged", other_software=True)
     one, other = (design("a100-80gb", "llama2-13b", q) for q in ("qserve", "fp16"))
     found = doubt.doubt(one, work, THROUGHPUT, other, ["core_clock=x0.2:x2"])
     assert found.base == one.evaluate(work)["throughput_tokens_per_s"]
@@ -433,7 +433,7 @@ def test_sensitivity_is_the_result_at_half_and_twice_each_number():
     assert found.to_json()["question"] == "sensitivity"
     # twice the memory holds more requests, though the step is no faster
     assert effects["memory_capacity"].at_high > found.base
-    both = sensitivity.sensitivity(one, Workload(batch=64), THROUGHPUT, other)
+    both = sensitivity.sensitivity(one, Workload(batch=64, other_software=True), THROUGHPUT, other)
     assert (both.winner, both.other) == ("qserve", "qserve")
 
 
@@ -538,7 +538,7 @@ def test_designs_by_name_are_those_of_the_specs():
 def test_the_map_is_the_largest_of_all_and_names_ties():
     names = ("fp16", "bf16", "qserve", "nqkv", "kivi:bits=4")
     designs = [design("h100", "llama3.1-8b", name) for name in names]
-    work = Workload(output_tokens=256)
+    work = Workload(output_tokens=256, other_software=True)
     found = best_map.best_map(designs, work, THROUGHPUT, (1, 64, 512), (256, 8192, 400_000))
     assert [(cell.batch, cell.input_tokens) for cell in found.cells] == [
         (b, n) for n in (256, 8192, 400_000) for b in (1, 64, 512)
@@ -656,7 +656,7 @@ def test_candidates_say_how_likely_they_meet_the_target():
 
 
 def test_a_winner_that_an_assumed_rate_decides_is_not_sure():
-    work = Workload(batch=16, input_tokens=4096)
+    work = Workload(batch=16, input_tokens=4096, other_software=True)
     one, other = (design("a100-80gb", "llama2-13b", name) for name in ("sinkq:bits=4", "fp16"))
     found = doubt.doubt(one, work, THROUGHPUT, other)
     document = found.to_json()
@@ -721,7 +721,7 @@ def test_bad_questions_are_refused():
 
 def test_bits_that_capacity_keeps_out_say_what_binds_with_room():
     """FP16 of 128 requests runs in waves; in endless memory it is the step of all 128, which has its own bound."""
-    work = Workload(batch=128, memory="paper", stack=KERNELS)
+    work = Workload(batch=128, memory="paper", stack=KERNELS, other_software=True)
     designs = [design("a100-80gb", "llama2-13b", name) for name in ("fp16", "fp8", "int4")]
     goal = need.target(950.0, None)
     found = need.most_bits(designs, work, goal)

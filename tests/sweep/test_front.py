@@ -50,7 +50,7 @@ def scattered(found, digits, check=None):
     """Results with many ties, groups and holes, which depend on the point alone and cost nothing."""
     total = sum((7 * i + 3) * (digits[axis.name].astype(np.int64) + 1) ** 2 for i, axis in enumerate(found.axes))
     codes = (total % 5 == 0).astype(np.int8)
-    columns = {"feasible": codes == 0, "infeasible_code": codes}
+    columns = {"feasible": codes == 0, "infeasible_code": codes, "runs": codes < 2}
     for name in found.keep:
         # the same numbers whichever other columns are kept
         seed = sum(map(ord, name))
@@ -291,7 +291,7 @@ def test_points_without_one_objective_or_the_other_are_left_out_and_counted(
 
     def with_holes(found, digits, check=None):
         n = len(digits["batch"])
-        codes = {"feasible": np.ones(n, bool), "infeasible_code": np.zeros(n, np.int8)}
+        codes = {"feasible": np.ones(n, bool), "infeasible_code": np.zeros(n, np.int8), "runs": np.ones(n, bool)}
         return codes | {name: columns[name][digits["batch"]] for name in found.keep}
 
     monkeypatch.setattr(sweep_points, "evaluate_points", with_holes)

@@ -434,23 +434,23 @@ def test_limits(tmp_path, monkeypatch):
         with pytest.raises(LimitError, match=r"200,000,000,000 points: at most 10,000,000,000: .*--no-limit"):
             sweep.run(huge, tmp_path / "out")
     assert not (tmp_path / "out").exists()
-    # 4e6 points of 9 numbers, 1 name, 5 axes of a byte, batch of 8 and 2 flags: 88 B each
+    # 4e6 points of 9 numbers, 2 names, 5 axes of a byte, batch of 8 and 3 flags: 90 B each
     large = sweep_spec.from_dict({"axes": axes})
-    assert sweep_run.row_bytes(large) == 9 * 8 + 1 + 5 + 8 + 2
+    assert sweep_run.row_bytes(large) == 9 * 8 + 2 + 5 + 8 + 3
     monkeypatch.setattr(sweep_run.shutil, "disk_usage", lambda folder: _Usage)
-    with pytest.raises(LimitError, match=r"up to 352.5 MB, the disk has 120 MB free: .*--no-limit"):
+    with pytest.raises(LimitError, match=r"up to 360.5 MB, the disk has 120 MB free: .*--no-limit"):
         sweep.run(large, tmp_path / "out")
     with pytest.raises(LimitError, match="give a directory"):
         sweep.run(large)
-    # three quarters are there already, as one of 62 parts: 88 MB are left to write, and what 61 parts take beside rows:
-    # 19 columns (18 and the place of a front's) and the names in them, each with the 4 B of its length
+    # three quarters are there already, as one of 62 parts: 90 MB are left to write, and what 61 parts take beside rows:
+    # 21 columns (20 and the place of a front's) and the names in them, each with the 4 B of its length
     names = ("A100-80GB", "Oaken-HBM", "llama2-7b", "llama2-70b", "fp16", "oaken", "kivi")
-    part_bytes = 19 * sweep_run.COLUMN_BYTES + sum(len(name) + 4 for name in names)
+    part_bytes = 21 * sweep_run.COLUMN_BYTES + sum(len(name) + 4 for name in names)
     parts = {0: sweep_store.Part(0, 0, 3_000_000, 0, "", (0,) * 5)}
     (tmp_path / "begun").mkdir()
     manifest = sweep_store.Manifest(large.sha256, 2, parts)
     (tmp_path / "begun" / "_manifest.json").write_bytes(manifest.to_json())
-    assert sweep_run.check_limits(large, tmp_path / "begun") == 88_000_000 + 61 * part_bytes
+    assert sweep_run.check_limits(large, tmp_path / "begun") == 90_000_000 + 61 * part_bytes
 
 
 @pytest.mark.parametrize("point_s", [1e-6, 1e-3])

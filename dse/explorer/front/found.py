@@ -24,7 +24,7 @@ from dse.sweep.pareto.designs import DesignFront
 from dse.sweep.spec import Sweep
 
 #: columns left out of the table: they tell a reader nothing of a design on the front
-_HIDDEN = ("row", "feasible", "infeasible_code", *uncertainty.READ)
+_HIDDEN = ("row", "feasible", "infeasible_code", "runs", *uncertainty.READ)
 #: relative distance within which a click belongs to a point
 NEAR = 1e-6
 
@@ -98,7 +98,8 @@ def said_of(found: DesignFront) -> tuple[str, ...]:
 def names_of(found: DesignFront) -> dict[str, str]:
     """Headings of `table_of` and the columns that they stand for, as conditions name them."""
     first = dict.fromkeys((*said_of(found), *found.objectives))
-    rest = (name for name in found.table.columns if name not in first and name not in _HIDDEN)
+    hidden = {*_HIDDEN, *(["runs_why"] if "runs_why" in found.table and found.table["runs_why"].isna().all() else [])}
+    rest = (name for name in found.table.columns if name not in first and name not in hidden)
     return {heading_of(found, name): name for name in (*first, *rest)}
 
 
@@ -122,7 +123,14 @@ def chart_of(found: DesignFront) -> Chart:
     table = found.table.drop(columns=[name for name in _HIDDEN if name in found.table and name not in uncertainty.READ])
     units = {name: unit_of(found, name) for name in table.columns}
     return design_front.chart(
-        table, list(found.knee), found.cloud, found.objectives, units, partial(_label, found, units), found.by
+        table,
+        list(found.knee),
+        found.cloud,
+        found.objectives,
+        units,
+        partial(_label, found, units),
+        found.by,
+        design_front.front_notes(found),
     )
 
 

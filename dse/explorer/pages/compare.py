@@ -217,7 +217,9 @@ def _show_speeds(
     own = [(row.name, row.result) for row in rows]
     asked = ((row.name, request.any_batch(row.request)) for row in rows)
     ends = [(name, found) for name, each in asked for found in cached_ends(each, tuple(limits.items()))]
-    chart, verdict = figure.speeds(named, own, limits, ends, servers, [row.name for row in rows if row.refusals])
+    chart, verdict = figure.speeds(
+        named, own, limits, ends, servers, [row.name for row in rows if not row.result["runs"]]
+    )
     if chart is None:
         return
     shown = _said(chart, other)

@@ -158,6 +158,7 @@ def show_front(job: FrontJob, bench: Bench) -> DesignFront | None:
     found = without_ties(job.front)
     missing = f", {found.n_beyond:,} beyond the limits" if found.limits else ""
     missing += f", {found.n_missing:,} without a number for an objective" if found.n_missing else ""
+    missing += f", {found.n_refused:,} not run by the software of their device" if found.n_refused else ""
     ran = f"{found.n_feasible:,} run, whole or in parts"
     said = f"{len(found.table):,} of {found.n_rows:,} designs are on the front ({ran}{missing})."
     st.text(said)

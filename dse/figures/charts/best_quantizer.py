@@ -31,6 +31,7 @@ def source_of(answer: BestMap) -> Source:
             "notes": [
                 f"{answer.context}. The number in a cell: how many times as good as {over}; without one: {over} "
                 "does not run. ?: with a chance below 80 % better than the next best.",
+                *filter(None, [answer.note]),
                 answer.assumptions,
             ],
         },

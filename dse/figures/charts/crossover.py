@@ -31,7 +31,7 @@ def source_of(answer: Crossing) -> Source:
     """The table of an answer of `dse ask cross` and what its figure says beside it."""
     title = f"Where {answer.new} pays against {answer.old} ({answer.measure.title})"
     table = answer.table
-    notes = [f"{answer.context}.", *_least_sure(table), answer.assumptions]
+    notes = [f"{answer.context}.", *_least_sure(table), *filter(None, [answer.note]), answer.assumptions]
     return Source(table, about={"title": title, "notes": notes})
 
 

@@ -11,6 +11,7 @@ from dse.figures.drawing.chart import Axis, Chart, Panel, Series
 from dse.figures.registry import by, figure
 from dse.figures.source import Source
 from dse.model.results import RESULT_UNITS
+from dse.questions.common import refused_text
 from dse.sweep.pareto.designs import label
 
 MEMORY = {
@@ -124,6 +125,7 @@ def step_time(designs: Rows, is_named: bool = False) -> Chart:
     notes = (
         "Exposed: what does not hide behind the reads.",
         *whiskers.notes(each, "decode_step_s"),
+        *filter(None, [refused_text(each)]),
         *(f"Does not fit: {name}." for name in missing),
     )
     return whiskers.cut(_chart("Time of a decode step", x, designs, series, notes, is_named))

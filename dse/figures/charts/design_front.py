@@ -14,6 +14,8 @@ from dse.figures.drawing.chart import Axis, Chart, Panel, Series, hover_box
 from dse.figures.registry import by, figure
 from dse.figures.source import Source
 from dse.model.results import shown_unit, title
+from dse.questions.common import refused_text
+from dse.sweep.pareto import sure
 from dse.sweep.pareto.designs import DesignFront, label
 
 GRAY = "#C8C8C8"
@@ -36,8 +38,15 @@ def source_of(answer: DesignFront) -> Source:
         "units": dict(answer.units),
         "design": list(answer.design),
         "by": list(answer.by),
+        "notes": front_notes(answer),
     }
     return Source(answer.table.assign(knee=answer.knee), about=about, others={"front_others": answer.cloud})
+
+
+def front_notes(answer: DesignFront) -> list[str]:
+    """Note what a front rests on, and what of it other software would have to run."""
+    rows = answer.table.to_dict("records") if "runs_why" in answer.table else []
+    return list(filter(None, [refused_text(rows), sure.assumed(answer)]))
 
 
 @figure(
@@ -61,6 +70,7 @@ def front(source: Source) -> Chart:
         about["units"],
         partial(label, columns=tuple(about["design"]), units=about["units"]),
         tuple(about["by"]),
+        tuple(about.get("notes", ())),
     )
 
 
@@ -89,10 +99,11 @@ def chart(
     units: Mapping[str, str],
     label: Callable[[pd.Series], str],
     by: Sequence[str] = (),
+    rests_on: Sequence[str] = (),
 ) -> Chart:
     """The first two objectives (one: against the order of the table); each group of `by` has its own mark.
 
-    `label` names a design beside its knee; hovering shows its whole row.
+    `label` names a design beside its knee; hovering shows its whole row. `rests_on` are notes of `front_notes`.
     """
     names = list(objectives)[:2]
     one = len(names) == 1
@@ -131,7 +142,7 @@ def chart(
         )
         groups = groups[: style.MAX_SYSTEMS]
     knees: list[Series] = []
-    sure: list[Series] = []
+    whisks: list[Series] = []
     is_knee = pd.Series(list(knee), index=front.index, dtype=bool)
     groups = groups or [("front", front)]
     looks = style.looks([OTHERS, *(name for name, _ in groups)])  # gray stays with the others
@@ -151,8 +162,8 @@ def chart(
         )
         if len(front) <= MAX_WHISKERS:
             for row in rows.to_dict("records"):
-                sure += whiskers.upright(float(row[x]), whiskers.ends(row, y), look.color)
-                sure += whiskers.level(float(row[y]), whiskers.ends(row, x), look.color)
+                whisks += whiskers.upright(float(row[x]), whiskers.ends(row, y), look.color)
+                whisks += whiskers.level(float(row[y]), whiskers.ends(row, x), look.color)
         best = rows[is_knee[rows.index]]
         knees.append(
             Series(
@@ -172,8 +183,9 @@ def chart(
     notes.append("Knee: closest to best in everything, each objective scaled from best to worst on its front.")
     notes.append(f"Objectives: {aims}.")
     # hollow, and under all marks, which stay in sight
-    panel = Panel("", places[0], places[1], (*knees, *others, *sure, *series))
-    notes += [whiskers.NOTE] if sure else []
+    panel = Panel("", places[0], places[1], (*knees, *others, *whisks, *series))
+    notes += [whiskers.NOTE] if whisks else []
+    notes += rests_on
     words = f"Pareto front: {title(y)} against {title(x)}"
     return whiskers.cut(Chart(words, panels=(panel,), panel_height_pt=260, keys=(style.KEY_KNEE,), notes=tuple(notes)))
 

@@ -10,6 +10,7 @@ from dse.figures.drawing import axes, style, whiskers
 from dse.figures.drawing.chart import Axis, Chart, Panel, Series
 from dse.figures.registry import by, figure
 from dse.figures.source import Source
+from dse.questions.common import refused_text
 from dse.questions.formats import Formats
 
 #: formats beneath each other
@@ -24,7 +25,9 @@ def source_of(answer: Formats) -> Source:
     """The table of an answer of `dse ask formats` and what its figure says beside it."""
     title = f"Which KV format pays: {answer.model} on {answer.device}"
     where = f"{answer.context}, batch {answer.batch:,}, {answer.input_tokens:,} in."
-    return Source(answer.table, about={"title": title, "notes": [answer.answer(), where, *answer.notes()[1:]]})
+    refused = filter(None, [refused_text(one.result for one in answer.formats)])
+    notes = [answer.answer(), where, *refused, *answer.notes()[1:]]
+    return Source(answer.table, about={"title": title, "notes": notes})
 
 
 @figure(

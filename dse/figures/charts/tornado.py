@@ -34,7 +34,7 @@ def source_of(answer: Effects) -> Source:
             "sure": answer.sure,
             "intervals": [answer.interval, answer.other_interval],
             "winner": answer.winner,
-            "notes": [f"{answer.context}.", answer.assumptions],
+            "notes": [f"{answer.context}.", *filter(None, [answer.refused]), answer.assumptions],
         },
     )
 

@@ -90,7 +90,17 @@ def assumption_note(table: pd.DataFrame, only: tuple[str, ...] = ()) -> str:
         [name for name in names if name in only] if only else assumptions.behind("throughput_tokens_per_s", names, {})
     )
     text = f"Rests on assumed numbers: {', '.join(names)}." if names else "Rests on no assumed number."
-    return " ".join((text, *(() if only else kind_notes(table))))
+    return " ".join((text, *(() if only else kind_notes(table)), *refused_notes(table)))
+
+
+def refused_notes(table: pd.DataFrame) -> tuple[str, ...]:
+    """Note on what of a table the software of its device does not run, and why."""
+    if "runs_why" not in table:
+        return ()
+    table = with_system(table)
+    own = table[table["runs_why"].notna() & (table["runs_why"].astype(object) != "")]
+    told = [f"{system} ({why})" for system, why in dict.fromkeys(zip(own["system"], own["runs_why"], strict=True))]
+    return (f"Drawn as if other software ran them: {'; '.join(told)}.",) if told else ()
 
 
 #: assumptions of rows whose keys and values run by kernels that nobody measured

@@ -11,7 +11,7 @@ from dse.figures.export import web_page
 from dse.figures.export.static import check, painter
 from dse.figures.plot import answer
 from dse.figures.source import BESIDE, beside
-from dse.questions.common import sure_text
+from dse.questions.common import refused_text, sure_text
 from dse.sweep.pareto import sure
 from dse.sweep.pareto.designs import DesignFront
 
@@ -47,7 +47,9 @@ def to_json(found: DesignFront) -> dict[str, Any]:
         "n_missing": found.n_missing,
         "limits": [str(limit) for limit in found.limits],
         "n_beyond": found.n_beyond,
+        "n_refused": found.n_refused,
         "n_front": len(rows),
+        "assumptions": sure.assumed(found),
         "front": [
             {**row, "row": int(place), "knee": bool(knee), "intervals": ends, "sure": chance}
             for row, place, knee, ends, chance in zip(
@@ -108,4 +110,6 @@ def text(found: DesignFront, max_rows: int = 20) -> str:
         lines.append(["knee" if found.knee[i] else "", *cells])
     rest = len(found.table) - len(shown)
     tail = [f"... and {rest:,} more: --out writes all of them"] if rest > 0 else []
-    return "\n".join([str(found), *aligned(lines), *tail])
+    rows = found.table.to_dict("records") if "runs_why" in found.table else []
+    notes = filter(None, [refused_text(rows), sure.assumed(found)])
+    return "\n".join([str(found), *aligned(lines), *tail, *notes])

@@ -53,6 +53,20 @@ for name in (*_FIRST, *(name for name, asked in workload.ASKED.items() if asked.
 topic.add("n_devices", "device", WHOLE, "devices")
 
 
+@topic.result("", FLAG, "run by its software")
+def runs(at: "Facts") -> Derivation:
+    return how(
+        "the table of the engine's release, else the chip's engines, else published code; --other-software: any",
+        "dse/model/starts.py, hwspecs/engines",
+        stack=at.point.lowered.results["stack"],
+    )
+
+
+@topic.result("", NAME, "why not run")
+def runs_why(at: "Facts") -> Derivation:
+    return how("what of the format or the layout the software refuses; none where it runs", "dse/model/starts.py")
+
+
 def _path(at: "Facts", side: str) -> Derivation:
     family = at.quantizers[side].family.name
     rule = f"--dequant-path, else the rule of {at.device.name} for {family}; none where nothing is packed"

@@ -37,6 +37,15 @@ def objectives_of(maximize: Sequence[str], minimize: Sequence[str]) -> dict[str,
     return found
 
 
+def competing(table: pd.DataFrame) -> Mask:
+    """Mask of the rows that may be on a front: one request fits, and the device's software runs them, where told."""
+    mask: Mask = np.ones(len(table), bool)
+    for name in ("feasible", "runs"):
+        if name in table:
+            mask = mask & table[name].to_numpy(dtype=bool)
+    return mask
+
+
 def front(
     table: pd.DataFrame,
     objectives: Mapping[str, Sense],
@@ -47,8 +56,8 @@ def front(
     """Mask, in the order of the rows, of those that no other row dominates, nor any of `rivals`, where given.
 
     A row dominates another when it is no worse in every objective and better in one; equal rows are both kept. With
-    `by`, rows compete only with those that have the same values in these columns: a front per model, say. Rows whose
-    column `feasible` is False are never on the front. `alone`: the caller's thread does all. `rivals`: a few good rows
+    `by`, rows compete only with those that have the same values in these columns: a front per model, say. Rows that do
+    not compete (`competing`) are never on the front. `alone`: the caller's thread does all. `rivals`: a few good rows
     of elsewhere, objectives only; with `by` there can be none.
     Raises InputError for an unknown column or sense, or a number that is missing (NaN) in a row that is feasible.
     """
@@ -60,8 +69,8 @@ def front(
     for name, sense in objectives.items():
         if sense not in ("min", "max"):
             raise InputError(f"objective {name}: sense must be min or max, not {sense!r}")
-    feasible = table["feasible"].to_numpy(dtype=bool) if "feasible" in table else np.ones(len(table), bool)
-    rows = None if feasible.all() else np.flatnonzero(feasible)
+    competes = competing(table)
+    rows = None if competes.all() else np.flatnonzero(competes)
     columns = [_column(table, name, rows) for name in objectives]
     signs = [1.0 if sense == "min" else -1.0 for sense in objectives.values()]
     mask = np.zeros(len(table), dtype=bool)

@@ -13,8 +13,8 @@ import pandas as pd
 from dse.core.errors import InputError, did_you_mean, show
 from dse.model.results import RESULT_UNITS
 from dse.specs.workload import ASKED
-from dse.sweep import axes, pareto, reading
-from dse.sweep.pareto import Sense, objectives_of
+from dse.sweep import axes, filling, pareto, reading
+from dse.sweep.pareto import Sense, competing, objectives_of
 from dse.sweep.pareto.limits import Limit, within
 from dse.sweep.table import POINT, to_frame
 
@@ -60,11 +60,14 @@ class DesignFront:
     limits: tuple[Limit, ...] = ()
     #: feasible rows beyond the limits; None where a sweep kept its front alone, under other limits than these
     n_beyond: int | None = 0
+    #: feasible rows that the software of their device does not run
+    n_refused: int = 0
 
     def __repr__(self) -> str:
         missing = f", {self.n_missing:,} left out" if self.n_missing else ""
         if self.limits and self.n_beyond is not None:
             missing += f", {self.n_beyond:,} beyond the limits or without a value there"
+        missing += f", {self.n_refused:,} not run by their software" if self.n_refused else ""
         aims = ", ".join(f"{sense}imize {name}" for name, sense in self.objectives.items())
         group = f", a front for each {', '.join(self.by)}" if self.by else ""
         group += f"; within {', '.join(map(str, self.limits))}" if self.limits else ""
@@ -105,8 +108,10 @@ def of_table(
     drop_missing: bool = False,
     units: Mapping[str, str] | None = None,
     limits: Sequence[Limit] = (),
+    other_software: bool = False,
 ) -> DesignFront:
-    """The front of a table; its column `feasible`, if any, says which rows compete, of them those within `limits`.
+    """The front of a table; its columns `feasible` and `runs`, if any, say which rows compete, of them those within
+    `limits`; with `other_software` those too that do not run.
 
     `units` are base units of columns of your own; those of results and axes are known. Raises InputError.
     """
@@ -118,7 +123,7 @@ def of_table(
             rows = np.flatnonzero(np.isinf(table[name].to_numpy(float, na_value=np.nan)))
             if len(rows):
                 raise InputError(f"objective {show(name)}: is infinite in row {rows[0]:,}: leave that row out")
-    return _front(
+    found = _front(
         [("", table)],
         lambda _, rows: table.iloc[rows],
         table.columns,
@@ -128,7 +133,10 @@ def of_table(
         units or {},
         design,
         limits,
+        other_software,
     )
+    found.table.attrs = dict(table.attrs)
+    return found
 
 
 def of_file(
@@ -137,14 +145,22 @@ def of_file(
     by: Sequence[str] = (),
     drop_missing: bool = False,
     limits: Sequence[Limit] = (),
+    other_software: bool = False,
 ) -> DesignFront:
-    """The front of a sweep's directory, part by part, or of a CSV or Parquet file, within limits. Raises InputError."""
+    """The front of a sweep's directory, part by part, or of a CSV or Parquet file, within limits; with `other_software`
+    of designs too that the software of their device does not run. Raises InputError."""
     if not Path(path).is_dir():
-        return of_table(read_table(path), objectives, by, drop_missing, limits=limits)
+        return of_table(read_table(path), objectives, by, drop_missing, limits=limits, other_software=other_software)
     found = reading.stored(path)
-    wanted = list(dict.fromkeys((*objectives, *by, *(limit.column for limit in limits), "feasible")))
-    _check_names(wanted[:-1], list(found.columns))
+    wanted = list(dict.fromkeys((*objectives, *by, *(limit.column for limit in limits))))
+    _check_names(wanted, list(found.columns))
+    wanted += [name for name in ("feasible", "runs") if name in found.columns and name not in wanted]
     if found.front is not None:
+        if other_software and not found.spec["spec"]["workload"].get("other_software"):
+            raise InputError(
+                f"other-software: {show(str(found.folder))} keeps the front of what its devices' software runs: run "
+                "the sweep with --other-software into another directory"
+            )
         return _of_stored_front(found, objectives, by, limits)
     paths = {part.name: part for part in found.paths}
 
@@ -153,7 +169,10 @@ def of_file(
 
     pieces = zip(paths, _ahead(list(paths.values()), wanted), strict=True)
     design = [axis["name"] for axis in found.spec["spec"]["axes"] if len(axis["values"]) > 1]
-    return _front(pieces, whole, list(found.columns), objectives, by, drop_missing, found.columns, design, limits)
+    front = _front(
+        pieces, whole, list(found.columns), objectives, by, drop_missing, found.columns, design, limits, other_software
+    )
+    return replace(front, table=filling.noted(front.table, found.spec["spec"]))
 
 
 def _ahead(paths: Sequence[Path], wanted: Sequence[str]) -> Iterator[pd.DataFrame]:
@@ -210,11 +229,12 @@ def _of_stored_front(
     units = {name: found.columns.get(name, unit) for name, unit in front.units.items() if name != POINT}
     return replace(
         front,
-        table=front.table.drop(columns=POINT),
+        table=filling.noted(front.table.drop(columns=POINT), found.spec["spec"]),
         row=places,
         n_rows=sum(codes),
         n_feasible=codes[0],
         n_missing=sum(part.n_missing for part in found.manifest.parts.values()),
+        n_refused=sum(part.n_refused for part in found.manifest.parts.values()),
         cloud=_beaten(found, objectives, by),
         units=units,
         design=tuple(name for name in design if name not in objectives),
@@ -247,8 +267,9 @@ def read_table(path: str | Path) -> pd.DataFrame:
     except (OSError, ValueError) as error:  # pandas' own errors are ValueErrors
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(f"{name}: cannot be read as a table: {reason}") from None
-    if "feasible" in table and table["feasible"].dtype != bool:
-        raise InputError(f"{name}: feasible: must be True or False in every row")
+    for column in ("feasible", "runs"):
+        if column in table and table[column].dtype != bool:
+            raise InputError(f"{name}: {column}: must be True or False in every row")
     return table
 
 
@@ -268,6 +289,7 @@ def _front(
     units: Mapping[str, str],
     design: Sequence[str],
     limits: Sequence[Limit] = (),
+    other_software: bool = False,
 ) -> DesignFront:
     """Fronts of the pieces, merged; `whole(piece, rows)` gives whole rows."""
     _check_names((*objectives, *by, *(limit.column for limit in limits)), columns)
@@ -275,24 +297,26 @@ def _front(
     held: list[_HeldRows] = []
     cloud: list[pd.DataFrame] = []
     rivals: pd.DataFrame | None = None
-    n_rows = n_feasible = n_beyond = n_missing = step = 0
+    n_rows = n_feasible = n_beyond = n_missing = n_refused = step = 0
     pieces_seen: list[str] = []
     for piece, table in pieces:
         pieces_seen.append(piece)
         feasible = table["feasible"].to_numpy(dtype=bool) if "feasible" in table else np.ones(len(table), bool)
         n_rows_before, n_rows, n_feasible = n_rows, n_rows + len(table), n_feasible + int(feasible.sum())
+        if "runs" in table and not other_software:
+            n_refused += int((feasible & ~table["runs"].to_numpy(dtype=bool)).sum())
+            feasible = competing(table)
         if limits:
             inside = within(table, limits)
             n_beyond += int((feasible & ~inside).sum())
             feasible = feasible & inside
-            table = table.assign(feasible=feasible)
         if drop_missing:
             present = table[list(objectives)].notna().all(axis=1).to_numpy(dtype=bool)
             n_missing += int((feasible & ~present).sum())
             feasible = feasible & present
-            table = table.assign(feasible=feasible)
+        competitors = table.assign(feasible=feasible, runs=True)
         try:
-            rows = np.flatnonzero(pareto.front(table, objectives, by, rivals=rivals))
+            rows = np.flatnonzero(pareto.front(competitors, objectives, by, rivals=rivals))
         except InputError as error:
             hint = "; or leave them out with --drop-missing" if "is missing" in str(error) else ""
             raise InputError(f"{piece + ': ' if piece else ''}{error}{hint}") from None
@@ -335,6 +359,7 @@ def _front(
         design=varied,
         limits=tuple(limits),
         n_beyond=n_beyond,
+        n_refused=n_refused,
     )
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from dse.sweep import points, table
-from dse.sweep.pareto import Sense, designs
+from dse.sweep import filling, points, table
+from dse.sweep.pareto import Sense, competing, designs
 from dse.sweep.pareto.designs import CLOUD_ROWS, DesignFront
 from dse.sweep.pareto.limits import Limit, within
 from dse.sweep.spec import Sweep
@@ -40,7 +40,7 @@ def front_of(
     fronts: list[pd.DataFrame] = []
     places: list[np.ndarray] = []
     cloud: list[pd.DataFrame] = []
-    n_rows = n_feasible = n_missing = n_beyond = 0
+    n_rows = n_feasible = n_missing = n_beyond = n_refused = 0
     start, size = 0, points.BLOCK_POINTS
     while start < sweep.n_points:
         check()
@@ -58,6 +58,7 @@ def front_of(
             cloud = [_fewest(cloud)]
         n_rows, n_feasible, n_missing = (n_rows + part.n_rows, n_feasible + part.n_feasible, n_missing + part.n_missing)
         n_beyond += part.n_beyond or 0
+        n_refused += part.n_refused
         count(end - start)
         start = end
         taken = time.monotonic() - begun
@@ -68,12 +69,14 @@ def front_of(
     merged = designs.of_table(pd.concat(fronts, ignore_index=True), objectives, by)
     return replace(
         merged,
+        table=filling.noted(merged.table, sweep.identity),
         row=np.concatenate(places)[merged.row],
         n_rows=n_rows,
         n_feasible=n_feasible,
         n_missing=n_missing,
         limits=tuple(limits),
         n_beyond=n_beyond,
+        n_refused=n_refused,
         cloud=_fewest(cloud).drop(columns="hash"),
         units={**merged.units, **sweep.columns},
         design=tuple(axis.name for axis in sweep.axes if len(axis) > 1 and axis.name not in objectives),
@@ -87,7 +90,7 @@ def stretch(sweep: Sweep, start: int, end: int, check: Callable[[], None] = poin
 
 def _some(table: pd.DataFrame, objectives: list[str], first_row: int) -> pd.DataFrame:
     """Objectives of designs that compete: the CLOUD_ROWS first by the hash of their row in the whole table."""
-    keep = table["feasible"].to_numpy(dtype=bool) & table[objectives].notna().all(axis=1).to_numpy(dtype=bool)
+    keep = competing(table) & table[objectives].notna().all(axis=1).to_numpy(dtype=bool)
     hashes = (first_row + np.flatnonzero(keep)) * _MULTIPLIER % 2**_BITS
     return _fewest([table.loc[keep, objectives].astype(float).assign(hash=hashes)])
 

@@ -1,4 +1,5 @@
-"""Uncertainty of a front: intervals of its objectives, and the chance that a design really beats the next one."""
+"""Uncertainty of a front: intervals of its objectives, the chance that a design really beats the next one, and the
+assumed numbers that they rest on."""
 
 from itertools import pairwise
 from typing import Any
@@ -6,9 +7,24 @@ from typing import Any
 import pandas as pd
 
 from dse.core.errors import InputError
-from dse.model import uncertainty
+from dse.model import assumptions, uncertainty
 from dse.model.results import RESULT_UNITS
+from dse.sweep import filling
 from dse.sweep.pareto.designs import DesignFront
+
+#: designs of a front whose assumptions are looked up, where its table has none
+MAX_LOOKED_UP = 256
+
+
+def assumed(found: DesignFront) -> str:
+    """A line that names the assumed numbers behind the objectives of a front's designs; "" of a table of your own."""
+    table = filling.filled(found.table.head(MAX_LOOKED_UP), filling.note_of(found.table), ["assumptions"])
+    if "assumptions" not in table:
+        return ""
+    known = [name for name in found.objectives if name in RESULT_UNITS]
+    names = {name for text in table["assumptions"].dropna() for name in str(text).split(", ") if name}
+    rests_on = sorted({name for result in known for name in assumptions.behind(result, names, {})})
+    return f"Rests on assumed numbers: {', '.join(rests_on)}." if rests_on else "Rests on no assumed number."
 
 
 def intervals(found: DesignFront) -> list[dict[str, tuple[float, float]]]:

@@ -40,7 +40,7 @@ def scattered(found, digits, check=None):
     """Results without sense or cost: whole numbers, so that many are equal, and some designs that do not run."""
     total = sum((7 * i + 3) * (digits[axis.name].astype(np.int64) + 2) for i, axis in enumerate(found.axes))
     codes = (total % 5 == 0).astype(np.int8)
-    columns = {"feasible": codes == 0, "infeasible_code": codes}
+    columns = {"feasible": codes == 0, "infeasible_code": codes, "runs": codes < 2}
     for i, name in enumerate(found.keep):
         values = total * (i + 17) ** 3 % 41
         if name == "bound":

@@ -1,0 +1,205 @@
+"""Formats, layouts and models that the software of a device starts with, and why it refuses the others.
+
+Of a GPU the table of the engine's release says it (dse/specs/engines.py), of a designed chip its own engine, of other
+devices, and where memory or times are counted as papers do, the code that was published for them. A chip of the user's,
+which no software is known for, unpacks every format at the rate that its file gives.
+"""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import NamedTuple
+
+from dse.core.errors import InputError
+from dse.model.kv_layout import KvPlan, TensorGroup
+from dse.model.stacks import DEFAULT_STACK
+from dse.quantizers import FAMILIES, engine_names
+from dse.specs import catalog, engines
+from dse.specs.device_and_model import HardwareSpec, ModelSpec
+from dse.specs.engines import Support
+from dse.specs.implementation import ANY_GPU, GENERIC, Implementation
+from dse.specs.workload import Workload
+
+#: what stands for 16 bits
+PLAIN = "fp16"
+_NO_TYPE = "no KV type of"
+
+
+class Start(NamedTuple):
+    """Whether a device's software runs a format: why not, "" where it does, and the row of a table that says it."""
+
+    reason: str = ""
+    support: Support | None = None
+    #: other software is known to run it
+    elsewhere: bool = False
+
+    @property
+    def line(self) -> str:
+        """Why it does not run, in a line."""
+        return self.support.text() if self.support else self.reason
+
+
+@cache
+def kv_dtype(stack: str, release: str, family: str) -> str | None:
+    """The name that an engine has for a family, of the types in a release's table; None where it has none."""
+    types = engines.types(stack, release)
+    own = [
+        one.name
+        for one in engine_names.offered(FAMILIES)
+        if one.engine == engines.ENGINES.get(stack) and one.text == family
+    ]
+    return next((name for name in (family, *own) if name in types), None)
+
+
+def has_table(device: HardwareSpec, stack: str) -> bool:
+    """Whether a table tells what an engine (NAME or NAME@RELEASE) runs on a device."""
+    name, _, asked = stack.partition("@")
+    release = engines.release_for(name, asked)
+    return release is not None and (device.architecture or "") in engines.architectures(name, release)
+
+
+def plain_support(device: HardwareSpec, model: ModelSpec, work: Workload, stack: str) -> Support | None:
+    """The row of a release's table for what a model computes with; None where none tells."""
+    if not has_table(device, stack):
+        return None
+    name, _, asked = stack.partition("@")
+    return engines.support(name, asked, device, model, engines.AUTO, work.tower)
+
+
+def is_plain(support: Support) -> bool:
+    """Whether an engine that is asked for nothing else keeps 16 bits."""
+    return support.runs and support.stored_as in ("", engines.AUTO)
+
+
+def told_text(device: HardwareSpec, model: ModelSpec, work: Workload, stack: str, family: str) -> str:
+    """Whether an engine runs a format here, in a line; "" where no table tells."""
+    if not has_table(device, stack):
+        return ""
+    found = _by_table(device, model, work, stack, family)
+    if (row := found.support) is None:
+        is_known = found.reason.startswith(_NO_TYPE)
+        return f"{found.reason}: other software would have to run it" if is_known else ""
+    other = row.runs and row.stored_as not in ("", family, row.kv_dtype)
+    return row.text() + (f"; stored as {row.stored_as}, which --quantizer {row.stored_as} counts" if other else "")
+
+
+def of_format(
+    device: HardwareSpec, model: ModelSpec, work: Workload, stack: str, family: str, implementation: str = ""
+) -> Start:
+    """Whether the software of a device runs a format of fewer bits than 16 for a model.
+
+    `stack` is as results have it, "" for none; `implementation` one that the quantizer itself names.
+    """
+    asked = (work.implementation or "").partition(":")[0] or implementation
+    stack = _engine_of(device, work, stack)
+    name = stack.partition("@")[0]
+    if device.is_own_chip and not name and not asked:
+        return Start()
+    try:
+        runs = catalog.implementation(device, family, name or None, asked)
+    except InputError:
+        return Start("other kernels than asked for")
+    is_known = runs is not None and _is_for(runs, device)
+    if not asked and has_table(device, stack) and not _as_papers(work):
+        found = _by_table(device, model, work, stack, family)
+        return found._replace(elsewhere=bool(found.reason) and is_known)
+    if device.engine_rate is not None and not asked:
+        has_engine = device.path_of(family) == "engine"
+        return Start() if has_engine else Start(f"no engine of {device.name} runs it", None, is_known)
+    if not is_known:
+        return Start(f"no kernel known for {device.name}")
+    if asked or not name or runs is None or runs.stack == name or _as_papers(work):
+        return Start()
+    if not _offers(name, family):
+        return Start(f"{_NO_TYPE} {engines.ENGINES.get(name, name)}", None, elsewhere=True)
+    return Start(f"a kernel of {runs.stack} alone", None, elsewhere=True) if runs.stack else Start()
+
+
+def refusals(device: HardwareSpec, plan: KvPlan, work: Workload, stack: str) -> dict[str, str]:
+    """Parts of a design that its device's software does not run (a format, a layout), each with the line that says so.
+
+    `plan` may be as laid out on the device, `stack` is as results have it.
+    """
+    stack = _engine_of(device, work, stack)
+    model, found = (plan.whole or plan).model, dict[str, str]()
+    packed = {g.quantizer.family.name: g.quantizer for g in plan.groups if g.layout.needs_dequantizing}
+    for family, own in packed.items():
+        named = (own.implementation or "").partition(":")[0]
+        if (told := of_format(device, model, work, stack, family, named)).reason:
+            found[family] = told.line
+    if (work.implementation or "").partition(":")[0] or not has_table(device, stack) or _as_papers(work):
+        return found
+    plain = plain_support(device, model, work, stack)
+    has_plain = len(packed) < len({g.quantizer.family.name for g in plan.groups})
+    if has_plain and plain and not is_plain(plain):
+        kept = plain.text() if not plain.runs else f"{plain.engine} {plain.release} stores it as {plain.stored_as}"
+        found[PLAIN] = kept
+    return found | _layout_refusals(model, plan, work, stack)
+
+
+def why_not(refused: Mapping[str, str]) -> str:
+    """Refusals in a line; "" for none."""
+    return "; ".join(f"{subject}: {line}" for subject, line in refused.items())
+
+
+def _layout_refusals(model: ModelSpec, plan: KvPlan, work: Workload, stack: str) -> dict[str, str]:
+    """Layouts that an engine with a table does not start."""
+    name, found = stack.partition("@")[0], dict[str, str]()
+    engine = engines.ENGINES.get(name, name)
+    keys, values = ({_type_of(g) for g in plan.groups if g.which == side} for side in ("key", "value"))
+    if keys and values and keys != values:
+        found["keys and values"] = f"{engine} keeps both in one type"
+    if len((keys | values) - {PLAIN}) > 1:
+        found["layers"] = f"{engine} has one KV type beside 16 bits"
+    if name == "vllm" and work.ep not in (1, work.tp):
+        found[f"ep {work.ep}"] = f"{engine} spreads whole experts over all devices or over none: ep 1 or {work.tp}"
+    if name == "llama.cpp":
+        for field, usual in (("ep", 1), ("dcp", 1), ("dp_attention", False)):
+            if getattr(work, field) != usual:
+                found[field.replace("_", "-")] = f"{engine} has no such split"
+    return found
+
+
+def _type_of(g: TensorGroup) -> str:
+    """The type that an engine would keep a tensor in."""
+    return g.quantizer.family.name if g.layout.needs_dequantizing else PLAIN
+
+
+def _engine_of(device: HardwareSpec, work: Workload, stack: str) -> str:
+    """The engine that a device runs: of its stack, and of a GPU without measured kernels the usual one, whose table
+    knows its architecture; none at peak rates, which are a paper's."""
+    is_usual = not stack and work.model_kind != "ideal" and has_table(device, DEFAULT_STACK)
+    return DEFAULT_STACK if is_usual else stack
+
+
+def _as_papers(work: Workload) -> bool:
+    """Whether a design is counted as papers do, which compare published code and no server's release."""
+    return work.memory == "paper" and not work.stack
+
+
+def _is_for(one: Implementation, device: HardwareSpec) -> bool:
+    """Whether an implementation is code for a device: that of papers, which names no architectures, is for GPUs."""
+    is_gpu = (device.architecture or ANY_GPU).startswith(ANY_GPU)
+    return not one.name.startswith(GENERIC) and (bool(one.architectures) or is_gpu)
+
+
+@cache
+def _offers(stack: str, family: str) -> bool:
+    """Whether an engine has a name for a family."""
+    known = engine_names.offered(FAMILIES)
+    return any(one.engine == engines.ENGINES.get(stack) and one.text == family for one in known)
+
+
+def _by_table(device: HardwareSpec, model: ModelSpec, work: Workload, stack: str, family: str) -> Start:
+    """Whether an engine with a table runs a format."""
+    name, _, asked = stack.partition("@")
+    release = engines.release_for(name, asked) or ""
+    engine = f"{engines.ENGINES.get(name, name)} {release}"
+    dtype = kv_dtype(name, release, family)
+    if dtype is None:
+        return Start(f"{_NO_TYPE} {engine}")
+    found = engines.support(name, asked, device, model, dtype, work.tower)
+    if found is None:
+        kinds = ", ".join(engines.kinds(model, work.tower))
+        return Start(f"not told for {kinds} on {device.architecture} by {engine}")
+    said = {engines.REFUSED: "refused by", engines.FAILS: "fails as it starts under"}
+    return Start(f"{said[found.status]} {engine}" if found.status in said else "", found)

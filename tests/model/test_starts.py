@@ -1,0 +1,183 @@
+"""One rule of what runs: formats, layouts and models that a device's software starts, and why not the others.
+
+Expected values are read by hand from the tables of engines (hwspecs/engines, by file and line of the engines' code),
+from Oaken's paper (its engine unpacks its own method) and from the lists of published code (hwspecs/implementations).
+"""
+
+from pathlib import Path
+
+import pytest
+
+from dse.core import specfile
+from dse.model import evaluate, starts
+from dse.quantizers import FAMILIES
+from dse.questions.common import design
+from dse.specs import catalog
+from dse.specs.workload import Workload
+
+
+def told(device, model, quantizer, value="", **work):
+    spec = catalog.device(device) if isinstance(device, str) else device
+    found = design(spec, model, quantizer, value).speed(Workload(**{"batch": 1, "input_tokens": 64, **work}))
+    return found["runs"], found["runs_why"]
+
+
+LLAMA, GPT, GEMMA, V32 = "llama3.1-8b", "gpt-oss-20b", "gemma3-27b", "deepseek-v3.2"
+#: device, model, format, workload -> "" where it runs, else words of the line that says why not
+TABLE = [
+    # vllm-0.33.0.csv: fp8 on 8.0 by FLASHINFER for heads of 128, fails with sinks: "native FP8 needs SM89+"
+    ("a100-80gb", LLAMA, "fp8", {}, ""),
+    (
+        "a100-80gb",
+        GPT,
+        "fp8",
+        {},
+        "vLLM 0.33.0 takes it and fails as it starts: TRITON_ATTN is chosen, then ValueError",
+    ),
+    ("h100", GPT, "fp8", {}, ""),
+    # fp8 on 7.5: TRITON_ATTN fails whatever the heads; T4 keeps 16 bits
+    ("t4", LLAMA, "fp8", {}, "fails as it starts"),
+    ("t4", LLAMA, "fp16", {}, ""),
+    # no type of vLLM is one of the papers'
+    ("a100-80gb", LLAMA, "sinkq", {}, "sinkq: no KV type of vLLM 0.33.0"),
+    ("a100-80gb", LLAMA, "oaken", {}, "oaken: no KV type of vLLM 0.33.0"),
+    ("h100", LLAMA, "kivi", {}, "kivi: no KV type of vLLM 0.33.0"),
+    # a release that was not read is told by the newest that was
+    ("h100", LLAMA, "kivi", {"stack": "vllm@0.19.1"}, "kivi: no KV type of vLLM 0.33.0"),
+    # sglang-0.5.23.csv: nvfp4 refused below 10.x, fp4_mx_block16 from 7.5 on
+    ("h100", LLAMA, "nvfp4", {"stack": "sglang"}, "SGLang 0.5.23 refuses it: needs 10.x or 12.x: use fp4_mx_block16"),
+    ("b200", LLAMA, "nvfp4", {"stack": "sglang"}, ""),
+    ("h100", LLAMA, "fp4_mx_block16", {"stack": "sglang"}, ""),
+    # trtllm-1.3.csv: INT8 "not on Blackwell", doubtful below, which may run
+    ("b200", LLAMA, "int8", {"stack": "trtllm"}, "TensorRT-LLM 1.3 refuses it: not on Blackwell"),
+    ("h100", LLAMA, "int8", {"stack": "trtllm"}, ""),
+    ("a100-80gb", LLAMA, "fp8", {"stack": "trtllm"}, "TensorRT-LLM 1.3 refuses it: FP8 keys and values need 8.9"),
+    # a model that the engine does not start at all: sparse latent attention begins at 9.0
+    ("a100-80gb", V32, "fp16", {"tp": 8}, "fp16: vLLM 0.33.0 refuses it: no backend: compute capability"),
+    # chips with an engine run what it unpacks; those without run 16 bits
+    ("oaken-hbm", LLAMA, "oaken", {}, ""),
+    ("oaken-hbm", LLAMA, "fp16", {}, ""),
+    ("oaken-hbm", LLAMA, "sinkq", {}, "sinkq: no engine of Oaken-HBM runs it"),
+    ("oaken-lpddr", LLAMA, "nqkv", {}, "nqkv: no engine of Oaken-LPDDR runs it"),
+    ("oaken-hbm", LLAMA, "fp8", {}, "fp8: no engine of Oaken-HBM runs it"),
+    ("lpu-hbm", LLAMA, "fp16", {}, ""),
+    ("lpu-hbm", LLAMA, "kivi", {}, "kivi: no kernel known for LPU-HBM"),
+    ("tender-a100", LLAMA, "tender", {}, ""),
+    ("tender-a100", LLAMA, "oaken", {}, "oaken: no kernel known for Tender-A100"),
+    # CUDA code of papers is for no other chip; llama.cpp has Metal and ROCm
+    ("m4-max", LLAMA, "kivi", {}, "kivi: no kernel known for M4-Max"),
+    ("m4-max", LLAMA, "q8_0", {}, ""),
+    ("tpu-v6e", LLAMA, "sinkq", {}, "sinkq: no kernel known for TPU-v6e"),
+    # AMD: vLLM's fp8 on gfx942, no table tells more
+    ("mi300x", LLAMA, "fp8", {}, ""),
+    ("mi300x", LLAMA, "sinkq", {}, "no kernel known for MI300X"),
+    # as papers compare: their published code on a GPU, whatever a server's release has
+    ("a100-80gb", LLAMA, "qserve", {"memory": "paper"}, ""),
+    ("a100-80gb", LLAMA, "kivi:bits=4", {"model_kind": "ideal"}, ""),
+    ("oaken-hbm", LLAMA, "kivi:bits=4", {"model_kind": "ideal"}, "kivi: no engine of Oaken-HBM runs it"),
+    # a release that is named is asked, however memory is counted
+    ("a100-80gb", LLAMA, "qserve", {"memory": "paper", "stack": "vllm"}, "qserve: no KV type of vLLM 0.33.0"),
+    # without the server's own time it is vLLM all the same
+    ("a100-80gb", LLAMA, "kivi:bits=4", {"stack": "vllm@kernels"}, "kivi: no KV type of vLLM 0.33.0"),
+    # code that is named is what runs
+    ("h100", LLAMA, "kivi", {"implementation": "kivi-released"}, ""),
+    ("h100", LLAMA, "kivi", {"implementation": "generic"}, "kivi: no kernel known for H100"),
+]
+
+
+@pytest.mark.parametrize(("device", "model", "quantizer", "work", "why"), TABLE)
+def test_the_table_by_hand(device, model, quantizer, work, why):
+    runs, said = told(device, model, quantizer, **work)
+    assert runs == (not why)
+    assert why in (said or "")
+    assert bool(said) == bool(why)
+
+
+@pytest.mark.parametrize(
+    ("quantizer", "value", "work", "why"),
+    [
+        # one --kv-cache-dtype for both sides
+        ("fp8", "fp16", {}, "keys and values: vLLM keeps both in one type"),
+        ("fp8", "fp8", {}, ""),
+    ],
+)
+def test_layouts_that_an_engine_does_not_start(quantizer, value, work, why):
+    assert told("h100", LLAMA, quantizer, value, **work) == (not why, why or None)
+
+
+@pytest.mark.parametrize(("ep", "runs"), [(1, True), (2, False), (4, False), (8, True)])
+def test_vllm_spreads_experts_over_all_devices_or_none(ep, runs):
+    """--enable-expert-parallel has no number: its size is that of tp times dp."""
+    found, why = told("h100", "gpt-oss-120b", "fp16", tp=8, ep=ep)
+    assert found is runs
+    assert (why or "") == (
+        "" if runs else f"ep {ep}: vLLM spreads whole experts over all devices or over none: ep 1 or 8"
+    )
+
+
+def test_other_software_lets_it_compete_and_keeps_the_mark():
+    assert told("oaken-hbm", LLAMA, "sinkq", other_software=True) == (True, "sinkq: no engine of Oaken-HBM runs it")
+
+
+def own_chip(**numbers):
+    given = {"name": "Mine", "memory_capacity": "80 GB", "memory_bandwidth": "2 TB/s", "peak_flops": "300 TFLOP/s"}
+    return catalog.device_from(specfile.Document("mine.toml", {**given, **numbers}))
+
+
+@pytest.mark.parametrize("family", [name for name in FAMILIES if not FAMILIES[name].exact and "ds_mla" not in name])
+def test_a_chip_of_the_users_runs_every_format_and_no_code_of_others(family):
+    one = design(own_chip(), "llama2-7b", family)
+    point = evaluate.Point(one.device, one.plan, Workload(batch=4, input_tokens=256, output_tokens=16))
+    assert point.lowered.results["runs"]
+    assert point.lowered.results["implementation"] is None
+    assert set(point.paths.values()) <= {"engine", "none"}
+
+
+def test_formats_of_as_many_bits_take_as_long_on_a_chip_of_the_users():
+    """int8, fp8 and their kin of 8 bits; atom, qserve and mxfp4 of 4.25: the rate is the chip's, not a method's."""
+    work = Workload(batch=32, input_tokens=2048, output_tokens=64)
+    for rate in ({}, {"engine_rate": "1 Telement/s"}):
+        for alike in (("atom", "qserve", "mxfp4"), ("int8_per_token_head", "fp8_per_token_head", "mxfp8")):
+            steps = [design(own_chip(**rate), "llama2-7b", name).evaluate(work)["decode_step_s"] for name in alike]
+            assert max(steps) <= 1.001 * min(steps), (rate, alike, steps)
+
+
+def test_the_rate_of_a_chip_of_the_users():
+    """Ideal: 2 TB/s of elements of one bit are 16 T a second, so that no format waits; given: that of the file. Reading
+    4-bit elements at 2 TB/s takes 4 T a second: at half of that the step waits for the engine."""
+    assert own_chip().rate("engine").si == 16e12
+    assert own_chip().rate("engine").kind == "assumed"
+    assert own_chip(engine_rate="3 Telement/s").rate("engine").si == 3e12
+    work = Workload(batch=64, input_tokens=4096, output_tokens=16, model_kind="ideal")
+    exposed = [
+        design(own_chip(**given), "llama2-7b", "int4").evaluate(work)["dequantize_s"]
+        for given in ({}, {"engine_rate": "100 Telement/s"}, {"engine_rate": "2 Telement/s"})
+    ]
+    assert exposed[0] == exposed[1] == 0 < exposed[2]
+    assert own_chip(fused_rate="2 Telement/s").path_of("sinkq") == "fused"
+
+
+@pytest.mark.parametrize(("quantizer", "runs"), [("fp16", True), ("fp8", True), ("kivi", False)])
+def test_a_gpu_that_is_known_by_its_data_sheet_runs_what_vllm_runs_on_its_architecture(quantizer, runs):
+    assert told(own_chip(architecture="sm_90"), LLAMA, quantizer)[0] is runs
+    assert told(own_chip(architecture="sm_90"), LLAMA, quantizer, model_kind="ideal")[0]  # as papers compare
+
+
+def test_shipped_devices_are_nobodys_own():
+    assert [name for name in catalog.device_files() if catalog.device(name).is_own_chip] == []
+
+
+def test_every_row_of_the_tables_is_the_rule():
+    """What a table says of its own types is what the rule says, for a model of every kind that ships."""
+    device, work = catalog.device("h100"), Workload()
+    for model in map(catalog.model, (LLAMA, GPT, "deepseek-v3")):
+        for family in FAMILIES:
+            found = starts.of_format(device, model, work, "vllm", family)
+            assert bool(found.reason) == bool(found.support is None or not found.support.runs), family
+
+
+def test_nothing_is_asked_of_an_engine_in_a_second_place():
+    """The tables are read by the rule, by what prints them, and by nobody else."""
+    root = Path(starts.__file__).parents[1]
+    users = {path.relative_to(root).as_posix() for path in root.rglob("*.py") if "engines.support(" in path.read_text()}
+    assert users == {"model/starts.py"}
