@@ -64,7 +64,7 @@ from dse.model.operations import (
 from dse.model.quality import quality
 from dse.model.records import MISSING, STATES, Design
 from dse.model.results import RESULT_UNITS
-from dse.model.server import Pass, Server, last_pass, server_results
+from dse.model.server import Pass, ServerResults, last_pass, server_results
 from dse.model.stacks import kind_of, stack_of, stack_text
 from dse.model.step import Run, Terms, Wave, known_run, one_prompt_s, terms_of
 from dse.specs import measured_memory
@@ -87,7 +87,7 @@ ROOM_BYTES = 2**53
 ROOM_RESULTS = ("throughput_tokens_per_s", "tpot_s", "bound")
 #: results that are None where not one request fits, but for those that say so
 NO_TIMES: dict[str, Any] = {
-    **{name: None for kind in (Served, Server, Wave, Totals, Spent, Bounds) for name in kind._fields},
+    **{name: None for kind in (Served, ServerResults, Wave, Totals, Spent, Bounds) for name in kind._fields},
     "prefill_alone_s": None,
     "running_batch": 0,
     "bound": "capacity",
@@ -394,7 +394,7 @@ class Point:
         return last_pass(self.design, self.made, self.terms, batch, most, self.sums, total_s, n_steps, 1.0)
 
     @cached_property
-    def server(self) -> Server:
+    def server(self) -> ServerResults:
         """TPOT, TTFT, rates, energy and price of the server."""
         return server_results(self.design, self.cycle, float(self.batch), float(self.design.output_tokens))
 

@@ -54,7 +54,7 @@ from dse.model.records import (
     dtype_of,
 )
 from dse.model.results import RESULT_UNITS
-from dse.model.server import Server, cycle_of, pass_of, server_of, static_pass
+from dse.model.server import ServerResults, cycle_of, pass_of, server_of, static_pass
 from dse.model.step import (
     Given,
     Run,
@@ -90,8 +90,8 @@ AT: Any = Wave._make(ROW * place for place in range(len(Wave._fields)))
 N_WAVE = ROW * len(Wave._fields)
 #: and those of its totals
 TOTAL: Any = Totals._make(ROW * place for place in range(len(Totals._fields)))
-SERVER: Any = Server._make(ROW * (len(Totals._fields) + place) for place in range(len(Server._fields)))
-N_TOTAL = ROW * (len(Totals._fields) + len(Server._fields))
+SERVER: Any = ServerResults._make(ROW * (len(Totals._fields) + place) for place in range(len(ServerResults._fields)))
+N_TOTAL = ROW * (len(Totals._fields) + len(ServerResults._fields))
 
 
 class RunRows(NamedTuple):
@@ -132,7 +132,7 @@ FLOAT = (
     *capacity.Pool._fields,
     *Wave._fields,
     *Totals._fields,
-    *Server._fields,
+    *ServerResults._fields,
     "prefill_alone_s",
     *Spent._fields,
 )
@@ -146,7 +146,7 @@ OF_POOL = len(Contents._fields)
 OF_WAVE = OF_POOL + len(capacity.Pool._fields)
 OF_TOTALS = OF_WAVE + len(Wave._fields)
 OF_SERVER = OF_TOTALS + len(Totals._fields)
-OF_ALONE = OF_SERVER + len(Server._fields)
+OF_ALONE = OF_SERVER + len(ServerResults._fields)
 OF_SPENT = OF_ALONE + 1
 #: the column that takes longest
 CONTEXT = WHOLE.index("max_context_tokens")
@@ -428,7 +428,7 @@ def _put_totals(totals: Floats, i: int, found: Totals) -> None:
 
 
 @inlined
-def _put_server(totals: Floats, i: int, found: Server) -> None:
+def _put_server(totals: Floats, i: int, found: ServerResults) -> None:
     """Results of a server into their place."""
     totals[SERVER.tpot_s + i] = found.tpot_s
     totals[SERVER.ttft_s + i] = found.ttft_s

@@ -11,13 +11,14 @@ from typing import NamedTuple
 
 from dse.core.compiling import compilable, inlined
 from dse.model.attention import KnownSums, known_sums
+from dse.model.capacity import is_replaced, waves_of
 from dse.model.formulas import deployment, energy, steady
 from dse.model.generation import Generation
 from dse.model.records import CONTINUOUS, STATIC, Design
 from dse.model.step import Terms, known_run, shared_given, shared_step_s
 
 
-class Server(NamedTuple):
+class ServerResults(NamedTuple):
     """Means over the requests of a server, and its rates."""
 
     tpot_s: float
@@ -63,6 +64,21 @@ class Pass(NamedTuple):
 
 
 @inlined
+def _cycle(
+    decoding: float, prompts: float, own_steps: float, prompt_steps: float, all_steps: float, n_tokens: float
+) -> Cycle:
+    return Cycle(
+        decoding=decoding,
+        prompts=prompts,
+        own_steps=own_steps,
+        prompt_steps=prompt_steps,
+        all_steps=all_steps,
+        n_tokens=n_tokens,
+        mean_tokens=n_tokens,
+    )
+
+
+@inlined
 def cycle_of(
     n: float, prompt_tokens: float, output_tokens: float, step_tokens: float, batching: int, n_groups: int
 ) -> Cycle:
@@ -75,13 +91,13 @@ def cycle_of(
     """
     own = max(prompt_tokens, 1.0)
     if batching == STATIC:
-        return Cycle(0.0, n, 1.0, 1.0, output_tokens + 1.0, n * own, n * own)
+        return _cycle(0.0, n, 1.0, 1.0, output_tokens + 1.0, n * own)
     # prompts that fit into a step, beside those that decode: below 1 a part of one
     room = step_tokens if batching == CONTINUOUS else max(step_tokens - n, 1.0)
     most = min(room / max(own - 1.0, 1.0), n) if room >= own else room / own
     own_steps = max(1.0 / most, 1.0)
     if batching == CONTINUOUS and n_groups == 1:  # nobody decodes meanwhile: requests stay in step
-        return Cycle(0.0, most, own_steps, n / most, output_tokens + n / most, most * own, most * own)
+        return _cycle(0.0, most, own_steps, n / most, output_tokens + n / most, most * own)
     # as many as come in a step, at random moments: x / (1 - exp(-x)) for the mean of steps that have one
     half = n / (output_tokens + own_steps) / 2.0
     prompts = min(half + max(half, (15.0 + 6.0 * half * half) / (15.0 + half * half)), most)
@@ -96,12 +112,20 @@ def cycle_of(
         n_all, own_steps = n_with, max(n_with - output_tokens, 1.0 / prompts)
     n_tokens = decoding + prompts * own
     if n_groups == 1:
-        return Cycle(decoding, prompts, own_steps, n_with, n_all, n_tokens, n_tokens)
+        return _cycle(decoding, prompts, own_steps, n_with, n_all, n_tokens)
     share = min(n_with / n_all, 1.0)
     some = steady.some_share(share, n_groups)
     with_prompts = share / some  # of the groups, in a step in which any has
     mean = max(with_prompts * n_tokens + (1.0 - with_prompts) * n, 1.0)
-    return Cycle(decoding, prompts, own_steps, some * n_all, n_all, n_tokens, min(mean, n_tokens))
+    return Cycle(
+        decoding=decoding,
+        prompts=prompts,
+        own_steps=own_steps,
+        prompt_steps=some * n_all,
+        all_steps=n_all,
+        n_tokens=n_tokens,
+        mean_tokens=min(mean, n_tokens),
+    )
 
 
 @inlined
@@ -143,12 +167,14 @@ def pass_of(
 
 
 @inlined
-def server_of(found: Pass, n_requests: float, output_tokens: float, board_w: float, usd_per_hour: float) -> Server:
+def server_of(
+    found: Pass, n_requests: float, output_tokens: float, board_w: float, usd_per_hour: float
+) -> ServerResults:
     """Name the results of a server's cycle; power and price are of all devices."""
     tpot_s = found.decode_s / output_tokens
     ttft_s = found.prompt_s + found.burst_wait_s + found.place_wait_s
     rate = steady.closed_loop_tokens_per_s(n_requests, output_tokens, ttft_s, tpot_s)
-    return Server(
+    return ServerResults(
         tpot_s=tpot_s,
         ttft_s=ttft_s,
         requests_per_s=rate / output_tokens,
@@ -207,6 +233,8 @@ def last_pass(
     """
     split, stack, load = design.deployment, design.stack, design.load
     places = float(min(batch, most))
+    if load.batching == STATIC:
+        places = float(waves_of(batch, most, is_replaced(design)).running)
     n = int(deployment.micro_batch(max(int(places), 1), split.n_groups, split.n_in_flight))
     run = known_run(design, made, terms, n, sums)
     if load.batching == STATIC:
@@ -242,7 +270,7 @@ def last_pass(
 
 
 @compilable
-def server_results(design: Design, found: Pass, batch: float, n_steps: float) -> Server:
+def server_results(design: Design, found: Pass, batch: float, n_steps: float) -> ServerResults:
     """The results of a server of `batch` requests of `n_steps` tokens each, whose cycle is `found`."""
     n, device = design.deployment.n_devices, design.device
     return server_of(found, batch, n_steps, n * device.board_power_w, n * device.usd_per_hour)

@@ -16,7 +16,7 @@ from dse.model.formulas.steady import mean_prompt_of_tokens, mean_reserved_token
 from dse.model.kv_layout import KvPlan
 from dse.model.lower import BATCHINGS, check_traffic, with_admission
 from dse.model.records import CHUNKED, CONTINUOUS, STATIC, Design
-from dse.model.server import Cycle, Pass, Server, last_pass, server_results
+from dse.model.server import Cycle, Pass, ServerResults, last_pass, server_results
 from dse.model.step import Terms
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.workload import Workload
@@ -153,7 +153,7 @@ class TrafficServer:
         places = (NormalDist().inv_cdf(((i + 0.5) / N_LONGEST) ** (1 / k)) for i in range(N_LONGEST))
         return sum(exp(spread * (x - spread / 2)) for x in places) / N_LONGEST
 
-    def closed(self, n: float) -> Server:
+    def closed(self, n: float) -> ServerResults:
         """The server of a closed loop of `n` requests that all have a place."""
         return server_results(self.design, self.cycle(n), n, self.mean_output_tokens)
 
@@ -163,7 +163,7 @@ class TrafficServer:
         return float(self.design.stack.host_prompt_s - self.design.stack.host_blocks_s)
 
     @cached_property
-    def full(self) -> Server:
+    def full(self) -> ServerResults:
         """The server whose places are always taken; at least one request must fit."""
         return self.closed(float(self.places))
 
