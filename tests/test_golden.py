@@ -134,6 +134,8 @@ def test_a_difference_says_which_results_changed_and_how_far():
         "  bound: 1 designs",
         "    'compute' -> 'latency': device=b",
     ]
+    other = [Row({"device": "a"}, {"other_s": 1.0, "bound": "bandwidth", "model_kind": "ideal"})]
+    assert list(tables.difference(before[:1], other))[1:] == ["  step_s: is no result any more", "  other_s: is new"]
     assert "drawn anew" in next(tables.difference(before, before[:1]))
 
 

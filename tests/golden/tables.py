@@ -120,8 +120,9 @@ def difference(before: list[Row], after: list[Row]) -> Iterator[str]:
     names = list(dict.fromkeys(name for row in (*before, *after) for name in row.results if name != "error"))
     both = [(old, new) for old, new in pairs if "error" not in old.results and "error" not in new.results]
     refused = [(old, new) for old, new in pairs if old.results.get("error") != new.results.get("error")]
+    known = [{name for row in rows for name in row.results} for rows in (before, after)]
     changed: dict[str, list[tuple[Row, Row]]] = {}
-    for name in names:
+    for name in (name for name in names if all(name in own for own in known)):
         wrong = [
             (old, new) for old, new in both if not same(old.results.get(name), new.results.get(name), new.tolerance)
         ]
@@ -134,6 +135,8 @@ def difference(before: list[Row], after: list[Row]) -> Iterator[str]:
         yield f"      {asked_text(new.design)}"
     if len(refused) > N_SHOWN:
         yield f"  refusal: {len(refused):,} designs in all"
+    for name in (name for name in names if not all(name in own for own in known)):
+        yield f"  {name}: {'is new' if name in known[1] else 'is no result any more'}"
     for name, wrong in changed.items():
         yield from _of_result(name, wrong)
 
@@ -148,8 +151,8 @@ def _of_result(name: str, wrong: list[tuple[Row, Row]]) -> Iterator[str]:
     ]
     far = [abs(np.log(ratio)) if ratio > 0 else np.inf for ratio, *_ in numbers]
     said = f"  {name}: {len(wrong):,} designs"
-    if numbers:
-        middle, most = np.exp(np.median(far)), np.exp(np.quantile(far, 0.9))
+    if finite := [each for each in far if np.isfinite(each)]:
+        middle, most = np.exp(np.median(finite)), np.exp(np.quantile(finite, 0.9))
         said += f", ratio {np.median([ratio for ratio, *_ in numbers]):.6g} in the median"
         said += f"; {middle:.6g} either way in the median, {most:.6g} in the 90th percentile"
     yield said
