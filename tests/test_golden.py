@@ -1,7 +1,7 @@
-"""Golden tables: today's numbers are those that tests/golden/make.py stored before the model was rewritten.
+"""Golden tables: today's numbers are those that were stored last; one that changes is a new table in its commit.
 
-Whole numbers, names and texts are equal; floats agree to 1e-12 where the model is ideal and to 1e-9 where kernels are
-calibrated. `tests/golden/adapter.py` is all that these tests know of the code.
+Whole numbers, names and texts are equal; floats agree to 1e-12 at peak rates and to 1e-9 where kernels are calibrated
+or estimated. `python tests/golden/make.py --diff` says by result what changed.
 """
 
 import io
@@ -11,208 +11,150 @@ from functools import lru_cache
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from cases import quick_first
-from dse.report import present
-from golden import adapter, commands
+from dse.model import many
+from dse.model.results import RESULT_UNITS
+from golden import commands, designs, tables
+from golden.tables import CALIBRATED, IDEAL, Row, asked_text, same
 
-#: relative error of floats, by model kind; and what rounding to 44 bits of mantissa adds to it
-TOLERANCE = {"ideal": 1e-12, "calibrated": 1e-9}
-ROUNDED = 3e-14
 #: designs come in so many tests, so that processes share them
 N_PARTS = 10
 #: rows that a failure shows, and differences of a row
 SHOWN_ROWS, SHOWN_RESULTS = 4, 12
-
-
-#: results of several devices, of servers and of formats of weights: designs here are kernels alone on one device, and
-#: these have tests of their own (tests/model/test_deployed.py, test_step.py)
-SINGLE = {
-    "collective_s",
-    "dcp",
-    "dp_attention",
-    "ep",
-    "expert_skew",
-    "gpu_memory_utilization",
-    "host_s",
-    "max_num_seqs",
-    "memory",
-    "n_devices",
-    "pp",
-    "pp_batches",
-    "prompt_budget_tokens",
-    "rounds",
-    "strict_kernels",
-    "tp",
-    "weights",
-}
+SAY = "`python tests/golden/make.py --diff` says what changed; where it is meant to, record it and say why"
+#: the stored tables with the size of each
+STORED = {tables.DESIGNS: designs.N_DESIGNS, tables.PAPERS: designs.N_PAPERS}
 
 
 @lru_cache(maxsize=1)
-def designs():
-    """The rows of the table: inputs by name and results by name, as evaluate_row takes and gives them."""
-    table = pq.read_table(adapter.GOLDEN / "designs.parquet")
-    kinds = json.loads(table.schema.metadata[b"kinds"])
-    values = {name: restored(table[name].to_pylist(), kinds[name]) for name in table.column_names}
-    names = list(values)
-    rows = [dict(zip(names, row, strict=True)) for row in zip(*values.values(), strict=True)]
+def rows():
+    """The designs of both tables with their results."""
+    return [row for path in STORED for row in tables.read(path)]
+
+
+def wrong(row, actual):
+    """Results that differ, each as a line."""
     return [
-        (
-            {name.removeprefix("in."): row[name] for name in names if name.startswith("in.")},
-            {name: row[name] for name in names if not name.startswith("in.")},
-        )
-        for row in rows
+        f"  {name}: {value!r} expected, {actual.get(name)!r} found"
+        for name, value in row.results.items()
+        if not same(value, actual.get(name), row.tolerance)
     ]
-
-
-def restored(column, kind):
-    """Numbers that are stored as text: whole ones exactly."""
-    if kind != "number":
-        return column
-    return [text if text is None else int(text) if text.lstrip("-").isdigit() else float(text) for text in column]
-
-
-def same(expected, actual, tolerance):
-    """Whole numbers, texts and None equal, floats close."""
-    if isinstance(expected, float) and isinstance(actual, int | float) and not isinstance(actual, bool):
-        return expected == actual or abs(expected - actual) <= tolerance * max(abs(expected), abs(actual))
-    return type(expected) is type(actual) and expected == actual
-
-
-def wrong(expected, actual, tolerance):
-    """Results that differ, each as a line; those that came later have tests of their own."""
-    return [
-        f"  {name}: {expected[name]!r} expected, {actual.get(name)!r} found"
-        for name in expected
-        if not same(expected[name], actual.get(name), tolerance)
-    ]
-
-
-def asked(row):
-    """The inputs of a design, but for those that are usual."""
-    usual = {
-        "bits": "closed",
-        "admission": "reserve",
-        "page_tokens": 16,
-        "prefix_tokens": 0,
-        "weights_bits": 16,
-        "tokens": "full",
-        "activation_bits": 16,
-        "prompt_chunk_tokens": 1,
-        "kv_cache": True,
-    }
-    return ", ".join(f"{name}={v}" for name, v in row.items() if v is not None and v != usual.get(name))
 
 
 @quick_first(1, "part", range(N_PARTS))
 def test_every_result_of_a_design_is_as_it_was(part):
-    found, places = [], range(part, len(designs()), N_PARTS)
-    for i in places:
-        row, expected = designs()[i]
-        tolerance = TOLERANCE[expected["model_kind"] or "ideal"] + ROUNDED
-        lines = wrong(expected, adapter.evaluate_row(row), tolerance)
-        if lines:
+    found, each = [], rows()[part::N_PARTS]
+    for row in each:
+        if lines := wrong(row, designs.evaluated(row.design)):
             more = [f"  and {len(lines) - SHOWN_RESULTS} more"] if len(lines) > SHOWN_RESULTS else []
-            found.append("\n".join([f"design {i}: {asked(row)}", *lines[:SHOWN_RESULTS], *more]))
-    assert not found, f"{len(found)} of {len(places)} designs differ\n" + "\n".join(found[:SHOWN_ROWS])
+            found.append([asked_text(row.design), *lines[:SHOWN_RESULTS], *more])
+    assert not found, shown(found, len(each))
 
 
 def test_compiled_code_gives_every_design_the_numbers_of_the_table():
     """All in one call. What it leaves to the interpreter, as whole numbers might not fit int64, is below 3 %."""
-    left, found, each = 0, [], adapter.evaluate_compiled([row for row, _ in designs()])
-    for i, ((row, expected), actual) in enumerate(zip(designs(), each, strict=True)):
-        if expected["error"] is not None:  # refused as it is read, or left and refused then
-            assert actual in (None, {"error": expected["error"]}), f"design {i}: {asked(row)}"
-            continue
-        if actual is None:
+    left, found, each = 0, [], rows()
+    for row, actual in zip(each, designs.compiled([row.design for row in each]), strict=True):
+        if "error" in row.results:  # refused as it is read, or left and refused then
+            assert actual in (None, row.results), asked_text(row.design)
+        elif actual is None:
             left += 1
-            continue
-        tolerance = TOLERANCE[expected["model_kind"]] + ROUNDED
-        lines = wrong({name: expected[name] for name in actual if name in expected}, actual, tolerance)
-        if lines:
-            found.append("\n".join([f"design {i}: {asked(row)}", *lines[:SHOWN_RESULTS]]))
-    assert not found, f"{len(found)} of {len(each)} designs differ\n" + "\n".join(found[:SHOWN_ROWS])
+        elif lines := wrong(Row(row.design, {n: row.results[n] for n in actual} | _kind(row)), actual | _kind(row)):
+            found.append([asked_text(row.design), *lines])
+    assert not found, shown(found, len(each))
     assert left < 0.03 * len(each)
 
 
+def _kind(row):
+    return {"model_kind": row.results["model_kind"]}
+
+
 def test_a_point_by_compiled_code_is_bit_for_bit_that_by_the_interpreter():
-    rows = [row for row, expected in designs()[::20] if expected["error"] is None and expected["feasible"]]
-    left = 0
-    for row in rows:
-        quick, interpreted = adapter.evaluate_quick(row)
+    each, left = [row.design for row in rows()[::20] if row.results.get("feasible")], 0
+    for design in each:
+        point = designs.inside(design)
+        quick, interpreted = many.results_of(point), point.results
         left += quick is None
-        assert quick in (None, interpreted), asked(row)
+        assert quick in (None, interpreted), asked_text(design)
         assert quick is None or {name: type(value) for name, value in quick.items()} == {
             name: type(value) for name, value in interpreted.items()
-        }, asked(row)
-    assert left < 0.05 * len(rows)
+        }, asked_text(design)
+    assert left < 0.05 * len(each)
 
 
-def test_the_table_has_every_result_and_input_and_all_that_there_is_by_name():
-    rows, known = designs(), adapter.names()
-    fits = [(row, result) for row, result in rows if result["feasible"]]
-    assert len(rows) == 5000
-    # results, fields and names that came later have tests of their own
-    results = sorted(rows[0][1].keys() - {"error"})
-    assert set(results) <= set(adapter.result_names())
-    fields = sorted(rows[0][0].keys() - set(adapter.INPUTS))
-    assert set(fields) <= set(known["workload"])
-    assert sum(result["error"] is not None for _, result in rows) <= 0.10 * len(rows)
-    assert sum(result["feasible"] is False for _, result in rows) <= 0.20 * len(rows)
-
-    def base(text):
-        return text.partition(":")[0]
-
-    # each occurs often where something fits, so that its times are in the table
-    counted = {
-        "devices": [base(row["device"]) for row, _ in fits],
-        "models": [row["model"] for row, _ in fits],
-        "quantizers": [base(row[side]) for row, _ in fits for side in ("key_quantizer", "value_quantizer")],
-        "tokens": [base(row["tokens"]) for row, _ in fits],
-        "stacks": [f"{base(row['device'])} {result['stack']}" for row, result in fits],
-    }
-    often = {kind: sum(names.count(name) >= 25 for name in known[kind]) for kind, names in counted.items()}
-    assert often == {"devices": 13, "models": 15, "quantizers": 13, "tokens": 7, "stacks": 19}
-    constant = {name for name in results if len({result[name] for _, result in rows} - {None}) <= 1}
-    assert constant == SINGLE, "results that have one value only"
-    for name in ("key_quantizer", "value_quantizer"):
-        assert sum(row[name].startswith("plan:") for row, _ in fits) > 100
-    for name in fields:
-        assert len({row[name] for row, _ in fits}) > 1, f"{name} is never varied"
-    assert sum(result["kv_bytes"] > 2**53 for _, result in fits) > 25
-    assert any(result["kv_bytes"] > 2**63 for _, result in rows if result["kv_bytes"])
+def test_the_tables_have_every_result_and_every_input_in_many_values():
+    for path, n in STORED.items():
+        each = tables.read(path)
+        assert len(each) == n
+        assert sum("error" in row.results for row in each) <= designs.MAX_REFUSED * n
+        assert sum(row.results.get("feasible") is False for row in each) <= designs.MAX_INFEASIBLE * n
+    each = tables.read(tables.DESIGNS)
+    fits = [row for row in each if row.results.get("feasible")]
+    assert set(fits[0].results) == set(RESULT_UNITS)
+    constant = [name for name in RESULT_UNITS if len({row.results.get(name) for row in each} - {None}) <= 1]
+    # of devices whose energy is measured and whose kernels are not: tests/model/test_energy.py
+    assert constant == ["power_s"], "results that have one value only"
+    for name in designs.FIELDS:
+        assert sum(name in row.design for row in fits) > 20, f"{name} is hardly ever varied"
+    # each occurs where something fits, so that its times are in the table; of what came later few do
+    for kind, names in designs.known().items():
+        sides = ("key_quantizer", "value_quantizer") if kind == "quantizer" else (kind,)
+        said = [str(row.design.get(side)) for row in fits for side in sides]
+        found = {text if kind == "model" else text.partition(":")[0] for text in said}
+        assert len(set(names) - found - {"full"}) <= 0.05 * len(names), sorted(set(names) - found)
+    assert sum(row.design["key_quantizer"].startswith("plan:") for row in fits) > 20
+    assert sum(row.results["kv_bytes"] > 2**53 for row in fits) > 5
+    assert all(row.results["memory"] == "paper" and row.results["model_kind"] == "ideal" for row in papers_that_fit())
 
 
-#: words of outputs, as they were and as they are: a heading that was respelled, a question that has another name
-RENAMED = {"Dequantisation": "Dequantization", r"\"question\": \"sensitivity\"": r"\"question\": \"doubt\""}
-#: labels of a point's lines, as they were and as they are
-LABELS = {
-    "longest context, all requests at once": "longest context at this batch",
-    "decode step (mean): time per token": "decode step, mean",
-    "prefill": "prefill of the running batch",
-    "time to first token, no queue": "time to first token (TTFT), no queue",
-    "prompt of a running batch": "prefill of the running batch",
-}
+def papers_that_fit():
+    return [row for row in tables.read(tables.PAPERS) if row.results.get("feasible")]
+
+
+def test_a_difference_says_which_results_changed_and_how_far():
+    before = [
+        Row({"device": "a"}, {"step_s": 1.0, "bound": "bandwidth", "model_kind": "ideal"}),
+        Row({"device": "b"}, {"step_s": 2.0, "bound": "compute", "model_kind": "ideal"}),
+        Row({"device": "c"}, {"error": "no such device"}),
+    ]
+    after = [
+        Row({"device": "a"}, {"step_s": 1.5, "bound": "bandwidth", "model_kind": "ideal"}),
+        Row({"device": "b"}, {"step_s": 2.0 + 1e-13, "bound": "latency", "model_kind": "ideal"}),
+        Row({"device": "c"}, {"error": "no device"}),
+    ]
+    assert list(tables.difference(before, before)) == ["0 of 3 designs changed"]
+    assert list(tables.difference(before, after)) == [
+        "3 of 3 designs changed",
+        "  refusal: no such device -> no device",
+        "      device=c",
+        "  step_s: 1 designs, ratio 1.5 in the median; 1.5 either way in the median, 1.5 in the 90th percentile",
+        "    1.0 -> 1.5: device=a",
+        "  bound: 1 designs",
+        "    'compute' -> 'latency': device=b",
+    ]
+    other = [Row({"device": "a"}, {"other_s": 1.0, "bound": "bandwidth", "model_kind": "ideal"})]
+    assert list(tables.difference(before[:1], other))[1:] == ["  step_s: is no result any more", "  other_s: is new"]
+    assert "drawn anew" in next(tables.difference(before, before[:1]))
+
+
+def test_a_table_is_read_as_it_was_written(tmp_path):
+    kept = [rows()[i] for i in (0, 1, 2, len(rows()) - 1)]
+    tables.write(tmp_path / "some.parquet", kept)
+    assert tables.read(tmp_path / "some.parquet") == kept
 
 
 @lru_cache(maxsize=1)
 def stored():
     """What commands printed and wrote, by group, and the numbers of explanations."""
-    with pa.input_stream(str(adapter.GOLDEN / "commands.json.zst")) as packed:
-        text = io.TextIOWrapper(packed, encoding="utf-8").read()
-    lines = {present.line(old, ""): present.line(new, "") for old, new in LABELS.items()}
-    for old, new in {**RENAMED, **lines}.items():
-        text = text.replace(old, new)
-    return json.loads(text)
+    return commands.unpacked(commands.STORED.read_bytes())
 
 
 def tolerance_of(text, name=""):
-    """As tight as the ideal model's, but where kernels are calibrated or measured data are summed."""
-    loose = name in ("measuring", "papers") or "calibrated" in text
-    return TOLERANCE["calibrated" if loose else "ideal"]
+    """As tight as at peak rates, but where kernels are calibrated or estimated, or measured data are summed."""
+    loose = name in ("measuring", "papers") or "calibrated" in text or "estimated" in text
+    return CALIBRATED if loose else IDEAL
 
 
 def different(expected, actual, tolerance, at="output"):
@@ -221,17 +163,6 @@ def different(expected, actual, tolerance, at="output"):
         missing = [f"  {at}.{key}: is missing" for key in expected.keys() - actual.keys()]
         both = [key for key in expected if key in actual]
         return missing + [d for key in both for d in different(expected[key], actual[key], tolerance, f"{at}.{key}")]
-    if (
-        isinstance(expected, list)
-        and isinstance(actual, list)
-        and all(isinstance(row, dict) and "name" in row for row in [*expected, *actual])
-    ):
-        # a server's memory is tested against start-up logs (tests/model/test_server_memory.py)
-        expected, actual = ([row for row in rows if row["name"][:7] != "server."] for rows in (expected, actual))
-        names = {row.get("name") for row in expected if isinstance(row, dict)}
-        if len(names) == len(expected):  # of `dse list`: what came later stands between
-            actual = [row for row in actual if row["name"] in names]
-        actual = actual[: len(expected)]  # rows of `dse show` that came later stand below
     if isinstance(expected, list) and isinstance(actual, list) and len(expected) == len(actual):
         return [
             d
@@ -302,7 +233,7 @@ def read(number):
 def shown(found, total):
     """The first of what differs, for the message of a failure."""
     cut = [lines[: SHOWN_RESULTS + 1] for lines in found[:SHOWN_ROWS]]
-    return f"{len(found)} of {total} differ\n" + "\n".join("\n".join(lines) for lines in cut)
+    return f"{len(found)} of {total} differ: {SAY}\n" + "\n".join("\n".join(lines) for lines in cut)
 
 
 @pytest.mark.parametrize("name", commands.GROUPS)
@@ -345,12 +276,10 @@ def missing(expected, actual, tolerance):
 @quick_first(1, "part", range(4))
 def test_explanations_show_every_number_that_they_did(part):
     """Numbers equal, words free: whatever order and kind (whole or not) they have now, and what else is shown."""
-    found, each = [], list(zip(stored()["explained"], commands.EXPLAINED, strict=True))[part::4]
-    for old, argv in each:
-        assert old["argv"] == argv
-        numbers = old["numbers"]
-        tolerance = TOLERANCE["calibrated" if "calibrated" in numbers["model_kind"] else "ideal"]
-        actual = commands.explained(argv)
+    found, each = [], stored()["explained"][part::4]
+    for old in each:
+        numbers, actual = old["numbers"], commands.explained(old["design"])
+        tolerance = IDEAL if "ideal" in numbers["model_kind"] else CALIBRATED
         assert numbers.keys() <= actual.keys()
         lines = [
             f"  {name}: {', '.join(map(repr, gone))} not shown"
@@ -358,7 +287,7 @@ def test_explanations_show_every_number_that_they_did(part):
             if (gone := missing(numbers[name], actual[name], tolerance))
         ]
         if lines:
-            found.append(["dse " + " ".join(argv), *lines])
+            found.append([asked_text(old["design"]), *lines])
     assert not found, shown(found, len(each))
 
 
@@ -373,11 +302,10 @@ def test_two_hundred_commands_are_stored_and_thirty_tables_of_figures():
         "point ask simulate traffic ring list show check predict sweep pareto synthesize thresholds quantize mix lab"
     )
     assert {one["argv"][0] for one in each} >= {*names.split(), "plot", "validate"}
-    assert len(stored()["explained"]) == 20
-    assert all(set(one["numbers"]) <= set(adapter.result_names()) for one in stored()["explained"])
+    assert len(stored()["explained"]) == commands.N_EXPLAINED
+    assert all(set(one["numbers"]) <= set(RESULT_UNITS) for one in stored()["explained"])
 
 
 def test_the_golden_files_are_at_most_2_mb():
-    tables = [adapter.GOLDEN / "designs.parquet", adapter.GOLDEN / "commands.json.zst"]
-    files = [*tables, *(path for path in (adapter.GOLDEN / "inputs").rglob("*") if path.is_file())]
+    files = [*STORED, commands.STORED, *(path for path in (designs.GOLDEN / "inputs").rglob("*") if path.is_file())]
     assert sum(path.stat().st_size for path in files) <= 2_000_000

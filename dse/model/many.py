@@ -741,7 +741,10 @@ def _fits_int64(case: Prepared, most_batch: float) -> bool:
     for size in made.sizes:
         largest = max(largest, float(size.own) + float(size.shared))
     free = abs(float(capacity.free_bytes(design))) * unit  # a search for the longest context may need twice as much
-    return free < WIDE and free * steps < 2 * WIDE and float(most_batch) * largest < 2 * WIDE
+    needed, share = float(most_batch) * largest, design.device.usable_frac
+    if design.memory.is_server:  # the device of which a small share holds the batch
+        share *= design.memory.share * design.memory.share_of_free
+    return free < WIDE and free * steps < 2 * WIDE and needed < 2 * WIDE and needed < unit * share * WIDE
 
 
 def evaluate_points(points: PointColumns, tables: DesignTables, n_keys: int, found: Found, state: States) -> None:

@@ -1,56 +1,53 @@
 """Command lines for the golden tables, in groups: a later command of a group may read what an earlier one wrote."""
 
 import contextlib
+import difflib
+import io
 import json
-import random
 import shlex
 import shutil
+import tempfile
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
-from golden import adapter, designs
+import pyarrow as pa
 
-#: designs shown by `dse point --json`, and those of which every result is explained
+from dse.cli import main as cli
+from dse.core.errors import InputError
+from dse.model.results import RESULT_UNITS
+from dse.questions import tables as report_tables
+from dse.report import present, throughput
+from dse.specs.workload import ASKED
+from golden import designs, tables
+
+STORED = designs.GOLDEN / "commands.json.zst"
+#: designs shown by `dse point --json`, and those of which every result is explained: the first of the table
 N_POINTS, N_EXPLAINED = 60, 20
-POINT_OPTIONS = {
-    "device": "--device",
-    "model": "--model",
-    "key_quantizer": "--key-quantizer",
-    "bits": "--bits",
-    "value_quantizer": "--value-quantizer",
-    "batch": "--batch",
-    "input_tokens": "--input",
-    "output_tokens": "--output",
-    "admission": "--admission",
-    "page_tokens": "--page",
-    "prefix_tokens": "--prefix",
-    "weights_bits": "--weights-bits",
-    "dequant_path": "--dequant-path",
-    "model_kind": "--model-kind",
-    "stack": "--stack",
-    "tokens": "--tokens",
-    "activation_bits": "--activation-bits",
-    "prompt_chunk_tokens": "--prompt-chunk",
-    "cached_input_discount": "--cached-input-discount",
-}
+#: of a group, the changed commands that are shown, and the lines of each
+N_SHOWN = 4
 
 
 def point(row: dict[str, Any]) -> list[str]:
     """The command line of a design."""
     words = ["point"]
-    for name, option in POINT_OPTIONS.items():
-        if row[name] is not None:
-            words += [option, str(row[name])]
-    return words if row["kv_cache"] else [*words, "--no-kv-cache"]
+    for name, value in row.items():
+        option = "--" + (ASKED[name].option if name in ASKED else name.replace("_", "-"))
+        if isinstance(value, bool):
+            words.append(option if value else option.replace("--", "--no-", 1))
+        else:
+            words += [option, str(value)]
+    return words
 
 
-def points(seed: int, n: int) -> list[list[str]]:
-    """Command lines of random designs."""
-    rng = random.Random(seed)
-    return [point(designs.design(rng)) for _ in range(n)]
+@cache
+def drawn() -> list[dict[str, Any]]:
+    """The first designs of the table of which something fits."""
+    found = [row.design for row in tables.read(tables.DESIGNS) if row.results.get("feasible")]
+    return found[: N_POINTS + N_EXPLAINED]
 
-
-EXPLAINED = points(designs.SEED + 2, N_EXPLAINED)
 
 _A100 = "--device a100-80gb --model llama2-7b"
 _H100 = "--device h100 --model llama3.1-8b"
@@ -76,13 +73,13 @@ ask need bits {_A100} --batch 64 --throughput 1000 --json
 ask need bits {_H100} --batch 64 --input 16384 --throughput 800 --json
 ask need bits {_OAKEN} --batch 64 --step-ms 50 --quantizers fp16,oaken,kivi:bits=4,qserve --json
 ask need bits {_A100} --batch 256 --throughput 100000 --json
-ask sensitivity {_A100} --batch 64 --quantizer oaken --json
-ask sensitivity {_A100} --batch 64 --quantizer oaken --model-kind ideal --json
-ask sensitivity {_A100} --batch 16 --quantizer kivi --against fp16 --json
-ask sensitivity {_OAKEN} --batch 32 --quantizer oaken --against fp16 --measure energy --json
-ask sensitivity {_H100} --batch 32 --quantizer fp8 --measure cost --json
-ask sensitivity {_H100} --batch 8 --measure step --range memory_bandwidth=2TB/s:5TB/s --json
-ask sensitivity {_A100} --batch 8 --quantizer sinkq --bits measured --json
+ask doubt {_A100} --batch 64 --quantizer oaken --json
+ask doubt {_A100} --batch 64 --quantizer oaken --model-kind ideal --json
+ask doubt {_A100} --batch 16 --quantizer kivi --against fp16 --json
+ask doubt {_OAKEN} --batch 32 --quantizer oaken --against fp16 --measure energy --json
+ask doubt {_H100} --batch 32 --quantizer fp8 --measure cost --json
+ask doubt {_H100} --batch 8 --measure step --range memory_bandwidth=2TB/s:5TB/s --json
+ask doubt {_A100} --batch 8 --quantizer sinkq --bits measured --json
 ask map {_A100} --batches 1,16,128 --inputs 512,4096 --json
 ask map {_A100} --batches 1,16,128 --inputs 512,4096 --model-kind ideal --json
 ask map {_OAKEN} --batches 4,64 --inputs 1024,8192 --quantizers fp16,oaken,int4 --measure step --json
@@ -246,7 +243,7 @@ plot design_memory other --out other-memory.csv
 PAPERS = f"validate report --out papers\n{_plots(PAPER_FIGURES, 'papers')}"
 
 GROUPS: dict[str, list[list[str]]] = {
-    "points": [[*words, "--json"] for words in points(designs.SEED + 3, N_POINTS)],
+    "points": [],
     **{
         name: [shlex.split(line) for line in text.strip().splitlines()]
         for name, text in (
@@ -270,26 +267,51 @@ LEFT_OUT = ("silicon", "figure-silicon")
 REPORT = ["--devices", "a100-80gb,oaken-hbm", "--models", "llama2-7b,mistral-7b", "--batches", "16,256"]
 
 
+def lines_of(name: str) -> list[list[str]]:
+    """The command lines of a group."""
+    return [[*point(row), "--json"] for row in drawn()[:N_POINTS]] if name == "points" else GROUPS[name]
+
+
 def run_group(name: str, folder: Path) -> list[dict[str, Any]]:
     """Run the commands of a group in an empty `folder`: what each printed, and the tables that it wrote."""
     for inputs in ("inputs", "hf_configs"):
-        shutil.copytree(adapter.GOLDEN / inputs, folder / inputs)
+        shutil.copytree(designs.GOLDEN / inputs, folder / inputs)
     done = []
     with contextlib.chdir(folder):
-        if name == "figures":  # the report without its pictures, which take long
-            tables = adapter.report_tables(REPORT)
-            for path, text in tables.items():
+        if name == "figures":
+            written = _tables_of_report()
+            for path, text in written.items():
                 Path("report", path).parent.mkdir(parents=True, exist_ok=True)
                 Path("report", path).write_text(text)
-            done.append({"argv": ["report", *REPORT], "output": "", "files": tables})
+            done.append({"argv": ["report", *REPORT], "output": "", "files": written})
         before = _files()
-        for argv in GROUPS[name]:
-            output = adapter.run_command(argv)
+        for argv in lines_of(name):
+            output = _output_of(argv)
             after = _files()
-            written = [path for path in sorted(after) if after[path] != before.get(path)]
-            done.append({"argv": argv, "output": output, "files": {path: Path(path).read_text() for path in written}})
+            changed = [path for path in sorted(after) if after[path] != before.get(path)]
+            done.append({"argv": argv, "output": output, "files": {path: Path(path).read_text() for path in changed}})
             before = after
     return done
+
+
+def _output_of(argv: list[str]) -> str:
+    """What a command prints, with its exit status where that is not 0 and its complaint; runs in this process."""
+    out, err, status = io.StringIO(), io.StringIO(), 0
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            cli.main(argv)
+        except SystemExit as stop:
+            status = stop.code if isinstance(stop.code, int) else 1
+    return out.getvalue() if status == 0 else f"exit status {status}\n{err.getvalue()}"
+
+
+def _tables_of_report() -> dict[str, str]:
+    """The tables of a report as CSV by file name, without its pictures, which take long."""
+    given = dict(zip(REPORT[::2], REPORT[1::2], strict=True))
+    lists = [given[name].split(",") for name in ("--devices", "--models")]
+    sizes = [int(size) for size in given["--batches"].split(",")]
+    found = report_tables.build(throughput.ask(*lists, None, sizes), None)
+    return {name: text.decode() for name, text in throughput.table_files(found).items() if name.endswith(".csv")}
 
 
 def _files() -> dict[str, int]:
@@ -298,14 +320,20 @@ def _files() -> dict[str, int]:
     return {str(path): path.stat().st_mtime_ns for path in found if not path.stem.startswith(LEFT_OUT)}
 
 
-def explained(argv: list[str]) -> dict[str, Any]:
+def explained(row: dict[str, Any]) -> dict[str, Any]:
     """The numbers behind every result of a design: by result, those of each formula and of its terms, in order."""
-    found: dict[str, Any] = {}
-    with contextlib.chdir(adapter.GOLDEN), adapter.evaluated_once():
-        for name in adapter.result_names():
-            text = adapter.run_command([*argv, "--explain", name, "--json"])
-            found[name] = _numbers(json.loads(text)) if text.startswith("{") else text
-    return found
+    with contextlib.chdir(designs.GOLDEN):
+        one = designs.point(row)
+        known = present.explained(one)  # of all results at once
+        with mock.patch.object(present, "explained", return_value=known):
+            return {name: _explained(name, one) for name in RESULT_UNITS}
+
+
+def _explained(name: str, one: designs.Point) -> Any:
+    try:
+        return json.loads(json.dumps(_numbers(present.explain(name, one))))
+    except InputError as error:
+        return str(error)
 
 
 def _numbers(node: Any) -> list[Any]:
@@ -316,3 +344,43 @@ def _numbers(node: Any) -> list[Any]:
         return []
     own = [node["value"]] if "value" in node and not isinstance(node["value"], list) else []
     return own + [value for part in node.values() for value in _numbers(part)]
+
+
+def recorded() -> dict[str, Any]:
+    """What commands print and which tables they write, by group; and the numbers of explanations."""
+    found: dict[str, Any] = {"groups": {}}
+    for name in GROUPS:
+        with tempfile.TemporaryDirectory() as folder:
+            found["groups"][name] = run_group(name, Path(folder))
+    found["explained"] = [{"design": row, "numbers": explained(row)} for row in drawn()[N_POINTS:]]
+    return found
+
+
+def packed(found: dict[str, Any]) -> bytes:
+    """What was recorded, as it is stored."""
+    content = json.dumps(found, separators=(",", ":")).encode()
+    return pa.Codec("zstd", compression_level=19).compress(content, asbytes=True)
+
+
+def unpacked(content: bytes) -> Any:
+    """What was recorded, as it was stored."""
+    with pa.CompressedInputStream(pa.BufferReader(content), "zstd") as stream:
+        return json.loads(stream.read())
+
+
+def difference(before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
+    """By group how many commands changed; of the first, the first changed lines."""
+    for name, found in after["groups"].items():
+        old = {shlex.join(one["argv"]): one for one in before["groups"].get(name, [])}
+        changed = [one for one in found if old.get(shlex.join(one["argv"])) != one]
+        yield f"{name}: {len(changed)} of {len(found)} changed"
+        for one in changed[:N_SHOWN]:
+            yield f"  dse {shlex.join(one['argv'])}"
+            known = old.get(shlex.join(one["argv"]), {"output": "", "files": {}})
+            texts = [(known["output"], one["output"])]
+            texts += [(known["files"].get(path, ""), text) for path, text in one["files"].items()]
+            lines = [line for a, b in texts for line in difflib.unified_diff(a.splitlines(), b.splitlines(), n=0)]
+            shown = [line.rstrip()[:120] for line in lines if line[:3] not in ("---", "+++") and line[:2] != "@@"]
+            yield from (f"    {line}" for line in shown[:N_SHOWN])
+    pairs = zip(before.get("explained", []), after["explained"], strict=False)
+    yield f"explained: {sum(old != new for old, new in pairs)} of {len(after['explained'])} changed"
