@@ -397,10 +397,12 @@ def test_groups_share_nothing_but_the_step():
     one = Requests(np.zeros(1), np.array([1000]), np.array([1]))
     found = simulate.run(spec, kv, work, one)
     exact = simulate.step_times.Exact.of(spec, kv, work)
-    # its prompt alone: products with shared weights meet 125 tokens a device, attention's own all 1,000 on one
-    prompt = exact.matrix_s(125) + exact.own_s(1000) - exact.own_s(125) + exact.prompt_s(1000)
-    assert found.first_s[0] == pytest.approx(prompt, rel=2e-3)
-    assert prompt < exact.matrix_s(1000) + exact.prompt_s(1000)
+    # its prompt alone: what groups share meets 125 tokens a device, as if each had a prompt of 125; attention and its
+    # own weights meet all 1,000 on one
+    prompt = exact.run(1, 125, 1).wave.prefill_s + exact.own_s(1000) - exact.own_s(125)
+    prompt += exact.of_prompt(1000).attention - exact.of_prompt(125).attention
+    assert found.first_s[0] == pytest.approx(prompt, rel=1e-9)
+    assert prompt < exact.run(1, 1000, 1).wave.prefill_s
     # 80 layers of 2 * 8,192 * (8,192 + 1,024) parameters are read once and multiplied with 1,000 tokens
     own, fit = 80 * 2 * 8192 * (8192 + 1024), exact.point.stack.products["bf16"]
     read_s, compute_s = 2 * own / 3.35e12 / fit.memory_frac.si, 2 * own * 1000 / 989e12 / fit.flops_frac.si
