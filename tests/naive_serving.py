@@ -24,6 +24,7 @@ class Request:
     begun: int = 0  # tokens found when it was admitted last
     on_device: int = -1  # tokens found when it was admitted first
     in_host: int = 0
+    endless: int = 0  # tokens found where nothing is ever given up
 
     @property
     def to_compute(self):
@@ -36,9 +37,25 @@ class Run:
     gaps: list = field(default_factory=list)
     n_preempted: int = 0
     n_steps: int = 0
+    n_decode_steps: int = 0
+    n_prompt_steps: int = 0
     prompt_tokens: int = 0
+    n_tokens: int = 0
+    n_done: int = 0
     peak_used: int = 0
-    used: int = 0
+    peak_running: int = 0
+    left: int = 0
+    busy_s: float = 0.0
+    attention_s: float = 0.0
+    running_s: float = 0.0
+    used_s: float = 0.0
+    # time, tokens, requests done and request seconds, when a tenth was done and when the last was admitted
+    warm: tuple = ()
+    full: tuple = ()
+    samples: list = field(default_factory=list)  # of every step
+
+    def so_far(self, now):
+        return now, self.n_tokens, self.n_done, self.running_s
 
 
 class Group(list):
@@ -105,6 +122,10 @@ def serve(
             for k in range(len(ids))
         ]
 
+    seen = set()
+    for r in requests:
+        r.endless = max((end for path, _, end in paths(r) if path in seen and end < r.n_in), default=0)
+        seen.update(path for path, *_ in paths(r))
     sizes = {path: n_pages * page_size for r in requests for path, n_pages, _ in paths(r)}
 
     def reach(group, r):
@@ -196,9 +217,12 @@ def serve(
             return None
         line.pop(0)
         r.start = now if math.isnan(r.start) else r.start
+        if not todo and not any(math.isnan(other.start) for other in line):
+            run.full = run.full or run.so_far(now)
         share(group, r)
         r.pages, r.computed = need, r.begun
         group.append(r)
+        run.peak_running = max(run.peak_running, sum(map(len, groups)))
         used(group)
         evict(group)
         return r
@@ -267,6 +291,9 @@ def serve(
             (tokens, len(own_batch), sum(part.ends for part in own_parts))
             for tokens, own_batch, own_parts in zip(n_prompt, batches, work, strict=True)
         ]
+        n_running, n_used = sum(map(len, groups)), sum(used(group) for group in groups)
+        kept = sum(sizes[path] for group in groups for path in group.idle)
+        run.samples.append((now, n_running, len(line), n_used, run.n_tokens, kept))
         seconds = []
         for g in range(n_groups):
             for r in batches[g]:
@@ -276,15 +303,29 @@ def serve(
             load_s = groups[g].load_s
             seconds.append(max(step_s, load_s) if beside else step_s + load_s)
         now += max(seconds)
+        run.busy_s += max(seconds)
+        run.running_s += max(seconds) * n_running
+        run.used_s += max(seconds) * n_used
+        run.attention_s += max(
+            sum(times.tables.prompt[part.last, 0] - times.tables.prompt[part.first, 0] for part in own_parts)
+            for own_parts in work
+        )
         run.n_steps += 1
+        run.n_prompt_steps += any(n_prompt)
+        run.n_decode_steps += any(batches)
         run.prompt_tokens += sum(n_prompt)
         for g, group in enumerate(groups):
-            for r in [r for r in batches[g] if math.isnan(r.finish)]:
+            live = [r for r in batches[g] if math.isnan(r.finish)]
+            run.n_tokens += len(live)
+            for r in live:
                 r.made += 1
                 run.gaps.append(now - r.last)
                 r.last = now
                 if r.made == r.n_out:
                     r.finish = now
+                    run.n_done += 1
+                    if run.n_done == max(len(requests) // 10, 1):
+                        run.warm = run.so_far(now)
                     if batching != "static":
                         group.remove(r)
             for r in reversed(batches[g]):  # of those that end together the latest gives its blocks up first
@@ -299,4 +340,5 @@ def serve(
                 r.computed += part
                 if r.computed == r.to_compute and math.isnan(r.first):
                     r.first = r.last = now
+    run.left = sum(used(group) for group in groups)
     return run

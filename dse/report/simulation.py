@@ -71,7 +71,7 @@ def evaluate(
     if requests.blocks is not None:
         alone = replace(requests, blocks=None)
         without = simulator.run(device, plan, work, alone, batching, step_tokens)
-        shared = _shared(run, without, Point(device, plan, work).design.stack.host_prompt_s)
+        shared = _shared(run, without, _own_s(Point(device, plan, work)))
     served = run.requests
     lengths = Lengths.of(served)
     shares = requests.blocks is not None
@@ -85,7 +85,7 @@ def evaluate(
         load = offered * len(served.arrival_s) / len(requests.arrival_s) / steady["requests_per_s"]
     thirds = [float(np.mean(part)) for part in np.array_split(run.start_s - served.arrival_s, 3) if len(part)]
     # a server's own time before a first token keeps nobody else waiting: it is no part of the loop
-    own_s = Point(device, plan, work).design.stack.host_prompt_s
+    own_s = _own_s(Point(device, plan, work))
     latency = _spread(run.finish_s - served.arrival_s + own_s)
     at_offered = (
         None
@@ -131,6 +131,7 @@ def evaluate(
         "queueing_s": _spread(run.start_s - served.arrival_s),
         "queueing_thirds_s": thirds,
         "mean_running": run.mean_running,
+        "saturated_running": run.saturated_running if offered is None else None,
         "peak_running": run.peak_running,
         "mean_used_bytes": run.mean_used_bytes,
         "peak_used_bytes": run.peak_used_bytes,
@@ -138,6 +139,7 @@ def evaluate(
         "utilisation": min(run.busy_s / duration, 1.0),
         "n_preempted": run.n_preempted,
         "recomputed_tokens": _recomputed(run),
+        "recomputed_share": _recomputed(run) / max(run.n_prompt_tokens, 1),
         **({"shared_prompts": shared} if shared else {}),
         "n_steps": run.n_steps,
         "steady": steady,
@@ -216,6 +218,11 @@ def _grows(thirds: list[float], latency_s: float) -> bool:
     return len(thirds) == 3 and thirds[0] < thirds[1] < thirds[2] > max(2 * thirds[0], 0.1 * latency_s)
 
 
+def _own_s(point: Point) -> float:
+    """Seconds of a server before a first token in which others run: the rest of them is in the steps."""
+    return float(point.design.stack.host_prompt_s - point.design.stack.host_blocks_s)
+
+
 def _first_s(run: Simulation, own_s: float) -> NDArray[np.float64]:
     """Time to first token of each request, with a server's own time before it."""
     return run.first_s - run.requests.arrival_s + own_s
@@ -268,6 +275,12 @@ _TOLD_SHARE = 0.02
 def _how_batched(r: dict[str, Any]) -> str:
     what = "" if r["batching"] == "chunked" else "whole prompts, up to "
     return f"{r['batching']} ({what}{plural(r['step_tokens'], 'token')} a step)"
+
+
+def _running(r: dict[str, Any]) -> str:
+    """Requests at once, which paged memory lets grow beyond those that fit at full length."""
+    full = f", {r['saturated_running']:,.4g} while full" if r["saturated_running"] else ""
+    return f"{r['mean_running']:,.4g} in the mean{full}, at most {r['peak_running']:,}"
 
 
 def _limit(r: dict[str, Any]) -> str:
@@ -394,10 +407,10 @@ def text(result: dict[str, Any]) -> str:
             else []
         ),
         ("busy", f"{100 * r['utilisation']:.4g} % of the time, however few requests run"),
-        ("running", f"{r['mean_running']:,.4g} in the mean, at most {r['peak_running']:,}"),
+        ("running", _running(r)),
         ("memory of requests", f"{present.number(round(r['mean_used_bytes']), 'B')} in the mean"),
         ("", f"{present.number(r['peak_used_bytes'], 'B')} at most, of {present.number(r['free_bytes'], 'B')}"),
-        ("preempted for memory", f"{plural(r['n_preempted'], 'time')}, {again} recomputed"),
+        ("preempted for memory", f"{plural(r['n_preempted'], 'time')}, {again} recomputed, {100 * r['recomputed_share']:.3g} % of the prompts' work"),
     )
     lines += ["", "Whole run", *(present.line(label, value) for label, value in whole)]
     lines += [*_shared_lines(r), *_how_sure(r)]

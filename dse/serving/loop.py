@@ -87,6 +87,9 @@ class Clocks(NamedTuple):
     longest_gap: int
     warm_at: int
     full_at: int
+    #: `running_s` at both
+    warm_running: int
+    full_running: int
 
 
 class GroupTimes(NamedTuple):
@@ -378,6 +381,7 @@ def _admit(s: State, g: int) -> int:
                 i[COUNT.tokens],
                 i[COUNT.n_done],
             )
+            s.f[CLOCK.full_running] = s.f[CLOCK.running_s]
     own[GROUP.n_free] -= 1
     place = s.free[g, own[GROUP.n_free]]
     s.request[place], s.pages[place] = request, pages
@@ -613,6 +617,7 @@ def _decoded(s: State, g: int) -> None:
         i[COUNT.n_done] += 1
         if i[COUNT.n_done] == s.rule[RULE.warm_count]:
             f[CLOCK.warm_at], i[COUNT.warm_tokens], i[COUNT.warm_done] = f[CLOCK.now], i[COUNT.tokens], i[COUNT.n_done]
+            f[CLOCK.warm_running] = f[CLOCK.running_s]
         _leave(s, g, place)
         if s.rule[RULE.batching] != STATIC:  # a static batch keeps its places, and their work, until all are done
             own[GROUP.n_decoding] -= 1

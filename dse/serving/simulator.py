@@ -100,9 +100,11 @@ class Simulation:
     gap_counts: NDArray[np.int64]
     mean_gap_s: float | None
     longest_gap_s: float
-    #: tokens and requests per second between warm and the last admission; None where that is no time at all
+    #: tokens and requests per second, and requests that run in the mean, between warm and the last admission; None where
+    #: that is no time at all
     saturated_tokens_per_s: float | None
     saturated_requests_per_s: float | None
+    saturated_running: float | None
     samples: dict[str, Floats]
     #: of each prompt the tokens found on the device and in host memory, and what a cache without limit would find
     device_tokens: NDArray[np.int64]
@@ -410,6 +412,7 @@ def _simulation(
         if saturated
         else None,
         saturated_requests_per_s=(i[loop.COUNT.full_done] - i[loop.COUNT.warm_done]) / window_s if saturated else None,
+        saturated_running=(f[loop.CLOCK.full_running] - f[loop.CLOCK.warm_running]) / window_s if saturated else None,
         samples={name: samples[row] for row, name in enumerate(names)},
         device_tokens=s.device_tokens,
         host_tokens=s.host_tokens,

@@ -1,6 +1,7 @@
 """The simulator: equal to its naive twin, conserving, within memory, repeatable, and near the closed form."""
 
-from dataclasses import replace
+import math
+from dataclasses import fields, replace
 from functools import partial
 from itertools import pairwise
 
@@ -116,18 +117,62 @@ def both(case, prompt_step=2048, compiled=False, host=None):
 
 
 def same(found, wanted, memory):
-    assert found.start_s.tolist() == [r.start for r in wanted.requests]
-    assert found.first_s.tolist() == [r.first for r in wanted.requests]
-    assert found.finish_s.tolist() == [r.finish for r in wanted.requests]
-    assert found.n_preempted == wanted.n_preempted
-    assert found.n_steps == wanted.n_steps
-    assert found.n_prompt_tokens == wanted.prompt_tokens
-    assert found.device_tokens.tolist() == [r.on_device for r in wanted.requests]
-    assert found.host_tokens.tolist() == [r.in_host for r in wanted.requests]
-    assert found.peak_used_bytes == memory.to_bytes(wanted.peak_used)
+    """Every counter of a run, beside the twin's."""
+    about, requests = pytest.approx, wanted.requests
+    unit, duration_s = memory.unit * memory.design.deployment.n_groups, max(r.finish for r in requests)
+    every = 1  # steps between two samples
+    while math.ceil(wanted.n_steps / every) > simulate.MAX_SAMPLES:
+        every *= 2
+    time_s, running, waiting, used, tokens, cached = zip(*wanted.samples[::every], strict=True)
     counts = np.zeros(len(found.gap_counts), int)
     np.add.at(counts, np.searchsorted(simulate.GAP_EDGES_S, wanted.gaps), 1)
-    assert found.gap_counts.tolist() == counts.tolist()
+    rates = None, None, None
+    if wanted.warm and wanted.full[0] > wanted.warm[0]:
+        span_s, *more = (full - warm for full, warm in zip(wanted.full, wanted.warm, strict=True))
+        rates = tuple(about(value / span_s, rel=1e-12) for value in more)
+    expected = {
+        "start_s": [r.start for r in requests],
+        "first_s": [r.first for r in requests],
+        "finish_s": [r.finish for r in requests],
+        "n_tokens": sum(r.n_out for r in requests),
+        "n_prompt_tokens": wanted.prompt_tokens,
+        "n_preempted": wanted.n_preempted,
+        "n_steps": wanted.n_steps,
+        "n_decode_steps": wanted.n_decode_steps,
+        "n_prompt_steps": wanted.n_prompt_steps,
+        "busy_s": wanted.busy_s,
+        "prompt_attention_s": about(wanted.attention_s, rel=1e-12),
+        "mean_running": about(wanted.running_s / duration_s, rel=1e-12),
+        "peak_running": wanted.peak_running,
+        "mean_used_bytes": about(wanted.used_s / duration_s / unit, rel=1e-12),
+        "peak_used_bytes": memory.to_bytes(wanted.peak_used),
+        "left_bytes": wanted.left,
+        "gap_counts": counts.tolist(),
+        "mean_gap_s": about(sum(wanted.gaps) / len(wanted.gaps), rel=1e-9),
+        "longest_gap_s": max(wanted.gaps),
+        "saturated_tokens_per_s": rates[0],
+        "saturated_requests_per_s": rates[1],
+        "saturated_running": rates[2],
+        "samples": {
+            "time_s": list(time_s),
+            "running": list(running),
+            "waiting": list(waiting),
+            "used_bytes": about([n / unit for n in used]),
+            "tokens": list(tokens),
+            "cached_bytes": about([n / unit for n in cached]),
+        },
+        "device_tokens": [r.on_device for r in requests],
+        "host_tokens": [r.in_host for r in requests],
+        "endless_tokens": [r.endless for r in requests],
+    }
+    for name, value in expected.items():
+        one = getattr(found, name)
+        if name == "samples":
+            one = {column: values.tolist() for column, values in one.items()}
+        assert (one.tolist() if isinstance(one, np.ndarray) else one) == value, name
+    # the others are what was asked for, or have tests of their own
+    others = {"requests", "n_rejected", "max_sequences", "free_bytes", "steps"}
+    assert {field.name for field in fields(found)} == {*expected, *others}
 
 
 @settings(max_examples=2 * settings.default.max_examples)
@@ -151,7 +196,7 @@ def test_compiled_shares_prompts_as_the_naive_twin(case):
 def test_prompts_that_fill_a_step_exactly_are_computed_together(prompt_step, is_one_step):
     """Prompts of 3 and 5 tokens that wait from the start: with room for 8 their first tokens come at once."""
     requests = Requests(np.zeros(2), np.array([3, 5]), np.array([4, 4]))
-    work = Workload(batch=2, model_kind="ideal")
+    work = Workload(batch=2, model_kind="ideal", admission="reserve")
     found, wanted, memory = both((requests, work, "fp16", 60, "continuous", 16), prompt_step)
     assert (found.first_s[0] == found.first_s[1]) == is_one_step
     same(found, wanted, memory)
@@ -397,10 +442,12 @@ def test_groups_share_nothing_but_the_step():
     one = Requests(np.zeros(1), np.array([1000]), np.array([1]))
     found = simulate.run(spec, kv, work, one)
     exact = simulate.step_times.Exact.of(spec, kv, work)
-    # its prompt alone: products with shared weights meet 125 tokens a device, attention's own all 1,000 on one
-    prompt = exact.matrix_s(125) + exact.own_s(1000) - exact.own_s(125) + exact.prompt_s(1000)
-    assert found.first_s[0] == pytest.approx(prompt, rel=2e-3)
-    assert prompt < exact.matrix_s(1000) + exact.prompt_s(1000)
+    # its prompt alone: what groups share meets 125 tokens a device, as if each had a prompt of 125; attention and its
+    # own weights meet all 1,000 on one
+    prompt = exact.run(1, 125, 1).wave.prefill_s + exact.own_s(1000) - exact.own_s(125)
+    prompt += exact.of_prompt(1000).attention - exact.of_prompt(125).attention
+    assert found.first_s[0] == pytest.approx(prompt, rel=1e-9)
+    assert prompt < exact.run(1, 1000, 1).wave.prefill_s
     # 80 layers of 2 * 8,192 * (8,192 + 1,024) parameters are read once and multiplied with 1,000 tokens
     own, fit = 80 * 2 * 8192 * (8192 + 1024), exact.point.stack.products["bf16"]
     read_s, compute_s = 2 * own / 3.35e12 / fit.memory_frac.si, 2 * own * 1000 / 989e12 / fit.flops_frac.si
