@@ -114,7 +114,6 @@ class RunRows(NamedTuple):
     #: of the server's steps with prompts: requests that decode, tokens, and times given
     decoding: int
     shared_tokens: int
-    mean_tokens: int
     shared_read_s: int
     shared_apart_s: int
     shared_exchange_s: int
@@ -459,20 +458,17 @@ def _fill_server(
     """The server of the batch at `i`, whose requests have these `sums` each."""
     design, terms = case.design, case.terms
     n_steps, stack, load, n = float(design.output_tokens), design.stack, design.load, row[GIVEN.together + i]
-    own, n_groups = float(terms.input_tokens - terms.prompt.prefix_tokens), design.deployment.n_groups
-    cycle = cycle_of(n, own, n_steps, float(load.step_tokens), batching, n_groups)
+    own = float(terms.input_tokens - terms.prompt.prefix_tokens)
+    cycle = cycle_of(n, own, n_steps, float(load.step_tokens), batching, 1)
     given = SharedGiven(
         read_s=row[GIVEN.shared_read_s + i],
         apart_s=row[GIVEN.shared_apart_s + i],
         exchange_s=row[GIVEN.shared_exchange_s + i],
-        n_tokens=row[GIVEN.mean_tokens + i],
+        n_tokens=row[GIVEN.shared_tokens + i],
     )
     prompt_step_s = shared_step_s(
         cycle.decoding, cycle.prompts, given, one, terms, stack.host_blocks_s, has_gemm, quantises
     )
-    if n_groups > 1:  # another group, which decodes meanwhile, may take longer
-        beside_s = shared_step_s(n, 0.0, given, one, terms, stack.host_blocks_s, has_gemm, quantises)
-        prompt_step_s = max(prompt_step_s, beside_s)
     found = pass_of(
         n,
         row[GIVEN.batch + i],
@@ -504,19 +500,17 @@ def _fill_servers(row: Floats, totals: Floats, m: int, case: Prepared, room: Roo
         _fill_static(row, totals, m, design)
         return
     own = float(terms.input_tokens - terms.prompt.prefix_tokens)
-    budget, n_groups = float(design.load.step_tokens), design.deployment.n_groups
+    budget = float(design.load.step_tokens)
     for i in range(m):
-        cycle = cycle_of(row[GIVEN.together + i], own, float(terms.output_tokens), budget, batching, n_groups)
+        cycle = cycle_of(row[GIVEN.together + i], own, float(terms.output_tokens), budget, batching, 1)
         row[GIVEN.decoding + i] = cycle.decoding
         row[GIVEN.shared_tokens + i] = cycle.n_tokens
-        row[GIVEN.mean_tokens + i] = cycle.mean_tokens
         row[GIVEN.shared_read_s + i] = terms.weight_read_s
         row[GIVEN.shared_apart_s + i] = row[GIVEN.shared_exchange_s + i] = 0.0
-    if terms.has_experts or len(design.exchanges) > 0 or n_groups > 1:
+    if terms.has_experts or len(design.exchanges) > 0:
         for i in range(m):
-            given = shared_given(
-                design, terms, row[GIVEN.decoding + i], row[GIVEN.shared_tokens + i], row[GIVEN.mean_tokens + i]
-            )
+            n_tokens = row[GIVEN.shared_tokens + i]
+            given = shared_given(design, terms, row[GIVEN.decoding + i], n_tokens, n_tokens)
             row[GIVEN.shared_read_s + i] = given.read_s
             row[GIVEN.shared_apart_s + i] = given.apart_s
             row[GIVEN.shared_exchange_s + i] = given.exchange_s

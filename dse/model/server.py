@@ -80,14 +80,14 @@ def _cycle(
 
 @inlined
 def cycle_of(
-    n: float, prompt_tokens: float, output_tokens: float, step_tokens: float, batching: int, n_groups: int
+    n: float, prompt_tokens: float, output_tokens: float, step_tokens: float, batching: int, n_apart: int
 ) -> Cycle:
     """Count the steps of a cycle of `n` requests of `prompt_tokens` to compute and `output_tokens` each.
 
     A step takes up to `step_tokens`: chunked, the requests that decode and parts of prompts; continuous, as many whole
     prompts, or a part of one, while nobody decodes. Static: all prompts in one step. Prompts take turns: none waits but
-    for those that share its steps. Of several groups of requests each comes to its prompts by itself, and all wait for
-    the one that takes longest.
+    for those that share its steps. Groups of requests that step together have theirs at the same time; `n_apart` of
+    them come to theirs by themselves, and all wait for the one that takes longest.
     """
     own = max(prompt_tokens, 1.0)
     if batching == STATIC:
@@ -96,7 +96,7 @@ def cycle_of(
     room = step_tokens if batching == CONTINUOUS else max(step_tokens - n, 1.0)
     most = min(room / max(own - 1.0, 1.0), n) if room >= own else room / own
     own_steps = max(1.0 / most, 1.0)
-    if batching == CONTINUOUS and n_groups == 1:  # nobody decodes meanwhile: requests stay in step
+    if batching == CONTINUOUS and n_apart == 1:  # nobody decodes meanwhile: requests stay in step
         return _cycle(0.0, most, own_steps, n / most, output_tokens + n / most, most * own)
     # as many as come in a step, at random moments: x / (1 - exp(-x)) for the mean of steps that have one
     half = n / (output_tokens + own_steps) / 2.0
@@ -111,10 +111,10 @@ def cycle_of(
         n_with = max(n / prompts, output_tokens)
         n_all, own_steps = n_with, max(n_with - output_tokens, 1.0 / prompts)
     n_tokens = decoding + prompts * own
-    if n_groups == 1:
+    if n_apart == 1:
         return _cycle(decoding, prompts, own_steps, n_with, n_all, n_tokens)
     share = min(n_with / n_all, 1.0)
-    some = steady.some_share(share, n_groups)
+    some = steady.some_share(share, n_apart)
     with_prompts = share / some  # of the groups, in a step in which any has
     mean = max(with_prompts * n_tokens + (1.0 - with_prompts) * n, 1.0)
     return Cycle(
@@ -224,12 +224,13 @@ def last_pass(
     sums: KnownSums,
     total_s: float,
     n_steps: float,
+    n_apart: int,
     longest: float,
 ) -> Pass:
     """The cycle of a server of `batch` requests of `n_steps` tokens each, of which `most` >= 1 fit.
 
-    A static batch takes `total_s` in all. The prompts of a step are `longest` times the mean, where it waits for the
-    longest of several groups'.
+    A static batch takes `total_s` in all. Of `n_apart` groups that come to their prompts by themselves a step waits for
+    the longest prompt, `longest` times the mean.
     """
     split, stack, load = design.deployment, design.stack, design.load
     places = float(min(batch, most))
@@ -241,7 +242,7 @@ def last_pass(
         wave = run.wave
         return static_pass(float(n), places, wave.decode_step_s, wave.prefill_s, wave.wave_s, total_s, n_steps)
     own = float(terms.input_tokens - terms.prompt.prefix_tokens)
-    cycle = cycle_of(float(n), own, n_steps, float(load.step_tokens), load.batching, split.n_groups)
+    cycle = cycle_of(float(n), own, n_steps, float(load.step_tokens), load.batching, n_apart)
     n_tokens = cycle.n_tokens + (longest - 1.0) * cycle.prompts * own
     given = shared_given(design, terms, cycle.decoding, n_tokens, cycle.mean_tokens)
     each = known_sums(design, made, terms.same_from, n, sums)
@@ -252,7 +253,7 @@ def last_pass(
         longest * cycle.prompts,
     )
     prompt_step_s = shared_step_s(cycle.decoding, prompts, given, each, terms, blocks_s, has_gemm, quantises)
-    if split.n_groups > 1:  # another group, which decodes meanwhile, may take longer
+    if n_apart > 1:  # another group, which decodes meanwhile, may take longer
         beside_s = shared_step_s(float(n), 0.0, given, each, terms, blocks_s, has_gemm, quantises)
         prompt_step_s = max(prompt_step_s, beside_s)
     return pass_of(

@@ -410,7 +410,11 @@ def text(result: dict[str, Any]) -> str:
         ("running", _running(r)),
         ("memory of requests", f"{present.number(round(r['mean_used_bytes']), 'B')} in the mean"),
         ("", f"{present.number(r['peak_used_bytes'], 'B')} at most, of {present.number(r['free_bytes'], 'B')}"),
-        ("preempted for memory", f"{plural(r['n_preempted'], 'time')}, {again} recomputed, {100 * r['recomputed_share']:.3g} % of the prompts' work"),
+        (
+            "preempted for memory",
+            f"{plural(r['n_preempted'], 'time')}, {again} recomputed, {100 * r['recomputed_share']:.3g} % of the prompts' "
+            "work",
+        ),
     )
     lines += ["", "Whole run", *(present.line(label, value) for label, value in whole)]
     lines += [*_shared_lines(r), *_how_sure(r)]

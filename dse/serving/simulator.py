@@ -100,8 +100,8 @@ class Simulation:
     gap_counts: NDArray[np.int64]
     mean_gap_s: float | None
     longest_gap_s: float
-    #: tokens and requests per second, and requests that run in the mean, between warm and the last admission; None where
-    #: that is no time at all
+    #: tokens and requests per second, and requests that run in the mean, between warm and the last admission; None
+    #: where that is no time at all
     saturated_tokens_per_s: float | None
     saturated_requests_per_s: float | None
     saturated_running: float | None

@@ -135,21 +135,26 @@ class TrafficServer:
         """The cycle with `n` requests at once, 1 to `places`; in steps of one, of which the mean is taken."""
         if n not in self._known:
             found = self._pass(n, 1.0)
-            if self.design.deployment.n_groups > 1 and self.design.load.batching != STATIC and self.prompt_spread:
+            if self.n_apart > 1:
                 found = self._pass(n, self._longest(found.cycle))
             self._known[n] = found
         return self._known[n]
 
     def _pass(self, n: float, longest: float) -> Pass:
         made, sums = self.point.made, self.point.sums
-        return last_pass(self.design, made, self.terms, n, n, sums, 0.0, self.mean_output_tokens, longest)
+        return last_pass(self.design, made, self.terms, n, n, sums, 0.0, self.mean_output_tokens, self.n_apart, longest)
+
+    @property
+    def n_apart(self) -> int:
+        """Groups of requests that come to their prompts by themselves, as requests of several lengths do."""
+        is_together = self.prompt_spread == 0 or self.design.load.batching == STATIC
+        return 1 if is_together else int(self.design.deployment.n_groups)
 
     def _longest(self, cycle: Cycle) -> float:
         """The longest prompt of the groups that compute one in a step, over the mean; prompts as log-normal."""
-        n_groups = self.design.deployment.n_groups
         share = cycle.prompt_steps / cycle.all_steps  # of steps in which some group has a prompt
-        own = 1.0 - (1.0 - share) ** (1.0 / n_groups)
-        k, spread = n_groups * own / share, self.prompt_spread
+        own = 1.0 - (1.0 - share) ** (1.0 / self.n_apart)
+        k, spread = self.n_apart * own / share, self.prompt_spread
         places = (NormalDist().inv_cdf(((i + 0.5) / N_LONGEST) ** (1 / k)) for i in range(N_LONGEST))
         return sum(exp(spread * (x - spread / 2)) for x in places) / N_LONGEST
 

