@@ -412,8 +412,8 @@ def text(result: dict[str, Any]) -> str:
         ("", f"{present.number(r['peak_used_bytes'], 'B')} at most, of {present.number(r['free_bytes'], 'B')}"),
         (
             "preempted for memory",
-            f"{plural(r['n_preempted'], 'time')}, {again} recomputed, {100 * r['recomputed_share']:.3g} % of the prompts' "
-            "work",
+            f"{plural(r['n_preempted'], 'time')}, {again} recomputed, {100 * r['recomputed_share']:.3g} % of the "
+            "prompts' work",
         ),
     )
     lines += ["", "Whole run", *(present.line(label, value) for label, value in whole)]
