@@ -177,8 +177,8 @@ def with_changes(rng: random.Random, device: str, often: float) -> str:
     if catalog.device(device).stacks:
         kinds.append(GPU_CHANGES)
     if device in ENGINES:
-        kinds.append(CORE_CHANGES)
-    changes = [rng.choice(kind) for kind in kinds if rng.random() < often]
+        kinds += [CORE_CHANGES, CORE_CHANGES]
+    changes = dict.fromkeys(rng.choice(kind) for kind in kinds if rng.random() < often)
     return f"{device}:{','.join(changes)}" if changes else device
 
 
@@ -298,8 +298,11 @@ def design(rng: random.Random) -> dict[str, Any]:
     own = list(catalog.implementations_of(key.partition(":")[0]))
     if own and key == value and chance() < 0.15:
         found["implementation"] = pick(own) + pick(("", "", ":slowest", ":fastest"))
-    if chance() < 0.05:
-        found["strict_kernels"] = True
+    if kv_cache and chance() < often:
+        found["batching"] = pick(("static", "continuous", "chunked"))
+    for name in ("strict_kernels", "other_software"):
+        if chance() < 0.05:
+            found[name] = True
     if chance() < 0.02:
         found |= OF_LOG
     found |= of_servers(rng, n_input + n_output, often)
@@ -326,7 +329,7 @@ PAPERS = {"memory": "paper", "model_kind": "ideal"}
 def as_papers(row: dict[str, Any]) -> dict[str, Any]:
     """The design as papers count: what servers alone have is left out."""
     left = ("gpu_memory_utilization", "kv_cache_memory_bytes", "free_memory_bytes", "max_model_len", "calibrated")
-    left += ("prompt_budget_tokens", "stack", "implementation", "strict_kernels")
+    left += ("prompt_budget_tokens", "stack", "implementation", "strict_kernels", "batching", "other_software")
     return {name: value for name, value in row.items() if name not in left} | PAPERS
 
 
