@@ -11,13 +11,15 @@ from dse.core.errors import InputError, show
 from dse.model.evaluate import Point
 from dse.model.kv_layout import KvPlan
 from dse.questions.common import QuestionAnswer, limits_text
-from dse.serving.at_rate import at_rate
-from dse.serving.steady_state import FixedLengths, steady, with_batch
+from dse.serving.at_rate import waits_at
+from dse.serving.steady_state import FixedLengths, TrafficServer
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.workload import Workload
 
 #: shares of what a server that is always full serves; above the last the closed form does not hold
 LOADS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+#: share of the saturated rate below which none is looked for, and halvings of the interval of rates
+LEAST_LOAD, N_HALVINGS = 0.001, 30
 COLUMNS = (
     "design",
     "load",
@@ -42,6 +44,8 @@ class UnderLoad(QuestionAnswer):
     rows: tuple[dict[str, Any], ...]
     #: most seconds of times that are asked for, by column
     limits: dict[str, float] = field(default_factory=dict)
+    #: asked for rates between the rows
+    server: TrafficServer | None = field(default=None, compare=False, repr=False)
 
     @cached_property
     def table(self) -> pd.DataFrame:
@@ -89,31 +93,29 @@ class UnderLoad(QuestionAnswer):
         return "\n".join([*lines, "", end])
 
     def most_within(self, limits: Mapping[str, float]) -> float | None:
-        """Most requests a second at which every time keeps its limit (seconds by column), straight between rows.
+        """Most requests a second at which every time keeps its limit (seconds by column), found by halving; None where
+        hardly any rate does."""
+        if self.server is None or not self.full_requests_per_s:
+            return None
+        low, high = LEAST_LOAD * self.full_requests_per_s, self.full_requests_per_s
+        if not self._keeps(low, limits):
+            return None
+        for _ in range(N_HALVINGS):
+            middle = (low + high) / 2
+            low, high = (middle, high) if self._keeps(middle, limits) else (low, middle)
+        return low
 
-        The last row's rate where that keeps them; None where the first row misses one.
-        """
-        most = None
-        for low, high in zip([None, *self.rows], self.rows, strict=False):
-            if all(high[name] <= limit for name, limit in limits.items()):
-                most = high["requests_per_s"]
-                continue
-            if low is not None and most is not None:
-                shares = [
-                    (limit - low[name]) / (high[name] - low[name])
-                    for name, limit in limits.items()
-                    if high[name] > limit
-                ]
-                most += min(shares) * (high["requests_per_s"] - low["requests_per_s"])
-            break
-        return most
+    def _keeps(self, requests_per_s: float, limits: Mapping[str, float]) -> bool:
+        assert self.server is not None
+        found = waits_at(self.server, requests_per_s, self.server.lengths)
+        return found is not None and all(getattr(found, name) <= limit for name, limit in limits.items())
 
     def within_text(self, limits: Mapping[str, float]) -> str:
         """The most requests a second within limits, in a sentence."""
         said = limits_text(limits)
         most = self.most_within(limits)
         if most is None:
-            return f"Nothing keeps {said}, at {self.rows[0]['load']:.0%} of the saturated rate and above."
+            return f"Nothing keeps {said}, however few requests come."
         share = f"{most / (self.full_requests_per_s or most):.0%} of the saturated rate"
         return f"Within {said}: up to {most:.4g} requests/s, {share}."
 
@@ -153,11 +155,12 @@ def under_load(
         if not 0 < load < 1:
             raise InputError(f"loads: {show(load)}: must be above 0 and below 1, such as 0.5")
     moments = FixedLengths(work.input_tokens, work.output_tokens)
-    full, name = steady(device, plan, work, moments)["requests_per_s"], name or plan.quantizer_name
+    server, name = TrafficServer.of(device, plan, work, moments), name or plan.quantizer_name
+    full = server.full.requests_per_s if server.places else None
     rows = []
     for load in loads if full else ():
         rate = load * full
-        latency = at_rate(device, plan, work, moments, rate)
+        latency = waits_at(server, rate, moments)
         if latency is not None:
             values = (
                 name,
@@ -172,10 +175,9 @@ def under_load(
             )
             rows.append(dict(zip(COLUMNS, values, strict=True)))
     design = ", ".join([work.devices_text(device.name), plan.model.name, *work.ways(plan.model), plan.quantizer_name])
-    most = with_batch(device, plan, work, moments).batch
     filled = "" if work.batch else " (as many as fit)"
     lengths = f"{work.input_tokens:,} + {work.output_tokens:,} tokens"
     why = Point(device, plan, work).lowered.results["runs_why"]
     refused = f", as if other software ran it ({why})" if why else ""
-    context = f"{design}, at most {most:,}{filled} concurrent requests of {lengths}{refused}"
-    return UnderLoad(name, context, full, tuple(rows), dict(limits or {}))
+    context = f"{design}, at most {server.places:,}{filled} concurrent requests of {lengths}{refused}"
+    return UnderLoad(name, context, full, tuple(rows), dict(limits or {}), server)

@@ -88,6 +88,7 @@ class TrafficServer:
     design: Design
     terms: Terms
     mean_output_tokens: float
+    lengths: LengthMoments
     #: of the logarithm of prompts' lengths, taken as log-normal
     prompt_spread: float
     #: requests that fit at once, and of these as many as the server takes
@@ -129,7 +130,9 @@ class TrafficServer:
         design = design._replace(load=load._replace(batching=how, step_tokens=step_tokens or load.step_tokens))
         fitting = fitting_sequences(device, plan, work, moments)
         spread = log(max(moments.mean_input_squared / mean_in**2, 1.0)) ** 0.5
-        return cls(point, design, terms, mean_out, spread, fitting, min(work.batch or load.most_at_once, fitting))
+        return cls(
+            point, design, terms, mean_out, moments, spread, fitting, min(work.batch or load.most_at_once, fitting)
+        )
 
     def cycle(self, n: float) -> Pass:
         """The cycle with `n` requests at once, 1 to `places`; in steps of one, of which the mean is taken."""

@@ -107,9 +107,9 @@ def test_what_fits_says_how_sure_its_rate_is_and_on_which_devices():
     fit = json.loads(run(*design, "--json").output)["fit"]
     assert (fit["n_devices"], fit["tp"]) == (2, 2)
     for row in fit["rules"]:
-        # no row of the model on this release: dense models left out, 0.779 to 1.21 times the predicted time
-        assert row["throughput_low"] == pytest.approx(row["throughput_tokens_per_s"] / 1.21)
-        assert row["throughput_high"] == pytest.approx(row["throughput_tokens_per_s"] / 0.779)
+        # no row of the model on this release: dense models left out, as hwspecs/stacks/vllm.toml has it
+        assert row["throughput_low"] == pytest.approx(row["throughput_tokens_per_s"] / 1.19)
+        assert row["throughput_high"] == pytest.approx(row["throughput_tokens_per_s"] / 0.782)
     text = run(*design).output
     assert "2 devices: tp 2; memory is that of each" in text
     assert "80 % interval" in text

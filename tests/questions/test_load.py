@@ -1,6 +1,7 @@
 """What requests wait at a load: rates by hand from the full server's, rows between rows, and the command."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -67,18 +68,24 @@ def test_the_command_prints_writes_and_refuses(run, tmp_path):
     assert "loads = 'x': must be a share from 0 to 1" in run(*words, "--loads", "x")[2]
 
 
-def test_the_most_requests_within_limits_lies_between_rows():
-    """TPOT 3 at a rate of 1 and 5 at 2: 4 is kept up to 1.5; TTFT 6 and 10: 7 up to 1.25; below the first, nothing."""
-    rows = tuple(
-        dict(zip(load.COLUMNS, ("a", x / 4, x, 9 * x, y, 2 * y, 0, x, x), strict=True)) for x, y in ((1, 3), (2, 5))
-    )
-    found = load.UnderLoad("a", "", 4.0, rows)
+def test_the_most_requests_within_limits_is_solved(monkeypatch):
+    """TPOT 1 + 2 r and TTFT 2 + 4 r at a rate r of up to 4: 4 s is kept up to 1.5; TTFT 7 up to 1.25; 1 s nowhere."""
+    monkeypatch.setattr(load, "waits_at", lambda _, r, __: SimpleNamespace(tpot_s=1 + 2 * r, ttft_s=2 + 4 * r))
+    found = load.UnderLoad("a", "", 4.0, (), {}, SimpleNamespace(lengths=None))
     assert found.most_within({"tpot_s": 4}) == pytest.approx(1.5)
     assert found.most_within({"tpot_s": 4, "ttft_s": 7}) == pytest.approx(1.25)
-    assert found.most_within({"tpot_s": 9}) == 2
-    assert found.most_within({"tpot_s": 2}) is None
+    assert found.most_within({"tpot_s": 10}) == pytest.approx(4)
+    assert found.most_within({"tpot_s": 1}) is None
     assert found.within_text({"tpot_s": 4}) == "Within TPOT 4 s: up to 1.5 requests/s, 38% of the saturated rate."
-    assert found.within_text({"tpot_s": 0.002}).startswith("Nothing keeps TPOT 2 ms, at 25% of the saturated rate")
+    assert found.within_text({"tpot_s": 1}).startswith("Nothing keeps TPOT 1 s, however few")
+
+
+def test_the_most_within_limits_is_the_same_whatever_loads_are_shown():
+    limits = {"tpot_s": 0.05}
+    most = {
+        dse.load("b200", "qwen3-32b", "fp8", loads=loads).most_within(limits) for loads in ([0.1], [0.2, 0.9], [0.5])
+    }
+    assert len(most) == 1
 
 
 def test_limits_of_the_command(run):

@@ -32,7 +32,7 @@ def printed(capsys, *words):
 def test_it_is_a_dict_as_before(found):
     assert isinstance(found, dict)
     assert list(found) == list(RESULT_UNITS)
-    assert found["max_batch"] == dict(found)["max_batch"] == {**found}["max_batch"] == 151
+    assert found["max_batch"] == dict(found)["max_batch"] == {**found}["max_batch"] == 114
     assert json.loads(json.dumps(found)) == found.to_dict()
     assert type(found.to_dict()) is dict
     assert found.get("nothing") is None

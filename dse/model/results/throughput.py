@@ -46,7 +46,7 @@ def throughput_tokens_per_s(at: "Facts") -> Derivation:
     )
 
 
-@topic.result("1/s", NUMBER, "requests a second", reads=reads.ALL, interval=RATES)
+@topic.result("request/s", NUMBER, "requests a second", reads=reads.ALL, interval=RATES)
 def requests_per_s(at: "Facts") -> Derivation:
     rate = at.results["throughput_tokens_per_s"]
     return how("throughput / output tokens", _TIMES, throughput_tokens_per_s=rate, output_tokens=at.work.output_tokens)
