@@ -159,6 +159,11 @@ def operation(request: PointRequest, cls: type[Operation] = EvaluatePoint, **mor
     return cls(**{name: value for name, value in given.items() if name in known}, **more)
 
 
+def limit_fields(limits: Mapping[str, float]) -> dict[str, str]:
+    """Limits in seconds, by result, as questions take them."""
+    return {f"max_{name.removesuffix('_s')}": f"{most:g} s" for name, most in limits.items()}
+
+
 def command_of(asked: Operation, without: Collection[str] = ()) -> str:
     """The command line of an operation, but for some fields of the workload."""
     return shlex.join(words_of(asked, SAID, without))
