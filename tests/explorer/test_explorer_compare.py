@@ -189,7 +189,7 @@ def two(**second):
 def test_two_designs_side_by_side_with_the_delta_to_the_first():
     app = two(quantizer="fp16")
     assert not app.exception
-    assert "Exceeds memory: at most 32 of 64 requests run at once" in said(app)  # 68.7 and 13.5 GB in 80 GB
+    assert "Exceeds memory: at most 59 of 64 requests run at once" in said(app)  # 1.07 GB each in 63.6 GB
     labels = [plain(label) for label in shown_labels(app)]
     assert "1: **21.25 GB**" in labels
     # FP16: 2 x 32 layers x 32 heads x 128 x 2 B x 2,048 tokens x 64 requests = 68.72 GB, 3.23 times the first
