@@ -185,8 +185,6 @@ class PointAnswer:
 
     result: dict[str, Any]
     text: str
-    device_title: str
-    model_title: str
 
 
 def answer(request: PointRequest) -> PointAnswer:
@@ -198,7 +196,7 @@ def answer(request: PointRequest) -> PointAnswer:
     room = evaluate.with_room(device, kv, work, result)
     shares = evaluate.time_shares(evaluate.Point(device, kv, work))
     text = present.point_text(result, device, kv, with_room=room, shares=shares, is_full=work.batch is None)
-    return PointAnswer(result, text, device.title or device.name, kv.model.title)
+    return PointAnswer(result, text)
 
 
 def curve(request: PointRequest) -> pd.DataFrame:
