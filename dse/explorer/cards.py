@@ -202,10 +202,10 @@ def numbers(bench: Bench, row: BenchRow) -> list[CardNumber]:
 
 
 #: how the lines of a number look
-_HEAD = "display:flex;justify-content:space-between;gap:8px;margin-top:4px"
+_HEAD = "display:flex;flex-wrap:wrap;justify-content:space-between;gap:0 8px;margin-top:4px"
 _SMALL, _VALUE, _PALE, _MISSED = (
     "font-size:0.8rem;text-align:right",
-    "white-space:nowrap",
+    "white-space:nowrap;margin-left:auto",
     "opacity:0.8",
     "color:#C62828;font-weight:600",
 )

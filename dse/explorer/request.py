@@ -159,6 +159,11 @@ def operation(request: PointRequest, cls: type[Operation] = EvaluatePoint, **mor
     return cls(**{name: value for name, value in given.items() if name in known}, **more)
 
 
+def limit_fields(limits: Mapping[str, float]) -> dict[str, str]:
+    """Limits in seconds, by result, as questions take them."""
+    return {f"max_{name.removesuffix('_s')}": f"{most:g} s" for name, most in limits.items()}
+
+
 def command_of(asked: Operation, without: Collection[str] = ()) -> str:
     """The command line of an operation, but for some fields of the workload."""
     return shlex.join(words_of(asked, SAID, without))
@@ -180,8 +185,6 @@ class PointAnswer:
 
     result: dict[str, Any]
     text: str
-    device_title: str
-    model_title: str
 
 
 def answer(request: PointRequest) -> PointAnswer:
@@ -193,7 +196,7 @@ def answer(request: PointRequest) -> PointAnswer:
     room = evaluate.with_room(device, kv, work, result)
     shares = evaluate.time_shares(evaluate.Point(device, kv, work))
     text = present.point_text(result, device, kv, with_room=room, shares=shares, is_full=work.batch is None)
-    return PointAnswer(result, text, device.title or device.name, kv.model.title)
+    return PointAnswer(result, text)
 
 
 def curve(request: PointRequest) -> pd.DataFrame:

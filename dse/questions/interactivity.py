@@ -10,7 +10,6 @@ import pandas as pd
 from dse.core.errors import DseError, InputError, show
 from dse.core.table import aligned
 from dse.model import uncertainty
-from dse.model.formulas.steady import closed_loop_tokens_per_s
 from dse.questions import common
 from dse.questions.common import Candidate, Progress, QuestionAnswer, Result, limits_text, seconds_text
 from dse.specs.workload import Workload
@@ -34,6 +33,7 @@ COLUMNS = (
     "ep",
     "model_kind",
     "stack",
+    uncertainty.RATE,
     "tpot_s",
     "ttft_s",
     "decode_step_s",
@@ -54,9 +54,7 @@ LIMITS = ("tpot_s", "ttft_s")
 
 def speeds(row: Mapping[str, Any]) -> tuple[float, float]:
     """Tokens a second that each user gets, and that a device gives: of a server with `batch` requests at all times."""
-    tpot, ttft = float(row["tpot_s"]), float(row["ttft_s"])
-    rate = closed_loop_tokens_per_s(float(row["batch"]), float(row["output_tokens"]), ttft, tpot)
-    return 1 / tpot, float(rate) / float(row["n_devices"])
+    return 1 / float(row["tpot_s"]), float(row[uncertainty.RATE]) / float(row["n_devices"])
 
 
 def kept(result: Mapping[str, Any]) -> Result:

@@ -245,7 +245,7 @@ def _all_lines(
         lines.append(
             f"  {in_waves if result['admission'] == 'reserve' else f'{running} of {batch} requests run at a time'}"
         )
-    if result["admission"] == "paged":
+    if result["admission"] == "paged" and result["memory"] == "paper":
         lines.append("  paged: requests are taken as staggered, each counted at its mean size over the generation")
     return lines
 

@@ -278,7 +278,7 @@ def test_point_text_says_what_a_split_makes_of_groups(run, quantizer, split, lin
 
 @pytest.mark.parametrize(("admission", "is_paged"), [("reserve", False), ("paged", True)])
 def test_point_text_says_how_paged_requests_are_counted(run, admission, is_paged):
-    _, out, _ = run(*GOOD, "--admission", admission, "--all")
+    _, out, _ = run(*GOOD, "--admission", admission, "--memory", "paper", "--all")
     assert ("\n  paged: requests are taken as staggered" in out) is is_paged
 
 

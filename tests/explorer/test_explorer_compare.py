@@ -147,7 +147,7 @@ def test_a_model_that_does_not_fit_says_why():
 def test_a_batch_that_does_not_fit_at_once_says_so():
     app = page(batch="100000")
     fit = numbers(app)["Largest batch"].split()[0]
-    assert f"of up to {fit} of 100,000 requests." in said(app) or f"waves of up to {fit}" in said(app)
+    assert f"at most {fit} of 100,000 requests run at once, the others wait." in said(app)
 
 
 def test_command_line_prints_the_same_numbers(capsys):
@@ -189,7 +189,7 @@ def two(**second):
 def test_two_designs_side_by_side_with_the_delta_to_the_first():
     app = two(quantizer="fp16")
     assert not app.exception
-    assert "Exceeds memory: runs in 2 waves of up to 32 of 64 requests." in said(app)  # 68.7 and 13.5 GB in 80 GB
+    assert "Exceeds memory: at most 59 of 64 requests run at once" in said(app)  # 1.07 GB each in 63.6 GB
     labels = [plain(label) for label in shown_labels(app)]
     assert "1: **21.25 GB**" in labels
     # FP16: 2 x 32 layers x 32 heads x 128 x 2 B x 2,048 tokens x 64 requests = 68.72 GB, 3.23 times the first
@@ -280,7 +280,7 @@ def test_what_fits_together_is_the_largest_batch(admission, words):
 
 def test_a_limit_of_the_server_is_not_said_to_be_memory():
     given = asked(device="h100", model="llama3.1-8b", quantizer="fp16", batch=32, max_num_seqs=8)
-    words = "Exceeds the server's own limit: runs in 4 waves of up to 8 of 32 requests."
+    words = "Exceeds the server's own limit: at most 8 of 32 requests run at once, the others wait."
     assert present.fits_text(request.answer(given).result) == words
 
 

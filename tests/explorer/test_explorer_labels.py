@@ -1,9 +1,14 @@
 """One number, one name: labels of the explorer's pages, of `dse point` and of answers against the declared titles."""
 
+import json
+import random
+import shlex
+
 import pytest
 
-from dse.explorer import cards, names
-from dse.explorer.pages import compare
+from dse.explorer import bench, cards, common_fields, figure, names, request, tray
+from dse.explorer.pages import compare, serving
+from dse.figures.drawing import style
 from dse.model.results import RESULTS, title
 from dse.questions import common, formats
 from dse.report import present
@@ -53,14 +58,68 @@ def test_a_number_reads_the_same_on_every_page():
         assert cells[title(name)] in found.text()
 
 
+def drawn(n):
+    """Designs that run whole, each with its workload as it is at the end: `n` of servers, chips and splits."""
+    draw = random.Random(45)
+    while n:
+        values = {
+            "device": draw.choice(["h200", "h100", "a100-80gb", "l40s", "oaken-hbm"]),
+            "model": draw.choice(["qwen3-32b", "llama3.1-8b", "llama2-13b", "qwen3-30b-a3b"]),
+            "quantizer": draw.choice(["fp16", "fp8", "int4_per_token_head", "kivi"]),
+            "tp": draw.choice([1, 2, 4]),
+            **draw.choice([{}, {}, {"pp": 2, "pp_batches": 1}]),
+            "batch": draw.choice([None, 1, 7, 16, 32, 64]),
+            "input": draw.choice([100, 1024, 8192, 30000]),
+            "output": draw.choice([1, 33, 512, 2048]),
+            "batching": draw.choice([None, None, "continuous", "chunked"]),
+            "prompt_budget": draw.choice([None, 1024]),
+            "memory": draw.choice(["server", "server", "paper"]),
+            "model_kind": draw.choice([None, "ideal"]),
+        }
+        if values["memory"] == "paper" and not values["batching"]:
+            values["batching"] = "continuous"  # requests of traffic that come and go are no static batch
+        usual = {field.key: field.default for field in (*common_fields.DESIGN, *common_fields.SCENARIO)}
+        here = bench.of({**usual, **values}, tray.Tray((tray.TrayDesign(values=values),)))
+        if here.answered and here.current.result["fits_whole_batch"]:
+            n -= 1
+            yield here
+
+
+SPEEDS = ("throughput_tokens_per_s", "tpot_s", "ttft_s", "requests_per_s")
+
+
+def test_speeds_of_a_design_are_equal_in_all_places(run):
+    """To the last digit: the command line, its card, Compare, both plots against it, and a full server of Serving."""
+    for here in drawn(16):
+        row, result = here.current, here.current.result
+        code, out, _ = run(*shlex.split(request.command(row.request))[1:], "--json")
+        assert code == 0
+        printed = json.loads(out)
+        assert {name: printed[name] for name in SPEEDS} == {name: result[name] for name in SPEEDS}
+        card = {one.name: one.value for one in cards.numbers(here, row)}
+        for name in SPEEDS[:3]:
+            assert card[name] == present.number(printed[name], RESULTS[name].unit)
+        rate = names.words(SPEEDS[0])
+        assert compare._column(row)[rate] == card[SPEEDS[0]]
+        curve = compare.cached_curve(request.any_batch(row.request))
+        for at in curve[curve["batch"] == result["batch"]].to_dict("records"):
+            assert {name: at[name] for name in SPEEDS} == {name: result[name] for name in SPEEDS}
+        chart, _ = figure.speeds([(row.name, curve)], [(row.name, result)], {}, [])
+        (star,) = [series for series in chart.panels[0].series if series.name == style.CHOSEN]
+        assert (star.x[0], star.y[0]) == (1 / printed["tpot_s"], printed[SPEEDS[0]] / printed["n_devices"])
+        under = serving.cached_load(row.request, row.name)
+        assert under.full_requests_per_s == printed["requests_per_s"], request.command(row.request)
+
+
 def test_a_point_begins_with_its_answer():
     import dse
 
-    text = dse.evaluate("h200", "llama3.1-70b", "fp8", weights="fp8", batch=64, input_tokens=8192).text()
+    found = dse.evaluate("h200", "llama3.1-70b", "fp8", weights="fp8", batch=64, input_tokens=8192)
+    most, text = int(64 * found["free_bytes"] / found["kv_bytes"]), found.text()
     head, empty, fits, speed, bound, *rest = text.splitlines()
     assert head.startswith("H200  llama3.1-70b")
     assert empty == ""
-    assert fits.startswith("Exceeds memory: at most 42 of 64 requests run at once")
+    assert fits.startswith(f"Exceeds memory: at most {most} of 64 requests run at once")
     assert " token/s (" in speed
     assert speed.count("TTFT") == text.count("TTFT") == 1
     assert bound.startswith("Bound by capacity: the whole batch does not fit at once; with room for all it would be ")

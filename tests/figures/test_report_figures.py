@@ -228,8 +228,10 @@ def test_a_table_without_systems_is_drawn_too(small: dict[str, pd.DataFrame]):
 
 
 def test_notes_say_which_devices_page_their_memory():
-    columns = ["device", "model", "quantizer", "admission", "capacity_bytes"]
-    reserved, paged = ("h100", "m", "fp16", "reserve", 80e9), ("oaken-lpddr", "m", "oaken", "paged", 256e9)
+    columns = ["device", "model", "quantizer", "admission", "memory", "capacity_bytes"]
+    reserved = ("h100", "m", "fp16", "reserve", "paper", 80e9)
+    paged = ("oaken-lpddr", "m", "oaken", "paged", "paper", 256e9)
+    served = ("h200", "m", "fp8", "paged", "server", 141e9)  # counts requests at their full length
 
     def notes(*each):
         return rows.run_notes(pd.DataFrame(each, columns=columns))
@@ -238,6 +240,8 @@ def test_notes_say_which_devices_page_their_memory():
     assert notes(paged) == ("All devices page their memory: requests are staggered, each at its mean size.",)
     (note,) = notes(reserved, paged)
     assert note == "Paged memory (staggered requests at their mean size): oaken-lpddr; reserved: the others."
+    assert notes(served) == ()
+    assert notes(reserved, served) == ("Paged memory: h200; reserved: the others.",)
 
 
 def test_more_systems_than_styles_are_left_out_with_a_note(small: dict[str, pd.DataFrame]):

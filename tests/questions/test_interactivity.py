@@ -28,7 +28,7 @@ def row(tpot_s, ttft_s=1.0, batch=64, n_devices=2, quantizer="fp16"):
         "tpot_s": tpot_s,
         "ttft_s": ttft_s,
         "batch": batch,
-        "output_tokens": 1000,
+        "throughput_tokens_per_s": 1000 * batch / (ttft_s + 1000 * tpot_s),
         "n_devices": n_devices,
         "quantizer": quantizer,
         "tp": n_devices,

@@ -235,11 +235,10 @@ def asked_by(rows: Sequence[BenchRow], limits: Mapping[str, float], address: str
     if len(plain) > 1 or any(row.request.value_quantizer for row in rows):
         return None
     asked = next(iter(plain))
-    given = {f"max_{name.split('_')[1]}": f"{most:g} s" for name, most in limits.items()}
     names = tuple(row.request.key_quantizer_text for row in rows)
     splits = None if asked.work.n_devices > 1 else (1,)
     batchless = replace(asked, work=replace(asked.work, batch=None))
-    one = request.operation(batchless, TradeSpeeds, quantizers=names, splits=splits, **given)
+    one = request.operation(batchless, TradeSpeeds, quantizers=names, splits=splits, **request.limit_fields(limits))
     return MadeBy(request.command_of(one), python_of(one), address)
 
 

@@ -327,8 +327,7 @@ def _unused(asked: PointRequest, trace: str | None) -> tuple[str, ...]:
 
 def operation(asked: PointRequest, limits: Mapping[str, float]) -> PredictLoad:
     """The question that the page answers of a design, with limits in seconds. Raises InputError."""
-    given = {f"max_{name.removesuffix('_s')}": f"{most:g} s" for name, most in limits.items()}
-    found: PredictLoad = request.operation(asked, PredictLoad, **given)
+    found: PredictLoad = request.operation(asked, PredictLoad, **request.limit_fields(limits))
     return found
 
 

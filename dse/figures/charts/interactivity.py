@@ -13,7 +13,7 @@ from dse.figures.source import Source
 from dse.questions.interactivity import LIMITS, Interactivity, front, interval, speeds, within
 
 USER, DEVICE = "speed of each user", "throughput a device"
-POINTS = "Each point: a server that always has so many requests, their wait for first tokens counted."
+POINTS = "Each point: a server that always has so many requests."
 BAND = "Pale bands: where 8 of 10 measurements should lie."
 BEST, MEASURED = "best within the limits", "measured"
 
@@ -41,9 +41,9 @@ def places_of(measured: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         "quantizer",
         "device",
         "batch",
-        "output_tokens",
         "n_devices",
         "fits_whole_batch",
+        "throughput_tokens_per_s",
         "tpot_s",
         "ttft_s",
         "assumptions",

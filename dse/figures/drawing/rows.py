@@ -140,11 +140,13 @@ def run_notes(table: pd.DataFrame) -> tuple[str, ...]:
     """Notes on KV allocation, and on models that run on a larger device, where the rows differ in them."""
     table = with_system(table)
     texts = []
-    if table["admission"].nunique() == 1 and table["admission"].iloc[0] == "paged":
+    is_paged = table["admission"] == "paged"
+    at_mean = is_paged & (table.get("memory", "paper") == "paper")  # a server counts full lengths
+    if at_mean.all():
         texts.append("All devices page their memory: requests are staggered, each at its mean size.")
-    if table["admission"].nunique() > 1:
-        paged = _names(table[table["admission"] == "paged"]["device"])
-        texts.append(f"Paged memory (staggered requests at their mean size): {paged}; reserved: the others.")
+    elif is_paged.nunique() > 1:
+        size = " (staggered requests at their mean size)" if at_mean.any() else ""
+        texts.append(f"Paged memory{size}: {_names(table[is_paged]['device'])}; reserved: the others.")
     smallest = table.sort_values("capacity_bytes", kind="stable")
     usual = smallest.groupby("system", sort=False)["device"].first()
     other = table[table["device"] != table["system"].map(usual)]
