@@ -11,13 +11,15 @@ from dse.core.errors import InputError, show
 from dse.model.evaluate import Point
 from dse.model.kv_layout import KvPlan
 from dse.questions.common import QuestionAnswer, limits_text
-from dse.serving.at_rate import at_rate
-from dse.serving.steady_state import FixedLengths, steady, with_batch
+from dse.serving.at_rate import waits_at
+from dse.serving.steady_state import FixedLengths, LengthMoments, TrafficServer, steady, with_batch
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.workload import Workload
 
 #: shares of what a server that is always full serves; above the last the closed form does not hold
 LOADS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+#: share at which a server is all but idle, and halvings of the rates above it in search of the most within limits
+LEAST_LOAD, N_HALVINGS = 1e-3, 40
 COLUMNS = (
     "design",
     "load",
@@ -42,6 +44,8 @@ class UnderLoad(QuestionAnswer):
     rows: tuple[dict[str, Any], ...]
     #: most seconds of times that are asked for, by column
     limits: dict[str, float] = field(default_factory=dict)
+    #: what the rows are of, and the moments of its requests' lengths; without it, rates lie straight between rows
+    server: tuple[TrafficServer, LengthMoments] | None = field(default=None, compare=False)
 
     @cached_property
     def table(self) -> pd.DataFrame:
@@ -78,7 +82,7 @@ class UnderLoad(QuestionAnswer):
             )
             lines.append("".join(f"{cell:>16}" for cell in cells))
         end = (
-            f"Load 1 is {self.full_requests_per_s:.4g} requests/s, a saturated server; requests of equal lengths "
+            f"Load 1 is {self.full_requests_per_s:.4g} requests/s, a saturated server (for more, add servers); requests of equal lengths "
             "arrive at random (Poisson).\nQueueing: the part of TTFT spent waiting for a free slot. Decoding: requests "
             "that decode at a time, in the mean."
         )
@@ -89,31 +93,36 @@ class UnderLoad(QuestionAnswer):
         return "\n".join([*lines, "", end])
 
     def most_within(self, limits: Mapping[str, float]) -> float | None:
-        """Most requests a second at which every time keeps its limit (seconds by column), straight between rows.
+        """Most requests a second at which every time keeps its limit (seconds by column), up to the last of `LOADS`.
 
-        The last row's rate where that keeps them; None where the first row misses one.
+        Solved with the server, whatever loads the rows have; None where a server that is all but idle misses one.
         """
-        most = None
-        for low, high in zip([None, *self.rows], self.rows, strict=False):
-            if all(high[name] <= limit for name, limit in limits.items()):
-                most = high["requests_per_s"]
-                continue
-            if low is not None and most is not None:
-                shares = [
-                    (limit - low[name]) / (high[name] - low[name])
-                    for name, limit in limits.items()
-                    if high[name] > limit
-                ]
-                most += min(shares) * (high["requests_per_s"] - low["requests_per_s"])
-            break
-        return most
+        full = self.full_requests_per_s or 0.0
+        low, high = LEAST_LOAD * full, LOADS[-1] * full
+        if not full or not self._keeps(low, limits):
+            return None
+        if self._keeps(high, limits):
+            return high
+        for _ in range(N_HALVINGS):
+            middle = (low + high) / 2
+            low, high = (middle, high) if self._keeps(middle, limits) else (low, middle)
+        return low
+
+    def _keeps(self, requests_per_s: float, limits: Mapping[str, float]) -> bool:
+        times: Mapping[str, Any] | None
+        if self.server is None:
+            times = self.at(requests_per_s)
+        else:
+            found = waits_at(self.server[0], requests_per_s, self.server[1])
+            times = None if found is None else found._asdict()
+        return times is not None and all(times[name] <= limit for name, limit in limits.items())
 
     def within_text(self, limits: Mapping[str, float]) -> str:
         """The most requests a second within limits, in a sentence."""
         said = limits_text(limits)
         most = self.most_within(limits)
         if most is None:
-            return f"Nothing keeps {said}, at {self.rows[0]['load']:.0%} of the saturated rate and above."
+            return f"Nothing keeps {said}, at any rate: a single request takes longer."
         share = f"{most / (self.full_requests_per_s or most):.0%} of the saturated rate"
         return f"Within {said}: up to {most:.4g} requests/s, {share}."
 
@@ -145,7 +154,7 @@ def under_load(
     """Means over requests of the workload's lengths that come at random, a row a load.
 
     A load is the share of the requests per second that the server serves when it is always full
-    (`dse.serving.steady_state.steady`); times are those of `dse.serving.at_rate.at_rate`, with its errors. Rates that
+    (`dse.serving.steady_state.steady`); times are those of `dse.serving.at_rate.waits_at`. Rates that
     do not hold have no row. `name` is what tables and figures call the design. Raises InputError for a load that is not
     above 0 and below 1, a prefix or a token policy.
     """
@@ -154,10 +163,10 @@ def under_load(
             raise InputError(f"loads: {show(load)}: must be above 0 and below 1, such as 0.5")
     moments = FixedLengths(work.input_tokens, work.output_tokens)
     full, name = steady(device, plan, work, moments)["requests_per_s"], name or plan.quantizer_name
-    rows = []
-    for load in loads if full else ():
+    server, rows = TrafficServer.of(device, plan, work, moments) if full else None, []
+    for load in loads if server else ():
         rate = load * full
-        latency = at_rate(device, plan, work, moments, rate)
+        latency = waits_at(server, rate, moments)
         if latency is not None:
             values = (
                 name,
@@ -178,4 +187,4 @@ def under_load(
     why = Point(device, plan, work).lowered.results["runs_why"]
     refused = f", as if other software ran it ({why})" if why else ""
     context = f"{design}, at most {most:,}{filled} concurrent requests of {lengths}{refused}"
-    return UnderLoad(name, context, full, tuple(rows), dict(limits or {}))
+    return UnderLoad(name, context, full, tuple(rows), dict(limits or {}), (server, moments) if server else None)

@@ -75,10 +75,10 @@ def test_the_most_requests_within_limits_lies_between_rows():
     found = load.UnderLoad("a", "", 4.0, rows)
     assert found.most_within({"tpot_s": 4}) == pytest.approx(1.5)
     assert found.most_within({"tpot_s": 4, "ttft_s": 7}) == pytest.approx(1.25)
-    assert found.most_within({"tpot_s": 9}) == 2
+    assert found.most_within({"tpot_s": 9}) == pytest.approx(2)
     assert found.most_within({"tpot_s": 2}) is None
-    assert found.within_text({"tpot_s": 4}) == "Within TPOT 4 s: up to 1.5 requests/s, 38% of the saturated rate."
-    assert found.within_text({"tpot_s": 0.002}).startswith("Nothing keeps TPOT 2 ms, at 25% of the saturated rate")
+    assert found.within_text({"tpot_s": 4.2}) == "Within TPOT 4.2 s: up to 1.6 requests/s, 40% of the saturated rate."
+    assert found.within_text({"tpot_s": 0.002}).startswith("Nothing keeps TPOT 2 ms, at any rate")
 
 
 def test_limits_of_the_command(run):
@@ -91,3 +91,16 @@ def test_limits_of_the_command(run):
     above = [row["tpot_s"] for row in found["rows"] if row["requests_per_s"] > most]
     assert max(below) <= 0.025 < min(above)
     assert run(*words, "--max-ttft", "soon")[0] == 2
+
+
+def test_the_most_within_limits_is_a_rate_of_the_server_whatever_loads_are_shown(answer):
+    """At the rate found, the server takes as long as allowed."""
+    device, plan, work = catalog.device("h200"), layout("qwen3-32b", "fp8", "fp8"), dse.Workload(**ASKED)
+    limits = {"tpot_s": (answer.rows[4]["tpot_s"] + answer.rows[5]["tpot_s"]) / 2}
+    most = answer.most_within(limits)
+    assert answer.rows[4]["requests_per_s"] < most < answer.rows[5]["requests_per_s"]
+    assert at_rate(device, plan, work, FixedLengths(8192, 1024), most).tpot_s == pytest.approx(limits["tpot_s"])
+    for loads in ((0.1, 0.8), (0.8,), (0.05,)):
+        assert load.under_load(device, plan, work, loads).most_within(limits) == most
+    assert answer.most_within({"tpot_s": 1e-6}) is None
+    assert answer.most_within({"tpot_s": 1e6}) == 0.9 * answer.full_requests_per_s
