@@ -122,13 +122,13 @@ def test_close_to_its_limit():
 def test_what_limits_how_many_run():
     """Chunks of 30 with 100 in and 20 out: 30 * 20 / 120 = 5 decode and one prompt is in work, however much fits."""
     args = (*BASE, "--input", "100", "--output", "20", "--requests", "400", "--batch", "64")
-    found = numbers(*args, "--batching", "chunked", "--chunk", "30")
+    found = numbers(*args, "--batching", "chunked", "--prompt-budget", "30")
     assert found["steady"]["limited_by"] == "chunk"
     assert found["steady"]["running_sequences"] == pytest.approx(6)
     assert found["mean_running"] == pytest.approx(6, rel=0.1)
-    shown = run(*args, "--batching", "chunked", "--chunk", "30").output
+    shown = run(*args, "--batching", "chunked", "--prompt-budget", "30").output
     assert "6.00 running" in shown
-    assert "the chunk, not memory" in shown
+    assert "the tokens of a step, not memory" in shown
     assert "--batch, not memory" in run(*args).output
 
 
@@ -136,15 +136,16 @@ def test_what_a_step_waits_for():
     shown = run(*BASE[:-2], "--quantizer", "nqkv", *SMALL[len(BASE) :]).output
     assert "ms: dequantization " in shown  # most of it, as `dse point` says of NQKV on a GPU
     assert "prefill takes" in shown
-    assert "whole prompts, up to 2,048 tokens a step" in shown
+    assert "whole prompts, up to" not in shown.splitlines()[0]
+    assert f"chunked ({numbers(*SMALL)['step_tokens']:,} tokens a step)" in shown.splitlines()[0]
 
 
 def test_whole_prompts_that_share_a_step():
     """100 tokens each: one a step up to 150, two up to 200."""
-    one = numbers(*SMALL, "--prompt-batch", "150")
-    two = numbers(*SMALL, "--prompt-batch", "200")
+    whole = (*SMALL, "--batching", "continuous", "--prompt-budget")
+    one, two = numbers(*whole, "150"), numbers(*whole, "200")
     assert one["n_steps"] > two["n_steps"]
-    assert "whole prompts, up to 1 token a step" in run(*SMALL, "--prompt-batch", "1").output
+    assert "whole prompts, up to 1 token a step" in run(*whole, "1").output
 
 
 def test_static_batching_says_that_it_reserves():
@@ -162,9 +163,8 @@ def test_one_request_and_longer_than_the_positions():
 @each(
     ("args", "message"),
     [
-        (("--chunk", "100"), "chunk = 100: has no effect without --batching chunked: leave it out"),
-        (("--chunk", "512"), "chunk = 512: has no effect without"),
-        (("--batching", "chunked", "--prompt-batch", "9"), "prompt-batch = 9: has no effect with --batching chunked"),
+        (("--chunk", "100"), "unknown option '--chunk': it is now --prompt-budget"),
+        (("--prompt-batch", "9"), "unknown option '--prompt-batch': it is now --prompt-budget"),
         (("--trace", "azure-conv", "--input", "9"), "input = 9: has no effect with --trace"),
         (("--trace", "azure-conv", "--output", "9"), "output = 9: has no effect with --trace"),
         (("--batching", "static", "--admission", "paged"), "admission = 'paged': has no effect with --batching static"),
@@ -173,7 +173,7 @@ def test_one_request_and_longer_than_the_positions():
         (("--rate", "0%"), "rate = '0%': must be above 0 %"),
         (("--rate", "9999%"), "at most 1,000%"),
         (("--rate", "x%"), "rate = 'x%'"),
-        (("--prompt-batch", "0"), "prompt-batch = 0: must be a whole number from 1"),
+        (("--prompt-budget", "0"), "prompt-budget = 0: must be a whole number from 1"),
     ],
 )
 def test_options_without_effect_and_rates(capsys, args, message):
@@ -187,7 +187,8 @@ def test_a_rate_above_capacity_is_unstable_and_names_the_one_that_holds():
     assert found["is_stable"] is False
     shown = run(*SMALL, "--rate", "1e6").output
     assert "Unstable: 1,000,000 requests/s come" in shown
-    assert f"{found['steady']['requests_per_s']:.4g} can be served" in shown
+    held = found["steady"]["requests_per_s"]
+    assert f"{held:.4g} can be served ({int(1e6 / held) + 1:,} such servers would hold them)" in shown
 
 
 def test_all_at_once_tells_the_throughput_while_full():
@@ -200,10 +201,11 @@ def test_all_at_once_tells_the_throughput_while_full():
 
 @pytest.mark.parametrize("batching", ["static", "continuous", "chunked"])
 def test_a_shipped_trace(batching):
-    found = numbers(*BASE, "--trace", "Azure-Conv", "--requests", "40", "--batching", batching)
+    asked = ("--batching", batching, "--prompt-budget", "512")
+    found = numbers(*BASE, "--trace", "Azure-Conv", "--requests", "40", *asked)
     assert found["n_requests"] == 40
     assert found["batching"] == batching
-    assert found["chunk_tokens"] == (512 if batching == "chunked" else None)
+    assert found["step_tokens"] == 512
     assert found["offered_requests_per_s"] > 0
 
 
@@ -292,7 +294,7 @@ def test_the_figure_shows_numbers_of_its_table(sketch):
     fp16 = CLOSED.quantizer("fp16")
     kv = plan.build(catalog.model("opt-6.7b"), fp16, fp16)
     table = report_simulation.samples_table(
-        *report_simulation.evaluate(catalog.device("a100-80gb"), kv, work, requests)
+        *report_simulation.evaluate(catalog.device("a100-80gb"), kv, work, requests, "continuous", 2048)
     )
     chart = FIGURES["simulation"].chart(table)
     for panel in chart.panels:
@@ -328,9 +330,8 @@ def test_the_figure_shows_numbers_of_its_table(sketch):
             "host-overlap = 'some': must be one of layers, none",
         ),
         (("--requests", "1.5"), "requests = '1.5': must be a whole number"),
-        (("--prompt-batch", "x"), "prompt-batch = 'x'"),
+        (("--prompt-budget", "x"), "prompt-budget = 'x'"),
         (("--weights-bits", "x"), "weights-bits = 'x'"),
-        (("--chunk", "0", "--batching", "chunked"), "chunk = 0: must be a whole number from 1"),
         (("--batching", "dynamic"), "batching = 'dynamic': must be one of static, continuous, chunked"),
         (("--admission", "lazy"), "admission = 'lazy'"),
         (("--batch", "0"), "batch = 0"),
