@@ -82,9 +82,9 @@ class UnderLoad(QuestionAnswer):
             )
             lines.append("".join(f"{cell:>16}" for cell in cells))
         end = (
-            f"Load 1 is {self.full_requests_per_s:.4g} requests/s, a saturated server (for more, add servers); requests of equal lengths "
-            "arrive at random (Poisson).\nQueueing: the part of TTFT spent waiting for a free slot. Decoding: requests "
-            "that decode at a time, in the mean."
+            f"Load 1 is {self.full_requests_per_s:.4g} requests/s, a saturated server (for more, add servers); "
+            "requests of equal lengths arrive at random (Poisson).\nQueueing: the part of TTFT spent waiting for a "
+            "free slot. Decoding: requests that decode at a time, in the mean."
         )
         if not self.rows:
             end += " No rate below that holds in closed form: `dse simulate --rate` runs the requests one by one."

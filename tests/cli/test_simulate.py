@@ -192,7 +192,15 @@ def test_a_rate_above_capacity_is_unstable_and_names_the_one_that_holds():
 
 
 def test_all_at_once_tells_the_throughput_while_full():
-    args = (*SMALL, "--batch", "8", "--input", "400")  # prompts long enough to gain nothing from each other's company
+    args = (
+        *SMALL,
+        "--batch",
+        "8",
+        "--input",
+        "400",
+        "--batching",
+        "continuous",
+    )  # prompts long enough to gain nothing from each other's company
     found = numbers(*args)
     assert found["is_stable"] is None
     assert found["saturated_tokens_per_s"] == pytest.approx(found["steady"]["throughput_tokens_per_s"], rel=0.1)
