@@ -208,8 +208,6 @@ _ENGINES_ONLY = {
     "--enable-expert-parallel": "give --ep, as many as --tp",
     "--limit-mm-per-prompt": "--no-tower leaves the image tower out",
 }
-#: options that others stand for since
-RENAMED_OPTIONS = {"--chunk": "--prompt-budget", "--prompt-batch": "--prompt-budget"}
 
 
 def _usage_line(error: click.ClickException) -> str:
@@ -221,8 +219,6 @@ def _usage_line(error: click.ClickException) -> str:
         if says := _ENGINES_ONLY.get(error.option_name):
             return f"option {show(error.option_name)} is an engine's: {says}"
         name = error.option_name
-        if name in RENAMED_OPTIONS:
-            return f"unknown option {show(name)}: it is {RENAMED_OPTIONS[name]} now"
         return f"unknown option {show(name)}: {did_you_mean(name, known)}"
     if isinstance(error, click.MissingParameter) and error.param is not None:
         what = error.param.metavar or (error.param.opts or ["argument"])[0]

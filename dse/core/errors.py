@@ -91,12 +91,23 @@ def install(extra: str) -> str:
     return f"pip install 'kv-dse[{extra}]'"
 
 
+#: names that were -> what they are called now
+RENAMED = {
+    "steady_tpot_s": "tpot_s",
+    "steady_ttft_s": "ttft_s",
+    "--chunk": "--prompt-budget",
+    "--prompt-batch": "--prompt-budget",
+}
+
+
 def did_you_mean(word: str, known: Iterable[str], n: int = 3) -> str:
     """'did you mean a, b?' for the nearest known names, else the list of all of them.
 
     Names that go on as the word does come first, the shortest of them before others; then those of one slip.
     """
     names, typed = {name.lower(): name for name in sorted(known)}, word[:MAX_LINE].lower()
+    if (now := RENAMED.get(typed)) in names:
+        return f"it is now {now}"
     goes_on = [lower for lower in names if len(typed) >= MIN_START and lower.startswith(typed)]
     longer = [names[lower] for lower in sorted(goes_on, key=len)[:n]]
     slips = [name for lower, name in names.items() if is_one_slip(typed, lower)]

@@ -82,9 +82,9 @@ class UnderLoad(QuestionAnswer):
             )
             lines.append("".join(f"{cell:>16}" for cell in cells))
         end = (
-            f"Load 1 is {self.full_requests_per_s:.4g} requests/s, a saturated server; requests of equal lengths "
-            "arrive at random (Poisson).\nQueueing: the part of TTFT spent waiting for a free slot. Decoding: requests "
-            "that decode at a time, in the mean."
+            f"Load 1 is {self.full_requests_per_s:.4g} requests/s, a saturated server (for more, add servers); "
+            "requests of equal lengths arrive at random (Poisson).\nQueueing: the part of TTFT spent waiting for a "
+            "free slot. Decoding: requests that decode at a time, in the mean."
         )
         if not self.rows:
             end += " No rate below that holds in closed form: `dse simulate --rate` runs the requests one by one."
@@ -147,7 +147,7 @@ def under_load(
     """Means over requests of the workload's lengths that come at random, a row a load.
 
     A load is the share of the requests per second that the server serves when it is always full
-    (`dse.serving.steady_state.steady`); times are those of `dse.serving.at_rate.at_rate`, with its errors. Rates that
+    (`dse.serving.steady_state.steady`); times are those of `dse.serving.at_rate.waits_at`. Rates that
     do not hold have no row. `name` is what tables and figures call the design. Raises InputError for a load that is not
     above 0 and below 1, a prefix or a token policy.
     """

@@ -106,7 +106,7 @@ def _section_html(part: str) -> Iterator[str]:
 def _unknown(name: Any) -> str:
     """Message on a name that is no result's, with the nearest names."""
     near = did_you_mean(str(name), RESULT_UNITS)
-    if not near.startswith("did you mean"):
+    if near.startswith("known: "):
         words = [word for word in str(name).lower().split("_") if len(word) >= MIN_START]
         like = [
             one.name for one in RESULTS.values() if any(word in f"{one.name} {one.title}".lower() for word in words)

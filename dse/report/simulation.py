@@ -419,11 +419,14 @@ def text(result: dict[str, Any]) -> str:
     lines += ["", "Whole run", *(present.line(label, value) for label, value in whole)]
     lines += [*_shared_lines(r), *_how_sure(r)]
     if r["is_stable"] is False:
-        served = r["requests_per_s"] if r.get("shared_prompts") else min(s["requests_per_s"] or 0, r["requests_per_s"])
+        # a run that ends is served slower at its end: its own rate counts where the closed form has none above it
+        is_above = r["load"] is not None and r["load"] > 1
+        served = s["requests_per_s"] if is_above else r["requests_per_s"]
         lines += [
             "",
-            f"Unstable: {per_second(offered)} come, {served:,.4g} can be "
-            "served: the queue grows as long as they come, and latencies with the number of requests",
+            f"Unstable: {per_second(offered)} come, {served:,.4g} can be served"
+            + (f" ({int(offered / served) + 1:,} such servers would hold them)" if served else "")
+            + ": the queue grows as long as they come, and latencies with the number of requests",
         ]
     elif r["is_near_limit"]:
         load = f": load {100 * r['load']:.4g} %, and the closed form may be 5 % off" if r["load"] else ""

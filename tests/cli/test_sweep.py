@@ -212,3 +212,12 @@ def test_ctrl_c_in_a_process_of_its_own(run):
     assert run("sweep", "spec.toml", "--out", "undisturbed")[0] == 0
     contents = [{path.name: path.read_bytes() for path in Path(out).iterdir()} for out in ("out", "undisturbed")]
     assert contents[0] == contents[1]
+
+
+@pytest.mark.parametrize("name", ["tpot_s", "ttft_s"])
+def test_a_result_that_was_renamed_is_refused_with_its_name_now(run, tmp_path, name):
+    path = tmp_path / "own.csv"
+    path.write_text(f"{name},throughput_tokens_per_s\n1,2\n")
+    code, _, err = run("pareto", path, "--minimize", f"steady_{name}")
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert err.strip().endswith(f"it is now {name}")

@@ -3,6 +3,7 @@
 import json
 import shlex
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -133,15 +134,16 @@ def test_a_rate_holds_only_within_the_limits():
     assert serving.kept_limits(row, {}) == "holds"
 
 
-def test_the_design_that_serves_most_within_the_limits_is_named_where_one_keeps_them():
-    """TPOT of 3 and 5 s at 1 and 2 requests a second; the other takes twice as long."""
+def test_the_design_that_serves_most_within_the_limits_is_named_where_one_keeps_them(monkeypatch):
+    """TPOT of 1 + 2 r s at r requests a second; the other takes twice as long."""
+    monkeypatch.setattr(load, "waits_at", lambda server, r, _: SimpleNamespace(tpot_s=server.times * (1 + 2 * r)))
     found = {
-        name: load.UnderLoad(name, "", 4.0, tuple(row(name, rate, times * tpot) for rate, tpot in ((1, 3), (2, 5))))
+        name: load.UnderLoad(name, "", 4.0, (row(name, 1, 3),), {}, SimpleNamespace(times=times, lengths=None))
         for name, times in (("slow", 2), ("fast", 1))
     }
     said = serving.best_within(found, {"tpot_s": 4.0})
     assert said == "fast serves most. Within TPOT 4 s: up to 1.5 requests/s, 38% of the saturated rate."
-    assert serving.best_within(found, {"tpot_s": 1.0}).startswith("Nothing keeps TPOT 1 s, at 25% of the")
+    assert serving.best_within(found, {"tpot_s": 1.0}).startswith("Nothing keeps TPOT 1 s, however few")
     assert serving.best_within(found, {}) == ""
 
 

@@ -98,3 +98,16 @@ def test_limits_of_the_command(run):
     above = [row["tpot_s"] for row in found["rows"] if row["requests_per_s"] > most]
     assert max(below) <= 0.025 < min(above)
     assert run(*words, "--max-ttft", "soon")[0] == 2
+
+
+def test_the_most_within_limits_is_a_rate_of_the_server_whatever_loads_are_shown(answer):
+    """At the rate found, the server takes as long as allowed."""
+    device, plan, work = catalog.device("h200"), layout("qwen3-32b", "fp8", "fp8"), dse.Workload(**ASKED)
+    limits = {"tpot_s": (answer.rows[4]["tpot_s"] + answer.rows[5]["tpot_s"]) / 2}
+    most = answer.most_within(limits)
+    assert answer.rows[4]["requests_per_s"] < most < answer.rows[5]["requests_per_s"]
+    assert at_rate(device, plan, work, FixedLengths(8192, 1024), most).tpot_s == pytest.approx(limits["tpot_s"])
+    for loads in ((0.1, 0.8), (0.8,), (0.05,)):
+        assert load.under_load(device, plan, work, loads).most_within(limits) == most
+    assert answer.most_within({"tpot_s": 1e-6}) is None
+    assert answer.most_within({"tpot_s": 1e6}) == 0.9 * answer.full_requests_per_s

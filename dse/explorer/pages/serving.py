@@ -264,7 +264,8 @@ def at(found: Mapping[str, UnderLoad], per_s: float, wanted: Mapping[str, float]
     return pd.DataFrame(rows)
 
 
-@st.cache_data(max_entries=256, ttl="1h", show_spinner=False, hash_funcs={PointRequest: repr})
+# kept as it is, not copied: it can be asked for rates between its rows
+@st.cache_resource(max_entries=256, ttl="1h", show_spinner=False, hash_funcs={PointRequest: repr})
 def cached_load(asked: PointRequest, name: str) -> UnderLoad:
     """The design under load. Raises DseError."""
     return load.under_load(asked.device_spec(), asked.plan(), asked.work, name=name)
