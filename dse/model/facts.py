@@ -111,7 +111,7 @@ class Facts:
 
     @property
     def batching(self) -> str:
-        """How the server schedules prompts."""
+        """The schedule of prompts in the server's steps."""
         return next(name for name, place in BATCHINGS.items() if place == self.design.load.batching)
 
     @property
