@@ -246,7 +246,8 @@ def _all_lines(
             f"  {in_waves if result['admission'] == 'reserve' else f'{running} of {batch} requests run at a time'}"
         )
     if result["admission"] == "paged":
-        lines.append("  paged: requests are taken as staggered, each counted at its mean size over the generation")
+        size = "its mean size over the generation" if result["memory"] == "paper" else "its full length"
+        lines.append(f"  paged: requests are taken as staggered, each counted at {size}")
     return lines
 
 
