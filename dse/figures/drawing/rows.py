@@ -140,11 +140,13 @@ def run_notes(table: pd.DataFrame) -> tuple[str, ...]:
     """Notes on KV allocation, and on models that run on a larger device, where the rows differ in them."""
     table = with_system(table)
     texts = []
+    # a server counts a request at its full length, papers at its mean size
+    size = "full length" if "memory" in table and (table["memory"] == "server").any() else "mean size"
     if table["admission"].nunique() == 1 and table["admission"].iloc[0] == "paged":
-        texts.append("All devices page their memory: requests are staggered, each at its mean size.")
+        texts.append(f"All devices page their memory: requests are staggered, each at its {size}.")
     if table["admission"].nunique() > 1:
         paged = _names(table[table["admission"] == "paged"]["device"])
-        texts.append(f"Paged memory (staggered requests at their mean size): {paged}; reserved: the others.")
+        texts.append(f"Paged memory (staggered requests at their {size}): {paged}; reserved: the others.")
     smallest = table.sort_values("capacity_bytes", kind="stable")
     usual = smallest.groupby("system", sort=False)["device"].first()
     other = table[table["device"] != table["system"].map(usual)]
