@@ -792,7 +792,7 @@ def evaluate(
 
     >>> found = dse.evaluate("a100-80gb", "llama2-13b", "qserve", batch=128, admission="paged")
     >>> found.max_batch, round(found.throughput_tokens_per_s), found.unit("decode_step_s")
-    (151, 1338, 's')
+    (114, 1323, 's')
     >>> found["max_batch"] == found.max_batch
     True
     """
@@ -970,7 +970,7 @@ def grid(
 
     >>> table = dse.grid(["a100-80gb", "h100"], "llama2-13b", ["fp16", "qserve"], batch=[16, 256])
     >>> table.groupby("device")["max_batch"].max().to_dict()
-    {'A100-80GB': 151, 'H100': 148}
+    {'A100-80GB': 114, 'H100': 112}
 
     Raises InputError and SpecError for names and values, LimitError for more than a million designs.
     """
@@ -1260,7 +1260,7 @@ def need(
 
     >>> found = dse.need("bandwidth", "a100-80gb", "llama2-13b", batch=128, admission="paged", throughput=2000)
     >>> dse.units.human(found.value, found.unit)
-    '8.877 TB/s'
+    '10.51 TB/s'
     >>> dse.need("bits", "a100-80gb", "llama2-13b", throughput=1200, batch=128, admission="paged").best["quantizer"]
     'nvfp4'
     """

@@ -107,7 +107,7 @@ def grid(
 
     >>> table = dse.grid(["a100-80gb", "h100"], "llama2-13b", ["fp16", "qserve"], batch=[16, 256])
     >>> table.groupby("device")["max_batch"].max().to_dict()
-    {'A100-80GB': 151, 'H100': 148}
+    {'A100-80GB': 114, 'H100': 112}
 
     Raises InputError and SpecError for names and values, LimitError for more than a million designs.
     """

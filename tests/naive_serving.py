@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, field
 
-from dse.serving.step_times import Part
+from dse.serving.step_times import PromptPart
 
 
 @dataclass
@@ -284,7 +284,7 @@ def serve(
             is_open = [bool(own_parts) for own_parts in parts]
         n_prompt = [sum(part for _, part in own_parts) for own_parts in parts]
         work = [
-            [Part(r.computed, r.computed + part, r.computed + part == r.to_compute) for r, part in own_parts]
+            [PromptPart(r.computed, r.computed + part, r.computed + part == r.to_compute) for r, part in own_parts]
             for own_parts in parts
         ]
         counts = [

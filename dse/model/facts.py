@@ -9,7 +9,7 @@ from dse.core.compiling import Formula
 from dse.model import assumed, deployed, uncertainty
 from dse.model.attention import hideable_share, sums_of
 from dse.model.batch import shares_of
-from dse.model.capacity import blocks_of_request, longest_tokens
+from dse.model.capacity import blocks_of_request, counts_mean, longest_tokens
 from dse.model.evaluate import Point
 from dse.model.formulas import activations, attention, calibrated, capacity, collectives, kv_cache, weights
 from dse.model.generation import Generation
@@ -111,7 +111,7 @@ class Facts:
 
     @property
     def batching(self) -> str:
-        """How the server schedules prompts."""
+        """The schedule of prompts in the server's steps."""
         return next(name for name, place in BATCHINGS.items() if place == self.design.load.batching)
 
     @property
@@ -135,7 +135,7 @@ class Facts:
     def counted(self) -> Counted:
         """Memory of one request under the admission rule."""
         point, design, limits = self.point, self.design, self.limits
-        if self.work.admission != "reserve":
+        if counts_mean(design):
             shared, own = self.made.largest_shared_bits, self.made.sum_of_own_bits / self.n_steps
             return Counted(shared / point.unit, own / point.unit, "at its mean size over the generation")
         prefix, free = self.made.prefix_tokens, point.free_bytes * point.unit

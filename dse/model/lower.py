@@ -434,7 +434,7 @@ def product_bits(device: HardwareSpec, model: ModelSpec, work: Workload, stack: 
 
 
 def batching_of(device: HardwareSpec, work: Workload, stack_name: str | None) -> str:
-    """How prompts are scheduled: as given, else as the server's release does; a static batch as papers have it.
+    """The schedule of prompts: as given, else as the server's release does; a static batch as papers have it.
 
     Raises InputError for a server without a KV cache.
     """

@@ -483,7 +483,7 @@ def wave_of(n: float, given: Given, sums: Sums, peak: float, terms: Terms, has_g
 
 
 class SharedGiven(NamedTuple):
-    """What a step that prompts share with decoding requests takes beside sums over them."""
+    """Parts of a step that prompts share with decoding requests, beside sums over them."""
 
     #: weights read; products counted apart: experts that were measured so, and of a group with more tokens than the
     #: mean; results exchanged

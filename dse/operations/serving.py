@@ -134,7 +134,7 @@ class SimulateServing(OnDesign, Printed):
 
     def unused(self) -> dict[str, str]:
         """A trace has its own lengths, and static batching reserves memory."""
-        unused = {}
+        unused: dict[str, str] = {}
         if self.trace is not None:
             own = dict.fromkeys(("input_tokens", "output_tokens"), "with --trace, which has its own lengths")
             shared = dict.fromkeys(

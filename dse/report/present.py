@@ -245,8 +245,9 @@ def _all_lines(
         lines.append(
             f"  {in_waves if result['admission'] == 'reserve' else f'{running} of {batch} requests run at a time'}"
         )
-    if result["admission"] == "paged" and result["memory"] == "paper":
-        lines.append("  paged: requests are taken as staggered, each counted at its mean size over the generation")
+    if result["admission"] == "paged":
+        size = "its mean size over the generation" if result["memory"] == "paper" else "its full length"
+        lines.append(f"  paged: requests are taken as staggered, each counted at {size}")
     return lines
 
 

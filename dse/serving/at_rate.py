@@ -71,8 +71,8 @@ def waits_at(server: TrafficServer, requests_per_s: float, moments: LengthMoment
     load = requests_per_s / ended_per_s
     logs = np.concatenate(([0.0], np.cumsum(np.log(load))))
     share = np.exp(logs - logs.max())
-    waiting = share[-1] * load[-1] / (1 - load[-1])  # all places taken, and some wait
-    total = share.sum() + waiting
+    waiting = float(share[-1] * load[-1] / (1 - load[-1]))  # all places taken, and some wait
+    total = float(share.sum()) + waiting
     n_decode = float((share[1:] * decoding).sum() + waiting * decoding[-1]) / total
     n_running = float((share[1:] * n).sum() + waiting * places) / total
     variation = max(moments.mean_output_squared / moments.mean_output_tokens**2 - 1, 0.0)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import exp, lcm, log
 from statistics import NormalDist
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 from dse.core.errors import InputError, show
 from dse.model.assumptions import behind
@@ -120,8 +120,8 @@ class TrafficServer:
         longer = max(round(mean_prompt_of_tokens(moments.mean_input_squared, mean_in)), 1)
         terms = point.terms
         if (longer, mean_in) != (n_in, n_in):
-            lengths = {"input_tokens": longer, "output_tokens": 1, "max_model_len": None}
-            prompt = Point(device, plan, replace(work, **lengths)).terms.prompt
+            alone = replace(work, input_tokens=longer, output_tokens=1, max_model_len=None)
+            prompt = Point(device, plan, alone).terms.prompt
             share = mean_in / longer
             scaled = {name: share * value for name, value in prompt._asdict().items() if name.startswith("own_")}
             terms = terms._replace(input_tokens=mean_in, prompt=prompt._replace(**scaled))  # type: ignore[arg-type]
@@ -182,10 +182,10 @@ def _for_traffic(batching: int) -> int:
 
 
 def schedule(device: HardwareSpec, plan: KvPlan, work: Workload) -> tuple[Batching, int]:
-    """How a server of traffic schedules prompts, and the tokens of its steps: as given, else as its release does."""
+    """Schedule of prompts on a server of traffic, and the tokens of its steps: as given, else as its release does."""
     load = Point(device, plan, work).design.load
     how = BATCHINGS[work.batching] if work.batching else _for_traffic(load.batching)
-    return next(name for name, place in BATCHINGS.items() if place == how), load.step_tokens  # type: ignore[return-value]
+    return next(name for name in get_args(Batching) if BATCHINGS[name] == how), load.step_tokens
 
 
 def steady(
@@ -309,8 +309,8 @@ def fitting_sequences(device: HardwareSpec, plan: KvPlan, work: Workload, moment
     }
     work = replace(with_admission(device, work), max_model_len=None)
     if isinstance(moments, FixedLengths):
-        lengths = {"input_tokens": int(moments.mean_input_tokens), "output_tokens": int(moments.mean_output_tokens)}
-        return Point(device, plan, replace(work, **lengths)).max_batch
+        n_in, n_out = int(moments.mean_input_tokens), int(moments.mean_output_tokens)
+        return Point(device, plan, replace(work, input_tokens=n_in, output_tokens=n_out)).max_batch
     last = max(round(mean_reserved_tokens(**at)), MIN_CONTEXT_TOKENS)
     point = Point(device, plan, replace(work, input_tokens=last - 1, output_tokens=1))
     if point.design.load.is_paged == 0 or point.design.memory.is_server:

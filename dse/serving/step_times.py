@@ -10,7 +10,7 @@ weights that are shared meet the tokens of all, and attention's own those of the
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, Generic, NamedTuple, TypeVar, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,32 +51,36 @@ MIN_CONTEXT_TOKENS = 2
 MAX_LENGTHS = 64
 
 
-class OfTokens(NamedTuple):
-    """Columns of `StepTables.tokens`, in seconds: of a pass over so many tokens."""
+#: a column, or the seconds in it
+Value = TypeVar("Value", int, float)
+
+
+class OfTokens(NamedTuple, Generic[Value]):
+    """Columns of `StepTables.tokens`, or the seconds in them: of a pass over so many tokens."""
 
     #: weights read
-    read: int
+    read: Value
     #: routed experts, where they were measured apart
-    experts: int
+    experts: Value
     #: results that devices exchange, whether of prompts or of decoding
-    exchange: int
+    exchange: Value
     #: products with attention's own weights, where requests lie in groups
-    own: int
+    own: Value
 
 
-class OfPrompt(NamedTuple):
-    """Columns of `StepTables.prompt`, in seconds: of the first so many tokens of a prompt."""
+class OfPrompt(NamedTuple, Generic[Value]):
+    """Columns of `StepTables.prompt`, or the seconds in them: of the first so many tokens of a prompt."""
 
-    attention: int
-    packing: int
+    attention: Value
+    packing: Value
     #: packing by engines, beside the products and attention
-    engine: int
+    engine: Value
     #: starts of the kernels that pack, in each step
-    launch: int
+    launch: Value
 
 
-TOKENS = OfTokens._make(range(len(OfTokens._fields)))
-PROMPT = OfPrompt._make(range(len(OfPrompt._fields)))
+TOKENS: OfTokens[int] = OfTokens._make(range(len(OfTokens._fields)))
+PROMPT: OfPrompt[int] = OfPrompt._make(range(len(OfPrompt._fields)))
 
 
 class StepTables(NamedTuple):
@@ -161,7 +165,7 @@ def asked_s(tables: StepTables, asked: Asked) -> float:
     return step_s(work, terms, terms.has_gemm) + asked.n_ended * tables.blocks_s
 
 
-class Part(NamedTuple):
+class PromptPart(NamedTuple):
     """Tokens first + 1 .. last of a prompt, which a step computes; `ends` where these are its last."""
 
     first: int
@@ -192,7 +196,7 @@ class StepTimes:
         self,
         n_decoding: int = 0,
         context_tokens: int = 0,
-        parts: Sequence[Part] = (),
+        parts: Sequence[PromptPart] = (),
         others: Sequence[tuple[int, int, int]] = (),
     ) -> float:
         """Seconds of a step: `n_decoding` sequences whose contexts add up to `context_tokens`, new tokens included, and
@@ -283,23 +287,23 @@ class Exact:
         """Tokens that are packed together, of the layer with most."""
         return max(g.step_tokens for g in self.point.plan.groups)
 
-    def of_tokens(self, n_tokens: int) -> OfTokens:
-        """Seconds of a pass over `n_tokens` >= 1 tokens, as the columns of `StepTables.tokens`."""
+    def of_tokens(self, n_tokens: int) -> OfTokens[float]:
+        """Seconds of a pass over `n_tokens` >= 1 tokens, by column of `StepTables.tokens`."""
         design = self.point.design
         touched = share_touched(design, n_tokens)
-        return OfTokens(  # type: ignore[arg-type]
+        return OfTokens(
             read=weight_read_s(design, touched),
             experts=experts_s(design, float(n_tokens), touched),
             exchange=exchanges_s(design, n_tokens, 1),
             own=self.own_s(n_tokens) if n_groups_of(self.point.work) > 1 else 0.0,
         )
 
-    def of_prompt(self, n_tokens: int) -> OfPrompt:
-        """Seconds of the first `n_tokens` >= 1 of a prompt, as the columns of `StepTables.prompt`."""
+    def of_prompt(self, n_tokens: int) -> OfPrompt[float]:
+        """Seconds of the first `n_tokens` >= 1 of a prompt, by column of `StepTables.prompt`."""
         design = self.point.design._replace(input_tokens=n_tokens, output_tokens=1)
         terms = terms_of(design, generation_of(design))
         prompt = terms.prompt
-        return OfPrompt(  # type: ignore[arg-type]
+        return OfPrompt(
             attention=prompt.own_flops / (terms.prompt_flops_frac * terms.peak_flops_per_s),
             packing=prompt.own_fused_s + prompt.own_materialised_s,
             engine=prompt.own_engine_s,
@@ -343,7 +347,7 @@ def build(
     straight = point.stack is None and "engine" not in point.paths.values() and terms.same_from == 1
     sequence_nodes = [1, max_sequences] if straight else _nodes(1, max_sequences, DENSE_SEQUENCES, SEQUENCES_RATIO)
     rest = np.array([[exact.of_decoding(n, c) for c in context_nodes] for n in sequence_nodes])
-    decode = [_columns(max_sequences, sequence_nodes, rest[:, :, kind]) for kind in range(2)]
+    decode = [_columns(max_sequences, sequence_nodes, rest[:, :, kind].tolist()) for kind in range(2)]
     cell = np.searchsorted(context_nodes, np.arange(longest + 1), side="right") - 1
     tables = StepTables(
         terms=_typed(terms),

@@ -306,7 +306,7 @@ def _server(name: str, kind: str, release: tuple[int, ...]) -> Server:
 
 
 def batching(stack: str | None, asked: str | None = None) -> str:
-    """How a stack's release schedules prompts, "continuous" or "chunked"; the newest where `asked` names none."""
+    """Schedule of prompts by a stack's release, "continuous" or "chunked"; the newest where `asked` names none."""
     release = release_of((asked or "").partition("@")[2])
     return [how for since, how in BATCHING.get(stack or DEFAULT, BATCHING[DEFAULT]) if since <= release][-1]
 

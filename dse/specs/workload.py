@@ -95,9 +95,9 @@ class Workload:
     lengths, at most as many as the server takes; an admission of None is paged where a server runs (GPUs, but
     for memory as papers count it). Both depend on the design: `dse.model.evaluate.filled` gives them.
 
-    admission: "reserve" gives every request its final length from the start; "paged" lets requests share
-    memory page by page, each at its full length, or at its mean size as papers count it. `prefix_tokens` of the prompt
-    are common to all requests.
+    admission: "reserve" gives every request its final length from the start; "paged" lets staggered requests
+    share memory page by page: a server counts each at its full length, papers at its mean size. `prefix_tokens` of
+    the prompt are common to all requests.
     `activation_bits` 8: products with the weights run at the INT8 or FP8 peak, and need weights of 8 bits or less.
     `prompt_chunk_tokens` of a prompt are live at once, in memory (times do not depend on it). Without `kv_cache` each
     step runs the whole prefix. `cached_input_discount` prices a shared prefix as providers do (`usd_per_request`).

@@ -12,7 +12,7 @@ from dse.core.errors import InputError, LimitError
 from dse.serving import block_traces, loop, prefix_tree, simulator
 from dse.serving.prefix_steps import COMPUTED, FOUND, GIVEN_UP, IN_HOST, KEPT, LOADED
 from dse.serving.requests import PromptBlocks, Requests
-from dse.serving.step_times import Part
+from dse.serving.step_times import PromptPart
 from dse.specs import catalog
 from dse.specs.workload import Workload
 from small_servers import PLANS, build, room_for, times_of
@@ -88,8 +88,8 @@ def test_a_prompt_takes_the_time_of_what_is_not_found():
     run, times = served(prompts("abc", "abd"), 60)
     seconds = run.first_s - run.start_s
     assert run.n_prompt_tokens == 15 + 5
-    assert seconds[0] == pytest.approx(times.step_s(0, 0, [Part(0, 15)]), rel=1e-12)
-    assert seconds[1] == pytest.approx(times.step_s(0, 0, [Part(10, 15)]), rel=1e-9)
+    assert seconds[0] == pytest.approx(times.step_s(0, 0, [PromptPart(0, 15)]), rel=1e-12)
+    assert seconds[1] == pytest.approx(times.step_s(0, 0, [PromptPart(10, 15)]), rel=1e-9)
 
 
 def test_blocks_from_host_memory_come_beside_the_step_or_before_it():
@@ -97,7 +97,7 @@ def test_blocks_from_host_memory_come_beside_the_step_or_before_it():
     requests, page = prompts("ab", "cd", "ef", "abx"), 36864
     for is_beside in (True, False):
         run, times = served(requests, 21, simulator.HostMemory(10 * page, 1e9, 1e-3, is_beside))
-        step_s, load_s = times.step_s(0, 0, [Part(10, 15)]), 1.36864e-3
+        step_s, load_s = times.step_s(0, 0, [PromptPart(10, 15)]), 1.36864e-3
         wanted = max(step_s, load_s) if is_beside else step_s + load_s
         assert run.first_s[3] - run.start_s[3] == pytest.approx(wanted, rel=1e-6)
 

@@ -17,7 +17,7 @@ from dse.model.formulas import serving as formulas
 from dse.serving import simulator as simulate
 from dse.serving import steady_state as serving
 from dse.serving.requests import Lengths, Moments, PromptBlocks, Requests
-from dse.serving.step_times import Part
+from dse.serving.step_times import PromptPart
 from dse.specs import catalog, workload
 from naive_serving import serve
 from small_servers import PLANS, a100, build, room_for, times_of
@@ -377,7 +377,7 @@ def test_by_hand():
     kv, work = PLANS["fp16"], Workload(batch=4, model_kind="ideal")
     times = times_of(kv, 6)
     found = simulate.run(a100(), kv, work, Requests(np.zeros(2), np.array([10, 10]), np.array([2, 2])), times=times)
-    prompts = times.step_s(0, 0, [Part(0, 10), Part(0, 10)])
+    prompts = times.step_s(0, 0, [PromptPart(0, 10), PromptPart(0, 10)])
     assert found.first_s.tolist() == [prompts, prompts]
     end = prompts + times.step_s(2, 22) + times.step_s(2, 24)
     assert found.finish_s.tolist() == pytest.approx([end, end], rel=1e-15)
@@ -385,8 +385,8 @@ def test_by_hand():
     found = simulate.run(
         a100(), kv, work, Requests(np.zeros(2), np.array([10, 10]), np.array([2, 2])), "chunked", 12, times=times
     )
-    one = times.step_s(0, 0, [Part(0, 10), Part(0, 2, ends=False)])
-    two = one + times.step_s(1, 11, [Part(2, 10)])
+    one = times.step_s(0, 0, [PromptPart(0, 10), PromptPart(0, 2, ends=False)])
+    two = one + times.step_s(1, 11, [PromptPart(2, 10)])
     three = two + times.step_s(2, 12 + 11)
     assert found.first_s.tolist() == pytest.approx([one, two], rel=1e-12)
     assert found.finish_s.tolist() == pytest.approx([three, three + times.step_s(1, 12)], rel=1e-12)
@@ -398,9 +398,9 @@ def test_groups_by_hand():
     times = times_of(kv, 6, 2)
     asked = Requests(np.array([0.0, 0.0, 1e-9]), np.full(3, 10), np.full(3, 2))
     found = simulate.run(a100(), kv, work, asked, times=times)
-    one = times.step_s(0, 0, [Part(0, 10)], [(10, 0, 1)])  # a prompt in each group
+    one = times.step_s(0, 0, [PromptPart(0, 10)], [(10, 0, 1)])  # a prompt in each group
     # group 0 computes the third prompt, group 1 decodes: 11 tokens are 6 a device, 10 of them meet attention's weights
-    two = one + max(times.step_s(0, 0, [Part(0, 10)], [(0, 1, 0)]), times.step_s(1, 11, [], [(10, 0, 1)]))
+    two = one + max(times.step_s(0, 0, [PromptPart(0, 10)], [(0, 1, 0)]), times.step_s(1, 11, [], [(10, 0, 1)]))
     # two of group 0 decode, one of group 1: 3 tokens are 2 a device
     three = two + times.step_s(2, 11 + 11, [], [(0, 1, 0)])
     four = three + times.step_s(2, 12 + 12, [], [(0, 0, 0)])

@@ -13,7 +13,7 @@ from dse.model.deployed import n_groups_of
 from dse.model.evaluate import Point
 from dse.serving import simulator, step_times
 from dse.serving.requests import Requests
-from dse.serving.step_times import Part
+from dse.serving.step_times import PromptPart
 from dse.specs import catalog
 from dse.specs.measurements import CLOSED
 from dse.specs.workload import Workload
@@ -60,7 +60,7 @@ def test_a_prompt_costs_what_steps_say(case, n_tokens):
     device, kv, work = design(*case)
     there = replace(work, input_tokens=n_tokens, output_tokens=1)
     wanted = Point(device, kv, there).run(1).wave
-    assert tables(case).step_s(0, 0, [Part(0, n_tokens)]) == pytest.approx(wanted.prefill_s, rel=1e-2)
+    assert tables(case).step_s(0, 0, [PromptPart(0, n_tokens)]) == pytest.approx(wanted.prefill_s, rel=1e-2)
 
 
 @st.composite
@@ -108,7 +108,7 @@ def test_whole_prompts_take_what_the_model_says(case):
     """Equal prompts that share a step pay starts, host and head as those of a running batch: 1e-9."""
     exact, n, n_tokens = case
     times, n_groups = step_times.build(exact, 1, n_tokens, n * n_tokens, [n_tokens]), n_groups_of(exact.point.work)
-    found = times.step_s(0, 0, [Part(0, n_tokens)] * n, [(n * n_tokens, 0, n)] * (n_groups - 1))
+    found = times.step_s(0, 0, [PromptPart(0, n_tokens)] * n, [(n * n_tokens, 0, n)] * (n_groups - 1))
     wanted = run_of(exact, n, n_groups, n_tokens, 1).prefill_s + n * exact.point.design.stack.host_blocks_s
     assert found == pytest.approx(wanted, rel=1e-9)
 
@@ -137,13 +137,13 @@ def test_a_simulated_burst_of_short_prompts_takes_what_a_point_says():
 def test_parts_of_a_prompt_add_up_and_more_work_takes_longer(case):
     times = tables(case)
     # chunks that share a step cost what the whole does, and one alone what it adds
-    whole, two = times.step_s(0, 0, [Part(0, 1000)]), [Part(0, 700, ends=False), Part(700, 1000)]
+    whole, two = times.step_s(0, 0, [PromptPart(0, 1000)]), [PromptPart(0, 700, ends=False), PromptPart(700, 1000)]
     assert times.step_s(0, 0, two) == pytest.approx(whole, rel=1e-12)
     assert times.step_s(0, 0, two[:1]) + times.step_s(0, 0, two[1:]) >= whole * (1 - 1e-12)
-    assert times.step_s(0, 0, [Part(0, 4000)]) > times.step_s(0, 0, [Part(0, 2000)]) > 0
+    assert times.step_s(0, 0, [PromptPart(0, 4000)]) > times.step_s(0, 0, [PromptPart(0, 2000)]) > 0
     assert times.step_s(96, 96 * 4000) > times.step_s(96, 96 * 2000) > times.step_s(48, 48 * 2000)
     # who shares a step pays no more than alone
-    shared = times.step_s(48, 48 * 2000, [Part(0, 1000)])
+    shared = times.step_s(48, 48 * 2000, [PromptPart(0, 1000)])
     assert max(whole, times.step_s(48, 48 * 2000)) < shared < whole + times.step_s(48, 48 * 2000)
 
 

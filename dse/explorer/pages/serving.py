@@ -297,7 +297,8 @@ def cached_run(
 ) -> tuple[dict[str, Any], pd.DataFrame]:
     """A simulated run: its numbers, and what shares of the requests wait. Raises DseError."""
     ask = arrivals.Traffic(trace=trace, rate=str(per_s), n_requests=n_requests)
-    result, run = simulation.serve(asked.device_spec(), asked.plan(), asked.work, ask)
+    device, plan = asked.device_spec(), asked.plan()
+    result, run = simulation.serve(device, plan, asked.work, ask, *schedule(device, plan, asked.work))
     return result, simulation.waits_table(result, run, name)
 
 

@@ -45,7 +45,7 @@ class TextLine(NamedTuple):
     """A line of a point's text: section, place there, words ("": the title), and the designs that show it."""
 
     section: str
-    place: int
+    place: float
     words: str = ""
     shown: Callable[[Results], bool] = always
 
