@@ -102,8 +102,8 @@ KINDS = st.tuples(
     st.integers(1, 60),
     st.sampled_from(["reserve", "paged"]),
 )
-@example(((4, 1), (5, 1, 40), None), "fp16", 100, 100, 40, "paged")  # two groups of windows
-@example(((10, 1), (12, 1, 40), None), "fp16", 100, 100, 40, "paged")  # one, of which two layers are padding
+@example(((4, 1), (5, 1, 300), None), "fp16", 300, 100, 40, "paged")  # two groups of windows
+@example(((10, 1), (12, 1, 300), None), "fp16", 300, 100, 40, "paged")  # one, of which two layers are padding
 def test_as_many_run_as_blocks_are_handed_out_for(kinds, quantizer, n_in, n_out, n_requests, admission):
     full, windowed, states = kinds
     assume((windowed or states) and (full or windowed))
