@@ -169,11 +169,10 @@ def counts_mean(design: Design) -> bool:
     return design.load.is_paged == 1 and design.memory.is_server == 0
 
 
-@compilable
-def held_tokens(design: Design) -> int:
-    """Tokens that a request counts: its final length, or their mean."""
-    n_output = design.output_tokens
-    return design.input_tokens + (n_output // 2 if counts_mean(design) else n_output)
+@inlined
+def whole_blocks(design: Design) -> int:
+    """Blocks of a request at its final length, which is what a server takes it at."""
+    return blocks_of_request(design, design.input_tokens + design.output_tokens, 1)
 
 
 @compilable
@@ -190,10 +189,7 @@ def max_batch(design: Design, made: Generation, free: int) -> int:
         room = (free - made.largest_shared_bits) * design.output_tokens
         most = max(capacity.max_batch(room, 0, made.sum_of_own_bits), 1)
     if counts_blocks(design):
-        held = blocks_of_request(design, held_tokens(design), 1)
-        whole = blocks_of_request(design, design.input_tokens + design.output_tokens, 1)
-        blocks = max(free // design.memory.block_bits, 0)
-        most = min(most, capacity.max_batch(blocks, 0, held)) if blocks >= whole else 0
+        most = min(most, capacity.max_batch(max(free // design.memory.block_bits, 0), 0, whole_blocks(design)))
     return min(most * n_groups, design.load.max_num_seqs)
 
 
@@ -211,8 +207,7 @@ def request_bytes(design: Design, made: Generation) -> int:
     for size in made.sizes:
         needed = max(needed, size.shared + size.own)
     if counts_blocks(design):
-        whole = blocks_of_request(design, design.input_tokens + design.output_tokens, 1)
-        needed = max(needed, whole * design.memory.block_bits)
+        needed = max(needed, whole_blocks(design) * design.memory.block_bits)
     return to_bytes(design, needed)
 
 
@@ -230,10 +225,7 @@ def min_capacity_bytes(design: Design, made: Generation, batch: int) -> int:
         mean = made.largest_shared_bits - -batch * made.sum_of_own_bits // design.output_tokens
         needed = max(needed, mean)
     if counts_blocks(design):
-        whole = blocks_of_request(design, design.input_tokens + design.output_tokens, 1)
-        needed = max(
-            needed, max(whole, batch * blocks_of_request(design, held_tokens(design), 1)) * design.memory.block_bits
-        )
+        needed = max(needed, batch * whole_blocks(design) * design.memory.block_bits)
     device, memory = design.device, design.memory
     if memory.is_server:
         return capacity.min_reported_bytes(

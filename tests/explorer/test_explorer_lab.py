@@ -15,7 +15,7 @@ from dse.core.errors import InputError
 from dse.explorer import request, uploads
 from dse.explorer.lab import dumps, load
 from dse.explorer.lab.form import closely
-from dse.explorer.lab.request import LabRequest, cached_measured, cached_view, command, python
+from dse.explorer.lab.request import LabRequest, cached_measured, cached_view, command, how_of, python
 from dse.figures.export.lab import MAX_CHANNELS
 from dse.measure import lab
 from dse.measure.lab import ReadOptions
@@ -58,6 +58,12 @@ def test_the_command_shown_writes_what_the_page_shows(sample, tmp_path, monkeypa
     own = command(replace(sample, name="own.npz", thresholds_file=None), replace(chosen, how=ReadOptions(4, "replace")))
     assert own.startswith("dse lab own.npz --quantizer nqkv")
     assert own.endswith("--heads 4 --nonfinite replace")
+
+
+@pytest.mark.parametrize(("asked", "how"), [(False, "raise"), (True, "replace")])
+def test_values_that_are_no_numbers_are_replaced_only_where_asked(asked, how):
+    found = how_of({"lab_heads": 4, "lab_replace": asked})
+    assert (found.n_heads, found.nonfinite) == (4, how)
 
 
 def test_a_dump_is_read_by_its_bytes_and_named_by_its_file():

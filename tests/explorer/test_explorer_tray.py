@@ -24,6 +24,9 @@ def test_designs_are_added_copied_moved_and_deleted():
     assert names(now.moved(1)) == (["kivi", "fp8"], 1)
     assert names(now.moved(-1)) == (["fp8", "kivi"], 0)  # first already
     assert names(now.chosen(1).deleted()) == (["fp8"], 0)
+    assert names(Tray((A, B, C), 1).deleted()) == (["fp8", "nvfp4"], 1)  # the next one is being changed
+    assert names(Tray((A, B, C), 2).deleted()) == (["fp8", "kivi"], 1)
+    assert [names(now.chosen(at))[1] for at in (-1, 0, 1, 2)] == [0, 0, 1, 1]
     assert names(Tray((A,)).deleted()) == (["fp8"], 0)  # the last one stays
     assert Tray((TrayDesign("Mine", {}),)).duplicated().current.name == "Mine copy"
 

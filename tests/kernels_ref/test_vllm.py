@@ -78,6 +78,8 @@ def test_butterflies_of_runs_come_out_transposed(stages):
 
 
 #: levels of the best quantizers of a normal variable: J. Max, Quantizing for minimum distortion, 1960, table I
+#: and where its cells begin, from 0
+BOUNDS_1960 = {3: [0, 0.5006, 1.050, 1.748], 4: [0, 0.2582, 0.5224, 0.7996, 1.099, 1.437, 1.844, 2.401]}
 MAX_1960 = {3: [0.2451, 0.7560, 1.344, 2.152], 4: [0.1284, 0.3881, 0.6568, 0.9424, 1.256, 1.618, 2.069, 2.733]}
 
 
@@ -89,7 +91,21 @@ def test_codebooks_are_the_published_ones(bits):
         # outer cells are summed coarsely
         assert found[2 ** (bits - 1) :] == pytest.approx(MAX_1960[bits], abs=3e-3)
         assert found == pytest.approx(-found[::-1], abs=1e-6)
-        assert (np.diff(midpoints) > 0).all()
+        bounds = midpoints * np.sqrt(head_dim)
+        assert bounds[2 ** (bits - 1) - 1 :] == pytest.approx(BOUNDS_1960[bits], abs=3e-3)
+        assert bounds == pytest.approx(-bounds[::-1], abs=1e-6)
+
+
+@pytest.mark.parametrize(("preset", "bits"), [("3bit_nc", 3), ("4bit_nc", 4)])
+def test_a_channel_on_a_boundary_belongs_to_the_cell_above(preset, bits):
+    """On each boundary, and the nearest number below it; the code is the number of boundaries at or below."""
+    head_dim = 64
+    midpoints = codebook(bits, head_dim)[1]
+    for x, first in ((midpoints, 1), (np.nextafter(midpoints, np.float32(-1)), 0)):
+        rows = np.resize(x, head_dim).astype(np.float32)[None]
+        data = int.from_bytes(turboquant.encode(rows, preset, "key", units=True)[0].tobytes(), "little")
+        codes = [data >> bits * i & (2**bits - 1) for i in range(len(x))]
+        assert codes == [first + i for i in range(len(x))]
 
 
 #: preset, side -> head, bytes, decoded. One channel rotates to 1 standard deviation everywhere: of 16 levels number 11

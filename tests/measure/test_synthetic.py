@@ -100,6 +100,7 @@ def test_queries_draw_attention_to_sinks():
     ("words", "text"),
     [
         (["--layers", "0"], "layers = 0: must be 1 to"),
+        (["--layers", "10001"], "layers = 10001: must be 1 to 10,000"),
         (["--tokens", "-5"], "tokens = -5"),
         (["--seed", "-1"], "seed = -1"),
         (["--key-ranges", "1,2"], "key_ranges"),

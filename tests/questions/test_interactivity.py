@@ -76,6 +76,12 @@ def test_a_front_is_what_no_other_beats(found):
     assert front == sorted(front, key=lambda at: -at[1])
 
 
+def test_what_is_ahead_by_rounding_alone_leaves_the_front():
+    """Slower for a user and the same for the device, to 1e-9: beaten; a millionth more is a trade."""
+    places = [(50.0, 100.0), (40.0, 100.0 * (1 + 1e-12)), (30.0, 100.0), (20.0, 100.0001), (10.0, 99.0)]
+    assert speeds._unbeaten(places, tuple) == [(20.0, 100.0001), (50.0, 100.0)]
+
+
 def test_the_best_within_limits_in_a_sentence():
     rows = [row(0.02, batch=32), row(0.04, batch=64), row(0.05, batch=96)]
     assert speeds.best(rows, {"tpot_s": 0.04})["batch"] == 64

@@ -452,6 +452,22 @@ def test_bits_as_measured_are_one_more_number():
     assert effect.at_low > effect.at_high
 
 
+@pytest.mark.parametrize(
+    ("name", "si", "is_valid"),
+    [
+        ("usable_frac", 1.0, True),
+        ("usable_frac", 1.1, False),
+        ("memory_bandwidth", 2e12, True),
+        ("memory_bandwidth", -1.0, False),
+        ("memory_bandwidth", float("inf"), False),
+        ("stacks.vllm.gemm.memory_frac", 0.9, True),
+        ("stacks.vllm.gemm.memory_frac", 1.5, False),
+    ],
+)
+def test_a_number_of_a_range_keeps_the_limits_of_device_files(name, si, is_valid):
+    assert (common.number_problem(catalog.device("a100-80gb"), name, si) == "") == is_valid
+
+
 def test_ranges_by_kind_and_given():
     one = design("oaken-lpddr", "llama2-7b", "oaken")
     found = {n.name: n for n in doubt.numbers([one], Workload(), THROUGHPUT)}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import model_files
-from dse.transformer import forward, load
+from dse.transformer import forward, gguf_file, load
 
 MODELS = Path(__file__).parents[1] / "data" / "models"
 NAMES = sorted(folder.name for folder in MODELS.iterdir() if folder.is_dir())
@@ -62,6 +62,34 @@ def test_a_gguf_file_of_gemma_agrees_but_for_what_it_does_not_say(name, tmp_path
         of = replace(of, windows=ours.architecture.windows, rotations=ours.architecture.rotations)
     assert of.windows == ours.architecture.windows
     assert np.abs(run(ours, tokens)[0] - run(replace(theirs, architecture=of), tokens)[0]).max() < 3e-5
+
+
+#: family, layers, hidden size, heads, head dimension, and query_pre_attn_scalar of the publisher's config.json
+GEMMAS = [
+    ("gemma2", 26, 2304, 8, 256, 256),
+    ("gemma2", 42, 3584, 16, 256, 256),
+    ("gemma2", 46, 4608, 32, 128, 144),
+    ("gemma3", 34, 2560, 8, 256, 256),
+    ("gemma3", 48, 3840, 16, 256, 256),
+    ("gemma3", 62, 5376, 32, 128, 168),
+]
+
+
+@pytest.mark.parametrize(("family", "n_layers", "hidden", "n_heads", "head_dim", "scalar"), GEMMAS)
+def test_queries_of_gemma_are_scaled_as_its_config_says(family, n_layers, hidden, n_heads, head_dim, scalar):
+    """GGUF files do not say it: the 27 B models divide by hidden size / heads, the others by the head dimension."""
+    said = {
+        "block_count": n_layers,
+        "embedding_length": hidden,
+        "attention.head_count": n_heads,
+        "attention.key_length": head_dim,
+        "context_length": 8192,
+        "attention.layer_norm_rms_epsilon": 1e-6,
+    }
+    meta = {f"{family}.{key}": value for key, value in said.items()}
+    of = gguf_file._architecture("a file", family, meta.get, None)
+    assert of.query_scale == pytest.approx(scalar**-0.5, rel=1e-12)
+    assert of.embedding_scale == pytest.approx(hidden**0.5)
 
 
 def test_blocks_of_attention_change_nothing(monkeypatch):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from dse.model.capacity import blocks_of_request, counts_blocks, held_tokens, longest_tokens, n_blocks
+from dse.model.capacity import blocks_of_request, counts_blocks, longest_tokens, n_blocks, whole_blocks
 from dse.model.formulas import activations, capacity
 from dse.model.results.declare import FLAG, NAME, NUMBER, WHOLE, Derivation, TextLine, Topic, by, how, of_server
 from dse.model.results.reads import MEMORY, POOL, UNUSED
@@ -322,10 +322,7 @@ def fits_whole_batch(at: "Facts") -> Derivation:
 def max_batch(at: "Facts") -> Derivation:
     most = {} if at.work.max_num_seqs is None else {"max_num_seqs": at.work.max_num_seqs}
     if counts_blocks(at.design):
-        most |= {
-            "n_blocks": n_blocks(at.design),
-            "request_blocks": blocks_of_request(at.design, held_tokens(at.design), 1),
-        }
+        most |= {"n_blocks": n_blocks(at.design), "request_blocks": whole_blocks(at.design)}
     return how(
         f"{capacity.max_batch.equation}{', at most n_blocks / request_blocks' if 'n_blocks' in most else ''}"
         f"{', at most max_num_seqs' if at.work.max_num_seqs else ''}; a request counts {at.counted.rule}",
