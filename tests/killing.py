@@ -10,7 +10,7 @@ from pathlib import Path
 from dse.core import files
 
 #: calls at which a run is killed: all that change a directory or a file's state on disk
-STEPS = ("replace", "rename", "fsync", "fchmod", "unlink", "rmdir", "mkdir")
+STEPS = ("replace", "rename", "link", "fsync", "fchmod", "unlink", "rmdir", "mkdir")
 
 
 def content_of(folder: Path) -> dict[str, bytes]:

@@ -1,7 +1,11 @@
-"""Writing files: each appears complete under its name or not at all, and those of one run appear together.
+"""The one module that opens files: it reads regular files of a bounded size, and writes whole files or none.
 
-Temporary names are `.dse-XXXXXXXX.part` (being written) and `.dse-XXXXXXXX.ready` (complete, being moved into place).
-Their writer holds a lock on them, which ends with it, so the next run tells leftovers from work in progress.
+What is read is a regular file: a pipe, a device or a directory is refused without waiting for it. What is written
+appears complete under its name or not at all, and the files of one run appear together.
+
+Temporary names are `.dse-XXXXXXXX.part`. Their writer holds a lock on them, which ends with it, so the next run tells
+leftovers from work in progress; those of another owner or mode are nobody's leftovers and stay. No leftover says what
+to do: none holds a name or a path.
 """
 
 import contextlib
@@ -11,18 +15,69 @@ import math
 import os
 import re
 import shutil
+import stat
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, BinaryIO
 
 from dse.core.errors import InputError, OutputError, show
 
-_PREFIX, _PART, _READY = ".dse-", ".part", ".ready"
-TEMPORARY = re.compile(r"\.(dse-)?[a-z0-9_]{8}\.(part|ready)")
-#: in the temporary folder of a publication: its files, and the names that it removes, one a line
-_FILES, _REMOVED = "files", "removed"
+_PREFIX, _PART = ".dse-", ".part"
+TEMPORARY = re.compile(r"\.dse-[a-z0-9_]{8}\.part")
+#: in the temporary folder of a publication, each file under its number: the new ones, a second link to each of them,
+#: a link to each old one in whose place it comes, and one to each that is removed at the end
+_NEW, _PLACED, _OLD, _GONE = "new", "placed", "old", "gone"
+#: folders below the output directory in which files are published
+_DEPTH = 3
+#: bytes of a file that is read at once where its reader names no other limit
+MAX_BYTES = 2**28
+
+
+def open_regular(path: str | os.PathLike[str], give: str, name: str | None = None) -> tuple[BinaryIO, int]:
+    """A regular file open for reading, and its size; anything else is an InputError that says what to `give`.
+
+    Symbolic links are followed. `name` is the path as messages show it.
+    """
+    name = str(path) if name is None else name
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError) as error:
+        is_loop = getattr(error, "errno", 0) == errno.ELOOP
+        reason = "is a symbolic link loop" if is_loop else str(getattr(error, "strerror", None) or error).lower()
+        raise InputError(f"{name}: cannot be read: {reason}") from error
+    status = os.fstat(handle)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(handle)
+        kind = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
+        raise InputError(f"{name}: is {kind}: give {give}")
+    return os.fdopen(handle, "rb"), status.st_size
+
+
+def read_bytes(
+    path: str | os.PathLike[str],
+    max_bytes: int = MAX_BYTES,
+    what: str = "file",
+    give: str = "the path of a file",
+    if_empty: str = "",
+) -> bytes:
+    """The content of a regular file of at most `max_bytes`; anything else is an InputError.
+
+    `what` the file is and what to `give` instead are for the messages; `if_empty`: what to do about an empty file,
+    which is refused where this is said.
+    """
+    file, size = open_regular(path, give)
+    try:
+        with file:
+            content = file.read(max_bytes + 1) if size <= max_bytes else b""
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {(error.strerror or type(error).__name__).lower()}") from error
+    if max(size, len(content)) > max_bytes:
+        raise InputError(f"{path}: has {max(size, len(content)):,} bytes: a {what} has at most {max_bytes:,}")
+    if if_empty and not content.strip():
+        raise InputError(f"{path}: is empty: {if_empty}")
+    return content
 
 
 def prepare(out: str) -> Path:
@@ -61,16 +116,16 @@ class Publication:
 
     def __init__(self, folder: Path, waiting: Path) -> None:
         self.folder, self._waiting = folder, waiting
+        self._names: list[str] = []
         self._removed: list[str] = []
+        for own in (_NEW, _PLACED, _OLD, _GONE):
+            (waiting / own).mkdir(mode=0o700)
 
     def write(self, name: str, content: bytes) -> Path:
         """Add a file, `name` relative to the output directory; the path that it will have. Raises OutputError."""
-        path = self._waiting / _FILES / name
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise OutputError(_text(self.folder / name, error)) from error
-        write(path, content)
+        if name not in self._names:
+            self._names.append(name)
+        write(self._waiting / _NEW / str(self._names.index(name)), content)
         return self.folder / name
 
     def remove(self, name: str) -> None:
@@ -78,33 +133,56 @@ class Publication:
         self._removed.append(name)
 
     def commit(self) -> None:
-        """Move every file into place; the next run completes what a killed one began. Raises OutputError."""
+        """Move every file into place; of a killed run the next one takes back what it had moved. Raises OutputError."""
         try:
             self._commit()
         except OSError as error:
             raise OutputError(_text(self.folder, error)) from error
 
     def _commit(self) -> None:
-        waiting = self._waiting / _FILES
-        moves = _moves(waiting, self.folder)
-        for parent in {target.parent for _, target in moves}:
+        targets = [self.folder / name for name in self._names]
+        for parent in {target.parent for target in targets}:
             parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=parent):
                 pass
-        for _, target in moves:
+        for target in targets:
             if target.is_dir():
                 raise IsADirectoryError(errno.EISDIR, f"{target.name} is a directory")
-        write(self._waiting / _REMOVED, "\n".join(self._removed).encode())
-        sync(self._waiting)
-        ready = self._waiting.with_suffix(_READY)
         with _locked(self.folder):
             _settle(self.folder)
-            os.rename(self._waiting, ready)
+            self._link(targets)
             try:
-                _finish(ready, self.folder)
+                self._place(targets)
             except KeyboardInterrupt:
-                _finish(ready, self.folder)
+                self._place(targets)
                 raise
+
+    def _link(self, targets: list[Path]) -> None:
+        """A second name for what is moved and for what that takes the place of.
+
+        On a file system without hard links, and beside files of another owner that may not be linked, there is none:
+        what a kill leaves there between two moves is not taken back.
+        """
+        own = self._waiting
+        for i, target in enumerate(targets):
+            with contextlib.suppress(OSError):
+                with contextlib.suppress(FileNotFoundError):
+                    os.link(target, own / _OLD / str(i), follow_symlinks=False)
+                os.link(own / _NEW / str(i), own / _PLACED / str(i))
+        for i, name in enumerate(self._removed):
+            with contextlib.suppress(OSError):
+                os.link(self.folder / name, own / _GONE / str(i), follow_symlinks=False)
+        for folder in (own / _NEW, own / _PLACED, own / _OLD, own / _GONE, own):
+            sync(folder)
+
+    def _place(self, targets: list[Path]) -> None:
+        for i, target in enumerate(targets):
+            with contextlib.suppress(FileNotFoundError):  # it was moved before an interrupt
+                os.replace(self._waiting / _NEW / str(i), target)
+        for name in self._removed:
+            (self.folder / name).unlink(missing_ok=True)
+        for parent in {self.folder, *(target.parent for target in targets)}:
+            sync(parent)
 
 
 @contextlib.contextmanager
@@ -126,7 +204,9 @@ def publishing(out: str) -> Iterator[Publication]:
         found.commit()
     finally:
         if waiting is not None:
-            shutil.rmtree(waiting, ignore_errors=True)
+            with contextlib.suppress(OSError), _locked(folder):  # else the next run does it
+                _take_back(waiting, folder)
+                shutil.rmtree(waiting, ignore_errors=True)
         if handle >= 0:
             os.close(handle)
         _remove_empty(missing)
@@ -172,7 +252,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def recover(folder: Path) -> None:
-    """Complete the publication of a killed run where all of its files were written; remove all other leftovers."""
+    """Take back what a killed run had moved before all of its files stood, and remove what else it left."""
     with _locked(folder):
         _settle(folder)
 
@@ -185,11 +265,11 @@ def _settle(folder: Path) -> None:
         except OSError:
             continue
         try:
-            if not _lock(handle):
+            status = os.fstat(handle)
+            if not _is_ours(status) or not _lock(handle):
                 continue
-            if path.suffix == _READY and path.is_dir():
-                _finish(path, folder)
-            elif path.is_dir():
+            if stat.S_ISDIR(status.st_mode):
+                _take_back(path, folder)
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 path.unlink(missing_ok=True)
@@ -197,20 +277,50 @@ def _settle(folder: Path) -> None:
             os.close(handle)
 
 
-def _finish(ready: Path, folder: Path) -> None:
-    for source, target in _moves(ready / _FILES, folder):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        os.replace(source, target)
+def _is_ours(status: os.stat_result) -> bool:
+    """Whether a temporary name has the owner and the mode that this process would give it."""
+    kind, mode = stat.S_IFMT(status.st_mode), stat.S_IMODE(status.st_mode) & 0o777
+    modes = {stat.S_IFDIR: (0o700,), stat.S_IFREG: (0o600, _mode())}.get(kind, ())
+    return status.st_uid == os.geteuid() and mode in modes
+
+
+def _take_back(waiting: Path, folder: Path) -> None:
+    """Make a folder hold the old files of an unfinished publication; the new ones, where all of them stand.
+
+    Which files those are, no name in `waiting` says: they are the ones that are linked there. A folder that somebody
+    else planted changes no file but those that it shares.
+    """
     with contextlib.suppress(FileNotFoundError):
-        for name in (ready / _REMOVED).read_text().splitlines():
-            (folder / name).unlink(missing_ok=True)
-    sync(folder)
-    shutil.rmtree(ready, ignore_errors=True)
+        unmoved = set(os.listdir(waiting / _NEW))
+        wanted = _linked(waiting / _PLACED, unmoved) if unmoved else _linked(waiting / _GONE)
+        for path in _files_below(folder) if wanted else ():
+            status = path.lstat()
+            if number := wanted.pop((status.st_dev, status.st_ino), None):
+                if unmoved and (waiting / _OLD / number).exists():
+                    os.replace(waiting / _OLD / number, path)
+                else:
+                    path.unlink()
+        sync(folder)
+        if unmoved:  # whoever finds what is left of `waiting` must not take the new files for complete
+            shutil.rmtree(waiting / _GONE)
 
 
-def _moves(source: Path, target: Path) -> list[tuple[Path, Path]]:
-    """Each file below `source`, with its place below `target`."""
-    return [(path, target / path.relative_to(source)) for path in sorted(source.rglob("*")) if path.is_file()]
+def _linked(own: Path, but: Collection[str] = ()) -> dict[tuple[int, int], str]:
+    """Device and inode of each file in a folder that has another name as well, with its number."""
+    found = {name: (own / name).lstat() for name in os.listdir(own) if name not in but}
+    return {
+        (status.st_dev, status.st_ino): name
+        for name, status in found.items()
+        if stat.S_ISREG(status.st_mode) and status.st_nlink > 1
+    }
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    """Files that a publication may have put there; links to folders are not followed."""
+    for root, folders, names in os.walk(folder):
+        depth = len(Path(root).relative_to(folder).parts)
+        folders[:] = [name for name in folders if depth < _DEPTH and not TEMPORARY.fullmatch(name)]
+        yield from (Path(root) / name for name in names)
 
 
 def _text(path: str | Path, error: OSError) -> str:
@@ -231,7 +341,7 @@ def writing(path: Path) -> Iterator[IO[bytes]]:
             temporary = Path(file.name)
             yield file
             file.flush()
-            os.fchmod(file.fileno(), 0o666 & ~_umask())
+            os.fchmod(file.fileno(), _mode())
             os.fsync(file.fileno())
             os.replace(temporary, path)
     except OSError as error:
@@ -261,11 +371,12 @@ def write(path: Path, content: bytes) -> None:
 _UMASK = threading.Lock()
 
 
-def _umask() -> int:
+def _mode() -> int:
+    """The mode of a file that is written."""
     with _UMASK:  # reading it sets it: two threads at once would leave it 0
         mask = os.umask(0)
         os.umask(mask)
-    return mask
+    return 0o666 & ~mask
 
 
 def sync(folder: Path) -> None:

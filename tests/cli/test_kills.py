@@ -48,8 +48,8 @@ def kill(words: list[str], before: list[str], after: list[str], folder: Path) ->
         shutil.copytree(folder.with_name("old"), folder)
         step = (n_steps - 1) * i // (N_KILLS - 1)
         assert killed_at(step, lambda: write(after)), step
-        is_ready = any(path.suffix == ".ready" for path in folder.iterdir())
-        assert is_ready or content_of(folder) in (old, new), step
+        is_between = any(folder.glob(".dse-*.part/placed/*"))
+        assert is_between or content_of(folder) in (old, new), step
         files.prepare(str(folder))  # as the next run does
         assert content_of(folder) in (old, new), step
         assert not [path for path in folder.iterdir() if files.TEMPORARY.fullmatch(path.name)], step

@@ -280,7 +280,8 @@ def test_damaged_and_foreign_files_of_the_directory(small, whole, tmp_path):
     folder = tmp_path / "whole"
     (folder / "_manifest.json").write_bytes(whole["_manifest.json"][:-30])
     (folder / "part-000099.parquet").write_bytes(b"of another sweep")
-    (folder / ".abcdefgh.part").write_bytes(b"left by a kill")
+    (folder / ".dse-abcdefgh.part").write_bytes(b"left by a kill")
+    (folder / ".dse-abcdefgh.part").chmod(0o600)
     said = []
     done = sweep_run.to_directory(small, folder, say=said.append)
     assert done.n_written == 20
