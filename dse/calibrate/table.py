@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dse.core import specfile, units
+from dse.core import files, units
 from dse.core.errors import InputError, did_you_mean, install, show
 
 Floats = NDArray[np.float64]
@@ -87,7 +87,7 @@ def rows_of(path: str, give: str = "the path of a .csv file") -> tuple[list[str]
 
     `give` says in messages what to give in place of what is no file. Raises InputError with file and line.
     """
-    return rows_in(path, specfile.read_bytes(path, MAX_TABLE_BYTES, "table", give, _COLUMNS))
+    return rows_in(path, files.read_bytes(path, MAX_TABLE_BYTES, "table", give, _COLUMNS))
 
 
 def rows_in(path: str, content: bytes) -> tuple[list[str], list[int], list[list[str]]]:
@@ -260,9 +260,9 @@ def _version_key(name: str) -> list[tuple[int, str]]:
 def package_folder(device: str) -> Path:
     """The folder of a device in an installed `aiconfigurator-core`. Raises InputError where there is none."""
     try:
-        from importlib.resources import files
+        from importlib import resources
 
-        root = Path(str(files("aiconfigurator_core"))) / "systems" / "data"
+        root = Path(str(resources.files("aiconfigurator_core"))) / "systems" / "data"
     except ModuleNotFoundError as error:
         raise InputError(f"{PACKAGE} is not installed: {install('calibrate')}") from error
     if device not in _FOLDERS:
@@ -293,7 +293,8 @@ def from_package(device: str, stack: str, kind: Kind = "attention") -> Table:
     import pandas as pd
 
     try:
-        frame = pd.read_parquet(found)
+        with files.open_regular(found, "a CSV file")[0] as file:
+            frame = pd.read_parquet(file)
         return _attention_frame(frame, stack) if kind == "attention" else _gemm_frame(frame, stack)
     except (OSError, ValueError, KeyError) as error:
         raise InputError(f"{found}: cannot be used: {error}: install {PACKAGE} 0.12.0") from error

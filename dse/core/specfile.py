@@ -4,17 +4,15 @@ Everything is checked before it is parsed: the kind of file, its size and its de
 read, and nothing in a file is ever executed.
 """
 
-import errno
 import json
-import os
 import re
-import stat
 import tomllib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
+from dse.core import files
 from dse.core.errors import InputError, show
 
 MAX_TOML_BYTES = 256 * 1024
@@ -50,57 +48,16 @@ class Document:
         return self.path
 
 
-def open_regular(path: str | Path, give: str) -> tuple[BinaryIO, int]:
-    """A regular file open for reading, and its size; anything else is an InputError that says what to `give`."""
-    name = str(path)
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except (OSError, ValueError) as error:
-        reason = (
-            "is a symbolic link loop"
-            if getattr(error, "errno", 0) == errno.ELOOP
-            else str(getattr(error, "strerror", None) or error).lower()
-        )
-        raise InputError(f"{name}: cannot be read: {reason}") from error
-    status = os.fstat(fd)
-    if not stat.S_ISREG(status.st_mode):
-        os.close(fd)
-        kind = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
-        raise InputError(f"{name}: is {kind}: give {give}")
-    return os.fdopen(fd, "rb"), status.st_size
-
-
 #: what to do where a file is empty
 IF_EMPTY = "`dse show a100-80gb --toml` prints a file to start from"
-
-
-def read_bytes(
-    path: str | Path,
-    max_bytes: int,
-    what: str = "spec file",
-    give: str = "the path of a .toml or .json file",
-    if_empty: str = IF_EMPTY,
-) -> bytes:
-    """The content of a regular file of at most `max_bytes`; anything else is an InputError.
-
-    `what` the file is, what to `give` instead and what to do if it is empty are for the messages.
-    """
-    name = str(path)
-    file, size = open_regular(path, give)
-    with file:
-        if size > max_bytes:
-            raise InputError(f"{name}: has {size:,} bytes: a {what} has at most {max_bytes:,}")
-        content = file.read(max_bytes + 1)
-    if not content.strip():
-        raise InputError(f"{name}: is empty: {if_empty}")
-    return content
 
 
 def read(path: str | Path, if_empty: str = IF_EMPTY) -> Document:
     """Parse a .toml or .json file. Raises InputError with file and line for whatever is wrong with it."""
     name = str(path)
     is_json = name.lower().endswith(".json")
-    content = read_bytes(path, MAX_JSON_BYTES if is_json else MAX_TOML_BYTES, if_empty=if_empty)
+    most = MAX_JSON_BYTES if is_json else MAX_TOML_BYTES
+    content = files.read_bytes(path, most, "spec file", "the path of a .toml or .json file", if_empty)
     return parse(name, decoded(name, content), is_json)
 
 

@@ -4,11 +4,12 @@ import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pandas as pd
 import pyarrow.parquet as pq
 
+from dse.core import files
 from dse.core.documents import json_text
 from dse.core.errors import InputError, LimitError, did_you_mean, show
 from dse.sweep import filling, store
@@ -150,30 +151,32 @@ def read_table(file: Path) -> pd.DataFrame:
     if suffix not in (".csv", ".parquet", ".json"):
         raise InputError(f"{name}: must be a directory, or a file that ends in .csv or .parquet")
     try:
-        if twice := _twice(file):
-            raise InputError(f"{name}: column {show(twice)} is there twice: leave one")
-        if file.stat().st_size > MAX_BYTES:
-            raise LimitError(f"{name}: has over {MAX_BYTES:,} bytes: draw a front of it (`dse pareto`)")
-        if suffix == ".parquet":
-            table = pd.read_parquet(file)
-        elif suffix == ".json":
-            table = pd.DataFrame((store.load_json(file) or {}).get("rows", []))
-        else:
-            table = pd.read_csv(file, keep_default_na=False, na_values=["", "nan", "NaN"])
+        raw, size = files.open_regular(file, "a directory, or a .csv or .parquet file", name)
+        with raw:
+            if size > MAX_BYTES:
+                raise LimitError(f"{name}: has over {MAX_BYTES:,} bytes: draw a front of it (`dse pareto`)")
+            if twice := _twice(raw, suffix):
+                raise InputError(f"{name}: column {show(twice)} is there twice: leave one")
+            if suffix == ".parquet":
+                table = pd.read_parquet(raw)
+            elif suffix == ".json":
+                table = pd.DataFrame((store.load_json(file) or {}).get("rows", []))
+            else:
+                table = pd.read_csv(raw, keep_default_na=False, na_values=["", "nan", "NaN"])
     except (OSError, ValueError) as error:  # pandas' and pyarrow's own errors are ValueErrors
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(f"{name}: cannot be read as a table: {show(reason)[1:-1]}") from None
     return plain(table)
 
 
-def _twice(file: Path) -> str:
+def _twice(raw: IO[bytes], suffix: str) -> str:
     """A column that a file has more than once; "" for none."""
     names: list[str] = []
-    if file.suffix.lower() == ".csv":
-        with file.open(encoding="utf-8-sig", errors="replace", newline="") as lines:
-            names = next(csv.reader([lines.readline(MAX_HEADER)]), [])
-    elif file.suffix.lower() == ".parquet":
-        names = pq.read_schema(file).names
+    if suffix == ".csv":
+        names = next(csv.reader([raw.readline(MAX_HEADER).decode("utf-8-sig", "replace")]), [])
+    elif suffix == ".parquet":
+        names = pq.read_schema(raw).names
+    raw.seek(0)
     return next((name for name in names if names.count(name) > 1), "")
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 import kernels_ref
 from dse import quantizers
+from dse.core import files
 from dse.core.errors import InputError, show
 from dse.measure.dumps import Dump, DumpLimits, DumpTensor, open_dump
 from dse.quantizers import QuantizerSpec, skipping
@@ -257,7 +258,7 @@ def measure(
 
 def sha256(path: str | Path) -> str:
     """The SHA-256 of a file, read in pieces."""
-    with open(path, "rb") as file:
+    with files.open_regular(path, "a dump")[0] as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

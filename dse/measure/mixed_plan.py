@@ -19,13 +19,14 @@ import pandas as pd
 
 from dse import quantizers
 from dse.core import files, units
-from dse.core.errors import InputError, did_you_mean, show
+from dse.core.errors import InputError, OutputError, did_you_mean, show
 from dse.core.version import VERSION
 from dse.measure import mixed_solve
 from dse.measure.mixed_solve import Choice, Numbers
 from dse.measure.parts import SUMMARY, TABLE
 from dse.quantizers import vllm
 from dse.quantizers.layered import MAX_LAYERS, OBJECTIVES
+from dse.sweep import store
 
 Objective = Literal["output_error", "mse", "divergence"]
 #: what is stored as it is and has no error: an option beside the measured methods
@@ -263,9 +264,7 @@ MAX_SCORE_BYTES = 2**26
 
 def _divergences(path: Path) -> pd.DataFrame:
     """Scores of each layer's keys and values by themselves, as rows of whole layers. Raises InputError."""
-    from dse.core import specfile
-
-    content = specfile.read_bytes(
+    content = files.read_bytes(
         path, MAX_SCORE_BYTES, "table of scores", "a directory of `dse measure --perplexity --out`", "score again"
     )
     again = "score with `dse measure --perplexity --sides key,value --by-layer --out DIR`"
@@ -372,9 +371,7 @@ def _table(path: Path) -> pd.DataFrame:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from dse.core import specfile
-
-    content = specfile.read_bytes(
+    content = files.read_bytes(
         path, MAX_BYTES, "table of measured errors", "a directory of `dse measure --out`", "measure again"
     )
     try:
@@ -392,9 +389,8 @@ def _table(path: Path) -> pd.DataFrame:
 
 def _model(path: Path) -> str:
     try:
-        about = json.loads((path.parent / SUMMARY).read_text()[: 2**24])
-        return str(about.get("model") or "")[:200]
-    except (OSError, ValueError, AttributeError):
+        return str((store.load_json(path.parent / SUMMARY) or {}).get("model") or "")[:200]
+    except OutputError:
         return ""
 
 

@@ -103,7 +103,7 @@ class CheckLog(AssumesLike, Printed):
 
     def _text(self) -> tuple[str, str]:
         """The text of the log, and what it is called. Raises InputError."""
-        from dse.core import specfile
+        from dse.core import files
         from dse.validate.startup_log import MAX_BYTES, refuse_larger
 
         if isinstance(self.log, str) and "\n" in self.log:
@@ -114,7 +114,7 @@ class CheckLog(AssumesLike, Printed):
             content = sys.stdin.buffer.read(MAX_BYTES + 1)
             refuse_larger(len(content), "standard input")
             return content.decode("utf-8", "replace"), "standard input"
-        content = specfile.read_bytes(str(self.log), MAX_BYTES, "log", "a file", f"give {_GIVE}")
+        content = files.read_bytes(str(self.log), MAX_BYTES, "log", "a file", f"give {_GIVE}")
         return content.decode("utf-8", "replace"), Path(self.log).name
 
     def _keep(self, found: LogCheck) -> None:

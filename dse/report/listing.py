@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from dse.core import errors, specfile, units
+from dse.core import errors, files, specfile, units
 from dse.core.errors import InputError, did_you_mean
 from dse.core.table import aligned
 from dse.model import kv_layout
@@ -556,13 +556,13 @@ def _layers_text(group: LayerKV) -> str:
 
 def shipped_text(name: str) -> str:
     """The text of a shipped device or model file."""
-    files = {**catalog.device_files(), **catalog.model_files()}
+    known = {**catalog.device_files(), **catalog.model_files()}
     if device := catalog.device_files().get(name.lower()):
         return catalog.device_text(device)
     path = catalog.shipped_model_file(name)
     if path is None:
-        raise InputError(f"unknown shipped file {errors.show(name)}: {did_you_mean(name, files)}")
-    return path.read_text(encoding="utf-8")
+        raise InputError(f"unknown shipped file {errors.show(name)}: {did_you_mean(name, known)}")
+    return files.read_bytes(path).decode()
 
 
 def check(name: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dse.core import specfile
+from dse.core import files
 from dse.core.errors import InputError, LimitError, show
 from dse.serving.requests import MAX_TOKENS, PromptBlocks, Requests
 from dse.serving.trace_files import Progress
@@ -24,7 +24,7 @@ MAX_MILLISECONDS = 1e13
 
 def read(path: str, progress: Progress | None = None, max_requests: int = 20_000_000) -> Requests:
     """The requests in order of arrival, with their blocks. Raises InputError naming the line, LimitError."""
-    file, _ = specfile.open_regular(path, "the path of a .jsonl file")
+    file, _ = files.open_regular(path, "the path of a .jsonl file")
     times: list[float] = []
     inputs: list[int] = []
     outputs: list[int] = []

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from dse.core import specfile
+from dse.core import files
 from dse.core.errors import InputError, LimitError, did_you_mean, show
 from dse.serving import trace_scan
 from dse.serving.requests import MAX_TOKENS, Counter, Ints, Lengths, Moments, Requests
@@ -270,7 +270,7 @@ def _blocks(
     path: str, progress: Progress | None, compile_bytes: int
 ) -> Iterator[tuple[_RowReader, tuple[Ints, Ints, Ints]]]:
     """The reader and the times, prompts and answers of one block after the other."""
-    file, size = specfile.open_regular(path, "the path of a .csv file, or a shipped trace")
+    file, size = files.open_regular(path, "the path of a .csv file, or a shipped trace")
     scan = trace_scan.compiled() if size >= compile_bytes else None
     reader: _RowReader | None = None
     with file:

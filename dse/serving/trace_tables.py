@@ -172,13 +172,12 @@ def _quoted(text: str) -> str:
 
 def files() -> dict[str, Path]:
     """Shipped traces by name."""
-    folder = Path(data.__file__).parent
-    return {path.name.removesuffix(_ENDING): path for path in sorted(folder.glob(f"*{_ENDING}"))}
+    return {path.name.removesuffix(_ENDING): path for path in sorted(data.FOLDER.glob(f"*{_ENDING}"))}
 
 
 @cache
 def _shipped(path: Path) -> TraceTables:
-    document: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    document: dict[str, Any] = tomllib.loads(data.text(path.name))
     about = {name: document[name] for name in ("name", "title", "source", "licence", "attribution")}
     quantiles = {name: np.array(document["quantiles"][name], np.float64) for name in _QUANTILES}
     joint = np.array(document["joint"]["output_tokens"], np.float64)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import hwspecs
-from dse.core import specfile
+from dse.core import files, specfile
 from dse.core.errors import InputError, did_you_mean, show
 from dse.specs import device_names, model_file, model_names, weight_names
 from dse.specs.device_and_model import HardwareSpec, ModelFile, ModelSpec, flat, load
@@ -38,7 +38,7 @@ def device_text(path: Path) -> str:
     """A shipped device's data sheet and, after it, what was fitted: one device file."""
     fitted = calibration_file(path.stem)
     parts = [path, fitted] if fitted.is_file() else [path]
-    return "\n".join(part.read_text(encoding="utf-8") for part in parts)
+    return "\n".join(files.read_bytes(part).decode() for part in parts)
 
 
 @cache

@@ -4,12 +4,14 @@ Tables of hwspecs/engines, one a release, read from the engine's code; each row 
 """
 
 import csv
+import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import hwspecs
+from dse.core import files
 from dse.core.errors import InputError, show
 from dse.specs import servers
 from dse.specs.device_and_model import HardwareSpec, LayerKV, ModelSpec
@@ -80,21 +82,21 @@ def release_for(stack: str, asked: str) -> str | None:
 def _rows(stack: str, release: str) -> Mapping[tuple[str, str, str], Support]:
     """Support by type, architecture and kind."""
     found = {}
-    with (_TABLES / releases()[stack][release]).open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            own = Support(
-                engine=ENGINES.get(stack, stack),
-                release=release,
-                kv_dtype=row["kv_dtype"],
-                status=row["status"],
-                stored_as=row["stored_as"],
-                backend=row["backend"],
-                why=row["why"],
-                source=row["file_line"],
-            )
-            for architecture in row["architectures"].split():
-                for kind in row["kinds"].split():
-                    found[row["kv_dtype"], architecture, kind] = own
+    text = files.read_bytes(_TABLES / releases()[stack][release]).decode()
+    for row in csv.DictReader(io.StringIO(text, newline="")):
+        own = Support(
+            engine=ENGINES.get(stack, stack),
+            release=release,
+            kv_dtype=row["kv_dtype"],
+            status=row["status"],
+            stored_as=row["stored_as"],
+            backend=row["backend"],
+            why=row["why"],
+            source=row["file_line"],
+        )
+        for architecture in row["architectures"].split():
+            for kind in row["kinds"].split():
+                found[row["kv_dtype"], architecture, kind] = own
     return found
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dse.core import specfile
+from dse.core import files, specfile
 from dse.core.errors import InputError, show
 from dse.specs.huggingface import config
 
@@ -122,7 +122,7 @@ def _of_path(path: Path) -> Config:
     if path.suffix.lower() == ".toml":
         raise InputError(f"{path}: is no {CONFIG}: a model file needs no adding, give it to --model as it is")
     give = f"a directory with a {CONFIG}, or the file"
-    content = specfile.read_bytes(path, specfile.MAX_JSON_BYTES, CONFIG, give, "download it again")
+    content = files.read_bytes(path, specfile.MAX_JSON_BYTES, CONFIG, give, "download it again")
     document = _document(str(path), specfile.decoded(str(path), content))
     absolute = path.absolute()
     if snapshot := _SNAPSHOT.search(absolute.as_posix()):
@@ -160,13 +160,13 @@ def _cached(repository: str, revision: str) -> Config | None:
         ref = folder / "refs" / revision
         if not ref.is_file():
             return None
-        commit = specfile.read_bytes(ref, 100, "reference to a commit").decode("ascii", "replace").strip()
+        commit = files.read_bytes(ref, 100, "reference to a commit").decode("ascii", "replace").strip()
         if not _HASH.fullmatch(commit):  # a path would lead out of the cache
             raise InputError(f"{ref}: holds {show(commit)}: must be a commit hash: delete the file")
     path = folder / "snapshots" / commit / CONFIG
     if not path.exists():  # only other files of it were downloaded, or the link to its content is broken
         return None
-    content = specfile.read_bytes(path, specfile.MAX_JSON_BYTES, CONFIG, f"the path of a {CONFIG}", "download it again")
+    content = files.read_bytes(path, specfile.MAX_JSON_BYTES, CONFIG, f"the path of a {CONFIG}", "download it again")
     document = _document(str(path), specfile.decoded(str(path), content))
     return Config(document, _named(repository), _source(repository, "Hugging Face cache"), commit)
 

@@ -3,16 +3,14 @@
 The rows are dse/data/kv_scores.csv; only those count whose 16-bit score was printed for the same model and setup.
 """
 
-import csv
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from typing import NamedTuple
 
-from dse import quantizers
+from dse import data, quantizers
 from dse.core.errors import InputError, did_you_mean, show
 from dse.specs import catalog
 
@@ -146,7 +144,7 @@ def _error(row: dict[str, str]) -> float | None:
 @cache
 def rows() -> tuple[dict[str, str], ...]:
     """Every published row, its fields as text."""
-    return tuple(csv.DictReader((resources.files("dse.data") / DATA).read_text().splitlines()))
+    return data.rows(DATA)
 
 
 @cache

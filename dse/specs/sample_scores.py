@@ -3,14 +3,13 @@
 `python -m scripts.score_sample` makes the tables; their columns are described in dse/data/README.md.
 """
 
-import csv
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from typing import Any, NamedTuple
 
+from dse import data
 from dse.core.errors import InputError, did_you_mean, show
 from dse.specs.oaken_grid import SAMPLE
 
@@ -41,13 +40,13 @@ class SampleScore:
 @cache
 def rows() -> tuple[dict[str, str], ...]:
     """A row a text, a format and its quantized sides, fields as text."""
-    return tuple(csv.DictReader((resources.files("dse.data") / SCORES).read_text().splitlines()))
+    return data.rows(SCORES)
 
 
 @cache
 def layers() -> tuple[dict[str, str], ...]:
     """A row a format and layer: the relative error of the attention output on each text."""
-    return tuple(csv.DictReader((resources.files("dse.data") / LAYERS).read_text().splitlines()))
+    return data.rows(LAYERS)
 
 
 def by_text(method: str) -> list[dict[str, Any]]:

@@ -1,16 +1,17 @@
 """Reading the table that `dse study` wrote: rows of an experiment, perplexities of its settings, their differences."""
 
+import io
 import json
 import math
 import re
 from collections.abc import Mapping
 from functools import cache
-from importlib import resources
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from dse import data
 from dse.sweep import pareto
 
 #: language models whose tables ship
@@ -30,13 +31,12 @@ SURE = 2.0
 @cache
 def shipped(model: str) -> pd.DataFrame:
     """The table of a model that ships (dse/data/lm/MODEL.study.csv)."""
-    with (resources.files("dse.data") / "lm" / f"{model}.study.csv").open("rb") as file:
-        return pd.read_csv(file, keep_default_na=False)
+    return pd.read_csv(io.StringIO(data.text(f"lm/{model}.study.csv")), keep_default_na=False)
 
 
 def about(name: str) -> dict[str, Any]:
     """Read the record beside a table that ships (MODEL.study): command, SHA-256 of weights and tokens."""
-    found: dict[str, Any] = json.loads((resources.files("dse.data") / "lm" / f"{name}.json").read_text("utf-8"))
+    found: dict[str, Any] = json.loads(data.text(f"lm/{name}.json"))
     return found
 
 

@@ -141,7 +141,7 @@ def code_sha256() -> str:
     folder, digest = Path(__file__).parents[1], hashlib.sha256()
     paths = [path for name in RESULTS_FROM for path in (folder / name).rglob("*.*") if "__pycache__" not in path.parts]
     for path in filter(Path.is_file, sorted(paths)):
-        digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
+        digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + files.read_bytes(path))
     return digest.hexdigest()
 
 
@@ -171,13 +171,15 @@ def _json(data: Any) -> bytes:
 def load_json(path: Path) -> dict[str, Any] | None:
     """A JSON object that was written here; None if it is missing or damaged. Raises OutputError if unreadable."""
     try:
-        if path.stat().st_size > MAX_JSON_BYTES:
-            return None
-        found = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return None
+        file, size = files.open_regular(path, "another directory")
+        with file:
+            found = json.loads(file.read(MAX_JSON_BYTES)) if size <= MAX_JSON_BYTES else None
     except (ValueError, RecursionError):
         return None
+    except InputError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return None
+        raise OutputError(str(error)) from error
     except OSError as error:
         raise OutputError(f"{show(str(path))} cannot be read: {_reason(error)}") from error
     return found if isinstance(found, dict) else None
@@ -375,7 +377,7 @@ def damaged(path: Path, sha256: str) -> str:
         if path.is_symlink() or not path.is_file():
             return "is missing" if not path.exists() else "is no file"
         digest = hashlib.sha256()
-        with path.open("rb") as file:
+        with files.open_regular(path, "another directory")[0] as file:
             while block := file.read(BLOCK_BYTES):
                 digest.update(block)
     except OSError as error:

@@ -17,6 +17,7 @@ from typing import Any
 
 import dse
 from dse import quantizers
+from dse.core import files
 from dse.core.errors import MAX_LINE, InputError, clean
 from dse.core.version import VERSION
 from dse.quantizers import layered
@@ -52,7 +53,7 @@ def _formulas() -> str:
     paths = [path for folder in _FOLDERS for path in (root / folder).rglob("*") if path.suffix in _KINDS]
     for path in sorted(paths, key=lambda path: path.relative_to(root).parts):
         digest.update(f"{path.relative_to(root).as_posix()}\0{path.stat().st_size}\0".encode())
-        digest.update(path.read_bytes())
+        digest.update(files.read_bytes(path))
     return digest.hexdigest()
 
 

@@ -1,10 +1,8 @@
 """The papers' accuracy tables (dse/data/published.csv) beside the bits that this tool computes for each method."""
 
-import csv
 import re
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
@@ -102,9 +100,7 @@ VIEWS = (
 @cache
 def published() -> tuple[dict[str, str], ...]:
     """Every row of dse/data/published.csv as printed; `value` is a number or one of NO_NUMBER."""
-    path = Path(data.__file__).parent / "published.csv"
-    with path.open(encoding="utf-8", newline="") as file:
-        return tuple(csv.DictReader(file))
+    return data.rows("published.csv")
 
 
 def quantizer_of(source: str, method: str, config: str) -> str | None:

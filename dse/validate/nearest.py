@@ -3,14 +3,12 @@
 Rows of measurements do not ship, their errors do: dse/data/silicon.csv of kernels, dse/data/serving.csv of servers.
 """
 
-import csv
-import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from typing import Any
 
+from dse import data
 from dse.model.stacks import stack_of
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.workload import Workload
@@ -41,8 +39,7 @@ class NearestMeasurement:
 
 @cache
 def _servers() -> tuple[Mapping[str, str], ...]:
-    text = resources.files("dse.data").joinpath("serving.csv").read_text()
-    return tuple(csv.DictReader(io.StringIO(text)))
+    return data.rows("serving.csv")
 
 
 def nearest(device: HardwareSpec, model: ModelSpec, work: Workload) -> tuple[str, list[NearestMeasurement]]:

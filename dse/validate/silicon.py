@@ -4,17 +4,15 @@ Computed from the tables of `aiconfigurator-core` where that package is installe
 see; else the errors that the device files record.
 """
 
-import csv
 import importlib.util
-import io
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cache
-from importlib import resources
 from typing import Any, Literal, cast
 
 import numpy as np
 
+from dse import data
 from dse.calibrate import fit
 from dse.calibrate.formulas import SCALES, Problem, problem
 from dse.calibrate.solve import Floats
@@ -104,7 +102,6 @@ def chosen(device: str | None, stack: str | None) -> list[tuple[HardwareSpec, st
 @cache
 def _shipped() -> list[SiliconRow]:
     """The rows of data/silicon.csv: what `compute` gave for the shipped parameters, to three digits."""
-    text = resources.files("dse.data").joinpath("silicon.csv").read_text()
     return [
         SiliconRow(
             device=row["device"],
@@ -117,7 +114,7 @@ def _shipped() -> list[SiliconRow]:
             rows=int(row["rows"]),
             origin="recorded",
         )
-        for row in csv.DictReader(io.StringIO(text))
+        for row in data.rows("silicon.csv")
     ]
 
 

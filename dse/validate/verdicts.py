@@ -1,10 +1,8 @@
 """Every published claim beside our value: rows for a table, JSON or a page, and the verdicts of the last release."""
 
-import csv
 import math
 import re
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from dse import data
@@ -209,9 +207,7 @@ def text(rows: list[ClaimRow]) -> str:
 
 def released() -> dict[str, str]:
     """The verdict of every claim as of the last release (dse/data/verdicts.csv)."""
-    path = Path(data.__file__).parent / "verdicts.csv"
-    with path.open(encoding="utf-8", newline="") as file:
-        return {row["id"]: row["verdict"] for row in csv.DictReader(file)}
+    return {row["id"]: row["verdict"] for row in data.rows("verdicts.csv")}
 
 
 def changed(rows: list[ClaimRow]) -> list[str]:

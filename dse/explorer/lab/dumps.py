@@ -8,6 +8,7 @@ from typing import Any
 
 import streamlit as st
 
+from dse.core import files
 from dse.core.errors import InputError, clean
 from dse.explorer import memory, state
 from dse.measure import lab
@@ -57,7 +58,7 @@ def read_dump(file_name: str, content: Any) -> tuple[str, Held]:
         raise InputError(f"{name}: must end in {' or '.join(ENDINGS)}")
     with tempfile.TemporaryDirectory(prefix="dse-dump-") as folder:
         path = Path(folder) / f"dump{ending}"
-        path.write_bytes(content)
+        files.write(path, content)
         return name + MARK, lab.hold(path, name)
 
 

@@ -3,11 +3,11 @@
 import errno
 import io
 import os
-import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
+from dse.core import files
 from dse.core.errors import DseError, InputError, LimitError, clean, show
 
 #: bytes read at a time
@@ -28,31 +28,26 @@ class DumpSource:
     directories are refused without waiting for them; symbolic links are followed. Raises InputError.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.fd = -1
+    def __init__(
+        self, path: str | os.PathLike[str], give: str = "the path of a .npy, .npz or .safetensors file"
+    ) -> None:
+        self._file: BinaryIO | None = None
         #: what the file says of itself beside its tensors: names to text
         self.metadata: dict[str, str] = {}
         self.path = Path(path)
         self.name = _short(str(path))
-        try:
-            self.fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except (OSError, ValueError) as error:
-            raise self._unreadable(error) from error
-        try:
-            status = os.fstat(self.fd)
-            if not stat.S_ISREG(status.st_mode):
-                kind = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
-                raise self.error(f"is {kind}: give the path of a .npy, .npz or .safetensors file")
-        except BaseException:
-            self.close()
-            raise
-        self.size = status.st_size
+        self._file, self.size = files.open_regular(path, give, self.name)
+
+    @property
+    def fd(self) -> int:
+        """The descriptor; -1 once it is closed."""
+        return -1 if self._file is None else self._file.fileno()
 
     def close(self) -> None:
         """Give the descriptor back; reading afterwards is an error. May be called twice."""
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     def __del__(self) -> None:
         self.close()

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from dse.core import files
 from dse.core.errors import InputError, did_you_mean, show
 from dse.model.results import RESULT_UNITS
 from dse.specs.workload import ASKED
@@ -261,9 +262,11 @@ def read_table(path: str | Path) -> pd.DataFrame:
             raise InputError(f"{name}: is no file: give the directory of a sweep, or a .csv or .parquet file")
         if file.suffix.lower() == ".parquet":
             return to_frame(reading.read_part(file, None))
-        if file.stat().st_size > MAX_CSV_BYTES:
-            raise InputError(f"{name}: has over {MAX_CSV_BYTES:,} bytes: write it as .parquet")
-        table = pd.read_csv(file)
+        raw, size = files.open_regular(file, "a .csv or .parquet file")
+        with raw:
+            if size > MAX_CSV_BYTES:
+                raise InputError(f"{name}: has over {MAX_CSV_BYTES:,} bytes: write it as .parquet")
+            table = pd.read_csv(raw)
     except (OSError, ValueError) as error:  # pandas' own errors are ValueErrors
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(f"{name}: cannot be read as a table: {reason}") from None

@@ -1,13 +1,11 @@
 """The table of claims, the registry of functions that compute ours, and the comparison of the two."""
 
-import csv
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from functools import cache, partial
-from pathlib import Path
 from typing import Any, Literal, cast
 
 import pandas as pd
@@ -121,9 +119,7 @@ def family(cases: Mapping[str, tuple]) -> Callable[[Callable[..., Ours]], Callab
 @cache
 def load() -> dict[str, Claim]:
     """All claims by id, in the order of the file."""
-    path = Path(data.__file__).parent / "claims.csv"
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = [Claim(**cast(dict[str, Any], row)) for row in csv.DictReader(file)]
+    rows = [Claim(**cast(dict[str, Any], row)) for row in data.rows("claims.csv")]
     return {row.id: row for row in rows}
 
 
