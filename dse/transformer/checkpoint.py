@@ -1,17 +1,19 @@
 """A language model on disk: the options of its architecture, its weights a layer at a time, its tokenizer."""
 
-from collections.abc import Callable
+import math
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
-from dse.core.errors import InputError, show
+from dse.core.errors import InputError, LimitError, show
 
 #: architectures that the forward pass runs, by the name that files give them
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "phi3")
 #: sizes beyond these are no model's: a file that claims them is damaged
-MOST = {"layers": 1024, "heads": 1024, "channels": 2**20}
+MOST = {"layers": 1024, "heads": 1024, "channels": 2**20, "tokens": 2**40}
 
 
 @dataclass(frozen=True)
@@ -91,13 +93,32 @@ class Checkpoint:
     path: str
     name: str
     architecture: Architecture
-    names: frozenset[str]
+    #: as the files announce them; the tensors that there are
+    shapes: Mapping[str, tuple[int, ...]]
     #: a tensor in float32
     tensor: Callable[[str], np.ndarray]
     #: rows of the embedding, by token
     embedded: Callable[[np.ndarray], np.ndarray]
     #: text as tokens, special ones added where the file says so; made at the first call
     encode: Callable[[str], list[int]]
+
+    def __post_init__(self) -> None:
+        wide, sizes = self.architecture.hidden_size, dict[str, int]()
+        n_tokens = (self.shapes.get("embedding") or (0,))[0]
+        for name, must in (("embedding", (n_tokens, wide)), ("head", (n_tokens, wide)), ("final_norm", (wide,))):
+            if name not in self.shapes and name != "head":
+                raise InputError(f"{self.path}: weight {name} is missing: download the file again")
+            if (shape := self.shapes.get(name, must)) != must:
+                text = f"shape {show(list(shape))}: must be {list(must)} by the file's own sizes"
+                raise InputError(f"{self.path}: weight {name}: {text}")
+        for name, shape in self.shapes.items():
+            own = name.partition(".")[0]
+            sizes[own] = sizes.get(own, 0) + 4 * math.prod(shape)
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        for own, n_bytes in sizes.items():
+            if n_bytes > memory:
+                what = f"layer {own}" if own.isdecimal() else f"weight {own}"
+                raise LimitError(f"{self.path}: {what} takes {n_bytes:,} bytes: this machine has {memory:,} of memory")
 
     @property
     def n_layers(self) -> int:
@@ -112,38 +133,47 @@ class Checkpoint:
         """The weights of a layer. Raises InputError for a missing tensor or one of another shape."""
         shape = self.architecture
         width, kv_width = shape.n_q_heads * shape.head_dim, shape.n_kv_heads * shape.head_dim
-        own = {name.partition(".")[2] for name in self.names if name.startswith(f"{index}.")}
+        self._check(index)
+        own = {name.partition(".")[2] for name in self.shapes if name.startswith(f"{index}.")}
         found = {name: self.tensor(f"{index}.{name}") for name in sorted(own)}
+        of = self.architecture
+        width, kv_width = of.n_q_heads * of.head_dim, of.n_kv_heads * of.head_dim
         if "qkv" in found:
-            parts = self._split(f"{index}.qkv", found.pop("qkv"), [width, kv_width, kv_width])
-            found |= dict(zip("qkv", parts, strict=True))
+            found |= dict(zip("qkv", np.split(found.pop("qkv"), [width, width + kv_width]), strict=True))
         if "gate_up" in found:
-            n_rows = found["gate_up"].shape[0] // 2
-            parts = self._split(f"{index}.gate_up", found.pop("gate_up"), [n_rows, n_rows])
-            found |= dict(zip(("gate", "up"), parts, strict=True))
-        ffn = found["gate"].shape[0] if "gate" in found else 0
-        wide = shape.hidden_size
+            found |= dict(zip(("gate", "up"), np.split(found.pop("gate_up"), 2), strict=True))
+        return TransformerLayer(**found)
+
+    def _check(self, index: int) -> None:
+        """Raises InputError for a tensor of a layer that is missing or of another shape, before any is read."""
+        of = self.architecture
+        width, kv_width, wide = of.n_q_heads * of.head_dim, of.n_kv_heads * of.head_dim, of.hidden_size
+        start = f"{index}."
+        found = {name[len(start) :]: shape for name, shape in self.shapes.items() if name.startswith(start)}
+        fused = {"qkv": ("q", "k", "v"), "gate_up": ("gate", "up")}
+        rows = {name: shape[0] for name, shape in found.items() if shape}
+        ffn = rows["gate_up"] // 2 if "gate_up" in rows else rows.get("gate", 0)
         shapes: dict[str, tuple[int, ...]] = {
             **dict.fromkeys(("attention_norm", "mlp_norm", "post_attention_norm", "post_mlp_norm", "o_bias"), (wide,)),
-            **dict.fromkeys(("q_norm", "k_norm"), (shape.head_dim,)),
+            **dict.fromkeys(("q_norm", "k_norm"), (of.head_dim,)),
             **{"q": (width, wide), "k": (kv_width, wide), "v": (kv_width, wide), "o": (wide, width)},
             **{"gate": (ffn, wide), "up": (ffn, wide), "down": (wide, ffn)},
             **{"q_bias": (width,), "k_bias": (kv_width,), "v_bias": (kv_width,)},
         }
+        for whole, parts in fused.items():
+            if whole in found:
+                shapes[whole] = (sum(shapes.pop(part)[0] for part in parts), wide)
         optional = ("_bias", "q_norm", "k_norm", "post_attention_norm", "post_mlp_norm")
         for name, must in shapes.items():
             if name not in found and not name.endswith(optional):
                 raise InputError(f"{self.path}: layer {index}: weight {name} is missing: download the file again")
-            if name in found and found[name].shape != must:
-                text = f"shape {list(found[name].shape)}: must be {list(must)} by the file's own sizes"
+            if name in found and found[name] != must:
+                text = f"shape {show(list(found[name]))}: must be {list(must)} by the file's own sizes"
                 raise InputError(f"{self.path}: layer {index}: weight {name}: {text}")
-        return TransformerLayer(**found)
-
-    def _split(self, name: str, fused: np.ndarray, rows: list[int]) -> list[np.ndarray]:
-        if fused.shape[0] != sum(rows):
-            text = f"{fused.shape[0]:,} rows: must be {sum(rows):,} by the file's own sizes"
-            raise InputError(f"{self.path}: weight {name}: {text}")
-        return np.split(fused, np.cumsum(rows)[:-1])
+        for name in found:
+            if name not in shapes:
+                text = "is not one of a model that can be run"
+                raise InputError(f"{self.path}: layer {index}: weight {show(name)}: {text}")
 
 
 def refuse_family(path: str, family: Any) -> InputError:
@@ -156,24 +186,42 @@ def plain_frequencies(theta: float, n_channels: int) -> np.ndarray:
     return np.asarray(theta ** (-np.arange(0, n_channels, 2) / n_channels))
 
 
-def check_counts(path: str, n_layers: Any, n_heads: Any) -> None:
-    """Raises InputError for numbers of layers and query heads that no model has; they size what is made of them."""
-    for name, value in (("layers", n_layers), ("heads", n_heads)):
-        if type(value) is not int or not 1 <= value <= MOST[name]:
-            raise InputError(f"{path}: {name} = {show(value)}: must be 1 to {MOST[name]:,}: is the file damaged?")
+@dataclass(frozen=True)
+class Said:
+    """Numbers that a model file says of itself, each of its type and bounds; they size what is made of them."""
+
+    path: str
+    #: the value of a key, None where the file has none
+    get: Callable[[str], Any]
+    #: in front of a key in messages
+    prefix: str = ""
+
+    def whole(self, key: str, most: int, default: int | None = None, least: int = 1) -> int:
+        """A whole number from `least` to `most`. Raises InputError."""
+        found = self.get(key)
+        found = default if found is None else found
+        if type(found) is not int or not least <= found <= most:
+            raise self._refused(key, found, f"a whole number from {least} to {most:,}")
+        return found
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A positive number. Raises InputError."""
+        found = self.get(key)
+        found = default if found is None else found
+        if type(found) not in (int, float) or not 0 < found < 1e30:
+            raise self._refused(key, found, "a positive number")
+        return float(found)
+
+    def window(self, key: str) -> int | None:
+        """Tokens of a window, None for 0 and where none is said. Raises InputError."""
+        return None if self.get(key) in (None, 0) else self.whole(key, MOST["tokens"])
+
+    def _refused(self, key: str, found: Any, must: str) -> InputError:
+        return InputError(f"{self.path}: {self.prefix}{key} = {show(found)}: must be {must}: is the file damaged?")
 
 
 def checked(path: str, architecture: Architecture) -> Architecture:
     """An architecture whose sizes agree. Raises InputError."""
-    sizes = {
-        "hidden size": (architecture.hidden_size, MOST["channels"]),
-        "KV heads": (architecture.n_kv_heads, MOST["heads"]),
-        "head dimension": (architecture.head_dim, MOST["channels"]),
-        "context": (architecture.context_tokens, 2**40),
-    }
-    for name, (value, most) in sizes.items():
-        if type(value) is not int or not 1 <= value <= most:
-            raise InputError(f"{path}: {name} = {show(value)}: must be 1 to {most:,}: is the file damaged?")
     if architecture.n_q_heads % architecture.n_kv_heads or architecture.head_dim % 2:
         heads = f"{architecture.n_q_heads} query and {architecture.n_kv_heads} KV heads of {architecture.head_dim}"
         raise InputError(f"{path}: {heads}: KV heads must divide query heads, and their dimension be even")

@@ -272,4 +272,4 @@ def logits_of(model: Checkpoint, states: np.ndarray, head: np.ndarray) -> np.nda
 
 def head_of(model: Checkpoint) -> np.ndarray:
     """The map to logits, [vocabulary, channels]: the embedding where the file has no other."""
-    return model.tensor("head" if "head" in model.names else "embedding")
+    return model.tensor("head" if "head" in model.shapes else "embedding")

@@ -5,21 +5,22 @@ Names and options: gguf-py/gguf/constants.py and src/llama-model.cpp of ggml-org
 
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from dse.core.errors import InputError, clean, install, show
 from dse.transformer import tokenizer
 from dse.transformer.checkpoint import (
+    MOST,
     Architecture,
     Checkpoint,
     Rotation,
-    check_counts,
+    Said,
     checked,
     plain_frequencies,
     refuse_family,
 )
+from dse.transformer.gguf_header import GgufFile
 
 _FAMILIES = ("llama", "qwen2", "qwen3", "gemma2", "gemma3", "phi3")
 _OUTSIDE = {"token_embd.weight": "embedding", "output_norm.weight": "final_norm", "output.weight": "head"}
@@ -51,74 +52,46 @@ _GLOBAL_EVERY = {"gemma2": 2, "gemma3": 6}
 
 def load(path: str) -> Checkpoint:
     """Read the metadata of a GGUF file. Raises InputError for one that is cut, damaged or cannot be run."""
-    reader = _reader(path)
-    meta = reader.fields
-
-    def value(key: str, default: Any = None) -> Any:
-        return meta[key].contents() if key in meta else default
-
-    family = value("general.architecture")
-    if family not in _FAMILIES:
+    try:
+        import gguf  # noqa: F401
+    except ImportError as error:
+        raise InputError(f"{path}: reading GGUF files needs the package gguf: {install('models')}") from error
+    file = GgufFile(path)
+    family = file.meta.get("general.architecture")
+    if not isinstance(family, str) or family not in _FAMILIES:
         raise refuse_family(path, family)
-    tensors = {tensor.name: tensor for tensor in reader.tensors}
-    if "rope_factors_long.weight" in tensors or "rope_factors_short.weight" in tensors:
+    if "rope_factors_long.weight" in file.tensors or "rope_factors_short.weight" in file.tensors:
         raise InputError(f"{path}: RoPE factors for long contexts (longrope): cannot be run: take a model without")
-    names = _names(path, family, tensors)
-
-    def raw(name: str) -> np.ndarray:
-        return _dequantized(path, tensors[name])
-
-    divisors = raw(_DIVISORS) if _DIVISORS in tensors else None
-    architecture = checked(path, _architecture(path, family, value, divisors))
+    names = _names(path, family, file)
+    said = Said(path, lambda key: file.meta.get(f"{family}.{key}"), f"{family}.")
+    architecture = checked(path, _architecture(path, family, said, file))
 
     def tensor(name: str) -> np.ndarray:
         if name not in names:
             raise InputError(f"{path}: weight {name} is missing: download the file again")
-        found = raw(names[name])
+        found = file.read(names[name])
         part = name.rpartition(".")[2].partition("_")
         if family == "llama" and part[0] in ("q", "k") and part[2] in ("", "bias"):
             found = _hugging_face_order(found, architecture.n_q_heads if part[0] == "q" else architecture.n_kv_heads)
         return found
 
-    def embedded(tokens: np.ndarray) -> np.ndarray:
-        return _dequantized(path, tensors[names["embedding"]], tokens)
-
     if "embedding" not in names:
         raise InputError(f"{path}: weight token_embd is missing: download the file again")
     return Checkpoint(
         path=path,
-        name=clean(str(value("general.name") or Path(path).stem), 200),
+        name=clean(str(file.meta.get("general.name") or Path(path).stem), 200),
         architecture=architecture,
-        names=frozenset(names),
+        shapes={own: file.tensors[name].shape for own, name in names.items()},
         tensor=tensor,
-        embedded=embedded,
-        encode=tokenizer.of_gguf(path, value),
+        embedded=lambda tokens: file.read(names["embedding"], tokens),
+        encode=tokenizer.of_gguf(path, file.meta.get),
     )
 
 
-def _reader(path: str) -> Any:
-    try:
-        from gguf import GGUFReader
-    except ImportError as error:
-        raise InputError(f"{path}: reading GGUF files needs the package gguf: {install('models')}") from error
-    try:
-        with open(path, "rb") as file:
-            magic = file.read(4)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {(error.strerror or type(error).__name__).lower()}") from error
-    if magic != b"GGUF":
-        raise InputError(f"{path}: begins with {show(magic)}: a GGUF file begins with b'GGUF'")
-    try:
-        return GGUFReader(path)
-    except (ValueError, IndexError, KeyError, TypeError, OverflowError, OSError, MemoryError) as error:
-        reason = clean(str(error), 80)
-        raise InputError(f"{path}: is cut or damaged: {reason}: download the file again") from error
-
-
-def _names(path: str, family: str, tensors: dict[str, Any]) -> dict[str, str]:
+def _names(path: str, family: str, file: GgufFile) -> dict[str, str]:
     """Our names of the file's tensors. Raises InputError for a tensor that is not understood."""
     found = {}
-    for name in tensors:
+    for name in file.tensors:
         parts = name.split(".")
         if name in _OUTSIDE:
             found[_OUTSIDE[name]] = name
@@ -131,19 +104,6 @@ def _names(path: str, family: str, tensors: dict[str, Any]) -> dict[str, str]:
     return found
 
 
-def _dequantized(path: str, tensor: Any, rows: np.ndarray | None = None) -> np.ndarray:
-    """A tensor, or these rows of it, in float32, as the file's shape read backwards."""
-    from gguf.quants import dequantize
-
-    data = tensor.data if rows is None else tensor.data[rows]
-    try:
-        found = dequantize(data, tensor.tensor_type)
-    except NotImplementedError as error:
-        kind = getattr(tensor.tensor_type, "name", tensor.tensor_type)
-        raise InputError(f"{path}: tensor {show(tensor.name)}: type {kind} cannot be dequantized by gguf") from error
-    return np.asarray(found, np.float32)
-
-
 def _hugging_face_order(weight: np.ndarray, n_heads: int) -> np.ndarray:
     """Rows of Q or K with channel i beside i + head_dim / 2 turned back: the converter had put both of a pair together.
 
@@ -153,33 +113,29 @@ def _hugging_face_order(weight: np.ndarray, n_heads: int) -> np.ndarray:
     return np.ascontiguousarray(split.swapaxes(1, 2)).reshape(weight.shape)
 
 
-def _architecture(path: str, family: str, value: Any, divisors: np.ndarray | None) -> Architecture:
-    def own(key: str, default: Any = None) -> Any:
-        return value(f"{family}.{key}", default)
-
-    def needed(key: str) -> Any:
-        found = own(key)
-        if found is None or isinstance(found, (list, str)):
-            raise InputError(f"{path}: {family}.{key} = {show(found)}: must be one number: download the file again")
-        return found
-
-    n_layers, hidden, n_q = needed("block_count"), needed("embedding_length"), needed("attention.head_count")
-    check_counts(path, n_layers, n_q)
-    head_dim = own("attention.key_length", hidden // n_q)
-    if own("attention.value_length", head_dim) != head_dim:
+def _architecture(path: str, family: str, said: Said, file: GgufFile) -> Architecture:
+    n_layers, n_q = said.whole("block_count", MOST["layers"]), said.whole("attention.head_count", MOST["heads"])
+    hidden = said.whole("embedding_length", MOST["channels"])
+    head_dim = said.whole("attention.key_length", MOST["channels"], hidden // n_q)
+    if said.whole("attention.value_length", MOST["channels"], head_dim) != head_dim:
         raise InputError(f"{path}: values of another dimension than keys: cannot be run")
-    if own("expert_count", 0):
-        raise InputError(f"{path}: expert_count = {own('expert_count')}: mixtures of experts cannot be run")
-    theta, n_rotated = own("rope.freq_base", 10_000.0), own("rope.dimension_count", head_dim)
-    kind, factor = own("rope.scaling.type", "none"), own("rope.scaling.factor") or own("rope.scale_linear") or 1.0
+    if n_experts := said.get("expert_count"):
+        raise InputError(f"{path}: expert_count = {show(n_experts)}: mixtures of experts cannot be run")
+    theta, n_rotated = said.number("rope.freq_base", 10_000.0), said.whole("rope.dimension_count", head_dim, head_dim)
+    kind = said.get("rope.scaling.type") or "none"
     if kind not in ("none", "linear"):
         raise InputError(f"{path}: RoPE scaled by {show(kind)}: cannot be run; known: none, linear, Llama 3.1's")
     frequencies = plain_frequencies(theta, n_rotated)
+    divisors = file.tensors.get(_DIVISORS)
     if divisors is not None:
-        frequencies = frequencies / divisors
-    scale = factor if kind == "linear" else 1.0
+        found = file.read(_DIVISORS) if divisors.shape == frequencies.shape else np.zeros(1)
+        if not (np.isfinite(found) & (found > 0)).all():
+            raise InputError(f"{path}: tensor {_DIVISORS}: must be {len(frequencies):,} positive numbers")
+        frequencies = frequencies / found
+    factor = "rope.scaling.factor" if said.get("rope.scaling.factor") else "rope.scale_linear"
+    scale = said.number(factor, 1.0) if kind == "linear" else 1.0
     wide = Rotation(frequencies / scale, theta, divisors is None and scale == 1.0)
-    window, every = own("attention.sliding_window") or None, _GLOBAL_EVERY.get(family, 0)
+    window, every = said.window("attention.sliding_window"), _GLOBAL_EVERY.get(family, 0)
     is_global = [bool(every) and (i + 1) % every == 0 for i in range(n_layers)]
     near = Rotation(plain_frequencies(_LOCAL_THETA, n_rotated), _LOCAL_THETA, True) if family == "gemma3" else wide
     gemma = family.startswith("gemma")
@@ -188,15 +144,15 @@ def _architecture(path: str, family: str, value: Any, divisors: np.ndarray | Non
         family=family,
         hidden_size=hidden,
         n_q_heads=n_q,
-        n_kv_heads=own("attention.head_count_kv", n_q),
+        n_kv_heads=said.whole("attention.head_count_kv", MOST["heads"], n_q),
         head_dim=head_dim,
-        context_tokens=needed("context_length"),
-        norm_epsilon=needed("attention.layer_norm_rms_epsilon"),
+        context_tokens=said.whole("context_length", MOST["tokens"]),
+        norm_epsilon=said.number("attention.layer_norm_rms_epsilon"),
         activation="gelu_tanh" if gemma else "silu",
         query_scale=squared**-0.5,
         embedding_scale=math.sqrt(hidden) if gemma else 1.0,
-        score_cap=own("attn_logit_softcapping", 50.0) if family == "gemma2" else None,
-        logit_cap=own("final_logit_softcapping", 30.0) if family == "gemma2" else None,
+        score_cap=said.number("attn_logit_softcapping", 50.0) if family == "gemma2" else None,
+        logit_cap=said.number("final_logit_softcapping", 30.0) if family == "gemma2" else None,
         windows=tuple(None if one else window for one in is_global),
         rotations=tuple(wide if one or window is None else near for one in is_global),
     )

@@ -1,16 +1,23 @@
 """Tokenizers of model files, by the package `tokenizers`; and a text file as tokens."""
 
-from collections.abc import Callable
+import contextlib
+import os
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from dse.core import files, specfile
 from dse.core.errors import InputError, clean, install, show
 
 #: bytes of a text that are read
 MAX_TEXT_BYTES = 2**28
+#: bytes of a tokenizer.json that are read: Gemma 3's has 33 million
+MAX_TOKENIZER_BYTES = 2**27
+#: characters of a piece of SentencePiece, of which all cuts in two are tried; Gemma's longest, of blanks, has 31
+MAX_PIECE = 256
 #: characters that are tokenized for a token that is asked for; more only where these were too few
 CHARACTERS_PER_TOKEN = 16
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
@@ -35,20 +42,39 @@ def _library(path: str | Path) -> Any:
     return tokenizers
 
 
+@contextlib.contextmanager
+def _refused(path: str | Path) -> Iterator[None]:
+    """What the package raises as an InputError: `Exception` from Python, its panics beside it."""
+    try:
+        yield
+    except (InputError, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        reason = clean(str(error), 100)
+        raise InputError(f"{path}: its tokenizer cannot be read: {reason}: download it again") from error
+
+
 def of_hugging_face(path: Path) -> Encode:
     """The tokenizer of a tokenizer.json. Reading it raises InputError."""
 
     @cache
     def made() -> Any:
         library = _library(path)
-        if not path.is_file():
+        if not os.path.lexists(path):
             raise InputError(f"{path}: is missing: a directory needs its tokenizer.json")
-        try:
-            return library.Tokenizer.from_file(str(path))
-        except Exception as error:  # the library raises no other type
-            raise InputError(f"{path}: cannot be read: {clean(str(error), 100)}: download it again") from error
+        content = files.read_bytes(path, MAX_TOKENIZER_BYTES, "tokenizer", "a tokenizer.json", "download it again")
+        with _refused(path):
+            found = library.Tokenizer.from_str(specfile.decoded(str(path), content))
+            found.no_padding()
+            found.no_truncation()
+            return found
 
-    return lambda text: list(made().encode(text).ids)
+    def encode(text: str) -> list[int]:
+        found = made()
+        with _refused(path):
+            return list(found.encode(text).ids)
+
+    return encode
 
 
 def of_gguf(path: str, value: Callable[..., Any]) -> Encode:
@@ -62,26 +88,27 @@ def of_gguf(path: str, value: Callable[..., Any]) -> Encode:
             raise InputError(
                 f"{path}: tokenizer {show(kind)}: cannot be read; known: gpt2 (BPE), llama (SentencePiece)"
             )
-        try:
+        if not all(isinstance(token, str) for token in tokens):
+            raise InputError(f"{path}: tokenizer.ggml.tokens: must be text: download the file again")
+        with _refused(path):
             found = _bpe(path, library, value, tokens) if kind == "gpt2" else _sentence_piece(library, value, tokens)
-        except InputError:
-            raise
-        except Exception as error:  # the library raises no other type
-            raise InputError(f"{path}: its tokenizer cannot be read: {clean(str(error), 100)}") from error
         by_default = kind == "llama" or value("tokenizer.ggml.pre") in ("llama-bpe", "llama3")
         bos = value("tokenizer.ggml.bos_token_id")
+        if bos is not None and type(bos) is not int:
+            raise InputError(f"{path}: tokenizer.ggml.bos_token_id = {show(bos)}: must be a whole number")
         return found, [bos] if value("tokenizer.ggml.add_bos_token", by_default) and bos is not None else []
 
     def encode(text: str) -> list[int]:
         found, first = made()
-        return [*first, *found.encode(text, add_special_tokens=False).ids]
+        with _refused(path):
+            return [*first, *found.encode(text, add_special_tokens=False).ids]
 
     return encode
 
 
 def _bpe(path: str, library: Any, value: Callable[..., Any], tokens: list[str]) -> Any:
     kind, merges = value("tokenizer.ggml.pre"), value("tokenizer.ggml.merges")
-    if kind not in _SPLITS:
+    if not isinstance(kind, str) or kind not in _SPLITS:
         raise InputError(f"{path}: tokenizer.ggml.pre = {show(kind)}: cannot be read; known: {', '.join(_SPLITS)}")
     if not isinstance(merges, list):
         raise InputError(f"{path}: tokenizer.ggml.merges is missing: download the file again")
@@ -107,6 +134,8 @@ def _bpe(path: str, library: Any, value: Callable[..., Any], tokens: list[str]) 
 def _sentence_piece(library: Any, value: Callable[..., Any], tokens: list[str]) -> Any:
     """SentencePiece's BPE: each way to make a token of two is a merge, tokens of the best score first."""
     scores = value("tokenizer.ggml.scores")
+    if longest := max(tokens, key=len, default="")[MAX_PIECE:]:
+        raise ValueError(f"a piece has {MAX_PIECE + len(longest):,} characters")
     vocabulary = {token: i for i, token in enumerate(tokens)}
     merges = []
     for token, i in vocabulary.items():
@@ -147,14 +176,7 @@ def tokens_of(path: str, encode: Encode, n_tokens: int, context_tokens: int, mod
 
 
 def _text(path: str) -> str:
-    try:
-        with open(path, "rb") as file:
-            content = file.read(MAX_TEXT_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"text = {show(path)}: cannot be read: {reason.lower()}") from error
-    if len(content) > MAX_TEXT_BYTES:
-        raise InputError(f"{path}: has more than {MAX_TEXT_BYTES:,} bytes: cut it, its beginning is used only")
+    content = files.read_bytes(path, MAX_TEXT_BYTES, "text", "the path of a text file")
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
