@@ -95,8 +95,11 @@ def to_directory(
     n_workers = check_scheduler(scheduler, insecure)
     try:
         import distributed  # noqa: F401
+
+        if n_workers:
+            import cryptography  # noqa: F401  makes the keys of workers that are started here
     except ImportError:
-        raise InputError(f"scheduler = {show(scheduler)}: needs dask: {INSTALL}") from None
+        raise InputError(f"scheduler = {show(scheduler)}: needs dask and cryptography: {INSTALL}") from None
     if limits:
         check_limits(sweep, out)
     if store.is_folder(out):
@@ -173,14 +176,19 @@ def _answering(scheduler: str) -> str:
 
 @contextlib.contextmanager
 def _local_cluster(n_workers: int) -> Iterator[Any]:
-    """Processes of one thread, reached through 127.0.0.1 alone, without a dashboard.
+    """Processes of one thread, reached through 127.0.0.1 alone, without a dashboard or any other page.
 
+    Other users of this machine reach 127.0.0.1 as well, and a scheduler runs the code of whoever connects: keys that
+    are made here and that only this run and its workers hold let nobody else in.
     They do not see the Ctrl-C that a terminal sends to all: SIGINT is blocked in the thread that starts them, now and
     after a loss, and they inherit that.
     """
-    from distributed import LocalCluster
+    import dask
+    from distributed import LocalCluster, Security
 
     with contextlib.ExitStack() as stack:
+        routes = {f"distributed.{kind}.http.routes": [] for kind in ("scheduler", "worker")}
+        stack.enter_context(dask.config.set(routes))
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="dse-", ignore_cleanup_errors=True))
         resource_tracker.ensure_running()  # of multiprocessing: starting it later would unblock the signal
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -190,6 +198,7 @@ def _local_cluster(n_workers: int) -> Iterator[Any]:
                     n_workers=n_workers,
                     threads_per_worker=1,
                     host="127.0.0.1",
+                    security=Security.temporary(),
                     dashboard_address=None,
                     scheduler_kwargs={"dashboard": False, "dashboard_address": "127.0.0.1:0"},
                     memory_limit=0,

@@ -98,7 +98,7 @@ class Checkpoint:
     #: a tensor in float32
     tensor: Callable[[str], np.ndarray]
     #: rows of the embedding, by token
-    embedded: Callable[[np.ndarray], np.ndarray]
+    rows: Callable[[np.ndarray], np.ndarray]
     #: text as tokens, special ones added where the file says so; made at the first call
     encode: Callable[[str], list[int]]
 
@@ -124,6 +124,13 @@ class Checkpoint:
     def n_layers(self) -> int:
         """Layers."""
         return self.architecture.n_layers
+
+    def embedded(self, tokens: np.ndarray) -> np.ndarray:
+        """Rows of the embedding. Raises InputError where a token has none."""
+        n_rows = self.shapes["embedding"][0]
+        if len(tokens) and not 0 <= tokens.min() <= tokens.max() < n_rows:
+            raise InputError(f"{self.path}: token {tokens.max():,}: its embedding has {n_rows:,}: is the file damaged?")
+        return self.rows(tokens)
 
     def rotation(self, layer: int) -> Rotation:
         """RoPE of a layer."""

@@ -83,7 +83,7 @@ def load(path: str) -> Checkpoint:
         architecture=architecture,
         shapes={own: file.tensors[name].shape for own, name in names.items()},
         tensor=tensor,
-        embedded=lambda tokens: file.read(names["embedding"], tokens),
+        rows=lambda tokens: file.read(names["embedding"], tokens),
         encode=tokenizer.of_gguf(path, file.meta.get),
     )
 

@@ -81,7 +81,7 @@ def load(path: str) -> Checkpoint:
         architecture=architecture,
         shapes={own: places[name][1] for own, name in names.items()},
         tensor=tensor,
-        embedded=lambda tokens: tensor("embedding")[tokens],
+        rows=lambda tokens: tensor("embedding")[tokens],
         encode=tokenizer.of_hugging_face(folder / "tokenizer.json"),
     )
 

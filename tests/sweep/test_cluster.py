@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import dask
-import distributed  # noqa: F401  its defaults are among dask's settings before a test changes one and puts it back
+import distributed
 import psutil
 import pytest
 
@@ -63,13 +63,18 @@ sweep_parts.make_part = make_part
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    """Two processes as `--scheduler local:2` starts them; (cluster, file of faults)."""
+    """Two processes as `--scheduler local:2` starts them, but open to all, as a scheduler with an address; and a file
+    of faults.
+    """
     folder = tmp_path_factory.mktemp("cluster")
     preload, faults = folder / "preload.py", folder / "faults.json"
     preload.write_text(PRELOAD.format(faults=str(faults)))
     faults.write_text("{}")
-    with dask.config.set({"distributed.worker.preload": [str(preload)]}), sweep_cluster._local_cluster(2) as found:
-        yield found, faults
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(distributed.Security, "temporary", distributed.Security)
+        with dask.config.set({"distributed.worker.preload": [str(preload)]}), sweep_cluster._local_cluster(2) as found:
+            patch.undo()
+            yield found, faults
 
 
 @pytest.fixture
@@ -315,6 +320,43 @@ def test_bad_arguments(tmp_path, monkeypatch, capsys, args, text):
     assert not Path("out").exists()
 
 
+@pytest.mark.slow
+def test_workers_started_here_obey_nobody_without_the_keys_of_the_run():
+    """127.0.0.1 is open to every user of a machine, and whoever a scheduler or worker listens to runs code there."""
+    with sweep_cluster._local_cluster(1) as found:
+        assert_closed(found)
+
+
+def assert_closed(found):
+    scheduler = found.scheduler
+    ports = {worker.process.worker_address for worker in found.workers.values()}
+    addresses = {scheduler.address, *(nanny.address for nanny in found.workers.values()), *ports}
+    assert {address.partition("://")[0] for address in addresses} == {"tls"}
+    security = distributed.Security.temporary()  # another run's
+    for address in addresses:
+        plain = address.replace("tls://", "tcp://")
+        for target, keys in ((plain, None), (address, security)):
+            with pytest.raises((OSError, TimeoutError)):
+                distributed.Client(target, timeout=3, security=keys, set_as_default=False)
+    own = psutil.Process()
+    listening = {
+        connection.laddr
+        for process in (own, *own.children(recursive=True))
+        for connection in process.net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN
+    }
+    assert {place.ip for place in listening} == {"127.0.0.1"}
+    for place in listening:
+        try:
+            with socket.create_connection(place, timeout=3) as raw:
+                raw.settimeout(3)
+                raw.sendall(b"GET /info/main/workers.html HTTP/1.0\r\n\r\n")
+                answer = raw.recv(100)
+        except OSError:
+            continue
+        assert not answer.startswith(b"HTTP/1.1 200"), place
+
+
 @pytest.mark.parametrize("address", ["tcp://127.0.0.9:1", "tcp://[::1]:1", "tcp://localhost:1", "tls://10.0.0.5:1"])
 def test_addresses_that_need_no_permission(address):
     assert sweep_cluster.check_scheduler(address) == 0
@@ -323,7 +365,7 @@ def test_addresses_that_need_no_permission(address):
 
 def test_without_dask(small, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(InputError, match=r"needs dask: pip install 'kv-dse\[cluster\]'"):
+    with pytest.raises(InputError, match=r"needs dask and cryptography: pip install 'kv-dse\[cluster\]'"):
         sweep.run(small, tmp_path / "out", scheduler="local:1")
     with pytest.raises(InputError, match="takes a directory `out`"):
         sweep.run(small, scheduler="local:1")
