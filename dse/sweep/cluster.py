@@ -187,7 +187,7 @@ def _local_cluster(n_workers: int) -> Iterator[Any]:
     from distributed import LocalCluster, Security
 
     with contextlib.ExitStack() as stack:
-        routes = {f"distributed.{kind}.http.routes": [] for kind in ("scheduler", "worker")}
+        routes: dict[str, list[str]] = {f"distributed.{kind}.http.routes": [] for kind in ("scheduler", "worker")}
         stack.enter_context(dask.config.set(routes))
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="dse-", ignore_cleanup_errors=True))
         resource_tracker.ensure_running()  # of multiprocessing: starting it later would unblock the signal
