@@ -19,8 +19,9 @@ import stat
 import tempfile
 import threading
 from collections.abc import Collection, Iterator, Mapping
+from io import BufferedReader
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import IO, Any
 
 from dse.core.errors import InputError, OutputError, show
 
@@ -35,7 +36,7 @@ _DEPTH = 3
 MAX_BYTES = 2**28
 
 
-def open_regular(path: str | os.PathLike[str], give: str, name: str | None = None) -> tuple[BinaryIO, int]:
+def open_regular(path: str | os.PathLike[str], give: str, name: str | None = None) -> tuple[BufferedReader, int]:
     """A regular file open for reading, and its size; anything else is an InputError that says what to `give`.
 
     Symbolic links are followed. `name` is the path as messages show it.

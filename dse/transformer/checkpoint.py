@@ -215,7 +215,7 @@ class Said:
         """A positive number. Raises InputError."""
         found = self.get(key)
         found = default if found is None else found
-        if type(found) not in (int, float) or not 0 < found < 1e30:
+        if isinstance(found, bool) or not isinstance(found, (int, float)) or not 0 < found < 1e30:
             raise self._refused(key, found, "a positive number")
         return float(found)
 

@@ -325,6 +325,8 @@ def test_workers_started_here_obey_nobody_without_the_keys_of_the_run():
     """127.0.0.1 is open to every user of a machine, and whoever a scheduler or worker listens to runs code there."""
     with sweep_cluster._local_cluster(1) as found:
         assert_closed(found)
+        with distributed.Client(found, set_as_default=False) as own:
+            assert own.submit(abs, -1).result(timeout=60) == 1
 
 
 def assert_closed(found):
