@@ -180,4 +180,11 @@ def under_load(
     why = Point(device, plan, work).lowered.results["runs_why"]
     refused = f", as if other software ran it ({why})" if why else ""
     context = f"{design}, at most {server.places:,}{filled} concurrent requests of {lengths}{refused}"
-    return UnderLoad(name, context, full, tuple(rows), dict(limits or {}), server)
+    return UnderLoad(
+        design=name,
+        context=context,
+        full_requests_per_s=full,
+        rows=tuple(rows),
+        limits=dict(limits or {}),
+        server=server,
+    )

@@ -302,7 +302,9 @@ def tables_for(
     """Step times that a run of these requests looks up."""
     longest = int(np.max(requests.input_tokens + requests.output_tokens))
     most_tokens = max(step_tokens, max_sequences)
-    return step_times.build(step_times.Exact.of(device, plan, work), max_sequences, longest, most_tokens)
+    lengths = np.unique(requests.input_tokens)
+    exact_at = [int(n) for n in lengths] if len(lengths) <= step_times.MAX_LENGTHS else []
+    return step_times.build(step_times.Exact.of(device, plan, work), max_sequences, longest, most_tokens, exact_at)
 
 
 def new_state(

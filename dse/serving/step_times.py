@@ -338,7 +338,7 @@ def build(
     terms = point.terms
     # nothing but products, which are no table, changes with the tokens
     is_plain = not point.design.exchanges and not terms.has_experts and n_groups_of(point.work) == 1
-    token_nodes = [1, most_tokens] if is_plain else _nodes(1, most_tokens, DENSE_TOKENS, TOKENS_RATIO)
+    token_nodes = [1, most_tokens] if is_plain else _nodes(1, most_tokens, DENSE_TOKENS, TOKENS_RATIO, lengths)
     # where windows fill and packing begins
     kinks = [at for g in groups for at in (g.window_tokens, g.step_tokens + g.residual_tokens)]
     prompt_nodes = _nodes(1, longest, DENSE_SEQUENCES, TOKENS_RATIO, [*kinks, *lengths])

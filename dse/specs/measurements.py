@@ -10,8 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from dse import data as shipped
-from dse import quantizers
+from dse import data, quantizers
 from dse.core import specfile, units
 from dse.core.errors import InputError, did_you_mean, show
 from dse.quantizers import skipping
@@ -180,7 +179,7 @@ def _shipped() -> MeasurementFile:
     """The shipped measurements, unlike a user's without the checks that a test does once for all."""
     import json
 
-    return MeasurementFile.model_validate(json.loads(shipped.text(SHIPPED)))
+    return MeasurementFile.model_validate(json.loads(data.text(SHIPPED)))
 
 
 @dataclass(frozen=True)

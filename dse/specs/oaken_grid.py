@@ -11,7 +11,7 @@ from fractions import Fraction
 from functools import cache
 from typing import Literal, NamedTuple
 
-from dse import data as shipped
+from dse import data
 from dse.quantizers.base import QuantizerSpec, SideMeasurement
 
 #: the language model whose keys and values the shipped tables were measured on
@@ -43,7 +43,7 @@ class GridRow(NamedTuple):
 @cache
 def _rows() -> dict[str, dict[str, GridRow]]:
     """The shipped rows by canonical name of the quantizer and side."""
-    return rows_of(shipped.text(SHIPPED), SAMPLE)
+    return rows_of(data.text(SHIPPED), SAMPLE)
 
 
 def rows_of(text: str, data: str) -> dict[str, dict[str, GridRow]]:

@@ -1,6 +1,6 @@
 """The header of a GGUF file and its tensors, walked by our own code: no announced number is believed before it fits.
 
-Format: docs/gguf.md of ggml-org/ggml. The package `gguf` turns blocks into numbers; its reader is not used, for it maps
+Format: the page gguf of ggml-org/ggml. The package `gguf` turns blocks into numbers; its reader is not used: it maps
 the file into memory, where one that is cut short ends the process, and takes counts and lengths as they come.
 """
 

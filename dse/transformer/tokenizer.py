@@ -44,7 +44,7 @@ def _library(path: str | Path) -> Any:
 
 @contextlib.contextmanager
 def _refused(path: str | Path) -> Iterator[None]:
-    """What the package raises as an InputError: `Exception` from Python, its panics beside it."""
+    """Turn what the package raises into an InputError: `Exception` from Python, its panics beside it."""
     try:
         yield
     except (InputError, KeyboardInterrupt, SystemExit):

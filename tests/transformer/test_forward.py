@@ -3,12 +3,14 @@
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import model_files
 from dse.transformer import forward, gguf_file, load
+from dse.transformer.checkpoint import Said
 
 MODELS = Path(__file__).parents[1] / "data" / "models"
 NAMES = sorted(folder.name for folder in MODELS.iterdir() if folder.is_dir())
@@ -87,7 +89,8 @@ def test_queries_of_gemma_are_scaled_as_its_config_says(family, n_layers, hidden
         "attention.layer_norm_rms_epsilon": 1e-6,
     }
     meta = {f"{family}.{key}": value for key, value in said.items()}
-    of = gguf_file._architecture("a file", family, meta.get, None)
+    file = SimpleNamespace(tensors={})
+    of = gguf_file._architecture("a file", family, Said("a file", lambda key: meta.get(f"{family}.{key}")), file)
     assert of.query_scale == pytest.approx(scalar**-0.5, rel=1e-12)
     assert of.embedding_scale == pytest.approx(hidden**0.5)
 
