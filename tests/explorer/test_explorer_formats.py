@@ -19,6 +19,7 @@ def test_it_answers_with_figure_and_table():
     assert app.title[0].value == "Which KV format pays?"
     answer = formats.cached(request.unquantized(request.of({})), ())
     assert "fp8 pays" in said(app)
+    assert not [text.value for text in app.info if "Limits" in text.value]
     table = app.dataframe[0].value
     assert table["format"].tolist() == [one.name for one in answer.formats]
     assert table["gain"].iloc[1].startswith("1.")
@@ -26,6 +27,12 @@ def test_it_answers_with_figure_and_table():
     titles = {text.value for text in app.subheader}
     assert {"Throughput over 16 bits", "Requests that fit at once", "Energy"} < titles
     assert any("not your model" in text.value and "Left out" in text.value for text in app.caption)
+
+
+def test_limits_of_the_workload_are_said_not_to_count():
+    app = opened("formats", formats="fp8", batch="4", input="1024", tpot_limit="20")
+    assert not app.exception
+    assert any("Limits on TTFT and TPOT do not count on this page" in text.value for text in app.info)
 
 
 def test_the_downloads_of_its_figures_have_the_numbers(monkeypatch):

@@ -93,7 +93,7 @@ simulate {_A100} --trace azure-conv --requests 150 --rate 70% --json
 simulate {_A100} --trace azure-code --requests 100 --rate full --seed 7 --json
 simulate {_A100} --trace inputs/trace.csv --rate trace --json
 simulate {_A100} --trace inputs/trace.csv --rate 3 --quantizer kivi:bits=4 --json
-simulate {_H100} --requests 120 --rate 10 --batching chunked --chunk 256 --json
+simulate {_H100} --requests 120 --rate 10 --batching chunked --prompt-budget 256 --json
 simulate {_H100} --requests 120 --rate 10 --batching static --admission reserve --batch 16 --json
 simulate {_H100} --requests 120 --batch 32 --quantizer fp8 --weights-bits 8 --activation-bits 8 --json
 simulate {_H100} --requests 60 --input 8000 --output 200 --rate full --page 32 --prompt-batch 8192 --json

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from cases import each
 from dse.core.errors import DseError, InputError, LimitError
-from dse.measure.dumps import DumpLimits, npy, npz, open_dump
+from dse.measure.dumps import DumpLimits, npy, npz, open_dump, safetensors
 
 K = np.linspace(-3, 3, 24).astype(np.float16).reshape(2, 3, 4)
 V = np.array([[np.pi, -0.0], [1e-40, 65504]], np.float32)
@@ -177,6 +177,14 @@ def test_safetensors(write):
         same(dump.read("k"), K)
         same(dump.read("v"), V)
         assert dump.read("b").view(np.uint32).tolist() == [0x3F800000, 0xFF800000, 0x7FC10000]
+
+
+def test_a_file_has_as_many_tensors_as_the_limit_and_no_more(write, monkeypatch):
+    monkeypatch.setattr(safetensors, "MAX_TENSORS", 3)
+    assert len(read_all(write(safe_kv(), "kv.safetensors"))) == 3
+    monkeypatch.setattr(safetensors, "MAX_TENSORS", 2)
+    with pytest.raises(LimitError, match="has 3 tensors: at most 2 are read: split it"):
+        read_all(write(safe_kv(), "kv.safetensors"))
 
 
 def test_safetensors_padded_header_and_empty_tensors(write):

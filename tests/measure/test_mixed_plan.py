@@ -290,6 +290,18 @@ def test_the_file_of_a_plan_comes_back_as_a_quantizer(tmp_path):
     assert {one.name: one.x for one in drawn.panels[1].series} == {"nqkv": (0.0, 0.0), "int8": (1.0, 1.0)}
 
 
+def test_a_budget_in_bytes_is_the_same_in_bits(tmp_path):
+    """400 elements: 300 bytes are 6 bits of each."""
+    source = table(tmp_path / "m")
+    found = [
+        json.loads(CliRunner().invoke(cli, ["mix", source, *words, "--json"]).output)
+        for words in (("--budget-bytes", "300"), ("--budget-bits", "6"))
+    ]
+    assert found[0]["stored_bytes"] == 300
+    assert [one["layers"] for one in found] == [found[0]["layers"]] * 2
+    assert found[0]["error"] == found[1]["error"]
+
+
 def test_least_bits_and_mse(tmp_path):
     errors = mixed_plan.load(table(tmp_path / "m"), objective="mse")
     assert errors.methods == ("nqkv", "int8", "fp16")

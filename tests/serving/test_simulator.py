@@ -202,6 +202,20 @@ def test_prompts_that_fill_a_step_exactly_are_computed_together(prompt_step, is_
     same(found, wanted, memory)
 
 
+def test_a_preempted_chunk_keeps_the_blocks_that_are_computed():
+    """Pages and blocks of 3, steps of 3 tokens: after a prompt of 30, one decodes beside 2 of the other's 21, until both
+    need more pages than the memory has, at its 37th token: of the 12 that are computed by then 4 blocks stay, and the
+    other 9 are computed later."""
+    ids, ends = np.arange(17), np.concatenate((np.arange(3, 31, 3), np.arange(3, 22, 3)))
+    requests = Requests(
+        np.zeros(2), np.array([30, 21]), np.array([8, 2]), PromptBlocks(np.array([0, 10, 17]), ids, ends)
+    )
+    work = Workload(batch=4, admission="paged", page_tokens=3, model_kind="ideal")
+    found, wanted, memory = both((requests, work, "fp16", 60, "chunked", 3))
+    assert (found.n_preempted, found.n_prompt_tokens) == (1, 30 + 12 + 9)
+    same(found, wanted, memory)
+
+
 @given(case=cases())
 def test_compiled_is_its_naive_twin(case):
     same(*both(case, compiled=True))

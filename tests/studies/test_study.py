@@ -2,6 +2,7 @@
 
 import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -84,6 +85,17 @@ def test_points_are_the_papers(model):
     assert all(quantizers.parse(p.method) for p in found if not p.salient)
 
 
+def test_points_that_run_beside_each_other_have_their_own_rows(model):
+    tokens = np.random.default_rng(3).integers(3, 64, 60)
+    scorer = study._Scorer(model, SimpleNamespace(windows=tokens[None], n_tokens=60, of=lambda _: tokens))
+    points = [StudyPoint(experiment="a", series="", x=0, method=name) for name in ("fp16", "int8", "int4")]
+    together = scorer.score(points)
+    assert together == [scorer.score([point])[0] for point in points]
+    bits = [row["value"] for rows in together for row in rows if row["metric"] == "stored_bits"]
+    assert bits == sorted(bits, reverse=True)
+    assert len(set(bits)) == 3
+
+
 def test_normality():
     # p-values of a first writing by D'Agostino's and Anscombe and Glynn's papers, which scipy 1.17.1 gave too
     x = (np.arange(40) * 7 % 41 / 41.0) ** 2
@@ -115,6 +127,15 @@ def test_outlier_channels_are_found():
     # 2 of 64 channels hold 3.125 % of the elements: 0.78 of the top 4 %; largest 43, median channel 3.3
     assert found["largest_over_median"] > 8
     assert found["top_in_as_many_channels"] == pytest.approx(0.8, abs=0.05)
+
+
+def test_blocks_lie_within_the_channels_of_a_token():
+    """Two heads of 64: of the studied blocks 32, 64 and 128 divide 128; 192 and 256 would reach into the next token."""
+    x = np.random.default_rng(1).normal(size=(1, 2, 300, 64)).astype(np.float32)
+    found = list(observations._normality(0, "key", x, places := {}))
+    assert [each["x"] for each in found] == [32, 64, 128]
+    assert all(0.9 < each["value"] < 1 for each in found)
+    assert [size for _, size in places] == [32, 64, 128]
 
 
 def test_a_sink_by_hand(model):
