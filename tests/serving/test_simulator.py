@@ -203,7 +203,7 @@ def test_prompts_that_fill_a_step_exactly_are_computed_together(prompt_step, is_
 
 
 def test_a_preempted_chunk_keeps_the_blocks_that_are_computed():
-    """Pages and blocks of 3, steps of 3 tokens: after a prompt of 30, one decodes beside 2 of the other's 21, until both
+    """Pages and blocks of 3, steps of 3 tokens: after a prompt of 30 one decodes beside 2 of the other's 21 until both
     need more pages than the memory has, at its 37th token: of the 12 that are computed by then 4 blocks stay, and the
     other 9 are computed later."""
     ids, ends = np.arange(17), np.concatenate((np.arange(3, 31, 3), np.arange(3, 22, 3)))
