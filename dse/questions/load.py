@@ -159,7 +159,7 @@ def under_load(
     full = server.full.requests_per_s if server.places else None
     rows = []
     for load in loads if full else ():
-        rate = load * full
+        rate = load * (full or 0.0)
         latency = waits_at(server, rate, moments)
         if latency is not None:
             values = (
