@@ -106,8 +106,11 @@ def cycle_of(
     if batching == CONTINUOUS:
         decoding, n_all = 0.0, output_tokens + n_with
     elif n_with > n_all:  # every step is full of the tokens of prompts and answers as requests have them
-        decoding = min(step_tokens * output_tokens / (own + output_tokens), n)
-        prompts = max(step_tokens - decoding, 1.0) / own
+        full = (
+            step_tokens - 1.0
+        )  # a request has one place of a step, for its last prompt token or its first of the answer
+        decoding = min(full * output_tokens / (own + output_tokens), n)
+        prompts = max(full - decoding, 1.0) / own
         n_with = max(n / prompts, output_tokens)
         n_all, own_steps = n_with, max(n_with - output_tokens, 1.0 / prompts)
     n_tokens = decoding + prompts * own

@@ -57,10 +57,15 @@ def test_cycles_by_hand():
     short = cycle_of(8, 50, 1000, 8192, CHUNKED, 1)
     assert short[1] == pytest.approx(1 + 8 / 1001 / 2, rel=1e-3)
     assert short[4] == 1001
-    # answers as short as steps are full of prompts: of 200 tokens 40 are of answers where requests have 1 in 5
+    # answers as short as steps are full of prompts: of 199 tokens a fifth is of answers, as requests have them
     full = cycle_of(100, 400, 100, 200, CHUNKED, 1)
-    assert full[0] == 40
-    assert full[3] == full[4] == pytest.approx(100 * 500 / 200)
+    assert full[0] == pytest.approx(199 / 5)
+    assert full[3] == full[4] == pytest.approx(100 * 500 / 199)
+    # no jump where steps begin to be full: 7 others decode, of 140 = 7 * 20 steps' tokens
+    before, after = (cycle_of(8, own, 20, 2048, CHUNKED, 1) for own in (5828, 5829))
+    assert (before[4] > before[3], after[4] == after[3]) == (True, True)
+    assert after[3] == pytest.approx(before[3], rel=1e-3)
+    assert after[0] == pytest.approx(before[0], rel=1e-3)
 
 
 def test_cycles_of_groups_by_hand():
