@@ -140,7 +140,7 @@ def _steady(point: Point, concurrency: float, layer_s: float, sequence_s: float)
     terms = point.terms._replace(host_s=prompt_host_s(design), host_sequence_s=sequence_s)
     most = float(max(point.max_batch, 1))
     return last_pass(
-        design, point.made, terms, float(concurrency), most, point.sums, 0.0, float(design.output_tokens), 1, 1.0
+        design, point.made, terms, float(concurrency), most, point.sums, 0.0, float(design.output_tokens), 0, 1.0
     )
 
 

@@ -391,7 +391,7 @@ class Point:
     def cycle_of(self, batch: float, most: float) -> Pass:
         """The cycle of a server of `batch` requests, of which `most` >= 1 run at once."""
         total_s, n_steps = self.totals.total_s, float(self.design.output_tokens)
-        return last_pass(self.design, self.made, self.terms, batch, most, self.sums, total_s, n_steps, 1, 1.0)
+        return last_pass(self.design, self.made, self.terms, batch, most, self.sums, total_s, n_steps, 0, 1.0)
 
     @cached_property
     def server(self) -> ServerResults:

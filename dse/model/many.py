@@ -459,7 +459,7 @@ def _fill_server(
     design, terms = case.design, case.terms
     n_steps, stack, load, n = float(design.output_tokens), design.stack, design.load, row[GIVEN.together + i]
     own = float(terms.input_tokens - terms.prompt.prefix_tokens)
-    cycle = cycle_of(n, own, n_steps, float(load.step_tokens), batching, 1)
+    cycle = cycle_of(n, own, n_steps, float(load.step_tokens), batching, 0)
     given = SharedGiven(
         read_s=row[GIVEN.shared_read_s + i],
         apart_s=row[GIVEN.shared_apart_s + i],
@@ -502,7 +502,7 @@ def _fill_servers(row: Floats, totals: Floats, m: int, case: Prepared, room: Roo
     own = float(terms.input_tokens - terms.prompt.prefix_tokens)
     budget = float(design.load.step_tokens)
     for i in range(m):
-        cycle = cycle_of(row[GIVEN.together + i], own, float(terms.output_tokens), budget, batching, 1)
+        cycle = cycle_of(row[GIVEN.together + i], own, float(terms.output_tokens), budget, batching, 0)
         row[GIVEN.decoding + i] = cycle.decoding
         row[GIVEN.shared_tokens + i] = cycle.n_tokens
         row[GIVEN.shared_read_s + i] = terms.weight_read_s

@@ -86,8 +86,8 @@ def cycle_of(
 
     A step takes up to `step_tokens`: chunked, the requests that decode and parts of prompts; continuous, as many whole
     prompts, or a part of one, while nobody decodes. Static: all prompts in one step. Prompts take turns: none waits but
-    for those that share its steps. Groups of requests that step together have theirs at the same time; `n_apart` of
-    them come to theirs by themselves, and all wait for the one that takes longest.
+    for those that share its steps. Requests that are alike come to theirs in step (`n_apart` 0), others by
+    themselves; of `n_apart` groups of such all wait for the one that takes longest.
     """
     own = max(prompt_tokens, 1.0)
     if batching == STATIC:
@@ -96,7 +96,7 @@ def cycle_of(
     room = step_tokens if batching == CONTINUOUS else max(step_tokens - n, 1.0)
     most = min(room / max(own - 1.0, 1.0), n) if room >= own else room / own
     own_steps = max(1.0 / most, 1.0)
-    if batching == CONTINUOUS and n_apart == 1:  # nobody decodes meanwhile: requests stay in step
+    if batching == CONTINUOUS and n_apart == 0:  # nobody decodes meanwhile: requests that are alike stay in step
         return _cycle(0.0, most, own_steps, n / most, output_tokens + n / most, most * own)
     # as many as come in a step, at random moments: x / (1 - exp(-x)) for the mean of steps that have one
     half = n / (output_tokens + own_steps) / 2.0
@@ -114,7 +114,7 @@ def cycle_of(
         n_with = max(n / prompts, output_tokens)
         n_all, own_steps = n_with, max(n_with - output_tokens, 1.0 / prompts)
     n_tokens = decoding + prompts * own
-    if n_apart == 1:
+    if n_apart <= 1:
         return _cycle(decoding, prompts, own_steps, n_with, n_all, n_tokens)
     share = min(n_with / n_all, 1.0)
     some = steady.some_share(share, n_apart)
@@ -247,7 +247,8 @@ def last_pass(
     own = float(terms.input_tokens - terms.prompt.prefix_tokens)
     cycle = cycle_of(float(n), own, n_steps, float(load.step_tokens), load.batching, n_apart)
     n_tokens = cycle.n_tokens + (longest - 1.0) * cycle.prompts * own
-    given = shared_given(design, terms, cycle.decoding, n_tokens, cycle.mean_tokens)
+    n_mean = cycle.mean_tokens if n_apart > 1 else n_tokens
+    given = shared_given(design, terms, cycle.decoding, n_tokens, n_mean)
     each = known_sums(design, made, terms.same_from, n, sums)
     blocks_s, has_gemm, quantises, prompts = (
         stack.host_blocks_s,

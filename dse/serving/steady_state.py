@@ -22,8 +22,8 @@ from dse.specs.device_and_model import HardwareSpec
 from dse.specs.workload import Workload
 
 Batching = Literal["static", "continuous", "chunked"]
-#: places at which the longest of several prompts is taken
-N_LONGEST = 32
+#: places at which the longest of several prompts is taken, and the mean over lengths
+N_LONGEST, N_LENGTHS = 32, 9
 #: the shortest context that a step reads: a prompt of one token and the first token after it
 MIN_CONTEXT_TOKENS = 2
 
@@ -140,6 +140,8 @@ class TrafficServer:
             found = self._pass(n, 1.0)
             if self.n_apart > 1:
                 found = self._pass(n, self._longest(found.cycle))
+            elif self.n_apart and self.prompt_spread and self.design.load.batching == CONTINUOUS:
+                found = self._mean_pass(n)
             self._known[n] = found
         return self._known[n]
 
@@ -147,11 +149,23 @@ class TrafficServer:
         made, sums = self.point.made, self.point.sums
         return last_pass(self.design, made, self.terms, n, n, sums, 0.0, self.mean_output_tokens, self.n_apart, longest)
 
+    def _mean_pass(self, n: float) -> Pass:
+        """The cycle with the mean step over prompts of all lengths: products have a kink, and prompts are alone."""
+        places = (NormalDist().inv_cdf((i + 0.5) / N_LENGTHS) for i in range(N_LENGTHS))
+        shares = [exp(self.prompt_spread * (x - self.prompt_spread / 2)) for x in places]
+        passes = [self._pass(n, share * N_LENGTHS / sum(shares)) for share in shares]
+        times = {
+            name: sum(getattr(one, name) for one in passes) / N_LENGTHS for name in Pass._fields if name.endswith("_s")
+        }
+        return passes[0]._replace(**times)  # all of them straight lines of the time of a step with prompts
+
     @property
     def n_apart(self) -> int:
-        """Groups of requests that come to their prompts by themselves, as requests of several lengths do."""
-        is_together = self.prompt_spread == 0 or self.design.load.batching == STATIC
-        return 1 if is_together else int(self.design.deployment.n_groups)
+        """Groups of requests that come to their prompts by themselves, as requests of several lengths do; 0 of requests
+        that are alike."""
+        of, mean = self.lengths, self.mean_output_tokens
+        is_alike = self.prompt_spread == 0 and of.mean_output_squared <= mean**2 * (1 + 1e-9)
+        return 0 if is_alike or self.design.load.batching == STATIC else int(self.design.deployment.n_groups)
 
     def _longest(self, cycle: Cycle) -> float:
         """The longest prompt of the groups that compute one in a step, over the mean; prompts as log-normal."""

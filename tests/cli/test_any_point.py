@@ -122,7 +122,7 @@ N_DRAWN = {"report": 2, "ask formats": 3, "simulate": 4}
 #: options that a command has in place of those of one design
 ONE_OF_MANY = {"report": {"--device": "--devices", "--model": "--models", "--quantizer": "--quantizers"}}
 #: numbers below 0: signed quantities, and the pool of a design that does not fit, by so many bytes
-SIGNED = ("sqnr_db", "free_bytes", "with_room", "change", ".terms.", "log_")
+SIGNED = ("score_drop", "sqnr_db", "free_bytes", "with_room", "change", ".terms.", "log_")
 
 
 def leaves(command, words=()):

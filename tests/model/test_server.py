@@ -42,11 +42,11 @@ def test_cycles_by_hand():
     # static: one step with all prompts, and 100 of decoding
     assert cycle_of(8, 50, 100, 1, STATIC, 1) == (0, 8, 1, 1, 101, 400, 400)
     # whole prompts of 50 in steps of 200 tokens: four at a time, so two steps for eight
-    whole = cycle_of(8, 50, 100, 200, CONTINUOUS, 1)
+    whole = cycle_of(8, 50, 100, 200, CONTINUOUS, 0)
     assert whole[1] == pytest.approx(200 / 49)
     assert whole[3:5] == pytest.approx((8 * 49 / 200, 100 + 8 * 49 / 200))
     # of 400 tokens: half of one in a step
-    assert cycle_of(8, 400, 100, 200, CONTINUOUS, 1) == (0, 0.5, 2, 16, 116, 200, 200)
+    assert cycle_of(8, 400, 100, 200, CONTINUOUS, 0) == (0, 0.5, 2, 16, 116, 200, 200)
     # chunked, long prompts: a step of 200 has the other seven requests and 193 tokens of a prompt of 1,930
     long = cycle_of(8, 1930, 1000, 200, CHUNKED, 1)
     assert long[0] == 7
