@@ -219,6 +219,14 @@ def test_every_text_is_in_the_table():
         assert series == set(study_table.about(f"{model}.study")["texts"])
 
 
+def test_ratios_are_named_below_all_points_of_their_figure():
+    panel = plot_load.load("study_oaken_ratios", str(ROOT / "dse" / "data" / "lm" / "smollm2.study.csv"))[0].panels[0]
+    named = [y for one in panel.series if one.name == "groups" for y in one.y]
+    assert named
+    points = [y for one in panel.series if one.name.endswith(" outliers") for y in one.y]
+    assert panel.y.low < max(named) < min(points)
+
+
 @pytest.mark.parametrize("name", plot_study.CHARTS)
 def test_figures(name):
     table = study_table.shipped("smollm2")
