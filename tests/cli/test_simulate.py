@@ -120,7 +120,7 @@ def test_close_to_its_limit():
 
 
 def test_what_limits_how_many_run():
-    """Steps of 30 tokens, 100 in and 20 out: about 30 * 20 / 120 = 5 decode and one prompt is in work, whatever fits."""
+    """Steps of 30 tokens, 100 in and 20 out: about 30 * 20 / 120 = 5 decode, and one prompt is in work."""
     args = (*BASE, "--input", "100", "--output", "20", "--requests", "400", "--batch", "64")
     found = numbers(*args, "--batching", "chunked", "--prompt-budget", "30")
     assert found["steady"]["limited_by"] == "chunk"
