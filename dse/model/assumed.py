@@ -61,7 +61,7 @@ def reason(point: Point, name: str) -> str:
 
 def implementations_text(point: Point) -> str:
     """Name the implementations of a point with their numbers and ranges."""
-    own = {g.implementation.name: g.implementation for g in point.plan.groups if g.implementation}
+    own = {g.implementation.key: g.implementation for g in point.plan.groups if g.implementation}
     return "; ".join(f"{one.title}: {one.rate_text()}" for one in own.values())
 
 

@@ -78,9 +78,9 @@ class Comparison:
         Both designs move together where they run the same kernels, one at a time where they differ.
         """
         ranged = [_ranged(case) for case in (first, second)]
-        sides = [(True, True)] if ranged[0] == ranged[1] else [(True, False), (False, True)]
+        sides = [(True, True)] if ranged[0].keys() == ranged[1].keys() else [(True, False), (False, True)]
         for side in sides:
-            names = sorted({name for own, is_on in zip(ranged, side, strict=True) if is_on for name in own})
+            names = sorted({name for own, is_on in zip(ranged, side, strict=True) if is_on for name in own.values()})
             if not names:
                 continue
             ratios = [1.0]
@@ -135,7 +135,7 @@ def borrowed_places(case: Case) -> frozenset[str]:
     return frozenset(place for place in used if place in point.stack.borrowed and place.startswith(OF_ATTENTION))
 
 
-def _ranged(case: Case) -> list[str]:
-    """The implementations inside whose ranges the times of a design move."""
+def _ranged(case: Case) -> dict[str, str]:
+    """The names, by key, of the implementations inside whose ranges the times of a design move."""
     point = evaluate.Point(*case)
-    return [one.name for one in implementations.ranged(point.plan, point.work, point.stack)]
+    return {one.key: one.name for one in implementations.ranged(point.plan, point.work, point.stack)}

@@ -94,7 +94,7 @@ def ranged(plan: KvPlan, work: Workload, stack: StackSpec | None) -> list[Implem
     are given on the spot, none whose path another was asked for."""
     if stack is None or stack.attention is None or ":" in (work.implementation or ""):
         return []
-    own = {g.implementation.name: g.implementation for g in plan.groups if g.implementation}
+    own = {g.implementation.key: g.implementation for g in plan.groups if g.implementation}
     path = work.dequant_path
     return [one for one in own.values() if one.numbers() and path in (None, one.path)]
 
@@ -111,18 +111,18 @@ def rate_range(plan: KvPlan, work: Workload, stack: StackSpec | None) -> tuple[f
     )
 
 
-def with_number(plan: KvPlan, device: HardwareSpec, work: Workload, name: str, field: str, value: float) -> KvPlan:
-    """A plan, not by layer, whose quantizers that the implementation `name` runs have one of its numbers (base unit)
-    changed."""
+def with_number(plan: KvPlan, device: HardwareSpec, work: Workload, key: str, field: str, value: float) -> KvPlan:
+    """A plan, not by layer, whose quantizers run by the implementation of this `key` have one of its numbers (base
+    unit) changed."""
     whole = plan.whole or plan
     run_by = {g.which: g.implementation for g in implemented(device, whole, work, stack_of(device, work)[0]).groups}
 
     def side(which: str, quantizer: QuantizerSpec) -> QuantizerSpec:
         own = run_by.get(which)
-        if own is None or own.name != name:
+        if own is None or own.key != key:
             return quantizer
         number = own.numbers()[field]
         in_unit = value / (number.si / number.value)
-        return replace(quantizer, implementation=f"{name}:{field}={in_unit!r}")
+        return replace(quantizer, implementation=f"{own.name}:{field}={in_unit!r}")
 
     return build(whole.model, side("key", whole.key_quantizer), side("value", whole.value_quantizer))

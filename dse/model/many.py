@@ -537,8 +537,8 @@ def _fill_servers(row: Floats, totals: Floats, m: int, case: Prepared, room: Roo
 
 
 @compilable
-def _fill_run(m: int, most: float, case: Prepared, room: Room) -> None:
-    """Waves and totals of the batches in the rows of `room`, of which `most` fit."""
+def _fill_run(m: int, most: float, case: Prepared, room: Room, wants_server: bool) -> None:
+    """Waves, totals and, where wanted, servers of the batches in the rows of `room`, of which `most` fit."""
     row, less = room.row, room.less
     n_smaller = _split(row, m, most, capacity.is_replaced(case.design))
     _fill_waves(row, m, case, room)
@@ -549,7 +549,8 @@ def _fill_run(m: int, most: float, case: Prepared, room: Room) -> None:
         _fill_totals(row, less, room.totals, m, case.design)
     else:
         _fill_totals(row, row, room.totals, m, case.design)
-    _fill_servers(row, room.totals, m, case, room)
+    if wants_server:
+        _fill_servers(row, room.totals, m, case, room)
 
 
 @compilable
@@ -665,7 +666,7 @@ def _fill_times(room: Room, found: Found, first: int, m: int) -> None:
         _copy(floats, places[OF_WAVE + at], first, room.row, at * ROW, m)
     for at in range(len(TOTAL)):
         _copy(floats, places[OF_TOTALS + at], first, room.totals, at * ROW, m)
-    for at in range(len(SERVER)):
+    for at in range(len(SERVER)):  # of what is not wanted nothing is copied
         _copy(floats, places[OF_SERVER + at], first, room.totals, (len(TOTAL) + at) * ROW, m)
 
 
@@ -755,6 +756,7 @@ def evaluate_points(points: PointColumns, tables: DesignTables, n_keys: int, fou
     places = found.places
     wants_contents, wants_spent = _any(places.floats, 0, OF_WAVE), _any(places.floats, OF_SPENT, len(places.floats))
     wants_runs = wants_spent or _any(places.codes, 0, len(places.codes))
+    wants_server = wants_spent or _any(places.floats, OF_SERVER, OF_ALONE)
     wants_sizes, wants_counts = _any(places.whole, 0, OF_SERVED), _any(places.whole, OF_SERVED, len(places.whole))
     while begin < n:
         first, at, device = begin, points.case[begin], points.device[begin]
@@ -825,7 +827,7 @@ def evaluate_points(points: PointColumns, tables: DesignTables, n_keys: int, fou
             continue
         for i in range(m):
             room.row[GIVEN.batch + i] = points.batch[first + i]
-        _fill_run(m, float(most), case, room)
+        _fill_run(m, float(most), case, room, wants_server)
         _fill_times(room, found, first, m)
         if wants_counts:
             _fill_counts(case, room.row, found, first, m)

@@ -54,7 +54,6 @@ class Pass(NamedTuple):
     cycle: Cycle
     decode_step_s: float
     prompt_step_s: float
-    cycle_s: float
     #: before its first token: its own prompt, those of others, and a place in memory
     prompt_s: float
     burst_wait_s: float
@@ -106,9 +105,8 @@ def cycle_of(
     if batching == CONTINUOUS:
         decoding, n_all = 0.0, output_tokens + n_with
     elif n_with > n_all:  # every step is full of the tokens of prompts and answers as requests have them
-        full = (
-            step_tokens - 1.0
-        )  # a request has one place of a step, for its last prompt token or its first of the answer
+        # a step that is full leaves a token free, as it does where only some are
+        full = step_tokens - 1.0
         decoding = min(full * output_tokens / (own + output_tokens), n)
         prompts = max(full - decoding, 1.0) / own
         n_with = max(n / prompts, output_tokens)
@@ -161,7 +159,6 @@ def pass_of(
         cycle=cycle,
         decode_step_s=decode_step_s,
         prompt_step_s=prompt_step_s,
-        cycle_s=cycle_s,
         prompt_s=prompt_s,
         burst_wait_s=burst_s,
         place_wait_s=place_s,
@@ -209,7 +206,6 @@ def static_pass(
         cycle=cycle_of(n, 1.0, output_tokens, 1.0, STATIC, 1),
         decode_step_s=decode_step_s,
         prompt_step_s=prefill_s,
-        cycle_s=wave_s,
         prompt_s=first_s,
         burst_wait_s=0.0,
         place_wait_s=max(total_s - wave_s, 0.0),

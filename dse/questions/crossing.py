@@ -102,7 +102,7 @@ class Ends:
     is_out: bool | None
     #: fewest and most requests at once
     running: tuple[int, int] = (0, 0)
-    #: lowest and highest seconds: of all requests, or of a step where that is the measure
+    #: lowest and highest seconds: of a token, or of a step where that is the measure
     seconds: tuple[float, float] = (0.0, 0.0)
 
 
@@ -171,9 +171,9 @@ class DesignPair:
     def is_sure(self, batch: int, first: int, last: int) -> bool:
         """True when the verdict is the same on all prompts first..last, by what only grows with the prompt.
 
-        A longer prompt takes more time and memory, so fewer requests run at once; more requests at once take longer
-        steps. That holds at equal phase of the packing (`period_of`): so what is lowest in the first period is lowest
-        of all, and what is highest in the last one highest.
+        A longer prompt takes more time and memory, so fewer requests run at once and tokens come at a lower rate; more
+        requests at once take longer steps. That holds at equal phase of the packing (`period_of`): so what is lowest
+        in the first period is lowest of all, and what is highest in the last one highest.
         """
         if self._is_one(batch, first) and self._is_one(batch, last):
             return True
@@ -229,7 +229,8 @@ class DesignPair:
         if self.measure.name == "step":
             return Ends(False, (batch, batch), self._steps(is_new, low, high, batch, batch))
         running = min(r["running_batch"] for r in highs), max(r["running_batch"] for r in lows)
-        return Ends(False, running, (min(r["total_s"] for r in lows), max(r["total_s"] for r in highs)))
+        rates = max(r[self.measure.column] for r in lows), min(r[self.measure.column] for r in highs)
+        return Ends(False, running, (1 / rates[0], 1 / rates[1]))
 
     def _steps(self, is_new: bool, low: range, high: range, few: int, many: int) -> tuple[float, float]:
         """Lowest and highest seconds of a step of few..many requests."""

@@ -130,7 +130,7 @@ def with_stacks(device: HardwareSpec, work: Workload) -> HardwareSpec:
 def _of_kernels(plans: Sequence[KvPlan], work: Workload, stack: StackSpec) -> list[Number]:
     """Achieved rates of the quantizers' kernels, within their own ranges; none for plans by layer."""
     own = {
-        one.name: one
+        one.key: one
         for plan in plans
         if not (plan.key_quantizer.layers or plan.value_quantizer.layers)
         for one in implementations.ranged(plan, work, stack)
@@ -139,7 +139,7 @@ def _of_kernels(plans: Sequence[KvPlan], work: Workload, stack: StackSpec) -> li
     for one in own.values():
         for field, number in one.numbers().items():
             low, high = (factor * number.si for factor in number.factors)
-            name, unit = f"{_KERNELS}{one.name}.{field}", units.base_of(number.unit)
+            name, unit = f"{_KERNELS}{one.key}.{field}", units.base_of(number.unit)
             rule = "range of its implementation"
             numbers.append(
                 Number(
@@ -306,8 +306,8 @@ def doubt(
 
     def evaluated(name: str, si: float) -> list[float | None]:
         if name.startswith(_KERNELS):
-            one, _, field = name.removeprefix(_KERNELS).rpartition(".")
-            plans = [implementations.with_number(d.plan, device, work, one, field, si) for d in designs]
+            key, _, field = name.removeprefix(_KERNELS).rpartition(".")
+            plans = [implementations.with_number(d.plan, device, work, key, field, si) for d in designs]
             return [measure.value(Candidate(device, plan).evaluate(work)) for plan in plans]
         varied = with_number(device, name, si, "varied")
         return [measure.value(Candidate(varied, d.plan).evaluate(work)) for d in designs]

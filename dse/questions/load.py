@@ -107,7 +107,7 @@ class UnderLoad(QuestionAnswer):
 
     def _keeps(self, requests_per_s: float, limits: Mapping[str, float]) -> bool:
         assert self.server is not None
-        found = waits_at(self.server, requests_per_s, self.server.lengths)
+        found = waits_at(self.server, requests_per_s)
         return found is not None and all(getattr(found, name) <= limit for name, limit in limits.items())
 
     def within_text(self, limits: Mapping[str, float]) -> str:
@@ -160,7 +160,7 @@ def under_load(
     rows = []
     for load in loads if full else ():
         rate = load * (full or 0.0)
-        latency = waits_at(server, rate, moments)
+        latency = waits_at(server, rate)
         if latency is not None:
             values = (
                 name,

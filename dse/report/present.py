@@ -351,17 +351,17 @@ def _room_comes_from(result: dict[str, Any]) -> str:
 def kernels(point: Point) -> list[dict[str, Any]]:
     """Kernels that run the quantizers of a point: name, title, rates, and the decode step (s) and throughput (token/s)
     at both ends of their range."""
-    own = {g.implementation.name: g.implementation for g in point.plan.groups if g.implementation}
+    own = {g.implementation.key: g.implementation for g in point.plan.groups if g.implementation}
     ends = point.at_ends()
     at = {
         end: {name: speed[name] for name in ("decode_step_s", "throughput_tokens_per_s")} for end, speed in ends.items()
     }
-    families = {g.implementation.name: g.quantizer.family.name for g in point.plan.groups if g.implementation}
+    families = {g.implementation.key: g.quantizer.family.name for g in point.plan.groups if g.implementation}
     borrowed = _borrowed_from(point)
     found = []
     for one in own.values():
         model, stack = (point.plan.whole or point.plan).model, point.results["stack"] or ""
-        told = told_text(point.device, model, point.work, stack, families[one.name])
+        told = told_text(point.device, model, point.work, stack, families[one.key])
         found.append(
             {
                 "name": one.name,

@@ -49,17 +49,17 @@ def at_rate(
         raise InputError(f"rate = {show(requests_per_s)}: must be more than 0 requests per second")
     if batching == "static":
         return None
-    return waits_at(TrafficServer.of(device, plan, work, moments, batching, step_tokens), requests_per_s, moments)
+    return waits_at(TrafficServer.of(device, plan, work, moments, batching, step_tokens), requests_per_s)
 
 
-def waits_at(server: TrafficServer, requests_per_s: float, moments: LengthMoments) -> AtRate | None:
+def waits_at(server: TrafficServer, requests_per_s: float) -> AtRate | None:
     """The means of `at_rate`; None where the server does not sustain the rate.
 
     With n requests at it a server ends as many a second as the closed loop of n does: a birth-death chain over n, whose
     rates of deaths those are. A request meets those that are there, and is one of them itself. Source:
     docs/explanation/model.md, At a rate (flow-equivalent server: Chandy, Herzog and Woo 1975).
     """
-    places = server.places
+    places, moments = server.places, server.lengths
     if places < 1 or server.design.load.batching == STATIC or server.full.requests_per_s <= requests_per_s:
         return None
     nodes = [float(n) for n in _nodes(places)]

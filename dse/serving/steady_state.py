@@ -18,14 +18,13 @@ from dse.model.lower import BATCHINGS, check_traffic, with_admission
 from dse.model.records import CHUNKED, CONTINUOUS, STATIC, Design
 from dse.model.server import Cycle, Pass, ServerResults, last_pass, server_results
 from dse.model.step import Terms
+from dse.serving.step_times import MIN_CONTEXT_TOKENS
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.workload import Workload
 
 Batching = Literal["static", "continuous", "chunked"]
 #: places at which the longest of several prompts is taken, and the mean over lengths
 N_LONGEST, N_LENGTHS = 32, 9
-#: the shortest context that a step reads: a prompt of one token and the first token after it
-MIN_CONTEXT_TOKENS = 2
 
 
 class LengthMoments(Protocol):

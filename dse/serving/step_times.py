@@ -9,7 +9,7 @@ weights that are shared meet the tokens of all, and attention's own those of the
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar, get_type_hints
 
 import numpy as np
@@ -229,12 +229,9 @@ class StepTimes:
 
 @dataclass(frozen=True)
 class Exact:
-    """Step times straight from the model, 0.5 ms for each that was not asked for before; `build` makes tables."""
+    """Step times straight from the model; `build` makes tables."""
 
     point: Point
-    #: seconds of what was asked for: a search asks for the same steps again and again
-    _matrix: dict[int, float] = field(default_factory=dict, compare=False, repr=False)
-    _attention: dict[tuple[int, int], float] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, device: HardwareSpec, plan: KvPlan, work: Workload) -> "Exact":
@@ -252,33 +249,15 @@ class Exact:
         run: Run = run_of(design, made, terms_of(design, made), n_sequences)
         return run
 
-    def matrix_s(self, n_tokens: int) -> float:
-        """Seconds of the matrix products over `n_tokens` >= 1 tokens."""
-        if n_tokens not in self._matrix:
-            self._matrix[n_tokens] = self.run(n_tokens, 1, 1).wave.linear_s
-        return self._matrix[n_tokens]
-
     def own_s(self, n_tokens: int) -> float:
         """Seconds of the products with weights that meet only the tokens of a device's own requests."""
         return float(own_products_s(self.point.design, self.point.terms, float(n_tokens)))
 
-    def prompt_s(self, n_tokens: int) -> float:
-        """Seconds of attention and packing of a whole prompt, without matrix products."""
-        return self.run(1, n_tokens, 1).wave.prefill_s - self.matrix_s(n_tokens)
-
-    def attention_s(self, n_sequences: int, context_tokens: int) -> float:
-        """Seconds of attention, unpacking and packing of a step in which every sequence reads `context_tokens` >= 2.
+    def step(self, n_sequences: int, context_tokens: int) -> Run:
+        """A step in which every sequence reads `context_tokens` >= 2, and what its parts wait for.
 
         The mean over a packed group around that length, since sequences stand at different places of theirs.
         """
-        at = (n_sequences, context_tokens)
-        if at not in self._attention:
-            wave = self.step(n_sequences, context_tokens).wave
-            self._attention[at] = wave.decode_step_s - wave.linear_s
-        return self._attention[at]
-
-    def step(self, n_sequences: int, context_tokens: int) -> Run:
-        """All of that step, and what its parts wait for."""
         half = min(self.period // 2, context_tokens - MIN_CONTEXT_TOKENS)
         return self.run(n_sequences, context_tokens - half - 1, max(2 * half, 1))
 

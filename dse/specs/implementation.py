@@ -117,6 +117,11 @@ class Implementation(Spec):
     launch: StartSeconds | None = None
     starts: Starts = Starts.model_construct()
 
+    @property
+    def key(self) -> str:
+        """Its name and the first of its methods: a stack's name is that of several, each for methods of its own."""
+        return ".".join((self.name, *self.methods[:1]))
+
     def numbers(self) -> dict[str, Ranged]:
         """Its numbers with ranges by name."""
         return {name: number for name in BOUNDS if (number := getattr(self, name)) is not None}

@@ -136,9 +136,9 @@ def test_a_rate_holds_only_within_the_limits():
 
 def test_the_design_that_serves_most_within_the_limits_is_named_where_one_keeps_them(monkeypatch):
     """TPOT of 1 + 2 r s at r requests a second; the other takes twice as long."""
-    monkeypatch.setattr(load, "waits_at", lambda server, r, _: SimpleNamespace(tpot_s=server.times * (1 + 2 * r)))
+    monkeypatch.setattr(load, "waits_at", lambda server, r: SimpleNamespace(tpot_s=server.times * (1 + 2 * r)))
     found = {
-        name: load.UnderLoad(name, "", 4.0, (row(name, 1, 3),), {}, SimpleNamespace(times=times, lengths=None))
+        name: load.UnderLoad(name, "", 4.0, (row(name, 1, 3),), {}, SimpleNamespace(times=times))
         for name, times in (("slow", 2), ("fast", 1))
     }
     said = serving.best_within(found, {"tpot_s": 4.2})

@@ -70,8 +70,8 @@ def test_the_command_prints_writes_and_refuses(run, tmp_path):
 
 def test_the_most_requests_within_limits_is_solved(monkeypatch):
     """TPOT 1 + 2 r and TTFT 2 + 4 r at a rate r of up to 4: 4 s is kept up to 1.5; TTFT 7 up to 1.25; 1 s nowhere."""
-    monkeypatch.setattr(load, "waits_at", lambda _, r, __: SimpleNamespace(tpot_s=1 + 2 * r, ttft_s=2 + 4 * r))
-    found = load.UnderLoad("a", "", 4.0, (), {}, SimpleNamespace(lengths=None))
+    monkeypatch.setattr(load, "waits_at", lambda _, r: SimpleNamespace(tpot_s=1 + 2 * r, ttft_s=2 + 4 * r))
+    found = load.UnderLoad("a", "", 4.0, (), {}, SimpleNamespace())
     assert found.most_within({"tpot_s": 4}) == pytest.approx(1.5)
     assert found.most_within({"tpot_s": 4, "ttft_s": 7}) == pytest.approx(1.25)
     assert found.most_within({"tpot_s": 10}) == pytest.approx(4)

@@ -6,7 +6,7 @@ from functools import cache
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dse.core.compiling import FORMULAS
@@ -138,6 +138,7 @@ def test_every_batch_and_prompt_is_decided_as_by_brute_force(case, measure):
     st.sampled_from(["reserve", "paged"]),
     st.sampled_from(["ideal", "auto"]),
 )
+@example(quantizer="nqkv", gigabytes=16, batch=10, n_out=3, admission="reserve", kind="ideal")
 def test_random_searches_equal_brute_force(quantizer, gigabytes, batch, n_out, admission, kind):
     new, old = (Remembered(design("a100-80gb", "llama2-7b", q, gigabytes * 1e9)) for q in (quantizer, "fp16"))
     work = Workload(output_tokens=n_out, admission=admission, model_kind=kind)
@@ -411,6 +412,30 @@ def test_effects_are_what_evaluating_gives():
     assert not a > b * (1 + 1e-9)
     a, b = at(flip * (1 + 1e-6))
     assert a > b * (1 + 1e-9)
+
+
+def test_implementations_of_one_name_are_told_apart():
+    """NVFP4 and INT4 per token and head both run by what is called vllm: a number of one moves nothing of the other."""
+    work = Workload(input_tokens=4096, output_tokens=256, batch=64)
+    names = {"nvfp4": "nvfp4", "int4_per_token_head": "int8_per_token_head"}  # the first method of its kernels
+    pair = [design("b200", "llama3.1-8b", name) for name in names]
+    effects = {effect.number.name: effect for effect in doubt.doubt(pair[0], work, other=pair[1]).effects}
+    first, second = (effects[f"implementations.vllm.{own}.elements_per_cycle"] for own in names.values())
+    assert first.number.value != second.number.value
+    assert first.at_low < first.at_high
+    assert first.other_at_low == first.other_at_high
+    assert second.at_low == second.at_high
+    assert second.other_at_low < second.other_at_high
+
+    def at(one, value):
+        run_by = replace(work, implementation=f"vllm:elements_per_cycle={value}")
+        return one.evaluate(run_by)["throughput_tokens_per_s"]
+
+    assert first.at_low == pytest.approx(at(pair[0], first.number.low))
+    assert second.other_at_high == pytest.approx(at(pair[1], second.number.high))
+    # nor do their ranges move together in the interval of a gain, as those of the same kernels do
+    gain = Comparison().gain(*(one.at(work) for one in pair))
+    assert gain.high / gain.low > second.other_at_high / second.other_at_low
 
 
 def test_sensitivity_is_the_result_at_half_and_twice_each_number():
