@@ -244,40 +244,62 @@ def left_out(rows: Features) -> tuple[Floats, Floats]:
     return found, first
 
 
-#: percentiles between which 8 of 10 rows lie: of models left out of the fit; and, of models that the fit saw, of their
-#: next rows, which lie further apart than those that were fitted
-UNSEEN, SEEN = (0.06, 0.94), (0.07, 0.93)
+#: percentiles between which 8 of 10 rows lie
+EIGHT_OF_TEN = (0.1, 0.9)
+#: ends of a spread, and which of two is the wider
+ENDS = {"low": min, "high": max, "first_low": min, "first_high": max}
 
 
-def spread(rows: Features, tokens_s: Floats, firsts_s: Floats, at: tuple[float, float]) -> dict[str, float]:
-    """Measured over predicted at two percentiles; what is predicted lies between them."""
+@dataclass(frozen=True)
+class Spreads:
+    """How far off fits are on models that they did not see: by kind, and of each model with rows on a server."""
+
+    left_out: dict[str, dict[str, float]]
+    models: dict[str, dict[str, float]]
+
+
+def spreads(rows: Features, tokens_s: Floats, firsts_s: Floats, stack: str) -> Spreads:
+    """What is measured over what fits without the model predict, of a server.
+
+    Of a kind of models it is that of the rows of all servers, and further where those of this server lie further; of a
+    model so as well. A server that errs less than others did so on few models: the next may be as those of others.
+    """
+
+    def widest(every: NDArray[np.bool_], *parts: NDArray[np.bool_]) -> dict[str, float]:
+        groups = [every, *(own for own in parts if own.sum() >= FEWEST_ROWS)]
+        found = [spread(rows.take(own), tokens_s[own], firsts_s[own]) for own in groups]
+        return {**found[0], **{end: pick(one[end] for one in found) for end, pick in ENDS.items()}}
+
+    on_it, names = rows.of(stack=stack), names_of(rows)
+    kinds = {"dense": ~rows.is_mixture, "mixture": rows.is_mixture}
+    left_out = {kind: widest(own, own & on_it) for kind, own in kinds.items() if own.any()}
+    models = {}
+    for model in sorted(set(names[on_it].tolist())):
+        own = on_it & (names == model)
+        kind = next(one for one in kinds.values() if one[own].all())
+        if own.sum() >= FEWEST_ROWS:
+            models[model] = {**widest(kind, kind & on_it, own), "n_points": int(own.sum())}
+    return Spreads(left_out, models)
+
+
+def spread(rows: Features, tokens_s: Floats, firsts_s: Floats) -> dict[str, float]:
+    """Measured over predicted at the ends of 8 of 10 rows; what is predicted lies between them."""
     ratio, first = rows.measured_s / tokens_s, rows.first_measured_s / firsts_s
     first = first[np.isfinite(first)]
     first = first if len(first) else np.array([0.3, 3.0])
-    (low, high), (first_low, first_high) = np.quantile(ratio, at), np.quantile(first, at)
-    numbers = [min(low, 1.0), max(high, 1.0), min(first_low, 1.0), max(first_high, 1.0)]
-    return {
-        **{
-            name: float(f"{number:.3g}")
-            for name, number in zip(("low", "high", "first_low", "first_high"), numbers, strict=True)
-        },
-        "n_points": len(ratio),
-    }
+    (low, high), (first_low, first_high) = np.quantile(ratio, EIGHT_OF_TEN), np.quantile(first, EIGHT_OF_TEN)
+    ends = min(low, 1.0), max(high, 1.0), min(first_low, 1.0), max(first_high, 1.0)
+    rounded = {name: float(f"{number:.3g}") for name, number in zip(ENDS, ends, strict=True)}
+    return {**rounded, "n_points": len(ratio)}
 
 
 def files_of(rows: Features, source: str) -> dict[str, str]:
-    """Stack -> the text of its file: what was fitted, and how far off it is on models seen and unseen."""
+    """Stack -> the text of its file: what was fitted, and how far off it is on models left out."""
     hosts = fit_all(rows)
     honest = np.array([not is_suspect(row) for row in rows.rows])
     rows = rows.take(honest)
-    tokens_s, firsts_s = hosts.predict(rows)
-    unseen_s, unseen_first_s = left_out(rows)
-    unseen = {
-        kind: spread(rows.take(own), unseen_s[own], unseen_first_s[own], UNSEEN)
-        for kind, own in (("dense", ~rows.is_mixture), ("mixture", rows.is_mixture))
-        if own.any()
-    }
-    names, found = names_of(rows), {}
+    tokens_s, firsts_s = left_out(rows)
+    found = {}
     for stack, prompts in hosts.prompts.items():
 
         def table(values: Floats, n_points: int, said: str, prompts: Floats = prompts) -> dict[str, Any]:
@@ -299,18 +321,13 @@ def files_of(rows: Features, source: str) -> dict[str, str]:
                 continue
             own = rows.of(stack=stack, release=release)
             release_table = table(values, int(own.sum()), f"{stack} {release or 'without a release, 2025'}")
-            release_table["models"] = {
-                model: spread(rows.take(mask), tokens_s[mask], firsts_s[mask], SEEN)
-                for model in sorted(set(names[own].tolist()))
-                if (mask := own & (names == model)).sum() >= FEWEST_ROWS
-            }
             releases[release or engines.UNKNOWN] = release_table
         everywhere = table(hosts.everywhere, len(rows.rows), "all stacks and releases")
         data = {
             "name": stack,
             "title": TITLES.get(stack, stack),
             "host": everywhere,
-            "unseen": unseen,
+            **vars(spreads(rows, tokens_s, firsts_s, stack)),
             "releases": releases,
         }
         found[stack] = toml.dumps(data)

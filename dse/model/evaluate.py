@@ -547,19 +547,19 @@ def evaluate(device: HardwareSpec, plan: KvPlan, work: Workload) -> dict[str, An
 def speed(device: HardwareSpec, plan: KvPlan, work: Workload) -> dict[str, Any]:
     """Return the results of `evaluate` that searches need (feasibility and speed), in a fraction of its time.
 
-    runs, runs_why, feasible, fits_whole_batch, running_batch, decode_step_s, throughput_tokens_per_s, and what
-    comparisons read (`uncertainty.COMPARED`).
+    runs, runs_why, feasible, fits_whole_batch, and what comparisons read (`uncertainty.COMPARED`): running_batch,
+    decode_step_s, tpot_s, throughput_tokens_per_s among it.
     """
     point = Point(device, plan, work)
     fixed = (*uncertainty.COMPARED, "runs", "runs_why")
     found = {name: point.lowered.results[name] for name in fixed if name in point.lowered.results}
     found |= {"feasible": point.max_batch > 0, "fits_whole_batch": point.max_batch >= point.batch}
-    names = ("running_batch", "throughput_tokens_per_s", *_COMPARED_PARTS)
+    names = ("running_batch", "tpot_s", "throughput_tokens_per_s", *_COMPARED_PARTS)
     if not point.max_batch:
         return {**found, **{name: NO_TIMES[name] for name in names}}
     found |= {name: getattr(point.largest_wave.wave, name) for name in _COMPARED_PARTS}
-    rate = point.server.throughput_tokens_per_s
-    return {**found, "running_batch": int(point.waves.running), "throughput_tokens_per_s": rate}
+    server = {name: getattr(point.server, name) for name in ("tpot_s", "throughput_tokens_per_s")}
+    return {**found, **server, "running_batch": int(point.waves.running)}
 
 
 def filled(device: HardwareSpec, plan: KvPlan, work: Workload) -> Workload:

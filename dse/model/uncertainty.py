@@ -1,30 +1,35 @@
 """Uncertainty of times: the interval in which 8 of 10 measurements of a result should lie, and its derivation.
 
-Of a server that was measured whole, what its measured rows were over our predictions: of the same model and release,
-or, where no row of the model was fitted, of models that were left out of the fit. Of kernels alone, the errors of their
-fits. Of a device known by its data sheet alone, what measured devices reach of theirs.
-docs/explanation/model.md, How sure.
+A design has two errors, of its time per token and of its time to the first, log-t with `FREEDOM`, and every result has
+its interval from both. A server errs as measured ones did, each model left out of the fit that judged it. Kernels of
+another device, a data sheet alone or another release make that wider. Designs share a part of their errors, by what
+they differ in. docs/explanation/model.md, How sure.
 """
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from dse.model.kernels import MIDDLE_BANDWIDTH, MIDDLE_COMPUTE, REACHED_BANDWIDTH, REACHED_COMPUTE, benchmarked_as
 from dse.model.kv_layout import KvPlan
 from dse.model.results import RESULTS, with_interval
-from dse.model.results.declare import ENERGY, PER_TOKEN, PROMPTS, RATES
+from dse.model.results.declare import ENERGY, PER_TOKEN, PROMPTS, RATES, SERVED
 from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.implementation import ANY_GPU
 from dse.specs.quantity import ASSUMED, BY_KIND
-from dse.specs.stack import Fit, ServedStack, Spread, StackSpec
+from dse.specs.stack import Fit, Kind, ServedStack, Spread, StackSpec
 from dse.specs.workload import Workload
 
 #: half the width of the 80 % interval of a normal distribution over its mean absolute error: 1.2816 / sqrt(2 / pi)
 WIDTH_80 = 1.606
-#: a device that runs by the kernels of another is known so much less, either way: of its generation, of another
-#: generation, of another vendor, whose kernels are other programs. Assumed, all three
+#: degrees of freedom of errors, whose tails are heavier than a normal distribution's, and the end of 8 of 10 of them in
+#: their unit; fitted with `catalog.shared_errors` (calibration/shared_errors.py), 4.0
+FREEDOM, END_80 = 4, 1.5332
+#: chance beyond which nothing is said of designs that rest on what nobody measured
+MOST_SURE = 0.95
+#: a device that runs by the kernels of another is known so much less, either way: of its generation, or by numbers that
+#: are assumed; of another generation; of another vendor, whose kernels are other programs. Assumed, all three
 OTHER_DEVICE, OTHER_GENERATION, OTHER_VENDOR = 1.15, 1.3, 1.5
 #: a release that nobody measured is off by so much, either way, beside what the nearest is: 260 rows of 8 measured
 #: releases (whole_steps.csv) predicted by the nearest other, whose logarithms spread 0.395 (dense) and 0.57 (mixtures)
@@ -33,8 +38,10 @@ OTHER_RELEASE = 1.17
 #: a burst is known so much less than a steady server, either way; and where all prompts come before all decoding, so
 #: that the server's choice of how many to admit decides. Of 183 bursts of public benchmarks
 BURST, PROMPTS_FIRST_BURST = 1.1, 1.6
-#: times per output token and what grows with them; what falls as they grow; times of prompts
-TOKEN_TIMES, TOKEN_RATES, FIRST_TIMES = (with_interval(kind) for kind in (PER_TOKEN, RATES, PROMPTS))
+#: times per output token; of prompts; what grows with a request's whole time, and what falls
+TOKEN_TIMES, FIRST_TIMES, SERVED_TIMES, SERVED_RATES = (
+    with_interval(kind) for kind in (PER_TOKEN, PROMPTS, SERVED, RATES)
+)
 RATE = "throughput_tokens_per_s"
 #: parts of the energy by bytes, operations and idling, and the number of the device that each is proportional to
 ENERGY_PARTS = {
@@ -53,37 +60,51 @@ KV_PARTS = ("attention_s", "quantize_s", "dequantize_s")
 WEIGHT_PART, STAND_IN_WIDTH = "linear_s", 1.5
 #: assumptions of products that others stand in for
 STAND_INS = ("nearest_format", "eight_bit_kernels")
-#: how a model is laid out over devices: under another layout other shapes run, and other exchanges
-LAYOUT = ("tp", "pp", "ep", "dp_attention", "dcp")
-#: results that a comparison reads beside the one that it compares
-COMPARED = (
-    "device",
-    "stack",
-    "model_kind",
-    *LAYOUT,
-    "weights",
-    "key_quantizer",
-    "value_quantizer",
-    "tokens",
-    "token_time_low",
-    "token_time_high",
-    "decode_step_s",
-    WEIGHT_PART,
-    *KV_PARTS,
-    "unpack_rate_low",
-    "unpack_rate_high",
-    "assumptions",
+#: assumptions of designs whose kernels, device or server nobody measured: of these little is called sure
+UNMEASURED = (
+    "peak_rates",
+    "reached_rates",
+    "stacks_of",
+    "no_kernel",
+    "implementation",
+    "nearest_kernels",
+    "nearest_release",
+    "sparse_prompts",
+    *STAND_INS,
 )
-#: results that `known_ends` reads beside a decode step and the value itself
+#: results that an interval reads beside the value itself
 READ = (
     "token_time_low",
     "token_time_high",
     "first_time_low",
     "first_time_high",
+    "tpot_s",
+    RATE,
+    "running_batch",
+    "decode_step_s",
     "unpack_rate_low",
     "unpack_rate_high",
     "attention_s",
     "dequantize_s",
+)
+#: how a model is laid out over devices: in how many parts, and whether attention or experts are laid out otherwise
+SPLIT, GROUPS = ("tp", "pp"), ("ep", "dp_attention", "dcp")
+#: results that a comparison reads beside the one that it compares
+COMPARED = (
+    "device",
+    "model",
+    "stack",
+    "model_kind",
+    *SPLIT,
+    *GROUPS,
+    "weights",
+    "key_quantizer",
+    "value_quantizer",
+    "tokens",
+    WEIGHT_PART,
+    "quantize_s",
+    *READ,
+    "assumptions",
 )
 
 
@@ -97,6 +118,15 @@ class Interval(NamedTuple):
     def inverse(self) -> "Interval":
         """Return the interval of the reciprocal."""
         return Interval(1 / self.high, 1 / self.low, self.why)
+
+    def logs(self) -> tuple[float, float]:
+        """Return the logarithm of its middle, and half its width in logarithms."""
+        return math.log(self.low * self.high) / 2, math.log(self.high / self.low) / 2
+
+    @classmethod
+    def of_logs(cls, middle: float, half: float, why: str) -> "Interval":
+        """Return the interval with these `logs`."""
+        return cls(math.exp(middle - half), math.exp(middle + half), why)
 
 
 class Intervals(NamedTuple):
@@ -115,22 +145,38 @@ def intervals(
     kind: str = "calibrated",
 ) -> Intervals:
     """Return the intervals of the times of a design, whatever its batch and lengths; `kind` is `stacks.kind_of`."""
-    if stack is None:
-        return without_kernels(kind)
+    wider = borrowed_width(device)
     if isinstance(stack, ServedStack) and stack.host:
         spread, why = _spread(device, plan, work, stack, stack_name)
-        wider = borrowed_width(device)
-        why += f"; {wider:g} times wider: kernels of another device" if wider > 1 else ""
-        return Intervals(
-            Interval(spread.low / wider, spread.high * wider, why),
-            Interval(spread.first_low / wider, spread.first_high * wider, why),
+        tokens, first = (Interval(*ends, why) for ends in _ends_of(spread))
+    else:
+        kernels = without_kernels(kind) if stack is None else Intervals(*[of_fits((stack.attention, stack.gemm))] * 2)
+        spread = widest([one.left_out[_kind_of(plan)] for one in catalog.servers().values()])
+        other = Interval(1 / OTHER_RELEASE, OTHER_RELEASE, "")
+        why = f"{kernels.tokens.why}; a server errs as on {spread.n_points} measured rows"
+        tokens, first = (
+            product([own, Interval(*ends, ""), other], why) for own, ends in zip(kernels, _ends_of(spread), strict=True)
         )
-    worst = of_fits([fit for fit in (stack.attention, stack.gemm) if fit])
-    wider = borrowed_width(device)
-    if wider > OTHER_DEVICE:  # of one generation the errors of the fits are kept
-        why = f"{worst.why}; {wider:g} times wider: kernels of another device"
-        worst = Interval(worst.low / wider, worst.high * wider, why)
-    return Intervals(worst, worst)
+    if wider > 1:
+        why += f"; {wider:g} times wider: kernels of another device, or assumed numbers"
+    return Intervals(*(Interval(one.low / wider, one.high * wider, why) for one in (tokens, first)))
+
+
+def widest(spreads: Sequence[Spread]) -> Spread:
+    """Return the spread from the lowest to the highest end of several."""
+    lows, highs = (
+        {name: pick(getattr(one, name) for one in spreads) for name in names}
+        for pick, names in ((min, ("low", "first_low")), (max, ("high", "first_high")))
+    )
+    return Spread(**lows, **highs, n_points=spreads[0].n_points)
+
+
+def _ends_of(spread: Spread) -> tuple[tuple[float, float], tuple[float, float]]:
+    return (spread.low, spread.high), (spread.first_low, spread.first_high)
+
+
+def _kind_of(plan: KvPlan) -> Kind:
+    return "mixture" if (plan.whole or plan).model.n_experts > 1 else "dense"
 
 
 def without_kernels(kind: str) -> Intervals:
@@ -149,14 +195,17 @@ def without_kernels(kind: str) -> Intervals:
 
 
 def borrowed_width(device: HardwareSpec) -> float:
-    """Return the factor by which another device's kernels widen the interval; 1 for a device with its own.
+    """Return the factor by which kernels of another device, or assumed numbers, widen the interval; 1 for neither.
 
     A file that names no architecture, or no chip that it borrows from, is taken for a GPU of the same generation.
     """
-    if device.stacks and not device.stacks_of:
-        return 1.0
+    assumed = ASSUMED in (device.memory_bandwidth.kind, device.peak_flops.kind)
+    return (OTHER_DEVICE if assumed else 1.0) * _other_width(device)
+
+
+def _other_width(device: HardwareSpec) -> float:
     if not device.stacks_of:
-        return OTHER_DEVICE
+        return 1.0
     own = device.architecture
     if own is None and device.vendor in ("", "NVIDIA"):
         return OTHER_GENERATION if device.vendor else OTHER_DEVICE
@@ -178,34 +227,25 @@ def of_burst(interval: Interval, prompts_first: bool) -> Interval:
 def _spread(
     device: HardwareSpec, plan: KvPlan, work: Workload, stack: ServedStack, stack_name: str | None
 ) -> tuple[Spread, str]:
-    """Return the spread of measured rows about predictions, of this model and release, else of models left out; of a
-    release for which another stands in, wider than of that one."""
-    model = (plan.whole or plan).model
-    assert stack.host is not None
+    """Return how far off a server is on models left out of its fit: on this model, or on its kind; of a release for
+    which another stands in, wider."""
+    model, kind = (plan.whole or plan).model, _kind_of(plan)
+    found = stack.models.get(model.name) or stack.left_out.get(kind) or next(iter(stack.left_out.values()))
+    rows = f"{model.name} on {stack_name}" if model.name in stack.models else f"{kind} models"
+    why = f"{found.n_points} measured rows of {rows}, each by a fit that its model was left out of"
     if public := benchmarked_as(device, model, work, stack):
-        seen = public.spread
-        return Spread(**seen._asdict()), f"{seen.n_points} values of public benchmarks of {public.kind} models"
-    own = stack.host.models.get(model.name)
-    if own and not stack.stands_in:
-        return own, f"{own.n_points} measured rows of {model.name} on {stack_name}, this release"
-    kind: Literal["mixture", "dense"] = "mixture" if model.n_experts > 1 else "dense"
-    unseen = stack.unseen.get(kind) or next(iter(stack.unseen.values()))
-    why = f"{unseen.n_points} measured rows of {kind} models, each left out of the fit that it judged"
+        return widest([Spread(**public.spread._asdict()), found]), f"{why}; public benchmarks of {public.kind} models"
     if not stack.stands_in:
-        return unseen, why
+        return found, why
     other = Interval(1 / OTHER_RELEASE, OTHER_RELEASE, "")
-    both = [unseen, own or unseen]
-    tokens = product([Interval(min(one.low for one in both), max(one.high for one in both), ""), other])
-    first = product([Interval(min(one.first_low for one in both), max(one.first_high for one in both), ""), other])
-    wider = Spread(
-        low=tokens.low, high=tokens.high, first_low=first.low, first_high=first.high, n_points=unseen.n_points
-    )
+    (low, high, _), (first_low, first_high, _) = (product([Interval(*one, ""), other]) for one in _ends_of(found))
+    wider = Spread(low=low, high=high, first_low=first_low, first_high=first_high, n_points=found.n_points)
     return wider, f"{why}; {OTHER_RELEASE:g} times off by the release: {stack_name}@{stack.stands_in} stands in"
 
 
-def of_fits(fits: Iterable[Fit]) -> Interval:
-    """Return the interval of the worst of several kernel fits; errors are taken as normal."""
-    errors = [fit.held_out_error if fit.serving_error is None else fit.serving_error for fit in fits]
+def of_fits(fits: Iterable[Fit | None]) -> Interval:
+    """Return the interval of the worst of several kernel fits, those that there are; errors are taken as normal."""
+    errors = [fit.held_out_error if fit.serving_error is None else fit.serving_error for fit in fits if fit]
     mean = max(errors, default=0.0)
     width = min(WIDTH_80 * mean, 0.9)
     return Interval(1 - width, 1 + width, f"kernels on rows held out of their fits, mean error {mean:.1%}")
@@ -257,7 +297,7 @@ def of_energy(results: Mapping[str, Any]) -> dict[str, Interval]:
             low, high = (results.get(f"{ENERGY_RANGES.get(rate)}_{end}") or 1.0 for end in ("low", "high"))
             found[name] = Interval(low, high, f"{rate} as the device's file has it")
     idle = found["idle_joules_per_token"]
-    times = Interval(results["token_time_low"], results["token_time_high"], "")
+    times = of_column(results, RATE).inverse()
     found["idle_joules_per_token"] = product([idle, times], f"{idle.why}; the board idles as long as the tokens take")
     each = [(float(results[name]), one) for name, one in found.items()]
     assumed = [rate for rate in ENERGY_PARTS.values() if rate in results["assumptions"]]
@@ -279,10 +319,9 @@ def of_results(results: Mapping[str, Any], stack: StackSpec | None, why: str = "
     """Result -> its interval, of every time, rate, energy and cost of a design; `results` are those of its point."""
     if not results["feasible"]:
         return {}
-    tokens = with_kernels(Interval(results["token_time_low"], results["token_time_high"], why), results)
-    first = Interval(results["first_time_low"], results["first_time_high"], why)
-    found = dict.fromkeys(TOKEN_TIMES, tokens) | dict.fromkeys(TOKEN_RATES, tokens.inverse())
-    found |= dict.fromkeys(FIRST_TIMES, first) | parts(stack, tokens) | of_energy(results)
+    columns = (*TOKEN_TIMES, *FIRST_TIMES, *SERVED_TIMES, *SERVED_RATES)
+    found = {name: of_column(results, name)._replace(why=why) for name in columns if results.get(name) is not None}
+    found |= parts(stack, of_column(results, "decode_step_s")) | of_energy(results)
     return {name: found[name] for name in RESULTS if name in found and results.get(name) is not None}
 
 
@@ -307,15 +346,17 @@ def ratio(first: float, second: float, interval: Interval, unsure: float | None 
 
 
 def chance(low: float, high: float) -> float:
-    """The chance that a number with the 80 % interval low..high is above 1, errors being taken as log-normal."""
+    """The chance that a number with the 80 % interval low..high is above 1, errors being log-t (`FREEDOM`)."""
     if low == high:
         return 0.5 if low == 1 else float(low > 1)
-    sigma = math.log(high / low) / (2 * 1.2816)
-    return 0.5 * (1 + math.erf(math.log(low * high) / 2 / sigma / math.sqrt(2)))
+    off = math.log(low * high) / math.log(high / low) * END_80
+    stretched = off * off / (1 + off * off / FREEDOM)
+    # the distribution function of four degrees of freedom, in closed form
+    return 0.5 + 0.375 * math.copysign(math.sqrt(stretched), off) * (1 - stretched / 12)
 
 
 def middle(low: float, high: float) -> float:
-    """The median of a number with the 80 % interval low..high, errors being taken as log-normal (`chance`)."""
+    """The median of a number with the 80 % interval low..high, errors being as likely up as down (`chance`)."""
     return min(max(math.sqrt(low * high), low), high)
 
 
@@ -342,7 +383,7 @@ def gain_within(low: float, high: float) -> Gain:
 def predicted_gain(first: Mapping[str, Any], second: Mapping[str, Any], column: str = RATE) -> float:
     """Return how many times as good the first design is as computed, whatever is unsure of it."""
     value, other = (float(results[column]) for results in (first, second))
-    return value / other if column in TOKEN_RATES else other / value
+    return value / other if column in SERVED_RATES else other / value
 
 
 def ends(results: Mapping[str, Any], column: str = RATE) -> tuple[float, float]:
@@ -355,11 +396,35 @@ def ends(results: Mapping[str, Any], column: str = RATE) -> tuple[float, float]:
 
 
 def known_ends(row: Mapping[str, Any], column: str) -> tuple[float, float] | None:
-    """Return the `ends` of a table row; None if the row lacks the value or its intervals, or the column has none."""
-    unknown = any(row.get(name) is None or row[name] != row[name] for name in (column, "token_time_low"))
-    if unknown or column not in (*TOKEN_TIMES, *TOKEN_RATES, *FIRST_TIMES):
+    """Return the `ends` of a table row; None if the row lacks the value or what its interval reads, or has none."""
+    unknown = any(row.get(name) is None or row[name] != row[name] for name in (column, "token_time_low", *READ[2:4]))
+    if unknown or column not in (*TOKEN_TIMES, *FIRST_TIMES, *SERVED_TIMES, *SERVED_RATES):
         return None
     return ends(row, column)
+
+
+def decoding_share(results: Mapping[str, Any]) -> float | None:
+    """The share of a request's time in its place that its tokens after the first take; None where a table does not say
+    it.
+
+    By Little's law, requests that decode are the rate times TPOT; the others of those that run compute prompts. An
+    answer of one token is all prompt.
+    """
+    if any(name not in results for name in ("tpot_s", RATE, "running_batch")):
+        return None
+    tpot_s = results["tpot_s"]
+    if tpot_s is None or tpot_s != tpot_s:
+        return 0.0
+    return min(float(results[RATE]) * float(tpot_s) / float(results["running_batch"]), 1.0)
+
+
+def joined(tokens: Interval, first: Interval, share: float) -> Interval:
+    """Interval of a time of which `share` errs as times per token do and the rest as times to the first token, whose
+    errors correlate as measured (`catalog.shared_errors`)."""
+    (middle, half), (other, other_half) = tokens.logs(), first.logs()
+    shares = share * half, (1 - share) * other_half
+    both = math.sqrt(shares[0] ** 2 + shares[1] ** 2 + 2 * catalog.shared_errors().first * shares[0] * shares[1])
+    return Interval.of_logs(share * middle + (1 - share) * other, both, tokens.why)
 
 
 def with_kernels(tokens: Interval, results: Mapping[str, Any]) -> Interval:
@@ -386,11 +451,19 @@ def with_kernels(tokens: Interval, results: Mapping[str, Any]) -> Interval:
 def of_column(results: Mapping[str, Any], column: str, kernels: bool = True) -> Interval:
     """The interval of a time, rate or cost over what is predicted; without what is known of `kernels` of keys and
     values where a comparison counts that by itself. Raises KeyError for a column that has none."""
-    kind = "first_time" if column in FIRST_TIMES else "token_time"
-    times = Interval(float(results[f"{kind}_low"]), float(results[f"{kind}_high"]), "")
-    if kernels and kind == "token_time":
-        times = with_kernels(times, results)
-    return {**dict.fromkeys((*TOKEN_TIMES, *FIRST_TIMES), times), **dict.fromkeys(TOKEN_RATES, times.inverse())}[column]
+    tokens, first = (
+        Interval(float(results[f"{kind}_time_low"]), float(results[f"{kind}_time_high"]), "")
+        for kind in ("token", "first")
+    )
+    if column in FIRST_TIMES:
+        return first
+    if kernels:
+        tokens = with_kernels(tokens, results)
+    if column in TOKEN_TIMES:
+        return tokens
+    share = decoding_share(results)
+    served = tokens if share is None else joined(tokens, first, share)
+    return {**dict.fromkeys(SERVED_TIMES, served), **dict.fromkeys(SERVED_RATES, served.inverse())}[column]
 
 
 def gain(
@@ -398,44 +471,61 @@ def gain(
 ) -> Gain:
     """Compare two designs in a rate, or in a time, energy or cost (less is better): the factor in favor of the first.
 
-    On one device and stack what both have in common errs alike (`ratio`); else errors are independent, and the
-    squares of the logarithms of their widths add. `shifts`: by which factors the gain moves inside the ranges of
-    assumed numbers (`dse.model.compare`).
+    Designs share a part of their errors, by what they differ in (`shared`). On one device, server, layout and weights
+    they err alike (`ratio`), but for kernels of keys and values that one of them has not. `shifts`: by which factors
+    the gain moves inside the ranges of assumed numbers (`dse.model.compare`).
     """
     values = [float(results[column]) for results in (first, second)]
     intervals = [of_column(results, column, kernels=False) for results in (first, second)]
-    better = predicted_gain(first, second, column)
-    if column in TOKEN_RATES:
+    if column in SERVED_RATES:
         values = [1 / rate for rate in values]
         intervals = [one.inverse() for one in intervals]
-    if _err_alike(first, second) and intervals[0][:2] == intervals[1][:2]:
-        alone = Interval(*ratio(values[1], values[0], intervals[0], unsure(first, second, values)), "")
+    common, own_s = shared(first, second), unsure(first, second, values)
+    (middle, half), (other, other_half) = (one.logs() for one in intervals)
+    if common == 1:
+        rest_s = (values[0] - own_s[0]) - (values[1] - own_s[1])
+        both = Interval.of_logs((middle + other) / 2, (half + other_half) / 2, "")
+        parts = [Interval(*ratio(values[1], values[0], both, math.hypot(rest_s, *own_s)), "")]
     else:
-        both = product([intervals[1], intervals[0].inverse()])
-        alone = Interval(better * both.low, better * both.high, "")
-    low, high, _ = product([alone, *of_weights(first, second), *shifts])
-    return gain_within(low, high)
+        apart = math.sqrt(half**2 + other_half**2 - 2 * common * half * other_half)
+        kernels = max(half, other_half) * math.hypot(*own_s) / max(values)
+        middle = math.log(values[1] / values[0]) + other - middle
+        parts = [Interval.of_logs(middle, apart, ""), Interval.of_logs(0.0, kernels, "")]
+    low, high, _ = product([*parts, *of_weights(first, second), *shifts])
+    found = gain_within(low, high)
+    return found._replace(sure=at_most(found.sure, (first, second)))
 
 
-def unsure(first: Mapping[str, Any], second: Mapping[str, Any], times: Sequence[float]) -> float | None:
-    """Return the time that the error of two designs' difference scales with; None for their plain difference.
+def shared(first: Mapping[str, Any], second: Mapping[str, Any]) -> float:
+    """Return the correlation of two designs' errors: 1 for those that differ in batch, lengths, keys and values alone,
+    else the product of what was measured of each difference (`catalog.shared_errors`), 0 for two models."""
+    if first["model"] != second["model"] or first["model_kind"] != second["model_kind"]:
+        return 0.0
+    known = catalog.shared_errors()
+    names = [str(one["stack"] or "") for one in (first, second)]
+    engines = [name.partition("@")[0] for name in names]
+    is_run = first["model_kind"] == "calibrated"  # where no kernels were measured no stack counts
+    different = (
+        (known.split, any(first[name] != second[name] for name in SPLIT)),
+        (known.groups, any(first[name] != second[name] for name in GROUPS)),
+        (known.engine, is_run and engines[0] != engines[1]),
+        (known.release, is_run and engines[0] == engines[1] and names[0] != names[1]),
+        (known.device, first["device"] != second["device"]),
+        (known.weights, str(first["weights"]) != str(second["weights"])),
+    )
+    return math.prod(own for own, is_different in different if is_different)
 
-    Designs of other quantizers, or that read other tokens, run other kernels on keys and values, and those of other
-    weights other products: these err each by themselves, and of the rest its difference. Prompts count as the steps do.
-    """
-    parts: list[tuple[str, ...]] = []
-    if any(first[name] != second[name] for name in ("key_quantizer", "value_quantizer", "tokens")):
-        parts.append(KV_PARTS)
-    if str(first["weights"]) != str(second["weights"]):
-        parts.append((WEIGHT_PART,))
-    if not parts:
-        return None
-    own = [
-        [time * sum(float(one[name]) for name in names) / float(one["decode_step_s"]) for names in parts]
+
+def unsure(first: Mapping[str, Any], second: Mapping[str, Any], times: Sequence[float]) -> tuple[float, float]:
+    """Return the part of each of two times that its kernels of keys and values take, where the designs have others: by
+    other quantizers, or reading other tokens. These err by themselves. Prompts count as the steps do."""
+    if all(first[name] == second[name] for name in ("key_quantizer", "value_quantizer", "tokens")):
+        return 0.0, 0.0
+    parts = [
+        time * sum(float(one[name]) for name in KV_PARTS) / float(one["decode_step_s"])
         for time, one in zip(times, (first, second), strict=True)
     ]
-    rest = (times[0] - sum(own[0])) - (times[1] - sum(own[1]))
-    return math.hypot(rest, *own[0], *own[1])
+    return parts[0], parts[1]
 
 
 def of_weights(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Interval]:
@@ -452,14 +542,21 @@ def of_weights(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Inte
     return found
 
 
-def _err_alike(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
-    """True for designs on one device and stack, in one layout; where no kernels were measured no stack counts."""
-    if any(first[name] != second[name] for name in ("device", "model_kind", *LAYOUT)):
-        return False
-    return first["model_kind"] != "calibrated" or bool(first["stack"] == second["stack"])
+def at_most(chance: float, designs: Sequence[Mapping[str, Any]]) -> float:
+    """The chance, no surer than `MOST_SURE` where a design rests on what nobody measured."""
+    if all(one.get("model_kind") == "calibrated" and not {*UNMEASURED} & {*_assumed(one)} for one in designs):
+        return chance
+    return min(max(chance, 1 - MOST_SURE), MOST_SURE)
+
+
+def _assumed(results: Mapping[str, Any]) -> Sequence[str]:
+    """The names of a design's assumptions, which tables write as one text."""
+    found = results.get("assumptions") or ()
+    return found.split(", ") if isinstance(found, str) else found
 
 
 def chance_of(results: Mapping[str, Any], column: str, target: float) -> float:
     """The chance that a rate really is at least `target`, or a time, energy or cost at most (base units)."""
     low, high = ends(results, column)
-    return chance(low / target, high / target) if column in TOKEN_RATES else chance(target / high, target / low)
+    found = chance(low / target, high / target) if column in SERVED_RATES else chance(target / high, target / low)
+    return at_most(found, (results,))

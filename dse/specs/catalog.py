@@ -14,12 +14,14 @@ from dse.specs import device_names, model_file, model_names, weight_names
 from dse.specs.device_and_model import HardwareSpec, ModelFile, ModelSpec, flat, load
 from dse.specs.implementation import ANY_GPU, ENDS, GENERIC, Implementation, unknown
 from dse.specs.quantity import BETWEEN
+from dse.specs.shared_errors import SharedErrors
 from dse.specs.stack import ServerSpec
 
 _DEVICES = Path(hwspecs.__file__).parent / "devices"
 _CALIBRATIONS = Path(hwspecs.__file__).parent / "calibrations"
 _MODELS = Path(hwspecs.__file__).parent / "models"
 _STACKS = Path(hwspecs.__file__).parent / "stacks"
+_SHARED_ERRORS = Path(hwspecs.__file__).parent / "shared_errors.toml"
 _IMPLEMENTATIONS = Path(hwspecs.__file__).parent / "implementations"
 
 
@@ -68,6 +70,12 @@ class _Servers(Mapping[str, ServerSpec]):
 
     def __len__(self) -> int:
         return len(self._files)
+
+
+@cache
+def shared_errors() -> SharedErrors:
+    """What errors of two predicted servers have in common."""
+    return load(specfile.read(_SHARED_ERRORS), SharedErrors)
 
 
 def implementation_folder() -> Path:

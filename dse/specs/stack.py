@@ -133,8 +133,13 @@ class PromptFit(Fit):
     flops_frac: Share
 
 
+#: kinds of models that servers err on by different widths
+Kind = Literal["dense", "mixture"]
+
+
 class Spread(Spec):
-    """Measured over predicted in 8 of 10 rows: times per output token, and to the first token."""
+    """Measured over predicted in 8 of 10 rows of models left out of the fit: times per output token, and to the first
+    token. It holds 1: no prediction lies outside of its own interval."""
 
     low: Ratio
     high: Ratio
@@ -160,8 +165,6 @@ class HostFit(FittedBlock):
     rounds_in_step: Rounds
     n_points: int = Field(ge=1)
     fitted_on: str = Field(min_length=1, max_length=300)
-    #: models whose rows were fitted -> how far off they are
-    models: dict[str, Spread] = Field(default_factory=dict)
 
 
 class MaterialisedFit(Fit):
@@ -260,8 +263,9 @@ class ServedStack(StackSpec):
     stands_in: str = ""
     #: the release asked for as public benchmarks found it; each counts where it `holds`
     benchmarked: tuple[Benchmarked, ...] = ()
-    #: of models that no fit of the server's own time saw
-    unseen: dict[Literal["dense", "mixture"], Spread] = Field(default_factory=dict)
+    #: how far off it is on models left out of its fit: by kind, and of those with rows on it
+    left_out: dict[Kind, Spread] = Field(default_factory=dict)
+    models: dict[str, Spread] = Field(default_factory=dict)
 
 
 class ServerSpec(Spec):
@@ -272,8 +276,10 @@ class ServerSpec(Spec):
     host: HostFit
     #: release, as its containers are tagged -> the same
     releases: dict[str, HostFit] = Field(default_factory=dict)
-    #: models that no fit saw, dense ones and mixtures of experts -> how far off they are
-    unseen: dict[Literal["dense", "mixture"], Spread]
+    #: kind of models -> how far off fits without the model are: of all servers, or of this one if that is more
+    left_out: dict[Kind, Spread]
+    #: model with rows on it -> the same, or of its own rows if that is more
+    models: dict[str, Spread] = Field(default_factory=dict)
 
     def nearest(self, release: str) -> str:
         """Return the release whose own time counts for `release`: itself where it was measured on enough rows, else the
@@ -327,8 +333,6 @@ def served(name: str, stacks: Mapping[str, StackSpec], server: ServerSpec | None
                 if code not in parts[table] and not (table == "products" and code in UNPACKED):
                     parts[table] = {**parts[table], code: fit}
                     borrowed[f"{table}.{code}"] = other
-    unseen = server.unseen if server else {}
+    spreads = {"left_out": server.left_out, "models": server.models} if server else {}
     # every part was checked as its file was read
-    return ServedStack.model_construct(
-        **parts, borrowed=borrowed, stands_in=stands_in, benchmarked=public, unseen=unseen
-    )
+    return ServedStack.model_construct(**parts, borrowed=borrowed, stands_in=stands_in, benchmarked=public, **spreads)

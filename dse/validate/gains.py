@@ -3,7 +3,7 @@
 import csv
 import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -111,7 +111,7 @@ def _with_gain(one: JudgedGain, base: JudgedGain) -> JudgedGain:
     kind = formula_of(row.quantity)[1]
     own = sure.first if kind == "first" else sure.tokens
     if software(row) == software(base.row):
-        low, high = uncertainty.ratio(times[1], times[0], own, uncertainty.unsure(designs[0], designs[1], times))
+        low, high = _alike(designs, times, own)
     else:  # other code throughout: nothing is shared
         low, high, _ = uncertainty.product([Interval(gain, gain, ""), own, own.inverse()])
     shifts = [
@@ -121,6 +121,13 @@ def _with_gain(one: JudgedGain, base: JudgedGain) -> JudgedGain:
     ]
     low, high, _ = uncertainty.product(shifts)
     return replace(one, gain=gain, gain_low=gain * low, gain_high=gain * high, printed_gain=printed)
+
+
+def _alike(designs: Sequence[Mapping[str, Any]], times: Sequence[float], own: Interval) -> tuple[float, float]:
+    """The interval of the gain of one server over another that errs as it does, but for kernels that it has not."""
+    own_s = uncertainty.unsure(designs[0], designs[1], times)
+    rest_s = (times[0] - own_s[0]) - (times[1] - own_s[1])
+    return uncertainty.ratio(times[1], times[0], own, math.hypot(rest_s, *own_s))
 
 
 def software(row: EvidenceRow) -> str:

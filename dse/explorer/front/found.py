@@ -21,10 +21,12 @@ from dse.sweep import axes, conditions
 from dse.sweep.axes import SweepAxis
 from dse.sweep.pareto import designs
 from dse.sweep.pareto.designs import DesignFront
-from dse.sweep.spec import Sweep
+from dse.sweep.spec import DEFAULT_KEEP, Sweep
 
+#: columns that intervals alone read
+_READ = tuple(name for name in uncertainty.READ if name not in (*DEFAULT_KEEP, "tpot_s"))
 #: columns left out of the table: they tell a reader nothing of a design on the front
-_HIDDEN = ("row", "feasible", "infeasible_code", "runs", *uncertainty.READ)
+_HIDDEN = ("row", "feasible", "infeasible_code", "runs", *_READ)
 #: relative distance within which a click belongs to a point
 NEAR = 1e-6
 
@@ -120,7 +122,7 @@ def _shown(found: DesignFront, name: str, column: pd.Series) -> pd.Series:
 
 def chart_of(found: DesignFront) -> Chart:
     """The figure of a front; hovering shows every value with its unit."""
-    table = found.table.drop(columns=[name for name in _HIDDEN if name in found.table and name not in uncertainty.READ])
+    table = found.table.drop(columns=[name for name in _HIDDEN if name in found.table and name not in _READ])
     units = {name: unit_of(found, name) for name in table.columns}
     return design_front.chart(
         table,

@@ -10,8 +10,8 @@ from dse.model.results.declare import (
     INTERVALS,
     NAME,
     NUMBER,
-    PER_TOKEN,
     RATES,
+    SERVED,
     Derivation,
     TextLine,
     Topic,
@@ -120,7 +120,7 @@ def prefill_bandwidth_utilisation(at: "Facts") -> Derivation | None:
 
 _BY_PARTS = (*reads.ALL, *reads.BYTES, *reads.FLOPS, "idle_power")
 for name, title, place, words, read_by, interval in (
-    ("joules_per_token", "energy", 2, "energy, at board power", (*reads.ALL, "board_power"), PER_TOKEN),
+    ("joules_per_token", "energy", 2, "energy, at board power", (*reads.ALL, "board_power"), SERVED),
     ("joules_per_token_by_parts", "energy by parts", 3, "", _BY_PARTS, ENERGY),
     (
         "memory_joules_per_token",
@@ -151,7 +151,7 @@ for place, (name, unit, title, words) in enumerate(
     7,
 ):
     line = TextLine("Throughput", place, words)
-    topic.add(name, unit, NUMBER, title, line, reads=(*reads.ALL, "usd_per_hour"), interval=PER_TOKEN)
+    topic.add(name, unit, NUMBER, title, line, reads=(*reads.ALL, "usd_per_hour"), interval=SERVED)
 
 topic.add(
     "effective_bandwidth_bytes_per_s",

@@ -10,6 +10,7 @@ from dse.model.results.declare import (
     NUMBER,
     PER_TOKEN,
     PROMPTS,
+    SERVED,
     WHOLE,
     Derivation,
     TextLine,
@@ -380,7 +381,7 @@ def one_prompt_s(at: "Facts") -> Derivation:
     "total time",
     TextLine("Time", 12, "total time, all waves"),
     reads=reads.ALL,
-    interval=PER_TOKEN,
+    interval=SERVED,
     figure_unit="s",
 )
 def total_s(at: "Facts") -> Derivation | None:
