@@ -79,7 +79,7 @@ def _bounded(
             own = (groups == name) & (is_mixture == kind)
             others = ratio[(groups != name) & (is_mixture == kind) & np.isfinite(ratio)]
             if own.any() and len(others):
-                found[own, 1:] = ours[own, None] * np.quantile(others, host.UNSEEN)
+                found[own, 1:] = ours[own, None] * np.quantile(others, host.EIGHT_OF_TEN)
     return found
 
 

@@ -151,7 +151,8 @@ def intervals(
         tokens, first = (Interval(*ends, why) for ends in _ends_of(spread))
     else:
         kernels = without_kernels(kind) if stack is None else Intervals(*[of_fits((stack.attention, stack.gemm))] * 2)
-        spread = widest([one.left_out[_kind_of(plan)] for one in catalog.servers().values()])
+        model, servers = (plan.whole or plan).model.name, catalog.servers().values()
+        spread = widest([one.models.get(model) or one.left_out[_kind_of(plan)] for one in servers])
         other = Interval(1 / OTHER_RELEASE, OTHER_RELEASE, "")
         why = f"{kernels.tokens.why}; a server errs as on {spread.n_points} measured rows"
         tokens, first = (

@@ -131,14 +131,14 @@ def test_spread_by_hand():
     rows = replace(rows, measured_s=np.linspace(1, 2, 11), first_measured_s=np.array([*np.linspace(2, 3, 10), np.nan]))
     # of 11 evenly spaced ratios the 10th and 90th percentiles are the second and the last but one
     # or the prediction itself, which an interval holds: all rows lie above it
-    assert host.spread(rows, ones, ones, (0.1, 0.9)) == {
+    assert host.spread(rows, ones, ones) == {
         "low": 1.0,
         "high": 1.9,
         "first_low": 1.0,
         "first_high": 2.9,
         "n_points": 11,
     }
-    assert host.spread(rows, 3 * ones, 4 * ones, (0.1, 0.9)) == {
+    assert host.spread(rows, 3 * ones, 4 * ones) == {
         "low": 0.367,
         "high": 1.0,
         "first_low": 0.525,
@@ -153,9 +153,37 @@ def test_files_say_what_was_fitted():
     spec = load(specfile.parse("vllm.toml", texts["vllm"]), ServerSpec)
     assert spec.host.layer.si == pytest.approx(TRUE[0], rel=0.15)
     assert set(spec.releases) == {"1", "2"}
-    assert set(spec.unseen) == {"dense", "mixture"}
-    assert spec.unseen["dense"].low < 1 < spec.unseen["dense"].high
-    assert all(own.n_points >= host.FEWEST_ROWS for fit in spec.releases.values() for own in fit.models.values())
+    assert set(spec.left_out) == {"dense", "mixture"}
+    assert spec.left_out["dense"].low < 1 < spec.left_out["dense"].high
+    assert {*spec.models} == {*MODELS}
+
+
+def test_a_server_is_no_surer_than_its_kind_and_a_model_no_surer_than_both():
+    """By hand: SGLang's rows lie further up, and one model's further down, than all rows of the kind."""
+    rows = servers(240, models=("llama3.1-8b", "qwen3-32b"), releases=("vllm 1", "sglang 1"))
+    ones, names = np.ones(240), host.names_of(rows)
+    on_sglang, is_qwen = rows.of(stack="sglang"), names == "qwen3-32b"
+    ratio = np.linspace(0.9, 1.1, 240) * np.where(on_sglang, 1.2, 1.0)
+    ratio[on_sglang & is_qwen] *= 0.5
+    rows = replace(rows, measured_s=ratio, first_measured_s=2 * ratio)
+
+    def ends(own):
+        return tuple(float(f"{end:.3g}") for end in np.quantile(ratio[own], (0.1, 0.9)))
+
+    vllm, sglang = (host.spreads(rows, ones, 2 * ones, stack) for stack in ("vllm", "sglang"))
+    of_all = ends(np.ones(240, bool))
+    assert ends(~on_sglang)[0] > of_all[0]
+    assert ends(~on_sglang)[1] < of_all[1]
+    for found in (vllm.left_out["dense"], *vllm.models.values()):  # those of vLLM lie inside of all
+        assert (found["low"], found["high"]) == (found["first_low"], found["first_high"]) == of_all
+    on_it, llama, qwen = (ends(own & on_sglang) for own in (ones > 0, ~is_qwen, is_qwen))
+    kind = min(of_all[0], on_it[0]), max(of_all[1], on_it[1])
+    assert (sglang.left_out["dense"]["low"], sglang.left_out["dense"]["high"]) == kind
+    for name, own in (("llama3.1-8b", llama), ("qwen3-32b", qwen)):
+        found = sglang.models[name]
+        assert (found["low"], found["high"]) == (min(kind[0], own[0]), max(kind[1], own[1]))
+        assert found["n_points"] == 60
+    assert sglang.left_out["dense"]["n_points"] == 240
 
 
 HEAD = "id,backend,backend_version,model_path,system,isl,osl,batch_size,silicon_tpot_ms,silicon_ttft_ms\n"
@@ -243,4 +271,4 @@ def test_shipped_servers_say_where_they_are_from():
         for fit in (server.host, *server.releases.values()):
             assert "aiconfigurator-core" in fit.fitted_on
             assert fit.n_points > 0
-            assert all(0.4 < own.low <= own.high < 2.5 for own in fit.models.values())
+        assert all(0.4 < own.low <= own.high < 2.5 for own in (*server.left_out.values(), *server.models.values()))

@@ -167,7 +167,8 @@ def test_a_name_mistyped_by_one_letter_is_answered_by_the_right_one(name):
 
 def test_borrowed_kernels_widen_more_the_farther_the_lender():
     widths = [uncertainty.borrowed_width(catalog.device(name)) for name in ("h100", "h100-pcie", "rubin", "mi300x")]
-    assert widths == [1.0, 1.15, 1.3, 1.5]
+    # the numbers of Rubin are assumed as well
+    assert widths == pytest.approx([1.0, 1.15, 1.3 * 1.15, 1.5])
 
 
 def test_every_device_has_a_vendor():

@@ -1,0 +1,89 @@
+"""Errors that servers share: known correlations are found again, and pairs are what they say they are."""
+
+import numpy as np
+import pytest
+
+from calibration import shared_errors
+from calibration.shared_errors import DIFFERENCES, Pairs
+from dse.calibrate.servers import read
+from dse.core.errors import InputError
+from dse.specs import catalog
+
+TRUE = np.array([0.9, 0.8, 0.1, 0.3, 0.4, 0.6])
+
+
+def drawn(n=24000, seed=5):
+    """Pairs that differ in one thing or two, t-distributed with the correlations TRUE."""
+    rng = np.random.default_rng(seed)
+    different = np.eye(6, dtype=bool)[rng.integers(0, 6, n)] | (np.eye(6, dtype=bool)[rng.integers(0, 6, n)])
+    first, second = rng.uniform(0.2, 0.5, (2, n))
+    common = np.where(different, TRUE, 1.0).prod(axis=1)
+    half = np.sqrt(first**2 + second**2 - 2 * common * first * second)
+    return Pairs(half / 1.5332 * rng.standard_t(4, n), first, second, different, np.ones(n))
+
+
+def test_known_correlations_are_found_again():
+    pairs = drawn()
+    found, likely = shared_errors.fit(pairs)
+    assert found == pytest.approx(TRUE, abs=0.06)
+    assert likely > max(shared_errors.fit(pairs, freedom)[1] for freedom in (2, 12))
+    inside = np.abs(pairs.apart) <= shared_errors.halves(pairs, found)
+    assert inside.mean() == pytest.approx(0.8, abs=0.02)
+
+
+HEAD = (
+    "id,backend,backend_version,model_path,system,isl,osl,batch_size,tp_size,attention_dp_size,moe_ep_size,precision,"
+)
+HEAD += "silicon_tpot_ms,silicon_ttft_ms\n"
+
+
+def test_pairs_serve_one_model_the_same(tmp_path):
+    path = tmp_path / "t.csv"
+    lines = (
+        "a,vllm,0.16.0,llama3.1-8b,h100_sxm,1024,256,16,1,1,1,bf16,9,100",
+        "b,vllm,0.16.0,llama3.1-8b,h100_sxm,1024,256,16,2,1,1,bf16,6,100",
+        "c,sglang,0.5.9,llama3.1-8b,h100_sxm,1024,256,16,1,1,1,fp8,7,100",
+        "d,vllm,0.18.0,llama3.1-8b,h200_sxm,1024,256,16,1,1,1,bf16,7,100",
+        "e,vllm,0.16.0,llama3.1-8b,h100_sxm,2048,256,16,1,1,1,bf16,9,100",  # other lengths
+        "f,vllm,0.16.0,qwen3-32b,h100_sxm,1024,256,16,1,1,1,bf16,30,100",  # another model
+        "g,vllm,0.16.0,llama3.1-8b,h100_sxm,1024,256,8,1,1,1,bf16,8,100",  # another load
+        "h,vllm,0.16.0,llama3.1-8b,h100_sxm,1024,256,16,1,1,1,bf16,9,100",  # a itself, once more
+    )
+    path.write_text(HEAD + "\n".join(lines) + "\n")
+    rows = {row.id: row for row in read(str(path))}
+    expected = {
+        ("a", "b"): ("split",),
+        ("a", "c"): ("engine", "weights"),
+        ("a", "d"): ("release", "device"),
+        ("c", "d"): ("engine", "device", "weights"),
+        ("a", "h"): (),
+    }
+    for (one, other), names in expected.items():
+        found = shared_errors.differences(rows[one], rows[other])
+        assert tuple(name for name, is_different in zip(DIFFERENCES, found, strict=True) if is_different) == names
+    features = shared_errors.host.features(rows.values())
+    pairs = {(features.rows[i].id, features.rows[j].id) for i, j in shared_errors.both_differ(features)}
+    assert pairs == {*[(x, y) for x in "abcd" for y in "abcd" if x < y], ("b", "h"), ("c", "h"), ("d", "h")}
+
+
+def test_a_table_without_pairs_is_one_line(tmp_path):
+    path = tmp_path / "t.csv"
+    rows = [
+        f"{i},vllm,0.16.0,{model},h100_sxm,1024,256,{2**i},1,1,1,bf16,9,100"
+        for i in range(6)
+        for model in ("llama3.1-8b",)
+    ]
+    path.write_text(HEAD + "\n".join([*rows, "x,vllm,0.16.0,qwen3-32b,h100_sxm,1024,256,1,1,1,1,bf16,30,100"]) + "\n")
+    features = shared_errors.host.features(read(str(path)))
+    with pytest.raises(InputError, match="give such rows"):
+        shared_errors.pairs_of(features)
+    with pytest.raises(InputError, match="give the path"):
+        shared_errors.main([])
+
+
+def test_what_ships_was_fitted():
+    shipped = catalog.shared_errors()
+    assert "aiconfigurator-core" in shipped.source
+    assert shipped.n_points > 1000
+    # an engine shares least of what was asked for, a split most
+    assert shipped.release < shipped.engine < shipped.weights < min(shipped.split, shipped.device)
