@@ -160,7 +160,8 @@ def intervals(
         )
     if wider > 1:
         why += f"; {wider:g} times wider: kernels of another device, or assumed numbers"
-    return Intervals(*(Interval(one.low / wider, one.high * wider, why) for one in (tokens, first)))
+    least = 1.0 if kind == "ideal" else 0.0  # nothing is faster than the peaks
+    return Intervals(*(Interval(max(one.low / wider, least), one.high * wider, why) for one in (tokens, first)))
 
 
 def widest(spreads: Sequence[Spread]) -> Spread:

@@ -59,9 +59,20 @@ class Target:
     measure: Measure
     value: float
 
+    #: whether the result counts at the end of its interval where times are shortest (0) or longest (1); None: as is
+    end: int | None = None
+
+    def of(self, result: Result) -> float | None:
+        """The number that has to meet the target; None where the result has none."""
+        value = self.measure.value(result)
+        if value is None or self.end is None:
+            return value
+        ends = uncertainty.ends(result, self.measure.column)
+        return ends[self.end if self.measure.sense == "min" else 1 - self.end]
+
     def is_met(self, result: Result) -> bool:
         """True when the result is at least as good as the target."""
-        value = self.measure.value(result)
+        value = self.of(result)
         if value is None:
             return False
         return value >= self.value if self.measure.sense == "max" else value <= self.value
@@ -71,13 +82,6 @@ class Target:
         ratio = value / self.value
         ratio = math.log(ratio) if ratio > 0 else -math.inf
         return ratio if self.measure.sense == "max" else -ratio
-
-    def ends(self, result: Result) -> tuple["Target", "Target"]:
-        """Targets for the prediction, so that a measurement at the low, and one at the high, end of the interval of
-        times reaches the target; times of designs like `result`."""
-        over = uncertainty.of_column(result, self.measure.column)
-        low, high = (replace(self, value=self.value / end) for end in (over.low, over.high))
-        return (low, high) if self.measure.sense == "min" else (high, low)
 
     def text(self) -> str:
         """The target as a condition."""
@@ -287,7 +291,7 @@ def smallest(design: Candidate, work: Workload, what: str, goal: Target, progres
 
         def off(key: int) -> float | None:
             """`Target.distance` of a key; None where nothing runs."""
-            number = goal.measure.value(Candidate(varied(design.device, what, of(key)), design.plan).speed(work))
+            number = goal.of(Candidate(varied(design.device, what, of(key)), design.plan).speed(work))
             return None if number is None else goal.distance(number)
 
         low, high = _neighbours(off, lowest, endless, int(given) if is_whole else _key(given), progress)
@@ -299,7 +303,7 @@ def smallest(design: Candidate, work: Workload, what: str, goal: Target, progres
     below = at(of(key_below)) if key is not None and key_below is not None else None
 
     def search_ends() -> tuple[float | None, float | None]:
-        low, high = (search(end)[0] for end in goal.ends(best))
+        low, high = (search(replace(goal, end=end))[0] for end in (0, 1))
         return None if low is None else of(low), None if high is None else of(high)
 
     ends = [given, *([value] if value is not None else [])]

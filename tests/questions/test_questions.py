@@ -657,13 +657,14 @@ def test_the_interval_of_what_is_needed_meets_the_target_at_the_ends_of_its_time
     one, work, aim = design("a100-80gb", "llama2-7b", "fp16"), Workload(16, 1024, 1024), need.target(*goal)
     found = need.smallest(one, work, what, aim)
     assert found.interval[0] <= found.value < found.interval[1]
-    for value, end in zip(found.interval, ("token_time_low", "token_time_high"), strict=True):
+    for value, end in zip(found.interval, (0, 1), strict=True):
         result = common.Candidate(need.varied(one.device, what, value), one.plan).evaluate(work)
+        # where times are shortest a step is, and a rate is highest
+        number = aim.measure.ends(result)[end if aim.measure is STEP else 1 - end]
         if what == "bandwidth":  # which moves times without a jump
-            over = result[end] if aim.measure is STEP else 1 / result[end]
-            assert aim.measure.value(result) * over == pytest.approx(aim.value)
+            assert number == pytest.approx(aim.value)
         else:
-            assert aim.measure.value(result) / result[end] >= aim.value
+            assert number >= aim.value
     given = one.evaluate(work)
     assert found.given_chance == pytest.approx(aim.measure.chance(given, aim.value))
     document = found.to_json()
@@ -679,7 +680,7 @@ def test_a_target_out_of_reach_has_no_interval_and_one_near_it_no_upper_end():
     assert "no value will do" in far.text()
     best = one.roomy().evaluate(work)["throughput_tokens_per_s"]
     near = need.smallest(one, work, "capacity", need.target(0.9 * best, None))
-    # times are 1.08 to 1.43 of the predicted: 0.9 of the best rate is reached at the low end alone
+    # times are at least the predicted, at most more than 1.43 of them: 0.9 of the best rate is reached at the low end alone
     assert near.interval[0] >= near.value
     assert near.interval[1] is None
     assert "nothing will do" in near.text()

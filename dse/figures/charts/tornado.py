@@ -17,6 +17,11 @@ MAX_BARS = 15
 CHANGES = "#F3E3C3"
 
 
+def short(name: str) -> str:
+    """A number's name without where its kind is kept: labels are not to take the figure's room."""
+    return name.removeprefix("stacks.").removeprefix("implementations.")
+
+
 def source_of(answer: Effects) -> Source:
     """The table of an answer and what its figure says beside it."""
     moving = [i for i, e in enumerate(answer.effects) if e.span(answer.base) > 0 or e.flips_at] or [0]
@@ -28,7 +33,7 @@ def source_of(answer: Effects) -> Source:
             + (f" against {answer.other}" if answer.other else ""),
             "measure": answer.measure.name,
             "rows": moving,
-            "labels": [f"{number.name.removeprefix('stacks.')} ({range_text(number)})" for number in numbers],
+            "labels": [f"{short(number.name)} ({range_text(number)})" for number in numbers],
             "base": [answer.base or 0.0, answer.other_base],
             "names": [answer.design, answer.other],
             "sure": answer.sure,

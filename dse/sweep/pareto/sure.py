@@ -32,6 +32,8 @@ def intervals(found: DesignFront) -> list[dict[str, tuple[float, float]]]:
 
     Raises InputError for text in a column that intervals read.
     """
+    if found.table.empty:  # columns without rows have no kind
+        return []
     for name in uncertainty.COMPARED:
         if RESULT_UNITS[name] and name in found.table and pd.api.types.is_string_dtype(found.table[name].dropna()):
             raise InputError(f"{name}: is not a column of numbers: mend it, or leave it out")
