@@ -196,8 +196,9 @@ def max_batch(design: Design, made: Generation, free: int) -> int:
 @inlined
 def kv_bytes(design: Design, made: Generation, batch: int) -> int:
     """Keys and values of a device, of the whole batch at the final length."""
-    own = made.final_bits - made.final_shared_bits
-    return to_bytes(design, made.final_shared_bits + requests_of(design, batch) * own)
+    own, n, unit = made.final_bits - made.final_shared_bits, requests_of(design, batch), unit_of(design)
+    # whole bytes of each apart: no number is far larger than the result, whatever the unit
+    return n * (own // unit) + to_bytes(design, made.final_shared_bits + n * (own % unit))
 
 
 @compilable

@@ -4,6 +4,7 @@ import importlib
 import itertools
 import math
 import pkgutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -199,6 +200,28 @@ def test_everything_that_a_workload_can_say_runs_compiled():
     assert compare_with_rows(sweep_of({**axes, **each, "kv_cache": [True, False]})) == 0
     mixture = {**axes, **each, "model": "mixtral-8x7b-oaken", "prefix_tokens": 50, "kv_cache": [True, False]}
     assert compare_with_rows(sweep_of(mixture)) == 0
+
+
+@pytest.mark.parametrize("batching", ["static", "continuous", "chunked"])
+def test_batches_that_wait_for_room_share_what_runs(batching):
+    """Mixtures and splits, up to far more requests than fit, then few again: those that fit differ one by one."""
+    axes = {"device": "h100", "model": ["llama3-8b", "qwen3-30b-a3b"], "batching": batching, "quantizer": "fp8"}
+    each = {"input_tokens": [64, 9000], "output_tokens": [1, 300], "memory": ["server", "paper"]}
+    batches = [1, 2, 3, 40, 41, 1000, 4096, 4097, 100_000, 5, 6000, 7000, 2000]
+    assert compare_with_rows(sweep_of({**axes, **each, "tp": [1, 2], "batch": batches}, model_kind="calibrated")) == 0
+    alone = {**axes, "input_tokens": 64, "output_tokens": 30, "kv_cache": False, "batch": batches}
+    assert compare_with_rows(sweep_of(alone, model_kind="calibrated")) == 0
+
+
+def test_a_batch_far_beyond_what_fits_is_not_left_to_rows():
+    """A server counts a request at its full length, not the sum over its steps: near 262,144 all fits int64. In parts
+    of 1e4 the bits of the whole batch do not: what is counted in them is left to rows, the default columns are not."""
+    axes = {"device": "a100-80gb", "model": "llama2-7b", "output_tokens": 1024, "input_tokens": [1024, 8192]}
+    batches = {"batch": [4096, 262_143, 262_145, 2**22]}
+    assert compare_with_rows(sweep_of({**axes, **batches, "quantizer": "oaken"})) == 0
+    sweep = sweep_of({**axes, **batches, "quantizer": "oaken:outer=0.013,inner=0.0371"})
+    assert compare_with_rows(sweep) == 8
+    assert compare_with_rows(replace(sweep, keep=(*sweep_spec.DEFAULT_KEEP, "activation_bytes", "tpot_s"))) == 0
 
 
 def test_whole_numbers_beyond_float64_are_left_to_rows():
