@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dse.core.compiling import compilable, inlined, registered, sources
+from dse.core.compiling import compilable, inlined, making, registered, sources
 from dse.model import capacity
 from dse.model.attention import NO_SUMS, KnownSums, Sums, known_sums
 from dse.model.batch import (
@@ -646,7 +646,7 @@ def _wave_at(row: Floats, i: int) -> Wave:
     )
 
 
-@inlined
+@making
 def _run_at(case: Prepared, row: Floats, i: int, by_n: list[Sums]) -> Run:
     """The run of the point at `i`, from its wave."""
     design, terms, n = case.design, case.terms, int(row[GIVEN.together + i])
@@ -740,7 +740,7 @@ def _fill_times(room: Room, found: Found, first: int, m: int) -> None:
         _copy(floats, places[OF_SERVER + at], first, room.totals, (len(TOTAL) + at) * ROW, m)
 
 
-@compilable
+@making
 def _fill_runs(case: Prepared, room: Room, found: Found, first: int, m: int, wants_spent: bool) -> None:
     """Columns that need the whole run of each point: what binds, utilisation, energy by parts, cost of a request."""
     design, made, terms, row = case.design, case.made, case.terms, room.row
@@ -790,14 +790,14 @@ def _nothing_runs(found: Found, first: int, m: int) -> None:
             codes[places.codes[at], first : first + m] = CAPACITY if at == BOUND else -1
 
 
-@compilable
+@making
 def _room_for(n_keys: int) -> Room:
     """Arrays to work in; sums are kept apart for fewer than `n_keys` numbers of sequences."""
     sums = KnownSums([NO_SUMS], np.zeros(n_keys, np.int8))
     return Room(np.zeros(N_ROW), np.zeros(N_ROW), np.zeros(N_TOTAL), sums)
 
 
-@compilable
+@making
 def _fits_int64(case: Prepared, most_batch: float, wants_needs: bool) -> bool:
     """False where capacity, sizes of batches up to `most_batch` or, where wanted, their needs might not fit int64."""
     design, made = case.design, case.made

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import dse
 from dse.core import compiling
 from dse.core.errors import DseError
-from dse.model import operations
+from dse.model import many, operations
 from dse.sweep import compiled as sweep_fast
 from dse.sweep import points as sweep_points
 from dse.sweep import spec as sweep_spec
@@ -253,6 +253,34 @@ def test_a_sweep_of_many_points_uses_the_kernel(monkeypatch):
     columns = sweep_points.evaluate_chunk(sweep, 1000, 1500)
     assert columns["feasible"].all()
     assert len(columns["bound"].codes) == 500
+
+
+def test_compiled_code_gives_back_what_it_makes_once():
+    """Most functions do not count who holds what they are given: nothing is left over, nothing freed twice."""
+    from numba.core.runtime import _nrt_python, rtsys
+
+    def held():
+        stats = rtsys.get_allocation_stats()
+        return stats.alloc - stats.free, stats.mi_alloc - stats.mi_free
+
+    axes = {"device": "h100", "model": ["llama3-8b", "qwen3-30b-a3b"], "tp": [1, 2], "quantizer": ["fp8", "kivi"]}
+    each = {"prefix_tokens": [0, 16], "input_tokens": [64, 9000], "output_tokens": 30, "batch": [1, 40, 4096, 100_000]}
+    sweep = sweep_of({**axes, **each, "kv_cache": [True, False]}, model_kind="calibrated")
+    points = sweep_fast.points_at(sweep, kept_digits(sweep, 0, sweep.n_points))
+    columns, tables, n_keys = points.numbers()
+    found, state = many.found_for(sweep.keep, sweep.n_points), np.zeros(sweep.n_points, np.int8)
+    state[:] = np.array([case.state for case in points.cases])[points.case]
+    many.evaluate(columns, tables, n_keys, found, state.copy())
+    were_counted = _nrt_python.memsys_stats_enabled()
+    _nrt_python.memsys_enable_stats()
+    try:
+        before, made = held(), rtsys.get_allocation_stats().alloc
+        many.evaluate(columns, tables, n_keys, found, state.copy())
+        assert rtsys.get_allocation_stats().alloc > made
+        assert held() == before
+    finally:
+        if not were_counted:
+            _nrt_python.memsys_disable_stats()
 
 
 def test_compiled_code_depends_on_every_source_it_is_made_of(monkeypatch):
