@@ -136,9 +136,9 @@ def test_designs_that_are_one_need_not_fit_at_every_shorter_prompt():
     """KIVI keeps up to 128 tokens in 16 bits: a prompt may not fit where a longer one does, whose tokens are packed."""
     one = design("h100", "llama3.1-8b", "kivi:bits=2", 16.3e9)
     pair = crossing.DesignPair(one, one, Workload(output_tokens=3, memory="paper"), STEP)
-    verdicts = [pair.verdict(3, n) for n in range(2000, 3001)]
+    verdicts = [pair.verdict(3, n) for n in range(2500, 2769)]
     assert sum(a != b for a, b in pairwise(verdicts)) > 1
-    found = crossing.runs(lambda n: pair.verdict(3, n), lambda a, b: pair.is_sure(3, a, b), 2000, 3000)
+    found = crossing.runs(lambda n: pair.verdict(3, n), lambda a, b: pair.is_sure(3, a, b), 2500, 2768)
     assert [run.verdict for run in found for _ in range(run.first, run.last + 1)] == verdicts
 
 
