@@ -36,6 +36,8 @@ FORMULAS: dict[str, Formula[..., Any]] = {}
 #: functions that compiled code may call, and whether each is merged into its caller
 _FUNCTIONS: dict[Callable[..., Any], bool] = {}
 _registered: set[Callable[..., Any]] = set()
+#: those of them that read or make lists, or make arrays
+_MAKING: set[Callable[..., Any]] = set()
 #: where marked functions may be, in `dse`
 SOURCES = ("core/compiling.py", "model/**/*.py", "quantizers/base.py", "specs/tokens.py")
 
@@ -71,6 +73,16 @@ def inlined(function: F) -> F:
     return function
 
 
+def making(function: F) -> F:
+    """`compilable`, for a function that reads or makes a list, or makes an array.
+
+    Compiled code counts who holds what is made, so that it is given back. All other functions leave arrays that they
+    are given uncounted, which takes longer than most of them compute: they must not return one.
+    """
+    _MAKING.add(function)
+    return compilable(function)
+
+
 def ceil(number: float) -> float:
     """The smallest whole number that is not below `number`, as a float."""
     return float(math.ceil(number))
@@ -87,6 +99,7 @@ def registered() -> Any:
     for function, is_inlined in _FUNCTIONS.items():
         if function not in _registered:
             options = {"no_cfunc_wrapper": True, "no_cpython_wrapper": True, "forceinline": is_inlined}
+            options["_nrt"] = function in _MAKING
             register_jitable(error_model="numpy", **options)(function)
             _registered.add(function)
     return numba

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from dse.core.compiling import compilable
+from dse.core.compiling import compilable, making
 from dse.model.formulas import attention, calibrated, generation, scheduling
 from dse.model.generation import Generation
 from dse.model.kv_bytes import (
@@ -92,7 +92,7 @@ def hideable_share(design: Design, n_sequences: int) -> float:
     return scheduling.hideable_share(scheduling.busy_cores(n_sequences, design.device.token_cores))
 
 
-@compilable
+@making
 def quantising(design: Design, bandwidth: float, amounts: Sequence[float]) -> Quantising:
     """Seconds by path for `amounts` of the tensors (elements, or bytes through memory); in registers maybe none."""
     engine = fused = materialised = 0.0
@@ -108,7 +108,7 @@ def quantising(design: Design, bandwidth: float, amounts: Sequence[float]) -> Qu
     return Quantising(engine, fused, materialised)
 
 
-@compilable
+@making
 def ideal_sums(design: Design, made: Generation, n_sequences: int, packed: Quantising) -> Sums:
     """At the rates that are reached: max(FLOP / F, KV bytes / BW) step by step. `packed` is `quantising` over them."""
     device, n_steps = design.device, design.output_tokens
@@ -353,7 +353,7 @@ def unpacking_s(design: Design, limits: Limits) -> float:
     return total
 
 
-@compilable
+@making
 def measured_sums(design: Design, made: Generation, n_sequences: int, packed: Quantising) -> Sums:
     """As the kernels of a stack run. `packed` is `quantising` over the steps."""
     stored = plain = read = compute = unit = fixed = 0.0
@@ -380,7 +380,7 @@ def measured_sums(design: Design, made: Generation, n_sequences: int, packed: Qu
     )
 
 
-@compilable
+@making
 def sums_of(design: Design, made: Generation, n_sequences: int) -> Sums:
     """The sums over the steps of one of `n_sequences` that run together; `made` is its `Generation`."""
     in_steps = [amounts.in_steps for amounts in made.quantised]
@@ -403,7 +403,7 @@ class KnownSums(NamedTuple):
         return cls([NO_SUMS] * (n_sequences + 1), [0] * (n_sequences + 1))
 
 
-@compilable
+@making
 def known_sums(design: Design, made: Generation, same_from: int, n_sequences: int, sums: KnownSums) -> Sums:
     """`sums_of`, kept in `sums`: from `same_from` sequences on all are alike."""
     n = min(n_sequences, same_from)

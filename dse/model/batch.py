@@ -3,7 +3,7 @@
 import math
 from typing import NamedTuple
 
-from dse.core.compiling import compilable, inlined
+from dse.core.compiling import compilable, inlined, making
 from dse.model.capacity import Waves
 from dse.model.energy import knows_bits
 from dse.model.formulas import energy, throughput, utilisation
@@ -183,7 +183,7 @@ def _utilised(at_peak_s: float, seconds: float) -> float:
     return utilisation.utilisation(at_peak_s, seconds) if seconds else math.nan
 
 
-@compilable
+@making
 def spent_of(
     design: Design, made: Generation, terms: Terms, run: Run, smaller: Run, waves: Waves, batch: float, total_s: float
 ) -> Spent:

@@ -3,7 +3,7 @@
 import math
 from typing import NamedTuple
 
-from dse.core.compiling import compilable, inlined
+from dse.core.compiling import compilable, inlined, making
 from dse.model.formulas import capacity, deployment, weights
 from dse.model.generation import Generation
 from dse.model.kv_bytes import stored_bits, unit_of
@@ -175,7 +175,7 @@ def whole_blocks(design: Design) -> int:
     return blocks_of_request(design, design.input_tokens + design.output_tokens, 1)
 
 
-@compilable
+@making
 def max_batch(design: Design, made: Generation, free: int) -> int:
     """Most requests that run at once: those that fit into `free` (in the unit of bits) of every device under the
     admission rule, and no more than the server takes; 0 when none fits."""
@@ -196,11 +196,12 @@ def max_batch(design: Design, made: Generation, free: int) -> int:
 @inlined
 def kv_bytes(design: Design, made: Generation, batch: int) -> int:
     """Keys and values of a device, of the whole batch at the final length."""
-    own = made.final_bits - made.final_shared_bits
-    return to_bytes(design, made.final_shared_bits + requests_of(design, batch) * own)
+    own, n, unit = made.final_bits - made.final_shared_bits, requests_of(design, batch), unit_of(design)
+    # whole bytes of each apart: no number is far larger than the result, whatever the unit
+    return n * (own // unit) + to_bytes(design, made.final_shared_bits + n * (own % unit))
 
 
-@compilable
+@making
 def request_bytes(design: Design, made: Generation) -> int:
     """Most that one request needs between its prompt and its last token."""
     needed = 0
@@ -211,7 +212,7 @@ def request_bytes(design: Design, made: Generation) -> int:
     return to_bytes(design, needed)
 
 
-@compilable
+@making
 def min_capacity_bytes(design: Design, made: Generation, batch: int) -> int:
     """Smallest memory of a device in which the whole batch runs at once under the admission rule.
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dse.core.compiling import compilable
+from dse.core.compiling import compilable, making
 from dse.model.formulas import dequantize, effective_bits, kv_cache, sink_work
 from dse.model.kv_bytes import (
     Limits,
@@ -134,7 +134,7 @@ def is_exact(design: Design) -> bool:
     return not (load.is_paged or load.prefix_tokens) or (most * design.output_tokens < WIDE and paddings < WIDE)
 
 
-@compilable
+@making
 def pieces_of(design: Design, limits: Limits, has_steps: bool = True) -> tuple[list[LinearPiece], int]:
     """Straight pieces of the decode steps, cut off beyond `MAX_PIECES`; paged, also the sum of the stored bits.
 
@@ -215,7 +215,7 @@ def _amount(design: Design, g: Tensor, n_tokens: int) -> float:
     return float(elements)
 
 
-@compilable
+@making
 def _sizes(design: Design, limits: Limits, prefix_tokens: int) -> tuple[list[Size], int, int]:
     """Sizes among which a batch is largest, and the largest size of one sequence: alone, and the part it shares."""
     first, last = design.input_tokens, design.input_tokens + design.output_tokens
@@ -233,7 +233,7 @@ def _sizes(design: Design, limits: Limits, prefix_tokens: int) -> tuple[list[Siz
     return sizes, peak, largest_shared
 
 
-@compilable
+@making
 def generation_of(design: Design, has_steps: bool = True) -> Generation:
     """The amounts of a generation; without its steps no pieces, and paged no sum over the steps."""
     limits = limits_for(design.policy, design.input_tokens)

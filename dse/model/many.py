@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dse.core.compiling import compilable, inlined, registered, sources
+from dse.core.compiling import compilable, inlined, making, registered, sources
 from dse.model import capacity
 from dse.model.attention import NO_SUMS, KnownSums, Sums, known_sums
 from dse.model.batch import (
@@ -54,7 +54,7 @@ from dse.model.records import (
     dtype_of,
 )
 from dse.model.results import RESULT_UNITS
-from dse.model.server import ServerResults, cycle_of, pass_of, server_of, static_pass
+from dse.model.server import Cycle, ServerResults, cycle_of, pass_of, server_of, static_pass
 from dse.model.step import (
     Given,
     Run,
@@ -67,7 +67,6 @@ from dse.model.step import (
     one_prompt_s,
     product_peak,
     share_touched,
-    shared_given,
     shared_step_s,
     terms_of,
     uncached_run,
@@ -84,7 +83,7 @@ States = NDArray[np.int8]
 #: a batch that is as many requests as fit
 OPEN = 0
 #: points of a run at most
-ROW = 128
+ROW = 512
 #: where the rows of a run begin in its array, whole numbers by the names of what they hold
 AT: Any = Wave._make(ROW * place for place in range(len(Wave._fields)))
 N_WAVE = ROW * len(Wave._fields)
@@ -111,16 +110,28 @@ class RunRows(NamedTuple):
     prompt_experts_s: int
     exchange_s: int
     prompt_exchange_s: int
-    #: of the server's steps with prompts: requests that decode, tokens, and times given
+    #: tokens of the prompts
+    prompt_tokens: int
+    #: of a server: its cycle, and the times given of its steps with prompts; exchanges also of the requests that decode
+    #: alone, as of a step and as of prompts
     decoding: int
+    prompts: int
+    own_steps: int
+    prompt_steps: int
+    all_steps: int
     shared_tokens: int
     shared_read_s: int
     shared_apart_s: int
     shared_exchange_s: int
+    decoding_exchange_s: int
+    decoding_prompt_exchange_s: int
+    prompt_step_s: int
 
 
 GIVEN = RunRows._make(N_WAVE + ROW * place for place in range(len(RunRows._fields)))
 N_ROW = N_WAVE + ROW * len(RunRows._fields)
+#: and rows of times of a wave, of a server's cycle, and after the last
+OF_TIMES, OF_CYCLE, OF_GIVEN = GIVEN.touched // ROW, GIVEN.decoding // ROW, N_ROW // ROW
 #: numbers of sequences at most for which sums are kept apart
 MAX_KEYS = 2**14
 
@@ -313,10 +324,10 @@ def _fill_alike(row: Floats, m: int, one: Sums, peak: float, terms: Terms) -> No
 
 
 @compilable
-def _fill_exchanges(row: Floats, m: int, exchanges: Sequence[Exchange], prefix: int, own: int) -> None:
-    """Fill the exchange times of steps and prompts; each sequence adds `own` tokens to the prompts' common `prefix`."""
+def _fill_exchanges(row: Floats, m: int, exchanges: Sequence[Exchange], tokens: int, out: int, is_prompt: int) -> None:
+    """Exchange times (`exchanges_s`) of passes over the tokens in the row at `tokens`, into that at `out`."""
     for i in range(m):
-        row[GIVEN.exchange_s + i] = row[GIVEN.prompt_exchange_s + i] = 0.0
+        row[out + i] = 0.0
     for e in range(len(exchanges)):
         one = exchanges[e]
         exchange = Exchange(  # out of the array, so that the loops become vectors
@@ -330,32 +341,58 @@ def _fill_exchanges(row: Floats, m: int, exchanges: Sequence[Exchange], prefix: 
             direct_bytes_per_s=one.direct_bytes_per_s,
             split_bytes_per_s=one.split_bytes_per_s,
         )
-        for i in range(m):
-            row[GIVEN.exchange_s + i] += exchange_s(row[GIVEN.together + i], exchange)
-        if exchange.in_prompt:
+        if exchange.in_prompt or not is_prompt:
             for i in range(m):
-                row[GIVEN.prompt_exchange_s + i] += exchange_s(prefix + row[GIVEN.together + i] * own, exchange)
+                row[out + i] += exchange_s(row[tokens + i], exchange)
+
+
+@compilable
+def _n_before_equal(row: Floats, m: int) -> int:
+    """Rows up to the first of those at the end that all run as many sequences: what follows from that is the same."""
+    n = m
+    while n > 1 and row[GIVEN.together + n - 1] == row[GIVEN.together + n - 2]:
+        n -= 1
+    return n
+
+
+@compilable
+def _repeat(row: Floats, first: int, last: int, n: int, m: int) -> None:
+    """The values before place `n` of rows first..last-1 also at n..m-1."""
+    if n < m:
+        for at in range(first, last):
+            row[at * ROW + n : at * ROW + m] = row[at * ROW + n - 1]
 
 
 @compilable
 def _fill_waves(row: Floats, m: int, case: Prepared, room: Room) -> None:
-    """All times of the waves of the sequences in `row`."""
+    """All times of the waves of the sequences in `row`: batches that wait for room share theirs."""
     design, terms, running = case.design, case.terms, GIVEN.together
     n_groups, n_in_flight = design.deployment.n_groups, design.deployment.n_in_flight
     for i in range(m):
         row[running + i] = deployment.micro_batch(row[GIVEN.running + i], n_groups, n_in_flight)
+    n = _n_before_equal(row, m)
     if design.load.has_cache == 0:
         wave = uncached_run(design, terms, int(row[running])).wave
-        for i in range(m):
+        for i in range(n):
             if i > 0 and row[running + i] != row[running + i - 1]:
                 wave = uncached_run(design, terms, int(row[running + i])).wave
             _put(row, i, wave)
-        return
+    else:
+        _fill_cached(row, n, case, room)
+    _repeat(row, 0, len(AT), n, m)
+    _repeat(row, OF_TIMES, OF_CYCLE, n, m)
+
+
+@compilable
+def _fill_cached(row: Floats, m: int, case: Prepared, room: Room) -> None:
+    """All times of waves with a KV cache."""
+    design, terms, running = case.design, case.terms, GIVEN.together
+    prefix, own = terms.prompt.prefix_tokens, terms.input_tokens - terms.prompt.prefix_tokens
     for i in range(m):
         row[GIVEN.read_s + i] = terms.weight_read_s
         row[GIVEN.prompt_read_s + i] = terms.weight_read_s
         row[GIVEN.experts_s + i] = row[GIVEN.prompt_experts_s + i] = 0.0
-    prefix, own = terms.prompt.prefix_tokens, terms.input_tokens - terms.prompt.prefix_tokens
+        row[GIVEN.prompt_tokens + i] = prefix + row[running + i] * own
     if terms.has_experts:
         for i in range(m):
             n = int(row[running + i])
@@ -366,7 +403,8 @@ def _fill_waves(row: Floats, m: int, case: Prepared, room: Room) -> None:
             row[GIVEN.prompt_read_s + i] = weight_read_s(design, of_prompts)
             row[GIVEN.experts_s + i] = experts_s(design, float(n), touched)
             row[GIVEN.prompt_experts_s + i] = experts_s(design, float(prefix + n * own), of_prompts)
-    _fill_exchanges(row, m, design.exchanges, prefix, own)
+    _fill_exchanges(row, m, design.exchanges, running, GIVEN.exchange_s, 0)
+    _fill_exchanges(row, m, design.exchanges, GIVEN.prompt_tokens, GIVEN.prompt_exchange_s, 1)
     n_few, same_from = 0, terms.same_from
     if same_from > 1:
         for i in range(m):
@@ -451,69 +489,57 @@ def _fill_static(row: Floats, totals: Floats, m: int, design: Design) -> None:
         _put_server(totals, i, server_of(found, batch, n_steps, n * device.board_power_w, n * device.usd_per_hour))
 
 
+@compilable
+def _fill_cycles(row: Floats, m: int, design: Design, terms: Terms) -> None:
+    """Steps of the servers in `row`, and what is given of those with prompts."""
+    n_steps, own = float(terms.output_tokens), float(terms.input_tokens - terms.prompt.prefix_tokens)
+    batching, step_tokens = design.load.batching, float(design.load.step_tokens)
+    for i in range(m):
+        cycle = cycle_of(row[GIVEN.together + i], own, n_steps, step_tokens, batching, 0)
+        row[GIVEN.decoding + i] = cycle.decoding
+        row[GIVEN.prompts + i] = cycle.prompts
+        row[GIVEN.own_steps + i] = cycle.own_steps
+        row[GIVEN.prompt_steps + i] = cycle.prompt_steps
+        row[GIVEN.all_steps + i] = cycle.all_steps
+        row[GIVEN.shared_tokens + i] = cycle.n_tokens
+        row[GIVEN.shared_read_s + i] = terms.weight_read_s
+        row[GIVEN.shared_apart_s + i] = 0.0
+    if terms.has_experts:
+        for i in range(m):
+            n_tokens = row[GIVEN.shared_tokens + i]
+            touched = share_touched(design, int(n_tokens))
+            row[GIVEN.shared_read_s + i] = weight_read_s(design, touched)
+            row[GIVEN.shared_apart_s + i] = experts_s(design, n_tokens, touched)
+    _fill_exchanges(row, m, design.exchanges, GIVEN.shared_tokens, GIVEN.shared_exchange_s, 1)
+    if len(design.exchanges) > 0:
+        _fill_exchanges(row, m, design.exchanges, GIVEN.decoding, GIVEN.decoding_exchange_s, 0)
+        _fill_exchanges(row, m, design.exchanges, GIVEN.decoding, GIVEN.decoding_prompt_exchange_s, 1)
+        for i in range(m):
+            more_s = row[GIVEN.decoding_exchange_s + i] - row[GIVEN.decoding_prompt_exchange_s + i]
+            row[GIVEN.shared_exchange_s + i] += more_s if row[GIVEN.decoding + i] > 0.0 else 0.0
+
+
 @inlined
-def _fill_server(
-    row: Floats, totals: Floats, i: int, one: Sums, case: Prepared, batching: int, has_gemm: int, quantises: int
+def _fill_prompt_step(
+    row: Floats, i: int, one: Sums, terms: Terms, blocks_s: float, has_gemm: int, quantises: int
 ) -> None:
-    """The server of the batch at `i`, whose requests have these `sums` each."""
-    design, terms = case.design, case.terms
-    n_steps, stack, load, n = float(design.output_tokens), design.stack, design.load, row[GIVEN.together + i]
-    own = float(terms.input_tokens - terms.prompt.prefix_tokens)
-    cycle = cycle_of(n, own, n_steps, float(load.step_tokens), batching, 0)
+    """A step with prompts of the server at `i`, whose requests have these `sums` each."""
     given = SharedGiven(
         read_s=row[GIVEN.shared_read_s + i],
         apart_s=row[GIVEN.shared_apart_s + i],
         exchange_s=row[GIVEN.shared_exchange_s + i],
         n_tokens=row[GIVEN.shared_tokens + i],
     )
-    prompt_step_s = shared_step_s(
-        cycle.decoding, cycle.prompts, given, one, terms, stack.host_blocks_s, has_gemm, quantises
-    )
-    found = pass_of(
-        n,
-        row[GIVEN.batch + i],
-        row[GIVEN.running + i],
-        cycle,
-        row[AT.decode_step_s + i],
-        prompt_step_s,
-        n_steps,
-        stack.host_prompt_s - stack.host_blocks_s,
-        stack.rounds_in_step,
-        float(load.rounds),
-    )
-    device, n_devices = design.device, float(design.deployment.n_devices)
-    _put_server(
-        totals,
-        i,
-        server_of(
-            found, row[GIVEN.batch + i], n_steps, n_devices * device.board_power_w, n_devices * device.usd_per_hour
-        ),
+    row[GIVEN.prompt_step_s + i] = shared_step_s(
+        row[GIVEN.decoding + i], row[GIVEN.prompts + i], given, one, terms, blocks_s, has_gemm, quantises
     )
 
 
 @compilable
-def _fill_servers(row: Floats, totals: Floats, m: int, case: Prepared, room: Room) -> None:
-    """Servers of the batches in `row`: a loop for each kind, in which nothing is decided by point."""
-    design, terms = case.design, case.terms
-    batching, same_from = design.load.batching, terms.same_from
-    if batching == STATIC:
-        _fill_static(row, totals, m, design)
-        return
-    own = float(terms.input_tokens - terms.prompt.prefix_tokens)
-    budget = float(design.load.step_tokens)
-    for i in range(m):
-        cycle = cycle_of(row[GIVEN.together + i], own, float(terms.output_tokens), budget, batching, 0)
-        row[GIVEN.decoding + i] = cycle.decoding
-        row[GIVEN.shared_tokens + i] = cycle.n_tokens
-        row[GIVEN.shared_read_s + i] = terms.weight_read_s
-        row[GIVEN.shared_apart_s + i] = row[GIVEN.shared_exchange_s + i] = 0.0
-    if terms.has_experts or len(design.exchanges) > 0:
-        for i in range(m):
-            n_tokens = row[GIVEN.shared_tokens + i]
-            given = shared_given(design, terms, row[GIVEN.decoding + i], n_tokens, n_tokens)
-            row[GIVEN.shared_read_s + i] = given.read_s
-            row[GIVEN.shared_apart_s + i] = given.apart_s
-            row[GIVEN.shared_exchange_s + i] = given.exchange_s
+def _fill_prompt_steps(row: Floats, m: int, case: Prepared, room: Room) -> None:
+    """Steps with prompts of servers: a loop for each kind, in which nothing is decided by point."""
+    design, terms, blocks_s = case.design, case.terms, case.design.stack.host_blocks_s
+    same_from = terms.same_from
     n_few = 0
     if same_from > 1:
         for i in range(m):
@@ -522,18 +548,62 @@ def _fill_servers(row: Floats, totals: Floats, m: int, case: Prepared, room: Roo
         for i in range(m):
             n = min(int(row[GIVEN.together + i]), same_from)
             one = known_sums(design, case.made, same_from, n, room.sums)
-            _fill_server(row, totals, i, one, case, batching, terms.has_gemm, terms.quantises)
+            _fill_prompt_step(row, i, one, terms, blocks_s, terms.has_gemm, terms.quantises)
         return
     one = known_sums(design, case.made, same_from, same_from, room.sums)
     if terms.has_gemm and terms.quantises:
         for i in range(m):
-            _fill_server(row, totals, i, one, case, batching, 1, 1)
+            _fill_prompt_step(row, i, one, terms, blocks_s, 1, 1)
     elif terms.has_gemm:
         for i in range(m):
-            _fill_server(row, totals, i, one, case, batching, 1, 0)
+            _fill_prompt_step(row, i, one, terms, blocks_s, 1, 0)
     else:
         for i in range(m):
-            _fill_server(row, totals, i, one, case, batching, 0, 1)
+            _fill_prompt_step(row, i, one, terms, blocks_s, 0, 1)
+
+
+@compilable
+def _fill_servers(row: Floats, totals: Floats, m: int, case: Prepared, room: Room) -> None:
+    """Servers of the batches in `row`: those that run as many requests share their steps."""
+    design, stack, load, device = case.design, case.design.stack, case.design.load, case.design.device
+    if load.batching == STATIC:
+        _fill_static(row, totals, m, design)
+        return
+    n = _n_before_equal(row, m)
+    _fill_cycles(row, n, design, case.terms)
+    _fill_prompt_steps(row, n, case, room)
+    _repeat(row, OF_CYCLE, OF_GIVEN, n, m)
+    n_steps, own_start_s, rounds = (
+        float(design.output_tokens),
+        stack.host_prompt_s - stack.host_blocks_s,
+        float(load.rounds),
+    )
+    n_devices, in_step = float(design.deployment.n_devices), stack.rounds_in_step
+    board_w, usd_per_hour = n_devices * device.board_power_w, n_devices * device.usd_per_hour
+    for i in range(m):
+        cycle = Cycle(
+            decoding=row[GIVEN.decoding + i],
+            prompts=row[GIVEN.prompts + i],
+            own_steps=row[GIVEN.own_steps + i],
+            prompt_steps=row[GIVEN.prompt_steps + i],
+            all_steps=row[GIVEN.all_steps + i],
+            n_tokens=row[GIVEN.shared_tokens + i],
+            mean_tokens=row[GIVEN.shared_tokens + i],
+        )
+        batch, step_s, prompt_step_s = row[GIVEN.batch + i], row[AT.decode_step_s + i], row[GIVEN.prompt_step_s + i]
+        found = pass_of(
+            row[GIVEN.together + i],
+            batch,
+            row[GIVEN.running + i],
+            cycle,
+            step_s,
+            prompt_step_s,
+            n_steps,
+            own_start_s,
+            in_step,
+            rounds,
+        )
+        _put_server(totals, i, server_of(found, batch, n_steps, board_w, usd_per_hour))
 
 
 @compilable
@@ -576,7 +646,7 @@ def _wave_at(row: Floats, i: int) -> Wave:
     )
 
 
-@inlined
+@making
 def _run_at(case: Prepared, row: Floats, i: int, by_n: list[Sums]) -> Run:
     """The run of the point at `i`, from its wave."""
     design, terms, n = case.design, case.terms, int(row[GIVEN.together + i])
@@ -670,7 +740,7 @@ def _fill_times(room: Room, found: Found, first: int, m: int) -> None:
         _copy(floats, places[OF_SERVER + at], first, room.totals, (len(TOTAL) + at) * ROW, m)
 
 
-@compilable
+@making
 def _fill_runs(case: Prepared, room: Room, found: Found, first: int, m: int, wants_spent: bool) -> None:
     """Columns that need the whole run of each point: what binds, utilisation, energy by parts, cost of a request."""
     design, made, terms, row = case.design, case.made, case.terms, room.row
@@ -720,26 +790,29 @@ def _nothing_runs(found: Found, first: int, m: int) -> None:
             codes[places.codes[at], first : first + m] = CAPACITY if at == BOUND else -1
 
 
-@compilable
+@making
 def _room_for(n_keys: int) -> Room:
     """Arrays to work in; sums are kept apart for fewer than `n_keys` numbers of sequences."""
     sums = KnownSums([NO_SUMS], np.zeros(n_keys, np.int8))
     return Room(np.zeros(N_ROW), np.zeros(N_ROW), np.zeros(N_TOTAL), sums)
 
 
-@compilable
-def _fits_int64(case: Prepared, most_batch: float) -> bool:
-    """False where capacity and what batches need might not fit int64."""
+@making
+def _fits_int64(case: Prepared, most_batch: float, wants_needs: bool) -> bool:
+    """False where capacity, sizes of batches up to `most_batch` or, where wanted, their needs might not fit int64."""
     design, made = case.design, case.made
     unit, steps = float(unit_of(design)), design.output_tokens if design.load.is_paged else 1
-    largest = float(max(made.final_bits, made.sum_of_own_bits))
+    largest = float(max(made.final_bits, made.sum_of_own_bits if capacity.counts_mean(design) else 0))
     for size in made.sizes:
         largest = max(largest, float(size.own) + float(size.shared))
     free = abs(float(capacity.free_bytes(design))) * unit  # a search for the longest context may need twice as much
-    needed, share = float(most_batch) * largest, design.device.usable_frac
+    # bits of a whole batch are counted for its needs alone; else those of requests that fit
+    needed, share = largest * (float(most_batch) if wants_needs else 1.0), design.device.usable_frac
+    sizes = float(most_batch) * max(largest / unit, unit)
     if design.memory.is_server:  # the device of which a small share holds the batch
         share *= design.memory.share * design.memory.share_of_free
-    return free < WIDE and free * steps < 2 * WIDE and needed < 2 * WIDE and needed < unit * share * WIDE
+    fits = free < WIDE and free * steps < 2 * WIDE and needed < 2 * WIDE and needed < unit * share * WIDE
+    return fits and sizes < WIDE
 
 
 def evaluate_points(points: PointColumns, tables: DesignTables, n_keys: int, found: Found, state: States) -> None:
@@ -758,6 +831,7 @@ def evaluate_points(points: PointColumns, tables: DesignTables, n_keys: int, fou
     wants_runs = wants_spent or _any(places.codes, 0, len(places.codes))
     wants_server = wants_spent or _any(places.floats, OF_SERVER, OF_ALONE)
     wants_sizes, wants_counts = _any(places.whole, 0, OF_SERVED), _any(places.whole, OF_SERVED, len(places.whole))
+    wants_needs = _any(places.whole, OF_NEEDS, OF_SERVED)
     while begin < n:
         first, at, device = begin, points.case[begin], points.device[begin]
         n_input, n_output, most_batch = points.n_input[begin], points.n_output[begin], points.batch[begin]
@@ -804,7 +878,7 @@ def evaluate_points(points: PointColumns, tables: DesignTables, n_keys: int, fou
                 room.sums.known[:] = 0
                 known_case = case.terms.same_from < n_keys
         last, last_device = first, device
-        if not exact or not known_case or not _fits_int64(case, most_batch):
+        if not exact or not known_case or not _fits_int64(case, most_batch, wants_needs):
             state[first:begin] = LEFT
             continue
         free_bytes = capacity.free_bytes(case.design)
@@ -812,7 +886,7 @@ def evaluate_points(points: PointColumns, tables: DesignTables, n_keys: int, fou
         for i in range(first, begin):
             if points.batch[i] == OPEN:
                 points.batch[i] = full_batch(case.design, most)
-        if not _fits_int64(case, points.batch[first:begin].max()):
+        if not _fits_int64(case, points.batch[first:begin].max(), wants_needs):
             state[first:begin] = LEFT
             continue
         while len(room.sums.by_n) <= case.terms.same_from:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dse.core.compiling import compilable
+from dse.core.compiling import compilable, making
 from dse.model.energy import joules_per_kv_byte, joules_per_weight_byte, watts_at_peak
 from dse.model.formulas import attention, linear, weights
 from dse.model.records import Design
@@ -91,7 +91,7 @@ def _product(
     )
 
 
-@compilable
+@making
 def _add_products(
     found: list[OperationCost],
     design: Design,
@@ -134,7 +134,7 @@ def _add_products(
             found.append(attended)
 
 
-@compilable
+@making
 def decode_operations(design: Design, terms: Terms, run: Run) -> list[OperationCost]:
     """The mean decode step of a run: products, attention, packing and unpacking."""
     slower = 1.0
@@ -198,7 +198,7 @@ def decode_operations(design: Design, terms: Terms, run: Run) -> list[OperationC
     return found
 
 
-@compilable
+@making
 def prompt_operations(design: Design, terms: Terms, run: Run) -> list[OperationCost]:
     """The prompts of a run; none without a KV cache. Their attention counts no bytes, as its time does not."""
     prompt, wave, n = terms.prompt, run.wave, run.n
@@ -261,7 +261,7 @@ def prompt_operations(design: Design, terms: Terms, run: Run) -> list[OperationC
     return found
 
 
-@compilable
+@making
 def joules_of(design: Design, terms: Terms, operations: Sequence[OperationCost]) -> tuple[float, float]:
     """J of reads and writes, and J of operations, of all operations of a phase."""
     peak = terms.product_peak_per_s
@@ -280,7 +280,7 @@ def joules_of(design: Design, terms: Terms, operations: Sequence[OperationCost])
     return moved, calculated
 
 
-@compilable
+@making
 def total_of(operations: Sequence[OperationCost], phase: int, seconds: float) -> OperationCost:
     """All operations of a phase as one that takes `seconds`, added from left to right."""
     flops = n_bytes = compute_s = read_s = 0.0

@@ -5,7 +5,7 @@ Sizes are whole numbers in units of 1 / den bit, so "it fits" is never a roundin
 
 from typing import NamedTuple
 
-from dse.core.compiling import compilable
+from dse.core.compiling import compilable, making
 from dse.model.formulas import activations, kv_cache
 from dse.model.kv_bytes import (
     Limits,
@@ -106,7 +106,7 @@ def size_at(design: Design, limits: Limits, prefix_tokens: int, n_tokens: int) -
     return Size(shared, sequence_bits(design, limits, n_tokens) - shared + extra_bits(design, limits, n_tokens))
 
 
-@compilable
+@making
 def _add(lengths: list[int], limits: Limits, n_tokens: int, first: int, page_tokens: int) -> None:
     """Put a length and the first token of its page on the list."""
     lengths.append(n_tokens)
@@ -116,7 +116,7 @@ def _add(lengths: list[int], limits: Limits, n_tokens: int, first: int, page_tok
             lengths.append(start)
 
 
-@compilable
+@making
 def _add_regime(
     lengths: list[int], design: Design, limits: Limits, period: int, first: int, last: int, end: int
 ) -> None:
@@ -152,7 +152,7 @@ def packing_period(design: Design) -> int:
     return period
 
 
-@compilable
+@making
 def peak_lengths(design: Design, limits: Limits, prefix_tokens: int, first: int, last: int) -> list[int]:
     """Lengths in first..last among which n sequences that grow together are largest, for any n; some twice.
 
@@ -181,7 +181,7 @@ def peak_lengths(design: Design, limits: Limits, prefix_tokens: int, first: int,
     return lengths
 
 
-@compilable
+@making
 def _needed(design: Design, limits: Limits, n_sequences: int, known: int, last: int) -> int:
     """Most that `n_sequences` need while they grow together beyond `known` tokens to `last`."""
     most, prefix_tokens = 0, shared_prefix_tokens(design, limits)
@@ -192,7 +192,7 @@ def _needed(design: Design, limits: Limits, n_sequences: int, known: int, last: 
     return most
 
 
-@compilable
+@making
 def _needed_after_prompt(design: Design, n_sequences: int, n_tokens: int) -> int:
     """Most that `n_sequences` need up to `n_tokens`, of which the output leaves the prompt that a policy follows."""
     first, most = max(n_tokens - design.output_tokens, 1), 0

@@ -6,7 +6,7 @@ that a sweep over batches compiles to vectors.
 
 from typing import NamedTuple
 
-from dse.core.compiling import compilable, inlined
+from dse.core.compiling import compilable, inlined, making
 from dse.model.attention import (
     NO_SUMS,
     KnownSums,
@@ -147,7 +147,7 @@ def product_peak(design: Design, n_sequences: int) -> float:
     )
 
 
-@compilable
+@making
 def prompt_terms(
     design: Design, made: Generation, prefix_tokens: int, prefix_flops: int, launch_s: float
 ) -> PromptTerms:

@@ -30,7 +30,7 @@ from dse.specs.workload import Workload
 
 BATCHES = (1, 4, 16, 64, 256)
 INPUTS = (512, 2048, 8192, 32768)
-#: every batch up to the largest is evaluated, about a millisecond each; prompts are searched
+#: every batch up to the largest is evaluated, half a millisecond each, where designs are not one; prompts are searched
 MAX_BATCH, MAX_INPUT = 4096, 2**20
 MEASURES = ("throughput", "step")
 #: stretches that a line of text tells one by one
@@ -175,24 +175,28 @@ class DesignPair:
         requests at once take longer steps. That holds at equal phase of the packing (`period_of`): so what is lowest
         in the first period is lowest of all, and what is highest in the last one highest.
         """
-        if self._is_one(batch, first) and self._is_one(batch, last):
-            return True
         periods = [period_of(design, self.work) for design in (self.new, self.old)]
         if last - first + 1 < 2 * max(periods):
             return False
+        if self.is_one:
+            period = max(periods)
+            ends = (*range(first, first + period), *range(last - period + 1, last + 1))
+            return len({self.verdict(batch, n) for n in ends}) == 1
         # the ends alone say where there is no hope, without a whole period of evaluations
         return self._is_decided(batch, first, last, [1, 1]) and (
             periods == [1, 1] or self._is_decided(batch, first, last, periods)
         )
 
-    def _is_one(self, batch: int, input_tokens: int) -> bool:
-        """True where the model is given the same numbers for both designs, as of bf16 and fp16: no prompt tells them
-        apart."""
-        a, b = (self.result(is_new, batch, input_tokens) for is_new in (True, False))
-        if self.measure.value(a) != self.measure.value(b):
-            return False
-        work = replace(self.work, batch=batch, input_tokens=input_tokens)
-        return self.new.lowered(work) == self.old.lowered(work)
+    def is_sure_of_batches(self, input_tokens: int, first: int, last: int) -> bool:
+        """True when the verdict is surely the same on all batches first..last: designs that are one fit alike, and what
+        fits only falls as the batch grows. All others are told apart batch by batch."""
+        return self.is_one and self.verdict(first, input_tokens) == self.verdict(last, input_tokens)
+
+    @cached_property
+    def is_one(self) -> bool:
+        """True where the model is given the same numbers for both designs, as of bf16 and fp16: no prompt and no batch
+        tells them apart, since these are given to both alike."""
+        return self.new.lowered(self.work) == self.old.lowered(self.work)
 
     def _is_decided(self, batch: int, first: int, last: int, periods: list[int]) -> bool:
         """True when the bounds that the first and the last period give leave one verdict only."""
@@ -421,7 +425,12 @@ def crossing(
     lines = []
     for axis, at in each(searches, progress, "searches"):
         if axis == "batch":
-            spans = runs(lambda b, n=at: pair.verdict(b, n), lambda a, b: False, 1, max(batches))  # type: ignore[misc]
+            spans = runs(
+                lambda b, n=at: pair.verdict(b, n),  # type: ignore[misc]
+                lambda first, last, n=at: pair.is_sure_of_batches(n, first, last),  # type: ignore[misc]
+                1,
+                max(batches),
+            )
         else:
             spans = runs(
                 lambda n, b=at: pair.verdict(b, n),  # type: ignore[misc]
@@ -434,7 +443,7 @@ def crossing(
     largest = replace(work, batch=max(batches), input_tokens=max(inputs))
     example, other = new.evaluate(largest), old.evaluate(largest)
     note = engine_formats.other_software((new, old), largest)
-    if new.lowered(largest) == old.lowered(largest):
+    if pair.is_one:
         note = " ".join(filter(None, [f"{new.name} and {old.name} take the same memory and time here.", note]))
     return Crossing(
         new=new.name,

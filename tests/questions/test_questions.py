@@ -105,6 +105,9 @@ CASES = [
         900,
     ),  # more at once from some prompt on
     ("l40s", "llama2-13b", "nqkv", "fp16", 48, {"output_tokens": 256, "model_kind": "ideal"}, 60, 500),
+    # the model does not tell them apart, and from some prompt, or some batch at once, on neither fits
+    ("a100-80gb", "llama2-7b", "bf16", "fp16", 15.5, {"output_tokens": 64}, 12, 1500),
+    ("a100-80gb", "llama2-7b", "qserve", "atom", 15.5, {"output_tokens": 64, "model_kind": "ideal"}, 12, 2500),
 ]
 
 
@@ -127,6 +130,16 @@ def test_every_batch_and_prompt_is_decided_as_by_brute_force(case, measure):
             for n in range(first, n_inputs + 1)
         ]
         assert spread(line) == expected
+
+
+def test_designs_that_are_one_need_not_fit_at_every_shorter_prompt():
+    """KIVI keeps up to 128 tokens in 16 bits: a prompt may not fit where a longer one does, whose tokens are packed."""
+    one = design("h100", "llama3.1-8b", "kivi:bits=2", 16.3e9)
+    pair = crossing.DesignPair(one, one, Workload(output_tokens=3, memory="paper"), STEP)
+    verdicts = [pair.verdict(3, n) for n in range(2500, 2769)]
+    assert sum(a != b for a, b in pairwise(verdicts)) > 1
+    found = crossing.runs(lambda n: pair.verdict(3, n), lambda a, b: pair.is_sure(3, a, b), 2500, 2768)
+    assert [run.verdict for run in found for _ in range(run.first, run.last + 1)] == verdicts
 
 
 @settings(max_examples=12)
@@ -213,6 +226,11 @@ def test_designs_that_the_model_does_not_tell_apart_are_a_tie_at_once(new, old, 
     assert [run.verdict for line in (*found.from_batch, *found.from_input) for run in line.runs] == ["no", "no"]
     assert found.note.startswith(f"{found.new} and {found.old} take the same memory and time here.")
     assert len(seen) < 20
+    seen.clear()
+    found = crossing.crossing(*(design("h100", "llama3.1-8b", q) for q in (new, old)), work, STEP, (4096,), (512,))
+    (line,) = found.from_batch  # a step of more requests than fit at once is not told
+    assert [run.verdict for run in line.runs] == ["no", "none"]
+    assert len(seen) < 100
 
 
 # inverse design

@@ -4,6 +4,7 @@ import importlib
 import itertools
 import math
 import pkgutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 import dse
 from dse.core import compiling
 from dse.core.errors import DseError
-from dse.model import operations
+from dse.model import many, operations
 from dse.sweep import compiled as sweep_fast
 from dse.sweep import points as sweep_points
 from dse.sweep import spec as sweep_spec
@@ -201,6 +202,28 @@ def test_everything_that_a_workload_can_say_runs_compiled():
     assert compare_with_rows(sweep_of(mixture)) == 0
 
 
+@pytest.mark.parametrize("batching", ["static", "continuous", "chunked"])
+def test_batches_that_wait_for_room_share_what_runs(batching):
+    """Mixtures and splits, up to far more requests than fit, then few again: those that fit differ one by one."""
+    axes = {"device": "h100", "model": ["llama3-8b", "qwen3-30b-a3b"], "batching": batching, "quantizer": "fp8"}
+    each = {"input_tokens": [64, 9000], "output_tokens": [1, 300], "memory": ["server", "paper"]}
+    batches = [1, 2, 3, 40, 41, 1000, 4096, 4097, 100_000, 5, 6000, 7000, 2000]
+    assert compare_with_rows(sweep_of({**axes, **each, "tp": [1, 2], "batch": batches}, model_kind="calibrated")) == 0
+    alone = {**axes, "input_tokens": 64, "output_tokens": 30, "kv_cache": False, "batch": batches}
+    assert compare_with_rows(sweep_of(alone, model_kind="calibrated")) == 0
+
+
+def test_a_batch_far_beyond_what_fits_is_not_left_to_rows():
+    """A server counts a request at its full length, not the sum over its steps: near 262,144 all fits int64. In parts
+    of 1e4 the bits of the whole batch do not: what is counted in them is left to rows, the default columns are not."""
+    axes = {"device": "a100-80gb", "model": "llama2-7b", "output_tokens": 1024, "input_tokens": [1024, 8192]}
+    batches = {"batch": [4096, 262_143, 262_145, 2**22]}
+    assert compare_with_rows(sweep_of({**axes, **batches, "quantizer": "oaken"})) == 0
+    sweep = sweep_of({**axes, **batches, "quantizer": "oaken:outer=0.013,inner=0.0371"})
+    assert compare_with_rows(sweep) == 8
+    assert compare_with_rows(replace(sweep, keep=(*sweep_spec.DEFAULT_KEEP, "activation_bytes", "tpot_s"))) == 0
+
+
 def test_whole_numbers_beyond_float64_are_left_to_rows():
     """Shares of 12 digits give a denominator of 1e12: 4096 * 64 layers' bits a token times that are over 2^53."""
     axes = {"device": "h100", "model": "llama2-7b", "quantizer": "oaken:outer=0.012345678901", "batch": [1, 2]}
@@ -230,6 +253,34 @@ def test_a_sweep_of_many_points_uses_the_kernel(monkeypatch):
     columns = sweep_points.evaluate_chunk(sweep, 1000, 1500)
     assert columns["feasible"].all()
     assert len(columns["bound"].codes) == 500
+
+
+def test_compiled_code_gives_back_what_it_makes_once():
+    """Most functions do not count who holds what they are given: nothing is left over, nothing freed twice."""
+    from numba.core.runtime import _nrt_python, rtsys
+
+    def held():
+        stats = rtsys.get_allocation_stats()
+        return stats.alloc - stats.free, stats.mi_alloc - stats.mi_free
+
+    axes = {"device": "h100", "model": ["llama3-8b", "qwen3-30b-a3b"], "tp": [1, 2], "quantizer": ["fp8", "kivi"]}
+    each = {"prefix_tokens": [0, 16], "input_tokens": [64, 9000], "output_tokens": 30, "batch": [1, 40, 4096, 100_000]}
+    sweep = sweep_of({**axes, **each, "kv_cache": [True, False]}, model_kind="calibrated")
+    points = sweep_fast.points_at(sweep, kept_digits(sweep, 0, sweep.n_points))
+    columns, tables, n_keys = points.numbers()
+    found, state = many.found_for(sweep.keep, sweep.n_points), np.zeros(sweep.n_points, np.int8)
+    state[:] = np.array([case.state for case in points.cases])[points.case]
+    many.evaluate(columns, tables, n_keys, found, state.copy())
+    were_counted = _nrt_python.memsys_stats_enabled()
+    _nrt_python.memsys_enable_stats()
+    try:
+        before, made = held(), rtsys.get_allocation_stats().alloc
+        many.evaluate(columns, tables, n_keys, found, state.copy())
+        assert rtsys.get_allocation_stats().alloc > made
+        assert held() == before
+    finally:
+        if not were_counted:
+            _nrt_python.memsys_disable_stats()
 
 
 def test_compiled_code_depends_on_every_source_it_is_made_of(monkeypatch):
