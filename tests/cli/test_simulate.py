@@ -258,8 +258,9 @@ def test_prompts_that_begin_alike(tmp_path):
     assert found["shared_prompts"]["device_share"] == pytest.approx(48 * 64 / (50 * 100))
     assert found["shared_prompts"]["endless_share"] == found["shared_prompts"]["device_share"]
     assert found["ttft_s"]["mean"] < found["shared_prompts"]["without"]["ttft_s"]["mean"]
-    assert found["load"] is None
     alone = numbers(*SMALL, "--rate", "5")
+    assert found["load"] == pytest.approx(5 / found["steady"]["requests_per_s"], rel=1e-12)
+    assert found["shared_prompts"]["without"]["steady_requests_per_s"] == alone["steady"]["requests_per_s"]
     assert found["shared_prompts"]["without"]["ttft_s"] == alone["ttft_s"]
     assert "shared_prompts" not in alone
     outcome = run(*SMALL, *PREFIXES, "--rate", "5", "--out", str(tmp_path / "run"))
@@ -268,6 +269,31 @@ def test_prompts_that_begin_alike(tmp_path):
     rows = list(csv.DictReader((tmp_path / "run" / "prefix_steps.csv").open()))
     assert {row["state"] for row in rows} <= {"computed", "found on the device", "in use by others", "kept"}
     assert (tmp_path / "run" / "prefix_steps.png").exists()
+
+
+def test_a_share_of_the_rate_that_a_server_with_a_prefix_cache_holds():
+    """And what the cache brings: the ratio of what is held with it and without, whatever rate comes."""
+    gains = []
+    for rate in ("70%", "5", "full"):
+        found = numbers(*SMALL, *PREFIXES, "--rate", rate)
+        held, shared = found["steady"]["requests_per_s"], found["shared_prompts"]
+        without = shared["without"]["steady_requests_per_s"]
+        assert without == numbers(*SMALL)["steady"]["requests_per_s"]
+        assert shared["gain"] == held / without > 1.05
+        gains.append(shared["gain"])
+        if rate == "70%":
+            assert found["load"] == pytest.approx(0.7, rel=1e-12)
+            assert found["offered_requests_per_s"] == pytest.approx(0.7 * held, rel=1e-12)
+    assert len({*gains}) == 1
+    shown = run(*SMALL, *PREFIXES, "--rate", "5").output
+    assert (
+        f"gain                                    {gains[0]:.3g} times the requests that can be served; the first"
+        in shown
+    )
+    shown = run(*SMALL, *PREFIXES, "--rate", "95%").output
+    assert "times the requests that can be served; without, more come than that, and the queue grows" in shown
+    assert "load                                    95 % of the rate that holds" in shown
+    assert "Unstable" not in shown
 
 
 def test_a_trace_that_names_blocks(tmp_path):
