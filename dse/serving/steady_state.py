@@ -275,9 +275,10 @@ def steady(
     times: `limited_by` (batch, server, memory, chunk) keeps more from it. `waits_s` is what a decode step of so many
     waits for, `prompt_share` the share of the time that steps with prompts add to those of decoding alone. Static
     batching runs as long as the longest answer of a batch, `largest_output(n)` in expectation
-    (`dse.serving.requests.Lengths.largest_output`), and reserves memory. `found`: parts of prompts that are not computed
-    (`dse.serving.reuse.steady_of` gives those of requests that say what they share). Where nothing fits, `n_sequences` is 0 and
-    rates and times are None. Raises InputError for a prefix or a token policy, n_sequences < 1, step_tokens < 1.
+    (`dse.serving.requests.Lengths.largest_output`), and reserves memory. `found`: parts of prompts that are not
+    computed (`dse.serving.reuse.steady_of` gives those of requests that say what they share). Where nothing fits,
+    `n_sequences` is 0 and rates and times are None. Raises InputError for a prefix or a token policy, n_sequences < 1,
+    step_tokens < 1.
     """
     if n_sequences is not None and n_sequences < 1:
         raise InputError(f"n_sequences = {show(n_sequences)}: must be at least 1")

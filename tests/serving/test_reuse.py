@@ -1,4 +1,4 @@
-"""What prompts find of each other at a server that is always full: by hand, by counting, by `dse point`, by simulation."""
+"""What prompts find of each other at a full server: by hand, by counting, by `dse point`, by simulation."""
 
 from dataclasses import replace
 
@@ -67,6 +67,7 @@ SERVERS = [
     ("a100-80gb", "llama3.1-8b", "fp16", {"output_tokens": 100, "prefix_tokens": 512, "batching": "continuous"}),
     ("a100-80gb", "llama2-13b", "fp16", {"output_tokens": 100, "prefix_tokens": 1000, "admission": "reserve"}),
     ("h100", "llama3.1-70b", "fp8", {"input_tokens": 4096, "prefix_tokens": 3008, "tp": 4, "batch": 100}),
+    ("h100", "llama3.1-8b", "fp8", {"input_tokens": 4096, "prefix_tokens": 3008, "tp": 2, "dp_attention": True}),
 ]
 
 
@@ -116,13 +117,20 @@ def test_what_a_full_server_holds_is_what_the_simulation_serves(n_texts, batch, 
 
 
 def test_each_group_of_requests_keeps_prompts_of_its_own():
-    """Two groups take turns: of abab... one sees a alone, the other b, so that each finds what the request before it
-    left, which one group would find two requests before."""
+    """Two groups take turns: of a, b, a, b, ... each holds one text, as if all began alike, where one group holds both.
+
+    And it finds it with the request before.
+    """
     plan, device = build("llama3.1-8b", "fp16"), catalog.device("h100")
-    work = Workload(output_tokens=10, tp=2, dp_attention=True, batch=2)
-    requests = prompts(*("ax", "by") * 10, block=800, output=10)
-    found = reuse.found_when_full(device, plan, work, requests, "chunked")
-    assert (found.mean_found_tokens, found.mean_own_tokens) == (800, 800)
+    work = Workload(tp=2, dp_attention=True)
+
+    def found(*texts):
+        requests = prompts(*(text + str(i) for i in range(10) for text in texts), block=100_000, output=10)
+        return reuse.found_when_full(device, plan, work, requests, "chunked")
+
+    assert found("a", "b") == found("a", "a")
+    assert found("a", "b").mean_found_tokens == 100_000
+    assert found("a", "b", "c").fitting < found("a", "a", "a").fitting
 
 
 def test_a_load_from_host_memory_takes_its_start_and_its_bytes():
