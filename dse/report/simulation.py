@@ -97,6 +97,7 @@ def evaluate(
     admission = "reserve" if batching == "static" else settled.admission
     most = plan.model.max_position_tokens
     sure = lowered_of(device, plan, work)
+    untimed = {"tpot_s": None} if lengths.moments.max_output_tokens == 1 else {}
     result = {
         "device": device.name,
         "model": plan.model.name,
@@ -141,9 +142,9 @@ def evaluate(
         "recomputed_share": _recomputed(run) / max(run.n_prompt_tokens, 1),
         **({"shared_prompts": shared} if shared else {}),
         "n_steps": run.n_steps,
-        "steady": steady,
+        "steady": {**steady, **untimed},
         "load": load,
-        "at_rate": at_offered and at_offered._asdict(),
+        "at_rate": at_offered and at_offered._asdict() | untimed,
         "is_stable": None
         if offered is None
         else bool(load is not None and load <= 1 and not _overloaded(thirds, float(np.ptp(served.arrival_s)))),
@@ -233,8 +234,9 @@ def _first_s(run: Simulation, own_s: float) -> NDArray[np.float64]:
 
 
 def _per_token_s(run: Simulation) -> NDArray[np.float64]:
-    """Time per output token of each request, mean over its tokens."""
-    return (run.finish_s - run.first_s) / run.requests.output_tokens
+    """Time per output token of each request, mean over its tokens; an answer of one token has none."""
+    tokens = run.requests.output_tokens
+    return ((run.finish_s - run.first_s) / tokens)[tokens > 1]
 
 
 def _spread(values: NDArray[np.float64]) -> dict[str, float | None]:
@@ -248,6 +250,8 @@ def _spread(values: NDArray[np.float64]) -> dict[str, float | None]:
 
 def _gaps(run: Simulation) -> dict[str, float | None]:
     """Spread of the times between two tokens of an answer; shares up to one percent more."""
+    if run.requests.output_tokens.max() == 1:
+        return dict.fromkeys(_COLUMNS)
     shares = {name: run.gap_s(share) for name, share in SHARES.items()}
     return {"mean": run.mean_gap_s, **shares, "max": run.longest_gap_s if run.mean_gap_s is not None else None}
 
@@ -367,6 +371,7 @@ def _how_sure(r: dict[str, Any]) -> list[str]:
         ("time per output token (TPOT), mean", r["tpot_s"]["mean"], "s", token),
         ("time to first token (TTFT), mean", r["ttft_s"]["mean"], "s", first),
     ]
+    rows = [row for row in rows if row[1] is not None]
     rows += [("steady state, closed form", rate, "token/s", [1 / ratio for ratio in reversed(token)])] if rate else []
     lines = (
         present.line(label, " to ".join(present.number(value * ratio, unit) for ratio in ends))
@@ -398,6 +403,8 @@ def text(result: dict[str, Any]) -> str:
     for label, name in _LATENCIES:
         cells = "".join(f"{present.number(r[name][column], 's'):>12}" for column in _COLUMNS)
         lines.append(f"  {label:<24}{cells}")
+    if r["tpot_s"]["mean"] is None:
+        lines.append("  an answer of one token has no time per output token (TPOT)")
     again = plural(r["recomputed_tokens"], "token")
     whole = (
         ("throughput", present.number(r["throughput_tokens_per_s"], "token/s")),
@@ -484,13 +491,13 @@ def waits_table(result: dict[str, Any], run: Simulation, name: str = "") -> pd.D
 
     `name` is what the figure calls the design: by default its device, model and quantizer.
     """
-    shares = np.arange(1, 100) / 100
+    shares, per_token_s = np.arange(1, 100) / 100, _per_token_s(run)
     return pd.DataFrame(
         {
             "design": name or f"{result['device']}, {result['model']}, {result['quantizer']}",
             "share": shares,
             "ttft_s": np.quantile(_first_s(run, result["host_prompt_s"]), shares, method="inverted_cdf"),
-            "tpot_s": np.quantile(_per_token_s(run), shares, method="inverted_cdf"),
+            "tpot_s": np.quantile(per_token_s, shares, method="inverted_cdf") if len(per_token_s) else np.nan,
         }
     )
 
