@@ -80,9 +80,9 @@ def waits_at(server: TrafficServer, requests_per_s: float) -> AtRate | None:
     typical = server.cycle(nodes[int(np.searchsorted(nodes, min(max(n_running, 1.0), places)))])
     # a step holds several prompts, or a part of one
     room = max(server.design.load.step_tokens - typical.cycle.decoding, 1.0)
-    prompt_s = typical.prompt_step_s * server.mean_prompt_tokens / room
+    prompt_s = typical.prompt_step_s * moments.mean_input_tokens / room
     prompt_s = min(prompt_s, MOST_BUSY / requests_per_s)
-    squared = prompt_s**2 * server.mean_prompt_squared / server.mean_prompt_tokens**2
+    squared = prompt_s**2 * moments.mean_input_squared / moments.mean_input_tokens**2
     # where a place is free: prompts before it, and, where some run, the end of their step
     is_free, runs = float(share[:-1].sum()) / total, float(share[1:-1].sum()) / total
     wait_s = is_free * steady.prompt_queue_s(requests_per_s, prompt_s, squared, 0.0) + runs * typical.decode_step_s / 2

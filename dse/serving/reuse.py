@@ -140,7 +140,7 @@ def found_when_full(
         return n_requests * own_units + reuse.held_pages(n_requests) * page_units
 
     most = -(-min(MAX_BATCH, load.max_num_seqs) // n_groups)
-    fitting = bisect_right(range(most + 1), capacity, key=units) - 1
+    fitting = bisect_right(range(most + 1), float(capacity), key=units) - 1
     places = min(fitting, -(-(work.batch or load.most_at_once) // n_groups))
     room_pages = (capacity - places * own_units) / page_units
     host_pages = host.capacity_bytes * memory.unit / page_units if host else 0.0

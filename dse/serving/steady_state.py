@@ -105,14 +105,12 @@ class TrafficServer:
     terms: Terms
     mean_output_tokens: float
     lengths: LengthMoments
-    #: tokens of a prompt that are computed: E[I] and E[I^2] where nothing is found
-    mean_prompt_tokens: float
-    mean_prompt_squared: float
     #: of the logarithm of prompts' lengths, taken as log-normal
     prompt_spread: float
     #: requests that fit at once, and of these as many as the server takes
     fitting: int
     places: int
+    #: what of prompts is found by a server that is always full: `waits_at` is for one that finds nothing
     found: FoundPrompts | None = None
     _known: dict[float, Pass] = field(default_factory=dict, compare=False, repr=False)
 
@@ -158,8 +156,6 @@ class TrafficServer:
             terms=terms,
             mean_output_tokens=mean_out,
             lengths=moments,
-            mean_prompt_tokens=prompt_tokens,
-            mean_prompt_squared=prompt_squared,
             prompt_spread=log(max(prompt_squared / prompt_tokens**2, 1.0)) ** 0.5,
             fitting=fitting,
             places=min(work.batch or load.most_at_once, fitting),
