@@ -198,7 +198,7 @@ def under_load(
 
 
 def _would_hold(load: float, full_requests_per_s: float | None) -> str:
-    """What a server holds and how many hold a load that one does not; "" where it is none."""
+    """Say the rate that one server holds, and how many servers hold this load; "" for other mistakes."""
     if not 1 <= load < MOST_LOAD or not full_requests_per_s:
         return ""
     n = int(load) + 1

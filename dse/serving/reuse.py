@@ -48,7 +48,7 @@ def steady_of(
 
 @dataclass(frozen=True)
 class Reuse:
-    """How long ago each block of each prompt was used before, in requests; `n` where nobody did.
+    """The requests since each block of each prompt was used before; `n` where nobody used it.
 
     A block's first use counts from its last one, as if the requests came again, where that is less than half of them
     ago: a text that is asked for all the time is there from the start, a conversation that is over is not.
@@ -117,7 +117,7 @@ def found_when_full(
     batching: steady_state.Batching,
     host: simulator.HostMemory | None = None,
 ) -> FoundPrompts:
-    """How many of these requests fit at once, each block of their prompts held once, and what they find.
+    """Count the requests that fit at once, each block of their prompts held once, and what they find.
 
     What those that run leave free keeps the prompts of as many requests before them as it has room for, and host
     memory behind it those of more. Raises InputError where pages are not alike.
