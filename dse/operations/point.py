@@ -87,9 +87,9 @@ class EvaluatePoint(OnDesign, Printed):
 
     def value(self, outcome: Point) -> DesignResults:
         """Every result by name, in SI base units; None for what does not apply. A dict whose entries are attributes."""
-        from dse.report.design import DesignResults
+        from dse.report.design import DesignResults, as_said
 
-        return DesignResults(outcome.results, partial(self.text, outcome))
+        return DesignResults(as_said(outcome.results), partial(self.text, outcome))
 
     def written(self, outcome: Point, console: Console) -> list[str]:
         """Write the tables where a directory is given."""
@@ -105,11 +105,12 @@ class EvaluatePoint(OnDesign, Printed):
         from dse.model import evaluate
         from dse.questions import room
         from dse.report import present
+        from dse.report.design import as_said
 
         if self.explain is not None:
             return present.explanation_text(present.explain(self.explain, outcome))
         text = present.point_text(
-            outcome.results,
+            as_said(outcome.results),
             outcome.device,
             outcome.plan,
             present.bit_ledger(outcome),
@@ -133,16 +134,17 @@ class EvaluatePoint(OnDesign, Printed):
         does not fit, commands that do."""
         from dse.model import evaluate, uncertainty
         from dse.report import present
+        from dse.report.design import as_said
 
         if self.explain is not None:
             return present.explain(self.explain, outcome)
-        room = self._with_room(outcome)
+        room, results = self._with_room(outcome), as_said(outcome.results)
         return {
-            **outcome.results,
-            "intervals": uncertainty.as_numbers(outcome.results, outcome.stack),
+            **results,
+            "intervals": uncertainty.as_numbers(results, outcome.stack),
             "bit_ledger": present.bit_ledger(outcome),
             "operations": outcome.operations(),
-            "with_room": room and {name: room[name] for name in evaluate.ROOM_RESULTS},
+            "with_room": room and {name: as_said(room)[name] for name in evaluate.ROOM_RESULTS},
             "kernels": present.kernels(outcome),
             "time_shares": evaluate.time_shares(outcome),
             "would_fit": [

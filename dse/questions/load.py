@@ -18,6 +18,8 @@ from dse.specs.workload import Workload
 
 #: shares of what a server that is always full serves; above the last the closed form does not hold
 LOADS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+#: loads above which nothing is said of how many servers hold them
+MOST_LOAD = 1e6
 #: share of the saturated rate below which none is looked for, and halvings of the interval of rates
 LEAST_LOAD, N_HALVINGS = 0.001, 30
 COLUMNS = (
@@ -75,7 +77,7 @@ class UnderLoad(QuestionAnswer):
                 f"{row['load']:.2f}",
                 f"{row['requests_per_s']:.4g}",
                 f"{row['tokens_per_s']:,.4g}",
-                f"{1e3 * row['tpot_s']:.4g}",
+                "-" if row["tpot_s"] is None else f"{1e3 * row['tpot_s']:.4g}",
                 f"{row['ttft_s']:.4g}",
                 f"{row['place_wait_s']:.3f}",
                 f"{row['running_requests']:.3g}",
@@ -86,6 +88,8 @@ class UnderLoad(QuestionAnswer):
             "requests of equal lengths arrive at random (Poisson).\nQueueing: the part of TTFT spent waiting for a "
             "free slot. Decoding: requests that decode at a time, in the mean."
         )
+        if any(row["tpot_s"] is None for row in self.rows):
+            end += " An answer of one token has no TPOT."
         if not self.rows:
             end += " No rate below that holds in closed form: `dse simulate --rate` runs the requests one by one."
         if self.limits and self.rows:
@@ -133,7 +137,10 @@ class UnderLoad(QuestionAnswer):
         i = next(i for i, row in enumerate(self.rows) if row["requests_per_s"] >= requests_per_s)
         low, high = self.rows[i - 1], self.rows[i]
         share = (requests_per_s - low["requests_per_s"]) / (high["requests_per_s"] - low["requests_per_s"])
-        return {name: low[name] + share * (high[name] - low[name]) for name in COLUMNS[1:]} | {"design": self.design}
+        between = {
+            name: None if low[name] is None else low[name] + share * (high[name] - low[name]) for name in COLUMNS[1:]
+        }
+        return between | {"design": self.design}
 
 
 def under_load(
@@ -151,12 +158,12 @@ def under_load(
     do not hold have no row. `name` is what tables and figures call the design. Raises InputError for a load that is not
     above 0 and below 1, a prefix or a token policy.
     """
-    for load in loads:
-        if not 0 < load < 1:
-            raise InputError(f"loads: {show(load)}: must be above 0 and below 1, such as 0.5")
     moments = FixedLengths(work.input_tokens, work.output_tokens)
     server, name = TrafficServer.of(device, plan, work, moments), name or plan.quantizer_name
     full = server.full.requests_per_s if server.places else None
+    for load in loads:
+        if not 0 < load < 1:
+            raise InputError(f"loads: {show(load)}: must be above 0 and below 1, such as 0.5{_would_hold(load, full)}")
     rows = []
     for load in loads if full else ():
         rate = load * (full or 0.0)
@@ -167,7 +174,7 @@ def under_load(
                 load,
                 rate,
                 rate * work.output_tokens,
-                latency.tpot_s,
+                latency.tpot_s if work.output_tokens > 1 else None,
                 latency.ttft_s,
                 latency.place_wait_s,
                 latency.running,
@@ -188,3 +195,11 @@ def under_load(
         limits=dict(limits or {}),
         server=server,
     )
+
+
+def _would_hold(load: float, full_requests_per_s: float | None) -> str:
+    """Say the rate that one server holds, and how many servers hold this load; "" for other mistakes."""
+    if not 1 <= load < MOST_LOAD or not full_requests_per_s:
+        return ""
+    n = int(load) + 1
+    return f": a server holds {full_requests_per_s:.4g} requests/s, {n:,} hold this at {load / n:.2g} each"

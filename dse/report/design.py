@@ -21,6 +21,11 @@ _BETWEEN = "\n\n"
 _STYLE = "text-align:left;padding:1px 12px"
 
 
+def as_said(results: Mapping[str, Any]) -> dict[str, Any]:
+    """Results as they are printed: an answer of one token has no time between tokens."""
+    return {**results, **({"tpot_s": None} if results["output_tokens"] == 1 else {})}
+
+
 class DesignResults(Answer, dict[str, Any]):
     """Results of one design, in SI base units (times in s, sizes in B): a dict whose entries are attributes too.
 

@@ -165,8 +165,14 @@ def answer_lines(
 ) -> list[str]:
     """The answer of a design that runs, in three lines: how many fit, how fast and how sure, what binds and what would
     do more. `with_more`: capacity and speed with as many requests as fit."""
-    names = (RATE, "tpot_s", "ttft_s") if of_host(result) else (RATE, "decode_step_s", "ttft_s")
-    speeds = [value_text(result, RATE), *(f"{RESULTS[name].title} {value_text(result, name)}" for name in names[1:])]
+    names = ("tpot_s" if of_host(result) else "decode_step_s", "ttft_s")
+    speeds = [value_text(result, RATE)]
+    speeds += [
+        "no TPOT (an answer of one token)"
+        if result[name] is None
+        else f"{RESULTS[name].title} {value_text(result, name)}"
+        for name in names
+    ]
     more = _more_text(result, with_more)
     return [
         fits_text(result, is_full),

@@ -19,7 +19,7 @@ from dse.model.kv_layout import KvPlan
 from dse.model.stacks import kind_of, stack_of, stack_text
 from dse.report import present
 from dse.report.present_traffic import beyond_positions, per_second, plural
-from dse.serving import simulator, steady_state
+from dse.serving import reuse, simulator, steady_state
 from dse.serving.arrivals import Traffic, rate_that_holds, requests_of
 from dse.serving.at_rate import at_rate
 from dse.serving.requests import Lengths, Requests
@@ -67,21 +67,20 @@ def evaluate(
         with progress(None, "requests", len(requests.arrival_s)) as bar:
             tell = lambda done, _: bar.update(done - bar.pos)  # noqa: E731
             run = simulator.run(device, plan, work, requests, batching, step_tokens, progress=tell, host=host)
+    served = run.requests
+    steady = reuse.steady_of(device, plan, work, served, batching, step_tokens, host)
     shared = None
     if requests.blocks is not None:
         alone = replace(requests, blocks=None)
         without = simulator.run(device, plan, work, alone, batching, step_tokens)
-        shared = _shared(run, without, _own_s(Point(device, plan, work)))
-    served = run.requests
+        kept_nothing = reuse.steady_of(device, plan, work, without.requests, batching, step_tokens)
+        shared = _shared(run, without, _own_s(Point(device, plan, work)), steady, kept_nothing)
     lengths = Lengths.of(served)
     shares = requests.blocks is not None
     settled = steady_state.with_batch(device, plan, work, lengths.moments, batching, shares)
-    steady = steady_state.steady(
-        device, plan, work, lengths.moments, None, batching, step_tokens, largest_output=lengths.largest_output
-    )
     offered = Lengths.of(requests).moments.rate_per_s
     load = None
-    if offered is not None and steady["requests_per_s"] and shared is None:  # what is rejected is no load
+    if offered is not None and steady["requests_per_s"]:  # what is rejected is no load
         load = offered * len(served.arrival_s) / len(requests.arrival_s) / steady["requests_per_s"]
     thirds = [float(np.mean(part)) for part in np.array_split(run.start_s - served.arrival_s, 3) if len(part)]
     # a server's own time before a first token keeps nobody else waiting: it is no part of the loop
@@ -98,6 +97,7 @@ def evaluate(
     admission = "reserve" if batching == "static" else settled.admission
     most = plan.model.max_position_tokens
     sure = lowered_of(device, plan, work)
+    untimed = {"tpot_s": None} if lengths.moments.max_output_tokens == 1 else {}
     result = {
         "device": device.name,
         "model": plan.model.name,
@@ -142,17 +142,13 @@ def evaluate(
         "recomputed_share": _recomputed(run) / max(run.n_prompt_tokens, 1),
         **({"shared_prompts": shared} if shared else {}),
         "n_steps": run.n_steps,
-        "steady": steady,
+        "steady": {**steady, **untimed},
         "load": load,
-        "at_rate": at_offered and at_offered._asdict(),
+        "at_rate": at_offered and at_offered._asdict() | untimed,
         "is_stable": None
         if offered is None
-        else bool(
-            (shared or (load is not None and load <= 1)) and not _overloaded(thirds, float(np.ptp(served.arrival_s)))
-        ),
-        "is_near_limit": None
-        if load is None and not shared
-        else bool((load is not None and NEAR_LOAD < load <= 1) or _grows(thirds, latency["p50"] or 0.0)),
+        else bool(load is not None and load <= 1 and not _overloaded(thirds, float(np.ptp(served.arrival_s)))),
+        "is_near_limit": None if load is None else bool(NEAR_LOAD < load <= 1 or _grows(thirds, latency["p50"] or 0.0)),
         **{name: sure[name] for name in INTERVALS},
         "runs_why": Point(device, plan, work).lowered.results["runs_why"],
         "assumptions": steady_state.assumptions(device, plan, work),
@@ -175,7 +171,7 @@ def serve(
     Raises InputError and LimitError for requests or a workload that cannot be simulated.
     """
     requests = requests_of(
-        ask, work, progress, lambda requests: rate_that_holds(device, plan, work, requests, batching, step_tokens)
+        ask, work, progress, lambda requests: rate_that_holds(device, plan, work, requests, batching, step_tokens, host)
     )
     result, run = evaluate(device, plan, work, requests, batching, step_tokens, progress, host)
     return {**result, "trace": ask.trace, "seed": ask.seed, "arrivals": ask.arrivals}, run
@@ -187,15 +183,24 @@ def _recomputed(run: Simulation) -> int:
     return max(run.n_prompt_tokens - new, 0)
 
 
-def _shared(run: Simulation, without: Simulation, own_s: float) -> dict[str, Any]:
-    """Shares of the prompts' tokens by where they were found, and what the run would be were nothing kept."""
+def _shared(
+    run: Simulation, without: Simulation, own_s: float, steady: Mapping[str, Any], kept_nothing: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Shares of the prompts' tokens by where they were found, and what the run would be were nothing kept.
+
+    The gain is in what each can serve in steady state: below that both serve what comes.
+    """
     n = int(run.requests.input_tokens.sum())
+    held, alone = steady["requests_per_s"], kept_nothing["requests_per_s"]
     return {
         "device_share": int(run.device_tokens.sum()) / n,
         "host_share": int(run.host_tokens.sum()) / n,
         "endless_share": int(run.endless_tokens.sum()) / n,
         "mean_cached_bytes": float(np.mean(run.samples["cached_bytes"])),
+        "gain": held / alone if held and alone else None,
         "without": {
+            "steady_requests_per_s": alone,
+            "steady_tokens_per_s": kept_nothing["throughput_tokens_per_s"],
             "throughput_tokens_per_s": without.n_tokens / without.duration_s,
             "ttft_s": _spread(_first_s(without, own_s)),
             "tpot_s": _spread(_per_token_s(without)),
@@ -229,8 +234,9 @@ def _first_s(run: Simulation, own_s: float) -> NDArray[np.float64]:
 
 
 def _per_token_s(run: Simulation) -> NDArray[np.float64]:
-    """Time per output token of each request, mean over its tokens."""
-    return (run.finish_s - run.first_s) / run.requests.output_tokens
+    """Time per output token of each request, mean over its tokens; an answer of one token has none."""
+    tokens = run.requests.output_tokens
+    return ((run.finish_s - run.first_s) / tokens)[tokens > 1]
 
 
 def _spread(values: NDArray[np.float64]) -> dict[str, float | None]:
@@ -244,6 +250,8 @@ def _spread(values: NDArray[np.float64]) -> dict[str, float | None]:
 
 def _gaps(run: Simulation) -> dict[str, float | None]:
     """Spread of the times between two tokens of an answer; shares up to one percent more."""
+    if run.requests.output_tokens.max() == 1:
+        return dict.fromkeys(_COLUMNS)
     shares = {name: run.gap_s(share) for name, share in SHARES.items()}
     return {"mean": run.mean_gap_s, **shares, "max": run.longest_gap_s if run.mean_gap_s is not None else None}
 
@@ -311,8 +319,7 @@ def _steady_lines(r: dict[str, Any]) -> list[tuple[str, str]]:
     return [
         (
             "steady state, closed form",
-            ("with nothing shared " if "shared_prompts" in r else "")
-            + f"{present.number(s['throughput_tokens_per_s'], 'token/s')}, "
+            f"{present.number(s['throughput_tokens_per_s'], 'token/s')}, "
             f"{per_second(s['requests_per_s'])} with {running} running",
         ),
         ("", _limit(r)),
@@ -326,21 +333,32 @@ def _shared_lines(r: dict[str, Any]) -> list[str]:
     shared = r.get("shared_prompts")
     if not shared:
         return []
-    without = shared["without"]
-    gain = r["throughput_tokens_per_s"] / without["throughput_tokens_per_s"]
-    sooner = r["ttft_s"]["mean"] / without["ttft_s"]["mean"]
+    without, offered = shared["without"], r["offered_requests_per_s"]
+    gains = [f"{shared['gain']:.3g} times the requests that can be served"] if shared["gain"] else []
+    if offered is None or offered < (without["steady_requests_per_s"] or 0.0):
+        sooner = r["ttft_s"]["mean"] / without["ttft_s"]["mean"]
+        gains.append(f"the first token after {100 * sooner:.3g} % of the time")
+    else:
+        gains.append("without, more come than that, and the queue grows")
     rows = [
         ("found on the device", f"{100 * shared['device_share']:.3g} % of the prompts' tokens"),
         *([("found in host memory", f"{100 * shared['host_share']:.3g} %")] if shared["host_share"] else []),
         ("a cache without limit", f"{100 * shared['endless_share']:.3g} %"),
         ("kept beside requests", f"{present.number(round(shared['mean_cached_bytes']), 'B')} in the mean"),
         (
-            "without",
+            "without, steady state",
+            f"{present.number(without['steady_tokens_per_s'], 'token/s')}, "
+            f"{per_second(without['steady_requests_per_s'])}"
+            if without["steady_requests_per_s"]
+            else "not one request of the mean length fits",
+        ),
+        (
+            "without, this run",
             f"{present.number(without['throughput_tokens_per_s'], 'token/s')}, "
             f"TTFT {present.number(without['ttft_s']['mean'], 's')}, "
             f"TPOT {present.number(without['tpot_s']['mean'], 's')} in the mean",
         ),
-        ("gain", f"{gain:.3g} times the throughput, the first token after {100 * sooner:.3g} % of the time"),
+        ("gain", "; ".join(gains)),
     ]
     return ["", "What prompts share, kept in a radix tree", *(present.line(label, value) for label, value in rows)]
 
@@ -353,6 +371,7 @@ def _how_sure(r: dict[str, Any]) -> list[str]:
         ("time per output token (TPOT), mean", r["tpot_s"]["mean"], "s", token),
         ("time to first token (TTFT), mean", r["ttft_s"]["mean"], "s", first),
     ]
+    rows = [row for row in rows if row[1] is not None]
     rows += [("steady state, closed form", rate, "token/s", [1 / ratio for ratio in reversed(token)])] if rate else []
     lines = (
         present.line(label, " to ".join(present.number(value * ratio, unit) for ratio in ends))
@@ -384,6 +403,8 @@ def text(result: dict[str, Any]) -> str:
     for label, name in _LATENCIES:
         cells = "".join(f"{present.number(r[name][column], 's'):>12}" for column in _COLUMNS)
         lines.append(f"  {label:<24}{cells}")
+    if r["tpot_s"]["mean"] is None:
+        lines.append("  an answer of one token has no time per output token (TPOT)")
     again = plural(r["recomputed_tokens"], "token")
     whole = (
         ("throughput", present.number(r["throughput_tokens_per_s"], "token/s")),
@@ -470,13 +491,13 @@ def waits_table(result: dict[str, Any], run: Simulation, name: str = "") -> pd.D
 
     `name` is what the figure calls the design: by default its device, model and quantizer.
     """
-    shares = np.arange(1, 100) / 100
+    shares, per_token_s = np.arange(1, 100) / 100, _per_token_s(run)
     return pd.DataFrame(
         {
             "design": name or f"{result['device']}, {result['model']}, {result['quantizer']}",
             "share": shares,
             "ttft_s": np.quantile(_first_s(run, result["host_prompt_s"]), shares, method="inverted_cdf"),
-            "tpot_s": np.quantile(_per_token_s(run), shares, method="inverted_cdf"),
+            "tpot_s": np.quantile(per_token_s, shares, method="inverted_cdf") if len(per_token_s) else np.nan,
         }
     )
 

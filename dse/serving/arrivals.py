@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from dse.core.errors import InputError, did_you_mean, show
 from dse.model.kv_layout import KvPlan
-from dse.serving import block_traces, prefix_tree, simulator, steady_state, trace_files, trace_tables
-from dse.serving.requests import MAX_TOKENS, Lengths, Requests
+from dse.serving import block_traces, prefix_tree, reuse, simulator, steady_state, trace_files, trace_tables
+from dse.serving.requests import MAX_TOKENS, Requests
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.workload import Workload
 
@@ -148,12 +148,12 @@ def rate_that_holds(
     requests: Requests,
     batching: steady_state.Batching,
     step_tokens: int,
+    host: simulator.HostMemory | None = None,
 ) -> float:
-    """Requests per second in steady state, of those that fit alone. Raises InputError where there is none."""
-    lengths = Lengths.of(simulator.served_of(device, plan, work, requests)[0])
-    steady = steady_state.steady(
-        device, plan, work, lengths.moments, None, batching, step_tokens, largest_output=lengths.largest_output
-    )
+    """Requests per second in steady state, of those that fit alone, with what their prompts share computed and held
+    once. Raises InputError where there is none."""
+    served = simulator.served_of(device, plan, work, requests)[0]
+    steady = reuse.steady_of(device, plan, work, served, batching, step_tokens, host)
     if not steady["requests_per_s"]:
         raise InputError("rate in %: not one request of the trace's mean length fits: give requests per second")
     return float(steady["requests_per_s"])

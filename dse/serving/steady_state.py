@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol, get_args
 from dse.core.errors import InputError, show
 from dse.model.assumptions import behind
 from dse.model.batch import step_shares
+from dse.model.capacity import counts_mean
 from dse.model.evaluate import Point
 from dse.model.formulas import serving
 from dse.model.formulas.steady import mean_prompt_of_tokens, mean_reserved_tokens
@@ -75,6 +76,22 @@ class FixedLengths:
 
 
 @dataclass(frozen=True)
+class FoundPrompts:
+    """Prompts of which parts are found in memory; means over requests (`dse.serving.reuse.found_when_full`)."""
+
+    #: requests that fit at once, each block of their prompts held once
+    fitting: int
+    #: tokens of a prompt that are computed, and those that are found
+    mean_own_tokens: float
+    mean_own_squared: float
+    mean_found_tokens: float
+    mean_found_squared: float
+    #: until what host memory has of a prompt is on the device: beside the step that computes the rest, or before it
+    load_s: float = 0.0
+    loads_beside: bool = True
+
+
+@dataclass(frozen=True)
 class TrafficServer:
     """A server of requests with given moments of their lengths: that of `Point` where all are alike.
 
@@ -93,6 +110,8 @@ class TrafficServer:
     #: requests that fit at once, and of these as many as the server takes
     fitting: int
     places: int
+    #: what of prompts is found by a server that is always full: `waits_at` is for one that finds nothing
+    found: FoundPrompts | None = None
     _known: dict[float, Pass] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
@@ -104,8 +123,10 @@ class TrafficServer:
         moments: LengthMoments,
         batching: Batching | None = None,
         step_tokens: int | None = None,
+        found: FoundPrompts | None = None,
     ) -> "TrafficServer":
-        """`work` gives all but lengths; `batching` and `step_tokens` default to the server's.
+        """`work` gives all but lengths; `batching` and `step_tokens` default to the server's. Of prompts what is
+        `found` is not computed.
 
         Raises InputError for a prefix or a token policy, and what `Point` raises.
         """
@@ -116,21 +137,29 @@ class TrafficServer:
         n_out = max(round(mean_out), 1)
         n_in = max(round(context - (n_out + 1) / 2), 1)
         point = Point(device, plan, replace(work, input_tokens=n_in, output_tokens=n_out, max_model_len=None))
-        longer = max(round(mean_prompt_of_tokens(moments.mean_input_squared, mean_in)), 1)
-        terms = point.terms
-        if (longer, mean_in) != (n_in, n_in):
-            alone = replace(work, input_tokens=longer, output_tokens=1, max_model_len=None)
-            prompt = Point(device, plan, alone).terms.prompt
-            share = mean_in / longer
-            scaled = {name: share * value for name, value in prompt._asdict().items() if name.startswith("own_")}
-            terms = terms._replace(input_tokens=mean_in, prompt=prompt._replace(**scaled))  # type: ignore[arg-type]
+        terms, prompt_tokens, prompt_squared = point.terms, mean_in, moments.mean_input_squared
+        if (max(round(mean_prompt_of_tokens(prompt_squared, mean_in)), 1), mean_in) != (n_in, n_in):
+            whole = _prompt_sums(device, plan, work, mean_in, prompt_squared)
+            terms = terms._replace(input_tokens=mean_in, prompt=terms.prompt._replace(**whole))  # type: ignore[arg-type]
+        if found and found.mean_found_tokens:
+            prompt_tokens, prompt_squared = found.mean_own_tokens, found.mean_own_squared
+            saved = _prompt_sums(device, plan, work, found.mean_found_tokens, found.mean_found_squared)
+            rest = {name: max(getattr(terms.prompt, name) - value, 0.0) for name, value in saved.items()}
+            terms = terms._replace(input_tokens=prompt_tokens, prompt=terms.prompt._replace(**rest))  # type: ignore[arg-type]
         design, load = point.design, point.design.load
         how = BATCHINGS[batching] if batching else _for_traffic(load.batching)
         design = design._replace(load=load._replace(batching=how, step_tokens=step_tokens or load.step_tokens))
-        fitting = fitting_sequences(device, plan, work, moments)
-        spread = log(max(moments.mean_input_squared / mean_in**2, 1.0)) ** 0.5
+        fitting = found.fitting if found else fitting_sequences(device, plan, work, moments)
         return cls(
-            point, design, terms, mean_out, moments, spread, fitting, min(work.batch or load.most_at_once, fitting)
+            point=point,
+            design=design,
+            terms=terms,
+            mean_output_tokens=mean_out,
+            lengths=moments,
+            prompt_spread=log(max(prompt_squared / prompt_tokens**2, 1.0)) ** 0.5,
+            fitting=fitting,
+            places=min(work.batch or load.most_at_once, fitting),
+            found=found,
         )
 
     def cycle(self, n: float) -> Pass:
@@ -141,8 +170,21 @@ class TrafficServer:
                 found = self._pass(n, self._longest(found.cycle))
             elif self.n_apart and self.prompt_spread and self.design.load.batching == CONTINUOUS:
                 found = self._mean_pass(n)
-            self._known[n] = found
+            self._known[n] = self._loaded(found)
         return self._known[n]
+
+    def _loaded(self, found: Pass) -> Pass:
+        """The cycle with what comes from host memory: a step waits for its prompts' blocks."""
+        if not (self.found and self.found.load_s):
+            return found
+        load_s, step_s = found.cycle.prompts * self.found.load_s, found.prompt_step_s
+        longer_s = max(load_s - step_s, 0.0) if self.found.loads_beside else load_s
+        steps = found.cycle.own_steps, found.cycle.prompt_steps - found.cycle.own_steps
+        return found._replace(
+            prompt_step_s=step_s + longer_s,
+            prompt_s=found.prompt_s + steps[0] * longer_s,
+            decode_s=found.decode_s + steps[1] * longer_s,
+        )
 
     def _pass(self, n: float, longest: float) -> Pass:
         made, sums = self.point.made, self.point.sums
@@ -189,6 +231,16 @@ class TrafficServer:
         return self.closed(float(self.places))
 
 
+def _prompt_sums(
+    device: HardwareSpec, plan: KvPlan, work: Workload, mean_tokens: float, mean_squared: float
+) -> dict[str, float]:
+    """Attention and packing of prompts with these moments: exact for a straight line and a square of the length."""
+    longer = max(round(mean_prompt_of_tokens(mean_squared, mean_tokens)), 1)
+    alone = replace(work, input_tokens=longer, output_tokens=1, max_model_len=None)
+    prompt, share = Point(device, plan, alone).terms.prompt, mean_tokens / longer
+    return {name: share * value for name, value in prompt._asdict().items() if name.startswith("own_")}
+
+
 def _for_traffic(batching: int) -> int:
     """A static batch, as papers have it, is no server of requests that come and go: those are replaced as they end."""
     return CONTINUOUS if batching == STATIC else batching
@@ -210,6 +262,7 @@ def steady(
     batching: Batching | None = None,
     step_tokens: int | None = None,
     largest_output: Callable[[int], float] | None = None,
+    found: FoundPrompts | None = None,
 ) -> dict[str, Any]:
     """Requests and tokens per second where a finished request is replaced at once; times in seconds.
 
@@ -218,8 +271,10 @@ def steady(
     times: `limited_by` (batch, server, memory, chunk) keeps more from it. `waits_s` is what a decode step of so many
     waits for, `prompt_share` the share of the time that steps with prompts add to those of decoding alone. Static
     batching runs as long as the longest answer of a batch, `largest_output(n)` in expectation
-    (`dse.serving.requests.Lengths.largest_output`), and reserves memory. Where nothing fits, `n_sequences` is 0 and
-    rates and times are None. Raises InputError for a prefix or a token policy, n_sequences < 1, step_tokens < 1.
+    (`dse.serving.requests.Lengths.largest_output`), and reserves memory. `found`: parts of prompts that are not
+    computed (`dse.serving.reuse.steady_of` gives those of requests that say what they share). Where nothing fits,
+    `n_sequences` is 0 and rates and times are None. Raises InputError for a prefix or a token policy, n_sequences < 1,
+    step_tokens < 1.
     """
     if n_sequences is not None and n_sequences < 1:
         raise InputError(f"n_sequences = {show(n_sequences)}: must be at least 1")
@@ -229,7 +284,7 @@ def steady(
         if largest_output is None:
             raise InputError("batching = 'static': needs the expected largest output of a batch: give largest_output")
         work = replace(work, admission="reserve")
-    server = TrafficServer.of(device, plan, work, moments, batching, step_tokens)
+    server = TrafficServer.of(device, plan, work, moments, batching, step_tokens, found)
     context = serving.mean_decode_context_tokens(
         moments.mean_input_output, moments.mean_output_squared, moments.mean_output_tokens
     )
@@ -333,3 +388,16 @@ def fitting_sequences(device: HardwareSpec, plan: KvPlan, work: Workload, moment
     half = min(lcm(work.page_tokens, *(g.step_tokens for g in plan.groups)) // 2, context - MIN_CONTEXT_TOKENS)
     there = replace(work, input_tokens=context - half - 1, output_tokens=max(2 * half, 1))
     return Point(device, plan, there).max_batch
+
+
+def held_tokens(design: Design, moments: LengthMoments) -> float:
+    """Tokens that a running request counts at, in whole pages: at its final length, or paged, as papers count memory,
+    at the mean over its decode steps."""
+    page = int(design.load.page_tokens)
+    if counts_mean(design):
+        context = serving.mean_decode_context_tokens(
+            moments.mean_input_output, moments.mean_output_squared, moments.mean_output_tokens
+        )
+        return float(context) + (page - 1) / 2
+    last = mean_reserved_tokens(moments.mean_input_output, moments.mean_output_squared, moments.mean_output_tokens)
+    return float(-(-max(round(last), MIN_CONTEXT_TOKENS) // page) * page)

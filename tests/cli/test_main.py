@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+import dse
 from cases import each
 from dse import quantizers
 from dse.cli import main as cli
@@ -252,6 +253,19 @@ def test_point_json_has_every_result(run):
     assert result["with_room"] is None  # all 64 run at once
     assert sum(result["bit_ledger"].values()) == pytest.approx(result["stored_bits"], rel=1e-12)
     assert result["bit_ledger"]["outliers"] == pytest.approx(0.8)  # 8 bits for a tenth of the elements
+
+
+def test_an_answer_of_one_token_has_no_tpot(run):
+    words = ("point", "--device", "h100", "--model", "llama3.1-8b", "--output", "1")
+    _, out, _ = run(*words)
+    assert " token/s (" in out
+    assert "no TPOT (an answer of one token), TTFT " in out
+    assert "TPOT" not in run(*words, "--all")[1].replace("no TPOT", "")
+    found = json.loads(run(*words, "--json")[1])
+    assert found["tpot_s"] is None
+    assert "tpot_s" not in found["intervals"]
+    assert dse.evaluate("h100", "llama3.1-8b", output_tokens=1).tpot_s is None
+    assert dse.evaluate("h100", "llama3.1-8b", output_tokens=2).tpot_s > 0
 
 
 def test_point_text_is_grouped(run):

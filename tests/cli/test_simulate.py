@@ -258,8 +258,9 @@ def test_prompts_that_begin_alike(tmp_path):
     assert found["shared_prompts"]["device_share"] == pytest.approx(48 * 64 / (50 * 100))
     assert found["shared_prompts"]["endless_share"] == found["shared_prompts"]["device_share"]
     assert found["ttft_s"]["mean"] < found["shared_prompts"]["without"]["ttft_s"]["mean"]
-    assert found["load"] is None
     alone = numbers(*SMALL, "--rate", "5")
+    assert found["load"] == pytest.approx(5 / found["steady"]["requests_per_s"], rel=1e-12)
+    assert found["shared_prompts"]["without"]["steady_requests_per_s"] == alone["steady"]["requests_per_s"]
     assert found["shared_prompts"]["without"]["ttft_s"] == alone["ttft_s"]
     assert "shared_prompts" not in alone
     outcome = run(*SMALL, *PREFIXES, "--rate", "5", "--out", str(tmp_path / "run"))
@@ -268,6 +269,31 @@ def test_prompts_that_begin_alike(tmp_path):
     rows = list(csv.DictReader((tmp_path / "run" / "prefix_steps.csv").open()))
     assert {row["state"] for row in rows} <= {"computed", "found on the device", "in use by others", "kept"}
     assert (tmp_path / "run" / "prefix_steps.png").exists()
+
+
+def test_a_share_of_the_rate_that_a_server_with_a_prefix_cache_holds():
+    """And what the cache brings: the ratio of what is held with it and without, whatever rate comes."""
+    gains = []
+    for rate in ("70%", "5", "full"):
+        found = numbers(*SMALL, *PREFIXES, "--rate", rate)
+        held, shared = found["steady"]["requests_per_s"], found["shared_prompts"]
+        without = shared["without"]["steady_requests_per_s"]
+        assert without == numbers(*SMALL)["steady"]["requests_per_s"]
+        assert shared["gain"] == held / without > 1.05
+        gains.append(shared["gain"])
+        if rate == "70%":
+            assert found["load"] == pytest.approx(0.7, rel=1e-12)
+            assert found["offered_requests_per_s"] == pytest.approx(0.7 * held, rel=1e-12)
+    assert len({*gains}) == 1
+    shown = run(*SMALL, *PREFIXES, "--rate", "5").output
+    assert (
+        f"gain                                    {gains[0]:.3g} times the requests that can be served; the first"
+        in shown
+    )
+    shown = run(*SMALL, *PREFIXES, "--rate", "95%").output
+    assert "times the requests that can be served; without, more come than that, and the queue grows" in shown
+    assert "load                                    95 % of the rate that holds" in shown
+    assert "Unstable" not in shown
 
 
 def test_a_trace_that_names_blocks(tmp_path):
@@ -281,15 +307,47 @@ def test_a_trace_that_names_blocks(tmp_path):
 
 
 def test_waits_of_three_requests_by_hand():
-    """One of three waits a second, one two, one four: of 33 % it is 1, of 34 to 66 % it is 2, above it 4."""
+    """Each waits a second; a token takes 0.25 and 0.5 s, and an answer of one token has no time a token."""
     served = Requests(np.zeros(3), np.ones(3, np.int64), np.array([1, 2, 4]))
     run = SimpleNamespace(requests=served, first_s=np.array([3.0, 0.0, 1.0]), finish_s=np.array([5.0, 1.0, 2.0]))
     found = report_simulation.waits_table(
         {"device": "D", "model": "M", "quantizer": "Q", "host_prompt_s": 1.0}, run
     ).set_index("share")
     assert found["ttft_s"].tolist() == [1.0] * 33 + [2.0] * 33 + [4.0] * 33
-    assert found["tpot_s"].tolist() == [0.25] * 33 + [0.5] * 33 + [2.0] * 33
+    assert found["tpot_s"].tolist() == [0.25] * 50 + [0.5] * 49
     assert set(found["design"]) == {"D, M, Q"}
+
+
+def test_an_answer_of_one_token_has_no_tpot(tmp_path):
+    """Nor has it a part in the mean of others: of a trace of 1 and 21 tokens TPOT is that of the second."""
+    one = (*BASE, "--input", "100", "--output", "1", "--requests", "20", "--rate", "5")
+    found = numbers(*one)
+    for name in ("tpot_s", "token_gap_s"):
+        assert {*found[name].values()} == {None}
+    assert found["steady"]["tpot_s"] is found["at_rate"]["tpot_s"] is None
+    assert found["ttft_s"]["mean"] > 0
+    outcome = run(*one, "--out", str(tmp_path / "one"))
+    assert outcome.exit_code == 0, outcome.output
+    assert "an answer of one token has no time per output token (TPOT)" in outcome.output
+    assert "(TPOT), mean" not in outcome.output
+    assert {row["tpot_s"] for row in csv.DictReader((tmp_path / "one" / "waits.csv").open())} == {""}
+    means = []
+    for name, texts in (("alone", [21]), ("both", [1, 21])):
+        path = tmp_path / f"{name}.csv"
+        rows = "".join(f"2024-05-10 00:{10 * i:02d}:00.0+00:00,100,{n}\n" for i, n in enumerate(texts))
+        path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + rows)
+        means.append(numbers(*BASE, "--trace", str(path))["tpot_s"]["mean"])
+    assert means[1] == pytest.approx(means[0], rel=1e-6)
+
+
+def test_a_rate_above_what_is_held_says_what_is_and_what_would_hold_it():
+    """250 % of the rate is held by three servers."""
+    found = numbers(*SMALL, "--rate", "250%")
+    held = found["steady"]["requests_per_s"]
+    assert (found["is_stable"], found["load"]) == (False, pytest.approx(2.5, rel=1e-12))
+    lines = [line for line in run(*SMALL, "--rate", "250%").output.split("\n") if line.startswith("Unstable")]
+    assert len(lines) == 1
+    assert f"{2.5 * held:.4g} requests/s come, {held:,.4g} can be served (3 such servers would hold them)" in lines[0]
 
 
 def test_the_figure_shows_numbers_of_its_table(sketch):

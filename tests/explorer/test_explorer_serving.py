@@ -126,6 +126,25 @@ def test_without_a_rate_the_table_has_one_rate_for_all_designs():
     )
 
 
+def test_a_rate_above_what_is_held_says_how_many_servers_hold_it():
+    """10 a second of a design that holds 4 are for three of them; 3.9 is too near to what is held."""
+    found = {"a": load.UnderLoad("a", "", 4.0, (row("a", 1, 3),))}
+    says = [serving.at(found, rate, {})["says"].tolist() for rate in (10, 3.9)]
+    held = "too many: waits stay short up to 1 requests/s; saturated at 4"
+    assert says == [[f"{held}; 3 such servers hold it"], [held]]
+
+
+@pytest.mark.parametrize("simulated", [None, "workload"])
+def test_answers_of_one_token_have_no_tpot(simulated):
+    asked = {"simulated": simulated, "requests": "50"} if simulated else {}
+    app = opened("serving", output="1", tpot_limit="1", ttft_limit="1000", rate="0.5", **asked)
+    assert not app.exception
+    assert set(app.dataframe[0].value["TPOT"]) == {"-"}
+    assert set(app.dataframe[0].value["says"]) == {"holds, within the limits"}
+    if simulated:
+        assert set(app.dataframe[1].value["TPOT, p50, p90, p99"]) == {"-; -; -"}
+
+
 def test_a_rate_holds_only_within_the_limits():
     row = {"tpot_s": 0.0416, "ttft_s": 0.5}
     assert serving.kept_limits(row, {"tpot_s": 0.040}) == "misses the limit of TPOT"

@@ -7,6 +7,7 @@ import pytest
 
 import dse
 from dse.core.errors import InputError
+from dse.figures.charts import load_times
 from dse.operations.shared import layout
 from dse.questions import load
 from dse.serving.at_rate import at_rate
@@ -47,6 +48,33 @@ def test_between_two_rows_is_a_straight_line():
     assert found.at(2.1) is None
     with pytest.raises(InputError, match="rate = 0: must be more than 0"):
         found.at(0)
+
+
+def test_an_answer_of_one_token_has_no_tpot():
+    found = dse.load("h100", "llama3.1-8b", output_tokens=1, max_tpot="1 ms", max_ttft="2 s")
+    assert {row["tpot_s"] for row in found.rows} == {None}
+    assert found.at(found.rows[1]["requests_per_s"] * 1.1)["tpot_s"] is None
+    assert found.limits == {"ttft_s": 2.0}
+    cells = [line.split() for line in found.text().split("\n")]
+    assert [line[3] for line in cells if line and line[0] == "0.50"] == ["-"]
+    assert "An answer of one token has no TPOT." in found.text()
+    chart = load_times.chart(load_times.source_of(found))
+    assert [panel.title for panel in chart.panels] == ["TTFT"]
+    assert "An answer of one token" not in dse.load("h100", "llama3.1-8b", output_tokens=2).text()
+
+
+def test_a_load_that_no_server_holds_says_what_would(run):
+    """2.5 times what is held are five sixths of it at each of three servers."""
+    words = ["ask", "load", "--device", "h100", "--model", "llama3.1-8b", "--loads"]
+    held = json.loads(run(*words, "0.5", "--json")[1])["full_requests_per_s"]
+    code, out, error = run(*words, "0.5,2.5")
+    assert (code, out) == (2, "")
+    assert error == (
+        "error: loads: 2.5: must be above 0 and below 1, such as 0.5: "
+        f"a server holds {held:.4g} requests/s, 3 hold this at 0.83 each\n"
+    )
+    assert run(*words, "1")[2].endswith("2 hold this at 0.5 each\n")
+    assert run(*words, "0")[2].endswith("such as 0.5\n")
 
 
 def test_where_nothing_fits_it_says_what_to_do():

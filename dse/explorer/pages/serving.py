@@ -16,7 +16,7 @@ from dse.explorer.bench import Bench
 from dse.explorer.fields import Field
 from dse.explorer.request import PointRequest
 from dse.figures import FIGURES
-from dse.figures.charts.load_times import TIMES
+from dse.figures.charts.load_times import times_of
 from dse.model import lower
 from dse.model.results import title
 from dse.operations.face import python_of
@@ -114,7 +114,7 @@ def _in_closed_form(bench: Bench, found: Mapping[str, UnderLoad], rate: float | 
     table = pd.concat([answer.table for answer in found.values()], ignore_index=True)
     chart = FIGURES["load"].chart(table, {"limits": wanted, "notes": []})
     said = best_within(found, wanted)
-    for place, panel, name in zip(st.columns(2), chart.panels, TIMES, strict=True):
+    for place, panel, name in zip(st.columns(len(chart.panels)), chart.panels, times_of(table), strict=True):
         with place:
             one = replace(chart, panels=(panel,), title=panel.title[:1].upper() + panel.title[1:])
             downloads.show(f"load-{name}", one, lambda: table, made, drawn=figure.fitted(one), verdict=lambda: said)
@@ -174,7 +174,7 @@ def _one_by_one(bench: Bench, rate: float | None) -> None:
     )
     table = pd.concat([waits for _, waits in found.values()], ignore_index=True)
     chart = FIGURES["waits"].chart(table, {"limits": limits(bench.values), "notes": []})
-    for place, panel, name in zip(st.columns(2), chart.panels, TIMES, strict=True):
+    for place, panel, name in zip(st.columns(len(chart.panels)), chart.panels, times_of(table), strict=True):
         with place:
             title = f"Share of the requests by {panel.title}"
             one_panel = replace(chart, panels=(panel,), title=title)
@@ -223,7 +223,7 @@ def limits(values: Mapping[str, Any]) -> dict[str, float]:
 
 def kept_limits(row: Mapping[str, Any], wanted: Mapping[str, float]) -> str:
     """Whether waits stay short and the limits are met; which one is missed."""
-    missed = [name.removesuffix("_s").upper() for name, limit in wanted.items() if row[name] > limit]
+    missed = [name.removesuffix("_s").upper() for name, limit in wanted.items() if (row[name] or 0.0) > limit]
     if missed:
         return f"misses the limit of {' and '.join(missed)}"
     return "holds" + (", within the limits" if wanted else "")
@@ -253,6 +253,8 @@ def at(found: Mapping[str, UnderLoad], per_s: float, wanted: Mapping[str, float]
         if row is None:
             last = answer.rows[-1]["requests_per_s"]
             shown["says"] = f"too many: waits stay short up to {last:.3g} requests/s; saturated at {full:.3g}"
+            if per_s >= full:
+                shown["says"] += f"; {int(per_s / full) + 1:,} such servers hold it"
         else:
             shown |= {
                 "TPOT": number(row["tpot_s"], "s"),

@@ -40,10 +40,10 @@ def chart(source: Source) -> Chart:
     }
     rates = [float(rate) for rate in table["requests_per_s"]]
     panels = []
-    for column, (name, unit, size) in TIMES.items():
+    for column, (name, unit, size) in times_of(table).items():
         limit = limits.get(column)
         x = axes.linear("requests per second", "1/s", rates)
-        y = axes.linear(name, unit, [*table[column].astype(float), *([limit] if limit else [])], size)
+        y = axes.linear(name, unit, [*table[column].dropna().astype(float), *([limit] if limit else [])], size)
         series = [
             Series(
                 design,
@@ -56,7 +56,7 @@ def chart(source: Source) -> Chart:
                 hover=tuple(_hover(row) for _, row in own.iterrows()),
             )
             for design, look in looks.items()
-            if not (own := table[table["design"] == design]).empty
+            if not (own := table[(table["design"] == design) & table[column].notna()]).empty
         ]
         if limit:
             ends = (limit, limit)
@@ -79,9 +79,15 @@ def chart(source: Source) -> Chart:
     )
 
 
+def times_of(table: pd.DataFrame) -> dict[str, tuple[str, str, float]]:
+    """The times of `TIMES` that a table has: answers of one token have no TPOT."""
+    return {column: time for column, time in TIMES.items() if table[column].notna().any()}
+
+
 def _hover(row: pd.Series) -> str:
+    tpot = f"TPOT {1e3 * row['tpot_s']:.4g} ms, " if pd.notna(row["tpot_s"]) else ""
     return (
         f"{row['design']}\n{row['requests_per_s']:.4g} requests/s, load {row['load']:.2g}\n"
-        f"TPOT {1e3 * row['tpot_s']:.4g} ms, TTFT {row['ttft_s']:.4g} s\n"
+        f"{tpot}TTFT {row['ttft_s']:.4g} s\n"
         f"{row['running_requests']:.3g} requests decode at a time"
     )

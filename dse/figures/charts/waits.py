@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from dse.figures.charts.load_times import TIMES
+from dse.figures.charts.load_times import TIMES, times_of
 from dse.figures.drawing import axes, style
 from dse.figures.drawing.chart import Axis, Chart, Panel, Series
 from dse.figures.registry import by, figure
@@ -32,9 +32,9 @@ def chart(source: Source) -> Chart:
         per_unit=0.01,
     )
     panels = []
-    for column, (name, unit, size) in TIMES.items():
+    for column, (name, unit, size) in times_of(table).items():
         limit = limits.get(column)
-        x = axes.linear(name, unit, [*table[column].astype(float), *([limit] if limit else [])], size)
+        x = axes.linear(name, unit, [*table[column].dropna().astype(float), *([limit] if limit else [])], size)
         series = [
             Series(
                 design,
@@ -47,7 +47,7 @@ def chart(source: Source) -> Chart:
                 hover=tuple(_hover(row, column) for _, row in own.iterrows()),
             )
             for design, look in looks.items()
-            if not (own := table[table["design"] == design]).empty
+            if not (own := table[(table["design"] == design) & table[column].notna()]).empty
         ]
         if limit:
             series.append(
