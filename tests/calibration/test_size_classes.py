@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from dse.calibrate.fit import errors_by_class
-from dse.calibrate.formulas import Problem
+from dse.calibrate.formulas import Problem, problem
+from dse.calibrate.table import Table
+from dse.specs import catalog
 
 
 def test_products_of_256_rows_are_those_of_decoding_and_larger_ones_are_not():
@@ -26,3 +28,22 @@ def test_products_of_256_rows_are_those_of_decoding_and_larger_ones_are_not():
     assert found["large"]["mean"] == pytest.approx(0.3)
     assert found["every"]["mean"] == pytest.approx((0.1 + 0.1 + 2) / 3)
     assert found["all"]["naive_mean"] == pytest.approx(1)
+
+
+def test_attention_over_64_mb_is_large_and_of_8_sequences_of_256_tokens_what_serving_is():
+    """A row at each edge, and one just below it in each of what it is judged by; an A100's cache holds 40 MB."""
+    names = ("kv_bytes", "batch", "kv_len_tokens", "n_kv_heads")
+    rows = [(64e6, 8, 256, 8), (64e6 - 1, 8, 256, 8), (64e6, 7, 256, 10), (64e6, 8, 255, 8), (64e6, 8, 256, 7)]
+    columns = dict(zip(names, np.array(rows, float).T, strict=True))
+    same = {"n_q_heads": 32.0, "head_dim": 128.0, "latency_us": 100.0}
+    text = np.array(["fp16"] * len(rows))
+    table = Table(
+        "some.csv",
+        "attention",
+        np.arange(len(rows)),
+        columns | {name: np.full(len(rows), value) for name, value in same.items()},
+        *(text, text, text),
+    )
+    found = problem(table, catalog.device("a100-80gb"))
+    assert found.large.tolist() == [True, False, True, True, True]
+    assert found.serving.tolist() == [True, False, False, False, False]

@@ -206,6 +206,9 @@ def test_twin_latent(fmt):
         assert same_bits(packed.dequantize(), np.array(seen, np.float16)), case
         wide = latent.encode(x.astype(np.float32), fmt, x[:, 512:].copy().view(np.uint16))
         assert wide.tobytes() == b"".join(want), case
+        back = latent.decode(wide, fmt)  # of fp8 without RoPE, which stands as it is
+        assert back.shape == (len(x), 512 if fmt == "fp8" else 576)
+        assert same_bits(back.clip(-65504, 65504).astype(np.float16), np.array(seen, np.float16)[:, : back.shape[1]])
 
 
 @pytest.mark.parametrize("name", ["pth_int8_edges_d80_fp16", "pth_int4_edges_d128_fp16"])

@@ -1,7 +1,9 @@
 """`dse synthesize`: the sample of release 0.2.0 as a special case, each parameter alone, and one line for bad ones."""
 
 import hashlib
+import json
 import math
+import struct
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from dse.core.errors import InputError
 from dse.measure import kernels as measure
 from dse.measure import synthetic as kv_sample
 from dse.measure.dumps import open_dump
+from dse.measure.dumps.writer import fp16_header
 from dse.measure.synthetic import Recipe, layer_of
 from factories import assert_one_line
 
@@ -128,3 +131,25 @@ def test_bad_files_are_one_line(run, tmp_path):
     assert_one_line(run("synthesize", "--out", tmp_path / "kv.npz", *huge), 5, "make it smaller")
     with pytest.raises(InputError):
         Recipe(n_sinks=-1)
+
+
+@each(
+    ("name", "low", "high"),
+    [("outlier_offset", -1000, 1000), ("sink_key", 0, 1000), ("tails", 0, 1000), ("sink_pull", -50, 50)],
+)
+def test_a_setting_beyond_its_limits_says_them(name, low, high):
+    for value, beyond in ((low, low - 0.5), (high, high + 0.5)):
+        assert getattr(Recipe(**{name: value}), name) == value
+        with pytest.raises(InputError, match=f"^{name} = {beyond}: must be {low:,}(\\.0)? to {high:,}(\\.0)?$"):
+            Recipe(**{name: beyond})
+
+
+@each("length", range(1, 10))
+def test_values_of_a_safetensors_file_start_at_a_multiple_of_8_bytes(length):
+    """The format asks for no more than a length before the header, but its readers map values where they stand."""
+    header = fp16_header({}, [("x" * length, (2, 3)), ("y", (4,))])
+    assert len(header) % 8 == 0
+    assert struct.unpack("<Q", header[:8])[0] == len(header) - 8
+    read = json.loads(header[8:])
+    assert read["x" * length] == {"dtype": "F16", "shape": [2, 3], "data_offsets": [0, 12]}
+    assert read["y"]["data_offsets"] == [12, 20]

@@ -273,6 +273,14 @@ def test_the_value_meets_the_target_and_the_next_smaller_does_not(what, quantize
     assert f"{found.target.measure.text(found.target.value)}" in found.text()
 
 
+def test_the_head_of_an_answer_says_where_the_batch_is_what_fits():
+    one, goal = design("a100-80gb", "llama2-7b", "fp16"), need.target(None, 100.0)
+    for batch, is_full in ((None, True), (8, False)):
+        found = need.smallest(one, Workload(batch=batch), "bandwidth", goal)
+        assert ("as many as fit" in found.context) == is_full
+        assert ("as many as fit" in found.text()) == is_full
+
+
 def test_bandwidth_and_memory_by_hand():
     """One request of Llama2-7B at peak rates waits for reading alone, so half the time takes twice the bandwidth."""
     one = design("a100-80gb", "llama2-7b", "fp16")

@@ -230,6 +230,18 @@ def test_nothing_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert ": weights need" in page
 
 
+def test_bits_are_those_of_papers_and_of_what_is_named():
+    """Types of engines come in many variants, some for some head dimensions only."""
+    papers = {"fp16", "bf16", "fp8", "int8", "int4", "kivi", "sinkq", "nqkv", "qserve", "atom", "tender", "oaken"}
+
+    def families(quantizers):
+        table = tables.ledger(report.ask(None, ["opt-125m"], quantizers, [16]))
+        return {name.partition(":")[0] for name in table["quantizer"]}
+
+    assert families(None) == {*papers, "kvquant"}
+    assert families(["fp16", "turboquant_k8v4"]) == {*papers, "kvquant", "turboquant_k8v4"}
+
+
 def test_kaleido_draws_only_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch):
     chart = FIGURES["bit_ledger"].chart(tables.ledger(report.ask(None, ["opt-125m"], None, [16])))
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from cases import each
@@ -10,6 +11,7 @@ from dse.model import evaluate as point
 from dse.model import kv_layout as plan
 from dse.model.explain import recorded
 from dse.serving import steady_state as serving
+from dse.serving.requests import Lengths, Requests
 from dse.specs import catalog
 from dse.specs.measurements import CLOSED
 from dse.specs.workload import Workload
@@ -101,3 +103,32 @@ def test_bad_input(change):
         serving.steady(spec, kv, Workload(), serving.FixedLengths(99, 10), batching="chunked", step_tokens=0)
     with pytest.raises(InputError, match="n_sequences = 0"):
         serving.steady(spec, kv, Workload(), serving.FixedLengths(99, 10), n_sequences=0)
+
+
+def test_where_nothing_fits_nothing_runs():
+    """140 GB of weights on a device of 48 GB."""
+    spec, kv, work = catalog.device("l40s"), build("llama2-70b", "fp16"), Workload(batch=4, admission="paged")
+    found = serving.steady(spec, kv, work, serving.FixedLengths(1024, 256))
+    numbers = {name: value for name, value in found.items() if isinstance(value, int | float)}
+    context = 1024 + 257 / 2
+    assert numbers == {
+        "n_sequences": 0,
+        "fitting_sequences": 0,
+        "running_sequences": 0,
+        "mean_decode_context_tokens": context,
+    }
+    assert found["limited_by"] == "memory"
+
+
+def test_requests_shorter_than_a_packed_group_fit_as_one_of_their_mean_length():
+    """KIVI keeps 32 tokens in 16 bits until they are packed: requests of 2 to 14 tokens never are."""
+    spec, work = catalog.device("a100-80gb"), Workload(batch=10**6, admission="paged", memory="paper")
+    lengths = Lengths.of(Requests(np.zeros(2), np.array([2, 6]), np.array([4, 8]))).moments
+    found = [
+        serving.fitting_sequences(spec, build("opt-6.7b", name), work, lengths)
+        for name in ("fp16", "kivi:group=32,residual=32")
+    ]
+    # in a page of 16 tokens each, and logits of a token: 2 * 4096 + 50272 elements
+    free = spec.memory_capacity.si - 2 * build("opt-6.7b", "fp16").model.dense_parameters
+    each = 16 * 32 * 2 * 4096 * 2 + 2 * 58464
+    assert found == [int(free / each)] * 2

@@ -4,6 +4,7 @@ Bytes are by hand, in 16 bits, from the shapes that the models' reports give; wh
 what a window's token takes, what an index keeps of a token, and what a request keeps whatever its length.
 """
 
+import json
 from importlib import util
 from pathlib import Path
 
@@ -205,6 +206,15 @@ def test_what_nobody_measured_of_states_is_marked():
         for name in ("Qwen--Qwen3.5-27B", "nvidia--NVIDIA-Nemotron-3-Nano-30B-A3B-BF16")
     }
     assert marks == {"Qwen--Qwen3.5-27B": False, "nvidia--NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": True}
+
+
+@needs_package
+@each("key", ["intermediate_size", "mamba_num_heads", "ssm_state_size"])
+def test_a_size_that_a_hybrid_lacks_is_named(key):
+    data = json.loads((FOLDER / "nvidia--Nemotron-H-56B-Base-8K_config.json").read_text())
+    del data[key]
+    with pytest.raises(SpecError, match=f"^config.json: {key}: is missing: add it$"):
+        hf_config.from_document(specfile.Document("config.json", data))
 
 
 OURO = {

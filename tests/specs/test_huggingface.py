@@ -527,6 +527,7 @@ BAD = [
     (D, "moe_layer_freq", [1, 0], "moe_layer_freq = .*: must be a list of 61 entries"),
     (D, "moe_layer_freq", 0, "moe_layer_freq = 0: must be"),
     (D, "qk_rope_head_dim", DELETE, "qk_rope_head_dim: is missing"),
+    (D, "intermediate_size", DELETE, "config.json: intermediate_size: is missing: add it"),
     (D, "kv_lora_rank", 1.5, "kv_lora_rank = 1.5: must be"),
     (D, "kv_lora_rank", None, "qk_rope_head_dim = 64: must be absent or null: it changes what a layer caches"),
     (D, "index_head_dim", 128, "index_head_dim = 128: must be absent or null"),
