@@ -8,6 +8,7 @@ from typing import Any
 from dse.core import units
 from dse.core.errors import InputError, did_you_mean, show
 from dse.core.table import aligned
+from dse.model import uncertainty
 from dse.model.evaluate import Point
 from dse.model.formulas.serving import batching_gain, padding_factor
 from dse.model.kv_layout import KvPlan
@@ -121,9 +122,11 @@ def fitting(
     rows, sure = [], Point(device, plan, work).lowered.results
     for fit in admission.fits(device, plan, work, trace.lengths, max_tokens):
         rate = requests_per_s = None
+        ends: tuple[float | None, float | None] = None, None
         if fit.n_sequences:
             steady = steady_state.steady(device, plan, work, trace.moments, min(fit.n_sequences, MAX_BATCH))
             rate, requests_per_s = steady["throughput_tokens_per_s"], steady["requests_per_s"]
+            ends = uncertainty.ends({**sure, **steady, "running_batch": steady["running_sequences"]})
         rows.append(
             {
                 "rule": fit.rule,
@@ -132,8 +135,8 @@ def fitting(
                 "used_bytes": fit.used_bytes,
                 "waste_share": fit.waste_share,
                 "throughput_tokens_per_s": rate,
-                "throughput_low": rate and rate / sure["token_time_high"],
-                "throughput_high": rate and rate / sure["token_time_low"],
+                "throughput_low": ends[0],
+                "throughput_high": ends[1],
                 "requests_per_s": requests_per_s,
             }
         )

@@ -333,6 +333,6 @@ def served(name: str, stacks: Mapping[str, StackSpec], server: ServerSpec | None
                 if code not in parts[table] and not (table == "products" and code in UNPACKED):
                     parts[table] = {**parts[table], code: fit}
                     borrowed[f"{table}.{code}"] = other
-    spreads = {"left_out": server.left_out, "models": server.models} if server else {}
+    spreads: dict[str, Any] = {"left_out": server.left_out, "models": server.models} if server else {}
     # every part was checked as its file was read
     return ServedStack.model_construct(**parts, borrowed=borrowed, stands_in=stands_in, benchmarked=public, **spreads)
