@@ -244,8 +244,9 @@ def left_out(rows: Features) -> tuple[Floats, Floats]:
     return found, first
 
 
-#: percentiles between which 8 of 10 rows lie
-EIGHT_OF_TEN = (0.1, 0.9)
+#: percentiles between which 8 of 10 rows lie: of a model, each predicted by a fit without it; and of a kind of models,
+#: whose next model lies further out than the rows of the others
+SEEN, UNSEEN = (0.1, 0.9), (0.06, 0.94)
 #: ends of a spread, and which of two is the wider
 ENDS = {"low": min, "high": max, "first_low": min, "first_high": max}
 
@@ -265,29 +266,34 @@ def spreads(rows: Features, tokens_s: Floats, firsts_s: Floats, stack: str) -> S
     model so as well. A server that errs less than others did so on few models: the next may be as those of others.
     """
 
-    def widest(every: NDArray[np.bool_], *parts: NDArray[np.bool_]) -> dict[str, float]:
-        groups = [every, *(own for own in parts if own.sum() >= FEWEST_ROWS)]
-        found = [spread(rows.take(own), tokens_s[own], firsts_s[own]) for own in groups]
-        return {**found[0], **{end: pick(one[end] for one in found) for end, pick in ENDS.items()}}
+    def of(own: NDArray[np.bool_], at: tuple[float, float]) -> dict[str, float]:
+        return spread(rows.take(own), tokens_s[own], firsts_s[own], at)
 
     on_it, names = rows.of(stack=stack), names_of(rows)
-    kinds = {"dense": ~rows.is_mixture, "mixture": rows.is_mixture}
-    left_out = {kind: widest(own, own & on_it) for kind, own in kinds.items() if own.any()}
-    models = {}
-    for model in sorted(set(names[on_it].tolist())):
-        own = on_it & (names == model)
-        kind = next(one for one in kinds.values() if one[own].all())
-        if own.sum() >= FEWEST_ROWS:
-            models[model] = {**widest(kind, kind & on_it, own), "n_points": int(own.sum())}
+    left_out, models = {}, {}
+    for kind, own in (("dense", ~rows.is_mixture), ("mixture", rows.is_mixture)):
+        if not own.any():
+            continue
+        parts = [own, *([own & on_it] if (own & on_it).sum() >= FEWEST_ROWS else [])]
+        left_out[kind] = _widest([of(one, UNSEEN) for one in parts])
+        for model in sorted(set(names[own & on_it].tolist())):
+            rows_of_it = on_it & (names == model)
+            if rows_of_it.sum() >= FEWEST_ROWS:
+                models[model] = _widest([of(rows_of_it, SEEN), left_out[kind]])
     return Spreads(left_out, models)
 
 
-def spread(rows: Features, tokens_s: Floats, firsts_s: Floats) -> dict[str, float]:
-    """Measured over predicted at the ends of 8 of 10 rows; what is predicted lies between them."""
+def _widest(spreads: list[dict[str, float]]) -> dict[str, float]:
+    """The first of several spreads, to the furthest ends of them all."""
+    return {**spreads[0], **{end: pick(one[end] for one in spreads) for end, pick in ENDS.items()}}
+
+
+def spread(rows: Features, tokens_s: Floats, firsts_s: Floats, at: tuple[float, float]) -> dict[str, float]:
+    """Measured over predicted at two percentiles; what is predicted lies between them."""
     ratio, first = rows.measured_s / tokens_s, rows.first_measured_s / firsts_s
     first = first[np.isfinite(first)]
     first = first if len(first) else np.array([0.3, 3.0])
-    (low, high), (first_low, first_high) = np.quantile(ratio, EIGHT_OF_TEN), np.quantile(first, EIGHT_OF_TEN)
+    (low, high), (first_low, first_high) = np.quantile(ratio, at), np.quantile(first, at)
     ends = min(low, 1.0), max(high, 1.0), min(first_low, 1.0), max(first_high, 1.0)
     rounded = {name: float(f"{number:.3g}") for name, number in zip(ENDS, ends, strict=True)}
     return {**rounded, "n_points": len(ratio)}

@@ -31,13 +31,13 @@ def left_out_errors(rows: Features) -> list[dict[str, Any]]:
     number of requests that decoded, as measured.
     """
     rows = rows.take(np.array([not is_suspect(row) for row in rows.rows]))
-    found = []
+    found, stacks = [], np.array([row.stack for row in rows.rows])
     for by, groups in zip(LEFT_OUT, (host.names_of(rows), np.array([row.system for row in rows.rows])), strict=True):
         if len(set(groups.tolist())) < 2:
             continue
         tokens_s, firsts_s = _without(rows, groups)
         tpot, ttft = (
-            _bounded(rows.is_mixture, groups, measured, ours)
+            _bounded(rows.is_mixture, stacks, groups, measured, ours)
             for measured, ours in ((rows.measured_s, tokens_s), (rows.first_measured_s, firsts_s))
         )
         kinds = np.where(rows.is_mixture, "mixture", "dense")
@@ -69,17 +69,24 @@ def _without(rows: Features, groups: NDArray[np.str_]) -> tuple[host.Floats, hos
 
 
 def _bounded(
-    is_mixture: NDArray[np.bool_], groups: NDArray[np.str_], measured: host.Floats, ours: host.Floats
+    is_mixture: NDArray[np.bool_],
+    stacks: NDArray[np.str_],
+    groups: NDArray[np.str_],
+    measured: host.Floats,
+    ours: host.Floats,
 ) -> NDArray[np.float64]:
-    """(prediction, low, high) of each row: bounds from measured over predicted in other groups of the kind."""
+    """(prediction, low, high) of each row: bounds from measured over predicted in other groups of the kind, and of the
+    kind on the stack where these lie further out, as a server's file has them of a model that is not in it."""
     ratio = measured / ours
     found = np.column_stack((ours, ours, ours))
-    for name in sorted(set(groups.tolist())):
-        for kind in (False, True):
-            own = (groups == name) & (is_mixture == kind)
-            others = ratio[(groups != name) & (is_mixture == kind) & np.isfinite(ratio)]
-            if own.any() and len(others):
-                found[own, 1:] = ours[own, None] * np.quantile(others, host.EIGHT_OF_TEN)
+    for name, kind, stack in sorted(set(zip(groups.tolist(), is_mixture.tolist(), stacks.tolist(), strict=True))):
+        own = (groups == name) & (is_mixture == kind) & (stacks == stack)
+        others = (groups != name) & (is_mixture == kind) & np.isfinite(ratio)
+        near = others & (stacks == stack)
+        if others.any():
+            every = [others, *([near] if near.sum() >= host.FEWEST_ROWS else [])]
+            ends = np.array([np.quantile(ratio[one], host.UNSEEN) for one in every])
+            found[own, 1:] = ours[own, None] * (ends[:, 0].min(), ends[:, 1].max())
     return found
 
 

@@ -22,6 +22,7 @@ from dse.model.evaluate import Point
 from dse.model.results import RESULT_UNITS
 from dse.questions import room
 from dse.questions.common import competes, ends_text, sure_text
+from dse.report.design import as_said
 from dse.report.present import change, design_notes, fits_text, number, release_note, slower_note
 from dse.specs.device_and_model import ModelSpec
 from dse.specs.weights import WIDE
@@ -187,14 +188,14 @@ class CardNumber(NamedTuple):
 
 def numbers(bench: Bench, row: BenchRow) -> list[CardNumber]:
     """The numbers of a card: with intervals, limits met or not, and against the first design."""
-    result, first = row.result, bench.answered[0].result
+    result, first = as_said(row.result), as_said(bench.answered[0].result)
     found = []
     for name in MEANINGS:
-        if result[name] is None:
+        if row.result[name] is None:
             continue
         said = [_ends(name, result)]
-        compares = name not in _OF_SCORES and isinstance(first[name], int | float) and first[name]
-        if row.at != bench.answered[0].at and compares:
+        compares = name not in _OF_SCORES and all(isinstance(one[name], int | float) for one in (result, first))
+        if row.at != bench.answered[0].at and compares and first[name]:
             said.append(change(result[name], first[name]))
         details = ", ".join(filter(None, [*said, _note(name, row)]))
         found.append(CardNumber(name, shown(name, result), details, limit_text(name, result, bench.values)))

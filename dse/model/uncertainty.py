@@ -415,7 +415,7 @@ def decoding_share(results: Mapping[str, Any]) -> float | None:
     if any(name not in results for name in ("tpot_s", RATE, "running_batch")):
         return None
     tpot_s = results["tpot_s"]
-    if tpot_s is None or tpot_s != tpot_s:
+    if tpot_s is None or tpot_s != tpot_s or results.get("output_tokens") == 1:
         return 0.0
     return min(float(results[RATE]) * float(tpot_s) / float(results["running_batch"]), 1.0)
 
@@ -426,7 +426,8 @@ def joined(tokens: Interval, first: Interval, share: float) -> Interval:
     (middle, half), (other, other_half) = tokens.logs(), first.logs()
     shares = share * half, (1 - share) * other_half
     both = math.sqrt(shares[0] ** 2 + shares[1] ** 2 + 2 * catalog.shared_errors().first * shares[0] * shares[1])
-    return Interval.of_logs(share * middle + (1 - share) * other, both, tokens.why)
+    found = Interval.of_logs(share * middle + (1 - share) * other, both, tokens.why)
+    return found._replace(low=min(found.low, 1.0), high=max(found.high, 1.0))  # a prediction is inside of its own
 
 
 def with_kernels(tokens: Interval, results: Mapping[str, Any]) -> Interval:

@@ -74,7 +74,7 @@ class _Servers(Mapping[str, ServerSpec]):
 
 @cache
 def shared_errors() -> SharedErrors:
-    """What errors of two predicted servers have in common."""
+    """Read what errors of two predicted servers have in common."""
     return load(specfile.read(_SHARED_ERRORS), SharedErrors)
 
 

@@ -1,4 +1,4 @@
-"""What the errors of two predicted servers have in common, by what they differ in.
+"""Correlations of the errors of two predicted servers, by what they differ in.
 
 Fitted by calibration/shared_errors.py to pairs of measured servers of one model and workload, each predicted by a fit
 that its model was left out of. docs/explanation/model.md, How sure.

@@ -131,14 +131,14 @@ def test_spread_by_hand():
     rows = replace(rows, measured_s=np.linspace(1, 2, 11), first_measured_s=np.array([*np.linspace(2, 3, 10), np.nan]))
     # of 11 evenly spaced ratios the 10th and 90th percentiles are the second and the last but one
     # or the prediction itself, which an interval holds: all rows lie above it
-    assert host.spread(rows, ones, ones) == {
+    assert host.spread(rows, ones, ones, (0.1, 0.9)) == {
         "low": 1.0,
         "high": 1.9,
         "first_low": 1.0,
         "first_high": 2.9,
         "n_points": 11,
     }
-    assert host.spread(rows, 3 * ones, 4 * ones) == {
+    assert host.spread(rows, 3 * ones, 4 * ones, (0.1, 0.9)) == {
         "low": 0.367,
         "high": 1.0,
         "first_low": 0.525,
@@ -167,8 +167,8 @@ def test_a_server_is_no_surer_than_its_kind_and_a_model_no_surer_than_both():
     ratio[on_sglang & is_qwen] *= 0.5
     rows = replace(rows, measured_s=ratio, first_measured_s=2 * ratio)
 
-    def ends(own):
-        return tuple(float(f"{end:.3g}") for end in np.quantile(ratio[own], (0.1, 0.9)))
+    def ends(own, at=(0.06, 0.94)):
+        return tuple(float(f"{end:.3g}") for end in np.quantile(ratio[own], at))
 
     vllm, sglang = (host.spreads(rows, ones, 2 * ones, stack) for stack in ("vllm", "sglang"))
     of_all = ends(np.ones(240, bool))
@@ -176,7 +176,7 @@ def test_a_server_is_no_surer_than_its_kind_and_a_model_no_surer_than_both():
     assert ends(~on_sglang)[1] < of_all[1]
     for found in (vllm.left_out["dense"], *vllm.models.values()):  # those of vLLM lie inside of all
         assert (found["low"], found["high"]) == (found["first_low"], found["first_high"]) == of_all
-    on_it, llama, qwen = (ends(own & on_sglang) for own in (ones > 0, ~is_qwen, is_qwen))
+    on_it, llama, qwen = ends(on_sglang), ends(on_sglang & ~is_qwen, (0.1, 0.9)), ends(on_sglang & is_qwen, (0.1, 0.9))
     kind = min(of_all[0], on_it[0]), max(of_all[1], on_it[1])
     assert (sglang.left_out["dense"]["low"], sglang.left_out["dense"]["high"]) == kind
     for name, own in (("llama3.1-8b", llama), ("qwen3-32b", qwen)):

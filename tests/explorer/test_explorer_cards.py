@@ -234,7 +234,7 @@ def test_numbers_have_intervals_and_say_what_errors_were_measured_on():
     assert (drop.value, drop.details) == ("2.0 ± 6.1 %", "published: other models, long context")
     assert "assumed price" in found["usd_per_million_tokens"].details
     said = cards.sure(here.answered[0], here.rows[1])
-    assert said.startswith("Faster than fp16 with a chance of 99 %: 1.3")
+    assert said.startswith("Faster than fp16 with a chance of 98 %: 1.3")
     assert cards.sure(here.answered[0], here.rows[0]) == ""
 
 

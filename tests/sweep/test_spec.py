@@ -313,7 +313,7 @@ def test_results_are_those_of_single_points():
         device = catalog.device("oaken-hbm").model_copy(
             update={
                 "memory_capacity": quantity.model_copy(update={"value": row["memory_capacity"], "unit": "B"}),
-                "memory_bandwidth": quantity.model_copy(update={"value": 3.0, "unit": "TB/s"}),
+                "memory_bandwidth": quantity.model_copy(update={"value": 3.0, "unit": "TB/s", "kind": "assumed"}),
             }
         )
         value = quantizers.parse(f"oaken:outer={row['oaken.outer']:g}")

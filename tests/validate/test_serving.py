@@ -279,10 +279,16 @@ def test_left_out_intervals_are_of_other_models():
     groups = np.array(["a"] * 5 + ["b"] * 5)
     ours = np.ones(10)
     measured = np.where(groups == "a", 1.0, 2.0)
-    found = server_errors._bounded(np.zeros(10, bool), groups, measured, ours)
+    stacks = np.array(["vllm"] * 10)
+    found = server_errors._bounded(np.zeros(10, bool), stacks, groups, measured, ours)
     assert found[groups == "a", 1:].tolist() == [[2.0, 2.0]] * 5
     assert found[groups == "b", 1:].tolist() == [[1.0, 1.0]] * 5
     assert found[:, 0].tolist() == [1.0] * 10
+    # ten others on the stack, which lie further up than all others do, count as well
+    groups, stacks = np.array(["a"] + ["b"] * 10 + ["c"] * 90), np.array(["s"] * 11 + ["t"] * 90)
+    measured = np.where(groups == "b", 3.0, 1.0)
+    found = server_errors._bounded(np.zeros(101, bool), stacks, groups, measured, np.ones(101))
+    assert found[0, 1:].tolist() == [1.0, 3.0]
 
 
 def test_the_page_has_them():
