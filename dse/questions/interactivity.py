@@ -60,7 +60,7 @@ def kept(result: Mapping[str, Any]) -> Result:
 
 
 def interval(row: Mapping[str, Any]) -> uncertainty.Interval:
-    """Where 8 of 10 measurements of both `speeds` should lie, over what is predicted."""
+    """Where 8 of 10 measurements of the tokens that a device gives should lie, over what is predicted."""
     return uncertainty.of_column(row, uncertainty.RATE)
 
 

@@ -37,7 +37,7 @@ Progress = Callable[..., Any]
 def tables(models: Sequence[str] = MODELS, devices: Sequence[str] = DEVICES, progress: Progress | None = None) -> Any:
     """Model -> device -> lengths -> format -> its drop of scores and rise of perplexity, the most requests that so many
     devices hold at once, and the designs on its front: devices by tp, requests, token/s a user, token/s a device, TTFT
-    in s, ends of the 80 % interval of times. JSON-ready."""
+    in s, ends of the 80 % interval of token/s a device. JSON-ready."""
     pairs = [(model, device) for model in models for device in devices]
     found: dict[str, Any] = {}
     with progress(pairs, label="answers", length=len(pairs)) if progress else nullcontext(pairs) as shown:

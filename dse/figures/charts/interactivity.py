@@ -10,6 +10,7 @@ from dse.figures.drawing import axes, rows, style, whiskers
 from dse.figures.drawing.chart import Axis, Chart, Panel, Series, hover_box
 from dse.figures.registry import Written, figure
 from dse.figures.source import Source
+from dse.model import uncertainty
 from dse.questions.interactivity import LIMITS, Interactivity, front, interval, speeds, within
 
 USER, DEVICE = "speed of each user", "throughput a device"
@@ -139,9 +140,10 @@ def _panel(
 
 def _around(own: Sequence[dict[str, Any]]) -> list[tuple[float, float]]:
     """The closed line between the slow and the fast ends of a curve."""
-    sure = [(speeds(row), interval(row)) for row in own]
-    slow = [(user * ends.low, device * ends.low) for (user, device), ends in sure]
-    return [*slow, *((user * ends.high, device * ends.high) for (user, device), ends in reversed(sure))]
+    sure = [(speeds(row), uncertainty.of_column(row, "tpot_s").inverse(), interval(row)) for row in own]
+    slow = [(user * of_user.low, device * of_device.low) for (user, device), of_user, of_device in sure]
+    fast = [(user * of_user.high, device * of_device.high) for (user, device), of_user, of_device in sure]
+    return [*slow, *reversed(fast)]
 
 
 def _band(around: Sequence[tuple[float, float]], color: str, x: Axis, y: Axis) -> Series:
