@@ -26,7 +26,7 @@ WIDTH_80 = 1.606
 #: degrees of freedom of errors, whose tails are heavier than a normal distribution's, and the end of 8 of 10 of them in
 #: their unit: of pairs of servers as likely as 5, likelier than 3 or 12 (calibration/shared_errors.py)
 FREEDOM, END_80 = 4, 1.5332
-#: chance beyond which nothing is said of designs that rest on what nobody measured
+#: chance beyond which nothing is said of designs that rest on what nobody measured; assumed
 MOST_SURE = 0.95
 #: a device that runs by the kernels of another is known so much less, either way: of its generation, or by numbers that
 #: are assumed; of another generation; of another vendor, whose kernels are other programs. Assumed, all three

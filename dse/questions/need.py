@@ -58,7 +58,6 @@ class Target:
 
     measure: Measure
     value: float
-
     #: whether the result counts at the end of its interval where times are shortest (0) or longest (1); None: as is
     end: int | None = None
 
