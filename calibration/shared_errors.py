@@ -21,7 +21,7 @@ from calibration.host import Features, Floats
 from dse.calibrate.servers import ServerRow, is_suspect, read
 from dse.core import files, toml
 from dse.core.errors import InputError, clean
-from dse.model.uncertainty import END_80, FREEDOM, Interval
+from dse.model.uncertainty import END_80, FREEDOM, Interval, joined
 
 SHIPPED = Path(hwspecs.__file__).parent / "shared_errors.toml"
 #: things that servers of a pair differ in, in the order of the parameters
@@ -89,12 +89,10 @@ def pairs_of(rows: Features) -> tuple[Pairs, float]:
         seen = own.models.get(row.spec.name) or own.left_out["mixture" if rows.is_mixture[i] else "dense"]
         decode_s = row.work.output_tokens * tokens_s[i]
         share = decode_s / (decode_s + firsts_s[i])
-        (m, h), (first_m, first_h) = (
-            Interval(seen[low], seen[high], "").logs() for low, high in (("low", "high"), ("first_low", "first_high"))
+        tokens, first = (
+            Interval(seen[low], seen[high], "") for low, high in (("low", "high"), ("first_low", "first_high"))
         )
-        parts = share * h, (1 - share) * first_h
-        middle[i] = share * m + (1 - share) * first_m
-        half[i] = math.sqrt(parts[0] ** 2 + parts[1] ** 2 + 2 * in_common * parts[0] * parts[1])
+        middle[i], half[i] = joined(tokens, first, share, in_common).logs()
         measured_s = row.work.output_tokens * rows.measured_s[i] + rows.first_measured_s[i]
         error[i] = math.log(measured_s / (decode_s + firsts_s[i]))
     places = list(both_differ(rows))

@@ -420,12 +420,12 @@ def decoding_share(results: Mapping[str, Any]) -> float | None:
     return min(float(results[RATE]) * float(tpot_s) / float(results["running_batch"]), 1.0)
 
 
-def joined(tokens: Interval, first: Interval, share: float) -> Interval:
+def joined(tokens: Interval, first: Interval, share: float, correlation: float) -> Interval:
     """Interval of a time of which `share` errs as times per token do and the rest as times to the first token, whose
-    errors correlate as measured (`catalog.shared_errors`)."""
+    errors have this correlation."""
     (middle, half), (other, other_half) = tokens.logs(), first.logs()
     shares = share * half, (1 - share) * other_half
-    both = math.sqrt(shares[0] ** 2 + shares[1] ** 2 + 2 * catalog.shared_errors().first * shares[0] * shares[1])
+    both = math.sqrt(shares[0] ** 2 + shares[1] ** 2 + 2 * correlation * shares[0] * shares[1])
     found = Interval.of_logs(share * middle + (1 - share) * other, both, tokens.why)
     return found._replace(low=min(found.low, 1.0), high=max(found.high, 1.0))  # a prediction is inside of its own
 
@@ -465,7 +465,7 @@ def of_column(results: Mapping[str, Any], column: str, kernels: bool = True) -> 
     if column in TOKEN_TIMES:
         return tokens
     share = decoding_share(results)
-    served = tokens if share is None else joined(tokens, first, share)
+    served = tokens if share is None else joined(tokens, first, share, catalog.shared_errors().first)
     return {**dict.fromkeys(SERVED_TIMES, served), **dict.fromkeys(SERVED_RATES, served.inverse())}[column]
 
 
