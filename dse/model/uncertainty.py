@@ -24,7 +24,7 @@ from dse.specs.workload import Workload
 #: half the width of the 80 % interval of a normal distribution over its mean absolute error: 1.2816 / sqrt(2 / pi)
 WIDTH_80 = 1.606
 #: degrees of freedom of errors, whose tails are heavier than a normal distribution's, and the end of 8 of 10 of them in
-#: their unit: of pairs of servers as likely as 5, likelier than 3 or 12 (calibration/shared_errors.py)
+#: their unit: of pairs of servers likelier than 3 or 12, a little less so than 5 (calibration/shared_errors.py)
 FREEDOM, END_80 = 4, 1.5332
 #: chance beyond which nothing is said of designs that rest on what nobody measured; assumed
 MOST_SURE = 0.95
