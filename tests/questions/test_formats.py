@@ -359,3 +359,11 @@ def test_no_place_of_a_map_crowns_what_is_likelier_slower():
             assert all(gain.sure >= 0.5 - 1e-9 for gain in cell.gains.values())
             n_other += cell.best[0] != max(cell.values, key=lambda name: cell.values[name])
     assert n_other
+
+
+def test_without_a_batch_the_server_is_as_full_as_the_format_that_holds_the_most():
+    answer = module.formats(catalog.device("h100"), catalog.model("llama3-8b"), Workload(), ["fp8"])
+    fits = {one.name: one.result["max_batch"] for one in answer.formats}
+    assert answer.batch == fits["fp8"]
+    # half the bytes a token: twice the requests, to one that a block's rest decides
+    assert abs(answer.batch - 2 * fits["fp16"]) <= 1

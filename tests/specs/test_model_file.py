@@ -16,7 +16,9 @@ from dse.core.errors import InputError, SpecError
 from dse.model import evaluate, kv_layout, ring
 from dse.report import listing
 from dse.specs import catalog, model_file
-from dse.specs.device_and_model import ModelSpec
+from dse.specs.device_and_model import ModelSpec, keys_at
+from dse.specs.links import LinksSpec
+from dse.specs.stack import StackSpec
 from dse.specs.workload import Workload
 from factories import SHIPPED
 
@@ -427,3 +429,9 @@ def test_text_leaves_defaults_out():
     model = catalog.model_from(specfile.parse("m.toml", GOOD))
     assert "stored" not in model_file.text(model)
     assert facts(catalog.model_from(specfile.parse("again.toml", model_file.text(model)))) == facts(model)
+
+
+def test_a_misspelled_key_of_an_optional_table_is_told_what_that_table_may_have():
+    assert "rounds_in_step" in keys_at(StackSpec, ("host",))
+    assert "decode_error" in keys_at(LinksSpec, ("all_reduce",))
+    assert keys_at(LinksSpec, ("pair_bandwidth",))[:2] == ["value", "unit"]
