@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,20 +18,12 @@ import click
 from dse.core import interrupt
 from dse.core.documents import json_text
 from dse.core.errors import InputError, clean, show
+from dse.core.field import NUMBER, SWITCH, TEXT, Field, Kind
 from dse.operations.declare import (
-    BY_UNIT,
-    FLAG,
-    NUMBER,
-    SHARE,
-    TEXT,
-    WHOLE,
     Console,
-    Kind,
     Operation,
-    Option,
     WorkOptions,
     fields_of,
-    flag_name,
     help_of,
     is_required,
     option_of,
@@ -52,8 +45,7 @@ class OptionText(click.ParamType):
     """A text that becomes the value of a field; InputError names the option where it cannot."""
 
     def __init__(self, kind: Kind) -> None:
-        self.kind = kind
-        self.name = "number" if kind in (WHOLE, *BY_UNIT.values()) else "share" if kind is SHARE else "text"
+        self.kind, self.name = kind, kind.word
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The value of the text; a default is a value already."""
@@ -103,87 +95,66 @@ def command_of(cls: type[Operation]) -> click.Command:
         if not form.in_command:
             continue
         if "work" in field.metadata:
-            params += [_work_option(name, field.metadata["work"]) for name in field.metadata["work"].names]
+            options: WorkOptions = field.metadata["work"]
+            params += [_work_option(name, options) for name in options.names]
         elif "look" in field.metadata:
-            params += [_look_option(name) for name in look.ASKED]
+            params += [_option(name, replace(asked, group="Look")) for name, asked in look.ASKED.items()]
         elif form.is_argument:
             params.append(_argument(field, form))
         else:
-            params.append(_option(field, form))
+            params.append(_option(field.name, form, required=is_required(field)))
     name = cls.words.rpartition(" ")[2]
     return DeclaredCommand(
         name, params=params, callback=partial(start, cls), help=help_of(cls), short_help=cls.short or None
     )
 
 
-def _argument(field: dataclasses.Field[Any], form: Option) -> click.Argument:
+def _argument(field: dataclasses.Field[Any], form: Field) -> click.Argument:
     more: dict[str, Any] = {"nargs": -1} if form.is_repeated else {}
     if not is_required(field):
         more |= {"default": field.default}
     return click.Argument([field.name], required=is_required(field), metavar=form.metavar, **more)
 
 
-def _option(field: dataclasses.Field[Any], form: Option) -> click.Option:
-    names = [f"--{flag_name(field)}", *form.also, *form.former, field.name]
-    if form.kind is FLAG:
-        return DeclaredOption(names, is_flag=True, help=form.help, group=form.group)
-    kind = BY_UNIT.get(form.unit, WHOLE) if form.kind is WHOLE else form.kind
-    default = f"{field.default:g}" if isinstance(field.default, float) else field.default
-    is_open = is_required(field) or field.default in (None, ())
-    more: dict[str, Any] = {} if is_open else {"default": default, "show_default": form.shows_default}
+def _option(name: str, form: Field, *, is_pair: bool = False, **more: Any) -> click.Option:
+    """The option of a field; a switch is given to change its default, or as a pair to turn it on or off."""
+    flag = form.name or name.replace("_", "-")
+    given: dict[str, Any] = {"help": form.help or None, "group": form.group, **more}
+    if form.kind is SWITCH:
+        if not is_pair:
+            return DeclaredOption([f"--{flag}", *form.also, *form.former, name], is_flag=True, **given)
+        off = [f" /{word}" for word in form.also]
+        return DeclaredOption([f"--{flag}/--no-{flag}", *off, name], default=form.default, **given)
+    if form.default not in (None, ()):
+        default = f"{form.default:g}" if isinstance(form.default, float) else form.default
+        given |= {"default": default, "show_default": form.shows_default}
+    few = "|".join(map(str, form.choices)) if form.kind is TEXT else form.unit.upper() if form.kind is NUMBER else ""
     return DeclaredOption(
-        names,
-        group=form.group,
+        [f"--{flag}", *form.also, *form.former, name],
         former=form.former,
-        type=click.Choice(form.choices) if form.choices else None if form.kind is TEXT else OptionText(kind),
-        required=is_required(field),
+        type=None if form.kind is TEXT else OptionText(form.kind),
         multiple=form.is_repeated,
-        metavar=form.metavar,
-        help=form.help or None,
-        **more,
+        metavar=form.metavar or few or None,
+        **given,
     )
 
 
 def _work_option(name: str, options: WorkOptions) -> click.Option:
-    """The option of a field of a workload."""
-    asked, default = workload.ASKED[name], options.default(name)
-    given: dict[str, Any] = {
-        "default": default,
-        "help": options.helps.get(name, asked.help),
-        "hidden": name in options.hidden,
-        "group": workload.heading_of(name),
-    }
-    if asked.kind == workload.SWITCH:
-        off = [f" /{word}" for word in asked.also]
-        return DeclaredOption([f"--{asked.option}/--no-{asked.option}", *off, name], **given)
-    is_whole = asked.kind == workload.WHOLE or (asked.kind == workload.CHOICE and isinstance(asked.default, int))
-    if is_whole:
-        given["type"] = OptionText(BY_UNIT.get(asked.unit, WHOLE))
-    elif asked.kind == workload.SHARE:
-        given["type"] = OptionText(SHARE)
-    if not is_whole:
-        given["metavar"] = asked.metavar or "|".join(map(str, asked.choices))
-    return DeclaredOption([f"--{asked.option}", *asked.also, name], show_default=default is not None, **given)
-
-
-def _look_option(name: str) -> click.Option:
-    """The option of a field of a look, by its own name; a switch is given to turn it off."""
-    asked, default = look.ASKED[name], getattr(look.Look, name)
-    given: dict[str, Any] = {"default": default, "show_default": default is not None}
-    if asked.kind == "switch":
-        given = {"is_flag": True}
-    elif asked.kind == "number":
-        given |= {"type": OptionText(NUMBER), "metavar": asked.unit.upper()}
-    else:
-        given["metavar"] = "|".join(asked.choices) or "TEXT"
-    return DeclaredOption([f"--{asked.option}", name], help=asked.help, group="Look", **given)
+    """The option of a field of a workload, as an operation has it."""
+    asked = replace(
+        workload.ASKED[name],
+        default=options.default(name),
+        help=options.helps.get(name, workload.ASKED[name].help),
+        group=workload.heading_of(name),
+    )
+    return _option(name, asked, is_pair=True, hidden=name in options.hidden)
 
 
 def look_of(given: dict[str, Any]) -> look.Look:
     """The look that the values of its options ask for. Nothing is checked yet."""
     values: dict[str, Any] = {name: given.pop(name) for name in look.ASKED}
     for name, asked in look.ASKED.items():
-        if asked.kind == "switch":
+        if asked.kind is SWITCH:
             values[name] = not values[name]
     return look.Look(**values)
 

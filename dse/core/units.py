@@ -4,6 +4,7 @@ Every number inside the tool is in SI base units (B, B/s, FLOP/s, s, W, J); this
 what files and people write, and formats what people read. GB is 10**9 bytes and GiB is 2**30.
 """
 
+import re
 from typing import Any
 
 BITS_PER_BYTE = 8
@@ -45,6 +46,29 @@ def _table() -> dict[str, tuple[str, float]]:
 
 #: unit as written -> (base unit, factor to it); factors are exact integers wherever they can be
 UNITS = _table()
+
+
+#: digits with commas between thousands; a number with these, or underscores; a number and its unit
+_THOUSANDS = r"[1-9][0-9]{0,2}(?:,[0-9]{3})++(?![0-9])"
+_PLAIN = rf"[-+]?(?:{_THOUSANDS}|[0-9][0-9_]*+)(?:\.[0-9]*+)?(?:[eE][-+]?[0-9]++)?"
+_NUMBER = re.compile(rf"({_PLAIN})\s*(1|[^\s,.0-9]\S*+|)", re.ASCII)
+#: a comma where a point should be
+_DECIMAL_COMMA = re.compile(r"[-+]?([0-9]++,[0-9]++)\s*[^\s,.0-9]*+", re.ASCII)
+#: commas between quantities, but for those inside a number
+BETWEEN = re.compile(r"(?<![0-9]),|,(?![0-9])", re.ASCII)
+
+
+def number_and_unit(text: str) -> tuple[float, str] | None:
+    """The number and the unit, "" for none, of "3.35 TB/s" or "1,024 GB"; None for what is no such text.
+
+    Raises ValueError for a decimal comma: 9,6 is neither 9.6 nor 96.
+    """
+    if found := _NUMBER.fullmatch(text.strip()):
+        return float(found[1].replace("_", "").replace(",", "")), found[2]
+    if comma := _DECIMAL_COMMA.fullmatch(text.strip()):
+        point = comma[1].replace(",", ".")
+        raise ValueError(f"has a decimal comma: write {point} (commas stand between thousands only, as in 1,024)")
+    return None
 
 
 def to_base(value: float, unit: str) -> float:

@@ -5,9 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 from dse import quantizers
+from dse.core import field as declared
 from dse.core.errors import MAX_LINE, InputError, show
 from dse.explorer import uploads
-from dse.explorer.fields import Field, Kind
+from dse.explorer.fields import Field
 from dse.specs import catalog, device_names, model_names, tokens, workload
 
 _DOUBLED = tuple(2**i for i in range(15))
@@ -116,26 +117,19 @@ _HERE: dict[str, dict[str, Any]] = {
     "stack": {"kind": "choice", "choices": _stacks},
     "tokens": {"kind": "choice", "choices": lambda: list(tokens.FAMILIES), "clears": "token_parameters"},
 }
-_KINDS: dict[str, Kind] = {
-    workload.WHOLE: "whole",
-    workload.SHARE: "number",
-    workload.SWITCH: "choice",
-    workload.CHOICE: "choice",
-    workload.NAME: "text",
-}
 YES, NO = "yes", "no"
 
 
-def _field_of(asked: workload.WorkloadField, here: Mapping[str, Any]) -> Field:
+def _field_of(asked: declared.Field, here: Mapping[str, Any]) -> Field:
     """A field of a workload as a page asks for it."""
-    is_switch, is_share = asked.kind == workload.SWITCH, asked.kind == workload.SHARE
+    is_switch, is_share = asked.kind is declared.SWITCH, asked.kind is declared.SHARE
     choices = (YES, NO) if is_switch else asked.choices
     default = (YES if asked.default else NO) if is_switch else asked.default
     given: dict[str, Any] = {
-        "kind": _KINDS[asked.kind],
+        "kind": "choice" if choices else asked.kind.sort,
         "default": default,
         "choices": (lambda: list(choices)) if choices else None,
-        "low": asked.low,
+        "low": 0 if is_share else asked.low,
         "high": 1 if is_share else asked.high,
         "step": 0.05 if is_share else 1,
         "placeholder": asked.open_means,
@@ -219,7 +213,7 @@ def work_of(values: Mapping[str, Any]) -> workload.Workload:
         value = values.get(field.key, field.default)
         if name == "batch":
             value = values.get(OWN_BATCH.key) or value
-        found[name] = value == YES if workload.ASKED[name].kind == workload.SWITCH else value
+        found[name] = value == YES if workload.ASKED[name].kind is declared.SWITCH else value
     if parameters := (values.get(TOKEN_PARAMETERS.key) or "").strip():
         found["tokens"] = f"{found['tokens']}:{parameters}"
     return workload.Workload(**found)
@@ -230,7 +224,7 @@ def work_values(work: workload.Workload) -> dict[str, Any]:
     found = {}
     for name, field in WORK.items():
         value = getattr(work, name)
-        found[field.key] = (YES if value else NO) if workload.ASKED[name].kind == workload.SWITCH else value
+        found[field.key] = (YES if value else NO) if workload.ASKED[name].kind is declared.SWITCH else value
     found["tokens"], _, found[TOKEN_PARAMETERS.key] = work.tokens.partition(":")
     return found
 

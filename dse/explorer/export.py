@@ -8,6 +8,7 @@ from typing import Any
 import streamlit as st
 
 from dse.core.errors import DseError
+from dse.core.field import NUMBER, SWITCH
 from dse.explorer.widgets import lines, problem
 from dse.figures.drawing.chart import Chart
 from dse.figures.drawing.layout import Page
@@ -100,13 +101,13 @@ def _field(field: str, key: str, start: Any, chart: Chart) -> Any:
     asked = ASKED[field]
     if key not in st.session_state:
         st.session_state[key] = start
-    if asked.kind == "switch":
+    if asked.kind is SWITCH:
         return st.checkbox(asked.label, key=key)
-    if asked.kind == "choice":
+    if isinstance(asked.choices, dict):
         return st.selectbox(
             asked.label, list(asked.choices), key=key, format_func=asked.choices.__getitem__, help=asked.help
         )
-    if asked.kind == "number":  # its range is checked with the rest: a widget's own would change what was typed
+    if asked.kind is NUMBER:  # its range is checked with the rest: a widget's own would change what was typed
         return st.number_input(
             asked.label, key=key, value=None, step=1.0, format="%g", help=asked.help, placeholder=_measure(field)
         )

@@ -3,20 +3,17 @@
 A field is data; nothing here knows Streamlit. The URL holds the fields that differ from their defaults, by key.
 """
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from dse.core import field as declared
 from dse.core.errors import MAX_LINE, DseError, InputError, clean, did_you_mean, show
 
 #: choice: one of a list; choices: several of it, separated by ";" in the URL; whole and number: in a range;
 #: switch: yes or no; text: a line that `check` accepts
 Kind = Literal["choice", "choices", "whole", "number", "switch", "text"]
 
-#: numbers in a URL: longer than any limit, shorter than what could be slow
-_WHOLE = re.compile(r"[0-9]{1,15}", re.ASCII)
-NUMBER = re.compile(r"-?[0-9]{1,30}(\.[0-9]{1,30})?(e[-+]?[0-9]{1,2})?", re.ASCII)
 _MAX_NAME = 40
 #: longest text of a field, and so of its part of the URL
 MAX_TEXT = 400
@@ -70,7 +67,7 @@ class Field:
                 return f"{self.key} = {show(wrong[0])}: must be one of {', '.join(map(str, known))}"
         elif self.kind in ("whole", "number"):
             if not self.low <= value <= self.high:
-                return self._range(str(value))
+                return str(self._number.refused(value))
         elif self.kind == "text":
             try:
                 if len(value) > MAX_TEXT:
@@ -81,17 +78,16 @@ class Field:
                 return f"{self.key}: {error.lines()[0]}"
         return ""
 
-    def _range(self, text: str) -> str:
-        what = "a whole number" if self.kind == "whole" else "a number"
-        shown = show(text) if not text.isascii() or not text.isdigit() or len(text) > _MAX_NAME else text
-        return f"{self.key} = {shown}: must be {what} from {self.low:,} to {self.high:,}"
+    @property
+    def _number(self) -> declared.Field:
+        kind = declared.WHOLE if self.kind == "whole" else declared.NUMBER
+        return declared.Field(name=self.key, kind=kind, low=self.low, high=self.high)
 
     def read(self, text: str, values: Mapping[str, Any]) -> Any:
         """The value that a text of the URL stands for. Raises InputError."""
+        value: Any
         if self.kind in ("whole", "number"):
-            if not (_WHOLE if self.kind == "whole" else NUMBER).fullmatch(text):
-                raise InputError(self._range(repr(clean(text, _MAX_NAME))))
-            value: Any = int(text) if self.kind == "whole" else float(text)
+            value = self._number.read(clean(text, _MAX_NAME))
         elif self.kind == "switch":
             if text not in ("yes", "no"):
                 raise InputError(f"{self.key} = {show(text)}: must be yes or no")

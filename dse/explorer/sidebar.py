@@ -8,6 +8,7 @@ import streamlit as st
 
 from dse import quantizers
 from dse.core.errors import DseError, InputError, clean
+from dse.core.units import BETWEEN, number_and_unit
 from dse.explorer import common_fields, find, loading, presets, request, state, tray, uploads, widgets
 from dse.explorer.bench import Bench, badge
 from dse.explorer.fields import MAX_TEXT
@@ -16,7 +17,6 @@ from dse.explorer.uploads import Upload
 from dse.explorer.widgets import escaped
 from dse.quantizers import layered
 from dse.specs import tokens
-from dse.specs.quantity import BETWEEN, number_and_unit
 
 #: session keys: the widget that chooses a design, that of its name, of a preset; what undo and redo go through
 _AT, _NAME, _PRESET, _HISTORY = "tray at", "tray name", "tray preset", "explorer history"

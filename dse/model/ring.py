@@ -47,7 +47,7 @@ def evaluate(
     for name in workload.DEPLOYMENT:
         if (value := getattr(work, name)) != workload.ASKED[name].default:
             raise InputError(
-                f"{workload.ASKED[name].option} = {show(value)}: devices of a ring hold all weights each: leave it out"
+                f"{workload.ASKED[name].name} = {show(value)}: devices of a ring hold all weights each: leave it out"
             )
     if plan.model.read_limit_tokens:
         raise InputError(f"model = {plan.model.name}: its index chooses among all tokens, which a ring does not know")

@@ -10,18 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dse.core.errors import InputError, did_you_mean, show
-from dse.operations.declare import (
-    FLAG,
-    SILENT,
-    WHOLE,
-    Console,
-    Operation,
-    argument,
-    flag_name,
-    operation,
-    option,
-    option_of,
-)
+from dse.core.field import SWITCH, WHOLE
+from dse.operations.declare import SILENT, Console, Operation, argument, flag_name, operation, option, option_of
 from dse.operations.shared import AssumesLike, Printed, json_option
 
 if TYPE_CHECKING:
@@ -112,7 +102,7 @@ class ShowEntry(Printed):
     """Show a device, model, quantizer, implementation or token policy with every number, unit and source."""
 
     name: str = argument()
-    as_toml: bool = option(False, "Print the shipped file itself, to copy and edit.", FLAG, name="toml")
+    as_toml: bool = option(False, "Print the shipped file itself, to copy and edit.", SWITCH, name="toml")
     as_json: bool = json_option("Print as JSON.")
 
     def run(self, console: Console = SILENT) -> Any:
@@ -174,7 +164,7 @@ class AddDevice(Printed):
         None, "Data sheet that the numbers are from; default: they are assumed.", metavar="TEXT"
     )
     out: str | None = option(None, "Device file to write; default: the name, in this directory.", metavar="FILE.toml")
-    force: bool = option(False, "Replace a file that is there.", FLAG)
+    force: bool = option(False, "Replace a file that is there.", SWITCH)
     as_json: bool = json_option("Print what was written as JSON.")
 
     def run(self, console: Console = SILENT) -> AddedDevice:
@@ -301,7 +291,7 @@ class ExportModel(AssumesLike):
     published: int | None = option(None, "Published number of parameters.", WHOLE, metavar="N")
     published_source: str | None = option(None, "Where that is published.", metavar="TEXT")
     out: str = option(help="Model file to write.", metavar="FILE.toml")
-    force: bool = option(False, "Replace a file that is there.", FLAG)
+    force: bool = option(False, "Replace a file that is there.", SWITCH)
 
     def run(self, console: Console = SILENT) -> Path:
         """The file that was written."""
@@ -341,8 +331,8 @@ class AddModel(AssumesLike, Printed):
     config: str = argument(metavar="ORG/NAME|DIR|config.json")
     name: str | None = option(None, "Name of the model; default: that of the repository or the directory.")
     out: str | None = option(None, "Model file to write; default: the name, in this directory.", metavar="FILE.toml")
-    force: bool = option(False, "Replace a file that is there.", FLAG)
-    from_hub: bool = option(False, "Fetch config.json from the hub where neither path nor cache has it.", FLAG)
+    force: bool = option(False, "Replace a file that is there.", SWITCH)
+    from_hub: bool = option(False, "Fetch config.json from the hub where neither path nor cache has it.", SWITCH)
     revision: str | None = option(None, "Branch, tag or commit of the repository; default: main.", metavar="R")
     hub: str | None = option(
         None, "Address of the hub; default: HF_ENDPOINT, else https://huggingface.co.", metavar="URL"

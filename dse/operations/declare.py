@@ -4,149 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import math
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING, dataclass, replace
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
-from dse.core.errors import InputError, show
+from dse.core.field import TEXT, Field, Kind, declared
 from dse.specs.look import Look
 from dse.specs.workload import ASKED, Workload
 
 #: progress(items, label=..., length=...) -> a context manager that gives the items one by one
 Progress = Callable[..., AbstractContextManager[Iterable[Any]]]
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A type of option: `parse(option, text)` makes a value of its text, `write(value)` the text again."""
-
-    parse: Callable[[str, str], Any]
-    write: Callable[[Any], str] = str
-
-
-def parse_whole(name: str, text: str) -> int:
-    """ASCII digits as an integer. Raises InputError naming the option."""
-    if not re.fullmatch(r"[-+]?[0-9]{1,30}", text, re.ASCII):
-        raise InputError(f"{name} = {show(text)}: must be a whole number, such as 64")
-    return int(text)
-
-
-def parse_tokens(name: str, text: str) -> int:
-    """A number of tokens, also in units of 1,024 as models' lengths are written: 128k. Raises InputError."""
-    found = re.fullmatch(r"([0-9]{1,12})([kKmM])", text.strip(), re.ASCII)
-    if found:
-        return int(found[1]) * (1024 if found[2] in "kK" else 1024**2)
-    if not re.fullmatch(r"[-+]?[0-9]{1,30}", text, re.ASCII):
-        raise InputError(f"{name} = {show(text)}: must be a whole number of tokens, such as 4096 or 128k (131,072)")
-    return int(text)
-
-
-def parse_bytes(name: str, text: str) -> int:
-    """Bytes as a whole number, or in a unit: 40GiB, 40G (the same, as engines read it), 40GB. Raises InputError."""
-    from dse.specs.quantity import number_and_unit
-
-    try:
-        number, unit = number_and_unit(text) or (math.nan, "")
-    except ValueError as error:
-        raise InputError(f"{name} = {show(text)}: {error}") from None
-    found = re.fullmatch(r"([kKMGT]?)(iB|B)?", unit, re.ASCII)
-    if not found or not 0 <= number < math.inf:
-        raise InputError(f"{name} = {show(text)}: must be bytes, such as 40GiB, 40GB or 42949672960")
-    power = ("", "K", "M", "G", "T").index(found[1].upper())
-    return round(number * (1000 if found[2] == "B" else 1024) ** power)
-
-
-def parse_share(name: str, text: str) -> float:
-    """ASCII digits with a decimal point as a number. Raises InputError naming the option."""
-    if not re.fullmatch(r"[-+]?[0-9]{1,30}(\.[0-9]{0,30})?", text, re.ASCII):
-        raise InputError(f"{name} = {show(text)}: must be a share from 0 to 1, such as 0.5")
-    return float(text)
-
-
-def parse_percent(name: str, text: str) -> float:
-    """A share as people write it, 1% or 0.01, from 0 to 1. Raises InputError naming the option."""
-    number, percent = text.removesuffix("%").strip(), text.endswith("%")
-    is_number = re.fullmatch(r"[0-9]{1,30}(\.[0-9]{0,30})?", number, re.ASCII)
-    share = float(number) / (100 if percent else 1) if is_number else math.nan
-    if not 0 <= share <= 1:
-        raise InputError(f"{name} = {show(text)}: must be a share from 0 to 1, such as 1% or 0.01")
-    return share
-
-
-def parse_number(name: str, text: str) -> float:
-    """A decimal number in ASCII digits. Raises InputError naming the option."""
-    is_number = re.fullmatch(r"[-+]?[0-9]{1,30}(\.[0-9]{0,30})?(e[-+]?[0-9]{1,3})?", text, re.ASCII | re.I)
-    if not is_number or math.isinf(float(text)):
-        raise InputError(f"{name} = {show(text)}: must be a number, such as 40 or 1.5e3")
-    return float(text)
-
-
-def parse_names(name: str, text: str) -> tuple[str, ...]:
-    """Names between commas; the commas inside `sinkq:bits=2,group=32` do not separate. Raises InputError."""
-    names = tuple(part.strip() for part in re.split(r",(?!\s*[a-z_]+=)", text))
-    if not all(names):
-        raise InputError(f"{name} = {show(text)}: has an empty entry: separate names by single commas")
-    return names
-
-
-def _several(one: Callable[[str, str], Any]) -> Kind:
-    return Kind(lambda name, text: tuple(one(name, part) for part in parse_names(name, text)), _joined)
-
-
-def _joined(values: Iterable[Any]) -> str:
-    return ",".join(map(str, values))
-
-
-TEXT = Kind(lambda name, text: text)
-WHOLE = Kind(parse_whole)
-TOKENS = Kind(parse_tokens)
-BYTES = Kind(parse_bytes)
-#: kinds of whole numbers by their unit
-BY_UNIT = {"token": TOKENS, "B": BYTES}
-SHARE = Kind(parse_share)
-PERCENT = Kind(parse_percent, lambda value: f"{100 * value:.10g}%")
-NUMBER = Kind(parse_number, lambda value: f"{value:g}")
-NAMES = Kind(parse_names, _joined)
-WHOLES = _several(parse_whole)
-NUMBERS = _several(parse_number)
-SHARES = _several(parse_share)
-FLAG = Kind(lambda name, text: True)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Option:
-    """The option or argument of a field on the command line, and what help says of it."""
-
-    help: str = ""
-    kind: Kind = TEXT
-    #: the option's name without dashes, where it is not that of the field
-    name: str = ""
-    #: further spellings, with their dashes
-    also: tuple[str, ...] = ()
-    #: former spellings, with their dashes: taken, not shown
-    former: tuple[str, ...] = ()
-    #: heading of a long help that the option stands under; "": that of the command's own options
-    group: str = ""
-    metavar: str | None = None
-    #: the texts that are allowed, where they are few
-    choices: tuple[str, ...] = ()
-    unit: str = ""
-    #: a text that the field takes, and what there is not without it
-    example: str = ""
-    without: str = ""
-    is_argument: bool = False
-    #: may be given several times
-    is_repeated: bool = False
-    #: a page's command says it even at its default
-    is_said: bool = False
-    shows_default: bool = True
-    #: False for what only the command line has, such as --json
-    in_python: bool = True
-    #: False for what only Python can give, such as a table of one's own
-    in_command: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +45,7 @@ class WorkOptions:
 
 def option(default: Any = MISSING, help: str = "", kind: Kind = TEXT, **more: Any) -> Any:
     """A field of an operation with its option; without a default it is required."""
-    return dataclasses.field(default=default, metadata={"option": Option(help=help, kind=kind, **more)})
+    return declared(default, help=help, kind=kind, **more)
 
 
 def argument(default: Any = MISSING, help: str = "", metavar: str | None = None, **more: Any) -> Any:
@@ -187,7 +55,7 @@ def argument(default: Any = MISSING, help: str = "", metavar: str | None = None,
 
 def look() -> Any:
     """The look of a figure: an option for each of its fields."""
-    return dataclasses.field(default=Look(), metadata={"option": Option(in_python=False), "look": True})
+    return dataclasses.field(default=Look(), metadata={"field": Field(kind=TEXT, in_python=False), "look": True})
 
 
 def work(*left_out: str, only: Iterable[str] = tuple(ASKED), **more: Any) -> Any:
@@ -195,7 +63,7 @@ def work(*left_out: str, only: Iterable[str] = tuple(ASKED), **more: Any) -> Any
     without = {*left_out, *more.get("searched", {})}
     names = tuple(name for name in only if name not in without)
     return dataclasses.field(
-        default=Workload(), metadata={"option": Option(), "work": WorkOptions(names=names, **more)}
+        default=Workload(), metadata={"field": Field(kind=TEXT), "work": WorkOptions(names=names, **more)}
     )
 
 
@@ -239,6 +107,13 @@ class Operation:
     positional: ClassVar[tuple[str, ...]] = ()
     #: spaces by which JSON is indented
     indent: ClassVar[int | None] = 2
+    #: fields that may have few values or values in bounds
+    bounded: ClassVar[dict[str, Field]] = {}
+
+    def __post_init__(self) -> None:
+        """Raises InputError for a value that its declaration does not allow."""
+        for name, form in self.bounded.items():
+            form.check(getattr(self, name))
 
     def run(self, console: Console = SILENT) -> Any:
         """Do it and return all that the methods below need. Raises DseError."""
@@ -292,9 +167,13 @@ def operation(
 
     def declared(cls: Declared) -> Declared:
         cls.words, cls.short, cls.function, cls.positional, cls.indent = words, short, function, positional, indent
-        return dataclasses.dataclass(  # type: ignore[return-value]
-            init=is_made, repr=is_made, eq=is_made, frozen=True, kw_only=True
-        )(cls)
+        made = dataclasses.dataclass(init=is_made, repr=is_made, eq=is_made, frozen=True, kw_only=True)(cls)
+        made.bounded = {
+            field.name: replace(option_of(field), name=flag_name(field))
+            for field in dataclasses.fields(made)
+            if option_of(field).is_bounded
+        }
+        return made  # type: ignore[return-value]
 
     return declared
 
@@ -308,9 +187,9 @@ def fields_of(cls: type[Operation]) -> list[dataclasses.Field[Any]]:
     return sorted(fields, key=lambda field: (not option_of(field).is_argument, not is_required(field)))
 
 
-def option_of(field: dataclasses.Field[Any]) -> Option:
+def option_of(field: dataclasses.Field[Any]) -> Field:
     """The option of a field."""
-    found: Option = field.metadata["option"]
+    found: Field = field.metadata["field"]
     return found
 
 
@@ -346,7 +225,7 @@ def words_of(asked: Operation, said: Iterable[str] = (), without: Collection[str
             continue
         if "work" in field.metadata:
             for name, each in said_fields(value, field.metadata["work"], said, without):
-                options += _option_words(ASKED[name].option, each, form)
+                options += _option_words(ASKED[name].name, each, form)
         elif form.is_argument:
             arguments += [] if value is None else [form.kind.write(value)]
         elif form.is_repeated:
@@ -356,7 +235,7 @@ def words_of(asked: Operation, said: Iterable[str] = (), without: Collection[str
     return [*start, *arguments, *options]
 
 
-def _option_words(name: str, value: Any, form: Option) -> list[str]:
+def _option_words(name: str, value: Any, form: Field) -> list[str]:
     if isinstance(value, bool):
         return [f"--{name}" if value else f"--no-{name}"]
     return [f"--{name}", form.kind.write(value)]

@@ -11,22 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dse.core.answer import Answer
 from dse.core.errors import InputError, clean, show
+from dse.core.field import BYTES, NAMES, NUMBER, NUMBERS, PERCENT, SWITCH, TOKENS, WHOLE, WHOLES
 from dse.measure import MAX_BYTES
-from dse.operations.declare import (
-    FLAG,
-    NAMES,
-    NUMBER,
-    NUMBERS,
-    PERCENT,
-    SILENT,
-    WHOLE,
-    WHOLES,
-    Console,
-    Operation,
-    argument,
-    operation,
-    option,
-)
+from dse.operations.declare import SILENT, Console, Operation, argument, operation, option
 from dse.operations.shared import Printed, json_option, one_of, several, static_option
 
 if TYPE_CHECKING:
@@ -56,7 +43,7 @@ def heads_option(default: int | None = None) -> Any:
 
 def size_option(help: str = "Largest size of all tensors of a file.") -> Any:
     """The field of the largest size that is read."""
-    return option(MAX_BYTES, help, WHOLE, unit="B")
+    return option(MAX_BYTES, help, BYTES, unit="B")
 
 
 @operation("quantize", "Quantize a KV dump bit-exactly: bits and errors.")
@@ -80,7 +67,7 @@ class QuantizeDump(Printed):
     heads: int = heads_option(1)
     nonfinite: str = nonfinite_option()
     out: str | None = option(None, "Directory for the packed buffers and measurement.json.", metavar="DIR")
-    synthetic: bool = option(False, "Mark the measurement as one of synthetic data.", FLAG)
+    synthetic: bool = option(False, "Mark the measurement as one of synthetic data.", SWITCH)
     max_bytes: int = size_option()
     as_json: bool = json_option("Print the measurement as JSON.")
 
@@ -153,15 +140,15 @@ class MeasureDump(Printed):
     """
 
     source: str | None = argument(None)
-    perplexity: bool = option(False, "Perplexity of --model on --text, without SOURCE.", FLAG)
+    perplexity: bool = option(False, "Perplexity of --model on --text, without SOURCE.", SWITCH)
     text_file: str | None = option(None, "With --perplexity: the text, UTF-8.", name="text", metavar="FILE")
-    tokens: int = option(2048, "Its tokens that are scored.", WHOLE, unit="token")
+    tokens: int = option(2048, "Its tokens that are scored.", TOKENS, unit="token")
     calibration: str | None = option(
         None, "Another text, for Oaken's thresholds and such; default: --text itself.", metavar="FILE"
     )
     sides: Sequence[str] = option(("both",), "Quantized sides, each scored by itself.", NAMES, metavar="both,key,value")
     only_layers: Sequence[int] | None = option(None, "Quantized layers; default: all.", WHOLES, metavar="A,B")
-    by_layer: bool = option(False, "Quantize each of the layers by itself.", FLAG)
+    by_layer: bool = option(False, "Quantize each of the layers by itself.", SWITCH)
     methods: Sequence[str] | None = option(
         None,
         "KV quantizers with parameters, as for `dse point`; with --perplexity some of each kind where none is named.",
@@ -173,7 +160,7 @@ class MeasureDump(Printed):
     out: str | None = option(
         None, "Directory of the results; one that was begun the same way is finished.", metavar="DIR"
     )
-    only_check: bool = option(False, "Say what SOURCE holds and lacks, and stop.", FLAG, name="check")
+    only_check: bool = option(False, "Say what SOURCE holds and lacks, and stop.", SWITCH, name="check")
     thresholds: str | None = option(None, "Oaken's thresholds, from `dse thresholds`.", metavar="T.toml")
     contexts: str | None = option(
         None, "Context lengths; default: powers of two from 64, and the whole.", metavar="A,B"
@@ -196,8 +183,8 @@ class MeasureDump(Printed):
     rope_theta: float | None = option(None, "Base of RoPE, for keys before it.", NUMBER, metavar="N")
     heads: int | None = heads_option()
     nonfinite: str = nonfinite_option()
-    partial: bool = option(False, "Take a dump that lacks layers, keys or values.", FLAG)
-    synthetic: bool = option(False, "Mark the measurement as one of synthetic data.", FLAG)
+    partial: bool = option(False, "Take a dump that lacks layers, keys or values.", SWITCH)
+    synthetic: bool = option(False, "Mark the measurement as one of synthetic data.", SWITCH)
     max_bytes: int = size_option("Largest size of one layer.")
     static: str = static_option()
     as_json: bool = json_option("Print the summary as JSON.")
@@ -539,7 +526,7 @@ class MixLayers(Printed):
     budget_bits: str | None = option(
         None, "Most stored bits an element, mean over layers, keys and values.", metavar="N", unit="bit"
     )
-    budget_bytes: int | None = option(None, "Or most bytes of all measured keys and values.", WHOLE, unit="B")
+    budget_bytes: int | None = option(None, "Or most bytes of all measured keys and values.", BYTES, unit="B")
     max_error: str | None = option(
         None, "Or the other way round: fewest bits at a relative error of at most E.", metavar="E"
     )
@@ -564,7 +551,7 @@ class MixLayers(Printed):
         metavar="output_error|mse|divergence",
     )
     context_tokens: int | None = option(
-        None, "Measured context whose errors and bits count; default: the longest.", WHOLE, name="context", unit="token"
+        None, "Measured context whose errors and bits count; default: the longest.", TOKENS, name="context"
     )
     out: str | None = option(None, "The plan, for --quantizer plan:FILE.toml.", metavar="FILE.toml")
     figure: str | None = option(
@@ -672,7 +659,7 @@ class StudyModel(Operation):
     out: str = option(help="Directory of the table; one that was begun is finished.", metavar="DIR")
     name: str = option("model", "Name of the model in the table and its files.", metavar="NAME")
     windows: int = option(2, "Windows of each text that are scored.", WHOLE)
-    tokens: int = option(512, "Tokens of a window; its later half is scored.", WHOLE, unit="token")
+    tokens: int = option(512, "Tokens of a window; its later half is scored.", TOKENS, unit="token")
 
     def run(self, console: Console = SILENT) -> Path:
         """The table of the study."""

@@ -8,20 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dse.core.errors import InputError, show
-from dse.operations.declare import (
-    FLAG,
-    NAMES,
-    SILENT,
-    WHOLES,
-    Console,
-    Operation,
-    argument,
-    look,
-    operation,
-    option,
-    words_of,
-    work,
-)
+from dse.core.field import NAMES, SWITCH, WHOLES
+from dse.operations.declare import SILENT, Console, Operation, argument, look, operation, option, words_of, work
 from dse.operations.shared import OUTPUT, Sourced, WithWorkload, json_option, several, static_option
 from dse.specs.look import ASKED, Look
 from dse.specs.workload import DEPLOYMENT, TIMING, Workload
@@ -132,7 +120,7 @@ class DrawFigure(Operation):
     look: Look = look()
     only: Sequence[str] = option((), "Rows to draw, such as model=llama2-13b.", metavar="COLUMN=A,B", is_repeated=True)
     as_list: bool = option(
-        False, "Every figure: what it shows, which command writes its table.", FLAG, name="list", in_python=False
+        False, "Every figure: what it shows, which command writes its table.", SWITCH, name="list", in_python=False
     )
     as_json: bool = json_option("The list as JSON.")
 

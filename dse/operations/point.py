@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dse.core.errors import InputError, show
-from dse.operations.declare import FLAG, SILENT, Console, operation, option, words_of
+from dse.core.field import SWITCH
+from dse.operations.declare import SILENT, Console, operation, option, words_of
 from dse.operations.shared import (
     OUTPUT,
     Device,
@@ -57,12 +58,16 @@ class EvaluatePoint(OnDesign, Printed):
         None, "Show the formula, values and sources behind one result.", metavar="NAME", in_python=False, group=OUTPUT
     )
     operations: bool = option(
-        False, "Show what each operation takes, and its shares of the peak rates.", FLAG, in_python=False, group=OUTPUT
+        False,
+        "Show what each operation takes, and its shares of the peak rates.",
+        SWITCH,
+        in_python=False,
+        group=OUTPUT,
     )
     everything: bool = option(
         False,
         "Show every result with its interval, bits by part, measurements and kernels, below the answer.",
-        FLAG,
+        SWITCH,
         name="all",
         in_python=False,
         group=OUTPUT,

@@ -6,21 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dse.core.errors import InputError
-from dse.operations.declare import (
-    FLAG,
-    NAMES,
-    NUMBER,
-    PERCENT,
-    SHARES,
-    SILENT,
-    WHOLE,
-    WHOLES,
-    Console,
-    argument,
-    operation,
-    option,
-    work,
-)
+from dse.core.field import NAMES, NUMBER, PERCENT, SHARES, SWITCH, WHOLE, WHOLES
+from dse.operations.declare import SILENT, Console, argument, operation, option, work
 from dse.operations.shared import (
     OnDesign,
     OnDevice,
@@ -90,7 +77,7 @@ class CompareFormats(OnDevice, WithWorkload, Sourced, WithFigure):
         metavar="10%",
         is_said=True,
     )
-    wide: bool = option(False, "Print all that is known of each format, in long lines.", FLAG, in_python=False)
+    wide: bool = option(False, "Print all that is known of each format, in long lines.", SWITCH, in_python=False)
 
     def run(self, console: Console = SILENT) -> Formats:
         """Memory, time, error and energy of each format, with intervals."""

@@ -6,7 +6,8 @@ from typing import Any
 
 from dse.core.answer import Rows
 from dse.core.errors import InputError
-from dse.operations.declare import FLAG, SILENT, Console, operation, option
+from dse.core.field import SWITCH
+from dse.operations.declare import SILENT, Console, operation, option
 from dse.operations.shared import Printed, json_option
 
 
@@ -28,7 +29,7 @@ class FindScores(Printed):
         None, "KV quantizer, or a format by its published name.", name="quantizer", former=("--format",), metavar="NAME"
     )
     model: str | None = option(None, "A model by name, such as qwen3-30b-a3b.", metavar="NAME")
-    measured: bool = option(False, "What was measured on the sample model instead, by text.", FLAG)
+    measured: bool = option(False, "What was measured on the sample model instead, by text.", SWITCH)
     as_json: bool = json_option("Print a list of objects, one a family of tasks.")
 
     def run(self, console: Console = SILENT) -> list[dict[str, Any]]:

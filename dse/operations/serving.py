@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from dse.core.errors import InputError, show
-from dse.operations.declare import BYTES, SILENT, WHOLE, WHOLES, Console, argument, operation, option, work
+from dse.core.field import BYTES, TOKENS, WHOLE, WHOLES
+from dse.operations.declare import SILENT, Console, argument, operation, option, work
 from dse.operations.shared import (
     OUTPUT,
     AssumesLike,
@@ -248,7 +249,7 @@ class DescribeTraffic(AssumesLike, Quantized, WithWorkload, Printed):
     max_tokens: int | None = option(
         None,
         "Length reserved for each request; default: the model's longest, at least the trace's.",
-        WHOLE,
+        TOKENS,
         metavar="N",
         unit="token",
     )

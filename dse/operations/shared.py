@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dse.core.errors import InputError, show
-from dse.operations.declare import FLAG, Console, Operation, operation, option, work, work_field
+from dse.core.field import SWITCH
+from dse.operations.declare import Console, Operation, operation, option, work, work_field
 from dse.specs.workload import Workload
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def quantizer_option() -> Any:
 
 def json_option(help: str = "Print as JSON, in SI base units.") -> Any:
     """The switch for JSON, which only the command line has."""
-    return option(False, help, FLAG, name="json", in_python=False, group=OUTPUT)
+    return option(False, help, SWITCH, name="json", in_python=False, group=OUTPUT)
 
 
 def static_option(help: str = "What draws PNG, SVG and PDF.") -> Any:
@@ -182,6 +183,7 @@ class OnDevice(AssumesLike):
 
     def __post_init__(self) -> None:
         """Split a name that says how many devices, 8xh100, into the device and the workload's tp. Raises InputError."""
+        super().__post_init__()
         if isinstance(self.device, str) and (found := _counted(self.device)):
             count, name = found
             object.__setattr__(self, "workload", _on_devices(self, count))

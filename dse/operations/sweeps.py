@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dse.core.documents import json_text
 from dse.core.errors import InputError, OutputError, show
-from dse.operations.declare import FLAG, NAMES, PERCENT, SILENT, WHOLE, Console, argument, operation, option, words_of
+from dse.core.field import NAMES, PERCENT, SWITCH, WHOLE
+from dse.operations.declare import SILENT, Console, argument, operation, option, words_of
 from dse.operations.shared import Printed, json_option, several, static_option
 from dse.specs.workload import ASKED
 
@@ -69,20 +70,20 @@ class RunSweep(Printed):
     at_least: Sequence[str] = option(
         (), "With --keep front: only designs with at least N in C.", metavar="C=N", is_repeated=True
     )
-    drop_missing: bool = option(False, "With --keep front: leave out designs whose objectives are unknown.", FLAG)
-    other_software: bool = option(False, ASKED["other_software"].help, FLAG)
+    drop_missing: bool = option(False, "With --keep front: leave out designs whose objectives are unknown.", SWITCH)
+    other_software: bool = option(False, ASKED["other_software"].help, SWITCH)
     scheduler: str | None = option(
         None,
         "Run on a Dask cluster: tcp://HOST:PORT, tls://HOST:PORT, or local:WORKERS to start one here.",
         metavar="WHERE",
     )
-    insecure_scheduler: bool = option(False, "Allow tcp:// to another machine, on a network you trust.", FLAG)
+    insecure_scheduler: bool = option(False, "Allow tcp:// to another machine, on a network you trust.", SWITCH)
     no_limit: bool = option(
-        False, "Start even if it has over 1e10 points or may not fit on the disk.", FLAG, in_python=False
+        False, "Start even if it has over 1e10 points or may not fit on the disk.", SWITCH, in_python=False
     )
     limits: bool = option(True, "False: start whatever the number of points and the disk.", in_command=False)
     max_points: int | None = option(None, "Points of a table at most; default: 1,000,000.", in_command=False)
-    dry_run: bool = option(False, "Say what it would take, and stop.", FLAG, in_python=False)
+    dry_run: bool = option(False, "Say what it would take, and stop.", SWITCH, in_python=False)
     verify: str | None = option(
         None, "Check the files of a directory against their hashes.", metavar="DIR", in_python=False
     )
@@ -338,8 +339,8 @@ class FindFront(Printed):
         PERCENT,
         metavar="1%",
     )
-    drop_missing: bool = option(False, "Leave out designs whose objectives are unknown.", FLAG)
-    other_software: bool = option(False, ASKED["other_software"].help, FLAG)
+    drop_missing: bool = option(False, "Leave out designs whose objectives are unknown.", SWITCH)
+    other_software: bool = option(False, ASKED["other_software"].help, SWITCH)
     objectives: Mapping[str, str] | None = option(
         None, 'Both senses at once, as in {"power_w": "min"}, in the order of a figure\'s axes.', in_command=False
     )

@@ -6,6 +6,7 @@ from fractions import Fraction
 from typing import Any, Literal
 
 from dse.core.compiling import formula
+from dse.core.field import COUNT, EXACT, TEXT, Field
 from dse.core.units import BITS_PER_BYTE, FP16_BITS
 from dse.quantizers.kernel import KernelRunner, Side, Values
 from kernels_ref import PARTS
@@ -15,13 +16,13 @@ __all__ = [
     "Beside",
     "EngineName",
     "Family",
-    "Param",
     "QuantizerSpec",
     "Side",
     "SideMeasurement",
     "TensorLayout",
     "TensorShape",
     "Values",
+    "param",
 ]
 
 #: how stored keys and values become numbers again: by a unit of its own, in the kernel that reads them, or written back
@@ -127,30 +128,10 @@ class TensorLayout:
         return Fraction(bits, self.shape.n_elements)
 
 
-@dataclass(frozen=True)
-class Param:
-    """A parameter of a family: its default decides the type (int, Fraction, str)."""
-
-    name: str
-    default: int | Fraction | str
-    help: str
-    low: float = 0
-    high: float = 0
-    choices: tuple[int | str, ...] = ()
-    #: a parameter that, where it is given, replaces this one
-    unless: str = ""
-    #: of text: how it is written in canonical form, None for what is not allowed
-    canonical: Callable[[str], str | None] | None = None
-
-    def allowed(self) -> str:
-        """The range or the choices, for messages and listings."""
-        if self.choices:
-            return "one of " + ", ".join(str(choice) for choice in self.choices)
-        if isinstance(self.default, str):
-            return self.help
-        if isinstance(self.default, int):
-            return f"a whole number from {self.low:,.0f} to {self.high:,.0f}"
-        return f"a number from {self.low:g} to {self.high:g}"
+def param(name: str, default: int | Fraction | str, help: str, **more: Any) -> Field:
+    """A parameter of a family: a whole number, a number or a text, as its default is."""
+    kind = EXACT if isinstance(default, Fraction) else COUNT if isinstance(default, int) else TEXT
+    return Field(name=name, kind=kind, default=default, help=help, **more)
 
 
 @dataclass(frozen=True)
@@ -183,7 +164,7 @@ class Family:
     title: str
     source: str
     layout: Callable[[Values, TensorShape], TensorLayout]
-    params: tuple[Param, ...] = ()
+    params: tuple[Field, ...] = ()
     #: rules that join parameters: returns a message or ""
     problem: Callable[[Values], str] = lambda values: ""
     #: the bit-exact kernel and how it is run; None: there is none, so its error is not known

@@ -1,13 +1,14 @@
 """Formats of blocks of channels with a scale of a byte each: the layout that NVFP4 and the MX formats share."""
 
 from dse.core.errors import InputError
-from dse.quantizers.base import EngineName, Family, Param, TensorLayout, TensorShape, Values
+from dse.core.field import Field
+from dse.quantizers.base import EngineName, Family, TensorLayout, TensorShape, Values
 from dse.quantizers.kernel import KernelRunner
 from kernels_ref import ScaledType
 
 
 def family(
-    entry: ScaledType, kernel: KernelRunner, params: tuple[Param, ...], engines: tuple[EngineName, ...], listed: int
+    entry: ScaledType, kernel: KernelRunner, params: tuple[Field, ...], engines: tuple[EngineName, ...], listed: int
 ) -> Family:
     """A format. Its layout raises InputError for a head dimension that its blocks do not divide."""
 

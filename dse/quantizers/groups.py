@@ -5,32 +5,33 @@ These have no kernel: what they store and recompute is known, their error is not
 
 from fractions import Fraction
 
-from dse.quantizers.base import Param, TensorLayout, TensorShape, Values, ceil_div, codes
+from dse.core.field import Field
+from dse.quantizers.base import TensorLayout, TensorShape, Values, ceil_div, codes, param
 
 #: multiplication and addition
 MAC = 2
 #: note in the source of a method
 NO_KERNEL = "closed form: no kernel, error not known"
 
-INDEX = Param("index", default=4, help="bits of an index: 4 are 16 grid points", low=1, high=16)
-SCALE_BITS = Param("scale_bits", default=16, help="bits of a group's scale", choices=(8, 16, 32))
-RESIDUAL = Param("residual", default=0, help="most recent tokens kept in FP16", low=0, high=65536)
+INDEX = param("index", default=4, help="bits of an index: 4 are 16 grid points", low=1, high=16)
+SCALE_BITS = param("scale_bits", default=16, help="bits of a group's scale", choices=(8, 16, 32))
+RESIDUAL = param("residual", default=0, help="most recent tokens kept in FP16", low=0, high=65536)
 CODE_BITS = (1, 2, 3, 4, 8)
 
 
-def dim(default: int) -> Param:
+def dim(default: int) -> Field:
     """The parameter `dim`."""
-    return Param("dim", default=default, help="elements that an index stands for (p)", choices=(1, 2, 4, 8))
+    return param("dim", default=default, help="elements that an index stands for (p)", choices=(1, 2, 4, 8))
 
 
-def group(default: int) -> Param:
+def group(default: int) -> Field:
     """The parameter `group`."""
-    return Param("group", default=default, help="elements sharing a scale", low=1, high=65536)
+    return param("group", default=default, help="elements sharing a scale", low=1, high=65536)
 
 
-def zero(default: str) -> Param:
+def zero(default: str) -> Field:
     """The parameter `zero`."""
-    return Param(
+    return param(
         "zero",
         default=default,
         help="a group's zero point: as its scale, as a code, none",

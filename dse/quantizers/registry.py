@@ -1,36 +1,28 @@
 """All families by name, and the parser of `name:key=value,...`."""
 
-import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 from dse.core.errors import InputError, did_you_mean, show
+from dse.core.field import Field
 from dse.quantizers import engine_names, layered, methods, skipping
-from dse.quantizers.base import Family, Param, QuantizerSpec
+from dse.quantizers.base import Family, QuantizerSpec
 
 FAMILIES: dict[str, Family] = {family.name: skipping.with_skip(family) for family in methods.every()}
 _ALIASES = {alias: text for family in FAMILIES.values() for alias, text in family.aliases.items()}
 MAX_TEXT = 200
 
 
-def _value(param: Param, text: str, where: str) -> Any:
-    """`text` as the type of the parameter's default; ASCII decimal numbers only."""
-    problem = InputError(f"{where} {param.name} = {show(text)}: must be {param.allowed()}")
-    if isinstance(param.default, str):
-        if param.choices and text not in param.choices:
-            raise problem
-        written = param.canonical(text) if param.canonical else text
-        if written is None:
-            raise problem
-        return written
-    pattern = r"[0-9]{1,9}" if isinstance(param.default, int) else r"[0-9]{0,9}(\.[0-9]{1,12})?"
-    if not text or not re.fullmatch(pattern, text, re.ASCII):
-        raise problem
-    value = int(text) if isinstance(param.default, int) else Fraction(text)
-    if (value not in param.choices) if param.choices else not param.low <= value <= param.high:
-        raise problem
-    return value
+def _value(param: Field, text: str, where: str) -> Any:
+    """The value of a parameter's text, of text in canonical form."""
+    asked = replace(param, name=f"{where} {param.name}")
+    value = asked.read(text)
+    written = param.canonical(value) if param.canonical else value
+    if written is None:
+        raise asked.refused(text)
+    return written
 
 
 def parameter(family: str, name: str, text: str) -> Any:

@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 
 from dse.core.errors import InputError
-from dse.quantizers.base import Family, Param, QuantizerSpec
+from dse.quantizers.base import Family, QuantizerSpec, param
 from dse.quantizers.methods import fp16
 
 NONE = "none"
@@ -34,7 +34,7 @@ def with_skip(family: Family) -> Family:
         return family
     text = "layers kept in 16 bits, such as 0+1+-1 (from 0; negative: from the end), or none"
     return replace(
-        family, params=(*family.params, Param("skip", default=family.skip or NONE, help=text, canonical=canonical))
+        family, params=(*family.params, param("skip", default=family.skip or NONE, help=text, canonical=canonical))
     )
 
 

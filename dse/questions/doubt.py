@@ -8,6 +8,7 @@ from typing import Any
 
 from dse.core import units
 from dse.core.errors import InputError, did_you_mean, show
+from dse.core.units import number_and_unit
 from dse.model import assumptions, evaluate, implementations, kernels, kv_layout, lower, stacks
 from dse.model.kv_layout import KvPlan
 from dse.questions.common import (
@@ -25,7 +26,7 @@ from dse.questions.effects import Effect, Effects, Number, answer_of, as_given, 
 from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.measurements import bits_from
-from dse.specs.quantity import ASSUMED, BY_KIND, Quantity, number_and_unit
+from dse.specs.quantity import ASSUMED, BY_KIND, Quantity
 from dse.specs.stack import Fit, HostFit, StackSpec
 from dse.specs.workload import Workload
 

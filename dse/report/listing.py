@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 
 from dse.core import errors, files, specfile, units
 from dse.core.errors import InputError, did_you_mean
+from dse.core.field import Field
 from dse.core.table import aligned
 from dse.model import kv_layout
 from dse.model.records import NO_LIMIT
-from dse.quantizers import FAMILIES, Param, QuantizerSpec, TensorShape, engine_names, layered, parse, skipping
+from dse.quantizers import FAMILIES, QuantizerSpec, TensorShape, engine_names, layered, parse, skipping
 from dse.quantizers.base import Beside
 from dse.specs import catalog, device_names, servers, tokens
 from dse.specs.device_and_model import GPU_PATHS, HardwareSpec, LayerKV, ModelSpec, Quantity
@@ -327,7 +328,7 @@ def _row(name: str, value: Any, source: str, kind: str = "", unit: str = "") -> 
     return {"name": name, "value": value, "unit": unit, "kind": kind, "source": source}
 
 
-def _parameter_rows(params: Sequence[Param], values: dict[str, Any]) -> Rows:
+def _parameter_rows(params: Sequence[Field], values: dict[str, Any]) -> Rows:
     return [
         _row(
             param.name,

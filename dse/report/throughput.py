@@ -141,7 +141,7 @@ def ask(
     if split and devices is None:
         name = next(iter(split))
         raise InputError(
-            f"{ASKED[name].option} = {show(split[name])}: the papers' devices are as the papers have them: name your "
+            f"{ASKED[name].name} = {show(split[name])}: the papers' devices are as the papers have them: name your "
             "own with --devices"
         )
     policies = tuple(dict.fromkeys(parse(name).name for name in tokens)) if tokens else None

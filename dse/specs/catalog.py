@@ -10,10 +10,10 @@ from typing import Any
 import hwspecs
 from dse.core import files, specfile
 from dse.core.errors import InputError, did_you_mean, show
+from dse.core.units import BETWEEN
 from dse.specs import device_names, model_file, model_names, weight_names
 from dse.specs.device_and_model import HardwareSpec, ModelFile, ModelSpec, flat, load
 from dse.specs.implementation import ANY_GPU, ENDS, GENERIC, Implementation, unknown
-from dse.specs.quantity import BETWEEN
 from dse.specs.shared_errors import SharedErrors
 from dse.specs.stack import ServerSpec
 

@@ -73,35 +73,12 @@ class Ranged(Quantity):
     high: float
 
 
-#: digits with commas between thousands; a number with these, or underscores; a number and its unit
-_THOUSANDS = r"[1-9][0-9]{0,2}(?:,[0-9]{3})++(?![0-9])"
-_PLAIN = rf"[-+]?(?:{_THOUSANDS}|[0-9][0-9_]*+)(?:\.[0-9]*+)?(?:[eE][-+]?[0-9]++)?"
-_NUMBER = re.compile(rf"({_PLAIN})\s*(1|[^\s,.0-9]\S*+|)", re.ASCII)
-#: a comma where a point should be
-_DECIMAL_COMMA = re.compile(r"[-+]?([0-9]++,[0-9]++)\s*[^\s,.0-9]*+", re.ASCII)
-#: commas between quantities, but for those inside a number
-BETWEEN = re.compile(r"(?<![0-9]),|,(?![0-9])", re.ASCII)
-
-
-def number_and_unit(text: str) -> tuple[float, str] | None:
-    """The number and the unit, "" for none, of "3.35 TB/s" or "1,024 GB"; None for what is no such text.
-
-    Raises ValueError for a decimal comma: 9,6 is neither 9.6 nor 96.
-    """
-    if found := _NUMBER.fullmatch(text.strip()):
-        return float(found[1].replace("_", "").replace(",", "")), found[2]
-    if comma := _DECIMAL_COMMA.fullmatch(text.strip()):
-        point = comma[1].replace(",", ".")
-        raise ValueError(f"has a decimal comma: write {point} (commas stand between thousands only, as in 1,024)")
-    return None
-
-
 def _parse_short(raw: Any, base: str) -> Any:
     """Accept "3.35 TB/s", a count such as "8" or "8 devices", and a bare number (of the base unit) of a user's file."""
     if isinstance(raw, str):
         if base in COUNTED:
             raw = re.sub(rf"\b{base}s\s*$", base, raw)
-        found = number_and_unit(raw)
+        found = units.number_and_unit(raw)
         if not found:
             raise ValueError(f'must be a number and a unit of {base}, such as "{_example(base)}"')
         value, unit = found

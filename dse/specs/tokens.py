@@ -11,7 +11,8 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from dse.core.compiling import formula
-from dse.quantizers.base import Param
+from dse.core.field import Field
+from dse.quantizers.base import param
 from dse.quantizers.registry import named
 
 _MANY = 999_999_999
@@ -29,7 +30,7 @@ class TokenFamily:
     title: str
     source: str
     numbers: Callable[[Mapping[str, Any]], dict[str, int]]
-    params: tuple[Param, ...] = ()
+    params: tuple[Field, ...] = ()
     problem: Callable[[Mapping[str, Any]], str] = lambda values: ""
     validity: str = ""
 
@@ -115,7 +116,7 @@ FAMILIES: dict[str, TokenFamily] = {
             title="Sliding window",
             source="Mistral (arXiv:2310.06825) 2: a token sees the last W",
             numbers=lambda values: _capped(values["tokens"]),
-            params=(Param("tokens", default=4096, help="tokens stored and read", low=1, high=_MANY),),
+            params=(param("tokens", default=4096, help="tokens stored and read", low=1, high=_MANY),),
             validity="as if the model had this window; accuracy is not part of it",
         ),
         TokenFamily(
@@ -124,8 +125,8 @@ FAMILIES: dict[str, TokenFamily] = {
             source="StreamingLLM (arXiv:2309.17453) 3.2: attention sinks and a rolling window",
             numbers=lambda values: _capped(values["sinks"] + values["window"]),
             params=(
-                Param("sinks", default=4, help="first tokens that always stay", low=0, high=_MANY),
-                Param("window", default=1020, help="most recent tokens", low=1, high=_MANY),
+                param("sinks", default=4, help="first tokens that always stay", low=0, high=_MANY),
+                param("window", default=1020, help="most recent tokens", low=1, high=_MANY),
             ),
             validity="the prompt runs through the window as well; accuracy is not part of it",
         ),
@@ -135,9 +136,9 @@ FAMILIES: dict[str, TokenFamily] = {
             source="H2O (arXiv:2306.14048) 5: heavy hitters and recent tokens, each 10 % of the prompt",
             numbers=_h2o,
             params=(
-                Param("heavy", default=Fraction(1, 10), help="share of the prompt kept for its scores", low=0, high=1),
-                Param("recent", default=Fraction(1, 10), help="share of the prompt kept as most recent", low=0, high=1),
-                Param(
+                param("heavy", default=Fraction(1, 10), help="share of the prompt kept for its scores", low=0, high=1),
+                param("recent", default=Fraction(1, 10), help="share of the prompt kept as most recent", low=0, high=1),
+                param(
                     "evict",
                     default="always",
                     help="a token leaves for each new one, or only the prompt's do (SinkQ B.2)",
@@ -157,8 +158,8 @@ FAMILIES: dict[str, TokenFamily] = {
             source="SnapKV (arXiv:2404.14469) 4: at most `budget` tokens of the prompt, all generated",
             numbers=_snapkv,
             params=(
-                Param("budget", default=1024, help="tokens of the prompt that stay", low=1, high=_MANY),
-                Param(
+                param("budget", default=1024, help="tokens of the prompt that stay", low=1, high=_MANY),
+                param(
                     "share",
                     default=Fraction(0),
                     help="share of the prompt that stays, in place of budget",
@@ -178,8 +179,8 @@ FAMILIES: dict[str, TokenFamily] = {
             "generated ones alike; a fifth of the prompt where no budget is given",
             numbers=_scissorhands,
             params=(
-                Param("budget", default=0, help="tokens that stay at most; 0: by share", low=0, high=_MANY),
-                Param("share", default=Fraction(1, 5), help="share of the prompt that is the budget", low=1e-6, high=1),
+                param("budget", default=0, help="tokens that stay at most; 0: by share", low=0, high=_MANY),
+                param("share", default=Fraction(1, 5), help="share of the prompt that is the budget", low=1e-6, high=1),
             ),
             problem=lambda values: (
                 "" if not values["budget"] or values["share"] == Fraction(1, 5) else "give budget or share, not both"
@@ -193,17 +194,17 @@ FAMILIES: dict[str, TokenFamily] = {
             "tokens by an index of 128 FP8 elements and an FP32 scale a token and layer, 64 heads",
             numbers=_sparse,
             params=(
-                Param("k", default=2048, help="tokens read", low=1, high=_MANY),
-                Param(
+                param("k", default=2048, help="tokens read", low=1, high=_MANY),
+                param(
                     "index_dim",
                     default=128,
                     help="elements of the index of a token and layer; 0: no index",
                     low=0,
                     high=65536,
                 ),
-                Param("index_bits", default=8, help="bits of an element of the index", low=1, high=32),
-                Param("index_scale_bits", default=32, help="bits of its scale", low=0, high=64),
-                Param("index_heads", default=64, help="heads that score a token", low=0, high=65536),
+                param("index_bits", default=8, help="bits of an element of the index", low=1, high=32),
+                param("index_scale_bits", default=32, help="bits of its scale", low=0, high=64),
+                param("index_heads", default=64, help="heads that score a token", low=0, high=65536),
             ),
             validity="scores of the index run at the FP16 peak; picking the k best and gathering them is taken to "
             "cost no time; a step reads what a cache of k tokens would hold; accuracy is not part of it",
@@ -214,7 +215,7 @@ FAMILIES: dict[str, TokenFamily] = {
             source="Infini-attention (arXiv:2404.07143): 2,048 local tokens and a d x d memory, "
             "worth d/2 tokens at d = 128; test-time training (arXiv:2407.04620): size given by c",
             numbers=_constant,
-            params=(Param("c", default=2112, help="tokens that the state is worth", low=1, high=_MANY),),
+            params=(param("c", default=2112, help="tokens that the state is worth", low=1, high=_MANY),),
             validity="updating the state is taken to cost no time; needs a model trained for it",
         ),
     )

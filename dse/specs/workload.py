@@ -3,11 +3,11 @@
 Each field is declared once: options of commands, axes of sweeps, fields of pages and columns of results come from it.
 """
 
-import dataclasses
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, get_args
 
 from dse.core.errors import InputError, show
+from dse.core.field import BYTES, SHARE, SWITCH, TEXT, TOKENS, WHOLE, declarations, declared
 from dse.quantizers.base import Path
 from dse.specs.tokens import TokenPolicy, parse
 from dse.specs.weights import RELEASED, WIDE, WIDE_BITS, WeightFormat, weight_format
@@ -24,67 +24,6 @@ MAX_PAGE_TOKENS = 4096
 LEAST_SHARE = 0.0001
 #: devices along one way of splitting a model
 MAX_DEVICES = 1024
-
-#: kinds of a field: a whole number, a share from 0 to 1, yes or no, one of `choices`, a name or what a parser takes
-WHOLE, SHARE, SWITCH, CHOICE, NAME = "whole", "share", "switch", "choice", "name"
-
-
-@dataclass(frozen=True)
-class WorkloadField:
-    """One field of a workload, as options, pages and columns show it."""
-
-    #: without dashes; messages name it
-    option: str
-    kind: str
-    #: words on an axis or above a column; "" where results say it otherwise
-    title: str
-    #: beside the field of a page
-    label: str
-    help: str
-    default: Any = None
-    unit: str = ""
-    low: int = 0
-    high: int = 0
-    choices: tuple[Any, ...] = ()
-    #: of a share: may not be 0, and is LEAST_SHARE at least
-    is_positive: bool = False
-    #: what stands for the value in a command's help
-    metavar: str | None = None
-    #: what an open field means, where that is its default
-    open_means: str = ""
-    #: spellings of engines for the same, with their dashes; of a switch those that turn it off
-    also: tuple[str, ...] = ()
-
-    @property
-    def key(self) -> str:
-        """The option as a name: the key of a field of a page."""
-        return self.option.replace("-", "_")
-
-    def check(self, value: Any) -> None:
-        """Raises InputError for a value that no workload can have."""
-        if value is None and self.open_means:
-            return
-        if self.kind == WHOLE:
-            _whole(self.option, value, self.low, self.high)
-        elif self.kind == SHARE:
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            least, example = (LEAST_SHARE, 0.9) if self.is_positive else (0, 0.5)
-            if not (number and least <= value <= 1):
-                raise InputError(f"{self.option} = {show(value)}: must be a share from {least} to 1, such as {example}")
-        elif self.kind == SWITCH:
-            if not isinstance(value, bool):
-                raise InputError(f"{self.option} = {show(value)}: must be true or false")
-        elif self.kind == CHOICE and value not in self.choices:
-            raise InputError(f"{self.option} = {show(value)}: must be one of {', '.join(map(str, self.choices))}")
-
-
-def _asked(default: Any, option: str, kind: str, title: str, label: str, help: str, **more: Any) -> Any:
-    return dataclasses.field(
-        default=default,
-        metadata={
-            "asked": WorkloadField(option, kind=kind, title=title, label=label, help=help, default=default, **more)
-        },
-    )
 
 
 @dataclass(frozen=True)
@@ -103,425 +42,433 @@ class Workload:
     step runs the whole prefix. `cached_input_discount` prices a shared prefix as providers do (`usd_per_request`).
     """
 
-    batch: int | None = _asked(
+    batch: int | None = declared(
         None,
-        "batch",
-        WHOLE,
-        "batch",
-        "Batch (requests)",
-        "Requests that run concurrently: a decode step gives each of them a token; default: as many as fit, at most as "
-        "many as the server takes.",
+        name="batch",
+        kind=WHOLE,
+        title="batch",
+        label="Batch (requests)",
+        help="Requests that run concurrently: a decode step gives each of them a token; default: as many as fit, at "
+        "most as many as the server takes.",
         unit="sequence",
         low=1,
         high=MAX_BATCH,
         open_means="as many as fit",
     )
-    input_tokens: int = _asked(
+    input_tokens: int = declared(
         1024,
-        "input",
-        WHOLE,
-        "prompt",
-        "Prompt (tokens)",
-        "Prompt tokens of a request.",
+        name="input",
+        kind=TOKENS,
+        title="prompt",
+        label="Prompt (tokens)",
+        help="Prompt tokens of a request.",
         unit="token",
         low=1,
         high=MAX_INPUT_TOKENS,
     )
-    output_tokens: int = _asked(
+    output_tokens: int = declared(
         1024,
-        "output",
-        WHOLE,
-        "output",
-        "Generated (tokens)",
-        "Output tokens of a request.",
+        name="output",
+        kind=TOKENS,
+        title="output",
+        label="Generated (tokens)",
+        help="Output tokens of a request.",
         unit="token",
         low=1,
         high=MAX_OUTPUT_TOKENS,
     )
-    admission: Literal["reserve", "paged"] | None = _asked(
+    admission: Literal["reserve", "paged"] | None = declared(
         None,
-        "admission",
-        CHOICE,
-        "admission",
-        "KV allocation",
-        "reserve: each request holds its final length from the start; paged: memory grows page by page; default: paged "
-        "on GPUs, reserve on other devices and with --memory paper.",
+        name="admission",
+        kind=TEXT,
+        title="admission",
+        label="KV allocation",
+        help="reserve: each request holds its final length from the start; paged: memory grows page by page; default: "
+        "paged on GPUs, reserve on other devices and with --memory paper.",
         choices=("reserve", "paged"),
         open_means="paged on GPUs",
     )
-    batching: Literal["static", "continuous", "chunked"] | None = _asked(
+    batching: Literal["static", "continuous", "chunked"] | None = declared(
         None,
-        "batching",
-        CHOICE,
-        "batching",
-        "Scheduling of prompts",
-        "static: a batch runs from its prompts to its longest answer; continuous: each request is replaced as it ends, "
-        "prompts are computed whole in steps of their own; chunked: parts of prompts fill up the steps of those that "
-        "decode, to --prompt-budget tokens; default: as the server's release, static with --memory paper.",
+        name="batching",
+        kind=TEXT,
+        title="batching",
+        label="Scheduling of prompts",
+        help="static: a batch runs from its prompts to its longest answer; continuous: each request is replaced as it "
+        "ends, prompts are computed whole in steps of their own; chunked: parts of prompts fill up the steps of those "
+        "that decode, to --prompt-budget tokens; default: as the server's release, static with --memory paper.",
         choices=("static", "continuous", "chunked"),
         open_means="as the release",
     )
-    page_tokens: int = _asked(
+    page_tokens: int = declared(
         16,
-        "page",
-        WHOLE,
-        "page",
-        "Page (tokens)",
-        "Tokens of a page of paged memory.",
+        name="page",
+        kind=TOKENS,
+        title="page",
+        label="Page (tokens)",
+        help="Tokens of a page of paged memory.",
         also=("--block-size", "--page-size"),
         unit="token",
         low=1,
         high=MAX_PAGE_TOKENS,
     )
-    prefix_tokens: int = _asked(
+    prefix_tokens: int = declared(
         0,
-        "prefix",
-        WHOLE,
-        "shared prefix",
-        "Shared prefix (tokens)",
-        "Prompt tokens that all requests share, stored and computed once.",
+        name="prefix",
+        kind=TOKENS,
+        title="shared prefix",
+        label="Shared prefix (tokens)",
+        help="Prompt tokens that all requests share, stored and computed once.",
         unit="token",
         high=MAX_INPUT_TOKENS,
+        low=0,
     )
-    weights_bits: int = _asked(
+    weights_bits: int = declared(
         16,
-        "weights-bits",
-        CHOICE,
-        "bits of a weight",
-        "Weights (bits)",
-        "Bits that a weight of the model takes in memory: 16, 8 or 4.",
+        name="weights-bits",
+        kind=WHOLE,
+        title="bits of a weight",
+        label="Weights (bits)",
+        help="Bits that a weight of the model takes in memory: 16, 8 or 4.",
         unit="bit",
         choices=(16, 8, 4),
     )
-    dequant_path: Path | None = _asked(
+    dequant_path: Path | None = declared(
         None,
-        "dequant-path",
-        CHOICE,
-        "",
-        "Dequantization path",
-        "How stored keys and values are unpacked; default: as the device says.",
+        name="dequant-path",
+        kind=TEXT,
+        label="Dequantization path",
+        help="How stored keys and values are unpacked; default: as the device says.",
         choices=get_args(Path),
         open_means="as the device says",
     )
-    model_kind: Literal["auto", "ideal", "calibrated"] = _asked(
+    model_kind: Literal["auto", "ideal", "calibrated"] = declared(
         "auto",
-        "model-kind",
-        CHOICE,
-        "times",
-        "Timing model",
-        "ideal: peak rates of the device; calibrated: kernels as measured on a software stack; auto: calibrated "
+        name="model-kind",
+        kind=TEXT,
+        title="times",
+        label="Timing model",
+        help="ideal: peak rates of the device; calibrated: kernels as measured on a software stack; auto: calibrated "
         "where the device has such parameters, else the middle of what measured devices reach of their peaks.",
         choices=("auto", "ideal", "calibrated"),
         metavar="ideal|calibrated",
     )
-    stack: str | None = _asked(
+    stack: str | None = declared(
         None,
-        "stack",
-        NAME,
-        "software stack",
-        "Software stack",
-        "Serving software whose kernels were measured; only for calibrated times. NAME@RELEASE is one release of it, "
-        "NAME@kernels its kernels without the server's own time.",
+        name="stack",
+        kind=TEXT,
+        title="software stack",
+        label="Software stack",
+        help="Serving software whose kernels were measured; only for calibrated times. NAME@RELEASE is one release of "
+        "it, NAME@kernels its kernels without the server's own time.",
         metavar="vllm|sglang|...",
         open_means="the device's first",
     )
     #: which tokens are stored and read, with parameters (dse/specs/tokens.py)
-    tokens: str = _asked(
+    tokens: str = declared(
         "full",
-        "tokens",
-        NAME,
-        "token policy",
-        "Tokens kept and read",
-        "full: all of them; others store or read fewer tokens instead of fewer bits, e.g. snapkv:share=0.16 "
+        name="tokens",
+        kind=TEXT,
+        title="token policy",
+        label="Tokens kept and read",
+        help="full: all of them; others store or read fewer tokens instead of fewer bits, e.g. snapkv:share=0.16 "
         "(`dse list tokens`).",
         metavar="POLICY",
     )
-    activation_bits: int = _asked(
+    activation_bits: int = declared(
         16,
-        "activation-bits",
-        CHOICE,
-        "bits of an activation",
-        "Activations (bits)",
-        "Bits of the activations that the weights are multiplied with: 16, or 8 (W8A8).",
+        name="activation-bits",
+        kind=WHOLE,
+        title="bits of an activation",
+        label="Activations (bits)",
+        help="Bits of the activations that the weights are multiplied with: 16, or 8 (W8A8).",
         unit="bit",
         choices=(16, 8),
     )
-    weights: str | None = _asked(
+    weights: str | None = declared(
         None,
-        "weights",
-        NAME,
-        "format of weights",
-        "Format of the weights",
-        "How the weights are stored and multiplied, as checkpoints name it: bf16, fp8, fp8-block, int8, int4, nvfp4, "
-        "nvfp4-experts, mxfp4-experts, q4_k_m, ... (`dse list weights`); default: released, as the checkpoint that the "
-        "model's name means; --weights-bits below 16 takes its place.",
+        name="weights",
+        kind=TEXT,
+        title="format of weights",
+        label="Format of the weights",
+        help="How the weights are stored and multiplied, as checkpoints name it: bf16, fp8, fp8-block, int8, int4, "
+        "nvfp4, nvfp4-experts, mxfp4-experts, q4_k_m, ... (`dse list weights`); default: released, as the checkpoint "
+        "that the model's name means; --weights-bits below 16 takes its place.",
         metavar="FORMAT",
         open_means="as released",
     )
-    tower: bool = _asked(
+    tower: bool = declared(
         True,
-        "tower",
-        SWITCH,
-        "image tower",
-        "Image tower",
-        "Whether a server loads the tower that makes tokens of images.",
+        name="tower",
+        kind=SWITCH,
+        title="image tower",
+        label="Image tower",
+        help="Whether a server loads the tower that makes tokens of images.",
         also=("--language-model-only",),
     )
-    prompt_chunk_tokens: int = _asked(
+    prompt_chunk_tokens: int = declared(
         1,
-        "prompt-chunk",
-        WHOLE,
-        "chunk of the prompt",
-        "Chunk of the prompt (tokens)",
-        "Prompt tokens of a request whose activations are in memory at once, as papers count memory.",
+        name="prompt-chunk",
+        kind=TOKENS,
+        title="chunk of the prompt",
+        label="Chunk of the prompt (tokens)",
+        help="Prompt tokens of a request whose activations are in memory at once, as papers count memory.",
         unit="token",
         low=1,
         high=MAX_INPUT_TOKENS,
     )
-    rounds: int | None = _asked(
+    rounds: int | None = declared(
         None,
-        "rounds",
-        WHOLE,
-        "requests a slot",
-        "Requests a slot",
-        "TTFT and TPOT are means over this many requests for each of the batch's slots, as a benchmark has them: all "
-        "slots start together, so the first prefills queue; default: a server that has run for long.",
+        name="rounds",
+        kind=WHOLE,
+        title="requests a slot",
+        label="Requests a slot",
+        help="TTFT and TPOT are means over this many requests for each of the batch's slots, as a benchmark has them: "
+        "all slots start together, so the first prefills queue; default: a server that has run for long.",
         unit="1",
         low=1,
         high=2**20,
         open_means="a server that has run for long",
     )
-    max_num_seqs: int | None = _asked(
+    max_num_seqs: int | None = declared(
         None,
-        "max-num-seqs",
-        WHOLE,
-        "concurrency, at most",
-        "Concurrency, at most",
-        "Limit of the server on concurrent requests, on all devices together; default: as many as fit.",
+        name="max-num-seqs",
+        kind=WHOLE,
+        title="concurrency, at most",
+        label="Concurrency, at most",
+        help="Limit of the server on concurrent requests, on all devices together; default: as many as fit.",
         unit="sequence",
         also=("--max-running-requests",),
         low=1,
         high=MAX_BATCH,
         open_means="as many as fit",
     )
-    kv_cache: bool = _asked(
-        True, "kv-cache", SWITCH, "KV cache", "KV cache", "Without it each step runs the whole prefix."
+    kv_cache: bool = declared(
+        True,
+        name="kv-cache",
+        kind=SWITCH,
+        title="KV cache",
+        label="KV cache",
+        help="Without it each step runs the whole prefix.",
     )
-    cached_input_discount: float | None = _asked(
+    cached_input_discount: float | None = declared(
         None,
-        "cached-input-discount",
-        SHARE,
-        "discount on cached input",
-        "Discount on cached input",
-        "Discount on cached input tokens in the price of a request, 0 to 1; default: what sharing the prefix saves.",
+        name="cached-input-discount",
+        kind=SHARE,
+        title="discount on cached input",
+        label="Discount on cached input",
+        help="Discount on cached input tokens in the price of a request, 0 to 1; default: what sharing the prefix "
+        "saves.",
         unit="1",
         metavar="FRAC",
         open_means="what sharing saves",
     )
-    memory: Literal["server", "paper"] | None = _asked(
+    memory: Literal["server", "paper"] | None = declared(
         None,
-        "memory",
-        CHOICE,
-        "memory counted",
-        "Memory rule",
-        "server: what the driver reports times gpu-memory-utilization, less weights, activations, graphs and buffers; "
-        "paper: the memory of the data sheet, all of it usable; default: server on GPUs of today, paper elsewhere.",
+        name="memory",
+        kind=TEXT,
+        title="memory counted",
+        label="Memory rule",
+        help="server: what the driver reports times gpu-memory-utilization, less weights, activations, graphs and "
+        "buffers; paper: the memory of the data sheet, all of it usable; default: server on GPUs of today, paper "
+        "elsewhere.",
         choices=("server", "paper"),
         open_means="as the device says",
     )
-    gpu_memory_utilization: float | None = _asked(
+    gpu_memory_utilization: float | None = declared(
         None,
-        "gpu-memory-utilization",
-        SHARE,
-        "memory for the server",
-        "Memory for the server (share)",
-        "Share of the reported memory that the server may use; SGLang: for weights and keys and values alone; "
+        name="gpu-memory-utilization",
+        kind=SHARE,
+        title="memory for the server",
+        label="Memory for the server (share)",
+        help="Share of the reported memory that the server may use; SGLang: for weights and keys and values alone; "
         "TensorRT-LLM: of what is left, for keys and values; default: the release's, vLLM 0.92.",
         also=("--device-memory-utilization", "--mem-fraction-static"),
         unit="1",
-        is_positive=True,
         metavar="FRAC",
         open_means="the release's",
+        low=LEAST_SHARE,
     )
-    kv_cache_memory_bytes: int | None = _asked(
+    kv_cache_memory_bytes: int | None = declared(
         None,
-        "kv-cache-memory",
-        WHOLE,
-        "memory for keys and values",
-        "Memory for keys and values (bytes)",
-        "Memory of a device for keys and values, such as 40GiB, in place of a share.",
+        name="kv-cache-memory",
+        kind=BYTES,
+        title="memory for keys and values",
+        label="Memory for keys and values (bytes)",
+        help="Memory of a device for keys and values, such as 40GiB, in place of a share.",
         also=("--kv-cache-memory-bytes",),
         unit="B",
         low=1,
         high=2**50,
         open_means="by the share",
     )
-    free_memory_bytes: int | None = _asked(
+    free_memory_bytes: int | None = declared(
         None,
-        "free-memory",
-        WHOLE,
-        "memory free at the start",
-        "Memory free at the start (bytes)",
-        "Memory of a device that is free when the server starts, such as 22GiB, where others take some.",
+        name="free-memory",
+        kind=BYTES,
+        title="memory free at the start",
+        label="Memory free at the start (bytes)",
+        help="Memory of a device that is free when the server starts, such as 22GiB, where others take some.",
         unit="B",
         low=1,
         high=2**50,
         open_means="all",
     )
-    max_model_len: int | None = _asked(
+    max_model_len: int | None = declared(
         None,
-        "max-model-len",
-        WHOLE,
-        "longest context taken",
-        "Longest context (tokens)",
-        "Longest context that the server takes: its tokens and concurrency are printed for it; default: that of the "
-        "requests.",
+        name="max-model-len",
+        kind=TOKENS,
+        title="longest context taken",
+        label="Longest context (tokens)",
+        help="Longest context that the server takes: its tokens and concurrency are printed for it; default: that of "
+        "the requests.",
         also=("--context-length", "--max-seq-len"),
         unit="token",
         low=1,
         high=MAX_INPUT_TOKENS,
         open_means="that of the requests",
     )
-    prompt_budget_tokens: int | None = _asked(
+    prompt_budget_tokens: int | None = declared(
         None,
-        "prompt-budget",
-        WHOLE,
-        "prompt budget",
-        "Prompt budget (tokens)",
-        "Tokens of the largest batch of prompt tokens, whose activations a server sets aside: max_num_batched_tokens, "
-        "chunked_prefill_size, max_num_tokens; default: the release's, by the device's memory.",
+        name="prompt-budget",
+        kind=TOKENS,
+        title="prompt budget",
+        label="Prompt budget (tokens)",
+        help="Tokens of the largest batch of prompt tokens, whose activations a server sets aside: "
+        "max_num_batched_tokens, chunked_prefill_size, max_num_tokens; default: the release's, by the device's memory.",
         also=("--max-num-batched-tokens", "--chunked-prefill-size", "--max-num-tokens"),
         unit="token",
         low=1,
         high=MAX_INPUT_TOKENS,
         open_means="the server's",
     )
-    calibrated: str | None = _asked(
+    calibrated: str | None = declared(
         None,
-        "calibrated",
-        NAME,
-        "",
-        "Memory of a log",
-        "Memory as a server's log had it: a file of `dse check-log --out`.",
+        name="calibrated",
+        kind=TEXT,
+        label="Memory of a log",
+        help="Memory as a server's log had it: a file of `dse check-log --out`.",
         metavar="FILE",
         open_means="computed",
     )
     # how the model lies on several devices (dse/specs/deployment.py); names as vLLM and SGLang use them
-    tp: int = _asked(
+    tp: int = declared(
         1,
-        "tp",
-        WHOLE,
-        "tensor parallel",
-        "Tensor parallel (tp)",
-        "Tensor-parallel size: devices that share every layer, its weights, query heads and KV heads (one a device at "
-        "least).",
+        name="tp",
+        kind=WHOLE,
+        title="tensor parallel",
+        label="Tensor parallel (tp)",
+        help="Tensor-parallel size: devices that share every layer, its weights, query heads and KV heads (one a "
+        "device at least).",
         also=("--tensor-parallel-size", "--tp-size"),
         unit="device",
         low=1,
         high=MAX_DEVICES,
     )
-    pp: int = _asked(
+    pp: int = declared(
         1,
-        "pp",
-        WHOLE,
-        "pipeline parallel",
-        "Pipeline stages (pp)",
-        "Pipeline-parallel size: stages that the layers are divided into, each of tp devices.",
+        name="pp",
+        kind=WHOLE,
+        title="pipeline parallel",
+        label="Pipeline stages (pp)",
+        help="Pipeline-parallel size: stages that the layers are divided into, each of tp devices.",
         also=("--pipeline-parallel-size", "--pp-size"),
         unit="device",
         low=1,
         high=MAX_DEVICES,
     )
-    pp_batches: int | None = _asked(
+    pp_batches: int | None = declared(
         None,
-        "pp-batches",
-        WHOLE,
-        "batches in the pipeline",
-        "Batches in the pipeline",
-        "Microbatches in flight in the pipeline, 1 to pp; default: pp, a full pipeline.",
+        name="pp-batches",
+        kind=WHOLE,
+        title="batches in the pipeline",
+        label="Batches in the pipeline",
+        help="Microbatches in flight in the pipeline, 1 to pp; default: pp, a full pipeline.",
         unit="1",
         low=1,
         high=MAX_DEVICES,
         open_means="as many as stages",
     )
-    ep: int = _asked(
+    ep: int = declared(
         1,
-        "ep",
-        WHOLE,
-        "expert parallel",
-        "Expert parallel (ep)",
-        "Expert-parallel size: the experts are distributed over so many groups of the tp devices, each expert whole in "
-        "one group; 1: every expert is sharded over all tp devices.",
+        name="ep",
+        kind=WHOLE,
+        title="expert parallel",
+        label="Expert parallel (ep)",
+        help="Expert-parallel size: the experts are distributed over so many groups of the tp devices, each expert "
+        "whole in one group; 1: every expert is sharded over all tp devices.",
         also=("--expert-parallel-size", "--ep-size"),
         unit="device",
         low=1,
         high=MAX_DEVICES,
     )
-    expert_skew: float = _asked(
+    expert_skew: float = declared(
         0.0,
-        "expert-skew",
-        SHARE,
-        "skew of experts",
-        "Skew of experts",
-        "Load imbalance of expert parallelism: tokens of the busiest group over the mean, less 1; 0 to 1.",
+        name="expert-skew",
+        kind=SHARE,
+        title="skew of experts",
+        label="Skew of experts",
+        help="Load imbalance of expert parallelism: tokens of the busiest group over the mean, less 1; 0 to 1.",
         unit="1",
         metavar="FRAC",
     )
-    dp_attention: bool = _asked(
+    dp_attention: bool = declared(
         False,
-        "dp-attention",
-        SWITCH,
-        "attention data parallel",
-        "Attention data parallel",
-        "Data-parallel attention: each of the tp devices holds the KV cache of its own requests and all attention "
+        name="dp-attention",
+        kind=SWITCH,
+        title="attention data parallel",
+        label="Attention data parallel",
+        help="Data-parallel attention: each of the tp devices holds the KV cache of its own requests and all attention "
         "weights.",
     )
-    dcp: int = _asked(
+    dcp: int = declared(
         1,
-        "dcp",
-        WHOLE,
-        "decode context parallel",
-        "Decode context parallel (dcp)",
-        "Decode-context-parallel size: of the tp devices that would hold copies of the same KV heads, so many share "
-        "their tokens.",
+        name="dcp",
+        kind=WHOLE,
+        title="decode context parallel",
+        label="Decode context parallel (dcp)",
+        help="Decode-context-parallel size: of the tp devices that would hold copies of the same KV heads, so many "
+        "share their tokens.",
         also=("--decode-context-parallel-size",),
         unit="device",
         low=1,
         high=MAX_DEVICES,
     )
-    implementation: str | None = _asked(
+    implementation: str | None = declared(
         None,
-        "implementation",
-        NAME,
-        "implementation",
-        "Implementation",
-        "How a stack's release runs the quantizer (`dse list implementations`): NAME, or NAME:slowest, NAME:fastest "
-        "for the ends of what its numbers may be, or NAME:FIELD=VALUE; default: the device's.",
+        name="implementation",
+        kind=TEXT,
+        title="implementation",
+        label="Implementation",
+        help="How a stack's release runs the quantizer (`dse list implementations`): NAME, or NAME:slowest, "
+        "NAME:fastest for the ends of what its numbers may be, or NAME:FIELD=VALUE; default: the device's.",
         metavar="NAME",
         open_means="the device's",
     )
-    strict_kernels: bool = _asked(
+    strict_kernels: bool = declared(
         False,
-        "strict-kernels",
-        SWITCH,
-        "kernels known",
-        "Refuse what no kernel runs",
-        "Refuse a quantizer that no known kernel runs on the device, in place of assuming one, and a format of weights "
-        "that the model was not released in and no measured kernel of the stack runs.",
+        name="strict-kernels",
+        kind=SWITCH,
+        title="kernels known",
+        label="Refuse what no kernel runs",
+        help="Refuse a quantizer that no known kernel runs on the device, in place of assuming one, and a format of "
+        "weights that the model was not released in and no measured kernel of the stack runs.",
     )
-    other_software: bool = _asked(
+    other_software: bool = declared(
         False,
-        "other-software",
-        SWITCH,
-        "",
-        "Other software too",
-        "Let designs compete that the device's software does not run, as if other software ran them.",
+        name="other-software",
+        kind=SWITCH,
+        label="Other software too",
+        help="Let designs compete that the device's software does not run, as if other software ran them.",
     )
 
     def __post_init__(self) -> None:
         for name, asked in ASKED.items():
             asked.check(getattr(self, name))
-        _whole("prefix", self.prefix_tokens, 0, self.input_tokens)
+        if self.prefix_tokens > self.input_tokens:
+            raise InputError(
+                f"prefix = {self.prefix_tokens}: must be a whole number from 0 to {self.input_tokens:,}, the prompt"
+            )
         if self.activation_bits < self.weights_bits:
             raise InputError(
                 f"activation-bits = {self.activation_bits}: must be at least weights-bits = {self.weights_bits}: "
@@ -566,11 +513,11 @@ class Workload:
             and model.n_experts > 1
             and "fp8-block" in (model.released, model.checkpoints.get("fp8"))
         ):
-            return dataclasses.replace(self, weights="fp8-block")
+            return replace(self, weights="fp8-block")
         if self.weights not in (None, RELEASED) or (self.weights_bits, self.activation_bits) != (16, 16):
             return self
         released = None if model.released == WIDE else model.released
-        return self if self.weights == released else dataclasses.replace(self, weights=released)
+        return self if self.weights == released else replace(self, weights=released)
 
     def refuse_idle(self, without_driver: str = "") -> None:
         """Raises InputError for what would have no effect; on a device `without_driver`, what a server's memory has."""
@@ -582,11 +529,11 @@ class Workload:
             value = getattr(self, name)
             if without_driver and value is not None:
                 raise InputError(
-                    f"{ASKED[name].option} = {value:g}: {without_driver} has no driver that reports its memory, of "
+                    f"{ASKED[name].name} = {value:g}: {without_driver} has no driver that reports its memory, of "
                     "which a server takes a share: leave it out, or add reported_memory to its file"
                 )
             if self.memory == "paper" and value is not None:
-                raise InputError(f"{ASKED[name].option} = {value:g}: a paper's memory has none: use --memory server")
+                raise InputError(f"{ASKED[name].name} = {value:g}: a paper's memory has none: use --memory server")
 
     @property
     def token_policy(self) -> TokenPolicy:
@@ -636,11 +583,6 @@ def weights_text(weights: str | None, bits: int) -> str:
     return f"{weights or (WIDE if bits == WIDE_BITS else f'{bits}-bit')} weights"
 
 
-def _whole(name: str, value: object, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise InputError(f"{name} = {show(value)}: must be a whole number from {low:,} to {high:,}")
-
-
 #: how names of formats end that pack a mixture's experts alone
 OF_EXPERTS = "-experts"
 #: fields that say how a model lies on several devices
@@ -668,7 +610,7 @@ HEADINGS = {
     "Times": (*TIMING, "dequant_path"),
 }
 #: fields of a workload by name, in the order in which it takes them
-ASKED: dict[str, WorkloadField] = {each.name: each.metadata["asked"] for each in dataclasses.fields(Workload)}
+ASKED = declarations(Workload)
 
 
 def heading_of(name: str) -> str:

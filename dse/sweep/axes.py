@@ -13,10 +13,11 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from dse import quantizers
 from dse.core import units
 from dse.core.errors import DseError, did_you_mean, show
-from dse.quantizers.base import Param, QuantizerSpec
+from dse.core.field import Field
+from dse.core.units import number_and_unit
+from dse.quantizers.base import QuantizerSpec
 from dse.specs import catalog, tokens, workload
 from dse.specs.device_and_model import ASSUMED, HardwareSpec, ModelSpec, Quantity
-from dse.specs.quantity import number_and_unit
 from dse.specs.workload import MAX_INPUT_TOKENS, Workload
 
 Kind = Literal["text", "whole", "number"]
@@ -92,7 +93,7 @@ def _device_fields() -> dict[str, TypeAdapter[Quantity]]:
 
 
 @cache
-def _parameters() -> dict[str, Param]:
+def _parameters() -> dict[str, Field]:
     return {f"{family.name}.{p.name}": p for family in quantizers.FAMILIES.values() for p in family.params}
 
 
@@ -135,8 +136,8 @@ def _unit(name: str) -> str:
 
 def _kind_of(name: str) -> Kind:
     """Kind of a workload's field: whole numbers, others, or names (and yes or no)."""
-    asked = workload.ASKED[name]
-    return "number" if asked.kind == workload.SHARE else "whole" if asked.unit else "text"
+    sort = workload.ASKED[name].kind.sort
+    return "text" if sort == "switch" else sort
 
 
 def _of_specs(name: str, raw: Any) -> SweepAxis:
@@ -227,29 +228,29 @@ def _of_workload(name: str, raw: Any) -> SweepAxis:
 def _of_parameter(name: str, raw: Any) -> SweepAxis:
     param = _parameters()[name]
     family = name.partition(".")[0]
-    if isinstance(param.default, str):
+    kind: Kind = param.kind.sort  # type: ignore[assignment]  # no parameter is a switch
+    if kind == "text":
         texts = _texts(raw)
         values: tuple[Any, ...] = tuple(texts)
     else:
         numbers = _spread(raw) if isinstance(raw, dict) else _listed(raw)
-        if isinstance(param.default, int) and isinstance(raw, dict):
+        if kind == "whole" and isinstance(raw, dict):
             numbers = _rounded(numbers)
         values = tuple(numbers)
         texts = [_parameter_text(param, number, i) for i, number in enumerate(numbers)]
     for i, text in enumerate(texts):
         if text:
             _tried(lambda text=text: quantizers.registry.parameter(family, param.name, text), i)
-    kind: Kind = "text" if isinstance(param.default, str) else "whole" if isinstance(param.default, int) else "number"
     if kind == "number":
         values = tuple(float(text) for text in texts)
     _refuse_twice(values)
     return SweepAxis(name=name, kind=kind, role="parameter", values=values, items=tuple(texts))
 
 
-def _parameter_text(param: Param, number: Any, i: int) -> str:
+def _parameter_text(param: Field, number: Any, i: int) -> str:
     if isinstance(number, bool) or not isinstance(number, int | float):
         raise AxisError(f"{show(number)}: must be a number, {param.allowed()}", i)
-    if isinstance(param.default, int):
+    if param.kind.sort == "whole":
         return str(number)
     return f"{Decimal(repr(number)):.{DIGITS}f}".rstrip("0").rstrip(".") if number else "0"
 

@@ -456,8 +456,6 @@ def _command(device: str, model: str, kinds: tuple[str, str], work: Workload) ->
         if value != asked.default:
             is_switch = isinstance(value, bool)
             words += (
-                [f"--{asked.option}" if value else f"--no-{asked.option}"]
-                if is_switch
-                else [f"--{asked.option}", str(value)]
+                [f"--{asked.name}" if value else f"--no-{asked.name}"] if is_switch else [f"--{asked.name}", str(value)]
             )
     return shlex.join(words)

@@ -149,11 +149,11 @@ def test_what_no_figure_can_have_is_one_line(lines, wrong, line):
 
 def test_options_and_fields_come_from_one_declaration():
     options = {option.opts[0] for option in cli.commands["plot"].params}
-    assert {f"--{asked.option}" for asked in ASKED.values()} <= options
+    assert {f"--{asked.name}" for asked in ASKED.values()} <= options
     assert all(asked.label and asked.help.endswith(".") for asked in ASKED.values())
     assert set(look.SIZES) == set(ASKED["preset"].choices)
     asked = Look(preset="slide", title="It's mine", font=20.0, shows_notes=False, legend="none")
-    assert asked.options == """--preset slide --font 20 --title 'It'"'"'s mine' --legend none --no-notes"""
+    assert asked.names == """--preset slide --font 20 --title 'It'"'"'s mine' --legend none --no-notes"""
     assert Look().options == ""
 
 

@@ -34,7 +34,7 @@ def point(row: dict[str, Any]) -> list[str]:
     """The command line of a design."""
     words = ["point"]
     for name, value in row.items():
-        option = "--" + (ASKED[name].option if name in ASKED else name.replace("_", "-"))
+        option = "--" + (ASKED[name].name if name in ASKED else name.replace("_", "-"))
         if isinstance(value, bool):
             words.append(option if value else option.replace("--", "--no-", 1))
         else:

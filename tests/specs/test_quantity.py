@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from cases import each
 from dse.cli import main
 from dse.core.errors import InputError, SpecError
+from dse.core.field import parse_bytes
+from dse.core.units import number_and_unit
 from dse.explorer import sidebar
-from dse.operations.declare import parse_bytes
 from dse.specs import catalog
-from dse.specs.quantity import named_quantity, number_and_unit
+from dse.specs.quantity import named_quantity
 from explorer_page import opened, wrong
 
 

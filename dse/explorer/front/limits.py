@@ -1,6 +1,7 @@
 """Limits of the front page: a number with its unit each, chosen from all results, kept as a text in the address."""
 
 import difflib
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -11,7 +12,7 @@ import streamlit as st
 from dse.core import units
 from dse.core.errors import InputError, show
 from dse.explorer import names, state
-from dse.explorer.fields import NUMBER, Field
+from dse.explorer.fields import Field
 from dse.model.results import RESULT_UNITS, shown_unit
 from dse.sweep.pareto import designs
 
@@ -19,7 +20,6 @@ from dse.sweep.pareto import designs
 MAX_LIMITS = 5
 #: columns of numbers that a sweep sets, not results
 COUNTED = tuple(sorted(designs.COUNTS))
-_NUMBER_AND_UNIT = re.compile(r"([-+.0-9]*(?:e[-+]?[0-9]+)?)\s*(.*)", re.ASCII | re.DOTALL)
 #: from this share of common letters on, a name is taken for another that is misspelled
 _ALIKE = 0.85
 
@@ -56,13 +56,16 @@ def limits_in(text: str, kind: str) -> list[NamedLimit]:
             continue
         base, shown, size = _units(name)
         sizes = {base: 1.0, shown: size, **{each: units.to_base(1, each) for each in units.units_of(base)}}
-        value, unit = _NUMBER_AND_UNIT.match(number).groups()  # type: ignore[union-attr]  # it matches any text
-        if not NUMBER.fullmatch(value) or (unit and unit not in sizes):
+        try:
+            value, unit = units.number_and_unit(number) or (math.nan, "")
+        except ValueError as error:
+            raise InputError(f"{kind} {said} = {show(number)}: {error}") from None
+        if not math.isfinite(value) or (unit and unit not in sizes):
             among = ", ".join(filter(None, sizes))
             raise InputError(f"{kind} {said} = {show(number)}: must be a number, its unit one of {among}")
         if not unit and size != 1 and said != name:
-            raise InputError(f"{said} = {value}: say the unit, for example {value} {shown}")
-        found.append(NamedLimit(name, float(value) * sizes[unit] if unit else float(value)))
+            raise InputError(f"{said} = {value:g}: say the unit, for example {value:g} {shown}")
+        found.append(NamedLimit(name, value * sizes[unit] if unit else value))
     if len(found) > MAX_LIMITS:
         raise InputError(f"{kind}: {len(found)} limits are given: must be at most {MAX_LIMITS}")
     return found

@@ -1,18 +1,17 @@
 """Read the texts of the front page: values of axes."""
 
-import re
 from collections.abc import Collection
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
 from dse.core.errors import InputError, did_you_mean, show
-from dse.explorer.fields import NUMBER
+from dse.core.field import NUMBER, WHOLE
 from dse.quantizers import layered
 from dse.sweep import axes
 
 #: values of one axis
 MAX_VALUES = 10_000
-_WHOLE = re.compile(r"-?[0-9]{1,15}", re.ASCII)
 _WAYS = ("step", "factor", "count")
 
 
@@ -35,9 +34,10 @@ def _value(text: str) -> Any:
     text = text.strip()
     if text in ("true", "false"):
         return text == "true"
-    if _WHOLE.fullmatch(text):
-        return int(text)
-    return float(text) if NUMBER.fullmatch(text) else text
+    for kind in (WHOLE, NUMBER):
+        with suppress(InputError):
+            return kind.parse("", text)
+    return text
 
 
 @lru_cache(maxsize=512)

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from dse.core.errors import InputError, show
+from dse.core.field import LINE
 from dse.figures.drawing import page_layout
 from dse.figures.drawing.chart import Axis, Chart
 from dse.figures.drawing.layout import REPORT, Page
@@ -18,9 +19,9 @@ def check(name: str, value: Any) -> None:
     """Raises InputError for a value of a field that no figure can have, or whose letters its font lacks."""
     asked = ASKED[name]
     asked.check(value)
-    missing = [] if asked.kind != "text" else [char for char in value or "" if not page_layout.has_letter(char)]
+    missing = [] if asked.kind is not LINE else [char for char in value or "" if not page_layout.has_letter(char)]
     if missing:
-        raise InputError(f"{asked.option} = {show(value)}: the font of figures has no {missing[0]}: write it otherwise")
+        raise InputError(f"{asked.name} = {show(value)}: the font of figures has no {missing[0]}: write it otherwise")
 
 
 def applied(look: Look, chart: Chart) -> tuple[Chart, Page]:

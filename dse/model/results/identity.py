@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from dse.core.field import SHARE
 from dse.model.results.declare import FLAG, NAME, NUMBER, WHOLE, Derivation, Topic, how
 from dse.specs import workload
 
@@ -25,7 +26,7 @@ _CHOSEN = {
 _READS = {name: ("reported_memory",) for name in ("gpu_memory_utilization", "prompt_budget_tokens")}
 #: fields of a workload that stand before the others: they say what times mean
 _FIRST = ("model_kind", "stack", "tokens")
-_DTYPES = {workload.WHOLE: WHOLE, workload.SHARE: NUMBER, workload.SWITCH: FLAG}
+_DTYPES = {"whole": WHOLE, "number": NUMBER, "switch": FLAG, "text": NAME}
 
 topic = Topic()
 
@@ -43,9 +44,9 @@ for name in (*_FIRST, *(name for name, asked in workload.ASKED.items() if asked.
     topic.add(
         name,
         asked.unit,
-        _DTYPES.get(asked.kind, WHOLE if asked.unit else NAME),
+        _DTYPES[asked.kind.sort],
         asked.title,
-        figure_unit="%" if asked.kind == workload.SHARE else "",
+        figure_unit="%" if asked.kind is SHARE else "",
         chosen=_CHOSEN.get(name, "given"),
         reads=_READS.get(name, ()),
     )

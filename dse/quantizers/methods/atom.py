@@ -1,6 +1,6 @@
 """Atom's KV4: a scale and a zero point for each group of a head's channels."""
 
-from dse.quantizers.base import Family, Param, TensorLayout, TensorShape, Values, ceil_div, codes
+from dse.quantizers.base import Family, TensorLayout, TensorShape, Values, ceil_div, codes, param
 from dse.quantizers.kernel import Method, PerSide, Place
 from kernels_ref import storage
 
@@ -24,7 +24,7 @@ FAMILIES = (
         title="Atom",
         source="Atom (arXiv:2310.19102), KV4: scale and zero per group inside a head",
         layout=_layout,
-        params=(Param("group", default=128, help="elements sharing a scale", low=1, high=65536),),
+        params=(param("group", default=128, help="elements sharing a scale", low=1, high=65536),),
         kernel=PerSide(_kernel),
         listed=100,
     ),

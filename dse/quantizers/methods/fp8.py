@@ -1,6 +1,6 @@
 """FP8 with one scale for a tensor, fixed with the weights."""
 
-from dse.quantizers.base import EngineName, Family, Param, TensorLayout, TensorShape, Values
+from dse.quantizers.base import EngineName, Family, TensorLayout, TensorShape, Values, param
 from dse.quantizers.engine_names import SGLANG, TENSORRT_LLM, TENSORRT_LLM_MODE, VLLM
 from dse.quantizers.kernel import Method, PerSide, Place
 from kernels_ref import FORMATS
@@ -22,7 +22,7 @@ FAMILIES = (
         title="FP8",
         source="OCP FP8; the scale is fixed with the weights (vLLM kv_cache_dtype=fp8)",
         layout=_layout,
-        params=(Param("format", default="e4m3", help="FP8 variant", choices=("e4m3", "e5m2")),),
+        params=(param("format", default="e4m3", help="FP8 variant", choices=("e4m3", "e5m2")),),
         kernel=PerSide(_kernel),
         aliases={"fp8_e4m3": "fp8", "fp8_e5m2": "fp8:format=e5m2"},
         listed=30,

@@ -3,7 +3,7 @@
 from fractions import Fraction
 
 from dse.core.units import FP16_BITS
-from dse.quantizers.base import Family, Param, TensorLayout, TensorShape, Values
+from dse.quantizers.base import Family, TensorLayout, TensorShape, Values, param
 from dse.quantizers.groups import CODE_BITS, NO_KERNEL, SCALE_BITS, by_channel, by_token, group, zero
 
 
@@ -36,20 +36,20 @@ FAMILIES = (
         f"values by token; {NO_KERNEL}",
         layout=_layout,
         params=(
-            Param("bits", default=2, help="bits of a code", choices=CODE_BITS),
+            param("bits", default=2, help="bits of a code", choices=CODE_BITS),
             group(64),
             SCALE_BITS,
             zero("full"),
-            Param("rank", default=4, help="rank of the approximated error, for each head", low=0, high=1024),
-            Param("outliers", default=Fraction("0.02"), help="share of elements kept apart", low=0, high=1),
-            Param(
+            param("rank", default=4, help="rank of the approximated error, for each head", low=0, high=1024),
+            param("outliers", default=Fraction("0.02"), help="share of elements kept apart", low=0, high=1),
+            param(
                 "outlier_bits",
                 default=32,
                 help="bits of an outlier: 16 of value, the rest of position",
                 choices=(32, 48),
             ),
-            Param("buffer", default=64, help="tokens that are compressed at a time, FP16 before", low=1, high=65536),
-            Param(
+            param("buffer", default=64, help="tokens that are compressed at a time, FP16 before", low=1, high=65536),
+            param(
                 "chunk",
                 default=0,
                 help="tokens that share the low rank's channels; 0: a whole sequence",

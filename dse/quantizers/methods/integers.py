@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Literal
 
-from dse.quantizers.base import EngineName, Family, Param, TensorLayout, TensorShape, Values, codes
+from dse.quantizers.base import EngineName, Family, TensorLayout, TensorShape, Values, codes, param
 from dse.quantizers.engine_names import TENSORRT_LLM_MODE
 from dse.quantizers.kernel import Method, PerSide, Place
 from kernels_ref import FORMATS
@@ -29,13 +29,13 @@ def _kernel(bits: Literal[8, 4]) -> PerSide:
 
 
 _PARAMS = (
-    Param(
+    param(
         "granularity",
         default="token",
         help="one scale per token vector, or a fixed one per tensor",
         choices=("token", "tensor"),
     ),
-    Param("scale", default="fp32", help="format of the scale", choices=("fp16", "fp32")),
+    param("scale", default="fp32", help="format of the scale", choices=("fp16", "fp32")),
 )
 
 FAMILIES = (

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from dse.quantizers.base import Family, Param, TensorLayout, TensorShape, Values, ceil_div, codes
+from dse.quantizers.base import Family, TensorLayout, TensorShape, Values, ceil_div, codes, param
 from dse.quantizers.kernel import KernelRunner, QuantizedTensor, Settings, Side
 from kernels_ref import storage
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from kernels_ref.groups import GroupCache
     from kernels_ref.kivi import KIVI
 
-BITS = Param("bits", default=2, help="bits of a code", choices=(1, 2, 4, 8))
+BITS = param("bits", default=2, help="bits of a code", choices=(1, 2, 4, 8))
 
 
 def core(values: Values, shape: TensorShape) -> dict[str, Fraction | int]:
@@ -79,8 +79,8 @@ FAMILIES = (
         layout=_layout,
         params=(
             BITS,
-            Param("group", default=32, help="elements sharing a scale", low=4, high=65536),
-            Param("residual", default=128, help="most recent tokens kept in FP16", low=4, high=65536),
+            param("group", default=32, help="elements sharing a scale", low=4, high=65536),
+            param("residual", default=128, help="most recent tokens kept in FP16", low=4, high=65536),
         ),
         problem=_problem,
         kernel=_KiviKernel(),

@@ -3,7 +3,7 @@
 from fractions import Fraction
 
 from dse.core.errors import InputError
-from dse.quantizers.base import Family, Param, TensorLayout, TensorShape, Values, codes
+from dse.quantizers.base import Family, TensorLayout, TensorShape, Values, codes, param
 from dse.quantizers.kernel import Method, PerSide, Place
 from kernels_ref import storage
 
@@ -44,8 +44,8 @@ FAMILIES = (
         "FP16",
         layout=_layout,
         params=(
-            Param("bits", default=4, help="bits of a code", choices=(2, 3, 4)),
-            Param("outliers", default=Fraction("0.01"), help="share of elements kept apart", low=0, high=1),
+            param("bits", default=4, help="bits of a code", choices=(2, 3, 4)),
+            param("outliers", default=Fraction("0.01"), help="share of elements kept apart", low=0, high=1),
         ),
         kernel=PerSide(_kernel),
         before_rope=True,

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dse.quantizers.base import EngineName, Family, Param, Values
+from dse.quantizers.base import EngineName, Family, Values, param
 from dse.quantizers.block_scales import family
 from dse.quantizers.engine_names import SGLANG, SGLANG_OLD
 from dse.quantizers.kernel import Method, PerSide, Place
@@ -11,12 +11,12 @@ from kernels_ref import SCALED_TYPES
 _RULES = ("floor", "ceil", "rceil", "even")
 _PARAMS = {
     "mxfp4": (
-        Param(
+        param(
             "rule", default="floor", help="scale from the largest magnitude (floor: OCP, rceil: cuBLAS)", choices=_RULES
         ),
     ),
     "mxfp8": (
-        Param("rule", default="sglang", help="scale from the largest magnitude", choices=("sglang", *_RULES, "vllm")),
+        param("rule", default="sglang", help="scale from the largest magnitude", choices=("sglang", *_RULES, "vllm")),
     ),
     "fp4_mx_block16": (),
 }

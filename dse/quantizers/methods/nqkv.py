@@ -1,6 +1,6 @@
 """NQKV: NF4 codes in blocks of a token that share a largest magnitude."""
 
-from dse.quantizers.base import Family, Param, TensorLayout, TensorShape, Values, ceil_div, codes
+from dse.quantizers.base import Family, TensorLayout, TensorShape, Values, ceil_div, codes, param
 from dse.quantizers.kernel import Method, PerSide, Place
 from kernels_ref import FORMATS
 
@@ -24,8 +24,8 @@ FAMILIES = (
         source="NQKV sections 3.2 and 4.1: NF4 in blocks inside a token",
         layout=_layout,
         params=(
-            Param("block", default=256, help="elements sharing an absmax", low=1, high=2**20),
-            Param("absmax", default="fp16", help="format of the absmax", choices=("fp16", "fp32")),
+            param("block", default=256, help="elements sharing an absmax", low=1, high=2**20),
+            param("absmax", default="fp16", help="format of the absmax", choices=("fp16", "fp32")),
         ),
         kernel=PerSide(_kernel),
         listed=80,

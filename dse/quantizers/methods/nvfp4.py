@@ -2,13 +2,13 @@
 
 from typing import Literal
 
-from dse.quantizers.base import EngineName, Family, Param, Values
+from dse.quantizers.base import EngineName, Family, Values, param
 from dse.quantizers.block_scales import family
 from dse.quantizers.engine_names import SGLANG, TENSORRT_LLM, TENSORRT_LLM_MODE, VLLM
 from dse.quantizers.kernel import Method, PerSide, Place
 from kernels_ref import SCALED_TYPES
 
-_SCALE = Param(
+_SCALE = param(
     "scale",
     default="amax",
     help="FP32 factor of a layer's keys, and values: largest magnitude / 2688 (ModelOpt), or 1 (no factor)",

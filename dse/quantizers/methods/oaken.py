@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from dse.core.errors import InputError
 from dse.core.units import BITS_PER_BYTE
-from dse.quantizers.base import Family, Param, TensorLayout, TensorShape, Values, ceil_div, codes
+from dse.quantizers.base import Family, TensorLayout, TensorShape, Values, ceil_div, codes, param
 from dse.quantizers.kernel import SIDES, Method, PerSide, Place, Settings, Side
 from kernels_ref import storage
 
@@ -123,21 +123,21 @@ FAMILIES = (
         source="Oaken sections 4.3 to 4.5, Table 3: 4-bit dense codes, outliers fused with 8- or 16-bit sparse entries",
         layout=_layout,
         params=(
-            Param("outer", default=Fraction("0.04"), help="share of the outer group", low=0, high=1, unless="groups"),
-            Param("inner", default=Fraction("0.06"), help="share of the inner group", low=0, high=1, unless="groups"),
-            Param(
+            param("outer", default=Fraction("0.04"), help="share of the outer group", low=0, high=1, unless="groups"),
+            param("inner", default=Fraction("0.06"), help="share of the inner group", low=0, high=1, unless="groups"),
+            param(
                 "groups",
                 default="",
                 help="shares in percent, outermost first, such as 2/2/90/6; replaces outer and inner",
             ),
-            Param(
+            param(
                 "dense",
                 default=0,
                 help="position of the dense group in `groups`, from 1; 0: the largest",
                 low=0,
                 high=5,
             ),
-            Param("outlier_bits", default=5, help="bits of an outlier", choices=(4, 5)),
+            param("outlier_bits", default=5, help="bits of an outlier", choices=(4, 5)),
         ),
         problem=_problem,
         kernel=_OakenKernel(_method),

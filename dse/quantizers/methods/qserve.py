@@ -1,6 +1,6 @@
 """QServe's KV4: a scale and a zero point for each token and head."""
 
-from dse.quantizers.base import Family, Param, TensorLayout, TensorShape, Values, codes
+from dse.quantizers.base import Family, TensorLayout, TensorShape, Values, codes, param
 from dse.quantizers.kernel import Method, PerSide, Place
 from kernels_ref import storage
 
@@ -25,7 +25,7 @@ FAMILIES = (
         source="QServe (arXiv:2405.04532), KV4: scale and zero per head and token; artifact: per token, as Oaken ran "
         "it",
         layout=_layout,
-        params=(Param("mode", default="head", help="what shares a scale", choices=("head", "artifact")),),
+        params=(param("mode", default="head", help="what shares a scale", choices=("head", "artifact")),),
         kernel=PerSide(_kernel),
         listed=90,
     ),

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from dse.core.errors import InputError
 from dse.core.units import FP16_BITS
-from dse.quantizers.base import Family, Param, TensorLayout, TensorShape, Values
+from dse.quantizers.base import Family, TensorLayout, TensorShape, Values, param
 from dse.quantizers.kernel import KernelRunner, QuantizedTensor, Settings, Side
 from dse.quantizers.methods import kivi
 from kernels_ref import storage
@@ -76,10 +76,10 @@ FAMILIES = (
         layout=_layout,
         params=(
             kivi.BITS,
-            Param("group", default=128, help="tokens packed at a time", low=4, high=65536),
-            Param("residual", default=32, help="most recent tokens kept in FP16", low=0, high=65536),
-            Param("sinks", default=3, help="sink tokens kept in FP16 per head", low=0, high=1024),
-            Param(
+            param("group", default=128, help="tokens packed at a time", low=4, high=65536),
+            param("residual", default=32, help="most recent tokens kept in FP16", low=0, high=65536),
+            param("sinks", default=3, help="sink tokens kept in FP16 per head", low=0, high=1024),
+            param(
                 "evicted",
                 default=0,
                 help="replaced sinks still kept in FP16 (depends on data; 0 nominal)",

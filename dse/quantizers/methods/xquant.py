@@ -2,7 +2,7 @@
 
 from fractions import Fraction
 
-from dse.quantizers.base import Beside, Family, Param, TensorLayout, TensorShape, Values
+from dse.quantizers.base import Beside, Family, TensorLayout, TensorShape, Values, param
 from dse.quantizers.groups import CODE_BITS, MAC, NO_KERNEL, SCALE_BITS, by_channel, by_token, group, hidden, zero
 
 
@@ -35,11 +35,11 @@ FAMILIES = (
         f"latent: projections of the inputs, for fewer KV heads; {NO_KERNEL}",
         layout=_layout,
         params=(
-            Param("bits", default=4, help="bits of a code", choices=CODE_BITS),
+            param("bits", default=4, help="bits of a code", choices=CODE_BITS),
             group(128),
             SCALE_BITS,
             zero("code"),
-            Param("store", default="x", help="inputs, or their projections", choices=("x", "latent")),
+            param("store", default="x", help="inputs, or their projections", choices=("x", "latent")),
         ),
         by_default=False,
         beside=_beside,
