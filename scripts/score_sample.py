@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from dse.measure import run
+from dse.measure.options import MeasureOptions
 from dse.specs.sample_scores import LAYERS, SCORES
 from dse.transformer import dump, in_loop, load, tokenizer
 from dse.transformer.checkpoint import Checkpoint
@@ -60,7 +61,7 @@ def layers(model: Checkpoint, texts: Path, scratch: Path) -> pd.DataFrame:
         if not (out / "measured.parquet").exists():
             tokens = _tokens(model, texts, text, n_tokens)
             dump.write(model, tokens, str(dumped), "after", N_QUERIES, text, _silent)
-            asked = run.MeasureOptions(_thresholds(model, texts, scratch), str(n_tokens), n_queries=N_QUERIES)
+            asked = MeasureOptions(_thresholds(model, texts, scratch), str(n_tokens), n_queries=N_QUERIES)
             run.run(str(dumped), METHODS, str(out), asked, _silent)
             dumped.unlink()
         table = pd.read_parquet(out / "measured.parquet").query("side == 'both'")

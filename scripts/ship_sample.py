@@ -14,6 +14,7 @@ import numpy as np
 
 from dse.measure import dump, kernels, run
 from dse.measure.dumps import open_dump
+from dse.measure.options import MeasureOptions
 from dse.specs import measurements
 from dse.specs.oaken_grid import SAMPLE
 
@@ -100,7 +101,7 @@ def measure(folder: str) -> None:
 
     with tempfile.TemporaryDirectory() as scratch:
         dump.profile_to([str(Path(folder) / CALIBRATION)], str(thresholds), "4/90/6", "SmolLM2-135M", 2**30, silent)
-        asked = run.MeasureOptions(str(thresholds), str(N_TOKENS))
+        asked = MeasureOptions(str(thresholds), str(N_TOKENS))
         found = run.run(str(Path(folder) / DUMP), METHODS, f"{scratch}/measured", asked, silent).file
     named = found.model_copy(update={"data": found.data.model_copy(update={"name": SAMPLE})})
     (Path(folder) / measurements.SHIPPED).write_bytes(measurements.to_json(_rounded(named)))

@@ -11,6 +11,7 @@ import pytest
 
 from dse.measure import run as measure_run
 from dse.measure import synthetic as kv_sample
+from dse.measure.options import MeasureOptions
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "README.md").read_text()
@@ -136,7 +137,7 @@ def test_the_script_for_hugging_face_takes_both_kinds_of_cache(release, tmp_path
     page = (ROOT / "docs" / "how-to" / "own-dump.md").read_text()
     (script,) = re.findall(r"^```py\n(.*?)^```", page, re.M | re.S)
     exec(compile(script, "own-dump.md", "exec"), {})
-    found = measure_run.check("kv.npz", measure_run.MeasureOptions(), lambda items, **_: contextlib.nullcontext(items))
+    found = measure_run.check("kv.npz", MeasureOptions(), lambda items, **_: contextlib.nullcontext(items))
     assert (found["model"], found["rope"], found["n_layers"], found["problems"]) == (
         "meta-llama/Llama-2-7b-hf",
         "after",

@@ -18,7 +18,7 @@ import click
 from dse.core import interrupt
 from dse.core.documents import json_text
 from dse.core.errors import InputError, clean, show
-from dse.core.field import NUMBER, SWITCH, TEXT, Field, Kind
+from dse.core.field import NUMBER, SWITCH, TEXT, Field, Kind, declarations
 from dse.operations.declare import (
     Console,
     Operation,
@@ -29,7 +29,7 @@ from dse.operations.declare import (
     option_of,
     work_field,
 )
-from dse.specs import look, workload
+from dse.specs import workload
 
 #: seconds after which long work says how far it is
 PATIENCE_S = 2.0
@@ -97,8 +97,9 @@ def command_of(cls: type[Operation]) -> click.Command:
         if "work" in field.metadata:
             options: WorkOptions = field.metadata["work"]
             params += [_work_option(name, options) for name in options.names]
-        elif "look" in field.metadata:
-            params += [_option(name, replace(asked, group="Look")) for name, asked in look.ASKED.items()]
+        elif "record" in field.metadata:
+            asked = declarations(field.metadata["record"])
+            params += [_option(name, replace(each, group=form.group)) for name, each in asked.items()]
         elif form.is_argument:
             params.append(_argument(field, form))
         else:
@@ -150,13 +151,13 @@ def _work_option(name: str, options: WorkOptions) -> click.Option:
     return _option(name, asked, is_pair=True, hidden=name in options.hidden)
 
 
-def look_of(given: dict[str, Any]) -> look.Look:
-    """The look that the values of its options ask for. Nothing is checked yet."""
-    values: dict[str, Any] = {name: given.pop(name) for name in look.ASKED}
-    for name, asked in look.ASKED.items():
-        if asked.kind is SWITCH:
-            values[name] = not values[name]
-    return look.Look(**values)
+def record_of(cls: type[Any], given: dict[str, Any]) -> Any:
+    """The record that the values of its options ask for; a switch that is called no-x turns x off."""
+    values: dict[str, Any] = {}
+    for name, asked in declarations(cls).items():
+        if (value := given.pop(name)) is not None:
+            values[name] = not value if asked.name.startswith("no-") else value
+    return cls(**values)
 
 
 def start(cls: type[Operation], **given: Any) -> None:
@@ -166,8 +167,8 @@ def start(cls: type[Operation], **given: Any) -> None:
         options: WorkOptions = field.metadata["work"]
         given[field.name] = workload.Workload(**options.fixed, **{name: given.pop(name) for name in options.names})
     for each in fields_of(cls):
-        if "look" in each.metadata:
-            given[each.name] = look_of(given)
+        if "record" in each.metadata:
+            given[each.name] = record_of(each.metadata["record"], given)
     for name in ("out", "figure"):
         if "\0" in str(given.get(name, "")):
             raise InputError(f"{name} = {show(given[name])}: is not a file or directory name: give another")

@@ -32,6 +32,9 @@ class Kind:
     word: str = "text"
 
 
+TEXT = Kind(lambda name, text: text)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Field:
     """A value that somebody gives. `name` is how options and messages call it, without dashes.
@@ -40,7 +43,7 @@ class Field:
     """
 
     name: str = ""
-    kind: Kind
+    kind: Kind = TEXT
     default: Any = None
     help: str = ""
     #: words on an axis or above a column; "" where results say it otherwise
@@ -199,7 +202,6 @@ def _joined(values: Iterable[Any]) -> str:
 
 
 _WHOLE, _DECIMAL = r"[-+]?[0-9]{1,30}", r"[0-9]{1,30}(\.[0-9]{0,30})?"
-TEXT = Kind(lambda name, text: text)
 #: one line on a figure
 LINE = Kind(TEXT.parse, has=_is_line, allowed=lambda field: f"one line of at most {field.high:,} printable characters")
 SWITCH = Kind(

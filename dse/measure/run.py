@@ -11,9 +11,10 @@ import numpy as np
 from dse.core import files
 from dse.core.errors import InputError, show
 from dse.core.version import VERSION
-from dse.measure import MAX_BYTES, errors, kernels, source, table
+from dse.measure import errors, kernels, source, table
 from dse.measure.dumps import Dump, open_dump
 from dse.measure.kernels import DumpLayer, Progress, QuantizedTensor, Settings, Side
+from dse.measure.options import MeasureOptions
 from dse.measure.parts import MEASUREMENT, PAGE, SUMMARY, TABLE, Store, opened
 from dse.measure.source import About
 from dse.quantizers import QuantizerSpec
@@ -25,28 +26,6 @@ MAX_CONTEXTS, MAX_QUERIES, MAX_METHODS = 100, 2**16, 100
 QUERY_PLACES = ("last", "spread")
 #: a dump may hold this many bytes: only a layer at a time is read
 DUMP_BYTES = 2**50
-
-
-@dataclass(frozen=True)
-class MeasureOptions:
-    """Options of a measurement beside the file and the methods."""
-
-    thresholds: str | None = None
-    #: "64,256"; None: powers of two and the whole
-    contexts: str | None = None
-    n_heads: int | None = None
-    nonfinite: str = "raise"
-    n_queries: int = 16
-    #: last: queries of the context's last tokens, as in generation; spread: evenly over it, as of a prompt
-    query_places: str = "last"
-    seed: int = 0
-    model: str = ""
-    rope: str | None = None
-    theta: float | None = None
-    synthetic: bool = False
-    partial: bool = False
-    #: of one layer
-    max_bytes: int = MAX_BYTES
 
 
 @dataclass(kw_only=True)

@@ -4,12 +4,11 @@ Synthetic, not taken from a language model: every number below is assumed, in th
 """
 
 import math
-from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 import numpy as np
 
-from dse.core.errors import InputError, show
+from dse.measure.recipe import Recipe
 
 
 class LayerSample(NamedTuple):
@@ -32,73 +31,6 @@ def bell(bits: np.random.PCG64, shape: tuple[int, ...]) -> np.ndarray:
     raw = np.asarray(bits.random_raw(n)).view(np.uint16).reshape(n, 4)
     total = raw.astype(np.float64).sum(axis=1)  # four exact integers
     return ((total - 4 * 32767.5) / np.sqrt(4 * (2.0**32 - 1) / 12)).reshape(shape)
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """Shape and statistics of a synthetic cache. All numbers are assumed.
-
-    Ranges: one number for all layers or one a layer; by default they grow, key 1 + 0.25 layer, value 0.4 + 0.3 layer.
-    """
-
-    n_layers: int = 4
-    n_heads: int = 2
-    n_tokens: int = 320
-    head_dim: int = 128
-    seed: int = 2025
-    key_ranges: tuple[float, ...] = ()
-    value_ranges: tuple[float, ...] = ()
-    #: key channels of a head with an offset, same for all tokens; None: one in 32
-    n_outlier_channels: int | None = None
-    #: that offset over the deviation of the other channels, less a bell-shaped part
-    outlier_offset: float = 6.0
-    #: tokens of low norm: the first two, the others anywhere
-    n_sinks: int = 4
-    #: their keys' and values' size over that of other tokens
-    sink_key: float = 0.1
-    sink_value: float = 0.3
-    #: weight of tails: elements are stretched by 1 + tails * (|bell| - 1.5) where that is above 1; 0: a bell
-    tails: float = 2.0
-    #: queries of the last tokens, a head each; 0: none
-    n_queries: int = 0
-    #: how much higher the attention scores of sinks are than those of other tokens, on average, in nats
-    sink_pull: float = 0.0
-
-    def __post_init__(self) -> None:
-        limits: dict[str, tuple[float, float]] = {
-            "n_layers": (1, 10_000),
-            "n_heads": (1, 10_000),
-            "n_tokens": (1, 2**24),
-            "head_dim": (2, 4096),
-            "seed": (0, 2**40),
-            "outlier_offset": (-1e3, 1e3),
-            "n_sinks": (0, 10_000),
-            "sink_key": (0, 1e3),
-            "sink_value": (0, 1e3),
-            "tails": (0, 1e3),
-            "n_queries": (0, self.n_tokens),
-            "sink_pull": (-50, 50),
-            "n_outlier_channels": (0, self.head_dim),
-        }
-        for name, (low, high) in limits.items():
-            value = getattr(self, name)
-            if value is not None and not low <= value <= high:
-                raise InputError(f"{name.removeprefix('n_')} = {value}: must be {low:,} to {high:,}")
-        for name in ("key_ranges", "value_ranges"):
-            given = getattr(self, name)
-            if len(given) not in (0, 1, self.n_layers) or not all(1e-4 <= value <= 1e3 for value in given):
-                raise InputError(
-                    f"{name} = {show(given)}: must be one number or one a layer ({self.n_layers}), 0.0001 to 1000"
-                )
-
-    def text(self) -> str:
-        """The settings that differ from the defaults, with shape and seed."""
-        always = ("n_layers", "n_heads", "n_tokens", "head_dim", "seed")
-        return ", ".join(
-            f"{f.name.removeprefix('n_')} {getattr(self, f.name)}"
-            for f in fields(self)
-            if f.name in always or getattr(self, f.name) != f.default
-        )
 
 
 def _picked(first: list[int], count: int, below: int, bits: np.random.PCG64) -> list[int]:

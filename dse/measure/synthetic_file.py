@@ -13,7 +13,8 @@ from dse.core import files
 from dse.core.errors import InputError, LimitError, OutputError, show
 from dse.measure.dumps.writer import fp16_header
 from dse.measure.kernels import Progress
-from dse.measure.synthetic import Recipe, layer_of
+from dse.measure.recipe import Recipe
+from dse.measure.synthetic import layer_of
 
 #: bytes of a dump that is written; it is made layer by layer
 MAX_BYTES = 2**38

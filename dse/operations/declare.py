@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import MISSING, dataclass, replace
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
-from dse.core.field import TEXT, Field, Kind, declared
+from dse.core.field import SWITCH, TEXT, Field, Kind, declarations, declared
 from dse.specs.look import Look
 from dse.specs.workload import ASKED, Workload
 
@@ -53,18 +53,21 @@ def argument(default: Any = MISSING, help: str = "", metavar: str | None = None,
     return option(default, help, metavar=metavar, is_argument=True, **more)
 
 
+def record(cls: type[Any], **more: Any) -> Any:
+    """A record of declared fields: an option for each of them, which is what the operation runs with."""
+    return dataclasses.field(default=cls(), metadata={"field": Field(**more), "record": cls})
+
+
 def look() -> Any:
-    """The look of a figure: an option for each of its fields."""
-    return dataclasses.field(default=Look(), metadata={"field": Field(kind=TEXT, in_python=False), "look": True})
+    """The look of a figure."""
+    return record(Look, in_python=False, group="Look")
 
 
 def work(*left_out: str, only: Iterable[str] = tuple(ASKED), **more: Any) -> Any:
     """The workload of an operation: options for the fields in `only` but those left out and those it searches."""
     without = {*left_out, *more.get("searched", {})}
     names = tuple(name for name in only if name not in without)
-    return dataclasses.field(
-        default=Workload(), metadata={"field": Field(kind=TEXT), "work": WorkOptions(names=names, **more)}
-    )
+    return dataclasses.field(default=Workload(), metadata={"field": Field(), "work": WorkOptions(names=names, **more)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,6 +229,10 @@ def words_of(asked: Operation, said: Iterable[str] = (), without: Collection[str
         if "work" in field.metadata:
             for name, each in said_fields(value, field.metadata["work"], said, without):
                 options += _option_words(ASKED[name].name, each, form)
+        elif "record" in field.metadata:
+            for name, asked in declarations(value).items():
+                if (each := getattr(value, name)) != asked.default:
+                    options += _option_words(asked.name or name.replace("_", "-"), each, asked)
         elif form.is_argument:
             arguments += [] if value is None else [form.kind.write(value)]
         elif form.is_repeated:
@@ -236,6 +243,8 @@ def words_of(asked: Operation, said: Iterable[str] = (), without: Collection[str
 
 
 def _option_words(name: str, value: Any, form: Field) -> list[str]:
+    if form.kind is SWITCH and name.startswith("no-"):
+        return [f"--{name}"]
     if isinstance(value, bool):
         return [f"--{name}" if value else f"--no-{name}"]
     return [f"--{name}", form.kind.write(value)]

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from dse.core.answer import Answer
 from dse.core.errors import InputError, clean, show
-from dse.core.field import BYTES, NAMES, NUMBER, NUMBERS, PERCENT, SWITCH, TOKENS, WHOLE, WHOLES
+from dse.core.field import BYTES, NAMES, PERCENT, SWITCH, TOKENS, WHOLE, WHOLES, declarations
 from dse.measure import MAX_BYTES
-from dse.operations.declare import SILENT, Console, Operation, argument, operation, option
+from dse.measure.options import MeasureOptions
+from dse.measure.recipe import Recipe
+from dse.operations.declare import SILENT, Console, Operation, argument, operation, option, record
 from dse.operations.shared import Printed, json_option, one_of, several, static_option
 
 if TYPE_CHECKING:
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
 
     from dse.measure.lab import DumpMeasurement, HeadView, Held, ReadOptions
     from dse.measure.mixed_plan import Mixed
-    from dse.measure.synthetic import Recipe
     from dse.quantizers import QuantizerSpec
     from dse.specs.measurements import MeasurementFile
 
@@ -161,43 +162,18 @@ class MeasureDump(Printed):
         None, "Directory of the results; one that was begun the same way is finished.", metavar="DIR"
     )
     only_check: bool = option(False, "Say what SOURCE holds and lacks, and stop.", SWITCH, name="check")
-    thresholds: str | None = option(None, "Oaken's thresholds, from `dse thresholds`.", metavar="T.toml")
-    contexts: str | None = option(
-        None, "Context lengths; default: powers of two from 64, and the whole.", metavar="A,B"
-    )
-    queries: int = option(16, "Queries of each head that attention is measured with; 0: no attention.", WHOLE)
-    query_places: str = option(
-        "last",
-        "Where they stand: at the end, as in generation, or over the context, as in a prompt.",
-        metavar="last|spread",
-    )
-    seed: int = option(0, "Of queries drawn where none were dumped.", WHOLE)
-    model: str = option(
-        "",
-        "The model that the dump comes from, for the record; with --perplexity its file or directory.",
-        shows_default=False,
-    )
-    rope: str | None = option(
-        None, "Keys and queries after or before RoPE; none: no RoPE.", metavar="after|before|none"
-    )
-    rope_theta: float | None = option(None, "Base of RoPE, for keys before it.", NUMBER, metavar="N")
-    heads: int | None = heads_option()
-    nonfinite: str = nonfinite_option()
-    partial: bool = option(False, "Take a dump that lacks layers, keys or values.", SWITCH)
-    synthetic: bool = option(False, "Mark the measurement as one of synthetic data.", SWITCH)
-    max_bytes: int = size_option("Largest size of one layer.")
+    how: MeasureOptions = record(MeasureOptions)
     static: str = static_option()
     as_json: bool = json_option("Print the summary as JSON.")
 
     def unused(self) -> dict[str, str]:
         """Perplexity needs a model, a text and methods alone."""
-        from dataclasses import fields
-
         of_text = ("text_file", "tokens", "calibration", "sides", "only_layers", "by_layer")
         if not self.perplexity:
             return dict.fromkeys(of_text, "without --perplexity")
         used = ("perplexity", "methods", "out", "as_json", "model", *of_text)
-        return {field.name: "with --perplexity" for field in fields(self) if field.name not in used}
+        names = (*(field.name for field in fields(self)), *declarations(MeasureOptions))
+        return {name: "with --perplexity" for name in names if name not in used}
 
     def run(self, console: Console = SILENT) -> Any:
         """The table of the measurement, what a check found, or the scores of language models."""
@@ -210,39 +186,24 @@ class MeasureDump(Printed):
         from dse.figures.export import static
         from dse.measure import run
 
-        asked = run.MeasureOptions(
-            thresholds=self.thresholds,
-            contexts=self.contexts,
-            n_heads=self.heads,
-            nonfinite=self.nonfinite,
-            n_queries=self.queries,
-            query_places=self.query_places,
-            seed=self.seed,
-            model=self.model,
-            rope=self.rope,
-            theta=self.rope_theta,
-            synthetic=self.synthetic,
-            partial=self.partial,
-            max_bytes=self.max_bytes,
-        )
         if self.only_check:
-            return run.check(self.source, asked, console.bar)
+            return run.check(self.source, self.how, console.bar)
         if not self.methods:
             raise InputError("--quantizers is missing: name some, such as --quantizers nqkv,kivi:bits=2")
         if self.out is None:
             raise InputError("--out is missing: see dse measure --help")
         static.check(self.static)
         console.if_stopped(f"stopped: finished parts are kept in {self.out}: the same command goes on")
-        return run.run(self.source, several(self.methods), self.out, asked, console.bar)
+        return run.run(self.source, several(self.methods), self.out, self.how, console.bar)
 
     def _perplexity(self, console: Console) -> list[dict[str, Any]]:
         """A row a method and sides, 16 bits first."""
         from dse.transformer import in_loop, kept_scores, load, tokenizer
 
-        if self.text_file is None or not self.model:
+        if self.text_file is None or not self.how.model:
             lacks = "--text FILE" if self.text_file is None else "--model FILE.gguf|DIR"
             raise InputError(f"{lacks} is missing: --perplexity needs --model and --text")
-        model = load.load(self.model)
+        model = load.load(self.how.model)
         texts = (self.text_file, self.calibration or self.text_file)
         context = model.architecture.context_tokens
         own, known = (tokenizer.tokens_of(path, model.encode, self.tokens, context, model.name) for path in texts)
@@ -326,53 +287,15 @@ class SynthesizeDump(Printed):
     """
 
     out: str = option(help="The dump: .npz or .safetensors.", metavar="FILE")
-    layers: int = option(4, kind=WHOLE)
-    heads: int = option(2, kind=WHOLE)
-    tokens: int = option(320, kind=WHOLE)
-    head_dim: int = option(128, kind=WHOLE)
-    seed: int = option(2025, kind=WHOLE)
-    key_ranges: Sequence[float] = option(
-        (), "Size of keys, one number or one a layer; default: growing.", NUMBERS, metavar="A,B"
-    )
-    value_ranges: Sequence[float] = option(
-        (), "Size of values, one number or one a layer; default: growing.", NUMBERS, metavar="A,B"
-    )
-    outlier_channels: int | None = option(None, "Key channels of a head with an offset; default: one in 32.", WHOLE)
-    outlier_offset: float = option(6.0, "That offset, in deviations.", NUMBER, metavar="N")
-    sinks: int = option(4, "Tokens of low norm, the first two and others.", WHOLE)
-    sink_key: float = option(0.1, "Size of their keys.", NUMBER, metavar="N")
-    sink_value: float = option(0.3, "Size of their values.", NUMBER, metavar="N")
-    tails: float = option(2.0, "Weight of the tails; 0: a bell.", NUMBER, metavar="N")
-    queries: int = option(0, "Queries of the last tokens.", WHOLE)
-    sink_pull: float = option(
-        0.0, "Attention scores of sinks above those of other tokens, in nats.", NUMBER, metavar="N", unit="nat"
-    )
+    recipe: Recipe = record(Recipe)
     as_json: bool = json_option("Print what was written as JSON.")
 
     def run(self, console: Console = SILENT) -> Recipe:
         """The recipe of the dump that was written."""
         from dse.measure import synthetic_file
-        from dse.measure.synthetic import Recipe
 
-        recipe = Recipe(
-            n_layers=self.layers,
-            n_heads=self.heads,
-            n_tokens=self.tokens,
-            head_dim=self.head_dim,
-            seed=self.seed,
-            key_ranges=tuple(self.key_ranges),
-            value_ranges=tuple(self.value_ranges),
-            n_outlier_channels=self.outlier_channels,
-            outlier_offset=self.outlier_offset,
-            n_sinks=self.sinks,
-            sink_key=self.sink_key,
-            sink_value=self.sink_value,
-            tails=self.tails,
-            n_queries=self.queries,
-            sink_pull=self.sink_pull,
-        )
-        synthetic_file.write(self.out, recipe, console.bar)
-        return recipe
+        synthetic_file.write(self.out, self.recipe, console.bar)
+        return self.recipe
 
     def text(self, outcome: Recipe) -> str:
         """The file and its recipe."""

@@ -18,6 +18,7 @@ from dse.measure import kernels as measure
 from dse.measure import run as measure_run
 from dse.measure import synthetic as kv_sample
 from dse.measure.dumps import open_dump
+from dse.measure.options import MeasureOptions
 from dse.specs import measurements
 from dse.sweep import store as sweep_store
 from dse.sweep import sweeps as sweep
@@ -420,10 +421,10 @@ def test_a_layer_is_all_that_is_in_memory(sample, tmp_path, monkeypatch):
 
         return contextlib.nullcontext(items)
 
-    measure_run.run(str(sample), ["nqkv", "fp8"], str(tmp_path / "out"), measure_run.MeasureOptions(), silent)
+    measure_run.run(str(sample), ["nqkv", "fp8"], str(tmp_path / "out"), MeasureOptions(), silent)
     assert reads == ["layer0.key", "layer0.value", "layer1.key", "layer1.value"]
     with pytest.raises(InputError, match="quantizers = 0"):
-        measure_run.run(str(sample), [], str(tmp_path / "out"), measure_run.MeasureOptions(), silent)
+        measure_run.run(str(sample), [], str(tmp_path / "out"), MeasureOptions(), silent)
 
 
 def test_a_directory_that_another_process_writes_is_left_alone(run, sample, tmp_path):

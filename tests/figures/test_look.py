@@ -177,7 +177,7 @@ def test_options_of_the_command_draw_the_look(run, lines, monkeypatch, tmp_path)
     code, _, error = run("plot", "roofline", tmp_path, "--out", tmp_path / "f.pdf", "--font", "0")
     assert (code, error.count("\n")) == (2, 1)
     assert "font = 0: must be 4 to 60 (pt)" in error
-    assert commands.look_of(dict.fromkeys(ASKED)).shows_title
+    assert commands.record_of(Look, dict.fromkeys(ASKED)).shows_title
     assert not (tmp_path / "f.csv").exists()
 
 

@@ -14,7 +14,8 @@ from dse.measure import kernels as measure
 from dse.measure import synthetic as kv_sample
 from dse.measure.dumps import open_dump
 from dse.measure.dumps.writer import fp16_header
-from dse.measure.synthetic import Recipe, layer_of
+from dse.measure.recipe import Recipe
+from dse.measure.synthetic import layer_of
 from factories import assert_one_line
 
 #: of the tensors of the sample that release 0.2.0 shipped, by name
