@@ -117,16 +117,18 @@ def _argument(field: dataclasses.Field[Any], form: Field) -> click.Argument:
     return click.Argument([field.name], required=is_required(field), metavar=form.metavar, **more)
 
 
-def _option(name: str, form: Field, *, is_pair: bool = False, **more: Any) -> click.Option:
-    """The option of a field; a switch is given to change its default, or as a pair to turn it on or off."""
+def _option(name: str, form: Field, *, is_work: bool = False, **more: Any) -> click.Option:
+    """The option of a field; a switch is given to change its default, that of a workload to turn it on or off."""
     flag = form.name or name.replace("_", "-")
     given: dict[str, Any] = {"help": form.help or None, "group": form.group, **more}
     if form.kind is SWITCH:
-        if not is_pair:
+        if not is_work:
             return DeclaredOption([f"--{flag}", *form.also, *form.former, name], is_flag=True, **given)
         off = [f" /{word}" for word in form.also]
         return DeclaredOption([f"--{flag}/--no-{flag}", *off, name], default=form.default, **given)
-    if form.default not in (None, ()):
+    if is_work:
+        given |= {"default": form.default, "show_default": form.default is not None}
+    elif form.default not in (None, ()):
         default = f"{form.default:g}" if isinstance(form.default, float) else form.default
         given |= {"default": default, "show_default": form.shows_default}
     few = "|".join(map(str, form.choices)) if form.kind is TEXT else form.unit.upper() if form.kind is NUMBER else ""
@@ -148,7 +150,7 @@ def _work_option(name: str, options: WorkOptions) -> click.Option:
         help=options.helps.get(name, workload.ASKED[name].help),
         group=workload.heading_of(name),
     )
-    return _option(name, asked, is_pair=True, hidden=name in options.hidden)
+    return _option(name, asked, is_work=True, hidden=name in options.hidden)
 
 
 def record_of(cls: type[Any], given: dict[str, Any]) -> Any:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, replace
 from fractions import Fraction
+from numbers import Integral
 from typing import Any, Literal
 
 from dse.core.errors import InputError, show
@@ -115,7 +116,14 @@ class Field:
 
     def refused(self, value: Any) -> InputError:
         """The error that says which values are allowed in place of this one."""
-        return InputError(f"{self.name} = {show(value)}: must be {self.allowed()}")
+        shown = f"{value:g}" if isinstance(value, float) else show(value)
+        return InputError(f"{self.name} = {shown}: must be {self.allowed()}")
+
+
+def check_whole(name: str, value: object, low: int, high: int) -> None:
+    """Raises InputError for what is no whole number from `low` to `high`; one of numpy is one."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or not low <= int(value) <= high:
+        raise Field(name=name, kind=WHOLE, low=low, high=high).refused(value)
 
 
 def declared(default: Any = MISSING, **more: Any) -> Any:

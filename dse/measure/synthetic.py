@@ -4,6 +4,7 @@ Synthetic, not taken from a language model: every number below is assumed, in th
 """
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -76,7 +77,7 @@ def layer_of(recipe: Recipe, layer: int) -> tuple[LayerSample, np.ndarray | None
         return LayerSample(key[None].astype(np.float16), value[None].astype(np.float16)), query
 
 
-def _range(given: tuple[float, ...], layer: int, first: float, step: float) -> float:
+def _range(given: Sequence[float], layer: int, first: float, step: float) -> float:
     return given[min(layer, len(given) - 1)] if given else first + step * layer
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from dse.core import units
 from dse.core.errors import InputError, show
+from dse.core.field import check_whole
 from dse.model import assumptions
 from dse.model.evaluate import Point
 from dse.model.formulas import attention, calibrated, kv_cache, ring
@@ -35,8 +36,7 @@ def evaluate(
     workload that shares prefixes, pages memory, drops tokens or splits the model (`--tp` and its like), which the model
     of a ring does not know.
     """
-    if not 1 <= n_ring <= MAX_RING:
-        raise InputError(f"devices = {show(n_ring)}: must be a whole number from 1 to {MAX_RING:,}")
+    check_whole("devices", n_ring, 1, MAX_RING)
     for name, value, only in (
         ("prefix", work.prefix_tokens, 0),
         ("admission", work.admission or "reserve", "reserve"),

@@ -230,9 +230,9 @@ def words_of(asked: Operation, said: Iterable[str] = (), without: Collection[str
             for name, each in said_fields(value, field.metadata["work"], said, without):
                 options += _option_words(ASKED[name].name, each, form)
         elif "record" in field.metadata:
-            for name, asked in declarations(value).items():
-                if (each := getattr(value, name)) != asked.default:
-                    options += _option_words(asked.name or name.replace("_", "-"), each, asked)
+            for name, of_record in declarations(value).items():
+                if (each := getattr(value, name)) != of_record.default:
+                    options += _option_words(of_record.name or name.replace("_", "-"), each, of_record)
         elif form.is_argument:
             arguments += [] if value is None else [form.kind.write(value)]
         elif form.is_repeated:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dse.core.errors import InputError, did_you_mean, show
+from dse.core.field import check_whole
 from dse.model.kv_layout import KvPlan
 from dse.serving import block_traces, prefix_tree, reuse, simulator, steady_state, trace_files, trace_tables
 from dse.serving.requests import MAX_TOKENS, Requests
@@ -70,14 +71,12 @@ def requests_of(
     Raises InputError, LimitError.
     """
     simulator.check(1 if ask.n_requests is None else ask.n_requests, "continuous", 1)
-    if not 0 <= ask.seed < 2**63:
-        raise InputError(f"seed = {show(ask.seed)}: must be a whole number from 0 to {2**63 - 1:,}")
+    check_whole("seed", ask.seed, 0, 2**63 - 1)
     rate = rate_of(ask)
     n = ask.n_requests or 10_000
     if ask.trace is None:
         for name, value in (("input", work.input_tokens), ("output", work.output_tokens)):
-            if value > MAX_TOKENS:
-                raise InputError(f"{name} = {show(value)}: must be a whole number from 1 to {MAX_TOKENS:,}")
+            check_whole(name, value, 1, MAX_TOKENS)
         requests = Requests(np.zeros(n), np.full(n, work.input_tokens), np.full(n, work.output_tokens))
         if ask.prefix_tokens:
             requests = prefix_tree.drawn(requests, ask.prefix_tokens, ask.n_prefixes, work.page_tokens, ask.seed)

@@ -13,6 +13,7 @@ import numpy as np
 
 from dse.core import files
 from dse.core.errors import InputError, LimitError, show
+from dse.core.field import check_whole
 from dse.serving.requests import MAX_TOKENS, PromptBlocks, Requests
 from dse.serving.trace_files import Progress
 
@@ -72,8 +73,7 @@ def _row(where: str, line: bytes) -> tuple[float, int, int, list[int]]:
     if isinstance(time, bool) or not isinstance(time, int | float) or not 0 <= time <= MAX_MILLISECONDS:
         raise InputError(f"{where}: timestamp = {show(time)}: must be milliseconds from 0 to {MAX_MILLISECONDS:g}")
     for name, tokens in (("input_length", n_in), ("output_length", n_out)):
-        if isinstance(tokens, bool) or not isinstance(tokens, int) or not 1 <= tokens <= MAX_TOKENS:
-            raise InputError(f"{where}: {name} = {show(tokens)}: must be a whole number from 1 to {MAX_TOKENS:,}")
+        check_whole(f"{where}: {name}", tokens, 1, MAX_TOKENS)
     is_list = isinstance(ids, list) and bool(ids)
     if not is_list or not all(type(one) is int and -(2**63) <= one < 2**63 for one in ids):
         raise InputError(f"{where}: hash_ids = {show(ids)}: must be whole numbers, one for each block of the prompt")

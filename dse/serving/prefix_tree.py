@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dse.core.errors import InputError, LimitError, show
+from dse.core.field import check_whole
 from dse.serving.requests import Ints, PromptBlocks, Requests
 
 #: nodes that a run keeps track of: 50 bytes each for every group of requests
@@ -95,8 +96,7 @@ def drawn(requests: Requests, prefix_tokens: int, n_prefixes: int, page_tokens: 
             f"prefix = {show(prefix_tokens)}: must be from 1 to {shortest - 1:,} tokens, so that a prompt of "
             f"{shortest:,} has one of its own"
         )
-    if not 1 <= n_prefixes <= MAX_PREFIXES:
-        raise InputError(f"prefixes = {show(n_prefixes)}: must be a whole number from 1 to {MAX_PREFIXES:,}")
+    check_whole("prefixes", n_prefixes, 1, MAX_PREFIXES)
     n, n_blocks = len(requests.arrival_s), -(-prefix_tokens // page_tokens) + 1
     _check_blocks(n * n_blocks)
     which = np.random.Generator(np.random.PCG64([seed, 2])).integers(0, n_prefixes, n)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dse.core.errors import InputError, show
+from dse.core.field import check_whole
 from dse.model.formulas import serving, weights
 
 Ints = NDArray[np.int64]
@@ -176,9 +177,8 @@ class Counter:
         if not len(inputs):
             return
         for name, values in (("input_tokens", inputs), ("output_tokens", outputs)):
-            if values.min() < 1 or values.max() > MAX_TOKENS:
-                off = int(values.min() if values.min() < 1 else values.max())
-                raise InputError(f"{name} = {show(off)}: must be a whole number from 1 to {MAX_TOKENS:,}")
+            for end in (values.min(), values.max()):
+                check_whole(name, int(end), 1, MAX_TOKENS)
         self.n_requests += len(inputs)
         products = (inputs, outputs, inputs * inputs, outputs * outputs, inputs * outputs)
         self.sums = [total + int(values.sum()) for total, values in zip(self.sums, products, strict=True)]

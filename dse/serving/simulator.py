@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dse.core.errors import InputError, LimitError, show
+from dse.core.field import check_whole
 from dse.model.deployed import n_groups_of
 from dse.model.evaluate import Point
 from dse.model.kv_layout import KvPlan
@@ -210,8 +211,7 @@ def check(n_requests: int, batching: str, step_tokens: int) -> None:
     """Raises InputError or LimitError for what cannot be simulated."""
     if batching not in BATCHING:
         raise InputError(f"batching = {show(batching)}: must be one of {', '.join(BATCHING)}")
-    if isinstance(step_tokens, bool) or not 1 <= step_tokens <= MAX_TOKENS:
-        raise InputError(f"prompt-budget = {show(step_tokens)}: must be a whole number from 1 to {MAX_TOKENS:,}")
+    check_whole("prompt-budget", step_tokens, 1, MAX_TOKENS)
     if n_requests < 1:
         raise InputError(f"requests = {show(n_requests)}: must be at least 1")
     if n_requests > MAX_REQUESTS:
@@ -223,9 +223,8 @@ def served_of(
 ) -> tuple[Requests, Point, NDArray[np.int64]]:
     """The requests that fit alone, the memory, and what it holds by pages. Raises InputError where none fits."""
     for name, values in (("input", requests.input_tokens), ("output", requests.output_tokens)):
-        if values.min() < 1 or values.max() > MAX_TOKENS:
-            off = int(values.min() if values.min() < 1 else values.max())
-            raise InputError(f"{name} = {show(off)}: must be a whole number from 1 to {MAX_TOKENS:,}")
+        for end in (values.min(), values.max()):
+            check_whole(name, int(end), 1, MAX_TOKENS)
     final = requests.input_tokens + requests.output_tokens
     memory = memory_of(device, plan, work, int(np.max(final)))
     held = held_memory(memory)

@@ -14,6 +14,7 @@ import numpy as np
 
 from dse import data
 from dse.core.errors import InputError, LimitError, did_you_mean, show
+from dse.core.field import check_whole
 from dse.serving.requests import Floats, Ints, Lengths, Moments, Requests
 
 #: requests that a sample may have: 24 bytes each
@@ -211,8 +212,7 @@ def sample(
     rate = tables.moments.rate_per_s if rate_per_s is None else rate_per_s
     if isinstance(rate, bool) or not isinstance(rate, int | float) or not 1e-9 <= rate <= 1e9:
         raise InputError(f"rate = {show(rate)}: must be from 1e-9 to 1e9 requests per second")
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
-        raise InputError(f"seed = {show(seed)}: must be a whole number from 0 to {2**63 - 1:,}")
+    check_whole("seed", seed, 0, 2**63 - 1)
     if arrivals not in ("poisson", "trace"):
         raise InputError(f"arrivals = {show(arrivals)}: must be poisson or trace")
     rng = np.random.Generator(np.random.PCG64(seed))
@@ -227,7 +227,6 @@ def sample(
 
 
 def _check_n(n: int) -> None:
-    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise InputError(f"requests = {show(n)}: must be a whole number from 1 to {MAX_SAMPLE:,}")
-    if n > MAX_SAMPLE:
+    if isinstance(n, int) and n > MAX_SAMPLE:
         raise LimitError(f"requests = {n:,}: at most {MAX_SAMPLE:,}: give fewer")
+    check_whole("requests", n, 1, MAX_SAMPLE)

@@ -14,7 +14,8 @@ from pathlib import Path
 import pandas as pd
 
 from dse.core import files, interrupt
-from dse.core.errors import DseError, InputError, LimitError, OutputError, show
+from dse.core.errors import DseError, LimitError, OutputError, show
+from dse.core.field import check_whole
 from dse.core.units import human
 from dse.model.results import FLAGS
 from dse.sweep import count, filling, front, parts, points, store, table
@@ -63,8 +64,7 @@ def check_threads(threads: int | None) -> int:
     """Threads to use: all cores that this process may use, unless given. Raises InputError."""
     if threads is None:
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= MAX_THREADS:
-        raise InputError(f"threads = {show(threads)}: must be a whole number from 1 to {MAX_THREADS:,}")
+    check_whole("threads", threads, 1, MAX_THREADS)
     return threads
 
 

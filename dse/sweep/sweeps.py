@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import pandas as pd
 
 from dse.core.errors import InputError, LimitError, show
+from dse.core.field import check_whole
 from dse.model import evaluate
 from dse.model.results import FLAGS, INTEGERS, RESULT_UNITS
 from dse.specs import catalog
@@ -167,9 +167,7 @@ def rows(spec: Sweep | Mapping[str, Any] | str | Path, points: Sequence[int]) ->
     if len(points) > MAX_POINTS:
         raise LimitError(f"rows of {len(points):,} points: at most {MAX_POINTS:,}")
     for place in points:
-        is_whole = isinstance(place, int | np.integer) and not isinstance(place, bool)
-        if not is_whole or not 0 <= place < found.n_points:
-            raise InputError(f"point = {show(place)}: must be a whole number from 0 to {found.n_points - 1:,}")
+        check_whole("point", place, 0, found.n_points - 1)
     digits = decode_places(found, points)
     columns = columns_of(found, digits)
     return table.to_frame(table.to_arrow(replace(found, front=None), columns))

@@ -150,7 +150,7 @@ def test_what_no_figure_can_have_is_a_red_line_and_makes_no_picture(dialog):
     assert buttons(dialog) == {"PNG": False, "SVG": False, "PDF": False, "CSV": True, "Parquet": True}
     dialog.text_input(key="export memory title").set_value("x" * 400).run()
     assert len(red(dialog)) == 2
-    assert "must have at most 200 characters" in red(dialog)[0]
+    assert "must be one line of at most 200 printable characters" in red(dialog)[0]
     dialog.text_input(key="export memory title").set_value("").run()
     dialog.number_input(key="export font").set_value(None).run()
     assert red(dialog) == []

@@ -48,7 +48,7 @@ def other(name):
         return not asked.default
     if asked.kind is SHARE:
         return 0.25
-    if asked.kind.sort == "whole":
+    if asked.kind.sort == "whole" and not asked.choices:
         return NUMBERS.get(name) or (asked.default or 0) + 16
     return NAMES[name] if name in NAMES else next(each for each in reversed(asked.choices) if each != asked.default)
 

@@ -130,13 +130,13 @@ def test_the_legend_is_where_the_look_says(lines):
 @pytest.mark.parametrize(
     ("wrong", "line"),
     [
-        ({"font": 0.0}, "font = 0: must be 4 to 60 (pt)"),
-        ({"font": float("nan")}, "font = nan: must be 4 to 60 (pt)"),
-        ({"width": 39.0}, "width = 39: must be 40 to 1200 (mm)"),
+        ({"font": 0.0}, "font = 0: must be a number from 4 to 60 pt"),
+        ({"font": float("nan")}, "font = nan: must be a number from 4 to 60 pt"),
+        ({"width": 39.0}, "width = 39: must be a number from 40 to 1,200 mm"),
         ({"legend": "left"}, "legend = 'left'"),
         ({"preset": "poster"}, "preset = 'poster'"),
-        ({"title": "x" * 400}, "must have at most 200 characters"),
-        ({"title": "a\nb"}, "title = 'a\\nb': must be one line of letters that can be printed"),
+        ({"title": "x" * 400}, "must be one line of at most 200 printable characters"),
+        ({"title": "a\nb"}, "title = 'a\\nb': must be one line of at most 200 printable characters"),
         ({"x_label": "\u4e2d"}, "the font of figures has no \u4e2d"),
     ],
 )
@@ -153,7 +153,7 @@ def test_options_and_fields_come_from_one_declaration():
     assert all(asked.label and asked.help.endswith(".") for asked in ASKED.values())
     assert set(look.SIZES) == set(ASKED["preset"].choices)
     asked = Look(preset="slide", title="It's mine", font=20.0, shows_notes=False, legend="none")
-    assert asked.names == """--preset slide --font 20 --title 'It'"'"'s mine' --legend none --no-notes"""
+    assert asked.options == """--preset slide --font 20 --title 'It'"'"'s mine' --legend none --no-notes"""
     assert Look().options == ""
 
 
@@ -176,7 +176,7 @@ def test_options_of_the_command_draw_the_look(run, lines, monkeypatch, tmp_path)
         assert f"has no effect in .{ending}" in error
     code, _, error = run("plot", "roofline", tmp_path, "--out", tmp_path / "f.pdf", "--font", "0")
     assert (code, error.count("\n")) == (2, 1)
-    assert "font = 0: must be 4 to 60 (pt)" in error
+    assert "font = 0: must be a number from 4 to 60 pt" in error
     assert commands.record_of(Look, dict.fromkeys(ASKED)).shows_title
     assert not (tmp_path / "f.csv").exists()
 

@@ -250,7 +250,7 @@ def test_command(run, report, tmp_path):
         (["roofline", "--out", "f.pdf"], "give what `dse report --out DIR` wrote"),
         (["roofline", "REPORT"], "--out is missing"),
         (["roofline", "REPORT", "--out", "f.pdf", "--preset", "poster"], "preset = 'poster'"),
-        (["roofline", "REPORT", "--out", "f.pdf", "--width", "5"], "width = 5: must be 40 to 1200 (mm)"),
+        (["roofline", "REPORT", "--out", "f.pdf", "--width", "5"], "width = 5: must be a number from 40 to 1,200 mm"),
         (["throughput_batch", "REPORT", "--out", "f.pdf", "--height", "40"], "is too small for this figure"),
         (["roofline", "REPORT", "--out", "f.csv", "--preset", "slide"], "has no effect in .csv"),
         (["roofline", "REPORT", "--out", "f.pdf", "--only", "modle=x"], "did you mean model"),
