@@ -7,8 +7,8 @@ from typing import Any
 import pandas as pd
 
 from dse.core import units
+from dse.core.columns import aligned
 from dse.core.documents import json_text
-from dse.core.table import aligned
 from dse.measure.errors import ATTENTION_SUMS, TENSOR_SUMS, pooled, ratios
 from dse.measure.source import About
 from dse.specs.measurements import Data

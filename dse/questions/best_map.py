@@ -7,8 +7,8 @@ from typing import Any
 
 import pandas as pd
 
+from dse.core.columns import aligned
 from dse.core.errors import InputError, LimitError
-from dse.core.table import aligned
 from dse.model.compare import Comparison
 from dse.model.uncertainty import Gain, gain_within
 from dse.questions import engine_formats

@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas as pd
 
+from dse.core.columns import aligned
 from dse.core.errors import InputError
-from dse.core.table import aligned
 from dse.model import quality, starts, uncertainty
 from dse.model.compare import Comparison
 from dse.model.evaluate import Point

@@ -7,8 +7,8 @@ from typing import Any
 
 import pandas as pd
 
+from dse.core.columns import aligned
 from dse.core.errors import DseError, InputError, show
-from dse.core.table import aligned
 from dse.model import uncertainty
 from dse.questions import common
 from dse.questions.common import Candidate, Progress, QuestionAnswer, Result, limits_text, seconds_text

@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from dse.core import errors, files, specfile, units
+from dse.core.columns import aligned
 from dse.core.errors import InputError, did_you_mean
-from dse.core.table import aligned
 from dse.model import kv_layout
 from dse.model.records import NO_LIMIT
 from dse.quantizers import FAMILIES, Param, QuantizerSpec, TensorShape, engine_names, layered, parse, skipping

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dse.core import units
+from dse.core.columns import aligned
 from dse.core.errors import InputError, did_you_mean, show
-from dse.core.table import aligned
 from dse.model import uncertainty
 from dse.model.evaluate import Point
 from dse.model.formulas.serving import batching_gain, padding_factor

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from dse.core import files
+from dse.core.columns import cells
 from dse.figures import FIGURES
 from dse.figures.charts.memory_limit import WHOLE
 from dse.figures.charts.predicted_measured import points_of
@@ -102,7 +103,7 @@ def page(
             "charts": {name: FIGURES[name].chart(paper_tables[name]) for name in papers.FIGURES},
         },
         silicon_notes=" ".join(f"{note[:1].upper()}{note[1:]}." for note in kernels.notes),
-        silicon_head=silicon.HEAD[1:],
+        silicon_head=cells(silicon.COLUMNS[1:], [])[0],
         silicon=_silicon(kernels),
         servers_chart=FIGURES["servers_errors"].chart(servers.table()),
         servers_head=servers.HEAD,
@@ -152,7 +153,7 @@ def _silicon(kernels: Silicon) -> list[tuple[str, str, list[list[str]], dict[str
             (
                 device,
                 "" if best is None else f": {100 * best:.1f} % at best like serving",
-                [silicon.cells(row)[1:] for row in own],
+                cells(silicon.COLUMNS[1:], own)[1:],
                 charts,
             )
         )

@@ -4,9 +4,6 @@ A row is a closed loop (so many requests at any time), a burst (all at once, the
 evaluated by what the tool has for it: TPOT and TTFT of a point, `dse.serving.burst`, `dse.serving.at_rate`.
 """
 
-import csv
-import io
-import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -16,19 +13,21 @@ import numpy as np
 
 from dse import quantizers
 from dse.calibrate.table import number, rows_of
-from dse.core import files, units
+from dse.core import units
+from dse.core.columns import Column, aligned, cells, csv_text, percent
 from dse.core.errors import DseError, InputError, did_you_mean, show
-from dse.core.table import aligned
 from dse.model import kv_layout, uncertainty
 from dse.model.assumed import reason
 from dse.model.evaluate import Point, roomy
 from dse.model.formulas.steady import closed_loop_tokens_per_s
+from dse.questions.common import each
 from dse.serving import burst
 from dse.serving.at_rate import at_rate
 from dse.serving.steady_state import FixedLengths
 from dse.specs import catalog, engines, servers
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.workload import MAX_BATCH, MAX_DEVICES, MAX_INPUT_TOKENS, MAX_OUTPUT_TOKENS, Workload
+from dse.validate.measured import GROUP, errors_by_group, p90, statistic
 
 #: columns that must be there, and the largest value of those that are whole numbers
 NEEDED = {
@@ -67,7 +66,6 @@ FLAGS: tuple[tuple[str, str, type], ...] = (
 )
 SPECULATES = re.compile(r"speculative[-_](?:config|algo|num)")
 GROUPS = ("kind", "model", "device", "engine", "measured")
-COLUMNS = ("id", "kind", "what", "unit", "measured", "ours", "off", "low", "high", "inside", "marks")
 _MS = units.to_base(1, "ms")
 
 
@@ -312,12 +310,7 @@ def _values(row: SpeedRow, point: Point, ours: dict[str, float]) -> Iterator[Jud
 
 def run(path: str, progress: Callable[..., Any] | None = None) -> list[JudgedSpeed]:
     """All rows of a table, judged. Raises InputError for a table whose times can only be in another unit."""
-    rows = read(path)
-    if progress is None:
-        found = [judge(row) for row in rows]
-    else:
-        with progress(rows, "rows", len(rows)) as bar:
-            found = [judge(row) for row in bar]
+    found = [judge(row) for row in each(read(path), progress, "rows")]
     _check_units(path, found)
     return found
 
@@ -325,9 +318,9 @@ def run(path: str, progress: Callable[..., Any] | None = None) -> list[JudgedSpe
 def _check_units(path: str, found: Sequence[JudgedSpeed]) -> None:
     for column, (what, unit) in MEASURED.items():
         known = [
-            (one.ours / one.measured, one, each.row)
-            for each in found
-            for one in each.values
+            (one.ours / one.measured, one, judged.row)
+            for judged in found
+            for one in judged.values
             if one.what == what and one.measured
         ]
         middle = float(np.median([ratio for ratio, *_ in known])) if known else 1.0
@@ -358,9 +351,9 @@ def rows_of_values(found: Sequence[JudgedSpeed]) -> list[dict[str, Any]]:
     """A row for each measured value, in the table's units; one without values where nothing is predicted."""
     units_of = dict(MEASURED.values())
     rows = []
-    for each in found:
-        head = {"id": each.row.id, "kind": each.row.kind}
-        values = [one for one in each.values if one.measured]
+    for row in found:
+        head = {"id": row.row.id, "kind": row.row.kind}
+        values = [one for one in row.values if one.measured]
         for one in values:
             unit = units_of[one.what]
             scale = 1 / _MS if unit == "ms" else 1.0
@@ -375,56 +368,40 @@ def rows_of_values(found: Sequence[JudgedSpeed]) -> list[dict[str, Any]]:
                     "low": one.low * scale,
                     "high": one.high * scale,
                     "inside": one.is_inside,
-                    "marks": "; ".join(filter(None, (each.marks, _slip(one)))),
+                    "marks": "; ".join(filter(None, (row.marks, _slip(one)))),
                 }
             )
         if not values:
-            rows.append({**dict.fromkeys(COLUMNS), **head, "marks": each.reason or each.marks})
+            rows.append({**dict.fromkeys(column.name for column in COLUMNS), **head, "marks": row.reason or row.marks})
     return rows
 
 
 def summary(found: Sequence[JudgedSpeed]) -> list[dict[str, Any]]:
     """Errors by group: rows, median and 90th percentile of the share off, median bias, share inside the interval."""
-    groups: dict[tuple[str, str], list[JudgedSpeed]] = {}
-    for each in found:
-        row = each.row
-        names = ("mixture" if row.is_mixture else "dense", row.device_name, row.engine, row.kind)
-        for key in (("all", "all"), *zip(("model", "device", "engine", "measured"), names, strict=True)):
-            groups.setdefault(key, []).append(each)
-    order = ("all", *GROUPS)
-    return [
-        {"by": by, "group": name, "rows": len(own), "predicted": sum(bool(each.values) for each in own), **_errors(own)}
-        for (by, name), own in sorted(groups.items(), key=lambda item: (order.index(item[0][0]), item[0][1]))
-    ]
+    return errors_by_group(found, _groups, _summary, ("all", *GROUPS))
 
 
-def _errors(found: Sequence[JudgedSpeed]) -> dict[str, float | None]:
-    errors: dict[str, float | None] = {}
+def _groups(one: JudgedSpeed) -> dict[str, str]:
+    row = one.row
+    model = "mixture" if row.is_mixture else "dense"
+    return {"all": "all", "model": model, "device": row.device_name, "engine": row.engine, "measured": row.kind}
+
+
+def _summary(found: Sequence[JudgedSpeed]) -> dict[str, Any]:
+    errors: dict[str, Any] = {"rows": len(found), "predicted": sum(bool(row.values) for row in found)}
     for what, _ in MEASURED.values():
-        known = [one for each in found for one in each.values if _is(one, what) and not _slip(one)]
+        known = [one for row in found for one in row.values if _is(one, what) and not _slip(one)]
         off = np.array([one.off for one in known])
-        some = len(known) > 0
-        errors[f"{what}_median"] = float(np.median(np.abs(off))) if some else None
-        errors[f"{what}_p90"] = float(np.quantile(np.abs(off), 0.9)) if some else None
-        errors[f"{what}_bias"] = float(np.median(off)) if some else None
-        errors[f"{what}_inside"] = float(np.mean([one.is_inside for one in known])) if some else None
+        errors[f"{what}_median"] = statistic(np.median, np.abs(off))
+        errors[f"{what}_p90"] = statistic(p90, np.abs(off))
+        errors[f"{what}_bias"] = statistic(np.median, off)
+        errors[f"{what}_inside"] = statistic(np.mean, [one.is_inside for one in known])
     return errors
 
 
 def table_csv(found: Sequence[JudgedSpeed]) -> str:
     """The table of values as CSV: shares for `off`, units as `unit` says."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for row in rows_of_values(found):
-        cells = [row[name] for name in COLUMNS]
-        writer.writerow(
-            [
-                f"{cell:.6g}" if isinstance(cell, float) else files.harmless(str("" if cell is None else cell))
-                for cell in cells
-            ]
-        )
-    return out.getvalue()
+    return csv_text(rows_of_values(found))
 
 
 def errors(found: Sequence[JudgedSpeed]) -> dict[str, Any]:
@@ -432,59 +409,57 @@ def errors(found: Sequence[JudgedSpeed]) -> dict[str, Any]:
     return {"rows": rows_of_values(found), "summary": summary(found)}
 
 
+def _with_unit(name: str) -> Column:
+    return Column(name, form=lambda row: f"{row[name]:.4g} {row['unit']}")
+
+
+#: a measured value beside ours
+COLUMNS = (
+    Column("id", "row"),
+    Column("kind", "measured as"),
+    Column("what"),
+    Column("unit", ""),
+    _with_unit("measured"),
+    _with_unit("ours"),
+    Column("off", form=lambda row: f"{100 * row['off']:+.0f} %"),
+    Column("low", ""),
+    Column("high", ""),
+    Column("inside", form=lambda row: "yes" if row["inside"] else "no"),
+    Column("marks", ""),
+)
+#: errors by group, in percent
+_ERRORS = (
+    *GROUP,
+    *(
+        percent(f"{what}_{name}", f"{what} {title}", 0)
+        for what, _ in MEASURED.values()
+        for name, title in (("median", "off"), ("p90", "p90"), ("inside", "in"))
+    ),
+)
+
+
 def text(found: Sequence[JudgedSpeed]) -> str:
     """The table and its summary as people read them."""
-    lines = [("row", "measured as", "what", "measured", "ours", "off", "inside")]
-    bad = []
-    for row in rows_of_values(found):
-        if row["what"] is None:
-            bad.append(f"{row['id']}: {row['marks']}")
-            continue
-        lines.append(
-            (
-                row["id"],
-                row["kind"],
-                row["what"],
-                f"{row['measured']:.4g} {row['unit']}",
-                f"{row['ours']:.4g} {row['unit']}",
-                f"{100 * row['off']:+.0f} %",
-                "yes" if row["inside"] else "no",
-            )
-        )
+    rows = rows_of_values(found)
+    bad = [f"{row['id']}: {row['marks']}" for row in rows if row["what"] is None]
     marked: dict[str, list[str]] = {}
-    for each in found:
-        for one in each.values:
+    for row in found:
+        for one in row.values:
             if slip := _slip(one):
-                marked.setdefault(f"{slip}", []).append(each.row.id)
-        for mark in each.marks.split("; ") if each.values else ():
+                marked.setdefault(f"{slip}", []).append(row.row.id)
+        for mark in row.marks.split("; ") if row.values else ():
             if mark.startswith(("nearest_release", "no_room", "speculates")):
-                marked.setdefault(mark, []).append(each.row.id)
+                marked.setdefault(mark, []).append(row.row.id)
     notes = [
         f"{', '.join(ids[:4])}{f' and {len(ids) - 4} more' if len(ids) > 4 else ''}: {mark}"
         for mark, ids in marked.items()
     ]
-    head = (
-        "by",
-        "group",
-        "rows",
-        *(f"{what} {part}" for what, _ in MEASURED.values() for part in ("off", "p90", "in")),
-    )
-    sums = [head]
-    for row in summary(found):
-        cells = [
-            _percent(row[f"{what}_{part}"]) for what, _ in MEASURED.values() for part in ("median", "p90", "inside")
-        ]
-        sums.append((row["by"], row["group"], f"{row['predicted']}/{row['rows']}", *cells))
-    parts = ["\n".join(aligned(lines, 3))]
+    parts = ["\n".join(aligned(cells(COLUMNS, [row for row in rows if row["what"]]), 3))]
     parts += ["\n".join(bad)] if bad else []
     parts += ["\n".join(notes)] if notes else []
-    parts.append("\n".join(aligned(sums, 2)))
+    parts.append("\n".join(aligned(cells(_ERRORS, summary(found)), 2)))
     parts.append(
         "off, p90: median and 90th percentile of what ours is off, in percent of the measured value; in: percent of "
         "values in\ntheir 80 % interval. closed: so many requests at any time; burst: all at once, the tail counted."
     )
     return "\n\n".join(parts)
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None or math.isnan(share) else f"{100 * share:.0f}"

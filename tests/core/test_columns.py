@@ -1,6 +1,6 @@
 """Rows in aligned columns."""
 
-from dse.core.table import aligned
+from dse.core.columns import aligned
 
 ROWS = [["method", "bits", "note"], ["kivi", "2.5", ""], ["fp8", "8", "fast"]]
 

@@ -1,0 +1,40 @@
+"""Errors of predictions of measured rows, by group."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from dse.core.columns import Column
+
+Row = TypeVar("Row")
+#: the first columns of errors by group
+GROUP = (Column("by"), Column("group"), Column("rows", form=lambda row: f"{row['predicted']}/{row['rows']}"))
+
+
+def errors_by_group(
+    rows: Iterable[Row],
+    groups_of: Callable[[Row], Mapping[str, str]],
+    summary: Callable[[list[Row]], dict[str, Any]],
+    order: Sequence[str],
+) -> list[dict[str, Any]]:
+    """A record a group: by what rows are grouped (in this `order`), the group's name, and the summary of its rows.
+
+    `groups_of` has the groups of a row: by what -> the name.
+    """
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        for group in groups_of(row).items():
+            groups.setdefault(group, []).append(row)
+    keys = sorted(groups, key=lambda group: (order.index(group[0]), group[1]))
+    return [{"by": by, "group": name, **summary(groups[by, name])} for by, name in keys]
+
+
+def statistic(of: Callable[[Any], Any], values: Sequence[float]) -> float | None:
+    """A statistic such as `np.median` of the values; None of no values."""
+    return float(of(values)) if len(values) else None
+
+
+def p90(values: Any) -> float:
+    """The 90th percentile."""
+    return float(np.quantile(values, 0.9))
