@@ -17,7 +17,8 @@ class Column:
     Args:
         name: Key of records and head of a CSV file; a row has its value under that name unless `value` takes it.
         title: Head where people read it, by default the name; "" keeps it to records.
-        form: Format of the value there, or a function that makes the cell of a row. A missing value is "-".
+        form: Format of the value there, such as ".1f"; a text with fields of the row, such as "{low:.4g}-{high:.4g}";
+            or a function that makes the cell of a row. A missing value is "-".
         times: Size of a base unit in the unit shown: 1e3 for times in ms, 100 for shares in percent.
         value: Takes the value from a row.
     """
@@ -41,6 +42,8 @@ class Column:
         value = self.of(row)
         if value is None or value != value:
             return "-"
+        if "{" in self.form:
+            return self.form.format_map(row if isinstance(row, Mapping) else vars(row))
         return format(value if self.times == 1 else self.times * value, self.form)
 
 

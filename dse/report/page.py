@@ -6,10 +6,10 @@ from typing import Any
 import pandas as pd
 
 from dse.core import units
+from dse.core.columns import cells
 from dse.figures import REPORT
 from dse.figures.drawing.rows import assumption_note, error_notes, run_notes
 from dse.figures.export import web_page
-from dse.questions import formats
 from dse.questions.formats import Formats
 from dse.questions.systems import ReportRequest
 from dse.report.gains import HEAD, Gains
@@ -85,8 +85,7 @@ def page(
         pays=pays,
         of_papers=request.is_default,
         why_not=why_not,
-        formats_head=pays.heads() if pays else (),
-        formats=[formats.shown_row(one) for one in pays.formats] if pays else [],
+        formats=cells(pays.columns(), pays.formats) if pays else [],
         drawn_by=drawn_by,
         figures=REPORT.values(),
         drawn={name: web_page.trusted(drawing) for name, drawing in fragments.items()},

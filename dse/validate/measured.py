@@ -9,7 +9,7 @@ from dse.core.columns import Column
 
 Row = TypeVar("Row")
 #: the first columns of errors by group
-GROUP = (Column("by"), Column("group"), Column("rows", form=lambda row: f"{row['predicted']}/{row['rows']}"))
+GROUP = (Column("by"), Column("group"), Column("rows", form="{predicted}/{rows}"))
 
 
 def errors_by_group(

@@ -409,18 +409,14 @@ def errors(found: Sequence[JudgedSpeed]) -> dict[str, Any]:
     return {"rows": rows_of_values(found), "summary": summary(found)}
 
 
-def _with_unit(name: str) -> Column:
-    return Column(name, form=lambda row: f"{row[name]:.4g} {row['unit']}")
-
-
 #: a measured value beside ours
 COLUMNS = (
     Column("id", "row"),
     Column("kind", "measured as"),
     Column("what"),
     Column("unit", ""),
-    _with_unit("measured"),
-    _with_unit("ours"),
+    Column("measured", form="{measured:.4g} {unit}"),
+    Column("ours", form="{ours:.4g} {unit}"),
     Column("off", form=lambda row: f"{100 * row['off']:+.0f} %"),
     Column("low", ""),
     Column("high", ""),
