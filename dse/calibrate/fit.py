@@ -4,7 +4,7 @@ One table gives up to three kinds of parts of a stack: `attention` (16-bit keys 
 where they have fewer bits) and `gemm`. See docs/explanation/calibration.md.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from dse.calibrate.solve import Floats, solve, undetermined
 from dse.calibrate.table import TIME, Table
 from dse.core import units
 from dse.core.errors import InputError, did_you_mean, show
+from dse.core.progress import each
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.stack import StackSpec
 
@@ -370,15 +371,8 @@ def fit(table: Table, device: HardwareSpec, stack: str, progress: Callable[..., 
                 return
         found.append(outcome)
 
-    def every(names: Iterable[str]) -> None:
-        for code in names:
-            one(code)
-
-    if progress is None:
-        every(codes)
-    else:
-        with progress(codes, "fitting", len(codes)) as bar:
-            every(bar)
+    for code in each(codes, progress, "fitting"):
+        one(code)
     return found
 
 

@@ -1,7 +1,6 @@
 """Designs, measures, ties and progress, shared by all questions."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
@@ -24,8 +23,6 @@ from dse.specs.workload import Workload
 
 Result = dict[str, Any]
 T = TypeVar("T")
-#: progress(items, label=..., length=...) -> a context manager that gives the items one by one
-Progress = Callable[..., AbstractContextManager[Iterable[Any]]]
 
 #: numbers closer than this share are a tie: sums over a generation are exact to 1e-9 (docs/explanation/calibration.md)
 TIE = 1e-9
@@ -251,15 +248,6 @@ def _replaced(spec: Any, path: Sequence[str], number: Quantity) -> Any:
     if isinstance(spec, dict):
         return {**spec, head: _replaced(spec[head], rest, number)}
     return spec.model_copy(update={head: _replaced(getattr(spec, head), rest, number) if rest else number})
-
-
-def each(items: Sequence[Any], progress: Progress | None, label: str) -> Iterator[Any]:
-    """The items one by one, behind a progress bar where one is wanted."""
-    if progress is None:
-        yield from items
-        return
-    with progress(items, label=label, length=len(items)) as shown:
-        yield from shown
 
 
 def crowned(order: Sequence[T], gain: Callable[[T, T], Gain]) -> tuple[tuple[T, ...], dict[T, Gain]]:

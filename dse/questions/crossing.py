@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from dse.core.errors import InputError, LimitError
+from dse.core.progress import Progress, each
 from dse.model import lower
 from dse.model.compare import Comparison
 from dse.model.uncertainty import Gain
@@ -18,12 +19,10 @@ from dse.questions.common import (
     TIE,
     Candidate,
     Measure,
-    Progress,
     QuestionAnswer,
     Result,
     assumption_text,
     context,
-    each,
     sure_text,
 )
 from dse.specs.workload import Workload

@@ -10,6 +10,7 @@ import pandas as pd
 
 from dse.core.columns import Column, aligned, cells
 from dse.core.errors import InputError
+from dse.core.progress import Progress, each
 from dse.model import quality, starts, uncertainty
 from dse.model.compare import Comparison
 from dse.model.evaluate import Point
@@ -17,7 +18,7 @@ from dse.model.generation import MANY_GROUPS
 from dse.model.results import title
 from dse.model.uncertainty import Gain
 from dse.questions import common, crossing, engine_formats
-from dse.questions.common import THROUGHPUT, Candidate, Progress, QuestionAnswer, Result, competes, sure_text
+from dse.questions.common import THROUGHPUT, Candidate, QuestionAnswer, Result, competes, sure_text
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.engines import DOUBTFUL, Support
 from dse.specs.measurements import CLOSED, Bits
@@ -539,7 +540,7 @@ def formats(
     base = plain.evaluate(work)
     compared, others = Comparison(THROUGHPUT.column), []
     by_name = {one.name: one for one in designs}
-    for one in common.each(designs, progress, "formats"):
+    for one in each(designs, progress, "formats"):
         result = one.evaluate(work)
         gain = compared.gain(one.at(work), plain.at(work))
         told = served.get(one.plan.key_quantizer.family.name)

@@ -9,9 +9,10 @@ import pandas as pd
 
 from dse.core.columns import aligned
 from dse.core.errors import DseError, InputError, show
+from dse.core.progress import Progress, each
 from dse.model import uncertainty
 from dse.questions import common
-from dse.questions.common import Candidate, Progress, QuestionAnswer, Result, limits_text, seconds_text
+from dse.questions.common import Candidate, QuestionAnswer, Result, limits_text, seconds_text
 from dse.specs.workload import Workload
 
 #: requests at once that are tried, and devices that a model is split over by tp
@@ -272,14 +273,14 @@ def interactivity(
     pairs = [(design, each) for design in designs for each in works]
     wrong: list[DseError] = []
     found: dict[str, Result] = {}  # of each format the best split at the limits: more would be one point of the curve
-    for design, each in common.each(pairs, progress, "designs"):
+    for design, split in each(pairs, progress, "designs"):
         try:
-            own = _over_batches(design, each, batches)
+            own = _over_batches(design, split, batches)
         except DseError as error:  # the model is not split so
             wrong.append(error)
             continue
         rows += own
-        if limits and (last := at_limit(own, limits, _at_batch(design, each))):
+        if limits and (last := at_limit(own, limits, _at_batch(design, split))):
             first = found.get(design.name)
             found[design.name] = best([row for row in (first, last) if row], limits) or last
     if len(wrong) == len(pairs):

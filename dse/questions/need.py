@@ -14,6 +14,7 @@ import pandas as pd
 
 from dse.core import units
 from dse.core.errors import InputError, did_you_mean, show
+from dse.core.progress import Progress, each
 from dse.model import evaluate, lower, uncertainty
 from dse.questions import formats
 from dse.questions.common import (
@@ -21,14 +22,12 @@ from dse.questions.common import (
     NOT_RUN,
     Candidate,
     Measure,
-    Progress,
     QuestionAnswer,
     Result,
     assumption_text,
     competes,
     context,
     design,
-    each,
     refused_text,
     sure_text,
     with_number,

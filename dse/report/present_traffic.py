@@ -8,6 +8,7 @@ from typing import Any
 from dse.core import units
 from dse.core.columns import aligned
 from dse.core.errors import InputError, did_you_mean, show
+from dse.core.progress import Progress
 from dse.model import uncertainty
 from dse.model.evaluate import Point
 from dse.model.formulas.serving import batching_gain, padding_factor
@@ -16,7 +17,6 @@ from dse.model.stacks import kind_of, stack_of, stack_text
 from dse.report import present
 from dse.serving import admission, block_traces, steady_state, trace_files, trace_tables
 from dse.serving.requests import Lengths, Moments, quantile
-from dse.serving.trace_files import Progress
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.workload import MAX_BATCH, Workload
 

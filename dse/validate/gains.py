@@ -11,11 +11,11 @@ from dse.calibrate.evidence import RATES, STACKS, EvidenceRow, formula_of, predi
 from dse.core.columns import Column, aligned, cells, csv_text, percent
 from dse.core.documents import json_text
 from dse.core.errors import DseError
+from dse.core.progress import each
 from dse.model import uncertainty
 from dse.model.assumed import reason
 from dse.model.evaluate import Point, roomy
 from dse.model.uncertainty import Interval
-from dse.questions.common import each
 from dse.specs.implementation import ENDS
 from dse.validate.measured import GROUP, errors_by_group, statistic
 

@@ -30,7 +30,7 @@ def errors_by_group(
     return [{"by": by, "group": name, **summary(groups[by, name])} for by, name in keys]
 
 
-def statistic(of: Callable[[Any], Any], values: Sequence[float]) -> float | None:
+def statistic(of: Callable[[Any], Any], values: Any) -> float | None:
     """A statistic such as `np.median` of the values; None of no values."""
     return float(of(values)) if len(values) else None
 

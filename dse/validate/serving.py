@@ -11,11 +11,11 @@ from dse.core import units
 from dse.core.columns import aligned, cells, csv_text, percent
 from dse.core.documents import json_text
 from dse.core.errors import DseError, InputError
+from dse.core.progress import each
 from dse.model import uncertainty
 from dse.model.assumed import reason
 from dse.model.evaluate import Point, roomy
 from dse.model.formulas.steady import closed_loop_tokens_per_s
-from dse.questions.common import each
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.workload import Workload
 from dse.validate.measured import GROUP, errors_by_group, p90, statistic

@@ -19,7 +19,7 @@ from dse.calibrate.solve import Floats
 from dse.calibrate.table import PACKAGE, Kind, Table, from_package
 from dse.core.columns import Column, aligned, cells, percent
 from dse.core.errors import InputError, did_you_mean, install, show
-from dse.questions.common import each
+from dse.core.progress import each
 from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.stack import KvCode, StackSpec
@@ -103,13 +103,9 @@ def chosen(device: str | None, stack: str | None) -> list[tuple[HardwareSpec, st
 @cache
 def _shipped() -> list[SiliconRow]:
     """The rows of data/silicon.csv: what `compute` gave for the shipped parameters, to three digits."""
+    numbers: dict[str, Any] = {"mean": float, "p90": float, "naive_mean": float, "rows": int}
     return [
-        SiliconRow(
-            **{name: row[name] for name in ("device", "stack", "part", "size_class")},
-            **{name: float(row[name]) for name in ("mean", "p90", "naive_mean")},
-            rows=int(row["rows"]),
-        )
-        for row in data.rows("silicon.csv")
+        SiliconRow(**row | {name: of(row[name]) for name, of in numbers.items()}) for row in data.rows("silicon.csv")
     ]
 
 
@@ -126,7 +122,7 @@ def recorded(spec: HardwareSpec, stack: str) -> list[SiliconRow]:
     found = []
     for part, fitted in spec.stacks[stack].parts().items():
         names = GEMM_CLASSES if part == "gemm" else CLASSES
-        place = {"device": spec.name, "stack": stack, "part": part}
+        place: dict[str, Any] = {"device": spec.name, "stack": stack, "part": part}
         found.append(SiliconRow(**place, size_class=names["all"], mean=fitted.held_out_error))
         if (error := fitted.serving_error) is not None:
             found.append(SiliconRow(**place, size_class=names["serving"], mean=error, p90=fitted.serving_p90))

@@ -16,11 +16,11 @@ from dse.calibrate.table import number, rows_of
 from dse.core import units
 from dse.core.columns import Column, aligned, cells, csv_text, percent
 from dse.core.errors import DseError, InputError, did_you_mean, show
+from dse.core.progress import each
 from dse.model import kv_layout, uncertainty
 from dse.model.assumed import reason
 from dse.model.evaluate import Point, roomy
 from dse.model.formulas.steady import closed_loop_tokens_per_s
-from dse.questions.common import each
 from dse.serving import burst
 from dse.serving.at_rate import at_rate
 from dse.serving.steady_state import FixedLengths
