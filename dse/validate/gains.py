@@ -13,11 +13,10 @@ from dse.core.documents import json_text
 from dse.core.errors import DseError
 from dse.core.progress import each
 from dse.model import uncertainty
-from dse.model.assumed import reason
-from dse.model.evaluate import Point, roomy
+from dse.model.evaluate import roomy
 from dse.model.uncertainty import Interval
 from dse.specs.implementation import ENDS
-from dse.validate.measured import GROUP, errors_by_group, statistic
+from dse.validate.measured import GROUP, errors_by_group, marks, statistic
 
 #: columns of predictions.csv
 COLUMNS = ("id", "predicted", "low", "high", "gain", "gain_low", "gain_high", "reason", "marks")
@@ -48,14 +47,14 @@ def judge(row: EvidenceRow) -> JudgedGain:
     try:
         value, kind = predicted(row), formula_of(row.quantity)[1] if not row.reason else ""
         point = row.point(batch=1)
-        marks = "; ".join([*row.marks, *_marks(point)])
+        marked = "; ".join([*row.marks, *marks(point, MARKED)])
         if not kind:
-            return JudgedGain(row=row, value=value, low=value, high=value, marks=marks)
+            return JudgedGain(row=row, value=value, low=value, high=value, marks=marked)
         sure = uncertainty.intervals(point.device, point.plan, point.work, point.stack, point.stack_name)
         times = sure.first if kind == "first" else sure.tokens
         own = times.inverse() if row.unit in RATES else times
         low, high, _ = uncertainty.product([own, _ends(row, value)])
-        return JudgedGain(row=row, value=value, low=value * low, high=value * high, marks=marks)
+        return JudgedGain(row=row, value=value, low=value * low, high=value * high, marks=marked)
     except DseError as error:
         return JudgedGain(row=row, reason=str(error))
 
@@ -67,10 +66,6 @@ def _ends(row: EvidenceRow, value: float) -> Interval:
         return Interval(1.0, 1.0, "")
     moved = [predicted(row, implementation=f":{end}") / value for end in ENDS]
     return Interval(min(*moved, 1.0), max(*moved, 1.0), "implementation")
-
-
-def _marks(point: Point) -> list[str]:
-    return [f"{name}: {reason(point, name)}" for name in point.results["assumptions"] if name in MARKED]
 
 
 def run(path: str, progress: Callable[..., Any] | None = None) -> list[JudgedGain]:

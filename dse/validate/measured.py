@@ -1,15 +1,36 @@
-"""Errors of predictions of measured rows, by group."""
+"""Measured rows beside predictions: the marks of a row, values in another unit, errors by group."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 
 from dse.core.columns import Column
+from dse.model.assumed import reason
+from dse.model.evaluate import Point
 
 Row = TypeVar("Row")
 #: the first columns of errors by group
 GROUP = (Column("by"), Column("group"), Column("rows", form="{predicted}/{rows}"))
+
+
+def marks(point: Point, names: Collection[str]) -> list[str]:
+    """Assumptions of a prediction, of these, each with its reason: what was measured on none of its own."""
+    return [f"{name}: {reason(point, name)}" for name in point.results["assumptions"] if name in names]
+
+
+def joined(*parts: str) -> str:
+    """Marks of a row as its cell has them."""
+    return "; ".join(filter(None, parts))
+
+
+def slip(over: float, most: float) -> str:
+    """By how much a measured value, `over` what is predicted, is off by a factor of more than `most`, so that it can only
+    be in another unit; else ""."""
+    if 1 / most <= over <= most:
+        return ""
+    factor, word = (1 / over, "less") if over < 1 else (over, "more")
+    return f"{factor:,.0f} times {word} than predicted"
 
 
 def errors_by_group(

@@ -13,12 +13,11 @@ from dse.core.documents import json_text
 from dse.core.errors import DseError, InputError
 from dse.core.progress import each
 from dse.model import uncertainty
-from dse.model.assumed import reason
 from dse.model.evaluate import Point, roomy
 from dse.model.formulas.steady import closed_loop_tokens_per_s
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.workload import Workload
-from dse.validate.measured import GROUP, errors_by_group, p90, statistic
+from dse.validate.measured import GROUP, errors_by_group, joined, marks, p90, slip, statistic
 
 #: columns of predictions.csv
 COLUMNS = ("id", "tpot_ms", "tpot_low", "tpot_high", "ttft_ms", "ttft_low", "ttft_high", "reason", "marks")
@@ -68,9 +67,9 @@ def judge(row: ServerRow) -> JudgedServer:
     if row.reason:
         return nothing
     try:
-        point, marks = row.point(), row.marks
+        point, marked = row.point(), [row.marks]
         if not point.max_batch:  # a server ran it all the same
-            marks += f"{'; ' if marks else ''}no_room: predicted as if it did fit: {point.results['infeasible_reason']}"
+            marked.append(f"no_room: predicted as if it did fit: {point.results['infeasible_reason']}")
             point = row.point(roomy(point.device))
         results = point.results
         if results["tpot_s"] is None:
@@ -84,15 +83,10 @@ def judge(row: ServerRow) -> JudgedServer:
             naive_s=_naive_s(row),
             kernels_s=_kernels_s(point),
             reason="",
-            marks="; ".join(filter(None, (marks, _marks(point)))),
+            marks=joined(*marked, *marks(point, MARKED)),
         )
     except DseError as error:
         return replace(nothing, reason=str(error))
-
-
-def _marks(point: Point) -> str:
-    """Parts of a prediction that rest on the nearest measurement or an assumption; "" for none."""
-    return "; ".join(f"{name}: {reason(point, name)}" for name in point.results["assumptions"] if name in MARKED)
 
 
 def _naive_s(row: ServerRow) -> float:
@@ -113,7 +107,7 @@ def run(path: str, progress: Callable[..., Any] | None = None) -> list[JudgedSer
     """All rows of a table, judged. Raises InputError for a table whose times can only be in another unit."""
     found = [judge(row) for row in each(read(path), progress, "servers")]
     _check_units(path, found)
-    return [replace(one, marks="; ".join(filter(None, (one.marks, _slips(one))))) for one in found]
+    return [replace(one, marks=joined(one.marks, *_slips(one))) for one in found]
 
 
 def speeds(path: str, device: HardwareSpec, model: ModelSpec, work: Workload) -> list[dict[str, Any]]:
@@ -167,30 +161,21 @@ def _off(one: JudgedServer, name: str) -> float | None:
     return measured / ours[0] if measured and ours else None
 
 
-def _slip(ratio: float | None) -> tuple[str, str] | None:
-    """Factor and unit of a time that cannot be in milliseconds; None where it may be."""
-    if ratio is None or 1 / UNIT_SLIP <= ratio <= UNIT_SLIP:
-        return None
-    if ratio < 1:
-        return f"{1 / ratio:,.0f} times less than predicted", "s"
-    return f"{ratio:,.0f} times more than predicted", "us"
-
-
 def _check_units(path: str, found: list[JudgedServer]) -> None:
     for column, name in _TIMES.items():
-        known = [(ratio, one.row) for one in found if (ratio := _off(one, name))]
-        if known and (slip := _slip(float(np.median([ratio for ratio, _ in known])))):
+        known = [(over, one.row) for one in found if (over := _off(one, name))]
+        if known and (wrong := slip(float(np.median([over for over, _ in known])), UNIT_SLIP)):
             row = known[0][1]
             raise InputError(
-                f"{path}:{row.line}: {column} = {getattr(row, name) / _MS:g}: is {slip[0]}, as most rows: are the "
-                f"times in {slip[1]}? give milliseconds"
+                f"{path}:{row.line}: {column} = {getattr(row, name) / _MS:g}: is {wrong}, as most rows: are the "
+                f"times in {'s' if ' less ' in wrong else 'us'}? give milliseconds"
             )
 
 
-def _slips(one: JudgedServer) -> str:
+def _slips(one: JudgedServer) -> list[str]:
     """The times of a row that can only be in another unit, where those of most rows are not."""
-    slips = ((column, _slip(_off(one, name))) for column, name in _TIMES.items())
-    return "; ".join(f"{column}: {slip[0]}: another unit?" for column, slip in slips if slip)
+    slips = {column: slip(_off(one, name) or 1.0, UNIT_SLIP) for column, name in _TIMES.items()}
+    return [f"{column}: {wrong}: another unit?" for column, wrong in slips.items() if wrong]
 
 
 def predictions_csv(found: list[JudgedServer]) -> str:

@@ -18,7 +18,6 @@ from dse.core.columns import Column, aligned, cells, csv_text, percent
 from dse.core.errors import DseError, InputError, did_you_mean, show
 from dse.core.progress import each
 from dse.model import kv_layout, uncertainty
-from dse.model.assumed import reason
 from dse.model.evaluate import Point, roomy
 from dse.model.formulas.steady import closed_loop_tokens_per_s
 from dse.serving import burst
@@ -27,7 +26,7 @@ from dse.serving.steady_state import FixedLengths
 from dse.specs import catalog, engines, servers
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.workload import MAX_BATCH, MAX_DEVICES, MAX_INPUT_TOKENS, MAX_OUTPUT_TOKENS, Workload
-from dse.validate.measured import GROUP, errors_by_group, p90, statistic
+from dse.validate.measured import GROUP, errors_by_group, joined, marks, p90, slip, statistic
 
 #: columns that must be there, and the largest value of those that are whole numbers
 NEEDED = {
@@ -65,6 +64,8 @@ FLAGS: tuple[tuple[str, str, type], ...] = (
     (r"(?:max-num-batched-tokens|chunked-prefill-size|max_num_tokens)", "prompt_budget_tokens", int),
 )
 SPECULATES = re.compile(r"speculative[-_](?:config|algo|num)")
+#: assumptions that a prediction is marked with
+MARKED = ("stacks_of", "nearest_release", "nearest_kernels", "nearest_format", "exchanges")
 GROUPS = ("kind", "model", "device", "engine", "measured")
 _MS = units.to_base(1, "ms")
 
@@ -220,7 +221,7 @@ def _row(path: str, line: int, said: dict[str, str]) -> SpeedRow:
         rounds=max(round(n_requests / whole["concurrency"]), 1),
         **settings,
     )
-    marks = ["speculates: several tokens a step are not predicted"] if SPECULATES.search(said.get("server", "")) else []
+    speculates = SPECULATES.search(said.get("server", ""))
     return SpeedRow(
         **{
             **vars(blank),
@@ -233,7 +234,7 @@ def _row(path: str, line: int, said: dict[str, str]) -> SpeedRow:
             "plan": kv_layout.build(spec, kv, kv),
             "work": work,
             "measured": measured,
-            "marks": "; ".join(marks),
+            "marks": "speculates: several tokens a step are not predicted" if speculates else "",
         }
     )
 
@@ -254,17 +255,13 @@ def judge(row: SpeedRow) -> JudgedSpeed:
     if row.reason or row.work is None or row.device is None:
         return JudgedSpeed(row, (), row.reason, row.marks)
     try:
-        point, marks = Point(row.device, row.plan, row.work), [row.marks]
+        point, marked = Point(row.device, row.plan, row.work), [row.marks]
         if not point.max_batch:  # a server ran it all the same
-            marks.append(f"no_room: predicted as if it did fit: {point.results['infeasible_reason']}")
+            marked.append(f"no_room: predicted as if it did fit: {point.results['infeasible_reason']}")
             point = _with_little_room(row, point)
         ours = _ours(row, point)
-        marks += [
-            f"{name}: {reason(point, name)}"
-            for name in point.results["assumptions"]
-            if name in ("stacks_of", "nearest_release", "nearest_kernels", "nearest_format", "exchanges")
-        ]
-        return JudgedSpeed(row, tuple(_values(row, point, ours)), "", "; ".join(filter(None, marks)))
+        marked += marks(point, MARKED)
+        return JudgedSpeed(row, tuple(_values(row, point, ours)), "", joined(*marked))
     except DseError as error:
         return JudgedSpeed(row, (), str(error), row.marks)
 
@@ -318,33 +315,25 @@ def run(path: str, progress: Callable[..., Any] | None = None) -> list[JudgedSpe
 def _check_units(path: str, found: Sequence[JudgedSpeed]) -> None:
     for column, (what, unit) in MEASURED.items():
         known = [
-            (one.ours / one.measured, one, judged.row)
+            (one.measured / one.ours, one, judged.row)
             for judged in found
             for one in judged.values
             if one.what == what and one.measured
         ]
-        middle = float(np.median([ratio for ratio, *_ in known])) if known else 1.0
-        if not 1 / UNIT_SLIP <= middle <= UNIT_SLIP:
+        if known and (wrong := slip(float(np.median([over for over, *_ in known])), UNIT_SLIP)):
             _, one, row = known[0]
             value = (one.measured or 0.0) / (_MS if unit == "ms" else 1.0)
-            raise InputError(
-                f"{path}:{row.line}: {column} = {value:g}: is {_factor(middle)} predicted, as most rows: give {unit}"
-            )
+            raise InputError(f"{path}:{row.line}: {column} = {value:g}: is {wrong}, as most rows: give {unit}")
 
 
 def _is(one: Judged, what: str) -> bool:
     return one.what == what and bool(one.measured)
 
 
-def _factor(ratio: float) -> str:
-    """Words for ours over measured."""
-    return f"{ratio:,.0f} times less than" if ratio > 1 else f"{1 / ratio:,.0f} times more than"
-
-
 def _slip(one: Judged) -> str:
     """A value that can only be in another unit; "" for none."""
-    ratio = one.ours / one.measured if one.measured else 1.0
-    return "" if 1 / UNIT_SLIP <= ratio <= UNIT_SLIP else f"{one.what}: is {_factor(ratio)} predicted: another unit?"
+    wrong = slip(one.measured / one.ours, UNIT_SLIP) if one.measured else ""
+    return wrong and f"{one.what}: is {wrong}: another unit?"
 
 
 def rows_of_values(found: Sequence[JudgedSpeed]) -> list[dict[str, Any]]:
@@ -368,7 +357,7 @@ def rows_of_values(found: Sequence[JudgedSpeed]) -> list[dict[str, Any]]:
                     "low": one.low * scale,
                     "high": one.high * scale,
                     "inside": one.is_inside,
-                    "marks": "; ".join(filter(None, (row.marks, _slip(one)))),
+                    "marks": joined(row.marks, _slip(one)),
                 }
             )
         if not values:
