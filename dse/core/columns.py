@@ -18,7 +18,8 @@ class Column:
         name: Key of records and head of a CSV file; a row has its value under that name unless `value` takes it.
         title: Head where people read it, by default the name; "" keeps it to records.
         form: Format of the value there, such as ".1f"; a text with fields of the row, such as "{low:.4g}-{high:.4g}";
-            or a function that makes the cell of a row. A missing value is "-".
+            or a function that makes the cell of a row.
+        missing: Cell of a value that is None or nan.
         times: Size of a base unit in the unit shown: 1e3 for times in ms, 100 for shares in percent.
         value: Takes the value from a row.
     """
@@ -28,6 +29,7 @@ class Column:
     form: str | Callable[[Any], str] = ""
     times: float = 1
     value: Callable[[Any], Any] | None = None
+    missing: str = "-"
 
     def of(self, row: Any) -> Any:
         """The value of a row, in base units."""
@@ -41,7 +43,7 @@ class Column:
             return self.form(row)
         value = self.of(row)
         if value is None or value != value:
-            return "-"
+            return self.missing
         if "{" in self.form:
             return self.form.format_map(row if isinstance(row, Mapping) else vars(row))
         return format(value if self.times == 1 else self.times * value, self.form)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from dse.core.columns import aligned
+from dse.core.columns import Column, aligned, cells
 from dse.core.errors import DseError, InputError, show
 from dse.core.progress import Progress, each
 from dse.model import uncertainty
@@ -212,7 +212,7 @@ class Interactivity(QuestionAnswer):
                 f"Measured: {n:,} server{'s' if n > 1 else ''} of this model and device; what none beats:",
                 "",
             ]
-            lines += aligned(_MEASURED_HEAD + [_measured_row(one) for one in best], left=1)
+            lines += aligned(cells(_MEASURED, best), 1)
         return "\n".join(lines)
 
     def _speed_row(self, name: str) -> list[str]:
@@ -228,12 +228,13 @@ class Interactivity(QuestionAnswer):
         return {name: most for name, most in self.limits.items() if name == "ttft_s"}
 
 
-_MEASURED_HEAD = [["server", "requests", "devices", "token/s a user", "token/s a device"]]
-
-
-def _measured_row(one: Mapping[str, Any]) -> list[str]:
-    user, device = f"{one['tokens_per_s_a_user']:,.1f}", f"{one['tokens_per_s_a_device']:,.0f}"
-    return [str(one["server"]), f"{one['requests']:,}", f"{one['n_devices']}", user, device]
+_MEASURED = (
+    Column("server"),
+    Column("requests", form=","),
+    Column("n_devices", "devices"),
+    Column("tokens_per_s_a_user", "token/s a user", ",.1f"),
+    Column("tokens_per_s_a_device", "token/s a device", ",.0f"),
+)
 
 
 def told(row: Mapping[str, Any]) -> str:

@@ -25,8 +25,8 @@ def joined(*parts: str) -> str:
 
 
 def slip(over: float, most: float) -> str:
-    """By how much a measured value, `over` what is predicted, is off by a factor of more than `most`, so that it can only
-    be in another unit; else ""."""
+    """Words for a measured value that is off by more than a factor of `most`, so that it can only be in another unit;
+    `over` is measured over predicted, and the words "" where it is not."""
     if 1 / most <= over <= most:
         return ""
     factor, word = (1 / over, "less") if over < 1 else (over, "more")
