@@ -5,9 +5,12 @@ import io
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dse.core import files
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,14 @@ def cells(columns: Sequence[Column], rows: Iterable[Any]) -> list[list[str]]:
     """The heads, then the rows as people read them; columns of records alone are left out."""
     shown = [column for column in columns if column.title != ""]
     return [[column.title or column.name for column in shown], *([c.cell(row) for c in shown] for row in rows)]
+
+
+def frame(columns: Sequence[Column], rows: Iterable[Any]) -> "pd.DataFrame":
+    """The rows as people read them, as a DataFrame of text."""
+    import pandas as pd
+
+    heads, *lines = cells(columns, rows)
+    return pd.DataFrame(lines, columns=heads)
 
 
 def aligned(rows: Sequence[Sequence[str]], left: int | Collection[int] | None = None, indent: str = "") -> list[str]:

@@ -170,8 +170,8 @@ def contents_of(found: Sequence[JudgedGain]) -> dict[str, bytes]:
     }
 
 
-def _between(low: str, high: str) -> Callable[[JudgedGain], str]:
-    return lambda one: f"{_short(getattr(one, low))}..{_short(getattr(one, high))}"
+def _gain_interval(one: JudgedGain) -> str:
+    return f"{_short(one.gain_low)}..{_short(one.gain_high)}"
 
 
 def _of_gain(name: str, form: Callable[[JudgedGain], str]) -> Column:
@@ -187,11 +187,11 @@ _ROWS = (
     Column("kv", form=lambda one: one.row.cells["kv"][:20]),
     Column("row.value", "printed", ".4g"),
     Column("predicted", form=lambda one: one.reason[:60] or _short(one.value)),
-    Column("interval", form=lambda one: "" if one.value is None else _between("low", "high")(one)),
+    Column("value", "interval", "{low:.4g}..{high:.4g}", missing=""),
     Column("row.unit", "unit"),
     _of_gain("gain", lambda one: _short(one.printed_gain)),
     _of_gain("ours", lambda one: _short(one.gain)),
-    _of_gain("interval", _between("gain_low", "gain_high")),
+    _of_gain("interval", _gain_interval),
 )
 #: errors by group, in percent
 _ERRORS = (
