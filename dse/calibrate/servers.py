@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dse import quantizers
-from dse.calibrate.table import number, rows_in, rows_of
+from dse.calibrate.table import named_rows, number
 from dse.core import units
 from dse.core.errors import DseError, InputError, did_you_mean, show
 from dse.model import kv_layout
@@ -124,22 +124,7 @@ def read(path: str, content: bytes | None = None) -> list[ServerRow]:
 
     Raises InputError with file, line and column for a cell that says nothing.
     """
-    header, lines, cells = rows_of(path) if content is None else rows_in(path, content)
-    for name in NEEDED:
-        if name not in header:
-            raise InputError(f"{path}:1: column {name} is missing: {did_you_mean(name, header)}")
-    found: list[ServerRow] = []
-    seen = set()
-    for line, values in zip(lines, cells, strict=True):
-        said = {name: _said(cell) for name, cell in zip(header, values, strict=True)}
-        row = _row(path, line, said)
-        if not row.id:
-            raise InputError(f"{path}:{line}: id = '': must be there: give each row its own")
-        if row.id in seen:
-            raise InputError(f"{path}:{line}: id = {show(row.id)}: is given twice: give each row its own")
-        seen.add(row.id)
-        found.append(row)
-    return found
+    return [_row(path, line, said) for line, said in named_rows(path, NEEDED, content, _said)]
 
 
 def _said(cell: str) -> str:

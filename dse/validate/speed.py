@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dse import quantizers
-from dse.calibrate.table import number, rows_of
+from dse.calibrate.table import named_rows, number
 from dse.core import units
 from dse.core.columns import Column, aligned, cells, csv_text, percent
 from dse.core.errors import DseError, InputError, did_you_mean, show
@@ -130,28 +130,19 @@ class JudgedSpeed:
 
 def read(path: str) -> list[SpeedRow]:
     """The rows of a table; a row that says nothing has its reason. Raises InputError for a table without columns."""
-    header, lines, cells = rows_of(path)
-    for name in NEEDED:
-        if name not in header:
-            raise InputError(f"{path}:1: column {name} is missing: {did_you_mean(name, header)}")
+    rows = [*named_rows(path, NEEDED)]
+    header = [*rows[0][1]]
     if not {"dse_model", "model"} & set(header):
         raise InputError(f"{path}:1: column model is missing: {did_you_mean('model', header)}")
     if not set(MEASURED) & set(header):
         raise InputError(f"{path}:1: column measured_tpot_ms is missing: give one of {', '.join(MEASURED)}")
-    seen: set[str] = set()
     found = []
-    for line, values in zip(lines, cells, strict=True):
-        said = {name: cell.strip() for name, cell in zip(header, values, strict=True)}
+    for line, said in rows:
         try:
-            row = _row(path, line, said)
+            found.append(_row(path, line, said))
         except DseError as error:
             why = str(error)
-            row = _blank(line, said, why if why.startswith(f"{path}:{line}: ") else f"{path}:{line}: {why}")
-        if row.id in seen or not row.id:
-            what = "is given twice" if row.id else "must be there"
-            raise InputError(f"{path}:{line}: id = {show(row.id)}: {what}: give each row its own")
-        seen.add(row.id)
-        found.append(row)
+            found.append(_blank(line, said, why if why.startswith(f"{path}:{line}: ") else f"{path}:{line}: {why}"))
     return found
 
 
