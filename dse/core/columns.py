@@ -1,4 +1,4 @@
-"""Columns of a table, each declared once: its lines of text, its records (JSON, DataFrame) and its CSV file follow."""
+"""Columns of a table, each declared once with its head and form; and tables as aligned lines and as CSV."""
 
 import csv
 import io
@@ -18,8 +18,8 @@ class Column:
     """One column of a table; a row is a mapping, or an object whose attributes have names such as `row.id`.
 
     Args:
-        name: Key of records and head of a CSV file; a row has its value under that name unless `value` takes it.
-        title: Head where people read it, by default the name; "" keeps it to records.
+        name: Name in JSON, DataFrames and CSV files, under which a row has its value unless `value` takes it.
+        title: Head where people read it, by default the name; "" keeps it from there.
         form: Format of the value there, such as ".1f"; a text with fields of the row, such as "{low:.4g}-{high:.4g}";
             or a function that makes the cell of a row.
         missing: Cell of a value that is None or nan.
@@ -57,13 +57,8 @@ def percent(name: str, title: str | None = None, digits: int = 1) -> Column:
     return Column(name, title, f".{digits}f", 100)
 
 
-def records(columns: Sequence[Column], rows: Iterable[Any]) -> list[dict[str, Any]]:
-    """The rows as plain data in base units, for JSON and DataFrames."""
-    return [{column.name: column.of(row) for column in columns} for row in rows]
-
-
 def cells(columns: Sequence[Column], rows: Iterable[Any]) -> list[list[str]]:
-    """The heads, then the rows as people read them; columns of records alone are left out."""
+    """The heads, then the rows as people read them; columns without a title are left out."""
     shown = [column for column in columns if column.title != ""]
     return [[column.title or column.name for column in shown], *([c.cell(row) for c in shown] for row in rows)]
 
