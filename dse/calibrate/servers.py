@@ -90,14 +90,14 @@ class ServerRow:
     precision: str
     concurrency: int
     n_devices: int
-    device: HardwareSpec | None
-    spec: ModelSpec | None
-    work: Workload | None
-    kv: str
-    tpot_s: float | None
-    ttft_s: float | None
+    device: HardwareSpec | None = None
+    spec: ModelSpec | None = None
+    work: Workload | None = None
+    kv: str = "fp16"
+    tpot_s: float | None = None
+    ttft_s: float | None = None
     #: why nothing can be predicted; "" where it can
-    reason: str
+    reason: str = ""
     #: what a prediction takes from the nearest that was measured
     marks: str = ""
 
@@ -163,13 +163,8 @@ def _row(path: str, line: int, cells: dict[str, str]) -> ServerRow:
         precision=precision,
         concurrency=concurrency,
         n_devices=tp * n_groups * split["pp_size"],
-        device=None,
-        spec=None,
-        work=None,
-        kv="fp16",
         tpot_s=times[0],
         ttft_s=times[1],
-        reason="",
     )
     try:
         device, spec = _device(cells["system"]), catalog.model(cells["model_path"])

@@ -45,13 +45,13 @@ class JudgedServer:
     """One row and what was predicted of it, in seconds; None where nothing could be."""
 
     row: ServerRow
-    tpot_s: tuple[float, float, float] | None
-    ttft_s: tuple[float, float, float] | None
+    tpot_s: tuple[float, float, float] | None = None
+    ttft_s: tuple[float, float, float] | None = None
     #: what else would have been said: bytes over bandwidth and operations over the peak; kernels alone
-    naive_s: float | None
-    kernels_s: float | None
+    naive_s: float | None = None
+    kernels_s: float | None = None
     #: why nothing is predicted; "" where something is
-    reason: str
+    reason: str = ""
     #: what of the prediction is taken from the nearest that was measured, or assumed
     marks: str = ""
 
@@ -63,9 +63,8 @@ class JudgedServer:
 
 def judge(row: ServerRow) -> JudgedServer:
     """The prediction of a row."""
-    nothing = JudgedServer(row, tpot_s=None, ttft_s=None, naive_s=None, kernels_s=None, reason=row.reason)
     if row.reason:
-        return nothing
+        return JudgedServer(row, reason=row.reason)
     try:
         point, marked = row.point(), [row.marks]
         if not point.max_batch:  # a server ran it all the same
@@ -73,7 +72,7 @@ def judge(row: ServerRow) -> JudgedServer:
             point = row.point(roomy(point.device))
         results = point.results
         if results["tpot_s"] is None:
-            return replace(nothing, reason=results["infeasible_reason"] or "not one request fits")
+            return JudgedServer(row, reason=results["infeasible_reason"] or "not one request fits")
         tokens, first = uncertainty.intervals(point.device, point.plan, point.work, point.stack, point.stack_name)
         tpot, ttft = results["tpot_s"], results["ttft_s"]
         return JudgedServer(
@@ -82,11 +81,10 @@ def judge(row: ServerRow) -> JudgedServer:
             ttft_s=(ttft, ttft * first.low, ttft * first.high),
             naive_s=_naive_s(row),
             kernels_s=_kernels_s(point),
-            reason="",
             marks=joined(*marked, *marks(point, MARKED)),
         )
     except DseError as error:
-        return replace(nothing, reason=str(error))
+        return JudgedServer(row, reason=str(error))
 
 
 def _naive_s(row: ServerRow) -> float:

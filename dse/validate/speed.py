@@ -5,8 +5,8 @@ evaluated by what the tool has for it: TPOT and TTFT of a point, `dse.serving.bu
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -82,18 +82,17 @@ class SpeedRow:
     device_name: str
     #: closed, burst or rate
     kind: str
-    n_requests: int
-    requests_per_s: float
-    is_varied: bool
-    device: HardwareSpec | None
-    is_mixture: bool
-    plan: Any
-    work: Workload | None
+    n_requests: int = 0
+    requests_per_s: float = 0.0
+    is_varied: bool = False
+    device: HardwareSpec | None = None
+    is_mixture: bool = False
+    plan: Any = None
+    work: Workload | None = None
     #: what -> seconds, or tokens per second
-    measured: dict[str, float]
-    is_suspect: bool
+    measured: Mapping[str, float] = field(default_factory=dict)
     #: why nothing is predicted; "" where something is
-    reason: str
+    reason: str = ""
     marks: str = ""
 
 
@@ -155,15 +154,6 @@ def _blank(line: int, said: dict[str, str], why: str = "") -> SpeedRow:
         model=said.get("dse_model") or said.get("model", ""),
         device_name=said["device"].lower(),
         kind="burst" if _is_true(said.get("all_at_once", "")) else "closed",
-        n_requests=0,
-        requests_per_s=0.0,
-        is_varied=False,
-        device=None,
-        is_mixture=False,
-        plan=None,
-        work=None,
-        measured={},
-        is_suspect=bool(said.get("suspect")),
         reason=why,
     )
 
@@ -213,20 +203,18 @@ def _row(path: str, line: int, said: dict[str, str]) -> SpeedRow:
         **settings,
     )
     speculates = SPECULATES.search(said.get("server", ""))
-    return SpeedRow(
-        **{
-            **vars(blank),
-            "kind": kind,
-            "n_requests": n_requests,
-            "requests_per_s": per_s,
-            "is_varied": varied == "varied" or (not varied and kind == "burst" and is_chat),
-            "device": device,
-            "is_mixture": spec.n_experts > 1,
-            "plan": kv_layout.build(spec, kv, kv),
-            "work": work,
-            "measured": measured,
-            "marks": "speculates: several tokens a step are not predicted" if speculates else "",
-        }
+    return replace(
+        blank,
+        kind=kind,
+        n_requests=n_requests,
+        requests_per_s=per_s,
+        is_varied=varied == "varied" or (not varied and kind == "burst" and is_chat),
+        device=device,
+        is_mixture=spec.n_experts > 1,
+        plan=kv_layout.build(spec, kv, kv),
+        work=work,
+        measured=measured,
+        marks="speculates: several tokens a step are not predicted" if speculates else "",
     )
 
 
