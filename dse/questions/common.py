@@ -161,8 +161,7 @@ class Measure:
         """The number as people read it."""
         if value is None:
             return "does not run"
-        shown = value / self.per_unit
-        return f"{shown:,.0f} {self.shown_unit}" if shown >= 1e4 else f"{shown:,.4g} {self.shown_unit}"
+        return f"{units.plain(value / self.per_unit)} {self.shown_unit}"
 
 
 COST = "usd_per_million_tokens"

@@ -115,13 +115,7 @@ def _cell(row: Any, column: str, size: float) -> str:
         return "-"
     if not size:
         return str(value)
-    return (
-        f"{value:,}"
-        if isinstance(value, int) and size == 1
-        else f"{value / size:,.4g}"
-        if value / size < 1e4
-        else (f"{value / size:,.0f}")
-    )
+    return f"{value:,}" if isinstance(value, int) and size == 1 else units.plain(value / size)
 
 
 def _results(shown: pd.DataFrame) -> list[tuple[str, list[list[str]], str]]:

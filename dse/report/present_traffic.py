@@ -173,7 +173,7 @@ def plural(n: int, noun: str) -> str:
 
 def per_second(rate: float) -> str:
     """A rate of requests: 2.017 requests/s, 1,000,000 requests/s."""
-    return f"{rate:,.4g} requests/s" if rate < 1e4 else f"{rate:,.0f} requests/s"
+    return f"{units.plain(rate)} requests/s"
 
 
 def beyond_positions(n: int, most: int) -> str:
