@@ -2,13 +2,12 @@
 
 import io
 import re
-from collections.abc import Callable
-from typing import Any
 
 import pandas as pd
 
 from dse.core import files
 from dse.core.columns import cells
+from dse.core.progress import Progress
 from dse.figures import FIGURES
 from dse.figures.charts.memory_limit import WHOLE
 from dse.figures.charts.predicted_measured import points_of
@@ -28,7 +27,7 @@ MAX_CELL = 60
 CLAIM_HEAD = ("verdict", "claim", "where", "published", "ours", "unit", "difference", "tolerance or check")
 
 
-def write(out: str, progress: Callable[..., Any] | None = None) -> tuple[str, list[ClaimRow]]:
+def write(out: str, progress: Progress | None = None) -> tuple[str, list[ClaimRow]]:
     """Write the page and its tables into directory `out`; return the path of the page and the claims.
 
     Raises OutputError where the directory cannot be written. A missed claim is no failure.
@@ -37,7 +36,7 @@ def write(out: str, progress: Callable[..., Any] | None = None) -> tuple[str, li
         return _write(published, progress)
 
 
-def _write(published: files.Publication, progress: Callable[..., Any] | None) -> tuple[str, list[ClaimRow]]:
+def _write(published: files.Publication, progress: Progress | None) -> tuple[str, list[ClaimRow]]:
     rows = verdicts.claim_rows()
     kernels = silicon.run(progress=progress)
     views = {view.name: accuracy.table(view) for view in accuracy.VIEWS}

@@ -11,7 +11,7 @@ from dse.calibrate.evidence import RATES, STACKS, EvidenceRow, formula_of, predi
 from dse.core.columns import Column, aligned, cells, csv_text, percent
 from dse.core.documents import json_text
 from dse.core.errors import DseError
-from dse.core.progress import each
+from dse.core.progress import Progress, each
 from dse.model import uncertainty
 from dse.model.evaluate import roomy
 from dse.model.uncertainty import Interval
@@ -68,7 +68,7 @@ def _ends(row: EvidenceRow, value: float) -> Interval:
     return Interval(min(*moved, 1.0), max(*moved, 1.0), "implementation")
 
 
-def run(path: str, progress: Callable[..., Any] | None = None) -> list[JudgedGain]:
+def run(path: str, progress: Progress | None = None) -> list[JudgedGain]:
     """All rows of a table, judged, with gains over the base of each group."""
     found = [judge(row) for row in each(read(path), progress, "rows")]
     bases = {one.row.group: one for one in found if one.row.is_base and one.row.group}

@@ -1,6 +1,6 @@
 """Whole measured servers beside our predictions: errors by model, system, stack and tp, and how many intervals hold."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +11,7 @@ from dse.core import units
 from dse.core.columns import aligned, cells, csv_text, percent
 from dse.core.documents import json_text
 from dse.core.errors import DseError, InputError
-from dse.core.progress import each
+from dse.core.progress import Progress, each
 from dse.model import uncertainty
 from dse.model.evaluate import Point, roomy
 from dse.model.formulas.steady import closed_loop_tokens_per_s
@@ -101,7 +101,7 @@ def _kernels_s(point: Point) -> float:
     return found
 
 
-def run(path: str, progress: Callable[..., Any] | None = None) -> list[JudgedServer]:
+def run(path: str, progress: Progress | None = None) -> list[JudgedServer]:
     """All rows of a table, judged. Raises InputError for a table whose times can only be in another unit."""
     found = [judge(row) for row in each(read(path), progress, "servers")]
     _check_units(path, found)

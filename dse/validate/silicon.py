@@ -5,7 +5,6 @@ see; else the errors that the device files record.
 """
 
 import importlib.util
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any, Literal, cast
@@ -19,7 +18,7 @@ from dse.calibrate.solve import Floats
 from dse.calibrate.table import PACKAGE, Kind, Table, from_package
 from dse.core.columns import Column, aligned, cells, percent
 from dse.core.errors import InputError, did_you_mean, install, show
-from dse.core.progress import each
+from dse.core.progress import Progress, each
 from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.stack import KvCode, StackSpec
@@ -209,7 +208,7 @@ def _parts(spec: HardwareSpec, stack: str) -> list[tuple[list[SiliconRow], Scatt
     return found
 
 
-def run(device: str | None = None, stack: str | None = None, progress: Callable[..., Any] | None = None) -> Silicon:
+def run(device: str | None = None, stack: str | None = None, progress: Progress | None = None) -> Silicon:
     """The errors of all chosen stacks. Raises InputError for a device or stack that is not calibrated."""
     pairs = chosen(device, stack)
     if not installed():

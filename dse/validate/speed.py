@@ -5,7 +5,7 @@ evaluated by what the tool has for it: TPOT and TTFT of a point, `dse.serving.bu
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from dse.calibrate.table import named_rows, number
 from dse.core import units
 from dse.core.columns import Column, aligned, cells, csv_text, percent
 from dse.core.errors import DseError, InputError, did_you_mean, show
-from dse.core.progress import each
+from dse.core.progress import Progress, each
 from dse.model import kv_layout, uncertainty
 from dse.model.evaluate import Point, roomy
 from dse.model.formulas.steady import closed_loop_tokens_per_s
@@ -284,7 +284,7 @@ def _values(row: SpeedRow, point: Point, ours: dict[str, float]) -> Iterator[Jud
         yield Judged(what, row.measured.get(what), value, value * by[what].low, value * by[what].high)
 
 
-def run(path: str, progress: Callable[..., Any] | None = None) -> list[JudgedSpeed]:
+def run(path: str, progress: Progress | None = None) -> list[JudgedSpeed]:
     """All rows of a table, judged. Raises InputError for a table whose times can only be in another unit."""
     found = [judge(row) for row in each(read(path), progress, "rows")]
     _check_units(path, found)
