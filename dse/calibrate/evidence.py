@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dse.calibrate.table import number, rows_of
+from dse.calibrate.table import named_rows, number
 from dse.core.errors import DseError, InputError, did_you_mean, show
 from dse.model import kv_layout
 from dse.model.evaluate import Point, roomy
@@ -112,19 +112,7 @@ class EvidenceRow:
 
 def read(path: str) -> list[EvidenceRow]:
     """The rows of a table. Raises InputError with file, line and column for a cell that says nothing."""
-    header, lines, cells = rows_of(path)
-    for name in NEEDED:
-        if name not in header:
-            raise InputError(f"{path}:1: column {name} is missing: {did_you_mean(name, header)}")
-    found: list[EvidenceRow] = []
-    seen: set[str] = set()
-    for line, values in zip(lines, cells, strict=True):
-        said = {name: cell.strip() for name, cell in zip(header, values, strict=True)}
-        if not said["id"] or said["id"] in seen:
-            problem = "is given twice" if said["id"] else "must be there"
-            raise InputError(f"{path}:{line}: id = {show(said['id'])}: {problem}: give each row its own")
-        seen.add(said["id"])
-        found.append(_row(path, line, said))
+    found = [_row(path, line, said) for line, said in named_rows(path, NEEDED)]
     bases = [row.group for row in found if row.is_base and row.group]
     doubled = next((group for group in bases if bases.count(group) > 1), None)
     if doubled:

@@ -4,7 +4,6 @@ One table gives up to three kinds of parts of a stack: `attention` (16-bit keys 
 where they have fewer bits) and `gemm`. See docs/explanation/calibration.md.
 """
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +15,7 @@ from dse.calibrate.solve import Floats, solve, undetermined
 from dse.calibrate.table import TIME, Table
 from dse.core import units
 from dse.core.errors import InputError, did_you_mean, show
+from dse.core.progress import Progress, each
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.stack import StackSpec
 
@@ -339,7 +339,7 @@ def point_of(stack: StackSpec) -> Floats:
     )
 
 
-def fit(table: Table, device: HardwareSpec, stack: str, progress: Callable[..., Any] | None = None) -> list[Outcome]:
+def fit(table: Table, device: HardwareSpec, stack: str, progress: Progress | None = None) -> list[Outcome]:
     """Every part that the rows of one framework give. Raises InputError where none can be fitted."""
     check_units(table, device)
     if table.kind == "gemm":
@@ -370,15 +370,8 @@ def fit(table: Table, device: HardwareSpec, stack: str, progress: Callable[..., 
                 return
         found.append(outcome)
 
-    def every(names: Iterable[str]) -> None:
-        for code in names:
-            one(code)
-
-    if progress is None:
-        every(codes)
-    else:
-        with progress(codes, "fitting", len(codes)) as bar:
-            every(bar)
+    for code in each(codes, progress, "fitting"):
+        one(code)
     return found
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dse import quantizers
-from dse.calibrate.table import number, rows_in, rows_of
+from dse.calibrate.table import named_rows, number
 from dse.core import units
 from dse.core.errors import DseError, InputError, did_you_mean, show
 from dse.model import kv_layout
@@ -90,14 +90,14 @@ class ServerRow:
     precision: str
     concurrency: int
     n_devices: int
-    device: HardwareSpec | None
-    spec: ModelSpec | None
-    work: Workload | None
-    kv: str
-    tpot_s: float | None
-    ttft_s: float | None
+    device: HardwareSpec | None = None
+    spec: ModelSpec | None = None
+    work: Workload | None = None
+    kv: str = "fp16"
+    tpot_s: float | None = None
+    ttft_s: float | None = None
     #: why nothing can be predicted; "" where it can
-    reason: str
+    reason: str = ""
     #: what a prediction takes from the nearest that was measured
     marks: str = ""
 
@@ -124,22 +124,7 @@ def read(path: str, content: bytes | None = None) -> list[ServerRow]:
 
     Raises InputError with file, line and column for a cell that says nothing.
     """
-    header, lines, cells = rows_of(path) if content is None else rows_in(path, content)
-    for name in NEEDED:
-        if name not in header:
-            raise InputError(f"{path}:1: column {name} is missing: {did_you_mean(name, header)}")
-    found: list[ServerRow] = []
-    seen = set()
-    for line, values in zip(lines, cells, strict=True):
-        said = {name: _said(cell) for name, cell in zip(header, values, strict=True)}
-        row = _row(path, line, said)
-        if not row.id:
-            raise InputError(f"{path}:{line}: id = '': must be there: give each row its own")
-        if row.id in seen:
-            raise InputError(f"{path}:{line}: id = {show(row.id)}: is given twice: give each row its own")
-        seen.add(row.id)
-        found.append(row)
-    return found
+    return [_row(path, line, said) for line, said in named_rows(path, NEEDED, content, _said)]
 
 
 def _said(cell: str) -> str:
@@ -178,13 +163,8 @@ def _row(path: str, line: int, cells: dict[str, str]) -> ServerRow:
         precision=precision,
         concurrency=concurrency,
         n_devices=tp * n_groups * split["pp_size"],
-        device=None,
-        spec=None,
-        work=None,
-        kv="fp16",
         tpot_s=times[0],
         ttft_s=times[1],
-        reason="",
     )
     try:
         device, spec = _device(cells["system"]), catalog.model(cells["model_path"])

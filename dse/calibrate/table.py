@@ -6,7 +6,7 @@ Every cell is checked before anything is fitted; what is wrong is one line with 
 import csv
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -125,6 +125,27 @@ def rows_in(path: str, content: bytes) -> tuple[list[str], list[int], list[list[
     if not cells:
         raise InputError(f"{path}: has a header but no rows: add measured rows")
     return header, lines, cells
+
+
+def named_rows(
+    path: str, needed: Iterable[str], content: bytes | None = None, clean: Callable[[str], str] = str.strip
+) -> Iterator[tuple[int, dict[str, str]]]:
+    """Line and cells by column of each row, all columns `needed` among them; `id` names each row, and no two alike.
+
+    Raises InputError with file and line.
+    """
+    header, lines, cells = rows_of(path) if content is None else rows_in(path, content)
+    for name in needed:
+        if name not in header:
+            raise InputError(f"{path}:1: column {name} is missing: {did_you_mean(name, header)}")
+    seen: set[str] = set()
+    for line, values in zip(lines, cells, strict=True):
+        row = {name: clean(cell) for name, cell in zip(header, values, strict=True)}
+        if not row["id"] or row["id"] in seen:
+            problem = "is given twice" if row["id"] else "must be there"
+            raise InputError(f"{path}:{line}: id = {show(row['id'])}: {problem}: give each row its own")
+        seen.add(row["id"])
+        yield line, row
 
 
 def number(path: str, line: int, name: str, cell: str, high: float, whole: bool) -> float:

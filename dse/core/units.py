@@ -93,10 +93,10 @@ def _scaled(value: float, unit: str, prefixes: list[tuple[str, float]], digits: 
     if value == 0:
         return f"0 {unit}"
     prefix, factor = next(((p, f) for p, f in prefixes if abs(value) >= f), prefixes[-1])
-    return f"{_digits(value / factor, digits)} {prefix}{unit}"
+    return f"{plain(value / factor, digits)} {prefix}{unit}"
 
 
-def _digits(value: float, digits: int) -> str:
+def plain(value: float, digits: int = 4) -> str:
     """`value` with so many digits; large numbers as whole ones rather than with an exponent."""
     return f"{value:,.0f}" if 10**digits <= abs(value) < 1e15 else f"{value:,.{digits}g}"
 
@@ -114,7 +114,7 @@ def human(value: float, unit: str, digits: int = 4) -> str:
     unit = "" if unit == "1" else unit
     if isinstance(value, int):
         return f"{value:,} {unit}".rstrip()
-    return f"{_digits(value, digits)} {unit}".rstrip()
+    return f"{plain(value, digits)} {unit}".rstrip()
 
 
 def gib(n_bytes: float) -> float:
@@ -136,7 +136,7 @@ def number(value: Any, unit: str) -> str:
         value = value if isinstance(value, int) else round(value, 2)
         return f"{value:,} request{'s' if value != 1 else ''}"
     if unit in ("J/token", "bit", "token/s", "B/token", "dB") or unit.startswith("USD"):
-        return f"{value:,.4g} {unit}" if value < 1e4 else f"{value:,.0f} {unit}"
+        return f"{plain(value)} {unit}"
     if unit == "token":
         return f"{value:,} tokens"
     return human(value, unit) if unit else str(value)

@@ -15,9 +15,10 @@ import kernels_ref
 from dse import quantizers
 from dse.core import files
 from dse.core.errors import InputError, OutputError, show
+from dse.core.progress import Progress
 from dse.measure import kernels
 from dse.measure.dumps import Dump, open_dump
-from dse.measure.kernels import Progress, Settings
+from dse.measure.kernels import Settings
 from dse.model.formulas import effective_bits
 from dse.quantizers import QuantizerSpec
 from dse.specs.measurements import Data, MeasurementFile, TensorMeasurement, to_json

@@ -3,7 +3,6 @@
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,13 +13,12 @@ import kernels_ref
 from dse import quantizers
 from dse.core import files
 from dse.core.errors import InputError, show
+from dse.core.progress import Progress
 from dse.measure.dumps import Dump, DumpLimits, DumpTensor, open_dump
 from dse.quantizers import QuantizerSpec, skipping
 from dse.quantizers.kernel import QuantizedTensor, Settings, Side
 from dse.specs.measurements import Data, MeasurementFile, MethodMeasurement, TensorMeasurement
 
-#: progress(items, label=..., length=...) -> a context manager that gives the items one by one
-Progress = Callable[..., AbstractContextManager[Iterable[Any]]]
 #: elements whose errors are summed at a time
 BLOCK = 2**20
 #: the largest finite FP16

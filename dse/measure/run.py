@@ -10,10 +10,11 @@ import numpy as np
 
 from dse.core import files
 from dse.core.errors import InputError, show
+from dse.core.progress import Progress
 from dse.core.version import VERSION
 from dse.measure import errors, kernels, source, table
 from dse.measure.dumps import Dump, open_dump
-from dse.measure.kernels import DumpLayer, Progress, QuantizedTensor, Settings, Side
+from dse.measure.kernels import DumpLayer, QuantizedTensor, Settings, Side
 from dse.measure.options import MeasureOptions
 from dse.measure.parts import MEASUREMENT, PAGE, SUMMARY, TABLE, Store, opened
 from dse.measure.source import About

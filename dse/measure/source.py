@@ -10,9 +10,10 @@ import numpy as np
 
 import kernels_ref
 from dse.core.errors import InputError, LimitError, clean, show
+from dse.core.progress import Progress
 from dse.measure import kernels
 from dse.measure.dumps import Dump, DumpTensor
-from dse.measure.kernels import DumpLayer, Progress, Side
+from dse.measure.kernels import DumpLayer, Side
 
 Rope = Literal["after", "before", "none"]
 ROPES = ("after", "before", "none")

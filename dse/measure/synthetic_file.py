@@ -11,8 +11,8 @@ import numpy as np
 
 from dse.core import files
 from dse.core.errors import InputError, LimitError, OutputError, show
+from dse.core.progress import Progress
 from dse.measure.dumps.writer import fp16_header
-from dse.measure.kernels import Progress
 from dse.measure.recipe import Recipe
 from dse.measure.synthetic import layer_of
 

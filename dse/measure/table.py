@@ -2,13 +2,14 @@
 
 import io
 from collections.abc import Iterable
+from operator import itemgetter
 from typing import Any
 
 import pandas as pd
 
 from dse.core import units
+from dse.core.columns import Column, aligned, cells
 from dse.core.documents import json_text
-from dse.core.table import aligned
 from dse.measure.errors import ATTENTION_SUMS, TENSOR_SUMS, pooled, ratios
 from dse.measure.source import About
 from dse.specs.measurements import Data
@@ -99,7 +100,19 @@ def json_of(found: dict[str, Any]) -> bytes:
     return (json_text(found, 1) + "\n").encode()
 
 
-_HEAD = ("method", "side", "tokens", "bits", "SQNR dB", "MSE", "largest", "cosine", "output error", "moved", "KL nats")
+_COLUMNS = (
+    Column("method"),
+    Column("side"),
+    Column("context_tokens", "tokens", ","),
+    Column("stored_bits", "bits", ".4g"),
+    Column("sqnr_db", "SQNR dB", ".4g"),
+    Column("mse", "MSE", ".4g"),
+    Column("max_abs_error", "largest", ".4g"),
+    Column("cosine", form=".5f"),
+    Column("output_error", "output error", ".4g"),
+    Column("mass_moved", "moved", ".4g"),
+    Column("kl_nats", "KL nats", ".4g"),
+)
 
 
 def text(found: dict[str, Any]) -> str:
@@ -107,31 +120,15 @@ def text(found: dict[str, Any]) -> str:
     longest = found["contexts"][-1]
     about = ", ".join(part for part in (found["model"], f"keys {found['rope']} RoPE") if part)
     lines = [f"{found['data']} ({about})" + ("  (synthetic)" if found["synthetic"] else "")]
-    cells = [list(_HEAD)]
-    for row in found["rows"]:
-        if row["context_tokens"] == longest:
-            cells.append(
-                [
-                    row["method"],
-                    row["side"],
-                    f"{longest:,}",
-                    *(_cell(row[name], ".4g") for name in RATIOS[:4]),
-                    _cell(row["cosine"], ".5f"),
-                    *(_cell(row[name], ".4g") for name in RATIOS[5:]),
-                ]
-            )
-    lines += ["", *aligned(cells, 2)]
+    lines += ["", *aligned(cells(_COLUMNS, [row for row in found["rows"] if row["context_tokens"] == longest]), 2)]
     if len(found["contexts"]) > 1:
-        errors = {(r["method"], r["context_tokens"]): r["output_error"] for r in found["rows"] if r["side"] == "both"}
-        cells = [["output error at", *(f"{n:,}" for n in found["contexts"])]]
-        for method in dict.fromkeys(method for method, _ in errors):
-            cells.append([method, *(_cell(errors[method, n], ".4g") for n in found["contexts"])])
-        lines += ["", *aligned(cells, 1)] if len(cells) > 1 else []
+        errors: dict[str, dict[Any, Any]] = {}
+        for row in found["rows"]:
+            if row["side"] == "both":
+                errors.setdefault(row["method"], dict(row))[row["context_tokens"]] = row["output_error"]
+        at = [Column("", f"{n:,}", ".4g", value=itemgetter(n)) for n in found["contexts"]]
+        lines += ["", *aligned(cells([Column("method", "output error at"), *at], errors.values()), 1)] if errors else []
     drawn = {row["queries"] for row in found["rows"] if row["queries"]}
     lines += ["", f"queries: {', '.join(sorted(drawn))}"] if drawn else []
     lines += [f"note: {note}" for note in found["notes"]]
     return "\n".join(lines)
-
-
-def _cell(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)

@@ -10,11 +10,9 @@ from dataclasses import MISSING, dataclass, replace
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 from dse.core.field import SWITCH, TEXT, Field, Kind, declarations, declared
+from dse.core.progress import Progress
 from dse.specs.look import Look
 from dse.specs.workload import ASKED, Workload
-
-#: progress(items, label=..., length=...) -> a context manager that gives the items one by one
-Progress = Callable[..., AbstractContextManager[Iterable[Any]]]
 
 
 @dataclass(frozen=True, kw_only=True)

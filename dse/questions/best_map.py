@@ -7,8 +7,9 @@ from typing import Any
 
 import pandas as pd
 
+from dse.core.columns import aligned
 from dse.core.errors import InputError, LimitError
-from dse.core.table import aligned
+from dse.core.progress import Progress, each
 from dse.model.compare import Comparison
 from dse.model.uncertainty import Gain, gain_within
 from dse.questions import engine_formats
@@ -16,13 +17,11 @@ from dse.questions.common import (
     THROUGHPUT,
     Candidate,
     Measure,
-    Progress,
     QuestionAnswer,
     assumption_text,
     competes,
     context,
     crowned,
-    each,
     sure_text,
 )
 from dse.specs.workload import Workload

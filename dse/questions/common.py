@@ -1,7 +1,6 @@
 """Designs, measures, ties and progress, shared by all questions."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
@@ -14,7 +13,7 @@ from dse.model import assumptions, evaluate, kv_layout, lower, uncertainty
 from dse.model.compare import Case
 from dse.model.kv_layout import KvPlan
 from dse.model.records import Design
-from dse.model.results import RESULT_UNITS
+from dse.model.results import RESULT_UNITS, shown_unit, title
 from dse.model.uncertainty import Gain
 from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
@@ -24,8 +23,6 @@ from dse.specs.workload import Workload
 
 Result = dict[str, Any]
 T = TypeVar("T")
-#: progress(items, label=..., length=...) -> a context manager that gives the items one by one
-Progress = Callable[..., AbstractContextManager[Iterable[Any]]]
 
 #: numbers closer than this share are a tie: sums over a generation are exact to 1e-9 (docs/explanation/calibration.md)
 TIE = 1e-9
@@ -111,15 +108,26 @@ class Measure:
     name: str
     column: str
     sense: Literal["max", "min"]
-    title: str
-    #: unit that texts and figures show, and its size in base units
-    shown_unit: str
-    per_unit: float
+
+    @property
+    def title(self) -> str:
+        """The title of the result."""
+        return title(self.column)
 
     @property
     def unit(self) -> str:
         """Base unit."""
         return RESULT_UNITS[self.column]
+
+    @property
+    def shown_unit(self) -> str:
+        """Unit that texts and figures show."""
+        return shown_unit(self.column, self.unit)[0]
+
+    @property
+    def per_unit(self) -> float:
+        """Base units in the unit shown."""
+        return shown_unit(self.column, self.unit)[1]
 
     def value(self, result: Result) -> float | None:
         """The number in base units; None where nothing fits, or (step) where the batch does not run at once.
@@ -153,41 +161,17 @@ class Measure:
         """The number as people read it."""
         if value is None:
             return "does not run"
-        shown = value / self.per_unit
-        return f"{shown:,.0f} {self.shown_unit}" if shown >= 1e4 else f"{shown:,.4g} {self.shown_unit}"
+        return f"{units.plain(value / self.per_unit)} {self.shown_unit}"
 
 
 COST = "usd_per_million_tokens"
 MEASURES = {
     m.name: m
     for m in (
-        Measure(
-            name="throughput",
-            column="throughput_tokens_per_s",
-            sense="max",
-            title="throughput",
-            shown_unit="token/s",
-            per_unit=1.0,
-        ),
-        Measure(
-            name="step",
-            column="decode_step_s",
-            sense="min",
-            title="decode step",
-            shown_unit="ms",
-            per_unit=units.to_base(1, "ms"),
-        ),
-        Measure(
-            name="energy", column="joules_per_token", sense="min", title="energy", shown_unit="J/token", per_unit=1.0
-        ),
-        Measure(
-            name="cost",
-            column=COST,
-            sense="min",
-            title="cost of a million tokens",
-            shown_unit=RESULT_UNITS[COST],
-            per_unit=1.0,
-        ),
+        Measure("throughput", "throughput_tokens_per_s", "max"),
+        Measure("step", "decode_step_s", "min"),
+        Measure("energy", "joules_per_token", "min"),
+        Measure("cost", COST, "min"),
     )
 }
 
@@ -251,15 +235,6 @@ def _replaced(spec: Any, path: Sequence[str], number: Quantity) -> Any:
     if isinstance(spec, dict):
         return {**spec, head: _replaced(spec[head], rest, number)}
     return spec.model_copy(update={head: _replaced(getattr(spec, head), rest, number) if rest else number})
-
-
-def each(items: Sequence[Any], progress: Progress | None, label: str) -> Iterator[Any]:
-    """The items one by one, behind a progress bar where one is wanted."""
-    if progress is None:
-        yield from items
-        return
-    with progress(items, label=label, length=len(items)) as shown:
-        yield from shown
 
 
 def crowned(order: Sequence[T], gain: Callable[[T, T], Gain]) -> tuple[tuple[T, ...], dict[T, Gain]]:

@@ -8,7 +8,9 @@ from typing import Any
 
 import pandas as pd
 
+from dse.core.columns import aligned
 from dse.core.errors import InputError, LimitError
+from dse.core.progress import Progress, each
 from dse.model import lower
 from dse.model.compare import Comparison
 from dse.model.uncertainty import Gain
@@ -18,12 +20,10 @@ from dse.questions.common import (
     TIE,
     Candidate,
     Measure,
-    Progress,
     QuestionAnswer,
     Result,
     assumption_text,
     context,
-    each,
     sure_text,
 )
 from dse.specs.workload import Workload
@@ -342,9 +342,7 @@ class Crossing(QuestionAnswer):
             if lines:
                 ends = lines[0].runs[0].first, lines[0].runs[-1].last
                 parts += ["", f"From which {what} on, of {ends[0]:,} to {ends[1]:,}?"]
-                names = [fixed.format(line.at) for line in lines]
-                width = max(map(len, names))
-                parts += [f"  {name:<{width}}  {_answer(line)}" for name, line in zip(names, lines, strict=True)]
+                parts += aligned([(fixed.format(line.at), _answer(line)) for line in lines], indent="  ")
         return "\n".join([*parts, "", *filter(None, [self.note]), self.assumptions])
 
 

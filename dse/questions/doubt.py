@@ -3,25 +3,16 @@
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dse.core import units
 from dse.core.errors import InputError, did_you_mean, show
+from dse.core.progress import Progress
 from dse.core.units import number_and_unit
 from dse.model import assumptions, evaluate, implementations, kernels, kv_layout, lower, stacks
 from dse.model.kv_layout import KvPlan
-from dse.questions.common import (
-    THROUGHPUT,
-    Candidate,
-    Measure,
-    Progress,
-    Result,
-    context,
-    lookup,
-    number_problem,
-    with_number,
-)
+from dse.questions.common import THROUGHPUT, Candidate, Measure, Result, context, lookup, number_problem, with_number
 from dse.questions.effects import Effect, Effects, Number, answer_of, as_given, effects_of, range_text, winner_of
 from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec
@@ -140,20 +131,8 @@ def _of_kernels(plans: Sequence[KvPlan], work: Workload, stack: StackSpec) -> li
     for one in own.values():
         for field, number in one.numbers().items():
             low, high = (factor * number.si for factor in number.factors)
-            name, unit = f"{_KERNELS}{one.key}.{field}", units.base_of(number.unit)
             rule = "range of its implementation"
-            numbers.append(
-                Number(
-                    name=name,
-                    value=number.si,
-                    low=low,
-                    high=high,
-                    unit=unit,
-                    kind=number.kind,
-                    rule=rule,
-                    source=number.source,
-                )
-            )
+            numbers.append(Number.of(f"{_KERNELS}{one.key}.{field}", number, low, high, rule))
     return numbers
 
 
@@ -168,24 +147,12 @@ def _of_host(stack_name: str, host: HostFit, work: Workload) -> list[Number]:
             ends = [getattr(release, field).si for release in server.releases.values()]
             low, high = min(*ends, number.si), max(*ends, number.si)
             rule = f"releases of {server.title or stack_name} that were measured"
-        name = f"stacks.{stack_name}.host.{field}"
-        numbers.append(
-            Number(
-                name=name,
-                value=number.si,
-                low=low,
-                high=high,
-                unit=units.base_of(number.unit),
-                kind=number.kind,
-                rule=rule,
-                source=number.source,
-            )
-        )
+        numbers.append(Number.of(f"stacks.{stack_name}.host.{field}", number, low, high, rule))
     return numbers
 
 
 def _number(device: HardwareSpec, name: str, quantity: Quantity, times: str) -> Number:
-    unit, value = units.base_of(quantity.unit), quantity.si
+    value = quantity.si
     low, high = (factor * value for factor in quantity.factors)
     rule = f"kind {quantity.kind}"
     if name in BY_NAME:
@@ -196,16 +163,7 @@ def _number(device: HardwareSpec, name: str, quantity: Quantity, times: str) -> 
         low, high = min(low, reached[name][0] * value), max(high, reached[name][1] * value)
     if name in WHOLE:
         low, high = float(int(low)), float(int(high))
-    return Number(
-        name=name,
-        value=value,
-        low=low,
-        high=min(high, 1.0) if name in SHARES else high,
-        unit=unit,
-        kind=quantity.kind,
-        rule=rule,
-        source=quantity.source,
-    )
+    return Number.of(name, quantity, low, min(high, 1.0) if name in SHARES else high, rule)
 
 
 def _fitted(name: str, quantity: Quantity, fit: Fit, stacks_of: str | None) -> Number:
@@ -213,19 +171,9 @@ def _fitted(name: str, quantity: Quantity, fit: Fit, stacks_of: str | None) -> N
     error = fit.serving_error if fit.serving_error is not None else fit.held_out_error
     low, high = BY_KIND[ASSUMED] if stacks_of else (max(1 - error, 0.1), 1 + error)
     rule = f"fitted on {stacks_of}: assumed here" if stacks_of else f"error of its fit: {100 * error:.3g} %"
-    ends = (low * quantity.si, high * quantity.si)
-    top = min(ends[1], 1.0) if name.endswith("_frac") else ends[1]
-    kind = ASSUMED if stacks_of else quantity.kind
-    return Number(
-        name=name,
-        value=quantity.si,
-        low=ends[0],
-        high=top,
-        unit=units.base_of(quantity.unit),
-        kind=kind,
-        rule=rule,
-        source=quantity.source,
-    )
+    low, high = low * quantity.si, high * quantity.si
+    high = min(high, 1.0) if name.endswith("_frac") else high
+    return Number.of(name, quantity, low, high, rule, ASSUMED if stacks_of else None)
 
 
 def with_ranges(numbers: Sequence[Number], texts: Iterable[str], device: HardwareSpec) -> list[Number]:
@@ -252,16 +200,7 @@ def with_ranges(numbers: Sequence[Number], texts: Iterable[str], device: Hardwar
                 continue
             if problem := number_problem(device, number.name, si):
                 raise InputError(f"range = {show(text)}: {number.name} = {units.human(si, number.unit)}: {problem}")
-        numbers_by_name[hits[0]] = Number(
-            name=number.name,
-            value=number.value,
-            low=low,
-            high=high,
-            unit=number.unit,
-            kind=number.kind,
-            rule="as given",
-            source=number.source,
-        )
+        numbers_by_name[hits[0]] = replace(number, low=low, high=high, rule="as given")
     return list(numbers_by_name.values())
 
 

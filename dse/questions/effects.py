@@ -10,20 +10,20 @@ import pandas as pd
 
 from dse.core import units
 from dse.core.errors import InputError
+from dse.core.progress import Progress, each
 from dse.model.compare import Comparison
 from dse.model.uncertainty import Gain
 from dse.questions.common import (
     Candidate,
     Measure,
-    Progress,
     QuestionAnswer,
     Result,
     assumption_text,
     competes,
-    each,
     refused_text,
     sure_text,
 )
+from dse.specs.quantity import Quantity
 from dse.specs.workload import Workload
 
 #: halvings to the value at which the winner changes
@@ -45,6 +45,12 @@ class Number:
     #: where the range comes from
     rule: str
     source: str
+
+    @classmethod
+    def of(cls, name: str, quantity: Quantity, low: float, high: float, rule: str, kind: str | None = None) -> "Number":
+        """A quantity with its range in base units, of its own kind unless another is given."""
+        unit, own = units.base_of(quantity.unit), kind or quantity.kind
+        return cls(name, quantity.si, low=low, high=high, unit=unit, kind=own, rule=rule, source=quantity.source)
 
 
 @dataclass(frozen=True)

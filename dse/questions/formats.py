@@ -1,15 +1,16 @@
 """Compare KV formats with 16 bits: memory, time, error and energy of each that a device and stack can run."""
 
 import textwrap
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import pandas as pd
 
+from dse.core.columns import Column, aligned, cells
 from dse.core.errors import InputError
-from dse.core.table import aligned
+from dse.core.progress import Progress, each
 from dse.model import quality, starts, uncertainty
 from dse.model.compare import Comparison
 from dse.model.evaluate import Point
@@ -17,7 +18,7 @@ from dse.model.generation import MANY_GROUPS
 from dse.model.results import title
 from dse.model.uncertainty import Gain
 from dse.questions import common, crossing, engine_formats
-from dse.questions.common import THROUGHPUT, Candidate, Progress, QuestionAnswer, Result, competes, sure_text
+from dse.questions.common import THROUGHPUT, Candidate, QuestionAnswer, Result, competes, sure_text
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.engines import DOUBTFUL, Support
 from dse.specs.measurements import CLOSED, Bits
@@ -51,6 +52,19 @@ VERDICTS = {
     "out": "does not run",
     "refused": "other software",
     "base": "baseline",
+}
+#: the same in a narrow table, where it is shorter
+_SHORT_VERDICTS = {
+    **VERDICTS,
+    "room": "fits more",
+    "no": "no gain",
+    "drops": "drops",
+    "errs": "errs",
+    "untold": "cannot tell",
+    "alone": "alone",
+    "out": "no fit",
+    "refused": "not run",
+    "base": "-",
 }
 #: why a format is left out that is compared where it is named
 TAKES_LONG = f"more than {MANY_GROUPS:,} groups to pack, counted where named"
@@ -139,7 +153,7 @@ class Formats(QuestionAnswer):
     @cached_property
     def table(self) -> pd.DataFrame:
         """A row a format in SI base units, with intervals (80 %) as _low and _high; empty where there is none."""
-        return pd.DataFrame([_row(self, one) for one in self.formats])
+        return pd.DataFrame(map(_row, self.formats))
 
     def to_json(self) -> dict[str, Any]:
         """Plain data in base units."""
@@ -154,7 +168,7 @@ class Formats(QuestionAnswer):
             "best": self.best and self.best.name,
             "from_batch": self.from_batch,
             "from_input": self.from_input,
-            "formats": [_row(self, one) for one in self.formats],
+            "formats": [*map(_row, self.formats)],
             "left_out": {reason: list(names) for reason, names in self.left_out.items()},
             "assumptions": self.assumptions,
         }
@@ -253,20 +267,21 @@ class Formats(QuestionAnswer):
 
     def text(self) -> str:
         """The table, then the answer."""
-        return self._text([*SHORT], short_row, range(1))
+        return self._text(SHORT, range(1))
 
     def wide_text(self) -> str:
         """The answer with all that is known of each format, in lines as long as that takes."""
-        return self._text([*self.heads()], shown_row, [i for i, name in enumerate(SHOWN) if name in _WORDS])
+        shown = self.columns()
+        return self._text(shown, [i for i, column in enumerate(shown) if column.name in _WORDS])
 
-    def _text(self, head: list[str], row: Callable[[Format], list[str]], left: Collection[int]) -> str:
+    def _text(self, columns: Sequence[Column], left: Collection[int]) -> str:
         lines = [
             f"Which KV format pays on {self.device}?",
             f"{self.context}, batch {self.batch:,}, {self.input_tokens:,} in",
             "",
         ]
         own = self._own()
-        rows = aligned([head, *(row(one) for one in (*own, *self.elsewhere()))], left)
+        rows = aligned(cells(columns, (*own, *self.elsewhere())), left)
         lines += rows[: len(own) + 1]
         told = [textwrap.fill(text, TEXT_WIDTH, break_on_hyphens=False) for text in (self.answer(), *self.notes())]
         lines += ["", told[0], ""]
@@ -297,12 +312,12 @@ class Formats(QuestionAnswer):
             return f"{PLAIN} is compared with, not run: {self.engine_text()} stores it as {told.stored_as}."
         return f"{PLAIN} is compared with, not run: {told.text()}."
 
-    def heads(self) -> tuple[str, ...]:
-        """`SHOWN` as a table heads it: of several devices the bytes of a token are one device's share."""
-        is_shared = self.formats[0].result["n_devices"] > 1
-        return tuple(
-            f"{name}, a device" if is_shared and name == title("kv_bytes_per_token") else name for name in SHOWN
-        )
+    def columns(self) -> tuple[Column, ...]:
+        """Columns that people read: of several devices the bytes of a token are one device's share."""
+        if self.formats[0].result["n_devices"] == 1:
+            return SHOWN
+        shared = "kv_bytes_per_token"
+        return tuple(replace(own, title=f"{own.title}, a device") if own.name == shared else own for own in SHOWN)
 
     def notes(self) -> tuple[str, ...]:
         """Notes on intervals and errors, formats left out, assumptions."""
@@ -332,7 +347,7 @@ class Formats(QuestionAnswer):
         return (*lines, self.assumptions)
 
 
-#: results that the columns of `SHOWN` show, each under its declared title
+#: results that the columns of `SHOWN` show
 SHOWN_RESULTS = (
     "stored_bits",
     "kv_bytes_per_token",
@@ -345,66 +360,56 @@ SHOWN_RESULTS = (
     "score_drop_frac",
     "sample_perplexity_frac",
 )
-#: columns that people read
-SHOWN = ("format", "runs by", *map(title, SHOWN_RESULTS), "gain", "sure", "kernels", "verdict")
-_WORDS = ("format", "runs by", "kernels", "verdict")
-
-
-#: columns of the table that fits 100 letters
-SHORT = ("format", "bits", "fits", "TTFT s", "TPOT ms", "token/s", "gain", "sure", "drop", "ppl", "verdict")
-_SHORT_VERDICTS = {
-    "pays": "pays",
-    "open": "may pay",
-    "room": "fits more",
-    "no": "no gain",
-    "drops": "drops",
-    "errs": "errs",
-    "untold": "cannot tell",
-    "alone": "alone",
-    "out": "no fit",
-    "refused": "not run",
-    "base": "-",
-}
 
 
 def chance_text(one: Format) -> str:
     """`Format.sure` in percent."""
     chance = one.sure
-    if chance is None:
+    return "-" if chance is None else sure_text(chance).replace("over ", ">").replace("under ", "<").replace(" ", "")
+
+
+def _result(name: str) -> Column:
+    """A result under its declared title."""
+    return Column(name, title(name), lambda one: _cell(one.result, name))
+
+
+def _short(name: str, head: str, form: str = "", times: float = 1) -> Column:
+    """A result under a short head, without its unit."""
+    return Column(name, head, form, times, lambda one: one.result[name])
+
+
+def _rate(one: Format) -> str:
+    if not one.result["feasible"]:
         return "-"
-    return ">99%" if chance > 0.99 else "<1%" if chance < 0.01 else f"{100 * chance:.0f}%"
+    low, high = uncertainty.ends(one.result)
+    return f"{one.result[uncertainty.RATE]:.0f} ({low:.0f}-{high:.0f})"
 
 
-def short_row(one: Format) -> list[str]:
-    """The cells of a format under `SHORT`."""
-    r, runs = one.result, one.result["feasible"]
-    low, high = uncertainty.ends(r, "throughput_tokens_per_s") if runs else (0.0, 0.0)
-    return [
-        one.name,
-        f"{r['stored_bits']:.3g}",
-        f"{r['max_batch']}",
-        f"{r['ttft_s']:.3g}" if runs else "-",
-        f"{r['tpot_s'] / 1e-3:.1f}" if runs else "-",
-        f"{r['throughput_tokens_per_s']:.0f} ({low:.0f}-{high:.0f})" if runs else "-",
-        f"{one.gain.ratio:.2f}x" if one.gain else "-",
-        chance_text(one),
-        quality.drop_text(r).replace(" ", ""),
-        quality.rise_text(r).replace(" ", ""),
-        _SHORT_VERDICTS[one.verdict],
-    ]
-
-
-def shown_row(one: Format) -> list[str]:
-    """The cells of a format under `SHOWN`."""
-    return [
-        one.name,
-        one.implementation,
-        *(_cell(one.result, name) for name in SHOWN_RESULTS),
-        f"{one.gain.ratio:.2f}x ({one.gain.low:.2f} to {one.gain.high:.2f})" if one.gain else "-",
-        chance_text(one),
-        one.kernels,
-        VERDICTS[one.verdict],
-    ]
+#: columns that people read
+SHOWN = (
+    Column("name", "format"),
+    Column("implementation", "runs by"),
+    *map(_result, SHOWN_RESULTS),
+    Column("gain", form="{gain.ratio:.2f}x ({gain.low:.2f} to {gain.high:.2f})"),
+    Column("sure", form=chance_text),
+    Column("kernels"),
+    Column("verdict", form=lambda one: VERDICTS[one.verdict]),
+)
+_WORDS = ("name", "implementation", "kernels", "verdict")
+#: columns of the table that fits 100 letters
+SHORT = (
+    Column("name", "format"),
+    _short("stored_bits", "bits", ".3g"),
+    _short("max_batch", "fits"),
+    _short("ttft_s", "TTFT s", ".3g"),
+    _short("tpot_s", "TPOT ms", ".1f", 1e3),
+    Column("token/s", form=_rate),
+    Column("gain", form="{gain.ratio:.2f}x"),
+    Column("sure", form=chance_text),
+    Column("drop", form=lambda one: quality.drop_text(one.result).replace(" ", "")),
+    Column("ppl", form=lambda one: quality.rise_text(one.result).replace(" ", "")),
+    Column("verdict", form=lambda one: _SHORT_VERDICTS[one.verdict]),
+)
 
 
 def _cell(result: Result, name: str) -> str:
@@ -429,26 +434,14 @@ def _gain(gain: Gain | None) -> str:
     return f"{gain.ratio:.2f} times (80 % interval {gain.low:.2f} to {gain.high:.2f})"
 
 
-def _row(answer: Formats, one: Format) -> dict[str, Any]:
+def _row(one: Format) -> dict[str, Any]:
     r, gain = one.result, one.gain
     row: dict[str, Any] = {
-        "device": answer.device,
-        "model": answer.model,
+        "device": r["device"],
+        "model": r["model"],
         "format": one.name,
         "implementation": one.implementation,
-        "batch": answer.batch,
-        "input_tokens": answer.input_tokens,
-        **{
-            name: r[name]
-            for name in (
-                "stored_bits",
-                "kv_bytes_per_token",
-                "max_batch",
-                "max_context_tokens",
-                "running_batch",
-                "feasible",
-            )
-        },
+        **{name: r[name] for name in ("batch", "input_tokens", *SHOWN_RESULTS[:4], "running_batch", "feasible")},
     }
     for column in ("decode_step_s", "tpot_s", "ttft_s", "throughput_tokens_per_s", "joules_per_token"):
         value = r[column] if r["feasible"] else None
@@ -459,9 +452,7 @@ def _row(answer: Formats, one: Format) -> dict[str, Any]:
         "gain_low": gain and gain.low,
         "gain_high": gain and gain.high,
         "sure": one.sure,
-        "measured_error": r["measured_error"],
-        "measured_on": r["measured_on"],
-        **{name: r[name] for name in quality.NAMES},
+        **{name: r[name] for name in ("measured_error", "measured_on", *quality.NAMES)},
         "kernels": one.kernels,
         "assumed_of_kernels": "; ".join(one.marks),
         "verdict": VERDICTS[one.verdict],
@@ -549,7 +540,7 @@ def formats(
     base = plain.evaluate(work)
     compared, others = Comparison(THROUGHPUT.column), []
     by_name = {one.name: one for one in designs}
-    for one in common.each(designs, progress, "formats"):
+    for one in each(designs, progress, "formats"):
         result = one.evaluate(work)
         gain = compared.gain(one.at(work), plain.at(work))
         told = served.get(one.plan.key_quantizer.family.name)

@@ -7,11 +7,12 @@ from typing import Any
 
 import pandas as pd
 
+from dse.core.columns import Column, aligned, cells
 from dse.core.errors import DseError, InputError, show
-from dse.core.table import aligned
+from dse.core.progress import Progress, each
 from dse.model import uncertainty
 from dse.questions import common
-from dse.questions.common import Candidate, Progress, QuestionAnswer, Result, limits_text, seconds_text
+from dse.questions.common import Candidate, QuestionAnswer, Result, limits_text, seconds_text
 from dse.specs.workload import Workload
 
 #: requests at once that are tried, and devices that a model is split over by tp
@@ -211,7 +212,7 @@ class Interactivity(QuestionAnswer):
                 f"Measured: {n:,} server{'s' if n > 1 else ''} of this model and device; what none beats:",
                 "",
             ]
-            lines += aligned(_MEASURED_HEAD + [_measured_row(one) for one in best], left=1)
+            lines += aligned(cells(_MEASURED, best), 1)
         return "\n".join(lines)
 
     def _speed_row(self, name: str) -> list[str]:
@@ -227,12 +228,13 @@ class Interactivity(QuestionAnswer):
         return {name: most for name, most in self.limits.items() if name == "ttft_s"}
 
 
-_MEASURED_HEAD = [["server", "requests", "devices", "token/s a user", "token/s a device"]]
-
-
-def _measured_row(one: Mapping[str, Any]) -> list[str]:
-    user, device = f"{one['tokens_per_s_a_user']:,.1f}", f"{one['tokens_per_s_a_device']:,.0f}"
-    return [str(one["server"]), f"{one['requests']:,}", f"{one['n_devices']}", user, device]
+_MEASURED = (
+    Column("server"),
+    Column("requests", form=","),
+    Column("n_devices", "devices"),
+    Column("tokens_per_s_a_user", "token/s a user", ",.1f"),
+    Column("tokens_per_s_a_device", "token/s a device", ",.0f"),
+)
 
 
 def told(row: Mapping[str, Any]) -> str:
@@ -272,14 +274,14 @@ def interactivity(
     pairs = [(design, each) for design in designs for each in works]
     wrong: list[DseError] = []
     found: dict[str, Result] = {}  # of each format the best split at the limits: more would be one point of the curve
-    for design, each in common.each(pairs, progress, "designs"):
+    for design, split in each(pairs, progress, "designs"):
         try:
-            own = _over_batches(design, each, batches)
+            own = _over_batches(design, split, batches)
         except DseError as error:  # the model is not split so
             wrong.append(error)
             continue
         rows += own
-        if limits and (last := at_limit(own, limits, _at_batch(design, each))):
+        if limits and (last := at_limit(own, limits, _at_batch(design, split))):
             first = found.get(design.name)
             found[design.name] = best([row for row in (first, last) if row], limits) or last
     if len(wrong) == len(pairs):

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from dse.core.columns import Column, cells
 from dse.core.errors import InputError, show
 from dse.model.evaluate import Point
 from dse.model.kv_layout import KvPlan
@@ -23,17 +24,16 @@ MOST_LOAD = 1e6
 #: share of the saturated rate below which none is looked for, and halvings of the interval of rates
 LEAST_LOAD, N_HALVINGS = 0.001, 30
 COLUMNS = (
-    "design",
-    "load",
-    "requests_per_s",
-    "tokens_per_s",
-    "tpot_s",
-    "ttft_s",
-    "place_wait_s",
-    "running_requests",
-    "prompt_share",
+    Column("design", ""),
+    Column("load", form=".2f"),
+    Column("requests_per_s", "requests/s", ".4g"),
+    Column("tokens_per_s", "token/s", ",.4g"),
+    Column("tpot_s", "TPOT (ms)", ".4g", 1e3),
+    Column("ttft_s", "TTFT (s)", ".4g"),
+    Column("place_wait_s", "queueing (s)", ".3f"),
+    Column("running_requests", "decoding", ".3g"),
+    Column("prompt_share", ""),
 )
-_HEAD = ("load", "requests/s", "token/s", "TPOT (ms)", "TTFT (s)", "queueing (s)", "decoding")
 
 
 @dataclass(frozen=True, repr=False)
@@ -52,7 +52,7 @@ class UnderLoad(QuestionAnswer):
     @cached_property
     def table(self) -> pd.DataFrame:
         """The rows, in SI base units."""
-        return pd.DataFrame(self.rows, columns=list(COLUMNS))
+        return pd.DataFrame(self.rows, columns=[column.name for column in COLUMNS])
 
     def to_json(self) -> dict[str, Any]:
         """All of it, in SI base units."""
@@ -71,18 +71,7 @@ class UnderLoad(QuestionAnswer):
         lines = [f"TPOT and TTFT as the load rises: {self.context}", ""]
         if self.full_requests_per_s is None:
             return "\n".join([*lines, "No request fits: give more devices (--tp), fewer bits, or shorter prompts."])
-        lines.append("".join(f"{word:>16}" for word in _HEAD))
-        for row in self.rows:
-            cells = (
-                f"{row['load']:.2f}",
-                f"{row['requests_per_s']:.4g}",
-                f"{row['tokens_per_s']:,.4g}",
-                "-" if row["tpot_s"] is None else f"{1e3 * row['tpot_s']:.4g}",
-                f"{row['ttft_s']:.4g}",
-                f"{row['place_wait_s']:.3f}",
-                f"{row['running_requests']:.3g}",
-            )
-            lines.append("".join(f"{cell:>16}" for cell in cells))
+        lines += ["".join(f"{cell:>16}" for cell in row) for row in cells(COLUMNS, self.rows)]
         end = (
             f"Load 1 is {self.full_requests_per_s:.4g} requests/s, a saturated server (for more, add servers); "
             "requests of equal lengths arrive at random (Poisson).\nQueueing: the part of TTFT spent waiting for a "
@@ -138,7 +127,9 @@ class UnderLoad(QuestionAnswer):
         low, high = self.rows[i - 1], self.rows[i]
         share = (requests_per_s - low["requests_per_s"]) / (high["requests_per_s"] - low["requests_per_s"])
         between = {
-            name: None if low[name] is None else low[name] + share * (high[name] - low[name]) for name in COLUMNS[1:]
+            name: None if low[name] is None else low[name] + share * (high[name] - low[name])
+            for name in low
+            if name != "design"
         }
         return between | {"design": self.design}
 
@@ -169,18 +160,19 @@ def under_load(
         rate = load * (full or 0.0)
         latency = waits_at(server, rate)
         if latency is not None:
-            values = (
-                name,
-                load,
-                rate,
-                rate * work.output_tokens,
-                latency.tpot_s if work.output_tokens > 1 else None,
-                latency.ttft_s,
-                latency.place_wait_s,
-                latency.running,
-                latency.prompt_share,
+            rows.append(
+                {
+                    "design": name,
+                    "load": load,
+                    "requests_per_s": rate,
+                    "tokens_per_s": rate * work.output_tokens,
+                    "tpot_s": latency.tpot_s if work.output_tokens > 1 else None,
+                    "ttft_s": latency.ttft_s,
+                    "place_wait_s": latency.place_wait_s,
+                    "running_requests": latency.running,
+                    "prompt_share": latency.prompt_share,
+                }
             )
-            rows.append(dict(zip(COLUMNS, values, strict=True)))
     design = ", ".join([work.devices_text(device.name), plan.model.name, *work.ways(plan.model), plan.quantizer_name])
     filled = "" if work.batch else " (as many as fit)"
     lengths = f"{work.input_tokens:,} + {work.output_tokens:,} tokens"

@@ -14,6 +14,7 @@ import pandas as pd
 
 from dse.core import units
 from dse.core.errors import InputError, did_you_mean, show
+from dse.core.progress import Progress, each
 from dse.model import evaluate, lower, uncertainty
 from dse.questions import formats
 from dse.questions.common import (
@@ -21,14 +22,12 @@ from dse.questions.common import (
     NOT_RUN,
     Candidate,
     Measure,
-    Progress,
     QuestionAnswer,
     Result,
     assumption_text,
     competes,
     context,
     design,
-    each,
     refused_text,
     sure_text,
     with_number,
@@ -420,27 +419,32 @@ class NeedBits(QuestionAnswer):
     def table(self) -> pd.DataFrame:
         """A row per quantizer: bits, the measure with the ends of its interval, whether it meets the target and how
         likely really, what binds."""
-        measure = self.target.measure
-        columns = ["quantizer", "stored_bits", "effective_bits", "max_batch", "running_batch", "bound"]
-        return pd.DataFrame(
-            [
-                {
-                    **{name: result[name] for name in columns},
-                    measure.column: measure.value(result),
-                    "low": low,
-                    "high": high,
-                    "meets": self.target.is_met(result),
-                    "chance": measure.chance(result, self.target.value),
-                }
-                for result in self.candidates
-                for low, high in (measure.ends(result) or (None, None),)
-            ]
-        )
+        names = ["quantizer", "stored_bits", "effective_bits", "max_batch", "running_batch", "bound"]
+        names += [self.target.measure.column, "low", "high", "meets", "chance"]
+        return pd.DataFrame(self._rows(), columns=names)
+
+    def _rows(self) -> list[Result]:
+        """The candidates, each with the measure, its interval, and whether it meets the target."""
+        measure, target = self.target.measure, self.target
+        return [
+            {
+                **result,
+                measure.column: measure.value(result),
+                "interval": ends,
+                "low": ends and ends[0],
+                "high": ends and ends[1],
+                "meets": target.is_met(result),
+                "chance": measure.chance(result, target.value),
+            }
+            for result in self.candidates
+            for ends in (measure.ends(result),)
+        ]
 
     def to_json(self) -> dict[str, Any]:
         """Plain data in base units."""
-        names = ("quantizer", "stored_bits", "effective_bits", "bound")
         measure = self.target.measure
+        names = ["quantizer", "stored_bits", "effective_bits", "bound", measure.column]
+        names += ["runs", "meets", "interval", "chance"]
         return {
             "question": "need bits",
             "context": self.context,
@@ -453,17 +457,7 @@ class NeedBits(QuestionAnswer):
             "unit": "bit",
             "quantizer": self.best["quantizer"] if self.best else None,
             "why": self.why(),
-            "candidates": [
-                {
-                    **{name: r[name] for name in names},
-                    measure.column: measure.value(r),
-                    "runs": r["runs"],
-                    "meets": self.target.is_met(r),
-                    "interval": measure.ends(r),
-                    "chance": measure.chance(r, self.target.value),
-                }
-                for r in self.candidates
-            ],
+            "candidates": [{name: row[name] for name in names} for row in self._rows()],
             "assumptions": assumption_text(self.candidates, self.target.measure),
         }
 

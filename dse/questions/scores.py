@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from dse.core.table import aligned
+from dse.core.columns import aligned
 from dse.specs import published_scores, sample_scores
 from dse.specs.oaken_grid import SAMPLE
 from dse.specs.published_scores import FAMILIES, Loss, Score, published

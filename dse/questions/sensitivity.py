@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 
 from dse.core import units
+from dse.core.progress import Progress
 from dse.model import evaluate
-from dse.questions.common import THROUGHPUT, Candidate, Measure, Progress, context, lookup, with_number
+from dse.questions.common import THROUGHPUT, Candidate, Measure, context, lookup, with_number
 from dse.questions.effects import Effects, Number, answer_of, as_given, effects_of
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.quantity import Quantity
@@ -69,17 +70,9 @@ def numbers(device: HardwareSpec) -> list[Number]:
 
 def _number(name: str, quantity: Quantity) -> Number:
     low, high = (factor * quantity.si for factor in FACTORS)
-    is_whole = name == "memory_capacity"  # bytes
-    return Number(
-        name=name,
-        value=quantity.si,
-        low=float(int(low)) if is_whole else low,
-        high=float(int(high)) if is_whole else high,
-        unit=units.base_of(quantity.unit),
-        kind=quantity.kind,
-        rule="half and twice",
-        source=quantity.source,
-    )
+    if name == "memory_capacity":  # whole bytes
+        low, high = float(int(low)), float(int(high))
+    return Number.of(name, quantity, low, high, "half and twice")
 
 
 def sensitivity(

@@ -1,7 +1,6 @@
 """The tables behind the report: which design points each figure needs, the bit ledgers, the roofline."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,6 +9,7 @@ import pandas as pd
 from dse import quantizers
 from dse.core import units
 from dse.core.errors import InputError, LimitError, did_you_mean, show
+from dse.core.progress import Progress, each
 from dse.model import evaluate, kv_layout
 from dse.model.formulas import attention, linear, weights
 from dse.quantizers.base import PARTS
@@ -36,9 +36,6 @@ TOKENS_WITH_BITS = ("full", "snapkv:share=0.16", "sparse")
 TOKENS_QUANTIZER = "sinkq"
 #: batches of the roofline's linear layers
 ROOFLINE_BATCHES = (1, 16, 64, 256)
-
-#: progress(items, label=..., length=...) -> a context manager that gives the items one by one
-Progress = Callable[..., AbstractContextManager[Iterable[Any]]]
 
 
 @dataclass(frozen=True)
@@ -280,14 +277,9 @@ def build(request: ReportRequest, progress: Progress | None = None) -> dict[str,
     """All tables by name, each with the report's systems in `attrs`: (label, device, quantizer). Raises LimitError."""
     check(request)
     jobs = {name: find(request) for name, find in POINTS.items()}
-    n_points = sum(map(len, jobs.values()))
     tables: dict[str, pd.DataFrame] = {}
     steps = [job for own in jobs.values() for job in own]
-    if progress is None:
-        _fill(tables, jobs, iter(steps), request.bits)
-    else:
-        with progress(steps, label="points", length=n_points) as shown:
-            _fill(tables, jobs, iter(shown), request.bits)
+    _fill(tables, jobs, each(steps, progress, "points"), request.bits)
     by_name = {**tables, **{name: make(request) for name, make in OTHERS.items()}}
     for own in by_name.values():
         _name_systems(own, request)

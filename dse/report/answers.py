@@ -5,10 +5,11 @@ page chooses among them. It needs no network.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
+from dse.core.progress import Progress
 from dse.figures.export import web_page
 from dse.model import quality
 from dse.questions import engine_formats, interactivity
@@ -30,8 +31,6 @@ LENGTHS = {
 
 #: requests at once that are tried, and as many as fit
 BATCHES = tuple(2**k for k in range(12))
-
-Progress = Callable[..., Any]
 
 
 def tables(models: Sequence[str] = MODELS, devices: Sequence[str] = DEVICES, progress: Progress | None = None) -> Any:

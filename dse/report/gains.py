@@ -9,10 +9,11 @@ import pandas as pd
 
 from dse import quantizers
 from dse.core.errors import DseError
+from dse.core.progress import Progress, each
 from dse.core.units import to_base
 from dse.model import quality
 from dse.questions import systems
-from dse.questions.common import THROUGHPUT, Progress, assumption_text, each, sure_text
+from dse.questions.common import THROUGHPUT, assumption_text, sure_text
 from dse.questions.formats import PLAIN, VERDICTS, Format, Formats, formats
 from dse.questions.systems import ReportRequest
 from dse.specs import catalog

@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from dse.core import errors, files, specfile, units
+from dse.core.columns import aligned
 from dse.core.errors import InputError, did_you_mean
 from dse.core.field import Field
-from dse.core.table import aligned
 from dse.model import kv_layout
 from dse.model.records import NO_LIMIT
 from dse.quantizers import FAMILIES, QuantizerSpec, TensorShape, engine_names, layered, parse, skipping

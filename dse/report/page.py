@@ -6,10 +6,10 @@ from typing import Any
 import pandas as pd
 
 from dse.core import units
+from dse.core.columns import cells
 from dse.figures import REPORT
 from dse.figures.drawing.rows import assumption_note, error_notes, run_notes
 from dse.figures.export import web_page
-from dse.questions import formats
 from dse.questions.formats import Formats
 from dse.questions.systems import ReportRequest
 from dse.report.gains import HEAD, Gains
@@ -85,8 +85,7 @@ def page(
         pays=pays,
         of_papers=request.is_default,
         why_not=why_not,
-        formats_head=pays.heads() if pays else (),
-        formats=[formats.shown_row(one) for one in pays.formats] if pays else [],
+        formats=cells(pays.columns(), pays.formats) if pays else [],
         drawn_by=drawn_by,
         figures=REPORT.values(),
         drawn={name: web_page.trusted(drawing) for name, drawing in fragments.items()},
@@ -116,13 +115,7 @@ def _cell(row: Any, column: str, size: float) -> str:
         return "-"
     if not size:
         return str(value)
-    return (
-        f"{value:,}"
-        if isinstance(value, int) and size == 1
-        else f"{value / size:,.4g}"
-        if value / size < 1e4
-        else (f"{value / size:,.0f}")
-    )
+    return f"{value:,}" if isinstance(value, int) and size == 1 else units.plain(value / size)
 
 
 def _results(shown: pd.DataFrame) -> list[tuple[str, list[list[str]], str]]:

@@ -3,23 +3,32 @@
 import pandas as pd
 
 from dse.core import units
+from dse.core.columns import Column
 from dse.validate.papers import nqkv_memory, nqkv_table_4, oaken_utilisation
 
 #: figures of this part, each of the table of its name
 FIGURES = ("nqkv_figure_8", "nqkv_figure_9", "oaken_figure_3")
-TABLE_4_HEAD = (
-    "model",
-    "batch",
-    "in",
-    "system",
-    "token/s, paper",
-    "ideal",
-    "calibrated",
-    "NQKV over it, paper",
-    "ideal",
-    "calibrated",
-    "peak GB, paper",
-    "ours",
+_PER_GB = 1 / units.to_base(1, "GB")
+
+
+def _shown(name: str, title: str, digits: int = 1, times: float = 1) -> Column:
+    return Column(name, title, f",.{digits}f", times, missing="out of memory")
+
+
+#: NQKV's Table 4 beside ours
+TABLE_4 = (
+    Column("model"),
+    Column("batch"),
+    Column("input_tokens", "in"),
+    Column("system"),
+    _shown("published_tokens_per_s", "token/s, paper"),
+    _shown("ideal_tokens_per_s", "ideal"),
+    _shown("calibrated_tokens_per_s", "calibrated"),
+    _shown("published_ratio", "NQKV over it, paper", 2),
+    _shown("ideal_ratio", "ideal", 2),
+    _shown("calibrated_ratio", "calibrated", 2),
+    _shown("published_bytes", "peak GB, paper", times=_PER_GB),
+    _shown("ours_bytes", "ours", times=_PER_GB),
 )
 
 
@@ -31,19 +40,3 @@ def tables() -> dict[str, pd.DataFrame]:
         "nqkv_figure_9": nqkv_memory("input_tokens"),
         "oaken_figure_3": oaken_utilisation(),
     }
-
-
-def table_4(table: pd.DataFrame) -> list[list[str]]:
-    """NQKV's Table 4 beside ours, the cells of TABLE_4_HEAD."""
-    lines = []
-    for _, row in table.iterrows():
-        speeds = [_shown(row[f"{kind}_tokens_per_s"], 1) for kind in ("published", "ideal", "calibrated")]
-        ratios = [_shown(row[f"{kind}_ratio"], 2) for kind in ("published", "ideal", "calibrated")]
-        sizes = [_shown(row[name] / units.to_base(1, "GB"), 1) for name in ("published_bytes", "ours_bytes")]
-        place = [row["model"], str(row["batch"]), str(row["input_tokens"]), row["system"]]
-        lines.append([*place, *speeds, *ratios, *sizes])
-    return lines
-
-
-def _shown(value: float, digits: int) -> str:
-    return "out of memory" if pd.isna(value) else f"{value:,.{digits}f}"

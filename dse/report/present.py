@@ -4,8 +4,8 @@ from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from dse.core import units
+from dse.core.columns import aligned
 from dse.core.errors import InputError, did_you_mean, show
-from dse.core.table import aligned
 from dse.model import assumed, assumptions, quality, uncertainty
 from dse.model.compare import OF_ATTENTION
 from dse.model.evaluate import Point, bound_text, in_wide_weights, room_text

@@ -6,8 +6,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dse.core import units
+from dse.core.columns import Column, aligned, cells
 from dse.core.errors import InputError, did_you_mean, show
-from dse.core.table import aligned
+from dse.core.progress import Progress
 from dse.model import uncertainty
 from dse.model.evaluate import Point
 from dse.model.formulas.serving import batching_gain, padding_factor
@@ -16,7 +17,6 @@ from dse.model.stacks import kind_of, stack_of, stack_text
 from dse.report import present
 from dse.serving import admission, block_traces, steady_state, trace_files, trace_tables
 from dse.serving.requests import Lengths, Moments, quantile
-from dse.serving.trace_files import Progress
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.workload import MAX_BATCH, Workload
 
@@ -173,13 +173,32 @@ def plural(n: int, noun: str) -> str:
 
 def per_second(rate: float) -> str:
     """A rate of requests: 2.017 requests/s, 1,000,000 requests/s."""
-    return f"{rate:,.4g} requests/s" if rate < 1e4 else f"{rate:,.0f} requests/s"
+    return f"{units.plain(rate)} requests/s"
 
 
 def beyond_positions(n: int, most: int) -> str:
     """Sentence about `n` requests that are longer than a model was made for."""
     are = "is" if n == 1 else "are"
     return f"{plural(n, 'request')} {are} longer than the {most:,} positions the model was trained for"
+
+
+#: batches of requests that start together
+_BATCHING = (
+    Column("batch", form=","),
+    Column("largest_output_tokens", "largest answer", ",.0f"),
+    Column("batching_gain", "gain of continuous batching", "{batching_gain:.2f}x"),
+    Column("longest_input_tokens", "longest prompt", ",.0f"),
+    Column("padding_factor", "padding", "{padding_factor:.2f}x"),
+)
+#: what each rule of memory gives
+_RULES = (
+    Column("n_sequences", "concurrency", ","),
+    Column("held_bytes", "held for a request", lambda row: units.human(row["held_bytes"], "B")),
+    Column("waste_share", "of it empty", ".1%"),
+    Column("throughput_tokens_per_s", "steady throughput", "{throughput_tokens_per_s:,.4g} token/s"),
+    Column("throughput_low", "80 % interval", "{throughput_low:,.4g} to {throughput_high:,.4g}"),
+    Column("requests_per_s", "requests/s", ",.4g"),
+)
 
 
 def text(trace: dict[str, Any], fit: dict[str, Any] | None) -> str:
@@ -217,23 +236,7 @@ def text(trace: dict[str, Any], fit: dict[str, Any] | None) -> str:
         "  ",
     )
     lines += ["", "Batches of requests that start together (static batching)"]
-    lines += aligned(
-        [
-            ("batch", "largest answer", "gain of continuous batching", "longest prompt", "padding"),
-            *(
-                (
-                    f"{row['batch']:,}",
-                    f"{row['largest_output_tokens']:,.0f}",
-                    f"{row['batching_gain']:.2f}x",
-                    f"{row['longest_input_tokens']:,.0f}",
-                    f"{row['padding_factor']:.2f}x",
-                )
-                for row in trace["batching"]
-            ),
-        ],
-        1,
-        "  ",
-    )
+    lines += aligned(cells(_BATCHING, trace["batching"]), 1, "  ")
     if fit:
         lines += [
             "",
@@ -241,35 +244,8 @@ def text(trace: dict[str, Any], fit: dict[str, Any] | None) -> str:
             f"({fit['model_kind']} model{', ' + fit['stack'] if fit['stack'] else ''})",
         ]
         lines += [present.deployment_text(fit)] if fit["n_devices"] > 1 else []
-        lines += aligned(
-            [
-                (
-                    "memory",
-                    "concurrency",
-                    "held for a request",
-                    "of it empty",
-                    "steady throughput",
-                    "80 % interval",
-                    "requests/s",
-                ),
-                *(
-                    (
-                        _rule_text(row["rule"], fit),
-                        f"{row['n_sequences']:,}",
-                        units.human(row["held_bytes"], "B"),
-                        f"{row['waste_share']:.1%}",
-                        f"{row['throughput_tokens_per_s']:,.4g} token/s" if row["throughput_tokens_per_s"] else "-",
-                        f"{row['throughput_low']:,.4g} to {row['throughput_high']:,.4g}"
-                        if row["throughput_low"]
-                        else "-",
-                        f"{row['requests_per_s']:,.4g}" if row["requests_per_s"] else "-",
-                    )
-                    for row in fit["rules"]
-                ),
-            ],
-            1,
-            "  ",
-        )
+        rules = [Column("rule", "memory", lambda row: _rule_text(row["rule"], fit)), *_RULES]
+        lines += aligned(cells(rules, fit["rules"]), 1, "  ")
         if not any(row["n_sequences"] for row in fit["rules"]):
             lines.append("  the longest request of the trace does not fit")
         if fit["n_beyond_positions"]:

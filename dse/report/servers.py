@@ -5,21 +5,8 @@ import io
 import pandas as pd
 
 from dse import data
+from dse.core.columns import Column, cells, percent
 
-#: heads of the page's table, and the column behind each
-_COLUMNS = {
-    "TPOT": "tpot_mean",
-    "90th percentile": "tpot_p90",
-    "median": "tpot_bias",
-    "in interval": "tpot_inside",
-    "width": "tpot_width",
-    "TTFT": "ttft_mean",
-    "in its interval": "ttft_inside",
-    "its width": "ttft_width",
-    "kernels alone": "kernels_mean",
-    "data sheet": "naive_mean",
-}
-HEAD = ("rows of", "which", "number", *_COLUMNS)
 #: what the page calls the groups of column `by`
 _WORDS = {
     "all": "all",
@@ -39,14 +26,25 @@ def table() -> pd.DataFrame:
     return pd.read_csv(io.StringIO(data.text("serving.csv")), dtype={"group": str})
 
 
-def cells() -> list[list[str]]:
-    """The table of the page, in percent; releases are left to the table's file."""
-    shown = table()
-    return [
-        [_WORDS[row["by"]], row["group"], f"{row['predicted']:,}", *(_percent(row[name]) for name in _COLUMNS.values())]
-        for row in shown[shown["by"].isin(list(_WORDS))].to_dict("records")
-    ]
+#: columns of the page's table, in percent
+COLUMNS = (
+    Column("by", "rows of", lambda row: _WORDS[row["by"]]),
+    Column("group", "which"),
+    Column("predicted", "number", ","),
+    percent("tpot_mean", "TPOT"),
+    percent("tpot_p90", "90th percentile"),
+    percent("tpot_bias", "median"),
+    percent("tpot_inside", "in interval"),
+    percent("tpot_width", "width"),
+    percent("ttft_mean", "TTFT"),
+    percent("ttft_inside", "in its interval"),
+    percent("ttft_width", "its width"),
+    percent("kernels_mean", "kernels alone"),
+    percent("naive_mean", "data sheet"),
+)
 
 
-def _percent(share: float) -> str:
-    return "-" if pd.isna(share) else f"{100 * share:.1f}"
+def shown() -> list[list[str]]:
+    """The heads and rows of the page; releases are left to the table's file."""
+    found = table()
+    return cells(COLUMNS, found[found["by"].isin(list(_WORDS))].to_dict("records"))

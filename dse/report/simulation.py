@@ -1,6 +1,6 @@
 """Results of a simulated run: numbers, text, tables and figure of `dse simulate`."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from dse.core import files
 from dse.core.answer import Answer
 from dse.core.documents import json_text
+from dse.core.progress import Progress
 from dse.figures import FIGURES
 from dse.figures.export.image import export
 from dse.figures.export.static import check, painter
@@ -56,7 +57,7 @@ def evaluate(
     requests: Requests,
     batching: steady_state.Batching,
     step_tokens: int,
-    progress: Callable[..., Any] | None = None,
+    progress: Progress | None = None,
     host: HostMemory | None = None,
 ) -> tuple[dict[str, Any], Simulation]:
     """All numbers of a run, in SI base units, JSON-ready, with the closed form beside; and the run itself."""
@@ -163,7 +164,7 @@ def serve(
     ask: Traffic,
     batching: steady_state.Batching,
     step_tokens: int,
-    progress: Callable[..., Any] | None = None,
+    progress: Progress | None = None,
     host: HostMemory | None = None,
 ) -> tuple[dict[str, Any], Simulation]:
     """All numbers of the run of what is asked for, as `evaluate`, with where its requests come from; and the run.

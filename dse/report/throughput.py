@@ -9,6 +9,7 @@ import pandas as pd
 
 from dse.core import files
 from dse.core.errors import InputError, did_you_mean, show
+from dse.core.progress import Progress, each
 from dse.figures import FIGURES, REPORT, Figure
 from dse.figures.drawing.chart import Chart
 from dse.figures.export import web_page
@@ -17,7 +18,6 @@ from dse.figures.export.static import Painter, check, painter
 from dse.figures.plot.answer import chart_of
 from dse.questions import systems, tables
 from dse.questions.systems import ReportRequest
-from dse.questions.tables import Progress
 from dse.report import formats, gains, page
 from dse.specs import catalog
 from dse.specs.measurements import bits_from
@@ -209,10 +209,5 @@ class _Named:
 
 def _progressing(figures: list[Figure], draw: Any, progress: Progress | None) -> Any:
     """(figure, what `draw` makes of it) one by one, behind a progress bar where one is wanted."""
-    if progress is None:
-        for figure in figures:
-            yield figure, draw(figure)
-        return
-    with progress([_Named(figure) for figure in figures], label="figures", length=len(figures)) as shown:
-        for named in shown:
-            yield named.figure, draw(named.figure)
+    for named in each([_Named(figure) for figure in figures], progress, "figures"):
+        yield named.figure, draw(named.figure)

@@ -2,12 +2,12 @@
 
 import io
 import re
-from collections.abc import Callable
-from typing import Any
 
 import pandas as pd
 
 from dse.core import files
+from dse.core.columns import cells
+from dse.core.progress import Progress
 from dse.figures import FIGURES
 from dse.figures.charts.memory_limit import WHOLE
 from dse.figures.charts.predicted_measured import points_of
@@ -27,7 +27,7 @@ MAX_CELL = 60
 CLAIM_HEAD = ("verdict", "claim", "where", "published", "ours", "unit", "difference", "tolerance or check")
 
 
-def write(out: str, progress: Callable[..., Any] | None = None) -> tuple[str, list[ClaimRow]]:
+def write(out: str, progress: Progress | None = None) -> tuple[str, list[ClaimRow]]:
     """Write the page and its tables into directory `out`; return the path of the page and the claims.
 
     Raises OutputError where the directory cannot be written. A missed claim is no failure.
@@ -36,7 +36,7 @@ def write(out: str, progress: Callable[..., Any] | None = None) -> tuple[str, li
         return _write(published, progress)
 
 
-def _write(published: files.Publication, progress: Callable[..., Any] | None) -> tuple[str, list[ClaimRow]]:
+def _write(published: files.Publication, progress: Progress | None) -> tuple[str, list[ClaimRow]]:
     rows = verdicts.claim_rows()
     kernels = silicon.run(progress=progress)
     views = {view.name: accuracy.table(view) for view in accuracy.VIEWS}
@@ -97,16 +97,14 @@ def page(
         papers={
             "whole": WHOLE,
             "tables": list(paper_tables),
-            "head": papers.TABLE_4_HEAD,
-            "table_4": papers.table_4(paper_tables["nqkv_table_4"]),
+            "table_4": cells(papers.TABLE_4, paper_tables["nqkv_table_4"].to_dict("records")),
             "charts": {name: FIGURES[name].chart(paper_tables[name]) for name in papers.FIGURES},
         },
         silicon_notes=" ".join(f"{note[:1].upper()}{note[1:]}." for note in kernels.notes),
-        silicon_head=silicon.HEAD[1:],
+        silicon_head=cells(silicon.COLUMNS[1:], [])[0],
         silicon=_silicon(kernels),
         servers_chart=FIGURES["servers_errors"].chart(servers.table()),
-        servers_head=servers.HEAD,
-        servers=servers.cells(),
+        servers=servers.shown(),
         accuracy={name: FIGURES[f"accuracy_{name.replace('-', '_')}"].chart(table) for name, table in views.items()},
         sure=SURE,
         ranking_head=list(map(str, ranked.columns)),
@@ -152,7 +150,7 @@ def _silicon(kernels: Silicon) -> list[tuple[str, str, list[list[str]], dict[str
             (
                 device,
                 "" if best is None else f": {100 * best:.1f} % at best like serving",
-                [silicon.cells(row)[1:] for row in own],
+                cells(silicon.COLUMNS[1:], own)[1:],
                 charts,
             )
         )

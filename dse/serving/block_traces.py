@@ -14,8 +14,8 @@ import numpy as np
 from dse.core import files
 from dse.core.errors import InputError, LimitError, show
 from dse.core.field import check_whole
+from dse.core.progress import Progress
 from dse.serving.requests import MAX_TOKENS, PromptBlocks, Requests
-from dse.serving.trace_files import Progress
 
 ENDING = ".jsonl"
 FIELDS = ("timestamp", "input_length", "output_length", "hash_ids")

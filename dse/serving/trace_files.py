@@ -9,15 +9,16 @@ block.
 import csv
 import re
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 
 from dse.core import files
 from dse.core.errors import InputError, LimitError, did_you_mean, show
+from dse.core.progress import Progress
 from dse.serving import trace_scan
 from dse.serving.requests import MAX_TOKENS, Counter, Ints, Lengths, Moments, Requests
 from dse.serving.trace_scan import INPUT, MAX_SECONDS, NANOSECONDS, OUTPUT, SKIP, TIME
@@ -29,9 +30,6 @@ BLOCK_BYTES = 2**20
 MAX_LINE_BYTES = 2**17
 #: from this size on the rows are scanned by compiled code
 COMPILE_BYTES = 16 * 2**20
-
-#: progress(items, label=..., length=...) -> a context manager that gives the items one by one
-Progress = Callable[..., AbstractContextManager[Any]]
 
 
 @dataclass(frozen=True)

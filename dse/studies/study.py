@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from dse.core import files
+from dse.core.progress import Progress
 from dse.core.version import VERSION
 from dse.measure.kernels import sha256
 from dse.measure.parts import Store, opened
@@ -23,7 +24,6 @@ from dse.studies.experiments import StudyPoint
 from dse.studies.observations import N_RUNS, RUN_TOKENS, Row, looks, row, runs
 from dse.transformer import caches, in_loop, tokenizer
 from dse.transformer.checkpoint import Checkpoint
-from dse.transformer.forward import Progress
 from dse.transformer.in_loop import LoopRun
 
 #: tokens of a window, whose later half is scored, and windows of each text

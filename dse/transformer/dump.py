@@ -10,9 +10,10 @@ import numpy as np
 
 from dse.core import files
 from dse.core.errors import InputError, LimitError, OutputError, show
+from dse.core.progress import Progress
 from dse.measure.dumps.writer import fp16_header
 from dse.transformer.checkpoint import Architecture, Checkpoint
-from dse.transformer.forward import Attention, LayerHeads, Progress, exact, hidden_states, turned
+from dse.transformer.forward import Attention, LayerHeads, exact, hidden_states, turned
 
 #: bytes of a dump that is written
 MAX_BYTES = 2**38

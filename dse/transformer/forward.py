@@ -1,16 +1,13 @@
 """The forward pass in numpy, float32: a text at once, through one attention or through several beside each other."""
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from dse.core.progress import Progress
 from dse.transformer.checkpoint import Architecture, Checkpoint, Rotation, TransformerLayer
 
-#: progress(items, label=..., length=...) -> a context manager that gives the items one by one
-Progress = Callable[..., AbstractContextManager[Any]]
 #: queries whose attention scores are in memory at a time
 BLOCK_TOKENS = 128
 

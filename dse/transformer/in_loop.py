@@ -13,6 +13,7 @@ import numpy as np
 
 from dse import quantizers
 from dse.core.errors import InputError, LimitError, did_you_mean, show
+from dse.core.progress import Progress
 from dse.quantizers import QuantizerSpec
 from dse.transformer import caches
 from dse.transformer.checkpoint import Architecture, Checkpoint
@@ -20,7 +21,6 @@ from dse.transformer.forward import (
     Attention,
     LayerHeads,
     PackedTokens,
-    Progress,
     attend,
     exact,
     head_of,

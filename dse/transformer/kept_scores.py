@@ -7,11 +7,11 @@ from dataclasses import asdict
 import numpy as np
 
 from dse import quantizers
+from dse.core.progress import Progress
 from dse.core.version import VERSION
 from dse.measure.parts import opened
 from dse.transformer import in_loop
 from dse.transformer.checkpoint import Checkpoint
-from dse.transformer.forward import Progress
 from dse.transformer.in_loop import LoopScore
 
 #: methods that run beside each other, and are lost together where a run is stopped

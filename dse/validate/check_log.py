@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dse import quantizers
 from dse.core.answer import Answer
+from dse.core.columns import aligned
 from dse.core.errors import InputError, show
-from dse.core.table import aligned
 from dse.core.units import GIB
 from dse.model import capacity, kv_layout
 from dse.model.evaluate import Point

@@ -1,7 +1,5 @@
 """Published measurements of quantised KV beside predictions: each number, and its gain over its group's base."""
 
-import csv
-import io
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,15 +8,15 @@ from typing import Any
 import numpy as np
 
 from dse.calibrate.evidence import RATES, STACKS, EvidenceRow, formula_of, predicted, read
-from dse.core import files
+from dse.core.columns import Column, aligned, cells, csv_text, percent
 from dse.core.documents import json_text
 from dse.core.errors import DseError
-from dse.core.table import aligned
+from dse.core.progress import Progress, each
 from dse.model import uncertainty
-from dse.model.assumed import reason
-from dse.model.evaluate import Point, roomy
+from dse.model.evaluate import roomy
 from dse.model.uncertainty import Interval
 from dse.specs.implementation import ENDS
+from dse.validate.measured import GROUP, errors_by_group, marks, statistic
 
 #: columns of predictions.csv
 COLUMNS = ("id", "predicted", "low", "high", "gain", "gain_low", "gain_high", "reason", "marks")
@@ -49,14 +47,14 @@ def judge(row: EvidenceRow) -> JudgedGain:
     try:
         value, kind = predicted(row), formula_of(row.quantity)[1] if not row.reason else ""
         point = row.point(batch=1)
-        marks = "; ".join([*row.marks, *_marks(point)])
+        marked = "; ".join([*row.marks, *marks(point, MARKED)])
         if not kind:
-            return JudgedGain(row=row, value=value, low=value, high=value, marks=marks)
+            return JudgedGain(row=row, value=value, low=value, high=value, marks=marked)
         sure = uncertainty.intervals(point.device, point.plan, point.work, point.stack, point.stack_name)
         times = sure.first if kind == "first" else sure.tokens
         own = times.inverse() if row.unit in RATES else times
         low, high, _ = uncertainty.product([own, _ends(row, value)])
-        return JudgedGain(row=row, value=value, low=value * low, high=value * high, marks=marks)
+        return JudgedGain(row=row, value=value, low=value * low, high=value * high, marks=marked)
     except DseError as error:
         return JudgedGain(row=row, reason=str(error))
 
@@ -70,18 +68,9 @@ def _ends(row: EvidenceRow, value: float) -> Interval:
     return Interval(min(*moved, 1.0), max(*moved, 1.0), "implementation")
 
 
-def _marks(point: Point) -> list[str]:
-    return [f"{name}: {reason(point, name)}" for name in point.results["assumptions"] if name in MARKED]
-
-
-def run(path: str, progress: Callable[..., Any] | None = None) -> list[JudgedGain]:
+def run(path: str, progress: Progress | None = None) -> list[JudgedGain]:
     """All rows of a table, judged, with gains over the base of each group."""
-    rows = read(path)
-    if progress is None:
-        found = [judge(row) for row in rows]
-    else:
-        with progress(rows, "rows", len(rows)) as bar:
-            found = [judge(row) for row in bar]
+    found = [judge(row) for row in each(read(path), progress, "rows")]
     bases = {one.row.group: one for one in found if one.row.is_base and one.row.group}
     return [_with_gain(one, bases[one.row.group]) if one.row.group in bases else one for one in found]
 
@@ -138,34 +127,16 @@ def software(row: EvidenceRow) -> str:
 
 def predictions_csv(found: Sequence[JudgedGain]) -> str:
     """The table `predictions.csv`: values in the unit of each row, 80 % intervals, gains, why there are none."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for one in found:
-        values = [_cell(one.value), *(_cell(v) for v in (one.low, one.high))]
-        gains = [_cell(one.gain), *(_cell(v) for v in (one.gain_low, one.gain_high))]
-        writer.writerow(
-            [files.harmless(one.row.id), *values, *gains, files.harmless(one.reason), files.harmless(one.marks)]
-        )
-    return out.getvalue()
-
-
-def _cell(value: float | None) -> str:
-    return "" if value is None or math.isnan(value) else f"{value:.6g}"
+    return csv_text([{**vars(one), "id": one.row.id, "predicted": one.value} for one in found], COLUMNS)
 
 
 def errors(found: Sequence[JudgedGain]) -> list[dict[str, Any]]:
     """By class of KV and by stack: errors of values, of gains, winners, coverage, as shares."""
-    groups: dict[tuple[str, str], list[JudgedGain]] = {}
-    for one in found:
-        groups.setdefault(("all", "all"), []).append(one)
-        groups.setdefault(("class", one.row.cls or "-"), []).append(one)
-        groups.setdefault(("stack", one.row.cells["stack"]), []).append(one)
-    order = ("all", "class", "stack")
-    return [
-        {"by": by, "group": name, **_summary(own)}
-        for (by, name), own in sorted(groups.items(), key=lambda item: (order.index(item[0][0]), item[0][1]))
-    ]
+    return errors_by_group(found, _groups, _summary, ("all", "class", "stack"))
+
+
+def _groups(one: JudgedGain) -> dict[str, str]:
+    return {"all": "all", "class": one.row.cls or "-", "stack": one.row.cells["stack"]}
 
 
 def _summary(found: Sequence[JudgedGain]) -> dict[str, Any]:
@@ -180,23 +151,15 @@ def _summary(found: Sequence[JudgedGain]) -> dict[str, Any]:
     return {
         "rows": len(found),
         "predicted": len(known),
-        "mean": _mean(off),
-        "median": _median(off),
-        "inside": _mean(inside),
+        "mean": statistic(np.mean, off),
+        "median": statistic(np.median, off),
+        "inside": statistic(np.mean, inside),
         "gains": len(gains),
-        "gain_median": _median(gain_off),
+        "gain_median": statistic(np.median, gain_off),
         "decided": len(decided),
-        "right": _mean(right),
-        "gain_inside": _mean(held),
+        "right": statistic(np.mean, right),
+        "gain_inside": statistic(np.mean, held),
     }
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return float(np.mean(values)) if len(values) else None
-
-
-def _median(values: Sequence[float]) -> float | None:
-    return float(np.median(values)) if len(values) else None
 
 
 def contents_of(found: Sequence[JudgedGain]) -> dict[str, bytes]:
@@ -207,42 +170,49 @@ def contents_of(found: Sequence[JudgedGain]) -> dict[str, bytes]:
     }
 
 
+def _gain_interval(one: JudgedGain) -> str:
+    return f"{_short(one.gain_low)}..{_short(one.gain_high)}"
+
+
+def _of_gain(name: str, form: Callable[[JudgedGain], str]) -> Column:
+    """A column of gains over bases, empty where a row has none."""
+    return Column(name, form=lambda one: form(one) if one.printed_gain and not one.row.is_base else "")
+
+
+#: rows with the printed number, ours and the interval
+_ROWS = (
+    Column("row.id", "id"),
+    Column("device", form=lambda one: one.row.cells["device"][:12]),
+    Column("model", form=lambda one: one.row.cells["model"][:20]),
+    Column("kv", form=lambda one: one.row.cells["kv"][:20]),
+    Column("row.value", "printed", ".4g"),
+    Column("predicted", form=lambda one: one.reason[:60] or _short(one.value)),
+    Column("value", "interval", "{low:.4g}..{high:.4g}", missing=""),
+    Column("row.unit", "unit"),
+    _of_gain("gain", lambda one: _short(one.printed_gain)),
+    _of_gain("ours", lambda one: _short(one.gain)),
+    _of_gain("interval", _gain_interval),
+)
+#: errors by group, in percent
+_ERRORS = (
+    *GROUP,
+    percent("mean"),
+    percent("median"),
+    percent("inside"),
+    Column("gains"),
+    percent("gain_median", "median"),
+    Column("winner", form=lambda row: f"{percent('right').cell(row)} of {row['decided']}"),
+    percent("gain_inside", "inside"),
+)
+
+
 def text(found: Sequence[JudgedGain]) -> str:
     """Every row with the printed number, ours and the interval; then the errors."""
-    lines = [("id", "device", "model", "kv", "printed", "predicted", "interval", "unit", "gain", "ours", "interval")]
-    for one in found:
-        row = one.row
-        interval = f"{_short(one.low)}..{_short(one.high)}" if one.value is not None else ""
-        gains = ["", "", ""]
-        if one.printed_gain and not row.is_base:
-            gains = [_short(one.printed_gain), _short(one.gain), f"{_short(one.gain_low)}..{_short(one.gain_high)}"]
-        lines.append(
-            (  # type: ignore[arg-type]
-                row.id,
-                row.cells["device"][:12],
-                row.cells["model"][:20],
-                row.cells["kv"][:20],
-                _short(row.value),
-                _short(one.value) if not one.reason else one.reason[:60],
-                interval,
-                row.unit,
-                *gains,
-            )
-        )
-    shown = aligned(lines, 4)
-    head = ("by", "group", "rows", "mean", "median", "inside", "gains", "median", "winner", "inside")
-    table = [head]
-    for each in errors(found):
-        shares = [_percent(each[name]) for name in ("mean", "median", "inside")]
-        right = f"{_percent(each['right'])} of {each['decided']}"
-        rows = f"{each['predicted']}/{each['rows']}"
-        gain = [_percent(each[name]) for name in ("gain_median", "gain_inside")]
-        table.append((each["by"], each["group"], rows, *shares, str(each["gains"]), gain[0], right, gain[1]))
     return "\n".join(
         [
-            *shown,
+            *aligned(cells(_ROWS, found), 4),
             "",
-            *aligned(table, 2),
+            *aligned(cells(_ERRORS, errors(found)), 2),
             "",
             "Errors in percent: of values, mean and median; inside: in their 80 % interval; of gains over the group's",
             f"base, median; winner: gains beyond {100 * WON:.0f} % whose side of 1 is right.",
@@ -252,7 +222,3 @@ def text(found: Sequence[JudgedGain]) -> str:
 
 def _short(value: float | None) -> str:
     return "-" if value is None or math.isnan(value) else f"{value:.4g}"
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.1f}"

@@ -1,25 +1,23 @@
 """Whole measured servers beside our predictions: errors by model, system, stack and tp, and how many intervals hold."""
 
-import csv
-import io
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from dse.calibrate.servers import UNIT_SLIP, ServerRow, is_suspect, read
-from dse.core import files, units
+from dse.core import units
+from dse.core.columns import aligned, cells, csv_text, percent
 from dse.core.documents import json_text
 from dse.core.errors import DseError, InputError
-from dse.core.table import aligned
+from dse.core.progress import Progress, each
 from dse.model import uncertainty
-from dse.model.assumed import reason
 from dse.model.evaluate import Point, roomy
 from dse.model.formulas.steady import closed_loop_tokens_per_s
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.workload import Workload
+from dse.validate.measured import GROUP, errors_by_group, joined, marks, p90, slip, statistic
 
 #: columns of predictions.csv
 COLUMNS = ("id", "tpot_ms", "tpot_low", "tpot_high", "ttft_ms", "ttft_low", "ttft_high", "reason", "marks")
@@ -47,13 +45,13 @@ class JudgedServer:
     """One row and what was predicted of it, in seconds; None where nothing could be."""
 
     row: ServerRow
-    tpot_s: tuple[float, float, float] | None
-    ttft_s: tuple[float, float, float] | None
+    tpot_s: tuple[float, float, float] | None = None
+    ttft_s: tuple[float, float, float] | None = None
     #: what else would have been said: bytes over bandwidth and operations over the peak; kernels alone
-    naive_s: float | None
-    kernels_s: float | None
+    naive_s: float | None = None
+    kernels_s: float | None = None
     #: why nothing is predicted; "" where something is
-    reason: str
+    reason: str = ""
     #: what of the prediction is taken from the nearest that was measured, or assumed
     marks: str = ""
 
@@ -65,17 +63,16 @@ class JudgedServer:
 
 def judge(row: ServerRow) -> JudgedServer:
     """The prediction of a row."""
-    nothing = JudgedServer(row, tpot_s=None, ttft_s=None, naive_s=None, kernels_s=None, reason=row.reason)
     if row.reason:
-        return nothing
+        return JudgedServer(row, reason=row.reason)
     try:
-        point, marks = row.point(), row.marks
+        point, marked = row.point(), [row.marks]
         if not point.max_batch:  # a server ran it all the same
-            marks += f"{'; ' if marks else ''}no_room: predicted as if it did fit: {point.results['infeasible_reason']}"
+            marked.append(f"no_room: predicted as if it did fit: {point.results['infeasible_reason']}")
             point = row.point(roomy(point.device))
         results = point.results
         if results["tpot_s"] is None:
-            return replace(nothing, reason=results["infeasible_reason"] or "not one request fits")
+            return JudgedServer(row, reason=results["infeasible_reason"] or "not one request fits")
         tokens, first = uncertainty.intervals(point.device, point.plan, point.work, point.stack, point.stack_name)
         tpot, ttft = results["tpot_s"], results["ttft_s"]
         return JudgedServer(
@@ -84,16 +81,10 @@ def judge(row: ServerRow) -> JudgedServer:
             ttft_s=(ttft, ttft * first.low, ttft * first.high),
             naive_s=_naive_s(row),
             kernels_s=_kernels_s(point),
-            reason="",
-            marks="; ".join(filter(None, (marks, _marks(point)))),
+            marks=joined(*marked, *marks(point, MARKED)),
         )
     except DseError as error:
-        return replace(nothing, reason=str(error))
-
-
-def _marks(point: Point) -> str:
-    """Parts of a prediction that rest on the nearest measurement or an assumption; "" for none."""
-    return "; ".join(f"{name}: {reason(point, name)}" for name in point.results["assumptions"] if name in MARKED)
+        return JudgedServer(row, reason=str(error))
 
 
 def _naive_s(row: ServerRow) -> float:
@@ -110,16 +101,11 @@ def _kernels_s(point: Point) -> float:
     return found
 
 
-def run(path: str, progress: Callable[..., Any] | None = None) -> list[JudgedServer]:
+def run(path: str, progress: Progress | None = None) -> list[JudgedServer]:
     """All rows of a table, judged. Raises InputError for a table whose times can only be in another unit."""
-    rows = read(path)
-    if progress is None:
-        found = [judge(row) for row in rows]
-    else:
-        with progress(rows, "servers", len(rows)) as bar:
-            found = [judge(row) for row in bar]
+    found = [judge(row) for row in each(read(path), progress, "servers")]
     _check_units(path, found)
-    return [replace(one, marks="; ".join(filter(None, (one.marks, _slips(one))))) for one in found]
+    return [replace(one, marks=joined(one.marks, *_slips(one))) for one in found]
 
 
 def speeds(path: str, device: HardwareSpec, model: ModelSpec, work: Workload) -> list[dict[str, Any]]:
@@ -173,43 +159,30 @@ def _off(one: JudgedServer, name: str) -> float | None:
     return measured / ours[0] if measured and ours else None
 
 
-def _slip(ratio: float | None) -> tuple[str, str] | None:
-    """Factor and unit of a time that cannot be in milliseconds; None where it may be."""
-    if ratio is None or 1 / UNIT_SLIP <= ratio <= UNIT_SLIP:
-        return None
-    if ratio < 1:
-        return f"{1 / ratio:,.0f} times less than predicted", "s"
-    return f"{ratio:,.0f} times more than predicted", "us"
-
-
 def _check_units(path: str, found: list[JudgedServer]) -> None:
     for column, name in _TIMES.items():
-        known = [(ratio, one.row) for one in found if (ratio := _off(one, name))]
-        if known and (slip := _slip(float(np.median([ratio for ratio, _ in known])))):
+        known = [(over, one.row) for one in found if (over := _off(one, name))]
+        if known and (wrong := slip(float(np.median([over for over, _ in known])), UNIT_SLIP)):
             row = known[0][1]
             raise InputError(
-                f"{path}:{row.line}: {column} = {getattr(row, name) / _MS:g}: is {slip[0]}, as most rows: are the "
-                f"times in {slip[1]}? give milliseconds"
+                f"{path}:{row.line}: {column} = {getattr(row, name) / _MS:g}: is {wrong}, as most rows: are the "
+                f"times in {'s' if ' less ' in wrong else 'us'}? give milliseconds"
             )
 
 
-def _slips(one: JudgedServer) -> str:
+def _slips(one: JudgedServer) -> list[str]:
     """The times of a row that can only be in another unit, where those of most rows are not."""
-    slips = ((column, _slip(_off(one, name))) for column, name in _TIMES.items())
-    return "; ".join(f"{column}: {slip[0]}: another unit?" for column, slip in slips if slip)
+    slips = {column: slip(_off(one, name) or 1.0, UNIT_SLIP) for column, name in _TIMES.items()}
+    return [f"{column}: {wrong}: another unit?" for column, wrong in slips.items() if wrong]
 
 
 def predictions_csv(found: list[JudgedServer]) -> str:
     """The table `predictions.csv`: times in ms, 80 % intervals, why there are none, what was not measured."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    rows = []
     for one in found:
-        times = [f"{value / _MS:.6g}" for three in (one.tpot_s, one.ttft_s) if three for value in three]
-        writer.writerow(
-            [files.harmless(one.row.id), *(times or [""] * 6), files.harmless(one.reason), files.harmless(one.marks)]
-        )
-    return out.getvalue()
+        times = [value and value / _MS for three in (one.tpot_s, one.ttft_s) for value in three or (None,) * 3]
+        rows.append(dict(zip(COLUMNS, (one.row.id, *times, one.reason, one.marks), strict=True)))
+    return csv_text(rows, COLUMNS)
 
 
 def errors(found: list[JudgedServer]) -> list[dict[str, Any]]:
@@ -217,40 +190,32 @@ def errors(found: list[JudgedServer]) -> list[dict[str, Any]]:
 
     Suspect rows (dse/calibrate/servers.py says why) have groups of their own and do not count in `all`.
     """
-    groups: dict[tuple[str, str], list[JudgedServer]] = {}
-    for one in found:
-        if is_suspect(one.row):
-            groups.setdefault(("suspect", f"{one.row.spec.name if one.row.spec else ''} {one.row.release}"), []).append(
-                one
-            )
-            continue
-        groups.setdefault(("all", "all"), []).append(one)
-        for by in GROUPS:
-            name = one.kind if by == "kind" else one.row.spec.name if by == "model" and one.row.spec else None
-            value = name or str(getattr(one.row, by, None))
-            groups.setdefault((by, value or "-"), []).append(one)
-    order = ("all", *GROUPS, "suspect")
-    return [
-        {"by": by, "group": name, **_summary(own)}
-        for (by, name), own in sorted(groups.items(), key=lambda item: (order.index(item[0][0]), item[0][1]))
-    ]
+    return errors_by_group(found, _groups, _summary, ("all", *GROUPS, "suspect"))
+
+
+def _groups(one: JudgedServer) -> dict[str, str]:
+    row, model = one.row, one.row.spec.name if one.row.spec else ""
+    if is_suspect(row):
+        return {"suspect": f"{model} {row.release}"}
+    names = {"all": "all", "kind": one.kind, "model": model or row.model or "-"}
+    return names | {by: str(getattr(row, by)) or "-" for by in GROUPS if by not in names}
 
 
 def _summary(found: list[JudgedServer]) -> dict[str, Any]:
     tokens = compare([(one.row.tpot_s, one.tpot_s) for one in found])
     first = compare([(one.row.ttft_s, one.ttft_s) for one in found])
-    beside = {}
-    for name in ("naive_s", "kernels_s"):
+
+    def mean_error(name: str) -> float | None:
         pairs = [(one.row.tpot_s, getattr(one, name)) for one in found]
-        off = [abs(ours / measured - 1) for measured, ours in pairs if measured and ours]
-        beside[name.removesuffix("_s")] = float(np.mean(off)) if off else None
+        return statistic(np.mean, [abs(ours / measured - 1) for measured, ours in pairs if measured and ours])
+
     return {
         "rows": len(found),
         "predicted": sum(one.tpot_s is not None for one in found),
         **{f"tpot_{name}": value for name, value in tokens.items()},
         **{f"ttft_{name}": value for name, value in first.items()},
-        "naive_mean": beside["naive"],
-        "kernels_mean": beside["kernels"],
+        "naive_mean": mean_error("naive_s"),
+        "kernels_mean": mean_error("kernels_s"),
     }
 
 
@@ -263,7 +228,7 @@ def compare(pairs: Sequence[tuple[float | None, tuple[float, ...] | None]]) -> d
     off = ours / measured - 1
     return {
         "mean": float(np.abs(off).mean()),
-        "p90": float(np.quantile(np.abs(off), 0.9)),
+        "p90": p90(np.abs(off)),
         "bias": float(np.median(off)),
         "inside": float(((measured >= low) & (measured <= high)).mean()),
         "width": float(np.median((high - low) / ours)),
@@ -272,13 +237,7 @@ def compare(pairs: Sequence[tuple[float | None, tuple[float, ...] | None]]) -> d
 
 def errors_csv(rows: Sequence[dict[str, Any]]) -> str:
     """Errors by group as CSV, to four digits."""
-    table = io.StringIO()
-    writer = csv.DictWriter(table, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        cells = {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in row.items()}
-        writer.writerow({key: files.harmless(cell) if isinstance(cell, str) else cell for key, cell in cells.items()})
-    return table.getvalue()
+    return csv_text(rows, digits=4)
 
 
 def contents_of(found: list[JudgedServer]) -> dict[str, bytes]:
@@ -291,25 +250,25 @@ def contents_of(found: list[JudgedServer]) -> dict[str, bytes]:
     }
 
 
+#: the errors as people read them
+_ERRORS = (
+    *GROUP,
+    percent("tpot_mean", "per token"),
+    percent("tpot_p90", "p90"),
+    percent("tpot_bias", "bias"),
+    percent("tpot_inside", "inside"),
+    percent("ttft_mean", "first token"),
+    percent("ttft_inside", "inside"),
+    percent("naive_mean", "naive"),
+    percent("kernels_mean", "kernels"),
+)
+
+
 def text(found: list[JudgedServer]) -> str:
     """The errors as people read them."""
-    head = ("by", "group", "rows", "per token", "p90", "bias", "inside", "first token", "inside", "naive", "kernels")
-    lines = [head]
-    for row in errors(found):
-        numbers = (
-            row["tpot_mean"],
-            row["tpot_p90"],
-            row["tpot_bias"],
-            row["tpot_inside"],
-            row["ttft_mean"],
-            row["ttft_inside"],
-            row["naive_mean"],
-            row["kernels_mean"],
-        )
-        lines.append((row["by"], row["group"], f"{row['predicted']}/{row['rows']}", *(_percent(n) for n in numbers)))
     return "\n".join(
         [
-            *aligned(lines, 2),
+            *aligned(cells(_ERRORS, errors(found)), 2),
             "",
             "Mean absolute errors, in percent of the measured median. inside: rows in their 80 % interval; naive: "
             "bytes",
@@ -317,7 +276,3 @@ def text(found: list[JudgedServer]) -> str:
             "apart.",
         ]
     )
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None or math.isnan(share) else f"{100 * share:.1f}"

@@ -5,7 +5,6 @@ see; else the errors that the device files record.
 """
 
 import importlib.util
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any, Literal, cast
@@ -17,8 +16,9 @@ from dse.calibrate import fit
 from dse.calibrate.formulas import SCALES, Problem, problem
 from dse.calibrate.solve import Floats
 from dse.calibrate.table import PACKAGE, Kind, Table, from_package
+from dse.core.columns import Column, aligned, cells, percent
 from dse.core.errors import InputError, did_you_mean, install, show
-from dse.core.table import aligned
+from dse.core.progress import Progress, each
 from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.stack import KvCode, StackSpec
@@ -45,10 +45,10 @@ class SiliconRow:
     part: str
     size_class: str
     mean: float
-    p90: float | None
-    naive_mean: float | None
-    rows: int | None
-    origin: Origin
+    p90: float | None = None
+    naive_mean: float | None = None
+    rows: int | None = None
+    origin: Origin = "recorded"
 
 
 @dataclass(frozen=True)
@@ -102,19 +102,9 @@ def chosen(device: str | None, stack: str | None) -> list[tuple[HardwareSpec, st
 @cache
 def _shipped() -> list[SiliconRow]:
     """The rows of data/silicon.csv: what `compute` gave for the shipped parameters, to three digits."""
+    numbers: dict[str, Any] = {"mean": float, "p90": float, "naive_mean": float, "rows": int}
     return [
-        SiliconRow(
-            device=row["device"],
-            stack=row["stack"],
-            part=row["part"],
-            size_class=row["size_class"],
-            mean=float(row["mean"]),
-            p90=float(row["p90"]),
-            naive_mean=float(row["naive_mean"]),
-            rows=int(row["rows"]),
-            origin="recorded",
-        )
-        for row in data.rows("silicon.csv")
+        SiliconRow(**row | {name: of(row[name]) for name, of in numbers.items()}) for row in data.rows("silicon.csv")
     ]
 
 
@@ -131,33 +121,10 @@ def recorded(spec: HardwareSpec, stack: str) -> list[SiliconRow]:
     found = []
     for part, fitted in spec.stacks[stack].parts().items():
         names = GEMM_CLASSES if part == "gemm" else CLASSES
-        found.append(
-            SiliconRow(
-                device=spec.name,
-                stack=stack,
-                part=part,
-                size_class=names["all"],
-                mean=fitted.held_out_error,
-                p90=None,
-                naive_mean=None,
-                rows=None,
-                origin="recorded",
-            )
-        )
-        if fitted.serving_error is not None:
-            found.append(
-                SiliconRow(
-                    device=spec.name,
-                    stack=stack,
-                    part=part,
-                    size_class=names["serving"],
-                    mean=fitted.serving_error,
-                    p90=fitted.serving_p90,
-                    naive_mean=None,
-                    rows=None,
-                    origin="recorded",
-                )
-            )
+        place: dict[str, Any] = {"device": spec.name, "stack": stack, "part": part}
+        found.append(SiliconRow(**place, size_class=names["all"], mean=fitted.held_out_error))
+        if (error := fitted.serving_error) is not None:
+            found.append(SiliconRow(**place, size_class=names["serving"], mean=error, p90=fitted.serving_p90))
     return found
 
 
@@ -241,7 +208,7 @@ def _parts(spec: HardwareSpec, stack: str) -> list[tuple[list[SiliconRow], Scatt
     return found
 
 
-def run(device: str | None = None, stack: str | None = None, progress: Callable[..., Any] | None = None) -> Silicon:
+def run(device: str | None = None, stack: str | None = None, progress: Progress | None = None) -> Silicon:
     """The errors of all chosen stacks. Raises InputError for a device or stack that is not calibrated."""
     pairs = chosen(device, stack)
     if not installed():
@@ -258,27 +225,20 @@ def run(device: str | None = None, stack: str | None = None, progress: Callable[
     scatters: list[Scatter] = []
     notes: list[str] = []
 
-    def every(items: Any) -> None:
-        for spec, name in items:
-            if spec.stacks_of:
-                found.extend(recorded(spec, name))
-                notes.append(f"{spec.name} {name}: the kernels of {spec.stacks_of}, errors as recorded there")
-                continue
-            try:
-                parts = _parts(spec, name)
-            except InputError as error:  # a device file of one's own that the package does not have
-                found.extend(recorded(spec, name))
-                notes.append(f"{spec.name} {name}: as recorded in its file: {error}")
-                continue
-            for rows, scatter in parts:
-                found.extend(rows)
-                scatters.append(scatter)
-
-    if progress is None:
-        every(pairs)
-    else:
-        with progress(pairs, "kernels", len(pairs)) as bar:
-            every(bar)
+    for spec, name in each(pairs, progress, "kernels"):
+        if spec.stacks_of:
+            found.extend(recorded(spec, name))
+            notes.append(f"{spec.name} {name}: the kernels of {spec.stacks_of}, errors as recorded there")
+            continue
+        try:
+            parts = _parts(spec, name)
+        except InputError as error:  # a device file of one's own that the package does not have
+            found.extend(recorded(spec, name))
+            notes.append(f"{spec.name} {name}: as recorded in its file: {error}")
+            continue
+        for rows, scatter in parts:
+            found.extend(rows)
+            scatters.append(scatter)
     if scatters:
         notes.insert(0, f"computed from the tables of {PACKAGE}, on the rows that the fits did not see")
     return Silicon(found, scatters, notes)
@@ -289,22 +249,19 @@ def to_json(found: Silicon) -> list[dict[str, Any]]:
     return [asdict(row) for row in found.rows]
 
 
-def share(value: float | None) -> str:
-    """An error as a percentage."""
-    return "-" if value is None else f"{100 * value:.1f}"
-
-
-HEAD = ("device", "stack", "part", "size class", "mean (%)", "90th percentile (%)", "naive roofline (%)", "rows")
-
-
-def cells(row: SiliconRow) -> list[str]:
-    """A row as HEAD names its cells."""
-    n_rows = "-" if row.rows is None else f"{row.rows:,}"
-    numbers = [share(row.mean), share(row.p90), share(row.naive_mean), n_rows]
-    return [row.device, row.stack, row.part, row.size_class, *numbers]
+#: errors in percent
+COLUMNS = (
+    Column("device"),
+    Column("stack"),
+    Column("part"),
+    Column("size_class", "size class"),
+    percent("mean", "mean (%)"),
+    percent("p90", "90th percentile (%)"),
+    percent("naive_mean", "naive roofline (%)"),
+    Column("rows", form=","),
+)
 
 
 def text(found: Silicon) -> str:
     """The table, aligned, and its notes."""
-    table = [list(HEAD), *(cells(row) for row in found.rows)]
-    return "\n".join([*aligned(table, 4), "", *found.notes])
+    return "\n".join([*aligned(cells(COLUMNS, found.rows), 4), "", *found.notes])

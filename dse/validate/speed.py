@@ -4,23 +4,20 @@ A row is a closed loop (so many requests at any time), a burst (all at once, the
 evaluated by what the tool has for it: TPOT and TTFT of a point, `dse.serving.burst`, `dse.serving.at_rate`.
 """
 
-import csv
-import io
-import math
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from dse import quantizers
-from dse.calibrate.table import number, rows_of
-from dse.core import files, units
+from dse.calibrate.table import named_rows, number
+from dse.core import units
+from dse.core.columns import Column, aligned, cells, csv_text, percent
 from dse.core.errors import DseError, InputError, did_you_mean, show
-from dse.core.table import aligned
+from dse.core.progress import Progress, each
 from dse.model import kv_layout, uncertainty
-from dse.model.assumed import reason
 from dse.model.evaluate import Point, roomy
 from dse.model.formulas.steady import closed_loop_tokens_per_s
 from dse.serving import burst
@@ -29,6 +26,7 @@ from dse.serving.steady_state import FixedLengths
 from dse.specs import catalog, engines, servers
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.workload import MAX_BATCH, MAX_DEVICES, MAX_INPUT_TOKENS, MAX_OUTPUT_TOKENS, Workload
+from dse.validate.measured import GROUP, errors_by_group, joined, marks, p90, slip, statistic
 
 #: columns that must be there, and the largest value of those that are whole numbers
 NEEDED = {
@@ -66,8 +64,9 @@ FLAGS: tuple[tuple[str, str, type], ...] = (
     (r"(?:max-num-batched-tokens|chunked-prefill-size|max_num_tokens)", "prompt_budget_tokens", int),
 )
 SPECULATES = re.compile(r"speculative[-_](?:config|algo|num)")
+#: assumptions that a prediction is marked with
+MARKED = ("stacks_of", "nearest_release", "nearest_kernels", "nearest_format", "exchanges")
 GROUPS = ("kind", "model", "device", "engine", "measured")
-COLUMNS = ("id", "kind", "what", "unit", "measured", "ours", "off", "low", "high", "inside", "marks")
 _MS = units.to_base(1, "ms")
 
 
@@ -83,18 +82,17 @@ class SpeedRow:
     device_name: str
     #: closed, burst or rate
     kind: str
-    n_requests: int
-    requests_per_s: float
-    is_varied: bool
-    device: HardwareSpec | None
-    is_mixture: bool
-    plan: Any
-    work: Workload | None
+    n_requests: int = 0
+    requests_per_s: float = 0.0
+    is_varied: bool = False
+    device: HardwareSpec | None = None
+    is_mixture: bool = False
+    plan: Any = None
+    work: Workload | None = None
     #: what -> seconds, or tokens per second
-    measured: dict[str, float]
-    is_suspect: bool
+    measured: Mapping[str, float] = field(default_factory=dict)
     #: why nothing is predicted; "" where something is
-    reason: str
+    reason: str = ""
     marks: str = ""
 
 
@@ -131,28 +129,19 @@ class JudgedSpeed:
 
 def read(path: str) -> list[SpeedRow]:
     """The rows of a table; a row that says nothing has its reason. Raises InputError for a table without columns."""
-    header, lines, cells = rows_of(path)
-    for name in NEEDED:
-        if name not in header:
-            raise InputError(f"{path}:1: column {name} is missing: {did_you_mean(name, header)}")
+    rows = [*named_rows(path, NEEDED)]
+    header = [*rows[0][1]]
     if not {"dse_model", "model"} & set(header):
         raise InputError(f"{path}:1: column model is missing: {did_you_mean('model', header)}")
     if not set(MEASURED) & set(header):
         raise InputError(f"{path}:1: column measured_tpot_ms is missing: give one of {', '.join(MEASURED)}")
-    seen: set[str] = set()
     found = []
-    for line, values in zip(lines, cells, strict=True):
-        said = {name: cell.strip() for name, cell in zip(header, values, strict=True)}
+    for line, said in rows:
         try:
-            row = _row(path, line, said)
+            found.append(_row(path, line, said))
         except DseError as error:
             why = str(error)
-            row = _blank(line, said, why if why.startswith(f"{path}:{line}: ") else f"{path}:{line}: {why}")
-        if row.id in seen or not row.id:
-            what = "is given twice" if row.id else "must be there"
-            raise InputError(f"{path}:{line}: id = {show(row.id)}: {what}: give each row its own")
-        seen.add(row.id)
-        found.append(row)
+            found.append(_blank(line, said, why if why.startswith(f"{path}:{line}: ") else f"{path}:{line}: {why}"))
     return found
 
 
@@ -165,15 +154,6 @@ def _blank(line: int, said: dict[str, str], why: str = "") -> SpeedRow:
         model=said.get("dse_model") or said.get("model", ""),
         device_name=said["device"].lower(),
         kind="burst" if _is_true(said.get("all_at_once", "")) else "closed",
-        n_requests=0,
-        requests_per_s=0.0,
-        is_varied=False,
-        device=None,
-        is_mixture=False,
-        plan=None,
-        work=None,
-        measured={},
-        is_suspect=bool(said.get("suspect")),
         reason=why,
     )
 
@@ -222,21 +202,19 @@ def _row(path: str, line: int, said: dict[str, str]) -> SpeedRow:
         rounds=max(round(n_requests / whole["concurrency"]), 1),
         **settings,
     )
-    marks = ["speculates: several tokens a step are not predicted"] if SPECULATES.search(said.get("server", "")) else []
-    return SpeedRow(
-        **{
-            **vars(blank),
-            "kind": kind,
-            "n_requests": n_requests,
-            "requests_per_s": per_s,
-            "is_varied": varied == "varied" or (not varied and kind == "burst" and is_chat),
-            "device": device,
-            "is_mixture": spec.n_experts > 1,
-            "plan": kv_layout.build(spec, kv, kv),
-            "work": work,
-            "measured": measured,
-            "marks": "; ".join(marks),
-        }
+    speculates = SPECULATES.search(said.get("server", ""))
+    return replace(
+        blank,
+        kind=kind,
+        n_requests=n_requests,
+        requests_per_s=per_s,
+        is_varied=varied == "varied" or (not varied and kind == "burst" and is_chat),
+        device=device,
+        is_mixture=spec.n_experts > 1,
+        plan=kv_layout.build(spec, kv, kv),
+        work=work,
+        measured=measured,
+        marks="speculates: several tokens a step are not predicted" if speculates else "",
     )
 
 
@@ -256,17 +234,13 @@ def judge(row: SpeedRow) -> JudgedSpeed:
     if row.reason or row.work is None or row.device is None:
         return JudgedSpeed(row, (), row.reason, row.marks)
     try:
-        point, marks = Point(row.device, row.plan, row.work), [row.marks]
+        point, marked = Point(row.device, row.plan, row.work), [row.marks]
         if not point.max_batch:  # a server ran it all the same
-            marks.append(f"no_room: predicted as if it did fit: {point.results['infeasible_reason']}")
+            marked.append(f"no_room: predicted as if it did fit: {point.results['infeasible_reason']}")
             point = _with_little_room(row, point)
         ours = _ours(row, point)
-        marks += [
-            f"{name}: {reason(point, name)}"
-            for name in point.results["assumptions"]
-            if name in ("stacks_of", "nearest_release", "nearest_kernels", "nearest_format", "exchanges")
-        ]
-        return JudgedSpeed(row, tuple(_values(row, point, ours)), "", "; ".join(filter(None, marks)))
+        marked += marks(point, MARKED)
+        return JudgedSpeed(row, tuple(_values(row, point, ours)), "", joined(*marked))
     except DseError as error:
         return JudgedSpeed(row, (), str(error), row.marks)
 
@@ -310,14 +284,9 @@ def _values(row: SpeedRow, point: Point, ours: dict[str, float]) -> Iterator[Jud
         yield Judged(what, row.measured.get(what), value, value * by[what].low, value * by[what].high)
 
 
-def run(path: str, progress: Callable[..., Any] | None = None) -> list[JudgedSpeed]:
+def run(path: str, progress: Progress | None = None) -> list[JudgedSpeed]:
     """All rows of a table, judged. Raises InputError for a table whose times can only be in another unit."""
-    rows = read(path)
-    if progress is None:
-        found = [judge(row) for row in rows]
-    else:
-        with progress(rows, "rows", len(rows)) as bar:
-            found = [judge(row) for row in bar]
+    found = [judge(row) for row in each(read(path), progress, "rows")]
     _check_units(path, found)
     return found
 
@@ -325,42 +294,34 @@ def run(path: str, progress: Callable[..., Any] | None = None) -> list[JudgedSpe
 def _check_units(path: str, found: Sequence[JudgedSpeed]) -> None:
     for column, (what, unit) in MEASURED.items():
         known = [
-            (one.ours / one.measured, one, each.row)
-            for each in found
-            for one in each.values
+            (one.measured / one.ours, one, judged.row)
+            for judged in found
+            for one in judged.values
             if one.what == what and one.measured
         ]
-        middle = float(np.median([ratio for ratio, *_ in known])) if known else 1.0
-        if not 1 / UNIT_SLIP <= middle <= UNIT_SLIP:
+        if known and (wrong := slip(float(np.median([over for over, *_ in known])), UNIT_SLIP)):
             _, one, row = known[0]
             value = (one.measured or 0.0) / (_MS if unit == "ms" else 1.0)
-            raise InputError(
-                f"{path}:{row.line}: {column} = {value:g}: is {_factor(middle)} predicted, as most rows: give {unit}"
-            )
+            raise InputError(f"{path}:{row.line}: {column} = {value:g}: is {wrong}, as most rows: give {unit}")
 
 
 def _is(one: Judged, what: str) -> bool:
     return one.what == what and bool(one.measured)
 
 
-def _factor(ratio: float) -> str:
-    """Words for ours over measured."""
-    return f"{ratio:,.0f} times less than" if ratio > 1 else f"{1 / ratio:,.0f} times more than"
-
-
 def _slip(one: Judged) -> str:
     """A value that can only be in another unit; "" for none."""
-    ratio = one.ours / one.measured if one.measured else 1.0
-    return "" if 1 / UNIT_SLIP <= ratio <= UNIT_SLIP else f"{one.what}: is {_factor(ratio)} predicted: another unit?"
+    wrong = slip(one.measured / one.ours, UNIT_SLIP) if one.measured else ""
+    return wrong and f"{one.what}: is {wrong}: another unit?"
 
 
 def rows_of_values(found: Sequence[JudgedSpeed]) -> list[dict[str, Any]]:
     """A row for each measured value, in the table's units; one without values where nothing is predicted."""
     units_of = dict(MEASURED.values())
     rows = []
-    for each in found:
-        head = {"id": each.row.id, "kind": each.row.kind}
-        values = [one for one in each.values if one.measured]
+    for row in found:
+        head = {"id": row.row.id, "kind": row.row.kind}
+        values = [one for one in row.values if one.measured]
         for one in values:
             unit = units_of[one.what]
             scale = 1 / _MS if unit == "ms" else 1.0
@@ -375,56 +336,40 @@ def rows_of_values(found: Sequence[JudgedSpeed]) -> list[dict[str, Any]]:
                     "low": one.low * scale,
                     "high": one.high * scale,
                     "inside": one.is_inside,
-                    "marks": "; ".join(filter(None, (each.marks, _slip(one)))),
+                    "marks": joined(row.marks, _slip(one)),
                 }
             )
         if not values:
-            rows.append({**dict.fromkeys(COLUMNS), **head, "marks": each.reason or each.marks})
+            rows.append({**dict.fromkeys(column.name for column in COLUMNS), **head, "marks": row.reason or row.marks})
     return rows
 
 
 def summary(found: Sequence[JudgedSpeed]) -> list[dict[str, Any]]:
     """Errors by group: rows, median and 90th percentile of the share off, median bias, share inside the interval."""
-    groups: dict[tuple[str, str], list[JudgedSpeed]] = {}
-    for each in found:
-        row = each.row
-        names = ("mixture" if row.is_mixture else "dense", row.device_name, row.engine, row.kind)
-        for key in (("all", "all"), *zip(("model", "device", "engine", "measured"), names, strict=True)):
-            groups.setdefault(key, []).append(each)
-    order = ("all", *GROUPS)
-    return [
-        {"by": by, "group": name, "rows": len(own), "predicted": sum(bool(each.values) for each in own), **_errors(own)}
-        for (by, name), own in sorted(groups.items(), key=lambda item: (order.index(item[0][0]), item[0][1]))
-    ]
+    return errors_by_group(found, _groups, _summary, ("all", *GROUPS))
 
 
-def _errors(found: Sequence[JudgedSpeed]) -> dict[str, float | None]:
-    errors: dict[str, float | None] = {}
+def _groups(one: JudgedSpeed) -> dict[str, str]:
+    row = one.row
+    model = "mixture" if row.is_mixture else "dense"
+    return {"all": "all", "model": model, "device": row.device_name, "engine": row.engine, "measured": row.kind}
+
+
+def _summary(found: Sequence[JudgedSpeed]) -> dict[str, Any]:
+    errors: dict[str, Any] = {"rows": len(found), "predicted": sum(bool(row.values) for row in found)}
     for what, _ in MEASURED.values():
-        known = [one for each in found for one in each.values if _is(one, what) and not _slip(one)]
+        known = [one for row in found for one in row.values if _is(one, what) and not _slip(one)]
         off = np.array([one.off for one in known])
-        some = len(known) > 0
-        errors[f"{what}_median"] = float(np.median(np.abs(off))) if some else None
-        errors[f"{what}_p90"] = float(np.quantile(np.abs(off), 0.9)) if some else None
-        errors[f"{what}_bias"] = float(np.median(off)) if some else None
-        errors[f"{what}_inside"] = float(np.mean([one.is_inside for one in known])) if some else None
+        errors[f"{what}_median"] = statistic(np.median, np.abs(off))
+        errors[f"{what}_p90"] = statistic(p90, np.abs(off))
+        errors[f"{what}_bias"] = statistic(np.median, off)
+        errors[f"{what}_inside"] = statistic(np.mean, [one.is_inside for one in known])
     return errors
 
 
 def table_csv(found: Sequence[JudgedSpeed]) -> str:
     """The table of values as CSV: shares for `off`, units as `unit` says."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for row in rows_of_values(found):
-        cells = [row[name] for name in COLUMNS]
-        writer.writerow(
-            [
-                f"{cell:.6g}" if isinstance(cell, float) else files.harmless(str("" if cell is None else cell))
-                for cell in cells
-            ]
-        )
-    return out.getvalue()
+    return csv_text(rows_of_values(found))
 
 
 def errors(found: Sequence[JudgedSpeed]) -> dict[str, Any]:
@@ -432,59 +377,53 @@ def errors(found: Sequence[JudgedSpeed]) -> dict[str, Any]:
     return {"rows": rows_of_values(found), "summary": summary(found)}
 
 
+#: a measured value beside ours
+COLUMNS = (
+    Column("id", "row"),
+    Column("kind", "measured as"),
+    Column("what"),
+    Column("unit", ""),
+    Column("measured", form="{measured:.4g} {unit}"),
+    Column("ours", form="{ours:.4g} {unit}"),
+    Column("off", form=lambda row: f"{100 * row['off']:+.0f} %"),
+    Column("low", ""),
+    Column("high", ""),
+    Column("inside", form=lambda row: "yes" if row["inside"] else "no"),
+    Column("marks", ""),
+)
+#: errors by group, in percent
+_ERRORS = (
+    *GROUP,
+    *(
+        percent(f"{what}_{name}", f"{what} {title}", 0)
+        for what, _ in MEASURED.values()
+        for name, title in (("median", "off"), ("p90", "p90"), ("inside", "in"))
+    ),
+)
+
+
 def text(found: Sequence[JudgedSpeed]) -> str:
     """The table and its summary as people read them."""
-    lines = [("row", "measured as", "what", "measured", "ours", "off", "inside")]
-    bad = []
-    for row in rows_of_values(found):
-        if row["what"] is None:
-            bad.append(f"{row['id']}: {row['marks']}")
-            continue
-        lines.append(
-            (
-                row["id"],
-                row["kind"],
-                row["what"],
-                f"{row['measured']:.4g} {row['unit']}",
-                f"{row['ours']:.4g} {row['unit']}",
-                f"{100 * row['off']:+.0f} %",
-                "yes" if row["inside"] else "no",
-            )
-        )
+    rows = rows_of_values(found)
+    bad = [f"{row['id']}: {row['marks']}" for row in rows if row["what"] is None]
     marked: dict[str, list[str]] = {}
-    for each in found:
-        for one in each.values:
+    for row in found:
+        for one in row.values:
             if slip := _slip(one):
-                marked.setdefault(f"{slip}", []).append(each.row.id)
-        for mark in each.marks.split("; ") if each.values else ():
+                marked.setdefault(f"{slip}", []).append(row.row.id)
+        for mark in row.marks.split("; ") if row.values else ():
             if mark.startswith(("nearest_release", "no_room", "speculates")):
-                marked.setdefault(mark, []).append(each.row.id)
+                marked.setdefault(mark, []).append(row.row.id)
     notes = [
         f"{', '.join(ids[:4])}{f' and {len(ids) - 4} more' if len(ids) > 4 else ''}: {mark}"
         for mark, ids in marked.items()
     ]
-    head = (
-        "by",
-        "group",
-        "rows",
-        *(f"{what} {part}" for what, _ in MEASURED.values() for part in ("off", "p90", "in")),
-    )
-    sums = [head]
-    for row in summary(found):
-        cells = [
-            _percent(row[f"{what}_{part}"]) for what, _ in MEASURED.values() for part in ("median", "p90", "inside")
-        ]
-        sums.append((row["by"], row["group"], f"{row['predicted']}/{row['rows']}", *cells))
-    parts = ["\n".join(aligned(lines, 3))]
+    parts = ["\n".join(aligned(cells(COLUMNS, [row for row in rows if row["what"]]), 3))]
     parts += ["\n".join(bad)] if bad else []
     parts += ["\n".join(notes)] if notes else []
-    parts.append("\n".join(aligned(sums, 2)))
+    parts.append("\n".join(aligned(cells(_ERRORS, summary(found)), 2)))
     parts.append(
         "off, p90: median and 90th percentile of what ours is off, in percent of the measured value; in: percent of "
         "values in\ntheir 80 % interval. closed: so many requests at any time; burst: all at once, the tail counted."
     )
     return "\n\n".join(parts)
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None or math.isnan(share) else f"{100 * share:.0f}"

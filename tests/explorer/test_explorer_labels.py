@@ -38,7 +38,7 @@ def test_cards_and_tables_of_compare_say_the_title(name):
 def test_measures_and_columns_of_formats_say_the_title():
     for measure in common.MEASURES.values():
         assert measure.title == title(measure.column)
-    assert {title(name) for name in formats.SHOWN_RESULTS} < {*formats.SHOWN}
+    assert {title(name) for name in formats.SHOWN_RESULTS} < {column.title for column in formats.SHOWN}
 
 
 def test_a_number_reads_the_same_on_every_page():
@@ -47,7 +47,7 @@ def test_a_number_reads_the_same_on_every_page():
 
     found = dse.evaluate("h200", "qwen3-32b", "fp8", batch=64, input_tokens=8192)
     answer = dse.formats("h200", "qwen3-32b", formats=["fp8"], batch=64, input_tokens=8192)
-    cells = dict(zip(formats.SHOWN, formats.shown_row(answer.formats[1]), strict=True))
+    cells = {column.title: column.cell(answer.formats[1]) for column in formats.SHOWN}
     for name in ("throughput_tokens_per_s", "tpot_s", "ttft_s"):
         text = present.number(found[name], RESULTS[name].unit)
         assert cards.shown(name, found) == compare.shown_number(name, found) == text

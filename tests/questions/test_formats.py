@@ -156,7 +156,7 @@ def test_where_several_devices_share_it_the_head_says_so():
 
 
 def test_of_one_device_the_head_is_as_it_was(found):
-    assert found.heads() == module.SHOWN
+    assert found.columns() == module.SHOWN
     assert found.context.startswith("H200, qwen3-32b, bf16 weights, 1,024 out, paged, ")
 
 
@@ -240,7 +240,8 @@ def test_where_nothing_fits_the_answer_says_why():
 def test_windows_in_every_layer_leave_the_context_without_a_limit():
     model = catalog.model("mixtral-8x7b-oaken")
     found = module.formats(catalog.device("a800-80gb"), model, Workload(batch=4, tp=4), ["fp8"])
-    assert [module.shown_row(one)[module.SHOWN.index("longest context")] for one in found.formats] == ["any", "any"]
+    (longest,) = (column for column in found.columns() if column.title == "longest context")
+    assert [longest.cell(one) for one in found.formats] == ["any", "any"]
 
 
 def test_where_only_fewer_bits_fit_they_run_alone():

@@ -39,9 +39,8 @@ def test_requests_wait_longer_the_more_come(answer):
 
 
 def test_between_two_rows_is_a_straight_line():
-    rows = tuple(
-        dict(zip(load.COLUMNS, ("a", x, x, 9 * x, y, 2 * y, 0, x, x), strict=True)) for x, y in ((1, 3), (2, 5))
-    )
+    names = [column.name for column in load.COLUMNS]
+    rows = tuple(dict(zip(names, ("a", x, x, 9 * x, y, 2 * y, 0, x, x), strict=True)) for x, y in ((1, 3), (2, 5)))
     found = load.UnderLoad("a", "", 4.0, rows)
     assert found.at(1.5)["tpot_s"] == 4
     assert found.at(0.5) == rows[0]

@@ -5,9 +5,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import pandas as pd
 import streamlit as st
 
+from dse.core.columns import frame
 from dse.explorer import cards, common_fields, crossovers, downloads, figure, request, sidebar, state, tray, widgets
 from dse.explorer.bench import Bench
 from dse.explorer.downloads import MadeBy
@@ -70,8 +70,7 @@ def show(answer: formats.Formats, made: MadeBy) -> None:
         with places[i % 2]:
             drawn = figure.tall(one, is_named=True)
             downloads.show(_PANELS[i], one, lambda: answer.table, made, drawn=drawn, verdict=lambda: said)
-    rows = [formats.shown_row(each) for each in answer.formats]
-    table = pd.DataFrame(rows, columns=list(answer.heads()))
+    table = frame(answer.columns(), answer.formats)
     event: Any = st.dataframe(
         table[[*_FIRST, *(name for name in table if name not in _FIRST)]],
         hide_index=True,

@@ -1,12 +1,12 @@
 """Claims of papers, times of silicon and start-up logs beside the tool's own numbers."""
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 import pandas as pd
 import streamlit as st
 
+from dse.core.columns import Column, frame
 from dse.explorer import downloads, figure, startup_log, state, widgets
 from dse.explorer.bench import Bench
 from dse.explorer.downloads import MadeBy
@@ -15,7 +15,6 @@ from dse.explorer.fragments import part
 from dse.figures import FIGURES
 from dse.figures.charts.claims_published import short
 from dse.validate import nearest, silicon
-from dse.validate.nearest import NearestMeasurement
 from dse.validate.verdicts import MEANINGS, SHADES, ClaimRow, claim_rows, counts, percent, shown, to_json
 
 PAGE = "validation"
@@ -93,21 +92,21 @@ def show_nearest(bench: Bench) -> None:
     with widgets.said():
         sentence, found = nearest.nearest(asked.device_spec(), asked.model_spec(), asked.work)
         st.markdown(widgets.escaped(f"{bench.current.name}: {sentence}"))
-        st.dataframe(nearest_table(found), hide_index=True)
+        st.dataframe(frame(_NEAREST, found), hide_index=True)
 
 
-def nearest_table(found: Sequence[NearestMeasurement]) -> pd.DataFrame:
-    """Measured quantity in words."""
-    return pd.DataFrame(
-        {
-            "what": [one.what for one in found],
-            "how near": [one.near for one in found],
-            "rows": [f"{one.n_rows:,}" if one.n_rows else "-" for one in found],
-            "mean error": [percent(one.mean).lstrip("+") for one in found],
-            "9 of 10 within": [percent(one.p90).lstrip("+") if one.p90 is not None else "-" for one in found],
-            "inside their intervals": [f"{one.inside:.0%}" if one.inside is not None else "-" for one in found],
-        }
-    )
+def _error(name: str, title: str) -> Column:
+    return Column(name, title, lambda one: percent(getattr(one, name)).lstrip("+"))
+
+
+_NEAREST = (
+    Column("what"),
+    Column("near", "how near"),
+    Column("n_rows", "rows", ","),
+    _error("mean", "mean error"),
+    _error("p90", "9 of 10 within"),
+    Column("inside", "inside their intervals", ".0%"),
+)
 
 
 @st.cache_resource(show_spinner="Evaluating every claim")
@@ -129,22 +128,18 @@ def chosen(rows: list[ClaimRow], values: dict[str, Any]) -> list[ClaimRow]:
     ]
 
 
-def claims_table(rows: list[ClaimRow]) -> pd.DataFrame:
-    """The claims as people read them."""
-    return pd.DataFrame(
-        {
-            "verdict": [f"{row.mark} {row.label}" for row in rows],
-            "claim": [row.id for row in rows],
-            "published": [f"{row.published} {row.unit}".strip() for row in rows],
-            "ours": [f"{shown(row.ours)} {row.unit}".strip() for row in rows],
-            "difference": [percent(row.difference) for row in rows],
-            "what": [row.quantity for row in rows],
-            "where": [row.where for row in rows],
-            "document": [short(row.source) for row in rows],
-            "tolerance or check": [row.compared for row in rows],
-            "reason": [row.reason for row in rows],
-        }
-    )
+_CLAIMS = (
+    Column("verdict", form=lambda row: f"{row.mark} {row.label}"),
+    Column("id", "claim"),
+    Column("published", form=lambda row: f"{row.published} {row.unit}".strip()),
+    Column("ours", form=lambda row: f"{shown(row.ours)} {row.unit}".strip()),
+    Column("difference", form=lambda row: percent(row.difference)),
+    Column("quantity", "what"),
+    Column("where"),
+    Column("document", form=lambda row: short(row.source)),
+    Column("compared", "tolerance or check"),
+    Column("reason"),
+)
 
 
 @part
@@ -181,7 +176,7 @@ def show_chosen(values: dict[str, Any]) -> None:
     st.caption(
         "Each row has the unit that its document prints: 1 GB is 1,000,000,000 bytes, 1 GiB is 1,073,741,824 bytes."
     )
-    st.dataframe(claims_table(rows), hide_index=True)
+    st.dataframe(frame(_CLAIMS, rows), hide_index=True)
 
 
 @part

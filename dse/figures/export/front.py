@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from dse.core import files
-from dse.core.table import aligned
+from dse.core.columns import aligned
 from dse.figures.export import web_page
 from dse.figures.export.static import check, painter
 from dse.figures.plot import answer
