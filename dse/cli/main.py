@@ -207,6 +207,10 @@ _ENGINES_ONLY = {
     "--data-parallel-size": "each replica is a design of its own; for attention alone --tp with --dp-attention",
     "--enable-expert-parallel": "give --ep, as many as --tp",
     "--limit-mm-per-prompt": "--no-tower leaves the image tower out",
+    **dict.fromkeys(
+        ("--speculative-config", "--kv-transfer-config", "--enable-lora", "--cpu-offload-gb", "--swap-space"),
+        "it is not modeled (docs/explanation/not-modeled.md)",
+    ),
 }
 
 

@@ -15,9 +15,9 @@ _HEAD = """# Models by name
 Every model that ships, as `dse list models` has it; `dse show NAME` prints all of its numbers with their sources. Bytes
 are those that one more token adds over all layers with 16-bit keys and values, the index of a model that has one
 included. Layers with a window stop adding once it is full: the bytes beyond windows are those of a long context.
-What a request keeps whatever its length (constant states, tokens that wait for a compressed entry) stands apart.
-Parameters are counted from the shape, without vision encoders and multi-token prediction. A test compares it with
-the catalog; `python scripts/model_table.py` makes it.
+A column of its own has the bytes that a request keeps at any length (constant states, tokens without a compressed
+entry). Parameters are counted from the shape, without vision encoders and multi-token prediction. A test compares it
+with the catalog; `python scripts/model_table.py` makes it.
 
 | family | model | parameters | published | B a token | B beyond windows | B a request | published B a token | source |
 |---|---|---|---|---|---|---|---|---|

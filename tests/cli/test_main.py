@@ -80,6 +80,7 @@ vocab_size = 32000
         (["--dequant-path", "magic"], ["dequant-path = 'magic'", "engine, fused, materialised"]),
         (["--quantizer", "oaken", "--dequant-path", "engine"], ["has no engine"]),
         (["--btach", "3"], ["unknown option '--btach'", "--batch"]),
+        (["--speculative-config", "x"], ["'--speculative-config' is an engine's", "not-modeled.md"]),
         (["--explain", "throughput"], ["unknown result 'throughput'", "throughput_tokens_per_s"]),
         (["--batch"], ["requires an argument"]),
         (["extra"], ["unexpected extra argument"]),

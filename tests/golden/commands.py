@@ -15,11 +15,13 @@ from unittest import mock
 
 import pyarrow as pa
 
+from dse import quantizers
 from dse.cli import main as cli
 from dse.core.errors import InputError
 from dse.model.results import RESULT_UNITS
 from dse.questions import tables as report_tables
 from dse.report import present, throughput
+from dse.specs import catalog, tokens
 from dse.specs.workload import ASKED
 from golden import designs, tables
 
@@ -270,6 +272,29 @@ REPORT = ["--devices", "a100-80gb,oaken-hbm", "--models", "llama2-7b,mistral-7b"
 def lines_of(name: str) -> list[list[str]]:
     """The command lines of a group."""
     return [[*point(row), "--json"] for row in drawn()[:N_POINTS]] if name == "points" else GROUPS[name]
+
+
+def listed(groups: dict[str, Any], kind: str) -> set[str]:
+    """Names of a kind of thing when the groups were recorded, as `dse list` had them."""
+    (output,) = (one["output"] for one in groups["lists"] if one["argv"] == ["list", kind, "--json"])
+    return {row["name"].lower() for row in json.loads(output)}
+
+
+@contextlib.contextmanager
+def as_recorded(groups: dict[str, Any]) -> Iterator[None]:
+    """Hide devices, models, quantizers and token policies that came later: a new one changes no command's answer."""
+    known = {
+        "devices": catalog.device_files(),
+        "models": catalog.model_files(),
+        "quantizers": quantizers.FAMILIES,
+        "tokens": tokens.FAMILIES,
+    }
+    with contextlib.ExitStack() as stack:
+        for kind, found in known.items():
+            names = listed(groups, kind)
+            then = {name: one for name, one in found.items() if name in names}
+            stack.enter_context(mock.patch.dict(found, then, clear=True))
+        yield
 
 
 def run_group(name: str, folder: Path) -> list[dict[str, Any]]:

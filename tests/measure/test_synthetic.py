@@ -141,7 +141,8 @@ def test_bad_files_are_one_line(run, tmp_path):
 def test_a_setting_beyond_its_limits_says_them(name, low, high):
     for value, beyond in ((low, low - 0.5), (high, high + 0.5)):
         assert getattr(Recipe(**{name: value}), name) == value
-        with pytest.raises(
+        message = f"^{name.replace('_', '-')} = {beyond}: must be a number from {low:,} to {high:,}$"
+        with pytest.raises(InputError, match=message):
             InputError, match=f"^{name.replace('_', '-')} = {beyond}: must be a number from {low:,} to {high:,}$"
         ):
             Recipe(**{name: beyond})
