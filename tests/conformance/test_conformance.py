@@ -103,13 +103,11 @@ def shipped():
     return runner.run(GOLDEN)
 
 
-@pytest.mark.slow
 def test_every_value_of_the_shipped_vectors_is_equal(shipped):
     assert [row for row in shipped.rows if row.problem or row.mismatched] == []
     assert shipped.passed
 
 
-@pytest.mark.slow
 def test_shipped_vectors_cover_every_method_and_kind(shipped):
     assert {row.method for row in shipped.rows} == {method.label for method in METHODS.values()}
     assert {row.kind for row in shipped.rows} == set(KINDS) - {"other"}

@@ -1,6 +1,4 @@
-"""SinkQ: composed vectors, a plain twin that appends token by token, streaming, sinks kept, the bit ledger."""
-
-import json
+"""SinkQ: a plain twin that appends token by token, streaming, sinks kept, the bit ledger."""
 
 import numpy as np
 import pytest
@@ -8,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import naive_kivi
-from bits import GOLDEN, digest, same_bits
+from bits import digest, same_bits
 from cases import each
 from kernels_ref.kivi import KIVI
 from kernels_ref.sinkq import SinkQ, key_norms
@@ -25,49 +23,6 @@ def in_pieces(method, key, value, ends):
         cache.append(key[:, :, at:end], value[:, :, at:end])
         at = end
     return cache
-
-
-def test_vectors_are_there():
-    assert {f"sinkq_{name}.npz" for name in ("g32", "sink0", "window_full")} <= {path.name for path in GOLDEN.iterdir()}
-
-
-@pytest.mark.parametrize("file", sorted(path.name for path in GOLDEN.glob("sinkq_*.npz")))
-def test_composed_vectors(file):
-    golden = np.load(GOLDEN / file, allow_pickle=False)
-    entries = json.loads((GOLDEN / "manifest.json").read_text())["files"]
-    params = next(entry["params"] for entry in entries if entry["file"] == file)
-    key, value = golden["key"], golden["value"]
-    method = SinkQ(params["bits"], params["G"], params["R"], params["sink_num"], params["window"])
-    cache, at = method.cache(), 0
-    n_events, n_packed = int(golden["n_events"][0]), int(golden["n_quantized"][0])
-    for event in range(n_events):
-        end = (event + 1) * params["G"] + params["R"]
-        cache.append(key[:, :, at:end], value[:, :, at:end])
-        at = end
-        if method.sinks:
-            assert same_bits(cache.pool_positions, golden["pool_positions"][:, :, event])
-        assert (cache.n_evicted == golden["evicted_count"][:, :, event]).all()
-        assert (cache.stopped == golden["frozen"][:, :, event]).all()
-    cache.append(key[:, :, at:], value[:, :, at:])
-    window = cache.window_positions
-    room = golden["window_positions"].shape[2] - window.shape[2]
-    padded = np.pad(window, ((0, 0), (0, 0), (0, room)), constant_values=-1)
-    assert same_bits(padded, golden["window_positions"])
-    replaced = np.zeros_like(golden["replaced_mask"])
-    for b, h in np.ndindex(*replaced.shape[:2]):
-        kept = np.concatenate((cache.pool_positions[b, h], window[b, h]))
-        replaced[b, h, kept[kept >= 0]] = 1
-    assert same_bits(replaced, golden["replaced_mask"])
-    for side, seen in zip(SIDES, cache.seen(), strict=True):
-        letter = side[0]
-        for name, wanted in (("codes", "code"), ("scales", "scale"), ("mins", "mn")):
-            expected = golden[f"{letter}_{wanted}"]
-            assert same_bits(cache.buffers[f"{side}_{name}"].reshape(expected.shape), expected)
-        assert same_bits(cache.decoded(side), golden[f"{letter}_dequant"])
-        assert same_bits(seen, golden[f"{letter}_effective"])
-    assert cache.packed("key")[0].counts["n_packed_elements"] == key.size // key.shape[2] * n_packed
-    once = method.quantize(key, value)
-    assert digest(once.buffers) == digest(cache.buffers)
 
 
 CASES = [
