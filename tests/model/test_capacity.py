@@ -2,13 +2,11 @@
 
 from fractions import Fraction
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import naive
 from dse.model import capacity as fitting
-from dse.model import kv_layout as plan
 from dse.model.evaluate import Point
 from dse.model.formulas import capacity
 from dse.model.implementations import starts_of
@@ -16,7 +14,7 @@ from dse.model.records import NO_LIMIT
 from dse.specs import catalog
 from dse.specs.device_and_model import Quantity
 from dse.specs.workload import Workload
-from factories import PLANS, as_groups, build, device, layer, model, sequence, unused_bits
+from factories import PLANS, as_groups, build, device, sequence, unused_bits
 
 PAGE = 4
 #: elements of a token's activations of the toy model: what it names, fewer than its logits
@@ -156,13 +154,6 @@ def test_smallest_memory_is_what_the_whole_batch_needs(kv, n_in, n_out, batch, p
     assert on(least - 1).max_batch < batch
 
 
-@given(PLANS, st.integers(1, 100), st.integers(1, 100))
-def test_bytes_of_a_batch_are_linear_in_the_batch(kv, n_in, n_out):
-    memory = memory_of(device(), kv, 7, n_in, n_out)
-    bits = 7 * naive.sequence_bits(as_groups(kv), n_in + n_out)
-    assert fitting.kv_bytes(memory.design, memory.made, 7) == -(-bits // memory.unit)
-
-
 @given(PLANS, st.integers(1, 30), st.integers(1, 60), st.integers(1, 60), st.integers(0, 60), ADMISSION)
 def test_bytes_of_a_batch_count_a_shared_prefix_once(kv, batch, n_in, n_out, prefix, admission):
     memory = memory_of(device(), kv, batch, n_in, n_out, prefix, admission)
@@ -209,14 +200,3 @@ def test_a_prompt_is_packed_layer_by_layer():
     packed = 128 * 32 * (2 * 4096 * 9 // 4) // 8
     free = 80 * 10**9 - 2 * 6_738_415_616
     assert found.max_batch == free // (packed + token + 2 * (32000 + 8192))
-
-
-def test_toy_model_without_a_limit():
-    kv = plan.build(model(layer(window=16)), *[build(model(layer()), "fp16").key_quantizer] * 2)
-    assert memory_of(device(), kv, 2).max_context_tokens is None
-
-
-@pytest.mark.parametrize("admission", ["reserve", "paged"])
-def test_weights_alone_may_be_too_much(admission):
-    dev, kv = catalog.device("oaken-hbm"), build("llama2-70b", "oaken")
-    assert memory_of(dev, kv, admission=admission).max_batch == 0
