@@ -9,10 +9,13 @@ from hypothesis import is_hypothesis_test, settings
 
 from dse.cli import commands
 from dse.cli import main as cli
+from dse.validate.claims import core as claims
 
 QUICK = "not slow"
 #: no line about progress, whatever the machine's speed; its own test sets the time
 commands.PATIENCE_S = 86_400.0
+#: every claim of the papers is computed once a process, whichever page, command and table shows it
+claims.FUNCTIONS.update({claim_id: cache(function) for claim_id, function in claims.FUNCTIONS.items()})
 settings.register_profile("quick", deadline=None, max_examples=20)
 settings.register_profile("deep", deadline=None, max_examples=100)
 
