@@ -325,26 +325,6 @@ def test_memory_thresholds_equal_a_scan_over_batches():
         assert need.smallest(one, work, "capacity", need.target(rate, None)).value == min(met)
 
 
-@settings(max_examples=25)
-@given(
-    st.sampled_from(["fp16", "qserve", "nqkv", "kivi"]),
-    st.sampled_from(["reserve", "paged"]),
-    st.integers(1, 200),
-    st.sampled_from(["bandwidth", "capacity", "flops"]),
-    st.floats(0.4, 4.0),
-    st.floats(1.0, 3.0),
-)
-def test_more_never_hurts(quantizer, admission, batch, what, share, factor):
-    one = design("h100", "llama2-13b", quantizer)
-    work = Workload(batch=batch, admission=admission)
-    given_value = one.device.quantities()[need.NUMBERS[what][0]].si
-    low, high = (
-        THROUGHPUT.value(replace(one, device=need.varied(one.device, what, int(given_value * s))).evaluate(work)) or 0.0
-        for s in (share, share * factor)
-    )
-    assert high >= low * (1 - 1e-12)
-
-
 def test_bits_are_chosen_by_default_from_what_formats_compares():
     """NVFP4 meets what FP8 misses: 4 bits and a scale of 8 a block of 16."""
     b300, llama = catalog.device("b300"), catalog.model("llama3.1-70b")
