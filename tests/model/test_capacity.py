@@ -61,29 +61,6 @@ def test_shared_bits_are_the_loop_over_tokens(kv, n, prefix):
     assert sequence(kv).shared_bits(n, prefix) == naive.shared_bits(as_groups(kv), n, prefix)
 
 
-@given(PLANS, st.integers(1, 120), st.integers(0, 120), st.integers(0, 120))
-def test_sum_of_shared_bits_is_the_loop(kv, prefix, more, n_steps):
-    first = prefix + more
-    lengths = range(first, first + n_steps + 1)
-    counted = sequence(kv)
-    found = counted.sum_of_shared_bits(first, lengths[-1], prefix)
-    assert found == sum(counted.shared_bits(n, prefix) for n in lengths)
-
-
-@given(PLANS, st.integers(1, 300), st.integers(0, 300), st.integers(0, 250), st.integers(1, 9), st.integers(1, 1000))
-def test_the_largest_length_is_among_the_few(kv, first, more, prefix, page, n_sequences):
-    counted = sequence(kv)
-
-    def total(n):
-        whole = n_sequences * (counted.bits(n) + counted.padding_bits(n, page))
-        return whole - (n_sequences - 1) * counted.shared_bits(n, prefix)
-
-    last = first + more
-    few = counted.peak_lengths(first, last, prefix, page)
-    assert all(first <= n <= last for n in few)
-    assert max(map(total, few)) == max(total(n) for n in range(first, last + 1))
-
-
 @given(
     PLANS,
     st.integers(1, 60),

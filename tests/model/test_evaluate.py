@@ -16,7 +16,7 @@ from dse.model.peak_memory import workspace_bytes
 from dse.specs import catalog
 from dse.specs import device_and_model as specs
 from dse.specs.workload import ASKED, Workload
-from factories import PLANS, Sequence, at, build, device, layer, loop, model, point_of, scores_s, sequence
+from factories import PLANS, Sequence, at, build, device, layer, model, point_of, sequence
 
 GB = 10**9
 
@@ -75,26 +75,6 @@ def test_llama2_7b_fp16_on_a100_by_hand():
     assert result["throughput_tokens_per_s"] == pytest.approx(16 * 1024 / total, rel=1e-12)
     assert result["joules_per_token"] == pytest.approx(400 * total / (16 * 1024), rel=1e-12)
     assert result["bound"] == "bandwidth"
-
-
-@given(
-    PLANS,
-    st.integers(1, 9),
-    st.integers(1, 100),
-    st.integers(1, 150),
-    st.sampled_from([1e9, 3e9, 2e10]),
-    st.sampled_from([1e9, 4e9, 1e11]),
-    st.sampled_from(["fused", "materialised", "engine"]),
-)
-def test_times_are_the_token_loop_within_1e_12(kv, batch, n_in, n_out, bandwidth, rate, path):
-    dev = device(bandwidth=bandwidth, peak=4e9, fused=rate, engine=2 * rate, default=path)
-    work = Workload(batch=batch, input_tokens=n_in, output_tokens=n_out, model_kind="ideal")
-    paths = point.Point(dev, kv, work).paths
-    result = point.evaluate(dev, kv, work)
-    attention, exposed = loop(dev, kv, work, result["running_batch"], paths)
-    assert result["attention_s"] == pytest.approx(attention, rel=1e-12)
-    exposed += scores_s(dev, kv, work, result["running_batch"], bandwidth)
-    assert result["dequantize_s"] == pytest.approx(exposed, rel=1e-12, abs=1e-12 * attention)
 
 
 def quantising(dev, kv, paths, first, last):
