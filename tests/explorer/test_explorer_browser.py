@@ -303,24 +303,6 @@ def test_twenty_sessions_at_once_do_not_mix(server):
         assert fits.startswith(f"Fits\\: all {batch} requests at once; room for ")
 
 
-def test_tabs_at_once_each_show_their_own(profile, server):
-    """Twenty sessions are held apart above; tabs cost more. A batch has 5 formats and 4 numbers of devices."""
-    tabs = {n: new_page(profile) for n in range(1502, 1506)}
-    try:
-        for n, tab in tabs.items():
-            address = f"?batch={n}" if n % 5 == 0 else f"front?front_batches=1+to+{n}+step+1"
-            tab.goto(f"{server}/{address}", wait_until="commit")
-        for n, tab in tabs.items():
-            if n % 5 == 0:
-                tab.get_by_text(f"batch {n:,}, paged KV").wait_for()
-            else:
-                tab.get_by_text(f"{5 * 4 * n:,} designs: more than start by themselves").wait_for()
-                assert f"1+to+{n}+step" in tab.url
-    finally:
-        for tab in tabs.values():
-            tab.close()
-
-
 def test_hostile_url_gives_a_notice_bad_parameters_a_message_and_nothing_is_fetched(page, server):
     open_page(
         page, f"{server}/compare?batch=1e400&model=%3Cimg%20src%3Dhttps%3A%2F%2Fexample.org%2Fx.png%3E&x=![y](//a.b/c)"

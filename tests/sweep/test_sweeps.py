@@ -3,10 +3,9 @@
 import pandas as pd
 import pytest
 
-from dse.core.errors import InputError, LimitError
+from dse.core.errors import LimitError
 from dse.model import evaluate as point
 from dse.specs.workload import Workload
-from dse.sweep import pareto
 from dse.sweep import sweeps as sweep
 
 AXES = (["a100-80gb", "oaken-hbm"], ["llama2-7b", "llama2-70b"], ["fp16", "oaken"], [1, 64])
@@ -49,11 +48,3 @@ def test_a_grid_beyond_the_limit_is_refused_before_it_starts():
     with pytest.raises(LimitError, match="1,000 points: at most 999"):
         sweep.grid(["h100"], ["llama3-8b"], ["fp16"], range(1, 1001), max_points=999)
     assert len(sweep.grid(["h100"], ["llama3-8b"], ["fp16"], range(1, 1001), max_points=1000)) == 1000
-
-
-def test_unknown_objective_and_sense():
-    table = pd.DataFrame({"throughput": [1.0]})
-    with pytest.raises(InputError, match="did you mean throughput"):
-        pareto.front(table, {"troughput": "max"})
-    with pytest.raises(InputError, match="min or max"):
-        pareto.front(table, {"throughput": "up"})
