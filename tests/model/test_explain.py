@@ -56,8 +56,9 @@ def differs(terms, value):
 
 @each("name", MIXED)
 def test_terms_of_layers_make_the_stated_bytes(name):
-    for work in ({"batch": 8}, {"batch": 8, "input_tokens": 32768, "admission": "paged"}):
-        for kv in of_all(name):
+    long = {"batch": 8, "input_tokens": 32768, "admission": "paged"}
+    for work, plans in (({"batch": 8}, of_all(name)), (long, of_all(name, ("fp16", "sinkq")))):
+        for kv in plans:
             steps = explained(evaluate.Point(catalog.device("b300"), kv, Workload(**work)))[1]
             wrong = {one: steps[one] for one in EXPLAINED if differs(summed(steps[one]), steps[one].value)}
             assert not wrong

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from cases import quick_first
 from dse.core.compiling import FORMULAS
 from dse.core.errors import InputError, LimitError
 from dse.figures.plot import answer as report_figure
@@ -112,7 +113,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("measure", [THROUGHPUT, STEP], ids=["throughput", "step"])
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{case[2]}-{case[4]}")
+@quick_first(6, "case", CASES, ids=lambda case: f"{case[0]}-{case[2]}-{case[4]}")
 def test_every_batch_and_prompt_is_decided_as_by_brute_force(case, measure):
     device, model, quantizer, against, gigabytes, more, n_batches, n_inputs = case
     new, old = (remembered(device, model, q, gigabytes * 1e9) for q in (quantizer, against))
