@@ -1,4 +1,4 @@
-"""Atom, QServe, Tender, Quanto and KVQuant: plain twins, ledgers, streaming where they stream."""
+"""Atom, QServe, Tender, Quanto and KVQuant: plain twins, parameters."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,6 @@ import pytest
 import naive_baselines as naive
 from bits import same_bits
 from cases import each
-from dse.quantizers import TensorShape, parse
 from kernels_ref.atom import Atom
 from kernels_ref.kvquant import KVQuantKeys, KVQuantValues
 from kernels_ref.qserve import QServe
@@ -155,26 +154,6 @@ def test_kvquant_twin(channels):
                 codes, decoded = naive.kvquant(x, apart, *low_high, table, True)
             assert same_bits(values.buffers["codes"], nibbles(codes, False, 0)), name
             assert same_bits(plain(values.dequantize()), plain(decoded)), name
-
-
-@pytest.mark.parametrize(("tokens", "heads", "head_dim"), [(3, 4, 64), (5, 1, 7), (4, 3, 43), (0, 2, 8)])
-def test_ledgers_are_the_closed_forms(tokens, heads, head_dim):
-    """Of methods whose entries vary in length or are shared by tokens; the others are in `test_rows`."""
-    x = normal(tokens, heads * head_dim)
-    for which in ("key", "value"):
-        packed = Tender(which).quantize(x, n_heads=heads)
-        layout = parse("tender").layout(TensorShape(which, heads, head_dim))
-        want = {part: int(bits * tokens + layout.once.get(part, 0)) for part, bits in layout.packed.items()}
-        want |= {part: bits for part, bits in layout.once.items() if part not in want}
-        assert packed.ledger == {part: bits for part, bits in want.items() if bits}
-        assert sum(packed.ledger.values()) == 8 * packed.stored_bytes
-    thresholds = (-20.0,) * (heads * head_dim), (20.0,) * (heads * head_dim)
-    for method in (KVQuantKeys(*thresholds), KVQuantValues()):
-        packed = method.quantize(x)
-        layout = parse("kvquant:outliers=0").layout(TensorShape("key", heads, head_dim))
-        for part in ("payload", "padding"):
-            assert packed.ledger.get(part, 0) == layout.packed.get(part, 0) * tokens
-        assert packed.ledger.get("outliers", 0) == 32 * packed.counts["n_outliers"]
 
 
 @each(

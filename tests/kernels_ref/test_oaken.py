@@ -1,4 +1,4 @@
-"""Oaken to the bit: slow twins, threads, no JIT, blocks, layouts; the ledger and error bounds."""
+"""Oaken to the bit: slow twins, threads, no JIT, blocks, layouts; error bounds."""
 
 import hashlib
 import json
@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 import naive_oaken as naive
 from bits import GOLDEN, on_threads, same_bits, without_compilation
 from cases import each
-from dse.quantizers import TensorShape, parse
 from kernels_ref import inputs
 from kernels_ref.oaken import Oaken, Profiler, Thresholds
 from kernels_ref.oaken import artifact as released
@@ -243,38 +242,6 @@ def test_permuting_tokens_permutes_bytes():
     ends = np.cumsum(one["counts"].sum(axis=1, dtype=int))
     entries = np.split(one["coo"], ends[:-1])
     assert np.array_equal(np.concatenate([entries[i] for i in order]), other["coo"])
-
-
-# the ledger -----------------------------------------------------------------------------------------------------------
-
-TABLE_3 = [
-    ("oaken", 3, 2, 5, 8),
-    ("oaken:groups=90/10", 2, 1, 5, 8),
-    ("oaken:groups=10/90", 2, 2, 5, 8),
-    ("oaken:groups=4/90/3/3", 4, 2, 5, 16),
-    ("oaken:groups=2/2/90/6", 4, 3, 5, 16),
-    ("oaken:groups=2/2/90/3/3", 5, 3, 5, 16),
-    ("oaken:groups=4/90/3/3,outlier_bits=4", 4, 2, 4, 8),
-    ("oaken:groups=2/2/90/6,dense=3,outlier_bits=4", 4, 3, 4, 8),
-    ("oaken:groups=2/2/90/3/3,outlier_bits=4", 5, 3, 4, 8),
-]
-
-
-@each("d", [1, 7, 64, 130])
-@each(("text", "n", "dense", "outlier_bits", "entry_bits"), TABLE_3)
-def test_ledger_is_the_closed_form(text, n, dense, outlier_bits, entry_bits, d):
-    x = rows(d)
-    packed = Oaken(*THRESHOLDS[n][0], dense, outlier_bits).quantize(x)
-    formula = parse(text).layout(TensorShape("key", 1, d)).packed
-    ledger = dict(packed.ledger)
-    assert sum(ledger.values()) == 8 * packed.stored_bytes
-    assert ledger.pop("outliers", 0) == entry_bits * packed.counts["n_outliers"]
-    payload = ledger.pop("payload") + ledger.pop("padding", 0)
-    assert payload == len(x) * (formula["payload"] + formula.get("padding", 0))
-    assert packed.padding_bits == len(x) * 4 * (d % 2)
-    assert ledger == {part: len(x) * formula[part] for part in ("scales", "zero_points", "counts")}
-    own = 4 * d * len(x) + entry_bits * packed.counts["n_outliers"] + 32 * n * len(x)
-    assert packed.effective_bits * x.size == own  # the paper counts neither chunk counts nor padding
 
 
 def test_effective_bits_of_table_2():
