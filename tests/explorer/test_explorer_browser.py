@@ -33,7 +33,6 @@ from browser import (
     started,
     status_of,
     sync_api,
-    uploader,
 )
 
 pytestmark = [needs_browser, pytest.mark.browser]
@@ -170,28 +169,6 @@ def test_back_and_forward_across_pages_show_what_was_there(page, server):
             stops.append(where_it_stands(page))
             assert len(stops) <= 2 * len(seen), stops
         assert [stop for i, stop in enumerate(stops) if i == 0 or stop != stops[i - 1]] == wanted
-
-
-def test_good_and_bad_files(page, server, tmp_path):
-    open_page(page, f"{server}/compare?{BASE}&batch=48")
-    page.get_by_text("Load a device, model, plan or measurement").click()
-    bad = tmp_path / "bad.toml"
-    bad.write_text("memory_capacity = '80 parsecs'\nname = '<img src=https://example.org/x.png>'\n")
-    uploader(page, "stSidebar").set_input_files(bad)
-    page.get_by_text("bad.toml:1: memory_capacity").wait_for()
-    sync_api.expect(page.locator("img")).to_have_count(0)
-    idle(page)
-    sync_api.expect(uploader(page, "stSidebar")).to_have_count(1)
-    good = tmp_path / "own.toml"
-    good.write_bytes((ROOT / "hwspecs" / "devices" / "h100.toml").read_bytes())
-    uploader(page, "stSidebar").set_input_files(good)
-    page.locator(".st-key-card-1").get_by_text("own.toml, llama2-7b, KV oaken").wait_for()
-    idle(page)
-    assert "device.own.toml%40" in page.url
-    page.reload()
-    page.locator(".st-key-card-1").get_by_text("own.toml, llama2-7b, KV oaken").wait_for()
-    sync_api.expect(batch_field(page)).to_have_value("48")
-    sync_api.expect(page.get_by_test_id("stAlert")).to_have_count(0)
 
 
 def drawn_numbers(page, name):

@@ -151,6 +151,7 @@ def test_a_batch_that_does_not_fit_at_once_says_so():
     app = page(batch="100000")
     fit = numbers(app)["Largest batch"].split()[0]
     assert f"at most {fit} of 100,000 requests run at once, the others wait." in said(app)
+    assert numbers(app)["Fits"] == f"{fit} of 100,000"
 
 
 def test_command_line_prints_the_same_numbers(capsys):
