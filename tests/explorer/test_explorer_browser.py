@@ -103,18 +103,6 @@ def test_a_slider_changes_the_figure_and_the_url_restores_it(page, server, profi
     sync_api.expect(batch_field(page)).to_have_value("64")
 
 
-def test_a_token_policy_of_the_url_is_shown_and_another_page_keeps_what_was_chosen(page, server):
-    open_page(page, f"{server}/compare?{BASE}&tokens=h2o&batch=48")
-    assert "--tokens h2o" in command_line(page)
-    page.get_by_text("204 tokens stored and 204 tokens read at the end").wait_for()
-    assert "tokens.h2o" in page.url
-    page.get_by_role("link", name="Roofline").first.click()
-    page.get_by_role("heading", name="Roofline").wait_for()
-    page.get_by_role("link", name="Compare").first.click()
-    page.wait_for_url("**batch=48**")
-    sync_api.expect(batch_field(page)).to_have_value("48")  # at first the field is not there
-
-
 def copies_its_picture(page, place):
     """The button of what stands beside a figure puts it on the clipboard."""
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
