@@ -1,6 +1,8 @@
 """The tiers and the order of the tests; shared fixtures: the command in this process, and the report's tables,
 charts and pictures, made once a process."""
 
+import ast
+import gc
 from functools import cache
 from pathlib import Path
 
@@ -9,16 +11,22 @@ from hypothesis import is_hypothesis_test, settings
 
 from dse.cli import commands
 from dse.cli import main as cli
+from dse.validate.claims import core as claims
 
 QUICK = "not slow"
 #: no line about progress, whatever the machine's speed; its own test sets the time
 commands.PATIENCE_S = 86_400.0
+#: every claim of the papers is computed once a process, whichever page, command and table shows it
+claims.FUNCTIONS.update({claim_id: cache(function) for claim_id, function in claims.FUNCTIONS.items()})
 settings.register_profile("quick", deadline=None, max_examples=20)
 settings.register_profile("deep", deadline=None, max_examples=100)
 
 #: tests that compile the model, and tests that compile quantizers: half a minute or more each where nothing is kept yet
 MODEL = ("sweep", "serving")
 QUANTIZERS = ("conformance", "kernels_ref", "measure")
+
+#: nothing that is made while tests are collected is garbage: it is searched neither then nor while they run
+gc.disable()
 
 
 def pytest_configure(config):
@@ -59,6 +67,13 @@ def pytest_collection_modifyitems(config, items):
     items[:] = model + rest[:n_before] + quantizers + rest[n_before:]
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop():
+    """Search for garbage among what tests make alone."""
+    gc.freeze()
+    gc.enable()
+
+
 @pytest.fixture
 def run(capsys):
     """Run the command in this process: (exit status, standard output, standard error)."""
@@ -70,6 +85,16 @@ def run(capsys):
         return stop.value.code, out, err
 
     return call
+
+
+@pytest.fixture(scope="session")
+def nodes():
+    """Every node of the syntax of each source file: parsed once a process, and when a test first asks."""
+    root = Path(__file__).parents[1]
+    paths = [
+        p for name in ("dse", "kernels_ref", "hwspecs", "calibration") for p in sorted((root / name).rglob("*.py"))
+    ]
+    return {path: list(ast.walk(ast.parse(path.read_text()))) for path in paths}
 
 
 @pytest.fixture(scope="session")

@@ -3,11 +3,15 @@ what is computed. It ends in an answer or in one line, and what has no answer le
 
 import io
 import json
+import math
+import random
+import re
 import shutil
 import tempfile
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
+import click
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -15,9 +19,11 @@ from hypothesis import strategies as st
 from dse.cli import main as cli
 from dse.figures.drawing import layout
 from dse.figures.export import static
+from dse.specs import catalog
 
 #: of answers, of input that is refused, of a limit
 STATUSES = (0, 2, 5)
+LOG = str(Path(__file__).parents[1] / "validate" / "logs" / "vllm-minimax-m2.5-tp4.log")
 #: commands that take a model and a device, with what keeps them short; whether they take --out
 COMMANDS = {
     "point": (("", "--operations", "--explain decode_step_s"), True),
@@ -42,11 +48,14 @@ COMMANDS = {
     "ask devices": (("--most 2",), False),
     "ring": (("--devices 2",), False),
     "traffic": (("azure-conv --max-tokens 4096",), False),
+    "check-log": ((LOG,), True),
 }
-#: one whose weights fit nowhere; with windows, with states, with latent and sparse attention, with experts
+#: half of all: one whose weights fit nowhere; with windows, with states, with latent and sparse attention, with experts
 MODELS = ("llama3.1-8b", "gemma-3-1b", "mistral-7b", "gpt-oss-20b", "kimi-linear-48b-a3b", "deepseek-v3.2", "gpt2")
-#: without a measured stack, of a paper, of a vendor without vLLM
+#: half of all: without a measured stack, of a paper, of a vendor without vLLM
 DEVICES = ("h100", "rtx-4090", "oaken-lpddr", "m4-max", "tpu-v5e", "mi300x", "t4")
+ANY_MODEL = st.sampled_from(MODELS) | st.sampled_from([*catalog.model_files()])
+ANY_DEVICE = st.sampled_from(DEVICES) | st.sampled_from([*catalog.device_files()])
 QUANTIZERS = ("fp16", "bfloat16", "fp8", "kivi", "sinkq", "oaken", "int4", "nvfp4", "turboquant_4bit_nc")
 SWITCHES = (
     "--no-kv-cache",
@@ -73,6 +82,40 @@ SWITCHES = (
     "--rounds 3",
     "--page 1",
 )
+#: commands without a model and a device, and what they take in their place
+NOT_DRAWN = {
+    "report": "of many designs: tests/report",
+    "app": "pages: tests/explorer/test_explorer_any_point.py",
+    "calibrate": "a table of measured times",
+    "predict attention": "a table of shapes",
+    "docs": "nothing",
+    "check": "a file: below, of devices",
+    "device add": "numbers: below, like a device",
+    "list": "a kind",
+    "show": "a name: below",
+    "dump": "a language model's files",
+    "lab": "a KV dump",
+    "measure": "a KV dump",
+    "mix": "measured errors",
+    "quantize": "a KV dump",
+    "synthesize": "ranges",
+    "thresholds": "KV dumps",
+    "model add": "a config.json",
+    "model export": "a config.json",
+    "scores": "published scores",
+    "study": "a language model that ships",
+    "sweep": "a file: below",
+    "pareto": "what sweep wrote: below",
+    "plot": "what other commands wrote: below",
+    "validate claims": "what ships",
+    "validate gains": "a table",
+    "validate report": "what ships",
+    "validate serving": "a table",
+    "validate silicon": "what ships",
+    "validate speed": "a table",
+}
+#: numbers below 0: signed quantities, and the pool of a design that does not fit, by so many bytes
+SIGNED = ("score_drop", "sqnr_db", "free_bytes", "with_room", "change", ".terms.", "log_")
 #: a value of each of these, where a command has them
 VALUES = {
     "--tp": ("1", "2", "8"),
@@ -82,14 +125,16 @@ VALUES = {
 }
 
 
-def options_of(command):
-    group = cli.cli
-    for word in command.split():
-        group = group.commands[word]
-    return {option for param in group.params for option in (*param.opts, *param.secondary_opts)}
+def leaves(command, words=()):
+    """(the words of a command, its options) of all commands below one."""
+    if isinstance(command, click.Group):
+        for name, below in command.commands.items():
+            yield from leaves(below, (*words, name))
+    else:
+        yield " ".join(words), {option for param in command.params for option in (*param.opts, *param.secondary_opts)}
 
 
-OPTIONS = {command: options_of(command) for command in COMMANDS}
+OPTIONS = dict(leaves(cli.cli))
 
 
 @st.composite
@@ -98,7 +143,7 @@ def asked(draw, commands=tuple(COMMANDS)):
     command = draw(st.sampled_from(commands))
     besides, writes = COMMANDS[command]
     words = [*command.split(), *draw(st.sampled_from(besides)).split()]
-    words += ["--device", draw(st.sampled_from(DEVICES)), "--model", draw(st.sampled_from(MODELS))]
+    words += ["--device", draw(ANY_DEVICE), "--model", draw(ANY_MODEL)]
     own = OPTIONS[command]
     if "--quantizer" in own:
         words += ["--quantizer", draw(st.sampled_from(QUANTIZERS))]
@@ -120,6 +165,18 @@ def called(words):
     return stop.value.code, out.getvalue(), err.getvalue()
 
 
+def numbers(value, name=""):
+    """(name, number) of all numbers of a JSON document."""
+    if isinstance(value, dict):
+        for key, below in value.items():
+            yield from numbers(below, f"{name}.{key}")
+    elif isinstance(value, list):
+        for below in value:
+            yield from numbers(below, name)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield name, value
+
+
 def check(words, writes, folder):
     """A command ends in an answer with its files, or in one line and no file."""
     target = folder / "new" / "out"
@@ -133,7 +190,11 @@ def check(words, writes, folder):
         return
     assert out.strip()
     if "--json" in words:
-        json.loads(out, parse_constant=lambda name: pytest.fail(f"{name} in JSON"))
+        for name, number in numbers(json.loads(out)):
+            assert math.isfinite(number), name
+            assert number >= 0 or any(word in name for word in SIGNED), (name, number)
+    else:
+        assert not re.search(r"(?<![\w./-])(nan|NaN|inf|None)(?![\w./-])", out), out
     if writes:
         assert [one.name for one in target.iterdir() if not one.name.startswith(".")]
         assert not [one.name for one in target.rglob(".*")]
@@ -164,7 +225,53 @@ def test_any_command_in_any_way_ends_in_an_answer_or_a_line(laid_out, drawn):
         check(*drawn, Path(folder))
 
 
-def test_all_of_them_are_commands_with_these_options():
+def test_no_command_is_forgotten():
+    assert set(OPTIONS) == set(COMMANDS) | set(NOT_DRAWN)
+    assert not set(COMMANDS) & set(NOT_DRAWN)
+    for name, options in OPTIONS.items():
+        assert ({"--device", "--model"} <= options) == (name in COMMANDS), name
     for command, (_, writes) in COMMANDS.items():
-        assert {"--device", "--model", "--json"} <= OPTIONS[command], command
         assert ("--out" in OPTIONS[command]) == writes, command
+
+
+def draw(n, what):
+    """Designs drawn at random, the same at every run, others for each thing tested."""
+    drawn, devices, models = random.Random(f"20261123 {what}"), [*catalog.device_files()], [*catalog.model_files()]
+    return [
+        (drawn.choice(devices), drawn.choice(models), drawn.choice([1, 1, 2, 4, 8]), drawn.choice(QUANTIZERS))
+        for _ in range(n)
+    ]
+
+
+def answer(words):
+    """What a command prints that must answer."""
+    status, out, err = called(words)
+    assert (status, err) == (0, "")
+    return out
+
+
+def test_sweeps_fronts_and_figures_of_them(laid_out, tmp_path):
+    for i, (device, model, tp, quantizer) in enumerate(draw(4, "sweeps")):
+        file, folder = tmp_path / f"{i}.toml", str(tmp_path / str(i))
+        file.write_text(
+            f'[axes]\ndevice = ["{device}", "h100"]\nmodel = ["{model}", "llama3.1-8b"]\nquantizer = ["{quantizer}", '
+            f'"{"fp16" if quantizer == "fp8" else "fp8"}"]\nbatch = [1, 8]\ntp = [1, {2 * tp}]\n'
+        )
+        assert answer(["sweep", str(file), "--out", folder, "--threads", "1"])
+        best = ["pareto", folder, "--maximize", "throughput_tokens_per_s", "--minimize", "stored_bits"]
+        assert answer([*best, "--json"])
+        assert answer([*best, "--by", "model", "--out", f"{folder}-front"])
+        assert answer(["plot", "front", f"{folder}-front", "--out", f"{folder}.csv"])
+
+
+def test_devices_and_models_shown_and_devices_like_them(tmp_path):
+    for i, (device, model, _, quantizer) in enumerate(draw(8, "names")):
+        for name in (device, model, quantizer):
+            assert answer(["show", name])
+        file = str(tmp_path / f"{i}.toml")
+        like = ["--memory", "80 GB", "--bandwidth", "2 TB/s", "--flops", "300 TFLOP/s", "--like", device]
+        assert answer(["device", "add", f"mine{i}", *like, "--out", file])
+        assert answer(["check", file])
+        called(
+            ["point", "--batch", "4", "--input", "2000", "--output", "50", "--device", file, "--model", model, "--json"]
+        )

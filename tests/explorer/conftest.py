@@ -4,6 +4,7 @@ import pytest
 
 import explorer_page
 from dse.explorer import widgets
+from dse.figures.export import image
 
 
 @pytest.fixture(autouse=True)
@@ -11,6 +12,16 @@ def no_defects(caplog):
     """A defect is a sentence on its part of a page: the log tells it from what a reader did."""
     yield
     assert [record.exc_text for record in caplog.records if record.name == widgets.__name__] == []
+
+
+@pytest.fixture(autouse=True)
+def no_picture_to_copy(request, monkeypatch):
+    """A figure whose panel is open draws its picture in every run of the page: looked at where it is tested alone."""
+    export = image.export
+    if request.path.stem != "test_explorer_downloads":
+        monkeypatch.setattr(
+            image, "export", lambda chart, kind, *more: b"" if kind == "png" else export(chart, kind, *more)
+        )
 
 
 @pytest.fixture(scope="session")

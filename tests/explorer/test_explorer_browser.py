@@ -33,7 +33,6 @@ from browser import (
     started,
     status_of,
     sync_api,
-    uploader,
 )
 
 pytestmark = [needs_browser, pytest.mark.browser]
@@ -104,18 +103,6 @@ def test_a_slider_changes_the_figure_and_the_url_restores_it(page, server, profi
     sync_api.expect(batch_field(page)).to_have_value("64")
 
 
-def test_a_token_policy_of_the_url_is_shown_and_another_page_keeps_what_was_chosen(page, server):
-    open_page(page, f"{server}/compare?{BASE}&tokens=h2o&batch=48")
-    assert "--tokens h2o" in command_line(page)
-    page.get_by_text("204 tokens stored and 204 tokens read at the end").wait_for()
-    assert "tokens.h2o" in page.url
-    page.get_by_role("link", name="Roofline").first.click()
-    page.get_by_role("heading", name="Roofline").wait_for()
-    page.get_by_role("link", name="Compare").first.click()
-    page.wait_for_url("**batch=48**")
-    sync_api.expect(batch_field(page)).to_have_value("48")  # at first the field is not there
-
-
 def copies_its_picture(page, place):
     """The button of what stands beside a figure puts it on the clipboard."""
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
@@ -170,28 +157,6 @@ def test_back_and_forward_across_pages_show_what_was_there(page, server):
             stops.append(where_it_stands(page))
             assert len(stops) <= 2 * len(seen), stops
         assert [stop for i, stop in enumerate(stops) if i == 0 or stop != stops[i - 1]] == wanted
-
-
-def test_good_and_bad_files(page, server, tmp_path):
-    open_page(page, f"{server}/compare?{BASE}&batch=48")
-    page.get_by_text("Load a device, model, plan or measurement").click()
-    bad = tmp_path / "bad.toml"
-    bad.write_text("memory_capacity = '80 parsecs'\nname = '<img src=https://example.org/x.png>'\n")
-    uploader(page, "stSidebar").set_input_files(bad)
-    page.get_by_text("bad.toml:1: memory_capacity").wait_for()
-    sync_api.expect(page.locator("img")).to_have_count(0)
-    idle(page)
-    sync_api.expect(uploader(page, "stSidebar")).to_have_count(1)
-    good = tmp_path / "own.toml"
-    good.write_bytes((ROOT / "hwspecs" / "devices" / "h100.toml").read_bytes())
-    uploader(page, "stSidebar").set_input_files(good)
-    page.locator(".st-key-card-1").get_by_text("own.toml, llama2-7b, KV oaken").wait_for()
-    idle(page)
-    assert "device.own.toml%40" in page.url
-    page.reload()
-    page.locator(".st-key-card-1").get_by_text("own.toml, llama2-7b, KV oaken").wait_for()
-    sync_api.expect(batch_field(page)).to_have_value("48")
-    sync_api.expect(page.get_by_test_id("stAlert")).to_have_count(0)
 
 
 def drawn_numbers(page, name):
@@ -301,24 +266,6 @@ def test_twenty_sessions_at_once_do_not_mix(server):
         texts = [delta.new_element.markdown.body for _, delta in deltas]
         (fits,) = [text for text in texts if text.startswith("Fits")]
         assert fits.startswith(f"Fits\\: all {batch} requests at once; room for ")
-
-
-def test_tabs_at_once_each_show_their_own(profile, server):
-    """Twenty sessions are held apart above; tabs cost more. A batch has 5 formats and 4 numbers of devices."""
-    tabs = {n: new_page(profile) for n in range(1502, 1506)}
-    try:
-        for n, tab in tabs.items():
-            address = f"?batch={n}" if n % 5 == 0 else f"front?front_batches=1+to+{n}+step+1"
-            tab.goto(f"{server}/{address}", wait_until="commit")
-        for n, tab in tabs.items():
-            if n % 5 == 0:
-                tab.get_by_text(f"batch {n:,}, paged KV").wait_for()
-            else:
-                tab.get_by_text(f"{5 * 4 * n:,} designs: more than start by themselves").wait_for()
-                assert f"1+to+{n}+step" in tab.url
-    finally:
-        for tab in tabs.values():
-            tab.close()
 
 
 def test_hostile_url_gives_a_notice_bad_parameters_a_message_and_nothing_is_fetched(page, server):

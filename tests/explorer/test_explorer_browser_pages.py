@@ -9,12 +9,9 @@ import pytest
 
 from browser import (
     ROOT,
-    STILL,
-    choose,
     dump_bytes,
     idle,
     needs_browser,
-    new_page,
     open_beside,
     open_page,
     opened_as,
@@ -49,45 +46,6 @@ def test_the_title_of_an_axis_stands_clear_of_its_numbers(page, server):
             figure,
         )
         assert gap_px > 5
-
-
-def test_a_front_is_swept_filtered_restored_and_downloaded(page, server, profile):
-    page.goto(f"{server}/front?{SMALL}")
-    wait_for_figure(page, "front")
-    page.get_by_text("of 24 designs are on the front").wait_for()
-    idle(page)
-    field = page.get_by_role("textbox", name="Of the front show only")
-    field.fill('device == "H100"')
-    field.press("Enter")
-    page.wait_for_url("**front_filter=**")
-    page.wait_for_function(
-        "document.querySelector('.st-key-front .js-plotly-plot').data.every(t => !String(t.name).includes('A100'))"
-    )
-    idle(page)
-    choose(page.get_by_test_id("stMain"), "At most", "Decode step (ms)")
-    page.keyboard.press("Escape")  # its list stays open for more
-    limit = page.get_by_role("spinbutton", name="Decode step, at most (ms)")
-    limit.fill("20")
-    limit.press("Enter")
-    page.get_by_text("beyond the limits").wait_for()
-    place = open_beside(page, "front")
-    assert "--at-most decode_step_s=0.02" in place.get_by_test_id("stCode").first.inner_text()
-    for kind in ("PNG", "SVG", "PDF", "CSV", "Parquet"):
-        opened_as(kind, downloaded(page, place.get_by_role("button", name=kind, exact=True)))
-    page.keyboard.press("Escape")
-    page.get_by_text("As a sweep file, for any number of designs").click()
-    idle(page)
-    text = downloaded(page, page.get_by_role("button", name="Download sweep.toml")).read_text()
-    assert "batch = [16, 64]" in text
-    again = new_page(profile.browser, **STILL)  # of another profile: the address is all that it has
-    try:
-        again.goto(page.url)
-        again.get_by_text("beyond the limits").wait_for()
-        wait_for_figure(again, "front")
-        sync_api.expect(again.get_by_role("spinbutton", name="Decode step, at most (ms)")).to_have_value("20")
-        sync_api.expect(again.get_by_role("textbox", name="Of the front show only")).to_have_value('device == "H100"')
-    finally:
-        again.close()
 
 
 #: where a figure shows a point of a line, as the browser's window counts

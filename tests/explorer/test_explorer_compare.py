@@ -82,15 +82,18 @@ def test_every_choice_moves_the_page(one):
 
 
 def test_every_number_to_its_limits():
+    """All at once, then the batch alone."""
     app = page()
     fields = {field.key: field for field in (*common_fields.DESIGN, *common_fields.SCENARIO)}
-    for key in ("batch", "input", "output", "own_batch", "tp"):
-        before = app.number_input(key=key).value
-        for value in (int(fields[key].low), int(fields[key].high)):
-            app.number_input(key=key).set_value(value).run()
-            assert not app.exception, (key, value)
-            assert numbers(app) or wrong(app), (key, value)
-        app.number_input(key=key).set_value(before)
+    keys = ("batch", "input", "output", "own_batch", "tp")
+    before = {key: app.number_input(key=key).value for key in keys}
+    lows, highs = ({key: int(getattr(fields[key], end)) for key in keys} for end in ("low", "high"))
+    for values in (lows, highs, {**before, "batch": highs["batch"]}):
+        for key, value in values.items():
+            app.number_input(key=key).set_value(value)
+        app.run()
+        assert not app.exception, values
+        assert numbers(app) or wrong(app), values
 
 
 def test_a_token_policy_shows_what_it_keeps_and_what_it_leaves_out():
@@ -148,6 +151,7 @@ def test_a_batch_that_does_not_fit_at_once_says_so():
     app = page(batch="100000")
     fit = numbers(app)["Largest batch"].split()[0]
     assert f"at most {fit} of 100,000 requests run at once, the others wait." in said(app)
+    assert numbers(app)["Fits"] == f"{fit} of 100,000"
 
 
 def test_command_line_prints_the_same_numbers(capsys):
@@ -289,12 +293,12 @@ def shown_labels(app):
     return [block.proto.popover.label for block in app if block.type == "popover"]
 
 
-def test_numbers_measured_on_other_data_say_so():
+def test_numbers_measured_on_other_data_say_so(one):
     def error_of(app):
         return next(label for label in shown_labels(app) if label.startswith("Error of the attention output"))
 
-    assert error_of(page()).endswith("(SmolLM2-135M, not your model)")
-    assert next(label for label in shown_labels(page()) if label.startswith("Signal to")).endswith(
+    assert error_of(one).endswith("(SmolLM2-135M, not your model)")
+    assert next(label for label in shown_labels(one) if label.startswith("Signal to")).endswith(
         "(SmolLM2-135M, not your model)"
     )
     assert "SmolLM2" not in error_of(page(quantizer="fp16"))

@@ -22,7 +22,7 @@ from dse.explorer.front.request import commands, front_request, python, sweep_to
 from dse.explorer.uploads import FileText
 from dse.model import evaluate, results
 from dse.specs import catalog
-from dse.sweep import points, spec, sweeps
+from dse.sweep import spec, sweeps
 from dse.sweep.pareto import designs, stream
 from dse.sweep.pareto.limits import Limit
 from explorer_page import TIMEOUT_S, wrong
@@ -103,15 +103,6 @@ def test_the_streamed_front_is_that_of_the_whole_table(asked, found):
     assert found.knee.tolist() == whole.knee.tolist()
     assert (found.n_rows, found.n_feasible, found.n_missing) == (whole.n_rows, whole.n_feasible, whole.n_missing)
     assert set(found.design) == set(whole.design)
-
-
-def test_stretches_do_not_change_the_front(asked, found, monkeypatch):
-    monkeypatch.setattr(points, "BLOCK_POINTS", 7)
-    monkeypatch.setattr(points, "MAX_BLOCK_POINTS", 21)
-    again = stream.front_of(asked.sweep(), asked.objectives(), asked.by)
-    pd.testing.assert_frame_equal(again.table, found.table)
-    assert again.row.tolist() == found.row.tolist()
-    pd.testing.assert_frame_equal(again.cloud, found.cloud)
 
 
 def test_the_sweep_file_and_the_python_shown_ask_the_same(asked, found):
@@ -309,13 +300,6 @@ def test_the_filter_is_a_condition_on_the_table(asked, found):
     assert shown["Decode step (ms)"][0] == pytest.approx(1e3 * found.table["decode_step_s"][0])
 
 
-def test_a_sweep_that_drops_everything_has_an_empty_front(asked):
-    nothing = spec.from_dict({**asked.document(), "where": ["batch > 1000"]})
-    found = stream.front_of(nothing, asked.objectives(), asked.by)
-    assert found.table.empty
-    assert found.n_rows == 0
-
-
 def test_threads_end_when_cancelled_or_left(asked, monkeypatch):
     entered = threading.Event()
 
@@ -453,17 +437,11 @@ def test_batches_of_which_the_same_run_are_one_design():
     table = pd.DataFrame(
         {"quantizer": ["fp16", "fp16", "fp8"], "batch": [64, 32, 64], "throughput_tokens_per_s": [507.4, 507.4, 600.0]}
     )
-    front = designs.DesignFront(
+    front = a_front(
         table=table,
         row=np.array([0, 1, 2]),
         knee=np.array([True, False, False]),
         objectives={"throughput_tokens_per_s": "max"},
-        by=(),
-        n_rows=9,
-        n_feasible=9,
-        n_missing=0,
-        cloud=table.iloc[:0],
-        units={},
         design=("quantizer", "batch"),
     )
     kept = without_ties(front)
@@ -527,18 +505,21 @@ def job_front(texts):
         Limit(column, "at most" if sign == "<=" else "at least", float(value))
         for column, sign, value in (text.split() for text in texts)
     ]
-    empty = pd.DataFrame()
-    return designs.DesignFront(
-        table=empty,
-        row=np.zeros(0, int),
-        knee=np.zeros(0, bool),
-        objectives={},
-        by=(),
-        n_rows=0,
-        n_feasible=0,
-        n_missing=0,
-        cloud=empty,
-        units={},
-        design=(),
-        limits=tuple(found),
-    )
+    return a_front(limits=tuple(found))
+
+
+def a_front(table=None, **more):
+    """A front of this table, or with nothing on it."""
+    table = pd.DataFrame() if table is None else table
+    nothing = {
+        "row": np.zeros(0, int),
+        "knee": np.zeros(0, bool),
+        "objectives": {},
+        "by": (),
+        "n_rows": 0,
+        "n_feasible": 0,
+        "n_missing": 0,
+        "units": {},
+        "design": (),
+    }
+    return designs.DesignFront(table=table, cloud=table.iloc[:0], **{**nothing, **more})

@@ -13,7 +13,7 @@ from dse.core.errors import InputError
 from dse.explorer import request
 from dse.explorer.pages import serving
 from dse.questions import load
-from explorer_page import opened, wrong
+from explorer_page import opened, said, wrong
 
 
 def _asked(**changed):
@@ -117,8 +117,8 @@ def test_without_a_rate_the_table_has_one_rate_for_all_designs():
     asked = f"{0.7 * min(full):.3g}"
     assert table["requests/s"].tolist() == [asked] * 3
     assert table["of the saturated rate"].tolist() == [f"{float(asked) / each:.0%}" for each in full]
-    said = f"In the table {asked} requests a second come to each design: 70% of what the design that holds least can"
-    assert any(said in text.value for text in app.caption)
+    words = f"In the table {asked} requests a second come to each design: 70% of what the design that holds least can"
+    assert any(words in text.value for text in app.caption)
     app.number_input(key="rate").set_value(0.5).run()
     assert app.dataframe[0].value["requests/s"].tolist() == ["0.5"] * 3
     assert any(
@@ -160,10 +160,17 @@ def test_the_design_that_serves_most_within_the_limits_is_named_where_one_keeps_
         name: load.UnderLoad(name, "", 4.0, (row(name, 1, 3),), {}, SimpleNamespace(times=times))
         for name, times in (("slow", 2), ("fast", 1))
     }
-    said = serving.best_within(found, {"tpot_s": 4.2})
-    assert said == "fast serves most. Within TPOT 4.2 s: up to 1.6 requests/s, 40% of the saturated rate."
+    assert (
+        serving.best_within(found, {"tpot_s": 4.2})
+        == "fast serves most. Within TPOT 4.2 s: up to 1.6 requests/s, 40% of the saturated rate."
+    )
     assert serving.best_within(found, {"tpot_s": 1.0}).startswith("Nothing keeps TPOT 1 s, however few")
     assert serving.best_within(found, {}) == ""
+
+
+@pytest.mark.parametrize(("limit", "words"), [("40", "Within TPOT 40 ms: up to "), ("1", "Nothing keeps TPOT 1 ms, ")])
+def test_the_page_says_the_most_requests_within_its_limits(limit, words):
+    assert words in said(opened("serving", quantizer="fp8", tpot_limit=limit, rate="0.1"))
 
 
 def row(name, rate, tpot_s):

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dse.core.errors import InputError
-from dse.explorer import common_fields, presets, sidebar, tray
+from dse.explorer import common_fields, presets, tray
 from dse.explorer.tray import History, Tray, TrayDesign
 from dse.specs.workload import ASKED
 from explorer_page import address_of, opened, said
@@ -216,7 +216,3 @@ def test_a_preset_sets_the_workload_of_all():
     assert (app.number_input(key="input").value, app.number_input(key="tpot_limit").value) == (1024, 50.0)
     assert app.selectbox(key="tray preset").value is None  # what was chosen can be changed on
     assert any("within the limit of 50 ms" in one.proto.body for one in app.get("html"))
-
-
-def test_the_opening_is_three_formats_that_a_server_of_today_runs():
-    assert [design.values for design in sidebar.opening().designs] == list(common_fields.OPENING)

@@ -1,9 +1,8 @@
-"""Inputs and checks that the tests of KIVI and SinkQ share."""
+"""Inputs that the tests of KIVI and SinkQ share."""
 
 import numpy as np
 
 from bits import digest
-from dse.quantizers import TensorShape, parse
 from kernels_ref.kivi import KIVI
 from kernels_ref.sinkq import SinkQ
 
@@ -50,26 +49,3 @@ def stored():
         found |= {f"{kind}{name}": array for name, array in cache.buffers.items()}
         found |= dict(zip((f"{kind}k", f"{kind}v"), cache.seen(), strict=True))
     return digest(found)
-
-
-def closed_form(name, side, n_batch, n_heads, head_dim, n_tokens, n_kept=0):
-    """Bits by part that the closed-form layout gives at that length; padding counted as payload.
-
-    n_kept: tokens kept apart, pool and evicted, over all heads and batches.
-    """
-    layout = parse(name).layout(TensorShape(side, n_heads, head_dim))
-    packed = max((n_tokens - layout.residual) // layout.step, 0) * layout.step
-    bits = {part: n * packed * n_batch for part, n in layout.packed.items()}
-    bits["payload"] = bits["payload"] + bits.pop("padding", 0)
-    bits["full_precision"] = 16 * n_heads * head_dim * (n_tokens - packed) * n_batch
-    if n_kept:
-        one = parse(f"{name},sinks=1").layout(TensorShape(side, n_heads, head_dim)).pool["sinks"]
-        bits["sinks"] = one // n_heads * n_kept
-    return {part: n for part, n in bits.items() if n}
-
-
-def whole_payload(ledger):
-    """A ledger with padding counted as payload."""
-    ledger = dict(ledger)
-    padding = ledger.pop("padding", 0)
-    return {part: n for part, n in {**ledger, "payload": ledger.get("payload", 0) + padding}.items() if n}

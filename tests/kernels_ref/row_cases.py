@@ -1,32 +1,88 @@
 """Inputs and methods that the tests of row methods share."""
 
+import itertools
+from typing import Any, NamedTuple
+
 import numpy as np
 
 from bits import digest
+from kernels_ref import SCALED_TYPES, latent, per_head
 from kernels_ref.atom import Atom
 from kernels_ref.fp8 import FP8
+from kernels_ref.ggml import CODES, GGML, TYPES
 from kernels_ref.integers import PerTensorInteger, PerTokenInteger
 from kernels_ref.kvquant import KVQuantKeys, KVQuantValues
+from kernels_ref.latent import Latent
+from kernels_ref.mx import MX
 from kernels_ref.nf4 import NF4
+from kernels_ref.nvfp4 import NVFP4
+from kernels_ref.oaken import Oaken
+from kernels_ref.per_head import PerTokenHead
 from kernels_ref.qserve import QServe
 from kernels_ref.quanto import Quanto
 from kernels_ref.tender import Tender
+from kernels_ref.turboquant import PRESETS, TurboQuant
 
-#: method, and the name by which the design-space models know it
+GGML_VARIANTS = [(name, code) for name in TYPES for code in CODES if code != "avx2" or name == "q8_0"]
+
+
+def scaled(name, scale=1.0):
+    """The cache's method by the name of a format of NVFP4 or MX."""
+    if name.startswith("nvfp4"):
+        return NVFP4(scale, "4over6" if name == "nvfp4_4over6" else "vllm")
+    return MX(name)
+
+
+class Case(NamedTuple):
+    """A method, the name by which the design-space models know it, its side, and (heads, head_dim) that it takes."""
+
+    method: Any
+    name: str
+    which: str = "key"
+    dims: tuple[tuple[int, int], ...] = ((3, 22), (4, 64), (1, 7), (3, 43), (1, 1))
+
+
+_BY_32 = ((3, 32), (4, 64), (1, 96))
+_POWERS = ((2, 32), (4, 64), (1, 8))
 METHODS = [
-    (NF4(), "nqkv"),
-    (NF4(64, "fp32"), "nqkv:block=64,absmax=fp32"),
-    (NF4(7), "nqkv:block=7"),
-    (NF4(1), "nqkv:block=1"),
-    (PerTokenInteger(), "int8"),
-    (PerTokenInteger(8, "fp16"), "int8:scale=fp16"),
-    (PerTokenInteger(4), "int4"),
-    (PerTensorInteger(0.03), "int8:granularity=tensor"),
-    (PerTensorInteger(0.5, 4), "int4:granularity=tensor"),
-    (FP8(), "fp8"),
-    (FP8("e5m2", 0.25), "fp8:format=e5m2"),
+    Case(NF4(), "nqkv"),
+    Case(NF4(64, "fp32"), "nqkv:block=64,absmax=fp32"),
+    Case(NF4(7), "nqkv:block=7"),
+    Case(NF4(1), "nqkv:block=1"),
+    Case(PerTokenInteger(), "int8"),
+    Case(PerTokenInteger(8, "fp16"), "int8:scale=fp16"),
+    Case(PerTokenInteger(4), "int4"),
+    Case(PerTensorInteger(0.03), "int8:granularity=tensor"),
+    Case(PerTensorInteger(0.5, 4), "int4:granularity=tensor"),
+    Case(FP8(), "fp8"),
+    Case(FP8("e5m2", 0.25), "fp8:format=e5m2"),
+    Case(Atom(), "atom"),
+    Case(Atom(20), "atom:group=20", "value"),
+    Case(QServe(), "qserve"),
+    Case(QServe("artifact"), "qserve:mode=artifact", "value"),
+    *(Case(GGML(name, code), name, "key", _BY_32) for name, code in GGML_VARIANTS),
+    *(Case(scaled(name, 0.03), name, "value", _BY_32) for name in SCALED_TYPES),
+    *(Case(PerTokenHead(fmt), f"{fmt}_per_token_head", "key", _BY_32) for fmt in per_head.FORMATS),
+    *(
+        Case(TurboQuant(preset, side), f"turboquant_{preset}", side, _POWERS)
+        for preset, side in itertools.product(PRESETS, ("key", "value"))
+    ),
+    *(Case(Latent(fmt), f"{fmt}_ds_mla", "key", ((1, 576),)) for fmt in latent.FORMATS),
 ]
-NAMES = [name for _, name in METHODS]
+#: of 66 channels, with outliers: rows of one token are not as long as those of another
+VARYING = [
+    Case(KVQuantKeys((-1.0,) * 66, (1.0,) * 66), "kvquant", "key", ((3, 22),)),
+    Case(KVQuantValues(0.8), "kvquant", "value", ((3, 22),)),
+    Case(Oaken((-2.5, -0.01), (3.0, 0.0134)), "oaken", "key", ((3, 22),)),
+]
+#: of tensors at once, which do not grow
+WHOLE = [
+    Case(Tender("key"), "tender", "key"),
+    Case(Tender("value"), "tender", "value"),
+    Case(Quanto(2, 12), "quanto", "key", ((3, 22),)),
+    Case(Quanto(4, 2, -1), "quanto", "value", ((3, 22),)),
+]
+NAMES = [f"{case.name} {case.which}" for case in (*METHODS, *VARYING)]
 
 
 def baselines(channels):
@@ -85,10 +141,11 @@ def cases(channels):
     }
 
 
-def stored(rows, channels):
-    """Digest of what all methods store and give back."""
-    x, found = normal(rows, channels), {}
-    for i, method in enumerate([*(method for method, _ in METHODS), *baselines(channels)]):
-        packed = method.quantize(x)
+def stored(n_rows, n_scaled):
+    """Digest of what all methods store and give back, `n_scaled` rows of NVFP4 and MX, slow in plain Python."""
+    found = {}
+    named = [(case.method, *min(case.dims), n_scaled if case.name in SCALED_TYPES else n_rows) for case in METHODS]
+    for i, (method, heads, head_dim, rows) in enumerate([*named, *((m, 1, 67, n_rows) for m in baselines(67))]):
+        packed = method.quantize(normal(rows // 2 * 2, heads * head_dim), heads)
         found |= {f"{i} {name}": buffer for name, buffer in packed.buffers.items()} | {f"{i}": packed.dequantize()}
     return digest(found)

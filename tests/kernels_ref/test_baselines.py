@@ -1,18 +1,14 @@
-"""Atom, QServe, Tender, Quanto and KVQuant: third-party vectors, plain twins, ledgers, streaming where they stream."""
+"""Atom, QServe, Tender, Quanto and KVQuant: plain twins, parameters."""
 
 import numpy as np
 import pytest
 
 import naive_baselines as naive
-from bits import golden as load
 from bits import same_bits
 from cases import each
-from dse.quantizers import TensorShape, parse
 from kernels_ref.atom import Atom
-from kernels_ref.cache import RowCache
 from kernels_ref.kvquant import KVQuantKeys, KVQuantValues
-from kernels_ref.packed import Packed
-from kernels_ref.qserve import QServe, smooth_factors
+from kernels_ref.qserve import QServe
 from kernels_ref.quanto import Quanto
 from kernels_ref.tender import Tender
 from naive_rows import nibbles
@@ -26,74 +22,6 @@ def quiet():
 def plain(x):
     """-0 as +0: integer codes have no sign of zero."""
     return x + np.float16(0)
-
-
-# --- third-party vectors
-
-
-def test_atom_vectors():
-    golden = load("base_atom")
-    for which, out in (("key", "atom_k"), ("value", "atom_v")):
-        assert same_bits(Atom().quantize(golden[which]).dequantize(), golden[out])
-
-
-def test_qserve_vectors():
-    golden = load("base_qserve")
-    key, value = golden["key"][0], golden["value"][0]
-    assert same_bits(QServe("artifact").quantize(value).dequantize(), golden["v_out"][0])
-    smooth = smooth_factors(key)
-    assert same_bits(np.array(smooth, np.float16), golden["smooth_scale"])
-    assert same_bits(QServe("artifact", smooth).quantize(key).dequantize(), golden["k_out"][0])
-
-
-def test_tender_vectors():
-    golden = load("base_tender")
-    key = Tender("key").quantize(golden["key"][None])
-    codes = nibbles(golden["k_code"].transpose(1, 0, 2).reshape(40, -1), False, 0)
-    assert same_bits(key.buffers["codes"], codes)
-    assert same_bits(key.buffers["scale"], golden["k_scale"][:, :, 0].T.copy())
-    assert same_bits(key.buffers["centre"], golden["k_bias"].reshape(1, -1))
-    # the artifact leaves the centre out; its codes keep the sign of zero
-    assert same_bits(plain(key.dequantize()[0]), plain(golden["k_dequant"] + golden["k_bias"]))
-    value = Tender("value").quantize(golden["value"][None])
-    codes = nibbles(golden["v_code"].transpose(1, 0, 2).reshape(40, -1), False, 0)
-    assert same_bits(value.buffers["codes"], codes)
-    assert same_bits(value.buffers["scale"], golden["v_scale"].reshape(1, -1))
-    assert same_bits(plain(value.dequantize()[0]), plain(golden["v_dequant"]))
-
-
-@pytest.mark.parametrize("bits", [2, 4])
-@pytest.mark.parametrize(("axis", "axis_name"), [(0, "ax0"), (-1, "axm1")])
-@pytest.mark.parametrize("group", [32, 64])
-def test_quanto_vectors(bits, axis, axis_name, group):
-    golden = load("hf_quanto")
-    for which, name in (("key", "k"), ("value", "v")):
-        packed = Quanto(bits, group, axis).quantize(golden[which])
-        key = f"{name}_b{bits}_{axis_name}_g{group}"
-        codes = golden[f"{key}_code"] if axis == 0 else golden[f"{key}_code"].T
-        shifts = np.arange(0, 8, bits)
-        unpacked = (packed.buffers["codes"][:, :, None] >> shifts.astype(np.uint8)) & (2**bits - 1)
-        assert same_bits(unpacked.reshape(codes.shape), codes)
-        assert same_bits(packed.buffers["scale"], golden[f"{key}_scale"].reshape(-1))
-        assert same_bits(packed.buffers["shift"], golden[f"{key}_shift"].reshape(-1))
-        assert same_bits(packed.dequantize(), golden[f"{key}_dequant"])
-
-
-def test_kvquant_vectors():
-    """Informative in the set, and right nonetheless."""
-    golden = load("base_kvquant")
-    lut = tuple(golden["lut"].reshape(-1).tolist())
-    for table, key_out, value_out in ((None, "k_zp_out", "v_zp_out"), (lut, "k_nuq_out", "v_nuq_out")):
-        keys = KVQuantKeys(tuple(golden["k_lower"].tolist()), tuple(golden["k_upper"].tolist()), table)
-        for method, x, mask, out in (
-            (keys, golden["key"], golden["k_mask"], golden[key_out]),
-            (KVQuantValues(lut=table), golden["value"], golden["v_mask"], golden[value_out]),
-        ):
-            packed = method.quantize(x)
-            assert same_bits(packed.buffers["outlier_index"], np.nonzero(mask)[1].astype(np.uint16))
-            assert same_bits(packed.buffers["outlier_value"], x[mask])
-            assert packed.counts == {"n_outliers": int(mask.sum())}
-            assert same_bits(packed.dequantize(), out)
 
 
 # --- twins
@@ -226,85 +154,6 @@ def test_kvquant_twin(channels):
                 codes, decoded = naive.kvquant(x, apart, *low_high, table, True)
             assert same_bits(values.buffers["codes"], nibbles(codes, False, 0)), name
             assert same_bits(plain(values.dequantize()), plain(decoded)), name
-
-
-# --- what they share
-
-
-@pytest.mark.parametrize(("tokens", "heads", "head_dim"), [(3, 4, 64), (5, 1, 7), (4, 3, 43), (0, 2, 8)])
-def test_ledgers_are_the_closed_forms(tokens, heads, head_dim):
-    x = normal(tokens, heads * head_dim)
-    for method, name, which in (
-        (Atom(), "atom", "key"),
-        (Atom(20), "atom:group=20", "value"),
-        (QServe(), "qserve", "key"),
-        (QServe("artifact"), "qserve:mode=artifact", "value"),
-        (Tender("key"), "tender", "key"),
-        (Tender("value"), "tender", "value"),
-    ):
-        packed = method.quantize(x, n_heads=heads)
-        layout = parse(name).layout(TensorShape(which, heads, head_dim))
-        want = {part: int(bits * tokens + layout.once.get(part, 0)) for part, bits in layout.packed.items()}
-        want |= {part: bits for part, bits in layout.once.items() if part not in want}
-        assert packed.ledger == {part: bits for part, bits in want.items() if bits}, name
-        assert sum(packed.ledger.values()) == 8 * packed.stored_bytes
-    thresholds = (-20.0,) * (heads * head_dim), (20.0,) * (heads * head_dim)
-    for method in (KVQuantKeys(*thresholds), KVQuantValues()):
-        packed = method.quantize(x)
-        layout = parse("kvquant:outliers=0").layout(TensorShape("key", heads, head_dim))
-        for part in ("payload", "padding"):
-            assert packed.ledger.get(part, 0) == layout.packed.get(part, 0) * tokens
-        assert packed.ledger.get("outliers", 0) == 32 * packed.counts["n_outliers"]
-
-
-STREAMING = [
-    Atom(5),
-    QServe(),
-    QServe("artifact", (0.5,) * 12),
-    KVQuantKeys((-1.0,) * 12, (1.0,) * 12),
-    KVQuantValues(0.8),
-]
-
-
-@pytest.mark.parametrize("method", STREAMING, ids=lambda method: type(method).__name__)
-def test_streaming(method):
-    x = normal(2 * 3 * 9, 4).reshape(2, 3, 9, 4)
-    rows = x.transpose(0, 2, 1, 3).reshape(2, 9, 12)
-    cache, flat = RowCache(method), RowCache(method, n_heads=3)
-    for start, stop in ((0, 4), (4, 5), (5, 5), (5, 9)):
-        cache.append(x[:, :, start:stop], x[:, :, start:stop])
-        flat.append(rows[0, start:stop], rows[0, start:stop])
-    whole = method.quantize(x)
-    assert same_bits(cache.seen()[0], whole.dequantize())
-    assert cache.stored_bytes == 2 * whole.stored_bytes
-    assert same_bits(flat.seen()[1].reshape(9, 3, 4).transpose(1, 0, 2), whole.dequantize()[0])
-    for name, buffer in flat.buffers.items():
-        assert same_bits(buffer, cache.buffers[name])
-
-
-@pytest.mark.parametrize("method", [*STREAMING, Tender("key"), Tender("value"), Quanto(2, 12), Quanto(4, 2, -1)])
-def test_layouts_refusals_and_empty_tensors(method):
-    x = normal(2 * 3 * 2, 4).reshape(2, 3, 2, 4)
-    want = method.quantize(x)
-    for view in (np.asfortranarray(x), np.repeat(x, 2, axis=3)[..., ::2], x.astype(np.float32)):
-        packed = method.quantize(view)
-        assert all(same_bits(buffer, want.buffers[name]) for name, buffer in packed.buffers.items())
-        assert same_bits(packed.dequantize(), want.dequantize())
-    rows = x[0].transpose(1, 0, 2).reshape(2, 12)
-    flat, four = method.quantize(rows, n_heads=3), method.quantize(x[:1])
-    assert same_bits(flat.dequantize().reshape(2, 3, 4).transpose(1, 0, 2), four.dequantize()[0])
-    assert method.quantize(x[:, :, :0]).dequantize().shape == (2, 3, 0, 4)
-    bad = x.copy()
-    bad[1, 0, 0, 2] = np.nan
-    with pytest.raises(ValueError, match=r"1 of 48 values .* \[1, 0, 0, 2\]"):
-        method.quantize(bad)
-    assert np.isfinite(method.quantize(bad, nonfinite="replace").dequantize()).all()
-    with pytest.raises((TypeError, ValueError), match=r"^x "):
-        method.quantize(None)
-    with pytest.raises(ValueError, match="buffer codes"):
-        Packed(method, want.shape, 48, {**want.buffers, "codes": want.buffers["codes"][:1]}, want.part_of).dequantize()
-    with pytest.raises(ValueError, match="buffer"):
-        Packed(method, want.shape, 48, {"codes": want.buffers["codes"]}, want.part_of).dequantize()
 
 
 @each(

@@ -1,6 +1,4 @@
-"""llama.cpp's cache types: blocks by hand, third-party vectors, a plain twin, the error bound, refusals."""
-
-from fractions import Fraction
+"""llama.cpp's cache types: blocks by hand, a plain twin, the error bound, refusals."""
 
 import numpy as np
 import pytest
@@ -10,20 +8,17 @@ from hypothesis.extra import numpy as st_np
 
 import dse
 import naive_ggml
-from bits import digest, golden, on_threads, same_bits, without_compilation
+from bits import same_bits
 from cases import each
 from dse import quantizers
 from dse.core.errors import InputError
 from kernels_ref import GGML_TYPES
-from kernels_ref.cache import RowCache
-from kernels_ref.ggml import CODES, GGML, block_bytes, decode, encode
-from kernels_ref.packed import Packed
-from row_cases import cases, normal
+from kernels_ref.ggml import GGML, block_bytes, decode, encode
+from row_cases import GGML_VARIANTS, cases, normal
 
 TYPES = list(GGML_TYPES)
-VARIANTS = [(name, code) for name in TYPES for code in CODES if code != "avx2" or name == "q8_0"]
 every_type = each("name", TYPES)
-every_variant = pytest.mark.parametrize(("name", "code"), VARIANTS)
+every_variant = pytest.mark.parametrize(("name", "code"), GGML_VARIANTS)
 
 
 def a_block(*first):
@@ -75,16 +70,6 @@ def test_zeros_have_the_sign_of_their_source(name):
     assert np.signbit(GGML(name, "gguf").quantize(-zeros).buffers["d"][0, 0])
 
 
-@pytest.mark.parametrize("file", ["q8_0_kv_d256", "q5_0_heavy_d128", "q5_1_kv_d256", "q4_0_kv_d256", "q4_1_edges_d128"])
-def test_third_party_vectors_of_fp16(file):
-    vectors = golden(f"gguf_{file}_fp16")
-    x, method = vectors["x"], GGML(file[:4], "gguf")
-    packed = method.quantize(x.reshape(-1, x.shape[-1]))
-    assert same_bits(method.blocks(packed).reshape(vectors["blocks"].shape), vectors["blocks"])
-    values = vectors["dequant"].clip(-65504, 65504).astype(np.float16)
-    assert same_bits(packed.dequantize().reshape(x.shape), values)
-
-
 @every_variant
 @pytest.mark.parametrize("channels", [32, 64, 160])
 def test_twin(name, code, channels):
@@ -117,48 +102,12 @@ def test_an_element_errs_by_half_a_step_where_it_is_not_clipped(name, code, x):
 
 
 @every_type
-def test_the_ledger_is_the_closed_form(name):
-    for tokens, heads, head_dim in ((3, 4, 64), (0, 2, 32), (5, 1, 96)):
-        packed = GGML(name).quantize(normal(tokens, heads * head_dim), heads)
-        layout = quantizers.parse(name).layout(quantizers.TensorShape("key", heads, head_dim))
-        assert packed.ledger == {part: bits * tokens for part, bits in layout.packed.items() if tokens}
-        assert packed.stored_bytes == tokens * heads * head_dim // 32 * block_bytes(name)
-        assert layout.effective_bits == Fraction(block_bytes(name) * 8, 32)
-
-
-@every_type
-def test_heads_and_pieces_of_a_cache(name):
-    method, rows = GGML(name), normal(30, 96)
-    x = np.ascontiguousarray(rows.reshape(2, 15, 3, 32).transpose(0, 2, 1, 3))
-    want, packed = method.quantize(rows, 3), method.quantize(x)
-    assert all(same_bits(buffer, want.buffers[key]) for key, buffer in packed.buffers.items())
-    assert same_bits(packed.dequantize().transpose(0, 2, 1, 3).reshape(30, 96), want.dequantize())
-    cache = RowCache(method)
-    for start, end in ((0, 1), (1, 1), (1, 9), (9, 15)):
-        cache.append(x[:, :, start:end], x[:, :, start:end])
-    assert same_bits(cache.seen()[0], packed.dequantize())
-    assert cache.stored_bytes == 2 * packed.stored_bytes
-
-
-@every_type
 def test_what_is_refused(name):
     method = GGML(name)
     with pytest.raises(ValueError, match=rf"^head_dim = 48: must be a multiple of 32 for {name}"):
         method.quantize(normal(2, 96), n_heads=2)
     with pytest.raises(InputError, match=rf"^quantizer = {name}: head_dim = 80: must be a multiple of 32"):
         quantizers.parse(name).layout(quantizers.TensorShape("value", 4, 80))
-    bad = normal(2, 32)
-    bad[1, 3] = np.inf
-    with pytest.raises(ValueError, match=r"1 of 64 values .* the first at \[1, 3\]"):
-        method.quantize(bad)
-    bad[1, 3] = 65504
-    infinite = bad.copy()
-    infinite[1, 3] = np.inf
-    assert same_bits(method.blocks(method.quantize(infinite, nonfinite="replace")), method.blocks(method.quantize(bad)))
-    assert np.isfinite(method.quantize(bad).dequantize()).all()
-    packed = method.quantize(normal(2, 32))
-    with pytest.raises(ValueError, match="buffer d: is missing"):
-        Packed(method, (2, 32), 64, {"codes": packed.buffers["codes"]}, packed.part_of).dequantize()
     for x in (normal(2, 32), np.zeros((2, 33), np.float32), np.zeros(32, np.float32)):
         with pytest.raises(ValueError, match="must be float32"):
             encode(x, name)
@@ -178,22 +127,3 @@ def test_parameters_that_are_refused():
 def test_questions_take_them_where_they_are_named():
     found = dse.need("bits", "a100-80gb", "llama2-13b", quantizers=["fp16", "q8_0", "q4_0"], step_ms=1000, batch=4)
     assert {one["quantizer"] for one in found.candidates} == {"fp16", "q8_0", "q4_0"}
-
-
-def stored(n_rows, channels):
-    """Digest of what all variants store and give back."""
-    x, found = normal(n_rows, channels), {}
-    for name, code in VARIANTS:
-        packed = GGML(name, code).quantize(x)
-        found |= {f"{name} {code} {key}": buffer for key, buffer in packed.buffers.items()}
-        found[f"{name} {code}"] = packed.dequantize()
-        found[f"{name} {code} blocks"] = encode(x.astype(np.float32), name, code)
-    return digest(found)
-
-
-def test_any_number_of_threads():
-    assert set(on_threads("test_ggml.stored(200, 512)")) == {stored(200, 512)}
-
-
-def test_without_compilation():
-    assert without_compilation("test_ggml.stored(3, 64)") == [stored(3, 64)]

@@ -1,4 +1,4 @@
-"""KIVI: a plain twin, streaming, the bit ledger, bounds, refused values; see `test_kivi_core` for the kernels."""
+"""KIVI: a plain twin, streaming, bounds, refused values; see `test_kivi_core` for the kernels."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ import naive_kivi
 from bits import digest, on_threads, same_bits, without_compilation
 from cases import each
 from kernels_ref.kivi import KIVI
-from kivi_cases import KINDS, closed_form, heads, stored, whole_payload
+from kivi_cases import KINDS, heads, stored
 
 SIDES = ("key", "value")
 
@@ -78,40 +78,6 @@ def test_streaming_in_any_pieces_is_a_prompt_at_once(data):
         assert same_bits(seen, method.quantize(x, side).dequantize())
         recent = method.quantize(x, side).buffers[f"{side}_recent"]
         assert same_bits(seen[:, :, n - recent.shape[2] :], x[:, :, n - recent.shape[2] :])
-
-
-@pytest.mark.parametrize(
-    ("bits", "group", "residual", "head_dim"),
-    [(2, 32, 128, 64), (2, 16, 16, 7), (4, 8, 8, 100), (8, 4, 12, 5), (1, 32, 32, 50)],
-)
-def test_ledger_is_the_closed_form_at_every_length(bits, group, residual, head_dim):
-    method, name = KIVI(bits, group, residual), f"kivi:bits={bits},group={group},residual={residual}"
-    x = heads("normal", 2, 3, 2 * residual + group + 3, head_dim)
-    cache = method.cache()
-    for n in range(1, x.shape[2] + 1):
-        cache.append(x[:, :, n - 1 : n], x[:, :, n - 1 : n])
-        total = dict.fromkeys(("payload", "scales", "zero_points", "full_precision"), 0)
-        for side in SIDES:
-            bits_of = closed_form(name, side, 2, 3, head_dim, n)
-            for part, count in bits_of.items():
-                total[part] += count
-            if n % 7 == 0:
-                (packed,) = cache.packed(side)
-                assert whole_payload(packed.ledger) == bits_of
-                assert sum(packed.ledger.values()) == 8 * packed.stored_bytes
-        assert whole_payload(cache.ledger) == {part: count for part, count in total.items() if count}
-        assert sum(cache.ledger.values()) == 8 * cache.stored_bytes
-        assert cache.stored_bits * 2 * 6 * n * head_dim == 8 * cache.stored_bytes
-    padding = -head_dim * bits % 32 * 6 * (x.shape[2] - residual)
-    assert cache.ledger.get("padding", 0) == padding
-
-
-def test_effective_bits_are_those_of_the_paper():
-    x = heads("normal", 1, 2, 256, 128)
-    for side in SIDES:
-        assert KIVI(2, 32, 0).quantize(x, side).effective_bits == 3
-        assert KIVI(4, 128).quantize(x, side).effective_bits == 4.25
-        assert KIVI(2, 32, 0).quantize(x, side).stored_bits == 3
 
 
 @given(st.data())

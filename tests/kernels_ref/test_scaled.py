@@ -1,7 +1,5 @@
 """NVFP4 and MX: blocks by hand, plain twins, FP16's way against float32's, ledgers, growing caches, refusals."""
 
-from fractions import Fraction
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,30 +7,21 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_np
 
 import naive_scaled
-from bits import digest, golden, on_threads, same_bits, without_compilation
+from bits import digest, same_bits, without_compilation
 from cases import each
 from conformance.blocks import packed_of
 from dse import quantizers
 from dse.core.errors import InputError
 from kernels_ref import SCALED_TYPES, mx, nvfp4
-from kernels_ref.cache import RowCache
 from kernels_ref.mx import MX, RULES_OF
 from kernels_ref.nvfp4 import CODES, NVFP4
-from kernels_ref.packed import Packed
-from row_cases import cases, normal
+from row_cases import cases, normal, scaled
 
 WRITERS = CODES[:-1]  # vllmref is for values, not for a cache
 MX_RULES = [(name, rule) for name, rules in RULES_OF.items() for rule in rules]
 every_writer = each("code", WRITERS)
 every_rule = each(("name", "rule"), MX_RULES)
 every_type = pytest.mark.parametrize("name", SCALED_TYPES)
-
-
-def method_of(name, scale=1.0):
-    """The cache's method by a format's name."""
-    if name.startswith("nvfp4"):
-        return NVFP4(scale, "4over6" if name == "nvfp4_4over6" else "vllm")
-    return MX(name)
 
 
 def block(n, *first):
@@ -53,7 +42,7 @@ E2M1_BY_HAND = {
 @pytest.mark.parametrize("name", E2M1_BY_HAND)
 def test_a_block_by_hand(name):
     size, scale, codes, values = E2M1_BY_HAND[name]
-    packed = method_of(name).quantize(block(size, *FIRST))
+    packed = scaled(name).quantize(block(size, *FIRST))
     assert packed.buffers["scales"].tolist() == [[scale]]
     assert packed.buffers["codes"].tobytes() == bytes.fromhex(codes) + bytes(size // 2 - 3)
     assert packed.dequantize()[0, :6].tolist() == values
@@ -193,20 +182,10 @@ def test_tables_of_mx_are_the_rule_for_every_magnitude(name, rule):
     assert same_bits(packed.buffers["codes"], codes if name == "mxfp8" else packed_of(codes))
 
 
-@pytest.mark.parametrize("name", ["nvfp4_vllm_edges_d64_fp16_g0.0123", "nvfp4_4over6_vllm_kv_d192_fp16_odd"])
-def test_third_party_vectors_of_fp16(name):
-    vectors = golden(name)
-    x = vectors["key"]
-    method = NVFP4(float(vectors["k_scale"][0]), "4over6" if "4over6" in name else "vllm")
-    packed = method.quantize(x.reshape(-1, x.shape[-1]))
-    assert same_bits(packed.buffers["codes"].reshape(vectors["k_packed"].shape), vectors["k_packed"])
-    assert same_bits(packed.buffers["scales"].reshape(vectors["k_sf"].shape), vectors["k_sf"])
-
-
 @every_type
 @given(x=st_np.arrays(np.float16, (2, 32), elements=st.floats(-60000, 60000, width=16)))
 def test_an_element_errs_by_half_the_largest_gap_and_what_is_clipped(name, x):
-    packed = method_of(name, 32.0).quantize(x)
+    packed = scaled(name, 32.0).quantize(x)
     seen, exact = packed.dequantize().astype(np.float64), x.astype(np.float64)
     by_block = np.abs(exact).reshape(-1, SCALED_TYPES[name].block)
     largest = by_block.max(axis=1, keepdims=True)
@@ -218,51 +197,12 @@ def test_an_element_errs_by_half_the_largest_gap_and_what_is_clipped(name, x):
 
 
 @every_type
-def test_the_ledger_is_the_closed_form(name):
-    entry = SCALED_TYPES[name]
-    for n_batch, tokens, heads, head_dim in ((1, 3, 4, 64), (2, 5, 1, 96), (1, 1, 2, 32)):
-        x = np.zeros((n_batch, heads, tokens, head_dim), np.float16)
-        packed = method_of(name).quantize(x)
-        layout = quantizers.parse(name).layout(quantizers.TensorShape("key", heads, head_dim))
-        closed = {part: n_batch * int(bits) for part, bits in layout.ledger(tokens).items() if bits}
-        assert packed.ledger == closed
-        per_token = heads * head_dim * Fraction(entry.bits, entry.block)
-        assert 8 * packed.stored_bytes == n_batch * (tokens * per_token + entry.global_bits)
-        assert packed.effective_bits == layout.effective_bits == Fraction(entry.bits, entry.block)
-
-
-@every_type
-def test_heads_and_pieces_of_a_cache(name):
-    method, rows = method_of(name, 0.03), normal(30, 96)
-    x = np.ascontiguousarray(rows.reshape(2, 15, 3, 32).transpose(0, 2, 1, 3))
-    want, packed = method.quantize(rows, 3), method.quantize(x)
-    assert all(same_bits(packed.buffers[key], want.buffers[key]) for key in ("codes", "scales"))
-    assert same_bits(packed.dequantize().transpose(0, 2, 1, 3).reshape(30, 96), want.dequantize())
-    cache = RowCache(method)
-    for start, end in ((0, 1), (1, 1), (1, 9), (9, 15)):
-        cache.append(x[:, :, start:end], x[:, :, start:end])
-    assert same_bits(cache.seen()[0], packed.dequantize())
-    assert cache.stored_bytes == 2 * packed.stored_bytes  # the factor does not grow with the appends
-    assert cache.effective_bits == packed.effective_bits
-    assert {part.once_bits for part in cache.packed("key")} == {SCALED_TYPES[name].global_bits}
-
-
-@every_type
 def test_what_is_refused(name):
-    size, method = SCALED_TYPES[name].block, method_of(name)
+    size, method = SCALED_TYPES[name].block, scaled(name)
     with pytest.raises(ValueError, match=rf"^head_dim = 40: must be a multiple of {size} for"):
         method.quantize(normal(2, 80), n_heads=2)
     with pytest.raises(InputError, match=rf"^quantizer = {name}: head_dim = 72: must be a multiple of {size}"):
         quantizers.parse(name).layout(quantizers.TensorShape("value", 4, 72))
-    bad = normal(2, 32)
-    bad[1, 3] = np.inf
-    with pytest.raises(ValueError, match=r"1 of 64 values .* the first at \[1, 3\]"):
-        method.quantize(bad)
-    bad[1, 3] = 65504
-    assert np.isfinite(method.quantize(bad).dequantize()).all()
-    packed = method.quantize(normal(2, 32))
-    with pytest.raises(ValueError, match="buffer scales: is missing"):
-        Packed(method, (2, 32), 64, {"codes": packed.buffers["codes"]}, packed.part_of).dequantize()
 
 
 def test_parameters_that_are_refused():
@@ -284,17 +224,6 @@ def test_parameters_that_are_refused():
         quantizers.parse("mxfp4:rule=vllm")
 
 
-def stored(n_rows, channels):
-    """Digest of what all variants store and give back."""
-    x, found = normal(n_rows, channels), {}
-    methods = [NVFP4(1.0 if code == "torchao_one_level" else 0.02, code) for code in WRITERS]
-    for method in [*methods, *(MX(name, rule) for name, rule in MX_RULES)]:
-        packed = method.quantize(x)
-        found |= {f"{method} {key}": buffer for key, buffer in packed.buffers.items()}
-        found[f"{method}"] = packed.dequantize()
-    return digest(found)
-
-
 def small():
     """As `stored` for a few, which plain Python does in seconds."""
     x = normal(3, 64)
@@ -306,7 +235,3 @@ def small():
 @pytest.mark.slow
 def test_without_compilation():
     assert without_compilation("test_scaled.small()") == [small()]
-
-
-def test_any_number_of_threads():
-    assert set(on_threads("test_scaled.stored(200, 512)")) == {stored(200, 512)}

@@ -2,13 +2,11 @@
 
 from fractions import Fraction
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import naive
 from dse.model import capacity as fitting
-from dse.model import kv_layout as plan
 from dse.model.evaluate import Point
 from dse.model.formulas import capacity
 from dse.model.implementations import starts_of
@@ -16,7 +14,7 @@ from dse.model.records import NO_LIMIT
 from dse.specs import catalog
 from dse.specs.device_and_model import Quantity
 from dse.specs.workload import Workload
-from factories import PLANS, as_groups, build, device, layer, model, sequence, unused_bits
+from factories import PLANS, as_groups, build, device, sequence, unused_bits
 
 PAGE = 4
 #: elements of a token's activations of the toy model: what it names, fewer than its logits
@@ -61,29 +59,6 @@ ADMISSION = st.sampled_from(["reserve", "paged"])
 @given(PLANS, st.integers(1, 200), st.integers(0, 200))
 def test_shared_bits_are_the_loop_over_tokens(kv, n, prefix):
     assert sequence(kv).shared_bits(n, prefix) == naive.shared_bits(as_groups(kv), n, prefix)
-
-
-@given(PLANS, st.integers(1, 120), st.integers(0, 120), st.integers(0, 120))
-def test_sum_of_shared_bits_is_the_loop(kv, prefix, more, n_steps):
-    first = prefix + more
-    lengths = range(first, first + n_steps + 1)
-    counted = sequence(kv)
-    found = counted.sum_of_shared_bits(first, lengths[-1], prefix)
-    assert found == sum(counted.shared_bits(n, prefix) for n in lengths)
-
-
-@given(PLANS, st.integers(1, 300), st.integers(0, 300), st.integers(0, 250), st.integers(1, 9), st.integers(1, 1000))
-def test_the_largest_length_is_among_the_few(kv, first, more, prefix, page, n_sequences):
-    counted = sequence(kv)
-
-    def total(n):
-        whole = n_sequences * (counted.bits(n) + counted.padding_bits(n, page))
-        return whole - (n_sequences - 1) * counted.shared_bits(n, prefix)
-
-    last = first + more
-    few = counted.peak_lengths(first, last, prefix, page)
-    assert all(first <= n <= last for n in few)
-    assert max(map(total, few)) == max(total(n) for n in range(first, last + 1))
 
 
 @given(
@@ -156,13 +131,6 @@ def test_smallest_memory_is_what_the_whole_batch_needs(kv, n_in, n_out, batch, p
     assert on(least - 1).max_batch < batch
 
 
-@given(PLANS, st.integers(1, 100), st.integers(1, 100))
-def test_bytes_of_a_batch_are_linear_in_the_batch(kv, n_in, n_out):
-    memory = memory_of(device(), kv, 7, n_in, n_out)
-    bits = 7 * naive.sequence_bits(as_groups(kv), n_in + n_out)
-    assert fitting.kv_bytes(memory.design, memory.made, 7) == -(-bits // memory.unit)
-
-
 @given(PLANS, st.integers(1, 30), st.integers(1, 60), st.integers(1, 60), st.integers(0, 60), ADMISSION)
 def test_bytes_of_a_batch_count_a_shared_prefix_once(kv, batch, n_in, n_out, prefix, admission):
     memory = memory_of(device(), kv, batch, n_in, n_out, prefix, admission)
@@ -209,14 +177,3 @@ def test_a_prompt_is_packed_layer_by_layer():
     packed = 128 * 32 * (2 * 4096 * 9 // 4) // 8
     free = 80 * 10**9 - 2 * 6_738_415_616
     assert found.max_batch == free // (packed + token + 2 * (32000 + 8192))
-
-
-def test_toy_model_without_a_limit():
-    kv = plan.build(model(layer(window=16)), *[build(model(layer()), "fp16").key_quantizer] * 2)
-    assert memory_of(device(), kv, 2).max_context_tokens is None
-
-
-@pytest.mark.parametrize("admission", ["reserve", "paged"])
-def test_weights_alone_may_be_too_much(admission):
-    dev, kv = catalog.device("oaken-hbm"), build("llama2-70b", "oaken")
-    assert memory_of(dev, kv, admission=admission).max_batch == 0

@@ -456,16 +456,6 @@ def test_more_devices_never_hold_more_each(model, quantizer, asked, tp, pp):
     assert few.results["bits_kind"] == more.results["bits_kind"]
 
 
-@given(st.sampled_from(SHAPES), st.sampled_from(["fp8", "kivi", "oaken"]), ASKED)
-def test_one_device_is_as_ever(model, quantizer, asked):
-    """tp = pp = dcp = 1, said or not."""
-    plain = any_point(model, "h100", quantizer, asked)
-    said = any_point(model, "h100", quantizer, {**asked, "tp": 1, "pp": 1, "pp_batches": 1, "dcp": 1, "ep": 1})
-    if plain is None:
-        return
-    assert said.results == {**plain.results, "pp_batches": 1}
-
-
 @each(
     ("model", "device", "asked", "message"),
     [

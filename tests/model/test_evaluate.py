@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import naive
-from dse import quantizers
 from dse.core.errors import InputError
 from dse.model import evaluate as point
 from dse.model import uncertainty
@@ -17,7 +16,7 @@ from dse.model.peak_memory import workspace_bytes
 from dse.specs import catalog
 from dse.specs import device_and_model as specs
 from dse.specs.workload import ASKED, Workload
-from factories import PLANS, Sequence, at, build, device, layer, loop, model, point_of, scores_s, sequence
+from factories import PLANS, Sequence, at, build, device, layer, model, point_of, sequence
 
 GB = 10**9
 
@@ -78,26 +77,6 @@ def test_llama2_7b_fp16_on_a100_by_hand():
     assert result["bound"] == "bandwidth"
 
 
-@given(
-    PLANS,
-    st.integers(1, 9),
-    st.integers(1, 100),
-    st.integers(1, 150),
-    st.sampled_from([1e9, 3e9, 2e10]),
-    st.sampled_from([1e9, 4e9, 1e11]),
-    st.sampled_from(["fused", "materialised", "engine"]),
-)
-def test_times_are_the_token_loop_within_1e_12(kv, batch, n_in, n_out, bandwidth, rate, path):
-    dev = device(bandwidth=bandwidth, peak=4e9, fused=rate, engine=2 * rate, default=path)
-    work = Workload(batch=batch, input_tokens=n_in, output_tokens=n_out, model_kind="ideal")
-    paths = point.Point(dev, kv, work).paths
-    result = point.evaluate(dev, kv, work)
-    attention, exposed = loop(dev, kv, work, result["running_batch"], paths)
-    assert result["attention_s"] == pytest.approx(attention, rel=1e-12)
-    exposed += scores_s(dev, kv, work, result["running_batch"], bandwidth)
-    assert result["dequantize_s"] == pytest.approx(exposed, rel=1e-12, abs=1e-12 * attention)
-
-
 def quantising(dev, kv, paths, first, last):
     """Seconds by path in which one sequence quantises what it packs as it grows from `first` to `last` tokens."""
     found = dict.fromkeys(("fused", "engine", "materialised"), Fraction(0))
@@ -153,22 +132,6 @@ def test_quantising_is_the_token_loop_within_1e_12(kv, n, n_in, n_out, prefix, b
     assert wave.prefill_s == wave.prompt_compute_s + wave.prompt_quantize_s
 
 
-RATES = ("memory_bandwidth", "peak_flops", "fused_rate", "memory_capacity")
-
-
-@given(PLANS, st.sampled_from(RATES), st.integers(1, 40), st.integers(1, 60), st.integers(1, 60))
-def test_more_of_anything_never_hurts(kv, field, batch, n_in, n_out):
-    dev = device(bandwidth=2e9, peak=4e9, fused=2e9, capacity=2 * 10**6)
-    number = getattr(dev, field)
-    better = dev.model_copy(update={field: number.model_copy(update={"value": number.value * 1.5})})
-    before = at(dev, kv, batch=batch, input_tokens=n_in, output_tokens=n_out)
-    after = at(better, kv, batch=batch, input_tokens=n_in, output_tokens=n_out)
-    assert after["max_batch"] >= before["max_batch"]
-    if field != "memory_capacity" and before["feasible"]:
-        assert after["decode_step_s"] <= before["decode_step_s"] * (1 + 1e-12)
-        assert after["total_s"] <= before["total_s"] * (1 + 1e-12)
-
-
 @given(PLANS, st.integers(1, 20), st.integers(-3, 4), st.integers(1, 60))
 def test_scaling_all_rates_scales_all_times_bit_for_bit(kv, batch, k, n_out):
     dev = device(bandwidth=2e11, peak=4e11, fused=3e11)
@@ -178,47 +141,6 @@ def test_scaling_all_rates_scales_all_times_bit_for_bit(kv, batch, k, n_out):
     for name, unit in point.RESULT_UNITS.items():
         if unit == "s":
             assert after[name] == before[name] * 2.0**-k, name
-
-
-@given(st.integers(1, 300), st.integers(1, 300), st.integers(1, 64))
-def test_longer_context_is_never_faster_at_equal_phase(n_in, more, batch):
-    kv = build("llama2-7b", "sinkq:group=32,residual=8")
-    short = at(device(), kv, batch=batch, input_tokens=n_in, output_tokens=64)
-    long = at(device(), kv, batch=batch, input_tokens=n_in + 32 * more, output_tokens=64)
-    assert long["decode_step_s"] >= short["decode_step_s"]
-
-
-def test_sixteen_bits_without_metadata_are_fp16():
-    fp16, bf16 = (at(device(), build("llama2-7b", name), batch=8) for name in ("fp16", "bf16"))
-    kivi_before_packing = at(device(), build("llama2-7b", "kivi:residual=4096"), batch=8)
-    numbers = [name for name, unit in point.RESULT_UNITS.items() if unit]
-    assert [fp16[name] for name in numbers] == [bf16[name] for name in numbers]
-    assert kivi_before_packing["kv_bytes"] == fp16["kv_bytes"]
-    assert kivi_before_packing["attention_s"] == fp16["attention_s"]
-
-
-def test_grouped_queries_with_all_heads_are_mha_and_a_wide_window_is_none():
-    plain = build(model(layer(n_kv_heads=8)), "oaken")
-    wide = build(model(layer(n_kv_heads=8, window=4096)), "oaken")
-    work = {"batch": 4, "input_tokens": 100, "output_tokens": 300}
-    a, b = at(device(), plain, **work), at(device(), wide, **work)
-    assert a["max_context_tokens"] is not None
-    beyond = "kv_bytes_per_token_beyond_windows"  # these two tell what happens once it is full
-    assert (a[beyond], b[beyond]) == (a["kv_bytes_per_token"], 0)
-    assert {**b, "max_context_tokens": a["max_context_tokens"], beyond: a[beyond]} == a
-
-
-def test_past_its_window_a_layer_stops_growing():
-    kv = build("mistral-7b", "fp16")
-    counted = sequence(kv)
-    assert counted.bits(4096) == counted.bits(5000) == counted.bits(10**6) == kv.bits(10**6)
-
-
-def test_fewer_bits_never_add_bytes_at_fixed_group():
-    sizes = [
-        at(device(), build("llama2-7b", f"kivi:bits={bits},group=32"), batch=4)["kv_bytes"] for bits in (1, 2, 4, 8)
-    ]
-    assert sizes == sorted(sizes)
 
 
 def test_waves_when_a_batch_does_not_fit():
@@ -231,22 +153,6 @@ def test_waves_when_a_batch_does_not_fit():
     assert result["total_s"] == pytest.approx(one + 4 * four, rel=1e-12)
     assert result["bound"] == "capacity"
     assert not result["fits_whole_batch"]
-
-
-def test_paged_admission_runs_more_requests():
-    kv = build("llama2-7b", "fp16")
-    reserve, paged = (at(catalog.device("a100-80gb"), kv, batch=256, admission=a) for a in ("reserve", "paged"))
-    assert paged["running_batch"] > reserve["running_batch"]
-    step = paged["decode_step_s"] * 1024 + paged["prefill_s"]
-    assert paged["total_s"] == pytest.approx(256 / paged["running_batch"] * step, rel=1e-12)
-
-
-def test_weights_that_do_not_fit_are_a_result_with_the_amount():
-    result = at(catalog.device("oaken-hbm"), build("llama2-70b", "oaken"), batch=16)
-    assert not result["feasible"]
-    assert "138 GB" in result["infeasible_reason"]
-    assert "57.95 GB more" in result["infeasible_reason"]
-    assert result["throughput_tokens_per_s"] is None
 
 
 def test_shared_prefix_is_stored_and_computed_once():
@@ -282,13 +188,6 @@ def test_mixture_reads_only_the_experts_it_touches():
     assert many == pytest.approx(2 * (found.dense_parameters + found.expert_parameters * (1 - 0.75**64)) / 2e12)
 
 
-def test_keys_and_values_may_differ():
-    mixed = at(device(), build("llama2-7b", "fp16", "nqkv"), batch=4)
-    k, v = (at(device(), build("llama2-7b", name), batch=4)["kv_bytes"] for name in ("fp16", "nqkv"))
-    assert mixed["kv_bytes"] == (k + v) // 2
-    assert mixed["effective_bits"] == (16 + 4.0625) / 2
-
-
 def test_materialised_costs_traffic_and_one_layer_of_workspace():
     kv = build("llama2-7b", "nqkv")
     fused, slow = (at(device(nqkv=path), kv, batch=4) for path in ("fused", "materialised"))
@@ -322,30 +221,6 @@ def test_an_engine_that_keeps_pace_costs_nothing_and_a_slow_one_the_rest():
     slow = at(device(engine=1e12, oaken="engine"), kv, batch=16)
     busy = 16 * 2 * 32 * 4096 * (1024 + 1025 / 2) / 1e12
     assert slow["dequantize_s"] == pytest.approx(busy - slow["attention_s"], rel=1e-9)
-
-
-def test_every_result_is_there_in_order_with_a_unit_known_to_present():
-    result = at(device(), build("llama2-7b", "oaken"))
-    assert list(result) == list(point.RESULT_UNITS)
-
-
-@given(
-    st.sampled_from(sorted(name for name, family in quantizers.FAMILIES.items() if not family.latent)),
-    st.sampled_from(sorted(catalog.device_files())),
-)
-def test_every_family_runs_on_every_device(family, name):
-    model = "deepseek-v3" if quantizers.FAMILIES[family].latent else "opt-1.3b"
-    result = at(catalog.device(name), build(model, family), batch=8)
-    assert result["throughput_tokens_per_s"] > 0
-    assert result["decode_step_s"] >= result["weight_bytes"] / catalog.device(name).memory_bandwidth.si
-
-
-def test_steps_explain_every_time_with_the_value_of_the_result():
-    asked = point.Point(catalog.device("a100-80gb"), build("llama2-7b", "kivi"), Workload(batch=8))
-    result, steps = explained(asked)
-    assert result == asked.results
-    named = [name for name, unit in point.RESULT_UNITS.items() if unit == "s" and not name.endswith("busy_s")]
-    assert {name: steps[name].value for name in named} == {name: result[name] for name in named}
 
 
 def test_workload_copies_are_checked_too():
@@ -427,13 +302,6 @@ def test_reading_kernels_start_with_the_first_packed_group():
     )
     assert gpu["dequantize_s"] - free["dequantize_s"] == pytest.approx((30 * 5 + 2 * 2) * 41 / 100 * 5e-6)
     assert gpu["prefill_s"] == free["prefill_s"]  # the prompt is too short to pack any of it
-
-
-def test_a_short_prompt_waits_for_the_weights():
-    dev = device(bandwidth=2e12, peak=312e12)
-    for name, input_tokens, bound in (("fp16", 16, "bandwidth"), ("fp16", 4096, "compute")):
-        result = at(dev, build("llama2-7b", name), batch=1, input_tokens=input_tokens, output_tokens=1)
-        assert result["bound"] == bound
 
 
 def test_sinkq_keeps_positions_with_the_values_where_the_keys_have_none():

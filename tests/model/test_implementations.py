@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dse.core.errors import InputError
@@ -16,7 +16,7 @@ from dse.model.formulas import calibrated
 from dse.specs import catalog
 from dse.specs.implementation import ENDS
 from dse.specs.workload import Workload
-from factories import build, compare_with_rows, sweep_of
+from factories import build
 
 A100, H100, L40S = (catalog.device(name) for name in ("a100-80gb", "h100", "l40s"))
 
@@ -66,16 +66,6 @@ def test_fp8_where_kernels_were_measured_runs_as_they_were():
     assert found.results["implementation"] == "vllm"
     assert rate_of(found) == pytest.approx(min(fit.core_rate.si, rate_of(found)))
     assert found.design.kernels[0].launch_s == max(fit.launch.si, found.stack.attention_terms()["launch_s"])
-
-
-def test_fp8_on_an_a100_saves_more_memory_than_time():
-    """Stored in 8 bits, converted in registers: an A100 has no instruction for it."""
-    plain, packed = (point(A100, "llama2-7b", name, batch=16).results for name in ("fp16", "fp8"))
-    slow = point(A100, "llama2-7b", "fp8", batch=16, implementation=":slowest").results
-    assert packed["attention_s"] + packed["dequantize_s"] > 0.6 * plain["attention_s"]
-    assert slow["decode_step_s"] > plain["decode_step_s"]
-    assert packed["max_batch"] > 1.9 * plain["max_batch"]
-    assert packed["implementation"] == "vllm-16bit"
 
 
 def test_filled_cores_by_hand():
@@ -187,18 +177,6 @@ def test_a_file_s_default_holds_for_all_that_it_does_not_name():
     assert evaluate.evaluate(silent, build("llama2-7b", "nqkv"), Workload())["key_dequant_path"] == "materialised"
 
 
-@given(st.floats(0.01, 100), st.floats(1.0, 50), st.sampled_from(["qserve", "kivi", "tender"]))
-@settings(max_examples=30)
-def test_more_elements_a_cycle_never_hurt(rate, factor, quantizer):
-    name = {"qserve": "omniserve", "kivi": "kivi-released", "tender": "generic"}[quantizer]
-    kv = build("llama3-8b", quantizer)
-    slow, fast = (
-        evaluate.evaluate(A100, kv, Workload(8, implementation=f"{name}:elements_per_cycle={value:.9g}"))
-        for value in (rate, rate * factor)
-    )
-    assert fast["decode_step_s"] <= slow["decode_step_s"] * (1 + 1e-12)
-
-
 def test_unpacking_per_query_head_costs_a_group_and_nothing_without_one():
     for model, n_shared in (("llama2-7b", 1), ("llama3-8b", 4)):
         per_query, per_kv = (
@@ -286,27 +264,6 @@ def test_the_range_of_kernels_makes_a_gain_less_sure():
 
 
 # sweeps
-
-
-@pytest.mark.parametrize(
-    ("quantizer", "asked"),
-    [
-        ("qserve", ["omniserve", "turbomind", "omniserve:slowest"]),
-        ("turboquant_4bit_nc", ["vllm-0.20", "vllm-53060", "vllm-0.20:cores_per_head=0.3,elements_per_cycle=1"]),
-        ("kivi:bits=4,group=128", ["bitdecoding:fastest", "kivi-released", "generic"]),
-    ],
-)
-def test_a_compiled_sweep_has_the_bits_of_points(quantizer, asked):
-    axes = {
-        "device": ["h100", "a100-80gb"],
-        "model": ["llama3-8b", "llama2-7b"],
-        "quantizer": quantizer,
-        "implementation": asked,
-        "input_tokens": [1, 200, 5000],
-        "output_tokens": [1, 300],
-        "batch": [1, 2, 5, 40],
-    }
-    assert compare_with_rows(sweep_of(axes, model_kind="calibrated")) == 0
 
 
 def test_hugging_face_copies_its_cache_in_every_step():

@@ -48,24 +48,6 @@ def test_a_whole_sequence_is_its_tokens_and_the_rest_of_its_last_pages(kv, n, pa
     assert kv_bytes.sequence_bits(without, limits, n) == 0
 
 
-@given(PLANS, st.integers(1, 200), st.integers(1, 20))
-def test_ledger_adds_up_to_the_bits(kv, n, page):
-    counted = sequence(kv)
-    ledger = point_of(kv, page=page).ledger(n)
-    assert sum(ledger.values()) * kv.den == counted.bits(n) + counted.padding_bits(n, page)
-
-
-@given(PLANS, st.integers(0, 120), st.integers(1, 120), st.integers(1, 20))
-def test_sums_over_a_generation_are_the_loop(kv, n_in, n_out, page):
-    counted = Sequence(point_of(kv).design._replace(input_tokens=n_in, output_tokens=n_out))
-    lengths = range(n_in + 1, n_in + n_out + 1)
-    _, stored = pieces_of(counted.design, counted.limits)
-    assert stored == sum(counted.bits(n) for n in lengths)
-    assert counted.sum_of_padding_bits(lengths[0], lengths[-1], page) == sum(
-        counted.padding_bits(n, page) for n in lengths
-    )
-
-
 @given(CHUNKED_PLANS, st.integers(0, 120), st.integers(1, 120), st.sampled_from(["fused", "materialised"]))
 def test_pieces_cover_every_step_exactly(kv, n_in, n_out, path):
     design = point_of(kv, dequant_path=path).design._replace(input_tokens=n_in, output_tokens=n_out)

@@ -14,7 +14,6 @@ from dse.report import present
 from dse.specs import catalog, measurements
 from dse.specs.measurements import Bits
 from dse.specs.workload import Workload
-from dse.sweep import sweeps as sweep
 from factories import layer, model, plan_file
 
 # two layers of 1 head of 10 channels and 10 tokens: squared errors (key, value) by layer, signal 100 a tensor; squared
@@ -129,20 +128,6 @@ def test_without_measurements_the_file_speaks_and_says_what_it_lacks(tmp_path):
     assert "--measurements of what `dse measure` wrote" in shown
     assert "nothing was packed" not in shown
     assert "the data has" not in shown  # heads of another measurement of the plan's methods
-
-
-def test_sweeps_show_the_same(bits, tmp_path):
-    plan_path = plan_file(tmp_path, [("nqkv", "int8"), ("int8", "int8")])
-    (tmp_path / "toy.toml").write_text(
-        'name = "toy"\nn_layers = 2\nhidden_size = 64\nn_q_heads = 8\nn_kv_heads = 1\nhead_dim = 10\n'
-        "ffn_size = 100\nvocab_size = 100\n"
-    )
-    axes = {"device": "a100-80gb", "model": str(tmp_path / "toy.toml"), "quantizer": [f"plan:{plan_path}", "nqkv"]}
-    measured = str(tmp_path / "measurement.json")
-    found = sweep.run({"axes": axes, "keep": ["measured_error", "mse", "measured_bits"], "measurements": measured})
-    assert found["measured_error"].to_list() == pytest.approx([math.sqrt(0.21 / 20), math.sqrt(1.05 / 20)])
-    assert found["mse"].to_list() == pytest.approx([1.9 / 400, 30 / 400])
-    assert found["measured_bits"].to_list() == [7, 4]
 
 
 def test_the_choice_predicts_what_points_then_show(tmp_path):

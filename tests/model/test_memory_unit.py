@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 import naive
 from dse import quantizers
-from dse.model import evaluate as point
 from dse.model import kv_bytes, memory_unit
 from dse.model import kv_layout as plan
 from dse.model.evaluate import Point
@@ -17,7 +16,6 @@ from dse.model.formulas import scheduling
 from dse.specs import catalog
 from dse.specs.device_and_model import Quantity
 from dse.specs.workload import Workload
-from dse.sweep import sweeps as sweep
 from factories import Sequence, at, build, device, layer, model, sequence
 
 ENGINE = {"key": "engine", "value": "engine"}
@@ -223,24 +221,6 @@ def test_only_what_the_engine_packs_token_by_token_is_in_pages():
     assert paged["page_tail_bits"] == pytest.approx(16 / 2047, rel=1e-12)
 
 
-@given(st.sampled_from([64, 256, 4096, 2**16]))
-def test_smaller_pages_waste_less_and_bytes_never_shrink(page):
-    small, large = (at(with_unit(n), build("llama2-7b", "oaken"), output_tokens=77) for n in (page // 2, page))
-    assert 0 <= small["page_tail_bits"] <= large["page_tail_bits"]
-    assert small["max_batch"] >= large["max_batch"]
-
-
-def test_a_sweep_varies_the_page():
-    oaken = catalog.device("oaken-hbm")
-    devices = [oaken.model_copy(update={"name": f"page-{n}", "kv_page": number(n, "KiB")}) for n in (1, 4, 64)]
-    table = sweep.grid(devices, ["llama2-7b"], ["oaken"], [16])
-    assert list(table["device"]) == ["page-1", "page-4", "page-64"]
-    # 2048 tokens: dense fills whole pages; sparse, 26,214.4 B, leaves 409.6 B of 26 KiB, 2,457.6 B of 28 KiB; of 64 KiB
-    # pages dense takes two, sparse one: 39,321.6 B left; over 2048 * 128 elements
-    expected = [8 * left / (2048 * 128) for left in (409.6, 2457.6, 39321.6)]
-    assert list(table["page_tail_bits"]) == pytest.approx(expected, rel=1e-12)
-
-
 def test_a_measured_outlier_share_moves_sparse_pages_and_bursts():
     from dse.specs.measurements import bits_from
 
@@ -284,14 +264,3 @@ def test_exposed_engine_work_is_the_loop(batch, cores, rate, n_out):
         packed += max(Fraction(0), Fraction(n * 3 * 2 * 64) / int(rate) - hidden)
     found = [result[name] * n_out for name in ("attention_s", "dequantize_s", "quantize_s")]
     assert found == pytest.approx([float(attention), float(unpacked), float(packed)], rel=1e-12, abs=1e-12)
-
-
-@given(st.integers(1, 256))
-def test_a_larger_batch_never_exposes_a_larger_share(batch):
-    dev, kv = catalog.device("oaken-lpddr"), build("llama2-7b", "oaken")
-    one, more = (at(dev, kv, batch=n) for n in (batch, batch + 1))
-    shares = [part["dequantize_s"] / part["dequantize_busy_s"] for part in (one, more)]
-    assert shares[1] <= shares[0] * (1 + 1e-12)
-    if batch == 1:
-        assert shares[0] == 1
-    assert point.RESULT_UNITS["busy_cores"] == "1"

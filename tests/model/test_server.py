@@ -79,13 +79,6 @@ def test_cycles_of_groups_by_hand():
     assert (four.n_tokens, four.all_steps, four.own_steps) == (one.n_tokens, one.all_steps, one.own_steps)
 
 
-def test_prompts_beside_decoding_cost_less_than_alone():
-    """A step that reads the weights anyway multiplies the tokens of a short prompt meanwhile."""
-    alone, beside = (point(16, 64, 256, batching=how).results for how in ("continuous", "chunked"))
-    assert beside["tpot_s"] < alone["tpot_s"] * 1.001
-    assert beside["throughput_tokens_per_s"] > alone["throughput_tokens_per_s"]
-
-
 def test_a_static_batch_is_what_papers_have():
     found = point(32, batching="static").results
     assert (found["tpot_s"], found["ttft_s"]) == (found["decode_step_s"], found["prefill_s"])
@@ -201,21 +194,6 @@ def test_a_loop_over_steps_takes_as_long(batch, n_in, n_out):
     tpot_s, ttft_s = served(batch, batch, lambda n: own.run(n).wave.decode_step_s, each_s, n_out)
     found = own.results
     assert found["ttft_s"] + n_out * found["tpot_s"] == pytest.approx(ttft_s + n_out * tpot_s, rel=0.01)
-
-
-@pytest.mark.parametrize("stack", ["vllm", "sglang", "trtllm"])
-def test_more_requests_never_shorten_a_token(stack):
-    """Of measured stacks, whose own time is in every step, at one and at several devices."""
-    kv = factories.build("llama3.1-8b", "fp16")
-    times = [
-        Point(catalog.device("h100"), kv, Workload(n, 1024, 1024, admission="paged", stack=stack)).results
-        for n in (1, 2, 4, 8, 16, 32, 64, 128)
-    ]
-    tokens = [found["tpot_s"] for found in times]
-    assert tokens == sorted(tokens)
-    assert all(found["tpot_s"] >= found["host_s"] > 0 for found in times)
-    firsts = [found["ttft_s"] for found in times]
-    assert firsts == sorted(firsts)
 
 
 def test_releases_schedule_as_they_do():

@@ -8,14 +8,13 @@ from hypothesis import strategies as st
 
 import dse
 from dse.core.errors import InputError
-from dse.model import many
 from dse.model.capacity import pool_tokens
 from dse.model.evaluate import Point, evaluate, roomy
 from dse.model.explain import explained
 from dse.model.formulas import capacity
 from dse.specs import catalog, servers
 from dse.specs.workload import Workload
-from factories import build, compare_with_rows, sweep_of
+from factories import build
 
 GIB = 2**30
 #: parameters of Llama-3.1-8B, bytes of a token in 16 bits: 32 layers, 8 heads of 128
@@ -438,36 +437,3 @@ def test_what_a_papers_memory_has_not_is_refused():
         Workload(memory="paper", prompt_budget_tokens=4096).refuse_idle()
     with pytest.raises(InputError, match=r"gpu-memory-utilization = 0.5: a paper's memory has none"):
         Workload(memory="paper", gpu_memory_utilization=0.5).refuse_idle()
-
-
-def test_compiled_points_are_bit_for_bit_those_of_the_interpreter():
-    left = 0
-    for device, stack in (("a100-80gb", "vllm"), ("h100", "sglang"), ("b200", "trtllm"), ("l40s", None)):
-        for model, quantizer in (("llama3.1-8b", "fp8"), ("mistral-7b", "kivi"), ("llama2-7b", "nqkv")):
-            for asked in (
-                {},
-                {"admission": "paged", "batch": 300},
-                {"tp": 2, "pp": 2, "batch": 64},
-                {"gpu_memory_utilization": 0.37, "prompt_budget_tokens": 2048, "prefix_tokens": 512},
-                {"tokens": "streaming", "weights_bits": 8},
-                {"memory": "paper", "batch": 5},
-            ):
-                point = Point(catalog.device(device), build(model, quantizer), Workload(stack=stack, **asked))
-                quick = many.results_of(point)
-                left += quick is None
-                assert quick in (None, point.results)
-    assert left < 5
-
-
-@pytest.mark.parametrize(
-    "axes",
-    [
-        {"memory": ["auto", "server", "paper"], "device": ["a100-80gb", "oaken-hbm"], "batch": [1, 64]},
-        {"gpu_memory_utilization": [0.5, 0.9, 1.0], "prompt_budget_tokens": [512, 65536], "device": ["l40s"]},
-        {"memory_capacity": ["40 GB", "80 GB", "1 TB"], "device": ["h100"], "admission": ["reserve", "paged"]},
-        {"reported_memory": ["60 GiB", "79 GiB"], "usable_frac": [0.5, 1.0], "device": ["h100", "lpu-hbm"]},
-    ],
-)
-def test_sweeps_are_bit_for_bit_their_rows(axes):
-    sweep = sweep_of({"model": ["llama3.1-8b"], "quantizer": ["fp16", "kivi"], **axes})
-    assert compare_with_rows(sweep) == 0

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import dse
 from cases import each
 from dse import quantizers
 from dse.core.errors import InputError
@@ -143,19 +142,6 @@ def test_the_same_as_a_plan_of_the_same_layers(tmp_path):
     names = ("quantizer", "key_quantizer", "value_quantizer", "measured_on", *quality.NAMES)
     one, other = ({key: value for key, value in result.items() if key not in names} for result in found)
     assert one == other
-
-
-def test_sweeps_and_points_agree():
-    texts = ["turboquant_4bit_nc", "fp8:skip=0+1+-1", "int4_per_token_head"]
-    table = dse.sweep({"device": ["a100-80gb"], "model": ["llama2-7b"], "quantizer": texts, "batch": [8]})
-    for text in texts:
-        spec = quantizers.parse(text)
-        want = point.evaluate(
-            catalog.device("a100-80gb"), build(catalog.model("llama2-7b"), spec, spec), Workload(batch=8)
-        )
-        row = table[table["quantizer"] == spec.name].iloc[0]
-        for name in ("stored_bits", "throughput_tokens_per_s"):
-            assert row[name] == pytest.approx(want[name], rel=1e-12)
 
 
 def test_measurements_of_the_layers_that_are_packed():

@@ -8,7 +8,7 @@ from dse.model import assumptions, evaluate, kernels
 from dse.model.assumed import reason
 from dse.specs import catalog
 from dse.specs.workload import Workload
-from factories import build, compare_with_rows, sweep_of
+from factories import build
 
 B200, H200, A100 = (catalog.device(name) for name in ("b200", "h200", "a100-80gb"))
 
@@ -129,17 +129,3 @@ def test_longer_contexts_cost_the_index_and_the_choice_alone():
     assert times[0] < times[1]
     # above 2,048 tokens a straight line of the context
     assert times[3] - times[2] == pytest.approx(times[2] - times[1], rel=1e-6)
-
-
-def test_a_compiled_sweep_has_the_bits_of_points():
-    axes = {
-        "device": ["b200", "h200", "a100-80gb"],
-        "quantizer": ["fp16", "fp8", "kivi:bits=4,group=128"],
-        "tp": 8,
-        "model": ["glm-5.2", "minimax-m3", "deepseek-v4-flash"],
-        "input_tokens": [100, 5000],
-        "output_tokens": [1, 300],
-        "batch": [1, 40],
-        "memory": "paper",
-    }
-    assert compare_with_rows(sweep_of(axes, model_kind="calibrated")) == 0

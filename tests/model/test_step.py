@@ -10,7 +10,6 @@ import naive
 from dse.cli import main as cli
 from dse.core.errors import InputError
 from dse.model import evaluate as point
-from dse.model import peak_memory
 from dse.model.formulas import activations, kv_cache
 from dse.model.lower import weights_by_operation
 from dse.model.stacks import stack_of
@@ -51,14 +50,6 @@ def test_a_cached_prefix_leaves_the_time_to_first_token():
     assert at(A100, kv, **work)["prefill_alone_s"] > half["prefill_alone_s"]
 
 
-@given(PLANS, st.integers(1, 20), st.integers(1, 60), st.data())
-def test_more_prefix_never_delays_the_first_token(kv, batch, n_in, data):
-    low = data.draw(st.integers(0, n_in))
-    high = data.draw(st.integers(low, n_in))
-    a, b = (at(device(), kv, batch=batch, input_tokens=n_in, output_tokens=4, prefix_tokens=n) for n in (low, high))
-    assert b["prefill_alone_s"] <= a["prefill_alone_s"] * (1 + 1e-9)
-
-
 def test_eight_bit_products_run_at_the_int8_peak_by_hand():
     kv = build("llama2-13b", "fp16")
     work = {"batch": 1, "input_tokens": 2048, "output_tokens": 1, "weights_bits": 8, **IDEAL}
@@ -76,12 +67,6 @@ def test_eight_bit_activations_need_a_rate_and_small_weights():
         Workload(activation_bits=8)
     with pytest.raises(InputError, match="activation-bits = 4: must be one of 16, 8"):
         Workload(activation_bits=4, weights_bits=4)
-
-
-def test_calibrated_eight_bit_products_are_marked():
-    result = at(A100, build("opt-6.7b", "fp16"), weights_bits=8, activation_bits=8)
-    assert "eight_bit_kernels" in result["assumptions"]
-    assert "eight_bit_kernels" not in at(A100, build("opt-6.7b", "fp16"), weights_bits=8)["assumptions"]
 
 
 def test_activations_by_hand():
@@ -213,15 +198,6 @@ def test_without_a_cache_memory_holds_no_keys_and_all_activations():
     assert paged["max_batch"] == result["max_batch"]
 
 
-def test_without_a_cache_nothing_is_quantised_or_shared():
-    with pytest.raises(InputError, match="quantizer = nqkv: without a KV cache nothing is stored: use fp16"):
-        at(A100, build("opt-6.7b", "nqkv"), kv_cache=False)
-    with pytest.raises(InputError, match="without a KV cache nothing is stored: use fp16"):
-        at(A100, build("opt-6.7b", "fp16", "nqkv"), kv_cache=False)
-    with pytest.raises(InputError, match="prefix = 4: without a KV cache no prefix is kept"):
-        Workload(prefix_tokens=4, kv_cache=False)
-
-
 def of(dev, kv, **fields):
     work = Workload(**fields)
     result = point.evaluate(dev, kv, work)
@@ -273,14 +249,6 @@ def test_operations_add_up_and_use_no_more_than_the_peaks(kv, batch, n_in, n_out
         own = [op for (of_phase, name), op in ops.items() if of_phase == phase and name != "all"]
         assert sum(op["seconds"] for op in own) == pytest.approx(seconds, rel=1e-9)
         assert ops[phase, "all"]["flops"] == pytest.approx(sum(op["flops"] for op in own))
-
-
-def test_operations_of_calibrated_and_quantised_designs_add_up():
-    for name in ("fp16", "nqkv", "oaken"):
-        result, ops = of(A100, build("llama2-13b", name), batch=16)
-        seconds = sum(op["seconds"] for (phase, op_name), op in ops.items() if phase == "decode" and op_name != "all")
-        assert seconds == pytest.approx(result["decode_step_s"], rel=1e-9)
-        assert result["bandwidth_utilisation"] < 0.8  # what the kernels were fitted to reach
 
 
 def test_latent_attention_is_not_split():
@@ -342,18 +310,6 @@ def test_price_of_a_request_by_hand():
     step_s, prompt_s = shared["decode_step_s"] * 100 / 8, plain["prefill_s"] / 8
     for discount, price in zip((0.0, 0.5, 1.0), listed, strict=True):
         assert price == pytest.approx((step_s + prompt_s * (1 - 0.8 * discount)) * 1e-3, rel=1e-9)
-
-
-@pytest.mark.parametrize("share", [-0.1, 1.1, float("nan"), True, "half"])
-def test_discounts_are_shares(share):
-    with pytest.raises(InputError, match=r"cached-input-discount = .*: must be a share from 0 to 1"):
-        Workload(cached_input_discount=share)
-
-
-def test_memory_of_one_request_is_unchanged_by_default():
-    kv = build("llama2-7b", "nqkv")
-    found = point.Point(A100, kv, Workload(batch=4, dequant_path="materialised", memory="paper"))
-    assert found.made.activation_bytes == peak_memory.activation_bytes(found.design, 1) == 2 * (32000 + 8192)
 
 
 def test_energy_of_waves_is_the_sum_over_them():

@@ -155,11 +155,6 @@ def test_where_several_devices_share_it_the_head_says_so():
     assert head.startswith("B300, qwen3-32b, 8-bit weights, 1,024 out")
 
 
-def test_of_one_device_the_head_is_as_it_was(found):
-    assert found.columns() == module.SHOWN
-    assert found.context.startswith("H200, qwen3-32b, bf16 weights, 1,024 out, paged, ")
-
-
 def test_by_default_known_kernels_of_the_stack_and_reasons_for_all_others():
     designs, left_out = module.candidates(H200, QWEN, WORK)
     names = {one.name for one in designs}

@@ -362,18 +362,6 @@ def test_chunks_change_order_not_work():
         assert run.prompt_attention_s == pytest.approx(runs[0].prompt_attention_s, rel=1e-9)
 
 
-@pytest.mark.parametrize("field", ["memory_capacity", "memory_bandwidth"])
-def test_more_memory_or_bandwidth_serves_no_less(field):
-    kv = build("llama2-13b", "fp16")
-    work = Workload(batch=256, admission="paged", model_kind="ideal")
-    requests = lengths(1500, 800, 200, kind="uniform")
-    rates = []
-    for factor in (1.0, 1.25, 1.6, 2.0):
-        device = a100(**{field: getattr(a100(), field).value * factor})
-        rates.append(simulate.run(device, kv, work, requests).saturated_tokens_per_s)
-    assert rates == sorted(rates)
-
-
 def test_what_does_not_fit_is_rejected_and_counted():
     kv, work = PLANS["fp16"], Workload(batch=4, model_kind="ideal")
     device = room_for(kv, work, 100)

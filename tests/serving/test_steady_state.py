@@ -63,21 +63,6 @@ def test_by_hand():
     assert found["tpot_s"] == pytest.approx(weights_s + kv_s, rel=1e-12)  # all in step: no prompt between its tokens
 
 
-@pytest.mark.parametrize("batching", ["continuous", "chunked"])
-@pytest.mark.parametrize("admission", ["reserve", "paged"])
-def test_more_memory_or_bandwidth_never_lowers_throughput(batching, admission):
-    base, kv = catalog.device("a100-80gb"), build("llama2-13b", "fp16")
-    work = Workload(batch=256, admission=admission, model_kind="ideal")
-    for field in ("memory_capacity", "memory_bandwidth"):
-        found = []
-        for factor in (1.0, 1.1, 1.3, 2.0, 4.0):
-            number = getattr(base, field)
-            spec = base.model_copy(update={field: number.model_copy(update={"value": number.value * factor})})
-            steady = serving.steady(spec, kv, work, serving.FixedLengths(1000, 200), batching=batching)
-            found.append(steady["throughput_tokens_per_s"])
-        assert found == sorted(found), field
-
-
 @each("n", [1, 2, 8, 64, 400])
 @each("chunk", [1, 16, 512, 4096])
 def test_chunks_give_a_rate_at_any_size(n, chunk):

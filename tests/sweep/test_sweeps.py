@@ -2,13 +2,10 @@
 
 import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from dse.core.errors import InputError, LimitError
+from dse.core.errors import LimitError
 from dse.model import evaluate as point
 from dse.specs.workload import Workload
-from dse.sweep import pareto
 from dse.sweep import sweeps as sweep
 
 AXES = (["a100-80gb", "oaken-hbm"], ["llama2-7b", "llama2-70b"], ["fp16", "oaken"], [1, 64])
@@ -51,27 +48,3 @@ def test_a_grid_beyond_the_limit_is_refused_before_it_starts():
     with pytest.raises(LimitError, match="1,000 points: at most 999"):
         sweep.grid(["h100"], ["llama3-8b"], ["fp16"], range(1, 1001), max_points=999)
     assert len(sweep.grid(["h100"], ["llama3-8b"], ["fp16"], range(1, 1001), max_points=1000)) == 1000
-
-
-ROWS = st.lists(st.tuples(*[st.integers(0, 4)] * 3), max_size=30)
-
-
-@given(ROWS, st.tuples(*[st.sampled_from(["min", "max"])] * 3))
-def test_front_is_what_no_other_row_beats(rows, senses):
-    table = pd.DataFrame(rows, columns=["a", "b", "c"], dtype="float64")
-    signs = [1 if sense == "min" else -1 for sense in senses]
-
-    def beats(x, y):
-        pairs = [(sign * p, sign * q) for sign, p, q in zip(signs, x, y, strict=True)]
-        return all(p <= q for p, q in pairs) and any(p < q for p, q in pairs)
-
-    expected = [not any(beats(other, row) for other in rows) for row in rows]
-    assert pareto.front(table, dict(zip("abc", senses, strict=True))).tolist() == expected
-
-
-def test_unknown_objective_and_sense():
-    table = pd.DataFrame({"throughput": [1.0]})
-    with pytest.raises(InputError, match="did you mean throughput"):
-        pareto.front(table, {"troughput": "max"})
-    with pytest.raises(InputError, match="min or max"):
-        pareto.front(table, {"throughput": "up"})
