@@ -6,11 +6,10 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from dse.core.compiling import Formula
-from dse.model import assumed, deployed, uncertainty
+from dse.model import assumed, deployed
 from dse.model.attention import hideable_share, sums_of
 from dse.model.batch import shares_of
 from dse.model.capacity import blocks_of_request, counts_mean, longest_tokens
-from dse.model.evaluate import Point
 from dse.model.formulas import activations, attention, calibrated, capacity, collectives, kv_cache, weights
 from dse.model.generation import Generation
 from dse.model.kv_bytes import (
@@ -26,11 +25,10 @@ from dse.model.kv_bytes import (
 )
 from dse.model.kv_layout import KvPlan, TensorGroup
 from dse.model.lower import BATCHINGS
-from dse.model.measured import how_measured
 from dse.model.operations import DECODE, PREFILL, OperationCost, decode_operations, prompt_operations, total_of
 from dse.model.peak_memory import activation_tokens, peak_lengths, size_at
+from dse.model.point import Point
 from dse.model.records import MATERIALISED, Design, Tensor
-from dse.model.results.declare import Derivation, how
 from dse.model.server import Pass
 from dse.model.step import (
     ExpertTimes,
@@ -177,11 +175,6 @@ class Facts:
         n_tokens = longest_tokens(self.design)
         blocks = blocks_of_request(self.design, n_tokens, self.design.memory.budget_tokens)
         return {"request_blocks": blocks, "n_tokens": n_tokens}
-
-    def measured(self, name: str) -> Derivation:
-        """Where a measured number of the quantizers comes from."""
-        rule, source, numbers = how_measured(self.plan, self.results[name])
-        return how(rule, source, **numbers)
 
     def server_source(self, *names: str, named: bool = False) -> str:
         """Sources of some numbers of the server, with their names."""
@@ -491,13 +484,6 @@ class Facts:
         """All operations of the prompts."""
         each = prompt_operations(self.design, self.terms, self.run)
         return total_of(each, PREFILL, self.wave.prefill_s)  # type: ignore[no-any-return]
-
-    @cached_property
-    def sure(self) -> uncertainty.Intervals:
-        """Intervals of times per token and of prompts."""
-        return uncertainty.intervals(
-            self.device, self.plan, self.point.work, self.point.stack, self.point.stack_name, self.results["model_kind"]
-        )
 
     def reasons(self) -> dict[str, str]:
         """Each assumed number of the design, and why it is taken."""

@@ -8,8 +8,9 @@ from typing import Any
 
 from dse.core import units
 from dse.core.errors import InputError, did_you_mean, show
-from dse.model import assumptions, evaluate, implementations, kernels, kv_layout, lower, stacks
+from dse.model import assumptions, implementations, kernels, kv_layout, lower, stacks
 from dse.model.kv_layout import KvPlan
+from dse.model.point import filled
 from dse.questions.common import (
     THROUGHPUT,
     Candidate,
@@ -300,7 +301,7 @@ def doubt(
     """
     designs = [design] if other is None else [design, other]
     is_full = work.batch is None
-    work = evaluate.filled(design.device, design.plan, work)
+    work = filled(design.device, design.plan, work)
     device = with_stacks(design.device, work)
     base = as_given(designs, work, measure)
 

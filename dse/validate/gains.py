@@ -14,10 +14,11 @@ from dse.core import files
 from dse.core.documents import json_text
 from dse.core.errors import DseError
 from dse.core.table import aligned
-from dse.model import uncertainty
+from dse.model import intervals, uncertainty
 from dse.model.assumed import reason
-from dse.model.evaluate import Point, roomy
-from dse.model.uncertainty import Interval
+from dse.model.engine import evaluate, roomy
+from dse.model.intervals import Interval
+from dse.model.point import Point
 from dse.specs.implementation import ENDS
 
 #: columns of predictions.csv
@@ -52,10 +53,10 @@ def judge(row: EvidenceRow) -> JudgedGain:
         marks = "; ".join([*row.marks, *_marks(point)])
         if not kind:
             return JudgedGain(row=row, value=value, low=value, high=value, marks=marks)
-        sure = uncertainty.intervals(point.device, point.plan, point.work, point.stack, point.stack_name)
+        sure = point.lowered.sure
         times = sure.first if kind == "first" else sure.tokens
         own = times.inverse() if row.unit in RATES else times
-        low, high, _ = uncertainty.product([own, _ends(row, value)])
+        low, high, _ = intervals.product([own, _ends(row, value)])
         return JudgedGain(row=row, value=value, low=value * low, high=value * high, marks=marks)
     except DseError as error:
         return JudgedGain(row=row, reason=str(error))
@@ -71,7 +72,7 @@ def _ends(row: EvidenceRow, value: float) -> Interval:
 
 
 def _marks(point: Point) -> list[str]:
-    return [f"{name}: {reason(point, name)}" for name in point.results["assumptions"] if name in MARKED]
+    return [f"{name}: {reason(point, name)}" for name in evaluate(point)["assumptions"] if name in MARKED]
 
 
 def run(path: str, progress: Callable[..., Any] | None = None) -> list[JudgedGain]:
@@ -105,21 +106,21 @@ def _with_gain(one: JudgedGain, base: JudgedGain) -> JudgedGain:
     # both err alike in what they share: of the longer only what it has beyond the shorter is unsure, and the kernels
     # that one of them has
     times = [1 / v if is_rate else v for v in (one.value, base.value)]
-    designs = [each.point(device=roomy(each.device)).results for each in (row, base.row)]  # type: ignore[arg-type]
+    designs = [evaluate(each.point(device=roomy(each.device))) for each in (row, base.row)]  # type: ignore[arg-type]
     point = row.point(batch=1)
-    sure = uncertainty.intervals(point.device, point.plan, point.work, point.stack, point.stack_name)
+    sure = point.lowered.sure
     kind = formula_of(row.quantity)[1]
     own = sure.first if kind == "first" else sure.tokens
     if software(row) == software(base.row):
         low, high = _alike(designs, times, own)
     else:  # other code throughout: nothing is shared
-        low, high, _ = uncertainty.product([Interval(gain, gain, ""), own, own.inverse()])
+        low, high, _ = intervals.product([Interval(gain, gain, ""), own, own.inverse()])
     shifts = [
         Interval(low / gain, high / gain, ""),
         *uncertainty.of_weights(designs[0], designs[1]),
         _ends(row, one.value),
     ]
-    low, high, _ = uncertainty.product(shifts)
+    low, high, _ = intervals.product(shifts)
     return replace(one, gain=gain, gain_low=gain * low, gain_high=gain * high, printed_gain=printed)
 
 

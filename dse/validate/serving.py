@@ -14,10 +14,10 @@ from dse.core import files, units
 from dse.core.documents import json_text
 from dse.core.errors import DseError, InputError
 from dse.core.table import aligned
-from dse.model import uncertainty
 from dse.model.assumed import reason
-from dse.model.evaluate import Point, roomy
+from dse.model.engine import evaluate, roomy
 from dse.model.formulas.steady import closed_loop_tokens_per_s
+from dse.model.point import Point
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.workload import Workload
 
@@ -71,12 +71,14 @@ def judge(row: ServerRow) -> JudgedServer:
     try:
         point, marks = row.point(), row.marks
         if not point.max_batch:  # a server ran it all the same
-            marks += f"{'; ' if marks else ''}no_room: predicted as if it did fit: {point.results['infeasible_reason']}"
+            marks += (
+                f"{'; ' if marks else ''}no_room: predicted as if it did fit: {evaluate(point)['infeasible_reason']}"
+            )
             point = row.point(roomy(point.device))
-        results = point.results
+        results = evaluate(point)
         if results["tpot_s"] is None:
             return replace(nothing, reason=results["infeasible_reason"] or "not one request fits")
-        tokens, first = uncertainty.intervals(point.device, point.plan, point.work, point.stack, point.stack_name)
+        tokens, first = point.lowered.sure
         tpot, ttft = results["tpot_s"], results["ttft_s"]
         return JudgedServer(
             row=row,
@@ -93,13 +95,13 @@ def judge(row: ServerRow) -> JudgedServer:
 
 def _marks(point: Point) -> str:
     """Parts of a prediction that rest on the nearest measurement or an assumption; "" for none."""
-    return "; ".join(f"{name}: {reason(point, name)}" for name in point.results["assumptions"] if name in MARKED)
+    return "; ".join(f"{name}: {reason(point, name)}" for name in evaluate(point)["assumptions"] if name in MARKED)
 
 
 def _naive_s(row: ServerRow) -> float:
     """A decode step of all requests at peak rates."""
     ideal: dict[str, Any] = {"model_kind": "ideal", "stack": None, "memory": "paper", "max_num_seqs": None}
-    found: float = row.point(roomy(row.point(**ideal).device), **ideal).results["decode_step_s"]
+    found: float = evaluate(row.point(roomy(row.point(**ideal).device), **ideal))["decode_step_s"]
     return found
 
 

@@ -19,10 +19,11 @@ from dse.calibrate.table import number, rows_of
 from dse.core import files, units
 from dse.core.errors import DseError, InputError, did_you_mean, show
 from dse.core.table import aligned
-from dse.model import kv_layout, uncertainty
+from dse.model import intervals, kv_layout
 from dse.model.assumed import reason
-from dse.model.evaluate import Point, roomy
+from dse.model.engine import evaluate, roomy
 from dse.model.formulas.steady import closed_loop_tokens_per_s
+from dse.model.point import Point
 from dse.serving import burst
 from dse.serving.at_rate import at_rate
 from dse.serving.steady_state import FixedLengths
@@ -258,12 +259,12 @@ def judge(row: SpeedRow) -> JudgedSpeed:
     try:
         point, marks = Point(row.device, row.plan, row.work), [row.marks]
         if not point.max_batch:  # a server ran it all the same
-            marks.append(f"no_room: predicted as if it did fit: {point.results['infeasible_reason']}")
+            marks.append(f"no_room: predicted as if it did fit: {evaluate(point)['infeasible_reason']}")
             point = _with_little_room(row, point)
         ours = _ours(row, point)
         marks += [
             f"{name}: {reason(point, name)}"
-            for name in point.results["assumptions"]
+            for name in evaluate(point)["assumptions"]
             if name in ("stacks_of", "nearest_release", "nearest_kernels", "nearest_format", "exchanges")
         ]
         return JudgedSpeed(row, tuple(_values(row, point, ours)), "", "; ".join(filter(None, marks)))
@@ -275,14 +276,14 @@ def _with_little_room(row: SpeedRow, point: Point) -> Point:
     """The point on a server that started though our count leaves nothing: a small pool for keys and values."""
     assert row.device is not None
     assert row.work is not None
-    pool = int(LITTLE_SHARE * float(point.results["capacity_bytes"]) * row.work.tp * row.work.pp)
+    pool = int(LITTLE_SHARE * float(evaluate(point)["capacity_bytes"]) * row.work.tp * row.work.pp)
     work = replace(row.work, kv_cache_memory_bytes=pool // (row.work.tp * row.work.pp), gpu_memory_utilization=None)
     return Point(roomy(row.device), row.plan, work)
 
 
 def _ours(row: SpeedRow, point: Point) -> dict[str, float]:
     """Our values by name: seconds, tokens per second."""
-    work, results = point.work, point.results
+    work, results = point.work, evaluate(point)
     inputs, outputs, n = work.input_tokens, work.output_tokens, row.n_requests
     if row.kind == "rate":
         found = at_rate(point.device, point.plan, work, FixedLengths(inputs, outputs), row.requests_per_s)
@@ -301,10 +302,10 @@ def _ours(row: SpeedRow, point: Point) -> dict[str, float]:
 
 
 def _values(row: SpeedRow, point: Point, ours: dict[str, float]) -> Iterator[Judged]:
-    tokens, first = uncertainty.intervals(point.device, point.plan, point.work, point.stack, point.stack_name)
+    tokens, first = point.lowered.sure
     if row.kind == "burst":
         first_in = servers.batching(row.engine) == "continuous"
-        tokens, first = (uncertainty.of_burst(one, first_in) for one in (tokens, first))
+        tokens, first = (intervals.of_burst(one, first_in) for one in (tokens, first))
     by = {"tpot": tokens, "ttft": first, "output": tokens.inverse()}
     for what, value in ours.items():
         yield Judged(what, row.measured.get(what), value, value * by[what].low, value * by[what].high)

@@ -12,7 +12,8 @@ import pytest
 from dse.cli import main as cli
 from dse.core.errors import InputError
 from dse.figures.export import static as report_static
-from dse.model import evaluate
+from dse.model.engine import evaluate
+from dse.model.point import Point
 from dse.report import page
 from dse.report import throughput as report
 from dse.specs import catalog
@@ -36,7 +37,7 @@ def answered(device, model, tp, quantizer):
     """(results, None), or (None, why there are none)."""
     try:
         work = Workload(4, 2000, 50, tp=tp)
-        return evaluate.evaluate(catalog.device(device), build(model, quantizer), work), None
+        return evaluate(Point(catalog.device(device), build(model, quantizer), work)), None
     except InputError as problem:
         return None, problem
 

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 import naive
 from dse import quantizers
 from dse.core.errors import InputError
-from dse.model import evaluate as point
-from dse.model import uncertainty
+from dse.model import engine, point, uncertainty
 from dse.model.explain import explained
 from dse.model.peak_memory import workspace_bytes
+from dse.model.point import Point
+from dse.model.results import RESULT_UNITS
 from dse.specs import catalog
 from dse.specs import device_and_model as specs
 from dse.specs.workload import ASKED, Workload
@@ -27,10 +28,10 @@ def test_what_decoding_and_prompts_wait_for_apart():
     and unpack as their step says."""
 
     def designed(on, plan, **work):
-        return point.Point(on, plan, Workload(**work))
+        return Point(on, plan, Workload(**work))
 
     a100 = catalog.device("a100-80gb:memory_bandwidth=2 TB/s")
-    found = point.time_shares(designed(a100, build("llama2-7b", "fp16"), batch=16, model_kind="ideal"))
+    found = engine.time_shares(designed(a100, build("llama2-7b", "fp16"), batch=16, model_kind="ideal"))
     assert found["decoding"] == {
         "bandwidth": 1.0,
         "compute": 0.0,
@@ -40,8 +41,8 @@ def test_what_decoding_and_prompts_wait_for_apart():
     }
     assert found["prompts"]["compute"] == 1.0
     served = designed(catalog.device("h200"), build("llama3.1-70b", "fp8"), batch=64, tp=4, stack="vllm")
-    parts = point.time_shares(served)
-    results = served.results
+    parts = engine.time_shares(served)
+    results = engine.evaluate(served)
     step = results["decode_step_s"]
     assert parts["decoding"]["communication"] == pytest.approx(results["collective_s"] / step)
     assert parts["decoding"]["dequantization"] == pytest.approx(
@@ -49,7 +50,7 @@ def test_what_decoding_and_prompts_wait_for_apart():
     )
     for shares in parts.values():
         assert sum(shares.values()) == pytest.approx(1)
-    assert point.time_shares(designed(a100, build("llama3.1-70b", "fp16"), batch=1, model_kind="ideal")) == {}
+    assert engine.time_shares(designed(a100, build("llama3.1-70b", "fp16"), batch=1, model_kind="ideal")) == {}
 
 
 def test_llama2_7b_fp16_on_a100_by_hand():
@@ -90,8 +91,8 @@ def test_llama2_7b_fp16_on_a100_by_hand():
 def test_times_are_the_token_loop_within_1e_12(kv, batch, n_in, n_out, bandwidth, rate, path):
     dev = device(bandwidth=bandwidth, peak=4e9, fused=rate, engine=2 * rate, default=path)
     work = Workload(batch=batch, input_tokens=n_in, output_tokens=n_out, model_kind="ideal")
-    paths = point.Point(dev, kv, work).paths
-    result = point.evaluate(dev, kv, work)
+    paths = Point(dev, kv, work).paths
+    result = engine.evaluate(Point(dev, kv, work))
     attention, exposed = loop(dev, kv, work, result["running_batch"], paths)
     assert result["attention_s"] == pytest.approx(attention, rel=1e-12)
     exposed += scores_s(dev, kv, work, result["running_batch"], bandwidth)
@@ -131,7 +132,7 @@ def test_quantising_is_the_token_loop_within_1e_12(kv, n, n_in, n_out, prefix, b
     work = Workload(
         batch=n, input_tokens=n_in, output_tokens=n_out, prefix_tokens=min(prefix, n_in), model_kind="ideal"
     )
-    asked = point.Point(dev, kv, work)
+    asked = Point(dev, kv, work)
     wave, counted = asked.run(n).wave, Sequence(asked.design)
     added = quantising(dev, kv, asked.paths, n_in, n_in + n_out)
     paid = n * (added["fused"] + added["materialised"])
@@ -175,7 +176,7 @@ def test_scaling_all_rates_scales_all_times_bit_for_bit(kv, batch, k, n_out):
     fast = device(bandwidth=2e11 * 2.0**k, peak=4e11 * 2.0**k, fused=3e11 * 2.0**k)
     before = at(dev, kv, batch=batch, input_tokens=40, output_tokens=n_out)
     after = at(fast, kv, batch=batch, input_tokens=40, output_tokens=n_out)
-    for name, unit in point.RESULT_UNITS.items():
+    for name, unit in RESULT_UNITS.items():
         if unit == "s":
             assert after[name] == before[name] * 2.0**-k, name
 
@@ -191,7 +192,7 @@ def test_longer_context_is_never_faster_at_equal_phase(n_in, more, batch):
 def test_sixteen_bits_without_metadata_are_fp16():
     fp16, bf16 = (at(device(), build("llama2-7b", name), batch=8) for name in ("fp16", "bf16"))
     kivi_before_packing = at(device(), build("llama2-7b", "kivi:residual=4096"), batch=8)
-    numbers = [name for name, unit in point.RESULT_UNITS.items() if unit]
+    numbers = [name for name, unit in RESULT_UNITS.items() if unit]
     assert [fp16[name] for name in numbers] == [bf16[name] for name in numbers]
     assert kivi_before_packing["kv_bytes"] == fp16["kv_bytes"]
     assert kivi_before_packing["attention_s"] == fp16["attention_s"]
@@ -305,10 +306,10 @@ def test_nqkv_pads_one_layer_to_tiles_of_sixteen_tokens():
         assert result["workspace_bytes"] == 3 * 2 * 4096 * padded * 2  # batch, K and V, channels, FP16
     # 1040 - 1029 = 11 slots: of one layer, or of each of 32
     one_layer, every_layer = 2 * 4096 * 11, 32 * 2 * 4096 * 11
-    terms = explained(point.Point(dev, kv, Workload(3, 1024, 5)))[1]["workspace_bytes"].terms
+    terms = explained(Point(dev, kv, Workload(3, 1024, 5)))[1]["workspace_bytes"].terms
     assert (terms["padded_elements"], terms["padded_elements_if_stored_padded"]) == (one_layer, every_layer)
     for name, n_out in (("nqkv", 16), ("oaken", 5)):  # a multiple of 16, and a method whose code pads nothing
-        told = explained(point.Point(dev, build("opt-6.7b", name), Workload(3, 1024, n_out)))[1]["workspace_bytes"]
+        told = explained(Point(dev, build("opt-6.7b", name), Workload(3, 1024, n_out)))[1]["workspace_bytes"]
         assert not [term for term in told.terms if term.startswith("padded")]
     materialised = point_of(build("opt-6.7b", "oaken"), dequant_path="materialised").design
     assert workspace_bytes(materialised, Sequence(materialised).limits, 1029) == 2 * 2 * 4096 * 1029
@@ -326,7 +327,7 @@ def test_an_engine_that_keeps_pace_costs_nothing_and_a_slow_one_the_rest():
 
 def test_every_result_is_there_in_order_with_a_unit_known_to_present():
     result = at(device(), build("llama2-7b", "oaken"))
-    assert list(result) == list(point.RESULT_UNITS)
+    assert list(result) == list(RESULT_UNITS)
 
 
 @given(
@@ -341,10 +342,10 @@ def test_every_family_runs_on_every_device(family, name):
 
 
 def test_steps_explain_every_time_with_the_value_of_the_result():
-    asked = point.Point(catalog.device("a100-80gb"), build("llama2-7b", "kivi"), Workload(batch=8))
+    asked = Point(catalog.device("a100-80gb"), build("llama2-7b", "kivi"), Workload(batch=8))
     result, steps = explained(asked)
-    assert result == asked.results
-    named = [name for name, unit in point.RESULT_UNITS.items() if unit == "s" and not name.endswith("busy_s")]
+    assert result == engine.evaluate(asked)
+    named = [name for name, unit in RESULT_UNITS.items() if unit == "s" and not name.endswith("busy_s")]
     assert {name: steps[name].value for name in named} == {name: result[name] for name in named}
 
 
@@ -449,7 +450,7 @@ def test_sinkq_keeps_positions_with_the_values_where_the_keys_have_none():
 @pytest.mark.parametrize("quantizer", ["sinkq", "oaken"])
 def test_every_result_explains_itself(quantizer, admission):
     work = Workload(batch=8, admission=admission)
-    result, steps = explained(point.Point(catalog.device("a100-80gb"), build("llama2-7b", quantizer), work))
+    result, steps = explained(Point(catalog.device("a100-80gb"), build("llama2-7b", quantizer), work))
     given = {*ASKED, "device", "model", "quantizer", "key_quantizer", "value_quantizer", "capacity_bytes", "n_devices"}
     assert set(result) - given <= set(steps)
     for name in set(result) & set(steps) - {"effective_bits"}:
@@ -468,8 +469,8 @@ def test_every_result_explains_itself(quantizer, admission):
 def test_speed_is_some_of_the_results(name, quantizer, batch, n_in, admission, is_large):
     kv = build("llama2-70b" if is_large else "llama3.1-8b", quantizer)
     work = Workload(batch=batch, input_tokens=n_in, output_tokens=70, admission=admission)
-    whole = point.evaluate(catalog.device(name), kv, work)
-    found = point.speed(catalog.device(name), kv, work)
+    whole = engine.evaluate(Point(catalog.device(name), kv, work))
+    found = engine.speed(Point(catalog.device(name), kv, work))
     assert found == {name: whole[name] for name in found}
     assert {*uncertainty.COMPARED} <= {*found}
 
@@ -485,20 +486,22 @@ def test_a_plan_asked_again_answers_the_same():
     for where, name in (("oaken-hbm", "oaken"), ("h100", "kivi"), ("h100", "sinkq")):
         device = catalog.device(where)
         kept = build("llama2-7b", name)
-        fresh = [point.evaluate(device, build("llama2-7b", name), work) for work in works]
+        fresh = [engine.evaluate(Point(device, build("llama2-7b", name), work)) for work in works]
         for order in (works, works[::-1]):
-            assert [point.evaluate(device, kept, work) for work in order] == (fresh if order is works else fresh[::-1])
+            assert [engine.evaluate(Point(device, kept, work)) for work in order] == (
+                fresh if order is works else fresh[::-1]
+            )
 
 
 @pytest.mark.parametrize("admission", ["reserve", "paged"])
 def test_what_does_not_fit_is_the_same_with_its_steps_uncounted(admission, monkeypatch):
     work = Workload(input_tokens=64, output_tokens=1_000_000, admission=admission)
     gpu, plan = catalog.device("h100"), build(catalog.model("llama2-7b"), "kivi")
-    counted = point.Point(gpu, plan, work)
+    counted = Point(gpu, plan, work)
     assert counted.made.pieces
     monkeypatch.setattr(point, "MANY_GROUPS", 10)
-    uncounted = point.Point(gpu, plan, work)
+    uncounted = Point(gpu, plan, work)
     assert not uncounted.made.pieces
     assert not uncounted.takes_long
     assert not uncounted.max_batch
-    assert uncounted.results == counted.results
+    assert engine.evaluate(uncounted) == engine.evaluate(counted)

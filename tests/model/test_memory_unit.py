@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 
 import naive
 from dse import quantizers
-from dse.model import evaluate as point
 from dse.model import kv_bytes, memory_unit
 from dse.model import kv_layout as plan
-from dse.model.evaluate import Point
+from dse.model.engine import evaluate
 from dse.model.formulas import memory_unit as formulas
 from dse.model.formulas import scheduling
+from dse.model.point import Point
+from dse.model.results import RESULT_UNITS
 from dse.specs import catalog
 from dse.specs.device_and_model import Quantity
 from dse.specs.workload import Workload
@@ -87,8 +88,8 @@ def test_entries_of_many_tokens_fill_pages_by_their_own_bits(name):
     last = 0
     for n_tokens in (1, 2, 3, 130, 131, 1000, 4095, 4096):
         found = Point(device, kv, Workload(1, n_tokens, 1))
-        now = found.results["kv_bytes"]
-        packed = found.plan.bits(n_tokens + 1) / found.plan.den / 8 + found.results["state_bytes"]
+        now = evaluate(found)["kv_bytes"]
+        packed = found.plan.bits(n_tokens + 1) / found.plan.den / 8 + evaluate(found)["state_bytes"]
         beside = sum(g.n_stored_layers * len(g.streams) * g.page_row_bits for g in found.plan.groups)
         beside += (n_tokens + 1) * sum(g.n_stored_layers * g.index_bits for g in found.design.tensors)
         assert max(last, packed) <= now <= packed + beside / found.plan.den / 8 + 1
@@ -294,4 +295,4 @@ def test_a_larger_batch_never_exposes_a_larger_share(batch):
     assert shares[1] <= shares[0] * (1 + 1e-12)
     if batch == 1:
         assert shares[0] == 1
-    assert point.RESULT_UNITS["busy_cores"] == "1"
+    assert RESULT_UNITS["busy_cores"] == "1"

@@ -13,9 +13,10 @@ from cases import each
 from dse import quantizers
 from dse.core.errors import InputError
 from dse.measure import kernels
-from dse.model import evaluate as point
 from dse.model import quality
+from dse.model.engine import evaluate
 from dse.model.kv_layout import build
+from dse.model.point import Point
 from dse.quantizers import skipping, vllm
 from dse.specs import catalog
 from dse.specs.measurements import Bits, Data, MeasurementFile, MethodMeasurement, TensorMeasurement
@@ -139,7 +140,7 @@ def test_the_same_as_a_plan_of_the_same_layers(tmp_path):
     found = []
     for text in ("turboquant_4bit_nc", f"plan:{path}"):
         spec = quantizers.parse(text)
-        found.append(point.evaluate(device, build(own, spec, spec), Workload(batch=8)))
+        found.append(evaluate(Point(device, build(own, spec, spec), Workload(batch=8))))
     names = ("quantizer", "key_quantizer", "value_quantizer", "measured_on", *quality.NAMES)
     one, other = ({key: value for key, value in result.items() if key not in names} for result in found)
     assert one == other
@@ -150,8 +151,8 @@ def test_sweeps_and_points_agree():
     table = dse.sweep({"device": ["a100-80gb"], "model": ["llama2-7b"], "quantizer": texts, "batch": [8]})
     for text in texts:
         spec = quantizers.parse(text)
-        want = point.evaluate(
-            catalog.device("a100-80gb"), build(catalog.model("llama2-7b"), spec, spec), Workload(batch=8)
+        want = evaluate(
+            Point(catalog.device("a100-80gb"), build(catalog.model("llama2-7b"), spec, spec), Workload(batch=8))
         )
         row = table[table["quantizer"] == spec.name].iloc[0]
         for name in ("stored_bits", "throughput_tokens_per_s"):
@@ -163,15 +164,15 @@ def test_measurements_of_the_layers_that_are_packed():
     bits = Bits("closed", file_of_layers(4))
     spec = bits.quantizer("fp8:skip=0")
     found = build(model(layer(4, dim=128)), spec, spec)
-    assert point.evaluate(catalog.device("a100-80gb"), found, Workload())["mse"] == pytest.approx(0.5)
+    assert evaluate(Point(catalog.device("a100-80gb"), found, Workload()))["mse"] == pytest.approx(0.5)
     other = build(model(layer(5, dim=128)), spec, spec)
-    assert point.evaluate(catalog.device("a100-80gb"), other, Workload())["mse"] is None
+    assert evaluate(Point(catalog.device("a100-80gb"), other, Workload()))["mse"] is None
 
 
 def test_error_shown_is_that_of_the_packed_layers_where_the_model_has_others():
     """What ships has no model's layers: the error of the output where all are packed stands in, and is called that."""
     spec = Bits().quantizer("turboquant_k8v4")
-    found = point.evaluate(catalog.device("a100-80gb"), build(catalog.model("llama2-7b"), spec, spec), Workload())
+    found = evaluate(Point(catalog.device("a100-80gb"), build(catalog.model("llama2-7b"), spec, spec), Workload()))
     methods = json.loads((resources.files("dse.data") / "smollm2.measured.json").read_text())["methods"]
     packed = next(m for m in methods if m["quantizer"] == "turboquant_k8v4")
     outputs = [t["output"] for t in packed["tensors"] if t["which"] == "key"]
