@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 import naive
 from dse import quantizers
 from dse.core.errors import InputError
-from dse.model import engine, point, uncertainty
+from dse.model import engine, many, point, uncertainty
+from dse.model.engine import AUTO, COMPILED, INTERPRETED
 from dse.model.explain import explained
 from dse.model.peak_memory import workspace_bytes
 from dse.model.point import Point
@@ -18,6 +19,8 @@ from dse.model.results import RESULT_UNITS
 from dse.specs import catalog
 from dse.specs import device_and_model as specs
 from dse.specs.workload import ASKED, Workload
+from dse.sweep import sweeps
+from dse.sweep.run import in_memory
 from factories import PLANS, Sequence, at, build, device, layer, loop, model, point_of, scores_s, sequence
 
 GB = 10**9
@@ -505,3 +508,27 @@ def test_what_does_not_fit_is_the_same_with_its_steps_uncounted(admission, monke
     assert not uncounted.takes_long
     assert not uncounted.max_batch
     assert engine.evaluate(uncounted) == engine.evaluate(counted)
+
+
+def test_a_point_goes_the_way_that_it_is_asked_for_whatever_ran_before(monkeypatch):
+    """Interpreted alone, compiled among 4,096: compiled code that a process has loaded changes neither."""
+    compiled, real = [], many.numbers_of
+    monkeypatch.setattr(many, "numbers_of", lambda *args: compiled.append(1) or real(*args))
+    asked = Point(catalog.device("h100"), build("llama3.1-8b", "kivi"), Workload(batch=8))
+    ways = [(INTERPRETED, 10**6), (AUTO, 1), (COMPILED, 1), (AUTO, 1), (AUTO, 4095), (AUTO, 4096), (INTERPRETED, 4096)]
+    counts, results = [], []
+    for by, n_points in ways:
+        results.append(engine.evaluate(asked, by, n_points))
+        counts.append(len(compiled))
+    assert counts == [0, 0, 1, 1, 1, 2, 2]
+    assert all(list(each.items()) == list(results[0].items()) for each in results)
+
+
+def test_a_small_sweep_is_interpreted_also_where_compiled_code_is_loaded(monkeypatch):
+    run, real = [], many.evaluate
+    monkeypatch.setattr(many, "evaluate", lambda *args: run.append(1) or real(*args))
+    engine.evaluate(Point(catalog.device("h100"), build("llama2-7b", "fp16"), Workload(batch=1)), COMPILED)
+    assert len(run) == 1
+    axes = {"device": ["h100"], "model": ["llama2-7b"], "quantizer": ["fp16"], "batch": [*range(1, 65)]}
+    assert len(in_memory(sweeps.from_dict({"axes": axes}), 64)) == 64
+    assert len(run) == 1

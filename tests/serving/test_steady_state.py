@@ -1,4 +1,4 @@
-"""Throughput in steady state: against one batch of `dse.model.evaluate`, by hand, and what must hold of it."""
+"""Throughput in steady state: against one batch of `dse.model.engine`, by hand, and what must hold of it."""
 
 from dataclasses import replace
 

@@ -159,6 +159,6 @@ def score_drop_of(at: Facts) -> Derivation:
 
 @topic.step("bit")
 def bit_ledger(at: Facts) -> Derivation:
-    parts = {part: float(bits / at.made.n_elements) for part, bits in at.ledger.items() if bits}
+    parts = {part: float(bits / at.made.n_elements) for part, bits in at.point.ledger(at.n_tokens).items() if bits}
     equation = "payload + scales + ... + padding, at the final length"
     return how(equation, _BITS, **parts).giving(at.results["stored_bits"])

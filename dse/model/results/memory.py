@@ -6,6 +6,7 @@ from typing import Any
 from dse.model.capacity import blocks_of_request, counts_blocks, longest_tokens, n_blocks, whole_blocks
 from dse.model.facts import Facts
 from dse.model.formulas import activations, capacity
+from dse.model.peak_memory import activation_tokens
 from dse.model.results.declare import FLAG, NAME, NUMBER, WHOLE, Derivation, TextLine, Topic, by, how, of_server
 from dse.model.results.reads import MEMORY, POOL, UNUSED
 
@@ -125,7 +126,7 @@ def activation_bytes(at: Facts) -> Derivation:
         f"batch * {activations.activation_bytes.equation}",
         activations.activation_bytes.source,
         batch=at.work.batch,
-        n_tokens=at.activation_tokens,
+        n_tokens=int(activation_tokens(at.design, at.n_tokens)),
         activation_elements=at.plan.model.activation_elements,
         logits_elements=at.design.model.logits_elements,
         activation_bits=at.work.activation_bits,

@@ -1,5 +1,6 @@
 """Certainty of a design's results: measured over predicted, and the assumed numbers behind them."""
 
+from dse.model.assumed import implementations_text, reason
 from dse.model.facts import Facts
 from dse.model.results.declare import NAMES, NUMBER, Derivation, Topic, how
 from dse.model.results.reads import KERNELS, STACK
@@ -23,7 +24,7 @@ def _of_prompts(at: Facts) -> Derivation:
 
 def _of_kernels(at: Facts) -> Derivation:
     rule = "the end of the range over the rate itself; of several kernels the widest"
-    return how(rule, at.implementations or "docs/explanation/implementations.md")
+    return how(rule, implementations_text(at.point) or "docs/explanation/implementations.md")
 
 
 for name, title, reads, explain in (
@@ -40,4 +41,5 @@ for name, title, reads, explain in (
 @topic.result("", NAMES, "assumed numbers")
 def assumptions(at: Facts) -> Derivation:
     rule = "numbers of kind `assumed` among those behind this result"
-    return how(rule, f"dse show {at.device.name}", **at.reasons())
+    reasons = {name: reason(at.point, name) for name in at.results["assumptions"]}
+    return how(rule, f"dse show {at.device.name}", **reasons)

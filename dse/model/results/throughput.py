@@ -1,5 +1,6 @@
 """Tokens per second, what binds them, and what they cost in energy and money."""
 
+from dse.model.batch import shares_of
 from dse.model.facts import Facts
 from dse.model.formulas import steady
 from dse.model.formulas.utilisation import utilisation
@@ -66,7 +67,7 @@ def bound(at: Facts) -> Derivation:
         _TIMES,
         running_batch=at.results["running_batch"],
         batch=at.work.batch,
-        **at.waited_for(),
+        **{f"{name}_s": seconds for name, seconds in shares_of(at.design, at.run)._asdict().items()},
     )
 
 

@@ -1,8 +1,10 @@
 """Seconds of a decode step and its parts, of prompts, and of a server that replaces every request as it ends."""
 
+from dse.model import assumed, step
 from dse.model.capacity import is_replaced
 from dse.model.facts import Facts
 from dse.model.formulas import collectives, host, linear, prefill, scheduling, steady, weights
+from dse.model.kv_bytes import attention_flops
 from dse.model.results import reads
 from dse.model.results.declare import (
     INTERVALS,
@@ -192,9 +194,9 @@ def attention_s(at: Facts) -> Derivation:
         unpacked_elements_at_end=n * at.unpacked,
         mean_attention_compute_s=at.run.attention_compute_s,
         kv_read_bytes_at_end=n * at.kv_read_bytes,
-        flops_at_end=n * at.attention_flops,
-        bandwidth_bytes_per_s=at.bandwidth,
-        peak_flops_per_s=at.attention_peak,
+        flops_at_end=n * attention_flops(at.design.layers, at.limits, at.n_tokens),
+        bandwidth_bytes_per_s=at.device.memory_bandwidth.si,
+        peak_flops_per_s=step.peak_flops(at.design, at.run.n),
         **at.fitted_attention(),
     )
 
@@ -220,7 +222,7 @@ def quantize_s(at: Facts) -> Derivation | None:
         kernel_launch_s=at.device.kernel_launch.si,
         launches_per_step=at.made.pack_starts / at.n_steps,
         **at.of_sinks("sink_choice_s", at.terms.choice_bytes),
-        rates_elements_per_s=at.rates,
+        rates_elements_per_s=assumed.rates(at.point),
     )
 
 
@@ -241,7 +243,7 @@ def dequantize_s(at: Facts) -> Derivation | None:
         **at.launches(),
         **at.of_sinks("sink_scores_s", at.terms.score_bytes),
         **at.scheduled(),
-        rates_elements_per_s=at.unpack_rates,
+        rates_elements_per_s=assumed.unpack_rates(at.point),
     )
 
 
@@ -308,12 +310,12 @@ def _busy(at: Facts, what: str, rates: str) -> Derivation | None:
 
 @topic.result("s", NUMBER, "packing", reads=(*reads.BUSY, "kv_burst"))
 def quantize_busy_s(at: Facts) -> Derivation | None:
-    return _busy(at, "elements packed / rate, traffic / BW", at.rates)
+    return _busy(at, "elements packed / rate, traffic / BW", assumed.rates(at.point))
 
 
 @topic.result("s", NUMBER, "unpacking", reads=(*reads.BUSY, "core_clock"))
 def dequantize_busy_s(at: Facts) -> Derivation | None:
-    return _busy(at, "elements unpacked / rate, materialised traffic / BW", at.unpack_rates)
+    return _busy(at, "elements unpacked / rate, materialised traffic / BW", assumed.unpack_rates(at.point))
 
 
 @topic.result("1", WHOLE, "busy cores", reads=(*reads.PLAIN, "token_cores"))
@@ -358,7 +360,7 @@ def prefill_s(at: Facts) -> Derivation | None:
         prefill_compute_s=at.wave.prompt_compute_s,
         quantize_s=at.wave.prompt_quantize_s,
         exchange_s=at.wave.prompt_collective_s,
-        **({"host_s_of_a_prompt": at.prompt_host_s} if at.has_host else {}),
+        **({"host_s_of_a_prompt": step.prompt_host_s(at.design)} if at.has_host else {}),
     )
 
 
@@ -366,7 +368,7 @@ def prefill_s(at: Facts) -> Derivation | None:
 def one_prompt_s(at: Facts) -> Derivation:
     rule = "prefill_s of one request alone, whose shared prefix is cached"
     tokens = {"input_tokens": at.work.input_tokens, "prefix_tokens": at.made.prefix_tokens}
-    return how(rule, _SERVER, **tokens).giving(at.one_prompt_s)
+    return how(rule, _SERVER, **tokens).giving(step.one_prompt_s(at.design, at.terms))
 
 
 @topic.result(
