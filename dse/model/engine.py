@@ -16,7 +16,7 @@ from dse.specs.weights import WIDE, WIDE_BITS
 
 
 class By(Enum):
-    """How the numbers of a point are computed; they are the same, bit for bit."""
+    """Ways to compute the numbers of a point, which are the same by both, bit for bit."""
 
     AUTO = "auto"
     COMPILED = "compiled"
