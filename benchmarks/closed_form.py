@@ -18,8 +18,8 @@ import numpy as np
 
 from dse import quantizers
 from dse.core.errors import DseError
-from dse.model import kv_layout
-from dse.model.evaluate import Point
+from dse.model import engine, kv_layout
+from dse.model.point import Point
 from dse.serving import simulator
 from dse.serving.at_rate import waits_at
 from dse.serving.requests import Requests
@@ -97,7 +97,7 @@ def compare(one: Drawn, seed: int, most_requests: int = MOST_REQUESTS) -> Compar
     work = Workload(batch=one.n, input_tokens=one.n_input, output_tokens=one.n_output, tp=one.tp)
     try:
         point = Point(device, kv, work)
-        results = point.results
+        results = engine.evaluate(point)
     except DseError:
         return None
     if one.n > (results["max_batch"] or 0):

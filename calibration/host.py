@@ -20,8 +20,8 @@ from dse.calibrate.servers import ServerRow, is_suspect, read
 from dse.calibrate.solve import Floats
 from dse.core import files, specfile, toml, units
 from dse.core.errors import DseError, InputError, clean
-from dse.model.evaluate import Point
 from dse.model.formulas.steady import burst_wait_s
+from dse.model.point import Point
 from dse.model.server import Pass, last_pass
 from dse.model.step import prompt_host_s
 from dse.specs import engines

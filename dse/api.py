@@ -112,7 +112,8 @@ def grid(
     Raises InputError and SpecError for names and values, LimitError for more than a million designs.
     """
     from dse.model import kv_layout
-    from dse.model.evaluate import evaluate
+    from dse.model.engine import evaluate
+    from dse.model.point import Point
     from dse.sweep import sweeps
 
     axes = [several(values) for values in (device, model, quantizer, *asked.values())]
@@ -126,7 +127,11 @@ def grid(
     specs, kinds = [hardware(one) for one in devices], [quantizer_spec(one) for one in quantizers]
     plans = [[kv_layout.build(shape, kind, kind) for kind in kinds] for shape in map(language_model, models)]
     return sweeps.to_table(
-        evaluate(spec, plan, work) for spec in specs for own in plans for plan in own for work in works
+        evaluate(Point(spec, plan, work), n_points=n_points)
+        for spec in specs
+        for own in plans
+        for plan in own
+        for work in works
     )
 
 

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 import naive
 from dse import quantizers
-from dse.model import evaluate, kv_bytes, kv_layout, peak_memory
-from dse.model.results import INTEGERS
+from dse.model import kv_bytes, kv_layout, peak_memory
+from dse.model.engine import evaluate
+from dse.model.point import Point
+from dse.model.results import INTEGERS, RESULT_UNITS
 from dse.specs import catalog
 from dse.specs import device_and_model as specs
 from dse.specs.device_and_model import LayerKV, ModelSpec
@@ -113,7 +115,7 @@ def point_of(kv, n_in=1, n_out=1, page=1, dequant_path="fused", **work):
         model_kind="ideal",
         **{"memory": "paper", **work},
     )
-    return evaluate.Point(catalog.device("a100-80gb"), kv, work)
+    return Point(catalog.device("a100-80gb"), kv, work)
 
 
 class Sequence:
@@ -233,7 +235,7 @@ def build(model_name, quantizer, value_quantizer=None):
 def at(device_spec, kv, **work):
     """Results by hand count memory as papers do, and at the peaks where no kernels were measured, if not told else."""
     times = {} if device_spec.stacks else {"model_kind": "ideal"}
-    return evaluate.evaluate(device_spec, kv, Workload(**{"memory": "paper", **times, **work}))
+    return evaluate(Point(device_spec, kv, Workload(**{"memory": "paper", **times, **work})))
 
 
 def whole(number):
@@ -245,7 +247,7 @@ def whole(number):
 def loop(dev, kv, work, n, paths):
     """Attention and exposed dequantization of each step, one by one, in exact fractions; without sinks' scores."""
     peak, bandwidth = Fraction(dev.peak_flops.si), Fraction(dev.memory_bandwidth.si)
-    counted = Sequence(evaluate.Point(dev, kv, work).design)
+    counted = Sequence(Point(dev, kv, work).design)
     attention = exposed = Fraction(0)
     for s in range(work.input_tokens + 1, work.final_tokens + 1):
         unpack_s, extra = Fraction(0), 0
@@ -268,7 +270,7 @@ def loop(dev, kv, work, n, paths):
 
 def scores_s(dev, kv, work, n, bandwidth):
     """Seconds of a mean step in which `n` sequences move the scores of SinkQ's pool: its loop is in test_sink_work."""
-    return n * evaluate.Point(dev, kv, work).made.score_bytes / work.output_tokens / bandwidth
+    return n * Point(dev, kv, work).made.score_bytes / work.output_tokens / bandwidth
 
 
 def plan_file(folder, pairs, name="plan.toml", head=""):
@@ -299,7 +301,7 @@ def fast_points(found, digits, check=None):
     for name in found.keep:
         if name in INTEGERS:
             columns[name] = np.where(codes, MISSING, total * 7)
-        elif evaluate.RESULT_UNITS[name]:
+        elif RESULT_UNITS[name]:
             columns[name] = np.where(codes, np.nan, np.sqrt(total + 0.5))
         else:
             columns[name] = Names((total % 4).astype(np.int32) - 1, ("bandwidth", "compute", "latency"))

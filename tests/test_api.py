@@ -79,17 +79,17 @@ def test_every_public_name_is_there():
         assert getattr(dse, name) is not None
 
 
-@pytest.mark.parametrize("first", ["import dse.model.evaluate, dse.sweep.sweeps, dse.report.page", "pass"])
+@pytest.mark.parametrize("first", ["import dse.model.engine, dse.sweep.sweeps, dse.report.page", "pass"])
 def test_packages_with_the_name_of_a_function_can_be_called_and_imported_from(first):
     """Whatever was imported before."""
     code = f"""{first}
 import dse
 assert dse.model("llama2-7b").name == "llama2-7b"
 assert len(dse.sweep({{"device": "h100", "model": "llama2-7b", "batch": [1, 2]}})) == 2
-import dse.model.evaluate
+import dse.model.engine
 from dse.sweep import sweeps
-from dse.model import evaluate
-assert callable(evaluate.evaluate) and callable(dse.report) and callable(dse.operations)
+from dse.model import engine
+assert callable(engine.evaluate) and callable(dse.report) and callable(dse.operations)
 """
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 from cases import quick_first
-from dse.model import many
+from dse.model.engine import compiled_results, evaluate
 from dse.model.results import RESULT_UNITS
 from golden import commands, designs, tables
 from golden.tables import CALIBRATED, IDEAL, Row, asked_text, same
@@ -75,7 +75,7 @@ def test_a_point_by_compiled_code_is_bit_for_bit_that_by_the_interpreter():
     each, left = [row.design for row in rows()[::20] if row.results.get("feasible")], 0
     for design in each:
         point = designs.inside(design)
-        quick, interpreted = many.results_of(point), point.results
+        quick, interpreted = compiled_results(point), evaluate(point)
         left += quick is None
         assert quick in (None, interpreted), asked_text(design)
         assert quick is None or {name: type(value) for name, value in quick.items()} == {

@@ -13,8 +13,9 @@ from typing import Any
 from dse.calibrate.table import named_rows, number
 from dse.core.errors import DseError, InputError, did_you_mean, show
 from dse.model import kv_layout
-from dse.model.evaluate import Point, roomy
+from dse.model.engine import evaluate, roomy
 from dse.model.formulas import calibrated
+from dse.model.point import Point
 from dse.model.stacks import KERNELS
 from dse.serving import burst
 from dse.specs import catalog
@@ -302,13 +303,13 @@ def _static(row: EvidenceRow, **changes: Any) -> float:
     point = row.point(**changes)
     if row.is_open and not point.max_batch:
         raise InputError(point.infeasible_reason or "not one request fits")
-    return float(_roomy(point, row, **changes).results["throughput_tokens_per_s"])
+    return float(evaluate(_roomy(point, row, **changes))["throughput_tokens_per_s"])
 
 
 def _unlimited(row: EvidenceRow, **changes: Any) -> float:
     """Tokens a second of a server that never waits for requests."""
     batch = max(min(row.point(**changes).max_batch, MOST_AT_ONCE), 1)
-    results = row.point(batch=batch, **changes).results
+    results = evaluate(row.point(batch=batch, **changes))
     if not results["feasible"]:
         raise InputError(results["infeasible_reason"])
     return float(results["decoding_requests"] / results["tpot_s"])
@@ -330,12 +331,12 @@ def _at_once(row: EvidenceRow, **changes: Any) -> float:
 
 def _step(row: EvidenceRow, **changes: Any) -> float:
     """Seconds of a decode step."""
-    return float(_roomy(row.point(**changes), row, **changes).results["decode_step_s"])
+    return float(evaluate(_roomy(row.point(**changes), row, **changes))["decode_step_s"])
 
 
 def _first(row: EvidenceRow, **changes: Any) -> float:
     """Seconds to the first token."""
-    return float(_roomy(row.point(**changes), row, **changes).results["prefill_alone_s"])
+    return float(evaluate(_roomy(row.point(**changes), row, **changes))["prefill_alone_s"])
 
 
 def _slope(row: EvidenceRow, **changes: Any) -> float:
@@ -349,7 +350,7 @@ def _one_layer(row: EvidenceRow, **changes: Any) -> float:
     """Seconds of decode attention of the one layer."""
     assert row.work is not None
     changes = {"output_tokens": 1, "memory": "paper", **changes}
-    results = _roomy(row.point(**changes), row, **changes).results
+    results = evaluate(_roomy(row.point(**changes), row, **changes))
     return float(results["attention_s"] + results["dequantize_s"])
 
 
@@ -382,7 +383,7 @@ def _product(row: EvidenceRow, **changes: Any) -> float:
 
 def _pool(row: EvidenceRow, **changes: Any) -> float:
     """KV tokens that a server has room for."""
-    return float(row.point(**changes).results["kv_pool_tokens"])
+    return float(evaluate(row.point(**changes))["kv_pool_tokens"])
 
 
 def _best_batch(row: EvidenceRow, **changes: Any) -> float:

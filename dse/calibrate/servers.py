@@ -15,7 +15,7 @@ from dse.calibrate.table import named_rows, number
 from dse.core import units
 from dse.core.errors import DseError, InputError, did_you_mean, show
 from dse.model import kv_layout
-from dse.model.evaluate import Point
+from dse.model.point import Point
 from dse.model.stacks import DEFAULT_STACK
 from dse.specs import catalog, engines
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
@@ -215,8 +215,8 @@ def _share(path: str, cells: dict[str, str], row: ServerRow) -> float:
     if told:
         return number(path, row.line, "gpu_memory_utilization", told, 1.0, False)
     point = row.point()
-    usual = USUAL_SHARE * point.device.usable_frac.si * point.results["capacity_bytes"]
-    return TIGHT_SHARE if point.results["weight_bytes"] > TIGHT_WEIGHTS * usual else USUAL_SHARE
+    usual = USUAL_SHARE * point.device.usable_frac.si * point.lowered.results["capacity_bytes"]
+    return TIGHT_SHARE if point.weight_bytes > TIGHT_WEIGHTS * usual else USUAL_SHARE
 
 
 def _device(system: str) -> HardwareSpec:

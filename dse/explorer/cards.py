@@ -18,7 +18,7 @@ from dse.explorer.widgets import escaped, lines
 from dse.figures.drawing import style
 from dse.model import quality
 from dse.model.compare import Comparison
-from dse.model.evaluate import Point
+from dse.model.point import Point
 from dse.model.results import RESULT_UNITS
 from dse.questions import room
 from dse.questions.common import competes, ends_text, sure_text

@@ -9,7 +9,8 @@ import pandas as pd
 
 from dse.explorer import common_fields, uploads
 from dse.explorer.uploads import NO_FILE, FileText
-from dse.model import evaluate, kv_layout
+from dse.model import engine, kv_layout
+from dse.model.point import Point
 from dse.operations.declare import Operation, words_of
 from dse.operations.face import SAID, python_of
 from dse.operations.point import EvaluatePoint
@@ -192,9 +193,8 @@ def answer(request: PointRequest) -> PointAnswer:
     device, kv = request.device_spec(), request.plan()
     work = request.work
     work.refuse_idle()
-    result = evaluate.evaluate(device, kv, work)
-    room = evaluate.with_room(device, kv, work, result)
-    shares = evaluate.time_shares(evaluate.Point(device, kv, work))
+    point = Point(device, kv, work)
+    result, room, shares = engine.evaluate(point), engine.with_room(point), engine.time_shares(point)
     text = present.point_text(result, device, kv, with_room=room, shares=shares, is_full=work.batch is None)
     return PointAnswer(result, text)
 
@@ -202,13 +202,13 @@ def answer(request: PointRequest) -> PointAnswer:
 def curve(request: PointRequest) -> pd.DataFrame:
     """The request at every batch of `CURVE`; its own batch does not matter. Raises InputError."""
     device, work, kv = request.device_spec(), request.work, request.plan()
-    return sweeps.to_table(evaluate.evaluate(device, kv, replace(work, batch=n)) for n in CURVE)
+    return sweeps.to_table(engine.evaluate(Point(device, kv, replace(work, batch=n))) for n in CURVE)
 
 
 def explanation(request: PointRequest, name: str) -> str:
     """Formula, values, units and sources behind one result, as `dse point --explain` prints them. Raises InputError."""
     device, kv = request.device_spec(), request.plan()
-    return present.explanation_text(present.explain(name, evaluate.Point(device, kv, request.work)))
+    return present.explanation_text(present.explain(name, Point(device, kv, request.work)))
 
 
 def unquantized(request: PointRequest) -> PointRequest:

@@ -1,7 +1,7 @@
 """Reasons for the assumed numbers of a design, and the kernels that run its quantizers, in words."""
 
 from dse.model import deployed, implementations, kernels, stacks
-from dse.model.evaluate import Point
+from dse.model.point import Point
 from dse.specs import servers, tokens
 from dse.specs.stack import ServedStack
 

@@ -1,12 +1,10 @@
-"""List the assumed numbers behind a design point, and those behind a single one of its results."""
+"""List the assumed numbers behind a design point."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from dse.core import units
 from dse.model import energy, implementations, kernels
 from dse.model.kv_layout import KvPlan
-from dse.model.results import RESULTS
 from dse.model.stacks import kind_of
 from dse.specs.device_and_model import ASSUMED, HardwareSpec, StackSpec
 from dse.specs.implementation import GENERIC
@@ -27,7 +25,7 @@ def of(
 ) -> list[str]:
     """Names of the assumed numbers that any result of a point rests on.
 
-    `plan` and `paths` as `dse.model.evaluate.laid_out` gives them. A runtime overhead or kernel launch of 0 is none,
+    `plan` and `paths` as `dse.model.lower.laid_out` gives them. A runtime overhead or kernel launch of 0 is none,
     whatever its kind.
     """
     # a fitted rate unpacks what is stored; packing new tokens takes the device's rate all the same
@@ -146,23 +144,3 @@ def nearest(plan: KvPlan, paths: Mapping[str, str], work: Workload, stack: Stack
     if served and served.stands_in:
         found.append("nearest_release")
     return found
-
-
-def behind(result: str, names: Iterable[str], asked: Mapping[str, Any]) -> list[str]:
-    """Keep the assumed numbers of a point (`of`) that one result, a name of `RESULT_UNITS`, depends on.
-
-    `asked` are the results of the point, or the fields of its workload. Names that are no number of a device (such as
-    `answer_lengths` of a trace) are kept.
-    """
-    read, has_wide = (
-        set(RESULTS[result].reads if result in RESULTS else ()),
-        asked.get("activation_bits", units.FP16_BITS) >= units.FP16_BITS,
-    )
-    if not has_wide and result in ("linear_s", "linear_bound"):
-        read.discard("peak_flops")  # products with the weights run at the 8-bit peak
-    if has_wide and not asked.get("weights") and result == "compute_joules_per_token":
-        read.discard("peak_flops")  # operations, however fast they are done
-    return [name for name in names if name in read or name not in _KNOWN]
-
-
-_KNOWN = frozenset(name for result in RESULTS.values() for name in result.reads)

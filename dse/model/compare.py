@@ -4,9 +4,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from dse.model import evaluate, implementations, kernels, uncertainty
+from dse.model import engine, implementations, kernels, uncertainty
+from dse.model.intervals import Interval
 from dse.model.kv_layout import KvPlan, Same
-from dse.model.uncertainty import Gain, Interval
+from dse.model.point import Point
+from dse.model.uncertainty import Gain
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.implementation import ENDS
 from dse.specs.quantity import ASSUMED, Quantity
@@ -17,7 +19,7 @@ from dse.specs.workload import Workload
 VARIED = ("engine_rate", "fused_rate", "kernel_launch", "link_bandwidth")
 #: kernels that read keys and values, as `StackSpec.fits` names them
 OF_ATTENTION = ("attention", "latent.", "sparse.", "kv.")
-#: results that `evaluate.speed` has
+#: results that `engine.speed` has
 _QUICK = (uncertainty.RATE, "decode_step_s")
 
 
@@ -49,7 +51,7 @@ class Comparison:
         return uncertainty.gain(*base, self.column, list(self._shifts(first, second, base)))
 
     def _results(self, case: Case) -> dict[str, Any]:
-        return (evaluate.speed if self.column in _QUICK else evaluate.evaluate)(*case)
+        return (engine.speed if self.column in _QUICK else engine.evaluate)(Point(*case))
 
     def _shifts(self, first: Case, second: Case, base: tuple[dict[str, Any], dict[str, Any]]) -> Iterator[Interval]:
         """Yield, for each assumed number, the factors by which the gain changes inside its range."""
@@ -128,7 +130,7 @@ class Comparison:
 
 def borrowed_places(case: Case) -> frozenset[str]:
     """The kernels of attention that a design's stack has not, so that those of another stack stand in."""
-    point = evaluate.Point(*case)
+    point = Point(*case)
     if not isinstance(point.stack, ServedStack):
         return frozenset()
     used = kernels.fits_used(point.plan, point.paths, point.work, point.stack)
@@ -137,5 +139,5 @@ def borrowed_places(case: Case) -> frozenset[str]:
 
 def _ranged(case: Case) -> dict[str, str]:
     """The names, by key, of the implementations inside whose ranges the times of a design move."""
-    point = evaluate.Point(*case)
+    point = Point(*case)
     return {one.key: one.name for one in implementations.ranged(point.plan, point.work, point.stack)}

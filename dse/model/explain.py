@@ -12,8 +12,9 @@ from types import CodeType, FrameType
 from typing import Any, TypeVar
 
 from dse.core.compiling import FORMULAS, Formula
-from dse.model.evaluate import Point
+from dse.model.engine import evaluate
 from dse.model.facts import Facts
+from dse.model.point import Point
 from dse.model.results import RESULTS, STEPS, Result
 
 T = TypeVar("T")
@@ -81,7 +82,7 @@ def recorded(run: Callable[[], T]) -> tuple[T, dict[str, Explanation]]:
 
 def explained(point: Point) -> tuple[dict[str, Any], dict[str, Explanation]]:
     """The results of a point and, by name, how they came about."""
-    results, steps = recorded(lambda: Point(point.device, replace(point.plan), point.work).results)  # nothing kept
+    results, steps = recorded(lambda: evaluate(Point(point.device, replace(point.plan), point.work)))  # nothing kept
     facts = Facts(point, results, frozenset(steps))
     declared = (_declared(entry, facts) for entry in (*RESULTS.values(), *STEPS.values()))
     return results, steps | {step.name: step for step in declared if step}

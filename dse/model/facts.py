@@ -6,17 +6,14 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from dse.core.compiling import Formula
-from dse.model import assumed, deployed, uncertainty
+from dse.model import deployed
 from dse.model.attention import hideable_share, sums_of
-from dse.model.batch import shares_of
 from dse.model.capacity import blocks_of_request, counts_mean, longest_tokens
-from dse.model.evaluate import Point
 from dse.model.formulas import activations, attention, calibrated, capacity, collectives, kv_cache, weights
 from dse.model.generation import Generation
 from dse.model.kv_bytes import (
     NO_LIMIT,
     Limits,
-    attention_flops,
     padding_bits,
     read_tokens,
     reading_of,
@@ -26,11 +23,10 @@ from dse.model.kv_bytes import (
 )
 from dse.model.kv_layout import KvPlan, TensorGroup
 from dse.model.lower import BATCHINGS
-from dse.model.measured import how_measured
 from dse.model.operations import DECODE, PREFILL, OperationCost, decode_operations, prompt_operations, total_of
-from dse.model.peak_memory import activation_tokens, peak_lengths, size_at
+from dse.model.peak_memory import peak_lengths, size_at
+from dse.model.point import Point
 from dse.model.records import MATERIALISED, Design, Tensor
-from dse.model.results.declare import Derivation, how
 from dse.model.server import Pass
 from dse.model.step import (
     ExpertTimes,
@@ -40,10 +36,7 @@ from dse.model.step import (
     experts_of,
     experts_s,
     kept_read_parameters,
-    one_prompt_s,
-    peak_flops,
     product_peak,
-    prompt_host_s,
     share_touched,
 )
 from dse.quantizers import QuantizerSpec
@@ -119,16 +112,6 @@ class Facts:
         """The cycle of the server."""
         return self.point.cycle
 
-    @cached_property
-    def one_prompt_s(self) -> float:
-        """Seconds of one prompt alone."""
-        return float(one_prompt_s(self.design, self.terms))
-
-    @cached_property
-    def prompt_host_s(self) -> float:
-        """Seconds of a server beside the kernels of a prompt."""
-        return float(prompt_host_s(self.design))
-
     # tokens and bytes
 
     @cached_property
@@ -149,16 +132,6 @@ class Facts:
         )
 
     @property
-    def ledger(self) -> dict[str, Fraction]:
-        """Bits of one sequence at its final length, by part."""
-        return self.point.ledger(self.n_tokens)
-
-    @property
-    def activation_tokens(self) -> int:
-        """Tokens whose activations are held at once."""
-        return int(activation_tokens(self.design, self.n_tokens))
-
-    @property
     def layer_elements(self) -> int:
         """Elements of the activations of a token in one layer."""
         model = self.plan.model
@@ -177,11 +150,6 @@ class Facts:
         n_tokens = longest_tokens(self.design)
         blocks = blocks_of_request(self.design, n_tokens, self.design.memory.budget_tokens)
         return {"request_blocks": blocks, "n_tokens": n_tokens}
-
-    def measured(self, name: str) -> Derivation:
-        """Where a measured number of the quantizers comes from."""
-        rule, source, numbers = how_measured(self.plan, self.results[name])
-        return how(rule, source, **numbers)
 
     def server_source(self, *names: str, named: bool = False) -> str:
         """Sources of some numbers of the server, with their names."""
@@ -364,11 +332,6 @@ class Facts:
     # attention, packing and unpacking
 
     @property
-    def bandwidth(self) -> float:
-        """Peak bandwidth of the memory."""
-        return self.device.memory_bandwidth.si
-
-    @property
     def attention_form(self) -> Formula:
         """The formula of a layer's attention."""
         fitted = self.point.stack and self.point.stack.attention
@@ -384,16 +347,6 @@ class Facts:
         own = {name: getattr(kernel, name) for name in ("launch_s", "split_s", "unit_s", "memory_frac")}
         copied = {"copy_s": self.design.stack.layout_copy_s}
         return {**means, **self.point.stack.attention_terms(), **own, **copied}
-
-    @property
-    def attention_peak(self) -> float:
-        """Peak rate of attention's products."""
-        return float(peak_flops(self.design, self.run.n))
-
-    @property
-    def attention_flops(self) -> float:
-        """Operations of attention for one sequence of the final length."""
-        return attention_flops(self.design.layers, self.limits, self.n_tokens)  # type: ignore[no-any-return]
 
     @property
     def unpacked(self) -> int:
@@ -413,7 +366,7 @@ class Facts:
     @property
     def write_s(self) -> float:
         """Seconds in which a step writes bursts."""
-        return float(self.run.n * self.terms.burst_bits / self.terms.per_byte / self.bandwidth)
+        return float(self.run.n * self.terms.burst_bits / self.terms.per_byte / self.device.memory_bandwidth.si)
 
     def of_sinks(self, name: str, n_bytes: float) -> dict[str, float]:
         """Seconds of SinkQ's scores or choice in a step, if any."""
@@ -443,21 +396,6 @@ class Facts:
         """Where keys and values are dequantized."""
         return ", ".join(sorted(set(self.point.paths.values())))
 
-    @property
-    def rates(self) -> str:
-        """Elements per second that a device packs, by path."""
-        return assumed.rates(self.point)
-
-    @property
-    def unpack_rates(self) -> str:
-        """Elements per second that kernels unpack, by quantizer."""
-        return assumed.unpack_rates(self.point)
-
-    @property
-    def implementations(self) -> str:
-        """The implementations that run the quantizers, with their numbers."""
-        return assumed.implementations_text(self.point)
-
     # the whole
 
     @cached_property
@@ -476,10 +414,6 @@ class Facts:
             }
         return found
 
-    def waited_for(self) -> dict[str, float]:
-        """Seconds of a decode step by what they are spent on, prompts included."""
-        return {f"{name}_s": seconds for name, seconds in shares_of(self.design, self.run)._asdict().items()}
-
     @property
     def step_total(self) -> OperationCost:
         """All operations of a decode step."""
@@ -491,17 +425,6 @@ class Facts:
         """All operations of the prompts."""
         each = prompt_operations(self.design, self.terms, self.run)
         return total_of(each, PREFILL, self.wave.prefill_s)  # type: ignore[no-any-return]
-
-    @cached_property
-    def sure(self) -> uncertainty.Intervals:
-        """Intervals of times per token and of prompts."""
-        return uncertainty.intervals(
-            self.device, self.plan, self.point.work, self.point.stack, self.point.stack_name, self.results["model_kind"]
-        )
-
-    def reasons(self) -> dict[str, str]:
-        """Each assumed number of the design, and why it is taken."""
-        return {name: assumed.reason(self.point, name) for name in self.results["assumptions"]}
 
 
 def _kind(layer: LayerKV) -> str:

@@ -29,7 +29,6 @@ from dse.model.batch import (
     spent_of,
     totals_of,
 )
-from dse.model.evaluate import Point, known, prefer
 from dse.model.formulas import deployment
 from dse.model.generation import MAX_PIECES, Contents, Generation, contents_of, generation_of, is_exact
 from dse.model.kv_bytes import unit_of
@@ -52,8 +51,8 @@ from dse.model.records import (
     Stack,
     Tensor,
     dtype_of,
+    known,
 )
-from dse.model.results import RESULT_UNITS
 from dse.model.server import Cycle, ServerResults, cycle_of, pass_of, server_of, static_pass
 from dse.model.step import (
     Given,
@@ -946,31 +945,22 @@ def columns_of(found: Found) -> dict[str, Any]:
 def evaluate(*arguments: Any) -> None:
     """`evaluate_points`, compiled; the code is kept on disk for the formulas as they are now."""
     _compiled()(*arguments)
-    prefer(results_of)
 
 
-#: columns of all results, each in a row of its own
-_ALL = found_for(RESULT_UNITS, 1).places
+#: columns of all numbers, each in a row of its own
+_ALL = found_for(COLUMNS, 1).places
 
 
-def results_of(point: Point) -> dict[str, Any] | None:
-    """All results of a point by compiled code; None where nothing fits, or int64 might not hold what does."""
-    if "tables" not in point.lowered.kept:
-        try:
-            point.lowered.kept["tables"] = tables_of([point.lowered.design], [point.design.device])
-        except OverflowError:
-            point.lowered.kept["tables"] = None
-    tables, work = point.lowered.kept["tables"], point.work
-    if tables is None:
-        return None
+def numbers_of(tables: DesignTables, n_input: int, n_output: int, batch: int) -> dict[str, Any] | None:
+    """All numbers of one point; None where nothing fits, or int64 might not hold what does."""
     found = Found(_ALL, *(np.empty((places.max() + 1, 1), kind) for places, kind in zip(_ALL, _KINDS, strict=True)))  # type: ignore[call-arg]
     state, first = np.zeros(1, np.int8), np.zeros(1, np.int64)
-    lengths = (np.array([number]) for number in (work.input_tokens, work.output_tokens, point.batch))
+    lengths = (np.array([number]) for number in (n_input, n_output, batch))
     evaluate(PointColumns(first, first, *lengths), tables, n_keys_of(tables), found, state)  # type: ignore[call-arg]
     if state[0] != FEASIBLE:
         return None
     numbers = {name: known(column.item()) for name, column in columns_of(found).items()}
-    return point.named({**numbers, **{name: BOUNDS[numbers[name]] for name in CODE}})
+    return {**numbers, **{name: BOUNDS[numbers[name]] for name in CODE}}
 
 
 def n_keys_of(tables: DesignTables) -> int:

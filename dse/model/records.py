@@ -399,6 +399,11 @@ Record = (
 )
 
 
+def known(number: Any) -> Any:
+    """A number of the core as results show it: None for one that there is not."""
+    return None if number == MISSING or number != number else number
+
+
 _DTYPES: "dict[type[Any], np.dtype[Any]]" = {}
 
 

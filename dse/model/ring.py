@@ -7,12 +7,12 @@ from dse.core import units
 from dse.core.errors import InputError, show
 from dse.core.field import check_whole
 from dse.model import assumptions
-from dse.model.evaluate import Point
 from dse.model.formulas import attention, calibrated, kv_cache, ring
 from dse.model.generation import generation_of
 from dse.model.kv_bytes import limits_for
 from dse.model.kv_layout import KvPlan
 from dse.model.peak_memory import MAX_CONTEXT_TOKENS, extra_bits, peak_lengths
+from dse.model.point import Point
 from dse.model.records import NO_LIMIT
 from dse.model.results.ring import RING
 from dse.model.stacks import kind_of

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from dse.model.evaluate import Point
+    from dse.model.point import Point
     from dse.questions.room import Way
     from dse.report.design import DesignResults
 
@@ -82,7 +82,7 @@ class EvaluatePoint(OnDesign, Printed):
 
     def run(self, console: Console = SILENT) -> Point:
         """Every result by name, in SI base units; None for what does not apply."""
-        from dse.model.evaluate import Point
+        from dse.model.point import Point
 
         if self.out is not None and self.explain is not None:
             raise InputError(f"out = {show(self.out)}: has no effect with --explain: leave it out")
@@ -92,22 +92,24 @@ class EvaluatePoint(OnDesign, Printed):
 
     def value(self, outcome: Point) -> DesignResults:
         """Every result by name, in SI base units; None for what does not apply. A dict whose entries are attributes."""
+        from dse.model.engine import evaluate
         from dse.report.design import DesignResults, as_said
 
-        return DesignResults(as_said(outcome.results), partial(self.text, outcome))
+        return DesignResults(as_said(evaluate(outcome)), partial(self.text, outcome))
 
     def written(self, outcome: Point, console: Console) -> list[str]:
         """Write the tables where a directory is given."""
         if self.out is None:
             return []
         from dse.figures.export import point
+        from dse.model.engine import evaluate
 
-        point.write(self.out, outcome.device, outcome.plan, self.workload, outcome.results)
+        point.write(self.out, outcome.device, outcome.plan, self.workload, evaluate(outcome))
         return [] if self.as_json else [f"\ntables: {self.out} (dse plot design_memory, design_step, operations)"]
 
     def text(self, outcome: Point) -> str:
         """The report of the point, or the explanation of one result."""
-        from dse.model import evaluate
+        from dse.model import engine
         from dse.questions import room
         from dse.report import present
         from dse.report.design import as_said
@@ -115,17 +117,17 @@ class EvaluatePoint(OnDesign, Printed):
         if self.explain is not None:
             return present.explanation_text(present.explain(self.explain, outcome))
         text = present.point_text(
-            as_said(outcome.results),
+            as_said(engine.evaluate(outcome)),
             outcome.device,
             outcome.plan,
             present.bit_ledger(outcome),
             str(self.device) if isinstance(self.device, str | Path) else None,
-            self._with_room(outcome),
+            engine.with_room(outcome),
             present.kernels(outcome),
-            evaluate.time_shares(outcome),
+            engine.time_shares(outcome),
             self.workload.batch is None,
             [(command, f"{way.words}: {room.outcome(result)}") for command, way, result in self._ways(outcome)],
-            evaluate.with_more(outcome.device, outcome.plan, self.workload, outcome.results),
+            engine.with_more(outcome),
             is_brief=not self.everything,
         )
         rest = [] if self.everything else ["All results, intervals and kernels: --all; one result: --explain NAME"]
@@ -137,21 +139,21 @@ class EvaluatePoint(OnDesign, Printed):
     def document(self, outcome: Point) -> Any:
         """Every result, its interval, the bits by part, the operations, and what a larger memory would give; of what
         does not fit, commands that do."""
-        from dse.model import evaluate, uncertainty
+        from dse.model import engine, uncertainty
         from dse.report import present
         from dse.report.design import as_said
 
         if self.explain is not None:
             return present.explain(self.explain, outcome)
-        room, results = self._with_room(outcome), as_said(outcome.results)
+        room, results = engine.with_room(outcome), as_said(engine.evaluate(outcome))
         return {
             **results,
             "intervals": uncertainty.as_numbers(results, outcome.stack),
             "bit_ledger": present.bit_ledger(outcome),
             "operations": outcome.operations(),
-            "with_room": room and {name: as_said(room)[name] for name in evaluate.ROOM_RESULTS},
+            "with_room": room and {name: as_said(room)[name] for name in engine.ROOM_RESULTS},
             "kernels": present.kernels(outcome),
-            "time_shares": evaluate.time_shares(outcome),
+            "time_shares": engine.time_shares(outcome),
             "would_fit": [
                 {
                     "command": command,
@@ -164,7 +166,8 @@ class EvaluatePoint(OnDesign, Printed):
 
     def _ways(self, outcome: Point) -> list[tuple[str, Way, dict[str, Any]]]:
         """Ways that make a design fit that does not: the command, the change, its results."""
-        from dse.model import evaluate
+        from dse.model import engine
+        from dse.model.point import Point
         from dse.questions import room
 
         is_named = all(isinstance(one, str | Path) for one in (self.device, self.model, *self.sides()))
@@ -177,17 +180,10 @@ class EvaluatePoint(OnDesign, Printed):
             return replace(self, workload=way.work, **(sides if way.quantizer else {}), **plain)  # type: ignore[arg-type]
 
         def results(way: Way) -> dict[str, Any]:
-            asked = changed(way)
-            return evaluate.evaluate(outcome.device, asked.plan(), way.work)
+            return engine.evaluate(Point(outcome.device, changed(way).plan(), way.work))
 
         found = room.that_fit(outcome, self.workload, results)
         return [(shlex.join(words_of(changed(way))), way, result) for way, result in found]
-
-    def _with_room(self, point: Point) -> dict[str, Any] | None:
-        """Results where all requests fit."""
-        from dse.model import evaluate
-
-        return evaluate.with_room(point.device, point.plan, self.workload, point.results)
 
 
 @operation(function="operations", positional=("device", "model", "quantizers", "workload"))

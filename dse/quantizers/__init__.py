@@ -7,7 +7,7 @@ engine has for one (`engine_names`).
 from dse.core.field import Field
 from dse.quantizers import engine_names, layered, skipping
 from dse.quantizers.base import Family, QuantizerSpec, TensorLayout, TensorShape
-from dse.quantizers.registry import FAMILIES, parse
+from dse.quantizers.registry import FAMILIES, is_named, parse
 
 __all__ = [
     "FAMILIES",
@@ -17,6 +17,7 @@ __all__ = [
     "TensorLayout",
     "TensorShape",
     "engine_names",
+    "is_named",
     "layered",
     "parse",
     "skipping",

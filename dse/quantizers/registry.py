@@ -83,6 +83,12 @@ def _without_alias(text: str) -> str:
     return text
 
 
+def is_named(text: str) -> bool:
+    """True where a text begins with the name of a quantizer, ours or an engine's, or of a plan."""
+    name = engine_names.ours(_without_alias(text.partition("@")[0]), FAMILIES).partition(":")[0].strip().lower()
+    return name in FAMILIES or f"{name}:" == layered.PREFIX
+
+
 def parse(text: str) -> QuantizerSpec:
     """`oaken`, `sinkq:bits=2,group=32`: a family with parameters; `plan:FILE.toml`: one by layer, read from a file.
 

@@ -9,11 +9,12 @@ from pydantic import TypeAdapter, ValidationError
 from dse.core import units
 from dse.core.answer import Answer
 from dse.core.errors import InputError, did_you_mean, show
-from dse.model import assumptions, evaluate, kv_layout, lower, uncertainty
+from dse.model import engine, kv_layout, lower, uncertainty
 from dse.model.compare import Case
 from dse.model.kv_layout import KvPlan
+from dse.model.point import Point
 from dse.model.records import Design
-from dse.model.results import RESULT_UNITS, shown_unit, title
+from dse.model.results import RESULT_UNITS, assumed_behind, shown_unit, title
 from dse.model.uncertainty import Gain
 from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
@@ -66,19 +67,19 @@ class Candidate:
 
     def evaluate(self, work: Workload) -> Result:
         """All results at `work`."""
-        return evaluate.evaluate(self.device, self.plan, work)
+        return engine.evaluate(Point(self.device, self.plan, work))
 
     def speed(self, work: Workload) -> Result:
         """Capacity and speed at `work`: some of the results, sooner."""
-        return evaluate.speed(self.device, self.plan, work)
+        return engine.speed(Point(self.device, self.plan, work))
 
     def takes_long(self, work: Workload) -> bool:
         """True where an evaluation at `work` counts so many packed groups that it takes seconds."""
-        return evaluate.Point(self.device, self.plan, work).takes_long
+        return Point(self.device, self.plan, work).takes_long
 
     def lowered(self, work: Workload) -> Design:
         """The numbers that the model is given of the design at `work`: designs of equal ones have equal results."""
-        return evaluate.Point(self.device, self.plan, work).design
+        return Point(self.device, self.plan, work).design
 
     def at(self, work: Workload) -> Case:
         """The design at `work`, for comparisons."""
@@ -86,7 +87,7 @@ class Candidate:
 
     def roomy(self) -> "Candidate":
         """This design with memory for every batch of interest: a step's time does not depend on the memory."""
-        return replace(self, device=evaluate.roomy(self.device))
+        return replace(self, device=engine.roomy(self.device))
 
 
 def design(
@@ -311,5 +312,5 @@ def assumption_text(results: Iterable[Result], measure: Measure) -> str:
     """One line that names the assumed numbers behind a measure of some results."""
     of = [(result, result["assumptions"]) for result in results]  # of a table's rows they are a text
     lists = [(result, told.split(", ") if isinstance(told, str) else told) for result, told in of]
-    kept = sorted({name for result, told in lists for name in assumptions.behind(measure.column, told, result) if name})
+    kept = sorted({name for result, told in lists for name in assumed_behind(measure.column, told, result) if name})
     return f"Rests on assumed numbers: {', '.join(kept)}." if kept else "Rests on no assumed number."

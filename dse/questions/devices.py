@@ -11,9 +11,10 @@ import pandas as pd
 
 from dse.core import units
 from dse.core.errors import InputError, show
-from dse.model import evaluate, uncertainty
+from dse.model import engine, uncertainty
 from dse.model.compare import Case, Comparison
 from dse.model.kv_layout import KvPlan
+from dse.model.point import Point
 from dse.model.uncertainty import Gain
 from dse.questions.common import (
     NONE_RUNS,
@@ -223,7 +224,7 @@ def devices(device: HardwareSpec, plan: KvPlan, work: Workload, most: int | None
     for pp in (n for n in range(1, most + 1) if plan.model.n_layers % n == 0 or n in USUAL_STAGES):
         for tp in range(1, most // pp + 1):
             try:
-                found = [evaluate.evaluate(device, plan, asked) for asked in _layouts(plan.model, work, tp, pp)]
+                found = [engine.evaluate(Point(device, plan, asked)) for asked in _layouts(plan.model, work, tp, pp)]
             except InputError as error:
                 allowed, lacks = collectives.most_devices(device, most)
                 raise InputError(f"{error}, or ask for --most {allowed}" if lacks else str(error)) from None

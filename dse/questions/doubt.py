@@ -10,8 +10,9 @@ from dse.core import units
 from dse.core.errors import InputError, did_you_mean, show
 from dse.core.progress import Progress
 from dse.core.units import number_and_unit
-from dse.model import assumptions, evaluate, implementations, kernels, kv_layout, lower, stacks
+from dse.model import assumptions, implementations, kernels, kv_layout, lower, stacks
 from dse.model.kv_layout import KvPlan
+from dse.model.point import filled
 from dse.questions.common import THROUGHPUT, Candidate, Measure, Result, context, lookup, number_problem, with_number
 from dse.questions.effects import Effect, Effects, Number, answer_of, as_given, effects_of, range_text, winner_of
 from dse.specs import catalog
@@ -240,7 +241,7 @@ def doubt(
     """
     designs = [design] if other is None else [design, other]
     is_full = work.batch is None
-    work = evaluate.filled(design.device, design.plan, work)
+    work = filled(design.device, design.plan, work)
     device = with_stacks(design.device, work)
     base = as_given(designs, work, measure)
 

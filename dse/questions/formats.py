@@ -13,8 +13,8 @@ from dse.core.errors import InputError
 from dse.core.progress import Progress, each
 from dse.model import quality, starts, uncertainty
 from dse.model.compare import Comparison
-from dse.model.evaluate import Point
 from dse.model.generation import MANY_GROUPS
+from dse.model.point import Point
 from dse.model.results import title
 from dse.model.uncertainty import Gain
 from dse.questions import common, crossing, engine_formats

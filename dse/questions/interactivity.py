@@ -10,7 +10,7 @@ import pandas as pd
 from dse.core.columns import Column, aligned, cells
 from dse.core.errors import DseError, InputError, show
 from dse.core.progress import Progress, each
-from dse.model import uncertainty
+from dse.model import intervals, uncertainty
 from dse.questions import common
 from dse.questions.common import Candidate, QuestionAnswer, Result, limits_text, seconds_text
 from dse.specs.workload import Workload
@@ -60,7 +60,7 @@ def kept(result: Mapping[str, Any]) -> Result:
     return {**{name: result[name] for name in COLUMNS}, "assumptions": ", ".join(result["assumptions"])}
 
 
-def interval(row: Mapping[str, Any]) -> uncertainty.Interval:
+def interval(row: Mapping[str, Any]) -> intervals.Interval:
     """Where 8 of 10 measurements of the tokens that a device gives should lie, over what is predicted."""
     return uncertainty.of_column(row, uncertainty.RATE)
 

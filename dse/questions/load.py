@@ -9,8 +9,8 @@ import pandas as pd
 
 from dse.core.columns import Column, cells
 from dse.core.errors import InputError, show
-from dse.model.evaluate import Point
 from dse.model.kv_layout import KvPlan
+from dse.model.point import Point
 from dse.questions.common import QuestionAnswer, limits_text
 from dse.serving.at_rate import waits_at
 from dse.serving.steady_state import FixedLengths, TrafficServer

@@ -15,7 +15,8 @@ import pandas as pd
 from dse.core import units
 from dse.core.errors import InputError, did_you_mean, show
 from dse.core.progress import Progress, each
-from dse.model import evaluate, lower, uncertainty
+from dse.model import engine, lower, uncertainty
+from dse.model.point import filled
 from dse.questions import formats
 from dse.questions.common import (
     MEASURES,
@@ -250,11 +251,11 @@ def _reason(result: Result, target: Target, with_room: Result | None = None) -> 
         n = result["running_batch"] if target.measure.name == "throughput" else result["max_batch"]
         if with_room is not None:
             rate = target.measure.text(target.measure.value(with_room))
-            how = evaluate.room_text(rate, with_room)
+            how = engine.room_text(rate, with_room)
         else:
             how = "`dse ask need capacity` says what is missing"
         return f"capacity: {n:,} of {result['batch']:,} requests run at once; {how}"
-    return evaluate.bound_text(result["bound"])
+    return engine.bound_text(result["bound"])
 
 
 def smallest(design: Candidate, work: Workload, what: str, goal: Target, progress: Progress | None = None) -> Need:
@@ -265,7 +266,7 @@ def smallest(design: Candidate, work: Workload, what: str, goal: Target, progres
     More of each never hurts, so it is the smallest. Raises InputError for an unknown `what`.
     """
     is_full = work.batch is None
-    work = evaluate.filled(design.device, design.plan, work)
+    work = filled(design.device, design.plan, work)
     if what not in NUMBERS:
         raise InputError(f"need {show(what)}: {did_you_mean(what, [*NUMBERS, 'bits'])}")
     field = NUMBERS[what][0]
@@ -277,7 +278,7 @@ def smallest(design: Candidate, work: Workload, what: str, goal: Target, progres
         return Candidate(varied(design.device, what, value), design.plan).evaluate(work)
 
     is_whole = what == "capacity"
-    lowest, endless = (1, evaluate.ROOM_BYTES) if is_whole else (_key(LOWEST), _key(ENDLESS))
+    lowest, endless = (1, engine.ROOM_BYTES) if is_whole else (_key(LOWEST), _key(ENDLESS))
     of: Callable[[int], float] = (lambda key: key) if is_whole else _number
 
     def search(goal: Target, progress: Progress | None = None) -> tuple[int | None, int | None]:
@@ -543,7 +544,7 @@ def most_bits(designs: Sequence[Candidate], work: Workload, goal: Target, progre
     first = designs[0]
     shown = _top(results, goal) if best is None else results[best - 1]  # what misses the target, and is said why
     of = next(design for result, design in designs_of if result is shown)
-    with_room = evaluate.with_room(of.device, of.plan, work, shown) if best != 0 else None
+    with_room = engine.with_room(of.device, of.plan, work, shown) if best != 0 else None
     return NeedBits(
         target=goal,
         context=context(first.device, first.plan.model, work, results[0], work.batch is None),

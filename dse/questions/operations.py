@@ -6,9 +6,11 @@ from typing import Any
 
 import pandas as pd
 
-from dse.model import assumptions, evaluate
+from dse.model import engine
 from dse.model.formulas import attention, linear
 from dse.model.kv_layout import KvPlan
+from dse.model.point import Point
+from dse.model.results import assumed_behind
 from dse.model.stacks import stack_of
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.workload import Workload
@@ -53,8 +55,8 @@ def decode_step(device: HardwareSpec, plans: Sequence[KvPlan], work: Workload) -
         kinds["calibrated"] = work
     for kind, asked in kinds.items():
         for plan in plans:
-            result = evaluate.evaluate(device, plan, asked)
-            for op in evaluate.operations(device, plan, asked):
+            result = engine.evaluate(Point(device, plan, asked))
+            for op in Point(device, plan, asked).operations():
                 if op["phase"] == "decode" and op["name"] != _SUM and op["flops"] and op["n_bytes"] and op["seconds"]:
                     rows.append(_row(device, result, kind, op))
     return pd.DataFrame(rows, columns=list(COLUMNS))
@@ -96,5 +98,5 @@ def _dequantized(result: dict[str, Any], op: dict[str, Any]) -> float | None:
 def _assumed(result: dict[str, Any]) -> list[str]:
     """The assumed numbers that times of a decode step rest on: none of energy or price."""
     names = result["assumptions"]
-    behind = {name for part in ("linear_s", "attention_s") for name in assumptions.behind(part, names, result)}
+    behind = {name for part in ("linear_s", "attention_s") for name in assumed_behind(part, names, result)}
     return [name for name in names if name in behind]

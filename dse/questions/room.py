@@ -8,7 +8,7 @@ from typing import Any
 from dse import quantizers
 from dse.core.errors import DseError
 from dse.model import quality, starts
-from dse.model.evaluate import Point
+from dse.model.point import Point
 from dse.questions import common
 from dse.specs.weights import WIDE
 from dse.specs.workload import MAX_DEVICES, Workload

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from dse.core import units
 from dse.core.progress import Progress
-from dse.model import evaluate
+from dse.model.point import filled
 from dse.questions.common import THROUGHPUT, Candidate, Measure, context, lookup, with_number
 from dse.questions.effects import Effects, Number, answer_of, as_given, effects_of
 from dse.specs.device_and_model import HardwareSpec
@@ -88,13 +88,13 @@ def sensitivity(
     InputError where the design does not run as given, or the device lacks what the measure needs.
     """
     designs = [design] if other is None else [design, other]
-    device, given = design.device, evaluate.filled(design.device, design.plan, work)
+    device, given = design.device, filled(design.device, design.plan, work)
     base = as_given(designs, given, measure)
 
     def evaluated(name: str, si: float) -> list[float | None]:
         varied = with_number(device, name, si, "varied")
-        filled = evaluate.filled(varied, design.plan, work)
-        return [measure.value(Candidate(varied, each.plan).evaluate(filled)) for each in designs]
+        whole = filled(varied, design.plan, work)
+        return [measure.value(Candidate(varied, each.plan).evaluate(whole)) for each in designs]
 
     found = [number for number in numbers(device) if lookup(device, number.name) or number.name == "fused_rate"]
     effects = effects_of(found, evaluated, designs, base, measure, progress)

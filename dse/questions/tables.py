@@ -10,8 +10,9 @@ from dse import quantizers
 from dse.core import units
 from dse.core.errors import InputError, LimitError, did_you_mean, show
 from dse.core.progress import Progress, each
-from dse.model import evaluate, kv_layout
+from dse.model import engine, kv_layout
 from dse.model.formulas import attention, linear, weights
+from dse.model.point import Point
 from dse.quantizers.base import PARTS
 from dse.questions import traces
 from dse.questions.systems import MEMORIES_THAT_COMPUTE, MODELS, ReportRequest, System
@@ -163,7 +164,7 @@ def _evaluate(jobs: Sequence[Job], steps: Iterable[Job], bits: Bits) -> pd.DataF
         if key not in plans:
             quantizer = bits.quantizer(job.system.quantizer)
             plans[key] = kv_layout.build(job.model, quantizer, quantizer)
-        rows.append(evaluate.evaluate(job.system.device_for(job.model), plans[key], job.work))
+        rows.append(engine.evaluate(Point(job.system.device_for(job.model), plans[key], job.work)))
     table = sweeps.to_table(rows)
     table.insert(0, "system", pd.array([job.system.label for job in jobs], dtype="string"))
     return table
@@ -252,7 +253,7 @@ def _roofline_rows(
         quantizer = bits.quantizer(name)
         kv = kv_layout.build(model, quantizer, quantizer)
         last = Workload(input_tokens=n_tokens - 1, output_tokens=1, model_kind="ideal")
-        step = evaluate.Point(device, kv, last).made.pieces[0]
+        step = Point(device, kv, last).made.pieces[0]
         n_bytes, flops = step.read_bytes, step.flops
         yield row("attention", name, flops, n_bytes, attention.attention_s(flops, n_bytes, peak, bandwidth))
 

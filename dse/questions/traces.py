@@ -7,10 +7,10 @@ from typing import Any
 
 import pandas as pd
 
-from dse.model import kv_layout, uncertainty
-from dse.model.evaluate import Point
+from dse.model import kv_layout
 from dse.model.formulas import steady, throughput
 from dse.model.formulas.serving import padding_factor
+from dse.model.point import Point
 from dse.model.stacks import kind_of, stack_of, stack_text
 from dse.questions.systems import BATCHES, DEFAULT, ReportRequest, System
 from dse.serving import steady_state, trace_tables
@@ -62,13 +62,13 @@ def evaluate(system: System, kv: kv_layout.KvPlan, trace: NamedTrace, work: Work
     state = steady_state.steady(device, kv, work, trace.moments)
     n, mean_out = state["n_sequences"], trace.moments.mean_output_tokens
     stack_name, stack = stack_of(device, work)
-    sure = uncertainty.intervals(device, kv, work, stack, stack_name, kind_of(stack, work)).tokens
+    lowered = Point(device, kv, work).lowered
+    sure = lowered.sure.tokens
     padding, tokens_per_s = 1.0, state["throughput_tokens_per_s"]
     if n and system.device in PADDING_DEVICES:
         padding = padding_factor(trace.lengths.longest_input(n), trace.moments.mean_input_tokens)
         request_s = steady.steady_request_s(mean_out, n, state["decode_step_s"], padding * state["prefill_s"])
         tokens_per_s = throughput.static_batch_tokens_per_s(1, mean_out, request_s)
-    lowered = Point(device, kv, work).lowered.results
     assumptions = [*steady_state.assumptions(device, kv, work), *([trace.assumption] if trace.assumption else [])]
     return {
         "system": system.label,
@@ -97,8 +97,8 @@ def evaluate(system: System, kv: kv_layout.KvPlan, trace: NamedTrace, work: Work
         "token_time_low": sure.low,
         "token_time_high": sure.high,
         "assumptions": ", ".join(assumptions),
-        "runs": lowered["runs"],
-        "runs_why": lowered["runs_why"],
+        "runs": lowered.results["runs"],
+        "runs_why": lowered.results["runs_why"],
     }
 
 

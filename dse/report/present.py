@@ -6,13 +6,14 @@ from typing import Any
 from dse.core import units
 from dse.core.columns import aligned
 from dse.core.errors import InputError, did_you_mean, show
-from dse.model import assumed, assumptions, quality, uncertainty
+from dse.model import assumed, engine, quality, uncertainty
 from dse.model.compare import OF_ATTENTION
-from dse.model.evaluate import Point, bound_text, in_wide_weights, room_text
+from dse.model.engine import at_ends, bound_text, in_wide_weights, room_text
 from dse.model.explain import explained
 from dse.model.kernels import expert_code, fits_used
 from dse.model.kv_layout import KvPlan
-from dse.model.results import RESULT_UNITS, RESULTS, ring, section
+from dse.model.point import Point
+from dse.model.results import RESULT_UNITS, RESULTS, assumed_behind, ring, section
 from dse.model.results.declare import INTERVALS, MEASURED, SECTIONS, Results, of_host
 from dse.model.results.reads import DEVICE_PARAMETERS
 from dse.model.starts import told_text
@@ -312,7 +313,7 @@ def weights_notes(model: ModelSpec, result: dict[str, Any]) -> list[str]:
 
 def slower_note(point: Point) -> list[str]:
     """A note where weights of fewer bits make a step slower than 16 bits would: by how much, and which kernels."""
-    wide, step_s = in_wide_weights(point), point.results["decode_step_s"]
+    wide, step_s = in_wide_weights(point), engine.evaluate(point)["decode_step_s"]
     if wide is None or not wide["decode_step_s"] or step_s <= SLOWER * wide["decode_step_s"]:
         return []
     times = " against ".join(number(seconds, "s") for seconds in (step_s, wide["decode_step_s"]))
@@ -321,7 +322,9 @@ def slower_note(point: Point) -> list[str]:
 
 def release_note(point: Point) -> list[str]:
     """A note on the measured release that stands in for one that nobody measured."""
-    said = assumed.reason(point, "nearest_release") if "nearest_release" in point.results["assumptions"] else ""
+    said = (
+        assumed.reason(point, "nearest_release") if "nearest_release" in engine.evaluate(point)["assumptions"] else ""
+    )
     return [f"Note: {said}"] if said else []
 
 
@@ -358,7 +361,7 @@ def kernels(point: Point) -> list[dict[str, Any]]:
     """Kernels that run the quantizers of a point: name, title, rates, and the decode step (s) and throughput (token/s)
     at both ends of their range."""
     own = {g.implementation.key: g.implementation for g in point.plan.groups if g.implementation}
-    ends = point.at_ends()
+    ends = at_ends(point)
     at = {
         end: {name: speed[name] for name in ("decode_step_s", "throughput_tokens_per_s")} for end, speed in ends.items()
     }
@@ -366,7 +369,7 @@ def kernels(point: Point) -> list[dict[str, Any]]:
     borrowed = _borrowed_from(point)
     found = []
     for one in own.values():
-        model, stack = (point.plan.whole or point.plan).model, point.results["stack"] or ""
+        model, stack = (point.plan.whole or point.plan).model, engine.evaluate(point)["stack"] or ""
         told = told_text(point.device, model, point.work, stack, families[one.key])
         found.append(
             {
@@ -603,7 +606,7 @@ def _assumptions_text(numbers: dict[str, Any]) -> str:
         ("for energy also ", ("joules_per_token", "joules_per_token_by_parts")),
         ("for the price also ", ("usd_per_million_tokens",)),
     ):
-        own = [n for n in names if any(assumptions.behind(result, [n], numbers) for result in results)]
+        own = [n for n in names if any(assumed_behind(result, [n], numbers) for result in results)]
         names = [name for name in names if name not in own]
         if own:
             parts.append(title + ", ".join(own))
@@ -669,9 +672,7 @@ def _interval(name: str, point: Point, result: dict[str, Any]) -> dict[str, Any]
     intervals = uncertainty.of_results(result, point.stack)
     if name not in intervals:
         return {}
-    sure = uncertainty.intervals(
-        point.device, point.plan, point.work, point.stack, point.stack_name, point.results["model_kind"]
-    )
+    sure = point.lowered.sure
     why = intervals[name].why or (sure.first if name in uncertainty.FIRST_TIMES else sure.tokens).why
     whole, names = ("decode_step_s", STEP_PARTS)
     if name in uncertainty.BY_PARTS:

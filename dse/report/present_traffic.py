@@ -10,9 +10,9 @@ from dse.core.columns import Column, aligned, cells
 from dse.core.errors import InputError, did_you_mean, show
 from dse.core.progress import Progress
 from dse.model import uncertainty
-from dse.model.evaluate import Point
 from dse.model.formulas.serving import batching_gain, padding_factor
 from dse.model.kv_layout import KvPlan
+from dse.model.point import Point
 from dse.model.stacks import kind_of, stack_of, stack_text
 from dse.report import present
 from dse.serving import admission, block_traces, steady_state, trace_files, trace_tables

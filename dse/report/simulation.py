@@ -15,8 +15,8 @@ from dse.core.progress import Progress
 from dse.figures import FIGURES
 from dse.figures.export.image import export
 from dse.figures.export.static import check, painter
-from dse.model.evaluate import Point
 from dse.model.kv_layout import KvPlan
+from dse.model.point import Point
 from dse.model.stacks import kind_of, stack_of, stack_text
 from dse.report import present
 from dse.report.present_traffic import beyond_positions, per_second, plural

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from dse.core.compiling import elementwise
 from dse.core.errors import InputError, LimitError, show
-from dse.model.evaluate import Point
 from dse.model.formulas import capacity, kv_cache, serving
 from dse.model.kv_bytes import limits_for, next_break, padding_bits, stored_bits, stored_bits_slope
 from dse.model.kv_layout import KvPlan
 from dse.model.lower import check_traffic
+from dse.model.point import Point
 from dse.model.records import Design
 from dse.serving.requests import MAX_TOKENS, Lengths
 from dse.specs.device_and_model import HardwareSpec

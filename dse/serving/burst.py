@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dse.model.evaluate import Point
+from dse.model.point import Point
 from dse.serving import simulator, steady_state
 from dse.serving.requests import Requests
 

@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from dse.core.errors import InputError, LimitError, show
 from dse.core.field import check_whole
 from dse.model.deployed import n_groups_of
-from dse.model.evaluate import Point
 from dse.model.kv_layout import KvPlan
 from dse.model.lower import PAPER_STEP_TOKENS, check_traffic, with_admission
+from dse.model.point import Point
 from dse.serving import loop, prefix_steps, prefix_tree, step_times
 from dse.serving.requests import MAX_TOKENS, Lengths, Requests
 from dse.serving.steady_state import Batching, with_batch

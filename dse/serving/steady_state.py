@@ -8,15 +8,15 @@ from statistics import NormalDist
 from typing import Any, Literal, Protocol, get_args
 
 from dse.core.errors import InputError, show
-from dse.model.assumptions import behind
 from dse.model.batch import step_shares
 from dse.model.capacity import counts_mean
-from dse.model.evaluate import Point
 from dse.model.formulas import serving
 from dse.model.formulas.steady import mean_prompt_of_tokens, mean_reserved_tokens
 from dse.model.kv_layout import KvPlan
 from dse.model.lower import BATCHINGS, check_traffic, with_admission
+from dse.model.point import Point
 from dse.model.records import CHUNKED, CONTINUOUS, STATIC, Design
+from dse.model.results import assumed_behind
 from dse.model.server import Cycle, Pass, ServerResults, last_pass, server_results
 from dse.model.step import Terms
 from dse.serving.step_times import MIN_CONTEXT_TOKENS
@@ -344,7 +344,9 @@ def steady(
 def assumptions(device: HardwareSpec, plan: KvPlan, work: Workload) -> list[str]:
     """Names of the assumed numbers that the rates and times of traffic rest on."""
     check_traffic(work)
-    return behind("throughput_tokens_per_s", Point(device, plan, work).lowered.results["assumptions"], vars(work))
+    return assumed_behind(
+        "throughput_tokens_per_s", Point(device, plan, work).lowered.results["assumptions"], vars(work)
+    )
 
 
 def with_batch(

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dse.model.deployed import n_groups_of
-from dse.model.evaluate import Point
 from dse.model.generation import generation_of
 from dse.model.kv_layout import KvPlan
 from dse.model.lower import check_traffic
+from dse.model.point import Point
 from dse.model.stacks import kind_of
 from dse.model.step import (
     Run,

@@ -99,7 +99,7 @@ def name_of(text: str) -> str:
     """The quantizer's name where a published format is one of ours, else its own name."""
     word = SAME.get(text.strip().lower(), text.strip())
     try:
-        return quantizers.parse(word).name
+        return quantizers.parse(word).name if quantizers.is_named(word) else word
     except InputError:
         return word
 

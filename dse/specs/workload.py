@@ -32,7 +32,7 @@ class Workload:
 
     These are the defaults of all commands, functions and pages. A batch of None is as many requests as fit at these
     lengths, at most as many as the server takes; an admission of None is paged where a server runs (GPUs, but
-    for memory as papers count it). Both depend on the design: `dse.model.evaluate.filled` gives them.
+    for memory as papers count it). Both depend on the design: `dse.model.point.filled` gives them.
 
     admission: "reserve" gives every request its final length from the start; "paged" lets staggered requests
     share memory page by page: a server counts each at its full length, papers at its mean size. `prefix_tokens` of

@@ -6,7 +6,7 @@ from typing import Any
 
 from dse.core.errors import InputError, LimitError
 from dse.model import many
-from dse.model.evaluate import Point
+from dse.model.point import Point
 from dse.model.records import Design
 from dse.sweep.columns import FEASIBLE, NOT_ALLOWED
 from dse.sweep.designs import Designs

@@ -1,4 +1,4 @@
-"""Build the device, the plan and the workload of a sweep's point, for `dse.model.evaluate.evaluate`."""
+"""Build the device, the plan and the workload of a sweep's point, for `dse.model.engine.evaluate`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dse.core.errors import InputError, LimitError
-from dse.model import evaluate
+from dse.model import engine
+from dse.model.point import Point
 from dse.model.results import INTEGERS
 from dse.sweep.axes import SweepAxis
 from dse.sweep.columns import (
@@ -26,9 +27,6 @@ from dse.sweep.conditions import Digits
 from dse.sweep.grid import Runs, kept_digits
 from dse.sweep.spec import Sweep
 
-#: sweeps of so many points run compiled, which takes about a second to load, and longer where nothing was kept; once
-#: it is loaded, those of so many
-KERNEL_POINTS, LOADED_POINTS = 4096, 32
 #: points evaluated at a time, at first and at most; rows evaluated one by one between two looks at whether to stop.
 #: Results do not depend on them.
 BLOCK_POINTS, MAX_BLOCK_POINTS = 256, 2**19
@@ -75,9 +73,9 @@ def _axis_values(axis: SweepAxis, digits: NDArray[np.int32]) -> Any:
 def evaluate_points(sweep: Sweep, digits: Digits, check: Callable[[], None] = no_check) -> Columns:
     """Results of points: `feasible`, `infeasible_code`, `runs` and the columns of `sweep.keep`.
 
-    Large sweeps run through the compiled core, small ones once it is there: same bits.
+    Large sweeps run through the compiled core, small ones interpreted: same bits.
     """
-    if sweep.n_points >= (LOADED_POINTS if evaluate.is_compiled() else KERNEL_POINTS):
+    if sweep.n_points >= engine.COMPILED_POINTS:
         found = evaluate_compiled(sweep, digits, check)
         if found is not None:
             return found
@@ -99,14 +97,14 @@ def evaluate_compiled(sweep: Sweep, digits: Digits, check: Callable[[], None] = 
 
 
 def evaluate_rows(sweep: Sweep, digits: Digits, check: Callable[[], None] = no_check) -> Columns:
-    """`evaluate_points` by `dse.model.evaluate.evaluate`, point by point."""
+    """`evaluate_points` by `dse.model.engine.evaluate`, point by point."""
     rows: list[Mapping[str, Any]] = []
     codes: list[int] = []
     for place, places in enumerate(sweep.designs.rows(digits)):
         if place % BLOCK_POINTS == 0:
             check()
         try:
-            row: Mapping[str, Any] = evaluate.evaluate(*sweep.designs.at(*places))
+            row: Mapping[str, Any] = engine.evaluate(Point(*sweep.designs.at(*places)))
             code = FEASIBLE if row["feasible"] else WEIGHTS_TOO_LARGE if row["free_bytes"] < 0 else REQUEST_TOO_LARGE
             if any(row[name] is not None and abs(row[name]) >= 2**63 for name in sweep.keep if name in INTEGERS):
                 row, code = {}, BEYOND_LIMIT

@@ -10,7 +10,8 @@ import pandas as pd
 
 from dse.core.errors import InputError, LimitError, show
 from dse.core.field import check_whole
-from dse.model import evaluate
+from dse.model import engine
+from dse.model.point import Point
 from dse.model.results import FLAGS, INTEGERS, RESULT_UNITS
 from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec
@@ -83,7 +84,7 @@ def grid(
     ]
     found = spec.of_axes(axes, base, bits)
     digits = decode(found, 0, n_points)
-    return to_table(evaluate.evaluate(*found.designs.at(*places)) for places in found.designs.rows(digits))
+    return to_table(engine.evaluate(Point(*found.designs.at(*places))) for places in found.designs.rows(digits))
 
 
 def to_table(rows: Iterable[dict[str, object]]) -> pd.DataFrame:

@@ -15,8 +15,8 @@ from dse.core.answer import Answer
 from dse.core.columns import aligned
 from dse.core.errors import InputError, show
 from dse.core.units import GIB
-from dse.model import capacity, kv_layout
-from dse.model.evaluate import Point
+from dse.model import capacity, engine, kv_layout
+from dse.model.point import Point
 from dse.quantizers import QuantizerSpec
 from dse.specs import catalog, device_names
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
@@ -316,7 +316,7 @@ def _weights_of(log: StartupLog, model: ModelSpec) -> str | None:
 
 def _terms(log: StartupLog, point: Point) -> tuple[LogTerm, ...]:
     """The terms of a log beside those of a point."""
-    results, memory = point.results, point.design.memory
+    results, memory = engine.evaluate(point), point.design.memory
 
     def of_gib(value: float | None) -> float | None:
         return None if value is None else value * GIB
@@ -439,7 +439,7 @@ def _pool_bytes(log: StartupLog, point: Point) -> int | None:
     printed = None if log.kv_gib is None else round(log.kv_gib * GIB)
     if not log.kv_tokens or log.engine == "llama.cpp" or point.design.memory.block_bits:
         return printed
-    by_tokens = round(log.kv_tokens * point.results["kv_bytes_per_token"])
+    by_tokens = round(log.kv_tokens * engine.evaluate(point)["kv_bytes_per_token"])
     if printed is None or (1 - SAME_SERVER) * printed <= by_tokens <= printed + 2 * ROUNDING_GIB * GIB:
         return by_tokens
     return printed

@@ -5,7 +5,7 @@ from functools import cache
 import pandas as pd
 
 from dse.model.capacity import min_capacity_bytes
-from dse.model.evaluate import Point
+from dse.model.point import Point
 from dse.specs import catalog
 from dse.specs.workload import Workload
 from dse.validate.claims.designs import CALIBRATED, build, results_at

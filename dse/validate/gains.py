@@ -12,9 +12,9 @@ from dse.core.columns import Column, aligned, cells, csv_text, percent
 from dse.core.documents import json_text
 from dse.core.errors import DseError
 from dse.core.progress import Progress, each
-from dse.model import uncertainty
-from dse.model.evaluate import roomy
-from dse.model.uncertainty import Interval
+from dse.model import engine, intervals, uncertainty
+from dse.model.engine import roomy
+from dse.model.intervals import Interval
 from dse.specs.implementation import ENDS
 from dse.validate.measured import GROUP, errors_by_group, marks, statistic
 
@@ -50,10 +50,10 @@ def judge(row: EvidenceRow) -> JudgedGain:
         marked = "; ".join([*row.marks, *marks(point, MARKED)])
         if not kind:
             return JudgedGain(row=row, value=value, low=value, high=value, marks=marked)
-        sure = uncertainty.intervals(point.device, point.plan, point.work, point.stack, point.stack_name)
+        sure = point.lowered.sure
         times = sure.first if kind == "first" else sure.tokens
         own = times.inverse() if row.unit in RATES else times
-        low, high, _ = uncertainty.product([own, _ends(row, value)])
+        low, high, _ = intervals.product([own, _ends(row, value)])
         return JudgedGain(row=row, value=value, low=value * low, high=value * high, marks=marked)
     except DseError as error:
         return JudgedGain(row=row, reason=str(error))
@@ -94,21 +94,21 @@ def _with_gain(one: JudgedGain, base: JudgedGain) -> JudgedGain:
     # both err alike in what they share: of the longer only what it has beyond the shorter is unsure, and the kernels
     # that one of them has
     times = [1 / v if is_rate else v for v in (one.value, base.value)]
-    designs = [each.point(device=roomy(each.device)).results for each in (row, base.row)]  # type: ignore[arg-type]
+    designs = [engine.evaluate(each.point(device=roomy(each.device))) for each in (row, base.row)]  # type: ignore[arg-type]
     point = row.point(batch=1)
-    sure = uncertainty.intervals(point.device, point.plan, point.work, point.stack, point.stack_name)
+    sure = point.lowered.sure
     kind = formula_of(row.quantity)[1]
     own = sure.first if kind == "first" else sure.tokens
     if software(row) == software(base.row):
         low, high = _alike(designs, times, own)
     else:  # other code throughout: nothing is shared
-        low, high, _ = uncertainty.product([Interval(gain, gain, ""), own, own.inverse()])
+        low, high, _ = intervals.product([Interval(gain, gain, ""), own, own.inverse()])
     shifts = [
         Interval(low / gain, high / gain, ""),
         *uncertainty.of_weights(designs[0], designs[1]),
         _ends(row, one.value),
     ]
-    low, high, _ = uncertainty.product(shifts)
+    low, high, _ = intervals.product(shifts)
     return replace(one, gain=gain, gain_low=gain * low, gain_high=gain * high, printed_gain=printed)
 
 

@@ -6,7 +6,8 @@ import pandas as pd
 
 from dse import quantizers
 from dse.core import units
-from dse.model import evaluate, kv_layout
+from dse.model import engine, kv_layout
+from dse.model.point import Point
 from dse.specs import catalog
 from dse.specs.workload import Workload
 from dse.validate.claims.designs import KINDS, results_at
@@ -129,7 +130,7 @@ def oaken_utilisation(model_kind: str = "calibrated") -> pd.DataFrame:
             memory="paper",
             **KINDS[model_kind],
         )
-        result = evaluate.evaluate(device, kv, work)
+        result = engine.evaluate(Point(device, kv, work))
         if result["fits_whole_batch"]:
-            rows += [{"batch": batch, **op} for op in evaluate.operations(device, kv, work)]
+            rows += [{"batch": batch, **op} for op in Point(device, kv, work).operations()]
     return pd.DataFrame(rows)

@@ -12,9 +12,10 @@ from dse.core.columns import aligned, cells, csv_text, percent
 from dse.core.documents import json_text
 from dse.core.errors import DseError, InputError
 from dse.core.progress import Progress, each
-from dse.model import uncertainty
-from dse.model.evaluate import Point, roomy
+from dse.model import engine
+from dse.model.engine import roomy
 from dse.model.formulas.steady import closed_loop_tokens_per_s
+from dse.model.point import Point
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.workload import Workload
 from dse.validate.measured import GROUP, errors_by_group, joined, marks, p90, slip, statistic
@@ -68,12 +69,12 @@ def judge(row: ServerRow) -> JudgedServer:
     try:
         point, marked = row.point(), [row.marks]
         if not point.max_batch:  # a server ran it all the same
-            marked.append(f"no_room: predicted as if it did fit: {point.results['infeasible_reason']}")
+            marked.append(f"no_room: predicted as if it did fit: {engine.evaluate(point)['infeasible_reason']}")
             point = row.point(roomy(point.device))
-        results = point.results
+        results = engine.evaluate(point)
         if results["tpot_s"] is None:
             return JudgedServer(row, reason=results["infeasible_reason"] or "not one request fits")
-        tokens, first = uncertainty.intervals(point.device, point.plan, point.work, point.stack, point.stack_name)
+        tokens, first = point.lowered.sure
         tpot, ttft = results["tpot_s"], results["ttft_s"]
         return JudgedServer(
             row=row,
@@ -90,7 +91,7 @@ def judge(row: ServerRow) -> JudgedServer:
 def _naive_s(row: ServerRow) -> float:
     """A decode step of all requests at peak rates."""
     ideal: dict[str, Any] = {"model_kind": "ideal", "stack": None, "memory": "paper", "max_num_seqs": None}
-    found: float = row.point(roomy(row.point(**ideal).device), **ideal).results["decode_step_s"]
+    found: float = engine.evaluate(row.point(roomy(row.point(**ideal).device), **ideal))["decode_step_s"]
     return found
 
 

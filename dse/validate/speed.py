@@ -17,9 +17,10 @@ from dse.core import units
 from dse.core.columns import Column, aligned, cells, csv_text, percent
 from dse.core.errors import DseError, InputError, did_you_mean, show
 from dse.core.progress import Progress, each
-from dse.model import kv_layout, uncertainty
-from dse.model.evaluate import Point, roomy
+from dse.model import engine, intervals, kv_layout
+from dse.model.engine import roomy
 from dse.model.formulas.steady import closed_loop_tokens_per_s
+from dse.model.point import Point
 from dse.serving import burst
 from dse.serving.at_rate import at_rate
 from dse.serving.steady_state import FixedLengths
@@ -236,7 +237,7 @@ def judge(row: SpeedRow) -> JudgedSpeed:
     try:
         point, marked = Point(row.device, row.plan, row.work), [row.marks]
         if not point.max_batch:  # a server ran it all the same
-            marked.append(f"no_room: predicted as if it did fit: {point.results['infeasible_reason']}")
+            marked.append(f"no_room: predicted as if it did fit: {engine.evaluate(point)['infeasible_reason']}")
             point = _with_little_room(row, point)
         ours = _ours(row, point)
         marked += marks(point, MARKED)
@@ -249,14 +250,14 @@ def _with_little_room(row: SpeedRow, point: Point) -> Point:
     """The point on a server that started though our count leaves nothing: a small pool for keys and values."""
     assert row.device is not None
     assert row.work is not None
-    pool = int(LITTLE_SHARE * float(point.results["capacity_bytes"]) * row.work.tp * row.work.pp)
+    pool = int(LITTLE_SHARE * float(engine.evaluate(point)["capacity_bytes"]) * row.work.tp * row.work.pp)
     work = replace(row.work, kv_cache_memory_bytes=pool // (row.work.tp * row.work.pp), gpu_memory_utilization=None)
     return Point(roomy(row.device), row.plan, work)
 
 
 def _ours(row: SpeedRow, point: Point) -> dict[str, float]:
     """Our values by name: seconds, tokens per second."""
-    work, results = point.work, point.results
+    work, results = point.work, engine.evaluate(point)
     inputs, outputs, n = work.input_tokens, work.output_tokens, row.n_requests
     if row.kind == "rate":
         found = at_rate(point.device, point.plan, work, FixedLengths(inputs, outputs), row.requests_per_s)
@@ -275,10 +276,10 @@ def _ours(row: SpeedRow, point: Point) -> dict[str, float]:
 
 
 def _values(row: SpeedRow, point: Point, ours: dict[str, float]) -> Iterator[Judged]:
-    tokens, first = uncertainty.intervals(point.device, point.plan, point.work, point.stack, point.stack_name)
+    tokens, first = point.lowered.sure
     if row.kind == "burst":
         first_in = servers.batching(row.engine) == "continuous"
-        tokens, first = (uncertainty.of_burst(one, first_in) for one in (tokens, first))
+        tokens, first = (intervals.of_burst(one, first_in) for one in (tokens, first))
     by = {"tpot": tokens, "ttft": first, "output": tokens.inverse()}
     for what, value in ours.items():
         yield Judged(what, row.measured.get(what), value, value * by[what].low, value * by[what].high)

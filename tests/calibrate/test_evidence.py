@@ -9,6 +9,7 @@ from cases import each
 from dse.calibrate import evidence
 from dse.core import files
 from dse.core.errors import DseError, InputError
+from dse.model.engine import evaluate
 from dse.validate import gains
 from factories import build
 
@@ -60,15 +61,15 @@ def test_a_row_by_hand(tmp_path):
     assert (base.work.stack, base.device.name, base.model.name) == ("vllm@0.7.3", "A100-80GB", "llama2-7b")
     assert (base.work.model_kind, base.work.admission) == ("calibrated", "reserve")
     assert (packed.kv, packed.is_base) == ("qserve@omniserve", False)
-    assert packed.point().results["implementation"] == "omniserve"
+    assert evaluate(packed.point())["implementation"] == "omniserve"
     # what is predicted is what a point says
-    assert evidence.predicted(base) == pytest.approx(base.point().results["throughput_tokens_per_s"])
+    assert evidence.predicted(base) == pytest.approx(evaluate(base.point())["throughput_tokens_per_s"])
 
 
 def test_units_and_quantities_by_hand(tmp_path):
     step = changed(BASE, id="s", quantity="time per output token", unit="ms", value=20)
     (row,) = evidence.read(table(tmp_path, step))
-    assert evidence.predicted(row) == pytest.approx(1e3 * row.point().results["decode_step_s"])
+    assert evidence.predicted(row) == pytest.approx(1e3 * evaluate(row.point())["decode_step_s"])
     one = changed(
         BASE,
         id="k",
@@ -81,7 +82,7 @@ def test_units_and_quantities_by_hand(tmp_path):
     )
     (row,) = evidence.read(table(tmp_path, one))
     assert (row.model.n_q_heads, row.model.layers[0].n_kv_heads, row.model.n_layers) == (32, 8, 1)
-    results = row.point(output_tokens=1, memory="paper").results
+    results = evaluate(row.point(output_tokens=1, memory="paper"))
     assert evidence.predicted(row) == pytest.approx(1e6 * (results["attention_s"] + results["dequantize_s"]))
 
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from dse.calibrate import solve as calibrate_solve
-from dse.model.evaluate import evaluate
+from dse.model.engine import evaluate
+from dse.model.point import Point
 from dse.specs import catalog
 from dse.specs.workload import Workload
 from dse.validate.claims.designs import build
@@ -41,7 +42,7 @@ def rest_s(stack):
             batch, n_in, NQKV_OUTPUT_TOKENS, weights_bits=8, model_kind="calibrated", stack=stack, admission="paged"
         )
         nqkv, smoothquant = (
-            evaluate(device, build(model, name), replace(work, implementation=run_by))
+            evaluate(Point(device, build(model, name), replace(work, implementation=run_by)))
             for name, run_by in as_assumed.items()
         )
         assert nqkv["running_batch"] == smoothquant["running_batch"] == batch

@@ -11,7 +11,8 @@ import dse
 from cases import each
 from dse.cli import main as cli
 from dse.core.errors import DseError
-from dse.model import evaluate
+from dse.model import engine
+from dse.model.point import Point
 from dse.operations.declare import work_field
 from dse.operations.face import signature_of
 from dse.operations.serving import SimulateServing
@@ -128,7 +129,7 @@ def test_large_sweeps_by_compiled_code_fill_devices_too():
         row = table.iloc[at]
         work = Workload(input_tokens=int(row["input_tokens"]))
         device = catalog.device(row["device"])
-        one = evaluate.Point(device, build("llama2-7b", row["quantizer"]), work).results
+        one = engine.evaluate(Point(device, build("llama2-7b", row["quantizer"]), work))
         assert {name: row[name] for name in keep} == {name: one[name] for name in keep}
 
 

@@ -15,8 +15,10 @@ import dse
 from cases import each
 from dse import quantizers
 from dse.cli import main as cli
-from dse.model import evaluate as point
+from dse.model import engine
 from dse.model import kv_layout as plan
+from dse.model.point import Point
+from dse.model.results import RESULT_UNITS
 from dse.operations import declare, every
 from dse.specs import catalog
 from dse.specs import device_and_model as specs
@@ -249,7 +251,7 @@ def test_point_json_has_every_result(run):
     assert (code, err) == (0, "")
     result = json.loads(out)
     more = ["intervals", "bit_ledger", "operations", "with_room", "kernels", "time_shares", "would_fit"]
-    assert list(result) == [*point.RESULT_UNITS, *more]
+    assert list(result) == [*RESULT_UNITS, *more]
     assert result["would_fit"] == []
     assert result["with_room"] is None  # all 64 run at once
     assert sum(result["bit_ledger"].values()) == pytest.approx(result["stored_bits"], rel=1e-12)
@@ -320,11 +322,11 @@ def test_point_says_what_binds_with_room_for_all(run):
     large = specs.Quantity(value=1000, unit="TB", source="test", kind="assumed")
     device = catalog.device("a100-80gb").model_copy(update={"memory_capacity": large})
     spec = quantizers.parse("fp16")
-    held = point.evaluate(device, plan.build(catalog.model("llama2-13b"), spec, spec), Workload(batch=128))
+    held = engine.evaluate(Point(device, plan.build(catalog.model("llama2-13b"), spec, spec), Workload(batch=128)))
     assert said[1] == f"{held['throughput_tokens_per_s']:,.4g}"
     assert said[2] == held["bound"] != "capacity"
     _, out, _ = run(*work, "--json")
-    assert json.loads(out)["with_room"] == {name: held[name] for name in point.ROOM_RESULTS}
+    assert json.loads(out)["with_room"] == {name: held[name] for name in engine.ROOM_RESULTS}
 
 
 def test_a_point_names_assumed_numbers_by_what_they_reach(run):

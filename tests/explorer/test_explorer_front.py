@@ -20,7 +20,8 @@ from dse.explorer.front import form, job, limits, text
 from dse.explorer.front.found import added, at, chart_of, filtered, limits_text, loaded, table_of, without_ties
 from dse.explorer.front.request import commands, front_request, python, sweep_toml
 from dse.explorer.uploads import FileText
-from dse.model import evaluate, results
+from dse.model import results
+from dse.model.results import RESULT_UNITS
 from dse.specs import catalog
 from dse.sweep import spec, sweeps
 from dse.sweep.pareto import designs, stream
@@ -264,10 +265,10 @@ def test_own_measurements_are_swept_and_join_the_tray(asked, tmp_path, monkeypat
 
 
 def test_every_column_has_words_and_a_unit():
-    assert set(evaluate.RESULT_UNITS) <= set(results.RESULTS)
+    assert set(RESULT_UNITS) <= set(results.RESULTS)
     assert names.titled("decode_step_s") == "Decode step (ms)"
     assert names.titled("measured_error") == "Error of the attention output (%)"
-    words = [names.words(name) for name in evaluate.RESULT_UNITS]
+    words = [names.words(name) for name in RESULT_UNITS]
     assert len(set(words)) == len(words)
 
 

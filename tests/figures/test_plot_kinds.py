@@ -17,7 +17,9 @@ from dse.figures.charts import bit_ledger, lab, study
 from dse.figures.drawing import axes, chart, fit, layout, page_layout, to_plotly
 from dse.figures.export import image
 from dse.figures.plot import load
-from dse.model import evaluate, kv_layout
+from dse.model import kv_layout
+from dse.model.engine import evaluate
+from dse.model.point import Point
 from dse.questions import operations
 from dse.specs import catalog
 from dse.specs.measurements import CLOSED
@@ -107,7 +109,7 @@ def test_a_point_writes_what_its_figures_need(run, tmp_path):
     # the ceiling of an A100: 312 TFLOP/s, from 153 FLOP/B on at 2.039 TB/s
     line = drawn.panels[0].series[0]
     assert (line.x[1], line.y[1], line.y[2]) == (pytest.approx(312 / 2.039), 312e12, 312e12)
-    result = evaluate.evaluate(catalog.device("a100-80gb"), kv, Workload(16, 1024, 1024))
+    result = evaluate(Point(catalog.device("a100-80gb"), kv, Workload(16, 1024, 1024)))
     step, _ = load.load("design_step", str(tmp_path))
     *parts, whisker = step.panels[0].series
     assert sum(part.x[0] for part in parts) == pytest.approx(result["decode_step_s"])

@@ -11,9 +11,9 @@ from typing import Any
 
 from dse import quantizers
 from dse.core.errors import DseError
-from dse.model import kv_layout, many
+from dse.model import engine, kv_layout, many
 from dse.model.batch import BOUNDS
-from dse.model.evaluate import Point
+from dse.model.point import Point
 from dse.model.results import RESULT_UNITS
 from dse.specs import catalog, measurements
 from dse.specs import tokens as token_policies
@@ -376,7 +376,7 @@ def inside(row: dict[str, Any]) -> Point:
 def evaluated(row: dict[str, Any]) -> dict[str, Any]:
     """Every result of a design, or {"error": message} of one that is refused."""
     try:
-        found = inside(row).results
+        found = engine.evaluate(inside(row))
     except DseError as error:
         return {"error": str(error)}
     return {**found, "assumptions": "; ".join(found["assumptions"])}

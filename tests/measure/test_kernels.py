@@ -17,8 +17,9 @@ from dse.measure import kernels as measure
 from dse.measure import synthetic as kv_sample
 from dse.measure.dumps import DumpTensor
 from dse.measure.kernels import Settings
-from dse.model import evaluate as point
 from dse.model import kv_layout as plan
+from dse.model.engine import evaluate
+from dse.model.point import Point
 from dse.quantizers import Family, QuantizerSpec, TensorShape
 from dse.specs import measurements
 from dse.specs.workload import Workload
@@ -151,7 +152,7 @@ def test_a_family_in_closed_form_alone_says_that_its_error_is_not_known():
         layout=lambda values, shape: quantizers.parse("int8").layout(shape),
     )
     spec = QuantizerSpec(family, (), "halved")
-    result = point.evaluate(device(), plan.build(model(layer()), spec, spec), Workload())
+    result = evaluate(Point(device(), plan.build(model(layer()), spec, spec), Workload()))
     assert result["stored_bits"] < 16
     assert result["measured_error"] is None
     with pytest.raises(InputError, match="'halved': has no kernel: its bits are known, its error is not; known: fp8"):
@@ -213,7 +214,9 @@ def test_the_sample_has_the_features_it_promises():
 
 def evaluated(bits, name):
     spec = bits.quantizer(name)
-    return point.evaluate(device(), plan.build(model(layer(n_layers=4, n_kv_heads=8, dim=64)), spec, spec), Workload(1))
+    return evaluate(
+        Point(device(), plan.build(model(layer(n_layers=4, n_kv_heads=8, dim=64)), spec, spec), Workload(1))
+    )
 
 
 def test_measured_bits_use_the_realised_share_of_outliers():

@@ -20,10 +20,11 @@ from dse.cli.main import cli
 from dse.core.errors import DseError, InputError
 from dse.figures.plot import load as plot_load
 from dse.measure import mixed_plan, mixed_solve
-from dse.model import evaluate as point
 from dse.model import kv_layout as plan
 from dse.model import quality
+from dse.model.engine import evaluate
 from dse.model.lower import dequant_paths
+from dse.model.point import Point
 from dse.quantizers import TensorShape
 from dse.questions import common
 from dse.specs import catalog
@@ -44,8 +45,8 @@ def mixed(pairs):
 def test_a_plan_of_one_pair_is_that_pair(name, key, value, tmp_path):
     lm, device, work = catalog.model("llama2-7b"), catalog.device(name), Workload(16, 700, 300)
     file = CLOSED.quantizer("plan:" + plan_file(tmp_path, [(key, value)] * 32))
-    by_file = point.evaluate(device, plan.build(lm, file, file), work)
-    alone = point.evaluate(device, plan.build(lm, CLOSED.quantizer(key), CLOSED.quantizer(value)), work)
+    by_file = evaluate(Point(device, plan.build(lm, file, file), work))
+    alone = evaluate(Point(device, plan.build(lm, CLOSED.quantizer(key), CLOSED.quantizer(value)), work))
     other = {
         "quantizer",
         "key_quantizer",
@@ -92,7 +93,7 @@ def test_every_quantizer_of_a_plan_has_the_path_of_its_own():
         "key nqkv": device.path_of("nqkv"),
         "value oaken": "engine",
     }
-    result = point.evaluate(device, kv, work)
+    result = evaluate(Point(device, kv, work))
     assert result["key_dequant_path"] == f"engine, {device.path_of('nqkv')}"
     assert result["value_dequant_path"] == "none, engine"
 
@@ -275,7 +276,7 @@ def test_the_file_of_a_plan_comes_back_as_a_quantizer(tmp_path):
     spec = quantizers.parse(f"plan:{out}")
     assert [(k.name, v.name) for k, v in spec.layers] == [("nqkv", "nqkv"), ("int8", "int8")]
     kv = plan.build(model(layer(2)), spec, spec)
-    shown = point.evaluate(catalog.device("a100-80gb"), kv, Workload(1, 10, 10))
+    shown = evaluate(Point(catalog.device("a100-80gb"), kv, Workload(1, 10, 10)))
     assert shown["measured_error"] == pytest.approx(math.sqrt(0.0057 / 2))
     assert (shown["measured_bits"], shown["measured_on"]) == (6, "x.npz, 64 tokens")
     assert b"<svg" in figure.read_bytes()

@@ -9,7 +9,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 import naive
-from dse.model.evaluate import Point
+from dse.model.point import Point
 from dse.specs import catalog
 from dse.specs.device_and_model import LayerKV
 from dse.specs.workload import Workload

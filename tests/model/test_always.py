@@ -4,7 +4,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import factories
-from dse.model.evaluate import Point
+from dse.model.engine import evaluate
+from dse.model.point import Point
 from dse.specs import catalog
 from dse.specs.workload import Workload
 
@@ -31,7 +32,7 @@ def times_of(device, model, quantizer, work):
     """The times of a design, None where nothing fits or it is refused."""
     if device.link_bandwidth is None:
         work = {**work, "tp": 1}
-    found = Point(device, factories.build(model, quantizer), Workload(**work)).results
+    found = evaluate(Point(device, factories.build(model, quantizer), Workload(**work)))
     return {name: found[name] for name in TIMES} if found["feasible"] else None
 
 
@@ -65,10 +66,10 @@ def test_more_memory_changes_no_time_of_what_fits(name, model, quantizer, work, 
     if device.link_bandwidth is None:
         work = {**work, "tp": 1}
     kv, asked = factories.build(model, quantizer), Workload(**work)
-    before = Point(device, kv, asked).results
+    before = evaluate(Point(device, kv, asked))
     if not before["feasible"]:
         return
-    more = Point(with_more(device, "memory_capacity", factor), kv, asked).results
+    more = evaluate(Point(with_more(device, "memory_capacity", factor), kv, asked))
     assert more["throughput_tokens_per_s"] >= before["throughput_tokens_per_s"] * (1 - ROUNDED)
     assert more["ttft_s"] <= before["ttft_s"] * (1 + ROUNDED)
     if before["fits_whole_batch"]:
@@ -89,7 +90,7 @@ def test_a_token_more_costs_little_and_no_less(name, model, batch, n_in, n_out):
     """No jumps: of a prompt, a token more adds at most as much as two of its tokens do; before the first token, where
     prompts take all steps, a token of every request's prompt."""
     device, kv = catalog.device(name), factories.build(model, "fp16")
-    one, two = (Point(device, kv, Workload(batch, n, n_out)).results for n in (n_in, n_in + 1))
+    one, two = (evaluate(Point(device, kv, Workload(batch, n, n_out))) for n in (n_in, n_in + 1))
     if not (one["fits_whole_batch"] and two["fits_whole_batch"]):
         return
     for time in TIMES:

@@ -6,10 +6,10 @@ import math
 import pytest
 
 from dse import quantizers
-from dse.model import assumptions
-from dse.model import evaluate as point
+from dse.model import engine
 from dse.model import kv_layout as plan
-from dse.model.results import RESULTS
+from dse.model.point import Point
+from dse.model.results import RESULT_UNITS, RESULTS, assumed_behind
 from dse.questions import common
 from dse.specs import catalog
 from dse.specs.quantity import Quantity
@@ -119,8 +119,8 @@ def movers(system):
         plan.build(catalog.model(model), spec, spec),
         Workload(**{"input_tokens": 1024, "output_tokens": 512, **work}),
     )
-    base = point.evaluate(device, kv, asked)
-    found = {result: set() for result in point.RESULT_UNITS}
+    base = engine.evaluate(Point(device, kv, asked))
+    found = {result: set() for result in RESULT_UNITS}
     for field in {**every, "fused_rate": None}:
         if field == "usable_frac" and base["memory"] == "server":
             continue  # of a server the workload says the share
@@ -130,12 +130,14 @@ def movers(system):
                 value = max(int(value), 1)
             if field == "kv_page":
                 value = max(value // 64 * 64, 64)
-            varied = point.evaluate(
-                common.with_number(device, field, min(value, 1.0) if field == "usable_frac" else value, "test"),
-                kv,
-                asked,
+            varied = engine.evaluate(
+                Point(
+                    common.with_number(device, field, min(value, 1.0) if field == "usable_frac" else value, "test"),
+                    kv,
+                    asked,
+                )
             )
-            for result in point.RESULT_UNITS:
+            for result in RESULT_UNITS:
                 if result not in NAMES and moved(base[result], varied[result]):
                     found[result].add(field)
     return base, found
@@ -145,7 +147,7 @@ def movers(system):
 def test_whatever_moves_a_result_is_named(system):
     base, found = movers(system)
     for result, fields in found.items():
-        named = set(assumptions.behind(result, base["assumptions"], base))
+        named = set(assumed_behind(result, base["assumptions"], base))
         assert fields <= named, (result, fields - named)
 
 
@@ -155,7 +157,7 @@ def test_what_a_question_names_moves_its_answer(system, measure):
     base, found = movers(system)
     column = common.MEASURES[measure].column
     if base[column] is not None:
-        named = set(assumptions.behind(column, base["assumptions"], base))
+        named = set(assumed_behind(column, base["assumptions"], base))
         assert named - PSEUDO == found[column]
 
 
@@ -168,14 +170,14 @@ def test_a_point_names_what_moves_any_of_its_results(system):
 
 def test_nothing_is_named_that_moves_no_result_anywhere():
     """A larger term can hide a number in one system; in none of them it would be wrong to name it."""
-    seen = {result: set() for result in point.RESULT_UNITS}
+    seen = {result: set() for result in RESULT_UNITS}
     for system in SYSTEMS:
         for result, fields in movers(system)[1].items():
             seen[result] |= fields
     seen["bound"].add("kv_burst")  # one more write of a burst hardly ever is what decides
     for result, fields in ((r.name, r.reads) for r in RESULTS.values() if r.reads):
         assert set(fields) - PSEUDO == seen[result], result
-    assert {r.name for r in RESULTS.values() if r.reads} < set(point.RESULT_UNITS)
+    assert {r.name for r in RESULTS.values() if r.reads} < set(RESULT_UNITS)
 
 
 def test_energy_and_cost_name_their_own():

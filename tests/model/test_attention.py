@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dse.core.errors import InputError
-from dse.model import evaluate as point
-from dse.model import kernels
+from dse.model import engine, kernels
 from dse.model.formulas import generation
 from dse.model.kv_bytes import read_tokens, reading_of, stored_tokens
+from dse.model.point import Point
 from dse.report import listing
 from dse.specs import catalog
 from dse.specs import device_and_model as specs
@@ -171,8 +171,8 @@ def test_a_generation_is_the_token_loop_within_1e_9(kv, batch, n_in, n_out, core
     work = Workload(batch, n_in, n_out, tokens=tokens, dequant_path="fused")
     by_name = dict(zip(names, runs, strict=True))
     with mock.patch.object(catalog, "implementation", lambda device, family, *asked: by_name[family]):
-        asked = point.Point(dev, kv, work)
-        result, counted = asked.results, Sequence(asked.design)
+        asked = Point(dev, kv, work)
+        result, counted = engine.evaluate(asked), Sequence(asked.design)
     assert (result["model_kind"], result["stack"]) == ("calibrated", "toy")
     n = result["running_batch"]
     stored = plain = 0.0
@@ -187,7 +187,7 @@ def test_a_generation_is_the_token_loop_within_1e_9(kv, batch, n_in, n_out, core
 
 def test_matrix_products_by_hand():
     kv = build(model(layer(n_layers=3)), "fp16")
-    result = point.evaluate(on(), kv, Workload(4, 10, 10))
+    result = engine.evaluate(Point(on(), kv, Workload(4, 10, 10)))
     compute, memory = 2 * 1000 * 4 / (0.7 * 4e11), 2000 / (0.75 * 2e10)
     assert result["linear_s"] == pytest.approx(13 * 5e-6 + math.hypot(compute, memory), rel=1e-12)
     assert result["linear_bound"] == "latency"
@@ -196,7 +196,7 @@ def test_matrix_products_by_hand():
 def test_ideal_calibrated_and_stacks_by_name():
     a100, kv = catalog.device("a100-80gb"), build("llama2-7b", "fp16")
     kinds = {
-        (kind, name): point.evaluate(a100, kv, Workload(64, model_kind=kind, stack=name))
+        (kind, name): engine.evaluate(Point(a100, kv, Workload(64, model_kind=kind, stack=name)))
         for kind, name in (("auto", None), ("ideal", None), ("calibrated", "sglang"))
     }
     assert kinds["auto", None]["stack"] == "vllm"
@@ -204,9 +204,9 @@ def test_ideal_calibrated_and_stacks_by_name():
     assert kinds["calibrated", "sglang"]["stack"] == "sglang"
     assert kinds["ideal", None]["decode_step_s"] < kinds["auto", None]["decode_step_s"]
     with pytest.raises(InputError, match="stack = 'tgi': A100-80GB is calibrated for vllm, sglang"):
-        point.evaluate(a100, kv, Workload(stack="tgi"))
+        engine.evaluate(Point(a100, kv, Workload(stack="tgi")))
     with pytest.raises(InputError, match="Oaken-HBM has no calibrated parameters"):
-        point.evaluate(catalog.device("oaken-hbm"), kv, Workload(model_kind="calibrated"))
+        engine.evaluate(Point(catalog.device("oaken-hbm"), kv, Workload(model_kind="calibrated")))
     with pytest.raises(InputError, match="the ideal model has no software stack"):
         Workload(model_kind="ideal", stack="vllm")
 
@@ -214,7 +214,7 @@ def test_ideal_calibrated_and_stacks_by_name():
 def test_the_same_chip_runs_the_same_kernels_and_says_so():
     two = catalog.device("2xa100-80gb")
     assert two.stacks == catalog.device("a100-80gb").stacks
-    result = point.evaluate(two, build("llama2-7b", "fp16"), Workload(64))
+    result = engine.evaluate(Point(two, build("llama2-7b", "fp16"), Workload(64)))
     assert result["model_kind"] == "calibrated"
     assert "stacks_of" in result["assumptions"]
 
@@ -222,8 +222,8 @@ def test_the_same_chip_runs_the_same_kernels_and_says_so():
 def test_a_gpu_known_by_its_data_sheet_runs_by_default_parameters_when_asked():
     own = on().model_copy(update={"stacks": {}})
     kv = build("llama2-7b", "fp16")
-    assert point.evaluate(own, kv, Workload())["model_kind"] == "estimated"
-    result = point.evaluate(own, kv, Workload(model_kind="calibrated"))
+    assert engine.evaluate(Point(own, kv, Workload()))["model_kind"] == "estimated"
+    result = engine.evaluate(Point(own, kv, Workload(model_kind="calibrated")))
     assert (result["model_kind"], result["stack"]) == ("calibrated", "vllm")
     assert "stacks_of" in result["assumptions"]
 
@@ -257,11 +257,13 @@ def test_stacks_of_an_unknown_device_are_refused(tmp_path):
 def test_a_fit_without_a_ceiling_unpacks_for_nothing():
     b200 = catalog.device("b200")
     assert b200.stacks["vllm"].kv["fp8"].core_rate is None
-    fp16, fp8 = (point.evaluate(b200, build("llama3.1-8b", name), Workload(32, 4096, 128)) for name in ("fp16", "fp8"))
+    fp16, fp8 = (
+        engine.evaluate(Point(b200, build("llama3.1-8b", name), Workload(32, 4096, 128))) for name in ("fp16", "fp8")
+    )
     assert fp8["dequantize_s"] == fp8["dequantize_busy_s"] == 0
     assert fp8["attention_s"] < 0.6 * fp16["attention_s"]
     h100 = catalog.device("h100")
-    result = point.evaluate(h100, build("llama2-7b", "fp8"), Workload(32, 4000, 100))
+    result = engine.evaluate(Point(h100, build("llama2-7b", "fp8"), Workload(32, 4000, 100)))
     rate = h100.stacks["vllm"].kv["fp8"].core_rate.si * 132
     elements = 32 * 2 * 32 * 4096 * (4000 + 101 / 2)
     assert result["dequantize_busy_s"] == pytest.approx(elements / rate, rel=1e-9)
@@ -276,12 +278,12 @@ def test_a_memory_that_computes_reads_keys_and_values_inside_it(batch):
         update={"pim_bandwidth": specs.Quantity(value=18e12, unit="B/s", source="test", kind="assumed")}
     )
     kv, work = build("llama2-7b", "fp16"), Workload(batch, 1024, 1, memory="paper", model_kind="ideal")
-    plain, found = (point.evaluate(one, kv, work) for one in (bus, inside))
+    plain, found = (engine.evaluate(Point(one, kv, work)) for one in (bus, inside))
     kv_bytes = batch * 1025 * 524_288
     assert found["attention_s"] == pytest.approx(kv_bytes / 18e12)
     assert plain["attention_s"] == pytest.approx(kv_bytes / 2e12)
     assert found["linear_s"] == plain["linear_s"]
-    runs = [point.Point(one, kv, work).largest_wave for one in (bus, inside)]
+    runs = [Point(one, kv, work).largest_wave for one in (bus, inside)]
     assert runs[0].attention_bytes == pytest.approx(kv_bytes)
     assert runs[1].attention_bytes == pytest.approx(kv_bytes)
 

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 import naive
 from dse.model import capacity as fitting
-from dse.model.evaluate import Point
 from dse.model.formulas import capacity
 from dse.model.implementations import starts_of
+from dse.model.point import Point
 from dse.model.records import NO_LIMIT
 from dse.specs import catalog
 from dse.specs.device_and_model import Quantity

@@ -6,8 +6,10 @@ import pytest
 
 import factories
 from cases import each
-from dse.model import evaluate, uncertainty
+from dse.model import uncertainty
 from dse.model.compare import Case, Comparison
+from dse.model.engine import evaluate
+from dse.model.point import Point
 from dse.questions.common import with_number
 from dse.specs import catalog
 from dse.specs.workload import Workload
@@ -43,8 +45,8 @@ def test_an_assumed_rate_moves_the_gain_as_evaluating_at_both_ends_says():
     for factor in (0.5, 1, 2):
         rate = factor * one.device.rate("fused").si
         device = with_number(one.device, "fused_rate", rate, "test")
-        rates.append(evaluate.evaluate(device, one.plan, one.work)["throughput_tokens_per_s"])
-    base = [evaluate.evaluate(*each) for each in (one, other)]
+        rates.append(evaluate(Point(device, one.plan, one.work))["throughput_tokens_per_s"])
+    base = [evaluate(Point(*each)) for each in (one, other)]
     assert {"fused_rate", "kernel_launch"} <= set(base[0]["assumptions"])
     alone, found = uncertainty.gain(*base), Comparison().gain(one, other)
     assert (alone.ratio, found.ratio) == pytest.approx(

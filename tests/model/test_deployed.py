@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from cases import each
 from dse import quantizers
 from dse.core.errors import InputError
-from dse.model import deployed, evaluate, explain, kv_layout, many
+from dse.model import deployed, engine, explain, kv_layout
+from dse.model.point import Point
 from dse.specs import catalog, deployment
 from dse.specs.quantity import Quantity
 from dse.specs.workload import Workload
@@ -25,11 +26,11 @@ HUGE = Quantity(value=10_000, unit="GB", source="test", kind="assumed")
 def point(model, device="h100", quantizer="fp16", **asked):
     spec, work = quantizers.parse(quantizer), Workload(**{"input_tokens": 1000, "output_tokens": 24, **asked})
     found = catalog.model(model) if isinstance(model, str) else model
-    return evaluate.Point(catalog.device(device), kv_layout.build(found, spec, spec), work)
+    return Point(catalog.device(device), kv_layout.build(found, spec, spec), work)
 
 
 def results(model, device="h100", quantizer="fp16", **asked):
-    return point(model, device, quantizer, **asked).results
+    return engine.evaluate(point(model, device, quantizer, **asked))
 
 
 def config(name):
@@ -85,11 +86,15 @@ def test_devices_that_share_tokens_score_and_choose_among_their_own():
     assert two.design.exchanges == dense.design.exchanges
     per_bit = [p.design.tensors[0].index_bits / p.plan.den for p in (one, two)]
     assert per_bit == [1056, 528]
-    assert two.results["read_tokens"] == one.results["read_tokens"] == 2048
-    assert one.results["attention_s"] / 2 < two.results["attention_s"] < one.results["attention_s"]
+    assert engine.evaluate(two)["read_tokens"] == engine.evaluate(one)["read_tokens"] == 2048
+    assert (
+        engine.evaluate(one)["attention_s"] / 2
+        < engine.evaluate(two)["attention_s"]
+        < engine.evaluate(one)["attention_s"]
+    )
     parts = two.ledger(60_000)
     assert parts["index"] * 2 == one.ledger(60_000)["index"]
-    assert many.results_of(two) == two.results
+    assert engine.compiled_results(two) == engine.evaluate(two)
 
 
 def test_windowed_layers_are_split_as_the_others(gpt_oss_120b):
@@ -288,7 +293,7 @@ def test_ideal_links_without_starts_divide_the_time(monkeypatch):
     )
     plan = kv_layout.build(catalog.model("llama3.1-70b"), *[quantizers.parse("fp8")] * 2)
     works = [Workload(batch=32, model_kind="ideal", tp=tp) for tp in (1, 2, 4, 8)]
-    one, *more = [evaluate.Point(device, plan, work).results for work in works]
+    one, *more = [engine.evaluate(Point(device, plan, work)) for work in works]
     for work, found in zip(works[1:], more, strict=True):
         for name in ("linear_s", "attention_s", "dequantize_s", "decode_step_s", "prefill_s"):
             assert found[name] == pytest.approx(one[name] / work.tp, rel=1e-9), (name, work.tp)
@@ -339,10 +344,10 @@ def any_point(model, device, quantizer, work):
 def test_compiled_code_finds_what_the_interpreter_finds(split, device, quantizer, asked):
     model, deployed_as = split
     found = any_point(model, device, quantizer, {**asked, **deployed_as})
-    quick = found and many.results_of(found)
+    quick = found and engine.compiled_results(found)
     if quick is None:  # a quantizer that is not split so, or nothing fits
         return
-    assert quick == found.results
+    assert quick == engine.evaluate(found)
     assert sum(
         part
         for name, part in quick.items()
@@ -379,10 +384,10 @@ def test_compiled_servers_are_what_the_interpreter_finds(served, quantizer, aske
     device, model, work = served
     asked = {**asked, **work, "model_kind": "auto", "tp": tp, "dp_attention": dp_attention and tp > 1, "rounds": rounds}
     found = any_point(model, device, quantizer, asked)
-    quick = found and many.results_of(found)
+    quick = found and engine.compiled_results(found)
     if quick is None:
         return
-    assert quick == found.results
+    assert quick == engine.evaluate(found)
     assert bool(found.stack.host) == (quick["host_s"] > 0) == (not work.get("stack", "").endswith("kernels"))
     if quick["kv_cache"]:
         assert quick["tpot_s"] > 0
@@ -449,11 +454,11 @@ def test_more_devices_never_hold_more_each(model, quantizer, asked, tp, pp):
     if few is None or more is None:  # does not divide
         return
     for name in ("kv_bytes", "kv_bytes_per_token", "peak_kv_bytes_per_sequence", "workspace_bytes"):
-        assert more.results[name] <= few.results[name] * (1 + 1e-12)
+        assert engine.evaluate(more)[name] <= engine.evaluate(few)[name] * (1 + 1e-12)
     # the weights that make a copied head may weigh more than what a small model's other weights save
     if tp < catalog.model(model).layers[0].n_kv_heads:
-        assert more.results["weight_bytes"] <= few.results["weight_bytes"]
-    assert few.results["bits_kind"] == more.results["bits_kind"]
+        assert engine.evaluate(more)["weight_bytes"] <= engine.evaluate(few)["weight_bytes"]
+    assert engine.evaluate(few)["bits_kind"] == engine.evaluate(more)["bits_kind"]
 
 
 @each(
@@ -524,10 +529,12 @@ def ring_s(n_bytes, sent, start_s=8e-6, link=300e9):
 def test_a_step_waits_for_two_exchanges_a_layer_one_of_embeddings_and_the_logits():
     found = point("llama2-7b", "a100-40gb", batch=4, tp=2, input_tokens=500, output_tokens=10)
     rows, logits = 4 * 4096 * 2, 4 * 32_000 * 2
-    assert found.results["collective_s"] == pytest.approx(65 * ring_s(rows, 1) + ring_s(logits, 1 / 2), rel=1e-12)
+    assert engine.evaluate(found)["collective_s"] == pytest.approx(
+        65 * ring_s(rows, 1) + ring_s(logits, 1 / 2), rel=1e-12
+    )
     # prompts of 500 tokens pass together; only their last tokens have logits, which are not counted
     assert found.largest_wave.wave.prompt_collective_s == pytest.approx(65 * ring_s(500 * rows, 1), rel=1e-12)
-    assert found.results["bound"] in ("bandwidth", "latency")
+    assert engine.evaluate(found)["bound"] in ("bandwidth", "latency")
 
 
 @pytest.mark.parametrize(
@@ -570,7 +577,7 @@ def test_weights_outside_attention_meet_the_tokens_of_all_groups():
     touched = 1 - (1 - 8 / 128) ** 16
     read = rest - whole.embedding_parameters
     read_bytes = 2 * (own + read / 8 + whole.expert_parameters / 8 * touched)
-    assert found.results["linear_s"] == pytest.approx(read_bytes / 3.35e12, rel=1e-6)
+    assert engine.evaluate(found)["linear_s"] == pytest.approx(read_bytes / 3.35e12, rel=1e-6)
     # a token of a device's own, and an eighth of the work for those of all: as on one device
     assert found.design.model.active_parameters == pytest.approx(float(whole.active_parameters), rel=1e-6)
     multiplied = whole.active_parameters - whole.embedding_parameters

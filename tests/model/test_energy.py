@@ -3,9 +3,9 @@
 import pytest
 
 from cases import each
-from dse.model import many
 from dse.model.energy import joules_per_kv_byte, joules_per_weight_byte, watts_at_peak
-from dse.model.evaluate import Point
+from dse.model.engine import compiled_results, evaluate
+from dse.model.point import Point
 from dse.specs import catalog
 from dse.specs.workload import Workload
 from factories import build
@@ -54,7 +54,7 @@ def test_the_limit_stretches_a_step_at_peak_rates_to_its_power():
     """Of a chip whose energies were measured and whose kernels were not; a peak is no peak where power is short."""
     assert point(model_kind="ideal").largest_wave.wave.power_s == 0
     own = point(device=B200.model_copy(update={"stacks": {}}), model_kind="ideal")
-    terms, wave, results = own.terms, own.largest_wave.wave, own.results
+    terms, wave, results = own.terms, own.largest_wave.wave, evaluate(own)
     assert wave.power_s > 0
     without = wave.decode_step_s - wave.power_s
     # by hand: 7.7 TB/s of weights and of keys and values, and operations, at the limit of 1,000 W
@@ -71,22 +71,22 @@ def test_the_limit_stretches_a_step_at_peak_rates_to_its_power():
 @each("device", ["b200", "gb200", "h200"])
 def test_compiled_results_are_the_interpreted_ones(kind, quantizer, device):
     own = point(quantizer, catalog.device(device), model_kind=kind)
-    compiled = many.results_of(own)
+    compiled = compiled_results(own)
     assert compiled is not None
-    for name, value in own.results.items():
+    for name, value in evaluate(own).items():
         if isinstance(value, float):
             assert compiled[name] == pytest.approx(value, rel=1e-9), name
 
 
 def test_what_is_assumed_and_what_was_measured_within_the_limit_stretch_nothing():
-    assert point(model_kind="calibrated").results["power_s"] == 0
+    assert evaluate(point(model_kind="calibrated"))["power_s"] == 0
     assumed = catalog.device("h100")
     assert assumed.energy_per_byte.kind == "assumed"
     assert point(device=assumed, model_kind="ideal").design.device.power_limit_w == 0
-    assert point(device=assumed, model_kind="ideal").results["power_s"] == 0
+    assert evaluate(point(device=assumed, model_kind="ideal"))["power_s"] == 0
 
 
 def test_measured_energy_has_its_own_range():
-    results = point().results
+    results = evaluate(point())
     assert results["byte_energy_low"] == pytest.approx(B200.energy_per_byte.low / B200.energy_per_byte.value)
     assert not {"energy_per_byte", "energy_per_flop", "idle_power"} & set(results["assumptions"])

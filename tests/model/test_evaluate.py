@@ -9,13 +9,17 @@ from hypothesis import strategies as st
 
 import naive
 from dse.core.errors import InputError
-from dse.model import evaluate as point
-from dse.model import uncertainty
+from dse.model import engine, many, uncertainty
+from dse.model.engine import AUTO, COMPILED, INTERPRETED
 from dse.model.explain import explained
 from dse.model.peak_memory import workspace_bytes
+from dse.model.point import Point
+from dse.model.results import RESULT_UNITS
 from dse.specs import catalog
 from dse.specs import device_and_model as specs
 from dse.specs.workload import ASKED, Workload
+from dse.sweep import sweeps
+from dse.sweep.run import in_memory
 from factories import PLANS, Sequence, at, build, device, layer, model, point_of, sequence
 
 GB = 10**9
@@ -26,10 +30,10 @@ def test_what_decoding_and_prompts_wait_for_apart():
     and unpack as their step says."""
 
     def designed(on, plan, **work):
-        return point.Point(on, plan, Workload(**work))
+        return Point(on, plan, Workload(**work))
 
     a100 = catalog.device("a100-80gb:memory_bandwidth=2 TB/s")
-    found = point.time_shares(designed(a100, build("llama2-7b", "fp16"), batch=16, model_kind="ideal"))
+    found = engine.time_shares(designed(a100, build("llama2-7b", "fp16"), batch=16, model_kind="ideal"))
     assert found["decoding"] == {
         "bandwidth": 1.0,
         "compute": 0.0,
@@ -39,8 +43,8 @@ def test_what_decoding_and_prompts_wait_for_apart():
     }
     assert found["prompts"]["compute"] == 1.0
     served = designed(catalog.device("h200"), build("llama3.1-70b", "fp8"), batch=64, tp=4, stack="vllm")
-    parts = point.time_shares(served)
-    results = served.results
+    parts = engine.time_shares(served)
+    results = engine.evaluate(served)
     step = results["decode_step_s"]
     assert parts["decoding"]["communication"] == pytest.approx(results["collective_s"] / step)
     assert parts["decoding"]["dequantization"] == pytest.approx(
@@ -48,7 +52,7 @@ def test_what_decoding_and_prompts_wait_for_apart():
     )
     for shares in parts.values():
         assert sum(shares.values()) == pytest.approx(1)
-    assert point.time_shares(designed(a100, build("llama3.1-70b", "fp16"), batch=1, model_kind="ideal")) == {}
+    assert engine.time_shares(designed(a100, build("llama3.1-70b", "fp16"), batch=1, model_kind="ideal")) == {}
 
 
 def test_llama2_7b_fp16_on_a100_by_hand():
@@ -110,7 +114,7 @@ def test_quantising_is_the_token_loop_within_1e_12(kv, n, n_in, n_out, prefix, b
     work = Workload(
         batch=n, input_tokens=n_in, output_tokens=n_out, prefix_tokens=min(prefix, n_in), model_kind="ideal"
     )
-    asked = point.Point(dev, kv, work)
+    asked = Point(dev, kv, work)
     wave, counted = asked.run(n).wave, Sequence(asked.design)
     added = quantising(dev, kv, asked.paths, n_in, n_in + n_out)
     paid = n * (added["fused"] + added["materialised"])
@@ -138,7 +142,7 @@ def test_scaling_all_rates_scales_all_times_bit_for_bit(kv, batch, k, n_out):
     fast = device(bandwidth=2e11 * 2.0**k, peak=4e11 * 2.0**k, fused=3e11 * 2.0**k)
     before = at(dev, kv, batch=batch, input_tokens=40, output_tokens=n_out)
     after = at(fast, kv, batch=batch, input_tokens=40, output_tokens=n_out)
-    for name, unit in point.RESULT_UNITS.items():
+    for name, unit in RESULT_UNITS.items():
         if unit == "s":
             assert after[name] == before[name] * 2.0**-k, name
 
@@ -204,10 +208,10 @@ def test_nqkv_pads_one_layer_to_tiles_of_sixteen_tokens():
         assert result["workspace_bytes"] == 3 * 2 * 4096 * padded * 2  # batch, K and V, channels, FP16
     # 1040 - 1029 = 11 slots: of one layer, or of each of 32
     one_layer, every_layer = 2 * 4096 * 11, 32 * 2 * 4096 * 11
-    terms = explained(point.Point(dev, kv, Workload(3, 1024, 5)))[1]["workspace_bytes"].terms
+    terms = explained(Point(dev, kv, Workload(3, 1024, 5)))[1]["workspace_bytes"].terms
     assert (terms["padded_elements"], terms["padded_elements_if_stored_padded"]) == (one_layer, every_layer)
     for name, n_out in (("nqkv", 16), ("oaken", 5)):  # a multiple of 16, and a method whose code pads nothing
-        told = explained(point.Point(dev, build("opt-6.7b", name), Workload(3, 1024, n_out)))[1]["workspace_bytes"]
+        told = explained(Point(dev, build("opt-6.7b", name), Workload(3, 1024, n_out)))[1]["workspace_bytes"]
         assert not [term for term in told.terms if term.startswith("padded")]
     materialised = point_of(build("opt-6.7b", "oaken"), dequant_path="materialised").design
     assert workspace_bytes(materialised, Sequence(materialised).limits, 1029) == 2 * 2 * 4096 * 1029
@@ -317,7 +321,7 @@ def test_sinkq_keeps_positions_with_the_values_where_the_keys_have_none():
 @pytest.mark.parametrize("quantizer", ["sinkq", "oaken"])
 def test_every_result_explains_itself(quantizer, admission):
     work = Workload(batch=8, admission=admission)
-    result, steps = explained(point.Point(catalog.device("a100-80gb"), build("llama2-7b", quantizer), work))
+    result, steps = explained(Point(catalog.device("a100-80gb"), build("llama2-7b", quantizer), work))
     given = {*ASKED, "device", "model", "quantizer", "key_quantizer", "value_quantizer", "capacity_bytes", "n_devices"}
     assert set(result) - given <= set(steps)
     for name in set(result) & set(steps) - {"effective_bits"}:
@@ -336,8 +340,8 @@ def test_every_result_explains_itself(quantizer, admission):
 def test_speed_is_some_of_the_results(name, quantizer, batch, n_in, admission, is_large):
     kv = build("llama2-70b" if is_large else "llama3.1-8b", quantizer)
     work = Workload(batch=batch, input_tokens=n_in, output_tokens=70, admission=admission)
-    whole = point.evaluate(catalog.device(name), kv, work)
-    found = point.speed(catalog.device(name), kv, work)
+    whole = engine.evaluate(Point(catalog.device(name), kv, work))
+    found = engine.speed(Point(catalog.device(name), kv, work))
     assert found == {name: whole[name] for name in found}
     assert {*uncertainty.COMPARED} <= {*found}
 
@@ -353,20 +357,46 @@ def test_a_plan_asked_again_answers_the_same():
     for where, name in (("oaken-hbm", "oaken"), ("h100", "kivi"), ("h100", "sinkq")):
         device = catalog.device(where)
         kept = build("llama2-7b", name)
-        fresh = [point.evaluate(device, build("llama2-7b", name), work) for work in works]
+        fresh = [engine.evaluate(Point(device, build("llama2-7b", name), work)) for work in works]
         for order in (works, works[::-1]):
-            assert [point.evaluate(device, kept, work) for work in order] == (fresh if order is works else fresh[::-1])
+            assert [engine.evaluate(Point(device, kept, work)) for work in order] == (
+                fresh if order is works else fresh[::-1]
+            )
 
 
 @pytest.mark.parametrize("admission", ["reserve", "paged"])
 def test_what_does_not_fit_is_the_same_with_its_steps_uncounted(admission, monkeypatch):
     work = Workload(input_tokens=64, output_tokens=1_000_000, admission=admission)
     gpu, plan = catalog.device("h100"), build(catalog.model("llama2-7b"), "kivi")
-    counted = point.Point(gpu, plan, work)
+    counted = Point(gpu, plan, work)
     assert counted.made.pieces
-    monkeypatch.setattr(point, "MANY_GROUPS", 10)
-    uncounted = point.Point(gpu, plan, work)
+    monkeypatch.setattr("dse.model.point.MANY_GROUPS", 10)
+    uncounted = Point(gpu, plan, work)
     assert not uncounted.made.pieces
     assert not uncounted.takes_long
     assert not uncounted.max_batch
-    assert uncounted.results == counted.results
+    assert engine.evaluate(uncounted) == engine.evaluate(counted)
+
+
+def test_a_point_goes_the_way_that_it_is_asked_for_whatever_ran_before(monkeypatch):
+    """Interpreted alone, compiled among 4,096: compiled code that a process has loaded changes neither."""
+    compiled, real = [], many.numbers_of
+    monkeypatch.setattr(many, "numbers_of", lambda *args: compiled.append(1) or real(*args))
+    asked = Point(catalog.device("h100"), build("llama3.1-8b", "kivi"), Workload(batch=8))
+    ways = [(INTERPRETED, 10**6), (AUTO, 1), (COMPILED, 1), (AUTO, 1), (AUTO, 4095), (AUTO, 4096), (INTERPRETED, 4096)]
+    counts, results = [], []
+    for by, n_points in ways:
+        results.append(engine.evaluate(asked, by, n_points))
+        counts.append(len(compiled))
+    assert counts == [0, 0, 1, 1, 1, 2, 2]
+    assert all(list(each.items()) == list(results[0].items()) for each in results)
+
+
+def test_a_small_sweep_is_interpreted_also_where_compiled_code_is_loaded(monkeypatch):
+    run, real = [], many.evaluate
+    monkeypatch.setattr(many, "evaluate", lambda *args: run.append(1) or real(*args))
+    engine.evaluate(Point(catalog.device("h100"), build("llama2-7b", "fp16"), Workload(batch=1)), COMPILED)
+    assert len(run) == 1
+    axes = {"device": ["h100"], "model": ["llama2-7b"], "quantizer": ["fp16"], "batch": [*range(1, 65)]}
+    assert len(in_memory(sweeps.from_dict({"axes": axes}), 64)) == 64
+    assert len(run) == 1

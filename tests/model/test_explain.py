@@ -7,8 +7,9 @@ import pytest
 
 from cases import each
 from dse.core.errors import InputError
-from dse.model import evaluate, kv_bytes
+from dse.model import engine, kv_bytes
 from dse.model.explain import explained
+from dse.model.point import Point
 from dse.report.present import bit_ledger
 from dse.specs import catalog
 from dse.specs.workload import Workload
@@ -59,7 +60,7 @@ def test_terms_of_layers_make_the_stated_bytes(name):
     long = {"batch": 8, "input_tokens": 32768, "admission": "paged"}
     for work, plans in (({"batch": 8}, of_all(name)), (long, of_all(name, ("fp16", "sinkq")))):
         for kv in plans:
-            steps = explained(evaluate.Point(catalog.device("b300"), kv, Workload(**work)))[1]
+            steps = explained(Point(catalog.device("b300"), kv, Workload(**work)))[1]
             wrong = {one: steps[one] for one in EXPLAINED if differs(summed(steps[one]), steps[one].value)}
             assert not wrong
 
@@ -68,13 +69,13 @@ def test_terms_of_layers_make_the_stated_bytes(name):
 @pytest.mark.parametrize("name", ["gpt-oss-20b", "qwen3.5-27b"])
 def test_so_they_do_on_several_devices_and_under_a_policy(name, work):
     asked = Workload(batch=8, **work)
-    steps = explained(evaluate.Point(catalog.device("b300"), build(name, "fp16"), asked))[1]
+    steps = explained(Point(catalog.device("b300"), build(name, "fp16"), asked))[1]
     assert not {one: steps[one] for one in EXPLAINED if differs(summed(steps[one]), steps[one].value)}
 
 
 def test_terms_say_which_layers_they_are_of():
     def terms(name, quantizer, asked="kv_bytes_per_token"):
-        point = evaluate.Point(catalog.device("b300"), build(name, quantizer), Workload(batch=8))
+        point = Point(catalog.device("b300"), build(name, quantizer), Workload(batch=8))
         return [term for term in explained(point)[1][asked].terms if term.startswith("each_of_")]
 
     assert terms("gpt-oss-20b", "fp8") == [
@@ -116,7 +117,7 @@ def test_parts_of_the_bits_make_the_whole(name):
             sequence = kv_bytes.sequence_bits(point.design, limits, n)
             states = sum(t.n_stored_layers * t.once_bits for t in point.design.tensors[len(kv.groups) :])
             assert sum(point.ledger(n).values()) * kv.den == sequence - states
-            assert math.isclose(sum(bit_ledger(point).values()), point.results["stored_bits"], rel_tol=1e-12)
+            assert math.isclose(sum(bit_ledger(point).values()), engine.evaluate(point)["stored_bits"], rel_tol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["deepseek-v4-flash", "deepseek-v4-pro"])
@@ -131,7 +132,7 @@ def test_tokens_that_share_an_entry_have_their_part_of_its_codes(name, quantizer
 )
 def test_the_numbers_of_fitted_attention_are_those_of_its_kernels(name, quantizer, work):
     """Of latent heads, too: an H200's kernel reads FP8 at 0.06 of the bandwidth, not at plain attention's 0.89."""
-    point = evaluate.Point(catalog.device("h200"), build(name, quantizer), Workload(batch=8, **work))
+    point = Point(catalog.device("h200"), build(name, quantizer), Workload(batch=8, **work))
     rows = explained(point)[1]["attention_s"].terms
     read_s = rows["kv_read_bytes_at_end"] / rows["bandwidth_bytes_per_s"] / rows["memory_frac"]
     # the mean of 1,025 to 2,048 tokens is 0.75 of the end; beside it queries and results

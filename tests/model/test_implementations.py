@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dse.core.errors import InputError
-from dse.model import evaluate, implementations, kernels
+from dse.model import engine, implementations, kernels
 from dse.model.assumed import reason
 from dse.model.compare import Case, Comparison
 from dse.model.explain import explained
 from dse.model.formulas import calibrated
+from dse.model.point import Point
 from dse.specs import catalog
 from dse.specs.implementation import ENDS
 from dse.specs.workload import Workload
@@ -22,7 +23,7 @@ A100, H100, L40S = (catalog.device(name) for name in ("a100-80gb", "h100", "l40s
 
 
 def point(device, model, quantizer, **work):
-    return evaluate.Point(device, build(model, quantizer), Workload(**{"batch": 8, **work}))
+    return Point(device, build(model, quantizer), Workload(**{"batch": 8, **work}))
 
 
 def rate_of(found):
@@ -53,17 +54,17 @@ def test_a_device_without_a_clock_takes_the_usual_one_and_says_so():
     own = A100.model_copy(update={"core_clock": None})
     found = point(own, "llama2-7b", "qserve")
     assert rate_of(found) == pytest.approx(10.35 * 1.7e9)
-    assert "core_clock" in found.results["assumptions"]
+    assert "core_clock" in engine.evaluate(found)["assumptions"]
     assert reason(found, "core_clock") == "1.7 GHz: assumed, the device's file has none"
-    assert "core_clock" not in point(own, "llama2-7b", "fp16").results["assumptions"]
-    assert "core_clock" not in point(A100, "llama2-7b", "qserve").results["assumptions"]
+    assert "core_clock" not in engine.evaluate(point(own, "llama2-7b", "fp16"))["assumptions"]
+    assert "core_clock" not in engine.evaluate(point(A100, "llama2-7b", "qserve"))["assumptions"]
 
 
 def test_fp8_where_kernels_were_measured_runs_as_they_were():
     """vLLM on Hopper: no number of its own, so the stack's fit holds."""
     found = point(H100, "llama3-8b", "fp8")
     fit = H100.stacks["vllm"].kv["fp8"]
-    assert found.results["implementation"] == "vllm"
+    assert engine.evaluate(found)["implementation"] == "vllm"
     assert rate_of(found) == pytest.approx(min(fit.core_rate.si, rate_of(found)))
     assert found.design.kernels[0].launch_s == max(fit.launch.si, found.stack.attention_terms()["launch_s"])
 
@@ -96,7 +97,7 @@ def test_one_request_of_a_short_context_by_hand():
     compute = s * 2 * 32 * 256 / (0.6 * H100.peak_flops.si)
     fixed = 41e-6 + terms["split_s"]
     packed_layers = next(k for k in design.kernels if k.cores_per_unit).n_layers
-    assert found.results["implementation"] == "vllm-0.20"
+    assert engine.evaluate(found)["implementation"] == "vllm-0.20"
     expected = packed_layers * (fixed + math.sqrt(memory**2 + unit**2 + compute**2 + core**2))
     # the first and last two layers are kept in 16 bits
     plain = [k for k in design.kernels if not k.cores_per_unit]
@@ -106,7 +107,7 @@ def test_one_request_of_a_short_context_by_hand():
         slow /= calibrated.active_cores(s, 8, 132)
         fixed = terms["launch_s"] + terms["split_s"]
         expected += kernel.n_layers * (fixed + math.sqrt(full**2 + unit**2 + compute**2 + slow**2))
-    results = found.results
+    results = engine.evaluate(found)
     assert results["attention_s"] + results["dequantize_s"] == pytest.approx(expected, rel=1e-9)
 
 
@@ -146,8 +147,8 @@ def test_a_kernel_s_own_share_of_the_bandwidth():
 def test_a_design_lies_between_both_ends(quantizer, device, model, batch, n_in):
     work = Workload(batch=batch, input_tokens=n_in, output_tokens=32)
     kv, own = build(model, quantizer), catalog.device(device)
-    usual = evaluate.evaluate(own, kv, work)
-    slow, fast = (evaluate.evaluate(own, kv, implementations.at_end(work, end)) for end in ENDS)
+    usual = engine.evaluate(Point(own, kv, work))
+    slow, fast = (engine.evaluate(Point(own, kv, implementations.at_end(work, end))) for end in ENDS)
     if usual["feasible"]:
         assert slow["decode_step_s"] >= usual["decode_step_s"] * (1 - 1e-12)
         assert fast["decode_step_s"] <= usual["decode_step_s"] * (1 + 1e-12)
@@ -160,21 +161,23 @@ def test_an_end_keeps_what_the_device_s_file_says_of_the_path():
     own = A100.model_copy(update={"dequant_path": {"kivi": "materialised"}})
     kv, work = build("llama2-7b", "kivi"), Workload()
     for asked in (work, *(implementations.at_end(work, end) for end in ENDS)):
-        assert evaluate.evaluate(own, kv, asked)["key_dequant_path"] == "materialised"
+        assert engine.evaluate(Point(own, kv, asked))["key_dequant_path"] == "materialised"
     # an implementation that is asked for by name brings its own
-    named = evaluate.evaluate(own, kv, replace(work, implementation="kivi-released"))
+    named = engine.evaluate(Point(own, kv, replace(work, implementation="kivi-released")))
     assert named["key_dequant_path"] == "fused"
     asked = replace(work, implementation="kivi-released", dequant_path="materialised")
-    assert evaluate.evaluate(A100, kv, asked)["key_dequant_path"] == "materialised"
+    assert engine.evaluate(Point(A100, kv, asked))["key_dequant_path"] == "materialised"
 
 
 def test_a_file_s_default_holds_for_all_that_it_does_not_name():
     everything = A100.model_copy(update={"dequant_path": {"default": "materialised"}})
-    assert evaluate.evaluate(everything, build("llama2-7b", "kivi"), Workload())["key_dequant_path"] == "materialised"
+    assert (
+        engine.evaluate(Point(everything, build("llama2-7b", "kivi"), Workload()))["key_dequant_path"] == "materialised"
+    )
     fused = A100.model_copy(update={"dequant_path": {"default": "fused"}})
-    assert evaluate.evaluate(fused, build("llama2-7b", "nqkv"), Workload())["key_dequant_path"] == "fused"
+    assert engine.evaluate(Point(fused, build("llama2-7b", "nqkv"), Workload()))["key_dequant_path"] == "fused"
     silent = A100.model_copy(update={"dequant_path": {}})
-    assert evaluate.evaluate(silent, build("llama2-7b", "nqkv"), Workload())["key_dequant_path"] == "materialised"
+    assert engine.evaluate(Point(silent, build("llama2-7b", "nqkv"), Workload()))["key_dequant_path"] == "materialised"
 
 
 def test_unpacking_per_query_head_costs_a_group_and_nothing_without_one():
@@ -196,11 +199,11 @@ def test_results_name_what_ran_and_which_numbers_are_assumed():
         ("tender", "generic", {"no_kernel"}),
         ("fp16", None, set()),
     ):
-        results = point(A100, "llama3-8b", quantizer).results
+        results = engine.evaluate(point(A100, "llama3-8b", quantizer))
         assert results["implementation"] == name
         assert {"implementation", "no_kernel"} & set(results["assumptions"]) == marks
-    mixed = evaluate.Point(A100, build("llama3-8b", "kivi", "qserve"), Workload())
-    assert mixed.results["implementation"] == "kivi-released, omniserve"
+    mixed = Point(A100, build("llama3-8b", "kivi", "qserve"), Workload())
+    assert engine.evaluate(mixed)["implementation"] == "kivi-released, omniserve"
     assert "6 element/cycle (1 to 20, assumed)" in reason(point(A100, "llama3-8b", "kivi"), "implementation")
     assert "no kernel of it is known for A100-80GB" in reason(point(A100, "llama3-8b", "tender"), "no_kernel")
 
@@ -211,8 +214,8 @@ def test_an_explanation_names_the_rate_that_ran():
 
 
 def test_kernels_that_have_to_be_known():
-    assert point(A100, "llama3-8b", "qserve", strict_kernels=True).results["feasible"]
-    assert point(A100, "llama3-8b", "fp16", strict_kernels=True).results["feasible"]
+    assert engine.evaluate(point(A100, "llama3-8b", "qserve", strict_kernels=True))["feasible"]
+    assert engine.evaluate(point(A100, "llama3-8b", "fp16", strict_kernels=True))["feasible"]
     for device, quantizer, why in (
         (
             A100,
@@ -226,23 +229,23 @@ def test_kernels_that_have_to_be_known():
         ),
         (catalog.device("oaken-hbm"), "qserve", "no kernel of qserve is known for Oaken-HBM (oaken): "),
     ):
-        assert point(device, "llama2-7b", quantizer).results["implementation"] in ("generic", None)
+        assert engine.evaluate(point(device, "llama2-7b", quantizer))["implementation"] in ("generic", None)
         with pytest.raises(InputError) as told:
-            _ = point(device, "llama2-7b", quantizer, strict_kernels=True).results
+            _ = engine.evaluate(point(device, "llama2-7b", quantizer, strict_kernels=True))
         assert why in str(told.value)
 
 
 def ranged(kv, **asked) -> list[str]:
-    one = evaluate.Point(A100, kv, Workload(**asked))
+    one = Point(A100, kv, Workload(**asked))
     return [own.name for own in implementations.ranged(one.plan, one.work, one.stack)]
 
 
 def test_a_quantizer_names_its_own_and_a_workload_moves_its_ends():
     kv = build("llama3-8b", "qserve@turbomind")
-    assert evaluate.evaluate(A100, kv, Workload())["implementation"] == "turbomind"
-    ends = [evaluate.evaluate(A100, kv, implementations.at_end(Workload(), end))["implementation"] for end in ENDS]
+    assert engine.evaluate(Point(A100, kv, Workload()))["implementation"] == "turbomind"
+    ends = [engine.evaluate(Point(A100, kv, implementations.at_end(Workload(), end)))["implementation"] for end in ENDS]
     assert ends == ["turbomind:slowest", "turbomind:fastest"]
-    assert evaluate.evaluate(A100, kv, Workload(implementation="omniserve"))["implementation"] == "omniserve"
+    assert engine.evaluate(Point(A100, kv, Workload(implementation="omniserve")))["implementation"] == "omniserve"
     assert ranged(kv) == ["turbomind"]
     assert ranged(kv, model_kind="ideal") == []
     assert ranged(kv, implementation=":slowest") == []
@@ -254,11 +257,11 @@ def test_the_range_of_kernels_makes_a_gain_less_sure():
     work = Workload(batch=16, admission="paged")
     one, other = (Case(A100, build("llama2-13b", name), work) for name in ("kivi", "fp16"))
     found = Comparison().gain(one, other)
-    base = evaluate.evaluate(*other)["throughput_tokens_per_s"]
+    base = engine.evaluate(Point(*other))["throughput_tokens_per_s"]
     ends = []
     for end in ENDS:
         moved = one._replace(work=implementations.at_end(work, end))
-        ends.append(evaluate.evaluate(*moved)["throughput_tokens_per_s"] / base)
+        ends.append(engine.evaluate(Point(*moved))["throughput_tokens_per_s"] / base)
     assert ends[0] < found.ratio < ends[1]
     assert math.log(found.high / found.low) >= math.log(ends[1] / ends[0]) * (1 - 1e-9)
 
@@ -270,7 +273,9 @@ def test_hugging_face_copies_its_cache_in_every_step():
     """Llama2-7B, 4 requests of 1,024 tokens and 512 more: each step reads what is stored and writes it with a token
     more, 524,288 B a token; only where that code is named."""
     plain, copied = (
-        point(A100, "llama2-7b", name, batch=4, input_tokens=1024, output_tokens=512, model_kind="ideal").results
+        engine.evaluate(
+            point(A100, "llama2-7b", name, batch=4, input_tokens=1024, output_tokens=512, model_kind="ideal")
+        )
         for name in ("fp16", "fp16@transformers-cache")
     )
     assert plain["quantize_s"] == 0

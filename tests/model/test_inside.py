@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 import factories
 from dse.core.errors import DseError
 from dse.model import uncertainty
-from dse.model.evaluate import Point
+from dse.model.engine import evaluate
+from dse.model.point import Point
 from dse.specs import catalog
 from dse.specs.workload import Workload
 
@@ -29,7 +30,7 @@ WORK = st.fixed_dictionaries(
 def results(device, model, quantizer, work):
     """Results of a design that fits; None where it does not, or is refused."""
     try:
-        found = Point(catalog.device(device), factories.build(model, quantizer), Workload(**work)).results
+        found = evaluate(Point(catalog.device(device), factories.build(model, quantizer), Workload(**work)))
     except DseError:
         return None
     return found if found["feasible"] else None

@@ -7,9 +7,10 @@ import pandas as pd
 import pytest
 
 from dse.measure import mixed_plan
-from dse.model import evaluate as point
 from dse.model import kv_layout as plan
+from dse.model.engine import evaluate
 from dse.model.explain import explained
+from dse.model.point import Point
 from dse.report import present
 from dse.specs import catalog, measurements
 from dse.specs.measurements import Bits
@@ -57,12 +58,12 @@ def measurement(folder):
 def asked(bits, key, value=None, n_layers=2):
     sides = bits.quantizer(key), bits.quantizer(value or key)
     built = plan.build(model(layer(n_layers, 1, 10)), *sides)
-    return point.Point(catalog.device("a100-80gb"), built, Workload(1, 10, 10))
+    return Point(catalog.device("a100-80gb"), built, Workload(1, 10, 10))
 
 
 def result(bits, key, value=None):
     found = asked(bits, key, value)
-    return found.results, found.plan
+    return evaluate(found), found.plan
 
 
 @pytest.fixture

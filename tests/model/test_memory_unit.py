@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 import naive
 from dse import quantizers
-from dse.model import kv_bytes, memory_unit
+from dse.model import engine, kv_bytes, memory_unit
 from dse.model import kv_layout as plan
-from dse.model.evaluate import Point
 from dse.model.formulas import memory_unit as formulas
 from dse.model.formulas import scheduling
+from dse.model.point import Point
 from dse.specs import catalog
 from dse.specs.device_and_model import Quantity
 from dse.specs.workload import Workload
@@ -85,8 +85,8 @@ def test_entries_of_many_tokens_fill_pages_by_their_own_bits(name):
     last = 0
     for n_tokens in (1, 2, 3, 130, 131, 1000, 4095, 4096):
         found = Point(device, kv, Workload(1, n_tokens, 1))
-        now = found.results["kv_bytes"]
-        packed = found.plan.bits(n_tokens + 1) / found.plan.den / 8 + found.results["state_bytes"]
+        now = engine.evaluate(found)["kv_bytes"]
+        packed = found.plan.bits(n_tokens + 1) / found.plan.den / 8 + engine.evaluate(found)["state_bytes"]
         beside = sum(g.n_stored_layers * len(g.streams) * g.page_row_bits for g in found.plan.groups)
         beside += (n_tokens + 1) * sum(g.n_stored_layers * g.index_bits for g in found.design.tensors)
         assert max(last, packed) <= now <= packed + beside / found.plan.den / 8 + 1

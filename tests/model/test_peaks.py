@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dse.core.errors import DseError
-from dse.model.evaluate import Point
+from dse.model.engine import evaluate
 from dse.model.kv_layout import build
+from dse.model.point import Point
 from dse.quantizers import parse
 from dse.specs import catalog
 from dse.specs.workload import Workload
@@ -19,7 +20,7 @@ QUANTIZERS = ("fp16", "fp8", "nvfp4", "kivi", "int4_per_token_head")
 def results(kind, device, model, quantizer, **work):
     plan = build(catalog.model(model), parse(quantizer), parse(quantizer))
     asked = Workload(admission="paged", memory="paper", model_kind=kind, **work)
-    return Point(catalog.device(device), plan, asked).results
+    return evaluate(Point(catalog.device(device), plan, asked))
 
 
 @given(

@@ -3,8 +3,9 @@
 import pytest
 
 from dse.core.compiling import FORMULAS
-from dse.model.evaluate import Point
+from dse.model.engine import evaluate
 from dse.model.explain import explained
+from dse.model.point import Point
 from dse.model.results import RESULTS, STEPS, section
 from dse.model.results.declare import INTERVALS, MEASURED, SECTIONS
 from dse.model.results.reads import DEVICE_PARAMETERS
@@ -73,7 +74,7 @@ def test_names_titles_and_places_are_one_results_own():
 def test_a_section_shows_what_a_design_has():
     def shown(work, title="Time", model="llama3.1-8b"):
         point = Point(catalog.device("h100"), build(model, "fp8"), Workload(batch=8, **work))
-        return [result.name for _, result in section(title, point.results)]
+        return [result.name for _, result in section(title, evaluate(point))]
 
     assert "collective_s" not in shown({})
     assert "collective_s" in shown({"tp": 2})

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from dse import quantizers
 from dse.cli import main as cli
 from dse.core.errors import InputError
-from dse.model import evaluate as point
+from dse.model import engine, ring
 from dse.model import kv_layout as plan
-from dse.model import ring
 from dse.model.formulas import ring as formulas
+from dse.model.point import Point
 from dse.model.results.ring import RING
 from dse.specs import catalog
 from dse.specs import device_and_model as specs
@@ -88,7 +88,7 @@ def test_the_prompt_is_the_loop_over_devices_and_hops(kv, batch, n_in, n_ring, b
     dev = device(peak=peak, launch=hop)
     found = ring.evaluate(dev, kv, Workload(batch, n_in, 1), n_ring, link(bandwidth))
     block = -(-n_in // n_ring)
-    alone = point.evaluate(dev, kv, Workload(batch, block, 1))["prefill_s"]
+    alone = engine.evaluate(Point(dev, kv, Workload(batch, block, 1)))["prefill_s"]
     total, exposed = naive_prompt(kv, dev, batch, n_in, n_ring, bandwidth, dev.kernel_launch.si)
     assert found["prefill_s"] == pytest.approx(alone + total, rel=1e-12)
     assert found["exposed_transfer_s"] == pytest.approx(exposed, rel=1e-12, abs=1e-15)
@@ -97,12 +97,12 @@ def test_the_prompt_is_the_loop_over_devices_and_hops(kv, batch, n_in, n_ring, b
 @given(PLANS, st.integers(1, 8), st.integers(1, 200))
 def test_a_ring_of_one_is_the_device_alone(kv, batch, n_in):
     found = ring.evaluate(device(), kv, Workload(batch, n_in, 1), 1)
-    alone = point.evaluate(device(), kv, Workload(batch, n_in, 1))
+    alone = engine.evaluate(Point(device(), kv, Workload(batch, n_in, 1)))
     assert {name: found[name] for name in ("prefill_s", "max_context_tokens")} == {
         name: alone[name] for name in ("prefill_s", "max_context_tokens")
     }
     half = min(max(g.step_tokens for g in kv.groups) // 2, n_in - 1)  # the mean over a packed group around the end
-    around = point.evaluate(device(), kv, Workload(batch, n_in - half, max(2 * half, 1)))
+    around = engine.evaluate(Point(device(), kv, Workload(batch, n_in - half, max(2 * half, 1))))
     same = ("linear_s", "attention_s", "quantize_s", "dequantize_s", "decode_step_s")
     assert {name: found[name] for name in same} == {name: around[name] for name in same}
     assert found["pass_s"] == found["exposed_transfer_s"] == 0

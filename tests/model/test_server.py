@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 
 import factories
 from dse.core.errors import DseError, InputError
-from dse.model.evaluate import Point
+from dse.model import engine
 from dse.model.formulas import steady
+from dse.model.point import Point
 from dse.model.records import CHUNKED, CONTINUOUS, STATIC
 from dse.model.server import cycle_of
 from dse.specs import catalog
@@ -30,12 +31,12 @@ def test_one_request_by_hand():
     attention_s = 524_288 * (512 + 64.5) / 2e12
     for batching in ("static", "continuous", "chunked"):
         own = point(1, batching=batching)
-        prompt_s = own.results["prefill_s"]
+        prompt_s = engine.evaluate(own)["prefill_s"]
         assert prompt_s == pytest.approx(2 * n * 512 / 312e12, rel=0.03)
-        assert own.results["tpot_s"] == pytest.approx(2 * n / 2e12 + attention_s)
-        assert own.results["ttft_s"] == pytest.approx(prompt_s)  # no other prompt is before its own
-        rate = 128 / (prompt_s + 128 * own.results["tpot_s"])
-        assert own.results["throughput_tokens_per_s"] == pytest.approx(rate)
+        assert engine.evaluate(own)["tpot_s"] == pytest.approx(2 * n / 2e12 + attention_s)
+        assert engine.evaluate(own)["ttft_s"] == pytest.approx(prompt_s)  # no other prompt is before its own
+        rate = 128 / (prompt_s + 128 * engine.evaluate(own)["tpot_s"])
+        assert engine.evaluate(own)["throughput_tokens_per_s"] == pytest.approx(rate)
 
 
 def test_cycles_by_hand():
@@ -80,17 +81,17 @@ def test_cycles_of_groups_by_hand():
 
 
 def test_a_static_batch_is_what_papers_have():
-    found = point(32, batching="static").results
+    found = engine.evaluate(point(32, batching="static"))
     assert (found["tpot_s"], found["ttft_s"]) == (found["decode_step_s"], found["prefill_s"])
     assert found["throughput_tokens_per_s"] == pytest.approx(found["static_batch_tokens_per_s"], rel=1e-12)
-    assert point(32).results["throughput_tokens_per_s"] == found["throughput_tokens_per_s"]  # by default
+    assert engine.evaluate(point(32))["throughput_tokens_per_s"] == found["throughput_tokens_per_s"]  # by default
 
 
 def test_of_one_round_every_request_waits_for_half_of_the_others_prompts():
-    one, ten = (point(16, rounds=rounds, batching="chunked").results["ttft_s"] for rounds in (1, 10))
+    one, ten = (engine.evaluate(point(16, rounds=rounds, batching="chunked"))["ttft_s"] for rounds in (1, 10))
     steps = point(16, batching="chunked").cycle
     others = (steps.cycle.prompt_steps - steps.cycle.own_steps) * steps.prompt_step_s
-    long_run = point(16, batching="chunked").results["ttft_s"]
+    long_run = engine.evaluate(point(16, batching="chunked"))["ttft_s"]
     assert one - long_run == pytest.approx(others / 2)
     assert ten - long_run == pytest.approx(others / 20)
 
@@ -99,12 +100,12 @@ def test_no_more_requests_run_than_the_server_takes():
     free, limited = point(64, batching="chunked"), point(64, max_num_seqs=16, batching="chunked")
     assert (free.max_batch > 64, limited.max_batch) == (True, 16)
     # each waits for a place as long as 3 requests ahead of it hold one
-    alone = point(16, batching="chunked").results
-    wait_s = limited.results["ttft_s"] - alone["ttft_s"]
-    in_place_s = alone["ttft_s"] + 128 * limited.results["tpot_s"]
+    alone = engine.evaluate(point(16, batching="chunked"))
+    wait_s = engine.evaluate(limited)["ttft_s"] - alone["ttft_s"]
+    in_place_s = alone["ttft_s"] + 128 * engine.evaluate(limited)["tpot_s"]
     assert wait_s == pytest.approx(3 * in_place_s, rel=1e-9)
-    assert limited.results["fits_whole_batch"] is False
-    assert (limited.results["running_batch"], limited.results["bound"]) == (16, "capacity")
+    assert engine.evaluate(limited)["fits_whole_batch"] is False
+    assert (engine.evaluate(limited)["running_batch"], engine.evaluate(limited)["bound"]) == (16, "capacity")
 
 
 def test_formulas_by_hand():
@@ -142,7 +143,7 @@ def test_littles_law(device, model, quantizer, batch, lengths, layout, stack, ba
     if spec.stacks:
         work["stack"] = stack
     try:
-        found = Point(spec, factories.build(model, quantizer), Workload(**work, rounds=rounds)).results
+        found = engine.evaluate(Point(spec, factories.build(model, quantizer), Workload(**work, rounds=rounds)))
     except DseError:
         assume(False)
     assume(found["feasible"])
@@ -192,7 +193,7 @@ def test_a_loop_over_steps_takes_as_long(batch, n_in, n_out):
     own = point(batch, n_in, n_out, batching="continuous", prompt_budget_tokens=batch * n_in)
     each_s = own.run(batch).wave.prefill_s / batch
     tpot_s, ttft_s = served(batch, batch, lambda n: own.run(n).wave.decode_step_s, each_s, n_out)
-    found = own.results
+    found = engine.evaluate(own)
     assert found["ttft_s"] + n_out * found["tpot_s"] == pytest.approx(ttft_s + n_out * tpot_s, rel=0.01)
 
 
@@ -207,15 +208,15 @@ def test_releases_schedule_as_they_do():
     assert how(memory="paper") == STATIC
     assert how(stack="sglang", batching="chunked") == CHUNKED
     with pytest.raises(InputError, match="without a KV cache a batch is static"):
-        point(1, kv_cache=False, admission="reserve", batching="chunked").results  # noqa: B018
+        engine.evaluate(point(1, kv_cache=False, admission="reserve", batching="chunked"))
 
 
 def test_what_does_not_fit_has_no_times():
-    assert point(4, device=factories.device(capacity=10 * 10**9)).results["tpot_s"] is None
+    assert engine.evaluate(point(4, device=factories.device(capacity=10 * 10**9)))["tpot_s"] is None
 
 
 def test_one_long_prompt_after_the_other_leaves_the_tokens_alone():
     """H100, Llama 3.1 8B, 122,880 tokens in, alone: a token took 11.81 ms."""
     kv, work = factories.build("llama3.1-8b", "fp16"), Workload(1, 122_880, 128)
-    found = Point(catalog.device("h100"), kv, work).results
+    found = engine.evaluate(Point(catalog.device("h100"), kv, work))
     assert found["tpot_s"] == pytest.approx(found["decode_step_s"]) == pytest.approx(11.81e-3, rel=0.01)

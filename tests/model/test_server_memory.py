@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 import dse
 from dse.core.errors import InputError
 from dse.model.capacity import pool_tokens
-from dse.model.evaluate import Point, evaluate, roomy
+from dse.model.engine import evaluate, roomy
 from dse.model.explain import explained
 from dse.model.formulas import capacity
+from dse.model.point import Point
 from dse.specs import catalog, servers
 from dse.specs.workload import Workload
 from factories import build
@@ -42,7 +43,7 @@ QWEN3_8B = {
 
 
 def results(device="a100-80gb", model="llama3.1-8b", quantizer="bf16", **asked):
-    return evaluate(catalog.device(device), build(model, quantizer), Workload(**asked))
+    return evaluate(Point(catalog.device(device), build(model, quantizer), Workload(**asked)))
 
 
 def test_every_term_by_hand():
@@ -322,11 +323,11 @@ def test_the_smallest_memory_is_where_the_batch_begins_to_fit():
             build("llama3.1-8b", "bf16"),
             Workload(260, stack=stack, gpu_memory_utilization=0.9),
         )
-        least = evaluate(device, kv, work)["min_capacity_bytes"]
+        least = evaluate(Point(device, kv, work))["min_capacity_bytes"]
         for n_bytes, fits in ((least, True), (least - 1, False)):
             size = device.memory_capacity.model_copy(update={"value": n_bytes, "unit": "B"})
             own = device.model_validate({**dict(device), "memory_capacity": size, "reported_memory": size})
-            assert evaluate(own, kv, work)["fits_whole_batch"] is fits
+            assert evaluate(Point(own, kv, work))["fits_whole_batch"] is fits
 
 
 @given(

@@ -12,9 +12,9 @@ from cases import each
 from dse import quantizers
 from dse.core.errors import InputError
 from dse.measure import kernels
-from dse.model import evaluate as point
-from dse.model import quality
+from dse.model import engine, quality
 from dse.model.kv_layout import build
+from dse.model.point import Point
 from dse.quantizers import skipping, vllm
 from dse.specs import catalog
 from dse.specs.measurements import Bits, Data, MeasurementFile, MethodMeasurement, TensorMeasurement
@@ -138,7 +138,7 @@ def test_the_same_as_a_plan_of_the_same_layers(tmp_path):
     found = []
     for text in ("turboquant_4bit_nc", f"plan:{path}"):
         spec = quantizers.parse(text)
-        found.append(point.evaluate(device, build(own, spec, spec), Workload(batch=8)))
+        found.append(engine.evaluate(Point(device, build(own, spec, spec), Workload(batch=8))))
     names = ("quantizer", "key_quantizer", "value_quantizer", "measured_on", *quality.NAMES)
     one, other = ({key: value for key, value in result.items() if key not in names} for result in found)
     assert one == other
@@ -149,15 +149,17 @@ def test_measurements_of_the_layers_that_are_packed():
     bits = Bits("closed", file_of_layers(4))
     spec = bits.quantizer("fp8:skip=0")
     found = build(model(layer(4, dim=128)), spec, spec)
-    assert point.evaluate(catalog.device("a100-80gb"), found, Workload())["mse"] == pytest.approx(0.5)
+    assert engine.evaluate(Point(catalog.device("a100-80gb"), found, Workload()))["mse"] == pytest.approx(0.5)
     other = build(model(layer(5, dim=128)), spec, spec)
-    assert point.evaluate(catalog.device("a100-80gb"), other, Workload())["mse"] is None
+    assert engine.evaluate(Point(catalog.device("a100-80gb"), other, Workload()))["mse"] is None
 
 
 def test_error_shown_is_that_of_the_packed_layers_where_the_model_has_others():
     """What ships has no model's layers: the error of the output where all are packed stands in, and is called that."""
     spec = Bits().quantizer("turboquant_k8v4")
-    found = point.evaluate(catalog.device("a100-80gb"), build(catalog.model("llama2-7b"), spec, spec), Workload())
+    found = engine.evaluate(
+        Point(catalog.device("a100-80gb"), build(catalog.model("llama2-7b"), spec, spec), Workload())
+    )
     methods = json.loads((resources.files("dse.data") / "smollm2.measured.json").read_text())["methods"]
     packed = next(m for m in methods if m["quantizer"] == "turboquant_k8v4")
     outputs = [t["output"] for t in packed["tensors"] if t["which"] == "key"]

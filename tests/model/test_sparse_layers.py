@@ -4,8 +4,11 @@ import math
 
 import pytest
 
-from dse.model import assumptions, evaluate, kernels
+from dse.model import kernels
 from dse.model.assumed import reason
+from dse.model.engine import evaluate
+from dse.model.point import Point
+from dse.model.results import assumed_behind
 from dse.specs import catalog
 from dse.specs.workload import Workload
 from factories import build
@@ -14,11 +17,11 @@ B200, H200, A100 = (catalog.device(name) for name in ("b200", "h200", "a100-80gb
 
 
 def point(model, quantizer="fp16", device=B200, **work):
-    return evaluate.Point(device, build(model, quantizer), Workload(**{"batch": 4, "tp": 8, **work}))
+    return Point(device, build(model, quantizer), Workload(**{"batch": 4, "tp": 8, **work}))
 
 
 def is_marked(found):
-    return "nearest_kernels" in found.results["assumptions"]
+    return "nearest_kernels" in evaluate(found)["assumptions"]
 
 
 def test_a_step_of_chosen_tokens_by_hand():
@@ -32,7 +35,7 @@ def test_a_step_of_chosen_tokens_by_hand():
     flops = batch * 2048 * 2 * heads * (576 + 512)
     root = math.hypot(n_bytes / (fit.memory_frac.si * bandwidth), flops / (fit.flops_frac.si * peak))
     expected = n_layers * (fit.launch.si + s / 1000 * fit.choice.si + index + root)
-    assert found.results["attention_s"] == pytest.approx(expected, rel=1e-9)
+    assert evaluate(found)["attention_s"] == pytest.approx(expected, rel=1e-9)
     # bytes and operations count whatever share of a peak each kernel reaches
     assert found.largest_wave.attention_bytes == pytest.approx(n_layers * (n_bytes + batch * s * 132), rel=1e-9)
     scored = batch * s * 2 * 64 * 128
@@ -66,7 +69,7 @@ def test_a_step_of_compressed_caches_by_hand(quantizer, bits):
     of_hca = hca.launch.si + root(hca, s / 128, io_bytes)
     of_window = latent.launch.si + root(latent, 128, io_bytes)
     expected = 21 * of_csa + 20 * of_hca + 41 * root(hca, 128, 0) + 2 * of_window
-    results = found.results
+    results = evaluate(found)
     # scales of FP8 are a few bits that the elements above leave out
     assert results["attention_s"] + results["dequantize_s"] == pytest.approx(expected, rel=2e-3)
 
@@ -114,16 +117,16 @@ def test_what_was_not_is_marked():
 def test_prompts_are_marked_whatever_was_measured_of_steps():
     asked = {"memory": "paper", "batch": 1, "weights": "fp8_block", "stack": "sglang"}
     found = point("deepseek-v3.2", **asked)
-    names = found.results["assumptions"]
-    assert "sparse_prompts" in assumptions.behind("ttft_s", names, found.results)
-    assert "sparse_prompts" not in assumptions.behind("attention_s", names, found.results)
+    names = evaluate(found)["assumptions"]
+    assert "sparse_prompts" in assumed_behind("ttft_s", names, evaluate(found))
+    assert "sparse_prompts" not in assumed_behind("attention_s", names, evaluate(found))
     assert "plain attention" in reason(found, "sparse_prompts")
-    assert "sparse_prompts" not in point("deepseek-v3", **asked).results["assumptions"]
+    assert "sparse_prompts" not in evaluate(point("deepseek-v3", **asked))["assumptions"]
 
 
 def test_longer_contexts_cost_the_index_and_the_choice_alone():
     times = [
-        point("deepseek-v3.2", stack="sglang", batch=1, input_tokens=n, output_tokens=1).results["attention_s"]
+        evaluate(point("deepseek-v3.2", stack="sglang", batch=1, input_tokens=n, output_tokens=1))["attention_s"]
         for n in (1000, 4000, 16000, 28000)
     ]
     assert times[0] < times[1]

@@ -3,8 +3,8 @@
 import pytest
 
 from dse.calibrate import evidence
-from dse.model.evaluate import Point
 from dse.model.kv_layout import build
+from dse.model.point import Point
 from dse.quantizers import parse
 from dse.specs import catalog
 from dse.specs.workload import Workload

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from dse.core import specfile
-from dse.model import evaluate, starts
+from dse.model import starts
+from dse.model.point import Point
 from dse.quantizers import FAMILIES
 from dse.questions.common import design
 from dse.specs import catalog
@@ -127,7 +128,7 @@ def own_chip(**numbers):
 @pytest.mark.parametrize("family", [name for name in FAMILIES if not FAMILIES[name].exact and "ds_mla" not in name])
 def test_a_chip_of_the_users_runs_every_format_and_no_code_of_others(family):
     one = design(own_chip(), "llama2-7b", family)
-    point = evaluate.Point(one.device, one.plan, Workload(batch=4, input_tokens=256, output_tokens=16))
+    point = Point(one.device, one.plan, Workload(batch=4, input_tokens=256, output_tokens=16))
     assert point.lowered.results["runs"]
     assert point.lowered.results["implementation"] is None
     assert set(point.paths.values()) <= {"engine", "none"}

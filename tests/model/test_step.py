@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 import naive
 from dse.cli import main as cli
 from dse.core.errors import InputError
-from dse.model import evaluate as point
+from dse.model import engine
 from dse.model.formulas import activations, kv_cache
 from dse.model.lower import weights_by_operation
+from dse.model.point import Point
 from dse.model.stacks import stack_of
 from dse.specs import catalog
 from dse.specs import device_and_model as specs
@@ -146,7 +147,7 @@ def test_without_a_cache_the_closed_form_is_the_loop(kv, n, n_in, n_out, peak):
     dev = device(bandwidth=2e9, peak=peak)
     work = Workload(batch=n, input_tokens=n_in, output_tokens=n_out, kv_cache=False, model_kind="ideal")
     kv = build(kv.model, "fp16")  # nothing is stored, so nothing is quantised
-    times = point.Point(dev, kv, work).run(n).wave
+    times = Point(dev, kv, work).run(n).wave
     linear, scores = no_cache_loop(dev, kv, n, work, peak, 2e9, None)
     assert times.linear_s == pytest.approx(linear, rel=1e-12)
     assert times.attention_s == pytest.approx(scores, rel=1e-12)
@@ -160,7 +161,7 @@ def test_without_a_cache_shipped_models_are_the_loop(name, kind):
         batch=2, input_tokens=5, output_tokens=300, weights_bits=4, activation_bits=8, kv_cache=False, model_kind=kind
     )
     _, stack = stack_of(A100, work)
-    result = point.evaluate(A100, kv, work)
+    result = engine.evaluate(Point(A100, kv, work))
     prompt_frac = stack.prompt["d128"].flops_frac.si if stack else 1.0  # heads of 128
     fit = (
         {
@@ -175,7 +176,7 @@ def test_without_a_cache_shipped_models_are_the_loop(name, kind):
     assert result["attention_s"] == pytest.approx(scores, rel=1e-12)
     assert result["prefill_s"] == 0
     assert result["ttft_s"] == result["decode_step_s"]  # a step begins with its prompt
-    alone = point.evaluate(A100, kv, replace(work, batch=1, kv_cache=True, weights_bits=work.weights_bits))
+    alone = engine.evaluate(Point(A100, kv, replace(work, batch=1, kv_cache=True, weights_bits=work.weights_bits)))
     if stack is None or name == "opt-6.7b":  # with a cache, experts run as they were measured
         assert result["prefill_alone_s"] == pytest.approx(alone["prefill_s"], rel=1e-9)  # FP16 packs nothing
 
@@ -183,7 +184,9 @@ def test_without_a_cache_shipped_models_are_the_loop(name, kind):
 def test_without_a_cache_utilisation_counts_the_experts_of_every_step():
     """Mixtral at peak rates, 1 token in, 8 out: all of a step is reading weights, so its bandwidth is used in full."""
     work = Workload(1, 1, 8, kv_cache=False, model_kind="ideal")
-    result = point.evaluate(catalog.device("h100:memory_capacity=192 GB"), build("mixtral-8x7b-oaken", "fp16"), work)
+    result = engine.evaluate(
+        Point(catalog.device("h100:memory_capacity=192 GB"), build("mixtral-8x7b-oaken", "fp16"), work)
+    )
     assert result["bandwidth_utilisation"] == pytest.approx(1, rel=1e-5)
     assert result["bandwidth_utilisation"] <= 1
 
@@ -200,8 +203,8 @@ def test_without_a_cache_memory_holds_no_keys_and_all_activations():
 
 def of(dev, kv, **fields):
     work = Workload(**fields)
-    result = point.evaluate(dev, kv, work)
-    return result, {(op["phase"], op["name"]): op for op in point.operations(dev, kv, work)}
+    result = engine.evaluate(Point(dev, kv, work))
+    return result, {(op["phase"], op["name"]): op for op in Point(dev, kv, work).operations()}
 
 
 def test_utilisation_of_llama2_13b_by_hand():
@@ -433,7 +436,7 @@ def test_idle_cores_count_against_utilisation_of_all_cores():
 @pytest.mark.parametrize(("batch", "prefix"), [(1, 0), (4, 0), (4, 512)])
 def test_a_served_prompt_multiplies_the_output_head_once(batch, prefix):
     """Gemma 3 1B on an H100: 1,152 x 262,144 parameters of 1.0e9 meet the last token of each prompt alone."""
-    own = point.Point(
+    own = Point(
         catalog.device("h100"),
         build("gemma-3-1b", "fp16"),
         Workload(batch, 4096, 16, prefix_tokens=prefix, model_kind="calibrated"),
@@ -449,5 +452,5 @@ def test_a_served_prompt_multiplies_the_output_head_once(batch, prefix):
     # at the peaks of a chip that serves, too; papers count it for every token
     work = Workload(batch, 4096, 16, prefix_tokens=prefix, model_kind="ideal")
     for name, counted in (("h100", head), ("oaken-hbm", 0)):
-        ideal = point.Point(catalog.device(name), build("gemma-3-1b", "fp16"), work)
+        ideal = Point(catalog.device(name), build("gemma-3-1b", "fp16"), work)
         assert ideal.design.model.head_parameters == counted

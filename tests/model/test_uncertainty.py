@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import factories
-from dse.model import uncertainty
-from dse.model.evaluate import Point
-from dse.model.uncertainty import Interval
+from dse.model import intervals, uncertainty
+from dse.model.engine import evaluate
+from dse.model.intervals import Interval
+from dse.model.point import Point
 from dse.specs import catalog
 from dse.specs.shared_errors import SharedErrors
 from dse.specs.stack import Fit
@@ -21,9 +22,9 @@ def point(device="h100", model="llama3.1-8b", **work):
     return Point(own, factories.build(model, "fp16"), Workload(8, 1024, 256, **{"admission": "paged", **work}))
 
 
-def intervals(*args, **work):
+def intervals_at(*args, **work):
     own = point(*args, **work)
-    return uncertainty.intervals(own.device, own.plan, own.work, own.stack, own.stack_name)
+    return own.lowered.sure
 
 
 def fit(held_out, serving=None):
@@ -32,27 +33,27 @@ def fit(held_out, serving=None):
 
 def test_of_a_normal_distribution_eight_of_ten_lie_inside():
     # P(|x| < w) = erf(w / sqrt(2)) of a spread of 1, whose mean absolute error is sqrt(2 / pi)
-    width = uncertainty.WIDTH_80 * math.sqrt(2 / math.pi)
+    width = intervals.WIDTH_80 * math.sqrt(2 / math.pi)
     assert math.erf(width / math.sqrt(2)) == pytest.approx(0.8, abs=2e-4)
 
 
 def test_kernels_are_as_sure_as_the_worst_fit():
-    found = uncertainty.of_fits([fit(0.02), fit(0.5, serving=0.1)])
+    found = intervals.of_fits([fit(0.02), fit(0.5, serving=0.1)])
     assert (found.low, found.high) == pytest.approx((1 - 0.1606, 1 + 0.1606))
     # a fit that may be off by more than all of a time still leaves a positive one
-    assert uncertainty.of_fits([fit(3.0)]).low == pytest.approx(0.1)
-    assert uncertainty.of_fits([]).low == 1
+    assert intervals.of_fits([fit(3.0)]).low == pytest.approx(0.1)
+    assert intervals.of_fits([]).low == 1
 
 
 def test_a_model_with_rows_has_the_interval_of_fits_that_did_not_see_it():
     server = catalog.servers()["trtllm"]
     own, kind = server.models["llama3.1-8b"], server.left_out["dense"]
-    found = intervals(stack="trtllm@1.0.0rc3")
+    found = intervals_at(stack="trtllm@1.0.0rc3")
     assert (found.tokens.low, found.tokens.high) == (own.low, own.high)
     assert (found.first.low, found.first.high) == (own.first_low, own.first_high)
     assert f"{own.n_points} measured rows of llama3.1-8b on trtllm" in found.tokens.why
     assert own.low <= kind.low < 1 < kind.high <= own.high
-    other = intervals(model="llama2-7b", stack="trtllm@1.0.0rc3")
+    other = intervals_at(model="llama2-7b", stack="trtllm@1.0.0rc3")
     assert (other.tokens.low, other.tokens.high) == (kind.low, kind.high)
     assert "left out" in other.tokens.why
 
@@ -67,9 +68,9 @@ BORROWING = ("rubin", "mi300x", "h100-pcie", "l4", "v100-32gb")
 @pytest.mark.parametrize("estimated", [*ESTIMATED, *BORROWING])
 def test_no_estimate_is_surer_than_a_measurement(estimated, model):
     for stack in ("vllm", "sglang", "trtllm"):
-        guess = intervals(estimated, model, **({"stack": stack} if estimated in BORROWING else {}))
+        guess = intervals_at(estimated, model, **({"stack": stack} if estimated in BORROWING else {}))
         for device in MEASURED:
-            known = intervals(device, model, stack=stack)
+            known = intervals_at(device, model, stack=stack)
             for mine, other in zip(guess, known, strict=True):
                 assert mine.high / mine.low > other.high / other.low, (device, stack)
 
@@ -78,35 +79,35 @@ def test_a_device_with_a_number_of_your_own_is_less_sure():
     own = catalog.device("h100")
     faster = own.memory_bandwidth.model_copy(update={"value": 4.8, "unit": "TB/s", "kind": "assumed"})
     what_if = own.model_copy(update={"memory_bandwidth": faster})
-    for mine, known in zip(intervals(what_if), intervals("h100"), strict=True):
+    for mine, known in zip(intervals_at(what_if), intervals_at("h100"), strict=True):
         assert (mine.low, mine.high) == pytest.approx((known.low / 1.15, known.high * 1.15))
 
 
 def test_a_mixture_that_nobody_measured_is_less_sure_than_a_dense_model():
-    dense, mixture = (intervals(model=name, stack="vllm").tokens for name in ("llama2-7b", "mixtral-8x7b"))
+    dense, mixture = (intervals_at(model=name, stack="vllm").tokens for name in ("llama2-7b", "mixtral-8x7b"))
     assert mixture.low < dense.low < 1 < dense.high < mixture.high
 
 
 def test_a_device_with_the_kernels_of_another_is_less_sure(monkeypatch):
     own = catalog.device("h100")
     borrows = own.model_copy(update={"stacks_of": "h200"})
-    first, second = (intervals(device, "llama2-7b", stack="vllm").tokens for device in (own, borrows))
+    first, second = (intervals_at(device, "llama2-7b", stack="vllm").tokens for device in (own, borrows))
     assert second.low == pytest.approx(first.low / 1.15)
     assert second.high == pytest.approx(first.high * 1.15)
 
 
 def test_peaks_are_the_lower_end_of_their_times():
     # measured devices reach 0.85 to 0.93 of the bandwidth and 0.7 to 1.0 of the rate
-    for found in uncertainty.without_kernels("ideal"):
+    for found in intervals.without_kernels("ideal"):
         assert (found.low, found.high) == pytest.approx((1.0, 1 / 0.7))
 
 
 def test_a_data_sheet_is_derated_to_the_middle_of_what_devices_reach():
     """An estimate takes 0.89 of the bandwidth and 0.85 of the rate; it is no faster than 0.93 and 1.0 of them."""
-    found = uncertainty.without_kernels("estimated")
+    found = intervals.without_kernels("estimated")
     assert (found.tokens.low, found.tokens.high) == pytest.approx((0.89 / 0.93, 0.89 / 0.7))
     assert (found.first.low, found.first.high) == pytest.approx((0.85, 0.85 / 0.7))
-    peaks, own = (point("oaken-hbm", "llama2-7b", model_kind=kind).results for kind in ("ideal", "auto"))
+    peaks, own = (evaluate(point("oaken-hbm", "llama2-7b", model_kind=kind)) for kind in ("ideal", "auto"))
     assert own["model_kind"] == "estimated"
     assert own["decode_step_s"] == pytest.approx(peaks["decode_step_s"] / 0.89)  # bound by bytes
     assert own["prefill_s"] == pytest.approx(peaks["prefill_s"] / 0.85)
@@ -115,14 +116,14 @@ def test_a_data_sheet_is_derated_to_the_middle_of_what_devices_reach():
 @pytest.mark.parametrize("work", [{"model_kind": "ideal"}, {"stack": "vllm"}, {"stack": "sglang@0.5.9"}])
 def test_results_lie_inside_where_they_are_positive(work):
     own = point(**work)
-    found = uncertainty.as_numbers(own.results, own.stack)
+    found = uncertainty.as_numbers(evaluate(own), own.stack)
     assert {"decode_step_s", "tpot_s", "throughput_tokens_per_s", "ttft_s", "prefill_s"} <= set(found)
     for name, (low, high) in found.items():
         assert 0 <= low <= high, name
         if work != {"model_kind": "ideal"} and name in uncertainty.TOKEN_TIMES:
-            assert low <= own.results[name] <= high
+            assert low <= evaluate(own)[name] <= high
     # what all of a request's time is in has one interval, whatever it counts
-    results = own.results
+    results = evaluate(own)
     rate, seconds = (found[name][1] / results[name] for name in ("throughput_tokens_per_s", "requests_per_s"))
     assert rate == pytest.approx(seconds)
     for name in ("joules_per_token", "usd_per_million_tokens"):
@@ -134,7 +135,7 @@ def test_results_lie_inside_where_they_are_positive(work):
 def test_what_does_not_fit_is_not_unsure():
     own = point("l40s", "llama3.1-70b")
     assert own.max_batch == 0
-    assert uncertainty.as_numbers(own.results, own.stack) == {}
+    assert uncertainty.as_numbers(evaluate(own), own.stack) == {}
 
 
 def test_an_inverse_of_an_inverse_is_itself():
@@ -205,28 +206,28 @@ def test_chances_by_hand():
 
 def test_a_product_by_hand():
     # half widths of 3 and 4 in logarithms give one of 5
-    found = uncertainty.product(
+    found = intervals.product(
         [Interval(math.exp(-3), math.exp(3), ""), Interval(2 * math.exp(-4), 2 * math.exp(4), "")]
     )
     assert found[:2] == pytest.approx((2 * math.exp(-5), 2 * math.exp(5)))
-    assert uncertainty.product([SURE])[:2] == pytest.approx(SURE[:2])
+    assert intervals.product([SURE])[:2] == pytest.approx(SURE[:2])
 
 
 def test_a_sum_by_hand():
     # 3 J from half to twice and 4 J for sure: 1.5 below and 3 above 7
     exact = Interval(1.0, 1.0, "")
-    found = uncertainty.total([(3.0, Interval(0.5, 2.0, "")), (4.0, exact)])
+    found = intervals.total([(3.0, Interval(0.5, 2.0, "")), (4.0, exact)])
     assert found[:2] == pytest.approx((5.5 / 7, 10 / 7))
     # twice 3 J and 4 J from half to twice: 1.5 and 2 below are 2.5, 3 and 4 above are 5
-    found = uncertainty.total([(3.0, Interval(0.5, 2.0, "")), (4.0, Interval(0.5, 2.0, ""))])
+    found = intervals.total([(3.0, Interval(0.5, 2.0, "")), (4.0, Interval(0.5, 2.0, ""))])
     assert found[:2] == pytest.approx((4.5 / 7, 12 / 7))
-    assert uncertainty.total([(1.0, exact), (2.0, exact)])[:2] == pytest.approx((1, 1))
+    assert intervals.total([(1.0, exact), (2.0, exact)])[:2] == pytest.approx((1, 1))
 
 
 @pytest.mark.parametrize("name", ["a100-80gb", "oaken-hbm"])
 def test_energy_by_parts_is_as_sure_as_its_rates(name):
     own = point(name, "llama2-13b")
-    results, found = own.results, uncertainty.as_numbers(own.results)
+    results, found = evaluate(own), uncertainty.as_numbers(evaluate(own))
     for part in ("memory_joules_per_token", "compute_joules_per_token"):  # counted, at half to twice the assumed rate
         assert found[part] == pytest.approx([results[part] / 2, results[part] * 2])
     # idling: a factor of 2 and the time's, squares of logarithms added

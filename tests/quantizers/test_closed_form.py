@@ -14,8 +14,10 @@ from dse import data, quantizers
 from dse.core.errors import InputError
 from dse.measure import kernels
 from dse.measure.kernels import Settings
-from dse.model import evaluate, kv_bytes
+from dse.model import kv_bytes
 from dse.model import kv_layout as plan
+from dse.model.engine import evaluate
+from dse.model.point import Point
 from dse.quantizers import FAMILIES, TensorShape
 from dse.specs import catalog
 from dse.specs.workload import Workload
@@ -193,17 +195,19 @@ def test_recomputation_counts_in_decode_steps_and_in_no_prompt():
     by_name = {}
     for name in ("rotated:index=2", "xquant"):
         kv = plan.build(catalog.model("llama2-7b"), *[quantizers.parse(name)] * 2)
-        by_name[name] = evaluate.Point(catalog.device("a100-80gb"), kv, Workload()).design.kernels
+        by_name[name] = Point(catalog.device("a100-80gb"), kv, Workload()).design.kernels
     pairs = zip(*by_name.values(), strict=True)
     assert {new.token_flops - old.token_flops for old, new in pairs} == {4 * 4096**2}
 
 
 def test_more_heads_of_keys_and_values_take_more_time():
     found = {
-        name: evaluate.evaluate(
-            catalog.device("a100-80gb"),
-            plan.build(catalog.model("llama2-7b"), *[quantizers.parse(name)] * 2),
-            Workload(batch=8, input_tokens=4096, model_kind="ideal"),
+        name: evaluate(
+            Point(
+                catalog.device("a100-80gb"),
+                plan.build(catalog.model("llama2-7b"), *[quantizers.parse(name)] * 2),
+                Workload(batch=8, input_tokens=4096, model_kind="ideal"),
+            )
         )
         for name in ("fp16", "rotated:index=2", "xquant")
     }

@@ -13,9 +13,11 @@ from cases import quick_first
 from dse.core.compiling import FORMULAS
 from dse.core.errors import InputError, LimitError
 from dse.figures.plot import answer as report_figure
-from dse.model import evaluate as point
+from dse.model import engine
 from dse.model import kv_layout as plan
 from dse.model.compare import Comparison
+from dse.model.point import Point, filled
+from dse.model.results import RESULT_UNITS
 from dse.questions import best_map, common, crossing, doubt, formats, need, sensitivity
 from dse.specs import catalog, measurements
 from dse.specs.workload import Workload
@@ -220,7 +222,9 @@ def test_designs_that_the_model_does_not_tell_apart_are_a_tie_at_once(new, old, 
     """Equal numbers of both are equal results at every prompt: 32,768 of them would be evaluated one by one."""
     seen = []
     monkeypatch.setattr(
-        common.Candidate, "speed", lambda self, work: seen.append(work) or point.speed(self.device, self.plan, work)
+        common.Candidate,
+        "speed",
+        lambda self, work: seen.append(work) or engine.speed(Point(self.device, self.plan, work)),
     )
     work = Workload(strict_kernels=True, output_tokens=64)
     found = crossing.crossing(*(design("h100", "llama3.1-8b", q) for q in (new, old)), work, THROUGHPUT, (1,), (32768,))
@@ -457,8 +461,8 @@ def test_sensitivity_is_the_result_at_half_and_twice_each_number():
             assert number.high == pytest.approx(number.value * 2)
             for si, value in ((number.low, effect.at_low), (number.high, effect.at_high)):
                 spec = common.with_number(one.device, name, si, "test")
-                filled = point.filled(spec, one.plan, work)
-                assert THROUGHPUT.value(replace(one, device=spec).evaluate(filled)) == value
+                whole = filled(spec, one.plan, work)
+                assert THROUGHPUT.value(replace(one, device=spec).evaluate(whole)) == value
         assert effects["memory_bandwidth"].at_low < found.base < effects["memory_bandwidth"].at_high
         assert effects["board_power"].span(found.base) == 0
     assert "No effect: " in found.text()
@@ -619,7 +623,7 @@ def test_measures_compare_and_a_step_counts_for_the_whole_batch_only():
     assert result["decode_step_s"] is not None
     assert STEP.value(result) is None
     assert THROUGHPUT.value(result) == result["throughput_tokens_per_s"]
-    assert {m.column for m in common.MEASURES.values()} <= set(point.RESULT_UNITS)
+    assert {m.column for m in common.MEASURES.values()} <= set(RESULT_UNITS)
 
 
 def test_a_changed_number_changes_nothing_else():
@@ -819,8 +823,8 @@ def test_a_search_takes_few_evaluations_and_draws_no_curve(monkeypatch, what, qu
     )
     asked = []
     for name in ("evaluate", "speed"):
-        real = getattr(point, name)
-        monkeypatch.setattr(point, name, lambda *args, real=real: asked.append(1) or real(*args))
+        real = getattr(engine, name)
+        monkeypatch.setattr(engine, name, lambda *args, real=real: asked.append(1) or real(*args))
     found = need.smallest(one, work, what, aim)
     # halving takes 62, and the figure's curve, which nobody asked for, 65; cores that unpack bend it more
     assert len(asked) <= (55 if quantizer == "kivi" else 40)

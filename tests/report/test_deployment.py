@@ -3,7 +3,9 @@
 import pytest
 
 from dse.core.errors import InputError
-from dse.model import evaluate, kv_layout
+from dse.model import kv_layout
+from dse.model.engine import evaluate
+from dse.model.point import Point
 from dse.operations.declare import words_of
 from dse.operations.pages import WriteReport
 from dse.questions import tables
@@ -20,7 +22,7 @@ def test_every_system_is_split_as_asked():
     (row,) = tables.one("results", request).to_dict("records")
     plan = kv_layout.build(catalog.model("llama3.1-70b"), *[CLOSED.required("fp16")] * 2)
     work = Workload(16, 1024, 1024, admission="paged", memory="paper", tp=4)
-    expected = evaluate.evaluate(catalog.device("h100"), plan, work)
+    expected = evaluate(Point(catalog.device("h100"), plan, work))
     for name in ("tp", "n_devices", "weight_bytes", "collective_s", "throughput_tokens_per_s"):
         assert row[name] == expected[name], name
     traffic = tables.one("traffic", request)

@@ -7,9 +7,9 @@ from pathlib import Path
 from cases import each
 from dse.core.compiling import FORMULAS
 from dse.model import formulas
-from dse.model.evaluate import Point
 from dse.model.explain import explained
 from dse.model.kv_layout import build
+from dse.model.point import Point
 from dse.quantizers import parse
 from dse.report.present import unit_of
 from dse.specs import catalog

@@ -11,8 +11,8 @@ from cases import each
 from dse import quantizers
 from dse.core.errors import InputError
 from dse.model import kv_layout as plan
-from dse.model.evaluate import Point
 from dse.model.kv_bytes import padding_bits
+from dse.model.point import Point
 from dse.serving import admission
 from dse.serving import trace_tables as traffic_tables
 from dse.serving.requests import Lengths, Requests

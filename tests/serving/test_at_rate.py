@@ -6,8 +6,9 @@ import pytest
 from cases import quick_first
 from dse.core.errors import InputError
 from dse.model import kv_layout
-from dse.model.evaluate import Point
+from dse.model.engine import evaluate
 from dse.model.formulas import steady
+from dse.model.point import Point
 from dse.serving import simulator, steady_state
 from dse.serving import trace_tables as traces
 from dse.serving.at_rate import at_rate, waits_at
@@ -67,7 +68,7 @@ def test_a_full_server_is_the_closed_loop_of_its_places():
     """To the digit: what `dse point` says of so many requests is load 1."""
     work = Workload(batch=32, input_tokens=1024, output_tokens=256, admission="paged")
     server = steady_state.TrafficServer.of(DEVICE, KV, work, steady_state.FixedLengths(1024, 256))
-    found = Point(DEVICE, KV, work).results
+    found = evaluate(Point(DEVICE, KV, work))
     assert server.full.requests_per_s == found["requests_per_s"]
     assert server.full.throughput_tokens_per_s == found["throughput_tokens_per_s"]
 
@@ -101,6 +102,6 @@ def test_a_rate_that_does_not_hold_has_no_times():
 def test_a_lonely_request_waits_for_its_own_prompt_alone():
     moments = steady_state.FixedLengths(1024, 256)
     found = at_rate(DEVICE, KV, WORK, moments, 1e-6)
-    alone = Point(DEVICE, KV, Workload(batch=1, input_tokens=1024, output_tokens=256, admission="paged")).results
+    alone = evaluate(Point(DEVICE, KV, Workload(batch=1, input_tokens=1024, output_tokens=256, admission="paged")))
     assert found.ttft_s == pytest.approx(alone["ttft_s"], rel=1e-3)
     assert found.tpot_s == pytest.approx(alone["tpot_s"], rel=1e-3)

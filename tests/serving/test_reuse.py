@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dse.model.evaluate import Point
+from dse.model.engine import evaluate
+from dse.model.point import Point
 from dse.serving import prefix_tree, reuse, simulator, steady_state
 from dse.serving.arrivals import Traffic, rate_that_holds, requests_of
 from dse.serving.requests import PromptBlocks, Requests
@@ -80,7 +81,7 @@ def test_prompts_with_one_prefix_are_served_as_the_point_says(device, model, qua
     requests = requests_of(Traffic(n_requests=100, prefix_tokens=work.prefix_tokens), traffic)
     found = reuse.steady_of(hardware, plan, traffic, requests, *how)
     point = Point(hardware, plan, work)
-    wanted = Point(hardware, plan, replace(work, batch=work.batch or min(point.max_batch, point.batch))).results
+    wanted = evaluate(Point(hardware, plan, replace(work, batch=work.batch or min(point.max_batch, point.batch))))
     assert found["fitting_sequences"] == point.max_batch
     for name in ("requests_per_s", "throughput_tokens_per_s", "tpot_s"):
         assert found[name] == pytest.approx(wanted[name], rel=1e-9), name

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from cases import quick_first
 from dse.core.errors import InputError, LimitError
-from dse.model import evaluate as point
+from dse.model.engine import evaluate
 from dse.model.formulas import serving as formulas
+from dse.model.point import Point
 from dse.serving import simulator as simulate
 from dse.serving import steady_state as serving
 from dse.serving.requests import Lengths, Moments, PromptBlocks, Requests
@@ -483,7 +484,7 @@ def test_reserved_requests_are_as_many_as_a_point_has(name, n_in, n_out, fit):
     """625 by hand: (80e9 - 2 * 6,738,415,616 B of weights) / 106,343,680 B, the most from 1,060 to 1,080 tokens."""
     kv, work = build("llama2-7b", name), Workload(10**6, n_in, n_out)
     device = catalog.device("a100-80gb")
-    most = point.evaluate(device, kv, work)["max_batch"]
+    most = evaluate(Point(device, kv, work))["max_batch"]
     requests = Requests(np.zeros(700), np.full(700, n_in), np.full(700, n_out))
     run = simulate.run(device, kv, work, requests)
     assert run.peak_running == most

@@ -1,4 +1,4 @@
-"""Throughput in steady state: against one batch of `dse.model.evaluate`, by hand, and what must hold of it."""
+"""Throughput in steady state: against one batch of `dse.model.engine`, by hand, and what must hold of it."""
 
 from dataclasses import replace
 
@@ -7,9 +7,10 @@ import pytest
 
 from cases import each
 from dse.core.errors import InputError
-from dse.model import evaluate as point
+from dse.model import engine
 from dse.model import kv_layout as plan
 from dse.model.explain import recorded
+from dse.model.point import Point
 from dse.serving import steady_state as serving
 from dse.serving.requests import Lengths, Requests
 from dse.specs import catalog
@@ -36,7 +37,7 @@ def test_equal_requests_are_the_point(device, model, quantizer, batching):
     """Requests that are all alike: what `dse point` says of a server of so many."""
     spec, kv = catalog.device(device), build(model, quantizer)
     work = Workload(batch=64, input_tokens=1024, output_tokens=256, admission="paged", batching=batching)
-    wanted = point.evaluate(spec, kv, work)
+    wanted = engine.evaluate(Point(spec, kv, work))
     found = serving.steady(spec, kv, work, serving.FixedLengths(1024, 256))
     assert found["n_sequences"] == wanted["running_batch"]
     if wanted["feasible"] and wanted["fits_whole_batch"]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dse.core.errors import InputError
 from dse.model import kv_layout as plan
 from dse.model.deployed import n_groups_of
-from dse.model.evaluate import Point
+from dse.model.point import Point
 from dse.serving import simulator, step_times
 from dse.serving.requests import Requests
 from dse.serving.step_times import PromptPart

@@ -14,7 +14,9 @@ from cases import each
 from dse import quantizers
 from dse.core import specfile
 from dse.core.errors import InputError, SpecError
-from dse.model import evaluate, kv_bytes, kv_layout
+from dse.model import kv_bytes, kv_layout
+from dse.model.engine import evaluate
+from dse.model.point import Point
 from dse.specs import catalog
 from dse.specs.huggingface import config as hf_config
 from dse.specs.quantity import Quantity
@@ -132,7 +134,7 @@ def plan_of(model):
 def test_every_configuration_is_read(path):
     model = catalog.model(str(path))
     assert model.parameters > 0
-    found = evaluate.evaluate(catalog.device("b300"), plan_of(model), Workload(2, 1000, 100, tp=1, weights="nvfp4"))
+    found = evaluate(Point(catalog.device("b300"), plan_of(model), Workload(2, 1000, 100, tp=1, weights="nvfp4")))
     assert found["kv_bytes"] > 0
 
 
@@ -152,10 +154,10 @@ def test_bytes_by_hand(name):
     assert plan.bits(1) / per_byte == pytest.approx(grows + windows)
     assert model.index_bits / 8 == index
     assert model.state_bytes == states
-    point = evaluate.Point(catalog.device("b300"), plan, Workload(1, 4096, 1, admission="reserve"))
+    point = Point(catalog.device("b300"), plan, Workload(1, 4096, 1, admission="reserve"))
     counted = kv_bytes.sequence_bits(point.design, point.made.limits, 4097) / point.unit
     assert counted == pytest.approx(plan.bits(4097) / per_byte + 4097 * index + states)
-    assert point.results["state_bytes"] == (states or None)
+    assert evaluate(point)["state_bytes"] == (states or None)
 
 
 @needs_package
@@ -182,7 +184,7 @@ def test_states_are_read_and_written_in_every_step(name, batch):
     large = Quantity(value=8, unit="TB", source="made up, to hold the weights", kind="assumed")
     device = catalog.device("h200").with_memory(large)
     work = Workload(batch, 900, 50, model_kind="ideal", memory="paper")
-    found = evaluate.evaluate(device, plan_of(model), work)
+    found = evaluate(Point(device, plan_of(model), work))
     want = naive_states_bytes(model, 900, 50) / 50 / device.memory_bandwidth.si
     assert found["attention_s"] == pytest.approx(batch * want, rel=1e-9)
 
@@ -193,7 +195,7 @@ def test_tensor_parallel_devices_split_states_and_copy_what_waits():
         ("Qwen--Qwen3.5-27B", 4, 153_944_064 // 4),
         ("deepseek-ai--DeepSeek-V4-Flash", 4, BYTES["deepseek-ai--DeepSeek-V4-Flash"][3]),
     ):
-        found = evaluate.evaluate(catalog.device("b200"), plan_of(read(name)), Workload(1, 100, 10, tp=tp))
+        found = evaluate(Point(catalog.device("b200"), plan_of(read(name)), Workload(1, 100, 10, tp=tp)))
         assert found["state_bytes"] == states
 
 
@@ -202,7 +204,7 @@ def test_what_nobody_measured_of_states_is_marked():
     """Kernels of the gated delta rule were measured on an H200; of Mamba-2 the recurrence was not."""
     device, work = catalog.device("h200"), Workload(4, 1000, 100)
     marks = {
-        name: "nearest_kernels" in evaluate.evaluate(device, plan_of(read(name)), work)["assumptions"]
+        name: "nearest_kernels" in evaluate(Point(device, plan_of(read(name)), work))["assumptions"]
         for name in ("Qwen--Qwen3.5-27B", "nvidia--NVIDIA-Nemotron-3-Nano-30B-A3B-BF16")
     }
     assert marks == {"Qwen--Qwen3.5-27B": False, "nvidia--NVIDIA-Nemotron-3-Nano-30B-A3B-BF16": True}

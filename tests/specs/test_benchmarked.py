@@ -6,9 +6,10 @@ from types import SimpleNamespace
 import pytest
 
 from cases import each
-from dse.model.evaluate import Point
+from dse.model.engine import evaluate
 from dse.model.kernels import benchmarked_as
 from dse.model.kv_layout import build
+from dse.model.point import Point
 from dse.quantizers import parse
 from dse.report.present import release_note
 from dse.specs import benchmarked, catalog
@@ -77,7 +78,7 @@ def test_the_nearest_release_that_was_measured(stack, release, nearest):
     ],
 )
 def test_a_release_that_nobody_measured_is_as_fast_as_the_nearest_and_less_sure(asked, measured, device, model):
-    own, near = (point(stack, model, device).results for stack in (asked, measured))
+    own, near = (evaluate(point(stack, model, device)) for stack in (asked, measured))
     for name in ("decode_step_s", "prefill_s", "ttft_s"):
         assert own[name] == near[name]
     for kind in ("token_time", "first_time"):
@@ -90,10 +91,10 @@ def test_a_release_that_nobody_measured_is_as_fast_as_the_nearest_and_less_sure(
 def test_naming_a_release_keeps_a_server_within_a_third(stack, model):
     """TensorRT-LLM's prompts of mixtures took seven times as long by a factor of five rows; no release differs from
     its stack by so much, measured or not."""
-    plain = point(stack, model).results
+    plain = evaluate(point(stack, model))
     named = [name for name in catalog.servers()[stack].releases if release_of(name) != NEWEST]
     for release in (*named, "0.1", "0.5.3", "0.12.0", "1.1.0", "1.2.0rc2", "9.9"):
-        found = point(f"{stack}@{release}", model).results
+        found = evaluate(point(f"{stack}@{release}", model))
         for name in ("decode_step_s", "prefill_s"):
             assert found[name] == pytest.approx(plain[name], rel=1 / 3), (release, name)
 

@@ -4,7 +4,7 @@ import pytest
 
 from cases import each
 from dse.core.errors import InputError
-from dse.model import uncertainty
+from dse.model import intervals
 from dse.specs import catalog, device_names
 
 #: name -> GB, GB/s, dense FP16, FP8, FP4 (TFLOP/s) and INT8 (TOP/s), by hand from data sheets; None: it has none
@@ -98,7 +98,7 @@ def test_a_name_mistyped_by_one_letter_is_answered_by_the_right_one(name):
 
 
 def test_borrowed_kernels_widen_more_the_farther_the_lender():
-    widths = [uncertainty.borrowed_width(catalog.device(name)) for name in ("h100", "h100-pcie", "rubin", "mi300x")]
+    widths = [intervals.borrowed_width(catalog.device(name)) for name in ("h100", "h100-pcie", "rubin", "mi300x")]
     # the numbers of Rubin are assumed as well
     assert widths == pytest.approx([1.0, 1.15, 1.3 * 1.15, 1.5])
 

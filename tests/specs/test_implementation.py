@@ -11,7 +11,8 @@ from dse import quantizers
 from dse.cli import main as cli
 from dse.core import specfile, units
 from dse.core.errors import InputError, SpecError
-from dse.model import evaluate
+from dse.model.engine import evaluate
+from dse.model.point import Point
 from dse.quantizers import FAMILIES
 from dse.specs import catalog
 from dse.specs.device_and_model import load
@@ -128,7 +129,7 @@ def test_which_one_runs_by_default(device, method, stack, name):
 
 def test_what_is_no_gpu_runs_as_its_file_says():
     assert catalog.implementation(OAKEN, "qserve", None, "") is None
-    assert evaluate.evaluate(OAKEN, build("llama2-7b", "qserve"), Workload())["implementation"] is None
+    assert evaluate(Point(OAKEN, build("llama2-7b", "qserve"), Workload()))["implementation"] is None
     assert catalog.implementation(OAKEN, "kivi", None, "").name == "kivi-released"  # PyTorch, written for no GPU
 
 
@@ -200,7 +201,7 @@ def test_bad_names_and_numbers(asked, message):
 def test_of_turboquant_one_type_alone_was_measured():
     """The table of vLLM's pull request 53060 has 4bit_nc (evidence.csv: TurboQuant 4 bit)."""
     for types, words in (("4bit_nc", 0), ("3bit_nc", 1), ("k8v4", 1)):
-        found = evaluate.evaluate(A100, build("llama3-8b", f"turboquant:{types}"), Workload(batch=4))
+        found = evaluate(Point(A100, build("llama3-8b", f"turboquant:{types}"), Workload(batch=4)))
         assert ("implementation" in found["assumptions"]) == bool(words), types
 
 

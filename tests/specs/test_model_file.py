@@ -13,7 +13,8 @@ from dse import quantizers
 from dse.cli import main as cli
 from dse.core import specfile
 from dse.core.errors import InputError, SpecError
-from dse.model import evaluate, kv_layout, ring
+from dse.model import engine, kv_layout, ring
+from dse.model.point import Point
 from dse.report import listing
 from dse.specs import catalog, model_file
 from dse.specs.device_and_model import ModelSpec, keys_at
@@ -125,9 +126,9 @@ BY_HAND = {
 FP16 = quantizers.parse("fp16")
 
 
-def point(name: str, **asked) -> evaluate.Point:
+def point(name: str, **asked) -> Point:
     plan = kv_layout.build(catalog.model(name), FP16, FP16)
-    return evaluate.Point(catalog.device("h200"), plan, Workload(**asked))
+    return Point(catalog.device("h200"), plan, Workload(**asked))
 
 
 def facts(model: ModelSpec) -> dict:
@@ -155,7 +156,7 @@ def test_bytes_of_a_token(name):
     first = next(layer for layer in model.layers if layer.key_dim)
     heads = first.n_kv_heads
     devices = math.gcd(8, model.n_q_heads, heads if heads > 8 else 0)
-    found = point(name, batch=1, input_tokens=63, output_tokens=1, tp=devices, weights_bits=4).results
+    found = engine.evaluate(point(name, batch=1, input_tokens=63, output_tokens=1, tp=devices, weights_bits=4))
     latent = first.value_dim == 0
     assert found["kv_bytes_per_token"] == (BY_HAND[name].kv_bytes if latent else on_one_of(model, devices))
 
@@ -236,7 +237,7 @@ def test_layers_keep_their_order(name, windows):
 
 def test_windows_bound_what_a_long_request_holds():
     # 8 KV heads of 64: 2 * 8 * 64 * 2 = 2,048 B a token and layer; 18 layers hold 10,000 tokens, 18 a window of 128
-    found = point("gpt-oss-120b", batch=1, input_tokens=9_999, output_tokens=1, weights_bits=4).results
+    found = engine.evaluate(point("gpt-oss-120b", batch=1, input_tokens=9_999, output_tokens=1, weights_bits=4))
     assert found["kv_bytes"] == 18 * 2048 * (10_000 + 128)
 
 
@@ -253,25 +254,25 @@ def test_an_index_is_the_policy_sparse_reading_in_the_model_itself():
     asked["admission"] = "reserve"
     own, policy = point("deepseek-v3.2", **asked), point("deepseek-v3", tokens="sparse", **asked)
     for name in ("kv_bytes", "kv_bytes_per_token", "stored_bits", "read_tokens", "stored_tokens"):
-        assert own.results[name] == policy.results[name], name
+        assert engine.evaluate(own)[name] == engine.evaluate(policy)[name], name
     ideal = [
-        point(model, model_kind="ideal", tokens=tokens, **asked).results["attention_s"]
+        engine.evaluate(point(model, model_kind="ideal", tokens=tokens, **asked))["attention_s"]
         for model, tokens in (("deepseek-v3.2", "full"), ("deepseek-v3", "sparse"))
     ]
     assert ideal[0] == ideal[1]
     # what chooses was measured of the model; of a policy it is not counted
-    assert own.results["attention_s"] > policy.results["attention_s"]
-    assert own.results["read_tokens"] == 2048
+    assert engine.evaluate(own)["attention_s"] > engine.evaluate(policy)["attention_s"]
+    assert engine.evaluate(own)["read_tokens"] == 2048
     # 16 requests of 8,100 tokens of 78,324 B: the latent is on every device
-    assert own.results["kv_bytes"] == 16 * 8100 * 78_324
-    assert "token_policy" in own.results["assumptions"]
+    assert engine.evaluate(own)["kv_bytes"] == 16 * 8100 * 78_324
+    assert "token_policy" in engine.evaluate(own)["assumptions"]
     # fewer by a policy: the smaller holds; sparse reading asked for takes the place of the model's own
-    assert point("deepseek-v3.2", tokens="window:tokens=1000", **asked).results["read_tokens"] == 1000
-    assert point("deepseek-v3.2", tokens="window:tokens=4000", **asked).results["read_tokens"] == 2048
-    assert point("deepseek-v3.2", tokens="sparse:k=4096", **asked).results["read_tokens"] == 4096
+    assert engine.evaluate(point("deepseek-v3.2", tokens="window:tokens=1000", **asked))["read_tokens"] == 1000
+    assert engine.evaluate(point("deepseek-v3.2", tokens="window:tokens=4000", **asked))["read_tokens"] == 2048
+    assert engine.evaluate(point("deepseek-v3.2", tokens="sparse:k=4096", **asked))["read_tokens"] == 4096
     # a prompt within the limit is computed and read in full
     short = {**asked, "input_tokens": 1000}
-    assert point("deepseek-v3.2", **short).results["read_tokens"] == 1100
+    assert engine.evaluate(point("deepseek-v3.2", **short))["read_tokens"] == 1100
 
 
 @pytest.mark.parametrize(
@@ -283,7 +284,7 @@ def test_an_index_is_the_policy_sparse_reading_in_the_model_itself():
 )
 def test_what_an_index_cannot_do_is_refused(model, asked, message):
     with pytest.raises(InputError, match=message):
-        point(model, **asked).results  # noqa: B018
+        engine.evaluate(point(model, **asked))
 
 
 def test_a_ring_refuses_an_index():

@@ -9,8 +9,9 @@ import pytest
 
 from dse import data, quantizers
 from dse.model import kv_layout as plan
-from dse.model.evaluate import Point
+from dse.model.engine import evaluate
 from dse.model.explain import explained
+from dse.model.point import Point
 from dse.specs import measurements
 from dse.specs.workload import Workload
 from factories import device, layer, model
@@ -25,7 +26,7 @@ def point_of(bits, name):
 
 
 def result(bits, name):
-    return point_of(bits, name).results
+    return evaluate(point_of(bits, name))
 
 
 def test_an_entry_is_what_the_sample_gives():

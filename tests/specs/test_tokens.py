@@ -12,12 +12,13 @@ import naive
 from dse import quantizers
 from dse.cli import main as cli
 from dse.core.errors import InputError
-from dse.model import evaluate as point
+from dse.model import engine
 from dse.model import kv_layout as plan
 from dse.model.formulas import tokens
 from dse.model.generation import pieces_of
 from dse.model.kv_bytes import limits_for, read_tokens, stored_tokens
 from dse.model.lower import policy_of
+from dse.model.point import Point
 from dse.model.records import NO_LIMIT
 from dse.questions import tables
 from dse.report import listing
@@ -126,7 +127,7 @@ def test_stored_and_read_are_the_loop(policy, n_in, more, window):
     assert tokens.stored_tokens(n, *limits, stored_window) == stored
     assert tokens.read_tokens(n, *limits, stored_window, read_window) == read
     if more:
-        found = point.evaluate(device(), kv, Workload(1, n_in, more, tokens=policy))
+        found = engine.evaluate(Point(device(), kv, Workload(1, n_in, more, tokens=policy)))
         assert (found["stored_tokens"], found["read_tokens"]) == (stored, read)
 
 
@@ -243,8 +244,8 @@ def test_sum_of_shared_bits_is_the_loop_and_evicted_prompts_share_nothing(kv, po
 def test_times_are_the_token_loop_within_1e_12(kv, policy, batch, n_in, n_out, bandwidth, rate, path):
     dev = device(bandwidth=bandwidth, peak=4e9, fused=rate, engine=2 * rate, default=path)
     work = Workload(batch=batch, input_tokens=n_in, output_tokens=n_out, tokens=policy, model_kind="ideal")
-    result = point.evaluate(dev, kv, work)
-    attention, exposed = loop(dev, kv, work, result["running_batch"], point.Point(dev, kv, work).paths)
+    result = engine.evaluate(Point(dev, kv, work))
+    attention, exposed = loop(dev, kv, work, result["running_batch"], Point(dev, kv, work).paths)
     assert result["attention_s"] == pytest.approx(attention, rel=1e-12)
     exposed += scores_s(dev, kv, work, result["running_batch"], bandwidth)
     assert result["dequantize_s"] == pytest.approx(exposed, rel=1e-12, abs=1e-12 * attention)
@@ -263,7 +264,7 @@ def test_pages_of_bytes_hold_what_a_policy_keeps(name, policy, n_in, before, mor
         update={"kv_page": Quantity(value=page, unit="B", source="test", kind="assumed")}
     )
     work = Workload(1, n_in, tokens=policy, model_kind="ideal")
-    kv = Sequence(point.Point(dev, build(model(layer(n_layers=3)), name), work).design)
+    kv = Sequence(Point(dev, build(model(layer(n_layers=3)), name), work).design)
     first = before + 1
     lengths = range(first, first + more + 1)
     assert kv.sum_of_padding_bits(first, lengths[-1], 1) == sum(kv.padding_bits(n, 1) for n in lengths)
@@ -291,7 +292,7 @@ OWN = ("tokens", "assumptions", "max_context_tokens", "kv_bytes_per_token_beyond
 @given(PLANS, st.integers(1, 9), st.integers(1, 80), st.integers(1, 60), st.sampled_from(["reserve", "paged"]))
 def test_policies_that_keep_and_read_all_are_full(kv, batch, n_in, n_out, admission):
     work = Workload(batch, n_in, n_out, admission=admission)
-    whole = point.evaluate(device(), kv, work)
+    whole = engine.evaluate(Point(device(), kv, work))
     for policy in (
         f"window:tokens={n_in + n_out}",
         f"streaming:sinks=1,window={n_in + n_out}",
@@ -300,15 +301,15 @@ def test_policies_that_keep_and_read_all_are_full(kv, batch, n_in, n_out, admiss
         "h2o:heavy=1,recent=0,evict=prompt",
         f"sparse:k={n_in + n_out},index_dim=0",
     ):
-        assert same_but(point.evaluate(device(), kv, replace(work, tokens=policy)), whole, *OWN), policy
+        assert same_but(engine.evaluate(Point(device(), kv, replace(work, tokens=policy))), whole, *OWN), policy
 
 
 @given(st.integers(1, 80), st.integers(1, 200), st.integers(1, 60), st.sampled_from(["oaken", "kivi", "fp16"]))
 def test_a_window_policy_is_a_model_with_that_window(window, n_in, n_out, quantizer):
     plain, windowed = (build(model(layer(window=w)), quantizer) for w in (None, window))
     work = Workload(4, n_in, n_out)
-    found = point.evaluate(device(), plain, replace(work, tokens=f"window:tokens={window}"))
-    assert same_but(found, point.evaluate(device(), windowed, work), "tokens", "assumptions")
+    found = engine.evaluate(Point(device(), plain, replace(work, tokens=f"window:tokens={window}")))
+    assert same_but(found, engine.evaluate(Point(device(), windowed, work)), "tokens", "assumptions")
 
 
 def test_by_hand():
@@ -408,7 +409,9 @@ def test_every_policy_has_source_listing_and_note(name, capsys):
 @pytest.mark.parametrize("policy", ["snapkv:budget=128", "window:tokens=500", "streaming", "h2o", "constant:c=64"])
 def test_a_prompt_that_is_not_kept_shares_neither_memory_nor_time(policy):
     kv, dev = build("llama2-7b", "fp16"), catalog.device("a100-80gb")
-    alone, shared = (point.evaluate(dev, kv, Workload(8, 2000, 200, prefix_tokens=n, tokens=policy)) for n in (0, 1900))
+    alone, shared = (
+        engine.evaluate(Point(dev, kv, Workload(8, 2000, 200, prefix_tokens=n, tokens=policy))) for n in (0, 1900)
+    )
     assert same_but(alone, shared, "prefix_tokens")
 
 
@@ -417,7 +420,9 @@ def test_the_longest_context_does_not_depend_on_the_prompt_given():
     kv = build("llama2-7b", "fp16")
     dev = catalog.device("a100-80gb")
     work = {"output_tokens": 512, "tokens": "snapkv:share=0.16", "memory": "paper"}
-    found = {n: point.evaluate(dev, kv, Workload(1, n, **work))["max_context_tokens"] for n in (1, 8192, 700_000)}
+    found = {
+        n: engine.evaluate(Point(dev, kv, Workload(1, n, **work)))["max_context_tokens"] for n in (1, 8192, 700_000)
+    }
     assert len(set(found.values())) == 1
     free = 80 * 10**9 - 2 * 6_738_415_616 - 2 * kv.model.activation_elements
     kept = free // 524_288 - 512
@@ -441,7 +446,7 @@ def test_largest_batch_with_eviction_by_hand():
     kv = build("llama2-7b", "fp16")
     dev = catalog.device("a100-80gb")
     work = Workload(1, 4096, 256, tokens="snapkv:share=0.16", memory="paper")
-    memory = point.Point(dev, kv, work)
+    memory = Point(dev, kv, work)
     free = 80_000_000_000 - 13_476_839_424  # weights
     per_request = (655 + 256) * 524_288 + memory.made.activation_bytes  # 0.16 * 4,096 = 655.36
     assert memory.max_batch == free // per_request

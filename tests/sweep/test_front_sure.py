@@ -9,7 +9,9 @@ import pytest
 import factories
 from dse.core.errors import InputError
 from dse.figures.export import front as report_front
-from dse.model import evaluate, uncertainty
+from dse.model import uncertainty
+from dse.model.engine import evaluate
+from dse.model.point import Point
 from dse.specs import catalog
 from dse.specs.workload import Workload
 from dse.sweep.pareto import designs, sure
@@ -22,7 +24,7 @@ def results(names=("fp16", "fp8", "qserve"), batches=(64,)):
     device = catalog.device("a100-80gb")
     works = {batch: Workload(batch, other_software=True) for batch in batches}  # QServe's, which vLLM has not
     return [
-        {**evaluate.evaluate(device, factories.build("llama2-13b", name), works[batch]), "assumptions": ""}
+        {**evaluate(Point(device, factories.build("llama2-13b", name), works[batch])), "assumptions": ""}
         for batch in batches
         for name in names
     ]

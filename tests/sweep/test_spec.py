@@ -15,7 +15,8 @@ from dse import quantizers
 from dse.cli import main as cli
 from dse.core import specfile
 from dse.core.errors import DseError, InputError, LimitError
-from dse.model import evaluate as point
+from dse.model.engine import evaluate
+from dse.model.point import Point
 from dse.specs.workload import Workload
 from dse.sweep import axes as sweep_axes
 from dse.sweep import conditions as sweep_where
@@ -324,7 +325,7 @@ def test_results_are_those_of_single_points():
             weights_bits=int(row["weights_bits"]),
             dequant_path=None if row["dequant_path"] == "auto" else row["dequant_path"],
         )
-        one = point.evaluate(device, plan.build(catalog.model(row["model"]), key, value), work)
+        one = evaluate(Point(device, plan.build(catalog.model(row["model"]), key, value), work))
         assert row["feasible"] == one["feasible"]
         for name in found.keep:
             if isinstance(one[name], float | int) and name not in ("mse", "measured_bits", "sqnr_db"):

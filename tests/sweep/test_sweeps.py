@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from dse.core.errors import LimitError
-from dse.model import evaluate as point
+from dse.model.results import RESULT_UNITS
 from dse.specs.workload import Workload
 from dse.sweep import sweeps as sweep
 
@@ -14,7 +14,7 @@ AXES = (["a100-80gb", "oaken-hbm"], ["llama2-7b", "llama2-70b"], ["fp16", "oaken
 def test_rows_follow_the_axes_and_equal_single_points():
     table = sweep.grid(*AXES, input_tokens=[128, 2048], output_tokens=[64])
     assert len(table) == 2 * 2 * 2 * 2 * 2
-    assert list(table.columns) == list(point.RESULT_UNITS)
+    assert list(table.columns) == list(RESULT_UNITS)
     assert table["batch"].tolist()[:4] == [1, 1, 64, 64]
     assert table["input_tokens"].tolist()[:4] == [128, 2048, 128, 2048]
     for index in (0, 7, 31):

@@ -12,6 +12,7 @@ from dse.calibrate.evidence import EvidenceRow
 from dse.cli import main as cli
 from dse.core import files
 from dse.core.errors import InputError
+from dse.model.engine import evaluate
 from dse.validate import gains
 from dse.validate.gains import JudgedGain
 from factories import assert_one_line
@@ -57,7 +58,7 @@ def test_a_gain_is_at_both_ends_of_its_kernels(tmp_path):
     """The interval of a gain holds what the slow and the fast end of QServe's rate make of it."""
     base, packed = judged(tmp_path, line("b", "FP16", 800, is_base=1), line("q", "INT4 per head", 900, stack="QServe"))
     for end in ("slowest", "fastest"):
-        moved = packed.row.point(implementation=f":{end}").results["throughput_tokens_per_s"] / base.value
+        moved = evaluate(packed.row.point(implementation=f":{end}"))["throughput_tokens_per_s"] / base.value
         assert packed.gain_low < moved < packed.gain_high
 
 

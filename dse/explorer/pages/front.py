@@ -28,8 +28,8 @@ from dse.explorer.front.job import AUTO_POINTS, FrontJob
 from dse.explorer.front.request import FILE, FrontRequest, commands, front_request, python, sweep_toml
 from dse.figures.charts import design_front
 from dse.figures.plot.answer import source_of
+from dse.model.engine import COMPILED_POINTS
 from dse.sweep.pareto.designs import DesignFront
-from dse.sweep.points import KERNEL_POINTS
 from dse.sweep.spec import Sweep
 
 __all__ = ["FIELDS", "render"]
@@ -145,7 +145,7 @@ def show_progress() -> None:
         st.rerun()
         return
     text = f"{job.n_done:,} of {job.n_points:,} designs"
-    if not job.n_done and job.taken_s > PATIENCE_S and job.n_points >= KERNEL_POINTS:
+    if not job.n_done and job.taken_s > PATIENCE_S and job.n_points >= COMPILED_POINTS:
         text += ": the first sweep of an installation compiles its parts, once, for up to a minute"
     st.progress(job.n_done / job.n_points, text=text)
     if st.button("Cancel", key="front cancel", on_click=job.cancel):

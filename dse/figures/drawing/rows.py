@@ -8,7 +8,7 @@ import pandas as pd
 
 from dse.figures.drawing import style, whiskers
 from dse.figures.drawing.chart import Axis, Series, hover_box
-from dse.model import assumptions
+from dse.model.results import assumed_behind
 
 #: what hover boxes show, in order: (column, name, unit shown, size of that unit)
 _HOVER = (
@@ -86,9 +86,7 @@ def hover(row: Any, *more: str) -> str:
 def assumption_note(table: pd.DataFrame, only: tuple[str, ...] = ()) -> str:
     """The footnote that names the assumed numbers under the times and sizes shown; of `only` where given."""
     names = sorted({name for text in table["assumptions"] for name in str(text).split(", ") if name})
-    names = (
-        [name for name in names if name in only] if only else assumptions.behind("throughput_tokens_per_s", names, {})
-    )
+    names = [name for name in names if name in only] if only else assumed_behind("throughput_tokens_per_s", names, {})
     text = f"Rests on assumed numbers: {', '.join(names)}." if names else "Rests on no assumed number."
     return " ".join((text, *(() if only else kind_notes(table)), *refused_notes(table)))
 

@@ -1,6 +1,7 @@
 """Results of a design: each declared once, with what texts, tables, figures, sweeps and explanations say of it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from dse.core import units
 from dse.model.results import bits, identity, memory, sure, throughput, times
@@ -11,6 +12,8 @@ _TOPICS = tuple(each.topic for each in (identity, bits, memory, times, throughpu
 RESULTS: dict[str, Result] = {result.name: result for topic in _TOPICS for result in topic.results}
 #: steps on the way to results, which explanations show
 STEPS: dict[str, Result] = {step.name: step for topic in _TOPICS for step in topic.steps}
+#: numbers of a device that results read
+_READ = frozenset(name for result in RESULTS.values() for name in result.reads)
 #: unit by name
 RESULT_UNITS = {name: result.unit for name, result in RESULTS.items()}
 #: whole numbers (missing where nothing fits or nothing limits), and yes/no
@@ -63,3 +66,18 @@ def section(name: str, results: Results, declared: Mapping[str, Result] = RESULT
         if line.section == name and line.shown(results)
     ]
     return sorted(found, key=lambda pair: pair[0].place)
+
+
+def assumed_behind(result: str, names: Iterable[str], asked: Mapping[str, Any]) -> list[str]:
+    """Keep the assumed numbers of a point (`assumptions.of`) that one result, a name of `RESULT_UNITS`, depends on.
+
+    `asked` are the results of the point, or the fields of its workload. Names that are no number of a device (such as
+    `answer_lengths` of a trace) are kept.
+    """
+    read = set(RESULTS[result].reads if result in RESULTS else ())
+    has_wide = asked.get("activation_bits", units.FP16_BITS) >= units.FP16_BITS
+    if not has_wide and result in ("linear_s", "linear_bound"):
+        read.discard("peak_flops")  # products with the weights run at the 8-bit peak
+    if has_wide and not asked.get("weights") and result == "compute_joules_per_token":
+        read.discard("peak_flops")  # operations, however fast they are done
+    return [name for name in names if name in read or name not in _READ]

@@ -1,13 +1,10 @@
 """Tokens that are stored and read, bits per element, and what was measured of the quantizers."""
 
-from typing import TYPE_CHECKING
-
 from dse.model import quality
+from dse.model.facts import Facts
 from dse.model.formulas import tokens
+from dse.model.measured import how_measured
 from dse.model.results.declare import MEASURED, NAME, NUMBER, Derivation, TextLine, Topic, how
-
-if TYPE_CHECKING:
-    from dse.model.facts import Facts
 
 _BITS, _KV, _SECTION = "docs/explanation/model.md, Bits", "docs/explanation/model.md, KV bytes", "Bits per element"
 _SAMPLE = "SmolLM2-135M with the format in the loop, dse/data/smollm2.scores.csv"
@@ -15,7 +12,7 @@ _SAMPLE = "SmolLM2-135M with the format in the loop, dse/data/smollm2.scores.csv
 topic = Topic()
 
 
-def _tokens(at: "Facts", equation: str) -> Derivation:
+def _tokens(at: Facts, equation: str) -> Derivation:
     return how(
         f"mean over layers of {equation} at the final length",
         at.work.token_policy.family.source,
@@ -27,17 +24,17 @@ def _tokens(at: "Facts", equation: str) -> Derivation:
 
 
 @topic.result("token", NUMBER, "stored tokens")
-def stored_tokens(at: "Facts") -> Derivation:
+def stored_tokens(at: Facts) -> Derivation:
     return _tokens(at, tokens.stored_tokens.equation)
 
 
 @topic.result("token", NUMBER, "tokens read")
-def read_tokens(at: "Facts") -> Derivation:
+def read_tokens(at: Facts) -> Derivation:
     return _tokens(at, tokens.read_tokens.equation)
 
 
 @topic.result("bit", NUMBER, "effective bits", TextLine(_SECTION, 1, "effective bits, as the paper counts"))
-def effective_bits(at: "Facts") -> Derivation:
+def effective_bits(at: Facts) -> Derivation:
     return how(
         "element-weighted mean of what the methods' papers count",
         at.quantizers["key"].family.source,
@@ -49,7 +46,7 @@ topic.add("stored_bits", "bit", NUMBER, "stored bits", TextLine(_SECTION, 2), re
 
 
 @topic.result("bit", NUMBER, "bits left unused in pages", reads=("kv_page",))
-def page_tail_bits(at: "Facts") -> Derivation:
+def page_tail_bits(at: Facts) -> Derivation:
     return how(
         "unused bits of last pages at the final length / elements; counted in stored_bits as padding",
         _KV,
@@ -61,7 +58,7 @@ def page_tail_bits(at: "Facts") -> Derivation:
 
 
 @topic.result("1", NUMBER, "written over packed", reads=("kv_burst",))
-def write_amplification(at: "Facts") -> Derivation:
+def write_amplification(at: Facts) -> Derivation:
     return how(
         "bytes the memory takes for one new token / bytes packed, slices of a head rounded up to bursts; none "
         "without an engine or a burst",
@@ -72,23 +69,28 @@ def write_amplification(at: "Facts") -> Derivation:
 
 
 @topic.result("", NAME, "bits from")
-def bits_kind(at: "Facts") -> Derivation:
+def bits_kind(at: Facts) -> Derivation:
     return how("closed: nominal shares; measured: shares that data realised", _BITS)
 
 
+def _measured(at: Facts, name: str) -> Derivation:
+    rule, source, numbers = how_measured(at.plan, at.results[name])
+    return how(rule, source, **numbers)
+
+
 @topic.result("bit", NUMBER, "measured bits", TextLine(MEASURED, 1, "measured bits, at the data's lengths"))
-def measured_bits(at: "Facts") -> Derivation:
-    return at.measured("measured_bits")
+def measured_bits(at: Facts) -> Derivation:
+    return _measured(at, "measured_bits")
 
 
 @topic.result("1", NUMBER, "mean squared error", TextLine(MEASURED, 2, "mean squared error, packed elements"))
-def mse(at: "Facts") -> Derivation:
-    return at.measured("mse")
+def mse(at: Facts) -> Derivation:
+    return _measured(at, "mse")
 
 
 @topic.result("dB", NUMBER, "signal to noise", TextLine(MEASURED, 3))
-def sqnr_db(at: "Facts") -> Derivation:
-    return at.measured("sqnr_db")
+def sqnr_db(at: Facts) -> Derivation:
+    return _measured(at, "sqnr_db")
 
 
 @topic.result(
@@ -98,26 +100,26 @@ def sqnr_db(at: "Facts") -> Derivation:
     TextLine(MEASURED, 4, "", lambda found: found["measured_error"] is not None),
     figure_unit="%",
 )
-def measured_error(at: "Facts") -> Derivation:
-    return at.measured("measured_error")
+def measured_error(at: Facts) -> Derivation:
+    return _measured(at, "measured_error")
 
 
 @topic.result("", NAME, "measured on")
-def measured_on(at: "Facts") -> Derivation:
-    return at.measured("measured_on")
+def measured_on(at: Facts) -> Derivation:
+    return _measured(at, "measured_on")
 
 
 @topic.result("nat", NUMBER, "divergence on the sample")
-def sample_kl_nats(at: "Facts") -> Derivation:
+def sample_kl_nats(at: Facts) -> Derivation:
     return _on_sample(at, "kl_nats", "mean over texts of the mean sum p ln(p / p'), p of 16 bits")
 
 
 @topic.result("1", NUMBER, "rise of perplexity on the sample", figure_unit="%")
-def sample_perplexity_frac(at: "Facts") -> Derivation:
+def sample_perplexity_frac(at: Facts) -> Derivation:
     return _on_sample(at, "perplexity_frac", "e to the mean over texts of ln(perplexity / that of 16 bits), less 1")
 
 
-def _on_sample(at: "Facts", name: str, equation: str) -> Derivation:
+def _on_sample(at: Facts, name: str, equation: str) -> Derivation:
     score = quality.sample_score(at.plan)
     if score is None:
         return how("not measured; dse measure --perplexity takes a model of your own", _SAMPLE)
@@ -126,21 +128,21 @@ def _on_sample(at: "Facts", name: str, equation: str) -> Derivation:
 
 
 @topic.result("1", NUMBER, "drop of scores", figure_unit="%")
-def score_drop_frac(at: "Facts") -> Derivation:
+def score_drop_frac(at: Facts) -> Derivation:
     return _published(at, "largest mean over families of tasks that have an interval; at least 0")
 
 
 @topic.result("1", NUMBER, "drop of scores, low", figure_unit="%")
-def score_drop_low_frac(at: "Facts") -> Derivation:
+def score_drop_low_frac(at: Facts) -> Derivation:
     return _published(at, "highest low end (95 %) of any family of tasks")
 
 
 @topic.result("1", NUMBER, "drop of scores, high", figure_unit="%")
-def score_drop_high_frac(at: "Facts") -> Derivation:
+def score_drop_high_frac(at: Facts) -> Derivation:
     return _published(at, "high end (95 %) of the largest mean, or of a family that is told where that is higher")
 
 
-def _published(at: "Facts", equation: str) -> Derivation:
+def _published(at: Facts, equation: str) -> Derivation:
     said = quality.published_drop(at.plan)
     if said is None:
         return how("no score was published", "dse scores")
@@ -151,12 +153,12 @@ def _published(at: "Facts", equation: str) -> Derivation:
 
 
 @topic.result("", NAME, "drop from")
-def score_drop_of(at: "Facts") -> Derivation:
+def score_drop_of(at: Facts) -> Derivation:
     return how("models and tasks of the published scores", "dse scores")
 
 
 @topic.step("bit")
-def bit_ledger(at: "Facts") -> Derivation:
-    parts = {part: float(bits / at.made.n_elements) for part, bits in at.ledger.items() if bits}
+def bit_ledger(at: Facts) -> Derivation:
+    parts = {part: float(bits / at.made.n_elements) for part, bits in at.point.ledger(at.n_tokens).items() if bits}
     equation = "payload + scales + ... + padding, at the final length"
     return how(equation, _BITS, **parts).giving(at.results["stored_bits"])

@@ -2,14 +2,10 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from dse.core.compiling import Formula
-
-if TYPE_CHECKING:
-    from dse.model.facts import Facts
-
-    Explain = Callable[[Facts], "Derivation | None"]
+from dse.model.facts import Facts
 
 #: the results of a point by name
 Results = Mapping[str, Any]
@@ -76,6 +72,10 @@ def by(formula: Formula, /, **terms: Any) -> Derivation:
     return Derivation(formula.equation, formula.source, terms)
 
 
+#: a function of a result's name that explains it; None where the formula of that name does
+Explain = Callable[[Facts], Derivation | None]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Result:
     """A named result of a design, in base units; or a step on the way to one."""
@@ -97,7 +97,7 @@ class Result:
     #: of what a design is asked for with: how its value is chosen
     chosen: str = ""
     #: its explanation for a design; None where the formula of its name explains it
-    explain: "Explain" = lambda _: None
+    explain: Explain = lambda _: None
 
 
 @dataclass(frozen=True)
@@ -115,17 +115,17 @@ class Topic:
 
     def result(
         self, unit: str, dtype: str, title: str, *lines: TextLine, reads: tuple[str, ...] = (), **more: str
-    ) -> "Callable[[Explain], None]":
+    ) -> Callable[[Explain], None]:
         """Declare the result of the function's name, which the function explains."""
         return lambda explain: self.add(
             explain.__name__, unit, dtype, title, *lines, reads=reads, explain=self._where(explain), **more
         )
 
-    def step(self, unit: str) -> "Callable[[Explain], None]":
+    def step(self, unit: str) -> Callable[[Explain], None]:
         """Declare a step on the way to results, which the function explains."""
         return lambda explain: self.steps.append(
             Result(name=explain.__name__, unit=unit, dtype=NUMBER, explain=self._where(explain))
         )
 
-    def _where(self, explain: "Explain") -> "Explain":
+    def _where(self, explain: Explain) -> Explain:
         return (lambda at: explain(at) if at.fits else None) if self.of_times else explain

@@ -1,13 +1,9 @@
 """Names of a design: device, model, quantizers, the fields of its workload, and the paths chosen."""
 
-from typing import TYPE_CHECKING
-
 from dse.core.field import SHARE
+from dse.model.facts import Facts
 from dse.model.results.declare import FLAG, NAME, NUMBER, WHOLE, Derivation, Topic, how
 from dse.specs import workload
-
-if TYPE_CHECKING:
-    from dse.model.facts import Facts
 
 _KIND_RULE = "as given; auto: calibrated where the device has kernels of a stack, else ideal"
 _SERVER_RULE = "as given, else the server's; none as papers count memory"
@@ -55,7 +51,7 @@ topic.add("n_devices", "device", WHOLE, "devices")
 
 
 @topic.result("", FLAG, "run by its software")
-def runs(at: "Facts") -> Derivation:
+def runs(at: Facts) -> Derivation:
     return how(
         "the table of the engine's release, else the chip's engines, else published code; --other-software: any",
         "dse/model/starts.py, hwspecs/engines",
@@ -64,21 +60,21 @@ def runs(at: "Facts") -> Derivation:
 
 
 @topic.result("", NAME, "why not run")
-def runs_why(at: "Facts") -> Derivation:
+def runs_why(at: Facts) -> Derivation:
     return how("what of the format or the layout the software refuses; none where it runs", "dse/model/starts.py")
 
 
-def _path(at: "Facts", side: str) -> Derivation:
+def _path(at: Facts, side: str) -> Derivation:
     family = at.quantizers[side].family.name
     rule = f"--dequant-path, else the rule of {at.device.name} for {family}; none where nothing is packed"
     return how(rule, "docs/explanation/model.md, Dequantization")
 
 
 @topic.result("", NAME, "unpacking of keys")
-def key_dequant_path(at: "Facts") -> Derivation:
+def key_dequant_path(at: Facts) -> Derivation:
     return _path(at, "key")
 
 
 @topic.result("", NAME, "unpacking of values")
-def value_dequant_path(at: "Facts") -> Derivation:
+def value_dequant_path(at: Facts) -> Derivation:
     return _path(at, "value")

@@ -1,15 +1,14 @@
 """Bytes of keys, values, weights and what else a device holds, and what fits beside them."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dse.model.capacity import blocks_of_request, counts_blocks, longest_tokens, n_blocks, whole_blocks
+from dse.model.facts import Facts
 from dse.model.formulas import activations, capacity
+from dse.model.peak_memory import activation_tokens
 from dse.model.results.declare import FLAG, NAME, NUMBER, WHOLE, Derivation, TextLine, Topic, by, how, of_server
 from dse.model.results.reads import MEMORY, POOL, UNUSED
-
-if TYPE_CHECKING:
-    from dse.model.facts import Facts
 
 _CAPACITY, _KV = "docs/explanation/model.md, Capacity", "docs/explanation/model.md, KV bytes"
 #: of a term that --calibrated gives
@@ -19,7 +18,7 @@ topic = Topic()
 
 
 @topic.result("B/token", NUMBER, "KV cache of a token", TextLine("Memory", 10, ""), reads=("kv_page",))
-def kv_bytes_per_token(at: "Facts") -> Derivation:
+def kv_bytes_per_token(at: Facts) -> Derivation:
     return how(
         "sum over layers, keys and values of bits at the final length / 8 / kept tokens, page padding included",
         _KV,
@@ -40,7 +39,7 @@ def kv_bytes_per_token(at: "Facts") -> Derivation:
     ),
     reads=("kv_page",),
 )
-def kv_bytes_per_token_beyond_windows(at: "Facts") -> Derivation:
+def kv_bytes_per_token_beyond_windows(at: Facts) -> Derivation:
     return how(
         "kv_bytes_per_token of the layers without a window, which alone grow once all windows are full",
         _KV,
@@ -55,7 +54,7 @@ def kv_bytes_per_token_beyond_windows(at: "Facts") -> Derivation:
     "constant states of a request",
     TextLine("Memory", 12, "", lambda found: found["state_bytes"] is not None),
 )
-def state_bytes(at: "Facts") -> Derivation:
+def state_bytes(at: Facts) -> Derivation:
     share = " / n_stages" if at.design.deployment.n_stages > 1 else ""
     return how(f"sum over layers of what they keep of a request of any length{share}", _KV, **at.states())
 
@@ -67,7 +66,7 @@ def state_bytes(at: "Facts") -> Derivation:
     TextLine("Memory", 9, "KV cache of the batch, at final length"),
     reads=("kv_page",),
 )
-def kv_bytes(at: "Facts") -> Derivation:
+def kv_bytes(at: Facts) -> Derivation:
     den = at.plan.den
     return how(
         "(shared_bits + batch * (bits_per_sequence - shared_bits)) / 8, bits summed over layers, keys and values",
@@ -82,7 +81,7 @@ def kv_bytes(at: "Facts") -> Derivation:
 
 
 @topic.result("B", WHOLE, "peak KV cache of a sequence", reads=("kv_page",))
-def peak_kv_bytes_per_sequence(at: "Facts") -> Derivation:
+def peak_kv_bytes_per_sequence(at: Facts) -> Derivation:
     return how(
         "largest KV size between prompt and last token, page padding included: just before a group is packed",
         _CAPACITY,
@@ -92,7 +91,7 @@ def peak_kv_bytes_per_sequence(at: "Facts") -> Derivation:
 
 
 @topic.result("B", WHOLE, "weights", TextLine("Memory", 1, "weights"))
-def weight_bytes(at: "Facts") -> Derivation:
+def weight_bytes(at: Facts) -> Derivation:
     if at.of_log:
         return how(_OF_LOG, at.of_log.source)
     sizes = {"n_parameters": at.plan.model.parameters, **at.weight_bits(), **at.kept(), **at.beside(), **at.split()}
@@ -107,7 +106,7 @@ def weight_bytes(at: "Facts") -> Derivation:
     TextLine("Memory", 2, "activations of the prompt budget", of_server),
     reads=("reported_memory",),
 )
-def activation_bytes(at: "Facts") -> Derivation:
+def activation_bytes(at: Facts) -> Derivation:
     if at.of_log:
         return how(_OF_LOG, at.of_log.source)
     if at.is_server:
@@ -127,7 +126,7 @@ def activation_bytes(at: "Facts") -> Derivation:
         f"batch * {activations.activation_bytes.equation}",
         activations.activation_bytes.source,
         batch=at.work.batch,
-        n_tokens=at.activation_tokens,
+        n_tokens=int(activation_tokens(at.design, at.n_tokens)),
         activation_elements=at.plan.model.activation_elements,
         logits_elements=at.design.model.logits_elements,
         activation_bits=at.work.activation_bits,
@@ -135,7 +134,7 @@ def activation_bytes(at: "Facts") -> Derivation:
 
 
 @topic.result("B", WHOLE, "workspace")
-def workspace_bytes(at: "Facts") -> Derivation:
+def workspace_bytes(at: Facts) -> Derivation:
     return how(
         "batch * 2 bytes * materialised elements of one layer and sequence, padded to tiles of tokens where the "
         "method's code pads them",
@@ -153,7 +152,7 @@ def workspace_bytes(at: "Facts") -> Derivation:
     TextLine("Memory", 3, "", of_server),
     reads=("runtime_overhead", "server_memory", "reported_memory"),
 )
-def runtime_bytes(at: "Facts") -> Derivation:
+def runtime_bytes(at: Facts) -> Derivation:
     if at.of_log:
         parts = {"graph_bytes": at.of_log.graph_bytes, "buffer_bytes": at.of_log.buffer_bytes}
         return how(_OF_LOG, at.of_log.source, **parts)
@@ -176,7 +175,7 @@ def runtime_bytes(at: "Facts") -> Derivation:
     TextLine("Memory", 13, "device memory, by the data sheet", lambda found: not of_server(found)),
     reads=("memory_capacity", "reported_memory"),
 )
-def capacity_bytes(at: "Facts") -> Derivation:
+def capacity_bytes(at: Facts) -> Derivation:
     if not at.is_server:
         return how("given", at.device.memory_capacity.source)
     reported = at.device.reported_memory or at.device.memory_capacity
@@ -184,7 +183,7 @@ def capacity_bytes(at: "Facts") -> Derivation:
 
 
 @topic.result("B", WHOLE, "room for keys and values", TextLine("Memory", 4, "", of_server), reads=POOL)
-def free_bytes(at: "Facts") -> Derivation:
+def free_bytes(at: Facts) -> Derivation:
     usable, memory = at.device.usable_frac.si, at.design.memory
     if at.is_server:
         return by(
@@ -215,7 +214,7 @@ def of_blocks(found: Mapping[str, Any]) -> bool:
 @topic.result(
     "token", WHOLE, "KV tokens of the pool", TextLine("Memory", 5, "  KV tokens of the pool", of_server), reads=POOL
 )
-def kv_pool_tokens(at: "Facts") -> Derivation:
+def kv_pool_tokens(at: Facts) -> Derivation:
     memory = at.design.memory
     if not memory.block_bits:
         return by(capacity.pool_tokens, free_bytes=at.point.free_bytes, block_tokens=memory.block_tokens)
@@ -236,7 +235,7 @@ def kv_pool_tokens(at: "Facts") -> Derivation:
     TextLine("Memory", 6, "  KV tokens that requests use", of_blocks),
     reads=POOL,
 )
-def kv_usable_tokens(at: "Facts") -> Derivation:
+def kv_usable_tokens(at: Facts) -> Derivation:
     memory = at.design.memory
     if not memory.block_bits:
         return by(capacity.pool_tokens, free_bytes=at.point.free_bytes, block_tokens=memory.block_tokens)
@@ -255,7 +254,7 @@ def kv_usable_tokens(at: "Facts") -> Derivation:
     TextLine("Memory", 7, "  requests of the longest context", of_server),
     reads=POOL,
 )
-def max_concurrency(at: "Facts") -> Derivation:
+def max_concurrency(at: Facts) -> Derivation:
     if not at.design.memory.block_bits:
         block, longest = at.design.memory.block_tokens, longest_tokens(at.design)
         return by(
@@ -267,7 +266,7 @@ def max_concurrency(at: "Facts") -> Derivation:
 
 
 @topic.result("B", WHOLE, "reserved memory", TextLine("Memory", 8, "", of_server), reads=UNUSED)
-def unused_bytes(at: "Facts") -> Derivation:
+def unused_bytes(at: Facts) -> Derivation:
     return how(
         "device memory - weights - activations of prompts - graphs and buffers - room for sequences",
         capacity.pool_bytes.source,
@@ -283,7 +282,7 @@ def unused_bytes(at: "Facts") -> Derivation:
     TextLine("Memory", 14, ""),
     reads=("server_memory", "reported_memory", "usable_frac", "runtime_overhead", "kv_page"),
 )
-def min_capacity_bytes(at: "Facts") -> Derivation:
+def min_capacity_bytes(at: Facts) -> Derivation:
     equation = "(weights + overhead + shared + batch * bytes_per_sequence) / usable_frac"
     return how(
         f"{capacity.min_reported_bytes.equation if at.is_server else equation}; a request counts {at.counted.rule}",
@@ -298,12 +297,12 @@ def min_capacity_bytes(at: "Facts") -> Derivation:
 
 
 @topic.result("", FLAG, "one request fits", reads=MEMORY)
-def feasible(at: "Facts") -> Derivation:
+def feasible(at: Facts) -> Derivation:
     return how("max_batch >= 1: at least one request fits", _CAPACITY, max_batch=at.point.max_batch)
 
 
 @topic.result("", NAME, "why none fits", reads=MEMORY)
-def infeasible_reason(at: "Facts") -> Derivation:
+def infeasible_reason(at: Facts) -> Derivation:
     return how(
         "what is missing for one request; none where one fits",
         _CAPACITY,
@@ -313,13 +312,13 @@ def infeasible_reason(at: "Facts") -> Derivation:
 
 
 @topic.result("", FLAG, "whole batch fits", reads=MEMORY)
-def fits_whole_batch(at: "Facts") -> Derivation:
+def fits_whole_batch(at: Facts) -> Derivation:
     source = capacity.max_batch.source
     return how("max_batch >= batch", source, max_batch=at.point.max_batch, batch=at.work.batch)
 
 
 @topic.result("sequence", WHOLE, "largest batch", TextLine("Memory", 15, "largest batch"), reads=MEMORY)
-def max_batch(at: "Facts") -> Derivation:
+def max_batch(at: Facts) -> Derivation:
     most = {} if at.work.max_num_seqs is None else {"max_num_seqs": at.work.max_num_seqs}
     if counts_blocks(at.design):
         most |= {"n_blocks": n_blocks(at.design), "request_blocks": whole_blocks(at.design)}
@@ -338,7 +337,7 @@ def max_batch(at: "Facts") -> Derivation:
 
 
 @topic.result("token", WHOLE, "longest context", TextLine("Memory", 16, "longest context at this batch"), reads=MEMORY)
-def max_context_tokens(at: "Facts") -> Derivation:
+def max_context_tokens(at: Facts) -> Derivation:
     return how(
         "largest s such that the whole batch fits with all requests at s' tokens at once, for every s' <= s; "
         "where a token policy follows the prompt, s less the output is the prompt",

@@ -1,33 +1,30 @@
 """Certainty of a design's results: measured over predicted, and the assumed numbers behind them."""
 
-from typing import TYPE_CHECKING
-
+from dse.model.assumed import implementations_text, reason
+from dse.model.facts import Facts
 from dse.model.results.declare import NAMES, NUMBER, Derivation, Topic, how
 from dse.model.results.reads import KERNELS, STACK
-
-if TYPE_CHECKING:
-    from dse.model.facts import Facts
 
 _HOW_SURE = "docs/explanation/model.md, How sure"
 
 topic = Topic()
 
 
-def _of_energy(at: "Facts") -> Derivation:
+def _of_energy(at: Facts) -> Derivation:
     return how("the range of the device's file over its value", _HOW_SURE)
 
 
-def _of_tokens(at: "Facts") -> Derivation:
-    return how(f"measured over predicted: {at.sure.tokens.why}", _HOW_SURE)
+def _of_tokens(at: Facts) -> Derivation:
+    return how(f"measured over predicted: {at.point.lowered.sure.tokens.why}", _HOW_SURE)
 
 
-def _of_prompts(at: "Facts") -> Derivation:
-    return how(f"measured over predicted: {at.sure.first.why}", _HOW_SURE)
+def _of_prompts(at: Facts) -> Derivation:
+    return how(f"measured over predicted: {at.point.lowered.sure.first.why}", _HOW_SURE)
 
 
-def _of_kernels(at: "Facts") -> Derivation:
+def _of_kernels(at: Facts) -> Derivation:
     rule = "the end of the range over the rate itself; of several kernels the widest"
-    return how(rule, at.implementations or "docs/explanation/implementations.md")
+    return how(rule, implementations_text(at.point) or "docs/explanation/implementations.md")
 
 
 for name, title, reads, explain in (
@@ -42,6 +39,7 @@ for name, title, reads, explain in (
 
 
 @topic.result("", NAMES, "assumed numbers")
-def assumptions(at: "Facts") -> Derivation:
+def assumptions(at: Facts) -> Derivation:
     rule = "numbers of kind `assumed` among those behind this result"
-    return how(rule, f"dse show {at.device.name}", **at.reasons())
+    reasons = {name: reason(at.point, name) for name in at.results["assumptions"]}
+    return how(rule, f"dse show {at.device.name}", **reasons)

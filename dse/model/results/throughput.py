@@ -1,7 +1,7 @@
 """Tokens per second, what binds them, and what they cost in energy and money."""
 
-from typing import TYPE_CHECKING
-
+from dse.model.batch import shares_of
+from dse.model.facts import Facts
 from dse.model.formulas import steady
 from dse.model.formulas.utilisation import utilisation
 from dse.model.results import reads
@@ -19,9 +19,6 @@ from dse.model.results.declare import (
     how,
 )
 
-if TYPE_CHECKING:
-    from dse.model.facts import Facts
-
 _TIMES = "docs/explanation/model.md, Steps and times"
 
 topic = Topic(of_times=True)
@@ -36,7 +33,7 @@ topic = Topic(of_times=True)
     reads=reads.ALL,
     interval=RATES,
 )
-def throughput_tokens_per_s(at: "Facts") -> Derivation:
+def throughput_tokens_per_s(at: Facts) -> Derivation:
     return by(
         steady.closed_loop_tokens_per_s,
         n_requests=at.work.batch,
@@ -47,7 +44,7 @@ def throughput_tokens_per_s(at: "Facts") -> Derivation:
 
 
 @topic.result("request/s", NUMBER, "requests a second", reads=reads.ALL, interval=RATES)
-def requests_per_s(at: "Facts") -> Derivation:
+def requests_per_s(at: Facts) -> Derivation:
     rate = at.results["throughput_tokens_per_s"]
     return how("throughput / output tokens", _TIMES, throughput_tokens_per_s=rate, output_tokens=at.work.output_tokens)
 
@@ -64,13 +61,13 @@ topic.add(
 
 
 @topic.result("", NAME, "bound by", reads=reads.ALL)
-def bound(at: "Facts") -> Derivation:
+def bound(at: Facts) -> Derivation:
     return how(
         "capacity if running_batch < batch, else the largest of these times per decode step, prompt included",
         _TIMES,
         running_batch=at.results["running_batch"],
         batch=at.work.batch,
-        **at.waited_for(),
+        **{f"{name}_s": seconds for name, seconds in shares_of(at.design, at.run)._asdict().items()},
     )
 
 
@@ -78,18 +75,18 @@ _LARGEST = "the largest of reading (bandwidth), multiplying (compute) and launch
 
 
 @topic.result("", NAME, "linear layers bound by", reads=reads.LINEAR)
-def linear_bound(at: "Facts") -> Derivation:
+def linear_bound(at: Facts) -> Derivation:
     waits = (at.run.linear_read_s, at.run.linear_compute_s, at.run.linear_latency_s)
     return how(_LARGEST, _TIMES, bandwidth_s=waits[0], compute_s=waits[1], latency_s=waits[2])
 
 
 @topic.result("", NAME, "attention bound by", reads=reads.ATTENTION)
-def attention_bound(at: "Facts") -> Derivation:
+def attention_bound(at: Facts) -> Derivation:
     waits = (at.run.attention_read_s, at.run.attention_compute_s, at.run.attention_latency_s)
     return how(_LARGEST, _TIMES, bandwidth_s=waits[0], compute_s=waits[1], latency_s=waits[2])
 
 
-def _share(at: "Facts", name: str) -> Derivation | None:
+def _share(at: Facts, name: str) -> Derivation | None:
     """Explain the share of a peak rate that a decode step, or the prompts, reach."""
     if at.results[name] is None:
         return None
@@ -99,22 +96,22 @@ def _share(at: "Facts", name: str) -> Derivation | None:
 
 
 @topic.result("1", NUMBER, "share of peak FLOP/s", reads=reads.ALL, figure_unit="%")
-def compute_utilisation(at: "Facts") -> Derivation | None:
+def compute_utilisation(at: Facts) -> Derivation | None:
     return _share(at, "compute_utilisation")
 
 
 @topic.result("1", NUMBER, "share of peak bandwidth", reads=reads.ALL, figure_unit="%")
-def bandwidth_utilisation(at: "Facts") -> Derivation | None:
+def bandwidth_utilisation(at: Facts) -> Derivation | None:
     return _share(at, "bandwidth_utilisation")
 
 
 @topic.result("1", NUMBER, "share of peak FLOP/s, prompt", reads=reads.PROMPT, figure_unit="%")
-def prefill_compute_utilisation(at: "Facts") -> Derivation | None:
+def prefill_compute_utilisation(at: Facts) -> Derivation | None:
     return _share(at, "prefill_compute_utilisation")
 
 
 @topic.result("1", NUMBER, "share of peak bandwidth, prompt", reads=reads.PROMPT, figure_unit="%")
-def prefill_bandwidth_utilisation(at: "Facts") -> Derivation | None:
+def prefill_bandwidth_utilisation(at: Facts) -> Derivation | None:
     return _share(at, "prefill_bandwidth_utilisation")
 
 

@@ -1,9 +1,10 @@
 """Seconds of a decode step and its parts, of prompts, and of a server that replaces every request as it ends."""
 
-from typing import TYPE_CHECKING
-
+from dse.model import assumed, step
 from dse.model.capacity import is_replaced
+from dse.model.facts import Facts
 from dse.model.formulas import collectives, host, linear, prefill, scheduling, steady, weights
+from dse.model.kv_bytes import attention_flops
 from dse.model.results import reads
 from dse.model.results.declare import (
     INTERVALS,
@@ -20,9 +21,6 @@ from dse.model.results.declare import (
     of_host,
 )
 
-if TYPE_CHECKING:
-    from dse.model.facts import Facts
-
 _CAPACITY, _TIMES = "docs/explanation/model.md, Capacity", "docs/explanation/model.md, Steps and times"
 _PATHS = "docs/explanation/model.md, Dequantization"
 _FORM, _WHOLE_STEPS = "docs/explanation/calibration.md, The form", "docs/explanation/calibration.md, Whole steps"
@@ -33,7 +31,7 @@ topic = Topic(of_times=True)
 
 
 @topic.result("sequence", WHOLE, "running at once", TextLine("Time", 1, ""), reads=reads.MEMORY)
-def running_batch(at: "Facts") -> Derivation | None:
+def running_batch(at: Facts) -> Derivation | None:
     if not is_replaced(at.design):
         return None
     rule = "min(batch, max_batch): finished requests are replaced at once"
@@ -41,15 +39,13 @@ def running_batch(at: "Facts") -> Derivation | None:
 
 
 @topic.result("1", WHOLE, "waves", TextLine("Time", 2, ""), reads=reads.MEMORY)
-def n_waves(at: "Facts") -> Derivation | None:
+def n_waves(at: Facts) -> Derivation | None:
     if not is_replaced(at.design):
         return None
     return how("requests are replaced as they end: no waves", _CAPACITY).giving(None)
 
 
-def _products(
-    at: "Facts", n_tokens: float, compute_s: float, read_s: float, peak: float, experts_s: float
-) -> Derivation:
+def _products(at: Facts, n_tokens: float, compute_s: float, read_s: float, peak: float, experts_s: float) -> Derivation:
     """Explain all products with the weights of a pass over `n_tokens` tokens."""
     if at.terms.has_gemm:
         form, has_experts = linear.linear_calibrated_s, at.design.stack.has_experts
@@ -73,7 +69,7 @@ def _products(
 
 
 @topic.result("s", NUMBER, "linear layers", TextLine("Time", 3, "linear layers"), reads=reads.LINEAR)
-def linear_s(at: "Facts") -> Derivation:
+def linear_s(at: Facts) -> Derivation:
     if at.cached:
         times = at.wave.linear_compute_s, at.dense_read_s
         return _products(at, float(at.run.n), *times, at.step_peak, at.experts_s)
@@ -91,7 +87,7 @@ def linear_s(at: "Facts") -> Derivation:
 
 
 @topic.step("s")
-def prefill_matrix_s(at: "Facts") -> Derivation | None:
+def prefill_matrix_s(at: Facts) -> Derivation | None:
     if not at.cached:
         return None
     times = at.wave.prompt_products_s, at.prompt_dense_read_s
@@ -100,7 +96,7 @@ def prefill_matrix_s(at: "Facts") -> Derivation | None:
 
 
 @topic.step("B")
-def weight_read_bytes(at: "Facts") -> Derivation | None:
+def weight_read_bytes(at: Facts) -> Derivation | None:
     if not at.cached:
         return None
     return by(
@@ -114,7 +110,7 @@ def weight_read_bytes(at: "Facts") -> Derivation | None:
 
 
 @topic.step("s")
-def memory_s(at: "Facts") -> Derivation | None:
+def memory_s(at: Facts) -> Derivation | None:
     if not at.cached or not at.terms.has_gemm:
         return None
     return how(
@@ -127,7 +123,7 @@ def memory_s(at: "Facts") -> Derivation | None:
 
 
 @topic.step("s")
-def compute_s(at: "Facts") -> Derivation | None:
+def compute_s(at: Facts) -> Derivation | None:
     if not at.cached or not at.terms.has_gemm:
         return None
     return how(
@@ -140,7 +136,7 @@ def compute_s(at: "Facts") -> Derivation | None:
     ).giving(at.wave.linear_compute_s)
 
 
-def _experts(at: "Facts", n_tokens: float, share_touched: float, compute_s: float, read_s: float) -> Derivation | None:
+def _experts(at: Facts, n_tokens: float, share_touched: float, compute_s: float, read_s: float) -> Derivation | None:
     """Explain the products of experts that were measured apart."""
     if not at.cached or not at.terms.has_gemm or not at.design.stack.has_experts:
         return None
@@ -161,7 +157,7 @@ def _experts(at: "Facts", n_tokens: float, share_touched: float, compute_s: floa
 
 
 @topic.step("s")
-def experts_s(at: "Facts") -> Derivation | None:
+def experts_s(at: Facts) -> Derivation | None:
     if not at.cached:
         return None
     found = _experts(at, at.run.n, at.run.share_touched, at.experts.compute_s, at.experts.read_s)
@@ -169,7 +165,7 @@ def experts_s(at: "Facts") -> Derivation | None:
 
 
 @topic.step("s")
-def prefill_experts_s(at: "Facts") -> Derivation | None:
+def prefill_experts_s(at: Facts) -> Derivation | None:
     if not at.cached:
         return None
     experts = at.prompt_experts
@@ -178,7 +174,7 @@ def prefill_experts_s(at: "Facts") -> Derivation | None:
 
 
 @topic.result("s", NUMBER, "attention", TextLine("Time", 4, "attention"), reads=reads.ATTENTION)
-def attention_s(at: "Facts") -> Derivation:
+def attention_s(at: Facts) -> Derivation:
     if at.uncached:
         return how(
             "mean over steps t of causal attention over s = I + t tokens: FLOP / (flops_frac * F)",
@@ -198,20 +194,20 @@ def attention_s(at: "Facts") -> Derivation:
         unpacked_elements_at_end=n * at.unpacked,
         mean_attention_compute_s=at.run.attention_compute_s,
         kv_read_bytes_at_end=n * at.kv_read_bytes,
-        flops_at_end=n * at.attention_flops,
-        bandwidth_bytes_per_s=at.bandwidth,
-        peak_flops_per_s=at.attention_peak,
+        flops_at_end=n * attention_flops(at.design.layers, at.limits, at.n_tokens),
+        bandwidth_bytes_per_s=at.device.memory_bandwidth.si,
+        peak_flops_per_s=step.peak_flops(at.design, at.run.n),
         **at.fitted_attention(),
     )
 
 
-def _uncached(at: "Facts", rule: str = "nothing is stored") -> Derivation | None:
+def _uncached(at: Facts, rule: str = "nothing is stored") -> Derivation | None:
     """Explain a time that is 0 without a KV cache."""
     return how(rule, _NO_CACHE) if at.uncached else None
 
 
 @topic.result("s", NUMBER, "packing, exposed", TextLine("Time", 5, ""), reads=(*reads.WRITING, "kv_burst"))
-def quantize_s(at: "Facts") -> Derivation | None:
+def quantize_s(at: Facts) -> Derivation | None:
     if not at.cached:
         return _uncached(at)
     return how(
@@ -226,14 +222,14 @@ def quantize_s(at: "Facts") -> Derivation | None:
         kernel_launch_s=at.device.kernel_launch.si,
         launches_per_step=at.made.pack_starts / at.n_steps,
         **at.of_sinks("sink_choice_s", at.terms.choice_bytes),
-        rates_elements_per_s=at.rates,
+        rates_elements_per_s=assumed.rates(at.point),
     )
 
 
 @topic.result(
     "s", NUMBER, "unpacking, exposed", TextLine("Time", 6, ""), reads=(*reads.PACKING, "core_clock", "peak_flops")
 )
-def dequantize_s(at: "Facts") -> Derivation | None:
+def dequantize_s(at: Facts) -> Derivation | None:
     if not at.cached:
         return _uncached(at)
     hides = "the kernel's ceilings" if at.design.stack.has_attention else "max(FLOP / F, KV bytes / BW)"
@@ -247,7 +243,7 @@ def dequantize_s(at: "Facts") -> Derivation | None:
         **at.launches(),
         **at.of_sinks("sink_scores_s", at.terms.score_bytes),
         **at.scheduled(),
-        rates_elements_per_s=at.unpack_rates,
+        rates_elements_per_s=assumed.unpack_rates(at.point),
     )
 
 
@@ -258,7 +254,7 @@ def dequantize_s(at: "Facts") -> Derivation | None:
     TextLine("Time", 7, "exchange between devices", lambda found: bool(found["n_devices"] > 1)),
     reads=reads.LINKS,
 )
-def collective_s(at: "Facts") -> Derivation:
+def collective_s(at: Facts) -> Derivation:
     form = collectives.collective_s
     rule = f"sum over exchanges of their number * {form.equation}" if at.exchanges else "one device: none"
     return how(rule, form.source, **at.split(), **at.exchanges)
@@ -271,7 +267,7 @@ def collective_s(at: "Facts") -> Derivation:
     TextLine("Time", 8, "host and small kernels", of_host),
     reads=(*reads.MEMORY, "stacks_of", *reads.HOST),
 )
-def host_s(at: "Facts") -> Derivation:
+def host_s(at: Facts) -> Derivation:
     return how(
         host.host_s.equation if at.has_host else "kernels alone: no server was measured, or none was asked for",
         host.host_s.source,
@@ -290,7 +286,7 @@ def host_s(at: "Facts") -> Derivation:
     TextLine("Time", 9, "", lambda found: bool(found["power_s"])),
     reads=reads.MEMORY,
 )
-def power_s(at: "Facts") -> Derivation | None:
+def power_s(at: Facts) -> Derivation | None:
     if "power_s" in at.recorded:
         return None
     is_within = at.design.device.power_limit_w
@@ -298,7 +294,7 @@ def power_s(at: "Facts") -> Derivation | None:
     return how(f"none: {why}", "docs/explanation/model.md, Energy and cost").giving(0.0)
 
 
-def _busy(at: "Facts", what: str, rates: str) -> Derivation | None:
+def _busy(at: Facts, what: str, rates: str) -> Derivation | None:
     """Explain the time that units are busy with packing or unpacking."""
     if not at.cached:
         return _uncached(at)
@@ -313,17 +309,17 @@ def _busy(at: "Facts", what: str, rates: str) -> Derivation | None:
 
 
 @topic.result("s", NUMBER, "packing", reads=(*reads.BUSY, "kv_burst"))
-def quantize_busy_s(at: "Facts") -> Derivation | None:
-    return _busy(at, "elements packed / rate, traffic / BW", at.rates)
+def quantize_busy_s(at: Facts) -> Derivation | None:
+    return _busy(at, "elements packed / rate, traffic / BW", assumed.rates(at.point))
 
 
 @topic.result("s", NUMBER, "unpacking", reads=(*reads.BUSY, "core_clock"))
-def dequantize_busy_s(at: "Facts") -> Derivation | None:
-    return _busy(at, "elements unpacked / rate, materialised traffic / BW", at.unpack_rates)
+def dequantize_busy_s(at: Facts) -> Derivation | None:
+    return _busy(at, "elements unpacked / rate, materialised traffic / BW", assumed.unpack_rates(at.point))
 
 
 @topic.result("1", WHOLE, "busy cores", reads=(*reads.PLAIN, "token_cores"))
-def busy_cores(at: "Facts") -> Derivation | None:
+def busy_cores(at: Facts) -> Derivation | None:
     if not at.cached:
         return _uncached(at, "every step is a prompt, on all cores")
     cores, form = at.design.device.token_cores, scheduling.busy_cores
@@ -353,7 +349,7 @@ topic.add(
     reads=reads.PROMPT,
     interval=PROMPTS,
 )
-def prefill_s(at: "Facts") -> Derivation | None:
+def prefill_s(at: Facts) -> Derivation | None:
     if not at.cached:
         return _uncached(at, "no step of its own: every step runs the prompt")
     rule = "prefill_compute_s + quantising the prompt's keys and values + exchange"
@@ -364,15 +360,15 @@ def prefill_s(at: "Facts") -> Derivation | None:
         prefill_compute_s=at.wave.prompt_compute_s,
         quantize_s=at.wave.prompt_quantize_s,
         exchange_s=at.wave.prompt_collective_s,
-        **({"host_s_of_a_prompt": at.prompt_host_s} if at.has_host else {}),
+        **({"host_s_of_a_prompt": step.prompt_host_s(at.design)} if at.has_host else {}),
     )
 
 
 @topic.step("s")
-def one_prompt_s(at: "Facts") -> Derivation:
+def one_prompt_s(at: Facts) -> Derivation:
     rule = "prefill_s of one request alone, whose shared prefix is cached"
     tokens = {"input_tokens": at.work.input_tokens, "prefix_tokens": at.made.prefix_tokens}
-    return how(rule, _SERVER, **tokens).giving(at.one_prompt_s)
+    return how(rule, _SERVER, **tokens).giving(step.one_prompt_s(at.design, at.terms))
 
 
 @topic.result(
@@ -384,7 +380,7 @@ def one_prompt_s(at: "Facts") -> Derivation:
     interval=SERVED,
     figure_unit="s",
 )
-def total_s(at: "Facts") -> Derivation | None:
+def total_s(at: Facts) -> Derivation | None:
     if is_replaced(at.design):
         return None
     waves = at.point.waves
@@ -401,7 +397,7 @@ def total_s(at: "Facts") -> Derivation | None:
 @topic.result(
     "s", NUMBER, "prefill of one request alone", TextLine("Time", 13, ""), reads=reads.PROMPT, interval=PROMPTS
 )
-def prefill_alone_s(at: "Facts") -> Derivation | None:
+def prefill_alone_s(at: Facts) -> Derivation | None:
     if not at.work.kv_cache:
         return None
     own = at.work.input_tokens - at.terms.prompt.prefix_tokens
@@ -409,7 +405,7 @@ def prefill_alone_s(at: "Facts") -> Derivation | None:
 
 
 @topic.result("s", NUMBER, "TTFT", TextLine(INTERVALS, 3, "", of_host), reads=reads.ALL, interval=PROMPTS)
-def ttft_s(at: "Facts") -> Derivation:
+def ttft_s(at: Facts) -> Derivation:
     return how(
         "own prefill + prefills of others before it + queueing for a slot",
         _SERVER,
@@ -424,7 +420,7 @@ def ttft_s(at: "Facts") -> Derivation:
 
 
 @topic.step("s")
-def prompt_step_s(at: "Facts") -> Derivation:
+def prompt_step_s(at: Facts) -> Derivation:
     cycle = at.cycle.cycle
     rule = "a step over the tokens of the requests that decode and of prompts, up to the server's budget"
     return how(
@@ -438,7 +434,7 @@ def prompt_step_s(at: "Facts") -> Derivation:
 
 
 @topic.step("s")
-def burst_wait_s(at: "Facts") -> Derivation:
+def burst_wait_s(at: Facts) -> Derivation:
     return by(
         steady.burst_wait_s,
         prompt_steps=at.cycle.cycle.prompt_steps - at.cycle.cycle.own_steps,
@@ -449,14 +445,14 @@ def burst_wait_s(at: "Facts") -> Derivation:
 
 
 @topic.step("s")
-def place_wait_s(at: "Facts") -> Derivation:
+def place_wait_s(at: Facts) -> Derivation:
     request_s = at.cycle.prompt_s + at.cycle.burst_wait_s + at.cycle.decode_s
     places = {"n_requests": at.work.batch, "n_places": int(at.cycle.n_places)}
     return by(steady.place_wait_s, **places, request_s=request_s).giving(at.cycle.place_wait_s)
 
 
 @topic.result("s", NUMBER, "TPOT", TextLine(INTERVALS, 2, "", of_host), reads=reads.ALL, interval=PER_TOKEN)
-def tpot_s(at: "Facts") -> Derivation:
+def tpot_s(at: Facts) -> Derivation:
     cycle = at.cycle.cycle
     return how(
         "((prompt_steps - own_steps) * prompt_step_s + (all_steps - prompt_steps) * decode_step_s) / output_tokens",
@@ -472,7 +468,7 @@ def tpot_s(at: "Facts") -> Derivation:
 
 
 @topic.result("sequence", NUMBER, "requests that decode", reads=reads.ALL)
-def decoding_requests(at: "Facts") -> Derivation:
+def decoding_requests(at: Facts) -> Derivation:
     return by(
         steady.decoding_requests,
         n_places=int(at.cycle.n_places),

@@ -7,8 +7,8 @@ from typing import Any
 import pandas as pd
 
 from dse.core.errors import InputError
-from dse.model import assumptions, uncertainty
-from dse.model.results import RESULT_UNITS
+from dse.model import uncertainty
+from dse.model.results import RESULT_UNITS, assumed_behind
 from dse.sweep import filling
 from dse.sweep.pareto.designs import DesignFront
 
@@ -23,7 +23,7 @@ def assumed(found: DesignFront) -> str:
         return ""
     known = [name for name in found.objectives if name in RESULT_UNITS]
     names = {name for text in table["assumptions"].dropna() for name in str(text).split(", ") if name}
-    rests_on = sorted({name for result in known for name in assumptions.behind(result, names, {})})
+    rests_on = sorted({name for result in known for name in assumed_behind(result, names, {})})
     return f"Rests on assumed numbers: {', '.join(rests_on)}." if rests_on else "Rests on no assumed number."
 
 

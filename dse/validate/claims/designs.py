@@ -5,7 +5,8 @@ from functools import cache
 from typing import Any
 
 from dse import quantizers
-from dse.model import evaluate, kv_layout
+from dse.model import engine, kv_layout
+from dse.model.point import Point
 from dse.model.stacks import DEFAULT_STACK, KERNELS
 from dse.specs import catalog
 from dse.specs.device_and_model import ModelSpec
@@ -36,14 +37,14 @@ def results_at(name: str, model: str, quantizer: str = "fp16", **work: Any) -> d
     """All results of a design point on device `name`; `work` are the fields of a Workload. One request, ideal, unless
     asked."""
     fields: dict[str, Any] = {"batch": 1, "model_kind": "ideal", **PAPER, **work}
-    return evaluate.evaluate(catalog.device(name), build(model, quantizer), Workload(**fields))
+    return engine.evaluate(Point(catalog.device(name), build(model, quantizer), Workload(**fields)))
 
 
 def operations(name: str, model: str, quantizer: str = "fp16", **work: Any) -> dict[tuple[str, str], dict[str, Any]]:
     """Every operation of a design point by phase and name, as `evaluate` times them. One request unless asked."""
     fields: dict[str, Any] = {"batch": 1, "model_kind": "ideal", **PAPER, **work}
     device, kv, asked = catalog.device(name), build(model, quantizer), Workload(**fields)
-    found = evaluate.operations(device, kv, asked)
+    found = Point(device, kv, asked).operations()
     return {(op["phase"], op["name"]): op for op in found}
 
 

@@ -3,9 +3,9 @@
 from typing import Any
 
 from dse.core import units
-from dse.model.evaluate import Point
 from dse.model.formulas import attention, kv_cache
 from dse.model.kv_layout import TensorGroup
+from dse.model.point import Point
 from dse.specs import catalog
 from dse.specs.workload import Workload
 from dse.validate.claims.core import Modeled, Relation, claim, family

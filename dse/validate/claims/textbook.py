@@ -4,9 +4,10 @@ from functools import cache
 from typing import Any
 
 from dse.core import units
-from dse.model import evaluate
+from dse.model import engine
 from dse.model.formulas import attention, kv_cache, linear, serving, weights
 from dse.model.kv_layout import Same
+from dse.model.point import Point
 from dse.serving import simulator, trace_tables
 from dse.serving.steady_state import steady
 from dse.specs import catalog
@@ -192,7 +193,7 @@ def _sequences(n_kv_heads: int, n_tokens: int, admission: str) -> int:
     model = catalog.model("llama3.1-70b").model_copy(update={"dense_parameters": N_PARAMETERS_70B})
     fields: dict[str, Any] = {"model_kind": "ideal", "admission": admission, "page_tokens": BLOCK_TOKENS, **PAPER}
     work = Workload(input_tokens=n_tokens - 1, output_tokens=1, **fields)
-    found: int = evaluate.evaluate(_eight_a100(), build_model(with_kv_heads(model, n_kv_heads)), work)["max_batch"]
+    found: int = engine.evaluate(Point(_eight_a100(), build_model(with_kv_heads(model, n_kv_heads)), work))["max_batch"]
     return found
 
 

@@ -16,8 +16,8 @@ from dse.figures.charts import design_front
 from dse.figures.export import front as report_front
 from dse.figures.plot import answer as report_figure
 from dse.figures.plot import load as plot_load
-from dse.model import evaluate as point
 from dse.model import results as point_names
+from dse.model.results import RESULT_UNITS
 from dse.sweep import pareto
 from dse.sweep import points as sweep_points
 from dse.sweep import spec as sweep_spec
@@ -298,7 +298,7 @@ def test_names_of_a_table_of_ones_own_tell_its_designs_apart():
 
 
 def test_figures_and_pages_call_a_result_by_one_name_and_unit():
-    assert set(point.RESULT_UNITS) <= set(point_names.RESULTS)
+    assert set(RESULT_UNITS) <= set(point_names.RESULTS)
     assert len(set(point_names.RESULTS.values())) == len(point_names.RESULTS)
     axis = design_front.axis("decode_step_s", "s", [0.004, 0.006])
     assert (axis.label, axis.shown(0.004)) == ("decode step (ms)", 4.0)

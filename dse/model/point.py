@@ -1,6 +1,6 @@
-"""One design point: a device, a model laid out with its quantizers, and a workload, evaluated into named results."""
+"""One design point: a device, a model laid out with its quantizers, and a workload, and the numbers of their core."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from functools import cached_property
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from dse.core import units
 from dse.core.errors import LimitError
-from dse.model import assumptions, capacity, implementations, kv_bytes, memory_unit, peak_memory, starts, uncertainty
+from dse.model import assumptions, capacity, implementations, intervals, kv_bytes, memory_unit, peak_memory, starts
 from dse.model.attention import KnownSums
 from dse.model.batch import (
     BOUNDS,
@@ -18,11 +18,9 @@ from dse.model.batch import (
     Totals,
     bounds_of,
     full_batch,
-    prompt_shares,
     served_of,
     served_s,
     spent_of,
-    step_shares,
     totals_of,
 )
 from dse.model.deployed import rests_on_assumed_links
@@ -62,29 +60,14 @@ from dse.model.operations import (
     total_of,
 )
 from dse.model.quality import quality
-from dse.model.records import MISSING, STATES, Design
-from dse.model.results import RESULT_UNITS
+from dse.model.records import STATES, Design, known
 from dse.model.server import Pass, ServerResults, last_pass, server_results
 from dse.model.stacks import kind_of, stack_of, stack_text
 from dse.model.step import Run, Terms, Wave, known_run, one_prompt_s, terms_of
 from dse.specs import measured_memory
-from dse.specs.device_and_model import HardwareSpec, Quantity, StackSpec
-from dse.specs.implementation import ENDS
-from dse.specs.weights import WIDE, WIDE_BITS
+from dse.specs.device_and_model import HardwareSpec, StackSpec
 from dse.specs.workload import Workload
 
-#: what the largest part of the time goes into, by `bound`
-WHY_BOUND = {
-    "bandwidth": "reading weights, keys and values",
-    "compute": "arithmetic, the prompt included",
-    "latency": "launching and scheduling kernels: take a larger batch",
-    "dequantization": "packing and unpacking keys and values",
-    "communication": "devices that exchange their results",
-}
-#: memory that holds every batch of interest
-ROOM_BYTES = 2**53
-#: results that say what memory keeps from a point
-ROOM_RESULTS = ("throughput_tokens_per_s", "tpot_s", "bound")
 #: results that are None where not one request fits, but for those that say so
 NO_TIMES: dict[str, Any] = {
     **{name: None for kind in (Served, ServerResults, Wave, Totals, Spent, Bounds) for name in kind._fields},
@@ -96,8 +79,6 @@ NO_TIMES: dict[str, Any] = {
 
 #: fields of a workload that a lowered design does not fix
 _OPEN = tuple(f.name for f in fields(Workload) if f.name not in ("batch", "input_tokens", "output_tokens"))
-#: parts of a step that comparisons read
-_COMPARED_PARTS = tuple(name for name in uncertainty.COMPARED if name in Wave._fields)
 
 
 class ByLengths(NamedTuple):
@@ -118,6 +99,8 @@ class Lowered:
     stack_name: str | None
     stack: StackSpec | None
     design: Design
+    #: of its times
+    sure: intervals.Intervals
     #: results that batch and lengths do not change
     results: Mapping[str, Any]
     #: by the lengths of prompt and output, with and without the steps between them
@@ -133,7 +116,7 @@ class Lowered:
         check_weights(device, plan.model, work, stack, stack_name)
         bits, memory = float(plan.effective_bits), memory_counted(device, work)
         is_server = memory == "server"
-        sure = uncertainty.intervals(device, plan, work, stack, stack_name, kind_of(stack, work))
+        sure = intervals.time_intervals(device, plan, work, stack, stack_name)
         unpacking = implementations.rate_range(plan, work, stack)
         design = design_of(device, plan, work, paths, stack, stack_name)
         why_not = starts.why_not(starts.refusals(device, plan, work, stack_text(stack_name, work) or ""))
@@ -167,14 +150,14 @@ class Lowered:
             "effective_capacity_bytes": effective_bits.effective_capacity_bytes(device.capacity_bytes, bits),
             "token_time_low": sure.tokens.low,
             "token_time_high": sure.tokens.high,
-            **uncertainty.energy_factors(device),
+            **intervals.energy_factors(device),
             "first_time_low": sure.first.low,
             "first_time_high": sure.first.high,
             "unpack_rate_low": unpacking[0],
             "unpack_rate_high": unpacking[1],
             "assumptions": _assumptions(device, plan, paths, stack, work, stack_name),
         }
-        return cls(device, plan, paths, stack_name, stack, design, results)
+        return cls(device, plan, paths, stack_name, stack, design, sure, results)
 
 
 def _assumptions(
@@ -203,7 +186,7 @@ class Point:
 
     def __init__(self, device: HardwareSpec, plan: KvPlan, work: Workload) -> None:
         work = with_admission(device, work.of_model(plan.model))
-        self.device, self._asked, self._asked_plan = device, work, plan
+        self.device, self.asked, self.asked_plan = device, work, plan
         #: all of the workload but batch and lengths
         asked = (*(vars(work)[name] for name in _OPEN), measured_memory.of(work.calibrated))
         self.lowered = lowered = plan.once((Same(device), asked), lambda: Lowered.of(device, plan, work))
@@ -215,12 +198,12 @@ class Point:
     @cached_property
     def work(self) -> Workload:
         """The workload with its batch: as given, else as many as fit."""
-        return self._asked if self._asked.batch else replace(self._asked, batch=self.batch)
+        return self.asked if self.asked.batch else replace(self.asked, batch=self.batch)
 
     @cached_property
     def batch(self) -> int:
         """Requests of the batch: as given, else as many as fit, at most what the server takes; 1 where none fits."""
-        return self._asked.batch or full_batch(self.design, self.max_batch)
+        return self.asked.batch or full_batch(self.design, self.max_batch)
 
     @property
     def takes_long(self) -> bool:
@@ -236,7 +219,7 @@ class Point:
         """False where the steps would take long to count and no result reads them, as not one request fits."""
         if not self._packs_many:
             return True
-        given = self._asked.batch  # as many as fit are one, where not one does
+        given = self.asked.batch  # as many as fit are one, where not one does
         if self.design.load.is_paged and given and capacity.requests_of(self.design, given) > 1:
             return True  # the smallest memory for the batch is of a mean over the steps
         return fits_alone(self.design, self.free_bytes * self.unit)
@@ -277,7 +260,7 @@ class Point:
     @cached_property
     def unit(self) -> int:
         """Bits per byte times the common denominator of fractional bits, of all stages."""
-        return 8 * self.plan.den * self._asked.pp
+        return 8 * self.plan.den * self.asked.pp
 
     @cached_property
     def free_bytes(self) -> int:
@@ -399,26 +382,9 @@ class Point:
         return server_results(self.design, self.cycle, float(self.batch), float(self.design.output_tokens))
 
     @cached_property
-    def results(self) -> dict[str, Any]:
-        """All results, named and ordered as `RESULT_UNITS`. Times are None where nothing fits."""
-        return self.named({**self._sizes(), **self._times()})
-
-    def named(self, numbers: Mapping[str, Any]) -> dict[str, Any]:
-        """All results, of which `numbers` are those that the core computes."""
-        work = self.work
-        lengths = {"batch": self.batch, "input_tokens": work.input_tokens, "output_tokens": work.output_tokens}
-        most = numbers["max_batch"]
-        fits = {"feasible": most > 0, "fits_whole_batch": most >= self.batch}
-        fits["infeasible_reason"] = None if most else self.infeasible_reason
-        found = {**self.lowered.results, **lengths, **numbers, **fits}
-        for name in ("stored_tokens", "read_tokens"):  # means over layers: often whole
-            found[name] = int(found[name]) if found[name].is_integer() else found[name]
-        found["assumptions"] = [*found["assumptions"]]
-        if missing := [name for name in RESULT_UNITS if name not in found]:
-            raise AssertionError(
-                f"{', '.join(missing)}: in RESULTS, and no function gives it (docs/contributing/adding.md)"
-            )
-        return {name: found[name] for name in RESULT_UNITS}
+    def numbers(self) -> dict[str, Any]:
+        """Numbers of the core by name, interpreted; times are None where nothing fits."""
+        return {**self._sizes(), **self._times()}
 
     def assumptions(self, device: HardwareSpec) -> list[str]:
         """Names of the assumed numbers that any result rests on, for another device with the same layout."""
@@ -452,15 +418,6 @@ class Point:
             **{name: known(number) for name, number in numbers.items()},
             **{name: BOUNDS[place] for name, place in bounds._asdict().items()},
         }
-
-    def at_ends(self) -> dict[str, dict[str, Any]]:
-        """Return `speed` with the quantizers' kernels at the slow and at the fast end of their ranges.
-
-        {} if their numbers have no ranges.
-        """
-        if not implementations.ranged(self.plan, self.work, self.stack):
-            return {}
-        return {end: speed(self.device, self._asked_plan, implementations.at_end(self.work, end)) for end in ENDS}
 
     def operations(self) -> list[dict[str, Any]]:
         """Every operation of a decode step and of the prompt of the largest wave; empty where nothing fits.
@@ -512,128 +469,6 @@ class Point:
         return [{key: op[key] for key in order} for op in found]
 
 
-#: how `evaluate` gets results sooner than point by point: compiled code, once a process has it
-_SOONER: list[Callable[[Point], dict[str, Any] | None]] = []
-
-
-def prefer(results_of: Callable[[Point], dict[str, Any] | None]) -> None:
-    """From now on `evaluate` asks `results_of` first, which is compiled; None where it leaves a point."""
-    if results_of not in _SOONER:
-        _SOONER.append(results_of)
-
-
-def is_compiled() -> bool:
-    """True once compiled code is at hand in this process."""
-    return bool(_SOONER)
-
-
-def known(number: Any) -> Any:
-    """A number of the core as results show it: None for one that there is not."""
-    return None if number == MISSING or number != number else number
-
-
-def evaluate(device: HardwareSpec, plan: KvPlan, work: Workload) -> dict[str, Any]:
-    """All results of one design point, named and ordered as `RESULT_UNITS`. Times are None where nothing fits.
-
-    Raises InputError where device, plan and workload do not go together, LimitError beyond what can be counted.
-    """
-    point = Point(device, plan, work)
-    for results_of in _SOONER:
-        if results := results_of(point):
-            return results
-    return point.results
-
-
-def speed(device: HardwareSpec, plan: KvPlan, work: Workload) -> dict[str, Any]:
-    """Return the results of `evaluate` that searches need (feasibility and speed), in a fraction of its time.
-
-    runs, runs_why, feasible, fits_whole_batch, and what comparisons read (`uncertainty.COMPARED`): running_batch,
-    decode_step_s, tpot_s, throughput_tokens_per_s among it.
-    """
-    point = Point(device, plan, work)
-    fixed = (*uncertainty.COMPARED, "runs", "runs_why")
-    found = {name: point.lowered.results[name] for name in fixed if name in point.lowered.results}
-    found |= {"feasible": point.max_batch > 0, "fits_whole_batch": point.max_batch >= point.batch}
-    names = ("running_batch", "tpot_s", "throughput_tokens_per_s", *_COMPARED_PARTS)
-    if not point.max_batch:
-        return {**found, **{name: NO_TIMES[name] for name in names}}
-    found |= {name: getattr(point.largest_wave.wave, name) for name in _COMPARED_PARTS}
-    server = {name: getattr(point.server, name) for name in ("tpot_s", "throughput_tokens_per_s")}
-    return {**found, **server, "running_batch": int(point.waves.running)}
-
-
 def filled(device: HardwareSpec, plan: KvPlan, work: Workload) -> Workload:
     """The workload with batch and KV allocation as a design takes them where they are not given: `Point.work`."""
     return work if work.batch and work.admission else Point(device, plan, work).work
-
-
-def operations(device: HardwareSpec, plan: KvPlan, work: Workload) -> list[dict[str, Any]]:
-    """Every operation of a decode step and of the prompt of the largest wave: `Point.operations`."""
-    return Point(device, plan, work).operations()
-
-
-def roomy(device: HardwareSpec) -> HardwareSpec:
-    """The device with memory in which every batch of interest runs at once."""
-    endless = Quantity(value=ROOM_BYTES, unit="B", source="any", kind="derived")
-    return device.model_copy(update={"memory_capacity": endless})
-
-
-def with_room(device: HardwareSpec, plan: KvPlan, work: Workload, result: dict[str, Any]) -> dict[str, Any] | None:
-    """Evaluate a point with this `result` again in memory that holds the whole batch.
-
-    None where the memory is not what binds, where not one request fits (`infeasible_reason` says why), and where no
-    memory would do.
-    """
-    if not result["feasible"] or result["fits_whole_batch"]:
-        return None
-    found = evaluate(roomy(device), plan, work)
-    return found if found["fits_whole_batch"] else None
-
-
-def with_more(device: HardwareSpec, plan: KvPlan, work: Workload, result: dict[str, Any]) -> dict[str, Any] | None:
-    """Capacity and speed with as many requests as fit, of a point with this `result`; None where no more fit."""
-    if not result["feasible"] or result["max_batch"] <= result["batch"]:
-        return None
-    return speed(device, plan, replace(work, batch=result["max_batch"]))
-
-
-def in_wide_weights(point: Point) -> dict[str, Any] | None:
-    """Evaluate a point whose weights have fewer bits again with weights of 16, in memory that holds all that runs.
-
-    None where they have 16, or where not one request fits.
-    """
-    work = point.work
-    if not point.max_batch or (not work.weights and work.weights_bits == WIDE_BITS) or work.weights == WIDE:
-        return None
-    running = min(point.batch, point.max_batch)
-    wide = replace(work, batch=running, weights=WIDE, weights_bits=WIDE_BITS, activation_bits=WIDE_BITS, memory="paper")
-    return speed(
-        roomy(point.device),
-        point.plan,
-        replace(wide, gpu_memory_utilization=None, kv_cache_memory_bytes=None, calibrated=None),
-    )
-
-
-def bound_text(bound: str) -> str:
-    """The bottleneck, with what that means, but for capacity."""
-    return f"{bound}: the largest part of the time goes into {WHY_BOUND[bound]}"
-
-
-def time_shares(point: Point) -> dict[str, dict[str, float]]:
-    """The parts of a decode step and of prompts by what is waited for, as shares; {} where nothing fits."""
-    if not point.max_batch:
-        return {}
-    found = {"decoding": step_shares(point.largest_wave)}
-    if point.work.kv_cache:
-        found["prompts"] = prompt_shares(point.design, point.largest_wave)
-    return {
-        name: {part: seconds / sum(shares) for part, seconds in shares._asdict().items()}
-        for name, shares in found.items()
-        if sum(shares) > 0
-    }
-
-
-def room_text(rate: str, found: dict[str, Any]) -> str:
-    """Say how fast a design would be with enough memory: `found` is from `with_room`, `rate` is text."""
-    bound = found["bound"]
-    return f"with room for all it would be {rate}, bound by {bound} ({WHY_BOUND[bound]})"

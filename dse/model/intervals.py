@@ -1,0 +1,200 @@
+"""Intervals of the times of a design: what 8 of 10 measurements are of what is predicted, and their derivation.
+
+A server errs as measured ones did, each model left out of the fit that judged it. Kernels of another device, a data
+sheet alone or another release make that wider. docs/explanation/model.md, How sure.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from dse.model.kernels import MIDDLE_BANDWIDTH, MIDDLE_COMPUTE, REACHED_BANDWIDTH, REACHED_COMPUTE, benchmarked_as
+from dse.model.kv_layout import KvPlan
+from dse.model.stacks import kind_of
+from dse.specs import catalog
+from dse.specs.device_and_model import HardwareSpec
+from dse.specs.implementation import ANY_GPU
+from dse.specs.quantity import ASSUMED
+from dse.specs.stack import Fit, Kind, ServedStack, Spread, StackSpec
+from dse.specs.workload import Workload
+
+#: half the width of the 80 % interval of a normal distribution over its mean absolute error: 1.2816 / sqrt(2 / pi)
+WIDTH_80 = 1.606
+#: a device that runs by the kernels of another is known so much less, either way: of its generation, or by numbers that
+#: are assumed; of another generation; of another vendor, whose kernels are other programs. Assumed, all three
+OTHER_DEVICE, OTHER_GENERATION, OTHER_VENDOR = 1.15, 1.3, 1.5
+#: a release that nobody measured is off by so much, either way, beside what the nearest is: 260 rows of 8 measured
+#: releases (whole_steps.csv) predicted by the nearest other, whose logarithms spread 0.395 (dense) and 0.57 (mixtures)
+#: from the 10th to the 90th percentile, by their own 0.277 and 0.45
+OTHER_RELEASE = 1.17
+#: a burst is known so much less than a steady server, either way; and where all prompts come before all decoding, so
+#: that the server's choice of how many to admit decides. Of 183 bursts of public benchmarks
+BURST, PROMPTS_FIRST_BURST = 1.1, 1.6
+#: rates whose ranges are results, and the beginning of their names
+ENERGY_RANGES = {"energy_per_byte": "byte_energy", "energy_per_flop": "flop_energy"}
+
+
+class Interval(NamedTuple):
+    """Interval of measured / predicted, with its derivation."""
+
+    low: float
+    high: float
+    why: str
+
+    def inverse(self) -> "Interval":
+        """Return the interval of the reciprocal."""
+        return Interval(1 / self.high, 1 / self.low, self.why)
+
+    def logs(self) -> tuple[float, float]:
+        """Return the logarithm of its middle, and half its width in logarithms."""
+        return math.log(self.low * self.high) / 2, math.log(self.high / self.low) / 2
+
+    @classmethod
+    def of_logs(cls, middle: float, half: float, why: str) -> "Interval":
+        """Return the interval with these `logs`."""
+        return cls(math.exp(middle - half), math.exp(middle + half), why)
+
+
+class Intervals(NamedTuple):
+    """Intervals of the times per output token and of the prefill times."""
+
+    tokens: Interval
+    first: Interval
+
+
+def time_intervals(
+    device: HardwareSpec, plan: KvPlan, work: Workload, stack: StackSpec | None, stack_name: str | None
+) -> Intervals:
+    """Return the intervals of the times of a design, whatever its batch and lengths."""
+    kind = kind_of(stack, work)
+    wider = borrowed_width(device)
+    if isinstance(stack, ServedStack) and stack.host:
+        spread, why = _spread(device, plan, work, stack, stack_name)
+        tokens, first = (Interval(*ends, why) for ends in _ends_of(spread))
+    else:
+        kernels = without_kernels(kind) if stack is None else Intervals(*[of_fits((stack.attention, stack.gemm))] * 2)
+        model, servers = (plan.whole or plan).model.name, catalog.servers().values()
+        spread = widest([one.models.get(model) or one.left_out[_kind_of(plan)] for one in servers])
+        other = Interval(1 / OTHER_RELEASE, OTHER_RELEASE, "")
+        why = f"{kernels.tokens.why}; a server errs as on {spread.n_points} measured rows"
+        tokens, first = (
+            product([own, Interval(*ends, ""), other], why) for own, ends in zip(kernels, _ends_of(spread), strict=True)
+        )
+    if wider > 1:
+        why += f"; {wider:g} times wider: kernels of another device, or assumed numbers"
+    least = 1.0 if kind == "ideal" else 0.0  # nothing is faster than the peaks
+    return Intervals(*(Interval(max(one.low / wider, least), one.high * wider, why) for one in (tokens, first)))
+
+
+def widest(spreads: Sequence[Spread]) -> Spread:
+    """Return the spread from the lowest to the highest end of several."""
+    lows, highs = (
+        {name: pick(getattr(one, name) for one in spreads) for name in names}
+        for pick, names in ((min, ("low", "first_low")), (max, ("high", "first_high")))
+    )
+    return Spread(**lows, **highs, n_points=spreads[0].n_points)
+
+
+def _ends_of(spread: Spread) -> tuple[tuple[float, float], tuple[float, float]]:
+    return (spread.low, spread.high), (spread.first_low, spread.first_high)
+
+
+def _kind_of(plan: KvPlan) -> Kind:
+    return "mixture" if (plan.whole or plan).model.n_experts > 1 else "dense"
+
+
+def without_kernels(kind: str) -> Intervals:
+    """Return the intervals of times that no kernels were measured for.
+
+    The peaks are the lower end of theirs. What is estimated stands in the middle of what devices reach.
+    """
+    why = "no measured kernels: 0.85 to 0.93 of the bandwidth and 0.7 to 1.0 of the rate, as measured devices reach"
+    least = REACHED_COMPUTE[0]
+    if kind == "ideal":
+        return Intervals(Interval(1.0, 1 / least, why), Interval(1.0, 1 / least, why))
+    return Intervals(  # a step waits for memory at least, and maybe for products
+        Interval(MIDDLE_BANDWIDTH / REACHED_BANDWIDTH[1], MIDDLE_BANDWIDTH / least, why),
+        Interval(MIDDLE_COMPUTE / REACHED_COMPUTE[1], MIDDLE_COMPUTE / least, why),
+    )
+
+
+def borrowed_width(device: HardwareSpec) -> float:
+    """Return the factor by which kernels of another device, or assumed numbers, widen the interval; 1 for neither.
+
+    A file that names no architecture, or no chip that it borrows from, is taken for a GPU of the same generation.
+    """
+    assumed = ASSUMED in (device.memory_bandwidth.kind, device.peak_flops.kind)
+    return (OTHER_DEVICE if assumed else 1.0) * _other_width(device)
+
+
+def _other_width(device: HardwareSpec) -> float:
+    if not device.stacks_of:
+        return 1.0
+    own = device.architecture
+    if own is None and device.vendor in ("", "NVIDIA"):
+        return OTHER_GENERATION if device.vendor else OTHER_DEVICE
+    if own is None or not own.startswith(ANY_GPU):
+        return OTHER_VENDOR
+    lender = catalog.device(device.stacks_of).architecture or own
+    # compute capability 8.6 is sm_86: all but the last digit count generations
+    return OTHER_DEVICE if own[:-1] == lender[:-1] else OTHER_GENERATION
+
+
+def of_burst(interval: Interval, prompts_first: bool) -> Interval:
+    """Return the interval of a burst, whose ramp, tail and mixed steps add to that of a steady server."""
+    wider = PROMPTS_FIRST_BURST if prompts_first else BURST
+    return Interval(
+        interval.low / wider, interval.high * wider, f"{interval.why}; {wider:g} times wider: all requests at once"
+    )
+
+
+def _spread(
+    device: HardwareSpec, plan: KvPlan, work: Workload, stack: ServedStack, stack_name: str | None
+) -> tuple[Spread, str]:
+    """Return how far off a server is on models left out of its fit: on this model, or on its kind; of a release for
+    which another stands in, wider."""
+    model, kind = (plan.whole or plan).model, _kind_of(plan)
+    found = stack.models.get(model.name) or stack.left_out.get(kind) or next(iter(stack.left_out.values()))
+    rows = f"{model.name} on {stack_name}" if model.name in stack.models else f"{kind} models"
+    why = f"{found.n_points} measured rows of {rows}, each by a fit that its model was left out of"
+    if public := benchmarked_as(device, model, work, stack):
+        return widest([Spread(**public.spread._asdict()), found]), f"{why}; public benchmarks of {public.kind} models"
+    if not stack.stands_in:
+        return found, why
+    other = Interval(1 / OTHER_RELEASE, OTHER_RELEASE, "")
+    (low, high, _), (first_low, first_high, _) = (product([Interval(*one, ""), other]) for one in _ends_of(found))
+    wider = Spread(low=low, high=high, first_low=first_low, first_high=first_high, n_points=found.n_points)
+    return wider, f"{why}; {OTHER_RELEASE:g} times off by the release: {stack_name}@{stack.stands_in} stands in"
+
+
+def of_fits(fits: Iterable[Fit | None]) -> Interval:
+    """Return the interval of the worst of several kernel fits, those that there are; errors are taken as normal."""
+    errors = [fit.held_out_error if fit.serving_error is None else fit.serving_error for fit in fits if fit]
+    mean = max(errors, default=0.0)
+    width = min(WIDTH_80 * mean, 0.9)
+    return Interval(1 - width, 1 + width, f"kernels on rows held out of their fits, mean error {mean:.1%}")
+
+
+def product(intervals: Sequence[Interval], why: str = "") -> Interval:
+    """Interval of a product of independent factors: middles multiply, squares of the log widths add."""
+    middle = math.sqrt(math.prod(one.low * one.high for one in intervals))
+    half = math.exp(math.hypot(*(math.log(one.high / one.low) for one in intervals)) / 2)
+    return Interval(middle / half, middle * half, why)
+
+
+def total(parts: Sequence[tuple[float, Interval]], why: str = "") -> Interval:
+    """Interval of a sum of parts (predicted, interval) with independent errors: squares add on either side."""
+    middles = [value * math.sqrt(one.low * one.high) for value, one in parts]
+    below = math.hypot(*(middle - value * one.low for middle, (value, one) in zip(middles, parts, strict=True)))
+    above = math.hypot(*(value * one.high - middle for middle, (value, one) in zip(middles, parts, strict=True)))
+    predicted = math.fsum(value for value, _ in parts)
+    return Interval((math.fsum(middles) - below) / predicted, (math.fsum(middles) + above) / predicted, why)
+
+
+def energy_factors(device: HardwareSpec) -> dict[str, float]:
+    """The ranges that a device's file gives its J/B and J/FLOP, as factors by the name of the result; 1 where none."""
+    found = {}
+    for rate, name in ENERGY_RANGES.items():
+        own = getattr(device, rate)
+        found[f"{name}_low"], found[f"{name}_high"] = own.factors if own and own.low is not None else (1.0, 1.0)
+    return found
