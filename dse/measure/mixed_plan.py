@@ -269,7 +269,7 @@ def _whole_layers(path: Path, rows: pd.DataFrame) -> list[int]:
 
 
 def _check_all_there(path: Path, elements: pd.DataFrame, measured: set[str]) -> None:
-    """Raise InputError for the first side of a layer that a method was not measured on: a row a side, a column a method.
+    """Raise InputError for the first side of a layer (row) that a method (column) was not measured on.
 
     FP16 alone needs no measurement, but its elements have to be counted.
     """

@@ -545,7 +545,7 @@ def formats(
 
     Batches to LAST_BATCH and prompts to LAST_INPUT (or those asked for) are searched for where the best one begins to
     give more throughput, but where `has_starts` is False. None that loses more than `tolerance` is recommended, nor any
-    of which that is not known then. Raises InputError for a name that is not known or not for the model, or given twice.
+    of which that is not known then. Raises InputError for a name that is unknown, not for the model, or given twice.
     """
     served = {one.name: one for one in engine_formats.each(device, model, work, bits)}
     left_out: dict[str, tuple[str, ...]] = {}
