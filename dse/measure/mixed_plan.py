@@ -173,23 +173,73 @@ def load(
         path /= SCORES if (path / SCORES).is_file() else TABLE
     is_scores = path.suffix.lower() == ".csv"
     totals = _divergences(path) if is_scores else _totals(path, _table(path))
-    rows = totals[totals["side"].isin(SIDES)]
-    if rows.empty:
+    lengths = sorted({int(n) for n in totals["context_tokens"][totals["side"].isin(SIDES)]})
+    if not lengths:
         raise InputError(f"{path}: has no rows of whole layers: measure again with `dse measure`")
-    lengths = sorted({int(n) for n in rows["context_tokens"]})
     if context is not None and context not in lengths:
         raise InputError(f"context = {context}: was not measured: one of {', '.join(map(str, lengths))}")
-    rows = rows[rows["context_tokens"] == (context or lengths[-1])]
-    measured = list(dict.fromkeys(rows["method"]))
+    context_tokens = context or lengths[-1]
+    totals = totals[totals["context_tokens"] == context_tokens]
+    rows = totals[totals["side"].isin(SIDES)]
+    names = _chosen(methods, list(dict.fromkeys(rows["method"])))
+    kind = _objective(path, rows, objective, is_scores)
+    layers = _whole_layers(path, rows)
+    parts = pd.MultiIndex.from_product((layers, SIDES))
+    first = rows.drop_duplicates(["layer", "side"]).set_index(["layer", "side"]).reindex(parts)
+
+    def by_method(column: str, exact: Any) -> pd.DataFrame:
+        """A column by part and method, with what is said of fp16 where nobody measured it."""
+        found = rows.assign(**{column: rows.get(column, math.nan)}).pivot(
+            index=["layer", "side"], columns="method", values=column
+        )
+        return (found if EXACT in found else found.assign(**{EXACT: exact})).reindex(parts)[[*names]]
+
+    elements = first["n_elements"]
+    _check_all_there(path, by_method("n_elements", elements), set(rows["method"]))
+    error, signal = (by_method(name, math.nan) for name in SUMS[kind])
+    bits = by_method("stored_bits", float(units.FP16_BITS)).mul(elements, axis=0).round()
+    costs = (error / signal).where(signal > 0, 0.0)  # nothing is lost of a tensor of zeros, nor by fp16
+    if not (np.isfinite(bits) & np.isfinite(costs) & (bits >= 0) & (costs >= 0)).all(axis=None):
+        raise InputError(f"{path}: holds errors or bits that are no numbers from 0 on: measure again")
+    outputs = by_method("squared_output_error", 0.0)
+    joint = totals[totals["side"] == "both"].drop_duplicates(["layer", "method"], keep="last")
+    both = joint.assign(squared=joint.get("squared_output_error")).pivot(
+        index="layer", columns="method", values="squared"
+    )
+    both = both.reindex(index=layers, columns=[*names]).fillna({EXACT: 0.0})
+    synthetic = bool(rows["synthetic"].any())
+    source = f"{rows['data'].iloc[0]}, {context_tokens} tokens" + (", synthetic" if synthetic else "")
+    return Errors(
+        methods=names,
+        n_layers=len(layers),
+        objective=kind,
+        bits=[*bits.to_numpy(float)],
+        costs=[*costs.to_numpy(float)],
+        elements=[int(n) for n in elements],
+        outputs=[*zip(outputs.to_numpy(float), first.get("squared_output", elements * math.nan), strict=True)],
+        context_tokens=context_tokens,
+        source=source[:500],
+        model=_model(path),
+        synthetic=synthetic,
+        both=[*both.to_numpy(float)],
+    )
+
+
+def _chosen(methods: Sequence[str] | None, measured: list[str]) -> tuple[str, ...]:
+    """Names of the methods that a plan chooses from. Raises InputError for those not measured."""
     wanted = [*measured, EXACT] if methods is None else [quantizers.parse(name).name for name in methods]
     for name in wanted:
         if name not in measured and name != EXACT:
             raise InputError(f"quantizers = {show(name)}: was not measured: {did_you_mean(name, [*measured, EXACT])}")
-    names = tuple(dict.fromkeys(wanted))
-    if not names:
+    if not wanted:
         raise InputError("quantizers = '': must name at least one that was measured")
+    return tuple(dict.fromkeys(wanted))
+
+
+def _objective(path: Path, rows: pd.DataFrame, asked: str | None, is_scores: bool) -> Objective:
+    """The error that a plan minimizes: the one asked for, or the best that was measured. Raises InputError."""
     has_output = "squared_output" in rows and bool(rows["squared_output"].gt(0).all())
-    kind = objective or ("divergence" if is_scores else "output_error" if has_output else "mse")
+    kind = asked or ("divergence" if is_scores else "output_error" if has_output else "mse")
     if kind not in OBJECTIVES:
         raise InputError(f"objective = {show(kind)}: {did_you_mean(kind, OBJECTIVES)}")
     if (kind == "divergence") != is_scores:
@@ -201,9 +251,13 @@ def load(
         raise InputError(
             "objective = 'output_error': attention was not measured (keys or values missing, or --queries 0): use mse"
         )
+    return cast(Objective, kind)
+
+
+def _whole_layers(path: Path, rows: pd.DataFrame) -> list[int]:
+    """All layers of the model, from 0. Raises InputError where one is missing or there twice."""
     layers = sorted({int(n) for n in rows["layer"]})
-    if layers != list(range(len(layers))):
-        missing = sorted(set(range(layers[-1] + 1)) - set(layers))
+    if missing := sorted({*range(layers[-1] + 1)} - {*layers}):
         raise InputError(f"{path}: layer {missing[0]}: is missing: a plan needs all layers: measure a whole dump")
     if (again := rows.duplicated(["layer", "side", "method"])).any():
         twice = rows[again].iloc[0]
@@ -211,50 +265,18 @@ def load(
             f"{path}: row {twice.name}: {show(twice['method'])}: {twice['side']} of layer "
             f"{twice['layer']:.0f} is there twice: leave one"
         )
-    found = {(row.layer, row.side, row.method): row for row in rows.itertuples()}
-    bits, costs, outputs, elements = [], [], [], []
-    for layer in layers:
-        for side in SIDES:
-            own = [found.get((layer, side, name)) for name in names]
-            for name, row in zip(names, own, strict=True):
-                if row is None and (name != EXACT or EXACT in measured):
-                    raise InputError(f"{path}: {show(name)}: {side} of layer {layer}: is missing: measure a whole dump")
-            one = next((found[key] for key in found if key[:2] == (layer, side)), None)
-            if one is None:  # FP16 alone needs no measurement, but its elements have to be counted
-                raise InputError(f"{path}: {side} of layer {layer}: is missing: measure a whole dump")
-            n, (error, signal) = int(one.n_elements), SUMS[kind]
-            elements.append(n)
-            bits.append(np.array([units.FP16_BITS * n if r is None else round(r.stored_bits * n) for r in own], float))
-            costs.append(np.array([0.0 if r is None else _share(getattr(r, error), getattr(r, signal)) for r in own]))
-            squares = [0.0 if r is None else getattr(r, "squared_output_error", math.nan) for r in own]
-            outputs.append((np.array(squares, float), float(getattr(one, "squared_output", math.nan))))
-    joint = totals[(totals["side"] == "both") & (totals["context_tokens"] == (context or lengths[-1]))]
-    together = {(row.layer, row.method): getattr(row, "squared_output_error", math.nan) for row in joint.itertuples()}
-    both = [
-        np.array([together.get((layer, name), 0.0 if name == EXACT else math.nan) for name in names], float)
-        for layer in layers
-    ]
-    if not all(
-        np.isfinite(b).all() and np.isfinite(c).all() and (b >= 0).all() for b, c in zip(bits, costs, strict=True)
-    ):
-        raise InputError(f"{path}: holds errors or bits that are no numbers from 0 on: measure again")
-    model = _model(path)
-    synthetic = bool(rows["synthetic"].any())
-    source = f"{rows['data'].iloc[0]}, {context or lengths[-1]} tokens" + (", synthetic" if synthetic else "")
-    return Errors(
-        methods=names,
-        n_layers=len(layers),
-        objective=cast(Objective, kind),
-        bits=bits,
-        costs=costs,
-        elements=elements,
-        outputs=outputs,
-        context_tokens=context or lengths[-1],
-        source=source[:500],
-        model=model,
-        synthetic=synthetic,
-        both=both,
-    )
+    return layers
+
+
+def _check_all_there(path: Path, elements: pd.DataFrame, measured: set[str]) -> None:
+    """Raise InputError for the first side of a layer (row) that a method (column) was not measured on.
+
+    FP16 alone needs no measurement, but its elements have to be counted.
+    """
+    for (layer, side), lacks in elements.isna().iterrows():
+        if lacks.any():
+            name = next((f"{show(name)}: " for name in elements if lacks[name] and name in measured), "")
+            raise InputError(f"{path}: {name}{side} of layer {layer}: is missing: measure a whole dump")
 
 
 #: columns of scores by layer that plans are chosen by; numbers with the least
@@ -360,11 +382,6 @@ def _refuse(path: Path, table: pd.DataFrame, name: str, bad: Sequence[bool], rul
         raise InputError(
             f"{path}: row {table.index[place]}: {name} = {show(value)}: {rule}: measure again with `dse measure`"
         )
-
-
-def _share(error: float, signal: float) -> float:
-    """Squared error over squared signal; nothing is lost of a tensor of zeros."""
-    return error / signal if signal > 0 else 0.0
 
 
 def _table(path: Path) -> pd.DataFrame:

@@ -60,7 +60,8 @@ def _open(path: str, asked: MeasureOptions) -> Dump:
 
 
 def _about(dump: Dump, path: str, layers: list[DumpLayer], asked: MeasureOptions) -> About:
-    return source.about(dump, path, layers, asked.model, asked.rope, asked.theta, asked.n_heads, asked.synthetic)
+    names = ("model", "rope", "theta", "n_heads", "synthetic")
+    return source.about(dump, path, layers, **{name: getattr(asked, name) for name in names})
 
 
 def run(path: str, methods: Sequence[str], out: str, asked: MeasureOptions, progress: Progress) -> FinishedMeasurement:

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -56,20 +56,7 @@ def about(
 ) -> About:
     """Describe a dump by its file and the options. Raises InputError, also where they contradict each other."""
     meta = dump.metadata
-    marks: dict[str, str] = {}
-    for tensor in (t for layer in layers for t in (layer.tensors.get("key"), layer.query) if t):
-        if found := _MARK.search(tensor.name.lower()):
-            marks.setdefault(_MARKS[found[1]], tensor.name)
-    if len(marks) > 1:
-        names = " and ".join(f"{show(name)}" for name in marks.values())
-        raise InputError(f"{path}: tensors {names}: one is before, one after RoPE: store all keys the same way")
-    said = meta.get("rope")
-    if said is not None and said not in ROPES:
-        raise InputError(f"{path}: rope = {show(said)}: must be one of {', '.join(ROPES)}: correct the metadata")
-    for mark, name in marks.items():
-        if said not in (None, mark):
-            raise InputError(f"{path}: tensor {show(name)}: is {mark} RoPE, the metadata say {said}: correct one")
-        said = mark
+    said = _said_rope(dump, path, layers)
     if rope is not None and rope not in ROPES:
         raise InputError(f"rope = {show(rope)}: must be one of {', '.join(ROPES)}")
     if rope is not None and said not in (None, rope):
@@ -98,6 +85,25 @@ def about(
         synthetic=synthetic or flag == "true",
         note=clean(meta.get("note", ""), 500),
     )
+
+
+def _said_rope(dump: Dump, path: str, layers: Iterable[DumpLayer]) -> str | None:
+    """Where RoPE was, by the metadata or the names of the tensors. Raises InputError where they contradict."""
+    marks: dict[str, str] = {}
+    for tensor in (t for layer in layers for t in (layer.tensors.get("key"), layer.query) if t):
+        if found := _MARK.search(tensor.name.lower()):
+            marks.setdefault(_MARKS[found[1]], tensor.name)
+    if len(marks) > 1:
+        names = " and ".join(f"{show(name)}" for name in marks.values())
+        raise InputError(f"{path}: tensors {names}: one is before, one after RoPE: store all keys the same way")
+    said = dump.metadata.get("rope")
+    if said is not None and said not in ROPES:
+        raise InputError(f"{path}: rope = {show(said)}: must be one of {', '.join(ROPES)}: correct the metadata")
+    for mark, name in marks.items():
+        if said not in (None, mark):
+            raise InputError(f"{path}: tensor {show(name)}: is {mark} RoPE, the metadata say {said}: correct one")
+        said = mark
+    return said
 
 
 def _number(meta: dict[str, str], name: str, path: str) -> float | None:
@@ -151,28 +157,13 @@ def problems(layers: list[DumpLayer], of: About, max_bytes: int, partial: bool) 
     if len(dtypes) > 1:
         held = ", ".join(f"{show(name)} is {dtype}" for dtype, name in dtypes.items())
         found.append(f"mixed dtypes: {held}: save all tensors in one")
-    first: tuple[str, tuple[int, int, int, int]] | None = None
     for layer in layers:
         for side in ("key", "value"):
             if side not in layer.tensors and not partial:
                 found.append(f"layer {layer.index} has no {side}s: dump both or give --partial")
+    first: list[DumpTensor] = []
     for layer, side, tensor in tensors:
-        name, (batch, heads, tokens, dim) = show(tensor.name), axes(tensor.shape, of.n_heads)
-        shown = f"tensor {name}: shape {list(tensor.shape)}"
-        if problem := kernels.shape_problem(tensor):
-            found.append(problem)
-        elif len(tensor.shape) == 2 and tensor.shape[1] % of.n_heads:
-            found.append(f"{shown}: {of.n_heads} heads do not divide the channels: give --heads")
-        elif not batch * heads * tokens * dim:
-            found.append(f"{shown}: holds no elements: give at least one token")
-        elif side == "query":
-            found += _query_problems(layer, shown, (batch, heads, tokens, dim), of)
-        elif first is None:
-            first = (tensor.name, (batch, heads, tokens, dim))
-        elif (batch, heads, tokens, dim) != first[1]:
-            found.append(f"{shown}: {show(first[0])} has {list(first[1])}: keys and values must have the same shape")
-        if side == "key" and of.rope == "before" and dim % 2:
-            found.append(f"{shown}: RoPE needs an even head_dim")
+        found += _tensor_problems(layer, side, tensor, first, of)
     for layer in layers:
         n_bytes = sum(t.stored_bytes for t in (*layer.tensors.values(), layer.query) if t)
         if n_bytes > max_bytes:
@@ -180,6 +171,28 @@ def problems(layers: list[DumpLayer], of: About, max_bytes: int, partial: bool) 
                 f"layer {layer.index} takes {n_bytes:,} bytes: at most {max_bytes:,} are read: raise --max-bytes"
             )
     return found
+
+
+def _tensor_problems(
+    layer: DumpLayer, side: str, tensor: DumpTensor, first: list[DumpTensor], of: About
+) -> Iterator[str]:
+    """Problems of a tensor's shape; the first keys or values without one are put into `first`."""
+    shape = axes(tensor.shape, of.n_heads)
+    shown = f"tensor {show(tensor.name)}: shape {list(tensor.shape)}"
+    if problem := kernels.shape_problem(tensor):
+        yield problem
+    elif len(tensor.shape) == 2 and tensor.shape[1] % of.n_heads:
+        yield f"{shown}: {of.n_heads} heads do not divide the channels: give --heads"
+    elif 0 in shape:
+        yield f"{shown}: holds no elements: give at least one token"
+    elif side == "query":
+        yield from _query_problems(layer, shown, shape, of)
+    elif not first:
+        first.append(tensor)
+    elif shape != (wanted := axes(first[0].shape, of.n_heads)):
+        yield f"{shown}: {show(first[0].name)} has {list(wanted)}: keys and values must have the same shape"
+    if side == "key" and of.rope == "before" and shape[-1] % 2:
+        yield f"{shown}: RoPE needs an even head_dim"
 
 
 def _query_problems(layer: DumpLayer, shown: str, own: tuple[int, int, int, int], of: About) -> list[str]:

@@ -6,12 +6,14 @@ from dse.core import units
 from dse.model import energy, implementations, kernels
 from dse.model.kv_layout import KvPlan
 from dse.model.stacks import kind_of
-from dse.specs.device_and_model import ASSUMED, HardwareSpec, StackSpec
+from dse.specs.device_and_model import ASSUMED, HardwareSpec, Quantity, StackSpec
 from dse.specs.implementation import GENERIC
 from dse.specs.stack import ServedStack
 from dse.specs.workload import Workload
 
 _PARTS = ("energy_per_byte", "energy_per_flop", "idle_power")
+#: numbers of a device that some result of every point rests on
+_ALWAYS = ("usd_per_hour", "memory_capacity", "memory_bandwidth", "pim_bandwidth", "peak_flops")
 
 
 def of(
@@ -29,44 +31,52 @@ def of(
     whatever its kind.
     """
     # a fitted rate unpacks what is stored; packing new tokens takes the device's rate all the same
-    by_cores = ("fused",) if stack or not device.has_kernels else ()
-    used = {path for path in paths.values() if path in ("engine", *by_cores)}
-    found = [f"{path}_rate" for path in sorted(used) if device.rate(path).kind == ASSUMED]
-    launching = any(
+    by_cores = () if device.has_kernels and not stack else ("fused",)
+    used = {"engine", *by_cores} & set(paths.values())
+    launches = any(
         paths[g.place] != "engine" and g.layout.needs_dequantizing and any(implementations.starts_of(g).read)
         for g in plan.groups
     )
-    fields = ["kernel_launch"] if launching and device.kernel_launch.si else []
-    fields += ["token_cores", *(("kv_page", "kv_burst") if any(g.streams for g in plan.groups) else ())]
-    fields += ["board_power"]
+    streams = any(g.streams for g in plan.groups)
     peaks = kernels.product_peaks(device, plan.model, work, stack)
-    if all(getattr(device, name) for name in _PARTS):
-        fields += [*_PARTS, *_energy_by_bits(device, plan, work, peaks[-1])]
-    fields += ["usd_per_hour", "memory_capacity", "memory_bandwidth", "pim_bandwidth", "peak_flops"]
-    fields += ["reported_memory"] if is_server else []
-    fields += [name for name in ("peak_flops_fp4", "peak_flops_fp8", "peak_ops_int8") if name in peaks]
-    fields += ["link_bandwidth"] if has_assumed_links else []
+    has_energy = all(getattr(device, name) for name in _PARTS)
     by_core = _counts_cores(plan, paths, stack) if stack else "fused" in used and device.fused_rate is None
-    fields += ["n_cores"] if by_core else []
     by_cycle = stack and by_core and counts_cycles(plan, paths)
-    fields += ["core_clock"] if by_cycle else []
-    fields += ["runtime_overhead"] if device.runtime_overhead.si else []
-    found += [name for name in fields if (number := getattr(device, name)) is not None and number.kind == ASSUMED]
-    if by_cycle and device.core_clock is None:
-        found.append("core_clock")
-    if stack and (device.stacks_of or not device.stacks):
-        found.append("stacks_of")
-    found += nearest(plan, paths, work, stack) if stack else []
-    found += unmeasured(plan, paths) if stack else []
-    if not stack:
-        found.append("peak_rates" if kind_of(stack, work) == "ideal" else "reached_rates")
-    if has_assumed_links:
-        found.append("exchanges")
-    if is_server:
-        found.append("server_memory")
-    if device.usable_frac.kind == ASSUMED and (device.usable_frac.si < 1 or not is_server):
-        found.append("usable_frac")
-    return found
+    numbers = {
+        "kernel_launch": launches and device.kernel_launch.si,
+        "token_cores": True,
+        "kv_page": streams,
+        "kv_burst": streams,
+        "board_power": True,
+        **dict.fromkeys((*_PARTS, *_energy_by_bits(device, plan, work, peaks[-1])), has_energy),
+        **dict.fromkeys(_ALWAYS, True),
+        "reported_memory": is_server,
+        **{name: name in peaks for name in ("peak_flops_fp4", "peak_flops_fp8", "peak_ops_int8")},
+        "link_bandwidth": has_assumed_links,
+        "n_cores": by_core,
+        "core_clock": by_cycle,
+        "runtime_overhead": device.runtime_overhead.si,
+    }
+    stand_ins = [*nearest(plan, paths, work, stack), *unmeasured(plan, paths)] if stack else []
+    has_rest = device.usable_frac.si < 1 or not is_server
+    rules = {
+        "core_clock": by_cycle and device.core_clock is None,
+        "stacks_of": stack and (device.stacks_of or not device.stacks),
+        **dict.fromkeys(stand_ins, True),
+        "peak_rates" if kind_of(stack, work) == "ideal" else "reached_rates": not stack,
+        "exchanges": has_assumed_links,
+        "server_memory": is_server,
+        "usable_frac": has_rest and device.usable_frac.kind == ASSUMED,
+    }
+    return [
+        *(f"{path}_rate" for path in sorted(used) if device.rate(path).kind == ASSUMED),
+        *(name for name, is_used in numbers.items() if is_used and _is_assumed(getattr(device, name))),
+        *(name for name, applies in rules.items() if applies),
+    ]
+
+
+def _is_assumed(number: Quantity | None) -> bool:
+    return number is not None and number.kind == ASSUMED
 
 
 def _energy_by_bits(device: HardwareSpec, plan: KvPlan, work: Workload, peak: str) -> list[str]:

@@ -27,13 +27,13 @@ class PoolBlocks(NamedTuple):
     full_groups: int
     full_block_tokens: int
     #: the same of layers with a window, and their window
-    window_groups: int
-    window_block_tokens: int
-    window_tokens: int
+    window_groups: int = 0
+    window_block_tokens: int = 1
+    window_tokens: int = 1
     #: one more a group, as windows begin anywhere
-    window_spare: int
+    window_spare: int = 0
     #: blocks of the constant states of a request
-    state_blocks: int
+    state_blocks: int = 0
 
 
 #: layers do not differ: tokens are those of the mean over a sequence
@@ -76,36 +76,36 @@ def blocks_of(plan: KvPlan, server: servers.Server, page_tokens: int) -> PoolBlo
         return ALIKE
     if server.printing == servers.TOKENS:
         return _by_tokens(full, windowed, states, server, page_tokens)
-    one_each = len(full) <= 1 and len(windowed) <= 1 and len(states) <= 1
-    if not one_each or any(layer.tokens_per_entry > 1 or layer.joined for layer, _ in plan.layers):
+    is_mixed = any(len(alike) > 1 for alike in (full, windowed, states))
+    if is_mixed or any(layer.tokens_per_entry > 1 or layer.joined for layer, _ in plan.layers):
         return _by_bits(full, windowed, states, server)
-    numbers = [kind.n_layers for kind in kinds]
+    return _padded(full, windowed, states, server, page_tokens)
+
+
+def _padded(
+    full: list[_Kind], windowed: list[_Kind], states: list[_Kind], server: servers.Server, page_tokens: int
+) -> PoolBlocks:
+    """Layers of at most one kind each: groups of equally many, whose blocks are as large as the largest."""
+    tokens = [*full, *windowed]
+    numbers = [kind.n_layers for kind in (*tokens, *states)]
     group = max(numbers) if max(numbers) < _ALIKE * min(numbers) else min(numbers)
-    pages = [kind.bits * page_tokens for kind in (*full, *windowed)]
-    per_block = [page_tokens for _ in pages]
-    page = max(pages, default=0)
-    if states and pages:  # blocks grow until one holds a state
-        token = max(kind.bits for kind in (*full, *windowed))
-        page_tokens *= max(-(-states[0].bits // (token * page_tokens)), 1)
-        page, per_block = token * page_tokens, [page_tokens for _ in pages]
-    elif not pages:
-        page = states[0].bits
-    for i, own in enumerate(pages):  # smaller pages take as many tokens more as divide evenly, else they are padded
-        if not states and page % own == 0:
-            per_block[i] = page_tokens * (page // own)
-    n_groups = [-(-n // group) for n in numbers]
-    by_kind = dict(zip(kinds, n_groups, strict=True))
+    n_groups = {kind: -(-kind.n_layers // group) for kind in (*tokens, *states)}
+    widest = max((kind.bits for kind in tokens), default=0)
+    if states and tokens:  # blocks grow until one holds a state
+        page_tokens *= max(-(-states[0].bits // (widest * page_tokens)), 1)
+    # smaller pages take as many tokens more as divide evenly, else they are padded
+    times = {kind: widest // kind.bits if not states and widest % kind.bits == 0 else 1 for kind in tokens}
     return PoolBlocks(
-        block_bits=group * page,
-        n_groups=sum(n_groups) if server.printing == servers.BLOCKS else 0,
+        block_bits=group * (widest * page_tokens if tokens else states[0].bits),
+        n_groups=sum(n_groups.values()) if server.printing == servers.BLOCKS else 0,
         printed_tokens=page_tokens,
-        full_groups=by_kind[full[0]] if full else 0,
-        full_block_tokens=per_block[0] if full else 1,
-        window_groups=by_kind[windowed[0]] if windowed else 0,
-        window_block_tokens=per_block[-1] if windowed else 1,
+        full_groups=sum(n_groups[kind] for kind in full),
+        full_block_tokens=page_tokens * times[full[0]] if full else 1,
+        window_groups=sum(n_groups[kind] for kind in windowed),
+        window_block_tokens=page_tokens * times[windowed[0]] if windowed else 1,
         window_tokens=windowed[0].window_tokens if windowed else 1,
-        window_spare=int(bool(windowed)),
-        state_blocks=server.state_blocks.count * by_kind[states[0]] if states else 0,
+        window_spare=len(windowed),
+        state_blocks=server.state_blocks.count * sum(n_groups[kind] for kind in states),
     )
 
 
@@ -124,11 +124,6 @@ def _by_tokens(
         printed_tokens=page_tokens,
         full_groups=1,
         full_block_tokens=page_tokens,
-        window_groups=0,
-        window_block_tokens=1,
-        window_tokens=1,
-        window_spare=0,
-        state_blocks=0,
     )
 
 
@@ -144,6 +139,5 @@ def _by_bits(full: list[_Kind], windowed: list[_Kind], states: list[_Kind], serv
         window_groups=of_windowed,
         window_block_tokens=1,
         window_tokens=max((kind.window_tokens for kind in windowed), default=1),
-        window_spare=0,
         state_blocks=sum(kind.n_layers * kind.bits for kind in states),
     )

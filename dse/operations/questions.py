@@ -81,21 +81,13 @@ class CompareFormats(OnDevice, WithWorkload, Sourced, WithFigure):
 
     def run(self, console: Console = SILENT) -> Formats:
         """Memory, time, error and energy of each format, with intervals."""
-        from dse.questions.formats import formats
+        from dse.questions.formats import Tolerance, formats
         from dse.specs.measurements import bits_from
 
         spec, lm, source = self.hardware(), self.language_model(), bits_from(self.bits, self.measurements)
         names = None if self.formats is None else several(self.formats)
-        return formats(
-            spec,
-            lm,
-            self.workload,
-            names,
-            source,
-            console.progress,
-            max_drop_frac=self.max_drop,
-            max_error=self.max_error,
-        )
+        most = Tolerance(self.max_drop, self.max_error)
+        return formats(spec, lm, self.workload, names, source, console.progress, tolerance=most)
 
     def text(self, outcome: Formats) -> str:
         """The table of 100 letters, or all that is known."""

@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -121,6 +121,28 @@ def unmeasured(assumptions: str | Iterable[str]) -> tuple[str, ...]:
     return tuple(UNMEASURED[name] for name in names if name in UNMEASURED)
 
 
+class Tolerance(NamedTuple):
+    """The largest loss that is recommended; None: any."""
+
+    #: drop of scores, a share
+    drop_frac: float | None = None
+    #: relative error of the attention output
+    error: float | None = None
+
+    def exceeded_by(self, result: Result) -> str:
+        """Verdict on a result that loses more, or of which nobody knows; empty where it is good enough."""
+        error = result["measured_error"]
+        if self.error is not None and error is not None and error > self.error:
+            return "errs"
+        is_kept = self.drop_frac is None or quality.judged(result, self.drop_frac)
+        if is_kept is False:
+            return "drops"
+        return "" if is_kept and (self.error is None or error is not None) else "untold"
+
+
+ANY_LOSS = Tolerance()
+
+
 @dataclass(frozen=True, repr=False)
 class Formats(QuestionAnswer):
     """The answer: 16 bits first, then every other format, those with most throughput first."""
@@ -176,44 +198,46 @@ class Formats(QuestionAnswer):
     def answer(self) -> str:
         """The formats that pay, from where on, those that would by assumed rates, and those that only save memory."""
         best, others = self.best, [one for one in self.formats[1:] if competes(one.result)]
-        if best and best.gain:
-            by = " by other software" if best.elsewhere else ""
-            said = [f"{best.name}{by} pays: {_gain(best.gain)} the throughput of {PLAIN}{self._from()}."]
-            said += self._drops(best)
-        elif alone := [one.name for one in others if one.verdict == "alone"]:
-            said = [f"{PLAIN} does not run here; {_several(alone)} {'do' if len(alone) > 1 else 'does'}."]
-        elif open_ := [one for one in others if one.verdict == "untold" and one.gain and one.gain.low > 1]:
-            most = _nearest(open_) or open_[0]
-            said = [
-                f"{most.name} gives {_gain(most.gain)} the throughput of {PLAIN}, but not surely within the limits."
-            ]
-        elif near := _likeliest(others):
-            said = [self._unsure(near)]
-        elif self.formats[0].verdict == "out":
-            said = [f"No format runs here: {self.formats[0].result['infeasible_reason']}."]
-        else:
-            said = ["There is no format to compare."]
-        ahead = [
-            one.name
-            for one in others
-            if one.marks and best and best.gain and one.gain and one.gain.ratio > best.gain.ratio
-        ]
-        if ahead and best and not best.marks:
-            said.append(f"By rates that nobody measured {_several(ahead)} would give more.")
-        if room := [one for one in others if one.verdict == "room"]:
-            own = sorted(room, key=lambda one: not self._is_own(one))
-            said.append(f"Fits more requests, no more token/s: {_several([one.name for one in own])}.")
-        if wrong := [one.name for one in others if one.verdict == "errs"]:
-            said.append(f"Errors above {100 * (self.max_error or 0):.3g} %: {_several(wrong)}.")
-        if over := [one.name for one in others if one.verdict == "drops"]:
-            said.append(f"Scores drop by more than {self._most_drop()}: {_several(over)}.")
+        named: dict[str, list[str]] = {}
+        for one in sorted(others, key=lambda one: one.verdict == "room" and not self._is_own(one)):
+            named.setdefault(one.verdict, []).append(one.name)
+        ahead = []
+        if best and best.gain and not best.marks:
+            ahead = [one.name for one in others if one.marks and one.gain and one.gain.ratio > best.gain.ratio]
         untold = [one for one in others if one.verdict == "untold"]
         is_limited = self.max_error is not None
-        if unmeasured := [one.name for one in untold if is_limited and one.result["measured_error"] is None]:
-            said.append(f"Errors not measured: {_several(unmeasured)}.")
-        if noisy := [f"{one.name} ({quality.drop_text(one.result)})" for one in untold if one.name not in unmeasured]:
-            said.append(f"Whether scores drop by more than {self._most_drop()} cannot be told: {_several(noisy)}.")
-        return " ".join(said)
+        unmeasured = [one.name for one in untold if is_limited and one.result["measured_error"] is None]
+        noisy = [f"{one.name} ({quality.drop_text(one.result)})" for one in untold if one.name not in unmeasured]
+        sentences = {
+            "By rates that nobody measured {} would give more.": ahead,
+            "Fits more requests, no more token/s: {}.": named.get("room"),
+            f"Errors above {100 * (self.max_error or 0):.3g} %: {{}}.": named.get("errs"),
+            f"Scores drop by more than {self._most_drop()}: {{}}.": named.get("drops"),
+            "Errors not measured: {}.": unmeasured,
+            f"Whether scores drop by more than {self._most_drop()} cannot be told: {{}}.": noisy,
+        }
+        return " ".join(
+            [*self._first_words(best, others), *(text.format(_several(of)) for text, of in sentences.items() if of)]
+        )
+
+    def _first_words(self, best: Format | None, others: list[Format]) -> list[str]:
+        """Sentences for the best format, or for the one that comes nearest to being worth its while."""
+        if best and best.gain:
+            by = " by other software" if best.elsewhere else ""
+            said = f"{best.name}{by} pays: {_gain(best.gain)} the throughput of {PLAIN}{self._from()}."
+            return [said, *self._drops(best)]
+        if alone := [one.name for one in others if one.verdict == "alone"]:
+            return [f"{PLAIN} does not run here; {_several(alone)} {'do' if len(alone) > 1 else 'does'}."]
+        if open_ := [one for one in others if one.verdict == "untold" and one.gain and one.gain.low > 1]:
+            most = _nearest(open_) or open_[0]
+            return [
+                f"{most.name} gives {_gain(most.gain)} the throughput of {PLAIN}, but not surely within the limits."
+            ]
+        if near := _likeliest(others):
+            return [self._unsure(near)]
+        if self.formats[0].verdict == "out":
+            return [f"No format runs here: {self.formats[0].result['infeasible_reason']}."]
+        return ["There is no format to compare."]
 
     def _unsure(self, near: Format) -> str:
         """Sentence for the likeliest format, where none surely pays."""
@@ -504,42 +528,27 @@ def formats(
     bits: Bits = CLOSED,
     progress: Progress | None = None,
     has_starts: bool = True,
-    max_drop_frac: float | None = None,
-    max_error: float | None = None,
+    tolerance: Tolerance = ANY_LOSS,
 ) -> Formats:
     """Every format on a device at one workload, over 16 bits: those named, else those that the engine runs and that
     take no seconds to count; with the workload's `other_software` those too that other code runs.
     A batch that is not given is the most that fits in any of them: each runs as many as it can.
 
     Batches to LAST_BATCH and prompts to LAST_INPUT (or those asked for) are searched for where the best one begins to
-    give more throughput, but where `has_starts` is False. None that drops scores by more than `max_drop_frac`, or
-    errs by more than `max_error`, is recommended, nor any of which that is not known then. Raises InputError for a name
-    that is not known or not for the model, or given twice.
+    give more throughput, but where `has_starts` is False. None that loses more than `tolerance` is recommended, nor any
+    of which that is not known then. Raises InputError for a name that is unknown, not for the model, or given twice.
     """
-    if names is not None and not names:
-        raise InputError("formats = []: must name at least one")
     served = {one.name: one for one in engine_formats.each(device, model, work, bits)}
     left_out: dict[str, tuple[str, ...]] = {}
     if names is None:
-        taken = [
-            one for one in served.values() if one.design and (not one.reason or (work.other_software and one.elsewhere))
-        ]
-        designs = [one.design for one in taken if one.design]
-        left_out = _reasons(one for one in served.values() if one not in taken)
-        if long := [one for one in designs if one.takes_long(work)]:
-            left_out[TAKES_LONG] = tuple(one.name for one in long)
-            designs = [one for one in designs if one not in long]
+        designs, left_out = _offered(served.values(), work)
     else:
-        designs = [one for name in names if (one := common.design(device, model, name, bits=bits)).name != PLAIN]
-        if len({one.name for one in designs}) < len(designs):
-            raise InputError(f"formats = {', '.join(names)}: names one twice: leave it out")
+        designs = _named(names, device, model, bits)
     plain = common.design(device, model, PLAIN)
-    is_full = work.batch is None
     batch = work.batch or max(Point(one.device, one.plan, work).batch for one in (plain, *designs))
-    work = replace(work, batch=batch)
+    is_full, work = work.batch is None, replace(work, batch=batch)
     base = plain.evaluate(work)
     compared, others = Comparison(THROUGHPUT.column), []
-    by_name = {one.name: one for one in designs}
     for one in each(designs, progress, "formats"):
         result = one.evaluate(work)
         gain = compared.gain(one.at(work), plain.at(work))
@@ -549,8 +558,8 @@ def formats(
                 name=one.name,
                 result=result,
                 gain=gain,
-                verdict=_verdict(result, base, gain, max_drop_frac, max_error),
-                elsewhere="" if not result["runs_why"] else told.reason if told and told.reason else result["runs_why"],
+                verdict=_verdict(result, base, gain, tolerance),
+                elsewhere=((told and told.reason) or result["runs_why"]) if result["runs_why"] else "",
                 support=told.support if told else None,
             )
         )
@@ -566,7 +575,7 @@ def formats(
     near = _best(own) or _likeliest(own)
     from_batch, from_input = (None, None)
     if near and has_starts and near.gain and (near.gain.ratio > 1) == _is_faster(near.result, base):
-        from_batch, from_input = _starts(by_name[near.name], plain, work, batch)
+        from_batch, from_input = _starts({one.name: one for one in designs}[near.name], plain, work, batch)
     results = [base, *(one.result for one in others)]
     return Formats(
         device.name,
@@ -580,27 +589,42 @@ def formats(
         from_batch=from_batch,
         from_input=from_input,
         assumptions=common.assumption_text(results, THROUGHPUT),
-        max_drop_frac=max_drop_frac,
-        max_error=max_error,
+        max_drop_frac=tolerance.drop_frac,
+        max_error=tolerance.error,
         first_input=max(1, work.prefix_tokens),
     )
 
 
-def _verdict(
-    result: Result, base: Result, gain: Gain | None, max_drop_frac: float | None, max_error: float | None = None
-) -> str:
+def _named(names: Sequence[str], device: HardwareSpec, model: ModelSpec, bits: Bits) -> list[Candidate]:
+    """The formats of these names, but for 16 bits. Raises InputError."""
+    if not names:
+        raise InputError("formats = []: must name at least one")
+    designs = [one for name in names if (one := common.design(device, model, name, bits=bits)).name != PLAIN]
+    if len({one.name for one in designs}) < len(designs):
+        raise InputError(f"formats = {', '.join(names)}: names one twice: leave it out")
+    return designs
+
+
+def _offered(
+    served: Collection[engine_formats.EngineFormat], work: Workload
+) -> tuple[list[Candidate], dict[str, tuple[str, ...]]]:
+    """The formats that are compared where none is named, and the names of the others by what leaves them out."""
+    taken = [one for one in served if one.design and (not one.reason or (work.other_software and one.elsewhere))]
+    left_out = _reasons(one for one in served if one not in taken)
+    designs = [one.design for one in taken if one.design]
+    if long := [one for one in designs if one.takes_long(work)]:
+        left_out[TAKES_LONG] = tuple(one.name for one in long)
+    return [one for one in designs if one not in long], left_out
+
+
+def _verdict(result: Result, base: Result, gain: Gain | None, tolerance: Tolerance) -> str:
     """Verdict on a format, a key of `VERDICTS`."""
     if not result["feasible"]:
         return "out"
     if not competes(result):
         return "refused"
-    is_kept = None if max_drop_frac is None else quality.judged(result, max_drop_frac)
-    if max_error is not None and result["measured_error"] is not None and result["measured_error"] > max_error:
-        return "errs"
-    if is_kept is False:
-        return "drops"
-    if (max_error is not None and result["measured_error"] is None) or (max_drop_frac is not None and not is_kept):
-        return "untold"
+    if loss := tolerance.exceeded_by(result):
+        return loss
     if gain is None:
         return "alone"
     if gain.ratio > 1 + common.TIE:

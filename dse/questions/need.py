@@ -544,7 +544,7 @@ def most_bits(designs: Sequence[Candidate], work: Workload, goal: Target, progre
     first = designs[0]
     shown = _top(results, goal) if best is None else results[best - 1]  # what misses the target, and is said why
     of = next(design for result, design in designs_of if result is shown)
-    with_room = engine.with_room(of.device, of.plan, work, shown) if best != 0 else None
+    with_room = engine.with_room(Point(of.device, of.plan, work)) if best != 0 else None
     return NeedBits(
         target=goal,
         context=context(first.device, first.plan.model, work, results[0], work.batch is None),

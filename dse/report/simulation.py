@@ -381,9 +381,33 @@ def _how_sure(r: dict[str, Any]) -> list[str]:
     return ["", "How sure: 8 of 10 measurements lie within, at this load", *lines]
 
 
+def _limit_lines(r: dict[str, Any]) -> list[str]:
+    """Say that more requests come than can be served, or nearly so."""
+    if r["is_stable"] is False:
+        # a run that ends is served slower at its end: its own rate counts where the closed form has none above it
+        is_above = r["load"] is not None and r["load"] > 1
+        offered, served = r["offered_requests_per_s"], (r["steady"] if is_above else r)["requests_per_s"]
+        return [
+            "",
+            f"Unstable: {per_second(offered)} come, {served:,.4g} can be served"
+            + (f" ({int(offered / served) + 1:,} such servers would hold them)" if served else "")
+            + ": the queue grows as long as they come, and latencies with the number of requests",
+        ]
+    if not r["is_near_limit"]:
+        return []
+    load = f": load {100 * r['load']:.4g} %, and the closed form may be 5 % off" if r["load"] else ""
+    first, *_, last = (present.number(seconds, "s") for seconds in r["queueing_thirds_s"])
+    return [
+        "",
+        f"Close to its limit{load}; requests queued "
+        f"{first} in the first third of the run, {last} in the last: where that grows, so do latencies "
+        "with the number of requests",
+    ]
+
+
 def text(result: dict[str, Any]) -> str:
     """Format the run."""
-    r, s = result, result["steady"]
+    r = result
     offered = r["offered_requests_per_s"]
     arrivals = (
         f"{per_second(offered)}{' (' + r['arrivals'] + ')' if r.get('arrivals') else ''}" if offered else "all at once"
@@ -439,26 +463,7 @@ def text(result: dict[str, Any]) -> str:
         ),
     )
     lines += ["", "Whole run", *(present.line(label, value) for label, value in whole)]
-    lines += [*_shared_lines(r), *_how_sure(r)]
-    if r["is_stable"] is False:
-        # a run that ends is served slower at its end: its own rate counts where the closed form has none above it
-        is_above = r["load"] is not None and r["load"] > 1
-        served = s["requests_per_s"] if is_above else r["requests_per_s"]
-        lines += [
-            "",
-            f"Unstable: {per_second(offered)} come, {served:,.4g} can be served"
-            + (f" ({int(offered / served) + 1:,} such servers would hold them)" if served else "")
-            + ": the queue grows as long as they come, and latencies with the number of requests",
-        ]
-    elif r["is_near_limit"]:
-        load = f": load {100 * r['load']:.4g} %, and the closed form may be 5 % off" if r["load"] else ""
-        first, *_, last = (present.number(seconds, "s") for seconds in r["queueing_thirds_s"])
-        lines += [
-            "",
-            f"Close to its limit{load}; requests queued "
-            f"{first} in the first third of the run, {last} in the last: where that grows, so do latencies "
-            "with the number of requests",
-        ]
+    lines += [*_shared_lines(r), *_how_sure(r), *_limit_lines(r)]
     if r["n_beyond_positions"]:
         lines += ["", "Note: " + beyond_positions(r["n_beyond_positions"], r["max_position_tokens"])]
     if r["runs_why"]:

@@ -21,56 +21,77 @@ def _divisors(number: int, most: int = 64) -> str:
 
 def check(model: ModelSpec, work: Workload) -> None:
     """Raises InputError for what cannot be split so, with what would do."""
-    tp, pp, ep, dcp = work.tp, work.pp, work.ep, work.dcp
-    heads = {layer.n_kv_heads for layer in model.layers if layer.key_dim}
-    if work.dp_attention and tp == 1:
+    tp, pp = work.tp, work.pp
+    if work.dp_attention:
+        _check_dp_attention(model, tp)
+    else:
+        _check_heads(model, tp)
+    if pp > model.n_layers:
+        raise InputError(f"pp = {pp}: {model.name} has {model.n_layers} layers, one a stage at least: use fewer stages")
+    if work.ep > 1:
+        _check_experts(model, tp, work.ep)
+    elif work.expert_skew:
+        raise InputError(f"expert-skew = {work.expert_skew:g}: skews what ep devices are sent: add --ep")
+    if work.dcp > 1:
+        _check_shared_tokens(model, work)
+
+
+def _check_dp_attention(model: ModelSpec, tp: int) -> None:
+    if tp == 1:
         raise InputError("dp-attention: has devices to itself only where tp is above 1: add --tp")
-    if work.dp_attention and model.hidden_size % tp:
+    if model.hidden_size % tp:
         raise InputError(
             f"tp = {tp}: does not divide the hidden size {model.hidden_size:,} of {model.name}: use one of "
             f"{_divisors(model.hidden_size)}"
         )
-    if not work.dp_attention:
-        if model.n_q_heads % tp:
+
+
+def _kv_heads(model: ModelSpec) -> set[int]:
+    return {layer.n_kv_heads for layer in model.layers if layer.key_dim}
+
+
+def _check_heads(model: ModelSpec, tp: int) -> None:
+    if model.n_q_heads % tp:
+        raise InputError(
+            f"tp = {tp}: does not divide the {model.n_q_heads} query heads of {model.name}: "
+            f"use one of {_divisors(model.n_q_heads)}"
+        )
+    for n_heads in _kv_heads(model):
+        if n_heads % tp and tp % n_heads:
+            would = [n for n in range(1, model.n_q_heads + 1) if not model.n_q_heads % n]
+            good = ", ".join(str(n) for n in would if not n_heads % n or not n % n_heads)
             raise InputError(
-                f"tp = {tp}: does not divide the {model.n_q_heads} query heads of {model.name}: "
-                f"use one of {_divisors(model.n_q_heads)}"
+                f"tp = {tp}: neither divides the {n_heads} KV heads of {model.name} nor is a multiple of them: "
+                f"use one of {good}"
             )
-        for n_heads in heads:
-            if n_heads % tp and tp % n_heads:
-                would = [n for n in range(1, model.n_q_heads + 1) if not model.n_q_heads % n]
-                good = ", ".join(str(n) for n in would if not n_heads % n or not n % n_heads)
-                raise InputError(
-                    f"tp = {tp}: neither divides the {n_heads} KV heads of {model.name} nor is a multiple of them: "
-                    f"use one of {good}"
-                )
-    if pp > model.n_layers:
-        raise InputError(f"pp = {pp}: {model.name} has {model.n_layers} layers, one a stage at least: use fewer stages")
-    if ep > 1:
-        if model.n_experts == 1:
-            raise InputError(f"ep = {ep}: {model.name} has no experts: leave it out")
-        if tp % ep or model.n_experts % ep:
-            raise InputError(
-                f"ep = {ep}: must divide tp = {tp} and the {model.n_experts} experts of {model.name}: use one of "
-                + ", ".join(str(n) for n in range(1, tp + 1) if tp % n == 0 and model.n_experts % n == 0)
-            )
-    elif work.expert_skew:
-        raise InputError(f"expert-skew = {work.expert_skew:g}: skews what ep devices are sent: add --ep")
-    if dcp > 1:
-        most = min(tp // n_heads if tp % n_heads == 0 else 1 for n_heads in heads)
-        if dcp > most or most % dcp:
-            copies = f"there are {most}" if most > 1 else "there are none"
-            raise InputError(
-                f"dcp = {dcp}: shares the tokens of KV heads that tp = {tp} devices hold copies of, and {copies}: use "
-                + (f"one of {_divisors(most)}" if most > 1 else "dcp 1")
-            )
-        if any(layer.read_limit_tokens and not layer.sparse_kind.startswith("dsa") for layer in model.layers):
-            raise InputError(
-                f"dcp = {dcp}: the index of {model.name} chooses blocks or compressed tokens, which devices would cut: "
-                "use dcp 1"
-            )
-        if work.tokens != "full":
-            raise InputError(f"dcp = {dcp}: a token policy ({show(work.tokens)}) chooses among all tokens: use full")
+
+
+def _check_experts(model: ModelSpec, tp: int, ep: int) -> None:
+    if model.n_experts == 1:
+        raise InputError(f"ep = {ep}: {model.name} has no experts: leave it out")
+    if tp % ep or model.n_experts % ep:
+        raise InputError(
+            f"ep = {ep}: must divide tp = {tp} and the {model.n_experts} experts of {model.name}: use one of "
+            + ", ".join(str(n) for n in range(1, tp + 1) if tp % n == 0 and model.n_experts % n == 0)
+        )
+
+
+def _check_shared_tokens(model: ModelSpec, work: Workload) -> None:
+    tp, dcp = work.tp, work.dcp
+    most = min(tp // n_heads if tp % n_heads == 0 else 1 for n_heads in _kv_heads(model))
+    if dcp > most or most % dcp:
+        copies = f"there are {most}" if most > 1 else "there are none"
+        raise InputError(
+            f"dcp = {dcp}: shares the tokens of KV heads that tp = {tp} devices hold copies of, and {copies}: use "
+            + (f"one of {_divisors(most)}" if most > 1 else "dcp 1")
+        )
+    if any(layer.read_limit_tokens and not layer.sparse_kind.startswith("dsa") for layer in model.layers):
+        raise InputError(
+            f"dcp = {dcp}: the index of {model.name} chooses blocks or compressed tokens, which devices would cut: "
+            "use dcp 1"
+        )
+    if work.tokens != "full":
+        raise InputError(f"dcp = {dcp}: a token policy ({show(work.tokens)}) chooses among all tokens: use full")
 
 
 def rank_of(model: ModelSpec, work: Workload) -> ModelSpec:

@@ -305,8 +305,8 @@ def _rounded(numbers: Sequence[float]) -> list[int]:
     return list(dict.fromkeys(round(number) for number in numbers))
 
 
-def _spread(raw: dict[str, Any]) -> list[float]:
-    """The values of a range, in order; whole numbers as int where start and step are."""
+def _range(raw: dict[str, Any]) -> Range:
+    """A range as it is written, each number a number."""
     renamed = {"start" if key == "from" else key: value for key, value in raw.items() if value is not None}
     if "start" in raw:
         raise AxisError(f"start: unknown key: {did_you_mean('from', ['from'])}", "start")
@@ -326,6 +326,12 @@ def _spread(raw: dict[str, Any]) -> list[float]:
     for key, value in (("from", given.start), ("to", given.to), ("step", given.step)):
         if isinstance(value, str):
             raise AxisError(f"{key} = {show(value)}: must be a number", key)
+    return given
+
+
+def _spread(raw: dict[str, Any]) -> list[float]:
+    """The values of a range, in order; whole numbers as int where start and step are."""
+    given = _range(raw)
     low, high = _exact(given.start), _exact(given.to)
     if not low < high:
         raise AxisError(f"from = {show(raw['from'])}: must be below to = {show(raw['to'])}", "from")

@@ -181,20 +181,21 @@ def test_verdicts(ratio, low, largest, verdict):
     base, result = {"max_batch": 20}, {"feasible": True, "max_batch": largest, "measured_error": 0.05}
     result |= {"score_drop_frac": 0.02, "score_drop_low_frac": 0.015, "score_drop_high_frac": 0.03}
     gain = Gain(ratio, low, 1.5, 0.9)
-    assert module._verdict(result, base, gain, None) == module._verdict(result, base, gain, 0.03) == verdict
-    assert module._verdict(result, base, None, None) == "alone"
-    assert module._verdict({**result, "feasible": False}, base, None, 0.01) == "out"
-    assert module._verdict(result, base, gain, 0.01) == "drops"
-    assert module._verdict(result, base, gain, 0.02) == "untold"  # from 1.5 to 3 %: on both sides
+    for tolerance in (module.ANY_LOSS, module.Tolerance(0.03)):
+        assert module._verdict(result, base, gain, tolerance) == verdict
+    assert module._verdict(result, base, None, module.ANY_LOSS) == "alone"
+    assert module._verdict({**result, "feasible": False}, base, None, module.Tolerance(0.01)) == "out"
+    assert module._verdict(result, base, gain, module.Tolerance(0.01)) == "drops"
+    assert module._verdict(result, base, gain, module.Tolerance(0.02)) == "untold"  # from 1.5 to 3 %: on both sides
     unknown = dict.fromkeys(("score_drop_frac", "score_drop_low_frac", "score_drop_high_frac"))
-    assert module._verdict({**result, **unknown}, base, gain, 0.01) == "untold"
-    assert module._verdict(result, base, gain, None, 0.04) == "errs"
-    assert module._verdict({**result, "measured_error": None}, base, gain, None, 0.04) == "untold"
+    assert module._verdict({**result, **unknown}, base, gain, module.Tolerance(0.01)) == "untold"
+    assert module._verdict(result, base, gain, module.Tolerance(None, 0.04)) == "errs"
+    assert module._verdict({**result, "measured_error": None}, base, gain, module.Tolerance(None, 0.04)) == "untold"
 
 
 def test_no_format_that_drops_scores_too_far_is_recommended():
     names, work = ["fp8", "int4_per_token_head", "kivi"], Workload(batch=64, input_tokens=8192)
-    found = module.formats(catalog.device("h200"), QWEN, work, names, max_drop_frac=0.01)
+    found = module.formats(catalog.device("h200"), QWEN, work, names, tolerance=module.Tolerance(drop_frac=0.01))
     # FP8's 2.0 % lie from -0.9 to 8.1: noise neither passes nor rejects
     fp8 = next(one for one in found.formats if one.name == "fp8")
     assert fp8.result["score_drop_low_frac"] < 0.01 < fp8.result["score_drop_high_frac"]
@@ -205,7 +206,7 @@ def test_no_format_that_drops_scores_too_far_is_recommended():
     assert "Whether scores drop by more than 1 % cannot be told: " in answer
     assert "fp8 (2.0 ± 6.1 %)" in answer
     assert found.to_json()["max_drop_frac"] == 0.01
-    wide = module.formats(catalog.device("h200"), QWEN, work, ["fp8"], max_drop_frac=0.1)
+    wide = module.formats(catalog.device("h200"), QWEN, work, ["fp8"], tolerance=module.Tolerance(drop_frac=0.1))
     assert wide.best.name == "fp8"
     assert "cannot be told" not in wide.answer()
 

@@ -128,11 +128,11 @@ def chart_of(found: DesignFront) -> Chart:
         table,
         list(found.knee),
         found.cloud,
-        found.objectives,
-        units,
-        partial(_label, found, units),
-        found.by,
-        design_front.front_notes(found),
+        objectives=found.objectives,
+        units=units,
+        label=partial(_label, found, units),
+        by=found.by,
+        rests_on=design_front.front_notes(found),
     )
 
 

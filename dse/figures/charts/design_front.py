@@ -66,11 +66,11 @@ def front(source: Source) -> Chart:
         table.drop(columns="knee"),
         [bool(knee) for knee in table["knee"]],
         table.iloc[:0] if cloud is None else cloud,
-        about["objectives"],
-        about["units"],
-        partial(label, columns=tuple(about["design"]), units=about["units"]),
-        tuple(about["by"]),
-        tuple(about.get("notes", ())),
+        objectives=about["objectives"],
+        units=about["units"],
+        label=partial(label, columns=tuple(about["design"]), units=about["units"]),
+        by=tuple(about["by"]),
+        rests_on=tuple(about.get("notes", ())),
     )
 
 
@@ -110,17 +110,11 @@ def chart(
     front = front.assign(**{PLACE: range(1, len(front) + 1)}) if one else front
     x, y = (PLACE, names[0]) if one else names
     cloud = cloud.iloc[:0].assign(**{x: []}) if one else _beaten(cloud, front)
+    spread = front.to_dict("records") if len(front) <= MAX_WHISKERS else []
     places = [
-        axis(
-            name,
-            units.get(name, ""),
-            [
-                *front[name].astype(float),
-                *cloud[name].astype(float),
-                *(whiskers.spread(front.to_dict("records"), name) if len(front) <= MAX_WHISKERS else ()),
-            ],
-        )
+        axis(name, units.get(name, ""), [*front[name].astype(float), *cloud[name].astype(float), *ends])
         for name in (x, y)
+        for ends in [whiskers.spread(spread, name)]
     ]
     notes = []
     if len(front) > MAX_FRONT:
@@ -131,11 +125,7 @@ def chart(
     if others:
         notes.append(f"Other designs: {len(cloud):,} of those that are beaten.")
     series: list[Series] = []
-    groups = (
-        [(_group(key, by, units), rows) for key, rows in front.groupby(list(by), sort=False, dropna=False)]
-        if by
-        else []
-    )
+    groups = _groups(front, by, units)
     if len(groups) > style.MAX_SYSTEMS:
         notes.append(
             f"The fronts of the first {style.MAX_SYSTEMS} of {len(groups)} groups are drawn; the table has all."
@@ -144,7 +134,6 @@ def chart(
     knees: list[Series] = []
     whisks: list[Series] = []
     is_knee = pd.Series(list(knee), index=front.index, dtype=bool)
-    groups = groups or [("front", front)]
     looks = style.looks([OTHERS, *(name for name, _ in groups)])  # gray stays with the others
     for name, rows in groups:
         look, rows = looks[name], rows.sort_values(list(names), kind="stable")
@@ -198,6 +187,13 @@ def _aim(name: str, sense: str) -> str:
 
 def _points(rows: pd.DataFrame, x: str, y: str) -> dict[str, Any]:
     return {"x": tuple(map(float, rows[x])), "y": tuple(map(float, rows[y]))}
+
+
+def _groups(front: pd.DataFrame, by: Sequence[str], units: Mapping[str, str]) -> list[tuple[str, pd.DataFrame]]:
+    """Designs of a front by their group, each with its name; all together where they have none."""
+    if not by or front.empty:
+        return [("front", front)]
+    return [(_group(key, by, units), rows) for key, rows in front.groupby(list(by), sort=False, dropna=False)]
 
 
 def _group(key: tuple[Any, ...], by: Sequence[str], units: Mapping[str, str]) -> str:

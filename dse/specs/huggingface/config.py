@@ -19,11 +19,9 @@ from dse.specs.huggingface import layers, parameters, released, rotary, tower
 from dse.specs.huggingface.keys import (
     HARMLESS,
     HIDDEN,
-    LAYERS,
     MARKS,
     MAX_DIM,
     MAX_HIDDEN,
-    MAX_LAYERS,
     MAX_TOKENS,
     MIXTURE,
     MIXTURE_HARMLESS,
@@ -90,11 +88,10 @@ def from_document(document: Document) -> ModelSpec:
     hidden = keys.whole(HIDDEN, 1, MAX_HIDDEN, required=True, same=True) or 0
     vocab = keys.whole(VOCAB, 1, 2**24, required=True) or 0
     given = layers.blocks(keys, rules, model_type, hidden)
-    n_layers = len(given.mixers) if given else keys.whole(LAYERS, 1, MAX_LAYERS, required=True, same=True) or 0
-    mixers = given.mixers if given else layers.read(keys, rules, model_type, n_layers, hidden)
+    blocks = given or layers.alike(keys, rules, model_type, hidden)
+    mixers, n_layers = blocks.mixers, len(blocks.mixers)
     misread = NOTHING in mixers and bool(keys.problems)
-    ffn = given.ffn if given else parameters.read_ffn(keys, rules, model_type, n_layers, hidden)
-    experts = parameters.read_experts(keys, rules, model_type, n_layers, ffn, given.experts if given else None)
+    experts = parameters.read_experts(keys, rules, model_type, n_layers, blocks.ffn, blocks.experts)
     embedding = keys.whole(["word_embed_proj_dim"], 1, MAX_HIDDEN, hidden) or hidden
     tied = parameters.read_tied(keys, rules)
     extra = parameters.read_extra(keys, rules, model_type, n_layers, hidden)
@@ -103,7 +100,7 @@ def from_document(document: Document) -> ModelSpec:
         hidden=hidden,
         vocab=vocab,
         mixers=mixers,
-        ffn=ffn,
+        ffn=blocks.ffn,
         experts=experts,
         embedding=embedding,
         tied=tied,
@@ -115,11 +112,7 @@ def from_document(document: Document) -> ModelSpec:
         _not_understood(keys)
     if not is_known and not like:
         _not_known(keys, own_type)
-    if len(keys.problems) > MAX_PROBLEMS:
-        more = f"{document.path}: more than {MAX_PROBLEMS} problems: mend these first"
-        keys.problems = [*keys.problems[:MAX_PROBLEMS], more]
-    if keys.problems:
-        raise SpecError(dict.fromkeys(keys.problems))
+    _refuse_problems(keys)
     if len({mixer.parameters for mixer in mixers}) > 1 and isinstance(keys.get(keys.name_of(Q_HEADS)), list):
         keys.note(f"{keys.name_of(Q_HEADS)} varies by layer: the largest is shown")
     dense, routed = parameters.count(shape)
@@ -139,11 +132,9 @@ def from_document(document: Document) -> ModelSpec:
         tower_parameters=(towers := tower.parameters(keys, hidden)) or None,
         image_mask=bool(towers) and model_type in IMAGE_MASKED,
         rotary_elements=tables or None,
-        expert_width=experts.width if routed and experts else None,
         dense_parameters=dense,
         expert_parameters=routed,
-        n_experts=experts.n if routed and experts else 1,
-        n_active_experts=experts.active if routed and experts else 1,
+        **parameters.mixture(experts if routed else None),
         activation_elements=parameters.activation_elements(shape),
         layer_elements=parameters.layer_elements(shape),
         max_position_tokens=positions,
@@ -157,6 +148,15 @@ def _name(path: str) -> str:
     stem = Path(path).stem
     word = Path(path).absolute().parent.name if stem == "config" else stem
     return re.sub(r"[^A-Za-z0-9._+-]+", "-", word).lstrip("._+-")[:64] or "config"
+
+
+def _refuse_problems(keys: Keys) -> None:
+    """Raise SpecError with the first problems, if there are any."""
+    if len(keys.problems) > MAX_PROBLEMS:
+        more = f"{keys.document.path}: more than {MAX_PROBLEMS} problems: mend these first"
+        keys.problems = [*keys.problems[:MAX_PROBLEMS], more]
+    if keys.problems:
+        raise SpecError(dict.fromkeys(keys.problems))
 
 
 def _not_known(keys: Keys, model_type: str) -> None:

@@ -73,10 +73,9 @@ def head_dims(keys: Keys, hidden: int, q_heads: list[int], apart: bool = False) 
 
 def windows(keys: Keys, rules: Rules, model_type: str, n_layers: int, has_state: list[bool]) -> list[int | None]:
     """Past tokens that each layer keeps at most; None where it keeps all, or a constant state."""
-    everything: list[int | None] = [None] * n_layers
     chunk = keys.whole(["attention_chunk_size"], 1, MAX_TOKENS)
     asked = keys.flag("use_sliding_window")
-    tail = keys.whole(["max_window_layers"], 0, MAX_LAYERS, 0) or 0
+    keys.whole(["max_window_layers"], 0, MAX_LAYERS)
     if (types := keys.get("layer_types")) is not None:
         keys.used.update((*PATTERN, *WINDOW))
         return _from_types(keys, types, n_layers, chunk, asked is not False, has_state)
@@ -84,6 +83,12 @@ def windows(keys: Keys, rules: Rules, model_type: str, n_layers: int, has_state:
         return _neo_windows(keys, n_layers)
     if chunk:
         return _chunks(keys, n_layers, chunk)
+    return _by_pattern(keys, rules, model_type, n_layers, asked)
+
+
+def _by_pattern(keys: Keys, rules: Rules, model_type: str, n_layers: int, asked: bool | None) -> list[int | None]:
+    """Windows by one number for all layers that have one, and a rule which do; `asked`: by use_sliding_window."""
+    everything: list[int | None] = [None] * n_layers
     window = keys.whole(WINDOW, 1, MAX_TOKENS)
     if window is None or rules.windows == "none":
         keys.used.update(PATTERN)
@@ -98,6 +103,7 @@ def windows(keys: Keys, rules: Rules, model_type: str, n_layers: int, has_state:
         keys.note("sliding_window ignored: use_sliding_window is " + ("false" if asked is False else "absent"))
         return everything
     if rules.windows == "tail":
+        tail = keys.whole(["max_window_layers"], 0, MAX_LAYERS, 0) or 0
         return [window if i >= tail else None for i in range(n_layers)]
     if rules.windows == "all":
         return [window] * n_layers

@@ -5,7 +5,17 @@ from typing import Any
 
 from dse.core.errors import show
 from dse.specs.huggingface import heads
-from dse.specs.huggingface.keys import HEAD_DIM, MAX_DIM, MAX_LATENT, MAX_LAYERS, MAX_TOKENS, Q_HEADS, WINDOW, Keys
+from dse.specs.huggingface.keys import (
+    HEAD_DIM,
+    LAYERS,
+    MAX_DIM,
+    MAX_LATENT,
+    MAX_LAYERS,
+    MAX_TOKENS,
+    Q_HEADS,
+    WINDOW,
+    Keys,
+)
 from dse.specs.huggingface.mixers import (
     INDEX_BLOCK,
     NOTHING,
@@ -18,7 +28,7 @@ from dse.specs.huggingface.mixers import (
     kimi_delta,
     mamba2,
 )
-from dse.specs.huggingface.parameters import MAX_WIDTH, Rules
+from dse.specs.huggingface.parameters import MAX_WIDTH, Rules, read_ffn
 
 #: bytes of an element of a state by the type's name
 STATE_TYPES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -36,12 +46,19 @@ FFN_MULTIPLE = 256
 
 @dataclass(frozen=True)
 class Blocks:
-    """Layers whose blocks are given one by one: a mixer each, the widths of feed-forwards, and which have experts."""
+    """Layers: a mixer each, the widths of feed-forwards, and which have experts where blocks are given one by one."""
 
     mixers: list[Mixer]
     #: 0: none
     ffn: list[int]
     experts: list[bool] | None = None
+
+
+def alike(keys: Keys, rules: Rules, model_type: str, hidden: int) -> Blocks:
+    """Read layers that follow one pattern. Problems go to `keys`."""
+    n_layers = keys.whole(LAYERS, 1, MAX_LAYERS, required=True, same=True) or 0
+    mixers = read(keys, rules, model_type, n_layers, hidden)
+    return Blocks(mixers, read_ffn(keys, rules, model_type, n_layers, hidden))
 
 
 def read(keys: Keys, rules: Rules, model_type: str, n_layers: int, hidden: int) -> list[Mixer]:

@@ -150,6 +150,12 @@ class Experts:
     latent: int | None = None
 
 
+def mixture(experts: Experts | None) -> dict[str, Any]:
+    """The fields of a ModelSpec that say what experts a token is sent to; of a dense model where there are none."""
+    n, active, width = (experts.n, experts.active, experts.width) if experts else (1, 1, None)
+    return {"expert_width": width, "n_experts": n, "n_active_experts": active}
+
+
 @dataclass(frozen=True)
 class Shape:
     """Sizes of a decoder, one entry per layer in the lists."""
