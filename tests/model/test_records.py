@@ -1,6 +1,7 @@
 """Records: filled by keyword, typed where they are declared."""
 
 import ast
+import re
 from pathlib import Path
 
 import dse
@@ -51,8 +52,12 @@ def by_position(trees):
 
 
 def test_records_of_many_fields_are_filled_by_keyword():
+    """In the tree, and in what docs/contributing says to write."""
     paths = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
-    assert list(by_position({path: ast.parse(path.read_text()) for path in paths})) == []
+    texts = {path: path.read_text() for path in paths}
+    for page in sorted((ROOT / "docs/contributing").glob("*.md")):
+        texts[page] = "\n".join(re.findall(r"```python\n(.*?)```", page.read_text(), re.S))
+    assert list(by_position({path: ast.parse(text) for path, text in texts.items()})) == []
 
 
 def test_a_record_filled_by_position_is_seen():
