@@ -9,7 +9,7 @@ import dse
 ROOT = Path(dse.__file__).parents[1]
 #: records of more fields are filled by keyword, so that no two numbers change places
 MOST_BY_POSITION = 5
-FOLDERS = ("dse", "kernels_ref", "calibration", "hwspecs")
+FOLDERS = ("dse", "kernels_ref", "calibration", "hwspecs", "studies")
 
 
 def classes(tree):
