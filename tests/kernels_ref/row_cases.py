@@ -9,8 +9,8 @@ from kernels_ref.integers import PerTensorInteger, PerTokenInteger
 from kernels_ref.kvquant import KVQuantKeys, KVQuantValues
 from kernels_ref.nf4 import NF4
 from kernels_ref.qserve import QServe
-from kernels_ref.quanto import Quanto
 from kernels_ref.tender import Tender
+from studies.quanto import Quanto
 
 #: method, and the name by which the design-space models know it
 METHODS = [

@@ -149,7 +149,8 @@ def test_golden_artifact_exceptions():
 @pytest.mark.parametrize("name", PAPER_FILES)
 def test_golden_paper(name):
     z = golden(name.removesuffix(".npz"))
-    method = Oaken.three_groups(*z["thresholds_olo_ilo_ihi_ohi"])
+    outer_low, inner_low, inner_high, outer_high = z["thresholds_olo_ilo_ihi_ohi"]
+    method = Oaken((outer_low, inner_low), (outer_high, inner_high))
     packed = method.quantize(z["x"])
     for buffer in ("dense", "coo", "counts", "meta"):
         assert packed.buffers[buffer].dtype == z[buffer].dtype
