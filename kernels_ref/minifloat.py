@@ -64,23 +64,6 @@ def e2m1_away(value: np.float32) -> np.uint8:
 
 
 @inner
-def e2m1_toward(value: np.float32) -> np.uint8:
-    """As `e2m1`, but ties go toward zero."""
-    bits = pattern(value)
-    magnitude = np.uint32(bits & _MAGNITUDE)
-    small = np.uint32(np.uint32(magnitude > np.uint32(0x3E800000)) + np.uint32(magnitude > np.uint32(0x3F400000)))
-    return _e2m1(bits, np.uint32(0x1FFFFF), small)
-
-
-@inner
-def e2m1_floor(value: np.float32) -> np.uint8:
-    """As `e2m1`, but always toward zero."""
-    bits = pattern(value)
-    small = np.uint32(np.uint32(bits & _MAGNITUDE) >= np.uint32(0x3F000000))
-    return _e2m1(bits, np.uint32(0), small)
-
-
-@inner
 def e2m1_value(code: np.uint8) -> np.float32:
     """The value of an E2M1 code 0 to 15, exactly."""
     wide = np.uint32(code)
@@ -107,21 +90,6 @@ def e4m3(value: np.float32) -> np.uint8:
 
 
 @inner
-def e5m2(value: np.float32) -> np.uint8:
-    """The E5M2 code nearest to a float32, ties to even; saturates at 57344, infinity too; NaN is 0x7F and its sign."""
-    bits = pattern(value)
-    exact = np.uint32(bits & _MAGNITUDE)
-    magnitude = np.uint32(min(exact, np.uint32(0x47600000)))  # 57344
-    odd = np.uint32(np.uint32(magnitude >> np.uint32(21)) & np.uint32(1))
-    normal = np.uint32(np.uint32(np.uint32(magnitude + np.uint32(0xFFFFF) + odd) >> np.uint32(21)) - np.uint32(448))
-    # subnormal: the sum with 2^7 has its last bit at 2^-16
-    small = np.uint32(pattern(value_of(magnitude) + np.float32(2.0**7)) - np.uint32(0x43000000))
-    code = small if magnitude < np.uint32(0x38800000) else normal  # 2^-14
-    code = np.uint32(0x7F) if exact > _INFINITY else code
-    return np.uint8(np.uint32(code | np.uint32(np.uint32(bits >> np.uint32(24)) & np.uint32(0x80))))
-
-
-@inner
 def e4m3_value(code: np.uint8) -> np.float32:
     """The value of an E4M3 code, exactly; NaN for 0x7F and 0xFF."""
     wide = np.uint32(code)
@@ -129,20 +97,6 @@ def e4m3_value(code: np.uint8) -> np.float32:
     value = np.float32(value_of(np.uint32(magnitude << np.uint32(20))) * np.float32(2.0**120))
     bits = np.uint32(0x7FC00000) if magnitude == np.uint32(0x7F) else pattern(value)
     return value_of(np.uint32(bits | np.uint32(np.uint32(wide & np.uint32(0x80)) << np.uint32(24))))
-
-
-@inner
-def e8m0_value(byte: np.uint8) -> np.float32:
-    """2^(byte - 127), of byte 0 the subnormal 2^-127; NaN for 255."""
-    bits = np.uint32(np.uint32(byte) << np.uint32(23))
-    bits = np.uint32(0x00400000) if bits == np.uint32(0) else bits
-    return value_of(np.uint32(0x7FC00000) if bits == _INFINITY else bits)
-
-
-@inner
-def floor_log2(value: np.float32) -> np.int32:
-    """floor(log2(value)) of a positive normal float32, exactly; -127 of a subnormal one or zero."""
-    return np.int32(np.int32(np.uint32(pattern(value) & _MAGNITUDE) >> np.uint32(23)) - np.int32(127))
 
 
 def _first_above() -> np.ndarray:

@@ -302,13 +302,3 @@ class MX(RowMethod):
             _dequantize_bytes(buffers["codes"], buffers["scales"], values, bits)
         else:
             blocks.decode(buffers["codes"], buffers["scales"], values, bits)
-
-
-def sglang_scale_pages(scales: np.ndarray, slots: np.ndarray, n_pages: int) -> np.ndarray:
-    """E8M0 scales as SGLang keeps them: uint8 [pages, heads, 32, 4, blocks], 0 where nothing was written.
-
-    scales uint8 [tokens, heads, blocks]; the token in slot t is at page t / 128, row t % 32, column (t % 128) / 32.
-    """
-    pages = np.zeros((n_pages, scales.shape[1], 32, 4, scales.shape[2]), np.uint8)
-    pages[slots // 128, :, slots % 32, slots % 128 // 32] = scales
-    return pages

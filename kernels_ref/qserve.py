@@ -1,13 +1,12 @@
 """QServe's 4-bit KV cache: per head and token as its kernels store it, or per token as Oaken's artifact runs it."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from kernels_ref import half
-from kernels_ref.inputs import NonFinite, check_choice, row_tensor
+from kernels_ref.inputs import check_choice
 from kernels_ref.jit import inner, kernel, prange
 from kernels_ref.packing import pack_low_first, pick, unpack_low_first
 from kernels_ref.rows import Buffers, Column, RowMethod, n_pieces, nibbles, rows_of
@@ -195,16 +194,3 @@ class QServe(RowMethod):
                 f"smooth has {factors.size} factors: must have one for each of the {channels} channels of x"
             )
         return factors
-
-
-def smooth_factors(key: np.ndarray, n_heads: int = 1, nonfinite: NonFinite = "raise") -> tuple[float, ...]:
-    """`QServe.smooth` as Oaken's artifact derives it from sample keys: h(sqrt(max |K|)) per channel, alpha 0.5.
-
-    A channel of zeros gets 1.
-    """
-    tensor = row_tensor(key, n_heads, nonfinite)
-    largest: Sequence[int] | np.ndarray = np.zeros(tensor.n_channels, np.uint16)
-    for _, bits in tensor.row_blocks():
-        largest = np.maximum(largest, (bits & half.ABS).max(axis=0))
-    values = np.asarray(largest, np.uint16).view(np.float16).astype(np.float32)
-    return tuple(float(value) for value in np.where(values > 0, np.sqrt(values), 1).astype(np.float16))

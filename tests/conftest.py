@@ -92,7 +92,9 @@ def nodes():
     """Every node of the syntax of each source file: parsed once a process, and when a test first asks."""
     root = Path(__file__).parents[1]
     paths = [
-        p for name in ("dse", "kernels_ref", "hwspecs", "calibration") for p in sorted((root / name).rglob("*.py"))
+        p
+        for name in ("dse", "kernels_ref", "hwspecs", "calibration", "studies")
+        for p in sorted((root / name).rglob("*.py"))
     ]
     return {path: list(ast.walk(ast.parse(path.read_text()))) for path in paths}
 

@@ -1,4 +1,5 @@
-"""Figures: a table in, a `Chart` out. Every module of `charts` is imported, and its `@figure(...)` declares it.
+"""Figures: a table in, a `Chart` out. Every module of `charts` is imported, and its `@figure(...)` declares it; in a
+checkout also those of `studies/charts`.
 
 A chart holds numbers of its table only; no formula is in this package. `FIGURES["throughput_batch"].chart(table)`
 gives the chart, `.figure(table)` the plotly figure, `.images(table)` PNG, SVG and PDF by matplotlib.
@@ -8,13 +9,16 @@ docs/contributing/figures.md says how to add one.
 import importlib
 import pkgutil
 
+from dse.core import checkout
 from dse.figures import charts
 from dse.figures.registry import DECLARED, Figure
 
 __all__ = ["FIGURES", "REPORT", "Figure"]
 
-for _module in pkgutil.iter_modules(charts.__path__):
-    importlib.import_module(f"{charts.__name__}.{_module.name}")
+_folders = [charts, checkout.module("studies.charts", "study")] if checkout.has("studies") else [charts]
+for _package in _folders:
+    for _module in pkgutil.iter_modules(_package.__path__):
+        importlib.import_module(f"{_package.__name__}.{_module.name}")
 
 #: every figure by name, in the order of lists
 FIGURES: dict[str, Figure] = {one.name: one for one in sorted(DECLARED.values(), key=lambda one: one.order)}

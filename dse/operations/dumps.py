@@ -573,7 +573,7 @@ class StudyModel(Operation):
     MODEL: a .gguf file or a Hugging Face directory, as for `dse dump`. Writes NAME.study.csv (ranges, outlier channels,
     normality, sinks, thresholds by run; perplexity by Oaken's groups and texts, NQKV's blocks, KIVI's axes, SinkQ's
     sizes, sinks, window and layers) and NAME.study.json (command, SHA-256 of weights and tokens). Stop it at any time:
-    the same command goes on.
+    the same command goes on. Needs a checkout of the repository, whose folder studies has the experiments.
     """
 
     model: str = argument(metavar="FILE|DIR")
@@ -588,9 +588,10 @@ class StudyModel(Operation):
         """The table of the study."""
         import re
 
-        from dse.studies import study
+        from dse.core import checkout
         from dse.transformer import load
 
+        study = checkout.module("studies.study", "study")
         texts = several(self.texts)
         if not 1 <= self.windows <= 1000:
             raise InputError(f"windows = {self.windows}: must be 1 to 1,000")
@@ -603,7 +604,8 @@ class StudyModel(Operation):
         model = load.load(self.model)
         console.if_stopped(f"stopped: finished parts are kept in {self.out}: the same command goes on")
         sizes = (self.windows, self.tokens)
-        return study.run(model, self.name, texts, self.calibration, self.out, console.command, console.bar, sizes)
+        path: Path = study.run(model, self.name, texts, self.calibration, self.out, console.command, console.bar, sizes)
+        return path
 
     def text(self, outcome: Path) -> str:
         """The file that was written."""

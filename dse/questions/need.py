@@ -16,7 +16,7 @@ from dse.core import units
 from dse.core.errors import InputError, did_you_mean, show
 from dse.core.progress import Progress, each
 from dse.model import engine, lower, uncertainty
-from dse.model.point import filled
+from dse.model.point import Point, filled
 from dse.questions import formats
 from dse.questions.common import (
     MEASURES,

@@ -16,9 +16,9 @@ from dse.figures.export import web_page
 from dse.report import papers, servers
 from dse.report.ranking import NUMBERS, ranking_table, unlike
 from dse.report.tokens import table_7_text
-from dse.studies.table import SURE
 from dse.validate import accuracy, figures, ranking, silicon, tokens, verdicts
 from dse.validate.silicon import Silicon
+from dse.validate.studied import SURE
 from dse.validate.verdicts import ClaimRow
 
 PAGE = "validation.html"

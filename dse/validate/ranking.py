@@ -8,8 +8,8 @@ from itertools import combinations
 import pandas as pd
 
 from dse import quantizers
-from dse.studies.table import SHIPPED, difference, is_sure, scores, shipped
 from dse.validate import accuracy
+from dse.validate.studied import SHIPPED, difference, is_sure, scores, shipped
 
 #: what stands in where a small model has too few channels or tokens for the paper's own setting
 STAND_INS = {"atom": "atom:group=64", "nqkv": "nqkv:block=64"}
@@ -29,7 +29,7 @@ _NAMES = {"methods": "{}", "oaken-groups": "{}", "sinkq-sizes": "{}, R = {:g}", 
 class RankedPair:
     """Two methods of a paper's table and two of ours: 1 where the first is better, -1 the second, 0 equal.
 
-    `ours` goes by the perplexity alone; `sure` tells whether that difference is more than its error (study_table.SURE).
+    `ours` goes by the perplexity alone; `sure` tells whether that difference is more than its error (studied.SURE).
     """
 
     one: str

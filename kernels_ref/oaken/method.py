@@ -92,11 +92,6 @@ class Oaken(RowMethod):
             )
 
     @classmethod
-    def three_groups(cls, o_lo: float, i_lo: float, i_hi: float, o_hi: float, **options: Any) -> "Oaken":
-        """Outer, middle (dense) and inner group by the paper's four thresholds, ascending."""
-        return cls((o_lo, i_lo), (o_hi, i_hi), **options)
-
-    @classmethod
     def of(cls, thresholds: Thresholds, layer: int, which: Literal["key", "value"], **options: Any) -> "Oaken":
         """The method for the keys or values of `layer` of profiled thresholds.
 

@@ -11,7 +11,7 @@ from dse.cli import commands
 from dse.cli.commands import MAX_AT_WORK, _at_work
 from dse.measure.dumps import DumpTensor
 from dse.measure.kernels import DumpLayer
-from dse.studies.experiments import StudyPoint
+from studies.experiments import StudyPoint
 
 LAYER = DumpLayer(3, {"key": DumpTensor("layer3.key", "fp16", (1, 2, 80, 16))})
 

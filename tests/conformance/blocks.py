@@ -172,7 +172,10 @@ def mxfp8_sglang(vectors: Vectors) -> Iterator[Pair]:
     """mxfp8_sglang_*: codes, scales, decoded values and scales as they lie in pages."""
     yield from _mx_pairs(vectors, "", "mxfp8", "sglang")
     scales, pages = vectors["scale"], vectors["scale_pages"]
-    yield Pair("scale_pages", pages, mx.sglang_scale_pages(scales, vectors["slots"], len(pages)))
+    # the token in slot t is at page t / 128, row t % 32, column (t % 128) / 32
+    found, slots = np.zeros((len(pages), scales.shape[1], 32, 4, scales.shape[2]), np.uint8), vectors["slots"]
+    found[slots // 128, :, slots % 32, slots % 128 // 32] = scales
+    yield Pair("scale_pages", pages, found)
 
 
 def fp4_mx_block16(vectors: Vectors) -> Iterator[Pair]:

@@ -22,10 +22,10 @@ from kernels_ref.kvquant import KVQuantKeys, KVQuantValues
 from kernels_ref.nf4 import CODEBOOK, NF4
 from kernels_ref.oaken import Oaken, Profiler
 from kernels_ref.packed import Packed
-from kernels_ref.qserve import QServe, smooth_factors
-from kernels_ref.quanto import Quanto
+from kernels_ref.qserve import QServe
 from kernels_ref.sinkq import SinkQ, SinkQCache
 from kernels_ref.tender import Tender
+from studies.quanto import Quanto
 
 SIDES: tuple[tuple[Side, str], ...] = (("key", "k"), ("value", "v"))
 
@@ -236,7 +236,8 @@ def _thresholds(vectors: Vectors) -> Iterator[Pair]:
 
 def oaken_paper(vectors: Vectors) -> Iterator[Pair]:
     """oakenpaper_*: packed buffers, groups and decoded values of paper mode with three groups."""
-    method = Oaken.three_groups(*vectors["thresholds_olo_ilo_ihi_ohi"].tolist())
+    outer_low, inner_low, inner_high, outer_high = vectors["thresholds_olo_ilo_ihi_ohi"].tolist()
+    method = Oaken((outer_low, inner_low), (outer_high, inner_high))
     x = vectors["x"]
     packed = method.quantize(x)
     for name in ("dense", "coo", "counts", "meta"):
@@ -256,10 +257,16 @@ def _unpacked(packed: np.ndarray, bits: int) -> np.ndarray:
     return ((packed[:, :, None] >> shifts) & np.uint8(2**bits - 1)).reshape(len(packed), -1)
 
 
+def smooth_factors(key: np.ndarray) -> np.ndarray:
+    """QServe's factors as Oaken's artifact derives them from keys [tokens, channels]: h(sqrt(max |K|)), of zeros 1."""
+    largest = np.abs(key).max(axis=0).astype(np.float32)
+    return np.where(largest > 0, np.sqrt(largest), 1).astype(np.float16)
+
+
 def qserve(vectors: Vectors) -> Iterator[Pair]:
     """base_qserve: keys smoothed by channel and values, both per token over all channels."""
     key, factors = vectors["key"], vectors["smooth_scale"]
-    yield Pair("smooth_scale", factors, np.array(smooth_factors(_flat(key)), np.float16))
+    yield Pair("smooth_scale", factors, smooth_factors(_flat(key)))
     for name, x, smooth in (("k_out", key, tuple(factors.tolist())), ("v_out", vectors["value"], None)):
         packed = QServe("artifact", smooth).quantize(_flat(x))
         yield Pair(name, vectors[name], packed.dequantize().reshape(x.shape))

@@ -20,7 +20,7 @@ SIGN = {"e2m1": 8, "e4m3": 0x80, "e5m2": 0x80}
 
 
 def nearest(value, fmt, tie="even"):
-    """The code of a finite value, saturating; ties to even, away from zero, toward it; `floor`: all down."""
+    """The code of a finite value, saturating; ties to even, or away from zero."""
     sign = SIGN[fmt] if np.signbit(value) else 0
     exact, table = abs(Fraction(float(value))), FORMATS[fmt]
     at = max(i for i, one in enumerate(table) if one <= exact)
@@ -28,4 +28,4 @@ def nearest(value, fmt, tie="even"):
         return at | sign
     middle = (table[at] + table[at + 1]) / 2
     up = exact > middle or (exact == middle and (tie == "away" or (tie == "even" and at % 2 == 1)))
-    return (at + (up and tie != "floor")) | sign
+    return (at + up) | sign

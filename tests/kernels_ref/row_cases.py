@@ -19,9 +19,9 @@ from kernels_ref.nvfp4 import NVFP4
 from kernels_ref.oaken import Oaken
 from kernels_ref.per_head import PerTokenHead
 from kernels_ref.qserve import QServe
-from kernels_ref.quanto import Quanto
 from kernels_ref.tender import Tender
 from kernels_ref.turboquant import PRESETS, TurboQuant
+from studies.quanto import Quanto
 
 GGML_VARIANTS = [(name, code) for name in TYPES for code in CODES if code != "avx2" or name == "q8_0"]
 

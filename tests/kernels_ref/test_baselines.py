@@ -9,10 +9,10 @@ from cases import each
 from kernels_ref.atom import Atom
 from kernels_ref.kvquant import KVQuantKeys, KVQuantValues
 from kernels_ref.qserve import QServe
-from kernels_ref.quanto import Quanto
 from kernels_ref.tender import Tender
 from naive_rows import nibbles
 from row_cases import cases, normal
+from studies.quanto import Quanto
 
 
 def quiet():

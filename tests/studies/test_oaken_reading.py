@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import kernels_ref
-from dse.studies import oaken_reading
+from studies import oaken_reading
 
 GROUPS = [((-2.0, -0.1), (2.1, 0.12), 2), ((-3.0, -2.0, -0.1), (3.0, 2.1, 0.12), 3), ((-2.0,), (2.1,), 2)]
 

@@ -10,12 +10,13 @@ import pytest
 
 import model_files
 from dse import quantizers
-from dse.studies import experiments, observations, study
-from dse.studies.experiments import StudyPoint
-from dse.studies.normality import dagostino_pearson, standardised
+from dse.core import checkout
 from dse.transformer import in_loop, load
 from dse.transformer.in_loop import LoopRun
 from factories import assert_one_line
+from studies import experiments, observations, study
+from studies.experiments import StudyPoint
+from studies.normality import dagostino_pearson, standardised
 
 
 @pytest.fixture(scope="module")
@@ -202,3 +203,14 @@ def test_command_writes_the_table_and_goes_on(run, words, model, tmp_path, monke
 def test_bad_words(run, words, more, parts, tmp_path):
     assert_one_line(run(*words, "--out", tmp_path / "x", *more), 2, *parts)
     assert not (tmp_path / "x").exists()
+
+
+def test_without_a_checkout_the_reason_is_one_line(run, words, tmp_path, monkeypatch):
+    """As installed: nothing is read or written, though another package is called `studies` there."""
+    (tmp_path / "studies").mkdir()
+    (tmp_path / "studies" / "__init__.py").write_text("raise SystemExit(9)")
+    monkeypatch.setattr(checkout, "ROOT", tmp_path)
+    code, _, err = run(*words, "--out", tmp_path / "out")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "study: is not installed with the package: run it in a checkout of the repository" in err
+    assert not (tmp_path / "out").exists()

@@ -8,11 +8,11 @@ import pandas as pd
 import pytest
 
 from dse.core.errors import InputError
-from dse.figures.charts import study as plot_study
 from dse.figures.plot import load as plot_load
-from dse.studies import experiments, findings, observations
-from dse.studies import table as study_table
-from dse.validate import ranking
+from dse.validate import ranking, studied
+from studies import experiments, findings, observations
+from studies import table as study_table
+from studies.charts import study as plot_study
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,10 +33,10 @@ def test_differences_are_over_the_same_windows():
     table = pd.DataFrame([*score("a", 0, [0.1, 0.2, 0.3]), *score("b", 0, [0.2, 0.3, 0.5])])
     one, other = (study_table.setting(table, "e", name) for name in "ba")
     # window by window 0.1, 0.1, 0.2: mean 0.4 / 3, deviation 0.1 / sqrt(3), error a third of 0.1
-    assert study_table.difference(one, other) == pytest.approx((0.4 / 3, 0.1 / 3))
-    assert study_table.is_sure(0.4 / 3, 0.1 / 3)
+    assert studied.difference(one, other) == pytest.approx((0.4 / 3, 0.1 / 3))
+    assert studied.is_sure(0.4 / 3, 0.1 / 3)
     # each by itself is known to 0.058 and 0.088 only: together 0.105, and nothing could be said
-    assert not study_table.is_sure(0.4 / 3, math.hypot(one["log_ratio_se"], other["log_ratio_se"]))
+    assert not studied.is_sure(0.4 / 3, math.hypot(one["log_ratio_se"], other["log_ratio_se"]))
     with pytest.raises(KeyError, match="0 settings"):
         study_table.setting(table, "e", "c")
 
@@ -197,12 +197,12 @@ def test_ranks_of_the_papers_tables():
     assert (found["n_same_sure"] + found["n_other_sure"] + found["n_unsure"] == found["n_pairs"]).all()
 
 
-@pytest.mark.parametrize("model", study_table.SHIPPED)
+@pytest.mark.parametrize("model", studied.SHIPPED)
 def test_the_table_that_ships_is_whole(model):
-    about, table = study_table.about(f"{model}.study"), study_table.shipped(model)
+    about, table = study_table.about(f"{model}.study"), studied.shipped(model)
     assert all(len(sha256) == 64 for sha256 in about["weights_sha256"])
-    assert study_table.rows(table, "methods", "log_ratio_se")["value"].notna().all()
-    n_windows = {name for name in table["metric"] if study_table.WINDOW.fullmatch(name)}
+    assert studied.rows(table, "methods", "log_ratio_se")["value"].notna().all()
+    n_windows = {name for name in table["metric"] if studied.WINDOW.fullmatch(name)}
     assert len(n_windows) == about["n_windows"] * len(about["texts"])
     assert {point.experiment for point in experiments.points(Model(), 192, about["texts"])} <= set(table["experiment"])
 
@@ -214,8 +214,8 @@ class Model:
 
 
 def test_every_text_is_in_the_table():
-    for model in study_table.SHIPPED:
-        series = set(study_table.rows(study_table.shipped(model), "ranges")["series"])
+    for model in studied.SHIPPED:
+        series = set(studied.rows(studied.shipped(model), "ranges")["series"])
         assert series == set(study_table.about(f"{model}.study")["texts"])
 
 
@@ -229,7 +229,7 @@ def test_ratios_are_named_below_all_points_of_their_figure():
 
 @pytest.mark.parametrize("name", plot_study.CHARTS)
 def test_figures(name):
-    table = study_table.shipped("smollm2")
+    table = studied.shipped("smollm2")
     two = plot_study.chart(name, {"smollm2": table, "other": table})
     one, _ = plot_load.load(name, str(ROOT / "dse" / "data" / "lm" / "smollm2.study.csv"))
     assert len(two.panels) in (len(one.panels), 2 * len(one.panels))
@@ -252,7 +252,7 @@ def test_bars_are_one_standard_error():
 
 
 def test_docs_show_the_findings_of_the_tables_that_ship():
-    """Where this fails: `python -m dse.studies.findings` prints the table anew."""
-    found = findings.table({model: study_table.shipped(model) for model in study_table.SHIPPED})
+    """Where this fails: `python -m studies.findings` prints the table anew."""
+    found = findings.table({model: studied.shipped(model) for model in studied.SHIPPED})
     assert findings.shown(found) in (ROOT / "docs" / "explanation" / "language_model.md").read_text()
     assert len(found) == len(findings.FINDINGS)

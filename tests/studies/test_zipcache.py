@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from dse.studies import zipcache
-from dse.studies.zipcache import BLOCK
+from studies import zipcache
+from studies.zipcache import BLOCK
 
 
 def test_codes_by_hand():

@@ -55,35 +55,11 @@ def chart(source: Source) -> Chart:
         if over:
             tops = tuple(top + 0.03 * y.high for top, wait in zip(base, waits, strict=True) if wait)
             running = [str(int(n)) for n, wait in zip(good["running_batch"], waits, strict=True) if wait]
-            series.append(
-                Series(
-                    style.NOT_AT_ONCE,
-                    kind="scatter",
-                    x=over,
-                    y=tops,
-                    color=style.BLACK,
-                    marker="circle",
-                    size=0.7,
-                    opened=(True,) * len(over),
-                    labels=tuple(running),
-                    is_note=True,
-                    in_legend=False,
-                )
-            )
+            series.append(style.mark(style.KEY_NOT_AT_ONCE, over, tops, 0.7, tuple(running)))
         out = tuple(float(batches.index(int(batch))) for batch in own[~own["feasible"]]["batch"])
         if out:
             heights = (0.03 * y.high,) * len(out)
-            series.append(
-                Series(
-                    style.OUT_OF_MEMORY,
-                    kind="scatter",
-                    x=out,
-                    y=heights,
-                    marker="x-thin",
-                    is_note=True,
-                    in_legend=False,
-                )
-            )
+            series.append(style.mark(style.KEY_OUT_OF_MEMORY, out, heights))
         panels.append(Panel(system, x, y, tuple(series)))
     return Chart(
         f"Decode step by part, {table['model'].iloc[0]}",

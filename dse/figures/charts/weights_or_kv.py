@@ -43,20 +43,7 @@ def chart(source: Source) -> Chart:
             over = tuple(place for place, wait in zip(places, waits, strict=True) if wait)
             tops = tuple(top + 0.02 * y.high for top, wait in zip(heights, waits, strict=True) if wait)
             if over:
-                series.append(
-                    Series(
-                        style.NOT_AT_ONCE,
-                        kind="scatter",
-                        x=over,
-                        y=tops,
-                        color=style.BLACK,
-                        marker="circle",
-                        size=0.6,
-                        opened=(True,) * len(over),
-                        is_note=True,
-                        in_legend=False,
-                    )
-                )
+                series.append(style.mark(style.KEY_NOT_AT_ONCE, over, tops, 0.6))
         panels.append(Panel(str(device), x, y, tuple(series)))
     first = table.iloc[0]
     lengths = f"{axes.tokens_text(int(first['input_tokens']))} in, {axes.tokens_text(int(first['output_tokens']))} out"

@@ -5,6 +5,7 @@ neighbours in at least two of color, dash and marker, and from every other in it
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from dse.figures.drawing.chart import Dash, Series
@@ -121,3 +122,10 @@ KEY_KNEE, KEY_CHOSEN = (
     for name in (KNEE, CHOSEN)
 )
 KEY_NOT_AT_ONCE = Series(NOT_AT_ONCE, kind="scatter", marker="circle", color=BLACK, opened=(True,), is_note=True)
+
+
+def mark(
+    key: Series, x: tuple[float, ...], y: tuple[float, ...], size: float = 1.0, labels: tuple[str, ...] = ()
+) -> Series:
+    """Marks as a legend's key shows them, at places of a panel; the legend has them by the key alone."""
+    return replace(key, x=x, y=y, size=size, opened=key.opened * len(x), labels=labels, in_legend=False)

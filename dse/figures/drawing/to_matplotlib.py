@@ -102,28 +102,12 @@ def _draw(figure: Any, chart: Chart, place: ChartLayout) -> None:
             (box.x / place.width, box.y / place.height, box.width / place.width, box.height / place.height)
         )
         _panel(axes, panel, chart, place, i)
-    for text in place.x_labels:
-        figure.text(
-            text.x / place.width,
-            text.y / place.height,
-            _plain("\n".join(text.lines)),
-            va="top",
-            ha="center",
-            fontsize=page.text,
-            linespacing=1.05,
-        )
-    for text in place.y_labels:
-        figure.text(
-            text.x / place.width,
-            text.y / place.height,
-            _plain("\n".join(text.lines)),
-            va="center",
-            ha="right",
-            rotation=90,
-            multialignment="center",
-            fontsize=page.text,
-            linespacing=1.05,
-        )
+    below = {"va": "top", "ha": "center"}
+    beside = {"va": "center", "ha": "right", "rotation": 90, "multialignment": "center"}
+    for texts, look in ((place.x_labels, below), (place.y_labels, beside)):
+        for text in texts:
+            at, lines = (text.x / place.width, text.y / place.height), _plain("\n".join(text.lines))
+            figure.text(*at, lines, fontsize=page.text, linespacing=1.05, **look)
     _legend(figure, place)
     if chart.colors:
         _color_bar(figure, chart, place)

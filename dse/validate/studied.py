@@ -1,29 +1,18 @@
-"""Reading the table that `dse study` wrote: rows of an experiment, perplexities of its settings, their differences."""
+"""The shipped table that `dse study` wrote: rows of an experiment, perplexities of settings, their differences."""
 
 import io
-import json
 import math
 import re
-from collections.abc import Mapping
 from functools import cache
-from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from dse import data
-from dse.sweep import pareto
 
 #: language models whose tables ship
 SHIPPED = ("smollm2",)
 #: column with ln of a window's own perplexity over FP16's
 WINDOW = re.compile("log_ratio_[0-9]+")
-#: series of Oaken's 4-bit outliers read as a sign and a 3-bit magnitude
-SIGNED = "sign and 3 bit"
-#: tables of `dse study` by model name
-Tables = Mapping[str, pd.DataFrame]
-#: Oaken's own choice of groups
-OAKEN = "4/90/6"
 #: a difference of more standard errors than this is taken for one
 SURE = 2.0
 
@@ -32,12 +21,6 @@ SURE = 2.0
 def shipped(model: str) -> pd.DataFrame:
     """The table of a model that ships (dse/data/lm/MODEL.study.csv)."""
     return pd.read_csv(io.StringIO(data.text(f"lm/{model}.study.csv")), keep_default_na=False)
-
-
-def about(name: str) -> dict[str, Any]:
-    """Read the record beside a table that ships (MODEL.study): command, SHA-256 of weights and tokens."""
-    found: dict[str, Any] = json.loads(data.text(f"lm/{name}.json"))
-    return found
 
 
 def rows(table: pd.DataFrame, experiment: str, metric: str = "", side: str = "") -> pd.DataFrame:
@@ -56,21 +39,6 @@ def scores(table: pd.DataFrame, experiment: str) -> pd.DataFrame:
     return found.assign(error=found["perplexity"] * found["log_ratio_se"].fillna(0.0))
 
 
-def fp16(table: pd.DataFrame) -> float:
-    """The perplexity with FP16 keys and values."""
-    own = scores(table, "methods")
-    return float(own.loc[own["series"] == "fp16", "perplexity"].iloc[0])
-
-
-def setting(table: pd.DataFrame, experiment: str, series: str, x: float = 0.0) -> pd.Series:
-    """The row of one setting. Raises KeyError where the table lacks it."""
-    own = scores(table, experiment)
-    found = own[(own["series"] == series) & (own["x"] == x)]
-    if len(found) != 1:
-        raise KeyError(f"{experiment}, {series}, {x:g}: {len(found)} settings")
-    return found.iloc[0]
-
-
 def difference(one: pd.Series, other: pd.Series) -> tuple[float, float]:
     """(ln of one's perplexity over the other's, its standard error over the windows that both lost on)."""
     names = [name for name in one.index if WINDOW.fullmatch(str(name))]
@@ -82,14 +50,3 @@ def difference(one: pd.Series, other: pd.Series) -> tuple[float, float]:
 def is_sure(value: float, error: float) -> bool:
     """Whether a difference is more than SURE standard errors."""
     return bool(abs(value) > SURE * error)
-
-
-def front(table: pd.DataFrame) -> pd.DataFrame:
-    """Oaken's group ratios with `groups`, `outliers` (%) and `on_front`: none has fewer bits and less perplexity."""
-    own = scores(table, "oaken-ratios")
-    share = own["series"].str.removesuffix(" %").astype(float)
-    parts = zip(own["x"], 100 - share, (share - own["x"]).round(2), strict=True)
-    own = own.assign(groups=[f"{a:g}/{b:g}/{c:g}" for a, b, c in parts], outliers=share)
-    # the same share of outliers is the same bits but for the rounding of rows: 0.01 bit is no difference
-    rounded = own.assign(bits=np.round(own["stored_bits"], 1))
-    return own.assign(on_front=pareto.front(rounded, {"bits": "min", "perplexity": "min"}))

@@ -1,10 +1,11 @@
 """A language model's own keys and values (`dse study`): ranges, outlier channels, normality, sinks."""
 
-from dse.figures.charts.study import LOOKS, by_layer, layer_axis, level, line, study
 from dse.figures.drawing import axes
 from dse.figures.drawing.chart import Axis, Chart, Panel, Series
 from dse.figures.drawing.style import BLACK, GRAY, Style
-from dse.studies.table import Tables, rows
+from dse.validate.studied import rows
+from studies.charts.study import LOOKS, by_layer, layer_axis, level, line, study
+from studies.table import Tables
 
 PERCENT = 0.01
 SIDES = (("key", "keys"), ("value", "values"))

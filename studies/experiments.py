@@ -11,10 +11,10 @@ import kernels_ref
 from dse import quantizers
 from dse.quantizers.kernel import Side
 from dse.quantizers.methods import sinkq
-from dse.studies import oaken_reading, zipcache
-from dse.studies.table import SIGNED
 from dse.transformer import caches
 from dse.transformer.caches import CachedModel, Decoded, DecodingCache
+from studies import oaken_reading, zipcache
+from studies.table import SIGNED
 
 #: several bit-widths of each kind of method
 METHODS = (

@@ -19,12 +19,12 @@ from dse.core.progress import Progress
 from dse.core.version import VERSION
 from dse.measure.kernels import sha256
 from dse.measure.parts import Store, opened
-from dse.studies import experiments
-from dse.studies.experiments import StudyPoint
-from dse.studies.observations import N_RUNS, RUN_TOKENS, Row, looks, row, runs
 from dse.transformer import caches, in_loop, tokenizer
 from dse.transformer.checkpoint import Checkpoint
 from dse.transformer.in_loop import LoopRun
+from studies import experiments
+from studies.experiments import StudyPoint
+from studies.observations import N_RUNS, RUN_TOKENS, Row, looks, row, runs
 
 #: tokens of a window, whose later half is scored, and windows of each text
 N_TOKENS, N_WINDOWS = 512, 2

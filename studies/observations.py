@@ -8,9 +8,9 @@ import numpy as np
 
 import kernels_ref
 from dse.core.progress import Progress
-from dse.studies.normality import ALPHA, dagostino_pearson, standardised
 from dse.transformer.checkpoint import Architecture, Checkpoint
 from dse.transformer.forward import Attention, LayerHeads, attend, exact, hidden_states, softmax, turned
+from studies.normality import ALPHA, dagostino_pearson, standardised
 
 #: sizes of blocks whose normality is tested (NQKV: 256), and shares of the quantile plot
 BLOCKS = (32, 64, 128, 192, 256)

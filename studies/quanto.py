@@ -2,19 +2,19 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
 from kernels_ref import half
 from kernels_ref.inputs import KVTensor, NonFinite, check_choice, check_count, head_parts, kv_tensor
-from kernels_ref.jit import inner, kernel, prange
+from kernels_ref.jit import inner, sequential
 from kernels_ref.packed import Packed
 
-__all__ = ["Quanto"]
-
-#: groups of a unit of work
-GROUPS = 64
+#: one thread; its compiled code is kept for this file as it is
+kernel = partial(sequential, sources=(Path(__file__),))
 
 
 @inner
@@ -38,10 +38,9 @@ def _encode_group(bits: np.ndarray, width: int, packed: np.ndarray) -> tuple[np.
 @kernel
 def _encode(bits: np.ndarray, width: int, packed: np.ndarray, scale: np.ndarray, shift: np.ndarray) -> None:
     """FP16 patterns bits[groups, g] -> packed[groups, g * width / 8], patterns scale and shift[groups]."""
-    for piece in prange((len(bits) + GROUPS - 1) // GROUPS):
-        for group in range(piece * GROUPS, min((piece + 1) * GROUPS, len(bits))):
-            one, other = _encode_group(bits[group], width, packed[group])
-            scale[group], shift[group] = half.from_f32(one), half.from_f32(other)
+    for group in range(len(bits)):
+        one, other = _encode_group(bits[group], width, packed[group])
+        scale[group], shift[group] = half.from_f32(one), half.from_f32(other)
 
 
 @inner
@@ -59,11 +58,10 @@ def _decode_group(
 @kernel
 def _decode(packed: np.ndarray, width: int, scale: np.ndarray, shift: np.ndarray, bits: np.ndarray) -> None:
     """The reverse of `_encode`."""
-    for piece in prange((len(bits) + GROUPS - 1) // GROUPS):
-        values = np.empty(16, np.uint16)
-        for group in range(piece * GROUPS, min((piece + 1) * GROUPS, len(bits))):
-            one, other = half.to_f32(scale[group]), half.to_f32(shift[group])
-            _decode_group(packed[group], width, one, other, values, bits[group])
+    values = np.empty(16, np.uint16)
+    for group in range(len(bits)):
+        one, other = half.to_f32(scale[group]), half.to_f32(shift[group])
+        _decode_group(packed[group], width, one, other, values, bits[group])
 
 
 @dataclass(frozen=True)

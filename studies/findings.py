@@ -6,21 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from dse.studies.table import (
-    OAKEN,
-    SHIPPED,
-    SIGNED,
-    SURE,
-    WINDOW,
-    Tables,
-    difference,
-    front,
-    is_sure,
-    rows,
-    scores,
-    setting,
-    shipped,
-)
+from dse.validate.studied import SHIPPED, SURE, WINDOW, difference, is_sure, rows, scores, shipped
+from studies.table import OAKEN, SIGNED, Tables, front, setting
 
 AGREES, CONTRADICTS, UNDECIDED = "agrees", "contradicts", "undecided"
 #: a loss of perplexity that still counts as little: Oaken's Table 3 calls 0.9 % slight; assumed for other papers

@@ -5,11 +5,12 @@ from dataclasses import replace
 
 import pandas as pd
 
-from dse.figures.charts.study import BARS, LOOKS, bars, level, study
 from dse.figures.drawing import axes
 from dse.figures.drawing.chart import Axis, Chart, Panel, Series
 from dse.figures.drawing.style import BLACK, VERMILLION, Style
-from dse.studies.table import OAKEN, SIGNED, Tables, fp16, front, scores
+from dse.validate.studied import scores
+from studies.charts.study import BARS, LOOKS, bars, level, study
+from studies.table import OAKEN, SIGNED, Tables, fp16, front
 
 
 def _texts(own: pd.DataFrame, name: str) -> tuple[str, ...]:

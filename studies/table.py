@@ -1,0 +1,51 @@
+"""Tables of `dse study`: one setting, the perplexity with 16 bits, and the front of Oaken's group ratios."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from dse import data
+from dse.sweep import pareto
+from dse.validate.studied import scores
+
+#: series of Oaken's 4-bit outliers read as a sign and a 3-bit magnitude
+SIGNED = "sign and 3 bit"
+#: tables of `dse study` by model name
+Tables = Mapping[str, pd.DataFrame]
+#: Oaken's own choice of groups
+OAKEN = "4/90/6"
+
+
+def about(name: str) -> dict[str, Any]:
+    """Read the record beside a table that ships (MODEL.study): command, SHA-256 of weights and tokens."""
+    found: dict[str, Any] = json.loads(data.text(f"lm/{name}.json"))
+    return found
+
+
+def fp16(table: pd.DataFrame) -> float:
+    """The perplexity with FP16 keys and values."""
+    own = scores(table, "methods")
+    return float(own.loc[own["series"] == "fp16", "perplexity"].iloc[0])
+
+
+def setting(table: pd.DataFrame, experiment: str, series: str, x: float = 0.0) -> pd.Series:
+    """The row of one setting. Raises KeyError where the table lacks it."""
+    own = scores(table, experiment)
+    found = own[(own["series"] == series) & (own["x"] == x)]
+    if len(found) != 1:
+        raise KeyError(f"{experiment}, {series}, {x:g}: {len(found)} settings")
+    return found.iloc[0]
+
+
+def front(table: pd.DataFrame) -> pd.DataFrame:
+    """Oaken's group ratios with `groups`, `outliers` (%) and `on_front`: none has fewer bits and less perplexity."""
+    own = scores(table, "oaken-ratios")
+    share = own["series"].str.removesuffix(" %").astype(float)
+    parts = zip(own["x"], 100 - share, (share - own["x"]).round(2), strict=True)
+    own = own.assign(groups=[f"{a:g}/{b:g}/{c:g}" for a, b, c in parts], outliers=share)
+    # the same share of outliers is the same bits but for the rounding of rows: 0.01 bit is no difference
+    rounded = own.assign(bits=np.round(own["stored_bits"], 1))
+    return own.assign(on_front=pareto.front(rounded, {"bits": "min", "perplexity": "min"}))
