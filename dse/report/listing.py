@@ -401,7 +401,7 @@ def show(name: str) -> Rows:
         rows = _parameter_rows(policy.family.params, dict(policy.values))
         return rows + [_row(key, policy.family.title, text) for key, text in about.items()]
     known = {**catalog.device_files(), **catalog.model_files()}
-    if name.lower() in catalog.device_files() or device_names.meant(name, tuple(catalog.device_files())):
+    if name.lower() in catalog.device_files() or device_names.meant(name, catalog.device_aliases()):
         return _device_rows(catalog.device(name))
     if catalog.shipped_model_file(name):
         return _model_rows(catalog.model(name))

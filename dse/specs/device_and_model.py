@@ -109,6 +109,8 @@ class HardwareSpec(Spec):
 
     name: Name
     title: str = Field(default="", max_length=120)
+    #: other names of a shipped device
+    aliases: list[Name] = Field(default=[], max_length=100)
     #: who makes it, as lists group it; of a published design, who published it
     vendor: str = Field(default="", max_length=60)
     #: what kernels are written for: sm_90 is compute capability 9.0
@@ -604,6 +606,8 @@ class ModelFile(Spec):
 
     name: Name
     title: str = Field(default="", max_length=120)
+    #: other names of a shipped model of the same shape
+    aliases: list[Name] = Field(default=[], max_length=100)
     n_layers: Layers
     hidden_size: Channels
     n_q_heads: Heads
