@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from dse.specs.quantity import Quantity
-from dse.specs.servers import release_of
+from dse.specs.releases import release_of
 
 #: benchmarks below which nothing is said of a server: a factor of fewer is the chance of its rows
 FEWEST_ROWS = 30

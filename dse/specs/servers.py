@@ -4,16 +4,14 @@ source.
 `dse point ... --explain free_bytes` shows them in use; docs/explanation/model.md, Memory of a server, has the rules.
 """
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from dse.specs.device_and_model import HardwareSpec
 from dse.specs.quantity import Quantity
-
-if TYPE_CHECKING:
-    from dse.specs.device_and_model import HardwareSpec
+from dse.specs.releases import release_of
 
 #: how a server takes the share that it may use: of what the driver reports, for all that it keeps; of the same, for
 #: weights and keys and values alone; of what is left beside all else, for keys and values
@@ -256,8 +254,6 @@ SETTINGS: Mapping[str, tuple[str, str, tuple[ServerSetting, ...]]] = {
 }
 #: first release of vLLM that prints tokens as requests of the longest context
 _REQUESTS_SINCE = (0, 20, 2)
-#: no release, or one without numbers: the newest
-NEWEST = (99,)
 #: how releases schedule prompts (`Workload.batching`), oldest first. vLLM fills steps with parts of prompts since its
 #: engine V1 (on by default from 0.8.0); TensorRT-LLM batches context and generation in one step (in-flight batching);
 #: SGLang computes prompts, in chunks, before it goes on decoding (enable_mixed_chunk is off by default, 0.5.23)
@@ -268,7 +264,7 @@ BATCHING: Mapping[str, tuple[tuple[tuple[int, ...], str], ...]] = {
 }
 
 
-def device_class(device: "HardwareSpec") -> str:
+def device_class(device: HardwareSpec) -> str:
     """The class of a device by which vLLM chooses its defaults: memory as its file has it reported, and two names.
 
     A memory that is changed does not change the class: the defaults are those of the device that there is.
@@ -281,13 +277,7 @@ def device_class(device: "HardwareSpec") -> str:
     return LARGEST if n_bytes >= 160 * GIB else LARGE
 
 
-def release_of(text: str) -> tuple[int, ...]:
-    """A release as numbers: 0.20.2rc1 is (0, 20, 2); the newest where it names none."""
-    found = re.match(r"v?(\d+(?:\.\d+)*)", text)
-    return tuple(int(part) for part in found[1].split(".")) if found else NEWEST
-
-
-def of(stack: str | None, device: "HardwareSpec", asked: str | None = None) -> Server:
+def of(stack: str | None, device: HardwareSpec, asked: str | None = None) -> Server:
     """The server of a software stack on a device, in the release that `asked` (vllm@0.19.0) names, else the newest."""
     name = stack if stack in SETTINGS else DEFAULT
     return _server(name or DEFAULT, device_class(device), release_of((asked or "").partition("@")[2]))
@@ -311,7 +301,7 @@ def batching(stack: str | None, asked: str | None = None) -> str:
     return [how for since, how in BATCHING.get(stack or DEFAULT, BATCHING[DEFAULT]) if since <= release][-1]
 
 
-def numbers(stack: str | None, device: "HardwareSpec", asked: str | None = None) -> Iterable[Quantity]:
+def numbers(stack: str | None, device: HardwareSpec, asked: str | None = None) -> Iterable[Quantity]:
     """Every number of a server, once."""
     return of(stack, device, asked).quantities().values()
 

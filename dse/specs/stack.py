@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from dse.specs import benchmarked
 from dse.specs.benchmarked import Benchmarked
 from dse.specs.quantity import ElementRate, Quantity, Rounds, Seconds, Share, with_source
-from dse.specs.servers import NEWEST, release_of
+from dse.specs.releases import NEWEST, release_of
 
 #: how keys and values are stored, as far as kernels differ: 16-bit floats need no unpacking
 KvCode = Literal["fp16", "fp8", "int8", "int4", "int2"]

@@ -12,7 +12,7 @@ from dse.model.kv_layout import build
 from dse.quantizers import parse
 from dse.report.present import release_note
 from dse.specs import benchmarked, catalog
-from dse.specs.servers import NEWEST, release_of
+from dse.specs.releases import NEWEST, release_of
 from dse.specs.workload import Workload
 
 FP8 = parse("fp8")
