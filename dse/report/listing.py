@@ -438,7 +438,7 @@ def _server_rows(device: HardwareSpec) -> Rows:
     if device.reported_memory is None:
         return []
     rows = _quantity_rows({"reported_memory": device.reported_memory})
-    for stack in [name for name in device.stacks if name in servers.SETTINGS] or [servers.DEFAULT]:
+    for stack in [name for name in device.stacks if name in servers.stacks()] or [servers.DEFAULT]:
         quantities = _quantity_rows(servers.of(stack, device).quantities())
         rows += [{**row, "name": f"server.{stack}.{row['name']}"} for row in quantities]
     return rows
