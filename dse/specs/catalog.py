@@ -16,12 +16,13 @@ from dse.specs.device_and_model import HardwareSpec, ModelFile, ModelSpec, flat,
 from dse.specs.implementation import ANY_GPU, ENDS, GENERIC, Implementation, unknown
 from dse.specs.quantity import BETWEEN
 from dse.specs.shared_errors import SharedErrors
-from dse.specs.stack import ServerSpec
+from dse.specs.stack import KINDS, Benchmarked, Kind, ServerSpec, UnmeasuredKernels
 
 _DEVICES = Path(hwspecs.__file__).parent / "devices"
 _CALIBRATIONS = Path(hwspecs.__file__).parent / "calibrations"
 _MODELS = Path(hwspecs.__file__).parent / "models"
 _STACKS = Path(hwspecs.__file__).parent / "stacks"
+_BENCHMARKED = Path(hwspecs.__file__).parent / "benchmarked"
 _SHARED_ERRORS = Path(hwspecs.__file__).parent / "shared_errors.toml"
 _IMPLEMENTATIONS = Path(hwspecs.__file__).parent / "implementations"
 _ALIASES = re.compile(r"^aliases = .*$", re.MULTILINE)
@@ -93,6 +94,23 @@ class _Servers(Mapping[str, ServerSpec]):
 
     def __len__(self) -> int:
         return len(self._files)
+
+
+@cache
+def benchmarked(stack: str) -> Mapping[Kind, Benchmarked]:
+    """Read what public benchmarks say of releases of a serving software, by kind of models."""
+    path = _BENCHMARKED / f"{stack}.toml"
+    if not path.is_file():
+        return {}
+    data = specfile.read(path).data
+    return {kind: load(specfile.Document(str(path), data[kind]), Benchmarked) for kind in KINDS if kind in data}
+
+
+@cache
+def unmeasured_kernels() -> UnmeasuredKernels:
+    """Read what is taken of kernels that no kernel benchmark has."""
+    found: UnmeasuredKernels = load(specfile.read(_BENCHMARKED / "kernels.toml"), UnmeasuredKernels)
+    return found
 
 
 @cache
