@@ -77,7 +77,13 @@ class Rows(NamedTuple):
 
     def take(self, keep: NDArray[np.bool_]) -> "Rows":
         """The values where `keep` is true."""
-        return Rows(*(column[keep] for column in self))
+        return Rows(
+            self.off[keep],
+            slopes=self.slopes[keep],
+            models=self.models[keep],
+            devices=self.devices[keep],
+            whats=self.whats[keep],
+        )
 
 
 class Fitted(NamedTuple):
@@ -259,7 +265,7 @@ def fit(rows: Rows, shipped: Mapping[str, float]) -> Fitted:
             own = groups == group
             every.append(solved(rows.take(~own), shipped))
             left_out[by][own] = off_of(rows.take(own), every[-1])
-    spread = {}
+    spread: dict[str, float] = {}
     for what, (low, high) in zip(TIMES, (("low", "high"), ("first_low", "first_high")), strict=True):
         ends = np.exp(np.quantile(left_out.get("model", left_out["seen"])[rows.whats == what], (0.1, 0.9)))
         spread |= {low: min(float(ends[0]), 1.0), high: max(float(ends[1]), 1.0)}
