@@ -150,7 +150,7 @@ def _weights(rows: Features) -> Floats:
     return np.array([names.count(name) ** -0.5 for name in names])
 
 
-def _robust(off: Floats) -> Floats:
+def robust(off: Floats) -> Floats:
     """Residuals whose squares are Huber's loss: relative errors above HUBER pull with constant force."""
     far = np.abs(off) / HUBER
     found: Floats = np.where(far > 1, np.sqrt(2 * np.maximum(far, 1) - 1), far) * np.sign(off)
@@ -165,7 +165,7 @@ def fit_tokens(rows: Features, prior: Floats, pull: float = PULL) -> Floats:
 
     def residuals(values: Floats) -> Floats:
         off = np.log((rows.explained_s + rows.counts @ (values * SCALE)) / rows.measured_s)
-        return np.concatenate((weights * _robust(off), pull * (values - prior)))
+        return np.concatenate((weights * robust(off), pull * (values - prior)))
 
     found = least_squares(residuals, np.maximum(prior, 1e-3), bounds=(np.zeros(2), np.full(2, 60.0)))
     return np.asarray(found.x)
@@ -183,7 +183,7 @@ def fit_prompts(rows: Features, prior: Floats, pull: float = PULL) -> Floats:
 
     def residuals(values: Floats) -> Floats:
         off = np.log(first_s(rows, values) / rows.first_measured_s)
-        return np.concatenate((weights * _robust(off), pull * (values - prior)))
+        return np.concatenate((weights * robust(off), pull * (values - prior)))
 
     found = least_squares(residuals, np.maximum(prior, LEAST_PROMPT + 1e-3), bounds=(LEAST_PROMPT, np.full(3, 60.0)))
     return np.asarray(found.x)

@@ -48,7 +48,7 @@ DEVICE = Field(
     kind="choice",
     default="h200",
     choices=lambda: [*catalog.device_files(), *uploads.names("device")],
-    meant=lambda name: device_names.meant(name[:MAX_LINE], tuple(catalog.device_files())),
+    meant=lambda name: device_names.meant(name[:MAX_LINE], catalog.device_aliases()),
     clears="edits",
     help="A shipped device, or a file of your own, loaded below.",
 )
@@ -68,7 +68,7 @@ MODEL = Field(
     kind="choice",
     default="qwen3-32b",
     choices=lambda: [*catalog.model_files(), *uploads.names("model")],
-    meant=lambda name: model_names.meant(name[:MAX_LINE], tuple(catalog.model_files())),
+    meant=lambda name: model_names.meant(name[:MAX_LINE], catalog.model_aliases()),
     help="A shipped model, or a config.json or model file of your own, loaded below.",
 )
 QUANTIZER = Field(

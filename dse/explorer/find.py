@@ -11,7 +11,7 @@ from dse import quantizers
 from dse.core.errors import DseError, InputError, did_you_mean, show
 from dse.explorer.fields import MAX_TEXT
 from dse.quantizers import engine_names
-from dse.specs import catalog, device_names, model_names, weight_names
+from dse.specs import catalog, device_names, weight_names
 
 #: flags of vLLM's and SGLang's servers -> the field that says the same
 FLAGS = {
@@ -77,15 +77,14 @@ def find(text: str) -> Typed:
 
 def _named(text: str) -> dict[str, Any]:
     """The fields that the name of a device or of a model sets. Raises InputError."""
-    devices = tuple(catalog.device_files())
     counted = device_names.counted(text)
-    if device := device_names.meant(counted[1] if counted else text, devices):
+    if device := device_names.meant(counted[1] if counted else text, catalog.device_aliases()):
         return {"device": device, "edits": "", **({"tp": counted[0]} if counted else {})}
     if path := catalog.shipped_model_file(text):
         model = catalog.model(text)
         said = weight_names.format_in(text)
         return {"model": path.stem, "weights": weight_names.of_model(said, model) if said.name else None}
-    near = did_you_mean(text.rpartition("/")[2], [*catalog.model_files(), *model_names.ALSO, *devices])
+    near = did_you_mean(text.rpartition("/")[2], [*dict(catalog.model_aliases()), *catalog.device_files()])
     near = near if near.startswith("did") else "give a model, a device, 8x H200, or a vllm serve command"
     raise InputError(f"{show(text)}: no model or device that is known: {near}; a config.json can be loaded below")
 

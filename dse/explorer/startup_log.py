@@ -63,7 +63,7 @@ def _keep(file: Any) -> None:
 
 def found(log: StartupLog, name: str, device: str | None) -> LogCheck:
     """A log beside its design, on the device that was chosen, else on the one that it names. Raises DseError."""
-    if device is None and not (log.device and device_names.meant(log.device, tuple(catalog.device_files()))):
+    if device is None and not (log.device and device_names.meant(log.device, catalog.device_aliases())):
         says = f"names {show(log.device)}, which is not shipped" if log.device else "names no device"
         raise InputError(f"{name}: {says}: choose the GPU of the log")
     spec = None if device is None else uploads.device(device)

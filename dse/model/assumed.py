@@ -2,7 +2,8 @@
 
 from dse.model import deployed, implementations, kernels, stacks
 from dse.model.point import Point
-from dse.specs import servers, tokens
+from dse.specs import catalog, servers, tokens
+from dse.specs.quantity import ASSUMED
 from dse.specs.stack import ServedStack
 
 
@@ -40,7 +41,7 @@ def reason(point: Point, name: str) -> str:
         "nearest_format": (
             f"products with weights of this format ({point.work.weight_format.title}), or their experts, were not all "
             "measured: these are taken to reach the shares of the peaks that the nearest that was measured reaches, "
-            f"{kernels.UNPACKED_SHARE:g} of it where weights are unpacked first"
+            f"{catalog.unmeasured_kernels().unpacked_share.si:g} of it where weights are unpacked first"
         ),
         "implementation": implementations_text(point),
         "no_kernel": f"no kernel of it is known for {device.name}: {implementations_text(point)}",
@@ -70,8 +71,10 @@ def _release(point: Point) -> str:
     stack, asked = point.stack, stacks.stack_text(point.stack_name, point.work)
     if not isinstance(stack, ServedStack) or not stack.stands_in:
         return ""
-    if kernels.benchmarked_as(point.device, point.plan.model, point.work, stack):
-        return f"{asked} was not measured step by step: the server's own time is fitted to public benchmarks of it"
+    if public := kernels.benchmarked_as(point.device, point.plan.model, point.work, stack):
+        is_assumed = any(number.kind == ASSUMED for number in public.quantities().values())
+        how = "assumed, chosen by hand on" if is_assumed else "fitted to"
+        return f"{asked} was not measured step by step: the server's own time is {how} public benchmarks of it"
     return (
         f"{asked} was not measured, or on too few rows: {point.stack_name}@{stack.stands_in}, the nearest release that "
         "was, stands in, with a wider interval"

@@ -158,7 +158,7 @@ def _spread(
     rows = f"{model.name} on {stack_name}" if model.name in stack.models else f"{kind} models"
     why = f"{found.n_points} measured rows of {rows}, each by a fit that its model was left out of"
     if public := benchmarked_as(device, model, work, stack):
-        return widest([Spread(**public.spread._asdict()), found]), f"{why}; public benchmarks of {public.kind} models"
+        return widest([public.spread, found]), f"{why}; public benchmarks of {kind} models ({public.spread.kind})"
     if not stack.stands_in:
         return found, why
     other = Interval(1 / OTHER_RELEASE, OTHER_RELEASE, "")

@@ -13,9 +13,10 @@ from dse.model import implementations
 from dse.model.formulas import attention, calibrated
 from dse.model.kv_layout import KvPlan, TensorGroup
 from dse.model.records import AttentionKernel, Stack
-from dse.specs.benchmarked import Benchmarked
+from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec, LayerKV, ModelSpec
 from dse.specs.stack import (
+    Benchmarked,
     Fit,
     GemmFit,
     HeadCode,
@@ -37,12 +38,6 @@ PROMPT_HEAD_DIM = 128
 FP8_CODES = frozenset({"fp8", "fp8_per_token_head", "fp8_ds_mla"})
 #: tokens that a fitted `choice` is named for
 CHOICE_TOKENS = 1000
-#: a GPU that runs by kernels of another vendor's takes so much longer, fitted to SGLang on MI300X in its cookbook
-#: (github.com/sgl-project/sgl-cookbook: Gemma 4 31B, MiniMax-M2; five closed loops)
-OTHER_VENDOR_TIME = 1.6
-#: share of the rate of 16-bit products that those reach whose weights are unpacked first and were not measured: about
-#: what a few public benchmarks of vLLM and SGLang have (0.55 and 0.6)
-UNPACKED_SHARE = 0.6
 #: what measured devices reach of their data sheets: of bandwidth, and of the rate of products over prompts. A device
 #: whose kernels nobody measured is taken to reach the middle
 REACHED_BANDWIDTH, REACHED_COMPUTE = (0.85, 0.93), (0.70, 1.00)
@@ -491,7 +486,8 @@ def stand_in_share(device: HardwareSpec, work: Workload, stack: StackSpec) -> fl
     )
     if not is_unpacked or weights.dense_code in stack.products:
         return 1.0
-    return min(UNPACKED_SHARE / (device.core_products.si if device.core_products else 1.0), 1.0)
+    share = catalog.unmeasured_kernels().unpacked_share.si
+    return min(share / (device.core_products.si if device.core_products else 1.0), 1.0)
 
 
 def at_lower_rate(found: Stack, device: HardwareSpec) -> Stack:
@@ -511,8 +507,9 @@ def benchmarked_as(device: HardwareSpec, model: ModelSpec, work: Workload, stack
     if not isinstance(stack, ServedStack) or not stack.stands_in:
         return None
     weights, is_mixture = work.weight_format, model.n_experts > 1
-    kind, code = ("mixture", weights.expert_code) if is_mixture else ("dense", weights.dense_code)
-    return next((one for one in stack.benchmarked if one.kind == kind and one.holds(device.name, code)), None)
+    found = stack.benchmarked.get("mixture" if is_mixture else "dense")
+    code = weights.expert_code if is_mixture else weights.dense_code
+    return found if found and found.holds(device.name, code) else None
 
 
 def as_benchmarked(found: Stack, model: ModelSpec, public: Benchmarked) -> Stack:
@@ -537,16 +534,17 @@ def is_other_vendor(device: HardwareSpec) -> bool:
 
 def as_other_vendor(found: Stack) -> Stack:
     """Return a stack that runs kernels of another vendor: starts take longer, rates are reached less."""
+    time = catalog.unmeasured_kernels().other_vendor_time.si
     return found._replace(
-        gemm_launch_s=found.gemm_launch_s * OTHER_VENDOR_TIME,
-        gemm_memory_frac=found.gemm_memory_frac / OTHER_VENDOR_TIME,
-        gemm_flops_frac=found.gemm_flops_frac / OTHER_VENDOR_TIME,
-        memory_frac=found.memory_frac / OTHER_VENDOR_TIME,
-        flops_frac=found.flops_frac / OTHER_VENDOR_TIME,
-        prompt_flops_frac=found.prompt_flops_frac / OTHER_VENDOR_TIME,
-        expert_launch_s=found.expert_launch_s * OTHER_VENDOR_TIME,
-        expert_memory_frac=found.expert_memory_frac / OTHER_VENDOR_TIME,
-        expert_flops_frac=found.expert_flops_frac / OTHER_VENDOR_TIME,
-        host_layer_s=found.host_layer_s * OTHER_VENDOR_TIME,
-        host_sequence_s=found.host_sequence_s * OTHER_VENDOR_TIME,
+        gemm_launch_s=found.gemm_launch_s * time,
+        gemm_memory_frac=found.gemm_memory_frac / time,
+        gemm_flops_frac=found.gemm_flops_frac / time,
+        memory_frac=found.memory_frac / time,
+        flops_frac=found.flops_frac / time,
+        prompt_flops_frac=found.prompt_flops_frac / time,
+        expert_launch_s=found.expert_launch_s * time,
+        expert_memory_frac=found.expert_memory_frac / time,
+        expert_flops_frac=found.expert_flops_frac / time,
+        host_layer_s=found.host_layer_s * time,
+        host_sequence_s=found.host_sequence_s * time,
     )

@@ -337,8 +337,8 @@ def model_of(plan: KvPlan, work: Workload, stack: StackSpec | None, is_served: b
         den=plan.den,
         n_q_heads=model.n_q_heads,
         dense_parameters=model.dense_parameters,
-        kept_parameters=work.weight_format.kept_parameters(model),
-        expert_parameters=work.weight_format.stored_expert_parameters(model, work.tp // work.ep),
+        kept_parameters=model.kept_parameters(work.weight_format),
+        expert_parameters=model.stored_expert_parameters(work.weight_format, work.tp // work.ep),
         n_experts=model.n_experts,
         n_active_experts=model.n_active_experts,
         activation_elements=model.activation_elements,
@@ -350,7 +350,7 @@ def model_of(plan: KvPlan, work: Workload, stack: StackSpec | None, is_served: b
         burst_bits=burst_bits,
         active_parameters=deployed.active_parameters(model, work),
         own_parameters=own,
-        own_kept_parameters=work.weight_format.kept_attention(model) if own else 0,
+        own_kept_parameters=model.kept_attention(work.weight_format) if own else 0,
         head_parameters=float(deployed.n_groups_of(work) * head_parameters(model, is_served)),
     )
 
@@ -551,9 +551,9 @@ def beside_bytes(plan: KvPlan, work: Workload) -> int:
 def own_bytes(model: ModelSpec, work: Workload) -> int:
     """Bytes of the weights of a language model on a device, without what a server counts with them."""
     form = work.weight_format
-    experts = form.stored_expert_parameters(model, work.tp // work.ep)
+    experts = model.stored_expert_parameters(form, work.tp // work.ep)
     n_bytes = weights.stored_weight_bytes(
-        model.dense_parameters, form.kept_parameters(model), experts, form.dense_eighths, form.expert_eighths
+        model.dense_parameters, model.kept_parameters(form), experts, form.dense_eighths, form.expert_eighths
     )
     return int(stage_bytes(n_bytes, work.pp))
 
@@ -643,7 +643,7 @@ def weights_by_operation(
         `kept` of them stay in 16 bits."""
         met = experts * model.n_active_experts / model.n_experts
         active = own + n_groups * (dense - own) + n_groups * skew * met
-        stored = form.stored_expert_parameters(model, work.tp // work.ep) if experts else 0
+        stored = model.stored_expert_parameters(form, work.tp // work.ep) if experts else 0
         return name, Product(
             active=float(active),
             dense=float(dense),
@@ -657,8 +657,8 @@ def weights_by_operation(
     n_head, attention = model.vocab_size * model.hidden_size, model.attention_parameters or 0
     unread, n_products = unread_parameters(model, is_served), matrix_products(model, stack)
     rest, experts = model.dense_parameters - n_head - unread, model.expert_parameters
-    kept = max(form.kept_parameters(model) - unread, 0)
-    kept_head, kept_attention = min(n_head, kept), form.kept_attention(model)
+    kept = max(model.kept_parameters(form) - unread, 0)
+    kept_head, kept_attention = min(n_head, kept), model.kept_attention(form)
     head = product("head", n_head, 0, 1, kept=kept_head)
     if rest < 0:
         return [product("layers", model.dense_parameters - unread, experts, n_products, attention, kept)]

@@ -44,7 +44,8 @@ def stack_of(device: HardwareSpec, work: Workload) -> tuple[str | None, StackSpe
             kernels = ", ".join(f"{name}@{KERNELS}" for name, own in stacks.items() if own.attention or own.gemm)
             raise InputError(f"stack = {show(work.stack)}: {device.name} has no such kernels: use {kernels}")
         return name, served(name, order, None, "")
-    return name, served(name, order, servers.get(name), release)
+    public = {kind: one for kind, one in catalog.benchmarked(name).items() if one.covers(release)} if release else {}
+    return name, served(name, order, servers.get(name), release, public)
 
 
 def kind_of(stack: StackSpec | None, work: Workload) -> str:

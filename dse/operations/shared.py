@@ -153,7 +153,7 @@ def _counted(device: str) -> tuple[int, str] | None:
     from dse.specs import catalog, device_names
 
     found = device_names.counted(device.partition(":")[0])
-    if not found or device_names.meant(device, tuple(catalog.device_files())) or Path(device).exists():
+    if not found or device_names.meant(device, catalog.device_aliases()) or Path(device).exists():
         return None
     return found[0], found[1] + device[len(device.partition(":")[0]) :]
 

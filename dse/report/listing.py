@@ -402,7 +402,7 @@ def show(name: str) -> Rows:
         rows = _parameter_rows(policy.family.params, dict(policy.values))
         return rows + [_row(key, policy.family.title, text) for key, text in about.items()]
     known = {**catalog.device_files(), **catalog.model_files()}
-    if name.lower() in catalog.device_files() or device_names.meant(name, tuple(catalog.device_files())):
+    if name.lower() in catalog.device_files() or device_names.meant(name, catalog.device_aliases()):
         return _device_rows(catalog.device(name))
     if catalog.shipped_model_file(name):
         return _model_rows(catalog.model(name))
@@ -439,7 +439,7 @@ def _server_rows(device: HardwareSpec) -> Rows:
     if device.reported_memory is None:
         return []
     rows = _quantity_rows({"reported_memory": device.reported_memory})
-    for stack in [name for name in device.stacks if name in servers.SETTINGS] or [servers.DEFAULT]:
+    for stack in [name for name in device.stacks if name in servers.stacks()] or [servers.DEFAULT]:
         quantities = _quantity_rows(servers.of(stack, device).quantities())
         rows += [{**row, "name": f"server.{stack}.{row['name']}"} for row in quantities]
     return rows

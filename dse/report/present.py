@@ -134,7 +134,8 @@ def point_text(
         names = names.replace("usable_frac", f"usable_frac ({100 * device.usable_frac.si:g} %)")
         lines += ["", f"Rests on assumed numbers: {names} (`dse show {device_name}`, `--explain assumptions`)"]
     lines += [f"Warning: {warning}" for warning in device.warnings()]
-    if also := device_names.others(device_name, tuple(catalog.device_files())):
+    is_own_name = device_name.lower() in catalog.device_files()
+    if not is_own_name and (also := device_names.others(device_name, catalog.device_aliases())):
         lines.append(f"Note: {device_name} is taken as {device.name}; {' and '.join(also)} would fit the name too")
     lines += design_notes(device, plan.model, result)
     lines += position_note(plan.model, result["input_tokens"] + result["output_tokens"])

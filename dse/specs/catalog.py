@@ -2,6 +2,7 @@
 
 import os
 import re
+import tomllib
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -15,14 +16,16 @@ from dse.specs import device_names, model_file, model_names, weight_names
 from dse.specs.device_and_model import HardwareSpec, ModelFile, ModelSpec, flat, load
 from dse.specs.implementation import ANY_GPU, ENDS, GENERIC, Implementation, unknown
 from dse.specs.shared_errors import SharedErrors
-from dse.specs.stack import ServerSpec
+from dse.specs.stack import KINDS, Benchmarked, Kind, ServerSpec, UnmeasuredKernels
 
 _DEVICES = Path(hwspecs.__file__).parent / "devices"
 _CALIBRATIONS = Path(hwspecs.__file__).parent / "calibrations"
 _MODELS = Path(hwspecs.__file__).parent / "models"
 _STACKS = Path(hwspecs.__file__).parent / "stacks"
+_BENCHMARKED = Path(hwspecs.__file__).parent / "benchmarked"
 _SHARED_ERRORS = Path(hwspecs.__file__).parent / "shared_errors.toml"
 _IMPLEMENTATIONS = Path(hwspecs.__file__).parent / "implementations"
+_ALIASES = re.compile(r"^aliases = .*$", re.MULTILINE)
 
 
 @cache
@@ -50,6 +53,27 @@ def model_files() -> dict[str, Path]:
 
 
 @cache
+def device_aliases() -> device_names.Names:
+    """Names of shipped devices, each with the lower-case name of its file."""
+    return _with_aliases(device_files())
+
+
+@cache
+def model_aliases() -> device_names.Names:
+    """Names of shipped models, each with the lower-case name of its file."""
+    return _with_aliases(model_files())
+
+
+def _with_aliases(paths: Mapping[str, Path]) -> device_names.Names:
+    """Other names first, read from the one line that has them: a hundred files parsed whole take 0.2 s."""
+    found: list[tuple[str, str]] = []
+    for name, path in paths.items():
+        if line := _ALIASES.search(files.read_bytes(path).decode()):
+            found += [(alias, name) for alias in tomllib.loads(line[0])["aliases"]]
+    return (*found, *((name, name) for name in paths))
+
+
+@cache
 def servers() -> Mapping[str, ServerSpec]:
     """Serving software that was measured whole, by name; each file is read when it is asked for."""
     return _Servers()
@@ -70,6 +94,23 @@ class _Servers(Mapping[str, ServerSpec]):
 
     def __len__(self) -> int:
         return len(self._files)
+
+
+@cache
+def benchmarked(stack: str) -> Mapping[Kind, Benchmarked]:
+    """Read what public benchmarks say of releases of a serving software, by kind of models."""
+    path = _BENCHMARKED / f"{stack}.toml"
+    if not path.is_file():
+        return {}
+    data = specfile.read(path).data
+    return {kind: load(specfile.Document(str(path), data[kind]), Benchmarked) for kind in KINDS if kind in data}
+
+
+@cache
+def unmeasured_kernels() -> UnmeasuredKernels:
+    """Read what is taken of kernels that no kernel benchmark has."""
+    found: UnmeasuredKernels = load(specfile.read(_BENCHMARKED / "kernels.toml"), UnmeasuredKernels)
+    return found
 
 
 @cache
@@ -188,7 +229,7 @@ def _find_device(name: str) -> str | Path:
     shipped = device_files().get(name.strip().lower())
     if shipped:
         return shipped
-    known = tuple(device_files())
+    known = device_aliases()
     meant = None if os.path.isfile(name) else device_names.meant(name, known)
     if meant:
         return device_files()[meant]
@@ -273,7 +314,7 @@ def _shipped_model(path: Path) -> ModelSpec:
 
 
 def shipped_model_file(name: str) -> Path | None:
-    """The shipped file of a model by its name, or by one that means it (dse/specs/model_names.py); None for a file."""
+    """The shipped file of a model by its name, or by one that means it; None for a file."""
     found = _shipped_meaning(name)
     return found and found[0]
 
@@ -285,10 +326,10 @@ def _shipped_meaning(name: str) -> tuple[Path, list[str]] | None:
         return exact, []
     if os.path.exists(name) or name.lower().endswith((".toml", ".json")):
         return None
-    shipped = tuple(files)
-    if meant := model_names.meant(name, shipped):
+    names = model_aliases()
+    if meant := model_names.meant(name, names):
         return files[meant], []
-    nearly = model_names.meant_but_for(name, shipped)
+    nearly = model_names.meant_but_for(name, names)
     return (files[nearly[0]], nearly[1]) if nearly else None
 
 
@@ -309,7 +350,7 @@ def model(name: str) -> ModelSpec:
         return model_from(specfile.read(config))
     if name and (os.path.exists(name) or name.lower().endswith((".toml", ".json")) or name[0] in f"~.{os.sep}"):
         return model_from(specfile.read(name))
-    near = did_you_mean(name.rpartition("/")[2], [*model_files(), *model_names.ALSO])
+    near = did_you_mean(name.rpartition("/")[2], dict(model_aliases()))
     if near.startswith("known"):
         near = "see `dse list models`"
     raise InputError(f"unknown model {show(name)}: {near}; or give the path of a file")

@@ -6,24 +6,22 @@ after an all-gather. `terms` turns parameters, the number of devices and the sta
 """
 
 import math
+from functools import cache
+from pathlib import Path
 from typing import Literal, NamedTuple
 
+import hwspecs
+from dse.core import specfile
 from dse.core.errors import InputError, did_you_mean, show
-from dse.specs.device_and_model import HardwareSpec
-from dse.specs.links import COLLECTIVES, Collective, LibraryFit, LinksSpec
+from dse.specs.device_and_model import HardwareSpec, load
+from dse.specs.links import COLLECTIVES, AssumedLinks, Collective, LibraryFit, LinksSpec
 from dse.specs.quantity import ASSUMED, Bandwidth
 
-#: where no collective was measured: round numbers near those of NCCL's all-reduce on A100, H100, H200 and B200 (start
-#: 4.4 to 8.3 us, step 1.6 to 2.5 us, two devices at 0.69 to 0.73 of the link, chunk_share 0.50 to 0.66)
-ASSUMED_START_S, ASSUMED_STEP_S, ASSUMED_LINK_SHARE, ASSUMED_CHUNK_SHARE = 6e-6, 2e-6, 0.7, 0.6
-#: a GPU on PCIe (64 GB/s one direction at most, generation 5): without peer access, as on most rented machines, tensors
-#: go through the host's memory. Fitted to steps of Qwen2-7B on two A100 PCIe (github.com/dennislee22/vLLM-benchmarking,
-#: vLLM 0.10.1.1, "platform lacks GPU P2P"): all-reduces of 7 KiB to 14 MiB
-PCIE_BYTES_PER_S, PCIE_START_S, PCIE_STEP_S, PCIE_LINK_SHARE = 64e9, 35e-6, 20e-6, 0.3
+#: the most that PCIe carries one direction: generation 5
+PCIE_BYTES_PER_S = 64e9
+_ASSUMED_LINKS = Path(hwspecs.__file__).parent / "links.toml"
 #: the stack without kernels of its own
 LIBRARY = "library"
-#: one exchange between nodes over a network; assumed
-INTER_NODE_START_S = 10e-6
 
 
 class LinkTerms(NamedTuple):
@@ -37,6 +35,13 @@ class LinkTerms(NamedTuple):
     split_bytes_per_s: float = 0.0
     kind: Literal["measured", "assumed"] = "measured"
     source: str = ""
+
+
+@cache
+def assumed() -> AssumedLinks:
+    """Read what is assumed of links whose collectives nobody measured."""
+    found: AssumedLinks = load(specfile.read(_ASSUMED_LINKS), AssumedLinks)
+    return found
 
 
 def sent_share(kind: Collective, n_devices: int) -> float:
@@ -115,9 +120,9 @@ def send_terms(device: HardwareSpec, n_devices: int, stack: str | None = None) -
 
     Between nodes where `n_devices` are more than a node has. Raises InputError where the bandwidth is missing.
     """
-    links, bandwidth, start_s = device.links, device.link_bandwidth, ASSUMED_START_S
+    links, bandwidth, start_s = device.links, device.link_bandwidth, assumed().device.start.si
     if links and n_devices > links.node_devices.count:
-        bandwidth, start_s = _inter_node(device, links, n_devices), INTER_NODE_START_S
+        bandwidth, start_s = _inter_node(device, links, n_devices), assumed().nodes.start.si
     if bandwidth is None:
         raise InputError(f"device {device.name} has no link_bandwidth: add it to its file to share work over devices")
     rate = bandwidth.si if bandwidth is not device.link_bandwidth else reached_link(device, 2)
@@ -161,15 +166,10 @@ def _goes_through_host(device: HardwareSpec) -> bool:
 
 def _assumed(device: HardwareSpec, kind: Collective, n_devices: int) -> LinkTerms:
     """A ring over the device's link. Raises InputError where it has none."""
-    if _goes_through_host(device):
-        rate = PCIE_LINK_SHARE * reached_link(device, n_devices)
-        found = library_terms(kind, n_devices, PCIE_START_S, PCIE_STEP_S, rate, 0.0, ASSUMED_CHUNK_SHARE)
-        source = "assumed: PCIe without peer access: a ring at 0.3 of link_bandwidth, start 35 us and 20 us a device"
-        return found._replace(kind=ASSUMED, source=source)
-    rate = ASSUMED_LINK_SHARE * reached_link(device, n_devices)
-    found = library_terms(kind, n_devices, ASSUMED_START_S, ASSUMED_STEP_S, rate, 0.0, ASSUMED_CHUNK_SHARE)
-    source = "assumed: a ring at 0.7 of link_bandwidth, start 6 us and 2 us a device, as on measured devices"
-    return found._replace(kind=ASSUMED, source=source)
+    ring = assumed().host if _goes_through_host(device) else assumed().device
+    rate = ring.link_share.si * reached_link(device, n_devices)
+    found = library_terms(kind, n_devices, ring.start.si, ring.step.si, rate, 0.0, ring.chunk_share.si)
+    return found._replace(kind=ASSUMED, source=ring.start.source)
 
 
 def _inter_node(device: HardwareSpec, links: LinksSpec, n_devices: int) -> Bandwidth:
@@ -205,7 +205,7 @@ def _between_nodes(
         return _peak(1 / per_byte_s)
     exchanges = (2 if kind == "all_reduce" else 1) * (n_nodes - 1)
     return LinkTerms(
-        inside.start_s + exchanges * INTER_NODE_START_S,
+        inside.start_s + exchanges * assumed().nodes.start.si,
         bytes_per_s=1 / per_byte_s,
         chunk_share=inside.chunk_share,
         kind=ASSUMED,

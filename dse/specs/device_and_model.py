@@ -62,7 +62,7 @@ from dse.specs.quantity import (
     with_source,
 )
 from dse.specs.stack import Spec, StackName, StackSpec, StateCode
-from dse.specs.weights import FORMATS, WIDE
+from dse.specs.weights import ATTENTION, FORMATS, NOTHING, WIDE, WeightFormat
 
 __all__ = ["ASSUMED", "HardwareSpec", "LayerKV", "ModelFile", "ModelSpec", "Path", "Quantity", "StackSpec", "load"]
 
@@ -109,6 +109,8 @@ class HardwareSpec(Spec):
 
     name: Name
     title: str = Field(default="", max_length=120)
+    #: other names of a shipped device
+    aliases: list[Name] = Field(default=[], max_length=100)
     #: who makes it, as lists group it; of a published design, who published it
     vendor: str = Field(default="", max_length=60)
     #: what kernels are written for: sm_90 is compute capability 9.0
@@ -442,6 +444,9 @@ def order_problem(layers: Sequence[LayerKV]) -> str:
     return ""
 
 
+#: channels that kernels of MXFP4 experts (Marlin, in vLLM and SGLang) pad rows to: of the model's width, and of a
+#: device's slice of an expert
+MXFP4_HIDDEN_CHANNELS, MXFP4_EXPERT_CHANNELS = 256, 128
 #: share by which counted parameters differ from published ones, which are rounded: all 113 shipped models with a
 #: published number lie within
 COUNTED_WITHIN = 0.03
@@ -584,6 +589,34 @@ class ModelSpec(BaseModel):
         """Parameters that one token's forward pass uses."""
         return self.dense_parameters + Fraction(self.expert_parameters * self.n_active_experts, self.n_experts)
 
+    def kept_attention(self, weights: WeightFormat) -> int:
+        """Parameters of attention that a format leaves in 16 bits though others of the layers are not."""
+        return (self.attention_parameters or 0) if weights.keeps == ATTENTION else 0
+
+    def kept_parameters(self, weights: WeightFormat) -> int:
+        """Parameters outside the routed experts that a format leaves in 16 bits though those of the layers are not.
+
+        Embeddings and output head, which are one table where `embedding_parameters` is 0. Norms, biases and routers
+        are less than a thousandth and count with the layers.
+        """
+        if weights.keeps == NOTHING:
+            return 0
+        tables = self.vocab_size * self.hidden_size * (2 if self.embedding_parameters else 1)
+        return min(tables + self.kept_attention(weights), self.dense_parameters)
+
+    def stored_expert_parameters(self, weights: WeightFormat, n_slices: int) -> int:
+        """Parameters of the routed experts as they lie in memory, padding included; each is cut into `n_slices`."""
+        width = self.expert_width
+        if not weights.pads or not width or not self.expert_parameters:
+            return self.expert_parameters
+        own = -(-width // n_slices)
+        rows = _padded(self.hidden_size, MXFP4_HIDDEN_CHANNELS) * _padded(own, MXFP4_EXPERT_CHANNELS) * n_slices
+        return -(-self.expert_parameters * rows // (self.hidden_size * width))
+
+
+def _padded(channels: int, to: int) -> int:
+    return -(-channels // to) * to
+
 
 class Released(Spec):
     """The format of a model's weights as its publisher released them."""
@@ -604,6 +637,8 @@ class ModelFile(Spec):
 
     name: Name
     title: str = Field(default="", max_length=120)
+    #: other names of a shipped model of the same shape
+    aliases: list[Name] = Field(default=[], max_length=100)
     n_layers: Layers
     hidden_size: Channels
     n_q_heads: Heads

@@ -14,7 +14,7 @@ from dse.specs.quantity import ASSUMED, Quantity
 #: source of a number that came without one
 GIVEN = "given by the user"
 #: what a device has for itself: its name, its price, its collectives, and what has a rule of its own below
-_OWN = frozenset(("name", "title", "usd_per_hour", "links", "n_devices", "stacks", "stacks_of", "core_area"))
+_OWN = frozenset(("name", "title", "aliases", "usd_per_hour", "links", "n_devices", "stacks", "stacks_of", "core_area"))
 #: borrowed numbers that follow another of the device
 _IN_PROPORTION = {
     "peak_flops_fp8": "peak_flops",

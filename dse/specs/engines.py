@@ -13,8 +13,8 @@ from pathlib import Path
 import hwspecs
 from dse.core import files
 from dse.core.errors import InputError, show
-from dse.specs import servers
 from dse.specs.device_and_model import HardwareSpec, LayerKV, ModelSpec
+from dse.specs.releases import NEWEST, release_of
 
 _TABLES = Path(hwspecs.__file__).parent / "engines"
 #: what an engine does with a type: takes it, refuses it, starts and fails, or may do either
@@ -67,7 +67,7 @@ def releases() -> dict[str, dict[str, str]]:
         stack, _, release = path.stem.rpartition("-")
         found.setdefault(stack, {})[release] = path.name
     return {
-        stack: dict(sorted(known.items(), key=lambda item: servers.release_of(item[0]), reverse=True))
+        stack: dict(sorted(known.items(), key=lambda item: release_of(item[0]), reverse=True))
         for stack, known in sorted(found.items())
     }
 
@@ -161,12 +161,12 @@ def support(
 def release_named(text: str) -> str:
     """The release that a table names, UNKNOWN where it names none: a nightly build, a branch."""
     word = text.partition(" ")[0]
-    return UNKNOWN if servers.release_of(word) == servers.NEWEST else word
+    return UNKNOWN if release_of(word) == NEWEST else word
 
 
 def check_release(stack: str, asked: str) -> None:
     """Raises InputError for a release that looks like none."""
-    if asked not in ("", UNKNOWN) and servers.release_of(asked) == servers.NEWEST:
+    if asked not in ("", UNKNOWN) and release_of(asked) == NEWEST:
         known = list(releases().get(stack, {}))
         told = f"use one as {stack}@{known[0]}, or {stack} for the newest" if known else f"leave it out: {stack}"
         raise InputError(f"stack = {show(f'{stack}@{asked}')}: is no release: {told}")

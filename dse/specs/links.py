@@ -1,10 +1,10 @@
 """Links between devices as a device file describes them: nodes, and fitted parameters of collectives."""
 
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from dse.specs.quantity import Bandwidth, Devices, Quantity, Seconds, quantity
+from dse.specs.quantity import Bandwidth, Devices, Quantity, Seconds, Share, quantity, with_source
 from dse.specs.stack import ErrorShare, Fit, Spec, StackName
 
 if TYPE_CHECKING:
@@ -54,6 +54,33 @@ class CustomFit(LinkFit):
     direct_rate: Bandwidth
     #: the same, two exchanges: 2 (n - 1) / n of a tensor; none: not seen
     split_rate: Bandwidth | None = None
+
+
+class AssumedExchange(Spec):
+    """What an exchange takes to start where none was measured."""
+
+    start: Seconds
+
+    @model_validator(mode="before")
+    @classmethod
+    def _share_source(cls, data: Any) -> Any:
+        return with_source(data, cls.model_fields.keys()) if isinstance(data, dict) and "source" in data else data
+
+
+class AssumedRing(AssumedExchange):
+    """A ring where no collective was measured: parameters as in LibraryFit, its rate a share of the link's."""
+
+    step: Seconds
+    link_share: Share
+    chunk_share: ChunkShare
+
+
+class AssumedLinks(Spec):
+    """Rings over the links of devices, and through the memory of the host; exchanges between nodes."""
+
+    device: AssumedRing
+    host: AssumedRing
+    nodes: AssumedExchange
 
 
 class LinksSpec(Spec):

@@ -40,6 +40,7 @@ class CountedModelFile(Spec):
 
     name: Name
     title: str = Field(default="", max_length=120)
+    aliases: list[Name] = Field(default=[], max_length=100)
     source: str = Field(min_length=1, max_length=300)
     revision: str = Field(default="", max_length=64)
     published_parameters: Parameters | None = None

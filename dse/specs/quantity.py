@@ -189,6 +189,7 @@ if TYPE_CHECKING:  # to the type checker every number is a Quantity; the bounds 
     Rounds: TypeAlias = Quantity
     UsableFrac: TypeAlias = Quantity
     Share: TypeAlias = Quantity
+    Factor: TypeAlias = Quantity
     Overhead: TypeAlias = Quantity
     Price: TypeAlias = Quantity
     Clock: TypeAlias = Quantity
@@ -220,6 +221,7 @@ else:
     Rounds = quantity("1", 1.0, 1e3)
     UsableFrac = quantity("1", 1e-3, 1.0)
     Share = quantity("1", 1e-3, 1.0)
+    Factor = quantity("1", 0.0, 1e3)
     Overhead = quantity("B", 0.0, 1e16)
     Price = quantity("USD/h", 1e-6, 1e6)
     Clock = quantity("Hz", 1e6, 1e11, slip=1e2)

@@ -1,19 +1,29 @@
-"""Memory that a server keeps beside weights and the KV cache, by engine, release and device, each number with its
-source.
+"""Memory that a server keeps beside weights and the KV cache, and its defaults, by engine, release and device.
 
-`dse point ... --explain free_bytes` shows them in use; docs/explanation/model.md, Memory of a server, has the rules.
+Numbers and sources are in hwspecs/servers. `dse point ... --explain free_bytes` shows them in use;
+docs/explanation/model.md, Memory of a server, has the rules.
 """
 
-import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from dse.specs.quantity import Quantity
+import hwspecs
+from dse.core import specfile
+from dse.specs.device_and_model import HardwareSpec, load
+from dse.specs.quantity import Overhead, Quantity, Share, Tokens, quantity
+from dse.specs.releases import release_of
+from dse.specs.stack import Spec
 
 if TYPE_CHECKING:
-    from dse.specs.device_and_model import HardwareSpec
+    Requests: TypeAlias = Quantity
+    Part: TypeAlias = Quantity
+    Copies: TypeAlias = Quantity
+else:
+    Requests = quantity("1", 1, 1e6, whole=True)
+    Part = quantity("1", 0.0, 1.0)
+    Copies = quantity("1", 0.0, 100.0)
 
 #: how a server takes the share that it may use: of what the driver reports, for all that it keeps; of the same, for
 #: weights and keys and values alone; of what is left beside all else, for keys and values
@@ -26,37 +36,41 @@ SMALL, LARGE, LARGEST = "small", "large", "largest"
 GIB = 2**30
 #: the server where no stack, or one without numbers of its own, is named
 DEFAULT = "vllm"
+#: what servers have in common whose own files say nothing else
+_COMMON = "common"
+_FOLDER = Path(hwspecs.__file__).parent / "servers"
 
 
-@dataclass(frozen=True)
-class Server:
+class Server(Spec):
     """The memory of a server of one device, and what communication of several adds."""
 
-    rule: str
-    printing: str
+    rule: Literal["whole", "static", "left"]
+    printing: Literal["blocks", "requests", "tokens"]
+    #: prompts are computed before decoding goes on, or steps are filled with parts of them (`Workload.batching`)
+    batching: Literal["continuous", "chunked"]
     #: share of the memory where none is given
-    utilization: Quantity
+    utilization: Share
     #: tokens of the largest batch of prompt tokens; None: the longest context, which is computed whole
-    prompt_budget: Quantity | None
+    prompt_budget: Tokens | None = None
     #: rows of logits in the largest step, and bytes of a logit with its copies
-    sequences: Quantity
+    sequences: Requests
     #: requests that run at once, where these are not as many
-    running: Quantity | None
-    logit: Quantity
+    running: Requests | None = None
+    logit: Overhead
     #: copies of the hidden states of the tokens of a batch
-    hidden_copies: Quantity
+    hidden_copies: Copies
     #: CUDA graphs, and what each layer adds to them
-    graphs: Quantity
-    layer_graphs: Quantity
+    graphs: Overhead
+    layer_graphs: Overhead
     #: context of the device, workspaces of libraries
-    buffers: Quantity
+    buffers: Overhead
     #: buffers of communication, where several devices share the layers
-    communication: Quantity
+    communication: Overhead
     #: blocks that the constant states of a request take in each group of layers
-    state_blocks: Quantity
+    state_blocks: Copies
     #: tokens kept of layers with a window, of those without; states, of the memory of keys and values
-    window_share: Quantity
-    state_share: Quantity
+    window_share: Part
+    state_share: Part
 
     def buffer_bytes(self, tp: int) -> int:
         """Bytes of context, workspaces and buffers on each of `tp` devices that share the layers."""
@@ -66,209 +80,8 @@ class Server:
         """Bytes of graphs of a model, or stage, of `n_layers`."""
         return self.graphs.count + n_layers * self.layer_graphs.count
 
-    def quantities(self) -> dict[str, Quantity]:
-        """Every number by name."""
-        return {name: value for name, value in vars(self).items() if isinstance(value, Quantity)}
 
-
-class ServerSetting(NamedTuple):
-    """A number of a server from a release on, on devices of a class or on all; later ones of a table take its place."""
-
-    name: str
-    number: Quantity | None
-    since: tuple[int, ...] = ()
-    on: str = ""
-
-
-def _published(value: float, unit: str, source: str) -> Quantity:
-    return Quantity(value=value, unit=unit, kind="published", source=source)
-
-
-def _derived(value: float, unit: str, source: str) -> Quantity:
-    return Quantity(value=value, unit=unit, kind="derived", source=source)
-
-
-def _assumed(value: float, unit: str, source: str) -> Quantity:
-    return Quantity(value=value, unit=unit, kind="assumed", source=f"assumed: {source}")
-
-
-_LOGS_H100 = "19 start-up logs of vLLM 0.19.0 on H100 (llm-d-planner, accuracy/results/v0.19.0, Apache-2.0)"
-_LOGS_A100 = "start-up logs of vLLM 0.26 and 0.31 on an A100 80 GB"
-_ARGUMENTS = "vLLM 0.33.0, vllm/engine/arg_utils.py:2973-3006"
-_NONE = _published(0, "GiB", "logs before 0.21: the pool is laid out before graphs are recorded")
-_SGLANG = "SGLang 0.5.23, sglang/srt/arg_groups/memory_hook.py:84-165"
-
-_SEQUENCES = _published(1024, "1", f"max_num_seqs of 70 GiB or more, neither A100 nor GB10: {_ARGUMENTS}")
-_FEW_SEQUENCES = _published(256, "1", f"max_num_seqs below 70 GiB, A100, GB10: {_ARGUMENTS}")
-_LOGIT = _derived(14, "B", f"{_LOGS_H100}: 1.9 GiB of activations for a vocabulary of 128,256, 2.2 for 151,936")
-_SMALL_LOGIT = _derived(46, "B", f"{_LOGS_A100}: 1.44 GiB of activations for a vocabulary of 128,256, with 256 rows")
-_GRAPHS = _derived(0.4, "GiB", f"{_LOGS_H100}: 0.5 to 1.6 GiB; with 0.015 GiB a layer within a third")
-_LAYER_GRAPHS = _derived(0.015, "GiB", f"{_LOGS_H100}: 8 to 80 layers")
-_SMALL_GRAPHS = _derived(
-    0.25, "GiB", "start-up log of vLLM 0.26, Qwen3-8B on an A100: 0.55 GiB, less than half an H100's"
-)
-_SMALL_LAYER_GRAPHS = _derived(0.0083, "GiB", "the same log, 36 layers")
-
-#: what all servers have that say nothing else
-_COMMON = (
-    ServerSetting("sequences", _SEQUENCES),
-    ServerSetting("sequences", _FEW_SEQUENCES, on=SMALL),
-    ServerSetting("running", None),
-    ServerSetting("logit", _LOGIT),
-    ServerSetting("logit", _SMALL_LOGIT, on=SMALL),
-    ServerSetting(
-        "hidden_copies",
-        _derived(3, "1", f"{_LOGS_H100}: what activations take beside logits, within 8 % with fused experts' buffers"),
-    ),
-    ServerSetting("graphs", _GRAPHS),
-    ServerSetting("layer_graphs", _LAYER_GRAPHS),
-    ServerSetting(
-        "communication",
-        _assumed(
-            0.75,
-            "GiB",
-            "0.34 to 0.38 for NCCL (aiconfigurator-core 0.12.0, system files); logs of vLLM under tp say 0.1 to 1.9 "
-            "more than on one device",
-        ),
-    ),
-    ServerSetting("state_blocks", _published(1, "1", "a state of each request, nothing kept for reuse")),
-    ServerSetting("window_share", _published(1, "1", "windows are kept by request")),
-    ServerSetting("state_share", _published(0, "1", "states lie in the blocks of keys and values")),
-)
-#: settings by stack, oldest first; a stack that is not here is taken to be as vLLM
-SETTINGS: Mapping[str, tuple[str, str, tuple[ServerSetting, ...]]] = {
-    "vllm": (
-        WHOLE,
-        BLOCKS,
-        (
-            ServerSetting("utilization", _published(0.9, "1", "vLLM up to 0.20: gpu_memory_utilization")),
-            ServerSetting(
-                "utilization",
-                _published(0.92, "1", "vLLM, from pull request 38284 on (0.33.0, vllm/config/cache.py:215)"),
-                since=(0, 21),
-            ),
-            ServerSetting("prompt_budget", None),
-            ServerSetting(
-                "prompt_budget", _published(8192, "token", f"max_num_batched_tokens: {_ARGUMENTS}"), since=(0, 8)
-            ),
-            ServerSetting(
-                "prompt_budget",
-                _published(2048, "token", f"max_num_batched_tokens below 70 GiB, A100, GB10: {_ARGUMENTS}"),
-                since=(0, 8),
-                on=SMALL,
-            ),
-            ServerSetting(
-                "prompt_budget",
-                _published(16384, "token", f"max_num_batched_tokens of 160 GiB or more: {_ARGUMENTS}"),
-                since=(0, 33),
-                on=LARGEST,
-            ),
-            ServerSetting("sequences", _published(256, "1", "vLLM before 0.8: max_num_seqs")),
-            ServerSetting("sequences", _SEQUENCES, since=(0, 8)),
-            ServerSetting("sequences", _FEW_SEQUENCES, since=(0, 8), on=SMALL),
-            ServerSetting(
-                "logit",
-                _derived(3, "B", "start-up log of vLLM 0.7.2: 0.19 GiB of activations with 256 rows of 152,064 logits"),
-            ),
-            ServerSetting(
-                "logit",
-                _derived(
-                    37, "B", "start-up logs of vLLM 0.11 and 0.15 on H100: 4.76 GiB for 128,256, 5.64 for 151,936"
-                ),
-                since=(0, 8),
-            ),
-            ServerSetting(
-                "logit",
-                _derived(14, "B", "start-up logs of vLLM 0.10.1.1 on A100: 0.56 GiB in all beside Qwen2-7B, 256 rows"),
-                since=(0, 8),
-                on=SMALL,
-            ),
-            ServerSetting("logit", _LOGIT, since=(0, 17)),
-            ServerSetting("logit", _SMALL_LOGIT, since=(0, 17), on=SMALL),
-            ServerSetting("graphs", _NONE),
-            ServerSetting("layer_graphs", _NONE),
-            ServerSetting("graphs", _GRAPHS, since=(0, 21)),
-            ServerSetting("layer_graphs", _LAYER_GRAPHS, since=(0, 21)),
-            ServerSetting("graphs", _SMALL_GRAPHS, since=(0, 21), on=SMALL),
-            ServerSetting("layer_graphs", _SMALL_LAYER_GRAPHS, since=(0, 21), on=SMALL),
-            ServerSetting("buffers", _derived(0.35, "GiB", "start-up logs of vLLM 0.6.4: non_torch_memory")),
-            ServerSetting(
-                "buffers",
-                _derived(0.13, "GiB", "start-up logs of vLLM 0.11 to 0.17: memory beside PyTorch"),
-                since=(0, 7),
-            ),
-            ServerSetting(
-                "buffers",
-                _derived(0.25, "GiB", f"{_LOGS_H100}: memory beside PyTorch on one device; 0.07 under pp"),
-                since=(0, 18),
-            ),
-            ServerSetting(
-                "communication",
-                _derived(0.12, "GiB", "start-up logs of vLLM 0.7.2 and 0.10.1.1: two devices beside one"),
-            ),
-            ServerSetting(
-                "communication",
-                _derived(1.85, "GiB", f"{_LOGS_H100}: 2.07 to 2.17 beside PyTorch under tp, 0.25 on one device"),
-                since=(0, 18),
-            ),
-            ServerSetting(
-                "state_blocks",
-                _derived(2, "1", "start-up log of vLLM 0.24.0, Qwen3.6-35B-A3B: prefixes of hybrids are kept"),
-                since=(0, 21),
-            ),
-        ),
-    ),
-    "sglang": (
-        STATIC,
-        TOKENS,
-        (
-            ServerSetting("utilization", _published(0.9, "1", "by what is set aside (`static_share`)")),
-            ServerSetting(
-                "running",
-                _published(2048, "1", "SGLang: max_running_requests, at least 2,048 where memory holds so many"),
-            ),
-            ServerSetting("prompt_budget", _published(8192, "token", f"chunked_prefill_size: {_SGLANG}")),
-            ServerSetting("prompt_budget", _published(4096, "token", f"below 60 GiB: {_SGLANG}"), on=SMALL),
-            ServerSetting("prompt_budget", _published(16384, "token", f"160 GiB or more: {_SGLANG}"), on=LARGEST),
-            ServerSetting("window_share", _published(0.8, "1", "SGLang 0.5.23: swa_full_tokens_ratio")),
-            ServerSetting("state_share", _published(0.9, "1", "SGLang 0.5.23: mamba_full_memory_ratio")),
-            ServerSetting(
-                "buffers",
-                _assumed(0.5, "GiB", "the 512 MiB that SGLang sets aside for other data as it chooses its share"),
-            ),
-        ),
-    ),
-    "trtllm": (
-        LEFT,
-        TOKENS,
-        (
-            ServerSetting("utilization", _published(0.9, "1", "TensorRT-LLM: free_gpu_memory_fraction")),
-            ServerSetting("running", _published(2048, "1", "TensorRT-LLM: max_batch_size")),
-            ServerSetting("prompt_budget", _published(8192, "token", "TensorRT-LLM: max_num_tokens")),
-            ServerSetting(
-                "buffers",
-                _assumed(
-                    0.54, "GiB", "551 MiB of context and libraries (aiconfigurator-core 0.12.0, comment of its files)"
-                ),
-            ),
-        ),
-    ),
-}
-#: first release of vLLM that prints tokens as requests of the longest context
-_REQUESTS_SINCE = (0, 20, 2)
-#: no release, or one without numbers: the newest
-NEWEST = (99,)
-#: how releases schedule prompts (`Workload.batching`), oldest first. vLLM fills steps with parts of prompts since its
-#: engine V1 (on by default from 0.8.0); TensorRT-LLM batches context and generation in one step (in-flight batching);
-#: SGLang computes prompts, in chunks, before it goes on decoding (enable_mixed_chunk is off by default, 0.5.23)
-BATCHING: Mapping[str, tuple[tuple[tuple[int, ...], str], ...]] = {
-    "vllm": (((), "continuous"), ((0, 8), "chunked")),
-    "sglang": (((), "continuous"),),
-    "trtllm": (((), "chunked"),),
-}
-
-
-def device_class(device: "HardwareSpec") -> str:
+def device_class(device: HardwareSpec) -> str:
     """The class of a device by which vLLM chooses its defaults: memory as its file has it reported, and two names.
 
     A memory that is changed does not change the class: the defaults are those of the device that there is.
@@ -281,37 +94,42 @@ def device_class(device: "HardwareSpec") -> str:
     return LARGEST if n_bytes >= 160 * GIB else LARGE
 
 
-def release_of(text: str) -> tuple[int, ...]:
-    """A release as numbers: 0.20.2rc1 is (0, 20, 2); the newest where it names none."""
-    found = re.match(r"v?(\d+(?:\.\d+)*)", text)
-    return tuple(int(part) for part in found[1].split(".")) if found else NEWEST
+@cache
+def stacks() -> frozenset[str]:
+    """Software stacks whose servers have a file; any other is taken to be as vLLM."""
+    return frozenset(path.stem for path in _FOLDER.glob("*.toml")) - {_COMMON}
 
 
-def of(stack: str | None, device: "HardwareSpec", asked: str | None = None) -> Server:
+def of(stack: str | None, device: HardwareSpec, asked: str | None = None) -> Server:
     """The server of a software stack on a device, in the release that `asked` (vllm@0.19.0) names, else the newest."""
-    name = stack if stack in SETTINGS else DEFAULT
-    return _server(name or DEFAULT, device_class(device), release_of((asked or "").partition("@")[2]))
+    return _server(stack, device_class(device), asked)
+
+
+@lru_cache(maxsize=256)
+def _server(stack: str | None, kind: str, asked: str | None) -> Server:
+    name, release = stack if stack in stacks() else DEFAULT, release_of((asked or "").partition("@")[2])
+    found: dict[str, Any] = {}
+    for document in (_read(_COMMON), own := _read(str(name))):
+        for since in sorted(document.data, key=release_of):
+            if release_of(since) <= release:
+                block = document.data[since]
+                found |= {key: item for key, item in block.items() if key not in (SMALL, LARGE, LARGEST)}
+                found |= block.get(kind, {})
+    server: Server = load(specfile.Document(own.path, found), Server)
+    return server
 
 
 @cache
-def _server(name: str, kind: str, release: tuple[int, ...]) -> Server:
-    rule, printing, own = SETTINGS[name]
-    found: dict[str, Quantity | None] = {}
-    for setting in (*_COMMON, *own):
-        if setting.since <= release and setting.on in ("", kind):
-            found[setting.name] = setting.number
-    if printing == BLOCKS and release >= _REQUESTS_SINCE:
-        printing = REQUESTS
-    return Server(rule=rule, printing=printing, **found)  # type: ignore[arg-type]
+def _read(name: str) -> specfile.Document:
+    return specfile.read(_FOLDER / f"{name}.toml")
 
 
 def batching(stack: str | None, asked: str | None = None) -> str:
     """Schedule of prompts by a stack's release, "continuous" or "chunked"; the newest where `asked` names none."""
-    release = release_of((asked or "").partition("@")[2])
-    return [how for since, how in BATCHING.get(stack or DEFAULT, BATCHING[DEFAULT]) if since <= release][-1]
+    return _server(stack, LARGE, asked).batching
 
 
-def numbers(stack: str | None, device: "HardwareSpec", asked: str | None = None) -> Iterable[Quantity]:
+def numbers(stack: str | None, device: HardwareSpec, asked: str | None = None) -> Iterable[Quantity]:
     """Every number of a server, once."""
     return of(stack, device, asked).quantities().values()
 

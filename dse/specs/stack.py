@@ -6,10 +6,8 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from dse.specs import benchmarked
-from dse.specs.benchmarked import Benchmarked
-from dse.specs.quantity import ElementRate, Quantity, Rounds, Seconds, Share, with_source
-from dse.specs.servers import NEWEST, release_of
+from dse.specs.quantity import ElementRate, Factor, Quantity, Rounds, Seconds, Share, with_source
+from dse.specs.releases import NEWEST, release_of
 
 #: how keys and values are stored, as far as kernels differ: 16-bit floats need no unpacking
 KvCode = Literal["fp16", "fp8", "int8", "int4", "int2"]
@@ -133,13 +131,16 @@ class PromptFit(Fit):
     flops_frac: Share
 
 
+#: benchmarks below which nothing is said of a server: a factor of fewer is the chance of its rows
+FEWEST_ROWS = 30
 #: kinds of models that servers err on by different widths
 Kind = Literal["dense", "mixture"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 class Spread(Spec):
-    """Measured over predicted in 8 of 10 rows of models left out of the fit: times per output token, and to the first
-    token. It holds 1: no prediction lies outside of its own interval."""
+    """Measured over predicted in 8 of 10 rows, of models left out of the fit unless said otherwise: times per output
+    token, and to the first token. It holds 1: no prediction lies outside of its own interval."""
 
     low: Ratio
     high: Ratio
@@ -165,6 +166,60 @@ class HostFit(FittedBlock):
     rounds_in_step: Rounds
     n_points: int = Field(ge=1)
     fitted_on: str = Field(min_length=1, max_length=300)
+
+
+class PublicSpread(Spread):
+    """The same of public benchmarks, chosen by hand ("assumed") or fitted."""
+
+    kind: Literal["derived", "assumed"]
+    source: str = Field(min_length=1, max_length=500)
+
+
+class Benchmarked(Spec):
+    """Numbers of the releases of a server from `since` to before `until`, for one kind of models: their steps nobody
+    published, so that closed loops and bursts of public benchmarks say them. docs/explanation/calibration.md, Public
+    benchmarks.
+
+    A share multiplies the rate that products reach in kernel benchmarks: steps of servers mix prompts of many lengths
+    with decoding.
+    """
+
+    since: str = Field(pattern=r"^[0-9.]+$")
+    until: str = Field(pattern=r"^[0-9.]+$")
+    #: of the rate of products in kernel benchmarks: of dense products, of routed experts, of attention over prompts
+    dense_share: Factor
+    experts_share: Factor
+    prompt_attention_share: Factor
+    #: of a step and layer; of a sequence in a step; of a prompt and layer before its first token
+    layer: Seconds
+    sequence: Seconds
+    prompt: Seconds
+    #: of that, the share in which the others wait, as a prompt is started kernel by kernel
+    blocking_share: Factor
+    #: rounds until requests of unequal lengths have fallen out of step
+    rounds_in_step: Factor
+    #: benchmarks behind them, by device and format of weights (of the experts, in mixtures)
+    rows: dict[str, dict[WeightCode, int]]
+    #: measured over predicted in 8 of 10 values of these rows
+    spread: PublicSpread
+
+    def holds(self, device: str, code: str) -> bool:
+        """Return True where the numbers may be used: on enough rows, and some of them of this device and format."""
+        n_rows = sum(sum(by_code.values()) for by_code in self.rows.values())
+        return n_rows >= FEWEST_ROWS and code in self.rows.get(device, {})
+
+    def covers(self, release: str) -> bool:
+        """Return True for a release that the numbers are of; False for none, or one without numbers."""
+        return release[:1].isdigit() and release_of(self.since) <= release_of(release) < release_of(self.until)
+
+
+class UnmeasuredKernels(Spec):
+    """Kernels that no kernel benchmark has."""
+
+    #: a GPU that runs by kernels of another vendor's takes so much longer
+    other_vendor_time: Factor
+    #: of the rate of 16-bit products, what those reach whose weights are unpacked first
+    unpacked_share: Factor
 
 
 class MaterialisedFit(Fit):
@@ -262,7 +317,7 @@ class ServedStack(StackSpec):
     #: the measured release that stands in for the one asked for, which was not measured, or on too few rows; "" else
     stands_in: str = ""
     #: the release asked for as public benchmarks found it; each counts where it `holds`
-    benchmarked: tuple[Benchmarked, ...] = ()
+    benchmarked: Mapping[Kind, Benchmarked] = Field(default_factory=dict)
     #: how far off it is on models left out of its fit: by kind, and of those with rows on it
     left_out: dict[Kind, Spread] = Field(default_factory=dict)
     models: dict[str, Spread] = Field(default_factory=dict)
@@ -284,7 +339,7 @@ class ServerSpec(Spec):
     def nearest(self, release: str) -> str:
         """Return the release whose own time counts for `release`: itself where it was measured on enough rows, else the
         nearest by its numbers that was, of two as near the newer; "" where there is none."""
-        enough = {name for name, host in self.releases.items() if host.n_points >= benchmarked.FEWEST_ROWS}
+        enough = {name for name, host in self.releases.items() if host.n_points >= FEWEST_ROWS}
         if release in enough:
             return release
         named = [name for name in enough if release_of(name) != NEWEST]
@@ -304,20 +359,25 @@ def _is_slow_packed(stack: StackSpec) -> bool:
     return packed is not None and plain is not None and 2 * packed.memory_frac.si < plain.memory_frac.si
 
 
-def served(name: str, stacks: Mapping[str, StackSpec], server: ServerSpec | None, release: str) -> ServedStack:
+def served(
+    name: str,
+    stacks: Mapping[str, StackSpec],
+    server: ServerSpec | None,
+    release: str,
+    public: Mapping[Kind, Benchmarked] | None = None,
+) -> ServedStack:
     """The stack of that name among the `stacks` of a device; parts that it lacks are those of the others, in order.
 
     `server` is what is known of the software itself, None for kernels alone; `release` may be "" or one that is not
-    known.
+    known; `public` is what benchmarks of the release say.
     """
     own = stacks.get(name) or StackSpec()
     parts: dict[str, Any] = {part: getattr(own, part) for part in StackSpec.model_fields}
     borrowed: dict[str, str] = {}
     host, stands_in = own.host, ""
-    public: tuple[Benchmarked, ...] = ()
     if server and not host:
         nearest = server.nearest(release) if release else ""
-        host, public = server.releases.get(nearest, server.host), benchmarked.of(server.name, release)
+        host = server.releases.get(nearest, server.host)
         stands_in = "" if nearest == release else nearest
     parts["host"] = host
     if host is None:  # kernels alone, as papers and the benchmarks of kernels have them
@@ -335,4 +395,6 @@ def served(name: str, stacks: Mapping[str, StackSpec], server: ServerSpec | None
                     borrowed[f"{table}.{code}"] = other
     spreads: dict[str, Any] = {"left_out": server.left_out, "models": server.models} if server else {}
     # every part was checked as its file was read
-    return ServedStack.model_construct(**parts, borrowed=borrowed, stands_in=stands_in, benchmarked=public, **spreads)
+    return ServedStack.model_construct(
+        **parts, borrowed=borrowed, stands_in=stands_in, benchmarked=public or {}, **spreads
+    )

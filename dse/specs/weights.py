@@ -1,12 +1,8 @@
 """Formats of weights as servers and checkpoints name them: bits in memory, and how products with them run."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from dse.core.errors import InputError, did_you_mean, show
-
-if TYPE_CHECKING:
-    from dse.specs.device_and_model import ModelSpec
 
 #: eighths of a bit: what a parameter takes with its scales is a whole number of them
 EIGHTHS = 8
@@ -20,9 +16,6 @@ RELEASED = "released"
 NOTHING, OUTSIDE, ATTENTION = "nothing", "outside", "attention"
 #: the same in words
 KEEPS = {NOTHING: "-", OUTSIDE: "embeddings, output head", ATTENTION: "embeddings, output head, attention"}
-#: channels that kernels of MXFP4 experts (Marlin, in vLLM and SGLang) pad rows to: of the model's width, and of a
-#: device's slice of an expert
-MXFP4_HIDDEN_CHANNELS, MXFP4_EXPERT_CHANNELS = 256, 128
 
 
 @dataclass(frozen=True)
@@ -42,34 +35,6 @@ class WeightFormat:
     keeps: str = NOTHING
     #: rows of experts are padded
     pads: bool = False
-
-    def kept_attention(self, model: "ModelSpec") -> int:
-        """Parameters of attention that stay in 16 bits though others of the layers do not."""
-        return (model.attention_parameters or 0) if self.keeps == ATTENTION else 0
-
-    def kept_parameters(self, model: "ModelSpec") -> int:
-        """Parameters outside the routed experts that stay in 16 bits though those of the layers do not.
-
-        Embeddings and output head, which are one table where `embedding_parameters` is 0. Norms, biases and routers
-        are less than a thousandth and count with the layers.
-        """
-        if self.keeps == NOTHING:
-            return 0
-        tables = model.vocab_size * model.hidden_size * (2 if model.embedding_parameters else 1)
-        return min(tables + self.kept_attention(model), model.dense_parameters)
-
-    def stored_expert_parameters(self, model: "ModelSpec", n_slices: int) -> int:
-        """Parameters of the routed experts as they lie in memory, padding included; each is cut into `n_slices`."""
-        width = model.expert_width
-        if not self.pads or not width or not model.expert_parameters:
-            return model.expert_parameters
-        own = -(-width // n_slices)
-        rows = _padded(model.hidden_size, MXFP4_HIDDEN_CHANNELS) * _padded(own, MXFP4_EXPERT_CHANNELS) * n_slices
-        return -(-model.expert_parameters * rows // (model.hidden_size * width))
-
-
-def _padded(channels: int, to: int) -> int:
-    return -(-channels // to) * to
 
 
 def _uniform(name: str, title: str, eighths: int, code: str, keeps: str = OUTSIDE) -> WeightFormat:

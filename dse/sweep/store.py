@@ -23,6 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import hwspecs
 from dse.core import files
 from dse.core.errors import BusyError, InputError, OutputError, clean, show
 from dse.core.version import VERSION
@@ -129,19 +130,23 @@ class Manifest:
 
 #: packages of dse that a row of a sweep is computed by; contracts in pyproject.toml let `sweep` import no others
 RESULTS_FROM = ("core", "quantizers", "specs", "model", "sweep", "data")
+#: shipped numbers that results depend on beside the devices and models of a sweep, which its plan has
+NUMBERS_FROM = ("servers", "benchmarked", "stacks", "implementations", "links.toml", "shared_errors.toml")
 
 
 @cache
 def code_sha256() -> str:
     """Hash of the sources that results depend on: rows of other formulas must not be mixed, whatever the version says.
 
-    The packages of RESULTS_FROM, and no others: commands, figures and pages change no result. Nor does `__pycache__`,
-    where compiled code is kept.
+    The packages of RESULTS_FROM and the numbers of NUMBERS_FROM, and no others: commands, figures and pages change no
+    result. Nor does `__pycache__`, where compiled code is kept.
     """
-    folder, digest = Path(__file__).parents[1], hashlib.sha256()
-    paths = [path for name in RESULTS_FROM for path in (folder / name).rglob("*.*") if "__pycache__" not in path.parts]
-    for path in filter(Path.is_file, sorted(paths)):
-        digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + files.read_bytes(path))
+    numbers, digest = Path(hwspecs.__file__).parent, hashlib.sha256()
+    for folder, names in ((Path(__file__).parents[1], RESULTS_FROM), (numbers, NUMBERS_FROM)):
+        places = [folder / name for name in names]
+        paths = [path for place in places for path in (place, *place.rglob("*.*")) if "__pycache__" not in path.parts]
+        for path in filter(Path.is_file, sorted(paths)):
+            digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + files.read_bytes(path))
     return digest.hexdigest()
 
 

@@ -214,16 +214,16 @@ def _device_of(log: StartupLog) -> HardwareSpec:
     """The shipped device that a log names: a log never opens a file. Raises InputError."""
     if not log.device:
         raise InputError(f"device: is missing, a log of {log.title} does not say it: give --device, such as h100")
-    shipped = tuple(catalog.device_files())
-    if (name := device_names.meant(log.device, shipped)) is None:
-        near = device_names.near(log.device, shipped)
+    names = catalog.device_aliases()
+    if (name := device_names.meant(log.device, names)) is None:
+        near = device_names.near(log.device, names)
         raise InputError(f"unknown device {show(log.device)}: {near} (the log's): give --device")
     return catalog.device(name)
 
 
 def _other_device(log: StartupLog, device: HardwareSpec) -> tuple[str, ...]:
     """A note where a log names another device than the one that stands for it."""
-    meant = log.device and device_names.meant(log.device, tuple(catalog.device_files()))
+    meant = log.device and device_names.meant(log.device, catalog.device_aliases())
     if not log.device or (meant and catalog.device(meant).name == device.name):
         return ()
     return (f"the log names {show(log.device)}: {device.name} stands for it, as given",)

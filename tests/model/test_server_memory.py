@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dse
-from dse.core.errors import InputError
+from dse.core.errors import InputError, SpecError
 from dse.model.capacity import pool_tokens
 from dse.model.engine import evaluate, roomy
 from dse.model.explain import explained
@@ -400,7 +400,7 @@ def test_assumed_numbers_of_the_server_are_named():
     assert "usable_frac" not in server["assumptions"]
     assert "usable_frac" in paper["assumptions"]
     assert "server_memory" not in paper["assumptions"]
-    for stack in servers.SETTINGS:
+    for stack in servers.stacks():
         assert all(number.source for number in servers.numbers(stack, catalog.device("h100")))
 
 
@@ -438,3 +438,34 @@ def test_what_a_papers_memory_has_not_is_refused():
         Workload(memory="paper", prompt_budget_tokens=4096).refuse_idle()
     with pytest.raises(InputError, match=r"gpu-memory-utilization = 0.5: a paper's memory has none"):
         Workload(memory="paper", gpu_memory_utilization=0.5).refuse_idle()
+
+
+def test_every_release_and_class_of_device_has_a_server_within_bounds():
+    assert servers.stacks() == {"vllm", "sglang", "trtllm"}
+    for stack in servers.stacks():
+        for release in ("0", "0.7", "0.8", "0.17", "0.18", "0.20.2", "0.21", "0.33", "99"):
+            for device in ("l4", "h100", "b200"):
+                assert servers.of(stack, catalog.device(device), f"{stack}@{release}").utilization.si >= 0.9
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('graph = { value = 1, unit = "GiB", source = "x", kind = "measured" }', "graph: unknown key"),
+        ('graphs = { value = 1, unit = "s", source = "x", kind = "measured" }', "unit must be one of B, "),
+        ("utilization = 1.5", "utilization = 1.5: must be 0.001 to 1"),
+    ],
+)
+def test_a_file_of_a_server_is_checked(tmp_path, monkeypatch, line, said):
+    for path in servers._FOLDER.glob("*.toml"):
+        (tmp_path / path.name).write_text(path.read_text())
+    with (tmp_path / "vllm.toml").open("a") as file:
+        file.write(f'\n["99"]\n{line}\n')
+    monkeypatch.setattr(servers, "_FOLDER", tmp_path)
+    servers._read.cache_clear()
+    try:
+        with pytest.raises(SpecError, match=r"vllm\.toml: ") as error:
+            servers.of("vllm", catalog.device("h100"), "vllm@99.1")
+        assert said in str(error.value)
+    finally:
+        servers._read.cache_clear()

@@ -67,7 +67,7 @@ def test_bytes_of_a_thousand_weights_by_hand(name):
 def bytes_of(model, name):
     """Bytes of a checkpoint, which no kernel has padded and no device copied."""
     found, form = catalog.model(model), weights.parse(name)
-    kept, eighths = form.kept_parameters(found), (form.dense_eighths, form.expert_eighths)
+    kept, eighths = found.kept_parameters(form), (form.dense_eighths, form.expert_eighths)
     return stored_weight_bytes(found.dense_parameters, kept, found.expert_parameters, *eighths)
 
 

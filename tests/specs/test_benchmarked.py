@@ -1,6 +1,5 @@
 """Releases: what was measured of them, and what stands in where nothing, or too little, was."""
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -12,8 +11,9 @@ from dse.model.kv_layout import build
 from dse.model.point import Point
 from dse.quantizers import parse
 from dse.report.present import release_note
-from dse.specs import benchmarked, catalog
-from dse.specs.servers import NEWEST, release_of
+from dse.specs import catalog
+from dse.specs.releases import NEWEST, release_of
+from dse.specs.stack import FEWEST_ROWS
 from dse.specs.workload import Workload
 
 FP8 = parse("fp8")
@@ -25,12 +25,14 @@ def point(stack, model="gpt-oss-120b", device="b200", **work):
 
 
 def test_no_fit_rests_on_fewer_than_thirty_rows():
-    for one in benchmarked.RELEASES:
-        assert sum(one.rows.values()) >= benchmarked.FEWEST_ROWS == 30
-    kept = benchmarked.RELEASES[0]
-    (place,) = kept.rows
-    assert kept.holds(*place)
-    assert not replace(kept, rows={place: 29}).holds(*place)
+    every = [one for stack in catalog.servers() for one in catalog.benchmarked(stack).values()]
+    assert len(every) == 3
+    for one in every:
+        assert sum(sum(rows.values()) for rows in one.rows.values()) >= FEWEST_ROWS == 30
+    kept = catalog.benchmarked("vllm")["dense"]
+    assert kept.rows == {"A100-80GB": {"bf16": 31}}
+    assert kept.holds("A100-80GB", "bf16")
+    assert not kept.model_copy(update={"rows": {"A100-80GB": {"bf16": 29}}}).holds("A100-80GB", "bf16")
 
 
 def test_a_fit_holds_on_its_devices_and_formats_alone():
@@ -38,7 +40,8 @@ def test_a_fit_holds_on_its_devices_and_formats_alone():
     assert benchmarked_of("a100-80gb", "vllm@0.12.0") is not None
     assert benchmarked_of("h100", "vllm@0.12.0") is None
     assert benchmarked_of("a100-80gb", "vllm@0.12.0", weights="int4") is None
-    assert benchmarked_of("a100-80gb", "vllm@0.12.0", model="mixtral-8x7b").kind == "mixture"
+    mixture = benchmarked_of("a100-80gb", "vllm@0.12.0", model="mixtral-8x7b")
+    assert mixture == catalog.benchmarked("vllm")["mixture"]
     assert benchmarked_of("a100-80gb", "vllm@0.15.1") is None  # measured step by step
     assert benchmarked_of("a100-80gb", "vllm@0.15.0") is None
     assert benchmarked_of("a100-80gb", "sglang@0.5.6") is None  # eight rows of dense models

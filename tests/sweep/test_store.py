@@ -5,6 +5,7 @@ import json
 import os
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
+import hwspecs
 from cases import each
 from dse.core import files
 from dse.core.errors import BusyError, InputError, LimitError, OutputError
@@ -556,3 +558,17 @@ def test_a_directory_is_stamped_by_sources_and_not_by_what_was_compiled_of_them(
     assert sweep_store.code_sha256.__wrapped__() == stamp
     source.write_text("a = 2\n")
     assert sweep_store.code_sha256.__wrapped__() != stamp
+
+
+def test_a_directory_is_stamped_by_the_numbers_of_servers(tmp_path, monkeypatch):
+    folder = Path(hwspecs.__file__).parent
+    for name in ("servers", "benchmarked"):
+        shutil.copytree(folder / name, tmp_path / name)
+    shutil.copy(folder / "links.toml", tmp_path)
+    monkeypatch.setattr(sweep_store.hwspecs, "__file__", str(tmp_path / "__init__.py"))
+    stamps = {sweep_store.code_sha256.__wrapped__()}
+    for changed in ("servers/vllm.toml", "benchmarked/kernels.toml", "links.toml"):
+        with (tmp_path / changed).open("a") as file:
+            file.write("# other\n")
+        stamps.add(sweep_store.code_sha256.__wrapped__())
+    assert len(stamps) == 4
