@@ -100,8 +100,8 @@ def point_text(
     """One design point: the answer, then its numbers, grouped as a person would read them; with `is_brief` those that
     most look for. `given_device`: the name or file the user wrote.
 
-    `with_room`: what `dse.model.evaluate.with_room` says of it; `kernels`: what `kernels` does; `shares`: of
-    `dse.model.evaluate.time_shares`; `is_full`: the batch is as many requests as fit; `would_fit`: commands of designs
+    `with_room`: what `dse.model.engine.with_room` says of it; `kernels`: what `kernels` does; `shares`: of
+    `dse.model.engine.time_shares`; `is_full`: the batch is as many requests as fit; `would_fit`: commands of designs
     that fit in place of one that does not, and what they change and give; `with_more`: capacity and speed with as many
     requests as fit.
     """
@@ -473,7 +473,7 @@ def ring_text(result: dict[str, Any], model: ModelSpec) -> str:
 
 
 def operations_text(operations: list[dict[str, Any]]) -> str:
-    """`dse.model.evaluate.operations` as a table: what each operation takes, moves and calculates, its peak shares."""
+    """`Point.operations` as a table: what each operation takes, moves and calculates, its peak shares."""
     rows = [("phase", "operation", "time", "FLOP", "bytes", "of peak FLOP/s", "of peak bandwidth")]
     for op in operations:
         rows.append(

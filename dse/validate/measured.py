@@ -7,7 +7,7 @@ import numpy as np
 
 from dse.core.columns import Column
 from dse.model.assumed import reason
-from dse.model.evaluate import Point
+from dse.model.point import Point
 
 Row = TypeVar("Row")
 #: the first columns of errors by group

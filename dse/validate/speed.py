@@ -95,6 +95,8 @@ class SpeedRow:
     #: why nothing is predicted; "" where something is
     reason: str = ""
     marks: str = ""
+    #: marked by who made the table: shown, and left out of fits (calibration/benchmarked.py)
+    is_suspect: bool = False
 
 
 @dataclass(frozen=True)
@@ -155,6 +157,7 @@ def _blank(line: int, said: dict[str, str], why: str = "") -> SpeedRow:
         model=said.get("dse_model") or said.get("model", ""),
         device_name=said["device"].lower(),
         kind="burst" if _is_true(said.get("all_at_once", "")) else "closed",
+        is_suspect=bool(said.get("suspect")),
         reason=why,
     )
 
