@@ -57,7 +57,7 @@ class CustomFit(LinkFit):
 
 
 class AssumedExchange(Spec):
-    """What an exchange takes to start where none was measured."""
+    """The start of an exchange where none was measured."""
 
     start: Seconds
 

@@ -169,7 +169,7 @@ class HostFit(FittedBlock):
 
 
 class PublicSpread(Spread):
-    """The same of public benchmarks, chosen by hand ("assumed") or fitted."""
+    """A spread of public benchmarks, chosen by hand ("assumed") or fitted."""
 
     kind: Literal["derived", "assumed"]
     source: str = Field(min_length=1, max_length=500)
