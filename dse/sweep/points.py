@@ -1,7 +1,7 @@
 """The points of a sweep, in stretches, evaluated into columns."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,9 @@ from dse.sweep.columns import (
 from dse.sweep.conditions import Digits
 from dse.sweep.grid import Runs, kept_digits
 from dse.sweep.spec import Sweep
+
+if TYPE_CHECKING:
+    from dse.sweep.sift import Sifted
 
 #: sweeps of so many points run compiled, which takes about a second to load, and longer where nothing was kept; once
 #: it is loaded, those of so many
@@ -72,12 +75,26 @@ def _axis_values(axis: SweepAxis, digits: NDArray[np.int32]) -> Any:
     return np.array([*axis.values, np.nan], dtype=np.float64)[digits]
 
 
+def is_large(sweep: Sweep) -> bool:
+    """True where points run through the compiled core: of large sweeps, and of small ones once it is there."""
+    return sweep.n_points >= (LOADED_POINTS if evaluate.is_compiled() else KERNEL_POINTS)
+
+
+def sifted(sweep: Sweep, first: int, last: int) -> "Sifted | None":
+    """Those of the points first..last-1 that may be on the front of the sweep, by compiled code (`dse.sweep.sift`)."""
+    if not is_large(sweep):
+        return None
+    from dse.sweep import sift  # loads numba
+
+    return sift.sifted(sweep, kept_digits(sweep, first, last))
+
+
 def evaluate_points(sweep: Sweep, digits: Digits, check: Callable[[], None] = no_check) -> Columns:
     """Results of points: `feasible`, `infeasible_code`, `runs` and the columns of `sweep.keep`.
 
-    Large sweeps run through the compiled core, small ones once it is there: same bits.
+    Large sweeps run through the compiled core: same bits.
     """
-    if sweep.n_points >= (LOADED_POINTS if evaluate.is_compiled() else KERNEL_POINTS):
+    if is_large(sweep):
         found = evaluate_compiled(sweep, digits, check)
         if found is not None:
             return found
