@@ -15,7 +15,7 @@ from dse.model.capacity import is_replaced, waves_of
 from dse.model.formulas import deployment, energy, steady
 from dse.model.generation import Generation
 from dse.model.records import CONTINUOUS, STATIC, Design
-from dse.model.step import Terms, known_run, shared_given, shared_step_s
+from dse.model.step import Terms, known_wave, shared_given, shared_step_s
 
 
 class ServerResults(NamedTuple):
@@ -62,7 +62,17 @@ class Pass(NamedTuple):
     decode_s: float
 
 
-@inlined
+class Waits(NamedTuple):
+    """Of a `Pass`, what decides the rates of a server."""
+
+    n_places: float
+    prompt_s: float
+    burst_wait_s: float
+    place_wait_s: float
+    decode_s: float
+
+
+@compilable
 def _cycle(
     decoding: float, prompts: float, own_steps: float, prompt_steps: float, all_steps: float, n_tokens: float
 ) -> Cycle:
@@ -77,7 +87,7 @@ def _cycle(
     )
 
 
-@inlined
+@compilable
 def cycle_of(
     n: float, prompt_tokens: float, output_tokens: float, step_tokens: float, batching: int, n_apart: int
 ) -> Cycle:
@@ -129,7 +139,7 @@ def cycle_of(
     )
 
 
-@inlined
+@compilable
 def pass_of(
     n: float,
     n_requests: float,
@@ -168,7 +178,7 @@ def pass_of(
 
 @inlined
 def server_of(
-    found: Pass, n_requests: float, output_tokens: float, board_w: float, usd_per_hour: float
+    found: Pass | Waits, n_requests: float, output_tokens: float, board_w: float, usd_per_hour: float
 ) -> ServerResults:
     """Name the results of a server's cycle; power and price are of all devices."""
     tpot_s = found.decode_s / output_tokens
@@ -185,7 +195,7 @@ def server_of(
     )
 
 
-@inlined
+@compilable
 def static_pass(
     n: float,
     n_places: float,
@@ -236,9 +246,8 @@ def last_pass(
     if load.batching == STATIC:
         places = float(waves_of(batch, most, is_replaced(design)).running)
     n = int(deployment.micro_batch(max(int(places), 1), split.n_groups, split.n_in_flight))
-    run = known_run(design, made, terms, n, sums)
+    wave = known_wave(design, made, terms, n, sums)
     if load.batching == STATIC:
-        wave = run.wave
         return static_pass(float(n), places, wave.decode_step_s, wave.prefill_s, wave.wave_s, total_s, n_steps)
     own = float(terms.input_tokens - terms.prompt.prefix_tokens)
     cycle = cycle_of(float(n), own, n_steps, float(load.step_tokens), load.batching, n_apart)
@@ -246,22 +255,17 @@ def last_pass(
     n_mean = cycle.mean_tokens if n_apart > 1 else n_tokens
     given = shared_given(design, terms, cycle.decoding, n_tokens, n_mean)
     each = known_sums(design, made, terms.same_from, n, sums)
-    blocks_s, has_gemm, quantises, prompts = (
-        stack.host_blocks_s,
-        terms.has_gemm,
-        terms.quantises,
-        longest * cycle.prompts,
-    )
-    prompt_step_s = shared_step_s(cycle.decoding, prompts, given, each, terms, blocks_s, has_gemm, quantises)
+    blocks_s, prompts = stack.host_blocks_s, longest * cycle.prompts
+    prompt_step_s = shared_step_s(cycle.decoding, prompts, given, each, terms, blocks_s)
     if n_apart > 1:  # another group, which decodes meanwhile, may take longer
-        beside_s = shared_step_s(float(n), 0.0, given, each, terms, blocks_s, has_gemm, quantises)
+        beside_s = shared_step_s(float(n), 0.0, given, each, terms, blocks_s)
         prompt_step_s = max(prompt_step_s, beside_s)
     return pass_of(
         float(n),
         batch,
         places,
         cycle,
-        run.wave.decode_step_s,
+        wave.decode_step_s,
         prompt_step_s,
         n_steps,
         stack.host_prompt_s - stack.host_blocks_s,

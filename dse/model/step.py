@@ -130,7 +130,7 @@ class Wave(NamedTuple):
     wave_s: float
 
 
-@compilable
+@inlined
 def product_peak(design: Design, n_sequences: int) -> float:
     """Peak rate of the products with the weights: of 8-bit operations where activations have 8 bits."""
     device, named = design.device, design.stack.dense_peak_per_s
@@ -179,7 +179,7 @@ def kept_read_parameters(model: LanguageModel) -> int:
     return max(model.kept_parameters - model.unread_parameters, 0)
 
 
-@compilable
+@inlined
 def weight_read_s(design: Design, share_touched: float) -> float:
     """Seconds to read the weights of a pass that touches such a share of the experts."""
     model, stack, load = design.model, design.stack, design.load
@@ -204,7 +204,7 @@ class ExpertTimes(NamedTuple):
     launch_s: float
 
 
-@compilable
+@inlined
 def experts_of(design: Design, n_tokens: float, touched: float) -> ExpertTimes:
     """Compute the expert times over `n_tokens` tokens, which read the share `touched` of them."""
     model, stack = design.model, design.stack
@@ -216,7 +216,7 @@ def experts_of(design: Design, n_tokens: float, touched: float) -> ExpertTimes:
     return ExpertTimes(read_s, compute_s / stack.expert_flops_frac, model.n_layers * stack.expert_launch_s)
 
 
-@compilable
+@inlined
 def experts_s(design: Design, n_tokens: float, touched: float) -> float:
     """Seconds of the routed experts of all layers over `n_tokens` tokens, where their products were measured: 0 else.
 
@@ -236,7 +236,7 @@ def prompt_host_s(design: Design) -> float:
     return host.host_s(0, design.model.n_layers, design.stack.host_layer_s, 0.0)
 
 
-@compilable
+@inlined
 def share_touched(design: Design, n_tokens: int) -> float:
     """Share of the experts that a pass over `n_tokens` tokens reads; all of a dense model."""
     if design.model.expert_parameters == 0:
@@ -325,7 +325,7 @@ def exchange_s(n_tokens: float, exchange: Exchange) -> float:
     )
 
 
-@compilable
+@inlined
 def exchanges_s(design: Design, n_tokens: float, is_prompt: int) -> float:
     """Seconds that the devices exchange results in one pass of all layers over `n_tokens` tokens."""
     total = 0.0
@@ -336,9 +336,7 @@ def exchanges_s(design: Design, n_tokens: float, is_prompt: int) -> float:
 
 
 @inlined
-def products_s(
-    n_tokens: float, n_last: float, read_s: float, peak: float, terms: Terms, has_gemm: int
-) -> tuple[float, float]:
+def products_s(n_tokens: float, n_last: float, read_s: float, peak: float, terms: Terms) -> tuple[float, float]:
     """Seconds of all products with the weights over `n_tokens` tokens, and what their multiplications take.
 
     The output head multiplies `n_last` of them: all in a decode step, the last of each prompt.
@@ -347,7 +345,7 @@ def products_s(
     if n_last < n_tokens:
         compute_s -= linear.linear_compute_s(n_tokens - n_last, terms.head_parameters, peak)
     compute_s = compute_s / terms.gemm_flops_frac
-    if has_gemm:
+    if terms.has_gemm:
         return linear.linear_calibrated_s(terms.n_products, terms.gemm_launch_s, compute_s, read_s), compute_s
     return max(compute_s, read_s), compute_s
 
@@ -363,26 +361,19 @@ def prompt_quantize_s(n: float, n_prefixes: int, compute_s: float, prompt: Promp
 
 @inlined
 def prompt_s(
-    n: float,
-    n_prefixes: int,
-    prompt_read_s: float,
-    prompt_experts_s: float,
-    terms: Terms,
-    prompt: PromptTerms,
-    has_gemm: int,
-    quantises: int,
+    n: float, n_prefixes: int, prompt_read_s: float, prompt_experts_s: float, terms: Terms, prompt: PromptTerms
 ) -> tuple[float, float, float, float]:
     """Seconds of the prompts of `n` sequences: (their products at the peak, all products, with attention, quantising).
 
     `n_prefixes` is 0 where the common prefix is cached already.
     """
     n_tokens = n_prefixes * prompt.prefix_tokens + n * (terms.input_tokens - prompt.prefix_tokens)
-    dense_s, products = products_s(n_tokens, n, prompt_read_s, terms.product_peak_per_s, terms, has_gemm)
+    dense_s, products = products_s(n_tokens, n, prompt_read_s, terms.product_peak_per_s, terms)
     matrix_s = dense_s + prompt_experts_s
     flops = n_prefixes * prompt.prefix_flops + n * prompt.own_flops
     compute_s = prefill.prefill_compute_s(matrix_s, flops, terms.prompt_flops_frac, terms.peak_flops_per_s)
     quantize_s = 0.0
-    if quantises:
+    if terms.quantises:
         quantize_s = prompt_quantize_s(n, n_prefixes, compute_s, prompt)
     return products, matrix_s, compute_s, quantize_s
 
@@ -434,18 +425,17 @@ def step_packing_s(n: float, sums: Sums, terms: Terms) -> tuple[float, float]:
 
 
 @inlined
-def wave_of(n: float, given: Given, sums: Sums, peak: float, terms: Terms, has_gemm: int, quantises: int) -> Wave:
+def wave_of(n: float, given: Given, sums: Sums, peak: float, terms: Terms) -> Wave:
     """Times of `n` sequences that run together; `sums` of one of them, `peak` that of the products in a step.
 
-    `given` is what depends on how many experts they touch, and on what is exchanged. `has_gemm` and `quantises` are
-    those of `terms`, apart so that a loop can fix them.
+    `given` is what depends on how many experts they touch, and on what is exchanged.
     """
     n_steps = terms.output_tokens
-    dense_s, compute_s = products_s(n, n, given.read_s, peak, terms, has_gemm)
+    dense_s, compute_s = products_s(n, n, given.read_s, peak, terms)
     linear_s = dense_s + given.experts_s
     attention_s = (sums.fixed_s + n * sums.attention_s) / n_steps
     quantize_s = dequantize_s = 0.0
-    if quantises:
+    if terms.quantises:
         quantize_s, dequantize_s = step_packing_s(n, sums, terms)
     host_s = terms.host_s + n * terms.host_sequence_s
     working_s = linear_s + attention_s + quantize_s + dequantize_s + given.exchange_s + host_s
@@ -456,7 +446,7 @@ def wave_of(n: float, given: Given, sums: Sums, peak: float, terms: Terms, has_g
         linear_s, attention_s, quantize_s, dequantize_s, given.exchange_s, host_s, power_s
     )
     products, matrix_s, prompt_compute_s, prompt_quantize_s = prompt_s(
-        n, 1, given.prompt_read_s, given.prompt_experts_s, terms, terms.prompt, has_gemm, quantises
+        n, 1, given.prompt_read_s, given.prompt_experts_s, terms, terms.prompt
     )
     other_s = prompt_quantize_s + given.prompt_exchange_s + terms.host_s
     of_limit_s = prompt_power_s(given.prompt_read_s, products, matrix_s, prompt_compute_s, other_s, terms)
@@ -546,13 +536,12 @@ class StepWork(NamedTuple):
 
 
 @inlined
-def step_s(work: StepWork, terms: Terms, has_gemm: int) -> float:
+def step_s(work: StepWork, terms: Terms) -> float:
     """Seconds of a step that decoding requests and prompts share; `terms` are those of a design, of any lengths.
 
     With whole prompts alone it is `Wave.prefill_s` of theirs, with decoding requests alone `Wave.decode_step_s`.
-    `has_gemm` is that of `terms`, apart so that a loop can fix it.
     """
-    dense_s, compute_s = products_s(work.n_tokens, work.n_last, work.read_s, work.peak, terms, has_gemm)
+    dense_s, compute_s = products_s(work.n_tokens, work.n_last, work.read_s, work.peak, terms)
     matrix_s = dense_s + work.apart_s
     packing_s = work.packing_s + work.launch_s
     if work.engine_s > 0.0:
@@ -566,16 +555,9 @@ def step_s(work: StepWork, terms: Terms, has_gemm: int) -> float:
     return working_s
 
 
-@inlined
+@compilable
 def shared_step_s(
-    decoding: float,
-    prompts: float,
-    given: SharedGiven,
-    sums: Sums,
-    terms: Terms,
-    blocks_s: float,
-    has_gemm: int,
-    quantises: int,
+    decoding: float, prompts: float, given: SharedGiven, sums: Sums, terms: Terms, blocks_s: float
 ) -> float:
     """Seconds of a step in which `decoding` requests get a token each and `prompts` prompts are computed, below 1 a
     part of one, whose shared prefix is cached.
@@ -586,7 +568,7 @@ def shared_step_s(
     decode_s = sums.fixed_s / n_steps if decoding > 0.0 else 0.0
     decode_s += decoding * sums.attention_s / n_steps
     packing_s = launch_s = engine_s = 0.0
-    if quantises:
+    if terms.quantises:
         quantize_s, dequantize_s = step_packing_s(decoding, sums, terms)
         decode_s += quantize_s + dequantize_s if decoding > 0.0 else 0.0
         packing_s = prompts * (prompt.own_fused_s + prompt.own_materialised_s)
@@ -609,7 +591,7 @@ def shared_step_s(
         engine_s=engine_s,
         launch_s=launch_s,
     )
-    return step_s(work, terms, has_gemm) + prompts * blocks_s
+    return step_s(work, terms) + prompts * blocks_s
 
 
 @compilable
@@ -619,7 +601,7 @@ def one_prompt_s(design: Design, terms: Terms) -> float:
     if own == 0:
         return 0.0
     given = shared_given(design, terms, 0.0, float(own), float(own))
-    return shared_step_s(0.0, 1.0, given, NO_SUMS, terms, 0.0, terms.has_gemm, terms.quantises)
+    return shared_step_s(0.0, 1.0, given, NO_SUMS, terms, 0.0)
 
 
 @compilable
@@ -628,9 +610,7 @@ def unshared_prompts_s(design: Design, made: Generation, terms: Terms, n: float)
     prompt = prompt_terms(design, made, 0, 0, terms.prompt.launch_s)
     touched = share_touched(design, int(n) * design.input_tokens)
     read_s, chosen_s = weight_read_s(design, touched), experts_s(design, n * design.input_tokens, touched)
-    products, matrix_s, compute_s, quantize_s = prompt_s(
-        n, 1, read_s, chosen_s, terms, prompt, terms.has_gemm, terms.quantises
-    )
+    products, matrix_s, compute_s, quantize_s = prompt_s(n, 1, read_s, chosen_s, terms, prompt)
     exchange = exchanges_s(design, n * design.input_tokens, 1)
     other_s = quantize_s + exchange + terms.host_s
     of_limit_s = prompt_power_s(read_s, products, matrix_s, compute_s, other_s, terms)
@@ -669,12 +649,10 @@ class Run(NamedTuple):
 
 
 @compilable
-def cached_run(
-    design: Design, terms: Terms, n: int, wave: Wave, sums: Sums, read_s: float, prompt_read_s: float, touched: float
-) -> Run:
+def cached_run(design: Design, terms: Terms, n: int, wave: Wave, sums: Sums, given: Given) -> Run:
     """The run of `n` sequences with these times; `sums` are those of one of them."""
     n_steps, bandwidth, reached = terms.output_tokens, terms.bandwidth_bytes_per_s, terms.reached_bytes_per_s
-    prompt_tokens = terms.prompt.prefix_tokens + n * (design.input_tokens - terms.prompt.prefix_tokens)
+    touched, prompt_tokens = share_touched(design, n), prompt_tokens_of(design, terms, n)
     chosen = experts_of(design, float(n), touched)
     of_prompts = experts_of(design, float(prompt_tokens), share_touched(design, prompt_tokens))
     attention_read_s, attention_compute_s = n * sums.read_s / n_steps, n * sums.compute_s / n_steps
@@ -685,10 +663,10 @@ def cached_run(
     return Run(
         n=n,
         wave=wave,
-        linear_read_s=read_s + chosen.read_s,
+        linear_read_s=given.read_s + chosen.read_s,
         linear_compute_s=wave.linear_compute_s + chosen.compute_s,
         linear_latency_s=terms.n_products * terms.gemm_launch_s + chosen.launch_s,
-        prompt_read_s=prompt_read_s + of_prompts.read_s,
+        prompt_read_s=given.prompt_read_s + of_prompts.read_s,
         prompt_products_s=wave.prompt_products_s + of_prompts.compute_s,
         attention_read_s=attention_read_s,
         attention_compute_s=attention_compute_s,
@@ -805,12 +783,32 @@ def known_run(design: Design, made: Generation, terms: Terms, n: int, sums: Know
     return run_with(design, terms, n, known_sums(design, made, terms.same_from, n, sums))
 
 
-@compilable
-def run_with(design: Design, terms: Terms, n: int, sums: Sums) -> Run:
-    """The run of `n` sequences with a KV cache, whose sums over the steps are `sums` each."""
-    prompt_tokens = terms.prompt.prefix_tokens + n * (design.input_tokens - terms.prompt.prefix_tokens)
+@inlined
+def known_wave(design: Design, made: Generation, terms: Terms, n: int, sums: KnownSums) -> Wave:
+    """The times of `known_run` alone."""
+    if design.load.has_cache == 0:
+        return uncached_run(design, terms, n).wave
+    return wave_with(design, terms, n, given_of(design, terms, n), known_sums(design, made, terms.same_from, n, sums))
+
+
+@inlined
+def wave_with(design: Design, terms: Terms, n: int, given: Given, sums: Sums) -> Wave:
+    """Times of `n` sequences with a KV cache, whose sums over the steps are `sums` each."""
+    return wave_of(float(n), given, sums, product_peak(design, n), terms)
+
+
+@inlined
+def prompt_tokens_of(design: Design, terms: Terms, n: int) -> int:
+    """Tokens of the prompts of `n` sequences, which share a prefix."""
+    return terms.prompt.prefix_tokens + n * (design.input_tokens - terms.prompt.prefix_tokens)
+
+
+@inlined
+def given_of(design: Design, terms: Terms, n: int) -> Given:
+    """Times of a wave of `n` sequences that are no sums over them."""
+    prompt_tokens = prompt_tokens_of(design, terms, n)
     touched, prompts_touch = share_touched(design, n), share_touched(design, prompt_tokens)
-    given = Given(
+    return Given(
         read_s=weight_read_s(design, touched),
         prompt_read_s=weight_read_s(design, prompts_touch),
         experts_s=experts_s(design, float(n), touched),
@@ -818,5 +816,10 @@ def run_with(design: Design, terms: Terms, n: int, sums: Sums) -> Run:
         exchange_s=exchanges_s(design, n, 0),
         prompt_exchange_s=exchanges_s(design, prompt_tokens, 1),
     )
-    wave = wave_of(float(n), given, sums, product_peak(design, n), terms, terms.has_gemm, terms.quantises)
-    return cached_run(design, terms, n, wave, sums, given.read_s, given.prompt_read_s, touched)
+
+
+@compilable
+def run_with(design: Design, terms: Terms, n: int, sums: Sums) -> Run:
+    """The run of `n` sequences with a KV cache, whose sums over the steps are `sums` each."""
+    given = given_of(design, terms, n)
+    return cached_run(design, terms, n, wave_with(design, terms, n, given, sums), sums, given)

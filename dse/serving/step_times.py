@@ -162,7 +162,7 @@ def asked_s(tables: StepTables, asked: Asked) -> float:
         engine_s=asked.engine_s,
         launch_s=asked.launch_s,
     )
-    return step_s(work, terms, terms.has_gemm) + asked.n_ended * tables.blocks_s
+    return step_s(work, terms) + asked.n_ended * tables.blocks_s
 
 
 class PromptPart(NamedTuple):

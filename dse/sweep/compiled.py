@@ -5,7 +5,8 @@ int64 might not hold exactly is left to the interpreted core, row by row.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,13 +16,13 @@ from dse.core.compiling import elementwise
 from dse.model import many
 from dse.model.batch import BOUNDS
 from dse.model.formulas import effective_bits
-from dse.model.lower import device_of
+from dse.model.records import Device
 from dse.specs.device_and_model import HardwareSpec
 from dse.sweep.cases import BY_POINT, OpenDesign
 from dse.sweep.columns import FEASIBLE, NOT_ALLOWED, Columns, Names, at_places, blank, column_of, names_of
 from dse.sweep.conditions import Digits
 from dse.sweep.designs import Designs
-from dse.sweep.grid import RUN_AXES, Runs
+from dse.sweep.grid import Runs
 from dse.sweep.spec import Sweep
 
 #: numbers of a device that decide what a plan looks like on it, and whether the ideal model is meant
@@ -56,77 +57,85 @@ def distinct(numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.
 
 @dataclass(frozen=True)
 class SweepPoints:
-    """Many points as numbers: `case` and `device` are places in `cases` and `specs`, the lengths and batch by point."""
+    """Points as numbers: the cases and devices of runs are places in `cases` and `specs`."""
 
     cases: list[OpenDesign]
-    case: NDArray[np.int64]
     specs: list[HardwareSpec]
-    device: NDArray[np.int64]
-    n_input: NDArray[np.int64]
-    n_output: NDArray[np.int64]
-    batch: NDArray[np.int64]
+    devices: list[Device]
+    runs: many.PointRuns
+    #: of which run of the digits each is a stretch
+    run_of: NDArray[np.int64]
 
-    def numbers(self) -> tuple[many.PointColumns, many.DesignTables, int]:
-        """Columns of places and lengths, the tables they lead to, and more than any number of sequences on which sums
-        depend one by one."""
-        tables = many.tables_of([case.design for case in self.cases], [device_of(spec) for spec in self.specs])
-        columns = many.PointColumns(self.case, self.device, self.n_input, self.n_output, self.batch)
-        return columns, tables, many.n_keys_of(tables)
+    @cached_property
+    def lengths(self) -> NDArray[np.int64]:
+        """Points of each run."""
+        return self.runs.end - self.runs.begin
+
+    def spread(self, by_run: Any) -> Any:
+        """One value a point from one a run."""
+        return at_places(by_run, np.repeat(np.arange(len(self.lengths)), self.lengths))
+
+    def numbers(self) -> tuple[many.PointRuns, many.DesignTables, int]:
+        """Runs, the tables they lead to, and more than any number of sequences on which sums depend one by one."""
+        tables = many.tables_of([case.design for case in self.cases], self.devices)
+        return self.runs, tables, many.n_keys_of(tables)
 
 
 def points_at(sweep: Sweep, digits: Digits) -> SweepPoints | None:
     """The points at `digits`; None for no points, or more axes than int64 can number."""
-    if isinstance(digits, Runs):  # what the points of a run share is looked up once
-        none = np.zeros(len(digits.lengths), np.int32)
-        runs = points_at(sweep, {**digits.outer, **dict.fromkeys(digits.inner, none)})
-        if runs is None:
-            return None
-        assert digits.inner.keys() <= RUN_AXES
-        of_runs = {"input_tokens": runs.n_input, "output_tokens": runs.n_output, "batch": runs.batch}
-        by_point = {
-            name: np.array(sweep.axis[name].items, np.int64)[digits.inner[name]]
-            if name in digits.inner
-            else digits.spread(by_run)
-            for name, by_run in of_runs.items()
-        }
-        return replace(
-            runs,
-            case=digits.spread(runs.case),
-            device=digits.spread(runs.device),
-            n_input=by_point["input_tokens"],
-            n_output=by_point["output_tokens"],
-            batch=by_point["batch"],
-        )
+    outer = digits.outer if isinstance(digits, Runs) else digits
     designs = sweep.designs
     device_axes = ["device", *designs.fields]
     layout = [name for name in designs.fields if name in LAYOUT_FIELDS]
     open_work = [name for name in designs.work_fields if name not in BY_POINT]
     case_axes = ["device", *layout, "model", *designs.sides, *designs.parameters, *open_work]
-    case_number = number(digits, case_axes, [len(sweep.axis[name]) for name in case_axes])
-    device_number = number(digits, device_axes, [len(sweep.axis[name]) for name in device_axes])
+    case_number = number(outer, case_axes, [len(sweep.axis[name]) for name in case_axes])
+    device_number = number(outer, device_axes, [len(sweep.axis[name]) for name in device_axes])
     if case_number is None or device_number is None or not len(case_number):
         return None
     case_first, case = distinct(case_number)
     device_first, device = distinct(device_number)
+    if "batch" in sweep.axis and "batch" not in outer:  # whatever it is, a case leaves it open
+        outer = {**outer, "batch": np.zeros(len(case), np.int32)}
 
     def rows_at(places: NDArray[np.int64]) -> list[Any]:
-        return designs.rows({name: column[places] for name, column in digits.items()})
+        return designs.rows({name: column[places] for name, column in outer.items()})
 
-    def by_point_of(name: str) -> NDArray[np.int64]:
+    def by_run(name: str) -> NDArray[np.int64]:
         if name in sweep.axis:
-            return np.array(sweep.axis[name].items, np.int64)[digits[name]]
+            return np.array(sweep.axis[name].items, np.int64)[outer[name]]
         given = getattr(sweep.base, name)
         return np.full(len(case), many.OPEN if given is None else given, np.int64)
 
+    begin = np.arange(len(case))
+    end, batches = begin + 1, by_run("batch")
+    if isinstance(digits, Runs) and digits.batch is not None:
+        begin, end = digits.begin, digits.end
+        batches = np.array(sweep.axis["batch"].items, np.int64)[digits.batch]
+    run_of, begin, end = stretches_of(begin, end)
     return SweepPoints(
         cases=[sweep.case(_opened(designs, row)) for row in rows_at(case_first)],
-        case=case,
-        specs=[designs.device(row[0], row[1]) for row in rows_at(device_first)],
-        device=device,
-        n_input=by_point_of("input_tokens"),
-        n_output=by_point_of("output_tokens"),
-        batch=by_point_of("batch"),
+        specs=[designs.device(*row[:2]) for row in rows_at(device_first)],
+        devices=[designs.device_numbers(*row[:2]) for row in rows_at(device_first)],
+        runs=many.PointRuns(
+            case=case[run_of],
+            device=device[run_of],
+            n_input=by_run("input_tokens")[run_of],
+            n_output=by_run("output_tokens")[run_of],
+            begin=begin,
+            end=end,
+            batches=batches,
+        ),
+        run_of=run_of,
     )
+
+
+def stretches_of(begin: NDArray[np.int64], end: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
+    """Runs in stretches of at most `many.ROW` points: of which run each is, where it begins and ends."""
+    n = -(-(end - begin) // many.ROW)
+    run_of = np.repeat(np.arange(len(n)), n)
+    first = begin[run_of] + many.ROW * (np.arange(len(run_of)) - np.repeat(np.cumsum(n) - n, n))
+    return run_of, first, np.minimum(first + many.ROW, end[run_of])
 
 
 def _opened(designs: Designs, row: Any) -> Any:
@@ -144,14 +153,11 @@ def evaluate(sweep: Sweep, digits: Digits) -> tuple[Columns, NDArray[np.bool_]] 
     points = points_at(sweep, digits)
     if points is None or all(case.state == many.LEFT for case in points.cases):
         return None
-    state = np.array([case.state for case in points.cases], np.int8)[points.case]
-    prefixes = np.array([case.design.load.prefix_tokens if case.design else 0 for case in points.cases])
-    if prefixes.any():  # no prefix is longer than its prompt
-        state[(state == FEASIBLE) & (prefixes[points.case] > points.n_input)] = NOT_ALLOWED
-    wanted = {*sweep.keep, *(["max_batch"] if "fits_whole_batch" in sweep.keep else [])}
-    found = many.found_for(wanted, len(state))
-    many.evaluate(*points.numbers(), found, state)
-    by_name = many.columns_of(found)
+    by_run = states_of(points)
+    wanted = {*sweep.keep, *(["max_batch", "batch"] if "fits_whole_batch" in sweep.keep else [])}
+    found = many.found_for(wanted, int(points.lengths.sum()))
+    many.evaluate(*points.numbers(), found, by_run)
+    by_name, state = many.columns_of(found), points.spread(by_run)
     columns: Columns = {name: _column(name, points, by_name) for name in ("runs", *sweep.keep)}
     absent = state > many.REQUEST_TOO_LARGE
     if absent.any():
@@ -161,39 +167,55 @@ def evaluate(sweep: Sweep, digits: Digits) -> tuple[Columns, NDArray[np.bool_]] 
     return columns, state < 0
 
 
+def states_of(points: SweepPoints) -> NDArray[np.int8]:
+    """By run: FEASIBLE where it is to be evaluated, or why it is not."""
+    runs = points.runs
+    state = np.array([case.state for case in points.cases], np.int8)[runs.case]
+    prefixes = np.array([case.design.load.prefix_tokens if case.design else 0 for case in points.cases])
+    state[(state == FEASIBLE) & (prefixes[runs.case] > runs.n_input)] = NOT_ALLOWED  # none is longer than its prompt
+    return state
+
+
 def _column(name: str, points: SweepPoints, by_name: dict[str, Any]) -> Any:
-    """The column of a result, from the kernel, the points, or their cases and devices."""
+    """The column of a result, from the kernel, or of runs."""
     if name in many.CODE:
         return Names(by_name[name].astype(np.int32), BOUNDS)
     if name in by_name:
         return by_name[name]
-    given = {"batch": points.batch, "input_tokens": points.n_input, "output_tokens": points.n_output}
+    if name == "fits_whole_batch":
+        return by_name["max_batch"] >= by_name["batch"]
+    return points.spread(column_by_run(name, points))
+
+
+def column_by_run(name: str, points: SweepPoints) -> Any:
+    """The column of a result that points of a run share, one value a run: of their cases, devices and lengths."""
+    runs = points.runs
+    given = {"input_tokens": runs.n_input, "output_tokens": runs.n_output}
     if name in given:
         return given[name]
-    if name == "fits_whole_batch":
-        return by_name["max_batch"] >= points.batch
     if name == "assumptions":
         return _assumptions(points)
-    capacity = np.array([spec.capacity_bytes for spec in points.specs], np.int64)[points.device]
+    capacity = np.array([spec.capacity_bytes for spec in points.specs], np.int64)[runs.device]
     if name == "capacity_bytes":
         counted = [case.design.memory.is_server if case.design else 0 for case in points.cases]
-        reported = np.array([spec.reported_bytes for spec in points.specs], np.int64)[points.device]
-        return np.where(np.array(counted, bool)[points.case], reported, capacity)
-    bits = np.array([case.results["effective_bits"] if case.results else np.nan for case in points.cases])[points.case]
+        reported = np.array([spec.reported_bytes for spec in points.specs], np.int64)[runs.device]
+        return np.where(np.array(counted, bool)[runs.case], reported, capacity)
+    bits = np.array([case.results["effective_bits"] if case.results else np.nan for case in points.cases])[runs.case]
     if name == "effective_capacity_bytes":
         return elementwise(effective_bits.effective_capacity_bytes)(capacity, bits)
     if name == "effective_bandwidth_bytes_per_s":
-        bandwidth = np.array([spec.memory_bandwidth.si for spec in points.specs])[points.device]
+        bandwidth = np.array([spec.memory_bandwidth.si for spec in points.specs])[runs.device]
         return elementwise(effective_bits.effective_bandwidth_bytes_per_s)(bandwidth, bits)
     by_case = column_of(name, [case.results[name] if case.results else None for case in points.cases])
-    return at_places(by_case, points.case)
+    return at_places(by_case, runs.case)
 
 
 def _assumptions(points: SweepPoints) -> Names:
     """Assumed numbers by combination of a case and a device."""
-    pairs, places = distinct(points.case * len(points.specs) + points.device)
+    runs = points.runs
+    pairs, places = distinct(runs.case * len(points.specs) + runs.device)
     texts = []
     for at in pairs:
-        point, device = points.cases[points.case[at]].point, points.specs[points.device[at]]
+        point, device = points.cases[runs.case[at]].point, points.specs[runs.device[at]]
         texts.append(", ".join(point.assumptions(device)) if point else None)
     return at_places(names_of(texts), places)

@@ -8,6 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from dse.model import kv_layout
+from dse.model.lower import device_of
 from dse.quantizers import QuantizerSpec
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.measurements import Bits
@@ -29,6 +30,7 @@ class Designs:
         self.fields, self.parameters, self.work_fields = by_role.values()
         self.sides = [name for name in QUANTIZER_AXES if name in self.axis]
         self.device = lru_cache(maxsize=KEPT)(self._device)
+        self.device_numbers = lru_cache(maxsize=KEPT)(lambda *places: device_of(self.device(*places)))
         self.quantizer = lru_cache(maxsize=KEPT)(self._quantizer)
         self.plan = lru_cache(maxsize=KEPT)(self._plan)
 

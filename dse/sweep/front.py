@@ -13,7 +13,8 @@ from dse.core.errors import InputError, did_you_mean, show
 from dse.model.results import FLAGS, INTEGERS, RESULT_UNITS
 from dse.sweep import columns, pareto, points, spec
 from dse.sweep.columns import CODES, Columns, Names
-from dse.sweep.grid import kept
+from dse.sweep.conditions import Digits
+from dse.sweep.grid import decode_places, kept
 from dse.sweep.pareto import Sense, limits
 from dse.sweep.pareto.limits import Limit
 from dse.sweep.spec import Front, Sweep
@@ -75,50 +76,59 @@ class Builder:
         assert sweep.front is not None
         self.sweep, self.front = sweep, sweep.front
         self.objectives: dict[str, Sense] = dict(sweep.front.objectives)  # type: ignore[arg-type]
-        self.held: list[tuple[dict[str, Any], NDArray[np.int64], dict[str, NDArray[np.int32]]]] = []
+        self.held: list[tuple[dict[str, Any], NDArray[np.int64]]] = []
         self.codes = np.zeros(len(CODES), np.int64)
         self.limits = [Limit(*limit) for limit in sweep.front.limits]  # type: ignore[arg-type]
         self.n_missing = self.n_beyond = self.n_refused = 0
 
     def add(self, first: int, last: int, check: Callable[[], None] = points.no_check) -> None:
         """Take the points first..last-1. Raises InputError for a missing objective."""
-        narrow = self.sweep.narrow
-        digits, grid_rows = kept(narrow, first, last)
-        found = points.evaluate_points(narrow, digits, check)
+        found = None
+        if points.is_large(self.sweep):
+            from dse.sweep import sift  # loads numba
+
+            found = sift.sifted(self.sweep, first, last)
+        if found is None:
+            for start, end in points.stretches(first, last, points.MAX_BLOCK_POINTS) or [(first, last)]:
+                self._add_all(*kept(self.sweep.narrow, start, end), check)
+            return
+        self.codes += found.codes
+        self.n_refused += found.n_refused
+        self.n_beyond += found.n_beyond
+        digits = decode_places(self.sweep, found.points) if self.front.by else {}
+        self._hold({**found.values, **{_key(name): digits[name] for name in self.front.by}}, found.points)
+        if len(found.left):
+            self._add_all(decode_places(self.sweep.narrow, found.left), found.left, check)
+
+    def _add_all(self, digits: Digits, grid_rows: NDArray[np.int64], check: Callable[[], None]) -> None:
+        """Take points with all of their columns."""
+        found = points.evaluate_points(self.sweep.narrow, digits, check)
         self.codes += np.bincount(found["infeasible_code"], minlength=len(CODES))
         competes = found["feasible"] & found["runs"]
         self.n_refused += int((found["feasible"] & ~found["runs"]).sum())
-        rows: Any = slice(None) if competes.all() else np.flatnonzero(competes)
         if self.limits:
             table = pd.DataFrame({one.column: self._values(one.column, digits, found) for one in self.limits})
             inside = competes & limits.within(table, self.limits)
             self.n_beyond += int((competes & ~inside).sum())
-            rows = np.flatnonzero(inside)
-        values = {name: self._values(name, digits, found)[rows] for name in self.objectives}
-        missing = np.zeros(len(next(iter(values.values()))), bool)
-        for name, column in values.items():
-            if not np.isnan(column.sum()):  # inf - inf is no missing number, but is looked at
-                continue
-            absent = np.isnan(column)
+            competes = inside
+        values = {name: self._values(name, digits, found)[competes] for name in self.objectives}
+        values |= {_key(name): self._group(name, digits, found)[competes] for name in self.front.by}
+        self._hold(values, grid_rows[competes])
+
+    def _hold(self, values: dict[str, Any], grid_rows: NDArray[np.int64]) -> None:
+        """Keep the front of some points, of which a few may lack an objective."""
+        missing = np.zeros(len(grid_rows), bool)
+        for name in self.objectives:
+            absent = np.isnan(values[name])
             if absent.any() and not self.front.drop_missing:
-                place = int(grid_rows[rows][absent][0])
                 raise InputError(
-                    f"point {place:,}: {name} is missing: leave such points out with --drop-missing, "
+                    f"point {grid_rows[absent].min():,}: {name} is missing: leave such points out with --drop-missing, "
                     "or choose another objective"
                 )
             missing |= absent
-        if missing.any():
-            self.n_missing += int(missing.sum())
-            rows = np.arange(len(grid_rows))[rows][~missing]
-            values = {name: column[~missing] for name, column in values.items()}
-        for name in self.front.by:
-            values[_key(name)] = self._group(name, digits, found)[rows]
-        best = self._best(values)
-        places = best if isinstance(rows, slice) else rows[best]
-        values = {name: column[best] for name, column in values.items()}
-        self.held.append((values, grid_rows[places], {name: column[places] for name, column in digits.items()}))
-        if sum(len(grid_rows) for _, grid_rows, _ in self.held) > MERGE_ROWS:
-            self._merge()
+        self.n_missing += int(missing.sum())
+        self.held.append(({name: column[~missing] for name, column in values.items()}, grid_rows[~missing]))
+        self._merge()
 
     def _best(self, values: dict[str, Any]) -> NDArray[np.int64]:
         """Rows on the front, on this thread alone, as other threads have points of their own."""
@@ -141,25 +151,21 @@ class Builder:
         return np.array([*column.names, ""], object)[column.codes] if isinstance(column, Names) else column
 
     def _merge(self) -> None:
-        if len(self.held) < 2:
-            return
-        values, grid_rows, digits = zip(*self.held, strict=True)
-        joined = _joined(values)
+        """The front of all that is held."""
+        values, grid_rows = zip(*self.held, strict=True)
+        joined, rows = (
+            {name: np.concatenate([part[name] for part in values]) for name in values[0]},
+            np.concatenate(grid_rows),
+        )
         best = self._best(joined)
-        kept = {name: column[best] for name, column in joined.items()}
-        self.held = [(kept, np.concatenate(grid_rows)[best], {n: c[best] for n, c in _joined(digits).items()})]
+        self.held = [({name: column[best] for name, column in joined.items()}, rows[best])]
 
     def result(self) -> Stretch:
-        """The front of all that was taken."""
-        self._merge()
-        _, grid_rows, digits = self.held[0]
-        rows = points.columns_of(self.sweep, digits)
+        """The front of all that was taken, in the order of the grid."""
+        grid_rows = np.sort(self.held[0][1])
+        rows = points.columns_of(self.sweep, decode_places(self.sweep, grid_rows))
         codes = tuple(self.codes.tolist())
         return Stretch({POINT: grid_rows, **rows}, codes, self.n_missing, self.n_beyond, self.n_refused)
-
-
-def _joined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def _key(name: str) -> str:

@@ -1,63 +1,79 @@
 """Decode the index of a sweep's point into places on the axes; runs of points that differ in few axes."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dse.sweep.axes import SweepAxis
-from dse.sweep.conditions import Digits
 from dse.sweep.spec import Block, Dimension, Sweep
-
-#: axes that a compiled run of points may vary, and the points that a run should have
-RUN_AXES = frozenset({"batch", "input_tokens", "output_tokens"})
-RUN_POINTS = 256
 
 
 @dataclass(frozen=True, eq=False)
 class Runs(Mapping[str, NDArray[np.int32]]):
-    """`Digits` of points in runs: `outer` places are one a run of `lengths` points, `inner` places one a point."""
+    """`Digits` of points in runs that differ in their batch alone, where that is the last axis; else runs of one point.
+
+    `outer` places are one a run. The points of a run have the places `batch[begin:end]`, which runs may share, on the
+    axis of batches, and so many points of the grid after `base`; None: no axis varies within a run.
+    """
 
     outer: Mapping[str, NDArray[np.int32]]
-    inner: Mapping[str, NDArray[np.int32]]
-    lengths: NDArray[np.int64]
+    base: NDArray[np.int64]
+    begin: NDArray[np.int64]
+    end: NDArray[np.int64]
+    batch: NDArray[np.int32] | None = None
 
     def __getitem__(self, name: str) -> NDArray[np.int32]:
         """One place a point."""
-        return self.inner[name] if name in self.inner else self.spread(self.outer[name])
+        if self.batch is not None and name == "batch":
+            return self.batch[self._taken]
+        return self.spread(self.outer[name])
 
     def __iter__(self) -> Iterator[str]:
-        """Names of the axes; inner ones first, as nothing has to be spread for them."""
-        yield from self.inner
+        """Names of the axes; the batch first, as nothing has to be spread for it."""
+        yield from [] if self.batch is None else ["batch"]
         yield from self.outer
 
     def __len__(self) -> int:
         """Number of axes."""
-        return len(self.inner) + len(self.outer)
+        return (self.batch is not None) + len(self.outer)
+
+    @cached_property
+    def lengths(self) -> NDArray[np.int64]:
+        """Points of each run."""
+        return self.end - self.begin
+
+    @cached_property
+    def _taken(self) -> NDArray[np.int64]:
+        """By point, its place in `batch`."""
+        before = np.cumsum(self.lengths) - self.lengths
+        return np.arange(self.lengths.sum()) + np.repeat(self.begin - before, self.lengths)
+
+    @property
+    def points(self) -> NDArray[np.int64]:
+        """Points of the grid."""
+        return self.base if self.batch is None else np.add(self.spread(self.base), self["batch"], dtype=np.int64)
 
     def spread(self, by_run: NDArray[Any]) -> NDArray[Any]:
         """One value a point from one a run."""
-        return np.repeat(by_run, self.lengths)
+        return by_run if self.batch is None else np.repeat(by_run, self.lengths)
+
+    def at(self, runs: NDArray[Any]) -> "Runs":
+        """Some of the runs."""
+        outer = {name: column[runs] for name, column in self.outer.items()}
+        return Runs(outer, self.base[runs], self.begin[runs], self.end[runs], self.batch)
 
 
-def split(sweep: Sweep) -> tuple[list[Dimension], list[Dimension]]:
-    """Dimensions that runs share, and those that vary within a run: the last ones, if they are of `RUN_AXES`."""
-    outer, inner, size = [], [], 1
-    for dimension in reversed(sweep.dimensions):
-        axes = dimension.blocks[0].varying
-        is_inner = len(dimension.blocks) == 1 and len(axes) == 1 and axes[0].name in RUN_AXES and size < RUN_POINTS
-        if dimension.size == 1:
-            outer.append(dimension)  # wherever it is, it changes no index
-        elif is_inner:
-            inner.append(dimension)
-            size *= dimension.size
-        else:
-            size = RUN_POINTS
-            outer.append(dimension)
-    return outer[::-1], inner[::-1]
+def split(sweep: Sweep) -> tuple[list[Dimension], int]:
+    """Dimensions that runs share, and how many batches a run has: 1 where batches are not the last of several."""
+    varying = [dimension for dimension in sweep.dimensions if dimension.size > 1]
+    blocks = varying[-1].blocks if varying else ()
+    if len(blocks) != 1 or [axis.name for axis in blocks[0].varying] != ["batch"]:
+        return list(sweep.dimensions), 1
+    return [dimension for dimension in sweep.dimensions if dimension is not varying[-1]], varying[-1].size
 
 
 def decode(sweep: Sweep, first: int, last: int) -> dict[str, NDArray[np.int32]]:
@@ -68,9 +84,9 @@ def decode(sweep: Sweep, first: int, last: int) -> dict[str, NDArray[np.int32]]:
     return _decoded(sweep.axes, sweep.dimensions, np.arange(first, last, dtype=np.int64))
 
 
-def decode_places(sweep: Sweep, places: Sequence[int]) -> dict[str, NDArray[np.int32]]:
+def decode_places(sweep: Sweep, places: Sequence[int] | NDArray[np.int64]) -> dict[str, NDArray[np.int32]]:
     """`decode` of any points of the grid."""
-    return _decoded(sweep.axes, sweep.dimensions, np.array(places, dtype=np.int64))
+    return _decoded(sweep.axes, sweep.dimensions, np.asarray(places, dtype=np.int64))
 
 
 def _decoded(
@@ -100,56 +116,31 @@ def _decode_block(block: Block, rest: NDArray[np.int64], where: Any, found: dict
 
 def decode_runs(sweep: Sweep, first: int, last: int) -> Runs:
     """`decode` in runs."""
-    outside, inside = split(sweep)
-    size = math.prod(dimension.size for dimension in inside)
-    names = {axis.name for dimension in inside for axis in dimension.blocks[0].varying}
-    numbers = np.arange(first // size, (last - 1) // size + 1)
-    lengths = np.minimum((numbers + 1) * size, last) - np.maximum(numbers * size, first)
-    outer = _decoded([axis for axis in sweep.axes if axis.name not in names], outside, numbers)
-    inner_axes, skip = [axis for axis in sweep.axes if axis.name in names], first % size
-    if last - first < size:
-        inner = _decoded(inner_axes, inside, np.arange(skip, skip + last - first) % size)
-    else:  # decoded once, then repeated, which is far faster
-        once = _decoded(inner_axes, inside, np.arange(size))
-        inner = {name: np.tile(column, len(numbers))[skip : skip + last - first] for name, column in once.items()}
-    return Runs(outer, inner, lengths)
+    outside, size = split(sweep)
+    runs = np.arange(first // size, -(-last // size), dtype=np.int64)
+    axes = [axis for axis in sweep.axes if size == 1 or axis.name != "batch"]
+    begin, end = np.maximum(first - runs * size, 0), np.minimum(last - runs * size, size)
+    batch = None if size == 1 else np.arange(size, dtype=np.int32)
+    return Runs(_decoded(axes, outside, runs), runs * size, begin, end, batch)
 
 
-def kept_digits(sweep: Sweep, first: int, last: int) -> Digits:
-    """`decode` of the points first..last-1 that meet all conditions; as `Runs` where the sweep has them."""
-    return kept(sweep, first, last)[0]
-
-
-def kept(sweep: Sweep, first: int, last: int) -> tuple[Digits, NDArray[np.int64]]:
-    """`kept_digits`, and which points of the grid they are."""
-    points = np.arange(first, last, dtype=np.int64)
-    if first < last and split(sweep)[1]:
-        runs = decode_runs(sweep, first, last)
-        keep = _mask(sweep, runs, last - first)
-        return (runs, points) if keep is None else (_kept_runs(runs, keep), points[keep])
-    digits = decode(sweep, first, last)
-    keep = _mask(sweep, digits, last - first)
-    return (digits, points) if keep is None else ({name: column[keep] for name, column in digits.items()}, points[keep])
-
-
-def _mask(sweep: Sweep, digits: Digits, n: int) -> NDArray[np.bool_] | None:
-    """The points that meet all conditions; None where all do. What a run shares is looked at once a run."""
-    keep = np.ones(n, dtype=bool)
-    for condition in sweep.where:
-        if isinstance(digits, Runs) and condition.names <= frozenset(digits.outer):
-            keep &= digits.spread(condition.keep(digits.outer))
-        else:
-            keep &= condition.keep(digits)
-    return None if keep.all() else keep
-
-
-def _kept_runs(runs: Runs, keep: NDArray[np.bool_]) -> Runs:
-    ends = np.cumsum(runs.lengths)
+def kept_digits(sweep: Sweep, first: int, last: int) -> Runs:
+    """`decode_runs` of the points first..last-1 that meet all conditions."""
+    runs = decode_runs(sweep, first, last)
+    keep = np.ones(last - first, dtype=bool)
+    for condition in sweep.where:  # what a run shares is looked at once a run
+        shared = condition.names <= frozenset(runs.outer)
+        keep &= runs.spread(condition.keep(runs.outer)) if shared else condition.keep(runs)
+    if keep.all():
+        return runs
     counts = np.concatenate([[0], np.cumsum(keep)])
-    lengths = counts[ends] - counts[ends - runs.lengths]
-    some = lengths > 0
-    return Runs(
-        {name: column[some] for name, column in runs.outer.items()},
-        {name: column[keep] for name, column in runs.inner.items()},
-        lengths[some],
-    )
+    ends = np.cumsum(runs.lengths)
+    begin, end = counts[ends - runs.lengths], counts[ends]
+    batch = None if runs.batch is None else runs["batch"][keep]
+    return Runs(runs.outer, runs.base, begin, end, batch).at(end > begin)
+
+
+def kept(sweep: Sweep, first: int, last: int) -> tuple[Runs, NDArray[np.int64]]:
+    """`kept_digits`, and which points of the grid they are."""
+    runs = kept_digits(sweep, first, last)
+    return runs, runs.points

@@ -29,12 +29,13 @@ class Stopped(Exception):
 class Pace:
     """Points that are evaluated together: more, as long as they take next to nothing, so that Ctrl-C is soon seen."""
 
+    most: int = points.MAX_BLOCK_POINTS
     size: int = 0
 
     def after(self, seconds: float) -> None:
         """Decide by the time that the last ones took."""
         if seconds < FAST_BLOCK_S:
-            self.size = min(4 * self.size, points.MAX_BLOCK_POINTS)
+            self.size = min(4 * self.size, self.most)
         else:
             self.size = max(self.size // 2, points.BLOCK_POINTS)
 
@@ -94,7 +95,7 @@ def make_part(
     """Evaluate a part: its line of the manifest, and its file. Raises Stopped once `stop` is set."""
     first = number * sweep.part_points
     last = min(first + sweep.part_points, sweep.n_points)
-    stop, pace = stop or threading.Event(), pace or Pace()
+    stop, pace = stop or threading.Event(), pace or Pace(sweep.part_points)
     if sweep.front:
         builder = front.Builder(sweep)
         paced(sweep, first, last, stop, count, pace, builder.add)

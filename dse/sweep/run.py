@@ -232,7 +232,7 @@ def write_parts(
     progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> None:
     """Write the parts of `todo`, in any order, and the manifest beside them."""
-    stop, counter, pace = threading.Event(), _Counter(), parts.Pace()
+    stop, counter, pace = threading.Event(), _Counter(), parts.Pace(sweep.part_points)
     before = sum(part.last - part.first for part in manifest.parts.values())
     running: set[Future[Part]] = set()
     started: list[Future[Part]] = []

@@ -7,6 +7,7 @@ import numpy as np
 
 from dse.core.columns import Column
 from dse.model.assumed import reason
+from dse.model.engine import evaluate
 from dse.model.point import Point
 
 Row = TypeVar("Row")
@@ -16,7 +17,7 @@ GROUP = (Column("by"), Column("group"), Column("rows", form="{predicted}/{rows}"
 
 def marks(point: Point, names: Collection[str]) -> list[str]:
     """Assumptions of a prediction, of these, each with its reason: what was measured on none of its own."""
-    return [f"{name}: {reason(point, name)}" for name in point.results["assumptions"] if name in names]
+    return [f"{name}: {reason(point, name)}" for name in evaluate(point)["assumptions"] if name in names]
 
 
 def joined(*parts: str) -> str:

@@ -404,7 +404,8 @@ def compiled(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any] | None]:
         np.array([getattr(own, name) for _, _, own in asked]) for name in ("input_tokens", "output_tokens", "batch")
     ]
     filled = many.found_for(RESULT_UNITS, len(asked))
-    many.evaluate(many.PointColumns(each, each, *work), tables, many.n_keys_of(tables), filled, state)
+    runs = many.PointRuns(each, each, *work[:2], each, each + 1, work[2])
+    many.evaluate(runs, tables, many.n_keys_of(tables), filled, state)
     columns = {name: column.tolist() for name, column in many.columns_of(filled).items()}
     for at, (i, _, own) in enumerate(asked):
         if state[at] == many.LEFT:

@@ -223,8 +223,7 @@ def test_compiled_code_gives_back_what_it_makes_once():
     sweep = sweep_of({**axes, **each, "kv_cache": [True, False]}, model_kind="calibrated")
     points = sweep_fast.points_at(sweep, kept_digits(sweep, 0, sweep.n_points))
     columns, tables, n_keys = points.numbers()
-    found, state = many.found_for(sweep.keep, sweep.n_points), np.zeros(sweep.n_points, np.int8)
-    state[:] = np.array([case.state for case in points.cases])[points.case]
+    found, state = many.found_for(sweep.keep, sweep.n_points), sweep_fast.states_of(points)
     many.evaluate(columns, tables, n_keys, found, state.copy())
     were_counted = _nrt_python.memsys_stats_enabled()
     _nrt_python.memsys_enable_stats()

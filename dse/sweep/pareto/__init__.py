@@ -115,7 +115,9 @@ def front_rows(
     small = [(column if len(rows) == n else column[rows]) * sign for column, sign in zip(columns, signs, strict=True)]
     if len(rows) >= _LONG:  # a second look at what is left, which may equal the best in a column
         minima = [1.0] * len(small)
-        again = _not_dominated([_read_only(column) for column in small], minima, _limits(small, minima, strictly=False))
+        again = _not_dominated(
+            [_read_only(column) for column in small], minima, rivals_of(small, minima, strictly=False)
+        )
         rows, small = rows[again], [column[again] for column in small]
     return rows[_front_of_minima(small)]
 
@@ -132,7 +134,7 @@ def _not_rejected(columns: Sequence[Floats], signs: Sequence[float], alone: bool
     from dse.sweep.pareto import kernels
 
     n = len(columns[0])
-    limits = _limits(columns, signs, strictly=True)
+    limits = rivals_of(columns, signs, strictly=True)
     rows, counts = np.empty(n + 1, np.int64), np.zeros(_N_PARTS, np.int64)
     reject = kernels.reject_alone if alone else kernels.reject
     reject(tuple(columns), np.array(signs), limits, rows, counts)
@@ -149,7 +151,7 @@ def _not_dominated(columns: Sequence[Floats], signs: Sequence[float], limits: Fl
     return rows[: kernels.reject_dominated(tuple(columns), np.array(signs), limits, rows)]
 
 
-def _limits(columns: Sequence[Floats], signs: Sequence[float] | Floats, strictly: bool) -> Floats:
+def rivals_of(columns: Sequence[Floats], signs: Sequence[float] | Floats, strictly: bool) -> Floats:
     """Up to eight rows (signed) of a sample that together beat most others of it, chosen one after the other.
 
     `strictly`: in every objective; otherwise no worse in all and better in one is enough. None where they beat nothing.
