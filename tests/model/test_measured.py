@@ -6,6 +6,7 @@ import math
 import pandas as pd
 import pytest
 
+import dse
 from dse.measure import mixed_plan
 from dse.model import evaluate as point
 from dse.model import kv_layout as plan
@@ -14,7 +15,6 @@ from dse.report import present
 from dse.specs import catalog, measurements
 from dse.specs.measurements import Bits
 from dse.specs.workload import Workload
-from dse.sweep import sweeps as sweep
 from factories import layer, model, plan_file
 
 # two layers of 1 head of 10 channels and 10 tokens: squared errors (key, value) by layer, signal 100 a tensor; squared
@@ -139,7 +139,7 @@ def test_sweeps_show_the_same(bits, tmp_path):
     )
     axes = {"device": "a100-80gb", "model": str(tmp_path / "toy.toml"), "quantizer": [f"plan:{plan_path}", "nqkv"]}
     measured = str(tmp_path / "measurement.json")
-    found = sweep.run({"axes": axes, "keep": ["measured_error", "mse", "measured_bits"], "measurements": measured})
+    found = dse.sweep({"axes": axes, "keep": ["measured_error", "mse", "measured_bits"], "measurements": measured})
     assert found["measured_error"].to_list() == pytest.approx([math.sqrt(0.21 / 20), math.sqrt(1.05 / 20)])
     assert found["mse"].to_list() == pytest.approx([1.9 / 400, 30 / 400])
     assert found["measured_bits"].to_list() == [7, 4]

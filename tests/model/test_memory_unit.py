@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import dse
 import naive
 from dse import quantizers
 from dse.model import evaluate as point
@@ -17,7 +18,6 @@ from dse.model.formulas import scheduling
 from dse.specs import catalog
 from dse.specs.device_and_model import Quantity
 from dse.specs.workload import Workload
-from dse.sweep import sweeps as sweep
 from factories import Sequence, at, build, device, layer, model, sequence
 
 ENGINE = {"key": "engine", "value": "engine"}
@@ -233,7 +233,7 @@ def test_smaller_pages_waste_less_and_bytes_never_shrink(page):
 def test_a_sweep_varies_the_page():
     oaken = catalog.device("oaken-hbm")
     devices = [oaken.model_copy(update={"name": f"page-{n}", "kv_page": number(n, "KiB")}) for n in (1, 4, 64)]
-    table = sweep.grid(devices, ["llama2-7b"], ["oaken"], [16])
+    table = dse.grid(devices, "llama2-7b", "oaken", batch=16)
     assert list(table["device"]) == ["page-1", "page-4", "page-64"]
     # 2048 tokens: dense fills whole pages; sparse, 26,214.4 B, leaves 409.6 B of 26 KiB, 2,457.6 B of 28 KiB; of 64 KiB
     # pages dense takes two, sparse one: 39,321.6 B left; over 2048 * 128 elements

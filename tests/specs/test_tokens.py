@@ -26,7 +26,6 @@ from dse.specs import catalog
 from dse.specs import tokens as token_policies
 from dse.specs.quantity import Quantity
 from dse.specs.workload import Workload
-from dse.sweep import sweeps as sweep
 from dse.validate import tokens as validate_tokens
 from factories import (
     PLANS,
@@ -482,7 +481,9 @@ def test_the_longest_context_does_not_depend_on_the_prompt_given():
 
 
 def test_a_policy_in_a_sweep():
-    table = sweep.grid(["h100"], ["llama3-8b"], ["fp16", "kivi"], [4], [4096], [64], tokens=["full", "snapkv"])
+    table = dse.grid(
+        "h100", "llama3-8b", ["fp16", "kivi"], batch=4, input_tokens=4096, output_tokens=64, tokens=["full", "snapkv"]
+    )
     assert table["tokens"].tolist() == ["full", "snapkv"] * 2
     assert table["stored_tokens"].tolist() == [4160, 1088] * 2
 
