@@ -222,10 +222,10 @@ class Each:
                 seen,
                 query,
                 of,
-                layer.index,
-                self.asked.n_queries,
-                self.asked.seed,
-                self.asked.query_places == "spread",
+                layer=layer.index,
+                n_queries=self.asked.n_queries,
+                seed=self.asked.seed,
+                spread=self.asked.query_places == "spread",
             )
         )
         measured = {side: one for side, (one, _) in found.items()}
