@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+import dse
 from dse.sweep import pareto, reading
-from dse.sweep import sweeps as sweep
 from dse.sweep.pareto import designs as pareto_designs
 
 
@@ -46,7 +46,7 @@ def stored(rows: int, rounds: int) -> None:
         },
     }
     with tempfile.TemporaryDirectory() as folder:
-        found = sweep.run(spec, folder)
+        found = dse.sweep(spec, folder)
         columns = [*wanted, "feasible"]
 
         def read() -> None:

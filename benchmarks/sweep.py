@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+import dse
 from dse.specs import catalog
 from dse.sweep import spec as sweep_spec
-from dse.sweep import sweeps as sweep
 
 #: 3 models x 64 prompts x 2 outputs x 40 bandwidths x 4096 batches = 63 million points. Most do not fit at once: with
 #: reserved memory waves of two sizes are evaluated, with paged memory one.
@@ -93,7 +93,7 @@ def main() -> None:
 
     def parquet() -> None:
         shutil.rmtree(folder / "out", ignore_errors=True)
-        sweep.run(to_disk, folder / "out", threads=args.threads)
+        dse.sweep(to_disk, folder / "out", threads=args.threads)
 
     to_front = sweep_spec.from_dict({"axes": {**AXES, "batch": MANY}})
     served = sweep_spec.from_dict({"axes": {**AXES, "model_kind": "calibrated", "batch": MANY}})
@@ -101,7 +101,7 @@ def main() -> None:
     def front(swept: sweep_spec.Sweep, step: str) -> Callable[[], None]:
         def run() -> None:
             shutil.rmtree(folder / "front", ignore_errors=True)
-            sweep.run(
+            dse.sweep(
                 swept,
                 folder / "front",
                 threads=args.threads,

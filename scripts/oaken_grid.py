@@ -46,7 +46,9 @@ def entry(name: str, sample: Held, calibration: Held) -> list[dict[str, Any]]:
     for index, tensors in sample.tensors.items():
         outcomes = kernels.quantize(spec, index, dict(tensors), settings)
         seen = {side: outcome.seen for side, outcome in outcomes.items()}
-        heads = list(errors.head_rows(tensors, seen, sample.queries[index], sample.about, index, N_QUERIES, 0))
+        heads = list(
+            errors.head_rows(tensors, seen, sample.queries[index], sample.about, index, errors.Queries(N_QUERIES))
+        )
         totals = {one: errors.pooled([row for row in heads if row["side"] == one]) for one in (*sides, "both")}
         for side in sides:
             parts[side].append(

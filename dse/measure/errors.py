@@ -6,17 +6,17 @@ Everything is summed in float64; ratios are left to `ratios`, so that heads and 
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 import kernels_ref
 from dse.measure import kernels, synthetic
-from dse.measure.kernels import Side
+from dse.measure.kernels import DumpLayer, Settings, Side
 from dse.measure.source import About, axes
 from dse.model.formulas import effective_bits
 from dse.quantizers import QuantizerSpec
-from dse.specs.measurements import AttentionSums
+from dse.specs.measurements import AttentionSums, TensorMeasurement
 
 #: the sums of a tensor, and those of attention, in a row
 TENSOR_SUMS = ("squared_error", "squared_signal", "squared_seen", "product")
@@ -139,22 +139,50 @@ def attention_sums(
     return found
 
 
+class Queries(NamedTuple):
+    """Queries that attention is measured with: how many of a head, the seed of drawn ones, the last ones or spread."""
+
+    n: int
+    seed: int = 0
+    spread: bool = False
+
+
+def of_layer(
+    spec: QuantizerSpec,
+    layer: DumpLayer,
+    tensors: Mapping[Side, np.ndarray],
+    query: np.ndarray | None,
+    of: About,
+    settings: Settings,
+    asked: Queries,
+) -> tuple[list[dict[str, Any]], dict[Any, dict[str, Any]], dict[Side, TensorMeasurement]]:
+    """Quantize a layer: the sums of its heads (`head_rows`), of each side over all heads, and what a measurement file
+    holds of each tensor."""
+    tensors, query, of = as_defined(spec, tensors, query, of)
+    found = {one.which: (one, outcome) for one, outcome in kernels.measure(spec, layer, tensors, settings)}
+    seen = {side: outcome.seen for side, (_, outcome) in found.items()}
+    rows = list(head_rows(tensors, seen, query, of, layer.index, asked))
+    sides = dict.fromkeys(row["side"] for row in rows)
+    totals = {side: pooled([row for row in rows if row["side"] == side]) for side in sides}
+    output = outputs(totals)
+    return rows, totals, {side: one.model_copy(update={"output": output.get(side)}) for side, (one, _) in found.items()}
+
+
 def head_rows(
     tensors: Mapping[Side, np.ndarray],
     seen: Mapping[Side, np.ndarray],
     query: np.ndarray | None,
     of: About,
     layer: int,
-    n_queries: int,
-    seed: int,
-    spread: bool = False,
+    asked: Queries,
 ) -> Iterator[dict[str, Any]]:
     """Rows of sums, a head and side each (key, value, and both where both are there), for these tokens of a layer.
 
     `query` is [batch, query heads, tokens of the dump's end that are among these, head_dim] or None: then queries are
-    drawn. The last `n_queries` of them are used, or as many evenly spread over those that are there; each stands at its
+    drawn. The last `asked.n` of them are used, or as many evenly spread over those that are there; each stands at its
     own position and sees the tokens up to it.
     """
+    n_queries, seed, spread = asked
     exacts, founds = ({side: by_head(x, of.n_heads) for side, x in part.items()} for part in (tensors, seen))
     n_batch, n_heads, n_tokens, _ = next(iter(exacts.values())).shape
     kind = ("drawn" if query is None else "dumped") + (", spread" if spread else "")
@@ -162,7 +190,7 @@ def head_rows(
         pairs = {side: (exact(exacts[side][:, head]), founds[side][:, head].astype(np.float64)) for side in exacts}
         sums: dict[str, dict[str, Any]] = {side: tensor_sums(*pair) for side, pair in pairs.items()}
         if len(pairs) == 2 and n_queries:
-            asked, total = 0, {side: dict.fromkeys(ATTENTION_SUMS, 0.0) for side in ("key", "value", "both")}
+            n_asked, total = 0, {side: dict.fromkeys(ATTENTION_SUMS, 0.0) for side in ("key", "value", "both")}
             for batch in range(n_batch):
                 keys = tuple(_turned(k[batch], of, np.arange(n_tokens)) for k in pairs["key"])
                 last = positions(n_tokens, n_tokens if query is None else query.shape[2], n_queries, spread)
@@ -173,13 +201,13 @@ def head_rows(
                     own = own[:, last - (n_tokens - own.shape[1])]
                     groups = [_turned(exact(own[g]), of, last) for g in range(head * each, (head + 1) * each)]
                 for queries in groups:
-                    asked += last.size
+                    n_asked += last.size
                     values = (pairs["value"][0][batch], pairs["value"][1][batch])
                     for side, part in attention_sums(queries, last, (keys[0], keys[1]), values).items():
                         for name, number in part.items():
                             total[side][name] += number
             for side, part in total.items():
-                sums.setdefault(side, {}).update(part, n_queries=asked, queries=kind)
+                sums.setdefault(side, {}).update(part, n_queries=n_asked, queries=kind)
         for side, part in sums.items():
             n_elements = sum(pair[0].size for name, pair in pairs.items() if side in (name, "both"))
             yield {"side": side, "head": head, "n_elements": n_elements, **part}

@@ -216,17 +216,9 @@ def measured(held: Held, spec: QuantizerSpec, how: ReadOptions, n_queries: int =
     for layer in held.layers:
         query = held.queries.get(layer.index)
         asked = None if query is None else errors.by_head(query, of.n_heads)
-        own, asked, kind = errors.as_defined(spec, held.tensors[layer.index], asked, of)
-        found = {one.which: (one, outcome) for one, outcome in kernels.measure(spec, layer, own, settings)}
-        seen = {side: outcome.seen for side, (_, outcome) in found.items()}
-        sums = list(errors.head_rows(own, seen, asked, kind, layer.index, n_queries, 0))
-        outputs = errors.outputs(
-            {
-                side: errors.pooled([row for row in sums if row["side"] == side])
-                for side in dict.fromkeys(row["side"] for row in sums)
-            }
-        )
-        tensors += [one.model_copy(update={"output": outputs.get(side)}) for side, (one, _) in found.items()]
+        wanted = errors.Queries(n_queries)
+        sums, _, found = errors.of_layer(spec, layer, held.tensors[layer.index], asked, of, settings, wanted)
+        tensors += found.values()
         rows += [{"layer": layer.index, **row} for row in sums]
     sides = list(dict.fromkeys(row["side"] for row in rows))
     rows += [{"side": side, **errors.pooled([row for row in rows if row["side"] == side])} for side in sides]

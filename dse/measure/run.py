@@ -14,7 +14,7 @@ from dse.core.progress import Progress
 from dse.core.version import VERSION
 from dse.measure import errors, kernels, source, table
 from dse.measure.dumps import Dump, open_dump
-from dse.measure.kernels import DumpLayer, QuantizedTensor, Settings, Side
+from dse.measure.kernels import DumpLayer, Settings
 from dse.measure.options import MeasureOptions
 from dse.measure.parts import MEASUREMENT, PAGE, SUMMARY, TABLE, Store, opened
 from dse.measure.source import About
@@ -191,34 +191,17 @@ class Each:
             # the queries are those of the dump's last tokens
             n_asked = query.shape[2] - (self.lengths[-1] - n_tokens)
             query = query[:, :, :n_asked] if n_asked > 0 else None
-        tensors, query, of = errors.as_defined(spec, tensors, query, self.of)
-        found: dict[Side, tuple[TensorMeasurement, QuantizedTensor]] = {
-            one.which: (one, outcome) for one, outcome in kernels.measure(spec, layer, tensors, self.settings)
-        }
-        seen = {side: outcome.seen for side, (_, outcome) in found.items()}
-        rows = list(
-            errors.head_rows(
-                tensors,
-                seen,
-                query,
-                of,
-                layer.index,
-                self.asked.n_queries,
-                self.asked.seed,
-                self.asked.query_places == "spread",
-            )
-        )
-        measured = {side: one for side, (one, _) in found.items()}
+        asked = errors.Queries(self.asked.n_queries, self.asked.seed, self.asked.query_places == "spread")
+        rows, sums, measured = errors.of_layer(spec, layer, tensors, query, self.of, self.settings, asked)
         totals = {}
-        for side in dict.fromkeys(row["side"] for row in rows):
-            total = errors.pooled([row for row in rows if row["side"] == side])
+        for side, total in sums.items():
             parts = [measured[which] for which in measured if side in (which, "both")]
             names = dict.fromkeys(name for one in parts for name in one.ledger)
-            total["stored_bytes"] = sum(one.stored_bytes for one in parts)
-            total["ledger"] = {name: sum(one.ledger.get(name, 0) for one in parts) for name in names}
-            totals[side] = {"side": side, "head": None, **total}
-        outputs = errors.outputs(totals)
-        measured = {side: one.model_copy(update={"output": outputs.get(side)}) for side, one in measured.items()}
+            stored = {
+                "stored_bytes": sum(one.stored_bytes for one in parts),
+                "ledger": {name: sum(one.ledger.get(name, 0) for one in parts) for name in names},
+            }
+            totals[side] = {"side": side, "head": None, **total, **stored}
         every = [{"context_tokens": n_tokens, **row} for row in (*rows, *totals.values())]
         return every, list(measured.values())
 

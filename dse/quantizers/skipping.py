@@ -11,7 +11,6 @@ from dse.quantizers.base import Family, QuantizerSpec, param
 from dse.quantizers.methods import fp16
 
 NONE = "none"
-MAX_INDEX = 9999
 _INDEX = re.compile(r"-?[0-9]{1,4}", re.ASCII)
 #: what skipped layers are stored as: the model's type, 16 bits
 SIXTEEN = QuantizerSpec(fp16.FAMILIES[0], values=(), name=fp16.FAMILIES[0].name)

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 
@@ -37,7 +37,6 @@ from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.measurements import CLOSED, Bits
 from dse.specs.workload import Workload
 
-What = Literal["bandwidth", "capacity", "flops", "bits"]
 #: what can be asked for: the number of the device that is varied, and its name in texts
 NUMBERS = {
     "bandwidth": ("memory_bandwidth", "memory bandwidth"),

@@ -187,11 +187,6 @@ class StepTimes:
     model_kind: str
     stack: str | None
 
-    @property
-    def max_sequences(self) -> int:
-        """Most sequences of a step."""
-        return len(self.tables.decode_s) - 1
-
     def step_s(
         self,
         n_decoding: int = 0,

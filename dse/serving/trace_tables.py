@@ -5,7 +5,7 @@ The Azure LLM inference traces of 2023 ship in this form (dse/data/*.traffic.tom
 
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -94,81 +94,6 @@ class TraceTables:
         reverse = sum(((k >> b) & 1) / 2 ** (b + 1) for b in range(n_bits)) + 1 / 2 ** (n_bits + 1)
         inputs, outputs = self.at(k / max(n - 1, 1), reverse)
         return Requests(k * self.moments.duration_s / (self.moments.n_requests - 1), inputs, outputs)
-
-
-def make(name: str, requests: Requests, **about: str) -> TraceTables:
-    """The tables of requests in memory; at least N_BINS of them. `about`: title, source, licence, attribution."""
-    n = len(requests.input_tokens)
-    if n < N_BINS:
-        raise InputError(f"requests = {n}: must be at least {N_BINS}")
-    order = np.argsort(requests.input_tokens, kind="stable")
-    joint = [_cell_means(part, BIN_LEVELS) for part in np.array_split(requests.output_tokens[order], N_BINS)]
-    lengths = Lengths.of(requests)
-    return TraceTables(
-        name=name,
-        moments=lengths.moments,
-        largest={b: (lengths.largest_output(b), lengths.longest_input(b)) for b in LARGEST_BATCHES},
-        longest_tokens=int((requests.input_tokens + requests.output_tokens).max()),
-        input_tokens=np.quantile(requests.input_tokens, LEVELS).round(),
-        output_tokens=np.quantile(requests.output_tokens, LEVELS).round(),
-        gap_s=np.quantile(np.diff(requests.arrival_s), LEVELS),
-        joint=np.array(joint).round(1),
-        **about,
-    )
-
-
-def _cell_means(values: Ints, shares: Floats) -> Floats:
-    """Mean of the sorted values between neighbouring shares; a value that a share cuts counts in part on both sides."""
-    total = np.concatenate([[0.0], np.cumsum(np.sort(values))])
-    up_to = np.interp(shares * len(values), np.arange(len(total)), total)
-    means: Floats = np.diff(up_to) / (np.diff(shares) * len(values))
-    return means
-
-
-def to_toml(tables: TraceTables) -> str:
-    """The tables as a file; numbers carry their units in their names. Times have six digits."""
-    lines = [
-        "# Derived numbers of a request trace: moments and quantiles. Not the trace itself.",
-        *(f"{name} = {_quoted(getattr(tables, name))}" for name in ("name", "title", "source", "licence")),
-        f"attribution = {_quoted(tables.attribution)}",
-        'kind = "derived"',
-        "# prompt and answer of the longest request",
-        f"longest_tokens = {tables.longest_tokens}",
-        "",
-        "# means over all requests, exact; the squares and products are token^2",
-        "[moments]",
-        *(f"{name} = {value!r}" for name, value in asdict(tables.moments).items()),
-        "",
-        "# at the shares `levels` of the requests; gaps are between one arrival and the next",
-        "[quantiles]",
-        f"levels = {LEVELS.tolist()}",
-        f"input_tokens = {_numbers(tables.input_tokens)}",
-        f"output_tokens = {_numbers(tables.output_tokens)}",
-        f"gap_s = {_numbers(tables.gap_s)}",
-        "",
-        "# expected largest answer and longest prompt of so many requests drawn with replacement, exact",
-        "[largest]",
-        f"batches = {list(tables.largest)}",
-        f"output_tokens = [{', '.join(f'{moments[0]:.10g}' for moments in tables.largest.values())}]",
-        f"input_tokens = [{', '.join(f'{moments[1]:.10g}' for moments in tables.largest.values())}]",
-        "",
-        "# mean answers between neighbouring shares `levels` of a bin; bins hold equally many, by rising prompt",
-        "[joint]",
-        f"levels = {BIN_LEVELS.tolist()}",
-        "output_tokens = [",
-        *(f"    {_numbers(row)}," for row in tables.joint),
-        "]",
-        "",
-    ]
-    return "\n".join(lines)
-
-
-def _numbers(values: Floats) -> str:
-    return "[" + ", ".join(f"{value:.0f}" if value == int(value) else f"{value:.6g}" for value in values) + "]"
-
-
-def _quoted(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def files() -> dict[str, Path]:

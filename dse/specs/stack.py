@@ -12,7 +12,6 @@ from dse.specs.releases import NEWEST, release_of
 #: how keys and values are stored, as far as kernels differ: 16-bit floats need no unpacking
 KvCode = Literal["fp16", "fp8", "int8", "int4", "int2"]
 PackedCode = Literal["fp8", "int8", "int4", "int2"]
-PACKED_CODES: tuple[PackedCode, ...] = get_args(PackedCode)
 #: formats of weights that products were measured in (dse/specs/weights.py)
 WeightCode = Literal["bf16", "fp8", "fp8_block", "nvfp4", "mxfp4", "int4", "int8"]
 LatentCode = Literal["fp16", "fp8"]

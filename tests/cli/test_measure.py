@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import dse
 from cases import each
 from dse import quantizers
 from dse.core import files
@@ -21,7 +22,6 @@ from dse.measure.dumps import open_dump
 from dse.measure.options import MeasureOptions
 from dse.specs import measurements
 from dse.sweep import store as sweep_store
-from dse.sweep import sweeps as sweep
 from factories import assert_one_line
 
 METHODS = "nqkv:block=64,kivi:group=16,residual=16"
@@ -172,7 +172,7 @@ def test_the_measurement_joins_the_design_point(run, sample, tmp_path):
 
 def test_sweeps_and_fronts_have_the_error(run, sample, tmp_path):
     measured(run, sample, tmp_path / "out", methods="nqkv,fp8")
-    found = sweep.run(
+    found = dse.sweep(
         {
             "axes": {"device": "a100-80gb", "model": "llama2-7b", "quantizer": ["fp16", "nqkv", "fp8", "int8"]},
             "keep": ["measured_error", "throughput_tokens_per_s"],

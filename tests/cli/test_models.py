@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from dse.cli import main as cli
-from dse.report import listing, model_table
+from dse.report import listing
 from dse.specs import catalog
+from scripts import model_table
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "models.md"
 

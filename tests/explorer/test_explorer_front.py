@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from streamlit.testing.v1 import AppTest
 
+import dse
 from dse.core import specfile
 from dse.core.errors import InputError
 from dse.explorer import common_fields, kept, names, request, uploads
@@ -23,7 +24,7 @@ from dse.explorer.uploads import FileText
 from dse.model import results
 from dse.model.results import RESULT_UNITS
 from dse.specs import catalog
-from dse.sweep import spec, sweeps
+from dse.sweep import spec
 from dse.sweep.pareto import designs, stream
 from dse.sweep.pareto.limits import Limit
 from explorer_page import TIMEOUT_S, wrong
@@ -98,7 +99,7 @@ def test_bad_axes_are_said_in_a_line(text, wrong):
 
 
 def test_the_streamed_front_is_that_of_the_whole_table(asked, found):
-    whole = designs.of_table(sweeps.run(asked.document()), asked.objectives(), asked.by, drop_missing=True)
+    whole = designs.of_table(dse.sweep(asked.document()), asked.objectives(), asked.by, drop_missing=True)
     pd.testing.assert_frame_equal(found.table, whole.table)
     assert found.row.tolist() == whole.row.tolist()
     assert found.knee.tolist() == whole.knee.tolist()

@@ -128,7 +128,7 @@ def test_rows_of_heads_equal_plain_loops_over_batch_heads_and_groups():
     exact = {side: rng.standard_normal(shape).astype(np.float16) for side in ("key", "value")}
     seen = {side: (x + 0.1 * rng.standard_normal(shape)).astype(np.float16) for side, x in exact.items()}
     query = rng.standard_normal((2, 6, 3, 4)).astype(np.float16)  # two query heads a key head
-    rows = list(measure_errors.head_rows(exact, seen, query, About(), 0, 2, 0))
+    rows = list(measure_errors.head_rows(exact, seen, query, About(), 0, measure_errors.Queries(2)))
     assert [(row["side"], row["head"]) for row in rows[:3]] == [("key", 0), ("value", 0), ("both", 0)]
     for head in range(3):
         own = {row["side"]: row for row in rows if row["head"] == head}
@@ -163,8 +163,9 @@ def test_keys_before_rope_are_turned_for_attention_only():
     near = (key + 0.1).astype(np.float16)
     query = rng.standard_normal((1, 1, 2, 4)).astype(np.float16)
     of = About(rope="before", theta=100.0, first_position=7)
+    two = measure_errors.Queries(2)
     before = list(
-        measure_errors.head_rows({"key": key, "value": value}, {"key": near, "value": value}, query, of, 0, 2, 0)
+        measure_errors.head_rows({"key": key, "value": value}, {"key": near, "value": value}, query, of, 0, two)
     )
 
     def turned(x, first):

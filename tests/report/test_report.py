@@ -25,8 +25,6 @@ from dse.report import formats as report_formats
 from dse.report import gains as report_gains
 from dse.report import page, present
 from dse.report import throughput as report
-from dse.specs.workload import Workload
-from dse.sweep import sweeps as sweep
 
 _SMALL = {"devices": ["a100-80gb"], "models": ["llama2-7b"], "quantizers": ["fp16", "qserve"], "batches": [16, 256]}
 
@@ -132,8 +130,8 @@ def test_by_default_it_is_about_a_model_and_a_device_of_today():
 
 def test_tables_round_trip(written: Path):
     own = pd.read_parquet(written / "report.parquet")
-    base = Workload(admission="paged", memory="paper")
-    expected = sweep.grid(_SMALL["devices"], _SMALL["models"], _SMALL["quantizers"], [16, 256], base=base)
+    names = (_SMALL["devices"], _SMALL["models"], _SMALL["quantizers"])
+    expected = dse.grid(*names, batch=[16, 256], admission="paged", memory="paper")
     pd.testing.assert_frame_equal(own.drop(columns="system"), expected, check_exact=True)
     text = list(csv.DictReader(io.StringIO((written / "report.csv").read_text())))
     for column in expected:

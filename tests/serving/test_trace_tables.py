@@ -9,6 +9,7 @@ from cases import each
 from dse.core.errors import InputError, LimitError
 from dse.serving import trace_tables as traffic_tables
 from dse.serving.requests import Lengths, Moments, Requests
+from scripts import traffic_tables as maker
 
 TRACES = ("azure-conv", "azure-code")
 by_trace = each("name", TRACES)
@@ -54,7 +55,7 @@ def test_every_file_names_source_licence_and_change(name):
     assert document["kind"] == "derived"
     assert document["quantiles"]["levels"] == traffic_tables.LEVELS.tolist()
     assert document["joint"]["levels"] == traffic_tables.BIN_LEVELS.tolist()
-    assert path.read_text() == traffic_tables.to_toml(traffic_tables.load(name))
+    assert path.read_text() == maker.to_toml(traffic_tables.load(name))
 
 
 @by_trace
@@ -124,7 +125,7 @@ def test_gaps_of_the_trace_are_burstier_than_poisson():
 
 def test_tables_of_a_constant_trace_are_constant():
     same = np.full(100, 7)
-    tables = traffic_tables.make(
+    tables = maker.make(
         "same", Requests(np.arange(100.0), same, same * 2), title="", source="", licence="", attribution=""
     )
     found = traffic_tables.sample(tables, 1000, seed=1)
@@ -157,4 +158,4 @@ def test_too_large_a_sample():
 
 def test_too_few_requests_for_tables():
     with pytest.raises(InputError, match="at least 32"):
-        traffic_tables.make("few", Requests(np.zeros(3), np.ones(3, int), np.ones(3, int)))
+        maker.make("few", Requests(np.zeros(3), np.ones(3, int), np.ones(3, int)))

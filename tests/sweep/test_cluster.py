@@ -16,6 +16,7 @@ import distributed
 import psutil
 import pytest
 
+import dse
 from dse.cli import main as cli
 from dse.core.errors import ClusterError, InputError, OutputError
 from dse.sweep import cluster as sweep_cluster
@@ -25,7 +26,6 @@ from dse.sweep import points as sweep_points
 from dse.sweep import run as sweep_run
 from dse.sweep import spec as sweep_spec
 from dse.sweep import store as sweep_store
-from dse.sweep import sweeps as sweep
 from dse.sweep import worker as sweep_worker
 from dse.sweep.pareto import limits as pareto_limits
 from factories import SMALL_SWEEP, fast_points, files_of
@@ -90,7 +90,7 @@ def small(monkeypatch):
 @pytest.fixture
 def whole(small, tmp_path):
     """The files of a local run; 160 points in 20 parts."""
-    sweep.run(small, tmp_path / "whole", threads=1)
+    dse.sweep(small, tmp_path / "whole", threads=1)
     return files_of(tmp_path / "whole")
 
 
@@ -122,7 +122,7 @@ def test_the_same_bytes_and_nothing_beyond_this_machine(cluster, small, whole, t
     assert seen == sorted(seen)
     assert (seen[0], seen[-1], done.n_written) == (0, small.n_points, 20)
     assert open_at == {"127.0.0.1"}
-    again = sweep.run(small, tmp_path / "out", scheduler=cluster[0].scheduler_address)
+    again = dse.sweep(small, tmp_path / "out", scheduler=cluster[0].scheduler_address)
     assert again.n_written == 0
 
 
@@ -139,7 +139,7 @@ def test_workers_are_killed(cluster, ask, small, whole, tmp_path):
 
     killer = threading.Thread(target=kill)
     killer.start()
-    done = sweep.run(small, tmp_path / "out", scheduler=cluster[0].scheduler_address)
+    done = dse.sweep(small, tmp_path / "out", scheduler=cluster[0].scheduler_address)
     killer.join()
     assert done.n_written == 20
     assert files_of(done.folder) == whole
@@ -205,7 +205,7 @@ def test_ctrl_c(cluster, small, whole, tmp_path, monkeypatch, capsys):
     assert err == f"stopped: finished parts are kept: `dse sweep spec.json --out out --scheduler {address}` goes on\n"
     _, manifest = sweep_store.manifest_of(Path("out"))
     assert len(manifest.parts) == 3
-    assert sweep.run(small, "out").n_written == 17  # a local run goes on as well
+    assert dse.sweep(small, "out").n_written == 17  # a local run goes on as well
     assert files_of("out") == whole
 
 
@@ -223,8 +223,8 @@ def test_a_disk_that_is_full(cluster, small, whole, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", failing)
         with pytest.raises(OutputError, match=r"no space left on device: \d of 20 parts are done: free space"):
-            sweep.run(small, tmp_path / "out", scheduler=address)
-    assert sweep.run(small, tmp_path / "out", scheduler=address).n_written > 10
+            dse.sweep(small, tmp_path / "out", scheduler=address)
+    assert dse.sweep(small, tmp_path / "out", scheduler=address).n_written > 10
     assert files_of(tmp_path / "out") == whole
 
 
@@ -245,11 +245,11 @@ def test_workers_of_another_version(cluster, newer, small, tmp_path, monkeypatch
         "has dse [0-9.]+ instead of 9.9, formulas [0-9a-f]{12} instead of 0000",
     )
     with pytest.raises(InputError, match=rf"worker tcp://127.0.0.1:\d+ {text}"):
-        sweep.run(small, tmp_path / "out", scheduler=address)
+        dse.sweep(small, tmp_path / "out", scheduler=address)
     assert not (tmp_path / "out").exists()
     monkeypatch.setattr(sweep_cluster, "_check_workers", lambda client: None)  # one that joins later
     with pytest.raises(InputError, match=f"worker of this cluster {text}"):
-        sweep.run(small, tmp_path / "out", scheduler=address)
+        dse.sweep(small, tmp_path / "out", scheduler=address)
 
 
 @pytest.mark.slow
@@ -269,14 +269,14 @@ def test_a_scheduler_that_goes_away_and_one_without_workers(cluster, small, whol
         address = other.scheduler_address
         with pytest.raises(ClusterError, match=r"scheduler was lost: 3 of 20 parts are done: the same command goes on"):
             sweep_cluster.to_directory(small, tmp_path / "out", address, progress=progress)
-    assert sweep.run(small, tmp_path / "out").n_written == 17
+    assert dse.sweep(small, tmp_path / "out").n_written == 17
     assert files_of(tmp_path / "out") == whole
     monkeypatch.setattr(sweep_cluster, "FIRST_WORKER_S", 0.1)
     with (
         LocalCluster(n_workers=0, **options) as empty,
         pytest.raises(InputError, match="has no workers: start `dask w"),
     ):
-        sweep.run(small, tmp_path / "new", scheduler=empty.scheduler_address)
+        dse.sweep(small, tmp_path / "new", scheduler=empty.scheduler_address)
     assert not (tmp_path / "new").exists()
 
 
@@ -368,9 +368,9 @@ def test_addresses_that_need_no_permission(address):
 def test_without_dask(small, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(InputError, match=r"needs dask and cryptography: pip install 'kv-dse\[cluster\]'"):
-        sweep.run(small, tmp_path / "out", scheduler="local:1")
-    with pytest.raises(InputError, match="takes a directory `out`"):
-        sweep.run(small, scheduler="local:1")
+        dse.sweep(small, tmp_path / "out", scheduler="local:1")
+    with pytest.raises(InputError, match="need a directory `out`"):
+        dse.sweep(small, scheduler="local:1")
     assert not (tmp_path / "out").exists()
 
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import dse
 from cases import each
 from dse.cli import main as cli
 from dse.core.errors import InputError
@@ -21,13 +22,12 @@ from dse.sweep import columns as sweep_columns
 from dse.sweep import compiled as sweep_fast
 from dse.sweep import count as sweep_count
 from dse.sweep import grid as sweep_digits
-from dse.sweep import pareto
+from dse.sweep import pareto, sweeps
 from dse.sweep import points as sweep_points
 from dse.sweep import run as sweep_run
 from dse.sweep import sift as sweep_sift
 from dse.sweep import spec as sweep_spec
 from dse.sweep import store as sweep_store
-from dse.sweep import sweeps as sweep
 from dse.sweep.pareto import designs as pareto_designs
 from dse.sweep.pareto import limits as pareto_limits
 
@@ -92,8 +92,8 @@ def naive_front(table, objectives, by):
 
 @pytest.mark.parametrize("by", [[], ["model"], ["quantizer", "device"]])
 def test_the_front_is_that_of_the_whole_table(small, tmp_path, by):
-    table = sweep.run(small)
-    done = sweep.run(small, tmp_path / "front", threads=2, keep="front", by=by, **WANTED)
+    table = dse.sweep(small)
+    done = dse.sweep(small, tmp_path / "front", threads=2, keep="front", by=by, **WANTED)
     places = naive_front(table, OBJECTIVES, by)
     expected = table.iloc[places].reset_index(drop=True)
     found = done.read()
@@ -104,7 +104,7 @@ def test_the_front_is_that_of_the_whole_table(small, tmp_path, by):
         check_exact=True,
         check_categorical=False,
     )
-    again = sweep.rows(small, found["point"].tolist())
+    again = sweeps.rows(small, found["point"].tolist())
     pd.testing.assert_frame_equal(again, found.drop(columns="point"), check_exact=True, check_categorical=False)
     assert sum(done.manifest.codes) == len(table)
     assert done.manifest.codes[0] == table["feasible"].sum()
@@ -114,23 +114,23 @@ def test_the_front_is_that_of_the_whole_table(small, tmp_path, by):
 @pytest.mark.parametrize("place", [-1, 10**6, 1.5, 2.0, True, "1", "x", None, float("nan"), [1]])
 def test_places_that_the_grid_has_not(small, place):
     with pytest.raises(InputError, match=r"^point = .*: must be a whole number from 0 to [0-9,]+$"):
-        sweep.rows(small, [0, place])
+        sweeps.rows(small, [0, place])
 
 
 @pytest.mark.parametrize("points", [1, "12", None])
 def test_places_are_a_list(small, points):
     with pytest.raises(InputError, match=r"^points = .*: must be a list of whole numbers"):
-        sweep.rows(small, points)
+        sweeps.rows(small, points)
 
 
 def test_places_may_be_numpy_numbers(small):
-    table = sweep.rows(small, np.array([3, 0], np.uint8))
-    pd.testing.assert_frame_equal(table, sweep.rows(small, [3, 0]))
+    table = sweeps.rows(small, np.array([3, 0], np.uint8))
+    pd.testing.assert_frame_equal(table, sweeps.rows(small, [3, 0]))
 
 
 def test_pareto_of_a_kept_front_is_that_of_all_rows(small, tmp_path):
-    sweep.run(small, tmp_path / "all")
-    sweep.run(small, tmp_path / "front", keep="front", by=["model", "device"], **WANTED)
+    dse.sweep(small, tmp_path / "all")
+    dse.sweep(small, tmp_path / "front", keep="front", by=["model", "device"], **WANTED)
     for by in ([], ["model"], ["device", "model"]):
         whole = pareto_designs.of_file(tmp_path / "all", OBJECTIVES, by)
         kept = pareto_designs.of_file(tmp_path / "front", OBJECTIVES, by)
@@ -149,11 +149,11 @@ def test_pareto_of_a_kept_front_is_that_of_all_rows(small, tmp_path):
 @pytest.mark.slow
 def test_same_bytes_however_it_runs(small, tmp_path, monkeypatch):
     asked = {"keep": "front", "by": ["model"], **WANTED}
-    sweep.run(small, tmp_path / "one", threads=1, **asked)
+    dse.sweep(small, tmp_path / "one", threads=1, **asked)
     whole = contents(tmp_path / "one")
     for threads, block in ((2, 3), (4, 1000)):
         monkeypatch.setattr(sweep_points, "BLOCK_POINTS", block)
-        sweep.run(small, tmp_path / f"t{threads}", threads=threads, **asked)
+        dse.sweep(small, tmp_path / f"t{threads}", threads=threads, **asked)
         assert contents(tmp_path / f"t{threads}") == whole
     for name in whole:
         if name == ".lock":
@@ -166,11 +166,11 @@ def test_same_bytes_however_it_runs(small, tmp_path, monkeypatch):
         if name == "_spec.json":
             (folder / "_manifest.json").unlink()  # all lost but files of no known origin
             with pytest.raises(InputError, match="holds files such as"):
-                sweep.run(small, folder, **asked)
+                dse.sweep(small, folder, **asked)
             continue
         if name != "_manifest.json":
             assert sweep_store.verify(folder)[1]
-        sweep.run(small, folder, **asked)
+        dse.sweep(small, folder, **asked)
         left = {n: c for n, c in contents(folder).items() if not n.endswith(".bad")}
         assert left == whole
 
@@ -186,11 +186,11 @@ def within_limits(table):
 
 def test_a_front_within_limits(small, tmp_path, monkeypatch):
     """The front of the rows within: a limit on an axis, on a column that is not kept, and on the wrong side."""
-    table = sweep.run(sweep_spec.from_dict({**SPEC, "keep": [*SPEC["keep"], "effective_bits"]}))
+    table = dse.sweep(sweep_spec.from_dict({**SPEC, "keep": [*SPEC["keep"], "effective_bits"]}))
     inside = within_limits(table)
     places = naive_front(table.assign(feasible=inside), OBJECTIVES, ["model"])
     asked = {"keep": "front", "by": ["model"], **WANTED, **LIMITS}
-    done = sweep.run(small, tmp_path / "one", threads=1, **asked)
+    done = dse.sweep(small, tmp_path / "one", threads=1, **asked)
     expected = table.iloc[places].reset_index(drop=True)
     pd.testing.assert_frame_equal(
         done.read()[[*expected]].astype({"bound": object}),
@@ -210,20 +210,20 @@ def test_a_front_within_limits(small, tmp_path, monkeypatch):
     whole = contents(tmp_path / "one")
     monkeypatch.setattr(sweep_points, "BLOCK_POINTS", 3)
     other_order = {**asked, "at_most": LIMITS["at_most"][::-1]}
-    sweep.run(small, tmp_path / "two", threads=3, **other_order)
+    dse.sweep(small, tmp_path / "two", threads=3, **other_order)
     assert contents(tmp_path / "two") == whole
     for name in ("_front-000003.parquet", "front.parquet", "_manifest.json"):
         (tmp_path / "two" / name).unlink()
-        sweep.run(small, tmp_path / "two", **asked)
+        dse.sweep(small, tmp_path / "two", **asked)
         assert contents(tmp_path / "two") == whole
     with pytest.raises(InputError, match="holds another sweep"):
-        sweep.run(small, tmp_path / "two", keep="front", by=["model"], **WANTED)
+        dse.sweep(small, tmp_path / "two", keep="front", by=["model"], **WANTED)
 
 
 def test_pareto_of_a_front_within_limits(small, tmp_path):
     keep = [*SPEC["keep"], "effective_bits"]
-    sweep.run(sweep_spec.from_dict({**SPEC, "keep": keep}), tmp_path / "all")
-    sweep.run(small, tmp_path / "front", keep="front", by=["model"], **WANTED, **LIMITS)
+    dse.sweep(sweep_spec.from_dict({**SPEC, "keep": keep}), tmp_path / "all")
+    dse.sweep(small, tmp_path / "front", keep="front", by=["model"], **WANTED, **LIMITS)
     limits = pareto_limits.parse(**LIMITS)
     closer = pareto_limits.parse(["kv_bytes=5"])  # an objective's own better side
     for more in ((), closer):
@@ -251,16 +251,16 @@ def test_pareto_of_a_front_within_limits(small, tmp_path):
 
 
 def test_limits_that_leave_nothing(small, tmp_path):
-    done = sweep.run(small, tmp_path / "out", keep="front", at_most=["batch=0"], **WANTED)
+    done = dse.sweep(small, tmp_path / "out", keep="front", at_most=["batch=0"], **WANTED)
     assert done.n_rows == len(done.read()) == 0
     found = pareto_designs.of_file(tmp_path / "out", OBJECTIVES, limits=pareto_limits.parse(["batch=0"]))
     assert (len(found.table), found.n_beyond) == (0, found.n_feasible)
 
 
 def test_a_directory_of_another_kind_is_refused(small, tmp_path):
-    sweep.run(small, tmp_path / "all")
+    dse.sweep(small, tmp_path / "all")
     with pytest.raises(InputError, match="holds another sweep"):
-        sweep.run(small, tmp_path / "all", keep="front", **WANTED)
+        dse.sweep(small, tmp_path / "all", keep="front", **WANTED)
 
 
 def test_missing_objectives_are_named_or_left_out(small, tmp_path, monkeypatch):
@@ -273,10 +273,10 @@ def test_missing_objectives_are_named_or_left_out(small, tmp_path, monkeypatch):
 
     monkeypatch.setattr(sweep_points, "evaluate_points", with_holes)
     with pytest.raises(InputError, match="joules_per_token is missing: leave such points out with --drop-missing"):
-        sweep.run(small, tmp_path / "a", keep="front", **WANTED)
+        dse.sweep(small, tmp_path / "a", keep="front", **WANTED)
     assert not (tmp_path / "a" / "front.parquet").exists()
-    done = sweep.run(small, tmp_path / "b", keep="front", drop_missing=True, **WANTED)
-    sweep.run(small, tmp_path / "all")
+    done = dse.sweep(small, tmp_path / "b", keep="front", drop_missing=True, **WANTED)
+    dse.sweep(small, tmp_path / "all")
     whole = pareto_designs.of_file(tmp_path / "all", OBJECTIVES, drop_missing=True)
     kept = pareto_designs.of_file(tmp_path / "b", OBJECTIVES)
     pd.testing.assert_frame_equal(kept.table, whole.table, check_exact=True, check_dtype=False)
@@ -325,7 +325,7 @@ def test_points_without_one_objective_or_the_other_are_left_out_and_counted(
 )
 def test_objectives_that_are_refused(tmp_path, words, text):
     with pytest.raises(InputError, match=text):
-        sweep.run(SPEC, tmp_path / "out", keep="front", **words)
+        dse.sweep(SPEC, tmp_path / "out", keep="front", **words)
     assert not (tmp_path / "out").exists()
 
 
@@ -341,7 +341,7 @@ def test_the_command(small, tmp_path, monkeypatch, capsys):
     wanted = ["--maximize", "throughput_tokens_per_s", "--minimize", "kv_bytes"]
     status, out, err = run("sweep", "spec.json", "--out", "out", "--keep", "front", *wanted)
     assert (status, err) == (0, "")
-    n_rows = len(sweep.run(small))
+    n_rows = len(dse.sweep(small))
     assert re.search(rf"front: out/front.parquet \(\d+ of {n_rows} designs", out)
     assert run("sweep", "spec.json", "--out", "out", "--keep", "front", *wanted)[0] == 0
     assert run("sweep", "--verify", "out")[0] == 0
@@ -430,13 +430,13 @@ def test_fronts_of_sifted_points_have_the_bytes_of_fronts_of_all(tmp_path, monke
         "memory_bandwidth": [1e12, 3e12],
         "batch": {"from": 1, "to": 600, "step": 13},
     }
-    found = sweep_spec.from_dict({"axes": {**axes, **changes}, "where": where})
+    found = {"axes": {**axes, **changes}, "where": where}
     asked = {"maximize": ["throughput_tokens_per_s"], "minimize": ["decode_step_s"], **words}
     monkeypatch.setattr("dse.model.engine.COMPILED_POINTS", 1)
     monkeypatch.setattr(sweep_sift, "FEW_POINTS", 64)
-    sweep.run(found, tmp_path / "sifted", keep="front", **asked)
+    dse.sweep(found, tmp_path / "sifted", keep="front", **asked)
     monkeypatch.setattr(sweep_sift, "sifted", lambda *points: None)
-    sweep.run(found, tmp_path / "all", keep="front", **asked)
+    dse.sweep(found, tmp_path / "all", keep="front", **asked)
     assert contents(tmp_path / "sifted") == contents(tmp_path / "all")
 
 
@@ -478,10 +478,10 @@ def test_rows_left_of_many_combinations_are_estimated(monkeypatch):
 
 
 def test_other_sources_do_not_finish_a_sweep(small, tmp_path, monkeypatch):
-    sweep.run(small, tmp_path / "out")
+    dse.sweep(small, tmp_path / "out")
     monkeypatch.setattr(sweep_store, "code_sha256", lambda: "other")
     with pytest.raises(InputError, match="begun with other sources of dse"):
-        sweep.run(small, tmp_path / "out")
+        dse.sweep(small, tmp_path / "out")
 
 
 @settings(max_examples=30)

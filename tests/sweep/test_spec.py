@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import dse
 from cases import each
 from dse import quantizers
 from dse.cli import main as cli
@@ -23,7 +24,6 @@ from dse.sweep import conditions as sweep_where
 from dse.sweep import grid as sweep_digits
 from dse.sweep import points as sweep_points
 from dse.sweep import spec as sweep_spec
-from dse.sweep import sweeps as sweep
 from dse.sweep.axes import AxisError
 from dse.sweep.columns import Names, join
 
@@ -300,8 +300,8 @@ def test_results_are_those_of_single_points():
         },
         "keep": "all",
     }
-    found = sweep.from_dict(spec)
-    table = sweep.run(found)
+    found = sweep_spec.from_dict(spec)
+    table = dse.sweep(found)
     assert len(table) == found.n_points == 2 * 2 * 2 * 2 * 2 * 2 * 2 * 2
     codes = table["infeasible_code"].value_counts().to_dict()
     assert set(codes) == {0, 1}
@@ -342,7 +342,7 @@ def test_points_that_cannot_be_stay_with_a_code():
         "dequant_path": ["auto", "engine"],
         "batch": [1, 2**20],
     }
-    table = sweep.run({"axes": axes, "keep": ["kv_bytes", "decode_step_s", "bound"]})
+    table = dse.sweep({"axes": axes, "keep": ["kv_bytes", "decode_step_s", "bound"]})
     code = table["infeasible_code"]
     assert ((code == 0) == table["feasible"]).all()
     too_much = (table["oaken.outer"] == 0.9).fillna(False)  # 0.9 + 0.2 > 1
@@ -376,9 +376,9 @@ def test_hash_is_of_what_is_asked_not_how_it_is_written(tmp_path):
         "keep": ["bound"],
         "title": "another",
     }
-    assert sweep.read(toml).sha256 == sweep.from_dict(data).sha256
+    assert sweep_spec.read(toml).sha256 == sweep_spec.from_dict(data).sha256
     for change in ({"where": []}, {"keep": ["kv_bytes"]}, {"axes": {**data["axes"], "batch": [1, 4, 2]}}):
-        assert sweep.from_dict({**data, **change}).sha256 != sweep.from_dict(data).sha256
+        assert sweep_spec.from_dict({**data, **change}).sha256 != sweep_spec.from_dict(data).sha256
 
 
 def test_the_numbers_of_a_device_file_are_in_the_hash(tmp_path):
@@ -390,8 +390,8 @@ def test_the_numbers_of_a_device_file_are_in_the_hash(tmp_path):
         path = tmp_path / f"h{i}" / "gpu.toml"
         path.parent.mkdir()
         path.write_text(text.replace("value = 3.35", f"value = {bandwidth}"))
-        found.append(sweep.from_dict({"axes": {**BASE, "device": [str(path)]}}).sha256)
-    assert found[0] == sweep.from_dict({"axes": BASE}).sha256 != found[1]
+        found.append(sweep_spec.from_dict({"axes": {**BASE, "device": [str(path)]}}).sha256)
+    assert found[0] == sweep_spec.from_dict({"axes": BASE}).sha256 != found[1]
 
 
 @pytest.mark.parametrize(
@@ -410,7 +410,7 @@ def test_parts_are_about_64_of_a_power_of_two(n_batches, n_lengths, part):
 
 
 def test_the_example_has_about_ten_million_points():
-    found = sweep.read(EXAMPLE)
+    found = sweep_spec.read(EXAMPLE)
     assert 5e6 < found.n_points < 2e7
     assert len(sweep_points.evaluate_chunk(found, found.n_points - 40, found.n_points)["feasible"])
     first = sweep_points.evaluate_chunk(found, 0, 10)
@@ -420,7 +420,9 @@ def test_the_example_has_about_ten_million_points():
 @settings(max_examples=20)
 @given(size=st.integers(1, 200))
 def test_joined_chunks_are_the_whole(size):
-    found = sweep.from_dict({"axes": {**BASE, "quantizer": ["fp16", "kivi"], "batch": [1, 64, 512]}, "keep": "all"})
+    found = sweep_spec.from_dict(
+        {"axes": {**BASE, "quantizer": ["fp16", "kivi"], "batch": [1, 64, 512]}, "keep": "all"}
+    )
     whole = sweep_points.evaluate_chunk(found, 0, 6)
     parts = [sweep_points.evaluate_chunk(found, a, b) for a, b in sweep_points.stretches(0, 6, size)]
     for name, column in join(parts).items():

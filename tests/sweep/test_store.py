@@ -17,6 +17,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
+import dse
 import hwspecs
 from cases import each
 from dse.core import files
@@ -26,7 +27,6 @@ from dse.sweep import reading
 from dse.sweep import run as sweep_run
 from dse.sweep import spec as sweep_spec
 from dse.sweep import store as sweep_store
-from dse.sweep import sweeps as sweep
 from dse.sweep import table as sweep_table
 from factories import SMALL_SWEEP, fast_points, files_of
 
@@ -42,16 +42,16 @@ def small(monkeypatch):
 
 @pytest.fixture
 def whole(small, tmp_path):
-    sweep.run(small, tmp_path / "whole", threads=1)
+    dse.sweep(small, tmp_path / "whole", threads=1)
     return files_of(tmp_path / "whole")
 
 
 def test_the_files_hold_the_table(small, whole, tmp_path):
-    done = sweep.run(small, tmp_path / "whole")
+    done = dse.sweep(small, tmp_path / "whole")
     assert sorted(whole) == sorted([".lock", "_manifest.json", "_spec.json", *(path.name for path in done.paths)])
     assert len(done.paths) == -(-small.n_points // 8) == 20
     table = done.read()
-    pd.testing.assert_frame_equal(table, sweep.run(small), check_exact=True)
+    pd.testing.assert_frame_equal(table, dse.sweep(small), check_exact=True)
     assert len(pd.read_parquet(tmp_path / "whole")) == len(table) == done.n_rows
     assert table["feasible"].sum() == done.manifest.codes[0]
     assert table["decode_step_s"].isna().equals(~table["feasible"])
@@ -79,7 +79,7 @@ def test_a_manifest_is_complete_with_its_last_part_and_not_before(small, tmp_pat
                     reading.stored(tmp_path / "out")
 
     monkeypatch.setattr(sweep_store.files, "write", noted)
-    sweep.run(small, tmp_path / "out", threads=1)
+    dse.sweep(small, tmp_path / "out", threads=1)
     assert {n for n, _ in seen} >= {1, 10, 19, 20}
     assert [is_complete for n, is_complete in seen] == [n == 20 for n, _ in seen]
     assert reading.stored(tmp_path / "out").manifest.complete
@@ -121,8 +121,8 @@ def test_real_points_are_those_of_the_grid(tmp_path):
         "axes": {"device": ["h100"], "model": ["llama3-8b"], "quantizer": ["fp16", "kivi"], "batch": [1, 64]},
         "keep": "all",
     }
-    table = sweep.run(spec, tmp_path / "out").read()
-    grid = sweep.grid(["h100"], ["llama3-8b"], ["fp16", "kivi"], [1, 64])
+    table = dse.sweep(spec, tmp_path / "out").read()
+    grid = dse.grid("h100", "llama3-8b", ["fp16", "kivi"], batch=[1, 64])
     for name in table.columns:
         if name != "infeasible_code":
             assert table[name].astype(object).where(table[name].notna(), None).tolist() == (
@@ -133,7 +133,7 @@ def test_real_points_are_those_of_the_grid(tmp_path):
 @pytest.mark.parametrize(("threads", "block"), [(1, 1), (1, 3), (2, 5), (4, 8), (3, 1000)])
 def test_same_bytes_for_threads_blocks_and_order(small, whole, tmp_path, monkeypatch, threads, block):
     monkeypatch.setattr(sweep_points, "BLOCK_POINTS", block)
-    done = sweep.run(small, tmp_path / "other", threads=threads)
+    done = dse.sweep(small, tmp_path / "other", threads=threads)
     assert files_of(done.folder) == whole
     folder = tmp_path / "shuffled"
     with sweep_store.locked(folder):
@@ -163,16 +163,16 @@ def in_child(work):
 def test_killed_at_random_100_times(small, tmp_path):
     """Of 80 points in 10 parts, as starting a run costs more than its parts."""
     few = sweep_spec.from_dict({**SMALL_SWEEP, "axes": {**SMALL_SWEEP["axes"], "batch": [1, 16]}})
-    assert sweep.run(few, tmp_path / "whole", threads=1).n_rows == few.n_points == 80
+    assert dse.sweep(few, tmp_path / "whole", threads=1).n_rows == few.n_points == 80
     whole = files_of(tmp_path / "whole")
     rng = random.Random(6)
     start = time.monotonic()
-    assert os.waitpid(in_child(lambda: sweep.run(few, tmp_path / "timed", threads=2)), 0)[1] == 0
+    assert os.waitpid(in_child(lambda: dse.sweep(few, tmp_path / "timed", threads=2)), 0)[1] == 0
     usual_s = time.monotonic() - start
     n_kills = n_finished = 0
     while n_kills < 100:
         folder = tmp_path / f"run{n_finished}"
-        child = in_child(lambda folder=folder: sweep.run(few, folder, threads=2))
+        child = in_child(lambda folder=folder: dse.sweep(few, folder, threads=2))
         time.sleep(rng.uniform(0, usual_s))
         os.kill(child, signal.SIGKILL)
         status = os.waitpid(child, 0)[1]
@@ -180,7 +180,7 @@ def test_killed_at_random_100_times(small, tmp_path):
         if not os.WIFSIGNALED(status):
             assert files_of(folder) == whole
             n_finished += 1
-    sweep.run(few, folder)
+    dse.sweep(few, folder)
     assert files_of(folder) == whole
 
 
@@ -202,11 +202,11 @@ def test_killed_at_every_step(small, whole, tmp_path, monkeypatch):
             return call
 
         os.fsync, os.replace = counted(real_sync), counted(real_replace)
-        sweep.run(few, folder, threads=1)
+        dse.sweep(few, folder, threads=1)
 
     monkeypatch.setattr(sweep_spec, "MIN_PART_POINTS", 64)
     few = sweep_spec.from_dict(SMALL_SWEEP)
-    expected = files_of(sweep.run(few, tmp_path / "few").folder)
+    expected = files_of(dse.sweep(few, tmp_path / "few").folder)
     for step in range(1, 1000):
         folder = tmp_path / f"step{step}"
         status = os.waitpid(in_child(lambda step=step, folder=folder: run_until(step, folder)), 0)[1]
@@ -217,7 +217,7 @@ def test_killed_at_every_step(small, whole, tmp_path, monkeypatch):
         for name in files_of(folder):
             if not name.startswith(".") and name != "_manifest.json":
                 assert (folder / name).read_bytes() == expected[name]  # whole or not there
-        sweep.run(few, folder)
+        dse.sweep(few, folder)
         assert files_of(folder) == expected
     # file synced, renamed, directory synced: of the spec, three parts and the last manifest
     assert step > 3 * (1 + 3 + 1)
@@ -237,8 +237,8 @@ def test_ctrl_c_keeps_what_is_finished(small, whole, tmp_path):
     assert 0 < len(manifest.parts) < manifest.n_parts
     assert not [path for path in files_of(tmp_path / "out") if path.endswith(".part")]
     with pytest.raises(InputError, match="parts are done: run `dse sweep` again"):
-        sweep.stored(tmp_path / "out")
-    done = sweep.run(small, tmp_path / "out")
+        reading.stored(tmp_path / "out")
+    done = dse.sweep(small, tmp_path / "out")
     assert done.n_written == manifest.n_parts - len(manifest.parts)
     assert files_of(tmp_path / "out") == whole
 
@@ -273,7 +273,7 @@ def test_a_damaged_part_is_set_aside_and_done_again(small, whole, tmp_path, how)
         assert "set aside as _part-000003.parquet.bad" in said[0]
         found.pop("_part-000003.parquet.bad", None)
         assert (folder / "_part-000003.parquet.bad").exists()
-        assert len(sweep.stored(folder).read()) == done.n_rows
+        assert len(reading.stored(folder).read()) == done.n_rows
     assert found == whole
     assert sweep_store.verify(folder)[1] == []
 
@@ -301,27 +301,27 @@ def test_damaged_and_foreign_files_of_the_directory(small, whole, tmp_path):
     (folder / "_spec.json").unlink()
     (folder / "_manifest.json").write_bytes(b"{")
     with pytest.raises(InputError, match="holds files such as"):
-        sweep.run(small, folder)
+        dse.sweep(small, folder)
 
 
 def test_directories_that_hold_something_else(small, whole, tmp_path):
     other = sweep_spec.from_dict({**SMALL_SWEEP, "where": []})
     with pytest.raises(InputError, match="holds another sweep"):
-        sweep.run(other, tmp_path / "whole")
+        dse.sweep(other, tmp_path / "whole")
     assert files_of(tmp_path / "whole") == whole
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(InputError, match=r"holds files such as 'notes.txt'"):
-        sweep.run(small, tmp_path)
+        dse.sweep(small, tmp_path)
     with pytest.raises(InputError, match="is a file"):
-        sweep.run(small, tmp_path / "notes.txt")
+        dse.sweep(small, tmp_path / "notes.txt")
     for name, value, text in (("dse", "0.0.1", "begun with dse"), ("format", 9, "has format 9")):
         spec = json.loads(whole["_spec.json"])
         (tmp_path / "whole" / "_spec.json").write_text(json.dumps({**spec, name: value}))
         with pytest.raises(InputError, match=text):
-            sweep.run(small, tmp_path / "whole")
+            dse.sweep(small, tmp_path / "whole")
     for bad in ("", "a\0b"):
         with pytest.raises(InputError, match="not a directory name"):
-            sweep.run(small, bad)
+            dse.sweep(small, bad)
 
 
 @pytest.mark.slow
@@ -337,11 +337,11 @@ def test_two_processes_on_one_directory(small, whole, tmp_path):
     holder = in_child(hold)
     os.read(ready[0], 1)
     with pytest.raises(BusyError, match=rf"written by another sweep \(process {holder}\)") as busy:
-        sweep.run(small, folder)
+        dse.sweep(small, folder)
     assert busy.value.exit_status == 3
     os.kill(holder, signal.SIGKILL)  # its lock dies with it
     os.waitpid(holder, 0)
-    sweep.run(small, folder)
+    dse.sweep(small, folder)
     assert files_of(folder) == whole
 
 
@@ -350,7 +350,7 @@ def test_the_lock_is_no_way_out_of_the_directory(small, tmp_path):
     (tmp_path / "precious").write_text("keep")
     (tmp_path / "out" / ".lock").symlink_to(tmp_path / "precious")
     with pytest.raises(OutputError, match="cannot write"):
-        sweep.run(small, tmp_path / "out")
+        dse.sweep(small, tmp_path / "out")
     assert (tmp_path / "precious").read_text() == "keep"
 
 
@@ -370,9 +370,9 @@ def test_a_disk_that_fails_for_a_while(small, whole, tmp_path, monkeypatch, code
         if where == "fsync":  # a directory that cannot be synced is no failure
             patch.setattr(files, "sync", lambda folder: None)
         with pytest.raises(OutputError, match=r"of 20 parts are done: free space .* it goes on"):
-            sweep.run(small, tmp_path / "out", threads=2)
+            dse.sweep(small, tmp_path / "out", threads=2)
     assert not [name for name in files_of(tmp_path / "out") if name.endswith(".part")]
-    sweep.run(small, tmp_path / "out")
+    dse.sweep(small, tmp_path / "out")
     assert files_of(tmp_path / "out") == whole
 
 
@@ -383,13 +383,13 @@ def test_a_file_size_limit_that_is_raised(small, whole, tmp_path):
     def limited():
         resource.setrlimit(resource.RLIMIT_FSIZE, (biggest - 1, biggest - 1))
         try:
-            sweep.run(small, tmp_path / "out", threads=1)
+            dse.sweep(small, tmp_path / "out", threads=1)
         except OutputError as error:
             (tmp_path / "said").write_text(str(error)[: biggest - 10])
 
     assert os.waitpid(in_child(limited), 0)[1] == 0
     assert "file too large" in (tmp_path / "said").read_text()
-    sweep.run(small, tmp_path / "out")
+    dse.sweep(small, tmp_path / "out")
     assert files_of(tmp_path / "out") == whole
 
 
@@ -408,18 +408,18 @@ def test_a_full_and_a_read_only_file_system(small, whole, tmp_path, kind):
     try:
         if kind == "full":
             with pytest.raises(OutputError, match=r"no space left on device: .* parts are done"):
-                sweep.run(small, folder / "out", limits=False)
+                dse.sweep(small, folder / "out", limits=False)
             assert subprocess.run(["mount", "-o", "remount,size=8m", str(folder)]).returncode == 0
         else:
-            sweep.run(small, folder / "out")
+            dse.sweep(small, folder / "out")
             assert _mount("-o", "remount,ro", str(folder))
             with pytest.raises(OutputError, match="read-only file system"):
-                sweep.run(small, folder / "out")
+                dse.sweep(small, folder / "out")
             with pytest.raises(OutputError, match="read-only file system"):
-                sweep.run(small, folder / "new")
+                dse.sweep(small, folder / "new")
             assert sweep_store.verify(folder / "out")[1] == []
             assert _mount("-o", "remount,rw", str(folder))
-        sweep.run(small, folder / "out")
+        dse.sweep(small, folder / "out")
         assert files_of(folder / "out") == whole
     finally:
         subprocess.run(["umount", str(folder)])
@@ -435,16 +435,16 @@ def test_limits(tmp_path, monkeypatch):
             patch.setattr(sweep_points, name, None)
         patch.setattr(sweep_run.count, "rows_left", None)
         with pytest.raises(LimitError, match=r"200,000,000,000 points: at most 10,000,000,000: .*--no-limit"):
-            sweep.run(huge, tmp_path / "out")
+            dse.sweep(huge, tmp_path / "out")
     assert not (tmp_path / "out").exists()
     # 4e6 points of 9 numbers, 2 names, 5 axes of a byte, batch of 8 and 3 flags: 90 B each
     large = sweep_spec.from_dict({"axes": axes})
     assert sweep_run.row_bytes(large) == 9 * 8 + 2 + 5 + 8 + 3
     monkeypatch.setattr(sweep_run.shutil, "disk_usage", lambda folder: _Usage)
     with pytest.raises(LimitError, match=r"up to 360.5 MB, the disk has 120 MB free: .*--no-limit"):
-        sweep.run(large, tmp_path / "out")
+        dse.sweep(large, tmp_path / "out")
     with pytest.raises(LimitError, match="give a directory"):
-        sweep.run(large)
+        dse.sweep(large)
     # three quarters are there already, as one of 62 parts: 90 MB are left to write, and what 61 parts take beside rows:
     # 21 columns (20 and the place of a front's) and the names in them, each with the 4 B of its length
     names = ("A100-80GB", "Oaken-HBM", "llama2-7b", "llama2-70b", "fp16", "oaken", "kivi")
@@ -485,7 +485,7 @@ def test_files_take_no_more_than_was_said(tmp_path, keep, batches):
     """Of a few points nearly all bytes are heads, footers and names."""
     axes = {"device": ["h100", "oaken-hbm"], "model": "llama2-7b", "quantizer": ["fp16", "kivi"], "batch": batches}
     found = sweep_spec.from_dict({"axes": axes, **({"keep": keep} if keep else {})})
-    done = sweep.run(found, tmp_path / "out", threads=1)
+    done = dse.sweep(found, tmp_path / "out", threads=1)
     n_bytes = sum(path.stat().st_size for path in done.paths)
     said = sweep_run.estimate(found).n_bytes
     assert n_bytes <= said <= 4 * n_bytes
@@ -504,21 +504,21 @@ def test_where_nothing_can_be_written(tmp_path, monkeypatch):
     """The kernel's views of itself have no bytes, which is not that they are full."""
     for out in ("/proc/x", "/proc/x/y"):
         with pytest.raises(OutputError, match=rf"cannot write '{out}': '/proc' is not a file system that holds files"):
-            sweep.run(SMALL_SWEEP, out)
+            dse.sweep(SMALL_SWEEP, out)
 
     def refuse(folder):
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(sweep_run.shutil, "disk_usage", refuse)
     with pytest.raises(OutputError, match="permission denied: give another directory"):
-        sweep.run(SMALL_SWEEP, tmp_path / "out")
+        dse.sweep(SMALL_SWEEP, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("threads", [0, -1, True, 1.5, 100_000])
 def test_bad_threads(small, tmp_path, threads):
     with pytest.raises(InputError, match=r"threads = .*: must be a whole number from 1 to"):
-        sweep.run(small, tmp_path / "out", threads=threads)
+        dse.sweep(small, tmp_path / "out", threads=threads)
 
 
 def test_verify_needs_a_sweep(tmp_path):

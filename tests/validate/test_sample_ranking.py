@@ -8,7 +8,7 @@ import pytest
 from dse.specs import published_scores, sample_scores
 from dse.specs.published_scores import Score
 from dse.specs.sample_scores import OverTexts, SampleScore
-from dse.validate import sample_ranking
+from scripts import sample_ranking
 
 ROOT = Path(__file__).parents[2]
 KL = {"fp8": 0.01, "int8": 0.02, "int4": 0.3, "kivi": 0.2, "nqkv": 0.1}

@@ -78,7 +78,7 @@ def read(keys: Keys, rules: Rules, model_type: str, n_layers: int, hidden: int) 
         heads.kv_heads(keys, model_type, q_heads)
         found = [replace(latent, q_heads=q, index=one).mixer() for q, one in zip(q_heads, index, strict=True)]
     else:
-        found = _with_heads(keys, rules, model_type, n_layers, hidden, q_heads, index, states)
+        found = _with_heads(keys, rules, model_type, n_layers, hidden, q_heads=q_heads, index=index, states=states)
     stored = n_layers - (keys.whole(["num_kv_shared_layers"], 0, max(n_layers - 1, 0), 0) or 0 if n_layers else 0)
     found = [mixer if i < stored else mixer.reading_earlier() for i, mixer in enumerate(found)]
     return [state or mixer for state, mixer in zip(states, found, strict=True)]

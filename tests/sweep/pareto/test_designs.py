@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import dse
 from cases import quick_first
 from dse.core.errors import InputError
 from dse.figures.charts import design_front
@@ -18,10 +19,9 @@ from dse.figures.plot import answer as report_figure
 from dse.figures.plot import load as plot_load
 from dse.model import results as point_names
 from dse.model.results import RESULT_UNITS
-from dse.sweep import pareto
+from dse.sweep import pareto, reading
 from dse.sweep import points as sweep_points
 from dse.sweep import spec as sweep_spec
-from dse.sweep import sweeps as sweep
 from dse.sweep.pareto import designs as pareto_designs
 
 SPEC = {
@@ -59,7 +59,7 @@ def folder(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sweep_points, "evaluate_points", scattered)
         patch.setattr(sweep_spec, "MIN_PART_POINTS", 16)
-        sweep.run(SPEC, out)
+        dse.sweep(SPEC, out)
     return out
 
 
@@ -79,8 +79,8 @@ GROUPS = [(), ("model",), ("device", "bound")]
 )
 def test_the_front_of_a_directory_is_that_of_its_table(folder, monkeypatch, merge_rows, by, objectives):
     monkeypatch.setattr(pareto_designs, "MERGE_ROWS", merge_rows)
-    table = sweep.stored(folder).read()
-    assert len(sweep.stored(folder).paths) > 20
+    table = reading.stored(folder).read()
+    assert len(reading.stored(folder).paths) > 20
     found = pareto_designs.of_file(folder, objectives, by)
     mask = pareto.front(table, objectives, by)
     assert found.row.tolist() == np.flatnonzero(mask).tolist()
@@ -131,7 +131,7 @@ def test_the_command(folder, run, tmp_path):
     assert (status, err) == (0, "")
     answer = json.loads(out)
     expected = pareto.front(
-        sweep.stored(folder).read(), {"throughput_tokens_per_s": "max", "decode_step_s": "min"}, ["model"]
+        reading.stored(folder).read(), {"throughput_tokens_per_s": "max", "decode_step_s": "min"}, ["model"]
     )
     assert answer["n_front"] == len(answer["front"]) == expected.sum()
     assert [row["row"] for row in answer["front"]] == np.flatnonzero(expected).tolist()
@@ -162,7 +162,7 @@ def test_the_command(folder, run, tmp_path):
     # its rows are a front of their own
     status, out, _ = run("pareto", tmp_path / "front" / "front.csv", *aims, "--json")
     assert json.loads(out)["n_front"] == expected.sum()
-    part = sweep.stored(folder).paths[3]
+    part = reading.stored(folder).paths[3]
     assert run("pareto", part, *aims)[0] == 0
 
 

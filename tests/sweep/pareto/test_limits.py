@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import dse
 from dse.core.errors import InputError
-from dse.sweep import pareto
-from dse.sweep import sweeps as sweep
+from dse.sweep import pareto, reading
+from dse.sweep import spec as sweep_spec
 from dse.sweep.pareto import designs as pareto_designs
 from dse.sweep.pareto import limits as pareto_limits
 from factories import assert_one_line
@@ -40,7 +41,7 @@ def test_it_is_the_front_of_the_rows_that_are_left(rows, size):
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     """A sweep with all rows, in parts of a few, and with the front of throughput and error alone."""
-    spec = sweep.from_dict(
+    spec = sweep_spec.from_dict(
         {
             "axes": {
                 "device": ["a100-80gb", "oaken-hbm"],
@@ -62,9 +63,9 @@ def folders(tmp_path_factory):
         }
     )
     at = tmp_path_factory.mktemp("limits")
-    sweep.run(spec, at / "all")
+    dse.sweep(spec, at / "all")
     wanted = {"maximize": ["throughput_tokens_per_s"], "minimize": ["measured_error"]}
-    sweep.run(spec, at / "front", keep="front", drop_missing=True, **wanted)
+    dse.sweep(spec, at / "front", keep="front", drop_missing=True, **wanted)
     return at / "all", at / "front"
 
 
@@ -73,7 +74,7 @@ FAST = {"throughput_tokens_per_s": "max"}
 
 @pytest.mark.parametrize("most", [0.14, 0.2, 0.5])
 def test_the_fastest_design_at_an_error(folders, most):
-    table = sweep.stored(folders[0]).read()
+    table = reading.stored(folders[0]).read()
     runs = table["feasible"] & table["runs"]  # Oaken's chip runs its own method alone
     right = table[runs & (table["measured_error"] <= most)]
     fastest = right["throughput_tokens_per_s"].max()
