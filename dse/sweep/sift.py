@@ -40,7 +40,8 @@ def sifted(sweep: Sweep, first: int, last: int) -> Sifted | None:
     """Sift the points first..last-1 by compiled code; None where there are none, or where points of a run have fronts
     of their own.
     """
-    digits, front, narrow = kept_digits(sweep, first, last), sweep.front, sweep.narrow
+    front, narrow = sweep.front, sweep.narrow
+    digits = kept_digits(narrow, first, last)
     assert front is not None
     if not digits.outer.keys() >= set(front.by):
         return None
