@@ -8,7 +8,7 @@ from kernels_ref import half
 from kernels_ref.inputs import check_count
 from kernels_ref.jit import inner, kernel, prange
 from kernels_ref.packing import pack_low_first, pick, unpack_low_first
-from kernels_ref.rows import Buffers, Column, RowMethod, n_pieces, nibbles, rows_of
+from kernels_ref.rows import BufferColumn, Buffers, RowMethod, n_pieces, nibbles, rows_of
 
 __all__ = ["Atom"]
 
@@ -99,12 +99,12 @@ class Atom(RowMethod):
     def __post_init__(self) -> None:
         check_count("group", self.group)
 
-    def _columns(self, n_heads: int, channels: int) -> tuple[Column, ...]:
+    def _columns(self, n_heads: int, channels: int) -> tuple[BufferColumn, ...]:
         n_groups = n_heads * -(-(channels // n_heads) // self.group)
         return (
             nibbles("codes", channels),
-            Column("scale", dtype=np.float16, items=n_groups, part="scales"),
-            Column("zero", dtype=np.float16, items=n_groups, part="zero_points"),
+            BufferColumn("scale", dtype=np.float16, items=n_groups, part="scales"),
+            BufferColumn("zero", dtype=np.float16, items=n_groups, part="zero_points"),
         )
 
     def _encode(self, bits: np.ndarray, n_heads: int, buffers: Buffers) -> None:

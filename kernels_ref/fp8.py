@@ -9,7 +9,7 @@ import numpy as np
 from kernels_ref.half import all_patterns
 from kernels_ref.inputs import check_choice, check_scale
 from kernels_ref.packing import look_up
-from kernels_ref.rows import Buffers, Column, RowMethod
+from kernels_ref.rows import BufferColumn, Buffers, RowMethod
 
 __all__ = ["FP8"]
 
@@ -95,8 +95,8 @@ class FP8(RowMethod):
         check_scale("scale", self.scale)
         check_choice("saturate", self.saturate, (None, False, True))
 
-    def _columns(self, n_heads: int, channels: int) -> tuple[Column, ...]:
-        return (Column("codes", dtype=np.uint8, items=channels, part="payload"),)
+    def _columns(self, n_heads: int, channels: int) -> tuple[BufferColumn, ...]:
+        return (BufferColumn("codes", dtype=np.uint8, items=channels, part="payload"),)
 
     def _encode(self, bits: np.ndarray, n_heads: int, buffers: Buffers) -> None:
         table = _encode_table(self.format, float(self.scale), self.saturate)

@@ -14,7 +14,7 @@ from kernels_ref.formats import GGML_TYPES, storage
 from kernels_ref.inputs import check_choice
 from kernels_ref.jit import inner, kernel, prange
 from kernels_ref.packed import Packed
-from kernels_ref.rows import Buffers, Column, RowMethod, n_pieces, rows_of
+from kernels_ref.rows import BufferColumn, Buffers, RowMethod, n_pieces, rows_of
 
 __all__ = ["GGML"]
 
@@ -405,7 +405,7 @@ class GGML(RowMethod):
     def __post_init__(self) -> None:
         _check_code(self.type, self.code)
 
-    def _columns(self, n_heads: int, channels: int) -> tuple[Column, ...]:
+    def _columns(self, n_heads: int, channels: int) -> tuple[BufferColumn, ...]:
         if channels // n_heads % BLOCK:
             raise ValueError(
                 f"head_dim = {channels // n_heads}: must be a multiple of {BLOCK} for {self.type} (ggml's blocks)"
@@ -414,13 +414,13 @@ class GGML(RowMethod):
         n_blocks = channels // BLOCK
         dtype, items = (np.int8, channels) if bits == 8 else (np.uint8, channels // 2)
         columns = [
-            Column("codes", dtype=dtype, items=items, part="payload"),
-            Column("d", dtype=np.float16, items=n_blocks, part="scales"),
+            BufferColumn("codes", dtype=dtype, items=items, part="payload"),
+            BufferColumn("d", dtype=np.float16, items=n_blocks, part="scales"),
         ]
         if bits == 5:
-            columns.append(Column("high", dtype=np.uint32, items=n_blocks, part="payload"))
+            columns.append(BufferColumn("high", dtype=np.uint32, items=n_blocks, part="payload"))
         if minimum:
-            columns.append(Column("m", dtype=np.float16, items=n_blocks, part="zero_points"))
+            columns.append(BufferColumn("m", dtype=np.float16, items=n_blocks, part="zero_points"))
         return tuple(columns)
 
     def _encode(self, bits: np.ndarray, n_heads: int, buffers: Buffers) -> None:

@@ -11,7 +11,7 @@ from kernels_ref.formats import FORMATS
 from kernels_ref.inputs import NonFinite, check_choice, check_scale, row_tensor
 from kernels_ref.jit import inner, kernel, prange
 from kernels_ref.packing import look_up, pack_low_first, pick, unpack_low_first
-from kernels_ref.rows import Buffers, Column, RowMethod, n_pieces, nibbles, rows_of
+from kernels_ref.rows import BufferColumn, Buffers, RowMethod, n_pieces, nibbles, rows_of
 
 __all__ = ["PerTensorInteger", "PerTokenInteger"]
 
@@ -88,8 +88,12 @@ def _dequantize_nibbles(packed: np.ndarray, absmax: np.ndarray, inverse: np.floa
             pick(codes[: bits.shape[1]], values, bits[row])
 
 
-def _codes(bits: int, channels: int) -> Column:
-    return Column("codes", dtype=np.int8, items=channels, part="payload") if bits == 8 else nibbles("codes", channels)
+def _codes(bits: int, channels: int) -> BufferColumn:
+    return (
+        BufferColumn("codes", dtype=np.int8, items=channels, part="payload")
+        if bits == 8
+        else nibbles("codes", channels)
+    )
 
 
 @dataclass(frozen=True)
@@ -117,9 +121,9 @@ class PerTokenInteger(RowMethod):
         """The largest code: 127 or 7."""
         return np.float32(FORMATS[f"int{self.bits}"].largest)
 
-    def _columns(self, n_heads: int, channels: int) -> tuple[Column, ...]:
+    def _columns(self, n_heads: int, channels: int) -> tuple[BufferColumn, ...]:
         dtype = {16: np.float16, 32: np.float32}[FORMATS[self.scale].bits]
-        return _codes(self.bits, channels), Column("absmax", dtype=dtype, items=1, part="scales")
+        return _codes(self.bits, channels), BufferColumn("absmax", dtype=dtype, items=1, part="scales")
 
     def _encode(self, bits: np.ndarray, n_heads: int, buffers: Buffers) -> None:
         patterns = np.empty(len(bits), np.uint16)
@@ -201,7 +205,7 @@ class PerTensorInteger(RowMethod):
         absmax = np.float32(np.uint16(largest).view(np.float16))
         return cls(float(absmax / np.float32(FORMATS[f"int{bits}"].largest)) if largest else 1.0, bits)
 
-    def _columns(self, n_heads: int, channels: int) -> tuple[Column, ...]:
+    def _columns(self, n_heads: int, channels: int) -> tuple[BufferColumn, ...]:
         return (_codes(self.bits, channels),)
 
     def _encode(self, bits: np.ndarray, n_heads: int, buffers: Buffers) -> None:

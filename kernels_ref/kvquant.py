@@ -7,7 +7,7 @@ import numpy as np
 from kernels_ref import half
 from kernels_ref.jit import inner, kernel, prange
 from kernels_ref.packing import pack_low_first, unpack_low_first
-from kernels_ref.rows import Buffers, Column, RowMethod, n_pieces, nibbles, rows_of
+from kernels_ref.rows import BufferColumn, Buffers, RowMethod, n_pieces, nibbles, rows_of
 
 __all__ = ["KVQuantKeys", "KVQuantValues"]
 
@@ -126,14 +126,14 @@ class _KVQuant(RowMethod):
         """The table of values as kernels want it: empty for uniform codes."""
         return np.array(self.lut or (), np.float32)
 
-    def _columns(self, n_heads: int, channels: int) -> tuple[Column, ...]:
+    def _columns(self, n_heads: int, channels: int) -> tuple[BufferColumn, ...]:
         if channels > MAX_CHANNELS:
             raise ValueError(f"x has {channels} channels: must have at most {MAX_CHANNELS} for 16-bit indices")
         return (
             nibbles("codes", channels),
-            Column("outlier_count", dtype=np.uint16, items=1, part="counts"),
-            Column("outlier_value", dtype=np.float16, items=1, part="outliers", each="entry"),
-            Column("outlier_index", dtype=np.uint16, items=1, part="outliers", each="entry"),
+            BufferColumn("outlier_count", dtype=np.uint16, items=1, part="counts"),
+            BufferColumn("outlier_value", dtype=np.float16, items=1, part="outliers", each="entry"),
+            BufferColumn("outlier_index", dtype=np.uint16, items=1, part="outliers", each="entry"),
         )
 
     def _encode(self, bits: np.ndarray, n_heads: int, buffers: Buffers) -> Buffers:
@@ -190,7 +190,7 @@ class KVQuantKeys(_KVQuant):
         low, high = (np.array([values], np.float16).astype(np.float32) for values in (self.lower, self.upper))
         return low, high
 
-    def _columns(self, n_heads: int, channels: int) -> tuple[Column, ...]:
+    def _columns(self, n_heads: int, channels: int) -> tuple[BufferColumn, ...]:
         self._thresholds(channels)
         return super()._columns(n_heads, channels)
 
@@ -222,10 +222,10 @@ class KVQuantValues(_KVQuant):
         if isinstance(self.kept, bool) or not isinstance(self.kept, float) or not 0 <= self.kept <= 1:
             raise ValueError(f"kept = {self.kept!r}: must be a number from 0.0 to 1.0, the share that is no outlier")
 
-    def _columns(self, n_heads: int, channels: int) -> tuple[Column, ...]:
+    def _columns(self, n_heads: int, channels: int) -> tuple[BufferColumn, ...]:
         low, high = (
-            Column("low", dtype=np.float16, items=1, part="zero_points"),
-            Column("high", dtype=np.float16, items=1, part="scales"),
+            BufferColumn("low", dtype=np.float16, items=1, part="zero_points"),
+            BufferColumn("high", dtype=np.float16, items=1, part="scales"),
         )
         return (*super()._columns(n_heads, channels), high, low)
 

@@ -14,7 +14,7 @@ from kernels_ref.hadamard import narrowed
 from kernels_ref.inputs import check_choice
 from kernels_ref.jit import inner, kernel, prange
 from kernels_ref.packed import Packed
-from kernels_ref.rows import Buffers, Column, RowMethod, n_pieces, rows_of
+from kernels_ref.rows import BufferColumn, Buffers, RowMethod, n_pieces, rows_of
 
 __all__ = ["Latent"]
 
@@ -255,7 +255,7 @@ class Latent(RowMethod):
     def __post_init__(self) -> None:
         check_choice("format", self.format, FORMATS)
 
-    def _columns(self, n_heads: int, channels: int) -> tuple[Column, ...]:
+    def _columns(self, n_heads: int, channels: int) -> tuple[BufferColumn, ...]:
         if n_heads != 1 or channels != LATENT + ROPE:
             raise ValueError(
                 f"{self.format}_ds_mla: x has {n_heads} heads of {channels // n_heads} channels: must be one latent "
@@ -263,14 +263,14 @@ class Latent(RowMethod):
             )
         if self.format == "fp8":
             return (
-                Column("codes", dtype=np.uint8, items=LATENT, part="payload"),
-                Column("scale", dtype=np.float32, items=LATENT // 128, part="scales"),
-                Column("rope", dtype=np.float16, items=ROPE, part="payload"),
+                BufferColumn("codes", dtype=np.uint8, items=LATENT, part="payload"),
+                BufferColumn("scale", dtype=np.float32, items=LATENT // 128, part="scales"),
+                BufferColumn("rope", dtype=np.float16, items=ROPE, part="payload"),
             )
         return (
-            Column("codes", dtype=np.uint8, items=LATENT // 2, part="payload"),
-            Column("rope", dtype=np.uint8, items=ROPE, part="payload"),
-            Column("scale", dtype=np.uint8, items=LATENT // 16, part="scales"),
+            BufferColumn("codes", dtype=np.uint8, items=LATENT // 2, part="payload"),
+            BufferColumn("rope", dtype=np.uint8, items=ROPE, part="payload"),
+            BufferColumn("scale", dtype=np.uint8, items=LATENT // 16, part="scales"),
         )
 
     def _encode(self, bits: np.ndarray, n_heads: int, buffers: Buffers) -> None:

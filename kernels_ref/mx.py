@@ -27,7 +27,7 @@ from kernels_ref.minifloat import (
     pattern,
     value_of,
 )
-from kernels_ref.rows import Buffers, Column, RowMethod, n_pieces, nibbles, rows_of
+from kernels_ref.rows import BufferColumn, Buffers, RowMethod, n_pieces, nibbles, rows_of
 
 __all__ = ["MX"]
 
@@ -278,15 +278,15 @@ class MX(RowMethod):
     def _tables(self) -> blocks.Tables:
         return _tables(self.type, _check(self.type, self.rule))
 
-    def _columns(self, n_heads: int, channels: int) -> tuple[Column, ...]:
+    def _columns(self, n_heads: int, channels: int) -> tuple[BufferColumn, ...]:
         entry = SCALED_TYPES[self.type]
         blocks.check_head_dim(channels // n_heads, entry.block, self.type)
         codes = (
             nibbles("codes", channels)
             if entry.code_bits == 4
-            else Column("codes", dtype=np.uint8, items=channels, part="payload")
+            else BufferColumn("codes", dtype=np.uint8, items=channels, part="payload")
         )
-        return codes, Column("scales", dtype=np.uint8, items=channels // entry.block, part="scales")
+        return codes, BufferColumn("scales", dtype=np.uint8, items=channels // entry.block, part="scales")
 
     def _encode(self, bits: np.ndarray, n_heads: int, buffers: Buffers) -> None:
         tables = self._tables()

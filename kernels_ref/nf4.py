@@ -15,7 +15,7 @@ from kernels_ref.formats import FORMATS
 from kernels_ref.inputs import check_choice, check_count
 from kernels_ref.jit import inner, kernel, prange
 from kernels_ref.packing import pack_high_first, pick, unpack_high_first
-from kernels_ref.rows import Buffers, Column, RowMethod, n_pieces, nibbles, rows_of
+from kernels_ref.rows import BufferColumn, Buffers, RowMethod, n_pieces, nibbles, rows_of
 
 __all__ = ["NF4"]
 
@@ -138,9 +138,9 @@ class NF4(RowMethod):
         check_count("block", self.block)
         check_choice("absmax", self.absmax, ("fp16", "fp32"))
 
-    def _columns(self, n_heads: int, channels: int) -> tuple[Column, ...]:
+    def _columns(self, n_heads: int, channels: int) -> tuple[BufferColumn, ...]:
         dtype = {16: np.float16, 32: np.float32}[FORMATS[self.absmax].bits]
-        return nibbles("codes", channels), Column(
+        return nibbles("codes", channels), BufferColumn(
             "absmax", dtype=dtype, items=-(-channels // self.block), part="scales"
         )
 

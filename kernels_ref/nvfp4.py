@@ -15,7 +15,7 @@ from kernels_ref.fp8 import decode_table
 from kernels_ref.inputs import KVTensor, NonFinite, check_choice, check_scale, shown
 from kernels_ref.jit import inner, kernel, prange, sequential
 from kernels_ref.minifloat import E2M1_VALUES, LARGEST, e2m1, e2m1_value, e4m3, e4m3_value
-from kernels_ref.rows import Buffers, Column, RowMethod, n_pieces, nibbles, rows_of
+from kernels_ref.rows import BufferColumn, Buffers, RowMethod, n_pieces, nibbles, rows_of
 
 __all__ = ["NVFP4"]
 
@@ -325,12 +325,12 @@ class NVFP4(RowMethod):
         largest = blocks.largest_magnitude(x, n_heads, nonfinite)
         return cls(float(largest / np.float32(LARGEST_AT_ONE)) if largest else 1.0, code)
 
-    def _columns(self, n_heads: int, channels: int) -> tuple[Column, ...]:
+    def _columns(self, n_heads: int, channels: int) -> tuple[BufferColumn, ...]:
         blocks.check_head_dim(channels // n_heads, BLOCK, "NVFP4")
         return (
             nibbles("codes", channels),
-            Column("scales", dtype=np.uint8, items=channels // BLOCK, part="scales"),
-            Column("factor", dtype=np.float32, items=1, part="scales", each="sequence"),
+            BufferColumn("scales", dtype=np.uint8, items=channels // BLOCK, part="scales"),
+            BufferColumn("factor", dtype=np.float32, items=1, part="scales", each="sequence"),
         )
 
     def _once(self, tensor: KVTensor) -> Buffers:

@@ -16,7 +16,7 @@ from kernels_ref.inputs import check_choice
 from kernels_ref.jit import inner, kernel, prange
 from kernels_ref.packed import Packed
 from kernels_ref.packing import pick
-from kernels_ref.rows import Buffers, Column, RowMethod, n_pieces, rows_of
+from kernels_ref.rows import BufferColumn, Buffers, RowMethod, n_pieces, rows_of
 
 __all__ = ["PerTokenHead"]
 
@@ -498,11 +498,11 @@ class PerTokenHead(RowMethod):
     def __post_init__(self) -> None:
         check_choice("format", self.format, FORMATS)
 
-    def _columns(self, n_heads: int, channels: int) -> tuple[Column, ...]:
+    def _columns(self, n_heads: int, channels: int) -> tuple[BufferColumn, ...]:
         _check_dim(channels // n_heads, self.format)
         dtype = np.int8 if self.format == "int8" else np.uint8
         items = channels // 2 if self.format == "int4" else channels
-        return Column("codes", dtype=dtype, items=items, part="payload"), Column(
+        return BufferColumn("codes", dtype=dtype, items=items, part="payload"), BufferColumn(
             "scale", dtype=np.float32, items=n_heads, part="scales"
         )
 

@@ -9,7 +9,7 @@ from kernels_ref import half
 from kernels_ref.inputs import check_choice
 from kernels_ref.jit import inner, kernel, prange
 from kernels_ref.packing import pack_low_first, pick, unpack_low_first
-from kernels_ref.rows import Buffers, Column, RowMethod, n_pieces, nibbles, rows_of
+from kernels_ref.rows import BufferColumn, Buffers, RowMethod, n_pieces, nibbles, rows_of
 
 __all__ = ["QServe"]
 
@@ -162,13 +162,13 @@ class QServe(RowMethod):
         if factors.ndim != 1 or not factors.size or not (exact & np.isfinite(factors) & (factors > 2.0**-15)).all():
             raise ValueError("smooth: must be FP16 numbers above 2^-15, one per channel")
 
-    def _columns(self, n_heads: int, channels: int) -> tuple[Column, ...]:
+    def _columns(self, n_heads: int, channels: int) -> tuple[BufferColumn, ...]:
         self._factors(channels)
         n_groups = n_heads if self.mode == "head" else 1
         return (
             nibbles("codes", channels),
-            Column("scale", dtype=np.float16, items=n_groups, part="scales"),
-            Column("zero", dtype=np.float16, items=n_groups, part="zero_points"),
+            BufferColumn("scale", dtype=np.float16, items=n_groups, part="scales"),
+            BufferColumn("zero", dtype=np.float16, items=n_groups, part="zero_points"),
         )
 
     def _encode(self, bits: np.ndarray, n_heads: int, buffers: Buffers) -> None:

@@ -36,7 +36,7 @@ def rows_of(piece: int, bits: np.ndarray, size: int = PIECE) -> range:
 
 
 @dataclass(frozen=True)
-class Column:
+class BufferColumn:
     """A buffer of `dtype` counted under ledger part `part`.
 
     each "row": [token vectors, items]; "sequence": [batch, items]; "entry": as many items, one after the other, as the
@@ -51,9 +51,9 @@ class Column:
     each: Literal["row", "sequence", "entry"] = "row"
 
 
-def nibbles(name: str, channels: int, part: str = "payload") -> Column:
+def nibbles(name: str, channels: int, part: str = "payload") -> BufferColumn:
     """A column of a 4-bit code per channel, two a byte."""
-    return Column(name, dtype=np.uint8, items=-(-channels // 2), part=part, padding_bits=4 * (channels % 2))
+    return BufferColumn(name, dtype=np.uint8, items=-(-channels // 2), part=part, padding_bits=4 * (channels % 2))
 
 
 class RowMethod:
@@ -65,7 +65,7 @@ class RowMethod:
     #: bytes of FP16 of a block; 0: as `inputs.BLOCK_BYTES` says
     _block_bytes = 0
 
-    def _columns(self, n_heads: int, channels: int) -> Sequence[Column]:
+    def _columns(self, n_heads: int, channels: int) -> Sequence[BufferColumn]:
         """The buffers. Raises ValueError for a number of channels that the method is not for."""
         raise NotImplementedError
 
@@ -140,7 +140,7 @@ class RowMethod:
         return out
 
 
-def _check_buffers(packed: Packed, columns: Sequence[Column]) -> None:
+def _check_buffers(packed: Packed, columns: Sequence[BufferColumn]) -> None:
     """Raise ValueError unless the buffers are those of `columns`: kernels trust their sizes."""
     n_batch, _, n_tokens, _ = packed.axes
     n_rows, n_entries = n_batch * n_tokens, 0

@@ -9,7 +9,7 @@ from kernels_ref import half
 from kernels_ref.inputs import KVTensor, check_choice
 from kernels_ref.jit import inner, kernel, prange
 from kernels_ref.packing import pack_low_first, unpack_low_first
-from kernels_ref.rows import Buffers, Column, RowMethod, n_pieces, nibbles, rows_of
+from kernels_ref.rows import BufferColumn, Buffers, RowMethod, n_pieces, nibbles, rows_of
 
 __all__ = ["Tender"]
 
@@ -178,12 +178,12 @@ class Tender(RowMethod):
     def __post_init__(self) -> None:
         check_choice("which", self.which, ("key", "value"))
 
-    def _columns(self, n_heads: int, channels: int) -> tuple[Column, ...]:
+    def _columns(self, n_heads: int, channels: int) -> tuple[BufferColumn, ...]:
         codes = nibbles("codes", channels)
         if self.which == "value":
-            return codes, Column("scale", dtype=np.float16, items=channels, part="scales", each="sequence")
-        centre = Column("centre", dtype=np.float16, items=channels, part="zero_points", each="sequence")
-        return codes, Column("scale", dtype=np.float16, items=n_heads, part="scales"), centre
+            return codes, BufferColumn("scale", dtype=np.float16, items=channels, part="scales", each="sequence")
+        centre = BufferColumn("centre", dtype=np.float16, items=channels, part="zero_points", each="sequence")
+        return codes, BufferColumn("scale", dtype=np.float16, items=n_heads, part="scales"), centre
 
     def _once(self, tensor: KVTensor) -> Buffers:
         low, high = _channel_extents(tensor)

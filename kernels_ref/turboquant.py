@@ -17,7 +17,7 @@ from kernels_ref.inputs import check_choice
 from kernels_ref.jit import inner, kernel, prange
 from kernels_ref.packed import Packed
 from kernels_ref.packing import look_up, pick
-from kernels_ref.rows import Buffers, Column, RowMethod, n_pieces, rows_of
+from kernels_ref.rows import BufferColumn, Buffers, RowMethod, n_pieces, rows_of
 
 __all__ = ["TurboQuant"]
 
@@ -503,21 +503,21 @@ class TurboQuant(RowMethod):
     def _width(self) -> int:
         return PRESETS[self.preset][self.side == "value"]
 
-    def _columns(self, n_heads: int, channels: int) -> tuple[Column, ...]:
+    def _columns(self, n_heads: int, channels: int) -> tuple[BufferColumn, ...]:
         head_dim = channels // n_heads
         _check_dim(head_dim, self.preset, self.side)
-        columns = [Column("codes", dtype=np.uint8, items=channels * self._width // 8, part="payload")]
+        columns = [BufferColumn("codes", dtype=np.uint8, items=channels * self._width // 8, part="payload")]
         if self.side == "key":
             return (
                 *columns,
-                *([Column("norm", dtype=np.float16, items=n_heads, part="scales")] if self._width < 8 else []),
+                *([BufferColumn("norm", dtype=np.float16, items=n_heads, part="scales")] if self._width < 8 else []),
             )
         columns += [
-            Column("scale", dtype=np.float16, items=n_heads, part="scales"),
-            Column("minimum", dtype=np.float16, items=n_heads, part="zero_points"),
+            BufferColumn("scale", dtype=np.float16, items=n_heads, part="scales"),
+            BufferColumn("minimum", dtype=np.float16, items=n_heads, part="zero_points"),
         ]
         if TURBOQUANT_TYPES[self.preset].padding_bytes(head_dim):
-            columns.append(Column("pad", dtype=np.uint8, items=n_heads, part="padding"))
+            columns.append(BufferColumn("pad", dtype=np.uint8, items=n_heads, part="padding"))
         return tuple(columns)
 
     def _encode(self, bits: np.ndarray, n_heads: int, buffers: Buffers) -> None:

@@ -54,7 +54,7 @@ class Column:
 
 def percent(name: str, title: str | None = None, digits: int = 1) -> Column:
     """A column of shares, shown in percent."""
-    return Column(name, title, f".{digits}f", 100)
+    return Column(name, title=title, form=f".{digits}f", times=100)
 
 
 def cells(columns: Sequence[Column], rows: Iterable[Any]) -> list[list[str]]:

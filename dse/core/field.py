@@ -99,9 +99,7 @@ class Field:
 
     def check(self, value: Any) -> None:
         """Raises InputError for a value that cannot be taken."""
-        if value is None and self.default is None:
-            return
-        if value not in self.choices if self.choices else not self.kind.has(self, value):
+        if (value is not None or self.default is not None) and not self._takes(value):
             raise self.refused(value)
 
     def read(self, text: str) -> Any:
@@ -110,9 +108,12 @@ class Field:
             value = self.kind.parse(self.name, text)
         except InputError:
             raise self.refused(text) from None
-        if value not in self.choices if self.choices else not self.kind.has(self, value):
+        if not self._takes(value):
             raise self.refused(text)
         return value
+
+    def _takes(self, value: Any) -> bool:
+        return value in self.choices if self.choices else self.kind.has(self, value)
 
     def refused(self, value: Any) -> InputError:
         """The error that says which values are allowed in place of this one."""
@@ -202,7 +203,7 @@ def _bounds(field: Field) -> str:
 
 
 def _several(one: Kind) -> Kind:
-    return Kind(lambda name, text: tuple(one.parse(name, part) for part in parse_names(name, text)), _joined)
+    return Kind(lambda name, text: tuple(one.parse(name, part) for part in parse_names(name, text)), write=_joined)
 
 
 def _joined(values: Iterable[Any]) -> str:
@@ -234,7 +235,7 @@ TOKENS = replace(
 BYTES = replace(WHOLE, parse=parse_bytes)
 NUMBER = Kind(
     _reader(rf"[-+]?{_DECIMAL}(e[-+]?[0-9]{{1,3}})?", float, "a number, such as 40 or 1.5e3"),
-    lambda value: f"{value:g}",
+    write=lambda value: f"{value:g}",
     has=_is_number,
     allowed=lambda field: f"a number{_bounds(field)}",
     sort="number",
@@ -257,7 +258,7 @@ EXACT = Kind(
 )
 PERCENT = Kind(
     _reader(rf"{_DECIMAL} *%?", _percent, "a share from 0 to 1, such as 1% or 0.01"),
-    lambda value: f"{100 * value:.10g}%",
+    write=lambda value: f"{100 * value:.10g}%",
 )
-NAMES = Kind(parse_names, _joined)
+NAMES = Kind(parse_names, write=_joined)
 WHOLES, NUMBERS, SHARES = _several(WHOLE), _several(NUMBER), _several(SHARE)

@@ -5,10 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 from dse import quantizers
-from dse.core import field as declared
 from dse.core.errors import MAX_LINE, InputError, show
+from dse.core.field import SHARE, SWITCH, Field
 from dse.explorer import uploads
-from dse.explorer.fields import Field
+from dse.explorer.fields import PageField
 from dse.specs import catalog, device_names, model_names, tokens, workload
 
 _DOUBLED = tuple(2**i for i in range(15))
@@ -42,7 +42,7 @@ def _stacks() -> list[str]:
     return sorted({stack for device in devices for stack in device.stacks})
 
 
-DEVICE = Field(
+DEVICE = PageField(
     key="device",
     label="Device",
     kind="choice",
@@ -52,7 +52,7 @@ DEVICE = Field(
     clears="edits",
     help="A shipped device, or a file of your own, loaded below.",
 )
-EDITS = Field(
+EDITS = PageField(
     key="edits",
     label="Changed numbers of the device",
     kind="text",
@@ -62,7 +62,7 @@ EDITS = Field(
     help="FIELD=VALUE with its unit, separated by commas, as on the command line behind the device's name and a "
     "colon. A changed number counts as assumed.",
 )
-MODEL = Field(
+MODEL = PageField(
     key="model",
     label="Language model",
     kind="choice",
@@ -71,7 +71,7 @@ MODEL = Field(
     meant=lambda name: model_names.meant(name[:MAX_LINE], catalog.model_aliases()),
     help="A shipped model, or a config.json or model file of your own, loaded below.",
 )
-QUANTIZER = Field(
+QUANTIZER = PageField(
     key="quantizer",
     label="KV format",
     kind="choice",
@@ -83,7 +83,7 @@ QUANTIZER = Field(
 )
 #: the quantizer where no file can be chosen
 FAMILY = replace(QUANTIZER, choices=lambda: list(quantizers.FAMILIES))
-PARAMETERS = Field(
+PARAMETERS = PageField(
     key="parameters",
     label="Parameters of the format",
     kind="text",
@@ -91,7 +91,7 @@ PARAMETERS = Field(
     check=_parameters_of("quantizer", quantizers.parse),
     help="Only what differs from the defaults, separated by commas, for example bits=2,group=32.",
 )
-VALUE_QUANTIZER = Field(
+VALUE_QUANTIZER = PageField(
     key="value_quantizer",
     label="Format of the values",
     kind="choice",
@@ -101,7 +101,7 @@ VALUE_QUANTIZER = Field(
     placeholder="as the keys",
     help="Leave open to store values as keys are stored.",
 )
-VALUE_PARAMETERS = Field(
+VALUE_PARAMETERS = PageField(
     key="value_parameters",
     label="Parameters of the values' format",
     kind="text",
@@ -120,9 +120,9 @@ _HERE: dict[str, dict[str, Any]] = {
 YES, NO = "yes", "no"
 
 
-def _field_of(asked: declared.Field, here: Mapping[str, Any]) -> Field:
+def _field_of(asked: Field, here: Mapping[str, Any]) -> PageField:
     """A field of a workload as a page asks for it."""
-    is_switch, is_share = asked.kind is declared.SWITCH, asked.kind is declared.SHARE
+    is_switch, is_share = asked.kind is SWITCH, asked.kind is SHARE
     choices = (YES, NO) if is_switch else asked.choices
     default = (YES if asked.default else NO) if is_switch else asked.default
     given: dict[str, Any] = {
@@ -135,14 +135,14 @@ def _field_of(asked: declared.Field, here: Mapping[str, Any]) -> Field:
         "placeholder": asked.open_means,
         **here,
     }
-    return Field(key=asked.key, label=asked.label, help=asked.help, **given)
+    return PageField(key=asked.key, label=asked.label, help=asked.help, **given)
 
 
 #: a file on the machine of the server, which a page does not read
 _FILE = "calibrated"
 #: the workload, by the names of its fields
 WORK = {name: _field_of(asked, _HERE.get(name, {})) for name, asked in workload.ASKED.items() if name != _FILE}
-TOKEN_PARAMETERS = Field(
+TOKEN_PARAMETERS = PageField(
     key="token_parameters",
     label="Parameters of the token policy",
     kind="text",
@@ -170,7 +170,7 @@ OWN_BATCH = replace(
     placeholder="as the workload",
     help="In place of the workload's. Figures then say that the batches differ.",
 )
-TTFT_LIMIT = Field(
+TTFT_LIMIT = PageField(
     key="ttft_limit",
     label="TTFT, at most (s)",
     kind="number",
@@ -181,7 +181,7 @@ TTFT_LIMIT = Field(
     placeholder="no limit",
     help="Time to first token: seconds from a request's arrival at a saturated server to its first token.",
 )
-TPOT_LIMIT = Field(
+TPOT_LIMIT = PageField(
     key="tpot_limit",
     label="TPOT, at most (ms)",
     kind="number",
@@ -213,7 +213,7 @@ def work_of(values: Mapping[str, Any]) -> workload.Workload:
         value = values.get(field.key, field.default)
         if name == "batch":
             value = values.get(OWN_BATCH.key) or value
-        found[name] = value == YES if workload.ASKED[name].kind is declared.SWITCH else value
+        found[name] = value == YES if workload.ASKED[name].kind is SWITCH else value
     if parameters := (values.get(TOKEN_PARAMETERS.key) or "").strip():
         found["tokens"] = f"{found['tokens']}:{parameters}"
     return workload.Workload(**found)
@@ -224,12 +224,12 @@ def work_values(work: workload.Workload) -> dict[str, Any]:
     found = {}
     for name, field in WORK.items():
         value = getattr(work, name)
-        found[field.key] = (YES if value else NO) if workload.ASKED[name].kind is declared.SWITCH else value
+        found[field.key] = (YES if value else NO) if workload.ASKED[name].kind is SWITCH else value
     found["tokens"], _, found[TOKEN_PARAMETERS.key] = work.tokens.partition(":")
     return found
 
 
-MEASUREMENTS = Field(
+MEASUREMENTS = PageField(
     key="measurements",
     label="Measured bits and errors",
     kind="choice",
@@ -258,6 +258,6 @@ OPENING: tuple[dict[str, Any], ...] = ({}, {"quantizer": "fp8"}, {"quantizer": "
 DEFAULTS = {field.key: field.default for field in (*DESIGN, *SCENARIO)}
 
 
-def several(field: Field, default: Sequence[Any], key: str, label: str) -> Field:
+def several(field: PageField, default: Sequence[Any], key: str, label: str) -> PageField:
     """The choice of several where `field` chooses one, under a key of its own."""
     return replace(field, key=key, label=label, kind="choices", default=list(default), clears="")

@@ -14,7 +14,7 @@ import streamlit as st
 from dse.explorer import common_fields, downloads, figure, request, uploads, widgets
 from dse.explorer.bench import Bench
 from dse.explorer.downloads import MadeBy
-from dse.explorer.fields import Field
+from dse.explorer.fields import PageField
 from dse.explorer.fragments import part
 from dse.explorer.request import PointRequest
 from dse.explorer.uploads import NO_FILE, FileText
@@ -27,7 +27,7 @@ from dse.questions.effects import Effects
 
 #: what the map compares where the page has no answer
 MAPPED = ("fp16", "fp8")
-AGAINST = Field(
+AGAINST = PageField(
     key="against",
     label="Against",
     kind="choice",
@@ -35,7 +35,7 @@ AGAINST = Field(
     choices=common_fields.QUANTIZER.choices,
     help="The format that the current design's must beat; where that has it itself, the tray's first other format.",
 )
-MEASURE = Field(
+MEASURE = PageField(
     key="measure",
     label="What must be better",
     kind="choice",

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from dse.core import field as declared
 from dse.core.errors import MAX_LINE, DseError, InputError, clean, did_you_mean, show
+from dse.core.field import NUMBER, WHOLE, Field
 
 #: choice: one of a list; choices: several of it, separated by ";" in the URL; whole and number: in a range;
 #: switch: yes or no; text: a line that `check` accepts
@@ -22,7 +22,7 @@ SEPARATOR = ";"
 
 
 @dataclass(frozen=True)
-class Field:
+class PageField:
     """One value of a page's state: a key of the URL, and how it is asked for and checked.
 
     `default` None: the field may be left open, and then means what `placeholder` says. `choices` are asked for on
@@ -79,9 +79,9 @@ class Field:
         return ""
 
     @property
-    def _number(self) -> declared.Field:
-        kind = declared.WHOLE if self.kind == "whole" else declared.NUMBER
-        return declared.Field(name=self.key, kind=kind, low=self.low, high=self.high)
+    def _number(self) -> Field:
+        kind = WHOLE if self.kind == "whole" else NUMBER
+        return Field(name=self.key, kind=kind, low=self.low, high=self.high)
 
     def read(self, text: str, values: Mapping[str, Any]) -> Any:
         """The value that a text of the URL stands for. Raises InputError."""
@@ -114,7 +114,7 @@ class Field:
         return short if not isinstance(value, float) or float(short) == value else repr(value)
 
 
-def check_query(fields: Sequence[Field], query: Mapping[str, Sequence[str]]) -> tuple[dict[str, Any], list[str]]:
+def check_query(fields: Sequence[PageField], query: Mapping[str, Sequence[str]]) -> tuple[dict[str, Any], list[str]]:
     """Every field's value, the default where the URL says nothing usable; and a line for each entry that is not.
 
     The lines are clean: printable, and short enough for a message.
@@ -143,7 +143,7 @@ def check_query(fields: Sequence[Field], query: Mapping[str, Sequence[str]]) -> 
 
 
 def query_of(
-    fields: Sequence[Field], values: Mapping[str, Any], also: Mapping[str, str] | None = None
+    fields: Sequence[PageField], values: Mapping[str, Any], also: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     """The URL of a state: the fields that differ from their defaults and can be used.
 

@@ -11,7 +11,7 @@ import streamlit as st
 
 from dse.core.errors import MAX_LINE, DseError, clean
 from dse.explorer import state
-from dse.explorer.fields import MAX_TEXT, Field
+from dse.explorer.fields import MAX_TEXT, PageField
 from dse.explorer.state import put
 
 #: in the log of the server, before the traceback of a defect
@@ -21,7 +21,7 @@ _LOG = logging.getLogger(__name__)
 _ADDRESS = re.compile(r"www(?=\.)|:(?=//)|@", re.IGNORECASE)
 
 
-def draw(field: Field, wrong: Sequence[str] = (), **options: Any) -> Any:
+def draw(field: PageField, wrong: Sequence[str] = (), **options: Any) -> Any:
     """Draw the field in the place that is current, with what is wrong with it; returns its value.
 
     `wrong` are lines that others say of it; `options` go to Streamlit's widget.
@@ -34,7 +34,7 @@ def draw(field: Field, wrong: Sequence[str] = (), **options: Any) -> Any:
     return value
 
 
-def _widget(field: Field, options: dict[str, Any]) -> Any:
+def _widget(field: PageField, options: dict[str, Any]) -> Any:
     shown: dict[str, Any] = {"format_func": field.titles} if field.titles else {}
     if field.clears:
         options["on_change"] = partial(put, {field.clears: ""})
@@ -61,12 +61,12 @@ def _widget(field: Field, options: dict[str, Any]) -> Any:
     return _number(field, options)
 
 
-def _start(field: Field, value: Any) -> Any:
+def _start(field: PageField, value: Any) -> Any:
     """None lets the reader clear the field; the session's state holds the value either way."""
     return value if field.default is not None else None
 
 
-def _number(field: Field, options: dict[str, Any]) -> Any:
+def _number(field: PageField, options: dict[str, Any]) -> Any:
     kind = int if field.kind == "whole" else float
     value = st.number_input(
         field.label,

@@ -103,15 +103,15 @@ def json_of(found: dict[str, Any]) -> bytes:
 _COLUMNS = (
     Column("method"),
     Column("side"),
-    Column("context_tokens", "tokens", ","),
-    Column("stored_bits", "bits", ".4g"),
-    Column("sqnr_db", "SQNR dB", ".4g"),
-    Column("mse", "MSE", ".4g"),
-    Column("max_abs_error", "largest", ".4g"),
+    Column("context_tokens", title="tokens", form=","),
+    Column("stored_bits", title="bits", form=".4g"),
+    Column("sqnr_db", title="SQNR dB", form=".4g"),
+    Column("mse", title="MSE", form=".4g"),
+    Column("max_abs_error", title="largest", form=".4g"),
     Column("cosine", form=".5f"),
-    Column("output_error", "output error", ".4g"),
-    Column("mass_moved", "moved", ".4g"),
-    Column("kl_nats", "KL nats", ".4g"),
+    Column("output_error", title="output error", form=".4g"),
+    Column("mass_moved", title="moved", form=".4g"),
+    Column("kl_nats", title="KL nats", form=".4g"),
 )
 
 
@@ -126,8 +126,12 @@ def text(found: dict[str, Any]) -> str:
         for row in found["rows"]:
             if row["side"] == "both":
                 errors.setdefault(row["method"], dict(row))[row["context_tokens"]] = row["output_error"]
-        at = [Column("", f"{n:,}", ".4g", value=itemgetter(n)) for n in found["contexts"]]
-        lines += ["", *aligned(cells([Column("method", "output error at"), *at], errors.values()), 1)] if errors else []
+        at = [Column("", title=f"{n:,}", form=".4g", value=itemgetter(n)) for n in found["contexts"]]
+        lines += (
+            ["", *aligned(cells([Column("method", title="output error at"), *at], errors.values()), 1)]
+            if errors
+            else []
+        )
     drawn = {row["queries"] for row in found["rows"] if row["queries"]}
     lines += ["", f"queries: {', '.join(sorted(drawn))}"] if drawn else []
     lines += [f"note: {note}" for note in found["notes"]]

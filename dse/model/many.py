@@ -350,7 +350,7 @@ def _fill_servers(room: Room, m: int, design: Design, wants_costs: bool) -> None
 
 @inlined
 def _waits_at(room: Room, i: int, is_static: bool) -> Waits:
-    """What requests of the batch at `i` wait for."""
+    """The waits of requests of the batch at `i`."""
     row, times, at = room.row, room.times, room.at[i]
     places, wave_s = row[WAVES.running + i], times[at + TIMES.wave_s]
     prompt_s, burst_s, decode_s = (
@@ -489,15 +489,15 @@ def _nothing_runs(found: Found, first: int, m: int) -> None:
 def _room_for(n_keys: int) -> Room:
     """Arrays to work in; sums are kept apart for fewer than `n_keys` numbers of sequences."""
     return Room(
-        KnownSums([NO_SUMS], np.zeros(n_keys, np.int8)),
-        np.zeros(N_KEPT * N_TIMES),
-        np.zeros(N_KEPT, np.int64),
-        np.zeros(1, np.int64),
-        np.zeros(N_KEPT, np.int64),
-        np.zeros(N_ROW),
-        np.zeros(ROW, np.int64),
-        np.zeros(ROW, np.int64),
-        np.zeros(ROW, np.int64),
+        sums=KnownSums([NO_SUMS], np.zeros(n_keys, np.int8)),
+        times=np.zeros(N_KEPT * N_TIMES),
+        numbers=np.zeros(N_KEPT, np.int64),
+        n_kept=np.zeros(1, np.int64),
+        row_of=np.zeros(N_KEPT, np.int64),
+        row=np.zeros(N_ROW),
+        batches=np.zeros(ROW, np.int64),
+        at=np.zeros(ROW, np.int64),
+        at_less=np.zeros(ROW, np.int64),
     )
 
 
@@ -667,7 +667,9 @@ def numbers_of(tables: DesignTables, n_input: int, n_output: int, batch: int) ->
     found = Found(_ALL, *(np.empty((places.max() + 1, 1), kind) for places, kind in zip(_ALL, _KINDS, strict=True)))  # type: ignore[call-arg]
     state, first = np.zeros(1, np.int8), np.zeros(1, np.int64)
     inputs, outputs, batches = (np.array([number]) for number in (n_input, n_output, batch))
-    runs = PointRuns(first, first, inputs, outputs, first, first + 1, batches)
+    runs = PointRuns(
+        case=first, device=first, n_input=inputs, n_output=outputs, begin=first, end=first + 1, batches=batches
+    )
     evaluate(runs, tables, n_keys_of(tables), found, state)
     if state[0] != FEASIBLE:
         return None

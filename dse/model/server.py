@@ -63,7 +63,7 @@ class Pass(NamedTuple):
 
 
 class Waits(NamedTuple):
-    """Of a `Pass`, what decides the rates of a server."""
+    """The times of a `Pass` that decide the rates of a server."""
 
     n_places: float
     prompt_s: float

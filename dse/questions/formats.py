@@ -394,12 +394,12 @@ def chance_text(one: Format) -> str:
 
 def _result(name: str) -> Column:
     """A result under its declared title."""
-    return Column(name, title(name), lambda one: _cell(one.result, name))
+    return Column(name, title=title(name), form=lambda one: _cell(one.result, name))
 
 
 def _short(name: str, head: str, form: str = "", times: float = 1) -> Column:
     """A result under a short head, without its unit."""
-    return Column(name, head, form, times, lambda one: one.result[name])
+    return Column(name, title=head, form=form, times=times, value=lambda one: one.result[name])
 
 
 def _rate(one: Format) -> str:
@@ -411,8 +411,8 @@ def _rate(one: Format) -> str:
 
 #: columns that people read
 SHOWN = (
-    Column("name", "format"),
-    Column("implementation", "runs by"),
+    Column("name", title="format"),
+    Column("implementation", title="runs by"),
     *map(_result, SHOWN_RESULTS),
     Column("gain", form="{gain.ratio:.2f}x ({gain.low:.2f} to {gain.high:.2f})"),
     Column("sure", form=chance_text),
@@ -422,7 +422,7 @@ SHOWN = (
 _WORDS = ("name", "implementation", "kernels", "verdict")
 #: columns of the table that fits 100 letters
 SHORT = (
-    Column("name", "format"),
+    Column("name", title="format"),
     _short("stored_bits", "bits", ".3g"),
     _short("max_batch", "fits"),
     _short("ttft_s", "TTFT s", ".3g"),

@@ -231,9 +231,9 @@ class Interactivity(QuestionAnswer):
 _MEASURED = (
     Column("server"),
     Column("requests", form=","),
-    Column("n_devices", "devices"),
-    Column("tokens_per_s_a_user", "token/s a user", ",.1f"),
-    Column("tokens_per_s_a_device", "token/s a device", ",.0f"),
+    Column("n_devices", title="devices"),
+    Column("tokens_per_s_a_user", title="token/s a user", form=",.1f"),
+    Column("tokens_per_s_a_device", title="token/s a device", form=",.0f"),
 )
 
 

@@ -24,15 +24,15 @@ MOST_LOAD = 1e6
 #: share of the saturated rate below which none is looked for, and halvings of the interval of rates
 LEAST_LOAD, N_HALVINGS = 0.001, 30
 COLUMNS = (
-    Column("design", ""),
+    Column("design", title=""),
     Column("load", form=".2f"),
-    Column("requests_per_s", "requests/s", ".4g"),
-    Column("tokens_per_s", "token/s", ",.4g"),
-    Column("tpot_s", "TPOT (ms)", ".4g", 1e3),
-    Column("ttft_s", "TTFT (s)", ".4g"),
-    Column("place_wait_s", "queueing (s)", ".3f"),
-    Column("running_requests", "decoding", ".3g"),
-    Column("prompt_share", ""),
+    Column("requests_per_s", title="requests/s", form=".4g"),
+    Column("tokens_per_s", title="token/s", form=",.4g"),
+    Column("tpot_s", title="TPOT (ms)", form=".4g", times=1e3),
+    Column("ttft_s", title="TTFT (s)", form=".4g"),
+    Column("place_wait_s", title="queueing (s)", form=".3f"),
+    Column("running_requests", title="decoding", form=".3g"),
+    Column("prompt_share", title=""),
 )
 
 

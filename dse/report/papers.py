@@ -12,14 +12,14 @@ _PER_GB = 1 / units.to_base(1, "GB")
 
 
 def _shown(name: str, title: str, digits: int = 1, times: float = 1) -> Column:
-    return Column(name, title, f",.{digits}f", times, missing="out of memory")
+    return Column(name, title=title, form=f",.{digits}f", times=times, missing="out of memory")
 
 
 #: NQKV's Table 4 beside ours
 TABLE_4 = (
     Column("model"),
     Column("batch"),
-    Column("input_tokens", "in"),
+    Column("input_tokens", title="in"),
     Column("system"),
     _shown("published_tokens_per_s", "token/s, paper"),
     _shown("ideal_tokens_per_s", "ideal"),

@@ -185,19 +185,19 @@ def beyond_positions(n: int, most: int) -> str:
 #: batches of requests that start together
 _BATCHING = (
     Column("batch", form=","),
-    Column("largest_output_tokens", "largest answer", ",.0f"),
-    Column("batching_gain", "gain of continuous batching", "{batching_gain:.2f}x"),
-    Column("longest_input_tokens", "longest prompt", ",.0f"),
-    Column("padding_factor", "padding", "{padding_factor:.2f}x"),
+    Column("largest_output_tokens", title="largest answer", form=",.0f"),
+    Column("batching_gain", title="gain of continuous batching", form="{batching_gain:.2f}x"),
+    Column("longest_input_tokens", title="longest prompt", form=",.0f"),
+    Column("padding_factor", title="padding", form="{padding_factor:.2f}x"),
 )
 #: what each rule of memory gives
 _RULES = (
-    Column("n_sequences", "concurrency", ","),
-    Column("held_bytes", "held for a request", lambda row: units.human(row["held_bytes"], "B")),
-    Column("waste_share", "of it empty", ".1%"),
-    Column("throughput_tokens_per_s", "steady throughput", "{throughput_tokens_per_s:,.4g} token/s"),
-    Column("throughput_low", "80 % interval", "{throughput_low:,.4g} to {throughput_high:,.4g}"),
-    Column("requests_per_s", "requests/s", ",.4g"),
+    Column("n_sequences", title="concurrency", form=","),
+    Column("held_bytes", title="held for a request", form=lambda row: units.human(row["held_bytes"], "B")),
+    Column("waste_share", title="of it empty", form=".1%"),
+    Column("throughput_tokens_per_s", title="steady throughput", form="{throughput_tokens_per_s:,.4g} token/s"),
+    Column("throughput_low", title="80 % interval", form="{throughput_low:,.4g} to {throughput_high:,.4g}"),
+    Column("requests_per_s", title="requests/s", form=",.4g"),
 )
 
 
@@ -244,7 +244,7 @@ def text(trace: dict[str, Any], fit: dict[str, Any] | None) -> str:
             f"({fit['model_kind']} model{', ' + fit['stack'] if fit['stack'] else ''})",
         ]
         lines += [present.deployment_text(fit)] if fit["n_devices"] > 1 else []
-        rules = [Column("rule", "memory", lambda row: _rule_text(row["rule"], fit)), *_RULES]
+        rules = [Column("rule", title="memory", form=lambda row: _rule_text(row["rule"], fit)), *_RULES]
         lines += aligned(cells(rules, fit["rules"]), 1, "  ")
         if not any(row["n_sequences"] for row in fit["rules"]):
             lines.append("  the longest request of the trace does not fit")

@@ -28,9 +28,9 @@ def table() -> pd.DataFrame:
 
 #: columns of the page's table, in percent
 COLUMNS = (
-    Column("by", "rows of", lambda row: _WORDS[row["by"]]),
-    Column("group", "which"),
-    Column("predicted", "number", ","),
+    Column("by", title="rows of", form=lambda row: _WORDS[row["by"]]),
+    Column("group", title="which"),
+    Column("predicted", title="number", form=","),
     percent("tpot_mean", "TPOT"),
     percent("tpot_p90", "90th percentile"),
     percent("tpot_bias", "median"),

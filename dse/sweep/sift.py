@@ -120,8 +120,15 @@ class _Sifting:
         runs = self.runs
         begin, end = -(-runs.begin[rows] // step), -(-runs.end[rows] // step)
         batches = np.ascontiguousarray(runs.batches[::step])
-        case, device, n_input, n_output = (column[rows] for column in runs[:4])
-        some = many.PointRuns(case, device, n_input, n_output, begin, end, batches)
+        some = many.PointRuns(
+            case=runs.case[rows],
+            device=runs.device[rows],
+            n_input=runs.n_input[rows],
+            n_output=runs.n_output[rows],
+            begin=begin,
+            end=end,
+            batches=batches,
+        )
         sieve = sieve_of(
             columns=self.places,
             signs=self.signs_of_all,

@@ -181,14 +181,14 @@ def _of_gain(name: str, form: Callable[[JudgedGain], str]) -> Column:
 
 #: rows with the printed number, ours and the interval
 _ROWS = (
-    Column("row.id", "id"),
+    Column("row.id", title="id"),
     Column("device", form=lambda one: one.row.cells["device"][:12]),
     Column("model", form=lambda one: one.row.cells["model"][:20]),
     Column("kv", form=lambda one: one.row.cells["kv"][:20]),
-    Column("row.value", "printed", ".4g"),
+    Column("row.value", title="printed", form=".4g"),
     Column("predicted", form=lambda one: one.reason[:60] or _short(one.value)),
-    Column("value", "interval", "{low:.4g}..{high:.4g}", missing=""),
-    Column("row.unit", "unit"),
+    Column("value", title="interval", form="{low:.4g}..{high:.4g}", missing=""),
+    Column("row.unit", title="unit"),
     _of_gain("gain", lambda one: _short(one.printed_gain)),
     _of_gain("ours", lambda one: _short(one.gain)),
     _of_gain("interval", _gain_interval),

@@ -254,7 +254,7 @@ COLUMNS = (
     Column("device"),
     Column("stack"),
     Column("part"),
-    Column("size_class", "size class"),
+    Column("size_class", title="size class"),
     percent("mean", "mean (%)"),
     percent("p90", "90th percentile (%)"),
     percent("naive_mean", "naive roofline (%)"),

@@ -383,17 +383,17 @@ def errors(found: Sequence[JudgedSpeed]) -> dict[str, Any]:
 
 #: a measured value beside ours
 COLUMNS = (
-    Column("id", "row"),
-    Column("kind", "measured as"),
+    Column("id", title="row"),
+    Column("kind", title="measured as"),
     Column("what"),
-    Column("unit", ""),
+    Column("unit", title=""),
     Column("measured", form="{measured:.4g} {unit}"),
     Column("ours", form="{ours:.4g} {unit}"),
     Column("off", form=lambda row: f"{100 * row['off']:+.0f} %"),
-    Column("low", ""),
-    Column("high", ""),
+    Column("low", title=""),
+    Column("high", title=""),
     Column("inside", form=lambda row: "yes" if row["inside"] else "no"),
-    Column("marks", ""),
+    Column("marks", title=""),
 )
 #: errors by group, in percent
 _ERRORS = (

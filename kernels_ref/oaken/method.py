@@ -25,7 +25,7 @@ from kernels_ref.oaken.paper import (
 )
 from kernels_ref.oaken.thresholds import Thresholds
 from kernels_ref.packed import Packed
-from kernels_ref.rows import Buffers, Column, RowMethod, nibbles
+from kernels_ref.rows import BufferColumn, Buffers, RowMethod, nibbles
 
 #: artifact mode only: let NaN and infinities spread as they do in the released code
 NonFinite = Literal["raise", "replace", "propagate"]
@@ -112,12 +112,12 @@ class Oaken(RowMethod):
     def _layout(self) -> Layout:
         return layout_of(self.lower, self.upper, (self.dense or 2) - 1, self.outlier_bits)
 
-    def _columns(self, n_heads: int, channels: int) -> tuple[Column, ...]:
+    def _columns(self, n_heads: int, channels: int) -> tuple[BufferColumn, ...]:
         return (
             nibbles("dense", channels),
-            Column("counts", dtype=np.uint8, items=-(-channels // storage.coo_chunk), part="counts"),
-            Column("meta", dtype=np.float16, items=2 * self.n_groups, part="scales+zero_points"),
-            Column("coo", dtype=self._layout.entry_dtype, items=1, part="outliers", each="entry"),
+            BufferColumn("counts", dtype=np.uint8, items=-(-channels // storage.coo_chunk), part="counts"),
+            BufferColumn("meta", dtype=np.float16, items=2 * self.n_groups, part="scales+zero_points"),
+            BufferColumn("coo", dtype=self._layout.entry_dtype, items=1, part="outliers", each="entry"),
         )
 
     def quantize(self, x: np.ndarray, n_heads: int = 1, nonfinite: inputs.NonFinite = "raise") -> Packed:

@@ -7,12 +7,12 @@ from dse.core.columns import Column, aligned, cells, csv_text, frame, percent
 
 ROWS = [["method", "bits", "note"], ["kivi", "2.5", ""], ["fp8", "8", "fast"]]
 COLUMNS = (
-    Column("name", "method"),
-    Column("step_s", "step (ms)", ".1f", 1e3),
-    Column("low", "interval", "{low:.2f} to {high:.2f}", missing=""),
+    Column("name", title="method"),
+    Column("step_s", title="step (ms)", form=".1f", times=1e3),
+    Column("low", title="interval", form="{low:.2f} to {high:.2f}", missing=""),
     percent("error"),
     Column("half", form=lambda row: str(row["n"] / 2)),
-    Column("n", ""),
+    Column("n", title=""),
 )
 KIVI = {"name": "kivi", "step_s": 0.0125, "low": 0.5, "high": 1.5, "error": 0.0321, "n": 3}
 UNKNOWN = {"name": "fp8", "step_s": None, "low": math.nan, "high": 1.0, "error": None, "n": 4}
@@ -38,7 +38,7 @@ def test_cells_have_units_and_what_is_missing():
 
 def test_rows_may_be_objects_with_objects_inside():
     row = SimpleNamespace(row=SimpleNamespace(id="a"), gain=SimpleNamespace(ratio=1.234))
-    columns = (Column("row.id", "id"), Column("gain", form="{gain.ratio:.2f}x"), Column("n", value=lambda _: 7))
+    columns = (Column("row.id", title="id"), Column("gain", form="{gain.ratio:.2f}x"), Column("n", value=lambda _: 7))
     assert cells(columns, [row]) == [["id", "gain", "n"], ["a", "1.23x", "7"]]
 
 

@@ -146,7 +146,7 @@ def test_the_preview_follows_the_fields_and_the_files_are_of_it(dialog, monkeypa
 
 def test_what_no_figure_can_have_is_a_red_line_and_makes_no_picture(dialog):
     dialog.number_input(key="export font").set_value(0.0).run()
-    assert red(dialog) == [":red[font = 0\\: must be 4 to 60 (pt)]"]
+    assert red(dialog) == [":red[font = 0\\: must be a number from 4 to 60 pt]"]
     assert buttons(dialog) == {"PNG": False, "SVG": False, "PDF": False, "CSV": True, "Parquet": True}
     dialog.text_input(key="export memory title").set_value("x" * 400).run()
     assert len(red(dialog)) == 2

@@ -133,8 +133,9 @@ def test_no_folder_of_pages_stands_beside_a_script():
         assert not (script.parent / "pages").exists()
 
 
-def test_only_what_streamlit_says_of_work_that_no_browser_asked_for_is_unheard(caplog):
+def test_only_what_streamlit_says_of_work_that_no_browser_asked_for_is_unheard(caplog, monkeypatch):
     context = logging.getLogger("streamlit.runtime.scriptrunner_utils.script_run_context")
+    monkeypatch.setattr(context, "propagate", True)  # Streamlit ends it there, once a page ran in this process
     missing = "Thread '%s': missing ScriptRunContext! This warning can be ignored when running in bare mode."
     with launch.unasked():
         context.warning(missing, "warm")

@@ -174,4 +174,10 @@ def test_the_page_says_the_most_requests_within_its_limits(limit, words):
 
 
 def row(name, rate, tpot_s):
-    return dict(zip(load.COLUMNS, (name, rate / 4, rate, rate, tpot_s, 1.0, 0.0, 1.0, 0.5), strict=True))
+    return dict(
+        zip(
+            [column.name for column in load.COLUMNS],
+            (name, rate / 4, rate, rate, tpot_s, 1.0, 0.0, 1.0, 0.5),
+            strict=True,
+        )
+    )

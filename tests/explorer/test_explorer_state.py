@@ -124,7 +124,7 @@ def test_back_across_pages_finds_what_each_address_stood_for():
 
 @pytest.mark.parametrize(("value", "is_bad"), [(0, True), (1, False), (8, False), (9, True)])
 def test_numbers_may_be_as_small_and_as_large_as_said(value, is_bad):
-    field = fields.Field("n", "N", "whole", 1, low=1, high=8)
+    field = fields.PageField("n", "N", "whole", 1, low=1, high=8)
     assert field.problem(value, {}) == (f"n = {value}: must be a whole number from 1 to 8" if is_bad else "")
 
 

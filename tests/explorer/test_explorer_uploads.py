@@ -168,7 +168,7 @@ def test_a_file_that_a_field_has_chosen_is_not_dropped(monkeypatch):
         ("a.toml", b"memory_capacity = '80 Gb'", "a.toml:1: memory_capacity"),
         ("a.json", b"[" * 1000, "nests more than"),
         ("a.toml", b"#" * 300_000, "at most 262,144"),
-        ("a.toml", DEVICE.replace(b"[", b"x = 1\n[", 1), "unknown key"),
+        ("a.toml", DEVICE.replace(b"\n[", b"\nx = 1\n[", 1), "unknown key"),
     ],
 )
 def test_a_bad_file_is_refused_as_dse_check_does(name, content, part):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import naive
 from dse.core.errors import InputError
-from dse.model import engine, many, uncertainty
+from dse.model import engine, many, point, uncertainty
 from dse.model.engine import AUTO, COMPILED, INTERPRETED
 from dse.model.explain import explained
 from dse.model.peak_memory import workspace_bytes
@@ -370,7 +370,7 @@ def test_what_does_not_fit_is_the_same_with_its_steps_uncounted(admission, monke
     gpu, plan = catalog.device("h100"), build(catalog.model("llama2-7b"), "kivi")
     counted = Point(gpu, plan, work)
     assert counted.made.pieces
-    monkeypatch.setattr("dse.model.point.MANY_GROUPS", 10)
+    monkeypatch.setattr(point, "MANY_GROUPS", 10)
     uncounted = Point(gpu, plan, work)
     assert not uncounted.made.pieces
     assert not uncounted.takes_long

@@ -417,7 +417,7 @@ def test_explanations_name_terms_and_sources():
 @pytest.mark.parametrize(
     ("device", "asked", "text"),
     [
-        ("h100", {"gpu_memory_utilization": 0.0}, r"gpu-memory-utilization = 0.0: must be a share from 0.0001 to 1"),
+        ("h100", {"gpu_memory_utilization": 0.0}, r"gpu-memory-utilization = 0: must be a share from 0.0001 to 1"),
         ("h100", {"gpu_memory_utilization": 1.2}, r"gpu-memory-utilization = 1.2: must be a share from 0.0001 to 1"),
         ("h100", {"prompt_budget_tokens": 0}, r"prompt-budget = 0: must be a whole number from 1"),
         ("h100", {"memory": "all"}, r"memory = 'all': must be one of server, paper"),

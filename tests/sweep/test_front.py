@@ -17,6 +17,7 @@ from cases import each
 from dse.cli import main as cli
 from dse.core.errors import InputError
 from dse.figures.export import front as report_front
+from dse.model import engine
 from dse.model.results import INTEGERS, RESULT_UNITS
 from dse.sweep import columns as sweep_columns
 from dse.sweep import compiled as sweep_fast
@@ -432,7 +433,7 @@ def test_fronts_of_sifted_points_have_the_bytes_of_fronts_of_all(tmp_path, monke
     }
     found = {"axes": {**axes, **changes}, "where": where}
     asked = {"maximize": ["throughput_tokens_per_s"], "minimize": ["decode_step_s"], **words}
-    monkeypatch.setattr("dse.model.engine.COMPILED_POINTS", 1)
+    monkeypatch.setattr(engine, "COMPILED_POINTS", 1)
     monkeypatch.setattr(sweep_sift, "FEW_POINTS", 64)
     dse.sweep(found, tmp_path / "sifted", keep="front", **asked)
     monkeypatch.setattr(sweep_sift, "sifted", lambda *points: None)

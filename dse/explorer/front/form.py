@@ -6,7 +6,7 @@ from typing import Any
 from dse import quantizers
 from dse.core.errors import InputError
 from dse.explorer import names, uploads
-from dse.explorer.fields import Field
+from dse.explorer.fields import PageField
 from dse.explorer.front.limits import limits_in, objective_names
 from dse.explorer.front.text import more_axes, problem_of
 from dse.specs import catalog
@@ -34,7 +34,7 @@ def _limited(kind: str) -> Any:
     return check
 
 
-DEVICES = Field(
+DEVICES = PageField(
     key="front_devices",
     label="Devices",
     kind="choices",
@@ -43,7 +43,7 @@ DEVICES = Field(
     placeholder="the current design's",
     help="Shipped devices, and files of your own.",
 )
-MODELS = Field(
+MODELS = PageField(
     key="front_models",
     label="Language models",
     kind="choices",
@@ -52,7 +52,7 @@ MODELS = Field(
     placeholder="the current design's",
     help="Shipped models, and files of your own.",
 )
-QUANTIZERS = Field(
+QUANTIZERS = PageField(
     key="front_quantizers",
     label="KV formats",
     kind="choices",
@@ -60,7 +60,7 @@ QUANTIZERS = Field(
     choices=lambda: [*quantizers.FAMILIES, *uploads.names("plan")],
     help="Their parameters are varied under More axes: kivi.bits = 2, 4.",
 )
-BATCHES = Field(
+BATCHES = PageField(
     key="front_batches",
     label="Batches (requests)",
     kind="text",
@@ -68,7 +68,7 @@ BATCHES = Field(
     check=_axis("batch"),
     help=f"Requests that are served together. {_HOW}",
 )
-TPS = Field(
+TPS = PageField(
     key="front_tps",
     label="Tensor parallel (devices)",
     kind="text",
@@ -78,7 +78,7 @@ TPS = Field(
     may_be_empty=True,
     help=f"Devices that every layer is split over. {_HOW}",
 )
-INPUTS = Field(
+INPUTS = PageField(
     key="front_inputs",
     label="Prompts (tokens)",
     kind="text",
@@ -87,7 +87,7 @@ INPUTS = Field(
     placeholder="as the workload",
     help=f"Left open: the workload's, since shorter prompts always win. {_HOW}",
 )
-OUTPUTS = Field(
+OUTPUTS = PageField(
     key="front_outputs",
     label="Generated (tokens)",
     kind="text",
@@ -96,7 +96,7 @@ OUTPUTS = Field(
     placeholder="as the workload",
     help=_HOW,
 )
-BANDWIDTHS = Field(
+BANDWIDTHS = PageField(
     key="front_bandwidths",
     label="Memory bandwidths",
     kind="text",
@@ -105,7 +105,7 @@ BANDWIDTHS = Field(
     placeholder="as each device",
     help=f"In place of the devices' own. {_HOW}",
 )
-CAPACITIES = Field(
+CAPACITIES = PageField(
     key="front_capacities",
     label="Memory capacities",
     kind="text",
@@ -114,7 +114,7 @@ CAPACITIES = Field(
     placeholder="as each device",
     help="In place of the devices' own: `80 GB, 160 GB`, or a range as for bandwidths.",
 )
-MORE = Field(
+MORE = PageField(
     key="front_axes",
     label="More axes",
     kind="text",
@@ -124,7 +124,7 @@ MORE = Field(
     help="Anything else that a sweep can vary, with semicolons between: admission, tokens, numbers of a device, "
     "parameters of a quantizer.",
 )
-WHERE = Field(
+WHERE = PageField(
     key="front_where",
     label="Only designs where",
     kind="text",
@@ -132,7 +132,7 @@ WHERE = Field(
     placeholder="batch * tp <= 512",
     help="A condition on the axes, as in a sweep file: names, numbers, quoted names, comparisons, and, or, not, in.",
 )
-MAXIMIZE = Field(
+MAXIMIZE = PageField(
     key="front_maximize",
     label="More is better",
     kind="choices",
@@ -141,7 +141,7 @@ MAXIMIZE = Field(
     titles=names.titled,
     help="Results of which a design should have much.",
 )
-MINIMIZE = Field(
+MINIMIZE = PageField(
     key="front_minimize",
     label="Less is better",
     kind="choices",
@@ -150,7 +150,7 @@ MINIMIZE = Field(
     titles=names.titled,
     help="Results of which a design should have little: time of a step, energy, cost, bits.",
 )
-BY = Field(
+BY = PageField(
     key="front_by",
     label="A front for each",
     kind="choices",
@@ -160,7 +160,7 @@ BY = Field(
     placeholder="one front of all",
     help="Designs compete only with those that have the same values here.",
 )
-AT_MOST = Field(
+AT_MOST = PageField(
     key="front_at_most",
     label="At most",
     kind="text",
@@ -170,7 +170,7 @@ AT_MOST = Field(
     may_be_empty=True,
     help="Results and counts of which a design may have no more than a limit: each chosen one has a field below.",
 )
-AT_LEAST = Field(
+AT_LEAST = PageField(
     key="front_at_least",
     label="At least",
     kind="text",
@@ -194,7 +194,7 @@ OWN = {"device", "model", "quantizer", *AXIS_FIELDS}
 #: of the sweep
 AXES = (QUANTIZERS, BATCHES, TPS, DEVICES, MODELS, INPUTS, OUTPUTS, BANDWIDTHS, CAPACITIES, MORE, WHERE)
 OBJECTIVES = (MAXIMIZE, MINIMIZE, BY, *LIMITS)
-FILTER = Field(
+FILTER = PageField(
     key="front_filter",
     label="Of the front show only",
     kind="text",

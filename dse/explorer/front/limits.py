@@ -12,7 +12,7 @@ import streamlit as st
 from dse.core import units
 from dse.core.errors import InputError, show
 from dse.explorer import names, state
-from dse.explorer.fields import Field
+from dse.explorer.fields import PageField
 from dse.model.results import RESULT_UNITS, shown_unit
 from dse.sweep.pareto import designs
 
@@ -57,7 +57,9 @@ def limits_in(text: str, kind: str) -> list[NamedLimit]:
         base, shown, size = _units(name)
         sizes = {base: 1.0, shown: size, **{each: units.to_base(1, each) for each in units.units_of(base)}}
         try:
-            value, unit = units.number_and_unit(number) or (math.nan, "")
+            first, _, words = number.partition(" ")  # some units are words
+            value, unit = units.number_and_unit(first) or (math.nan, "")
+            unit = f"{unit} {words}".strip()
         except ValueError as error:
             raise InputError(f"{kind} {said} = {show(number)}: {error}") from None
         if not math.isfinite(value) or (unit and unit not in sizes):
@@ -85,7 +87,7 @@ def as_options(limits: Iterable[NamedLimit]) -> tuple[str, ...]:
     return tuple(f"{column}={value:.12g}" for column, value in limits if value is not None)
 
 
-def draw_choice(field: Field) -> None:
+def draw_choice(field: PageField) -> None:
     """Draw the field that says which columns have a limit."""
     chosen = {limit.column: limit for limit in _now(field)}
     key = f"{field.key} on"
@@ -107,7 +109,7 @@ def draw_choice(field: Field) -> None:
     )
 
 
-def draw_numbers(fields: Mapping[Field, Mapping[str, float]], places: Sequence[Any]) -> None:
+def draw_numbers(fields: Mapping[PageField, Mapping[str, float]], places: Sequence[Any]) -> None:
     """Draw a number for each limit, in turn in the `places`; one left open limits nothing.
 
     Each field comes with the limits of the workload that stand in for its own, in base units by column: those are
@@ -139,13 +141,13 @@ def draw_numbers(fields: Mapping[Field, Mapping[str, float]], places: Sequence[A
             at += 1
 
 
-def _keep(field: Field, limits: Sequence[NamedLimit], at: int, key: str, size: float) -> None:
+def _keep(field: PageField, limits: Sequence[NamedLimit], at: int, key: str, size: float) -> None:
     given = st.session_state[key]
     changed = NamedLimit(limits[at].column, None if given is None else given * size)
     state.put({field.key: written([*limits[:at], changed, *limits[at + 1 :]])})
 
 
-def _now(field: Field) -> list[NamedLimit]:
+def _now(field: PageField) -> list[NamedLimit]:
     """The field's limits as the session has them; what cannot be used was said when its address was read."""
     try:
         return limits_in(st.session_state[field.key], field.label.lower())

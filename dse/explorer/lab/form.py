@@ -6,7 +6,7 @@ from typing import Any
 
 from dse import quantizers
 from dse.explorer import common_fields
-from dse.explorer.fields import Field
+from dse.explorer.fields import PageField
 from dse.explorer.lab.dumps import SAMPLE, dump_names
 from dse.measure import kernels, lab
 from dse.measure.lab import ERRORS
@@ -23,7 +23,7 @@ def compared_of(text: str) -> list[str]:
     return [name.strip() for name in text.split(";") if name.strip()]
 
 
-COMPARED = Field(
+COMPARED = PageField(
     key="lab_compared",
     label="Compared",
     kind="text",
@@ -41,7 +41,7 @@ def closely(values: Mapping[str, Any]) -> str:
     return values.get(QUANTIZER.key) or [*compared_of(compared), *compared_of(COMPARED.default)][0]
 
 
-DATA = Field(
+DATA = PageField(
     key="lab_data",
     label="KV dump",
     kind="choice",
@@ -64,7 +64,7 @@ PARAMETERS = replace(
     key="lab_parameters",
     check=lambda text, values: quantizers.parse(f"{closely(values).partition(':')[0]}:{text}"),
 )
-ERROR = Field(
+ERROR = PageField(
     key="lab_error",
     label="Error shown",
     kind="choice",
@@ -74,7 +74,7 @@ ERROR = Field(
     help="Of the tensor as attention sees it, tokens kept in FP16 included. Attention: relative error of its output, "
     "share of its weights moved to other tokens, divergence of the weights.",
 )
-PATH = Field(
+PATH = PageField(
     key="lab_path",
     label="Path of a dump on this machine",
     kind="text",
@@ -83,7 +83,7 @@ PATH = Field(
     help="A file that is too large to load: it is read where it lies, a layer at a time. Only where the explorer "
     "serves this machine alone.",
 )
-SIDE = Field(
+SIDE = PageField(
     key="lab_side",
     label="Keys or values",
     kind="choice",
@@ -92,10 +92,10 @@ SIDE = Field(
     titles=lambda side: f"{side}s",
     help="Most quantizers store the two differently.",
 )
-LAYER = Field(
+LAYER = PageField(
     key="lab_layer", label="Layer", kind="whole", default=0, high=999_999, help="Counted from 0, as the dump does."
 )
-HEAD = Field(
+HEAD = PageField(
     key="lab_head",
     label="Head",
     kind="whole",
@@ -103,7 +103,7 @@ HEAD = Field(
     high=999_999,
     help="Head of the keys and values, counted from 0.",
 )
-FIRST = Field(
+FIRST = PageField(
     key="lab_first",
     label="First token shown",
     kind="whole",
@@ -112,7 +112,7 @@ FIRST = Field(
     step=256,
     help="Where the maps begin.",
 )
-HEADS = Field(
+HEADS = PageField(
     key="lab_heads",
     label="Heads of flat tensors",
     kind="whole",
@@ -122,7 +122,7 @@ HEADS = Field(
     placeholder="as the file says, else one",
     help="Only for tensors [tokens, channels], whose heads lie side by side.",
 )
-REPLACE = Field(
+REPLACE = PageField(
     key="lab_replace",
     label="Take NaN as 0 and infinities as 65,504",
     kind="switch",

@@ -13,7 +13,7 @@ import streamlit as st
 from dse.core.errors import DseError, InputError
 from dse.explorer import cards, downloads, figure, request, state, widgets
 from dse.explorer.bench import Bench
-from dse.explorer.fields import Field
+from dse.explorer.fields import PageField
 from dse.explorer.request import PointRequest
 from dse.figures import FIGURES
 from dse.figures.charts.load_times import times_of
@@ -31,7 +31,7 @@ from dse.serving.steady_state import schedule
 from dse.specs.workload import ASKED
 
 PAGE = "serving"
-RATE = Field(
+RATE = PageField(
     key="rate",
     label="Requests per second",
     kind="number",
@@ -46,7 +46,7 @@ RATE = Field(
 ALIKE = "workload"
 #: of the rate that the weakest design holds, where no rate is given
 SHARE_OF_WEAKEST = 0.7
-SIMULATED = Field(
+SIMULATED = PageField(
     key="simulated",
     label="Simulate one by one",
     kind="choice",
@@ -56,7 +56,7 @@ SIMULATED = Field(
     titles=lambda name: "requests of the workload, all alike" if name == ALIKE else f"lengths of {name}",
     help="Requests that come at random, drawn with the same seed for every design, served step by step.",
 )
-N_REQUESTS = Field(
+N_REQUESTS = PageField(
     key="requests",
     label="Requests simulated",
     kind="whole",

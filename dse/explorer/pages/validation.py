@@ -10,7 +10,7 @@ from dse.core.columns import Column, frame
 from dse.explorer import downloads, figure, startup_log, state, widgets
 from dse.explorer.bench import Bench
 from dse.explorer.downloads import MadeBy
-from dse.explorer.fields import Field
+from dse.explorer.fields import PageField
 from dse.explorer.fragments import part
 from dse.figures import FIGURES
 from dse.figures.charts.claims_published import short
@@ -28,7 +28,7 @@ DOCUMENTS = {
     "AttAcc": "AttAcc",
     "NeuPIMs": "NeuPIMs",
 }
-DOCUMENT = Field(
+DOCUMENT = PageField(
     key="validation_document",
     label="Document",
     kind="choice",
@@ -37,7 +37,7 @@ DOCUMENT = Field(
     titles=lambda name: DOCUMENTS[name],
     help="Whose printed numbers are compared.",
 )
-VERDICTS = Field(
+VERDICTS = PageField(
     key="validation_verdicts",
     label="Verdicts",
     kind="choices",
@@ -46,7 +46,7 @@ VERDICTS = Field(
     placeholder="all",
     help="Show only claims with these verdicts; none chosen shows all.",
 )
-WORDS = Field(
+WORDS = PageField(
     key="validation_words",
     label="Words",
     kind="text",
@@ -54,7 +54,7 @@ WORDS = Field(
     placeholder="throughput",
     help="Show only claims whose name, place or text holds these words.",
 )
-SILICON_DEVICE = Field(
+SILICON_DEVICE = PageField(
     key="validation_device",
     label="Device",
     kind="choice",
@@ -96,16 +96,16 @@ def show_nearest(bench: Bench) -> None:
 
 
 def _error(name: str, title: str) -> Column:
-    return Column(name, title, lambda one: percent(getattr(one, name)).lstrip("+"))
+    return Column(name, title=title, form=lambda one: percent(getattr(one, name)).lstrip("+"))
 
 
 _NEAREST = (
     Column("what"),
-    Column("near", "how near"),
-    Column("n_rows", "rows", ","),
+    Column("near", title="how near"),
+    Column("n_rows", title="rows", form=","),
     _error("mean", "mean error"),
     _error("p90", "9 of 10 within"),
-    Column("inside", "inside their intervals", ".0%"),
+    Column("inside", title="inside their intervals", form=".0%"),
 )
 
 
@@ -130,14 +130,14 @@ def chosen(rows: list[ClaimRow], values: dict[str, Any]) -> list[ClaimRow]:
 
 _CLAIMS = (
     Column("verdict", form=lambda row: f"{row.mark} {row.label}"),
-    Column("id", "claim"),
+    Column("id", title="claim"),
     Column("published", form=lambda row: f"{row.published} {row.unit}".strip()),
     Column("ours", form=lambda row: f"{shown(row.ours)} {row.unit}".strip()),
     Column("difference", form=lambda row: percent(row.difference)),
-    Column("quantity", "what"),
+    Column("quantity", title="what"),
     Column("where"),
     Column("document", form=lambda row: short(row.source)),
-    Column("compared", "tolerance or check"),
+    Column("compared", title="tolerance or check"),
     Column("reason"),
 )
 
