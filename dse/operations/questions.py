@@ -337,8 +337,10 @@ class PredictLoad(OnDesign, WithLimits, WithFigure):
         from dse.questions import load
 
         loads = load.LOADS if self.loads is None else list(self.loads)
-        limits = self.limits_s(self.workload.output_tokens, console)
-        return load.under_load(self.hardware(), self.plan(), self.workload, loads, limits=limits)
+        limits = self.limits_s(self.workload.output_tokens)
+        answer = load.under_load(self.hardware(), self.plan(), self.workload, loads, limits=limits)
+        self.say_left_out(self.workload.output_tokens, console)
+        return answer
 
 
 @operation(
@@ -394,10 +396,12 @@ class TradeSpeeds(OnDevice, WithWorkload, Sourced, WithLimits, WithFigure):
             designs = engine_formats.compared(spec, model, self.workload, self.source() or CLOSED)
         else:
             designs = [self.design_of(self.device, self.model, name) for name in several(named)]
-        limits = self.limits_s(self.workload.output_tokens, console)
+        limits = self.limits_s(self.workload.output_tokens)
         measured = serving.speeds(self.measured, spec, model, self.workload) if self.measured else []
         splits = None if self.splits is None else several(self.splits)
-        return interactivity.interactivity(designs, self.workload, splits, limits, measured, console.progress)
+        answer = interactivity.interactivity(designs, self.workload, splits, limits, measured, console.progress)
+        self.say_left_out(self.workload.output_tokens, console)
+        return answer
 
 
 @operation(

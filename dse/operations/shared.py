@@ -274,18 +274,20 @@ class WithLimits(Operation):
     max_tpot: str | None = option(None, "Most time per token of a user.", metavar="'50 ms'", unit="s", is_said=True)
     max_ttft: str | None = option(None, "Most time to the first token.", metavar="'2 s'", unit="s", is_said=True)
 
-    def limits_s(self, output_tokens: int, console: Console) -> dict[str, float]:
-        """The limits that are given, in seconds, as `tpot_s` and `ttft_s`. Raises InputError.
-
-        An answer of one token has no time between tokens: a limit on it is said to be left out.
+    def limits_s(self, output_tokens: int) -> dict[str, float]:
+        """The limits that are given, in seconds, as `tpot_s` and `ttft_s`; an answer of one token has no time between
+        tokens, and no limit on it. Raises InputError.
         """
         from dse.specs.quantity import named_quantity
 
         given = {"tpot_s": ("max-tpot", self.max_tpot), "ttft_s": ("max-ttft", self.max_ttft)}
         found = {key: named_quantity(name, text, "s", 1e-6, 1e5).si for key, (name, text) in given.items() if text}
-        if output_tokens == 1 and found.pop("tpot_s", None) is not None:
+        return {key: limit_s for key, limit_s in found.items() if key != "tpot_s" or output_tokens > 1}
+
+    def say_left_out(self, output_tokens: int, console: Console) -> None:
+        """Say of an answer which limit it leaves out."""
+        if output_tokens == 1 and self.max_tpot:
             console.say(f"max-tpot = {show(self.max_tpot)}: an answer of one token has no TPOT: left out")
-        return found
 
 
 @operation()

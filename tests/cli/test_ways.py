@@ -212,12 +212,16 @@ FAILED = (
     "point --device h100 --model llama3.1-8b --no-kv-cache",
     "ask interactivity --device rtx-4090 --model deepseek-v3.2 --splits 1 --quantizers fp16",
     "simulate --device rtx-4090 --model deepseek-v3.2 --requests 2 --rate 1",
+    "ask load --device h100 --model kimi-linear-48b-a3b --quantizer fp16",
+    "ask load --max-tpot 50ms --device h100 --model llama3.1-8b --quantizer fp16 --output 1 --no-kv-cache",
 )
 
 
 @example((FAILED[0].split(), True))
 @example((FAILED[1].split(), True))
 @example((FAILED[2].split(), True))
+@example((FAILED[3].split(), True))
+@example((FAILED[4].split(), False))
 @given(asked())
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_command_in_any_way_ends_in_an_answer_or_a_line(laid_out, drawn):

@@ -80,8 +80,8 @@ def chart(source: Source) -> Chart:
 
 
 def times_of(table: pd.DataFrame) -> dict[str, tuple[str, str, float]]:
-    """The times of `TIMES` that a table has: answers of one token have no TPOT."""
-    return {column: time for column, time in TIMES.items() if table[column].notna().any()}
+    """The times of `TIMES` that a table has: answers of one token have no TPOT; where nothing fits, all of them."""
+    return {column: time for column, time in TIMES.items() if table.empty or table[column].notna().any()}
 
 
 def _hover(row: pd.Series) -> str:
