@@ -101,21 +101,21 @@ def _document(path: str, text: str) -> specfile.Document:
     return document
 
 
-def _local(name: str) -> Path | None:
-    """The file that a path means; None where there is none, and `name` may be a name."""
-    if not name or "\0" in name:
+def _local(source: str) -> Path | None:
+    """The file that a path means; None where there is none, and `source` may be a name."""
+    if not source or "\0" in source:
         return None
-    path = Path(os.path.expanduser(name))
+    path = Path(os.path.expanduser(source))
     try:
         if not path.is_dir():
             return path if os.path.lexists(path) else None
         if (path / CONFIG).exists():
             return path / CONFIG
     except OSError as error:
-        raise InputError(f"{show(name)}: cannot be read: {(error.strerror or 'unknown').lower()}") from error
-    if is_repository(name):  # a folder of checkpoints that happens to have the name of its repository
+        raise InputError(f"{show(source)}: cannot be read: {(error.strerror or 'unknown').lower()}") from error
+    if is_repository(source):  # a folder of checkpoints that happens to have the name of its repository
         return None
-    raise InputError(f"{show(name)}: holds no {CONFIG}: give the directory or the file that does")
+    raise InputError(f"{show(source)}: holds no {CONFIG}: give the directory or the file that does")
 
 
 def _of_path(path: Path) -> Config:
