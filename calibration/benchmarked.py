@@ -131,7 +131,7 @@ def place_of(row: speed.SpeedRow) -> tuple[str, str] | None:
 
 def derived(path: str) -> list[dict[str, Any]]:
     """The rows of the derived table of a table of benchmarks."""
-    data, found = shipped(), []
+    data, records = shipped(), []
     for row in speed.read(path):
         place = place_of(row)
         if place is None:
@@ -145,7 +145,7 @@ def derived(path: str) -> list[dict[str, Any]]:
                 continue
             steps = {name: _natural(name, changed[name]) - _natural(name, now[name]) for name in now}
             slopes = {name: (others[name][what] / base[what] - 1) / step for name, step in steps.items()}
-            found.append(
+            records.append(
                 {
                     "id": row.id,
                     "file": place[0],
@@ -158,7 +158,7 @@ def derived(path: str) -> list[dict[str, Any]]:
                     **slopes,
                 }
             )
-    return found
+    return records
 
 
 def _changed(name: str, value: float) -> float:
@@ -179,7 +179,7 @@ def _times(row: speed.SpeedRow, place: tuple[str, str], change: Mapping[str, flo
         mock.patch.object(catalog, "unmeasured_kernels", return_value=kernels),
     ):
         judged = speed.judge(fresh)
-    return {one.what: one.ours for one in judged.values}
+    return {value.what: value.ours for value in judged.values}
 
 
 def _with(spec: _Numbers, change: Mapping[str, float]) -> _Numbers:
@@ -203,23 +203,23 @@ def table_csv(rows: Sequence[Mapping[str, Any]]) -> str:
 def read() -> dict[tuple[str, str], Rows]:
     """The derived table that ships, by fit."""
     lines = list(csv.DictReader(io.StringIO(files.read_bytes(DERIVED).decode())))
-    found = {}
+    tables = {}
     for place, names in FREE.items():
-        own = [line for line in lines if (line["file"], line["table"]) == place]
-        found[place] = Rows(
-            off=np.log([float(line["measured_over_predicted"]) for line in own]),
-            slopes=np.array([[float(line[name]) for name in names] for line in own]),
-            models=np.array([line["model"] for line in own]),
-            devices=np.array([line["device"] for line in own]),
-            whats=np.array([line["what"] for line in own]),
+        matching = [line for line in lines if (line["file"], line["table"]) == place]
+        tables[place] = Rows(
+            off=np.log([float(line["measured_over_predicted"]) for line in matching]),
+            slopes=np.array([[float(line[name]) for name in names] for line in matching]),
+            models=np.array([line["model"] for line in matching]),
+            devices=np.array([line["device"] for line in matching]),
+            whats=np.array([line["what"] for line in matching]),
         )
-    return found
+    return tables
 
 
 def left(rows: Rows, change: Floats) -> Floats:
     """Logarithms of measured over predicted times after a change of the numbers, as `_natural` has them."""
-    found: Floats = rows.off - np.log(np.maximum(1 + rows.slopes @ change, LEAST))
-    return found
+    residuals: Floats = rows.off - np.log(np.maximum(1 + rows.slopes @ change, LEAST))
+    return residuals
 
 
 def solved(rows: Rows, shipped: Mapping[str, float]) -> dict[str, float]:
@@ -244,16 +244,16 @@ def solved(rows: Rows, shipped: Mapping[str, float]) -> dict[str, float]:
 
     first = free_of(start)
     low, high = np.where(is_part, 0.0, first - np.log(MOST)), np.where(is_part, 1.0, first + np.log(MOST))
-    found = values(least_squares(residuals, first, bounds=(low, high)).x)
-    return {name: _natural(name, float(value)) for name, value in zip(names, found, strict=True)}
+    best = values(least_squares(residuals, first, bounds=(low, high)).x)
+    return {name: _natural(name, float(value)) for name, value in zip(names, best, strict=True)}
 
 
 def fit(rows: Rows, shipped: Mapping[str, float]) -> Fitted:
     """Fit one table, and again without each model and each device."""
     start = np.array([_natural(name, value) for name, value in shipped.items()])
 
-    def off_of(own: Rows, numbers: Mapping[str, float]) -> Floats:
-        return left(own, np.array([_natural(name, value) for name, value in numbers.items()]) - start)
+    def off_of(part: Rows, numbers: Mapping[str, float]) -> Floats:
+        return left(part, np.array([_natural(name, value) for name, value in numbers.items()]) - start)
 
     numbers = solved(rows, shipped)
     every, left_out = [numbers], {"seen": off_of(rows, numbers)}
@@ -262,9 +262,9 @@ def fit(rows: Rows, shipped: Mapping[str, float]) -> Fitted:
             continue
         left_out[by] = np.empty(len(groups))
         for group in sorted(set(groups.tolist())):
-            own = groups == group
-            every.append(solved(rows.take(~own), shipped))
-            left_out[by][own] = off_of(rows.take(own), every[-1])
+            in_group = groups == group
+            every.append(solved(rows.take(~in_group), shipped))
+            left_out[by][in_group] = off_of(rows.take(in_group), every[-1])
     spread: dict[str, float] = {}
     for what, (low, high) in zip(TIMES, (("low", "high"), ("first_low", "first_high")), strict=True):
         ends = np.exp(np.quantile(left_out.get("model", left_out["seen"])[rows.whats == what], (0.1, 0.9)))
@@ -272,8 +272,8 @@ def fit(rows: Rows, shipped: Mapping[str, float]) -> Fitted:
     n_models, n_devices = (len(set(column.tolist())) for column in (rows.models, rows.devices))
     return Fitted(
         numbers,
-        low={name: min(one[name] for one in every) for name in numbers},
-        high={name: max(one[name] for one in every) for name in numbers},
+        low={name: min(solution[name] for solution in every) for name in numbers},
+        high={name: max(solution[name] for solution in every) for name in numbers},
         counts=f"{len(rows.off)} times of {n_models} models on {n_devices} device{'s' if n_devices > 1 else ''}",
         spread=spread,
         errors={
@@ -296,30 +296,30 @@ def written(fits: Mapping[tuple[str, str], Fitted], take: bool = False) -> dict[
     A number that is not the fit's to two digits is assumed; with `take` all are.
     """
     data = shipped()
-    for place, found in fits.items():
+    for place, result in fits.items():
         block = data["kernels"] if place[0] == "kernels" else data[place[0]][place[1]]
-        for name, value in found.numbers.items():
+        for name, value in result.numbers.items():
             number, fitted = block[name], float(f"{value:.2g}")
             if take:
                 number["value"] = fitted
             number["kind"] = "derived" if number["value"] == fitted else ASSUMED
-            says = f"{fitted:g} ({found.low[name]:.2g} to {found.high[name]:.2g} as models and devices are left out)"
-            number["source"] = f"{number['source'].partition(SAID)[0]}{SAID}{found.counts}: {says}"
+            says = f"{fitted:g} ({result.low[name]:.2g} to {result.high[name]:.2g} as models and devices are left out)"
+            number["source"] = f"{number['source'].partition(SAID)[0]}{SAID}{result.counts}: {says}"
         if place[0] != "kernels":
             spread = block["spread"]
             if take:
-                spread |= {name: float(f"{end:.2g}") for name, end in found.spread.items()}
-            is_fitted = all(spread[name] == float(f"{end:.2g}") for name, end in found.spread.items())
+                spread |= {name: float(f"{end:.2g}") for name, end in result.spread.items()}
+            is_fitted = all(spread[name] == float(f"{end:.2g}") for name, end in result.spread.items())
             spread["kind"] = "derived" if is_fitted else ASSUMED
-            says = ", ".join(f"{name} {end:.2g}" for name, end in found.spread.items())
-            spread["source"] = f"{spread['source'].partition(SAID)[0]}{SAID}{found.counts}, by models left out: {says}"
+            says = ", ".join(f"{name} {end:.2g}" for name, end in result.spread.items())
+            spread["source"] = f"{spread['source'].partition(SAID)[0]}{SAID}{result.counts}, by models left out: {says}"
     head = "# Written by `python -m calibration.benchmarked`; docs/explanation/calibration.md, Public benchmarks.\n"
     return {name: head + toml.dumps(block) for name, block in data.items()}
 
 
 def main(argv: list[str]) -> None:
     """Derive the table from benchmarks where one is given, fit it, and write what ships."""
-    take, tables = "--take" in argv, [one for one in argv if one != "--take"]
+    take, tables = "--take" in argv, [arg for arg in argv if arg != "--take"]
     for path in tables:
         files.write(DERIVED, table_csv(derived(path)).encode())
     for name, text in written(fit_all(), take).items():

@@ -95,7 +95,7 @@ def features(rows: Iterable[ServerRow]) -> Features:
         try:
             point = row.point()
             bare, *more = (_steady(point, row.concurrency, *host) for host in ((0.0, 0.0), (1.0, 0.0), (0.0, 1.0)))
-            counts = [(one.decode_s - bare.decode_s) / row.work.output_tokens for one in more]  # linear in both
+            counts = [(variant.decode_s - bare.decode_s) / row.work.output_tokens for variant in more]  # linear in both
             first = bare.prompt_s + bare.place_wait_s - point.design.stack.host_prompt_s
             burst = burst_wait_s(bare.cycle.prompt_steps - bare.cycle.own_steps, bare.prompt_step_s, 1.0, 1.0)
         except DseError:
@@ -153,8 +153,8 @@ def _weights(rows: Features) -> Floats:
 def robust(off: Floats) -> Floats:
     """Residuals whose squares are Huber's loss: relative errors above HUBER pull with constant force."""
     far = np.abs(off) / HUBER
-    found: Floats = np.where(far > 1, np.sqrt(2 * np.maximum(far, 1) - 1), far) * np.sign(off)
-    return found
+    pulled: Floats = np.where(far > 1, np.sqrt(2 * np.maximum(far, 1) - 1), far) * np.sign(off)
+    return pulled
 
 
 def fit_tokens(rows: Features, prior: Floats, pull: float = PULL) -> Floats:
@@ -167,8 +167,8 @@ def fit_tokens(rows: Features, prior: Floats, pull: float = PULL) -> Floats:
         off = np.log((rows.explained_s + rows.counts @ (values * SCALE)) / rows.measured_s)
         return np.concatenate((weights * robust(off), pull * (values - prior)))
 
-    found = least_squares(residuals, np.maximum(prior, 1e-3), bounds=(np.zeros(2), np.full(2, 60.0)))
-    return np.asarray(found.x)
+    best = least_squares(residuals, np.maximum(prior, 1e-3), bounds=(np.zeros(2), np.full(2, 60.0)))
+    return np.asarray(best.x)
 
 
 def fit_prompts(rows: Features, prior: Floats, pull: float = PULL) -> Floats:
@@ -185,17 +185,17 @@ def fit_prompts(rows: Features, prior: Floats, pull: float = PULL) -> Floats:
         off = np.log(first_s(rows, values) / rows.first_measured_s)
         return np.concatenate((weights * robust(off), pull * (values - prior)))
 
-    found = least_squares(residuals, np.maximum(prior, LEAST_PROMPT + 1e-3), bounds=(LEAST_PROMPT, np.full(3, 60.0)))
-    return np.asarray(found.x)
+    best = least_squares(residuals, np.maximum(prior, LEAST_PROMPT + 1e-3), bounds=(LEAST_PROMPT, np.full(3, 60.0)))
+    return np.asarray(best.x)
 
 
 def first_s(rows: Features, prompts: Floats) -> Floats:
     """Times to first token of all rows, by (prompt, what mixtures add, rounds in step) in PROMPT_SCALE: of each row, or
     of all."""
-    own, more, in_step = (prompts * PROMPT_SCALE).T
+    prompt, more, in_step = (prompts * PROMPT_SCALE).T
     waits_s = rows.burst_s * np.minimum(in_step / rows.rounds, 1.0)
-    found: Floats = rows.first_s + waits_s + rows.layers * (own + rows.is_mixture * more)
-    return found
+    seconds: Floats = rows.first_s + waits_s + rows.layers * (prompt + rows.is_mixture * more)
+    return seconds
 
 
 @dataclass(frozen=True)
@@ -208,9 +208,9 @@ class Hosts:
 
     def predict(self, rows: Features) -> tuple[Floats, Floats]:
         """Times per output token, and to the first, of all rows by the nearest fits."""
-        own = np.array([self.releases.get((row.stack, row.release), self.everywhere) for row in rows.rows]) * SCALE
+        tokens_s = np.array([self.releases.get((row.stack, row.release), self.everywhere) for row in rows.rows]) * SCALE
         prompts = np.array([self.prompts.get(row.stack, PROMPT_USUAL) for row in rows.rows])
-        return rows.explained_s + (rows.counts * own).sum(axis=1), first_s(rows, prompts)
+        return rows.explained_s + (rows.counts * tokens_s).sum(axis=1), first_s(rows, prompts)
 
 
 def fit_all(rows: Features) -> Hosts:
@@ -219,10 +219,10 @@ def fit_all(rows: Features) -> Hosts:
     everywhere, any_prompts = fit_tokens(rows, USUAL), fit_prompts(rows, PROMPT_USUAL)
     releases, prompts = {}, {}
     for stack in sorted({row.stack for row in rows.rows}):
-        own = rows.take(rows.of(stack=stack))
-        prompts[stack] = fit_prompts(own, any_prompts)
-        for release in sorted({row.release for row in own.rows}):
-            of_release = own.take(own.of(release=release))
+        of_stack = rows.take(rows.of(stack=stack))
+        prompts[stack] = fit_prompts(of_stack, any_prompts)
+        for release in sorted({row.release for row in of_stack.rows}):
+            of_release = of_stack.take(of_stack.of(release=release))
             if len(of_release.rows) >= FEWEST_ROWS:
                 releases[stack, release] = fit_tokens(of_release, everywhere)
     return Hosts(everywhere, releases, prompts)
@@ -235,13 +235,13 @@ def names_of(rows: Features) -> NDArray[np.str_]:
 
 def left_out(rows: Features) -> tuple[Floats, Floats]:
     """Times per output token, and to the first, of each row by fits that saw no row of its model."""
-    found, first = np.full(len(rows.rows), np.nan), np.full(len(rows.rows), np.nan)
+    per_token, first = np.full(len(rows.rows), np.nan), np.full(len(rows.rows), np.nan)
     names = names_of(rows)
     for name in sorted(set(names.tolist())):
-        own = names == name
-        if (~own).any():
-            found[own], first[own] = fit_all(rows.take(~own)).predict(rows.take(own))
-    return found, first
+        of_model = names == name
+        if (~of_model).any():
+            per_token[of_model], first[of_model] = fit_all(rows.take(~of_model)).predict(rows.take(of_model))
+    return per_token, first
 
 
 #: percentiles between which 8 of 10 rows lie: of a model, each predicted by a fit without it; and of a kind of models,
@@ -266,17 +266,17 @@ def spreads(rows: Features, tokens_s: Floats, firsts_s: Floats, stack: str) -> S
     model so as well. A server that errs less than others did so on few models: the next may be as those of others.
     """
 
-    def of(own: NDArray[np.bool_], at: tuple[float, float]) -> dict[str, float]:
-        return spread(rows.take(own), tokens_s[own], firsts_s[own], at)
+    def of(subset: NDArray[np.bool_], at: tuple[float, float]) -> dict[str, float]:
+        return spread(rows.take(subset), tokens_s[subset], firsts_s[subset], at)
 
     on_it, names = rows.of(stack=stack), names_of(rows)
     left_out, models = {}, {}
-    for kind, own in (("dense", ~rows.is_mixture), ("mixture", rows.is_mixture)):
-        if not own.any():
+    for kind, mask in (("dense", ~rows.is_mixture), ("mixture", rows.is_mixture)):
+        if not mask.any():
             continue
-        parts = [own, *([own & on_it] if (own & on_it).sum() >= FEWEST_ROWS else [])]
-        left_out[kind] = _widest([of(one, UNSEEN) for one in parts])
-        for model in sorted(set(names[own & on_it].tolist())):
+        parts = [mask, *([mask & on_it] if (mask & on_it).sum() >= FEWEST_ROWS else [])]
+        left_out[kind] = _widest([of(part, UNSEEN) for part in parts])
+        for model in sorted(set(names[mask & on_it].tolist())):
             rows_of_it = on_it & (names == model)
             if rows_of_it.sum() >= FEWEST_ROWS:
                 models[model] = _widest([of(rows_of_it, SEEN), left_out[kind]])
@@ -285,7 +285,7 @@ def spreads(rows: Features, tokens_s: Floats, firsts_s: Floats, stack: str) -> S
 
 def _widest(spreads: list[dict[str, float]]) -> dict[str, float]:
     """The first of several spreads, to the furthest ends of them all."""
-    return {**spreads[0], **{end: pick(one[end] for one in spreads) for end, pick in ENDS.items()}}
+    return {**spreads[0], **{end: pick(item[end] for item in spreads) for end, pick in ENDS.items()}}
 
 
 def spread(rows: Features, tokens_s: Floats, firsts_s: Floats, at: tuple[float, float]) -> dict[str, float]:
@@ -305,7 +305,7 @@ def files_of(rows: Features, source: str) -> dict[str, str]:
     honest = np.array([not is_suspect(row) for row in rows.rows])
     rows = rows.take(honest)
     tokens_s, firsts_s = left_out(rows)
-    found = {}
+    texts = {}
     for stack, prompts in hosts.prompts.items():
 
         def table(values: Floats, n_points: int, said: str, prompts: Floats = prompts) -> dict[str, Any]:
@@ -325,8 +325,8 @@ def files_of(rows: Features, source: str) -> dict[str, str]:
         for (name, release), values in hosts.releases.items():
             if name != stack:
                 continue
-            own = rows.of(stack=stack, release=release)
-            release_table = table(values, int(own.sum()), f"{stack} {release or 'without a release, 2025'}")
+            mask = rows.of(stack=stack, release=release)
+            release_table = table(values, int(mask.sum()), f"{stack} {release or 'without a release, 2025'}")
             releases[release or engines.UNKNOWN] = release_table
         everywhere = table(hosts.everywhere, len(rows.rows), "all stacks and releases")
         data = {
@@ -336,8 +336,8 @@ def files_of(rows: Features, source: str) -> dict[str, str]:
             **vars(spreads(rows, tokens_s, firsts_s, stack)),
             "releases": releases,
         }
-        found[stack] = toml.dumps(data)
-    return found
+        texts[stack] = toml.dumps(data)
+    return texts
 
 
 #: less than this is nothing, in us
@@ -369,13 +369,13 @@ def run(source: str, out: str, **_: Any) -> dict[str, Any]:
     seen_s, _seen_first_s = fit_all(rows).predict(rows)
     unseen_s, unseen_first_s = left_out(rows)
     errors = {}
-    for kind, own in (("dense", honest & ~rows.is_mixture), ("mixture", honest & rows.is_mixture)):
-        if own.any():
+    for kind, mask in (("dense", honest & ~rows.is_mixture), ("mixture", honest & rows.is_mixture)):
+        if mask.any():
             errors[kind] = {
-                "rows": int(own.sum()),
-                "seen": _error(seen_s[own], rows.measured_s[own]),
-                "unseen": _error(unseen_s[own], rows.measured_s[own]),
-                "unseen_first": _error(unseen_first_s[own], rows.first_measured_s[own]),
+                "rows": int(mask.sum()),
+                "seen": _error(seen_s[mask], rows.measured_s[mask]),
+                "unseen": _error(unseen_s[mask], rows.measured_s[mask]),
+                "unseen_first": _error(unseen_first_s[mask], rows.first_measured_s[mask]),
             }
     files.publish(out, {f"{stack}.toml": text.encode() for stack, text in texts.items()})
     return {
@@ -394,8 +394,8 @@ def _check(source: str, rows: Features) -> None:
     if len(models) < 2:
         only = f"has rows of {models[0]} alone" if models else "has no row that is not suspect"
         raise InputError(f"{source}: {only}: give rows of two models or more, each left out in turn to judge the fit")
-    for kind, own in (("dense models", ~rows.is_mixture), ("mixtures of experts", rows.is_mixture)):
-        if own.any() and not np.isfinite(rows.first_measured_s[own]).any():
+    for kind, mask in (("dense models", ~rows.is_mixture), ("mixtures of experts", rows.is_mixture)):
+        if mask.any() and not np.isfinite(rows.first_measured_s[mask]).any():
             raise InputError(
                 f"{source}: no row of {kind} has silicon_ttft_ms: add the times to first token of some in that column"
             )

@@ -58,19 +58,19 @@ def run(source: str, out: str, **_: Any) -> dict[str, Any]:
     rows = [row for row in read(source) if not row.reason and row.cells.get("trust") not in LEFT_OUT]
     bases = {row.group: row for row in rows if row.is_base}
     bases = {row.id: bases[row.group] for row in rows if row.group in bases and _differs_in_kv(row, bases[row.group])}
-    found = []
-    for one, path in shipped():
-        own = [row for row in rows if formula_of(row.quantity)[1] and runs(row, one)]
-        names = [name for name, number in one.numbers().items() if number.kind == "measured"]
-        if len(own) >= FEWEST_ROWS and names:
-            fitted = fit(one, path, own, bases, names)
-            found.append(fitted)
-    if not found:
+    fits = []
+    for impl, path in shipped():
+        matching = [row for row in rows if formula_of(row.quantity)[1] and runs(row, impl)]
+        names = [name for name, number in impl.numbers().items() if number.kind == "measured"]
+        if len(matching) >= FEWEST_ROWS and names:
+            fitted = fit(impl, path, matching, bases, names)
+            fits.append(fitted)
+    if not fits:
         raise InputError(
             f"{source}: no rows of an implementation with numbers to fit: see docs/explanation/implementations.md"
         )
-    files.publish(out, {one.file.name: file_of(one, Path(source).name) for one in found})
-    return {"table": source, "out": out, "fits": [_plain(one) for one in found]}
+    files.publish(out, {outcome.file.name: file_of(outcome, Path(source).name) for outcome in fits})
+    return {"table": source, "out": out, "fits": [_plain(outcome) for outcome in fits]}
 
 
 def shipped() -> list[tuple[Implementation, Path]]:
@@ -106,14 +106,14 @@ def fit(
 
     def errors(logs: Floats, some: Sequence[EvidenceRow]) -> Floats:
         values = dict(zip(names, np.exp(logs), strict=True))
-        asked = f"{one.name}:" + ",".join(f"{name}={value:.9g}" for name, value in values.items())
-        return np.array([_error(row, predicted(row, implementation=asked), bases, against) for row in some])
+        spelling = f"{one.name}:" + ",".join(f"{name}={value:.9g}" for name, value in values.items())
+        return np.array([_error(row, predicted(row, implementation=spelling), bases, against) for row in some])
 
     start = np.log([one.numbers()[name].value for name in names])
 
     def solved(some: Sequence[EvidenceRow]) -> Floats:
         limits = np.log([LIMITS[name] for name in names]).T
-        found = least_squares(
+        solution = least_squares(
             lambda x: errors(x, some),
             np.clip(start, *limits),
             bounds=limits,
@@ -121,7 +121,7 @@ def fit(
             loss="soft_l1",
             f_scale=HUBER,
         )
-        return np.asarray(found.x)
+        return np.asarray(solution.x)
 
     best = solved(rows)
     blocks = [block for block in _blocks(rows) if len(rows) - len(block) >= len(names)]
@@ -196,28 +196,28 @@ def file_of(found: Fitted, table: str) -> bytes:
     return (text.rstrip() + "\n").encode()
 
 
-def _plain(found: Fitted) -> dict[str, Any]:
+def _plain(outcome: Fitted) -> dict[str, Any]:
     return {
-        "name": found.name,
-        "rows": found.n_rows,
-        "numbers": {name: dict(zip(("value", "low", "high"), v, strict=True)) for name, v in found.values.items()},
-        "mean": found.mean,
-        "left_out_mean": found.left_out_mean,
-        "left_out_median": found.left_out_median,
-        "not_told": list(found.unknown),
+        "name": outcome.name,
+        "rows": outcome.n_rows,
+        "numbers": {name: dict(zip(("value", "low", "high"), v, strict=True)) for name, v in outcome.values.items()},
+        "mean": outcome.mean,
+        "left_out_mean": outcome.left_out_mean,
+        "left_out_median": outcome.left_out_median,
+        "not_told": list(outcome.unknown),
     }
 
 
 def text(found: dict[str, Any]) -> str:
     """The report of `dse calibrate --kernel implementation`."""
     lines = []
-    for one in found["fits"]:
+    for row in found["fits"]:
         numbers = ", ".join(
-            f"{n} {v['value']:.3g} ({v['low']:.3g} to {v['high']:.3g})" for n, v in one["numbers"].items()
+            f"{n} {v['value']:.3g} ({v['low']:.3g} to {v['high']:.3g})" for n, v in row["numbers"].items()
         )
         lines.append(
-            f"{one['name']}: {one['rows']} rows, mean error {100 * one['mean']:.1f} %, on rows left out "
-            f"{100 * one['left_out_mean']:.1f} % (median {100 * one['left_out_median']:.1f}): {numbers}"
-            + (f"; not told by these rows: {', '.join(one['not_told'])}" if one["not_told"] else "")
+            f"{row['name']}: {row['rows']} rows, mean error {100 * row['mean']:.1f} %, on rows left out "
+            f"{100 * row['left_out_mean']:.1f} % (median {100 * row['left_out_median']:.1f}): {numbers}"
+            + (f"; not told by these rows: {', '.join(row['not_told'])}" if row["not_told"] else "")
         )
     return "\n".join([*lines, "", f"written: {found['out']}"])

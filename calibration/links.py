@@ -87,15 +87,15 @@ def read(device: str) -> tuple[dict[Collective, LinkRows], dict[str, LinkRows]]:
     if library is None:
         raise InputError(f"{PACKAGE} has no table of collectives of {device}")
     library = library[library["nccl_dtype"] == "half"]
-    found = {kind: _rows(library[library["op_name"] == _NAMES.get(kind, kind)], "NCCL") for kind in COLLECTIVES}
-    node_devices = max(int(rows.n_devices.max()) for rows in found.values())
+    collectives = {kind: _rows(library[library["op_name"] == _NAMES.get(kind, kind)], "NCCL") for kind in COLLECTIVES}
+    node_devices = max(int(rows.n_devices.max()) for rows in collectives.values())
     stacks = {}
     for stack in STACKS:
         frame = _frame(folder / stack, "custom_allreduce_perf.parquet")
         if frame is not None:  # decoding runs as a graph; eager rows show the time of Python
-            own = frame[~frame["kernel_source"].str.endswith("_eager") & (frame["num_gpus"] <= node_devices)]
-            stacks[stack] = _rows(own, stack)
-    return found, stacks
+            kernels = frame[~frame["kernel_source"].str.endswith("_eager") & (frame["num_gpus"] <= node_devices)]
+            stacks[stack] = _rows(kernels, stack)
+    return collectives, stacks
 
 
 def _frame(folder: Path, name: str) -> Any:
@@ -124,9 +124,9 @@ def _rows(frame: Any, name: str) -> LinkRows:
 def fit(device: str, link_bytes_per_s: float) -> list[FittedLink]:
     """Every collective of the package's tables of a device, and each stack's all-reduce where that improves on NCCL."""
     library, stacks = read(device)
-    found = [fit_library(kind, rows, link_bytes_per_s) for kind, rows in library.items()]
-    own = [fit_custom(stack, rows, found[0].parameters, link_bytes_per_s) for stack, rows in stacks.items()]
-    return [*found, *(outcome for outcome in own if outcome)]
+    fits = [fit_library(kind, rows, link_bytes_per_s) for kind, rows in library.items()]
+    custom = [fit_custom(stack, rows, fits[0].parameters, link_bytes_per_s) for stack, rows in stacks.items()]
+    return [*fits, *(outcome for outcome in custom if outcome)]
 
 
 def fit_library(kind: Collective, rows: LinkRows, link_bytes_per_s: float) -> FittedLink:
@@ -154,8 +154,8 @@ def fit_custom(stack: str, rows: LinkRows, library: dict[str, float], link_bytes
 
     def parameters(point: Floats, with_split: bool) -> dict[str, float]:
         start, step, direct, split = point
-        found = {"start": start * _US, "step": step * _US, "direct_rate": link_bytes_per_s / direct}
-        return {**found, "split_rate": link_bytes_per_s / split} if with_split else found
+        terms = {"start": start * _US, "step": step * _US, "direct_rate": link_bytes_per_s / direct}
+        return {**terms, "split_rate": link_bytes_per_s / split} if with_split else terms
 
     def fitted(with_split: bool) -> tuple[FittedLink, float]:
         return _outcome(
@@ -168,9 +168,9 @@ def fit_custom(stack: str, rows: LinkRows, library: dict[str, float], link_bytes
         )
 
     without = _loss(predict_library("all_reduce", library, rows), rows)
-    one, one_loss = fitted(False)
+    single, one_loss = fitted(False)
     two, two_loss = fitted(True)
-    best, loss = (two, two_loss) if two_loss < (1 - WORTH) * one_loss else (one, one_loss)
+    best, loss = (two, two_loss) if two_loss < (1 - WORTH) * one_loss else (single, one_loss)
     return best if loss < (1 - WORTH) * without else None
 
 
@@ -199,8 +199,8 @@ def _library(kind: Collective, p: dict[str, float], n_devices: int) -> LinkTerms
 
 def _predict(terms: list[LinkTerms], rows: LinkRows) -> Floats:
     columns = np.array([term[:6] for term in terms], dtype=float).T
-    found: Floats = array(collective_s)(rows.n_bytes, *columns)
-    return found
+    seconds: Floats = array(collective_s)(rows.n_bytes, *columns)
+    return seconds
 
 
 def _loss(predicted: Floats, rows: LinkRows) -> float:
@@ -225,9 +225,9 @@ def _outcome(
         off[fold == held] = np.abs(predict(point, unseen) / unseen.measured_s - 1)
     point = _best(rows, space, free, predict)
     errors = {
-        name: {"mean": float(own.mean()), "p90": float(np.quantile(own, 0.9)), "rows": len(own)}
+        name: {"mean": float(in_class.mean()), "p90": float(np.quantile(in_class, 0.9)), "rows": len(in_class)}
         for name, (low, high) in {"all": (DECODE[0], PROMPT[1]), "decode": DECODE, "prompt": PROMPT}.items()
-        if len(own := off[(rows.n_bytes >= low) & (rows.n_bytes <= high)])
+        if len(in_class := off[(rows.n_bytes >= low) & (rows.n_bytes <= high)])
     }
     rounded = {name: float(f"{value:.4g}") for name, value in parameters(point).items()}
     most = int(rows.n_devices.max())
@@ -244,7 +244,7 @@ def _best(rows: LinkRows, space: Space, free: tuple[int, ...], predict: Callable
     tried = [
         solve(lambda point: predict(point, rows), rows.measured_s, weights, space, start, free) for start in starts
     ]
-    return min(tried, key=lambda found: found[1])[0]
+    return min(tried, key=lambda attempt: attempt[1])[0]
 
 
 _UNITS = {"rate_growth": "1", "chunk_share": "1", "rate": "GB/s", "direct_rate": "GB/s", "split_rate": "GB/s"}
@@ -295,7 +295,7 @@ def run(source: str, out: str, *, device: str, **_: Any) -> dict[str, Any]:
         raise InputError(f"device {measured.name} has no link_bandwidth: add it to its file")
     outcomes = fit(measured.name, measured.link_bandwidth.si)
     blocks.write_device(with_links(blocks.device_data(device), outcomes), out)
-    return {"device": measured.name, "table": source, "out": out, "parts": [one.as_dict() for one in outcomes]}
+    return {"device": measured.name, "table": source, "out": out, "parts": [outcome.as_dict() for outcome in outcomes]}
 
 
 def text(found: dict[str, Any]) -> str:

@@ -75,8 +75,8 @@ class PowerRows:
 
     def take(self, mask: NDArray[Any]) -> "PowerRows":
         """The rows where `mask` is true, or at its places."""
-        own = {name: values[mask] for name, values in self.rates.items()}
-        return PowerRows(own, self.power_w[mask], self.limit_w[mask], self.tables[mask], self.shapes[mask])
+        kept_rates = {name: values[mask] for name, values in self.rates.items()}
+        return PowerRows(kept_rates, self.power_w[mask], self.limit_w[mask], self.tables[mask], self.shapes[mask])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +122,7 @@ def from_csv(path: str, device: HardwareSpec) -> PowerRows:
     for name in ("format", *COLUMNS):
         if name not in header:
             raise InputError(f"{path}:1: column {name} is missing: {did_you_mean(name, header)}")
-    found = {
+    columns = {
         name: np.array(
             [
                 number(path, line, name, row[header.index(name)], high, False)
@@ -135,14 +135,14 @@ def from_csv(path: str, device: HardwareSpec) -> PowerRows:
     for line, code in zip(lines, formats, strict=True):
         if code not in FORMATS:
             raise InputError(f"{path}:{line}: format = {show(str(code))}: is not known: {did_you_mean(code, FORMATS)}")
-    seconds = found["latency_us"] * units.to_base(1, "us")
+    seconds = columns["latency_us"] * units.to_base(1, "us")
     place = header.index("table") if "table" in header else None
     tables = np.array(["" if place is None else row[place].strip() for row in cells])
-    shapes = np.array([hash(pair) for pair in zip(found["n_bytes"], found["flops"], strict=True)])
+    shapes = np.array([hash(pair) for pair in zip(columns["n_bytes"], columns["flops"], strict=True)])
     limit = device.board_power.si if device.board_power else np.inf
     rows = PowerRows(
-        _rates(formats, found["n_bytes"] / seconds, found["flops"] / seconds),
-        found["power_w"],
+        _rates(formats, columns["n_bytes"] / seconds, columns["flops"] / seconds),
+        columns["power_w"],
         np.full(len(seconds), limit),
         tables,
         shapes,
@@ -204,14 +204,14 @@ def from_package(source: str, device: HardwareSpec, stack: str) -> PowerTables:
             readings.append(reading)
             named = f"{frame.iloc[0]['device']}, {stack} {frame.iloc[0]['version']}"
             settled = _settled(reading)
-            for code, own, flops, n_bytes, ops in _works(kind, frame):
-                rows, seconds, busy = _of_format(frame[own], kind, code, flops, n_bytes, ops, device)
+            for code, mask, flops, n_bytes, ops in _works(kind, frame):
+                rows, seconds, busy = _of_format(frame[mask], kind, code, flops, n_bytes, ops, device)
                 if kind == "attention":
                     long = busy & (seconds >= SHORTEST_S)
                     if long.sum() >= FEWEST_OF_ATTENTION:
                         attention[code] = rows.take(long), seconds[long]
                 else:
-                    steady.append(rows.take(busy & settled[own] & (seconds >= SHORTEST_S)))
+                    steady.append(rows.take(busy & settled[mask] & (seconds >= SHORTEST_S)))
     if not steady:
         raise InputError(f"{source} has no table of {device.name} and {stack} with a column power: give a CSV file")
     origin = f"{cited() if source == PACKAGE else _CHECKOUT}, {named}"
@@ -220,21 +220,21 @@ def from_package(source: str, device: HardwareSpec, stack: str) -> PowerTables:
 
 def _settled(power_w: Floats) -> NDArray[np.bool_]:
     """Rows between two that read nearly the same: the mean of the last second then holds nothing else."""
-    found = np.zeros(len(power_w), bool)
+    settled = np.zeros(len(power_w), bool)
     near = np.abs(power_w[1:] / power_w[:-1] - 1) < SETTLED
-    found[1:-1] = near[1:] & near[:-1]
-    return found
+    settled[1:-1] = near[1:] & near[:-1]
+    return settled
 
 
 def _works(kind: str, frame: Any) -> Iterator[tuple[str, NDArray[np.bool_], Floats, Floats, str]]:
     """(format of the bytes, rows, operations, bytes, format of the operations) of everything in a table."""
     if kind == "attention":
-        own = (frame["step"] >= FEWEST_CONTEXT) & ~frame["kernel_source"].str.contains("triton")
+        usable = (frame["step"] >= FEWEST_CONTEXT) & ~frame["kernel_source"].str.contains("triton")
         if "window_size" in frame:
-            own &= frame["window_size"] == 0
+            usable &= frame["window_size"] == 0
         for dtype, size in (("bfloat16", 2), ("fp8", 1)):
-            mask = (own & (frame["kv_cache_dtype"] == dtype)).to_numpy()
-            batch, step, heads, kv_heads, dim = (frame[mask][each].to_numpy(float) for each in _SHAPE["attention"])
+            mask = (usable & (frame["kv_cache_dtype"] == dtype)).to_numpy()
+            batch, step, heads, kv_heads, dim = (frame[mask][name].to_numpy(float) for name in _SHAPE["attention"])
             pairs = batch * (step + 1)
             yield _OF_CODE[_NAMES[dtype]], mask, 4 * pairs * heads * dim, 2 * pairs * kv_heads * dim * size, "bf16"
         return
@@ -252,8 +252,8 @@ def _of_format(
     """Rows of one format of a table, their seconds, and which of them keep memory or cores busy, from memory."""
     seconds = part["latency"].to_numpy(float) * units.to_base(1, "ms")
     nothing = np.zeros(len(part))
-    rates = {f"byte.{each}": n_bytes / seconds if each == code else nothing for each in FORMATS}
-    rates |= {f"flop.{each}": flops / seconds if each == ops else nothing for each in FORMATS}
+    rates = {f"byte.{fmt}": n_bytes / seconds if fmt == code else nothing for fmt in FORMATS}
+    rates |= {f"flop.{fmt}": flops / seconds if fmt == ops else nothing for fmt in FORMATS}
     peaks = {"bf16": device.peak_flops, "fp8": device.peak_flops_fp8, "fp4": device.peak_flops_fp4}
     of_memory = n_bytes / seconds / device.memory_bandwidth.si
     of_cores = flops / seconds / (peaks[ops] or device.peak_flops).si
@@ -269,11 +269,11 @@ def power_w(rows: PowerRows, parameters: dict[str, float]) -> Floats:
 
 
 def _demand(rows: PowerRows, parameters: dict[str, float]) -> Floats:
-    found = np.full(len(rows), parameters["idle"])
+    demand = np.full(len(rows), parameters["idle"])
     for name, rate in rows.rates.items():
         if name in parameters:
-            found = found + parameters[name] * rate
-    return found
+            demand = demand + parameters[name] * rate
+    return demand
 
 
 def solved(rows: PowerRows, idle_w: float | None) -> dict[str, float]:
@@ -329,8 +329,8 @@ def solved_attention(
     )
 
     def predict(point: Floats) -> Floats:
-        found: Floats = share * (rest + point[0] * scale * rate) + (1 - share) * point[1] * _SCALE["idle"]
-        return found
+        power: Floats = share * (rest + point[0] * scale * rate) + (1 - share) * point[1] * _SCALE["idle"]
+        return power
 
     point, _ = solve(predict, rows.power_w, np.ones(len(rows)), space, np.array([0.8, 4.0]), [0, 1])
     value = float(point[0]) * scale
@@ -359,11 +359,11 @@ def fit(rows: PowerRows, source: str, measured: PowerTables | None = None) -> Fi
     shapes = np.unique(rows.shapes)
     n_held = max(1, len(shapes) // HELD_OUT_ONE_IN)
     unseen = np.isin(rows.shapes, np.random.default_rng(SEED).permutation(shapes)[:n_held])
-    found = solved(rows.take(~unseen), idle_w)
-    errors = {"shapes": _errors(rows.take(unseen), found)}
+    terms = solved(rows.take(~unseen), idle_w)
+    errors = {"shapes": _errors(rows.take(unseen), terms)}
     below = unseen & (rows.power_w < BELOW_LIMIT * rows.limit_w)
     if below.any() and (unseen & ~below).any():
-        errors[_BELOW] = _errors(rows.take(below), found)
+        errors[_BELOW] = _errors(rows.take(below), terms)
     others: list[dict[str, float]] = []
     for table in dict.fromkeys(rows.tables.tolist()):
         left = rows.tables == table
@@ -374,19 +374,19 @@ def fit(rows: PowerRows, source: str, measured: PowerTables | None = None) -> Fi
         if known.sum() >= FEWEST_OF_A_FORMAT:
             errors[f"table {table}"] = _errors(rows.take(known), without)
             seen = rows.take(~left)
-            others.append({name: value for name, value in without.items() if _decides(seen, name, found)})
-    ends = _ends(found, others, max(errors["shapes"]["p90"], errors.get(_BELOW, errors["shapes"])["median"]))
+            others.append({name: value for name, value in without.items() if _decides(seen, name, terms)})
+    ends = _ends(terms, others, max(errors["shapes"]["p90"], errors.get(_BELOW, errors["shapes"])["median"]))
     if measured is not None:
         ends["idle"] = tuple(float(end) for end in np.quantile(measured.readings_w, IDLE_RANGE))  # type: ignore[assignment]
-        for code, (own, seconds) in measured.attention.items():
-            value, _, (low, high), predicted = solved_attention(own, seconds, code, found)
-            off = np.abs(predicted / own.power_w - 1)
+        for code, (kv_rows, seconds) in measured.attention.items():
+            value, _, (low, high), predicted = solved_attention(kv_rows, seconds, code, terms)
+            off = np.abs(predicted / kv_rows.power_w - 1)
             median, p90 = (float(number) for number in np.quantile(off, (0.5, 0.9)))
-            found[f"kv.{code}"], ends[f"kv.{code}"] = value, (min(low, value * (1 - median)), high)
-            errors[f"attention {code}"] = {"median": median, "p90": p90, "rows": len(own)}
+            terms[f"kv.{code}"], ends[f"kv.{code}"] = value, (min(low, value * (1 - median)), high)
+            errors[f"attention {code}"] = {"median": median, "p90": p90, "rows": len(kv_rows)}
     return FittedEnergy(
         part="energy",
-        parameters={name: blocks.digits(value) for name, value in found.items()},
+        parameters={name: blocks.digits(value) for name, value in terms.items()},
         ends={name: (blocks.digits(low), blocks.digits(high)) for name, (low, high) in ends.items()},
         n_points=len(rows),
         errors=errors,
@@ -394,19 +394,19 @@ def fit(rows: PowerRows, source: str, measured: PowerTables | None = None) -> Fi
     )
 
 
-def _decides(rows: PowerRows, name: str, found: dict[str, float]) -> bool:
+def _decides(rows: PowerRows, name: str, terms: dict[str, float]) -> bool:
     """True where enough rows draw most of their power for one term: others leave it open."""
-    if name not in rows.rates or name not in found:
+    if name not in rows.rates or name not in terms:
         return False
-    most = found[name] * rows.rates[name] > 0.5 * (rows.power_w - found["idle"])
+    most = terms[name] * rows.rates[name] > 0.5 * (rows.power_w - terms["idle"])
     return int(most.sum()) >= FEWEST_OF_A_FORMAT
 
 
-def _ends(found: dict[str, float], others: list[dict[str, float]], share: float) -> dict[str, tuple[float, float]]:
+def _ends(terms: dict[str, float], others: list[dict[str, float]], share: float) -> dict[str, tuple[float, float]]:
     """The range of each parameter: `share` of it either way, and as far as the fits without a table."""
     ends = {}
-    for name, value in found.items():
-        values = [one[name] for one in others if name in one]
+    for name, value in terms.items():
+        values = [other[name] for other in others if name in other]
         ends[name] = min([value * (1 - share), *values]), max([value * (1 + share), *values])
     return ends
 
@@ -427,14 +427,14 @@ def fields(outcome: FittedEnergy) -> dict[str, Any]:
         f"{percent(error['median'])} off in the median, {percent(error['p90'])} in nine of ten "
         "(docs/explanation/calibration.md, Energy)"
     )
-    found: dict[str, Any] = {"source": source}
+    block: dict[str, Any] = {"source": source}
     for name, value in outcome.parameters.items():
         kind, _, code = name.partition(".")
         field, unit = _FIELDS[kind]
         low, high = (blocks.digits(end / units.to_base(1, unit)) for end in outcome.ends[name])
         shown = blocks.digits(value / units.to_base(1, unit))
-        found[field + FORMATS.get(code, "")] = {"value": shown, "unit": unit, "low": low, "high": high}
-    return found
+        block[field + FORMATS.get(code, "")] = {"value": shown, "unit": unit, "low": low, "high": high}
+    return block
 
 
 def with_energy(data: dict[str, Any], block: dict[str, Any]) -> dict[str, Any]:
@@ -447,12 +447,12 @@ def with_energy(data: dict[str, Any], block: dict[str, Any]) -> dict[str, Any]:
 def run(source: str, out: str, *, device: str, stack: str | None = None, **_: Any) -> dict[str, Any]:
     """Fit the energy of a device and write a device file with it."""
     blocks.check_out(out)
-    own = catalog.device(device)
+    device_spec = catalog.device(device)
     if source == PACKAGE or Path(source).is_dir():
-        measured = from_package(source, own, stack or "vllm")
+        measured = from_package(source, device_spec, stack or "vllm")
         outcome = fit(measured.rows, measured.source, measured)
     else:
-        outcome = fit(from_csv(source, own), Path(source).name)
+        outcome = fit(from_csv(source, device_spec), Path(source).name)
     if not outcome.trusted:
         raise InputError(
             f"{source}: the fit cannot be trusted, nothing is written: the median error on shapes left out is "
@@ -460,7 +460,7 @@ def run(source: str, out: str, *, device: str, stack: str | None = None, **_: An
         )
     blocks.write_device(with_energy(blocks.device_data(device), fields(outcome)), out)
     return {
-        "device": own.name,
+        "device": device_spec.name,
         "table": source,
         "out": out,
         "parameters": outcome.parameters,

@@ -142,18 +142,18 @@ class FittedKernel(FittedPart):
 
 def fit(device: HardwareSpec, stack: str) -> list[FittedKernel]:
     """Every part that the package's newest tables of a device and stack give."""
-    found = []
-    own = device.stacks.get(stack)
-    launch_s = own.gemm.launch.si if own and own.gemm else None
-    for part, rows, peak in _parts(device, stack, own.products if own else {}):
+    outcomes = []
+    stack_spec = device.stacks.get(stack)
+    launch_s = stack_spec.gemm.launch.si if stack_spec and stack_spec.gemm else None
+    for part, rows, peak in _parts(device, stack, stack_spec.products if stack_spec else {}):
         outcome = _fit(part, rows, device.memory_bandwidth.si, peak)
         if part.startswith("products.") and launch_s is not None:
             # rows of narrow formats start their quantizing too, eagerly; in a graph a product starts as 16-bit ones do
             outcome.parameters["launch"] = launch_s
         elif part == "products.bf16":
             launch_s = outcome.parameters["launch"]
-        found.append(outcome)
-    return found
+        outcomes.append(outcome)
+    return outcomes
 
 
 def _parts(
@@ -161,40 +161,40 @@ def _parts(
 ) -> list[tuple[str, KernelRows, float]]:
     """(place in the stack, rows, peak rate) of everything measured; `known` are the products of the device's file,
     which sparse layers were measured with."""
-    folder, found = package_folder(device.name), []
+    folder, parts = package_folder(device.name), []
     cache = device.l2_cache.si if device.l2_cache else 0.0
     frame = _frame(folder / "gemm" / stack, "gemm_perf.parquet")
     codes: WeightCode
     for codes in _FORMATS:
         if frame is not None and (rows := _products(frame, codes, cache)):
-            found.append((f"products.{codes}", rows, device.format_peak(codes).si))
+            parts.append((f"products.{codes}", rows, device.format_peak(codes).si))
     frame = _frame(folder / "moe" / stack, "moe_perf.parquet")
     for codes in _FORMATS:
-        own = frame
+        expert_rows = frame
         if codes == "mxfp4" and frame is not None and _shares_kernels(frame):
-            own = _flashinfer(folder)
-        if own is not None and (rows := _experts(own, codes, cache)):
-            found.append((f"experts.{codes}", rows, device.format_peak(codes).si))
+            expert_rows = _flashinfer(folder)
+        if expert_rows is not None and (rows := _experts(expert_rows, codes, cache)):
+            parts.append((f"experts.{codes}", rows, device.format_peak(codes).si))
     frame = _frame(folder / "mla" / stack, "generation_mla_perf.parquet")
     stored: LatentCode
     for stored in ("fp16", "fp8"):
         if frame is not None and (rows := _latent(frame, stored)):
-            found.append((f"latent.{stored}", rows, device.peak_flops.si))
+            parts.append((f"latent.{stored}", rows, device.peak_flops.si))
     for code, table in _STATES.items():
         frame = _frame(folder / table / stack, f"{code}_perf.parquet")
         if frame is not None and (rows := _states(frame, cache)):
-            found.append((f"state.{code}", rows, device.peak_flops.si))
+            parts.append((f"state.{code}", rows, device.peak_flops.si))
     for kind, place in _SPARSE.items():
         frame = _frame(folder / place / stack, f"{_TABLE_OF.get(kind, kind)}_generation_module_perf.parquet")
         for end in ("", "_fp8"):
             if frame is not None and (rows := _sparse(frame, kind, end == "_fp8", device, known)):
-                found.append((f"sparse.{kind}{end}", rows, device.peak_flops.si))
+                parts.append((f"sparse.{kind}{end}", rows, device.peak_flops.si))
     frame = _frame(folder / "attention" / stack, "context_attention_perf.parquet")
     head: HeadCode
     for head in ("d64", "d128"):
         if frame is not None and (rows := _prompts(frame, int(head[1:]))):
-            found.append((f"prompt.{head}", rows, device.peak_flops.si))
-    return found
+            parts.append((f"prompt.{head}", rows, device.peak_flops.si))
+    return parts
 
 
 def _frame(folder: Path, name: str) -> Any:
@@ -219,8 +219,8 @@ SHARED = "flashinfer"
 def _shares_kernels(frame: Any) -> bool:
     """True where experts in MXFP4 run on the shared library: the tables of each stack then have another of its
     paths."""
-    own = frame[frame["moe_dtype"].isin(_FORMATS["mxfp4"][0]) & (frame["hidden_size"] == MXFP4_HIDDEN)]
-    return bool(len(own)) and bool(own["kernel_source"].str.contains(SHARED).all())
+    mxfp4 = frame[frame["moe_dtype"].isin(_FORMATS["mxfp4"][0]) & (frame["hidden_size"] == MXFP4_HIDDEN)]
+    return bool(len(mxfp4)) and bool(mxfp4["kernel_source"].str.contains(SHARED).all())
 
 
 def _flashinfer(folder: Path) -> Any:
@@ -290,10 +290,10 @@ def expert_work(frame: Any, code: WeightCode) -> tuple[Floats, Floats, Floats]:
     """Operations, bytes moved and bytes of weights of each row of experts, weights in `code`: those of the experts that
     tokens are expected to choose."""
     n_tokens, hidden, inner, top, n_experts, tp, ep = (frame[name].to_numpy(float) for name in EXPERT_SHAPE)
-    one = 3 * hidden * inner / tp
+    per_expert = 3 * hidden * inner / tp
     touched = n_experts / ep * array(weights.expert_share_touched)(n_tokens.astype(int), n_experts, top)
-    pairs, weight_bytes = n_tokens * top / ep, touched * one * _FORMATS[code][1]
-    return 2 * one * pairs, weight_bytes + 2 * pairs * (2 * hidden + 3 * inner / tp), weight_bytes
+    pairs, weight_bytes = n_tokens * top / ep, touched * per_expert * _FORMATS[code][1]
+    return 2 * per_expert * pairs, weight_bytes + 2 * pairs * (2 * hidden + 3 * inner / tp), weight_bytes
 
 
 def _latent(frame: Any, stored: LatentCode) -> KernelRows | None:
@@ -353,10 +353,10 @@ def _sparse(
     n_bytes, flops, index, choices, products_s = (np.zeros(len(frame)) for _ in range(5))
     bandwidth, peak = device.memory_bandwidth.si, device.format_peak(code).si
     for model, heads in frame[["model", "num_heads"]].drop_duplicates().itertuples(index=False):
-        own = ((frame["model"] == model) & (frame["num_heads"] == heads)).to_numpy()
-        layer, b, s = sparse_layer(kind, model, int(heads)), batch[own], context[own]
+        mask = ((frame["model"] == model) & (frame["num_heads"] == heads)).to_numpy()
+        layer, b, s = sparse_layer(kind, model, int(heads)), batch[mask], context[mask]
         n_starts = 5 if layer.caches[0].is_latent else 2  # as `served_products` has them
-        products_s[own] = (n_starts - 1) * product.launch.si + array(gemm_s)(
+        products_s[mask] = (n_starts - 1) * product.launch.si + array(gemm_s)(
             2 * layer.parameters * b,
             layer.parameters * _FORMATS[code][1],
             product.launch.si,
@@ -365,14 +365,14 @@ def _sparse(
             peak,
             bandwidth,
         )
-        n_bytes[own] += 2 * b * heads * layer.caches[0].score_dim
+        n_bytes[mask] += 2 * b * heads * layer.caches[0].score_dim
         for cache in layer.caches:
             read = np.minimum(s, min(cache.window or np.inf, cache.read_limit_tokens or np.inf))
             width = cache.n_kv_heads * (cache.key_dim + cache.value_dim) / cache.tokens_per_entry
-            n_bytes[own] += b * read * width * (1 if is_fp8 else 2)
-            flops[own] += 2 * b * read * heads * cache.score_dim / cache.tokens_per_entry
-            index[own] += b * s * cache.index_bits / units.BITS_PER_BYTE
-            choices[own] += s * (cache.index_bits > 0)
+            n_bytes[mask] += b * read * width * (1 if is_fp8 else 2)
+            flops[mask] += 2 * b * read * heads * cache.score_dim / cache.tokens_per_entry
+            index[mask] += b * s * cache.index_bits / units.BITS_PER_BYTE
+            choices[mask] += s * (cache.index_bits > 0)
     everything = np.ones(len(frame), bool)
     rows = _rows(frame, flops, n_bytes, everything, everything)
     return rows and replace(rows, module=Module(products_s, index, choices, context))
@@ -407,7 +407,7 @@ def sparse_layer(kind: str, model: str, heads: int) -> Mixer:
             ratio=4 if index else 128,
             index=index,
         ).mixer()
-    own = kind == "dsa"
+    is_dsa = kind == "dsa"
     if "DeepSeek" in model:
         return LatentAttention(
             7168,
@@ -417,7 +417,7 @@ def sparse_layer(kind: str, model: str, heads: int) -> Mixer:
             nope=128,
             rope=64,
             value_dim=128,
-            index=Index(2048, heads=64, dim=128, own=own),
+            index=Index(2048, heads=64, dim=128, own=is_dsa),
         ).mixer()
     return LatentAttention(
         6144,
@@ -427,7 +427,7 @@ def sparse_layer(kind: str, model: str, heads: int) -> Mixer:
         nope=192,
         rope=64,
         value_dim=256,
-        index=Index(2048, heads=32, dim=128, own=own),
+        index=Index(2048, heads=32, dim=128, own=is_dsa),
     ).mixer()
 
 
@@ -448,20 +448,20 @@ def prompt_flops(frame: Any) -> Floats:
     batch, length, heads, head_dim = (
         frame[name].to_numpy(float) for name in ("batch_size", "isl", "num_heads", "head_dim")
     )
-    found: Floats = 2 * batch * length * length * heads * head_dim
-    return found
+    flops: Floats = 2 * batch * length * length * heads * head_dim
+    return flops
 
 
 def predict_s(rows: KernelRows, point: Floats, bandwidth: float, peak: float) -> Floats:
     """Seconds of every row at a point of SPACE."""
     launch, memory, flops, index, choice = point
-    found: Floats = array(gemm_s)(rows.flops, rows.n_bytes, launch * _US, 1 / flops, 1 / memory, peak, bandwidth)
+    seconds: Floats = array(gemm_s)(rows.flops, rows.n_bytes, launch * _US, 1 / flops, 1 / memory, peak, bandwidth)
     if rows.module:
-        found = (
-            found + rows.module.products_s + elementwise(index_read_s)(rows.module.index_bytes, 1 / index, bandwidth)
+        seconds = (
+            seconds + rows.module.products_s + elementwise(index_read_s)(rows.module.index_bytes, 1 / index, bandwidth)
         )
-        found = found + elementwise(choice_s)(rows.module.choices, choice * _US / CHOICE_TOKENS)
-    return found
+        seconds = seconds + elementwise(choice_s)(rows.module.choices, choice * _US / CHOICE_TOKENS)
+    return seconds
 
 
 def _fit(part: str, rows: KernelRows, bandwidth: float, peak: float) -> FittedKernel:
@@ -479,13 +479,13 @@ def _fit(part: str, rows: KernelRows, bandwidth: float, peak: float) -> FittedKe
     point = _solved(seen, counts, free, bandwidth, peak)
     off = np.abs(predict_s(unseen, point, bandwidth, peak) / unseen.measured_s - 1)
     errors = {
-        name: {"mean": float(own.mean()), "p90": float(np.quantile(own, 0.9)), "rows": len(own)}
+        name: {"mean": float(in_class.mean()), "p90": float(np.quantile(in_class, 0.9)), "rows": len(in_class)}
         for name, mask in (
             ("all", np.ones(len(off), bool)),
             ("decode", unseen.is_decode),
             ("prompt", ~unseen.is_decode),
         )
-        if len(own := off[mask])
+        if len(in_class := off[mask])
     }
     if rows.module:
         near = rows.module.context <= LONG_CONTEXT
@@ -515,7 +515,7 @@ def _solved(rows: KernelRows, counts: Floats, free: tuple[int, ...], bandwidth: 
         solve(lambda point: predict_s(rows, point, bandwidth, peak), rows.measured_s, counts, SPACE, start, free)
         for start in starts
     ]
-    return min(tried, key=lambda one: one[1])[0]
+    return min(tried, key=lambda attempt: attempt[1])[0]
 
 
 def fitted(outcome: FittedKernel) -> dict[str, Any]:
@@ -539,12 +539,12 @@ def fitted(outcome: FittedKernel) -> dict[str, Any]:
 def with_served(data: dict[str, Any], stack: str, outcomes: list[FittedKernel]) -> dict[str, Any]:
     """The device's data with the trusted parts in its stack; those of before go."""
     stacks = {name: dict(value) for name, value in data.get("stacks", {}).items()}
-    own = {name: part for name, part in stacks.get(stack, {}).items() if name not in SERVED}
+    tables = {name: part for name, part in stacks.get(stack, {}).items() if name not in SERVED}
     for outcome in outcomes:
         table, _, code = outcome.part.partition(".")
         if outcome.trusted:
-            own[table] = {**own.get(table, {}), code: fitted(outcome)}
-    return {**data, "stacks": {**stacks, stack: own}}
+            tables[table] = {**tables.get(table, {}), code: fitted(outcome)}
+    return {**data, "stacks": {**stacks, stack: tables}}
 
 
 def run(
@@ -564,7 +564,7 @@ def run(
         for name in stacks:
             outcomes = fit(measured, name)
             data = with_served(data, name, outcomes)
-            parts.extend({"stack": name, **one.as_dict()} for one in outcomes)
+            parts.extend({"stack": name, **outcome.as_dict()} for outcome in outcomes)
 
     if progress is None:
         every(names)

@@ -31,7 +31,7 @@ def left_out_errors(rows: Features) -> list[dict[str, Any]]:
     number of requests that decoded, as measured.
     """
     rows = rows.take(np.array([not is_suspect(row) for row in rows.rows]))
-    found, stacks = [], np.array([row.stack for row in rows.rows])
+    errors, stacks = [], np.array([row.stack for row in rows.rows])
     for by, groups in zip(LEFT_OUT, (host.names_of(rows), np.array([row.system for row in rows.rows])), strict=True):
         if len(set(groups.tolist())) < 2:
             continue
@@ -43,28 +43,28 @@ def left_out_errors(rows: Features) -> list[dict[str, Any]]:
         kinds = np.where(rows.is_mixture, "mixture", "dense")
         for labels in (kinds, groups):
             for name in sorted(set(labels.tolist())):
-                own = labels == name
-                found.append(
+                mask = labels == name
+                errors.append(
                     {
                         "by": by,
                         "group": name,
-                        "rows": int(own.sum()),
-                        "predicted": int(own.sum()),
-                        **_compared("tpot", rows.measured_s[own], tpot[own]),
-                        **_compared("ttft", rows.first_measured_s[own], ttft[own]),
+                        "rows": int(mask.sum()),
+                        "predicted": int(mask.sum()),
+                        **_compared("tpot", rows.measured_s[mask], tpot[mask]),
+                        **_compared("ttft", rows.first_measured_s[mask], ttft[mask]),
                         "naive_mean": None,
                         "kernels_mean": None,
                     }
                 )
-    return found
+    return errors
 
 
 def _without(rows: Features, groups: NDArray[np.str_]) -> tuple[host.Floats, host.Floats]:
     """Times per output token, and to the first, of each row by fits to the rows of other groups."""
     tokens_s, firsts_s = np.empty(len(rows.rows)), np.empty(len(rows.rows))
     for name in sorted(set(groups.tolist())):
-        own = groups == name
-        tokens_s[own], firsts_s[own] = host.fit_all(rows.take(~own)).predict(rows.take(own))
+        mask = groups == name
+        tokens_s[mask], firsts_s[mask] = host.fit_all(rows.take(~mask)).predict(rows.take(mask))
     return tokens_s, firsts_s
 
 
@@ -78,16 +78,16 @@ def _bounded(
     """(prediction, low, high) of each row: bounds from measured over predicted in other groups of the kind, and of the
     kind on the stack where these lie further out, as a server's file has them of a model that is not in it."""
     ratio = measured / ours
-    found = np.column_stack((ours, ours, ours))
+    bounds = np.column_stack((ours, ours, ours))
     for name, kind, stack in sorted(set(zip(groups.tolist(), is_mixture.tolist(), stacks.tolist(), strict=True))):
-        own = (groups == name) & (is_mixture == kind) & (stacks == stack)
+        mask = (groups == name) & (is_mixture == kind) & (stacks == stack)
         others = (groups != name) & (is_mixture == kind) & np.isfinite(ratio)
         near = others & (stacks == stack)
         if others.any():
             every = [others, *([near] if near.sum() >= host.FEWEST_ROWS else [])]
-            ends = np.array([np.quantile(ratio[one], host.UNSEEN) for one in every])
-            found[own, 1:] = ours[own, None] * (ends[:, 0].min(), ends[:, 1].max())
-    return found
+            ends = np.array([np.quantile(ratio[ratio_mask], host.UNSEEN) for ratio_mask in every])
+            bounds[mask, 1:] = ours[mask, None] * (ends[:, 0].min(), ends[:, 1].max())
+    return bounds
 
 
 def _compared(name: str, measured: host.Floats, ours: NDArray[np.float64]) -> dict[str, Any]:
@@ -99,8 +99,8 @@ def main(argv: list[str]) -> None:
     """Judge a table and write what ships. Raises InputError without exactly one argument."""
     if len(argv) != 1:
         raise InputError("give the path of a table of measured servers")
-    found = serving.errors(serving.run(argv[0])) + left_out_errors(host.features(read(argv[0])))
-    files.write(SHIPPED, serving.errors_csv(found).encode())
+    errors = serving.errors(serving.run(argv[0])) + left_out_errors(host.features(read(argv[0])))
+    files.write(SHIPPED, serving.errors_csv(errors).encode())
 
 
 if __name__ == "__main__":

@@ -64,8 +64,8 @@ def both_differ(rows: Features) -> Iterator[tuple[int, int]]:
         if row.work and row.spec and np.isfinite(rows.first_measured_s[i]):
             lengths = row.work.input_tokens, row.work.output_tokens
             groups[row.spec.name, lengths, row.concurrency].append(i)
-    for own in groups.values():
-        for i, j in itertools.combinations(own, 2):
+    for places in groups.values():
+        for i, j in itertools.combinations(places, 2):
             if any(differences(rows.rows[i], rows.rows[j])):
                 yield i, j
 
@@ -80,13 +80,13 @@ def pairs_of(rows: Features) -> tuple[Pairs, float]:
     off, first_off = np.log(rows.measured_s / tokens_s), np.log(rows.first_measured_s / firsts_s)
     known = np.isfinite(first_off)
     in_common = float(np.corrcoef(off[known], first_off[known])[0, 1])
-    found = {stack: host.spreads(rows, tokens_s, firsts_s, stack) for stack in sorted({r.stack for r in rows.rows})}
+    spreads = {stack: host.spreads(rows, tokens_s, firsts_s, stack) for stack in sorted({r.stack for r in rows.rows})}
     error, middle, half = (np.zeros(len(rows.rows)) for _ in range(3))
     for i, row in enumerate(rows.rows):
         assert row.work is not None
         assert row.spec is not None
-        own = found[row.stack]
-        seen = own.models.get(row.spec.name) or own.left_out["mixture" if rows.is_mixture[i] else "dense"]
+        of_stack = spreads[row.stack]
+        seen = of_stack.models.get(row.spec.name) or of_stack.left_out["mixture" if rows.is_mixture[i] else "dense"]
         decode_s = row.work.output_tokens * tokens_s[i]
         share = decode_s / (decode_s + firsts_s[i])
         tokens, first = (
@@ -122,8 +122,8 @@ def halves(pairs: Pairs, correlations: Floats) -> Floats:
     """Half the width of the 80 % interval of each pair's difference, in logarithms."""
     common = np.where(pairs.is_different, correlations, 1.0).prod(axis=1)
     a, b = pairs.first_half, pairs.second_half
-    found: Floats = np.sqrt(a**2 + b**2 - 2 * common * a * b)
-    return found
+    half_width: Floats = np.sqrt(a**2 + b**2 - 2 * common * a * b)
+    return half_width
 
 
 def fit(pairs: Pairs, freedom: float = FREEDOM) -> tuple[Floats, float]:
@@ -139,7 +139,7 @@ def fit(pairs: Pairs, freedom: float = FREEDOM) -> tuple[Floats, float]:
         return -float((pairs.counts * (t.logpdf(pairs.apart / scale, freedom) - np.log(scale))).sum())
 
     tried = [minimize(unlikely, start, bounds=[(0.0, MOST)] * len(DIFFERENCES)) for start in STARTS]
-    best = min(tried, key=lambda one: one.fun)
+    best = min(tried, key=lambda attempt: attempt.fun)
     return np.asarray(best.x), -float(best.fun)
 
 
@@ -148,10 +148,10 @@ def main(argv: list[str]) -> None:
     if len(argv) != 1:
         raise InputError("give the path of a table of measured servers")
     pairs, in_common = pairs_of(host.features(read(argv[0])))
-    found, _ = fit(pairs)
+    correlations, _ = fit(pairs)
     name = clean(Path(argv[0]).name, 80)
     data = {
-        **{name: float(f"{value:.2f}") for name, value in zip(DIFFERENCES, found, strict=True)},
+        **{name: float(f"{value:.2f}") for name, value in zip(DIFFERENCES, correlations, strict=True)},
         "first": float(f"{max(in_common, 0.0):.2f}"),
         "n_points": len(pairs.apart),
         "source": f"{name}: pairs of rows of aiconfigurator-core 0.12.0, silicon_sample.csv (Apache-2.0)",

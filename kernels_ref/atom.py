@@ -60,9 +60,9 @@ def _quantize(
             for g in range(scale.shape[1]):
                 start, stop = _group(g, head_dim, group)
                 part = bits[row, start:stop]
-                one, other = _scale_and_zero(part)
-                scale[row, g], zero[row, g] = half.from_f32(one), half.from_f32(other)
-                _codes(part, one, other, codes[start:stop])
+                group_scale, group_zero = _scale_and_zero(part)
+                scale[row, g], zero[row, g] = half.from_f32(group_scale), half.from_f32(group_zero)
+                _codes(part, group_scale, group_zero, codes[start:stop])
             pack_low_first(codes, packed[row])
 
 

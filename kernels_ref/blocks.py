@@ -44,9 +44,9 @@ def magnitudes() -> np.ndarray:
 
 def scale_table(scale_of: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
     """`Tables.scales` from the rule: uint8 scale bytes of float32 largest magnitudes."""
-    found = np.zeros(2**15, np.uint8)
-    found[:N_FINITE] = scale_of(magnitudes())
-    return found
+    table = np.zeros(2**15, np.uint8)
+    table[:N_FINITE] = scale_of(magnitudes())
+    return table
 
 
 def starts_table(
@@ -60,16 +60,16 @@ def starts_table(
     low = np.zeros((scales.size, N_CODES), np.int64)  # the code begins at low or later ...
     high = np.full((scales.size, N_CODES), N_FINITE, np.int64)  # ... and at high or before
     wanted = np.arange(N_CODES)
-    each = np.repeat(scales, N_CODES)
+    scale_of_code = np.repeat(scales, N_CODES)
     while (low < high).any():
         middle = (low + high) // 2
-        codes = code_of(values[np.minimum(middle, N_FINITE - 1)].reshape(-1), each).reshape(middle.shape) & 7
+        codes = code_of(values[np.minimum(middle, N_FINITE - 1)].reshape(-1), scale_of_code).reshape(middle.shape) & 7
         reached = (codes >= wanted) | (middle >= N_FINITE)
         high, low = np.where(reached, middle, high), np.where(reached | (low == high), low, middle + 1)
-    found = np.full((256, N_CODES), N_FINITE, np.uint16)
-    found[scales] = high
-    found[:, 0] = signed_from
-    return found
+    starts = np.full((256, N_CODES), N_FINITE, np.uint16)
+    starts[scales] = high
+    starts[:, 0] = signed_from
+    return starts
 
 
 def value_table(values: np.ndarray) -> np.ndarray:
@@ -87,8 +87,8 @@ def check_head_dim(head_dim: int, block: int, name: str) -> None:
 def largest_magnitude(x: np.ndarray, n_heads: int = 1, nonfinite: NonFinite = "raise") -> np.float32:
     """max |x| of a tensor as `RowMethod.quantize` takes it, 0 of an empty one. Errors as those of `quantize`."""
     tensor = row_tensor(x, n_heads, nonfinite)
-    found = max((int((part & half.ABS).max(initial=0)) for _, part in tensor.row_blocks()), default=0)
-    return np.float32(np.uint16(found).view(np.float16))
+    largest = max((int((part & half.ABS).max(initial=0)) for _, part in tensor.row_blocks()), default=0)
+    return np.float32(np.uint16(largest).view(np.float16))
 
 
 @inner

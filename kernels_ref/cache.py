@@ -242,24 +242,24 @@ class RowCache(KVCache):
                 parts[side] = [
                     method.quantize(x, n_heads=self.n_heads, nonfinite=self.nonfinite) for x in kv.sequences()
                 ]
-        for side, found in parts.items():
-            for sequence, part in zip(sides[side], found, strict=False):
+        for side, new_parts in parts.items():
+            for sequence, part in zip(sides[side], new_parts, strict=False):
                 sequence.append(part)
-            sides[side] += [_Sequence(part) for part in found[len(sides[side]) :]]
+            sides[side] += [_Sequence(part) for part in new_parts[len(sides[side]) :]]
 
     def _pieces(self, side: Side) -> list[Piece]:
         shape = self._shape(side) if self._flat else (1, *self._shape(side)[1:])
         return [
             Piece(
                 f"{side}.{b}.",
-                method=own.method,
+                method=sequence.method,
                 shape=shape,
-                buffers={name: growing.filled() for name, growing in own.growing.items()},
-                part_of=own.part_of,
-                counts=own.counts,
-                padding_bits=own.padding_bits,
+                buffers={name: growing.filled() for name, growing in sequence.growing.items()},
+                part_of=sequence.part_of,
+                counts=sequence.counts,
+                padding_bits=sequence.padding_bits,
             )
-            for b, own in enumerate(self._sides[side])
+            for b, sequence in enumerate(self._sides[side])
         ]
 
     def _seen(self, side: Side) -> np.ndarray:

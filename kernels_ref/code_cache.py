@@ -90,8 +90,8 @@ def folder_problem(folder: Path, root: Path) -> str:
 
 def cache_root() -> Path:
     """Return the folder below which compiled code is kept, without links."""
-    own = os.environ.get("NUMBA_CACHE_DIR")
-    root = Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "dse"
+    folder = os.environ.get("NUMBA_CACHE_DIR")
+    root = Path(folder) if folder else Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "dse"
     return Path(os.path.realpath(root.expanduser()))
 
 

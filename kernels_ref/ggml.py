@@ -365,8 +365,8 @@ def decode(blocks: np.ndarray, name: Type) -> np.ndarray:
     check_choice("type", name, tuple(TYPES))
     size = block_bytes(name)
     if blocks.dtype != np.uint8 or blocks.ndim != 2 or not blocks.shape[1] or blocks.shape[1] % size:
-        found = f"{blocks.dtype.name} {list(blocks.shape)}"
-        raise ValueError(f"blocks are {found}: must be uint8 [n, bytes], {size} bytes a block of {name}")
+        got = f"{blocks.dtype.name} {list(blocks.shape)}"
+        raise ValueError(f"blocks are {got}: must be uint8 [n, bytes], {size} bytes a block of {name}")
     bits, minimum = TYPES[name]
     n, n_blocks = blocks.shape[0], blocks.shape[1] // size
     by_block, start, buffers = blocks.reshape(n, n_blocks, size), 0, {}

@@ -105,12 +105,12 @@ class GroupSide:
 
     def put(self, groups: Groups, batch: int, heads: slice, tokens: slice, patterns: np.ndarray) -> None:
         """Quantize patterns[heads, tokens, channels] into these tokens of `groups`."""
-        found, into = self.codec.quantize(patterns), self._part(groups, batch, heads, tokens)
+        packed, into = self.codec.quantize(patterns), self._part(groups, batch, heads, tokens)
         if self._transposed:
-            transpose_words(found[0], into[0])
+            transpose_words(packed[0], into[0])
         else:
-            into[0][...] = found[0]
-        into[1][...], into[2][...] = found[1:]
+            into[0][...] = packed[0]
+        into[1][...], into[2][...] = packed[1:]
 
     def pack(self, kv: KVTensor, n: int) -> Groups:
         """Quantize the first n tokens of `recent` and kv."""
@@ -148,13 +148,13 @@ class GroupSide:
         multiple = self.codec.token_multiple
         for b, heads, tokens in head_parts(n_batch, n_heads, self.n_packed, 2 * head_dim, multiple):
             part = self._part((words, scales, mins), b, heads, tokens)
-            own = np.ascontiguousarray(part[0])
+            code_words = np.ascontiguousarray(part[0])
             if self._transposed:
-                own = np.empty((own.shape[0], own.shape[2], own.shape[1]), np.uint32)
-                transpose_words(part[0], own)
+                code_words = np.empty((code_words.shape[0], code_words.shape[2], code_words.shape[1]), np.uint32)
+                transpose_words(part[0], code_words)
             target = out[b, heads, tokens]
             direct = target if target.flags.c_contiguous else np.empty(target.shape, np.uint16)
-            self.codec.dequantize((own, np.ascontiguousarray(part[1]), np.ascontiguousarray(part[2])), direct)
+            self.codec.dequantize((code_words, np.ascontiguousarray(part[1]), np.ascontiguousarray(part[2])), direct)
             if direct is not target:
                 target[...] = direct
 

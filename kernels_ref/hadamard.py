@@ -51,8 +51,8 @@ def saturated(value: np.float32) -> np.uint16:
     normal = np.uint32(np.uint32(lifted - np.uint32(0x38000000)) >> np.uint32(13))
     # subnormal results: the sum with 0.5 has its last bit at 2^-24
     small = np.uint32(pattern(np.float32(value_of(magnitude) + np.float32(0.5))) - np.uint32(0x3F000000))
-    found = small if magnitude < np.uint32(0x38800000) else normal
-    return np.uint16(np.uint32(found | np.uint32(np.uint32(bits >> np.uint32(16)) & np.uint32(0x8000))))
+    rounded = small if magnitude < np.uint32(0x38800000) else normal
+    return np.uint16(np.uint32(rounded | np.uint32(np.uint32(bits >> np.uint32(16)) & np.uint32(0x8000))))
 
 
 @inner
@@ -64,8 +64,8 @@ def saturated_value(value: np.float32) -> np.float32:
     lifted = np.uint32(np.uint32(magnitude + np.uint32(0xFFF)) + odd)
     normal = np.uint32(lifted & np.uint32(0xFFFFE000))
     small = pattern(np.float32(np.float32(value_of(magnitude) + np.float32(0.5)) - np.float32(0.5)))
-    found = small if magnitude < np.uint32(0x38800000) else normal
-    return value_of(np.uint32(found | np.uint32(bits & np.uint32(0x80000000))))
+    rounded = small if magnitude < np.uint32(0x38800000) else normal
+    return value_of(np.uint32(rounded | np.uint32(bits & np.uint32(0x80000000))))
 
 
 @inner

@@ -53,10 +53,10 @@ def from_f32(value: np.float32) -> np.uint16:
     # subnormal results: adding 0.5 leaves the 10 bits at the bottom of the sum, rounded by the addition itself
     lifted = np.float32(np.uint32(magnitude).view(np.float32) + np.float32(0.5))
     small = np.float32(lifted).view(np.uint32) - np.uint32(0x3F000000)
-    found = small if magnitude < np.uint32(0x38800000) else normal
-    found = np.uint32(0x7C00) if magnitude >= np.uint32(0x477FF000) else found
-    found = np.uint32(0x7E00) if magnitude > np.uint32(0x7F800000) else found
-    return np.uint16(found | sign)
+    nearest = small if magnitude < np.uint32(0x38800000) else normal
+    nearest = np.uint32(0x7C00) if magnitude >= np.uint32(0x477FF000) else nearest
+    nearest = np.uint32(0x7E00) if magnitude > np.uint32(0x7F800000) else nearest
+    return np.uint16(nearest | sign)
 
 
 @inner

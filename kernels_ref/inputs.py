@@ -59,10 +59,10 @@ def _count(bits: np.ndarray) -> int:
 def _count_nonfinite(bits: np.ndarray) -> int:
     """Count the patterns bits[n] that are infinite or NaN."""
     n_chunks = (bits.size + CHUNK - 1) // CHUNK
-    found = np.zeros(n_chunks, np.int64)
+    counts = np.zeros(n_chunks, np.int64)
     for chunk in prange(n_chunks):
-        found[chunk] = _count(bits[chunk * CHUNK : (chunk + 1) * CHUNK])
-    return found.sum()
+        counts[chunk] = _count(bits[chunk * CHUNK : (chunk + 1) * CHUNK])
+    return counts.sum()
 
 
 def replace_nonfinite(bits: np.ndarray) -> np.ndarray:

@@ -143,8 +143,8 @@ def _encode_table(bits: int, scale: float) -> np.ndarray:
     levels = np.float32(FORMATS[f"int{bits}"].largest)
     with np.errstate(over="ignore", invalid="ignore"):
         codes = np.clip(np.rint(half.all_patterns().astype(np.float32) / np.float32(scale)), -levels, levels)
-    found = np.nan_to_num(codes).astype(np.int8)
-    return found if bits == 8 else found.view(np.uint8).astype(np.uint16) & np.uint16(0xF)
+    table = np.nan_to_num(codes).astype(np.int8)
+    return table if bits == 8 else table.view(np.uint8).astype(np.uint16) & np.uint16(0xF)
 
 
 @cache

@@ -105,11 +105,11 @@ def _count_overflowing(scales: np.ndarray, mins: np.ndarray, width: int) -> int:
     scale, goes beyond 65504."""
     levels = np.float32(2**width - 1)
     n_tasks = (scales.size + TASK - 1) // TASK
-    found = np.zeros(n_tasks, np.int64)
+    counts = np.zeros(n_tasks, np.int64)
     for task in prange(n_tasks):
         part = slice(task * TASK, (task + 1) * TASK)
-        found[task] = _count_overflows(scales[part], mins[part], levels)
-    return found.sum()
+        counts[task] = _count_overflows(scales[part], mins[part], levels)
+    return counts.sum()
 
 
 @inner
@@ -278,17 +278,17 @@ def _quantize_value_rows(
     levels, n_groups, a_row = np.float32(2**width - 1), scales.shape[1], words.shape[1] * (32 // width)
     i = 0
     for row in range(bits.shape[0]):
-        own = bits[row]
+        channels = bits[row]
         for g in range(n_groups):
-            lowest[i], highest[i] = half.extremes(own[g * group : (g + 1) * group])
+            lowest[i], highest[i] = half.extremes(channels[g * group : (g + 1) * group])
             i += 1
     _scales_and_mins(lowest[:i], highest[:i], levels, saturate, scales.reshape(-1), mins.reshape(-1), base, scale)
     i = 0
     for row in range(bits.shape[0]):
-        own, own_codes = bits[row], codes[row * a_row : (row + 1) * a_row]
+        channels, own_codes = bits[row], codes[row * a_row : (row + 1) * a_row]
         for g in range(n_groups):
             part = slice(g * group, (g + 1) * group)
-            _value_codes(own[part], base[i], scale[i], levels, own_codes[part])
+            _value_codes(channels[part], base[i], scale[i], levels, own_codes[part])
             i += 1
     pack_words(codes[: words.shape[0] * a_row], width, words.reshape(-1))
 
@@ -339,9 +339,9 @@ def _fill(part: np.ndarray, value: np.float32) -> None:
 def _spread(patterns: np.ndarray, group: int, out: np.ndarray) -> None:
     """The float32 value of each group, for each of its channels."""
     for row in range(patterns.shape[0]):
-        own = out[row]
+        out_row = out[row]
         for g in range(patterns.shape[1]):
-            _fill(own[g * group : (g + 1) * group], half.to_f32(patterns[row, g]))
+            _fill(out_row[g * group : (g + 1) * group], half.to_f32(patterns[row, g]))
 
 
 @inner
@@ -423,21 +423,21 @@ class GroupCodec:
         """
         n, n_tokens, head_dim = patterns.shape
         words, groups = self.shapes(n_tokens, head_dim)
-        found = np.empty((n, *words), np.uint32), np.empty((n, *groups), np.uint16), np.empty((n, *groups), np.uint16)
+        outputs = np.empty((n, *words), np.uint32), np.empty((n, *groups), np.uint16), np.empty((n, *groups), np.uint16)
         saturate = self.overflow == "saturate"
         if self.side == "key":
-            quantize_keys(patterns, self.group, self.bits, saturate, *found)
+            quantize_keys(patterns, self.group, self.bits, saturate, *outputs)
         else:
-            rows = (x.reshape(n * n_tokens, x.shape[2]) for x in found)
+            rows = (x.reshape(n * n_tokens, x.shape[2]) for x in outputs)
             quantize_values(patterns.reshape(n * n_tokens, head_dim), self.group, self.bits, saturate, *rows)
         if self.overflow == "raise":
-            count = _count_overflowing(found[1].reshape(-1), found[2].reshape(-1), self.bits)
+            count = _count_overflowing(outputs[1].reshape(-1), outputs[2].reshape(-1), self.bits)
             if count:
                 raise ValueError(
                     f"x: {count} groups of {self.group} reach beyond 65504 when decoded (range, or scale rounded to "
                     "FP16): overflow='saturate' cuts them, 'propagate' gives infinity and NaN as the released code does"
                 )
-        return found
+        return outputs
 
     def dequantize(self, groups: Groups, out: np.ndarray) -> None:
         """The inverse of `quantize`: all arrays C-contiguous, out[heads, tokens, channels] (FP16 patterns)."""

@@ -36,54 +36,54 @@ def _nearest(value: np.float32, lut: np.ndarray) -> np.uint16:
 
 @inner
 def _encode_row(
-    bits: np.ndarray, outlier: np.ndarray, one: np.ndarray, other: np.ndarray, lut: np.ndarray, codes: np.ndarray
+    bits: np.ndarray, outlier: np.ndarray, scale: np.ndarray, offset: np.ndarray, lut: np.ndarray, codes: np.ndarray
 ) -> None:
-    """one, other: factor and offset of the uniform codes, or half range and center of those by table."""
-    step = 0 if one.size == 1 else 1
+    """scale, offset: factor and offset of the uniform codes, or half range and center of those by table."""
+    step = 0 if scale.size == 1 else 1
     for i in range(bits.size):
         value = half.to_f32(bits[i])
         if lut.size:
-            moved = np.float32(0) if outlier[i] else np.float32(value - other[i * step])
-            codes[i] = _nearest(np.float32(moved / one[i * step]), lut)
+            moved = np.float32(0) if outlier[i] else np.float32(value - offset[i * step])
+            codes[i] = _nearest(np.float32(moved / scale[i * step]), lut)
         else:
-            codes[i] = _uniform(np.float32(0) if outlier[i] else value, one[i * step], other[i * step])
+            codes[i] = _uniform(np.float32(0) if outlier[i] else value, scale[i * step], offset[i * step])
 
 
 @kernel
 def _pack_codes(
-    bits: np.ndarray, outlier: np.ndarray, one: np.ndarray, other: np.ndarray, lut: np.ndarray, packed: np.ndarray
+    bits: np.ndarray, outlier: np.ndarray, scale: np.ndarray, offset: np.ndarray, lut: np.ndarray, packed: np.ndarray
 ) -> None:
-    """FP16 patterns bits[n, channels], outlier uint8 alike -> packed; one, other float32 [n, 1] or [1, channels]."""
+    """FP16 patterns bits[n, channels], outlier uint8 alike -> packed; scale, offset float32 [n, 1] or [1, channels]."""
     for piece in prange(n_pieces(bits)):
         codes = np.zeros(2 * packed.shape[1], np.uint16)
         for row in rows_of(piece, bits):
-            mine = min(row, one.shape[0] - 1)
-            _encode_row(bits[row], outlier[row], one[mine], other[mine], lut, codes)
+            mine = min(row, scale.shape[0] - 1)
+            _encode_row(bits[row], outlier[row], scale[mine], offset[mine], lut, codes)
             pack_low_first(codes, packed[row])
 
 
 @inner
-def _decode_row(codes: np.ndarray, one: np.ndarray, other: np.ndarray, lut: np.ndarray, bits: np.ndarray) -> None:
-    step = 0 if one.size == 1 else 1
+def _decode_row(codes: np.ndarray, scale: np.ndarray, offset: np.ndarray, lut: np.ndarray, bits: np.ndarray) -> None:
+    step = 0 if scale.size == 1 else 1
     for i in range(bits.size):
         if lut.size:
-            value = np.float32(np.float32(lut[codes[i]] * one[i * step]) + other[i * step])
+            value = np.float32(np.float32(lut[codes[i]] * scale[i * step]) + offset[i * step])
         else:
-            value = np.float32(np.float32(np.float32(codes[i]) + other[i * step]) / one[i * step])
+            value = np.float32(np.float32(np.float32(codes[i]) + offset[i * step]) / scale[i * step])
         # neither infinite nor NaN: the artifact puts 0 in their place
         value = value if abs(value) <= np.float32(3e38) else np.float32(0)
         bits[i] = half.from_f32(half.limited(value))
 
 
 @kernel
-def _unpack_codes(packed: np.ndarray, one: np.ndarray, other: np.ndarray, lut: np.ndarray, bits: np.ndarray) -> None:
+def _unpack_codes(packed: np.ndarray, scale: np.ndarray, offset: np.ndarray, lut: np.ndarray, bits: np.ndarray) -> None:
     """The reverse of `_pack_codes`, without the outliers."""
     for piece in prange(n_pieces(bits)):
         codes = np.empty(2 * packed.shape[1], np.uint16)
         for row in rows_of(piece, bits):
             unpack_low_first(packed[row], codes)
-            mine = min(row, one.shape[0] - 1)
-            _decode_row(codes, one[mine], other[mine], lut, bits[row])
+            mine = min(row, scale.shape[0] - 1)
+            _decode_row(codes, scale[mine], offset[mine], lut, bits[row])
 
 
 def _rounded(values: np.ndarray) -> np.ndarray:
@@ -137,8 +137,8 @@ class _KVQuant(RowMethod):
         )
 
     def _encode(self, bits: np.ndarray, n_heads: int, buffers: Buffers) -> Buffers:
-        outlier, one, other = self._block(bits, buffers)
-        _pack_codes(bits, outlier.view(np.uint8), one, other, self._table, buffers["codes"])
+        outlier, scale, offset = self._block(bits, buffers)
+        _pack_codes(bits, outlier.view(np.uint8), scale, offset, self._table, buffers["codes"])
         buffers["outlier_count"][:, 0] = outlier.sum(axis=1)
         indices = np.nonzero(outlier)[1].astype(np.uint16)
         return {"outlier_value": bits[outlier].view(np.float16), "outlier_index": indices}
@@ -147,8 +147,8 @@ class _KVQuant(RowMethod):
         indices = buffers["outlier_index"]
         if int(indices.max(initial=0)) >= bits.shape[1]:
             raise ValueError(f"buffer outlier_index: must be below the {bits.shape[1]} channels")
-        one, other = self._of_buffers(buffers)
-        _unpack_codes(buffers["codes"], one, other, self._table, bits)
+        scale, offset = self._of_buffers(buffers)
+        _unpack_codes(buffers["codes"], scale, offset, self._table, bits)
         rows = np.repeat(np.arange(len(bits)), buffers["outlier_count"][:, 0])
         bits[rows, indices] = buffers["outlier_value"].view(np.uint16)
 
@@ -249,7 +249,7 @@ def _quantile(ordered: np.ndarray, q: float) -> np.ndarray:
     rank = np.float32(np.float32(q) * np.float32(ordered.shape[1] - 1))
     below = int(rank)
     weight = np.float32(rank - np.float32(below))
-    one, other = ordered[:, [below]], ordered[:, [min(below + 1, ordered.shape[1] - 1)]]
+    low, high = ordered[:, [below]], ordered[:, [min(below + 1, ordered.shape[1] - 1)]]
     if weight < 0.5:
-        return one + weight * (other - one)
-    return other - (other - one) * (np.float32(1) - weight)
+        return low + weight * (high - low)
+    return high - (high - low) * (np.float32(1) - weight)

@@ -209,9 +209,9 @@ def encode(x: np.ndarray, fmt: Format, rope: np.ndarray | None = None) -> np.nda
         _quantize_fp8(_NO_BITS, np.ascontiguousarray(x), codes, scales, rope)
         return np.concatenate([codes, scales.view(np.uint8), np.ascontiguousarray(rope).view(np.uint8)], axis=1)
     codes, scales = np.empty((n, LATENT // 2), np.uint8), np.empty((n, LATENT // 16), np.uint8)
-    own = np.empty((n, ROPE), np.uint8)
-    _quantize_nvfp4(_NO_BITS, np.ascontiguousarray(x), codes, scales, own)
-    return np.concatenate([codes, own, scales], axis=1)
+    rope_bytes = np.empty((n, ROPE), np.uint8)
+    _quantize_nvfp4(_NO_BITS, np.ascontiguousarray(x), codes, scales, rope_bytes)
+    return np.concatenate([codes, rope_bytes, scales], axis=1)
 
 
 def decode(slots: np.ndarray, fmt: Format) -> np.ndarray:
@@ -230,9 +230,9 @@ def decode(slots: np.ndarray, fmt: Format) -> np.ndarray:
         _dequantize_fp8(codes, scales.view(np.float32), none, _NO_BITS, values)
         return values
     ends = LATENT // 2, LATENT // 2 + ROPE
-    codes, rope, own = (np.ascontiguousarray(part) for part in np.split(slots, ends, axis=1))
+    codes, rope, rope_bytes = (np.ascontiguousarray(part) for part in np.split(slots, ends, axis=1))
     values = np.empty((n, LATENT + ROPE), np.float32)
-    _dequantize_nvfp4(codes, own, rope, _NO_BITS, values)
+    _dequantize_nvfp4(codes, rope_bytes, rope, _NO_BITS, values)
     return values
 
 

@@ -93,24 +93,24 @@ def _element(x: np.float32, multiplier: np.float32, eight: bool, up: bool) -> np
     if eight:
         return e4m3(y)
     if up:
-        found = e2m1_away(y)
-        return np.uint8(found) if y < np.float32(0) else np.uint8(found & np.uint8(7))
+        code = e2m1_away(y)
+        return np.uint8(code) if y < np.float32(0) else np.uint8(code & np.uint8(7))
     return e2m1(y)
 
 
 @sequential
-def _bytes_of(largest: np.ndarray, settings: _Settings, found: np.ndarray) -> None:
-    """uint8 found[n] of magnitudes largest[n]; settings as of `_byte`."""
+def _bytes_of(largest: np.ndarray, settings: _Settings, out: np.ndarray) -> None:
+    """uint8 out[n] of magnitudes largest[n]; settings as of `_byte`."""
     rule, top, exponent, rounding, before, after = settings
-    for i in range(found.size):
-        found[i] = _byte(largest[i], rule, top, exponent, rounding, before, after)
+    for i in range(out.size):
+        out[i] = _byte(largest[i], rule, top, exponent, rounding, before, after)
 
 
 @sequential
-def _codes_of(x: np.ndarray, scales: np.ndarray, rule: int, eight: bool, up: bool, found: np.ndarray) -> None:
-    """uint8 found[n] of elements x[n] with scale bytes scales[n]."""
-    for i in range(found.size):
-        found[i] = _element(x[i], _multiplier(scales[i], rule), eight, up)
+def _codes_of(x: np.ndarray, scales: np.ndarray, rule: int, eight: bool, up: bool, out: np.ndarray) -> None:
+    """uint8 out[n] of elements x[n] with scale bytes scales[n]."""
+    for i in range(out.size):
+        out[i] = _element(x[i], _multiplier(scales[i], rule), eight, up)
 
 
 @inner
@@ -123,14 +123,14 @@ def _codes_row(bits: np.ndarray, multipliers: np.ndarray, scales: np.ndarray, co
 
 @kernel
 def _quantize_bytes(
-    bits: np.ndarray, scales: np.ndarray, multipliers: np.ndarray, codes: np.ndarray, found: np.ndarray
+    bits: np.ndarray, scales: np.ndarray, multipliers: np.ndarray, codes: np.ndarray, e8m0: np.ndarray
 ) -> None:
-    """FP16 patterns bits[n, channels] -> E4M3 codes[n, channels], scale bytes found[n, channels / 32]."""
+    """FP16 patterns bits[n, channels] -> E4M3 codes[n, channels], scale bytes e8m0[n, channels / 32]."""
     for piece in prange(n_pieces(bits)):
         spare = np.empty((3, bits.shape[1] // 2), np.uint16)
         for row in rows_of(piece, bits):
-            blocks.scale_row(bits[row], scales, spare, found[row])
-            _codes_row(bits[row].reshape(-1, BYTE_BLOCK), multipliers, found[row], codes[row].reshape(-1, BYTE_BLOCK))
+            blocks.scale_row(bits[row], scales, spare, e8m0[row])
+            _codes_row(bits[row].reshape(-1, BYTE_BLOCK), multipliers, e8m0[row], codes[row].reshape(-1, BYTE_BLOCK))
 
 
 @inner
@@ -142,11 +142,11 @@ def _pick_row(codes: np.ndarray, scales: np.ndarray, values: np.ndarray, bits: n
 
 
 @kernel
-def _dequantize_bytes(codes: np.ndarray, found: np.ndarray, values: np.ndarray, bits: np.ndarray) -> None:
+def _dequantize_bytes(codes: np.ndarray, e8m0: np.ndarray, values: np.ndarray, bits: np.ndarray) -> None:
     """The reverse of `_quantize_bytes`; values: FP16 patterns by scale byte and code, uint16 [256, 256]."""
     for piece in prange(n_pieces(bits)):
         for row in rows_of(piece, bits):
-            _pick_row(codes[row].reshape(-1, BYTE_BLOCK), found[row], values, bits[row].reshape(-1, BYTE_BLOCK))
+            _pick_row(codes[row].reshape(-1, BYTE_BLOCK), e8m0[row], values, bits[row].reshape(-1, BYTE_BLOCK))
 
 
 def _check(name: str, rule: str | None) -> Rule:
@@ -182,9 +182,9 @@ def scale_bytes(x: np.ndarray, name: Type, rule: Rule | None = None) -> np.ndarr
     if x.dtype != np.float32 or x.ndim != 2 or not x.shape[1] or x.shape[1] % block:
         raise ValueError(f"x is {x.dtype.name} {list(x.shape)}: must be float32 [n, channels] of blocks of {block}")
     largest = np.abs(x).reshape(-1, block).max(axis=1)
-    found = np.empty(largest.size, np.uint8)
-    _bytes_of(largest, _settings(name, chosen), found)
-    return found.reshape(x.shape[0], -1)
+    e8m0 = np.empty(largest.size, np.uint8)
+    _bytes_of(largest, _settings(name, chosen), e8m0)
+    return e8m0.reshape(x.shape[0], -1)
 
 
 def encode(x: np.ndarray, name: Type, rule: Rule | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -200,8 +200,8 @@ def encode(x: np.ndarray, name: Type, rule: Rule | None = None) -> tuple[np.ndar
 def encode_with(x: np.ndarray, scales: np.ndarray, name: Type, rule: Rule) -> np.ndarray:
     """Codes uint8 [n, channels] of float32 x [n, channels] with these scales; the rule says what byte 0 stands for."""
     codes = np.empty(x.size, np.uint8)
-    each = np.repeat(scales.reshape(-1), SCALED_TYPES[name].block)
-    _codes_of(np.ascontiguousarray(x).reshape(-1), each, RULES.index(rule), *_kind(name), codes)
+    scale_of_code = np.repeat(scales.reshape(-1), SCALED_TYPES[name].block)
+    _codes_of(np.ascontiguousarray(x).reshape(-1), scale_of_code, RULES.index(rule), *_kind(name), codes)
     return codes.reshape(x.shape)
 
 
@@ -215,8 +215,8 @@ def decode(codes: np.ndarray, scales: np.ndarray, name: Type) -> np.ndarray:
 
 def powers() -> np.ndarray:
     """float32 [256]: 2^(byte - 127), NaN for 255."""
-    found = np.ldexp(1.0, np.arange(256) - E8M0_BIAS)
-    return np.where(np.arange(256) == E8M0_NAN, np.nan, np.minimum(found, 2.0**127)).astype(np.float32)
+    values = np.ldexp(1.0, np.arange(256) - E8M0_BIAS)
+    return np.where(np.arange(256) == E8M0_NAN, np.nan, np.minimum(values, 2.0**127)).astype(np.float32)
 
 
 def _kind(name: str) -> tuple[bool, bool]:
@@ -229,14 +229,14 @@ def _tables(name: Type, rule: Rule) -> blocks.Tables:
     settings, (eight, up) = _settings(name, rule), _kind(name)
 
     def bytes_of(largest: np.ndarray) -> np.ndarray:
-        found = np.empty(largest.size, np.uint8)
-        _bytes_of(largest, settings, found)
-        return found
+        e8m0 = np.empty(largest.size, np.uint8)
+        _bytes_of(largest, settings, e8m0)
+        return e8m0
 
     def codes_of(x: np.ndarray, scales: np.ndarray) -> np.ndarray:
-        found = np.empty(x.size, np.uint8)
-        _codes_of(x, scales, settings[0], eight, up, found)
-        return found
+        element_codes = np.empty(x.size, np.uint8)
+        _codes_of(x, scales, settings[0], eight, up, element_codes)
+        return element_codes
 
     n_codes = 256 if eight else 16
     codes = np.tile(np.arange(n_codes, dtype=np.uint8), (256, 1))

@@ -55,7 +55,7 @@ def thresholds() -> np.ndarray:
     Rule: s = fp32(x) * fp32(1 / max(absmax, 1e-38)); the code is the number of midpoints below s. Short last blocks
     divide in bitsandbytes; both give the same thresholds for every absmax. Rows of patterns that are not finite are 0.
     """
-    found = np.zeros((2**15, 16), np.int16)
+    keys = np.zeros((2**15, 16), np.int16)
     absmax = np.arange(half.INFINITY, dtype=np.uint16).view(np.float16).astype(np.float32)[:, None]
     reciprocal = np.float32(1) / np.maximum(absmax, np.float32(1e-38))
     # the product midpoint * absmax is within one pattern of the threshold: count those around it that stay below
@@ -66,9 +66,9 @@ def thresholds() -> np.ndarray:
         for offset in (-2, -1, 0, 1, 2):
             key = np.clip(guess + offset, -largest - 1, largest)
             above += half.values_of(key) * reciprocal <= MIDPOINTS
-    found[: half.INFINITY, :15] = above
-    found.flags.writeable = False
-    return found
+    keys[: half.INFINITY, :15] = above
+    keys.flags.writeable = False
+    return keys
 
 
 @cache
@@ -76,9 +76,9 @@ def decoded() -> np.ndarray:
     """uint16 [32768, 16]: FP16 pattern of fp32(codebook * absmax), by the pattern of absmax and the code."""
     absmax = np.arange(2**15, dtype=np.uint16).view(np.float16).astype(np.float32)[:, None]
     with np.errstate(invalid="ignore"):
-        found = (CODEBOOK * absmax).astype(np.float16).view(np.uint16)
-    found.flags.writeable = False
-    return found
+        patterns = (CODEBOOK * absmax).astype(np.float16).view(np.uint16)
+    patterns.flags.writeable = False
+    return patterns
 
 
 @inner

@@ -46,8 +46,8 @@ _E4M3_SUBNORMAL = np.float32(2.0**-9)
 def _reciprocal(value: np.float32) -> np.float32:
     """1 / value, subnormal values taken and given as 0: rcp.approx.ftz correctly rounded."""
     flushed = np.float32(0) if value < _SMALLEST_NORMAL else np.float32(value)
-    found = np.float32(_ONE / flushed)
-    return np.float32(0) if found < _SMALLEST_NORMAL else found
+    inverse = np.float32(_ONE / flushed)
+    return np.float32(0) if inverse < _SMALLEST_NORMAL else inverse
 
 
 @inner
@@ -72,8 +72,8 @@ def _scale(largest: np.float32, factor: np.float32, code: int, inverse: np.float
 def _multiplier(scale: np.float32, factor: np.float32, code: int) -> np.float32:
     """Factor (in ModelOpt: divisor) of an element before it is rounded. scale: the value of the byte."""
     if code <= _FOUR_OR_SIX:
-        found = _reciprocal(np.float32(scale * _reciprocal(np.float32(_ONE / factor))))
-        return found if scale != np.float32(0) else np.float32(0)
+        product = _reciprocal(np.float32(scale * _reciprocal(np.float32(_ONE / factor))))
+        return product if scale != np.float32(0) else np.float32(0)
     if code == _FLASHINFER:
         return np.float32(_ONE / np.float32(scale * factor)) if scale > np.float32(0) else np.float32(0)
     if code == _TORCHAO:
@@ -82,20 +82,20 @@ def _multiplier(scale: np.float32, factor: np.float32, code: int) -> np.float32:
         return np.float32(_ONE / scale)
     if code == _MODELOPT:
         return np.float32(scale * factor)
-    found = np.float32(scale * np.float32(_ONE / factor))
-    return np.float32(_ONE / (found if found != np.float32(0) else np.float32(1e8)))
+    product = np.float32(scale * np.float32(_ONE / factor))
+    return np.float32(_ONE / (product if product != np.float32(0) else np.float32(1e8)))
 
 
 @inner
 def _element(x: np.float32, multiplier: np.float32, code: int) -> np.uint8:
     """The E2M1 code of an element."""
     y = np.float32(x / multiplier) if code == _MODELOPT else np.float32(x * multiplier)
-    found = e2m1(y)
+    nibble = e2m1(y)
     if code == _MODELOPT:
-        return np.uint8(found) if x < np.float32(0) else np.uint8(found & np.uint8(7))
+        return np.uint8(nibble) if x < np.float32(0) else np.uint8(nibble & np.uint8(7))
     if code == _VLLMREF:
-        return np.uint8(found) if y < np.float32(0) else np.uint8(found & np.uint8(7))
-    return found
+        return np.uint8(nibble) if y < np.float32(0) else np.uint8(nibble & np.uint8(7))
+    return nibble
 
 
 @inner
@@ -114,10 +114,10 @@ def _error(x: np.ndarray, multiplier: np.float32) -> np.float32:
 
 @inner
 def _largest(x: np.ndarray) -> np.float32:
-    found = np.float32(0)
+    largest = np.float32(0)
     for i in range(BLOCK):
-        found = max(found, np.float32(abs(x[i])))
-    return found
+        largest = max(largest, np.float32(abs(x[i])))
+    return largest
 
 
 @inner
@@ -146,17 +146,17 @@ def _encode(x: np.ndarray, factor: np.float32, code: int, codes: np.ndarray, sca
 
 
 @sequential
-def _scales_of(largest: np.ndarray, factor: np.float32, code: int, inverse: np.float32, found: np.ndarray) -> None:
-    """uint8 found[n] of magnitudes largest[n]."""
-    for i in range(found.size):
-        found[i] = _scale(largest[i], factor, code, inverse)
+def _scales_of(largest: np.ndarray, factor: np.float32, code: int, inverse: np.float32, out: np.ndarray) -> None:
+    """uint8 out[n] of magnitudes largest[n]."""
+    for i in range(out.size):
+        out[i] = _scale(largest[i], factor, code, inverse)
 
 
 @sequential
-def _codes_of(x: np.ndarray, scales: np.ndarray, factor: np.float32, code: int, found: np.ndarray) -> None:
-    """uint8 found[n] of elements x[n] with scale bytes scales[n]."""
-    for i in range(found.size):
-        found[i] = _element(x[i], _multiplier(e4m3_value(scales[i]), factor, code), code)
+def _codes_of(x: np.ndarray, scales: np.ndarray, factor: np.float32, code: int, out: np.ndarray) -> None:
+    """uint8 out[n] of elements x[n] with scale bytes scales[n]."""
+    for i in range(out.size):
+        out[i] = _element(x[i], _multiplier(e4m3_value(scales[i]), factor, code), code)
 
 
 @inner
@@ -188,24 +188,24 @@ def _choose_row(
 
 @kernel
 def _encode_either(
-    bits: np.ndarray, scales: np.ndarray, starts: np.ndarray, back: np.ndarray, codes: np.ndarray, found: np.ndarray
+    bits: np.ndarray, scales: np.ndarray, starts: np.ndarray, back: np.ndarray, codes: np.ndarray, chosen: np.ndarray
 ) -> None:
     """`blocks.encode` of 4over6: scales[2, 32768] for 6 and for 4; back: `_factors_back`."""
     for piece in prange(n_pieces(bits)):
         spare = np.empty((3, bits.shape[1] // 2), np.uint16)
         wide = np.empty((2, bits.shape[1]), np.uint8)
-        four = np.empty(found.shape[1], np.uint8)
-        squares = np.empty((2, found.shape[1], BLOCK), np.float32)
+        four = np.empty(chosen.shape[1], np.uint8)
+        squares = np.empty((2, chosen.shape[1], BLOCK), np.float32)
         for row in rows_of(piece, bits):
             parts = bits[row].reshape(-1, BLOCK)
             with_six, with_four = wide[0].reshape(-1, BLOCK), wide[1].reshape(-1, BLOCK)
-            blocks.scale_row(bits[row], scales[0], spare, found[row])
+            blocks.scale_row(bits[row], scales[0], spare, chosen[row])
             blocks.scale_row(bits[row], scales[1], spare, four)
-            blocks.codes_of(parts, starts, found[row], 0, with_six)
+            blocks.codes_of(parts, starts, chosen[row], 0, with_six)
             blocks.codes_of(parts, starts, four, 0, with_four)
-            _squares(parts, with_six, back, found[row], squares[0])
+            _squares(parts, with_six, back, chosen[row], squares[0])
             _squares(parts, with_four, back, four, squares[1])
-            _choose_row(squares, found[row], four, with_six, with_four)
+            _choose_row(squares, chosen[row], four, with_six, with_four)
             blocks.pack(wide[0], codes[row])
 
 
@@ -238,10 +238,10 @@ def decode(codes: np.ndarray, scales: np.ndarray, scale: float = 1.0, code: Code
     factors = _scale_values()[scales]
     with np.errstate(over="ignore", invalid="ignore"):
         factors = factors / np.float32(scale) if code == "vllmref" else factors * np.float32(scale)
-        found = E2M1_VALUES[codes].reshape(*scales.shape, BLOCK) * factors[..., None]
+        values = E2M1_VALUES[codes].reshape(*scales.shape, BLOCK) * factors[..., None]
     if code == "modelopt":
-        found += np.float32(0)
-    return found.reshape(codes.shape)
+        values += np.float32(0)
+    return values.reshape(codes.shape)
 
 
 @cache
@@ -263,14 +263,14 @@ def _tables(scale: float, code: Code) -> _Tables:
     factor, number = np.float32(scale), CODES.index(code)
 
     def scales_of(inverse: np.float32, largest: np.ndarray) -> np.ndarray:
-        found = np.empty(largest.size, np.uint8)
-        _scales_of(largest, factor, number, inverse, found)
-        return found
+        scales_out = np.empty(largest.size, np.uint8)
+        _scales_of(largest, factor, number, inverse, scales_out)
+        return scales_out
 
     def codes_of(x: np.ndarray, scales: np.ndarray) -> np.ndarray:
-        found = np.empty(x.size, np.uint8)
-        _codes_of(x, scales, factor, number, found)
-        return found
+        codes_out = np.empty(x.size, np.uint8)
+        _codes_of(x, scales, factor, number, codes_out)
+        return codes_out
 
     either = np.stack([blocks.scale_table(partial(scales_of, inverse)) for inverse in (_SIXTH, _QUARTER)])
     every_code, every_scale = np.tile(np.arange(16, dtype=np.uint8), (256, 1)), np.arange(256, dtype=np.uint8)[:, None]
@@ -283,12 +283,12 @@ def _tables(scale: float, code: Code) -> _Tables:
 
 def _factors_back(factor: np.float32) -> np.ndarray:
     """float32 [256]: what `_error` multiplies codes by, by scale byte; 0 where all codes are 0."""
-    found = np.zeros(256, np.float32)
+    factors = np.zeros(256, np.float32)
     with np.errstate(all="ignore"):
         for byte in range(0x7F):
             back = _reciprocal(_multiplier(_scale_values()[byte], factor, _FOUR_OR_SIX))
-            found[byte] = back if np.isfinite(back) else 0
-    return found
+            factors[byte] = back if np.isfinite(back) else 0
+    return factors
 
 
 @dataclass(frozen=True)

@@ -53,9 +53,9 @@ class Stored:
     def effective_bits(self) -> Fraction:
         """Bits an element as the method's paper counts them: without chunk counts and padding, and without what the
         length decides (tokens kept in FP16, sinks); 0 where nothing is packed."""
-        own = sum(n for part, n in self.ledger.items() if part in ("payload", "scales", "zero_points", "outliers"))
+        n_bits = sum(n for part, n in self.ledger.items() if part in ("payload", "scales", "zero_points", "outliers"))
         elements = self.counts.get("n_packed_elements", self.n_elements)
-        return Fraction(own - self.once_bits, elements) if elements else Fraction(0)
+        return Fraction(n_bits - self.once_bits, elements) if elements else Fraction(0)
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,8 @@ class Packed(Stored):
 
     def dequantize(self) -> np.ndarray:
         """The tensor that attention sees, FP16, of the shape that was quantized."""
-        found: np.ndarray = self.method.dequantize(self)
-        return found
+        tensor: np.ndarray = self.method.dequantize(self)
+        return tensor
 
 
 def _frozen(array: np.ndarray) -> np.ndarray:

@@ -427,9 +427,9 @@ def rotate(x: np.ndarray, kept: Kept = "fp32") -> np.ndarray:
     """
     check_choice("kept", kept, tuple(_KEPT))
     wide = _vectors(x, "int4")
-    found = np.empty(wide.size, np.float32)
-    _nibbles(wide, kept, True, found)
-    return found.reshape(wide.shape)
+    rotated = np.empty(wide.size, np.float32)
+    _nibbles(wide, kept, True, rotated)
+    return rotated.reshape(wide.shape)
 
 
 def _nibbles(wide: np.ndarray, kept: Kept, turn: bool, rotated: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -91,8 +91,8 @@ def _quantize(
         for row in rows_of(piece, bits):
             for g in range(scale.shape[1]):
                 channels = slice(g * group, (g + 1) * group)
-                one, other = _quantize_group(bits[row, channels], artifact, codes[channels])
-                scale[row, g], zero[row, g] = half.from_f32(one), half.from_f32(other)
+                group_scale, group_zero = _quantize_group(bits[row, channels], artifact, codes[channels])
+                scale[row, g], zero[row, g] = half.from_f32(group_scale), half.from_f32(group_zero)
             pack_low_first(codes, packed[row])
 
 

@@ -97,9 +97,9 @@ class RowMethod:
         for row, bits in tensor.row_blocks(self._block_bytes):
             part = {name: buffer[row : row + len(bits)] for name, buffer in buffers.items()}
             part |= {name: buffer[row // n_tokens] for name, buffer in once.items()}
-            for name, found in (self._encode(bits, heads, part) or {}).items():
-                entries[name].append(found)
-        buffers |= once | {name: np.concatenate(found) for name, found in entries.items()}
+            for name, entry in (self._encode(bits, heads, part) or {}).items():
+                entries[name].append(entry)
+        buffers |= once | {name: np.concatenate(chunks) for name, chunks in entries.items()}
         n_entries = [len(buffers[name]) for name in entries]
         return Packed(
             self,
@@ -148,9 +148,9 @@ def _check_buffers(packed: Packed, columns: Sequence[BufferColumn]) -> None:
         buffer = packed.buffers.get(column.name)
         want = {"row": (n_rows, column.items), "sequence": (n_batch, column.items), "entry": (n_entries,)}[column.each]
         if buffer is None or buffer.shape != want or buffer.dtype != np.dtype(column.dtype):
-            found = "missing" if buffer is None else f"{buffer.dtype.name} {list(buffer.shape)}"
+            got = "missing" if buffer is None else f"{buffer.dtype.name} {list(buffer.shape)}"
             raise ValueError(
-                f"buffer {column.name}: is {found}, must be {np.dtype(column.dtype).name} {list(want)} for a tensor of "
+                f"buffer {column.name}: is {got}, must be {np.dtype(column.dtype).name} {list(want)} for a tensor of "
                 f"shape {list(packed.shape)}"
             )
         if column.part == "counts":

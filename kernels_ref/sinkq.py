@@ -189,8 +189,8 @@ def track(
             is_full = len(head.pool) == method.pool_size
             if head.stopped or (is_full and smallest[h, g] >= head.pool[-1].norm):
                 continue  # nothing to do, as nearly always
-            own = slice(g * method.group, (g + 1) * method.group)
-            tokens = np.sort(np.argsort(norms[h, own], kind="stable")[: method.pool_size]) + own.start
+            members = slice(g * method.group, (g + 1) * method.group)
+            tokens = np.sort(np.argsort(norms[h, members], kind="stable")[: method.pool_size]) + members.start
             group = [Sink(int(norms[h, t]), first + int(t), keys[h, t].copy(), values[h, t].copy()) for t in tokens]
             for sink in head.follow(group, method.pool_size, method.window):
                 marks[h, sink.position - first] = changed[h, g] = True
@@ -231,8 +231,8 @@ class SinkQCache(GroupCache):
                 with complaints_about(side):
                     parts[side] = held.read(tensors[side], b, heads, tokens)
             if method.pool_size:
-                own = all_heads[b * n_heads + heads.start : b * n_heads + heads.stop]
-                parts["key"], parts["value"] = track(own, parts["key"], parts["value"], first + tokens.start, method)
+                sinks = all_heads[b * n_heads + heads.start : b * n_heads + heads.stop]
+                parts["key"], parts["value"] = track(sinks, parts["key"], parts["value"], first + tokens.start, method)
             for side, held in sides.items():
                 with complaints_about(side):
                     held.put(groups[side], b, heads, tokens, parts[side])
@@ -248,17 +248,17 @@ class SinkQCache(GroupCache):
         """[batch, heads, .] (int32) of rows of positions, short ones filled up with -1."""
         if not self._sides:
             raise ValueError("the cache is empty: append keys and values first")
-        found = np.full((len(rows), max(map(len, rows), default=0)), -1, np.int32)
-        for row, positions in zip(found, rows, strict=True):
+        positions_out = np.full((len(rows), max(map(len, rows), default=0)), -1, np.int32)
+        for row, positions in zip(positions_out, rows, strict=True):
             row[: len(positions)] = positions
-        return found.reshape(*self._shapes["key"][:2], -1)
+        return positions_out.reshape(*self._shapes["key"][:2], -1)
 
     @property
     def pool_positions(self) -> np.ndarray:
         """Positions of the sinks [batch, heads, sinks] (int32) in the order of the pool; -1 where there is none."""
-        found = self._shaped([[sink.position for sink in head.pool] for head in self._heads])
-        missing = self.method.pool_size - found.shape[2]
-        return np.pad(found, [(0, 0), (0, 0), (0, missing)], constant_values=-1)
+        positions = self._shaped([[sink.position for sink in head.pool] for head in self._heads])
+        missing = self.method.pool_size - positions.shape[2]
+        return np.pad(positions, [(0, 0), (0, 0), (0, missing)], constant_values=-1)
 
     @property
     def window_positions(self) -> np.ndarray:

@@ -50,8 +50,8 @@ def codebook(bits: int, head_dim: int) -> tuple[np.ndarray, np.ndarray]:
         largest, centers = np.abs(moved - centers).max(), moved
         if largest < _MOVE:
             break
-    found = centers.astype(np.float32)
-    return found, (found[:-1] + found[1:]) / np.float32(2)
+    centroids = centers.astype(np.float32)
+    return centroids, (centroids[:-1] + centroids[1:]) / np.float32(2)
 
 
 @inner
@@ -201,7 +201,7 @@ def _quantize_keys(
         first, last = tile * per_tile, min((tile + 1) * per_tile, norms.size)
         begin, end = first * head_dim, last * head_dim
         values, work = np.empty(end - begin, np.float32), np.empty(end - begin, np.float32)
-        found, codes = np.empty(end - begin, np.uint8), np.empty(end - begin, np.uint8)
+        indices, codes = np.empty(end - begin, np.uint8), np.empty(end - begin, np.uint8)
         if bits.size:
             _widen(bits[begin:end], values)
         else:
@@ -212,8 +212,8 @@ def _quantize_keys(
             _units(values, head_dim, norms[first:last])
             transform(values, work, stages)
             _scaled(values, factor)
-            _indices(values, midpoints, found)
-            transposed(found, last - first, codes)
+            _indices(values, midpoints, indices)
+            transposed(indices, last - first, codes)
         _pack(codes, width, packed[begin // 8 * width : end // 8 * width])
 
 
@@ -241,13 +241,13 @@ def _of_indices(
 ) -> None:
     """FP16 of norm * centroid, centroids divided by the norm of the vector of them, as float32."""
     for vector in range(norms.size):
-        own = codes[vector * head_dim : (vector + 1) * head_dim]
-        length = np.float32(np.sqrt(np.float32(_square_sum(own, squares) + np.float32(1e-16))))
+        vector_codes = codes[vector * head_dim : (vector + 1) * head_dim]
+        length = np.float32(np.sqrt(np.float32(_square_sum(vector_codes, squares) + np.float32(1e-16))))
         inverse = np.float32(np.float32(1) / length)
         norm = half.to_f32(norms[vector])
         for j in range(centroids.size):
             table[j] = saturated_value(np.float32(norm * np.float32(centroids[j] * inverse)))
-        pick(own, table, values[vector * head_dim : (vector + 1) * head_dim])
+        pick(vector_codes, table, values[vector * head_dim : (vector + 1) * head_dim])
 
 
 @kernel
@@ -464,9 +464,9 @@ def decode(slots: np.ndarray, preset: Preset, side: Side, head_dim: int) -> np.n
 
 def unpacked(packed: np.ndarray, bits: int) -> np.ndarray:
     """Codes of 3 or 4 bits, uint8 [vectors, head_dim], of packed bytes [vectors, head_dim * bits / 8]."""
-    found = np.empty((len(packed), packed.shape[1] * 8 // bits), np.uint8)
-    _unpack_all(np.ascontiguousarray(packed), bits, found)
-    return found
+    codes = np.empty((len(packed), packed.shape[1] * 8 // bits), np.uint8)
+    _unpack_all(np.ascontiguousarray(packed), bits, codes)
+    return codes
 
 
 def _of_keys(

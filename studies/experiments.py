@@ -103,33 +103,33 @@ def _at(experiment: str, series: str, x: float, method: str, **more: Any) -> Stu
 
 def points(model: CachedModel, width: int, texts: Sequence[str]) -> list[StudyPoint]:
     """Every point of the study of a model whose tokens have `width` channels, by 16 bits first; names of its texts."""
-    found = [_at("methods", name, 0, name) for name in METHODS]
-    found += [_at("methods", f"zipcache, {100 * s:g} % salient", 0, "zipcache", salient=s) for s in SALIENT]
+    plan = [_at("methods", name, 0, name) for name in METHODS]
+    plan += [_at("methods", f"zipcache, {100 * s:g} % salient", 0, "zipcache", salient=s) for s in SALIENT]
     for share in OUTLIERS:
         for part in OUTER_PARTS:
             outer = round(share * part, 2)
             groups = f"{outer:g}/{100 - share:g}/{round(share - outer, 2):g}"
-            found.append(_at("oaken-ratios", f"{share} %", outer, f"oaken:groups={groups}"))
-    found += [_at("oaken-groups", f"{g}, {b} bit", 0, f"oaken:groups={g},outlier_bits={b}") for g, b in TABLE_3]
-    found += [
+            plan.append(_at("oaken-ratios", f"{share} %", outer, f"oaken:groups={groups}"))
+    plan += [_at("oaken-groups", f"{g}, {b} bit", 0, f"oaken:groups={g},outlier_bits={b}") for g, b in TABLE_3]
+    plan += [
         _at("oaken-groups", f"{g}, {SIGNED}", 0, f"oaken:groups={g},outlier_bits=4", steps=7)
         for g, bits in TABLE_3
         if bits == 4
     ]
     for name in (CALIBRATION, SCORED, RANDOM, *texts):
-        found.append(_at("oaken-texts", name or "calibration", 0, "oaken", text=name))
-    found += [_at("nqkv-blocks", "NQKV", n, f"nqkv:block={n}") for n in BLOCKS if width % n == 0]
+        plan.append(_at("oaken-texts", name or "calibration", 0, "oaken", text=name))
+    plan += [_at("nqkv-blocks", "NQKV", n, f"nqkv:block={n}") for n in BLOCKS if width % n == 0]
     for bits in (2, 4):
         method = f"kivi:bits={bits},group=32,residual=32"
-        found += [_at("kivi-axes", axes, bits, method, axes=axes) for axes in AXES]
+        plan += [_at("kivi-axes", axes, bits, method, axes=axes) for axes in AXES]
     for group in GROUPS:
         method = f"sinkq:bits=2,group={group},residual="
-        found += [_at("sinkq-sizes", f"G = {group}", n, f"{method}{n}") for n in RESIDUALS]
-    found += [_at("sinkq-sinks", "sinks", n, f"{SINKQ},sinks={n}") for n in range(7)]
-    found += [_at("sinkq-window", "window", n, SINKQ, window=n) for n in WINDOWS]
+        plan += [_at("sinkq-sizes", f"G = {group}", n, f"{method}{n}") for n in RESIDUALS]
+    plan += [_at("sinkq-sinks", "sinks", n, f"{SINKQ},sinks={n}") for n in range(7)]
+    plan += [_at("sinkq-window", "window", n, SINKQ, window=n) for n in WINDOWS]
     first = sorted({n for n in (0, 1, 2, 4, 8, 16) if n < model.n_layers} | {model.n_layers})
-    found += [_at("sinkq-layers", "layers", n, SINKQ, first_layer=n) for n in first]
-    return found
+    plan += [_at("sinkq-layers", "layers", n, SINKQ, first_layer=n) for n in first]
+    return plan
 
 
 def caches_of(point: StudyPoint, model: CachedModel, known: caches.Calibration, query_scale: float = 1.0) -> list[Any]:
@@ -150,8 +150,8 @@ def caches_of(point: StudyPoint, model: CachedModel, known: caches.Calibration, 
             )
             for i in range(model.n_layers)
         ]
-    found = list(caches.caches(spec, model, known))
-    return [_read_otherwise(cache, point.steps) for cache in found] if point.steps else found
+    empty = list(caches.caches(spec, model, known))
+    return [_read_otherwise(cache, point.steps) for cache in empty] if point.steps else empty
 
 
 def _read_otherwise(cache: Any, steps: int) -> DecodingCache:

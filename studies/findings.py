@@ -49,9 +49,9 @@ def percent(value: float, error: float) -> str:
 
 def _limits(table: pd.DataFrame, side: str) -> pd.DataFrame:
     """Width between the limits of the outer 4 %: layers by texts."""
-    own = rows(table, "ranges", side=side)
+    data = rows(table, "ranges", side=side)
     high, low = (
-        own[own["metric"] == name].pivot_table(index="layer", columns="series", values="value")
+        data[data["metric"] == name].pivot_table(index="layer", columns="series", values="value")
         for name in ("high", "low")
     )
     return high - low
@@ -69,35 +69,35 @@ def _over_texts(width: pd.DataFrame) -> float:
 def layers(table: pd.DataFrame) -> Found:
     """Oaken, observation 1: more between layers than between texts."""
     widths = [_limits(table, side) for side in ("key", "value")]
-    found = [_over_layers(width) for width in widths]
-    text = f"widest over narrowest layer: keys {found[0]:.1f} times, values {found[1]:.1f} times"
+    spans = [_over_layers(width) for width in widths]
+    text = f"widest over narrowest layer: keys {spans[0]:.1f} times, values {spans[1]:.1f} times"
     return text, AGREES if all(
-        a > max(1.5, _over_texts(w)) for a, w in zip(found, widths, strict=True)
+        a > max(1.5, _over_texts(w)) for a, w in zip(spans, widths, strict=True)
     ) else CONTRADICTS
 
 
 def texts(table: pd.DataFrame) -> Found:
     """Oaken, observation 2: the same in every text: within a tenth of what tells the layers apart."""
     widths = [_limits(table, side) for side in ("key", "value")]
-    found = [_over_texts(width) - 1 for width in widths]
+    spans = [_over_texts(width) - 1 for width in widths]
     text = (
-        f"widest over narrowest text, at most in a layer: keys +{100 * found[0]:.0f} %, values +{100 * found[1]:.0f} %"
+        f"widest over narrowest text, at most in a layer: keys +{100 * spans[0]:.0f} %, values +{100 * spans[1]:.0f} %"
     )
-    small = [a < 0.1 * (_over_layers(w) - 1) or a < 0.1 for a, w in zip(found, widths, strict=True)]
+    small = [a < 0.1 * (_over_layers(w) - 1) or a < 0.1 for a, w in zip(spans, widths, strict=True)]
     return text, AGREES if all(small) else CONTRADICTS
 
 
 def channels(table: pd.DataFrame) -> Found:
     """Oaken, observation 3: the top 4 % of keys lie in a few channels, but not all of them."""
-    own = rows(table, "channels", "top_in_as_many_channels", "key")["value"]
-    text = f"{100 * own.min():.0f} to {100 * own.max():.0f} % of the top 4 % of keys in 4 % of the channels (even: 4 %)"
-    return text, AGREES if own.min() > 0.2 and own.max() < 0.95 else CONTRADICTS
+    top = rows(table, "channels", "top_in_as_many_channels", "key")["value"]
+    text = f"{100 * top.min():.0f} to {100 * top.max():.0f} % of the top 4 % of keys in 4 % of the channels (even: 4 %)"
+    return text, AGREES if top.min() > 0.2 and top.max() < 0.95 else CONTRADICTS
 
 
 def _passing(table: pd.DataFrame, side: str) -> Found:
-    own = rows(table, "normality", "not_rejected", side)
-    largest = own[own["x"] == own["x"].max()]["value"]
-    text = f"{100 * largest.mean():.0f} % of blocks of {own['x'].max():.0f} (by layer {100 * largest.min():.0f} to "
+    data = rows(table, "normality", "not_rejected", side)
+    largest = data[data["x"] == data["x"].max()]["value"]
+    text = f"{100 * largest.mean():.0f} % of blocks of {data['x'].max():.0f} (by layer {100 * largest.min():.0f} to "
     share = largest.mean()
     verdict = AGREES if share >= OPEN else UNDECIDED if share > 0.5 else CONTRADICTS
     return f"{text}{100 * largest.max():.0f} %; normal ones: 95 %)", verdict
@@ -120,10 +120,10 @@ def normal_values(table: pd.DataFrame) -> Found:
 
 def quantiles(table: pd.DataFrame) -> Found:
     """NQKV Figure 4: mean quantiles on the line, as the eye sees it: within a fifth of a deviation inside +-2."""
-    own = rows(table, "quantiles")
-    own = own[own["x"].abs() < 2]
+    data = rows(table, "quantiles")
+    data = data[data["x"].abs() < 2]
     off = (
-        own.groupby(["layer", "side", "series", "x"])["value"]
+        data.groupby(["layer", "side", "series", "x"])["value"]
         .mean()
         .reset_index()
         .groupby(["side", "series", "x"])["value"]
@@ -136,11 +136,11 @@ def quantiles(table: pd.DataFrame) -> Found:
 
 def sink(table: pd.DataFrame) -> Found:
     """SinkQ 3.1: tokens that draw much more than their share have a small key: half the median one."""
-    own = rows(table, "sinks").pivot_table(index=["layer", "x"], columns="metric", values="value")
-    drawn = own[own["first_over_even"] >= 10]
+    heads = rows(table, "sinks").pivot_table(index=["layer", "x"], columns="metric", values="value")
+    drawn = heads[heads["first_over_even"] >= 10]
     n, least = len(drawn), drawn["first_key_over_median"].min() if len(drawn) else float("nan")
-    most = own["first_over_even"].max()
-    text = f"the first token draws 10 times its share or more in {n} of {len(own)} heads, {most:.0f} at most"
+    most = heads["first_over_even"].max()
+    text = f"the first token draws 10 times its share or more in {n} of {len(heads)} heads, {most:.0f} at most"
     if n == 0:
         return text, CONTRADICTS
     return f"{text}; its key there at least {least:.2f} of the median", AGREES if least < 0.5 else CONTRADICTS
@@ -148,16 +148,16 @@ def sink(table: pd.DataFrame) -> Found:
 
 def half(table: pd.DataFrame) -> Found:
     """SinkQ Appendix D: a few of the first 300 tokens draw most of the attention: at most 5 of them half of it."""
-    own = rows(table, "accumulated", "half")["value"]
-    few = int((own <= 5).sum())
-    text = f"1 to 5 of 300 tokens draw half of it in {few} of {len(own)} layers (one alone in {int((own == 1).sum())})"
-    return text, AGREES if few > len(own) / 2 else CONTRADICTS
+    num = rows(table, "accumulated", "half")["value"]
+    few = int((num <= 5).sum())
+    text = f"1 to 5 of 300 tokens draw half of it in {few} of {len(num)} layers (one alone in {int((num == 1).sum())})"
+    return text, AGREES if few > len(num) / 2 else CONTRADICTS
 
 
 def overlap(table: pd.DataFrame) -> Found:
     """SinkQ Figure 1(c): for small N the smallest keys draw the most, far above chance (N / 300)."""
-    own = rows(table, "overlap", "both")
-    small = own[own["x"] == 4]["value"]
+    data = rows(table, "overlap", "both")
+    small = data[data["x"] == 4]["value"]
     chance = 4 / 300
     text = f"of the 4 smallest keys {100 * small.mean():.1f} % are among the 4 highest (chance: {100 * chance:.1f} %)"
     return text, AGREES if small.mean() > 5 * chance else CONTRADICTS
@@ -165,8 +165,8 @@ def overlap(table: pd.DataFrame) -> Found:
 
 def kept(table: pd.DataFrame) -> Found:
     """SinkQ Figure 1(f): keeping the smallest keys exact helps most, the largest least."""
-    own = rows(table, "kept", "l1_loss")
-    mean = own[own["x"] == 8].groupby("series")["value"].mean()
+    data = rows(table, "kept", "l1_loss")
+    mean = data[data["x"] == 8].groupby("series")["value"].mean()
     mean = mean.drop(index="first tokens")
     text = "loss with 8 kept: " + ", ".join(f"{name} {100 * value:.1f} %" for name, value in mean.sort_values().items())
     best, worst = str(mean.idxmin()), str(mean.idxmax())
@@ -176,9 +176,9 @@ def kept(table: pd.DataFrame) -> Found:
 def ratios(table: pd.DataFrame) -> Found:
     """Oaken Figure 12(a): 4/90/6 is on the front; off it is contradicted where something of as few bits surely is
     better."""
-    own = front(table)
-    ours = own[own["groups"] == OAKEN].iloc[0]
-    fewer = own[(own["stored_bits"] <= ours["stored_bits"] + 0.05) & (own["groups"] != OAKEN)]
+    points = front(table)
+    ours = points[points["groups"] == OAKEN].iloc[0]
+    fewer = points[(points["stored_bits"] <= ours["stored_bits"] + 0.05) & (points["groups"] != OAKEN)]
     off = {row["groups"]: difference(row, ours) for _, row in fewer.iterrows()}
     better = [name for name, (value, error) in off.items() if value < 0 and is_sure(value, error)]
     name, (value, error) = min(off.items(), key=lambda item: item[1][0])
@@ -189,24 +189,24 @@ def ratios(table: pd.DataFrame) -> Found:
     )
 
 
-def _groups(table: pd.DataFrame, one: str, other: str) -> tuple[float, float]:
-    return difference(setting(table, "oaken-groups", one), setting(table, "oaken-groups", other))
+def _groups(table: pd.DataFrame, series: str, reference: str) -> tuple[float, float]:
+    return difference(setting(table, "oaken-groups", series), setting(table, "oaken-groups", reference))
 
 
 def two_groups(table: pd.DataFrame) -> Found:
     """Oaken Table 3: two groups are worse than three."""
     off = {name: _groups(table, f"{name}, 5 bit", f"{OAKEN}, 5 bit") for name in ("90/10", "10/90")}
-    verdicts = {judged(*one, 1) for one in off.values()}
+    verdicts = {judged(*gap, 1) for gap in off.values()}
     verdict = verdicts.pop() if len(verdicts) == 1 else CONTRADICTS if CONTRADICTS in verdicts else UNDECIDED
-    return ", ".join(f"{name} {percent(*one)}" for name, one in off.items()), verdict
+    return ", ".join(f"{name} {percent(*gap)}" for name, gap in off.items()), verdict
 
 
 def more_groups(table: pd.DataFrame) -> Found:
     """Oaken Table 3: four and five groups of 5-bit outliers are better than three."""
     off = {name: _groups(table, f"{name}, 5 bit", f"{OAKEN}, 5 bit") for name in ("4/90/3/3", "2/2/90/6", "2/2/90/3/3")}
-    verdicts = [judged(*one, -1) for one in off.values()]
+    verdicts = [judged(*gap, -1) for gap in off.values()]
     verdict = AGREES if verdicts.count(AGREES) == 3 else CONTRADICTS if CONTRADICTS in verdicts else UNDECIDED
-    return ", ".join(f"{name} {percent(*one)}" for name, one in off.items()), verdict
+    return ", ".join(f"{name} {percent(*gap)}" for name, gap in off.items()), verdict
 
 
 def _four_bits(table: pd.DataFrame, series: str, name: str) -> Found:
@@ -233,14 +233,14 @@ def other_texts(table: pd.DataFrame) -> Found:
         for key, name in (("calibration", "another text"), ("random", "random tokens"))
     }
     worse = [value > 0 and is_sure(value, error) for value, error in off.values()]
-    text = "over the scored text's own: " + ", ".join(f"{name} {percent(*one)}" for name, one in off.items())
+    text = "over the scored text's own: " + ", ".join(f"{name} {percent(*gap)}" for name, gap in off.items())
     return text, CONTRADICTS if worse[0] else AGREES
 
 
 def runs(table: pd.DataFrame) -> Found:
     """Oaken 4.2: thresholds are means over about a hundred runs; off by little with as many, and on every text."""
-    own, of_text = rows(table, "oaken-runs", "off"), rows(table, "oaken-runs", "off text")["value"]
-    off = {n: float(own[own["x"] == n]["value"].mean()) for n in (1, 10, 50)}
+    data, of_text = rows(table, "oaken-runs", "off"), rows(table, "oaken-runs", "off text")["value"]
+    off = {n: float(data[data["x"] == n]["value"].mean()) for n in (1, 10, 50)}
     text = ", ".join(f"{n} run{'s' * (n > 1)} {100 * value:.2f} %" for n, value in off.items())
     verdict = AGREES if off[50] < 0.01 and of_text.max() < 0.05 else CONTRADICTS
     return f"off the mean of all, over the outer width: {text}; a text at most {100 * of_text.max():.1f} %", verdict
@@ -248,49 +248,49 @@ def runs(table: pd.DataFrame) -> Found:
 
 def window(table: pd.DataFrame) -> Found:
     """SinkQ 3.2 seeks sinks among 32 tokens: no other window is surely better."""
-    own = scores(table, "sinkq-window")
+    scored = scores(table, "sinkq-window")
     ours = setting(table, "sinkq-window", "window", 32)
-    off = {x: difference(setting(table, "sinkq-window", "window", x), ours) for x in own["x"] if x != 32}
+    off = {x: difference(setting(table, "sinkq-window", "window", x), ours) for x in scored["x"] if x != 32}
     better = [x for x, (value, error) in off.items() if value < 0 and is_sure(value, error)]
-    text = "over 32: " + ", ".join(f"{x:g} {percent(*one)}" for x, one in off.items())
+    text = "over 32: " + ", ".join(f"{x:g} {percent(*gap)}" for x, gap in off.items())
     return text, CONTRADICTS if better else AGREES
 
 
 def blocks(table: pd.DataFrame) -> Found:
     """NQKV 4.1: large blocks cost next to nothing."""
-    own = rows(table, "nqkv-blocks", "perplexity")["x"]
-    largest, least = (setting(table, "nqkv-blocks", "NQKV", x) for x in (own.max(), own.min()))
+    sizes = rows(table, "nqkv-blocks", "perplexity")["x"]
+    largest, least = (setting(table, "nqkv-blocks", "NQKV", x) for x in (sizes.max(), sizes.min()))
     value, error = difference(largest, least)
     lost, lost_error = float(largest["log_ratio"]), float(largest["log_ratio_se"])
-    over = f"{percent(value, error)} over blocks of {own.min():.0f}"
-    return f"blocks of {own.max():.0f}: {percent(lost, lost_error)} over FP16, {over}", little((lost, lost_error))
+    over = f"{percent(value, error)} over blocks of {sizes.min():.0f}"
+    return f"blocks of {sizes.max():.0f}: {percent(lost, lost_error)} over FP16, {over}", little((lost, lost_error))
 
 
 def axes(table: pd.DataFrame) -> Found:
     """KIVI: with 2 bits keys by channel and values by token are best."""
-    own = setting(table, "kivi-axes", "channel/token", 2)
+    kivi = setting(table, "kivi-axes", "channel/token", 2)
     off = {
-        name: difference(setting(table, "kivi-axes", name, 2), own)
+        name: difference(setting(table, "kivi-axes", name, 2), kivi)
         for name in ("channel/channel", "token/token", "token/channel")
     }
-    verdicts = [judged(*one, 1) for one in off.values()]
+    verdicts = [judged(*gap, 1) for gap in off.values()]
     verdict = CONTRADICTS if CONTRADICTS in verdicts else AGREES if verdicts.count(AGREES) == 3 else UNDECIDED
-    return "over channel/token: " + ", ".join(f"{name} {percent(*one)}" for name, one in off.items()), verdict
+    return "over channel/token: " + ", ".join(f"{name} {percent(*gap)}" for name, gap in off.items()), verdict
 
 
 def recent(table: pd.DataFrame) -> Found:
     """SinkQ Table 3: more recent tokens exact, less loss, for every group size."""
     off = {g: difference(*(setting(table, "sinkq-sizes", f"G = {g}", r) for r in (128, 0))) for g in (32, 64, 128)}
-    verdicts = [judged(*one, -1) for one in off.values()]
+    verdicts = [judged(*gap, -1) for gap in off.values()]
     verdict = AGREES if verdicts.count(AGREES) == 3 else CONTRADICTS if CONTRADICTS in verdicts else UNDECIDED
-    return "R = 128 over 0: " + ", ".join(f"G = {g} {percent(*one)}" for g, one in off.items()), verdict
+    return "R = 128 over 0: " + ", ".join(f"G = {g} {percent(*gap)}" for g, gap in off.items()), verdict
 
 
 def group_sizes(table: pd.DataFrame) -> Found:
     """SinkQ Table 3: with as many recent tokens exact, the size of groups shows no pattern; mean over their numbers."""
-    own = scores(table, "sinkq-sizes")
-    names = ["log_ratio", *(name for name in own.columns if WINDOW.fullmatch(str(name)))]
-    value, error = difference(*(own.loc[own["series"] == f"G = {g}", names].mean() for g in (128, 32)))
+    scored = scores(table, "sinkq-sizes")
+    names = ["log_ratio", *(name for name in scored.columns if WINDOW.fullmatch(str(name)))]
+    value, error = difference(*(scored.loc[scored["series"] == f"G = {g}", names].mean() for g in (128, 32)))
     return f"G = 128 over 32, mean over R: {percent(value, error)}", judged(value, error, 0)
 
 
@@ -305,9 +305,9 @@ def zip_cache(table: pd.DataFrame) -> Found:
     """SinkQ Table 8: ZipCache with 20 % of the tokens in 4 bits is weaker than KIVI and SinkQ with 2 bits."""
     ours = setting(table, "methods", "zipcache, 20 % salient")
     off = {name: difference(ours, setting(table, "methods", f"{name}:bits=2")) for name in ("kivi", "sinkq")}
-    verdicts = {judged(*one, 1) for one in off.values()}
+    verdicts = {judged(*gap, 1) for gap in off.values()}
     verdict = verdicts.pop() if len(verdicts) == 1 else UNDECIDED
-    return "ZipCache over " + ", ".join(f"{name} {percent(*one)}" for name, one in off.items()), verdict
+    return "ZipCache over " + ", ".join(f"{name} {percent(*gap)}" for name, gap in off.items()), verdict
 
 
 def shallow(table: pd.DataFrame) -> Found:
@@ -363,13 +363,13 @@ FINDINGS = (
 
 def table(tables: Tables) -> pd.DataFrame:
     """A row a finding: observation, paper, says, and for each model what it shows and the verdict."""
-    found = []
-    for one in FINDINGS:
-        line: dict[str, str] = {"observation": one.name, "paper": one.where, "says": one.says}
-        for model, own in tables.items():
-            line[model], line[f"{model} verdict"] = one.find(own)
-        found.append(line)
-    return pd.DataFrame(found)
+    lines = []
+    for finding in FINDINGS:
+        line: dict[str, str] = {"observation": finding.name, "paper": finding.where, "says": finding.says}
+        for model, model_table in tables.items():
+            line[model], line[f"{model} verdict"] = finding.find(model_table)
+        lines.append(line)
+    return pd.DataFrame(lines)
 
 
 def counts(found: pd.DataFrame) -> dict[str, dict[str, int]]:

@@ -26,5 +26,5 @@ def dagostino_pearson(x: np.ndarray) -> np.ndarray:
 def standardised(x: np.ndarray) -> np.ndarray:
     """Each row of x[..., n] less its mean, over its standard deviation, sorted: the ordinates of a quantile plot."""
     off = x.astype(np.float64) - x.mean(axis=-1, keepdims=True, dtype=np.float64)
-    found: np.ndarray = np.sort(off / np.sqrt(np.mean(off**2, axis=-1, keepdims=True)), axis=-1)
-    return found
+    ordinates: np.ndarray = np.sort(off / np.sqrt(np.mean(off**2, axis=-1, keepdims=True)), axis=-1)
+    return ordinates

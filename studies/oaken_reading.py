@@ -25,7 +25,7 @@ def decoded(x: np.ndarray, method: Any, levels: int) -> np.ndarray:
     up = np.where(group < n - 1, flat > np.append(upper, 0)[group], ~np.signbit(flat))
     shift = np.where(up, np.append(upper, 0)[group], np.append(lower, 0)[group]).astype(np.float32)
     shifted = _half(flat - shift)
-    found = np.empty_like(flat)
+    values = np.empty_like(flat)
     for j in range(n):
         mine, is_dense = group == j, j == (method.dense or 2) - 1
         value = shifted if is_dense else np.abs(shifted)
@@ -39,8 +39,8 @@ def decoded(x: np.ndarray, method: Any, levels: int) -> np.ndarray:
             back = back + np.where(back >= 0, np.append(upper, 0)[j], np.append(lower, 0)[j]).astype(np.float32)
         else:
             back = np.where(up, back, -back) + shift
-        found = np.where(mine, back, found)
-    half = _half(found).astype(np.float16)
+        values = np.where(mine, back, values)
+    half = _half(values).astype(np.float16)
     return half.reshape(n_batch, n_tokens, n_heads, head_dim).transpose(0, 2, 1, 3)
 
 

@@ -59,9 +59,9 @@ class _Layer(NamedTuple):
 def _layers(model: Checkpoint, tokens: np.ndarray, progress: Progress, label: str) -> list[_Layer]:
     """Every layer on tokens [texts, n], in FP16 to hold them all."""
     of, kept = model.architecture, list[list[tuple[np.ndarray, ...]]]()
-    for own in tokens:
+    for text in tokens:
         kept.append([])
-        hidden_states(model, own, [_keeping(of, kept[-1])], progress, label)
+        hidden_states(model, text, [_keeping(of, kept[-1])], progress, label)
     return [_Layer(*(np.stack(parts) for parts in zip(*layer, strict=True))) for layer in zip(*kept, strict=True)]
 
 
@@ -81,14 +81,14 @@ def looks(model: Checkpoint, tokens: np.ndarray, texts: Sequence[str], progress:
     """Rows of every observation for tokens [texts, n], one window a text, n over N_CANDIDATES."""
     places: dict[tuple[str, int], list[np.ndarray]] = {}
     for layer, held in enumerate(_layers(model, tokens, progress, "looking")):
-        own = _Layer(*(x.astype(np.float32) for x in held))
-        for side, x in (("key", own.key), ("value", own.value)):
+        qkv = _Layer(*(x.astype(np.float32) for x in held))
+        for side, x in (("key", qkv.key), ("value", qkv.value)):
             yield from _ranges(layer, side, x, texts)
             yield from _channels(layer, side, x)
-        for side, x in (("key", own.key), ("key before RoPE", own.key_before), ("value", own.value)):
+        for side, x in (("key", qkv.key), ("key before RoPE", qkv.key_before), ("value", qkv.value)):
             yield from _normality(layer, side, x, places)
-        yield from _sinks(layer, own, model.architecture)
-        yield from _kept(layer, own, model.architecture)
+        yield from _sinks(layer, qkv, model.architecture)
+        yield from _kept(layer, qkv, model.architecture)
     for (side, block), of_layers in places.items():
         for share, value in zip(SHARES, np.mean(of_layers, axis=0), strict=True):
             yield row("quantiles", "mean", value, str(block), NormalDist().inv_cdf(share), side=side)
@@ -102,25 +102,25 @@ def runs(model: Checkpoint, tokens: np.ndarray, texts: Sequence[str], progress: 
     of, kept = model.architecture, list[np.ndarray]()
     shares = list(THRESHOLDS.values())
     with progress(tokens, label="profiling", length=len(tokens)) as shown:
-        for own in shown:
+        for sample in shown:
             held: list[tuple[np.ndarray, ...]] = []
-            hidden_states(model, own, [_keeping(of, held)], _silent, "")
+            hidden_states(model, sample, [_keeping(of, held)], _silent, "")
             kept.append(np.array([[np.quantile(x.astype(np.float32), shares) for x in (k, v)] for _, k, _, v in held]))
-    found = np.stack(kept)  # [runs, layers, sides, thresholds]
-    mean = found.mean(axis=0)
+    limits = np.stack(kept)  # [runs, layers, sides, thresholds]
+    mean = limits.mean(axis=0)
     width = (mean[..., -1] - mean[..., 0])[..., None]
-    order = np.random.default_rng(2025).permutation(len(found))
-    for layer in range(found.shape[1]):
+    order = np.random.default_rng(2025).permutation(len(limits))
+    for layer in range(limits.shape[1]):
         for at, side in enumerate(("key", "value")):
-            own, whole, scale = found[:, layer, at], mean[layer, at], width[layer, at, 0]
+            sample, whole, scale = limits[:, layer, at], mean[layer, at], width[layer, at, 0]
             for i, name in enumerate(THRESHOLDS):
-                yield row("oaken-runs", "spread", own[:, i].std(ddof=1) / scale, name, layer=layer, side=side)
-            for n in (n for n in RUNS if n < len(found)):
-                parts = own[order[: len(found) // n * n]].reshape(-1, n, len(shares)).mean(axis=1)
+                yield row("oaken-runs", "spread", sample[:, i].std(ddof=1) / scale, name, layer=layer, side=side)
+            for n in (n for n in RUNS if n < len(limits)):
+                parts = sample[order[: len(limits) // n * n]].reshape(-1, n, len(shares)).mean(axis=1)
                 off = np.abs(parts - whole).mean() / scale
                 yield row("oaken-runs", "off", off, "mean of runs", n, layer, side)
             for name in dict.fromkeys(texts):
-                of_text = own[[text == name for text in texts]].mean(axis=0)
+                of_text = sample[[text == name for text in texts]].mean(axis=0)
                 yield row("oaken-runs", "off text", np.abs(of_text - whole).mean() / scale, name, 0, layer, side)
 
 
@@ -132,9 +132,9 @@ def _silent(items: Any, **_: Any) -> Any:
 
 def _ranges(layer: int, side: str, x: np.ndarray, texts: Sequence[str]) -> Iterator[Row]:
     """Oaken observations 1 and 2: least and greatest, and the limits of the outer 4 %, by text."""
-    for name, own in zip(texts, x, strict=True):
-        found = np.quantile(own, (0, TOP / 2, 1 - TOP / 2, 1))
-        for metric, value in zip(("least", "low", "high", "greatest"), found, strict=True):
+    for name, of_text in zip(texts, x, strict=True):
+        limits = np.quantile(of_text, (0, TOP / 2, 1 - TOP / 2, 1))
+        for metric, value in zip(("least", "low", "high", "greatest"), limits, strict=True):
             yield row("ranges", metric, value, name, layer=layer, side=side)
 
 
@@ -163,19 +163,19 @@ def _shares(query: np.ndarray, key: np.ndarray, query_scale: float) -> np.ndarra
     """Mean attention to each of the first N_CANDIDATES tokens by later queries: [windows, KV heads, tokens]."""
     n_batch, n_q, n, head_dim = query.shape
     n_kv = key.shape[1]
-    found = np.empty((n_batch, n_kv, N_CANDIDATES))
+    shares = np.empty((n_batch, n_kv, N_CANDIDATES))
     hidden = np.arange(n) > np.arange(N_CANDIDATES, n)[:, None]
     for b in range(n_batch):
         late = query[b, :, N_CANDIDATES:].reshape(n_kv, n_q // n_kv, -1, head_dim) * np.float32(query_scale)
         scores = late @ key[b][:, None].swapaxes(-1, -2)
         scores[..., hidden] = -np.inf
-        found[b] = softmax(scores)[..., :N_CANDIDATES].mean(axis=(1, 2))
-    return found
+        shares[b] = softmax(scores)[..., :N_CANDIDATES].mean(axis=(1, 2))
+    return shares
 
 
-def _sinks(layer: int, own: _Layer, of: Architecture) -> Iterator[Row]:
+def _sinks(layer: int, qkv: _Layer, of: Architecture) -> Iterator[Row]:
     """SinkQ 3.1, Figures 1(c), 8 and 9: the first token and the smallest keys against the highest attention."""
-    key, value, shares = own.key, own.value, _shares(own.query, own.key, of.query_scale)
+    key, value, shares = qkv.key, qkv.value, _shares(qkv.query, qkv.key, of.query_scale)
     norms = np.abs(key[:, :, :N_CANDIDATES]).sum(axis=-1)
     even = shares / shares.mean(axis=-1, keepdims=True)
     for head in range(key.shape[1]):
@@ -204,13 +204,13 @@ def _sinks(layer: int, own: _Layer, of: Architecture) -> Iterator[Row]:
         yield row("overlap", "both", both.mean(), x=n, layer=layer)
 
 
-def _kept(layer: int, own: _Layer, of: Architecture) -> Iterator[Row]:
+def _kept(layer: int, qkv: _Layer, of: Architecture) -> Iterator[Row]:
     """SinkQ Figure 1(f): L1 loss of the attention output, relative, of a 2-bit cache that keeps some tokens exact."""
-    n = own.key.shape[2] // 128 * 128
-    query, key, value = (x[:2, :, :n] for x in (own.query, own.key, own.value))
+    n = qkv.key.shape[2] // 128 * 128
+    query, key, value = (x[:2, :, :n] for x in (qkv.query, qkv.key, qkv.value))
 
     def outputs(key: np.ndarray, value: np.ndarray) -> np.ndarray:
-        return np.stack([attend(*one, of) for one in zip(query, key, value, strict=True)])
+        return np.stack([attend(*part, of) for part in zip(query, key, value, strict=True)])
 
     whole = outputs(key, value)
     norms = np.abs(key).sum(axis=-1)
@@ -230,11 +230,11 @@ def _kept(layer: int, own: _Layer, of: Architecture) -> Iterator[Row]:
     def loss(chosen: np.ndarray, excluded: bool) -> float:
         sides = []
         for side, x in (("key", key), ("value", value)):
-            given = x
+            taken = x
             if excluded:
                 mean = x.reshape(*x.shape[:2], -1, 128, x.shape[-1]).mean(axis=3).repeat(128, axis=2)
-                given = np.where(chosen[..., None], mean, x)
-            seen = method.dequantize(method.quantize(given, side))  # type: ignore[arg-type]
+                taken = np.where(chosen[..., None], mean, x)
+            seen = method.dequantize(method.quantize(taken, side))  # type: ignore[arg-type]
             sides.append(np.where(chosen[..., None], x, seen.astype(np.float32)))
         return float(np.abs(outputs(*sides) - whole).sum() / np.abs(whole).sum())
 

@@ -39,8 +39,8 @@ def _encode_group(bits: np.ndarray, width: int, packed: np.ndarray) -> tuple[np.
 def _encode(bits: np.ndarray, width: int, packed: np.ndarray, scale: np.ndarray, shift: np.ndarray) -> None:
     """FP16 patterns bits[groups, g] -> packed[groups, g * width / 8], patterns scale and shift[groups]."""
     for group in range(len(bits)):
-        one, other = _encode_group(bits[group], width, packed[group])
-        scale[group], shift[group] = half.from_f32(one), half.from_f32(other)
+        group_scale, group_shift = _encode_group(bits[group], width, packed[group])
+        scale[group], shift[group] = half.from_f32(group_scale), half.from_f32(group_shift)
 
 
 @inner
@@ -60,8 +60,8 @@ def _decode(packed: np.ndarray, width: int, scale: np.ndarray, shift: np.ndarray
     """The reverse of `_encode`."""
     values = np.empty(16, np.uint16)
     for group in range(len(bits)):
-        one, other = half.to_f32(scale[group]), half.to_f32(shift[group])
-        _decode_group(packed[group], width, one, other, values, bits[group])
+        group_scale, group_shift = half.to_f32(scale[group]), half.to_f32(shift[group])
+        _decode_group(packed[group], width, group_scale, group_shift, values, bits[group])
 
 
 @dataclass(frozen=True)

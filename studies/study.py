@@ -41,13 +41,13 @@ class Texts:
         self.names = [Path(path).stem for path in paths]
         self.n_windows, self.n_tokens = n_windows, n_tokens
         n_runs = -(-N_RUNS // len(paths))
-        context, own = model.architecture.context_tokens, max(n_windows * n_tokens, n_runs * RUN_TOKENS)
+        context, needs = model.architecture.context_tokens, max(n_windows * n_tokens, n_runs * RUN_TOKENS)
         # a stretch is a text of its own: together they may be longer than the context
-        read = [tokenizer.tokens_of(path, model.encode, own, max(own, context), model.name) for path in paths]
+        read = [tokenizer.tokens_of(path, model.encode, needs, max(needs, context), model.name) for path in paths]
         self.windows = np.concatenate([x[: n_windows * n_tokens].reshape(n_windows, n_tokens) for x in read])
         self.runs = np.concatenate([x[: n_runs * RUN_TOKENS].reshape(n_runs, RUN_TOKENS) for x in read])[:N_RUNS]
         self.run_texts = [name for name in self.names for _ in range(n_runs)][:N_RUNS]
-        self.calibration = tokenizer.tokens_of(calibration, model.encode, 2 * n_tokens, max(own, context), model.name)
+        self.calibration = tokenizer.tokens_of(calibration, model.encode, 2 * n_tokens, max(needs, context), model.name)
         self.vocabulary = model.tensor("embedding").shape[0]
 
     def of(self, name: str) -> np.ndarray:
@@ -81,29 +81,29 @@ class _Scorer:
         nats, bits = [], np.full(len(points), math.nan)
         for tokens in self.texts.windows:
             scale = self.model.architecture.query_scale
-            own = [
+            loop_runs = [
                 LoopRun(
                     method=point.method, caches=experiments.caches_of(point, self.model, self.known(point.text), scale)
                 )
                 for point in points
             ]
             exact = in_loop.exact_run(self.model.n_layers)
-            found = in_loop.token_nats(self.model, tokens, [exact, *own], _silent)
-            nats.append(found[:, self.texts.n_tokens // 2 - 1 :])
-            bits = np.array([np.mean(run.bits) for run in own])
+            losses = in_loop.token_nats(self.model, tokens, [exact, *loop_runs], _silent)
+            nats.append(losses[:, self.texts.n_tokens // 2 - 1 :])
+            bits = np.array([np.mean(run.bits) for run in loop_runs])
         return [self._rows(np.array(nats), i, bits[i - 1]) for i in range(1, 1 + len(points))]
 
     def _rows(self, nats: np.ndarray, i: int, bits: float) -> list[Row]:
         """`nats` [windows, runs, tokens]; run 0 has 16 bits."""
         off = (nats[:, i] - nats[:, 0]).mean(axis=1)
-        found = {"perplexity": math.exp(nats[:, i].mean()), "log_ratio": float(off.mean())}
+        metrics = {"perplexity": math.exp(nats[:, i].mean()), "log_ratio": float(off.mean())}
         if len(off) > 1:
-            found["log_ratio_se"] = float(off.std(ddof=1)) / math.sqrt(len(off))
+            metrics["log_ratio_se"] = float(off.std(ddof=1)) / math.sqrt(len(off))
         # two methods lose on the same windows: their difference is surer than both errors together
-        found |= {f"log_ratio_{j}": float(value) for j, value in enumerate(off)}
+        metrics |= {f"log_ratio_{j}": float(value) for j, value in enumerate(off)}
         if not math.isnan(bits):
-            found["stored_bits"] = float(bits)
-        return [row("", metric, value) for metric, value in found.items()]
+            metrics["stored_bits"] = float(bits)
+        return [row("", metric, value) for metric, value in metrics.items()]
 
 
 def run(
@@ -132,13 +132,13 @@ def run(
         "tokens_sha256": texts.sha256(),
     }
     of = model.architecture
-    asked = experiments.points(model, of.n_kv_heads * of.head_dim, texts.names)
-    unique = list({point.key: point for point in asked}.values())
+    planned = experiments.points(model, of.n_kv_heads * of.head_dim, texts.names)
+    unique = list({point.key: point for point in planned}.values())
     scorer, scored = _Scorer(model, texts), dict[str, list[Row]]()
     with opened(out, {"study": about}) as store:
         first = texts.windows[:: sizes[0]]
-        found = _part(store, "looks", lambda: list(looks(model, first, texts.names, progress)))
-        found += _part(store, "runs", lambda: list(runs(model, texts.runs, texts.run_texts, progress)))
+        lines = _part(store, "looks", lambda: list(looks(model, first, texts.names, progress)))
+        lines += _part(store, "runs", lambda: list(runs(model, texts.runs, texts.run_texts, progress)))
         scored = {point.key: rows for point in unique if (rows := _held(store, point.key))}
         missing = [point for point in unique if point.key not in scored]
         groups = [missing[start : start + N_AT_ONCE] for start in range(0, len(missing), N_AT_ONCE)]
@@ -147,12 +147,12 @@ def run(
                 for point, rows in zip(group, scorer.score(group), strict=True):
                     store.save(0, point.key, rows, [])
                     scored[point.key] = rows
-        for point in asked:
+        for point in planned:
             placed = {"experiment": point.experiment, "series": point.series, "x": float(point.x)}
-            found += [{**one, **placed} for one in scored[point.key]]
+            lines += [{**line, **placed} for line in scored[point.key]]
         path = Path(out) / f"{name}.study.csv"
         text = io.StringIO()
-        pd.DataFrame(found, columns=list(COLUMNS)).to_csv(text, index=False, float_format="%.5g", lineterminator="\n")
+        pd.DataFrame(lines, columns=list(COLUMNS)).to_csv(text, index=False, float_format="%.5g", lineterminator="\n")
         files.write(path, text.getvalue().encode())
         more = {**about, "command": command, "calibration": Path(calibration).stem, "first_scored": sizes[1] // 2}
         files.write(Path(out) / f"{name}.study.json", (json.dumps(more, indent=1) + "\n").encode())
@@ -168,7 +168,7 @@ def _silent(items: Any, **_: Any) -> Any:
 def _held(store: Store, name: str) -> list[Row]:
     """Rows of a part that is there; none where it is missing or of another form."""
     held = store.load(0, name)
-    if held and held["rows"] and all(set(one) == set(COLUMNS) for one in held["rows"]):
+    if held and held["rows"] and all(set(line) == set(COLUMNS) for line in held["rows"]):
         kept: list[Row] = held["rows"]
         return kept
     return []

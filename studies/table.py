@@ -21,31 +21,31 @@ OAKEN = "4/90/6"
 
 def about(name: str) -> dict[str, Any]:
     """Read the record beside a table that ships (MODEL.study): command, SHA-256 of weights and tokens."""
-    found: dict[str, Any] = json.loads(data.text(f"lm/{name}.json"))
-    return found
+    record: dict[str, Any] = json.loads(data.text(f"lm/{name}.json"))
+    return record
 
 
 def fp16(table: pd.DataFrame) -> float:
     """The perplexity with FP16 keys and values."""
-    own = scores(table, "methods")
-    return float(own.loc[own["series"] == "fp16", "perplexity"].iloc[0])
+    scored = scores(table, "methods")
+    return float(scored.loc[scored["series"] == "fp16", "perplexity"].iloc[0])
 
 
 def setting(table: pd.DataFrame, experiment: str, series: str, x: float = 0.0) -> pd.Series:
     """The row of one setting. Raises KeyError where the table lacks it."""
-    own = scores(table, experiment)
-    found = own[(own["series"] == series) & (own["x"] == x)]
-    if len(found) != 1:
-        raise KeyError(f"{experiment}, {series}, {x:g}: {len(found)} settings")
-    return found.iloc[0]
+    scored = scores(table, experiment)
+    matching = scored[(scored["series"] == series) & (scored["x"] == x)]
+    if len(matching) != 1:
+        raise KeyError(f"{experiment}, {series}, {x:g}: {len(matching)} settings")
+    return matching.iloc[0]
 
 
 def front(table: pd.DataFrame) -> pd.DataFrame:
     """Oaken's group ratios with `groups`, `outliers` (%) and `on_front`: none has fewer bits and less perplexity."""
-    own = scores(table, "oaken-ratios")
-    share = own["series"].str.removesuffix(" %").astype(float)
-    parts = zip(own["x"], 100 - share, (share - own["x"]).round(2), strict=True)
-    own = own.assign(groups=[f"{a:g}/{b:g}/{c:g}" for a, b, c in parts], outliers=share)
+    scored = scores(table, "oaken-ratios")
+    share = scored["series"].str.removesuffix(" %").astype(float)
+    parts = zip(scored["x"], 100 - share, (share - scored["x"]).round(2), strict=True)
+    scored = scored.assign(groups=[f"{a:g}/{b:g}/{c:g}" for a, b, c in parts], outliers=share)
     # the same share of outliers is the same bits but for the rounding of rows: 0.01 bit is no difference
-    rounded = own.assign(bits=np.round(own["stored_bits"], 1))
-    return own.assign(on_front=pareto.front(rounded, {"bits": "min", "perplexity": "min"}))
+    rounded = scored.assign(bits=np.round(scored["stored_bits"], 1))
+    return scored.assign(on_front=pareto.front(rounded, {"bits": "min", "perplexity": "min"}))

@@ -21,24 +21,24 @@ def cache(salient_frac: float, query_scale: float) -> DecodingCache:
     """An empty cache of a layer; its bits are those of whole blocks."""
 
     def decode(key: np.ndarray, value: np.ndarray) -> Decoded:
-        assert found.query is not None
+        assert decoding.query is not None
         key, value = key[0].astype(np.float32), value[0].astype(np.float32)
         n_packed = key.shape[1] // BLOCK * BLOCK
         seen = key.copy(), value.copy()
         for start in range(0, n_packed, BLOCK):
-            own = slice(start, start + BLOCK)
-            is_salient = salient(found.query[:, own], key[:, : own.stop], salient_frac, query_scale)
+            block = slice(start, start + BLOCK)
+            is_salient = salient(decoding.query[:, block], key[:, : block.stop], salient_frac, query_scale)
             for chosen, bits in ((is_salient, HIGH_BITS), (~is_salient, LOW_BITS)):
                 places = np.flatnonzero(chosen) + start
                 if len(places):
                     seen[0][:, places] = rounded(key[:, places], bits, axis=1)
-            seen[1][:, own] = values(value[:, own], is_salient)
-        found.stored_bits = stored_bits(salient_frac, key.shape[0], key.shape[2])
+            seen[1][:, block] = values(value[:, block], is_salient)
+        decoding.stored_bits = stored_bits(salient_frac, key.shape[0], key.shape[2])
         halves = [x.astype(np.float16)[None] for x in seen]
         return Decoded(halves[0], halves[1], _packed, _packed)
 
-    found = DecodingCache(decode, 16.0)
-    return found
+    decoding = DecodingCache(decode, 16.0)
+    return decoding
 
 
 def _packed(n: int) -> int:
@@ -64,8 +64,8 @@ def rounded(x: np.ndarray, bits: int, axis: int) -> np.ndarray:
     low, high = x.min(axis=axis, keepdims=True), x.max(axis=axis, keepdims=True)
     step = (high - low) / np.float32(2**bits - 1)
     codes = np.rint(np.divide(x - low, step, out=np.zeros_like(x), where=step > 0))
-    found: np.ndarray = codes * step + low
-    return found
+    restored: np.ndarray = codes * step + low
+    return restored
 
 
 def values(value: np.ndarray, is_salient: np.ndarray) -> np.ndarray:
@@ -74,8 +74,8 @@ def values(value: np.ndarray, is_salient: np.ndarray) -> np.ndarray:
     level[level == 0] = 1
     flat = (value / level).transpose(1, 0, 2).reshape(BLOCK, -1)
     seen = np.where(is_salient[:, None], rounded(flat, HIGH_BITS, 1), rounded(flat, LOW_BITS, 1))
-    found: np.ndarray = seen.reshape(BLOCK, value.shape[0], -1).transpose(1, 0, 2) * level
-    return found
+    restored: np.ndarray = seen.reshape(BLOCK, value.shape[0], -1).transpose(1, 0, 2) * level
+    return restored
 
 
 def stored_bits(salient_frac: float, n_heads: int, head_dim: int) -> float:

@@ -37,9 +37,9 @@ def block(
     `rows` says how many rows were fitted, and how well. `errors` are the fields of the block that hold errors.
     """
     source = f"{fitted_on}; {rows}"
-    found = {"source": source, **{name: number(value, unit_of.get(name, "us")) for name, value in parameters.items()}}
-    found |= {"n_points": n_points, **{name: digits(share) for name, share in errors.items()}}
-    return found if BEFORE_ROWS.split(source)[0] == fitted_on else {**found, "fitted_on": fitted_on}
+    entries = {"source": source, **{name: number(value, unit_of.get(name, "us")) for name, value in parameters.items()}}
+    entries |= {"n_points": n_points, **{name: digits(share) for name, share in errors.items()}}
+    return entries if BEFORE_ROWS.split(source)[0] == fitted_on else {**entries, "fitted_on": fitted_on}
 
 
 def check_out(out: str) -> None:
@@ -75,10 +75,10 @@ def write_device(data: Mapping[str, Any], out: str) -> None:
 
 def _without(data: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     """Keys of `data` that `other` has not; of tables in both, what the table has more."""
-    found = {}
+    rest = {}
     for name, item in data.items():
         if name not in other:
-            found[name] = item
+            rest[name] = item
         elif isinstance(item, Mapping) and item != other[name] and (more := _without(item, other[name])):
-            found[name] = more
-    return found
+            rest[name] = more
+    return rest

@@ -113,12 +113,12 @@ class EvidenceRow:
 
 def read(path: str) -> list[EvidenceRow]:
     """The rows of a table. Raises InputError with file, line and column for a cell that says nothing."""
-    found = [_row(path, line, said) for line, said in named_rows(path, NEEDED)]
-    bases = [row.group for row in found if row.is_base and row.group]
+    rows = [_row(path, line, said) for line, said in named_rows(path, NEEDED)]
+    bases = [row.group for row in rows if row.is_base and row.group]
     doubled = next((group for group in bases if bases.count(group) > 1), None)
     if doubled:
         raise InputError(f"{path}: group = {show(doubled)}: has two rows with is_base 1: give it one")
-    return found
+    return rows
 
 
 def _row(path: str, line: int, cells: dict[str, str]) -> EvidenceRow:
@@ -179,9 +179,9 @@ def _described(row: EvidenceRow, path: str) -> EvidenceRow:
 def _check_unit(row: EvidenceRow) -> None:
     """Raises InputError for a quantity that is not known, or a unit that is none of it."""
     formula = formula_of(row.quantity)[0]
-    own = OWN_UNITS.get(formula, TIMES)
-    if row.unit not in own:
-        raise InputError(f"unit = {show(row.unit)}: {row.quantity} must be in {', '.join(own)}")
+    units = OWN_UNITS.get(formula, TIMES)
+    if row.unit not in units:
+        raise InputError(f"unit = {show(row.unit)}: {row.quantity} must be in {', '.join(units)}")
 
 
 def _device(text: str) -> tuple[HardwareSpec, tuple[str, ...]]:
@@ -242,11 +242,11 @@ def _bounded(name: str, cell: str, most: int = 65_536) -> int:
 def _stack(text: str) -> tuple[str, str, str]:
     """(software, implementation, release) of a stack as tables name it. Raises InputError for one that is not known."""
     words = text.lower()
-    found = next((own for start, own in STACKS.items() if words.startswith(start)), None)
-    if found is None:
+    software = next((entry for start, entry in STACKS.items() if words.startswith(start)), None)
+    if software is None:
         raise InputError(f"stack = {show(text)}: is not known: {did_you_mean(words, STACKS)}")
     release = re.search(r"\b(\d+\.\d+(?:\.\d+)?)\b", words)
-    return *found, release[1] if release and found[0] in words.replace("tensorrt-llm", "trtllm") else ""
+    return *software, release[1] if release and software[0] in words.replace("tensorrt-llm", "trtllm") else ""
 
 
 def _batch(path: str, line: int, cell: str) -> tuple[int, bool]:

@@ -105,8 +105,8 @@ def choose(table: Table, stack: str | None) -> tuple[Table, str]:
     names = list(dict.fromkeys(name.lower() for name in table.frameworks if name))
     if len(names) > 1:
         if stack is None or stack not in names:
-            given = f"stack = {show(stack)}" if stack else "--stack is missing"
-            raise InputError(f"{table.path}: {given}: has rows of {', '.join(names)}: give one of them with --stack")
+            choice = f"stack = {show(stack)}" if stack else "--stack is missing"
+            raise InputError(f"{table.path}: {choice}: has rows of {', '.join(names)}: give one of them with --stack")
         table = table.take(np.array([name.lower() == stack for name in table.frameworks]))
     name = stack or (names[0] if names else "custom")
     return table, name
@@ -153,8 +153,8 @@ def _fit(rows: Problem, free: list[str], start: Floats | None = None) -> tuple[F
     def run(part: Problem, point: Floats) -> tuple[Floats, float]:
         return solve(part.predict, part.measured_s, _weights(part), space, point, places)
 
-    tried = sorted((run(few, point) for point in starts), key=lambda found: found[1])
-    best = min((run(rows, point) for point, _ in tried[:FINALISTS]), key=lambda found: found[1])
+    tried = sorted((run(few, point) for point in starts), key=lambda tried_fit: tried_fit[1])
+    best = min((run(rows, point) for point, _ in tried[:FINALISTS]), key=lambda tried_fit: tried_fit[1])
     return best[0], best[1] / float(_weights(rows).sum())
 
 
@@ -196,13 +196,13 @@ def fit_rows(rows: Problem, notes: list[str], start: Floats | None = None) -> Fl
 
 def _rounded(rows: Problem, point: Floats) -> Floats:
     """The parameters as a file will hold them: four digits of what they are there."""
-    names, found = rows.space.names, []
+    names, rounded = rows.space.names, []
     for name, number in zip(names, point, strict=True):
         inverse = name in ("memory", "flops", "core", "cache")
         value = 1 / number if inverse and number > 0 else number
         value = float(f"{value:.4g}")
-        found.append(1 / value if inverse and value > 0 else value)
-    return np.clip(np.array(found), rows.space.low, rows.space.high)
+        rounded.append(1 / value if inverse and value > 0 else value)
+    return np.clip(np.array(rounded), rows.space.low, rows.space.high)
 
 
 def errors_by_class(rows: Problem, predicted: Floats, held: Mask, far: Mask) -> dict[str, dict[str, float]]:
@@ -212,18 +212,18 @@ def errors_by_class(rows: Problem, predicted: Floats, held: Mask, far: Mask) -> 
     classes = {"all": near & wanted, "large": near & rows.large, "serving": near & rows.serving}
     if (held & far).any():
         classes["every"] = held & wanted
-    found = {}
+    errors = {}
     for name, chosen in classes.items():
         if chosen.any():
             off = np.abs(predicted[chosen] / rows.measured_s[chosen] - 1)
             naive = np.abs(rows.naive_s[chosen] / rows.measured_s[chosen] - 1)
-            found[name] = {
+            errors[name] = {
                 "mean": float(off.mean()),
                 "p90": float(np.percentile(off, 90)),
                 "naive_mean": float(naive.mean()),
                 "rows": int(chosen.sum()),
             }
-    return found
+    return errors
 
 
 def _say_undetermined(rows: Problem, point: Floats, problems: list[str], notes: list[str]) -> None:
@@ -238,7 +238,7 @@ def _say_undetermined(rows: Problem, point: Floats, problems: list[str], notes: 
 
 def _bounds(rows: Problem, point: Floats) -> list[str]:
     """Parameters that ended at a bound where the data should have decided."""
-    found = []
+    notes = []
     free_at_low = {"split", "per_unit", "core", "copy", "cache"}
     for name, value, low, high in zip(rows.space.names, point, rows.space.low, rows.space.high, strict=True):
         if name != "cache" and (value >= high or (value <= low and name not in free_at_low)):
@@ -246,8 +246,8 @@ def _bounds(rows: Problem, point: Floats) -> list[str]:
                 continue  # at few rows the products never bind
             shown = f"{value * SCALES[name] / MICROSECOND:g} us"
             shown = f"{1 / value:g} of the peak" if name in ("memory", "flops") else shown
-            found.append(f"{name} is at its bound ({shown}): the rows do not determine it")
-    return found
+            notes.append(f"{name} is at its bound ({shown}): the rows do not determine it")
+    return notes
 
 
 def fit_part(part: str, table: Table, device: HardwareSpec, start: Floats | None = None) -> tuple[Outcome, Floats]:
@@ -311,15 +311,15 @@ def fit_part(part: str, table: Table, device: HardwareSpec, start: Floats | None
 def _parameters(rows: Problem, point: Floats) -> dict[str, float]:
     """A point of the space as the fields of a file have it, in SI units; absent terms are left out."""
     value = {name: float(number) * SCALES[name] for name, number in zip(rows.space.names, point, strict=True)}
-    found = {"launch": value["launch"], "memory_frac": 1 / value["memory"]}
+    fields = {"launch": value["launch"], "memory_frac": 1 / value["memory"]}
     if rows.kind == "gemm":
-        return {**found, "flops_frac": 1 / value["flops"]}
-    found |= {"split": value["split"], "per_unit": value["per_unit"]}
+        return {**fields, "flops_frac": 1 / value["flops"]}
+    fields |= {"split": value["split"], "per_unit": value["per_unit"]}
     if value["core"] > 0:
-        found["core_rate"] = 1 / value["core"]
+        fields["core_rate"] = 1 / value["core"]
     if value["copy"] > 0:
-        found["layout_copy"] = value["copy"]
-    return found
+        fields["layout_copy"] = value["copy"]
+    return fields
 
 
 def point_of(stack: StackSpec) -> Floats:
@@ -353,7 +353,7 @@ def fit(table: Table, device: HardwareSpec, stack: str, progress: Progress | Non
             f"{table.path}: has no rows of 16-bit keys and values, and {device.name} has no stack {show(stack)} to "
             f"build on: add such rows ({did_you_mean('bfloat16', ['bfloat16', 'float16'])})"
         )
-    found: list[Outcome] = []
+    outcomes: list[Outcome] = []
 
     def one(code: str) -> None:
         nonlocal start
@@ -366,13 +366,13 @@ def fit(table: Table, device: HardwareSpec, stack: str, progress: Progress | Non
             except InputError as error:
                 if len(codes) == 1:
                     raise
-                found[0].notes.append(f"{code}: not fitted: {error}")
+                outcomes[0].notes.append(f"{code}: not fitted: {error}")
                 return
-        found.append(outcome)
+        outcomes.append(outcome)
 
     for code in each(codes, progress, "fitting"):
         one(code)
-    return found
+    return outcomes
 
 
 def percent(share: float) -> str:

@@ -87,11 +87,11 @@ class Problem:
         share: Any = 1 / value["memory"]
         if cached:
             share = np.where(self.in_cache, share / value["cache"], share)
-        found = {"launch_s": value["launch"], "memory_frac": share}
+        kernel_terms = {"launch_s": value["launch"], "memory_frac": share}
         if self.kind == "gemm":
-            return {**found, "flops_frac": 1 / value["flops"]}
+            return {**kernel_terms, "flops_frac": 1 / value["flops"]}
         return {
-            **found,
+            **kernel_terms,
             "split_s": value["split"],
             "copy_s": value["copy"],
             "unit_s": value["per_unit"],
@@ -108,8 +108,8 @@ def predict_s(kind: str, fixed: dict[str, Any], terms: dict[str, Any]) -> Floats
     formula: Formula[..., float] = calibrated.attention_layer_s if kind == "attention" else calibrated.gemm_s
     names = inspect.signature(formula).parameters
     both = {**fixed, **terms}
-    found: Floats = array(formula)(*(np.asarray(both[name], dtype=float) for name in names))
-    return found
+    seconds: Floats = array(formula)(*(np.asarray(both[name], dtype=float) for name in names))
+    return seconds
 
 
 def arguments(table: Table, device: HardwareSpec) -> dict[str, Any]:

@@ -229,12 +229,12 @@ def _device(system: str) -> HardwareSpec:
     raise InputError(f"system = {show(system)}: is not known: {did_you_mean(plain, names)}")
 
 
-def _kv(given: str, precision: str, is_inferencex: bool) -> str:
+def _kv(text: str, precision: str, is_inferencex: bool) -> str:
     """Storage of keys and values: as a column kv_cache_dtype says, in an engine's words or this tool's, else FP8 in
     InferenceX's recipes, else 16 bits. Raises InputError for a type that no quantizer here stores."""
-    if not given:
+    if not text:
         return "fp8" if is_inferencex and precision in ("fp8", "fp4") else "fp16"
-    return quantizers.parse(given).name
+    return quantizers.parse(text).name
 
 
 def _weights(place: str, cells: dict[str, str], spec: ModelSpec, precision: str) -> str:

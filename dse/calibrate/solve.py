@@ -42,7 +42,7 @@ def undetermined(predict: Predict, weights: Floats, space: Space, point: Floats,
     slopes = approx_fprime(point[places], log_predicted, 1e-6 * np.maximum(1e-2, np.abs(point[places])))
     prior = PRIOR / _usual(space)[places] ** 2
     spread = np.diag(np.linalg.inv((slopes * weights[:, None]).T @ slopes + np.diag(prior)))
-    return [space.names[place] for place, own in zip(places, 1 / spread - prior, strict=True) if own < PRIOR]
+    return [space.names[place] for place, weight in zip(places, 1 / spread - prior, strict=True) if weight < PRIOR]
 
 
 def solve(
@@ -72,7 +72,7 @@ def solve(
         return counts * np.array((np.where(far, 2 * root - 1, z), 1 / root, np.where(far, -0.5 / root**3, 0.0)))
 
     # dogbox: a parameter that belongs on its bound ends there exactly (0 is an absent term)
-    found = least_squares(
+    solution = least_squares(
         residuals,
         start[places],
         bounds=(space.low[places], space.high[places]),
@@ -80,7 +80,7 @@ def solve(
         loss=loss,
         f_scale=HUBER,
     )
-    return _with(start, places, found.x), float(found.cost)
+    return _with(start, places, solution.x), float(solution.cost)
 
 
 def _usual(space: Space) -> Floats:

@@ -225,8 +225,8 @@ def _kv_codes(path: str, lines: list[int], names: NDArray[np.str_]) -> tuple[NDA
         if name.lower() not in KV_DTYPES:
             known = did_you_mean(str(name), KV_DTYPES)
             raise InputError(f"{path}:{line}: kv_dtype = {show(str(name))}: is not known: {known}")
-    found = [KV_DTYPES[str(name).lower()] for name in names]
-    return np.array([code for code, _ in found]), np.array([float(bits) for _, bits in found])
+    types = [KV_DTYPES[str(name).lower()] for name in names]
+    return np.array([code for code, _ in types]), np.array([float(bits) for _, bits in types])
 
 
 def _kv_bytes(
@@ -237,14 +237,14 @@ def _kv_bytes(
     if "kv_bytes" not in header:
         return nominal
     place = header.index("kv_bytes")
-    given = _column(path, "kv_bytes", lines, [row[place] for row in cells], 1e18, whole=False)
-    off = np.flatnonzero((given < 0.5 * nominal) | (given > 2.5 * nominal))
+    stated = _column(path, "kv_bytes", lines, [row[place] for row in cells], 1e18, whole=False)
+    off = np.flatnonzero((stated < 0.5 * nominal) | (stated > 2.5 * nominal))
     if len(off):
         row = off[0]
         raise InputError(
-            f"{path}:{lines[row]}: kv_bytes = {given[row]:,.0f}: must be near {nominal[row]:,.0f}, as the shape says"
+            f"{path}:{lines[row]}: kv_bytes = {stated[row]:,.0f}: must be near {nominal[row]:,.0f}, as the shape says"
         )
-    return given
+    return stated
 
 
 def _check_heads(path: str, lines: list[int], columns: dict[str, Floats]) -> None:
@@ -293,8 +293,8 @@ def package_folder(device: str) -> Path:
 
 def newest(folder: Path, name: str) -> Path | None:
     """The table called `name` of the newest version: `folder` has a folder a version."""
-    found = sorted(folder.glob(f"*/{name}"), key=lambda path: _version_key(path.parent.name))
-    return found[-1] if found else None
+    tables = sorted(folder.glob(f"*/{name}"), key=lambda path: _version_key(path.parent.name))
+    return tables[-1] if tables else None
 
 
 def from_package(device: str, stack: str, kind: Kind = "attention") -> Table:
@@ -308,17 +308,17 @@ def from_package(device: str, stack: str, kind: Kind = "attention") -> Table:
     if stack not in have:
         raise InputError(f"stack = {show(stack)}: not in {PACKAGE} for {device}: {did_you_mean(stack, have)}")
     name = "generation_attention_perf.parquet" if kind == "attention" else "gemm_perf.parquet"
-    found = newest(top / stack, name)
-    if found is None:
+    table_path = newest(top / stack, name)
+    if table_path is None:
         raise InputError(f"{PACKAGE} has no {kind} table of {device} and {show(stack)}: give a CSV file")
     import pandas as pd
 
     try:
-        with files.open_regular(found, "a CSV file")[0] as file:
+        with files.open_regular(table_path, "a CSV file")[0] as file:
             frame = pd.read_parquet(file)
         return _attention_frame(frame, stack) if kind == "attention" else _gemm_frame(frame, stack)
     except (OSError, ValueError, KeyError) as error:
-        raise InputError(f"{found}: cannot be used: {error}: install {PACKAGE} 0.12.0") from error
+        raise InputError(f"{table_path}: cannot be used: {error}: install {PACKAGE} 0.12.0") from error
 
 
 def _attention_frame(frame: Any, stack: str) -> Table:
@@ -335,8 +335,8 @@ def _attention_frame(frame: Any, stack: str) -> Table:
         "head_dim": frame["head_dim"],
         "kv_len_tokens": frame["isl"] + frame["step"],
     }
-    found = [KV_DTYPES[name] for name in frame["kv_cache_dtype"]]
-    return _from_frame(frame, "attention", columns, found, stack)
+    types = [KV_DTYPES[name] for name in frame["kv_cache_dtype"]]
+    return _from_frame(frame, "attention", columns, types, stack)
 
 
 def _gemm_frame(frame: Any, stack: str) -> Table:
@@ -345,12 +345,12 @@ def _gemm_frame(frame: Any, stack: str) -> Table:
     return _from_frame(frame, "gemm", columns, [("fp16", 16)] * len(frame), stack)
 
 
-def _from_frame(frame: Any, kind: Kind, columns: dict[str, Any], found: Sequence[tuple[str, int]], stack: str) -> Table:
+def _from_frame(frame: Any, kind: Kind, columns: dict[str, Any], types: Sequence[tuple[str, int]], stack: str) -> Table:
     times = frame["latency"].to_numpy(float) * units.to_base(1, "ms") / units.to_base(1, "us")
     numbers = {**{name: values.to_numpy(float) for name, values in columns.items()}, TIME: times}
     good = np.isfinite(times) & (times > 0)
     if kind == "attention":
-        bits = np.array([float(bits) for _, bits in found])
+        bits = np.array([float(bits) for _, bits in types])
         numbers["kv_bytes"] = elements(numbers) * bits / units.BITS_PER_BYTE
     if not len(frame):
         raise ValueError("no row of a usable kind")
@@ -359,7 +359,7 @@ def _from_frame(frame: Any, kind: Kind, columns: dict[str, Any], found: Sequence
         kind=kind,
         lines=np.arange(1, len(frame) + 1),
         columns=numbers,
-        codes=np.array([code for code, _ in found]),
+        codes=np.array([code for code, _ in types]),
         frameworks=np.full(len(frame), stack),
         versions=frame["version"].to_numpy(str),
         gpu=str(frame["device"].iloc[0]),

@@ -49,11 +49,11 @@ def _check_device(table: Table, device: HardwareSpec) -> None:
     chips = {name.split("-")[0] for name in catalog.device_files() if _CHIP.match(name)}
 
     def chips_in(text: str) -> set[str]:
-        found = {chip for chip in chips if chip in text}
-        return {chip for chip in found if not any(chip in other and chip != other for other in found)}
+        named_chips = {chip for chip in chips if chip in text}
+        return {chip for chip in named_chips if not any(chip in other and chip != other for other in named_chips)}
 
-    named, own = chips_in(table.gpu.lower().replace(" ", "")), chips_in(device.name.lower())
-    if named and own and not named & own:
+    named, device_chips = chips_in(table.gpu.lower().replace(" ", "")), chips_in(device.name.lower())
+    if named and device_chips and not named & device_chips:
         raise InputError(
             f"{table.where(0)}: gpu = {show(table.gpu)}: the device is {device.name}: give the device that was measured"
         )
@@ -275,9 +275,9 @@ def predict(source: str, device_name: str, stack_name: str, out: str) -> dict[st
                 f"{table.where(row)}: kv_dtype: stack {stack_name} of {device.name} has no parameters for {code}: "
                 "calibrate with rows of it first"
             )
-        own = {name: value[rows] if isinstance(value, np.ndarray) else value for name, value in fixed.items()}
+        fixed_rows = {name: value[rows] if isinstance(value, np.ndarray) else value for name, value in fixed.items()}
         kind: KvCode = code
-        predicted[rows] = predict_s("attention", own, stack.attention_terms(kind)) / MICROSECOND
+        predicted[rows] = predict_s("attention", fixed_rows, stack.attention_terms(kind)) / MICROSECOND
     files.write(Path(out), _csv(table, predicted))
     return {"device": device.name, "stack": stack_name, "rows": len(table), "out": out}
 

@@ -47,15 +47,15 @@ def run(
     if not 1 <= n_heads <= 2**20:
         raise InputError(f"heads = {n_heads}: must be 1 to {2**20:,}")
     specs, settings = kernels.methods_of(methods, nonfinite, thresholds, n_heads)
-    found: dict[str, list[TensorMeasurement]] = {spec.name: [] for spec in specs}
+    measured: dict[str, list[TensorMeasurement]] = {spec.name: [] for spec in specs}
     with open_dump(file, kernels.limits(max_bytes)) as dump, contextlib.ExitStack() as undo:
         layers = kernels.layers(dump, file)
         kernels.check_shapes(file, layers)
         published = undo.enter_context(files.publishing(out)) if out is not None else None
         steps = [(layer, spec) for layer in layers for spec in specs]
         with progress(steps, label="quantizing", length=len(steps)) as shown:
-            _run(dump, shown, settings, published, found)
-        if not all(found.values()):
+            _run(dump, shown, settings, published, measured)
+        if not all(measured.values()):
             raise InputError(f"{file}: holds no elements: give a dump with at least one token")
         flat = [tensor.name for layer in layers for tensor in layer.tensors.values() if len(tensor.shape) == 2]
         data = Data(
@@ -64,7 +64,7 @@ def run(
             synthetic=synthetic or dump.metadata.get("synthetic") == "true",
             note="[tokens, channels] taken as one head: give --heads" if flat and n_heads == 1 else "",
         )
-        result = kernels.measurement_file(data, specs, found, thresholds)
+        result = kernels.measurement_file(data, specs, measured, thresholds)
         if published is not None:
             published.write(MEASUREMENT, to_json(result))
         return result
@@ -75,13 +75,13 @@ def _run(
     steps: Iterable[tuple[kernels.DumpLayer, QuantizerSpec]],
     settings: Settings,
     published: files.Publication | None,
-    found: dict[str, list[TensorMeasurement]],
+    measured: dict[str, list[TensorMeasurement]],
 ) -> None:
-    """Quantize layer by layer: measurements into `found`, packed buffers into `published`."""
+    """Quantize layer by layer: measurements into `measured`, packed buffers into `published`."""
     reader = kernels.LayerReader(dump.read)
     for layer, spec in steps:
         for measurement, outcome in kernels.measure(spec, layer, reader.tensors(layer), settings):
-            found[spec.name].append(measurement)
+            measured[spec.name].append(measurement)
             if published is not None:
                 name = f"layer{layer.index}.{measurement.which}.npz"
                 published.write(f"{PACKED}/{_safe(spec.name)}/{name}", _npz(outcome.packed.buffers))
@@ -147,20 +147,20 @@ def profile_to(
 ) -> dict[str, Any]:
     """Profile Oaken's thresholds and write them. Raises InputError, LimitError, OutputError."""
     fracs = _shares(shares)
-    found = kernels.profile(paths, fracs, model, kernels.limits(max_bytes), progress)
+    thresholds = kernels.profile(paths, fracs, model, kernels.limits(max_bytes), progress)
     try:
-        found.save(out)
+        thresholds.save(out)
     except OSError as error:
         reason = (error.strerror or type(error).__name__).lower()
         raise OutputError(f"cannot write {show(out)}: {reason}: give another file with --out") from error
     return {
         "out": out,
         "fracs": list(fracs),
-        "n_layers": found.n_layers,
-        "n_runs": found.n_runs,
-        "n_elements": found.n_elements,
+        "n_layers": thresholds.n_layers,
+        "n_runs": thresholds.n_runs,
+        "n_elements": thresholds.n_elements,
         **{
-            side: [list(row) for row in getattr(found, side)]
+            side: [list(row) for row in getattr(thresholds, side)]
             for side in ("key_lower", "key_upper", "value_lower", "value_upper")
         },
     }

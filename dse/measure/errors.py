@@ -75,8 +75,8 @@ def turned_back(x: np.ndarray, of: About, first: int = 0) -> np.ndarray:
     """Keys or queries of a dump, from token `first` on, before RoPE: FP16 of the same shape, finite."""
     assert of.theta is not None
     heads = by_head(x, of.n_heads)
-    found = rotated(exact(heads), -(of.first_position + first + np.arange(heads.shape[2], dtype=np.float64)), of.theta)
-    half = np.clip(found, -kernels.FP16_LARGEST, kernels.FP16_LARGEST).astype(np.float16)
+    turned = rotated(exact(heads), -(of.first_position + first + np.arange(heads.shape[2], dtype=np.float64)), of.theta)
+    half = np.clip(turned, -kernels.FP16_LARGEST, kernels.FP16_LARGEST).astype(np.float16)
     return half if x.ndim == 4 else np.ascontiguousarray(half[0].transpose(1, 0, 2)).reshape(x.shape)
 
 
@@ -128,15 +128,15 @@ def attention_sums(
     seen = weights[0] > 0
     kl = float((weights[0][seen] * (logs[0][seen] - logs[1][seen])).sum())
     output = weights[0] @ values[0]
-    found = {}
+    sums = {}
     for side, (k, v) in {"key": (1, 0), "value": (0, 1), "both": (1, 1)}.items():
-        found[side] = {
+        sums[side] = {
             "squared_output_error": float(np.square(weights[k] @ values[v] - output).sum()),
             "squared_output": float(np.square(output).sum()),
             "mass_moved": moved if k else 0.0,
             "kl_nats": max(kl, 0.0) if k else 0.0,
         }
-    return found
+    return sums
 
 
 class Queries(NamedTuple):
@@ -159,13 +159,13 @@ def of_layer(
     """Quantize a layer: the sums of its heads (`head_rows`), of each side over all heads, and what a measurement file
     holds of each tensor."""
     tensors, query, of = as_defined(spec, tensors, query, of)
-    found = {one.which: (one, outcome) for one, outcome in kernels.measure(spec, layer, tensors, settings)}
-    seen = {side: outcome.seen for side, (_, outcome) in found.items()}
+    outcomes = {m.which: (m, outcome) for m, outcome in kernels.measure(spec, layer, tensors, settings)}
+    seen = {side: outcome.seen for side, (_, outcome) in outcomes.items()}
     rows = list(head_rows(tensors, seen, query, of, layer.index, asked))
     sides = dict.fromkeys(row["side"] for row in rows)
     totals = {side: pooled([row for row in rows if row["side"] == side]) for side in sides}
     output = outputs(totals)
-    return rows, totals, {side: one.model_copy(update={"output": output.get(side)}) for side, (one, _) in found.items()}
+    return rows, totals, {side: m.model_copy(update={"output": output.get(side)}) for side, (m, _) in outcomes.items()}
 
 
 def head_rows(
@@ -197,9 +197,9 @@ def head_rows(
                 if query is None:
                     groups = [drawn(keys[0], last.size, seed, (layer, batch, head))]
                 else:
-                    own, each = query[batch], query.shape[1] // n_heads
-                    own = own[:, last - (n_tokens - own.shape[1])]
-                    groups = [_turned(exact(own[g]), of, last) for g in range(head * each, (head + 1) * each)]
+                    batch_q, n_group = query[batch], query.shape[1] // n_heads
+                    batch_q = batch_q[:, last - (n_tokens - batch_q.shape[1])]
+                    groups = [_turned(exact(batch_q[g]), of, last) for g in range(head * n_group, (head + 1) * n_group)]
                 for queries in groups:
                     n_asked += last.size
                     values = (pairs["value"][0][batch], pairs["value"][1][batch])
@@ -230,16 +230,16 @@ def _turned(x: np.ndarray, of: About, places: np.ndarray) -> np.ndarray:
 
 def pooled(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Sums of several rows: of the heads of a layer, or of layers."""
-    found: dict[str, Any] = {"n_elements": sum(row["n_elements"] for row in rows)}
+    sums: dict[str, Any] = {"n_elements": sum(row["n_elements"] for row in rows)}
     for name in (*TENSOR_SUMS, *ATTENTION_SUMS):
         if all(row.get(name) is not None for row in rows):
-            found[name] = math.fsum(row[name] for row in rows)
+            sums[name] = math.fsum(row[name] for row in rows)
     if all(row.get("max_abs_error") is not None for row in rows):
-        found["max_abs_error"] = max(row["max_abs_error"] for row in rows)
+        sums["max_abs_error"] = max(row["max_abs_error"] for row in rows)
     if all(row.get("n_queries") for row in rows):
-        found["n_queries"] = sum(row["n_queries"] for row in rows)
-        found["queries"] = " and ".join(sorted({row["queries"] for row in rows}))
-    return found
+        sums["n_queries"] = sum(row["n_queries"] for row in rows)
+        sums["queries"] = " and ".join(sorted({row["queries"] for row in rows}))
+    return sums
 
 
 def outputs(sums: Mapping[str, Mapping[str, Any]]) -> dict[Side, AttentionSums]:
@@ -266,17 +266,17 @@ def ratios(row: Mapping[str, Any]) -> dict[str, float | None]:
     `output_error`: square root of the squared error of the attention output over that of the exact one; `mass_moved`
     and `kl_nats`: mean over the queries.
     """
-    found: dict[str, float | None] = dict.fromkeys(
+    errors: dict[str, float | None] = dict.fromkeys(
         ("sqnr_db", "mse", "max_abs_error", "cosine", "output_error", "mass_moved", "kl_nats")
     )
     if row.get("squared_error") is not None:
         error, signal = row["squared_error"] / row["n_elements"], row["squared_signal"] / row["n_elements"]
-        found["mse"], found["max_abs_error"] = error, row["max_abs_error"]
-        found["sqnr_db"] = effective_bits.sqnr_db(signal, error) if error and signal else None
+        errors["mse"], errors["max_abs_error"] = error, row["max_abs_error"]
+        errors["sqnr_db"] = effective_bits.sqnr_db(signal, error) if error and signal else None
         norms = math.sqrt(row["squared_signal"]) * math.sqrt(row["squared_seen"])
-        found["cosine"] = min(max(row["product"] / norms, -1.0), 1.0) if norms else None
+        errors["cosine"] = min(max(row["product"] / norms, -1.0), 1.0) if norms else None
     if row.get("n_queries") and row.get("squared_output_error") is not None:
         if row["squared_output"]:
-            found["output_error"] = math.sqrt(row["squared_output_error"] / row["squared_output"])
-        found["mass_moved"], found["kl_nats"] = (row[name] / row["n_queries"] for name in ("mass_moved", "kl_nats"))
-    return found
+            errors["output_error"] = math.sqrt(row["squared_output_error"] / row["squared_output"])
+        errors["mass_moved"], errors["kl_nats"] = (row[name] / row["n_queries"] for name in ("mass_moved", "kl_nats"))
+    return errors

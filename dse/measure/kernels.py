@@ -48,7 +48,7 @@ def layers(dump: Dump, path: str = "") -> list[DumpLayer]:
     InputError for a name that does not say which side and layer it is, and for two tensors of the same.
     """
     where = f"{path}: tensor" if path else "tensor"
-    found: dict[int, dict[Any, DumpTensor]] = {}
+    by_layer: dict[int, dict[Any, DumpTensor]] = {}
     for tensor in dump.tensors:
         words = re.findall(r"[a-z]+", tensor.name.lower().replace("past_key_values", ""))
         sides = {_WORDS[word] for word in words if word in _WORDS} or {"query" for w in words if w in _QUERY_WORDS}
@@ -58,13 +58,13 @@ def layers(dump: Dump, path: str = "") -> list[DumpLayer]:
                 f"{where} {show(tensor.name)}: does not say which layer and side it is: name it like layer0.key"
             )
         side = sides.pop()
-        layer = found.setdefault(int(numbers[0]), {})
+        layer = by_layer.setdefault(int(numbers[0]), {})
         if side in layer:
             raise InputError(f"{where} {show(tensor.name)}: is a second {side} of layer {numbers[0]}: rename one")
         layer[side] = tensor
     return [
         DumpLayer(index, {side: sides[side] for side in sides if side != "query"}, sides.get("query"))
-        for index, sides in sorted(found.items())
+        for index, sides in sorted(by_layer.items())
     ]
 
 
@@ -214,11 +214,11 @@ def as_taken(bits: np.ndarray) -> np.ndarray:
 
 def errors(x: np.ndarray, seen: np.ndarray) -> tuple[float, float, float]:
     """(sum of squared errors, sum of squares of x, largest absolute error); x as the kernel took it, in FP16."""
-    wanted, found = kernels_ref.fp16_patterns(x).reshape(-1), seen.reshape(-1)
+    wanted, decoded = kernels_ref.fp16_patterns(x).reshape(-1), seen.reshape(-1)
     squared = signal = largest = 0.0
     for start in range(0, wanted.size, BLOCK):
         exact = as_taken(wanted[start : start + BLOCK])
-        off = exact - found[start : start + BLOCK]
+        off = exact - decoded[start : start + BLOCK]
         squared += float(np.square(off).sum())
         signal += float(np.square(exact).sum())
         largest = max(largest, float(np.abs(off).max()))

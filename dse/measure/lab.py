@@ -141,13 +141,13 @@ def hold(
             layers = [layer for layer in layers if layer.tensors]
             if not layers:
                 raise InputError(f"{path}: holds no keys and no values: dump at least one layer")
-            sides = {layer.index: {side: one.name for side, one in layer.tensors.items()} for layer in layers}
+            sides = {layer.index: {side: tensor.name for side, tensor in layer.tensors.items()} for layer in layers}
             asking = {layer.index: layer.query.name for layer in layers if layer.query is not None}
             tensors: Mapping[int, Any] = OnDisk(str(path), max_bytes, sides)
             queries: Mapping[int, Any] = OnDisk(str(path), max_bytes, asking)
             if not on_disk:
-                tensors = {i: {side: dump.read(one) for side, one in names.items()} for i, names in sides.items()}
-                queries = {i: dump.read(one) for i, one in asking.items()}
+                tensors = {i: {side: dump.read(t) for side, t in names.items()} for i, names in sides.items()}
+                queries = {i: dump.read(t) for i, t in asking.items()}
     except (InputError, LimitError) as error:
         raise type(error)(str(error).replace(str(path), name or Path(path).name)) from None
     return Held(
@@ -183,8 +183,8 @@ def shares_of(spec: QuantizerSpec) -> list[float]:
 
 def has_thresholds(held: Held, spec: QuantizerSpec) -> bool:
     """True where the dump came with thresholds for the groups of this Oaken."""
-    given = held.thresholds
-    return given is not None and np.allclose(given.fracs, shares_of(spec), rtol=0, atol=1e-9)
+    thresholds = held.thresholds
+    return thresholds is not None and np.allclose(thresholds.fracs, shares_of(spec), rtol=0, atol=1e-9)
 
 
 def thresholds_of(held: Held, spec: QuantizerSpec, how: ReadOptions) -> tuple[Any, str]:
@@ -197,8 +197,8 @@ def thresholds_of(held: Held, spec: QuantizerSpec, how: ReadOptions) -> tuple[An
     try:
         for layer in held.layers:
             for side, x in held.tensors[layer.index].items():
-                own = x if how.nonfinite == "raise" else errors.exact(x).astype(np.float16)
-                profiler.add(layer.index, side, own)
+                exact_x = x if how.nonfinite == "raise" else errors.exact(x).astype(np.float16)
+                profiler.add(layer.index, side, exact_x)
         return profiler.thresholds(), "Thresholds profiled on these very values: offline they would be of other data."
     except ValueError as error:
         raise InputError(f"{held.name}: {str(error).partition('; nonfinite=')[0].removeprefix('x: ')}") from error
@@ -215,10 +215,10 @@ def measured(held: Held, spec: QuantizerSpec, how: ReadOptions, n_queries: int =
     tensors: list[TensorMeasurement] = []
     for layer in held.layers:
         query = held.queries.get(layer.index)
-        asked = None if query is None else errors.by_head(query, of.n_heads)
+        query_heads = None if query is None else errors.by_head(query, of.n_heads)
         wanted = errors.Queries(n_queries)
-        sums, _, found = errors.of_layer(spec, layer, held.tensors[layer.index], asked, of, settings, wanted)
-        tensors += found.values()
+        sums, _, by_side = errors.of_layer(spec, layer, held.tensors[layer.index], query_heads, of, settings, wanted)
+        tensors += by_side.values()
         rows += [{"layer": layer.index, **row} for row in sums]
     sides = list(dict.fromkeys(row["side"] for row in rows))
     rows += [{"side": side, **errors.pooled([row for row in rows if row["side"] == side])} for side in sides]
@@ -265,8 +265,8 @@ def measurement_of(held: Held, found: Mapping[str, DumpMeasurement]) -> Measurem
         format=1,
         data=data,
         methods=[
-            MethodMeasurement(quantizer=name, note=one.thresholds[:1000], tensors=list(one.tensors))
-            for name, one in found.items()
+            MethodMeasurement(quantizer=name, note=result.thresholds[:1000], tensors=list(result.tensors))
+            for name, result in found.items()
         ],
     )
 
@@ -274,9 +274,9 @@ def measurement_of(held: Held, found: Mapping[str, DumpMeasurement]) -> Measurem
 def compared(found: Mapping[str, DumpMeasurement]) -> pd.DataFrame:
     """A row a quantizer: bits as stored and as papers count them, errors of keys, values and of attention."""
     rows = []
-    for name, one in found.items():
-        bits = one.ledger.iloc[-1]  # of both sides, where there are both
-        whole = one.errors[one.errors["layer"].isna()].set_index("side")
+    for name, result in found.items():
+        bits = result.ledger.iloc[-1]  # of both sides, where there are both
+        whole = result.errors[result.errors["layer"].isna()].set_index("side")
         row = {"quantizer": name, "stored_bits": bits["stored_bits"], "effective_bits": bits["effective_bits"]}
         for side in SIDES:
             row[f"{side}_sqnr_db"] = whole["sqnr_db"].get(side, math.nan)
@@ -290,17 +290,17 @@ def ledger(tensors: Sequence[TensorMeasurement]) -> pd.DataFrame:
     """Bits an element by part as stored: a row for keys, for values and for both, where there are such."""
     rows = []
     for name, which in (("keys", ("key",)), ("values", ("value",)), ("keys and values", SIDES)):
-        own = [t for t in tensors if t.which in which]
-        n = sum(t.n_elements for t in own)
-        if not n or (len(which) > 1 and len({t.which for t in own}) < 2):
+        chosen = [t for t in tensors if t.which in which]
+        n = sum(t.n_elements for t in chosen)
+        if not n or (len(which) > 1 and len({t.which for t in chosen}) < 2):
             continue
-        packed = sum(t.n_packed_elements for t in own)
-        paper = sum((t.effective_bits or 0) * t.n_packed_elements for t in own)
+        packed = sum(t.n_packed_elements for t in chosen)
+        paper = sum((t.effective_bits or 0) * t.n_packed_elements for t in chosen)
         rows.append(
             {
                 "quantizer": name,
-                **{f"{part}_bits": sum(t.ledger.get(part, 0) for t in own) / n for part in kernels_ref.PARTS},
-                "stored_bits": BITS_PER_BYTE * sum(t.stored_bytes for t in own) / n,
+                **{f"{part}_bits": sum(t.ledger.get(part, 0) for t in chosen) / n for part in kernels_ref.PARTS},
+                "stored_bits": BITS_PER_BYTE * sum(t.stored_bytes for t in chosen) / n,
                 "effective_bits": float(paper / packed) if packed else math.nan,
             }
         )
@@ -322,10 +322,10 @@ def view(
     The histogram is of all its tokens and sequences. Raises InputError for what the dump does not have.
     """
     of = about_of(held, how)
-    own, before = _head(held, spec, of, layer, side, head, first_token)
+    tensors, before = _head(held, spec, of, layer, side, head, first_token)
     thresholds, _ = thresholds_of(held, spec, how)
     settings = Settings(of.n_heads, how.nonfinite, thresholds)  # type: ignore[arg-type]
-    outcome = kernels.quantize(spec, layer, own, settings)[side]
+    outcome = kernels.quantize(spec, layer, tensors, settings)[side]
     after = errors.by_head(outcome.seen, settings.n_heads)[:, head].astype(np.float64)
     window = slice(first_token, first_token + n_tokens)
     return HeadView(
@@ -352,19 +352,19 @@ def before(
 
     Raises InputError for what the dump does not have.
     """
-    _, found = _head(held, spec, about_of(held, how), layer, side, head, first_token)
-    return found[0, first_token : first_token + n_tokens].astype(np.float32)
+    _, exact = _head(held, spec, about_of(held, how), layer, side, head, first_token)
+    return exact[0, first_token : first_token + n_tokens].astype(np.float32)
 
 
 def _head(
     held: Held, spec: QuantizerSpec, of: About, layer: int, side: Side, head: int, first_token: int
 ) -> tuple[dict[Side, np.ndarray], np.ndarray]:
     """A layer as the quantizer defines it, and its head's values [batch, tokens, channels]."""
-    own, _, _ = errors.as_defined(spec, _layer(held, of, layer, side, head), None, of)
-    found = errors.exact(errors.by_head(own[side], of.n_heads)[:, head])
-    if not 0 <= first_token < found.shape[1]:
-        raise InputError(f"first token = {first_token:,}: must be 0 to {found.shape[1] - 1:,}: that is what is there")
-    return own, found
+    tensors, _, _ = errors.as_defined(spec, _layer(held, of, layer, side, head), None, of)
+    values = errors.exact(errors.by_head(tensors[side], of.n_heads)[:, head])
+    if not 0 <= first_token < values.shape[1]:
+        raise InputError(f"first token = {first_token:,}: must be 0 to {values.shape[1] - 1:,}: that is what is there")
+    return tensors, values
 
 
 def _layer(held: Held, of: About, layer: int, side: Side, head: int) -> dict[Side, np.ndarray]:
@@ -372,13 +372,13 @@ def _layer(held: Held, of: About, layer: int, side: Side, head: int) -> dict[Sid
     if layer not in held.tensors:
         known = ", ".join(map(str, held.indices[:8])) + (", ..." if len(held.indices) > 8 else "")
         raise InputError(f"layer = {layer:,}: must be one of {known}: those are in {show(held.name)}")
-    own = dict(held.tensors[layer])
-    if side not in own:
+    tensors = dict(held.tensors[layer])
+    if side not in tensors:
         raise InputError(f"side = {side}: layer {layer} has only {'value' if side == 'key' else 'key'}s")
-    n_heads = errors.by_head(own[side], of.n_heads).shape[1]
+    n_heads = errors.by_head(tensors[side], of.n_heads).shape[1]
     if not 0 <= head < n_heads:
         raise InputError(f"head = {head:,}: must be 0 to {n_heads - 1:,}: that is what is there")
-    return own
+    return tensors
 
 
 def histogram(before: np.ndarray, after: np.ndarray, n_bins: int = N_BINS) -> pd.DataFrame:

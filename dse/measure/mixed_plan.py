@@ -113,8 +113,8 @@ class Errors:
         alone = [e for e, _ in pairs]
         sums = list(map(sum, zip(alone[::2], alone[1::2], strict=True)))
         for layer, both in enumerate(self.both):
-            if options[2 * layer] == options[2 * layer + 1] and math.isfinite(one := float(both[options[2 * layer]])):
-                sums[layer] = one
+            if options[2 * layer] == options[2 * layer + 1] and math.isfinite(joint := float(both[options[2 * layer]])):
+                sums[layer] = joint
         error = math.fsum(sums)
         return math.sqrt(error / squared) if squared > 0 and math.isfinite(error) else None
 
@@ -189,10 +189,10 @@ def load(
 
     def by_method(column: str, exact: Any) -> pd.DataFrame:
         """A column by part and method, with what is said of fp16 where nobody measured it."""
-        found = rows.assign(**{column: rows.get(column, math.nan)}).pivot(
+        table = rows.assign(**{column: rows.get(column, math.nan)}).pivot(
             index=["layer", "side"], columns="method", values=column
         )
-        return (found if EXACT in found else found.assign(**{EXACT: exact})).reindex(parts)[[*names]]
+        return (table if EXACT in table else table.assign(**{EXACT: exact})).reindex(parts)[[*names]]
 
     elements = first["n_elements"]
     _check_all_there(path, by_method("n_elements", elements), set(rows["method"]))
@@ -236,10 +236,10 @@ def _chosen(methods: Sequence[str] | None, measured: list[str]) -> tuple[str, ..
     return tuple(dict.fromkeys(wanted))
 
 
-def _objective(path: Path, rows: pd.DataFrame, asked: str | None, is_scores: bool) -> Objective:
+def _objective(path: Path, rows: pd.DataFrame, wanted: str | None, is_scores: bool) -> Objective:
     """The error that a plan minimizes: the one asked for, or the best that was measured. Raises InputError."""
     has_output = "squared_output" in rows and bool(rows["squared_output"].gt(0).all())
-    kind = asked or ("divergence" if is_scores else "output_error" if has_output else "mse")
+    kind = wanted or ("divergence" if is_scores else "output_error" if has_output else "mse")
     if kind not in OBJECTIVES:
         raise InputError(f"objective = {show(kind)}: {did_you_mean(kind, OBJECTIVES)}")
     if (kind == "divergence") != is_scores:
@@ -296,22 +296,22 @@ def _divergences(path: Path) -> pd.DataFrame:
         raise InputError(f"{path}: is not a table of scores: {show(str(error))}: {again}") from error
     if missing := [name for name in ("model", "method", "sides", *_SCORED) if name not in table]:
         raise InputError(f"{path}: has no column {missing[0]}: {again}")
-    found = table[table["sides"].isin(SIDES) & table["layer"].notna()]
-    if found.empty:
+    scores = table[table["sides"].isin(SIDES) & table["layer"].notna()]
+    if scores.empty:
         raise InputError(f"{path}: has no layer's keys or values by themselves: {again}")
     for name, least in _SCORED.items():
-        column = pd.to_numeric(found[name], errors="coerce")
-        _refuse(path, found, name, list(~(column >= least)), f"must be a number from {least} on")
-        found = found.assign(**{name: column})
-    n_parts = 2 * (1 + int(found["layer"].max()))
-    return found.assign(
-        side=found["sides"],
-        context_tokens=found["n_scored_tokens"] + 1,
+        column = pd.to_numeric(scores[name], errors="coerce")
+        _refuse(path, scores, name, list(~(column >= least)), f"must be a number from {least} on")
+        scores = scores.assign(**{name: column})
+    n_parts = 2 * (1 + int(scores["layer"].max()))
+    return scores.assign(
+        side=scores["sides"],
+        context_tokens=scores["n_scored_tokens"] + 1,
         # all layers and sides hold as many elements, and all but this one take 16 bits
         n_elements=2**20,
-        stored_bits=(n_parts * found["stored_bits"] - units.FP16_BITS * (n_parts - 1)).clip(lower=0),
+        stored_bits=(n_parts * scores["stored_bits"] - units.FP16_BITS * (n_parts - 1)).clip(lower=0),
         whole=1.0,
-        data=found["model"].astype(str),
+        data=scores["model"].astype(str),
         synthetic=False,
     )
 
@@ -413,26 +413,26 @@ def _model(path: Path) -> str:
 
 def least_error(errors: Errors, bits: float, asked: str) -> Mixed:
     """The plan of least error at no more than `bits` in all. Raises InputError where no plan is that small."""
-    found = mixed_solve.least(errors.bits, errors.costs, bits)
-    if found is None:
+    choice = mixed_solve.least(errors.bits, errors.costs, bits)
+    if choice is None:
         smallest = sum(float(b.min()) for b in errors.bits)
         raise InputError(
             f"budget = {asked}: is below the smallest plan: {errors.stored_bits(smallest):.6g} bits an element, "
             f"{math.ceil(smallest / units.BITS_PER_BYTE):,} bytes: raise it, or name smaller methods"
         )
-    return Mixed(errors, found.options, asked)
+    return Mixed(errors, choice.options, asked)
 
 
 def least_bits(errors: Errors, error: float, asked: str) -> Mixed:
     """The plan of fewest bits at a relative error of at most `error`. Raises InputError where no plan is that good."""
-    found = mixed_solve.least(errors.costs, errors.bits, errors.cost(error))
-    if found is None:
+    choice = mixed_solve.least(errors.costs, errors.bits, errors.cost(error))
+    if choice is None:
         best = errors.error(sum(float(c.min()) for c in errors.costs))
         number = asked.removeprefix("error ")
         raise InputError(
             f"max-error = {number}: is below the best plan's: {best:.6g}: raise it, or add fp16 to methods"
         )
-    return Mixed(errors, found.options, asked)
+    return Mixed(errors, choice.options, asked)
 
 
 def budget_bits(errors: Errors, bits_per_element: float) -> float:
@@ -456,8 +456,8 @@ def frontier_table(mixed: Mixed) -> pd.DataFrame:
 
 def to_toml(mixed: Mixed, command: str) -> bytes:
     """The file of a plan, as `plan:FILE` takes it."""
-    found = mixed.summary()
-    text = {name: json.dumps(found[name], ensure_ascii=False) for name in ("model", "source", "objective", "asked")}
+    summary = mixed.summary()
+    text = {name: json.dumps(summary[name], ensure_ascii=False) for name in ("model", "source", "objective", "asked")}
     lines = [
         f"# A quantizer for the keys and values of each layer: --quantizer plan:FILE. Written by dse {VERSION}.",
         "# " + "".join(c if c.isprintable() else "?" for c in command),
@@ -467,12 +467,12 @@ def to_toml(mixed: Mixed, command: str) -> bytes:
         "",
         "# stored bits an element; error: root of the mean over layers of squared errors relative to the signal;",
         "# measured_error: of the attention output, all layers' squares together"
-        + (" (by divergence: error in nats)" if found["objective"] == "divergence" else ""),
+        + (" (by divergence: error in nats)" if summary["objective"] == "divergence" else ""),
         "[predicted]",
         *(
-            f"{name} = {found[name]!r}"
+            f"{name} = {summary[name]!r}"
             for name in ("stored_bits", "error", "measured_error")
-            if found[name] is not None
+            if summary[name] is not None
         ),
     ]
     for i, (key, value) in enumerate(mixed.layers):
@@ -495,12 +495,12 @@ def text(found: dict[str, Any]) -> str:
         f"  stored   {found['stored_bits']:.6g} bit an element ({found['stored_bytes']:,} bytes)",
         f"  error    {found['error']:.6g} {'nat, divergence' if is_nats else 'relative to the signal'}",
     ]
-    width = max(len(one["key"]) for one in found["layers"])
+    width = max(len(row["key"]) for row in found["layers"])
     runs: list[tuple[int, int, str, str]] = []
-    for one in found["layers"]:
-        same = runs and runs[-1][2:] == (one["key"], one["value"])
-        first = runs.pop()[0] if same else one["layer"]
-        runs.append((first, one["layer"], one["key"], one["value"]))
+    for layer in found["layers"]:
+        same = runs and runs[-1][2:] == (layer["key"], layer["value"])
+        first = runs.pop()[0] if same else layer["layer"]
+        runs.append((first, layer["layer"], layer["key"], layer["value"]))
     for first, last, key, value in runs:
         where = f"layer {first}" if first == last else f"layers {first} to {last}"
         lines.append(f"  {where:<16}keys {key.ljust(width)}  values {value}")

@@ -88,13 +88,13 @@ def frontier(weights: Sequence[Numbers], costs: Sequence[Numbers]) -> list[Choic
     """The choices at the corners of the convex hull of all sums, by growing weight: each is exact for its weight."""
     problem = _Problem(weights, costs)
     options = [0] * len(weights)
-    found = [problem.choice(options)]
+    corners = [problem.choice(options)]
     for i, step in enumerate(problem.steps):
         options[step.item] = step.option
         follows = problem.steps[i + 1] if i + 1 < len(problem.steps) else None
         if follows is None or follows.gain * step.weight < step.gain * follows.weight * (1 - ROUNDING):
-            found.append(problem.choice(options))  # equal slopes are one edge: only its end is a corner
-    return found
+            corners.append(problem.choice(options))  # equal slopes are one edge: only its end is a corner
+    return corners
 
 
 def least(weights: Sequence[Numbers], costs: Sequence[Numbers], limit: float) -> Choice | None:
@@ -124,8 +124,8 @@ def least(weights: Sequence[Numbers], costs: Sequence[Numbers], limit: float) ->
     parents: list[tuple[NDArray[np.int32], NDArray[np.int32]]] = []
     for item in range(n_items):
         after = [s for s in problem.steps if s.item > item]
-        rest_w = float(sum(each[0] for each in problem.weights[item + 1 :]))
-        rest_c = float(sum(each[0] for each in problem.costs[item + 1 :]))
+        rest_w = float(sum(item_weights[0] for item_weights in problem.weights[item + 1 :]))
+        rest_c = float(sum(item_costs[0] for item_costs in problem.costs[item + 1 :]))
         reached = np.concatenate(([0.0], np.cumsum([s.weight for s in after])))
         gained = np.concatenate(([0.0], np.cumsum([s.gain for s in after])))
         new_w = (w[:, None] + problem.weights[item][None, :]).ravel()

@@ -43,9 +43,9 @@ class Store:
 
     def load(self, layer: int, method: str) -> dict[str, Any] | None:
         """A part of this measurement: {"rows", "tensors"}; None where it is missing, damaged or of another one."""
-        found = store.load_json(self.path(layer, method))
-        content = (found or {}).get("content")
-        if not isinstance(content, dict) or digest(content) != (found or {}).get("sha256"):
+        part = store.load_json(self.path(layer, method))
+        content = (part or {}).get("content")
+        if not isinstance(content, dict) or digest(content) != (part or {}).get("sha256"):
             return None
         if [content.get(name) for name in ("identity", "layer", "method")] != [self.sha256, layer, method]:
             return None
@@ -104,10 +104,10 @@ def opened(out: str, identity: dict[str, Any]) -> Iterator[Store]:
 
 def _check(folder: Path, identity: dict[str, Any]) -> None:
     """Raises InputError where the directory holds something else than this measurement."""
-    where, found = f"out = {show(str(folder))}", store.load_json(folder / SPEC)
-    if found is not None:
-        if found.get("sha256") != digest(identity):
-            held = found.get("measures")
+    where, written = f"out = {show(str(folder))}", store.load_json(folder / SPEC)
+    if written is not None:
+        if written.get("sha256") != digest(identity):
+            held = written.get("measures")
             before = held if isinstance(held, dict) else {}
             names = [name for name in identity if before.get(name) != identity[name]]
             raise InputError(f"{where}: was begun with another {', '.join(names) or 'version'}: give another directory")

@@ -72,14 +72,14 @@ class Recipe:
     )
 
     def __post_init__(self) -> None:
-        for name, asked in SETTINGS.items():
-            most = {"n_queries": self.n_tokens, "n_outlier_channels": self.head_dim}.get(name, asked.high)
-            replace(asked, high=most).check(getattr(self, name))
+        for name, field in SETTINGS.items():
+            most = {"n_queries": self.n_tokens, "n_outlier_channels": self.head_dim}.get(name, field.high)
+            replace(field, high=most).check(getattr(self, name))
         for name in ("key_ranges", "value_ranges"):
-            given = getattr(self, name)
-            if len(given) not in (0, 1, self.n_layers) or not all(1e-4 <= value <= 1e3 for value in given):
+            ranges = getattr(self, name)
+            if len(ranges) not in (0, 1, self.n_layers) or not all(1e-4 <= value <= 1e3 for value in ranges):
                 raise InputError(
-                    f"{name} = {show(given)}: must be one number or one a layer ({self.n_layers}), 0.0001 to 1000"
+                    f"{name} = {show(ranges)}: must be one number or one a layer ({self.n_layers}), 0.0001 to 1000"
                 )
 
     def text(self) -> str:

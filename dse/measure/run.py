@@ -48,20 +48,20 @@ def check(path: str, asked: MeasureOptions, progress: Progress) -> dict[str, Any
     with _open(path, asked) as dump:
         layers = kernels.layers(dump, path)
         of = _about(dump, path, layers, asked)
-        found = source.problems(layers, of, asked.max_bytes, asked.partial)
-        if not any("raise --max-bytes" in text for text in found):
-            found += source.values(dump, layers, progress)
-        return {"file": path, **source.holds(dump, layers, of), "lacks": source.lacks(layers, of), "problems": found}
+        problems = source.problems(layers, of, asked.max_bytes, asked.partial)
+        if not any("raise --max-bytes" in text for text in problems):
+            problems += source.values(dump, layers, progress)
+        return {"file": path, **source.holds(dump, layers, of), "lacks": source.lacks(layers, of), "problems": problems}
 
 
-def _open(path: str, asked: MeasureOptions) -> Dump:
-    kernels.limits(asked.max_bytes)
+def _open(path: str, options: MeasureOptions) -> Dump:
+    kernels.limits(options.max_bytes)
     return open_dump(path, kernels.limits(DUMP_BYTES))
 
 
-def _about(dump: Dump, path: str, layers: list[DumpLayer], asked: MeasureOptions) -> About:
+def _about(dump: Dump, path: str, layers: list[DumpLayer], options: MeasureOptions) -> About:
     names = ("model", "rope", "theta", "n_heads", "synthetic")
-    return source.about(dump, path, layers, **{name: getattr(asked, name) for name in names})
+    return source.about(dump, path, layers, **{name: getattr(options, name) for name in names})
 
 
 def run(path: str, methods: Sequence[str], out: str, asked: MeasureOptions, progress: Progress) -> FinishedMeasurement:
@@ -102,13 +102,13 @@ def run(path: str, methods: Sequence[str], out: str, asked: MeasureOptions, prog
             identity["query_places"] = asked.query_places
         settings = Settings(of.n_heads, settings.nonfinite, settings.thresholds)
         with opened(out, identity) as store:
-            each = Each(path, dump, store, of, settings, lengths, asked)
+            runner = Each(path, dump, store, of, settings, lengths, asked)
             steps = [(layer, spec) for layer in layers for spec in specs]
             with progress(steps, label="measuring", length=len(steps)) as shown:
                 for layer, spec in shown:
-                    each.part(layer, spec)
+                    runner.part(layer, spec)
             data = Data(name=Path(path).name[:200], sha256=sha256, synthetic=of.synthetic, note=_note(of))
-            return _finish(store, specs, layers, data, of, each, asked)
+            return _finish(store, specs, layers, data, of, runner, asked)
 
 
 def _note(of: About) -> str:
@@ -123,10 +123,10 @@ def contexts(text: str | None, layers: list[DumpLayer], of: About) -> list[int]:
         return [*powers, n_tokens]
     if not re.fullmatch(r"[0-9]{1,12}(,[0-9]{1,12})*", text.replace(" ", ""), re.ASCII):
         raise InputError(f"contexts = {show(text)}: must be whole numbers with commas between, such as 256,1024")
-    found = sorted({int(part) for part in text.replace(" ", "").split(",")})
-    if found[0] < 1 or found[-1] > n_tokens or len(found) > MAX_CONTEXTS:
+    lengths = sorted({int(part) for part in text.replace(" ", "").split(",")})
+    if lengths[0] < 1 or lengths[-1] > n_tokens or len(lengths) > MAX_CONTEXTS:
         raise InputError(f"contexts = {show(text)}: must be at most {MAX_CONTEXTS} from 1 to {n_tokens:,}, the dump's")
-    return sorted({*found, n_tokens})
+    return sorted({*lengths, n_tokens})
 
 
 class Each:
@@ -169,8 +169,8 @@ class Each:
         rows: list[dict[str, Any]] = []
         tensors: list[TensorMeasurement] = []
         for n_tokens in self.lengths:
-            own, tensors = self._context(layer, spec, n_tokens)
-            rows += own
+            new_rows, tensors = self._context(layer, spec, n_tokens)
+            rows += new_rows
         self.store.save(layer.index, self.key(spec), rows, tensors)
 
     def _read(self, name: str) -> np.ndarray:
@@ -191,15 +191,15 @@ class Each:
             # the queries are those of the dump's last tokens
             n_asked = query.shape[2] - (self.lengths[-1] - n_tokens)
             query = query[:, :, :n_asked] if n_asked > 0 else None
-        asked = errors.Queries(self.asked.n_queries, self.asked.seed, self.asked.query_places == "spread")
-        rows, sums, measured = errors.of_layer(spec, layer, tensors, query, self.of, self.settings, asked)
+        wanted = errors.Queries(self.asked.n_queries, self.asked.seed, self.asked.query_places == "spread")
+        rows, sums, measured = errors.of_layer(spec, layer, tensors, query, self.of, self.settings, wanted)
         totals = {}
         for side, total in sums.items():
             parts = [measured[which] for which in measured if side in (which, "both")]
-            names = dict.fromkeys(name for one in parts for name in one.ledger)
+            names = dict.fromkeys(name for t in parts for name in t.ledger)
             stored = {
-                "stored_bytes": sum(one.stored_bytes for one in parts),
-                "ledger": {name: sum(one.ledger.get(name, 0) for one in parts) for name in names},
+                "stored_bytes": sum(t.stored_bytes for t in parts),
+                "ledger": {name: sum(t.ledger.get(name, 0) for t in parts) for name in names},
             }
             totals[side] = {"side": side, "head": None, **total, **stored}
         every = [{"context_tokens": n_tokens, **row} for row in (*rows, *totals.values())]
@@ -207,12 +207,12 @@ class Each:
 
 
 def _parts(
-    store: Store, layers: list[DumpLayer], spec: QuantizerSpec, each: Each
+    store: Store, layers: list[DumpLayer], spec: QuantizerSpec, runner: Each
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     for layer in layers:
-        part = store.load(layer.index, each.key(spec))
+        part = store.load(layer.index, runner.key(spec))
         if part is None:
-            raise InputError(f"{store.path(layer.index, each.key(spec))}: was changed meanwhile: run it again")
+            raise InputError(f"{store.path(layer.index, runner.key(spec))}: was changed meanwhile: run it again")
         yield layer.index, part
 
 
@@ -222,19 +222,19 @@ def _finish(
     layers: list[DumpLayer],
     data: Data,
     of: About,
-    each: Each,
-    asked: MeasureOptions,
+    runner: Each,
+    options: MeasureOptions,
 ) -> FinishedMeasurement:
     """The table, the measurement file and the summary of all parts, written in this order."""
     rows: list[dict[str, Any]] = []
     tensors: dict[str, list[TensorMeasurement]] = {spec.name: [] for spec in specs}
     for spec in specs:
-        for index, part in _parts(store, layers, spec, each):
+        for index, part in _parts(store, layers, spec, runner):
             rows += [{"method": spec.name, "layer": index, **row} for row in part["rows"]]
             tensors[spec.name] += part["tensors"]
-    file = kernels.measurement_file(data, specs, tensors, asked.thresholds)
+    file = kernels.measurement_file(data, specs, tensors, options.thresholds)
     measured = table.of(rows, data)
-    summary = table.summary(rows, data, of, each.lengths)
+    summary = table.summary(rows, data, of, runner.lengths)
     notes = source.lacks(layers, of)
     notes += [
         f"{spec.name}: is defined on keys before RoPE, "
@@ -252,6 +252,6 @@ def _finish(
         summary={**summary, "notes": notes},
         file=file,
         folder=store.folder,
-        n_before=each.n_before,
+        n_before=runner.n_before,
         notes=notes,
     )

@@ -91,8 +91,8 @@ def _said_rope(dump: Dump, path: str, layers: Iterable[DumpLayer]) -> str | None
     """Where RoPE was, by the metadata or the names of the tensors. Raises InputError where they contradict."""
     marks: dict[str, str] = {}
     for tensor in (t for layer in layers for t in (layer.tensors.get("key"), layer.query) if t):
-        if found := _MARK.search(tensor.name.lower()):
-            marks.setdefault(_MARKS[found[1]], tensor.name)
+        if match := _MARK.search(tensor.name.lower()):
+            marks.setdefault(_MARKS[match[1]], tensor.name)
     if len(marks) > 1:
         names = " and ".join(f"{show(name)}" for name in marks.values())
         raise InputError(f"{path}: tensors {names}: one is before, one after RoPE: store all keys the same way")
@@ -140,14 +140,14 @@ def problems(layers: list[DumpLayer], of: About, max_bytes: int, partial: bool) 
     but for their layer, one shape; queries have whole groups of heads on each head of keys. A layer takes at most
     `max_bytes`, as it has to fit into memory.
     """
-    found = []
+    lines = []
     if not layers:
         return ["holds no tensors: dump at least one layer"]
     indices = [layer.index for layer in layers]
     gaps = sorted(set(range(min(indices[-1], 2**20))) - set(indices))
     if gaps and not partial:
         more = f" and {len(gaps) - 1:,} more" if len(gaps) > 1 else ""
-        found.append(f"layer {gaps[0]}{more} missing, the last is {indices[-1]}: dump all layers or give --partial")
+        lines.append(f"layer {gaps[0]}{more} missing, the last is {indices[-1]}: dump all layers or give --partial")
     tensors: list[tuple[DumpLayer, str, DumpTensor]] = [
         (layer, side, t) for layer in layers for side, t in (*layer.tensors.items(), ("query", layer.query)) if t
     ]
@@ -156,21 +156,21 @@ def problems(layers: list[DumpLayer], of: About, max_bytes: int, partial: bool) 
         dtypes.setdefault(tensor.dtype, tensor.name)
     if len(dtypes) > 1:
         held = ", ".join(f"{show(name)} is {dtype}" for dtype, name in dtypes.items())
-        found.append(f"mixed dtypes: {held}: save all tensors in one")
+        lines.append(f"mixed dtypes: {held}: save all tensors in one")
     for layer in layers:
         for side in ("key", "value"):
             if side not in layer.tensors and not partial:
-                found.append(f"layer {layer.index} has no {side}s: dump both or give --partial")
+                lines.append(f"layer {layer.index} has no {side}s: dump both or give --partial")
     first: list[DumpTensor] = []
     for layer, side, tensor in tensors:
-        found += _tensor_problems(layer, side, tensor, first, of)
+        lines += _tensor_problems(layer, side, tensor, first, of)
     for layer in layers:
         n_bytes = sum(t.stored_bytes for t in (*layer.tensors.values(), layer.query) if t)
         if n_bytes > max_bytes:
-            found.append(
+            lines.append(
                 f"layer {layer.index} takes {n_bytes:,} bytes: at most {max_bytes:,} are read: raise --max-bytes"
             )
-    return found
+    return lines
 
 
 def _tensor_problems(
@@ -195,12 +195,12 @@ def _tensor_problems(
         yield f"{shown}: RoPE needs an even head_dim"
 
 
-def _query_problems(layer: DumpLayer, shown: str, own: tuple[int, int, int, int], of: About) -> list[str]:
+def _query_problems(layer: DumpLayer, shown: str, shape: tuple[int, int, int, int], of: About) -> list[str]:
     key = layer.tensors.get("key")
     if key is None or len(key.shape) not in (2, 4):
         return []
     batch, heads, tokens, dim = axes(key.shape, of.n_heads)
-    if own[0] != batch or own[3] != dim or not heads or own[1] % heads or own[2] > tokens:
+    if shape[0] != batch or shape[3] != dim or not heads or shape[1] % heads or shape[2] > tokens:
         return [
             f"{shown}: must be [{batch}, a multiple of {heads}, at most {tokens}, {dim}], as the keys are: "
             "dump the queries of the same tokens"
@@ -232,7 +232,7 @@ def bad_values(name: str, x: np.ndarray) -> str:
 
 def values(dump: Dump, layers: list[DumpLayer], progress: Progress) -> list[str]:
     """Read every tensor and give a line for each that cannot be read or that kernels refuse."""
-    found = []
+    lines = []
     names = [t.name for layer in layers for t in (*layer.tensors.values(), layer.query) if t]
     with progress(names, label="reading", length=len(names)) as shown:
         for name in shown:
@@ -240,8 +240,8 @@ def values(dump: Dump, layers: list[DumpLayer], progress: Progress) -> list[str]
                 bad = bad_values(name, dump.read(name))
             except InputError as error:
                 bad = str(error).partition(": ")[2]
-            found += [bad] if bad else []
-    return found
+            lines += [bad] if bad else []
+    return lines
 
 
 def holds(dump: Dump, layers: list[DumpLayer], of: About) -> dict[str, Any]:
@@ -270,16 +270,16 @@ def holds(dump: Dump, layers: list[DumpLayer], of: About) -> dict[str, Any]:
 
 def lacks(layers: list[DumpLayer], of: About) -> list[str]:
     """Missing tensors and facts that would improve the measurement, a line each."""
-    found = []
+    missing = []
     if not of.model:
-        found.append('model name: metadata "model" or --model')
+        missing.append('model name: metadata "model" or --model')
     if not of.rope_is_said:
-        found.append('RoPE mark: taken as after RoPE (as caches hold keys); metadata "rope" or --rope')
+        missing.append('RoPE mark: taken as after RoPE (as caches hold keys); metadata "rope" or --rope')
     if n := sum(layer.query is None for layer in layers):
         where = "every layer" if n == len(layers) else f"{n} of {len(layers)} layers"
         drawn = "without, they are drawn, which a model's are unlike: `dse dump` writes a model's own"
-        found.append(f"queries of {where}: layerN.query; {drawn}")
+        missing.append(f"queries of {where}: layerN.query; {drawn}")
     flat = any(len(t.shape) == 2 for layer in layers for t in layer.tensors.values())
     if flat and of.n_heads == 1:
-        found.append("heads: [tokens, channels] is taken as one head; --heads")
-    return found
+        missing.append("heads: [tokens, channels] is taken as one head; --heads")
+    return missing

@@ -36,12 +36,12 @@ def bell(bits: np.random.PCG64, shape: tuple[int, ...]) -> np.ndarray:
 
 def _picked(first: list[int], count: int, below: int, bits: np.random.PCG64) -> list[int]:
     """`count` different numbers below `below`: those of `first`, then drawn ones."""
-    found = list(dict.fromkeys(first))[:count]
-    while len(found) < min(count, below):
+    picked = list(dict.fromkeys(first))[:count]
+    while len(picked) < min(count, below):
         number = int(bits.random_raw()) % below
-        if number not in found:
-            found.append(number)
-    return found
+        if number not in picked:
+            picked.append(number)
+    return picked
 
 
 def layer_of(recipe: Recipe, layer: int) -> tuple[LayerSample, np.ndarray | None]:
@@ -77,8 +77,8 @@ def layer_of(recipe: Recipe, layer: int) -> tuple[LayerSample, np.ndarray | None
         return LayerSample(key[None].astype(np.float16), value[None].astype(np.float16)), query
 
 
-def _range(given: Sequence[float], layer: int, first: float, step: float) -> float:
-    return given[min(layer, len(given) - 1)] if given else first + step * layer
+def _range(ranges: Sequence[float], layer: int, first: float, step: float) -> float:
+    return ranges[min(layer, len(ranges) - 1)] if ranges else first + step * layer
 
 
 def _queries(recipe: Recipe, key: np.ndarray, bits: np.random.PCG64) -> np.ndarray:

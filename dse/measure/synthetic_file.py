@@ -37,8 +37,8 @@ def shapes(recipe: Recipe) -> Iterator[tuple[str, tuple[int, int, int, int]]]:
 
 def size(recipe: Recipe) -> int:
     """Bytes of the tensors, in FP16."""
-    own = (2 * recipe.n_tokens + recipe.n_queries) * recipe.n_heads * recipe.head_dim * recipe.n_layers
-    return own * np.dtype(np.float16).itemsize
+    n_elements = (2 * recipe.n_tokens + recipe.n_queries) * recipe.n_heads * recipe.head_dim * recipe.n_layers
+    return n_elements * np.dtype(np.float16).itemsize
 
 
 def write(out: str, recipe: Recipe, progress: Progress) -> None:

@@ -39,14 +39,14 @@ def of(rows: Iterable[dict[str, Any]], data: Data) -> pd.DataFrame:
     Bits are those of whole tensors, so they stand in the rows of all heads together; bits of the parts are a stored
     element's share.
     """
-    found = []
+    records = []
     for row in rows:
         whole = {**row, **ratios(row), "data": data.name, "synthetic": data.synthetic}
         if "stored_bytes" in row:
             whole["stored_bits"] = units.BITS_PER_BYTE * row["stored_bytes"] / row["n_elements"]
             whole.update({f"{part}_bits": row["ledger"].get(part, 0) / row["n_elements"] for part in PARTS})
-        found.append(tuple(whole.get(name) for name in COLUMNS))
-    table = pd.DataFrame(found, columns=list(COLUMNS))
+        records.append(tuple(whole.get(name) for name in COLUMNS))
+    table = pd.DataFrame(records, columns=list(COLUMNS))
     numbers = [name for name in COLUMNS if name not in ("method", "side", "queries", "data", "synthetic")]
     whole_numbers = {"layer", "head", "context_tokens", "n_elements", "n_queries"}
     return table.astype({name: "Int64" if name in whole_numbers else "float64" for name in numbers})
@@ -65,19 +65,19 @@ def summary(rows: list[dict[str, Any]], data: Data, about: About, lengths: list[
     for row in rows:
         if row["head"] is None:
             groups.setdefault((row["method"], row["context_tokens"], row["side"]), []).append(row)
-    found = []
-    for (method, n_tokens, side), own in groups.items():
-        total = pooled(own)
+    pooled_rows = []
+    for (method, n_tokens, side), group in groups.items():
+        total = pooled(group)
         n = total["n_elements"]
-        found.append(
+        pooled_rows.append(
             {
                 "method": method,
                 "context_tokens": n_tokens,
                 "side": side,
-                "stored_bits": units.BITS_PER_BYTE * sum(row["stored_bytes"] for row in own) / n,
+                "stored_bits": units.BITS_PER_BYTE * sum(row["stored_bytes"] for row in group) / n,
                 **ratios(total),
                 "ledger_bits": {
-                    part: bits / n for part in PARTS if (bits := sum(r["ledger"].get(part, 0) for r in own))
+                    part: bits / n for part in PARTS if (bits := sum(r["ledger"].get(part, 0) for r in group))
                 },
                 "n_queries": total.get("n_queries", 0),
                 "queries": total.get("queries"),
@@ -91,7 +91,7 @@ def summary(rows: list[dict[str, Any]], data: Data, about: About, lengths: list[
         "synthetic": data.synthetic,
         "note": data.note,
         "contexts": lengths,
-        "rows": found,
+        "rows": pooled_rows,
     }
 
 

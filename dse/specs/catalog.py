@@ -66,11 +66,11 @@ def model_aliases() -> device_names.Names:
 
 def _with_aliases(paths: Mapping[str, Path]) -> device_names.Names:
     """Other names first, read from the one line that has them: a hundred files parsed whole take 0.2 s."""
-    found: list[tuple[str, str]] = []
+    aliases: list[tuple[str, str]] = []
     for name, path in paths.items():
         if line := _ALIASES.search(files.read_bytes(path).decode()):
-            found += [(alias, name) for alias in tomllib.loads(line[0])["aliases"]]
-    return (*found, *((name, name) for name in paths))
+            aliases += [(alias, name) for alias in tomllib.loads(line[0])["aliases"]]
+    return (*aliases, *((name, name) for name in paths))
 
 
 @cache
@@ -109,8 +109,8 @@ def benchmarked(stack: str) -> Mapping[Kind, Benchmarked]:
 @cache
 def unmeasured_kernels() -> UnmeasuredKernels:
     """Read what is taken of kernels that no kernel benchmark has."""
-    found: UnmeasuredKernels = load(specfile.read(_BENCHMARKED / "kernels.toml"), UnmeasuredKernels)
-    return found
+    kernels: UnmeasuredKernels = load(specfile.read(_BENCHMARKED / "kernels.toml"), UnmeasuredKernels)
+    return kernels
 
 
 @cache
@@ -127,27 +127,27 @@ def implementation_folder() -> Path:
 @cache
 def implementations() -> tuple[Implementation, ...]:
     """All implementations of quantized caches, by name."""
-    found = [load(specfile.read(path), Implementation) for path in sorted(_IMPLEMENTATIONS.glob("*.toml"))]
-    return tuple(sorted(found, key=lambda one: (one.name, one.methods)))
+    shipped = [load(specfile.read(path), Implementation) for path in sorted(_IMPLEMENTATIONS.glob("*.toml"))]
+    return tuple(sorted(shipped, key=lambda impl: (impl.name, impl.methods)))
 
 
 @cache
 def generic_implementation() -> Implementation:
     """The implementation assumed for a quantizer without a known GPU kernel."""
-    return next(one for one in implementations() if one.name == GENERIC)
+    return next(impl for impl in implementations() if impl.name == GENERIC)
 
 
 @cache
 def implementations_of(family: str) -> dict[str, Implementation]:
     """The implementations of a quantizer family by name; the one that runs by default where several do comes first."""
-    own = [one for one in implementations() if family in one.methods and one.name != GENERIC]
-    return {one.name: one for one in sorted(own, key=lambda one: -one.rank)}
+    matching = [impl for impl in implementations() if family in impl.methods and impl.name != GENERIC]
+    return {impl.name: impl for impl in sorted(matching, key=lambda impl: -impl.rank)}
 
 
 def known_implementation(asked: str) -> None:
     """Raises InputError for a name that no implementation has, whatever method it is asked for."""
     name = asked.partition(":")[0].strip().lower()
-    if name and name not in (known := {one.name for one in implementations()}):
+    if name and name not in (known := {impl.name for impl in implementations()}):
         raise InputError(
             f"implementation = {show(name)}: is not known: {did_you_mean(name, known)} (`dse list implementations`)"
         )
@@ -166,45 +166,45 @@ def implementation(device: HardwareSpec, family: str, stack: str | None, asked: 
     if name == GENERIC:
         return _with_changes(generic_implementation(), changes)
     known = implementations_of(family)
-    own = {one.name: one for one in known.values() if one.runs_on(device.architecture)}
+    usable = {impl.name: impl for impl in known.values() if impl.runs_on(device.architecture)}
     if name and name not in known:
-        runs = [method for one in implementations() if one.name == name for method in one.methods]
+        runs = [method for impl in implementations() if impl.name == name for method in impl.methods]
         of = f"{name} runs {', '.join(runs)}; {family}" if runs else family
         raise InputError(unknown(name, list(known), of))
-    if name and name not in own:
-        one = known[name]
+    if name and name not in usable:
+        entry = known[name]
         raise InputError(
-            f"implementation = {show(name)}: has kernels for {', '.join(one.architectures)}, not for {device.name} "
-            f"({device.architecture or 'no architecture in its file'}); {one.elsewhere or 'nothing else is known'}"
+            f"implementation = {show(name)}: has kernels for {', '.join(entry.architectures)}, not for {device.name} "
+            f"({device.architecture or 'no architecture in its file'}); {entry.elsewhere or 'nothing else is known'}"
         )
-    ranked = sorted(own.values(), key=lambda one: (stack is not None and one.stack == stack, one.rank), reverse=True)
-    found = own.get(name) or (ranked[0] if ranked else generic_implementation() if is_gpu else None)
-    return found and _with_changes(found, changes)
+    ranked = sorted(usable.values(), key=lambda c: (stack is not None and c.stack == stack, c.rank), reverse=True)
+    chosen = usable.get(name) or (ranked[0] if ranked else generic_implementation() if is_gpu else None)
+    return chosen and _with_changes(chosen, changes)
 
 
-def _with_changes(one: Implementation, changes: str) -> Implementation:
+def _with_changes(impl: Implementation, changes: str) -> Implementation:
     if changes.strip() in ENDS:
-        return one.at(changes.strip())
-    given: set[str] = set()
+        return impl.at(changes.strip())
+    changed_fields: set[str] = set()
     for change in filter(None, changes.split(",")):
         field, _, value = (part.strip() for part in change.partition("="))
-        if field in given:
+        if field in changed_fields:
             raise InputError(f"implementation: {field} = {show(value)}: {field} is given twice")
-        given.add(field)
-        if field not in one.numbers():
-            numbers = ", ".join(one.numbers()) or "no number of its own"
+        changed_fields.add(field)
+        if field not in impl.numbers():
+            numbers = ", ".join(impl.numbers()) or "no number of its own"
             raise InputError(
-                f"implementation = {show(one.name + ':' + change)}: {one.name} has {numbers}, or {ENDS[0]}, {ENDS[1]}"
+                f"implementation = {show(impl.name + ':' + change)}: {impl.name} has {numbers}, or {ENDS[0]}, {ENDS[1]}"
             )
         try:
             number = float(value)
         except ValueError:
             raise InputError(f"implementation: {field} = {show(value)}: must be a number, such as 8") from None
         try:
-            one = one.with_number(field, number)
+            impl = impl.with_number(field, number)
         except ValueError as error:
             raise InputError(f"implementation: {field} = {show(value)}: {error}") from None
-    return one
+    return impl
 
 
 def _is_path(name: str) -> bool:
@@ -217,12 +217,12 @@ def _file_like(name: str) -> str:
     if not wanted or os.path.exists(name):
         return ""
     try:
-        found = sorted(os.listdir(folder or "."))
+        names = sorted(os.listdir(folder or "."))
     except (OSError, ValueError):
         return ""
     meant = [f"{wanted}{ending}".lower() for ending in ("", ".toml", ".json")]
-    like = (one for one in found if one.lower() in meant and one.lower().endswith((".toml", ".json")))
-    return next((os.path.join(folder, one) for one in like), "")
+    like = (file for file in names if file.lower() in meant and file.lower().endswith((".toml", ".json")))
+    return next((os.path.join(folder, file) for file in like), "")
 
 
 def _find_device(name: str) -> str | Path:
@@ -235,8 +235,8 @@ def _find_device(name: str) -> str | Path:
         return device_files()[meant]
     if here := _file_like(name):
         raise InputError(f"unknown device {show(name)}: did you mean the file {here}?")
-    if (counted := device_names.counted(name)) and (one := device_names.meant(counted[1], known)):
-        raise InputError(f"device = {show(name)}: is {counted[0]} devices: name {one}, with --tp where it is taken")
+    if (counted := device_names.counted(name)) and (nearest := device_names.meant(counted[1], known)):
+        raise InputError(f"device = {show(name)}: is {counted[0]} devices: name {nearest}, with --tp where it is taken")
     if name and _is_path(name):
         return name
     raise InputError(f"unknown device {show(name)}: {device_names.near(name, known)}; or give the path of a file")
@@ -261,13 +261,13 @@ def device(name: str) -> HardwareSpec:
     base, colon, changes = name.partition(":")
     if colon and changes and not os.path.exists(name):
         return _changed(base, changes)
-    found = _find_device(name)
-    return _shipped_device(found) if isinstance(found, Path) else device_from(specfile.read(found))
+    source = _find_device(name)
+    return _shipped_device(source) if isinstance(source, Path) else device_from(specfile.read(source))
 
 
 def _changed(base: str, changes: str) -> HardwareSpec:
-    found = _find_device(base)
-    return changed(shipped_device(found) if isinstance(found, Path) else specfile.read(found), base, changes)
+    source = _find_device(base)
+    return changed(shipped_device(source) if isinstance(source, Path) else specfile.read(source), base, changes)
 
 
 def changed(document: specfile.Document, base: str, changes: str) -> HardwareSpec:
@@ -285,11 +285,11 @@ def changed(document: specfile.Document, base: str, changes: str) -> HardwareSpe
         data[field] = value
         parts.append(re.sub(r"[^A-Za-z0-9._-]+", "", field + value))
     data["name"] = "+".join([str(data.get("name", base)), *parts])[:64]
-    found = device_from(specfile.Document(f"{base}:{changes}", data))
+    spec = device_from(specfile.Document(f"{base}:{changes}", data))
     same = {name for name, value in data.items() if value is document.data.get(name)}
     if "memory_capacity" in same or "reported_memory" not in same:
-        return found
-    fields = {name: getattr(found, name) for name in type(found).model_fields}
+        return spec
+    fields = {name: getattr(spec, name) for name in type(spec).model_fields}
     return device_from(document).model_copy(update=fields)  # what the driver reports follows
 
 
@@ -315,8 +315,8 @@ def _shipped_model(path: Path) -> ModelSpec:
 
 def shipped_model_file(name: str) -> Path | None:
     """The shipped file of a model by its name, or by one that means it; None for a file."""
-    found = _shipped_meaning(name)
-    return found and found[0]
+    match = _shipped_meaning(name)
+    return match and match[0]
 
 
 def _shipped_meaning(name: str) -> tuple[Path, list[str]] | None:
@@ -356,26 +356,26 @@ def model(name: str) -> ModelSpec:
     raise InputError(f"unknown model {show(name)}: {near}; or give the path of a file")
 
 
-def _as_named(found: ModelSpec, name: str, unknown_words: list[str]) -> ModelSpec:
+def _as_named(model_spec: ModelSpec, name: str, unknown_words: list[str]) -> ModelSpec:
     """A shipped model with the weights that a name says; a note says words that are not known."""
     said = weight_names.format_in(name)
-    notes = list(found.notes)
+    notes = list(model_spec.notes)
     if unknown_words:
         words = ", ".join(show(word) for word in unknown_words)
-        notes.append(f"{show(name)}: {words} not known: taken as {found.name}")
+        notes.append(f"{show(name)}: {words} not known: taken as {model_spec.name}")
     if said.is_open:
-        notes.append(f"{show(name)}: GGUF without its type: add it (:Q4_K_M); weights as of {found.name}")
+        notes.append(f"{show(name)}: GGUF without its type: add it (:Q4_K_M); weights as of {model_spec.name}")
     change: dict[str, Any] = {}
     plain = re.sub(r"[\s._]+", "-", name.strip().lower().rpartition("/")[2])
     other = next((to for known, to in model_names.RELEASED_IN.items() if plain.startswith(known)), "")
     if other:
         change = {"released": other, "released_source": f"its config.json: {other}"}
-        found = found.model_copy(update=change)
+        model_spec = model_spec.model_copy(update=change)
     if said.name:
-        change = {"released": weight_names.of_model(said, found), "released_source": f"the name: {said.words}"}
-    if len(notes) > len(found.notes):
+        change = {"released": weight_names.of_model(said, model_spec), "released_source": f"the name: {said.words}"}
+    if len(notes) > len(model_spec.notes):
         change["notes"] = tuple(notes)
-    return found.model_copy(update=change) if change else found
+    return model_spec.model_copy(update=change) if change else model_spec
 
 
 def model_from(document: specfile.Document) -> ModelSpec:
@@ -390,8 +390,8 @@ def model_from(document: specfile.Document) -> ModelSpec:
 def _own_model(document: specfile.Document) -> ModelSpec:
     """The model of a file in one of our own formats."""
     kind = model_file.CountedModelFile if model_file.looks_counted(document.data) else ModelFile
-    found: ModelSpec = load(document, kind).to_model()
-    return found
+    spec: ModelSpec = load(document, kind).to_model()
+    return spec
 
 
 def looks_like_device(data: dict[str, object]) -> bool:

@@ -40,8 +40,8 @@ class LinkTerms(NamedTuple):
 @cache
 def assumed() -> AssumedLinks:
     """Read what is assumed of links whose collectives nobody measured."""
-    found: AssumedLinks = load(specfile.read(_ASSUMED_LINKS), AssumedLinks)
-    return found
+    links: AssumedLinks = load(specfile.read(_ASSUMED_LINKS), AssumedLinks)
+    return links
 
 
 def sent_share(kind: Collective, n_devices: int) -> float:
@@ -94,15 +94,15 @@ def terms(device: HardwareSpec, kind: Collective, n_devices: int, stack: str | N
     fit: LibraryFit | None = getattr(links, kind) if links else None
     if links is None or fit is None:
         return _assumed(device, kind, n_devices)
-    found = library_terms(
+    library = library_terms(
         kind, n_devices, fit.start.si, fit.step.si, fit.rate.si, fit.rate_growth.si, fit.chunk_share.si
     )._replace(source=fit.fitted_on)
     custom = links.custom_all_reduce.get(stack) if stack and kind == "all_reduce" else None
     if custom is None:
-        return found
+        return library
     split_rate = custom.split_rate.si if custom.split_rate else 0.0
-    own = with_custom(found, n_devices, custom.start.si, custom.step.si, custom.direct_rate.si, split_rate)
-    return own._replace(source=f"{custom.fitted_on}; {fit.fitted_on}")
+    measured = with_custom(library, n_devices, custom.start.si, custom.step.si, custom.direct_rate.si, split_rate)
+    return measured._replace(source=f"{custom.fitted_on}; {fit.fitted_on}")
 
 
 def is_at_peak(device: HardwareSpec, stack: str | None) -> bool:
@@ -140,10 +140,10 @@ def reached_link(device: HardwareSpec, n_devices: int) -> float:
     """
     if device.link_bandwidth is None:
         raise InputError(f"device {device.name} has no link_bandwidth: add it to its file to share work over devices")
-    found, links = float(device.link_bandwidth.si), device.links
+    rate, links = float(device.link_bandwidth.si), device.links
     if links and links.pair_bandwidth:
-        found = min(found, (n_devices - 1) * links.pair_bandwidth.si)
-    return found * links.host_share.si if links and links.host_share else found
+        rate = min(rate, (n_devices - 1) * links.pair_bandwidth.si)
+    return rate * links.host_share.si if links and links.host_share else rate
 
 
 def most_devices(device: HardwareSpec, most: int) -> tuple[int, str]:
@@ -168,8 +168,8 @@ def _assumed(device: HardwareSpec, kind: Collective, n_devices: int) -> LinkTerm
     """A ring over the device's link. Raises InputError where it has none."""
     ring = assumed().host if _goes_through_host(device) else assumed().device
     rate = ring.link_share.si * reached_link(device, n_devices)
-    found = library_terms(kind, n_devices, ring.start.si, ring.step.si, rate, 0.0, ring.chunk_share.si)
-    return found._replace(kind=ASSUMED, source=ring.start.source)
+    ring_terms = library_terms(kind, n_devices, ring.start.si, ring.step.si, rate, 0.0, ring.chunk_share.si)
+    return ring_terms._replace(kind=ASSUMED, source=ring.start.source)
 
 
 def _inter_node(device: HardwareSpec, links: LinksSpec, n_devices: int) -> Bandwidth:

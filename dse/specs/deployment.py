@@ -112,12 +112,12 @@ def rank_of(model: ModelSpec, work: Workload) -> ModelSpec:
     attention = model.attention_parameters or 0
     if work.dp_attention and not attention:
         raise InputError(f"dp-attention: the parameters of attention in {model.name} are not known: use tp alone")
-    layers, q_heads, own = model.layers, model.n_q_heads, attention
+    layers, q_heads, attention_share = model.layers, model.n_q_heads, attention
     if not work.dp_attention:
         layers = tuple(_split(layer, tp) for layer in model.layers)
         q_heads = model.n_q_heads // tp
         copies = sum(_copied_parameters(model, layer, tp) for layer in model.layers)
-        own = -(-(attention + copies + (tp - 1) * (model.copied_parameters or 0)) // tp)
+        attention_share = -(-(attention + copies + (tp - 1) * (model.copied_parameters or 0)) // tp)
     row = 2 * model.hidden_size
 
     def split(elements: int) -> int:
@@ -128,8 +128,8 @@ def rank_of(model: ModelSpec, work: Workload) -> ModelSpec:
             "layers": layers,
             "n_q_heads": q_heads,
             "vocab_size": -(-model.vocab_size // tp),
-            "attention_parameters": own,
-            "dense_parameters": own - (-(model.dense_parameters - attention) // tp),
+            "attention_parameters": attention_share,
+            "dense_parameters": attention_share - (-(model.dense_parameters - attention) // tp),
             "expert_parameters": -(-model.expert_parameters // tp),
             "tower_parameters": -(-(model.tower_parameters or 0) // tp) or None,
             "embedding_parameters": -(-model.embedding_parameters // tp),
@@ -166,17 +166,17 @@ def stages_alike(model: ModelSpec, n_stages: int) -> ModelSpec:
 
 def _grown(layers: tuple[LayerKV, ...], n_layers: int, wanted: int) -> tuple[LayerKV, ...]:
     """Layers that become `wanted` in place of `n_layers`, each kind in proportion."""
-    found: list[LayerKV] = []
+    stretched: list[LayerKV] = []
     n_before = 0
     for layer in layers:
         if layer.joined:
-            n = found[-1].n_layers
+            n = stretched[-1].n_layers
         else:
             n_after = n_before + layer.n_layers
             n = n_after * wanted // n_layers - n_before * wanted // n_layers
             n_before = n_after
-        found.append(layer.model_copy(update={"n_layers": n}))
-    return tuple(found)
+        stretched.append(layer.model_copy(update={"n_layers": n}))
+    return tuple(stretched)
 
 
 def end_parameters(n_layers: int, n_stages: int, n_input: int, n_head: int) -> int:
@@ -193,10 +193,10 @@ def end_parameters(n_layers: int, n_stages: int, n_input: int, n_head: int) -> i
 
 def _split(layer: LayerKV, tp: int) -> LayerKV:
     """One device's part of a layer: KV heads and the heads of states; what waits for a latent's entry is copied."""
-    found: dict[str, int] = {"n_kv_heads": -(-layer.n_kv_heads // tp)}
+    share: dict[str, int] = {"n_kv_heads": -(-layer.n_kv_heads // tp)}
     if layer.state_flops:
-        found |= {"state_bytes": -(-layer.state_bytes // tp), "state_flops": -(-layer.state_flops // tp)}
-    return layer.model_copy(update=found)
+        share |= {"state_bytes": -(-layer.state_bytes // tp), "state_flops": -(-layer.state_flops // tp)}
+    return layer.model_copy(update=share)
 
 
 def _copied_parameters(model: ModelSpec, layer: LayerKV, tp: int) -> int:

@@ -225,11 +225,11 @@ class HardwareSpec(Spec):
 
     def with_memory(self, size: Quantity) -> "HardwareSpec":
         """The device with another memory, all of which its driver reports where it has one."""
-        found = self.model_copy(
+        resized = self.model_copy(
             update={"memory_capacity": size, "reported_memory": size if self.reported_memory else None}
         )
-        found._described_bytes = found.capacity_bytes
-        return found
+        resized._described_bytes = resized.capacity_bytes
+        return resized
 
     @property
     def has_kernels(self) -> bool:
@@ -249,8 +249,8 @@ class HardwareSpec(Spec):
 
     def format_peak(self, code: str) -> Quantity:
         """Peak rate of products with weights of a measured format (`dse.specs.stack.WeightCode`)."""
-        found: Quantity = getattr(self, self.format_peak_name(code))
-        return found
+        peak: Quantity = getattr(self, self.format_peak_name(code))
+        return peak
 
     def format_peak_name(self, code: str) -> str:
         """The field of that rate: of the narrowest operations that the device has for the format; weights alone in
@@ -266,18 +266,18 @@ class HardwareSpec(Spec):
     def path_of(self, family: str) -> Path:
         """The path that dequantizes a family: as the device says, else as GPUs do (and Oaken by its engine); a chip of
         the user's unpacks all alike."""
-        given = self.dequant_path.get(family) or self.dequant_path.get("default")
-        if given:
-            return given
+        path = self.dequant_path.get(family) or self.dequant_path.get("default")
+        if path:
+            return path
         if self.is_own_chip:
             return "engine" if self.engine_rate or not self.fused_rate else "fused"
         return "engine" if family == "oaken" and self.engine_rate else GPU_PATHS.get(family, "fused")
 
     def rate(self, path: str) -> Quantity:
         """Elements per second that a path dequantizes or quantizes; assumed where the file gives none."""
-        given = self.engine_rate if path == "engine" else self.fused_rate
-        if given is not None:
-            return given
+        stated_rate = self.engine_rate if path == "engine" else self.fused_rate
+        if stated_rate is not None:
+            return stated_rate
         if path == "fused" and self.n_cores is not None:
             return Quantity(
                 value=self.n_cores.si * FUSED_ELEMENTS_PER_S_PER_CORE,
@@ -330,14 +330,14 @@ class HardwareSpec(Spec):
 
     def warnings(self) -> list[str]:
         """Numbers that are possible but unusual for a serving device, one line each."""
-        found = []
+        unusual = []
         for name, (low, high) in PLAUSIBLE.items():
             number: Quantity = getattr(self, name)
             base = units.base_of(number.unit)
             if not low <= number.si <= high:
                 usual = f"{units.human(low, base)} to {units.human(high, base)}"
-                found.append(f"{name} = {number.value:g} {number.unit} is unusual ({usual}): check the unit")
-        return found
+                unusual.append(f"{name} = {number.value:g} {number.unit} is unusual ({usual}): check the unit")
+        return unusual
 
 
 #: what a fit to a device's power gives, as the block `energy` of a file
@@ -609,8 +609,8 @@ class ModelSpec(BaseModel):
         width = self.expert_width
         if not weights.pads or not width or not self.expert_parameters:
             return self.expert_parameters
-        own = -(-width // n_slices)
-        rows = _padded(self.hidden_size, MXFP4_HIDDEN_CHANNELS) * _padded(own, MXFP4_EXPERT_CHANNELS) * n_slices
+        slice_width = -(-width // n_slices)
+        rows = _padded(self.hidden_size, MXFP4_HIDDEN_CHANNELS) * _padded(slice_width, MXFP4_EXPERT_CHANNELS) * n_slices
         return -(-self.expert_parameters * rows // (self.hidden_size * width))
 
 
@@ -661,15 +661,15 @@ class ModelFile(Spec):
 
     def problems(self) -> list[tuple[str, object, str]]:
         """Rules that join several fields: (field, value, what must hold)."""
-        found: list[tuple[str, object, str]] = []
+        broken: list[tuple[str, object, str]] = []
         q, kv = self.n_q_heads.count, self.n_kv_heads.count
         if q % kv:
-            found.append(("n_kv_heads", kv, f"must divide n_q_heads = {q}"))
+            broken.append(("n_kv_heads", kv, f"must divide n_q_heads = {q}"))
         experts = self.n_experts.count if self.n_experts else 1
         active = self.n_active_experts.count if self.n_active_experts else 1
         if active > experts:
-            found.append(("n_active_experts", active, f"must be at most n_experts = {experts}"))
-        return found
+            broken.append(("n_active_experts", active, f"must be at most n_experts = {experts}"))
+        return broken
 
     def to_model(self) -> ModelSpec:
         """Count the parameters from the shape and lay out the KV shapes."""

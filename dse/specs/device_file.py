@@ -51,9 +51,9 @@ def number(field: str, text: str, source: str | None = None) -> Quantity:
 
     Raises InputError, which does not name the field.
     """
-    found: Quantity = _checked(field, text)
-    given = {"source": source, "kind": "datasheet"} if source else {"source": GIVEN, "kind": ASSUMED}
-    return found.model_copy(update=given)
+    quantity: Quantity = _checked(field, text)
+    origin = {"source": source, "kind": "datasheet"} if source else {"source": GIVEN, "kind": ASSUMED}
+    return quantity.model_copy(update=origin)
 
 
 def _checked(field: str, text: str) -> Any:
@@ -100,13 +100,13 @@ def borrow(name: str, given: dict[str, Quantity]) -> Borrowed:
     return Borrowed(stem, fields, (other.stacks_of or stem) if other.stacks else None, warnings)
 
 
-def _assume_energies(fields: dict[str, Any], other: HardwareSpec, given: dict[str, Quantity]) -> tuple[str, ...]:
+def _assume_energies(fields: dict[str, Any], other: HardwareSpec, stated: dict[str, Quantity]) -> tuple[str, ...]:
     """Put the idle power, W, and the energy of an FP16 operation, pJ, by the rules of the shipped files into `fields`.
 
     What the other device has measured or published is left. Where idling and memory alone would draw the board power
     the operation's energy is taken out, and a warning says so.
     """
-    numbers = {field: getattr(other, field) for field in ("memory_bandwidth", "peak_flops")} | fields | given
+    numbers = {field: getattr(other, field) for field in ("memory_bandwidth", "peak_flops")} | fields | stated
 
     def by_rule(field: str) -> bool:
         return field in fields and getattr(other, field).kind == ASSUMED
@@ -130,16 +130,16 @@ def _assume_energies(fields: dict[str, Any], other: HardwareSpec, given: dict[st
     return ()
 
 
-def _as(stem: str, field: str, value: Quantity, other: HardwareSpec, given: dict[str, Quantity]) -> Quantity | None:
+def _as(stem: str, field: str, value: Quantity, other: HardwareSpec, stated: dict[str, Quantity]) -> Quantity | None:
     """A number of another device, here assumed; in proportion where it follows a number that is given."""
     factor, how = 1.0, f"as {stem}"
     leader = _IN_PROPORTION.get(field)
-    if leader in given:
+    if leader in stated:
         base: Quantity | None = getattr(other, leader)
         if base is None:
             return None
-        factor, how = given[leader].si / base.si, f"as {stem}, in proportion to {leader}"
-    elif field in ("idle_power", "energy_per_flop") and "board_power" in given:
+        factor, how = stated[leader].si / base.si, f"as {stem}, in proportion to {leader}"
+    elif field in ("idle_power", "energy_per_flop") and "board_power" in stated:
         how = f"as {stem}, {value.kind} there and kept whatever the board power"
     ends = (
         {}

@@ -55,16 +55,16 @@ def meant(name: str, names: Names) -> str | None:
 
 def counted(name: str) -> tuple[int, str] | None:
     """The number of devices and the name of one, where a name says both: 8xh100 -> 8, h100."""
-    found = _COUNTED.fullmatch(name.strip())
-    return (int(found[1]), found[2]) if found else None
+    match = _COUNTED.fullmatch(name.strip())
+    return (int(match[1]), match[2]) if match else None
 
 
 def others(name: str, names: Names) -> list[str]:
     """The shipped devices that a name might mean as well as the one that it is taken for; none of an own name."""
-    asked, taken, shipped = plain(name), meant(name, names), _shipped(names)
-    if taken is None or asked in {plain(device) for device in shipped}:
+    wanted, taken, shipped = plain(name), meant(name, names), _shipped(names)
+    if taken is None or wanted in {plain(device) for device in shipped}:
         return []
-    return [device for device in shipped if plain(device).startswith(asked) and device != taken]
+    return [device for device in shipped if plain(device).startswith(wanted) and device != taken]
 
 
 @cache
@@ -78,10 +78,10 @@ def _shipped(names: Names) -> list[str]:
 
 def near(name: str, names: Names) -> str:
     """A hint for an unknown name: all devices that continue it or are one letter away, else those of `did_you_mean`."""
-    by_plain, asked, shipped = _by_plain_name(names), (name.strip().lower(), plain(name)), _shipped(names)
-    longer = [one for one in shipped if len(asked[1]) >= MIN_START and plain(one).startswith(asked[1])]
-    whole = {one: one for one in shipped} | by_plain
-    near = (to for known, to in whole.items() if any(is_one_slip(one, known) for one in asked))
+    by_plain, spellings, shipped = _by_plain_name(names), (name.strip().lower(), plain(name)), _shipped(names)
+    longer = [device for device in shipped if len(spellings[1]) >= MIN_START and plain(device).startswith(spellings[1])]
+    whole = {device: device for device in shipped} | by_plain
+    near = (to for known, to in whole.items() if any(is_one_slip(spelling, known) for spelling in spellings))
     hits = list(dict.fromkeys([*longer, *near]))
     if hits:
         return f"did you mean {', '.join(hits)}?"

@@ -62,13 +62,13 @@ class Support:
 @cache
 def releases() -> dict[str, dict[str, str]]:
     """Releases with a table, by stack, newest first, each with the name of its file."""
-    found: dict[str, dict[str, str]] = {}
+    tables: dict[str, dict[str, str]] = {}
     for path in _TABLES.glob("*.csv"):
         stack, _, release = path.stem.rpartition("-")
-        found.setdefault(stack, {})[release] = path.name
+        tables.setdefault(stack, {})[release] = path.name
     return {
         stack: dict(sorted(known.items(), key=lambda item: release_of(item[0]), reverse=True))
-        for stack, known in sorted(found.items())
+        for stack, known in sorted(tables.items())
     }
 
 
@@ -81,10 +81,10 @@ def release_for(stack: str, asked: str) -> str | None:
 @cache
 def _rows(stack: str, release: str) -> Mapping[tuple[str, str, str], Support]:
     """Support by type, architecture and kind."""
-    found = {}
+    rows = {}
     text = files.read_bytes(_TABLES / releases()[stack][release]).decode()
     for row in csv.DictReader(io.StringIO(text, newline="")):
-        own = Support(
+        entry = Support(
             engine=ENGINES.get(stack, stack),
             release=release,
             kv_dtype=row["kv_dtype"],
@@ -96,8 +96,8 @@ def _rows(stack: str, release: str) -> Mapping[tuple[str, str, str], Support]:
         )
         for architecture in row["architectures"].split():
             for kind in row["kinds"].split():
-                found[row["kv_dtype"], architecture, kind] = own
-    return found
+                rows[row["kv_dtype"], architecture, kind] = entry
+    return rows
 
 
 @cache
@@ -151,11 +151,11 @@ def support(
     if release is None:
         return None
     rows = _rows(stack, release)
-    found = [rows.get((kv_dtype, device.architecture or "", kind)) for kind in kinds(model, shows_images)]
-    known = [one for one in found if one]
-    if not known or len(known) < len(found):
+    entries = [rows.get((kv_dtype, device.architecture or "", kind)) for kind in kinds(model, shows_images)]
+    known = [entry for entry in entries if entry]
+    if not known or len(known) < len(entries):
         return None
-    return min(known, key=lambda one: (RUNS, DOUBTFUL, FAILS, REFUSED)[::-1].index(one.status))
+    return min(known, key=lambda entry: (RUNS, DOUBTFUL, FAILS, REFUSED)[::-1].index(entry.status))
 
 
 def release_named(text: str) -> str:

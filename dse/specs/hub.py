@@ -77,8 +77,8 @@ def find(
     revision = revision or "main"
     if not _REVISION.fullmatch(revision) or ".." in revision or "//" in revision or revision.endswith("/"):
         raise InputError(f"revision = {show(revision)}: must be a branch, a tag or a commit hash")
-    if found := _cached(asked, revision):
-        return found
+    if cached := _cached(asked, revision):
+        return cached
     if from_hub:
         return _of_hub(asked, revision, hub or os.environ.get("HF_ENDPOINT") or HUB, seconds)
     raise NotThereError(
@@ -101,21 +101,21 @@ def _document(path: str, text: str) -> specfile.Document:
     return document
 
 
-def _local(asked: str) -> Path | None:
-    """The file that a path means; None where there is none, and `asked` may be a name."""
-    if not asked or "\0" in asked:
+def _local(source: str) -> Path | None:
+    """The file that a path means; None where there is none, and `source` may be a name."""
+    if not source or "\0" in source:
         return None
-    path = Path(os.path.expanduser(asked))
+    path = Path(os.path.expanduser(source))
     try:
         if not path.is_dir():
             return path if os.path.lexists(path) else None
         if (path / CONFIG).exists():
             return path / CONFIG
     except OSError as error:
-        raise InputError(f"{show(asked)}: cannot be read: {(error.strerror or 'unknown').lower()}") from error
-    if is_repository(asked):  # a folder of checkpoints that happens to have the name of its repository
+        raise InputError(f"{show(source)}: cannot be read: {(error.strerror or 'unknown').lower()}") from error
+    if is_repository(source):  # a folder of checkpoints that happens to have the name of its repository
         return None
-    raise InputError(f"{show(asked)}: holds no {CONFIG}: give the directory or the file that does")
+    raise InputError(f"{show(source)}: holds no {CONFIG}: give the directory or the file that does")
 
 
 def _of_path(path: Path) -> Config:
@@ -146,8 +146,8 @@ def _source(repository: str, place: str) -> str:
 def cache_folder() -> Path:
     """Where the Hugging Face libraries keep what they download."""
     environment = os.environ
-    if found := environment.get("HF_HUB_CACHE"):
-        return Path(os.path.expanduser(found))
+    if folder := environment.get("HF_HUB_CACHE"):
+        return Path(os.path.expanduser(folder))
     if home := environment.get("HF_HOME"):
         return Path(os.path.expanduser(home)) / "hub"
     return Path(os.path.expanduser(environment.get("XDG_CACHE_HOME") or "~/.cache")) / "huggingface" / "hub"
@@ -225,14 +225,14 @@ def _within(seconds: float, work: Callable[[], _Answer]) -> _Answer:
 
     threading.Thread(target=run, daemon=True).start()
     try:
-        found = done.get(timeout=seconds)
+        answer = done.get(timeout=seconds)
     except queue.Empty:
         raise TimeoutError from None
-    if isinstance(found, urllib.error.URLError) and isinstance(found.reason, TimeoutError):
-        raise found.reason
-    if isinstance(found, BaseException):
-        raise found
-    return found
+    if isinstance(answer, urllib.error.URLError) and isinstance(answer.reason, TimeoutError):
+        raise answer.reason
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer
 
 
 class _Stay(urllib.request.HTTPRedirectHandler):

@@ -141,11 +141,11 @@ class Implementation(Spec):
         """
         number, (base, low, high) = self.numbers()[name], BOUNDS[name]
         if not low <= units.to_base(value, number.unit) <= high:
-            one = units.to_base(1.0, number.unit)
-            raise ValueError(f"must be {low / one:g} to {high / one:g}" + (f" {number.unit}" if base != "1" else ""))
-        given = {"value": value, "low": value, "high": value, "source": "given on the spot", "kind": "assumed"}
+            unit = units.to_base(1.0, number.unit)
+            raise ValueError(f"must be {low / unit:g} to {high / unit:g}" + (f" {number.unit}" if base != "1" else ""))
+        change = {"value": value, "low": value, "high": value, "source": "given on the spot", "kind": "assumed"}
         label = f"{self.name}{',' if ':' in self.name else ':'}{name}={value:g}"
-        return self.model_copy(update={name: number.model_copy(update=given), "name": label})
+        return self.model_copy(update={name: number.model_copy(update=change), "name": label})
 
     def runs_on(self, architecture: str | None) -> bool:
         """True for devices that have its kernels; one without an architecture is taken for a GPU."""

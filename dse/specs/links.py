@@ -105,5 +105,5 @@ class LinksSpec(Spec):
 
     def fits(self) -> dict[str, LinkFit]:
         """Everything that was fitted, by its place in the file."""
-        found: dict[str, LinkFit] = {kind: fit for kind in COLLECTIVES if (fit := getattr(self, kind))}
-        return {**found, **{f"custom_all_reduce.{name}": fit for name, fit in self.custom_all_reduce.items()}}
+        fitted: dict[str, LinkFit] = {kind: fit for kind in COLLECTIVES if (fit := getattr(self, kind))}
+        return {**fitted, **{f"custom_all_reduce.{name}": fit for name, fit in self.custom_all_reduce.items()}}

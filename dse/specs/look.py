@@ -82,8 +82,8 @@ class Look:
 
     def check(self) -> None:
         """Raises InputError for the first value that no figure can have."""
-        for name, asked in ASKED.items():
-            asked.check(getattr(self, name))
+        for name, field in ASKED.items():
+            field.check(getattr(self, name))
 
     @property
     def options(self) -> str:
@@ -91,10 +91,10 @@ class Look:
         import shlex
 
         words: list[str] = []
-        for name, asked in ASKED.items():
+        for name, field in ASKED.items():
             value = getattr(self, name)
-            if value != asked.default:
-                words += [f"--{asked.name}", *([] if asked.kind is SWITCH else [asked.kind.write(value)])]
+            if value != field.default:
+                words += [f"--{field.name}", *([] if field.kind is SWITCH else [field.kind.write(value)])]
         return shlex.join(words)
 
 

@@ -82,8 +82,8 @@ def _read(path: str, stamp: tuple[int, int]) -> MeasuredMemory:
     document = specfile.read(path, _IF_EMPTY)
     if document.data.get("kind") != KIND:
         raise InputError(f"calibrated = {show(path)}: is not memory of a server: {_IF_EMPTY}")
-    found: MeasuredMemory = device_and_model.load(document, MeasuredMemory)
-    return found
+    memory: MeasuredMemory = device_and_model.load(document, MeasuredMemory)
+    return memory
 
 
 def fitting(
@@ -93,26 +93,26 @@ def fitting(
 
     Raises InputError for a file that was measured with another model, format of weights, device, split or engine.
     """
-    found = of(work.calibrated)
-    if found is None:
+    memory = of(work.calibrated)
+    if memory is None:
         return None
     is_asked = {
-        "model": (found.model, model.name, "--model"),
-        "device": (found.device, device.name.partition("+")[0], "--device"),
-        "weights": (found.weights, weights_name(work), "--weights"),
-        "tp": (found.tp, work.tp, "--tp"),
-        "pp": (found.pp, work.pp, "--pp"),
-        "ep": (found.ep, work.ep, "--ep"),
+        "model": (memory.model, model.name, "--model"),
+        "device": (memory.device, device.name.partition("+")[0], "--device"),
+        "weights": (memory.weights, weights_name(work), "--weights"),
+        "tp": (memory.tp, work.tp, "--tp"),
+        "pp": (memory.pp, work.pp, "--pp"),
+        "ep": (memory.ep, work.ep, "--ep"),
     }
-    if stack_name is not None and found.engine != "llama.cpp":
-        is_asked["stack"] = (found.engine, stack_name, "--stack")
-    for name, (measured, asked, option) in is_asked.items():
-        if measured != asked:
+    if stack_name is not None and memory.engine != "llama.cpp":
+        is_asked["stack"] = (memory.engine, stack_name, "--stack")
+    for name, (measured, value, option) in is_asked.items():
+        if measured != value:
             raise InputError(
-                f"calibrated = {show(work.calibrated)}: was measured with {name} {measured}, not {asked}: add {option} "
+                f"calibrated = {show(work.calibrated)}: was measured with {name} {measured}, not {value}: add {option} "
                 f"{measured}, or leave --calibrated out"
             )
-    return found
+    return memory
 
 
 def weights_name(work: "Workload") -> str:
@@ -124,7 +124,7 @@ def server_of(
     found: MeasuredMemory | None, device: "HardwareSpec", work: "Workload", stack_name: str | None
 ) -> servers.Server:
     """The server whose rules a pool follows: that of the log, in its release where none is asked for."""
-    asked, name = work.stack, stack_name
+    engine, name = work.stack, stack_name
     if found:
-        name, asked = found.engine, asked if "@" in (asked or "") else found.stack
-    return servers.of(name, device, asked)
+        name, engine = found.engine, engine if "@" in (engine or "") else found.stack
+    return servers.of(name, device, engine)

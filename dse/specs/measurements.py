@@ -88,8 +88,8 @@ class TensorMeasurement(_Entry):
     def effective_bits(self) -> Fraction | None:
         """Bits a packed element as the papers count them; None where nothing is packed."""
         parts = ("payload", "scales", "zero_points", "outliers")
-        own = sum(self.ledger.get(part, 0) for part in parts)
-        return Fraction(own, self.n_packed_elements) if self.n_packed_elements else None
+        packed_bits = sum(self.ledger.get(part, 0) for part in parts)
+        return Fraction(packed_bits, self.n_packed_elements) if self.n_packed_elements else None
 
 
 class MethodMeasurement(_Entry):
@@ -135,10 +135,10 @@ def looks_like_measurement(data: Mapping[str, object]) -> bool:
 
 def of(document: specfile.Document) -> MeasurementFile:
     """The measurements of a document. Raises InputError or SpecError, which name the line, field and value."""
-    found: MeasurementFile = device_and_model.load(document, MeasurementFile)
+    file: MeasurementFile = device_and_model.load(document, MeasurementFile)
     path = document.path
     names: set[str] = set()
-    for method in found.methods:
+    for method in file.methods:
         try:
             name = quantizers.parse(method.quantizer).name
         except InputError as error:
@@ -158,7 +158,7 @@ def of(document: specfile.Document) -> MeasurementFile:
                     f"{path}: {show(method.quantizer)}: {show(tensor.name)}: ledger: must add up to 8 * stored_bytes: "
                     "measure again with `dse quantize`"
                 )
-    return found
+    return file
 
 
 def to_json(found: MeasurementFile) -> bytes:
@@ -203,18 +203,18 @@ class Bits:
         use_bits = self.kind == "measured"
         if skipping.layers_of(spec):
             return self._skipping(spec)
-        found = attach(spec, self.file or _shipped(), use_bits)
-        return found if found.measured or self.file else oaken_grid.attach(spec, use_bits)
+        enriched = attach(spec, self.file or _shipped(), use_bits)
+        return enriched if enriched.measured or self.file else oaken_grid.attach(spec, use_bits)
 
     def _skipping(self, spec: QuantizerSpec) -> QuantizerSpec:
         """A quantizer that keeps layers in 16 bits, with what was measured of the others, and of both together."""
         packed = self.attached(skipping.bare(spec))
-        found = replace(packed, values=spec.values, name=spec.name)
+        joined = replace(packed, values=spec.values, name=spec.name)
         n_layers = len({t.layer for method in self.file.methods for t in method.tensors}) if self.file else 0
         if not n_layers or any(not -n_layers <= i < n_layers for i in skipping.layers_of(spec)):
-            return found
-        measured = by_layer(skipping.resolved(found, n_layers, "the data"), self.file) if self.file else {}
-        return replace(found, by_depth={n_layers: measured})
+            return joined
+        measured = by_layer(skipping.resolved(joined, n_layers, "the data"), self.file) if self.file else {}
+        return replace(joined, by_depth={n_layers: measured})
 
     def required(self, text: str) -> QuantizerSpec:
         """Attach measurements, which must be there where bits come from them. Raises InputError."""
@@ -266,10 +266,10 @@ def by_layer(spec: QuantizerSpec, file: MeasurementFile) -> dict[str, SideMeasur
     FP16 and BF16 need no measurement. The attention output's error of a layer is its method's where one packs both
     sides; of two methods the squares are added, as if their errors were independent.
     """
-    own: dict[str, dict[tuple[int, str], TensorMeasurement]] = {
+    by_method: dict[str, dict[tuple[int, str], TensorMeasurement]] = {
         method.quantizer: {(t.layer, t.which): t for t in method.tensors} for method in file.methods
     }
-    every = {at: tensor for tensors in own.values() for at, tensor in tensors.items()}
+    every = {at: tensor for tensors in by_method.values() for at, tensor in tensors.items()}
     if {layer for layer, _ in every} != set(range(len(spec.layers))):
         return {}
     sides: dict[str, list[TensorMeasurement]] = {"key": [], "value": []}
@@ -277,7 +277,7 @@ def by_layer(spec: QuantizerSpec, file: MeasurementFile) -> dict[str, SideMeasur
         pair = []
         for which, side in zip(sides, (key, value), strict=True):
             exact = side.family.name in ("fp16", "bf16")
-            tensor = (every if exact else own.get(side.name, {})).get((layer, which))
+            tensor = (every if exact else by_method.get(side.name, {})).get((layer, which))
             if tensor is None:
                 return {}
             pair.append(_exact(tensor) if exact else tensor)
@@ -331,9 +331,9 @@ def _summary(tensors: Iterable[TensorMeasurement], data: str) -> SideMeasurement
 def realised_values(spec: QuantizerSpec, tensors: Iterable[TensorMeasurement]) -> Mapping[str, Fraction]:
     """Parameters of the family's closed form as the data had them: counts over what they are counted in."""
     tensors = list(tensors)
-    found = {}
+    values = {}
     for name, part, whole in spec.family.realised:
         total = sum(t.counts.get(whole, t.n_elements if whole == "n_elements" else 0) for t in tensors)
         if total:
-            found[name] = Fraction(sum(t.counts.get(part, 0) for t in tensors), total)
-    return found
+            values[name] = Fraction(sum(t.counts.get(part, 0) for t in tensors), total)
+    return values

@@ -69,21 +69,21 @@ class CountedModelFile(Spec):
 
     def problems(self) -> list[tuple[str, object, str]]:
         """Rules that join several fields: (field, value, what must hold)."""
-        found: list[tuple[str, object, str]] = []
+        broken: list[tuple[str, object, str]] = []
         if self.n_active_experts > self.n_experts:
-            found.append(("n_active_experts", self.n_active_experts, f"must be at most n_experts = {self.n_experts}"))
+            broken.append(("n_active_experts", self.n_active_experts, f"must be at most n_experts = {self.n_experts}"))
         if self.attention_parameters is not None and self.attention_parameters > self.dense_parameters:
             rule = f"must be at most dense_parameters = {self.dense_parameters}"
-            found.append(("attention_parameters", self.attention_parameters, rule))
+            broken.append(("attention_parameters", self.attention_parameters, rule))
         if self.repeat * sum(layer.n_layers for layer in self.layers) > 10_000:
-            found.append(("repeat", self.repeat, "must leave at most 10,000 layers"))
+            broken.append(("repeat", self.repeat, "must leave at most 10,000 layers"))
         if any((layer.index_bits or layer.index_flops) and not layer.read_limit_tokens for layer in self.layers):
-            found.append(("layers", "index_bits", "needs read_limit_tokens beside it"))
+            broken.append(("layers", "index_bits", "needs read_limit_tokens beside it"))
         if problem := order_problem(self.layers):
-            found.append(("layers", f"{len(self.layers)} runs", problem))
+            broken.append(("layers", f"{len(self.layers)} runs", problem))
         elif self.repeat > 1 and not all(layer.stored for layer in self.layers):
-            found.append(("layers", "stored = false", "needs an earlier layer that stores, and no repeat"))
-        return found
+            broken.append(("layers", "stored = false", "needs an earlier layer that stores, and no repeat"))
+        return broken
 
     def to_model(self) -> ModelSpec:
         """The model, its layers written out in order."""
@@ -94,7 +94,7 @@ class CountedModelFile(Spec):
         }
         if self.published_parameters:
             numbers["published_parameters"] = self.published_parameters
-        given = {name: getattr(self, name) for name in UNITS}
+        quantities = {name: getattr(self, name) for name in UNITS}
         return ModelSpec(
             name=self.name,
             title=self.title or self.name,
@@ -105,7 +105,7 @@ class CountedModelFile(Spec):
             numbers=numbers,
             published_parameters=self.published_parameters.count if self.published_parameters else None,
             **released_fields(self.released, self.checkpoints),
-            **given,
+            **quantities,
         )
 
 
@@ -157,6 +157,6 @@ def text(model: ModelSpec, revision: str = "", published: Quantity | None = None
     if model.notes:
         lines += ["notes = [", *(f"  {json.dumps(note, ensure_ascii=False)}," for note in model.notes), "]"]
     for layer in layers:
-        given = layer.model_dump(exclude_defaults=True)
-        lines += ["", "[[layers]]", *(_line(name, value) for name, value in given.items())]
+        stated = layer.model_dump(exclude_defaults=True)
+        lines += ["", "[[layers]]", *(_line(name, value) for name, value in stated.items())]
     return "\n".join(lines) + "\n"

@@ -68,14 +68,14 @@ def meant_but_for(name: str, names: Names) -> tuple[str, list[str]] | None:
     Such a word has letters alone, names no other shape, and the name is no mistyped one.
     """
     known, words = _by_plain_name(names), _words(name)
-    if any(is_one_slip(_joined(words), one) for one in known):
+    if any(is_one_slip(_joined(words), word) for word in known):
         return None
     for n_unknown in range(1, min(MAX_UNKNOWN, len(words) - 1) + 1):
         last = words[-n_unknown]
         if not re.fullmatch(r"[a-z]{2,}", last) or re.fullmatch(CHANGES, last):
             return None
-        if found := known.get(_joined(words[:-n_unknown])):
-            return found, words[-n_unknown:]
+        if model := known.get(_joined(words[:-n_unknown])):
+            return model, words[-n_unknown:]
     return None
 
 

@@ -48,7 +48,7 @@ def _rows() -> dict[str, dict[str, GridRow]]:
 
 def rows_of(text: str, data: str) -> dict[str, dict[str, GridRow]]:
     """Rows of a table by canonical name of the quantizer and side; `data` names what was quantized."""
-    found: dict[str, dict[str, GridRow]] = {}
+    grid: dict[str, dict[str, GridRow]] = {}
     for line in csv.DictReader(text.splitlines()):
         n_elements, squared = int(line["n_elements"]), float(line["squared_output"])
         measured = SideMeasurement(
@@ -63,8 +63,8 @@ def rows_of(text: str, data: str) -> dict[str, dict[str, GridRow]]:
             output_error_both=math.sqrt(float(line["squared_output_error_both"]) / squared),
         )
         share = Fraction(int(line["n_outliers"]), n_elements)
-        found.setdefault(line["quantizer"], {})[line["which"]] = GridRow(measured, share)
-    return found
+        grid.setdefault(line["quantizer"], {})[line["which"]] = GridRow(measured, share)
+    return grid
 
 
 def attach(spec: QuantizerSpec, use_bits: bool) -> QuantizerSpec:

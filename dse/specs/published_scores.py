@@ -150,11 +150,11 @@ def rows() -> tuple[dict[str, str], ...]:
 @cache
 def published() -> tuple[Score, ...]:
     """The rows that may be set against 16 bits."""
-    found = []
+    scores = []
     for row in rows():
         loss = _loss(row) if row["comparability"] in COMPARABLE else None
         if loss is not None:
-            found.append(
+            scores.append(
                 Score(
                     model=row["model"],
                     format=format_of(row["kv_keys"], row["kv_values"]),
@@ -164,7 +164,7 @@ def published() -> tuple[Score, ...]:
                     error=_error(row),
                 )
             )
-    return tuple(found)
+    return tuple(scores)
 
 
 def plain(model: str) -> str:
@@ -174,14 +174,14 @@ def plain(model: str) -> str:
 
 def is_of(score: Score, model: str) -> bool:
     """True where a score is of this model, whatever follows its name (-Instruct)."""
-    name, asked = plain(score.model), plain(model)
-    return name == asked or name.startswith(f"{asked}-")
+    name, wanted = plain(score.model), plain(model)
+    return name == wanted or name.startswith(f"{wanted}-")
 
 
 def series(model: str) -> str:
     """The series of a model, such as llama3.1 of llama3.1-8b."""
-    found = re.match(r"[a-z]+[\d.]*", plain(model))
-    return found[0] if found else plain(model)
+    match = re.match(r"[a-z]+[\d.]*", plain(model))
+    return match[0] if match else plain(model)
 
 
 def _weight(score: Score) -> float:
@@ -210,9 +210,9 @@ def pooled(scores: Sequence[Score]) -> tuple[float, float | None]:
     for score in scores:
         by_source.setdefault(score.source, []).append(score)
     means, sources = [], []
-    for own in by_source.values():
-        weights = [_weight(score) for score in own]
-        means.append(_mean([score.loss for score in own], weights))
+    for scores_of_source in by_source.values():
+        weights = [_weight(score) for score in scores_of_source]
+        means.append(_mean([score.loss for score in scores_of_source], weights))
         sources.append(min(1.0, math.fsum(weights)))
     weights = [_weight(score) for score in scores]
     within: float | None = None
@@ -233,14 +233,14 @@ def losses(format: str, model: str | None = None) -> list[Loss]:
     `dse list models` name.
     """
     name = name_of(format)
-    own = [score for score in published() if score.format == name]
-    if not own:
+    scores = [score for score in published() if score.format == name]
+    if not scores:
         known = {score.format for score in published()}
         raise InputError(f"quantizer = {show(format)}: no published score: {did_you_mean(name, known)}")
     if model is not None and not any(is_of(score, model) for score in published()):
         catalog.model(model)  # refuses a name that nobody knows
-    found = [next(_by_scope(own, family, model), None) for family in FAMILIES]
-    return [loss for loss in found if loss is not None]
+    per_family = [next(_by_scope(scores, family, model), None) for family in FAMILIES]
+    return [loss for loss in per_family if loss is not None]
 
 
 class Drop(NamedTuple):
@@ -261,23 +261,23 @@ def drop(format: str, model: str) -> Drop | None:
     only where no other has one. The low end is the highest of any family, the high end that of the largest mean or of
     a family that is told, whichever is higher.
     """
-    own = [score for score in published() if score.format == name_of(format)]
-    found = []
+    scores = [score for score in published() if score.format == name_of(format)]
+    per_family = []
     for family in DROPS:
-        scopes = list(_by_scope(own, family, model))
-        likely = [one for one in scopes if one.is_told or (one.of == model and one.within is not None)]
-        widest = [one for one in scopes[::-1] if one.within is not None]
-        found += [*likely, *widest, *scopes][:1]
-    with_ends = [one for one in found if one.within is not None]
-    largest = max(with_ends or found, key=lambda one: one.loss, default=None)
+        scopes = list(_by_scope(scores, family, model))
+        likely = [row for row in scopes if row.is_told or (row.of == model and row.within is not None)]
+        widest = [row for row in scopes[::-1] if row.within is not None]
+        per_family += [*likely, *widest, *scopes][:1]
+    with_ends = [row for row in per_family if row.within is not None]
+    largest = max(with_ends or per_family, key=lambda row: row.loss, default=None)
     if largest is None:
         return None
-    lows = [one.loss - one.within for one in with_ends if one.within is not None]
-    highs = [one.loss + one.within for one in with_ends if one.within is not None and (one.is_told or one == largest)]
+    lows = [row.loss - row.within for row in with_ends if row.within is not None]
+    highs = [row.loss + row.within for row in with_ends if row.within is not None and (row.is_told or row == largest)]
     return Drop(largest, max(lows, default=None), max(highs, default=None))
 
 
-def _by_scope(own: Sequence[Score], family: str, model: str | None) -> Iterator[Loss]:
+def _by_scope(scores_of_format: Sequence[Score], family: str, model: str | None) -> Iterator[Loss]:
     """Losses in a family of tasks: of the model, of its series, of its kind, each where there are scores."""
     scopes: list[tuple[str, Callable[[Score], bool]]] = [("all models", lambda score: True)]
     if model is not None:
@@ -291,7 +291,7 @@ def _by_scope(own: Sequence[Score], family: str, model: str | None) -> Iterator[
             ),
         ]
     for of, belongs in scopes:
-        scores = [score for score in own if score.family == family and belongs(score)]
+        scores = [score for score in scores_of_format if score.family == family and belongs(score)]
         if scores:
             loss, within = pooled(scores)
             yield Loss(

@@ -78,10 +78,10 @@ def _parse_short(raw: Any, base: str) -> Any:
     if isinstance(raw, str):
         if base in COUNTED:
             raw = re.sub(rf"\b{base}s\s*$", base, raw)
-        found = units.number_and_unit(raw)
-        if not found:
+        parts = units.number_and_unit(raw)
+        if not parts:
             raise ValueError(f'must be a number and a unit of {base}, such as "{_example(base)}"')
-        value, unit = found
+        value, unit = parts
         default = base if base in COUNTED else "1"
         return {"value": value, "unit": unit or default, "source": "user's file", "kind": ASSUMED}
     if isinstance(raw, int | float) and not isinstance(raw, bool):
@@ -94,14 +94,14 @@ def with_source(block: dict[str, Any], names: Collection[str]) -> dict[str, Any]
 
     Numbers are short texts ("11.4 us"), bare shares (0.91) or tables without a source; one with its own keeps it.
     """
-    found = {name: item for name, item in block.items() if name not in ("source", "kind")}
+    numbers = {name: item for name, item in block.items() if name not in ("source", "kind")}
     shared = {"source": block["source"], "kind": block.get("kind", "measured")}
-    for name in names & found.keys():
-        number = found[name]
+    for name in names & numbers.keys():
+        number = numbers[name]
         if isinstance(number, str | int | float) and not isinstance(number, bool):
             number = _parse_short(number, "1") | shared
-        found[name] = shared | number if isinstance(number, dict) else number
-    return found
+        numbers[name] = shared | number if isinstance(number, dict) else number
+    return numbers
 
 
 def _example(base: str) -> str:

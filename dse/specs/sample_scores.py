@@ -55,15 +55,15 @@ def by_text(method: str) -> list[dict[str, Any]]:
     Raises InputError for a format that was not measured.
     """
     names = ("stored_bits", "perplexity", "log_ratio", "log_ratio_se", "kl_nats", "top1_agreement_frac")
-    own = [row for row in rows() if row["method"] == method]
-    if not own:
+    matching = [row for row in rows() if row["method"] == method]
+    if not matching:
         known = dict.fromkeys(row["method"] for row in rows())
         raise InputError(f"quantizer = {show(method)}: not measured on {SAMPLE}: {did_you_mean(method, known)}")
     return [
         {"text": row["text"], "sides": row["sides"]}
         | {name: float(row[name]) for name in names}
         | {"n_scored_tokens": int(row["n_scored_tokens"])}
-        for row in own
+        for row in matching
     ]
 
 
@@ -72,9 +72,9 @@ def worst_layer(method: str) -> tuple[int, float, int, float]:
 
     Mean over texts, keys and values quantized.
     """
-    own = [row for row in layers() if row["method"] == method]
-    texts = [name for name in own[0] if name not in ("method", "layer")]
-    error = {int(row["layer"]): math.fsum(float(row[name]) for name in texts) / len(texts) for row in own}
+    matching = [row for row in layers() if row["method"] == method]
+    texts = [name for name in matching[0] if name not in ("method", "layer")]
+    error = {int(row["layer"]): math.fsum(float(row[name]) for name in texts) / len(texts) for row in matching}
     least, greatest = min(error, key=error.__getitem__), max(error, key=error.__getitem__)
     return least, error[least], greatest, error[greatest]
 
@@ -82,15 +82,15 @@ def worst_layer(method: str) -> tuple[int, float, int, float]:
 @cache
 def of(method: str) -> SampleScore | None:
     """Find what a format by its canonical name costs; None where it was not measured."""
-    own = [row for row in rows() if (row["method"], row["sides"]) == (method, "both")]
-    if not own:
+    matching = [row for row in rows() if (row["method"], row["sides"]) == (method, "both")]
+    if not matching:
         return None
-    ratio = _over_texts([float(row["log_ratio"]) for row in own])
+    ratio = _over_texts([float(row["log_ratio"]) for row in matching])
     return SampleScore(
-        kl_nats=_over_texts([float(row["kl_nats"]) for row in own]),
+        kl_nats=_over_texts([float(row["kl_nats"]) for row in matching]),
         perplexity_frac=OverTexts(*(math.expm1(value) for value in ratio)),
-        top1_agreement_frac=_over_texts([float(row["top1_agreement_frac"]) for row in own]),
-        n_texts=len(own),
+        top1_agreement_frac=_over_texts([float(row["top1_agreement_frac"]) for row in matching]),
+        n_texts=len(matching),
     )
 
 

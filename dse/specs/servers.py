@@ -106,16 +106,16 @@ def of(stack: str | None, device: HardwareSpec, asked: str | None = None) -> Ser
 
 
 @lru_cache(maxsize=256)
-def _server(stack: str | None, kind: str, asked: str | None) -> Server:
-    name, release = stack if stack in stacks() else DEFAULT, release_of((asked or "").partition("@")[2])
-    found: dict[str, Any] = {}
-    for document in (_read(_COMMON), own := _read(str(name))):
+def _server(stack: str | None, kind: str, engine: str | None) -> Server:
+    name, release = stack if stack in stacks() else DEFAULT, release_of((engine or "").partition("@")[2])
+    settings: dict[str, Any] = {}
+    for document in (_read(_COMMON), document_of_stack := _read(str(name))):
         for since in sorted(document.data, key=release_of):
             if release_of(since) <= release:
                 block = document.data[since]
-                found |= {key: item for key, item in block.items() if key not in (SMALL, LARGE, LARGEST)}
-                found |= block.get(kind, {})
-    server: Server = load(specfile.Document(own.path, found), Server)
+                settings |= {key: item for key, item in block.items() if key not in (SMALL, LARGE, LARGEST)}
+                settings |= block.get(kind, {})
+    server: Server = load(specfile.Document(document_of_stack.path, settings), Server)
     return server
 
 

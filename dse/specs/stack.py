@@ -261,20 +261,20 @@ class StackSpec(Spec):
 
     def fits(self) -> dict[str, Fit]:
         """Everything that was fitted, by its place in the file."""
-        own = {"materialised": self.materialised}
-        found: dict[str, Fit] = {**self.parts(), **{name: fit for name, fit in own.items() if fit}}
+        whole = {"materialised": self.materialised}
+        fitted: dict[str, Fit] = {**self.parts(), **{name: fit for name, fit in whole.items() if fit}}
         for table in SERVED:
-            found |= {f"{table}.{code}": fit for code, fit in getattr(self, table).items()}
-        return found
+            fitted |= {f"{table}.{code}": fit for code, fit in getattr(self, table).items()}
+        return fitted
 
     def parts(self) -> dict[str, Fit]:
         """The fits that `dse validate silicon` judges, by their place in the file: attention, gemm, kv.fp8, ..."""
-        found: dict[str, Fit] = {}
+        fitted: dict[str, Fit] = {}
         if self.attention:
-            found["attention"] = self.attention
+            fitted["attention"] = self.attention
         if self.gemm:
-            found["gemm"] = self.gemm
-        return {**found, **{f"kv.{code}": fit for code, fit in self.kv.items()}}
+            fitted["gemm"] = self.gemm
+        return {**fitted, **{f"kv.{code}": fit for code, fit in self.kv.items()}}
 
     def codes(self) -> list[KvCode]:
         """Storage of keys and values that `attention_terms` knows."""
@@ -287,14 +287,14 @@ class StackSpec(Spec):
         """
         if self.attention is None:
             raise KeyError(code)
-        own = self.attention if code == "fp16" else self.kv[code]
+        kernel = self.attention if code == "fp16" else self.kv[code]
         return {
-            "launch_s": own.launch.si,
+            "launch_s": kernel.launch.si,
             "split_s": self.attention.split.si,
             "copy_s": self.attention.layout_copy.si if self.attention.layout_copy else 0.0,
             "unit_s": self.attention.per_unit.si,
             "memory_frac": self.attention.memory_frac.si,
-            "core_rate_per_s": own.core_rate.si if own.core_rate else 0.0,
+            "core_rate_per_s": kernel.core_rate.si if kernel.core_rate else 0.0,
         }
 
     def gemm_terms(self) -> dict[str, float]:
@@ -370,10 +370,10 @@ def served(
     `server` is what is known of the software itself, None for kernels alone; `release` may be "" or one that is not
     known; `public` is what benchmarks of the release say.
     """
-    own = stacks.get(name) or StackSpec()
-    parts: dict[str, Any] = {part: getattr(own, part) for part in StackSpec.model_fields}
+    stack_spec = stacks.get(name) or StackSpec()
+    parts: dict[str, Any] = {part: getattr(stack_spec, part) for part in StackSpec.model_fields}
     borrowed: dict[str, str] = {}
-    host, stands_in = own.host, ""
+    host, stands_in = stack_spec.host, ""
     if server and not host:
         nearest = server.nearest(release) if release else ""
         host = server.releases.get(nearest, server.host)
@@ -387,7 +387,7 @@ def served(
             if parts[part] is None and getattr(stack, part):
                 parts[part], borrowed[part] = getattr(stack, part), other
     for table in (*SERVED, "kv"):
-        for other, stack in sorted(others, key=lambda one: table == "latent" and _is_slow_packed(one[1])):
+        for other, stack in sorted(others, key=lambda entry: table == "latent" and _is_slow_packed(entry[1])):
             for code, fit in getattr(stack, table).items():
                 if code not in parts[table] and not (table == "products" and code in UNPACKED):
                     parts[table] = {**parts[table], code: fit}

@@ -66,19 +66,19 @@ def format_in(name: str) -> NamedFormat:
     """The format that a name says. Raises InputError for two formats, or a type of GGUF that is not known."""
     lower = name.strip().lower()
     owner, _, short = lower.rpartition("/")
-    if types := [found.replace("-", "_") for found in _GGUF.findall(short)]:
+    if types := [match.replace("-", "_") for match in _GGUF.findall(short)]:
         if len(set(types)) > 1:
             raise _two(name, types)
         kind = types[0] + ("_m" if types[0].endswith("_k") and types[0] + "_m" in FORMATS else "")
         if kind not in FORMATS:
-            known = ", ".join(each for each in FORMATS if re.match(r"i?q\d", each))
+            known = ", ".join(code for code in FORMATS if re.match(r"i?q\d", code))
             raise InputError(f"model = {show(name)}: {kind} is no type that is known: use one of {known}")
         return NamedFormat(kind, types[0])
     words = [word for word in re.split(r"[\s._:-]+", short)[1:] if word]
     said = [(word, formats) for word in words for pattern, formats in WORDS if re.fullmatch(pattern, word)]
     if not said:
         return NamedFormat("", is_open="gguf" in words)
-    agreed = [one for one in said[0][1] if all(one in formats for _, formats in said)]
+    agreed = [code for code in said[0][1] if all(code in formats for _, formats in said)]
     if not agreed:
         raise _two(name, [word for word, _ in said])
     is_scaled = owner in _TENSOR_SCALES or any(re.fullmatch(SCALED, word) for word in words)
@@ -94,11 +94,11 @@ def _two(name: str, words: list[str]) -> InputError:
 
 def of_model(said: NamedFormat, model: "ModelSpec") -> str:
     """The format of `FORMATS` that a name means of this model: as its publishers store it."""
-    found = said.name
-    if found == "fp8" and said.has_tensor_scales:
+    code = said.name
+    if code == "fp8" and said.has_tensor_scales:
         return "fp8-tensor" if model.n_experts > 1 else "fp8"
-    if found in model.checkpoints:
-        return model.checkpoints[found]
-    if model.released in (f"{found}-block", f"{found}-experts"):
+    if code in model.checkpoints:
+        return model.checkpoints[code]
+    if model.released in (f"{code}-block", f"{code}-experts"):
         return model.released
-    return _OF_MIXTURES.get(found, found) if model.n_experts > 1 else found
+    return _OF_MIXTURES.get(code, code) if model.n_experts > 1 else code

@@ -72,8 +72,8 @@ _GGUF = {
     "q2_k": 25,
 }
 FORMATS: dict[str, WeightFormat] = {
-    each.name: each
-    for each in (
+    entry.name: entry
+    for entry in (
         _uniform(WIDE, "16 bits", WIDE_EIGHTHS, "bf16", NOTHING),
         _uniform("fp32", "32 bits", 2 * WIDE_EIGHTHS, "", NOTHING),
         _uniform("fp8", "FP8, a scale a tensor or channel", 64, "fp8"),
@@ -135,10 +135,10 @@ def _key(text: str) -> str:
 
 def parse(text: str) -> WeightFormat:
     """The format of that name. Raises InputError for one that is not known."""
-    found = FORMATS.get(_key(text))
-    if found is None:
+    chosen = FORMATS.get(_key(text))
+    if chosen is None:
         raise InputError(f"weights = {show(text)}: is not known: {did_you_mean(text, FORMATS)}")
-    return found
+    return chosen
 
 
 def weight_format(weights: str | None, weights_bits: int, activation_bits: int) -> WeightFormat:

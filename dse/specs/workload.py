@@ -463,8 +463,8 @@ class Workload:
     )
 
     def __post_init__(self) -> None:
-        for name, asked in ASKED.items():
-            asked.check(getattr(self, name))
+        for name, field in ASKED.items():
+            field.check(getattr(self, name))
         if self.prefix_tokens > self.input_tokens:
             raise InputError(
                 f"prefix = {self.prefix_tokens}: must be a whole number from 0 to {self.input_tokens:,}, the prompt"

@@ -123,10 +123,10 @@ class QuantizedCache:
     def bits(self, side: Side) -> float:
         """Bits an element of the packed keys, or of the packed values, without those of the other side."""
         packed = self.cache.packed(side)
-        n_bytes = sum(one.stored_bytes for one in packed)
+        n_bytes = sum(buffer.stored_bytes for buffer in packed)
         if side == "value" and "key_positions" in self.cache.buffers:  # where sinks stand, that keys do not keep then
             n_bytes += self.cache.buffers["key_positions"].nbytes
-        return float(8 * n_bytes / sum(one.n_elements for one in packed))
+        return float(8 * n_bytes / sum(buffer.n_elements for buffer in packed))
 
 
 class WholeCache:
@@ -270,7 +270,7 @@ def _plan(spec: QuantizerSpec, model: CachedModel, known: Calibration) -> list[L
 
 def beside(key: Any, value: Any, rotation: Rotation) -> LayerCache:
     """Keys as one cache packs them, values as the other does; both are empty."""
-    rows = [one.cache for one in (key, value) if isinstance(getattr(one, "cache", None), kernels_ref.RowCache)]
+    rows = [side.cache for side in (key, value) if isinstance(getattr(side, "cache", None), kernels_ref.RowCache)]
     if len(rows) == 2:
         return QuantizedCache(kernels_ref.RowCache(rows[0].key_method, rows[1].value_method), key.before_rope)
     return SplitCache(key, value, rotation)

@@ -112,12 +112,12 @@ class Checkpoint:
                 text = f"shape {show(list(shape))}: must be {list(must)} by the file's own sizes"
                 raise InputError(f"{self.path}: weight {name}: {text}")
         for name, shape in self.shapes.items():
-            own = name.partition(".")[0]
-            sizes[own] = sizes.get(own, 0) + 4 * math.prod(shape)
+            part = name.partition(".")[0]
+            sizes[part] = sizes.get(part, 0) + 4 * math.prod(shape)
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        for own, n_bytes in sizes.items():
+        for part, n_bytes in sizes.items():
             if n_bytes > memory:
-                what = f"layer {own}" if own.isdecimal() else f"weight {own}"
+                what = f"layer {part}" if part.isdecimal() else f"weight {part}"
                 raise LimitError(f"{self.path}: {what} takes {n_bytes:,} bytes: this machine has {memory:,} of memory")
 
     @property
@@ -141,24 +141,24 @@ class Checkpoint:
         shape = self.architecture
         width, kv_width = shape.n_q_heads * shape.head_dim, shape.n_kv_heads * shape.head_dim
         self._check(index)
-        own = {name.partition(".")[2] for name in self.shapes if name.startswith(f"{index}.")}
-        found = {name: self.tensor(f"{index}.{name}") for name in sorted(own)}
+        names = {name.partition(".")[2] for name in self.shapes if name.startswith(f"{index}.")}
+        tensors = {name: self.tensor(f"{index}.{name}") for name in sorted(names)}
         of = self.architecture
         width, kv_width = of.n_q_heads * of.head_dim, of.n_kv_heads * of.head_dim
-        if "qkv" in found:
-            found |= dict(zip("qkv", np.split(found.pop("qkv"), [width, width + kv_width]), strict=True))
-        if "gate_up" in found:
-            found |= dict(zip(("gate", "up"), np.split(found.pop("gate_up"), 2), strict=True))
-        return TransformerLayer(**found)
+        if "qkv" in tensors:
+            tensors |= dict(zip("qkv", np.split(tensors.pop("qkv"), [width, width + kv_width]), strict=True))
+        if "gate_up" in tensors:
+            tensors |= dict(zip(("gate", "up"), np.split(tensors.pop("gate_up"), 2), strict=True))
+        return TransformerLayer(**tensors)
 
     def _check(self, index: int) -> None:
         """Raises InputError for a tensor of a layer that is missing or of another shape, before any is read."""
         of = self.architecture
         width, kv_width, wide = of.n_q_heads * of.head_dim, of.n_kv_heads * of.head_dim, of.hidden_size
         start = f"{index}."
-        found = {name[len(start) :]: shape for name, shape in self.shapes.items() if name.startswith(start)}
+        by_name = {name[len(start) :]: shape for name, shape in self.shapes.items() if name.startswith(start)}
         fused = {"qkv": ("q", "k", "v"), "gate_up": ("gate", "up")}
-        rows = {name: shape[0] for name, shape in found.items() if shape}
+        rows = {name: shape[0] for name, shape in by_name.items() if shape}
         ffn = rows["gate_up"] // 2 if "gate_up" in rows else rows.get("gate", 0)
         shapes: dict[str, tuple[int, ...]] = {
             **dict.fromkeys(("attention_norm", "mlp_norm", "post_attention_norm", "post_mlp_norm", "o_bias"), (wide,)),
@@ -168,16 +168,16 @@ class Checkpoint:
             **{"q_bias": (width,), "k_bias": (kv_width,), "v_bias": (kv_width,)},
         }
         for whole, parts in fused.items():
-            if whole in found:
+            if whole in by_name:
                 shapes[whole] = (sum(shapes.pop(part)[0] for part in parts), wide)
         optional = ("_bias", "q_norm", "k_norm", "post_attention_norm", "post_mlp_norm")
         for name, must in shapes.items():
-            if name not in found and not name.endswith(optional):
+            if name not in by_name and not name.endswith(optional):
                 raise InputError(f"{self.path}: layer {index}: weight {name} is missing: download the file again")
-            if name in found and found[name] != must:
-                text = f"shape {show(list(found[name]))}: must be {list(must)} by the file's own sizes"
+            if name in by_name and by_name[name] != must:
+                text = f"shape {show(list(by_name[name]))}: must be {list(must)} by the file's own sizes"
                 raise InputError(f"{self.path}: layer {index}: weight {name}: {text}")
-        for name in found:
+        for name in by_name:
             if name not in shapes:
                 text = "is not one of a model that can be run"
                 raise InputError(f"{self.path}: layer {index}: weight {show(name)}: {text}")
@@ -205,26 +205,26 @@ class Said:
 
     def whole(self, key: str, most: int, default: int | None = None, least: int = 1) -> int:
         """A whole number from `least` to `most`. Raises InputError."""
-        found = self.get(key)
-        found = default if found is None else found
-        if type(found) is not int or not least <= found <= most:
-            raise self._refused(key, found, f"a whole number from {least} to {most:,}")
-        return found
+        value = self.get(key)
+        value = default if value is None else value
+        if type(value) is not int or not least <= value <= most:
+            raise self._refused(key, value, f"a whole number from {least} to {most:,}")
+        return value
 
     def number(self, key: str, default: float | None = None) -> float:
         """A positive number. Raises InputError."""
-        found = self.get(key)
-        found = default if found is None else found
-        if isinstance(found, bool) or not isinstance(found, (int, float)) or not 0 < found < 1e30:
-            raise self._refused(key, found, "a positive number")
-        return float(found)
+        value = self.get(key)
+        value = default if value is None else value
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e30:
+            raise self._refused(key, value, "a positive number")
+        return float(value)
 
     def window(self, key: str) -> int | None:
         """Tokens of a window, None for 0 and where none is said. Raises InputError."""
         return None if self.get(key) in (None, 0) else self.whole(key, MOST["tokens"])
 
-    def _refused(self, key: str, found: Any, must: str) -> InputError:
-        return InputError(f"{self.path}: {self.prefix}{key} = {show(found)}: must be {must}: is the file damaged?")
+    def _refused(self, key: str, value: Any, must: str) -> InputError:
+        return InputError(f"{self.path}: {self.prefix}{key} = {show(value)}: must be {must}: is the file damaged?")
 
 
 def checked(path: str, architecture: Architecture) -> Architecture:

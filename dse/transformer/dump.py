@@ -112,21 +112,21 @@ def _shapes(of: Architecture, n: int, n_kept: int) -> Iterator[tuple[str, tuple[
 def _theta(of: Architecture) -> float | None:
     """The base of RoPE where it is one plain one for all channels of all layers, as a dump can say it."""
     first = of.rotations[0]
-    is_one = all(one.is_plain and one.theta == first.theta for one in of.rotations)
+    is_one = all(rotation.is_plain and rotation.theta == first.theta for rotation in of.rotations)
     return first.theta if is_one and 2 * len(first.frequencies) == of.head_dim else None
 
 
 def _note(of: Architecture, n: int) -> str:
     """Properties of the model's attention that `dse measure` leaves out."""
     windows = {window for window in of.windows if window is not None and window < n}
-    found = []
+    notes = []
     if windows:
-        found.append(f"layers with a window of {min(windows):,} tokens are measured over all tokens")
+        notes.append(f"layers with a window of {min(windows):,} tokens are measured over all tokens")
     if of.score_cap is not None:
-        found.append(f"the soft cap of {of.score_cap:g} on attention scores is left out")
+        notes.append(f"the soft cap of {of.score_cap:g} on attention scores is left out")
     if _theta(of) is None:
-        found.append("RoPE is scaled or differs by layer: no rope_theta")
-    return "; ".join(found)
+        notes.append("RoPE is scaled or differs by layer: no rope_theta")
+    return "; ".join(notes)
 
 
 def _writing(file: IO[bytes], of: Architecture, after: bool, n_kept: int) -> Attention:

@@ -54,11 +54,11 @@ def capped(x: np.ndarray, cap: float | None) -> np.ndarray:
 
 def nats(logits: np.ndarray, targets: np.ndarray) -> np.ndarray:
     """-ln p of each target, float64: logits [..., vocabulary], float32, targets [...]."""
-    own = np.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+    target_logits = np.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
     largest = logits.max(axis=-1, keepdims=True)
     total = np.exp(logits - largest).sum(axis=-1, dtype=np.float64)
-    found: np.ndarray = np.log(total) + (largest[..., 0] - own).astype(np.float64)
-    return found
+    loss: np.ndarray = np.log(total) + (largest[..., 0] - target_logits).astype(np.float64)
+    return loss
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
@@ -132,10 +132,10 @@ def attend(
             np.exp(scores, out=scores)
             total = scores.sum(axis=-1, keepdims=True)
             if packed is None:
-                own = scores @ value[j, first:end]
+                mix = scores @ value[j, first:end]
             else:
-                own = _packed_mix(scores, value[j, first:end], packed.value[j, first:end], at[1])
-            mixed[group, start:end] = (own / total).reshape(n_group, end - start, -1)
+                mix = _packed_mix(scores, value[j, first:end], packed.value[j, first:end], at[1])
+            mixed[group, start:end] = (mix / total).reshape(n_group, end - start, -1)
     return mixed
 
 
@@ -159,9 +159,9 @@ class _Columns:
 
 
 def _columns(counts: np.ndarray, start: int, end: int, first: int) -> _Columns:
-    own = np.clip(counts[start:end] - first, 0, end - first)
-    low, high = int(own.min()), int(own.max())
-    return _Columns(low, high, np.arange(low, high) < own[:, None])
+    seen = np.clip(counts[start:end] - first, 0, end - first)
+    low, high = int(seen.min()), int(seen.max())
+    return _Columns(low, high, np.arange(low, high) < seen[:, None])
 
 
 def _packed_scores(rows: np.ndarray, key: np.ndarray, packed: np.ndarray, columns: _Columns) -> np.ndarray:
@@ -255,11 +255,11 @@ def hidden_states(
         for index in layers:
             layer = model.layer(index)
             before, states = states, []
-            for own, attention, start in zip(before, attentions, starts, strict=True):
+            for states_before, attention, start in zip(before, attentions, starts, strict=True):
                 is_shared = bool(states) and index < start
-                states.append(states[0] if is_shared else _through(of, layer, index, own, attention))
+                states.append(states[0] if is_shared else _through(of, layer, index, states_before, attention))
     norm = model.tensor("final_norm")
-    return [rms_norm(own, norm, of.norm_epsilon) for own in states]
+    return [rms_norm(last, norm, of.norm_epsilon) for last in states]
 
 
 def logits_of(model: Checkpoint, states: np.ndarray, head: np.ndarray) -> np.ndarray:

@@ -69,11 +69,11 @@ def load(path: str) -> Checkpoint:
     def tensor(name: str) -> np.ndarray:
         if name not in names:
             raise InputError(f"{path}: weight {name} is missing: download the file again")
-        found = file.read(names[name])
+        values = file.read(names[name])
         part = name.rpartition(".")[2].partition("_")
         if family == "llama" and part[0] in ("q", "k") and part[2] in ("", "bias"):
-            found = _hugging_face_order(found, architecture.n_q_heads if part[0] == "q" else architecture.n_kv_heads)
-        return found
+            values = _hugging_face_order(values, architecture.n_q_heads if part[0] == "q" else architecture.n_kv_heads)
+        return values
 
     if "embedding" not in names:
         raise InputError(f"{path}: weight token_embd is missing: download the file again")
@@ -81,7 +81,7 @@ def load(path: str) -> Checkpoint:
         path=path,
         name=clean(str(file.meta.get("general.name") or Path(path).stem), 200),
         architecture=architecture,
-        shapes={own: file.tensors[name].shape for own, name in names.items()},
+        shapes={ours: file.tensors[name].shape for ours, name in names.items()},
         tensor=tensor,
         rows=lambda tokens: file.read(names["embedding"], tokens),
         encode=tokenizer.of_gguf(path, file.meta.get),
@@ -90,18 +90,18 @@ def load(path: str) -> Checkpoint:
 
 def _names(path: str, family: str, file: GgufFile) -> dict[str, str]:
     """Our names of the file's tensors. Raises InputError for a tensor that is not understood."""
-    found = {}
+    names = {}
     for name in file.tensors:
         parts = name.split(".")
         if name in _OUTSIDE:
-            found[_OUTSIDE[name]] = name
+            names[_OUTSIDE[name]] = name
         elif len(parts) == 4 and parts[0] == "blk" and parts[2] in _INSIDE and parts[3] in ("weight", "bias"):
-            own = _INSIDE[parts[2]]
-            own = "gate_up" if family == "phi3" and own == "up" else own
-            found[f"{parts[1]}.{own}" + ("_bias" if parts[3] == "bias" else "")] = name
+            part = _INSIDE[parts[2]]
+            part = "gate_up" if family == "phi3" and part == "up" else part
+            names[f"{parts[1]}.{part}" + ("_bias" if parts[3] == "bias" else "")] = name
         elif name != _DIVISORS:
             raise InputError(f"{path}: tensor {show(name)}: is not one of a {family} model that can be run")
-    return found
+    return names
 
 
 def _hugging_face_order(weight: np.ndarray, n_heads: int) -> np.ndarray:
@@ -128,10 +128,10 @@ def _architecture(path: str, family: str, said: Said, file: GgufFile) -> Archite
     frequencies = plain_frequencies(theta, n_rotated)
     divisors = file.tensors.get(_DIVISORS)
     if divisors is not None:
-        found = file.read(_DIVISORS) if divisors.shape == frequencies.shape else np.zeros(1)
-        if not (np.isfinite(found) & (found > 0)).all():
+        factors = file.read(_DIVISORS) if divisors.shape == frequencies.shape else np.zeros(1)
+        if not (np.isfinite(factors) & (factors > 0)).all():
             raise InputError(f"{path}: tensor {_DIVISORS}: must be {len(frequencies):,} positive numbers")
-        frequencies = frequencies / found
+        frequencies = frequencies / factors
     factor = "rope.scaling.factor" if said.get("rope.scaling.factor") else "rope.scale_linear"
     scale = said.number(factor, 1.0) if kind == "linear" else 1.0
     wide = Rotation(frequencies / scale, theta, divisors is None and scale == 1.0)
@@ -153,6 +153,6 @@ def _architecture(path: str, family: str, said: Said, file: GgufFile) -> Archite
         embedding_scale=math.sqrt(hidden) if gemma else 1.0,
         score_cap=said.number("attn_logit_softcapping", 50.0) if family == "gemma2" else None,
         logit_cap=said.number("final_logit_softcapping", 30.0) if family == "gemma2" else None,
-        windows=tuple(None if one else window for one in is_global),
-        rotations=tuple(wide if one or window is None else near for one in is_global),
+        windows=tuple(None if is_wide else window for is_wide in is_global),
+        rotations=tuple(wide if is_wide or window is None else near for is_wide in is_global),
     )

@@ -117,13 +117,13 @@ class GgufFile:
             if key in self.meta:
                 raise self.damaged(f"key {show(key)} is there twice")
             self.meta[key] = self._value()
-        found = [self._tensor() for _ in range(n_tensors)]
+        entries = [self._tensor() for _ in range(n_tensors)]
         alignment = self.meta.get("general.alignment", 32)
         if type(alignment) is not int or not 1 <= alignment <= MAX_ALIGNMENT or alignment & (alignment - 1):
             raise self.damaged(f"general.alignment = {show(alignment)}")
         start = -(-self._at // alignment) * alignment
         end = 0
-        for name, kind, shape, offset, n_bytes in sorted(found, key=lambda one: one[3]):
+        for name, kind, shape, offset, n_bytes in sorted(entries, key=lambda entry: entry[3]):
             if name in self.tensors:
                 raise self.damaged(f"tensor {show(name)} is there twice")
             if offset % alignment or offset < end:

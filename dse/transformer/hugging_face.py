@@ -72,14 +72,14 @@ def load(path: str) -> Checkpoint:
         if name not in names:
             raise InputError(f"{path}: weight {name} is missing: download the files again")
         with open_dump(places[names[name]][0], _LIMITS) as dump:
-            found = dump.read(names[name]).astype(np.float32, copy=False)
-        return found + np.float32(1) if gemma and name.endswith("norm") else found  # Gemma keeps norms less 1
+            weights = dump.read(names[name]).astype(np.float32, copy=False)
+        return weights + np.float32(1) if gemma and name.endswith("norm") else weights  # Gemma keeps norms less 1
 
     return Checkpoint(
         path=path,
         name=clean(str(config.get("_name_or_path") or folder.resolve().name), 200),
         architecture=architecture,
-        shapes={own: places[name][1] for own, name in names.items()},
+        shapes={ours: places[name][1] for ours, name in names.items()},
         tensor=tensor,
         rows=lambda tokens: tensor("embedding")[tokens],
         encode=tokenizer.of_hugging_face(folder / "tokenizer.json"),
@@ -97,7 +97,7 @@ def _names(path: str, folder: Path, family: str) -> tuple[_Places, dict[str, str
             files |= {tensor.name: (file, tensor.shape) for tensor in dump.tensors}
     if not files:
         raise InputError(f"{path}: holds no .safetensors file: download the weights in that format")
-    prefix = next((one for one in _PREFIXES if f"{one}embed_tokens.weight" in files), None)
+    prefix = next((start for start in _PREFIXES if f"{start}embed_tokens.weight" in files), None)
     if prefix is None:
         raise InputError(f"{path}: weight embed_tokens is missing: download the files again")
     known = {
@@ -106,10 +106,10 @@ def _names(path: str, folder: Path, family: str) -> tuple[_Places, dict[str, str
         "lm_head.weight": "head",
         "language_model.lm_head.weight": "head",
     }
-    inside = {f"{name}.weight": own for name, own in (_SANDWICH if family.startswith("gemma") else _NORMS).items()}
-    inside |= {f"self_attn.{name}.weight": own for name, own in (_ATTENTION | _HEAD_NORMS).items()}
-    inside |= {f"self_attn.{name}.bias": f"{own}_bias" for name, own in _ATTENTION.items()}
-    inside |= {f"mlp.{name}.weight": own for name, own in _MLP.items()}
+    inside = {f"{name}.weight": ours for name, ours in (_SANDWICH if family.startswith("gemma") else _NORMS).items()}
+    inside |= {f"self_attn.{name}.weight": ours for name, ours in (_ATTENTION | _HEAD_NORMS).items()}
+    inside |= {f"self_attn.{name}.bias": f"{ours}_bias" for name, ours in _ATTENTION.items()}
+    inside |= {f"mlp.{name}.weight": ours for name, ours in _MLP.items()}
     names = {}
     for name in files:
         index, _, rest = name.removeprefix(f"{prefix}layers.").partition(".")
@@ -128,9 +128,9 @@ def _architecture(path: str, family: str, config: dict[str, Any]) -> Architectur
     hidden = said.whole("hidden_size", MOST["channels"])
     gemma, head_dim = family.startswith("gemma"), said.whole("head_dim", MOST["channels"], hidden // n_q)
     wanted = "gelu_pytorch_tanh" if gemma else "silu"
-    given = config.get("hidden_activation" if gemma else "hidden_act") or wanted
-    if given != wanted:
-        raise InputError(f"{path}: activation {show(given)}: cannot be run; of {family}: {wanted}")
+    activation = config.get("hidden_activation" if gemma else "hidden_act") or wanted
+    if activation != wanted:
+        raise InputError(f"{path}: activation {show(activation)}: cannot be run; of {family}: {wanted}")
     scale = said.number("query_pre_attn_scalar", head_dim) if gemma else head_dim
     kinds = _kinds(path, family, config, said, n_layers)
     window = said.window("sliding_window")
@@ -162,9 +162,9 @@ def _kinds(path: str, family: str, config: dict[str, Any], said: Said, n_layers:
     kinds = config.get("layer_types")
     if isinstance(kinds, list):
         known = {"sliding_attention": True, "full_attention": False}
-        if len(kinds) != n_layers or not all(isinstance(one, str) and one in known for one in kinds):
+        if len(kinds) != n_layers or not all(isinstance(kind, str) and kind in known for kind in kinds):
             raise InputError(f"{path}: layer_types = {show(kinds)}: must name sliding_attention or full_attention")
-        return [known[one] for one in kinds]
+        return [known[kind] for kind in kinds]
     if family == "gemma2":
         return [i % 2 == 0 for i in range(n_layers)]
     if family == "gemma3":
@@ -189,10 +189,10 @@ def _rotations(family: str, config: dict[str, Any], head_dim: int, path: str) ->
     return _rotation(path, near, head_dim), _rotation(path, wide, head_dim)
 
 
-def _rotation(path: str, found: Any, head_dim: int) -> Rotation:
+def _rotation(path: str, scaling: Any, head_dim: int) -> Rotation:
     """RoPE with its scaling, as modeling_rope_utils.py of transformers computes it."""
-    found = found if isinstance(found, dict) else {}
-    said, kind = Said(path, found.get), found.get("rope_type", found.get("type", "default"))
+    scaling = scaling if isinstance(scaling, dict) else {}
+    said, kind = Said(path, scaling.get), scaling.get("rope_type", scaling.get("type", "default"))
     if kind not in ("default", "linear", "llama3"):
         raise InputError(f"{path}: RoPE scaled by {show(kind)}: cannot be run; known: default, linear, llama3")
     theta, share = said.number("rope_theta", 10_000.0), said.number("partial_rotary_factor", 1.0)

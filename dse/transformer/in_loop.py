@@ -100,15 +100,15 @@ def scores(
         n_runs = len(specs) * len(sides) * len(places)
         raise InputError(f"methods times sides and layers = {n_runs:,}: must be 1 to {MAX_RUNS:,}: name fewer")
     known = calibrate(model, calibration, progress)
-    asked = [(spec, side, place) for spec in specs for side in dict.fromkeys(sides) for place in places]
+    wanted = [(spec, side, place) for spec in specs for side in dict.fromkeys(sides) for place in places]
     scored: list[LoopScore] = []
-    for start in range(0, len(asked), RUNS_AT_ONCE):
+    for start in range(0, len(wanted), RUNS_AT_ONCE):
         runs = [exact_run(model.n_layers)]
-        for spec, side, place in asked[start : start + RUNS_AT_ONCE]:
-            own = _chosen(caches.caches(spec, model, known), model, side, chosen if place is None else {place})
-            runs.append(LoopRun(method=spec.name, sides=side, caches=own, layer=place))
-        found = token_scores(model, tokens, runs, progress)
-        scored += [_score(model, run, found, i, len(chosen)) for i, run in enumerate(runs) if i or not start]
+        for spec, side, place in wanted[start : start + RUNS_AT_ONCE]:
+            run_caches = _chosen(caches.caches(spec, model, known), model, side, chosen if place is None else {place})
+            runs.append(LoopRun(method=spec.name, sides=side, caches=run_caches, layer=place))
+        scores_by_run = token_scores(model, tokens, runs, progress)
+        scored += [_score(model, run, scores_by_run, i, len(chosen)) for i, run in enumerate(runs) if i or not start]
     return scored
 
 
@@ -136,12 +136,12 @@ def token_scores(model: Checkpoint, tokens: np.ndarray, runs: Sequence[LoopRun],
 
 def token_nats(model: Checkpoint, tokens: np.ndarray, runs: Sequence[LoopRun], progress: Progress) -> np.ndarray:
     """-ln p of each token behind the first, [runs, tokens - 1], with each run's caches."""
-    head, found = head_of(model), []
+    head, losses = head_of(model), []
     for states in _states(model, tokens, runs, progress):
         parts = [slice(start, start + BLOCK_TOKENS) for start in range(0, len(tokens) - 1, BLOCK_TOKENS)]
-        own = [nats(logits_of(model, states[:-1][part], head), tokens[1:][part]) for part in parts]
-        found.append(np.concatenate(own))
-    return np.array(found)
+        blocks = [nats(logits_of(model, states[:-1][part], head), tokens[1:][part]) for part in parts]
+        losses.append(np.concatenate(blocks))
+    return np.array(losses)
 
 
 def _states(model: Checkpoint, tokens: np.ndarray, runs: Sequence[LoopRun], progress: Progress) -> list[np.ndarray]:
@@ -199,18 +199,18 @@ def _exact_caches(n_layers: int) -> list[Any]:
     return [caches.FloatCache("fp16") for _ in range(n_layers)]
 
 
-def _chosen(found: Sequence[Any], model: Checkpoint, sides: str, layers: set[int]) -> list[Any]:
+def _chosen(packed: Sequence[Any], model: Checkpoint, sides: str, layers: set[int]) -> list[Any]:
     """These caches in the chosen layers and on the chosen sides, 16 bits elsewhere."""
-    own: list[Any] = []
-    for layer, (cache, plain) in enumerate(zip(found, _exact_caches(len(found)), strict=True)):
+    mixed: list[Any] = []
+    for layer, (cache, plain) in enumerate(zip(packed, _exact_caches(len(packed)), strict=True)):
         if layer not in layers:
-            own.append(plain)
+            mixed.append(plain)
         elif sides == "both":
-            own.append(cache)
+            mixed.append(cache)
         else:
             key, value = (cache, plain) if sides == "key" else (plain, cache)
-            own.append(caches.SplitCache(key, value, model.rotation(layer)))
-    return own
+            mixed.append(caches.SplitCache(key, value, model.rotation(layer)))
+    return mixed
 
 
 def _quantized(of: Architecture, run: LoopRun) -> Attention:
@@ -220,7 +220,7 @@ def _quantized(of: Architecture, run: LoopRun) -> Attention:
         cache, rotation = run.caches[layer], of.rotations[layer]
         run.caches[layer] = None  # a cache is used once
         query, n = turned(heads.query, rotation), heads.key.shape[1]
-        given = _fp16(layer, heads.key if cache.before_rope else turned(heads.key, rotation))
+        key_fp16 = _fp16(layer, heads.key if cache.before_rope else turned(heads.key, rotation))
         value = _fp16(layer, heads.value)
         packed = None
         if isinstance(cache, caches.FloatCache):
@@ -228,7 +228,7 @@ def _quantized(of: Architecture, run: LoopRun) -> Attention:
         else:
             if isinstance(cache, caches.DecodingCache):
                 cache.query = query
-            seen = caches.decoded(cache, given[None], value[None])
+            seen = caches.decoded(cache, key_fp16[None], value[None])
             run.bits.append(cache.stored_bits)
             packed = PackedTokens(
                 key=_after(seen.key[0].astype(np.float32), cache.before_rope, rotation),
@@ -236,7 +236,7 @@ def _quantized(of: Architecture, run: LoopRun) -> Attention:
                 n_key=_counts(seen.n_key, n),
                 n_value=_counts(seen.n_value, n),
             )
-        key = _after(given.astype(np.float32), cache.before_rope, rotation)
+        key = _after(key_fp16.astype(np.float32), cache.before_rope, rotation)
         return attend(query, key, value.astype(np.float32), of, of.windows[layer], packed)
 
     return attention
@@ -253,8 +253,8 @@ def _counts(count: Callable[[int], int], n: int) -> np.ndarray:
 
 def _first_own(run: LoopRun) -> int:
     """The first layer whose cache is not one of 16 bits."""
-    own = (i for i, cache in enumerate(run.caches) if getattr(cache, "kind", "") != "fp16")
-    return next(own, len(run.caches))
+    quantized = (i for i, cache in enumerate(run.caches) if getattr(cache, "kind", "") != "fp16")
+    return next(quantized, len(run.caches))
 
 
 def _scored(model: Checkpoint, tokens: np.ndarray, states: Sequence[np.ndarray], progress: Progress) -> TokenScores:
@@ -265,8 +265,8 @@ def _scored(model: Checkpoint, tokens: np.ndarray, states: Sequence[np.ndarray],
     with progress(blocks, label="scoring", length=len(blocks)) as shown:
         for start in shown:
             part, reference = slice(start, min(start + BLOCK_TOKENS, n)), np.empty(0)
-            for i, own in enumerate(states):
-                log_p = log_softmax(logits_of(model, own[part], head))
+            for i, hidden in enumerate(states):
+                log_p = log_softmax(logits_of(model, hidden[part], head))
                 reference = log_p if i == 0 else reference
                 nat[i, part] = -np.take_along_axis(log_p, tokens[1:][part, None], axis=1)[:, 0]
                 divergence[i, part] = (np.exp(reference) * (reference - log_p)).sum(axis=1) if i else 0
@@ -274,8 +274,8 @@ def _scored(model: Checkpoint, tokens: np.ndarray, states: Sequence[np.ndarray],
     return TokenScores(nat, divergence, same)
 
 
-def _score(model: Checkpoint, run: LoopRun, found: TokenScores, i: int, n_layers: int) -> LoopScore:
-    nat, off = found.nats[i], found.nats[i] - found.nats[0]
+def _score(model: Checkpoint, run: LoopRun, scores_by_token: TokenScores, i: int, n_layers: int) -> LoopScore:
+    nat, off = scores_by_token.nats[i], scores_by_token.nats[i] - scores_by_token.nats[0]
     means = [float(part.mean()) for part in np.array_split(off, N_STRETCHES) if part.size]
     spread = float(np.std(means, ddof=1) / math.sqrt(len(means))) if len(means) > 1 else 0.0
     return LoopScore(
@@ -286,8 +286,8 @@ def _score(model: Checkpoint, run: LoopRun, found: TokenScores, i: int, n_layers
         layer=run.layer,
         stored_bits=float(np.mean(run.bits)),
         perplexity=math.exp(nat.mean()),
-        kl_nats=float(found.kl_nats[i].mean()),
-        top1_agreement_frac=float(found.is_same[i].mean()),
+        kl_nats=float(scores_by_token.kl_nats[i].mean()),
+        top1_agreement_frac=float(scores_by_token.is_same[i].mean()),
         log_ratio=float(off.mean()),
         log_ratio_se=spread,
         n_scored_tokens=len(nat),

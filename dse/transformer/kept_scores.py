@@ -50,9 +50,9 @@ def scores(
         missing = [name for name in names if held[name] is None]
         for start in range(0, len(missing), N_AT_ONCE):
             group = missing[start : start + N_AT_ONCE]
-            found = in_loop.scores(model, tokens, calibration, group, sides, layers, progress, by_layer)
+            fresh = in_loop.scores(model, tokens, calibration, group, sides, layers, progress, by_layer)
             for name in ("fp16", *group):
-                rows = [asdict(score) for score in found if score.method == name]
+                rows = [asdict(score) for score in fresh if score.method == name]
                 store.save(0, _key(name), rows, [])
                 held[name] = {"rows": rows}
     return [LoopScore(**row) for part in held.values() if part for row in part["rows"]]
@@ -65,4 +65,4 @@ def _sha256(x: np.ndarray) -> str:
 def _key(name: str) -> str:
     """Key of a method: a plan by layer with its methods, since its file may change."""
     spec = quantizers.parse(name)
-    return " ".join([spec.name, *(side.name for own in spec.layers for side in own)])
+    return " ".join([spec.name, *(side.name for layer in spec.layers for side in layer)])

@@ -64,15 +64,15 @@ def of_hugging_face(path: Path) -> Encode:
             raise InputError(f"{path}: is missing: a directory needs its tokenizer.json")
         content = files.read_bytes(path, MAX_TOKENIZER_BYTES, "tokenizer", "a tokenizer.json", "download it again")
         with _refused(path):
-            found = library.Tokenizer.from_str(specfile.decoded(str(path), content))
-            found.no_padding()
-            found.no_truncation()
-            return found
+            tokenizer = library.Tokenizer.from_str(specfile.decoded(str(path), content))
+            tokenizer.no_padding()
+            tokenizer.no_truncation()
+            return tokenizer
 
     def encode(text: str) -> list[int]:
-        found = made()
+        tokenizer = made()
         with _refused(path):
-            return list(found.encode(text).ids)
+            return list(tokenizer.encode(text).ids)
 
     return encode
 
@@ -91,17 +91,17 @@ def of_gguf(path: str, value: Callable[..., Any]) -> Encode:
         if not all(isinstance(token, str) for token in tokens):
             raise InputError(f"{path}: tokenizer.ggml.tokens: must be text: download the file again")
         with _refused(path):
-            found = _bpe(path, library, value, tokens) if kind == "gpt2" else _sentence_piece(library, value, tokens)
+            encoder = _bpe(path, library, value, tokens) if kind == "gpt2" else _sentence_piece(library, value, tokens)
         by_default = kind == "llama" or value("tokenizer.ggml.pre") in ("llama-bpe", "llama3")
         bos = value("tokenizer.ggml.bos_token_id")
         if bos is not None and type(bos) is not int:
             raise InputError(f"{path}: tokenizer.ggml.bos_token_id = {show(bos)}: must be a whole number")
-        return found, [bos] if value("tokenizer.ggml.add_bos_token", by_default) and bos is not None else []
+        return encoder, [bos] if value("tokenizer.ggml.add_bos_token", by_default) and bos is not None else []
 
     def encode(text: str) -> list[int]:
-        found, first = made()
+        encoder, first = made()
         with _refused(path):
-            return [*first, *found.encode(text, add_special_tokens=False).ids]
+            return [*first, *encoder.encode(text, add_special_tokens=False).ids]
 
     return encode
 
@@ -114,7 +114,7 @@ def _bpe(path: str, library: Any, value: Callable[..., Any], tokens: list[str]) 
         raise InputError(f"{path}: tokenizer.ggml.merges is missing: download the file again")
     before = library.pre_tokenizers
     vocabulary = {token: i for i, token in enumerate(tokens)}
-    found = library.Tokenizer(
+    tokenizer = library.Tokenizer(
         library.models.BPE(
             vocab=vocabulary,
             merges=[tuple(merge.split(" ", 1)) for merge in merges],
@@ -125,10 +125,10 @@ def _bpe(path: str, library: Any, value: Callable[..., Any], tokens: list[str]) 
     steps = [before.Digits(individual_digits=True)] if kind == "smollm" else []
     steps += [before.Split(library.Regex(split), "isolated")] if split else []
     steps += [before.ByteLevel(add_prefix_space=False, use_regex=not split)]
-    found.pre_tokenizer = before.Sequence(steps)
+    tokenizer.pre_tokenizer = before.Sequence(steps)
     if kind == "qwen2":
-        found.normalizer = library.normalizers.NFC()
-    return found
+        tokenizer.normalizer = library.normalizers.NFC()
+    return tokenizer
 
 
 def _sentence_piece(library: Any, value: Callable[..., Any], tokens: list[str]) -> Any:
@@ -140,15 +140,15 @@ def _sentence_piece(library: Any, value: Callable[..., Any], tokens: list[str]) 
     merges = []
     for token, i in vocabulary.items():
         cuts = ((token[:at], token[at:]) for at in range(1, len(token)))
-        own = [
+        pairs = [
             (vocabulary[left], vocabulary[right], left, right)
             for left, right in cuts
             if left in vocabulary and right in vocabulary
         ]
-        merges += [(-scores[i], left, right) for _, _, left, right in sorted(own)]
+        merges += [(-scores[i], left, right) for _, _, left, right in sorted(pairs)]
     merges.sort(key=lambda merge: merge[0])
     unknown = value("tokenizer.ggml.unknown_token_id", 0)
-    found = library.Tokenizer(
+    tokenizer = library.Tokenizer(
         library.models.BPE(
             vocab=vocabulary,
             merges=[merge[1:] for merge in merges],
@@ -158,8 +158,8 @@ def _sentence_piece(library: Any, value: Callable[..., Any], tokens: list[str]) 
         )
     )
     steps = [library.normalizers.Prepend(_SPACE)] if value("tokenizer.ggml.add_space_prefix", True) else []
-    found.normalizer = library.normalizers.Sequence([*steps, library.normalizers.Replace(" ", _SPACE)])
-    return found
+    tokenizer.normalizer = library.normalizers.Sequence([*steps, library.normalizers.Replace(" ", _SPACE)])
+    return tokenizer
 
 
 def tokens_of(path: str, encode: Encode, n_tokens: int, context_tokens: int, model: str) -> np.ndarray:

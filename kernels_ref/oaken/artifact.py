@@ -154,13 +154,13 @@ def _token(
     elsewhere = np.float32(_quantized(np.float32(0.0), q, offset, levels) * np.float32(0.0))
     for i in range(bits.size):
         pattern = bits[i]
-        own = elsewhere
+        value = elsewhere
         if member[pattern]:
-            own = _quantized(_value(keys[pattern]), q, offset, levels)
-        elif own == own:
+            value = _quantized(_value(keys[pattern]), q, offset, levels)
+        elif value == value:
             out[i] = before[pattern]  # the sum with `after`, see `_tables`
             continue
-        total = half.rounded(np.float32(half.to_f32(before[pattern]) + own))
+        total = half.rounded(np.float32(half.to_f32(before[pattern]) + value))
         out[i] = half.from_f32(np.float32(total + half.to_f32(after[pattern])))
 
 
@@ -209,14 +209,14 @@ def _tables(
         if j == by_token:
             keys = _keys(x * mask)
             continue
-        found = x * mask
+        change = x * mask
         if quantize_outlier:
             levels = FOUR_BITS if j == n - 2 else FIVE_BITS
-            found = _outlier_group(x, mask, seen, lower[j], upper[j], levels, shift, Scalars(device))
+            change = _outlier_group(x, mask, seen, lower[j], upper[j], levels, shift, Scalars(device))
         if j < by_token:
-            before = before + found * mask
+            before = before + change * mask
         else:
-            after = found * mask
+            after = change * mask
     member = group == by_token
     before[~member] += after[~member]
     return keys, member, before.view(np.uint16), after.view(np.uint16)
@@ -251,12 +251,12 @@ def fake_quantize(
     tensor = replace(tensor, nonfinite=nonfinite)
     if not tensor.array.size:
         return np.empty(tensor.shape, np.float16)
-    found = np.zeros((PARTS, 2**16), np.bool_)
+    present = np.zeros((PARTS, 2**16), np.bool_)
     if quantize_outlier:
         for _, bits in tensor.row_blocks():
-            _mark_patterns(bits, found)
+            _mark_patterns(bits, present)
     with np.errstate(all="ignore"):
-        seen = np.logical_or.reduce(found, axis=0)
+        seen = np.logical_or.reduce(present, axis=0)
         tables = _tables(lower, upper, seen, quantize_outlier, shift, device)
     levels = np.float32(FIVE_BITS if quantize_outlier else FOUR_BITS)
 

@@ -199,14 +199,14 @@ def _starts(counts: np.ndarray) -> np.ndarray:
 
 def _thresholds(name: str, values: Sequence[float]) -> tuple[float, ...]:
     """`values` as a tuple of floats, checked one by one."""
-    found = tuple(values) if isinstance(values, tuple | list | np.ndarray) else ()
-    if not MIN_GROUPS <= len(found) + 1 <= MAX_GROUPS:
+    thresholds = tuple(values) if isinstance(values, tuple | list | np.ndarray) else ()
+    if not MIN_GROUPS <= len(thresholds) + 1 <= MAX_GROUPS:
         raise ValueError(
             f"{name}: must be a sequence of {MIN_GROUPS - 1} to {MAX_GROUPS - 1} thresholds, one fewer than the groups"
         )
-    for value in found:
+    for value in thresholds:
         if isinstance(value, bool) or not isinstance(value, int | float | np.floating):
             raise ValueError(f"{name} = {value!r}: must be numbers")
         if not math.isfinite(rounded_threshold(float(value))):
             raise ValueError(f"{name} = {value!r}: must be finite in FP16")
-    return tuple(float(value) for value in found)
+    return tuple(float(value) for value in thresholds)

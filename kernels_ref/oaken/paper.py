@@ -251,7 +251,7 @@ def _ranges(
     """low, high per group: the least and greatest stored value; 0 and 0 where a group has no member."""
     n = signed.size
     for group in range(n):
-        found = False
+        has_values = False
         for side in range(2):
             r = group if side == 0 else 2 * n - 1 - group
             if smallest[r] < bounds[r + 1]:
@@ -259,10 +259,10 @@ def _ranges(
                 last = _shifted(np.uint16(half.order(np.uint16(largest[r]))), shift[r])
                 if side == 0 and not signed[group]:
                     first, last = np.float32(-last), np.float32(-first)
-                low[group] = min(low[group], first) if found else first
-                high[group] = max(high[group], last) if found else last
-                found = True
-        if not found:
+                low[group] = min(low[group], first) if has_values else first
+                high[group] = max(high[group], last) if has_values else last
+                has_values = True
+        if not has_values:
             low[group] = high[group] = np.float32(0.0)
         low[group] += np.float32(0.0)  # -0 becomes +0
         high[group] += np.float32(0.0)

@@ -27,20 +27,20 @@ def _count(bits: np.ndarray, even: np.ndarray, odd: np.ndarray) -> None:
 
 
 @inner
-def _add(found: np.ndarray, total: np.ndarray) -> None:
+def _add(counts: np.ndarray, total: np.ndarray) -> None:
     for pattern in range(total.size):
-        total[pattern] += found[pattern]
+        total[pattern] += counts[pattern]
 
 
 @kernel
 def histogram(bits: np.ndarray, n_parts: int, total: np.ndarray) -> None:
     """Add to total[65536] (int64) how often each pattern is in bits[n]; the parts are counted side by side."""
-    found = np.zeros((2 * n_parts, total.size), np.uint32)
+    counts = np.zeros((2 * n_parts, total.size), np.uint32)
     for part in prange(n_parts):
         first, last = part * bits.size // n_parts, (part + 1) * bits.size // n_parts
-        _count(bits[first:last], found[2 * part], found[2 * part + 1])
+        _count(bits[first:last], counts[2 * part], counts[2 * part + 1])
     for row in range(2 * n_parts):
-        _add(found[row], total)
+        _add(counts[row], total)
 
 
 def _ascending() -> np.ndarray:
@@ -54,14 +54,14 @@ def _ranks(n: int, fracs: Sequence[float]) -> list[tuple[int, int]]:
     The share outside is summed in doubles, then FP32 as is its product with n - 1. Beyond torch's 2**24 elements the
     product is taken in doubles, exactly.
     """
-    found, share = [], 0.0
+    ranks, share = [], 0.0
     real = np.float32 if n <= TORCH_LIMIT else np.float64
     for frac in fracs:
         share += frac
         low = real(np.float32(share / 2)) * real(n - 1)
         high = real(np.float32(1 - share / 2)) * real(n - 1)
-        found.append((min(max(math.floor(low), 0), n - 1), min(max(math.ceil(high), 0), n - 1)))
-    return found
+        ranks.append((min(max(math.floor(low), 0), n - 1), min(max(math.ceil(high), 0), n - 1)))
+    return ranks
 
 
 class Profiler:

@@ -146,8 +146,8 @@ def _rows(name: str, value: Any, n_groups: int) -> Rows:
 
 
 def _check_nested(layer: int, which: str, lower: tuple[float, ...], upper: tuple[float, ...]) -> None:
-    found = (*lower[:-1], *reversed(upper[:-1]))
-    if any(first > second for first, second in pairwise(found)):
+    rising = (*lower[:-1], *reversed(upper[:-1]))
+    if any(first > second for first, second in pairwise(rising)):
         raise ValueError(
             f"layer {layer}: {which}_lower = {_show(lower)}, {which}_upper = {_show(upper)}: must be nested: lower "
             "rising, upper falling, no lower above an upper"
@@ -181,29 +181,29 @@ def _parsed(text: str) -> dict[str, Any]:
         raise ValueError("is nested too deeply: must be a TOML file of thresholds") from None
 
 
-def _only(found: Any, wanted: tuple[str, ...], where: str) -> None:
-    if not isinstance(found, dict):
-        raise ValueError(f"{where}{_show(found)}: must be a table")
+def _only(table: Any, wanted: tuple[str, ...], where: str) -> None:
+    if not isinstance(table, dict):
+        raise ValueError(f"{where}{_show(table)}: must be a table")
     for name in wanted:
-        if name not in found:
+        if name not in table:
             raise ValueError(f"{where}{name}: is missing")
-    for name in found:
+    for name in table:
         if name not in wanted:
             raise ValueError(f"{where}{_show(name)}: is not a field: must be one of {', '.join(wanted)}")
 
 
-def _fields(found: dict[str, Any]) -> dict[str, Any]:
-    if found.get("format") != FORMAT:
-        raise ValueError(f"format = {_show(found.get('format'))}: must be {FORMAT!r}")
-    _only(found, ("format", *_TEXTS, "n_runs", "n_elements", "fracs", "layer"), "")
-    layers = found["layer"]
+def _fields(document: dict[str, Any]) -> dict[str, Any]:
+    if document.get("format") != FORMAT:
+        raise ValueError(f"format = {_show(document.get('format'))}: must be {FORMAT!r}")
+    _only(document, ("format", *_TEXTS, "n_runs", "n_elements", "fracs", "layer"), "")
+    layers = document["layer"]
     if not isinstance(layers, list) or not layers:
         raise ValueError(f"layer = {_show(layers)}: must be [[layer]] tables, one a layer")
     for number, layer in enumerate(layers):
         _only(layer, ("number", *_SIDES), f"layer {number}: ")
         if layer["number"] != number or isinstance(layer["number"], bool):
             raise ValueError(f"layer {number}: number = {_show(layer['number'])}: must be {number}: layers in order")
-    fields = {name: found[name] for name in (*_TEXTS, "n_runs", "n_elements", "fracs")}
+    fields = {name: document[name] for name in (*_TEXTS, "n_runs", "n_elements", "fracs")}
     return fields | {name: [layer[name] for layer in layers] for name in _SIDES}
 
 

@@ -19,7 +19,7 @@ def ranges(tables: Tables) -> Chart:
     panels = []
     for model, table in tables.items():
         for side, name in SIDES:
-            own = rows(table, "ranges", side=side)
+            data = rows(table, "ranges", side=side)
             series = []
             for metric, shown, look, fold in (
                 ("greatest", "largest and smallest value", LOOKS[4], "max"),
@@ -27,15 +27,15 @@ def ranges(tables: Tables) -> Chart:
                 ("high", "limits of the outer 4 %", LOOKS[0], "mean"),
                 ("low", "limits of the outer 4 %", LOOKS[0], "mean"),
             ):
-                one = own[own["metric"] == metric]
-                points = line("one text", list(one["layer"] + 0.13), list(one["value"]), _TEXT, kind="scatter")
+                subset = data[data["metric"] == metric]
+                points = line("one text", list(subset["layer"] + 0.13), list(subset["value"]), _TEXT, kind="scatter")
                 series += [
                     Series(
                         points.name, kind="scatter", x=points.x, y=points.y, color=GRAY, size=0.35, hover=points.hover
                     ),
-                    by_layer(one, shown, look, fold),
+                    by_layer(subset, shown, look, fold),
                 ]
-            reach = float(own["value"].abs().max())
+            reach = float(data["value"].abs().max())
             panels.append(Panel(f"{model}, {name}", layer_axis(table), _signed(reach), tuple(series)))
     n_texts = len(set(rows(next(iter(tables.values())), "ranges")["series"]))
     return Chart(
@@ -66,12 +66,12 @@ def channels(tables: Tables) -> Chart:
         series, values = [], []
         for m, (model, table) in enumerate(tables.items()):
             for s, (side, shown) in enumerate(SIDES):
-                own = rows(table, "channels", metric, side)
+                data = rows(table, "channels", metric, side)
                 look = Style(LOOKS[m].color, ("solid", "dash")[s], ("circle", "square")[s])  # type: ignore[arg-type]
                 series.append(
-                    line(f"{model}, {shown}", list(own["layer"]), list(own["value"]), look, unit, per_unit=size)
+                    line(f"{model}, {shown}", list(data["layer"]), list(data["value"]), look, unit, per_unit=size)
                 )
-                values += list(own["value"])
+                values += list(data["value"])
         axis, x = axes.linear(name, unit, values, size), layer_axis(next(iter(tables.values())))
         series.append(level("no outlier channel", x, 1.0 if metric == "largest_over_median" else 0.04))
         panels.append(Panel(title, x, axis, tuple(series)))
@@ -89,11 +89,11 @@ def normality(tables: Tables) -> Chart:
     """NQKV Table 1: the share of blocks that a test does not tell from normal, by size of the block."""
     panels = []
     for model, table in tables.items():
-        own = rows(table, "normality", "not_rejected")
-        x = axes.log2_at("block", "elements", list(map(float, own["x"])))
+        data = rows(table, "normality", "not_rejected")
+        x = axes.log2_at("block", "elements", list(map(float, data["x"])))
         series = []
         for (side, shown), look in zip(_TESTED, LOOKS, strict=False):
-            part = own[own["side"] == side]
+            part = data[data["side"] == side]
             mean = part.groupby("x")["value"].mean()
             series.append(line(f"{shown}, mean of layers", list(mean.index), list(mean), look, "%", per_unit=PERCENT))
             places = [at * {"key": 1.04, "value": 1.08}.get(side, 1.12) for at in part["x"]]
@@ -129,16 +129,16 @@ def quantiles(tables: Tables) -> Chart:
     panels = []
     for model, table in tables.items():
         for side, shown in _TESTED:
-            own = rows(table, "quantiles", side=side)
+            data = rows(table, "quantiles", side=side)
             ticks = tuple((float(n), f"{n}") for n in range(-2, 3))
             x, y = (
                 Axis(name, unit="standard deviations", low=-2.6, high=2.6, ticks=ticks)
                 for name in ("normal quantile", "block")
             )
-            sizes = sorted(set(own["series"]), key=int)
+            sizes = sorted(set(data["series"]), key=int)
             series = []
             for size, look in zip(sizes, LOOKS, strict=False):
-                mean = own[own["series"] == size].groupby("x")["value"].mean()
+                mean = data[data["series"] == size].groupby("x")["value"].mean()
                 points = line(f"blocks of {size}", list(mean.index), list(mean), look, kind="scatter")
                 series.append(
                     Series(
@@ -187,8 +187,8 @@ def sinks(tables: Tables) -> Chart:
     """SinkQ 3.1: attention to the first token and to the smallest key, and the first key, a point a head."""
     panels = []
     for model, table in tables.items():
-        x, own = layer_axis(table), rows(table, "sinks")
-        shares, keys = own[own["metric"] != "first_key_over_median"], own[own["metric"] == "first_key_over_median"]
+        x, data = layer_axis(table), rows(table, "sinks")
+        shares, keys = data[data["metric"] != "first_key_over_median"], data[data["metric"] == "first_key_over_median"]
         series = []
         for i, (metric, shown) in enumerate(_DRAWN):
             part = shares[shares["metric"] == metric]
@@ -220,15 +220,15 @@ def overlap(tables: Tables) -> Chart:
     """SinkQ Figure 1(c): smallest keys against highest attention."""
     panels = []
     for model, table in tables.items():
-        own = rows(table, "overlap", "both")
-        x = axes.log2_at("N", "tokens", list(map(float, own["x"])))
-        y = axes.linear("both", "%", [*own["value"], 0.45], PERCENT)
-        layers = sorted(set(own["layer"]))
+        data = rows(table, "overlap", "both")
+        x = axes.log2_at("N", "tokens", list(map(float, data["x"])))
+        y = axes.linear("both", "%", [*data["value"], 0.45], PERCENT)
+        layers = sorted(set(data["layer"]))
         series = []
         for layer, look in zip(layers, LOOKS, strict=False):
-            part = own[own["layer"] == layer]
+            part = data[data["layer"] == layer]
             series.append(line(f"layer {layer}", list(part["x"]), list(part["value"]), look, "%", per_unit=PERCENT))
-        counts = sorted(set(own["x"]))
+        counts = sorted(set(data["x"]))
         chance = Series(
             "by chance",
             kind="line",
@@ -254,10 +254,10 @@ def kept(tables: Tables) -> Chart:
     """SinkQ Figure 1(f): which tokens to keep exact."""
     panels = []
     for model, table in tables.items():
-        own = rows(table, "kept", "l1_loss")
-        counts = sorted(set(own["x"]))
+        data = rows(table, "kept", "l1_loss")
+        counts = sorted(set(data["x"]))
         x = axes.categories("tokens kept exact", [f"{n:g}" for n in counts], "tokens")
-        mean = own.groupby(["series", "x"], sort=False)["value"].mean()
+        mean = data.groupby(["series", "x"], sort=False)["value"].mean()
         series = [
             line(str(name), list(range(len(counts))), list(part), look, "%", per_unit=PERCENT)
             for (name, part), look in zip(mean.groupby(level="series", sort=False), LOOKS, strict=False)
@@ -289,14 +289,14 @@ def accumulated(tables: Tables) -> Chart:
     """SinkQ Figures 8 and 9: accumulated attention of the tokens in falling order, both axes as powers of 2."""
     panels = []
     for model, table in tables.items():
-        own = rows(table, "accumulated", "share")
-        layers = sorted(set(own["layer"]))
+        data = rows(table, "accumulated", "share")
+        layers = sorted(set(data["layer"]))
         chosen = [layers[round(i * (len(layers) - 1) / (len(LOOKS) - 1))] for i in range(len(LOOKS))]
-        x = axes.log2_at("rank of the token", "index", sorted(set(own["x"])))
-        y = axes.log10("share of the attention", "1", own["value"].clip(lower=1e-5))
+        x = axes.log2_at("rank of the token", "index", sorted(set(data["x"])))
+        y = axes.log10("share of the attention", "1", data["value"].clip(lower=1e-5))
         series = []
         for layer, look in zip(dict.fromkeys(chosen), LOOKS, strict=False):
-            part = own[own["layer"] == layer]
+            part = data[data["layer"] == layer]
             series.append(line(f"layer {layer}", list(part["x"]), list(part["value"].clip(lower=1e-5)), look))
         panels.append(Panel(model, x, y, (*series, level("even share", x, 1 / 300))))
     return Chart(
@@ -313,17 +313,17 @@ def oaken_runs(tables: Tables) -> Chart:
     """Oaken 4.2: thresholds as means over runs."""
     panels = []
     for model, table in tables.items():
-        own, of_text = rows(table, "oaken-runs", "off"), rows(table, "oaken-runs", "off text")
-        x = axes.log2_at("runs that a threshold is the mean of", "1", sorted(set(own["x"])))
-        y = axes.linear("off", "%", [*own["value"], *of_text["value"]], PERCENT)
+        data, of_text = rows(table, "oaken-runs", "off"), rows(table, "oaken-runs", "off text")
+        x = axes.log2_at("runs that a threshold is the mean of", "1", sorted(set(data["x"])))
+        y = axes.linear("off", "%", [*data["value"], *of_text["value"]], PERCENT)
         series = []
         for (side, shown), look in zip(SIDES, LOOKS, strict=False):
-            part = own[own["side"] == side].groupby("x")["value"]
+            part = data[data["side"] == side].groupby("x")["value"]
             for fold, how in (("mean", "mean of layers"), ("max", "worst layer")):
-                found = part.agg(fold)
+                folded = part.agg(fold)
                 dashed = look if fold == "mean" else Style(look.color, "dot", look.marker)
                 name = f"{shown}, {how}"
-                series.append(line(name, list(found.index), list(found), dashed, "%", per_unit=PERCENT))
+                series.append(line(name, list(folded.index), list(folded), dashed, "%", per_unit=PERCENT))
         series.append(level("worst layer of a text", x, float(of_text["value"].max())))
         panels.append(Panel(model, x, y, tuple(series)))
     return Chart(

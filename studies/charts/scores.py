@@ -13,17 +13,17 @@ from studies.charts.study import BARS, LOOKS, bars, level, study
 from studies.table import OAKEN, SIGNED, Tables, fp16, front
 
 
-def _texts(own: pd.DataFrame, name: str) -> tuple[str, ...]:
+def _texts(df: pd.DataFrame, name: str) -> tuple[str, ...]:
     return tuple(
         f"{name}: {row.series}, {row.x:g}\nperplexity {row.perplexity:.4f}\n"
         f"ln(perplexity / FP16's) {row.log_ratio:.4f} ± {row.log_ratio_se:.4f}"
-        for row in own.itertuples()
+        for row in df.itertuples()
     )
 
 
-def _points(name: str, own: pd.DataFrame, place: Sequence[float], look: Style, lie: bool, joined: bool) -> list[Series]:
+def _points(name: str, df: pd.DataFrame, place: Sequence[float], look: Style, lie: bool, joined: bool) -> list[Series]:
     """Perplexities at their places with bars; `lie`: the places are along y."""
-    values, at = list(map(float, own["perplexity"])), list(map(float, place))
+    values, at = list(map(float, df["perplexity"])), list(map(float, place))
     x, y = (values, at) if lie else (at, values)
     shown = Series(
         name,
@@ -33,14 +33,14 @@ def _points(name: str, own: pd.DataFrame, place: Sequence[float], look: Style, l
         color=look.color,
         dash=look.dash,
         marker=look.marker,
-        hover=_texts(own, name),
+        hover=_texts(df, name),
         size=1.0 if joined else 0.8,
     )
-    return [*bars(name, x, y, list(own["error"]), look, lie), shown]
+    return [*bars(name, x, y, list(df["error"]), look, lie), shown]
 
 
-def _axis(table: pd.DataFrame, own: pd.DataFrame) -> Axis:
-    ends = [*(own["perplexity"] - own["error"]), *(own["perplexity"] + own["error"]), fp16(table)]
+def _axis(table: pd.DataFrame, df: pd.DataFrame) -> Axis:
+    ends = [*(df["perplexity"] - df["error"]), *(df["perplexity"] + df["error"]), fp16(table)]
     return axes.around("perplexity", "1", [float(value) for value in ends])
 
 
@@ -50,13 +50,13 @@ def _lines(
     """A panel a model, a line a series over x."""
     panels = []
     for model, table in tables.items():
-        own = scores(table, experiment).sort_values("x", kind="stable")
-        places = sorted(set(own["x"]))
-        x, y, series = x_axis(places), _axis(table, own), []
+        data = scores(table, experiment).sort_values("x", kind="stable")
+        places = sorted(set(data["x"]))
+        x, y, series = x_axis(places), _axis(table, data), []
         for i, name in enumerate(dict.fromkeys(scores(table, experiment)["series"])):
-            part = own[own["series"] == name]
+            part = data[data["series"] == name]
             at = [place(places)[places.index(value)] for value in part["x"]]
-            spread = [one * 1.04**i if x.log else one + 0.05 * i for one in at]
+            spread = [v * 1.04**i if x.log else v + 0.05 * i for v in at]
             series += _points(name, part, spread, LOOKS[i % len(LOOKS)], False, True)
         panels.append(Panel(model, x, y, (*series, level("FP16", x, fp16(table)))))
     return panels
@@ -66,16 +66,16 @@ def _dots(tables: Tables, experiment: str, axis: str, names: Callable[[pd.DataFr
     """A panel a model, a row a setting; `names` gives each setting its `row` and its `group`."""
     panels = []
     for model, table in tables.items():
-        own = names(scores(table, experiment))
-        labels = list(dict.fromkeys(own["row"]))[::-1]
-        groups = list(dict.fromkeys(own["group"]))
+        data = names(scores(table, experiment))
+        labels = list(dict.fromkeys(data["row"]))[::-1]
+        groups = list(dict.fromkeys(data["group"]))
         series: list[Series] = []
         for i, group in enumerate(groups):
-            part = own[own["group"] == group]
+            part = data[data["group"] == group]
             at = [labels.index(name) + 0.16 * ((len(groups) - 1) / 2 - i) for name in part["row"]]
             series += _points(group, part, at, LOOKS[i], True, False)
         y = axes.categories(axis, labels)
-        panels.append(Panel(model, _axis(table, own), y, (*series, level("FP16", y, fp16(table), lie=False))))
+        panels.append(Panel(model, _axis(table, data), y, (*series, level("FP16", y, fp16(table), lie=False))))
     return panels
 
 
@@ -94,8 +94,8 @@ def oaken_ratios(tables: Tables) -> Chart:
     """Oaken Figure 12(a)."""
     panels = []
     for model, table in tables.items():
-        own, y = front(table), _axis(table, front(table))
-        best = own[own["on_front"]].sort_values("stored_bits")
+        ratios, y = front(table), _axis(table, front(table))
+        best = ratios[ratios["on_front"]].sort_values("stored_bits")
         series: list[Series] = [
             Series(
                 "Pareto front",
@@ -106,9 +106,9 @@ def oaken_ratios(tables: Tables) -> Chart:
                 marker="",
             )
         ]
-        for i, (name, look) in enumerate(zip(dict.fromkeys(own["series"]), LOOKS, strict=False)):
+        for i, (name, look) in enumerate(zip(dict.fromkeys(ratios["series"]), LOOKS, strict=False)):
             foot = y.low - (0.04, 0.09)[i % 2] * (y.high - y.low)
-            part = own[own["series"] == name]
+            part = ratios[ratios["series"] == name]
             shift = [0.05 * (k - (len(part) - 1) / 2) for k in range(len(part))]
             place = [bits + by for bits, by in zip(part["stored_bits"], shift, strict=True)]
             series += _points(f"{name} outliers", part, place, look, False, False)
@@ -141,7 +141,7 @@ def oaken_ratios(tables: Tables) -> Chart:
                             size=1.4,
                         )
                     )
-        bits = (float(own["stored_bits"].min()) - 0.3, float(own["stored_bits"].max()) + 0.3)
+        bits = (float(ratios["stored_bits"].min()) - 0.3, float(ratios["stored_bits"].max()) + 0.3)
         ticks = tuple((n / 2, f"{n / 2:g}") for n in range(32) if bits[0] < n / 2 < bits[1])
         x = Axis("stored bits", unit="bit/element", low=bits[0], high=bits[1], ticks=ticks)
         y = replace(y, low=y.low - 0.14 * (y.high - y.low))
@@ -165,10 +165,10 @@ _OUTLIERS = {"5 bit": "5-bit outliers", "4 bit": "4-bit, signed code", SIGNED: "
 def oaken_groups(tables: Tables) -> Chart:
     """Oaken Table 3."""
 
-    def names(own: pd.DataFrame) -> pd.DataFrame:
-        parts = own["series"].str.split(", ", expand=True)
-        labels = [f"{row.series.split(',')[0]}, {row.stored_bits:.2f} bit" for row in own.itertuples()]
-        return own.assign(row=labels, group=parts[1].map(_OUTLIERS))
+    def names(data: pd.DataFrame) -> pd.DataFrame:
+        parts = data["series"].str.split(", ", expand=True)
+        labels = [f"{row.series.split(',')[0]}, {row.stored_bits:.2f} bit" for row in data.itertuples()]
+        return data.assign(row=labels, group=parts[1].map(_OUTLIERS))
 
     return Chart(
         "How many groups, and how many bits for outliers? (Oaken Table 3)",
@@ -186,8 +186,8 @@ _TEXTS = {"calibration": "another text", "scored": "the scored texts", "random":
 def oaken_texts(tables: Tables) -> Chart:
     """Oaken 4.3: thresholds from another text."""
 
-    def names(own: pd.DataFrame) -> pd.DataFrame:
-        return own.assign(row=[_TEXTS.get(name, name) for name in own["series"]], group="Oaken 4/90/6")
+    def names(data: pd.DataFrame) -> pd.DataFrame:
+        return data.assign(row=[_TEXTS.get(name, name) for name in data["series"]], group="Oaken 4/90/6")
 
     return Chart(
         "Does it matter which text Oaken's thresholds come from? (Oaken 4.3)",
@@ -215,9 +215,9 @@ def nqkv_blocks(tables: Tables) -> Chart:
 def kivi_axes(tables: Tables) -> Chart:
     """KIVI's choice: keys share a scale along a channel, values along a token."""
 
-    def names(own: pd.DataFrame) -> pd.DataFrame:
-        pairs = own["series"].str.split("/", expand=True)
-        return own.assign(row=pairs[0] + " / " + pairs[1], group=[f"{n:g} bit" for n in own["x"]])
+    def names(data: pd.DataFrame) -> pd.DataFrame:
+        pairs = data["series"].str.split("/", expand=True)
+        return data.assign(row=pairs[0] + " / " + pairs[1], group=[f"{n:g} bit" for n in data["x"]])
 
     return Chart(
         "What should share a scale: a channel's tokens or a token's channels? (KIVI)",

@@ -87,8 +87,8 @@ def line(
 
 def by_layer(own: pd.DataFrame, name: str, look: Style, fold: str = "mean", unit: str = "") -> Series:
     """A line over the layers: of each layer's values the `fold`, mean, min or max."""
-    found = own.groupby("layer")["value"].agg(fold)
-    return line(name, list(found.index), list(found), look, unit)
+    per_layer = own.groupby("layer")["value"].agg(fold)
+    return line(name, list(per_layer.index), list(per_layer), look, unit)
 
 
 def layer_axis(table: pd.DataFrame) -> Axis:
@@ -103,16 +103,16 @@ def bars(
     name: str, x: Sequence[float], y: Sequence[float], errors: Sequence[float], look: Style, lie: bool = False
 ) -> list[Series]:
     """A line a point from one standard error below it to one above; `lie`: along x."""
-    found = []
+    segments = []
     for at, value, error in zip(x, y, errors, strict=True):
         along, across = (at - error, at + error) if lie else (value - error, value + error), (value if lie else at,) * 2
         horizontal, vertical = (along, across) if lie else (across, along)
-        found.append(
+        segments.append(
             Series(
                 name, kind="line", x=horizontal, y=vertical, color=look.color, marker="", is_note=True, in_legend=False
             )
         )
-    return found
+    return segments
 
 
 def level(name: str, axis: Axis, value: float, lie: bool = True) -> Series:

@@ -76,22 +76,22 @@ def read_header(source: DumpSource, name: str, read: Callable[[int], bytes]) -> 
 
 def _fields(source: DumpSource, name: str, text: str) -> tuple[str, str, str]:
     """(descr, fortran_order, axes) of the dictionary that a header holds, as text."""
-    found: dict[str, tuple[str, ...]] = {}
+    entries: dict[str, tuple[str, ...]] = {}
     start = re.match(r"\s*\{", text)
     at = start.end() if start else len(text)
     while match := _FIELD.match(text, at):
-        if match[1] in found:
+        if match[1] in entries:
             raise source.error(f"its header gives {match[1]} twice: write it with numpy.save", name)
-        found[match[1]] = (match[2], match[3], match[4])
+        entries[match[1]] = (match[2], match[3], match[4])
         at = match.end()
     if re.match(r"\s*'descr'\s*:\s*\[", text[at:]):
         raise source.error(f"dtype with fields: {_ALLOWED}", name)
-    complete = len(found) == 3 and re.fullmatch(r"\s*\}\s*", text[at:])
-    if not complete or None in (found["descr"][0], found["fortran_order"][1], found["shape"][2]):
+    complete = len(entries) == 3 and re.fullmatch(r"\s*\}\s*", text[at:])
+    if not complete or None in (entries["descr"][0], entries["fortran_order"][1], entries["shape"][2]):
         raise source.error(
             f"its header {show(text.strip())} is not that of a .npy file: write it with numpy.save", name
         )
-    return found["descr"][0], found["fortran_order"][1], found["shape"][2]
+    return entries["descr"][0], entries["fortran_order"][1], entries["shape"][2]
 
 
 def stored(source: DumpSource, limits: DumpLimits) -> list[StoredTensor]:

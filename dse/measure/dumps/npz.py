@@ -67,12 +67,12 @@ def _metadata(source: DumpSource, archive: zipfile.ZipFile, member: zipfile.ZipI
     if not start or len(content) - start.end() != int(start[1]):
         raise source.error('must hold metadata: save np.frombuffer(json.dumps({"model": "..."}).encode(), "u1")', name)
     try:
-        found = parse_json(content[start.end() :].decode("utf-8"))
-        if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        metadata = parse_json(content[start.end() :].decode("utf-8"))
+        if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
             raise ValueError("it must map names to text")
     except (ValueError, RecursionError) as error:
         raise source.error(f"is not valid JSON: {show(str(error))}: write it again", name) from error
-    return found
+    return metadata
 
 
 def _check_directory(source: DumpSource) -> int:

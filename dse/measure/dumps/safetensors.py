@@ -27,10 +27,10 @@ def stored(source: DumpSource, limits: DumpLimits) -> list[StoredTensor]:
     source.metadata = _metadata(source, header.pop("__metadata__", {}))
     if len(header) > MAX_TENSORS:
         raise source.limit(f"has {len(header):,} tensors: at most {MAX_TENSORS:,} are read: split it")
-    found = [(_tensor(source, name, entry), entry["data_offsets"]) for name, entry in header.items()]
-    _check_extents(source, found, source.size - start)
-    check_total(source, sum(tensor.stored_bytes for tensor, _ in found), limits)
-    return [_stored(source, tensor, start + offsets[0]) for tensor, offsets in found]
+    entries = [(_tensor(source, name, entry), entry["data_offsets"]) for name, entry in header.items()]
+    _check_extents(source, entries, source.size - start)
+    check_total(source, sum(tensor.stored_bytes for tensor, _ in entries), limits)
+    return [_stored(source, tensor, start + offsets[0]) for tensor, offsets in entries]
 
 
 def _stored(source: DumpSource, tensor: DumpTensor, start: int) -> StoredTensor:
@@ -95,10 +95,10 @@ def _tensor(source: DumpSource, name: str, entry: Any) -> DumpTensor:
     return tensor
 
 
-def _check_extents(source: DumpSource, found: list[tuple[DumpTensor, list[int]]], n_bytes: int) -> None:
+def _check_extents(source: DumpSource, entries: list[tuple[DumpTensor, list[int]]], n_bytes: int) -> None:
     """The values of one tensor follow those of the one before, and the last one ends the file."""
     end = 0
-    for tensor, (first, last) in sorted(found, key=lambda entry: entry[1]):
+    for tensor, (first, last) in sorted(entries, key=lambda entry: entry[1]):
         if first != end:
             kind = "overlap" if first < end else "leave a hole behind"
             text = f"data_offsets = [{first}, {last}] {kind} the values before: must start at {end}"

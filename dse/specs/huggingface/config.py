@@ -87,8 +87,8 @@ def from_document(document: Document) -> ModelSpec:
     keys.defaults = rules.defaults
     hidden = keys.whole(HIDDEN, 1, MAX_HIDDEN, required=True, same=True) or 0
     vocab = keys.whole(VOCAB, 1, 2**24, required=True) or 0
-    given = layers.blocks(keys, rules, model_type, hidden)
-    blocks = given or layers.alike(keys, rules, model_type, hidden)
+    per_block = layers.blocks(keys, rules, model_type, hidden)
+    blocks = per_block or layers.alike(keys, rules, model_type, hidden)
     mixers, n_layers = blocks.mixers, len(blocks.mixers)
     misread = NOTHING in mixers and bool(keys.problems)
     experts = parameters.read_experts(keys, rules, model_type, n_layers, blocks.ffn, blocks.experts)
@@ -106,7 +106,7 @@ def from_document(document: Document) -> ModelSpec:
         tied=tied,
         extra=extra,
     )
-    q_heads = max(keys.per_layer(Q_HEADS, 1 if given else n_layers, 1, MAX_DIM), default=1)
+    q_heads = max(keys.per_layer(Q_HEADS, 1 if per_block else n_layers, 1, MAX_DIM), default=1)
     positions = keys.whole(POSITIONS, 1, MAX_TOKENS)
     if not misread:  # what stopped early has not read the rest
         _not_understood(keys)
@@ -213,8 +213,8 @@ def _not_understood(keys: Keys) -> None:
 
 def _runs(mixers: list[Mixer]) -> tuple[LayerKV, ...]:
     """The caches of layers in their order, equal neighbors joined."""
-    found = []
+    runs = []
     for caches, run in groupby(mixer.caches for mixer in mixers):
         n_layers = len(list(run))
-        found += [cache.model_copy(update={"n_layers": n_layers}) for cache in caches]
-    return tuple(found)
+        runs += [cache.model_copy(update={"n_layers": n_layers}) for cache in caches]
+    return tuple(runs)

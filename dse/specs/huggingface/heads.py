@@ -22,13 +22,13 @@ from dse.specs.huggingface.parameters import Rules
 def kv_heads(keys: Keys, model_type: str, q_heads: list[int]) -> list[int]:
     """KV heads of each layer; one where the file asks for multi-query, all query heads where it is silent."""
     n_layers, names = len(q_heads), list(KV_HEADS)
-    one = keys.flag("multi_query")
+    multi_query = keys.flag("multi_query")
     if model_type in FALCON or model_type == "gpt_bigcode":
         # Falcon's new architecture has kv groups whatever multi_query says; its first 40B file has n_head_kv alone
         groups = keys.flag("new_decoder_architecture") or (model_type == "RefinedWeb" and keys.get("n_head_kv"))
-        if one is None and not groups:
+        if multi_query is None and not groups:
             keys.note("multi_query = true: key absent, the default of this model_type")
-        one = one is not False and not groups
+        multi_query = multi_query is not False and not groups
     if keys.flag("multi_query_attention"):
         names.insert(0, "multi_query_group_num")
     else:
@@ -36,7 +36,7 @@ def kv_heads(keys: Keys, model_type: str, q_heads: list[int]) -> list[int]:
     kind = keys.get("attn_config.attn_type")
     if kind not in (None, "multihead_attention", "multiquery_attention", "grouped_query_attention"):
         keys.bad("attn_config.attn_type", "multihead_attention, multiquery_attention or grouped_query_attention")
-    if one or kind == "multiquery_attention":
+    if multi_query or kind == "multiquery_attention":
         keys.used.update(names)
         return [1] * n_layers
     if keys.find(names) is None:
@@ -74,20 +74,20 @@ def head_dims(keys: Keys, hidden: int, q_heads: list[int], apart: bool = False) 
 def windows(keys: Keys, rules: Rules, model_type: str, n_layers: int, has_state: list[bool]) -> list[int | None]:
     """Past tokens that each layer keeps at most; None where it keeps all, or a constant state."""
     chunk = keys.whole(["attention_chunk_size"], 1, MAX_TOKENS)
-    asked = keys.flag("use_sliding_window")
+    uses_window = keys.flag("use_sliding_window")
     keys.whole(["max_window_layers"], 0, MAX_LAYERS)
     if (types := keys.get("layer_types")) is not None:
         keys.used.update((*PATTERN, *WINDOW))
-        return _from_types(keys, types, n_layers, chunk, asked is not False, has_state)
+        return _from_types(keys, types, n_layers, chunk, uses_window is not False, has_state)
     if model_type == "gpt_neo":
         return _neo_windows(keys, n_layers)
     if chunk:
         return _chunks(keys, n_layers, chunk)
-    return _by_pattern(keys, rules, model_type, n_layers, asked)
+    return _by_pattern(keys, rules, model_type, n_layers, uses_window)
 
 
-def _by_pattern(keys: Keys, rules: Rules, model_type: str, n_layers: int, asked: bool | None) -> list[int | None]:
-    """Windows by one number for all layers that have one, and a rule which do; `asked`: by use_sliding_window."""
+def _by_pattern(keys: Keys, rules: Rules, model_type: str, n_layers: int, uses_window: bool | None) -> list[int | None]:
+    """Windows by one number for all layers that have one, and a rule which do; `uses_window`: by use_sliding_window."""
     everything: list[int | None] = [None] * n_layers
     window = keys.whole(WINDOW, 1, MAX_TOKENS)
     if window is None or rules.windows == "none":
@@ -99,8 +99,8 @@ def _by_pattern(keys: Keys, rules: Rules, model_type: str, n_layers: int, asked:
     if letters and set(letters) <= {"L", "G"}:  # EXAONE 4: local and global
         return [window if letters[i % len(letters)] == "L" else None for i in range(n_layers)]
     step = keys.whole(PATTERN, 1, MAX_LAYERS)
-    if asked is False or (asked is None and rules.windows == "tail"):
-        keys.note("sliding_window ignored: use_sliding_window is " + ("false" if asked is False else "absent"))
+    if uses_window is False or (uses_window is None and rules.windows == "tail"):
+        keys.note("sliding_window ignored: use_sliding_window is " + ("false" if uses_window is False else "absent"))
         return everything
     if rules.windows == "tail":
         tail = keys.whole(["max_window_layers"], 0, MAX_LAYERS, 0) or 0
@@ -128,26 +128,26 @@ def _from_types(
     if not isinstance(types, list) or (n_layers and len(types) != n_layers):
         keys.bad("layer_types", f"a list of {n_layers} entries, one per layer")
         return [None] * n_layers
-    found: list[int | None] = []
+    limits: list[int | None] = []
     for kind in types:
         if kind in ("full_attention", "attention") or (kind == "linear_attention" and any(has_state)):
-            found.append(None)
+            limits.append(None)
         elif kind == "sliding_attention":
             if not use_window:
                 keys.note("sliding_window ignored: use_sliding_window is false")
-            found.append(keys.whole(WINDOW, 1, MAX_TOKENS, required=True) if use_window else None)
+            limits.append(keys.whole(WINDOW, 1, MAX_TOKENS, required=True) if use_window else None)
         elif kind == "chunked_attention":
             if chunk is None:
                 keys.missing("attention_chunk_size")
-            found.append(chunk)
+            limits.append(chunk)
         else:
             keys.problems.append(
-                f"{keys.where('layer_types')}: layer_types[{len(found)}] = {show(kind)}: must be full_attention, "
+                f"{keys.where('layer_types')}: layer_types[{len(limits)}] = {show(kind)}: must be full_attention, "
                 "sliding_attention or chunked_attention: layers of a constant state are not known of this model_type"
             )
             break
     keys.used.update(WINDOW)
-    return found + [None] * (n_layers - len(found))
+    return limits + [None] * (n_layers - len(limits))
 
 
 def _chunks(keys: Keys, n_layers: int, chunk: int) -> list[int | None]:

@@ -80,12 +80,12 @@ class Keys:
         self.defaults: dict[str, Any] = {}
         self.prefix: KeyPath = ()
         self.data: dict[str, Any] = document.data
-        while found := [name for name in NESTED if self.data.get(name) is not None]:
-            inner = self.data[found[0]]
+        while nested := [name for name in NESTED if self.data.get(name) is not None]:
+            inner = self.data[nested[0]]
             if not isinstance(inner, dict):
-                self.bad(found[0], "a table of keys")
+                self.bad(nested[0], "a table of keys")
                 break
-            self.prefix, self.data = (*self.prefix, found[0]), inner
+            self.prefix, self.data = (*self.prefix, nested[0]), inner
 
     def _lookup(self, name: str) -> tuple[KeyPath, Any, bool]:
         """(key path, value, whether it is in the file)."""
@@ -123,8 +123,8 @@ class Keys:
 
     def name_of(self, names: list[str]) -> str:
         """The one of several names that the file uses; the first if none."""
-        found = self.find(names)
-        return found[0] if found else names[0]
+        entry = self.find(names)
+        return entry[0] if entry else names[0]
 
     def note(self, text: str) -> None:
         if text not in self.notes:
@@ -154,12 +154,12 @@ class Keys:
         same: bool = False,
     ) -> int | None:
         """A whole number in low..high under the first of `names`; with `same`, the other names must agree."""
-        found = self.find(names)
-        if found is None:
+        entry = self.find(names)
+        if entry is None:
             if required:
                 self.missing(names[0])
             return default
-        name, value = found
+        name, value = entry
         if not _is_whole(value, low, high):
             self.bad(name, f"a whole number in {low:,}..{high:,}")
             return default
@@ -178,10 +178,10 @@ class Keys:
 
     def per_layer(self, names: list[str], n_layers: int, low: int, high: int) -> list[int]:
         """One whole number per layer, from a list or from one number for all layers."""
-        found = self.find(names)
-        if found is None or not isinstance(found[1], list):
+        entry = self.find(names)
+        if entry is None or not isinstance(entry[1], list):
             return [self.whole(names, low, high, low, required=True) or low] * n_layers
-        name, values = found
+        name, values = entry
         if n_layers and len(values) != n_layers:
             self.bad(name, f"a list of {n_layers} entries, one per layer, not {len(values)}")
         elif not all(_is_whole(value, low, high) for value in values):

@@ -76,12 +76,12 @@ def read(keys: Keys, rules: Rules, model_type: str, n_layers: int, hidden: int) 
     if latent:
         keys.whole(HEAD_DIM, 1, MAX_DIM)  # of the rope part alone
         heads.kv_heads(keys, model_type, q_heads)
-        found = [replace(latent, q_heads=q, index=one).mixer() for q, one in zip(q_heads, index, strict=True)]
+        mixers = [replace(latent, q_heads=q, index=idx).mixer() for q, idx in zip(q_heads, index, strict=True)]
     else:
-        found = _with_heads(keys, rules, model_type, n_layers, hidden, q_heads=q_heads, index=index, states=states)
+        mixers = _with_heads(keys, rules, model_type, n_layers, hidden, q_heads=q_heads, index=index, states=states)
     stored = n_layers - (keys.whole(["num_kv_shared_layers"], 0, max(n_layers - 1, 0), 0) or 0 if n_layers else 0)
-    found = [mixer if i < stored else mixer.reading_earlier() for i, mixer in enumerate(found)]
-    return [state or mixer for state, mixer in zip(states, found, strict=True)]
+    mixers = [mixer if i < stored else mixer.reading_earlier() for i, mixer in enumerate(mixers)]
+    return [state or mixer for state, mixer in zip(states, mixers, strict=True)]
 
 
 def _with_heads(
@@ -116,27 +116,27 @@ def _with_heads(
         return _mimo(keys, n_layers, plain, q_heads, kv_heads)
     windows = heads.windows(keys, rules, model_type, n_layers, [state is not None for state in states])
     plain = replace(plain, chunked=heads.in_chunks(keys))
-    found = [
-        replace(plain, q_heads=q, kv_heads=kv, window=window, index=one)
-        for q, kv, window, one in zip(q_heads, kv_heads, windows, index, strict=False)  # no number of layers: problems
+    per_layer = [
+        replace(plain, q_heads=q, kv_heads=kv, window=window, index=idx)
+        for q, kv, window, idx in zip(q_heads, kv_heads, windows, index, strict=False)  # no number of layers: problems
     ]
     if model_type.startswith("gemma4"):
         wide = keys.whole(["global_head_dim"], 1, MAX_DIM)
         few = keys.whole(["num_global_key_value_heads"], 1, MAX_DIM)
-        one = bool(keys.flag("attention_k_eq_v"))
-        found = [
-            each
-            if each.window
+        shares_keys = bool(keys.flag("attention_k_eq_v"))
+        per_layer = [
+            layer
+            if layer.window
             else replace(
-                each,
-                kv_heads=few or each.kv_heads,
+                layer,
+                kv_heads=few or layer.kv_heads,
                 key_dim=wide or key_dim,
                 value_dim=wide or value_dim,
-                one_projection=one,
+                one_projection=shares_keys,
             )
-            for each in found
+            for layer in per_layer
         ]
-    return [each.mixer() for each in found]
+    return [layer.mixer() for layer in per_layer]
 
 
 def _mimo(keys: Keys, n_layers: int, plain: Heads, q_heads: list[int], kv_heads: list[int]) -> list[Mixer]:
@@ -144,7 +144,7 @@ def _mimo(keys: Keys, n_layers: int, plain: Heads, q_heads: list[int], kv_heads:
     pattern = keys.per_layer(["hybrid_layer_pattern"], n_layers, 0, 1)
     window = keys.whole(WINDOW, 1, MAX_TOKENS, required=True)
     keys.get("attention_chunk_size")  # the window again
-    own = replace(
+    local_heads = replace(
         plain,
         window=window,
         q_heads=keys.whole(["swa_num_attention_heads"], 1, MAX_DIM, q_heads[0]) or 1,
@@ -155,7 +155,7 @@ def _mimo(keys: Keys, n_layers: int, plain: Heads, q_heads: list[int], kv_heads:
     )
     full = replace(plain, sinks=bool(keys.flag("add_full_attention_sink_bias")))
     return [
-        own.mixer() if local else replace(full, q_heads=q, kv_heads=kv).mixer()
+        local_heads.mixer() if local else replace(full, q_heads=q, kv_heads=kv).mixer()
         for local, q, kv in zip(pattern, q_heads, kv_heads, strict=True)
     ]
 
@@ -228,8 +228,8 @@ def _block_index(keys: Keys, n_layers: int) -> list[Index | None]:
     n_heads = keys.whole([table + "sparse_num_index_heads"], 1, MAX_DIM, required=True) or 1
     keys.used.update(table + name for name in ("sparse_local_block", "sparse_init_block", "sparse_score_type"))
     keys.note("index keys are 16-bit, assumed, whatever the KV quantizer; the local block is one of those chosen")
-    own = Index(n_blocks * block, heads=n_heads, dim=dim, element_bits=16, scale_bits=0)
-    return [own if mark else None for mark in marks]
+    layer_index = Index(n_blocks * block, heads=n_heads, dim=dim, element_bits=16, scale_bits=0)
+    return [layer_index if mark else None for mark in marks]
 
 
 def _compressed(keys: Keys, n_layers: int, hidden: int, q_heads: list[int]) -> list[Mixer]:
@@ -279,13 +279,13 @@ def _compressed(keys: Keys, n_layers: int, hidden: int, q_heads: list[int]) -> l
 
 def _state_bytes(keys: Keys, names: list[str], default: str) -> int:
     """Bytes of an element of a state, by the name of its type."""
-    found = next((name for name in names if keys.get(name) is not None), names[0])
-    value = keys.get(found)
+    key = next((name for name in names if keys.get(name) is not None), names[0])
+    value = keys.get(key)
     if value is None:
-        keys.note(f"states are {default}: key {found} absent")
+        keys.note(f"states are {default}: key {key} absent")
         return STATE_TYPES[default]
     if value not in STATE_TYPES:
-        keys.bad(found, f"one of {', '.join(STATE_TYPES)}")
+        keys.bad(key, f"one of {', '.join(STATE_TYPES)}")
         return STATE_TYPES[default]
     return STATE_TYPES[value]
 
@@ -309,8 +309,8 @@ def _states(keys: Keys, model_type: str, n_layers: int, hidden: int) -> list[Mix
         "conv": "conv_kernel_dim",
     }
     sizes = {name: keys.whole([f"linear_{key}"], 1, MAX_DIM, required=True) or 1 for name, key in names.items()}
-    one = gated_delta(hidden, state_bytes=_state_bytes(keys, ["mamba_ssm_dtype"], "float32"), **sizes)
-    return [one if kind == "linear_attention" else None for kind in types]
+    state = gated_delta(hidden, state_bytes=_state_bytes(keys, ["mamba_ssm_dtype"], "float32"), **sizes)
+    return [state if kind == "linear_attention" else None for kind in types]
 
 
 def _kimi_states(keys: Keys, n_layers: int, hidden: int) -> list[Mixer | None]:
@@ -329,8 +329,8 @@ def _kimi_states(keys: Keys, n_layers: int, hidden: int) -> list[Mixer | None]:
     conv = keys.whole([table + "short_conv_kernel_size"], 1, MAX_DIM, required=True) or 1
     keys.used.add(table + "gate_lower_bound")
     has_full_gate = keys.flag(table + "use_full_rank_gate") is True
-    one = kimi_delta(hidden, n_heads, dim, conv, _state_bytes(keys, ["mamba_ssm_dtype"], "float32"), has_full_gate)
-    return [one if i + 1 in kda else None for i in range(n_layers)]
+    state = kimi_delta(hidden, n_heads, dim, conv, _state_bytes(keys, ["mamba_ssm_dtype"], "float32"), has_full_gate)
+    return [state if i + 1 in kda else None for i in range(n_layers)]
 
 
 def blocks(keys: Keys, rules: Rules, model_type: str, hidden: int) -> Blocks | None:
@@ -401,15 +401,15 @@ def _nemotron_h(keys: Keys, rules: Rules, model_type: str, hidden: int) -> Block
 
 def _nemotron_nas(keys: Keys, rules: Rules, hidden: int) -> Blocks:
     """Nemotron-NAS: each layer's KV heads and feed-forward width, or none of either."""
-    given: Any = keys.get("block_configs")
+    configs: Any = keys.get("block_configs")
     n_layers = keys.whole(["num_hidden_layers"], 1, MAX_LAYERS, required=True) or 1
     (q_heads,) = keys.per_layer(Q_HEADS, 1, 1, MAX_DIM)
     dim, _ = heads.head_dims(keys, hidden, [q_heads])
     mixers, widths = [], []
-    if not isinstance(given, list) or len(given) != n_layers:
+    if not isinstance(configs, list) or len(configs) != n_layers:
         keys.bad("block_configs", f"a list of {n_layers} tables, one per layer")
         return Blocks([NOTHING] * n_layers, [0] * n_layers)
-    for place, block in enumerate(given):
+    for place, block in enumerate(configs):
         problem = _problem_of_block(block, q_heads)
         if problem:
             keys.problems.append(f"{keys.where('block_configs')}: block_configs[{place}]: {problem}")

@@ -34,7 +34,7 @@ class Mixer:
 
     def reading_earlier(self) -> "Mixer":
         """A copy of the layer that reads the cache of an earlier one."""
-        return replace(self, caches=tuple(one.model_copy(update={"stored": False}) for one in self.caches))
+        return replace(self, caches=tuple(cache.model_copy(update={"stored": False}) for cache in self.caches))
 
 
 #: a layer without one: a feed-forward alone

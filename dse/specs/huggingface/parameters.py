@@ -293,9 +293,9 @@ def read_experts(
         "top_k_experts",
         "ffn_config.moe_top_k",
     ]
-    own = EXPERT_WIDTH
+    width_keys = EXPERT_WIDTH
     if n <= 1:
-        if keys.find(own) and keys.find(FFN_WIDTH) is None and not rules.ffn_multiple:
+        if keys.find(width_keys) and keys.find(FFN_WIDTH) is None and not rules.ffn_multiple:
             keys.missing(FFN_WIDTH[0])
         active = keys.whole(active_names, 0, MAX_EXPERTS, 0) or 0
         if active > 1:
@@ -305,10 +305,10 @@ def read_experts(
     if active > n:
         keys.bad(keys.name_of(active_names), f"at most {keys.name_of(names)} = {n}")
     if model_type.startswith("llama4"):
-        own = ["intermediate_size"]
+        width_keys = ["intermediate_size"]
     elif keys.get("dense_intermediate_size") is not None:
-        own = [*own, "intermediate_size"]
-    width = (keys.whole(own, 1, MAX_WIDTH) if keys.find(own) else max(ffn, default=1)) or 1
+        width_keys = [*width_keys, "intermediate_size"]
+    width = (keys.whole(width_keys, 1, MAX_WIDTH) if keys.find(width_keys) else max(ffn, default=1)) or 1
     names = ["shared_expert_intermediate_size", "shared_intermediate_size", "moe_shared_expert_intermediate_size"]
     shared = keys.whole([*names, "share_expert_dim"], 0, MAX_WIDTH)
     gate = bool(shared) and keys.find(["shared_expert_intermediate_size"]) is not None

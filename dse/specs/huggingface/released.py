@@ -41,18 +41,18 @@ def _format(config: Mapping[str, Any], expert_dtype: Any) -> str:
     if config.get("quant_method") == "mxfp4":  # of transformers: experts alone
         return "mxfp4-experts"
     kept = [name for key in _KEPT for name in _texts(config.get(key)) if not _OUTSIDE.search(name)]
-    found = _of_layers(config)
+    layer_format = _of_layers(config)
     if expert_dtype is not None:  # DeepSeek-V4: FP8 in blocks but for its experts
-        return "fp8-mxfp4-experts" if (found, expert_dtype, kept) == ("fp8-block", "fp4", []) else ""
+        return "fp8-mxfp4-experts" if (layer_format, expert_dtype, kept) == ("fp8-block", "fp4", []) else ""
     if not kept:
-        return found if found in FORMATS else ""
+        return layer_format if layer_format in FORMATS else ""
     attention = [name for name in kept if _ATTENTION.search(name)]
     others = [name for name in kept if name not in attention]
     if not attention or not all(_FEED_FORWARD.search(name) for name in others) or _is_partly(attention):
         return ""
     if others:
-        return _EXPERTS.get(found, "")
-    return "nvfp4-ffn" if found == "nvfp4" else ""
+        return _EXPERTS.get(layer_format, "")
+    return "nvfp4-ffn" if layer_format == "nvfp4" else ""
 
 
 def _is_partly(names: list[str]) -> bool:
@@ -61,7 +61,7 @@ def _is_partly(names: list[str]) -> bool:
 
 
 def _texts(value: Any) -> list[str]:
-    return [str(each) for each in value] if isinstance(value, list) else []
+    return [str(item) for item in value] if isinstance(value, list) else []
 
 
 def _of_layers(config: Mapping[str, Any]) -> str:
@@ -84,15 +84,15 @@ def _of_layers(config: Mapping[str, Any]) -> str:
 def _of_groups(config: Mapping[str, Any]) -> str:
     """The format of a file of compressed-tensors, all of whose groups are alike."""
     groups = config.get("config_groups")
-    each = list(_groups(groups.values())) if isinstance(groups, Mapping) else []
-    if len(set(each)) > 1:
+    schemes = list(_groups(groups.values())) if isinstance(groups, Mapping) else []
+    if len(set(schemes)) > 1:
         return ""
     packed = config.get("format")
     if packed in ("mxfp4-pack-quantized", "nvfp4-pack-quantized"):
         return str(packed).partition("-")[0]
-    if not each:
+    if not schemes:
         return ""
-    kind, bits, group, block, activation_bits = each[0]
+    kind, bits, group, block, activation_bits = schemes[0]
     if kind == "float" and bits == 8:
         return "fp8-block" if block == (128, 128) else "" if block else "fp8"
     if kind == "float" and (bits, group) == (4, 16):
@@ -109,8 +109,8 @@ def _groups(groups: Any) -> Iterator[tuple[Any, ...]]:
         weights = group.get("weights") if isinstance(group, Mapping) else None
         if not isinstance(weights, Mapping):
             continue
-        given = group.get("input_activations")
-        activations = given if isinstance(given, Mapping) else {}
+        inputs = group.get("input_activations")
+        activations = inputs if isinstance(inputs, Mapping) else {}
         block = weights.get("block_structure")
         size = weights.get("group_size")
         yield (

@@ -23,21 +23,21 @@ def elements(keys: "Keys", model_type: str, positions: int | None, mixers: "list
     latent = [2 * cache.key_dim - cache.score_dim for cache in caches if cache.is_latent]
     width = min(latent) if latent else max(cache.key_dim for cache in caches)
     scaling = keys.get("rope_parameters") or keys.get("rope_scaling")
-    kinds = [one for one in scaling.values() if isinstance(one, dict)] if isinstance(scaling, dict) else []
-    total = sum(_table(keys, one, positions, width) for one in kinds or [scaling])
+    kinds = [table for table in scaling.values() if isinstance(table, dict)] if isinstance(scaling, dict) else []
+    total = sum(_table(keys, table, positions, width) for table in kinds or [scaling])
     # Gemma 3: windowed layers turn by a base of their own, without scaling
     return total + (positions * width if keys.get("rope_local_base_freq") else 0)
 
 
 def _table(keys: "Keys", scaling: Any, positions: int, width: int) -> int:
     """Elements of one table."""
-    own = scaling if isinstance(scaling, dict) else {}
-    kind, factor = own.get("rope_type", own.get("type")), own.get("factor")
-    share = own.get("partial_rotary_factor")
+    table = scaling if isinstance(scaling, dict) else {}
+    kind, factor = table.get("rope_type", table.get("type")), table.get("factor")
+    share = table.get("partial_rotary_factor")
     for name in ("partial_rotary_factor", "rotary_pct"):
         share = keys.get(name) if share is None else share
-    if isinstance(given := keys.get("rotary_dim"), int) and 0 < given <= width:
-        width = given
+    if isinstance(dim := keys.get("rotary_dim"), int) and 0 < dim <= width:
+        width = dim
     elif isinstance(share, int | float) and 0 < share < 1:
         width = int(width * share)
     rows = positions

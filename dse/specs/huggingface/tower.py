@@ -24,16 +24,16 @@ def parameters(keys: "Keys", hidden: int) -> int:
     thousandth, are not.
     """
     section = keys.document.data.get("vision_config")
-    found = {name: _whole(section, names) for name, names in _NAMES.items()} if isinstance(section, dict) else {}
-    if not found or not all(found[name] for name in ("layers", "width", "ffn")):
+    sizes = {name: _whole(section, names) for name, names in _NAMES.items()} if isinstance(section, dict) else {}
+    if not sizes or not all(sizes[name] for name in ("layers", "width", "ffn")):
         if section:
             keys.note("vision_config without sizes of layers: its tower is not counted")
         return 0
     assert isinstance(section, dict)
-    width, patch = found["width"], found["patch"] or 14
+    width, patch = sizes["width"], sizes["patch"] or 14
     matrices = 3 if section.get("model_type") in _GATED else 2
     attention = 4 * width * (_whole(section, ("qkv_hidden_size",)) or width)
-    total = found["layers"] * (attention + matrices * width * found["ffn"])
+    total = sizes["layers"] * (attention + matrices * width * sizes["ffn"])
     total += 3 * patch * patch * (_whole(section, ("temporal_patch_size",)) or 1) * width
     total += _positions(section, patch) * width
     return total + _projection(section, width, hidden)
@@ -43,8 +43,8 @@ def _positions(section: dict[str, Any], patch: int) -> int:
     """Learned positions of a tower."""
     if section.get("position_embedding_type") == "rope" or section.get("model_type") in ("pixtral", "gemma4_vision"):
         return 0
-    if given := _whole(section, ("num_position_embeddings",)):
-        return given
+    if n_positions := _whole(section, ("num_position_embeddings",)):
+        return n_positions
     rows = _whole(section, ("init_pos_emb_height",)) * _whole(section, ("init_pos_emb_width",))
     return rows or (_whole(section, ("image_size",)) // patch) ** 2
 
