@@ -111,15 +111,15 @@ def at_limit(
     kept_rows = [int(row["batch"]) for row in rows if within(row, limits)]
     low = max(kept_rows, default=0)
     high = min((int(row["batch"]) for row in rows if row["batch"] > low), default=low)
-    most = None
+    limit_row = None
     while low and high - low > 1:
         middle = (low + high) // 2
         result = evaluate(middle)
         if result["fits_whole_batch"] and within(result, limits):
-            low, most = middle, kept(result)
+            low, limit_row = middle, kept(result)
         else:
             high = middle
-    return most
+    return limit_row
 
 
 def best(rows: Iterable[Result], limits: Mapping[str, float]) -> Result | None:
