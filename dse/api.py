@@ -34,7 +34,7 @@ __all__ = ["DesignResults", "Workload", "device", "errors", "grid", "model", "pl
 results = RESULTS
 
 #: the functions of operations, `evaluate` and `crossover` among them
-_FUNCTIONS = {one.function: function_of(one) for one in every() if one.function}
+_FUNCTIONS = {cls.function: function_of(cls) for cls in every() if cls.function}
 globals().update(_FUNCTIONS)
 __all__ += sorted(_FUNCTIONS)
 
@@ -124,13 +124,13 @@ def grid(
         if name not in ASKED:
             raise InputError(f"unknown {show(name)}: {did_you_mean(name, ASKED)}")
     works = [Workload(**dict(zip(asked, values, strict=True))) for values in itertools.product(*fields)]
-    specs, kinds = [hardware(one) for one in devices], [quantizer_spec(one) for one in quantizers]
+    specs, kinds = [hardware(d) for d in devices], [quantizer_spec(q) for q in quantizers]
     plans = [[kv_layout.build(shape, kind, kind) for kind in kinds] for shape in map(language_model, models)]
     return sweeps.to_table(
         evaluate(Point(spec, plan, work), n_points=n_points)
         for spec in specs
-        for own in plans
-        for plan in own
+        for model_plans in plans
+        for plan in model_plans
         for work in works
     )
 

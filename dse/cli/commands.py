@@ -34,7 +34,7 @@ from dse.specs import workload
 #: seconds after which long work says how far it is
 PATIENCE_S = 2.0
 #: headings of a long help: that of the design, before the command's own options, and those behind them
-HEADINGS = ("Design", *(each for each in ("Workload", *workload.HEADINGS) if each != "Design"), "Look", "Output")
+HEADINGS = ("Design", *(head for head in ("Workload", *workload.HEADINGS) if head != "Design"), "Look", "Output")
 #: fewer are not shown: options and output alone need none
 LEAST_HEADINGS = 3
 #: letters beside a progress bar
@@ -73,11 +73,11 @@ class DeclaredCommand(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, those of a design first, then the command's own; all in one where they are few."""
-        own = "Question" if ctx.parent and ctx.parent.info_name == "ask" else "Options"
-        groups: dict[str, list[tuple[str, str]]] = {heading: [] for heading in (HEADINGS[0], own, *HEADINGS[1:])}
+        title = "Question" if ctx.parent and ctx.parent.info_name == "ask" else "Options"
+        groups: dict[str, list[tuple[str, str]]] = {heading: [] for heading in (HEADINGS[0], title, *HEADINGS[1:])}
         for param in self.get_params(ctx):
             if (record := param.get_help_record(ctx)) is not None:
-                groups[getattr(param, "group", HEADINGS[-1]) or own].append(record)
+                groups[getattr(param, "group", HEADINGS[-1]) or title].append(record)
         if sum(map(bool, groups.values())) < LEAST_HEADINGS:
             super().format_options(ctx, formatter)
             return
@@ -98,8 +98,8 @@ def command_of(cls: type[Operation]) -> click.Command:
             options: WorkOptions = field.metadata["work"]
             params += [_work_option(name, options) for name in options.names]
         elif "record" in field.metadata:
-            asked = declarations(field.metadata["record"])
-            params += [_option(name, replace(each, group=form.group)) for name, each in asked.items()]
+            declared = declarations(field.metadata["record"])
+            params += [_option(name, replace(option, group=form.group)) for name, option in declared.items()]
         elif form.is_argument:
             params.append(_argument(field, form))
         else:
@@ -120,17 +120,17 @@ def _argument(field: dataclasses.Field[Any], form: Field) -> click.Argument:
 def _option(name: str, form: Field, *, is_work: bool = False, **more: Any) -> click.Option:
     """The option of a field; a switch is given to change its default, that of a workload to turn it on or off."""
     flag = form.name or name.replace("_", "-")
-    given: dict[str, Any] = {"help": form.help or None, "group": form.group, **more}
+    attrs: dict[str, Any] = {"help": form.help or None, "group": form.group, **more}
     if form.kind is SWITCH:
         if not is_work:
-            return DeclaredOption([f"--{flag}", *form.also, *form.former, name], is_flag=True, **given)
+            return DeclaredOption([f"--{flag}", *form.also, *form.former, name], is_flag=True, **attrs)
         off = [f" /{word}" for word in form.also]
-        return DeclaredOption([f"--{flag}/--no-{flag}", *off, name], default=form.default, **given)
+        return DeclaredOption([f"--{flag}/--no-{flag}", *off, name], default=form.default, **attrs)
     if is_work:
-        given |= {"default": form.default, "show_default": form.default is not None}
+        attrs |= {"default": form.default, "show_default": form.default is not None}
     elif form.default not in (None, ()):
         default = f"{form.default:g}" if isinstance(form.default, float) else form.default
-        given |= {"default": default, "show_default": form.shows_default}
+        attrs |= {"default": default, "show_default": form.shows_default}
     few = "|".join(map(str, form.choices)) if form.kind is TEXT else form.unit.upper() if form.kind is NUMBER else ""
     return DeclaredOption(
         [f"--{flag}", *form.also, *form.former, name],
@@ -138,27 +138,27 @@ def _option(name: str, form: Field, *, is_work: bool = False, **more: Any) -> cl
         type=None if form.kind is TEXT else OptionText(form.kind),
         multiple=form.is_repeated,
         metavar=form.metavar or few or None,
-        **given,
+        **attrs,
     )
 
 
 def _work_option(name: str, options: WorkOptions) -> click.Option:
     """The option of a field of a workload, as an operation has it."""
-    asked = replace(
+    form = replace(
         workload.ASKED[name],
         default=options.default(name),
         help=options.helps.get(name, workload.ASKED[name].help),
         group=workload.heading_of(name),
     )
-    return _option(name, asked, is_work=True, hidden=name in options.hidden)
+    return _option(name, form, is_work=True, hidden=name in options.hidden)
 
 
 def record_of(cls: type[Any], given: dict[str, Any]) -> Any:
     """The record that the values of its options ask for; a switch that is called no-x turns x off."""
     values: dict[str, Any] = {}
-    for name, asked in declarations(cls).items():
+    for name, option in declarations(cls).items():
         if (value := given.pop(name)) is not None:
-            values[name] = not value if asked.name.startswith("no-") else value
+            values[name] = not value if option.name.startswith("no-") else value
     return cls(**values)
 
 
@@ -168,16 +168,16 @@ def start(cls: type[Operation], **given: Any) -> None:
     if field is not None:
         options: WorkOptions = field.metadata["work"]
         given[field.name] = workload.Workload(**options.fixed, **{name: given.pop(name) for name in options.names})
-    for each in fields_of(cls):
-        if "record" in each.metadata:
-            given[each.name] = record_of(each.metadata["record"], given)
+    for record_field in fields_of(cls):
+        if "record" in record_field.metadata:
+            given[record_field.name] = record_of(record_field.metadata["record"], given)
     for name in ("out", "figure"):
         if "\0" in str(given.get(name, "")):
             raise InputError(f"{name} = {show(given[name])}: is not a file or directory name: give another")
-    asked = cls(**{name: value for name, value in given.items() if value is not None})
-    if problem := asked.lacking():
+    operation = cls(**{name: value for name, value in given.items() if value is not None})
+    if problem := operation.lacking():
         raise InputError(problem)
-    _refuse(asked.unused())
+    _refuse(operation.unused())
     console = Console(
         progress=progress_bar,
         say=partial(click.echo, err=True),
@@ -186,16 +186,16 @@ def start(cls: type[Operation], **given: Any) -> None:
         ask=_ask if _is_terminal() else None,
         command=command_line(),
     )
-    with asked.context():
-        outcome = asked.run(console)
-        written = asked.written(outcome, console)
-        if getattr(asked, "as_json", False):
-            text = json_text(asked.document(outcome), cls.indent)
+    with operation.context():
+        outcome = operation.run(console)
+        written = operation.written(outcome, console)
+        if getattr(operation, "as_json", False):
+            text = json_text(operation.document(outcome), cls.indent)
         else:
-            text = asked.text(outcome)
+            text = operation.text(outcome)
     for line in filter(None, (text, *written)):
         click.echo(line)
-    if status := asked.status(outcome):
+    if status := operation.status(outcome):
         click.get_current_context().exit(status)
 
 

@@ -94,7 +94,7 @@ class _Commands(MutableMapping[str, click.Command]):
     """The commands of a group by name: those given, and those of operations, each made when it is first asked for."""
 
     def __init__(self, group: str = "") -> None:
-        words = [one.rpartition(" ") for one in OPERATIONS]
+        words = [command.rpartition(" ") for command in OPERATIONS]
         self._made: dict[str, click.Command | None] = {name: None for above, _, name in words if above == group}
         self._above = f"{group} ".lstrip()
 
@@ -120,15 +120,15 @@ class _Commands(MutableMapping[str, click.Command]):
 def operation_of(words: str) -> type[Operation]:
     """The operation that a command's words start."""
     module, _, name = OPERATIONS[words].partition(".")
-    found: type[Operation] = getattr(importlib.import_module(f"dse.operations.{module}"), name)
-    return found
+    operation: type[Operation] = getattr(importlib.import_module(f"dse.operations.{module}"), name)
+    return operation
 
 
 class _Tool(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands by section, a line each; those of `ask` by both words."""
         rows = {name: self._rows(name) for name in self.commands}
-        width = max(len(words) for own in rows.values() for words, _ in own)
+        width = max(len(words) for group in rows.values() for words, _ in group)
         placed = {name for names in SECTIONS.values() for name in names}
         for title, names in {**SECTIONS, "Others": tuple(name for name in rows if name not in placed)}.items():
             if names:
@@ -139,7 +139,7 @@ class _Tool(click.Group):
         """Words and line of a command, of `ask` those of its questions."""
         command = self.commands[name]
         if name == "ask" and isinstance(command, click.Group):
-            return [(f"{name} {below}", one.get_short_help_str(200)) for below, one in command.commands.items()]
+            return [(f"{name} {below}", cmd.get_short_help_str(200)) for below, cmd in command.commands.items()]
         return [(name, command.get_short_help_str(200))]
 
     def invoke(self, ctx: click.Context) -> object:
@@ -238,8 +238,8 @@ def _usage_line(error: click.ClickException) -> str:
 def _meant(word: str) -> str:
     """The commands that say of themselves what was typed, as front and trace; else those of a name near it."""
     says = re.compile(rf"\b{re.escape(word)}", re.I)
-    found = [name for name, command in cli.commands.items() if says.search(command.get_short_help_str(200))]
-    return f"did you mean {', '.join(found)}?" if 0 < len(found) <= 3 else did_you_mean(word, cli.commands)
+    matches = [name for name, command in cli.commands.items() if says.search(command.get_short_help_str(200))]
+    return f"did you mean {', '.join(matches)}?" if 0 < len(matches) <= 3 else did_you_mean(word, cli.commands)
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -19,9 +19,9 @@ def every() -> list[type[Operation]]:
 
     modules = [import_module(f"{__name__}.{module.name}") for module in iter_modules(__path__)]
     classes = [
-        one
+        member
         for module in modules
-        for one in vars(module).values()
-        if isinstance(one, type) and issubclass(one, Operation) and one.__module__ == module.__name__
+        for member in vars(module).values()
+        if isinstance(member, type) and issubclass(member, Operation) and member.__module__ == module.__name__
     ]
-    return [one for one in classes if one.words or one.function]
+    return [cls for cls in classes if cls.words or cls.function]

@@ -194,9 +194,9 @@ class AddDevice(Printed):
         if self.like is not None:  # in proportion to what was answered
             borrowed = device_file.borrow(self.like, given)
         content = device_file.text(self.name, given, borrowed)
-        found = catalog.device_from(specfile.parse(str(path), content))
+        device = catalog.device_from(specfile.parse(str(path), content))
         files.write(path, content.encode())
-        return AddedDevice(path, found, given, borrowed)
+        return AddedDevice(path, device, given, borrowed)
 
     def _unpack_rate(self, text: str) -> Any:
         """The rate of unpacking in an answer; None for as fast as the memory."""
@@ -259,7 +259,7 @@ class AddedDevice:
     @property
     def left_out(self) -> list[dataclasses.Field[Any]]:
         """Numbers that the device lacks, and without which something is not computed."""
-        return [each for each in numbers() if option_of(each).without and getattr(self.device, each.name) is None]
+        return [field for field in numbers() if option_of(field).without and getattr(self.device, field.name) is None]
 
     @property
     def following(self) -> str:
@@ -270,10 +270,10 @@ class AddedDevice:
         """Unusual numbers, and a name that means another device."""
         from dse.specs import catalog
 
-        found = [*self.device.warnings(), *(self.borrowed.warnings if self.borrowed else ())]
+        warnings = [*self.device.warnings(), *(self.borrowed.warnings if self.borrowed else ())]
         if name.lower() in catalog.device_files():
-            found.append(f"a device {name.lower()} ships: --device {name.lower()} still means that one")
-        return found
+            warnings.append(f"a device {name.lower()} ships: --device {name.lower()} still means that one")
+        return warnings
 
 
 @operation("model export", "A model file from a config.json.")
@@ -304,13 +304,13 @@ class ExportModel(AssumesLike):
         if self.published is not None and not 1 <= self.published <= 10**15:
             raise InputError(f"published = {self.published}: must be 1 to 10**15 parameters")
         path = new_file(self.out, self.force)
-        found = catalog.model(self.config)
-        given = {"name": self.name, "title": self.title or self.name, "source": self.source}
-        found = found.model_copy(update={key: value for key, value in given.items() if value})
+        model = catalog.model(self.config)
+        changes = {"name": self.name, "title": self.title or self.name, "source": self.source}
+        model = model.model_copy(update={key: value for key, value in changes.items() if value})
         count = None
         if self.published and self.published_source:
             count = Quantity(value=self.published, unit="parameter", source=self.published_source, kind="published")
-        text = model_file.text(found, self.revision, count)
+        text = model_file.text(model, self.revision, count)
         catalog.model_from(specfile.parse(self.out, text))  # refuses a name or a number that no file may have
         files.write(path, text.encode())
         return path
@@ -356,12 +356,12 @@ class AddModel(AssumesLike, Printed):
                 rule = "ships with the tool: give it to --model as it is, or fetch its config.json with --from-hub"
                 raise InputError(f"{self.config}: {rule}") from None
             raise
-        found = catalog.model_from(source.document)
+        model = catalog.model_from(source.document)
         mark = f"-as-{self.assume_like}"
-        name = source.name + (mark if found.name.endswith(mark) else "") if self.name is None else self.name
+        name = source.name + (mark if model.name.endswith(mark) else "") if self.name is None else self.name
         path = new_file(self.out or f"{name.lower()}.toml", self.force)
-        found = found.model_copy(update={"name": name, "title": name, "source": source.source})
-        text = model_file.text(found, source.revision, by="dse model add")
+        model = model.model_copy(update={"name": name, "title": name, "source": source.source})
+        text = model_file.text(model, source.revision, by="dse model add")
         read_back: ModelSpec = catalog.model_from(specfile.parse(str(path), text))  # refuses a name that no file has
         files.write(path, text.encode())
         names = ("parameters", "active_parameters", "kv_bytes_per_token")

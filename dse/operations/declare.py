@@ -190,8 +190,8 @@ def fields_of(cls: type[Operation]) -> list[dataclasses.Field[Any]]:
 
 def option_of(field: dataclasses.Field[Any]) -> Field:
     """The option of a field."""
-    found: Field = field.metadata["field"]
-    return found
+    form: Field = field.metadata["field"]
+    return form
 
 
 def is_required(field: dataclasses.Field[Any]) -> bool:
@@ -225,16 +225,16 @@ def words_of(asked: Operation, said: Iterable[str] = (), without: Collection[str
         if not form.in_command:
             continue
         if "work" in field.metadata:
-            for name, each in said_fields(value, field.metadata["work"], said, without):
-                options += _option_words(ASKED[name].name, each, form)
+            for name, setting in said_fields(value, field.metadata["work"], said, without):
+                options += _option_words(ASKED[name].name, setting, form)
         elif "record" in field.metadata:
             for name, of_record in declarations(value).items():
-                if (each := getattr(value, name)) != of_record.default:
-                    options += _option_words(of_record.name or name.replace("_", "-"), each, of_record)
+                if (setting := getattr(value, name)) != of_record.default:
+                    options += _option_words(of_record.name or name.replace("_", "-"), setting, of_record)
         elif form.is_argument:
             arguments += [] if value is None else [form.kind.write(value)]
         elif form.is_repeated:
-            options += [word for each in value for word in _option_words(flag_name(field), each, form)]
+            options += [word for item in value for word in _option_words(flag_name(field), item, form)]
         elif value is not None and (value != field.default or form.is_said):
             options += _option_words(flag_name(field), value, form)
     return [*start, *arguments, *options]

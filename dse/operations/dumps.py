@@ -206,13 +206,13 @@ class MeasureDump(Printed):
         model = load.load(self.how.model)
         texts = (self.text_file, self.calibration or self.text_file)
         context = model.architecture.context_tokens
-        own, known = (tokenizer.tokens_of(path, model.encode, self.tokens, context, model.name) for path in texts)
+        tokens, known = (tokenizer.tokens_of(path, model.encode, self.tokens, context, model.name) for path in texts)
         methods, sides = several(self.methods or in_loop.METHODS), several(self.sides)
-        asked = (model, own, known, methods, sides, self.only_layers)
+        args = (model, tokens, known, methods, sides, self.only_layers)
         if self.out is None:
-            return in_loop.rows(in_loop.scores(*asked, console.bar, self.by_layer))
+            return in_loop.rows(in_loop.scores(*args, console.bar, self.by_layer))
         console.if_stopped(f"stopped: finished methods are kept in {self.out}: the same command goes on")
-        return in_loop.rows(kept_scores.scores(*asked, self.out, console.bar, self.by_layer))
+        return in_loop.rows(kept_scores.scores(*args, self.out, console.bar, self.by_layer))
 
     def written(self, outcome: Any, console: Console) -> list[str]:
         """Draw the figures of a measurement; write the scores of a language model."""
@@ -255,27 +255,27 @@ class MeasureDump(Printed):
         return InputError.exit_status if self.only_check and not self.perplexity and outcome["problems"] else 0
 
 
-def _check_text(found: dict[str, Any]) -> str:
+def _check_text(dump: dict[str, Any]) -> str:
     """The contents of a dump, and what it lacks."""
-    shape = "x".join(str(found[name]) for name in ("batch", "n_heads", "n_tokens", "head_dim"))
+    shape = "x".join(str(dump[name]) for name in ("batch", "n_heads", "n_tokens", "head_dim"))
     marks = [
-        found["model"] or "no model name",
-        f"RoPE: {found['rope'] or 'not said'}",
-        "synthetic" if found["synthetic"] else "",
+        dump["model"] or "no model name",
+        f"RoPE: {dump['rope'] or 'not said'}",
+        "synthetic" if dump["synthetic"] else "",
     ]
-    counts = (found["n_layers"], found["n_key_layers"], found["n_value_layers"], found["n_query_layers"])
+    counts = (dump["n_layers"], dump["n_key_layers"], dump["n_value_layers"], dump["n_query_layers"])
     lines = [
-        clean(f"{found['file']}: {', '.join(mark for mark in marks if mark)}", 300),
+        clean(f"{dump['file']}: {', '.join(mark for mark in marks if mark)}", 300),
         "  holds: {} layers: keys of {}, values of {}, queries of {}".format(*counts)
-        + (f"; [batch x heads x tokens x head_dim] = {shape}" if found["batch"] else "")
-        + f"; {', '.join(found['dtypes'])}; {found['n_bytes']:,} bytes",
+        + (f"; [batch x heads x tokens x head_dim] = {shape}" if dump["batch"] else "")
+        + f"; {', '.join(dump['dtypes'])}; {dump['n_bytes']:,} bytes",
     ]
     for name in ("lacks", "problems"):
         label = "problem" if name == "problems" else name
-        lines += [clean(f"  {label}: {text}", 300) for text in found[name][:MAX_LINES]]
-    if len(found["problems"]) > MAX_LINES:
-        lines.append(f"  and {len(found['problems']) - MAX_LINES:,} more problems: --json has all")
-    return "\n".join(lines if found["problems"] else [*lines, "  ready to measure"])
+        lines += [clean(f"  {label}: {text}", 300) for text in dump[name][:MAX_LINES]]
+    if len(dump["problems"]) > MAX_LINES:
+        lines.append(f"  and {len(dump['problems']) - MAX_LINES:,} more problems: --json has all")
+    return "\n".join(lines if dump["problems"] else [*lines, "  ready to measure"])
 
 
 @operation("synthesize", "Write a synthetic KV dump, for tests and what-ifs.", indent=None)
@@ -488,13 +488,13 @@ class MixLayers(Printed):
         """The plan that is best within the budget, with all plans along the way."""
         from dse.measure import mixed_plan
 
-        given = {
+        budgets = {
             "budget-bits": self.budget_bits,
             "budget-bytes": self.budget_bytes,
             "max-error": self.max_error,
             "max-rise": self.max_rise,
         }
-        named = [name for name, value in given.items() if value is not None]
+        named = [name for name, value in budgets.items() if value is not None]
         if len(named) != 1:
             raise InputError(
                 "give one of --budget-bits, --budget-bytes, --max-error and --max-rise: what the plan has to keep to"
@@ -502,7 +502,7 @@ class MixLayers(Printed):
         self._check_figure()
         if self.out is not None and not self.out.lower().endswith(".toml"):
             raise InputError(f"out = {show(self.out)}: must end in .toml")
-        limit = _positive(named[0], str(given[named[0]])) if self.max_rise is None else self.max_rise
+        limit = _positive(named[0], str(budgets[named[0]])) if self.max_rise is None else self.max_rise
         methods = None if self.methods is None else several(self.methods)
         objective = "divergence" if self.max_rise is not None else self.objective
         errors = mixed_plan.load(self.source, methods, objective, self.context_tokens)

@@ -27,14 +27,14 @@ def function_of(cls: type[Operation]) -> Callable[..., Any]:
     signature = signature_of(cls)
 
     def call(*args: Any, **given: Any) -> Any:
-        asked = asked_of(cls, signature, args, given)
-        return asked.value(asked.run())
+        operation = asked_of(cls, signature, args, given)
+        return operation.value(operation.run())
 
     call.__name__ = call.__qualname__ = cls.function
     call.__doc__ = doc_of(cls)
     call.__module__ = "dse.api"
     call.__signature__ = signature  # type: ignore[attr-defined]
-    call.__annotations__ = {name: one.annotation for name, one in signature.parameters.items()}
+    call.__annotations__ = {name: parameter.annotation for name, parameter in signature.parameters.items()}
     return call
 
 
@@ -65,16 +65,16 @@ def signature_of(cls: type[Operation]) -> inspect.Signature:
 
 def signature_of_many(function: Callable[..., Any]) -> inspect.Signature:
     """The signature of a function that takes a value or several for each field of a workload, as keywords."""
-    own = inspect.signature(function)
-    named = [one for one in own.parameters.values() if one.kind is not one.VAR_KEYWORD]
-    fields = [one.replace(annotation=_or_several(one.annotation)) for one in _work_parameters(ASKED)]
-    return own.replace(parameters=[*named, *fields])
+    signature = inspect.signature(function)
+    named = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
+    fields = [parameter.replace(annotation=_or_several(parameter.annotation)) for parameter in _work_parameters(ASKED)]
+    return signature.replace(parameters=[*named, *fields])
 
 
 def _or_several(annotation: str) -> str:
     """The type of a value or several of a type, None last."""
-    one = annotation.removesuffix(" | None")
-    return f"{one} | Iterable[{annotation}]{annotation[len(one) :]}"
+    single = annotation.removesuffix(" | None")
+    return f"{single} | Iterable[{annotation}]{annotation[len(single) :]}"
 
 
 def _work_parameters(names: Iterable[str]) -> list[inspect.Parameter]:
@@ -128,11 +128,11 @@ def asked_of(
         if field.name in values:
             raise InputError(f"{field.name}: cannot stand beside {show(next(iter(of_work)))}: give one of both")
         values[field.name] = Workload(**of_work)
-    asked = cls(**values)
-    for name, why in asked.unused().items():
+    operation = cls(**values)
+    for name, why in operation.unused().items():
         if name in values or name in of_work:
             raise InputError(f"{name} = {show(values.get(name, of_work.get(name)))}: has no effect {why}: leave it out")
-    return asked
+    return operation
 
 
 def doc_of(cls: type[Operation]) -> str:
@@ -182,10 +182,10 @@ def call_of(asked: Operation, said: Iterable[str] = SAID, without: Collection[st
     return f"dse.{asked.function}(\n{textwrap.indent(text, '    ')},\n)"
 
 
-def _arguments(asked: Operation, said: Iterable[str], without: Collection[str]) -> Iterator[str]:
-    cls, by_place = type(asked), True
+def _arguments(operation: Operation, said: Iterable[str], without: Collection[str]) -> Iterator[str]:
+    cls, by_place = type(operation), True
     for name, field in python_fields(cls).items():
-        value = getattr(asked, name)
+        value = getattr(operation, name)
         if "work" in field.metadata:
             continue
         if not is_required(field) and value == field.default and not option_of(field).is_said:
@@ -194,6 +194,6 @@ def _arguments(asked: Operation, said: Iterable[str], without: Collection[str]) 
         text = repr(list(value)) if isinstance(value, tuple) else repr(value)
         yield text if by_place and name in cls.positional else f"{name}={text}"
     if field_of_work := work_field(cls):
-        workload, options = getattr(asked, field_of_work.name), field_of_work.metadata["work"]
+        workload, options = getattr(operation, field_of_work.name), field_of_work.metadata["work"]
         for name, value in said_fields(workload, options, said, without, in_python=True):
             yield f"{name}={value!r}"

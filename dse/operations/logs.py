@@ -88,7 +88,7 @@ class CheckLog(AssumesLike, Printed):
         text, source = self._text()
         log = startup_log.read(text)
         kind = None if self.quantizer is None else quantizer_spec(self.quantizer)
-        found = check_log.check(
+        check = check_log.check(
             log,
             None if self.device is None else hardware(self.device),
             None if self.model is None else language_model(self.model),
@@ -98,8 +98,8 @@ class CheckLog(AssumesLike, Printed):
             (_name(self.device), _name(self.model) or log.model),
         )
         if self.out is not None:
-            self._keep(found)
-        return found
+            self._keep(check)
+        return check
 
     def _text(self) -> tuple[str, str]:
         """The text of the log, and what it is called. Raises InputError."""
@@ -117,16 +117,16 @@ class CheckLog(AssumesLike, Printed):
         content = files.read_bytes(str(self.log), MAX_BYTES, "log", "a file", f"give {_GIVE}")
         return content.decode("utf-8", "replace"), Path(self.log).name
 
-    def _keep(self, found: LogCheck) -> None:
+    def _keep(self, check: LogCheck) -> None:
         """Write the memory of the log. Raises InputError where it holds none, OutputError."""
         from dse.core import files
 
-        if found.memory is None:
+        if check.memory is None:
             raise InputError(
                 f"out = {show(self.out)}: the log does not say the memory of keys and values of a server on "
-                f"{found.device}: leave --out out"
+                f"{check.device}: leave --out out"
             )
-        files.write(Path(self.out or ""), (json.dumps(found.memory.model_dump(), indent=2) + "\n").encode())
+        files.write(Path(self.out or ""), (json.dumps(check.memory.model_dump(), indent=2) + "\n").encode())
 
     def written(self, outcome: LogCheck, console: Console) -> list[str]:
         """Say which file was written."""
@@ -138,6 +138,6 @@ class CheckLog(AssumesLike, Printed):
         return [] if self.as_json else [line]
 
 
-def _name(given: Any) -> str:
+def _name(spec: Any) -> str:
     """A device or a model as a command takes it; "" where it is not given."""
-    return "" if given is None else str(given) if isinstance(given, str | Path) else str(given.name)
+    return "" if spec is None else str(spec) if isinstance(spec, str | Path) else str(spec.name)

@@ -42,10 +42,10 @@ class AsksReport(WithWorkload, Sourced):
     def asked(self) -> dict[str, Any]:
         """The request as the report takes it."""
         names = ("devices", "models", "quantizers", "batches", "tokens")
-        given = {name: None if getattr(self, name) is None else several(getattr(self, name)) for name in names}
+        selected = {name: None if getattr(self, name) is None else several(getattr(self, name)) for name in names}
         fields = ("input_tokens", "output_tokens", *DEPLOYMENT, *TIMING)
         return {
-            **given,
+            **selected,
             **{name: getattr(self.workload, name) for name in fields},
             "bits": self.bits,
             "measurements": self.measurements,
@@ -96,11 +96,11 @@ class TabulateReport(AsksReport):
         from dse.questions import tables
         from dse.report import throughput
 
-        asked = self.asked()
+        request = self.asked()
         deployment = {
-            name: asked.pop(name) for name in (*DEPLOYMENT, "implementation", "strict_kernels", "other_software")
+            name: request.pop(name) for name in (*DEPLOYMENT, "implementation", "strict_kernels", "other_software")
         }
-        return tables.one(self.name, throughput.ask(**asked, deployment=deployment))
+        return tables.one(self.name, throughput.ask(**request, deployment=deployment))
 
 
 @operation("plot", "Any figure for a paper or a slide, or its table.")

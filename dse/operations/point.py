@@ -170,7 +170,7 @@ class EvaluatePoint(OnDesign, Printed):
         from dse.model.point import Point
         from dse.questions import room
 
-        is_named = all(isinstance(one, str | Path) for one in (self.device, self.model, *self.sides()))
+        is_named = all(isinstance(spec, str | Path) for spec in (self.device, self.model, *self.sides()))
         if outcome.max_batch or not is_named:  # no command can name a spec
             return []
 
@@ -182,8 +182,8 @@ class EvaluatePoint(OnDesign, Printed):
         def results(way: Way) -> dict[str, Any]:
             return engine.evaluate(Point(outcome.device, changed(way).plan(), way.work))
 
-        found = room.that_fit(outcome, self.workload, results)
-        return [(shlex.join(words_of(changed(way))), way, result) for way, result in found]
+        ways = room.that_fit(outcome, self.workload, results)
+        return [(shlex.join(words_of(changed(way))), way, result) for way, result in ways]
 
 
 @operation(function="operations", positional=("device", "model", "quantizers", "workload"))

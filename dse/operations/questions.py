@@ -252,13 +252,13 @@ class VaryAssumptions(OnDesign, WithFigure):
         """The effect of each number on the result, or on which design wins."""
         from dse.questions import common, doubt
 
-        one = self.design()
+        design = self.design()
         other = None if self.against is None else self.design_of(self.device, self.model, self.against)
         counted = []
         if self.bits == "closed":
-            counted = [doubt.with_measured_bits(each, self.measurements) for each in (one, other) if each]
+            counted = [doubt.with_measured_bits(side, self.measurements) for side in (design, other) if side]
         measure, ranges = common.measure(self.measure), several(self.ranges)
-        return doubt.doubt(one, self.workload, measure, other, ranges, console.progress, counted)
+        return doubt.doubt(design, self.workload, measure, other, ranges, console.progress, counted)
 
 
 @operation(

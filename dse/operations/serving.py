@@ -137,11 +137,11 @@ class SimulateServing(OnDesign, Printed):
         """A trace has its own lengths, and static batching reserves memory."""
         unused: dict[str, str] = {}
         if self.trace is not None:
-            own = dict.fromkeys(("input_tokens", "output_tokens"), "with --trace, which has its own lengths")
+            lengths = dict.fromkeys(("input_tokens", "output_tokens"), "with --trace, which has its own lengths")
             shared = dict.fromkeys(
                 ("prefix_tokens", "n_prefixes"), "with --trace: a .jsonl file says what prompts share"
             )
-            unused |= own | shared
+            unused |= lengths | shared
         elif not self.workload.prefix_tokens:
             unused |= {"n_prefixes": "without --prefix"}
         if not self.workload.prefix_tokens and not str(self.trace or "").lower().endswith(".jsonl"):
@@ -281,10 +281,10 @@ class DescribeTraffic(AssumesLike, Quantized, WithWorkload, Printed):
             spec, plan = hardware(self.device), layout(self.model, *self.sides())
             self.workload.refuse_idle()
         trace = present_traffic.find(self.trace, console.progress)
-        found = present_traffic.about(trace, several(self.batches or present_traffic.BATCHES))
+        summary = present_traffic.about(trace, several(self.batches or present_traffic.BATCHES))
         if spec is None or plan is None:
-            return found, None
-        return found, present_traffic.fitting(trace, spec, plan, self.workload, self.max_tokens)
+            return summary, None
+        return summary, present_traffic.fitting(trace, spec, plan, self.workload, self.max_tokens)
 
     def text(self, outcome: tuple[dict[str, Any], dict[str, Any] | None]) -> str:
         """The trace as people read it."""
@@ -294,8 +294,8 @@ class DescribeTraffic(AssumesLike, Quantized, WithWorkload, Printed):
 
     def document(self, outcome: tuple[dict[str, Any], dict[str, Any] | None]) -> dict[str, Any]:
         """The numbers of the trace, and under `fit` those of the device."""
-        found, fit = outcome
-        return {**found, **({"fit": fit} if fit else {})}
+        summary, fit = outcome
+        return {**summary, **({"fit": fit} if fit else {})}
 
 
 @operation("ring", "A long context over a ring of devices.")

@@ -152,24 +152,24 @@ def _counted(device: str) -> tuple[int, str] | None:
     """The number of devices and the name of a shipped one, where a name says both and is no device's or file's own."""
     from dse.specs import catalog, device_names
 
-    found = device_names.counted(device.partition(":")[0])
-    if not found or device_names.meant(device, catalog.device_aliases()) or Path(device).exists():
+    counted = device_names.counted(device.partition(":")[0])
+    if not counted or device_names.meant(device, catalog.device_aliases()) or Path(device).exists():
         return None
-    return found[0], found[1] + device[len(device.partition(":")[0]) :]
+    return counted[0], counted[1] + device[len(device.partition(":")[0]) :]
 
 
-def _on_devices(asked: OnDevice, count: int) -> Workload:
+def _on_devices(op: OnDevice, count: int) -> Workload:
     """The workload of an operation on so many devices. Raises InputError where it says another number or searches."""
-    field = work_field(type(asked))
+    field = work_field(type(op))
     if field is None or "tp" not in field.metadata["work"].names:
-        raise InputError(f"device = {show(asked.device)}: says how many: this answer takes one device by its name")
-    work: Workload = getattr(asked, field.name)
+        raise InputError(f"device = {show(op.device)}: says how many: this answer takes one device by its name")
+    work: Workload = getattr(op, field.name)
     if work.tp == 1 and count % work.pp == 0:
         return replace(work, tp=count // work.pp)
     if work.n_devices == count:
         return work
     raise InputError(
-        f"device = {show(asked.device)}: says {count} devices, --tp {work.tp} and --pp {work.pp} say {work.n_devices}: "
+        f"device = {show(op.device)}: says {count} devices, --tp {work.tp} and --pp {work.pp} say {work.n_devices}: "
         "leave the number out, or both"
     )
 
@@ -184,8 +184,8 @@ class OnDevice(AssumesLike):
     def __post_init__(self) -> None:
         """Split a name that says how many devices, 8xh100, into the device and the workload's tp. Raises InputError."""
         super().__post_init__()
-        if isinstance(self.device, str) and (found := _counted(self.device)):
-            count, name = found
+        if isinstance(self.device, str) and (counted := _counted(self.device)):
+            count, name = counted
             object.__setattr__(self, "workload", _on_devices(self, count))
             object.__setattr__(self, "device", name)
 
@@ -280,9 +280,9 @@ class WithLimits(Operation):
         """
         from dse.specs.quantity import named_quantity
 
-        given = {"tpot_s": ("max-tpot", self.max_tpot), "ttft_s": ("max-ttft", self.max_ttft)}
-        found = {key: named_quantity(name, text, "s", 1e-6, 1e5).si for key, (name, text) in given.items() if text}
-        return {key: limit_s for key, limit_s in found.items() if key != "tpot_s" or output_tokens > 1}
+        options = {"tpot_s": ("max-tpot", self.max_tpot), "ttft_s": ("max-ttft", self.max_ttft)}
+        limits = {key: named_quantity(name, text, "s", 1e-6, 1e5).si for key, (name, text) in options.items() if text}
+        return {key: limit_s for key, limit_s in limits.items() if key != "tpot_s" or output_tokens > 1}
 
     def say_left_out(self, output_tokens: int, console: Console) -> None:
         """Say of an answer which limit it leaves out."""

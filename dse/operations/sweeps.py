@@ -98,8 +98,8 @@ class RunSweep(Printed):
 
     def value(self, outcome: Any) -> pd.DataFrame | StoredSweep:
         """A table of the results; with `out` a handle on the Parquet files, which can be resumed."""
-        found: pd.DataFrame | StoredSweep = outcome
-        return found
+        results: pd.DataFrame | StoredSweep = outcome
+        return results
 
     def run(self, console: Console = SILENT) -> pd.DataFrame | StoredSweep | Estimate | Manifest:
         """The results, what they will take, or what was verified."""
@@ -147,16 +147,16 @@ class RunSweep(Printed):
 
         axes: Any = self.axes
         if isinstance(axes, Mapping):
-            found = from_dict(axes if "axes" in axes else {"axes": dict(axes)})
+            sweep = from_dict(axes if "axes" in axes else {"axes": dict(axes)})
         else:
-            found = axes if isinstance(axes, Sweep) else read(axes)
+            sweep = axes if isinstance(axes, Sweep) else read(axes)
         if self.other_software:
-            found = replace(found, base=replace(found.base, other_software=True))
+            sweep = replace(sweep, base=replace(sweep.base, other_software=True))
         of_front = (self.maximize, self.minimize, self.by, self.drop_missing, self.at_most, self.at_least)
         if self.keep == "front":
             within = limits.parse(several(self.at_most), several(self.at_least))
             most, least, by = several(self.maximize), several(self.minimize), several(self.by)
-            return front.asked(found, most, least, by, self.drop_missing, within)
+            return front.asked(sweep, most, least, by, self.drop_missing, within)
         if self.keep != "all":
             raise InputError(f'keep = {show(self.keep)}: must be "front" or "all"')
         if any(of_front):
@@ -164,7 +164,7 @@ class RunSweep(Printed):
                 "--maximize, --minimize, --by, --at-most, --at-least and --drop-missing: go with --keep front, or with "
                 "dse pareto"
             )
-        return found
+        return sweep
 
     def _again(self) -> str:
         import shlex
@@ -263,11 +263,11 @@ def _front_summary(done: StoredSweep, n_bytes: int) -> str:
     from dse.sweep.columns import CODES
     from dse.sweep.pareto.limits import Limit
 
-    manifest, asked = done.manifest, done.front
-    assert asked is not None
-    senses = ", ".join(f"{'most' if sense == 'max' else 'least'} {name}" for name, sense in asked["objectives"])
-    by = f" by {', '.join(asked['by'])}" if asked["by"] else ""
-    within = ", ".join(str(Limit(*limit)) for limit in asked.get("limits", []))
+    manifest, front = done.manifest, done.front
+    assert front is not None
+    senses = ", ".join(f"{'most' if sense == 'max' else 'least'} {name}" for name, sense in front["objectives"])
+    by = f" by {', '.join(front['by'])}" if front["by"] else ""
+    within = ", ".join(str(Limit(*limit)) for limit in front.get("limits", []))
     lines = [
         f"front: {done.paths[0]} ({done.n_rows:,} of {sum(manifest.codes):,} designs, {units.human(n_bytes, 'B')})",
         f"  {senses}{by}{f'; within {within}' if within else ''}",

@@ -127,13 +127,13 @@ class ChecksTable(Printed):
         from dse.core import files
 
         with files.publishing(self.out) as published:
-            found = self._module().run(self.table, console.progress)
-            return found, [str(published.write(*item)) for item in self._contents(found).items()]
+            judged = self._module().run(self.table, console.progress)
+            return judged, [str(published.write(*item)) for item in self._contents(judged).items()]
 
     def text(self, outcome: tuple[Any, list[str]]) -> str:
         """The errors as people read them, and the files."""
-        found, written = outcome
-        return f"{self._module().text(found)}\n\nwritten: {', '.join(written)}"
+        judged, written = outcome
+        return f"{self._module().text(judged)}\n\nwritten: {', '.join(written)}"
 
     def document(self, outcome: tuple[Any, list[str]]) -> Any:
         """The errors."""
@@ -200,14 +200,14 @@ class CheckSpeed(Printed):
         """The rows with what is predicted of them."""
         from dse.validate import speed
 
-        found = speed.run(self.table, console.progress)
+        judged = speed.run(self.table, console.progress)
         if self.out is not None:
             from pathlib import Path
 
             from dse.core import files
 
-            files.write(Path(self.out), speed.table_csv(found).encode())
-        return found
+            files.write(Path(self.out), speed.table_csv(judged).encode())
+        return judged
 
     def text(self, outcome: Any) -> str:
         """The rows and the errors as people read them, and the file."""

@@ -170,9 +170,9 @@ def best_map(
     works = [replace(work, batch=batch, input_tokens=n) for n in inputs for batch in batches]
     cells, results = [], []
     by_name, compared = dict(zip(names, designs, strict=True)), Comparison(measure.column)
-    for one in each(works, progress, "cells"):
-        results = [design.evaluate(one) for design in designs]
-        cells.append(_cell(one, measure, dict(zip(names, results, strict=True)), by_name, compared))
+    for cell_work in each(works, progress, "cells"):
+        results = [design.evaluate(cell_work) for design in designs]
+        cells.append(_cell(cell_work, measure, dict(zip(names, results, strict=True)), by_name, compared))
     return BestMap(
         measure,
         context=context(designs[0].device, designs[0].plan.model, work, results[0]),
@@ -194,10 +194,10 @@ def _cell(
     sign = -1 if measure.sense == "max" else 1
     rivals = [name for name in values if competes(results[name])]
 
-    def gain(one: str, other: str) -> Gain:
-        found = compared.gain(designs[one].at(work), designs[other].at(work))
-        assert found is not None  # both have a value
-        return found
+    def gain(name: str, other: str) -> Gain:
+        advantage = compared.gain(designs[name].at(work), designs[other].at(work))
+        assert advantage is not None  # both have a value
+        return advantage
 
     best: tuple[str, ...] = ()
     gains: dict[str, Gain] = {}

@@ -246,12 +246,12 @@ def crowned(order: Sequence[T], gain: Callable[[T, T], Gain]) -> tuple[tuple[T, 
     """
     first, tried = order[0], [order[0]]
     while True:
-        gains = {one: gain(first, one) for one in order if one != first}
-        rival = min(gains, key=lambda one: gains[one].sure, default=first)
+        gains = {other: gain(first, other) for other in order if other != first}
+        rival = min(gains, key=lambda other: gains[other].sure, default=first)
         if rival == first or gains[rival].ratio >= 1 - TIE:
-            return (first, *(one for one in gains if abs(gains[one].ratio - 1) <= TIE)), gains
+            return (first, *(other for other in gains if abs(gains[other].ratio - 1) <= TIE)), gains
         if rival in tried:
-            return (first, *(one for one in gains if gains[one].ratio < 1 or one in tried)), gains
+            return (first, *(other for other in gains if gains[other].ratio < 1 or other in tried)), gains
         first = rival
         tried.append(first)
 

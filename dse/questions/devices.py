@@ -186,16 +186,16 @@ def _layouts(model: ModelSpec, work: Workload, tp: int, pp: int) -> list[Workloa
         copies = min((tp // layer.n_kv_heads for layer in model.layers if layer.key_dim), default=1)
         by_tokens = {"dcp": copies} if (work.stack or SHARES_TOKENS[0]).startswith(SHARES_TOKENS) else {}
         shared: list[dict[str, Any]] = [{"dp_attention": True}, by_tokens] if copies > 1 else []
-        layouts = [{**one, **other} for one in experts for other in [dict[str, Any](), *filter(None, shared)]]
-    found = []
+        layouts = [{**expert, **other} for expert in experts for other in [dict[str, Any](), *filter(None, shared)]]
+    works = []
     for layout in layouts:
-        asked = replace(plain, **layout)
+        split_work = replace(plain, **layout)
         try:
-            deployment.check(model, asked)
+            deployment.check(model, split_work)
         except InputError:
             continue
-        found.append(asked)
-    return found
+        works.append(split_work)
+    return works
 
 
 def _rank(split: Mapping[str, Any]) -> tuple[bool, bool, float, int, int]:
@@ -224,11 +224,11 @@ def devices(device: HardwareSpec, plan: KvPlan, work: Workload, most: int | None
     for pp in (n for n in range(1, most + 1) if plan.model.n_layers % n == 0 or n in USUAL_STAGES):
         for tp in range(1, most // pp + 1):
             try:
-                found = [engine.evaluate(Point(device, plan, asked)) for asked in _layouts(plan.model, work, tp, pp)]
+                tried = [engine.evaluate(Point(device, plan, layout)) for layout in _layouts(plan.model, work, tp, pp)]
             except InputError as error:
                 allowed, lacks = collectives.most_devices(device, most)
                 raise InputError(f"{error}, or ask for --most {allowed}" if lacks else str(error)) from None
-            splits += sorted(found, key=_rank)[:1]
+            splits += sorted(tried, key=_rank)[:1]
     splits.sort(key=lambda split: (split["n_devices"], -(split["throughput_tokens_per_s"] or 0.0), split["pp"]))
     many = f"{work.batch:,} requests" if work.batch else "as many requests as fit, at least one,"
     question = (
@@ -238,16 +238,16 @@ def devices(device: HardwareSpec, plan: KvPlan, work: Workload, most: int | None
     answer = Devices(question, tuple(splits), note=note)
     if (best := answer.fewest) is None:
         return answer
-    whole = [i for i, one in enumerate(splits) if one["fits_whole_batch"] and competes(one)]
+    whole = [i for i, split in enumerate(splits) if split["fits_whole_batch"] and competes(split)]
     same = [i for i in whole if splits[i]["n_devices"] == best["n_devices"]]
     layouts = {i: {name: splits[i][name] for name in ("tp", "pp", *LAYOUT)} for i in same}
     cases = {i: Case(device, plan, replace(work, pp_batches=None, **layout)) for i, layout in layouts.items()}
     compared = Comparison()
 
-    def gain(one: int, other: int) -> Gain:
-        found = compared.gain(cases[one], cases[other])
-        assert found is not None  # both hold the whole batch
-        return found
+    def gain(index: int, other: int) -> Gain:
+        advantage = compared.gain(cases[index], cases[other])
+        assert advantage is not None  # both hold the whole batch
+        return advantage
 
     (first, *_), gains = crowned(same, gain)
     splits.insert(same[0], splits.pop(first))  # it goes before what is as likely slower

@@ -111,29 +111,29 @@ def with_stacks(device: HardwareSpec, work: Workload) -> HardwareSpec:
     stack_name, stack = stacks.stack_of(device, work)
     if stack is None or stack_name is None:
         return device
-    own: dict[str, Any] = {}
+    borrowed: dict[str, Any] = {}
     if not device.stacks:
-        own = {"stacks": catalog.device(stacks.DEFAULT_STACKS_OF).stacks, "stacks_of": stacks.DEFAULT_STACKS_OF}
-    known = own.get("stacks", device.stacks)
+        borrowed = {"stacks": catalog.device(stacks.DEFAULT_STACKS_OF).stacks, "stacks_of": stacks.DEFAULT_STACKS_OF}
+    known = borrowed.get("stacks", device.stacks)
     if stack.host:
         known = {**known, stack_name: StackSpec(**{part: getattr(stack, part) for part in StackSpec.model_fields})}
-    return device.model_copy(update={**own, "stacks": known})
+    return device.model_copy(update={**borrowed, "stacks": known})
 
 
 def _of_kernels(plans: Sequence[KvPlan], work: Workload, stack: StackSpec) -> list[Number]:
     """Achieved rates of the quantizers' kernels, within their own ranges; none for plans by layer."""
-    own = {
-        one.key: one
+    by_key = {
+        kernel.key: kernel
         for plan in plans
         if not (plan.key_quantizer.layers or plan.value_quantizer.layers)
-        for one in implementations.ranged(plan, work, stack)
+        for kernel in implementations.ranged(plan, work, stack)
     }
     numbers = []
-    for one in own.values():
-        for field, number in one.numbers().items():
+    for kernel in by_key.values():
+        for field, number in kernel.numbers().items():
             low, high = (factor * number.si for factor in number.factors)
             rule = "range of its implementation"
-            numbers.append(Number.of(f"{_KERNELS}{one.key}.{field}", number, low, high, rule))
+            numbers.append(Number.of(f"{_KERNELS}{kernel.key}.{field}", number, low, high, rule))
     return numbers
 
 
@@ -208,12 +208,12 @@ def with_ranges(numbers: Sequence[Number], texts: Iterable[str], device: Hardwar
 def _end(text: str, end: str, number: Number) -> float:
     is_factor = end.startswith("x")
     try:
-        found = number_and_unit(end.removeprefix("x"))
+        parsed = number_and_unit(end.removeprefix("x"))
     except ValueError as error:
         raise InputError(f"range = {show(text)}: {show(end)} {error}") from None
-    if not found or found[0] < 0 or (is_factor and found[1]):
+    if not parsed or parsed[0] < 0 or (is_factor and parsed[1]):
         raise InputError(f"range = {show(text)}: {show(end)} must be a factor (x0.5) or a value with its unit")
-    value, unit = found[0], found[1] or number.unit
+    value, unit = parsed[0], parsed[1] or number.unit
     if is_factor:
         si = value * number.value
     else:
@@ -257,8 +257,8 @@ def doubt(
     effects = effects_of(varied, evaluated, designs, base, measure, progress)
     if as_measured:
         counted = [d.evaluate(work) for d in as_measured]
-        values, pair = ([measure.value(result) for result in each] for each in (base, counted))
-        winners = [winner_of(designs, found, measure, base) for found in (values, pair)]
+        values, pair = ([measure.value(result) for result in results] for results in (base, counted))
+        winners = [winner_of(designs, computed, measure, base) for computed in (values, pair)]
         effects.append(_bits_effect(base, counted, values, pair, (winners[0], winners[1])))
     return answer_of(
         Doubt, designs, work, measure, base, effects, context(device, design.plan.model, work, base[0], is_full)

@@ -49,8 +49,8 @@ class Number:
     @classmethod
     def of(cls, name: str, quantity: Quantity, low: float, high: float, rule: str, kind: str | None = None) -> "Number":
         """A quantity with its range in base units, of its own kind unless another is given."""
-        unit, own = units.base_of(quantity.unit), kind or quantity.kind
-        return cls(name, quantity.si, low=low, high=high, unit=unit, kind=own, rule=rule, source=quantity.source)
+        unit, of_kind = units.base_of(quantity.unit), kind or quantity.kind
+        return cls(name, quantity.si, low=low, high=high, unit=unit, kind=of_kind, rule=rule, source=quantity.source)
 
 
 @dataclass(frozen=True)

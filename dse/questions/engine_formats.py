@@ -33,32 +33,32 @@ class EngineFormat:
 def each(device: HardwareSpec, model: ModelSpec, work: Workload, bits: Bits = CLOSED) -> list[EngineFormat]:
     """Every family of fewer bits than 16."""
     stack = str(common.design(device, model, PLAIN).speed(work)["stack"] or "")
-    found = []
+    formats = []
     for family in quantizers.FAMILIES:
         try:
-            one = common.design(device, model, family, bits=bits)
+            design = common.design(device, model, family, bits=bits)
         except InputError as error:
-            found.append(EngineFormat(family, None, _short(str(error))))
+            formats.append(EngineFormat(family, None, _short(str(error))))
             continue
-        if not any(g.layout.needs_dequantizing for g in one.plan.groups):
+        if not any(g.layout.needs_dequantizing for g in design.plan.groups):
             continue  # 16 bits by another name
         told = starts.of_format(device, model, work, stack, family)
-        found.append(EngineFormat(family, one, *told))
-    return found
+        formats.append(EngineFormat(family, design, *told))
+    return formats
 
 
 def compared(device: HardwareSpec, model: ModelSpec, work: Workload, bits: Bits = CLOSED) -> list[Candidate]:
     """16 bits, and every format that the engine runs and that takes no seconds to count: what is compared where no
     format is named."""
     told = each(device, model, work, bits)
-    runs = [one for one in told if not one.reason or (work.other_software and one.elsewhere)]
-    own = [one.design for one in runs if one.design]
-    return [common.design(device, model, PLAIN, bits=bits), *(one for one in own if not one.takes_long(work))]
+    runs = [entry for entry in told if not entry.reason or (work.other_software and entry.elsewhere)]
+    designs = [entry.design for entry in runs if entry.design]
+    return [common.design(device, model, PLAIN, bits=bits), *(d for d in designs if not d.takes_long(work))]
 
 
 def other_software(designs: Iterable[Candidate], work: Workload) -> str:
     """A note on formats that the engine does not run, each with the reason; "" where it runs all."""
-    return common.refused_text(one.speed(work) for one in designs)
+    return common.refused_text(design.speed(work) for design in designs)
 
 
 def _short(problem: str) -> str:

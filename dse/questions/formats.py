@@ -197,17 +197,17 @@ class Formats(QuestionAnswer):
 
     def answer(self) -> str:
         """The formats that pay, from where on, those that would by assumed rates, and those that only save memory."""
-        best, others = self.best, [one for one in self.formats[1:] if competes(one.result)]
+        best, others = self.best, [fmt for fmt in self.formats[1:] if competes(fmt.result)]
         named: dict[str, list[str]] = {}
-        for one in sorted(others, key=lambda one: one.verdict == "room" and not self._is_own(one)):
-            named.setdefault(one.verdict, []).append(one.name)
+        for fmt in sorted(others, key=lambda fmt: fmt.verdict == "room" and not self._is_own(fmt)):
+            named.setdefault(fmt.verdict, []).append(fmt.name)
         ahead = []
         if best and best.gain and not best.marks:
-            ahead = [one.name for one in others if one.marks and one.gain and one.gain.ratio > best.gain.ratio]
-        untold = [one for one in others if one.verdict == "untold"]
+            ahead = [fmt.name for fmt in others if fmt.marks and fmt.gain and fmt.gain.ratio > best.gain.ratio]
+        untold = [fmt for fmt in others if fmt.verdict == "untold"]
         is_limited = self.max_error is not None
-        unmeasured = [one.name for one in untold if is_limited and one.result["measured_error"] is None]
-        noisy = [f"{one.name} ({quality.drop_text(one.result)})" for one in untold if one.name not in unmeasured]
+        unmeasured = [fmt.name for fmt in untold if is_limited and fmt.result["measured_error"] is None]
+        noisy = [f"{fmt.name} ({quality.drop_text(fmt.result)})" for fmt in untold if fmt.name not in unmeasured]
         sentences = {
             "By rates that nobody measured {} would give more.": ahead,
             "Fits more requests, no more token/s: {}.": named.get("room"),
@@ -226,9 +226,9 @@ class Formats(QuestionAnswer):
             by = " by other software" if best.elsewhere else ""
             said = f"{best.name}{by} pays: {_gain(best.gain)} the throughput of {PLAIN}{self._from()}."
             return [said, *self._drops(best)]
-        if alone := [one.name for one in others if one.verdict == "alone"]:
+        if alone := [fmt.name for fmt in others if fmt.verdict == "alone"]:
             return [f"{PLAIN} does not run here; {_several(alone)} {'do' if len(alone) > 1 else 'does'}."]
-        if open_ := [one for one in others if one.verdict == "untold" and one.gain and one.gain.low > 1]:
+        if open_ := [fmt for fmt in others if fmt.verdict == "untold" and fmt.gain and fmt.gain.low > 1]:
             most = _nearest(open_) or open_[0]
             return [
                 f"{most.name} gives {_gain(most.gain)} the throughput of {PLAIN}, but not surely within the limits."
@@ -257,24 +257,24 @@ class Formats(QuestionAnswer):
     def _most_drop(self) -> str:
         return f"{100 * (self.max_drop_frac or 0):.3g} %"
 
-    def _is_own(self, one: Format) -> bool:
+    def _is_own(self, fmt: Format) -> bool:
         """True for a format whose kernel the chosen stack has."""
-        return bool(self.stack) and one.implementation.startswith(self.stack.partition("@")[0])
+        return bool(self.stack) and fmt.implementation.startswith(self.stack.partition("@")[0])
 
     def _drops(self, best: Format) -> list[str]:
         """Drop of scores of the best format, or where none was published the rise of perplexity; and the format that
         surely drops less, of those that pay."""
-        said, one = [], best.result
-        if one["score_drop_frac"] is not None:
-            said.append(f"Drop of scores: {quality.drop_text(one)} ({one['score_drop_of']}).")
-        elif one["sample_perplexity_frac"] is not None:
-            said.append(f"Rise of perplexity: {quality.rise_text(one)} (of {SAMPLE}); no scores were published.")
-        if one["score_drop_low_frac"] is None:
+        said, result = [], best.result
+        if result["score_drop_frac"] is not None:
+            said.append(f"Drop of scores: {quality.drop_text(result)} ({result['score_drop_of']}).")
+        elif result["sample_perplexity_frac"] is not None:
+            said.append(f"Rise of perplexity: {quality.rise_text(result)} (of {SAMPLE}); no scores were published.")
+        if result["score_drop_low_frac"] is None:
             return said
-        pay = [each.result for each in self._own() if each.verdict == "pays"]
-        less = [each for each in pay if each["score_drop_high_frac"] is not None]
-        least = min(less, key=lambda each: float(each["score_drop_high_frac"]), default=one)
-        if least is not one and least["score_drop_high_frac"] < one["score_drop_low_frac"]:
+        pay = [fmt.result for fmt in self._own() if fmt.verdict == "pays"]
+        less = [r for r in pay if r["score_drop_high_frac"] is not None]
+        least = min(less, key=lambda r: float(r["score_drop_high_frac"]), default=result)
+        if least is not result and least["score_drop_high_frac"] < result["score_drop_low_frac"]:
             said.append(f"Of those that pay {least['quantizer']} surely drops less: {quality.drop_text(least)}.")
         return said
 
@@ -304,27 +304,27 @@ class Formats(QuestionAnswer):
             f"{self.context}, batch {self.batch:,}, {self.input_tokens:,} in",
             "",
         ]
-        own = self._own()
-        rows = aligned(cells(columns, (*own, *self.elsewhere())), left)
-        lines += rows[: len(own) + 1]
+        runs = self._own()
+        rows = aligned(cells(columns, (*runs, *self.elsewhere())), left)
+        lines += rows[: len(runs) + 1]
         told = [textwrap.fill(text, TEXT_WIDTH, break_on_hyphens=False) for text in (self.answer(), *self.notes())]
         lines += ["", told[0], ""]
         if others := self.elsewhere():
-            lines += [f"Other software, which {self.engine_text()} does not run:", rows[0], *rows[len(own) + 1 :], ""]
-            lines += [f"  {one.name}: {one.elsewhere}; {one.implementation}" for one in others] + [""]
+            lines += [f"Other software, which {self.engine_text()} does not run:", rows[0], *rows[len(runs) + 1 :], ""]
+            lines += [f"  {fmt.name}: {fmt.elsewhere}; {fmt.implementation}" for fmt in others] + [""]
         return "\n".join([*lines, *told[1:]])
 
     def _own(self) -> list[Format]:
         """Formats that the engine runs, 16 bits first."""
-        return [one for one in self.formats if not one.elsewhere]
+        return [fmt for fmt in self.formats if not fmt.elsewhere]
 
     def elsewhere(self) -> list[Format]:
         """Formats that other software runs, not the engine."""
-        return [one for one in self.formats if one.elsewhere]
+        return [fmt for fmt in self.formats if fmt.elsewhere]
 
     def engine_text(self) -> str:
         """The engine with the release whose table tells what it runs; else the stack, or the device."""
-        told = next((one.support for one in self.formats if one.support), None)
+        told = next((fmt.support for fmt in self.formats if fmt.support), None)
         return f"{told.engine} {told.release}" if told else self.stack or self.device
 
     def _plain_text(self) -> str:
@@ -341,7 +341,7 @@ class Formats(QuestionAnswer):
         if self.formats[0].result["n_devices"] == 1:
             return SHOWN
         shared = "kv_bytes_per_token"
-        return tuple(replace(own, title=f"{own.title}, a device") if own.name == shared else own for own in SHOWN)
+        return tuple(replace(col, title=f"{col.title}, a device") if col.name == shared else col for col in SHOWN)
 
     def notes(self) -> tuple[str, ...]:
         """Notes on intervals and errors, formats left out, assumptions."""
@@ -352,16 +352,16 @@ class Formats(QuestionAnswer):
             f"In brackets: {within}. Gain: the middle of its interval. Sure: the chance of more token/s than {PLAIN}. "
             "TTFT and TPOT: of a server at this concurrency. Fits more: more requests at once, no more token/s."
         ]
-        if any(one.result["score_drop_frac"] is not None for one in self.formats[1:]):
+        if any(fmt.result["score_drop_frac"] is not None for fmt in self.formats[1:]):
             lines.append("Drop: largest published drop of scores, ± half of a 95 % interval (dse scores).")
-        if any(one.result["sample_perplexity_frac"] for one in self.formats):
+        if any(fmt.result["sample_perplexity_frac"] for fmt in self.formats):
             lines.append(f"Ppl: rise of perplexity, on {SAMPLE}.")
-        if any(one.marks for one in self.formats):
+        if any(fmt.marks for fmt in self.formats):
             lines.append("Kernels assumed: of rates that nobody measured, with a wide range.")
         if not_run := self._plain_text():
             lines.append(not_run)
-        if doubtful := [one for one in self.formats if one.support and one.support.status == DOUBTFUL]:
-            why = dict.fromkeys(one.support.why for one in doubtful if one.support)
+        if doubtful := [fmt for fmt in self.formats if fmt.support and fmt.support.status == DOUBTFUL]:
+            why = dict.fromkeys(fmt.support.why for fmt in doubtful if fmt.support)
             lines.append(
                 f"In doubt under {self.engine_text()}: {', '.join(o.name for o in doubtful)} ({'; '.join(why)})."
             )
@@ -394,19 +394,19 @@ def chance_text(one: Format) -> str:
 
 def _result(name: str) -> Column:
     """A result under its declared title."""
-    return Column(name, title=title(name), form=lambda one: _cell(one.result, name))
+    return Column(name, title=title(name), form=lambda fmt: _cell(fmt.result, name))
 
 
 def _short(name: str, head: str, form: str = "", times: float = 1) -> Column:
     """A result under a short head, without its unit."""
-    return Column(name, title=head, form=form, times=times, value=lambda one: one.result[name])
+    return Column(name, title=head, form=form, times=times, value=lambda fmt: fmt.result[name])
 
 
-def _rate(one: Format) -> str:
-    if not one.result["feasible"]:
+def _rate(fmt: Format) -> str:
+    if not fmt.result["feasible"]:
         return "-"
-    low, high = uncertainty.ends(one.result)
-    return f"{one.result[uncertainty.RATE]:.0f} ({low:.0f}-{high:.0f})"
+    low, high = uncertainty.ends(fmt.result)
+    return f"{fmt.result[uncertainty.RATE]:.0f} ({low:.0f}-{high:.0f})"
 
 
 #: columns that people read
@@ -458,13 +458,13 @@ def _gain(gain: Gain | None) -> str:
     return f"{gain.ratio:.2f} times (80 % interval {gain.low:.2f} to {gain.high:.2f})"
 
 
-def _row(one: Format) -> dict[str, Any]:
-    r, gain = one.result, one.gain
+def _row(fmt: Format) -> dict[str, Any]:
+    r, gain = fmt.result, fmt.gain
     row: dict[str, Any] = {
         "device": r["device"],
         "model": r["model"],
-        "format": one.name,
-        "implementation": one.implementation,
+        "format": fmt.name,
+        "implementation": fmt.implementation,
         **{name: r[name] for name in ("batch", "input_tokens", *SHOWN_RESULTS[:4], "running_batch", "feasible")},
     }
     for column in ("decode_step_s", "tpot_s", "ttft_s", "throughput_tokens_per_s", "joules_per_token"):
@@ -475,39 +475,39 @@ def _row(one: Format) -> dict[str, Any]:
         "gain": gain and gain.ratio,
         "gain_low": gain and gain.low,
         "gain_high": gain and gain.high,
-        "sure": one.sure,
+        "sure": fmt.sure,
         **{name: r[name] for name in ("measured_error", "measured_on", *quality.NAMES)},
-        "kernels": one.kernels,
-        "assumed_of_kernels": "; ".join(one.marks),
-        "verdict": VERDICTS[one.verdict],
-        "elsewhere": one.elsewhere,
+        "kernels": fmt.kernels,
+        "assumed_of_kernels": "; ".join(fmt.marks),
+        "verdict": VERDICTS[fmt.verdict],
+        "elsewhere": fmt.elsewhere,
         "assumptions": ", ".join(r["assumptions"]),
     }
 
 
 def _nearest(formats: Iterable[Format]) -> Format | None:
     """The format with the largest gain."""
-    return max((one for one in formats if one.gain), key=lambda one: one.gain.ratio if one.gain else 0.0, default=None)
+    return max((fmt for fmt in formats if fmt.gain), key=lambda fmt: fmt.gain.ratio if fmt.gain else 0.0, default=None)
 
 
 def _likeliest(formats: Sequence[Format]) -> Format | None:
     """The format that is surest to give more, of those that do as computed; else the one with the largest gain."""
-    ahead = [one for one in formats if one.gain and one.gain.ratio > 1]
-    return max(ahead, key=lambda one: one.sure or 0.0) if ahead else _nearest(formats)
+    ahead = [fmt for fmt in formats if fmt.gain and fmt.gain.ratio > 1]
+    return max(ahead, key=lambda fmt: fmt.sure or 0.0) if ahead else _nearest(formats)
 
 
 def _best(formats: Iterable[Format]) -> Format | None:
     """The format with the largest gain of those that pay; of measured kernels where any does."""
-    paying = [one for one in formats if one.verdict == "pays"]
-    return _nearest([one for one in paying if not one.marks] or paying)
+    paying = [fmt for fmt in formats if fmt.verdict == "pays"]
+    return _nearest([fmt for fmt in paying if not fmt.marks] or paying)
 
 
 def _reasons(served: Iterable[engine_formats.EngineFormat]) -> dict[str, tuple[str, ...]]:
     """Names of formats by the reason that leaves them out."""
-    found: dict[str, list[str]] = {}
-    for one in served:
-        found.setdefault(one.reason, []).append(one.name)
-    return {reason: tuple(names) for reason, names in found.items()}
+    by_reason: dict[str, list[str]] = {}
+    for fmt in served:
+        by_reason.setdefault(fmt.reason, []).append(fmt.name)
+    return {reason: tuple(names) for reason, names in by_reason.items()}
 
 
 def candidates(
@@ -516,8 +516,8 @@ def candidates(
     """Every family of fewer bits that the engine of the workload runs on the device for the model; and the others by
     the reason that leaves them out (`engine_formats.each`)."""
     served = engine_formats.each(device, model, work, bits)
-    own = [one.design for one in served if not one.reason and one.design]
-    return own, _reasons(one for one in served if one.reason)
+    designs = [fmt.design for fmt in served if not fmt.reason and fmt.design]
+    return designs, _reasons(fmt for fmt in served if fmt.reason)
 
 
 def formats(
@@ -538,24 +538,24 @@ def formats(
     give more throughput, but where `has_starts` is False. None that loses more than `tolerance` is recommended, nor any
     of which that is not known then. Raises InputError for a name that is unknown, not for the model, or given twice.
     """
-    served = {one.name: one for one in engine_formats.each(device, model, work, bits)}
+    served = {fmt.name: fmt for fmt in engine_formats.each(device, model, work, bits)}
     left_out: dict[str, tuple[str, ...]] = {}
     if names is None:
         designs, left_out = _offered(served.values(), work)
     else:
         designs = _named(names, device, model, bits)
     plain = common.design(device, model, PLAIN)
-    batch = work.batch or max(Point(one.device, one.plan, work).batch for one in (plain, *designs))
+    batch = work.batch or max(Point(design.device, design.plan, work).batch for design in (plain, *designs))
     is_full, work = work.batch is None, replace(work, batch=batch)
     base = plain.evaluate(work)
     compared, others = Comparison(THROUGHPUT.column), []
-    for one in each(designs, progress, "formats"):
-        result = one.evaluate(work)
-        gain = compared.gain(one.at(work), plain.at(work))
-        told = served.get(one.plan.key_quantizer.family.name)
+    for design in each(designs, progress, "formats"):
+        result = design.evaluate(work)
+        gain = compared.gain(design.at(work), plain.at(work))
+        told = served.get(design.plan.key_quantizer.family.name)
         others.append(
             Format(
-                name=one.name,
+                name=design.name,
                 result=result,
                 gain=gain,
                 verdict=_verdict(result, base, gain, tolerance),
@@ -563,7 +563,7 @@ def formats(
                 support=told.support if told else None,
             )
         )
-    others.sort(key=lambda one: (bool(one.elsewhere), -float(THROUGHPUT.value(one.result) or 0.0)))
+    others.sort(key=lambda fmt: (bool(fmt.elsewhere), -float(THROUGHPUT.value(fmt.result) or 0.0)))
     first = Format(
         name=PLAIN,
         result=base,
@@ -571,12 +571,12 @@ def formats(
         verdict="base" if base["feasible"] else "out",
         support=starts.plain_support(device, model, work, base["stack"] or ""),
     )
-    own = [one for one in others if competes(one.result)]
-    near = _best(own) or _likeliest(own)
+    running = [fmt for fmt in others if competes(fmt.result)]
+    near = _best(running) or _likeliest(running)
     from_batch, from_input = (None, None)
     if near and has_starts and near.gain and (near.gain.ratio > 1) == _is_faster(near.result, base):
-        from_batch, from_input = _starts({one.name: one for one in designs}[near.name], plain, work, batch)
-    results = [base, *(one.result for one in others)]
+        from_batch, from_input = _starts({design.name: design for design in designs}[near.name], plain, work, batch)
+    results = [base, *(fmt.result for fmt in others)]
     return Formats(
         device.name,
         model=model.name,
@@ -599,8 +599,8 @@ def _named(names: Sequence[str], device: HardwareSpec, model: ModelSpec, bits: B
     """The formats of these names, but for 16 bits. Raises InputError."""
     if not names:
         raise InputError("formats = []: must name at least one")
-    designs = [one for name in names if (one := common.design(device, model, name, bits=bits)).name != PLAIN]
-    if len({one.name for one in designs}) < len(designs):
+    designs = [design for name in names if (design := common.design(device, model, name, bits=bits)).name != PLAIN]
+    if len({design.name for design in designs}) < len(designs):
         raise InputError(f"formats = {', '.join(names)}: names one twice: leave it out")
     return designs
 
@@ -609,12 +609,12 @@ def _offered(
     served: Collection[engine_formats.EngineFormat], work: Workload
 ) -> tuple[list[Candidate], dict[str, tuple[str, ...]]]:
     """The formats that are compared where none is named, and the names of the others by what leaves them out."""
-    taken = [one for one in served if one.design and (not one.reason or (work.other_software and one.elsewhere))]
-    left_out = _reasons(one for one in served if one not in taken)
-    designs = [one.design for one in taken if one.design]
-    if long := [one for one in designs if one.takes_long(work)]:
-        left_out[TAKES_LONG] = tuple(one.name for one in long)
-    return [one for one in designs if one not in long], left_out
+    taken = [fmt for fmt in served if fmt.design and (not fmt.reason or (work.other_software and fmt.elsewhere))]
+    left_out = _reasons(fmt for fmt in served if fmt not in taken)
+    designs = [fmt.design for fmt in taken if fmt.design]
+    if long := [design for design in designs if design.takes_long(work)]:
+        left_out[TAKES_LONG] = tuple(design.name for design in long)
+    return [design for design in designs if design not in long], left_out
 
 
 def _verdict(result: Result, base: Result, gain: Gain | None, tolerance: Tolerance) -> str:

@@ -71,17 +71,17 @@ def front(rows: Sequence[Result]) -> list[Result]:
 
 
 def _unbeaten(rows: Sequence[Any], of: Callable[[Any], tuple[float, float]]) -> list[Any]:
-    found: list[Any] = []
+    unbeaten: list[Any] = []
     best = -1.0
     for row in sorted(rows, key=lambda row: tuple(-speed for speed in of(row))):
         if of(row)[1] > best * (1 + common.TIE):
-            found.append(row)
+            unbeaten.append(row)
             best = of(row)[1]
-    return found[::-1]
+    return unbeaten[::-1]
 
 
-def _measured_speeds(one: Mapping[str, Any]) -> tuple[float, float]:
-    return float(one["tokens_per_s_a_user"]), float(one["tokens_per_s_a_device"])
+def _measured_speeds(row: Mapping[str, Any]) -> tuple[float, float]:
+    return float(row["tokens_per_s_a_user"]), float(row["tokens_per_s_a_device"])
 
 
 def keeps(row: Mapping[str, Any], limits: Mapping[str, float]) -> float:
@@ -111,15 +111,15 @@ def at_limit(
     kept_rows = [int(row["batch"]) for row in rows if within(row, limits)]
     low = max(kept_rows, default=0)
     high = min((int(row["batch"]) for row in rows if row["batch"] > low), default=low)
-    found = None
+    limit_row = None
     while low and high - low > 1:
         middle = (low + high) // 2
         result = evaluate(middle)
         if result["fits_whole_batch"] and within(result, limits):
-            low, found = middle, kept(result)
+            low, limit_row = middle, kept(result)
         else:
             high = middle
-    return found
+    return limit_row
 
 
 def best(rows: Iterable[Result], limits: Mapping[str, float]) -> Result | None:
@@ -137,8 +137,8 @@ def verdict(rows: Sequence[Result], limits: Mapping[str, float]) -> str:
     if not limits:
         return f"Most tokens a device: {told(max(rows, key=middle_speed))}."
     said = limits_text(limits)
-    if found := best(rows, limits):
-        return f"Best within {said}: {told(found)}; {common.sure_text(keeps(found, limits))} sure to keep that."
+    if winner := best(rows, limits):
+        return f"Best within {said}: {told(winner)}; {common.sure_text(keeps(winner, limits))} sure to keep that."
     return f"Nothing keeps {said}: the fastest for a user is {told(max(rows, key=lambda row: speeds(row)[0]))}."
 
 
@@ -271,27 +271,27 @@ def interactivity(
             raise InputError(f"splits = {show(n)}: must be whole numbers from 1 to 1,024")
     works = [work] if splits is None and work.n_devices > 1 else [replace(work, tp=n) for n in splits or SPLITS]
     rows: list[Result] = []
-    pairs = [(design, each) for design in designs for each in works]
+    pairs = [(design, split_work) for design in designs for split_work in works]
     wrong: list[DseError] = []
-    found: dict[str, Result] = {}  # of each format the best split at the limits: more would be one point of the curve
+    chosen: dict[str, Result] = {}  # of each format the best split at the limits: more would be one point of the curve
     for design, split in each(pairs, progress, "designs"):
         try:
-            own = _over_batches(design, split, batches)
+            curve = _over_batches(design, split, batches)
         except DseError as error:  # the model is not split so
             wrong.append(error)
             continue
-        rows += own
-        if limits and (last := at_limit(own, limits, _at_batch(design, split))):
-            first = found.get(design.name)
-            found[design.name] = best([row for row in (first, last) if row], limits) or last
+        rows += curve
+        if limits and (last := at_limit(curve, limits, _at_batch(design, split))):
+            first = chosen.get(design.name)
+            chosen[design.name] = best([row for row in (first, last) if row], limits) or last
     if len(wrong) == len(pairs):
         raise wrong[0]
-    one = designs[0]
+    first_design = designs[0]
     kept = f"{work.input_tokens:,} tokens in, {work.output_tokens:,} out"
-    name = one.device.name if len(works) > 1 else works[0].devices_text(one.device.name)
+    name = first_design.device.name if len(works) > 1 else works[0].devices_text(first_design.device.name)
     how = f", {rows[0]['model_kind']} model" + (f", {rows[0]['stack']}" if rows[0]["stack"] else "") if rows else ""
-    context = ", ".join([name, one.plan.model.name, *work.ways(one.plan.model), kept]) + how
-    return Interactivity(context, (*rows, *found.values()), dict(limits or {}), tuple(measured))
+    context = ", ".join([name, first_design.plan.model.name, *work.ways(first_design.plan.model), kept]) + how
+    return Interactivity(context, (*rows, *chosen.values()), dict(limits or {}), tuple(measured))
 
 
 def _at_batch(design: Candidate, work: Workload) -> Callable[[int], Result]:

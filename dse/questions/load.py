@@ -100,8 +100,8 @@ class UnderLoad(QuestionAnswer):
 
     def _keeps(self, requests_per_s: float, limits: Mapping[str, float]) -> bool:
         assert self.server is not None
-        found = waits_at(self.server, requests_per_s)
-        return found is not None and all(getattr(found, name) <= limit for name, limit in limits.items())
+        waits = waits_at(self.server, requests_per_s)
+        return waits is not None and all(getattr(waits, name) <= limit for name, limit in limits.items())
 
     def within_text(self, limits: Mapping[str, float]) -> str:
         """The most requests a second within limits, in a sentence."""

@@ -92,8 +92,8 @@ LEAST_TARGET = 1e-9
 
 def target(tokens_per_s: float | None = None, step_ms: float | None = None) -> Target:
     """The target behind `--throughput` or `--step-ms`. Raises InputError unless exactly one is given, above 0."""
-    given = [("throughput", tokens_per_s, 1.0), ("step-ms", step_ms, units.to_base(1, "ms"))]
-    chosen = [(name, value, size) for name, value, size in given if value is not None]
+    options = [("throughput", tokens_per_s, 1.0), ("step-ms", step_ms, units.to_base(1, "ms"))]
+    chosen = [(name, value, size) for name, value, size in options if value is not None]
     if len(chosen) != 1:
         raise InputError("target: give one of --throughput (token/s) and --step-ms")
     name, value, size = chosen[0]
@@ -202,17 +202,17 @@ class Need(QuestionAnswer):
     def text(self) -> str:
         """The answer in words."""
         name = NUMBERS[self.what][1]
-        asked = f"batch {self.result['batch']:,}, {self.result['input_tokens']:,} in"
+        load = f"batch {self.result['batch']:,}, {self.result['input_tokens']:,} in"
         head = f"Smallest {name} for {self.target.text()} ({self.target.measure.title})"
-        lines = [head, f"{self.context}, {self.design}, {asked}", ""]
-        given = units.human(self.given, self.unit)
+        lines = [head, f"{self.context}, {self.design}, {load}", ""]
+        device_number = units.human(self.given, self.unit)
         if self.value is None:
             lines.append(f"  cannot be met: {self.why()}")
-            lines.append(f"  the device has {given}{self._chance_text()}")
+            lines.append(f"  the device has {device_number}{self._chance_text()}")
         else:
             share = self.value / self.given
-            given += f" of the device{self._chance_text()}"
-            lines.append(f"  {units.human(self.value, self.unit)}  ({share:.4g} x the {given})")
+            device_number += f" of the device{self._chance_text()}"
+            lines.append(f"  {units.human(self.value, self.unit)}  ({share:.4g} x the {device_number})")
             lines.append(f"  gives {self.target.measure.text(self.target.measure.value(self.result))}")
             lines.append(f"  what stops a smaller one: {self.why()}")
         lines.append(f"  {self.sure_text()}")
@@ -521,7 +521,7 @@ WIDER = {"kivi": "kivi:bits=4", "sinkq": "sinkq:bits=4"}
 
 def candidates(device: HardwareSpec, model: ModelSpec, work: Workload, bits: Bits = CLOSED) -> list[Candidate]:
     """Default candidates: 16 bits, and every format that `formats` compares with them."""
-    known = [one.name for one in formats.candidates(device, model, work, bits)[0]]
+    known = [candidate.name for candidate in formats.candidates(device, model, work, bits)[0]]
     names = [formats.PLAIN, *known, *(wide for name, wide in WIDER.items() if name in known)]
     return [design(device, model, name, bits=bits) for name in names]
 

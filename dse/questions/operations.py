@@ -53,10 +53,10 @@ def decode_step(device: HardwareSpec, plans: Sequence[KvPlan], work: Workload) -
     kinds: dict[str, Workload] = {"ideal": replace(work, model_kind="ideal", stack=None)}
     if stack_of(device, work)[1] is not None:
         kinds["calibrated"] = work
-    for kind, asked in kinds.items():
+    for kind, kind_work in kinds.items():
         for plan in plans:
-            result = engine.evaluate(Point(device, plan, asked))
-            for op in Point(device, plan, asked).operations():
+            result = engine.evaluate(Point(device, plan, kind_work))
+            for op in Point(device, plan, kind_work).operations():
                 if op["phase"] == "decode" and op["name"] != _SUM and op["flops"] and op["n_bytes"] and op["seconds"]:
                     rows.append(_row(device, result, kind, op))
     return pd.DataFrame(rows, columns=list(COLUMNS))

@@ -40,8 +40,8 @@ def ways(point: Point, work: Workload) -> Iterator[list[Way]]:
     `work` is the workload as it was asked for.
     """
     if work.gpu_memory_utilization is not None:
-        own = replace(work, gpu_memory_utilization=None)
-        yield [Way("the server's own share of the memory", own)]
+        default_share = replace(work, gpu_memory_utilization=None)
+        yield [Way("the server's own share of the memory", default_share)]
     if point.free_bytes >= 0:  # else the weights alone take all of it
         yield [Way(f"KV in {name}", work, name) for name in formats_of(point)]
     yield [Way(f"weights in {name}", _with_weights(work, name)) for name in weights_of(point)]
@@ -77,7 +77,7 @@ def formats_of(point: Point) -> list[str]:
     if device.engine_rate is not None and not device.is_own_chip:
         return [name for name in quantizers.FAMILIES if device.path_of(name) == "engine" and name != now and bits > 8]
     model, work, stack = point.plan.model, point.work, str(point.lowered.results["stack"] or "")
-    narrower = [name for name, own in KV_FORMATS.items() if own < bits]
+    narrower = [name for name, n_bits in KV_FORMATS.items() if n_bits < bits]
     return [name for name in narrower if not starts.of_format(device, model, work, stack, name).reason]
 
 
@@ -98,7 +98,7 @@ def _split(way: Way) -> list[Way]:
 def _in_stages(work: Workload) -> list[Way]:
     """As many devices with more stages of layers: heads of which each device holds a copy are then held once."""
     splits = [replace(work, tp=work.tp // n, pp=work.pp * n) for n in TP if work.tp % n == 0]
-    return [Way(f"stages of layers (tp {one.tp}, pp {one.pp})", one) for one in splits]
+    return [Way(f"stages of layers (tp {split.tp}, pp {split.pp})", split) for split in splits]
 
 
 def _servers(way: Way) -> list[Way]:
@@ -122,12 +122,12 @@ def _eighths(work: Workload, name: str) -> int:
 
 def _shorter(point: Point, work: Workload) -> Way | None:
     """The longest prompt with which one request fits; None where no prompt is short enough."""
-    one = replace(point.work, batch=1)
-    longest = Point(point.device, point.plan, one).max_context_tokens
-    n_tokens = (longest or 0) - one.output_tokens
+    single = replace(point.work, batch=1)
+    longest = Point(point.device, point.plan, single).max_context_tokens
+    n_tokens = (longest or 0) - single.output_tokens
     if n_tokens > ROUND_TOKENS:
         n_tokens -= n_tokens % ROUND_TOKENS
-    if n_tokens < max(1, one.prefix_tokens) or n_tokens >= one.input_tokens:
+    if n_tokens < max(1, single.prefix_tokens) or n_tokens >= single.input_tokens:
         return None
     return Way(f"prompts of {n_tokens:,} tokens", replace(work, input_tokens=n_tokens, max_model_len=None))
 
@@ -145,15 +145,15 @@ def that_fit(
     Several changes at once are tried where fewer than two single ones are enough, on fewer devices than these take;
     several servers where nothing fits as it is.
     """
-    found: list[tuple[Way, Result]] = []
+    fitting: list[tuple[Way, Result]] = []
     for kinds in (ways, two_ways) if point.max_batch else (ways, two_ways, all_ways):
-        if len(found) < 2:
-            least = min((way.work.n_devices for way, _ in found), default=MAX_DEVICES + 1)
+        if len(fitting) < 2:
+            least = min((way.work.n_devices for way, _ in fitting), default=MAX_DEVICES + 1)
             kept = ([way for way in kind if way.work.n_devices < least] for kind in kinds(point, work))
-            found += [each for kind in kept for each in first_of(kind, evaluate, is_enough)]
+            fitting += [pair for kind in kept for pair in first_of(kind, evaluate, is_enough)]
     if not point.max_batch and point.free_bytes >= 0 and (shorter := _shorter(point, work)):
-        found += first_of([shorter], evaluate, is_enough)
-    return found[:MOST_WAYS]
+        fitting += first_of([shorter], evaluate, is_enough)
+    return fitting[:MOST_WAYS]
 
 
 def first_of(

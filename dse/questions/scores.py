@@ -23,26 +23,26 @@ def to_json(found: Iterable[Loss]) -> list[dict[str, Any]]:
     """An object a family of tasks: the drop of scores, the rise of perplexity (both shares) or the divergence (nats),
     which are three things, and half of its 95 % interval."""
     rows = []
-    for one in found:
-        row = {**vars(one), "models": list(one.models), "verdict": one.verdict}
+    for loss in found:
+        row = {**vars(loss), "models": list(loss.models), "verdict": loss.verdict}
         mean = row.pop("loss")
-        own = _OF_FAMILY.get(one.family, "score_drop_frac")
-        rows.append({**row, **{name: mean if name == own else None for name in _MEANS}})
+        column = _OF_FAMILY.get(loss.family, "score_drop_frac")
+        rows.append({**row, **{name: mean if name == column else None for name in _MEANS}})
     return rows
 
 
 def text(found: Iterable[dict[str, Any]]) -> str:
     """The means as a table, with half of a 95 % interval; a column is left out that has none."""
     rows = list(found)
-    means = {name: told for name, told in _MEANS.items() if any(one[name] is not None for one in rows)}
+    means = {name: told for name, told in _MEANS.items() if any(row[name] is not None for row in rows)}
     lines = [("tasks", "scores of", *(head for head, _, _ in means.values()), "rows", "sources", "")]
-    for one in rows:
+    for row in rows:
         cells = []
         for name, (_, unit, per) in means.items():
-            within = "" if one["within"] is None else f" ± {per * one['within']:.2g}"
-            cells.append("-" if one[name] is None else f"{per * one[name]:.2f}{within}{unit}")
-        counts = (str(one["n_rows"]), str(one["n_sources"]))
-        lines.append((FAMILIES[one["family"]], one["of"], *cells, *counts, one["verdict"]))
+            within = "" if row["within"] is None else f" ± {per * row['within']:.2g}"
+            cells.append("-" if row[name] is None else f"{per * row[name]:.2f}{within}{unit}")
+        counts = (str(row["n_rows"]), str(row["n_sources"]))
+        lines.append((FAMILIES[row["family"]], row["of"], *cells, *counts, row["verdict"]))
     return "\n".join(aligned(lines, (0, 1, len(lines[0]) - 1)))
 
 
@@ -54,36 +54,36 @@ def overview() -> list[dict[str, Any]]:
     return [
         {
             "format": name,
-            "n_rows": len(own),
-            "n_sources": len({score.source for score in own}),
-            "n_models": len({score.model for score in own}),
+            "n_rows": len(scores),
+            "n_sources": len({score.source for score in scores}),
+            "n_models": len({score.model for score in scores}),
         }
-        for name, own in sorted(formats.items(), key=lambda item: (-len(item[1]), item[0]))
+        for name, scores in sorted(formats.items(), key=lambda item: (-len(item[1]), item[0]))
     ]
 
 
 def overview_text(found: Iterable[dict[str, Any]]) -> str:
     """The formats as a table."""
     lines = [("format", "rows", "sources", "models")]
-    lines += [(one["format"], str(one["n_rows"]), str(one["n_sources"]), str(one["n_models"])) for one in found]
+    lines += [(row["format"], str(row["n_rows"]), str(row["n_sources"]), str(row["n_models"])) for row in found]
     return "\n".join(aligned(lines, 1))
 
 
 def measured_text(format: str, found: Iterable[dict[str, Any]]) -> str:
     """Scores of the sample model as a table, and between which errors its layers lie."""
     lines = [("text", "quantized", "bits", "perplexity", "over 16 bits", "divergence", "likeliest token", "tokens")]
-    for one in found:
-        over = f"{100 * math.expm1(one['log_ratio']):+.2f} ± {100 * 2 * one['log_ratio_se']:.2g} %"
+    for row in found:
+        over = f"{100 * math.expm1(row['log_ratio']):+.2f} ± {100 * 2 * row['log_ratio_se']:.2g} %"
         lines.append(
             (
-                one["text"],
-                {"both": "keys, values", "key": "keys", "value": "values"}[one["sides"]],
-                f"{one['stored_bits']:.2f}",
-                f"{one['perplexity']:.2f}",
+                row["text"],
+                {"both": "keys, values", "key": "keys", "value": "values"}[row["sides"]],
+                f"{row['stored_bits']:.2f}",
+                f"{row['perplexity']:.2f}",
                 over,
-                f"{one['kl_nats']:.4f} nat",
-                f"{100 * one['top1_agreement_frac']:.1f} %",
-                f"{one['n_scored_tokens']:,}",
+                f"{row['kl_nats']:.4f} nat",
+                f"{100 * row['top1_agreement_frac']:.1f} %",
+                f"{row['n_scored_tokens']:,}",
             )
         )
     least, low, greatest, high = sample_scores.worst_layer(published_scores.name_of(format))

@@ -88,15 +88,15 @@ def sensitivity(
     InputError where the design does not run as given, or the device lacks what the measure needs.
     """
     designs = [design] if other is None else [design, other]
-    device, given = design.device, filled(design.device, design.plan, work)
-    base = as_given(designs, given, measure)
+    device, filled_work = design.device, filled(design.device, design.plan, work)
+    base = as_given(designs, filled_work, measure)
 
     def evaluated(name: str, si: float) -> list[float | None]:
         varied = with_number(device, name, si, "varied")
         whole = filled(varied, design.plan, work)
-        return [measure.value(Candidate(varied, each.plan).evaluate(whole)) for each in designs]
+        return [measure.value(Candidate(varied, d.plan).evaluate(whole)) for d in designs]
 
-    found = [number for number in numbers(device) if lookup(device, number.name) or number.name == "fused_rate"]
-    effects = effects_of(found, evaluated, designs, base, measure, progress)
-    about = context(device, design.plan.model, given, base[0], work.batch is None)
-    return answer_of(Sensitivity, designs, given, measure, base, effects, about)
+    params = [number for number in numbers(device) if lookup(device, number.name) or number.name == "fused_rate"]
+    effects = effects_of(params, evaluated, designs, base, measure, progress)
+    about = context(device, design.plan.model, filled_work, base[0], work.batch is None)
+    return answer_of(Sensitivity, designs, filled_work, measure, base, effects, about)

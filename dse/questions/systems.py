@@ -77,9 +77,9 @@ GPU_QUANTIZERS = ("fp16", "kvquant", "kivi:bits=4", "qserve")
 
 def admission_of(device: HardwareSpec) -> Admission:
     """The default KV allocation of a device: paged for GPUs (devices that count cores), reserve for the rest."""
-    found = with_admission(device, Workload()).admission
-    assert found is not None
-    return found
+    admission = with_admission(device, Workload()).admission
+    assert admission is not None
+    return admission
 
 
 def _system(device: str, quantizer: str) -> System:
@@ -112,8 +112,8 @@ def chosen(devices: Sequence[str] | None = None, names: Sequence[str] | None = N
     elif devices is None:
         for first in {system.device: system for system in DEFAULT}.values():
             for name in names:
-                one = _system(first.device, name)
-                systems.append(System(one.label, one.device, name, first.admission, first.large_device))
+                named = _system(first.device, name)
+                systems.append(System(named.label, named.device, name, first.admission, first.large_device))
     else:
         systems = [_system(device, name) for device in devices for name in names]
     return tuple(dict.fromkeys(systems))

@@ -72,8 +72,8 @@ def _results(request: ReportRequest) -> list[Job]:
 
 def _plane(request: ReportRequest) -> list[Job]:
     """Oaken Figure 1: every system at the largest batch, and memories that compute where the systems are Oaken's."""
-    model, own = request.pick("llama2-13b"), (*request.systems, *(MEMORIES_THAT_COMPUTE if request.is_default else ()))
-    return [_job(request, s, model, max(request.batches)) for s in own]
+    model, dots = request.pick("llama2-13b"), (*request.systems, *(MEMORIES_THAT_COMPUTE if request.is_default else ()))
+    return [_job(request, s, model, max(request.batches)) for s in dots]
 
 
 def _lengths(request: ReportRequest) -> list[Job]:
@@ -109,13 +109,13 @@ def _weights(request: ReportRequest) -> list[Job]:
 
 def _breakdown(request: ReportRequest) -> list[Job]:
     """Oaken Figure 12(b): the parts of a decode step on LPU, Oaken, and Oaken's algorithm on a GPU."""
-    own = request.systems[:6]
+    systems = request.systems[:6]
     if request.is_default:
         by_label = {s.label: s for s in request.systems}
         gpu = replace(by_label["A100 FP16 (vLLM)"], quantizer="oaken", label="A100, Oaken's algorithm")
-        own = (by_label["LPU-LPDDR FP16"], by_label["Oaken-LPDDR"], gpu)
+        systems = (by_label["LPU-LPDDR FP16"], by_label["Oaken-LPDDR"], gpu)
     model = request.pick("llama2-7b")
-    return [_job(request, s, model, batch) for s in own for batch in request.batches]
+    return [_job(request, s, model, batch) for s in systems for batch in request.batches]
 
 
 def _tokens(request: ReportRequest) -> list[Job]:
@@ -178,11 +178,11 @@ def ledger(request: ReportRequest) -> pd.DataFrame:
     """
     model = request.pick("llama2-7b")
     n_tokens = request.input_tokens + request.output_tokens
-    own = {quantizers.parse(system.quantizer).name for system in request.systems}
+    named = {quantizers.parse(system.quantizer).name for system in request.systems}
     names = [
         name
-        for family in (name for name, one in quantizers.FAMILIES.items() if one.by_default or name in own)
-        for name in (family, *sorted(n for n in own if n.startswith(f"{family}:")))
+        for family in (name for name, spec in quantizers.FAMILIES.items() if spec.by_default or name in named)
+        for name in (family, *sorted(n for n in named if n.startswith(f"{family}:")))
     ]
     rows = []
     for name in names:
@@ -210,14 +210,14 @@ def roofline(request: ReportRequest) -> pd.DataFrame:
     flops_per_s (what the roofline allows), assumptions.
     """
     model = request.pick("llama2-13b")
-    own = {system.device: system for system in request.systems}
+    systems = {system.device: system for system in request.systems}
     if request.is_default:
-        own = {name: own[name] for name in ("a100-80gb", "oaken-lpddr")}
+        systems = {name: systems[name] for name in ("a100-80gb", "oaken-lpddr")}
     n_tokens = request.input_tokens + request.output_tokens
     rows: list[dict[str, Any]] = []
-    for name in list(own)[:2]:
+    for name in list(systems)[:2]:
         names = [system.quantizer for system in request.systems if system.device == name]
-        rows += _roofline_rows(own[name].device_for(model), model, ["fp16", *names], n_tokens, request.bits)
+        rows += _roofline_rows(systems[name].device_for(model), model, ["fp16", *names], n_tokens, request.bits)
     return pd.DataFrame(rows)
 
 
@@ -279,11 +279,11 @@ def build(request: ReportRequest, progress: Progress | None = None) -> dict[str,
     check(request)
     jobs = {name: find(request) for name, find in POINTS.items()}
     tables: dict[str, pd.DataFrame] = {}
-    steps = [job for own in jobs.values() for job in own]
+    steps = [job for table_jobs in jobs.values() for job in table_jobs]
     _fill(tables, jobs, each(steps, progress, "points"), request.bits)
     by_name = {**tables, **{name: make(request) for name, make in OTHERS.items()}}
-    for own in by_name.values():
-        _name_systems(own, request)
+    for frame in by_name.values():
+        _name_systems(frame, request)
     return by_name
 
 
@@ -315,6 +315,6 @@ def _name_systems(table: pd.DataFrame, request: ReportRequest) -> pd.DataFrame:
 
 
 def _fill(tables: dict[str, pd.DataFrame], jobs: dict[str, list[Job]], steps: Iterator[Job], bits: Bits) -> None:
-    for name, own in jobs.items():
-        tables[name] = _evaluate(own, (next(steps) for _ in own), bits)
+    for name, table_jobs in jobs.items():
+        tables[name] = _evaluate(table_jobs, (next(steps) for _ in table_jobs), bits)
     next(steps, None)  # lets a progress bar draw its end

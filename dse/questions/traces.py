@@ -105,16 +105,16 @@ def evaluate(system: System, kv: kv_layout.KvPlan, trace: NamedTrace, work: Work
 def _asked(request: ReportRequest) -> tuple[Sequence[System], Sequence[ModelSpec], Sequence[int]]:
     """Systems, models and batches of the figure: the paper's where the report is about the paper's."""
     by_label = {system.label: system for system in DEFAULT}
-    own = [by_label[label] for label in SYSTEMS] if request.is_default else request.systems
+    systems = [by_label[label] for label in SYSTEMS] if request.is_default else request.systems
     models = [model for model in request.models if model.name in MODELS] or request.models[:2]
     every = -(-len(request.batches) // MAX_BATCHES)
-    return own, models, FIGURE_BATCHES if request.batches == BATCHES else request.batches[::every]
+    return systems, models, FIGURE_BATCHES if request.batches == BATCHES else request.batches[::every]
 
 
 def _rows(request: ReportRequest) -> Iterator[dict[str, Any]]:
-    own, models, batches = _asked(request)
+    systems, models, batches = _asked(request)
     for model in models:
-        for system in own:
+        for system in systems:
             if request.is_default and system.quantizer == "qserve" and model.n_experts > 1:
                 continue  # Oaken 6.2: QServe does not support mixtures of experts
             quantizer = request.bits.quantizer(system.quantizer)

@@ -38,15 +38,15 @@ def tables(models: Sequence[str] = MODELS, devices: Sequence[str] = DEVICES, pro
     devices hold at once, and the designs on its front: devices by tp, requests, token/s a user, token/s a device, TTFT
     in s, ends of the 80 % interval of token/s a device. JSON-ready."""
     pairs = [(model, device) for model in models for device in devices]
-    found: dict[str, Any] = {}
+    answers: dict[str, Any] = {}
     with progress(pairs, label="answers", length=len(pairs)) if progress else nullcontext(pairs) as shown:
         for model, device in shown:
             usual = Workload()
             run = engine_formats.compared(catalog.device(device), catalog.model(model), usual)
-            designs = [one for name in FORMATS for one in run if one.name == name]
-            here = {words: {one.name: _format(one, *lengths) for one in designs} for words, lengths in LENGTHS.items()}
-            found.setdefault(model, {})[device] = here
-    return found
+            designs = [d for name in FORMATS for d in run if d.name == name]
+            here = {words: {d.name: _format(d, *lengths) for d in designs} for words, lengths in LENGTHS.items()}
+            answers.setdefault(model, {})[device] = here
+    return answers
 
 
 def _format(design: Candidate, input_tokens: int, output_tokens: int) -> dict[str, Any]:

@@ -102,8 +102,8 @@ def _section_html(part: str) -> Iterator[str]:
     yield f'<tr><{tag} colspan="2" style="{_STYLE}">{head.strip()}</{tag}></tr>'
     for line in lines:
         indent = f"{_STYLE};padding-left:{6 * (len(line) - len(line.lstrip()))}px"
-        if found := _LINE.fullmatch(line):
-            yield f'<tr><td style="{indent}">{found[1]}</td><td style="{_STYLE}">{found[2]}</td></tr>'
+        if match := _LINE.fullmatch(line):
+            yield f'<tr><td style="{indent}">{match[1]}</td><td style="{_STYLE}">{match[2]}</td></tr>'
         else:
             yield f'<tr><td colspan="2" style="{indent}">{line.strip()}</td></tr>'
 
@@ -114,7 +114,7 @@ def _unknown(name: Any) -> str:
     if near.startswith("known: "):
         words = [word for word in str(name).lower().split("_") if len(word) >= MIN_START]
         like = [
-            one.name for one in RESULTS.values() if any(word in f"{one.name} {one.title}".lower() for word in words)
+            res.name for res in RESULTS.values() if any(word in f"{res.name} {res.title}".lower() for word in words)
         ]
         near = f"did you mean {', '.join(like[:4])}?" if like else "dse.results has them all"
     return f"unknown result {show(name)}: {near}"

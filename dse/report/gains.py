@@ -58,23 +58,23 @@ class Gains:
         name, n = self.best, len(self.cases)
         if not name:
             return [f"No KV format surely pays in any of {n} cases (a model on a device)."]
-        cases = [(case, one) for case in self.cases for one in case.formats if one.name == name]
-        paying = [(case, one) for case, one in cases if one.verdict == "pays"]
+        cases = [(case, fmt) for case in self.cases for fmt in case.formats if fmt.name == name]
+        paying = [(case, fmt) for case, fmt in cases if fmt.verdict == "pays"]
         said = [
             f"{name} keys and values pay in {len(paying)} of {n} cases (a model on a device): {_gains(paying)} the "
             "tokens a second of 16 bits, all 80 % intervals above 1."
         ]
-        rest = [(case, one) for case, one in cases if one.verdict == "open"]
+        rest = [(case, fmt) for case, fmt in cases if fmt.verdict == "open"]
         if rest:
             where = ", ".join(f"{case.model} on {case.device}" for case, _ in rest)
             said.append(f"It may pay in {len(rest)} more ({where}): {_gains(rest)}, with intervals that hold 1.")
-        both = [(case.formats[0].result, one.result) for case, one in paying if case.formats[0].result["feasible"]]
+        both = [(case.formats[0].result, fmt.result) for case, fmt in paying if case.formats[0].result["feasible"]]
         if both:
             said.append(
                 f"Where it pays: {_times(both, 'max_batch')} the concurrency, {_times(both, 'decode_step_s')} the "
                 f"TPOT and {_times(both, 'joules_per_token')} the energy per token."
             )
-        drops = [one.result for _, one in cases if one.result["score_drop_frac"] is not None]
+        drops = [fmt.result for _, fmt in cases if fmt.result["score_drop_frac"] is not None]
         if drops:
             worst = max(drops, key=lambda result: float(result["score_drop_frac"]))
             drop, of, model = quality.drop_text(worst), worst["score_drop_of"], worst["model"]
@@ -84,14 +84,14 @@ class Gains:
     def _others(self, best: str) -> list[str]:
         """Verdicts on the other formats, a sentence each."""
         said = []
-        for name in dict.fromkeys(one.name for case in self.cases for one in case.formats[1:] if one.name != best):
-            own = [(case, one) for case in self.cases for one in case.formats if one.name == name and one.gain]
-            if not own:
+        for name in dict.fromkeys(fmt.name for case in self.cases for fmt in case.formats[1:] if fmt.name != best):
+            pairs = [(case, fmt) for case in self.cases for fmt in case.formats if fmt.name == name and fmt.gain]
+            if not pairs:
                 continue
-            verdicts = Counter(VERDICTS[one.verdict] for _, one in own)
+            verdicts = Counter(VERDICTS[fmt.verdict] for _, fmt in pairs)
             told = ", ".join(f"{verdict} in {n}" for verdict, n in verdicts.most_common())
-            marks = " (kernels assumed)" if any(one.marks for _, one in own) else ""
-            said.append(f"{name}{marks}: {told} of {len(own)} cases, {_gains(own)}.")
+            marks = " (kernels assumed)" if any(fmt.marks for _, fmt in pairs) else ""
+            said.append(f"{name}{marks}: {told} of {len(pairs)} cases, {_gains(pairs)}.")
         return said
 
     def lines(self) -> list[list[str]]:
@@ -100,11 +100,11 @@ class Gains:
 
     def _line(self, case: Formats) -> list[str]:
         plain = case.formats[0]
-        one = case.best or next((one for one in case.formats if one.name == self.best), plain)
-        cells = [case.model, case.device, one.name, VERDICTS[one.verdict]]
-        gain = one.gain
+        fmt = case.best or next((fmt for fmt in case.formats if fmt.name == self.best), plain)
+        cells = [case.model, case.device, fmt.name, VERDICTS[fmt.verdict]]
+        gain = fmt.gain
         cells += (
-            [f"{gain.ratio:.2f}x ({gain.low:.2f} to {gain.high:.2f})", sure_text(one.sure or 0.0)]
+            [f"{gain.ratio:.2f}x ({gain.low:.2f} to {gain.high:.2f})", sure_text(fmt.sure or 0.0)]
             if gain
             else (["-", "-"])
         )
@@ -115,14 +115,14 @@ class Gains:
         ):
             pair = [
                 format(r[column] / size, how) if r["feasible"] and r[column] is not None else "-"
-                for r in (plain.result, one.result)
+                for r in (plain.result, fmt.result)
             ]
             cells.append(" → ".join(pair))
-        return [*cells, quality.drop_text(one.result), quality.rise_text(one.result), one.kernels]
+        return [*cells, quality.drop_text(fmt.result), quality.rise_text(fmt.result), fmt.kernels]
 
     def limits(self) -> list[str]:
         """Assumptions and omissions of the answer."""
-        results = [one.result for case in self.cases for one in case.formats]
+        results = [fmt.result for case in self.cases for fmt in case.formats]
         notes = [
             "In brackets 80 % intervals: 8 of 10 measurements should lie inside. Sure: the chance that the "
             "format is faster than FP16, or slower, as the gain says.",
@@ -165,7 +165,7 @@ def gains(request: ReportRequest, batch: int, input_tokens: int, progress: Progr
 
 def _gains(of: Sequence[tuple[Formats, Format]]) -> str:
     """The gains of a format as a range of times."""
-    ratios = [one.gain.ratio for _, one in of if one.gain]
+    ratios = [fmt.gain.ratio for _, fmt in of if fmt.gain]
     return _range(ratios) if ratios else "not to compare with"
 
 

@@ -125,7 +125,7 @@ def list_devices(vendor: str = "") -> Rows:
     if vendor and vendor.lower() not in (known.lower() for known in vendors):
         raise InputError(f"vendor = {errors.show(vendor)}: {did_you_mean(vendor, vendors)}")
     rows = []
-    for device in sorted(every, key=lambda one: one.vendor.lower()):
+    for device in sorted(every, key=lambda spec: spec.vendor.lower()):
         if vendor and vendor.lower() != device.vendor.lower():
             continue
         power = device.board_power
@@ -151,8 +151,8 @@ def family(name: str) -> str:
 
 def matching(rows: Rows, pattern: str | None) -> Rows:
     """The rows that have a text in their name or title, in any case; all without a text."""
-    asked = (pattern or "").lower()
-    return [row for row in rows if asked in f"{row['name']}\n{row.get('title', '')}".lower()]
+    text = (pattern or "").lower()
+    return [row for row in rows if text in f"{row['name']}\n{row.get('title', '')}".lower()]
 
 
 def list_models() -> Rows:
@@ -245,44 +245,44 @@ def list_implementations() -> Rows:
     """One row per implementation: name, methods, GPUs, granularity and products of its code, rate."""
     return [
         {
-            "name": one.name,
-            "title": one.title,
-            "methods": ", ".join(one.methods) or "any",
-            "runs on": ", ".join(one.architectures) or "everything",
-            "unpacks per": one.unpacked_per,
-            "products on": one.products,
-            "reaches": one.rate_text(),
+            "name": kernel.name,
+            "title": kernel.title,
+            "methods": ", ".join(kernel.methods) or "any",
+            "runs on": ", ".join(kernel.architectures) or "everything",
+            "unpacks per": kernel.unpacked_per,
+            "products on": kernel.products,
+            "reaches": kernel.rate_text(),
         }
-        for one in catalog.implementations()
+        for kernel in catalog.implementations()
     ]
 
 
 def _implementation_rows(name: str) -> Rows:
     """Rows of the implementations of that name."""
     rows: Rows = []
-    for one in catalog.implementations():
-        if one.name != name:
+    for kernel in catalog.implementations():
+        if kernel.name != name:
             continue
         facts = {
-            "methods": ", ".join(one.methods) or "any",
-            "release": one.release,
-            "stack": one.stack or "none",
-            "architectures": ", ".join(one.architectures) or "everything",
-            "elsewhere": one.elsewhere,
-            "path": one.path,
-            "unpacked_per": one.unpacked_per,
-            "products": one.products,
-            "arithmetic": one.arithmetic,
-            "new_token": one.new_token,
-            "prompts_quantised": one.prompts_quantised,
-            "sixteen_bit": one.sixteen_bit,
-            "starts": _starts_text(one.starts),
-            "source": one.source,
+            "methods": ", ".join(kernel.methods) or "any",
+            "release": kernel.release,
+            "stack": kernel.stack or "none",
+            "architectures": ", ".join(kernel.architectures) or "everything",
+            "elsewhere": kernel.elsewhere,
+            "path": kernel.path,
+            "unpacked_per": kernel.unpacked_per,
+            "products": kernel.products,
+            "arithmetic": kernel.arithmetic,
+            "new_token": kernel.new_token,
+            "prompts_quantised": kernel.prompts_quantised,
+            "sixteen_bit": kernel.sixteen_bit,
+            "starts": _starts_text(kernel.starts),
+            "source": kernel.source,
         }
-        rows += [_row(key, value, one.title) for key, value in facts.items() if value]
+        rows += [_row(key, value, kernel.title) for key, value in facts.items() if value]
         rows += [
             _row(key, f"{number.value:g} ({number.low:g} to {number.high:g})", number.source, number.kind, number.unit)
-            for key, number in one.numbers().items()
+            for key, number in kernel.numbers().items()
         ]
     return rows
 
@@ -295,7 +295,7 @@ def _starts_text(starts: Starts) -> str:
 def _engines(family: str) -> str:
     """Names of a family in engines that do not use its own; `show` says which engines."""
     names = engine_names.of_family(family, FAMILIES)
-    return ", ".join(dict.fromkeys(one.name for one in names if one.name != family))
+    return ", ".join(dict.fromkeys(alias.name for alias in names if alias.name != family))
 
 
 def list_tokens() -> Rows:
@@ -359,13 +359,13 @@ def _beside_rows(quantizer: QuantizerSpec) -> Rows:
     flops = sum(quantizer.layout(shape).read_flops for shape in SHAPES)
     work: dict[str, Beside] = {}
     for shape in SHAPES:
-        for one in family.beside(values, shape):
-            before = work[one.name].value if one.name in work else 0
-            work[one.name] = replace(one, value=before + one.value)
+        for cost in family.beside(values, shape):
+            before = work[cost.name].value if cost.name in work else 0
+            work[cost.name] = replace(cost, value=before + cost.value)
     source = f"keys and values of a cached token, made anew where it is read; counted with attention; {_OF_SHAPES}"
     rows: Rows = [
-        _row(one.name, one.value, f"{one.source}, not counted there; {_OF_SHAPES}", "derived", one.unit)
-        for one in work.values()
+        _row(cost.name, cost.value, f"{cost.source}, not counted there; {_OF_SHAPES}", "derived", cost.unit)
+        for cost in work.values()
     ]
     if flops:
         rows.append(_row("read_flops", flops, source, "derived", "FLOP"))
@@ -390,8 +390,8 @@ def show(name: str) -> Rows:
             "bit",
         )
         engines = [
-            _row(f"{one.engine} {one.name}", one.text, f"{engine_names.OPTIONS[one.engine]}: {one.source}", "engine")
-            for one in engine_names.of_family(family.name, FAMILIES)
+            _row(f"{opt.engine} {opt.name}", opt.text, f"{engine_names.OPTIONS[opt.engine]}: {opt.source}", "engine")
+            for opt in engine_names.of_family(family.name, FAMILIES)
         ]
         return [*rows, bits, *engines, *_beside_rows(parse(name))]
     if rows := _implementation_rows(name.strip().lower()):
@@ -418,11 +418,11 @@ def _device_rows(device: HardwareSpec) -> Rows:
     rows = _quantity_rows({name: q for name, q in device.quantities().items() if name != "reported_memory"})
     named = {*device.dequant_path, *GPU_PATHS, "oaken"} - {"default"}
     for family in (name for name in FAMILIES if name not in ("fp16", "bf16")):
-        if one := catalog.implementation(device, family, None, ""):
-            rows.append(_row(f"implementation.{family}", one.name, one.title))
+        if kernel := catalog.implementation(device, family, None, ""):
+            rows.append(_row(f"implementation.{family}", kernel.name, kernel.title))
     for family in ("default", *sorted(named)):
-        given = family in device.dequant_path or "default" in device.dequant_path
-        source = "device file" if given else "default for a device that does not say"
+        stated = family in device.dequant_path or "default" in device.dequant_path
+        source = "device file" if stated else "default for a device that does not say"
         rows.append(
             _row(
                 f"dequant_path.{family}",

@@ -64,8 +64,8 @@ def _value_text(name: str, results: Results, model: ModelSpec) -> str:
 def section_lines(title: str, results: Results, model: ModelSpec, names: Container[str] = RESULTS) -> list[str]:
     """The lines of a section for results of these names; of a design that does not run those that have a value."""
     return [
-        line(each.words or result.title, _value_text(result.name, results, model))
-        for each, result in section(title, results)
+        line(entry.words or result.title, _value_text(result.name, results, model))
+        for entry, result in section(title, results)
         if result.name in names and (results["feasible"] or results[result.name] is not None)
     ]
 
@@ -331,8 +331,8 @@ def release_note(point: Point) -> list[str]:
 
 def memory_note(point: Point) -> list[str]:
     """A note where memory is that of a server's log: which file, and of what."""
-    found = measured_memory.of(point.work.calibrated)
-    return [f"Note: memory as {point.work.calibrated} has it ({found.source})"] if found else []
+    memory = measured_memory.of(point.work.calibrated)
+    return [f"Note: memory as {point.work.calibrated} has it ({memory.source})"] if memory else []
 
 
 def _slow_kernels(point: Point) -> str:
@@ -361,29 +361,29 @@ def _room_comes_from(result: dict[str, Any]) -> str:
 def kernels(point: Point) -> list[dict[str, Any]]:
     """Kernels that run the quantizers of a point: name, title, rates, and the decode step (s) and throughput (token/s)
     at both ends of their range."""
-    own = {g.implementation.key: g.implementation for g in point.plan.groups if g.implementation}
+    implementations = {g.implementation.key: g.implementation for g in point.plan.groups if g.implementation}
     ends = at_ends(point)
     at = {
         end: {name: speed[name] for name in ("decode_step_s", "throughput_tokens_per_s")} for end, speed in ends.items()
     }
     families = {g.implementation.key: g.quantizer.family.name for g in point.plan.groups if g.implementation}
     borrowed = _borrowed_from(point)
-    found = []
-    for one in own.values():
+    rows = []
+    for kernel in implementations.values():
         model, stack = (point.plan.whole or point.plan).model, engine.evaluate(point)["stack"] or ""
-        told = told_text(point.device, model, point.work, stack, families[one.key])
-        found.append(
+        told = told_text(point.device, model, point.work, stack, families[kernel.key])
+        rows.append(
             {
-                "name": one.name,
-                "title": one.title,
-                "methods": list(one.methods),
-                "numbers": {name: number.model_dump() for name, number in one.numbers().items()},
-                "reaches": borrowed or one.rate_text(),
+                "name": kernel.name,
+                "title": kernel.title,
+                "methods": list(kernel.methods),
+                "numbers": {name: number.model_dump() for name, number in kernel.numbers().items()},
+                "reaches": borrowed or kernel.rate_text(),
                 "engine": told,
                 "at_ends": at,
             }
         )
-    return found
+    return rows
 
 
 def _borrowed_from(point: Point) -> str:
@@ -404,9 +404,9 @@ def kernels_text(kernels: list[dict[str, Any]]) -> list[str]:
     if not kernels:
         return []
     lines = ["", "Kernels of keys and values (`dse list implementations`)"]
-    for one in kernels:
-        lines.append(f"  {one['name']}: {one['title']}; {one['reaches']}")
-        lines += [f"  {one['engine']}"] if one.get("engine") else []
+    for kernel in kernels:
+        lines.append(f"  {kernel['name']}: {kernel['title']}; {kernel['reaches']}")
+        lines += [f"  {kernel['engine']}"] if kernel.get("engine") else []
     ends = kernels[0]["at_ends"]
     if all(end.get("decode_step_s") for end in ends.values()) and ends:
         steps, rates = ([number(end[name], RESULT_UNITS[name]) for end in ends.values()] for name in _AT_ENDS)
@@ -429,10 +429,10 @@ def how_sure(result: dict[str, Any]) -> list[str]:
     """Section of the intervals in which 8 of 10 measurements should lie."""
     intervals = uncertainty.of_results(result, None)
     lines = []
-    for each, one in section(INTERVALS, result):
-        if one.name in intervals:
-            low, high = (number(result[one.name] * end, one.unit) for end in intervals[one.name][:2])
-            lines.append(line(each.words or one.title, f"{low} to {high}"))
+    for entry, field in section(INTERVALS, result):
+        if field.name in intervals:
+            low, high = (number(result[field.name] * end, field.unit) for end in intervals[field.name][:2])
+            lines.append(line(entry.words or field.title, f"{low} to {high}"))
     at_peak = TIMES_OF.get(result["model_kind"], "")
     head = f"How sure: {at_peak}8 of 10 measurements lie within (`--explain RESULT` says why)"
     return ["", head, *lines] if lines else []
@@ -466,7 +466,7 @@ def ring_text(result: dict[str, Any], model: ModelSpec) -> str:
             lines += [
                 "",
                 title,
-                *(line(each.words or one.title, number(result[one.name], one.unit)) for each, one in shown),
+                *(line(entry.words or field.title, number(result[field.name], field.unit)) for entry, field in shown),
             ]
     lines += ["", f"Rests on assumed numbers: {', '.join(result['assumptions'])}"]
     return "\n".join([*lines, *position_note(model, result["input_tokens"] + result["output_tokens"])])
@@ -508,8 +508,8 @@ def _cut_groups(result: dict[str, Any], plan: KvPlan) -> list[str]:
     if result["effective_bits"] == bits:
         return []
     every = max(layer.n_kv_heads for layer in (plan.whole or plan).model.layers)
-    own = -(-every // result["tp"])
-    heads = f"{own} of {every} KV head{'s' if every > 1 else ''}"
+    n_heads = -(-every // result["tp"])
+    heads = f"{n_heads} of {every} KV head{'s' if every > 1 else ''}"
     return [f"    groups span the {heads} that a device has; unsplit {bits:.4g} bit effective"]
 
 
@@ -571,9 +571,9 @@ def _other_shapes(plan: KvPlan) -> list[str]:
     """A note where the measured tensors have other heads than the model's."""
     for g in plan.groups:
         whole = plan.key_quantizer if g.which == "key" else plan.value_quantizer  # of a plan by layer, not the layer's
-        measured, own = whole.measured.get(g.which), (g.layout.shape.n_heads, g.layout.shape.head_dim)
-        if measured and measured.shape and measured.shape != own:
-            data, model = (f"{n} head{'s' if n != 1 else ''} of {dim}" for n, dim in (measured.shape, own))
+        measured, shape = whole.measured.get(g.which), (g.layout.shape.n_heads, g.layout.shape.head_dim)
+        if measured and measured.shape and measured.shape != shape:
+            data, model = (f"{n} head{'s' if n != 1 else ''} of {dim}" for n, dim in (measured.shape, shape))
             return [f"the data has {data}, the model {model}: errors may differ"]
     return []
 
@@ -607,10 +607,10 @@ def _assumptions_text(numbers: dict[str, Any]) -> str:
         ("for energy also ", ("joules_per_token", "joules_per_token_by_parts")),
         ("for the price also ", ("usd_per_million_tokens",)),
     ):
-        own = [n for n in names if any(assumed_behind(result, [n], numbers) for result in results)]
-        names = [name for name in names if name not in own]
-        if own:
-            parts.append(title + ", ".join(own))
+        behind = [n for n in names if any(assumed_behind(result, [n], numbers) for result in results)]
+        names = [name for name in names if name not in behind]
+        if behind:
+            parts.append(title + ", ".join(behind))
     return "; ".join(parts)
 
 
@@ -700,13 +700,13 @@ def _interval_text(explanation: dict[str, Any]) -> list[str]:
     """The interval of an explained result as a person reads it."""
     if "interval" not in explanation:
         return []
-    own, unit = explanation["interval"], explanation["unit"]
-    ends = " to ".join(number(own[end], unit) for end in ("low", "high"))
-    part, whole = RESULTS[own["dominated_by"]].title, RESULTS[own["of"]].title
+    interval, unit = explanation["interval"], explanation["unit"]
+    ends = " to ".join(number(interval[end], unit) for end in ("low", "high"))
+    part, whole = RESULTS[interval["dominated_by"]].title, RESULTS[interval["of"]].title
     return [
         "",
-        f"8 of 10 measurements lie within {ends}: {own['why']}",
-        f"  largest part of the {whole}: {part}, {own['share']:.0%}",
+        f"8 of 10 measurements lie within {ends}: {interval['why']}",
+        f"  largest part of the {whole}: {part}, {interval['share']:.0%}",
     ]
 
 

@@ -66,13 +66,13 @@ def find(name: str, progress: Progress | None = None) -> TraceSummary:
     else:
         trace = trace_files.summary(name, progress)
         lengths, n_failed, schema = trace.lengths, trace.n_failed, trace.schema
-    own = tuple(quantile(counts, SHARES) for counts in (lengths.input_counts, lengths.output_counts))
+    at_shares = tuple(quantile(counts, SHARES) for counts in (lengths.input_counts, lengths.output_counts))
     return TraceSummary(
         name,
         title=f"{schema} schema",
         moments=lengths.moments,
         lengths=lengths,
-        quantiles=(own[0], own[1]),
+        quantiles=(at_shares[0], at_shares[1]),
         n_failed=n_failed,
     )
 

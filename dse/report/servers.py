@@ -46,5 +46,5 @@ COLUMNS = (
 
 def shown() -> list[list[str]]:
     """The heads and rows of the page; releases are left to the table's file."""
-    found = table()
-    return cells(COLUMNS, found[found["by"].isin(list(_WORDS))].to_dict("records"))
+    servers = table()
+    return cells(COLUMNS, servers[servers["by"].isin(list(_WORDS))].to_dict("records"))

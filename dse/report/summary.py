@@ -39,8 +39,8 @@ def answers(request: ReportRequest, results: pd.DataFrame) -> list[SummaryRow]:
     rows = []
     for model in request.models:
         fitting = largest[(largest["model"] == model.name) & largest["feasible"]]
-        own = fitting[fitting["runs"]] if "runs" in fitting else fitting
-        if own.empty:
+        running = fitting[fitting["runs"]] if "runs" in fitting else fitting
+        if running.empty:
             rows.append(
                 SummaryRow(
                     model.name,
@@ -54,7 +54,7 @@ def answers(request: ReportRequest, results: pd.DataFrame) -> list[SummaryRow]:
                 )
             )
             continue
-        best = own.loc[own["throughput_tokens_per_s"].idxmax()]
+        best = running.loc[running["throughput_tokens_per_s"].idxmax()]
         reference = fitting[fitting["system"] == (base.label if base else "")]["throughput_tokens_per_s"]
         rate = best["throughput_tokens_per_s"]
         speedup = "it does not fit" if base else "-"
@@ -66,12 +66,12 @@ def answers(request: ReportRequest, results: pd.DataFrame) -> list[SummaryRow]:
         lowest, highest = uncertainty.ends(best)
         rivals = [
             str(row["system"])
-            for _, row in own.iterrows()
+            for _, row in running.iterrows()
             if row["system"] != best["system"] and uncertainty.ends(row)[1] > lowest
         ]
         if rivals:
             remark += f"; intervals overlap: {', '.join(rivals)}"
-        whole = own[own["fits_whole_batch"]]
+        whole = running[running["fits_whole_batch"]]
         if n_running < batch and not whole.empty:
             first = whole.loc[whole["throughput_tokens_per_s"].idxmax()]
             remark += f"; whole batch: {first['system']}, {first['throughput_tokens_per_s']:,.0f} token/s"

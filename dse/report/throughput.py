@@ -145,8 +145,8 @@ def ask(
             "own with --devices"
         )
     policies = tuple(dict.fromkeys(parse(name).name for name in tokens)) if tokens else None
-    for option, given in (("devices", devices), ("models", models), ("quantizers", quantizers), ("batches", batches)):
-        if given is not None and not given:
+    for option, values in (("devices", devices), ("models", models), ("quantizers", quantizers), ("batches", batches)):
+        if values is not None and not values:
             raise InputError(f"{option} = []: must name at least one")
     sizes = tuple(dict.fromkeys(batches or systems.BATCHES))
     for size in sizes:

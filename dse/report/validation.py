@@ -139,8 +139,8 @@ def _silicon(kernels: Silicon) -> list[tuple[str, str, list[list[str]], dict[str
     """Group rows by device: its name, its best error, its rows as cells, and its scatter plots."""
     points, shown = points_of(kernels.scatters), []
     for device in dict.fromkeys(row.device for row in kernels.rows):
-        own, drawn = [row for row in kernels.rows if row.device == device], points[points["device"] == device]
-        best = min((row.mean for row in own if row.size_class == "like serving"), default=None)
+        rows, drawn = [row for row in kernels.rows if row.device == device], points[points["device"] == device]
+        best = min((row.mean for row in rows if row.size_class == "like serving"), default=None)
         charts = {
             kind: FIGURES[f"silicon_{kind}"].chart(drawn)
             for kind in ("attention", "gemm")
@@ -150,7 +150,7 @@ def _silicon(kernels: Silicon) -> list[tuple[str, str, list[list[str]], dict[str
             (
                 device,
                 "" if best is None else f": {100 * best:.1f} % at best like serving",
-                cells(silicon.COLUMNS[1:], own)[1:],
+                cells(silicon.COLUMNS[1:], rows)[1:],
                 charts,
             )
         )

@@ -145,7 +145,7 @@ def table(view: AccuracyView) -> pd.DataFrame:
             key = (row["source"], row["model"], row["method"], row["config"])
             values.setdefault(key, []).append(float(row["value"]))
     rows = []
-    for (source, model, method, config), found in values.items():
+    for (source, model, method, config), scores in values.items():
         quantizer = quantizer_of(source, method, config)
         bits = effective_bits(model, quantizer) if quantizer else None
         if bits is not None:
@@ -157,8 +157,8 @@ def table(view: AccuracyView) -> pd.DataFrame:
                     "config": config,
                     "quantizer": quantizer,
                     "effective_bits": bits,
-                    "value": sum(found) / len(found),
-                    "n_tasks": len(found),
+                    "value": sum(scores) / len(scores),
+                    "n_tasks": len(scores),
                 }
             )
     return pd.DataFrame(rows)

@@ -140,7 +140,7 @@ class LogCheck(Answer):
             "model": self.model,
             "quantizer": self.quantizer,
             "workload": {
-                name: value for name, asked in ASKED.items() if (value := getattr(self.workload, name)) != asked.default
+                name: value for name, form in ASKED.items() if (value := getattr(self.workload, name)) != form.default
             },
             "terms": [{**asdict(term), "difference": term.difference, "share": term.share} for term in self.terms],
             "says": self.says,
@@ -252,13 +252,13 @@ def _quantizers_of(log: StartupLog) -> tuple[QuantizerSpec, QuantizerSpec]:
 
 
 def _workload_of(
-    log: StartupLog, device: HardwareSpec, model: ModelSpec, given: Mapping[str, Any]
+    log: StartupLog, device: HardwareSpec, model: ModelSpec, overrides: Mapping[str, Any]
 ) -> tuple[Workload, tuple[str, ...]]:
     """The workload of a log, and what it leaves open."""
     on_stack = log.engine != "llama.cpp" and bool(device.stacks or device.n_cores)
     release = f"@{log.release}" if log.release else ""
-    asked = {
-        "weights": None if "weights" in given else _weights_of(log, model),
+    settings = {
+        "weights": None if "weights" in overrides else _weights_of(log, model),
         "stack": log.engine + release if on_stack else None,
         "page_tokens": log.block_tokens,
         "gpu_memory_utilization": log.gpu_memory_utilization,
@@ -271,22 +271,22 @@ def _workload_of(
         "pp": log.pp,
         "ep": log.ep,
         "dcp": log.dcp,
-        **given,
+        **overrides,
     }
-    found = {name: value for name, value in asked.items() if value is not None}
-    longest = found.get("max_model_len") or 2 * LENGTH_TOKENS
+    known = {name: value for name, value in settings.items() if value is not None}
+    longest = known.get("max_model_len") or 2 * LENGTH_TOKENS
     if log.engine == "llama.cpp":  # the pool is as long as it was asked for: requests that fill it
-        n_input, found["memory"] = max(longest - 1, 1), "server" if device.reported_memory else "paper"
+        n_input, known["memory"] = max(longest - 1, 1), "server" if device.reported_memory else "paper"
     else:
         n_input = max(min(LENGTH_TOKENS, longest // 2), 1)
     n_output = max(min(LENGTH_TOKENS, longest - n_input), 1)
     admission: Literal["reserve", "paged"] = "reserve" if log.engine == "llama.cpp" else "paged"
-    if found.get("memory") == "paper":
-        found = {name: value for name, value in found.items() if name not in ("max_model_len", "prompt_budget_tokens")}
+    if known.get("memory") == "paper":
+        known = {name: value for name, value in known.items() if name not in ("max_model_len", "prompt_budget_tokens")}
     notes = []
-    if log.engine != "llama.cpp" and not log.release and "@" not in str(found.get("stack", "")):
+    if log.engine != "llama.cpp" and not log.release and "@" not in str(known.get("stack", "")):
         notes.append("the log does not say its release: taken as the newest (--stack NAME@RELEASE)")
-    if log.engine in ("vllm", "sglang") and not {"gpu_memory_utilization", "kv_cache_memory_bytes"} & found.keys():
+    if log.engine in ("vllm", "sglang") and not {"gpu_memory_utilization", "kv_cache_memory_bytes"} & known.keys():
         notes.append("the log does not say the share of the memory: taken as the release's (--gpu-memory-utilization)")
     if log.is_wide and log.kv_format in ("", "auto"):
         notes.append("keys and values of the log have 32 bits, which no quantizer here has: taken as 16")
@@ -295,7 +295,7 @@ def _workload_of(
     if log.host_weight_gib:
         notes.append(f"{log.host_weight_gib:.2f} GiB of the weights stay in the host's memory")
     batch = (log.max_num_seqs or 1) if log.engine == "llama.cpp" else None  # as many as fit
-    return Workload(batch=batch, input_tokens=n_input, output_tokens=n_output, admission=admission, **found), tuple(
+    return Workload(batch=batch, input_tokens=n_input, output_tokens=n_output, admission=admission, **known), tuple(
         notes
     )
 
@@ -324,17 +324,17 @@ def _terms(log: StartupLog, point: Point) -> tuple[LogTerm, ...]:
     is_server = bool(memory.is_server)
     # buffers of llama.cpp are of another making than activations of a prompt budget
     activations = results["activation_bytes"] if is_server and log.engine != "llama.cpp" else None
-    found = [
+    terms = [
         LogTerm(WEIGHTS, "B", of_gib(log.weight_gib), results["weight_bytes"]),
         LogTerm(ACTIVATIONS, "B", of_gib(log.activation_gib), activations),
     ]
     if log.engine == "llama.cpp":
-        return (*found, LogTerm(POOL, "B", of_gib(log.kv_gib), results["kv_bytes"]))
+        return (*terms, LogTerm(POOL, "B", of_gib(log.kv_gib), results["kv_bytes"]))
     beside = log.non_torch_gib
     if beside is not None and memory.graph_bytes:
         beside += log.graph_gib or 0.0
     return (
-        *found,
+        *terms,
         LogTerm(BESIDE, "B", of_gib(beside), results["runtime_bytes"] if is_server else None),
         LogTerm(POOL, "B", of_gib(log.kv_gib), results["free_bytes"]),
         LogTerm(TOKENS, "token", log.kv_tokens, results["kv_pool_tokens"]),
@@ -395,7 +395,7 @@ def _memory(log: StartupLog, point: Point, source: str) -> MeasuredMemory | None
     kv_bytes = _pool_bytes(log, point)
     if kv_bytes is None or not memory.is_server:
         return None
-    own = capacity.weight_bytes(design) - memory.beside_bytes
+    model_bytes = capacity.weight_bytes(design) - memory.beside_bytes
     weight = capacity.weight_bytes(design) if log.weight_gib is None else round(log.weight_gib * GIB)
     activation = memory.prompt_bytes if log.activation_gib is None else round(log.activation_gib * GIB)
     graph = memory.graph_bytes
@@ -410,7 +410,7 @@ def _memory(log: StartupLog, point: Point, source: str) -> MeasuredMemory | None
             graph_bytes=graph,
             buffer_bytes=0,
             outside_bytes=activation + graph if is_static else 0,
-            beside_bytes=weight - own,
+            beside_bytes=weight - model_bytes,
         )
         room = capacity.free_bytes(design._replace(memory=held))
         buffers = round((room - kv_bytes) / memory.share_of_free)
@@ -451,11 +451,11 @@ def _command(device: str, model: str, kinds: tuple[str, str], work: Workload) ->
     sides = ("quantizer",) if kinds[0] == kinds[1] else ("key-quantizer", "value-quantizer")
     for side, kind in zip(sides, kinds, strict=False):
         words += [f"--{side}", kind]
-    for name, asked in ASKED.items():
+    for name, form in ASKED.items():
         value = getattr(work, name)
-        if value != asked.default:
+        if value != form.default:
             is_switch = isinstance(value, bool)
             words += (
-                [f"--{asked.name}" if value else f"--no-{asked.name}"] if is_switch else [f"--{asked.name}", str(value)]
+                [f"--{form.name}" if value else f"--no-{form.name}"] if is_switch else [f"--{form.name}", str(value)]
             )
     return shlex.join(words)

@@ -50,9 +50,9 @@ def sinkq_batches() -> pd.DataFrame:
             rows.append(
                 (method, quantizer, batch, result["throughput_tokens_per_s"], float(result["min_capacity_bytes"]))
             )
-    found = pd.DataFrame(rows, columns=["method", "quantizer", "batch", "throughput_tokens_per_s", "peak_memory_bytes"])
-    kivi = found[found["method"] == "KIVI"].set_index("batch")["throughput_tokens_per_s"]
-    return found.assign(over_kivi=found["throughput_tokens_per_s"] / found["batch"].map(kivi))
+    table = pd.DataFrame(rows, columns=["method", "quantizer", "batch", "throughput_tokens_per_s", "peak_memory_bytes"])
+    kivi = table[table["method"] == "KIVI"].set_index("batch")["throughput_tokens_per_s"]
+    return table.assign(over_kivi=table["throughput_tokens_per_s"] / table["batch"].map(kivi))
 
 
 def small_groups_against_kivi() -> str:

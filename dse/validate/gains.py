@@ -52,8 +52,8 @@ def judge(row: EvidenceRow) -> JudgedGain:
             return JudgedGain(row=row, value=value, low=value, high=value, marks=marked)
         sure = point.lowered.sure
         times = sure.first if kind == "first" else sure.tokens
-        own = times.inverse() if row.unit in RATES else times
-        low, high, _ = intervals.product([own, _ends(row, value)])
+        spread = times.inverse() if row.unit in RATES else times
+        low, high, _ = intervals.product([spread, _ends(row, value)])
         return JudgedGain(row=row, value=value, low=value * low, high=value * high, marks=marked)
     except DseError as error:
         return JudgedGain(row=row, reason=str(error))
@@ -70,53 +70,53 @@ def _ends(row: EvidenceRow, value: float) -> Interval:
 
 def run(path: str, progress: Progress | None = None) -> list[JudgedGain]:
     """All rows of a table, judged, with gains over the base of each group."""
-    found = [judge(row) for row in each(read(path), progress, "rows")]
-    bases = {one.row.group: one for one in found if one.row.is_base and one.row.group}
-    return [_with_gain(one, bases[one.row.group]) if one.row.group in bases else one for one in found]
+    judged = [judge(row) for row in each(read(path), progress, "rows")]
+    bases = {j.row.group: j for j in judged if j.row.is_base and j.row.group}
+    return [_with_gain(j, bases[j.row.group]) if j.row.group in bases else j for j in judged]
 
 
-def _with_gain(one: JudgedGain, base: JudgedGain) -> JudgedGain:
+def _with_gain(judged: JudgedGain, base: JudgedGain) -> JudgedGain:
     """Gain of a row over its group's base: printed and predicted."""
-    row = one.row
+    row = judged.row
     if row.quantity != base.row.quantity or row.unit != base.row.unit or row.unit == "bool":
-        return one
+        return judged
     is_rate = row.unit in RATES
 
     def better(first: float, second: float) -> float:
         return first / second if is_rate else second / first
 
     printed = better(row.value, base.row.value)
-    if not one.value or not base.value:  # no prediction, or nothing fits: no gain
-        return replace(one, printed_gain=printed)
-    gain = better(one.value, base.value)
+    if not judged.value or not base.value:  # no prediction, or nothing fits: no gain
+        return replace(judged, printed_gain=printed)
+    gain = better(judged.value, base.value)
     if row is base.row:
-        return replace(one, gain=1.0, gain_low=1.0, gain_high=1.0, printed_gain=1.0)
+        return replace(judged, gain=1.0, gain_low=1.0, gain_high=1.0, printed_gain=1.0)
     # both err alike in what they share: of the longer only what it has beyond the shorter is unsure, and the kernels
     # that one of them has
-    times = [1 / v if is_rate else v for v in (one.value, base.value)]
-    designs = [engine.evaluate(each.point(device=roomy(each.device))) for each in (row, base.row)]  # type: ignore[arg-type]
+    times = [1 / v if is_rate else v for v in (judged.value, base.value)]
+    designs = [engine.evaluate(r.point(device=roomy(r.device))) for r in (row, base.row)]  # type: ignore[arg-type]
     point = row.point(batch=1)
     sure = point.lowered.sure
     kind = formula_of(row.quantity)[1]
-    own = sure.first if kind == "first" else sure.tokens
+    spread = sure.first if kind == "first" else sure.tokens
     if software(row) == software(base.row):
-        low, high = _alike(designs, times, own)
+        low, high = _alike(designs, times, spread)
     else:  # other code throughout: nothing is shared
-        low, high, _ = intervals.product([Interval(gain, gain, ""), own, own.inverse()])
+        low, high, _ = intervals.product([Interval(gain, gain, ""), spread, spread.inverse()])
     shifts = [
         Interval(low / gain, high / gain, ""),
         *uncertainty.of_weights(designs[0], designs[1]),
-        _ends(row, one.value),
+        _ends(row, judged.value),
     ]
     low, high, _ = intervals.product(shifts)
-    return replace(one, gain=gain, gain_low=gain * low, gain_high=gain * high, printed_gain=printed)
+    return replace(judged, gain=gain, gain_low=gain * low, gain_high=gain * high, printed_gain=printed)
 
 
-def _alike(designs: Sequence[Mapping[str, Any]], times: Sequence[float], own: Interval) -> tuple[float, float]:
+def _alike(designs: Sequence[Mapping[str, Any]], times: Sequence[float], spread: Interval) -> tuple[float, float]:
     """The interval of the gain of one server over another that errs as it does, but for kernels that it has not."""
     own_s = uncertainty.unsure(designs[0], designs[1], times)
     rest_s = (times[0] - own_s[0]) - (times[1] - own_s[1])
-    return uncertainty.ratio(times[1], times[0], own, math.hypot(rest_s, *own_s))
+    return uncertainty.ratio(times[1], times[0], spread, math.hypot(rest_s, *own_s))
 
 
 def software(row: EvidenceRow) -> str:
@@ -127,7 +127,7 @@ def software(row: EvidenceRow) -> str:
 
 def predictions_csv(found: Sequence[JudgedGain]) -> str:
     """The table `predictions.csv`: values in the unit of each row, 80 % intervals, gains, why there are none."""
-    return csv_text([{**vars(one), "id": one.row.id, "predicted": one.value} for one in found], COLUMNS)
+    return csv_text([{**vars(j), "id": j.row.id, "predicted": j.value} for j in found], COLUMNS)
 
 
 def errors(found: Sequence[JudgedGain]) -> list[dict[str, Any]]:
@@ -135,21 +135,21 @@ def errors(found: Sequence[JudgedGain]) -> list[dict[str, Any]]:
     return errors_by_group(found, _groups, _summary, ("all", "class", "stack"))
 
 
-def _groups(one: JudgedGain) -> dict[str, str]:
-    return {"all": "all", "class": one.row.cls or "-", "stack": one.row.cells["stack"]}
+def _groups(judged: JudgedGain) -> dict[str, str]:
+    return {"all": "all", "class": judged.row.cls or "-", "stack": judged.row.cells["stack"]}
 
 
-def _summary(found: Sequence[JudgedGain]) -> dict[str, Any]:
-    known = [one for one in found if one.value is not None and one.row.unit != "bool" and one.row.value > 0]
-    off = [abs(one.value / one.row.value - 1) for one in known if one.value]
-    inside = [one.low <= one.row.value <= one.high for one in known if one.high > one.low]
-    gains = [one for one in found if one.gain and one.printed_gain and not one.row.is_base]
-    decided = [one for one in gains if abs(one.printed_gain - 1) > WON]  # type: ignore[operator]
-    right = [(one.gain > 1) == (one.printed_gain > 1) for one in decided]  # type: ignore[operator]
-    gain_off = [abs(one.gain / one.printed_gain - 1) for one in gains]  # type: ignore[operator]
-    held = [one.gain_low <= one.printed_gain <= one.gain_high for one in gains]  # type: ignore[operator]
+def _summary(judged: Sequence[JudgedGain]) -> dict[str, Any]:
+    known = [j for j in judged if j.value is not None and j.row.unit != "bool" and j.row.value > 0]
+    off = [abs(j.value / j.row.value - 1) for j in known if j.value]
+    inside = [j.low <= j.row.value <= j.high for j in known if j.high > j.low]
+    gains = [j for j in judged if j.gain and j.printed_gain and not j.row.is_base]
+    decided = [j for j in gains if abs(j.printed_gain - 1) > WON]  # type: ignore[operator]
+    right = [(j.gain > 1) == (j.printed_gain > 1) for j in decided]  # type: ignore[operator]
+    gain_off = [abs(j.gain / j.printed_gain - 1) for j in gains]  # type: ignore[operator]
+    held = [j.gain_low <= j.printed_gain <= j.gain_high for j in gains]  # type: ignore[operator]
     return {
-        "rows": len(found),
+        "rows": len(judged),
         "predicted": len(known),
         "mean": statistic(np.mean, off),
         "median": statistic(np.median, off),
@@ -170,13 +170,13 @@ def contents_of(found: Sequence[JudgedGain]) -> dict[str, bytes]:
     }
 
 
-def _gain_interval(one: JudgedGain) -> str:
-    return f"{_short(one.gain_low)}..{_short(one.gain_high)}"
+def _gain_interval(judged: JudgedGain) -> str:
+    return f"{_short(judged.gain_low)}..{_short(judged.gain_high)}"
 
 
 def _of_gain(name: str, form: Callable[[JudgedGain], str]) -> Column:
     """A column of gains over bases, empty where a row has none."""
-    return Column(name, form=lambda one: form(one) if one.printed_gain and not one.row.is_base else "")
+    return Column(name, form=lambda j: form(j) if j.printed_gain and not j.row.is_base else "")
 
 
 #: rows with the printed number, ours and the interval

@@ -49,10 +49,10 @@ def nearest(device: HardwareSpec, model: ModelSpec, work: Workload) -> tuple[str
     model. Raises InputError for a stack that the device has not.
     """
     name, stack = stack_of(device, work)
-    found: list[NearestMeasurement] = []
+    measurements: list[NearestMeasurement] = []
     if stack is not None:
         rows = [row for row in silicon.recorded_rows() if row.stack == name and row.device == device.name]
-        found += [
+        measurements += [
             NearestMeasurement(
                 what=f"kernels: {_PARTS.get(row.part, row.part)}",
                 near=f"{device.name}, {name}",
@@ -63,8 +63,8 @@ def nearest(device: HardwareSpec, model: ModelSpec, work: Workload) -> tuple[str
             for row in rows
             if row.size_class == "like serving"
         ]
-    found += _of_servers(device, model, work, name)
-    return _sentence(device, model, name, stack, found), found
+    measurements += _of_servers(device, model, work, name)
+    return _sentence(device, model, name, stack, measurements), measurements
 
 
 def _of_servers(device: HardwareSpec, model: ModelSpec, work: Workload, stack: str | None) -> list[NearestMeasurement]:
@@ -94,16 +94,16 @@ def _of_servers(device: HardwareSpec, model: ModelSpec, work: Workload, stack: s
 
 
 def _sentence(
-    device: HardwareSpec, model: ModelSpec, name: str | None, stack: Any, found: list[NearestMeasurement]
+    device: HardwareSpec, model: ModelSpec, name: str | None, stack: Any, measurements: list[NearestMeasurement]
 ) -> str:
     if stack is None:
         return f"Nobody measured kernels of {device.title or device.name} here: times are what its data sheet allows."
-    kernels = [one for one in found if one.what.startswith("kernels")]
+    kernels = [m for m in measurements if m.what.startswith("kernels")]
     text = f"Kernels of {name} on {device.name}"
     if kernels:
-        worst = max(kernels, key=lambda one: one.mean)
+        worst = max(kernels, key=lambda m: m.mean)
         text += f" err by up to {worst.mean:.0%} in the mean on rows that no fit saw, at sizes like serving"
     else:
         text += " were not measured: those of the nearest device stand in, with wider intervals"
-    same = any(one.near == "same model" for one in found)
+    same = any(m.near == "same model" for m in measurements)
     return f"{text}. Servers of {model.name} were {'measured too' if same else 'not measured: the nearest are below'}."

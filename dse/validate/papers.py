@@ -46,13 +46,13 @@ def nqkv_table_4() -> pd.DataFrame:
     rows = []
     for (model, batch, input_tokens), (speeds, memories) in NQKV_TABLE_4.items():
         work = {"batch": batch, "input_tokens": input_tokens, "output_tokens": NQKV_OUTPUT_TOKENS, **WHOLE_PROMPT}
-        own = []
+        line_rows = []
         for setting, speed, memory in zip(TABLE_4, speeds, memories, strict=True):
             ideal, calibrated = (
                 results_at(DEVICE, model, setting.quantizer, **fields, **work, **setting.fields)
                 for fields in KINDS.values()
             )
-            own.append(
+            line_rows.append(
                 {
                     "model": model,
                     "batch": batch,
@@ -65,11 +65,11 @@ def nqkv_table_4() -> pd.DataFrame:
                     "ours_bytes": ideal["min_capacity_bytes"],
                 }
             )
-        for row in own:
+        for row in line_rows:
             for kind in ("published", "ideal", "calibrated"):
-                other, last = row[f"{kind}_tokens_per_s"], own[-1][f"{kind}_tokens_per_s"]
+                other, last = row[f"{kind}_tokens_per_s"], line_rows[-1][f"{kind}_tokens_per_s"]
                 row[f"{kind}_ratio"] = last / other if other and last else None  # type: ignore[operator]
-        rows += own
+        rows += line_rows
     return pd.DataFrame(rows)
 
 

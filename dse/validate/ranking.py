@@ -45,12 +45,12 @@ def _sign(value: float) -> int:
 
 def pairs_of(paper: dict[str, float], ours: dict[str, dict[str, tuple[float, float]]], lower: bool) -> list[RankedPair]:
     """Every pair of methods that both have. `paper`: values; `ours[a][b]`: (ln perplexity a over b, its error)."""
-    found = []
-    for one, other in combinations([name for name in paper if name in ours], 2):
-        value, error = ours[one][other]
-        better = _sign(paper[other] - paper[one]) * (1 if lower else -1)
-        found.append(RankedPair(one, other, better, -_sign(value), is_sure(value, error)))
-    return found
+    pairs = []
+    for method, other in combinations([name for name in paper if name in ours], 2):
+        value, error = ours[method][other]
+        better = _sign(paper[other] - paper[method]) * (1 if lower else -1)
+        pairs.append(RankedPair(method, other, better, -_sign(value), is_sure(value, error)))
+    return pairs
 
 
 def tau(pairs: list[RankedPair]) -> float:
@@ -63,14 +63,14 @@ def tau(pairs: list[RankedPair]) -> float:
 
 def _differences(named: dict[str, pd.Series]) -> dict[str, dict[str, tuple[float, float]]]:
     """Compare every two rows window by window, as methods lose on the same windows."""
-    return {one: {other: difference(a, b) for other, b in named.items()} for one, a in named.items()}
+    return {name: {other: difference(a, b) for other, b in named.items()} for name, a in named.items()}
 
 
 @cache
 def _studied(model: str, experiment: str) -> dict[str, dict[str, tuple[float, float]]]:
     """Differences of an experiment's settings."""
-    own = scores(shipped(model), experiment)
-    named = {_NAMES[experiment].format(row["series"], row["x"]): row for _, row in own.iterrows()}
+    settings = scores(shipped(model), experiment)
+    named = {_NAMES[experiment].format(row["series"], row["x"]): row for _, row in settings.iterrows()}
     if experiment == "methods":  # ZipCache is no quantizer of the tables
         named = {quantizers.parse(name).name: row for name, row in named.items() if not name.startswith("zipcache")}
     return _differences(named)
@@ -94,26 +94,26 @@ def _setting(source: str, config: str) -> str:
 
 def _tables() -> list[tuple[str, str, str, bool, str, dict[str, float]]]:
     """(source, table, model, whether lower is better, experiment or "", values by our names) of published tables."""
-    found = []
+    tables = []
     for view in accuracy.VIEWS:
         kept = [row for row in accuracy.published() if view.wanted(row) and row["value"] not in accuracy.NO_NUMBER]
         first = kept[0]
         table = accuracy.table(view)
         for model in dict.fromkeys(table["model"]):
-            own = table[(table["model"] == model) & ~table["config"].str.startswith("groups ")]
-            values = {_method(name): float(value) for name, value in zip(own["quantizer"], own["value"], strict=True)}
+            rows = table[(table["model"] == model) & ~table["config"].str.startswith("groups ")]
+            values = {_method(name): float(value) for name, value in zip(rows["quantizer"], rows["value"], strict=True)}
             task = "perplexity" if view.name == "perplexity" else "accuracy"
             name = f"{first['table']}, {task}"
-            found.append((first["source"], name, str(model), view.axis == "perplexity", "", values))
+            tables.append((first["source"], name, str(model), view.axis == "perplexity", "", values))
     for (source, table_name), experiment in STUDIED.items():
         sums: dict[str, list[float]] = {}
-        own = [
+        rows = [
             row
             for row in accuracy.published()
             if (row["source"], row["table"]) == (source, table_name)
             and row["metric"] in ("perplexity", "accuracy_percent")
         ]
-        for row in own:
+        for row in rows:
             name = _setting(source, row["config"])
             if experiment == "sinkq-sinks" and name == "G = 128, R = 32":
                 name = "sinks 3"
@@ -121,8 +121,8 @@ def _tables() -> list[tuple[str, str, str, bool, str, dict[str, float]]]:
                 sums.setdefault(name, []).append(float(row["value"]))
         values = {name: sum(values) / len(values) for name, values in sums.items()}
         task = "perplexity" if source == "Oaken" else "accuracy"
-        found.append((source, f"{table_name}, {task}", own[0]["model"], source == "Oaken", experiment, values))
-    return found
+        tables.append((source, f"{table_name}, {task}", rows[0]["model"], source == "Oaken", experiment, values))
+    return tables
 
 
 def table() -> pd.DataFrame:
@@ -132,7 +132,7 @@ def table() -> pd.DataFrame:
     order here), n_same_sure, n_other_sure (by more than the error), n_unsure, tau, unlike (pairs surely in the other
     order, the paper's better one first).
     """
-    found = []
+    rows = []
     for source, name, paper_model, lower, experiment, values in _tables():
         for model in SHIPPED:
             ours = _studied(model, experiment or "methods")
@@ -142,7 +142,7 @@ def table() -> pd.DataFrame:
             same = [pair for pair in pairs if pair.ours == pair.paper]
             other = [pair for pair in pairs if pair.ours == -pair.paper and pair.sure]
             named = [(p.one, p.other) if p.paper > 0 else (p.other, p.one) for p in other]
-            found.append(
+            rows.append(
                 {
                     "source": source,
                     "table": name,
@@ -158,26 +158,26 @@ def table() -> pd.DataFrame:
                     "unlike": "; ".join(f"{a} over {b}" for a, b in named),
                 }
             )
-    return pd.DataFrame(found)
+    return pd.DataFrame(rows)
 
 
 def summary(found: pd.DataFrame) -> pd.DataFrame:
     """`summary` with the paper's models of a table together: shares of pairs, and mean tau."""
     lines = []
-    for (source, name, model), own in found.groupby(["source", "table", "model"], sort=False):
-        n = int(own["n_pairs"].sum())
+    for (source, name, model), group in found.groupby(["source", "table", "model"], sort=False):
+        n = int(group["n_pairs"].sum())
         lines.append(
             {
                 "paper": source,
                 "table": name,
                 "model": model,
-                "paper's models": len(own),
+                "paper's models": len(group),
                 "pairs": n,
-                "same order": f"{100 * own['n_same'].sum() / n:.0f} %",
-                "surely the same": int(own["n_same_sure"].sum()),
-                "surely other": int(own["n_other_sure"].sum()),
-                "undecided": int(own["n_unsure"].sum()),
-                "mean tau": f"{own['tau'].mean():.2f}",
+                "same order": f"{100 * group['n_same'].sum() / n:.0f} %",
+                "surely the same": int(group["n_same_sure"].sum()),
+                "surely other": int(group["n_other_sure"].sum()),
+                "undecided": int(group["n_unsure"].sum()),
+                "mean tau": f"{group['tau'].mean():.2f}",
             }
         )
     return pd.DataFrame(lines)

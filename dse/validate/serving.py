@@ -91,33 +91,33 @@ def judge(row: ServerRow) -> JudgedServer:
 def _naive_s(row: ServerRow) -> float:
     """A decode step of all requests at peak rates."""
     ideal: dict[str, Any] = {"model_kind": "ideal", "stack": None, "memory": "paper", "max_num_seqs": None}
-    found: float = engine.evaluate(row.point(roomy(row.point(**ideal).device), **ideal))["decode_step_s"]
-    return found
+    step_s: float = engine.evaluate(row.point(roomy(row.point(**ideal).device), **ideal))["decode_step_s"]
+    return step_s
 
 
 def _kernels_s(point: Point) -> float:
     """A decode step of all requests that fit, without the server's own time and without prompts."""
     wave = point.run(min(point.batch, point.max_batch)).wave
-    found: float = wave.decode_step_s - wave.host_s
-    return found
+    step_s: float = wave.decode_step_s - wave.host_s
+    return step_s
 
 
 def run(path: str, progress: Progress | None = None) -> list[JudgedServer]:
     """All rows of a table, judged. Raises InputError for a table whose times can only be in another unit."""
-    found = [judge(row) for row in each(read(path), progress, "servers")]
-    _check_units(path, found)
-    return [replace(one, marks=joined(one.marks, *_slips(one))) for one in found]
+    servers = [judge(row) for row in each(read(path), progress, "servers")]
+    _check_units(path, servers)
+    return [replace(server, marks=joined(server.marks, *_slips(server))) for server in servers]
 
 
 def speeds(path: str, device: HardwareSpec, model: ModelSpec, work: Workload) -> list[dict[str, Any]]:
     """`speeds_of` the rows of a table. Raises InputError for a table that cannot be read, or that has none."""
-    found = speeds_of(read(path), device, model, work)
-    if not found:
+    rows = speeds_of(read(path), device, model, work)
+    if not rows:
         raise InputError(
             f"{path}: has no server of {model.name} on {device.name} with {work.input_tokens:,} tokens in and "
             f"{work.output_tokens:,} out: ask for lengths that it has (--input, --output)"
         )
-    return found
+    return rows
 
 
 def speeds_of(
@@ -128,7 +128,7 @@ def speeds_of(
     Lengths may be off by LENGTH_SHARE: those of load generators are drawn from 0.8 to 1 times the name. Suspect rows
     are left out.
     """
-    found = []
+    points = []
     for row in rows:
         if row.work is None or row.device is None or row.spec is None or is_suspect(row):
             continue
@@ -138,7 +138,7 @@ def speeds_of(
         if (row.device.name, row.spec.name) != (device.name, model.name) or not near or not (row.tpot_s and row.ttft_s):
             continue
         rate = closed_loop_tokens_per_s(row.concurrency, row.work.output_tokens, row.ttft_s, row.tpot_s)
-        found.append(
+        points.append(
             {
                 "server": row.id,
                 "requests": row.concurrency,
@@ -147,22 +147,22 @@ def speeds_of(
                 "tokens_per_s_a_device": rate / row.n_devices,
             }
         )
-    return found
+    return points
 
 
-def _are_near(one: int, other: int) -> bool:
-    return abs(one - other) <= LENGTH_SHARE * other
+def _are_near(tokens: int, other: int) -> bool:
+    return abs(tokens - other) <= LENGTH_SHARE * other
 
 
-def _off(one: JudgedServer, name: str) -> float | None:
+def _off(server: JudgedServer, name: str) -> float | None:
     """A measured time over what is predicted; None where one of them is not known."""
-    measured, ours = getattr(one.row, name), getattr(one, name)
+    measured, ours = getattr(server.row, name), getattr(server, name)
     return measured / ours[0] if measured and ours else None
 
 
-def _check_units(path: str, found: list[JudgedServer]) -> None:
+def _check_units(path: str, servers: list[JudgedServer]) -> None:
     for column, name in _TIMES.items():
-        known = [(over, one.row) for one in found if (over := _off(one, name))]
+        known = [(over, server.row) for server in servers if (over := _off(server, name))]
         if known and (wrong := slip(float(np.median([over for over, _ in known])), UNIT_SLIP)):
             row = known[0][1]
             raise InputError(
@@ -171,18 +171,18 @@ def _check_units(path: str, found: list[JudgedServer]) -> None:
             )
 
 
-def _slips(one: JudgedServer) -> list[str]:
+def _slips(server: JudgedServer) -> list[str]:
     """The times of a row that can only be in another unit, where those of most rows are not."""
-    slips = {column: slip(_off(one, name) or 1.0, UNIT_SLIP) for column, name in _TIMES.items()}
+    slips = {column: slip(_off(server, name) or 1.0, UNIT_SLIP) for column, name in _TIMES.items()}
     return [f"{column}: {wrong}: another unit?" for column, wrong in slips.items() if wrong]
 
 
 def predictions_csv(found: list[JudgedServer]) -> str:
     """The table `predictions.csv`: times in ms, 80 % intervals, why there are none, what was not measured."""
     rows = []
-    for one in found:
-        times = [value and value / _MS for three in (one.tpot_s, one.ttft_s) for value in three or (None,) * 3]
-        rows.append(dict(zip(COLUMNS, (one.row.id, *times, one.reason, one.marks), strict=True)))
+    for server in found:
+        times = [value and value / _MS for three in (server.tpot_s, server.ttft_s) for value in three or (None,) * 3]
+        rows.append(dict(zip(COLUMNS, (server.row.id, *times, server.reason, server.marks), strict=True)))
     return csv_text(rows, COLUMNS)
 
 
@@ -194,25 +194,25 @@ def errors(found: list[JudgedServer]) -> list[dict[str, Any]]:
     return errors_by_group(found, _groups, _summary, ("all", *GROUPS, "suspect"))
 
 
-def _groups(one: JudgedServer) -> dict[str, str]:
-    row, model = one.row, one.row.spec.name if one.row.spec else ""
+def _groups(server: JudgedServer) -> dict[str, str]:
+    row, model = server.row, server.row.spec.name if server.row.spec else ""
     if is_suspect(row):
         return {"suspect": f"{model} {row.release}"}
-    names = {"all": "all", "kind": one.kind, "model": model or row.model or "-"}
+    names = {"all": "all", "kind": server.kind, "model": model or row.model or "-"}
     return names | {by: str(getattr(row, by)) or "-" for by in GROUPS if by not in names}
 
 
-def _summary(found: list[JudgedServer]) -> dict[str, Any]:
-    tokens = compare([(one.row.tpot_s, one.tpot_s) for one in found])
-    first = compare([(one.row.ttft_s, one.ttft_s) for one in found])
+def _summary(servers: list[JudgedServer]) -> dict[str, Any]:
+    tokens = compare([(server.row.tpot_s, server.tpot_s) for server in servers])
+    first = compare([(server.row.ttft_s, server.ttft_s) for server in servers])
 
     def mean_error(name: str) -> float | None:
-        pairs = [(one.row.tpot_s, getattr(one, name)) for one in found]
+        pairs = [(server.row.tpot_s, getattr(server, name)) for server in servers]
         return statistic(np.mean, [abs(ours / measured - 1) for measured, ours in pairs if measured and ours])
 
     return {
-        "rows": len(found),
-        "predicted": sum(one.tpot_s is not None for one in found),
+        "rows": len(servers),
+        "predicted": sum(server.tpot_s is not None for server in servers),
         **{f"tpot_{name}": value for name, value in tokens.items()},
         **{f"ttft_{name}": value for name, value in first.items()},
         "naive_mean": mean_error("naive_s"),

@@ -91,7 +91,7 @@ def chosen(device: str | None, stack: str | None) -> list[tuple[HardwareSpec, st
         if not specs[0].stacks:
             known = [spec.name for name in catalog.device_files() if (spec := catalog.device(name)).stacks]
             raise InputError(f"device = {show(device)}: has no calibrated stack: {did_you_mean(device, known)}")
-    judged = [(spec, name) for spec in specs for name, own in spec.stacks.items() if own.parts()]
+    judged = [(spec, name) for spec in specs for name, kernels in spec.stacks.items() if kernels.parts()]
     names = list(dict.fromkeys(name for _, name in judged))
     if stack is not None and stack not in names:
         place = "" if device is None else f" for {specs[0].name}"
@@ -118,14 +118,14 @@ def recorded(spec: HardwareSpec, stack: str) -> list[SiliconRow]:
         known = [row for row in _shipped() if (row.device, row.stack) == (spec.name, stack)]
         if known:
             return known
-    found = []
+    rows = []
     for part, fitted in spec.stacks[stack].parts().items():
         names = GEMM_CLASSES if part == "gemm" else CLASSES
         place: dict[str, Any] = {"device": spec.name, "stack": stack, "part": part}
-        found.append(SiliconRow(**place, size_class=names["all"], mean=fitted.held_out_error))
+        rows.append(SiliconRow(**place, size_class=names["all"], mean=fitted.held_out_error))
         if (error := fitted.serving_error) is not None:
-            found.append(SiliconRow(**place, size_class=names["serving"], mean=error, p90=fitted.serving_p90))
-    return found
+            rows.append(SiliconRow(**place, size_class=names["serving"], mean=error, p90=fitted.serving_p90))
+    return rows
 
 
 def recorded_rows(device: str | None = None) -> list[SiliconRow]:
@@ -141,8 +141,8 @@ def _point(stack: StackSpec, part: str) -> Floats:
     if part == "attention":
         return fit.point_of(stack)
     assert stack.attention is not None
-    own = stack.kv[cast(Any, part.removeprefix("kv."))]
-    mixed = stack.attention.model_copy(update={"launch": own.launch, "core_rate": own.core_rate})
+    kernel = stack.kv[cast(Any, part.removeprefix("kv."))]
+    mixed = stack.attention.model_copy(update={"launch": kernel.launch, "core_rate": kernel.core_rate})
     return fit.point_of(stack.model_copy(update={"attention": mixed}))
 
 
@@ -168,7 +168,7 @@ def compute(spec: HardwareSpec, stack: str, part: str, table: Table) -> tuple[li
     predicted = rows.predict(point)
     far = np.abs(np.log(predicted / rows.measured_s)) > np.log(fit.FAR_OFF)
     names = GEMM_CLASSES if part == "gemm" else CLASSES
-    found = [
+    errors = [
         SiliconRow(
             device=spec.name,
             stack=stack,
@@ -191,12 +191,12 @@ def compute(spec: HardwareSpec, stack: str, part: str, table: Table) -> tuple[li
         predicted_s=predicted[near],
         held_out=held[near],
     )
-    return found, scatter
+    return errors, scatter
 
 
 def _parts(spec: HardwareSpec, stack: str) -> list[tuple[list[SiliconRow], Scatter]]:
     """Every part of a stack, on the package's tables."""
-    found = []
+    parts = []
     tables: dict[Kind, Table] = {}
     for part in spec.stacks[stack].parts():
         kind: Kind = "gemm" if part == "gemm" else "attention"
@@ -204,8 +204,8 @@ def _parts(spec: HardwareSpec, stack: str) -> list[tuple[list[SiliconRow], Scatt
             tables[kind] = from_package(spec.name, stack, kind)
         code: KvCode = "fp16" if part in ("gemm", "attention") else cast(KvCode, part.removeprefix("kv."))
         table = tables[kind]
-        found.append(compute(spec, stack, part, table.take(table.codes == code)))
-    return found
+        parts.append(compute(spec, stack, part, table.take(table.codes == code)))
+    return parts
 
 
 def run(device: str | None = None, stack: str | None = None, progress: Progress | None = None) -> Silicon:
@@ -221,27 +221,27 @@ def run(device: str | None = None, stack: str | None = None, progress: Progress 
                 f"({install('calibrate')}), so nothing is computed now"
             ],
         )
-    found: list[SiliconRow] = []
+    errors: list[SiliconRow] = []
     scatters: list[Scatter] = []
     notes: list[str] = []
 
     for spec, name in each(pairs, progress, "kernels"):
         if spec.stacks_of:
-            found.extend(recorded(spec, name))
+            errors.extend(recorded(spec, name))
             notes.append(f"{spec.name} {name}: the kernels of {spec.stacks_of}, errors as recorded there")
             continue
         try:
             parts = _parts(spec, name)
         except InputError as error:  # a device file of one's own that the package does not have
-            found.extend(recorded(spec, name))
+            errors.extend(recorded(spec, name))
             notes.append(f"{spec.name} {name}: as recorded in its file: {error}")
             continue
         for rows, scatter in parts:
-            found.extend(rows)
+            errors.extend(rows)
             scatters.append(scatter)
     if scatters:
         notes.insert(0, f"computed from the tables of {PACKAGE}, on the rows that the fits did not see")
-    return Silicon(found, scatters, notes)
+    return Silicon(errors, scatters, notes)
 
 
 def to_json(found: Silicon) -> list[dict[str, Any]]:

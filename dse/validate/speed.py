@@ -138,14 +138,14 @@ def read(path: str) -> list[SpeedRow]:
         raise InputError(f"{path}:1: column model is missing: {did_you_mean('model', header)}")
     if not set(MEASURED) & set(header):
         raise InputError(f"{path}:1: column measured_tpot_ms is missing: give one of {', '.join(MEASURED)}")
-    found = []
+    parsed = []
     for line, said in rows:
         try:
-            found.append(_row(path, line, said))
+            parsed.append(_row(path, line, said))
         except DseError as error:
             why = str(error)
-            found.append(_blank(line, said, why if why.startswith(f"{path}:{line}: ") else f"{path}:{line}: {why}"))
-    return found
+            parsed.append(_blank(line, said, why if why.startswith(f"{path}:{line}: ") else f"{path}:{line}: {why}"))
+    return parsed
 
 
 def _blank(line: int, said: dict[str, str], why: str = "") -> SpeedRow:
@@ -224,13 +224,13 @@ def _row(path: str, line: int, said: dict[str, str]) -> SpeedRow:
 
 def _flags(server: str) -> dict[str, Any]:
     """Settings that the printed command of a server has."""
-    found: dict[str, Any] = {}
+    flags: dict[str, Any] = {}
     for pattern, name, kind in FLAGS:
         if match := re.search(rf"{pattern}[ =]+([0-9.]+)", server):
             value = kind(float(match[1].rstrip(".")))
             if value > 0:
-                found[name] = value
-    return found
+                flags[name] = value
+    return flags
 
 
 def judge(row: SpeedRow) -> JudgedSpeed:
@@ -263,10 +263,10 @@ def _ours(row: SpeedRow, point: Point) -> dict[str, float]:
     work, results = point.work, engine.evaluate(point)
     inputs, outputs, n = work.input_tokens, work.output_tokens, row.n_requests
     if row.kind == "rate":
-        found = at_rate(point.device, point.plan, work, FixedLengths(inputs, outputs), row.requests_per_s)
-        if found is None:
+        steady = at_rate(point.device, point.plan, work, FixedLengths(inputs, outputs), row.requests_per_s)
+        if steady is None:
             raise InputError(f"requests_per_s = {row.requests_per_s:g}: does not hold: no time per token is steady")
-        return {"tpot": found.tpot_s, "ttft": found.ttft_s, "output": row.requests_per_s * outputs}
+        return {"tpot": steady.tpot_s, "ttft": steady.ttft_s, "output": row.requests_per_s * outputs}
     if row.kind == "burst" and work.pp == 1:
         lengths = (np.full(n, inputs, np.int64), np.full(n, outputs, np.int64))
         run = burst.serve(point, *(burst.varied_lengths(n, inputs, outputs) if row.is_varied else lengths))
@@ -282,7 +282,7 @@ def _values(row: SpeedRow, point: Point, ours: dict[str, float]) -> Iterator[Jud
     tokens, first = point.lowered.sure
     if row.kind == "burst":
         first_in = servers.batching(row.engine) == "continuous"
-        tokens, first = (intervals.of_burst(one, first_in) for one in (tokens, first))
+        tokens, first = (intervals.of_burst(interval, first_in) for interval in (tokens, first))
     by = {"tpot": tokens, "ttft": first, "output": tokens.inverse()}
     for what, value in ours.items():
         yield Judged(what, row.measured.get(what), value, value * by[what].low, value * by[what].high)
@@ -290,33 +290,33 @@ def _values(row: SpeedRow, point: Point, ours: dict[str, float]) -> Iterator[Jud
 
 def run(path: str, progress: Progress | None = None) -> list[JudgedSpeed]:
     """All rows of a table, judged. Raises InputError for a table whose times can only be in another unit."""
-    found = [judge(row) for row in each(read(path), progress, "rows")]
-    _check_units(path, found)
-    return found
+    judged = [judge(row) for row in each(read(path), progress, "rows")]
+    _check_units(path, judged)
+    return judged
 
 
-def _check_units(path: str, found: Sequence[JudgedSpeed]) -> None:
+def _check_units(path: str, speeds: Sequence[JudgedSpeed]) -> None:
     for column, (what, unit) in MEASURED.items():
         known = [
-            (one.measured / one.ours, one, judged.row)
-            for judged in found
-            for one in judged.values
-            if one.what == what and one.measured
+            (v.measured / v.ours, v, judged.row)
+            for judged in speeds
+            for v in judged.values
+            if v.what == what and v.measured
         ]
         if known and (wrong := slip(float(np.median([over for over, *_ in known])), UNIT_SLIP)):
-            _, one, row = known[0]
-            value = (one.measured or 0.0) / (_MS if unit == "ms" else 1.0)
+            _, first, row = known[0]
+            value = (first.measured or 0.0) / (_MS if unit == "ms" else 1.0)
             raise InputError(f"{path}:{row.line}: {column} = {value:g}: is {wrong}, as most rows: give {unit}")
 
 
-def _is(one: Judged, what: str) -> bool:
-    return one.what == what and bool(one.measured)
+def _is(value: Judged, what: str) -> bool:
+    return value.what == what and bool(value.measured)
 
 
-def _slip(one: Judged) -> str:
+def _slip(value: Judged) -> str:
     """A value that can only be in another unit; "" for none."""
-    wrong = slip(one.measured / one.ours, UNIT_SLIP) if one.measured else ""
-    return wrong and f"{one.what}: is {wrong}: another unit?"
+    wrong = slip(value.measured / value.ours, UNIT_SLIP) if value.measured else ""
+    return wrong and f"{value.what}: is {wrong}: another unit?"
 
 
 def rows_of_values(found: Sequence[JudgedSpeed]) -> list[dict[str, Any]]:
@@ -325,22 +325,22 @@ def rows_of_values(found: Sequence[JudgedSpeed]) -> list[dict[str, Any]]:
     rows = []
     for row in found:
         head = {"id": row.row.id, "kind": row.row.kind}
-        values = [one for one in row.values if one.measured]
-        for one in values:
-            unit = units_of[one.what]
+        values = [value for value in row.values if value.measured]
+        for value in values:
+            unit = units_of[value.what]
             scale = 1 / _MS if unit == "ms" else 1.0
             rows.append(
                 {
                     **head,
-                    "what": one.what,
+                    "what": value.what,
                     "unit": unit,
-                    "measured": (one.measured or 0.0) * scale,
-                    "ours": one.ours * scale,
-                    "off": one.off,
-                    "low": one.low * scale,
-                    "high": one.high * scale,
-                    "inside": one.is_inside,
-                    "marks": joined(row.marks, _slip(one)),
+                    "measured": (value.measured or 0.0) * scale,
+                    "ours": value.ours * scale,
+                    "off": value.off,
+                    "low": value.low * scale,
+                    "high": value.high * scale,
+                    "inside": value.is_inside,
+                    "marks": joined(row.marks, _slip(value)),
                 }
             )
         if not values:
@@ -353,21 +353,21 @@ def summary(found: Sequence[JudgedSpeed]) -> list[dict[str, Any]]:
     return errors_by_group(found, _groups, _summary, ("all", *GROUPS))
 
 
-def _groups(one: JudgedSpeed) -> dict[str, str]:
-    row = one.row
+def _groups(judged: JudgedSpeed) -> dict[str, str]:
+    row = judged.row
     model = "mixture" if row.is_mixture else "dense"
     return {"all": "all", "model": model, "device": row.device_name, "engine": row.engine, "measured": row.kind}
 
 
-def _summary(found: Sequence[JudgedSpeed]) -> dict[str, Any]:
-    errors: dict[str, Any] = {"rows": len(found), "predicted": sum(bool(row.values) for row in found)}
+def _summary(judged: Sequence[JudgedSpeed]) -> dict[str, Any]:
+    errors: dict[str, Any] = {"rows": len(judged), "predicted": sum(bool(row.values) for row in judged)}
     for what, _ in MEASURED.values():
-        known = [one for row in found for one in row.values if _is(one, what) and not _slip(one)]
-        off = np.array([one.off for one in known])
+        known = [value for row in judged for value in row.values if _is(value, what) and not _slip(value)]
+        off = np.array([value.off for value in known])
         errors[f"{what}_median"] = statistic(np.median, np.abs(off))
         errors[f"{what}_p90"] = statistic(p90, np.abs(off))
         errors[f"{what}_bias"] = statistic(np.median, off)
-        errors[f"{what}_inside"] = statistic(np.mean, [one.is_inside for one in known])
+        errors[f"{what}_inside"] = statistic(np.mean, [value.is_inside for value in known])
     return errors
 
 
@@ -412,8 +412,8 @@ def text(found: Sequence[JudgedSpeed]) -> str:
     bad = [f"{row['id']}: {row['marks']}" for row in rows if row["what"] is None]
     marked: dict[str, list[str]] = {}
     for row in found:
-        for one in row.values:
-            if slip := _slip(one):
+        for value in row.values:
+            if slip := _slip(value):
                 marked.setdefault(f"{slip}", []).append(row.row.id)
         for mark in row.marks.split("; ") if row.values else ():
             if mark.startswith(("nearest_release", "no_room", "speculates")):

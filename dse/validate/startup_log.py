@@ -305,8 +305,8 @@ def read(text: str) -> StartupLog:
     plain = _TERMINAL.sub("", text)
     engine = _engine_of(plain)
     lines = [line[:MAX_LINE_LETTERS] for line in _LINE_ENDS.split(plain) if len(line) >= MIN_LINE_LETTERS]
-    found = _found(engine, lines)
-    log = {"vllm": _of_vllm, "sglang": _of_sglang, "trtllm": _of_trtllm, "llama.cpp": _of_llama}[engine](found)
+    fields = _found(engine, lines)
+    log = {"vllm": _of_vllm, "sglang": _of_sglang, "trtllm": _of_trtllm, "llama.cpp": _of_llama}[engine](fields)
     if log.kv_gib is None and log.kv_tokens is None:
         raise InputError(
             f"log: of {log.title}, ends before the memory of keys and values ({show(_ENDS[engine])}): give all of its "
@@ -317,35 +317,35 @@ def read(text: str) -> StartupLog:
 
 def _engine_of(text: str) -> Engine:
     """The engine whose lines they are. Raises InputError for none, and for several."""
-    own = [engine for engine, mark in _MARKS.items() if mark.search(text)]
-    if not own:
+    seen = [engine for engine, mark in _MARKS.items() if mark.search(text)]
+    if not seen:
         *others, last = ENGINES.values()
         raise InputError(
             f"log: has no start-up lines of {', '.join(others)} or {last}: give the output of one of these, from its "
             "start on"
         )
-    if len(own) > 1:
-        raise InputError(f"log: has lines of {' and '.join(ENGINES[one] for one in own)}: give those of one server")
-    return own[0]
+    if len(seen) > 1:
+        raise InputError(f"log: has lines of {' and '.join(ENGINES[name] for name in seen)}: give those of one server")
+    return seen[0]
 
 
 def _found(engine: str, lines: Iterable[str]) -> dict[str, Any]:
     """Values of the fields of a log, as text or numbers. Raises InputError where two servers say different ones."""
     seen: dict[LogPattern, list[Any]] = {}
     for line in lines:
-        asked = (*_LINES[engine], *_OPTIONS[engine]) if _OPTION_LINES.search(line) else _LINES[engine]
-        for each in asked:
-            if match := each.pattern.search(line):
+        patterns = (*_LINES[engine], *_OPTIONS[engine]) if _OPTION_LINES.search(line) else _LINES[engine]
+        for field in patterns:
+            if match := field.pattern.search(line):
                 text = next(group for group in match.groups() if group is not None).strip()
-                seen.setdefault(each, []).append(text if each.name in _TEXTS else _value(each.name, text))
+                seen.setdefault(field, []).append(text if field.name in _TEXTS else _value(field.name, text))
     _refuse_several(seen)
-    found: dict[str, Any] = {}
-    for each in (*_LINES[engine], *_OPTIONS[engine]):
+    fields: dict[str, Any] = {}
+    for field in (*_LINES[engine], *_OPTIONS[engine]):
         # an option that is None or left open is said by a later line, where one says it
-        values = [value for value in seen.get(each, []) if value not in ("None", "auto", None)] or seen.get(each, [])
-        if values and found.get(each.name) in (None, "None", "auto"):
-            found[each.name] = each.take(values)
-    return found
+        values = [value for value in seen.get(field, []) if value not in ("None", "auto", None)] or seen.get(field, [])
+        if values and fields.get(field.name) in (None, "None", "auto"):
+            fields[field.name] = field.take(values)
+    return fields
 
 
 def _value(name: str, text: str) -> Any:
@@ -360,31 +360,31 @@ def _value(name: str, text: str) -> Any:
 
 def _refuse_several(seen: Mapping[LogPattern, list[Any]]) -> None:
     """Raises InputError for two models, releases or splits, and for pools that no devices of one server have."""
-    has_draft = any(each.name == "draft" and {*values} - {"None"} for each, values in seen.items())
-    for each, values in seen.items():
-        if each.name in ("model", "release", "tp", "pp") and not (each.name == "model" and has_draft):
+    has_draft = any(field.name == "draft" and {*values} - {"None"} for field, values in seen.items())
+    for field, values in seen.items():
+        if field.name in ("model", "release", "tp", "pp") and not (field.name == "model" and has_draft):
             said = (str(value) for value in values if value not in ("None", "auto"))
-            different = list(dict.fromkeys(_model_name(one) if each.name == "model" else one for one in said))
+            different = list(dict.fromkeys(_model_name(text) if field.name == "model" else text for text in said))
             if len(different) > 1:
-                raise _several(each.name, different)
-        if each.name == "kv_tokens" and each.take is min and min(values) < (1 - SAME_SERVER) * max(values):
+                raise _several(field.name, different)
+        if field.name == "kv_tokens" and field.take is min and min(values) < (1 - SAME_SERVER) * max(values):
             raise _several("tokens", [f"{value:,}" for value in (min(values), max(values))])
 
 
 def _several(what: str, values: Iterable[str]) -> InputError:
-    one, other = list(values)[:2]
-    return InputError(f"log: holds several servers ({what} {show(one)} and {show(other)}): give the lines of one")
+    first, other = list(values)[:2]
+    return InputError(f"log: holds several servers ({what} {show(first)} and {show(other)}): give the lines of one")
 
 
-def _text(found: Mapping[str, Any], name: str) -> str:
+def _text(fields: Mapping[str, Any], name: str) -> str:
     """A value as text; "" for None."""
-    value = found.get(name)
+    value = fields.get(name)
     return "" if value in (None, "None") else str(value)
 
 
-def _number(found: Mapping[str, Any], name: str) -> Any:
+def _number(fields: Mapping[str, Any], name: str) -> Any:
     """A value where it is a number."""
-    value = found.get(name)
+    value = fields.get(name)
     return value if isinstance(value, int | float) else None
 
 
@@ -396,82 +396,82 @@ def _model_name(text: str) -> str:
     return text if is_name else text.rstrip("/").rpartition("/")[2]
 
 
-def _weights(found: Mapping[str, Any]) -> str:
+def _weights(fields: Mapping[str, Any]) -> str:
     """Format of weights that an engine names; bf16 where it says that none was quantized."""
-    quantization = found.get("quantization")
+    quantization = fields.get("quantization")
     if quantization is None:
         return ""
     if quantization != "None":
         return _QUANTIZATIONS.get(str(quantization), "")
-    return "fp32" if "float32" in str(found.get("dtype", "")) else ""
+    return "fp32" if "float32" in str(fields.get("dtype", "")) else ""
 
 
-def _common(engine: Engine, found: Mapping[str, Any]) -> StartupLog:
+def _common(engine: Engine, fields: Mapping[str, Any]) -> StartupLog:
     """The fields that all engines print alike."""
     counts = ("tp", "pp", "ep", "dcp", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_tokens")
     sizes = ("weight_gib", "kv_gib", "kv_tokens", "max_concurrency", "activation_gib", "non_torch_gib", "graph_gib")
-    numbers = {name: _number(found, name) for name in (*counts, *sizes, "gpu_memory_utilization", "total_gib")}
+    numbers = {name: _number(fields, name) for name in (*counts, *sizes, "gpu_memory_utilization", "total_gib")}
     numbers |= {name: None for name in counts if (numbers[name] or 0) < 1}  # -1: no limit
     return StartupLog(
         engine=engine,
-        release=_text(found, "release"),
-        model=_model_name(_text(found, "model")),
-        device=_text(found, "device").replace("_", " "),
-        kv_format=_text(found, "kv_format"),
-        weights=_weights(found),
-        has_draft=bool(_text(found, "draft")),
-        is_wide="float32" in str(found.get("dtype", "")),
-        backend=_text(found, "backend"),
+        release=_text(fields, "release"),
+        model=_model_name(_text(fields, "model")),
+        device=_text(fields, "device").replace("_", " "),
+        kv_format=_text(fields, "kv_format"),
+        weights=_weights(fields),
+        has_draft=bool(_text(fields, "draft")),
+        is_wide="float32" in str(fields.get("dtype", "")),
+        backend=_text(fields, "backend"),
         **numbers,
     )
 
 
-def _of_vllm(found: Mapping[str, Any]) -> StartupLog:
-    log = _common("vllm", found)
-    if log.kv_tokens is None and "n_blocks" in found:
-        log = replace(log, kv_tokens=found["n_blocks"] * (log.block_tokens or BLOCK_TOKENS))
-    if log.activation_gib is None and log.weight_gib is not None and "peak_gib" in found:
-        log = replace(log, activation_gib=found["peak_gib"] - log.weight_gib)
+def _of_vllm(fields: Mapping[str, Any]) -> StartupLog:
+    log = _common("vllm", fields)
+    if log.kv_tokens is None and "n_blocks" in fields:
+        log = replace(log, kv_tokens=fields["n_blocks"] * (log.block_tokens or BLOCK_TOKENS))
+    if log.activation_gib is None and log.weight_gib is not None and "peak_gib" in fields:
+        log = replace(log, activation_gib=fields["peak_gib"] - log.weight_gib)
     return replace(
         log,
-        ep=log.tp if found.get("expert_parallel") == "True" else None,
-        graph_gib=_number(found, "captured_gib") if log.graph_gib is None else log.graph_gib,
-        given_kv_bytes=_number(found, "given_kv_bytes"),
-        tower=False if found.get("language_model_only") == "True" else None,
+        ep=log.tp if fields.get("expert_parallel") == "True" else None,
+        graph_gib=_number(fields, "captured_gib") if log.graph_gib is None else log.graph_gib,
+        given_kv_bytes=_number(fields, "given_kv_bytes"),
+        tower=False if fields.get("language_model_only") == "True" else None,
     )
 
 
-def _of_sglang(found: Mapping[str, Any]) -> StartupLog:
-    log = _common("sglang", found)
-    if log.weight_gib is None and {"free_before_gib", "free_after_gib"} <= found.keys():
-        log = replace(log, weight_gib=found["free_before_gib"] - found["free_after_gib"])
-    parts = [found[name] for name in ("key_gib", "value_gib", "state_gib", "convolution_gib") if name in found]
+def _of_sglang(fields: Mapping[str, Any]) -> StartupLog:
+    log = _common("sglang", fields)
+    if log.weight_gib is None and {"free_before_gib", "free_after_gib"} <= fields.keys():
+        log = replace(log, weight_gib=fields["free_before_gib"] - fields["free_after_gib"])
+    parts = [fields[name] for name in ("key_gib", "value_gib", "state_gib", "convolution_gib") if name in fields]
     return replace(
         log,
-        kv_gib=sum(parts) if log.kv_gib is None and "key_gib" in found else log.kv_gib,
-        kv_tokens=_number(found, "pool_tokens") if log.kv_tokens is None else log.kv_tokens,
+        kv_gib=sum(parts) if log.kv_gib is None and "key_gib" in fields else log.kv_gib,
+        kv_tokens=_number(fields, "pool_tokens") if log.kv_tokens is None else log.kv_tokens,
     )
 
 
-def _of_trtllm(found: Mapping[str, Any]) -> StartupLog:
-    log = _common("trtllm", found)
-    if log.weight_gib is None and "weight_mib" in found:
-        log = replace(log, weight_gib=found["weight_mib"] / 1024)
+def _of_trtllm(fields: Mapping[str, Any]) -> StartupLog:
+    log = _common("trtllm", fields)
+    if log.weight_gib is None and "weight_mib" in fields:
+        log = replace(log, weight_gib=fields["weight_mib"] / 1024)
     return log
 
 
-def _of_llama(found: Mapping[str, Any]) -> StartupLog:
+def _of_llama(fields: Mapping[str, Any]) -> StartupLog:
     """Layers on several devices are stages; sizes are those of the fullest. Raises InputError for layers in the host's
     memory."""
     sizes: dict[str, dict[str, float]] = {"model": {}, "KV": {}, "RS": {}, "compute": {}}
     host = 0.0
-    for text in found.get("buffers", []):
+    for text in fields.get("buffers", []):
         name, kind, size = _buffer(text)
         if _HOST_BUFFER.match(name):
             host += size if kind == "model" else 0.0
         elif kind in sizes:
             sizes[kind][name] = sizes[kind].get(name, 0.0) + size
-    done, _, whole = _text(found, "offloaded").partition("/")
+    done, _, whole = _text(fields, "offloaded").partition("/")
     if done != whole:
         raise InputError(f"log: {done} of {whole} layers are on the device: all must be (-ngl 99)")
     devices = list(sizes["model"])
@@ -480,22 +480,22 @@ def _of_llama(found: Mapping[str, Any]) -> StartupLog:
         totals = [sum(sizes[kind].get(name, 0.0) for kind in kinds) for name in devices]
         return max(totals) / 1024 if any(sizes[kind] for kind in kinds) and totals else None
 
-    n_sequences, tokens = _number(found, "n_sequences") or 1, _number(found, "kv_tokens")
+    n_sequences, tokens = _number(fields, "n_sequences") or 1, _number(fields, "kv_tokens")
     return replace(
-        _common("llama.cpp", found),
-        model=_text(found, "model"),
-        device=_text(found, "device"),
+        _common("llama.cpp", fields),
+        model=_text(fields, "model"),
+        device=_text(fields, "device"),
         pp=max(len(devices), 1),
-        weights=_file_type(_text(found, "file_type")),
-        key_format=_text(found, "key_format"),
-        value_format=_text(found, "value_format"),
+        weights=_file_type(_text(fields, "file_type")),
+        key_format=_text(fields, "key_format"),
+        value_format=_text(fields, "value_format"),
         max_num_seqs=n_sequences,
         max_model_len=tokens // n_sequences if tokens else None,
         weight_gib=most("model"),
         host_weight_gib=host / 1024 if host else None,
         kv_gib=most("KV", "RS"),
         activation_gib=most("compute"),
-        backend="flash attention" if _text(found, "is_flash") in ("1", "enabled", "auto") else "",
+        backend="flash attention" if _text(fields, "is_flash") in ("1", "enabled", "auto") else "",
     )
 
 

@@ -25,18 +25,18 @@ def shipped(model: str) -> pd.DataFrame:
 
 def rows(table: pd.DataFrame, experiment: str, metric: str = "", side: str = "") -> pd.DataFrame:
     """The rows of an experiment, of one metric and one side where given."""
-    own = table[table["experiment"] == experiment]
-    own = own[own["metric"] == metric] if metric else own
-    return own[own["side"] == side] if side else own
+    kept = table[table["experiment"] == experiment]
+    kept = kept[kept["metric"] == metric] if metric else kept
+    return kept[kept["side"] == side] if side else kept
 
 
 def scores(table: pd.DataFrame, experiment: str) -> pd.DataFrame:
     """A row a setting: series, x, its metrics, and `error`, the standard error of the perplexity against FP16's."""
-    own = rows(table, experiment)
-    found = own.pivot_table(index=["series", "x"], columns="metric", values="value", sort=False).reset_index()
-    if "log_ratio_se" not in found:
-        found["log_ratio_se"] = 0.0
-    return found.assign(error=found["perplexity"] * found["log_ratio_se"].fillna(0.0))
+    kept = rows(table, experiment)
+    settings = kept.pivot_table(index=["series", "x"], columns="metric", values="value", sort=False).reset_index()
+    if "log_ratio_se" not in settings:
+        settings["log_ratio_se"] = 0.0
+    return settings.assign(error=settings["perplexity"] * settings["log_ratio_se"].fillna(0.0))
 
 
 def difference(one: pd.Series, other: pd.Series) -> tuple[float, float]:

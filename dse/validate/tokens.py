@@ -33,7 +33,7 @@ def table_7() -> pd.DataFrame:
         if row["source"] == "SinkQ" and row["table"] == "Table 7":
             scores.setdefault(row["method"], {})[row["task"].removeprefix("longbench_")] = float(row["value"])
     model, fp16_bytes, rows = catalog.model(_MODEL), 0.0, []
-    for method, own in scores.items():
+    for method, task_scores in scores.items():
         policy = POLICIES.get(method, "full")
         name = "fp16" if method in POLICIES else quantizer_of("SinkQ", method, "") or "fp16"
         side = quantizers.parse(name)
@@ -49,8 +49,8 @@ def table_7() -> pd.DataFrame:
                 "quantizer": side.name,
                 "kv_bytes": kv_bytes,
                 "compression": fp16_bytes / kv_bytes,
-                "mean_score": sum(own.values()) / len(own),
-                **own,
+                "mean_score": sum(task_scores.values()) / len(task_scores),
+                **task_scores,
             }
         )
     return pd.DataFrame(rows)

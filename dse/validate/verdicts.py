@@ -108,8 +108,8 @@ def difference(published: str, ours: int | float | str | None) -> float | None:
     number = published_number(published)
     if number is None or isinstance(ours, str) or ours is None or number == 0:
         return None
-    found = ours / number - 1
-    return found if math.isfinite(found) else None
+    share = ours / number - 1
+    return share if math.isfinite(share) else None
 
 
 def row_of(claim: Claim, result: ClaimResult) -> ClaimRow:
@@ -145,10 +145,10 @@ def counts(rows: list[ClaimRow]) -> dict[Verdict, int]:
 def labels(rows: list[ClaimRow]) -> dict[str, tuple[ClaimRow, int]]:
     """Every label with a row that has it and how many do, strongest first: by verdict, then by what it compares."""
     order = [*SHADES], ["number", "relation", "input", "no number"]
-    found: dict[str, tuple[ClaimRow, int]] = {}
+    by_label: dict[str, tuple[ClaimRow, int]] = {}
     for row in sorted(rows, key=lambda row: (order[0].index(row.verdict), order[1].index(row.basis))):
-        found[row.label] = (row, found[row.label][1] + 1 if row.label in found else 1)
-    return found
+        by_label[row.label] = (row, by_label[row.label][1] + 1 if row.label in by_label else 1)
+    return by_label
 
 
 def to_json(rows: list[ClaimRow]) -> list[dict[str, Any]]:
@@ -191,11 +191,11 @@ def text(rows: list[ClaimRow]) -> str:
     """All rows by document, two lines a row: the numbers, then what was claimed where, and why ours is what it is."""
     lines: list[str] = []
     for source in dict.fromkeys(row.source for row in rows):
-        own = [row for row in rows if row.source == source]
-        lines += [*([""] if lines else []), f"{source}: {summary(own)}"]
-        width = max(len(row.id) for row in own)
+        of_source = [row for row in rows if row.source == source]
+        lines += [*([""] if lines else []), f"{source}: {summary(of_source)}"]
+        width = max(len(row.id) for row in of_source)
         first = max(len(row.label) for row in rows)
-        for row in own:
+        for row in of_source:
             unit = f" {row.unit}" if row.unit != "-" and isinstance(row.ours, int | float) else ""
             numbers = f"published {row.published}, ours {shown(row.ours)}{unit}"
             off = "" if row.difference is None else f", difference {percent(row.difference)}"
@@ -214,9 +214,9 @@ def changed(rows: list[ClaimRow]) -> list[str]:
     """Differences from the verdicts of the last release, a line each."""
     before = released()
     now: dict[str, str] = {row.id: row.verdict for row in rows}
-    found = [
+    lines = [
         f"{name}: was {before.get(name, 'absent')}, is {now.get(name, 'absent')}"
         for name in dict.fromkeys([*before, *now])
         if before.get(name) != now.get(name)
     ]
-    return found
+    return lines

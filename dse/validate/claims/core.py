@@ -271,7 +271,7 @@ def table(prefix: str = "") -> pd.DataFrame:
     rows = [row for row in load().values() if row.id.startswith(prefix)]
     if not rows:
         raise InputError(f"prefix = {show(prefix)}: no claim begins so: {did_you_mean(prefix, load())}")
-    found = [(row, evaluate(row.id)) for row in rows]
+    pairs = [(row, evaluate(row.id)) for row in rows]
     return pd.DataFrame(
         [
             {
@@ -284,6 +284,6 @@ def table(prefix: str = "") -> pd.DataFrame:
                 "verdict": result.verdict,
                 "reason": result.reason,
             }
-            for row, result in found
+            for row, result in pairs
         ]
     )

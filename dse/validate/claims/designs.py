@@ -43,9 +43,9 @@ def results_at(name: str, model: str, quantizer: str = "fp16", **work: Any) -> d
 def operations(name: str, model: str, quantizer: str = "fp16", **work: Any) -> dict[tuple[str, str], dict[str, Any]]:
     """Every operation of a design point by phase and name, as `evaluate` times them. One request unless asked."""
     fields: dict[str, Any] = {"batch": 1, "model_kind": "ideal", **PAPER, **work}
-    device, kv, asked = catalog.device(name), build(model, quantizer), Workload(**fields)
-    found = Point(device, kv, asked).operations()
-    return {(op["phase"], op["name"]): op for op in found}
+    device, kv, workload = catalog.device(name), build(model, quantizer), Workload(**fields)
+    ops = Point(device, kv, workload).operations()
+    return {(op["phase"], op["name"]): op for op in ops}
 
 
 def tokens_per_s(name: str, model: str, quantizer: str = "fp16", **work: Any) -> float:

@@ -163,7 +163,7 @@ def _table_4() -> list[_Cell]:
     """The 36 cells of Table 4, three systems a row."""
     cells = []
     for (model, batch, input_tokens), (speeds, memories) in NQKV_TABLE_4.items():
-        for (quantizer, own), speed, memory in zip(SYSTEMS, speeds, memories, strict=True):
+        for (quantizer, setting), speed, memory in zip(SYSTEMS, speeds, memories, strict=True):
             result = results_at(
                 DEVICE,
                 model,
@@ -174,7 +174,7 @@ def _table_4() -> list[_Cell]:
                 **WHOLE_PROMPT,
                 **W8A8,
                 **CALIBRATED,
-                **own,
+                **setting,
             )
             cells.append(_Cell(speed, memory, result))
     return cells
@@ -252,10 +252,10 @@ FIGURE_MODEL, FIGURE_INPUT_TOKENS = "opt-6.7b", 512
 
 def _limit(name: str, quantizer: str, **fields: Any) -> float:
     """Largest batch or longest context of OPT-6.7B on the A100."""
-    found: float = results_at(
+    value: float = results_at(
         DEVICE, FIGURE_MODEL, quantizer, input_tokens=FIGURE_INPUT_TOKENS, output_tokens=NQKV_OUTPUT_TOKENS, **fields
     )[name]
-    return found
+    return value
 
 
 def _limit_gain(name: str, other: str, **fields: Any) -> float:

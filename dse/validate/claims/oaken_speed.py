@@ -80,11 +80,11 @@ def throughput_gain(models: tuple[str, ...], quantizer: str, note: str) -> Model
     slower = _mean([_oaken(model, True) / other for model, other in zip(models, gpu, strict=True)])
     ideal = _mean([_oaken(model, **IDEAL) / other for model, other in zip(models, peak, strict=True)])
     above = _mean([_oaken(model, **IDEAL) / other for model, other in zip(models, gpu, strict=True)])
-    each = ", ".join(f"{name} {ratio:.2f}" for name, ratio in zip(models, ratios, strict=True))
+    by_model = ", ".join(f"{name} {ratio:.2f}" for name, ratio in zip(models, ratios, strict=True))
     return Modeled(
         _mean(ratios),
         f"{note}; {above:.2f} with Oaken at its peaks, {slower:.2f} with its attention as long as its Figure 12(b) has "
-        f"it, {ideal:.2f} with all at peak rates; {each}",
+        f"it, {ideal:.2f} with all at peak rates; {by_model}",
     )
 
 
@@ -154,9 +154,9 @@ def crossover_tokens() -> Modeled:
                 return n_tokens
         return None
 
-    found = {name: faster_from(name, **CALIBRATED) for name in ("fp16", "qserve")}
+    calibrated = {name: faster_from(name, **CALIBRATED) for name in ("fp16", "qserve")}
     ideal = {name: faster_from(name) for name in ("fp16", "qserve")}
-    first = min((n for n in found.values() if n), default=2 * TOTAL_TOKENS[-1])
+    first = min((n for n in calibrated.values() if n), default=2 * TOTAL_TOKENS[-1])
 
     def shown(lengths: dict[str, int | None]) -> str:
         names = {"fp16": "vLLM", "qserve": "QServe"}
@@ -167,7 +167,7 @@ def crossover_tokens() -> Modeled:
 
     return Modeled(
         float(first),
-        f"Oaken-LPDDR as estimated passes the measured kernels of {shown(found)} tokens; "
+        f"Oaken-LPDDR as estimated passes the measured kernels of {shown(calibrated)} tokens; "
         f"with all at peak rates {shown(ideal)}; how much of them Oaken's own kernels reach is not published",
     )
 
@@ -186,7 +186,7 @@ def hbm_over_baselines() -> Relation:
     """Oaken-HBM over each baseline of Figure 11, Llama2-7B, batches that all of its designs hold."""
     least: dict[str, float] = {}
     for batch in (16, 32, 64):
-        own = _designed("oaken-hbm", "llama2-7b", "oaken", batch=batch)
+        hbm = _designed("oaken-hbm", "llama2-7b", "oaken", batch=batch)
         others = {name: _gpu("llama2-7b", q, batch=batch, **CALIBRATED) for name, q in _BASELINES.items()}
         for name, device, quantizer in (
             ("Oaken-LPDDR", "oaken-lpddr", "oaken"),
@@ -194,7 +194,7 @@ def hbm_over_baselines() -> Relation:
             ("Tender", "tender-a100", "tender"),
         ):
             others[name] = _designed(device, "llama2-7b", quantizer, batch=batch)
-        least = {name: min(least.get(name, own / other), own / other) for name, other in others.items()}
+        least = {name: min(least.get(name, hbm / other), hbm / other) for name, other in others.items()}
     shown = ", ".join(f"{name} {ratio:.2f}" for name, ratio in least.items())
     return Relation(
         f"Oaken-HBM over each, at least: {shown}. Tender stores 4.06 bits an element against 4.82 and is given 312 "

@@ -39,12 +39,12 @@ def _attacc() -> Modeled:
     rate = "throughput_tokens_per_s"
     pairs = {(prompt, output): pair(prompt, output) for prompt in LENGTHS for output in LENGTHS}
     best = max(pairs, key=lambda lengths: pairs[lengths][0][rate] / pairs[lengths][1][rate])
-    own, other = pairs[best]
+    pim, other = pairs[best]
     return Modeled(
-        own[rate] / other[rate],
+        pim[rate] / other[rate],
         f"largest at {best[0]:,} in, {best[1]:,} out: sixteen GPUs read weights, and compute prompts, twice as fast as "
-        f"eight; {_overlapped_tokens_per_s(own) / other[rate]:.2f} if all attention hid behind products, which is not "
-        f"modelled; {_exchanged(own)}",
+        f"eight; {_overlapped_tokens_per_s(pim) / other[rate]:.2f} if all attention hid behind products, which is not "
+        f"modelled; {_exchanged(pim)}",
     )
 
 
@@ -56,12 +56,12 @@ def _neupims() -> Modeled:
         return results_at(name, "opt-13b", batch=batch, input_tokens=256, output_tokens=256, tp=4)
 
     rate = "throughput_tokens_per_s"
-    own, half, other = reached("neupims"), reached("neupims", 128), reached("neupims:pim_bandwidth=1024 GB/s")
+    pim, half, other = reached("neupims"), reached("neupims", 128), reached("neupims:pim_bandwidth=1024 GB/s")
     ms = 1e3
     return Modeled(
-        own[rate] / other[rate],
-        f"batch 256, 256 in, 256 out; {_overlapped_tokens_per_s(own) / other[rate]:.2f} if all attention hid behind "
+        pim[rate] / other[rate],
+        f"batch 256, 256 in, 256 out; {_overlapped_tokens_per_s(pim) / other[rate]:.2f} if all attention hid behind "
         f"products. Halves of a batch in turn, as NeuPIMs has them, would not pay here: products of two halves take "
         f"{2 * half['linear_s'] * ms:.1f} ms, as each reads the weights, those of the whole and its attention "
-        f"{(own['linear_s'] + own['attention_s']) * ms:.1f}; {_exchanged(own)}; banks' bandwidth assumed",
+        f"{(pim['linear_s'] + pim['attention_s']) * ms:.1f}; {_exchanged(pim)}; banks' bandwidth assumed",
     )

@@ -207,7 +207,7 @@ def table_8_average() -> Relation:
 @claim("sinkq-t1-t8")
 def table_1_and_8() -> Relation:
     """SinkQ's own scores of Llama2-7B-chat, printed in two tables; those of FP16 and KIVI are equal in both."""
-    n = sum(one != other for one, other in zip(SINKQ_TABLE_1, SINKQ_TABLE_8["SinkQ"], strict=True))
+    n = sum(score != other for score, other in zip(SINKQ_TABLE_1, SINKQ_TABLE_8["SinkQ"], strict=True))
     means = tuple(sum(row) / len(row) for row in (SINKQ_TABLE_1, SINKQ_TABLE_8["SinkQ"]))
     ours = f"{n} of {len(SINKQ_TABLE_1)} differ: {means[0]:.2f} and {means[1]:.2f} in the mean"
     return Relation(ours, holds=n > 0, numbers=means)

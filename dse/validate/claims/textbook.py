@@ -45,8 +45,8 @@ KV_TABLE = {
 def _kv_bytes(model: str, n_tokens: int, batch: int = 1) -> int:
     """FP16 bytes of a batch of `n_tokens` each, as `dse point` reports them."""
     result = results_at("h200", model, batch=batch, input_tokens=n_tokens - 1, output_tokens=1)
-    found: int = result["kv_bytes"]
-    return found
+    n_bytes: int = result["kv_bytes"]
+    return n_bytes
 
 
 @family({**KV_TABLE, "text-70b-batch32-8k": ("llama3.1-70b", 8192, 32)})
@@ -96,8 +96,8 @@ def decode_intensity() -> float:
     """FLOP over bytes of a batch-1 step's matrix products."""
     model = catalog.model("llama3.1-70b")
     n_bytes = weights.weight_bytes(model.parameters, units.FP16_BITS)
-    found: float = linear.arithmetic_intensity(float(2 * model.active_parameters), n_bytes)
-    return found
+    intensity: float = linear.arithmetic_intensity(float(2 * model.active_parameters), n_bytes)
+    return intensity
 
 
 @claim("text-prealloc-waste")
@@ -193,8 +193,8 @@ def _sequences(n_kv_heads: int, n_tokens: int, admission: str) -> int:
     model = catalog.model("llama3.1-70b").model_copy(update={"dense_parameters": N_PARAMETERS_70B})
     fields: dict[str, Any] = {"model_kind": "ideal", "admission": admission, "page_tokens": BLOCK_TOKENS, **PAPER}
     work = Workload(input_tokens=n_tokens - 1, output_tokens=1, **fields)
-    found: int = engine.evaluate(Point(_eight_a100(), build_model(with_kv_heads(model, n_kv_heads)), work))["max_batch"]
-    return found
+    count: int = engine.evaluate(Point(_eight_a100(), build_model(with_kv_heads(model, n_kv_heads)), work))["max_batch"]
+    return count
 
 
 @claim("text-paged-24")
@@ -229,11 +229,11 @@ def continuous_gain() -> Modeled:
         lengths = tables.lengths()
         mean = tables.moments.mean_output_tokens
         gains[name] = [serving.batching_gain(lengths.largest_output(batch), mean) for batch in (16, 32, 64, 128)]
-    each = "; ".join(f"{name} {', '.join(f'{gain:.2f}' for gain in own)}" for name, own in gains.items())
-    values = [gain for own in gains.values() for gain in own]
+    text = "; ".join(f"{name} {', '.join(f'{gain:.2f}' for gain in series)}" for name, series in gains.items())
+    values = [gain for series in gains.values() for gain in series]
     return Modeled(
         sum(values) / len(values),
-        f"mean of steps saved at batch 16, 32, 64, 128: {each}; above 10 only where few answers are far longer than "
+        f"mean of steps saved at batch 16, 32, 64, 128: {text}; above 10 only where few answers are far longer than "
         "the mean (code, from batch 64); prompts, which both compute, make the gain in time smaller",
     )
 
@@ -306,8 +306,8 @@ def prefix_price() -> Relation:
     work: dict[str, Any] = {"batch": N_REQUESTS, "input_tokens": PREFIX_TOKENS + OWN_TOKENS, "output_tokens": 100}
 
     def price(**fields: Any) -> float:
-        found: float = results_at("a100-80gb", "llama3.1-8b", **work, **fields)["usd_per_request"]
-        return found
+        usd: float = results_at("a100-80gb", "llama3.1-8b", **work, **fields)["usd_per_request"]
+        return usd
 
     full, half, tenth = (price(prefix_tokens=PREFIX_TOKENS, cached_input_discount=d) for d in (0.0, 0.5, 0.9))
     saved = price(prefix_tokens=PREFIX_TOKENS) / price()
