@@ -43,8 +43,8 @@ class BenchRow:
     @cached_property
     def refusals(self) -> dict[str, str]:
         """Parts of the design that its software does not run, each with the line that says so."""
-        asked, stack = self.request, str(self.result["stack"] or "")
-        return starts.refusals(asked.device_spec(), asked.plan(), asked.work, stack)
+        point, stack = self.request, str(self.result["stack"] or "")
+        return starts.refusals(point.device_spec(), point.plan(), point.work, stack)
 
     @property
     def why_not(self) -> str:
@@ -82,16 +82,16 @@ class Bench:
 
 def of(values: Mapping[str, Any], designs: tray.Tray) -> Bench:
     """Evaluate the designs; one that cannot be says why."""
-    found: list[tuple[PointRequest | None, PointAnswer | None, DseError | None]] = []
+    answers: list[tuple[PointRequest | None, PointAnswer | None, DseError | None]] = []
     for design in designs.designs:
-        asked = None
+        point = None
         try:
-            asked = request.of({**values, **tray.values_of(design, common_fields.DESIGN)})
-            found.append((asked, cached_answer(asked), None))
+            point = request.of({**values, **tray.values_of(design, common_fields.DESIGN)})
+            answers.append((point, cached_answer(point), None))
         except Exception as error:
-            found.append((asked, None, as_said(error)))
-    names = _names(designs, [asked for asked, _, _ in found])
-    rows = (BenchRow(at, name, *each) for at, (name, each) in enumerate(zip(names, found, strict=True)))
+            answers.append((point, None, as_said(error)))
+    names = _names(designs, [p for p, _, _ in answers])
+    rows = (BenchRow(at, name, *answer) for at, (name, answer) in enumerate(zip(names, answers, strict=True)))
     return Bench(values, tuple(rows), designs.at)
 
 
@@ -101,13 +101,13 @@ def cached_answer(asked: PointRequest) -> PointAnswer:
     return request.answer(asked)
 
 
-def _names(designs: tray.Tray, asked: Sequence[PointRequest | None]) -> list[str]:
+def _names(designs: tray.Tray, requests: Sequence[PointRequest | None]) -> list[str]:
     """Each design's own name, else what tells it from the others; equal ones are numbered."""
-    others = [each for each in asked if each is not None]
+    others = [other for other in requests if other is not None]
     names: list[str] = []
-    for design, each in zip(designs.designs, asked, strict=True):
+    for design, point in zip(designs.designs, requests, strict=True):
         stored = design.values.get("quantizer", common_fields.QUANTIZER.default)
-        name = design.name or (differing(each, others) if each is not None else stored)
+        name = design.name or (differing(point, others) if point is not None else stored)
         number, plain = 2, name
         while name in names:
             name, number = f"{plain} ({number})", number + 1
@@ -156,8 +156,8 @@ def differing(asked: PointRequest, others: Sequence[PointRequest]) -> str:
     return ", ".join(text for text in told if text) or format_text(asked)
 
 
-def _in_words(name: str, asked: PointRequest) -> str:
-    value = getattr(asked.work, name)
+def _in_words(name: str, point: PointRequest) -> str:
+    value = getattr(point.work, name)
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -230,9 +230,9 @@ def alike(rows: Sequence[BenchRow]) -> tuple[str, list[str]]:
     same: list[str] = []
     other: list[str] = []
     for what, words in _WAYS.items():
-        found = {words(row) for row in rows}
-        if len(found) == 1:
-            same += found
+        texts = {words(row) for row in rows}
+        if len(texts) == 1:
+            same += texts
         else:
             other.append(what)
     return ", ".join(same), other

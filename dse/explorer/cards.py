@@ -106,23 +106,23 @@ def _rest(bench: Bench, row: BenchRow) -> None:
 
 def notes(row: BenchRow) -> list[str]:
     """Notes of `dse point` on a design, but for those on its lengths."""
-    asked = row.request
-    found = design_notes(asked.device_spec(), asked.model_spec(), dict(row.result))
+    point_request = row.request
+    remarks = design_notes(point_request.device_spec(), point_request.model_spec(), dict(row.result))
     if row.result["feasible"]:
-        point = Point(asked.device_spec(), asked.plan(), asked.work)
-        found += [*slower_note(point), *release_note(point)]
-        found += _same_times(asked, row.result)
-    said = (_OPTION.sub("", note.removeprefix("Note: ")) for note in found)
+        point = Point(point_request.device_spec(), point_request.plan(), point_request.work)
+        remarks += [*slower_note(point), *release_note(point)]
+        remarks += _same_times(point_request, row.result)
+    said = (_OPTION.sub("", note.removeprefix("Note: ")) for note in remarks)
     return [note for note in said if not _OF_FILE.search(note)]
 
 
-def _same_times(asked: PointRequest, result: Mapping[str, Any]) -> list[str]:
+def _same_times(point: PointRequest, result: Mapping[str, Any]) -> list[str]:
     """A note on experts that are laid out otherwise, and take as long."""
-    work = asked.work
+    work = point.work
     if work.ep == 1:
         return []
     try:
-        plain = cached_answer(replace(asked, work=replace(work, ep=1))).result
+        plain = cached_answer(replace(point, work=replace(work, ep=1))).result
     except DseError:  # attention by groups of devices asks for experts by groups
         return []
     if plain["decode_step_s"] != result["decode_step_s"]:
@@ -189,17 +189,17 @@ class CardNumber(NamedTuple):
 def numbers(bench: Bench, row: BenchRow) -> list[CardNumber]:
     """The numbers of a card: with intervals, limits met or not, and against the first design."""
     result, first = as_said(row.result), as_said(bench.answered[0].result)
-    found = []
+    entries = []
     for name in MEANINGS:
         if row.result[name] is None:
             continue
         said = [_ends(name, result)]
-        compares = name not in _OF_SCORES and all(isinstance(one[name], int | float) for one in (result, first))
+        compares = name not in _OF_SCORES and all(isinstance(values[name], int | float) for values in (result, first))
         if row.at != bench.answered[0].at and compares and first[name]:
             said.append(change(result[name], first[name]))
         details = ", ".join(filter(None, [*said, _note(name, row)]))
-        found.append(CardNumber(name, shown(name, result), details, limit_text(name, result, bench.values)))
-    return found
+        entries.append(CardNumber(name, shown(name, result), details, limit_text(name, result, bench.values)))
+    return entries
 
 
 #: how the lines of a number look
@@ -219,12 +219,12 @@ def numbers_html(found: Iterable[CardNumber]) -> str:
         return f'<{tag} style="{style}">{html.escape(text)}</{tag}>'
 
     pieces = []
-    for one in found:
-        said = [styled("span", _PALE, one.details)] if one.details else []
-        if one.limit:
-            said.append(styled("span", _MISSED if one.limit.startswith("misses") else _PALE, one.limit))
-        name = f'<span title="{html.escape(MEANINGS[one.name])}">{html.escape(label(one.name))}</span>'
-        pieces.append(f'<div style="{_HEAD}">{name} {styled("b", _VALUE, one.value)}</div>')
+    for entry in found:
+        said = [styled("span", _PALE, entry.details)] if entry.details else []
+        if entry.limit:
+            said.append(styled("span", _MISSED if entry.limit.startswith("misses") else _PALE, entry.limit))
+        name = f'<span title="{html.escape(MEANINGS[entry.name])}">{html.escape(label(entry.name))}</span>'
+        pieces.append(f'<div style="{_HEAD}">{name} {styled("b", _VALUE, entry.value)}</div>')
         pieces.append(f'<div style="{_SMALL}">{", ".join(said)}</div>')
     return "".join(pieces)
 
@@ -272,10 +272,10 @@ def is_untimed(name: str, values: Mapping[str, Any]) -> bool:
 
 def limits_s(values: Mapping[str, Any]) -> dict[str, float]:
     """The reader's limits on times, in seconds by result."""
-    given = {name: (values.get(field.key), per_second) for name, (field, per_second) in LIMITS.items()}
+    limits = {name: (values.get(field.key), per_second) for name, (field, per_second) in LIMITS.items()}
     return {
         name: limit / per_second
-        for name, (limit, per_second) in given.items()
+        for name, (limit, per_second) in limits.items()
         if limit is not None and not is_untimed(name, values)
     }
 
@@ -294,7 +294,7 @@ def limit_text(name: str, result: Mapping[str, Any], values: Mapping[str, Any]) 
 
 def sure(first: BenchRow, row: BenchRow) -> str:
     """Chance that a design is faster or slower than the first; empty where one of them does not fit or run."""
-    if row is first or not all(each.result["feasible"] and competes(each.result) for each in (first, row)):
+    if row is first or not all(design.result["feasible"] and competes(design.result) for design in (first, row)):
         return ""
     gain = Comparison().gain(row.case, first.case)
     if not gain or gain.ratio == 1:
@@ -349,35 +349,35 @@ def next_steps(bench: Bench, row: BenchRow) -> list[Proposal]:
     """Changes after which a design fits and keeps its limits, else that bring it nearer, each with what it costs."""
     if is_fine(bench, row.result):
         return []
-    asked, before = row.request, row.result
+    current, before = row.request, row.result
 
     def evaluated(way: room.Way) -> dict[str, Any]:
-        return cached_answer(_changed(asked, way)).result
+        return cached_answer(_changed(current, way)).result
 
-    point = Point(asked.device_spec(), asked.plan(), asked.work)
+    point = Point(current.device_spec(), current.plan(), current.work)
     is_enough = partial(is_fine, bench)
-    found = room.that_fit(point, asked.work, evaluated, is_enough)
-    found = found or room.that_fit(point, asked.work, evaluated, partial(_is_nearer, before))
-    batch = _smaller(asked.work, before, evaluated, is_enough)
+    larger = room.that_fit(point, current.work, evaluated, is_enough)
+    larger = larger or room.that_fit(point, current.work, evaluated, partial(_is_nearer, before))
+    batch = _smaller(current.work, before, evaluated, is_enough)
     return [
-        Proposal(way.words[:1].upper() + way.words[1:], _outcome(bench, before, result), *_fields_of(asked, way))
-        for way, result in [*found[: room.MOST_WAYS - len(batch)], *batch]
+        Proposal(way.words[:1].upper() + way.words[1:], _outcome(bench, before, result), *_fields_of(current, way))
+        for way, result in [*larger[: room.MOST_WAYS - len(batch)], *batch]
     ]
 
 
-def _changed(asked: PointRequest, way: room.Way) -> PointRequest:
-    other = request.with_quantizer(asked, way.quantizer) if way.quantizer else asked
+def _changed(point: PointRequest, way: room.Way) -> PointRequest:
+    other = request.with_quantizer(point, way.quantizer) if way.quantizer else point
     return replace(other, work=way.work)
 
 
-def _fields_of(asked: PointRequest, way: room.Way) -> tuple[dict[str, Any], dict[str, Any]]:
+def _fields_of(point: PointRequest, way: room.Way) -> tuple[dict[str, Any], dict[str, Any]]:
     """The fields of the design, and those of the workload of all, that a way sets."""
-    before, after = common_fields.work_values(asked.work), common_fields.work_values(way.work)
+    before, after = common_fields.work_values(point.work), common_fields.work_values(way.work)
     differ = {key: value for key, value in after.items() if value != before[key]}
     workload: dict[str, Any] = {key: differ.pop(key) for key in ("input", "max_model_len", "batch") if key in differ}
-    own = {"own_batch": None} if "batch" in workload else {}
+    batch = {"own_batch": None} if "batch" in workload else {}
     stored = {"quantizer": way.quantizer, "parameters": "", "value_quantizer": None, "value_parameters": ""}
-    return {**differ, **own, **(stored if way.quantizer else {})}, workload
+    return {**differ, **batch, **(stored if way.quantizer else {})}, workload
 
 
 def _smaller(
@@ -390,15 +390,15 @@ def _smaller(
     if not before["feasible"]:
         return []
     low, high = 0, min(before["batch"], before["max_batch"] + 1)
-    found: list[tuple[room.Way, dict[str, Any]]] = []
+    ways: list[tuple[room.Way, dict[str, Any]]] = []
     while high - low > 1:
-        n = high - 1 if not found and high > before["max_batch"] else (low + high) // 2
+        n = high - 1 if not ways and high > before["max_batch"] else (low + high) // 2
         way = room.Way(f"batch {n:,}", replace(work, batch=n))
         if tried := room.first_of([way], evaluate, is_enough):
-            low, found = n, tried
+            low, ways = n, tried
         else:
             high = n
-    return found
+    return ways
 
 
 def _is_nearer(before: Mapping[str, Any], result: Mapping[str, Any]) -> bool:
@@ -418,10 +418,10 @@ def _outcome(bench: Bench, before: Mapping[str, Any], result: Mapping[str, Any])
     said.append(number(result["throughput_tokens_per_s"], "token/s"))
     if result["usd_per_million_tokens"] is not None:
         said.append(shown("usd_per_million_tokens", result))
-    drop, was = (each["score_drop_frac"] or 0.0 for each in (result, before))
+    drop, was = (answer["score_drop_frac"] or 0.0 for answer in (result, before))
     if drop > was:
         said.append(f"drop of scores {quality.drop_text(result)}")
-    rise, was = (each["sample_perplexity_frac"] or 0.0 for each in (result, before))
+    rise, was = (answer["sample_perplexity_frac"] or 0.0 for answer in (result, before))
     if rise > was:
         said.append(f"rise of perplexity {quality.rise_text(result)} (of a small model)")
     if (result["weights"], result["weights_bits"]) != (before["weights"], before["weights_bits"]):
@@ -431,7 +431,7 @@ def _outcome(bench: Bench, before: Mapping[str, Any], result: Mapping[str, Any])
 
 def table(bench: Bench) -> pd.DataFrame:
     """The designs as a table, a row each: what a narrow screen shows first comes first."""
-    found = []
+    rows = []
     for row in bench.rows:
         cells = {"Design": row.name}
         if row.asked is not None and row.answer is not None:
@@ -440,9 +440,9 @@ def table(bench: Bench) -> pd.DataFrame:
                 if name in LIMITS and is_met(name, row.result, bench.values) is False:
                     cells[label(name)] += " (misses the limit)"
             cells.update({"Fits": fits(row.result), "What": line(row.asked)})
-        found.append({**cells, "How sure": badge(row)})
+        rows.append({**cells, "How sure": badge(row)})
     order = ["Design", label("throughput_tokens_per_s"), "How sure", "Fits", *map(label, MEANINGS), "What"]
-    return pd.DataFrame(found).reindex(columns=list(dict.fromkeys(order)))
+    return pd.DataFrame(rows).reindex(columns=list(dict.fromkeys(order)))
 
 
 def fits(result: Mapping[str, Any]) -> str:

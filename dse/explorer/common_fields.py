@@ -28,9 +28,9 @@ def _parameters_of(key: str, parse: Any) -> Any:
 
 
 def _edits(text: str, values: Mapping[str, Any]) -> None:
-    own = values.get("device", DEFAULTS["device"])
+    device = values.get("device", DEFAULTS["device"])
     if text.strip():
-        uploads.device(own, text)
+        uploads.device(device, text)
 
 
 def _quantizers() -> list[str]:
@@ -120,28 +120,28 @@ _HERE: dict[str, dict[str, Any]] = {
 YES, NO = "yes", "no"
 
 
-def _field_of(asked: Field, here: Mapping[str, Any]) -> PageField:
+def _field_of(field: Field, here: Mapping[str, Any]) -> PageField:
     """A field of a workload as a page asks for it."""
-    is_switch, is_share = asked.kind is SWITCH, asked.kind is SHARE
-    choices = (YES, NO) if is_switch else asked.choices
-    default = (YES if asked.default else NO) if is_switch else asked.default
-    given: dict[str, Any] = {
-        "kind": "choice" if choices else asked.kind.sort,
+    is_switch, is_share = field.kind is SWITCH, field.kind is SHARE
+    choices = (YES, NO) if is_switch else field.choices
+    default = (YES if field.default else NO) if is_switch else field.default
+    properties: dict[str, Any] = {
+        "kind": "choice" if choices else field.kind.sort,
         "default": default,
         "choices": (lambda: list(choices)) if choices else None,
-        "low": 0 if is_share else asked.low,
-        "high": 1 if is_share else asked.high,
+        "low": 0 if is_share else field.low,
+        "high": 1 if is_share else field.high,
         "step": 0.05 if is_share else 1,
-        "placeholder": asked.open_means,
+        "placeholder": field.open_means,
         **here,
     }
-    return PageField(key=asked.key, label=asked.label, help=asked.help, **given)
+    return PageField(key=field.key, label=field.label, help=field.help, **properties)
 
 
 #: a file on the machine of the server, which a page does not read
 _FILE = "calibrated"
 #: the workload, by the names of its fields
-WORK = {name: _field_of(asked, _HERE.get(name, {})) for name, asked in workload.ASKED.items() if name != _FILE}
+WORK = {name: _field_of(field, _HERE.get(name, {})) for name, field in workload.ASKED.items() if name != _FILE}
 TOKEN_PARAMETERS = PageField(
     key="token_parameters",
     label="Parameters of the token policy",
@@ -200,33 +200,33 @@ SCENARIO = (*SCENARIO_FIRST, *SCENARIO_MORE)
 LAYOUT = tuple(WORK[name] for name in ("tp", "pp", "ep"))
 DESIGN_WORK = tuple(
     field
-    for name, each in WORK.items()
+    for name, work_field in WORK.items()
     if name not in (*_FIRST, *_COUNTED)
-    for field in ((each, TOKEN_PARAMETERS) if each.key == "tokens" else (each,))
+    for field in ((work_field, TOKEN_PARAMETERS) if work_field.key == "tokens" else (work_field,))
 )
 
 
 def work_of(values: Mapping[str, Any]) -> workload.Workload:
     """The workload of a page's values; what the page does not ask for is at its default. Raises InputError."""
-    found = {}
+    fields = {}
     for name, field in WORK.items():
         value = values.get(field.key, field.default)
         if name == "batch":
             value = values.get(OWN_BATCH.key) or value
-        found[name] = value == YES if workload.ASKED[name].kind is SWITCH else value
+        fields[name] = value == YES if workload.ASKED[name].kind is SWITCH else value
     if parameters := (values.get(TOKEN_PARAMETERS.key) or "").strip():
-        found["tokens"] = f"{found['tokens']}:{parameters}"
-    return workload.Workload(**found)
+        fields["tokens"] = f"{fields['tokens']}:{parameters}"
+    return workload.Workload(**fields)
 
 
 def work_values(work: workload.Workload) -> dict[str, Any]:
     """The values of a page that ask for a workload."""
-    found = {}
+    values = {}
     for name, field in WORK.items():
         value = getattr(work, name)
-        found[field.key] = (YES if value else NO) if workload.ASKED[name].kind is SWITCH else value
-    found["tokens"], _, found[TOKEN_PARAMETERS.key] = work.tokens.partition(":")
-    return found
+        values[field.key] = (YES if value else NO) if workload.ASKED[name].kind is SWITCH else value
+    values["tokens"], _, values[TOKEN_PARAMETERS.key] = work.tokens.partition(":")
+    return values
 
 
 MEASUREMENTS = PageField(

@@ -76,18 +76,18 @@ def show(bench: Bench, formats: tuple[str, ...], address: str) -> None:
             widgets.draw(field, width=240)
     values = bench.values
     chosen, against = formats or MAPPED, values[AGAINST.key]
-    own = values["quantizer"]
+    quantizer = values["quantizer"]
     with widgets.said():
         design = request.of(values)
-        if own == against:  # of the first other format of the tray, else of one that servers run
+        if quantizer == against:  # of the first other format of the tray, else of one that servers run
             others = (row.request.quantizer for row in bench.answered if row.request.quantizer != against)
-            own = next(others, "fp8" if against != "fp8" else "fp16")
-            design = request.with_quantizer(design, own, uploads.text_of(own))
+            quantizer = next(others, "fp8" if against != "fp8" else "fp16")
+            design = request.with_quantizer(design, quantizer, uploads.text_of(quantizer))
         files = tuple((name, file) for name in (*chosen, against) if (file := uploads.text_of(name)).text)
-        asked = CrossoverRequest(design, chosen, against, values[MEASURE.key], files)
+        crossover = CrossoverRequest(design, chosen, against, values[MEASURE.key], files)
         boxes = {
             "The best format at each batch and prompt": show_map,
-            f"From which batch and prompt on does {own} beat {against}?": show_lines,
+            f"From which batch and prompt on does {quantizer} beat {against}?": show_lines,
             "What if a number of the device were half or twice?": show_sensitivity,
             "Which unsure number moves the answer?": show_doubt,
         }
@@ -95,7 +95,7 @@ def show(bench: Bench, formats: tuple[str, ...], address: str) -> None:
             box = st.expander(widgets.escaped(title), key=f"crossovers {i}", on_change="rerun")
             if box.open:
                 with box:
-                    draw(asked, address)
+                    draw(crossover, address)
 
 
 def _anywhere(design: PointRequest) -> PointRequest:
@@ -128,13 +128,13 @@ def show_doubt(asked: CrossoverRequest, address: str) -> None:
         _tornado("doubt", cached_doubt(asked), asked, address)
 
 
-def _tornado(name: str, answer: Effects, asked: CrossoverRequest, address: str) -> None:
+def _tornado(name: str, answer: Effects, crossover: CrossoverRequest, address: str) -> None:
     """Draw effects of numbers, a figure a design."""
-    made = MadeBy(commands(asked)[name], python(asked, name), address)
+    made = MadeBy(commands(crossover)[name], python(crossover, name), address)
     chart = chart_of(answer)
     for i, panel in enumerate(chart.panels):
-        one = replace(chart, panels=(panel,), title=f"{chart.title.partition(',')[0]}: {panel.title}")
-        _figure(f"{name}-{i}", one, lambda: answer.table, made, figure.tall)
+        single = replace(chart, panels=(panel,), title=f"{chart.title.partition(',')[0]}: {panel.title}")
+        _figure(f"{name}-{i}", single, lambda: answer.table, made, figure.tall)
 
 
 @st.fragment(parallel=True)
@@ -145,8 +145,8 @@ def show_lines(asked: CrossoverRequest, address: str) -> None:
         made = MadeBy(commands(asked)["cross"], python(asked, "cross"), address)
         chart = chart_of(answer)
         for i, panel in enumerate(chart.panels):
-            one = replace(chart, panels=(panel,), title=f"{chart.title}: {panel.title}")
-            _figure(f"cross-{i}", one, lambda: answer.table, made, figure.fitted)
+            single = replace(chart, panels=(panel,), title=f"{chart.title}: {panel.title}")
+            _figure(f"cross-{i}", single, lambda: answer.table, made, figure.fitted)
 
 
 def _figure(
@@ -155,9 +155,9 @@ def _figure(
     downloads.show(name, chart, table, made, drawn=draw(chart))
 
 
-def _design(asked: PointRequest) -> common.Candidate:
+def _design(point: PointRequest) -> common.Candidate:
     """A design of the page. Raises InputError."""
-    return common.Candidate(asked.device_spec(), asked.plan())
+    return common.Candidate(point.device_spec(), point.plan())
 
 
 _HASHES: dict[str | type[Any], Callable[[Any], Any]] = {CrossoverRequest: repr}
@@ -173,9 +173,9 @@ def cached_map(asked: CrossoverRequest) -> best_map.BestMap:
 @st.cache_data(max_entries=32, ttl="1h", show_spinner=False, hash_funcs=_HASHES)
 def cached_sensitivity(asked: CrossoverRequest) -> sensitivity.Sensitivity:
     """The design's result, or its lead over the other's, at half and twice each number. Raises DseError."""
-    one, *other = _compared(asked)
+    first, *other = _compared(asked)
     measure = common.measure(asked.measure)
-    return sensitivity.sensitivity(one, asked.design.work, measure, other[0] if other else None)
+    return sensitivity.sensitivity(first, asked.design.work, measure, other[0] if other else None)
 
 
 @st.cache_data(max_entries=32, ttl="1h", show_spinner=False, hash_funcs=_HASHES)
@@ -191,10 +191,10 @@ def cached_doubt(asked: CrossoverRequest) -> doubt.Doubt:
     )
 
 
-def _compared(asked: CrossoverRequest) -> list[common.Candidate]:
+def _compared(crossover: CrossoverRequest) -> list[common.Candidate]:
     """The design and the one that it is compared with, where that is another. Raises InputError."""
-    one, other = _design(asked.design), _design(asked.stored(asked.against))
-    return [one] if one == other else [one, other]
+    first, other = _design(crossover.design), _design(crossover.stored(crossover.against))
+    return [first] if first == other else [first, other]
 
 
 @st.cache_data(max_entries=32, ttl="1h", show_spinner=False, hash_funcs=_HASHES)
@@ -225,7 +225,7 @@ def operations(asked: CrossoverRequest) -> dict[str, Any]:
 
 def commands(asked: CrossoverRequest) -> dict[str, str]:
     """The questions as command lines."""
-    return {name: request.command_of(one) for name, one in operations(asked).items()}
+    return {name: request.command_of(question) for name, question in operations(asked).items()}
 
 
 def python(asked: CrossoverRequest, question: str) -> str:

@@ -85,9 +85,9 @@ def _fields(name: str, chart: Chart) -> Look | None:
     for row in _ROWS:
         for place, field in zip(st.columns(len(row)), row, strict=True):
             with place:
-                own = f"{name} {field}" if field in _OWN else field
-                value = _field(field, f"export {own}", kept.get(own, getattr(START, field)), chart)
-                kept[own] = said[field] = value
+                full_name = f"{name} {field}" if field in _OWN else field
+                value = _field(field, f"export {full_name}", kept.get(full_name, getattr(START, field)), chart)
+                kept[full_name] = said[field] = value
                 try:
                     check(field, value)
                 except DseError as error:
@@ -98,20 +98,20 @@ def _fields(name: str, chart: Chart) -> Look | None:
 
 def _field(field: str, key: str, start: Any, chart: Chart) -> Any:
     """The widget of a field; a text or number left open means what stands in it in gray."""
-    asked = ASKED[field]
+    spec = ASKED[field]
     if key not in st.session_state:
         st.session_state[key] = start
-    if asked.kind is SWITCH:
-        return st.checkbox(asked.label, key=key)
-    if isinstance(asked.choices, dict):
+    if spec.kind is SWITCH:
+        return st.checkbox(spec.label, key=key)
+    if isinstance(spec.choices, dict):
         return st.selectbox(
-            asked.label, list(asked.choices), key=key, format_func=asked.choices.__getitem__, help=asked.help
+            spec.label, list(spec.choices), key=key, format_func=spec.choices.__getitem__, help=spec.help
         )
-    if asked.kind is NUMBER:  # its range is checked with the rest: a widget's own would change what was typed
+    if spec.kind is NUMBER:  # its range is checked with the rest: a widget's own would change what was typed
         return st.number_input(
-            asked.label, key=key, value=None, step=1.0, format="%g", help=asked.help, placeholder=_measure(field)
+            spec.label, key=key, value=None, step=1.0, format="%g", help=spec.help, placeholder=_measure(field)
         )
-    return st.text_input(asked.label, key=key, placeholder=_default(field, chart), help=asked.help) or None
+    return st.text_input(spec.label, key=key, placeholder=_default(field, chart), help=spec.help) or None
 
 
 def _measure(field: str) -> str:

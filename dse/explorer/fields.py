@@ -96,8 +96,8 @@ class PageField:
             named = {str(option): option for option in self.options()}
             parts = [part for part in text.split(SEPARATOR) if part] if self.kind == "choices" else [text]
             meant = self.meant or (lambda _: None)
-            found = [named[part] if part in named else meant(part) or part for part in parts]
-            value = found if self.kind == "choices" else found[0]
+            meanings = [named[part] if part in named else meant(part) or part for part in parts]
+            value = meanings if self.kind == "choices" else meanings[0]
         else:
             value = text
         if problem := self.problem(value, values):
@@ -149,7 +149,7 @@ def query_of(
 
     Choices that only this session has, its loaded files, are written as `also` has them.
     """
-    found, also = {}, also or {}
+    query, also = {}, also or {}
     for field in fields:
         value = values.get(field.key, field.default)
         if value == field.default or value is None or field.problem(value, values):
@@ -158,5 +158,5 @@ def query_of(
             value = [also.get(item, item) for item in value]
         elif field.kind == "choice":
             value = also.get(value, value)
-        found[field.key] = field.written(value)
-    return found
+        query[field.key] = field.written(value)
+    return query

@@ -57,16 +57,16 @@ def speeds(
     """Throughput a device against the speed of each user, a line per named curve through its chosen design and its
     `ends` (the largest batches), beside `measured` servers, and the best within limits in a sentence, which is none of
     those `refused` by their servers. None where nothing fits."""
-    own = [{**interactivity.kept(result), "system": name} for name, result in chosen_rows]
-    own += [{**result, "system": name} for name, result in ends]
+    dots = [{**interactivity.kept(result), "system": name} for name, result in chosen_rows]
+    dots += [{**result, "system": name} for name, result in ends]
     lines = [table[[*interactivity.COLUMNS]].assign(system=name) for name, table in curves]
-    table = pd.concat([*lines, pd.DataFrame(own)], ignore_index=True)
+    table = pd.concat([*lines, pd.DataFrame(dots)], ignore_index=True)
     served = table[table["fits_whole_batch"] & table["tpot_s"].notna()]
     if served.empty:
         return None, ""
     rows = served[~served["system"].isin(refused)].to_dict("records")
-    found = interactivity.best(rows, limits) if limits else None
-    best = [dict(zip("xy", interactivity.speeds(found), strict=True))] if found else []
+    fastest = interactivity.best(rows, limits) if limits else None
+    best = [dict(zip("xy", interactivity.speeds(fastest), strict=True))] if fastest else []
     models = " / ".join(dict.fromkeys(map(str, table["model"])))
     about = {"limits": dict(limits), "best": best, "measured": places_of(measured)}
     chart = FIGURES["interactivity"].chart(served.assign(model=models), about)
@@ -118,21 +118,21 @@ def chosen(
 
 def with_colors(chart: Chart) -> dict[str, Any]:
     """`fitted` for a chart whose colors mean a quantity, with their scale on the right."""
-    found = fitted(chart)
-    bar = found["layout"]["coloraxis"]["colorbar"]
+    plot = fitted(chart)
+    bar = plot["layout"]["coloraxis"]["colorbar"]
     bar.update(x=1.02, y=0, len=1, thickness=12, tickfont={"size": TEXT_PX})
     bar["title"]["font"] = {"size": TEXT_PX}
-    found["layout"]["margin"]["r"] = 90
-    return found
+    plot["layout"]["margin"]["r"] = 90
+    return plot
 
 
 def map_of(chart: Chart) -> dict[str, Any]:
     """`with_colors` for a map of cells, its lines as high as the chart says."""
-    found = with_colors(chart)
-    found["layout"]["height"] = round(HEIGHT // 4 + to_plotly.PIXELS * chart.panel_height_pt)
+    plot = with_colors(chart)
+    plot["layout"]["height"] = round(HEIGHT // 4 + to_plotly.PIXELS * chart.panel_height_pt)
     for name in ("xaxis", "yaxis"):
-        found["layout"][name].update(showgrid=False)
-    return found
+        plot["layout"][name].update(showgrid=False)
+    return plot
 
 
 def tall(chart: Chart, legend_px: int = 0, is_named: bool = False) -> dict[str, Any]:
@@ -143,49 +143,49 @@ def tall(chart: Chart, legend_px: int = 0, is_named: bool = False) -> dict[str, 
     """
     ticks = [text for _, text in chart.panels[0].y.ticks]
     is_long = any(" (" in text and len(text) > _LONG for text in ticks)
-    found = fitted(chart, HEIGHT // 3 + legend_px + round(LINE_PX * len(ticks) * (1.6 if is_long else 1)))
-    axis = found["layout"]["yaxis"]
+    plot = fitted(chart, HEIGHT // 3 + legend_px + round(LINE_PX * len(ticks) * (1.6 if is_long else 1)))
+    axis = plot["layout"]["yaxis"]
     axis.update(automargin=True)
     if not is_named:
         axis.update(ticktext=[text.replace("_", " ") for text in axis["ticktext"]])
     del axis["title"]
     if is_long:
         axis.update(ticktext=[text.replace(" (", "<br>(", 1) for text in axis["ticktext"]], tickfont={"size": SMALL_PX})
-    found["layout"]["margin"]["l"] = 0
-    across = found["layout"]["xaxis"]
+    plot["layout"]["margin"]["l"] = 0
+    across = plot["layout"]["xaxis"]
     if sum(map(len, across["ticktext"])) > _MANY:  # every other one, the middle among them: what a phone has room for
         first = len(across["tickvals"]) // 2 % 2
         across.update(tickvals=across["tickvals"][first::2], ticktext=across["ticktext"][first::2])
-    return found
+    return plot
 
 
 def bars(chart: Chart, height: int, legend_px: int, names: Sequence[str]) -> dict[str, Any]:
     """`fitted` for bars with `names` beside them, in letters that leave the bars room on a phone."""
-    found = fitted(chart, height, legend_px)
-    layout = found["layout"]
+    plot = fitted(chart, height, legend_px)
+    layout = plot["layout"]
     layout["yaxis"].update(tickfont={"size": SMALL_PX}, title={"text": ""})
     layout["margin"]["l"] = 2 * _GAP_PX + round(_LETTER_PX * max(map(len, names)))
     layout["legend"].update(x=0, xref="container")
-    return found
+    return plot
 
 
 def cells(chart: Chart) -> dict[str, Any]:
     """`fitted` for a map of light cells with letters in them: black in both themes, on two lines for a phone."""
-    found = fitted(chart, HEIGHT // 3 + 2 * round(LINE_PX * len(chart.panels[0].y.ticks)))
-    for trace in found["data"]:
+    plot = fitted(chart, HEIGHT // 3 + 2 * round(LINE_PX * len(chart.panels[0].y.ticks)))
+    for trace in plot["data"]:
         if "text" in trace.get("mode", ""):
             trace["textfont"] = {**trace.get("textfont", {}), "color": "#111111", "size": SMALL_PX}
             trace["text"] = [text.replace(" ", "<br>", 1) for text in trace["text"]]
-    return found
+    return plot
 
 
 def faint(chart: Chart, name: str) -> dict[str, Any]:
     """`fitted` with the series of that name in the background."""
-    found = fitted(chart)
-    for trace in found["data"]:
+    plot = fitted(chart)
+    for trace in plot["data"]:
         if trace["name"] == name:
             trace["opacity"] = 0.3
-    return found
+    return plot
 
 
 def fitted(chart: Chart, height: int = HEIGHT, legend_px: int = 0) -> dict[str, Any]:
@@ -194,11 +194,11 @@ def fitted(chart: Chart, height: int = HEIGHT, legend_px: int = 0) -> dict[str, 
     `legend_px` keeps so much room above a low figure for its legend; a tall one makes room by itself. The page writes
     the title and the notes, where they wrap. Black becomes a gray that both themes show.
     """
-    found = to_plotly.spec(chart)
-    found["data"] = _keyed(found["data"])
-    if not chart.colors and not any(trace["type"] == "bar" for trace in found["data"]):  # on which white is seen
-        found["data"] = [_hollow(trace) for trace in found["data"]]
-    layout = found["layout"]
+    plot = to_plotly.spec(chart)
+    plot["data"] = _keyed(plot["data"])
+    if not chart.colors and not any(trace["type"] == "bar" for trace in plot["data"]):  # on which white is seen
+        plot["data"] = [_hollow(trace) for trace in plot["data"]]
+    layout = plot["layout"]
     for name in ("paper_bgcolor", "plot_bgcolor", "annotations", "width"):
         layout.pop(name)
     margin = {"l": 75, "r": 10, "t": legend_px or 10, "b": 55, "autoexpand": not legend_px}
@@ -217,7 +217,7 @@ def fitted(chart: Chart, height: int = HEIGHT, legend_px: int = 0) -> dict[str, 
         axis["title"].update(font={"size": TEXT_PX}, standoff=_GAP_PX)
     layout["yaxis"]["title"].update(standoff=_LEFT_GAP_PX)
     layout["yaxis"].update(automargin=True)  # where its numbers are long
-    text = json.dumps(found)
+    text = json.dumps(plot)
     for shown in (str, to_plotly.paler):
         text = text.replace(f'"{shown(style.BLACK)}"', f'"{shown(style.GRAY)}"')
     recolored: dict[str, Any] = json.loads(text)
@@ -242,22 +242,22 @@ def _keyed(traces: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
     A series stands in the legend by itself where its first trace looks like its key.
     """
-    found = [trace for trace in traces if not trace["showlegend"]]
+    kept = [trace for trace in traces if not trace["showlegend"]]
     for rank, key in enumerate(trace for trace in traces if trace["showlegend"]):
         key["legendrank"] = rank + 1
-        first = next((trace for trace in found if trace["legendgroup"] == key["legendgroup"] and trace["x"]), None)
+        first = next((trace for trace in kept if trace["legendgroup"] == key["legendgroup"] and trace["x"]), None)
         if first is not None and _look(first) == _look(key):
             first.update(showlegend=True, legendrank=key["legendrank"])
         else:
-            found.append(key)
-    return found
+            kept.append(key)
+    return kept
 
 
 def _hollow(trace: dict[str, Any]) -> dict[str, Any]:
     """The trace with its hollow marks open to the page, whose color is that of its theme."""
     marker = trace.get("marker") or {}
     if trace["type"] == "scatter" and "white" in (color := marker.get("color") or ()):
-        shown = [CLEAR if each == "white" else each for each in ([color] if isinstance(color, str) else color)]
+        shown = [CLEAR if shade == "white" else shade for shade in ([color] if isinstance(color, str) else color)]
         marker["color"] = shown[0] if isinstance(color, str) else shown
     return trace
 

@@ -66,13 +66,13 @@ def find(text: str) -> Typed:
     text = text.strip()[:MAX_TEXT]
     if re.search(r"(^|\s)--?[a-z]", text) or text.startswith("vllm "):
         return _of_command(text)
-    found = Typed()
+    typed = Typed()
     for part in re.split(r"\s+on\s+|,|;", _ADDRESS.sub(r"\1", text)):
         if part.strip():
-            found.values |= _named(part.strip())
-    if not found.values:
+            typed.values |= _named(part.strip())
+    if not typed.values:
         raise InputError(f"{show(text)}: names nothing: give a model, a device, 8x H200, or a vllm serve command")
-    return found
+    return typed
 
 
 def _named(text: str) -> dict[str, Any]:
@@ -95,30 +95,30 @@ def _of_command(text: str) -> Typed:
         words = shlex.split(text.replace("\\\n", " "))
     except ValueError as error:
         raise InputError(f"{show(text)}: {error}: close the quotes") from None
-    found = Typed()
+    typed = Typed()
     for flag, value in _arguments(words):
         if flag == "":
             if value in SERVERS:
-                found.values["stack"] = SERVERS[value]
+                typed.values["stack"] = SERVERS[value]
             elif "/" in value or catalog.shipped_model_file(value):
-                _take(found, "model", flag, value)
+                _take(typed, "model", flag, value)
             continue
         key = FLAGS.get(flag)
         if key is None and flag in SWITCHES:
             continue
         if key is None:
-            found.left_out.append(f"{flag} {value}".strip())
+            typed.left_out.append(f"{flag} {value}".strip())
         else:
-            _take(found, key, flag, value)
-    if said := found.values.get("weights"):
+            _take(typed, key, flag, value)
+    if said := typed.values.get("weights"):
         form = weight_names.format_in(f"model-{said}")
-        model = catalog.model(found.values["model"]) if "model" in found.values else None
-        found.values["weights"] = weight_names.of_model(form, model) if model and form.name else form.name or said
-    if found.values.get("ep") == "all":
-        found.values["ep"] = found.values.get("tp", 1)
-    if not found.values:
+        model = catalog.model(typed.values["model"]) if "model" in typed.values else None
+        typed.values["weights"] = weight_names.of_model(form, model) if model and form.name else form.name or said
+    if typed.values.get("ep") == "all":
+        typed.values["ep"] = typed.values.get("tp", 1)
+    if not typed.values:
         raise InputError(f"{show(text)}: nothing that a design has: give a model, or vllm serve MODEL with its flags")
-    return found
+    return typed
 
 
 def _arguments(words: list[str]) -> Iterator[tuple[str, str]]:
@@ -137,25 +137,25 @@ def _arguments(words: list[str]) -> Iterator[tuple[str, str]]:
             yield flag.replace("_", "-"), words.pop(0)
 
 
-def _take(found: Typed, key: str, flag: str, value: str) -> None:
+def _take(typed: Typed, key: str, flag: str, value: str) -> None:
     """One flag; one whose value no design has is left out, and said."""
     try:
         if key == "model":
-            found.values |= _named(_ADDRESS.sub(r"\1", value))
+            typed.values |= _named(_ADDRESS.sub(r"\1", value))
         elif key == "quantizer":
             name = engine_names.ours(value, quantizers.FAMILIES)
             if name in quantizers.FAMILIES:
-                found.values |= {"quantizer": name, "parameters": ""}
+                typed.values |= {"quantizer": name, "parameters": ""}
             else:
-                found.left_out.append(f"{flag} {value}")
+                typed.left_out.append(f"{flag} {value}")
         elif flag == "--enable-expert-parallel":
-            found.values["ep"] = "all"
+            typed.values["ep"] = "all"
         elif key in _WHOLE:
-            found.values[key] = int(value)
+            typed.values[key] = int(value)
         elif key == "gpu_memory_utilization":
-            found.values[key] = float(value)
+            typed.values[key] = float(value)
         else:
-            found.values[key] = value
+            typed.values[key] = value
             weight_names.format_in(f"model-{value}")
     except (DseError, ValueError):
-        found.left_out.append(f"{flag} {value}".strip())
+        typed.left_out.append(f"{flag} {value}".strip())

@@ -39,8 +39,8 @@ def address_of_dump(label: str) -> str:
 
 def name_in(text: str) -> str:
     """The name of the file that a value of an address stands for; empty where it stands for none."""
-    found = _ADDRESS.fullmatch(text)
-    return found[1] if found else ""
+    match = _ADDRESS.fullmatch(text)
+    return match[1] if match else ""
 
 
 def remember(file: File) -> None:

@@ -53,22 +53,22 @@ END_S = 1.0
 
 def flags() -> list[str]:
     """`SETTINGS` as options of `streamlit run`; a list is its option repeated."""
-    found = []
+    options = []
     for name, value in SETTINGS.items():
         for item in value if isinstance(value, list) else [value]:
-            found += [f"--{name}", str(item).lower() if isinstance(item, bool) else str(item)]
-    return found
+            options += [f"--{name}", str(item).lower() if isinstance(item, bool) else str(item)]
+    return options
 
 
 def _option(args: list[str], name: str) -> str | None:
     """Value of `--name VALUE` or `--name=VALUE` among the options, the last one given."""
-    found = None
+    value = None
     for arg, following in zip(args, [*args[1:], ""], strict=True):
         if arg == f"--{name}":
-            found = following
+            value = following
         elif arg.startswith(f"--{name}="):
-            found = arg.partition("=")[2]
-    return found
+            value = arg.partition("=")[2]
+    return value
 
 
 def address_of(args: list[str]) -> str:
@@ -108,10 +108,10 @@ def check(args: list[str]) -> None:
 @contextlib.contextmanager
 def unasked() -> Iterator[None]:
     """Work that this thread does before a browser asks: that none has is no news; other warnings, and threads, are."""
-    own = threading.get_ident()
+    thread = threading.get_ident()
 
     def is_news(record: logging.LogRecord) -> bool:
-        return record.thread != own or _UNASKED[record.name] not in record.getMessage()
+        return record.thread != thread or _UNASKED[record.name] not in record.getMessage()
 
     loggers = [logging.getLogger(name) for name in _UNASKED]
     for logger in loggers:

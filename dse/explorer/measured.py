@@ -44,12 +44,12 @@ def beside(rows: Sequence[BenchRow]) -> list[dict[str, Any]]:
     _, held = st.session_state.get(_TABLE, ("", ()))
     if not held:
         return []
-    found = {}
+    by_server = {}
     for row in rows:
-        asked = row.request
-        for one in serving.speeds_of(held, asked.device_spec(), asked.model_spec(), asked.work):
-            found[one["server"]] = one
-    return list(found.values())
+        request = row.request
+        for server in serving.speeds_of(held, request.device_spec(), request.model_spec(), request.work):
+            by_server[server["server"]] = server
+    return list(by_server.values())
 
 
 def _keep(file: Any) -> None:

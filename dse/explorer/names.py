@@ -27,7 +27,7 @@ def titled(name: str) -> str:
 
 def spoken(text: str) -> str:
     """A text in which the assumed numbers that something rests on are words: kernel launch, not kernel_launch."""
-    return re.sub(r"(?<=Rests on assumed numbers: )[^.]*", lambda found: found[0].replace("_", " "), text)
+    return re.sub(r"(?<=Rests on assumed numbers: )[^.]*", lambda match: match[0].replace("_", " "), text)
 
 
 def column(text: str, known: Iterable[str]) -> str:

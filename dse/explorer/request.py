@@ -104,14 +104,14 @@ def of(values: Mapping[str, Any]) -> PointRequest:
     """The design of a page's values; what the page does not ask for is at its default. Raises InputError."""
     known = {field.name for field in fields(PointRequest)}
     chosen = {key: value for key, value in values.items() if key in known}
-    asked = PointRequest(**chosen, work=common_fields.work_of(values))
+    point = PointRequest(**chosen, work=common_fields.work_of(values))
     return replace(
-        asked,
-        device_file=uploads.text_of(asked.device),
-        model_file=uploads.text_of(asked.model),
-        quantizer_file=uploads.text_of(asked.quantizer),
-        value_quantizer_file=uploads.text_of(asked.value_quantizer or ""),
-        measurements_file=uploads.measurement(asked.measurements),
+        point,
+        device_file=uploads.text_of(point.device),
+        model_file=uploads.text_of(point.model),
+        quantizer_file=uploads.text_of(point.quantizer),
+        value_quantizer_file=uploads.text_of(point.value_quantizer or ""),
+        measurements_file=uploads.measurement(point.measurements),
     )
 
 
@@ -148,7 +148,7 @@ def family_defaults(name: str) -> str:
 def operation(request: PointRequest, cls: type[Operation] = EvaluatePoint, **more: Any) -> Any:
     """The operation `cls` on the design, with fields of its own in `more`. Raises InputError."""
     key, value = (spec.name for spec in request.quantizer_specs())
-    given = {
+    values = {
         "device": request.device_text,
         "model": request.model_text,
         "quantizer": key,
@@ -157,7 +157,7 @@ def operation(request: PointRequest, cls: type[Operation] = EvaluatePoint, **mor
         "workload": replace(request.work, tokens=request.work.token_policy.name),
     }
     known = {field.name for field in fields(cls)}
-    return cls(**{name: value for name, value in given.items() if name in known}, **more)
+    return cls(**{name: value for name, value in values.items() if name in known}, **more)
 
 
 def limit_fields(limits: Mapping[str, float]) -> dict[str, str]:

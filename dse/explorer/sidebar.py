@@ -69,10 +69,10 @@ def add_all(designs: Sequence[tray.TrayDesign]) -> None:
 
 
 def _history(bench: Bench) -> tray.History:
-    found: tray.History = st.session_state.setdefault(_HISTORY, tray.History())
+    history: tray.History = st.session_state.setdefault(_HISTORY, tray.History())
     workload = {field.key: bench.values[field.key] for field in common_fields.SCENARIO}
-    found.goes_to((state.tray().designs, workload), bench.at)
-    return found
+    history.goes_to((state.tray().designs, workload), bench.at)
+    return history
 
 
 def _step(history: tray.History, by: int) -> None:
@@ -202,14 +202,14 @@ def _search() -> None:
         if not text:
             return
         try:
-            found = find.find(text)
+            typed = find.find(text)
             fields = {field.key: field for field in (*common_fields.DESIGN, *common_fields.SCENARIO)}
-            for key, value in list(found.values.items()):
-                if problem := fields[key].problem(value, found.values):
-                    del found.values[key]
-                    found.left_out.append(problem)
-            state.put(found.values)
-            st.session_state[_SAID] = found.said(), False
+            for key, value in list(typed.values.items()):
+                if problem := fields[key].problem(value, typed.values):
+                    del typed.values[key]
+                    typed.left_out.append(problem)
+            state.put(typed.values)
+            st.session_state[_SAID] = typed.said(), False
         except DseError as error:
             st.session_state[_SAID] = error.lines()[0], True
 
@@ -330,11 +330,11 @@ def _without_commas(text: str) -> str:
 
 def with_edit(edits: str, name: str, text: str, shipped: str) -> str:
     """The text of changed numbers after one was edited; empty, or as shipped, takes the change back."""
-    found = edits_by_field(edits)
-    found.pop(name, None)
+    by_field = edits_by_field(edits)
+    by_field.pop(name, None)
     if text.strip() and text.strip() != shipped:
-        found[name] = _without_commas(text)
-    return ",".join(f"{field}={value}" for field, value in found.items())
+        by_field[name] = _without_commas(text)
+    return ",".join(f"{field}={value}" for field, value in by_field.items())
 
 
 def _chosen(upload: Upload, label: str) -> dict[str, Any]:

@@ -66,11 +66,11 @@ def open_page(page: str, fields: Sequence[PageField], design: Sequence[PageField
         query = {key: texts for key, texts in query.items() if key not in carried}  # an address between two pages
         query, lost = _files_of(every, query)
         tray, unread = _tray_of(query, design, opening)
-        found, problems = check_query(every, {key: texts for key, texts in query.items() if key not in (DESIGNS, AT)})
+        queried, problems = check_query(every, {key: texts for key, texts in query.items() if key not in (DESIGNS, AT)})
         if not any(key in query for key in (field.key for field in design)):
-            found.update(values_of(tray.current, design))
+            queried.update(values_of(tray.current, design))
         store.clear()
-        store.update({**carried, **found, _TRAY: tray})
+        store.update({**carried, **queried, _TRAY: tray})
         _seed(every, store)
         seeded = True
         st.session_state[_PROBLEMS] = [*lost, *unread, *problems]
@@ -147,19 +147,19 @@ def _follow(
 def query_now(fields: Sequence[PageField], design: Sequence[PageField], values: Mapping[str, Any]) -> dict[str, str]:
     """The address's query of the tray as it is, and of the values of the workload and the page."""
     now, also = tray(), uploaded()
-    found = query_of(fields, values, also=also)
+    query = query_of(fields, values, also=also)
     opening = st.session_state[_OPENING]
     if now.designs != opening.designs:
-        found[DESIGNS] = text_of(now, design, also)
+        query[DESIGNS] = text_of(now, design, also)
     if now.at:
-        found[AT] = str(now.at + 1)
-    return found
+        query[AT] = str(now.at + 1)
+    return query
 
 
 def tray() -> Tray:
     """The designs of this session."""
-    found: Tray = _store()[_TRAY]
-    return found
+    designs: Tray = _store()[_TRAY]
+    return designs
 
 
 def set_tray(new: Tray, design: Sequence[PageField]) -> None:
@@ -259,13 +259,13 @@ class Trail:
 
 
 def _trail() -> Trail:
-    found: Trail = st.session_state.setdefault(_TRAIL, Trail())
-    return found
+    trail: Trail = st.session_state.setdefault(_TRAIL, Trail())
+    return trail
 
 
 def _store() -> dict[str, Any]:
-    found: dict[str, Any] = st.session_state.setdefault(_VALUES, {})
-    return found
+    values: dict[str, Any] = st.session_state.setdefault(_VALUES, {})
+    return values
 
 
 def _seed(fields: Sequence[PageField], store: Mapping[str, Any]) -> None:

@@ -59,13 +59,13 @@ class Tray:
         keys = {key for key in (*before, *after) if before.get(key) != after.get(key)} if is_for_all else set()
         others = [
             replace(
-                each,
+                other,
                 values={
-                    **{key: value for key, value in each.values.items() if key not in keys},
+                    **{key: value for key, value in other.values.items() if key not in keys},
                     **{key: value for key, value in after.items() if key in keys},
                 },
             )
-            for each in self.designs
+            for other in self.designs
         ]
         return replace(self, designs=tuple(others)).put(self.at, design)
 
@@ -104,8 +104,8 @@ def _copy_of(name: str) -> str:
 
 def design_of(values: Mapping[str, Any], fields: Sequence[PageField], name: str = "") -> TrayDesign:
     """The design of a page's values: those that differ from the defaults."""
-    own = {field.key: values.get(field.key, field.default) for field in fields}
-    return TrayDesign(name, {field.key: own[field.key] for field in fields if own[field.key] != field.default})
+    whole = {field.key: values.get(field.key, field.default) for field in fields}
+    return TrayDesign(name, {field.key: whole[field.key] for field in fields if whole[field.key] != field.default})
 
 
 def values_of(design: TrayDesign, fields: Sequence[PageField]) -> dict[str, Any]:
@@ -119,8 +119,8 @@ def text_of(tray: Tray, fields: Sequence[PageField], also: Mapping[str, str]) ->
 
 
 def _design_text(design: TrayDesign, fields: Sequence[PageField], also: Mapping[str, str]) -> str:
-    found = query_of(fields, values_of(design, fields), also)
-    parts = [f"{key}.{_escaped(text)}" for key, text in found.items()]
+    query = query_of(fields, values_of(design, fields), also)
+    parts = [f"{key}.{_escaped(text)}" for key, text in query.items()]
     return _FIELDS.join([*parts, *([f"{_NAME}.{_escaped(design.name)}"] if design.name else [])]) or _PLAIN
 
 
@@ -139,12 +139,12 @@ def read(text: str, at: str, fields: Sequence[PageField], labels: Mapping[str, s
         pairs = [pair.partition(".") for pair in part.split(_FIELDS) if pair and part != _PLAIN]
         query: dict[str, list[str]] = {}
         for key, _, value in pairs:
-            given = unquote(value)
-            if kept.name_in(given) and given not in labels:
-                lost = clean(kept.name_in(given), 80)
+            address = unquote(value)
+            if kept.name_in(address) and address not in labels:
+                lost = clean(kept.name_in(address), 80)
                 problems.append(f"design {place + 1}: {key}: {lost} was loaded in another session: load it again")
             else:
-                query.setdefault(key, []).append(labels.get(given, given))
+                query.setdefault(key, []).append(labels.get(address, address))
         name = clean(query.pop(_NAME, [""])[0], MAX_NAME)
         values, wrong = check_query(fields, query)
         problems += [clean(f"design {place + 1}: {line}", MAX_LINE) for line in wrong]
@@ -160,7 +160,7 @@ def read(text: str, at: str, fields: Sequence[PageField], labels: Mapping[str, s
 
 def values_in(text: str) -> list[str]:
     """All values of the designs of an address, such as files."""
-    parts = [part for each in text[:MAX_TEXT].split(_DESIGNS) for part in each.split(_FIELDS)]
+    parts = [part for design in text[:MAX_TEXT].split(_DESIGNS) for part in design.split(_FIELDS)]
     return [unquote(part.partition(".")[2]) for part in parts]
 
 

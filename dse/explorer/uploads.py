@@ -74,10 +74,10 @@ def read(file_name: str, content: bytes) -> tuple[Upload, Checked]:
     text = specfile.decoded(name, content)
     document = specfile.parse(name, text, is_json)
     if measurements.looks_like_measurement(document.data):
-        found = measurements.of(document)
-        upload = Upload("measurement", name, hashlib.sha256(content).hexdigest(), found)
-        methods = ", ".join(method.quantizer for method in found.methods)
-        return upload, Checked(clean(f"measurements on {found.data.name}: {methods}", MAX_LINE), [])
+        measured = measurements.of(document)
+        upload = Upload("measurement", name, hashlib.sha256(content).hexdigest(), measured)
+        methods = ", ".join(method.quantizer for method in measured.methods)
+        return upload, Checked(clean(f"measurements on {measured.data.name}: {methods}", MAX_LINE), [])
     if catalog.looks_like_device(document.data):
         device = catalog.device_from(document)
         kind, summary = "device", listing.device_summary(device)
@@ -92,16 +92,16 @@ def read(file_name: str, content: bytes) -> tuple[Upload, Checked]:
 
 def keep(upload: Upload) -> str:
     """Put an upload into the session's lists, under the name returned; the oldest that no field chose makes room."""
-    found = st.session_state.setdefault(state.UPLOADS, {})
-    label = kept.label(upload, found)
-    found.pop(label, None)
+    uploads = st.session_state.setdefault(state.UPLOADS, {})
+    label = kept.label(upload, uploads)
+    uploads.pop(label, None)
     chosen = state.chosen()
-    unused = [name for name in found if name not in chosen]
-    for name in unused[: max(len(found) + 1 - MAX_UPLOADS, 0)]:
-        del found[name]
-    if len(found) >= MAX_UPLOADS:
+    unused = [name for name in uploads if name not in chosen]
+    for name in unused[: max(len(uploads) + 1 - MAX_UPLOADS, 0)]:
+        del uploads[name]
+    if len(uploads) >= MAX_UPLOADS:
         raise InputError(f"{upload.name}: {MAX_UPLOADS} files are in use: choose others in their place first")
-    found[label] = upload
+    uploads[label] = upload
     kept.remember(upload)
     return label
 
@@ -185,9 +185,9 @@ def model(label: str, file: FileText | None = None) -> ModelSpec:
 
 def _model_from(document: specfile.Document) -> ModelSpec:
     """The model of an upload, which has no folder to be named for: a config.json is "config"."""
-    found = catalog.model_from(document)
+    spec = catalog.model_from(document)
     stem = PurePosixPath(document.path).stem
-    return found.model_copy(update={"name": stem, "title": stem}) if stem == "config" else found
+    return spec.model_copy(update={"name": stem, "title": stem}) if stem == "config" else spec
 
 
 def quantizer(text: str, file: FileText) -> QuantizerSpec:
@@ -197,7 +197,7 @@ def quantizer(text: str, file: FileText) -> QuantizerSpec:
 
 def _held() -> dict[str, Any]:
     try:
-        found: dict[str, Any] = st.session_state.get(state.UPLOADS, {})
+        uploads: dict[str, Any] = st.session_state.get(state.UPLOADS, {})
     except RuntimeError as error:  # no session: outside the app
         raise InputError("no session holds files") from error
-    return found
+    return uploads

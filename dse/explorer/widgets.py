@@ -29,8 +29,8 @@ def draw(field: PageField, wrong: Sequence[str] = (), **options: Any) -> Any:
     state.drawn(field.key)
     options = {"help": field.help or None, "label_visibility": "visible", **options}
     value = _widget(field, options)
-    own = field.problem(value, st.session_state) if field.kind == "text" else ""  # type: ignore[arg-type]
-    lines([own] if own else list(wrong))
+    refusal = field.problem(value, st.session_state) if field.kind == "text" else ""  # type: ignore[arg-type]
+    lines([refusal] if refusal else list(wrong))
     return value
 
 
@@ -130,5 +130,5 @@ def escaped(text: str) -> str:
 
     What looks like an address would become a link even so: there a word joiner, which nobody sees, keeps it apart.
     """
-    text = _ADDRESS.sub(lambda found: found[0] + "\u2060", text)
+    text = _ADDRESS.sub(lambda match: match[0] + "\u2060", text)
     return "".join(f"\\{char}" if char in "\\`*_{}[]<>#$~|:&" else char for char in text)

@@ -21,6 +21,6 @@ for _package in _folders:
         importlib.import_module(f"{_package.__name__}.{_module.name}")
 
 #: every figure by name, in the order of lists
-FIGURES: dict[str, Figure] = {one.name: one for one in sorted(DECLARED.values(), key=lambda one: one.order)}
+FIGURES: dict[str, Figure] = {fig.name: fig for fig in sorted(DECLARED.values(), key=lambda fig: fig.order)}
 #: those of the report, which has a heading for each
-REPORT: dict[str, Figure] = {name: one for name, one in FIGURES.items() if one.title}
+REPORT: dict[str, Figure] = {name: fig for name, fig in FIGURES.items() if fig.title}

@@ -73,15 +73,15 @@ class Figure:
 
     def drawn(self, source: Source) -> Chart | None:
         """The chart of a source, its whiskers inside the frame; None where it holds nothing to draw."""
-        found = self.draw(source)
-        return whiskers.cut(found) if found else None
+        chart = self.draw(source)
+        return whiskers.cut(chart) if chart else None
 
     def chart(self, table: pd.DataFrame, about: Mapping[str, Any] | None = None, **others: pd.DataFrame) -> Chart:
         """The chart of a table, of what stands beside it and of other tables. Raises InputError where it is empty."""
-        found = self.drawn(Source(table, None, dict(about or {}), others))
-        if found is None:
+        chart = self.drawn(Source(table, None, dict(about or {}), others))
+        if chart is None:
             raise InputError(f"the table holds nothing that {self.name} draws")
-        return found
+        return chart
 
     def figure(self, table: pd.DataFrame, about: Mapping[str, Any] | None = None, **others: pd.DataFrame) -> Any:
         """The chart as a plotly figure."""

@@ -88,8 +88,8 @@ class Source:
         """Another table, at hand or in the same directory; None where there is none."""
         if (known := self.others.get(stem.replace("-", "_"))) is not None:
             return known
-        found = in_folder(self.path.parent, (stem,)) if self.path else None
-        return None if found is None else read_table(found)
+        file = in_folder(self.path.parent, (stem,)) if self.path else None
+        return None if file is None else read_table(file)
 
     def json(self, name: str) -> dict[str, Any]:
         """A JSON file in the same directory; empty where there is none."""
@@ -97,12 +97,12 @@ class Source:
 
     def one(self, name: str) -> str:
         """The one name that a column holds. Raises InputError where a figure of one would mix several."""
-        found = list(dict.fromkeys(map(str, self.table[name])))
-        if len(found) > 1:
+        values = list(dict.fromkeys(map(str, self.table[name])))
+        if len(values) > 1:
             raise InputError(
-                f"{name} = {', '.join(found)}: a figure shows one: choose it with --only {name}={found[0]}"
+                f"{name} = {', '.join(values)}: a figure shows one: choose it with --only {name}={values[0]}"
             )
-        return found[0]
+        return values[0]
 
 
 def beside(about: dict[str, Any]) -> bytes:
@@ -212,13 +212,13 @@ def _of_sweep(folder: Path, only: Sequence[str]) -> tuple[pd.DataFrame, dict[str
     """Some rows of a sweep, and what identifies it."""
     from dse.sweep import reading  # pyarrow: not before a sweep is read
 
-    found: list[pd.DataFrame] = []
+    tables: list[pd.DataFrame] = []
     stored = reading.stored(folder)
     for part in stored.parts():
-        found.append(kept(plain(part), only, may_be_empty=True))
-        if sum(map(len, found)) > MAX_ROWS:
+        tables.append(kept(plain(part), only, may_be_empty=True))
+        if sum(map(len, tables)) > MAX_ROWS:
             break
-    return pd.concat(found, ignore_index=True) if found else pd.DataFrame(), stored.spec["spec"]
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(), stored.spec["spec"]
 
 
 def _checked(table: pd.DataFrame, where: str) -> pd.DataFrame:
@@ -243,17 +243,17 @@ def kept(table: pd.DataFrame, only: Sequence[str], may_be_empty: bool = False) -
             raise InputError(f"only = {show(condition)}: unknown column: {did_you_mean(name, map(str, table.columns))}")
         words = [word.strip().lower() for word in text.split(",")]
         column = table[name]
-        found = column.astype(str).str.lower().isin(words)
+        matches = column.astype(str).str.lower().isin(words)
         if pd.api.types.is_numeric_dtype(column) and column.dtype != bool:
-            found |= column.isin([number for word in words if (number := _number(word)) is not None])
+            matches |= column.isin([number for word in words if (number := _number(word)) is not None])
         held = set(column.astype(str).str.lower())
         unknown = [word for word in words if word not in held and not column.isin([_number(word)]).any()]
-        if unknown and not may_be_empty and found.any():
+        if unknown and not may_be_empty and matches.any():
             raise InputError(f"only = {show(condition)}: no row has {show(unknown[0])}: leave it out")
-        if not found.any() and not may_be_empty:
+        if not matches.any() and not may_be_empty:
             some = ", ".join(dict.fromkeys(map(str, column.dropna())))
             raise InputError(f"only = {show(condition)}: no row has it: {name} is one of {show(some)[1:-1]}")
-        table = table[found]
+        table = table[matches]
     return table
 
 

@@ -84,12 +84,12 @@ class Range(BaseModel):
 @cache
 def _device_fields() -> dict[str, TypeAdapter[Quantity]]:
     """The numbers of a device that a sweep can vary, with what checks a value."""
-    found = {}
+    adapters = {}
     for name, field in HardwareSpec.model_fields.items():
         if "Quantity" in str(field.annotation):
             kind: Any = Annotated[(field.annotation, *field.metadata)] if field.metadata else field.annotation
-            found[name] = TypeAdapter(kind)
-    return found
+            adapters[name] = TypeAdapter(kind)
+    return adapters
 
 
 @cache
@@ -143,9 +143,9 @@ def _kind_of(name: str) -> Kind:
 def _of_specs(name: str, raw: Any) -> SweepAxis:
     read: Any = catalog.device if name == "device" else catalog.model if name == "model" else quantizers.parse
     kind = HardwareSpec if name == "device" else ModelSpec if name == "model" else QuantizerSpec
-    given = {i: item for i, item in enumerate(_listed(raw)) if isinstance(item, kind)}
-    texts = _texts(["" if i in given else item for i, item in enumerate(_listed(raw))])
-    items = [given[i] if i in given else _tried(lambda text=text: read(text), i) for i, text in enumerate(texts)]
+    ready = {i: item for i, item in enumerate(_listed(raw)) if isinstance(item, kind)}
+    texts = _texts(["" if i in ready else item for i, item in enumerate(_listed(raw))])
+    items = [ready[i] if i in ready else _tried(lambda text=text: read(text), i) for i, text in enumerate(texts)]
     axis = of_items(name, items)
     _refuse_twice(axis.values)
     return axis
@@ -172,9 +172,9 @@ def _of_device_field(name: str, raw: Any) -> SweepAxis:
         numbers: list[Any] = _spread({**raw, "from": first.si, "to": last.si, "step": _si(raw, base)})
         numbers = _rounded(numbers) if base == "B" else numbers
     else:
-        found = [quantity(value, i) for i, value in enumerate(_listed(raw))]
-        base = units.base_of(found[0].unit)
-        numbers = [value.si for value in found]
+        quantities = [quantity(value, i) for i, value in enumerate(_listed(raw))]
+        base = units.base_of(quantities[0].unit)
+        numbers = [value.si for value in quantities]
     items = [quantity(number, i) for i, number in enumerate(numbers)]
     named = tuple(Quantity(value=item.si, unit=base, source=f"axis {name} of a sweep", kind=ASSUMED) for item in items)
     values = tuple(item.si for item in named)
@@ -269,20 +269,20 @@ def _listed(raw: Any) -> list[Any]:
     """A list of at least one value; a single value is a list of one."""
     if isinstance(raw, dict):
         raise AxisError("names cannot be a range: list them")
-    found = list(raw) if isinstance(raw, list | tuple | range) else [raw]
-    if not found:
+    values = list(raw) if isinstance(raw, list | tuple | range) else [raw]
+    if not values:
         raise AxisError("has no value: list at least one, or leave the axis out")
-    if len(found) > MAX_VALUES:
-        raise AxisError(f"has {len(found):,} values: an axis has at most {MAX_VALUES:,}", over_limit=True)
-    return found
+    if len(values) > MAX_VALUES:
+        raise AxisError(f"has {len(values):,} values: an axis has at most {MAX_VALUES:,}", over_limit=True)
+    return values
 
 
 def _texts(raw: Any) -> list[str]:
-    found = _listed(raw)
-    for i, value in enumerate(found):
+    values = _listed(raw)
+    for i, value in enumerate(values):
         if not isinstance(value, str):
             raise AxisError(f"{show(value)}: must be a name in quotes", i)
-    return found
+    return values
 
 
 def _tried(make: Any, *path: str | int) -> Any:
@@ -311,7 +311,7 @@ def _range(raw: dict[str, Any]) -> Range:
     if "start" in raw:
         raise AxisError(f"start: unknown key: {did_you_mean('from', ['from'])}", "start")
     try:
-        given = Range.model_validate(renamed)
+        span = Range.model_validate(renamed)
     except ValidationError as error:
         item = error.errors()[0]
         key = {"start": "from"}.get(str(item["loc"][0]), str(item["loc"][0]))
@@ -323,38 +323,38 @@ def _range(raw: dict[str, Any]) -> Range:
             raise AxisError(f"{key}: is missing: a range is {{ from, to, step }} or {{ from, to, count }}") from None
         must = '"linear" or "log"' if key == "scale" else "a whole number" if key == "count" else "a finite number"
         raise AxisError(f"{key} = {show(item['input'])}: must be {must}", key) from None
-    for key, value in (("from", given.start), ("to", given.to), ("step", given.step)):
+    for key, value in (("from", span.start), ("to", span.to), ("step", span.step)):
         if isinstance(value, str):
             raise AxisError(f"{key} = {show(value)}: must be a number", key)
-    return given
+    return span
 
 
 def _spread(raw: dict[str, Any]) -> list[float]:
     """The values of a range, in order; whole numbers as int where start and step are."""
-    given = _range(raw)
-    low, high = _exact(given.start), _exact(given.to)
+    span = _range(raw)
+    low, high = _exact(span.start), _exact(span.to)
     if not low < high:
         raise AxisError(f"from = {show(raw['from'])}: must be below to = {show(raw['to'])}", "from")
-    ways = [key for key in ("step", "count", "factor") if getattr(given, key) is not None]
+    ways = [key for key in ("step", "count", "factor") if getattr(span, key) is not None]
     if len(ways) != 1:
         what = f"has {' and '.join(ways)}" if ways else "says no number of values"
         raise AxisError(f"{what}: give one of step, count and factor")
-    is_log = given.scale == "log" or given.factor is not None
+    is_log = span.scale == "log" or span.factor is not None
     if is_log and low <= 0:
         raise AxisError(f"from = {show(raw['from'])}: must be above 0 for equal ratios", "from")
-    if given.step is not None:
+    if span.step is not None:
         if is_log:
             raise AxisError('scale = "log": takes count or factor, not step', "scale")
-        return _steps(low, high, _exact(given.step))
-    if given.factor is not None:
-        return _ratios(low, high, _exact(given.factor))
-    assert given.count is not None
-    _check_count(given.count, "count")
-    if given.count < 2:
-        raise AxisError(f"count = {given.count}: must be at least 2, for from and to", "count")
-    n = given.count - 1
+        return _steps(low, high, _exact(span.step))
+    if span.factor is not None:
+        return _ratios(low, high, _exact(span.factor))
+    assert span.count is not None
+    _check_count(span.count, "count")
+    if span.count < 2:
+        raise AxisError(f"count = {span.count}: must be at least 2, for from and to", "count")
+    n = span.count - 1
     if not is_log:
-        return [_plain(low + (high - low) * Fraction(i, n)) for i in range(given.count)]
+        return [_plain(low + (high - low) * Fraction(i, n)) for i in range(span.count)]
     ratio = float(high / low)
     inner = [float(f"{float(low) * ratio ** (i / n):.{DIGITS}g}") for i in range(1, n)]
     return [_plain(low), *inner, _plain(high)]
@@ -381,14 +381,14 @@ def _ratios(low: Fraction, high: Fraction, factor: Fraction) -> list[float]:
     if factor <= 1:
         raise AxisError(f"factor = {float(factor):g}: must be above 1", "factor")
     _check_count(math.ceil(math.log(high / low) / math.log(factor)), "factor")
-    found: list[float] = []
+    values: list[float] = []
     while True:
-        i = len(found)
+        i = len(values)
         whole = low.denominator == factor.denominator == 1
         value = low * factor**i if whole else Fraction(f"{float(low) * float(factor) ** i:.{DIGITS}g}")
         if value > high:
-            return found
-        found.append(_plain(value))
+            return values
+        values.append(_plain(value))
 
 
 def _check_count(count: int, key: str) -> None:

@@ -44,12 +44,12 @@ def case_of(designs: Designs, row: Sequence[Any], keep: Sequence[str]) -> OpenDe
         point = Point(*designs.at(*row))
         design = point.design
         many.tables_of([design], [design.device])  # OverflowError beyond int64
-        asked = point.lowered.results
+        results = point.lowered.results
         return OpenDesign(
             FEASIBLE,
             point,
             design,
-            {name: asked[name] for name in (*keep, "effective_bits", "runs") if name not in OF_POINT},
+            {name: results[name] for name in (*keep, "effective_bits", "runs") if name not in OF_POINT},
         )
     except InputError:
         return OpenDesign(NOT_ALLOWED)

@@ -53,19 +53,19 @@ def check_scheduler(scheduler: str, insecure: bool = False) -> int:
     Raises InputError for anything else, and for an address beyond this machine that is neither encrypted nor allowed
     by `insecure`: whoever reaches a scheduler, or answers in its place, runs code on workers and here.
     """
-    given = f"scheduler = {show(scheduler)}"
+    prefix = f"scheduler = {show(scheduler)}"
     kind, colon, rest = str(scheduler).partition(":")
     if kind == "local":
         if not colon:
             return check_threads(None)
         if not re.fullmatch("[0-9]{1,9}", rest, re.ASCII) or not 1 <= int(rest) <= run.MAX_THREADS:
-            raise InputError(f"{given}: workers must be a whole number from 1 to {run.MAX_THREADS:,}")
+            raise InputError(f"{prefix}: workers must be a whole number from 1 to {run.MAX_THREADS:,}")
         return int(rest)
     match = _ADDRESS.fullmatch(str(scheduler))
     if not match or not 1 <= int(match[3]) <= 65535:
-        raise InputError(f"{given}: must be local, local:WORKERS, tcp://HOST:PORT or tls://HOST:PORT")
+        raise InputError(f"{prefix}: must be local, local:WORKERS, tcp://HOST:PORT or tls://HOST:PORT")
     if match[1] == "tcp" and not insecure and not _is_here(match[2].strip("[]")):
-        raise InputError(f"{given}: is not encrypted: use tls://, or --insecure-scheduler on a network you trust")
+        raise InputError(f"{prefix}: is not encrypted: use tls://, or --insecure-scheduler on a network you trust")
     return 0
 
 
@@ -216,10 +216,10 @@ def _local_cluster(n_workers: int) -> Iterator[Any]:
 def _check_workers(client: Any) -> None:
     """Raises InputError where a worker would write other bytes than this process."""
     wanted = worker.versions()
-    for address, found in sorted(client.run(worker.versions, on_error="return").items()):
-        if isinstance(found, Exception):
-            raise _refused(address, _reason(found))
-        if text := worker.differences(found, wanted):
+    for address, versions in sorted(client.run(worker.versions, on_error="return").items()):
+        if isinstance(versions, Exception):
+            raise _refused(address, _reason(versions))
+        if text := worker.differences(versions, wanted):
             raise _refused(address, text)
 
 

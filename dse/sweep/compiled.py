@@ -39,12 +39,12 @@ def number(digits: Digits, names: Sequence[str], sizes: Sequence[int]) -> NDArra
     if total >= 2**62:
         return None
     n = len(next(iter(digits.values())))
-    found = np.zeros(n, np.int64)
+    numbers = np.zeros(n, np.int64)
     for name, size in zip(names, sizes, strict=True):
-        found *= size + 1
-        found += digits[name]
-        found += 1
-    return found
+        numbers *= size + 1
+        numbers += digits[name]
+        numbers += 1
+    return numbers
 
 
 def distinct(numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -104,8 +104,8 @@ def points_at(sweep: Sweep, digits: Digits) -> SweepPoints | None:
     def by_run(name: str) -> NDArray[np.int64]:
         if name in sweep.axis:
             return np.array(sweep.axis[name].items, np.int64)[outer[name]]
-        given = getattr(sweep.base, name)
-        return np.full(len(case), many.OPEN if given is None else given, np.int64)
+        value = getattr(sweep.base, name)
+        return np.full(len(case), many.OPEN if value is None else value, np.int64)
 
     begin = np.arange(len(case))
     end, batches = begin + 1, by_run("batch")
@@ -155,9 +155,9 @@ def evaluate(sweep: Sweep, digits: Digits) -> tuple[Columns, NDArray[np.bool_]] 
         return None
     by_run = states_of(points)
     wanted = {*sweep.keep, *(["max_batch", "batch"] if "fits_whole_batch" in sweep.keep else [])}
-    found = many.found_for(wanted, int(points.lengths.sum()))
-    many.evaluate(*points.numbers(), found, by_run)
-    by_name, state = many.columns_of(found), points.spread(by_run)
+    outputs = many.found_for(wanted, int(points.lengths.sum()))
+    many.evaluate(*points.numbers(), outputs, by_run)
+    by_name, state = many.columns_of(outputs), points.spread(by_run)
     columns: Columns = {name: _column(name, points, by_name) for name in ("runs", *sweep.keep)}
     absent = state > many.REQUEST_TOO_LARGE
     if absent.any():
@@ -190,9 +190,9 @@ def _column(name: str, points: SweepPoints, by_name: dict[str, Any]) -> Any:
 def column_by_run(name: str, points: SweepPoints) -> Any:
     """The column of a result that points of a run share, one value a run: of their cases, devices and lengths."""
     runs = points.runs
-    given = {"input_tokens": runs.n_input, "output_tokens": runs.n_output}
-    if name in given:
-        return given[name]
+    counts = {"input_tokens": runs.n_input, "output_tokens": runs.n_output}
+    if name in counts:
+        return counts[name]
     if name == "assumptions":
         return _assumptions(points)
     capacity = np.array([spec.capacity_bytes for spec in points.specs], np.int64)[runs.device]

@@ -56,11 +56,11 @@ class Condition:
         """Mask of the points that stay."""
         n = len(next(iter(digits.values())))
         with np.errstate(all="ignore"):  # x / 0 is inf or nan, which no comparison needs
-            found = np.broadcast_to(np.asarray(self._term(digits), dtype=bool), n)
+            mask = np.broadcast_to(np.asarray(self._term(digits), dtype=bool), n)
         applies = np.ones(n, dtype=bool)
         for name in self.names:
             applies &= digits[name] >= 0
-        return found | ~applies
+        return mask | ~applies
 
 
 def parse(text: str, axes: Sequence[SweepAxis]) -> Condition:
@@ -166,10 +166,10 @@ class _ConditionReader:
 
 
 def _joined(join: Any, masks: list[Any]) -> Any:
-    found = masks[0]
+    joined = masks[0]
     for mask in masks[1:]:
-        found = join(found, mask)
-    return found
+        joined = join(joined, mask)
+    return joined
 
 
 def _code(axis: SweepAxis, text: str) -> int:

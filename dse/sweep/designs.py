@@ -69,16 +69,16 @@ class Designs:
         spec: QuantizerSpec = self.axis[name].items[place]
         if spec.layers:  # read once, where the sweep was
             return self.bits.attached(spec)
-        given = []
+        options = []
         for parameter, i in zip(self.parameters, parameters, strict=True):
             family, _, key = parameter.partition(".")
             text = self.axis[parameter].items[i] if i >= 0 and family == spec.family.name else ""
-            given += [f"{key}={text}"] if text else []
-        joined = spec.name + (("," if ":" in spec.name else ":") + ",".join(given) if given else "")
+            options += [f"{key}={text}"] if text else []
+        joined = spec.name + (("," if ":" in spec.name else ":") + ",".join(options) if options else "")
         return self.bits.quantizer(joined)
 
     def _plan(self, model: int, sides: Places, parameters: Places) -> kv_layout.KvPlan:
-        found = {n: self.quantizer(n, place, parameters) for n, place in zip(self.sides, sides, strict=True)}
-        both = found.get("quantizer") or self.bits.quantizer("fp16")
-        key, value = found.get("key_quantizer", both), found.get("value_quantizer", both)
+        by_side = {n: self.quantizer(n, place, parameters) for n, place in zip(self.sides, sides, strict=True)}
+        both = by_side.get("quantizer") or self.bits.quantizer("fp16")
+        key, value = by_side.get("key_quantizer", both), by_side.get("value_quantizer", both)
         return kv_layout.build(self.axis["model"].items[model], key, value)

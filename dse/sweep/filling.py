@@ -31,8 +31,8 @@ def noted(table: pd.DataFrame, identity: Mapping[str, Any]) -> pd.DataFrame:
 def note_of(table: pd.DataFrame) -> dict[str, Any] | None:
     """Read the note of a table in memory: the identity of its sweep; None where it is of none."""
     text = table.attrs.get(ATTRIBUTE)
-    found = json.loads(text) if isinstance(text, str) else None
-    return found if isinstance(found, dict) else None
+    note = json.loads(text) if isinstance(text, str) else None
+    return note if isinstance(note, dict) else None
 
 
 def filled(table: pd.DataFrame, identity: Mapping[str, Any] | None, names: Sequence[str]) -> pd.DataFrame:
@@ -47,8 +47,8 @@ def filled(table: pd.DataFrame, identity: Mapping[str, Any] | None, names: Seque
     types = schema(sweep)
     for axis in sweep.axes:
         types = types.remove(types.get_field_index(axis.name))
-    found = to_frame(to_arrow_of(types, columns))[list(wanted)]
-    whole = pd.concat([table, found.set_index(table.index)], axis=1)
+    results = to_frame(to_arrow_of(types, columns))[list(wanted)]
+    whole = pd.concat([table, results.set_index(table.index)], axis=1)
     whole.attrs = table.attrs
     return whole
 
@@ -60,10 +60,10 @@ def _sweep_of(identity: Mapping[str, Any], keep: tuple[str, ...]) -> Sweep | Non
     try:
         axes = [_axis_of(axis) for axis in identity["axes"]]
         base = Workload(**identity["workload"])
-        found = of_axes(axes, base, bits_from(identity["bits"]["kind"], None), keep)
+        sweep = of_axes(axes, base, bits_from(identity["bits"]["kind"], None), keep)
     except (AxisError, DseError, ValueError, TypeError):  # of another version
         return None
-    return found if json.loads(json.dumps(found.identity["axes"])) == identity["axes"] else None
+    return sweep if json.loads(json.dumps(sweep.identity["axes"])) == identity["axes"] else None
 
 
 def _axis_of(axis: Mapping[str, Any]) -> SweepAxis:
@@ -80,8 +80,8 @@ def _places(table: pd.DataFrame, axes: Sequence[SweepAxis]) -> dict[str, NDArray
         if axis.name not in table:
             return None
         place = {value: i for i, value in enumerate(axis.values)}
-        found = [-1 if pd.isna(value) else place.get(value, len(place)) for value in table[axis.name]]
-        digits[axis.name] = np.array(found, dtype=np.int32)
+        places = [-1 if pd.isna(value) else place.get(value, len(place)) for value in table[axis.name]]
+        digits[axis.name] = np.array(places, dtype=np.int32)
         if (digits[axis.name] == len(place)).any() or (axis.role != "parameter" and (digits[axis.name] < 0).any()):
             return None
     return digits

@@ -83,36 +83,36 @@ class Builder:
 
     def add(self, first: int, last: int, check: Callable[[], None] = points.no_check) -> None:
         """Take the points first..last-1. Raises InputError for a missing objective."""
-        found = None
+        sifted = None
         if points.is_large(self.sweep):
             from dse.sweep import sift  # loads numba
 
-            found = sift.sifted(self.sweep, first, last)
-        if found is None:
+            sifted = sift.sifted(self.sweep, first, last)
+        if sifted is None:
             for start, end in points.stretches(first, last, points.MAX_BLOCK_POINTS) or [(first, last)]:
                 self._add_all(*kept(self.sweep.narrow, start, end), check)
             return
-        self.codes += found.codes
-        self.n_refused += found.n_refused
-        self.n_beyond += found.n_beyond
-        digits = decode_places(self.sweep, found.points) if self.front.by else {}
-        self._hold({**found.values, **{_key(name): digits[name] for name in self.front.by}}, found.points)
-        if len(found.left):
-            self._add_all(decode_places(self.sweep.narrow, found.left), found.left, check)
+        self.codes += sifted.codes
+        self.n_refused += sifted.n_refused
+        self.n_beyond += sifted.n_beyond
+        digits = decode_places(self.sweep, sifted.points) if self.front.by else {}
+        self._hold({**sifted.values, **{_key(name): digits[name] for name in self.front.by}}, sifted.points)
+        if len(sifted.left):
+            self._add_all(decode_places(self.sweep.narrow, sifted.left), sifted.left, check)
 
     def _add_all(self, digits: Digits, grid_rows: NDArray[np.int64], check: Callable[[], None]) -> None:
         """Take points with all of their columns."""
-        found = points.evaluate_points(self.sweep.narrow, digits, check)
-        self.codes += np.bincount(found["infeasible_code"], minlength=len(CODES))
-        competes = found["feasible"] & found["runs"]
-        self.n_refused += int((found["feasible"] & ~found["runs"]).sum())
+        results = points.evaluate_points(self.sweep.narrow, digits, check)
+        self.codes += np.bincount(results["infeasible_code"], minlength=len(CODES))
+        competes = results["feasible"] & results["runs"]
+        self.n_refused += int((results["feasible"] & ~results["runs"]).sum())
         if self.limits:
-            table = pd.DataFrame({one.column: self._values(one.column, digits, found) for one in self.limits})
+            table = pd.DataFrame({limit.column: self._values(limit.column, digits, results) for limit in self.limits})
             inside = competes & limits.within(table, self.limits)
             self.n_beyond += int((competes & ~inside).sum())
             competes = inside
-        values = {name: self._values(name, digits, found)[competes] for name in self.objectives}
-        values |= {_key(name): self._group(name, digits, found)[competes] for name in self.front.by}
+        values = {name: self._values(name, digits, results)[competes] for name in self.objectives}
+        values |= {_key(name): self._group(name, digits, results)[competes] for name in self.front.by}
         self._hold(values, grid_rows[competes])
 
     def _hold(self, values: dict[str, Any], grid_rows: NDArray[np.int64]) -> None:
@@ -138,16 +138,16 @@ class Builder:
         signs = [1.0 if sense == "min" else -1.0 for sense in self.objectives.values()]
         return pareto.front_rows([np.ascontiguousarray(values[name]) for name in self.objectives], signs, alone=True)
 
-    def _values(self, name: str, digits: Any, found: Columns) -> NDArray[np.float64]:
-        column = points.axis_column(self.sweep.axis[name], digits) if name in self.sweep.axis else found[name]
+    def _values(self, name: str, digits: Any, results: Columns) -> NDArray[np.float64]:
+        column = points.axis_column(self.sweep.axis[name], digits) if name in self.sweep.axis else results[name]
         if column.dtype == np.int64:
             return np.where(column == columns.MISSING, np.nan, column.astype(np.float64))
         return np.asarray(column)
 
-    def _group(self, name: str, digits: Any, found: Columns) -> NDArray[Any]:
+    def _group(self, name: str, digits: Any, results: Columns) -> NDArray[Any]:
         if name in self.sweep.axis:
             return np.asarray(digits[name])
-        column = found[name]
+        column = results[name]
         return np.array([*column.names, ""], object)[column.codes] if isinstance(column, Names) else column
 
     def _merge(self) -> None:
@@ -193,5 +193,5 @@ def merged(paths: Sequence[Any], read: Callable[..., pa.Table], front: Mapping[s
             merge()
     merge()
     _, files, rows = held[0]
-    found = [read(paths[number]).take(pa.array(rows[files == number])) for number in np.unique(files)]
-    return pa.concat_tables(found or [read(paths[0]).slice(0, 0)]).unify_dictionaries().combine_chunks()
+    pieces = [read(paths[number]).take(pa.array(rows[files == number])) for number in np.unique(files)]
+    return pa.concat_tables(pieces or [read(paths[0]).slice(0, 0)]).unify_dictionaries().combine_chunks()

@@ -92,26 +92,26 @@ def decode_places(sweep: Sweep, places: Sequence[int] | NDArray[np.int64]) -> di
 def _decoded(
     axes: Sequence[SweepAxis], dimensions: Sequence[Dimension], rest: NDArray[np.int64]
 ) -> dict[str, NDArray[np.int32]]:
-    found = {axis.name: np.full(len(rest), -1, dtype=np.int32) for axis in axes}
+    digits = {axis.name: np.full(len(rest), -1, dtype=np.int32) for axis in axes}
     for dimension in reversed(dimensions):
         rest, digit = np.divmod(rest, dimension.size)
         if len(dimension.blocks) == 1:
-            _decode_block(dimension.blocks[0], digit, slice(None), found)
+            _decode_block(dimension.blocks[0], digit, slice(None), digits)
             continue
         starts = np.array([block.start for block in dimension.blocks], dtype=np.int64)
         which = np.searchsorted(starts, digit, side="right") - 1
         for number in np.unique(which):
             inside = which == number
-            _decode_block(dimension.blocks[number], digit[inside] - starts[number], inside, found)
-    return found
+            _decode_block(dimension.blocks[number], digit[inside] - starts[number], inside, digits)
+    return digits
 
 
-def _decode_block(block: Block, rest: NDArray[np.int64], where: Any, found: dict[str, NDArray[np.int32]]) -> None:
+def _decode_block(block: Block, rest: NDArray[np.int64], where: Any, digits: dict[str, NDArray[np.int32]]) -> None:
     for name, value in block.fixed:
-        found[name][where] = value
+        digits[name][where] = value
     for axis in reversed(block.varying):
         rest, digit = np.divmod(rest, len(axis))
-        found[axis.name][where] = digit
+        digits[axis.name][where] = digit
 
 
 def decode_runs(sweep: Sweep, first: int, last: int) -> Runs:

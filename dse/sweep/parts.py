@@ -99,9 +99,9 @@ def make_part(
     if sweep.front:
         builder = front.Builder(sweep)
         paced(sweep, first, last, stop, count, pace, builder.add)
-        found = builder.result()
-        columns, codes = found.columns, found.codes
-        left_out = {"n_missing": found.n_missing, "n_beyond": found.n_beyond, "n_refused": found.n_refused}
+        result = builder.result()
+        columns, codes = result.columns, result.codes
+        left_out = {"n_missing": result.n_missing, "n_beyond": result.n_beyond, "n_refused": result.n_refused}
     else:
         columns, left_out = blocks(sweep, first, last, stop, count, pace), dict[str, int]()
         counts = np.bincount(columns["infeasible_code"], minlength=len(CODES))

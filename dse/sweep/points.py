@@ -81,9 +81,9 @@ def evaluate_points(sweep: Sweep, digits: Digits, check: Callable[[], None] = no
     Large sweeps run through the compiled core, small ones interpreted: same bits.
     """
     if is_large(sweep):
-        found = evaluate_compiled(sweep, digits, check)
-        if found is not None:
-            return found
+        columns = evaluate_compiled(sweep, digits, check)
+        if columns is not None:
+            return columns
     return evaluate_rows(sweep, digits, check)
 
 
@@ -91,10 +91,10 @@ def evaluate_compiled(sweep: Sweep, digits: Digits, check: Callable[[], None] = 
     """`evaluate_points` by compiled code, points beyond int64 row by row; None where all are."""
     from dse.sweep import compiled  # loads numba
 
-    found = compiled.evaluate(sweep, digits)
-    if found is None:
+    evaluated = compiled.evaluate(sweep, digits)
+    if evaluated is None:
         return None
-    columns, left = found
+    columns, left = evaluated
     if not left.any():
         return columns
     rest = evaluate_rows(sweep, {name: column[left] for name, column in digits.items()}, check)

@@ -160,13 +160,13 @@ def estimate(sweep: Sweep) -> Estimate:
 
     taken(0, 1)  # whatever is compiled or loaded once
     most = min(points.MAX_BLOCK_POINTS, sweep.n_points)
-    n_places, found, begun = min(SAMPLE_POINTS, sweep.n_points), [], time.perf_counter()
+    n_places, times_s, begun = min(SAMPLE_POINTS, sweep.n_points), [], time.perf_counter()
     for i in range(n_places):
         # not in order: where time runs out, what was looked at still comes from everywhere
-        found.append(point_s(STRIDE * i % n_places * sweep.n_points // n_places))
+        times_s.append(point_s(STRIDE * i % n_places * sweep.n_points // n_places))
         if time.perf_counter() - begun > SAMPLE_S:
             break
-    seconds = sweep.n_points * sum(found) / len(found)
+    seconds = sweep.n_points * sum(times_s) / len(times_s)
     n_rows, is_exact = count.rows_left(sweep)
     n_bytes = most_bytes(sweep, n_rows if is_exact else sweep.n_points, store.n_parts(sweep))
     return Estimate(sweep.n_points, n_bytes, seconds, n_rows, is_exact)

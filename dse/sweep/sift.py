@@ -49,12 +49,12 @@ def sifted(sweep: Sweep, first: int, last: int) -> Sifted | None:
     groups = compiled.number(digits.outer, front.by, [len(sweep.axis[name]) for name in front.by])
     if points is None or groups is None:
         return None
-    found = _Sifting(narrow, digits, points, front)
+    sifting = _Sifting(narrow, digits, points, front)
     groups = groups[points.run_of]
     order = np.argsort(groups, kind="stable")
     for rows in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1):
-        found.sift(rows)
-    return found.result()
+        sifting.sift(rows)
+    return sifting.result()
 
 
 class _Sifting:
@@ -70,8 +70,8 @@ class _Sifting:
         names = [*self.objectives, *(name for name, _, _ in front.limits)]
         self.columns = many.found_for(names, many.ROW)
         self.places = [self._place(name) for name in names]
-        given = {name: self._given(sweep, name) for at, name in zip(self.places, names, strict=True) if at < 0}
-        self.given = np.array([given.get(name, np.zeros(len(points.run_of))) for name in names])
+        by_name = {name: self._given(sweep, name) for at, name in zip(self.places, names, strict=True) if at < 0}
+        self.given = np.array([by_name.get(name, np.zeros(len(points.run_of))) for name in names])
         self.competes = compiled.column_by_run("runs", points)
         self.state = compiled.states_of(points)
         _, self.tables, self.n_keys = points.numbers()

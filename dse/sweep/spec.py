@@ -215,8 +215,8 @@ def _memories(axis: SweepAxis) -> dict[str, Any]:
     """Contents of the axis's files of measured memory; {} for none."""
     if axis.name != "calibrated":
         return {}
-    found = {item: measured_memory.of(item) for item in axis.items if item}
-    return {"memories": {item: memory.model_dump() for item, memory in found.items() if memory}}
+    memories = {item: measured_memory.of(item) for item in axis.items if item}
+    return {"memories": {item: memory.model_dump() for item, memory in memories.items() if memory}}
 
 
 def _sha256(data: Any) -> str:
@@ -231,13 +231,13 @@ def read(path: str | Path) -> Sweep:
 def of_document(document: specfile.Document) -> Sweep:
     """The sweep of a file that has been read. Raises SpecError or LimitError with file and line."""
     try:
-        given = SweepFile.model_validate(document.data)
+        file = SweepFile.model_validate(document.data)
     except ValidationError as error:
         items = error.errors(include_url=False)
         listed = [f"{document.where(_path(item))}: {_field_text(item)}" for item in items[:MAX_PROBLEMS]]
         more = [f"{document.path}: {len(items) - MAX_PROBLEMS:,} more problems: mend these first"]
         raise SpecError(listed + more * (len(items) > MAX_PROBLEMS)) from None
-    return resolve(given, document.where)
+    return resolve(file, document.where)
 
 
 def from_dict(data: Mapping[str, Any]) -> Sweep:
@@ -246,10 +246,10 @@ def from_dict(data: Mapping[str, Any]) -> Sweep:
     Devices, models and quantizers may be specs in place of names.
     """
     try:
-        given = SweepFile.model_validate(dict(data))
+        file = SweepFile.model_validate(dict(data))
     except ValidationError as error:
         raise SpecError(f"sweep: {_field_text(item)}" for item in error.errors()) from None
-    return resolve(given, lambda path: "sweep")
+    return resolve(file, lambda path: "sweep")
 
 
 def _path(item: Any) -> KeyPath:
@@ -310,25 +310,25 @@ def resolve(given: SweepFile, where: Callable[[KeyPath], str]) -> Sweep:
     except AxisError as error:
         text = f"{where(('axes', *str(error.path[0]).split('.')))}: axes.{error.path[0]}: {error}"
         raise (LimitError(text) if error.over_limit else SpecError([text])) from None
-    found = Sweep(
+    sweep = Sweep(
         axes=tuple(axes), dimensions=dimensions, where=tuple(conditions), keep=keep, bits=bits, title=given.title
     )
-    if found.n_points > MAX_POINTS:
-        raise LimitError(f"{where(('axes',))}: axes: {found.n_points:.3g} points: at most {MAX_POINTS:.3g}")
-    return found
+    if sweep.n_points > MAX_POINTS:
+        raise LimitError(f"{where(('axes',))}: axes: {sweep.n_points:.3g} points: at most {MAX_POINTS:.3g}")
+    return sweep
 
 
 def _flat(axes: Mapping[str, Any]) -> list[tuple[tuple[str, ...], Any]]:
     """Axes with the keys that lead to them: `oaken.outer`, dotted, is a table in a table."""
-    found: list[tuple[tuple[str, ...], Any]] = []
+    flat: list[tuple[tuple[str, ...], Any]] = []
     known = set(known_axes())
     for name, raw in axes.items():
         is_table = isinstance(raw, dict) and name not in known
         if is_table and any(f"{name}.{key}" in known for key in raw):
-            found += [((name, key), value) for key, value in raw.items()]
+            flat += [((name, key), value) for key, value in raw.items()]
         else:
-            found.append(((name,), raw))
-    return found
+            flat.append(((name,), raw))
+    return flat
 
 
 def keep_columns(keep: Sequence[str] | str, axes: set[str]) -> tuple[str, ...]:

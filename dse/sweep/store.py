@@ -178,7 +178,7 @@ def load_json(path: Path) -> dict[str, Any] | None:
     try:
         file, size = files.open_regular(path, "another directory")
         with file:
-            found = json.loads(file.read(MAX_JSON_BYTES)) if size <= MAX_JSON_BYTES else None
+            data = json.loads(file.read(MAX_JSON_BYTES)) if size <= MAX_JSON_BYTES else None
     except (ValueError, RecursionError):
         return None
     except InputError as error:
@@ -187,7 +187,7 @@ def load_json(path: Path) -> dict[str, Any] | None:
         raise OutputError(str(error)) from error
     except OSError as error:
         raise OutputError(f"{show(str(path))} cannot be read: {_reason(error)}") from error
-    return found if isinstance(found, dict) else None
+    return data if isinstance(data, dict) else None
 
 
 def _reason(error: OSError) -> str:
@@ -248,9 +248,9 @@ def check(folder: Path, sweep: Sweep) -> None:
     if spec is not None:
         _same(folder, spec, header(sweep))
         return
-    own = {LOCK, SPEC, MANIFEST}
+    known = {LOCK, SPEC, MANIFEST}
     others = sorted(
-        path.name for path in folder.iterdir() if path.name not in own and not files.TEMPORARY.fullmatch(path.name)
+        path.name for path in folder.iterdir() if path.name not in known and not files.TEMPORARY.fullmatch(path.name)
     )
     begun = manifest is not None and manifest.get("spec_sha256") == sweep.sha256
     if not begun and (others or (folder / SPEC).exists() or (folder / MANIFEST).exists()):
@@ -276,30 +276,30 @@ def begin(folder: Path, sweep: Sweep) -> tuple[Manifest, list[str]]:
     if manifest is None and (folder / MANIFEST).exists():
         notes.append(_set_aside(folder / MANIFEST, "is damaged"))
     is_front = sweep.front is not None
-    found = Manifest(sweep.sha256, n_parts(sweep), is_front=is_front)
+    resumed = Manifest(sweep.sha256, n_parts(sweep), is_front=is_front)
     parts = parts_of(manifest) if manifest and manifest.get("spec_sha256") == sweep.sha256 else {}
     for number, part in parts.items():
-        if number >= found.n_parts or part.is_front != is_front:
+        if number >= resumed.n_parts or part.is_front != is_front:
             continue
         problem = damage(folder, part)
         if not problem:
-            found.parts[number] = part
+            resumed.parts[number] = part
         elif (folder / part.name).exists():
             notes.append(_set_aside(folder / part.name, problem))
         else:
             notes.append(f"{part.name} {problem}: it is done again")
     for path in sorted([*folder.glob("part-*"), *folder.glob("_front-*")]):
         match = _PART.fullmatch(path.name)
-        if not match or int(match[2]) >= found.n_parts or part_name(int(match[2]), is_front) != path.name:
+        if not match or int(match[2]) >= resumed.n_parts or part_name(int(match[2]), is_front) != path.name:
             notes.append(_set_aside(path, "is no part of this sweep"))
     front = front_of(manifest) if manifest and is_front and parts else None
-    if front is not None and len(found.parts) == found.n_parts:
+    if front is not None and len(resumed.parts) == resumed.n_parts:
         problem = damaged(folder / FRONT, front[1])
         if not problem:
-            found.front = front
+            resumed.front = front
         else:
             notes.append(f"{FRONT} {problem}: it is made again")
-    return found, notes
+    return resumed, notes
 
 
 def _same(folder: Path, spec: dict[str, Any], wanted: dict[str, Any]) -> None:
@@ -337,7 +337,7 @@ def _set_aside(path: Path, problem: str) -> str:
 
 def parts_of(manifest: dict[str, Any]) -> dict[int, Part]:
     """The parts that a manifest lists; entries that make no sense are left out, so that they are done again."""
-    found: dict[int, Part] = {}
+    parts: dict[int, Part] = {}
     entries = manifest.get("parts")
     for entry in entries if isinstance(entries, list) else []:
         try:
@@ -357,10 +357,10 @@ def parts_of(manifest: dict[str, Any]) -> dict[int, Part]:
                     is_front=is_front,
                     **dict(zip(_LEFT_OUT, left_out, strict=True)),
                 )
-                found[part.number] = part
+                parts[part.number] = part
         except (TypeError, KeyError):
             continue
-    return found
+    return parts
 
 
 def front_of(manifest: dict[str, Any]) -> tuple[int, str] | None:
@@ -394,17 +394,17 @@ def manifest_of(folder: Path) -> tuple[dict[str, Any], Manifest]:
     """_spec.json and the manifest of a directory. Raises InputError if it holds no sweep."""
     if not folder.is_dir():
         raise InputError(f"{show(str(folder))}: is not a directory: give the --out of `dse sweep`")
-    spec, found = load_json(folder / SPEC), load_json(folder / MANIFEST) or {}
+    spec, raw = load_json(folder / SPEC), load_json(folder / MANIFEST) or {}
     if spec is None or not isinstance(spec.get("n_points"), int) or not isinstance(spec.get("part_points"), int):
         raise InputError(f"{show(str(folder))}: holds no sweep (no readable {SPEC}): give the --out of `dse sweep`")
     if spec.get("format") != FORMAT:
         raise InputError(f"{show(str(folder))}: has format {show(spec.get('format'))}: this version reads {FORMAT}")
-    if found and found.get("spec_sha256") != spec.get("spec_sha256"):
-        found = {}
+    if raw and raw.get("spec_sha256") != spec.get("spec_sha256"):
+        raw = {}
     total = -(-spec["n_points"] // max(spec["part_points"], 1))
     is_front = isinstance(spec.get("spec"), dict) and "front" in spec["spec"]
-    parts = {n: part for n, part in parts_of(found).items() if n < total and part.is_front == is_front}
-    front = front_of(found) if is_front and len(parts) == total else None
+    parts = {n: part for n, part in parts_of(raw).items() if n < total and part.is_front == is_front}
+    front = front_of(raw) if is_front and len(parts) == total else None
     return spec, Manifest(str(spec.get("spec_sha256")), total, parts, front, is_front)
 
 

@@ -43,11 +43,11 @@ def rows(spec: Sweep | Mapping[str, Any] | str | Path, points: Sequence[int]) ->
     """
     if isinstance(points, str) or not isinstance(points, Iterable):
         raise InputError(f"points = {show(points)}: must be a list of whole numbers: places in the grid")
-    found = spec if isinstance(spec, Sweep) else from_dict(spec) if isinstance(spec, Mapping) else read(spec)
+    sweep = spec if isinstance(spec, Sweep) else from_dict(spec) if isinstance(spec, Mapping) else read(spec)
     if len(points) > MAX_POINTS:
         raise LimitError(f"rows of {len(points):,} points: at most {MAX_POINTS:,}")
     for place in points:
-        check_whole("point", place, 0, found.n_points - 1)
-    digits = decode_places(found, points)
-    columns = columns_of(found, digits)
-    return table.to_frame(table.to_arrow(replace(found, front=None), columns))
+        check_whole("point", place, 0, sweep.n_points - 1)
+    digits = decode_places(sweep, points)
+    columns = columns_of(sweep, digits)
+    return table.to_frame(table.to_arrow(replace(sweep, front=None), columns))

@@ -101,12 +101,12 @@ def encode_table(sweep: Sweep, table: pa.Table) -> pa.Buffer:
 def to_frame(table: pa.Table) -> pd.DataFrame:
     """A DataFrame: names as categories in order of the alphabet, whole numbers as Int64, since some may be missing."""
     whole = {pa.int64(): pd.Int64Dtype()}
-    found: pd.DataFrame = table.unify_dictionaries().to_pandas(types_mapper=whole.get)
+    frame: pd.DataFrame = table.unify_dictionaries().to_pandas(types_mapper=whole.get)
     for field in table.schema:
         if pa.types.is_dictionary(field.type):
-            names = found[field.name].cat
-            found[field.name] = names.reorder_categories(sorted(names.categories))
-    return found
+            names = frame[field.name].cat
+            frame[field.name] = names.reorder_categories(sorted(names.categories))
+    return frame
 
 
 def read_part(path: Path, columns: list[str] | None = None) -> pa.Table:

@@ -132,7 +132,7 @@ def in_words(error: BaseException) -> str:
 def is_intact(part: Part, content: bytes, sweep: Sweep, number: int) -> bool:
     """True if this is the part that was asked for, with the bytes that its worker hashed."""
     first = number * sweep.part_points
-    asked = (number, first, min(first + sweep.part_points, sweep.n_points), sweep.front is not None)
-    return (part.number, part.first, part.last, part.is_front) == asked and hashlib.sha256(
+    wanted = (number, first, min(first + sweep.part_points, sweep.n_points), sweep.front is not None)
+    return (part.number, part.first, part.last, part.is_front) == wanted and hashlib.sha256(
         content
     ).hexdigest() == part.sha256

@@ -57,9 +57,9 @@ def filtered(found: DesignFront, text: str, sweep: Sweep) -> DesignFront:
 def limits_text(found: DesignFront) -> str:
     """The limits in a sentence; "" where there are none."""
     said = []
-    for one in found.limits:
-        unit, size = shown_unit(one.column, unit_of(found, one.column))
-        said.append(f"{names.words(one.column)} {one.kind} {one.value / size:g} {unit}".rstrip())
+    for limit in found.limits:
+        unit, size = shown_unit(limit.column, unit_of(found, limit.column))
+        said.append(f"{names.words(limit.column)} {limit.kind} {limit.value / size:g} {unit}".rstrip())
     return f"Limits: {', '.join(said)}." if said else ""
 
 
@@ -115,8 +115,8 @@ def unit_of(found: DesignFront, name: str) -> str:
     return found.units.get(name, "") or RESULT_UNITS.get(name, "")
 
 
-def _shown(found: DesignFront, name: str, column: pd.Series) -> pd.Series:
-    _, size = shown_unit(name, unit_of(found, name))
+def _shown(front: DesignFront, name: str, column: pd.Series) -> pd.Series:
+    _, size = shown_unit(name, unit_of(front, name))
     return column.astype(float) / size if size != 1 and pd.api.types.is_numeric_dtype(column) else column
 
 
@@ -136,9 +136,9 @@ def chart_of(found: DesignFront) -> Chart:
     )
 
 
-def _label(found: DesignFront, units: Mapping[str, str], row: pd.Series) -> str:
-    said = designs.label(row, columns=found.design, units=units)
-    is_partly = "running_batch" in said_of(found) and row["running_batch"] < row["batch"]
+def _label(front: DesignFront, units: Mapping[str, str], row: pd.Series) -> str:
+    said = designs.label(row, columns=front.design, units=units)
+    is_partly = "running_batch" in said_of(front) and row["running_batch"] < row["batch"]
     return f"{said}, {row['running_batch']:,.0f} at once" if is_partly else said
 
 
@@ -160,39 +160,39 @@ def added(found: Mapping[str, Any], values: Mapping[str, Any]) -> tuple[tray.Tra
     """The design of a point, and what of the workload it changes: all but the batch, which it may have of its own."""
     work = {field.key: found[field.key] for field in common_fields.SCENARIO if field.key in found}
     batch = work.pop("batch")
-    own = {**found, common_fields.OWN_BATCH.key: batch if batch != values["batch"] else None}
+    design = {**found, common_fields.OWN_BATCH.key: batch if batch != values["batch"] else None}
     changed = {key: value for key, value in work.items() if value != values[key]}
-    return tray.design_of(own, common_fields.DESIGN), changed
+    return tray.design_of(design, common_fields.DESIGN), changed
 
 
 def loaded(row: Mapping[str, Any], asked: FrontRequest) -> dict[str, Any]:
     """Fields of a design of the tray for a point of what was asked."""
     sweep = asked.sweep()
-    given = {name: row[name] for name in sweep.axis if name in row and not pd.isna(row[name])}
-    key = _quantizer(given, asked, "key_quantizer" if "key_quantizer" in given else "quantizer")
-    value = _quantizer(given, asked, "value_quantizer" if "value_quantizer" in given else "quantizer")
+    point = {name: row[name] for name in sweep.axis if name in row and not pd.isna(row[name])}
+    key = _quantizer(point, asked, "key_quantizer" if "key_quantizer" in point else "quantizer")
+    value = _quantizer(point, asked, "value_quantizer" if "value_quantizer" in point else "quantizer")
     numbers = [axis for axis in sweep.axes if axis.role == "device_field"]
-    edits = [f"{axis.name}={given[axis.name]!r} {axis.unit}".strip() for axis in numbers]
-    found = {
-        "device": dict(zip(sweep.axis["device"].values, asked.devices, strict=True))[given["device"]],
+    edits = [f"{axis.name}={point[axis.name]!r} {axis.unit}".strip() for axis in numbers]
+    design = {
+        "device": dict(zip(sweep.axis["device"].values, asked.devices, strict=True))[point["device"]],
         "edits": ",".join(edits),
-        "model": dict(zip(sweep.axis["model"].values, asked.models, strict=True))[given["model"]],
+        "model": dict(zip(sweep.axis["model"].values, asked.models, strict=True))[point["model"]],
         "quantizer": key.family,
         "parameters": key.parameters,
         "value_quantizer": None,
         "value_parameters": "",
         "measurements": asked.measurements,
-        **common_fields.work_values(_work(given, sweep)),
+        **common_fields.work_values(_work(point, sweep)),
     }
     if value != key:
-        found.update(value_quantizer=value.family, value_parameters=value.parameters)
-    return found
+        design.update(value_quantizer=value.family, value_parameters=value.parameters)
+    return design
 
 
-def _work(given: Mapping[str, Any], sweep: Sweep) -> Workload:
+def _work(point: Mapping[str, Any], sweep: Sweep) -> Workload:
     """The workload of a row with these values of axes."""
-    axes = [axis for axis in sweep.axes if axis.role == "workload" and axis.name in given]
-    return Workload(**{axis.name: axis.items[axis.values.index(given[axis.name])] for axis in axes})
+    axes = [axis for axis in sweep.axes if axis.role == "workload" and axis.name in point]
+    return Workload(**{axis.name: axis.items[axis.values.index(point[axis.name])] for axis in axes})
 
 
 class QuantizerText(NamedTuple):
@@ -202,15 +202,15 @@ class QuantizerText(NamedTuple):
     parameters: str
 
 
-def _quantizer(given: Mapping[str, Any], asked: FrontRequest, name: str) -> QuantizerText:
+def _quantizer(point: Mapping[str, Any], request: FrontRequest, name: str) -> QuantizerText:
     """Quantizer of a side, with the parameters that axes of their own give."""
-    sweep = asked.sweep()
-    text = str(given.get(name, "fp16"))
+    sweep = request.sweep()
+    text = str(point.get(name, "fp16"))
     if text.startswith(layered.PREFIX):  # a file of this session: the only plans there are here
-        return QuantizerText(asked.quantizers[sweep.axis[name].values.index(text)], "")
+        return QuantizerText(request.quantizers[sweep.axis[name].values.index(text)], "")
     family, _, parameters = text.partition(":")
     parts = [parameters] if parameters else []
     for axis in sweep.axes:
-        if axis.role == "parameter" and axis.name in given and axes.applies(axis, quantizers.parse(text)):
-            parts.append(f"{axis.name.partition('.')[2]}={axis.items[axis.values.index(given[axis.name])]}")
+        if axis.role == "parameter" and axis.name in point and axes.applies(axis, quantizers.parse(text)):
+            parts.append(f"{axis.name.partition('.')[2]}={axis.items[axis.values.index(point[axis.name])]}")
     return QuantizerText(family, ",".join(parts))

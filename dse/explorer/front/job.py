@@ -92,7 +92,7 @@ class FrontJob:
             while not _places.acquire(timeout=_TRY_S):
                 self._check()
             try:
-                found = stream.front_of(
+                front = stream.front_of(
                     self.sweep,
                     self.asked.objectives(),
                     self.asked.by,
@@ -103,7 +103,7 @@ class FrontJob:
                 )
                 if self._parts:
                     self.whole, self._parts = pd.concat(self._parts, ignore_index=True), []
-                self.front = found
+                self.front = front
             finally:
                 _places.release()
         except Stopped:

@@ -42,20 +42,20 @@ def limits_in(text: str, kind: str) -> list[NamedLimit]:
     A column goes by its words or its name. A number without a unit is in base units behind a name, as in conditions;
     behind words it needs its unit where people see another than the base unit. Raises InputError.
     """
-    found: list[NamedLimit] = []
+    limits: list[NamedLimit] = []
     known = (*objective_names(), *COUNTED)
     for item in filter(None, map(str.strip, text.split(";"))):
         said, equals, number = (piece.strip() for piece in item.partition("="))
         name = names.column(said, known)
         if not equals or name not in known:
             raise InputError(f"{kind} {show(item)}: write NAME = NUMBER UNIT; ..., such as {_nearest(item, known)}")
-        if name in {limit.column for limit in found}:
+        if name in {limit.column for limit in limits}:
             raise InputError(f"{kind} {said}: is given twice: leave one")
         if not number:
-            found.append(NamedLimit(name, None))
+            limits.append(NamedLimit(name, None))
             continue
         base, shown, size = _units(name)
-        sizes = {base: 1.0, shown: size, **{each: units.to_base(1, each) for each in units.units_of(base)}}
+        sizes = {base: 1.0, shown: size, **{symbol: units.to_base(1, symbol) for symbol in units.units_of(base)}}
         try:
             first, _, words = number.partition(" ")  # some units are words
             value, unit = units.number_and_unit(first) or (math.nan, "")
@@ -67,10 +67,10 @@ def limits_in(text: str, kind: str) -> list[NamedLimit]:
             raise InputError(f"{kind} {said} = {show(number)}: must be a number, its unit one of {among}")
         if not unit and size != 1 and said != name:
             raise InputError(f"{said} = {value:g}: say the unit, for example {value:g} {shown}")
-        found.append(NamedLimit(name, value * sizes[unit] if unit else value))
-    if len(found) > MAX_LIMITS:
-        raise InputError(f"{kind}: {len(found)} limits are given: must be at most {MAX_LIMITS}")
-    return found
+        limits.append(NamedLimit(name, value * sizes[unit] if unit else value))
+    if len(limits) > MAX_LIMITS:
+        raise InputError(f"{kind}: {len(limits)} limits are given: must be at most {MAX_LIMITS}")
+    return limits
 
 
 def written(limits: Iterable[NamedLimit]) -> str:
@@ -142,8 +142,8 @@ def draw_numbers(fields: Mapping[PageField, Mapping[str, float]], places: Sequen
 
 
 def _keep(field: PageField, limits: Sequence[NamedLimit], at: int, key: str, size: float) -> None:
-    given = st.session_state[key]
-    changed = NamedLimit(limits[at].column, None if given is None else given * size)
+    typed = st.session_state[key]
+    changed = NamedLimit(limits[at].column, None if typed is None else typed * size)
     state.put({field.key: written([*limits[:at], changed, *limits[at + 1 :]])})
 
 

@@ -85,14 +85,14 @@ class FrontRequest:
             "model": [files[name].name if name in files else name for name in self.models],
             "quantizer": [layered.PREFIX + files[name].name if name in files else name for name in self.quantizers],
         }
-        found: dict[str, Any] = {"axes": {**axes, **{name: values_of(text) for name, text in self.axes}}}
+        document: dict[str, Any] = {"axes": {**axes, **{name: values_of(text) for name, text in self.axes}}}
         if self.where.strip():
-            found["where"] = [self.where.strip()]
+            document["where"] = [self.where.strip()]
         if self.measurements_file:
-            found["measurements"] = self.measurements_file.name
+            document["measurements"] = self.measurements_file.name
         wanted = (*self.objectives(), *(limit.column for limit in self.limits()))
         results = [name for name in wanted if name in RESULT_UNITS]
-        return {**found, "keep": list(dict.fromkeys((*spec.DEFAULT_KEEP, *results, *uncertainty.READ)))}
+        return {**document, "keep": list(dict.fromkeys((*spec.DEFAULT_KEEP, *results, *uncertainty.READ)))}
 
     def sweep(self) -> Sweep:
         """The sweep, ready to run. Raises InputError, SpecError, LimitError."""
@@ -100,22 +100,22 @@ class FrontRequest:
 
 
 @lru_cache(maxsize=16)
-def _sweep(asked: FrontRequest) -> Sweep:
-    document, files = asked.document(), dict(asked.files)
+def _sweep(search: FrontRequest) -> Sweep:
+    document, files = search.document(), dict(search.files)
     readers: dict[str, Any] = {
         "device": lambda name: uploads.device(name, file=files[name]),
         "model": lambda name: uploads.model(name, files[name]),
         "quantizer": lambda name: uploads.quantizer(name, files[name]),
     }
-    chosen = (("device", asked.devices), ("model", asked.models), ("quantizer", asked.quantizers))
+    chosen = (("device", search.devices), ("model", search.models), ("quantizer", search.quantizers))
     for axis, labels in chosen:
         for i, name in enumerate(labels):
             if name in files:
                 document["axes"][axis][i] = readers[axis](name)
     document.pop("measurements", None)  # a name of the session's, not of a file here
-    own = asked.measurements_file
-    sweep = replace(spec.from_dict(document), bits=Bits(file=own.measured if own else None))
-    for limit in asked.limits():
+    measured = search.measurements_file
+    sweep = replace(spec.from_dict(document), bits=Bits(file=measured.measured if measured else None))
+    for limit in search.limits():
         if limit.column not in sweep.columns:
             raise InputError(f"{limit.column}: {did_you_mean(limit.column, sweep.columns)}")
     return sweep
@@ -126,20 +126,20 @@ def front_request(values: Mapping[str, Any]) -> FrontRequest:
 
     Raises InputError.
     """
-    own = request.of(values)
-    devices = tuple(values[DEVICES.key]) or (own.device,)
-    models = tuple(values[MODELS.key]) or (own.model,)
+    point = request.of(values)
+    devices = tuple(values[DEVICES.key]) or (point.device,)
+    models = tuple(values[MODELS.key]) or (point.model,)
     chosen = (*devices, *models, *values[QUANTIZERS.key])
     axes = [(name, values[field.key]) for name, field in AXIS_FIELDS.items() if values[field.key].strip()]
     axes += more_axes(values[MORE.key], OWN)
     if not values[DEVICES.key]:  # the device with its changed numbers
-        given = dict(axes)
-        axes += [each for each in sidebar.edits_by_field(own.edits).items() if each[0] not in given]
-    given = dict(axes)
+        taken = dict(axes)
+        axes += [axis for axis in sidebar.edits_by_field(point.edits).items() if axis[0] not in taken]
+    taken = dict(axes)
     axes += [
         (name, _text(value))
         for name in ASKED
-        if name not in given and (value := getattr(own.work, name)) != ASKED[name].default
+        if name not in taken and (value := getattr(point.work, name)) != ASKED[name].default
     ]
     of_workload = cards.limits_s(values)
     at_most = [limit for limit in limits_in(values[AT_MOST.key], "at most") if limit.column not in of_workload]
@@ -156,8 +156,8 @@ def front_request(values: Mapping[str, Any]) -> FrontRequest:
         at_most=as_options(at_most),
         at_least=as_options(limits_in(values[AT_LEAST.key], "at least")),
         files=tuple((name, file) for name in chosen if (file := uploads.text_of(name)).text),
-        measurements=own.measurements,
-        measurements_file=own.measurements_file,
+        measurements=point.measurements,
+        measurements_file=point.measurements_file,
     )
 
 
@@ -187,7 +187,7 @@ def front_of(asked: FrontRequest, designs: str, **more: Any) -> FindFront:
 def commands(asked: FrontRequest) -> list[str]:
     """The command lines that give the same front from the sweep file."""
     front = front_of(asked, FOLDER, maximize=tuple(asked.maximize), minimize=tuple(asked.minimize))
-    return [shlex.join(words_of(one)) for one in (RunSweep(axes=FILE, out=FOLDER), front)]
+    return [shlex.join(words_of(operation)) for operation in (RunSweep(axes=FILE, out=FOLDER), front)]
 
 
 def python(asked: FrontRequest) -> str:

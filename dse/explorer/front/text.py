@@ -26,8 +26,8 @@ def values_of(text: str) -> Any:
     tail = words[at + 1 :]
     if not way or not words[:at] or len(tail) not in (1, 2) or tail[1:] not in ([], ["log"]):
         raise InputError(f"{show(text.strip())}: a range is `1 to 256 factor 2`: to, then step, factor or count")
-    found = {"from": _value(low), "to": _value(" ".join(words[:at])), way: _value(tail[0])}
-    return {**found, "scale": "log"} if tail[1:] else found
+    spread = {"from": _value(low), "to": _value(" ".join(words[:at])), way: _value(tail[0])}
+    return {**spread, "scale": "log"} if tail[1:] else spread
 
 
 def _value(text: str) -> Any:
@@ -56,7 +56,7 @@ def problem_of(name: str, text: str) -> str:
 
 def more_axes(text: str, taken: Collection[str] = ()) -> list[tuple[str, str]]:
     """Axes of the field "more axes": `NAME = VALUES; NAME = VALUES`, none of them `taken`. Raises InputError."""
-    found: list[tuple[str, str]] = []
+    pairs: list[tuple[str, str]] = []
     for item in text.split(";"):
         name, equals, raw = (piece.strip() for piece in item.partition("="))
         if not item.strip():
@@ -69,7 +69,7 @@ def more_axes(text: str, taken: Collection[str] = ()) -> list[tuple[str, str]]:
             raise InputError(f"unknown axis {show(name)}: {did_you_mean(name, axes.known_axes())}")
         if name in axes.QUANTIZER_AXES and layered.PREFIX in raw.lower():
             raise InputError(f"{name}: a plan by layer is loaded below: no file is read from here")
-        if name in dict(found):
+        if name in dict(pairs):
             raise InputError(f"{name}: is given twice: leave one")
-        found.append((name, raw))
-    return found
+        pairs.append((name, raw))
+    return pairs

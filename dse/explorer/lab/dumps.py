@@ -30,10 +30,10 @@ def dump_names() -> list[str]:
 def loaded() -> dict[str, Held]:
     """Dump of the session's own, by its name in the list. Raises InputError outside a session."""
     try:
-        found: dict[str, Held] = st.session_state.get(state.DUMP, {})
+        dumps: dict[str, Held] = st.session_state.get(state.DUMP, {})
     except RuntimeError as error:  # no session: outside the app
         raise InputError("no session holds a dump") from error
-    return found
+    return dumps
 
 
 @st.cache_resource(show_spinner=False)

@@ -32,10 +32,10 @@ def load_dump() -> None:
         if file is not None:
             try:
                 loaded().clear()  # make room first
-                label, found = read_dump(file.name, file.getbuffer())
-                st.session_state[state.DUMP] = dumps = {label: found}
+                label, dump = read_dump(file.name, file.getbuffer())
+                st.session_state[state.DUMP] = dumps = {label: dump}
                 threading.Thread(target=free_when_left, args=(dumps, uploads.session_lives()), daemon=True).start()
-                del found
+                del dump
                 state.put({DATA.key: label})
                 st.session_state[_SAID] = []
             except DseError as error:

@@ -185,7 +185,7 @@ def show_curve(rows: Sequence[BenchRow], made: MadeBy, other: str, limits: Mappi
         plain = request.unquantized(named[0][1])
         if plain.key_quantizer_text != named[0][1].key_quantizer_text:
             named.append((plain.key_quantizer_text, plain))
-    curves = tuple((name, request.any_batch(asked)) for name, asked in named)
+    curves = tuple((name, request.any_batch(point)) for name, point in named)
     _show_speeds(rows, curves, made, other, limits)
     drawn = _said(cached_lines(curves), other)
     chart = figure.chosen(drawn, [row.result for row in rows], [row.name for row in rows])
@@ -212,13 +212,13 @@ def _show_speeds(
     other: str,
     limits: Mapping[str, float],
 ) -> None:
-    named = [(name, cached_curve(asked)) for name, asked in curves]
+    named = [(name, cached_curve(point)) for name, point in curves]
     servers = measured.beside(rows)
-    own = [(row.name, row.result) for row in rows]
-    asked = ((row.name, request.any_batch(row.request)) for row in rows)
-    ends = [(name, found) for name, each in asked for found in cached_ends(each, tuple(limits.items()))]
+    answers = [(row.name, row.result) for row in rows]
+    points = ((row.name, request.any_batch(row.request)) for row in rows)
+    ends = [(name, end) for name, point in points for end in cached_ends(point, tuple(limits.items()))]
     chart, verdict = figure.speeds(
-        named, own, limits, ends, servers, [row.name for row in rows if not row.result["runs"]]
+        named, answers, limits, ends, servers, [row.name for row in rows if not row.result["runs"]]
     )
     if chart is None:
         return
@@ -234,12 +234,12 @@ def asked_by(rows: Sequence[BenchRow], limits: Mapping[str, float], address: str
     plain = {request.unquantized(row.request) for row in rows}
     if len(plain) > 1 or any(row.request.value_quantizer for row in rows):
         return None
-    asked = next(iter(plain))
+    first = next(iter(plain))
     names = tuple(row.request.key_quantizer_text for row in rows)
-    splits = None if asked.work.n_devices > 1 else (1,)
-    batchless = replace(asked, work=replace(asked.work, batch=None))
-    one = request.operation(batchless, TradeSpeeds, quantizers=names, splits=splits, **request.limit_fields(limits))
-    return MadeBy(request.command_of(one), python_of(one), address)
+    splits = None if first.work.n_devices > 1 else (1,)
+    batchless = replace(first, work=replace(first.work, batch=None))
+    speeds = request.operation(batchless, TradeSpeeds, quantizers=names, splits=splits, **request.limit_fields(limits))
+    return MadeBy(request.command_of(speeds), python_of(speeds), address)
 
 
 @st.cache_data(max_entries=128, ttl="1h", show_spinner=False, hash_funcs={PointRequest: repr})
@@ -252,12 +252,12 @@ def cached_ends(asked: PointRequest, limits: tuple[tuple[str, float], ...]) -> l
 
     table = cached_curve(request.any_batch(asked))
     rows = table[table["fits_whole_batch"] & table["tpot_s"].notna()].to_dict("records")
-    found = [one for one in [interactivity.largest(evaluate)] if one]
+    fitting = [largest for largest in [interactivity.largest(evaluate)] if largest]
     n = 2 * max((int(row["batch"]) for row in rows), default=0)
-    while found and 0 < n < found[0]["batch"]:
-        found, n = [*found, interactivity.kept(evaluate(n))], 2 * n
-    at_limit = interactivity.at_limit([*rows, *found], dict(limits), evaluate) if limits else None
-    return [*found, *([at_limit] if at_limit else [])]
+    while fitting and 0 < n < fitting[0]["batch"]:
+        fitting, n = [*fitting, interactivity.kept(evaluate(n))], 2 * n
+    at_limit = interactivity.at_limit([*rows, *fitting], dict(limits), evaluate) if limits else None
+    return [*fitting, *([at_limit] if at_limit else [])]
 
 
 def at(rows: Sequence[BenchRow], designs: tray.Tray, drawn: Chart, x: float, y: float) -> tray.TrayDesign | None:
@@ -272,11 +272,11 @@ def at(rows: Sequence[BenchRow], designs: tray.Tray, drawn: Chart, x: float, y: 
 @st.cache_data(max_entries=128, ttl="1h", show_spinner=False, hash_funcs={PointRequest: repr})
 def cached_lines(curves: tuple[tuple[str, PointRequest], ...]) -> Chart:
     """The throughput figure of named requests with any batch, without the chosen points. Raises DseError."""
-    return figure.throughput([(name, cached_curve(asked)) for name, asked in curves])
+    return figure.throughput([(name, cached_curve(point)) for name, point in curves])
 
 
 def _curves(curves: tuple[tuple[str, PointRequest], ...]) -> pd.DataFrame:
-    return pd.concat([cached_curve(asked).assign(design=name) for name, asked in curves], ignore_index=True)
+    return pd.concat([cached_curve(point).assign(design=name) for name, point in curves], ignore_index=True)
 
 
 @part
@@ -346,7 +346,7 @@ def _number(row: BenchRow, first: Mapping[str, Any], name: str, tip: str, before
                 problem(error)
 
 
-def _limits(name: str, asked: PointRequest, result: Mapping[str, Any]) -> str:
+def _limits(name: str, point: PointRequest, result: Mapping[str, Any]) -> str:
     """Caveats of the numbers: measured on other data, or a context longer than the model was trained on."""
     if name in ("measured_error", "sqnr_db"):
         if "(synthetic)" in (result["measured_on"] or ""):
@@ -357,7 +357,7 @@ def _limits(name: str, asked: PointRequest, result: Mapping[str, Any]) -> str:
     if name == "score_drop_frac":
         return result["score_drop_of"] or ""
     if name == "max_context_tokens":
-        return made_for_positions(asked.model_spec(), result[name])
+        return made_for_positions(point.model_spec(), result[name])
     return ""
 
 

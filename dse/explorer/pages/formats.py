@@ -49,13 +49,13 @@ def render(bench: Bench) -> None:
         st.info("Limits on TTFT and TPOT do not count on this page: Compare and Serving say what keeps them.")
     names = mapped = tuple(bench.values[FORMATS.key])
     with widgets.said():
-        asked = request.unquantized(request.of(bench.values))
+        point = request.unquantized(request.of(bench.values))
         with st.spinner(_WAIT):
-            answer = cached(asked, names)
-        made = MadeBy(command(asked, names), python(asked, names), state.address(PAGE, bench.values))
-        widgets.lines(position_note(asked.model_spec(), asked.work.input_tokens + asked.work.output_tokens))
+            answer = cached(point, names)
+        made = MadeBy(command(point, names), python(point, names), state.address(PAGE, bench.values))
+        widgets.lines(position_note(point.model_spec(), point.work.input_tokens + point.work.output_tokens))
         show(answer, made)
-        mapped = tuple(one.name for one in answer.formats)
+        mapped = tuple(entry.name for entry in answer.formats)
     crossovers.show(bench, mapped, state.address(PAGE, bench.values))
 
 
@@ -66,10 +66,10 @@ def show(answer: formats.Formats, made: MadeBy) -> None:
     chart = chart_of(answer)
     places = st.columns(2)
     for i, panel in enumerate(chart.panels):
-        one = replace(chart, panels=(panel,), title=panel.title[:1].upper() + panel.title[1:], notes=())
+        part = replace(chart, panels=(panel,), title=panel.title[:1].upper() + panel.title[1:], notes=())
         with places[i % 2]:
-            drawn = figure.tall(one, is_named=True)
-            downloads.show(_PANELS[i], one, lambda: answer.table, made, drawn=drawn, verdict=lambda: said)
+            drawn = figure.tall(part, is_named=True)
+            downloads.show(_PANELS[i], part, lambda: answer.table, made, drawn=drawn, verdict=lambda: said)
     table = frame(answer.columns(), answer.formats)
     event: Any = st.dataframe(
         table[[*_FIRST, *(name for name in table if name not in _FIRST)]],
@@ -106,8 +106,8 @@ def cached(asked: PointRequest, names: tuple[str, ...]) -> formats.Formats:
 
 def operation(asked: PointRequest, names: tuple[str, ...]) -> CompareFormats:
     """The question as an operation."""
-    found: CompareFormats = request.operation(asked, CompareFormats, formats=names or None)
-    return found
+    compare: CompareFormats = request.operation(asked, CompareFormats, formats=names or None)
+    return compare
 
 
 def command(asked: PointRequest, names: tuple[str, ...]) -> str:

@@ -69,9 +69,9 @@ def render(bench: Bench) -> None:
                 of_workload = {AT_MOST: cards.limits_s(values), AT_LEAST: {}}
                 limits.draw_numbers(of_workload, st.columns(3, vertical_alignment="bottom"))
     try:
-        asked = front_request(values)
-        asked.objectives()
-        sweep = asked.sweep()
+        search = front_request(values)
+        search.objectives()
+        sweep = search.sweep()
     except DseError as error:
         drop()
         widgets.problem(error)
@@ -82,13 +82,13 @@ def render(bench: Bench) -> None:
             f"{sweep.n_points:,} designs: this page evaluates up to {MAX_POINTS:,}. The command line takes any number, "
             "goes on where it was stopped, and writes the front as a page of its own:"
         )
-        show_file(asked, expanded=True)
+        show_file(search, expanded=True)
         return
-    job = job_of(asked, sweep)
+    job = job_of(search, sweep)
     if job is None:
         st.text(f"{sweep.n_points:,} designs: more than start by themselves.")
         if st.button("Sweep", type="primary", key="front start"):
-            start(asked, sweep)
+            start(search, sweep)
             st.rerun()
     elif not job.finished:
         show_progress()
@@ -97,15 +97,15 @@ def render(bench: Bench) -> None:
     elif job.front is None:
         st.text("The sweep was stopped.")
         if st.button("Sweep again", type="primary", key="front start"):
-            start(asked, sweep)
+            start(search, sweep)
             st.rerun()
     else:
         shown = show_front(job, bench)
-        show_file(asked)
+        show_file(search)
         if shown is not None:
             show_table(shown)  # last: the keys of a table, Tab among them, move among its cells
         return
-    show_file(asked)
+    show_file(search)
 
 
 def job_of(asked: FrontRequest, sweep: Sweep) -> FrontJob | None:
@@ -155,27 +155,27 @@ def show_progress() -> None:
 def show_front(job: FrontJob, bench: Bench) -> DesignFront | None:
     """The figure of a finished sweep's front, filtered; what it shows, if any."""
     assert job.front is not None
-    found = without_ties(job.front)
-    missing = f", {found.n_beyond:,} beyond the limits" if found.limits else ""
-    missing += f", {found.n_missing:,} without a number for an objective" if found.n_missing else ""
-    missing += f", {found.n_refused:,} not run by the software of their device" if found.n_refused else ""
-    ran = f"{found.n_feasible:,} run, whole or in parts"
-    said = f"{len(found.table):,} of {found.n_rows:,} designs are on the front ({ran}{missing})."
+    front = without_ties(job.front)
+    missing = f", {front.n_beyond:,} beyond the limits" if front.limits else ""
+    missing += f", {front.n_missing:,} without a number for an objective" if front.n_missing else ""
+    missing += f", {front.n_refused:,} not run by the software of their device" if front.n_refused else ""
+    ran = f"{front.n_feasible:,} run, whole or in parts"
+    said = f"{len(front.table):,} of {front.n_rows:,} designs are on the front ({ran}{missing})."
     st.text(said)
-    if limited := limits_text(found):
+    if limited := limits_text(front):
         st.caption(widgets.escaped(limited))
-    if found.table.empty:
+    if front.table.empty:
         why = "allow more, or choose objectives that these designs have"
-        if not found.n_feasible:
+        if not front.n_feasible:
             why = f"none runs: {bench.current.why_not}"
         st.info(f"No design is left: {why}.")
         return None
     widgets.draw(FILTER)
     try:
-        shown = filtered(found, bench.values[FILTER.key], job.sweep)
+        shown = filtered(front, bench.values[FILTER.key], job.sweep)
     except DseError as error:
         widgets.problem(error)
-        shown = found
+        shown = front
     if shown.table.empty:
         st.info("The condition leaves no design of the front.")
         return None
@@ -195,7 +195,7 @@ def show_table(shown: DesignFront) -> None:
 
 def columns(shown: DesignFront, rows: pd.DataFrame) -> dict[str, Any]:
     """Number formats of the table's columns, with the name that conditions use as their help."""
-    found = {}
+    configs = {}
     for heading, name in names_of(shown).items():
         numbers = rows[heading]
         is_number = pd.api.types.is_numeric_dtype(numbers) and not pd.api.types.is_bool_dtype(numbers)
@@ -203,8 +203,8 @@ def columns(shown: DesignFront, rows: pd.DataFrame) -> dict[str, Any]:
         if is_number:
             way = "localized" if pd.api.types.is_integer_dtype(numbers) or numbers.abs().min() >= 1 else "%.4g"
         kind = partial(st.column_config.NumberColumn, format=way) if is_number else st.column_config.Column
-        found[heading] = kind(help=widgets.escaped(f"In conditions: {name}, in base units."))
-    return found
+        configs[heading] = kind(help=widgets.escaped(f"In conditions: {name}, in base units."))
+    return configs
 
 
 def draw(shown: DesignFront, made: MadeBy, asked: FrontRequest, bench: Bench, said: str) -> None:

@@ -91,13 +91,13 @@ def render(bench: Bench) -> None:
             show_compared(values[DATA.key], held.sha256, names, how_of(values), address)
     st.subheader("One of them, closely", anchor=False)
     thirds = st.columns(3)
-    one = closely(values)
-    named = replace(QUANTIZER, placeholder=f"{one}, {QUANTIZER.placeholder}")
+    quantizer = closely(values)
+    named = replace(QUANTIZER, placeholder=f"{quantizer}, {QUANTIZER.placeholder}")
     for i, field in enumerate((named, SIDE, LAYER, PARAMETERS, ERROR, HEAD, FIRST)):
         with thirds[i % 3]:
             widgets.draw(field)
             if field is PARAMETERS:
-                st.caption(widgets.escaped(f"Defaults: {request.family_defaults(one.partition(':')[0])}"))
+                st.caption(widgets.escaped(f"Defaults: {request.family_defaults(quantizer.partition(':')[0])}"))
     with widgets.said():
         asked = lab_request(values, held)
         show_measured(values[DATA.key], asked, address)
@@ -118,21 +118,21 @@ def show_data(name: str, held: Held) -> None:
 def show_compared(name: str, sha256: str, names: tuple[str, ...], how: ReadOptions, address: str) -> None:
     """Compare the quantizers on the whole dump, with a button that adds some of them to the tray."""
     with widgets.said():
-        held, found = dump_of(name), {}
+        held, results = dump_of(name), {}
         bar = st.progress(0.0, text=_WAIT) if len(names) > 1 else None
-        for i, one in enumerate(names):
+        for i, quantizer in enumerate(names):
             if bar is not None:
-                bar.progress(i / len(names), text=f"{one}: {_WAIT}")
-            found[one] = cached_measured(held, LabRequest(sha256=sha256, quantizer=one, how=how))
+                bar.progress(i / len(names), text=f"{quantizer}: {_WAIT}")
+            results[quantizer] = cached_measured(held, LabRequest(sha256=sha256, quantizer=quantizer, how=how))
         if bar is not None:
             bar.empty()
-        table = compared(found)
+        table = compared(results)
         shown = table.assign(output_error=100 * table["output_error"])[list(_COLUMNS)].rename(columns=_COLUMNS)
         event: Any = st.dataframe(
             shown.round(4), hide_index=True, key="lab-compared", on_select="rerun", selection_mode="multi-row"
         )
         picked = [names[at] for at in event["selection"]["rows"]] or list(names)
-        content = measurement_of(held, found)
+        content = measurement_of(held, results)
         file = f"{PurePosixPath(held.name).stem}.lab.json"
         with st.container(horizontal=True):
             st.button(
@@ -152,9 +152,9 @@ def show_compared(name: str, sha256: str, names: tuple[str, ...], how: ReadOptio
             )
         if table["output_error"].notna().any():
             made = MadeBy(
-                "\n".join(command(held, LabRequest(sha256=sha256, quantizer=one, how=how)) for one in names),
+                "\n".join(command(held, LabRequest(sha256=sha256, quantizer=method, how=how)) for method in names),
                 "\n\n".join(
-                    python(held, LabRequest(sha256=sha256, quantizer=one, how=how), "measured") for one in names
+                    python(held, LabRequest(sha256=sha256, quantizer=method, how=how), "measured") for method in names
                 ),
                 address,
             )
@@ -177,8 +177,8 @@ def designs_of(values: Mapping[str, Any], picked: Sequence[str], label: str) -> 
     """A design a quantizer, else as `values`, with the measurements of that name."""
     plain = {**values, "value_quantizer": None, "value_parameters": "", "measurements": label}
     split = (name.partition(":") for name in picked)
-    each = ({**plain, "quantizer": family, "parameters": parameters} for family, _, parameters in split)
-    return [tray.design_of(one, common_fields.DESIGN) for one in each]
+    designs = ({**plain, "quantizer": family, "parameters": parameters} for family, _, parameters in split)
+    return [tray.design_of(design, common_fields.DESIGN) for design in designs]
 
 
 @st.fragment(parallel=True)
@@ -190,19 +190,19 @@ def show_measured(name: str, asked: LabRequest, address: str) -> None:
     with widgets.said(), st.spinner(_WAIT):
         held = dump_of(name)
         everywhere = LabRequest(sha256=asked.sha256, quantizer=asked.quantizer, how=asked.how)
-        found = cached_measured(held, everywhere)
+        run = cached_measured(held, everywhere)
         made = MadeBy(command(held, asked), python(held, asked, "measured"), address)
-        show_numbers(found, asked)
-        source = (found.thresholds,) if found.thresholds else ()
-        chart = lab.bits(found.ledger, "Bits an element as stored", source)
-        downloads.show("bits", chart, lambda: found.ledger, made, figure.tall(chart, LEGEND_PX))
-        own = found.errors[found.errors["side"] == asked.side]
+        show_numbers(run, asked)
+        source = (run.thresholds,) if run.thresholds else ()
+        chart = lab.bits(run.ledger, "Bits an element as stored", source)
+        downloads.show("bits", chart, lambda: run.ledger, made, figure.tall(chart, LEGEND_PX))
+        errors = run.errors[run.errors["side"] == asked.side]
         error, unit, more = ERRORS[asked.error]
-        if own[asked.error].notna().any():
+        if errors[asked.error].notna().any():
             title = f"{error[0].upper()}{error[1:]} by layer and head, {asked.side}s"
-            notes = (f"{'More' if more else 'Less'} is better.", *([found.queries] if asked.error in ATTENTION else []))
-            chart = lab.heads(own, asked.error, error, unit, title, notes)
-            downloads.show("errors", chart, lambda: found.errors, made, figure.map_of(chart))
+            notes = (f"{'More' if more else 'Less'} is better.", *([run.queries] if asked.error in ATTENTION else []))
+            chart = lab.heads(errors, asked.error, error, unit, title, notes)
+            downloads.show("errors", chart, lambda: run.errors, made, figure.map_of(chart))
         else:
             st.info("This error is not there: attention needs keys and values, and a ratio needs something to divide.")
 
@@ -240,21 +240,21 @@ def show_view(name: str, asked: LabRequest, address: str) -> None:
 
         draw("before", tokens, "value", colors)
         with st.spinner(_WAIT):
-            found = cached_view(held, replace(asked, error=ERROR.default))
+            view = cached_view(held, replace(asked, error=ERROR.default))
         last = asked.first + len(tokens) - 1
         st.caption(
-            f"Tokens {asked.first:,} to {last:,} of {found.n_tokens:,}; colors of both maps span the values before."
+            f"Tokens {asked.first:,} to {last:,} of {view.n_tokens:,}; colors of both maps span the values before."
         )
-        after = found.after[:, :MAX_CHANNELS]
+        after = view.after[:, :MAX_CHANNELS]
         draw("after", after, "value", colors)
         off = abs(after - tokens)
         draw("error", off, "absolute error", lab.scale("absolute error", "", off, 0))
-        chart = lab.histogram(found.histogram, found.marks, f"Values before and after, {place}")
-        downloads.show("histogram", chart, lambda: found.histogram, made, figure.fitted(chart))
+        chart = lab.histogram(view.histogram, view.marks, f"Values before and after, {place}")
+        downloads.show("histogram", chart, lambda: view.histogram, made, figure.fitted(chart))
 
 
 def frame(part: Any, first_token: int) -> pd.DataFrame:
     """A map as a table: a row a token, a column a channel."""
-    found = pd.DataFrame(part, columns=[f"channel_{i}" for i in range(part.shape[1])])
-    found.insert(0, "token", range(first_token, first_token + len(found)))
-    return found
+    table = pd.DataFrame(part, columns=[f"channel_{i}" for i in range(part.shape[1])])
+    table.insert(0, "token", range(first_token, first_token + len(table)))
+    return table

@@ -52,20 +52,20 @@ def render(bench: Bench) -> None:
     left = [row.name for row in bench.answered if row not in here]
     if left:
         st.caption(widgets.escaped(f"Of another device or model, and not in this figure: {', '.join(left)}."))
-    each = tuple((row.name, row.request) for row in here)
+    designs = tuple((row.name, row.request) for row in here)
     with widgets.said():
-        table = cached_table(each)
+        table = cached_table(designs)
         if table.empty:
             st.info("Nothing to show: no request of these designs fits.")
             return
         made = downloads.MadeBy(
-            "\n".join(f"{request.command(asked)} --operations" for _, asked in each),
-            "\n\n".join(map(python, (asked for _, asked in each))),
+            "\n".join(f"{request.command(point)} --operations" for _, point in designs),
+            "\n\n".join(map(python, (point for _, point in designs))),
             state.address(PAGE, bench.values),
         )
         show_ceilings(current.request.device_spec())
         chart = FIGURES["operations"].chart(table)
-        downloads.show("operations", chart, partial(cached_table, each), made)
+        downloads.show("operations", chart, partial(cached_table, designs), made)
         st.dataframe(shown_table(table), hide_index=True)
         if assumed := table["assumptions"].iloc[0]:
             st.caption(widgets.escaped(spoken(f"Rests on assumed numbers: {assumed}.")))
@@ -74,11 +74,11 @@ def render(bench: Bench) -> None:
 @st.cache_data(max_entries=64, ttl="1h", show_spinner=False, hash_funcs={PointRequest: repr})
 def cached_table(each: tuple[tuple[str, PointRequest], ...]) -> pd.DataFrame:
     """The operations of named designs, by their names. Raises DseError."""
-    found = [
-        operations.decode_step(asked.device_spec(), [asked.plan()], asked.work).assign(quantizer=name)
-        for name, asked in each
+    tables = [
+        operations.decode_step(point.device_spec(), [point.plan()], point.work).assign(quantizer=name)
+        for name, point in each
     ]
-    return pd.concat([table for table in found if not table.empty] or found[:1], ignore_index=True)
+    return pd.concat([table for table in tables if not table.empty] or tables[:1], ignore_index=True)
 
 
 def python(asked: PointRequest) -> str:

@@ -77,7 +77,7 @@ def render(bench: Bench) -> None:
     st.title("Serving", anchor=False)
     st.caption("TTFT and TPOT as more requests arrive per second.")
     rate = widgets.draw(RATE, width=220)
-    found: dict[str, UnderLoad] = {}
+    answers: dict[str, UnderLoad] = {}
     for row in bench.answered:
         try:
             answer = cached_load(row.request, row.name)
@@ -87,9 +87,9 @@ def render(bench: Bench) -> None:
         if not answer.rows:
             widgets.lines([f"{row.name}: {_why_empty(answer)}"])
         else:
-            found[row.name] = answer
-    if found:
-        _in_closed_form(bench, found, rate)
+            answers[row.name] = answer
+    if answers:
+        _in_closed_form(bench, answers, rate)
     _one_by_one(bench, rate)
 
 
@@ -100,30 +100,30 @@ def _why_empty(answer: UnderLoad) -> str:
     return "no rate holds in closed form: simulate it below"
 
 
-def _in_closed_form(bench: Bench, found: Mapping[str, UnderLoad], rate: float | None) -> None:
+def _in_closed_form(bench: Bench, answers: Mapping[str, UnderLoad], rate: float | None) -> None:
     """Means against the rate, a line a design."""
-    asked = [row for row in bench.answered if row.name in found]
-    same, other = cards.likeness(asked)
+    rows = [row for row in bench.answered if row.name in answers]
+    same, other = cards.likeness(rows)
     st.caption(widgets.escaped(f"Alike: {same}." + (f" Not alike: {other}." if other else "")))
     wanted = limits(bench.values)
     made = downloads.MadeBy(
-        "\n".join(command(row.request, wanted) for row in asked),
-        "\n\n".join(python(row.request, wanted) for row in asked),
+        "\n".join(command(row.request, wanted) for row in rows),
+        "\n\n".join(python(row.request, wanted) for row in rows),
         state.address(PAGE, bench.values),
     )
-    table = pd.concat([answer.table for answer in found.values()], ignore_index=True)
+    table = pd.concat([answer.table for answer in answers.values()], ignore_index=True)
     chart = FIGURES["load"].chart(table, {"limits": wanted, "notes": []})
-    said = best_within(found, wanted)
+    said = best_within(answers, wanted)
     for place, panel, name in zip(st.columns(len(chart.panels)), chart.panels, times_of(table), strict=True):
         with place:
-            one = replace(chart, panels=(panel,), title=panel.title[:1].upper() + panel.title[1:])
-            downloads.show(f"load-{name}", one, lambda: table, made, drawn=figure.fitted(one), verdict=lambda: said)
+            part = replace(chart, panels=(panel,), title=panel.title[:1].upper() + panel.title[1:])
+            downloads.show(f"load-{name}", part, lambda: table, made, drawn=figure.fitted(part), verdict=lambda: said)
     st.caption("Requests of equal lengths arrive at random; each line goes up to 0.9 of the saturated rate.")
-    per_s = rate or _of_weakest(answer.full_requests_per_s or 0.0 for answer in found.values())
+    per_s = rate or _of_weakest(answer.full_requests_per_s or 0.0 for answer in answers.values())
     st.caption(f"In the table {per_s:.4g} requests a second come to each design: {_whose(rate)}.")
     if said:
         st.markdown(widgets.escaped(said))
-    st.dataframe(at(found, per_s, wanted), hide_index=True)
+    st.dataframe(at(answers, per_s, wanted), hide_index=True)
 
 
 def _of_weakest(held: Iterable[float]) -> float:
@@ -149,30 +149,30 @@ def _one_by_one(bench: Bench, rate: float | None) -> None:
     held: dict[str, tuple[PointRequest, float]] = {}
     for row in bench.answered:
         try:
-            one = simulated(row.request)
-            held[row.name] = one, rate or cached_rate(one, trace, n_requests)
+            point = simulated(row.request)
+            held[row.name] = point, rate or cached_rate(point, trace, n_requests)
         except DseError as error:
             widgets.lines([f"{row.name}: {line}" for line in error.lines()])
     if not held:
         return
-    per_s = rate or _of_weakest(own for _, own in held.values())
-    found: dict[str, tuple[dict[str, Any], pd.DataFrame]] = {}
+    per_s = rate or _of_weakest(held_rate for _, held_rate in held.values())
+    runs: dict[str, tuple[dict[str, Any], pd.DataFrame]] = {}
     bar = st.progress(0.0)
-    for i, (name, (one, _)) in enumerate(held.items()):
+    for i, (name, (point, _)) in enumerate(held.items()):
         bar.progress(i / len(held), text=widgets.escaped(f"{name}: {n_requests:,} requests"))
         try:
-            found[name] = cached_run(one, trace, per_s, n_requests, name)
+            runs[name] = cached_run(point, trace, per_s, n_requests, name)
         except DseError as error:
             widgets.lines([f"{name}: {line}" for line in error.lines()])
     bar.empty()
-    if not found:
+    if not runs:
         return
     made = downloads.MadeBy(
-        "\n".join(simulate_command(held[name][0], trace, per_s, n_requests) for name in found),
-        "\n\n".join(simulate_python(held[name][0], trace, per_s, n_requests) for name in found),
+        "\n".join(simulate_command(held[name][0], trace, per_s, n_requests) for name in runs),
+        "\n\n".join(simulate_python(held[name][0], trace, per_s, n_requests) for name in runs),
         state.address(PAGE, bench.values),
     )
-    table = pd.concat([waits for _, waits in found.values()], ignore_index=True)
+    table = pd.concat([waits for _, waits in runs.values()], ignore_index=True)
     chart = FIGURES["waits"].chart(table, {"limits": limits(bench.values), "notes": []})
     for place, panel, name in zip(st.columns(len(chart.panels)), chart.panels, times_of(table), strict=True):
         with place:
@@ -181,7 +181,7 @@ def _one_by_one(bench: Bench, rate: float | None) -> None:
             downloads.show(f"waits-{name}", one_panel, lambda: table, made, drawn=figure.fitted(one_panel))
     st.caption(f"The same {n_requests:,} requests for each design, {per_s:.4g} a second: {_whose(rate)}.")
     wanted = limits(bench.values)
-    rows = [_percentiles(name, run, _missed(waits, wanted)) for name, (run, waits) in found.items()]
+    rows = [_percentiles(name, run, _missed(waits, wanted)) for name, (run, waits) in runs.items()]
     st.dataframe(pd.DataFrame(rows), hide_index=True)
 
 
@@ -234,7 +234,7 @@ def best_within(found: Mapping[str, UnderLoad], wanted: Mapping[str, float]) -> 
     most = {name: answer.most_within(wanted) or 0.0 for name, answer in found.items()}
     if not wanted or not most:
         return ""
-    name = max(most, key=lambda one: most[one])
+    name = max(most, key=lambda design: most[design])
     said = found[name].within_text(wanted)
     return f"{name} serves most. {said}" if most[name] else said
 
@@ -306,10 +306,10 @@ def cached_run(
 
 def simulation_of(asked: PointRequest, trace: str | None, per_s: float, n_requests: int) -> SimulateServing:
     """The run as an operation. Raises InputError."""
-    found: SimulateServing = request.operation(
+    simulate: SimulateServing = request.operation(
         asked, SimulateServing, trace=trace, rate=per_s or None, n_requests=n_requests or None
     )
-    return found
+    return simulate
 
 
 def simulate_command(asked: PointRequest, trace: str | None, per_s: float, n_requests: int) -> str:
@@ -322,17 +322,17 @@ def simulate_python(asked: PointRequest, trace: str | None, per_s: float, n_requ
     return python_of(simulation_of(asked, trace, per_s, n_requests), without=_unused(asked, trace))
 
 
-def _unused(asked: PointRequest, trace: str | None) -> tuple[str, ...]:
+def _unused(point: PointRequest, trace: str | None) -> tuple[str, ...]:
     """Fields of the workload that `dse simulate` refuses, since they would change nothing."""
     lengths = ("input_tokens", "output_tokens") if trace else ()
-    admission = lower.with_admission(asked.device_spec(), asked.work).admission
+    admission = lower.with_admission(point.device_spec(), point.work).admission
     return (*lengths, "page_tokens") if admission == "reserve" else lengths
 
 
 def operation(asked: PointRequest, limits: Mapping[str, float]) -> PredictLoad:
     """The question that the page answers of a design, with limits in seconds. Raises InputError."""
-    found: PredictLoad = request.operation(asked, PredictLoad, **request.limit_fields(limits))
-    return found
+    predict: PredictLoad = request.operation(asked, PredictLoad, **request.limit_fields(limits))
+    return predict
 
 
 def command(asked: PointRequest, limits: Mapping[str, float]) -> str:

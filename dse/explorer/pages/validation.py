@@ -88,15 +88,15 @@ def show_nearest(bench: Bench) -> None:
     if bench.current.asked is None:
         st.info("The design has no answer yet: the message beside its fields says what to change.")
         return
-    asked = bench.current.asked
+    point = bench.current.asked
     with widgets.said():
-        sentence, found = nearest.nearest(asked.device_spec(), asked.model_spec(), asked.work)
+        sentence, servers = nearest.nearest(point.device_spec(), point.model_spec(), point.work)
         st.markdown(widgets.escaped(f"{bench.current.name}: {sentence}"))
-        st.dataframe(frame(_NEAREST, found), hide_index=True)
+        st.dataframe(frame(_NEAREST, servers), hide_index=True)
 
 
 def _error(name: str, title: str) -> Column:
-    return Column(name, title=title, form=lambda one: percent(getattr(one, name)).lstrip("+"))
+    return Column(name, title=title, form=lambda row: percent(getattr(row, name)).lstrip("+"))
 
 
 _NEAREST = (
@@ -185,8 +185,8 @@ def show_silicon(bench: Bench) -> None:
     st.subheader("Measured kernels", anchor=False)
     values = state.follow()
     widgets.draw(SILICON_DEVICE)
-    own = bench.current.asked.device_spec().name if bench.current.asked else None
-    device = values[SILICON_DEVICE.key] or own
+    current = bench.current.asked.device_spec().name if bench.current.asked else None
+    device = values[SILICON_DEVICE.key] or current
     if device not in _measured_devices():
         st.caption(
             widgets.escaped(f"No times of {device or 'a design without an answer'} were fitted: choose a device.")

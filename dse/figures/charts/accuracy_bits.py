@@ -22,10 +22,10 @@ def chart(view: AccuracyView, source: Source) -> Chart:
     bits = axes.log2("effective bits", "bit", table["effective_bits"])
     panels = []
     for model in dict.fromkeys(table["model"]):
-        own = table[table["model"] == model]
+        scores = table[table["model"] == model]
         series = []
-        for method in dict.fromkeys(own["method"]):
-            points = own[own["method"] == method]
+        for method in dict.fromkeys(scores["method"]):
+            points = scores[scores["method"] == method]
             look = looks[method]
             texts = tuple(
                 f"{model}, {method}{', ' + row.config if row.config else ''}\n{axis} {row.value:.2f}"
@@ -45,7 +45,7 @@ def chart(view: AccuracyView, source: Source) -> Chart:
                     size=0.75,
                 )
             )
-        y = axes.around(axis, view.unit, list(map(float, own["value"])))
+        y = axes.around(axis, view.unit, list(map(float, scores["value"])))
         panels.append(Panel(str(model), bits, y, tuple(series)))
     return Chart(
         view.title,

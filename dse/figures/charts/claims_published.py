@@ -81,9 +81,9 @@ def chart(source: Source) -> Chart:
     names: list[str] = []
     place: dict[str, int] = {}
     for document in dict.fromkeys(table["document"]):
-        own = table[table["document"] == document]
+        claims = table[table["document"] == document]
         for verdict in LOOKS:
-            rows = own[own["verdict"] == verdict]
+            rows = claims[claims["verdict"] == verdict]
             if verdict == "reproduced":
                 names.append(f"{document}: {len(rows)} reproduced")
                 place.update({claim: len(names) - 1 for claim in rows["id"]})
@@ -95,24 +95,24 @@ def chart(source: Source) -> Chart:
     x, y = _ratio_axis([float(ratio) for ratio in table["ratio"]]), axes.categories("claim", names[::-1])
     series = [Series("equal", kind="line", x=(1.0, 1.0), y=(y.low, y.high), color=style.BLACK, marker="", is_note=True)]
     for verdict, (color, marker) in LOOKS.items():
-        own = table[table["verdict"] == verdict]
-        if len(own):
+        claims = table[table["verdict"] == verdict]
+        if len(claims):
             texts = tuple(
                 f"{row.id}\npublished {row.published:g}, ours {row.ours:.4g} {row.unit}\n"
                 f"{row.ratio:.4g} times, {verdict}"
-                for row in own.itertuples()
+                for row in claims.itertuples()
             )
             series.append(
                 Series(
                     verdict,
                     kind="scatter",
-                    x=tuple(map(float, own["ratio"])),
-                    y=tuple(float(len(names) - 1 - place[claim]) for claim in own["id"]),
+                    x=tuple(map(float, claims["ratio"])),
+                    y=tuple(float(len(names) - 1 - place[claim]) for claim in claims["id"]),
                     color=color,
                     marker=marker,
                     hover=texts,
                     size=0.75,
-                    opened=tuple(map(bool, own["is_input"])) if verdict == "reproduced" else (),
+                    opened=tuple(map(bool, claims["is_input"])) if verdict == "reproduced" else (),
                 )
             )
     return Chart(

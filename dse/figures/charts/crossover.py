@@ -37,8 +37,8 @@ def source_of(answer: Crossing) -> Source:
 
 def _least_sure(table: pd.DataFrame) -> list[str]:
     """Chance that the quantizer pays at the ends of the ranges where it is predicted to."""
-    own = table[table["pays"].astype(bool)]
-    chances = [float(v) for end in ("first", "last") for v in own[f"sure_at_{end}"].dropna()]
+    paying = table[table["pays"].astype(bool)]
+    chances = [float(v) for end in ("first", "last") for v in paying[f"sure_at_{end}"].dropna()]
     if not chances:
         return []
     least, most = (sure_text(chance) for chance in (min(chances), max(chances)))
@@ -61,24 +61,24 @@ def chart(source: Source) -> Chart:
     table, notes = source.table, tuple(source.about.get("notes", ()))
     panels = []
     for axis, _, name, unit, other, other_unit in _SIDES:
-        own = table[table["axis"] == axis]
-        if own.empty:
+        spans = table[table["axis"] == axis]
+        if spans.empty:
             continue
-        places = sorted(set(own["at"]))
+        places = sorted(set(spans["at"]))
         labels = [axes.tokens_text(at) if axis == "batch" else axes.count_text(at) for at in places]
-        ends = [float(own["first"].min()), float(own["last"].max())]
+        ends = [float(spans["first"].min()), float(spans["last"].max())]
         y = _axis(name, unit, ends, axis == "input_tokens")
         panels.append(
             Panel(
                 f"which {name} at a given {other}",
                 axes.categories(other, labels, other_unit),
                 y,
-                tuple(_bars(own, places, name)),
+                tuple(_bars(spans, places, name)),
             )
         )
-    found = set(table["verdict"])
-    if len(found) == 1:  # a legend of one entry is not drawn
-        notes = (f"Everywhere: {VERDICTS[found.pop()]}.", *notes)
+    verdicts = set(table["verdict"])
+    if len(verdicts) == 1:  # a legend of one entry is not drawn
+        notes = (f"Everywhere: {VERDICTS[verdicts.pop()]}.", *notes)
     title = source.about.get("title", "Where it pays")
     return Chart(title, panels=tuple(panels), n_columns=2, panel_height_pt=190, notes=notes)
 
@@ -92,17 +92,17 @@ def _axis(name: str, unit: str, ends: list[float], in_k: bool) -> Axis:
     return Axis(name, unit=unit, low=low, high=high, ticks=ticks, log=True)
 
 
-def _bars(own: pd.DataFrame, places: list[int], name: str) -> list[Series]:
-    found = []
+def _bars(spans: pd.DataFrame, places: list[int], name: str) -> list[Series]:
+    bars = []
     for verdict, text in VERDICTS.items():
-        rows = own[own["verdict"] == verdict]
+        rows = spans[spans["verdict"] == verdict]
         if rows.empty:
             continue
         color, hatch = LOOKS[verdict]
         hover = tuple(
             f"{name} {row['first']:,} to {row['last']:,}: {text}" + _gains(row) for row in rows.to_dict("records")
         )
-        found.append(
+        bars.append(
             Series(
                 text,
                 kind="bar",
@@ -114,7 +114,7 @@ def _bars(own: pd.DataFrame, places: list[int], name: str) -> list[Series]:
                 hover=hover,
             )
         )
-    return found
+    return bars
 
 
 def _gains(row: Mapping[Any, Any]) -> str:

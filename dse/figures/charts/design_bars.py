@@ -33,10 +33,10 @@ def _designs(table: pd.DataFrame) -> Rows:
     """The designs of a table of results, named by what tells them apart."""
     if len(table) > MAX_DESIGNS:
         raise LimitError(f"{len(table):,} designs: a figure shows {MAX_DESIGNS}: choose some with --only COLUMN=A,B")
-    asked = [
+    columns = [
         name for name in ("device", "model", "quantizer", "batch", "input_tokens", "output_tokens") if name in table
     ]
-    shown = [name for name in asked if table[name].nunique() > 1] or asked[:3]
+    shown = [name for name in columns if table[name].nunique() > 1] or columns[:3]
     return [(label(row, shown, RESULT_UNITS), row.to_dict()) for _, row in table.iterrows()]
 
 
@@ -115,17 +115,17 @@ def _marks(name: str, values: Sequence[float], places: tuple[float, ...], is_lim
 def step_time(designs: Rows, is_named: bool = False) -> Chart:
     """Mean time of a decode step, by part; designs that do not fit have no bar. Names as in `memory`."""
     parts = rows.step_parts(result for _, result in designs)
-    each = [result for _, result in designs]
-    tops = [_total(result, parts) for result in each] + whiskers.spread(each, "decode_step_s")
+    results = [result for _, result in designs]
+    tops = [_total(result, parts) for result in results] + whiskers.spread(results, "decode_step_s")
     x = axes.linear("mean decode step", "ms", tops, axes.MILLISECOND)
     series = _stack(designs, parts, axes.MILLISECOND, "ms")
-    for place, result in zip(_places(designs), each, strict=True):
+    for place, result in zip(_places(designs), results, strict=True):
         series += whiskers.level(place, whiskers.ends(result, "decode_step_s"))
     missing = [name for name, result in designs if not result["feasible"]]
     notes = (
         "Exposed: what does not hide behind the reads.",
-        *whiskers.notes(each, "decode_step_s"),
-        *filter(None, [refused_text(each)]),
+        *whiskers.notes(results, "decode_step_s"),
+        *filter(None, [refused_text(results)]),
         *(f"Does not fit: {name}." for name in missing),
     )
     return whiskers.cut(_chart("Time of a decode step", x, designs, series, notes, is_named))
@@ -149,14 +149,14 @@ def _places(designs: Rows) -> tuple[float, ...]:
 
 def _stack(designs: Rows, columns: Mapping[str, str], per_unit: float, unit: str) -> list[Series]:
     base = (0.0,) * len(designs)
-    found = []
+    bars = []
     for (column, name), (color, hatch) in zip(columns.items(), style.FILLS, strict=False):
         lengths = tuple(float(result[column] or 0) for _, result in designs)
         texts = tuple(
             f"{design}\n{name}: {value / per_unit:,.4g} {unit}"
             for (design, _), value in zip(designs, lengths, strict=True)
         )
-        found.append(
+        bars.append(
             Series(
                 name,
                 kind="hbar",
@@ -170,7 +170,7 @@ def _stack(designs: Rows, columns: Mapping[str, str], per_unit: float, unit: str
             )
         )
         base = tuple(a + b for a, b in zip(base, lengths, strict=True))
-    return found
+    return bars
 
 
 def _chart(title: str, x: Axis, designs: Rows, series: list[Series], notes: tuple[str, ...], is_named: bool) -> Chart:

@@ -106,10 +106,10 @@ def chart(
     `label` names a design beside its knee; hovering shows its whole row. `rests_on` are notes of `front_notes`.
     """
     names = list(objectives)[:2]
-    one = len(names) == 1
-    front = front.assign(**{PLACE: range(1, len(front) + 1)}) if one else front
-    x, y = (PLACE, names[0]) if one else names
-    cloud = cloud.iloc[:0].assign(**{x: []}) if one else _beaten(cloud, front)
+    is_single = len(names) == 1
+    front = front.assign(**{PLACE: range(1, len(front) + 1)}) if is_single else front
+    x, y = (PLACE, names[0]) if is_single else names
+    cloud = cloud.iloc[:0].assign(**{x: []}) if is_single else _beaten(cloud, front)
     spread = front.to_dict("records") if len(front) <= MAX_WHISKERS else []
     places = [
         axis(name, units.get(name, ""), [*front[name].astype(float), *cloud[name].astype(float), *ends])

@@ -29,15 +29,15 @@ def chart(source: Source) -> Chart:
     models = rows.ordered(table, "model")
     model = MODEL if MODEL in models else models[0]
     shown = rows.drawn(table[(table["batch"] == table["batch"].max()) & (table["model"] == model)])
-    own = shown.table.drop_duplicates("system")
-    rates = own["throughput_tokens_per_s"].dropna()
+    systems = shown.table.drop_duplicates("system")
+    rates = systems["throughput_tokens_per_s"].dropna()
     colors = ColorScale(axes.linear("throughput", "token/s", rates)) if len(rates) else None
-    x = axes.log2("effective capacity", "GB", own["effective_capacity_bytes"], axes.GB)
-    y = axes.log2("effective bandwidth", "TB/s", own["effective_bandwidth_bytes_per_s"], axes.TB)
+    x = axes.log2("effective capacity", "GB", systems["effective_capacity_bytes"], axes.GB)
+    y = axes.log2("effective bandwidth", "TB/s", systems["effective_bandwidth_bytes_per_s"], axes.TB)
     series: list[Series] = []
     dots: list[Series] = []
     taken: dict[tuple[float, float], int] = {}
-    for _, row in own.iterrows():
+    for _, row in systems.iterrows():
         at = (float(row["effective_capacity_bytes"]), float(row["effective_bandwidth_bytes_per_s"]))
         taken[at] = taken.get(at, 0) + 1
         place: dict[str, Any] = {"x": at[:1], "y": at[1:], "hover": (rows.hover(row),)}
@@ -50,9 +50,9 @@ def chart(source: Source) -> Chart:
         else:
             series.append(Series(row["system"], kind="scatter", opened=(True,), **look, **place))
             dots.append(replace(style.KEY_OUT_OF_MEMORY, in_legend=False, **place))
-    keys = tuple(DOT if key is style.KEY_NOT_AT_ONCE else key for key in rows.mark_keys(own))
+    keys = tuple(DOT if key is style.KEY_NOT_AT_ONCE else key for key in rows.mark_keys(systems))
     return Chart(
-        f"Effective bandwidth against effective capacity, {model}, batch {own['batch'].max():,}",
+        f"Effective bandwidth against effective capacity, {model}, batch {systems['batch'].max():,}",
         panels=(Panel("", x, y, (*series, *dots)),),
         panel_height_pt=230,
         keys=keys,
@@ -61,8 +61,8 @@ def chart(source: Source) -> Chart:
             "Effective: times 16 / effective bits, what FP16 keys and values would need; of memories that compute, the "
             "bandwidth inside. "
             "Marks inside marks: same place.",
-            *rows.mark_notes(own, "White dots"),
+            *rows.mark_notes(systems, "White dots"),
             *shown.notes,
-            rows.assumption_note(own),
+            rows.assumption_note(systems),
         ),
     )

@@ -25,7 +25,7 @@ def source_of(answer: Formats) -> Source:
     """The table of an answer of `dse ask formats` and what its figure says beside it."""
     title = f"Which KV format pays: {answer.model} on {answer.device}"
     where = f"{answer.context}, batch {answer.batch:,}, {answer.input_tokens:,} in."
-    refused = filter(None, [refused_text(one.result for one in answer.formats)])
+    refused = filter(None, [refused_text(entry.result for entry in answer.formats)])
     notes = [answer.answer(), where, *refused, *answer.notes()[1:]]
     return Source(answer.table, about={"title": title, "notes": notes})
 
@@ -121,41 +121,41 @@ def _places(rows: Sequence[dict[Any, Any]], column: str, kernels: str) -> list[t
 
 
 def _dots(rows: Sequence[dict[Any, Any]], column: str, low: str, high: str, unit: str) -> list[Series]:
-    found = []
+    series = []
     for kernels, (name, is_open) in LOOKS.items():
-        own = _places(rows, column, kernels)
-        for place, row in own:
+        placed = _places(rows, column, kernels)
+        for place, row in placed:
             if not pd.isna(row.get(low)):
-                found += whiskers.level(place, (float(row[low]), float(row[high])), _COLORS[kernels])
-        found.append(
+                series += whiskers.level(place, (float(row[low]), float(row[high])), _COLORS[kernels])
+        series.append(
             Series(
                 name,
                 kind="scatter",
-                x=tuple(float(row[column]) for _, row in own),
-                y=tuple(place for place, _ in own),
+                x=tuple(float(row[column]) for _, row in placed),
+                y=tuple(place for place, _ in placed),
                 color=_COLORS[kernels],
                 marker="square" if is_open else "circle",
-                opened=(is_open,) * len(own),
-                hover=tuple(_hover(row, column, 1.0, unit, (low, high)) for _, row in own),
+                opened=(is_open,) * len(placed),
+                hover=tuple(_hover(row, column, 1.0, unit, (low, high)) for _, row in placed),
             )
         )
-    return [one for one in found if one.x]
+    return [line for line in series if line.x]
 
 
 def _bars(rows: Sequence[dict[Any, Any]], column: str, name: str, per_unit: float, unit: str) -> list[Series]:
     """Note on bars that follow from the bits alone, whatever the kernels: all look alike."""
-    own = [place for kernels in LOOKS for place in _places(rows, column, kernels)]
+    placed = [place for kernels in LOOKS for place in _places(rows, column, kernels)]
     return [
         Series(
             name,
             kind="hbar",
-            x=tuple(float(row[column]) for _, row in own),
-            y=tuple(place for place, _ in own),
+            x=tuple(float(row[column]) for _, row in placed),
+            y=tuple(place for place, _ in placed),
             color=style.GRAY,
-            base=(0.0,) * len(own),
+            base=(0.0,) * len(placed),
             width=_BAR,
             in_legend=False,
-            hover=tuple(_hover(row, column, per_unit, unit) for _, row in own),
+            hover=tuple(_hover(row, column, per_unit, unit) for _, row in placed),
         )
     ]
 

@@ -30,7 +30,7 @@ def source_of(answer: Interactivity) -> Source:
 def places_of(measured: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Where the figure shows measured servers."""
     names = {"x": "tokens_per_s_a_user", "y": "tokens_per_s_a_device", "text": "server"}
-    return [{key: one[name] for key, name in names.items()} for one in measured]
+    return [{key: row[name] for key, name in names.items()} for row in measured]
 
 
 @figure(
@@ -104,7 +104,7 @@ def _panel(
     measured, best = about.get("measured", ()), about.get("best", ())
     fronts = {system: front([row for row in served if row["system"] == system]) for system in shown.systems}
     has_bands = len(shown.systems) <= rows.MAX_WHISKERED and all("token_time_low" in row for row in served)
-    bands = {system: _around(own) for system, own in fronts.items() if own and has_bands}
+    bands = {system: _around(members) for system, members in fronts.items() if members and has_bands}
     reached = [place for around in bands.values() for place in around]
     x, y = (
         make(
@@ -112,15 +112,15 @@ def _panel(
             "token/s",
             [
                 *whiskers.held([place[i] for place in places], [place[i] for place in reached]),
-                *(float(one[way]) for one in (*measured, *best)),
+                *(float(row[way]) for row in (*measured, *best)),
             ],
         )
         for i, (make, name, way) in enumerate(((axes.log2, USER, "x"), (axes.linear, DEVICE, "y")))
     )
     curves = []
-    for system, own in fronts.items():
+    for system, line in fronts.items():
         look = shown.style(system)
-        points = [speeds(row) for row in own]
+        points = [speeds(row) for row in line]
         curves.append(
             Series(
                 system,
@@ -130,17 +130,17 @@ def _panel(
                 color=look.color,
                 dash=look.dash,
                 marker=look.marker,
-                opened=tuple(not within(row, {k: v for k, v in limits.items() if k == "ttft_s"}) for row in own),
-                hover=tuple(_hover(system, row) for row in own),
+                opened=tuple(not within(row, {k: v for k, v in limits.items() if k == "ttft_s"}) for row in line),
+                hover=tuple(_hover(system, row) for row in line),
             )
         )
     pale = [_band(around, shown.style(system).color, x, y) for system, around in bands.items()]
     return Panel(title, x, y, (*_outside(limits, x, y), *pale, *_marks(measured, best), *(c for c in curves if c.x)))
 
 
-def _around(own: Sequence[dict[str, Any]]) -> list[tuple[float, float]]:
+def _around(line: Sequence[dict[str, Any]]) -> list[tuple[float, float]]:
     """The closed line between the slow and the fast ends of a curve."""
-    sure = [(speeds(row), uncertainty.of_column(row, "tpot_s").inverse(), interval(row)) for row in own]
+    sure = [(speeds(row), uncertainty.of_column(row, "tpot_s").inverse(), interval(row)) for row in line]
     slow = [(user * of_user.low, device * of_device.low) for (user, device), of_user, of_device in sure]
     fast = [(user * of_user.high, device * of_device.high) for (user, device), of_user, of_device in sure]
     return [*slow, *reversed(fast)]
@@ -170,20 +170,20 @@ def _outside(limits: Mapping[str, float], x: Axis, y: Axis) -> Iterable[Series]:
 
 
 def _marks(measured: Sequence[Mapping[str, Any]], best: Sequence[Mapping[str, Any]]) -> Iterable[Series]:
-    for name, found, marker, size in ((MEASURED, measured, "x-thin", 0.8), (BEST, best, "star", 2.0)):
-        if found:
+    for name, points, marker, size in ((MEASURED, measured, "x-thin", 0.8), (BEST, best, "star", 2.0)):
+        if points:
             yield Series(
                 name,
                 kind="scatter",
-                x=tuple(float(one["x"]) for one in found),
-                y=tuple(float(one["y"]) for one in found),
+                x=tuple(float(point["x"]) for point in points),
+                y=tuple(float(point["y"]) for point in points),
                 color=style.BLACK,
                 marker=marker,
-                opened=(marker == "star",) * len(found),
+                opened=(marker == "star",) * len(points),
                 size=size,
                 hover=tuple(
-                    f"{one.get('text', name)}\n{one['x']:,.3g} token/s a user, {one['y']:,.0f} a device"
-                    for one in found
+                    f"{point.get('text', name)}\n{point['x']:,.3g} token/s a user, {point['y']:,.0f} a device"
+                    for point in points
                 ),
             )
 

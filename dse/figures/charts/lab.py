@@ -79,9 +79,9 @@ def compared(table: pd.DataFrame, title: str) -> Chart:
 
 def heads(errors: pd.DataFrame, column: str, name: str, unit: str, title: str, notes: tuple[str, ...] = ()) -> Chart:
     """An error of one side as a map of layers and heads; columns layer, head and the error."""
-    own = errors.dropna(subset=["layer", "head"])
-    layers, n_heads = sorted(set(own["layer"])), int(own["head"].max()) + 1
-    cells = {(row.layer, row.head): float(getattr(row, column)) for row in own.itertuples()}
+    by_head = errors.dropna(subset=["layer", "head"])
+    layers, n_heads = sorted(set(by_head["layer"])), int(by_head["head"].max()) + 1
+    cells = {(row.layer, row.head): float(getattr(row, column)) for row in by_head.itertuples()}
     values = tuple(cells.get((layer, head), math.nan) for layer in layers for head in range(n_heads))
     texts = tuple(
         f"layer {layer}, head {head}\n{name} {cells.get((layer, head), math.nan):.5g} {unit}".rstrip()

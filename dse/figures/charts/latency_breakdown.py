@@ -34,8 +34,8 @@ def chart(source: Source) -> Chart:
     y = axes.linear("mean decode step", "ms", reached, axes.MILLISECOND)
     panels, parts = [], rows.step_parts(table.to_dict("records"))
     for system in shown.systems:
-        own = table[table["system"] == system]
-        good = own[own["feasible"]]
+        steps = table[table["system"] == system]
+        good = steps[steps["feasible"]]
         places = tuple(float(batches.index(int(batch))) for batch in good["batch"])
         texts = tuple(rows.hover(row, *_parts(row, parts)) for _, row in good.iterrows())
         base = (0.0,) * len(places)
@@ -56,7 +56,7 @@ def chart(source: Source) -> Chart:
             tops = tuple(top + 0.03 * y.high for top, wait in zip(base, waits, strict=True) if wait)
             running = [str(int(n)) for n, wait in zip(good["running_batch"], waits, strict=True) if wait]
             series.append(style.mark(style.KEY_NOT_AT_ONCE, over, tops, 0.7, tuple(running)))
-        out = tuple(float(batches.index(int(batch))) for batch in own[~own["feasible"]]["batch"])
+        out = tuple(float(batches.index(int(batch))) for batch in steps[~steps["feasible"]]["batch"])
         if out:
             heights = (0.03 * y.high,) * len(out)
             series.append(style.mark(style.KEY_OUT_OF_MEMORY, out, heights))

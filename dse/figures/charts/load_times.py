@@ -48,15 +48,15 @@ def chart(source: Source) -> Chart:
             Series(
                 design,
                 kind="line",
-                x=tuple(map(float, own["requests_per_s"])),
-                y=tuple(map(float, own[column])),
+                x=tuple(map(float, points["requests_per_s"])),
+                y=tuple(map(float, points[column])),
                 color=look.color,
                 dash=look.dash,
                 marker=look.marker,
-                hover=tuple(_hover(row) for _, row in own.iterrows()),
+                hover=tuple(_hover(row) for _, row in points.iterrows()),
             )
             for design, look in looks.items()
-            if not (own := table[(table["design"] == design) & table[column].notna()]).empty
+            if not (points := table[(table["design"] == design) & table[column].notna()]).empty
         ]
         if limit:
             ends = (limit, limit)

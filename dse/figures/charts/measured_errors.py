@@ -42,13 +42,13 @@ def _notes(table: pd.DataFrame, synthetic: bool) -> tuple[str, ...]:
 def error_bits(source: Source) -> Chart | None:
     """Output error against stored bits, a point a method, all layers; None where attention was not measured."""
     summary, synthetic = source.table, _is_synthetic(source)
-    own = summary[(summary["side"] == "both") & summary["output_error"].gt(0)]
-    own = own[own["context_tokens"] == summary["context_tokens"].max()]
-    if own.empty:
+    errors = summary[(summary["side"] == "both") & summary["output_error"].gt(0)]
+    errors = errors[errors["context_tokens"] == summary["context_tokens"].max()]
+    if errors.empty:
         return None
     methods = list(dict.fromkeys(summary["method"]))
     series = []
-    for row in own.itertuples():
+    for row in errors.itertuples():
         look = _look(methods, row.method)
         text = f"{row.method}\n{row.stored_bits:.4g} bit an element\n{_ERROR} {row.output_error:.4g}"
         series.append(
@@ -62,10 +62,10 @@ def error_bits(source: Source) -> Chart | None:
                 hover=(text,),
             )
         )
-    x = axes.linear("stored bits", "bit/element", own["stored_bits"], n_ticks=8)
-    panel = Panel("", x, axes.log10(_ERROR, "%", own["output_error"], PERCENT), tuple(series))
-    title = f"Attention error against stored bits at {own['context_tokens'].iloc[0]:,} tokens"
-    return Chart(_title(title, synthetic), panels=(panel,), panel_height_pt=230, notes=_notes(own, synthetic))
+    x = axes.linear("stored bits", "bit/element", errors["stored_bits"], n_ticks=8)
+    panel = Panel("", x, axes.log10(_ERROR, "%", errors["output_error"], PERCENT), tuple(series))
+    title = f"Attention error against stored bits at {errors['context_tokens'].iloc[0]:,} tokens"
+    return Chart(_title(title, synthetic), panels=(panel,), panel_height_pt=230, notes=_notes(errors, synthetic))
 
 
 @figure(
@@ -78,13 +78,13 @@ def error_bits(source: Source) -> Chart | None:
 def error_context(source: Source) -> Chart | None:
     """Output error and attention mass moved by context length; None for a single length or without attention."""
     summary, synthetic = source.table, _is_synthetic(source)
-    own = summary[(summary["side"] == "both") & summary["output_error"].notna()]
-    lengths = sorted(set(own["context_tokens"]))
+    errors = summary[(summary["side"] == "both") & summary["output_error"].notna()]
+    lengths = sorted(set(errors["context_tokens"]))
     if len(lengths) < 2:
         return None
     x = axes.log2_at("context", "tokens", [float(n) for n in lengths], in_k=True)
     panels = [
-        _panel(own, x, "context_tokens", column, name, "")
+        _panel(errors, x, "context_tokens", column, name, "")
         for column, name in (("output_error", _ERROR), ("mass_moved", "share of attention moved"))
     ]
     return Chart(
@@ -92,14 +92,14 @@ def error_context(source: Source) -> Chart | None:
         panels=tuple(p for p in panels if p),
         n_columns=2,
         panel_height_pt=200,
-        notes=_notes(own, synthetic),
+        notes=_notes(errors, synthetic),
     )
 
 
-def _panel(own: pd.DataFrame, x: Axis, at: str, column: str, name: str, title: str) -> Panel | None:
+def _panel(errors: pd.DataFrame, x: Axis, at: str, column: str, name: str, title: str) -> Panel | None:
     """A line a method of what is above zero, on a logarithmic axis; None where there is nothing."""
-    methods = list(dict.fromkeys(own["method"]))
-    shown = own[own[column].gt(0)]
+    methods = list(dict.fromkeys(errors["method"]))
+    shown = errors[errors[column].gt(0)]
     if shown.empty:
         return None
     series = []
@@ -130,35 +130,35 @@ def _panel(own: pd.DataFrame, x: Axis, at: str, column: str, name: str, title: s
 def error_layer(source: Source) -> Chart | None:
     """By layer: signal to noise of keys and of values (heads as hollow points), and the output error."""
     table, synthetic = source.table, _is_synthetic(source)
-    own = table[table["context_tokens"] == table["context_tokens"].max()]
-    layers = [float(n) for n in sorted(set(own["layer"]))]
+    errors = table[table["context_tokens"] == table["context_tokens"].max()]
+    layers = [float(n) for n in sorted(set(errors["layer"]))]
     every = -(-len(layers) // 12)
     ticks = tuple((n, f"{n:.0f}") for n in layers[::every])
     x = Axis("layer", unit="index", low=layers[0] - 0.5, high=layers[-1] + 0.5, ticks=ticks)
-    panels = [_sqnr(own, x, side) for side in ("key", "value")]
-    both = own[(own["side"] == "both") & own["head"].isna()]
+    panels = [_sqnr(errors, x, side) for side in ("key", "value")]
+    both = errors[(errors["side"] == "both") & errors["head"].isna()]
     panels.append(_panel(both, x, "layer", "output_error", _ERROR, "Attention output") if len(both) else None)
     drawn = tuple(panel for panel in panels if panel)
     if not drawn:
         return None
-    title = f"Errors by layer at {own['context_tokens'].iloc[0]:,} tokens"
-    notes = (f"Hollow: single heads, at most {MAX_HEADS} a layer.", *_notes(own, synthetic))
+    title = f"Errors by layer at {errors['context_tokens'].iloc[0]:,} tokens"
+    notes = (f"Hollow: single heads, at most {MAX_HEADS} a layer.", *_notes(errors, synthetic))
     return Chart(_title(title, synthetic), panels=drawn, n_columns=3, panel_height_pt=190, notes=notes)
 
 
 def _sqnr(table: pd.DataFrame, x: Axis, side: str) -> Panel | None:
     methods = list(dict.fromkeys(table["method"]))
-    own = table[(table["side"] == side) & table["sqnr_db"].notna()]
-    if own.empty:
+    errors = table[(table["side"] == side) & table["sqnr_db"].notna()]
+    if errors.empty:
         return None
     series: list[Series] = []
-    for method in dict.fromkeys(own["method"]):
-        look, rows = _look(methods, method), own[own["method"] == method].sort_values("layer")
+    for method in dict.fromkeys(errors["method"]):
+        look, rows = _look(methods, method), errors[errors["method"] == method].sort_values("layer")
         heads = rows[rows["head"].notna() & (rows["head"].fillna(0) < MAX_HEADS)]
         whole = rows[rows["head"].isna()]
         series.append(_points(method, "line", whole, look, opened=()))
         series.append(_points(method, "scatter", heads, look, opened=(True,) * len(heads)))
-    y = axes.around("SQNR", "dB", [float(v) for v in own["sqnr_db"]])
+    y = axes.around("SQNR", "dB", [float(v) for v in errors["sqnr_db"]])
     return Panel(f"{side.capitalize()}s", x, y, tuple(series))
 
 

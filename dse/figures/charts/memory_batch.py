@@ -52,13 +52,13 @@ def chart(source: Source) -> Chart:
     y = axes.linear("memory", "GB", [*tops, *capacities], axes.GB)
     panels = []
     for name in chosen:
-        own = one_each[one_each["quantizer"] == name]
-        places = tuple(float(batches.index(int(batch))) for batch in own["batch"])
-        weights, kv = (tuple(float(v) for v in own[column]) for column in ("weight_bytes", "kv_bytes"))
+        parts = one_each[one_each["quantizer"] == name]
+        places = tuple(float(batches.index(int(batch))) for batch in parts["batch"])
+        weights, kv = (tuple(float(v) for v in parts[column]) for column in ("weight_bytes", "kv_bytes"))
         hover = tuple(
             f"batch {row['batch']}\nweights {row['weight_bytes'] / axes.GB:,.4g} GB\n"
             f"keys and values {row['kv_bytes'] / axes.GB:,.4g} GB"
-            for _, row in own.iterrows()
+            for _, row in parts.iterrows()
         )
         bars = [
             Series("weights", kind="bar", x=places, y=weights, color=style.BLUE, hover=hover, width=0.62),
@@ -87,7 +87,7 @@ def chart(source: Source) -> Chart:
             )
             for i, size in enumerate(capacities)
         ]
-        panels.append(Panel(f"KV {name}, {own['stored_bits'].iloc[0]:.3g} bits stored", x, y, (*bars, *lines)))
+        panels.append(Panel(f"KV {name}, {parts['stored_bits'].iloc[0]:.3g} bits stored", x, y, (*bars, *lines)))
     held = "; ".join(f"{size / axes.GB:,.4g} GB: {_devices(table, size)}" for size in capacities)
     first = table.iloc[0]
     length = axes.tokens_text(int(first["input_tokens"] + first["output_tokens"]))

@@ -53,8 +53,8 @@ def _chart(title: str, column: str, unit: str, table: pd.DataFrame, note: str) -
     y = axes.linear("peak memory", "GB", [capacity * (1 + CROSS_STEP * (len(systems) + 0.5))], axes.GB)
     series, looks = [], style.of_methods(systems)
     for i, system in enumerate(systems):
-        own, look = table[table["system"] == system], looks[system]
-        good, bad = own[own["fits"]], own[~own["fits"]]
+        points, look = table[table["system"] == system], looks[system]
+        good, bad = points[points["fits"]], points[~points["fits"]]
         series.append(
             Series(
                 system,
@@ -97,8 +97,8 @@ def _chart(title: str, column: str, unit: str, table: pd.DataFrame, note: str) -
     )
 
 
-def _texts(own: pd.DataFrame, column: str, unit: str) -> tuple[str, ...]:
+def _texts(points: pd.DataFrame, column: str, unit: str) -> tuple[str, ...]:
     return tuple(
         f"{row['system']}, {row[column]:,} {unit}\nneeds {row['memory_bytes'] / axes.GB:,.4g} GB"
-        for _, row in own.iterrows()
+        for _, row in points.iterrows()
     )

@@ -23,25 +23,25 @@ def source_of(answer: Need) -> Source:
     measure, goal = answer.target.measure, answer.target
     unit, size = _NUMBER_UNITS[answer.what]
     column = answer.curve.columns[1]
-    own = answer.curve[answer.curve.iloc[:, 0] == answer.given].iloc[0]
-    marks = [["the device", float(own.iloc[0]), None if pd.isna(own[column]) else float(own[column])]]
+    point = answer.curve[answer.curve.iloc[:, 0] == answer.given].iloc[0]
+    marks = [["the device", float(point.iloc[0]), None if pd.isna(point[column]) else float(point[column])]]
     if answer.value is not None:
         marks.insert(0, ["smallest that meets it", answer.value, measure.value(answer.result)])
-    asked = (
+    question = (
         f"{answer.context}, {answer.design}, batch {answer.result['batch']:,}, {answer.result['input_tokens']:,} in."
     )
-    found = f"{answer.value / size:,.4g} {unit}" if answer.value is not None else "none meets it"
+    outcome = f"{answer.value / size:,.4g} {unit}" if answer.value is not None else "none meets it"
     return Source(
         answer.curve,
         about={
-            "title": f"Smallest {NUMBERS[answer.what][1]} for {goal.text()}: {found}",
+            "title": f"Smallest {NUMBERS[answer.what][1]} for {goal.text()}: {outcome}",
             "what": answer.what,
             "measure": measure.name,
             "target": goal.value,
             "target_text": goal.text(),
             "marks": marks,
             "notes": [
-                asked,
+                question,
                 f"{'What stops a smaller one' if answer.value is not None else 'Cannot be met'}: {answer.why()}.",
                 "Hollow: misses the target.",
                 f"Smallest, {answer.sure_text()}.",
@@ -79,13 +79,13 @@ def chart(source: Source) -> Chart:
     series = [Series(y.name, kind="line", x=line_x, y=line_y, color=style.BLUE, size=0.6, opened=opened, hover=hover)]
     for end in ("low", "high"):
         if end in runs:
-            own = runs.dropna(subset=[end])
+            needs = runs.dropna(subset=[end])
             series.append(
                 Series(
                     whiskers.NAME,
                     kind="line",
-                    x=tuple(own[number].astype(float)),
-                    y=tuple(own[end].astype(float)),
+                    x=tuple(needs[number].astype(float)),
+                    y=tuple(needs[end].astype(float)),
                     color=style.BLUE,
                     dash="dot",
                     marker="",
@@ -114,19 +114,19 @@ def chart(source: Source) -> Chart:
 
 def _own_measure(table: pd.DataFrame) -> Measure:
     """The first result that a table of one's own has. Raises InputError."""
-    found = [measure for measure in MEASURES.values() if measure.column in table]
-    if not found:
+    measures = [measure for measure in MEASURES.values() if measure.column in table]
+    if not measures:
         raise InputError(f"columns: must have a result: {' or '.join(m.column for m in MEASURES.values())}")
-    return found[0]
+    return measures[0]
 
 
 def _own_curve(table: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, Any]]:
     """A table of one's own, its first two columns in order, and what its columns say. Raises InputError."""
     measure = _own_measure(table)
-    found = [(what, column) for what, (column, _) in NUMBERS.items() if column in table]
-    if not found:
+    curves = [(what, column) for what, (column, _) in NUMBERS.items() if column in table]
+    if not curves:
         raise InputError(f"columns: must have {' or '.join(column for column, _ in NUMBERS.values())}")
-    what, column = found[0]
+    what, column = curves[0]
     table = table.sort_values(column, kind="stable")
     order = [column, measure.column, *(name for name in table.columns if name not in (column, measure.column))]
     met = table[table["meets"].astype(bool)].head(1)
@@ -171,11 +171,11 @@ def source_of_bits(answer: NeedBits) -> Source:
     """The table of an answer of `dse ask need bits` and what its figure says beside it."""
     measure, table = answer.target.measure, answer.table
     out = ["No bar: does not run."] if table[measure.column].isna().any() else []
-    found = f"{answer.best['stored_bits']:.4g} bits ({answer.best['quantizer']})" if answer.best else "none meets it"
+    outcome = f"{answer.best['stored_bits']:.4g} bits ({answer.best['quantizer']})" if answer.best else "none meets it"
     return Source(
         table,
         about={
-            "title": f"Most stored bits for {answer.target.text()}: {found}",
+            "title": f"Most stored bits for {answer.target.text()}: {outcome}",
             "measure": measure.name,
             "target": answer.target.value,
             "target_text": answer.target.text(),
@@ -203,8 +203,8 @@ def bits_chart(source: Source) -> Chart:
     """A bar per quantizer, most stored bits on top; columns quantizer, stored_bits, bound, meets, and the result's."""
     table, about = source.table, source.about
     if not about:
-        own = _own_measure(table)
-        about = {"title": f"{own.title[0].upper()}{own.title[1:]} by quantizer", "measure": own.name}
+        measure = _own_measure(table)
+        about = {"title": f"{measure.title[0].upper()}{measure.title[1:]} by quantizer", "measure": measure.name}
     x, goal, result = _result_axis(table, about), _goal(about), MEASURES[about["measure"]].column
     labels = [f"{row['quantizer']}, {row['stored_bits']:.3g} bit" for _, row in table.iterrows()]
     series = []

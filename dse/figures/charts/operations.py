@@ -67,20 +67,20 @@ def chart(source: Source) -> Chart:
         keys.append(Series(title, kind="scatter", color=style.GRAY, marker=marker))
         for kind in ("ideal", "calibrated"):
             for quantizer, place in places.items():
-                own = table[(table["operation"] == operation) & (table["model_kind"] == kind)]
-                own = own[own["quantizer"] == quantizer]
+                points = table[(table["operation"] == operation) & (table["model_kind"] == kind)]
+                points = points[points["quantizer"] == quantizer]
                 series.append(
                     Series(
                         f"{title}, {quantizer}, {kind}",
                         kind="scatter",
-                        x=tuple(float(v) for v in own["intensity_flops_per_byte"]),
-                        y=tuple(float(v) for v in own["flops_per_s"]),
+                        x=tuple(float(v) for v in points["intensity_flops_per_byte"]),
+                        y=tuple(float(v) for v in points["flops_per_s"]),
                         color=style.STYLES[place].color,
                         marker=marker,
-                        opened=(kind == "ideal",) * len(own),
+                        opened=(kind == "ideal",) * len(points),
                         in_legend=False,
                         size=1.3 if kind == "ideal" else 1.0,
-                        hover=tuple(_hover(row, title) for _, row in own.iterrows()),
+                        hover=tuple(_hover(row, title) for _, row in points.iterrows()),
                     )
                 )
     fitted = [name for name in dict.fromkeys(table["stack"]) if isinstance(name, str)]
@@ -106,15 +106,15 @@ def _dequantizing(table: pd.DataFrame, places: dict[str, int], x: tuple[float, .
     """A ceiling a quantizer: FLOP/s of attention at the rate at which its stored bytes are dequantized."""
     if "dequantize_bytes_per_s" not in table:
         return []
-    own = table[table["dequantize_bytes_per_s"].notna() & (table["dequantize_bytes_per_s"] > 0)]
-    found = []
-    for quantizer, rows_of in own.groupby("quantizer", sort=False):
+    rates = table[table["dequantize_bytes_per_s"].notna() & (table["dequantize_bytes_per_s"] > 0)]
+    series = []
+    for quantizer, rows_of in rates.groupby("quantizer", sort=False):
         row = rows_of.iloc[-1]  # calibrated, where there is such
         rate, bandwidth, peak = (
             float(row[name]) for name in ("dequantize_bytes_per_s", "bandwidth_bytes_per_s", "peak_flops_per_s")
         )
         if rate < bandwidth:
-            found.append(
+            series.append(
                 Series(
                     f"dequantizing, {quantizer}",
                     kind="line",
@@ -127,7 +127,7 @@ def _dequantizing(table: pd.DataFrame, places: dict[str, int], x: tuple[float, .
                     in_legend=False,
                 )
             )
-    return found
+    return series
 
 
 def _hover(row: pd.Series, name: str) -> str:

@@ -48,16 +48,16 @@ def calibrated(source: Source) -> Chart:
     return _chart(
         f"{device}, {stack}: predicted and measured",
         [
-            (str(part), *(own[name].to_numpy() for name in COLUMNS[3:]))
-            for part, own in source.table.groupby("part", sort=False)
+            (str(part), *(rows[name].to_numpy() for name in COLUMNS[3:]))
+            for part, rows in source.table.groupby("part", sort=False)
         ],
     )
 
 
 def points_of(scatters: Sequence[Scatter]) -> pd.DataFrame:
     """Points of the scatter plots of measured kernels, thinned to at most 2 MAX_HALF of each."""
-    found = [pd.DataFrame({name: getattr(one, name) for name in COLUMNS}) for one in scatters]
-    return pd.concat(map(_thinned, found), ignore_index=True) if found else pd.DataFrame(columns=list(COLUMNS))
+    tables = [pd.DataFrame({name: getattr(scatter, name) for name in COLUMNS}) for scatter in scatters]
+    return pd.concat(map(_thinned, tables), ignore_index=True) if tables else pd.DataFrame(columns=list(COLUMNS))
 
 
 def _thinned(points: pd.DataFrame) -> pd.DataFrame:
@@ -71,12 +71,12 @@ def silicon(products: bool, source: Source) -> Chart:
         raise InputError(f"part = {'gemm' if products else 'attention'}: no row has it")
     device = Source(table).one("device")
     parts = []
-    for (stack, part), own in table.groupby(["stack", "part"], sort=False):
-        drawn = _thinned(own)
+    for (stack, part), points in table.groupby(["stack", "part"], sort=False):
+        drawn = _thinned(points)
         parts.append((f"{stack}, {_PARTS.get(str(part), part)}", *(drawn[name].to_numpy() for name in COLUMNS[3:])))
-    found = _chart(f"{device}: predicted against measured", parts)
+    drawing = _chart(f"{device}: predicted against measured", parts)
     note = f"Every so many rows are drawn, at most {2 * MAX_HALF:,} a panel; the table counts all held-out ones. "
-    return replace(found, notes=(note + "Rows inside the last-level cache are predicted with its own bandwidth.",))
+    return replace(drawing, notes=(note + "Rows inside the last-level cache are predicted with its own bandwidth.",))
 
 
 for _i, (_name, _words) in enumerate((("attention", "attention"), ("gemm", "matrix products"))):

@@ -61,12 +61,12 @@ def chart(source: Source) -> Chart:
 def _boxes(part: pd.DataFrame, n_rows: int) -> list[Series]:
     """The boxes of one step, by state and by how many rows they stand over."""
     height = part["requests"].astype(str).str.count(",") + 1
-    found = []
+    boxes = []
     for name, (color, hatch) in STATES.items():
         for n, rows in part[part["state"] == name].groupby(height):
             places = [n_rows - 1 - float(row) - (int(n) - 1) / 2 for row in rows["first_row"]]
             starts, ends = ([float(v) for v in rows[column]] for column in ("start_tokens", "end_tokens"))
-            found.append(
+            boxes.append(
                 Series(
                     name,
                     kind="hbar",
@@ -82,4 +82,4 @@ def _boxes(part: pd.DataFrame, n_rows: int) -> list[Series]:
                     ),
                 )
             )
-    return found
+    return boxes

@@ -11,8 +11,8 @@ from dse.figures.source import Source
 LINEAR = "linear layers"
 
 
-def _series(own: pd.DataFrame, operation: str, name: str, kind: str, **look: object) -> Series:
-    part = own[own["operation"] == operation]
+def _series(points: pd.DataFrame, operation: str, name: str, kind: str, **look: object) -> Series:
+    part = points[points["operation"] == operation]
     texts = tuple(
         f"{row['label'] or name}\n{row['intensity_flops_per_byte']:,.4g} FLOP/B\n"
         f"{row['flops_per_s'] / axes.TERA_FLOPS:,.4g} TFLOP/s"
@@ -50,13 +50,13 @@ def chart(source: Source) -> Chart:
     names = list(dict.fromkeys(table[table["operation"] == "attention"]["label"]))
     places = style.places([*names, LINEAR], rows.quantizer_places(table))
     for device in dict.fromkeys(table["device"]):
-        own = table[table["device"] == device]
-        linear = own[own["operation"] == "linear"]
-        attention = own[own["operation"] == "attention"]
-        series = [_series(own, "ceiling", "ceiling", "line", marker="", color=style.GRAY)]
+        points = table[table["device"] == device]
+        linear = points[points["operation"] == "linear"]
+        attention = points[points["operation"] == "attention"]
+        series = [_series(points, "ceiling", "ceiling", "line", marker="", color=style.GRAY)]
         series.append(
             _series(
-                own,
+                points,
                 "linear",
                 LINEAR,
                 "scatter",
@@ -67,14 +67,14 @@ def chart(source: Source) -> Chart:
             )
         )
         for label in attention["label"]:
-            one = own[(own["operation"] == "attention") & (own["label"] == label)]
+            step = points[(points["operation"] == "attention") & (points["label"] == label)]
             look = style.STYLES[places[label]]
             series.append(
                 _series(
-                    one, "attention", f"attention, {label}", "scatter", color=look.color, marker=look.marker, size=0.75
+                    step, "attention", f"attention, {label}", "scatter", color=look.color, marker=look.marker, size=0.75
                 )
             )
-        panels.append(Panel(f"{device}, {own['model'].iloc[0]}", x, y, tuple(series)))
+        panels.append(Panel(f"{device}, {points['model'].iloc[0]}", x, y, tuple(series)))
     assumed = sorted({name for text in table["assumptions"] for name in str(text).split(", ") if name})
     return Chart(
         "Roofline of the decode operations",

@@ -68,16 +68,16 @@ _MILLI = axes.MILLISECOND
 
 def table_of(judged: Sequence[JudgedServer]) -> pd.DataFrame:
     """The rows that a figure can show: measured and predicted, a row each."""
-    found = []
-    for one in judged:
-        row = one.row
-        if one.tpot_s is None or one.ttft_s is None or row.spec is None or row.tpot_s is None:
+    records = []
+    for server in judged:
+        row = server.row
+        if server.tpot_s is None or server.ttft_s is None or row.spec is None or row.tpot_s is None:
             continue
-        found.append(
+        records.append(
             (
                 row.id,
                 row.spec.name,
-                one.kind,
+                server.kind,
                 row.system,
                 row.stack,
                 row.release or "-",
@@ -85,14 +85,14 @@ def table_of(judged: Sequence[JudgedServer]) -> pd.DataFrame:
                 row.concurrency,
                 is_suspect(row),
                 row.tpot_s,
-                *one.tpot_s,
+                *server.tpot_s,
                 row.ttft_s,
-                *one.ttft_s,
-                one.kernels_s,
-                one.naive_s,
+                *server.ttft_s,
+                server.kernels_s,
+                server.naive_s,
             )
         )
-    return pd.DataFrame(found, columns=list(COLUMNS))
+    return pd.DataFrame(records, columns=list(COLUMNS))
 
 
 @figure(
@@ -153,8 +153,8 @@ def _panel(table: pd.DataFrame, name: str, title: str, per_unit: float, unit: st
         series.append(_points(table[suspect], "suspect row", name, unit, per_unit, "#A9A9A9", "x-thin"))
     for stack in rows.ordered(table[~suspect], "stack"):
         shown, color, marker = _LOOKS.get(stack, (stack, style.PURPLE, "diamond"))
-        own = table[~suspect & (table["stack"] == stack)]
-        series.append(_points(own, shown, name, unit, per_unit, color, marker))
+        points = table[~suspect & (table["stack"] == stack)]
+        series.append(_points(points, shown, name, unit, per_unit, color, marker))
     for words, factor, dash in _LINES[name]:
         for off in dict.fromkeys((factor, 1 / factor)):
             series.append(
@@ -183,9 +183,9 @@ def _axis(name: str, unit: str, values: NDArray[np.float64], per_unit: float) ->
     return Axis(name, unit=unit, low=float(low), high=float(high), ticks=ticks, log=True, per_unit=per_unit)
 
 
-def _points(own: pd.DataFrame, shown: str, name: str, unit: str, per_unit: float, color: str, marker: str) -> Series:
+def _points(points: pd.DataFrame, shown: str, name: str, unit: str, per_unit: float, color: str, marker: str) -> Series:
     texts = []
-    for row in own.to_dict("records"):
+    for row in points.to_dict("records"):
         measured_s, ours, low, high = (row[f"{name}{end}"] for end in ("_measured_s", "_s", "_low_s", "_high_s"))
         texts.append(
             f"{row['model']}, {row['n_devices']} x {row['system']}\n{row['stack']} {row['release']}, "
@@ -193,12 +193,12 @@ def _points(own: pd.DataFrame, shown: str, name: str, unit: str, per_unit: float
             f"predicted {ours / per_unit:,.4g} {unit} ({100 * (ours / measured_s - 1):+.0f} %)\n"
             f"8 of 10 from {low / per_unit:,.4g} to {high / per_unit:,.4g} {unit}"
         )
-    opened = () if marker == "x-thin" else tuple(kind == "mixture" for kind in own["kind"])
+    opened = () if marker == "x-thin" else tuple(kind == "mixture" for kind in points["kind"])
     return Series(
         shown,
         kind="scatter",
-        x=tuple(map(float, own[f"{name}_measured_s"])),
-        y=tuple(map(float, own[f"{name}_s"])),
+        x=tuple(map(float, points[f"{name}_measured_s"])),
+        y=tuple(map(float, points[f"{name}_s"])),
         color=color,
         marker=marker,
         opened=opened,
@@ -217,18 +217,18 @@ def _points(own: pd.DataFrame, shown: str, name: str, unit: str, per_unit: float
 def by_model(source: Source) -> Chart | None:
     """Three bars a model, mean errors of times per output token; all dense models and all mixtures first."""
     table = source.table
-    own = table[table["by"].isin(("kind", "model")) & table["tpot_mean"].notna()]
-    if own.empty:
+    groups = table[table["by"].isin(("kind", "model")) & table["tpot_mean"].notna()]
+    if groups.empty:
         return None
-    names = [f"all {row.group} models" if row.by == "kind" else str(row.group) for row in own.itertuples()]
+    names = [f"all {row.group} models" if row.by == "kind" else str(row.group) for row in groups.itertuples()]
     names = [name.replace("all mixture models", "all mixtures") for name in names]
     places = [float(len(names) - 1 - i) for i in range(len(names))]
     series = []
     for i, (column, (shown, color, hatch)) in enumerate(_BARS.items()):
-        known = [k for k, value in enumerate(own[column]) if pd.notna(value)]
-        values = [float(own[column].iloc[k]) for k in known]
+        known = [k for k, value in enumerate(groups[column]) if pd.notna(value)]
+        values = [float(groups[column].iloc[k]) for k in known]
         texts = tuple(
-            f"{names[k]}, {own['predicted'].iloc[k]:,} rows\n{shown}: {100 * value:.1f} %"
+            f"{names[k]}, {groups['predicted'].iloc[k]:,} rows\n{shown}: {100 * value:.1f} %"
             for k, value in zip(known, values, strict=True)
         )
         series.append(
@@ -243,7 +243,7 @@ def by_model(source: Source) -> Chart | None:
                 hover=texts,
             )
         )
-    x = axes.linear("mean error of TPOT", "%", [v for one in series for v in one.x], PERCENT)
+    x = axes.linear("mean error of TPOT", "%", [v for line in series for v in line.x], PERCENT)
     return Chart(
         "Errors on measured servers",
         panels=(Panel("", x, axes.categories("model", names[::-1]), tuple(series)),),
@@ -267,14 +267,14 @@ def files_of(judged: Sequence[JudgedServer]) -> dict[str, bytes]:
     charts, buffer = charts_of(judged), io.StringIO()
     table = table_of(judged).map(lambda cell: files.harmless(cell) if isinstance(cell, str) else cell)
     table.to_csv(buffer, index=False, lineterminator="\n", float_format="%.6g")
-    found = {"servers.csv": buffer.getvalue().encode()}
+    contents = {"servers.csv": buffer.getvalue().encode()}
     if not charts:
-        return found
+        return contents
     page = web_page.render(
         "servers.html", title="Measured servers beside predictions", charts=charts, made_by="dse " + _COMMAND
     )
-    found["servers.html"] = page.encode()
+    contents["servers.html"] = page.encode()
     for name, chart in charts.items():
         for kind in ("svg", "png"):
-            found[f"{name}.{kind}"] = to_matplotlib.image(chart, kind)
-    return found
+            contents[f"{name}.{kind}"] = to_matplotlib.image(chart, kind)
+    return contents

@@ -42,7 +42,7 @@ def chart(source: Source) -> Chart:
                 hover=texts,
             )
         )
-    x = axes.linear("error", "%", [value for one in series for value in one.x], PERCENT)
+    x = axes.linear("error", "%", [value for line in series for value in line.x], PERCENT)
     return Chart(
         f"Errors on measured kernels, {device}",
         panels=(Panel("", x, axes.categories("kernel", names[::-1]), tuple(series)),),

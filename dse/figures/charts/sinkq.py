@@ -15,22 +15,22 @@ from dse.validate.figures import DEVICE, LENGTH_DEVICE
 
 
 def _lines(table: pd.DataFrame, x: str, y: str, hover: Callable[[Any], str]) -> tuple[Series, ...]:
-    found = []
+    lines = []
     for method, look in style.of_methods(list(dict.fromkeys(table["method"]))).items():
-        own = table[table["method"] == method]
-        found.append(
+        points = table[table["method"] == method]
+        lines.append(
             Series(
                 method,
                 kind="line",
-                x=tuple(map(float, own[x])),
-                y=tuple(map(float, own[y])),
+                x=tuple(map(float, points[x])),
+                y=tuple(map(float, points[y])),
                 color=look.color,
                 dash=look.dash,
                 marker=look.marker,
-                hover=tuple(hover(row) for row in own.itertuples()),
+                hover=tuple(hover(row) for row in points.itertuples()),
             )
         )
-    return tuple(found)
+    return tuple(lines)
 
 
 def _gigabytes(values: pd.Series) -> Axis:

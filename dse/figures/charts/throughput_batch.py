@@ -21,11 +21,11 @@ def chart(source: Source) -> Chart:
     shown = rows.drawn(table)
     panels = []
     for model in rows.ordered(shown.table, "model"):
-        own = shown.table[shown.table["model"] == model]
-        y = axes.linear("throughput", "token/s", rows.rates(own))
-        y = rows.room_for_crosses(y, own, "batch")
-        x = axes.log2_at("batch", "sequences", [float(v) for v in own["batch"]])
-        series = rows.lines(own, shown, lambda row: row["batch"], "throughput_tokens_per_s", y)
+        points = shown.table[shown.table["model"] == model]
+        y = axes.linear("throughput", "token/s", rows.rates(points))
+        y = rows.room_for_crosses(y, points, "batch")
+        x = axes.log2_at("batch", "sequences", [float(v) for v in points["batch"]])
+        series = rows.lines(points, shown, lambda row: row["batch"], "throughput_tokens_per_s", y)
         panels.append(Panel(str(model), x, y, tuple(series)))
     first = shown.table.iloc[0]
     lengths = (

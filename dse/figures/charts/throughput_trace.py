@@ -25,11 +25,11 @@ def chart(source: Source) -> Chart:
     models, traces = rows.ordered(shown.table, "model")[:3], rows.ordered(shown.table, "trace")
     for model in models:
         for trace in traces:
-            own = shown.table[(shown.table["model"] == model) & (shown.table["trace"] == trace)]
-            y = axes.linear("throughput", "token/s", rows.rates(own))
-            y = rows.room_for_crosses(y, own, "batch")
-            x = axes.log2_at("batch", "requests at once, at most", [float(v) for v in own["batch"]])
-            series = rows.lines(own, shown, lambda row: row["batch"], "throughput_tokens_per_s", y)
+            points = shown.table[(shown.table["model"] == model) & (shown.table["trace"] == trace)]
+            y = axes.linear("throughput", "token/s", rows.rates(points))
+            y = rows.room_for_crosses(y, points, "batch")
+            x = axes.log2_at("batch", "requests at once, at most", [float(v) for v in points["batch"]])
+            series = rows.lines(points, shown, lambda row: row["batch"], "throughput_tokens_per_s", y)
             panels.append(Panel(f"{model}, {trace}", x, y, tuple(series)))
     first = shown.table.drop_duplicates("trace")
     lengths = "; ".join(

@@ -25,13 +25,13 @@ def chart(source: Source) -> Chart:
     table = source.table
     table = table[table["model"] == table["model"].iloc[0]]
     shown = rows.drawn(table)
-    own = shown.table
-    totals = [float(a + b) for a, b in zip(own["input_tokens"], own["output_tokens"], strict=True)]
+    points = shown.table
+    totals = [float(a + b) for a, b in zip(points["input_tokens"], points["output_tokens"], strict=True)]
     x = axes.log2_at("total length", "tokens", totals, in_k=True)
-    y = axes.log2("throughput", "token/s", rows.rates(own))
-    y = rows.room_for_crosses(y, own, "input_tokens")
-    memory = axes.log2("KV cache of a request at its largest", "GB", own["peak_kv_bytes_per_sequence"], axes.GB)
-    throughput = rows.lines(own, shown, _total, "throughput_tokens_per_s", y)
+    y = axes.log2("throughput", "token/s", rows.rates(points))
+    y = rows.room_for_crosses(y, points, "input_tokens")
+    memory = axes.log2("KV cache of a request at its largest", "GB", points["peak_kv_bytes_per_sequence"], axes.GB)
+    throughput = rows.lines(points, shown, _total, "throughput_tokens_per_s", y)
     first = table.iloc[0]
     return Chart(
         f"Fewer tokens against fewer bits, {first['model']} on {first['device']}, batch {first['batch']:,}, "
@@ -39,7 +39,7 @@ def chart(source: Source) -> Chart:
         panels=(Panel("Memory", x, memory, tuple(_sizes(shown))), Panel("Throughput", x, y, tuple(throughput))),
         n_columns=2,
         panel_height_pt=230,
-        keys=rows.line_keys(own),
+        keys=rows.line_keys(points),
         notes=(
             *rows.notes(shown),
             *_covered(shown),
@@ -52,8 +52,8 @@ def chart(source: Source) -> Chart:
 def _covered(shown: rows.Drawn) -> tuple[str, ...]:
     """Note on lines of the memory panel that coincide with an earlier one."""
     sizes = {
-        system: list(map(float, own["peak_kv_bytes_per_sequence"]))
-        for system, own in shown.table.groupby("system", sort=False)
+        system: list(map(float, points["peak_kv_bytes_per_sequence"]))
+        for system, points in shown.table.groupby("system", sort=False)
     }
     texts = []
     for i, system in enumerate(shown.systems):
@@ -73,18 +73,18 @@ def _sizes(shown: rows.Drawn) -> list[Series]:
     """The largest KV cache of a request over the total length, also where the batch or not one request fits."""
     series = []
     for system in shown.systems:
-        own = [row for _, row in shown.table[shown.table["system"] == system].iterrows()]
+        points = [row for _, row in shown.table[shown.table["system"] == system].iterrows()]
         look: style.Style = shown.style(system)
         texts = tuple(
             rows.hover(row, f"stored {row['stored_tokens']:,.0f}, read {row['read_tokens']:,.0f} tokens at the end")
-            for row in own
+            for row in points
         )
         series.append(
             Series(
                 system,
                 kind="line",
-                x=tuple(map(_total, own)),
-                y=tuple(float(row["peak_kv_bytes_per_sequence"]) for row in own),
+                x=tuple(map(_total, points)),
+                y=tuple(float(row["peak_kv_bytes_per_sequence"]) for row in points),
                 color=look.color,
                 dash=look.dash,
                 marker=look.marker,

@@ -124,11 +124,11 @@ def chart(source: Source) -> Chart:
 
 def _bars(table: pd.DataFrame, labels: list[str], ends: tuple[str, str], base: float, x: Axis) -> list[Series]:
     """Two bars a number, from the result as given to that at each end; nothing reaches to 0 where it does not run."""
-    found = []
+    bars = []
     sides = ((ends[0], "low end of the range", style.ORANGE, "/"), (ends[1], "high end of the range", style.BLUE, ""))
     for column, name, color, hatch in sides:
         values = [float(v) if pd.notna(v) else 0.0 for v in table[column]]
-        found.append(
+        bars.append(
             Series(
                 name,
                 kind="hbar",
@@ -142,5 +142,5 @@ def _bars(table: pd.DataFrame, labels: list[str], ends: tuple[str, str], base: f
             )
         )
     ends_y = (-0.6, len(labels) - 0.4)
-    found.append(Series("as given", kind="line", x=(base, base), y=ends_y, color=style.BLACK, marker="", is_note=True))
-    return found
+    bars.append(Series("as given", kind="line", x=(base, base), y=ends_y, color=style.BLACK, marker="", is_note=True))
+    return bars

@@ -26,17 +26,17 @@ def chart(source: Source) -> Chart:
         x = axes.log2("length", "tokens", [float(n) for n in table[column]])
         series = []
         for i, trace in enumerate(rows.ordered(table, "trace")):
-            own = table[table["trace"] == trace]
+            cdf = table[table["trace"] == trace]
             series.append(
                 Series(
                     str(trace),
                     kind="line",
-                    x=tuple(float(n) for n in own[column]),
-                    y=tuple(float(p) for p in own["share"]),
+                    x=tuple(float(n) for n in cdf[column]),
+                    y=tuple(float(p) for p in cdf["share"]),
                     color=style.STYLES[i].color,
                     dash=style.STYLES[i].dash,
                     marker="",
-                    hover=tuple(f"{row['share']:.2%} have at most {row[column]:,} tokens" for _, row in own.iterrows()),
+                    hover=tuple(f"{row['share']:.2%} have at most {row[column]:,} tokens" for _, row in cdf.iterrows()),
                 )
             )
         panels.append(Panel(title, x, y, tuple(series)))

@@ -42,7 +42,7 @@ def chart(source: Source) -> Chart:
     parts = [(name.replace("_", " "), decode[decode["name"] == name]) for name in dict.fromkeys(decode["name"])]
     compute, bandwidth = "compute_utilisation", "bandwidth_utilisation"
     # the host of a server uses neither
-    parts = [(name, own) for name, own in parts if (own[compute] > 0).any() or (own[bandwidth] > 0).any()]
+    parts = [(name, part) for name, part in parts if (part[compute] > 0).any() or (part[bandwidth] > 0).any()]
     decode = decode[(decode[compute] > 0) | (decode[bandwidth] > 0)]
     looks = style.looks([name for name, _ in (*phases, *parts)])
     panels = (
@@ -70,20 +70,20 @@ def _small(name: str, shares: pd.Series) -> Axis:
 
 
 def _lines(groups: list[tuple[str, pd.DataFrame]], column: str, looks: dict[str, style.Style]) -> tuple[Series, ...]:
-    found = []
-    for name, own in groups:
+    lines = []
+    for name, points in groups:
         look = looks[name]
-        texts = tuple(f"{name}, batch {row['batch']:,}\n{100 * row[column]:.3g} %" for _, row in own.iterrows())
-        found.append(
+        texts = tuple(f"{name}, batch {row['batch']:,}\n{100 * row[column]:.3g} %" for _, row in points.iterrows())
+        lines.append(
             Series(
                 name,
                 kind="line",
-                x=tuple(map(float, own["batch"])),
-                y=tuple(map(float, own[column])),
+                x=tuple(map(float, points["batch"])),
+                y=tuple(map(float, points[column])),
                 color=look.color,
                 dash=look.dash,
                 marker=look.marker,
                 hover=texts,
             )
         )
-    return tuple(found)
+    return tuple(lines)

@@ -39,15 +39,15 @@ def chart(source: Source) -> Chart:
             Series(
                 design,
                 kind="line",
-                x=tuple(map(float, own[column])),
-                y=tuple(map(float, own["share"])),
+                x=tuple(map(float, waits[column])),
+                y=tuple(map(float, waits["share"])),
                 color=look.color,
                 dash=look.dash,
                 marker="",
-                hover=tuple(_hover(row, column) for _, row in own.iterrows()),
+                hover=tuple(_hover(row, column) for _, row in waits.iterrows()),
             )
             for design, look in looks.items()
-            if not (own := table[(table["design"] == design) & table[column].notna()]).empty
+            if not (waits := table[(table["design"] == design) & table[column].notna()]).empty
         ]
         if limit:
             series.append(

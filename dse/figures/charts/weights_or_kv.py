@@ -25,11 +25,11 @@ def chart(source: Source) -> Chart:
     width = 0.8 / len(systems)
     panels = []
     for device in rows.ordered(table, "device"):
-        own = table[table["device"] == device]
-        y = axes.linear("throughput", "token/s", rows.rates(own))
+        points = table[table["device"] == device]
+        y = axes.linear("throughput", "token/s", rows.rates(points))
         series: list[Series] = []
         for i, system in enumerate(systems):
-            good = own[(own["system"] == system) & own["feasible"]]
+            good = points[(points["system"] == system) & points["feasible"]]
             places = tuple(batches.index(int(batch)) + (i - (len(systems) - 1) / 2) * width for batch in good["batch"])
             heights = tuple(float(v) for v in good["throughput_tokens_per_s"])
             color, hatch = style.FILLS[i]

@@ -126,11 +126,11 @@ class Chart:
 
     def legend(self) -> list[Series]:
         """One series per name, in order of appearance, then the keys."""
-        found: dict[str, Series] = {}
+        entries: dict[str, Series] = {}
         for panel in self.panels:
             for series in panel.series:
                 if series.in_legend:
-                    found.setdefault(series.name, series)
+                    entries.setdefault(series.name, series)
         for key in self.keys:
-            found.setdefault(key.name, key)
-        return list(found.values())
+            entries.setdefault(key.name, key)
+        return list(entries.values())

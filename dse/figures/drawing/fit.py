@@ -36,8 +36,8 @@ def fitted(chart: Chart, page: Page) -> Chart:
     if not page.fits:
         return chart
     chart = _with_short_names(chart, page)
-    found = _tall(chart, page) if page.height is None else _filled(chart, page)
-    place = page_layout.place(found, page)
+    sized = _tall(chart, page) if page.height is None else _filled(chart, page)
+    place = page_layout.place(sized, page)
     box = place.panels[0]
     is_small = box.width < 0.5 * MIN_WIDTH * page.scale or box.height < 0.4 * MIN_HEIGHT * page.scale
     legend_foot = place.legend_top - len(place.legend) * LEGEND_ROW * page.scale
@@ -47,7 +47,7 @@ def fitted(chart: Chart, page: Page) -> Chart:
             f"{_mm(page.width)} x {_mm(place.height)} mm: is too small for this figure: "
             f"give a larger --width or --height, or leave its notes out with --no-notes{more}"
         )
-    return replace(found, panels=tuple(_thinned(panel, box, page) for panel in found.panels))
+    return replace(sized, panels=tuple(_thinned(panel, box, page) for panel in sized.panels))
 
 
 def _mm(points: float) -> str:
@@ -84,43 +84,43 @@ def _needed(chart: Chart, page: Page, width: float) -> float:
 
 def _tall(chart: Chart, page: Page) -> Chart:
     """For a page whose height is free."""
-    found = chart
+    sized = chart
     for columns in range(min(chart.n_columns, len(chart.panels)), 0, -1):
-        found = replace(chart, n_columns=columns)
-        width = page_layout.place(found, page).panels[0].width
+        sized = replace(chart, n_columns=columns)
+        width = page_layout.place(sized, page).panels[0].width
         if width >= (MIN_WIDTH if len(chart.panels) <= MANY else MIN_WIDTH_OF_MANY) * page.scale:
             break
-    n_rows = _rows(found)
+    n_rows = _rows(sized)
     wanted = (
         0.0
-        if all(is_list(panel.y) for panel in found.panels)
+        if all(is_list(panel.y) for panel in sized.panels)
         else min(chart.panel_height_pt * page.scale, SHAPE * width)
     )
-    found = replace(found, panel_height_pt=max(wanted, _needed(found, page, width)))
-    over = page_layout.place(found, page).height - MAX_HEIGHT
+    sized = replace(sized, panel_height_pt=max(wanted, _needed(sized, page, width)))
+    over = page_layout.place(sized, page).height - MAX_HEIGHT
     if over > 0 and not n_rows:
-        lines = -(-len(found.panels) // found.n_columns)
-        height = max(found.panel_height_pt - over / lines, MIN_HEIGHT * page.scale)
-        found = replace(found, panel_height_pt=height)
-    return found
+        lines = -(-len(sized.panels) // sized.n_columns)
+        height = max(sized.panel_height_pt - over / lines, MIN_HEIGHT * page.scale)
+        sized = replace(sized, panel_height_pt=height)
+    return sized
 
 
 def _filled(chart: Chart, page: Page) -> Chart:
     """For a page of given height: the columns, and parts of long lists, that leave panels readable and large."""
-    best, found = (-math.inf, 0.0), chart
+    best, chosen = (-math.inf, 0.0), chart
     for n_parts in range(1, MAX_PARTS + 1 if _rows(chart) else 2):
         split = _split(chart, n_parts)
         for columns in range(1, len(split.panels) + 1):
-            one = replace(split, n_columns=columns)
-            box = page_layout.place(one, page).panels[0]
+            tried = replace(split, n_columns=columns)
+            box = page_layout.place(tried, page).panels[0]
             width, height = box.width / page.scale, box.height / page.scale
-            least = MIN_WIDTH_OF_LIST if _rows(one) else MIN_WIDTH
-            readable = round(min(1.0, width / least, box.height / _needed(one, page, box.width)), 2)
+            least = MIN_WIDTH_OF_LIST if _rows(tried) else MIN_WIDTH
+            readable = round(min(1.0, width / least, box.height / _needed(tried, page, box.width)), 2)
             shape = min(width / height, height / width) if height > 0 and width > 0 else 0.0
             score = (readable, width * height * len(split.panels) * (1 + shape) / n_parts)
             if score > best:
-                best, found = score, one
-    return replace(found, panel_height_pt=page_layout.place(found, page).panels[0].height)
+                best, chosen = score, tried
+    return replace(chosen, panel_height_pt=page_layout.place(chosen, page).panels[0].height)
 
 
 def _split(chart: Chart, n_parts: int) -> Chart:

@@ -109,9 +109,9 @@ def text_width(text: str, size: float) -> float:
     return len(text) * size * CHARACTER
 
 
-def _same(one: Axis, other: Axis) -> bool:
+def _same(axis: Axis, other: Axis) -> bool:
     """True when the label of one axis also tells what the other shows."""
-    return one.label == other.label and one.log == other.log
+    return axis.label == other.label and axis.log == other.log
 
 
 def _beyond(axis: Axis) -> float:

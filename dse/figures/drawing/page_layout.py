@@ -61,14 +61,14 @@ def wrapped(text: str, width: float, size: float, is_bold: bool = False) -> list
 
 def _parts(word: str, width: float, size: float, is_bold: bool) -> list[str]:
     """A word broken after hyphens."""
-    found: list[str] = []
+    parts: list[str] = []
     for i, piece in enumerate(pieces := word.split("-")):
         piece += "-" if i < len(pieces) - 1 else ""
-        if found and measured(found[-1] + piece, size, is_bold) <= width:
-            found[-1] += piece
+        if parts and measured(parts[-1] + piece, size, is_bold) <= width:
+            parts[-1] += piece
         else:
-            found.append(piece)
-    return found
+            parts.append(piece)
+    return parts
 
 
 def balanced(text: str, width: float, size: float, is_bold: bool = False) -> list[str]:
@@ -208,8 +208,8 @@ def _ticks_width(chart: Chart, column: int, columns: int, same_y: list[bool], pa
 
 def _has_label(chart: Chart, column: int, columns: int) -> bool:
     """False where the column to the left says it all."""
-    own = [panel.y.label for panel in _in_column(chart, column, columns)]
-    return column == 0 or own != [panel.y.label for panel in _in_column(chart, column - 1, columns)][: len(own)]
+    labels = [panel.y.label for panel in _in_column(chart, column, columns)]
+    return column == 0 or labels != [panel.y.label for panel in _in_column(chart, column - 1, columns)][: len(labels)]
 
 
 def _sides(chart: Chart, columns: int, same_y: list[bool], lines: _Lines, page: Page) -> tuple[float, float, float]:
@@ -229,7 +229,7 @@ def _sides(chart: Chart, columns: int, same_y: list[bool], lines: _Lines, page: 
 
 def _x_labels(chart: Chart, columns: int, boxes: list[Box], same_x: list[bool], page: Page) -> list[Text]:
     """A label under each row with named ticks, once where all of the row's panels have the same."""
-    found = []
+    texts = []
     for first in range(0, len(boxes), columns):
         places = range(first, min(first + columns, len(boxes)))
         if all(same_x[i] for i in places):
@@ -239,13 +239,13 @@ def _x_labels(chart: Chart, columns: int, boxes: list[Box], same_x: list[bool], 
         for group in groups:
             start, end = boxes[group[0]].x, boxes[group[-1]].x + boxes[group[-1]].width
             text = balanced(chart.panels[group[0]].x.label, max(end - start, 1.0) + 2 * PAD * page.scale, page.text)
-            found.append(Text((start + end) / 2, y, tuple(text[:MAX_LABEL_LINES])))
-    return found
+            texts.append(Text((start + end) / 2, y, tuple(text[:MAX_LABEL_LINES])))
+    return texts
 
 
 def _y_labels(chart: Chart, columns: int, boxes: list[Box], same_y: list[bool], page: Page) -> list[Text]:
     """A label beside each column, once where all of its panels have the same."""
-    found = []
+    texts = []
     for column in range(columns):
         if not _has_label(chart, column, columns):
             continue
@@ -256,8 +256,8 @@ def _y_labels(chart: Chart, columns: int, boxes: list[Box], same_y: list[bool], 
         for group in groups:
             low, high = boxes[group[-1]].y, boxes[group[0]].y + boxes[group[0]].height
             text = balanced(chart.panels[group[0]].y.label, max(high - low, 1.0) + 3 * PAD * page.scale, page.text)
-            found.append(Text(x, (low + high) / 2, tuple(text[:MAX_LABEL_LINES])))
-    return found
+            texts.append(Text(x, (low + high) / 2, tuple(text[:MAX_LABEL_LINES])))
+    return texts
 
 
 def on(chart: Chart, page: Page) -> ChartLayout:

@@ -96,8 +96,8 @@ def refused_notes(table: pd.DataFrame) -> tuple[str, ...]:
     if "runs_why" not in table:
         return ()
     table = with_system(table)
-    own = table[table["runs_why"].notna() & (table["runs_why"].astype(object) != "")]
-    told = [f"{system} ({why})" for system, why in dict.fromkeys(zip(own["system"], own["runs_why"], strict=True))]
+    bad = table[table["runs_why"].notna() & (table["runs_why"].astype(object) != "")]
+    told = [f"{system} ({why})" for system, why in dict.fromkeys(zip(bad["system"], bad["runs_why"], strict=True))]
     return (f"Drawn as if other software ran them: {'; '.join(told)}.",) if told else ()
 
 
@@ -113,10 +113,10 @@ def kernels_assumed(row: Mapping[str, Any]) -> bool:
 
 def kernel_notes(table: pd.DataFrame, mark: str = "Squares around marks") -> tuple[str, ...]:
     """Note on systems whose kernels nobody measured, of assumed rates with wide ranges."""
-    own = [row["system"] for row in with_system(table).to_dict("records") if row["feasible"] and kernels_assumed(row)]
-    if not own:
+    names = [row["system"] for row in with_system(table).to_dict("records") if row["feasible"] and kernels_assumed(row)]
+    if not names:
         return ()
-    text = f"{mark}: kernels of keys and values that nobody measured, of assumed rates: {_names(pd.Series(own))}."
+    text = f"{mark}: kernels of keys and values that nobody measured, of assumed rates: {_names(pd.Series(names))}."
     return (text,)
 
 
@@ -201,12 +201,12 @@ def system_places(table: pd.DataFrame) -> dict[str, int]:
 def quantizer_places(table: pd.DataFrame) -> dict[str, int]:
     """Place of each quantizer in the report: that of its first system on a device of the table, else of its first."""
     devices = set(table["device"])
-    found: dict[str, int] = {}
+    by_name: dict[str, int] = {}
     for is_here in (True, False):
         for place, (_, device, quantizer) in enumerate(table.attrs.get("systems", ())):
             if (device in devices) == is_here:
-                found.setdefault(quantizer, place)
-    return found
+                by_name.setdefault(quantizer, place)
+    return by_name
 
 
 @dataclass(frozen=True)
@@ -267,11 +267,11 @@ def lines(
     out = [float(x_of(row)) for row in records if not row["feasible"]]
     n_slots = max((out.count(at) for at in out), default=0)
     for system in shown.systems:
-        own = [row for row in records if row["system"] == system]
-        if not own:
+        points = [row for row in records if row["system"] == system]
+        if not points:
             continue
         look = shown.style(system)
-        good = [row for row in own if row["feasible"]]
+        good = [row for row in points if row["feasible"]]
         if framed := [row for row in good if kernels_assumed(row)]:
             yield Series(
                 style.KERNELS_ASSUMED,
@@ -299,7 +299,7 @@ def lines(
         if y_column == "throughput_tokens_per_s" and len(shown.systems) <= MAX_WHISKERED:
             aside = 2 ** (DODGE * (shown.systems.index(system) - (len(shown.systems) - 1) / 2))
             yield from _whiskers(good, lambda row, aside=aside: aside * x_of(row), y_column, look.color)  # type: ignore[misc]
-        bad = [row for row in own if not row["feasible"]]
+        bad = [row for row in points if not row["feasible"]]
         if bad:
             places, heights = [], []
             for row in bad:

@@ -57,18 +57,18 @@ def places(names: Sequence[str], known: Mapping[str, int]) -> dict[str, int]:
     """Place in STYLES of each name: the known one where it is free, else the first that nothing known here has, of a
     color that no other has where there is one."""
     wanted = {name: known[name] for name in names if known.get(name, MAX_SYSTEMS) < MAX_SYSTEMS}
-    found: dict[str, int] = {}
+    by_name: dict[str, int] = {}
     for name in names:
-        if name in wanted and wanted[name] not in found.values():
-            found[name] = wanted[name]
+        if name in wanted and wanted[name] not in by_name.values():
+            by_name[name] = wanted[name]
             continue
-        taken = {*found.values(), *wanted.values()}
+        taken = {*by_name.values(), *wanted.values()}
         inks = {_ink(place) for place in taken}
         free = [place for place in range(MAX_SYSTEMS) if place not in taken]
         free.sort(key=lambda place: _ink(place) in inks)
-        rest = [place for place in range(MAX_SYSTEMS) if place not in found.values()]
-        found[name] = (free or rest or [len(found) % MAX_SYSTEMS])[0]
-    return found
+        rest = [place for place in range(MAX_SYSTEMS) if place not in by_name.values()]
+        by_name[name] = (free or rest or [len(by_name) % MAX_SYSTEMS])[0]
+    return by_name
 
 
 def _ink(place: int) -> str:

@@ -63,17 +63,17 @@ def _within(panel: Panel) -> Panel:
     """The panel itself where no whisker leaves it."""
     shown: list[Series] = []
     marks: list[Series] = []
-    for one in panel.series:
-        if one.name != NAME or not one.x or (max(one.x) <= panel.x.high and max(one.y) <= panel.y.high):
-            shown.append(one)
+    for series in panel.series:
+        if series.name != NAME or not series.x or (max(series.x) <= panel.x.high and max(series.y) <= panel.y.high):
+            shown.append(series)
             continue
-        is_level = max(one.x) > panel.x.high
-        axis, end = (panel.x, max(one.x)) if is_level else (panel.y, max(one.y))
-        inside = tuple(min(at, panel.x.high) for at in one.x), tuple(min(at, panel.y.high) for at in one.y)
-        shown.append(replace(one, x=inside[0], y=inside[1]))
+        is_level = max(series.x) > panel.x.high
+        axis, end = (panel.x, max(series.x)) if is_level else (panel.y, max(series.y))
+        inside = tuple(min(at, panel.x.high) for at in series.x), tuple(min(at, panel.y.high) for at in series.y)
+        shown.append(replace(series, x=inside[0], y=inside[1]))
         marks.append(
             replace(
-                one,
+                series,
                 kind="scatter",
                 x=(max(inside[0]),),
                 y=(max(inside[1]),),

@@ -16,13 +16,13 @@ def plots(outcomes: list[Outcome], device: str, stack: str, made_by: str) -> tup
                     {
                         "device": device,
                         "stack": stack,
-                        "part": one.part,
-                        "measured_s": one.measured_s,
-                        "predicted_s": one.predicted_s,
-                        "held_out": one.held_out,
+                        "part": outcome.part,
+                        "measured_s": outcome.measured_s,
+                        "predicted_s": outcome.predicted_s,
+                        "held_out": outcome.held_out,
                     }
                 )
-                for one in outcomes
+                for outcome in outcomes
             ]
         )
     )

@@ -90,8 +90,8 @@ def metadata(chart: Chart, format: str, made_by: str) -> dict[str, str]:
     notes, tool = " ".join(chart.notes), f"dse {VERSION}"
     if format == "pdf":
         return {"Title": chart.title, "Subject": f"Made by: {made_by}", "Keywords": notes, "Creator": tool}
-    own = {"Software": tool} if format == "png" else {"Creator": tool}
-    return {"Title": chart.title, "Source": made_by, "Description": notes, **own}
+    creator = {"Software": tool} if format == "png" else {"Creator": tool}
+    return {"Title": chart.title, "Source": made_by, "Description": notes, **creator}
 
 
 def parquet(table: pd.DataFrame, made_by: str = "") -> bytes:

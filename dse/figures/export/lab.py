@@ -15,7 +15,7 @@ from dse.measure.lab import ATTENTION, ERRORS, DumpMeasurement, HeadView
 #: table -> kinds of figures that `dse plot` draws of it
 KINDS = {
     stem: tuple(
-        name for name, one in FIGURES.items() if one.written.command.startswith("dse lab") and stem in one.written.stems
+        name for name, fig in FIGURES.items() if fig.written.command.startswith("dse lab") and stem in fig.written.stems
     )
     for stem in ("bits", "errors", "histogram", "values")
 }

@@ -17,11 +17,11 @@ SIZES = {"report": REPORT, **PRESETS}
 
 def check(name: str, value: Any) -> None:
     """Raises InputError for a value of a field that no figure can have, or whose letters its font lacks."""
-    asked = ASKED[name]
-    asked.check(value)
-    missing = [] if asked.kind is not LINE else [char for char in value or "" if not page_layout.has_letter(char)]
+    field = ASKED[name]
+    field.check(value)
+    missing = [] if field.kind is not LINE else [char for char in value or "" if not page_layout.has_letter(char)]
     if missing:
-        raise InputError(f"{asked.name} = {show(value)}: the font of figures has no {missing[0]}: write it otherwise")
+        raise InputError(f"{field.name} = {show(value)}: the font of figures has no {missing[0]}: write it otherwise")
 
 
 def applied(look: Look, chart: Chart) -> tuple[Chart, Page]:

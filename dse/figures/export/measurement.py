@@ -20,9 +20,9 @@ def write(found: FinishedMeasurement, command: str, static: str = "auto") -> str
     tables = {"summary.json": pd.DataFrame(found.summary["rows"]), "measured": found.table}
     about = {"synthetic": found.file.data.synthetic}
     drawn = {
-        name: one.drawn(Source(tables[one.written.stems[0]], about=about))
-        for name, one in FIGURES.items()
-        if one.written.command == COMMAND
+        name: figure.drawn(Source(tables[figure.written.stems[0]], about=about))
+        for name, figure in FIGURES.items()
+        if figure.written.command == COMMAND
     }
     charts = {name: chart for name, chart in drawn.items() if chart}
     with files.publishing(str(found.folder)) as published:
@@ -42,5 +42,5 @@ def write(found: FinishedMeasurement, command: str, static: str = "auto") -> str
         return str(published.write(PAGE, page.encode()))
 
 
-def _title(found: FinishedMeasurement) -> str:
-    return f"Measured errors on {found.file.data.name}" + (" (synthetic)" if found.file.data.synthetic else "")
+def _title(finished: FinishedMeasurement) -> str:
+    return f"Measured errors on {finished.file.data.name}" + (" (synthetic)" if finished.file.data.synthetic else "")

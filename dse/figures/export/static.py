@@ -32,10 +32,10 @@ def kaleido_missing() -> str:
     try:
         from choreographer.browsers.chromium import Chromium
 
-        found = Chromium.find_browser(skip_local=False)
+        browser = Chromium.find_browser(skip_local=False)
     except Exception as error:  # choreographer's own search differs between versions
         return f"no browser found ({type(error).__name__})"
-    return "" if found else "no Chrome or Chromium found"
+    return "" if browser else "no Chrome or Chromium found"
 
 
 class Painter:
@@ -61,13 +61,13 @@ def _by_kaleido(chart: Chart) -> dict[str, bytes]:
 
     figure: dict[str, Any] = to_plotly.figure(chart).to_dict()
     size = {"width": figure["layout"]["width"], "height": figure["layout"]["height"]}
-    found = {}
+    images = {}
     for name in FORMATS:
         options = {"format": name, **size, "scale": PNG_SCALE if name == "png" else 1}
-        found[name] = kaleido.calc_fig_sync(figure, opts=options)
-        if not found[name]:
+        images[name] = kaleido.calc_fig_sync(figure, opts=options)
+        if not images[name]:
             raise RuntimeError("empty image")
-    return found
+    return images
 
 
 @contextlib.contextmanager

@@ -35,20 +35,20 @@ def fragment(chart: Chart, div_id: str) -> str:
 def _templates(package: str) -> Any:
     from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
-    found = Environment(
+    environment = Environment(
         loader=ChoiceLoader([PackageLoader(name) for name in dict.fromkeys((package, "dse.figures"))]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.globals |= {  # scripts of plotly are the one thing that is not escaped
+    environment.globals |= {  # scripts of plotly are the one thing that is not escaped
         "version": VERSION,
         "js_beside": False,
         "plotly_js": lambda: trusted(plotly_js()),
         "fragment": lambda chart, div_id: trusted(fragment(chart, div_id)),
     }
-    return found
+    return environment
 
 
 def trusted(drawing: str) -> Any:

@@ -32,11 +32,11 @@ PAPER = Look()
 
 def ending(out: str) -> str:
     """The format that a file's name asks for. Raises InputError."""
-    found = Path(out).suffix.lower().removeprefix(".")
-    if found not in image.FORMATS:
+    suffix = Path(out).suffix.lower().removeprefix(".")
+    if suffix not in image.FORMATS:
         known = ", ".join(f".{name}" for name in image.FORMATS)
         raise InputError(f"out = {show(out)}: must end in one of {known}")
-    return found
+    return suffix
 
 
 def write(kind: str, source: str, out: str, made_by: str, look: Look = PAPER, only: Sequence[str] = ()) -> list[str]:
@@ -93,22 +93,22 @@ def listing() -> list[dict[str, Any]]:
     """Every figure as plain data."""
     return [
         {
-            "kind": one.name,
-            "shows": one.shows,
-            "written_by": one.written.command,
-            "columns": list(one.columns),
-            "beside": f"{one.written.stems[0]}{BESIDE}" if one.needs_beside else None,
+            "kind": fig.name,
+            "shows": fig.shows,
+            "written_by": fig.written.command,
+            "columns": list(fig.columns),
+            "beside": f"{fig.written.stems[0]}{BESIDE}" if fig.needs_beside else None,
         }
-        for one in FIGURES.values()
+        for fig in FIGURES.values()
     ]
 
 
 def listing_text() -> str:
     """Every figure for the terminal: its name, what it shows, the command behind it, its columns."""
     lines = ["dse plot KIND DIR|TABLE --out FILE", ""]
-    for one in FIGURES.values():
-        lines += [one.name, f"  {one.shows}", f"  from: {one.written.command.replace('`', '')}"]
-        if one.needs_beside:
-            lines.append(f"  needs beside its table: {one.written.stems[0]}{BESIDE}, as that command writes it")
-        lines += textwrap.wrap(f"columns: {', '.join(one.columns)}", 100, initial_indent="  ", subsequent_indent="    ")
+    for fig in FIGURES.values():
+        lines += [fig.name, f"  {fig.shows}", f"  from: {fig.written.command.replace('`', '')}"]
+        if fig.needs_beside:
+            lines.append(f"  needs beside its table: {fig.written.stems[0]}{BESIDE}, as that command writes it")
+        lines += textwrap.wrap(f"columns: {', '.join(fig.columns)}", 100, initial_indent="  ", subsequent_indent="    ")
     return "\n".join(lines)

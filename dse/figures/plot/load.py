@@ -20,10 +20,10 @@ MIN_WORD = 3
 
 def find(name: str) -> Figure:
     """The figure of that name, `-` as `_`. Raises InputError with the nearest names."""
-    found = FIGURES.get(name.strip().lower().replace("-", "_"))
-    if found is None:
+    fig = FIGURES.get(name.strip().lower().replace("-", "_"))
+    if fig is None:
         raise InputError(f"unknown figure {show(name)}: {_nearest(name)}")
-    return found
+    return fig
 
 
 def _nearest(name: str) -> str:
@@ -32,7 +32,7 @@ def _nearest(name: str) -> str:
         return text
     word = name.strip().lower().replace("-", "_")
     words = [part for part in word.split("_") if len(part) > MIN_WORD]
-    near = [one.name for one in FIGURES.values() if any(part in f"{one.name} {one.shows}".lower() for part in words)]
+    near = [fig.name for fig in FIGURES.values() if any(part in f"{fig.name} {fig.shows}".lower() for part in words)]
     return f"did you mean {', '.join(near[:4])}?" if near else "`dse plot` alone lists them"
 
 
@@ -52,74 +52,74 @@ def drawing(one: Figure, where: str) -> Iterator[None]:
 
 def load(name: str, where: str, only: Sequence[str] = ()) -> tuple[Chart, pd.DataFrame]:
     """The chart of a figure and the table behind it, from a directory or a file. Raises InputError, LimitError."""
-    one = find(name)
-    _check_beside(one, where)
-    source = _filled(one, read(where, one.written.stems, one.written.command, only))
-    _check(one, source, where)
-    with drawing(one, where):
-        found = one.drawn(source)
-    if found is None:
-        raise InputError(f"{show(where)}: holds nothing that {one.name} draws")
-    return found, source.table
+    fig = find(name)
+    _check_beside(fig, where)
+    source = _filled(fig, read(where, fig.written.stems, fig.written.command, only))
+    _check(fig, source, where)
+    with drawing(fig, where):
+        chart = fig.drawn(source)
+    if chart is None:
+        raise InputError(f"{show(where)}: holds nothing that {fig.name} draws")
+    return chart, source.table
 
 
 def of_table(name: str, table: pd.DataFrame) -> Chart:
     """The chart of a figure from a table at hand. Raises InputError."""
-    one = find(name)
+    fig = find(name)
     if not isinstance(table, pd.DataFrame):
-        raise InputError(f"{one.name}: is drawn from a table, not from a {type(table).__name__}")
-    source = _filled(one, Source(table, identity=filling.note_of(table)))
-    _check(one, source, "table")
-    with drawing(one, "table"):
-        found = one.drawn(source)
-    if found is None:
-        raise InputError(f"the table holds nothing that {one.name} draws")
-    return found
+        raise InputError(f"{fig.name}: is drawn from a table, not from a {type(table).__name__}")
+    source = _filled(fig, Source(table, identity=filling.note_of(table)))
+    _check(fig, source, "table")
+    with drawing(fig, "table"):
+        chart = fig.drawn(source)
+    if chart is None:
+        raise InputError(f"the table holds nothing that {fig.name} draws")
+    return chart
 
 
-def _filled(one: Figure, source: Source) -> Source:
+def _filled(fig: Figure, source: Source) -> Source:
     """A sweep's table with the columns of the figure that it lacks, of what the sweep holds fixed or did not keep."""
     if source.identity is None:
         return source
-    return replace(source, table=plain(filling.filled(source.table, source.identity, one.columns)))
+    return replace(source, table=plain(filling.filled(source.table, source.identity, fig.columns)))
 
 
-def _check_beside(one: Figure, where: str) -> None:
+def _check_beside(fig: Figure, where: str) -> None:
     """Refuse a table whose companion file is missing, before it is read."""
     file = Path(where)
     with contextlib.suppress(OSError, ValueError):  # said when it is read
-        if one.needs_beside and file.is_file() and not file.with_name(f"{file.stem}{BESIDE}").is_file():
+        if fig.needs_beside and file.is_file() and not file.with_name(f"{file.stem}{BESIDE}").is_file():
             raise InputError(
-                f"{show(where)}: {one.name} needs {show(file.stem + BESIDE)} beside its table: `{one.written.command}` "
+                f"{show(where)}: {fig.name} needs {show(file.stem + BESIDE)} beside its table: `{fig.written.command}` "
                 "writes both"
             )
 
 
-def _check(one: Figure, source: Source, where: str) -> None:
+def _check(fig: Figure, source: Source, where: str) -> None:
     """Columns are there, what must stand beside holds something, and no two rows are the same mark."""
     table = source.table
-    wanted = list(one.columns)
-    if "system" in one.key and "system" not in table:
+    wanted = list(fig.columns)
+    if "system" in fig.key and "system" not in table:
         wanted.append("quantizer")
     missing = [name for name in dict.fromkeys(wanted) if name not in table]
-    if one.needs_beside and not source.about:
+    if fig.needs_beside and not source.about:
         raise InputError(
-            f"{show(where)}: {one.name} needs {one.written.stems[0]}{BESIDE} beside it: `{one.written.command}` "
+            f"{show(where)}: {fig.name} needs {fig.written.stems[0]}{BESIDE} beside it: `{fig.written.command}` "
             "writes both"
         )
     if missing:
-        raise InputError(f"{show(where)}: lacks {', '.join(missing)}: `{one.written.command}` writes such a table")
-    if one.key:
-        own = rows.with_system(table) if "system" in one.key else table
-        keys = list(one.key)
-        again = own.duplicated(keys, keep=False)
+        raise InputError(f"{show(where)}: lacks {', '.join(missing)}: `{fig.written.command}` writes such a table")
+    if fig.key:
+        keyed = rows.with_system(table) if "system" in fig.key else table
+        keys = list(fig.key)
+        again = keyed.duplicated(keys, keep=False)
         if again.any():
             first = (
-                own[again]
+                keyed[again]
                 .groupby(keys, sort=False, dropna=False, observed=True)
-                .get_group(tuple(own[again].iloc[0][name] for name in keys))
+                .get_group(tuple(keyed[again].iloc[0][name] for name in keys))
             )
-            differ = [str(name) for name in own.columns if first[name].astype(str).nunique() > 1]
+            differ = [str(name) for name in keyed.columns if first[name].astype(str).nunique() > 1]
             what = (
                 f"differ in {', '.join(differ[:3])}: choose with --only COLUMN=VALUE"
                 if differ

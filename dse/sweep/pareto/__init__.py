@@ -26,15 +26,15 @@ _N_PARTS = 64
 
 def objectives_of(maximize: Sequence[str], minimize: Sequence[str]) -> dict[str, Sense]:
     """Objectives by name, those to maximise first. Raises InputError for none, or one given twice."""
-    found: dict[str, Sense] = {}
+    senses: dict[str, Sense] = {}
     for names, sense in ((maximize, "max"), (minimize, "min")):
         for name in names:
-            if name in found:
+            if name in senses:
                 raise InputError(f"objective {show(name)}: is given twice: leave one")
-            found[name] = sense  # type: ignore[assignment]
-    if not found:
+            senses[name] = sense  # type: ignore[assignment]
+    if not senses:
         raise InputError("objectives: none given: name columns with --maximize and --minimize")
-    return found
+    return senses
 
 
 def competing(table: pd.DataFrame) -> Mask:
@@ -76,13 +76,13 @@ def front(
     mask = np.zeros(len(table), dtype=bool)
     if not by:
         against = None if rivals is None else rivals[list(objectives)].to_numpy(dtype="float64") * signs
-        found = front_rows(columns, signs, alone, against)
-        mask[found if rows is None else rows[found]] = True
+        kept = front_rows(columns, signs, alone, against)
+        mask[kept if rows is None else rows[kept]] = True
         return mask
     inside = table if rows is None else table.iloc[rows]
     for group in inside.groupby(list(by), sort=False, dropna=False).indices.values():
-        found = group[front_rows([column[group] for column in columns], signs, alone)]
-        mask[found if rows is None else rows[found]] = True
+        kept = group[front_rows([column[group] for column in columns], signs, alone)]
+        mask[kept if rows is None else rows[kept]] = True
     return mask
 
 

@@ -26,7 +26,7 @@ MAX_CSV_BYTES = 2**30
 #: rows of fronts of parts that are held before they are merged
 MERGE_ROWS = 500_000
 #: columns whose name says their unit to a reader
-COUNTS = frozenset(name for name, asked in ASKED.items() if asked.unit not in ("", "1"))
+COUNTS = frozenset(name for name, field in ASKED.items() if field.unit not in ("", "1"))
 #: designs of the front so far that those of the next part are compared with first
 MAX_RIVALS = 8
 #: files of a sweep that are read at a time, and as many wait
@@ -124,7 +124,7 @@ def of_table(
             rows = np.flatnonzero(np.isinf(table[name].to_numpy(float, na_value=np.nan)))
             if len(rows):
                 raise InputError(f"objective {show(name)}: is infinite in row {rows[0]:,}: leave that row out")
-    found = _front(
+    result = _front(
         [("", table)],
         lambda _, rows: table.iloc[rows],
         table.columns,
@@ -136,8 +136,8 @@ def of_table(
         limits,
         other_software,
     )
-    found.table.attrs = dict(table.attrs)
-    return found
+    result.table.attrs = dict(table.attrs)
+    return result
 
 
 def of_file(
@@ -152,28 +152,28 @@ def of_file(
     of designs too that the software of their device does not run. Raises InputError."""
     if not Path(path).is_dir():
         return of_table(read_table(path), objectives, by, drop_missing, limits=limits, other_software=other_software)
-    found = reading.stored(path)
+    saved = reading.stored(path)
     wanted = list(dict.fromkeys((*objectives, *by, *(limit.column for limit in limits))))
-    _check_names(wanted, list(found.columns))
-    wanted += [name for name in ("feasible", "runs") if name in found.columns and name not in wanted]
-    if found.front is not None:
-        if other_software and not found.spec["spec"]["workload"].get("other_software"):
+    _check_names(wanted, list(saved.columns))
+    wanted += [name for name in ("feasible", "runs") if name in saved.columns and name not in wanted]
+    if saved.front is not None:
+        if other_software and not saved.spec["spec"]["workload"].get("other_software"):
             raise InputError(
-                f"other-software: {show(str(found.folder))} keeps the front of what its devices' software runs: run "
+                f"other-software: {show(str(saved.folder))} keeps the front of what its devices' software runs: run "
                 "the sweep with --other-software into another directory"
             )
-        return _of_stored_front(found, objectives, by, limits)
-    paths = {part.name: part for part in found.paths}
+        return _of_stored_front(saved, objectives, by, limits)
+    paths = {part.name: part for part in saved.paths}
 
     def whole(name: str, rows: np.ndarray) -> pd.DataFrame:
         return to_frame(reading.read_part(paths[name], None).take(rows))
 
     pieces = zip(paths, _ahead(list(paths.values()), wanted), strict=True)
-    design = [axis["name"] for axis in found.spec["spec"]["axes"] if len(axis["values"]) > 1]
+    design = [axis["name"] for axis in saved.spec["spec"]["axes"] if len(axis["values"]) > 1]
     front = _front(
-        pieces, whole, list(found.columns), objectives, by, drop_missing, found.columns, design, limits, other_software
+        pieces, whole, list(saved.columns), objectives, by, drop_missing, saved.columns, design, limits, other_software
     )
-    return replace(front, table=filling.noted(front.table, found.spec["spec"]))
+    return replace(front, table=filling.noted(front.table, saved.spec["spec"]))
 
 
 def _ahead(paths: Sequence[Path], wanted: Sequence[str]) -> Iterator[pd.DataFrame]:
@@ -191,13 +191,13 @@ def _ahead(paths: Sequence[Path], wanted: Sequence[str]) -> Iterator[pd.DataFram
 
 
 def _of_stored_front(
-    found: reading.StoredSweep, objectives: Mapping[str, Sense], by: Sequence[str], limits: Sequence[Limit]
+    saved: reading.StoredSweep, objectives: Mapping[str, Sense], by: Sequence[str], limits: Sequence[Limit]
 ) -> DesignFront:
     """The front of a sweep that kept it; `row` are places in the grid.
 
     A front without groups, or with fewer of them, is among the fronts of the groups; other objectives may have others.
     """
-    kept = found.front or {}
+    kept = saved.front or {}
     wanted, stored = dict(kept["objectives"]), [Limit(*limit) for limit in kept.get("limits", [])]
     is_within = all(any(limit.implies(other) for limit in limits) for other in stored)
     if dict(objectives) != wanted or not set(by) <= set(kept["by"]) or not is_within:
@@ -212,42 +212,42 @@ def _of_stored_front(
         ]
         options += [f"--{limit.kind.replace(' ', '-')} {limit.column}={limit.value!r}" for limit in stored]
         raise InputError(
-            f"{show(str(found.folder))}: keeps the front of {' '.join(options)} alone: ask for it, or run the sweep "
+            f"{show(str(saved.folder))}: keeps the front of {' '.join(options)} alone: ask for it, or run the sweep "
             "with --keep all into another directory"
         )
     for limit in limits:
         if limit not in stored and not limit.keeps_front_of(objectives):
             which = f"designs within {', '.join(map(str, stored))}" if stored else "all designs"
             raise InputError(
-                f"{limit}: {show(str(found.folder))} keeps the front of {which} alone, which does not tell that of "
+                f"{limit}: {show(str(saved.folder))} keeps the front of {which} alone, which does not tell that of "
                 "those within: run the sweep with --keep all into another directory"
             )
-    table = found.read()
+    table = saved.read()
     front = of_table(table, objectives, by, limits=limits)
-    design = [axis["name"] for axis in found.spec["spec"]["axes"] if len(axis["values"]) > 1]
-    codes = found.manifest.codes
+    design = [axis["name"] for axis in saved.spec["spec"]["axes"] if len(axis["values"]) > 1]
+    codes = saved.manifest.codes
     places = front.table[POINT].to_numpy(dtype=np.int64)
-    units = {name: found.columns.get(name, unit) for name, unit in front.units.items() if name != POINT}
+    units = {name: saved.columns.get(name, unit) for name, unit in front.units.items() if name != POINT}
     return replace(
         front,
-        table=filling.noted(front.table.drop(columns=POINT), found.spec["spec"]),
+        table=filling.noted(front.table.drop(columns=POINT), saved.spec["spec"]),
         row=places,
         n_rows=sum(codes),
         n_feasible=codes[0],
-        n_missing=sum(part.n_missing for part in found.manifest.parts.values()),
-        n_refused=sum(part.n_refused for part in found.manifest.parts.values()),
-        cloud=_beaten(found, objectives, by),
+        n_missing=sum(part.n_missing for part in saved.manifest.parts.values()),
+        n_refused=sum(part.n_refused for part in saved.manifest.parts.values()),
+        cloud=_beaten(saved, objectives, by),
         units=units,
         design=tuple(name for name in design if name not in objectives),
-        n_beyond=sum(part.n_beyond for part in found.manifest.parts.values()) if set(limits) == set(stored) else None,
+        n_beyond=sum(part.n_beyond for part in saved.manifest.parts.values()) if set(limits) == set(stored) else None,
     )
 
 
-def _beaten(found: reading.StoredSweep, objectives: Mapping[str, Sense], by: Sequence[str]) -> pd.DataFrame:
+def _beaten(saved: reading.StoredSweep, objectives: Mapping[str, Sense], by: Sequence[str]) -> pd.DataFrame:
     """Some designs of the fronts of parts: the others of the sweep are not stored."""
     names, held = list(dict.fromkeys((*objectives, *by))), []
-    paths = [found.folder / part.name for _, part in sorted(found.manifest.parts.items())]
-    step = max(sum(part.rows for part in found.manifest.parts.values()) // CLOUD_ROWS, 1)
+    paths = [saved.folder / part.name for _, part in sorted(saved.manifest.parts.items())]
+    step = max(sum(part.rows for part in saved.manifest.parts.values()) // CLOUD_ROWS, 1)
     for path in paths:
         held.append(_plain(to_frame(reading.read_part(path, names)).iloc[::step]))
     return pd.concat(held, ignore_index=True)
@@ -341,8 +341,8 @@ def _front(
     if not held:
         raise InputError("the table has no rows: nothing to compare")
     last = _merged(held, objectives, by)
-    found = [_plain(whole(pieces_seen[number], last.rows[last.piece == number])) for number in np.unique(last.piece)]
-    table = pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=columns)
+    tables = [_plain(whole(pieces_seen[number], last.rows[last.piece == number])) for number in np.unique(last.piece)]
+    table = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=columns)
     known = {**RESULT_UNITS, **units}
     marks = knees(last.table, objectives, by)
     shown = {name: known.get(name, "") for name in columns}

@@ -140,12 +140,12 @@ def front_of_two(x: Floats, y: Floats, order: Rows, keep: Mask) -> None:
 @inner
 def _lowest(tree: Floats, rank: int) -> float:
     """Smallest z among the ranks of y up to `rank`."""
-    found = np.inf
+    lowest = np.inf
     i = rank + 1
     while i > 0:
-        found = min(found, tree[i])
+        lowest = min(lowest, tree[i])
         i -= i & -i
-    return found
+    return lowest
 
 
 @inner

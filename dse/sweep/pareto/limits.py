@@ -69,7 +69,7 @@ def _limit(text: str, kind: Literal["at most", "at least"]) -> Limit:
 
 def within(table: pd.DataFrame, limits: Sequence[Limit]) -> NDArray[np.bool_]:
     """Rows within all limits."""
-    found = np.ones(len(table), dtype=bool)
+    mask = np.ones(len(table), dtype=bool)
     for limit in limits:
-        found &= limit.mask(table)
-    return found
+        mask &= limit.mask(table)
+    return mask
