@@ -18,8 +18,6 @@ QUICK = "not slow"
 commands.PATIENCE_S = 86_400.0
 #: every claim of the papers is computed once a process, whichever page, command and table shows it
 claims.FUNCTIONS.update({claim_id: cache(function) for claim_id, function in claims.FUNCTIONS.items()})
-settings.register_profile("quick", deadline=None, max_examples=20)
-settings.register_profile("deep", deadline=None, max_examples=100)
 
 #: tests that compile the model, and tests that compile quantizers: half a minute or more each where nothing is kept yet
 MODEL = ("sweep", "serving")
@@ -30,8 +28,14 @@ gc.disable()
 
 
 def pytest_configure(config):
-    """Choose the number of random examples by the tier; `-m "not slow"` of pyproject.toml is the quick one."""
-    settings.load_profile("quick" if config.option.markexpr == QUICK else "deep")
+    """Choose the number of random examples by the tier; `-m "not slow"` of pyproject.toml is the quick one.
+
+    They are the same in every run, so that a change and not a draw turns a test red; others by --hypothesis-seed=N.
+    """
+    examples = 20 if config.option.markexpr == QUICK else 100
+    same = config.getoption("hypothesis_seed", None) is None
+    settings.register_profile("tier", deadline=None, derandomize=same, max_examples=examples)
+    settings.load_profile("tier")
 
 
 def pytest_report_header(config):
