@@ -22,9 +22,9 @@ def json_text(document: Any, indent: int | None = None) -> str:
 def _finite(item: Any, place: str, lost: dict[str, str]) -> Any:
     """The item with None for numbers that are not finite, whose places come into `lost`."""
     if isinstance(item, dict):
-        own: dict[str, str] = {}
-        found = {key: _finite(value, str(key), own) for key, value in item.items()}
-        return found | ({NOT_FINITE: own} if own else {})
+        nonfinite: dict[str, str] = {}
+        finite = {key: _finite(value, str(key), nonfinite) for key, value in item.items()}
+        return finite | ({NOT_FINITE: nonfinite} if nonfinite else {})
     if isinstance(item, list | tuple):
         return [_finite(value, f"{place}[{i}]", lost) for i, value in enumerate(item)]
     if isinstance(item, float) and not math.isfinite(item):

@@ -111,7 +111,7 @@ def did_you_mean(word: str, known: Iterable[str], n: int = 3) -> str:
     goes_on = [lower for lower in names if len(typed) >= MIN_START and lower.startswith(typed)]
     longer = [names[lower] for lower in sorted(goes_on, key=len)[:n]]
     slips = [name for lower, name in names.items() if is_one_slip(typed, lower)]
-    near = [names[found] for found in difflib.get_close_matches(typed, names, n=n, cutoff=0.6)]
+    near = [names[match] for match in difflib.get_close_matches(typed, names, n=n, cutoff=0.6)]
     hits = list(dict.fromkeys([*longer, *slips, *near]))[: max(n, len(slips))]
     return f"did you mean {', '.join(hits)}?" if hits else f"known: {', '.join(names.values())}"
 

@@ -129,13 +129,13 @@ def check_whole(name: str, value: object, low: int, high: int) -> None:
 
 def declared(default: Any = MISSING, **more: Any) -> Any:
     """A field of a dataclass with what `Field` says of it; without a default it is required."""
-    own = None if default is MISSING else default
-    return dataclasses.field(default=default, metadata={"field": Field(default=own, **more)})
+    fallback = None if default is MISSING else default
+    return dataclasses.field(default=default, metadata={"field": Field(default=fallback, **more)})
 
 
 def declarations(cls: Any) -> dict[str, Field]:
     """The declared fields of a dataclass by their names in Python, in its order."""
-    return {each.name: each.metadata["field"] for each in dataclasses.fields(cls) if "field" in each.metadata}
+    return {entry.name: entry.metadata["field"] for entry in dataclasses.fields(cls) if "field" in entry.metadata}
 
 
 def _reader(pattern: str, make: Callable[[str], Any], allowed: str) -> Callable[[str, str], Any]:
@@ -169,11 +169,11 @@ def parse_bytes(name: str, text: str) -> int:
         number, unit = number_and_unit(text) or (math.nan, "")
     except ValueError as error:
         raise InputError(f"{name} = {show(text)}: {error}") from None
-    found = re.fullmatch(r"([kKMGT]?)(iB|B)?", unit, re.ASCII)
-    if not found or not 0 <= number < math.inf:
+    match = re.fullmatch(r"([kKMGT]?)(iB|B)?", unit, re.ASCII)
+    if not match or not 0 <= number < math.inf:
         raise InputError(f"{name} = {show(text)}: must be bytes, such as 40GiB, 40GB or 42949672960")
-    power = ("", "K", "M", "G", "T").index(found[1].upper())
-    return round(number * (1000 if found[2] == "B" else 1024) ** power)
+    power = ("", "K", "M", "G", "T").index(match[1].upper())
+    return round(number * (1000 if match[2] == "B" else 1024) ** power)
 
 
 def parse_names(name: str, text: str) -> tuple[str, ...]:
@@ -202,8 +202,8 @@ def _bounds(field: Field) -> str:
     return below + above + f" {field.unit}" * (field.kind is NUMBER and bool(field.unit))
 
 
-def _several(one: Kind) -> Kind:
-    return Kind(lambda name, text: tuple(one.parse(name, part) for part in parse_names(name, text)), write=_joined)
+def _several(kind: Kind) -> Kind:
+    return Kind(lambda name, text: tuple(kind.parse(name, part) for part in parse_names(name, text)), write=_joined)
 
 
 def _joined(values: Iterable[Any]) -> str:

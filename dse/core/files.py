@@ -119,8 +119,8 @@ class Publication:
         self.folder, self._waiting = folder, waiting
         self._names: list[str] = []
         self._removed: list[str] = []
-        for own in (_NEW, _PLACED, _OLD, _GONE):
-            (waiting / own).mkdir(mode=0o700)
+        for subfolder in (_NEW, _PLACED, _OLD, _GONE):
+            (waiting / subfolder).mkdir(mode=0o700)
 
     def write(self, name: str, content: bytes) -> Path:
         """Add a file, `name` relative to the output directory; the path that it will have. Raises OutputError."""
@@ -164,16 +164,16 @@ class Publication:
         On a file system without hard links, and beside files of another owner that may not be linked, there is none:
         what a kill leaves there between two moves is not taken back.
         """
-        own = self._waiting
+        waiting = self._waiting
         for i, target in enumerate(targets):
             with contextlib.suppress(OSError):
                 with contextlib.suppress(FileNotFoundError):
-                    os.link(target, own / _OLD / str(i), follow_symlinks=False)
-                os.link(own / _NEW / str(i), own / _PLACED / str(i))
+                    os.link(target, waiting / _OLD / str(i), follow_symlinks=False)
+                os.link(waiting / _NEW / str(i), waiting / _PLACED / str(i))
         for i, name in enumerate(self._removed):
             with contextlib.suppress(OSError):
-                os.link(self.folder / name, own / _GONE / str(i), follow_symlinks=False)
-        for folder in (own / _NEW, own / _PLACED, own / _OLD, own / _GONE, own):
+                os.link(self.folder / name, waiting / _GONE / str(i), follow_symlinks=False)
+        for folder in (waiting / _NEW, waiting / _PLACED, waiting / _OLD, waiting / _GONE, waiting):
             sync(folder)
 
     def _place(self, targets: list[Path]) -> None:
@@ -200,9 +200,9 @@ def publishing(out: str) -> Iterator[Publication]:
             handle, waiting = _own_folder(folder)
         except OSError as error:
             raise OutputError(_text(out, error)) from error
-        found = Publication(folder, waiting)
-        yield found
-        found.commit()
+        publication = Publication(folder, waiting)
+        yield publication
+        publication.commit()
     finally:
         if waiting is not None:
             with contextlib.suppress(OSError), _locked(folder):  # else the next run does it
@@ -306,12 +306,12 @@ def _take_back(waiting: Path, folder: Path) -> None:
             shutil.rmtree(waiting / _GONE)
 
 
-def _linked(own: Path, but: Collection[str] = ()) -> dict[tuple[int, int], str]:
+def _linked(folder: Path, but: Collection[str] = ()) -> dict[tuple[int, int], str]:
     """Device and inode of each file in a folder that has another name as well, with its number."""
-    found = {name: (own / name).lstat() for name in os.listdir(own) if name not in but}
+    statuses = {name: (folder / name).lstat() for name in os.listdir(folder) if name not in but}
     return {
         (status.st_dev, status.st_ino): name
-        for name, status in found.items()
+        for name, status in statuses.items()
         if stat.S_ISREG(status.st_mode) and status.st_nlink > 1
     }
 

@@ -98,8 +98,8 @@ def _skeleton(text: str, blanks: re.Pattern[str]) -> str:
     """`text` with strings and comments blanked out, every newline and column kept."""
 
     def blanked(match: re.Match[str]) -> str:
-        found = match.group()
-        return "\n".join("_" * len(line) for line in found.split("\n")) if "\n" in found else "_" * len(found)
+        literal = match.group()
+        return "\n".join("_" * len(line) for line in literal.split("\n")) if "\n" in literal else "_" * len(literal)
 
     return blanks.sub(blanked, text)
 
@@ -173,12 +173,12 @@ def _constant(word: str) -> Any:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    mapping: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found:
+        if key in mapping:
             raise ValueError(f"key {show(key)} is given twice")
-        found[key] = value
-    return found
+        mapping[key] = value
+    return mapping
 
 
 def load_json(text: str) -> Any:

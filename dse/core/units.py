@@ -63,8 +63,8 @@ def number_and_unit(text: str) -> tuple[float, str] | None:
 
     Raises ValueError for a decimal comma: 9,6 is neither 9.6 nor 96.
     """
-    if found := _NUMBER.fullmatch(text.strip()):
-        return float(found[1].replace("_", "").replace(",", "")), found[2]
+    if match := _NUMBER.fullmatch(text.strip()):
+        return float(match[1].replace("_", "").replace(",", "")), match[2]
     if comma := _DECIMAL_COMMA.fullmatch(text.strip()):
         point = comma[1].replace(",", ".")
         raise ValueError(f"has a decimal comma: write {point} (commas stand between thousands only, as in 1,024)")

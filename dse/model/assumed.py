@@ -10,7 +10,7 @@ from dse.specs.stack import ServedStack
 def reason(point: Point, name: str) -> str:
     """Say what an assumed number is taken to be, and why."""
     device, policy = point.device, point.work.token_policy
-    said = {
+    reasons = {
         "peak_rates": "memory and arithmetic are taken to reach the peak of their data sheet",
         "reached_rates": (
             "nobody measured kernels on it: memory and arithmetic are taken to reach the middle of what measured "
@@ -29,9 +29,9 @@ def reason(point: Point, name: str) -> str:
         ),
         "exchanges": "; ".join(
             dict.fromkeys(
-                found.source
-                for *_, found in deployed.exchanges(device, point.plan.model, point.work, point.stack_name)
-                if found.kind == "assumed"
+                link.source
+                for *_, link in deployed.exchanges(device, point.plan.model, point.work, point.stack_name)
+                if link.kind == "assumed"
             )
         ),
         "stacks_of": f"kernels as fitted on {device.stacks_of or stacks.DEFAULT_STACKS_OF}",
@@ -53,30 +53,30 @@ def reason(point: Point, name: str) -> str:
         "nearest_release": _release(point),
     }
     if device.core_clock is None:
-        said["core_clock"] = f"{implementations.USUAL_CLOCK / 1e9:g} GHz: assumed, the device's file has none"
-    if name in said:
-        return said[name]
+        reasons["core_clock"] = f"{implementations.USUAL_CLOCK / 1e9:g} GHz: assumed, the device's file has none"
+    if name in reasons:
+        return reasons[name]
     number = getattr(device, name, None) or device.rate(name.removesuffix("_rate"))
     return f"{number.value:g} {number.unit}: ".replace(" 1:", ":") + number.source
 
 
 def implementations_text(point: Point) -> str:
     """Name the implementations of a point with their numbers and ranges."""
-    own = {g.implementation.key: g.implementation for g in point.plan.groups if g.implementation}
-    return "; ".join(f"{one.title}: {one.rate_text()}" for one in own.values())
+    by_key = {g.implementation.key: g.implementation for g in point.plan.groups if g.implementation}
+    return "; ".join(f"{implementation.title}: {implementation.rate_text()}" for implementation in by_key.values())
 
 
 def _release(point: Point) -> str:
     """The release that stands in for the one asked for, or the benchmarks that do."""
-    stack, asked = point.stack, stacks.stack_text(point.stack_name, point.work)
+    stack, name = point.stack, stacks.stack_text(point.stack_name, point.work)
     if not isinstance(stack, ServedStack) or not stack.stands_in:
         return ""
     if public := kernels.benchmarked_as(point.device, point.plan.model, point.work, stack):
         is_assumed = any(number.kind == ASSUMED for number in public.quantities().values())
         how = "assumed, chosen by hand on" if is_assumed else "fitted to"
-        return f"{asked} was not measured step by step: the server's own time is {how} public benchmarks of it"
+        return f"{name} was not measured step by step: the server's own time is {how} public benchmarks of it"
     return (
-        f"{asked} was not measured, or on too few rows: {point.stack_name}@{stack.stands_in}, the nearest release that "
+        f"{name} was not measured, or on too few rows: {point.stack_name}@{stack.stands_in}, the nearest release that "
         "was, stands in, with a wider interval"
     )
 
@@ -87,43 +87,43 @@ def _borrowed(point: Point) -> str:
     if not isinstance(stack, ServedStack):
         return ""
     places = kernels.fits_used(point.plan, point.paths, point.work, stack)
-    found = ", ".join(f"{place} of {stack.borrowed[place]}" for place in places if place in stack.borrowed)
-    said = [f"not measured of {point.stack_name} on {point.device.name}, taken from its other stacks: {found}"]
+    borrowed = ", ".join(f"{place} of {stack.borrowed[place]}" for place in places if place in stack.borrowed)
+    sentences = [f"not measured of {point.stack_name} on {point.device.name}, taken from its other stacks: {borrowed}"]
     shapes = dict.fromkeys(g.shape_index for g in point.plan.groups)
-    own = {
+    place_by_code = {
         kernels.sparse_code(point.plan, point.paths, i): kernels.sparse_place(point.plan, point.paths, stack, i)
         for i in shapes
     }
-    lacking = {code: place for code, place in own.items() if code != (place or "")}
+    lacking = {code: place for code, place in place_by_code.items() if code != (place or "")}
     if lacking:
         stand_ins = [
             f"of {code} layers none were measured: {place or 'attention'}'s stand in" for code, place in lacking.items()
         ]
-        said = [*(said if found else ()), *stand_ins]
-    return "; ".join(said)
+        sentences = [*(sentences if borrowed else ()), *stand_ins]
+    return "; ".join(sentences)
 
 
 def unpack_rates(point: Point) -> str:
     """Elements per second that unpack, and where they come from."""
-    stack, found = point.stack, {}
+    stack, texts = point.stack, {}
     if stack is None or stack.attention is None:
         return rates(point)
     for g in point.plan.groups:
-        one = g.implementation
-        if one and one.elements_per_cycle and point.paths[g.place] == "fused":
-            own = kernels.core_rate(point.device, stack, g, "fused")
+        implementation = g.implementation
+        if implementation and implementation.elements_per_cycle and point.paths[g.place] == "fused":
+            core_rate = kernels.core_rate(point.device, stack, g, "fused")
             shared = f", once for each of {g.unpackings} query heads" if g.unpackings > 1 else ""
-            found[one.name] = f"{own:.4g} a core ({one.elements_per_cycle.kind}{shared})"
+            texts[implementation.name] = f"{core_rate:.4g} a core ({implementation.elements_per_cycle.kind}{shared})"
             continue
         fit = kernels.packed_fit(stack, g, point.paths[g.place]) if g.layout.needs_dequantizing else None
         if fit:
             rate = f"{fit.core_rate.si:.4g} a core (fitted)" if fit.core_rate else "no ceiling (fitted)"
-            found[kernels.kv_code(g)] = rate
-    return "; ".join(f"{code} {rate}" for code, rate in found.items()) or rates(point)
+            texts[kernels.kv_code(g)] = rate
+    return "; ".join(f"{code} {rate}" for code, rate in texts.items()) or rates(point)
 
 
 def rates(point: Point) -> str:
     """Elements per second that the device packs and unpacks, by path."""
     paths = (path for path in point.paths.values() if path in ("engine", "fused"))
-    found = {path: point.device.rate(path) for path in paths}
-    return "; ".join(f"{path} {rate.si:.4g} ({rate.kind})" for path, rate in sorted(found.items())) or "none"
+    device_rates = {path: point.device.rate(path) for path in paths}
+    return "; ".join(f"{path} {rate.si:.4g} ({rate.kind})" for path, rate in sorted(device_rates.items())) or "none"

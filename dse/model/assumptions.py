@@ -86,22 +86,22 @@ def _energy_by_bits(device: HardwareSpec, plan: KvPlan, work: Workload, peak: st
     """
     weights, packs = work.weight_format, [g.layout.needs_dequantizing for g in plan.groups]
     eighths = weights.expert_eighths if plan.model.expert_parameters else weights.dense_eighths
-    found = []
+    energies = []
     if eighths <= energy.MORE_THAN_4 and device.energy_per_byte_fp4:
-        found.append("energy_per_byte_fp4")
+        energies.append("energy_per_byte_fp4")
     elif eighths <= energy.MORE_THAN_8 and device.energy_per_byte_fp8:
-        found.append("energy_per_byte_fp8")
+        energies.append("energy_per_byte_fp8")
     if any(packs) and device.energy_per_kv_byte_fp8:
-        found.append("energy_per_kv_byte_fp8")
+        energies.append("energy_per_kv_byte_fp8")
     elif any(packs) and not device.energy_per_kv_byte and device.energy_per_byte_fp8:
-        found.append("energy_per_byte_fp8")
+        energies.append("energy_per_byte_fp8")
     if device.energy_per_kv_byte and (not all(packs) or not device.energy_per_kv_byte_fp8):
-        found.append("energy_per_kv_byte")
+        energies.append("energy_per_kv_byte")
     if peak == "peak_flops_fp4" and device.energy_per_flop_fp4:
-        found.append("energy_per_flop_fp4")
+        energies.append("energy_per_flop_fp4")
     if peak in ("peak_flops_fp8", "peak_ops_int8") and device.energy_per_flop_fp8:
-        found.append("energy_per_flop_fp8")
-    return list(dict.fromkeys(found))
+        energies.append("energy_per_flop_fp8")
+    return list(dict.fromkeys(energies))
 
 
 def _counts_cores(plan: KvPlan, paths: Mapping[str, str], stack: StackSpec) -> bool:
@@ -115,16 +115,16 @@ def _counts_cores(plan: KvPlan, paths: Mapping[str, str], stack: StackSpec) -> b
 def counts_cycles(plan: KvPlan, paths: Mapping[str, str]) -> bool:
     """True where kernels unpack so many elements in a cycle of a core."""
     runs = (g.implementation for g in plan.groups if g.implementation and paths[g.place] == "fused")
-    return any(one.elements_per_cycle for one in runs)
+    return any(implementation.elements_per_cycle for implementation in runs)
 
 
 def unmeasured(plan: KvPlan, paths: Mapping[str, str]) -> list[str]:
     """Kernels of keys and values that nobody measured: of an implementation that is known, or of none."""
     fused = [g for g in plan.groups if paths[g.place] == "fused"]
     runs = [(g.implementation, g.quantizer.family.name) for g in fused if g.implementation]
-    known = [(one, method) for one, method in runs if not one.name.startswith(GENERIC)]
-    found = ["implementation"] if any(one.is_assumed(method) for one, method in known) else []
-    return found + (["no_kernel"] if len(known) < len(runs) else [])
+    known = [(implementation, method) for implementation, method in runs if not implementation.name.startswith(GENERIC)]
+    names = ["implementation"] if any(implementation.is_assumed(method) for implementation, method in known) else []
+    return names + (["no_kernel"] if len(known) < len(runs) else [])
 
 
 def nearest(plan: KvPlan, paths: Mapping[str, str], work: Workload, stack: StackSpec) -> list[str]:
@@ -134,23 +134,23 @@ def nearest(plan: KvPlan, paths: Mapping[str, str], work: Workload, stack: Stack
     their own were not measured, and states that nobody measured are updated at its pace. Prompts of such layers
     are always computed as those of plain attention.
     """
-    used, weights, found = kernels.fits_used(plan, paths, work, stack), work.weight_format, []
+    used, weights, stand_ins = kernels.fits_used(plan, paths, work, stack), work.weight_format, []
     served = stack if isinstance(stack, ServedStack) else None
     if work.activation_bits < units.FP16_BITS and f"products.{weights.dense_code}" not in used and stack.gemm:
-        found.append("eight_bit_kernels")
+        stand_ins.append("eight_bit_kernels")
     elif served and (served.host or work.weights):
         places = [f"products.{weights.dense_code}"]
         places += [f"experts.{weights.expert_code}"] if kernels.has_experts(plan.model, work) else []
-        found += ["nearest_format"] if any(place not in used for place in places) else []
+        stand_ins += ["nearest_format"] if any(place not in used for place in places) else []
     sparse = [kernels.sparse_code(plan, paths, g.shape_index) for g in plan.groups]
     foreign = any(code and f"sparse.{code}" not in used for code in sparse)
     layers = plan.model.layers
     if stack.attention and any(layer.state_code and layer.state_code not in stack.state for layer in layers):
         foreign = True
     if foreign or (served and any(place in served.borrowed for place in used)):
-        found.append("nearest_kernels")
+        stand_ins.append("nearest_kernels")
     if stack.attention and any(sparse):
-        found.append("sparse_prompts")
+        stand_ins.append("sparse_prompts")
     if served and served.stands_in:
-        found.append("nearest_release")
-    return found
+        stand_ins.append("nearest_release")
+    return stand_ins

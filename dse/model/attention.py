@@ -266,10 +266,10 @@ def kernel_sums(
             more = token_slope(keys, limits, start, 1, 1, window_of(keys, limits))
             index_flops, index_flops_slope = float(stored * keys.index_flops), float(more * keys.index_flops)
             if kernel.index_frac > 0:  # its kernels run before attention's, and read no less than they calculate
-                own, grows_by = stored * keys.index_bits, more * keys.index_bits
-                index_s = calibrated.index_read_s(float(own) / per_byte, kernel.index_frac, bandwidth)
+                index_bits, grows_by = stored * keys.index_bits, more * keys.index_bits
+                index_s = calibrated.index_read_s(float(index_bits) / per_byte, kernel.index_frac, bandwidth)
                 index_more_s = calibrated.index_read_s(float(grows_by) / per_byte, kernel.index_frac, bandwidth)
-                bits, bits_slope = bits - own, bits_slope - grows_by
+                bits, bits_slope = bits - index_bits, bits_slope - grows_by
                 fixed_s += kernel.n_layers * generation.sum_of_line(
                     calibrated.choice_s(stored, kernel.choice_s), calibrated.choice_s(more, kernel.choice_s), 0, m
                 )
@@ -358,9 +358,9 @@ def measured_sums(design: Design, made: Generation, n_sequences: int, packed: Qu
     """As the kernels of a stack run. `packed` is `quantising` over the steps."""
     stored = plain = read = compute = unit = fixed = 0.0
     for shape in range(len(design.kernels)):
-        one = kernel_sums(design, made.limits, shape, n_sequences)
-        stored, plain, read = stored + one[0], plain + one[1], read + one[2]
-        compute, unit, fixed = compute + one[3], unit + one[4], fixed + one[5]
+        shape_sums = kernel_sums(design, made.limits, shape, n_sequences)
+        stored, plain, read = stored + shape_sums[0], plain + shape_sums[1], read + shape_sums[2]
+        compute, unit, fixed = compute + shape_sums[3], unit + shape_sums[4], fixed + shape_sums[5]
     bandwidth, copies = design.device.bandwidth_bytes_per_s * design.stack.copy_frac, 0.0
     for p in made.pieces:
         if p.copied_bytes != 0 or p.copied_slope != 0:
@@ -415,19 +415,19 @@ def known_sums(design: Design, made: Generation, same_from: int, n_sequences: in
 @compilable
 def same_from(design: Design, limits: Limits) -> int:
     """Number of sequences from which on `sums_of` finds the same."""
-    found = max(design.device.token_cores, 1)
+    n = max(design.device.token_cores, 1)
     if design.stack.has_attention:
         for shape in range(len(design.kernels)):
             kernel = design.kernels[shape]
             if kernel.is_reordered and design.stack.layout_copy_s:
-                found = max(found, 2)
+                n = max(n, 2)
             if kernel.has_ceiling and kernel.cores_per_unit > 0:
-                found = max(found, math.ceil(design.stack.n_cores / (kernel.n_kv_heads * kernel.cores_per_unit)))
+                n = max(n, math.ceil(design.stack.n_cores / (kernel.n_kv_heads * kernel.cores_per_unit)))
             elif kernel.has_ceiling:
                 keys = design.tensors[_first_of_shape(design.tensors, shape)]
                 entered = entered_tokens(limits, design.input_tokens + 1)
                 if keys.chunk_tokens < NO_LIMIT:  # few again at the start of the next chunk
                     entered = 1
                 split = max(min(entered, read_window_of(keys, limits)), calibrated.SPLIT_TOKENS)
-                found = max(found, -(-calibrated.SPLIT_TOKENS * design.stack.n_cores // (kernel.n_kv_heads * split)))
-    return found
+                n = max(n, -(-calibrated.SPLIT_TOKENS * design.stack.n_cores // (kernel.n_kv_heads * split)))
+    return n

@@ -196,9 +196,9 @@ def max_batch(design: Design, made: Generation, free: int) -> int:
 @inlined
 def kv_bytes(design: Design, made: Generation, batch: int) -> int:
     """Keys and values of a device, of the whole batch at the final length."""
-    own, n, unit = made.final_bits - made.final_shared_bits, requests_of(design, batch), unit_of(design)
+    own_bits, n, unit = made.final_bits - made.final_shared_bits, requests_of(design, batch), unit_of(design)
     # whole bytes of each apart: no number is far larger than the result, whatever the unit
-    return n * (own // unit) + to_bytes(design, made.final_shared_bits + n * (own % unit))
+    return n * (own_bits // unit) + to_bytes(design, made.final_shared_bits + n * (own_bits % unit))
 
 
 @making
@@ -245,13 +245,13 @@ def min_capacity_bytes(design: Design, made: Generation, batch: int) -> int:
 @compilable
 def max_context_tokens(design: Design, batch: int) -> int:
     """Longest context at which the whole batch fits, with every shorter one; MISSING where there is no limit."""
-    own = requests_of(design, batch)
-    longest = longest_context(design, free_bytes(design) * unit_of(design), own)
+    n_requests = requests_of(design, batch)
+    longest = longest_context(design, free_bytes(design) * unit_of(design), n_requests)
     if counts_blocks(design) and longest > 0:
         blocks, short = n_blocks(design), 0
         while short < longest:  # the longest whose requests have blocks
             middle = short + (longest - short + 1) // 2
-            if own * blocks_of_request(design, middle, 1) <= blocks:
+            if n_requests * blocks_of_request(design, middle, 1) <= blocks:
                 short = middle
             else:
                 longest = middle - 1
@@ -317,8 +317,8 @@ def fit_of(design: Design, made: Generation, most: int) -> Capacity:
 def sizes_of(design: Design, made: Generation, batch: int) -> Sizes:
     """The sizes of a batch."""
     n = requests_of(design, batch)
-    held = n * made.activation_bytes + design.memory.prompt_bytes
-    return Sizes(kv_bytes(design, made, batch), held, n * made.workspace_bytes)
+    activation_bytes = n * made.activation_bytes + design.memory.prompt_bytes
+    return Sizes(kv_bytes(design, made, batch), activation_bytes, n * made.workspace_bytes)
 
 
 @compilable

@@ -65,11 +65,11 @@ class Comparison:
                     continue
                 ratios = [1.0]
                 for end in (0, 1):
-                    found = [
+                    pair = [
                         self._results(case._replace(device=self._device(case.device, name, end))) if is_on else results
                         for case, results, is_on in zip((first, second), base, side, strict=True)
                     ]
-                    ratios.append(uncertainty.predicted_gain(found[0], found[1], self.column) / usual)
+                    ratios.append(uncertainty.predicted_gain(pair[0], pair[1], self.column) / usual)
                 yield Interval(min(ratios), max(ratios), f"{name} is assumed, in its range")
 
     def _kernels(
@@ -82,20 +82,20 @@ class Comparison:
         ranged = [_ranged(case) for case in (first, second)]
         sides = [(True, True)] if ranged[0].keys() == ranged[1].keys() else [(True, False), (False, True)]
         for side in sides:
-            names = sorted({name for own, is_on in zip(ranged, side, strict=True) if is_on for name in own.values()})
+            names = sorted({name for runs, is_on in zip(ranged, side, strict=True) if is_on for name in runs.values()})
             if not names:
                 continue
             ratios = [1.0]
             for end in ENDS:
-                found = [
+                pair = [
                     self._results(case._replace(work=implementations.at_end(case.work, end)))
-                    if is_on and own
+                    if is_on and runs
                     else results
-                    for case, results, is_on, own in zip((first, second), base, side, ranged, strict=True)
+                    for case, results, is_on, runs in zip((first, second), base, side, ranged, strict=True)
                 ]
-                if any(results.get(self.column) is None for results in found):
+                if any(results.get(self.column) is None for results in pair):
                     continue
-                ratios.append(uncertainty.predicted_gain(found[0], found[1], self.column) / usual)
+                ratios.append(uncertainty.predicted_gain(pair[0], pair[1], self.column) / usual)
             yield Interval(min(ratios), max(ratios), f"what {', '.join(names)} reach")
 
     def _stacks(self, first: Case, second: Case, usual: float) -> Iterator[Interval]:
@@ -109,9 +109,9 @@ class Comparison:
         for name, stack in first.device.stacks.items():
             if not wanted <= {*stack.fits()}:
                 continue
-            found = [self._results(case._replace(work=replace(case.work, stack=name))) for case in (first, second)]
-            if all(results.get(self.column) is not None for results in found):
-                ratios.append(uncertainty.predicted_gain(found[0], found[1], self.column) / usual)
+            pair = [self._results(case._replace(work=replace(case.work, stack=name))) for case in (first, second)]
+            if all(results.get(self.column) is not None for results in pair):
+                ratios.append(uncertainty.predicted_gain(pair[0], pair[1], self.column) / usual)
         if len(ratios) > 1:
             yield Interval(min(ratios), max(ratios), "what kernels of the class reach in other stacks")
 
@@ -124,7 +124,7 @@ class Comparison:
                 Quantity(value=factor * number.value, unit=number.unit, source="end of its range", kind=ASSUMED)
                 for factor in number.factors
             ]
-            self._varied[key] = tuple(device.model_copy(update={name: one}) for one in varied)
+            self._varied[key] = tuple(device.model_copy(update={name: quantity}) for quantity in varied)
         return self._varied[key][end]
 
 
@@ -140,4 +140,4 @@ def borrowed_places(case: Case) -> frozenset[str]:
 def _ranged(case: Case) -> dict[str, str]:
     """The names, by key, of the implementations inside whose ranges the times of a design move."""
     point = Point(*case)
-    return {one.key: one.name for one in implementations.ranged(point.plan, point.work, point.stack)}
+    return {run.key: run.name for run in implementations.ranged(point.plan, point.work, point.stack)}

@@ -25,15 +25,15 @@ def on_one_device(plan: KvPlan, work: Workload) -> KvPlan:
     whole = plan.whole or plan
     if deployment.is_single(work):
         return whole
-    asked = (work.tp, work.pp, work.ep, work.expert_skew, work.dp_attention, work.dcp, work.tokens)
+    degrees = (work.tp, work.pp, work.ep, work.expert_skew, work.dp_attention, work.dcp, work.tokens)
 
     def split() -> KvPlan:
         rank = deployment.rank_of(whole.model, work)
-        found = replace(kv_layout.build(rank, whole.key_quantizer, whole.value_quantizer), whole=whole)
-        found = _stages_alike(found, work.pp)
-        return found if work.dcp == 1 else _tokens_shared(found, work.dcp)
+        shard = replace(kv_layout.build(rank, whole.key_quantizer, whole.value_quantizer), whole=whole)
+        shard = _stages_alike(shard, work.pp)
+        return shard if work.dcp == 1 else _tokens_shared(shard, work.dcp)
 
-    return whole.once(("devices", *asked), split)
+    return whole.once(("devices", *degrees), split)
 
 
 def _stages_alike(plan: KvPlan, n_stages: int) -> KvPlan:
@@ -41,7 +41,7 @@ def _stages_alike(plan: KvPlan, n_stages: int) -> KvPlan:
     model = deployment.stages_alike(plan.model, n_stages)
     if model is plan.model:
         return plan
-    before, after = (kv_layout.layers_by_shape(one.layers) for one in (plan.model, model))
+    before, after = (kv_layout.layers_by_shape(spec.layers) for spec in (plan.model, model))
     counts, n_before = [], dict.fromkeys(before, 0)
     for shape, n in plan.layers:
         n_after = n_before[shape] + n
@@ -83,8 +83,8 @@ def active_parameters(model: ModelSpec, work: Workload) -> float:
     if skew == 1.0 and n_groups == 1:
         return float(model.active_parameters)
     experts = model.expert_parameters * model.n_active_experts / model.n_experts
-    own = model.attention_parameters or 0
-    return own + n_groups * (model.dense_parameters - own + experts * skew)
+    attention = model.attention_parameters or 0
+    return attention + n_groups * (model.dense_parameters - attention + experts * skew)
 
 
 def n_groups_of(work: Workload) -> int:
@@ -120,8 +120,8 @@ def exchanges(
     def exchange(
         name: str, kind: Collective, n_devices: int, n_per_pass: int, token_bytes: int, in_prompt: bool = True
     ) -> tuple[str, Exchange, collectives.LinkTerms]:
-        found = collectives.terms(device, kind, n_devices, stack_name)
-        return name, _exchange(n_per_pass, token_bytes, in_prompt, found), found
+        link = collectives.terms(device, kind, n_devices, stack_name)
+        return name, _exchange(n_per_pass, token_bytes, in_prompt, link), link
 
     if tp > 1 and not work.dp_attention:
         yield exchange("layers", "all_reduce", tp, 2 * n_layers + 1, row)
@@ -139,24 +139,24 @@ def exchanges(
         yield exchange("queries", "all_gather", work.dcp, n_layers, queries, in_prompt=False)
         yield exchange("shared tokens", "reduce_scatter", work.dcp, n_layers, queries, in_prompt=False)
     if work.pp > 1:
-        found = collectives.send_terms(device, work.n_devices, stack_name)
-        yield "stages", _exchange(work.pp - 1, row, True, found), found
+        link = collectives.send_terms(device, work.n_devices, stack_name)
+        yield "stages", _exchange(work.pp - 1, row, True, link), link
 
 
-def _exchange(n_per_pass: int, token_bytes: int, in_prompt: bool, found: collectives.LinkTerms) -> Exchange:
+def _exchange(n_per_pass: int, token_bytes: int, in_prompt: bool, link: collectives.LinkTerms) -> Exchange:
     return Exchange(
         n_per_pass=n_per_pass,
         token_bytes=token_bytes,
         in_prompt=int(in_prompt),
-        start_s=found.start_s,
-        bytes_per_s=found.bytes_per_s,
-        chunk_share=found.chunk_share,
-        direct_start_s=found.direct_start_s,
-        direct_bytes_per_s=found.direct_bytes_per_s,
-        split_bytes_per_s=found.split_bytes_per_s,
+        start_s=link.start_s,
+        bytes_per_s=link.bytes_per_s,
+        chunk_share=link.chunk_share,
+        direct_start_s=link.direct_start_s,
+        direct_bytes_per_s=link.direct_bytes_per_s,
+        split_bytes_per_s=link.split_bytes_per_s,
     )
 
 
 def rests_on_assumed_links(device: HardwareSpec, plan: KvPlan, work: Workload, stack_name: str | None) -> bool:
     """True where a time of an exchange was not measured."""
-    return any(found.kind == collectives.ASSUMED for *_, found in exchanges(device, plan.model, work, stack_name))
+    return any(link.kind == collectives.ASSUMED for *_, link in exchanges(device, plan.model, work, stack_name))

@@ -41,9 +41,9 @@ def joules_per_kv_byte(design: Design) -> float:
     """J a byte of keys and values, by the bits of a token; what is packed costs what 8 bits do, the fewest measured."""
     device, bits, total = design.device, 0.0, 0.0
     for g in design.tensors:
-        own = float(g.n_read_layers * (g.packed_bits if g.is_packed else g.full_bits))
-        bits += own
-        total += own * (device.energy_per_kv_byte_fp8 if g.is_packed else device.energy_per_kv_byte)
+        tensor_bits = float(g.n_read_layers * (g.packed_bits if g.is_packed else g.full_bits))
+        bits += tensor_bits
+        total += tensor_bits * (device.energy_per_kv_byte_fp8 if g.is_packed else device.energy_per_kv_byte)
     return total / bits if bits > 0.0 else device.energy_per_kv_byte
 
 

@@ -119,8 +119,8 @@ class Facts:
         """Memory of one request under the admission rule."""
         point, design, limits = self.point, self.design, self.limits
         if counts_mean(design):
-            shared, own = self.made.largest_shared_bits, self.made.sum_of_own_bits / self.n_steps
-            return Counted(shared / point.unit, own / point.unit, "at its mean size over the generation")
+            shared_bits, own_bits = self.made.largest_shared_bits, self.made.sum_of_own_bits / self.n_steps
+            return Counted(shared_bits / point.unit, own_bits / point.unit, "at its mean size over the generation")
         prefix, free = self.made.prefix_tokens, point.free_bytes * point.unit
         passed = sorted(set(peak_lengths(design, limits, prefix, self.work.input_tokens, self.n_tokens)))
         sizes = {length: size_at(design, limits, prefix, length) for length in passed}
@@ -153,8 +153,8 @@ class Facts:
 
     def server_source(self, *names: str, named: bool = False) -> str:
         """Sources of some numbers of the server, with their names."""
-        numbers = self.server.quantities().items()
-        return "; ".join(f"{name}: {one.source}" if named else one.source for name, one in numbers if name in names)
+        sources = ((name, number.source) for name, number in self.server.quantities().items() if name in names)
+        return "; ".join(f"{name}: {source}" if named else source for name, source in sources)
 
     def weight_bits(self) -> dict[str, Any]:
         """Bits of a parameter, scales of named formats included; of experts apart where theirs differ."""
@@ -176,12 +176,12 @@ class Facts:
         if not self.design.memory.beside_bytes:
             return {}
         model, tower = self.plan.model, self.work.tower
-        found = {
+        counts = {
             "n_tower_parameters": (model.tower_parameters or 0) if tower else 0,
             "n_latent_copy_parameters": model.latent_copy_parameters,
             "n_table_elements": model.rotary_elements or 0,
         }
-        return {name: value for name, value in found.items() if value}
+        return {name: value for name, value in counts.items() if value}
 
     def split(self) -> dict[str, int]:
         """Deployment of the model on several devices; {} on one."""
@@ -195,8 +195,8 @@ class Facts:
 
     def windows(self) -> dict[str, float | str]:
         """Windows of the layers that have one."""
-        each = ((g, window_of(tensor, self.limits)) for g, tensor in self._groups if g.which == "key")
-        return self.of_groups(((g, "window_tokens", window) for g, window in each if window < NO_LIMIT), sided=False)
+        tensors = ((g, window_of(tensor, self.limits)) for g, tensor in self._groups if g.which == "key")
+        return self.of_groups(((g, "window_tokens", window) for g, window in tensors if window < NO_LIMIT), sided=False)
 
     def token_bytes(self, beyond_windows: bool = False) -> dict[str, float | str]:
         """Bytes of a token of one layer's keys or values, mean over a sequence, page padding included."""
@@ -266,8 +266,8 @@ class Facts:
     @cached_property
     def prompt_tokens(self) -> int:
         """Tokens of the prompts of a run; a shared prefix counts once."""
-        own = self.run.n * (self.work.input_tokens - self.made.prefix_tokens)
-        return int(self.made.prefix_tokens + own)
+        own_tokens = self.run.n * (self.work.input_tokens - self.made.prefix_tokens)
+        return int(self.made.prefix_tokens + own_tokens)
 
     @cached_property
     def prompt_share_touched(self) -> float:
@@ -343,10 +343,10 @@ class Facts:
             return {}
         sums, n = sums_of(self.design, self.made, self.run.n), self.run.n
         means = {"mean_fixed_s": sums.fixed_s / self.n_steps, "mean_unit_s": n * sums.unit_s / self.n_steps}
-        kernel = max(self.design.kernels, key=lambda one: one.n_layers)
-        own = {name: getattr(kernel, name) for name in ("launch_s", "split_s", "unit_s", "memory_frac")}
+        kernel = max(self.design.kernels, key=lambda candidate: candidate.n_layers)
+        fitted = {name: getattr(kernel, name) for name in ("launch_s", "split_s", "unit_s", "memory_frac")}
         copied = {"copy_s": self.design.stack.layout_copy_s}
-        return {**means, **self.point.stack.attention_terms(), **own, **copied}
+        return {**means, **self.point.stack.attention_terms(), **fitted, **copied}
 
     @property
     def unpacked(self) -> int:
@@ -401,30 +401,30 @@ class Facts:
     @cached_property
     def exchanges(self) -> dict[str, Any]:
         """Exchanges between devices in a step."""
-        found: dict[str, Any] = {}
+        terms: dict[str, Any] = {}
         each = deployed.exchanges(self.device, self.plan.model, self.work, self.point.stack_name)
         for name, exchange, link in each:
             name = name.replace(" ", "_")
             n_bytes = self.run.product_tokens * exchange.token_bytes
-            found |= {
+            terms |= {
                 f"{name}_per_step": exchange.n_per_pass,
                 f"{name}_bytes": n_bytes,
                 f"{name}_each_s": collectives.collective_s(n_bytes, *exchange[3:]),
                 f"{name}_rests_on": link.source,
             }
-        return found
+        return terms
 
     @property
     def step_total(self) -> OperationCost:
         """All operations of a decode step."""
-        each = decode_operations(self.design, self.terms, self.run)
-        return total_of(each, DECODE, self.wave.decode_step_s)  # type: ignore[no-any-return]
+        operations = decode_operations(self.design, self.terms, self.run)
+        return total_of(operations, DECODE, self.wave.decode_step_s)  # type: ignore[no-any-return]
 
     @property
     def prompt_total(self) -> OperationCost:
         """All operations of the prompts."""
-        each = prompt_operations(self.design, self.terms, self.run)
-        return total_of(each, PREFILL, self.wave.prefill_s)  # type: ignore[no-any-return]
+        operations = prompt_operations(self.design, self.terms, self.run)
+        return total_of(operations, PREFILL, self.wave.prefill_s)  # type: ignore[no-any-return]
 
 
 def _kind(layer: LayerKV) -> str:
@@ -439,14 +439,14 @@ def _of_layers(rows: Sequence[tuple[tuple[str, ...], int, str, float | str]]) ->
     """
     n_most = max((len(words) for words, *_ in rows), default=1)
     for n_words in range(1, n_most + 1):
-        found: dict[tuple[str, ...], dict[float | str, int]] = {}
+        counts_by_name: dict[tuple[str, ...], dict[float | str, int]] = {}
         for words, n_layers, term, value in rows:
-            counts = found.setdefault((*words[:n_words][::-1], "layers", term), {})
+            counts = counts_by_name.setdefault((*words[:n_words][::-1], "layers", term), {})
             counts[value] = counts.get(value, 0) + n_layers
-        if all(len(counts) == 1 for counts in found.values()):
+        if all(len(counts) == 1 for counts in counts_by_name.values()):
             break
     return {
         f"each_of_{n_layers}_{'_'.join(filter(None, name))}": value
-        for name, counts in found.items()
+        for name, counts in counts_by_name.items()
         for value, n_layers in counts.items()
     }

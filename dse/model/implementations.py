@@ -24,9 +24,9 @@ def path_of(device: HardwareSpec, quantizer: QuantizerSpec, run_by: Implementati
     """
     family = quantizer.family.name
     named = (work.implementation or "").partition(":")[0] or quantizer.implementation
-    asked = run_by and named and run_by.path
-    said = device.dequant_path.get(family) or device.dequant_path.get("default")
-    return work.dequant_path or asked or said or (run_by and run_by.path) or device.path_of(family)
+    named_path = run_by and named and run_by.path
+    device_path = device.dequant_path.get(family) or device.dequant_path.get("default")
+    return work.dequant_path or named_path or device_path or (run_by and run_by.path) or device.path_of(family)
 
 
 def implemented(device: HardwareSpec, plan: KvPlan, work: Workload, stack_name: str | None) -> KvPlan:
@@ -37,25 +37,25 @@ def implemented(device: HardwareSpec, plan: KvPlan, work: Workload, stack_name: 
     catalog.known_implementation(work.implementation or "")
     groups = []
     for g in plan.groups:
-        found, family, name = None, g.quantizer.family.name, g.quantizer.implementation
+        implementation, family, name = None, g.quantizer.family.name, g.quantizer.implementation
         if name and not g.layout.needs_dequantizing:  # fp16@NAME: only code that is named runs 16 bits in its own way
-            found = catalog.implementation(device, family, stack_name, name)
-        asked = work.implementation or ""
-        if name and (not asked or asked.startswith(":")):
-            asked = name + asked
-        by_itself = device.is_own_chip and not stack_name and not asked.partition(":")[0]
+            implementation = catalog.implementation(device, family, stack_name, name)
+        requested = work.implementation or ""
+        if name and (not requested or requested.startswith(":")):
+            requested = name + requested
+        by_itself = device.is_own_chip and not stack_name and not requested.partition(":")[0]
         if g.layout.needs_dequantizing and not by_itself:
-            found = catalog.implementation(device, family, stack_name, asked)
-            if work.strict_kernels and (found is None or found.name.startswith(GENERIC)):
+            implementation = catalog.implementation(device, family, stack_name, requested)
+            if work.strict_kernels and (implementation is None or implementation.name.startswith(GENERIC)):
                 raise InputError(no_kernel(device, family))
-        groups.append(replace(g, implementation=found))
+        groups.append(replace(g, implementation=implementation))
     return replace(plan, groups=tuple(groups))
 
 
 def no_kernel(device: HardwareSpec, family: str) -> str:
     """Why a strict workload is refused."""
     known = catalog.implementations_of(family)
-    where = "; ".join(f"{one.name} runs on {', '.join(one.architectures)}" for one in known.values()) or "none is known"
+    where = "; ".join(f"{run.name} runs on {', '.join(run.architectures)}" for run in known.values()) or "none is known"
     return (
         f"strict-kernels: no kernel of {family} is known for {device.name} ({device.architecture}): {where}: take "
         "another quantizer, or leave --strict-kernels out"
@@ -94,9 +94,9 @@ def ranged(plan: KvPlan, work: Workload, stack: StackSpec | None) -> list[Implem
     are given on the spot, none whose path another was asked for."""
     if stack is None or stack.attention is None or ":" in (work.implementation or ""):
         return []
-    own = {g.implementation.key: g.implementation for g in plan.groups if g.implementation}
+    in_use = {g.implementation.key: g.implementation for g in plan.groups if g.implementation}
     path = work.dequant_path
-    return [one for one in own.values() if one.numbers() and path in (None, one.path)]
+    return [run for run in in_use.values() if run.numbers() and path in (None, run.path)]
 
 
 def rate_range(plan: KvPlan, work: Workload, stack: StackSpec | None) -> tuple[float, float]:
@@ -104,10 +104,10 @@ def rate_range(plan: KvPlan, work: Workload, stack: StackSpec | None) -> tuple[f
 
     Of several implementations the widest counts.
     """
-    own = [one.elements_per_cycle for one in ranged(plan, work, stack) if one.elements_per_cycle]
+    rates = [one.elements_per_cycle for one in ranged(plan, work, stack) if one.elements_per_cycle]
     return (
-        min((number.low / number.value for number in own), default=1.0),
-        max((number.high / number.value for number in own), default=1.0),
+        min((number.low / number.value for number in rates), default=1.0),
+        max((number.high / number.value for number in rates), default=1.0),
     )
 
 
@@ -118,11 +118,11 @@ def with_number(plan: KvPlan, device: HardwareSpec, work: Workload, key: str, fi
     run_by = {g.which: g.implementation for g in implemented(device, whole, work, stack_of(device, work)[0]).groups}
 
     def side(which: str, quantizer: QuantizerSpec) -> QuantizerSpec:
-        own = run_by.get(which)
-        if own is None or own.key != key:
+        implementation = run_by.get(which)
+        if implementation is None or implementation.key != key:
             return quantizer
-        number = own.numbers()[field]
+        number = implementation.numbers()[field]
         in_unit = value / (number.si / number.value)
-        return replace(quantizer, implementation=f"{own.name}:{field}={in_unit!r}")
+        return replace(quantizer, implementation=f"{implementation.name}:{field}={in_unit!r}")
 
     return build(whole.model, side("key", whole.key_quantizer), side("value", whole.value_quantizer))

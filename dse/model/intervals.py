@@ -74,22 +74,23 @@ def time_intervals(
     else:
         kernels = without_kernels(kind) if stack is None else Intervals(*[of_fits((stack.attention, stack.gemm))] * 2)
         model, servers = (plan.whole or plan).model.name, catalog.servers().values()
-        spread = widest([one.models.get(model) or one.left_out[_kind_of(plan)] for one in servers])
-        other = Interval(1 / OTHER_RELEASE, OTHER_RELEASE, "")
+        spread = widest([server.models.get(model) or server.left_out[_kind_of(plan)] for server in servers])
+        release = Interval(1 / OTHER_RELEASE, OTHER_RELEASE, "")
         why = f"{kernels.tokens.why}; a server errs as on {spread.n_points} measured rows"
         tokens, first = (
-            product([own, Interval(*ends, ""), other], why) for own, ends in zip(kernels, _ends_of(spread), strict=True)
+            product([kernel, Interval(*ends, ""), release], why)
+            for kernel, ends in zip(kernels, _ends_of(spread), strict=True)
         )
     if wider > 1:
         why += f"; {wider:g} times wider: kernels of another device, or assumed numbers"
     least = 1.0 if kind == "ideal" else 0.0  # nothing is faster than the peaks
-    return Intervals(*(Interval(max(one.low / wider, least), one.high * wider, why) for one in (tokens, first)))
+    return Intervals(*(Interval(max(error.low / wider, least), error.high * wider, why) for error in (tokens, first)))
 
 
 def widest(spreads: Sequence[Spread]) -> Spread:
     """Return the spread from the lowest to the highest end of several."""
     lows, highs = (
-        {name: pick(getattr(one, name) for one in spreads) for name in names}
+        {name: pick(getattr(spread, name) for spread in spreads) for name in names}
         for pick, names in ((min, ("low", "first_low")), (max, ("high", "first_high")))
     )
     return Spread(**lows, **highs, n_points=spreads[0].n_points)
@@ -130,14 +131,14 @@ def borrowed_width(device: HardwareSpec) -> float:
 def _other_width(device: HardwareSpec) -> float:
     if not device.stacks_of:
         return 1.0
-    own = device.architecture
-    if own is None and device.vendor in ("", "NVIDIA"):
+    architecture = device.architecture
+    if architecture is None and device.vendor in ("", "NVIDIA"):
         return OTHER_GENERATION if device.vendor else OTHER_DEVICE
-    if own is None or not own.startswith(ANY_GPU):
+    if architecture is None or not architecture.startswith(ANY_GPU):
         return OTHER_VENDOR
-    lender = catalog.device(device.stacks_of).architecture or own
+    lender = catalog.device(device.stacks_of).architecture or architecture
     # compute capability 8.6 is sm_86: all but the last digit count generations
-    return OTHER_DEVICE if own[:-1] == lender[:-1] else OTHER_GENERATION
+    return OTHER_DEVICE if architecture[:-1] == lender[:-1] else OTHER_GENERATION
 
 
 def of_burst(interval: Interval, prompts_first: bool) -> Interval:
@@ -154,16 +155,16 @@ def _spread(
     """Return how far off a server is on models left out of its fit: on this model, or on its kind; of a release for
     which another stands in, wider."""
     model, kind = (plan.whole or plan).model, _kind_of(plan)
-    found = stack.models.get(model.name) or stack.left_out.get(kind) or next(iter(stack.left_out.values()))
+    spread = stack.models.get(model.name) or stack.left_out.get(kind) or next(iter(stack.left_out.values()))
     rows = f"{model.name} on {stack_name}" if model.name in stack.models else f"{kind} models"
-    why = f"{found.n_points} measured rows of {rows}, each by a fit that its model was left out of"
+    why = f"{spread.n_points} measured rows of {rows}, each by a fit that its model was left out of"
     if public := benchmarked_as(device, model, work, stack):
-        return widest([public.spread, found]), f"{why}; public benchmarks of {kind} models ({public.spread.kind})"
+        return widest([public.spread, spread]), f"{why}; public benchmarks of {kind} models ({public.spread.kind})"
     if not stack.stands_in:
-        return found, why
-    other = Interval(1 / OTHER_RELEASE, OTHER_RELEASE, "")
-    (low, high, _), (first_low, first_high, _) = (product([Interval(*one, ""), other]) for one in _ends_of(found))
-    wider = Spread(low=low, high=high, first_low=first_low, first_high=first_high, n_points=found.n_points)
+        return spread, why
+    release = Interval(1 / OTHER_RELEASE, OTHER_RELEASE, "")
+    (low, high, _), (first_low, first_high, _) = (product([Interval(*ends, ""), release]) for ends in _ends_of(spread))
+    wider = Spread(low=low, high=high, first_low=first_low, first_high=first_high, n_points=spread.n_points)
     return wider, f"{why}; {OTHER_RELEASE:g} times off by the release: {stack_name}@{stack.stands_in} stands in"
 
 
@@ -177,24 +178,24 @@ def of_fits(fits: Iterable[Fit | None]) -> Interval:
 
 def product(intervals: Sequence[Interval], why: str = "") -> Interval:
     """Interval of a product of independent factors: middles multiply, squares of the log widths add."""
-    middle = math.sqrt(math.prod(one.low * one.high for one in intervals))
-    half = math.exp(math.hypot(*(math.log(one.high / one.low) for one in intervals)) / 2)
+    middle = math.sqrt(math.prod(factor.low * factor.high for factor in intervals))
+    half = math.exp(math.hypot(*(math.log(factor.high / factor.low) for factor in intervals)) / 2)
     return Interval(middle / half, middle * half, why)
 
 
 def total(parts: Sequence[tuple[float, Interval]], why: str = "") -> Interval:
     """Interval of a sum of parts (predicted, interval) with independent errors: squares add on either side."""
-    middles = [value * math.sqrt(one.low * one.high) for value, one in parts]
-    below = math.hypot(*(middle - value * one.low for middle, (value, one) in zip(middles, parts, strict=True)))
-    above = math.hypot(*(value * one.high - middle for middle, (value, one) in zip(middles, parts, strict=True)))
+    middles = [value * math.sqrt(factor.low * factor.high) for value, factor in parts]
+    below = math.hypot(*(middle - value * factor.low for middle, (value, factor) in zip(middles, parts, strict=True)))
+    above = math.hypot(*(value * factor.high - middle for middle, (value, factor) in zip(middles, parts, strict=True)))
     predicted = math.fsum(value for value, _ in parts)
     return Interval((math.fsum(middles) - below) / predicted, (math.fsum(middles) + above) / predicted, why)
 
 
 def energy_factors(device: HardwareSpec) -> dict[str, float]:
     """The ranges that a device's file gives its J/B and J/FLOP, as factors by the name of the result; 1 where none."""
-    found = {}
+    ends = {}
     for rate, name in ENERGY_RANGES.items():
-        own = getattr(device, rate)
-        found[f"{name}_low"], found[f"{name}_high"] = own.factors if own and own.low is not None else (1.0, 1.0)
-    return found
+        number = getattr(device, rate)
+        ends[f"{name}_low"], ends[f"{name}_high"] = number.factors if number and number.low is not None else (1.0, 1.0)
+    return ends

@@ -63,7 +63,7 @@ class LayerFit(NamedTuple):
     place: SparseCode | None
     sparse: SparseFit | None
     #: in place of plain attention's: `sparse`, or latent attention's
-    own: GemmFit | None
+    special: GemmFit | None
     #: seconds of a core for an element that is not packed; 0: no ceiling
     plain_core_s: float
     #: devices that share the tokens, each of which chooses among its own
@@ -79,13 +79,13 @@ def kernels_of(
     layers = [_layer_fit(plan, paths, stack, shape, latent) for shape in range(len(plan.layers))]
     unpackings = [_unpacking(device, paths, stack, layers[g.shape_index], g, latent) for g in plan.groups]
     kernels = []
-    for shape, one in enumerate(layers):
-        if one.layer.state_bytes:
-            kernels.append(_state_kernel(stack, one))
+    for shape, fit in enumerate(layers):
+        if fit.layer.state_bytes:
+            kernels.append(_state_kernel(stack, fit))
             continue
-        groups = [g for g in plan.groups if g.shape_index == shape]
-        bounded = any(each.core_s for g, each in zip(plan.groups, unpackings, strict=True) if g.shape_index == shape)
-        kernels.append(_attention_kernel(plan.model, paths, stack, one, groups, bounded or one.plain_core_s > 0))
+        read = [pair for pair in zip(plan.groups, unpackings, strict=True) if pair[0].shape_index == shape]
+        bounded = fit.plain_core_s > 0 or any(unpacking.core_s for _, unpacking in read)
+        kernels.append(_attention_kernel(plan.model, paths, stack, fit, [g for g, _ in read], bounded))
     return tuple(kernels), unpackings
 
 
@@ -95,15 +95,15 @@ def _layer_fit(
     layer, n_layers = plan.layers[shape]
     place = sparse_place(plan, paths, stack, shape)
     sparse = stack.sparse[place] if place else None
-    own = sparse or latent
-    rate = 0.0 if own else stack.attention_terms()["core_rate_per_s"]
+    special = sparse or latent
+    rate = 0.0 if special else stack.attention_terms()["core_rate_per_s"]
     return LayerFit(
         layer=layer,
         n_layers=n_layers,
         token_flops=token_flops(plan, shape),
         place=place,
         sparse=sparse,
-        own=own,
+        special=special,
         plain_core_s=1 / rate if rate else 0.0,
         token_shards=plan.token_shards,
     )
@@ -113,17 +113,17 @@ def _unpacking(
     device: HardwareSpec,
     paths: Mapping[str, str],
     stack: StackSpec,
-    one: LayerFit,
+    layer_fit: LayerFit,
     g: TensorGroup,
     latent: GemmFit | None,
 ) -> Unpacking:
     """The unpacking of a tensor of these layers; a packed element takes a core no less than one that is not."""
     if not g.layout.needs_dequantizing:
-        return Unpacking(core_s=one.plain_core_s)
+        return Unpacking(core_s=layer_fit.plain_core_s)
     path = paths[g.place]
-    rate = core_rate(device, stack, g, path, stored_as_measured(g, paths, stack, one.place, latent))
+    rate = core_rate(device, stack, g, path, stored_as_measured(g, paths, stack, layer_fit.place, latent))
     return Unpacking(
-        core_s=max(1 / rate, one.plain_core_s) if rate else one.plain_core_s,
+        core_s=max(1 / rate, layer_fit.plain_core_s) if rate else layer_fit.plain_core_s,
         rate_per_s=rate * n_cores_of(device) if path in ("fused", "engine") else 0.0,
     )
 
@@ -132,51 +132,51 @@ def _attention_kernel(
     model: ModelSpec,
     paths: Mapping[str, str],
     stack: StackSpec,
-    one: LayerFit,
+    layer_fit: LayerFit,
     groups: Sequence[TensorGroup],
     has_ceiling: bool,
 ) -> AttentionKernel:
     """The kernel that reads `groups`, the keys and values of these layers: as fitted, or as an implementation says."""
-    terms, layer, own, sparse = stack.attention_terms(), one.layer, one.own, one.sparse
+    terms, layer, special, sparse = stack.attention_terms(), layer_fit.layer, layer_fit.special, layer_fit.sparse
     fused = [g for g in groups if paths[g.place] == "fused"]
     runs = [g.implementation for g in fused if g.implementation]
     packed = [fit for g in groups if (fit := packed_fit(stack, g, paths[g.place]))]
-    launch_s = own.launch.si if own else max([terms["launch_s"], *(fit.launch.si for fit in packed)])
+    launch_s = special.launch.si if special else max([terms["launch_s"], *(fit.launch.si for fit in packed)])
     launch_s = max((run.launch.si for run in runs if run.launch), default=launch_s)
-    memory_frac = own.memory_frac.si if own else terms["memory_frac"]
+    memory_frac = special.memory_frac.si if special else terms["memory_frac"]
     index_frac = choice_s = 0.0
     if sparse:
         index_frac = sparse.index_frac.si if sparse.index_frac else 1.0
         choice = sparse.choice.si if sparse.choice and not layer.joined else 0.0
-        choice_s = choice / CHOICE_TOKENS / one.token_shards
+        choice_s = choice / CHOICE_TOKENS / layer_fit.token_shards
     return AttentionKernel(
-        n_layers=one.n_layers,
+        n_layers=layer_fit.n_layers,
         n_kv_heads=layer.n_kv_heads,
         io_bytes=0 if sparse and layer.joined else calibrated.attention_io_bytes(1, model.n_q_heads, layer.score_dim),
-        token_flops=one.token_flops,
+        token_flops=layer_fit.token_flops,
         is_reordered=int(model.n_q_heads > layer.n_kv_heads and not layer.joined and not sparse),
         has_ceiling=int(has_ceiling),
         launch_s=0.0 if layer.joined else launch_s,  # of a kernel that has started already
         memory_frac=min((run.memory_frac.si for run in runs if run.memory_frac), default=memory_frac),
         cores_per_unit=min((implementations.cores_per_unit(g) for g in fused), default=0.0),
-        flops_frac=own.flops_frac.si if own else calibrated.ATTENTION_FLOPS_FRAC,
-        split_s=0.0 if own else terms["split_s"],
-        unit_s=0.0 if own else terms["unit_s"],
-        plain_core_s=one.plain_core_s,
+        flops_frac=special.flops_frac.si if special else calibrated.ATTENTION_FLOPS_FRAC,
+        split_s=0.0 if special else terms["split_s"],
+        unit_s=0.0 if special else terms["unit_s"],
+        plain_core_s=layer_fit.plain_core_s,
         index_frac=index_frac,
         choice_s=choice_s,
     )
 
 
-def _state_kernel(stack: StackSpec, one: LayerFit) -> AttentionKernel:
+def _state_kernel(stack: StackSpec, layer_fit: LayerFit) -> AttentionKernel:
     """The kernels that update a layer's state: as measured, else what attention's start and reach."""
-    layer, terms = one.layer, stack.attention_terms()
+    layer, terms = layer_fit.layer, stack.attention_terms()
     fit = stack.state.get(layer.state_code) if layer.state_code else None
     return AttentionKernel(
-        n_layers=one.n_layers * bool(layer.state_flops),
+        n_layers=layer_fit.n_layers * bool(layer.state_flops),
         n_kv_heads=0,
         io_bytes=layer.state_bytes,
-        token_flops=one.token_flops,
+        token_flops=layer_fit.token_flops,
         is_reordered=0,
         has_ceiling=0,
         launch_s=fit.launch.si if fit else terms["launch_s"],
@@ -243,7 +243,7 @@ def sparse_code(plan: KvPlan, paths: Mapping[str, str], shape: int) -> str:
     A window beside compressed entries is read by their kernels: of several, by those to which it is the most.
     """
     layer = plan.layers[shape][0]
-    beside = {one.sparse_kind for one, _ in plan.layers} if layer.joined and layer.key_dim else set()
+    beside = {spec.sparse_kind for spec, _ in plan.layers} if layer.joined and layer.key_dim else set()
     kind = max(beside, default=layer.sparse_kind)  # "hca" before "csa", which reads more beside
     codes = {kv_code(g) if paths[g.place] == "fused" else "fp16" for g in plan.groups if g.shape_index == shape}
     return kind and kind + ("_fp8" if codes == {"fp8"} else "")
@@ -256,8 +256,10 @@ def sparse_place(plan: KvPlan, paths: Mapping[str, str], stack: StackSpec | None
     if not code or stack is None or stack.attention is None:
         return None
     others: tuple[SparseCode, ...] = get_args(SparseCode)
-    near = sorted((one for one in others if one.removesuffix("_fp8") == code.removesuffix("_fp8")), key=code.__ne__)
-    return next((one for one in near if one in stack.sparse), None)
+    near = sorted(
+        (place for place in others if place.removesuffix("_fp8") == code.removesuffix("_fp8")), key=code.__ne__
+    )
+    return next((place for place in near if place in stack.sparse), None)
 
 
 def stored_as_measured(
@@ -280,8 +282,8 @@ def latent_code(plan: KvPlan, paths: Mapping[str, str], stack: StackSpec | None)
     if stack is None or stack.attention is None or not plan.model.is_latent:
         return None
     codes = {kv_code(g) if paths[g.place] == "fused" else "fp16" for g in plan.groups}
-    own: tuple[LatentCode, ...] = ("fp8", "fp16") if codes == {"fp8"} else ("fp16",)
-    return next((code for code in own if code in stack.latent), None)
+    candidates: tuple[LatentCode, ...] = ("fp8", "fp16") if codes == {"fp8"} else ("fp16",)
+    return next((code for code in candidates if code in stack.latent), None)
 
 
 def latent_fit(plan: KvPlan, paths: Mapping[str, str], stack: StackSpec | None) -> GemmFit | None:
@@ -342,7 +344,7 @@ def fits_used(plan: KvPlan, paths: Mapping[str, str], work: Workload, stack: Sta
     if stack is None:
         return {}
     weights, latent = work.weight_format, latent_code(plan, paths, stack)
-    found, dense = stack.fits(), product_code(stack, weights)
+    fits, dense = stack.fits(), product_code(stack, weights)
     places = {f"products.{dense}" if dense else "gemm"}
     if has_experts(plan.model, work):
         places.add(f"experts.{expert_code(stack, weights)}")
@@ -357,19 +359,19 @@ def fits_used(plan: KvPlan, paths: Mapping[str, str], work: Workload, stack: Sta
         places |= {f"state.{layer.state_code}" for layer in plan.model.layers if layer.state_code}
     if "materialised" in paths.values():
         places.add("materialised")
-    return {place: fit for place, fit in found.items() if place in places}
+    return {place: fit for place, fit in fits.items() if place in places}
 
 
 def product_peaks(device: HardwareSpec, model: ModelSpec, work: Workload, stack: StackSpec | None) -> list[str]:
     """The peak rates of the device that products with weights run at, by the names of their fields."""
     weights = work.weight_format
     if work.weights or (stack and weights.dense_code in stack.products):
-        found = [device.format_peak_name(weights.dense_code)]
+        names = [device.format_peak_name(weights.dense_code)]
     else:
-        found = ["peak_flops_fp8", "peak_ops_int8"] if work.activation_bits < units.FP16_BITS else ["peak_flops"]
+        names = ["peak_flops_fp8", "peak_ops_int8"] if work.activation_bits < units.FP16_BITS else ["peak_flops"]
     if stack and has_experts(model, work) and expert_code(stack, weights):
-        found.append(device.format_peak_name(weights.expert_code))
-    return list(dict.fromkeys(found))
+        names.append(device.format_peak_name(weights.expert_code))
+    return list(dict.fromkeys(names))
 
 
 def prompt_host_s(model: ModelSpec, host: HostFit) -> float:
@@ -383,7 +385,7 @@ def kernels_reach(
     """Return the fitted launch times and achieved rates of a stack, with weights of the workload's format."""
     weights, model = work.weight_format, plan.model
     named = device.format_peak(weights.dense_code).si if work.weights else 0.0
-    found = Stack(
+    reach = Stack(
         has_attention=0,
         has_gemm=0,
         has_copies=0,
@@ -411,11 +413,11 @@ def kernels_reach(
         rounds_in_step=1.0,
     )
     if stack is None:
-        return found if work.model_kind == "ideal" else as_devices_reach(found)
+        return reach if work.model_kind == "ideal" else as_devices_reach(reach)
     if weights.dense_code in stack.products:
-        found = found._replace(dense_peak_per_s=device.format_peak(weights.dense_code).si)
+        reach = reach._replace(dense_peak_per_s=device.format_peak(weights.dense_code).si)
     if gemm := stack.products.get(product_code(stack, weights), stack.gemm):  # type: ignore[call-overload]
-        found = found._replace(
+        reach = reach._replace(
             has_gemm=1,
             gemm_launch_s=gemm.launch.si,
             gemm_memory_frac=gemm.memory_frac.si,
@@ -424,7 +426,7 @@ def kernels_reach(
     grouped = expert_code(stack, weights) if has_experts(model, work) else None
     experts = stack.experts[grouped] if grouped else None
     if gemm and experts:
-        found = found._replace(
+        reach = reach._replace(
             has_experts=1,
             expert_launch_s=experts.launch.si,
             expert_memory_frac=experts.memory_frac.si,
@@ -432,18 +434,18 @@ def kernels_reach(
             expert_peak_per_s=device.format_peak(weights.expert_code).si,
         )
     if stack.host:
-        found = found._replace(
+        reach = reach._replace(
             host_layer_s=stack.host.layer.si,
             host_sequence_s=stack.host.sequence.si,
             host_prompt_s=prompt_host_s(model, stack.host),
             rounds_in_step=stack.host.rounds_in_step.si,
         )
     if stack.materialised:
-        found = found._replace(has_copies=1, copy_launch_s=stack.materialised.launch.si)
+        reach = reach._replace(has_copies=1, copy_launch_s=stack.materialised.launch.si)
     if stack.attention:
         terms = stack.attention_terms()
         frac = terms["memory_frac"]
-        found = found._replace(
+        reach = reach._replace(
             has_attention=1,
             layout_copy_s=terms["copy_s"],
             memory_frac=frac,
@@ -452,21 +454,21 @@ def kernels_reach(
             prompt_flops_frac=calibrated.ATTENTION_FLOPS_FRAC,
         )
         if prompt := stack.prompt.get(prompt_code(model), stack.prompt.get("d128")):
-            found = found._replace(prompt_flops_frac=prompt.flops_frac.si)
+            reach = reach._replace(prompt_flops_frac=prompt.flops_frac.si)
     if latent:
-        found = found._replace(layout_copy_s=0.0, memory_frac=latent.memory_frac.si, flops_frac=latent.flops_frac.si)
+        reach = reach._replace(layout_copy_s=0.0, memory_frac=latent.memory_frac.si, flops_frac=latent.flops_frac.si)
     share = stand_in_share(device, work, stack)
-    found = found._replace(gemm_flops_frac=found.gemm_flops_frac * share)
+    reach = reach._replace(gemm_flops_frac=reach.gemm_flops_frac * share)
     if public := benchmarked_as(device, model, work, stack):
-        found = as_benchmarked(found, model, public)
+        reach = as_benchmarked(reach, model, public)
     if stack.host and is_other_vendor(device):
-        found = as_other_vendor(found)
-    return at_lower_rate(found, device)
+        reach = as_other_vendor(reach)
+    return at_lower_rate(reach, device)
 
 
-def as_devices_reach(found: Stack) -> Stack:
+def as_devices_reach(reach: Stack) -> Stack:
     """Return the rates of a device whose kernels nobody measured: the middle of what measured devices reach."""
-    return found._replace(
+    return reach._replace(
         gemm_memory_frac=MIDDLE_BANDWIDTH,
         gemm_flops_frac=MIDDLE_COMPUTE,
         memory_frac=MIDDLE_BANDWIDTH,
@@ -490,14 +492,14 @@ def stand_in_share(device: HardwareSpec, work: Workload, stack: StackSpec) -> fl
     return min(share / (device.core_products.si if device.core_products else 1.0), 1.0)
 
 
-def at_lower_rate(found: Stack, device: HardwareSpec) -> Stack:
+def at_lower_rate(reach: Stack, device: HardwareSpec) -> Stack:
     """Return a stack on a chip whose cores have fewer products a clock than those of the chip that the kernels were
     measured on: at half the rate twice the share of it is reached, up to all."""
     if device.core_products is None:
-        return found
-    return found._replace(
-        gemm_flops_frac=min(found.gemm_flops_frac / device.core_products.si, 1.0),
-        prompt_flops_frac=min(found.prompt_flops_frac / device.core_products.si, 1.0),
+        return reach
+    return reach._replace(
+        gemm_flops_frac=min(reach.gemm_flops_frac / device.core_products.si, 1.0),
+        prompt_flops_frac=min(reach.prompt_flops_frac / device.core_products.si, 1.0),
     )
 
 
@@ -507,18 +509,18 @@ def benchmarked_as(device: HardwareSpec, model: ModelSpec, work: Workload, stack
     if not isinstance(stack, ServedStack) or not stack.stands_in:
         return None
     weights, is_mixture = work.weight_format, model.n_experts > 1
-    found = stack.benchmarked.get("mixture" if is_mixture else "dense")
+    benchmark = stack.benchmarked.get("mixture" if is_mixture else "dense")
     code = weights.expert_code if is_mixture else weights.dense_code
-    return found if found and found.holds(device.name, code) else None
+    return benchmark if benchmark and benchmark.holds(device.name, code) else None
 
 
-def as_benchmarked(found: Stack, model: ModelSpec, public: Benchmarked) -> Stack:
+def as_benchmarked(reach: Stack, model: ModelSpec, public: Benchmarked) -> Stack:
     """Return a stack with the shares of rates and the seconds that public benchmarks of its release say."""
     prompt_s = model.n_layers * public.prompt.si
-    return found._replace(
-        gemm_flops_frac=found.gemm_flops_frac * public.dense_share.si,
-        expert_flops_frac=found.expert_flops_frac * public.experts_share.si,
-        prompt_flops_frac=found.prompt_flops_frac * public.prompt_attention_share.si,
+    return reach._replace(
+        gemm_flops_frac=reach.gemm_flops_frac * public.dense_share.si,
+        expert_flops_frac=reach.expert_flops_frac * public.experts_share.si,
+        prompt_flops_frac=reach.prompt_flops_frac * public.prompt_attention_share.si,
         host_layer_s=public.layer.si,
         host_sequence_s=public.sequence.si,
         host_prompt_s=prompt_s,
@@ -532,19 +534,19 @@ def is_other_vendor(device: HardwareSpec) -> bool:
     return bool(device.stacks_of) and device.vendor not in ("", "NVIDIA")
 
 
-def as_other_vendor(found: Stack) -> Stack:
+def as_other_vendor(reach: Stack) -> Stack:
     """Return a stack that runs kernels of another vendor: starts take longer, rates are reached less."""
     time = catalog.unmeasured_kernels().other_vendor_time.si
-    return found._replace(
-        gemm_launch_s=found.gemm_launch_s * time,
-        gemm_memory_frac=found.gemm_memory_frac / time,
-        gemm_flops_frac=found.gemm_flops_frac / time,
-        memory_frac=found.memory_frac / time,
-        flops_frac=found.flops_frac / time,
-        prompt_flops_frac=found.prompt_flops_frac / time,
-        expert_launch_s=found.expert_launch_s * time,
-        expert_memory_frac=found.expert_memory_frac / time,
-        expert_flops_frac=found.expert_flops_frac / time,
-        host_layer_s=found.host_layer_s * time,
-        host_sequence_s=found.host_sequence_s * time,
+    return reach._replace(
+        gemm_launch_s=reach.gemm_launch_s * time,
+        gemm_memory_frac=reach.gemm_memory_frac / time,
+        gemm_flops_frac=reach.gemm_flops_frac / time,
+        memory_frac=reach.memory_frac / time,
+        flops_frac=reach.flops_frac / time,
+        prompt_flops_frac=reach.prompt_flops_frac / time,
+        expert_launch_s=reach.expert_launch_s * time,
+        expert_memory_frac=reach.expert_memory_frac / time,
+        expert_flops_frac=reach.expert_flops_frac / time,
+        host_layer_s=reach.host_layer_s * time,
+        host_sequence_s=reach.host_sequence_s * time,
     )

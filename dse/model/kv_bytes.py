@@ -181,14 +181,14 @@ def next_break(g: Tensor, limits: Limits, n_tokens: int) -> int:
     end = kv_cache.next_break(entered, g.step_tokens, g.residual_tokens, window)
     seen = kv_cache.chunk_tokens_seen(entered, g.chunk_tokens)
     if read_window != window or g.chunk_tokens != NO_LIMIT:
-        own = min(kv_cache.next_break(seen, g.step_tokens, g.residual_tokens, read_window), g.chunk_tokens + 1)
-        end = min(end, entered - seen + own)
-    found = length_of_entered(limits, end)
+        chunk_break = min(kv_cache.next_break(seen, g.step_tokens, g.residual_tokens, read_window), g.chunk_tokens + 1)
+        end = min(end, entered - seen + chunk_break)
+    length = length_of_entered(limits, end)
     if limits.prompt_kept_tokens >= n_tokens:
-        found = min(found, limits.prompt_kept_tokens + 1)
+        length = min(length, limits.prompt_kept_tokens + 1)
     if limits.prompt_kept_tokens + limits.dropped_tokens >= n_tokens:
-        found = min(found, limits.prompt_kept_tokens + limits.dropped_tokens + 1)
-    return found
+        length = min(length, limits.prompt_kept_tokens + limits.dropped_tokens + 1)
+    return length
 
 
 @compilable

@@ -26,14 +26,14 @@ MAX_KNOWN = 1024
 class Same:
     """A key that only this very object matches, and that keeps it: comparing all numbers of a device takes longer."""
 
-    def __init__(self, one: object) -> None:
-        self.one = one
+    def __init__(self, value: object) -> None:
+        self.value = value
 
     def __hash__(self) -> int:
-        return id(self.one)
+        return id(self.value)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Same) and other.one is self.one
+        return isinstance(other, Same) and other.value is self.value
 
 
 @dataclass(frozen=True)

@@ -74,9 +74,9 @@ def dequant_paths(device: HardwareSpec, plan: KvPlan, work: Workload) -> dict[st
     sides = {"key": plan.key_quantizer, "value": plan.value_quantizer}
     places = {g.place: g.quantizer for g in plan.groups} if any(q.layers for q in sides.values()) else sides
     for place, quantizer in places.items():
-        own = [g for g in plan.groups if g.place == place]
-        packed = any(g.layout.needs_dequantizing for g in own)
-        path: str = implementations.path_of(device, quantizer, own[0].implementation if own else None, work)
+        groups = [g for g in plan.groups if g.place == place]
+        packed = any(g.layout.needs_dequantizing for g in groups)
+        path: str = implementations.path_of(device, quantizer, groups[0].implementation if groups else None, work)
         if packed and path == "engine" and device.engine_rate is None and not device.is_own_chip:
             raise InputError(
                 f"dequant-path = engine: {device.name} has no engine (engine_rate): use fused or materialised"
@@ -87,8 +87,8 @@ def dequant_paths(device: HardwareSpec, plan: KvPlan, work: Workload) -> dict[st
 
 def path_text(paths: Mapping[str, str], which: str) -> str:
     """The path of keys or of values; several where layers have different quantizers with different paths."""
-    own = (path for place, path in paths.items() if place.partition(" ")[0] == which)
-    return ", ".join(dict.fromkeys(own)) or "none"
+    used = (path for place, path in paths.items() if place.partition(" ")[0] == which)
+    return ", ".join(dict.fromkeys(used)) or "none"
 
 
 def laid_out(device: HardwareSpec, plan: KvPlan, work: Workload) -> tuple[KvPlan, dict[str, str]]:
@@ -332,7 +332,7 @@ def model_of(plan: KvPlan, work: Workload, stack: StackSpec | None, is_served: b
     model = plan.model
     experts = model.expert_parameters * model.n_active_experts / model.n_experts
     burst_bits = sum(g.n_stored_layers * g.written_bits for g in plan.groups if g.burst_row_bits)
-    own = (model.attention_parameters or 0) if deployed.n_groups_of(work) > 1 else 0
+    own_parameters = (model.attention_parameters or 0) if deployed.n_groups_of(work) > 1 else 0
     return LanguageModel(
         den=plan.den,
         n_q_heads=model.n_q_heads,
@@ -349,8 +349,8 @@ def model_of(plan: KvPlan, work: Workload, stack: StackSpec | None, is_served: b
         active_expert_parameters=deployed.n_groups_of(work) * (1.0 + work.expert_skew) * experts,
         burst_bits=burst_bits,
         active_parameters=deployed.active_parameters(model, work),
-        own_parameters=own,
-        own_kept_parameters=model.kept_attention(work.weight_format) if own else 0,
+        own_parameters=own_parameters,
+        own_kept_parameters=model.kept_attention(work.weight_format) if own_parameters else 0,
         head_parameters=float(deployed.n_groups_of(work) * head_parameters(model, is_served)),
     )
 
@@ -368,7 +368,7 @@ def device_of(device: HardwareSpec) -> Device:
     fp4 = device.energy_per_byte_fp4.si if device.energy_per_byte_fp4 else fp8
     kv = device.energy_per_kv_byte.si if device.energy_per_kv_byte else wide
     packed = device.energy_per_kv_byte_fp8 or device.energy_per_kv_byte
-    narrow = [one.si if one else 0.0 for one in (device.energy_per_flop_fp8, device.energy_per_flop_fp4)]
+    narrow = [number.si if number else 0.0 for number in (device.energy_per_flop_fp8, device.energy_per_flop_fp4)]
     is_measured = all(part and part.kind in MEASURED for part in parts)
     limit_w = device.board_power.si if device.board_power and is_measured else 0.0
     flops, flops_fp8, ops_int8 = device.peak_flops, device.peak_flops_fp8, device.peak_ops_int8
@@ -453,8 +453,8 @@ def step_tokens_of(device: HardwareSpec, work: Workload, stack_name: str | None)
     """Most tokens of a step that computes prompts: as given, else the server's budget."""
     if memory_counted(device, work) == "paper":
         return work.prompt_budget_tokens or PAPER_STEP_TOKENS
-    found = measured_memory.of(work.calibrated)
-    return prompt_budget(work, measured_memory.server_of(found, device, work, stack_name))
+    logged = measured_memory.of(work.calibrated)
+    return prompt_budget(work, measured_memory.server_of(logged, device, work, stack_name))
 
 
 def load_of(
@@ -544,8 +544,8 @@ def beside_bytes(plan: KvPlan, work: Workload) -> int:
     # one table for both ends is held by both, but counted once among the parameters
     table, head = model.embedding_parameters, model.vocab_size * model.hidden_size
     fullest = deployment.end_parameters(n_layers, work.pp, table or head, head)
-    found = weights.beside_bytes(tower, model.latent_copy_parameters, model.rotary_elements or 0, work.pp)
-    return int(found + weights.end_stage_bytes(fullest, table + head, work.pp))
+    n_bytes = weights.beside_bytes(tower, model.latent_copy_parameters, model.rotary_elements or 0, work.pp)
+    return int(n_bytes + weights.end_stage_bytes(fullest, table + head, work.pp))
 
 
 def own_bytes(model: ModelSpec, work: Workload) -> int:
@@ -584,12 +584,12 @@ def memory_of(device: HardwareSpec, plan: KvPlan, work: Workload, stack_name: st
             budget_tokens=0,
             **pool.ALIKE._asdict(),
         )
-    found = measured_memory.fitting(work, device, (plan.whole or plan).model, stack_name)
-    if found and found.gpu_memory_utilization and work.gpu_memory_utilization is None:
-        work = dataclasses.replace(work, gpu_memory_utilization=found.gpu_memory_utilization)
-    server, model = measured_memory.server_of(found, device, work, stack_name), plan.model
-    asked, budget = memory_share(device, work, server), prompt_budget(work, server)
-    share = share_of_free_memory(device, work, server, asked)
+    logged = measured_memory.fitting(work, device, (plan.whole or plan).model, stack_name)
+    if logged and logged.gpu_memory_utilization and work.gpu_memory_utilization is None:
+        work = dataclasses.replace(work, gpu_memory_utilization=logged.gpu_memory_utilization)
+    server, model = measured_memory.server_of(logged, device, work, stack_name), plan.model
+    asked_share, budget = memory_share(device, work, server), prompt_budget(work, server)
+    share = share_of_free_memory(device, work, server, asked_share)
     elements = model.activation_elements if model.layer_elements is None else model.layer_elements
     kept = server.hidden_copies.count * model.hidden_size
     if model.expert_width:
@@ -605,19 +605,19 @@ def memory_of(device: HardwareSpec, plan: KvPlan, work: Workload, stack_name: st
         kept,
     )
     graph_bytes, of_all = server.graph_bytes(-(-model.n_layers // work.pp)), server.rule != servers.LEFT
-    if found:
-        prompt_bytes, graph_bytes = found.activation_bytes, found.graph_bytes
+    if logged:
+        prompt_bytes, graph_bytes = logged.activation_bytes, logged.graph_bytes
     return Memory(
         is_server=1,
-        asked_share=asked,
-        share=share if of_all else share / asked,
-        share_of_free=1.0 if of_all else asked,
+        asked_share=asked_share,
+        share=share if of_all else share / asked_share,
+        share_of_free=1.0 if of_all else asked_share,
         prompt_bytes=prompt_bytes,
         graph_bytes=graph_bytes,
-        buffer_bytes=found.buffer_bytes if found else server.buffer_bytes(work.tp),
+        buffer_bytes=logged.buffer_bytes if logged else server.buffer_bytes(work.tp),
         outside_bytes=prompt_bytes + graph_bytes if server.rule == servers.STATIC else 0,
-        beside_bytes=beside_bytes(plan, work) if found is None else found.weight_bytes - own_bytes(model, work),
-        given_bytes=work.kv_cache_memory_bytes or (found.given_bytes if found and found.given_bytes else 0),
+        beside_bytes=beside_bytes(plan, work) if logged is None else logged.weight_bytes - own_bytes(model, work),
+        given_bytes=work.kv_cache_memory_bytes or (logged.given_bytes if logged and logged.given_bytes else 0),
         block_tokens=work.page_tokens,
         longest_tokens=work.max_model_len or 0,
         budget_tokens=budget,

@@ -14,32 +14,32 @@ def measured(plan: KvPlan) -> dict[str, Any]:
     sides = {"key": plan.key_quantizer, "value": plan.value_quantizer}
     kinds = {sides[g.which].bits_kind for g in plan.groups}
     kind = kinds.pop() if len(kinds) == 1 else ", ".join(f"{side} {q.bits_kind}" for side, q in sides.items())
-    found: dict[str, Any] = dict.fromkeys(("measured_bits", "mse", "sqnr_db", "measured_error", "measured_on"))
+    numbers: dict[str, Any] = dict.fromkeys(("measured_bits", "mse", "sqnr_db", "measured_error", "measured_on"))
     used = {g.which: sides[g.which].measured.get(g.which) for g in plan.groups}
     if (plan.key_quantizer.layers or plan.value_quantizer.layers) and not all(used.values()):
-        return {"bits_kind": kind, **_predicted(sides, found), **_of_packed_layers(sides)}
-    found["measured_error"] = _output_error(sides)
+        return {"bits_kind": kind, **_predicted(sides, numbers), **_of_packed_layers(sides)}
+    numbers["measured_error"] = _output_error(sides)
     if all(used.values()):
         weights = {side: sum(g.n_stored_layers * g.n_elements for g in plan.groups if g.which == side) for side in used}
         total = sum(weights.values())
-        each = [(weights[side] / total, m) for side, m in used.items() if m]
-        found["measured_bits"] = sum(w * units.BITS_PER_BYTE * m.stored_bytes / m.n_elements for w, m in each)
-        if all(m.mse is not None for _, m in each):
-            error = sum(w * (m.mse or 0.0) for w, m in each)
-            signal = sum(w * m.mean_square for w, m in each)
-            found["mse"] = error
-            found["sqnr_db"] = effective_bits.sqnr_db(signal, error) if signal and error else None
-        found["measured_on"] = ", ".join(dict.fromkeys(m.data for _, m in each))
-    return {"bits_kind": kind, **found}
+        weighted = [(weights[side] / total, m) for side, m in used.items() if m]
+        numbers["measured_bits"] = sum(w * units.BITS_PER_BYTE * m.stored_bytes / m.n_elements for w, m in weighted)
+        if all(m.mse is not None for _, m in weighted):
+            error = sum(w * (m.mse or 0.0) for w, m in weighted)
+            signal = sum(w * m.mean_square for w, m in weighted)
+            numbers["mse"] = error
+            numbers["sqnr_db"] = effective_bits.sqnr_db(signal, error) if signal and error else None
+        numbers["measured_on"] = ", ".join(dict.fromkeys(m.data for _, m in weighted))
+    return {"bits_kind": kind, **numbers}
 
 
-def _predicted(sides: dict[str, QuantizerSpec], found: dict[str, Any]) -> dict[str, Any]:
+def _predicted(sides: dict[str, QuantizerSpec], numbers: dict[str, Any]) -> dict[str, Any]:
     """Add the bits and errors that a layer-wise quantizer file states, if keys and values both use it."""
-    said = sides["key"].predicted if sides["key"].name == sides["value"].name else {}
-    if "stored_bits" in said:
-        found |= {"measured_bits": said["stored_bits"], "measured_on": said["source"]}
-        found["measured_error"] = said.get("measured_error")
-    return found
+    predicted = sides["key"].predicted if sides["key"].name == sides["value"].name else {}
+    if "stored_bits" in predicted:
+        numbers |= {"measured_bits": predicted["stored_bits"], "measured_on": predicted["source"]}
+        numbers["measured_error"] = predicted.get("measured_error")
+    return numbers
 
 
 def _of_packed_layers(sides: dict[str, QuantizerSpec]) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def _of_packed_layers(sides: dict[str, QuantizerSpec]) -> dict[str, Any]:
     key, value = sides.values()
     if not skipping.layers_of(key) or key.name != value.name:
         return {}
-    packed = next((one.measured.get("key") for one, _ in key.layers if one.family != skipping.SIXTEEN.family), None)
+    packed = next((q.measured.get("key") for q, _ in key.layers if q.family != skipping.SIXTEEN.family), None)
     if packed is None or packed.output_error_both is None:
         return {}
     return {"measured_error": packed.output_error_both, "measured_on": f"{packed.data}, packed layers alone"}
@@ -64,8 +64,8 @@ def _output_error(sides: dict[str, QuantizerSpec]) -> float | None:
     """
     exact = {side: quantizer.family.name in ("fp16", "bf16") for side, quantizer in sides.items()}
     if sides["key"].name == sides["value"].name and not all(exact.values()):
-        found = [sides[side].measured.get(side) for side in sides]
-        return found[0].output_error_both if all(found) and found[0] else None
+        measurements = [sides[side].measured.get(side) for side in sides]
+        return measurements[0].output_error_both if all(measurements) and measurements[0] else None
     alone = [
         0.0 if exact[side] else m.output_error if (m := quantizer.measured.get(side)) else None
         for side, quantizer in sides.items()
@@ -78,7 +78,7 @@ def how_measured(plan: KvPlan, value: object) -> tuple[str, str, dict[str, Any]]
     sides = {"key": plan.key_quantizer, "value": plan.value_quantizer}
     used = {g.which: sides[g.which].measured.get(g.which) for g in plan.groups}
     if (plan.key_quantizer.layers or plan.value_quantizer.layers) and not all(used.values()):
-        said = sides["key"].predicted if sides["key"].name == sides["value"].name else {}
+        predicted = sides["key"].predicted if sides["key"].name == sides["value"].name else {}
         if any(skipping.layers_of(side) for side in sides.values()) and value is not None:
             how = "of the layers that are packed; some are kept in 16 bits, and all together err by less"
         elif any(skipping.layers_of(side) for side in sides.values()):
@@ -86,7 +86,7 @@ def how_measured(plan: KvPlan, value: object) -> tuple[str, str, dict[str, Any]]
                 "some layers are kept in 16 bits: give --measurements the measurement.json of `dse measure` with all "
                 "layers of the model"
             )
-        elif not said:
+        elif not predicted:
             how = "keys and values are not of one plan, and --measurements lacks some of their layers and methods"
         elif value is not None:
             how = "as the plan's file says, from errors of single layers and sides, added as if independent"
@@ -107,9 +107,9 @@ def how_measured(plan: KvPlan, value: object) -> tuple[str, str, dict[str, Any]]
         how,
         "dse quantize, dse measure",
         {
-            f"{side}_{what}": number
+            f"{side}_{term}": number
             for side, m in used.items()
             if m
-            for what, number in (("elements_of_the_data", m.n_elements), ("mse", m.mse), ("mean_square", m.mean_square))
+            for term, number in (("elements_of_the_data", m.n_elements), ("mse", m.mse), ("mean_square", m.mean_square))
         },
     )

@@ -93,7 +93,7 @@ def _product(
 
 @making
 def _add_products(
-    found: list[OperationCost],
+    operations: list[OperationCost],
     design: Design,
     terms: Terms,
     phase: int,
@@ -119,7 +119,7 @@ def _add_products(
         scale = total_s / own_s if own_s > 0 else 1.0
     for i in range(len(design.products)):
         cost = _product(design, terms, phase, i, n_tokens, n_last, touched, slower)
-        found.append(
+        operations.append(
             OperationCost(
                 phase=phase,
                 kind=i,
@@ -131,7 +131,7 @@ def _add_products(
             )
         )
         if i == 0:
-            found.append(attended)
+            operations.append(attended)
 
 
 @making
@@ -141,14 +141,14 @@ def decode_operations(design: Design, terms: Terms, run: Run) -> list[OperationC
     if design.load.has_cache:
         slower = terms.product_peak_per_s / product_peak(design, run.n)
     attended = _attended(design, DECODE, run.wave.attention_s, run.attention_flops, run.attention_bytes)
-    found: list[OperationCost] = []
+    operations: list[OperationCost] = []
     linear_s = run.wave.linear_s
     n_tokens = run.product_tokens
-    _add_products(found, design, terms, DECODE, n_tokens, n_tokens, run.share_touched, slower, attended, linear_s)
+    _add_products(operations, design, terms, DECODE, n_tokens, n_tokens, run.share_touched, slower, attended, linear_s)
     packing_s, moved = run.wave.quantize_s + run.wave.dequantize_s, run.packing_bytes
     if packing_s != 0 or moved != 0:
         at_peak_s = attention.time_at_rate(moved, design.device.bandwidth_bytes_per_s)
-        found.append(
+        operations.append(
             OperationCost(
                 phase=DECODE,
                 kind=QUANTIZATION,
@@ -160,7 +160,7 @@ def decode_operations(design: Design, terms: Terms, run: Run) -> list[OperationC
             )
         )
     if run.wave.collective_s != 0:
-        found.append(
+        operations.append(
             OperationCost(
                 phase=DECODE,
                 kind=COLLECTIVES,
@@ -172,7 +172,7 @@ def decode_operations(design: Design, terms: Terms, run: Run) -> list[OperationC
             )
         )
     if run.wave.host_s != 0:
-        found.append(
+        operations.append(
             OperationCost(
                 phase=DECODE,
                 kind=HOST,
@@ -184,7 +184,7 @@ def decode_operations(design: Design, terms: Terms, run: Run) -> list[OperationC
             )
         )
     if run.wave.power_s != 0:
-        found.append(
+        operations.append(
             OperationCost(
                 phase=DECODE,
                 kind=POWER,
@@ -195,23 +195,23 @@ def decode_operations(design: Design, terms: Terms, run: Run) -> list[OperationC
                 read_at_peak_s=0.0,
             )
         )
-    return found
+    return operations
 
 
 @making
 def prompt_operations(design: Design, terms: Terms, run: Run) -> list[OperationCost]:
     """The prompts of a run; none without a KV cache. Their attention counts no bytes, as its time does not."""
     prompt, wave, n = terms.prompt, run.wave, run.n
-    found: list[OperationCost] = []
+    operations: list[OperationCost] = []
     if design.load.has_cache == 0:
-        return found
+        return operations
     n_tokens = float(prompt.prefix_tokens + n * (design.input_tokens - prompt.prefix_tokens))
     flops = prompt.prefix_flops + n * prompt.own_flops
     attended = _attended(design, PREFILL, wave.prompt_compute_s - wave.prompt_matrix_s, flops, 0.0)
     touched = share_touched(design, int(n_tokens))
-    _add_products(found, design, terms, PREFILL, n_tokens, float(n), touched, 1.0, attended, wave.prompt_matrix_s)
+    _add_products(operations, design, terms, PREFILL, n_tokens, float(n), touched, 1.0, attended, wave.prompt_matrix_s)
     if wave.prompt_quantize_s != 0:
-        found.append(
+        operations.append(
             OperationCost(
                 phase=PREFILL,
                 kind=QUANTIZATION,
@@ -223,7 +223,7 @@ def prompt_operations(design: Design, terms: Terms, run: Run) -> list[OperationC
             )
         )
     if wave.prompt_collective_s != 0:
-        found.append(
+        operations.append(
             OperationCost(
                 phase=PREFILL,
                 kind=COLLECTIVES,
@@ -235,7 +235,7 @@ def prompt_operations(design: Design, terms: Terms, run: Run) -> list[OperationC
             )
         )
     if terms.host_s != 0:
-        found.append(
+        operations.append(
             OperationCost(
                 phase=PREFILL,
                 kind=HOST,
@@ -247,7 +247,7 @@ def prompt_operations(design: Design, terms: Terms, run: Run) -> list[OperationC
             )
         )
     if wave.prompt_power_s != 0:
-        found.append(
+        operations.append(
             OperationCost(
                 phase=PREFILL,
                 kind=POWER,
@@ -258,7 +258,7 @@ def prompt_operations(design: Design, terms: Terms, run: Run) -> list[OperationC
                 read_at_peak_s=0.0,
             )
         )
-    return found
+    return operations
 
 
 @making
@@ -270,13 +270,13 @@ def joules_of(design: Design, terms: Terms, operations: Sequence[OperationCost])
     of_product, of_attention = watts_at_peak(design, peak), watts_at_peak(design, terms.peak_flops_per_s)
     of_weight, of_kv = joules_per_weight_byte(design), joules_per_kv_byte(design)
     moved = calculated = 0.0
-    for each in operations:
-        if each.kind < ATTENTION:
-            moved += each.n_bytes * of_weight
-            calculated += each.compute_at_peak_s * of_product
+    for operation in operations:
+        if operation.kind < ATTENTION:
+            moved += operation.n_bytes * of_weight
+            calculated += operation.compute_at_peak_s * of_product
         else:
-            moved += each.n_bytes * (of_kv if each.kind < QUANTIZATION else design.device.energy_per_byte)
-            calculated += each.compute_at_peak_s * of_attention
+            moved += operation.n_bytes * (of_kv if operation.kind < QUANTIZATION else design.device.energy_per_byte)
+            calculated += operation.compute_at_peak_s * of_attention
     return moved, calculated
 
 
@@ -284,9 +284,9 @@ def joules_of(design: Design, terms: Terms, operations: Sequence[OperationCost])
 def total_of(operations: Sequence[OperationCost], phase: int, seconds: float) -> OperationCost:
     """All operations of a phase as one that takes `seconds`, added from left to right."""
     flops = n_bytes = compute_s = read_s = 0.0
-    for each in operations:
-        flops, n_bytes = flops + each.flops, n_bytes + each.n_bytes
-        compute_s, read_s = compute_s + each.compute_at_peak_s, read_s + each.read_at_peak_s
+    for operation in operations:
+        flops, n_bytes = flops + operation.flops, n_bytes + operation.n_bytes
+        compute_s, read_s = compute_s + operation.compute_at_peak_s, read_s + operation.read_at_peak_s
     return OperationCost(
         phase=phase,
         kind=-1,

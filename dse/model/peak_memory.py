@@ -169,10 +169,10 @@ def peak_lengths(design: Design, limits: Limits, prefix_tokens: int, first: int,
         _add_regime(lengths, design, limits, period, first, last, kept + limits.dropped_tokens)
     window = step = residual = 0
     for g in design.tensors:
-        own = window_of(g, limits)
-        if own != window:
-            window = own
-            _add_regime(lengths, design, limits, period, first, last, length_of_entered(limits, own))
+        tensor_window = window_of(g, limits)
+        if tensor_window != window:
+            window = tensor_window
+            _add_regime(lengths, design, limits, period, first, last, length_of_entered(limits, tensor_window))
         if prefix_tokens > 0 and (g.step_tokens != step or g.residual_tokens != residual):
             step, residual = g.step_tokens, g.residual_tokens
             _add_regime(lengths, design, limits, period, first, last, prefix_packed_from(g, prefix_tokens) - 1)

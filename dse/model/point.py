@@ -172,10 +172,10 @@ def _assumptions(
     policy = ["token_policy"] if work.token_policy.family.validity or plan.model.read_limit_tokens else []
     has_assumed_links = rests_on_assumed_links(device, plan, work, stack_name)
     is_server = memory_counted(device, work) == "server"
-    found = assumptions.of(device, plan, paths, stack, work, has_assumed_links, is_server)
+    names = assumptions.of(device, plan, paths, stack, work, has_assumed_links, is_server)
     if work.calibrated is not None:
-        found.remove("server_memory")
-    return [*found, *policy]
+        names.remove("server_memory")
+    return [*names, *policy]
 
 
 class Point:
@@ -188,8 +188,8 @@ class Point:
         work = with_admission(device, work.of_model(plan.model))
         self.device, self.asked, self.asked_plan = device, work, plan
         #: all of the workload but batch and lengths
-        asked = (*(vars(work)[name] for name in _OPEN), measured_memory.of(work.calibrated))
-        self.lowered = lowered = plan.once((Same(device), asked), lambda: Lowered.of(device, plan, work))
+        settings = (*(vars(work)[name] for name in _OPEN), measured_memory.of(work.calibrated))
+        self.lowered = lowered = plan.once((Same(device), settings), lambda: Lowered.of(device, plan, work))
         #: in the pages of the device
         self.plan, self.paths = lowered.plan, lowered.paths
         self.stack_name, self.stack = lowered.stack_name, lowered.stack
@@ -219,8 +219,8 @@ class Point:
         """False where the steps would take long to count and no result reads them, as not one request fits."""
         if not self._packs_many:
             return True
-        given = self.asked.batch  # as many as fit are one, where not one does
-        if self.design.load.is_paged and given and capacity.requests_of(self.design, given) > 1:
+        batch = self.asked.batch  # as many as fit are one, where not one does
+        if self.design.load.is_paged and batch and capacity.requests_of(self.design, batch) > 1:
             return True  # the smallest memory for the batch is of a mean over the steps
         return fits_alone(self.design, self.free_bytes * self.unit)
 
@@ -235,7 +235,7 @@ class Point:
                 raise LimitError(
                     f"output = {self.design.output_tokens}: packs more than {MAX_PIECES:,} groups: take a larger group"
                 )
-            n_kept = sum(len(one.made.pieces) for one in known.values())
+            n_kept = sum(len(entry.made.pieces) for entry in known.values())
             if len(known) >= MAX_KNOWN or n_kept > MANY_GROUPS:
                 known.clear()
             terms = terms_of(self.design, made)
@@ -317,14 +317,14 @@ class Point:
         """Why not even one request runs, and by how much; None when it does."""
         if self.max_batch:
             return None
-        held, has, leaves = self.weight_bytes, "weights need", "the weights leave"
+        held_bytes, has, leaves = self.weight_bytes, "weights need", "the weights leave"
         if self.design.memory.is_server:
-            held, leaves = int(capacity.held_bytes(self.design)), "weights, activations, graphs and buffers leave"
+            held_bytes, leaves = int(capacity.held_bytes(self.design)), "weights, activations, graphs and buffers leave"
             has = "weights, activations, graphs and buffers need"
-        usable = units.human(self.free_bytes + held, "B")
+        usable = units.human(self.free_bytes + held_bytes, "B")
         if self.free_bytes < 0:
             return (
-                f"{has} {units.human(held, 'B')}, {units.human(-self.free_bytes, 'B')} more than "
+                f"{has} {units.human(held_bytes, 'B')}, {units.human(-self.free_bytes, 'B')} more than "
                 f"the {usable} that {self.device.name} has for them"
             )
         need = capacity.request_bytes(self.design, self.made)
@@ -432,21 +432,21 @@ class Point:
                 self.plan.model, self.work, self.stack, as_served(self.device, self.stack)
             )
         ]
-        run, found = self.largest_wave, []
-        for phase, each, seconds in (
+        run, rows = self.largest_wave, []
+        for phase, operations, seconds in (
             ("decode", decode_operations(self.design, self.terms, run), run.wave.decode_step_s),
             ("prefill", prompt_operations(self.design, self.terms, run), run.wave.prefill_s),
         ):
             if not seconds:
                 continue
-            for op in (*each, total_of(each, DECODE if phase == "decode" else PREFILL, seconds)):
+            for op in (*operations, total_of(operations, DECODE if phase == "decode" else PREFILL, seconds)):
                 name = "all" if op.kind < 0 else names[op.kind] if op.kind < ATTENTION else "attention"
                 others = {QUANTIZATION: "quantization", COLLECTIVES: "collectives", HOST: "host", POWER: "power limit"}
                 name = others.get(op.kind, name)
                 shares = [
                     part / op.seconds if op.seconds else 0.0 for part in (op.compute_at_peak_s, op.read_at_peak_s)
                 ]
-                found.append(
+                rows.append(
                     {
                         **op._asdict(),
                         "phase": phase,
@@ -466,7 +466,7 @@ class Point:
             "compute_utilisation",
             "bandwidth_utilisation",
         )
-        return [{key: op[key] for key in order} for op in found]
+        return [{key: op[key] for key in order} for op in rows]
 
 
 def filled(device: HardwareSpec, plan: KvPlan, work: Workload) -> Workload:

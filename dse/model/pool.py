@@ -50,20 +50,20 @@ class _Kind(NamedTuple):
 
 
 def _kinds(plan: KvPlan) -> list[_Kind]:
-    found: dict[tuple[int, int, bool], int] = {}
+    counts: dict[tuple[int, int, bool], int] = {}
     for shape, (layer, n_layers) in enumerate(plan.layers):
-        own = [g for g in plan.groups if g.shape_index == shape]
+        groups = [g for g in plan.groups if g.shape_index == shape]
         if layer.state_bytes:
             key = (units.BITS_PER_BYTE * layer.state_bytes * plan.den, 1, True)
-            found[key] = found.get(key, 0) + n_layers
-        elif own and own[0].n_stored_layers:
+            counts[key] = counts.get(key, 0) + n_layers
+        elif groups and groups[0].n_stored_layers:
             key = (
-                sum(g.packed_bits for g in own) + layer.index_bits * (plan.den // plan.token_shards),
-                own[0].window_tokens,
+                sum(g.packed_bits for g in groups) + layer.index_bits * (plan.den // plan.token_shards),
+                groups[0].window_tokens,
                 False,
             )
-            found[key] = found.get(key, 0) + own[0].n_stored_layers
-    return [_Kind(n, bits, window, is_state) for (bits, window, is_state), n in found.items()]
+            counts[key] = counts.get(key, 0) + groups[0].n_stored_layers
+    return [_Kind(n, bits, window, is_state) for (bits, window, is_state), n in counts.items()]
 
 
 def blocks_of(plan: KvPlan, server: servers.Server, page_tokens: int) -> PoolBlocks:

@@ -39,12 +39,12 @@ def quality(plan: KvPlan) -> dict[str, Any]:
     it comes from."""
     if plan.key_quantizer.family.exact and plan.value_quantizer.family.exact:
         return dict(zip(NAMES, (*(0.0,) * 5, EXACT), strict=True))
-    score, said = sample_score(plan), published_drop(plan)
+    score, drop = sample_score(plan), published_drop(plan)
     of_sample = (None, None) if score is None else (score.kl_nats.mean, score.perplexity_frac.mean)
-    if said is None:
+    if drop is None:
         return dict(zip(NAMES, (*of_sample, None, None, None, None), strict=True))
-    of = f"{PUBLISHED}: {said.loss.of}, {published_scores.FAMILIES[said.loss.family]}"
-    return dict(zip(NAMES, (*of_sample, max(said.loss.loss, 0.0), said.low, said.high, of), strict=True))
+    of = f"{PUBLISHED}: {drop.loss.of}, {published_scores.FAMILIES[drop.loss.family]}"
+    return dict(zip(NAMES, (*of_sample, max(drop.loss.loss, 0.0), drop.low, drop.high, of), strict=True))
 
 
 def judged(result: Mapping[str, Any], most: float) -> bool | None:

@@ -137,11 +137,11 @@ def _reason(memory: Point, longest: int) -> str:
     )
 
 
-def _assumptions(found: list[str], device: HardwareSpec, link: Quantity, n_ring: int) -> list[str]:
+def _assumptions(names: list[str], device: HardwareSpec, link: Quantity, n_ring: int) -> list[str]:
     """Names of assumed numbers, those of the transfers included."""
     used = {"link_bandwidth": link, "kernel_launch": device.kernel_launch}  # a transfer starts as a kernel does
-    own = [name for name, number in used.items() if number.kind == ASSUMED and number.si and n_ring > 1]
-    return list(dict.fromkeys([*found, *own]))
+    of_link = [name for name, number in used.items() if number.kind == ASSUMED and number.si and n_ring > 1]
+    return list(dict.fromkeys([*names, *of_link]))
 
 
 def _reached(device: HardwareSpec, is_calibrated: bool) -> float:

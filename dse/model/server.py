@@ -15,7 +15,7 @@ from dse.model.capacity import is_replaced, waves_of
 from dse.model.formulas import deployment, energy, steady
 from dse.model.generation import Generation
 from dse.model.records import CONTINUOUS, STATIC, Design
-from dse.model.step import Terms, known_wave, shared_given, shared_step_s
+from dse.model.step import Terms, known_wave, shared_pass, shared_step_s
 
 
 class ServerResults(NamedTuple):
@@ -98,15 +98,15 @@ def cycle_of(
     for those that share its steps. Requests that are alike come to theirs in step (`n_apart` 0), others by
     themselves; of `n_apart` groups of such all wait for the one that takes longest.
     """
-    own = max(prompt_tokens, 1.0)
+    prompt = max(prompt_tokens, 1.0)
     if batching == STATIC:
-        return _cycle(0.0, n, 1.0, 1.0, output_tokens + 1.0, n * own)
+        return _cycle(0.0, n, 1.0, 1.0, output_tokens + 1.0, n * prompt)
     # prompts that fit into a step, beside those that decode: below 1 a part of one
     room = step_tokens if batching == CONTINUOUS else max(step_tokens - n, 1.0)
-    most = min(room / max(own - 1.0, 1.0), n) if room >= own else room / own
+    most = min(room / max(prompt - 1.0, 1.0), n) if room >= prompt else room / prompt
     own_steps = max(1.0 / most, 1.0)
     if batching == CONTINUOUS and n_apart == 0:  # nobody decodes meanwhile: requests that are alike stay in step
-        return _cycle(0.0, most, own_steps, n / most, output_tokens + n / most, most * own)
+        return _cycle(0.0, most, own_steps, n / most, output_tokens + n / most, most * prompt)
     # as many as come in a step, at random moments: x / (1 - exp(-x)) for the mean of steps that have one
     half = n / (output_tokens + own_steps) / 2.0
     prompts = min(half + max(half, (15.0 + 6.0 * half * half) / (15.0 + half * half)), most)
@@ -117,11 +117,11 @@ def cycle_of(
     elif n_with > n_all:  # every step is full of the tokens of prompts and answers as requests have them
         # a step that is full leaves a token free, as it does where only some are
         full = step_tokens - 1.0
-        decoding = min(full * output_tokens / (own + output_tokens), n)
-        prompts = max(full - decoding, 1.0) / own
+        decoding = min(full * output_tokens / (prompt + output_tokens), n)
+        prompts = max(full - decoding, 1.0) / prompt
         n_with = max(n / prompts, output_tokens)
         n_all, own_steps = n_with, max(n_with - output_tokens, 1.0 / prompts)
-    n_tokens = decoding + prompts * own
+    n_tokens = decoding + prompts * prompt
     if n_apart <= 1:
         return _cycle(decoding, prompts, own_steps, n_with, n_all, n_tokens)
     share = min(n_with / n_all, 1.0)
@@ -178,11 +178,11 @@ def pass_of(
 
 @inlined
 def server_of(
-    found: Pass | Waits, n_requests: float, output_tokens: float, board_w: float, usd_per_hour: float
+    times: Pass | Waits, n_requests: float, output_tokens: float, board_w: float, usd_per_hour: float
 ) -> ServerResults:
     """Name the results of a server's cycle; power and price are of all devices."""
-    tpot_s = found.decode_s / output_tokens
-    ttft_s = found.prompt_s + found.burst_wait_s + found.place_wait_s
+    tpot_s = times.decode_s / output_tokens
+    ttft_s = times.prompt_s + times.burst_wait_s + times.place_wait_s
     rate = steady.closed_loop_tokens_per_s(n_requests, output_tokens, ttft_s, tpot_s)
     return ServerResults(
         tpot_s=tpot_s,
@@ -191,7 +191,7 @@ def server_of(
         throughput_tokens_per_s=rate,
         joules_per_token=energy.joules_per_token(board_w, rate),
         usd_per_million_tokens=energy.usd_per_million_tokens(usd_per_hour, rate),
-        decoding_requests=steady.decoding_requests(found.n_places, found.prompt_s + found.burst_wait_s, found.decode_s),
+        decoding_requests=steady.decoding_requests(times.n_places, times.prompt_s + times.burst_wait_s, times.decode_s),
     )
 
 
@@ -249,16 +249,16 @@ def last_pass(
     wave = known_wave(design, made, terms, n, sums)
     if load.batching == STATIC:
         return static_pass(float(n), places, wave.decode_step_s, wave.prefill_s, wave.wave_s, total_s, n_steps)
-    own = float(terms.input_tokens - terms.prompt.prefix_tokens)
-    cycle = cycle_of(float(n), own, n_steps, float(load.step_tokens), load.batching, n_apart)
-    n_tokens = cycle.n_tokens + (longest - 1.0) * cycle.prompts * own
+    prompt_tokens = float(terms.input_tokens - terms.prompt.prefix_tokens)
+    cycle = cycle_of(float(n), prompt_tokens, n_steps, float(load.step_tokens), load.batching, n_apart)
+    n_tokens = cycle.n_tokens + (longest - 1.0) * cycle.prompts * prompt_tokens
     n_mean = cycle.mean_tokens if n_apart > 1 else n_tokens
-    given = shared_given(design, terms, cycle.decoding, n_tokens, n_mean)
-    each = known_sums(design, made, terms.same_from, n, sums)
+    shared = shared_pass(design, terms, cycle.decoding, n_tokens, n_mean)
+    request_sums = known_sums(design, made, terms.same_from, n, sums)
     blocks_s, prompts = stack.host_blocks_s, longest * cycle.prompts
-    prompt_step_s = shared_step_s(cycle.decoding, prompts, given, each, terms, blocks_s)
+    prompt_step_s = shared_step_s(cycle.decoding, prompts, shared, request_sums, terms, blocks_s)
     if n_apart > 1:  # another group, which decodes meanwhile, may take longer
-        beside_s = shared_step_s(float(n), 0.0, given, each, terms, blocks_s)
+        beside_s = shared_step_s(float(n), 0.0, shared, request_sums, terms, blocks_s)
         prompt_step_s = max(prompt_step_s, beside_s)
     return pass_of(
         float(n),
@@ -275,7 +275,7 @@ def last_pass(
 
 
 @compilable
-def server_results(design: Design, found: Pass, batch: float, n_steps: float) -> ServerResults:
-    """The results of a server of `batch` requests of `n_steps` tokens each, whose cycle is `found`."""
+def server_results(design: Design, times: Pass, batch: float, n_steps: float) -> ServerResults:
+    """The results of a server of `batch` requests of `n_steps` tokens each, whose cycle is `times`."""
     n, device = design.deployment.n_devices, design.device
-    return server_of(found, batch, n_steps, n * device.board_power_w, n * device.usd_per_hour)
+    return server_of(times, batch, n_steps, n * device.board_power_w, n * device.usd_per_hour)

@@ -30,10 +30,10 @@ def stack_of(device: HardwareSpec, work: Workload) -> tuple[str | None, StackSpe
             f"model-kind = calibrated: {device.name} has no calibrated parameters: use ideal, or `dse calibrate`"
         )
     stacks = device.stacks or catalog.device(DEFAULT_STACKS_OF).stacks
-    asked, _, release = (work.stack or "").partition("@")
-    name = asked or (DEFAULT_STACK if DEFAULT_STACK in stacks else next(iter(stacks)))
+    engine, _, release = (work.stack or "").partition("@")
+    name = engine or (DEFAULT_STACK if DEFAULT_STACK in stacks else next(iter(stacks)))
     servers = catalog.servers()
-    known = dict.fromkeys([*(name for name, own in stacks.items() if own.attention or own.gemm), *servers])
+    known = dict.fromkeys([*(name for name, spec in stacks.items() if spec.attention or spec.gemm), *servers])
     if name not in known:
         raise InputError(f"stack = {show(name)}: {device.name} is calibrated for {', '.join(known)}")
     order = {other: stacks[other] for other in dict.fromkeys([name, DEFAULT_STACK, *stacks]) if other in stacks}
@@ -41,10 +41,10 @@ def stack_of(device: HardwareSpec, work: Workload) -> tuple[str | None, StackSpe
         engines.check_release(name, release)
     if release == KERNELS:
         if name not in stacks or not (stacks[name].attention or stacks[name].gemm):
-            kernels = ", ".join(f"{name}@{KERNELS}" for name, own in stacks.items() if own.attention or own.gemm)
+            kernels = ", ".join(f"{name}@{KERNELS}" for name, spec in stacks.items() if spec.attention or spec.gemm)
             raise InputError(f"stack = {show(work.stack)}: {device.name} has no such kernels: use {kernels}")
         return name, served(name, order, None, "")
-    public = {kind: one for kind, one in catalog.benchmarked(name).items() if one.covers(release)} if release else {}
+    public = {kind: fit for kind, fit in catalog.benchmarked(name).items() if fit.covers(release)} if release else {}
     return name, served(name, order, servers.get(name), release, public)
 
 

@@ -42,18 +42,18 @@ class Start(NamedTuple):
 def kv_dtype(stack: str, release: str, family: str) -> str | None:
     """The name that an engine has for a family, of the types in a release's table; None where it has none."""
     types = engines.types(stack, release)
-    own = [
-        one.name
-        for one in engine_names.offered(FAMILIES)
-        if one.engine == engines.ENGINES.get(stack) and one.text == family
+    names = [
+        offer.name
+        for offer in engine_names.offered(FAMILIES)
+        if offer.engine == engines.ENGINES.get(stack) and offer.text == family
     ]
-    return next((name for name in (family, *own) if name in types), None)
+    return next((name for name in (family, *names) if name in types), None)
 
 
 def has_table(device: HardwareSpec, stack: str) -> bool:
     """Whether a table tells what an engine (NAME or NAME@RELEASE) runs on a device."""
-    name, _, asked = stack.partition("@")
-    release = engines.release_for(name, asked)
+    name, _, requested = stack.partition("@")
+    release = engines.release_for(name, requested)
     return release is not None and (device.architecture or "") in engines.architectures(name, release)
 
 
@@ -61,8 +61,8 @@ def plain_support(device: HardwareSpec, model: ModelSpec, work: Workload, stack:
     """The row of a release's table for what a model computes with; None where none tells."""
     if not has_table(device, stack):
         return None
-    name, _, asked = stack.partition("@")
-    return engines.support(name, asked, device, model, engines.AUTO, work.tower)
+    name, _, requested = stack.partition("@")
+    return engines.support(name, requested, device, model, engines.AUTO, work.tower)
 
 
 def is_plain(support: Support) -> bool:
@@ -74,10 +74,10 @@ def told_text(device: HardwareSpec, model: ModelSpec, work: Workload, stack: str
     """Whether an engine runs a format here, in a line; "" where no table tells."""
     if not has_table(device, stack):
         return ""
-    found = _by_table(device, model, work, stack, family)
-    if (row := found.support) is None:
-        is_known = found.reason.startswith(_NO_TYPE)
-        return f"{found.reason}: other software would have to run it" if is_known else ""
+    start = _by_table(device, model, work, stack, family)
+    if (row := start.support) is None:
+        is_known = start.reason.startswith(_NO_TYPE)
+        return f"{start.reason}: other software would have to run it" if is_known else ""
     other = row.runs and row.stored_as not in ("", family, row.kv_dtype)
     return row.text() + (f"; stored as {row.stored_as}, which --quantizer {row.stored_as} counts" if other else "")
 
@@ -89,25 +89,25 @@ def of_format(
 
     `stack` is as results have it, "" for none; `implementation` one that the quantizer itself names.
     """
-    asked = (work.implementation or "").partition(":")[0] or implementation
+    kernel = (work.implementation or "").partition(":")[0] or implementation
     stack = _engine_of(device, work, stack)
     name = stack.partition("@")[0]
-    if device.is_own_chip and not name and not asked:
+    if device.is_own_chip and not name and not kernel:
         return Start()
     try:
-        runs = catalog.implementation(device, family, name or None, asked)
+        runs = catalog.implementation(device, family, name or None, kernel)
     except InputError:
         return Start("other kernels than asked for")
     is_known = runs is not None and _is_for(runs, device)
-    if not asked and has_table(device, stack) and not _as_papers(work):
-        found = _by_table(device, model, work, stack, family)
-        return found._replace(elsewhere=bool(found.reason) and is_known)
-    if device.engine_rate is not None and not asked:
+    if not kernel and has_table(device, stack) and not _as_papers(work):
+        start = _by_table(device, model, work, stack, family)
+        return start._replace(elsewhere=bool(start.reason) and is_known)
+    if device.engine_rate is not None and not kernel:
         has_engine = device.path_of(family) == "engine"
         return Start() if has_engine else Start(f"no engine of {device.name} runs it", None, is_known)
     if not is_known:
         return Start(f"no kernel known for {device.name}")
-    if asked or not name or runs is None or runs.stack == name or _as_papers(work):
+    if kernel or not name or runs is None or runs.stack == name or _as_papers(work):
         return Start()
     if not _offers(name, family):
         return Start(f"{_NO_TYPE} {engines.ENGINES.get(name, name)}", None, elsewhere=True)
@@ -120,20 +120,20 @@ def refusals(device: HardwareSpec, plan: KvPlan, work: Workload, stack: str) -> 
     `plan` may be as laid out on the device, `stack` is as results have it.
     """
     stack = _engine_of(device, work, stack)
-    model, found = (plan.whole or plan).model, dict[str, str]()
+    model, lines = (plan.whole or plan).model, dict[str, str]()
     packed = {g.quantizer.family.name: g.quantizer for g in plan.groups if g.layout.needs_dequantizing}
-    for family, own in packed.items():
-        named = (own.implementation or "").partition(":")[0]
-        if (told := of_format(device, model, work, stack, family, named)).reason:
-            found[family] = told.line
+    for family, quantizer in packed.items():
+        named = (quantizer.implementation or "").partition(":")[0]
+        if (start := of_format(device, model, work, stack, family, named)).reason:
+            lines[family] = start.line
     if (work.implementation or "").partition(":")[0] or not has_table(device, stack) or _as_papers(work):
-        return found
+        return lines
     plain = plain_support(device, model, work, stack)
     has_plain = len(packed) < len({g.quantizer.family.name for g in plan.groups})
     if has_plain and plain and not is_plain(plain):
         kept = plain.text() if not plain.runs else f"{plain.engine} {plain.release} stores it as {plain.stored_as}"
-        found[PLAIN] = kept
-    return found | _layout_refusals(model, plan, work, stack)
+        lines[PLAIN] = kept
+    return lines | _layout_refusals(model, plan, work, stack)
 
 
 def why_not(refused: Mapping[str, str]) -> str:
@@ -143,20 +143,20 @@ def why_not(refused: Mapping[str, str]) -> str:
 
 def _layout_refusals(model: ModelSpec, plan: KvPlan, work: Workload, stack: str) -> dict[str, str]:
     """Layouts that an engine with a table does not start."""
-    name, found = stack.partition("@")[0], dict[str, str]()
+    name, lines = stack.partition("@")[0], dict[str, str]()
     engine = engines.ENGINES.get(name, name)
     keys, values = ({_type_of(g) for g in plan.groups if g.which == side} for side in ("key", "value"))
     if keys and values and keys != values:
-        found["keys and values"] = f"{engine} keeps both in one type"
+        lines["keys and values"] = f"{engine} keeps both in one type"
     if len((keys | values) - {PLAIN}) > 1:
-        found["layers"] = f"{engine} has one KV type beside 16 bits"
+        lines["layers"] = f"{engine} has one KV type beside 16 bits"
     if name == "vllm" and work.ep not in (1, work.tp):
-        found[f"ep {work.ep}"] = f"{engine} spreads whole experts over all devices or over none: ep 1 or {work.tp}"
+        lines[f"ep {work.ep}"] = f"{engine} spreads whole experts over all devices or over none: ep 1 or {work.tp}"
     if name == "llama.cpp":
         for field, usual in (("ep", 1), ("dcp", 1), ("dp_attention", False)):
             if getattr(work, field) != usual:
-                found[field.replace("_", "-")] = f"{engine} has no such split"
-    return found
+                lines[field.replace("_", "-")] = f"{engine} has no such split"
+    return lines
 
 
 def _type_of(g: TensorGroup) -> str:
@@ -176,30 +176,30 @@ def _as_papers(work: Workload) -> bool:
     return work.memory == "paper" and not work.stack
 
 
-def _is_for(one: Implementation, device: HardwareSpec) -> bool:
+def _is_for(implementation: Implementation, device: HardwareSpec) -> bool:
     """Whether an implementation is code for a device: that of papers, which names no architectures, is for GPUs."""
     is_gpu = (device.architecture or ANY_GPU).startswith(ANY_GPU)
-    return not one.name.startswith(GENERIC) and (bool(one.architectures) or is_gpu)
+    return not implementation.name.startswith(GENERIC) and (bool(implementation.architectures) or is_gpu)
 
 
 @cache
 def _offers(stack: str, family: str) -> bool:
     """Whether an engine has a name for a family."""
     known = engine_names.offered(FAMILIES)
-    return any(one.engine == engines.ENGINES.get(stack) and one.text == family for one in known)
+    return any(offer.engine == engines.ENGINES.get(stack) and offer.text == family for offer in known)
 
 
 def _by_table(device: HardwareSpec, model: ModelSpec, work: Workload, stack: str, family: str) -> Start:
     """Whether an engine with a table runs a format."""
-    name, _, asked = stack.partition("@")
-    release = engines.release_for(name, asked) or ""
+    name, _, requested = stack.partition("@")
+    release = engines.release_for(name, requested) or ""
     engine = f"{engines.ENGINES.get(name, name)} {release}"
     dtype = kv_dtype(name, release, family)
     if dtype is None:
         return Start(f"{_NO_TYPE} {engine}")
-    found = engines.support(name, asked, device, model, dtype, work.tower)
-    if found is None:
+    row = engines.support(name, requested, device, model, dtype, work.tower)
+    if row is None:
         kinds = ", ".join(engines.kinds(model, work.tower))
         return Start(f"not told for {kinds} on {device.architecture} by {engine}")
-    said = {engines.REFUSED: "refused by", engines.FAILS: "fails as it starts under"}
-    return Start(f"{said[found.status]} {engine}" if found.status in said else "", found)
+    words = {engines.REFUSED: "refused by", engines.FAILS: "fails as it starts under"}
+    return Start(f"{words[row.status]} {engine}" if row.status in words else "", row)

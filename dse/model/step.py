@@ -155,10 +155,10 @@ def prompt_terms(
     reached = reached_bandwidth(design)
     if prefix_tokens:
         once = quantising(design, reached, [amounts.in_prefix for amounts in made.quantised])
-        each = quantising(design, reached, [amounts.in_prompt for amounts in made.quantised])
+        per_prompt = quantising(design, reached, [amounts.in_prompt for amounts in made.quantised])
     else:
         once = quantising(design, reached, [0.0 for _ in made.quantised])
-        each = quantising(design, reached, [amounts.in_prefix + amounts.in_prompt for amounts in made.quantised])
+        per_prompt = quantising(design, reached, [amounts.in_prefix + amounts.in_prompt for amounts in made.quantised])
     return PromptTerms(
         prefix_tokens=prefix_tokens,
         prefix_flops=float(prefix_flops),
@@ -166,9 +166,9 @@ def prompt_terms(
         prefix_engine_s=once.engine_s,
         prefix_fused_s=once.fused_s,
         prefix_materialised_s=once.materialised_s,
-        own_engine_s=each.engine_s,
-        own_fused_s=each.fused_s,
-        own_materialised_s=each.materialised_s,
+        own_engine_s=per_prompt.engine_s,
+        own_fused_s=per_prompt.fused_s,
+        own_materialised_s=per_prompt.materialised_s,
         launch_s=launch_s,
     )
 
@@ -224,9 +224,9 @@ def experts_s(design: Design, n_tokens: float, touched: float) -> float:
     """
     if design.stack.has_experts == 0:
         return 0.0
-    found = experts_of(design, n_tokens, touched)
+    experts = experts_of(design, n_tokens, touched)
     return linear.linear_calibrated_s(
-        design.model.n_layers, design.stack.expert_launch_s, found.compute_s, found.read_s
+        design.model.n_layers, design.stack.expert_launch_s, experts.compute_s, experts.read_s
     )
 
 
@@ -389,7 +389,7 @@ def prompt_power_s(
     return added_s(compute_s + other_s, joules, terms.limit_w, terms.idle_w)
 
 
-class Given(NamedTuple):
+class PassTimes(NamedTuple):
     """Times of a wave, in a step and over the prompts, that are no sums over its sequences."""
 
     #: weights read, but for experts whose products were measured apart; and those
@@ -425,39 +425,39 @@ def step_packing_s(n: float, sums: Sums, terms: Terms) -> tuple[float, float]:
 
 
 @inlined
-def wave_of(n: float, given: Given, sums: Sums, peak: float, terms: Terms) -> Wave:
+def wave_of(n: float, times: PassTimes, sums: Sums, peak: float, terms: Terms) -> Wave:
     """Times of `n` sequences that run together; `sums` of one of them, `peak` that of the products in a step.
 
-    `given` is what depends on how many experts they touch, and on what is exchanged.
+    `times` are those that depend on how many experts they touch, and on what is exchanged.
     """
     n_steps = terms.output_tokens
-    dense_s, compute_s = products_s(n, n, given.read_s, peak, terms)
-    linear_s = dense_s + given.experts_s
+    dense_s, compute_s = products_s(n, n, times.read_s, peak, terms)
+    linear_s = dense_s + times.experts_s
     attention_s = (sums.fixed_s + n * sums.attention_s) / n_steps
     quantize_s = dequantize_s = 0.0
     if terms.quantises:
         quantize_s, dequantize_s = step_packing_s(n, sums, terms)
     host_s = terms.host_s + n * terms.host_sequence_s
-    working_s = linear_s + attention_s + quantize_s + dequantize_s + given.exchange_s + host_s
-    joules = given.read_s * terms.weight_w + compute_s * terms.gemm_flops_frac * terms.product_w
+    working_s = linear_s + attention_s + quantize_s + dequantize_s + times.exchange_s + host_s
+    joules = times.read_s * terms.weight_w + compute_s * terms.gemm_flops_frac * terms.product_w
     joules += n / n_steps * (sums.read_s * terms.kv_w + sums.compute_s * terms.attention_flops_frac * terms.attention_w)
     power_s = added_s(working_s, joules, terms.limit_w, terms.idle_w)
     decode_step_s = throughput.decode_step_s(
-        linear_s, attention_s, quantize_s, dequantize_s, given.exchange_s, host_s, power_s
+        linear_s, attention_s, quantize_s, dequantize_s, times.exchange_s, host_s, power_s
     )
     products, matrix_s, prompt_compute_s, prompt_quantize_s = prompt_s(
-        n, 1, given.prompt_read_s, given.prompt_experts_s, terms, terms.prompt
+        n, 1, times.prompt_read_s, times.prompt_experts_s, terms, terms.prompt
     )
-    other_s = prompt_quantize_s + given.prompt_exchange_s + terms.host_s
-    of_limit_s = prompt_power_s(given.prompt_read_s, products, matrix_s, prompt_compute_s, other_s, terms)
-    prefill_s = prompt_compute_s + prompt_quantize_s + given.prompt_exchange_s + terms.host_s + of_limit_s
+    other_s = prompt_quantize_s + times.prompt_exchange_s + terms.host_s
+    of_limit_s = prompt_power_s(times.prompt_read_s, products, matrix_s, prompt_compute_s, other_s, terms)
+    prefill_s = prompt_compute_s + prompt_quantize_s + times.prompt_exchange_s + terms.host_s + of_limit_s
     return Wave(
         linear_compute_s=compute_s,
         linear_s=linear_s,
         attention_s=attention_s,
         quantize_s=quantize_s,
         dequantize_s=dequantize_s,
-        collective_s=given.exchange_s,
+        collective_s=times.exchange_s,
         host_s=host_s,
         power_s=power_s,
         decode_step_s=decode_step_s,
@@ -465,14 +465,14 @@ def wave_of(n: float, given: Given, sums: Sums, peak: float, terms: Terms) -> Wa
         prompt_matrix_s=matrix_s,
         prompt_compute_s=prompt_compute_s,
         prompt_quantize_s=prompt_quantize_s,
-        prompt_collective_s=given.prompt_exchange_s,
+        prompt_collective_s=times.prompt_exchange_s,
         prompt_power_s=of_limit_s,
         prefill_s=prefill_s,
         wave_s=throughput.wave_s(n_steps, decode_step_s, prefill_s),
     )
 
 
-class SharedGiven(NamedTuple):
+class SharedPass(NamedTuple):
     """Parts of a step that prompts share with decoding requests, beside sums over them."""
 
     #: weights read; products counted apart: experts that were measured so, and of a group with more tokens than the
@@ -500,7 +500,7 @@ def own_products_s(design: Design, terms: Terms, n_tokens: float) -> float:
 
 
 @compilable
-def shared_given(design: Design, terms: Terms, decoding: float, n_tokens: float, n_mean: float) -> SharedGiven:
+def shared_pass(design: Design, terms: Terms, decoding: float, n_tokens: float, n_mean: float) -> SharedPass:
     """Times of a step over `n_tokens` of a group, those of `decoding` requests and of prompts; `n_mean` over groups."""
     touched = share_touched(design, int(n_mean))
     exchanged_s, apart_s = exchanges_s(design, n_mean, 1), experts_s(design, n_mean, touched)
@@ -508,7 +508,7 @@ def shared_given(design: Design, terms: Terms, decoding: float, n_tokens: float,
         exchanged_s += exchanges_s(design, decoding, 0) - exchanges_s(design, decoding, 1)
     if n_tokens > n_mean:
         apart_s += own_products_s(design, terms, n_tokens) - own_products_s(design, terms, n_mean)
-    return SharedGiven(weight_read_s(design, touched), apart_s, exchanged_s, n_mean)
+    return SharedPass(weight_read_s(design, touched), apart_s, exchanged_s, n_mean)
 
 
 class StepWork(NamedTuple):
@@ -557,7 +557,7 @@ def step_s(work: StepWork, terms: Terms) -> float:
 
 @compilable
 def shared_step_s(
-    decoding: float, prompts: float, given: SharedGiven, sums: Sums, terms: Terms, blocks_s: float
+    decoding: float, prompts: float, shared: SharedPass, sums: Sums, terms: Terms, blocks_s: float
 ) -> float:
     """Seconds of a step in which `decoding` requests get a token each and `prompts` prompts are computed, below 1 a
     part of one, whose shared prefix is cached.
@@ -574,13 +574,13 @@ def shared_step_s(
         packing_s = prompts * (prompt.own_fused_s + prompt.own_materialised_s)
         engine_s, launch_s = prompts * prompt.own_engine_s, prompt.launch_s
     work = StepWork(
-        n_tokens=given.n_tokens,
+        n_tokens=shared.n_tokens,
         n_last=decoding + prompts,
         n_decoding=decoding,
-        read_s=given.read_s,
+        read_s=shared.read_s,
         peak=terms.product_peak_per_s,
-        apart_s=given.apart_s,
-        exchange_s=given.exchange_s,
+        apart_s=shared.apart_s,
+        exchange_s=shared.exchange_s,
         decode_s=decode_s,
         decode_joules=decoding
         / n_steps
@@ -597,11 +597,11 @@ def shared_step_s(
 @compilable
 def one_prompt_s(design: Design, terms: Terms) -> float:
     """Seconds of one prompt alone, whose shared prefix is cached: the time to its first token without a queue."""
-    own = design.input_tokens - terms.prompt.prefix_tokens
-    if own == 0:
+    n_tokens = design.input_tokens - terms.prompt.prefix_tokens
+    if n_tokens == 0:
         return 0.0
-    given = shared_given(design, terms, 0.0, float(own), float(own))
-    return shared_step_s(0.0, 1.0, given, NO_SUMS, terms, 0.0)
+    shared = shared_pass(design, terms, 0.0, float(n_tokens), float(n_tokens))
+    return shared_step_s(0.0, 1.0, shared, NO_SUMS, terms, 0.0)
 
 
 @compilable
@@ -649,7 +649,7 @@ class Run(NamedTuple):
 
 
 @compilable
-def cached_run(design: Design, terms: Terms, n: int, wave: Wave, sums: Sums, given: Given) -> Run:
+def cached_run(design: Design, terms: Terms, n: int, wave: Wave, sums: Sums, times: PassTimes) -> Run:
     """The run of `n` sequences with these times; `sums` are those of one of them."""
     n_steps, bandwidth, reached = terms.output_tokens, terms.bandwidth_bytes_per_s, terms.reached_bytes_per_s
     touched, prompt_tokens = share_touched(design, n), prompt_tokens_of(design, terms, n)
@@ -663,10 +663,10 @@ def cached_run(design: Design, terms: Terms, n: int, wave: Wave, sums: Sums, giv
     return Run(
         n=n,
         wave=wave,
-        linear_read_s=given.read_s + chosen.read_s,
+        linear_read_s=times.read_s + chosen.read_s,
         linear_compute_s=wave.linear_compute_s + chosen.compute_s,
         linear_latency_s=terms.n_products * terms.gemm_launch_s + chosen.launch_s,
-        prompt_read_s=given.prompt_read_s + of_prompts.read_s,
+        prompt_read_s=times.prompt_read_s + of_prompts.read_s,
         prompt_products_s=wave.prompt_products_s + of_prompts.compute_s,
         attention_read_s=attention_read_s,
         attention_compute_s=attention_compute_s,
@@ -788,13 +788,13 @@ def known_wave(design: Design, made: Generation, terms: Terms, n: int, sums: Kno
     """The times of `known_run` alone."""
     if design.load.has_cache == 0:
         return uncached_run(design, terms, n).wave
-    return wave_with(design, terms, n, given_of(design, terms, n), known_sums(design, made, terms.same_from, n, sums))
+    return wave_with(design, terms, n, pass_times(design, terms, n), known_sums(design, made, terms.same_from, n, sums))
 
 
 @inlined
-def wave_with(design: Design, terms: Terms, n: int, given: Given, sums: Sums) -> Wave:
+def wave_with(design: Design, terms: Terms, n: int, times: PassTimes, sums: Sums) -> Wave:
     """Times of `n` sequences with a KV cache, whose sums over the steps are `sums` each."""
-    return wave_of(float(n), given, sums, product_peak(design, n), terms)
+    return wave_of(float(n), times, sums, product_peak(design, n), terms)
 
 
 @inlined
@@ -804,11 +804,11 @@ def prompt_tokens_of(design: Design, terms: Terms, n: int) -> int:
 
 
 @inlined
-def given_of(design: Design, terms: Terms, n: int) -> Given:
+def pass_times(design: Design, terms: Terms, n: int) -> PassTimes:
     """Times of a wave of `n` sequences that are no sums over them."""
     prompt_tokens = prompt_tokens_of(design, terms, n)
     touched, prompts_touch = share_touched(design, n), share_touched(design, prompt_tokens)
-    return Given(
+    return PassTimes(
         read_s=weight_read_s(design, touched),
         prompt_read_s=weight_read_s(design, prompts_touch),
         experts_s=experts_s(design, float(n), touched),
@@ -821,5 +821,5 @@ def given_of(design: Design, terms: Terms, n: int) -> Given:
 @compilable
 def run_with(design: Design, terms: Terms, n: int, sums: Sums) -> Run:
     """The run of `n` sequences with a KV cache, whose sums over the steps are `sums` each."""
-    given = given_of(design, terms, n)
-    return cached_run(design, terms, n, wave_with(design, terms, n, given, sums), sums, given)
+    times = pass_times(design, terms, n)
+    return cached_run(design, terms, n, wave_with(design, terms, n, times, sums), sums, times)

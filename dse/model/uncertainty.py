@@ -97,11 +97,11 @@ def parts(stack: StackSpec | None, tokens: Interval) -> dict[str, Interval]:
         return dict.fromkeys(("linear_s", "attention_s", "quantize_s", "dequantize_s"), tokens)
     of_linear = [fit for fit in (stack.gemm, *stack.products.values(), *stack.experts.values()) if fit]
     of_attention = [fit for fit in (stack.attention, *stack.latent.values()) if fit]
-    found = {}
+    intervals = {}
     for name, fits in (("linear_s", of_linear), ("attention_s", of_attention)):
         if fits:
-            found[name] = of_fits(fits)
-    return found
+            intervals[name] = of_fits(fits)
+    return intervals
 
 
 def of_energy(results: Mapping[str, Any]) -> dict[str, Interval]:
@@ -113,21 +113,21 @@ def of_energy(results: Mapping[str, Any]) -> dict[str, Interval]:
     """
     if results.get("joules_per_token_by_parts") is None:
         return {}
-    found = {}
+    by_part = {}
     for name, rate in ENERGY_PARTS.items():
         if rate in results["assumptions"]:
-            found[name] = Interval(*BY_KIND[ASSUMED], f"{rate} is assumed, half to twice")
+            by_part[name] = Interval(*BY_KIND[ASSUMED], f"{rate} is assumed, half to twice")
         else:
             low, high = (results.get(f"{ENERGY_RANGES.get(rate)}_{end}") or 1.0 for end in ("low", "high"))
-            found[name] = Interval(low, high, f"{rate} as the device's file has it")
-    idle = found["idle_joules_per_token"]
+            by_part[name] = Interval(low, high, f"{rate} as the device's file has it")
+    idle = by_part["idle_joules_per_token"]
     times = of_column(results, RATE).inverse()
-    found["idle_joules_per_token"] = product([idle, times], f"{idle.why}; the board idles as long as the tokens take")
-    each = [(float(results[name]), one) for name, one in found.items()]
+    by_part["idle_joules_per_token"] = product([idle, times], f"{idle.why}; the board idles as long as the tokens take")
+    weighted = [(float(results[name]), interval) for name, interval in by_part.items()]
     assumed = [rate for rate in ENERGY_PARTS.values() if rate in results["assumptions"]]
     why = f"half to twice what is assumed: {', '.join(assumed)}; " if assumed else ""
     why += "the board idles as long as the tokens take; the parts err independently"
-    return {**found, "joules_per_token_by_parts": total(each, why)}
+    return {**by_part, "joules_per_token_by_parts": total(weighted, why)}
 
 
 def of_results(results: Mapping[str, Any], stack: StackSpec | None, why: str = "") -> dict[str, Interval]:
@@ -135,9 +135,9 @@ def of_results(results: Mapping[str, Any], stack: StackSpec | None, why: str = "
     if not results["feasible"]:
         return {}
     columns = (*TOKEN_TIMES, *FIRST_TIMES, *SERVED_TIMES, *SERVED_RATES)
-    found = {name: of_column(results, name)._replace(why=why) for name in columns if results.get(name) is not None}
-    found |= parts(stack, of_column(results, "decode_step_s")) | of_energy(results)
-    return {name: found[name] for name in RESULTS if name in found and results.get(name) is not None}
+    intervals = {name: of_column(results, name)._replace(why=why) for name in columns if results.get(name) is not None}
+    intervals |= parts(stack, of_column(results, "decode_step_s")) | of_energy(results)
+    return {name: intervals[name] for name in RESULTS if name in intervals and results.get(name) is not None}
 
 
 def as_numbers(results: Mapping[str, Any], stack: StackSpec | None = None) -> dict[str, list[float]]:
@@ -236,11 +236,11 @@ def decoding_share(results: Mapping[str, Any]) -> float | None:
 def joined(tokens: Interval, first: Interval, share: float, correlation: float) -> Interval:
     """Interval of a time of which `share` errs as times per token do and the rest as times to the first token, whose
     errors have this correlation."""
-    (middle, half), (other, other_half) = tokens.logs(), first.logs()
+    (middle, half), (other_middle, other_half) = tokens.logs(), first.logs()
     shares = share * half, (1 - share) * other_half
-    both = math.sqrt(shares[0] ** 2 + shares[1] ** 2 + 2 * correlation * shares[0] * shares[1])
-    found = Interval.of_logs(share * middle + (1 - share) * other, both, tokens.why)
-    return found._replace(low=min(found.low, 1.0), high=max(found.high, 1.0))  # a prediction is inside of its own
+    joint_half = math.sqrt(shares[0] ** 2 + shares[1] ** 2 + 2 * correlation * shares[0] * shares[1])
+    joint = Interval.of_logs(share * middle + (1 - share) * other_middle, joint_half, tokens.why)
+    return joint._replace(low=min(joint.low, 1.0), high=max(joint.high, 1.0))  # a prediction is inside of its own
 
 
 def with_kernels(tokens: Interval, results: Mapping[str, Any]) -> Interval:
@@ -260,8 +260,8 @@ def with_kernels(tokens: Interval, results: Mapping[str, Any]) -> Interval:
     low, high = (
         (step_s + math.hypot(other_s, ceiling_s / rate) - other_s - exposed_s) / step_s for rate in (fast, slow)
     )
-    both = product([tokens, Interval(low, high, "")])
-    return Interval(both.low, both.high, f"{tokens.why}; what kernels unpack, within its range" if tokens.why else "")
+    joint = product([tokens, Interval(low, high, "")])
+    return Interval(joint.low, joint.high, f"{tokens.why}; what kernels unpack, within its range" if tokens.why else "")
 
 
 def of_column(results: Mapping[str, Any], column: str, kernels: bool = True) -> Interval:
@@ -295,21 +295,21 @@ def gain(
     intervals = [of_column(results, column, kernels=False) for results in (first, second)]
     if column in SERVED_RATES:
         values = [1 / rate for rate in values]
-        intervals = [one.inverse() for one in intervals]
+        intervals = [interval.inverse() for interval in intervals]
     common, own_s = shared(first, second), unsure(first, second, values)
-    (middle, half), (other, other_half) = (one.logs() for one in intervals)
+    (middle, half), (other_middle, other_half) = (interval.logs() for interval in intervals)
     if common == 1:
         rest_s = (values[0] - own_s[0]) - (values[1] - own_s[1])
-        both = Interval.of_logs((middle + other) / 2, (half + other_half) / 2, "")
-        parts = [Interval(*ratio(values[1], values[0], both, math.hypot(rest_s, *own_s)), "")]
+        joint = Interval.of_logs((middle + other_middle) / 2, (half + other_half) / 2, "")
+        parts = [Interval(*ratio(values[1], values[0], joint, math.hypot(rest_s, *own_s)), "")]
     else:
         apart = math.sqrt(half**2 + other_half**2 - 2 * common * half * other_half)
         kernels = max(half, other_half) * math.hypot(*own_s) / max(values)
-        middle = math.log(values[1] / values[0]) + other - middle
+        middle = math.log(values[1] / values[0]) + other_middle - middle
         parts = [Interval.of_logs(middle, apart, ""), Interval.of_logs(0.0, kernels, "")]
     low, high, _ = product([*parts, *of_weights(first, second), *shifts])
-    found = gain_within(low, high)
-    return found._replace(sure=at_most(found.sure, (first, second)))
+    compared = gain_within(low, high)
+    return compared._replace(sure=at_most(compared.sure, (first, second)))
 
 
 def shared(first: Mapping[str, Any], second: Mapping[str, Any]) -> float:
@@ -318,7 +318,7 @@ def shared(first: Mapping[str, Any], second: Mapping[str, Any]) -> float:
     if first["model"] != second["model"] or first["model_kind"] != second["model_kind"]:
         return 0.0
     known = catalog.shared_errors()
-    names = [str(one["stack"] or "") for one in (first, second)]
+    names = [str(results["stack"] or "") for results in (first, second)]
     engines = [name.partition("@")[0] for name in names]
     is_run = first["model_kind"] == "calibrated"  # where no kernels were measured no stack counts
     different = (
@@ -329,7 +329,7 @@ def shared(first: Mapping[str, Any], second: Mapping[str, Any]) -> float:
         (known.device, first["device"] != second["device"]),
         (known.weights, str(first["weights"]) != str(second["weights"])),
     )
-    return math.prod(own for own, is_different in different if is_different)
+    return math.prod(correlation for correlation, is_different in different if is_different)
 
 
 def unsure(first: Mapping[str, Any], second: Mapping[str, Any], times: Sequence[float]) -> tuple[float, float]:
@@ -338,8 +338,8 @@ def unsure(first: Mapping[str, Any], second: Mapping[str, Any], times: Sequence[
     if all(first[name] == second[name] for name in ("key_quantizer", "value_quantizer", "tokens")):
         return 0.0, 0.0
     parts = [
-        time * sum(float(one[name]) for name in KV_PARTS) / float(one["decode_step_s"])
-        for time, one in zip(times, (first, second), strict=True)
+        time * sum(float(results[name]) for name in KV_PARTS) / float(results["decode_step_s"])
+        for time, results in zip(times, (first, second), strict=True)
     ]
     return parts[0], parts[1]
 
@@ -349,30 +349,30 @@ def of_weights(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Inte
     weights of other formats."""
     if str(first["weights"]) == str(second["weights"]):
         return []
-    found = []
-    for one, is_first in ((first, True), (second, False)):
-        if any(name in one["assumptions"] for name in STAND_INS):
-            share = float(one[WEIGHT_PART]) / float(one["decode_step_s"])
+    shifts = []
+    for results, is_first in ((first, True), (second, False)):
+        if any(name in results["assumptions"] for name in STAND_INS):
+            share = float(results[WEIGHT_PART]) / float(results["decode_step_s"])
             times = Interval(1 + share * (1 / STAND_IN_WIDTH - 1), 1 + share * (STAND_IN_WIDTH - 1), "stand-ins")
-            found.append(times.inverse() if is_first else times)
-    return found
+            shifts.append(times.inverse() if is_first else times)
+    return shifts
 
 
 def at_most(chance: float, designs: Sequence[Mapping[str, Any]]) -> float:
     """The chance, no surer than `MOST_SURE` where a design rests on what nobody measured."""
-    if all(one.get("model_kind") == "calibrated" and not {*UNMEASURED} & {*_assumed(one)} for one in designs):
+    if all(design.get("model_kind") == "calibrated" and not {*UNMEASURED} & {*_assumed(design)} for design in designs):
         return chance
     return min(max(chance, 1 - MOST_SURE), MOST_SURE)
 
 
 def _assumed(results: Mapping[str, Any]) -> Sequence[str]:
     """The names of a design's assumptions, which tables write as one text."""
-    found = results.get("assumptions") or ()
-    return found.split(", ") if isinstance(found, str) else found
+    names = results.get("assumptions") or ()
+    return names.split(", ") if isinstance(names, str) else names
 
 
 def chance_of(results: Mapping[str, Any], column: str, target: float) -> float:
     """The chance that a rate really is at least `target`, or a time, energy or cost at most (base units)."""
     low, high = ends(results, column)
-    found = chance(low / target, high / target) if column in SERVED_RATES else chance(target / high, target / low)
-    return at_most(found, (results,))
+    probability = chance(low / target, high / target) if column in SERVED_RATES else chance(target / high, target / low)
+    return at_most(probability, (results,))

@@ -7,7 +7,7 @@ from dse.core import units
 from dse.model.results import bits, identity, memory, sure, throughput, times
 from dse.model.results.declare import FLAG, WHOLE, Result, Results, TextLine
 
-_TOPICS = tuple(each.topic for each in (identity, bits, memory, times, throughput, sure))
+_TOPICS = tuple(module.topic for module in (identity, bits, memory, times, throughput, sure))
 #: every result by name, in the order of tables
 RESULTS: dict[str, Result] = {result.name: result for topic in _TOPICS for result in topic.results}
 #: steps on the way to results, which explanations show
@@ -47,8 +47,8 @@ def title(name: str) -> str:
 
 def shown_unit(name: str, unit: str) -> tuple[str, float]:
     """The unit that figures show a column of base unit `unit` in, and its size in base units; "" for a bare number."""
-    own = RESULTS[name].figure_unit if name in RESULTS else ""
-    shown = (own or _FIGURE_UNITS.get(unit, unit)) if unit else ""
+    figure_unit = RESULTS[name].figure_unit if name in RESULTS else ""
+    shown = (figure_unit or _FIGURE_UNITS.get(unit, unit)) if unit else ""
     return shown, float(units.UNITS.get(shown, ("", 1))[1])
 
 
@@ -59,13 +59,13 @@ def with_interval(*kinds: str) -> tuple[str, ...]:
 
 def section(name: str, results: Results, declared: Mapping[str, Result] = RESULTS) -> list[tuple[TextLine, Result]]:
     """Lines of a section of a text that the results show, in their order; by default of a point's text."""
-    found = [
+    lines = [
         (line, result)
         for result in declared.values()
         for line in result.lines
         if line.section == name and line.shown(results)
     ]
-    return sorted(found, key=lambda pair: pair[0].place)
+    return sorted(lines, key=lambda pair: pair[0].place)
 
 
 def assumed_behind(result: str, names: Iterable[str], asked: Mapping[str, Any]) -> list[str]:

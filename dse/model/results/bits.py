@@ -97,7 +97,7 @@ def sqnr_db(at: Facts) -> Derivation:
     "1",
     NUMBER,
     "error of the attention output",
-    TextLine(MEASURED, 4, "", lambda found: found["measured_error"] is not None),
+    TextLine(MEASURED, 4, "", lambda results: results["measured_error"] is not None),
     figure_unit="%",
 )
 def measured_error(at: Facts) -> Derivation:
@@ -143,13 +143,13 @@ def score_drop_high_frac(at: Facts) -> Derivation:
 
 
 def _published(at: Facts, equation: str) -> Derivation:
-    said = quality.published_drop(at.plan)
-    if said is None:
+    drop = quality.published_drop(at.plan)
+    if drop is None:
         return how("no score was published", "dse scores")
     nearest = f"{equation}; a family by the model's own scores, else by the nearest that tell it"
-    source = f"dse scores {at.plan.key_quantizer.name}: {', '.join(said.loss.models)}"
-    counts = {"n_rows": said.loss.n_rows, "n_sources": said.loss.n_sources}
-    return how(nearest, source, tasks=said.loss.family, loss=said.loss.loss, within=said.loss.within, **counts)
+    source = f"dse scores {at.plan.key_quantizer.name}: {', '.join(drop.loss.models)}"
+    counts = {"n_rows": drop.loss.n_rows, "n_sources": drop.loss.n_sources}
+    return how(nearest, source, tasks=drop.loss.family, loss=drop.loss.loss, within=drop.loss.within, **counts)
 
 
 @topic.result("", NAME, "drop from")

@@ -35,14 +35,14 @@ for name, title in (
 ):
     topic.add(name, "", NAME, title, chosen="given")
 
-for name in (*_FIRST, *(name for name, asked in workload.ASKED.items() if asked.title and name not in _FIRST)):
-    asked = workload.ASKED[name]
+for name in (*_FIRST, *(name for name, field in workload.ASKED.items() if field.title and name not in _FIRST)):
+    field = workload.ASKED[name]
     topic.add(
         name,
-        asked.unit,
-        _DTYPES[asked.kind.sort],
-        asked.title,
-        figure_unit="%" if asked.kind is SHARE else "",
+        field.unit,
+        _DTYPES[field.kind.sort],
+        field.title,
+        figure_unit="%" if field.kind is SHARE else "",
         chosen=_CHOSEN.get(name, "given"),
         reads=_READS.get(name, ()),
     )

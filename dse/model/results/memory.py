@@ -35,7 +35,7 @@ def kv_bytes_per_token(at: Facts) -> Derivation:
         "Memory",
         11,
         "  KV cache of a token beyond windows",
-        lambda found: bool(found["kv_bytes_per_token_beyond_windows"] != found["kv_bytes_per_token"]),
+        lambda results: bool(results["kv_bytes_per_token_beyond_windows"] != results["kv_bytes_per_token"]),
     ),
     reads=("kv_page",),
 )
@@ -52,7 +52,7 @@ def kv_bytes_per_token_beyond_windows(at: Facts) -> Derivation:
     "B",
     NUMBER,
     "constant states of a request",
-    TextLine("Memory", 12, "", lambda found: found["state_bytes"] is not None),
+    TextLine("Memory", 12, "", lambda results: results["state_bytes"] is not None),
 )
 def state_bytes(at: Facts) -> Derivation:
     share = " / n_stages" if at.design.deployment.n_stages > 1 else ""
@@ -172,7 +172,7 @@ def runtime_bytes(at: Facts) -> Derivation:
     WHOLE,
     "device memory",
     TextLine("Memory", 13, "device memory, as the driver reports it", of_server),
-    TextLine("Memory", 13, "device memory, by the data sheet", lambda found: not of_server(found)),
+    TextLine("Memory", 13, "device memory, by the data sheet", lambda results: not of_server(results)),
     reads=("memory_capacity", "reported_memory"),
 )
 def capacity_bytes(at: Facts) -> Derivation:
@@ -206,9 +206,9 @@ def free_bytes(at: Facts) -> Derivation:
     )
 
 
-def of_blocks(found: Mapping[str, Any]) -> bool:
+def of_blocks(results: Mapping[str, Any]) -> bool:
     """Whether what a server prints is not what requests of these lengths can use."""
-    return of_server(found) and found["kv_pool_tokens"] != found["kv_usable_tokens"]
+    return of_server(results) and results["kv_pool_tokens"] != results["kv_usable_tokens"]
 
 
 @topic.result(

@@ -19,10 +19,10 @@ def _shared(*names: str) -> list[Result]:
 
 def _shown(name: str, section: str, place: int, words: str, equation: str, unit: str = "") -> Result:
     """Declare a result that the text of a ring shows where it has a value; one without a unit is of one device, too."""
-    own = Result(name=name, unit=unit, dtype=WHOLE if unit == "token" else NUMBER, title=words)
+    declared = Result(name=name, unit=unit, dtype=WHOLE if unit == "token" else NUMBER, title=words)
     line = TextLine(section, place, words, lambda results: results[name] is not None)
     derivation = how(equation, "docs/explanation/model.md, Ring attention")
-    return replace(own if unit else RESULTS[name], lines=(line,), explain=lambda _: derivation)
+    return replace(declared if unit else RESULTS[name], lines=(line,), explain=lambda _: derivation)
 
 
 _RESULTS = (

@@ -91,8 +91,8 @@ def prefill_matrix_s(at: Facts) -> Derivation | None:
     if not at.cached:
         return None
     times = at.wave.prompt_products_s, at.prompt_dense_read_s
-    found = _products(at, float(at.prompt_tokens), *times, at.terms.product_peak_per_s, at.prompt_experts_s)
-    return found.giving(at.wave.prompt_matrix_s)
+    derivation = _products(at, float(at.prompt_tokens), *times, at.terms.product_peak_per_s, at.prompt_experts_s)
+    return derivation.giving(at.wave.prompt_matrix_s)
 
 
 @topic.step("B")
@@ -160,8 +160,8 @@ def _experts(at: Facts, n_tokens: float, share_touched: float, compute_s: float,
 def experts_s(at: Facts) -> Derivation | None:
     if not at.cached:
         return None
-    found = _experts(at, at.run.n, at.run.share_touched, at.experts.compute_s, at.experts.read_s)
-    return found and found.giving(at.experts_s)
+    derivation = _experts(at, at.run.n, at.run.share_touched, at.experts.compute_s, at.experts.read_s)
+    return derivation and derivation.giving(at.experts_s)
 
 
 @topic.step("s")
@@ -169,8 +169,8 @@ def prefill_experts_s(at: Facts) -> Derivation | None:
     if not at.cached:
         return None
     experts = at.prompt_experts
-    found = _experts(at, at.prompt_tokens, at.prompt_share_touched, experts.compute_s, experts.read_s)
-    return found and found.giving(at.prompt_experts_s)
+    derivation = _experts(at, at.prompt_tokens, at.prompt_share_touched, experts.compute_s, experts.read_s)
+    return derivation and derivation.giving(at.prompt_experts_s)
 
 
 @topic.result("s", NUMBER, "attention", TextLine("Time", 4, "attention"), reads=reads.ATTENTION)
@@ -251,7 +251,7 @@ def dequantize_s(at: Facts) -> Derivation | None:
     "s",
     NUMBER,
     "exchange between devices",
-    TextLine("Time", 7, "exchange between devices", lambda found: bool(found["n_devices"] > 1)),
+    TextLine("Time", 7, "exchange between devices", lambda results: bool(results["n_devices"] > 1)),
     reads=reads.LINKS,
 )
 def collective_s(at: Facts) -> Derivation:
@@ -283,7 +283,7 @@ def host_s(at: Facts) -> Derivation:
     "s",
     NUMBER,
     "added by the board's power limit",
-    TextLine("Time", 9, "", lambda found: bool(found["power_s"])),
+    TextLine("Time", 9, "", lambda results: bool(results["power_s"])),
     reads=reads.MEMORY,
 )
 def power_s(at: Facts) -> Derivation | None:
@@ -294,12 +294,12 @@ def power_s(at: Facts) -> Derivation | None:
     return how(f"none: {why}", "docs/explanation/model.md, Energy and cost").giving(0.0)
 
 
-def _busy(at: Facts, what: str, rates: str) -> Derivation | None:
+def _busy(at: Facts, parts: str, rates: str) -> Derivation | None:
     """Explain the time that units are busy with packing or unpacking."""
     if not at.cached:
         return _uncached(at)
     return how(
-        f"mean over steps of {what}; overlap, copies and launches not counted",
+        f"mean over steps of {parts}; overlap, copies and launches not counted",
         _PATHS,
         paths=at.paths_text,
         rates_elements_per_s=rates,
@@ -400,8 +400,8 @@ def total_s(at: Facts) -> Derivation | None:
 def prefill_alone_s(at: Facts) -> Derivation | None:
     if not at.work.kv_cache:
         return None
-    own = at.work.input_tokens - at.terms.prompt.prefix_tokens
-    return how("a step over the tokens of one prompt, its cached prefix left out", _SERVER, prompt_tokens=own)
+    prompt_tokens = at.work.input_tokens - at.terms.prompt.prefix_tokens
+    return how("a step over the tokens of one prompt, its cached prefix left out", _SERVER, prompt_tokens=prompt_tokens)
 
 
 @topic.result("s", NUMBER, "TTFT", TextLine(INTERVALS, 3, "", of_host), reads=reads.ALL, interval=PROMPTS)
