@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from dse.core.compiling import compilable, making
 from dse.model.formulas import attention, calibrated, generation, scheduling
+from dse.model.formulas.generation import Line
 from dse.model.generation import Generation
 from dse.model.kv_bytes import (
     Limits,
@@ -163,45 +164,34 @@ def busy_from(design: Design, kernel: AttentionKernel, n_units: int) -> int:
 @compilable
 def _sum_of_roots(
     design: Design,
-    memory: tuple[float, float],
-    unit_s: float,
-    core: tuple[float, float],
-    compute: tuple[float, float],
+    kernel: AttentionKernel,
+    n_units: int,
+    lines: tuple[Line, Line, Line],
     n_steps: int,
     entered: int,
     window: int,
-    full_from: int,
-    n_units: int,
-    per_unit: float,
 ) -> float:
-    """Sum over a straight piece of the root of squares of its lines, each (first, slope)."""
-    n_cores = design.stack.n_cores
-    if per_unit > 0:  # as many cores at every length
-        cores = calibrated.filled_cores(n_units, per_unit, n_cores)
-        return generation.sum_of_root(
-            memory[0], memory[1], unit_s, 0.0, core[0] / cores, core[1] / cores, compute[0], compute[1], n_steps
-        )
-    split = calibrated.SPLIT_TOKENS < entered < full_from and window > calibrated.SPLIT_TOKENS
+    """Sum over a straight piece of the root of squares of its lines: memory, one core for all elements, compute."""
+    (memory, core, compute), n_cores = lines, design.stack.n_cores
+    unit = (calibrated.attention_unit_s(kernel.n_kv_heads, kernel.unit_s, n_cores), 0.0)
+    if kernel.cores_per_unit > 0:  # as many cores at every length
+        cores = calibrated.filled_cores(n_units, kernel.cores_per_unit, n_cores)
+        return generation.sum_of_root(memory, unit, (core[0] / cores, core[1] / cores), compute, n_steps)
+    split = calibrated.SPLIT_TOKENS < entered < busy_from(design, kernel, n_units) and window > calibrated.SPLIT_TOKENS
     if split and (core[0] != 0 or core[1] != 0):  # more cores join with every token: no straight line
         total = 0.0
         for i in range(n_steps):
             cores = calibrated.active_cores(min(entered + i, window), n_units, n_cores)
             total += generation.sum_of_root(
-                memory[0] + memory[1] * i,
-                0.0,
-                unit_s,
-                0.0,
-                (core[0] + core[1] * i) / cores,
-                0.0,
-                compute[0] + compute[1] * i,
-                0.0,
+                (memory[0] + memory[1] * i, 0.0),
+                unit,
+                ((core[0] + core[1] * i) / cores, 0.0),
+                (compute[0] + compute[1] * i, 0.0),
                 1,
             )
         return total
     cores = calibrated.active_cores(min(entered, window), n_units, n_cores)
-    return generation.sum_of_root(
-        memory[0], memory[1], unit_s, 0.0, core[0] / cores, core[1] / cores, compute[0], compute[1], n_steps
-    )
+    return generation.sum_of_root(memory, unit, (core[0] / cores, core[1] / cores), compute, n_steps)
 
 
 @compilable
@@ -286,34 +276,10 @@ def kernel_sums(
             calibrated.attention_compute_s(flops_slope, reached, peak),
         )
         each_s = calibrated.attention_fixed_s(length, copies, kernel.launch_s, kernel.split_s, stack.layout_copy_s)
-        plain_root = _sum_of_roots(
-            design,
-            memory,
-            unit_s,
-            (plain, plain_slope),
-            compute,
-            m,
-            seen,
-            window,
-            full_from,
-            n_units,
-            kernel.cores_per_unit,
-        )
+        plain_root = _sum_of_roots(design, kernel, n_units, (memory, (plain, plain_slope), compute), m, seen, window)
         stored_root = plain_root
         if is_packed:
-            stored_root = _sum_of_roots(
-                design,
-                memory,
-                unit_s,
-                (core, core_slope),
-                compute,
-                m,
-                seen,
-                window,
-                full_from,
-                n_units,
-                kernel.cores_per_unit,
-            )
+            stored_root = _sum_of_roots(design, kernel, n_units, (memory, (core, core_slope), compute), m, seen, window)
         n_layers, apart_s = kernel.n_layers, generation.sum_of_line(index_s, index_more_s, 0, m)
         stored_s += n_layers * (stored_root + apart_s)
         plain_total_s += n_layers * (plain_root + apart_s)

@@ -78,13 +78,13 @@ def blocks_of_request(design: Design, n_tokens: int, beside_window: int) -> int:
     memory = design.memory
     return capacity.request_blocks(
         n_tokens,
-        memory.full_groups,
-        memory.full_block_tokens,
-        memory.window_groups,
-        memory.window_block_tokens,
-        memory.window_tokens - 1 + beside_window,
-        memory.window_spare,
-        memory.state_blocks,
+        full_groups=memory.full_groups,
+        full_block_tokens=memory.full_block_tokens,
+        window_groups=memory.window_groups,
+        window_block_tokens=memory.window_block_tokens,
+        kept_tokens=memory.window_tokens - 1 + beside_window,
+        spare_blocks=memory.window_spare,
+        state_blocks=memory.state_blocks,
     )
 
 

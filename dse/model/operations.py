@@ -45,14 +45,23 @@ def _attended(design: Design, phase: int, seconds: float, flops: float, n_bytes:
     )
 
 
+class PassTokens(NamedTuple):
+    """Tokens that the products of a pass multiply."""
+
+    #: all of them, and those that the output head multiplies: all in a decode step, the last of each prompt
+    n_all: float
+    n_last: float
+    #: share of the experts that they touch
+    touched: float
+    #: how much the cores that are busy fall short of all cores' peak
+    slower: float
+
+
 @compilable
-def _product(
-    design: Design, terms: Terms, phase: int, place: int, n_all: float, n_last: float, touched: float, slower: float
-) -> OperationCost:
-    """The product with the weights at a place, over `n_all` tokens or the `n_last` that end prompts; `slower` as
-    `_add_products` has it."""
+def _product(design: Design, terms: Terms, phase: int, place: int, tokens: PassTokens) -> OperationCost:
+    """The product with the weights at a place."""
     peak, bandwidth, part = terms.product_peak_per_s, design.device.bandwidth_bytes_per_s, design.products[place]
-    n_tokens = n_last if part.is_last_only else n_all
+    n_tokens, touched = tokens.n_last if part.is_last_only else tokens.n_all, tokens.touched
     n_bytes = weights.weight_read_bytes(
         part.dense, part.kept, part.experts, touched, design.load.dense_eighths, design.load.expert_eighths
     )
@@ -79,7 +88,7 @@ def _product(
             read_s / design.stack.gemm_memory_frac,
         )
     else:
-        seconds = max(compute_s / terms.gemm_flops_frac * slower, read_s / design.stack.gemm_memory_frac)
+        seconds = max(compute_s / terms.gemm_flops_frac * tokens.slower, read_s / design.stack.gemm_memory_frac)
     return OperationCost(
         phase=phase,
         kind=place,
@@ -92,33 +101,23 @@ def _product(
 
 
 @making
-def _add_products(
-    operations: list[OperationCost],
-    design: Design,
-    terms: Terms,
-    phase: int,
-    n_tokens: float,
-    n_last: float,
-    touched: float,
-    slower: float,
-    attended: OperationCost,
-    total_s: float,
-) -> None:
-    """Products with the weights over `n_tokens` tokens, of which the head multiplies `n_last`, and attention after the
-    first: QKV, attention, output, ...
+def _products(
+    design: Design, terms: Terms, tokens: PassTokens, attended: OperationCost, total_s: float
+) -> list[OperationCost]:
+    """Products with the weights, and attention after the first: QKV, attention, output, ...
 
-    `slower` is how much the cores that are busy fall short of all cores' peak. All products take `total_s`, which
-    overlaps reading with arithmetic over all of them: where some weights stay in 16 bits, or the head multiplies fewer
-    tokens, each has its share of it.
+    All products take `total_s`, which overlaps reading with arithmetic over all of them: where some weights stay in 16
+    bits, or the head multiplies fewer tokens, each has its share of it.
     """
-    scale = 1.0
-    if design.model.kept_parameters > 0 or (n_last < n_tokens and design.model.head_parameters > 0):
+    scale, phase = 1.0, attended.phase
+    if design.model.kept_parameters > 0 or (tokens.n_last < tokens.n_all and design.model.head_parameters > 0):
         own_s = 0.0
         for i in range(len(design.products)):
-            own_s += _product(design, terms, phase, i, n_tokens, n_last, touched, slower).seconds
+            own_s += _product(design, terms, phase, i, tokens).seconds
         scale = total_s / own_s if own_s > 0 else 1.0
+    operations: list[OperationCost] = []
     for i in range(len(design.products)):
-        cost = _product(design, terms, phase, i, n_tokens, n_last, touched, slower)
+        cost = _product(design, terms, phase, i, tokens)
         operations.append(
             OperationCost(
                 phase=phase,
@@ -132,20 +131,36 @@ def _add_products(
         )
         if i == 0:
             operations.append(attended)
+    return operations
+
+
+@making
+def _add_timed(operations: list[OperationCost], phase: int, kind: int, seconds: float) -> None:
+    """Add an operation of which nothing but its time counts, if it takes any."""
+    if seconds != 0:
+        operations.append(
+            OperationCost(
+                phase=phase,
+                kind=kind,
+                seconds=seconds,
+                flops=0.0,
+                n_bytes=0.0,
+                compute_at_peak_s=0.0,
+                read_at_peak_s=0.0,
+            )
+        )
 
 
 @making
 def decode_operations(design: Design, terms: Terms, run: Run) -> list[OperationCost]:
     """The mean decode step of a run: products, attention, packing and unpacking."""
-    slower = 1.0
+    slower, wave = 1.0, run.wave
     if design.load.has_cache:
         slower = terms.product_peak_per_s / product_peak(design, run.n)
-    attended = _attended(design, DECODE, run.wave.attention_s, run.attention_flops, run.attention_bytes)
-    operations: list[OperationCost] = []
-    linear_s = run.wave.linear_s
-    n_tokens = run.product_tokens
-    _add_products(operations, design, terms, DECODE, n_tokens, n_tokens, run.share_touched, slower, attended, linear_s)
-    packing_s, moved = run.wave.quantize_s + run.wave.dequantize_s, run.packing_bytes
+    attended = _attended(design, DECODE, wave.attention_s, run.attention_flops, run.attention_bytes)
+    tokens = PassTokens(run.product_tokens, run.product_tokens, run.share_touched, slower)
+    operations = _products(design, terms, tokens, attended, wave.linear_s)
+    packing_s, moved = wave.quantize_s + wave.dequantize_s, run.packing_bytes
     if packing_s != 0 or moved != 0:
         at_peak_s = attention.time_at_rate(moved, design.device.bandwidth_bytes_per_s)
         operations.append(
@@ -159,42 +174,9 @@ def decode_operations(design: Design, terms: Terms, run: Run) -> list[OperationC
                 read_at_peak_s=at_peak_s,
             )
         )
-    if run.wave.collective_s != 0:
-        operations.append(
-            OperationCost(
-                phase=DECODE,
-                kind=COLLECTIVES,
-                seconds=run.wave.collective_s,
-                flops=0.0,
-                n_bytes=0.0,
-                compute_at_peak_s=0.0,
-                read_at_peak_s=0.0,
-            )
-        )
-    if run.wave.host_s != 0:
-        operations.append(
-            OperationCost(
-                phase=DECODE,
-                kind=HOST,
-                seconds=run.wave.host_s,
-                flops=0.0,
-                n_bytes=0.0,
-                compute_at_peak_s=0.0,
-                read_at_peak_s=0.0,
-            )
-        )
-    if run.wave.power_s != 0:
-        operations.append(
-            OperationCost(
-                phase=DECODE,
-                kind=POWER,
-                seconds=run.wave.power_s,
-                flops=0.0,
-                n_bytes=0.0,
-                compute_at_peak_s=0.0,
-                read_at_peak_s=0.0,
-            )
-        )
+    _add_timed(operations, DECODE, COLLECTIVES, wave.collective_s)
+    _add_timed(operations, DECODE, HOST, wave.host_s)
+    _add_timed(operations, DECODE, POWER, wave.power_s)
     return operations
 
 
@@ -202,62 +184,17 @@ def decode_operations(design: Design, terms: Terms, run: Run) -> list[OperationC
 def prompt_operations(design: Design, terms: Terms, run: Run) -> list[OperationCost]:
     """The prompts of a run; none without a KV cache. Their attention counts no bytes, as its time does not."""
     prompt, wave, n = terms.prompt, run.wave, run.n
-    operations: list[OperationCost] = []
     if design.load.has_cache == 0:
-        return operations
-    n_tokens = float(prompt.prefix_tokens + n * (design.input_tokens - prompt.prefix_tokens))
+        return [_attended(design, PREFILL, 0.0, 0.0, 0.0)][:0]  # numba cannot tell the type of []
+    n_all = float(prompt.prefix_tokens + n * (design.input_tokens - prompt.prefix_tokens))
     flops = prompt.prefix_flops + n * prompt.own_flops
     attended = _attended(design, PREFILL, wave.prompt_compute_s - wave.prompt_matrix_s, flops, 0.0)
-    touched = share_touched(design, int(n_tokens))
-    _add_products(operations, design, terms, PREFILL, n_tokens, float(n), touched, 1.0, attended, wave.prompt_matrix_s)
-    if wave.prompt_quantize_s != 0:
-        operations.append(
-            OperationCost(
-                phase=PREFILL,
-                kind=QUANTIZATION,
-                seconds=wave.prompt_quantize_s,
-                flops=0.0,
-                n_bytes=0.0,
-                compute_at_peak_s=0.0,
-                read_at_peak_s=0.0,
-            )
-        )
-    if wave.prompt_collective_s != 0:
-        operations.append(
-            OperationCost(
-                phase=PREFILL,
-                kind=COLLECTIVES,
-                seconds=wave.prompt_collective_s,
-                flops=0.0,
-                n_bytes=0.0,
-                compute_at_peak_s=0.0,
-                read_at_peak_s=0.0,
-            )
-        )
-    if terms.host_s != 0:
-        operations.append(
-            OperationCost(
-                phase=PREFILL,
-                kind=HOST,
-                seconds=terms.host_s,
-                flops=0.0,
-                n_bytes=0.0,
-                compute_at_peak_s=0.0,
-                read_at_peak_s=0.0,
-            )
-        )
-    if wave.prompt_power_s != 0:
-        operations.append(
-            OperationCost(
-                phase=PREFILL,
-                kind=POWER,
-                seconds=wave.prompt_power_s,
-                flops=0.0,
-                n_bytes=0.0,
-                compute_at_peak_s=0.0,
-                read_at_peak_s=0.0,
-            )
-        )
+    tokens = PassTokens(n_all, float(n), share_touched(design, int(n_all)), 1.0)
+    operations = _products(design, terms, tokens, attended, wave.prompt_matrix_s)
+    _add_timed(operations, PREFILL, QUANTIZATION, wave.prompt_quantize_s)
+    _add_timed(operations, PREFILL, COLLECTIVES, wave.prompt_collective_s)
+    _add_timed(operations, PREFILL, HOST, terms.host_s)
+    _add_timed(operations, PREFILL, POWER, wave.prompt_power_s)
     return operations
 
 

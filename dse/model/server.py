@@ -139,43 +139,6 @@ def cycle_of(
     )
 
 
-@compilable
-def pass_of(
-    n: float,
-    n_requests: float,
-    n_places: float,
-    cycle: Cycle,
-    decode_step_s: float,
-    prompt_step_s: float,
-    output_tokens: float,
-    own_start_s: float,
-    rounds_in_step: float,
-    rounds: float,
-) -> Pass:
-    """Times of `n_requests` at a server with `n_places`, `n` of them on a device whose steps take so long.
-
-    `own_start_s` is what a request waits for beside the steps before its first token. Of `rounds` of requests those of
-    `rounds_in_step` are in step, as all start at once: their prompts queue.
-    """
-    cycle_s = cycle.prompt_steps * prompt_step_s + (cycle.all_steps - cycle.prompt_steps) * decode_step_s
-    own_s = cycle.own_steps * prompt_step_s
-    decode_s = cycle_s - own_s
-    burst_s = steady.burst_wait_s(cycle.prompt_steps - cycle.own_steps, prompt_step_s, rounds_in_step, rounds)
-    prompt_s = own_s + own_start_s
-    place_s = steady.place_wait_s(n_requests, n_places, prompt_s + burst_s + decode_s)
-    return Pass(
-        n=n,
-        n_places=n_places,
-        cycle=cycle,
-        decode_step_s=decode_step_s,
-        prompt_step_s=prompt_step_s,
-        prompt_s=prompt_s,
-        burst_wait_s=burst_s,
-        place_wait_s=place_s,
-        decode_s=decode_s,
-    )
-
-
 @inlined
 def server_of(
     times: Pass | Waits, n_requests: float, output_tokens: float, board_w: float, usd_per_hour: float
@@ -223,54 +186,60 @@ def static_pass(
     )
 
 
+class Requests(NamedTuple):
+    """Requests that a server has at a time, one like the other."""
+
+    n: float
+    #: how many of them fit, at least 1
+    most: float
+    #: tokens of an answer, mean over requests
+    output_tokens: float
+    #: groups that come to their prompts by themselves: a step waits for the longest prompt, `longest` times the mean
+    n_apart: int
+    longest: float
+
+
 @compilable
 def last_pass(
-    design: Design,
-    made: Generation,
-    terms: Terms,
-    batch: float,
-    most: float,
-    sums: KnownSums,
-    total_s: float,
-    n_steps: float,
-    n_apart: int,
-    longest: float,
+    design: Design, made: Generation, terms: Terms, sums: KnownSums, requests: Requests, total_s: float
 ) -> Pass:
-    """The cycle of a server of `batch` requests of `n_steps` tokens each, of which `most` >= 1 fit.
-
-    A static batch takes `total_s` in all. Of `n_apart` groups that come to their prompts by themselves a step waits for
-    the longest prompt, `longest` times the mean.
-    """
-    split, stack, load = design.deployment, design.stack, design.load
-    places = float(min(batch, most))
+    """The cycle of a server of these requests. A static batch takes `total_s` in all."""
+    split, stack, load, n_steps = design.deployment, design.stack, design.load, requests.output_tokens
+    places = float(min(requests.n, requests.most))
     if load.batching == STATIC:
-        places = float(waves_of(batch, most, is_replaced(design)).running)
+        places = float(waves_of(requests.n, requests.most, is_replaced(design)).running)
     n = int(deployment.micro_batch(max(int(places), 1), split.n_groups, split.n_in_flight))
     wave = known_wave(design, made, terms, n, sums)
     if load.batching == STATIC:
         return static_pass(float(n), places, wave.decode_step_s, wave.prefill_s, wave.wave_s, total_s, n_steps)
     prompt_tokens = float(terms.input_tokens - terms.prompt.prefix_tokens)
-    cycle = cycle_of(float(n), prompt_tokens, n_steps, float(load.step_tokens), load.batching, n_apart)
-    n_tokens = cycle.n_tokens + (longest - 1.0) * cycle.prompts * prompt_tokens
-    n_mean = cycle.mean_tokens if n_apart > 1 else n_tokens
+    cycle = cycle_of(float(n), prompt_tokens, n_steps, float(load.step_tokens), load.batching, requests.n_apart)
+    n_tokens = cycle.n_tokens + (requests.longest - 1.0) * cycle.prompts * prompt_tokens
+    n_mean = cycle.mean_tokens if requests.n_apart > 1 else n_tokens
     shared = shared_pass(design, terms, cycle.decoding, n_tokens, n_mean)
     request_sums = known_sums(design, made, terms.same_from, n, sums)
-    blocks_s, prompts = stack.host_blocks_s, longest * cycle.prompts
+    blocks_s, prompts = stack.host_blocks_s, requests.longest * cycle.prompts
     prompt_step_s = shared_step_s(cycle.decoding, prompts, shared, request_sums, terms, blocks_s)
-    if n_apart > 1:  # another group, which decodes meanwhile, may take longer
+    if requests.n_apart > 1:  # another group, which decodes meanwhile, may take longer
         beside_s = shared_step_s(float(n), 0.0, shared, request_sums, terms, blocks_s)
         prompt_step_s = max(prompt_step_s, beside_s)
-    return pass_of(
-        float(n),
-        batch,
-        places,
-        cycle,
-        wave.decode_step_s,
-        prompt_step_s,
-        n_steps,
-        stack.host_prompt_s - stack.host_blocks_s,
-        stack.rounds_in_step,
-        float(load.rounds),
+    cycle_s = cycle.prompt_steps * prompt_step_s + (cycle.all_steps - cycle.prompt_steps) * wave.decode_step_s
+    own_s = cycle.own_steps * prompt_step_s
+    decode_s = cycle_s - own_s
+    # of all rounds of requests those of `rounds_in_step` are in step, as all start at once: their prompts queue
+    rounds, queued_steps = float(load.rounds), cycle.prompt_steps - cycle.own_steps
+    burst_s = steady.burst_wait_s(queued_steps, prompt_step_s, stack.rounds_in_step, rounds)
+    prompt_s = own_s + (stack.host_prompt_s - stack.host_blocks_s)
+    return Pass(
+        n=float(n),
+        n_places=places,
+        cycle=cycle,
+        decode_step_s=wave.decode_step_s,
+        prompt_step_s=prompt_step_s,
+        prompt_s=prompt_s,
+        burst_wait_s=burst_s,
+        place_wait_s=steady.place_wait_s(requests.n, places, prompt_s + burst_s + decode_s),
+        decode_s=decode_s,
     )
 
 

@@ -709,7 +709,7 @@ def uncached_run(design: Design, terms: Terms, n: int) -> Run:
         )
         read_s, start_s = attention.time_at_rate(n_bytes, reached), (first + done) * slope
         if terms.has_gemm:
-            total += generation.sum_of_root(start_s, slope, read_s, 0.0, 0.0, 0.0, 0.0, 0.0, m)
+            total += generation.sum_of_root((start_s, slope), (read_s, 0.0), (0.0, 0.0), (0.0, 0.0), m)
         else:
             total += generation.sum_of_max2(start_s, slope, read_s, 0.0, 0, m)
         all_bytes, all_touched, done = all_bytes + m * n_bytes, all_touched + m * touched, done + m

@@ -37,7 +37,7 @@ LINES = st.tuples(st.sampled_from([0.0, 1e-7, 3e-5, 1e-3, 0.2]), st.sampled_from
 
 @given(LINES, LINES, LINES, LINES, st.integers(1, 2000))
 def test_sum_of_root_is_the_loop(a, b, c, d, n_steps):
-    found = generation.sum_of_root(*a, *b, *c, *d, n_steps)
+    found = generation.sum_of_root(a, b, c, d, n_steps)
     loop = math.fsum(math.sqrt(sum((first + slope * i) ** 2 for first, slope in (a, b, c, d))) for i in range(n_steps))
     assert found == pytest.approx(loop, rel=1e-11)
 

@@ -4,6 +4,8 @@ import math
 
 from dse.core.compiling import formula
 
+#: seconds of the first step, and what each step adds
+Line = tuple[float, float]
 #: steps at the start of a sum that are added one by one: beyond, the end corrections are exact to 1e-12
 LOOPED_STEPS = 24
 
@@ -89,18 +91,9 @@ def end_correction(a: float, k: float, x: float) -> float:
     "docs/explanation/model.md, Calibrated model: antiderivative and Euler-Maclaurin end corrections, the first steps "
     "one by one",
 )
-def sum_of_root(
-    first_0: float,
-    slope_0: float,
-    first_1: float,
-    slope_1: float,
-    first_2: float,
-    slope_2: float,
-    first_3: float,
-    slope_3: float,
-    n_steps: int,
-) -> float:
+def sum_of_root(line_0: Line, line_1: Line, line_2: Line, line_3: Line, n_steps: int) -> float:
     """Sum of the root of squares over i = 0 .. n_steps - 1. Lines and slopes >= 0. Within 1e-11 of the loop."""
+    (first_0, slope_0), (first_1, slope_1), (first_2, slope_2), (first_3, slope_3) = line_0, line_1, line_2, line_3
     a = slope_0 * slope_0 + slope_1 * slope_1 + slope_2 * slope_2 + slope_3 * slope_3
     b = 2.0 * (first_0 * slope_0 + first_1 * slope_1 + first_2 * slope_2 + first_3 * slope_3)
     c = first_0 * first_0 + first_1 * first_1 + first_2 * first_2 + first_3 * first_3
