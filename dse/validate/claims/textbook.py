@@ -250,7 +250,7 @@ def chunked_prefill() -> Relation:
 
 @cache
 def _chunked_prefill(of: Same) -> Relation:
-    device, kv = of.one, build("llama3.1-8b")
+    device, kv = of.value, build("llama3.1-8b")
     assert isinstance(device, HardwareSpec)
     lower, throughputs, shown = [], [], []
     for kind in ("calibrated", "ideal"):
