@@ -208,11 +208,11 @@ class MeasureDump(Printed):
         context = model.architecture.context_tokens
         tokens, known = (tokenizer.tokens_of(path, model.encode, self.tokens, context, model.name) for path in texts)
         methods, sides = several(self.methods or in_loop.METHODS), several(self.sides)
-        args = (model, tokens, known, methods, sides, self.only_layers)
+        scoring = in_loop.Scoring(methods, sides, self.only_layers, self.by_layer)
         if self.out is None:
-            return in_loop.rows(in_loop.scores(*args, console.bar, self.by_layer))
+            return in_loop.rows(in_loop.scores(model, tokens, known, scoring, console.bar))
         console.if_stopped(f"stopped: finished methods are kept in {self.out}: the same command goes on")
-        return in_loop.rows(kept_scores.scores(*args, self.out, console.bar, self.by_layer))
+        return in_loop.rows(kept_scores.scores(model, tokens, known, scoring, self.out, console.bar))
 
     def written(self, outcome: Any, console: Console) -> list[str]:
         """Draw the figures of a measurement; write the scores of a language model."""
