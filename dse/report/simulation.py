@@ -24,7 +24,7 @@ from dse.serving import reuse, simulator, steady_state
 from dse.serving.arrivals import Traffic, rate_that_holds, requests_of
 from dse.serving.at_rate import at_rate
 from dse.serving.requests import Lengths, Requests
-from dse.serving.simulator import HostMemory, Simulation
+from dse.serving.simulator import Simulation
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.workload import Workload
 
@@ -55,30 +55,27 @@ def evaluate(
     plan: KvPlan,
     work: Workload,
     requests: Requests,
-    batching: steady_state.Batching,
-    step_tokens: int,
+    scheduler: steady_state.Scheduler,
     progress: Progress | None = None,
-    host: HostMemory | None = None,
 ) -> tuple[dict[str, Any], Simulation]:
     """All numbers of a run, in SI base units, JSON-ready, with the closed form beside; and the run itself."""
-    simulator.check(len(requests.arrival_s), batching, step_tokens)
     if progress is None:
-        run = simulator.run(device, plan, work, requests, batching, step_tokens, host=host)
+        run = simulator.run(device, plan, work, requests, scheduler)
     else:
         with progress(None, "requests", len(requests.arrival_s)) as bar:
             tell = lambda done, _: bar.update(done - bar.pos)  # noqa: E731
-            run = simulator.run(device, plan, work, requests, batching, step_tokens, progress=tell, host=host)
+            run = simulator.run(device, plan, work, requests, scheduler, progress=tell)
     served = run.requests
-    steady = reuse.steady_of(device, plan, work, served, batching, step_tokens, host)
+    steady = reuse.steady_of(device, plan, work, served, scheduler)
     shared = None
     if requests.blocks is not None:
-        alone = replace(requests, blocks=None)
-        without = simulator.run(device, plan, work, alone, batching, step_tokens)
-        kept_nothing = reuse.steady_of(device, plan, work, without.requests, batching, step_tokens)
+        alone, hostless = replace(requests, blocks=None), scheduler._replace(host=None)
+        without = simulator.run(device, plan, work, alone, hostless)
+        kept_nothing = reuse.steady_of(device, plan, work, without.requests, hostless)
         shared = _shared(run, without, _own_s(Point(device, plan, work)), steady, kept_nothing)
     lengths = Lengths.of(served)
     shares = requests.blocks is not None
-    settled = steady_state.with_batch(device, plan, work, lengths.moments, batching, shares)
+    settled = steady_state.with_batch(device, plan, work, lengths.moments, scheduler.batching, shares)
     offered = Lengths.of(requests).moments.rate_per_s
     load = None
     if offered is not None and steady["requests_per_s"]:  # what is rejected is no load
@@ -87,15 +84,11 @@ def evaluate(
     # a server's own time before a first token keeps nobody else waiting: it is no part of the loop
     own_s = _own_s(Point(device, plan, work))
     latency = _spread(run.finish_s - served.arrival_s + own_s)
-    at_offered = (
-        None
-        if offered is None or shared
-        else at_rate(device, plan, work, lengths.moments, offered, batching, step_tokens)
-    )
+    at_offered = None if offered is None or shared else at_rate(device, plan, work, lengths.moments, offered, scheduler)
     stack_name, stack = stack_of(device, work)
     duration = run.duration_s
     # nothing is admitted later to a static batch: what its requests will need is reserved
-    admission = "reserve" if batching == "static" else settled.admission
+    admission = "reserve" if scheduler.batching == "static" else settled.admission
     most = plan.model.max_position_tokens
     sure = lowered_of(device, plan, work)
     untimed = {"tpot_s": None} if lengths.moments.max_output_tokens == 1 else {}
@@ -105,8 +98,8 @@ def evaluate(
         "quantizer": plan.quantizer_name,
         "model_kind": kind_of(stack, work),
         "stack": stack_text(stack_name, work),
-        "batching": batching,
-        "step_tokens": step_tokens,
+        "batching": scheduler.batching,
+        "step_tokens": scheduler.step_tokens,
         **present.weights_fields(plan.model, work),
         "admission": admission,
         "page_tokens": work.page_tokens if admission == "paged" else None,
@@ -162,19 +155,17 @@ def serve(
     plan: KvPlan,
     work: Workload,
     ask: Traffic,
-    batching: steady_state.Batching,
-    step_tokens: int,
+    scheduler: steady_state.Scheduler,
     progress: Progress | None = None,
-    host: HostMemory | None = None,
 ) -> tuple[dict[str, Any], Simulation]:
     """All numbers of the run of what is asked for, as `evaluate`, with where its requests come from; and the run.
 
     Raises InputError and LimitError for requests or a workload that cannot be simulated.
     """
     requests = requests_of(
-        ask, work, progress, lambda requests: rate_that_holds(device, plan, work, requests, batching, step_tokens, host)
+        ask, work, progress, lambda requests: rate_that_holds(device, plan, work, requests, scheduler)
     )
-    result, run = evaluate(device, plan, work, requests, batching, step_tokens, progress, host)
+    result, run = evaluate(device, plan, work, requests, scheduler, progress)
     return {**result, "trace": ask.trace, "seed": ask.seed, "arrivals": ask.arrivals}, run
 
 

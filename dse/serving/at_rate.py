@@ -8,7 +8,7 @@ from dse.core.errors import InputError, show
 from dse.model.formulas import steady
 from dse.model.kv_layout import KvPlan
 from dse.model.records import CONTINUOUS, STATIC
-from dse.serving.steady_state import Batching, LengthMoments, TrafficServer
+from dse.serving.steady_state import USUAL, LengthMoments, Scheduler, TrafficServer
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.workload import Workload
 
@@ -36,8 +36,7 @@ def at_rate(
     work: Workload,
     moments: LengthMoments,
     requests_per_s: float,
-    batching: Batching | None = None,
-    step_tokens: int | None = None,
+    scheduler: Scheduler = USUAL,
 ) -> AtRate | None:
     """Means of a server that requests of these lengths come to, `requests_per_s` of them, at random (Poisson).
 
@@ -47,9 +46,9 @@ def at_rate(
     """
     if not requests_per_s > 0:
         raise InputError(f"rate = {show(requests_per_s)}: must be more than 0 requests per second")
-    if batching == "static":
+    if scheduler.batching == "static":
         return None
-    return waits_at(TrafficServer.of(device, plan, work, moments, batching, step_tokens), requests_per_s)
+    return waits_at(TrafficServer.of(device, plan, work, moments, scheduler), requests_per_s)
 
 
 def waits_at(server: TrafficServer, requests_per_s: float) -> AtRate | None:

@@ -23,13 +23,7 @@ from dse.specs.workload import MAX_BATCH, Workload
 
 
 def steady_of(
-    device: HardwareSpec,
-    plan: KvPlan,
-    work: Workload,
-    served: Requests,
-    batching: steady_state.Batching,
-    step_tokens: int,
-    host: simulator.HostMemory | None = None,
+    device: HardwareSpec, plan: KvPlan, work: Workload, served: Requests, scheduler: steady_state.Scheduler
 ) -> dict[str, Any]:
     """The steady state of requests that fit alone, what they share included: `dse.serving.steady_state.steady`."""
     lengths = Lengths.of(served)
@@ -38,11 +32,9 @@ def steady_of(
         plan,
         work,
         lengths.moments,
-        None,
-        batching,
-        step_tokens,
+        scheduler=scheduler,
         largest_output=lengths.largest_output,
-        found=None if served.blocks is None else found_when_full(device, plan, work, served, batching, host),
+        found=None if served.blocks is None else found_when_full(device, plan, work, served, scheduler),
     )
 
 
@@ -110,20 +102,15 @@ class Reuse:
 
 
 def found_when_full(
-    device: HardwareSpec,
-    plan: KvPlan,
-    work: Workload,
-    served: Requests,
-    batching: steady_state.Batching,
-    host: simulator.HostMemory | None = None,
+    device: HardwareSpec, plan: KvPlan, work: Workload, served: Requests, scheduler: steady_state.Scheduler
 ) -> FoundPrompts:
     """Count the requests that fit at once, each block of their prompts held once, and what they find.
 
     What those that run leave free keeps the prompts of as many requests before them as it has room for, and host
     memory behind it those of more. Raises InputError where pages are not alike.
     """
-    work = with_admission(device, work)
-    if batching == "static":
+    work, host = with_admission(device, work), scheduler.host
+    if scheduler.batching == "static":
         work = replace(work, admission="reserve")
     n_groups = n_groups_of(work)
     mine = served.take(slice(None, None, n_groups))  # each group of requests has a tree of its own

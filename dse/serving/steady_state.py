@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import exp, lcm, log
 from statistics import NormalDist
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 from dse.core.errors import InputError, show
 from dse.model.batch import step_shares
@@ -26,6 +26,34 @@ from dse.specs.workload import Workload
 Batching = Literal["static", "continuous", "chunked"]
 #: places at which the longest of several prompts is taken, and the mean over lengths
 N_LONGEST, N_LENGTHS = 32, 9
+
+
+@dataclass(frozen=True)
+class HostMemory:
+    """Host memory behind the pool of a device: bytes, and how fast blocks come back from it.
+
+    A prompt's blocks arrive `start_s` and their bytes over the bandwidth after it is admitted: beside the step that
+    computes the rest where `is_beside` (layer by layer), else before it. What leaves the device is written beside
+    everything else.
+    """
+
+    capacity_bytes: int
+    bandwidth_bytes_per_s: float
+    start_s: float = 0.0
+    is_beside: bool = True
+
+
+class Scheduler(NamedTuple):
+    """How a server takes requests: the order of prompts, and host memory for blocks that its device gives up."""
+
+    batching: Batching | None = None
+    #: most tokens of a step with prompts
+    step_tokens: int | None = None
+    host: HostMemory | None = None
+
+
+#: nothing said: as the server's release does
+USUAL = Scheduler()
 
 
 class LengthMoments(Protocol):
@@ -121,12 +149,10 @@ class TrafficServer:
         plan: KvPlan,
         work: Workload,
         moments: LengthMoments,
-        batching: Batching | None = None,
-        step_tokens: int | None = None,
+        scheduler: Scheduler = USUAL,
         found: FoundPrompts | None = None,
     ) -> "TrafficServer":
-        """`work` gives all but lengths; `batching` and `step_tokens` default to the server's. Of prompts what is
-        `found` is not computed.
+        """`work` gives all but lengths. Of prompts what is `found` is not computed.
 
         Raises InputError for a prefix or a token policy, and what `Point` raises.
         """
@@ -147,8 +173,9 @@ class TrafficServer:
             rest = {name: max(getattr(terms.prompt, name) - value, 0.0) for name, value in saved.items()}
             terms = terms._replace(input_tokens=prompt_tokens, prompt=terms.prompt._replace(**rest))  # type: ignore[arg-type]
         design, load = point.design, point.design.load
-        how = BATCHINGS[batching] if batching else _for_traffic(load.batching)
-        design = design._replace(load=load._replace(batching=how, step_tokens=step_tokens or load.step_tokens))
+        how = BATCHINGS[scheduler.batching] if scheduler.batching else _for_traffic(load.batching)
+        step_tokens = scheduler.step_tokens or load.step_tokens
+        design = design._replace(load=load._replace(batching=how, step_tokens=step_tokens))
         fitting = found.fitting if found else fitting_sequences(device, plan, work, moments)
         return cls(
             point=point,
@@ -246,11 +273,11 @@ def _for_traffic(batching: int) -> int:
     return CONTINUOUS if batching == STATIC else batching
 
 
-def schedule(device: HardwareSpec, plan: KvPlan, work: Workload) -> tuple[Batching, int]:
-    """Schedule of prompts on a server of traffic, and the tokens of its steps: as given, else as its release does."""
+def scheduler_of(device: HardwareSpec, plan: KvPlan, work: Workload, host: HostMemory | None = None) -> Scheduler:
+    """The scheduler of a server of traffic: as given, else as its release does."""
     load = Point(device, plan, work).design.load
     how = BATCHINGS[work.batching] if work.batching else _for_traffic(load.batching)
-    return next(name for name in get_args(Batching) if BATCHINGS[name] == how), load.step_tokens
+    return Scheduler(next(name for name in get_args(Batching) if BATCHINGS[name] == how), load.step_tokens, host)
 
 
 def steady(
@@ -259,8 +286,7 @@ def steady(
     work: Workload,
     moments: LengthMoments,
     n_sequences: int | None = None,
-    batching: Batching | None = None,
-    step_tokens: int | None = None,
+    scheduler: Scheduler = USUAL,
     largest_output: Callable[[int], float] | None = None,
     found: FoundPrompts | None = None,
 ) -> dict[str, Any]:
@@ -278,13 +304,13 @@ def steady(
     """
     if n_sequences is not None and n_sequences < 1:
         raise InputError(f"n_sequences = {show(n_sequences)}: must be at least 1")
-    if step_tokens is not None and step_tokens < 1:
-        raise InputError(f"step_tokens = {show(step_tokens)}: must be at least 1 token")
-    if batching == "static":
+    if scheduler.step_tokens is not None and scheduler.step_tokens < 1:
+        raise InputError(f"step_tokens = {show(scheduler.step_tokens)}: must be at least 1 token")
+    if scheduler.batching == "static":
         if largest_output is None:
             raise InputError("batching = 'static': needs the expected largest output of a batch: give largest_output")
         work = replace(work, admission="reserve")
-    server = TrafficServer.of(device, plan, work, moments, batching, step_tokens, found)
+    server = TrafficServer.of(device, plan, work, moments, scheduler, found)
     context = serving.mean_decode_context_tokens(
         moments.mean_input_output, moments.mean_output_squared, moments.mean_output_tokens
     )
@@ -318,7 +344,7 @@ def steady(
         limit = "chunk" if running < n - 0.5 * lanes else limit
     numbers: Mapping[str, Any] = server.closed(float(n))._asdict()
     decode_s = mean_out * cycle.decode_step_s
-    if batching == "static" and largest_output:  # places are kept until the longest answer of the batch ends
+    if scheduler.batching == "static" and largest_output:  # places are kept until the longest answer of the batch ends
         decode_s *= largest_output(round(cycle.n)) / mean_out
         request_s = (cycle.prompt_step_s + decode_s) / n
         numbers = {
