@@ -184,7 +184,6 @@ def _quantize_keys(
     bits: np.ndarray,
     x: np.ndarray,
     head_dim: int,
-    width: int,
     midpoints: np.ndarray,
     units: bool,
     packed: np.ndarray,
@@ -194,7 +193,7 @@ def _quantize_keys(
 
     packed[n * head_dim * width / 8]. With `units`, x are rotated unit vectors already: only their indices are found.
     """
-    stages = np.int64(np.round(np.log2(head_dim)))
+    stages, width = np.int64(np.round(np.log2(head_dim))), np.int64(np.round(np.log2(midpoints.size + 1)))
     factor = np.float32(1 / np.sqrt(np.float64(head_dim)))
     per_tile = max(TILE // head_dim, 1)
     for tile in prange((norms.size + per_tile - 1) // per_tile):
@@ -255,14 +254,13 @@ def _dequantize_keys(
     packed: np.ndarray,
     norms: np.ndarray,
     head_dim: int,
-    width: int,
     centroids: np.ndarray,
     squares: np.ndarray,
     bits: np.ndarray,
     x: np.ndarray,
 ) -> None:
     """FP16 patterns bits of the keys, or float32 x in the rotated basis where bits are empty."""
-    stages = np.int64(np.round(np.log2(head_dim)))
+    stages, width = np.int64(np.round(np.log2(head_dim))), np.int64(np.round(np.log2(centroids.size)))
     factor = np.float32(1 / np.sqrt(np.float64(head_dim)))
     per_tile = max(TILE // head_dim, 1)
     for tile in prange((norms.size + per_tile - 1) // per_tile):
@@ -405,7 +403,7 @@ def _check_dim(head_dim: int, preset: Preset, side: Side) -> None:
 def _keys(
     bits: np.ndarray, wide: np.ndarray, head_dim: int, width: int, units: bool, packed: np.ndarray, norms: np.ndarray
 ) -> None:
-    _quantize_keys(bits, wide, head_dim, width, codebook(width, head_dim)[1], units, packed, norms)
+    _quantize_keys(bits, wide, head_dim, codebook(width, head_dim)[1], units, packed, norms)
 
 
 def encode(x: np.ndarray, preset: Preset, side: Side, units: bool = False) -> np.ndarray:
@@ -474,7 +472,7 @@ def _of_keys(
 ) -> None:
     centroids = codebook(width, head_dim)[0]
     squares = (centroids * centroids).astype(np.float64)
-    _dequantize_keys(packed, norms, head_dim, width, centroids, squares, bits, values)
+    _dequantize_keys(packed, norms, head_dim, centroids, squares, bits, values)
 
 
 @dataclass(frozen=True)

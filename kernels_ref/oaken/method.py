@@ -151,7 +151,6 @@ class Oaken(RowMethod):
             _starts(buffers["counts"]),
             buffers["meta"].view(np.uint16),
             layout.groups,
-            layout.entry_values - 1,
             bits,
         )
 
