@@ -78,11 +78,11 @@ def _npz(buffers: Any) -> bytes:
     return content.getvalue()
 
 
-def text(found: MeasurementFile, out: str | None) -> str:
+def text(measurement: MeasurementFile, out: str | None) -> str:
     """The measurement as a table per method, and its ledger."""
-    lines = [f"{found.data.name}" + ("  (synthetic)" if found.data.synthetic else "")]
-    lines += [f"note: {found.data.note}"] if found.data.note else []
-    for method in found.methods:
+    lines = [f"{measurement.data.name}" + ("  (synthetic)" if measurement.data.synthetic else "")]
+    lines += [f"note: {measurement.data.note}"] if measurement.data.note else []
+    for method in measurement.methods:
         lines += ["", method.quantizer + (f"  ({method.note})" if method.note else "")]
         lines.append(
             f"  {'tensor':<28}{'elements':>12}{'effective':>11}{'stored':>9}{'MSE':>12}{'largest':>10}{'SQNR dB':>9}"

@@ -65,8 +65,8 @@ def waits_at(server: TrafficServer, requests_per_s: float) -> AtRate | None:
     cycles = [server.cycle(n) for n in nodes]
     start_s = server.start_s  # beside the loop: a request holds no place meanwhile
     n = np.arange(1.0, places + 1)
-    held_s = np.interp(n, nodes, [one.prompt_s - start_s + one.decode_s for one in cycles])
-    ended_per_s, decoding = n / held_s, n / held_s * np.interp(n, nodes, [one.decode_s for one in cycles])
+    held_s = np.interp(n, nodes, [cycle.prompt_s - start_s + cycle.decode_s for cycle in cycles])
+    ended_per_s, decoding = n / held_s, n / held_s * np.interp(n, nodes, [cycle.decode_s for cycle in cycles])
     load = requests_per_s / ended_per_s
     logs = np.concatenate(([0.0], np.cumsum(np.log(load))))
     share = np.exp(logs - logs.max())
@@ -96,8 +96,8 @@ def waits_at(server: TrafficServer, requests_per_s: float) -> AtRate | None:
 
 def _nodes(places: int) -> list[int]:
     """Rising whole numbers from 1 to `places`."""
-    found, n = [], 1
+    numbers, n = [], 1
     while n < places:
-        found.append(n)
+        numbers.append(n)
         n = n + 1 if n < DENSE_REQUESTS else max(n + 1, int(n * REQUESTS_RATIO))
-    return [*found, places]
+    return [*numbers, places]

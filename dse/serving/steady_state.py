@@ -139,7 +139,7 @@ class TrafficServer:
     fitting: int
     places: int
     #: what of prompts is found by a server that is always full: `waits_at` is for one that finds nothing
-    found: FoundPrompts | None = None
+    reused: FoundPrompts | None = None
     _known: dict[float, Pass] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
@@ -150,9 +150,9 @@ class TrafficServer:
         work: Workload,
         moments: LengthMoments,
         scheduler: Scheduler = USUAL,
-        found: FoundPrompts | None = None,
+        reused: FoundPrompts | None = None,
     ) -> "TrafficServer":
-        """`work` gives all but lengths. Of prompts what is `found` is not computed.
+        """`work` gives all but lengths. What of prompts is `reused` is not computed.
 
         Raises InputError for a prefix or a token policy, and what `Point` raises.
         """
@@ -167,16 +167,16 @@ class TrafficServer:
         if (max(round(mean_prompt_of_tokens(prompt_squared, mean_in)), 1), mean_in) != (n_in, n_in):
             whole = _prompt_sums(device, plan, work, mean_in, prompt_squared)
             terms = terms._replace(input_tokens=mean_in, prompt=terms.prompt._replace(**whole))  # type: ignore[arg-type]
-        if found and found.mean_found_tokens:
-            prompt_tokens, prompt_squared = found.mean_own_tokens, found.mean_own_squared
-            saved = _prompt_sums(device, plan, work, found.mean_found_tokens, found.mean_found_squared)
+        if reused and reused.mean_found_tokens:
+            prompt_tokens, prompt_squared = reused.mean_own_tokens, reused.mean_own_squared
+            saved = _prompt_sums(device, plan, work, reused.mean_found_tokens, reused.mean_found_squared)
             rest = {name: max(getattr(terms.prompt, name) - value, 0.0) for name, value in saved.items()}
             terms = terms._replace(input_tokens=prompt_tokens, prompt=terms.prompt._replace(**rest))  # type: ignore[arg-type]
         design, load = point.design, point.design.load
         how = BATCHINGS[scheduler.batching] if scheduler.batching else _for_traffic(load.batching)
         step_tokens = scheduler.step_tokens or load.step_tokens
         design = design._replace(load=load._replace(batching=how, step_tokens=step_tokens))
-        fitting = found.fitting if found else fitting_sequences(device, plan, work, moments)
+        fitting = reused.fitting if reused else fitting_sequences(device, plan, work, moments)
         return cls(
             point=point,
             design=design,
@@ -186,31 +186,31 @@ class TrafficServer:
             prompt_spread=log(max(prompt_squared / prompt_tokens**2, 1.0)) ** 0.5,
             fitting=fitting,
             places=min(work.batch or load.most_at_once, fitting),
-            found=found,
+            reused=reused,
         )
 
     def cycle(self, n: float) -> Pass:
         """The cycle with `n` requests at once, 1 to `places`; in steps of one, of which the mean is taken."""
         if n not in self._known:
-            found = self._pass(n, 1.0)
+            cycle_pass = self._pass(n, 1.0)
             if self.n_apart > 1:
-                found = self._pass(n, self._longest(found.cycle))
+                cycle_pass = self._pass(n, self._longest(cycle_pass.cycle))
             elif self.n_apart and self.prompt_spread and self.design.load.batching == CONTINUOUS:
-                found = self._mean_pass(n)
-            self._known[n] = self._loaded(found)
+                cycle_pass = self._mean_pass(n)
+            self._known[n] = self._loaded(cycle_pass)
         return self._known[n]
 
-    def _loaded(self, found: Pass) -> Pass:
+    def _loaded(self, unloaded: Pass) -> Pass:
         """The cycle with what comes from host memory: a step waits for its prompts' blocks."""
-        if not (self.found and self.found.load_s):
-            return found
-        load_s, step_s = found.cycle.prompts * self.found.load_s, found.prompt_step_s
-        longer_s = max(load_s - step_s, 0.0) if self.found.loads_beside else load_s
-        steps = found.cycle.own_steps, found.cycle.prompt_steps - found.cycle.own_steps
-        return found._replace(
+        if not (self.reused and self.reused.load_s):
+            return unloaded
+        load_s, step_s = unloaded.cycle.prompts * self.reused.load_s, unloaded.prompt_step_s
+        longer_s = max(load_s - step_s, 0.0) if self.reused.loads_beside else load_s
+        steps = unloaded.cycle.own_steps, unloaded.cycle.prompt_steps - unloaded.cycle.own_steps
+        return unloaded._replace(
             prompt_step_s=step_s + longer_s,
-            prompt_s=found.prompt_s + steps[0] * longer_s,
-            decode_s=found.decode_s + steps[1] * longer_s,
+            prompt_s=unloaded.prompt_s + steps[0] * longer_s,
+            decode_s=unloaded.decode_s + steps[1] * longer_s,
         )
 
     def _pass(self, n: float, longest: float) -> Pass:
@@ -223,7 +223,7 @@ class TrafficServer:
         shares = [exp(self.prompt_spread * (x - self.prompt_spread / 2)) for x in places]
         passes = [self._pass(n, share * N_LENGTHS / sum(shares)) for share in shares]
         times = {
-            name: sum(getattr(one, name) for one in passes) / N_LENGTHS for name in Pass._fields if name.endswith("_s")
+            name: sum(getattr(p, name) for p in passes) / N_LENGTHS for name in Pass._fields if name.endswith("_s")
         }
         return passes[0]._replace(**times)  # all of them straight lines of the time of a step with prompts
 
@@ -238,8 +238,8 @@ class TrafficServer:
     def _longest(self, cycle: Cycle) -> float:
         """The longest prompt of the groups that compute one in a step, over the mean; prompts as log-normal."""
         share = cycle.prompt_steps / cycle.all_steps  # of steps in which some group has a prompt
-        own = 1.0 - (1.0 - share) ** (1.0 / self.n_apart)
-        k, spread = self.n_apart * own / share, self.prompt_spread
+        group_share = 1.0 - (1.0 - share) ** (1.0 / self.n_apart)
+        k, spread = self.n_apart * group_share / share, self.prompt_spread
         places = (NormalDist().inv_cdf(((i + 0.5) / N_LONGEST) ** (1 / k)) for i in range(N_LONGEST))
         return sum(exp(spread * (x - spread / 2)) for x in places) / N_LONGEST
 
@@ -288,7 +288,7 @@ def steady(
     n_sequences: int | None = None,
     scheduler: Scheduler = USUAL,
     largest_output: Callable[[int], float] | None = None,
-    found: FoundPrompts | None = None,
+    reused: FoundPrompts | None = None,
 ) -> dict[str, Any]:
     """Requests and tokens per second where a finished request is replaced at once; times in seconds.
 
@@ -297,7 +297,7 @@ def steady(
     times: `limited_by` (batch, server, memory, chunk) keeps more from it. `waits_s` is what a decode step of so many
     waits for, `prompt_share` the share of the time that steps with prompts add to those of decoding alone. Static
     batching runs as long as the longest answer of a batch, `largest_output(n)` in expectation
-    (`dse.serving.requests.Lengths.largest_output`), and reserves memory. `found`: parts of prompts that are not
+    (`dse.serving.requests.Lengths.largest_output`), and reserves memory. `reused`: parts of prompts that are not
     computed (`dse.serving.reuse.steady_of` gives those of requests that say what they share). Where nothing fits,
     `n_sequences` is 0 and rates and times are None. Raises InputError for a prefix or a token policy, n_sequences < 1,
     step_tokens < 1.
@@ -310,7 +310,7 @@ def steady(
         if largest_output is None:
             raise InputError("batching = 'static': needs the expected largest output of a batch: give largest_output")
         work = replace(work, admission="reserve")
-    server = TrafficServer.of(device, plan, work, moments, scheduler, found)
+    server = TrafficServer.of(device, plan, work, moments, scheduler, reused)
     context = serving.mean_decode_context_tokens(
         moments.mean_input_output, moments.mean_output_squared, moments.mean_output_tokens
     )

@@ -297,12 +297,12 @@ def _score(model: Checkpoint, run: LoopRun, scores_by_token: TokenScores, i: int
     )
 
 
-def rows(found: Sequence[LoopScore]) -> list[dict[str, Any]]:
+def rows(loop_scores: Sequence[LoopScore]) -> list[dict[str, Any]]:
     """A row a method and sides, for JSON and CSV."""
-    return [asdict(score) for score in found]
+    return [asdict(score) for score in loop_scores]
 
 
-def readable(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def readable(scores: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The rows with as many digits as say something."""
     digits = {
         "stored_bits": 2,
@@ -313,5 +313,6 @@ def readable(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         "log_ratio_se": 5,
     }
     return [
-        {name: f"{value:.{digits[name]}f}" if name in digits else value for name, value in row.items()} for row in found
+        {name: f"{value:.{digits[name]}f}" if name in digits else value for name, value in row.items()}
+        for row in scores
     ]

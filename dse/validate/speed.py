@@ -319,11 +319,11 @@ def _slip(value: Judged) -> str:
     return wrong and f"{value.what}: is {wrong}: another unit?"
 
 
-def rows_of_values(found: Sequence[JudgedSpeed]) -> list[dict[str, Any]]:
+def rows_of_values(judged: Sequence[JudgedSpeed]) -> list[dict[str, Any]]:
     """A row for each measured value, in the table's units; one without values where nothing is predicted."""
     units_of = dict(MEASURED.values())
     rows = []
-    for row in found:
+    for row in judged:
         head = {"id": row.row.id, "kind": row.row.kind}
         values = [value for value in row.values if value.measured]
         for value in values:
@@ -348,9 +348,9 @@ def rows_of_values(found: Sequence[JudgedSpeed]) -> list[dict[str, Any]]:
     return rows
 
 
-def summary(found: Sequence[JudgedSpeed]) -> list[dict[str, Any]]:
+def summary(judged: Sequence[JudgedSpeed]) -> list[dict[str, Any]]:
     """Errors by group: rows, median and 90th percentile of the share off, median bias, share inside the interval."""
-    return errors_by_group(found, _groups, _summary, ("all", *GROUPS))
+    return errors_by_group(judged, _groups, _summary, ("all", *GROUPS))
 
 
 def _groups(judged: JudgedSpeed) -> dict[str, str]:
@@ -371,14 +371,14 @@ def _summary(judged: Sequence[JudgedSpeed]) -> dict[str, Any]:
     return errors
 
 
-def table_csv(found: Sequence[JudgedSpeed]) -> str:
+def table_csv(judged: Sequence[JudgedSpeed]) -> str:
     """The table of values as CSV: shares for `off`, units as `unit` says."""
-    return csv_text(rows_of_values(found))
+    return csv_text(rows_of_values(judged))
 
 
-def errors(found: Sequence[JudgedSpeed]) -> dict[str, Any]:
+def errors(judged: Sequence[JudgedSpeed]) -> dict[str, Any]:
     """The values and the errors by group, as JSON has them."""
-    return {"rows": rows_of_values(found), "summary": summary(found)}
+    return {"rows": rows_of_values(judged), "summary": summary(judged)}
 
 
 #: a measured value beside ours
@@ -406,12 +406,12 @@ _ERRORS = (
 )
 
 
-def text(found: Sequence[JudgedSpeed]) -> str:
+def text(judged: Sequence[JudgedSpeed]) -> str:
     """The table and its summary as people read them."""
-    rows = rows_of_values(found)
+    rows = rows_of_values(judged)
     bad = [f"{row['id']}: {row['marks']}" for row in rows if row["what"] is None]
     marked: dict[str, list[str]] = {}
-    for row in found:
+    for row in judged:
         for value in row.values:
             if slip := _slip(value):
                 marked.setdefault(f"{slip}", []).append(row.row.id)
@@ -425,7 +425,7 @@ def text(found: Sequence[JudgedSpeed]) -> str:
     parts = ["\n".join(aligned(cells(COLUMNS, [row for row in rows if row["what"]]), 3))]
     parts += ["\n".join(bad)] if bad else []
     parts += ["\n".join(notes)] if notes else []
-    parts.append("\n".join(aligned(cells(_ERRORS, summary(found)), 2)))
+    parts.append("\n".join(aligned(cells(_ERRORS, summary(judged)), 2)))
     parts.append(
         "off, p90: median and 90th percentile of what ours is off, in percent of the measured value; in: percent of "
         "values in\ntheir 80 % interval. closed: so many requests at any time; burst: all at once, the tail counted."
