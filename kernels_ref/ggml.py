@@ -423,7 +423,10 @@ class GGML(RowMethod):
             _dequantize_nibbles(buffers["codes"], *_all(buffers), coding, bits)
 
     def blocks(self, packed: Packed) -> np.ndarray:
-        """The bytes as llama.cpp keeps them: uint8 [rows, blocks * block_bytes]."""
+        """The bytes as llama.cpp keeps them: uint8 [rows, blocks * block_bytes].
+
+        packed: What `quantize` of this method gave.
+        """
         return _joined(self.type, dict(packed.buffers))
 
 

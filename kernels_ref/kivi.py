@@ -422,11 +422,18 @@ class KIVI:
             raise ValueError(f"residual = {self.residual}: must be a multiple of group = {self.group}")
 
     def codec(self, side: Side) -> GroupCodec:
-        """The core for keys or for values."""
+        """The core for keys or for values.
+
+        side: "key" or "value".
+        """
         return GroupCodec(side, self.bits, self.group, self.overflow)
 
     def n_packed(self, side: Side, n_tokens: int) -> int:
-        """Number of quantized tokens among n."""
+        """Number of quantized tokens among n.
+
+        side: "key" or "value".
+        n_tokens: Tokens of a sequence, from 0.
+        """
         if side == "value":
             return max(n_tokens - self.residual, 0)
         step = self.residual or self.group
@@ -435,9 +442,13 @@ class KIVI:
     def quantize(self, x: np.ndarray, side: Side = "key", n_heads: int = 1, nonfinite: NonFinite = "raise") -> Packed:
         """Keys or values of one layer as they are stored at that length.
 
-        x: FP16, BF16 or FP32, [tokens, channels] of n_heads heads or [batch, heads, tokens, head_dim]. Buffers, for
-        side "key" (value: value_...): key_codes (int32), key_scales and key_mins (FP16) of the packed tokens,
-        key_recent (FP16) [batch, heads, tokens, head_dim] of the others. Raises TypeError and ValueError.
+        Buffers, for side "key" (value: value_...): key_codes (int32), key_scales and key_mins (FP16) of the packed
+        tokens, key_recent (FP16) [batch, heads, tokens, head_dim] of the others. Raises TypeError and ValueError.
+
+        x: FP16, BF16 or FP32, [tokens, channels] of `n_heads` heads or [batch, heads, tokens, head_dim].
+        side: "key" or "value".
+        n_heads: Heads of tensors [tokens, channels], from 1; those of four axes say theirs.
+        nonfinite: "raise" refuses NaN and infinities, "replace" takes them as 0 and +-65504.
         """
         check_choice("side", side, SIDES)
         kv = kv_tensor(x, n_heads, nonfinite)
@@ -458,7 +469,10 @@ class KIVI:
         )
 
     def dequantize(self, packed: Packed) -> np.ndarray:
-        """The tensor that attention sees, FP16, of the shape that was quantized: h(h(code * scale) + min)."""
+        """The tensor that attention sees, FP16, of the shape that was quantized: h(h(code * scale) + min).
+
+        packed: What `quantize` of this method gave.
+        """
         side: Side = "key" if "key_codes" in packed.buffers else "value"
         codes, scales, mins, recent = (
             packed.buffers[f"{side}_{name}"] for name in ("codes", "scales", "mins", "recent")
@@ -474,5 +488,9 @@ class KIVI:
         return held.decode(packed.shape)[0]
 
     def cache(self, n_heads: int = 1, nonfinite: NonFinite = "raise") -> GroupCache:
-        """An empty cache of one layer. n_heads: heads of tensors [tokens, channels]."""
+        """An empty cache of one layer.
+
+        n_heads: Heads of tensors [tokens, channels], from 1; those of four axes say theirs.
+        nonfinite: "raise" refuses NaN and infinities, "replace" takes them as 0 and +-65504.
+        """
         return GroupCache(self, n_heads, nonfinite)

@@ -292,6 +292,9 @@ class Latent(RowMethod):
             _dequantize_nvfp4(codes, scale, rope, bits, _NO_VALUES)
 
     def slots(self, packed: Packed) -> np.ndarray:
-        """vLLM's bytes: uint8 [rows, 656 or 352]."""
+        """vLLM's bytes: uint8 [rows, 656 or 352].
+
+        packed: What `quantize` of this method gave.
+        """
         order = ("codes", "scale", "rope") if self.format == "fp8" else ("codes", "rope", "scale")
         return np.concatenate([np.ascontiguousarray(packed.buffers[name]).view(np.uint8) for name in order], axis=1)

@@ -528,7 +528,10 @@ class PerTokenHead(RowMethod):
             )
 
     def slots(self, packed: Packed) -> np.ndarray:
-        """vLLM's bytes of one side: uint8 [rows, heads, codes + 4], the scale after the codes."""
+        """vLLM's bytes of one side: uint8 [rows, heads, codes + 4], the scale after the codes.
+
+        packed: What `quantize` of this method gave.
+        """
         codes, scale = packed.buffers["codes"].view(np.uint8), packed.buffers["scale"]
         n_rows, n_heads = scale.shape
         parts = codes.reshape(n_rows, n_heads, -1), scale.view(np.uint8).reshape(n_rows, n_heads, 4)
