@@ -31,8 +31,8 @@ CODES: tuple[Code, ...] = ("ggml", "gguf", "avx2")
 _MAGNITUDE = np.int32(0x7FFFFFFF)
 
 
-class Coding(NamedTuple):
-    """How a type codes a block: in 8 bits or five (else four), with a minimum or around 0."""
+class BlockCoding(NamedTuple):
+    """Coding of a block: in 8 bits or five (else four), with a minimum or around 0."""
 
     eight: bool
     five: bool
@@ -41,9 +41,9 @@ class Coding(NamedTuple):
     option: bool
 
 
-def _coding(name: Type, code: Code) -> Coding:
+def _coding(name: Type, code: Code) -> BlockCoding:
     bits, minimum = TYPES[name]
-    return Coding(bits == 8, bits == 5, minimum, code == ("avx2" if name == "q8_0" else "gguf"))
+    return BlockCoding(bits == 8, bits == 5, minimum, code == ("avx2" if name == "q8_0" else "gguf"))
 
 
 @inner
@@ -158,7 +158,7 @@ def _encode_bytes_row(x: np.ndarray, even: bool, codes: np.ndarray, d: np.ndarra
 @inner
 def _encode_nibbles_row(
     x: np.ndarray,
-    coding: Coding,
+    coding: BlockCoding,
     scratch: np.ndarray,
     codes: np.ndarray,
     high: np.ndarray,
@@ -193,7 +193,7 @@ def _decode_bytes_row(codes: np.ndarray, d: np.ndarray, values: np.ndarray) -> N
 
 @inner
 def _decode_nibbles_row(
-    codes: np.ndarray, high: np.ndarray, d: np.ndarray, m: np.ndarray, coding: Coding, values: np.ndarray
+    codes: np.ndarray, high: np.ndarray, d: np.ndarray, m: np.ndarray, coding: BlockCoding, values: np.ndarray
 ) -> None:
     _, five, minimum, _ = coding
     # two axes and no slices: a slice for each block takes longer than its arithmetic
@@ -233,7 +233,7 @@ def _quantize_bytes(bits: np.ndarray, even: bool, codes: np.ndarray, d: np.ndarr
 
 @kernel
 def _quantize_nibbles(
-    bits: np.ndarray, coding: Coding, codes: np.ndarray, high: np.ndarray, d: np.ndarray, m: np.ndarray
+    bits: np.ndarray, coding: BlockCoding, codes: np.ndarray, high: np.ndarray, d: np.ndarray, m: np.ndarray
 ) -> None:
     """FP16 patterns bits[n, channels] -> codes[n, channels / 2], high[n, blocks] of five bits, patterns d, m."""
     for piece in prange(n_pieces(bits)):
@@ -255,7 +255,7 @@ def _dequantize_bytes(codes: np.ndarray, d: np.ndarray, bits: np.ndarray) -> Non
 
 @kernel
 def _dequantize_nibbles(
-    codes: np.ndarray, high: np.ndarray, d: np.ndarray, m: np.ndarray, coding: Coding, bits: np.ndarray
+    codes: np.ndarray, high: np.ndarray, d: np.ndarray, m: np.ndarray, coding: BlockCoding, bits: np.ndarray
 ) -> None:
     """The reverse of `_quantize_nibbles`."""
     for piece in prange(n_pieces(bits)):
@@ -266,7 +266,9 @@ def _dequantize_nibbles(
 
 
 @kernel
-def _encode(x: np.ndarray, coding: Coding, codes: np.ndarray, high: np.ndarray, d: np.ndarray, m: np.ndarray) -> None:
+def _encode(
+    x: np.ndarray, coding: BlockCoding, codes: np.ndarray, high: np.ndarray, d: np.ndarray, m: np.ndarray
+) -> None:
     """`_quantize_bytes` or `_quantize_nibbles` of float32 x[n, channels]."""
     for piece in prange(n_pieces(x)):
         scratch = np.empty(BLOCK, np.uint8)
@@ -279,7 +281,7 @@ def _encode(x: np.ndarray, coding: Coding, codes: np.ndarray, high: np.ndarray, 
 
 @kernel
 def _decode(
-    codes: np.ndarray, high: np.ndarray, d: np.ndarray, m: np.ndarray, coding: Coding, values: np.ndarray
+    codes: np.ndarray, high: np.ndarray, d: np.ndarray, m: np.ndarray, coding: BlockCoding, values: np.ndarray
 ) -> None:
     """float32 values[n, channels] of what `_encode` gives."""
     for piece in prange(n_pieces(values)):

@@ -68,8 +68,8 @@ def _decoded(code: np.uint32, base: np.float32, scale: np.float32, limit: np.flo
     return half.from_f32(limit if y > limit else y)
 
 
-class Coding(NamedTuple):
-    """How groups are coded."""
+class GroupCoding(NamedTuple):
+    """Coding of a group."""
 
     #: elements of a group, and bits of a code
     group: int
@@ -152,7 +152,7 @@ def _add_codes(
 
 @inner
 def _quantize_key_group(
-    bits: np.ndarray, coding: Coding, words: np.ndarray, scales: np.ndarray, mins: np.ndarray, scratch: Scratch
+    bits: np.ndarray, coding: GroupCoding, words: np.ndarray, scales: np.ndarray, mins: np.ndarray, scratch: Scratch
 ) -> None:
     """One group of tokens, bits[group, channels], into words[group * width / 32, channels]."""
     width, levels = coding.width, np.float32(2**coding.width - 1)
@@ -170,7 +170,9 @@ def _quantize_key_group(
 
 
 @kernel
-def quantize_keys(bits: np.ndarray, coding: Coding, words: np.ndarray, scales: np.ndarray, mins: np.ndarray) -> None:
+def quantize_keys(
+    bits: np.ndarray, coding: GroupCoding, words: np.ndarray, scales: np.ndarray, mins: np.ndarray
+) -> None:
     """Quantize bits[heads, groups * group, channels] (FP16 patterns) into
     words[heads, groups * group * width / 32, channels] (uint32), scales and mins[heads, groups, channels]."""
     n_heads, n_groups, n_channels = scales.shape
@@ -200,14 +202,14 @@ def _decode_codes(
 
 
 @inner
-def _limit(coding: Coding) -> np.float32:
+def _limit(coding: GroupCoding) -> np.float32:
     """The largest value that a code decodes to."""
     return half.LARGEST_VALUE if coding.saturate else np.float32(np.inf)
 
 
 @inner
 def _dequantize_key_group(
-    words: np.ndarray, coding: Coding, scales: np.ndarray, mins: np.ndarray, scratch: Scratch, out: np.ndarray
+    words: np.ndarray, coding: GroupCoding, scales: np.ndarray, mins: np.ndarray, scratch: Scratch, out: np.ndarray
 ) -> None:
     _, _, base, scale = scratch
     _as_float(mins, base)
@@ -220,7 +222,9 @@ def _dequantize_key_group(
 
 
 @kernel
-def dequantize_keys(words: np.ndarray, scales: np.ndarray, mins: np.ndarray, coding: Coding, out: np.ndarray) -> None:
+def dequantize_keys(
+    words: np.ndarray, scales: np.ndarray, mins: np.ndarray, coding: GroupCoding, out: np.ndarray
+) -> None:
     """The inverse of `quantize_keys`: writes the FP16 patterns out[heads, groups * group, channels]."""
     n_heads, n_groups, n_channels = scales.shape
     group, n_words = coding.group, coding.group * coding.width // 32
@@ -243,7 +247,7 @@ def _value_codes(bits: np.ndarray, base: np.float32, scale: np.float32, levels: 
 @inner
 def _quantize_value_rows(
     bits: np.ndarray,
-    coding: Coding,
+    coding: GroupCoding,
     words: np.ndarray,
     scales: np.ndarray,
     mins: np.ndarray,
@@ -272,7 +276,9 @@ def _quantize_value_rows(
 
 
 @kernel
-def quantize_values(bits: np.ndarray, coding: Coding, words: np.ndarray, scales: np.ndarray, mins: np.ndarray) -> None:
+def quantize_values(
+    bits: np.ndarray, coding: GroupCoding, words: np.ndarray, scales: np.ndarray, mins: np.ndarray
+) -> None:
     """Quantize bits[rows, channels] (FP16 patterns), a row one token of one head, into words[rows, words], scales and
     mins[rows, groups]; the last group of a row may be short, what fills up its last word is 0."""
     n_rows = max(PIECE // bits.shape[1], 1)
@@ -307,7 +313,9 @@ def _spread(patterns: np.ndarray, group: int, out: np.ndarray) -> None:
 
 
 @kernel
-def dequantize_values(words: np.ndarray, scales: np.ndarray, mins: np.ndarray, coding: Coding, out: np.ndarray) -> None:
+def dequantize_values(
+    words: np.ndarray, scales: np.ndarray, mins: np.ndarray, coding: GroupCoding, out: np.ndarray
+) -> None:
     """The inverse of `quantize_values`: writes the FP16 patterns out[rows, channels]."""
     limit = _limit(coding)
     n_rows = max(PIECE // out.shape[1], 1)
@@ -334,8 +342,8 @@ class GroupCodec:
     overflow: str = "raise"
 
     @property
-    def _coding(self) -> Coding:
-        return Coding(self.group, self.bits, self.overflow == "saturate")
+    def _coding(self) -> GroupCoding:
+        return GroupCoding(self.group, self.bits, self.overflow == "saturate")
 
     @property
     def token_multiple(self) -> int:

@@ -44,7 +44,7 @@ class HostMemory:
 
 
 class Scheduler(NamedTuple):
-    """How a server takes requests: the order of prompts, and host memory for blocks that its device gives up."""
+    """Scheduler of a server: the order of prompts, and host memory for blocks that its device gives up."""
 
     batching: Batching | None = None
     #: most tokens of a step with prompts

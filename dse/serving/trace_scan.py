@@ -119,7 +119,7 @@ def _length(data: Bytes, at: int, least: int, most: int) -> tuple[int, int]:
 
 
 class Columns(NamedTuple):
-    """How the rows of a file are written."""
+    """Columns of the rows of a file."""
 
     #: of each column
     kinds: Ints
