@@ -44,7 +44,7 @@ MAX_RUNS, RUNS_AT_ONCE = 10_000, 64
 
 @dataclass(frozen=True)
 class Scoring:
-    """What of a cache is quantized, one after the other."""
+    """Methods, sides and layers of a cache that are quantized, one after the other."""
 
     methods: Sequence[str]
     sides: Sequence[str] = ("both",)
