@@ -65,7 +65,7 @@ def write(
                     published.write(f"figures/{name}", content)
             drawn_by = brush.name
         published.write("figures/plotly.min.js", web_page.plotly_js().encode())
-        document = page.page(request, frames, fragments, drawn_by, made_by, pays, why_not, first)
+        document = page.page(request, frames, fragments, drawn_by, made_by, (pays, why_not), first)
         return str(published.write(INDEX, document.encode()))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dse.calibrate.servers import UNIT_SLIP, ServerRow, is_suspect, read
+from dse.calibrate.servers import ServerRow, is_suspect, read
 from dse.core import units
 from dse.core.columns import aligned, cells, csv_text, percent
 from dse.core.documents import json_text
@@ -163,7 +163,7 @@ def _off(server: JudgedServer, name: str) -> float | None:
 def _check_units(path: str, servers: list[JudgedServer]) -> None:
     for column, name in _TIMES.items():
         known = [(over, server.row) for server in servers if (over := _off(server, name))]
-        if known and (wrong := slip(float(np.median([over for over, _ in known])), UNIT_SLIP)):
+        if known and (wrong := slip(float(np.median([over for over, _ in known])))):
             row = known[0][1]
             raise InputError(
                 f"{path}:{row.line}: {column} = {getattr(row, name) / _MS:g}: is {wrong}, as most rows: are the "
@@ -173,7 +173,7 @@ def _check_units(path: str, servers: list[JudgedServer]) -> None:
 
 def _slips(server: JudgedServer) -> list[str]:
     """The times of a row that can only be in another unit, where those of most rows are not."""
-    slips = {column: slip(_off(server, name) or 1.0, UNIT_SLIP) for column, name in _TIMES.items()}
+    slips = {column: slip(_off(server, name) or 1.0) for column, name in _TIMES.items()}
     return [f"{column}: {wrong}: another unit?" for column, wrong in slips.items() if wrong]
 
 

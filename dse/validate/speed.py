@@ -55,8 +55,6 @@ CHAT_INPUT, CHAT_OUTPUT = (190, 260), (170, 240)
 DRAIN_ROUNDS = 0.6
 #: of its memory that a server has for keys and values where it started though our count leaves nothing. Assumed
 LITTLE_SHARE = 0.04
-#: a value that is off by more is in another unit
-UNIT_SLIP = 50.0
 #: settings as engines print them in their commands, and the field of a workload
 FLAGS: tuple[tuple[str, str, type], ...] = (
     (r"(?:gpu-memory-utilization|mem-fraction-static)", "gpu_memory_utilization", float),
@@ -303,7 +301,7 @@ def _check_units(path: str, speeds: Sequence[JudgedSpeed]) -> None:
             for v in judged.values
             if v.what == what and v.measured
         ]
-        if known and (wrong := slip(float(np.median([over for over, *_ in known])), UNIT_SLIP)):
+        if known and (wrong := slip(float(np.median([over for over, *_ in known])))):
             _, first, row = known[0]
             value = (first.measured or 0.0) / (_MS if unit == "ms" else 1.0)
             raise InputError(f"{path}:{row.line}: {column} = {value:g}: is {wrong}, as most rows: give {unit}")
@@ -315,7 +313,7 @@ def _is(value: Judged, what: str) -> bool:
 
 def _slip(value: Judged) -> str:
     """A value that can only be in another unit; "" for none."""
-    wrong = slip(value.measured / value.ours, UNIT_SLIP) if value.measured else ""
+    wrong = slip(value.measured / value.ours) if value.measured else ""
     return wrong and f"{value.what}: is {wrong}: another unit?"
 
 
