@@ -72,7 +72,7 @@ def evaluate(
         alone, hostless = replace(requests, blocks=None), scheduler._replace(host=None)
         without = simulator.run(device, plan, work, alone, hostless)
         kept_nothing = reuse.steady_of(device, plan, work, without.requests, hostless)
-        shared = _shared(run, without, _own_s(Point(device, plan, work)), steady, kept_nothing)
+        shared = _shared(run, without, steady_state.start_s(Point(device, plan, work)), steady, kept_nothing)
     lengths = Lengths.of(served)
     shares = requests.blocks is not None
     settled = steady_state.with_batch(device, plan, work, lengths.moments, scheduler.batching, shares)
@@ -81,8 +81,7 @@ def evaluate(
     if offered is not None and steady["requests_per_s"]:  # what is rejected is no load
         load = offered * len(served.arrival_s) / len(requests.arrival_s) / steady["requests_per_s"]
     thirds = [float(np.mean(part)) for part in np.array_split(run.start_s - served.arrival_s, 3) if len(part)]
-    # a server's own time before a first token keeps nobody else waiting: it is no part of the loop
-    own_s = _own_s(Point(device, plan, work))
+    own_s = steady_state.start_s(Point(device, plan, work))  # no part of the loop
     latency = _spread(run.finish_s - served.arrival_s + own_s)
     at_offered = None if offered is None or shared else at_rate(device, plan, work, lengths.moments, offered, scheduler)
     stack_name, stack = stack_of(device, work)
@@ -213,11 +212,6 @@ def _overloaded(thirds: list[float], span_s: float) -> bool:
 def _grows(thirds: list[float], latency_s: float) -> bool:
     """Whether requests wait longer and longer: a line that grows steadily gives thirds as 1 to 3 to 5."""
     return len(thirds) == 3 and thirds[0] < thirds[1] < thirds[2] > max(2 * thirds[0], 0.1 * latency_s)
-
-
-def _own_s(point: Point) -> float:
-    """Seconds of a server before a first token in which others run: the rest of them is in the steps."""
-    return float(point.design.stack.host_prompt_s - point.design.stack.host_blocks_s)
 
 
 def _first_s(run: Simulation, own_s: float) -> NDArray[np.float64]:

@@ -8,6 +8,7 @@ from dse.core.errors import InputError, show
 from dse.model.formulas import steady
 from dse.model.kv_layout import KvPlan
 from dse.model.records import CONTINUOUS, STATIC
+from dse.serving import steady_state
 from dse.serving.steady_state import USUAL, LengthMoments, Scheduler, TrafficServer
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.workload import Workload
@@ -63,7 +64,7 @@ def waits_at(server: TrafficServer, requests_per_s: float) -> AtRate | None:
         return None
     nodes = [float(n) for n in _nodes(places)]
     cycles = [server.cycle(n) for n in nodes]
-    start_s = server.start_s  # beside the loop: a request holds no place meanwhile
+    start_s = steady_state.start_s(server.point)  # beside the loop: a request holds no place meanwhile
     n = np.arange(1.0, places + 1)
     held_s = np.interp(n, nodes, [cycle.prompt_s - start_s + cycle.decode_s for cycle in cycles])
     ended_per_s, decoding = n / held_s, n / held_s * np.interp(n, nodes, [cycle.decode_s for cycle in cycles])

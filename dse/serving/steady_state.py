@@ -247,11 +247,6 @@ class TrafficServer:
         """The server of a closed loop of `n` requests that all have a place."""
         return server_results(self.design, self.cycle(n), n, self.mean_output_tokens)
 
-    @property
-    def start_s(self) -> float:
-        """Seconds of a server before a prompt is at its turn, which keep nobody else waiting."""
-        return float(self.design.stack.host_prompt_s - self.design.stack.host_blocks_s)
-
     @cached_property
     def full(self) -> ServerResults:
         """The server whose places are always taken; at least one request must fit."""
@@ -266,6 +261,11 @@ def _prompt_sums(
     alone = replace(work, input_tokens=longer, output_tokens=1, max_model_len=None)
     prompt, share = Point(device, plan, alone).terms.prompt, mean_tokens / longer
     return {name: share * value for name, value in prompt._asdict().items() if name.startswith("own_")}
+
+
+def start_s(point: Point) -> float:
+    """Seconds of a server before a prompt is at its turn, which keep nobody else waiting: the rest is in the steps."""
+    return float(point.design.stack.host_prompt_s - point.design.stack.host_blocks_s)
 
 
 def _for_traffic(batching: int) -> int:
