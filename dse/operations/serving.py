@@ -167,7 +167,7 @@ class SimulateServing(OnDesign, Printed):
         self.workload.refuse_idle()
         host, (spec, plan) = self.host(), (self.hardware(), self.plan())
         scheduler = steady_state.scheduler_of(spec, plan, self.workload, host)
-        simulator.check(1 if self.n_requests is None else self.n_requests, *scheduler[:2])
+        simulator.check(1 if self.n_requests is None else self.n_requests, scheduler)
         if self.out is not None:
             with files.publishing(self.out):  # seen to be writable before the run, and left as it was
                 pass

@@ -70,7 +70,7 @@ def requests_of(
     Arrivals that are drawn are scaled to have the mean rate asked for: a sample of gaps alone is some percent off.
     Raises InputError, LimitError.
     """
-    simulator.check(1 if ask.n_requests is None else ask.n_requests, "continuous", 1)
+    simulator.check(1 if ask.n_requests is None else ask.n_requests)
     check_whole("seed", ask.seed, 0, 2**63 - 1)
     rate = rate_of(ask)
     n = ask.n_requests or 10_000

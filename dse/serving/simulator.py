@@ -30,7 +30,7 @@ from dse.model.lower import PAPER_STEP_TOKENS, check_traffic, with_admission
 from dse.model.point import Point
 from dse.serving import loop, prefix_steps, prefix_tree, step_times
 from dse.serving.requests import MAX_TOKENS, Lengths, Requests
-from dse.serving.steady_state import USUAL, Scheduler, with_batch
+from dse.serving.steady_state import USUAL, Batching, Scheduler, with_batch
 from dse.specs import workload
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.workload import Workload
@@ -132,9 +132,8 @@ def run(
     made by `tables_for`, to share between runs. `compiled`: True or False forces it; the numbers are the same. Raises
     InputError where a value is out of range or no request fits, LimitError above MAX_REQUESTS.
     """
-    n, host, batching = len(requests.arrival_s), scheduler.host, scheduler.batching or "continuous"
-    step_tokens = PAPER_STEP_TOKENS if scheduler.step_tokens is None else scheduler.step_tokens
-    check(n, batching, step_tokens)
+    n, host = len(requests.arrival_s), scheduler.host
+    batching, step_tokens = check(n, scheduler)
     work = with_admission(device, work)
     if batching == "static" and work.admission == "paged":
         rule_admission = loop.RESERVE  # nothing is admitted later: pages are held to the end of the answer
@@ -191,8 +190,10 @@ def page_size(plan: KvPlan, held: NDArray[np.int64]) -> int:
     return int(sizes[0])
 
 
-def check(n_requests: int, batching: str, step_tokens: int) -> None:
-    """Raises InputError or LimitError for what cannot be simulated."""
+def check(n_requests: int, scheduler: Scheduler = USUAL) -> tuple[Batching, int]:
+    """Batching and tokens of a step. Raises InputError or LimitError for what cannot be simulated."""
+    batching = scheduler.batching or "continuous"
+    step_tokens = PAPER_STEP_TOKENS if scheduler.step_tokens is None else scheduler.step_tokens
     if batching not in BATCHING:
         raise InputError(f"batching = {show(batching)}: must be one of {', '.join(BATCHING)}")
     check_whole("prompt-budget", step_tokens, 1, MAX_TOKENS)
@@ -200,6 +201,7 @@ def check(n_requests: int, batching: str, step_tokens: int) -> None:
         raise InputError(f"requests = {show(n_requests)}: must be at least 1")
     if n_requests > MAX_REQUESTS:
         raise LimitError(f"requests = {n_requests:,}: at most {MAX_REQUESTS:,} are simulated at once")
+    return batching, step_tokens
 
 
 def served_of(
