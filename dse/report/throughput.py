@@ -1,8 +1,6 @@
 """The throughput-versus-capacity report: one HTML page, the tables behind it, every figure in four formats."""
 
 from collections.abc import Sequence
-from functools import partial
-from typing import Any
 
 import pandas as pd
 
@@ -54,15 +52,13 @@ def write(
             published.write(name, content)
         fragments: dict[str, str] = {}
         with painter(static) as brush:
-            draw = partial(_draw, frames=frames, brush=brush, made_by=made_by)
-            for figure, (images, fragment) in _progressing(list(REPORT.values()), draw, progress):
-                for name, content in images.items():
-                    published.write(f"figures/{name}", content)
-                fragments[figure.name] = fragment
+            for name in each(list(REPORT), progress, "figures"):
+                figure = REPORT[name]
+                images, fragments[name] = _drawn(figure, figure.chart(frames[figure.table]), brush, made_by)
+                _write_images(published, images)
             if pays:
                 images, fragments["formats"] = _drawn(FIGURES["formats"], chart_of(pays), brush, made_by)
-                for name, content in images.items():
-                    published.write(f"figures/{name}", content)
+                _write_images(published, images)
             drawn_by = brush.name
         published.write("figures/plotly.min.js", web_page.plotly_js().encode())
         document = page.page(request, frames, fragments, drawn_by, made_by, (pays, why_not), first)
@@ -139,11 +135,9 @@ def table_files(frames: dict[str, pd.DataFrame]) -> dict[str, bytes]:
     return content
 
 
-def _draw(
-    figure: Figure, frames: dict[str, pd.DataFrame], brush: Painter, made_by: str
-) -> tuple[dict[str, bytes], str]:
-    """One figure: its files by name, and its part of the page."""
-    return _drawn(figure, figure.chart(frames[figure.table]), brush, made_by)
+def _write_images(published: files.Publication, images: dict[str, bytes]) -> None:
+    for name, content in images.items():
+        published.write(f"figures/{name}", content)
 
 
 def _drawn(figure: Figure, chart: Chart, brush: Painter, made_by: str) -> tuple[dict[str, bytes], str]:
@@ -152,19 +146,3 @@ def _drawn(figure: Figure, chart: Chart, brush: Painter, made_by: str) -> tuple[
     fragment = web_page.fragment(chart, f"figure-{figure.name}")
     files[f"{figure.name}.html"] = export(chart, "html", made_by, question=figure.shows, is_beside=True)
     return files, fragment
-
-
-class _Named:
-    """A figure in a progress bar, shown by its name."""
-
-    def __init__(self, figure: Figure) -> None:
-        self.figure = figure
-
-    def __str__(self) -> str:
-        return self.figure.name
-
-
-def _progressing(figures: list[Figure], draw: Any, progress: Progress | None) -> Any:
-    """(figure, what `draw` makes of it) one by one, behind a progress bar where one is wanted."""
-    for named in each([_Named(figure) for figure in figures], progress, "figures"):
-        yield named.figure, draw(named.figure)
