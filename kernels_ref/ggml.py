@@ -136,12 +136,6 @@ def _pack(codes: np.ndarray, five: bool, out: np.ndarray, high: np.ndarray) -> N
 
 
 @inner
-def _widen(bits: np.ndarray, values: np.ndarray) -> None:
-    for i in range(bits.size):
-        values[i] = half.finite(bits[i])
-
-
-@inner
 def _encode_bytes_row(x: np.ndarray, even: bool, codes: np.ndarray, d: np.ndarray) -> None:
     for b in range(d.size):
         part = x[b * BLOCK : (b + 1) * BLOCK]
@@ -227,7 +221,7 @@ def _quantize_bytes(bits: np.ndarray, even: bool, codes: np.ndarray, d: np.ndarr
     for piece in prange(n_pieces(bits)):
         values = np.empty(bits.shape[1], np.float32)
         for row in rows_of(piece, bits):
-            _widen(bits[row], values)
+            half.widen(bits[row], values)
             _encode_bytes_row(values, even, codes[row], d[row])
 
 
@@ -239,7 +233,7 @@ def _quantize_nibbles(
     for piece in prange(n_pieces(bits)):
         values, scratch = np.empty(bits.shape[1], np.float32), np.empty(BLOCK, np.uint8)
         for row in rows_of(piece, bits):
-            _widen(bits[row], values)
+            half.widen(bits[row], values)
             _encode_nibbles_row(values, coding, scratch, codes[row], high[row], d[row], m[row])
 
 

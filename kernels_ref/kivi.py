@@ -207,35 +207,26 @@ def _limit(coding: GroupCoding) -> np.float32:
     return half.LARGEST_VALUE if coding.saturate else np.float32(np.inf)
 
 
-@inner
-def _dequantize_key_group(
-    words: np.ndarray, coding: GroupCoding, scales: np.ndarray, mins: np.ndarray, scratch: Scratch, out: np.ndarray
-) -> None:
-    _, _, base, scale = scratch
-    _as_float(mins, base)
-    _as_float(scales, scale)
-    width, limit = coding.width, _limit(coding)
-    n_codes, mask = 32 // width, np.uint32(2**width - 1)
-    for w in range(words.shape[0]):
-        for j in range(n_codes):
-            _decode_codes(words[w], np.uint32(width * j), mask, base, scale, limit, out[w * n_codes + j])
-
-
 @kernel
 def dequantize_keys(
     words: np.ndarray, scales: np.ndarray, mins: np.ndarray, coding: GroupCoding, out: np.ndarray
 ) -> None:
     """The inverse of `quantize_keys`: writes the FP16 patterns out[heads, groups * group, channels]."""
     n_heads, n_groups, n_channels = scales.shape
-    group, n_words = coding.group, coding.group * coding.width // 32
-    step = max(TASK // (group * n_channels), 1)
+    width, limit = coding.width, _limit(coding)
+    n_codes, n_words, mask = 32 // width, coding.group * width // 32, np.uint32(2**width - 1)
+    step = max(TASK // (coding.group * n_channels), 1)
     n_steps = (n_groups + step - 1) // step
     for task in prange(n_heads * n_steps):
         h, first = task // n_steps, (task % n_steps) * step
-        scratch = _scratch(n_channels)
+        base, scale = np.empty(n_channels, np.float32), np.empty(n_channels, np.float32)
         for g in range(first, min(first + step, n_groups)):
-            own_words, tokens = words[h, g * n_words : (g + 1) * n_words], out[h, g * group : (g + 1) * group]
-            _dequantize_key_group(own_words, coding, scales[h, g], mins[h, g], scratch, tokens)
+            _as_float(mins[h, g], base)
+            _as_float(scales[h, g], scale)
+            for w in range(g * n_words, (g + 1) * n_words):
+                for j in range(n_codes):
+                    shift = np.uint32(width * j)
+                    _decode_codes(words[h, w], shift, mask, base, scale, limit, out[h, w * n_codes + j])
 
 
 @inner

@@ -15,7 +15,7 @@ from kernels_ref.hadamard import TILE, narrowed, saturated, saturated_value, tra
 from kernels_ref.inputs import check_choice
 from kernels_ref.jit import inner, kernel, prange
 from kernels_ref.packed import Packed
-from kernels_ref.packing import pick
+from kernels_ref.packing import copied, pick
 from kernels_ref.rows import BufferColumn, Buffers, RowMethod, n_pieces, rows_of
 
 __all__ = ["PerTokenHead"]
@@ -55,15 +55,6 @@ def _floored(range_: np.float32, levels: np.float32) -> tuple[np.float32, np.flo
     """(scale, 1 / scale) of a range."""
     scale = max(np.float32(range_ / levels), FLOOR)
     return scale, np.float32(np.float32(1) / scale)
-
-
-@inner
-def _absmax(x: np.ndarray) -> np.float32:
-    """The largest magnitude of float32 x[n]."""
-    largest = np.uint32(0)
-    for i in range(x.size):
-        largest = max(largest, np.uint32(minifloat.pattern(x[i]) & np.uint32(0x7FFFFFFF)))
-    return minifloat.value_of(largest)
 
 
 @inner
@@ -145,7 +136,7 @@ def _encode_bytes(x: np.ndarray, levels: np.float32, is_float: bool, codes: np.n
     """`_quantize_bytes` of float32."""
     for piece in prange(n_pieces(x)):
         for row in rows_of(piece, x):
-            scale, inverse = _floored(_absmax(x[row]), levels)
+            scale, inverse = _floored(minifloat.absmax(x[row]), levels)
             scales[row] = scale
             _codes_of_wide(x[row], inverse, is_float, codes[row])
 
@@ -159,13 +150,6 @@ def _decode_bytes(codes: np.ndarray, scales: np.ndarray, is_float: bool, values:
 
 
 @inner
-def _bf16(value: np.float32) -> np.float32:
-    bits = minifloat.pattern(value)
-    odd = np.uint32(np.uint32(bits >> np.uint32(16)) & np.uint32(1))
-    return minifloat.value_of(np.uint32(np.uint32(bits + np.uint32(0x7FFF) + odd) & np.uint32(0xFFFF0000)))
-
-
-@inner
 def _round(values: np.ndarray, kept: int) -> None:
     """float32 to FP16 within +-65504 (0), BF16 (1) or as it is (2), in place."""
     if kept == 0:
@@ -173,7 +157,7 @@ def _round(values: np.ndarray, kept: int) -> None:
             values[i] = saturated_value(values[i])
     elif kept == 1:
         for i in range(values.size):
-            values[i] = _bf16(values[i])
+            values[i] = minifloat.bf16(values[i])
 
 
 @inner
@@ -383,7 +367,7 @@ def _dequantize_nibbles(
         _unpacked(packed[begin // 2 : end // 2], codes)
         _decoded(codes, scales[first:last], head_dim, values)
         if not rotate:
-            _copy(values, x[begin:end])
+            copied(values, x[begin:end])
         else:
             transform(values, work, stages)
             _unsigned(values, signs, n_runs)
@@ -392,12 +376,6 @@ def _dequantize_nibbles(
             else:
                 narrowed(values, narrow)
                 transposed(narrow, n_runs, bits[begin:end])
-
-
-@inner
-def _copy(source: np.ndarray, target: np.ndarray) -> None:
-    for i in range(source.size):
-        target[i] = source[i]
 
 
 #: values of the E4M3 codes

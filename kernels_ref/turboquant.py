@@ -16,7 +16,7 @@ from kernels_ref.hadamard import TILE, narrowed, saturated, saturated_value, tra
 from kernels_ref.inputs import check_choice
 from kernels_ref.jit import inner, kernel, prange
 from kernels_ref.packed import Packed
-from kernels_ref.packing import look_up, pick
+from kernels_ref.packing import copied, look_up, pick
 from kernels_ref.rows import BufferColumn, Buffers, RowMethod, n_pieces, rows_of
 
 __all__ = ["TurboQuant"]
@@ -52,18 +52,6 @@ def codebook(bits: int, head_dim: int) -> tuple[np.ndarray, np.ndarray]:
             break
     centroids = centers.astype(np.float32)
     return centroids, (centroids[:-1] + centroids[1:]) / np.float32(2)
-
-
-@inner
-def _widen(bits: np.ndarray, values: np.ndarray) -> None:
-    for i in range(bits.size):
-        values[i] = half.finite(bits[i])
-
-
-@inner
-def _copied(x: np.ndarray, y: np.ndarray) -> None:
-    for i in range(x.size):
-        y[i] = x[i]
 
 
 @inner
@@ -193,7 +181,7 @@ def _quantize_keys(
 
     packed[n * head_dim * width / 8]. With `units`, x are rotated unit vectors already: only their indices are found.
     """
-    stages, width = np.int64(np.round(np.log2(head_dim))), np.int64(np.round(np.log2(midpoints.size + 1)))
+    stages, width = np.int64(np.round(np.log2(head_dim))), int(np.round(np.log2(midpoints.size + 1)))
     factor = np.float32(1 / np.sqrt(np.float64(head_dim)))
     per_tile = max(TILE // head_dim, 1)
     for tile in prange((norms.size + per_tile - 1) // per_tile):
@@ -202,9 +190,9 @@ def _quantize_keys(
         values, work = np.empty(end - begin, np.float32), np.empty(end - begin, np.float32)
         indices, codes = np.empty(end - begin, np.uint8), np.empty(end - begin, np.uint8)
         if bits.size:
-            _widen(bits[begin:end], values)
+            half.widen(bits[begin:end], values)
         else:
-            _copied(x[begin:end], values)
+            copied(x[begin:end], values)
         if units:
             _indices(values, midpoints, codes)
         else:
@@ -260,7 +248,7 @@ def _dequantize_keys(
     x: np.ndarray,
 ) -> None:
     """FP16 patterns bits of the keys, or float32 x in the rotated basis where bits are empty."""
-    stages, width = np.int64(np.round(np.log2(head_dim))), np.int64(np.round(np.log2(centroids.size)))
+    stages, width = np.int64(np.round(np.log2(head_dim))), int(np.round(np.log2(centroids.size)))
     factor = np.float32(1 / np.sqrt(np.float64(head_dim)))
     per_tile = max(TILE // head_dim, 1)
     for tile in prange((norms.size + per_tile - 1) // per_tile):
@@ -277,7 +265,7 @@ def _dequantize_keys(
             narrowed(values, narrow)
             transposed(narrow, last - first, bits[begin:end])
         else:
-            _copied(values, x[begin:end])
+            copied(values, x[begin:end])
 
 
 @inner
@@ -381,13 +369,7 @@ def _encode_floats(x: np.ndarray, codes: np.ndarray) -> None:
     """`_quantize_floats` of float32."""
     for piece in prange(n_pieces(x)):
         for row in rows_of(piece, x):
-            _floats_of_wide(x[row], codes[row])
-
-
-@inner
-def _floats_of_wide(x: np.ndarray, codes: np.ndarray) -> None:
-    for i in range(x.size):
-        codes[i] = minifloat.e4m3(x[i])
+            minifloat.e4m3_codes(x[row], codes[row])
 
 
 #: FP16 patterns of the E4M3 codes, exactly
