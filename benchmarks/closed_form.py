@@ -23,7 +23,7 @@ from dse.model.point import Point
 from dse.serving import simulator
 from dse.serving.at_rate import waits_at
 from dse.serving.requests import Requests
-from dse.serving.steady_state import FixedLengths, TrafficServer, schedule
+from dse.serving.steady_state import FixedLengths, TrafficServer, scheduler_of
 from dse.specs import catalog
 from dse.specs.workload import Workload
 
@@ -116,7 +116,7 @@ def compare(one: Drawn, seed: int, most_requests: int = MOST_REQUESTS) -> Compar
         return None
     arrivals = np.concatenate([[0.0], np.cumsum(rng.exponential(1 / rate, n - 1))]) if rate else np.zeros(n)
     requests = Requests(arrivals, spread(rng, n, one.n_input), spread(rng, n, one.n_output))
-    run = simulator.run(device, kv, work, requests, *schedule(device, kv, work), compiled=True)
+    run = simulator.run(device, kv, work, requests, scheduler_of(device, kv, work), compiled=True)
     # of a request that waits beside the loop, which the simulator leaves out
     start_s = point.design.stack.host_prompt_s - point.design.stack.host_blocks_s
     return Compared(one, mine, means_of(run, one.n, rate, start_s))

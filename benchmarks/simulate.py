@@ -15,6 +15,7 @@ from dse.model import kv_layout as plan
 from dse.serving import simulator as simulate
 from dse.serving import trace_tables as traffic_tables
 from dse.serving.requests import Requests
+from dse.serving.steady_state import Scheduler
 from dse.specs import catalog
 from dse.specs.measurements import CLOSED
 from dse.specs.workload import Workload
@@ -39,7 +40,7 @@ def main() -> None:
     work = Workload(batch=256, admission="paged")
     requests = traffic_tables.sample("azure-conv", args.requests, 2.5, seed=1)
     few = first(requests, FEW_REQUESTS)
-    times = simulate.tables_for(device, kv, work, requests, "continuous", 512, work.batch)
+    times = simulate.tables_for(device, kv, work, requests, 512, work.batch)
 
     def plain() -> Any:
         return simulate.run(device, kv, work, few, times=times, compiled=False)
@@ -47,10 +48,12 @@ def main() -> None:
     runs: dict[str, tuple[int, Callable[[], Any]]] = {"plain Python": (FEW_REQUESTS, plain)}
     for batching in ("continuous", "chunked", "static"):
         chosen: Any = batching
-        simulate.run(device, kv, work, few, chosen, times=times, compiled=True)
+        simulate.run(device, kv, work, few, Scheduler(chosen), times=times, compiled=True)
         runs[batching] = (
             args.requests,
-            lambda chosen=chosen: simulate.run(device, kv, work, requests, chosen, times=times, compiled=True),
+            lambda chosen=chosen: simulate.run(
+                device, kv, work, requests, Scheduler(chosen), times=times, compiled=True
+            ),
         )
     seconds = dict.fromkeys(runs, float("inf"))
     for _ in range(args.rounds):

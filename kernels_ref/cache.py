@@ -73,9 +73,12 @@ class KVCache(Stored):
         self._flat = False
 
     def append(self, key: np.ndarray, value: np.ndarray) -> None:
-        """Add tokens: key and value [batch, heads, tokens, head_dim] or [tokens, channels] of n_heads heads.
+        """Add tokens.
 
-        Batch, heads and head_dim are those of the first append; key and value may differ in head_dim only.
+        key: FP16, BF16 or FP32, [batch, heads, tokens, head_dim] or [tokens, channels] of the cache's heads; batch,
+            heads and head_dim are those of the first append.
+        value: Likewise; it may differ from `key` in head_dim only.
+
         Raises TypeError and ValueError that name the parameter; the cache is then as it was.
         """
         tensors: dict[Side, KVTensor] = {}
@@ -112,7 +115,10 @@ class KVCache(Stored):
         raise NotImplementedError
 
     def packed(self, side: Side) -> tuple[Packed, ...]:
-        """Keys or values with their ledger, in one piece or one for each sequence. Views, or copies where need be."""
+        """Keys or values with their ledger, in one piece or one for each sequence. Views, or copies where need be.
+
+        side: "key" or "value".
+        """
         return tuple(
             Packed(
                 piece.method,
@@ -218,11 +224,15 @@ class _Sequence:
 class RowCache(KVCache):
     """A cache for a method that quantizes token by token (NF4, integers, FP8, ...): it only appends.
 
-    `method` quantizes the keys, `value_method` the values (`method` where none is given). Any object serves whose
-    `quantize(x, n_heads=..., nonfinite=...)` gives a `Packed` with token after token along the first axis of every
-    buffer, entries of varying number included, and counts that add up; buffers named in its `fixed` are kept once.
-    New tokens never change the bytes of old ones.
-    Buffers: every sequence has its own, `key.0.codes` are the codes of the keys of sequence 0.
+    New tokens never change the bytes of old ones. Buffers: every sequence has its own, `key.0.codes` are the codes of
+    the keys of sequence 0.
+
+    method: Quantizes the keys: any object whose `quantize(x, n_heads=..., nonfinite=...)` gives a `Packed` with token
+        after token along the first axis of every buffer, entries of varying number included, and counts that add up;
+        buffers named in its `fixed` are kept once.
+    value_method: Quantizes the values; default: `method`.
+    n_heads: Heads of tensors [tokens, channels], from 1; those of four axes say theirs.
+    nonfinite: "raise" refuses NaN and infinities, "replace" takes them as 0 and +-65504.
     """
 
     def __init__(

@@ -5,7 +5,7 @@ Codes are decided in float32 with the unrounded step d; d, and of q4_1 and q5_1 
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -29,6 +29,21 @@ TYPES = {name: (entry.code_bits, entry.minimum) for name, entry in GGML_TYPES.it
 CODES: tuple[Code, ...] = ("ggml", "gguf", "avx2")
 
 _MAGNITUDE = np.int32(0x7FFFFFFF)
+
+
+class BlockCoding(NamedTuple):
+    """Coding of a block: in 8 bits or five (else four), with a minimum or around 0."""
+
+    eight: bool
+    five: bool
+    minimum: bool
+    #: of 8 bits: ties to even; else: the sign of zero is kept
+    option: bool
+
+
+def _coding(name: Type, code: Code) -> BlockCoding:
+    bits, minimum = TYPES[name]
+    return BlockCoding(bits == 8, bits == 5, minimum, code == ("avx2" if name == "q8_0" else "gguf"))
 
 
 @inner
@@ -121,12 +136,6 @@ def _pack(codes: np.ndarray, five: bool, out: np.ndarray, high: np.ndarray) -> N
 
 
 @inner
-def _widen(bits: np.ndarray, values: np.ndarray) -> None:
-    for i in range(bits.size):
-        values[i] = half.finite(bits[i])
-
-
-@inner
 def _encode_bytes_row(x: np.ndarray, even: bool, codes: np.ndarray, d: np.ndarray) -> None:
     for b in range(d.size):
         part = x[b * BLOCK : (b + 1) * BLOCK]
@@ -143,15 +152,14 @@ def _encode_bytes_row(x: np.ndarray, even: bool, codes: np.ndarray, d: np.ndarra
 @inner
 def _encode_nibbles_row(
     x: np.ndarray,
-    five: bool,
-    minimum: bool,
-    keep_sign: bool,
+    coding: BlockCoding,
     scratch: np.ndarray,
     codes: np.ndarray,
     high: np.ndarray,
     d: np.ndarray,
     m: np.ndarray,
 ) -> None:
+    _, five, minimum, keep_sign = coding
     levels = np.float32(32) if five else np.float32(16)
     largest = np.int32(31) if five else np.int32(15)
     middle = np.float32(levels * np.float32(0.5))
@@ -179,8 +187,9 @@ def _decode_bytes_row(codes: np.ndarray, d: np.ndarray, values: np.ndarray) -> N
 
 @inner
 def _decode_nibbles_row(
-    codes: np.ndarray, high: np.ndarray, d: np.ndarray, m: np.ndarray, five: bool, minimum: bool, values: np.ndarray
+    codes: np.ndarray, high: np.ndarray, d: np.ndarray, m: np.ndarray, coding: BlockCoding, values: np.ndarray
 ) -> None:
+    _, five, minimum, _ = coding
     # two axes and no slices: a slice for each block takes longer than its arithmetic
     packed, decoded = codes.reshape(-1, BLOCK // 2), values.reshape(-1, BLOCK)
     middle = np.int32(0) if minimum else np.int32(16) if five else np.int32(8)
@@ -212,27 +221,20 @@ def _quantize_bytes(bits: np.ndarray, even: bool, codes: np.ndarray, d: np.ndarr
     for piece in prange(n_pieces(bits)):
         values = np.empty(bits.shape[1], np.float32)
         for row in rows_of(piece, bits):
-            _widen(bits[row], values)
+            half.widen(bits[row], values)
             _encode_bytes_row(values, even, codes[row], d[row])
 
 
 @kernel
 def _quantize_nibbles(
-    bits: np.ndarray,
-    five: bool,
-    minimum: bool,
-    keep_sign: bool,
-    codes: np.ndarray,
-    high: np.ndarray,
-    d: np.ndarray,
-    m: np.ndarray,
+    bits: np.ndarray, coding: BlockCoding, codes: np.ndarray, high: np.ndarray, d: np.ndarray, m: np.ndarray
 ) -> None:
     """FP16 patterns bits[n, channels] -> codes[n, channels / 2], high[n, blocks] of five bits, patterns d, m."""
     for piece in prange(n_pieces(bits)):
         values, scratch = np.empty(bits.shape[1], np.float32), np.empty(BLOCK, np.uint8)
         for row in rows_of(piece, bits):
-            _widen(bits[row], values)
-            _encode_nibbles_row(values, five, minimum, keep_sign, scratch, codes[row], high[row], d[row], m[row])
+            half.widen(bits[row], values)
+            _encode_nibbles_row(values, coding, scratch, codes[row], high[row], d[row], m[row])
 
 
 @kernel
@@ -247,56 +249,41 @@ def _dequantize_bytes(codes: np.ndarray, d: np.ndarray, bits: np.ndarray) -> Non
 
 @kernel
 def _dequantize_nibbles(
-    codes: np.ndarray, high: np.ndarray, d: np.ndarray, m: np.ndarray, five: bool, minimum: bool, bits: np.ndarray
+    codes: np.ndarray, high: np.ndarray, d: np.ndarray, m: np.ndarray, coding: BlockCoding, bits: np.ndarray
 ) -> None:
     """The reverse of `_quantize_nibbles`."""
     for piece in prange(n_pieces(bits)):
         values = np.empty(bits.shape[1], np.float32)
         for row in rows_of(piece, bits):
-            _decode_nibbles_row(codes[row], high[row], d[row], m[row], five, minimum, values)
+            _decode_nibbles_row(codes[row], high[row], d[row], m[row], coding, values)
             _narrow(values, bits[row])
 
 
 @kernel
 def _encode(
-    x: np.ndarray,
-    five: bool,
-    minimum: bool,
-    byte_codes: bool,
-    option: bool,
-    codes: np.ndarray,
-    high: np.ndarray,
-    d: np.ndarray,
-    m: np.ndarray,
+    x: np.ndarray, coding: BlockCoding, codes: np.ndarray, high: np.ndarray, d: np.ndarray, m: np.ndarray
 ) -> None:
-    """`_quantize_bytes` or `_quantize_nibbles` of float32 x[n, channels]; option: ties to even, or the sign of zero."""
+    """`_quantize_bytes` or `_quantize_nibbles` of float32 x[n, channels]."""
     for piece in prange(n_pieces(x)):
         scratch = np.empty(BLOCK, np.uint8)
         for row in rows_of(piece, x):
-            if byte_codes:
-                _encode_bytes_row(x[row], option, codes[row].view(np.int8), d[row])
+            if coding.eight:
+                _encode_bytes_row(x[row], coding.option, codes[row].view(np.int8), d[row])
             else:
-                _encode_nibbles_row(x[row], five, minimum, option, scratch, codes[row], high[row], d[row], m[row])
+                _encode_nibbles_row(x[row], coding, scratch, codes[row], high[row], d[row], m[row])
 
 
 @kernel
 def _decode(
-    codes: np.ndarray,
-    high: np.ndarray,
-    d: np.ndarray,
-    m: np.ndarray,
-    five: bool,
-    minimum: bool,
-    byte_codes: bool,
-    values: np.ndarray,
+    codes: np.ndarray, high: np.ndarray, d: np.ndarray, m: np.ndarray, coding: BlockCoding, values: np.ndarray
 ) -> None:
     """float32 values[n, channels] of what `_encode` gives."""
     for piece in prange(n_pieces(values)):
         for row in rows_of(piece, values):
-            if byte_codes:
+            if coding.eight:
                 _decode_bytes_row(codes[row].view(np.int8), d[row], values[row])
             else:
-                _decode_nibbles_row(codes[row], high[row], d[row], m[row], five, minimum, values[row])
+                _decode_nibbles_row(codes[row], high[row], d[row], m[row], coding, values[row])
 
 
 def block_bytes(name: Type) -> int:
@@ -332,10 +319,6 @@ def _check_code(name: str, code: str) -> None:
         raise ValueError(f"code = 'avx2': is for q8_0, the others have 'ggml' and 'gguf': type is {name}")
 
 
-def _option(name: Type, code: Code) -> bool:
-    return code == "avx2" if name == "q8_0" else code == "gguf"
-
-
 def encode(x: np.ndarray, name: Type, code: Code = "ggml") -> np.ndarray:
     """ggml's blocks, uint8 [n, channels / 32 * block_bytes], of float32 x [n, channels].
 
@@ -345,15 +328,14 @@ def encode(x: np.ndarray, name: Type, code: Code = "ggml") -> np.ndarray:
     _check_code(name, code)
     if x.dtype != np.float32 or x.ndim != 2 or not x.shape[1] or x.shape[1] % BLOCK:
         raise ValueError(f"x is {x.dtype.name} {list(x.shape)}: must be float32 [n, channels] of blocks of 32")
-    bits, minimum = TYPES[name]
-    n, n_blocks = x.shape[0], x.shape[1] // BLOCK
+    bits, n, n_blocks = TYPES[name][0], x.shape[0], x.shape[1] // BLOCK
     buffers: Buffers = {
         "codes": np.empty((n, n_blocks * (BLOCK if bits == 8 else BLOCK // 2)), np.uint8),
         "high": np.zeros((n, n_blocks), np.uint32),
         "d": np.empty((n, n_blocks), np.uint16),
         "m": np.zeros((n, n_blocks), np.uint16),
     }
-    _encode(np.ascontiguousarray(x), bits == 5, minimum, bits == 8, _option(name, code), *buffers.values())
+    _encode(np.ascontiguousarray(x), _coding(name, code), *buffers.values())
     return _joined(name, buffers)
 
 
@@ -367,7 +349,6 @@ def decode(blocks: np.ndarray, name: Type) -> np.ndarray:
     if blocks.dtype != np.uint8 or blocks.ndim != 2 or not blocks.shape[1] or blocks.shape[1] % size:
         got = f"{blocks.dtype.name} {list(blocks.shape)}"
         raise ValueError(f"blocks are {got}: must be uint8 [n, bytes], {size} bytes a block of {name}")
-    bits, minimum = TYPES[name]
     n, n_blocks = blocks.shape[0], blocks.shape[1] // size
     by_block, start, buffers = blocks.reshape(n, n_blocks, size), 0, {}
     for field, (width, dtype) in _fields(name).items():
@@ -377,7 +358,7 @@ def decode(blocks: np.ndarray, name: Type) -> np.ndarray:
     empty = np.zeros((n, n_blocks), np.uint32), np.zeros((n, n_blocks), np.uint16)
     values = np.empty((n, n_blocks * BLOCK), np.float32)
     codes, high, m = buffers["codes"], buffers.get("high", empty[0]), buffers.get("m", empty[1])
-    _decode(codes, high, buffers["d"], m, bits == 5, minimum, bits == 8, values)
+    _decode(codes, high, buffers["d"], m, _coding(name, "ggml"), values)
     return values
 
 
@@ -424,22 +405,24 @@ class GGML(RowMethod):
         return tuple(columns)
 
     def _encode(self, bits: np.ndarray, n_heads: int, buffers: Buffers) -> None:
-        width, minimum = TYPES[self.type]
-        codes, d, option = buffers["codes"], buffers["d"].view(np.uint16), _option(self.type, self.code)
-        if width == 8:
-            _quantize_bytes(bits, option, codes, d)
+        codes, coding = buffers["codes"], _coding(self.type, self.code)
+        if coding.eight:
+            _quantize_bytes(bits, coding.option, codes, buffers["d"].view(np.uint16))
         else:
-            _quantize_nibbles(bits, width == 5, minimum, option, codes, *_all(buffers))
+            _quantize_nibbles(bits, coding, codes, *_all(buffers))
 
     def _decode(self, buffers: Buffers, n_heads: int, bits: np.ndarray) -> None:
-        width, minimum = TYPES[self.type]
-        if width == 8:
+        coding = _coding(self.type, self.code)
+        if coding.eight:
             _dequantize_bytes(buffers["codes"], buffers["d"].view(np.uint16), bits)
         else:
-            _dequantize_nibbles(buffers["codes"], *_all(buffers), width == 5, minimum, bits)
+            _dequantize_nibbles(buffers["codes"], *_all(buffers), coding, bits)
 
     def blocks(self, packed: Packed) -> np.ndarray:
-        """The bytes as llama.cpp keeps them: uint8 [rows, blocks * block_bytes]."""
+        """The bytes as llama.cpp keeps them: uint8 [rows, blocks * block_bytes].
+
+        packed: What `quantize` of this method gave.
+        """
         return _joined(self.type, dict(packed.buffers))
 
 

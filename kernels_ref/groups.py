@@ -170,8 +170,11 @@ class GroupSide:
 
 
 class GroupCache(KVCache):
-    """A cache for KIVI's groups: `method` gives a `codec(side)` and says by `n_packed(side, n)` how many of n tokens
-    are packed. Buffers are those of `KIVI.quantize` for both sides.
+    """A cache for KIVI's groups. Buffers are those of `KIVI.quantize` for both sides.
+
+    method: Gives a `codec(side)` and says by `n_packed(side, n)` how many of n tokens are packed, such as `KIVI`.
+    n_heads: Heads of tensors [tokens, channels], from 1; those of four axes say theirs.
+    nonfinite: "raise" refuses NaN and infinities, "replace" takes them as 0 and +-65504.
     """
 
     def __init__(self, method: Any, n_heads: int = 1, nonfinite: NonFinite = "raise") -> None:
@@ -218,7 +221,10 @@ class GroupCache(KVCache):
         return result
 
     def decoded(self, side: Side) -> np.ndarray:
-        """Dequantize the codes alone: FP16 [batch, heads, quantized tokens, head_dim]."""
+        """Dequantize the codes alone: FP16 [batch, heads, quantized tokens, head_dim].
+
+        side: "key" or "value".
+        """
         held: GroupSide = self._sides[side]
         result = np.empty((*held.shape[:2], held.n_packed, held.shape[2]), np.float16)
         held.decode_packed(result.view(np.uint16))

@@ -9,6 +9,7 @@ import numpy as np
 
 from kernels_ref.jit import inner
 from kernels_ref.minifloat import pattern, value_of
+from kernels_ref.packing import copied
 
 #: elements of a tile: two buffers of it stay in the second-level cache
 TILE = 2**12
@@ -25,12 +26,6 @@ def _by_two(x: np.ndarray, y: np.ndarray) -> None:
 
 
 @inner
-def _copied(x: np.ndarray, y: np.ndarray) -> None:
-    for i in range(x.size):
-        y[i] = x[i]
-
-
-@inner
 def transform(x: np.ndarray, y: np.ndarray, stages: np.int64) -> None:
     """Runs of 2^stages of x[runs * 2^stages] -> x[channel * runs + run], not normalized; y is as large, for work."""
     for _ in range(stages // 2):
@@ -38,7 +33,7 @@ def transform(x: np.ndarray, y: np.ndarray, stages: np.int64) -> None:
         _by_two(y, x)
     if stages % 2:
         _by_two(x, y)
-        _copied(y, x)
+        copied(y, x)
 
 
 @inner

@@ -78,6 +78,13 @@ def eleven_bits(value: np.float32) -> np.float32:
 
 
 @inner
+def widen(bits: np.ndarray, values: np.ndarray) -> None:
+    """Finite patterns bits[n] as float32 values[n]."""
+    for i in range(bits.size):
+        values[i] = finite(bits[i])
+
+
+@inner
 def rint(value: np.float32) -> np.float32:
     """A float32 below 2^22 rounded to an integer, ties to even."""
     return np.float32(np.float32(value + TO_INTEGER) - TO_INTEGER)

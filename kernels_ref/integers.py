@@ -198,7 +198,13 @@ class PerTensorInteger(RowMethod):
     def measured(
         cls, x: np.ndarray, bits: Literal[8, 4] = 8, n_heads: int = 1, nonfinite: NonFinite = "raise"
     ) -> "PerTensorInteger":
-        """With scale = fp32(max |x| / levels), 1 for a tensor of zeros. Errors as those of `quantize`."""
+        """With scale = fp32(max |x| / levels), 1 for a tensor of zeros. Errors as those of `quantize`.
+
+        x: The tensor that gives the scale, as `quantize` takes it.
+        bits: Bits of a code, 8 or 4.
+        n_heads: Heads of tensors [tokens, channels], from 1; those of four axes say theirs.
+        nonfinite: "raise" refuses NaN and infinities, "replace" takes them as 0 and +-65504.
+        """
         check_choice("bits", bits, (4, 8))
         tensor = row_tensor(x, n_heads, nonfinite)
         largest = max((int((part & half.ABS).max()) for _, part in tensor.row_blocks()), default=0)

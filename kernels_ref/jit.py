@@ -55,20 +55,27 @@ def _keep_code(dispatcher: Any, kept: CodeCache) -> None:
 
 
 def kernel(function: F) -> F:
-    """An entry point called from Python, `prange` in parallel. It must not raise: it reports through its results."""
+    """An entry point called from Python, `prange` in parallel. It must not raise: it reports through its results.
+
+    function: Takes arrays, numbers and named tuples of them, by position, in numba's part of Python.
+    """
     return Kernel(function, parallel=True)  # type: ignore[return-value]
 
 
 def sequential(function: F, allocates: bool = True, sources: tuple[Path, ...] = ()) -> F:
     """An entry point called from Python that runs on one thread. It must not raise.
 
-    One that makes no array need not count who holds those that it is given (`allocates` False): where functions pass
-    a record of many arrays to each other, that counting is most of the time. `sources` are the files outside this
-    package that the code is made of.
+    function: As of `kernel`.
+    allocates: False for one that makes no array: it need not count who holds those that it is given, which is most of
+        the time where functions pass a record of many arrays to each other.
+    sources: Files outside this package that the code is made of; a change in one of them compiles anew.
     """
     return Kernel(function, False, allocates, sources)  # type: ignore[return-value]
 
 
 def inner(function: F) -> F:
-    """A function that kernels call: compiled into them, vectorized on its own, never cached by itself."""
+    """A function that kernels call: compiled into them, vectorized on its own, never cached by itself.
+
+    function: As of `kernel`; it may return values.
+    """
     return numba.njit(error_model="numpy", nogil=True)(function)  # type: ignore[return-value]

@@ -19,6 +19,7 @@ rounding once (24 >= 2 * 11 + 2 bits).
 
 from dataclasses import dataclass
 from math import ceil
+from typing import NamedTuple
 
 import numpy as np
 
@@ -67,19 +68,33 @@ def _decoded(code: np.uint32, base: np.float32, scale: np.float32, limit: np.flo
     return half.from_f32(limit if y > limit else y)
 
 
+class GroupCoding(NamedTuple):
+    """Coding of a group."""
+
+    #: elements of a group, and bits of a code
+    group: int
+    width: int
+    #: cut what goes beyond 65504
+    saturate: bool
+
+
+#: of each group of a piece: order keys of its smallest and largest value, minimum and scale
+Scratch = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+
+
+@inner
+def _scratch(n_groups: int) -> Scratch:
+    lowest, highest = np.empty(n_groups, np.int16), np.empty(n_groups, np.int16)
+    return lowest, highest, np.empty(n_groups, np.float32), np.empty(n_groups, np.float32)
+
+
 @inner
 def _scales_and_mins(
-    lowest: np.ndarray,
-    highest: np.ndarray,
-    levels: np.float32,
-    saturate: bool,
-    scales: np.ndarray,
-    mins: np.ndarray,
-    base: np.ndarray,
-    scale: np.ndarray,
+    scratch: Scratch, levels: np.float32, saturate: bool, scales: np.ndarray, mins: np.ndarray
 ) -> None:
     """FP16 scale and minimum of groups from the order keys of their extremes, and both as float32."""
-    for i in range(lowest.size):
+    lowest, highest, base, scale = scratch
+    for i in range(scales.size):
         low = np.uint16(half.order(np.uint16(lowest[i])))
         base[i] = half.finite(low)
         size = half.rounded(np.float32(half.finite(np.uint16(half.order(np.uint16(highest[i])))) - base[i]))
@@ -137,24 +152,16 @@ def _add_codes(
 
 @inner
 def _quantize_key_group(
-    bits: np.ndarray,
-    width: int,
-    saturate: bool,
-    words: np.ndarray,
-    scales: np.ndarray,
-    mins: np.ndarray,
-    lowest: np.ndarray,
-    highest: np.ndarray,
-    base: np.ndarray,
-    scale: np.ndarray,
+    bits: np.ndarray, coding: GroupCoding, words: np.ndarray, scales: np.ndarray, mins: np.ndarray, scratch: Scratch
 ) -> None:
     """One group of tokens, bits[group, channels], into words[group * width / 32, channels]."""
-    levels = np.float32(2**width - 1)
+    width, levels = coding.width, np.float32(2**coding.width - 1)
+    lowest, highest, base, scale = scratch
     lowest[:] = np.int16(32767)
     highest[:] = np.int16(-32768)
     for t in range(bits.shape[0]):
         _fold(bits[t], lowest, highest)
-    _scales_and_mins(lowest, highest, levels, saturate, scales, mins, base, scale)
+    _scales_and_mins(scratch, levels, coding.saturate, scales, mins)
     n_codes = 32 // width
     for w in range(words.shape[0]):
         words[w, :] = np.uint32(0)
@@ -164,33 +171,20 @@ def _quantize_key_group(
 
 @kernel
 def quantize_keys(
-    bits: np.ndarray, group: int, width: int, saturate: bool, words: np.ndarray, scales: np.ndarray, mins: np.ndarray
+    bits: np.ndarray, coding: GroupCoding, words: np.ndarray, scales: np.ndarray, mins: np.ndarray
 ) -> None:
     """Quantize bits[heads, groups * group, channels] (FP16 patterns) into
     words[heads, groups * group * width / 32, channels] (uint32), scales and mins[heads, groups, channels]."""
     n_heads, n_groups, n_channels = scales.shape
-    n_words = group * width // 32
+    group, n_words = coding.group, coding.group * coding.width // 32
     step = max(TASK // (group * n_channels), 1)
     n_steps = (n_groups + step - 1) // step
     for task in prange(n_heads * n_steps):
         h, first = task // n_steps, (task % n_steps) * step
-        lowest = np.empty(n_channels, np.int16)
-        highest = np.empty(n_channels, np.int16)
-        base = np.empty(n_channels, np.float32)
-        scale = np.empty(n_channels, np.float32)
+        scratch = _scratch(n_channels)
         for g in range(first, min(first + step, n_groups)):
-            _quantize_key_group(
-                bits[h, g * group : (g + 1) * group],
-                width,
-                saturate,
-                words[h, g * n_words : (g + 1) * n_words],
-                scales[h, g],
-                mins[h, g],
-                lowest,
-                highest,
-                base,
-                scale,
-            )
+            tokens, own_words = bits[h, g * group : (g + 1) * group], words[h, g * n_words : (g + 1) * n_words]
+            _quantize_key_group(tokens, coding, own_words, scales[h, g], mins[h, g], scratch)
 
 
 @inner
@@ -208,49 +202,31 @@ def _decode_codes(
 
 
 @inner
-def _dequantize_key_group(
-    words: np.ndarray,
-    width: int,
-    limit: np.float32,
-    scales: np.ndarray,
-    mins: np.ndarray,
-    base: np.ndarray,
-    scale: np.ndarray,
-    out: np.ndarray,
-) -> None:
-    _as_float(mins, base)
-    _as_float(scales, scale)
-    n_codes, mask = 32 // width, np.uint32(2**width - 1)
-    for w in range(words.shape[0]):
-        for j in range(n_codes):
-            _decode_codes(words[w], np.uint32(width * j), mask, base, scale, limit, out[w * n_codes + j])
+def _limit(coding: GroupCoding) -> np.float32:
+    """The largest value that a code decodes to."""
+    return half.LARGEST_VALUE if coding.saturate else np.float32(np.inf)
 
 
 @kernel
 def dequantize_keys(
-    words: np.ndarray, scales: np.ndarray, mins: np.ndarray, group: int, width: int, saturate: bool, out: np.ndarray
+    words: np.ndarray, scales: np.ndarray, mins: np.ndarray, coding: GroupCoding, out: np.ndarray
 ) -> None:
     """The inverse of `quantize_keys`: writes the FP16 patterns out[heads, groups * group, channels]."""
     n_heads, n_groups, n_channels = scales.shape
-    n_words = group * width // 32
-    limit = half.LARGEST_VALUE if saturate else np.float32(np.inf)
-    step = max(TASK // (group * n_channels), 1)
+    width, limit = coding.width, _limit(coding)
+    n_codes, n_words, mask = 32 // width, coding.group * width // 32, np.uint32(2**width - 1)
+    step = max(TASK // (coding.group * n_channels), 1)
     n_steps = (n_groups + step - 1) // step
     for task in prange(n_heads * n_steps):
         h, first = task // n_steps, (task % n_steps) * step
-        base = np.empty(n_channels, np.float32)
-        scale = np.empty(n_channels, np.float32)
+        base, scale = np.empty(n_channels, np.float32), np.empty(n_channels, np.float32)
         for g in range(first, min(first + step, n_groups)):
-            _dequantize_key_group(
-                words[h, g * n_words : (g + 1) * n_words],
-                width,
-                limit,
-                scales[h, g],
-                mins[h, g],
-                base,
-                scale,
-                out[h, g * group : (g + 1) * group],
-            )
+            _as_float(mins[h, g], base)
+            _as_float(scales[h, g], scale)
+            for w in range(g * n_words, (g + 1) * n_words):
+                for j in range(n_codes):
+                    shift = np.uint32(width * j)
+                    _decode_codes(words[h, w], shift, mask, base, scale, limit, out[h, w * n_codes + j])
 
 
 @inner
@@ -262,27 +238,24 @@ def _value_codes(bits: np.ndarray, base: np.float32, scale: np.float32, levels: 
 @inner
 def _quantize_value_rows(
     bits: np.ndarray,
-    group: int,
-    width: int,
-    saturate: bool,
+    coding: GroupCoding,
     words: np.ndarray,
     scales: np.ndarray,
     mins: np.ndarray,
-    lowest: np.ndarray,
-    highest: np.ndarray,
-    base: np.ndarray,
-    scale: np.ndarray,
+    scratch: Scratch,
     codes: np.ndarray,
 ) -> None:
-    """Rows [n, .] of values; lowest, highest, base, scale and codes, flat, are scratch."""
-    levels, n_groups, a_row = np.float32(2**width - 1), scales.shape[1], words.shape[1] * (32 // width)
+    """Rows [n, .] of values; codes, flat, are scratch too."""
+    lowest, highest, base, scale = scratch
+    group, width, n_groups = coding.group, coding.width, scales.shape[1]
+    levels, a_row = np.float32(2**width - 1), words.shape[1] * (32 // width)
     i = 0
     for row in range(bits.shape[0]):
         channels = bits[row]
         for g in range(n_groups):
             lowest[i], highest[i] = half.extremes(channels[g * group : (g + 1) * group])
             i += 1
-    _scales_and_mins(lowest[:i], highest[:i], levels, saturate, scales.reshape(-1), mins.reshape(-1), base, scale)
+    _scales_and_mins(scratch, levels, coding.saturate, scales.reshape(-1), mins.reshape(-1))
     i = 0
     for row in range(bits.shape[0]):
         channels, own_codes = bits[row], codes[row * a_row : (row + 1) * a_row]
@@ -295,32 +268,18 @@ def _quantize_value_rows(
 
 @kernel
 def quantize_values(
-    bits: np.ndarray, group: int, width: int, saturate: bool, words: np.ndarray, scales: np.ndarray, mins: np.ndarray
+    bits: np.ndarray, coding: GroupCoding, words: np.ndarray, scales: np.ndarray, mins: np.ndarray
 ) -> None:
     """Quantize bits[rows, channels] (FP16 patterns), a row one token of one head, into words[rows, words], scales and
     mins[rows, groups]; the last group of a row may be short, what fills up its last word is 0."""
     n_rows = max(PIECE // bits.shape[1], 1)
     for task in prange(n_pieces(bits, TASK)):
-        lowest, highest = np.empty((2, n_rows * scales.shape[1]), np.int16)
-        base, scale = np.empty((2, n_rows * scales.shape[1]), np.float32)
-        codes = np.zeros(n_rows * words.shape[1] * (32 // width), np.uint8)
+        scratch = _scratch(n_rows * scales.shape[1])
+        codes = np.zeros(n_rows * words.shape[1] * (32 // coding.width), np.uint8)
         rows = rows_of(task, bits, TASK)
         for first in range(rows.start, rows.stop, n_rows):
-            last = min(first + n_rows, rows.stop)
-            _quantize_value_rows(
-                bits[first:last],
-                group,
-                width,
-                saturate,
-                words[first:last],
-                scales[first:last],
-                mins[first:last],
-                lowest,
-                highest,
-                base,
-                scale,
-                codes,
-            )
+            part = slice(first, min(first + n_rows, rows.stop))
+            _quantize_value_rows(bits[part], coding, words[part], scales[part], mins[part], scratch, codes)
 
 
 @inner
@@ -344,52 +303,24 @@ def _spread(patterns: np.ndarray, group: int, out: np.ndarray) -> None:
             _fill(out_row[g * group : (g + 1) * group], half.to_f32(patterns[row, g]))
 
 
-@inner
-def _dequantize_value_rows(
-    words: np.ndarray,
-    scales: np.ndarray,
-    mins: np.ndarray,
-    group: int,
-    width: int,
-    limit: np.float32,
-    base: np.ndarray,
-    scale: np.ndarray,
-    codes: np.ndarray,
-    out: np.ndarray,
-) -> None:
-    """The inverse of `_quantize_value_rows`; base, scale[rows, channels] and codes[rows, .] are scratch."""
-    unpack_words(words.reshape(-1), width, codes.reshape(-1))
-    _spread(mins, group, base)
-    _spread(scales, group, scale)
-    for row in range(out.shape[0]):
-        _decode_row(codes[row], base[row], scale[row], limit, out[row])
-
-
 @kernel
 def dequantize_values(
-    words: np.ndarray, scales: np.ndarray, mins: np.ndarray, group: int, width: int, saturate: bool, out: np.ndarray
+    words: np.ndarray, scales: np.ndarray, mins: np.ndarray, coding: GroupCoding, out: np.ndarray
 ) -> None:
     """The inverse of `quantize_values`: writes the FP16 patterns out[rows, channels]."""
-    limit = half.LARGEST_VALUE if saturate else np.float32(np.inf)
+    limit = _limit(coding)
     n_rows = max(PIECE // out.shape[1], 1)
     for task in prange(n_pieces(out, TASK)):
         base, scale = np.empty((n_rows, out.shape[1]), np.float32), np.empty((n_rows, out.shape[1]), np.float32)
-        codes = np.empty((n_rows, words.shape[1] * (32 // width)), np.uint8)
+        codes = np.empty((n_rows, words.shape[1] * (32 // coding.width)), np.uint8)
         rows = rows_of(task, out, TASK)
         for first in range(rows.start, rows.stop, n_rows):
-            last = min(first + n_rows, rows.stop)
-            _dequantize_value_rows(
-                words[first:last],
-                scales[first:last],
-                mins[first:last],
-                group,
-                width,
-                limit,
-                base,
-                scale,
-                codes[: last - first],
-                out[first:last],
-            )
+            part = slice(first, min(first + n_rows, rows.stop))
+            unpack_words(words[part].reshape(-1), coding.width, codes[: part.stop - first].reshape(-1))
+            _spread(mins[part], coding.group, base)
+            _spread(scales[part], coding.group, scale)
+            for row in range(first, part.stop):
+                _decode_row(codes[row - first], base[row - first], scale[row - first], limit, out[row])
 
 
 @dataclass(frozen=True)
@@ -400,6 +331,10 @@ class GroupCodec:
     bits: int
     group: int
     overflow: str = "raise"
+
+    @property
+    def _coding(self) -> GroupCoding:
+        return GroupCoding(self.group, self.bits, self.overflow == "saturate")
 
     @property
     def token_multiple(self) -> int:
@@ -424,12 +359,11 @@ class GroupCodec:
         n, n_tokens, head_dim = patterns.shape
         words, groups = self.shapes(n_tokens, head_dim)
         outputs = np.empty((n, *words), np.uint32), np.empty((n, *groups), np.uint16), np.empty((n, *groups), np.uint16)
-        saturate = self.overflow == "saturate"
         if self.side == "key":
-            quantize_keys(patterns, self.group, self.bits, saturate, *outputs)
+            quantize_keys(patterns, self._coding, *outputs)
         else:
             rows = (x.reshape(n * n_tokens, x.shape[2]) for x in outputs)
-            quantize_values(patterns.reshape(n * n_tokens, head_dim), self.group, self.bits, saturate, *rows)
+            quantize_values(patterns.reshape(n * n_tokens, head_dim), self._coding, *rows)
         if self.overflow == "raise":
             count = _count_overflowing(outputs[1].reshape(-1), outputs[2].reshape(-1), self.bits)
             if count:
@@ -441,12 +375,11 @@ class GroupCodec:
 
     def dequantize(self, groups: Groups, out: np.ndarray) -> None:
         """The inverse of `quantize`: all arrays C-contiguous, out[heads, tokens, channels] (FP16 patterns)."""
-        saturate = self.overflow == "saturate"
         if self.side == "key":
-            dequantize_keys(*groups, self.group, self.bits, saturate, out)
+            dequantize_keys(*groups, self._coding, out)
         else:
             words, scales, mins, rows = (x.reshape(-1, x.shape[2]) for x in (*groups, out))
-            dequantize_values(words, scales, mins, self.group, self.bits, saturate, rows)
+            dequantize_values(words, scales, mins, self._coding, rows)
 
 
 def check_core(bits: int, group: int, overflow: str, key_layout: str) -> None:
@@ -488,11 +421,18 @@ class KIVI:
             raise ValueError(f"residual = {self.residual}: must be a multiple of group = {self.group}")
 
     def codec(self, side: Side) -> GroupCodec:
-        """The core for keys or for values."""
+        """The core for keys or for values.
+
+        side: "key" or "value".
+        """
         return GroupCodec(side, self.bits, self.group, self.overflow)
 
     def n_packed(self, side: Side, n_tokens: int) -> int:
-        """Number of quantized tokens among n."""
+        """Number of quantized tokens among n.
+
+        side: "key" or "value".
+        n_tokens: Tokens of a sequence, from 0.
+        """
         if side == "value":
             return max(n_tokens - self.residual, 0)
         step = self.residual or self.group
@@ -501,9 +441,13 @@ class KIVI:
     def quantize(self, x: np.ndarray, side: Side = "key", n_heads: int = 1, nonfinite: NonFinite = "raise") -> Packed:
         """Keys or values of one layer as they are stored at that length.
 
-        x: FP16, BF16 or FP32, [tokens, channels] of n_heads heads or [batch, heads, tokens, head_dim]. Buffers, for
-        side "key" (value: value_...): key_codes (int32), key_scales and key_mins (FP16) of the packed tokens,
-        key_recent (FP16) [batch, heads, tokens, head_dim] of the others. Raises TypeError and ValueError.
+        Buffers, for side "key" (value: value_...): key_codes (int32), key_scales and key_mins (FP16) of the packed
+        tokens, key_recent (FP16) [batch, heads, tokens, head_dim] of the others. Raises TypeError and ValueError.
+
+        x: FP16, BF16 or FP32, [tokens, channels] of `n_heads` heads or [batch, heads, tokens, head_dim].
+        side: "key" or "value".
+        n_heads: Heads of tensors [tokens, channels], from 1; those of four axes say theirs.
+        nonfinite: "raise" refuses NaN and infinities, "replace" takes them as 0 and +-65504.
         """
         check_choice("side", side, SIDES)
         kv = kv_tensor(x, n_heads, nonfinite)
@@ -524,7 +468,10 @@ class KIVI:
         )
 
     def dequantize(self, packed: Packed) -> np.ndarray:
-        """The tensor that attention sees, FP16, of the shape that was quantized: h(h(code * scale) + min)."""
+        """The tensor that attention sees, FP16, of the shape that was quantized: h(h(code * scale) + min).
+
+        packed: What `quantize` of this method gave.
+        """
         side: Side = "key" if "key_codes" in packed.buffers else "value"
         codes, scales, mins, recent = (
             packed.buffers[f"{side}_{name}"] for name in ("codes", "scales", "mins", "recent")
@@ -540,5 +487,9 @@ class KIVI:
         return held.decode(packed.shape)[0]
 
     def cache(self, n_heads: int = 1, nonfinite: NonFinite = "raise") -> GroupCache:
-        """An empty cache of one layer. n_heads: heads of tensors [tokens, channels]."""
+        """An empty cache of one layer.
+
+        n_heads: Heads of tensors [tokens, channels], from 1; those of four axes say theirs.
+        nonfinite: "raise" refuses NaN and infinities, "replace" takes them as 0 and +-65504.
+        """
         return GroupCache(self, n_heads, nonfinite)

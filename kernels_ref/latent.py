@@ -14,6 +14,7 @@ from kernels_ref.hadamard import narrowed
 from kernels_ref.inputs import check_choice
 from kernels_ref.jit import inner, kernel, prange
 from kernels_ref.packed import Packed
+from kernels_ref.packing import copied
 from kernels_ref.rows import BufferColumn, Buffers, RowMethod, n_pieces, rows_of
 
 __all__ = ["Latent"]
@@ -29,27 +30,6 @@ SLOT_BYTES = {"fp8": 656, "nvfp4": 352}
 
 
 @inner
-def _absmax(x: np.ndarray) -> np.float32:
-    """The largest magnitude of float32 x[n]."""
-    largest = np.uint32(0)
-    for i in range(x.size):
-        largest = max(largest, np.uint32(minifloat.pattern(x[i]) & np.uint32(0x7FFFFFFF)))
-    return minifloat.value_of(largest)
-
-
-@inner
-def _widen(bits: np.ndarray, values: np.ndarray) -> None:
-    for i in range(bits.size):
-        values[i] = half.finite(bits[i])
-
-
-@inner
-def _copied(source: np.ndarray, target: np.ndarray) -> None:
-    for i in range(source.size):
-        target[i] = source[i]
-
-
-@inner
 def _quotients(x: np.ndarray, scale: np.float32, codes: np.ndarray) -> None:
     for i in range(x.size):
         codes[i] = minifloat.e4m3(np.float32(x[i] / scale))
@@ -58,7 +38,7 @@ def _quotients(x: np.ndarray, scale: np.float32, codes: np.ndarray) -> None:
 @inner
 def _encode_fp8_row(x: np.ndarray, codes: np.ndarray, scales: np.ndarray) -> None:
     for b in range(scales.size):
-        largest = np.float32(_absmax(x[b * 128 : (b + 1) * 128]) / np.float32(448))
+        largest = np.float32(minifloat.absmax(x[b * 128 : (b + 1) * 128]) / np.float32(448))
         exponent = minifloat.ceil_log2(max(largest, np.float32(1e-4)))
         scales[b] = minifloat.value_of(np.uint32(np.int32(exponent + np.int32(127)) << np.int32(23)))
         _quotients(x[b * 128 : (b + 1) * 128], scales[b], codes[b * 128 : (b + 1) * 128])
@@ -82,15 +62,9 @@ def _place(block: int) -> int:
 def _encode_nvfp4_row(x: np.ndarray, codes: np.ndarray, scales: np.ndarray) -> None:
     for b in range(scales.size):
         part = x[16 * b : 16 * b + 16]
-        code = minifloat.e4m3(max(np.float32(_absmax(part) / np.float32(6)), np.float32(2.0**-9)))
+        code = minifloat.e4m3(max(np.float32(minifloat.absmax(part) / np.float32(6)), np.float32(2.0**-9)))
         scales[_place(b)] = code
         _pairs(part, np.float32(np.float32(1) / minifloat.e4m3_value(code)), codes[8 * b : 8 * b + 8])
-
-
-@inner
-def _rope_codes(x: np.ndarray, codes: np.ndarray) -> None:
-    for i in range(x.size):
-        codes[i] = minifloat.e4m3(x[i])
 
 
 @inner
@@ -112,18 +86,11 @@ def _decode_fp8_row(codes: np.ndarray, scales: np.ndarray, values: np.ndarray) -
 
 
 @inner
-def _bf16(value: np.float32) -> np.float32:
-    bits = minifloat.pattern(value)
-    odd = np.uint32(np.uint32(bits >> np.uint32(16)) & np.uint32(1))
-    return minifloat.value_of(np.uint32(np.uint32(bits + np.uint32(0x7FFF) + odd) & np.uint32(0xFFFF0000)))
-
-
-@inner
 def _pair_values(codes: np.ndarray, scale: np.float32, values: np.ndarray) -> None:
     for i in range(codes.size):
         low, high = minifloat.e2m1_value(codes[i] & np.uint8(0xF)), minifloat.e2m1_value(codes[i] >> np.uint8(4))
-        values[2 * i] = _bf16(half.rounded(np.float32(low * scale)))
-        values[2 * i + 1] = _bf16(half.rounded(np.float32(high * scale)))
+        values[2 * i] = minifloat.bf16(half.rounded(np.float32(low * scale)))
+        values[2 * i + 1] = minifloat.bf16(half.rounded(np.float32(high * scale)))
 
 
 @inner
@@ -140,10 +107,10 @@ def _quantize_fp8(bits: np.ndarray, x: np.ndarray, codes: np.ndarray, scales: np
         values = np.empty(LATENT, np.float32)
         for row in rows_of(piece, codes):
             if bits.size:
-                _widen(bits[row, :LATENT], values)
-                _copied(bits[row, LATENT:], rope[row])
+                half.widen(bits[row, :LATENT], values)
+                copied(bits[row, LATENT:], rope[row])
             else:
-                _copied(x[row, :LATENT], values)
+                copied(x[row, :LATENT], values)
             _encode_fp8_row(values, codes[row], scales[row])
 
 
@@ -156,7 +123,7 @@ def _dequantize_fp8(codes: np.ndarray, scales: np.ndarray, rope: np.ndarray, bit
             if bits.size:
                 _decode_fp8_row(codes[row], scales[row], values)
                 narrowed(values, bits[row, :LATENT])
-                _copied(rope[row], bits[row, LATENT:])
+                copied(rope[row], bits[row, LATENT:])
             else:
                 _decode_fp8_row(codes[row], scales[row], x[row])
 
@@ -168,11 +135,11 @@ def _quantize_nvfp4(bits: np.ndarray, x: np.ndarray, codes: np.ndarray, scales: 
         values = np.empty(LATENT + ROPE, np.float32)
         for row in rows_of(piece, codes):
             if bits.size:
-                _widen(bits[row], values)
+                half.widen(bits[row], values)
             else:
-                _copied(x[row], values)
+                copied(x[row], values)
             _encode_nvfp4_row(values, codes[row], scales[row])
-            _rope_codes(values[LATENT:], rope[row])
+            minifloat.e4m3_codes(values[LATENT:], rope[row])
 
 
 @kernel
@@ -186,7 +153,7 @@ def _dequantize_nvfp4(codes: np.ndarray, scales: np.ndarray, rope: np.ndarray, b
             if bits.size:
                 narrowed(values, bits[row])
             else:
-                _copied(values, x[row])
+                copied(values, x[row])
 
 
 _NO_BITS, _NO_VALUES = np.empty((0, 0), np.uint16), np.empty((0, 0), np.float32)
@@ -292,6 +259,9 @@ class Latent(RowMethod):
             _dequantize_nvfp4(codes, scale, rope, bits, _NO_VALUES)
 
     def slots(self, packed: Packed) -> np.ndarray:
-        """vLLM's bytes: uint8 [rows, 656 or 352]."""
+        """vLLM's bytes: uint8 [rows, 656 or 352].
+
+        packed: What `quantize` of this method gave.
+        """
         order = ("codes", "scale", "rope") if self.format == "fp8" else ("codes", "rope", "scale")
         return np.concatenate([np.ascontiguousarray(packed.buffers[name]).view(np.uint8) for name in order], axis=1)

@@ -90,6 +90,30 @@ def e4m3(value: np.float32) -> np.uint8:
 
 
 @inner
+def e4m3_codes(x: np.ndarray, codes: np.ndarray) -> None:
+    """E4M3 codes[n] of float32 x[n]."""
+    for i in range(x.size):
+        codes[i] = e4m3(x[i])
+
+
+@inner
+def bf16(value: np.float32) -> np.float32:
+    """A float32 rounded to BF16, ties to even."""
+    bits = pattern(value)
+    odd = np.uint32(np.uint32(bits >> np.uint32(16)) & np.uint32(1))
+    return value_of(np.uint32(np.uint32(bits + np.uint32(0x7FFF) + odd) & np.uint32(0xFFFF0000)))
+
+
+@inner
+def absmax(x: np.ndarray) -> np.float32:
+    """The largest magnitude of float32 x[n]."""
+    largest = np.uint32(0)
+    for i in range(x.size):
+        largest = max(largest, np.uint32(pattern(x[i]) & np.uint32(0x7FFFFFFF)))
+    return value_of(largest)
+
+
+@inner
 def e4m3_value(code: np.uint8) -> np.float32:
     """The value of an E4M3 code, exactly; NaN for 0x7F and 0xFF."""
     wide = np.uint32(code)

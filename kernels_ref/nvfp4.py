@@ -321,7 +321,13 @@ class NVFP4(RowMethod):
 
     @classmethod
     def measured(cls, x: np.ndarray, code: Code = "vllm", n_heads: int = 1, nonfinite: NonFinite = "raise") -> "NVFP4":
-        """With scale = fp32(max |x| / 2688), 1 for a tensor of zeros. Errors as those of `quantize`."""
+        """With scale = fp32(max |x| / 2688), 1 for a tensor of zeros. Errors as those of `quantize`.
+
+        x: The tensor that gives the scale, as `quantize` takes it.
+        code: Whose code decides, as of `NVFP4`; not one that has no scale of the tensor.
+        n_heads: Heads of tensors [tokens, channels], from 1; those of four axes say theirs.
+        nonfinite: "raise" refuses NaN and infinities, "replace" takes them as 0 and +-65504.
+        """
         largest = blocks.largest_magnitude(x, n_heads, nonfinite)
         return cls(float(largest / np.float32(LARGEST_AT_ONE)) if largest else 1.0, code)
 

@@ -56,7 +56,8 @@ def _join(codes: np.ndarray, shift: np.uint64, two: np.uint64, four: np.uint64, 
 
 
 @inner
-def _copy(source: np.ndarray, target: np.ndarray) -> None:
+def copied(source: np.ndarray, target: np.ndarray) -> None:
+    """Copy source[n] into target[n]; numba vectorizes the loop."""
     for i in range(source.size):
         target[i] = source[i]
 
@@ -77,7 +78,7 @@ def pack_words(codes: np.ndarray, width: int, words: np.ndarray) -> None:
         masks = np.uint64(0x00FF00FF00FF00FF), np.uint64(0x0000FFFF0000FFFF)
         _join(codes.view(np.uint64), np.uint64(4), masks[0], masks[1], words.view(np.uint32))
     else:
-        _copy(codes, words.view(np.uint8))
+        copied(codes, words.view(np.uint8))
 
 
 @inner
@@ -105,7 +106,7 @@ def unpack_words(words: np.ndarray, width: int, codes: np.ndarray) -> None:
         masks = np.uint64(0x0000FFFF0000FFFF), np.uint64(0x00FF00FF00FF00FF), np.uint64(0x0F0F0F0F0F0F0F0F)
         _split(words.view(np.uint32), np.uint64(4), masks[0], masks[1], masks[2], codes.view(np.uint64))
     else:
-        _copy(words.view(np.uint8), codes)
+        copied(words.view(np.uint8), codes)
 
 
 @inner

@@ -7,6 +7,8 @@ def fp16_patterns(part: np.ndarray) -> np.ndarray:
     """The FP16 patterns of `part`, C-contiguous uint16; a view where nothing has to change.
 
     BF16 and FP32 are rounded to nearest even; beyond 65504 they become infinite (and are then refused or replaced).
+
+    part: FP16, BF16 or FP32 of any shape.
     """
     if part.dtype != np.float16:  # the name of a dtype takes long
         if not part.dtype.isnative:

@@ -15,7 +15,7 @@ from kernels_ref.hadamard import TILE, narrowed, saturated, saturated_value, tra
 from kernels_ref.inputs import check_choice
 from kernels_ref.jit import inner, kernel, prange
 from kernels_ref.packed import Packed
-from kernels_ref.packing import pick
+from kernels_ref.packing import copied, pick
 from kernels_ref.rows import BufferColumn, Buffers, RowMethod, n_pieces, rows_of
 
 __all__ = ["PerTokenHead"]
@@ -29,6 +29,7 @@ FORMATS: tuple[Format, ...] = ("int8", "fp8", "int4")
 _LARGEST = {"int8": 127.0, "fp8": 448.0, "int4": 15.0}
 _MULTIPLE = {"int8": 4, "fp8": 4, "int4": 8}
 _KEPT = {"fp16": 0, "bf16": 1, "fp32": 2}
+ROTATED = -1
 #: the smallest scale
 FLOOR = np.float32(1e-6)
 #: seed of the signs of the rotation (int4_per_token_head.py)
@@ -54,15 +55,6 @@ def _floored(range_: np.float32, levels: np.float32) -> tuple[np.float32, np.flo
     """(scale, 1 / scale) of a range."""
     scale = max(np.float32(range_ / levels), FLOOR)
     return scale, np.float32(np.float32(1) / scale)
-
-
-@inner
-def _absmax(x: np.ndarray) -> np.float32:
-    """The largest magnitude of float32 x[n]."""
-    largest = np.uint32(0)
-    for i in range(x.size):
-        largest = max(largest, np.uint32(minifloat.pattern(x[i]) & np.uint32(0x7FFFFFFF)))
-    return minifloat.value_of(largest)
 
 
 @inner
@@ -144,7 +136,7 @@ def _encode_bytes(x: np.ndarray, levels: np.float32, is_float: bool, codes: np.n
     """`_quantize_bytes` of float32."""
     for piece in prange(n_pieces(x)):
         for row in rows_of(piece, x):
-            scale, inverse = _floored(_absmax(x[row]), levels)
+            scale, inverse = _floored(minifloat.absmax(x[row]), levels)
             scales[row] = scale
             _codes_of_wide(x[row], inverse, is_float, codes[row])
 
@@ -158,13 +150,6 @@ def _decode_bytes(codes: np.ndarray, scales: np.ndarray, is_float: bool, values:
 
 
 @inner
-def _bf16(value: np.float32) -> np.float32:
-    bits = minifloat.pattern(value)
-    odd = np.uint32(np.uint32(bits >> np.uint32(16)) & np.uint32(1))
-    return minifloat.value_of(np.uint32(np.uint32(bits + np.uint32(0x7FFF) + odd) & np.uint32(0xFFFF0000)))
-
-
-@inner
 def _round(values: np.ndarray, kept: int) -> None:
     """float32 to FP16 within +-65504 (0), BF16 (1) or as it is (2), in place."""
     if kept == 0:
@@ -172,7 +157,7 @@ def _round(values: np.ndarray, kept: int) -> None:
             values[i] = saturated_value(values[i])
     elif kept == 1:
         for i in range(values.size):
-            values[i] = _bf16(values[i])
+            values[i] = minifloat.bf16(values[i])
 
 
 @inner
@@ -279,20 +264,19 @@ def _transposed_words(words: np.ndarray, n_runs: int, packed: np.ndarray) -> Non
 def _quantize_nibbles(
     bits: np.ndarray,
     x: np.ndarray,
-    is_wide: bool,
     kept: int,
-    rotate: bool,
     signs: np.ndarray,
-    head_dim: int,
     packed: np.ndarray,
     scales: np.ndarray,
     rotated: np.ndarray,
 ) -> None:
-    """FP16 patterns bits[n * head_dim] or float32 x -> packed uint32[n * head_dim / 8], scales[n] with zero points.
+    """FP16 patterns bits[n * head_dim], or float32 x where bits are empty -> packed uint32[n, head_dim / 8], scales[n]
+    with zero points.
 
-    `rotated` is given what is coded where it is as large as x; x is taken as rotated already without `rotate`.
+    `kept` is what rotated values are rounded to, ROTATED where x is rotated already; `rotated` is given what is coded
+    where it is as large as x.
     """
-    block = signs.size
+    head_dim, block = 8 * packed.shape[1], signs.size
     runs = head_dim // block
     stages = np.int64(np.round(np.log2(block)))
     n_vectors = scales.size
@@ -303,11 +287,11 @@ def _quantize_nibbles(
         n_runs = (last - first) * runs
         values, work = np.empty(end - begin, np.float32), np.empty(end - begin, np.float32)
         words = np.empty((end - begin) // 8, np.uint32)
-        if not is_wide:
+        if bits.size:
             _signed_halves(bits[begin:end], signs, block, values)
         else:
             _signed(x[begin:end], signs, block, values)
-        if rotate:
+        if kept != ROTATED:
             transform(values, work, stages)
             _round(values, kept)
         else:
@@ -319,7 +303,7 @@ def _quantize_nibbles(
         inverses, zeros = np.empty(n_runs, np.float32), np.empty(n_runs, np.float32)
         _parameters(low, high, last - first, runs, scales[first:last], inverses, zeros)
         _code_words(values, n_runs, inverses, zeros, words)
-        _transposed_words(words, n_runs, packed[begin // 8 : end // 8])
+        _transposed_words(words, n_runs, packed[first:last].reshape(-1))
 
 
 @inner
@@ -383,7 +367,7 @@ def _dequantize_nibbles(
         _unpacked(packed[begin // 2 : end // 2], codes)
         _decoded(codes, scales[first:last], head_dim, values)
         if not rotate:
-            _copy(values, x[begin:end])
+            copied(values, x[begin:end])
         else:
             transform(values, work, stages)
             _unsigned(values, signs, n_runs)
@@ -392,12 +376,6 @@ def _dequantize_nibbles(
             else:
                 narrowed(values, narrow)
                 transposed(narrow, n_runs, bits[begin:end])
-
-
-@inner
-def _copy(source: np.ndarray, target: np.ndarray) -> None:
-    for i in range(source.size):
-        target[i] = source[i]
 
 
 #: values of the E4M3 codes
@@ -428,16 +406,15 @@ def rotate(x: np.ndarray, kept: Kept = "fp32") -> np.ndarray:
     check_choice("kept", kept, tuple(_KEPT))
     wide = _vectors(x, "int4")
     rotated = np.empty(wide.size, np.float32)
-    _nibbles(wide, kept, True, rotated)
+    _nibbles(wide, _KEPT[kept], rotated)
     return rotated.reshape(wide.shape)
 
 
-def _nibbles(wide: np.ndarray, kept: Kept, turn: bool, rotated: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _nibbles(wide: np.ndarray, kept: int, rotated: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     n, head_dim = wide.shape
-    packed, scales = np.empty(wide.size // 8, np.uint32), np.empty(n, np.float32)
-    signs = _signs(rotation_block(head_dim))
-    _quantize_nibbles(_NO_BITS, wide.reshape(-1), True, _KEPT[kept], turn, signs, head_dim, packed, scales, rotated)
-    return packed.view(np.uint8).reshape(n, head_dim // 2), scales
+    packed, scales = np.empty((n, head_dim // 8), np.uint32), np.empty(n, np.float32)
+    _quantize_nibbles(_NO_BITS, wide.reshape(-1), kept, _signs(rotation_block(head_dim)), packed, scales, rotated)
+    return packed.view(np.uint8), scales
 
 
 def encode(x: np.ndarray, fmt: Format, kept: Kept = "fp32", rotated: bool = False) -> np.ndarray:
@@ -450,7 +427,7 @@ def encode(x: np.ndarray, fmt: Format, kept: Kept = "fp32", rotated: bool = Fals
     check_choice("kept", kept, tuple(_KEPT))
     wide = _vectors(x, fmt)
     if fmt == "int4":
-        codes, scales = _nibbles(wide, kept, not rotated, _NO_VALUES)
+        codes, scales = _nibbles(wide, ROTATED if rotated else _KEPT[kept], _NO_VALUES)
     else:
         codes, scales = np.empty(wide.shape, np.uint8), np.empty(len(wide), np.float32)
         _encode_bytes(wide, np.float32(_LARGEST[fmt]), fmt == "fp8", codes, scales)
@@ -511,8 +488,8 @@ class PerTokenHead(RowMethod):
         codes, scales = buffers["codes"].view(np.uint8), buffers["scale"].reshape(-1)
         if self.format == "int4":
             signs = _signs(rotation_block(head_dim))
-            packed = codes.reshape(-1).view(np.uint32)
-            _quantize_nibbles(bits.reshape(-1), _NO_VALUES, False, 0, True, signs, head_dim, packed, scales, _NO_VALUES)
+            packed = codes.reshape(-1, head_dim // 2).view(np.uint32)
+            _quantize_nibbles(bits.reshape(-1), _NO_VALUES, 0, signs, packed, scales, _NO_VALUES)
         else:
             of_heads = bits.reshape(-1, head_dim), codes.reshape(-1, head_dim)
             _quantize_bytes(of_heads[0], np.float32(_LARGEST[self.format]), self.format == "fp8", of_heads[1], scales)
@@ -529,7 +506,10 @@ class PerTokenHead(RowMethod):
             )
 
     def slots(self, packed: Packed) -> np.ndarray:
-        """vLLM's bytes of one side: uint8 [rows, heads, codes + 4], the scale after the codes."""
+        """vLLM's bytes of one side: uint8 [rows, heads, codes + 4], the scale after the codes.
+
+        packed: What `quantize` of this method gave.
+        """
         codes, scale = packed.buffers["codes"].view(np.uint8), packed.buffers["scale"]
         n_rows, n_heads = scale.shape
         parts = codes.reshape(n_rows, n_heads, -1), scale.view(np.uint8).reshape(n_rows, n_heads, 4)

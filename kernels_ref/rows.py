@@ -82,7 +82,11 @@ class RowMethod:
         raise NotImplementedError
 
     def quantize(self, x: np.ndarray, n_heads: int = 1, nonfinite: NonFinite = "raise") -> Packed:
-        """Quantize [tokens, channels] of `n_heads` heads, [batch, heads, tokens, head_dim], or [n] as one row.
+        """Quantize a tensor, token by token.
+
+        x: FP16, BF16 or FP32, [tokens, channels], [batch, heads, tokens, head_dim], or [n] as one row.
+        n_heads: Heads of tensors [tokens, channels], from 1; those of four axes say theirs.
+        nonfinite: "raise" refuses NaN and infinities, "replace" takes them as 0 and +-65504.
 
         Raises TypeError and ValueError for what is not such a tensor of FP16, BF16 or FP32, and for values that are not
         finite unless `nonfinite` is "replace".
@@ -114,7 +118,10 @@ class RowMethod:
         )
 
     def dequantize(self, packed: Packed) -> np.ndarray:
-        """FP16 of the quantized shape. Raises ValueError for buffers that are not those of such a tensor."""
+        """FP16 of the quantized shape. Raises ValueError for buffers that are not those of such a tensor.
+
+        packed: What `quantize` of this method gave.
+        """
         n_batch, heads, n_tokens, head_dim = packed.axes
         channels = heads * head_dim
         columns = self._columns(heads, channels)

@@ -112,7 +112,10 @@ class SinkQ:
             check_count(name, getattr(self, name), 0)
 
     def codec(self, side: Side) -> GroupCodec:
-        """The core for keys or for values."""
+        """The core for keys or for values.
+
+        side: "key" or "value".
+        """
         return GroupCodec(side, self.bits, self.group, self.overflow)
 
     @property
@@ -121,19 +124,32 @@ class SinkQ:
         return 0 if self.layer < SHALLOW_LAYERS else self.sinks
 
     def n_packed(self, n_tokens: int) -> int:
-        """Number of quantized tokens among n."""
+        """Number of quantized tokens among n.
+
+        n_tokens: Tokens of a sequence, from 0.
+        """
         return max((n_tokens - self.residual) // self.group, 0) * self.group
 
     def quantize(
         self, key: np.ndarray, value: np.ndarray, n_heads: int = 1, nonfinite: NonFinite = "raise"
     ) -> "SinkQCache":
-        """A cache of these tokens: sinks are chosen by key and kept for both, so both are needed."""
+        """A cache of these tokens: sinks are chosen by key and kept for both, so both are needed.
+
+        key: FP16, BF16 or FP32, [tokens, channels] of `n_heads` heads or [batch, heads, tokens, head_dim].
+        value: Likewise; it may differ from `key` in head_dim only.
+        n_heads: Heads of tensors [tokens, channels], from 1; those of four axes say theirs.
+        nonfinite: "raise" refuses NaN and infinities, "replace" takes them as 0 and +-65504.
+        """
         cache = self.cache(n_heads, nonfinite)
         cache.append(key, value)
         return cache
 
     def cache(self, n_heads: int = 1, nonfinite: NonFinite = "raise") -> "SinkQCache":
-        """An empty cache of one layer. n_heads: heads of tensors [tokens, channels]."""
+        """An empty cache of one layer.
+
+        n_heads: Heads of tensors [tokens, channels], from 1; those of four axes say theirs.
+        nonfinite: "raise" refuses NaN and infinities, "replace" takes them as 0 and +-65504.
+        """
         return SinkQCache(self, n_heads, nonfinite)
 
 
@@ -209,6 +225,10 @@ class SinkQCache(GroupCache):
     head_dim] (FP16), the rows of all tokens kept apart, head by head, of each first the pool in its order, then the
     evicted ones; key_positions [n] (int32), where those tokens stand, stored once for key and value.
     `pool_positions`, `window_positions`, `n_evicted` and `stopped` show the state of every head.
+
+    method: A `SinkQ`.
+    n_heads: Heads of tensors [tokens, channels], from 1; those of four axes say theirs.
+    nonfinite: "raise" refuses NaN and infinities, "replace" takes them as 0 and +-65504.
     """
 
     def __init__(self, method: SinkQ, n_heads: int = 1, nonfinite: NonFinite = "raise") -> None:

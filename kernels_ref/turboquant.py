@@ -16,7 +16,7 @@ from kernels_ref.hadamard import TILE, narrowed, saturated, saturated_value, tra
 from kernels_ref.inputs import check_choice
 from kernels_ref.jit import inner, kernel, prange
 from kernels_ref.packed import Packed
-from kernels_ref.packing import look_up, pick
+from kernels_ref.packing import copied, look_up, pick
 from kernels_ref.rows import BufferColumn, Buffers, RowMethod, n_pieces, rows_of
 
 __all__ = ["TurboQuant"]
@@ -52,18 +52,6 @@ def codebook(bits: int, head_dim: int) -> tuple[np.ndarray, np.ndarray]:
             break
     centroids = centers.astype(np.float32)
     return centroids, (centroids[:-1] + centroids[1:]) / np.float32(2)
-
-
-@inner
-def _widen(bits: np.ndarray, values: np.ndarray) -> None:
-    for i in range(bits.size):
-        values[i] = half.finite(bits[i])
-
-
-@inner
-def _copied(x: np.ndarray, y: np.ndarray) -> None:
-    for i in range(x.size):
-        y[i] = x[i]
 
 
 @inner
@@ -184,7 +172,6 @@ def _quantize_keys(
     bits: np.ndarray,
     x: np.ndarray,
     head_dim: int,
-    width: int,
     midpoints: np.ndarray,
     units: bool,
     packed: np.ndarray,
@@ -194,7 +181,7 @@ def _quantize_keys(
 
     packed[n * head_dim * width / 8]. With `units`, x are rotated unit vectors already: only their indices are found.
     """
-    stages = np.int64(np.round(np.log2(head_dim)))
+    stages, width = np.int64(np.round(np.log2(head_dim))), int(np.round(np.log2(midpoints.size + 1)))
     factor = np.float32(1 / np.sqrt(np.float64(head_dim)))
     per_tile = max(TILE // head_dim, 1)
     for tile in prange((norms.size + per_tile - 1) // per_tile):
@@ -203,9 +190,9 @@ def _quantize_keys(
         values, work = np.empty(end - begin, np.float32), np.empty(end - begin, np.float32)
         indices, codes = np.empty(end - begin, np.uint8), np.empty(end - begin, np.uint8)
         if bits.size:
-            _widen(bits[begin:end], values)
+            half.widen(bits[begin:end], values)
         else:
-            _copied(x[begin:end], values)
+            copied(x[begin:end], values)
         if units:
             _indices(values, midpoints, codes)
         else:
@@ -255,14 +242,13 @@ def _dequantize_keys(
     packed: np.ndarray,
     norms: np.ndarray,
     head_dim: int,
-    width: int,
     centroids: np.ndarray,
     squares: np.ndarray,
     bits: np.ndarray,
     x: np.ndarray,
 ) -> None:
     """FP16 patterns bits of the keys, or float32 x in the rotated basis where bits are empty."""
-    stages = np.int64(np.round(np.log2(head_dim)))
+    stages, width = np.int64(np.round(np.log2(head_dim))), int(np.round(np.log2(centroids.size)))
     factor = np.float32(1 / np.sqrt(np.float64(head_dim)))
     per_tile = max(TILE // head_dim, 1)
     for tile in prange((norms.size + per_tile - 1) // per_tile):
@@ -279,7 +265,7 @@ def _dequantize_keys(
             narrowed(values, narrow)
             transposed(narrow, last - first, bits[begin:end])
         else:
-            _copied(values, x[begin:end])
+            copied(values, x[begin:end])
 
 
 @inner
@@ -383,13 +369,7 @@ def _encode_floats(x: np.ndarray, codes: np.ndarray) -> None:
     """`_quantize_floats` of float32."""
     for piece in prange(n_pieces(x)):
         for row in rows_of(piece, x):
-            _floats_of_wide(x[row], codes[row])
-
-
-@inner
-def _floats_of_wide(x: np.ndarray, codes: np.ndarray) -> None:
-    for i in range(x.size):
-        codes[i] = minifloat.e4m3(x[i])
+            minifloat.e4m3_codes(x[row], codes[row])
 
 
 #: FP16 patterns of the E4M3 codes, exactly
@@ -405,7 +385,7 @@ def _check_dim(head_dim: int, preset: Preset, side: Side) -> None:
 def _keys(
     bits: np.ndarray, wide: np.ndarray, head_dim: int, width: int, units: bool, packed: np.ndarray, norms: np.ndarray
 ) -> None:
-    _quantize_keys(bits, wide, head_dim, width, codebook(width, head_dim)[1], units, packed, norms)
+    _quantize_keys(bits, wide, head_dim, codebook(width, head_dim)[1], units, packed, norms)
 
 
 def encode(x: np.ndarray, preset: Preset, side: Side, units: bool = False) -> np.ndarray:
@@ -474,7 +454,7 @@ def _of_keys(
 ) -> None:
     centroids = codebook(width, head_dim)[0]
     squares = (centroids * centroids).astype(np.float64)
-    _dequantize_keys(packed, norms, head_dim, width, centroids, squares, bits, values)
+    _dequantize_keys(packed, norms, head_dim, centroids, squares, bits, values)
 
 
 @dataclass(frozen=True)

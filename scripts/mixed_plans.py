@@ -58,7 +58,7 @@ def table(model_path: str, by_layer: str, measured: str, calibration: str, *text
         named = {name: quantizers.parse(method).name for name, method in named.items()}
         known, columns = tokens(calibration, N_CALIBRATION), []
         for path in texts:
-            own = in_loop.scores(model, tokens(path, N_TOKENS), known, list(named.values()), ["both"], None, _silent)
+            own = in_loop.scores(model, tokens(path, N_TOKENS), known, in_loop.Scoring(list(named.values())), _silent)
             columns.append({score.method: score for score in own})
     heads = [Path(path).stem for path in texts]
     lines = ["| format or plan | bits | " + " | ".join(f"{head}, nat | perplexity" for head in heads) + " |"]

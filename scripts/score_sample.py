@@ -47,7 +47,7 @@ def scores(model: Checkpoint, texts: Path, scratch: Path) -> pd.DataFrame:
             methods = METHODS[start : start + N_AT_ONCE]
             kept = scratch / f"{text}.{'-'.join(sides)}.{start}.json"
             if not kept.exists():
-                own = in_loop.scores(model, tokens, known, methods, sides, None, _silent)
+                own = in_loop.scores(model, tokens, known, in_loop.Scoring(methods, sides), _silent)
                 kept.write_text(json.dumps([asdict(score) for score in own[1:]]))
             found += [{"text": text, **row} for row in json.loads(kept.read_text())]
     return pd.DataFrame(found).drop(columns=["model", "n_quantized_layers"])

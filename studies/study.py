@@ -26,18 +26,18 @@ from studies import experiments
 from studies.experiments import StudyPoint
 from studies.observations import N_RUNS, RUN_TOKENS, Row, looks, row, runs
 
-#: tokens of a window, whose later half is scored, and windows of each text
-N_TOKENS, N_WINDOWS = 512, 2
 #: settings that run beside each other
 N_AT_ONCE = 8
 COLUMNS = ("experiment", "series", "layer", "side", "x", "metric", "value")
 
 
 class Texts:
-    """Tokens of the texts that are scored and of the one for calibration, each from its start on."""
+    """Tokens of the texts that are scored (of a window its later half) and of the one for calibration, each from its
+    start on."""
 
     def __init__(self, model: Checkpoint, paths: Sequence[str], calibration: str, n_windows: int, n_tokens: int):
         """Raises InputError for a text that is too short, and for two of one name."""
+        self.model, self.calibration_name = model, Path(calibration).stem
         self.names = [Path(path).stem for path in paths]
         self.n_windows, self.n_tokens = n_windows, n_tokens
         n_runs = -(-N_RUNS // len(paths))
@@ -106,28 +106,19 @@ class _Scorer:
         return [row("", metric, value) for metric, value in metrics.items()]
 
 
-def run(
-    model: Checkpoint,
-    name: str,
-    paths: Sequence[str],
-    calibration: str,
-    out: str,
-    command: str,
-    progress: Progress,
-    sizes: tuple[int, int] = (N_WINDOWS, N_TOKENS),
-) -> Path:
-    """Study a model on texts, of each `sizes` (windows, tokens of one); writes out/NAME.study.csv and NAME.study.json.
+def run(texts: Texts, name: str, out: str, command: str, progress: Progress) -> Path:
+    """Study a model on texts; writes out/NAME.study.csv and NAME.study.json.
 
     Finished parts are kept in `out`, so that the same command goes on. Raises InputError and OutputError.
     """
-    texts = Texts(model, paths, calibration, *sizes)
+    model = texts.model
     weights = [path for path in ([Path(model.path)] if Path(model.path).is_file() else Path(model.path).iterdir())]
     about = {
         "model": name,
         "weights_sha256": [sha256(path) for path in sorted(weights) if path.suffix in (".gguf", ".safetensors")],
         "dse": VERSION,
-        "n_windows": sizes[0],
-        "n_tokens": sizes[1],
+        "n_windows": texts.n_windows,
+        "n_tokens": texts.n_tokens,
         "texts": texts.names,
         "tokens_sha256": texts.sha256(),
     }
@@ -136,7 +127,7 @@ def run(
     unique = list({point.key: point for point in planned}.values())
     scorer, scored = _Scorer(model, texts), dict[str, list[Row]]()
     with opened(out, {"study": about}) as store:
-        first = texts.windows[:: sizes[0]]
+        first = texts.windows[:: texts.n_windows]
         lines = _part(store, "looks", lambda: list(looks(model, first, texts.names, progress)))
         lines += _part(store, "runs", lambda: list(runs(model, texts.runs, texts.run_texts, progress)))
         scored = {point.key: rows for point in unique if (rows := _held(store, point.key))}
@@ -154,7 +145,7 @@ def run(
         text = io.StringIO()
         pd.DataFrame(lines, columns=list(COLUMNS)).to_csv(text, index=False, float_format="%.5g", lineterminator="\n")
         files.write(path, text.getvalue().encode())
-        more = {**about, "command": command, "calibration": Path(calibration).stem, "first_scored": sizes[1] // 2}
+        more = {**about, "command": command, "calibration": texts.calibration_name, "first_scored": texts.n_tokens // 2}
         files.write(Path(out) / f"{name}.study.json", (json.dumps(more, indent=1) + "\n").encode())
     return path
 

@@ -59,10 +59,6 @@ _FORMATS = {
     "fp16": ("bf16", "bf16"),
     "": ("bf16", "bf16"),
 }
-#: times below this share, or above its inverse, of what is predicted are in another unit
-UNIT_SLIP = 100.0
-
-
 #: rows that are no measurement of what they state: model, release, why
 SUSPECT = (
     (

@@ -208,10 +208,10 @@ def points(outcomes: list[Outcome], device: str, stack: str) -> pd.DataFrame:
     )
 
 
-def text(found: dict[str, Any]) -> str:
+def text(fitted: dict[str, Any]) -> str:
     """The report of `dse calibrate`."""
-    lines = [f"{found['device']}  stack {found['stack']}  from {found['table']}"]
-    for part in found["parts"]:
+    lines = [f"{fitted['device']}  stack {fitted['stack']}  from {fitted['table']}"]
+    for part in fitted["parts"]:
         lines += ["", f"{part['part']}: {part['n_points']:,} rows fitted, {part['n_held_out']:,} held out"]
         for name, value in part["parameters"].items():
             lines.append(f"  {name:<14}{_human(name, value)}")
@@ -234,7 +234,7 @@ def text(found: dict[str, Any]) -> str:
             lines.append(f"  note: errors on fewer than {FEW_ROWS} rows say little: measure more")
         lines += [f"  note: {note}" for note in part["notes"]]
         lines += [f"  not trusted, not written: {problem}" for problem in part["problems"]]
-    return "\n".join([*lines, "", f"written: {found['out']}", f"plot: {found['plot']}"])
+    return "\n".join([*lines, "", f"written: {fitted['out']}", f"plot: {fitted['plot']}"])
 
 
 _SIZES = (

@@ -194,9 +194,7 @@ def answer(request: PointRequest) -> PointAnswer:
     work = request.work
     work.refuse_idle()
     point = Point(device, kv, work)
-    result, room, shares = engine.evaluate(point), engine.with_room(point), engine.time_shares(point)
-    text = present.point_text(result, device, kv, with_room=room, shares=shares, is_full=work.batch is None)
-    return PointAnswer(result, text)
+    return PointAnswer(engine.evaluate(point), present.point_text(point))
 
 
 def curve(request: PointRequest) -> pd.DataFrame:

@@ -4,7 +4,7 @@ import contextlib
 import io
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -17,74 +17,54 @@ from dse.core import files
 from dse.core.errors import InputError, OutputError, show
 from dse.core.progress import Progress
 from dse.measure import kernels
-from dse.measure.dumps import Dump, open_dump
-from dse.measure.kernels import Settings
+from dse.measure.dumps import open_dump
+from dse.measure.options import MeasureOptions
+from dse.measure.parts import MEASUREMENT
 from dse.model.formulas import effective_bits
-from dse.quantizers import QuantizerSpec
 from dse.specs.measurements import Data, MeasurementFile, TensorMeasurement, to_json
 
-MEASUREMENT = "measurement.json"
 #: folder of the packed buffers
 PACKED = "packed"
 
 
 def run(
-    file: str,
-    methods: Sequence[str],
-    thresholds: str | None,
-    n_heads: int,
-    nonfinite: str,
-    out: str | None,
-    synthetic: bool,
-    max_bytes: int,
-    progress: Progress,
+    file: str, methods: Sequence[str], asked: MeasureOptions, out: str | None, progress: Progress
 ) -> MeasurementFile:
     """Quantize every layer of the dump by every method. With `out`, write packed buffers, then the measurement.
 
     Everything that can be checked is checked before the first tensor is read. Raises InputError, LimitError,
     OutputError.
     """
+    n_heads = 1 if asked.n_heads is None else asked.n_heads
     if not 1 <= n_heads <= 2**20:
         raise InputError(f"heads = {n_heads}: must be 1 to {2**20:,}")
-    specs, settings = kernels.methods_of(methods, nonfinite, thresholds, n_heads)
+    specs, settings = kernels.methods_of(methods, asked.nonfinite, asked.thresholds, n_heads)
     measured: dict[str, list[TensorMeasurement]] = {spec.name: [] for spec in specs}
-    with open_dump(file, kernels.limits(max_bytes)) as dump, contextlib.ExitStack() as undo:
+    with open_dump(file, kernels.limits(asked.max_bytes)) as dump, contextlib.ExitStack() as undo:
         layers = kernels.layers(dump, file)
         kernels.check_shapes(file, layers)
         published = undo.enter_context(files.publishing(out)) if out is not None else None
-        steps = [(layer, spec) for layer in layers for spec in specs]
+        reader, steps = kernels.LayerReader(dump.read), [(layer, spec) for layer in layers for spec in specs]
         with progress(steps, label="quantizing", length=len(steps)) as shown:
-            _run(dump, shown, settings, published, measured)
+            for layer, spec in shown:
+                for measurement, outcome in kernels.measure(spec, layer, reader.tensors(layer), settings):
+                    measured[spec.name].append(measurement)
+                    if published is not None:
+                        name = f"layer{layer.index}.{measurement.which}.npz"
+                        published.write(f"{PACKED}/{_safe(spec.name)}/{name}", _npz(outcome.packed.buffers))
         if not all(measured.values()):
             raise InputError(f"{file}: holds no elements: give a dump with at least one token")
         flat = [tensor.name for layer in layers for tensor in layer.tensors.values() if len(tensor.shape) == 2]
         data = Data(
             name=Path(file).name,
             sha256=kernels.sha256(file),
-            synthetic=synthetic or dump.metadata.get("synthetic") == "true",
+            synthetic=asked.synthetic or dump.metadata.get("synthetic") == "true",
             note="[tokens, channels] taken as one head: give --heads" if flat and n_heads == 1 else "",
         )
-        result = kernels.measurement_file(data, specs, measured, thresholds)
+        result = kernels.measurement_file(data, specs, measured, asked.thresholds)
         if published is not None:
             published.write(MEASUREMENT, to_json(result))
         return result
-
-
-def _run(
-    dump: Dump,
-    steps: Iterable[tuple[kernels.DumpLayer, QuantizerSpec]],
-    settings: Settings,
-    published: files.Publication | None,
-    measured: dict[str, list[TensorMeasurement]],
-) -> None:
-    """Quantize layer by layer: measurements into `measured`, packed buffers into `published`."""
-    reader = kernels.LayerReader(dump.read)
-    for layer, spec in steps:
-        for measurement, outcome in kernels.measure(spec, layer, reader.tensors(layer), settings):
-            measured[spec.name].append(measurement)
-            if published is not None:
-                name = f"layer{layer.index}.{measurement.which}.npz"
-                published.write(f"{PACKED}/{_safe(spec.name)}/{name}", _npz(outcome.packed.buffers))
 
 
 def _safe(name: str) -> str:
@@ -98,11 +78,11 @@ def _npz(buffers: Any) -> bytes:
     return content.getvalue()
 
 
-def text(found: MeasurementFile, out: str | None) -> str:
+def text(measurement: MeasurementFile, out: str | None) -> str:
     """The measurement as a table per method, and its ledger."""
-    lines = [f"{found.data.name}" + ("  (synthetic)" if found.data.synthetic else "")]
-    lines += [f"note: {found.data.note}"] if found.data.note else []
-    for method in found.methods:
+    lines = [f"{measurement.data.name}" + ("  (synthetic)" if measurement.data.synthetic else "")]
+    lines += [f"note: {measurement.data.note}"] if measurement.data.note else []
+    for method in measurement.methods:
         lines += ["", method.quantizer + (f"  ({method.note})" if method.note else "")]
         lines.append(
             f"  {'tensor':<28}{'elements':>12}{'effective':>11}{'stored':>9}{'MSE':>12}{'largest':>10}{'SQNR dB':>9}"

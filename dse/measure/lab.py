@@ -258,7 +258,7 @@ ERRORS = {
 ATTENTION = ("output_error", "mass_moved", "kl_nats")
 
 
-def measurement_of(held: Held, found: Mapping[str, DumpMeasurement]) -> MeasurementFile:
+def measurement_of(held: Held, measurements: Mapping[str, DumpMeasurement]) -> MeasurementFile:
     """Measurement file of a dump, by the quantizers' full names, as `dse measure` writes it."""
     data = Data(name=held.name, sha256=held.sha256, synthetic=held.about.synthetic)
     return MeasurementFile(
@@ -266,15 +266,15 @@ def measurement_of(held: Held, found: Mapping[str, DumpMeasurement]) -> Measurem
         data=data,
         methods=[
             MethodMeasurement(quantizer=name, note=result.thresholds[:1000], tensors=list(result.tensors))
-            for name, result in found.items()
+            for name, result in measurements.items()
         ],
     )
 
 
-def compared(found: Mapping[str, DumpMeasurement]) -> pd.DataFrame:
+def compared(measurements: Mapping[str, DumpMeasurement]) -> pd.DataFrame:
     """A row a quantizer: bits as stored and as papers count them, errors of keys, values and of attention."""
     rows = []
-    for name, result in found.items():
+    for name, result in measurements.items():
         bits = result.ledger.iloc[-1]  # of both sides, where there are both
         whole = result.errors[result.errors["layer"].isna()].set_index("side")
         row = {"quantizer": name, "stored_bits": bits["stored_bits"], "effective_bits": bits["effective_bits"]}

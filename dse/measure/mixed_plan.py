@@ -487,23 +487,23 @@ def write(mixed: Mixed, path: str, command: str) -> None:
     files.write(Path(path), to_toml(mixed, command))
 
 
-def text(found: dict[str, Any]) -> str:
+def text(summary: dict[str, Any]) -> str:
     """A summary for the terminal: what is predicted, and which layers have which methods."""
-    is_nats = found["objective"] == "divergence"
+    is_nats = summary["objective"] == "divergence"
     lines = [
-        f"{found['source']}: {found['objective']}, asked {found['asked']}",
-        f"  stored   {found['stored_bits']:.6g} bit an element ({found['stored_bytes']:,} bytes)",
-        f"  error    {found['error']:.6g} {'nat, divergence' if is_nats else 'relative to the signal'}",
+        f"{summary['source']}: {summary['objective']}, asked {summary['asked']}",
+        f"  stored   {summary['stored_bits']:.6g} bit an element ({summary['stored_bytes']:,} bytes)",
+        f"  error    {summary['error']:.6g} {'nat, divergence' if is_nats else 'relative to the signal'}",
     ]
-    width = max(len(row["key"]) for row in found["layers"])
+    width = max(len(row["key"]) for row in summary["layers"])
     runs: list[tuple[int, int, str, str]] = []
-    for layer in found["layers"]:
+    for layer in summary["layers"]:
         same = runs and runs[-1][2:] == (layer["key"], layer["value"])
         first = runs.pop()[0] if same else layer["layer"]
         runs.append((first, layer["layer"], layer["key"], layer["value"]))
     for first, last, key, value in runs:
         where = f"layer {first}" if first == last else f"layers {first} to {last}"
         lines.append(f"  {where:<16}keys {key.ljust(width)}  values {value}")
-    served = found["vllm"]
+    served = summary["vllm"]
     lines.append(f"  vLLM     {served.get('arguments') or 'no: ' + served['why_not']}")
     return "\n".join(lines)

@@ -208,12 +208,12 @@ def _query_problems(layer: DumpLayer, shown: str, shape: tuple[int, int, int, in
     return []
 
 
-def refuse(path: str, found: list[str]) -> None:
+def refuse(path: str, lines: list[str]) -> None:
     """Raises InputError with the first of these problems, LimitError where it is a size."""
-    if found:
-        more = f" (and {len(found) - 1:,} more: dse measure --check)" if len(found) > 1 else ""
-        kind = LimitError if found[0].endswith("raise --max-bytes") else InputError
-        raise kind(f"{path}: {found[0]}{more}")
+    if lines:
+        more = f" (and {len(lines) - 1:,} more: dse measure --check)" if len(lines) > 1 else ""
+        kind = LimitError if lines[0].endswith("raise --max-bytes") else InputError
+        raise kind(f"{path}: {lines[0]}{more}")
 
 
 def bad_values(name: str, x: np.ndarray) -> str:

@@ -95,9 +95,9 @@ def summary(rows: list[dict[str, Any]], data: Data, about: About, lengths: list[
     }
 
 
-def json_of(found: dict[str, Any]) -> bytes:
+def json_of(summary: dict[str, Any]) -> bytes:
     """A summary as JSON."""
-    return (json_text(found, 1) + "\n").encode()
+    return (json_text(summary, 1) + "\n").encode()
 
 
 _COLUMNS = (
@@ -115,24 +115,24 @@ _COLUMNS = (
 )
 
 
-def text(found: dict[str, Any]) -> str:
+def text(summary: dict[str, Any]) -> str:
     """The summary for the terminal: all at the longest context, then the output error by context."""
-    longest = found["contexts"][-1]
-    about = ", ".join(part for part in (found["model"], f"keys {found['rope']} RoPE") if part)
-    lines = [f"{found['data']} ({about})" + ("  (synthetic)" if found["synthetic"] else "")]
-    lines += ["", *aligned(cells(_COLUMNS, [row for row in found["rows"] if row["context_tokens"] == longest]), 2)]
-    if len(found["contexts"]) > 1:
+    longest = summary["contexts"][-1]
+    about = ", ".join(part for part in (summary["model"], f"keys {summary['rope']} RoPE") if part)
+    lines = [f"{summary['data']} ({about})" + ("  (synthetic)" if summary["synthetic"] else "")]
+    lines += ["", *aligned(cells(_COLUMNS, [row for row in summary["rows"] if row["context_tokens"] == longest]), 2)]
+    if len(summary["contexts"]) > 1:
         errors: dict[str, dict[Any, Any]] = {}
-        for row in found["rows"]:
+        for row in summary["rows"]:
             if row["side"] == "both":
                 errors.setdefault(row["method"], dict(row))[row["context_tokens"]] = row["output_error"]
-        at = [Column("", title=f"{n:,}", form=".4g", value=itemgetter(n)) for n in found["contexts"]]
+        at = [Column("", title=f"{n:,}", form=".4g", value=itemgetter(n)) for n in summary["contexts"]]
         lines += (
             ["", *aligned(cells([Column("method", title="output error at"), *at], errors.values()), 1)]
             if errors
             else []
         )
-    drawn = {row["queries"] for row in found["rows"] if row["queries"]}
+    drawn = {row["queries"] for row in summary["rows"] if row["queries"]}
     lines += ["", f"queries: {', '.join(sorted(drawn))}"] if drawn else []
-    lines += [f"note: {note}" for note in found["notes"]]
+    lines += [f"note: {note}" for note in summary["notes"]]
     return "\n".join(lines)

@@ -13,6 +13,7 @@ from dse.model.step import Wave
 from dse.specs.device_and_model import HardwareSpec, Quantity
 from dse.specs.implementation import ENDS
 from dse.specs.weights import WIDE, WIDE_BITS
+from dse.specs.workload import MAX_BATCH
 
 
 class By(Enum):
@@ -132,8 +133,8 @@ def with_room(point: Point) -> dict[str, Any] | None:
 
 
 def with_more(point: Point) -> dict[str, Any] | None:
-    """Capacity and speed of a point with as many requests as fit; None where no more fit."""
-    if point.max_batch <= point.batch:
+    """Capacity and speed of a point with as many requests as fit; None where no more fit, or more than a batch has."""
+    if not point.batch < point.max_batch <= MAX_BATCH:
         return None
     return speed(Point(point.device, point.plan, replace(point.asked, batch=point.max_batch)))
 

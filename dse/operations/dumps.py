@@ -76,17 +76,9 @@ class QuantizeDump(Printed):
         """The bits and errors of each tensor."""
         from dse.measure import dump
 
-        return dump.run(
-            self.file,
-            several(self.methods),
-            self.thresholds,
-            self.heads,
-            self.nonfinite,
-            self.out,
-            self.synthetic,
-            self.max_bytes,
-            progress=console.bar,
-        )
+        names = ("thresholds", "nonfinite", "synthetic", "max_bytes")
+        how = MeasureOptions(n_heads=self.heads, **{name: getattr(self, name) for name in names})
+        return dump.run(self.file, several(self.methods), how, self.out, console.bar)
 
     def text(self, outcome: MeasurementFile) -> str:
         """A table of the tensors, and the files written."""
@@ -208,11 +200,11 @@ class MeasureDump(Printed):
         context = model.architecture.context_tokens
         tokens, known = (tokenizer.tokens_of(path, model.encode, self.tokens, context, model.name) for path in texts)
         methods, sides = several(self.methods or in_loop.METHODS), several(self.sides)
-        args = (model, tokens, known, methods, sides, self.only_layers)
+        scoring = in_loop.Scoring(methods, sides, self.only_layers, self.by_layer)
         if self.out is None:
-            return in_loop.rows(in_loop.scores(*args, console.bar, self.by_layer))
+            return in_loop.rows(in_loop.scores(model, tokens, known, scoring, console.bar))
         console.if_stopped(f"stopped: finished methods are kept in {self.out}: the same command goes on")
-        return in_loop.rows(kept_scores.scores(*args, self.out, console.bar, self.by_layer))
+        return in_loop.rows(kept_scores.scores(model, tokens, known, scoring, self.out, console.bar))
 
     def written(self, outcome: Any, console: Console) -> list[str]:
         """Draw the figures of a measurement; write the scores of a language model."""
@@ -422,7 +414,7 @@ class InspectQuantizer(Printed):
         data = held.name + (", synthetic data" if held.about.synthetic else "")
         place = f"{outcome.spec.name}, layer {layer:,}, head {head:,}, {side}s"
         view = outcome.view  # what a dump lacks is said before all of it is measured
-        return lab.write(str(self.out), outcome.measured, view, place, side, self.error, data, lab.MAX_CHANNELS)
+        return lab.write(str(self.out), outcome.measured, view, place, side, self.error, data)
 
     def text(self, outcome: LabResult) -> str:
         """The tables, and which figures are drawn of each."""
@@ -603,8 +595,8 @@ class StudyModel(Operation):
             raise InputError(f"name = {show(self.name)}: must be letters, digits, dots and dashes, such as smollm2")
         model = load.load(self.model)
         console.if_stopped(f"stopped: finished parts are kept in {self.out}: the same command goes on")
-        sizes = (self.windows, self.tokens)
-        path: Path = study.run(model, self.name, texts, self.calibration, self.out, console.command, console.bar, sizes)
+        read = study.Texts(model, texts, self.calibration, self.windows, self.tokens)
+        path: Path = study.run(read, self.name, self.out, console.command, console.bar)
         return path
 
     def text(self, outcome: Path) -> str:

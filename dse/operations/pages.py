@@ -17,6 +17,8 @@ from dse.specs.workload import DEPLOYMENT, TIMING, Workload
 if TYPE_CHECKING:
     import pandas as pd
 
+    from dse.questions.systems import ReportRequest
+
 
 @operation()
 class AsksReport(WithWorkload, Sourced):
@@ -39,17 +41,14 @@ class AsksReport(WithWorkload, Sourced):
     )
     workload: Workload = work(only=("input_tokens", "output_tokens", *DEPLOYMENT, *TIMING), takes_all=False)
 
-    def asked(self) -> dict[str, Any]:
-        """The request as the report takes it."""
+    def asked(self, preset: str | None = None) -> ReportRequest:
+        """The request of the report. Raises InputError and SpecError."""
+        from dse.report import throughput
+        from dse.specs.measurements import CLOSED
+
         names = ("devices", "models", "quantizers", "batches", "tokens")
-        selected = {name: None if getattr(self, name) is None else several(getattr(self, name)) for name in names}
-        fields = ("input_tokens", "output_tokens", *DEPLOYMENT, *TIMING)
-        return {
-            **selected,
-            **{name: getattr(self.workload, name) for name in fields},
-            "bits": self.bits,
-            "measurements": self.measurements,
-        }
+        chosen = {name: None if getattr(self, name) is None else several(getattr(self, name)) for name in names}
+        return throughput.ask(**chosen, work=self.workload, bits=self.source() or CLOSED, preset=preset)
 
 
 @operation("report", "Write the throughput-versus-capacity report.", function="report", positional=("out",))
@@ -69,9 +68,7 @@ class WriteReport(AsksReport):
         from dse.report import throughput
 
         made_by = shlex.join(words_of(replace(self, static="auto")))
-        return throughput.write(
-            self.out, made_by, static=self.static, progress=console.progress, preset=self.preset, **self.asked()
-        )
+        return throughput.write(self.out, made_by, self.asked(self.preset), self.static, console.progress)
 
     def text(self, outcome: str) -> str:
         """The page."""
@@ -94,13 +91,8 @@ class TabulateReport(AsksReport):
     def run(self, console: Console = SILENT) -> pd.DataFrame:
         """The table."""
         from dse.questions import tables
-        from dse.report import throughput
 
-        request = self.asked()
-        deployment = {
-            name: request.pop(name) for name in (*DEPLOYMENT, "implementation", "strict_kernels", "other_software")
-        }
-        return tables.one(self.name, throughput.ask(**request, deployment=deployment))
+        return tables.one(self.name, self.asked())
 
 
 @operation("plot", "Any figure for a paper or a slide, or its table.")

@@ -109,25 +109,15 @@ class EvaluatePoint(OnDesign, Printed):
 
     def text(self, outcome: Point) -> str:
         """The report of the point, or the explanation of one result."""
-        from dse.model import engine
         from dse.questions import room
         from dse.report import present
-        from dse.report.design import as_said
 
         if self.explain is not None:
             return present.explanation_text(present.explain(self.explain, outcome))
         text = present.point_text(
-            as_said(engine.evaluate(outcome)),
-            outcome.device,
-            outcome.plan,
-            present.bit_ledger(outcome),
+            outcome,
             str(self.device) if isinstance(self.device, str | Path) else None,
-            engine.with_room(outcome),
-            present.kernels(outcome),
-            engine.time_shares(outcome),
-            self.workload.batch is None,
             [(command, f"{way.words}: {room.outcome(result)}") for command, way, result in self._ways(outcome)],
-            engine.with_more(outcome),
             is_brief=not self.everything,
         )
         rest = [] if self.everything else ["All results, intervals and kernels: --all; one result: --explain NAME"]

@@ -32,7 +32,8 @@ from dse.specs.workload import ASKED, DEPLOYMENT, MEMORY, TIMING, Workload
 
 if TYPE_CHECKING:
     from dse.report.simulation import SimulatedRun
-    from dse.serving.simulator import HostMemory, Simulation
+    from dse.serving.simulator import Simulation
+    from dse.serving.steady_state import HostMemory
     from dse.specs.device_and_model import ModelSpec
 
 
@@ -165,8 +166,8 @@ class SimulateServing(OnDesign, Printed):
 
         self.workload.refuse_idle()
         host, (spec, plan) = self.host(), (self.hardware(), self.plan())
-        batching, step_tokens = steady_state.schedule(spec, plan, self.workload)
-        simulator.check(1 if self.n_requests is None else self.n_requests, batching, step_tokens)
+        scheduler = steady_state.scheduler_of(spec, plan, self.workload, host)
+        simulator.check(1 if self.n_requests is None else self.n_requests, scheduler)
         if self.out is not None:
             with files.publishing(self.out):  # seen to be writable before the run, and left as it was
                 pass
@@ -183,15 +184,13 @@ class SimulateServing(OnDesign, Printed):
                 prefix_tokens=self.workload.prefix_tokens,
                 n_prefixes=1 if self.n_prefixes is None else self.n_prefixes,
             ),
-            batching,
-            step_tokens,
+            scheduler,
             console.progress,
-            host,
         )
 
     def host(self) -> HostMemory | None:
         """Host memory behind the device, where it is asked for. Raises InputError."""
-        from dse.serving.simulator import HostMemory
+        from dse.serving.steady_state import HostMemory
         from dse.specs.quantity import named_quantity
 
         if self.host_cache is None:

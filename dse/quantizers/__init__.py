@@ -4,7 +4,6 @@ One file per method in `methods`; `parse("sinkq:bits=2,group=32")` gives a `Quan
 engine has for one (`engine_names`).
 """
 
-from dse.core.field import Field
 from dse.quantizers import engine_names, layered, skipping
 from dse.quantizers.base import Family, QuantizerSpec, TensorLayout, TensorShape
 from dse.quantizers.registry import FAMILIES, is_named, parse
@@ -12,7 +11,6 @@ from dse.quantizers.registry import FAMILIES, is_named, parse
 __all__ = [
     "FAMILIES",
     "Family",
-    "Field",
     "QuantizerSpec",
     "TensorLayout",
     "TensorShape",

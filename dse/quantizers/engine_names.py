@@ -29,17 +29,17 @@ LLAMA_CPP = "common/arg.cpp, kv_cache_types (ggml-org/llama.cpp)"
 
 def every(families: Mapping[str, Family]) -> Iterator[EngineName]:
     """The names of all engines, refused ones too."""
-    return (one for family in families.values() for one in family.engines)
+    return (entry for family in families.values() for entry in family.engines)
 
 
 def offered(families: Mapping[str, Family]) -> Iterator[EngineName]:
     """The names that a family stores, a name once for each engine that has it."""
-    return (one for one in every(families) if not one.missing)
+    return (entry for entry in every(families) if not entry.missing)
 
 
 def of_family(name: str, families: Mapping[str, Family]) -> list[EngineName]:
     """The names that engines have for a family."""
-    return [one for one in families[name].engines if not one.missing] if name in families else []
+    return [entry for entry in families[name].engines if not entry.missing] if name in families else []
 
 
 def ours(text: str, families: Mapping[str, Family]) -> str:
@@ -55,7 +55,7 @@ def ours(text: str, families: Mapping[str, Family]) -> str:
     if word in families:
         same = word
     else:
-        known = next((one for one in every(families) if one.name == word), None)
+        known = next((entry for entry in every(families) if entry.name == word), None)
         if known is None:
             return text
         if known.missing:

@@ -42,7 +42,7 @@ def looks_like_plan(data: dict[str, object]) -> bool:
     return (
         isinstance(layers, list)
         and bool(layers)
-        and all(isinstance(one, dict) and not {"key", "value"}.isdisjoint(one) for one in layers)
+        and all(isinstance(layer, dict) and not {"key", "value"}.isdisjoint(layer) for layer in layers)
     )
 
 
@@ -98,29 +98,29 @@ def _layers(
     if not isinstance(given, list) or not 1 <= len(given) <= MAX_LAYERS:
         raise InputError(f"{document.where(('layers',))}: layers: must be 1 to {MAX_LAYERS:,} tables [[layers]]")
     sides: dict[int, tuple[QuantizerSpec, QuantizerSpec]] = {}
-    for i, one in enumerate(given):
+    for i, table in enumerate(given):
         where = document.where(("layers", i))
-        if not isinstance(one, dict):
-            raise InputError(f"{where}: layers = {show(one)}: must be tables [[layers]]")
-        for key in one:
+        if not isinstance(table, dict):
+            raise InputError(f"{where}: layers = {show(table)}: must be tables [[layers]]")
+        for key in table:
             if key not in ("layer", "key", "value"):
                 hint = did_you_mean(key, ("layer", "key", "value"))
                 raise InputError(f"{document.where(('layers', i, key))}: unknown key {show(key)}: {hint}")
-        layer = one.get("layer")
+        layer = table.get("layer")
         if type(layer) is not int or not 0 <= layer < len(given):
             raise InputError(
                 f"{where}: layer = {show(layer)}: must be a whole number from 0 to {len(given) - 1}, each once"
             )
         if layer in sides:
             raise InputError(f"{where}: layer = {layer}: is given twice: leave one")
-        sides[layer] = _side(document, i, one, "key", parse), _side(document, i, one, "value", parse)
+        sides[layer] = _side(document, i, table, "key", parse), _side(document, i, table, "value", parse)
     return tuple(sides[layer] for layer in range(len(given)))
 
 
 def _side(
-    document: specfile.Document, i: int, one: dict[str, Any], side: str, parse: Callable[[str], QuantizerSpec]
+    document: specfile.Document, i: int, table: dict[str, Any], side: str, parse: Callable[[str], QuantizerSpec]
 ) -> QuantizerSpec:
-    where, text = document.where(("layers", i, side)), one.get(side)
+    where, text = document.where(("layers", i, side)), table.get(side)
     if not isinstance(text, str):
         raise InputError(f"{where}: {side} = {show(text)}: must be a quantizer, such as kivi:bits=2")
     if text.strip().lower().startswith(PREFIX):

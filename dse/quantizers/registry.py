@@ -100,7 +100,7 @@ def parse(text: str) -> QuantizerSpec:
     method, at, implementation = (part.strip() for part in text.partition("@"))
     if at and not implementation:
         raise InputError(f"quantizer {show(text)}: names no implementation behind @: see `dse list implementations`")
-    engines = (one.name for one in engine_names.offered(FAMILIES))
+    engines = (entry.name for entry in engine_names.offered(FAMILIES))
     ours = engine_names.ours(_without_alias(method), FAMILIES)
     family, values, canonical = named("quantizer", ours, FAMILIES, engines)
     implementation = implementation.lower()

@@ -11,12 +11,12 @@ from dse.quantizers.registry import FAMILIES
 def served() -> dict[str, str]:
     """Quantizers below 16 bits that vLLM stores, by their text here, with vLLM's name."""
     names = [
-        one
+        entry
         for family in FAMILIES.values()
-        for one in family.engines
-        if one.engine == "vLLM" and not family.exact and not one.missing
+        for entry in family.engines
+        if entry.engine == "vLLM" and not family.exact and not entry.missing
     ]
-    return {one.text: one.name for one in sorted(names, key=lambda one: one.name == one.text)}
+    return {entry.text: entry.name for entry in sorted(names, key=lambda entry: entry.name == entry.text)}
 
 
 def _is_exact(name: str) -> bool:
@@ -40,8 +40,8 @@ def arguments(layers: Sequence[tuple[str, str]]) -> str:
     if name not in served():
         raise InputError(f"vLLM has no {name}: it has {', '.join(served().values())}")
     skipped = [i for i, (key, _) in enumerate(layers) if _is_exact(key)]
-    if own := FAMILIES[name.partition(":")[0]].skip:
-        kept = sorted({int(i) % len(layers) for i in own.split("+") if int(i) < len(layers)})
+    if skip := FAMILIES[name.partition(":")[0]].skip:
+        kept = sorted({int(i) % len(layers) for i in skip.split("+") if int(i) < len(layers)})
         if missing := [i for i in kept if i not in skipped]:
             raise InputError(f"layer {missing[0]} has {name}: vLLM keeps the first two and last two layers in 16 bits")
     flags = f"--kv-cache-dtype {served()[name]}"

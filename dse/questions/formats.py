@@ -386,9 +386,9 @@ SHOWN_RESULTS = (
 )
 
 
-def chance_text(one: Format) -> str:
+def chance_text(fmt: Format) -> str:
     """`Format.sure` in percent."""
-    chance = one.sure
+    chance = fmt.sure
     return "-" if chance is None else sure_text(chance).replace("over ", ">").replace("under ", "<").replace(" ", "")
 
 
@@ -417,7 +417,7 @@ SHOWN = (
     Column("gain", form="{gain.ratio:.2f}x ({gain.low:.2f} to {gain.high:.2f})"),
     Column("sure", form=chance_text),
     Column("kernels"),
-    Column("verdict", form=lambda one: VERDICTS[one.verdict]),
+    Column("verdict", form=lambda fmt: VERDICTS[fmt.verdict]),
 )
 _WORDS = ("name", "implementation", "kernels", "verdict")
 #: columns of the table that fits 100 letters
@@ -430,9 +430,9 @@ SHORT = (
     Column("token/s", form=_rate),
     Column("gain", form="{gain.ratio:.2f}x"),
     Column("sure", form=chance_text),
-    Column("drop", form=lambda one: quality.drop_text(one.result).replace(" ", "")),
-    Column("ppl", form=lambda one: quality.rise_text(one.result).replace(" ", "")),
-    Column("verdict", form=lambda one: _SHORT_VERDICTS[one.verdict]),
+    Column("drop", form=lambda fmt: quality.drop_text(fmt.result).replace(" ", "")),
+    Column("ppl", form=lambda fmt: quality.rise_text(fmt.result).replace(" ", "")),
+    Column("verdict", form=lambda fmt: _SHORT_VERDICTS[fmt.verdict]),
 )
 
 

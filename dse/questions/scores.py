@@ -19,11 +19,11 @@ _MEANS = {
 }
 
 
-def to_json(found: Iterable[Loss]) -> list[dict[str, Any]]:
+def to_json(losses: Iterable[Loss]) -> list[dict[str, Any]]:
     """An object a family of tasks: the drop of scores, the rise of perplexity (both shares) or the divergence (nats),
     which are three things, and half of its 95 % interval."""
     rows = []
-    for loss in found:
+    for loss in losses:
         row = {**vars(loss), "models": list(loss.models), "verdict": loss.verdict}
         mean = row.pop("loss")
         column = _OF_FAMILY.get(loss.family, "score_drop_frac")
@@ -31,9 +31,9 @@ def to_json(found: Iterable[Loss]) -> list[dict[str, Any]]:
     return rows
 
 
-def text(found: Iterable[dict[str, Any]]) -> str:
+def text(losses: Iterable[dict[str, Any]]) -> str:
     """The means as a table, with half of a 95 % interval; a column is left out that has none."""
-    rows = list(found)
+    rows = list(losses)
     means = {name: told for name, told in _MEANS.items() if any(row[name] is not None for row in rows)}
     lines = [("tasks", "scores of", *(head for head, _, _ in means.values()), "rows", "sources", "")]
     for row in rows:
@@ -62,17 +62,17 @@ def overview() -> list[dict[str, Any]]:
     ]
 
 
-def overview_text(found: Iterable[dict[str, Any]]) -> str:
+def overview_text(rows: Iterable[dict[str, Any]]) -> str:
     """The formats as a table."""
     lines = [("format", "rows", "sources", "models")]
-    lines += [(row["format"], str(row["n_rows"]), str(row["n_sources"]), str(row["n_models"])) for row in found]
+    lines += [(row["format"], str(row["n_rows"]), str(row["n_sources"]), str(row["n_models"])) for row in rows]
     return "\n".join(aligned(lines, 1))
 
 
-def measured_text(format: str, found: Iterable[dict[str, Any]]) -> str:
+def measured_text(format: str, rows: Iterable[dict[str, Any]]) -> str:
     """Scores of the sample model as a table, and between which errors its layers lie."""
     lines = [("text", "quantized", "bits", "perplexity", "over 16 bits", "divergence", "likeliest token", "tokens")]
-    for row in found:
+    for row in rows:
         over = f"{100 * math.expm1(row['log_ratio']):+.2f} ± {100 * 2 * row['log_ratio_se']:.2g} %"
         lines.append(
             (

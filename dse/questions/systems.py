@@ -140,6 +140,9 @@ class ReportRequest:
     tokens: tuple[str, ...] | None = None
     #: how memory is counted (`Workload.memory`); None: as the device's server does
     memory: Literal["paper"] | None = "paper"
+    #: the first that were named, if any
+    first_device: str | None = None
+    first_model: str | None = None
 
     def pick(self, name: str) -> ModelSpec:
         """The model of that name, else the first one."""

@@ -43,15 +43,15 @@ def page(
     fragments: dict[str, str],
     drawn_by: str,
     command: str,
-    pays: Formats | None = None,
-    why_not: str = "",
+    formats: tuple[Formats | None, str],
     first: Gains | None = None,
 ) -> str:
     """The whole report as one document; `fragments` are its drawn figures by name.
 
-    `pays` is the answer to which format pays, or `why_not` why there is none. `first`: the formats of all its models
-    and devices, with which the page then begins.
+    `formats`: the answer to which format pays, or why there is none. `first`: the formats of all its models and
+    devices, with which the page then begins.
     """
+    pays, why_not = formats
     results = frames["results"]
     lengths = f"{request.input_tokens:,} prompt and {request.output_tokens:,} generated tokens a request"
     kinds = results.drop_duplicates(["device", "model_kind"])

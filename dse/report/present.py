@@ -18,6 +18,7 @@ from dse.model.results.declare import INTERVALS, MEASURED, SECTIONS, Results, of
 from dse.model.results.reads import DEVICE_PARAMETERS
 from dse.model.starts import told_text
 from dse.questions.common import value_text
+from dse.report.design import as_said
 from dse.specs import catalog, device_names, measured_memory, tokens
 from dse.specs.device_and_model import HardwareSpec, ModelSpec, Quantity
 from dse.specs.oaken_grid import SAMPLE
@@ -84,27 +85,13 @@ def bit_ledger(point: Point) -> dict[str, float]:
 
 
 def point_text(
-    result: dict[str, Any],
-    device: HardwareSpec,
-    plan: KvPlan,
-    ledger: dict[str, float] | None = None,
-    given_device: str | None = None,
-    with_room: dict[str, Any] | None = None,
-    kernels: list[dict[str, Any]] | None = None,
-    shares: Mapping[str, Mapping[str, float]] | None = None,
-    is_full: bool = False,
-    would_fit: Sequence[tuple[str, str]] = (),
-    with_more: Results | None = None,
-    is_brief: bool = False,
+    point: Point, given_device: str | None = None, would_fit: Sequence[tuple[str, str]] = (), is_brief: bool = False
 ) -> str:
     """One design point: the answer, then its numbers, grouped as a person would read them; with `is_brief` those that
-    most look for. `given_device`: the name or file the user wrote.
-
-    `with_room`: what `dse.model.engine.with_room` says of it; `kernels`: what `kernels` does; `shares`: of
-    `dse.model.engine.time_shares`; `is_full`: the batch is as many requests as fit; `would_fit`: commands of designs
-    that fit in place of one that does not, and what they change and give; `with_more`: capacity and speed with as many
-    requests as fit.
-    """
+    most look for. `given_device`: the name or file the user wrote; `would_fit`: commands of designs that fit in place
+    of one that does not, and what they change and give."""
+    device, plan, result = point.device, point.plan, as_said(engine.evaluate(point))
+    is_full = point.asked.batch is None
     device_name = given_device or device.name
     lines = [
         f"{result['device']}  {result['model']}  {weights_said(result)}{result['quantizer']}  "
@@ -125,10 +112,8 @@ def point_text(
         lines += ["These do:"] if would_fit else [f"Room comes from {_room_comes_from(result)}"]
         lines += [line for command, change in would_fit for line in (f"  {command}", f"    {change}")]
     else:
-        lines += ["", *answer_lines(result, with_room, with_more, is_full)]
-    lines += (
-        _brief_lines(result, plan) if is_brief else _all_lines(result, plan, ledger or {}, kernels or [], shares or {})
-    )
+        lines += ["", *_answer_lines(point, result)]
+    lines += _brief_lines(result, plan) if is_brief else _all_lines(point, result)
     if result["assumptions"]:
         names = _assumptions_text(result)
         names = names.replace("usable_frac", f"usable_frac ({100 * device.usable_frac.si:g} %)")
@@ -162,11 +147,9 @@ def fits_text(result: Mapping[str, Any], is_full: bool = False) -> str:
     return f"Exceeds {limited}: {waves} of {batch:,} requests."
 
 
-def answer_lines(
-    result: dict[str, Any], with_room: dict[str, Any] | None, with_more: Results | None, is_full: bool
-) -> list[str]:
+def _answer_lines(point: Point, result: dict[str, Any]) -> list[str]:
     """The answer of a design that runs, in three lines: how many fit, how fast and how sure, what binds and what would
-    do more. `with_more`: capacity and speed with as many requests as fit."""
+    do more."""
     names = ("tpot_s" if of_host(result) else "decode_step_s", "ttft_s")
     speeds = [value_text(result, RATE)]
     speeds += [
@@ -175,11 +158,11 @@ def answer_lines(
         else f"{RESULTS[name].title} {value_text(result, name)}"
         for name in names
     ]
-    more = _more_text(result, with_more)
+    more = _more_text(result, engine.with_more(point))
     return [
-        fits_text(result, is_full),
+        fits_text(result, point.asked.batch is None),
         f"{', '.join(speeds)}; 8 of 10 measurements lie in brackets",
-        f"Bound by {_bound_text(result, with_room)}{f'; {more}' if more else ''}",
+        f"Bound by {_bound_text(result, engine.with_room(point))}{f'; {more}' if more else ''}",
     ]
 
 
@@ -222,15 +205,9 @@ def _brief_lines(result: dict[str, Any], plan: KvPlan) -> list[str]:
     return lines + brief_quality(result)
 
 
-def _all_lines(
-    result: dict[str, Any],
-    plan: KvPlan,
-    ledger: dict[str, float],
-    kernels: list[dict[str, Any]],
-    shares: Mapping[str, Mapping[str, float]],
-) -> list[str]:
+def _all_lines(point: Point, result: dict[str, Any]) -> list[str]:
     """The sections of a text that shows every result."""
-    lines = []
+    lines, plan = [], point.plan
     for title in SECTIONS:
         if shown := section_lines(title, result, plan.model):
             lines += ["", title, *shown]
@@ -241,10 +218,16 @@ def _all_lines(
             )
         if title == "Bits per element":
             lines += _cut_groups(result, plan)
-            parts = [(part.replace("_", " "), bits) for part, bits in ledger.items() if bits]
+            parts = [(part.replace("_", " "), bits) for part, bits in bit_ledger(point).items() if bits]
             lines += [f"    {part:<38}{bits:.4g} bit" for part, bits in parts]
             lines += _measured_lines(result, plan)
-    lines += [*how_sure(result), *kernels_text(kernels), "", "Bottleneck", *_share_lines(shares)]
+    lines += [
+        *how_sure(result),
+        *kernels_text(kernels(point)),
+        "",
+        "Bottleneck",
+        *_share_lines(engine.time_shares(point)),
+    ]
     if not result["feasible"]:
         lines.append("  capacity: not even one request fits")
     elif not result["fits_whole_batch"]:

@@ -24,7 +24,7 @@ from dse.serving import reuse, simulator, steady_state
 from dse.serving.arrivals import Traffic, rate_that_holds, requests_of
 from dse.serving.at_rate import at_rate
 from dse.serving.requests import Lengths, Requests
-from dse.serving.simulator import HostMemory, Simulation
+from dse.serving.simulator import Simulation
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.workload import Workload
 
@@ -55,47 +55,39 @@ def evaluate(
     plan: KvPlan,
     work: Workload,
     requests: Requests,
-    batching: steady_state.Batching,
-    step_tokens: int,
+    scheduler: steady_state.Scheduler,
     progress: Progress | None = None,
-    host: HostMemory | None = None,
 ) -> tuple[dict[str, Any], Simulation]:
     """All numbers of a run, in SI base units, JSON-ready, with the closed form beside; and the run itself."""
-    simulator.check(len(requests.arrival_s), batching, step_tokens)
     if progress is None:
-        run = simulator.run(device, plan, work, requests, batching, step_tokens, host=host)
+        run = simulator.run(device, plan, work, requests, scheduler)
     else:
         with progress(None, "requests", len(requests.arrival_s)) as bar:
             tell = lambda done, _: bar.update(done - bar.pos)  # noqa: E731
-            run = simulator.run(device, plan, work, requests, batching, step_tokens, progress=tell, host=host)
+            run = simulator.run(device, plan, work, requests, scheduler, progress=tell)
     served = run.requests
-    steady = reuse.steady_of(device, plan, work, served, batching, step_tokens, host)
+    steady = reuse.steady_of(device, plan, work, served, scheduler)
     shared = None
     if requests.blocks is not None:
-        alone = replace(requests, blocks=None)
-        without = simulator.run(device, plan, work, alone, batching, step_tokens)
-        kept_nothing = reuse.steady_of(device, plan, work, without.requests, batching, step_tokens)
-        shared = _shared(run, without, _own_s(Point(device, plan, work)), steady, kept_nothing)
+        alone, hostless = replace(requests, blocks=None), scheduler._replace(host=None)
+        without = simulator.run(device, plan, work, alone, hostless)
+        kept_nothing = reuse.steady_of(device, plan, work, without.requests, hostless)
+        shared = _shared(run, without, steady_state.start_s(Point(device, plan, work)), steady, kept_nothing)
     lengths = Lengths.of(served)
     shares = requests.blocks is not None
-    settled = steady_state.with_batch(device, plan, work, lengths.moments, batching, shares)
+    settled = steady_state.with_batch(device, plan, work, lengths.moments, scheduler.batching, shares)
     offered = Lengths.of(requests).moments.rate_per_s
     load = None
     if offered is not None and steady["requests_per_s"]:  # what is rejected is no load
         load = offered * len(served.arrival_s) / len(requests.arrival_s) / steady["requests_per_s"]
     thirds = [float(np.mean(part)) for part in np.array_split(run.start_s - served.arrival_s, 3) if len(part)]
-    # a server's own time before a first token keeps nobody else waiting: it is no part of the loop
-    own_s = _own_s(Point(device, plan, work))
+    own_s = steady_state.start_s(Point(device, plan, work))  # no part of the loop
     latency = _spread(run.finish_s - served.arrival_s + own_s)
-    at_offered = (
-        None
-        if offered is None or shared
-        else at_rate(device, plan, work, lengths.moments, offered, batching, step_tokens)
-    )
+    at_offered = None if offered is None or shared else at_rate(device, plan, work, lengths.moments, offered, scheduler)
     stack_name, stack = stack_of(device, work)
     duration = run.duration_s
     # nothing is admitted later to a static batch: what its requests will need is reserved
-    admission = "reserve" if batching == "static" else settled.admission
+    admission = "reserve" if scheduler.batching == "static" else settled.admission
     most = plan.model.max_position_tokens
     sure = lowered_of(device, plan, work)
     untimed = {"tpot_s": None} if lengths.moments.max_output_tokens == 1 else {}
@@ -105,8 +97,8 @@ def evaluate(
         "quantizer": plan.quantizer_name,
         "model_kind": kind_of(stack, work),
         "stack": stack_text(stack_name, work),
-        "batching": batching,
-        "step_tokens": step_tokens,
+        "batching": scheduler.batching,
+        "step_tokens": scheduler.step_tokens,
         **present.weights_fields(plan.model, work),
         "admission": admission,
         "page_tokens": work.page_tokens if admission == "paged" else None,
@@ -162,19 +154,17 @@ def serve(
     plan: KvPlan,
     work: Workload,
     ask: Traffic,
-    batching: steady_state.Batching,
-    step_tokens: int,
+    scheduler: steady_state.Scheduler,
     progress: Progress | None = None,
-    host: HostMemory | None = None,
 ) -> tuple[dict[str, Any], Simulation]:
     """All numbers of the run of what is asked for, as `evaluate`, with where its requests come from; and the run.
 
     Raises InputError and LimitError for requests or a workload that cannot be simulated.
     """
     requests = requests_of(
-        ask, work, progress, lambda requests: rate_that_holds(device, plan, work, requests, batching, step_tokens, host)
+        ask, work, progress, lambda requests: rate_that_holds(device, plan, work, requests, scheduler)
     )
-    result, run = evaluate(device, plan, work, requests, batching, step_tokens, progress, host)
+    result, run = evaluate(device, plan, work, requests, scheduler, progress)
     return {**result, "trace": ask.trace, "seed": ask.seed, "arrivals": ask.arrivals}, run
 
 
@@ -222,11 +212,6 @@ def _overloaded(thirds: list[float], span_s: float) -> bool:
 def _grows(thirds: list[float], latency_s: float) -> bool:
     """Whether requests wait longer and longer: a line that grows steadily gives thirds as 1 to 3 to 5."""
     return len(thirds) == 3 and thirds[0] < thirds[1] < thirds[2] > max(2 * thirds[0], 0.1 * latency_s)
-
-
-def _own_s(point: Point) -> float:
-    """Seconds of a server before a first token in which others run: the rest of them is in the steps."""
-    return float(point.design.stack.host_prompt_s - point.design.stack.host_blocks_s)
 
 
 def _first_s(run: Simulation, own_s: float) -> NDArray[np.float64]:

@@ -1,9 +1,6 @@
 """The throughput-versus-capacity report: one HTML page, the tables behind it, every figure in four formats."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import partial
-from typing import Any
+from collections.abc import Sequence
 
 import pandas as pd
 
@@ -20,103 +17,51 @@ from dse.questions import systems, tables
 from dse.questions.systems import ReportRequest
 from dse.report import formats, gains, page
 from dse.specs import catalog
-from dse.specs.measurements import bits_from
+from dse.specs.measurements import CLOSED, Bits
 from dse.specs.tokens import parse
-from dse.specs.workload import ASKED, Workload
+from dse.specs.workload import ASKED, DEPLOYMENT, TIMING, Workload
 
 INDEX = "index.html"
 #: what a report is about where no device is named
 PRESETS = ("today", "oaken")
-#: prompt and output tokens where none are asked for
-_INPUT, _OUTPUT = ASKED["input_tokens"].default, ASKED["output_tokens"].default
+#: the fields of a deployment and of what its times rest on, which the papers' devices have of their own
+_USUAL = Workload()
+_OF_DEVICES = [name for name in (*DEPLOYMENT, *TIMING) if name not in ("model_kind", "stack")]
 
 
 def write(
-    out: str,
-    made_by: str,
-    *,
-    devices: Sequence[str] | None = None,
-    models: Sequence[str] | None = None,
-    quantizers: Sequence[str] | None = None,
-    batches: Sequence[int] | None = None,
-    input_tokens: int = _INPUT,
-    output_tokens: int = _OUTPUT,
-    static: str = "auto",
-    progress: Progress | None = None,
-    bits: str = "closed",
-    measurements: str | None = None,
-    model_kind: str = "auto",
-    stack: str | None = None,
-    tokens: Sequence[str] | None = None,
-    preset: str = "today",
-    **deployment: Any,
+    out: str, made_by: str, request: ReportRequest, static: str = "auto", progress: Progress | None = None
 ) -> str:
     """Write the report into directory `out` and return the path of its page.
 
-    Where no device is named, `preset` says what it is about, but for models and quantizers that are named: `today`:
-    models and GPUs of today with the formats that engines ship, memory counted as servers do; `oaken`: the systems
-    and models of Oaken's Figure 11.
-
-    Everything is checked before the first file is written: names (InputError, SpecError), the number of points
-    (LimitError), the directory (OutputError). Each file appears complete or not at all, the page last. `deployment`:
-    how the model lies on several devices (`tp`, `pp`, ... of a workload), of each system. `made_by`: the command that
-    makes this report again.
+    The number of points (LimitError) and the directory (OutputError) are checked before the first file is written.
+    Each file appears complete or not at all, the page last. `made_by`: the command that makes this report again.
     """
-    if preset not in PRESETS:
-        raise InputError(f"preset = {show(preset)}: {did_you_mean(preset, PRESETS)}")
-    if preset == "oaken" and devices is not None:
-        raise InputError("preset = oaken: has no effect with --devices: leave one out")
-    is_today = preset == "today" and devices is None
-    about = (devices, models, quantizers)
-    if is_today:
-        about = (
-            systems.TODAY_DEVICES,
-            systems.TODAY_MODELS if models is None else models,
-            systems.TODAY_QUANTIZERS if quantizers is None else quantizers,
-        )
-    request = ask(
-        *about,
-        batches,
-        input_tokens=input_tokens,
-        output_tokens=output_tokens,
-        bits=bits,
-        measurements=measurements,
-        model_kind=model_kind,
-        stack=stack,
-        tokens=tokens,
-        deployment=deployment,
-    )
-    if is_today:
-        request = replace(request, memory=None)
     tables.check(request)
     check(static)
     with files.publishing(out) as published:
         frames = tables.build(request, progress)
-        pays, why_not = formats.answer(request, devices, models, input_tokens != _INPUT)
+        pays, why_not = formats.answer(request)
         if pays:
             frames["formats"] = pays.table
         first = None
-        if is_today:
-            first = gains.gains(
-                request, formats.batch_of(request), formats.input_of(request, input_tokens != _INPUT), progress
-            )
+        if request.memory is None:  # of today
+            first = gains.gains(request, formats.batch_of(request), formats.input_of(request), progress)
             frames["gains"] = first.table
         for name, content in table_files(frames).items():
             published.write(name, content)
         fragments: dict[str, str] = {}
         with painter(static) as brush:
-            draw = partial(_draw, frames=frames, brush=brush, made_by=made_by)
-            for figure, (images, fragment) in _progressing(list(REPORT.values()), draw, progress):
-                for name, content in images.items():
-                    published.write(f"figures/{name}", content)
-                fragments[figure.name] = fragment
+            for name in each(list(REPORT), progress, "figures"):
+                figure = REPORT[name]
+                images, fragments[name] = _drawn(figure, figure.chart(frames[figure.table]), brush, made_by)
+                _write_images(published, images)
             if pays:
                 images, fragments["formats"] = _drawn(FIGURES["formats"], chart_of(pays), brush, made_by)
-                for name, content in images.items():
-                    published.write(f"figures/{name}", content)
+                _write_images(published, images)
             drawn_by = brush.name
         published.write("figures/plotly.min.js", web_page.plotly_js().encode())
-        document = page.page(request, frames, fragments, drawn_by, made_by, pays, why_not, first)
+        document = page.page(request, frames, fragments, drawn_by, made_by, (pays, why_not), first)
         return str(published.write(INDEX, document.encode()))
 
 
@@ -125,19 +70,29 @@ def ask(
     models: Sequence[str] | None = None,
     quantizers: Sequence[str] | None = None,
     batches: Sequence[int] | None = None,
-    *,
-    input_tokens: int = _INPUT,
-    output_tokens: int = _OUTPUT,
-    bits: str = "closed",
-    measurements: str | None = None,
-    model_kind: str = "auto",
-    stack: str | None = None,
+    work: Workload = _USUAL,
+    bits: Bits = CLOSED,
     tokens: Sequence[str] | None = None,
-    deployment: Mapping[str, Any] | None = None,
+    preset: str | None = None,
 ) -> ReportRequest:
-    """The request behind the options, every name resolved and every number checked."""
-    Workload(model_kind=model_kind, stack=stack, **(deployment or {}))  # type: ignore[arg-type]
-    split = _split(deployment or {})
+    """The request behind the options, every name resolved and every number checked: InputError, SpecError.
+
+    Where no device is named, `preset` says what it is about, but for models and quantizers that are named: `today`:
+    models and GPUs of today with the formats that engines ship, memory counted as servers do; `oaken`, and by default:
+    the systems and models of Oaken's Figure 11. `work`: lengths, how the model lies on several devices, what
+    times rest on.
+    """
+    if preset not in (None, *PRESETS):
+        raise InputError(f"preset = {show(preset)}: {did_you_mean(preset, PRESETS)}")
+    if preset == "oaken" and devices is not None:
+        raise InputError("preset = oaken: has no effect with --devices: leave one out")
+    first_device, first_model = (names[0] if names else None for names in (devices, models))
+    is_today = preset == "today" and devices is None
+    if is_today:
+        devices = systems.TODAY_DEVICES
+        models = systems.TODAY_MODELS if models is None else models
+        quantizers = systems.TODAY_QUANTIZERS if quantizers is None else quantizers
+    split = {name: value for name in _OF_DEVICES if (value := getattr(work, name)) != ASKED[name].default}
     if split and devices is None:
         name = next(iter(split))
         raise InputError(
@@ -150,26 +105,24 @@ def ask(
             raise InputError(f"{option} = []: must name at least one")
     sizes = tuple(dict.fromkeys(batches or systems.BATCHES))
     for size in sizes:
-        Workload(batch=size, input_tokens=input_tokens, output_tokens=output_tokens)
+        Workload(batch=size, input_tokens=work.input_tokens, output_tokens=work.output_tokens)
     specs = {spec.name: spec for spec in map(catalog.model, models or systems.MODELS)}
     return ReportRequest(
         systems.chosen(devices, quantizers),
         models=tuple(specs.values()),
         batches=tuple(sorted(sizes)),
-        input_tokens=input_tokens,
-        output_tokens=output_tokens,
+        input_tokens=work.input_tokens,
+        output_tokens=work.output_tokens,
         is_default=devices is None and quantizers is None,
-        bits=bits_from(bits, measurements),
-        model_kind="ideal" if model_kind == "ideal" else "auto",
-        stack=stack,
+        bits=bits,
+        model_kind="ideal" if work.model_kind == "ideal" else "auto",
+        stack=work.stack,
         deployment=split,
         tokens=policies,
+        memory=None if is_today else "paper",
+        first_device=first_device,
+        first_model=first_model,
     )
-
-
-def _split(deployment: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a deployment that are not as one device has them."""
-    return {name: value for name, value in deployment.items() if value != ASKED[name].default}
 
 
 def table_files(frames: dict[str, pd.DataFrame]) -> dict[str, bytes]:
@@ -182,11 +135,9 @@ def table_files(frames: dict[str, pd.DataFrame]) -> dict[str, bytes]:
     return content
 
 
-def _draw(
-    figure: Figure, frames: dict[str, pd.DataFrame], brush: Painter, made_by: str
-) -> tuple[dict[str, bytes], str]:
-    """One figure: its files by name, and its part of the page."""
-    return _drawn(figure, figure.chart(frames[figure.table]), brush, made_by)
+def _write_images(published: files.Publication, images: dict[str, bytes]) -> None:
+    for name, content in images.items():
+        published.write(f"figures/{name}", content)
 
 
 def _drawn(figure: Figure, chart: Chart, brush: Painter, made_by: str) -> tuple[dict[str, bytes], str]:
@@ -195,19 +146,3 @@ def _drawn(figure: Figure, chart: Chart, brush: Painter, made_by: str) -> tuple[
     fragment = web_page.fragment(chart, f"figure-{figure.name}")
     files[f"{figure.name}.html"] = export(chart, "html", made_by, question=figure.shows, is_beside=True)
     return files, fragment
-
-
-class _Named:
-    """A figure in a progress bar, shown by its name."""
-
-    def __init__(self, figure: Figure) -> None:
-        self.figure = figure
-
-    def __str__(self) -> str:
-        return self.figure.name
-
-
-def _progressing(figures: list[Figure], draw: Any, progress: Progress | None) -> Any:
-    """(figure, what `draw` makes of it) one by one, behind a progress bar where one is wanted."""
-    for named in each([_Named(figure) for figure in figures], progress, "figures"):
-        yield named.figure, draw(named.figure)

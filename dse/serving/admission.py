@@ -100,9 +100,9 @@ def fits(
         "paged": (_dot(at, (stored + padding)[:n_final]), _dot(at, (stored + padding + extra)[:n_final])),
     }
     rows = []
-    for rule, (kv, own) in held.items():
+    for rule, (kv, need) in held.items():
         alone = (stored + extra + (padding if rule == "paged" else 0))[:n_final].max()
-        n = max(capacity.max_batch(free * n_steps, 0, own), 1 if rule != "longest" else 0) if alone <= free else 0
+        n = max(capacity.max_batch(free * n_steps, 0, need), 1 if rule != "longest" else 0) if alone <= free else 0
         rows.append(Concurrency(rule, n, kv / n_steps / memory.unit, used / n_steps / memory.unit))
     return rows
 

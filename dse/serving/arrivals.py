@@ -70,7 +70,7 @@ def requests_of(
     Arrivals that are drawn are scaled to have the mean rate asked for: a sample of gaps alone is some percent off.
     Raises InputError, LimitError.
     """
-    simulator.check(1 if ask.n_requests is None else ask.n_requests, "continuous", 1)
+    simulator.check(1 if ask.n_requests is None else ask.n_requests)
     check_whole("seed", ask.seed, 0, 2**63 - 1)
     rate = rate_of(ask)
     n = ask.n_requests or 10_000
@@ -141,18 +141,12 @@ def rate_of(ask: Traffic) -> str | float | Share:
 
 
 def rate_that_holds(
-    device: HardwareSpec,
-    plan: KvPlan,
-    work: Workload,
-    requests: Requests,
-    batching: steady_state.Batching,
-    step_tokens: int,
-    host: simulator.HostMemory | None = None,
+    device: HardwareSpec, plan: KvPlan, work: Workload, requests: Requests, scheduler: steady_state.Scheduler
 ) -> float:
     """Requests per second in steady state, of those that fit alone, with what their prompts share computed and held
     once. Raises InputError where there is none."""
     served = simulator.served_of(device, plan, work, requests)[0]
-    steady = reuse.steady_of(device, plan, work, served, batching, step_tokens, host)
+    steady = reuse.steady_of(device, plan, work, served, scheduler)
     if not steady["requests_per_s"]:
         raise InputError("rate in %: not one request of the trace's mean length fits: give requests per second")
     return float(steady["requests_per_s"])

@@ -8,7 +8,8 @@ from dse.core.errors import InputError, show
 from dse.model.formulas import steady
 from dse.model.kv_layout import KvPlan
 from dse.model.records import CONTINUOUS, STATIC
-from dse.serving.steady_state import Batching, LengthMoments, TrafficServer
+from dse.serving import steady_state
+from dse.serving.steady_state import USUAL, LengthMoments, Scheduler, TrafficServer
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.workload import Workload
 
@@ -36,8 +37,7 @@ def at_rate(
     work: Workload,
     moments: LengthMoments,
     requests_per_s: float,
-    batching: Batching | None = None,
-    step_tokens: int | None = None,
+    scheduler: Scheduler = USUAL,
 ) -> AtRate | None:
     """Means of a server that requests of these lengths come to, `requests_per_s` of them, at random (Poisson).
 
@@ -47,9 +47,9 @@ def at_rate(
     """
     if not requests_per_s > 0:
         raise InputError(f"rate = {show(requests_per_s)}: must be more than 0 requests per second")
-    if batching == "static":
+    if scheduler.batching == "static":
         return None
-    return waits_at(TrafficServer.of(device, plan, work, moments, batching, step_tokens), requests_per_s)
+    return waits_at(TrafficServer.of(device, plan, work, moments, scheduler), requests_per_s)
 
 
 def waits_at(server: TrafficServer, requests_per_s: float) -> AtRate | None:
@@ -64,10 +64,10 @@ def waits_at(server: TrafficServer, requests_per_s: float) -> AtRate | None:
         return None
     nodes = [float(n) for n in _nodes(places)]
     cycles = [server.cycle(n) for n in nodes]
-    start_s = server.start_s  # beside the loop: a request holds no place meanwhile
+    start_s = steady_state.start_s(server.point)  # beside the loop: a request holds no place meanwhile
     n = np.arange(1.0, places + 1)
-    held_s = np.interp(n, nodes, [one.prompt_s - start_s + one.decode_s for one in cycles])
-    ended_per_s, decoding = n / held_s, n / held_s * np.interp(n, nodes, [one.decode_s for one in cycles])
+    held_s = np.interp(n, nodes, [cycle.prompt_s - start_s + cycle.decode_s for cycle in cycles])
+    ended_per_s, decoding = n / held_s, n / held_s * np.interp(n, nodes, [cycle.decode_s for cycle in cycles])
     load = requests_per_s / ended_per_s
     logs = np.concatenate(([0.0], np.cumsum(np.log(load))))
     share = np.exp(logs - logs.max())
@@ -97,8 +97,8 @@ def waits_at(server: TrafficServer, requests_per_s: float) -> AtRate | None:
 
 def _nodes(places: int) -> list[int]:
     """Rising whole numbers from 1 to `places`."""
-    found, n = [], 1
+    numbers, n = [], 1
     while n < places:
-        found.append(n)
+        numbers.append(n)
         n = n + 1 if n < DENSE_REQUESTS else max(n + 1, int(n * REQUESTS_RATIO))
-    return [*found, places]
+    return [*numbers, places]

@@ -35,23 +35,23 @@ def read(path: str, progress: Progress | None = None, max_requests: int = 20_000
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
-            time, n_in, n_out, own = _row(f"{path}:{number}", line)
+            time, n_in, n_out, prompt_ids = _row(f"{path}:{number}", line)
             times.append(time)
             inputs.append(n_in)
             outputs.append(n_out)
-            ids.append(own)
+            ids.append(prompt_ids)
             if len(times) > max_requests:
                 raise LimitError(f"{path}: more than {max_requests:,} requests: give a shorter trace")
     if not times:
         raise InputError(f"{path}: is empty: give a line for each request")
     block_tokens = _block_tokens(path, inputs, ids)
     order = np.argsort(np.array(times), kind="stable")
-    counts = np.array([len(own) for own in ids], np.int64)
+    counts = np.array([len(prompt_ids) for prompt_ids in ids], np.int64)
     first = np.concatenate(([0], np.cumsum(counts)))
     place = np.arange(first[-1]) - np.repeat(first[:-1], counts) + 1
     lengths = np.array(inputs, np.int64)
     ends = np.minimum(place * block_tokens, np.repeat(lengths, counts))
-    blocks = PromptBlocks(first, np.array([one for own in ids for one in own], np.int64), ends)
+    blocks = PromptBlocks(first, np.array([block for prompt_ids in ids for block in prompt_ids], np.int64), ends)
     arrival_s = (np.array(times)[order] - min(times)) / 1e3
     return Requests(arrival_s, lengths[order], np.array(outputs, np.int64)[order], blocks.take(order))
 
@@ -75,7 +75,7 @@ def _row(where: str, line: bytes) -> tuple[float, int, int, list[int]]:
     for name, tokens in (("input_length", n_in), ("output_length", n_out)):
         check_whole(f"{where}: {name}", tokens, 1, MAX_TOKENS)
     is_list = isinstance(ids, list) and bool(ids)
-    if not is_list or not all(type(one) is int and -(2**63) <= one < 2**63 for one in ids):
+    if not is_list or not all(type(block) is int and -(2**63) <= block < 2**63 for block in ids):
         raise InputError(f"{where}: hash_ids = {show(ids)}: must be whole numbers, one for each block of the prompt")
     return float(time), n_in, n_out, ids
 
@@ -84,10 +84,10 @@ def _block_tokens(path: str, inputs: list[int], ids: list[list[int]]) -> int:
     """The tokens of a block: the one power of two by which every prompt has as many blocks as it names."""
     for power in range(23):
         size = 2**power
-        if all(-(-n // size) == len(own) for n, own in zip(inputs, ids, strict=True)):
+        if all(-(-n // size) == len(blocks) for n, blocks in zip(inputs, ids, strict=True)):
             return size
-    n, own = max(zip(inputs, ids, strict=True), key=lambda pair: pair[0])
+    n, blocks = max(zip(inputs, ids, strict=True), key=lambda pair: pair[0])
     raise InputError(
-        f"{path}: hash_ids: {len(own):,} for a prompt of {n:,} tokens: no block of 1, 2, 4, ... tokens gives every "
+        f"{path}: hash_ids: {len(blocks):,} for a prompt of {n:,} tokens: no block of 1, 2, 4, ... tokens gives every "
         "prompt as many blocks as it names; name one for each block, the last, shorter one too"
     )

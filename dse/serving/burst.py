@@ -74,11 +74,11 @@ def serve(point: Point, inputs: Ints, outputs: Ints) -> Burst:
     fits or the split is not simulated.
     """
     work = replace(point.work, batch=min(point.design.load.most_at_once, len(inputs)), rounds=1)
-    how = steady_state.schedule(point.device, point.plan, point.work)
+    scheduler = steady_state.scheduler_of(point.device, point.plan, point.work)
     # the first token comes with the prompt: one step less than tokens
     steps = np.maximum(outputs - 1, 1)
-    run = simulator.run(point.device, point.plan, work, Requests(np.zeros(len(inputs)), inputs, steps), *how)
-    own_s = point.design.stack.host_prompt_s - point.design.stack.host_blocks_s  # the rest is in the steps
+    run = simulator.run(point.device, point.plan, work, Requests(np.zeros(len(inputs)), inputs, steps), scheduler)
+    own_s = steady_state.start_s(point)
     duration_s = run.duration_s + own_s
     return Burst(
         output_tokens_per_s=float(outputs.sum()) / duration_s,

@@ -259,13 +259,13 @@ def _reach(s: State, g: int, request: int) -> int:
     The last token is computed in any case: the answer begins with what follows it.
     """
     tokens = s.input_tokens[request] + s.generated[request]
-    found = 0
+    held_tokens = 0
     for k in range(s.node_first[request], s.node_first[request + 1]):
         node = s.nodes[k]
         if s.node_end[node] >= tokens or (s.users[g, node] == NONE and not s.in_host[g, node]):
             break
-        found = s.node_end[node]
-    return found
+        held_tokens = s.node_end[node]
+    return held_tokens
 
 
 def _pages_in_use(s: State, g: int, request: int) -> int:
@@ -279,24 +279,24 @@ def _pages_in_use(s: State, g: int, request: int) -> int:
 
 def _to_host(s: State, g: int, node: int) -> None:
     """Keep a block in host memory, as the latest; what was used longest ago makes room."""
-    own, size = s.group[g], s.rule[RULE.page_size]
+    group, size = s.group[g], s.rule[RULE.page_size]
     if s.in_host[g, node]:
         _take_out(s.host_next[g], s.host_before[g], node)
     else:
         s.in_host[g, node] = True
-        own[GROUP.in_host] += size * s.node_pages[node]
+        group[GROUP.in_host] += size * s.node_pages[node]
     _put_latest(s.host_next[g], s.host_before[g], node)
-    while own[GROUP.in_host] > s.rule[RULE.host_capacity]:
+    while group[GROUP.in_host] > s.rule[RULE.host_capacity]:
         oldest = s.host_next[g, len(s.node_pages)]
         _take_out(s.host_next[g], s.host_before[g], oldest)
         s.in_host[g, oldest] = False
-        own[GROUP.in_host] -= size * s.node_pages[oldest]
+        group[GROUP.in_host] -= size * s.node_pages[oldest]
 
 
 def _evict(s: State, g: int) -> None:
     """Let blocks go that nobody uses, those used longest ago first, until what is held fits."""
-    own = s.group[g]
-    while own[GROUP.held] + own[GROUP.cached] > s.rule[RULE.capacity]:
+    group = s.group[g]
+    while group[GROUP.held] + group[GROUP.cached] > s.rule[RULE.capacity]:
         node = s.idle_next[g, len(s.node_pages)]
         _take_out(s.idle_next[g], s.idle_before[g], node)
         s.users[g, node] = NONE
@@ -314,11 +314,11 @@ def _keep(s: State, g: int, n_pages: int) -> None:
 def _share(s: State, g: int, place: int) -> None:
     """Use what the group and the host hold of a prompt, and let others use what it will compute."""
     request, first = s.request[place], s.node_first[s.request[place]]
-    found = _reach(s, g, request)
+    held_tokens = _reach(s, g, request)
     on_device, load = 0, 0
     for k in range(s.node_first[request + 1] - 1, first - 1, -1):  # beginnings stay longer than ends
         node = s.nodes[k]
-        is_found = s.node_end[node] <= found
+        is_found = s.node_end[node] <= held_tokens
         if s.users[g, node] == NONE:
             s.users[g, node] = 0
             if is_found:
@@ -331,11 +331,11 @@ def _share(s: State, g: int, place: int) -> None:
                 _take_out(s.idle_next[g], s.idle_before[g], node)
                 _keep(s, g, -s.node_pages[node])
         s.users[g, node] += 1
-    s.begun[place] = found
+    s.begun[place] = held_tokens
     if load > 0:
         s.group_s[g, GROUP_TIME.load_s] += s.host_start_s + s.host_unit_s * load
     if s.device_tokens[request] == NONE:  # admitted for the first time
-        s.device_tokens[request], s.host_tokens[request] = on_device, found - on_device
+        s.device_tokens[request], s.host_tokens[request] = on_device, held_tokens - on_device
 
 
 def _count_gap(s: State, gap_s: float, n_tokens: int) -> None:
@@ -351,8 +351,8 @@ def _admit(s: State, g: int) -> int:
 
     Paged admission leaves the watermark free, as vLLM does, unless nothing runs: what runs needs room to grow.
     """
-    i, own, rule = s.i, s.group[g], s.rule
-    if own[GROUP.n_free] == 0 or i[COUNT.n_running] == rule[RULE.max_batch]:
+    i, group, rule = s.i, s.group[g], s.rule
+    if group[GROUP.n_free] == 0 or i[COUNT.n_running] == rule[RULE.max_batch]:
         return NONE
     if i[COUNT.n_again] > 0:
         request = s.again[i[COUNT.n_again] - 1]
@@ -361,11 +361,11 @@ def _admit(s: State, g: int) -> int:
     else:
         return NONE
     tokens = s.input_tokens[request] + s.generated[request]
-    room = rule[RULE.capacity] - own[GROUP.held]
+    room = rule[RULE.capacity] - group[GROUP.held]
     pages = (tokens + rule[RULE.page] - 1) // rule[RULE.page]
     if rule[RULE.admission] == RESERVE:
         pages = s.largest_pages[request]
-    elif own[GROUP.n_free] < rule[RULE.places]:
+    elif group[GROUP.n_free] < rule[RULE.places]:
         room -= rule[RULE.watermark]
     size = s.held[pages] - rule[RULE.page_size] * _pages_in_use(s, g, request)
     if size > room:
@@ -382,8 +382,8 @@ def _admit(s: State, g: int) -> int:
                 i[COUNT.n_done],
             )
             s.f[CLOCK.full_running] = s.f[CLOCK.running_s]
-    own[GROUP.n_free] -= 1
-    place = s.free[g, own[GROUP.n_free]]
+    group[GROUP.n_free] -= 1
+    place = s.free[g, group[GROUP.n_free]]
     s.request[place], s.pages[place] = request, pages
     _share(s, g, place)
     _hold(s, g, size)
@@ -396,15 +396,15 @@ def _admit(s: State, g: int) -> int:
 
 def _hold(s: State, g: int, n_bits: int) -> None:
     """Memory of group `g` that is taken, or given back."""
-    own = s.group[g]
-    own[GROUP.held] += n_bits
+    group = s.group[g]
+    group[GROUP.held] += n_bits
     s.i[COUNT.used] += n_bits
-    s.i[COUNT.peak_used] = max(s.i[COUNT.peak_used], own[GROUP.held])
+    s.i[COUNT.peak_used] = max(s.i[COUNT.peak_used], group[GROUP.held])
 
 
 def _release(s: State, g: int, place: int, n_computed: int) -> None:
     """Take the memory and the place back; of its prompt stays what is computed, or others use."""
-    own, request = s.group[g], s.request[place]
+    group, request = s.group[g], s.request[place]
     pages_used = 0
     for k in range(s.node_first[request + 1] - 1, s.node_first[request] - 1, -1):
         node = s.nodes[k]
@@ -417,27 +417,27 @@ def _release(s: State, g: int, place: int, n_computed: int) -> None:
             _put_latest(s.idle_next[g], s.idle_before[g], node)
             _keep(s, g, s.node_pages[node])
     _hold(s, g, s.rule[RULE.page_size] * pages_used - s.held[s.pages[place]])
-    s.free[g, own[GROUP.n_free]] = place
-    own[GROUP.n_free] += 1
+    s.free[g, group[GROUP.n_free]] = place
+    group[GROUP.n_free] += 1
     s.i[COUNT.n_running] -= 1
     _unlink(s.youngest[g], s.older, s.younger, 0, place)
 
 
 def _join(s: State, g: int, place: int) -> None:
     """A prompt is done: its first token is known, and from the next step on its request decodes."""
-    own = s.group[g]
+    group = s.group[g]
     request = s.request[place]
     context = s.input_tokens[request] + s.generated[request]
-    s.offset[place], s.joined_at[place], s.is_new[place] = context - own[GROUP.step], own[GROUP.step], True
+    s.offset[place], s.joined_at[place], s.is_new[place] = context - group[GROUP.step], group[GROUP.step], True
     if s.first_s[request] == 0.0:  # one sent back before it decoded keeps its first token
         s.first_s[request] = s.last_s[request] = s.f[CLOCK.now]
-    s.new[g, own[GROUP.n_new]] = place
-    own[GROUP.n_new] += 1
-    own[GROUP.n_decoding] += 1
-    own[GROUP.n_live] += 1
-    own[GROUP.context] += context
+    s.new[g, group[GROUP.n_new]] = place
+    group[GROUP.n_new] += 1
+    group[GROUP.n_decoding] += 1
+    group[GROUP.n_live] += 1
+    group[GROUP.context] += context
     ring = s.finish_first[g]
-    last = own[GROUP.step] + s.output_tokens[request] - s.generated[request]
+    last = group[GROUP.step] + s.output_tokens[request] - s.generated[request]
     _link(ring, s.finish_next, s.finish_before, last % len(ring), place)
     if s.rule[RULE.admission] == PAGED:
         _link(s.page_first[g], s.page_next, s.page_before, (-s.offset[place]) % s.rule[RULE.page], place)
@@ -456,21 +456,21 @@ def _leave(s: State, g: int, place: int) -> None:
 def _preempt_youngest(s: State, g: int) -> None:
     """Send the youngest of a group back to the head of the line; it keeps its tokens and will compute their keys and
     values."""
-    i, own = s.i, s.group[g]
+    i, group = s.i, s.group[g]
     place = s.youngest[g, 0]
     request = s.request[place]
     n_computed = s.input_tokens[request]
-    if place == own[GROUP.partial]:
-        own[GROUP.partial] = NONE
-        n_computed = min(own[GROUP.partial_done], n_computed)
+    if place == group[GROUP.partial]:
+        group[GROUP.partial] = NONE
+        n_computed = min(group[GROUP.partial_done], n_computed)
     else:
         _leave(s, g, place)
-        own[GROUP.n_decoding] -= 1
-        own[GROUP.context] -= s.offset[place] + own[GROUP.step]
+        group[GROUP.n_decoding] -= 1
+        group[GROUP.context] -= s.offset[place] + group[GROUP.step]
         if not s.is_new[place]:
             s.last_s[request] = s.group_s[g, GROUP_TIME.last_decode]
         s.is_new[place] = False
-        s.generated[request] += own[GROUP.step] - s.joined_at[place]
+        s.generated[request] += group[GROUP.step] - s.joined_at[place]
     _release(s, g, place, n_computed)
     s.again[i[COUNT.n_again]] = request
     i[COUNT.n_again] += 1
@@ -479,19 +479,19 @@ def _preempt_youngest(s: State, g: int) -> None:
 
 def _grow(s: State, g: int) -> bool:
     """Give a page to all whose next token starts one; True where others had to be sent back for it."""
-    own, rule = s.group[g], s.rule
+    group, rule = s.group[g], s.rule
     sent_back = False
     while True:
         need = 0
-        place = s.page_first[g, own[GROUP.step] % rule[RULE.page]]
+        place = s.page_first[g, group[GROUP.step] % rule[RULE.page]]
         while place != NONE:
             need += s.held[s.pages[place] + 1] - s.held[s.pages[place]]
             place = s.page_next[place]
-        if own[GROUP.held] + need <= rule[RULE.capacity]:
+        if group[GROUP.held] + need <= rule[RULE.capacity]:
             break
         _preempt_youngest(s, g)
         sent_back = True
-    place = s.page_first[g, own[GROUP.step] % rule[RULE.page]]
+    place = s.page_first[g, group[GROUP.step] % rule[RULE.page]]
     while place != NONE:
         s.pages[place] += 1
         place = s.page_next[place]
@@ -503,19 +503,19 @@ def _grow(s: State, g: int) -> bool:
 def _next_group(s: State) -> int:
     """The group that the next request goes to: of those that are open the one with most free places; NONE if there is
     none."""
-    found = NONE
+    freest = NONE
     for g in range(len(s.group)):
-        own = s.group[g]
-        if own[GROUP.is_closed] == 0 and (found == NONE or own[GROUP.n_free] > s.group[found, GROUP.n_free]):
-            found = g
-    return found
+        group = s.group[g]
+        if group[GROUP.is_closed] == 0 and (freest == NONE or group[GROUP.n_free] > s.group[freest, GROUP.n_free]):
+            freest = g
+    return freest
 
 
 def _join_after(s: State, g: int, place: int) -> None:
     """The prompt at `place` is done when the step is."""
-    own = s.group[g]
-    s.joined[g, own[GROUP.n_joined]] = place
-    own[GROUP.n_joined] += 1
+    group = s.group[g]
+    s.joined[g, group[GROUP.n_joined]] = place
+    group[GROUP.n_joined] += 1
 
 
 def _add_part(s: State, g: int, tables: StepTables, first: int, last: int) -> None:
@@ -535,82 +535,82 @@ def _whole_prompts(s: State, tables: StepTables) -> None:
         g = _next_group(s)
         if g == NONE:
             return
-        own = s.group[g]
-        n_tokens = own[GROUP.part_tokens]
+        group = s.group[g]
+        n_tokens = group[GROUP.part_tokens]
         if n_tokens:  # would the next one fit into the step?
             request = s.again[i[COUNT.n_again] - 1] if i[COUNT.n_again] > 0 else i[COUNT.next_fresh]
             if request >= i[COUNT.now_arrived]:
                 return
             new_tokens = s.input_tokens[request] + s.generated[request] - _reach(s, g, request)
             if n_tokens + new_tokens > rule[RULE.step_tokens]:
-                own[GROUP.is_closed] = 1
+                group[GROUP.is_closed] = 1
                 continue
         place = _admit(s, g)
         if place == NONE:
-            own[GROUP.is_closed] = 1
+            group[GROUP.is_closed] = 1
             continue
         tokens = s.input_tokens[s.request[place]] + s.generated[s.request[place]]
         _add_part(s, g, tables, s.begun[place], tokens)
         _join_after(s, g, place)
-        if own[GROUP.part_tokens] >= rule[RULE.step_tokens]:
-            own[GROUP.is_closed] = 1
+        if group[GROUP.part_tokens] >= rule[RULE.step_tokens]:
+            group[GROUP.is_closed] = 1
 
 
 def _part_of_prompt(s: State, g: int, tables: StepTables) -> None:
     """Fill the step of a group with the prompt that it has begun."""
-    own = s.group[g]
-    place, done = own[GROUP.partial], own[GROUP.partial_done]
+    group = s.group[g]
+    place, done = group[GROUP.partial], group[GROUP.partial_done]
     tokens = s.input_tokens[s.request[place]] + s.generated[s.request[place]]
-    left = s.rule[RULE.step_tokens] - own[GROUP.n_decoding] - own[GROUP.part_tokens]
+    left = s.rule[RULE.step_tokens] - group[GROUP.n_decoding] - group[GROUP.part_tokens]
     part = min(left, tokens - done)
     _add_part(s, g, tables, done, done + part)
-    own[GROUP.partial_done] = done + part
+    group[GROUP.partial_done] = done + part
     if done + part == tokens:
         _join_after(s, g, place)
-        own[GROUP.partial] = NONE
+        group[GROUP.partial] = NONE
     if part == left:
-        own[GROUP.is_closed] = 1
+        group[GROUP.is_closed] = 1
 
 
 def _chunks(s: State, tables: StepTables) -> None:
     """Fill the step of every group up to its tokens with parts of prompts, in line."""
     for g in range(len(s.group)):
-        own = s.group[g]
-        if own[GROUP.n_decoding] >= s.rule[RULE.step_tokens]:
-            own[GROUP.is_closed] = 1
-        if own[GROUP.is_closed] == 0 and own[GROUP.partial] != NONE:
+        group = s.group[g]
+        if group[GROUP.n_decoding] >= s.rule[RULE.step_tokens]:
+            group[GROUP.is_closed] = 1
+        if group[GROUP.is_closed] == 0 and group[GROUP.partial] != NONE:
             _part_of_prompt(s, g, tables)
     while True:
         g = _next_group(s)
         if g == NONE:
             return
-        own = s.group[g]
-        own[GROUP.partial] = _admit(s, g)
-        if own[GROUP.partial] == NONE:
-            own[GROUP.is_closed] = 1
+        group = s.group[g]
+        group[GROUP.partial] = _admit(s, g)
+        if group[GROUP.partial] == NONE:
+            group[GROUP.is_closed] = 1
         else:
-            own[GROUP.partial_done] = s.begun[own[GROUP.partial]]
+            group[GROUP.partial_done] = s.begun[group[GROUP.partial]]
             _part_of_prompt(s, g, tables)
 
 
 def _decoded(s: State, g: int) -> None:
     """One more token for every live sequence of a group, at `NOW`: gaps, and who is done."""
-    i, f, own = s.i, s.f, s.group[g]
+    i, f, group = s.i, s.f, s.group[g]
     n_new = 0
-    for k in range(own[GROUP.n_new]):
+    for k in range(group[GROUP.n_new]):
         place = s.new[g, k]
         if s.is_new[place]:
             s.is_new[place] = False
             n_new += 1
             _count_gap(s, f[CLOCK.now] - s.last_s[s.request[place]], 1)
-    own[GROUP.n_new] = 0
-    if own[GROUP.n_live] > n_new:
-        _count_gap(s, f[CLOCK.now] - s.group_s[g, GROUP_TIME.last_decode], own[GROUP.n_live] - n_new)
+    group[GROUP.n_new] = 0
+    if group[GROUP.n_live] > n_new:
+        _count_gap(s, f[CLOCK.now] - s.group_s[g, GROUP_TIME.last_decode], group[GROUP.n_live] - n_new)
     s.group_s[g, GROUP_TIME.last_decode] = f[CLOCK.now]
-    i[COUNT.tokens] += own[GROUP.n_live]
-    own[GROUP.step] += 1
+    i[COUNT.tokens] += group[GROUP.n_live]
+    group[GROUP.step] += 1
     ring = s.finish_first[g]
-    at = own[GROUP.step] % len(ring)
+    at = group[GROUP.step] % len(ring)
     while ring[at] != NONE:
         place = ring[at]
         s.finish_s[s.request[place]] = f[CLOCK.now]
@@ -620,14 +620,14 @@ def _decoded(s: State, g: int) -> None:
             f[CLOCK.warm_running] = f[CLOCK.running_s]
         _leave(s, g, place)
         if s.rule[RULE.batching] != STATIC:  # a static batch keeps its places, and their work, until all are done
-            own[GROUP.n_decoding] -= 1
-            own[GROUP.context] -= s.offset[place] + own[GROUP.step]
+            group[GROUP.n_decoding] -= 1
+            group[GROUP.context] -= s.offset[place] + group[GROUP.step]
             _release(s, g, place, s.input_tokens[s.request[place]])
-    if s.rule[RULE.batching] == STATIC and own[GROUP.n_live] == 0:
+    if s.rule[RULE.batching] == STATIC and group[GROUP.n_live] == 0:
         while s.youngest[g, 0] != NONE:
             place = s.youngest[g, 0]
             _release(s, g, place, s.input_tokens[s.request[place]])
-        own[GROUP.n_decoding], own[GROUP.context], own[GROUP.is_open] = 0, 0, 1
+        group[GROUP.n_decoding], group[GROUP.context], group[GROUP.is_open] = 0, 0, 1
 
 
 def _take_sample(s: State) -> None:
@@ -658,24 +658,24 @@ def _plan_step(s: State, tables: StepTables) -> None:
     rule = s.rule
     is_paged, is_chunked = rule[RULE.admission] == PAGED, rule[RULE.batching] == CHUNKED
     for g in range(len(s.group)):
-        own = s.group[g]
-        own[GROUP.part_tokens] = 0
+        group = s.group[g]
+        group[GROUP.part_tokens] = 0
         s.group_s[g, GROUP_TIME.attention :] = 0.0
-        own[GROUP.decodes] = 1 if own[GROUP.n_decoding] > 0 else 0
-        own[GROUP.is_closed] = 0 if is_chunked or own[GROUP.is_open] else 1
-        if is_chunked and is_paged and own[GROUP.decodes] and _grow(s, g):
-            own[GROUP.is_closed] = 1
+        group[GROUP.decodes] = 1 if group[GROUP.n_decoding] > 0 else 0
+        group[GROUP.is_closed] = 0 if is_chunked or group[GROUP.is_open] else 1
+        if is_chunked and is_paged and group[GROUP.decodes] and _grow(s, g):
+            group[GROUP.is_closed] = 1
     if is_chunked:
         _chunks(s, tables)
         return
     _whole_prompts(s, tables)
     for g in range(len(s.group)):
-        own = s.group[g]
-        if own[GROUP.part_tokens]:
-            own[GROUP.decodes] = 0
+        group = s.group[g]
+        if group[GROUP.part_tokens]:
+            group[GROUP.decodes] = 0
         elif rule[RULE.batching] == STATIC:
-            own[GROUP.is_open] = 0
-        if is_paged and own[GROUP.decodes]:
+            group[GROUP.is_open] = 0
+        if is_paged and group[GROUP.decodes]:
             _grow(s, g)
 
 
@@ -683,19 +683,19 @@ def _step_s(s: State, tables: StepTables) -> float:
     """Seconds of the step: products of all groups, and the rest of the one that takes longest."""
     n_groups, n_prompt_tokens, n_decoding, n_ended, most = len(s.group), 0, 0, 0, 0
     for g in range(n_groups):
-        own = s.group[g]
-        own_decoding = own[GROUP.n_decoding] if own[GROUP.decodes] else 0
-        n_prompt_tokens += own[GROUP.part_tokens]
+        group = s.group[g]
+        own_decoding = group[GROUP.n_decoding] if group[GROUP.decodes] else 0
+        n_prompt_tokens += group[GROUP.part_tokens]
         n_decoding += own_decoding
-        n_ended += own[GROUP.n_joined]
-        most = max(most, own[GROUP.part_tokens] + own_decoding)
+        n_ended += group[GROUP.n_joined]
+        most = max(most, group[GROUP.part_tokens] + own_decoding)
     longest_s = 0.0
     for g in range(n_groups):
-        own, own_s = s.group[g], s.group_s[g]
+        group, own_s = s.group[g], s.group_s[g]
         own_decoding = 0
-        if own[GROUP.decodes]:
-            own_decoding = own[GROUP.n_decoding]
-            own[GROUP.context] += own[GROUP.n_live]
+        if group[GROUP.decodes]:
+            own_decoding = group[GROUP.n_decoding]
+            group[GROUP.context] += group[GROUP.n_live]
         asked = Asked(
             n_tokens=-(-(n_prompt_tokens + n_decoding) // n_groups),
             n_last=-(-(n_decoding + n_ended) // n_groups),
@@ -703,8 +703,8 @@ def _step_s(s: State, tables: StepTables) -> float:
             most_tokens=most,
             has_prompts=1 if n_prompt_tokens else 0,
             own_decoding=own_decoding,
-            own_context=own[GROUP.context],
-            n_ended=own[GROUP.n_joined],
+            own_context=group[GROUP.context],
+            n_ended=group[GROUP.n_joined],
             attention_s=own_s[GROUP_TIME.attention],
             packing_s=own_s[GROUP_TIME.packing],
             engine_s=own_s[GROUP_TIME.engine],
@@ -739,15 +739,15 @@ def run(s: State, tables: StepTables, max_steps: int) -> bool:
         n_tokens, n_decoding = 0, 0
         prompt_s = 0.0
         for g in range(n_groups):
-            own = s.group[g]
-            n_tokens += own[GROUP.part_tokens]
-            n_decoding += own[GROUP.decodes]
+            group = s.group[g]
+            n_tokens += group[GROUP.part_tokens]
+            n_decoding += group[GROUP.decodes]
             prompt_s = max(prompt_s, s.group_s[g, GROUP_TIME.attention])
-            if own[GROUP.decodes]:
+            if group[GROUP.decodes]:
                 _decoded(s, g)
-            for k in range(own[GROUP.n_joined]):
+            for k in range(group[GROUP.n_joined]):
                 _join(s, g, s.joined[g, k])
-            own[GROUP.n_joined] = 0
+            group[GROUP.n_joined] = 0
         f[CLOCK.prompt_s] += prompt_s
         i[COUNT.prompt_tokens] += n_tokens
         i[COUNT.n_prompt_steps] += 1 if n_tokens else 0

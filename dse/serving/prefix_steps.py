@@ -59,7 +59,7 @@ class PrefixSteps:
                     continue
                 drawn.add(node)
                 low = 0 if k == 0 else int(self.tree.end_tokens[self.paths[r][k - 1]])
-                users = ", ".join(str(one + 1) for one in self.under[node])
+                users = ", ".join(str(request + 1) for request in self.under[node])
                 if box is not None and (box["state"], box["requests"]) == (name, users):
                     box["end_tokens"] = int(self.tree.end_tokens[node])
                     continue

@@ -23,13 +23,7 @@ from dse.specs.workload import MAX_BATCH, Workload
 
 
 def steady_of(
-    device: HardwareSpec,
-    plan: KvPlan,
-    work: Workload,
-    served: Requests,
-    batching: steady_state.Batching,
-    step_tokens: int,
-    host: simulator.HostMemory | None = None,
+    device: HardwareSpec, plan: KvPlan, work: Workload, served: Requests, scheduler: steady_state.Scheduler
 ) -> dict[str, Any]:
     """The steady state of requests that fit alone, what they share included: `dse.serving.steady_state.steady`."""
     lengths = Lengths.of(served)
@@ -38,11 +32,9 @@ def steady_of(
         plan,
         work,
         lengths.moments,
-        None,
-        batching,
-        step_tokens,
+        scheduler=scheduler,
         largest_output=lengths.largest_output,
-        found=None if served.blocks is None else found_when_full(device, plan, work, served, batching, host),
+        reused=None if served.blocks is None else found_when_full(device, plan, work, served, scheduler),
     )
 
 
@@ -103,27 +95,22 @@ class Reuse:
 
     def found_tokens(self, n_requests: int) -> Ints:
         """Tokens of each prompt that the last `n_requests` used; its last token is computed in any case."""
-        found = np.zeros(self.n, np.int64)
+        tokens = np.zeros(self.n, np.int64)
         is_there = (self.distance <= min(n_requests, self.n - 1)) & (self.end_tokens < self.input_tokens[self.request])
-        np.maximum.at(found, self.request[is_there], self.end_tokens[is_there])
-        return found
+        np.maximum.at(tokens, self.request[is_there], self.end_tokens[is_there])
+        return tokens
 
 
 def found_when_full(
-    device: HardwareSpec,
-    plan: KvPlan,
-    work: Workload,
-    served: Requests,
-    batching: steady_state.Batching,
-    host: simulator.HostMemory | None = None,
+    device: HardwareSpec, plan: KvPlan, work: Workload, served: Requests, scheduler: steady_state.Scheduler
 ) -> FoundPrompts:
     """Count the requests that fit at once, each block of their prompts held once, and what they find.
 
     What those that run leave free keeps the prompts of as many requests before them as it has room for, and host
     memory behind it those of more. Raises InputError where pages are not alike.
     """
-    work = with_admission(device, work)
-    if batching == "static":
+    work, host = with_admission(device, work), scheduler.host
+    if scheduler.batching == "static":
         work = replace(work, admission="reserve")
     n_groups = n_groups_of(work)
     mine = served.take(slice(None, None, n_groups))  # each group of requests has a tree of its own
@@ -149,18 +136,18 @@ def found_when_full(
         max(bisect_right(range(reuse.n + 1), pages, key=reuse.held_pages) - 1, places)
         for pages in (room_pages, room_pages + host_pages)
     )
-    found = reuse.found_tokens(behind)
-    own, from_host = mine.input_tokens - found, found - reuse.found_tokens(kept)
+    found_tokens = reuse.found_tokens(behind)
+    computed, from_host = mine.input_tokens - found_tokens, found_tokens - reuse.found_tokens(kept)
     load_s = 0.0
     if host:
         page_s = page_units / memory.unit / host.bandwidth_bytes_per_s
         load_s = float(np.mean((from_host > 0) * host.start_s + from_host / page * page_s))
     return FoundPrompts(
         fitting=n_groups * fitting,
-        mean_own_tokens=float(np.mean(own)),
-        mean_own_squared=float(np.mean(own.astype(float) ** 2)),
-        mean_found_tokens=float(np.mean(found)),
-        mean_found_squared=float(np.mean(found.astype(float) ** 2)),
+        mean_own_tokens=float(np.mean(computed)),
+        mean_own_squared=float(np.mean(computed.astype(float) ** 2)),
+        mean_found_tokens=float(np.mean(found_tokens)),
+        mean_found_squared=float(np.mean(found_tokens.astype(float) ** 2)),
         load_s=load_s,
         loads_beside=host is None or host.is_beside,
     )

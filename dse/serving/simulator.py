@@ -30,7 +30,7 @@ from dse.model.lower import PAPER_STEP_TOKENS, check_traffic, with_admission
 from dse.model.point import Point
 from dse.serving import loop, prefix_steps, prefix_tree, step_times
 from dse.serving.requests import MAX_TOKENS, Lengths, Requests
-from dse.serving.steady_state import Batching, with_batch
+from dse.serving.steady_state import USUAL, Batching, Scheduler, with_batch
 from dse.specs import workload
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.workload import Workload
@@ -52,21 +52,6 @@ PLAIN_STEPS = 20_000
 SLICE_STEPS = 100_000
 
 Progress = Callable[[int, int], None]
-
-
-@dataclass(frozen=True)
-class HostMemory:
-    """Host memory behind the pool of a device: bytes, and how fast blocks come back from it.
-
-    A prompt's blocks arrive `start_s` and their bytes over the bandwidth after it is admitted: beside the step that
-    computes the rest where `is_beside` (layer by layer), else before it. What leaves the device is written beside
-    everything else.
-    """
-
-    capacity_bytes: int
-    bandwidth_bytes_per_s: float
-    start_s: float = 0.0
-    is_beside: bool = True
 
 
 @dataclass(frozen=True)
@@ -134,23 +119,21 @@ def run(
     plan: KvPlan,
     work: Workload,
     requests: Requests,
-    batching: Batching = "continuous",
-    step_tokens: int = PAPER_STEP_TOKENS,
+    scheduler: Scheduler = USUAL,
     times: step_times.StepTimes | None = None,
     progress: Progress | None = None,
     compiled: bool | None = None,
-    host: HostMemory | None = None,
 ) -> Simulation:
     """Serve `requests`. `work` gives batch (most sequences at once), admission, page, weights' bits, path, model kind.
 
     A batch that is not given is what the server takes (`dse.serving.steady_state.with_batch`). A step with prompts
-    takes up to `step_tokens`: chunked, those that decode among them; else of whole prompts, a longer one alone.
-    Requests that do not fit alone are rejected and counted. `times`: step times made by `tables_for`, to share between
-    runs. `compiled`: True or False forces it; the numbers are the same. `host` holds blocks of prompts that the device
-    gives up. Raises InputError where a value is out of range or no request fits, LimitError above MAX_REQUESTS.
+    takes up to `step_tokens`: chunked, those that decode among them; else of whole prompts, a longer one alone; by
+    default continuous, as papers have it. Requests that do not fit alone are rejected and counted. `times`: step times
+    made by `tables_for`, to share between runs. `compiled`: True or False forces it; the numbers are the same. Raises
+    InputError where a value is out of range or no request fits, LimitError above MAX_REQUESTS.
     """
-    n = len(requests.arrival_s)
-    check(n, batching, step_tokens)
+    n, host = len(requests.arrival_s), scheduler.host
+    batching, step_tokens = check(n, scheduler)
     work = with_admission(device, work)
     if batching == "static" and work.admission == "paged":
         rule_admission = loop.RESERVE  # nothing is admitted later: pages are held to the end of the answer
@@ -162,7 +145,7 @@ def run(
     capacity = memory.free_bytes * memory.unit
     n_groups = n_groups_of(work)
     places = most_sequences(work, held, capacity, len(served.arrival_s))
-    times = times or tables_for(device, plan, work, served, batching, step_tokens, places)
+    times = times or tables_for(device, plan, work, served, step_tokens, places)
     rule = np.zeros(len(loop.RULE), np.int64)
     rule[loop.RULE.batching], rule[loop.RULE.admission] = BATCHING[batching], rule_admission
     rule[loop.RULE.max_batch] = min(n_groups * places, work.batch)
@@ -207,8 +190,10 @@ def page_size(plan: KvPlan, held: NDArray[np.int64]) -> int:
     return int(sizes[0])
 
 
-def check(n_requests: int, batching: str, step_tokens: int) -> None:
-    """Raises InputError or LimitError for what cannot be simulated."""
+def check(n_requests: int, scheduler: Scheduler = USUAL) -> tuple[Batching, int]:
+    """Batching and tokens of a step. Raises InputError or LimitError for what cannot be simulated."""
+    batching = scheduler.batching or "continuous"
+    step_tokens = PAPER_STEP_TOKENS if scheduler.step_tokens is None else scheduler.step_tokens
     if batching not in BATCHING:
         raise InputError(f"batching = {show(batching)}: must be one of {', '.join(BATCHING)}")
     check_whole("prompt-budget", step_tokens, 1, MAX_TOKENS)
@@ -216,6 +201,7 @@ def check(n_requests: int, batching: str, step_tokens: int) -> None:
         raise InputError(f"requests = {show(n_requests)}: must be at least 1")
     if n_requests > MAX_REQUESTS:
         raise LimitError(f"requests = {n_requests:,}: at most {MAX_REQUESTS:,} are simulated at once")
+    return batching, step_tokens
 
 
 def served_of(
@@ -290,13 +276,7 @@ def most_sequences(work: Workload, held: NDArray[np.int64], capacity: int, n_req
 
 
 def tables_for(
-    device: HardwareSpec,
-    plan: KvPlan,
-    work: Workload,
-    requests: Requests,
-    batching: Batching,
-    step_tokens: int,
-    max_sequences: int,
+    device: HardwareSpec, plan: KvPlan, work: Workload, requests: Requests, step_tokens: int, max_sequences: int
 ) -> step_times.StepTimes:
     """Step times that a run of these requests looks up."""
     longest = int(np.max(requests.input_tokens + requests.output_tokens))

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import exp, lcm, log
 from statistics import NormalDist
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 from dse.core.errors import InputError, show
 from dse.model.batch import step_shares
@@ -26,6 +26,34 @@ from dse.specs.workload import Workload
 Batching = Literal["static", "continuous", "chunked"]
 #: places at which the longest of several prompts is taken, and the mean over lengths
 N_LONGEST, N_LENGTHS = 32, 9
+
+
+@dataclass(frozen=True)
+class HostMemory:
+    """Host memory behind the pool of a device: bytes, and how fast blocks come back from it.
+
+    A prompt's blocks arrive `start_s` and their bytes over the bandwidth after it is admitted: beside the step that
+    computes the rest where `is_beside` (layer by layer), else before it. What leaves the device is written beside
+    everything else.
+    """
+
+    capacity_bytes: int
+    bandwidth_bytes_per_s: float
+    start_s: float = 0.0
+    is_beside: bool = True
+
+
+class Scheduler(NamedTuple):
+    """Scheduler of a server: the order of prompts, and host memory for blocks that its device gives up."""
+
+    batching: Batching | None = None
+    #: most tokens of a step with prompts
+    step_tokens: int | None = None
+    host: HostMemory | None = None
+
+
+#: nothing said: as the server's release does
+USUAL = Scheduler()
 
 
 class LengthMoments(Protocol):
@@ -111,7 +139,7 @@ class TrafficServer:
     fitting: int
     places: int
     #: what of prompts is found by a server that is always full: `waits_at` is for one that finds nothing
-    found: FoundPrompts | None = None
+    reused: FoundPrompts | None = None
     _known: dict[float, Pass] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
@@ -121,12 +149,10 @@ class TrafficServer:
         plan: KvPlan,
         work: Workload,
         moments: LengthMoments,
-        batching: Batching | None = None,
-        step_tokens: int | None = None,
-        found: FoundPrompts | None = None,
+        scheduler: Scheduler = USUAL,
+        reused: FoundPrompts | None = None,
     ) -> "TrafficServer":
-        """`work` gives all but lengths; `batching` and `step_tokens` default to the server's. Of prompts what is
-        `found` is not computed.
+        """`work` gives all but lengths. What of prompts is `reused` is not computed.
 
         Raises InputError for a prefix or a token policy, and what `Point` raises.
         """
@@ -141,15 +167,16 @@ class TrafficServer:
         if (max(round(mean_prompt_of_tokens(prompt_squared, mean_in)), 1), mean_in) != (n_in, n_in):
             whole = _prompt_sums(device, plan, work, mean_in, prompt_squared)
             terms = terms._replace(input_tokens=mean_in, prompt=terms.prompt._replace(**whole))  # type: ignore[arg-type]
-        if found and found.mean_found_tokens:
-            prompt_tokens, prompt_squared = found.mean_own_tokens, found.mean_own_squared
-            saved = _prompt_sums(device, plan, work, found.mean_found_tokens, found.mean_found_squared)
+        if reused and reused.mean_found_tokens:
+            prompt_tokens, prompt_squared = reused.mean_own_tokens, reused.mean_own_squared
+            saved = _prompt_sums(device, plan, work, reused.mean_found_tokens, reused.mean_found_squared)
             rest = {name: max(getattr(terms.prompt, name) - value, 0.0) for name, value in saved.items()}
             terms = terms._replace(input_tokens=prompt_tokens, prompt=terms.prompt._replace(**rest))  # type: ignore[arg-type]
         design, load = point.design, point.design.load
-        how = BATCHINGS[batching] if batching else _for_traffic(load.batching)
-        design = design._replace(load=load._replace(batching=how, step_tokens=step_tokens or load.step_tokens))
-        fitting = found.fitting if found else fitting_sequences(device, plan, work, moments)
+        how = BATCHINGS[scheduler.batching] if scheduler.batching else _for_traffic(load.batching)
+        step_tokens = scheduler.step_tokens or load.step_tokens
+        design = design._replace(load=load._replace(batching=how, step_tokens=step_tokens))
+        fitting = reused.fitting if reused else fitting_sequences(device, plan, work, moments)
         return cls(
             point=point,
             design=design,
@@ -159,31 +186,31 @@ class TrafficServer:
             prompt_spread=log(max(prompt_squared / prompt_tokens**2, 1.0)) ** 0.5,
             fitting=fitting,
             places=min(work.batch or load.most_at_once, fitting),
-            found=found,
+            reused=reused,
         )
 
     def cycle(self, n: float) -> Pass:
         """The cycle with `n` requests at once, 1 to `places`; in steps of one, of which the mean is taken."""
         if n not in self._known:
-            found = self._pass(n, 1.0)
+            cycle_pass = self._pass(n, 1.0)
             if self.n_apart > 1:
-                found = self._pass(n, self._longest(found.cycle))
+                cycle_pass = self._pass(n, self._longest(cycle_pass.cycle))
             elif self.n_apart and self.prompt_spread and self.design.load.batching == CONTINUOUS:
-                found = self._mean_pass(n)
-            self._known[n] = self._loaded(found)
+                cycle_pass = self._mean_pass(n)
+            self._known[n] = self._loaded(cycle_pass)
         return self._known[n]
 
-    def _loaded(self, found: Pass) -> Pass:
+    def _loaded(self, unloaded: Pass) -> Pass:
         """The cycle with what comes from host memory: a step waits for its prompts' blocks."""
-        if not (self.found and self.found.load_s):
-            return found
-        load_s, step_s = found.cycle.prompts * self.found.load_s, found.prompt_step_s
-        longer_s = max(load_s - step_s, 0.0) if self.found.loads_beside else load_s
-        steps = found.cycle.own_steps, found.cycle.prompt_steps - found.cycle.own_steps
-        return found._replace(
+        if not (self.reused and self.reused.load_s):
+            return unloaded
+        load_s, step_s = unloaded.cycle.prompts * self.reused.load_s, unloaded.prompt_step_s
+        longer_s = max(load_s - step_s, 0.0) if self.reused.loads_beside else load_s
+        steps = unloaded.cycle.own_steps, unloaded.cycle.prompt_steps - unloaded.cycle.own_steps
+        return unloaded._replace(
             prompt_step_s=step_s + longer_s,
-            prompt_s=found.prompt_s + steps[0] * longer_s,
-            decode_s=found.decode_s + steps[1] * longer_s,
+            prompt_s=unloaded.prompt_s + steps[0] * longer_s,
+            decode_s=unloaded.decode_s + steps[1] * longer_s,
         )
 
     def _pass(self, n: float, longest: float) -> Pass:
@@ -196,7 +223,7 @@ class TrafficServer:
         shares = [exp(self.prompt_spread * (x - self.prompt_spread / 2)) for x in places]
         passes = [self._pass(n, share * N_LENGTHS / sum(shares)) for share in shares]
         times = {
-            name: sum(getattr(one, name) for one in passes) / N_LENGTHS for name in Pass._fields if name.endswith("_s")
+            name: sum(getattr(p, name) for p in passes) / N_LENGTHS for name in Pass._fields if name.endswith("_s")
         }
         return passes[0]._replace(**times)  # all of them straight lines of the time of a step with prompts
 
@@ -211,19 +238,14 @@ class TrafficServer:
     def _longest(self, cycle: Cycle) -> float:
         """The longest prompt of the groups that compute one in a step, over the mean; prompts as log-normal."""
         share = cycle.prompt_steps / cycle.all_steps  # of steps in which some group has a prompt
-        own = 1.0 - (1.0 - share) ** (1.0 / self.n_apart)
-        k, spread = self.n_apart * own / share, self.prompt_spread
+        group_share = 1.0 - (1.0 - share) ** (1.0 / self.n_apart)
+        k, spread = self.n_apart * group_share / share, self.prompt_spread
         places = (NormalDist().inv_cdf(((i + 0.5) / N_LONGEST) ** (1 / k)) for i in range(N_LONGEST))
         return sum(exp(spread * (x - spread / 2)) for x in places) / N_LONGEST
 
     def closed(self, n: float) -> ServerResults:
         """The server of a closed loop of `n` requests that all have a place."""
         return server_results(self.design, self.cycle(n), n, self.mean_output_tokens)
-
-    @property
-    def start_s(self) -> float:
-        """Seconds of a server before a prompt is at its turn, which keep nobody else waiting."""
-        return float(self.design.stack.host_prompt_s - self.design.stack.host_blocks_s)
 
     @cached_property
     def full(self) -> ServerResults:
@@ -241,16 +263,21 @@ def _prompt_sums(
     return {name: share * value for name, value in prompt._asdict().items() if name.startswith("own_")}
 
 
+def start_s(point: Point) -> float:
+    """Seconds of a server before a prompt is at its turn, which keep nobody else waiting: the rest is in the steps."""
+    return float(point.design.stack.host_prompt_s - point.design.stack.host_blocks_s)
+
+
 def _for_traffic(batching: int) -> int:
     """A static batch, as papers have it, is no server of requests that come and go: those are replaced as they end."""
     return CONTINUOUS if batching == STATIC else batching
 
 
-def schedule(device: HardwareSpec, plan: KvPlan, work: Workload) -> tuple[Batching, int]:
-    """Schedule of prompts on a server of traffic, and the tokens of its steps: as given, else as its release does."""
+def scheduler_of(device: HardwareSpec, plan: KvPlan, work: Workload, host: HostMemory | None = None) -> Scheduler:
+    """The scheduler of a server of traffic: as given, else as its release does."""
     load = Point(device, plan, work).design.load
     how = BATCHINGS[work.batching] if work.batching else _for_traffic(load.batching)
-    return next(name for name in get_args(Batching) if BATCHINGS[name] == how), load.step_tokens
+    return Scheduler(next(name for name in get_args(Batching) if BATCHINGS[name] == how), load.step_tokens, host)
 
 
 def steady(
@@ -259,10 +286,9 @@ def steady(
     work: Workload,
     moments: LengthMoments,
     n_sequences: int | None = None,
-    batching: Batching | None = None,
-    step_tokens: int | None = None,
+    scheduler: Scheduler = USUAL,
     largest_output: Callable[[int], float] | None = None,
-    found: FoundPrompts | None = None,
+    reused: FoundPrompts | None = None,
 ) -> dict[str, Any]:
     """Requests and tokens per second where a finished request is replaced at once; times in seconds.
 
@@ -271,20 +297,20 @@ def steady(
     times: `limited_by` (batch, server, memory, chunk) keeps more from it. `waits_s` is what a decode step of so many
     waits for, `prompt_share` the share of the time that steps with prompts add to those of decoding alone. Static
     batching runs as long as the longest answer of a batch, `largest_output(n)` in expectation
-    (`dse.serving.requests.Lengths.largest_output`), and reserves memory. `found`: parts of prompts that are not
+    (`dse.serving.requests.Lengths.largest_output`), and reserves memory. `reused`: parts of prompts that are not
     computed (`dse.serving.reuse.steady_of` gives those of requests that say what they share). Where nothing fits,
     `n_sequences` is 0 and rates and times are None. Raises InputError for a prefix or a token policy, n_sequences < 1,
     step_tokens < 1.
     """
     if n_sequences is not None and n_sequences < 1:
         raise InputError(f"n_sequences = {show(n_sequences)}: must be at least 1")
-    if step_tokens is not None and step_tokens < 1:
-        raise InputError(f"step_tokens = {show(step_tokens)}: must be at least 1 token")
-    if batching == "static":
+    if scheduler.step_tokens is not None and scheduler.step_tokens < 1:
+        raise InputError(f"step_tokens = {show(scheduler.step_tokens)}: must be at least 1 token")
+    if scheduler.batching == "static":
         if largest_output is None:
             raise InputError("batching = 'static': needs the expected largest output of a batch: give largest_output")
         work = replace(work, admission="reserve")
-    server = TrafficServer.of(device, plan, work, moments, batching, step_tokens, found)
+    server = TrafficServer.of(device, plan, work, moments, scheduler, reused)
     context = serving.mean_decode_context_tokens(
         moments.mean_input_output, moments.mean_output_squared, moments.mean_output_tokens
     )
@@ -318,7 +344,7 @@ def steady(
         limit = "chunk" if running < n - 0.5 * lanes else limit
     numbers: Mapping[str, Any] = server.closed(float(n))._asdict()
     decode_s = mean_out * cycle.decode_step_s
-    if batching == "static" and largest_output:  # places are kept until the longest answer of the batch ends
+    if scheduler.batching == "static" and largest_output:  # places are kept until the longest answer of the batch ends
         decode_s *= largest_output(round(cycle.n)) / mean_out
         request_s = (cycle.prompt_step_s + decode_s) / n
         numbers = {

@@ -65,7 +65,7 @@ class OfTokens(NamedTuple, Generic[Value]):
     #: results that devices exchange, whether of prompts or of decoding
     exchange: Value
     #: products with attention's own weights, where requests lie in groups
-    own: Value
+    attention_weights: Value
 
 
 class OfPrompt(NamedTuple, Generic[Value]):
@@ -141,7 +141,7 @@ def asked_s(tables: StepTables, asked: Asked) -> float:
         peak *= asked.n_tokens / tables.token_cores
     apart_s = row[TOKENS.experts]
     if asked.most_tokens > asked.n_tokens:
-        apart_s += tables.tokens[asked.most_tokens, TOKENS.own] - row[TOKENS.own]
+        apart_s += tables.tokens[asked.most_tokens, TOKENS.attention_weights] - row[TOKENS.attention_weights]
     decode_s = decode_joules = 0.0
     if asked.own_decoding > 0:
         decode_s = between_contexts(tables, tables.decode_s, asked.own_decoding, asked.own_context)
@@ -269,7 +269,7 @@ class Exact:
             read=weight_read_s(design, touched),
             experts=experts_s(design, float(n_tokens), touched),
             exchange=exchanges_s(design, n_tokens, 1),
-            own=self.own_s(n_tokens) if n_groups_of(self.point.work) > 1 else 0.0,
+            attention_weights=self.own_s(n_tokens) if n_groups_of(self.point.work) > 1 else 0.0,
         )
 
     def of_prompt(self, n_tokens: int) -> OfPrompt[float]:

@@ -89,9 +89,13 @@ class _RowReader:
     #: time of the row above, in nanoseconds
     before: int = 0
     n_failed: int = 0
-    times: Ints = field(default_factory=lambda: np.empty(BLOCK_BYTES // 4 + 1, np.int64))
-    inputs: Ints = field(default_factory=lambda: np.empty(BLOCK_BYTES // 4 + 1, np.int64))
-    outputs: Ints = field(default_factory=lambda: np.empty(BLOCK_BYTES // 4 + 1, np.int64))
+    #: times, prompts and answers of a block
+    numbers: Ints = field(default_factory=lambda: np.empty((3, BLOCK_BYTES // 4 + 1), np.int64))
+
+    @property
+    def least_tokens(self) -> int:
+        """Zero is allowed where it marks a failed request."""
+        return 0 if self.schema.has_failures else 1
 
     def problem(self, text: str) -> InputError:
         return InputError(f"{self.path}:{self.line}: {text}")
@@ -100,27 +104,13 @@ class _RowReader:
         """Times, prompts and answers of whole lines, each ended by a newline."""
         n, position, end = 0, 0, len(lines)
         data = np.frombuffer(lines, np.uint8)
-        kinds = np.array(self.kinds)
-        least = 0 if self.schema.has_failures else 1
+        columns = trace_scan.Columns(np.array(self.kinds), self.schema.is_iso, self.least_tokens, MAX_TOKENS)
         while position < end:
             if scan:
                 begun = n
-                position, n = scan(
-                    data,
-                    position,
-                    end,
-                    kinds,
-                    self.schema.is_iso,
-                    least,
-                    MAX_TOKENS,
-                    self.before,
-                    self.times,
-                    self.inputs,
-                    self.outputs,
-                    n,
-                )
+                position, n = scan(data, position, columns, self.before, self.numbers, n)
                 self.line += n - begun
-                self.before = int(self.times[n - 1]) if n > begun else self.before
+                self.before = int(self.numbers[0, n - 1]) if n > begun else self.before
                 if position == end:
                     break
             after = lines.index(b"\n", position) + 1
@@ -128,10 +118,10 @@ class _RowReader:
             row = self.row(lines[position:after])
             position = after
             if row:
-                self.times[n], self.inputs[n], self.outputs[n] = row
+                self.numbers[:, n] = row
                 self.before = row[0]
                 n += 1
-        times, inputs, outputs = self.times[:n], self.inputs[:n], self.outputs[:n]
+        times, inputs, outputs = self.numbers[:, :n]
         if self.schema.has_failures:
             good = (inputs > 0) & (outputs > 0)
             self.n_failed += n - int(good.sum())
@@ -172,8 +162,8 @@ class _RowReader:
         return [cell.strip(" \t") for cell in rows[0]] if rows else []
 
     def length(self, name: str, cell: str) -> int:
-        """Tokens. Zero is allowed where it marks a failed request."""
-        least = 0 if self.schema.has_failures else 1
+        """Tokens of a cell."""
+        least = self.least_tokens
         if not _DIGITS.fullmatch(cell) or not least <= int(cell) <= MAX_TOKENS:
             raise self.problem(f"{name} = {show(cell)}: must be a whole number from {least} to {MAX_TOKENS:,}")
         return int(cell)

@@ -9,10 +9,10 @@ refused it reads 0.4 to 0.6 times as many bytes a second (pyarrow 26); pandas ta
 as many where it refuses nothing.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -118,26 +118,25 @@ def _length(data: Bytes, at: int, least: int, most: int) -> tuple[int, int]:
     return value, at
 
 
-def scan(
-    data: Bytes,
-    position: int,
-    end: int,
-    kinds: Sequence[int],
-    is_iso: bool,
-    least: int,
-    most: int,
-    before: int,
-    times: Ints,
-    inputs: Ints,
-    outputs: Ints,
-    n: int,
-) -> tuple[int, int]:
-    """Rows of data[position:end] into the arrays from place `n` on, until one is not plain.
+class Columns(NamedTuple):
+    """Columns of the rows of a file."""
 
-    Returns (position of that row, or `end`; rows in the arrays). `data` holds whole lines, each ended by a newline;
-    `before` is the time of the row above in nanoseconds; lengths are from `least` to `most`.
+    #: of each column
+    kinds: Ints
+    is_iso: bool
+    #: bounds of the lengths
+    least: int
+    most: int
+
+
+def scan(data: Bytes, position: int, columns: Columns, before: int, rows: Ints, n: int) -> tuple[int, int]:
+    """Rows of data[position:] into `rows` (times, prompts, answers) from place `n` on, until one is not plain.
+
+    Returns (position of that row, or the end; rows there). `data` holds whole lines, each ended by a newline; `before`
+    is the time of the row above in nanoseconds.
     """
-    n_columns = len(kinds)
+    kinds, is_iso, least, most = columns
+    n_columns, end = len(kinds), len(data)
     while position < end:
         at, plain = position, True
         time, n_input, n_output = 0, 0, 0
@@ -164,7 +163,7 @@ def scan(
             at += 1
         if data[at] != _NEWLINE:
             return position, n
-        times[n], inputs[n], outputs[n] = time, n_input, n_output
+        rows[0, n], rows[1, n], rows[2, n] = time, n_input, n_output
         before = time
         n += 1
         position = at + 1

@@ -276,9 +276,9 @@ def beside(key: Any, value: Any, rotation: Rotation) -> LayerCache:
     return SplitCache(key, value, rotation)
 
 
-def stored_bits(found: Sequence[Any]) -> float:
+def stored_bits(layer_caches: Sequence[Any]) -> float:
     """Mean over the layers: all hold as many elements."""
-    return sum(cache.stored_bits for cache in found) / len(found)
+    return sum(cache.stored_bits for cache in layer_caches) / len(layer_caches)
 
 
 #: of n tokens, how many are packed

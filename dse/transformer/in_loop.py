@@ -42,6 +42,18 @@ N_STRETCHES = 8
 MAX_RUNS, RUNS_AT_ONCE = 10_000, 64
 
 
+@dataclass(frozen=True)
+class Scoring:
+    """Methods, sides and layers of a cache that are quantized, one after the other."""
+
+    methods: Sequence[str]
+    sides: Sequence[str] = ("both",)
+    #: None: all
+    layers: Sequence[int] | None = None
+    #: each of the layers by itself
+    by_layer: bool = False
+
+
 @dataclass(frozen=True, kw_only=True)
 class LoopScore:
     """Score of a model and a format of its cache, on a text; differences are to 16 bits."""
@@ -80,22 +92,15 @@ class LoopRun:
 
 
 def scores(
-    model: Checkpoint,
-    tokens: np.ndarray,
-    calibration: np.ndarray,
-    methods: Sequence[str],
-    sides: Sequence[str],
-    layers: Sequence[int] | None,
-    progress: Progress,
-    by_layer: bool = False,
+    model: Checkpoint, tokens: np.ndarray, calibration: np.ndarray, scoring: Scoring, progress: Progress
 ) -> list[LoopScore]:
-    """Score 16 bits, then each method on each of `sides`, in these layers (None: all) on tokens [n].
+    """Score 16 bits, then each method on each side, on tokens [n].
 
-    calibration: tokens whose keys and values give Oaken's thresholds and constants of other methods. `by_layer`: in
-    each of the layers by itself. Raises InputError for unknown methods, sides and layers before anything is run.
+    calibration: tokens whose keys and values give Oaken's thresholds and constants of other methods. Raises InputError
+    for unknown methods, sides and layers before anything is run.
     """
-    specs, chosen = checked(model, methods, sides, layers)
-    places: list[int | None] = [*sorted(chosen)] if by_layer else [None]
+    (specs, chosen), sides = checked(model, scoring), scoring.sides
+    places: list[int | None] = [*sorted(chosen)] if scoring.by_layer else [None]
     if len(specs) * len(sides) * len(places) > MAX_RUNS:
         n_runs = len(specs) * len(sides) * len(places)
         raise InputError(f"methods times sides and layers = {n_runs:,}: must be 1 to {MAX_RUNS:,}: name fewer")
@@ -151,18 +156,16 @@ def _states(model: Checkpoint, tokens: np.ndarray, runs: Sequence[LoopRun], prog
     return hidden_states(model, tokens, [_quantized(of, run) for run in runs], progress, "running", starts)
 
 
-def checked(
-    model: Checkpoint, methods: Sequence[str], sides: Sequence[str], layers: Sequence[int] | None
-) -> tuple[list[QuantizerSpec], set[int]]:
+def checked(model: Checkpoint, scoring: Scoring) -> tuple[list[QuantizerSpec], set[int]]:
     """Methods without repetitions, and the layers chosen. Raises InputError for what cannot be scored."""
-    of = model.architecture
-    specs = list({spec.name: spec for spec in map(quantizers.parse, methods)}.values())
+    of, sides = model.architecture, scoring.sides
+    specs = list({spec.name: spec for spec in map(quantizers.parse, scoring.methods)}.values())
     for side in sides:
         if side not in SIDES:
             raise InputError(f"sides = {show(side)}: {did_you_mean(side, SIDES)}")
     if not 1 <= len(specs) * len(sides) <= MAX_RUNS:
         raise InputError(f"methods times sides = {len(specs) * len(sides):,}: must be 1 to {MAX_RUNS:,}: name fewer")
-    chosen = set(range(of.n_layers) if layers is None else layers)
+    chosen = set(range(of.n_layers) if scoring.layers is None else scoring.layers)
     for layer in sorted(chosen):
         if not 0 <= layer < of.n_layers:
             raise InputError(f"only-layers = {layer}: {model.name} has layers 0 to {of.n_layers - 1}")
@@ -294,12 +297,12 @@ def _score(model: Checkpoint, run: LoopRun, scores_by_token: TokenScores, i: int
     )
 
 
-def rows(found: Sequence[LoopScore]) -> list[dict[str, Any]]:
+def rows(loop_scores: Sequence[LoopScore]) -> list[dict[str, Any]]:
     """A row a method and sides, for JSON and CSV."""
-    return [asdict(score) for score in found]
+    return [asdict(score) for score in loop_scores]
 
 
-def readable(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def readable(scores: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The rows with as many digits as say something."""
     digits = {
         "stored_bits": 2,
@@ -310,5 +313,6 @@ def readable(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         "log_ratio_se": 5,
     }
     return [
-        {name: f"{value:.{digits[name]}f}" if name in digits else value for name, value in row.items()} for row in found
+        {name: f"{value:.{digits[name]}f}" if name in digits else value for name, value in row.items()}
+        for row in scores
     ]

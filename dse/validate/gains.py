@@ -125,14 +125,14 @@ def software(row: EvidenceRow) -> str:
     return next((start for start in STACKS if words.startswith(start)), words).replace("tensorrt", "trt")
 
 
-def predictions_csv(found: Sequence[JudgedGain]) -> str:
+def predictions_csv(judged: Sequence[JudgedGain]) -> str:
     """The table `predictions.csv`: values in the unit of each row, 80 % intervals, gains, why there are none."""
-    return csv_text([{**vars(j), "id": j.row.id, "predicted": j.value} for j in found], COLUMNS)
+    return csv_text([{**vars(j), "id": j.row.id, "predicted": j.value} for j in judged], COLUMNS)
 
 
-def errors(found: Sequence[JudgedGain]) -> list[dict[str, Any]]:
+def errors(judged: Sequence[JudgedGain]) -> list[dict[str, Any]]:
     """By class of KV and by stack: errors of values, of gains, winners, coverage, as shares."""
-    return errors_by_group(found, _groups, _summary, ("all", "class", "stack"))
+    return errors_by_group(judged, _groups, _summary, ("all", "class", "stack"))
 
 
 def _groups(judged: JudgedGain) -> dict[str, str]:
@@ -162,11 +162,11 @@ def _summary(judged: Sequence[JudgedGain]) -> dict[str, Any]:
     }
 
 
-def contents_of(found: Sequence[JudgedGain]) -> dict[str, bytes]:
+def contents_of(judged: Sequence[JudgedGain]) -> dict[str, bytes]:
     """The files `predictions.csv` and `errors.json`."""
     return {
-        "predictions.csv": predictions_csv(found).encode(),
-        "errors.json": (json_text(errors(found), 2) + "\n").encode(),
+        "predictions.csv": predictions_csv(judged).encode(),
+        "errors.json": (json_text(errors(judged), 2) + "\n").encode(),
     }
 
 
@@ -182,15 +182,15 @@ def _of_gain(name: str, form: Callable[[JudgedGain], str]) -> Column:
 #: rows with the printed number, ours and the interval
 _ROWS = (
     Column("row.id", title="id"),
-    Column("device", form=lambda one: one.row.cells["device"][:12]),
-    Column("model", form=lambda one: one.row.cells["model"][:20]),
-    Column("kv", form=lambda one: one.row.cells["kv"][:20]),
+    Column("device", form=lambda judged: judged.row.cells["device"][:12]),
+    Column("model", form=lambda judged: judged.row.cells["model"][:20]),
+    Column("kv", form=lambda judged: judged.row.cells["kv"][:20]),
     Column("row.value", title="printed", form=".4g"),
-    Column("predicted", form=lambda one: one.reason[:60] or _short(one.value)),
+    Column("predicted", form=lambda judged: judged.reason[:60] or _short(judged.value)),
     Column("value", title="interval", form="{low:.4g}..{high:.4g}", missing=""),
     Column("row.unit", title="unit"),
-    _of_gain("gain", lambda one: _short(one.printed_gain)),
-    _of_gain("ours", lambda one: _short(one.gain)),
+    _of_gain("gain", lambda judged: _short(judged.printed_gain)),
+    _of_gain("ours", lambda judged: _short(judged.gain)),
     _of_gain("interval", _gain_interval),
 )
 #: errors by group, in percent
@@ -206,13 +206,13 @@ _ERRORS = (
 )
 
 
-def text(found: Sequence[JudgedGain]) -> str:
+def text(judged: Sequence[JudgedGain]) -> str:
     """Every row with the printed number, ours and the interval; then the errors."""
     return "\n".join(
         [
-            *aligned(cells(_ROWS, found), 4),
+            *aligned(cells(_ROWS, judged), 4),
             "",
-            *aligned(cells(_ERRORS, errors(found)), 2),
+            *aligned(cells(_ERRORS, errors(judged)), 2),
             "",
             "Errors in percent: of values, mean and median; inside: in their 80 % interval; of gains over the group's",
             f"base, median; winner: gains beyond {100 * WON:.0f} % whose side of 1 is right.",

@@ -25,10 +25,14 @@ def joined(*parts: str) -> str:
     return "; ".join(filter(None, parts))
 
 
-def slip(over: float, most: float) -> str:
-    """Words for a measured value that is off by more than a factor of `most`, so that it can only be in another unit;
-    `over` is measured over predicted, and the words "" where it is not."""
-    if 1 / most <= over <= most:
+#: a value that is off by more is in another unit
+UNIT_SLIP = 100.0
+
+
+def slip(over: float) -> str:
+    """Words for a measured value that can only be in another unit; `over` is measured over predicted, and the words ""
+    where it is not."""
+    if 1 / UNIT_SLIP <= over <= UNIT_SLIP:
         return ""
     factor, word = (1 / over, "less") if over < 1 else (over, "more")
     return f"{factor:,.0f} times {word} than predicted"

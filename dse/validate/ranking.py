@@ -32,7 +32,7 @@ class RankedPair:
     `ours` goes by the perplexity alone; `sure` tells whether that difference is more than its error (studied.SURE).
     """
 
-    one: str
+    first: str
     other: str
     paper: int
     ours: int
@@ -141,14 +141,14 @@ def table() -> pd.DataFrame:
                 continue
             same = [pair for pair in pairs if pair.ours == pair.paper]
             other = [pair for pair in pairs if pair.ours == -pair.paper and pair.sure]
-            named = [(p.one, p.other) if p.paper > 0 else (p.other, p.one) for p in other]
+            named = [(p.first, p.other) if p.paper > 0 else (p.other, p.first) for p in other]
             rows.append(
                 {
                     "source": source,
                     "table": name,
                     "paper_model": paper_model,
                     "model": model,
-                    "n_methods": len({n for p in pairs for n in (p.one, p.other)}),
+                    "n_methods": len({n for p in pairs for n in (p.first, p.other)}),
                     "n_pairs": len(pairs),
                     "n_same": len(same),
                     "n_same_sure": sum(pair.sure for pair in same),
@@ -161,10 +161,10 @@ def table() -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def summary(found: pd.DataFrame) -> pd.DataFrame:
+def summary(pairs: pd.DataFrame) -> pd.DataFrame:
     """`summary` with the paper's models of a table together: shares of pairs, and mean tau."""
     lines = []
-    for (source, name, model), group in found.groupby(["source", "table", "model"], sort=False):
+    for (source, name, model), group in pairs.groupby(["source", "table", "model"], sort=False):
         n = int(group["n_pairs"].sum())
         lines.append(
             {
@@ -183,12 +183,12 @@ def summary(found: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def unlike(found: pd.DataFrame) -> dict[str, int]:
+def unlike(pairs: pd.DataFrame) -> dict[str, int]:
     """Pairs of methods surely in the other order, the paper's better one first, by in how many rows.
 
     Settings of one method (STUDIED) are left out.
     """
-    places = zip(found["source"], found["table"].str.split(",").str[0], found["unlike"], strict=True)
+    places = zip(pairs["source"], pairs["table"].str.split(",").str[0], pairs["unlike"], strict=True)
     parts = [
         part for source, name, text in places if (source, name) not in STUDIED for part in str(text).split("; ") if part
     ]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dse.calibrate.servers import UNIT_SLIP, ServerRow, is_suspect, read
+from dse.calibrate.servers import ServerRow, is_suspect, read
 from dse.core import units
 from dse.core.columns import aligned, cells, csv_text, percent
 from dse.core.documents import json_text
@@ -163,7 +163,7 @@ def _off(server: JudgedServer, name: str) -> float | None:
 def _check_units(path: str, servers: list[JudgedServer]) -> None:
     for column, name in _TIMES.items():
         known = [(over, server.row) for server in servers if (over := _off(server, name))]
-        if known and (wrong := slip(float(np.median([over for over, _ in known])), UNIT_SLIP)):
+        if known and (wrong := slip(float(np.median([over for over, _ in known])))):
             row = known[0][1]
             raise InputError(
                 f"{path}:{row.line}: {column} = {getattr(row, name) / _MS:g}: is {wrong}, as most rows: are the "
@@ -173,25 +173,25 @@ def _check_units(path: str, servers: list[JudgedServer]) -> None:
 
 def _slips(server: JudgedServer) -> list[str]:
     """The times of a row that can only be in another unit, where those of most rows are not."""
-    slips = {column: slip(_off(server, name) or 1.0, UNIT_SLIP) for column, name in _TIMES.items()}
+    slips = {column: slip(_off(server, name) or 1.0) for column, name in _TIMES.items()}
     return [f"{column}: {wrong}: another unit?" for column, wrong in slips.items() if wrong]
 
 
-def predictions_csv(found: list[JudgedServer]) -> str:
+def predictions_csv(judged: list[JudgedServer]) -> str:
     """The table `predictions.csv`: times in ms, 80 % intervals, why there are none, what was not measured."""
     rows = []
-    for server in found:
+    for server in judged:
         times = [value and value / _MS for three in (server.tpot_s, server.ttft_s) for value in three or (None,) * 3]
         rows.append(dict(zip(COLUMNS, (server.row.id, *times, server.reason, server.marks), strict=True)))
     return csv_text(rows, COLUMNS)
 
 
-def errors(found: list[JudgedServer]) -> list[dict[str, Any]]:
+def errors(judged: list[JudgedServer]) -> list[dict[str, Any]]:
     """Errors by group as shares: of times per token and to the first, coverage and width of the intervals.
 
     Suspect rows (dse/calibrate/servers.py says why) have groups of their own and do not count in `all`.
     """
-    return errors_by_group(found, _groups, _summary, ("all", *GROUPS, "suspect"))
+    return errors_by_group(judged, _groups, _summary, ("all", *GROUPS, "suspect"))
 
 
 def _groups(server: JudgedServer) -> dict[str, str]:
@@ -241,11 +241,11 @@ def errors_csv(rows: Sequence[dict[str, Any]]) -> str:
     return csv_text(rows, digits=4)
 
 
-def contents_of(found: list[JudgedServer]) -> dict[str, bytes]:
+def contents_of(judged: list[JudgedServer]) -> dict[str, bytes]:
     """The files `predictions.csv`, `errors.csv` and `errors.json`."""
-    rows = errors(found)
+    rows = errors(judged)
     return {
-        "predictions.csv": predictions_csv(found).encode(),
+        "predictions.csv": predictions_csv(judged).encode(),
         "errors.csv": errors_csv(rows).encode(),
         "errors.json": (json_text(rows, 2) + "\n").encode(),
     }
@@ -265,11 +265,11 @@ _ERRORS = (
 )
 
 
-def text(found: list[JudgedServer]) -> str:
+def text(judged: list[JudgedServer]) -> str:
     """The errors as people read them."""
     return "\n".join(
         [
-            *aligned(cells(_ERRORS, errors(found)), 2),
+            *aligned(cells(_ERRORS, errors(judged)), 2),
             "",
             "Mean absolute errors, in percent of the measured median. inside: rows in their 80 % interval; naive: "
             "bytes",

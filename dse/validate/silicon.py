@@ -244,9 +244,9 @@ def run(device: str | None = None, stack: str | None = None, progress: Progress 
     return Silicon(errors, scatters, notes)
 
 
-def to_json(found: Silicon) -> list[dict[str, Any]]:
+def to_json(result: Silicon) -> list[dict[str, Any]]:
     """The rows as plain data; errors are shares, `origin` says whether a row is computed or recorded."""
-    return [asdict(row) for row in found.rows]
+    return [asdict(row) for row in result.rows]
 
 
 #: errors in percent
@@ -262,6 +262,6 @@ COLUMNS = (
 )
 
 
-def text(found: Silicon) -> str:
+def text(result: Silicon) -> str:
     """The table, aligned, and its notes."""
-    return "\n".join([*aligned(cells(COLUMNS, found.rows), 4), "", *found.notes])
+    return "\n".join([*aligned(cells(COLUMNS, result.rows), 4), "", *result.notes])

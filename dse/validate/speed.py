@@ -55,8 +55,6 @@ CHAT_INPUT, CHAT_OUTPUT = (190, 260), (170, 240)
 DRAIN_ROUNDS = 0.6
 #: of its memory that a server has for keys and values where it started though our count leaves nothing. Assumed
 LITTLE_SHARE = 0.04
-#: a value that is off by more is in another unit
-UNIT_SLIP = 50.0
 #: settings as engines print them in their commands, and the field of a workload
 FLAGS: tuple[tuple[str, str, type], ...] = (
     (r"(?:gpu-memory-utilization|mem-fraction-static)", "gpu_memory_utilization", float),
@@ -303,7 +301,7 @@ def _check_units(path: str, speeds: Sequence[JudgedSpeed]) -> None:
             for v in judged.values
             if v.what == what and v.measured
         ]
-        if known and (wrong := slip(float(np.median([over for over, *_ in known])), UNIT_SLIP)):
+        if known and (wrong := slip(float(np.median([over for over, *_ in known])))):
             _, first, row = known[0]
             value = (first.measured or 0.0) / (_MS if unit == "ms" else 1.0)
             raise InputError(f"{path}:{row.line}: {column} = {value:g}: is {wrong}, as most rows: give {unit}")
@@ -315,15 +313,15 @@ def _is(value: Judged, what: str) -> bool:
 
 def _slip(value: Judged) -> str:
     """A value that can only be in another unit; "" for none."""
-    wrong = slip(value.measured / value.ours, UNIT_SLIP) if value.measured else ""
+    wrong = slip(value.measured / value.ours) if value.measured else ""
     return wrong and f"{value.what}: is {wrong}: another unit?"
 
 
-def rows_of_values(found: Sequence[JudgedSpeed]) -> list[dict[str, Any]]:
+def rows_of_values(judged: Sequence[JudgedSpeed]) -> list[dict[str, Any]]:
     """A row for each measured value, in the table's units; one without values where nothing is predicted."""
     units_of = dict(MEASURED.values())
     rows = []
-    for row in found:
+    for row in judged:
         head = {"id": row.row.id, "kind": row.row.kind}
         values = [value for value in row.values if value.measured]
         for value in values:
@@ -348,9 +346,9 @@ def rows_of_values(found: Sequence[JudgedSpeed]) -> list[dict[str, Any]]:
     return rows
 
 
-def summary(found: Sequence[JudgedSpeed]) -> list[dict[str, Any]]:
+def summary(judged: Sequence[JudgedSpeed]) -> list[dict[str, Any]]:
     """Errors by group: rows, median and 90th percentile of the share off, median bias, share inside the interval."""
-    return errors_by_group(found, _groups, _summary, ("all", *GROUPS))
+    return errors_by_group(judged, _groups, _summary, ("all", *GROUPS))
 
 
 def _groups(judged: JudgedSpeed) -> dict[str, str]:
@@ -371,14 +369,14 @@ def _summary(judged: Sequence[JudgedSpeed]) -> dict[str, Any]:
     return errors
 
 
-def table_csv(found: Sequence[JudgedSpeed]) -> str:
+def table_csv(judged: Sequence[JudgedSpeed]) -> str:
     """The table of values as CSV: shares for `off`, units as `unit` says."""
-    return csv_text(rows_of_values(found))
+    return csv_text(rows_of_values(judged))
 
 
-def errors(found: Sequence[JudgedSpeed]) -> dict[str, Any]:
+def errors(judged: Sequence[JudgedSpeed]) -> dict[str, Any]:
     """The values and the errors by group, as JSON has them."""
-    return {"rows": rows_of_values(found), "summary": summary(found)}
+    return {"rows": rows_of_values(judged), "summary": summary(judged)}
 
 
 #: a measured value beside ours
@@ -406,12 +404,12 @@ _ERRORS = (
 )
 
 
-def text(found: Sequence[JudgedSpeed]) -> str:
+def text(judged: Sequence[JudgedSpeed]) -> str:
     """The table and its summary as people read them."""
-    rows = rows_of_values(found)
+    rows = rows_of_values(judged)
     bad = [f"{row['id']}: {row['marks']}" for row in rows if row["what"] is None]
     marked: dict[str, list[str]] = {}
-    for row in found:
+    for row in judged:
         for value in row.values:
             if slip := _slip(value):
                 marked.setdefault(f"{slip}", []).append(row.row.id)
@@ -425,7 +423,7 @@ def text(found: Sequence[JudgedSpeed]) -> str:
     parts = ["\n".join(aligned(cells(COLUMNS, [row for row in rows if row["what"]]), 3))]
     parts += ["\n".join(bad)] if bad else []
     parts += ["\n".join(notes)] if notes else []
-    parts.append("\n".join(aligned(cells(_ERRORS, summary(found)), 2)))
+    parts.append("\n".join(aligned(cells(_ERRORS, summary(judged)), 2)))
     parts.append(
         "off, p90: median and 90th percentile of what ours is off, in percent of the measured value; in: percent of "
         "values in\ntheir 80 % interval. closed: so many requests at any time; burst: all at once, the tail counted."

@@ -39,12 +39,12 @@ def scores(table: pd.DataFrame, experiment: str) -> pd.DataFrame:
     return settings.assign(error=settings["perplexity"] * settings["log_ratio_se"].fillna(0.0))
 
 
-def difference(one: pd.Series, other: pd.Series) -> tuple[float, float]:
+def difference(first: pd.Series, other: pd.Series) -> tuple[float, float]:
     """(ln of one's perplexity over the other's, its standard error over the windows that both lost on)."""
-    names = [name for name in one.index if WINDOW.fullmatch(str(name))]
-    off = (one[names] - other[names]).to_numpy(dtype=float)
+    names = [name for name in first.index if WINDOW.fullmatch(str(name))]
+    off = (first[names] - other[names]).to_numpy(dtype=float)
     error = float(off.std(ddof=1)) / math.sqrt(len(off)) if len(off) > 1 else math.nan
-    return float(one["log_ratio"] - other["log_ratio"]), error
+    return float(first["log_ratio"] - other["log_ratio"]), error
 
 
 def is_sure(value: float, error: float) -> bool:

@@ -79,12 +79,18 @@ def _mark_patterns(bits: np.ndarray, seen: np.ndarray) -> None:
 
 
 def _outlier_group(
-    x: np.ndarray, mask: np.ndarray, seen: np.ndarray, low: float, high: float, levels: int, shift: bool, rules: Scalars
+    x: np.ndarray,
+    mask: np.ndarray,
+    seen: np.ndarray,
+    ends: tuple[float, float],
+    levels: int,
+    shift: bool,
+    rules: Scalars,
 ) -> np.ndarray:
     """float16 [65536]: what a group but the last makes of every pattern, minimum and maximum over those `seen`."""
     g = x * mask
     up, down = (g > 0).astype(np.float16), (g < 0).astype(np.float16)  # a side is the sign of x, not its threshold
-    low16, high16 = rounded_threshold(low), rounded_threshold(high)
+    low16, high16 = map(rounded_threshold, ends)
     s = (g * up - high16) * up + (g * down - low16) * down if shift else g
     smallest, largest = float(s[seen].min()), float(s[seen].max())
     if largest == smallest:
@@ -212,7 +218,7 @@ def _tables(
         change = x * mask
         if quantize_outlier:
             levels = FOUR_BITS if j == n - 2 else FIVE_BITS
-            change = _outlier_group(x, mask, seen, lower[j], upper[j], levels, shift, Scalars(device))
+            change = _outlier_group(x, mask, seen, (lower[j], upper[j]), levels, shift, Scalars(device))
         if j < by_token:
             before = before + change * mask
         else:

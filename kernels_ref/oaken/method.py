@@ -97,6 +97,11 @@ class Oaken(RowMethod):
 
         Unless `dense` is given, the largest group is dense (the first of equals). Raises ValueError for a layer that
         has not been profiled.
+
+        thresholds: What `Profiler.thresholds` or `Thresholds.load` gave.
+        layer: Number of the layer, from 0.
+        which: "key" or "value".
+        options: Other parameters of `Oaken`, such as dense or mode.
         """
         lower, upper = thresholds.of(layer, which)
         if not options.get("dense"):
@@ -121,7 +126,12 @@ class Oaken(RowMethod):
         )
 
     def quantize(self, x: np.ndarray, n_heads: int = 1, nonfinite: inputs.NonFinite = "raise") -> Packed:
-        """As any `RowMethod`; ValueError in artifact mode, which has no packed form."""
+        """As any `RowMethod`; ValueError in artifact mode, which has no packed form.
+
+        x: FP16, BF16 or FP32, [tokens, channels], [batch, heads, tokens, head_dim], or [n] as one row.
+        n_heads: Heads of tensors [tokens, channels], from 1; those of four axes say theirs.
+        nonfinite: "raise" refuses NaN and infinities, "replace" takes them as 0 and +-65504.
+        """
         if self.mode == "artifact":
             raise ValueError(
                 "mode = 'artifact': the released code stores nothing: must be 'paper', or use fake_quantize"
@@ -137,7 +147,10 @@ class Oaken(RowMethod):
         return {"coo": coo}
 
     def dequantize(self, packed: Packed) -> np.ndarray:
-        """As any `RowMethod`; ValueError in artifact mode."""
+        """As any `RowMethod`; ValueError in artifact mode.
+
+        packed: What `quantize` of this method gave.
+        """
         if self.mode == "artifact":
             raise ValueError("mode = 'artifact': the released code stores nothing: must be 'paper'")
         return super().dequantize(packed)
@@ -151,7 +164,6 @@ class Oaken(RowMethod):
             _starts(buffers["counts"]),
             buffers["meta"].view(np.uint16),
             layout.groups,
-            layout.entry_values - 1,
             bits,
         )
 
@@ -160,8 +172,12 @@ class Oaken(RowMethod):
 
         mode "artifact": groups' minimum and maximum are taken over the whole of x, so pass what the released code sees
         at once. It may hold NaN where a token's inner group spans less than about 4.73e-4, as the released code's
-        result does; nonfinite="propagate" lets NaN and infinities of x spread likewise. Raises ValueError where the
-        released code stops with a ZeroDivisionError: a group but the last has no extent.
+        result does. Raises ValueError where the released code stops with a ZeroDivisionError: a group but the last has
+        no extent.
+
+        x: FP16, BF16 or FP32, [tokens, channels], [batch, heads, tokens, head_dim], or [n] as one row.
+        n_heads: Heads of tensors [tokens, channels], from 1; those of four axes say theirs.
+        nonfinite: "raise", "replace", or in artifact mode "propagate": NaN and infinities of x spread as there.
         """
         if self.mode == "paper":
             if nonfinite == "propagate":
@@ -183,6 +199,8 @@ class Oaken(RowMethod):
 
         Equality goes by the mode: in the paper a threshold belongs to the group inside, in the artifact to the one
         outside. In paper mode x must be finite, else ValueError.
+
+        x: FP16, BF16 or FP32 of any shape that `quantize` takes.
         """
         is_artifact = self.mode == "artifact"
         table = artifact.group_table(self.lower, self.upper) if is_artifact else group_table(self._layout)

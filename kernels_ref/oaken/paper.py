@@ -65,6 +65,8 @@ class Groups(NamedTuple):
     slot: np.ndarray
     #: uint16 [2 n]: group and sign bits of an entry
     tag: np.ndarray
+    #: of these bits, shifted to the lowest
+    mask: int
 
 
 @dataclass(frozen=True)
@@ -84,11 +86,6 @@ class Layout:
     outlier_bits: int
     groups: Groups
     entry_dtype: np.dtype
-
-    @property
-    def entry_values(self) -> int:
-        """Largest number of values that the group and sign bits of an entry can take."""
-        return 2 ** (GROUP_BITS[self.n_groups] + self.outlier_bits - storage.oaken_dense)
 
 
 @lru_cache(maxsize=1024)
@@ -119,6 +116,7 @@ def layout_of(lower: tuple[float, ...], upper: tuple[float, ...], dense: int, ou
         signed=np.array([group == dense or outlier_bits == 4 for group in range(n)]),
         slot=slot,
         tag=tag,
+        mask=2 ** (GROUP_BITS[n] + outlier_bits - storage.oaken_dense) - 1,
     )
     return Layout(n, outlier_bits, groups, np.dtype("u1" if entry_bits <= 8 else "<u2"))
 
@@ -220,15 +218,12 @@ def _sparse_codes(
     bits: np.ndarray,
     region: np.ndarray,
     places: np.ndarray,
-    shift: np.ndarray,
-    negate: np.ndarray,
-    low: np.ndarray,
-    scale: np.ndarray,
-    tag: np.ndarray,
+    regions: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray],
     codes: np.ndarray,
     entries: np.ndarray,
 ) -> None:
-    """Codes and entries of the elements at `places`; shift, negate, low, scale and tag are per region."""
+    """Codes and entries of the elements at `places`; `regions`: shift, whether negated, low, scale and tag of each."""
+    shift, negate, low, scale, tag = regions
     for j in range(places.size):
         i = places[j]
         r = region[i]
@@ -277,7 +272,7 @@ def encode(
     `starts[row]` is the row's first entry in `entries`, starts[n] the end; packed[row, ceil(d / 2)] uint8,
     meta[row, 2 n] uint16 FP16 patterns.
     """
-    dense, bounds, shift, signed, slot, tag = groups
+    dense, bounds, shift, signed, slot, tag, _ = groups
     d, n = bits.shape[1], signed.size
     other = 2 * n - 1 - dense
     for piece in prange(n_pieces(bits)):
@@ -306,18 +301,9 @@ def encode(
             _dense_codes(bits[row], bounds[other], shift[dense], shift[other], low[dense], scale_of[dense], codes[:d])
             n_sparse = _gather(region, np.uint8(dense), np.uint8(other), places)
             n_sparse = min(n_sparse, starts[row + 1] - starts[row])  # should another thread have changed x since
-            _sparse_codes(
-                bits[row],
-                region,
-                places[:n_sparse],
-                shift,
-                negate,
-                low_of,
-                scale_of,
-                tag,
-                codes,
-                entries[starts[row] : starts[row + 1]],
-            )
+            regions = shift, negate, low_of, scale_of, tag
+            own_entries = entries[starts[row] : starts[row + 1]]
+            _sparse_codes(bits[row], region, places[:n_sparse], regions, codes, own_entries)
             pack_low_first(codes, packed[row])
 
 
@@ -379,11 +365,10 @@ def decode(
     starts: np.ndarray,
     meta: np.ndarray,
     groups: Groups,
-    mask: int,
     out: np.ndarray,
 ) -> None:
-    """out[row, channel] FP16 patterns from the packed buffers; `starts` as in `encode`, `mask` of the tag bits."""
-    dense, _, shift, signed, slot, tag = groups
+    """out[row, channel] FP16 patterns from the packed buffers; `starts` as in `encode`."""
+    dense, _, shift, signed, slot, tag, mask = groups
     n = signed.size
     for piece in prange(n_pieces(out)):
         pairs, table = np.empty(256, np.uint32), np.zeros(16 * (mask + 1), np.uint16)

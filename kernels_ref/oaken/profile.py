@@ -69,7 +69,10 @@ class Profiler:
 
     A run is the keys or the values of one layer in one forward pass, all tokens. Of each run the order statistics are
     exact; a layer's thresholds are their means over its runs, in doubles. Memory: histograms, whatever the tensors.
-    fracs: shares of the groups, outermost first; each is split evenly between the two tails.
+
+    fracs: Shares of the groups, outermost first, which sum to 1; each is split evenly between the two tails.
+    model: Name of the model, for the record.
+    data: Name of the data, for the record.
     """
 
     def __init__(self, fracs: Sequence[float] = (0.04, 0.90, 0.06), *, model: str = "", data: str = "") -> None:
@@ -82,9 +85,11 @@ class Profiler:
         self.n_elements = 0
 
     def add(self, layer: int, which: Which, x: np.ndarray) -> None:
-        """Profile one run of `layer` (from 0): x of any shape and type that `Oaken.quantize` takes, finite, not empty.
+        """Profile one run. Raises TypeError and ValueError; then nothing has been added.
 
-        Raises TypeError and ValueError; then nothing has been added.
+        layer: Number of the layer, from 0.
+        which: "key" or "value".
+        x: Of any shape and type that `Oaken.quantize` takes, finite, not empty.
         """
         if isinstance(layer, bool) or not isinstance(layer, int | np.integer) or layer < 0:
             raise ValueError(f"layer = {layer!r}: must be 0 or more")

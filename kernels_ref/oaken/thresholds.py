@@ -73,7 +73,11 @@ class Thresholds:
         return len(self.key_lower)
 
     def of(self, layer: int, which: Which) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """(lower, upper) of one layer's keys or values, a threshold a group. ValueError where there is none."""
+        """(lower, upper) of one layer's keys or values, a threshold a group. ValueError where there is none.
+
+        layer: Number of the layer, from 0.
+        which: "key" or "value".
+        """
         if which not in ("key", "value"):
             raise ValueError(f"which = {which!r}: must be 'key' or 'value'")
         if type(layer) is not int or not 0 <= layer < self.n_layers:
@@ -91,7 +95,10 @@ class Thresholds:
         return "\n".join(lines) + "\n"
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the file so that it appears complete or not at all. Raises OSError."""
+        """Write the file so that it appears complete or not at all. Raises OSError.
+
+        path: A .toml file in a directory that exists.
+        """
         path = Path(path)
         descriptor, temporary = tempfile.mkstemp(prefix=".", suffix=".part", dir=path.parent)
         try:
@@ -113,7 +120,10 @@ class Thresholds:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Thresholds":
-        """Read a file that `save` wrote. Raises OSError, and ValueError of one line naming file and field."""
+        """Read a file that `save` wrote. Raises OSError, and ValueError of one line naming file and field.
+
+        path: The file.
+        """
         try:
             return cls(**_fields(_parsed(_content(path))))
         except ValueError as error:

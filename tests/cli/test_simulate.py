@@ -18,6 +18,7 @@ from dse.serving import arrivals as simulate_requests
 from dse.serving import simulator as simulate
 from dse.serving import trace_tables as traffic_tables
 from dse.serving.requests import Moments, Requests
+from dse.serving.steady_state import Scheduler
 from dse.specs.workload import Workload
 
 BASE = ("--device", "a100-80gb", "--model", "opt-6.7b", "--model-kind", "ideal")
@@ -360,7 +361,7 @@ def test_the_figure_shows_numbers_of_its_table(sketch):
     fp16 = CLOSED.quantizer("fp16")
     kv = plan.build(catalog.model("opt-6.7b"), fp16, fp16)
     table = report_simulation.samples_table(
-        *report_simulation.evaluate(catalog.device("a100-80gb"), kv, work, requests, "continuous", 2048)
+        *report_simulation.evaluate(catalog.device("a100-80gb"), kv, work, requests, Scheduler("continuous", 2048))
     )
     chart = FIGURES["simulation"].chart(table)
     for panel in chart.panels:

@@ -6,7 +6,7 @@ import pytest
 import naive_kivi
 from bits import same_bits
 from kernels_ref import half
-from kernels_ref.kivi import dequantize_keys, dequantize_values, quantize_keys, quantize_values
+from kernels_ref.kivi import GroupCoding, dequantize_keys, dequantize_values, quantize_keys, quantize_values
 
 
 def pattern_of(key):
@@ -50,12 +50,14 @@ def test_every_value_between_many_extremes(bits):
         wanted = naive_kivi.words_of(naive_kivi.codes_of(x, scale, least, bits), bits).view(np.uint32)
         patterns, n_words = x.view(np.uint16), n * bits // 32
         words, (scales, mins) = np.empty((1, n_words), np.uint32), np.empty((2, 1, 1), np.uint16)
-        quantize_values(patterns.reshape(1, n), n, bits, False, words, scales, mins)
+        quantize_values(patterns.reshape(1, n), GroupCoding(n, bits, False), words, scales, mins)
         assert (words[0] == wanted).all(), (low, high)
         assert scales == scale.view(np.uint16)
         assert mins == least.view(np.uint16)
         words, shape = np.empty((1, n_words, 1), np.uint32), (1, 1, 1)
-        quantize_keys(patterns.reshape(1, n, 1), n, bits, False, words, scales.reshape(shape), mins.reshape(shape))
+        quantize_keys(
+            patterns.reshape(1, n, 1), GroupCoding(n, bits, False), words, scales.reshape(shape), mins.reshape(shape)
+        )
         assert (words[0, :, 0] == wanted).all(), (low, high)
 
 
@@ -76,11 +78,11 @@ def test_every_code_of_every_scale(bits, saturate):
         mins = np.full(scales.shape, low.view(np.uint16))
         out = np.empty((scales.size, n), np.uint16)
         rows = np.tile(words, (scales.size, 1))
-        dequantize_values(rows, scales[:, None], mins[:, None], n, bits, saturate, out)
+        dequantize_values(rows, scales[:, None], mins[:, None], GroupCoding(n, bits, saturate), out)
         assert same_bits(out.view(np.float16), wanted.T)
         keys = np.empty((1, n, scales.size), np.uint16)
         columns = np.ascontiguousarray(rows.T)[None]
-        dequantize_keys(columns, scales.reshape(1, 1, -1), mins.reshape(1, 1, -1), n, bits, saturate, keys)
+        dequantize_keys(columns, scales.reshape(1, 1, -1), mins.reshape(1, 1, -1), GroupCoding(n, bits, saturate), keys)
         assert same_bits(keys[0].view(np.float16), wanted)
 
 

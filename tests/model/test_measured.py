@@ -81,7 +81,8 @@ def test_a_plan_of_one_method_shows_what_the_method_does(bits, tmp_path, name):
 
 
 def test_a_mixed_plan_takes_each_layer_from_its_own_method(bits, tmp_path):
-    found, built = result(bits, "plan:" + plan_file(tmp_path, [("nqkv", "int8"), ("int8", "int8")]))
+    point = asked(bits, "plan:" + plan_file(tmp_path, [("nqkv", "int8"), ("int8", "int8")]))
+    found = evaluate(point)
     # keys (4 + 8) / 2 bits, values 8; errors: keys (1 + 0.3) / 200 an element, values (0.2 + 0.4) / 200, signal 1
     assert found["measured_bits"] == 7
     assert found["mse"] == pytest.approx((1.3 + 0.6) / 400)
@@ -89,7 +90,7 @@ def test_a_mixed_plan_takes_each_layer_from_its_own_method(bits, tmp_path):
     # layer 0: two methods, 0.1 + 0.02; layer 1: one method on both sides, 0.09 as measured; outputs 10 + 10
     assert found["measured_error"] == pytest.approx(math.sqrt((0.12 + 0.09) / 20))
     assert found["measured_on"] == "x.npz"
-    assert "mean squared error, packed elements" in present.point_text(found, catalog.device("a100-80gb"), built)
+    assert "mean squared error, packed elements" in present.point_text(point)
 
 
 def test_16_bits_need_no_measurement(bits, tmp_path):
@@ -121,11 +122,11 @@ def test_without_measurements_the_file_speaks_and_says_what_it_lacks(tmp_path):
     head = 'source = "x.npz"\n[predicted]\nstored_bits = 6.0\nmeasured_error = 0.1\n'
     name = "plan:" + plan_file(tmp_path, [("nqkv", "int8")] * 2, head=head)
     wanted = asked(Bits(), name)
-    (found, steps), built = explained(wanted), wanted.plan
+    found, steps = explained(wanted)
     assert [found[key] for key in SHOWN] == [6.0, None, None, 0.1, "x.npz"]
     assert "give --measurements" in steps["mse"].equation
     assert "as the plan's file says" in steps["measured_bits"].equation
-    shown = present.point_text(found, catalog.device("a100-80gb"), built)
+    shown = present.point_text(wanted)
     assert "--measurements of what `dse measure` wrote" in shown
     assert "nothing was packed" not in shown
     assert "the data has" not in shown  # heads of another measurement of the plan's methods

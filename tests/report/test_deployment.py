@@ -18,7 +18,7 @@ ASKED = {"devices": ["h100"], "models": ["llama3.1-70b"], "quantizers": ["fp16"]
 
 
 def test_every_system_is_split_as_asked():
-    request = throughput.ask(**ASKED, deployment={"tp": 4, "pp": 1})
+    request = throughput.ask(**ASKED, work=Workload(tp=4))
     (row,) = tables.one("results", request).to_dict("records")
     plan = kv_layout.build(catalog.model("llama3.1-70b"), *[CLOSED.required("fp16")] * 2)
     work = Workload(16, 1024, 1024, admission="paged", memory="paper", tp=4)
@@ -39,5 +39,5 @@ def test_the_command_that_makes_it_again_has_the_split_alone():
 
 def test_the_papers_devices_are_not_split():
     with pytest.raises(InputError, match="tp = 2: the papers' devices are as the papers have them"):
-        throughput.ask(deployment={"tp": 2})
-    assert throughput.ask(deployment={"tp": 1, "pp": 1}).is_default
+        throughput.ask(work=Workload(tp=2))
+    assert throughput.ask().is_default

@@ -119,11 +119,11 @@ def test_a_report_without_that_answer_says_why(monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(report_formats, "formats", refused)
     asked = report.ask(**_SMALL)
-    assert report_formats.answer(asked, ["a100-80gb"], ["llama2-7b"], has_input=False) == (None, "not this one")
+    assert report_formats.answer(asked) == (None, "not this one")
 
 
 def test_by_default_it_is_about_a_model_and_a_device_of_today():
-    found, _ = report_formats.answer(report.ask(), None, None, has_input=False)
+    found, _ = report_formats.answer(report.ask())
     assert (found.device, found.model, found.batch, found.input_tokens) == ("H200", "qwen3-32b", 64, 8192)
     assert found.best.name == "fp8"
 
@@ -161,7 +161,7 @@ def test_progress_sees_points_and_figures(tmp_path: Path, monkeypatch: pytest.Mo
         seen[label] = []
         yield (seen[label].append(str(item)) or item for item in items)
 
-    report.write(str(tmp_path / "r"), "dse report", **_SMALL, static="matplotlib", progress=progress)
+    report.write(str(tmp_path / "r"), "dse report", report.ask(**_SMALL), "matplotlib", progress)
     assert seen["figures"] == ["bit_ledger"]
     assert len(seen["points"]) == 4 + 2 + 12 + 8 + 4 + 80  # the last: 10 designs of tokens and bits at 8 lengths
     assert seen["points"][0] == "A100-80GB fp16, llama2-7b"

@@ -13,6 +13,7 @@ from dse.serving import simulator, steady_state
 from dse.serving import trace_tables as traces
 from dse.serving.at_rate import at_rate, waits_at
 from dse.serving.requests import Lengths, Requests
+from dse.serving.steady_state import Scheduler
 from dse.specs import catalog
 from dse.specs.measurements import CLOSED
 from dse.specs.workload import Workload
@@ -43,10 +44,10 @@ def requests(kind, rate, n=1500):
 @quick_first(1, "kind", ["azure-conv", ""])
 def test_it_is_near_the_simulator(kind, batching, load):
     moments = Lengths.of(requests(kind, 1.0)).moments
-    holds = steady_state.steady(DEVICE, KV, WORK, moments, None, batching)["requests_per_s"]
-    ours = at_rate(DEVICE, KV, WORK, moments, load * holds, batching)
-    how = batching, steady_state.schedule(DEVICE, KV, WORK)[1]
-    run = simulator.run(DEVICE, KV, WORK, requests(kind, load * holds), *how)
+    holds = steady_state.steady(DEVICE, KV, WORK, moments, None, Scheduler(batching))["requests_per_s"]
+    ours = at_rate(DEVICE, KV, WORK, moments, load * holds, Scheduler(batching))
+    scheduler = steady_state.scheduler_of(DEVICE, KV, WORK)._replace(batching=batching)
+    run = simulator.run(DEVICE, KV, WORK, requests(kind, load * holds), scheduler)
     tpot_s = (run.finish_s - run.first_s).sum() / run.requests.output_tokens.sum()
     own_s = Point(DEVICE, KV, WORK).design.stack.host_prompt_s
     assert ours.tpot_s == pytest.approx(tpot_s, rel=0.10)
@@ -58,7 +59,7 @@ def test_one_place_is_a_queue_by_hand():
     """One request at a time, equal lengths: an M/D/1 queue, whose wait is load / (2 (1 - load)) of a request's time."""
     work, moments = Workload(batch=1, admission="paged"), steady_state.FixedLengths(1024, 256)
     server = steady_state.TrafficServer.of(DEVICE, KV, work, moments)
-    held_s = server.cycle(1.0).prompt_s - server.start_s + server.cycle(1.0).decode_s
+    held_s = server.cycle(1.0).prompt_s - steady_state.start_s(server.point) + server.cycle(1.0).decode_s
     found = waits_at(server, 0.6 / held_s)
     assert found.place_wait_s == pytest.approx(0.6 / 0.8 * held_s, rel=1e-9)
     assert found.tpot_s == pytest.approx(server.cycle(1.0).decode_s / 256, rel=1e-9)
@@ -79,7 +80,7 @@ def test_the_wait_for_one_of_few_places_is_near_the_simulators(places):
     moments = steady_state.FixedLengths(1024, 256)
     rate = 0.9 * steady_state.steady(DEVICE, KV, work, moments)["requests_per_s"]
     ours = at_rate(DEVICE, KV, work, moments, rate)
-    run = simulator.run(DEVICE, KV, work, requests("", rate, 20_000), *steady_state.schedule(DEVICE, KV, work))
+    run = simulator.run(DEVICE, KV, work, requests("", rate, 20_000), steady_state.scheduler_of(DEVICE, KV, work))
     queueing_s = (run.start_s - run.requests.arrival_s).mean()
     assert ours.place_wait_s == pytest.approx(queueing_s, rel=0.2)
     assert ours.place_wait_s < ours.ttft_s
@@ -89,7 +90,7 @@ def test_a_rate_that_does_not_hold_has_no_times():
     moments = steady_state.FixedLengths(1024, 256)
     holds = steady_state.steady(DEVICE, KV, WORK, moments)["requests_per_s"]
     assert at_rate(DEVICE, KV, WORK, moments, 1.2 * holds) is None
-    assert at_rate(DEVICE, KV, WORK, moments, 0.5 * holds, "static") is None
+    assert at_rate(DEVICE, KV, WORK, moments, 0.5 * holds, Scheduler("static")) is None
     rates = [share * holds for share in (0.01, 0.2, 0.4, 0.6, 0.8)]
     times = [at_rate(DEVICE, KV, WORK, moments, rate) for rate in rates]
     for name in ("tpot_s", "ttft_s", "running"):

@@ -12,6 +12,7 @@ from dse.core.errors import InputError, LimitError
 from dse.serving import block_traces, loop, prefix_tree, simulator
 from dse.serving.prefix_steps import COMPUTED, FOUND, GIVEN_UP, IN_HOST, KEPT, LOADED
 from dse.serving.requests import PromptBlocks, Requests
+from dse.serving.steady_state import HostMemory, Scheduler
 from dse.serving.step_times import PromptPart
 from dse.specs import catalog
 from dse.specs.workload import Workload
@@ -34,7 +35,7 @@ def served(requests, n_tokens, host=None, **fields):
     work = replace(work, **fields)
     device = room_for(PLANS["fp16"], work, n_tokens)
     times = times_of(PLANS["fp16"], 6)
-    return simulator.run(device, PLANS["fp16"], work, requests, times=times, compiled=False, host=host), times
+    return simulator.run(device, PLANS["fp16"], work, requests, Scheduler(host=host), times, compiled=False), times
 
 
 def test_prompts_share_what_stands_before_their_first_difference():
@@ -79,7 +80,7 @@ def test_what_the_device_gives_up_is_found_in_host_memory_if_that_has_room():
     requests = prompts("ab", "cd", "ef", "abx")
     page = 36864  # bytes of a token of OPT-125M in FP16: 2 * 12 layers * 768 channels * 2 bytes
     for n_tokens, found in ((10, 10), (5, 5), (4, 0)):
-        run, _ = served(requests, 21, simulator.HostMemory(n_tokens * page, 1e12))
+        run, _ = served(requests, 21, HostMemory(n_tokens * page, 1e12))
         assert run.host_tokens.tolist() == [0, 0, 0, found], n_tokens
 
 
@@ -96,7 +97,7 @@ def test_blocks_from_host_memory_come_beside_the_step_or_before_it():
     """10 tokens of 36,864 bytes at 1 GB/s and 1 ms before them: 1.36864 ms."""
     requests, page = prompts("ab", "cd", "ef", "abx"), 36864
     for is_beside in (True, False):
-        run, times = served(requests, 21, simulator.HostMemory(10 * page, 1e9, 1e-3, is_beside))
+        run, times = served(requests, 21, HostMemory(10 * page, 1e9, 1e-3, is_beside))
         step_s, load_s = times.step_s(0, 0, [PromptPart(10, 15)]), 1.36864e-3
         wanted = max(step_s, load_s) if is_beside else step_s + load_s
         assert run.first_s[3] - run.start_s[3] == pytest.approx(wanted, rel=1e-6)
@@ -112,7 +113,7 @@ def test_a_prefix_in_common_is_held_once():
         device = room_for(PLANS["fp16"], work, 100).model_copy(
             update={"memory_capacity": room_for(kv, work, 300_000).memory_capacity}
         )
-        held.append(simulator.run(device, kv, work, requests, step_tokens=10**6).peak_used_bytes)
+        held.append(simulator.run(device, kv, work, requests, Scheduler(step_tokens=10**6)).peak_used_bytes)
     per_token = 2 * 32 * 4096 * 2
     # answers: a page of 4 tokens each; a sequence's buffers are the same in both
     assert held[0] - held[1] == (250_000 - 52_000) * per_token
@@ -146,7 +147,7 @@ def test_a_block_is_kept_only_after_the_one_before_it(texts, room):
 
 
 def test_steps_say_what_each_prompt_finds_and_what_becomes_of_the_rest():
-    run, _ = served(prompts("abx", "aby", "cde", "abz"), 21, simulator.HostMemory(36864 * 100, 1e12))
+    run, _ = served(prompts("abx", "aby", "cde", "abz"), 21, HostMemory(36864 * 100, 1e12))
     table = run.steps.table()
     states = {
         step: dict(zip(part["requests"] + ":" + part["end_tokens"].astype(str), part["state"], strict=True))

@@ -12,6 +12,7 @@ from dse.model.point import Point
 from dse.serving import prefix_tree, reuse, simulator, steady_state
 from dse.serving.arrivals import Traffic, rate_that_holds, requests_of
 from dse.serving.requests import PromptBlocks, Requests
+from dse.serving.steady_state import HostMemory
 from dse.specs import catalog
 from dse.specs.workload import Workload
 from small_servers import build
@@ -77,16 +78,16 @@ def test_prompts_with_one_prefix_are_served_as_the_point_says(device, model, qua
     """Requests that all begin alike have the server that `dse point --prefix` has."""
     hardware, plan, work = catalog.device(device), build(model, quantizer), Workload(**fields)
     traffic = replace(work, prefix_tokens=0)
-    how = steady_state.schedule(hardware, plan, traffic)
+    how = steady_state.scheduler_of(hardware, plan, traffic)
     requests = requests_of(Traffic(n_requests=100, prefix_tokens=work.prefix_tokens), traffic)
-    found = reuse.steady_of(hardware, plan, traffic, requests, *how)
+    found = reuse.steady_of(hardware, plan, traffic, requests, how)
     point = Point(hardware, plan, work)
     wanted = evaluate(Point(hardware, plan, replace(work, batch=work.batch or min(point.max_batch, point.batch))))
     assert found["fitting_sequences"] == point.max_batch
     for name in ("requests_per_s", "throughput_tokens_per_s", "tpot_s"):
         assert found[name] == pytest.approx(wanted[name], rel=1e-9), name
-    assert rate_that_holds(hardware, plan, traffic, requests, *how) == found["requests_per_s"]
-    alone = reuse.steady_of(hardware, plan, traffic, replace(requests, blocks=None), *how)
+    assert rate_that_holds(hardware, plan, traffic, requests, how) == found["requests_per_s"]
+    alone = reuse.steady_of(hardware, plan, traffic, replace(requests, blocks=None), how)
     assert found["requests_per_s"] > 1.2 * alone["requests_per_s"]
 
 
@@ -95,8 +96,8 @@ SIMULATED = [
     (4, 16, "chunked", None),
     (4, 16, "continuous", None),
     (60, 16, "chunked", None),  # of 60 texts the device keeps some
-    (60, 16, "chunked", simulator.HostMemory(10**11, 25e9)),
-    (60, 16, "chunked", simulator.HostMemory(10**11, 5e8, 1e-3, is_beside=False)),
+    (60, 16, "chunked", HostMemory(10**11, 25e9)),
+    (60, 16, "chunked", HostMemory(10**11, 5e8, 1e-3, is_beside=False)),
 ]
 
 
@@ -106,12 +107,12 @@ def test_what_a_full_server_holds_is_what_the_simulation_serves(n_texts, batch, 
     plan = build("llama3.1-8b", "fp16")
     work = Workload(input_tokens=1600, output_tokens=64, batch=batch, batching=batching, gpu_memory_utilization=0.28)
     device = catalog.device("a100-80gb")
-    how = steady_state.schedule(device, plan, work)
+    how = steady_state.scheduler_of(device, plan, work, host)
     requests = requests_of(Traffic(n_requests=800, prefix_tokens=1280, n_prefixes=n_texts), work)
-    run = simulator.run(device, plan, work, requests, *how, host=host)
-    steady = reuse.steady_of(device, plan, work, requests, *how, host)
+    run = simulator.run(device, plan, work, requests, how)
+    steady = reuse.steady_of(device, plan, work, requests, how)
     assert steady["requests_per_s"] == pytest.approx(run.saturated_requests_per_s, rel=0.05)
-    found = reuse.found_when_full(device, plan, work, requests, how[0], host)
+    found = reuse.found_when_full(device, plan, work, requests, how)
     share = (run.device_tokens.sum() + run.host_tokens.sum()) / run.requests.input_tokens.sum()
     # at the start of the run no text is there
     assert found.mean_found_tokens / 1600 == pytest.approx(share / (1 - n_texts / 800), abs=0.03)
@@ -127,7 +128,7 @@ def test_each_group_of_requests_keeps_prompts_of_its_own():
 
     def found(*texts):
         requests = prompts(*(text + str(i) for i in range(10) for text in texts), block=100_000, output=10)
-        return reuse.found_when_full(device, plan, work, requests, "chunked")
+        return reuse.found_when_full(device, plan, work, requests, steady_state.Scheduler("chunked"))
 
     assert found("a", "b") == found("a", "a")
     assert found("a", "b").mean_found_tokens == 100_000
@@ -139,15 +140,15 @@ def test_a_load_from_host_memory_takes_its_start_and_its_bytes():
     plan, device = build("llama3.1-8b", "fp16"), catalog.device("a100-80gb")
     work = Workload(input_tokens=1600, output_tokens=64, batch=16, gpu_memory_utilization=0.28)
     requests = requests_of(Traffic(n_requests=400, prefix_tokens=1280, n_prefixes=60), work)
-    how = steady_state.schedule(device, plan, work)
-    alone = reuse.found_when_full(device, plan, work, requests, how[0])
-    host = simulator.HostMemory(10**11, 25e9, 1e-3)
-    found = reuse.found_when_full(device, plan, work, requests, how[0], host)
+    how = steady_state.scheduler_of(device, plan, work)
+    alone = reuse.found_when_full(device, plan, work, requests, how)
+    host = HostMemory(10**11, 25e9, 1e-3)
+    found = reuse.found_when_full(device, plan, work, requests, how._replace(host=host))
     from_host = (found.mean_found_tokens - alone.mean_found_tokens) / 1280
     assert 0.3 < from_host < 0.9
     assert found.load_s == pytest.approx(from_host * (1e-3 + 1280 * 131_072 / 25e9), rel=0.01)
     rates = [
-        reuse.steady_of(device, plan, work, requests, *how, one)["requests_per_s"]
+        reuse.steady_of(device, plan, work, requests, how._replace(host=one))["requests_per_s"]
         for one in (None, replace(host, is_beside=False), host, replace(host, start_s=0.0, bandwidth_bytes_per_s=1e13))
     ]
     assert rates == sorted(rates)

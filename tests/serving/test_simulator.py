@@ -18,6 +18,7 @@ from dse.model.point import Point
 from dse.serving import simulator as simulate
 from dse.serving import steady_state as serving
 from dse.serving.requests import Lengths, Moments, PromptBlocks, Requests
+from dse.serving.steady_state import HostMemory, Scheduler
 from dse.serving.step_times import PromptPart
 from dse.specs import catalog, workload
 from naive_serving import serve
@@ -59,7 +60,7 @@ def shared_cases(draw):
     )
     blocks = PromptBlocks(first, np.concatenate(texts).astype(np.int64), ends)
     n_tokens, bandwidth = draw(st.integers(1, 99)), draw(st.sampled_from([1e9, 1e7]))
-    host = simulate.HostMemory(n_tokens * 36864, bandwidth, draw(st.sampled_from([0.0, 1e-3])), draw(st.booleans()))
+    host = HostMemory(n_tokens * 36864, bandwidth, draw(st.sampled_from([0.0, 1e-3])), draw(st.booleans()))
     case = replace(requests, blocks=blocks), work, quantizer, draw(st.integers(60, 110)), batching, chunk
     return case, draw(st.sampled_from([None, host, host]))
 
@@ -76,11 +77,9 @@ def both(case, prompt_step=2048, compiled=False, host=None):
             kv,
             work,
             requests,
-            batching,
-            chunk if batching == "chunked" else prompt_step,
+            Scheduler(batching, chunk if batching == "chunked" else prompt_step, host),
             times=times,
             compiled=compiled,
-            host=host,
         )
     except InputError:
         assume(False)
@@ -268,8 +267,8 @@ def test_the_closed_form_is_within_5_percent(row):
     spec, kv = catalog.device(device), build(model, quantizer)
     work = Workload(batch=batch, admission=admission, model_kind=kind)
     requests = lengths(max(2000, 25 * batch), mean_in, mean_out, kind=spread)
-    found = simulate.run(spec, kv, work, requests, batching)
-    wanted = serving.steady(spec, kv, work, Moments.of(requests), batching=batching)
+    found = simulate.run(spec, kv, work, requests, Scheduler(batching))
+    wanted = serving.steady(spec, kv, work, Moments.of(requests), scheduler=Scheduler(batching))
     assert found.saturated_tokens_per_s == pytest.approx(wanted["throughput_tokens_per_s"], rel=0.05)
     if spread == "fixed":  # each request that ends has given mean_out tokens
         own = found.saturated_requests_per_s * mean_out
@@ -282,10 +281,10 @@ def test_how_many_run_in_chunks(chunk, batch, limit):
     spec, kv = catalog.device("a100-80gb"), build("llama2-13b", "qserve")
     work = Workload(batch=batch, admission="paged", model_kind="ideal")
     requests = lengths(4000, 1100, 210)
-    found = simulate.run(spec, kv, work, requests, "chunked", chunk)
+    found = simulate.run(spec, kv, work, requests, Scheduler("chunked", chunk))
     n = len(found.samples["running"])
     running = found.samples["running"][n // 5 : 3 * n // 4]  # neither filling up nor running out
-    wanted = serving.steady(spec, kv, work, Moments.of(requests), None, "chunked", chunk)
+    wanted = serving.steady(spec, kv, work, Moments.of(requests), None, Scheduler("chunked", chunk))
     assert wanted["limited_by"] == limit
     assert np.mean(running) == pytest.approx(wanted["running_sequences"], rel=0.07)
     assert np.sum(found.finish_s - found.first_s) / found.n_tokens == pytest.approx(wanted["tpot_s"], rel=0.07)
@@ -299,13 +298,15 @@ def test_the_gain_of_continuous_batching_is_that_of_the_largest_output():
     requests = lengths(4000, 2, 400)
     found = {}
     for batching in ("static", "continuous"):
-        found[batching] = simulate.run(spec, kv, work, requests, batching).saturated_tokens_per_s
+        found[batching] = simulate.run(spec, kv, work, requests, Scheduler(batching)).saturated_tokens_per_s
     counted = Lengths.of(requests)
     wanted = formulas.batching_gain(counted.largest_output(8), counted.moments.mean_output_tokens)
     assert wanted > 2
     assert found["continuous"] / found["static"] == pytest.approx(wanted, rel=0.05)
     closed = [
-        serving.steady(spec, kv, work, counted.moments, batching=name, largest_output=counted.largest_output)
+        serving.steady(
+            spec, kv, work, counted.moments, scheduler=Scheduler(name), largest_output=counted.largest_output
+        )
         for name in ("static", "continuous")
     ]
     assert found["static"] == pytest.approx(closed[0]["throughput_tokens_per_s"], rel=0.05)
@@ -322,7 +323,7 @@ def test_conserved_within_memory_and_repeatable(batching, admission):
     device = room_for(kv, work, 3000)
     requests = lengths(400, 120, 200, seed=5)
     requests = replace(requests, arrival_s=np.cumsum(np.random.default_rng(3).exponential(2e-3, 400)))
-    found = simulate.run(device, kv, work, requests, batching, 128)
+    found = simulate.run(device, kv, work, requests, Scheduler(batching, 128))
     assert found.n_rejected == 0
     n_out = int(requests.output_tokens.sum())
     # tokens: every answer whole, every gap before a decode step of an answer counted once, prompts computed
@@ -343,7 +344,7 @@ def test_conserved_within_memory_and_repeatable(batching, admission):
     assert (found.start_s < found.first_s).all()
     assert (found.first_s < found.finish_s).all()
     assert found.busy_s <= found.duration_s * (1 + 1e-12)
-    again = simulate.run(device, kv, work, requests, batching, 128, compiled=False)
+    again = simulate.run(device, kv, work, requests, Scheduler(batching, 128), compiled=False)
     assert again.finish_s.tolist() == found.finish_s.tolist()
     assert again.gap_counts.tolist() == found.gap_counts.tolist()
     if found.n_preempted == 0 and batching != "static":  # Little: requests running = rate * time that each runs
@@ -356,8 +357,8 @@ def test_chunks_change_order_not_work():
     spec, kv = catalog.device("a100-80gb"), build("llama2-7b", "fp16")
     work = Workload(batch=16, admission="reserve", model_kind="ideal")
     requests = lengths(200, 500, 50)
-    runs = [simulate.run(spec, kv, work, requests, "chunked", chunk) for chunk in (17, 64, 512, 4000)]
-    runs.append(simulate.run(spec, kv, work, requests, "continuous"))
+    runs = [simulate.run(spec, kv, work, requests, Scheduler("chunked", chunk)) for chunk in (17, 64, 512, 4000)]
+    runs.append(simulate.run(spec, kv, work, requests, Scheduler("continuous")))
     assert len({run.n_tokens for run in runs}) == len({run.n_prompt_tokens for run in runs}) == 1
     for run in runs:
         assert run.prompt_attention_s == pytest.approx(runs[0].prompt_attention_s, rel=1e-9)
@@ -386,7 +387,12 @@ def test_by_hand():
     assert found.finish_s.tolist() == pytest.approx([end, end], rel=1e-15)
     # chunks of 12: ten tokens of one and two of the other; then one decodes while the other's last eight are computed
     found = simulate.run(
-        a100(), kv, work, Requests(np.zeros(2), np.array([10, 10]), np.array([2, 2])), "chunked", 12, times=times
+        a100(),
+        kv,
+        work,
+        Requests(np.zeros(2), np.array([10, 10]), np.array([2, 2])),
+        Scheduler("chunked", 12),
+        times=times,
     )
     one = times.step_s(0, 0, [PromptPart(0, 10), PromptPart(0, 2, ends=False)])
     two = one + times.step_s(1, 11, [PromptPart(2, 10)])
@@ -431,9 +437,11 @@ def test_groups_are_near_their_closed_form(batching, batch, mean_in, mean_out):
     spec, kv = catalog.device("h100"), build("llama3.1-70b", "fp16")
     work = Workload(batch=batch, admission="paged", tp=8, dp_attention=True)
     requests = lengths(20 * max(batch, 20), mean_in, mean_out)
-    found = simulate.run(spec, kv, work, requests, batching)
+    found = simulate.run(spec, kv, work, requests, Scheduler(batching))
     counted = Lengths.of(requests)
-    wanted = serving.steady(spec, kv, work, counted.moments, batching=batching, largest_output=counted.largest_output)
+    wanted = serving.steady(
+        spec, kv, work, counted.moments, scheduler=Scheduler(batching), largest_output=counted.largest_output
+    )
     assert found.saturated_tokens_per_s == pytest.approx(wanted["throughput_tokens_per_s"], rel=0.055)
     assert wanted["n_sequences"] == batch
 
@@ -460,8 +468,8 @@ def test_groups_share_nothing_but_the_step():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"batching": "dynamic"}, "batching = 'dynamic'"),
-        ({"step_tokens": 0}, "prompt-budget = 0"),
+        ({"scheduler": Scheduler("dynamic")}, "batching = 'dynamic'"),
+        ({"scheduler": Scheduler(step_tokens=0)}, "prompt-budget = 0"),
         ({"requests": lengths(0, 1, 1)}, "requests = 0"),
         ({"requests": Requests(np.zeros(1), np.array([0]), np.array([1]))}, "input = 0"),
         ({"requests": Requests(np.zeros(1), np.array([1]), np.array([0]))}, "output = 0"),

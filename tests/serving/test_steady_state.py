@@ -49,7 +49,7 @@ def test_by_hand():
     """OPT-6.7B, FP16, ideal A100 (2e12 B/s, 312e12 FLOP/s), 4 sequences, 99 in, 1 out: every number by hand."""
     spec, kv = catalog.device("a100-80gb:memory_bandwidth=2 TB/s"), build("opt-6.7b", "fp16")
     work = Workload(batch=4, model_kind="ideal", admission="paged")
-    found = serving.steady(spec, kv, work, serving.FixedLengths(99, 1), batching="continuous")
+    found = serving.steady(spec, kv, work, serving.FixedLengths(99, 1), scheduler=serving.Scheduler("continuous"))
     weights_s = 2 * kv.model.active_parameters / 2e12  # all weights once, in the step and in the prompt (99 < 156)
     kv_s = 4 * 100 * (32 * 2 * 4096 * 2) / 2e12  # context 100: 32 layers, K and V, 4096 channels, 2 B
     prompt_s = 4 * 32 * 4096 * (99 * 100 / 2) / 312e12  # 4 * heads * dim * layers * sum of 1..99
@@ -69,7 +69,7 @@ def test_by_hand():
 def test_chunks_give_a_rate_at_any_size(n, chunk):
     spec, kv = catalog.device("a100-80gb:memory_bandwidth=2 TB/s"), build("opt-6.7b", "fp16")
     work = Workload(batch=n, admission="paged", model_kind="ideal")
-    found = serving.steady(spec, kv, work, serving.FixedLengths(300, 100), n, "chunked", chunk)
+    found = serving.steady(spec, kv, work, serving.FixedLengths(300, 100), n, serving.Scheduler("chunked", chunk))
     assert found["throughput_tokens_per_s"] > 0
 
 
@@ -86,7 +86,7 @@ def test_bad_input(change):
     with pytest.raises(InputError, match=" only: leave it out"):
         serving.steady(spec, kv, replace(Workload(), **change), serving.FixedLengths(99, 10))
     with pytest.raises(InputError, match="step_tokens = 0"):
-        serving.steady(spec, kv, Workload(), serving.FixedLengths(99, 10), batching="chunked", step_tokens=0)
+        serving.steady(spec, kv, Workload(), serving.FixedLengths(99, 10), scheduler=serving.Scheduler("chunked", 0))
     with pytest.raises(InputError, match="n_sequences = 0"):
         serving.steady(spec, kv, Workload(), serving.FixedLengths(99, 10), n_sequences=0)
 

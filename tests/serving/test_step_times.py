@@ -13,6 +13,7 @@ from dse.model.deployed import n_groups_of
 from dse.model.point import Point
 from dse.serving import simulator, step_times
 from dse.serving.requests import Requests
+from dse.serving.steady_state import Scheduler
 from dse.serving.step_times import PromptPart
 from dse.specs import catalog
 from dse.specs.measurements import CLOSED
@@ -129,7 +130,7 @@ def test_a_simulated_burst_of_short_prompts_takes_what_a_point_says():
     device, kv = catalog.device("h100"), plan.build(catalog.model("qwen3-0.6b"), fp16, fp16)
     work = Workload(batch=32, input_tokens=64, output_tokens=16)
     requests = Requests(np.zeros(32), np.full(32, 64), np.full(32, 16))
-    run = simulator.run(device, kv, work, requests, "continuous", 32 * 64)
+    run = simulator.run(device, kv, work, requests, Scheduler("continuous", 32 * 64))
     assert run.first_s.tolist() == pytest.approx([Point(device, kv, work).run(32).wave.prefill_s] * 32, rel=1e-9)
 
 

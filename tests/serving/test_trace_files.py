@@ -242,12 +242,11 @@ def test_scan_says_what_the_careful_reader_says(is_iso, data):
     schema = traffic_file.SCHEMAS[0 if is_iso else 1]
     line = ",".join((data.draw(DATES if is_iso else SECONDS), data.draw(NUMBERS), data.draw(NUMBERS))) + data.draw(ENDS)
     reader = traffic_file._RowReader("x", schema, [traffic_scan.TIME, traffic_scan.INPUT, traffic_scan.OUTPUT])
-    out = [np.empty(1, np.int64) for _ in range(3)]
+    rows, raw = np.empty((3, 1), np.int64), line.encode()
     least = 0 if schema.has_failures else 1
-    raw = line.encode()
-    arguments = (0, len(raw), reader.kinds, is_iso, least, traffic_file.MAX_TOKENS, 0, *out, 0)
-    position, n = traffic_scan.scan(raw, *arguments)
-    fast = tuple(int(values[0]) for values in out) if n else None
+    columns = traffic_scan.Columns(np.array(reader.kinds), is_iso, least, traffic_file.MAX_TOKENS)
+    position, n = traffic_scan.scan(raw, 0, columns, 0, rows, 0)
+    fast = tuple(rows[:, 0].tolist()) if n else None
     assert (position, n) in ((0, 0), (len(raw), 1))
     try:
         careful = reader.row(raw)
@@ -256,9 +255,7 @@ def test_scan_says_what_the_careful_reader_says(is_iso, data):
     if fast is not None:
         assert fast == careful
     compiled = traffic_scan.compiled()
-    array = np.frombuffer(raw, np.uint8)
-    kinds = np.array(reader.kinds)
-    assert compiled(array, *arguments[:2], kinds, *arguments[3:]) == (position, n)
+    assert compiled(np.frombuffer(raw, np.uint8), 0, columns, 0, rows, 0) == (position, n)
 
 
 @given(st.datetimes(datetime(1970, 1, 1), datetime(2200, 1, 1)))
@@ -272,5 +269,5 @@ def test_dates_of_the_scan(when):
 
 def test_rows_are_plain_where_written_as_azure_writes_them():
     raw = ROW.encode()
-    out = [np.empty(1, np.int64) for _ in range(3)]
-    assert traffic_scan.scan(raw, 0, len(raw), [1, 2, 3], True, 1, 1000, 0, *out, 0) == (len(raw), 1)
+    columns = traffic_scan.Columns(np.array([1, 2, 3]), True, 1, 1000)
+    assert traffic_scan.scan(raw, 0, columns, 0, np.empty((3, 1), np.int64), 0) == (len(raw), 1)

@@ -57,7 +57,7 @@ def test_one_pass_gives_what_a_streaming_cache_gives(name):
     model = load.load(str(model_files.MODELS / name))
     tokens = np.load(model_files.MODELS / name / "reference.npz")["tokens"]
     known = in_loop.calibrate(model, tokens, silent)
-    for score in in_loop.scores(model, tokens, tokens, METHODS, ("both",), None, silent):
+    for score in in_loop.scores(model, tokens, tokens, in_loop.Scoring(METHODS), silent):
         found = caches.caches(quantizers.parse(score.method), model, known)
         slow = streamed_nats(model, tokens, found).mean()
         assert np.log(score.perplexity) == pytest.approx(slow, abs=2e-4), score.method
@@ -97,7 +97,7 @@ def test_it_goes_on_with_what_a_directory_holds(scored, tmp_path, monkeypatch):
     first = json.loads(scored("--quantizers", "fp8,int4", "--out", out, "--json")[1])
     asked = []
     scores = in_loop.scores
-    monkeypatch.setattr(in_loop, "scores", lambda *args: asked.append(args[3]) or scores(*args))
+    monkeypatch.setattr(in_loop, "scores", lambda *args: asked.append(args[3].methods) or scores(*args))
     second = json.loads(scored("--quantizers", "int4,int8,fp8", "--out", out, "--json")[1])
     assert asked == [["int8"]]
     assert [row["method"] for row in second] == ["fp16", "int4", "int8", "fp8"]
@@ -157,6 +157,6 @@ def test_perplexity_of_smollm2_on_the_licence():
     model = load.load(str(path))
     text = str(Path(__file__).parents[2] / "LICENSE")
     tokens = tokenizer.tokens_of(text, model.encode, 512, model.architecture.context_tokens, model.name)
-    exact, fp8 = in_loop.scores(model, tokens, tokens, ["fp8"], ("both",), None, silent)
+    exact, fp8 = in_loop.scores(model, tokens, tokens, in_loop.Scoring(["fp8"]), silent)
     assert exact.perplexity == pytest.approx(SMOLLM2_PERPLEXITY, rel=1e-3)
     assert 0 < fp8.kl_nats < 0.1

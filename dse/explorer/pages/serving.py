@@ -27,7 +27,7 @@ from dse.questions.load import UnderLoad
 from dse.report import simulation
 from dse.report.present import number
 from dse.serving import arrivals, trace_tables
-from dse.serving.steady_state import schedule
+from dse.serving.steady_state import scheduler_of
 from dse.specs.workload import ASKED
 
 PAGE = "serving"
@@ -290,7 +290,7 @@ def cached_rate(asked: PointRequest, trace: str | None, n_requests: int) -> floa
         arrivals.Traffic(trace=trace, rate=arrivals.FULL, n_requests=n_requests), asked.work
     )
     device, plan = asked.device_spec(), asked.plan()
-    return arrivals.rate_that_holds(device, plan, asked.work, requests, *schedule(device, plan, asked.work))
+    return arrivals.rate_that_holds(device, plan, asked.work, requests, scheduler_of(device, plan, asked.work))
 
 
 @st.cache_data(max_entries=256, ttl="1h", show_spinner=False, hash_funcs={PointRequest: repr})
@@ -300,7 +300,7 @@ def cached_run(
     """A simulated run: its numbers, and what shares of the requests wait. Raises DseError."""
     ask = arrivals.Traffic(trace=trace, rate=str(per_s), n_requests=n_requests)
     device, plan = asked.device_spec(), asked.plan()
-    result, run = simulation.serve(device, plan, asked.work, ask, *schedule(device, plan, asked.work))
+    result, run = simulation.serve(device, plan, asked.work, ask, scheduler_of(device, plan, asked.work))
     return result, simulation.waits_table(result, run, name)
 
 

@@ -23,9 +23,9 @@ KINDS = {
 MAX_TOKENS, MAX_CHANNELS = 256, 384
 
 
-def values_table(view: HeadView, most_channels: int) -> pd.DataFrame:
+def values_table(view: HeadView) -> pd.DataFrame:
     """The map of a head as a table: a row a token and channel, its value before and after."""
-    before, after = (part[:, :most_channels].astype(np.float64) for part in (view.before, view.after))
+    before, after = (part[:, :MAX_CHANNELS].astype(np.float64) for part in (view.before, view.after))
     n_tokens, n_channels = before.shape
     tokens = np.repeat(np.arange(view.first_token, view.first_token + n_tokens), n_channels)
     return pd.DataFrame(
@@ -38,9 +38,7 @@ def values_table(view: HeadView, most_channels: int) -> pd.DataFrame:
     )
 
 
-def write(
-    out: str, found: DumpMeasurement, view: HeadView, place: str, side: str, error: str, data: str, most_channels: int
-) -> list[Path]:
+def write(out: str, found: DumpMeasurement, view: HeadView, place: str, side: str, error: str, data: str) -> list[Path]:
     """Write the tables and what their figures say beside them into directory `out`; the paths of the tables.
 
     `place` names the head shown, `side` (key, value) and `error` (of `ERRORS`) what the map of heads shows, `data`
@@ -67,7 +65,7 @@ def write(
             view.histogram,
             {"title": f"Values before and after, {place}", "marks": [list(mark) for mark in view.marks], "notes": [on]},
         ),
-        "values": (values_table(view, most_channels), {"place": place}),
+        "values": (values_table(view), {"place": place}),
     }
     paths = []
     with files.publishing(out) as published:

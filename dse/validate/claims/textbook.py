@@ -9,7 +9,7 @@ from dse.model.formulas import attention, kv_cache, linear, serving, weights
 from dse.model.kv_layout import Same
 from dse.model.point import Point
 from dse.serving import simulator, trace_tables
-from dse.serving.steady_state import steady
+from dse.serving.steady_state import Scheduler, steady
 from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.workload import Workload
@@ -257,10 +257,10 @@ def _chunked_prefill(of: Same) -> Relation:
         work = Workload(batch=CHUNKED_BATCH, admission="paged", **KINDS[kind], **PAPER)
         most_per_s = steady(device, kv, work, trace_tables.load("azure-conv").moments)["requests_per_s"]
         requests = trace_tables.sample("azure-conv", 2000, 0.8 * most_per_s, seed=1)
-        times = simulator.tables_for(device, kv, work, requests, "continuous", 1024, CHUNKED_BATCH)
-        whole = simulator.run(device, kv, work, requests, "continuous", times=times)
+        times = simulator.tables_for(device, kv, work, requests, 1024, CHUNKED_BATCH)
+        whole = simulator.run(device, kv, work, requests, times=times)
         for chunk in (512, 1024):
-            parts = simulator.run(device, kv, work, requests, "chunked", chunk, times=times)
+            parts = simulator.run(device, kv, work, requests, Scheduler("chunked", chunk), times=times)
             lower.append((whole.gap_s(0.99) or 0.0) / (parts.gap_s(0.99) or 1.0))
             throughputs.append(whole.duration_s / parts.duration_s)
         shown.append(f"{lower[-2]:.1f} and {lower[-1]:.1f} ({kind})")
