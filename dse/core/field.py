@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, replace
 from fractions import Fraction
-from numbers import Integral
+from numbers import Integral, Number
 from typing import Any, Literal
 
 from dse.core.errors import InputError, show
@@ -113,7 +113,9 @@ class Field:
         return value
 
     def _takes(self, value: Any) -> bool:
-        return value in self.choices if self.choices else self.kind.has(self, value)
+        if self.choices:  # texts and numbers: whether a list is among them is an error to ask of a mapping
+            return isinstance(value, str | Number) and value in self.choices
+        return self.kind.has(self, value)
 
     def refused(self, value: Any) -> InputError:
         """The error that says which values are allowed in place of this one."""

@@ -135,6 +135,8 @@ def test_the_legend_is_where_the_look_says(lines):
         ({"width": 39.0}, "width = 39: must be a number from 40 to 1,200 mm"),
         ({"legend": "left"}, "legend = 'left'"),
         ({"preset": "poster"}, "preset = 'poster'"),
+        ({"preset": ["paper"]}, "preset = ['paper']: must be one of report, paper, paper-wide, slide"),
+        ({"legend": {"above": "below"}}, "must be one of above, right, below, none"),
         ({"title": "x" * 400}, "must be one line of at most 200 printable characters"),
         ({"title": "a\nb"}, "title = 'a\\nb': must be one line of at most 200 printable characters"),
         ({"x_label": "\u4e2d"}, "the font of figures has no \u4e2d"),
