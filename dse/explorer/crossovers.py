@@ -11,10 +11,10 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
+from dse.core.field import Field
 from dse.explorer import common_fields, downloads, figure, request, uploads, widgets
 from dse.explorer.bench import Bench
 from dse.explorer.downloads import MadeBy
-from dse.explorer.fields import PageField
 from dse.explorer.fragments import part
 from dse.explorer.request import PointRequest
 from dse.explorer.uploads import NO_FILE, FileText
@@ -27,21 +27,18 @@ from dse.questions.effects import Effects
 
 #: what the map compares where the page has no answer
 MAPPED = ("fp16", "fp8")
-AGAINST = PageField(
-    key="against",
+AGAINST = Field(
+    name="against",
     label="Against",
-    kind="choice",
     default="fp16",
-    choices=common_fields.QUANTIZER.choices,
+    listed=common_fields.QUANTIZER.listed,
     help="The format that the current design's must beat; where that has it itself, the tray's first other format.",
 )
-MEASURE = PageField(
-    key="measure",
+MEASURE = Field(
+    name="measure",
     label="What must be better",
-    kind="choice",
     default="throughput",
-    choices=lambda: list(crossing.MEASURES),
-    titles=lambda name: common.MEASURES[name].title,
+    choices={name: common.MEASURES[name].title for name in crossing.MEASURES},
     help="A decode step counts only where the whole batch runs at once.",
 )
 FIELDS = (MEASURE, AGAINST)

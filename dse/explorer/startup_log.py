@@ -7,9 +7,9 @@ import pandas as pd
 import streamlit as st
 
 from dse.core.errors import InputError, clean, show
+from dse.core.field import Field
 from dse.explorer import common_fields, uploads, widgets
 from dse.explorer.bench import Bench
-from dse.explorer.fields import PageField
 from dse.specs import catalog, device_names
 from dse.validate import check_log, startup_log
 from dse.validate.check_log import LogCheck
@@ -18,13 +18,12 @@ from dse.validate.startup_log import StartupLog
 #: session keys: name and values of the log, and why the last file could not be read
 _LOG, _SAID = "explorer log", "explorer log said"
 _MAX_NAME = 60
-DEVICE = PageField(
-    key="log_device",
+DEVICE = Field(
+    name="log_device",
     label="GPU of the log",
-    kind="choice",
     default=None,
-    choices=common_fields.DEVICE.choices,
-    placeholder="as the log says",
+    listed=common_fields.DEVICE.listed,
+    open_means="as the log says",
     help="Logs of vLLM, SGLang and TensorRT-LLM rarely say the device.",
 )
 

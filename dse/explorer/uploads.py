@@ -163,11 +163,6 @@ def measurement(label: str) -> Upload | None:
     return _held().get(label) if label != SHIPPED else None
 
 
-def measurement_names() -> list[str]:
-    """Measurements that can be chosen."""
-    return [SHIPPED, *names("measurement")]
-
-
 def device(label: str, edits: str = "", file: FileText | None = None) -> HardwareSpec:
     """A shipped or uploaded device with its changed numbers. Raises InputError or SpecError."""
     name, text = text_of(label) if file is None else file

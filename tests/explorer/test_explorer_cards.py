@@ -4,6 +4,7 @@ import pytest
 
 from cases import each
 from dse.explorer import bench, cards, common_fields, figure, request, tray
+from dse.explorer.fields import problem_of
 from dse.explorer.pages import start
 from dse.figures.charts import design_bars
 from dse.model import uncertainty
@@ -45,7 +46,7 @@ def test_a_format_that_the_server_refuses_is_said_on_the_card_and_is_never_the_b
     assert any(text.value.startswith("Most tokens a device\\: fp8") for text in app.markdown)
 
 
-@pytest.mark.parametrize("allowed", [common_fields.NO, common_fields.YES])
+@pytest.mark.parametrize("allowed", [False, True])
 def test_what_no_engine_of_a_chip_runs_is_in_no_verdict(allowed):
     """SinkQ on Oaken's chip, as fast as it would be at an assumed rate; other software lets it compete, marked."""
     oaken = {"device": "oaken-hbm", "model": "llama2-13b", "quantizer": "oaken", "other_software": allowed}
@@ -54,12 +55,11 @@ def test_what_no_engine_of_a_chip_runs_is_in_no_verdict(allowed):
     assert other.result["throughput_tokens_per_s"] > 0
     assert bench.badge(other) == "not run by its software"
     assert other.refusals == {"sinkq": "no engine of Oaken-HBM runs it"}
-    is_allowed = allowed == common_fields.YES
-    assert bool(cards.sure(own, other)) == is_allowed
+    assert bool(cards.sure(own, other)) == allowed
     curves = [(row.name, request.curve(request.any_batch(row.request))) for row in here.answered]
     rows = [(row.name, row.result) for row in here.answered]
     _, verdict = figure.speeds(curves, rows, {}, (), (), [row.name for row in here.rows if not row.result["runs"]])
-    assert verdict.startswith("Most tokens a device: sinkq" if is_allowed else "Most tokens a device: oaken")
+    assert verdict.startswith("Most tokens a device: sinkq" if allowed else "Most tokens a device: oaken")
 
 
 @pytest.mark.parametrize(
@@ -332,7 +332,7 @@ def test_a_question_of_the_first_screen_is_made_of_what_fields_take(question):
     """A name that a field does not list would be the default in the field, and another in the answer."""
     fields = {field.key: field for field in (*common_fields.DESIGN, *common_fields.SCENARIO)}
     for values in (*question.designs, question.workload):
-        assert [fields[key].problem(value, values) for key, value in values.items()] == [""] * len(values)
+        assert [problem_of(fields[key], value, values) for key, value in values.items()] == [""] * len(values)
 
 
 def test_a_device_whose_numbers_were_changed_is_not_called_measured():
@@ -393,7 +393,7 @@ PAIRS = {
     "token_parameters": ({"tokens": "snapkv"}, {"token_parameters": "budget=100"}),
     "activation_bits": ({"weights_bits": 8}, {"activation_bits": 8}),
     "weights": ({}, {"weights": "fp8"}),
-    "tower": ({"model": "gemma-3-27b"}, {"tower": "no"}),
+    "tower": ({"model": "gemma-3-27b"}, {"tower": False}),
     "prompt_chunk": ({"memory": "paper"}, {"prompt_chunk": 512}),
     "max_num_seqs": ({}, {"max_num_seqs": 4}),
     "kv_cache_memory": ({}, {"kv_cache_memory": 20_000_000_000}),
@@ -406,11 +406,11 @@ PAIRS = {
     "pp_batches": ({"pp": 2}, {"pp_batches": 1}),
     "ep": (_MIXTURE, {"ep": 2}),
     "expert_skew": ({**_MIXTURE, "ep": 2}, {"expert_skew": 0.5}),
-    "dp_attention": ({**_MIXTURE, "ep": 2}, {"dp_attention": "yes"}),
+    "dp_attention": ({**_MIXTURE, "ep": 2}, {"dp_attention": True}),
     "dcp": ({"tp": 16, "model": "llama3.1-70b"}, {"dcp": 2}),
     "implementation": ({"quantizer": "kivi"}, {"implementation": "generic"}),
-    "strict_kernels": ({}, {"strict_kernels": "yes"}),
-    "other_software": ({"other_software": "no"}, {"other_software": "yes"}),
+    "strict_kernels": ({}, {"strict_kernels": True}),
+    "other_software": ({"other_software": False}, {"other_software": True}),
 }
 #: the only choice of the field is the shipped file, so no two designs differ in it here
 ALIKE = {"measurements"}
@@ -424,7 +424,7 @@ def test_pairs_name_every_field_of_a_design():
 def test_designs_that_differ_in_one_field_have_a_chance_on_their_card(key):
     """Through `cards.sure`, the sentence of the card: in either order, and beside weights of another format."""
     common, change = PAIRS[key]
-    common = {"other_software": "yes", **common}  # KIVI and the like are compared as if others ran them
+    common = {"other_software": True, **common}  # KIVI and the like are compared as if others ran them
     weights = {"weights": "fp8"} if key not in ("weights", "weights_bits", "activation_bits") else {}
     here = of(common, {**common, **change}, {**common, **change, **weights}, batch=8)
     assert [row.wrong for row in here.rows] == [None] * 3

@@ -16,10 +16,10 @@ import dse
 from dse.core import specfile
 from dse.core.errors import InputError
 from dse.explorer import common_fields, kept, names, request, uploads
-from dse.explorer.fields import MAX_TEXT
-from dse.explorer.front import form, job, limits, text
+from dse.explorer.fields import MAX_TEXT, problem_of
+from dse.explorer.front import job, limits, text
 from dse.explorer.front.found import added, at, chart_of, filtered, limits_text, loaded, table_of, without_ties
-from dse.explorer.front.request import commands, front_request, python, sweep_toml
+from dse.explorer.front.request import AT_MOST, FIELDS, MORE, commands, front_request, python, sweep_toml
 from dse.explorer.uploads import FileText
 from dse.model import results
 from dse.model.results import RESULT_UNITS
@@ -49,7 +49,7 @@ SMALL = {
 
 
 def field_values(query):
-    fields = (*common_fields.DESIGN, *common_fields.SCENARIO, *form.FIELDS)
+    fields = (*common_fields.DESIGN, *common_fields.SCENARIO, *FIELDS)
     found = {field.key: field.default for field in fields}
     by_key = {field.key: field for field in fields}
     for key, value in query.items():
@@ -93,7 +93,7 @@ def test_ranges_are_written_as_people_say_them():
     ],
 )
 def test_bad_axes_are_said_in_a_line(text, wrong):
-    problem = form.MORE.problem(text, {})
+    problem = problem_of(MORE, text, {})
     assert wrong in problem
     assert "\n" not in problem
 
@@ -173,7 +173,7 @@ def test_limits_take_words_and_units(given, expected):
     ],
 )
 def test_bad_limits_are_said_in_a_line(text, part):
-    problem = form.AT_MOST.problem(text, {})
+    problem = problem_of(AT_MOST, text, {})
     assert part in problem
     assert "\n" not in problem
 
@@ -184,8 +184,8 @@ def test_limits_on_an_axis_need_the_axis(asked):
 
 
 def test_no_file_is_read_because_an_address_names_it():
-    assert "no file is read" in form.MORE.problem("key_quantizer = plan:/etc/plan.toml", {})
-    assert "no file is read" in form.MORE.problem("value_quantizer = fp16, PLAN:x.toml", {})
+    assert "no file is read" in problem_of(MORE, "key_quantizer = plan:/etc/plan.toml", {})
+    assert "no file is read" in problem_of(MORE, "value_quantizer = fp16, PLAN:x.toml", {})
 
 
 #: of two formats that vLLM keeps side by side

@@ -14,8 +14,7 @@ from dse.core import files
 from dse.core.errors import InputError
 from dse.explorer import request, uploads
 from dse.explorer.lab import dumps, load
-from dse.explorer.lab.form import closely
-from dse.explorer.lab.request import LabRequest, cached_measured, cached_view, command, how_of, python
+from dse.explorer.lab.request import LabRequest, cached_measured, cached_view, closely, command, how_of, python
 from dse.figures.export.lab import MAX_CHANNELS
 from dse.measure import lab
 from dse.measure.lab import ReadOptions

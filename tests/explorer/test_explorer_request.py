@@ -9,6 +9,7 @@ import dse
 from dse.core.errors import InputError
 from dse.core.field import SHARE, SWITCH
 from dse.explorer import common_fields, request
+from dse.explorer.fields import problem_of
 from dse.explorer.pages import serving
 from dse.specs.workload import ASKED, Workload
 
@@ -91,7 +92,7 @@ def test_a_page_asks_within_the_range_of_the_workload():
         asked = ASKED[name]
         if asked.kind.sort == "whole":
             assert (field.low, field.high) == (asked.low, asked.high), name
-        assert field.problem(field.default, {}) == "", name
+        assert problem_of(field, field.default, {}) == "", name
         assert field.help, name
 
 

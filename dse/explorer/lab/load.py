@@ -8,7 +8,7 @@ import streamlit as st
 from dse.core.errors import DseError, InputError, clean, show
 from dse.explorer import memory, state, uploads, widgets
 from dse.explorer.lab.dumps import ENDINGS, MARK, MAX_NAME, SAMPLE, free_when_left, loaded, read_dump
-from dse.explorer.lab.form import DATA, PATH
+from dse.explorer.lab.request import DATA, PATH
 from dse.measure import lab
 
 #: session keys: what the last load said, and how often one was tried
@@ -51,12 +51,7 @@ def load_dump() -> None:
             st.rerun()
         if serves_this_machine_alone():
             st.text_input(
-                PATH.label,
-                key=_PATH,
-                placeholder=PATH.placeholder,
-                help=PATH.help,
-                max_chars=4000,
-                on_change=_take_path,
+                PATH.label, key=_PATH, placeholder=PATH.open_means, help=PATH.help, max_chars=4000, on_change=_take_path
             )
         widgets.lines(st.session_state.get(_SAID, []))
 

@@ -23,8 +23,12 @@ from dse.report.present import position_note
 
 PAGE = "formats"
 FORMATS = replace(
-    common_fields.several(common_fields.FAMILY, [], "formats", "Formats"),
-    placeholder="all that the engine runs",
+    common_fields.FAMILY,
+    name="formats",
+    label="Formats",
+    default=[],
+    clears="",
+    open_means="all that the engine runs",
     help="What is compared with 16 bits. Left open: every format that the chosen engine runs on the device for the "
     "model.",
 )

@@ -12,7 +12,6 @@ from dse.explorer.bench import Bench
 from dse.explorer.downloads import MadeBy
 from dse.explorer.fragments import part
 from dse.explorer.front import limits
-from dse.explorer.front.form import AT_LEAST, AT_MOST, FIELDS, FILTER, FOLDED, LIMITS, SHOWN
 from dse.explorer.front.found import (
     added,
     at,
@@ -25,7 +24,21 @@ from dse.explorer.front.found import (
     without_ties,
 )
 from dse.explorer.front.job import AUTO_POINTS, FrontJob
-from dse.explorer.front.request import FILE, FrontRequest, commands, front_request, python, sweep_toml
+from dse.explorer.front.request import (
+    AT_LEAST,
+    AT_MOST,
+    FIELDS,
+    FILE,
+    FILTER,
+    FOLDED,
+    LIMITS,
+    SHOWN,
+    FrontRequest,
+    commands,
+    front_request,
+    python,
+    sweep_toml,
+)
 from dse.figures.charts import design_front
 from dse.figures.plot.answer import source_of
 from dse.model.engine import COMPILED_POINTS

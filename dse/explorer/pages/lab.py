@@ -16,7 +16,8 @@ from dse.explorer import common_fields, downloads, figure, request, sidebar, sta
 from dse.explorer.bench import Bench
 from dse.explorer.downloads import MadeBy
 from dse.explorer.lab.dumps import SAMPLE, dump_of
-from dse.explorer.lab.form import (
+from dse.explorer.lab.load import load_dump
+from dse.explorer.lab.request import (
     COMPARED,
     DATA,
     ERROR,
@@ -29,15 +30,12 @@ from dse.explorer.lab.form import (
     QUANTIZER,
     REPLACE,
     SIDE,
-    closely,
-    compared_of,
-)
-from dse.explorer.lab.load import load_dump
-from dse.explorer.lab.request import (
     LabRequest,
     cached_measured,
     cached_view,
+    closely,
     command,
+    compared_of,
     how_of,
     lab_request,
     place_of,
@@ -92,7 +90,7 @@ def render(bench: Bench) -> None:
     st.subheader("One of them, closely", anchor=False)
     thirds = st.columns(3)
     quantizer = closely(values)
-    named = replace(QUANTIZER, placeholder=f"{quantizer}, {QUANTIZER.placeholder}")
+    named = replace(QUANTIZER, open_means=f"{quantizer}, {QUANTIZER.open_means}")
     for i, field in enumerate((named, SIDE, LAYER, PARAMETERS, ERROR, HEAD, FIRST)):
         with thirds[i % 3]:
             widgets.draw(field)

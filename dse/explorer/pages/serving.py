@@ -11,9 +11,9 @@ import pandas as pd
 import streamlit as st
 
 from dse.core.errors import DseError, InputError
+from dse.core.field import NUMBER, WHOLE, Field
 from dse.explorer import cards, downloads, figure, request, state, widgets
 from dse.explorer.bench import Bench
-from dse.explorer.fields import PageField
 from dse.explorer.request import PointRequest
 from dse.figures import FIGURES
 from dse.figures.charts.load_times import times_of
@@ -31,35 +31,36 @@ from dse.serving.steady_state import schedule
 from dse.specs.workload import ASKED
 
 PAGE = "serving"
-RATE = PageField(
-    key="rate",
+RATE = Field(
+    name="rate",
     label="Requests per second",
-    kind="number",
+    kind=NUMBER,
     default=None,
     low=0.0001,
     high=1_000_000,
     step=1,
-    placeholder="any",
+    open_means="any",
     help="How many requests come a second: the table then says what they wait.",
 )
 #: lengths that are simulated: the workload's, all alike
 ALIKE = "workload"
 #: of the rate that the weakest design holds, where no rate is given
 SHARE_OF_WEAKEST = 0.7
-SIMULATED = PageField(
-    key="simulated",
+SIMULATED = Field(
+    name="simulated",
     label="Simulate one by one",
-    kind="choice",
     default=None,
-    choices=lambda: [ALIKE, *trace_tables.files()],
-    placeholder="nothing: closed form alone",
-    titles=lambda name: "requests of the workload, all alike" if name == ALIKE else f"lengths of {name}",
+    listed=lambda: {
+        ALIKE: "requests of the workload, all alike",
+        **{name: f"lengths of {name}" for name in trace_tables.files()},
+    },
+    open_means="nothing: closed form alone",
     help="Requests that come at random, drawn with the same seed for every design, served step by step.",
 )
-N_REQUESTS = PageField(
-    key="requests",
+N_REQUESTS = Field(
+    name="requests",
     label="Requests simulated",
-    kind="whole",
+    kind=WHOLE,
     default=1000,
     low=10,
     high=20_000,
