@@ -20,7 +20,6 @@ from dse.explorer.request import PointRequest
 from dse.explorer.uploads import NO_FILE, FileText
 from dse.figures.drawing.chart import Chart
 from dse.figures.plot.answer import chart_of
-from dse.operations.face import python_of
 from dse.operations.questions import FindCrossover, MapBest, VaryAssumptions, VaryDevice
 from dse.questions import best_map, common, crossing, doubt, sensitivity
 from dse.questions.effects import Effects
@@ -107,7 +106,7 @@ def show_map(asked: CrossoverRequest, address: str) -> None:
     everywhere = replace(asked, design=request.unquantized(_anywhere(asked.design)))
     with widgets.said():
         answer = cached_map(everywhere)
-        made = MadeBy(commands(asked)["map"], python(asked, "map"), address)
+        made = downloads.made_by([operations(asked)["map"]], address)
         _figure("map", chart_of(answer), lambda: answer.table, made, figure.cells)
 
 
@@ -127,7 +126,7 @@ def show_doubt(asked: CrossoverRequest, address: str) -> None:
 
 def _tornado(name: str, answer: Effects, crossover: CrossoverRequest, address: str) -> None:
     """Draw effects of numbers, a figure a design."""
-    made = MadeBy(commands(crossover)[name], python(crossover, name), address)
+    made = downloads.made_by([operations(crossover)[name]], address)
     chart = chart_of(answer)
     for i, panel in enumerate(chart.panels):
         single = replace(chart, panels=(panel,), title=f"{chart.title.partition(',')[0]}: {panel.title}")
@@ -139,7 +138,7 @@ def show_lines(asked: CrossoverRequest, address: str) -> None:
     """From which batch at a prompt, and from which prompt at a batch, the quantizer pays; takes seconds."""
     with widgets.said(), st.spinner(_WAIT):
         answer = cached_lines(replace(asked, quantizers=()))
-        made = MadeBy(commands(asked)["cross"], python(asked, "cross"), address)
+        made = downloads.made_by([operations(asked)["cross"]], address)
         chart = chart_of(answer)
         for i, panel in enumerate(chart.panels):
             single = replace(chart, panels=(panel,), title=f"{chart.title}: {panel.title}")
@@ -218,13 +217,3 @@ def operations(asked: CrossoverRequest) -> dict[str, Any]:
         "doubt": ask(VaryAssumptions, against=against),
         "cross": ask(FindCrossover, against=against, batches=BATCHES, inputs=INPUTS),
     }
-
-
-def commands(asked: CrossoverRequest) -> dict[str, str]:
-    """The questions as command lines."""
-    return {name: request.command_of(question) for name, question in operations(asked).items()}
-
-
-def python(asked: CrossoverRequest, question: str) -> str:
-    """A question in Python, ending with `result`. Raises InputError."""
-    return python_of(operations(asked)[question])

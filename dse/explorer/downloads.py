@@ -1,6 +1,7 @@
 """A figure with its reproduction panel: command line, Python, downloads."""
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -9,10 +10,12 @@ from urllib.parse import urljoin
 import pandas as pd
 import streamlit as st
 
-from dse.explorer import clipboard, export, figure, names
+from dse.explorer import clipboard, export, figure, names, request
 from dse.explorer.widgets import escaped
 from dse.figures.drawing.chart import Chart
 from dse.figures.drawing.layout import REPORT, Page
+from dse.operations.declare import Operation
+from dse.operations.face import python_of
 
 #: format of a download -> its media type
 FORMATS = {
@@ -44,6 +47,18 @@ class MadeBy:
         commands = "; ".join(self.command.splitlines())
         address = f" (explorer: {self.address})" if self.address else ""
         return f"{commands}{address}" + (f" (drawn with {self.options})" if self.options else "")
+
+
+def made_by(
+    questions: Sequence[Operation], address: str, without: Iterable[Collection[str]] = itertools.repeat(())
+) -> MadeBy:
+    """The questions that a figure answers, each `without` some fields of its workload."""
+    said = list(zip(questions, without, strict=False))
+    return MadeBy(
+        "\n".join(request.command_of(question, unused) for question, unused in said),
+        "\n\n".join(python_of(question, without=unused) for question, unused in said),
+        address,
+    )
 
 
 def show(
@@ -82,7 +97,7 @@ def show(
         return event
     with box:
         said = replace(chart, notes=tuple(filter(None, (verdict(), *chart.notes))))
-        clipboard.copy_picture(content(said, table, "png", made), f"{name} copy")
+        clipboard.copy_picture(cached_picture(said, made), f"{name} copy")
         with st.container(horizontal=True):
             for kind, media in FORMATS.items():
                 st.download_button(
@@ -119,6 +134,12 @@ def looking(
     if kind in ("csv", "parquet") or page is None:
         return content(chart, table, kind, made)
     return content(chart, table, kind, replace(made, options=options), page)
+
+
+@st.cache_data(max_entries=64, ttl="1h", show_spinner=False, hash_funcs={Chart: repr})
+def cached_picture(chart: Chart, made: MadeBy) -> bytes:
+    """The picture to copy: the panel that is open asks for it in each run of the page."""
+    return content(chart, pd.DataFrame, "png", made)
 
 
 def content(chart: Chart, table: Callable[[], pd.DataFrame], kind: str, made: MadeBy, page: Page = REPORT) -> bytes:

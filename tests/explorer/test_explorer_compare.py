@@ -164,7 +164,7 @@ def test_command_line_prints_the_same_numbers(capsys):
         admission="paged",
         weights_bits=8,
     )
-    words = shlex.split(request.command(given))
+    words = shlex.split(request.command_of(request.operation(given)))
     assert words[0] == "dse"
     with pytest.raises(SystemExit) as stop:
         main.main([*words[1:], "--json"])

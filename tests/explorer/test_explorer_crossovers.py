@@ -7,8 +7,9 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from dse.cli import main
-from dse.explorer import crossovers
+from dse.explorer import crossovers, request
 from dse.explorer.uploads import FileText
+from dse.operations.face import python_of
 from explorer_page import TIMEOUT_S, asked
 
 ASKED = crossovers.CrossoverRequest(
@@ -31,7 +32,7 @@ def test_command_and_python_shown_ask_the_same_question(question, ours, capsys, 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "p.toml").write_text(PLAN)
     space = {}
-    exec(crossovers.python(ours, question), space)
+    exec(python_of(crossovers.operations(ours)[question]), space)
     answer = {
         "map": crossovers.cached_map,
         "sensitivity": crossovers.cached_sensitivity,
@@ -40,7 +41,7 @@ def test_command_and_python_shown_ask_the_same_question(question, ours, capsys, 
     }[question]
     if question != "map":  # of which the command takes no cells
         assert space["result"].text() == answer(ours).text()
-    words = shlex.split(crossovers.commands(ours)[question])[1:]
+    words = shlex.split(request.command_of(crossovers.operations(ours)[question]))[1:]
     if question == "map":
         words += ["--batches", "1,4", "--inputs", "64,128"]
     with pytest.raises(SystemExit) as stopped:

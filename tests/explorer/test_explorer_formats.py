@@ -7,6 +7,7 @@ import pytest
 from dse.cli import main
 from dse.explorer import common_fields, downloads, request, tray
 from dse.explorer.pages import formats
+from dse.operations.face import python_of
 from explorer_page import opened, said, wrong
 
 ASKED = request.unquantized(request.of({"device": "h200", "model": "qwen3-32b", "batch": 4, "input": 1024}))
@@ -73,10 +74,10 @@ def test_chosen_formats_join_the_tray():
 @pytest.mark.slow
 def test_command_and_python_shown_ask_the_same(names, capsys):
     space = {}
-    exec(formats.python(ASKED, names), space)
+    exec(python_of(formats.operation(ASKED, names)), space)
     ours = formats.cached(ASKED, names).text()
     assert space["result"].text() == ours
     with pytest.raises(SystemExit) as stopped:
-        main.main(shlex.split(formats.command(ASKED, names))[1:])
+        main.main(shlex.split(request.command_of(formats.operation(ASKED, names)))[1:])
     assert stopped.value.code == 0
     assert capsys.readouterr().out == ours + "\n"

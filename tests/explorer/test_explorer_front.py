@@ -23,6 +23,7 @@ from dse.explorer.front.request import AT_MOST, FIELDS, MORE, commands, front_re
 from dse.explorer.uploads import FileText
 from dse.model import results
 from dse.model.results import RESULT_UNITS
+from dse.operations.face import python_of
 from dse.specs import catalog
 from dse.sweep import spec
 from dse.sweep.pareto import designs, stream
@@ -230,7 +231,7 @@ def test_files_of_the_reader_are_swept_and_join_the_tray(asked, tmp_path, monkey
     space = {}
     exec(python(own), space)
     pd.testing.assert_frame_equal(space["result"].table, found.table)
-    exec(request.python(design), space)
+    exec(python_of(request.operation(design)), space)
     assert space["result"] == request.answer(design).result
 
 

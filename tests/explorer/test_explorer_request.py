@@ -11,6 +11,7 @@ from dse.core.field import SHARE, SWITCH
 from dse.explorer import common_fields, request
 from dse.explorer.fields import problem_of
 from dse.explorer.pages import serving
+from dse.operations.face import python_of
 from dse.specs.workload import ASKED, Workload
 
 #: names have no values of their own to choose from
@@ -79,11 +80,11 @@ def reaches_them(name, run):
     asked = request.of(values)
     assert asked.work == work
     result = request.answer(asked).result
-    status, out, err = run(*shlex.split(request.command(asked))[1:], "--json")
+    status, out, err = run(*shlex.split(request.command_of(request.operation(asked)))[1:], "--json")
     assert (status, err) == (0, "")
     assert {key: json.loads(out)[key] for key in result} == result
     space = {}
-    exec(request.python(asked), space)
+    exec(python_of(request.operation(asked)), space)
     assert space["result"] == result
 
 
@@ -100,7 +101,7 @@ def test_what_has_no_effect_is_refused_as_by_the_command(run):
     asked = request.of({"admission": "reserve", "cached_input_discount": 0.5})
     with pytest.raises(InputError, match="nothing is cached: give --prefix"):
         request.answer(asked)
-    assert run(*shlex.split(request.command(asked))[1:])[0] == 2
+    assert run(*shlex.split(request.command_of(request.operation(asked)))[1:])[0] == 2
 
 
 def test_a_batch_of_its_own_is_in_place_of_the_workloads():
@@ -116,8 +117,8 @@ def test_pages_take_the_defaults_of_the_commands():
     found = request.answer(request.DEFAULT).result
     plain = dse.evaluate(request.DEFAULT.device, request.DEFAULT.model)
     assert {name: found[name] for name in plain} == plain
-    assert "--batch" not in request.command(request.DEFAULT)
-    assert "--admission" not in request.command(request.DEFAULT)
-    assert "batch=" not in request.python(request.DEFAULT)
+    assert "--batch" not in request.command_of(request.operation(request.DEFAULT))
+    assert "--admission" not in request.command_of(request.operation(request.DEFAULT))
+    assert "batch=" not in python_of(request.operation(request.DEFAULT))
     assert ": as many as fit  " in request.answer(request.DEFAULT).text
     assert serving.simulation_of(request.DEFAULT, None, 1.0, 100).workload == Workload()

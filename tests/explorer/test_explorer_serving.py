@@ -12,6 +12,7 @@ from dse.cli import main
 from dse.core.errors import InputError
 from dse.explorer import request
 from dse.explorer.pages import serving
+from dse.operations.face import python_of
 from dse.questions import load
 from explorer_page import opened, said, wrong
 
@@ -65,12 +66,12 @@ def test_without_a_rate_all_are_asked_for_what_the_weakest_can_hold():
 def test_command_and_python_shown_give_the_numbers_of_the_page(trace, changed):
     asked = serving.simulated(_asked(**changed))
     ours, waits = serving.cached_run(asked, trace, 2.0, 30, "x")
-    words = shlex.split(serving.simulate_command(asked, trace, 2.0, 30))
+    words = shlex.split(request.command_of(serving.simulation_of(asked, trace, 2.0, 30), serving.unused(asked, trace)))
     outcome = CliRunner().invoke(main.cli, [*words[1:], "--json"])
     assert outcome.exit_code == 0, outcome.output
     assert json.loads(outcome.output) == ours
     space = {}
-    exec(serving.simulate_python(asked, trace, 2.0, 30), space)
+    exec(python_of(serving.simulation_of(asked, trace, 2.0, 30), without=serving.unused(asked, trace)), space)
     assert space["result"] == ours
     assert waits["design"].unique().tolist() == ["x"]
     if "max_num_seqs" in changed:
@@ -87,10 +88,10 @@ def test_what_is_not_simulated_is_said_in_a_line():
 
 def test_command_and_python_ask_for_the_limits_of_the_page():
     wanted = {"ttft_s": 1.0, "tpot_s": 0.04}
-    words = shlex.split(serving.command(_asked(), wanted))
+    words = shlex.split(request.command_of(serving.operation(_asked(), wanted)))
     assert [words[words.index(name) + 1] for name in ("--max-ttft", "--max-tpot")] == ["1 s", "0.04 s"]
     space = {}
-    exec(serving.python(_asked(), wanted), space)
+    exec(python_of(serving.operation(_asked(), wanted)), space)
     assert space["result"].limits == wanted
 
 

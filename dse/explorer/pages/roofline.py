@@ -59,7 +59,7 @@ def render(bench: Bench) -> None:
             st.info("Nothing to show: no request of these designs fits.")
             return
         made = downloads.MadeBy(
-            "\n".join(f"{request.command(point)} --operations" for _, point in designs),
+            "\n".join(f"{request.command_of(request.operation(point))} --operations" for _, point in designs),
             "\n\n".join(map(python, (point for _, point in designs))),
             state.address(PAGE, bench.values),
         )

@@ -19,7 +19,6 @@ from dse.figures import FIGURES
 from dse.figures.charts.load_times import times_of
 from dse.model import lower
 from dse.model.results import title
-from dse.operations.face import python_of
 from dse.operations.questions import PredictLoad
 from dse.operations.serving import SimulateServing
 from dse.questions import load
@@ -106,12 +105,9 @@ def _in_closed_form(bench: Bench, answers: Mapping[str, UnderLoad], rate: float 
     rows = [row for row in bench.answered if row.name in answers]
     same, other = cards.likeness(rows)
     st.caption(widgets.escaped(f"Alike: {same}." + (f" Not alike: {other}." if other else "")))
-    wanted = limits(bench.values)
-    made = downloads.MadeBy(
-        "\n".join(command(row.request, wanted) for row in rows),
-        "\n\n".join(python(row.request, wanted) for row in rows),
-        state.address(PAGE, bench.values),
-    )
+    wanted = cards.limits_s(bench.values)
+    questions = [operation(row.request, wanted) for row in rows]
+    made = downloads.made_by(questions, state.address(PAGE, bench.values))
     table = pd.concat([answer.table for answer in answers.values()], ignore_index=True)
     chart = FIGURES["load"].chart(table, {"limits": wanted, "notes": []})
     said = best_within(answers, wanted)
@@ -168,20 +164,21 @@ def _one_by_one(bench: Bench, rate: float | None) -> None:
     bar.empty()
     if not runs:
         return
-    made = downloads.MadeBy(
-        "\n".join(simulate_command(held[name][0], trace, per_s, n_requests) for name in runs),
-        "\n\n".join(simulate_python(held[name][0], trace, per_s, n_requests) for name in runs),
+    points = [held[name][0] for name in runs]
+    made = downloads.made_by(
+        [simulation_of(point, trace, per_s, n_requests) for point in points],
         state.address(PAGE, bench.values),
+        [unused(point, trace) for point in points],
     )
+    wanted = cards.limits_s(bench.values)
     table = pd.concat([waits for _, waits in runs.values()], ignore_index=True)
-    chart = FIGURES["waits"].chart(table, {"limits": limits(bench.values), "notes": []})
+    chart = FIGURES["waits"].chart(table, {"limits": wanted, "notes": []})
     for place, panel, name in zip(st.columns(len(chart.panels)), chart.panels, times_of(table), strict=True):
         with place:
             title = f"Share of the requests by {panel.title}"
             one_panel = replace(chart, panels=(panel,), title=title)
             downloads.show(f"waits-{name}", one_panel, lambda: table, made, drawn=figure.fitted(one_panel))
     st.caption(f"The same {n_requests:,} requests for each design, {per_s:.4g} a second: {_whose(rate)}.")
-    wanted = limits(bench.values)
     rows = [_percentiles(name, run, _missed(waits, wanted)) for name, (run, waits) in runs.items()]
     st.dataframe(pd.DataFrame(rows), hide_index=True)
 
@@ -215,11 +212,6 @@ def _percentiles(name: str, run: Mapping[str, Any], missed: str) -> dict[str, st
         "preempted": f"{run['n_preempted']:,}",
         "says": says,
     }
-
-
-def limits(values: Mapping[str, Any]) -> dict[str, float]:
-    """The workload's limits in seconds, by column of the table."""
-    return dict(cards.limits_s(values))
 
 
 def kept_limits(row: Mapping[str, Any], wanted: Mapping[str, float]) -> str:
@@ -313,17 +305,7 @@ def simulation_of(asked: PointRequest, trace: str | None, per_s: float, n_reques
     return simulate
 
 
-def simulate_command(asked: PointRequest, trace: str | None, per_s: float, n_requests: int) -> str:
-    """The command line that simulates the same. Raises InputError."""
-    return request.command_of(simulation_of(asked, trace, per_s, n_requests), _unused(asked, trace))
-
-
-def simulate_python(asked: PointRequest, trace: str | None, per_s: float, n_requests: int) -> str:
-    """Python script that ends with `result`. Raises InputError."""
-    return python_of(simulation_of(asked, trace, per_s, n_requests), without=_unused(asked, trace))
-
-
-def _unused(point: PointRequest, trace: str | None) -> tuple[str, ...]:
+def unused(point: PointRequest, trace: str | None) -> tuple[str, ...]:
     """Fields of the workload that `dse simulate` refuses, since they would change nothing."""
     lengths = ("input_tokens", "output_tokens") if trace else ()
     admission = lower.with_admission(point.device_spec(), point.work).admission
@@ -334,13 +316,3 @@ def operation(asked: PointRequest, limits: Mapping[str, float]) -> PredictLoad:
     """The question that the page answers of a design, with limits in seconds. Raises InputError."""
     predict: PredictLoad = request.operation(asked, PredictLoad, **request.limit_fields(limits))
     return predict
-
-
-def command(asked: PointRequest, limits: Mapping[str, float]) -> str:
-    """The command line that prints the same. Raises InputError."""
-    return request.command_of(operation(asked, limits))
-
-
-def python(asked: PointRequest, limits: Mapping[str, float]) -> str:
-    """Python script that ends with `result`. Raises InputError."""
-    return python_of(operation(asked, limits))
