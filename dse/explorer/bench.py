@@ -80,13 +80,13 @@ class Bench:
         return [row for row in self.rows if row.answer is not None]
 
 
-def of(values: Mapping[str, Any], designs: tray.Tray) -> Bench:
+def evaluate(values: Mapping[str, Any], designs: tray.Tray) -> Bench:
     """Evaluate the designs; one that cannot be says why."""
     answers: list[tuple[PointRequest | None, PointAnswer | None, DseError | None]] = []
     for design in designs.designs:
         point = None
         try:
-            point = request.of({**values, **tray.values_of(design, common_fields.DESIGN)})
+            point = request.point_request({**values, **tray.values_of(design, common_fields.DESIGN)})
             answers.append((point, cached_answer(point), None))
         except Exception as error:
             answers.append((point, None, as_said(error)))

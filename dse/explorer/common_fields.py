@@ -17,13 +17,13 @@ _LENGTHS = tuple(2**i for i in range(5, 18))
 def _parameters_of(key: str, parse: Any) -> Any:
     """A check that the text is parameters of the family named by the field `key`."""
 
-    def check(text: str, values: Mapping[str, Any]) -> None:
+    def check_parameters(text: str, values: Mapping[str, Any]) -> None:
         family = values.get(key) or DEFAULTS[key]
         if family in uploads.names("plan"):
             raise InputError(f"{show(text)}: a plan by layer has no parameters: leave it empty")
         parse(f"{family}:{text}")
 
-    return check
+    return check_parameters
 
 
 def _edits(text: str, values: Mapping[str, Any]) -> None:

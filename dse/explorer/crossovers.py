@@ -74,7 +74,7 @@ def show(bench: Bench, formats: tuple[str, ...], address: str) -> None:
     chosen, against = formats or MAPPED, values[AGAINST.key]
     quantizer = values["quantizer"]
     with widgets.said():
-        design = request.of(values)
+        design = request.point_request(values)
         if quantizer == against:  # of the first other format of the tray, else of one that servers run
             others = (row.request.quantizer for row in bench.answered if row.request.quantizer != against)
             quantizer = next(others, "fp8" if against != "fp8" else "fp16")

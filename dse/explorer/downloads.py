@@ -1,7 +1,7 @@
 """A figure with its reproduction panel: command line, Python, downloads."""
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -42,7 +42,7 @@ class MadeBy:
     options: str = ""
 
     @property
-    def text(self) -> str:
+    def provenance(self) -> str:
         """Provenance that the files carry, in a line."""
         commands = "; ".join(self.command.splitlines())
         address = f" (explorer: {self.address})" if self.address else ""
@@ -50,13 +50,16 @@ class MadeBy:
 
 
 def made_by(
-    questions: Sequence[Operation], address: str, without: Iterable[Collection[str]] = itertools.repeat(())
+    questions: Iterable[Operation],
+    address: str,
+    without: Iterable[Collection[str]] = itertools.repeat(()),
+    part: str = "",
 ) -> MadeBy:
-    """The questions that a figure answers, each `without` some fields of its workload."""
+    """The questions that a figure answers, or a `part` of their results, each `without` some fields of its workload."""
     said = list(zip(questions, without, strict=False))
     return MadeBy(
         "\n".join(request.command_of(question, unused) for question, unused in said),
-        "\n\n".join(python_of(question, without=unused) for question, unused in said),
+        "\n\n".join(python_of(question, without=unused) + part for question, unused in said),
         address,
     )
 
@@ -151,5 +154,5 @@ def content(chart: Chart, table: Callable[[], pd.DataFrame], kind: str, made: Ma
 
     rows = table() if kind in ("csv", "parquet") else None
     if rows is not None and kind == "csv":
-        rows = rows.assign(made_by=made.text)
-    return image.export(chart, kind, made.text, rows, page)
+        rows = rows.assign(made_by=made.provenance)
+    return image.export(chart, kind, made.provenance, rows, page)

@@ -100,7 +100,7 @@ class PointRequest:
 DEFAULT = PointRequest()
 
 
-def of(values: Mapping[str, Any]) -> PointRequest:
+def point_request(values: Mapping[str, Any]) -> PointRequest:
     """The design of a page's values; what the page does not ask for is at its default. Raises InputError."""
     known = {field.name for field in fields(PointRequest)}
     chosen = {key: value for key, value in values.items() if key in known}

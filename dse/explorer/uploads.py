@@ -114,7 +114,7 @@ def restore() -> None:
     for key in st.query_params:
         for text in st.query_params.get_all(key):
             for part in tray.values_in(text) if key == state.DESIGNS else text[:MAX_TEXT].split(SEPARATOR):
-                if part not in held and (upload := kept.found(part)) is not None:
+                if part not in held and (upload := kept.file_of(part)) is not None:
                     with contextlib.suppress(InputError):  # the page will say that it is missing
                         keep(upload)
 

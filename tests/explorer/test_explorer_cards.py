@@ -15,7 +15,7 @@ from explorer_page import opened, said, values_of, wrong
 def of(*designs, **workload):
     """The bench of designs, each what differs from the defaults, under a workload."""
     values = {field.key: field.default for field in (*common_fields.DESIGN, *common_fields.SCENARIO)} | workload
-    return bench.of(values, tray.Tray(tuple(tray.TrayDesign(values=each) for each in designs)))
+    return bench.evaluate(values, tray.Tray(tuple(tray.TrayDesign(values=each) for each in designs)))
 
 
 LLAMA = {"model": "llama3.1-70b", "quantizer": "fp8"}
@@ -128,7 +128,7 @@ def after(here, step, **own):
     """The result of a design, `own` what it differs in from the defaults, once a step is taken."""
     design = tray.TrayDesign(values={**own, **step.design})
     asked = {**here.values, **tray.values_of(design, common_fields.DESIGN), **step.workload}
-    return request.answer(request.of(asked)).result
+    return request.answer(request.point_request(asked)).result
 
 
 def test_a_batch_that_exceeds_memory_has_three_ways_out():
@@ -322,7 +322,7 @@ def test_designs_are_called_for_what_differs_and_equal_ones_are_numbered():
         "fp8, tp 2",
     ]
     assert [row.name for row in of({}, {}).rows] == ["fp16", "fp16 (2)"]
-    named = bench.of(values_of(), tray.Tray((tray.TrayDesign("Mine", {}), tray.TrayDesign("Mine", {"tp": 3}))))
+    named = bench.evaluate(values_of(), tray.Tray((tray.TrayDesign("Mine", {}), tray.TrayDesign("Mine", {"tp": 3}))))
     assert [row.name for row in named.rows] == ["Mine", "Mine (2)"]
     assert named.rows[1].wrong is not None
 
@@ -355,7 +355,7 @@ def test_one_word_for_what_fits():
     words = [cards.fits(row.result) for row in rows]
     most = rows[1].result["max_batch"]
     assert words[1] == (f"{most} of 256" if rows[1].result["feasible"] else "does not fit")
-    table = cards.table(of({"device": "h200"}, batch=1, input=64))
+    table = cards.design_table(of({"device": "h200"}, batch=1, input=64))
     assert table["Fits"].tolist() == ["whole"]
 
 

@@ -21,7 +21,7 @@ from explorer_page import TIMEOUT_S, opened
 
 
 def test_python_beside_a_figure_runs_and_gives_the_result():
-    asked = request.of(
+    asked = request.point_request(
         {"quantizer": "kivi", "parameters": "bits=4", "value_quantizer": "fp16", "batch": 8, "admission": "paged"}
     )
     found = {}

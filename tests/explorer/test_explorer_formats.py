@@ -10,7 +10,7 @@ from dse.explorer.pages import formats
 from dse.operations.face import python_of
 from explorer_page import opened, said, wrong
 
-ASKED = request.unquantized(request.of({"device": "h200", "model": "qwen3-32b", "batch": 4, "input": 1024}))
+ASKED = request.unquantized(request.point_request({"device": "h200", "model": "qwen3-32b", "batch": 4, "input": 1024}))
 NAMES = ("fp8", "qserve")
 
 
@@ -18,7 +18,7 @@ def test_it_answers_with_figure_and_table():
     app = opened("formats")
     assert not app.exception
     assert app.title[0].value == "Which KV format pays?"
-    answer = formats.cached(request.unquantized(request.of({})), ())
+    answer = formats.cached(request.unquantized(request.point_request({})), ())
     assert "fp8 pays" in said(app)
     assert not [text.value for text in app.info if "Limits" in text.value]
     table = app.dataframe[0].value

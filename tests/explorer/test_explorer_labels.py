@@ -80,7 +80,7 @@ def drawn(n):
         if values["memory"] == "paper" and not values["batching"]:
             values["batching"] = "continuous"  # requests of traffic that come and go are no static batch
         usual = {field.key: field.default for field in (*common_fields.DESIGN, *common_fields.SCENARIO)}
-        here = bench.of({**usual, **values}, tray.Tray((tray.TrayDesign(values=values),)))
+        here = bench.evaluate({**usual, **values}, tray.Tray((tray.TrayDesign(values=values),)))
         if here.answered and here.current.result["fits_whole_batch"]:
             n -= 1
             yield here

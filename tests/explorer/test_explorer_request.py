@@ -77,7 +77,7 @@ def reaches_them(name, run):
     assert set(common_fields.work_values(work)) <= {
         field.key for field in (*common_fields.DESIGN, *common_fields.SCENARIO)
     }
-    asked = request.of(values)
+    asked = request.point_request(values)
     assert asked.work == work
     result = request.answer(asked).result
     status, out, err = run(*shlex.split(request.command_of(request.operation(asked)))[1:], "--json")
@@ -98,15 +98,15 @@ def test_a_page_asks_within_the_range_of_the_workload():
 
 
 def test_what_has_no_effect_is_refused_as_by_the_command(run):
-    asked = request.of({"admission": "reserve", "cached_input_discount": 0.5})
+    asked = request.point_request({"admission": "reserve", "cached_input_discount": 0.5})
     with pytest.raises(InputError, match="nothing is cached: give --prefix"):
         request.answer(asked)
     assert run(*shlex.split(request.command_of(request.operation(asked)))[1:])[0] == 2
 
 
 def test_a_batch_of_its_own_is_in_place_of_the_workloads():
-    assert request.of({"batch": 8, "own_batch": 3}).work.batch == 3
-    assert request.of({"batch": 8, "own_batch": None}).work.batch == 8
+    assert request.point_request({"batch": 8, "own_batch": 3}).work.batch == 3
+    assert request.point_request({"batch": 8, "own_batch": None}).work.batch == 8
 
 
 def test_pages_take_the_defaults_of_the_commands():

@@ -19,7 +19,7 @@ from explorer_page import opened, said, wrong
 
 def _asked(**changed):
     values = {"device": "a100-80gb", "model": "llama2-7b", "quantizer": "fp8"}
-    asked = request.of(values)
+    asked = request.point_request(values)
     return replace(asked, work=replace(asked.work, batch=16, input_tokens=200, output_tokens=50, **changed))
 
 
@@ -53,7 +53,7 @@ def test_without_a_rate_all_are_asked_for_what_the_weakest_can_hold():
     app = opened("serving", simulated="workload", requests="40", input="1024", output="64")
     rates = []
     for row in ({}, {"quantizer": "fp8"}, {"quantizer": "int4_per_token_head"}):
-        one = request.of({"input": 1024, **row})
+        one = request.point_request({"input": 1024, **row})
         work = replace(one.work, input_tokens=1024, output_tokens=64)
         rates.append(serving.cached_rate(replace(one, work=work), None, 40))
     asked = float(f"{0.7 * min(rates):.3g}")
@@ -114,7 +114,9 @@ def test_without_a_rate_the_table_has_one_rate_for_all_designs():
     table = app.dataframe[0].value
     quantizers = ["fp16", "fp8", "int4_per_token_head"]
     assert table["design"].tolist() == quantizers
-    full = [serving.cached_load(request.of({"quantizer": one}), one).full_requests_per_s for one in quantizers]
+    full = [
+        serving.cached_load(request.point_request({"quantizer": one}), one).full_requests_per_s for one in quantizers
+    ]
     asked = f"{0.7 * min(full):.3g}"
     assert table["requests/s"].tolist() == [asked] * 3
     assert table["of the saturated rate"].tolist() == [f"{float(asked) / each:.0%}" for each in full]

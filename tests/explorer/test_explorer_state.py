@@ -93,7 +93,7 @@ def test_any_url_is_split_into_usable_and_named_problems(query):
     written = fields.query_of(ALL, values)
     assert fields.check_query(ALL, {key: [text] for key, text in written.items()}) == (values, [])
     with contextlib.suppress(errors.InputError):  # values that cannot stand together
-        request.answer(request.of(values))
+        request.answer(request.point_request(values))
 
 
 def test_back_across_pages_finds_what_each_address_stood_for():

@@ -238,12 +238,12 @@ def test_files_are_kept_for_a_while_and_few(monkeypatch):
     files = [uploads.Upload("device", f"{i};.toml", "x") for i in range(4)]
     for now[0], file in enumerate([*files[:3], files[0], files[3]]):
         kept.remember(file)
-    assert [kept.found(kept.address(file)) for file in files] == [files[0], None, *files[2:]]
+    assert [kept.file_of(kept.address(file)) for file in files] == [files[0], None, *files[2:]]
     assert ";" not in kept.address(files[0])
     now[0] = kept.KEEP_S + 3.5  # the first was last used at 3, the third at 2
-    assert kept.found(kept.address(files[2])) is None
+    assert kept.file_of(kept.address(files[2])) is None
     kept.remember(files[3])
-    assert [kept.found(kept.address(file)) for file in files] == [None, None, None, files[3]]
+    assert [kept.file_of(kept.address(file)) for file in files] == [None, None, None, files[3]]
 
 
 def test_the_memory_of_an_upload_is_freed(monkeypatch):

@@ -220,7 +220,10 @@ def shared_colors(chart, black):
 
 def drawn_in_the_explorer():
     """Charts of the explorer: three designs compared, one that has no name of a paper."""
-    asked = {name: request.of({"quantizer": name, "batch": 16}) for name in ("fp16", "fp8", "oaken", "kivi", "qserve")}
+    asked = {
+        name: request.point_request({"quantizer": name, "batch": 16})
+        for name in ("fp16", "fp8", "oaken", "kivi", "qserve")
+    }
     rows = [(name, request.answer(one).result) for name, one in asked.items()]
     curves = [(name, request.curve(request.any_batch(one))) for name, one in asked.items()]
     lines = figure.throughput(curves)

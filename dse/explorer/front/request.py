@@ -276,7 +276,7 @@ def front_request(values: Mapping[str, Any]) -> FrontRequest:
 
     Raises InputError.
     """
-    point = request.of(values)
+    point = request.point_request(values)
     devices = tuple(values[DEVICES.key]) or (point.device,)
     models = tuple(values[MODELS.key]) or (point.model,)
     chosen = (*devices, *models, *values[QUANTIZERS.key])

@@ -52,7 +52,7 @@ def render(bench: Bench) -> None:
         st.info("Limits on TTFT and TPOT do not count on this page: Compare and Serving say what keeps them.")
     names = mapped = tuple(bench.values[FORMATS.key])
     with widgets.said():
-        point = request.unquantized(request.of(bench.values))
+        point = request.unquantized(request.point_request(bench.values))
         with st.spinner(_WAIT):
             answer = cached(point, names)
         made = downloads.made_by([operation(point, names)], state.address(PAGE, bench.values))

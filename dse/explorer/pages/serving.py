@@ -222,20 +222,20 @@ def kept_limits(row: Mapping[str, Any], wanted: Mapping[str, float]) -> str:
     return "holds" + (", within the limits" if wanted else "")
 
 
-def best_within(found: Mapping[str, UnderLoad], wanted: Mapping[str, float]) -> str:
+def best_within(answers: Mapping[str, UnderLoad], wanted: Mapping[str, float]) -> str:
     """The design that serves most requests a second within the limits, in a sentence; "" without limits."""
-    most = {name: answer.most_within(wanted) or 0.0 for name, answer in found.items()}
+    most = {name: answer.most_within(wanted) or 0.0 for name, answer in answers.items()}
     if not wanted or not most:
         return ""
     name = max(most, key=lambda design: most[design])
-    said = found[name].within_text(wanted)
+    said = answers[name].within_text(wanted)
     return f"{name} serves most. {said}" if most[name] else said
 
 
-def at(found: Mapping[str, UnderLoad], per_s: float, wanted: Mapping[str, float]) -> pd.DataFrame:
+def at(answers: Mapping[str, UnderLoad], per_s: float, wanted: Mapping[str, float]) -> pd.DataFrame:
     """Results of each design at equal request rates; `wanted` are limits in seconds by column."""
     rows = []
-    for name, answer in found.items():
+    for name, answer in answers.items():
         full = answer.full_requests_per_s or 0.0
         shown = {"design": name}
         if wanted:

@@ -77,7 +77,7 @@ def render(bench: Bench) -> None:
     rows = bench.answered
     same = f" Alike: {cards.likeness(rows)[0]}." if rows else ""
     st.markdown(f"**In the tray now.**{escaped(same)}")
-    st.dataframe(cards.table(bench), hide_index=True)
+    st.dataframe(cards.design_table(bench), hide_index=True)
     st.caption(
         "How sure: measured, the kernels were timed, and 8 of 10 measurements should lie so near; assumed, some were "
         "not; estimated, none; peak rates, as data sheets have them."
