@@ -8,17 +8,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import pandas as pd
 import streamlit as st
 
 from dse.core.field import Field
 from dse.explorer import common_fields, downloads, figure, request, uploads, widgets
 from dse.explorer.bench import Bench
-from dse.explorer.downloads import MadeBy
 from dse.explorer.fragments import part
 from dse.explorer.request import PointRequest
 from dse.explorer.uploads import NO_FILE, FileText
-from dse.figures.drawing.chart import Chart
 from dse.figures.plot.answer import chart_of
 from dse.operations.questions import FindCrossover, MapBest, VaryAssumptions, VaryDevice
 from dse.questions import best_map, common, crossing, doubt, sensitivity
@@ -107,7 +104,8 @@ def show_map(asked: CrossoverRequest, address: str) -> None:
     with widgets.said():
         answer = cached_map(everywhere)
         made = downloads.made_by([operations(asked)["map"]], address)
-        _figure("map", chart_of(answer), lambda: answer.table, made, figure.cells)
+        chart = chart_of(answer)
+        downloads.show("map", chart, lambda: answer.table, made, drawn=figure.cells(chart))
 
 
 @part
@@ -130,7 +128,7 @@ def _tornado(name: str, answer: Effects, crossover: CrossoverRequest, address: s
     chart = chart_of(answer)
     for i, panel in enumerate(chart.panels):
         single = replace(chart, panels=(panel,), title=f"{chart.title.partition(',')[0]}: {panel.title}")
-        _figure(f"{name}-{i}", single, lambda: answer.table, made, figure.tall)
+        downloads.show(f"{name}-{i}", single, lambda: answer.table, made, drawn=figure.tall(single))
 
 
 @st.fragment(parallel=True)
@@ -142,13 +140,7 @@ def show_lines(asked: CrossoverRequest, address: str) -> None:
         chart = chart_of(answer)
         for i, panel in enumerate(chart.panels):
             single = replace(chart, panels=(panel,), title=f"{chart.title}: {panel.title}")
-            _figure(f"cross-{i}", single, lambda: answer.table, made, figure.fitted)
-
-
-def _figure(
-    name: str, chart: Chart, table: Callable[[], pd.DataFrame], made: MadeBy, draw: Callable[[Chart], dict[str, Any]]
-) -> None:
-    downloads.show(name, chart, table, made, drawn=draw(chart))
+            downloads.show(f"cross-{i}", single, lambda: answer.table, made, drawn=figure.fitted(single))
 
 
 def _design(point: PointRequest) -> common.Candidate:

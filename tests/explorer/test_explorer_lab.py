@@ -14,7 +14,7 @@ from dse.core import files
 from dse.core.errors import InputError
 from dse.explorer import downloads, request, uploads
 from dse.explorer.lab import dumps, load
-from dse.explorer.lab.request import cached_measured, cached_view, closely, how_of, inspection
+from dse.explorer.lab.form import cached_measured, cached_view, closely, how_of, inspection
 from dse.figures.export.lab import MAX_CHANNELS
 from dse.measure import lab
 from dse.measure.lab import ReadOptions

@@ -13,7 +13,7 @@ from streamlit.testing.v1 import AppTest
 from dse.explorer import app as explorer
 from dse.explorer import crossovers, figure, launch, request, serving
 from dse.explorer.lab import dumps
-from dse.explorer.lab.request import cached_measured, cached_view, inspection
+from dse.explorer.lab.form import cached_measured, cached_view, inspection
 from dse.explorer.pages import compare, roofline
 from dse.figures import FIGURES
 from dse.figures.charts import lab

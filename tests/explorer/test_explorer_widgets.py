@@ -8,7 +8,7 @@ from dse.explorer import common_fields
 from dse.explorer.app import PAGES
 from dse.explorer.fields import sort_of
 from dse.explorer.front.request import LIMITS
-from dse.explorer.lab.request import DATA
+from dse.explorer.lab.form import DATA
 from explorer_page import opened
 
 pytestmark = pytest.mark.usefixtures("few_cells")

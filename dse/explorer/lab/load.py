@@ -9,7 +9,7 @@ import streamlit as st
 from dse.core.errors import DseError, InputError, clean, show
 from dse.explorer import state, uploads, widgets
 from dse.explorer.lab.dumps import ENDINGS, MARK, MAX_NAME, SAMPLE, free_when_left, loaded, read_dump
-from dse.explorer.lab.request import DATA, PATH
+from dse.explorer.lab.form import DATA, PATH
 from dse.measure import lab
 
 #: key of the place for a file; session key: what was wrong with the last dump, a file's or a path's

@@ -14,30 +14,9 @@ from dse import quantizers
 from dse.core.errors import InputError
 from dse.explorer import common_fields, downloads, figure, request, sidebar, state, tray, uploads, widgets
 from dse.explorer.bench import Bench
+from dse.explorer.lab import form
 from dse.explorer.lab.dumps import SAMPLE, dump_of
 from dse.explorer.lab.load import load_dump
-from dse.explorer.lab.request import (
-    COMPARED,
-    DATA,
-    ERROR,
-    FIELDS,
-    FIRST,
-    HEAD,
-    HEADS,
-    LAYER,
-    PARAMETERS,
-    QUANTIZER,
-    REPLACE,
-    SIDE,
-    asked_of,
-    cached_measured,
-    cached_view,
-    closely,
-    compared_of,
-    how_of,
-    inspection,
-    place_of,
-)
 from dse.explorer.uploads import Upload
 from dse.figures.charts import lab
 from dse.figures.export.lab import MAX_CHANNELS
@@ -47,9 +26,8 @@ from dse.report import present
 from dse.specs import measurements
 from dse.specs.measurements import MeasurementFile
 
-__all__ = ["FIELDS", "render"]
-
 PAGE = "lab"
+FIELDS = form.FIELDS
 #: room for the legend of the bits, which takes several lines on a phone
 LEGEND_PX = 60
 _WAIT = "Quantizing every layer; on a new installation a quantizer compiles first, for up to a minute"
@@ -72,32 +50,33 @@ def render(bench: Bench) -> None:
     st.caption("What does a quantizer really store for these keys and values, and what does it do to them?")
     places = st.columns(2)
     with places[0]:
-        widgets.draw(DATA)
+        widgets.draw(form.DATA)
         load_dump()
     with places[1]:
-        widgets.draw(COMPARED)
+        widgets.draw(form.COMPARED)
         with st.expander("How the dump is read"):
-            for field in (HEADS, REPLACE):
+            for field in (form.HEADS, form.REPLACE):
                 widgets.draw(field)
     with widgets.said():
-        held, address = dump_of(values[DATA.key]), state.address(PAGE, values)
-        show_data(values[DATA.key], held)
-        names = tuple(dict.fromkeys(quantizers.parse(name).name for name in compared_of(values[COMPARED.key])))
+        held, address = dump_of(values[form.DATA.key]), state.address(PAGE, values)
+        show_data(values[form.DATA.key], held)
+        compared_names = form.compared_of(values[form.COMPARED.key])
+        names = tuple(dict.fromkeys(quantizers.parse(name).name for name in compared_names))
         if names:
-            show_compared(values[DATA.key], names, how_of(values), address)
+            show_compared(values[form.DATA.key], names, form.how_of(values), address)
     st.subheader("One of them, closely", anchor=False)
     thirds = st.columns(3)
-    quantizer = closely(values)
-    named = replace(QUANTIZER, open_means=f"{quantizer}, {QUANTIZER.open_means}")
-    for i, field in enumerate((named, SIDE, LAYER, PARAMETERS, ERROR, HEAD, FIRST)):
+    quantizer = form.closely(values)
+    named = replace(form.QUANTIZER, open_means=f"{quantizer}, {form.QUANTIZER.open_means}")
+    for i, field in enumerate((named, *form.CLOSELY)):
         with thirds[i % 3]:
             widgets.draw(field)
-            if field is PARAMETERS:
+            if field is form.PARAMETERS:
                 st.caption(widgets.escaped(f"Defaults: {request.family_defaults(quantizer.partition(':')[0])}"))
     with widgets.said():
-        asked = asked_of(values, held)
-        show_measured(values[DATA.key], asked, address)
-        show_view(values[DATA.key], asked, address)
+        asked = form.asked_of(values, held)
+        show_measured(values[form.DATA.key], asked, address)
+        show_view(values[form.DATA.key], asked, address)
 
 
 def show_data(name: str, held: Held) -> None:
@@ -119,7 +98,7 @@ def show_compared(name: str, names: tuple[str, ...], how: ReadOptions, address: 
         for i, quantizer in enumerate(names):
             if bar is not None:
                 bar.progress(i / len(names), text=f"{quantizer}: {_WAIT}")
-            results[quantizer] = cached_measured(held, quantizer, how)
+            results[quantizer] = form.cached_measured(held, quantizer, how)
         if bar is not None:
             bar.empty()
         table = compared(results)
@@ -147,7 +126,9 @@ def show_compared(name: str, names: tuple[str, ...], how: ReadOptions, address: 
                 key="lab file",
             )
         if table["output_error"].notna().any():
-            made = downloads.made_by([inspection(held, method, how) for method in names], address, part=".measured")
+            made = downloads.made_by(
+                [form.inspection(held, method, how) for method in names], address, part=".measured"
+            )
             chart = lab.compared(table, f"Error over bits, {held.name}")
             downloads.show("compared", chart, lambda: table, made, drawn=figure.fitted(chart, 300))
 
@@ -179,7 +160,7 @@ def show_measured(name: str, asked: InspectQuantizer, address: str) -> None:
     """
     with widgets.said(), st.spinner(_WAIT):
         held = dump_of(name)
-        run = cached_measured(held, asked.method, place_of(asked)[0])
+        run = form.cached_measured(held, asked.method, form.place_of(asked)[0])
         made = downloads.made_by([asked], address, part=".measured")
         show_numbers(run, asked)
         source = (run.thresholds,) if run.thresholds else ()
@@ -220,7 +201,7 @@ def show_view(name: str, asked: InspectQuantizer, address: str) -> None:
     with widgets.said():
         held = dump_of(name)
         made = downloads.made_by([asked], address, part=".view")
-        tokens = before(held, quantizers.parse(asked.method), *place_of(asked))[:, :MAX_CHANNELS]
+        tokens = before(held, quantizers.parse(asked.method), *form.place_of(asked))[:, :MAX_CHANNELS]
         colors = lab.scale("value", "", tokens)
 
         def draw(when: str, part: Any, what: str, colors: Any) -> None:
@@ -229,7 +210,7 @@ def show_view(name: str, asked: InspectQuantizer, address: str) -> None:
 
         draw("before", tokens, "value", colors)
         with st.spinner(_WAIT):
-            view = cached_view(held, replace(asked, error=ERROR.default))
+            view = form.cached_view(held, replace(asked, error=form.ERROR.default))
         last = asked.first + len(tokens) - 1
         st.caption(
             f"Tokens {asked.first:,} to {last:,} of {view.n_tokens:,}; colors of both maps span the values before."

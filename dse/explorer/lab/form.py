@@ -135,6 +135,8 @@ REPLACE = Field(
 )
 #: what the page asks for
 FIELDS = (DATA, COMPARED, QUANTIZER, PARAMETERS, SIDE, LAYER, HEAD, FIRST, ERROR, HEADS, REPLACE)
+#: of one quantizer, in the order of the page
+CLOSELY = (SIDE, LAYER, PARAMETERS, ERROR, HEAD, FIRST)
 
 
 def how_of(values: Mapping[str, Any]) -> ReadOptions:
