@@ -225,8 +225,8 @@ _WAYS: dict[str, Callable[[BenchRow], str]] = {
 }
 
 
-def alike(rows: Sequence[BenchRow]) -> tuple[str, list[str]]:
-    """In what the designs are alike, and in what, beside their KV formats, they differ: for titles of figures."""
+def likeness(rows: Sequence[BenchRow]) -> tuple[str, str]:
+    """Properties that the designs share, and those beside the KV format in which they differ, in words."""
     same: list[str] = []
     other: list[str] = []
     for what, words in _WAYS.items():
@@ -235,4 +235,4 @@ def alike(rows: Sequence[BenchRow]) -> tuple[str, list[str]]:
             same += texts
         else:
             other.append(what)
-    return ", ".join(same), other
+    return ", ".join(same), ", ".join(other)

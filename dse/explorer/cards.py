@@ -12,7 +12,7 @@ import streamlit as st
 
 from dse.core.errors import DseError
 from dse.explorer import common_fields, names, request, sidebar, state, tray, widgets
-from dse.explorer.bench import Bench, BenchRow, alike, badge, cached_answer, line
+from dse.explorer.bench import Bench, BenchRow, badge, cached_answer, line
 from dse.explorer.request import PointRequest
 from dse.explorer.widgets import escaped, lines
 from dse.figures.drawing import style
@@ -450,9 +450,3 @@ def fits(result: Mapping[str, Any]) -> str:
     if not result["feasible"]:
         return "does not fit"
     return "whole" if result["fits_whole_batch"] else f"{result['max_batch']:,} of {result['batch']:,}"
-
-
-def likeness(rows: Sequence[BenchRow]) -> tuple[str, str]:
-    """Properties that the designs share, and those beside the KV format in which they differ, in words."""
-    same, other = alike(rows)
-    return same, ", ".join(other)

@@ -17,14 +17,6 @@ from dse.figures.drawing.layout import REPORT, Page
 from dse.operations.declare import Operation
 from dse.operations.face import python_of
 
-#: format of a download -> its media type
-FORMATS = {
-    "png": "image/png",
-    "svg": "image/svg+xml",
-    "pdf": "application/pdf",
-    "csv": "text/csv",
-    "parquet": "application/vnd.apache.parquet",
-}
 #: no logo, no tool bar that hides the figure on a phone, nothing that leaves the machine
 CONFIG: dict[str, Any] = {"displaylogo": False, "displayModeBar": False, "plotlyServerURL": ""}
 
@@ -95,22 +87,13 @@ def show(
     with st.container(horizontal=True):
         box = st.popover("Command line, Python, downloads", key=f"{name} beside", on_change="rerun")
         if st.button("Export…", key=f"{name} export", help="Another size, other words, with a preview."):
-            export.show(name, chart, FORMATS, partial(looking, table, made))
+            export.show(name, chart, partial(looking, table, made))
     if not box.open:
         return event
     with box:
         said = replace(chart, notes=tuple(filter(None, (verdict(), *chart.notes))))
         clipboard.copy_picture(cached_picture(said, made), f"{name} copy")
-        with st.container(horizontal=True):
-            for kind, media in FORMATS.items():
-                st.download_button(
-                    "Parquet" if kind == "parquet" else kind.upper(),
-                    partial(content, chart, table, kind, made),
-                    f"{name}.{kind}",
-                    media,
-                    key=f"{name} {kind}",
-                    on_click="ignore",
-                )
+        export.file_buttons(name, name, lambda kind: content(chart, table, kind, made))
         st.caption("As command line")
         st.code(made.command, language="bash", wrap_lines=True)
         st.caption("As Python")
@@ -134,7 +117,7 @@ def looking(
     table: Callable[[], pd.DataFrame], made: MadeBy, chart: Chart, page: Page | None, kind: str, options: str
 ) -> bytes:
     """A file of the dialog: as `content`, and the picture's options stand behind what made its numbers."""
-    if kind in ("csv", "parquet") or page is None:
+    if kind in export.TABLES or page is None:
         return content(chart, table, kind, made)
     return content(chart, table, kind, replace(made, options=options), page)
 
@@ -152,7 +135,7 @@ def content(chart: Chart, table: Callable[[], pd.DataFrame], kind: str, made: Ma
     """
     from dse.figures.export import image
 
-    rows = table() if kind in ("csv", "parquet") else None
+    rows = table() if kind in export.TABLES else None
     if rows is not None and kind == "csv":
         rows = rows.assign(made_by=made.provenance)
     return image.export(chart, kind, made.provenance, rows, page)

@@ -5,7 +5,7 @@ import pytest
 from cases import each
 from dse.explorer import bench, cards, common_fields, figure, request, tray
 from dse.explorer.fields import problem_of
-from dse.explorer.pages import start
+from dse.explorer.pages import compare, start
 from dse.figures.charts import design_bars
 from dse.model import uncertainty
 from dse.report import present
@@ -305,7 +305,7 @@ def test_badges_say_how_times_are_known():
     ],
 )
 def test_what_is_not_alike_is_said(second, other):
-    assert bench.alike(of({}, second).rows)[1] == other
+    assert bench.likeness(of({}, second).rows)[1] == ", ".join(other)
 
 
 def test_a_title_says_in_what_designs_differ():
@@ -455,7 +455,7 @@ def test_a_defect_of_a_card_is_a_sentence_on_it(monkeypatch, caplog):
 
 
 def test_a_page_that_fails_keeps_its_sidebar(monkeypatch):
-    monkeypatch.setattr(cards, "likeness", lambda rows: {}["model"])
+    monkeypatch.setattr(compare, "likeness", lambda rows: {}["model"])
     app = opened("compare")
     assert len(app.exception) == 1
     assert app.sidebar.selectbox(key="device").value == "h200"

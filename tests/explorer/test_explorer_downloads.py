@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from dse.explorer import downloads, request
+from dse.explorer import downloads, export, request
 from dse.explorer.downloads import MadeBy
 from dse.figures.charts import design_bars
 from dse.figures.export import image
@@ -64,7 +64,7 @@ def state_in(kind, content):
     return table.schema.metadata[b"made_by"].decode()
 
 
-@pytest.mark.parametrize("kind", list(downloads.FORMATS))
+@pytest.mark.parametrize("kind", list(export.FORMATS))
 def test_files_of_a_figure_open_and_carry_their_state(kind):
     content = downloads.content(design_bars.memory(ROWS), lambda: design_bars.table(ROWS), kind, MADE)
     assert state_in(kind, content) == SAID
@@ -82,7 +82,7 @@ table = partial(design_bars.table, rows)
 #: a figure, and its dialog alone: AppTest runs a whole script anew, where a browser runs the dialog
 SHOWN = f'{FIGURE}downloads.show("memory", design_bars.memory(rows), table, made)'
 OPENED = f"""{FIGURE}
-export.show("memory", design_bars.memory(rows), downloads.FORMATS, partial(downloads.looking, table, made))
+export.show("memory", design_bars.memory(rows), partial(downloads.looking, table, made))
 """
 
 

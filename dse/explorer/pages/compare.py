@@ -11,7 +11,7 @@ import streamlit as st
 from dse.core import units
 from dse.core.errors import DseError
 from dse.explorer import cards, common_fields, downloads, figure, measured, names, request, sidebar, state, tray
-from dse.explorer.bench import Bench, BenchRow, cached_answer
+from dse.explorer.bench import Bench, BenchRow, cached_answer, likeness
 from dse.explorer.downloads import MadeBy, made_by
 from dse.explorer.fragments import part
 from dse.explorer.request import PointRequest
@@ -39,7 +39,7 @@ def render(bench: Bench) -> None:
         st.info("Nothing to show yet: the message beside the design's fields says what to change.")
         return
     say_notes(rows)
-    same, other = cards.likeness(rows)
+    same, other = likeness(rows)
     alike = f"Alike: {same}." if same else ""
     st.caption(escaped(" ".join(filter(None, (alike, f"Not alike: {other}." if other else "")))))
     made = made_by([request.operation(row.request) for row in rows], state.address(PAGE, bench.values))

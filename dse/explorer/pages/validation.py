@@ -68,13 +68,12 @@ def _measured_devices() -> list[str]:
 
 def render(bench: Bench) -> None:
     """Draw the page."""
-    values = dict(bench.values)
     st.title("Validation", anchor=False)
     st.caption("What do papers print and what was measured on silicon, and what does this tool say?")
     show_nearest(bench)
     startup_log.draw(bench)
     show_silicon(bench)
-    show_claims(values)
+    show_claims()
 
 
 def show_nearest(bench: Bench) -> None:
@@ -138,7 +137,7 @@ _CLAIMS = (
 
 
 @part
-def show_claims(_: dict[str, Any]) -> None:
+def show_claims() -> None:
     """The claims: counts, scatter and table."""
     st.subheader("Claims of the papers", anchor=False)
     values = state.follow()
