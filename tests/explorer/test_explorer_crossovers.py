@@ -7,7 +7,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from dse.cli import main
-from dse.explorer import crossovers, request
+from dse.explorer import crossovers, downloads, request
 from dse.explorer.uploads import FileText
 from dse.operations.face import python_of
 from explorer_page import TIMEOUT_S, asked
@@ -80,7 +80,7 @@ def test_where_the_current_design_is_what_is_beaten_the_next_of_the_tray_is_aske
 
 def test_the_downloads_of_the_figures_have_the_numbers(monkeypatch):
     tables = {}
-    monkeypatch.setattr(crossovers, "_figure", lambda name, chart, table, *given: tables.update({name: table()}))
+    monkeypatch.setattr(downloads, "show", lambda name, chart, table, *_, **__: tables.update({name: table()}))
     app = AppTest.from_string("from dse.explorer.app import main; main('formats')", default_timeout=TIMEOUT_S)
     text = "device.oaken-lpddr~model.llama2-7b~quantizer.nqkv"
     for key, value in {"designs": text, "batch": "4", "input": "64", "output": "128", "formats": "nqkv;fp16"}.items():

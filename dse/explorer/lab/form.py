@@ -147,7 +147,7 @@ def how_of(values: Mapping[str, Any]) -> ReadOptions:
 def inspection(held: Held, quantizer: str, how: ReadOptions, layer: int = 0, **more: Any) -> InspectQuantizer:
     """The inspection of a quantizer on a dump, as the page's command and script ask for it."""
     source = None if held.thresholds_file is not None else held.name
-    read = {"heads": how.n_heads, "nonfinite": how.nonfinite}
+    read: dict[str, Any] = {"heads": how.n_heads, "nonfinite": how.nonfinite}
     return InspectQuantizer(source=source, method=quantizer, out="lab", layer=layer, **read, **more)
 
 
