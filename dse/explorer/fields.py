@@ -17,7 +17,7 @@ SEPARATOR = ";"
 
 
 def sort_of(field: Field) -> Literal["choice", "choices", "text", "whole", "number", "switch"]:
-    """How a page asks for a field: by one or several choices of a list, or as its kind says."""
+    """The sort of widget that a field has: one or several choices of a list, else as its kind says."""
     if field.choices or field.listed:
         return "choices" if isinstance(field.default, list) else "choice"
     return field.kind.sort
