@@ -74,7 +74,7 @@ def values_of(**changed):
 
 def asked(**changed):
     """The request of `BASE` with some fields changed."""
-    return request.of(values_of(**changed))
+    return request.point_request(values_of(**changed))
 
 
 def command_of(app):

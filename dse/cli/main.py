@@ -197,7 +197,7 @@ def app(streamlit_args: tuple[str, ...]) -> None:
     """
     from dse.explorer import launch
 
-    launch.run(list(streamlit_args))
+    launch.serve(list(streamlit_args))
 
 
 #: options of engines without one of the same meaning here -> what to use

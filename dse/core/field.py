@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, replace
 from fractions import Fraction
-from numbers import Integral
+from numbers import Integral, Number
 from typing import Any, Literal
 
 from dse.core.errors import InputError, show
@@ -82,6 +82,19 @@ class Field:
     in_python: bool = True
     #: False for what only Python can give, such as a table of one's own
     in_command: bool = True
+    #: of a page: choices that are asked for on each use, since files that a reader loads add some
+    listed: Callable[[], Sequence[Any] | Mapping[Any, str]] | None = None
+    #: of a page: the choice that another name means, or None
+    meant: Callable[[str], Any] | None = None
+    #: of a page's text: raises InputError for one that cannot be used beside the fields before it
+    accepts: Callable[[str, Mapping[str, Any]], object] | None = None
+    #: a text with a default can be taken away on a page
+    may_be_empty: bool = False
+    #: the text that another choice empties on a page: parameters leave with their family
+    clears: str = ""
+    #: of a page's number: how far its buttons go, and the stops of a slider below it
+    step: float = 1
+    slides: tuple[int, ...] = ()
 
     @property
     def key(self) -> str:
@@ -92,6 +105,10 @@ class Field:
     def is_bounded(self) -> bool:
         """True where not all values of the kind are allowed."""
         return bool(self.choices) or self.low > -math.inf or self.high < math.inf
+
+    def options(self) -> Sequence[Any] | Mapping[Any, str]:
+        """The choices, now; a mapping has what a page calls each."""
+        return self.listed() if self.listed else self.choices
 
     def allowed(self) -> str:
         """The values that can be given, in words: the choices, or the kind and its bounds."""
@@ -113,7 +130,9 @@ class Field:
         return value
 
     def _takes(self, value: Any) -> bool:
-        return value in self.choices if self.choices else self.kind.has(self, value)
+        if self.choices:  # texts and numbers: whether a list is among them is an error to ask of a mapping
+            return isinstance(value, str | Number) and value in self.choices
+        return self.kind.has(self, value)
 
     def refused(self, value: Any) -> InputError:
         """The error that says which values are allowed in place of this one."""

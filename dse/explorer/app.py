@@ -95,7 +95,7 @@ def main(first: str = PAGES[0].path) -> None:
     values = state.open_page(
         page.path, (*common_fields.SCENARIO, *page.loaded().FIELDS), common_fields.DESIGN, sidebar.opening()
     )
-    benches.append(bench.of(values, state.tray()))
+    benches.append(bench.evaluate(values, state.tray()))
     sidebar.draw(benches[0])  # first: it stays whole where a page fails
     opened.run()
     if (n_run + 1) % SEARCHED_RUNS == 0 or _SEEN not in st.session_state:

@@ -80,13 +80,13 @@ class Bench:
         return [row for row in self.rows if row.answer is not None]
 
 
-def of(values: Mapping[str, Any], designs: tray.Tray) -> Bench:
+def evaluate(values: Mapping[str, Any], designs: tray.Tray) -> Bench:
     """Evaluate the designs; one that cannot be says why."""
     answers: list[tuple[PointRequest | None, PointAnswer | None, DseError | None]] = []
     for design in designs.designs:
         point = None
         try:
-            point = request.of({**values, **tray.values_of(design, common_fields.DESIGN)})
+            point = request.point_request({**values, **tray.values_of(design, common_fields.DESIGN)})
             answers.append((point, cached_answer(point), None))
         except Exception as error:
             answers.append((point, None, as_said(error)))
@@ -225,8 +225,8 @@ _WAYS: dict[str, Callable[[BenchRow], str]] = {
 }
 
 
-def alike(rows: Sequence[BenchRow]) -> tuple[str, list[str]]:
-    """In what the designs are alike, and in what, beside their KV formats, they differ: for titles of figures."""
+def likeness(rows: Sequence[BenchRow]) -> tuple[str, str]:
+    """Properties that the designs share, and those beside the KV format in which they differ, in words."""
     same: list[str] = []
     other: list[str] = []
     for what, words in _WAYS.items():
@@ -235,4 +235,4 @@ def alike(rows: Sequence[BenchRow]) -> tuple[str, list[str]]:
             same += texts
         else:
             other.append(what)
-    return ", ".join(same), other
+    return ", ".join(same), ", ".join(other)

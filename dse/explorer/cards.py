@@ -12,7 +12,7 @@ import streamlit as st
 
 from dse.core.errors import DseError
 from dse.explorer import common_fields, names, request, sidebar, state, tray, widgets
-from dse.explorer.bench import Bench, BenchRow, alike, badge, cached_answer, line
+from dse.explorer.bench import Bench, BenchRow, badge, cached_answer, line
 from dse.explorer.request import PointRequest
 from dse.explorer.widgets import escaped, lines
 from dse.figures.drawing import style
@@ -60,7 +60,7 @@ _COLORS = {"measured": "green", "assumed": "orange", "estimated": "orange", "pea
 def show(bench: Bench) -> None:
     """The cards; a table where there are many designs."""
     if len(bench.rows) >= tray.MANY:
-        st.dataframe(table(bench), hide_index=True)
+        st.dataframe(design_table(bench), hide_index=True)
         for row in bench.rows:
             if row.wrong:
                 lines([f"{row.name}: {line}" for line in row.wrong.lines()])
@@ -212,14 +212,14 @@ _SMALL, _VALUE, _PALE, _MISSED = (
 )
 
 
-def numbers_html(found: Iterable[CardNumber]) -> str:
+def numbers_html(entries: Iterable[CardNumber]) -> str:
     """Numbers as HTML: names on the left, values on the right, what is known of each in small letters below."""
 
     def styled(tag: str, style: str, text: str) -> str:
         return f'<{tag} style="{style}">{html.escape(text)}</{tag}>'
 
     pieces = []
-    for entry in found:
+    for entry in entries:
         said = [styled("span", _PALE, entry.details)] if entry.details else []
         if entry.limit:
             said.append(styled("span", _MISSED if entry.limit.startswith("misses") else _PALE, entry.limit))
@@ -429,7 +429,7 @@ def _outcome(bench: Bench, before: Mapping[str, Any], result: Mapping[str, Any])
     return ", ".join(said)
 
 
-def table(bench: Bench) -> pd.DataFrame:
+def design_table(bench: Bench) -> pd.DataFrame:
     """The designs as a table, a row each: what a narrow screen shows first comes first."""
     rows = []
     for row in bench.rows:
@@ -450,9 +450,3 @@ def fits(result: Mapping[str, Any]) -> str:
     if not result["feasible"]:
         return "does not fit"
     return "whole" if result["fits_whole_batch"] else f"{result['max_batch']:,} of {result['batch']:,}"
-
-
-def likeness(rows: Sequence[BenchRow]) -> tuple[str, str]:
-    """Properties that the designs share, and those beside the KV format in which they differ, in words."""
-    same, other = alike(rows)
-    return same, ", ".join(other)

@@ -1,14 +1,13 @@
 """The fields that pages share: chosen on one page, they hold on the next."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from dse import quantizers
 from dse.core.errors import MAX_LINE, InputError, show
-from dse.core.field import SHARE, SWITCH, Field
+from dse.core.field import NUMBER, SHARE, SWITCH, Field
 from dse.explorer import uploads
-from dse.explorer.fields import PageField
 from dse.specs import catalog, device_names, model_names, tokens, workload
 
 _DOUBLED = tuple(2**i for i in range(15))
@@ -18,13 +17,13 @@ _LENGTHS = tuple(2**i for i in range(5, 18))
 def _parameters_of(key: str, parse: Any) -> Any:
     """A check that the text is parameters of the family named by the field `key`."""
 
-    def check(text: str, values: Mapping[str, Any]) -> None:
-        family = values.get(key) or values.get(key.split(".")[-1]) or DEFAULTS[key.split(".")[-1]]
+    def check_parameters(text: str, values: Mapping[str, Any]) -> None:
+        family = values.get(key) or DEFAULTS[key]
         if family in uploads.names("plan"):
             raise InputError(f"{show(text)}: a plan by layer has no parameters: leave it empty")
         parse(f"{family}:{text}")
 
-    return check
+    return check_parameters
 
 
 def _edits(text: str, values: Mapping[str, Any]) -> None:
@@ -42,112 +41,94 @@ def _stacks() -> list[str]:
     return sorted({stack for device in devices for stack in device.stacks})
 
 
-DEVICE = PageField(
-    key="device",
+DEVICE = Field(
+    name="device",
     label="Device",
-    kind="choice",
     default="h200",
-    choices=lambda: [*catalog.device_files(), *uploads.names("device")],
+    listed=lambda: [*catalog.device_files(), *uploads.names("device")],
     meant=lambda name: device_names.meant(name[:MAX_LINE], catalog.device_aliases()),
     clears="edits",
     help="A shipped device, or a file of your own, loaded below.",
 )
-EDITS = PageField(
-    key="edits",
+EDITS = Field(
+    name="edits",
     label="Changed numbers of the device",
-    kind="text",
     default="",
-    check=_edits,
-    placeholder="memory_bandwidth=3 TB/s",
+    accepts=_edits,
+    open_means="memory_bandwidth=3 TB/s",
     help="FIELD=VALUE with its unit, separated by commas, as on the command line behind the device's name and a "
     "colon. A changed number counts as assumed.",
 )
-MODEL = PageField(
-    key="model",
+MODEL = Field(
+    name="model",
     label="Language model",
-    kind="choice",
     default="qwen3-32b",
-    choices=lambda: [*catalog.model_files(), *uploads.names("model")],
+    listed=lambda: [*catalog.model_files(), *uploads.names("model")],
     meant=lambda name: model_names.meant(name[:MAX_LINE], catalog.model_aliases()),
     help="A shipped model, or a config.json or model file of your own, loaded below.",
 )
-QUANTIZER = PageField(
-    key="quantizer",
+QUANTIZER = Field(
+    name="quantizer",
     label="KV format",
-    kind="choice",
     default="fp16",
-    choices=_quantizers,
+    listed=_quantizers,
     clears="parameters",
     help="How keys and values are stored: fp16 leaves them as they are, the others store fewer bits. A plan by layer "
     "(`dse mix`) is loaded below.",
 )
 #: the quantizer where no file can be chosen
-FAMILY = replace(QUANTIZER, choices=lambda: list(quantizers.FAMILIES))
-PARAMETERS = PageField(
-    key="parameters",
+FAMILY = replace(QUANTIZER, listed=lambda: list(quantizers.FAMILIES))
+PARAMETERS = Field(
+    name="parameters",
     label="Parameters of the format",
-    kind="text",
     default="",
-    check=_parameters_of("quantizer", quantizers.parse),
+    accepts=_parameters_of("quantizer", quantizers.parse),
     help="Only what differs from the defaults, separated by commas, for example bits=2,group=32.",
 )
-VALUE_QUANTIZER = PageField(
-    key="value_quantizer",
+VALUE_QUANTIZER = Field(
+    name="value_quantizer",
     label="Format of the values",
-    kind="choice",
     default=None,
-    choices=_quantizers,
+    listed=_quantizers,
     clears="value_parameters",
-    placeholder="as the keys",
+    open_means="as the keys",
     help="Leave open to store values as keys are stored.",
 )
-VALUE_PARAMETERS = PageField(
-    key="value_parameters",
+VALUE_PARAMETERS = Field(
+    name="value_parameters",
     label="Parameters of the values' format",
-    kind="text",
     default="",
-    check=_parameters_of("value_quantizer", quantizers.parse),
+    accepts=_parameters_of("value_quantizer", quantizers.parse),
     help="As for the keys.",
 )
-#: what this page asks otherwise than a workload says: where sliders stop, lists that are long
+#: what a page asks otherwise than a workload says: where sliders stop, lists that are long
 _HERE: dict[str, dict[str, Any]] = {
     "batch": {"slides": _DOUBLED},
     "input_tokens": {"slides": _LENGTHS},
     "output_tokens": {"slides": _LENGTHS},
-    "stack": {"kind": "choice", "choices": _stacks},
-    "tokens": {"kind": "choice", "choices": lambda: list(tokens.FAMILIES), "clears": "token_parameters"},
+    "stack": {"listed": _stacks},
+    "tokens": {"listed": lambda: list(tokens.FAMILIES), "clears": "token_parameters"},
 }
-YES, NO = "yes", "no"
 
 
-def _field_of(field: Field, here: Mapping[str, Any]) -> PageField:
-    """A field of a workload as a page asks for it."""
-    is_switch, is_share = field.kind is SWITCH, field.kind is SHARE
-    choices = (YES, NO) if is_switch else field.choices
-    default = (YES if field.default else NO) if is_switch else field.default
-    properties: dict[str, Any] = {
-        "kind": "choice" if choices else field.kind.sort,
-        "default": default,
-        "choices": (lambda: list(choices)) if choices else None,
-        "low": 0 if is_share else field.low,
-        "high": 1 if is_share else field.high,
-        "step": 0.05 if is_share else 1,
-        "placeholder": field.open_means,
-        **here,
-    }
-    return PageField(key=field.key, label=field.label, help=field.help, **properties)
+def _on_page(field: Field, **here: Any) -> Field:
+    """A field of a workload as a page asks for it: a switch as a choice, a share as a number."""
+    if field.kind is SWITCH:
+        here["choices"] = {True: "yes", False: "no"}
+    if field.kind is SHARE:
+        here.update(kind=NUMBER, low=0, high=1, step=0.05, unit="")
+    return replace(field, name=field.key, **here)
 
 
 #: a file on the machine of the server, which a page does not read
 _FILE = "calibrated"
 #: the workload, by the names of its fields
-WORK = {name: _field_of(field, _HERE.get(name, {})) for name, field in workload.ASKED.items() if name != _FILE}
-TOKEN_PARAMETERS = PageField(
-    key="token_parameters",
+WORK = {name: _on_page(field, **_HERE.get(name, {})) for name, field in workload.ASKED.items() if name != _FILE}
+TOKEN_PARAMETERS = Field(
+    name="token_parameters",
     label="Parameters of the token policy",
-    kind="text",
     default="",
-    check=_parameters_of("tokens", tokens.parse),
+    accepts=_parameters_of("tokens", tokens.parse),
     help="Only what differs from the defaults: share=0.16.",
 )
 #: of the workload: what is asked of all designs alike, and how it is counted. All else is a design's own
@@ -163,33 +144,33 @@ _COUNTED = (
 )
 OWN_BATCH = replace(
     WORK["batch"],
-    key="own_batch",
+    name="own_batch",
     label="Batch of its own",
     default=None,
     slides=(),
-    placeholder="as the workload",
+    open_means="as the workload",
     help="In place of the workload's. Figures then say that the batches differ.",
 )
-TTFT_LIMIT = PageField(
-    key="ttft_limit",
+TTFT_LIMIT = Field(
+    name="ttft_limit",
     label="TTFT, at most (s)",
-    kind="number",
+    kind=NUMBER,
     default=None,
     low=0.001,
     high=100_000,
     step=0.5,
-    placeholder="no limit",
+    open_means="no limit",
     help="Time to first token: seconds from a request's arrival at a saturated server to its first token.",
 )
-TPOT_LIMIT = PageField(
-    key="tpot_limit",
+TPOT_LIMIT = Field(
+    name="tpot_limit",
     label="TPOT, at most (ms)",
-    kind="number",
+    kind=NUMBER,
     default=None,
     low=0.001,
     high=1_000_000,
     step=10,
-    placeholder="no limit",
+    open_means="no limit",
     help="Time per output token: mean milliseconds between two tokens of a request, prefills of others in between.",
 )
 #: one workload for all designs: what is shown first, and what is not
@@ -210,10 +191,8 @@ def work_of(values: Mapping[str, Any]) -> workload.Workload:
     """The workload of a page's values; what the page does not ask for is at its default. Raises InputError."""
     fields = {}
     for name, field in WORK.items():
-        value = values.get(field.key, field.default)
-        if name == "batch":
-            value = values.get(OWN_BATCH.key) or value
-        fields[name] = value == YES if workload.ASKED[name].kind is SWITCH else value
+        fields[name] = values.get(field.key, field.default)
+    fields["batch"] = values.get(OWN_BATCH.key) or fields["batch"]
     if parameters := (values.get(TOKEN_PARAMETERS.key) or "").strip():
         fields["tokens"] = f"{fields['tokens']}:{parameters}"
     return workload.Workload(**fields)
@@ -221,21 +200,18 @@ def work_of(values: Mapping[str, Any]) -> workload.Workload:
 
 def work_values(work: workload.Workload) -> dict[str, Any]:
     """The values of a page that ask for a workload."""
-    values = {}
-    for name, field in WORK.items():
-        value = getattr(work, name)
-        values[field.key] = (YES if value else NO) if workload.ASKED[name].kind is SWITCH else value
+    values = {field.key: getattr(work, name) for name, field in WORK.items()}
     values["tokens"], _, values[TOKEN_PARAMETERS.key] = work.tokens.partition(":")
     return values
 
 
-MEASUREMENTS = PageField(
-    key="measurements",
+MEASUREMENTS = Field(
+    name="measurements",
     label="Measured bits and errors",
-    kind="choice",
     default=uploads.SHIPPED,
-    choices=uploads.measurement_names,
-    titles=lambda name: "the shipped sample (SmolLM2-135M)" if name == uploads.SHIPPED else name,
+    listed=lambda: (
+        {uploads.SHIPPED: "the shipped sample (SmolLM2-135M)"} | {name: name for name in uploads.names("measurement")}
+    ),
     help="Where the attention error, the signal to noise and the measured bits come from. `dse measure` writes such a "
     "file of your own keys and values, which is loaded below.",
 )
@@ -256,8 +232,3 @@ DESIGN = (
 #: what the tray opens with: three formats on one device
 OPENING: tuple[dict[str, Any], ...] = ({}, {"quantizer": "fp8"}, {"quantizer": "int4_per_token_head"})
 DEFAULTS = {field.key: field.default for field in (*DESIGN, *SCENARIO)}
-
-
-def several(field: PageField, default: Sequence[Any], key: str, label: str) -> PageField:
-    """The choice of several where `field` chooses one, under a key of its own."""
-    return replace(field, key=key, label=label, kind="choices", default=list(default), clears="")

@@ -8,40 +8,33 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import pandas as pd
 import streamlit as st
 
+from dse.core.field import Field
 from dse.explorer import common_fields, downloads, figure, request, uploads, widgets
 from dse.explorer.bench import Bench
-from dse.explorer.downloads import MadeBy
-from dse.explorer.fields import PageField
 from dse.explorer.fragments import part
 from dse.explorer.request import PointRequest
 from dse.explorer.uploads import NO_FILE, FileText
-from dse.figures.drawing.chart import Chart
 from dse.figures.plot.answer import chart_of
-from dse.operations.face import python_of
 from dse.operations.questions import FindCrossover, MapBest, VaryAssumptions, VaryDevice
 from dse.questions import best_map, common, crossing, doubt, sensitivity
 from dse.questions.effects import Effects
 
 #: what the map compares where the page has no answer
 MAPPED = ("fp16", "fp8")
-AGAINST = PageField(
-    key="against",
+AGAINST = Field(
+    name="against",
     label="Against",
-    kind="choice",
     default="fp16",
-    choices=common_fields.QUANTIZER.choices,
+    listed=common_fields.QUANTIZER.listed,
     help="The format that the current design's must beat; where that has it itself, the tray's first other format.",
 )
-MEASURE = PageField(
-    key="measure",
+MEASURE = Field(
+    name="measure",
     label="What must be better",
-    kind="choice",
     default="throughput",
-    choices=lambda: list(crossing.MEASURES),
-    titles=lambda name: common.MEASURES[name].title,
+    choices={name: common.MEASURES[name].title for name in crossing.MEASURES},
     help="A decode step counts only where the whole batch runs at once.",
 )
 FIELDS = (MEASURE, AGAINST)
@@ -78,7 +71,7 @@ def show(bench: Bench, formats: tuple[str, ...], address: str) -> None:
     chosen, against = formats or MAPPED, values[AGAINST.key]
     quantizer = values["quantizer"]
     with widgets.said():
-        design = request.of(values)
+        design = request.point_request(values)
         if quantizer == against:  # of the first other format of the tray, else of one that servers run
             others = (row.request.quantizer for row in bench.answered if row.request.quantizer != against)
             quantizer = next(others, "fp8" if against != "fp8" else "fp16")
@@ -110,8 +103,9 @@ def show_map(asked: CrossoverRequest, address: str) -> None:
     everywhere = replace(asked, design=request.unquantized(_anywhere(asked.design)))
     with widgets.said():
         answer = cached_map(everywhere)
-        made = MadeBy(commands(asked)["map"], python(asked, "map"), address)
-        _figure("map", chart_of(answer), lambda: answer.table, made, figure.cells)
+        made = downloads.made_by([operations(asked)["map"]], address)
+        chart = chart_of(answer)
+        downloads.show("map", chart, lambda: answer.table, made, drawn=figure.cells(chart))
 
 
 @part
@@ -130,11 +124,11 @@ def show_doubt(asked: CrossoverRequest, address: str) -> None:
 
 def _tornado(name: str, answer: Effects, crossover: CrossoverRequest, address: str) -> None:
     """Draw effects of numbers, a figure a design."""
-    made = MadeBy(commands(crossover)[name], python(crossover, name), address)
+    made = downloads.made_by([operations(crossover)[name]], address)
     chart = chart_of(answer)
     for i, panel in enumerate(chart.panels):
         single = replace(chart, panels=(panel,), title=f"{chart.title.partition(',')[0]}: {panel.title}")
-        _figure(f"{name}-{i}", single, lambda: answer.table, made, figure.tall)
+        downloads.show(f"{name}-{i}", single, lambda: answer.table, made, drawn=figure.tall(single))
 
 
 @st.fragment(parallel=True)
@@ -142,17 +136,11 @@ def show_lines(asked: CrossoverRequest, address: str) -> None:
     """From which batch at a prompt, and from which prompt at a batch, the quantizer pays; takes seconds."""
     with widgets.said(), st.spinner(_WAIT):
         answer = cached_lines(replace(asked, quantizers=()))
-        made = MadeBy(commands(asked)["cross"], python(asked, "cross"), address)
+        made = downloads.made_by([operations(asked)["cross"]], address)
         chart = chart_of(answer)
         for i, panel in enumerate(chart.panels):
             single = replace(chart, panels=(panel,), title=f"{chart.title}: {panel.title}")
-            _figure(f"cross-{i}", single, lambda: answer.table, made, figure.fitted)
-
-
-def _figure(
-    name: str, chart: Chart, table: Callable[[], pd.DataFrame], made: MadeBy, draw: Callable[[Chart], dict[str, Any]]
-) -> None:
-    downloads.show(name, chart, table, made, drawn=draw(chart))
+            downloads.show(f"cross-{i}", single, lambda: answer.table, made, drawn=figure.fitted(single))
 
 
 def _design(point: PointRequest) -> common.Candidate:
@@ -221,13 +209,3 @@ def operations(asked: CrossoverRequest) -> dict[str, Any]:
         "doubt": ask(VaryAssumptions, against=against),
         "cross": ask(FindCrossover, against=against, batches=BATCHES, inputs=INPUTS),
     }
-
-
-def commands(asked: CrossoverRequest) -> dict[str, str]:
-    """The questions as command lines."""
-    return {name: request.command_of(question) for name, question in operations(asked).items()}
-
-
-def python(asked: CrossoverRequest, question: str) -> str:
-    """A question in Python, ending with `result`. Raises InputError."""
-    return python_of(operations(asked)[question])

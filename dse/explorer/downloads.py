@@ -1,6 +1,7 @@
 """A figure with its reproduction panel: command line, Python, downloads."""
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -9,19 +10,13 @@ from urllib.parse import urljoin
 import pandas as pd
 import streamlit as st
 
-from dse.explorer import clipboard, export, figure, names
+from dse.explorer import clipboard, export, figure, names, request
 from dse.explorer.widgets import escaped
 from dse.figures.drawing.chart import Chart
 from dse.figures.drawing.layout import REPORT, Page
+from dse.operations.declare import Operation
+from dse.operations.face import python_of
 
-#: format of a download -> its media type
-FORMATS = {
-    "png": "image/png",
-    "svg": "image/svg+xml",
-    "pdf": "application/pdf",
-    "csv": "text/csv",
-    "parquet": "application/vnd.apache.parquet",
-}
 #: no logo, no tool bar that hides the figure on a phone, nothing that leaves the machine
 CONFIG: dict[str, Any] = {"displaylogo": False, "displayModeBar": False, "plotlyServerURL": ""}
 
@@ -39,11 +34,26 @@ class MadeBy:
     options: str = ""
 
     @property
-    def text(self) -> str:
+    def provenance(self) -> str:
         """Provenance that the files carry, in a line."""
         commands = "; ".join(self.command.splitlines())
         address = f" (explorer: {self.address})" if self.address else ""
         return f"{commands}{address}" + (f" (drawn with {self.options})" if self.options else "")
+
+
+def made_by(
+    questions: Iterable[Operation],
+    address: str,
+    without: Iterable[Collection[str]] = itertools.repeat(()),
+    part: str = "",
+) -> MadeBy:
+    """The questions that a figure answers, or a `part` of their results, each `without` some fields of its workload."""
+    said = list(zip(questions, without, strict=False))
+    return MadeBy(
+        "\n".join(request.command_of(question, unused) for question, unused in said),
+        "\n\n".join(python_of(question, without=unused) + part for question, unused in said),
+        address,
+    )
 
 
 def show(
@@ -77,22 +87,13 @@ def show(
     with st.container(horizontal=True):
         box = st.popover("Command line, Python, downloads", key=f"{name} beside", on_change="rerun")
         if st.button("Export…", key=f"{name} export", help="Another size, other words, with a preview."):
-            export.show(name, chart, FORMATS, partial(looking, table, made))
+            export.show(name, chart, partial(looking, table, made))
     if not box.open:
         return event
     with box:
         said = replace(chart, notes=tuple(filter(None, (verdict(), *chart.notes))))
-        clipboard.copy_picture(content(said, table, "png", made), f"{name} copy")
-        with st.container(horizontal=True):
-            for kind, media in FORMATS.items():
-                st.download_button(
-                    "Parquet" if kind == "parquet" else kind.upper(),
-                    partial(content, chart, table, kind, made),
-                    f"{name}.{kind}",
-                    media,
-                    key=f"{name} {kind}",
-                    on_click="ignore",
-                )
+        clipboard.copy_picture(cached_picture(said, made), f"{name} copy")
+        export.file_buttons(name, name, lambda kind: content(chart, table, kind, made))
         st.caption("As command line")
         st.code(made.command, language="bash", wrap_lines=True)
         st.caption("As Python")
@@ -116,9 +117,15 @@ def looking(
     table: Callable[[], pd.DataFrame], made: MadeBy, chart: Chart, page: Page | None, kind: str, options: str
 ) -> bytes:
     """A file of the dialog: as `content`, and the picture's options stand behind what made its numbers."""
-    if kind in ("csv", "parquet") or page is None:
+    if kind in export.TABLES or page is None:
         return content(chart, table, kind, made)
     return content(chart, table, kind, replace(made, options=options), page)
+
+
+@st.cache_data(max_entries=64, ttl="1h", show_spinner=False, hash_funcs={Chart: repr})
+def cached_picture(chart: Chart, made: MadeBy) -> bytes:
+    """The picture to copy: the panel that is open asks for it in each run of the page."""
+    return content(chart, pd.DataFrame, "png", made)
 
 
 def content(chart: Chart, table: Callable[[], pd.DataFrame], kind: str, made: MadeBy, page: Page = REPORT) -> bytes:
@@ -128,7 +135,7 @@ def content(chart: Chart, table: Callable[[], pd.DataFrame], kind: str, made: Ma
     """
     from dse.figures.export import image
 
-    rows = table() if kind in ("csv", "parquet") else None
+    rows = table() if kind in export.TABLES else None
     if rows is not None and kind == "csv":
-        rows = rows.assign(made_by=made.text)
-    return image.export(chart, kind, made.text, rows, page)
+        rows = rows.assign(made_by=made.provenance)
+    return image.export(chart, kind, made.provenance, rows, page)

@@ -14,6 +14,16 @@ from dse.figures.drawing.chart import Chart
 from dse.figures.drawing.layout import Page
 from dse.specs.look import ASKED, Look
 
+#: format of a download -> its media type
+FORMATS = {
+    "png": "image/png",
+    "svg": "image/svg+xml",
+    "pdf": "application/pdf",
+    "csv": "text/csv",
+    "parquet": "application/vnd.apache.parquet",
+}
+#: of these, what has the numbers alone
+TABLES = ("csv", "parquet")
 #: what a figure is exported as, where the reader says nothing else
 START = Look(preset="report")
 #: fields of a figure's own words; the others are the same for all figures of a session
@@ -33,8 +43,8 @@ Content = Callable[[Chart, Page | None, str, str], bytes]
 
 
 @st.dialog("Export a figure", width="large")
-def show(name: str, chart: Chart, formats: dict[str, str], content: Content) -> None:
-    """The fields, the picture that they give, and a button for each of `formats` (name: media type).
+def show(name: str, chart: Chart, content: Content) -> None:
+    """The fields, the picture that they give, and a button for each file.
 
     `content` makes a file of the chart, its page, the format, and the options of `dse plot` that look the same.
     """
@@ -61,18 +71,22 @@ def show(name: str, chart: Chart, formats: dict[str, str], content: Content) -> 
                 st.caption(f"{size_text(drawn, page)}. " + ("As options of `dse plot`:" if options else ""))
                 if options:
                     st.code(options, language="bash", wrap_lines=True)
-        with st.container(horizontal=True):
-            for kind, media in formats.items():
-                is_picture = kind not in ("csv", "parquet")
-                st.download_button(
-                    "Parquet" if kind == "parquet" else kind.upper(),
-                    partial(content, drawn, page, kind, options),
-                    f"{name}.{kind}",
-                    media,
-                    key=f"{name} export {kind}",
-                    on_click="ignore",
-                    disabled=is_picture and page is None,
-                )
+        file_buttons(name, f"{name} export", lambda kind: content(drawn, page, kind, options), page is not None)
+
+
+def file_buttons(name: str, key: str, content: Callable[[str], bytes], has_picture: bool = True) -> None:
+    """A button for each file of a figure, which `content` makes when it is pressed."""
+    with st.container(horizontal=True):
+        for kind, media in FORMATS.items():
+            st.download_button(
+                "Parquet" if kind == "parquet" else kind.upper(),
+                partial(content, kind),
+                f"{name}.{kind}",
+                media,
+                key=f"{key} {kind}",
+                on_click="ignore",
+                disabled=not has_picture and kind not in TABLES,
+            )
 
 
 def _fields(name: str, chart: Chart) -> Look | None:

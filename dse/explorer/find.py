@@ -9,41 +9,31 @@ from typing import Any
 
 from dse import quantizers
 from dse.core.errors import DseError, InputError, did_you_mean, show
+from dse.explorer.common_fields import WORK
 from dse.explorer.fields import MAX_TEXT
 from dse.quantizers import engine_names
 from dse.specs import catalog, device_names, weight_names
 
+#: numbers of a design that a server's command says
+_NAMES = ("tp", "pp", "ep", "max_model_len", "max_num_seqs", "gpu_memory_utilization")
+_NUMBERS = {name: WORK[name] for name in _NAMES}
 #: flags of vLLM's and SGLang's servers -> the field that says the same
 FLAGS = {
     "--model": "model",
     "--model-path": "model",
-    "--tensor-parallel-size": "tp",
-    "--tp-size": "tp",
-    "--tp": "tp",
     "-tp": "tp",
-    "--pipeline-parallel-size": "pp",
-    "--pp-size": "pp",
-    "--pp": "pp",
     "-pp": "pp",
-    "--ep-size": "ep",
-    "--expert-parallel-size": "ep",
-    "--ep": "ep",
     "--enable-expert-parallel": "ep",
     "--kv-cache-dtype": "quantizer",
     "--quantization": "weights",
     "-q": "weights",
-    "--max-model-len": "max_model_len",
-    "--context-length": "max_model_len",
-    "--max-num-seqs": "max_num_seqs",
-    "--max-running-requests": "max_num_seqs",
-    "--gpu-memory-utilization": "gpu_memory_utilization",
+    **{flag: key for key, field in _NUMBERS.items() for flag in (f"--{key.replace('_', '-')}", *field.also)},
 }
 #: flags that take none of the words after them; but for the first they change nothing here
 SWITCHES = ("--enable-expert-parallel", "-m", "--trust-remote-code", "--enable-prefix-caching")
 #: words before a server's arguments -> its stack
 SERVERS = {"vllm": "vllm", "sglang": "sglang", "sglang.launch_server": "sglang"}
 _ADDRESS = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/([\w.-]+/[\w.-]+)\S*")
-_WHOLE = ("tp", "pp", "ep", "max_model_len", "max_num_seqs")
 
 
 @dataclass
@@ -150,12 +140,10 @@ def _take(typed: Typed, key: str, flag: str, value: str) -> None:
                 typed.left_out.append(f"{flag} {value}")
         elif flag == "--enable-expert-parallel":
             typed.values["ep"] = "all"
-        elif key in _WHOLE:
-            typed.values[key] = int(value)
-        elif key == "gpu_memory_utilization":
-            typed.values[key] = float(value)
+        elif key in _NUMBERS:
+            typed.values[key] = _NUMBERS[key].kind.parse(flag, value)
         else:
             typed.values[key] = value
             weight_names.format_in(f"model-{value}")
-    except (DseError, ValueError):
+    except DseError:
         typed.left_out.append(f"{flag} {value}".strip())

@@ -54,7 +54,7 @@ def remember(file: File) -> None:
                 del _files[text]
 
 
-def found(text: str) -> Any:
+def file_of(text: str) -> Any:
     """The file that a value of an address stands for; None where none is kept."""
     with _lock:
         used, file = _files.get(text, (0.0, None))

@@ -87,7 +87,7 @@ def flags_for(args: list[str]) -> list[str]:
     return [] if _option(args, "browser.serverAddress") else ["--browser.serverAddress", "localhost"]
 
 
-def check(args: list[str]) -> None:
+def check_options(args: list[str]) -> None:
     """Raises InputError for a port that cannot be used; warns where others could reach the page."""
     address = address_of(args)
     port = _option(args, "server.port")
@@ -129,7 +129,7 @@ def _warm() -> None:
     from dse.explorer import app, bench, common_fields, sidebar
 
     with contextlib.suppress(Exception):  # whatever it is, the page will say it where it can be seen
-        bench.of({field.key: field.default for field in common_fields.SCENARIO}, sidebar.opening())
+        bench.evaluate({field.key: field.default for field in common_fields.SCENARIO}, sidebar.opening())
         time.sleep(_FIRST_PAGE_S)
         for page in app.PAGES:
             import_module(page.module)
@@ -160,9 +160,9 @@ def _end_in_time() -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-def run(args: list[str]) -> None:
+def serve(args: list[str]) -> None:
     """Serve the explorer until interrupted; `args` are further `streamlit run` options, and win over ours."""
-    check(args)
+    check_options(args)
     from streamlit.web import cli
 
     # imported here, in one thread: a library half imported by another would look broken to Streamlit

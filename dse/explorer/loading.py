@@ -6,14 +6,13 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from dse.core.errors import DseError
 from dse.explorer import state, uploads, widgets
 from dse.explorer.uploads import Upload
 from dse.report import listing
 from dse.report.listing import Checked
 
-#: session key: what the last load said
-_SAID = "explorer load said"
+#: session key: what the last file held
+_CHECKED = "explorer load checked"
 
 
 def draw(chosen: Callable[[Upload, str], Mapping[str, Any]]) -> None:
@@ -23,16 +22,13 @@ def draw(chosen: Callable[[Upload, str], Mapping[str, Any]]) -> None:
     """
 
     def keep(file: Any) -> None:
-        try:
-            upload, summary = uploads.read(file.name, file.getvalue())
-            label = uploads.keep(upload)
-            state.put(chosen(upload, label))
-            st.session_state[_SAID] = summary
-        except DseError as error:
-            st.session_state[_SAID] = error.lines()
+        st.session_state.pop(_CHECKED, None)
+        upload, summary = uploads.read(file.name, file.getvalue())
+        state.put(chosen(upload, uploads.keep(upload)))
+        st.session_state[_CHECKED] = summary
 
     with st.expander("Load a device, model, plan or measurement"):
-        uploads.take(
+        wrong = uploads.take(
             "load",
             "Device .toml, model .toml or config.json, plan .toml, measurement.json",
             ["toml", "json"],
@@ -42,13 +38,11 @@ def draw(chosen: Callable[[Upload, str], Mapping[str, Any]]) -> None:
             keep,
         )
         st.caption("The address names a loaded file, which opens again on this machine while `dse app` runs.")
-        said = st.session_state.get(_SAID, [])
-        if not isinstance(said, Checked):
-            widgets.lines(said)
-            return
-        st.text("\n".join([said.head, *said.notes]))
-        if said.rows and st.button("All of it", help="Every number of the file, with its source."):
-            _show(said)
+        widgets.lines(wrong)
+        if checked := st.session_state.get(_CHECKED):
+            st.text("\n".join([checked.head, *checked.notes]))
+            if checked.rows and st.button("All of it", help="Every number of the file, with its source."):
+                _show(checked)
 
 
 @st.dialog("As it was read", width="large")

@@ -8,20 +8,20 @@ import streamlit as st
 from dse.calibrate import servers
 from dse.calibrate.servers import ServerRow
 from dse.calibrate.table import MAX_TABLE_BYTES
-from dse.core.errors import DseError, InputError, clean
+from dse.core.errors import InputError, clean
 from dse.explorer import uploads, widgets
 from dse.explorer.bench import BenchRow
 from dse.validate import serving
 
-#: session keys: name and rows of the table, and what is wrong with the last one
-_TABLE, _SAID = "explorer servers", "explorer servers said"
+#: session key: name and rows of the table
+_TABLE = "explorer servers"
 _MAX_NAME = 60
 
 
 def draw(n_shown: int) -> None:
     """Take a table; `n_shown` of its servers are drawn."""
     with st.expander("Measured servers beside it"):
-        uploads.take(
+        wrong = uploads.take(
             "servers",
             "Table of measured servers, .csv",
             ["csv"],
@@ -30,7 +30,7 @@ def draw(n_shown: int) -> None:
             "stays in the memory of this session.",
             _keep,
         )
-        widgets.lines(st.session_state.get(_SAID, []))
+        widgets.lines(wrong)
         if _TABLE in st.session_state:
             name, rows = st.session_state[_TABLE]
             st.text(
@@ -53,12 +53,8 @@ def beside(rows: Sequence[BenchRow]) -> list[dict[str, Any]]:
 
 
 def _keep(file: Any) -> None:
-    """Keep the rows of a table in the session, or what is wrong with it."""
-    st.session_state[_SAID] = []
-    try:
-        st.session_state[_TABLE] = read(clean(file.name, _MAX_NAME), file.getvalue())
-    except DseError as error:
-        st.session_state[_SAID] = error.lines()
+    """Keep the rows of a table in the session. Raises InputError."""
+    st.session_state[_TABLE] = read(clean(file.name, _MAX_NAME), file.getvalue())
 
 
 def read(name: str, content: bytes) -> tuple[str, tuple[ServerRow, ...]]:

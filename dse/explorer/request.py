@@ -12,7 +12,7 @@ from dse.explorer.uploads import NO_FILE, FileText
 from dse.model import engine, kv_layout
 from dse.model.point import Point
 from dse.operations.declare import Operation, words_of
-from dse.operations.face import SAID, python_of
+from dse.operations.face import SAID
 from dse.operations.point import EvaluatePoint
 from dse.quantizers import QuantizerSpec, layered
 from dse.report import listing, present
@@ -100,7 +100,7 @@ class PointRequest:
 DEFAULT = PointRequest()
 
 
-def of(values: Mapping[str, Any]) -> PointRequest:
+def point_request(values: Mapping[str, Any]) -> PointRequest:
     """The design of a page's values; what the page does not ask for is at its default. Raises InputError."""
     known = {field.name for field in fields(PointRequest)}
     chosen = {key: value for key, value in values.items() if key in known}
@@ -168,16 +168,6 @@ def limit_fields(limits: Mapping[str, float]) -> dict[str, str]:
 def command_of(asked: Operation, without: Collection[str] = ()) -> str:
     """The command line of an operation, but for some fields of the workload."""
     return shlex.join(words_of(asked, SAID, without))
-
-
-def command(request: PointRequest) -> str:
-    """The command line that prints what the page shows. Raises InputError."""
-    return command_of(operation(request))
-
-
-def python(request: PointRequest) -> str:
-    """A script that ends with `result`: every result of the design, in SI base units. Raises InputError."""
-    return python_of(operation(request))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from dse.core.errors import DseError, InputError, clean
 from dse.core.units import BETWEEN, number_and_unit
 from dse.explorer import common_fields, find, loading, presets, request, state, tray, uploads, widgets
 from dse.explorer.bench import Bench, badge
-from dse.explorer.fields import MAX_TEXT
+from dse.explorer.fields import MAX_TEXT, problem_of, sort_of
 from dse.explorer.tray import Tray
 from dse.explorer.uploads import Upload
 from dse.explorer.widgets import escaped
@@ -138,7 +138,7 @@ def _wrong(bench: Bench) -> dict[str, list[str]]:
     if error is None:
         return {}
     drawn = (*common_fields.DESIGN, *common_fields.SCENARIO)
-    if any(field.problem(bench.values[field.key], bench.values) for field in drawn if field.kind == "text"):
+    if any(problem_of(field, bench.values[field.key], bench.values) for field in drawn if sort_of(field) == "text"):
         return {}  # the field says it
     lines = error.lines()
     about = lines[0].partition(" ")[0].partition(":")[0].replace("-", "_")
@@ -205,7 +205,7 @@ def _search() -> None:
             typed = find.find(text)
             fields = {field.key: field for field in (*common_fields.DESIGN, *common_fields.SCENARIO)}
             for key, value in list(typed.values.items()):
-                if problem := fields[key].problem(value, typed.values):
+                if problem := problem_of(fields[key], value, typed.values):
                     del typed.values[key]
                     typed.left_out.append(problem)
             state.put(typed.values)

@@ -7,24 +7,23 @@ import pandas as pd
 import streamlit as st
 
 from dse.core.errors import InputError, clean, show
+from dse.core.field import Field
 from dse.explorer import common_fields, uploads, widgets
 from dse.explorer.bench import Bench
-from dse.explorer.fields import PageField
 from dse.specs import catalog, device_names
 from dse.validate import check_log, startup_log
 from dse.validate.check_log import LogCheck
 from dse.validate.startup_log import StartupLog
 
-#: session keys: name and values of the log, and why the last file could not be read
-_LOG, _SAID = "explorer log", "explorer log said"
+#: session key: name and values of the log
+_LOG = "explorer log"
 _MAX_NAME = 60
-DEVICE = PageField(
-    key="log_device",
+DEVICE = Field(
+    name="log_device",
     label="GPU of the log",
-    kind="choice",
     default=None,
-    choices=common_fields.DEVICE.choices,
-    placeholder="as the log says",
+    listed=common_fields.DEVICE.listed,
+    open_means="as the log says",
     help="Logs of vLLM, SGLang and TensorRT-LLM rarely say the device.",
 )
 
@@ -33,7 +32,7 @@ def draw(bench: Bench) -> None:
     """Take a log, and show its terms beside those of the design that it describes."""
     st.subheader("Start-up log of a server", anchor=False)
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        uploads.take(
+        wrong = uploads.take(
             "log",
             "Log of vLLM, SGLang, TensorRT-LLM or llama.cpp",
             ["log", "txt"],
@@ -41,7 +40,7 @@ def draw(bench: Bench) -> None:
             _keep,
         )
         widgets.draw(DEVICE, width=260)
-    widgets.lines(st.session_state.get(_SAID, []))
+    widgets.lines(wrong)
     if _LOG not in st.session_state:
         return
     name, log = st.session_state[_LOG]
@@ -50,15 +49,11 @@ def draw(bench: Bench) -> None:
 
 
 def _keep(file: Any) -> None:
-    """Keep what a file says in the session, or what is wrong with it."""
+    """Keep what a file says in the session. Raises InputError."""
     name = clean(file.name, _MAX_NAME)
-    st.session_state[_SAID] = []
     st.session_state.pop(_LOG, None)
-    try:
-        startup_log.refuse_larger(file.size, name)
-        st.session_state[_LOG] = name, startup_log.read(file.getvalue().decode("utf-8", "replace"))
-    except InputError as error:
-        st.session_state[_SAID] = error.lines()
+    startup_log.refuse_larger(file.size, name)
+    st.session_state[_LOG] = name, startup_log.read(file.getvalue().decode("utf-8", "replace"))
 
 
 def found(log: StartupLog, name: str, device: str | None) -> LogCheck:

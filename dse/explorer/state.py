@@ -10,8 +10,9 @@ import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from dse.core.errors import clean
+from dse.core.field import Field
 from dse.explorer import kept
-from dse.explorer.fields import SEPARATOR, PageField, check_query, query_of
+from dse.explorer.fields import SEPARATOR, check_query, problem_of, query_of, sort_of
 from dse.explorer.tray import Tray, design_of, read, text_of, values_of
 
 #: the part of an address behind its page: texts by key
@@ -39,7 +40,7 @@ _SET, _DRAWN = "explorer set", "explorer drawn"
 _TRAIL = "explorer trail"
 
 
-def open_page(page: str, fields: Sequence[PageField], design: Sequence[PageField], opening: Tray) -> dict[str, Any]:
+def open_page(page: str, fields: Sequence[Field], design: Sequence[Field], opening: Tray) -> dict[str, Any]:
     """The page's values by key, from the URL, the widgets or the page before; call it first, once a run.
 
     `fields` are those of the workload and of the page, `design` those of a design, whose values are the current
@@ -76,7 +77,7 @@ def open_page(page: str, fields: Sequence[PageField], design: Sequence[PageField
         st.session_state[_PROBLEMS] = [*lost, *unread, *problems]
     elif first:
         for field in every:
-            if field.problem(store.get(field.key, field.default), store):
+            if problem_of(field, store.get(field.key, field.default), store):
                 store[field.key] = field.default  # another page's value that this one cannot take
         _seed(every, store)
     drawn = st.session_state.pop(_DRAWN, set())
@@ -87,7 +88,7 @@ def open_page(page: str, fields: Sequence[PageField], design: Sequence[PageField
     return values
 
 
-def _tray_of(query: Mapping[str, list[str]], design: Sequence[PageField], opening: Tray) -> tuple[Tray, list[str]]:
+def _tray_of(query: Mapping[str, list[str]], design: Sequence[Field], opening: Tray) -> tuple[Tray, list[str]]:
     """The tray of an address, and what of it cannot be used; fields of a design by themselves are a single one."""
     labels = {text: label for label, text in uploaded().items()}
     text, at = (query.get(key, [""])[0] for key in (DESIGNS, AT))
@@ -110,7 +111,7 @@ def drawn(key: str) -> None:
 
 
 def _follow(
-    fields: Sequence[PageField], design: Sequence[PageField], live: Collection[str], said: Mapping[str, Any]
+    fields: Sequence[Field], design: Sequence[Field], live: Collection[str], said: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """`follow`, and which values it has put into widgets; those of `said` that still hold it puts again.
 
@@ -144,7 +145,7 @@ def _follow(
     return values, anew
 
 
-def query_now(fields: Sequence[PageField], design: Sequence[PageField], values: Mapping[str, Any]) -> dict[str, str]:
+def query_now(fields: Sequence[Field], design: Sequence[Field], values: Mapping[str, Any]) -> dict[str, str]:
     """The address's query of the tray as it is, and of the values of the workload and the page."""
     now, also = tray(), uploaded()
     query = query_of(fields, values, also=also)
@@ -162,15 +163,15 @@ def tray() -> Tray:
     return designs
 
 
-def set_tray(new: Tray, design: Sequence[PageField]) -> None:
+def set_tray(new: Tray, design: Sequence[Field]) -> None:
     """Another tray for the next run: from a callback, or before `st.rerun` or `go`."""
     put({**values_of(new.current, design), _TRAY: new})
 
 
-def _files_of(fields: Sequence[PageField], query: Mapping[str, list[str]]) -> tuple[dict[str, list[str]], list[str]]:
+def _files_of(fields: Sequence[Field], query: Mapping[str, list[str]]) -> tuple[dict[str, list[str]], list[str]]:
     """A query with loaded files by their names in this session's lists, and a line for each that it does not hold."""
     labels = {text: label for label, text in uploaded().items()}
-    chosen = {field.key for field in fields if field.kind in ("choice", "choices")}
+    chosen = {field.key for field in fields if sort_of(field) in ("choice", "choices")}
     changed, lost = {}, []
     for key, texts in query.items():
         if key not in chosen:
@@ -268,7 +269,7 @@ def _store() -> dict[str, Any]:
     return values
 
 
-def _seed(fields: Sequence[PageField], store: Mapping[str, Any]) -> None:
+def _seed(fields: Sequence[Field], store: Mapping[str, Any]) -> None:
     for field in fields:
         st.session_state[field.key] = store.get(field.key, field.default)
 

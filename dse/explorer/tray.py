@@ -12,8 +12,9 @@ from typing import Any
 from urllib.parse import unquote
 
 from dse.core.errors import MAX_LINE, DseError, InputError, clean, show
+from dse.core.field import Field
 from dse.explorer import kept
-from dse.explorer.fields import PageField, check_query, query_of
+from dse.explorer.fields import check_query, query_of
 
 #: designs at most; from this many on, lists become tables
 MAX_DESIGNS, MANY = 40, 7
@@ -102,29 +103,29 @@ def _copy_of(name: str) -> str:
     return f"{name[: MAX_NAME - 5]} copy" if name else ""
 
 
-def design_of(values: Mapping[str, Any], fields: Sequence[PageField], name: str = "") -> TrayDesign:
+def design_of(values: Mapping[str, Any], fields: Sequence[Field], name: str = "") -> TrayDesign:
     """The design of a page's values: those that differ from the defaults."""
     whole = {field.key: values.get(field.key, field.default) for field in fields}
     return TrayDesign(name, {field.key: whole[field.key] for field in fields if whole[field.key] != field.default})
 
 
-def values_of(design: TrayDesign, fields: Sequence[PageField]) -> dict[str, Any]:
+def values_of(design: TrayDesign, fields: Sequence[Field]) -> dict[str, Any]:
     """All values of a design by field."""
     return {field.key: design.values.get(field.key, field.default) for field in fields}
 
 
-def text_of(tray: Tray, fields: Sequence[PageField], also: Mapping[str, str]) -> str:
+def text_of(tray: Tray, fields: Sequence[Field], also: Mapping[str, str]) -> str:
     """The designs as an address holds them; loaded files as `also` has them."""
     return _DESIGNS.join(_design_text(design, fields, also) for design in tray.designs)
 
 
-def _design_text(design: TrayDesign, fields: Sequence[PageField], also: Mapping[str, str]) -> str:
+def _design_text(design: TrayDesign, fields: Sequence[Field], also: Mapping[str, str]) -> str:
     query = query_of(fields, values_of(design, fields), also)
     parts = [f"{key}.{_escaped(text)}" for key, text in query.items()]
     return _FIELDS.join([*parts, *([f"{_NAME}.{_escaped(design.name)}"] if design.name else [])]) or _PLAIN
 
 
-def read(text: str, at: str, fields: Sequence[PageField], labels: Mapping[str, str]) -> tuple[Tray | None, list[str]]:
+def read(text: str, at: str, fields: Sequence[Field], labels: Mapping[str, str]) -> tuple[Tray | None, list[str]]:
     """The tray of an address, None where it has no design, and a line for each thing that cannot be used.
 
     `labels` are this session's names of loaded files by what stands for them in addresses.

@@ -14,8 +14,8 @@ from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from dse import quantizers
 from dse.core import specfile
-from dse.core.errors import MAX_LINE, InputError, clean
-from dse.explorer import kept, state, tray
+from dse.core.errors import MAX_LINE, DseError, InputError, clean
+from dse.explorer import kept, memory, state, tray
 from dse.explorer.fields import MAX_TEXT, SEPARATOR
 from dse.quantizers import QuantizerSpec, layered
 from dse.report import listing
@@ -114,21 +114,32 @@ def restore() -> None:
     for key in st.query_params:
         for text in st.query_params.get_all(key):
             for part in tray.values_in(text) if key == state.DESIGNS else text[:MAX_TEXT].split(SEPARATOR):
-                if part not in held and (upload := kept.found(part)) is not None:
+                if part not in held and (upload := kept.file_of(part)) is not None:
                     with contextlib.suppress(InputError):  # the page will say that it is missing
                         keep(upload)
 
 
-def take(key: str, label: str, types: Sequence[str], tip: str, keep_file: Callable[[Any], None]) -> None:
-    """A place for a file, which `keep_file` takes; the place is empty again then, and Streamlit forgets the file."""
-    tries = f"{key} tries"
+def take(key: str, label: str, types: Sequence[str], tip: str, keep_file: Callable[[Any], None]) -> list[str]:
+    """A place for a file, which `keep_file` takes; the place is empty again then, and Streamlit forgets the file.
+
+    Returns what was wrong with the last file, in lines to be drawn where the caller has room.
+    """
+    tries, said = f"{key} tries", f"{key} said"
     n = st.session_state.get(tries, 0)
     file = st.file_uploader(label, type=list(types), key=f"{key} {n}", help=tip)
     if file is not None:
-        keep_file(file)
+        st.session_state[said] = []
+        try:
+            keep_file(file)
+        except DseError as error:
+            st.session_state[said] = error.lines()
         let_go(file)
+        file = None
+        memory.free()
         st.session_state[tries] = n + 1  # another key: an empty place
         st.rerun()
+    wrong: list[str] = st.session_state.get(said, [])
+    return wrong
 
 
 def let_go(file: Any) -> None:
@@ -161,11 +172,6 @@ def text_of(label: str) -> FileText:
 def measurement(label: str) -> Upload | None:
     """The loaded measurements of that name; None for those that ship. Raises InputError."""
     return _held().get(label) if label != SHIPPED else None
-
-
-def measurement_names() -> list[str]:
-    """Measurements that can be chosen."""
-    return [SHIPPED, *names("measurement")]
 
 
 def device(label: str, edits: str = "", file: FileText | None = None) -> HardwareSpec:

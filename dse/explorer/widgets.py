@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -10,8 +10,9 @@ from typing import Any
 import streamlit as st
 
 from dse.core.errors import MAX_LINE, DseError, clean
+from dse.core.field import Field
 from dse.explorer import state
-from dse.explorer.fields import MAX_TEXT, PageField
+from dse.explorer.fields import MAX_TEXT, problem_of, sort_of
 from dse.explorer.state import put
 
 #: in the log of the server, before the traceback of a defect
@@ -21,62 +22,51 @@ _LOG = logging.getLogger(__name__)
 _ADDRESS = re.compile(r"www(?=\.)|:(?=//)|@", re.IGNORECASE)
 
 
-def draw(field: PageField, wrong: Sequence[str] = (), **options: Any) -> Any:
+def draw(field: Field, wrong: Sequence[str] = (), **options: Any) -> Any:
     """Draw the field in the place that is current, with what is wrong with it; returns its value.
 
     `wrong` are lines that others say of it; `options` go to Streamlit's widget.
     """
     state.drawn(field.key)
-    options = {"help": field.help or None, "label_visibility": "visible", **options}
-    value = _widget(field, options)
-    refusal = field.problem(value, st.session_state) if field.kind == "text" else ""  # type: ignore[arg-type]
+    value = _widget(field, {"key": field.key, "help": field.help or None, **options})
+    refusal = problem_of(field, value, st.session_state) if sort_of(field) == "text" else ""  # type: ignore[arg-type]
     lines([refusal] if refusal else list(wrong))
     return value
 
 
-def _widget(field: PageField, options: dict[str, Any]) -> Any:
-    shown: dict[str, Any] = {"format_func": field.titles} if field.titles else {}
+def _widget(field: Field, options: dict[str, Any]) -> Any:
+    sort = sort_of(field)
     if field.clears:
         options["on_change"] = partial(put, {field.clears: ""})
-    if field.kind == "choice":
-        return st.selectbox(
-            field.label,
-            field.options(),
-            index=_start(field, 0),
-            key=field.key,
-            placeholder=field.placeholder or None,
-            **shown,
-            **options,
-        )
-    if field.kind == "choices":
-        return st.multiselect(
-            field.label, field.options(), key=field.key, placeholder=field.placeholder or None, **shown, **options
-        )
-    if field.kind == "switch":
-        return st.checkbox(field.label, key=field.key, **options)
-    if field.kind == "text":
-        return st.text_input(
-            field.label, key=field.key, max_chars=MAX_TEXT, placeholder=field.placeholder or None, **options
-        )
-    return _number(field, options)
+    if sort == "switch":
+        return st.checkbox(field.label, **options)
+    options["placeholder"] = field.open_means or None
+    if sort == "text":
+        return st.text_input(field.label, max_chars=MAX_TEXT, **options)
+    if sort in ("whole", "number"):
+        return _number(field, options)
+    choices = field.options()
+    if isinstance(choices, Mapping):
+        options["format_func"] = lambda choice: choices.get(choice, choice)
+    if sort == "choices":
+        return st.multiselect(field.label, list(choices), **options)
+    return st.selectbox(field.label, list(choices), index=_start(field, 0), **options)
 
 
-def _start(field: PageField, value: Any) -> Any:
+def _start(field: Field, value: Any) -> Any:
     """None lets the reader clear the field; the session's state holds the value either way."""
     return value if field.default is not None else None
 
 
-def _number(field: PageField, options: dict[str, Any]) -> Any:
-    kind = int if field.kind == "whole" else float
+def _number(field: Field, options: dict[str, Any]) -> Any:
+    kind = int if field.kind.sort == "whole" else float
     value = st.number_input(
         field.label,
         kind(field.low),
         kind(field.high),
         _start(field, "min"),
         kind(field.step),
-        key=field.key,
         format="%d" if kind is int else "%g",
-        placeholder=field.placeholder or None,
         **options,
     )
     if field.slides and value is not None:

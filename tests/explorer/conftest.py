@@ -16,7 +16,7 @@ def no_defects(caplog):
 
 @pytest.fixture(autouse=True)
 def no_picture_to_copy(request, monkeypatch):
-    """A figure whose panel is open draws its picture in every run of the page: looked at where it is tested alone."""
+    """A figure whose panel is open draws its picture to copy: looked at where it is tested alone."""
     export = image.export
     if request.path.stem != "test_explorer_downloads":
         monkeypatch.setattr(

@@ -4,7 +4,8 @@ import pytest
 
 from cases import each
 from dse.explorer import bench, cards, common_fields, figure, request, tray
-from dse.explorer.pages import start
+from dse.explorer.fields import problem_of
+from dse.explorer.pages import compare, start
 from dse.figures.charts import design_bars
 from dse.model import uncertainty
 from dse.report import present
@@ -14,7 +15,7 @@ from explorer_page import opened, said, values_of, wrong
 def of(*designs, **workload):
     """The bench of designs, each what differs from the defaults, under a workload."""
     values = {field.key: field.default for field in (*common_fields.DESIGN, *common_fields.SCENARIO)} | workload
-    return bench.of(values, tray.Tray(tuple(tray.TrayDesign(values=each) for each in designs)))
+    return bench.evaluate(values, tray.Tray(tuple(tray.TrayDesign(values=each) for each in designs)))
 
 
 LLAMA = {"model": "llama3.1-70b", "quantizer": "fp8"}
@@ -45,7 +46,7 @@ def test_a_format_that_the_server_refuses_is_said_on_the_card_and_is_never_the_b
     assert any(text.value.startswith("Most tokens a device\\: fp8") for text in app.markdown)
 
 
-@pytest.mark.parametrize("allowed", [common_fields.NO, common_fields.YES])
+@pytest.mark.parametrize("allowed", [False, True])
 def test_what_no_engine_of_a_chip_runs_is_in_no_verdict(allowed):
     """SinkQ on Oaken's chip, as fast as it would be at an assumed rate; other software lets it compete, marked."""
     oaken = {"device": "oaken-hbm", "model": "llama2-13b", "quantizer": "oaken", "other_software": allowed}
@@ -54,12 +55,11 @@ def test_what_no_engine_of_a_chip_runs_is_in_no_verdict(allowed):
     assert other.result["throughput_tokens_per_s"] > 0
     assert bench.badge(other) == "not run by its software"
     assert other.refusals == {"sinkq": "no engine of Oaken-HBM runs it"}
-    is_allowed = allowed == common_fields.YES
-    assert bool(cards.sure(own, other)) == is_allowed
+    assert bool(cards.sure(own, other)) == allowed
     curves = [(row.name, request.curve(request.any_batch(row.request))) for row in here.answered]
     rows = [(row.name, row.result) for row in here.answered]
     _, verdict = figure.speeds(curves, rows, {}, (), (), [row.name for row in here.rows if not row.result["runs"]])
-    assert verdict.startswith("Most tokens a device: sinkq" if is_allowed else "Most tokens a device: oaken")
+    assert verdict.startswith("Most tokens a device: sinkq" if allowed else "Most tokens a device: oaken")
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def after(here, step, **own):
     """The result of a design, `own` what it differs in from the defaults, once a step is taken."""
     design = tray.TrayDesign(values={**own, **step.design})
     asked = {**here.values, **tray.values_of(design, common_fields.DESIGN), **step.workload}
-    return request.answer(request.of(asked)).result
+    return request.answer(request.point_request(asked)).result
 
 
 def test_a_batch_that_exceeds_memory_has_three_ways_out():
@@ -305,7 +305,7 @@ def test_badges_say_how_times_are_known():
     ],
 )
 def test_what_is_not_alike_is_said(second, other):
-    assert bench.alike(of({}, second).rows)[1] == other
+    assert bench.likeness(of({}, second).rows)[1] == ", ".join(other)
 
 
 def test_a_title_says_in_what_designs_differ():
@@ -322,7 +322,7 @@ def test_designs_are_called_for_what_differs_and_equal_ones_are_numbered():
         "fp8, tp 2",
     ]
     assert [row.name for row in of({}, {}).rows] == ["fp16", "fp16 (2)"]
-    named = bench.of(values_of(), tray.Tray((tray.TrayDesign("Mine", {}), tray.TrayDesign("Mine", {"tp": 3}))))
+    named = bench.evaluate(values_of(), tray.Tray((tray.TrayDesign("Mine", {}), tray.TrayDesign("Mine", {"tp": 3}))))
     assert [row.name for row in named.rows] == ["Mine", "Mine (2)"]
     assert named.rows[1].wrong is not None
 
@@ -332,7 +332,7 @@ def test_a_question_of_the_first_screen_is_made_of_what_fields_take(question):
     """A name that a field does not list would be the default in the field, and another in the answer."""
     fields = {field.key: field for field in (*common_fields.DESIGN, *common_fields.SCENARIO)}
     for values in (*question.designs, question.workload):
-        assert [fields[key].problem(value, values) for key, value in values.items()] == [""] * len(values)
+        assert [problem_of(fields[key], value, values) for key, value in values.items()] == [""] * len(values)
 
 
 def test_a_device_whose_numbers_were_changed_is_not_called_measured():
@@ -355,7 +355,7 @@ def test_one_word_for_what_fits():
     words = [cards.fits(row.result) for row in rows]
     most = rows[1].result["max_batch"]
     assert words[1] == (f"{most} of 256" if rows[1].result["feasible"] else "does not fit")
-    table = cards.table(of({"device": "h200"}, batch=1, input=64))
+    table = cards.design_table(of({"device": "h200"}, batch=1, input=64))
     assert table["Fits"].tolist() == ["whole"]
 
 
@@ -393,7 +393,7 @@ PAIRS = {
     "token_parameters": ({"tokens": "snapkv"}, {"token_parameters": "budget=100"}),
     "activation_bits": ({"weights_bits": 8}, {"activation_bits": 8}),
     "weights": ({}, {"weights": "fp8"}),
-    "tower": ({"model": "gemma-3-27b"}, {"tower": "no"}),
+    "tower": ({"model": "gemma-3-27b"}, {"tower": False}),
     "prompt_chunk": ({"memory": "paper"}, {"prompt_chunk": 512}),
     "max_num_seqs": ({}, {"max_num_seqs": 4}),
     "kv_cache_memory": ({}, {"kv_cache_memory": 20_000_000_000}),
@@ -406,11 +406,11 @@ PAIRS = {
     "pp_batches": ({"pp": 2}, {"pp_batches": 1}),
     "ep": (_MIXTURE, {"ep": 2}),
     "expert_skew": ({**_MIXTURE, "ep": 2}, {"expert_skew": 0.5}),
-    "dp_attention": ({**_MIXTURE, "ep": 2}, {"dp_attention": "yes"}),
+    "dp_attention": ({**_MIXTURE, "ep": 2}, {"dp_attention": True}),
     "dcp": ({"tp": 16, "model": "llama3.1-70b"}, {"dcp": 2}),
     "implementation": ({"quantizer": "kivi"}, {"implementation": "generic"}),
-    "strict_kernels": ({}, {"strict_kernels": "yes"}),
-    "other_software": ({"other_software": "no"}, {"other_software": "yes"}),
+    "strict_kernels": ({}, {"strict_kernels": True}),
+    "other_software": ({"other_software": False}, {"other_software": True}),
 }
 #: the only choice of the field is the shipped file, so no two designs differ in it here
 ALIKE = {"measurements"}
@@ -424,7 +424,7 @@ def test_pairs_name_every_field_of_a_design():
 def test_designs_that_differ_in_one_field_have_a_chance_on_their_card(key):
     """Through `cards.sure`, the sentence of the card: in either order, and beside weights of another format."""
     common, change = PAIRS[key]
-    common = {"other_software": "yes", **common}  # KIVI and the like are compared as if others ran them
+    common = {"other_software": True, **common}  # KIVI and the like are compared as if others ran them
     weights = {"weights": "fp8"} if key not in ("weights", "weights_bits", "activation_bits") else {}
     here = of(common, {**common, **change}, {**common, **change, **weights}, batch=8)
     assert [row.wrong for row in here.rows] == [None] * 3
@@ -455,7 +455,7 @@ def test_a_defect_of_a_card_is_a_sentence_on_it(monkeypatch, caplog):
 
 
 def test_a_page_that_fails_keeps_its_sidebar(monkeypatch):
-    monkeypatch.setattr(cards, "likeness", lambda rows: {}["model"])
+    monkeypatch.setattr(compare, "likeness", lambda rows: {}["model"])
     app = opened("compare")
     assert len(app.exception) == 1
     assert app.sidebar.selectbox(key="device").value == "h200"

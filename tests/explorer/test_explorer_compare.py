@@ -164,7 +164,7 @@ def test_command_line_prints_the_same_numbers(capsys):
         admission="paged",
         weights_bits=8,
     )
-    words = shlex.split(request.command(given))
+    words = shlex.split(request.command_of(request.operation(given)))
     assert words[0] == "dse"
     with pytest.raises(SystemExit) as stop:
         main.main([*words[1:], "--json"])
@@ -330,7 +330,7 @@ def test_bars_add_up_to_the_total():
 def test_a_point_of_the_throughput_figure_is_its_design_with_that_batch():
     designs = tray.Tray((tray.TrayDesign(), tray.TrayDesign("Mine", {"quantizer": "fp8"})))
     defaults = {field.key: field.default for field in (*common_fields.DESIGN, *common_fields.SCENARIO)}
-    here = bench.of({**defaults, "batch": 64, "input": 8192}, designs)
+    here = bench.evaluate({**defaults, "batch": 64, "input": 8192}, designs)
     drawn = compare.cached_lines(tuple((row.name, request.any_batch(row.request)) for row in here.answered))
     line = next(series for series in drawn.panels[0].series if series.name == "Mine" and 256.0 in series.x)
     y = line.y[line.x.index(256.0)]
@@ -362,7 +362,7 @@ def test_the_question_of_the_plot_of_speeds_gives_its_best():
     values = {field.key: field.default for field in fields} | {"tpot_limit": 30.0}
 
     def of(*designs):
-        return bench.of(values, tray.Tray(tuple(tray.TrayDesign(values=each) for each in designs))).answered
+        return bench.evaluate(values, tray.Tray(tuple(tray.TrayDesign(values=each) for each in designs))).answered
 
     rows, limits = of({"quantizer": "fp16"}, {"quantizer": "fp8"}), {"tpot_s": 0.03}
     made = compare.asked_by(rows, limits, "")

@@ -7,8 +7,9 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from dse.cli import main
-from dse.explorer import crossovers
+from dse.explorer import crossovers, downloads, request
 from dse.explorer.uploads import FileText
+from dse.operations.face import python_of
 from explorer_page import TIMEOUT_S, asked
 
 ASKED = crossovers.CrossoverRequest(
@@ -31,7 +32,7 @@ def test_command_and_python_shown_ask_the_same_question(question, ours, capsys, 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "p.toml").write_text(PLAN)
     space = {}
-    exec(crossovers.python(ours, question), space)
+    exec(python_of(crossovers.operations(ours)[question]), space)
     answer = {
         "map": crossovers.cached_map,
         "sensitivity": crossovers.cached_sensitivity,
@@ -40,7 +41,7 @@ def test_command_and_python_shown_ask_the_same_question(question, ours, capsys, 
     }[question]
     if question != "map":  # of which the command takes no cells
         assert space["result"].text() == answer(ours).text()
-    words = shlex.split(crossovers.commands(ours)[question])[1:]
+    words = shlex.split(request.command_of(crossovers.operations(ours)[question]))[1:]
     if question == "map":
         words += ["--batches", "1,4", "--inputs", "64,128"]
     with pytest.raises(SystemExit) as stopped:
@@ -79,7 +80,7 @@ def test_where_the_current_design_is_what_is_beaten_the_next_of_the_tray_is_aske
 
 def test_the_downloads_of_the_figures_have_the_numbers(monkeypatch):
     tables = {}
-    monkeypatch.setattr(crossovers, "_figure", lambda name, chart, table, *given: tables.update({name: table()}))
+    monkeypatch.setattr(downloads, "show", lambda name, chart, table, *_, **__: tables.update({name: table()}))
     app = AppTest.from_string("from dse.explorer.app import main; main('formats')", default_timeout=TIMEOUT_S)
     text = "device.oaken-lpddr~model.llama2-7b~quantizer.nqkv"
     for key, value in {"designs": text, "batch": "4", "input": "64", "output": "128", "formats": "nqkv;fp16"}.items():

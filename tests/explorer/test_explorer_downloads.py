@@ -10,21 +10,22 @@ import pyarrow.parquet as pq
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from dse.explorer import downloads, request
+from dse.explorer import downloads, export, request
 from dse.explorer.downloads import MadeBy
 from dse.figures.charts import design_bars
 from dse.figures.export import image
 from dse.figures.export.look import applied
+from dse.operations.face import python_of
 from dse.specs.look import ASKED, Look
 from explorer_page import TIMEOUT_S, opened
 
 
 def test_python_beside_a_figure_runs_and_gives_the_result():
-    asked = request.of(
+    asked = request.point_request(
         {"quantizer": "kivi", "parameters": "bits=4", "value_quantizer": "fp16", "batch": 8, "admission": "paged"}
     )
     found = {}
-    exec(request.python(asked), found)
+    exec(python_of(request.operation(asked)), found)
     assert found["result"] == request.answer(asked).result
 
 
@@ -63,7 +64,7 @@ def state_in(kind, content):
     return table.schema.metadata[b"made_by"].decode()
 
 
-@pytest.mark.parametrize("kind", list(downloads.FORMATS))
+@pytest.mark.parametrize("kind", list(export.FORMATS))
 def test_files_of_a_figure_open_and_carry_their_state(kind):
     content = downloads.content(design_bars.memory(ROWS), lambda: design_bars.table(ROWS), kind, MADE)
     assert state_in(kind, content) == SAID
@@ -73,6 +74,7 @@ FIGURE = """
 from functools import partial
 from dse.explorer import downloads, export, request
 from dse.figures.charts import design_bars
+from dse.operations.face import python_of
 rows = [("oaken", request.answer(request.DEFAULT).result)]
 made = downloads.MadeBy("dse point", "import dse", "/?batch=64")
 table = partial(design_bars.table, rows)
@@ -80,7 +82,7 @@ table = partial(design_bars.table, rows)
 #: a figure, and its dialog alone: AppTest runs a whole script anew, where a browser runs the dialog
 SHOWN = f'{FIGURE}downloads.show("memory", design_bars.memory(rows), table, made)'
 OPENED = f"""{FIGURE}
-export.show("memory", design_bars.memory(rows), downloads.FORMATS, partial(downloads.looking, table, made))
+export.show("memory", design_bars.memory(rows), partial(downloads.looking, table, made))
 """
 
 
@@ -161,9 +163,27 @@ def test_what_no_figure_can_have_is_a_red_line_and_makes_no_picture(dialog):
     assert not buttons(dialog)["PDF"]
 
 
-def test_the_copied_picture_has_what_the_page_says_of_it(monkeypatch):
-    copied = []
-    monkeypatch.setattr(downloads, "content", lambda chart, *given: copied.append(chart.notes) or b"")
+@pytest.fixture
+def copied(monkeypatch):
+    """Notes of the pictures that are drawn to be copied."""
+    drawn = []
+    monkeypatch.setattr(downloads, "content", lambda chart, *given: drawn.append(chart.notes) or b"")
+    downloads.cached_picture.clear()
+    yield drawn
+    downloads.cached_picture.clear()
+
+
+def test_an_open_panel_draws_its_picture_once(copied):
+    app = opened("compare", designs="quantizer.fp16", batch="64")
+    app.session_state["memory_bars beside"] = True
+    app.run()
+    app.run()
+    assert len(copied) == 1
+    app.number_input(key="batch").set_value(32).run()  # another figure
+    assert len(copied) == 2
+
+
+def test_the_copied_picture_has_what_the_page_says_of_it(copied):
     app = opened("compare", designs="quantizer.fp16~~quantizer.fp8", batch="64")
     for name in ("interactivity", "throughput", "memory_bars"):
         app.session_state[f"{name} beside"] = True  # as pressed

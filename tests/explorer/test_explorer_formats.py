@@ -7,9 +7,10 @@ import pytest
 from dse.cli import main
 from dse.explorer import common_fields, downloads, request, tray
 from dse.explorer.pages import formats
+from dse.operations.face import python_of
 from explorer_page import opened, said, wrong
 
-ASKED = request.unquantized(request.of({"device": "h200", "model": "qwen3-32b", "batch": 4, "input": 1024}))
+ASKED = request.unquantized(request.point_request({"device": "h200", "model": "qwen3-32b", "batch": 4, "input": 1024}))
 NAMES = ("fp8", "qserve")
 
 
@@ -17,7 +18,7 @@ def test_it_answers_with_figure_and_table():
     app = opened("formats")
     assert not app.exception
     assert app.title[0].value == "Which KV format pays?"
-    answer = formats.cached(request.unquantized(request.of({})), ())
+    answer = formats.cached(request.unquantized(request.point_request({})), ())
     assert "fp8 pays" in said(app)
     assert not [text.value for text in app.info if "Limits" in text.value]
     table = app.dataframe[0].value
@@ -73,10 +74,10 @@ def test_chosen_formats_join_the_tray():
 @pytest.mark.slow
 def test_command_and_python_shown_ask_the_same(names, capsys):
     space = {}
-    exec(formats.python(ASKED, names), space)
+    exec(python_of(formats.operation(ASKED, names)), space)
     ours = formats.cached(ASKED, names).text()
     assert space["result"].text() == ours
     with pytest.raises(SystemExit) as stopped:
-        main.main(shlex.split(formats.command(ASKED, names))[1:])
+        main.main(shlex.split(request.command_of(formats.operation(ASKED, names)))[1:])
     assert stopped.value.code == 0
     assert capsys.readouterr().out == ours + "\n"

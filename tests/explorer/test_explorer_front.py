@@ -16,13 +16,14 @@ import dse
 from dse.core import specfile
 from dse.core.errors import InputError
 from dse.explorer import common_fields, kept, names, request, uploads
-from dse.explorer.fields import MAX_TEXT
-from dse.explorer.front import form, job, limits, text
+from dse.explorer.fields import MAX_TEXT, problem_of, read
+from dse.explorer.front import job, limits, text
 from dse.explorer.front.found import added, at, chart_of, filtered, limits_text, loaded, table_of, without_ties
-from dse.explorer.front.request import commands, front_request, python, sweep_toml
+from dse.explorer.front.request import AT_MOST, FIELDS, MORE, commands, front_request, python, sweep_toml
 from dse.explorer.uploads import FileText
 from dse.model import results
 from dse.model.results import RESULT_UNITS
+from dse.operations.face import python_of
 from dse.specs import catalog
 from dse.sweep import spec
 from dse.sweep.pareto import designs, stream
@@ -49,11 +50,11 @@ SMALL = {
 
 
 def field_values(query):
-    fields = (*common_fields.DESIGN, *common_fields.SCENARIO, *form.FIELDS)
+    fields = (*common_fields.DESIGN, *common_fields.SCENARIO, *FIELDS)
     found = {field.key: field.default for field in fields}
     by_key = {field.key: field for field in fields}
     for key, value in query.items():
-        found[key] = by_key[key].read(value, found)
+        found[key] = read(by_key[key], value, found)
     return found
 
 
@@ -93,7 +94,7 @@ def test_ranges_are_written_as_people_say_them():
     ],
 )
 def test_bad_axes_are_said_in_a_line(text, wrong):
-    problem = form.MORE.problem(text, {})
+    problem = problem_of(MORE, text, {})
     assert wrong in problem
     assert "\n" not in problem
 
@@ -173,7 +174,7 @@ def test_limits_take_words_and_units(given, expected):
     ],
 )
 def test_bad_limits_are_said_in_a_line(text, part):
-    problem = form.AT_MOST.problem(text, {})
+    problem = problem_of(AT_MOST, text, {})
     assert part in problem
     assert "\n" not in problem
 
@@ -184,8 +185,8 @@ def test_limits_on_an_axis_need_the_axis(asked):
 
 
 def test_no_file_is_read_because_an_address_names_it():
-    assert "no file is read" in form.MORE.problem("key_quantizer = plan:/etc/plan.toml", {})
-    assert "no file is read" in form.MORE.problem("value_quantizer = fp16, PLAN:x.toml", {})
+    assert "no file is read" in problem_of(MORE, "key_quantizer = plan:/etc/plan.toml", {})
+    assert "no file is read" in problem_of(MORE, "value_quantizer = fp16, PLAN:x.toml", {})
 
 
 #: of two formats that vLLM keeps side by side
@@ -221,7 +222,7 @@ def test_files_of_the_reader_are_swept_and_join_the_tray(asked, tmp_path, monkey
     assert (fields["device"], fields["model"], fields["quantizer"]) == tuple(name for name, _ in files)
     by_name = dict(files)
     sides = {"device": "device_file", "model": "model_file", "quantizer": "quantizer_file"}
-    design = replace(request.of(fields), **{side: by_name[fields[field]] for field, side in sides.items()})
+    design = replace(request.point_request(fields), **{side: by_name[fields[field]] for field, side in sides.items()})
     assert request.answer(design).result["throughput_tokens_per_s"] == row["throughput_tokens_per_s"]
     # the script and the command lines take the files from the folder they are run in
     monkeypatch.chdir(tmp_path)
@@ -230,7 +231,7 @@ def test_files_of_the_reader_are_swept_and_join_the_tray(asked, tmp_path, monkey
     space = {}
     exec(python(own), space)
     pd.testing.assert_frame_equal(space["result"].table, found.table)
-    exec(request.python(design), space)
+    exec(python_of(request.operation(design)), space)
     assert space["result"] == request.answer(design).result
 
 
@@ -253,8 +254,8 @@ def test_own_measurements_are_swept_and_join_the_tray(asked, tmp_path, monkeypat
     )
     found = stream.front_of(own.sweep(), own.objectives(), own.by)
     fields = loaded(found.table.iloc[0].to_dict(), own)
-    design = request.answer(replace(request.of(fields), measurements_file=upload)).result
-    shipped = request.answer(request.of({**fields, "measurements": "shipped"})).result
+    design = request.answer(replace(request.point_request(fields), measurements_file=upload)).result
+    shipped = request.answer(request.point_request({**fields, "measurements": "shipped"})).result
     assert design["measured_bits"] == found.table["measured_bits"].iloc[0] > shipped["measured_bits"]
     assert design["measured_on"] == "own.npz"
     monkeypatch.chdir(tmp_path)
@@ -277,7 +278,7 @@ def test_every_design_of_the_front_has_its_result_in_the_tray(asked, found):
     assert "oaken" in set(found.table["quantizer"])
     for _, row in found.table.iterrows():
         fields = loaded(row.to_dict(), asked)
-        result = request.answer(request.of(fields)).result
+        result = request.answer(request.point_request(fields)).result
         assert result["throughput_tokens_per_s"] == row["throughput_tokens_per_s"], fields
         assert result["decode_step_s"] == row["decode_step_s"]
 
@@ -460,7 +461,7 @@ def test_the_batch_that_runs_is_said_beside_one_that_does_not():
     found = stream.front_of(own.sweep(), own.objectives(), own.by)
     at_once = found.table["running_batch"].tolist()
     assert at_once == [
-        request.answer(request.of(loaded(row.to_dict(), own))).result["running_batch"]
+        request.answer(request.point_request(loaded(row.to_dict(), own))).result["running_batch"]
         for _, row in found.table.iterrows()
     ]
     assert table_of(found, 9)["Running at once (sequences)"].tolist() == at_once

@@ -12,10 +12,9 @@ from dse import quantizers
 from dse.cli import main
 from dse.core import files
 from dse.core.errors import InputError
-from dse.explorer import request, uploads
+from dse.explorer import downloads, request, uploads
 from dse.explorer.lab import dumps, load
-from dse.explorer.lab.form import closely
-from dse.explorer.lab.request import LabRequest, cached_measured, cached_view, command, how_of, python
+from dse.explorer.lab.form import cached_measured, cached_view, closely, how_of, inspection
 from dse.figures.export.lab import MAX_CHANNELS
 from dse.measure import lab
 from dse.measure.lab import ReadOptions
@@ -29,33 +28,31 @@ def sample():
 
 
 def test_the_python_shown_gives_what_the_page_shows(sample):
-    chosen = LabRequest(
-        sha256=sample.sha256, quantizer="nqkv", how=ReadOptions(), side="value", layer=2, head=1, first=300
-    )
+    chosen = inspection(sample, "nqkv", ReadOptions(), side="value", layer=2, head=1, first=300)
     space = {}
-    exec(python(sample, chosen, "measured"), space)
-    shown = cached_measured(sample, chosen)
+    exec(downloads.made_by([chosen], "", part=".measured").python, space)
+    shown = cached_measured(sample, "nqkv", ReadOptions())
     assert space["result"].errors.equals(shown.errors)
-    exec(python(sample, chosen, "view"), space)
+    exec(downloads.made_by([chosen], "", part=".view").python, space)
     view = cached_view(sample, chosen)
     assert np.array_equal(space["result"].after, view.after)
     assert view.before.shape == (84, 64)  # from token 300 of 384
 
 
 def test_the_command_shown_writes_what_the_page_shows(sample, tmp_path, monkeypatch):
-    chosen = LabRequest(
-        sha256=sample.sha256, quantizer="nqkv", how=ReadOptions(), side="value", layer=2, head=1, first=300, error="mse"
-    )
+    chosen = inspection(sample, "nqkv", ReadOptions(), side="value", layer=2, head=1, first=300, error="mse")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as stopped:
-        main.main(shlex.split(command(sample, chosen))[1:])
+        main.main(shlex.split(request.command_of(chosen))[1:])
     assert stopped.value.code == 0
-    shown, view = cached_measured(sample, chosen), cached_view(sample, chosen)
+    shown, view = cached_measured(sample, "nqkv", ReadOptions()), cached_view(sample, chosen)
     for name, table in (("bits", shown.ledger), ("errors", shown.errors), ("histogram", view.histogram)):
         assert (tmp_path / "lab" / f"{name}.csv").read_bytes() == files.csv_of(table), name
     values = pd.read_csv(tmp_path / "lab" / "values.csv")
     assert values["after"].tolist() == view.after[:, :MAX_CHANNELS].ravel().tolist()
-    own = command(replace(sample, name="own.npz", thresholds_file=None), replace(chosen, how=ReadOptions(4, "replace")))
+    own = request.command_of(
+        inspection(replace(sample, name="own.npz", thresholds_file=None), "nqkv", ReadOptions(4, "replace"))
+    )
     assert own.startswith("dse lab own.npz --quantizer nqkv")
     assert own.endswith("--heads 4 --nonfinite replace")
 
@@ -138,7 +135,7 @@ def test_what_was_measured_joins_the_tray_by_one_click(sample):
     assert app.selectbox(key="measurements").value == "smollm2.lab.json (loaded measurement)"
     assert (app.selectbox(key="quantizer").value, app.text_input(key="parameters").value) == ("kivi", "bits=4")
     names = ("nqkv", "kivi:bits=4")
-    found = {name: cached_measured(sample, LabRequest(sample.sha256, name, ReadOptions())) for name in names}
+    found = {name: cached_measured(sample, name, ReadOptions()) for name in names}
     content = measurements.to_json(lab.measurement_of(sample, found))
     upload, _ = uploads.read("own.json", content)
     shipped = measurements.Bits(file=upload.measured).attached(quantizers.parse("nqkv"))

@@ -80,7 +80,7 @@ def drawn(n):
         if values["memory"] == "paper" and not values["batching"]:
             values["batching"] = "continuous"  # requests of traffic that come and go are no static batch
         usual = {field.key: field.default for field in (*common_fields.DESIGN, *common_fields.SCENARIO)}
-        here = bench.of({**usual, **values}, tray.Tray((tray.TrayDesign(values=values),)))
+        here = bench.evaluate({**usual, **values}, tray.Tray((tray.TrayDesign(values=values),)))
         if here.answered and here.current.result["fits_whole_batch"]:
             n -= 1
             yield here
@@ -93,7 +93,7 @@ def test_speeds_of_a_design_are_equal_in_all_places(run):
     """To the last digit: the command line, its card, Compare, both plots against it, and a full server of Serving."""
     for here in drawn(16):
         row, result = here.current, here.current.result
-        code, out, _ = run(*shlex.split(request.command(row.request))[1:], "--json")
+        code, out, _ = run(*shlex.split(request.command_of(request.operation(row.request)))[1:], "--json")
         assert code == 0
         printed = json.loads(out)
         assert {name: printed[name] for name in SPEEDS} == {name: as_said(result)[name] for name in SPEEDS}
@@ -109,7 +109,9 @@ def test_speeds_of_a_design_are_equal_in_all_places(run):
         (star,) = [series for series in chart.panels[0].series if series.name == style.CHOSEN]
         assert (star.x[0], star.y[0]) == (1 / result["tpot_s"], printed[SPEEDS[0]] / printed["n_devices"])
         under = serving.cached_load(row.request, row.name)
-        assert under.full_requests_per_s == printed["requests_per_s"], request.command(row.request)
+        assert under.full_requests_per_s == printed["requests_per_s"], request.command_of(
+            request.operation(row.request)
+        )
 
 
 def test_a_point_begins_with_its_answer():

@@ -39,7 +39,7 @@ def test_every_setting_is_known_to_streamlit():
     [("127.0.0.1", False), ("localhost", False), ("::1", False), ("0.0.0.0", True), ("::", True), ("10.0.0.7", True)],
 )
 def test_an_address_that_others_reach_is_warned_about(address, is_open, capsys):
-    launch.check(["--server.address", address])
+    launch.check_options(["--server.address", address])
     assert ("can use the explorer" in capsys.readouterr().err) is is_open
 
 

@@ -13,7 +13,7 @@ from streamlit.testing.v1 import AppTest
 from dse.explorer import app as explorer
 from dse.explorer import crossovers, figure, launch, request, serving
 from dse.explorer.lab import dumps
-from dse.explorer.lab.request import LabRequest, cached_measured, cached_view
+from dse.explorer.lab.form import cached_measured, cached_view, inspection
 from dse.explorer.pages import compare, roofline
 from dse.figures import FIGURES
 from dse.figures.charts import lab
@@ -105,9 +105,8 @@ def test_a_dump_is_freed_when_its_session_was_left(monkeypatch):
     """Nothing but the session's own dictionary holds a dump: with that emptied, its arrays are gone."""
     held = sample()
     seen = weakref.ref(held)
-    chosen = LabRequest("another", "nqkv", ReadOptions())
-    cached_measured(held, chosen)
-    cached_view(held, chosen)
+    cached_measured(held, "nqkv", ReadOptions())
+    cached_view(held, inspection(held, "nqkv", ReadOptions()))
     own = {"own.npz (loaded)": held}
     del held
     gc.collect()

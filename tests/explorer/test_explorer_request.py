@@ -9,7 +9,9 @@ import dse
 from dse.core.errors import InputError
 from dse.core.field import SHARE, SWITCH
 from dse.explorer import common_fields, request
+from dse.explorer.fields import problem_of
 from dse.explorer.pages import serving
+from dse.operations.face import python_of
 from dse.specs.workload import ASKED, Workload
 
 #: names have no values of their own to choose from
@@ -75,14 +77,14 @@ def reaches_them(name, run):
     assert set(common_fields.work_values(work)) <= {
         field.key for field in (*common_fields.DESIGN, *common_fields.SCENARIO)
     }
-    asked = request.of(values)
+    asked = request.point_request(values)
     assert asked.work == work
     result = request.answer(asked).result
-    status, out, err = run(*shlex.split(request.command(asked))[1:], "--json")
+    status, out, err = run(*shlex.split(request.command_of(request.operation(asked)))[1:], "--json")
     assert (status, err) == (0, "")
     assert {key: json.loads(out)[key] for key in result} == result
     space = {}
-    exec(request.python(asked), space)
+    exec(python_of(request.operation(asked)), space)
     assert space["result"] == result
 
 
@@ -91,20 +93,20 @@ def test_a_page_asks_within_the_range_of_the_workload():
         asked = ASKED[name]
         if asked.kind.sort == "whole":
             assert (field.low, field.high) == (asked.low, asked.high), name
-        assert field.problem(field.default, {}) == "", name
+        assert problem_of(field, field.default, {}) == "", name
         assert field.help, name
 
 
 def test_what_has_no_effect_is_refused_as_by_the_command(run):
-    asked = request.of({"admission": "reserve", "cached_input_discount": 0.5})
+    asked = request.point_request({"admission": "reserve", "cached_input_discount": 0.5})
     with pytest.raises(InputError, match="nothing is cached: give --prefix"):
         request.answer(asked)
-    assert run(*shlex.split(request.command(asked))[1:])[0] == 2
+    assert run(*shlex.split(request.command_of(request.operation(asked)))[1:])[0] == 2
 
 
 def test_a_batch_of_its_own_is_in_place_of_the_workloads():
-    assert request.of({"batch": 8, "own_batch": 3}).work.batch == 3
-    assert request.of({"batch": 8, "own_batch": None}).work.batch == 8
+    assert request.point_request({"batch": 8, "own_batch": 3}).work.batch == 3
+    assert request.point_request({"batch": 8, "own_batch": None}).work.batch == 8
 
 
 def test_pages_take_the_defaults_of_the_commands():
@@ -115,8 +117,8 @@ def test_pages_take_the_defaults_of_the_commands():
     found = request.answer(request.DEFAULT).result
     plain = dse.evaluate(request.DEFAULT.device, request.DEFAULT.model)
     assert {name: found[name] for name in plain} == plain
-    assert "--batch" not in request.command(request.DEFAULT)
-    assert "--admission" not in request.command(request.DEFAULT)
-    assert "batch=" not in request.python(request.DEFAULT)
+    assert "--batch" not in request.command_of(request.operation(request.DEFAULT))
+    assert "--admission" not in request.command_of(request.operation(request.DEFAULT))
+    assert "batch=" not in python_of(request.operation(request.DEFAULT))
     assert ": as many as fit  " in request.answer(request.DEFAULT).text
     assert serving.simulation_of(request.DEFAULT, None, 1.0, 100).workload == Workload()

@@ -12,13 +12,14 @@ from dse.cli import main
 from dse.core.errors import InputError
 from dse.explorer import request
 from dse.explorer.pages import serving
+from dse.operations.face import python_of
 from dse.questions import load
 from explorer_page import opened, said, wrong
 
 
 def _asked(**changed):
     values = {"device": "a100-80gb", "model": "llama2-7b", "quantizer": "fp8"}
-    asked = request.of(values)
+    asked = request.point_request(values)
     return replace(asked, work=replace(asked.work, batch=16, input_tokens=200, output_tokens=50, **changed))
 
 
@@ -52,7 +53,7 @@ def test_without_a_rate_all_are_asked_for_what_the_weakest_can_hold():
     app = opened("serving", simulated="workload", requests="40", input="1024", output="64")
     rates = []
     for row in ({}, {"quantizer": "fp8"}, {"quantizer": "int4_per_token_head"}):
-        one = request.of({"input": 1024, **row})
+        one = request.point_request({"input": 1024, **row})
         work = replace(one.work, input_tokens=1024, output_tokens=64)
         rates.append(serving.cached_rate(replace(one, work=work), None, 40))
     asked = float(f"{0.7 * min(rates):.3g}")
@@ -65,12 +66,12 @@ def test_without_a_rate_all_are_asked_for_what_the_weakest_can_hold():
 def test_command_and_python_shown_give_the_numbers_of_the_page(trace, changed):
     asked = serving.simulated(_asked(**changed))
     ours, waits = serving.cached_run(asked, trace, 2.0, 30, "x")
-    words = shlex.split(serving.simulate_command(asked, trace, 2.0, 30))
+    words = shlex.split(request.command_of(serving.simulation_of(asked, trace, 2.0, 30), serving.unused(asked, trace)))
     outcome = CliRunner().invoke(main.cli, [*words[1:], "--json"])
     assert outcome.exit_code == 0, outcome.output
     assert json.loads(outcome.output) == ours
     space = {}
-    exec(serving.simulate_python(asked, trace, 2.0, 30), space)
+    exec(python_of(serving.simulation_of(asked, trace, 2.0, 30), without=serving.unused(asked, trace)), space)
     assert space["result"] == ours
     assert waits["design"].unique().tolist() == ["x"]
     if "max_num_seqs" in changed:
@@ -87,10 +88,10 @@ def test_what_is_not_simulated_is_said_in_a_line():
 
 def test_command_and_python_ask_for_the_limits_of_the_page():
     wanted = {"ttft_s": 1.0, "tpot_s": 0.04}
-    words = shlex.split(serving.command(_asked(), wanted))
+    words = shlex.split(request.command_of(serving.operation(_asked(), wanted)))
     assert [words[words.index(name) + 1] for name in ("--max-ttft", "--max-tpot")] == ["1 s", "0.04 s"]
     space = {}
-    exec(serving.python(_asked(), wanted), space)
+    exec(python_of(serving.operation(_asked(), wanted)), space)
     assert space["result"].limits == wanted
 
 
@@ -113,7 +114,9 @@ def test_without_a_rate_the_table_has_one_rate_for_all_designs():
     table = app.dataframe[0].value
     quantizers = ["fp16", "fp8", "int4_per_token_head"]
     assert table["design"].tolist() == quantizers
-    full = [serving.cached_load(request.of({"quantizer": one}), one).full_requests_per_s for one in quantizers]
+    full = [
+        serving.cached_load(request.point_request({"quantizer": one}), one).full_requests_per_s for one in quantizers
+    ]
     asked = f"{0.7 * min(full):.3g}"
     assert table["requests/s"].tolist() == [asked] * 3
     assert table["of the saturated rate"].tolist() == [f"{float(asked) / each:.0%}" for each in full]

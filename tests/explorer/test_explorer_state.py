@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from cases import quick_first
 from dse.core import errors
+from dse.core.field import WHOLE, Field
 from dse.explorer import common_fields, fields, request, state
 from explorer_page import address_of, command_of, opened, page
 
@@ -92,7 +93,7 @@ def test_any_url_is_split_into_usable_and_named_problems(query):
     written = fields.query_of(ALL, values)
     assert fields.check_query(ALL, {key: [text] for key, text in written.items()}) == (values, [])
     with contextlib.suppress(errors.InputError):  # values that cannot stand together
-        request.answer(request.of(values))
+        request.answer(request.point_request(values))
 
 
 def test_back_across_pages_finds_what_each_address_stood_for():
@@ -124,8 +125,8 @@ def test_back_across_pages_finds_what_each_address_stood_for():
 
 @pytest.mark.parametrize(("value", "is_bad"), [(0, True), (1, False), (8, False), (9, True)])
 def test_numbers_may_be_as_small_and_as_large_as_said(value, is_bad):
-    field = fields.PageField("n", "N", "whole", 1, low=1, high=8)
-    assert field.problem(value, {}) == (f"n = {value}: must be a whole number from 1 to 8" if is_bad else "")
+    field = Field(name="n", kind=WHOLE, default=1, low=1, high=8)
+    assert fields.problem_of(field, value, {}) == (f"n = {value}: must be a whole number from 1 to 8" if is_bad else "")
 
 
 def test_an_address_takes_models_and_devices_by_other_names():

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from dse.core.errors import InputError
 from dse.explorer import common_fields, presets, tray
+from dse.explorer.fields import problem_of
 from dse.explorer.tray import History, Tray, TrayDesign
 from dse.specs.workload import ASKED
 from explorer_page import address_of, opened, said
@@ -138,7 +139,7 @@ def test_the_workload_and_the_designs_share_every_field_of_a_workload_among_them
 def test_a_preset_is_a_workload(name):
     fields = {field.key: field for field in common_fields.SCENARIO}
     values = presets.PRESETS[name].values
-    assert [fields[key].problem(value, {}) for key, value in values.items()] == [""] * len(values)
+    assert [problem_of(fields[key], value, {}) for key, value in values.items()] == [""] * len(values)
     assert values["prefix"] <= values["input"]
 
 

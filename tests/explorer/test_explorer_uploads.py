@@ -10,6 +10,7 @@ from streamlit.runtime.uploaded_file_manager import UploadedFileRec
 
 from dse.core.errors import DseError, InputError
 from dse.explorer import common_fields, kept, request, uploads
+from dse.operations.face import python_of
 from dse.specs import catalog
 from explorer_page import address_of, asked, measured_file, numbers, opened, page, said, wrong
 
@@ -82,11 +83,11 @@ def test_a_plan_by_layer_stores_keys_and_values(tmp_path, monkeypatch):
     (tmp_path / "p.toml").write_bytes(PLAN)
     (tmp_path / "m.toml").write_text(model)
     found = {}
-    exec(request.python(one), found)
+    exec(python_of(request.operation(one)), found)
     assert found["result"] == request.answer(one).result
-    assert "--quantizer plan:p.toml" in request.command(one)
+    assert "--quantizer plan:p.toml" in request.command_of(request.operation(one))
     sides = replace(one, value_quantizer="fp16")
-    assert "--quantizer plan:p.toml --value-quantizer fp16" in request.command(sides)
+    assert "--quantizer plan:p.toml --value-quantizer fp16" in request.command_of(request.operation(sides))
 
 
 def test_a_loaded_file_is_said_in_a_line_and_shown_whole_on_demand():
@@ -130,9 +131,9 @@ def test_own_measurements_give_errors_and_bits_and_the_command_names_them(tmp_pa
     monkeypatch.chdir(tmp_path)
     (tmp_path / "m.json").write_bytes(content)
     space = {}
-    exec(request.python(one), space)
+    exec(python_of(request.operation(one)), space)
     assert space["result"] == result
-    assert request.command(one).endswith(" --measurements m.json")
+    assert request.command_of(request.operation(one)).endswith(" --measurements m.json")
     assert str(upload.text) in repr(one)  # what cached answers are kept by
     assert "own.npz" not in repr(one)
 
@@ -237,12 +238,12 @@ def test_files_are_kept_for_a_while_and_few(monkeypatch):
     files = [uploads.Upload("device", f"{i};.toml", "x") for i in range(4)]
     for now[0], file in enumerate([*files[:3], files[0], files[3]]):
         kept.remember(file)
-    assert [kept.found(kept.address(file)) for file in files] == [files[0], None, *files[2:]]
+    assert [kept.file_of(kept.address(file)) for file in files] == [files[0], None, *files[2:]]
     assert ";" not in kept.address(files[0])
     now[0] = kept.KEEP_S + 3.5  # the first was last used at 3, the third at 2
-    assert kept.found(kept.address(files[2])) is None
+    assert kept.file_of(kept.address(files[2])) is None
     kept.remember(files[3])
-    assert [kept.found(kept.address(file)) for file in files] == [None, None, None, files[3]]
+    assert [kept.file_of(kept.address(file)) for file in files] == [None, None, None, files[3]]
 
 
 def test_the_memory_of_an_upload_is_freed(monkeypatch):

@@ -6,7 +6,8 @@ import pytest
 
 from dse.explorer import common_fields
 from dse.explorer.app import PAGES
-from dse.explorer.front.form import LIMITS
+from dse.explorer.fields import sort_of
+from dse.explorer.front.request import LIMITS
 from dse.explorer.lab.form import DATA
 from explorer_page import opened
 
@@ -69,21 +70,21 @@ NUMBERS = {
 def other(field):
     """A value of the field that is not its default, where it has one."""
     name = field.key
-    if field.kind == "text":
+    if sort_of(field) == "text":
         return TEXTS[name]
-    if field.kind == "switch":
+    if sort_of(field) == "switch":
         return not field.default
-    if field.kind in ("whole", "number"):
+    if sort_of(field) in ("whole", "number"):
         return NUMBERS.get(name, 32)
     if name in CHOICES:
         return CHOICES[name]
     found = [option for option in field.options() if option != field.default]
-    return found[:1] if field.kind == "choices" else (found or [field.default])[0]
+    return found[:1] if sort_of(field) == "choices" else (found or [field.default])[0]
 
 
 def widget(app, field):
     kinds = {"choice": app.selectbox, "choices": app.multiselect, "switch": app.checkbox, "text": app.text_input}
-    return kinds.get(field.kind, app.number_input)(key=field.key)
+    return kinds.get(sort_of(field), app.number_input)(key=field.key)
 
 
 def move(app, fields):

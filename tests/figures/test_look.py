@@ -135,6 +135,8 @@ def test_the_legend_is_where_the_look_says(lines):
         ({"width": 39.0}, "width = 39: must be a number from 40 to 1,200 mm"),
         ({"legend": "left"}, "legend = 'left'"),
         ({"preset": "poster"}, "preset = 'poster'"),
+        ({"preset": ["paper"]}, "preset = ['paper']: must be one of report, paper, paper-wide, slide"),
+        ({"legend": {"above": "below"}}, "must be one of above, right, below, none"),
         ({"title": "x" * 400}, "must be one line of at most 200 printable characters"),
         ({"title": "a\nb"}, "title = 'a\\nb': must be one line of at most 200 printable characters"),
         ({"x_label": "\u4e2d"}, "the font of figures has no \u4e2d"),
@@ -218,7 +220,10 @@ def shared_colors(chart, black):
 
 def drawn_in_the_explorer():
     """Charts of the explorer: three designs compared, one that has no name of a paper."""
-    asked = {name: request.of({"quantizer": name, "batch": 16}) for name in ("fp16", "fp8", "oaken", "kivi", "qserve")}
+    asked = {
+        name: request.point_request({"quantizer": name, "batch": 16})
+        for name in ("fp16", "fp8", "oaken", "kivi", "qserve")
+    }
     rows = [(name, request.answer(one).result) for name, one in asked.items()]
     curves = [(name, request.curve(request.any_batch(one))) for name, one in asked.items()]
     lines = figure.throughput(curves)

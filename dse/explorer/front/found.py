@@ -31,16 +31,16 @@ _HIDDEN = ("row", "feasible", "infeasible_code", "runs", *_READ)
 NEAR = 1e-6
 
 
-def filtered(found: DesignFront, text: str, sweep: Sweep) -> DesignFront:
+def filtered(front: DesignFront, text: str, sweep: Sweep) -> DesignFront:
     """The designs of a front that meet a condition on any of its columns, in base units; names may be any of the sweep.
 
     Raises InputError.
     """
-    if not text.strip() or found.table.empty:
-        return found
+    if not text.strip() or front.table.empty:
+        return front
     axes, digits = [], {}
-    for name in found.table.columns:
-        codes, values = pd.factorize(found.table[name].astype(object).where(found.table[name].notna(), None))
+    for name in front.table.columns:
+        codes, values = pd.factorize(front.table[name].astype(object).where(front.table[name].notna(), None))
         numbers = all(isinstance(v, int | float | np.number) and not isinstance(v, bool | np.bool_) for v in values)
         shown: tuple[Any, ...] = tuple(values.tolist())
         if not numbers:
@@ -51,68 +51,68 @@ def filtered(found: DesignFront, text: str, sweep: Sweep) -> DesignFront:
         )
         digits[name] = codes.astype(np.int32)
     keep = conditions.parse(text, axes).keep(digits)
-    return replace(found, table=found.table[keep].reset_index(drop=True), row=found.row[keep], knee=found.knee[keep])
+    return replace(front, table=front.table[keep].reset_index(drop=True), row=front.row[keep], knee=front.knee[keep])
 
 
-def limits_text(found: DesignFront) -> str:
+def limits_text(front: DesignFront) -> str:
     """The limits in a sentence; "" where there are none."""
     said = []
-    for limit in found.limits:
-        unit, size = shown_unit(limit.column, unit_of(found, limit.column))
+    for limit in front.limits:
+        unit, size = shown_unit(limit.column, unit_of(front, limit.column))
         said.append(f"{names.words(limit.column)} {limit.kind} {limit.value / size:g} {unit}".rstrip())
     return f"Limits: {', '.join(said)}." if said else ""
 
 
-def without_ties(found: DesignFront) -> DesignFront:
+def without_ties(front: DesignFront) -> DesignFront:
     """The front with one design for batches of which the same requests run, with the same results: the smallest."""
-    table = found.table
-    if "batch" not in found.design or table.empty:
-        return found
-    same = [name for name in (*found.design, *found.objectives) if name != "batch"]
+    table = front.table
+    if "batch" not in front.design or table.empty:
+        return front
+    same = [name for name in (*front.design, *front.objectives) if name != "batch"]
     order = table.sort_values("batch", kind="stable").index
     first = ~table.loc[order].duplicated(subset=same).sort_index()
     if first.all():
-        return found
-    knees = table.assign(knee=found.knee).groupby(same, dropna=False)["knee"].transform("max")
+        return front
+    knees = table.assign(knee=front.knee).groupby(same, dropna=False)["knee"].transform("max")
     keep = first.to_numpy(bool)
     return replace(
-        found, table=table[keep].reset_index(drop=True), row=found.row[keep], knee=knees.to_numpy(bool)[keep]
+        front, table=table[keep].reset_index(drop=True), row=front.row[keep], knee=knees.to_numpy(bool)[keep]
     )
 
 
-def table_of(found: DesignFront, most: int) -> pd.DataFrame:
+def table_of(front: DesignFront, most: int) -> pd.DataFrame:
     """The first `most` designs as people read them: knees marked, what varies and objectives first, shown units."""
-    shown = {"Knee": ["★" if knee else "" for knee in found.knee[:most]]}
-    for heading, name in names_of(found).items():
-        shown[heading] = _shown(found, name, found.table[name].iloc[:most])
+    shown = {"Knee": ["★" if knee else "" for knee in front.knee[:most]]}
+    for heading, name in names_of(front).items():
+        shown[heading] = _shown(front, name, front.table[name].iloc[:most])
     return pd.DataFrame(shown)
 
 
-def said_of(found: DesignFront) -> tuple[str, ...]:
+def said_of(front: DesignFront) -> tuple[str, ...]:
     """Columns that tell the designs apart; behind a batch, how many of it run at once, where some do not."""
-    table = found.table
-    if "batch" not in found.design or (table["running_batch"] == table["batch"]).all():
-        return found.design
-    at = found.design.index("batch") + 1
-    return (*found.design[:at], "running_batch", *found.design[at:])
+    table = front.table
+    if "batch" not in front.design or (table["running_batch"] == table["batch"]).all():
+        return front.design
+    at = front.design.index("batch") + 1
+    return (*front.design[:at], "running_batch", *front.design[at:])
 
 
-def names_of(found: DesignFront) -> dict[str, str]:
+def names_of(front: DesignFront) -> dict[str, str]:
     """Headings of `table_of` and the columns that they stand for, as conditions name them."""
-    first = dict.fromkeys((*said_of(found), *found.objectives))
-    hidden = {*_HIDDEN, *(["runs_why"] if "runs_why" in found.table and found.table["runs_why"].isna().all() else [])}
-    rest = (name for name in found.table.columns if name not in first and name not in hidden)
-    return {heading_of(found, name): name for name in (*first, *rest)}
+    first = dict.fromkeys((*said_of(front), *front.objectives))
+    hidden = {*_HIDDEN, *(["runs_why"] if "runs_why" in front.table and front.table["runs_why"].isna().all() else [])}
+    rest = (name for name in front.table.columns if name not in first and name not in hidden)
+    return {heading_of(front, name): name for name in (*first, *rest)}
 
 
-def heading_of(found: DesignFront, name: str) -> str:
+def heading_of(front: DesignFront, name: str) -> str:
     """A column in a reader's words with the unit it is shown in."""
-    return names.heading(name, unit_of(found, name))
+    return names.heading(name, unit_of(front, name))
 
 
-def unit_of(found: DesignFront, name: str) -> str:
+def unit_of(front: DesignFront, name: str) -> str:
     """Base unit of a column; of axes too, which a sweep leaves without one where the name says it."""
-    return found.units.get(name, "") or RESULT_UNITS.get(name, "")
+    return front.units.get(name, "") or RESULT_UNITS.get(name, "")
 
 
 def _shown(front: DesignFront, name: str, column: pd.Series) -> pd.Series:
@@ -120,19 +120,19 @@ def _shown(front: DesignFront, name: str, column: pd.Series) -> pd.Series:
     return column.astype(float) / size if size != 1 and pd.api.types.is_numeric_dtype(column) else column
 
 
-def chart_of(found: DesignFront) -> Chart:
+def chart_of(front: DesignFront) -> Chart:
     """The figure of a front; hovering shows every value with its unit."""
-    table = found.table.drop(columns=[name for name in _HIDDEN if name in found.table and name not in _READ])
-    units = {name: unit_of(found, name) for name in table.columns}
+    table = front.table.drop(columns=[name for name in _HIDDEN if name in front.table and name not in _READ])
+    units = {name: unit_of(front, name) for name in table.columns}
     return design_front.chart(
         table,
-        list(found.knee),
-        found.cloud,
-        objectives=found.objectives,
+        list(front.knee),
+        front.cloud,
+        objectives=front.objectives,
         units=units,
-        label=partial(_label, found, units),
-        by=found.by,
-        rests_on=design_front.front_notes(found),
+        label=partial(_label, front, units),
+        by=front.by,
+        rests_on=design_front.front_notes(front),
     )
 
 
@@ -142,25 +142,25 @@ def _label(front: DesignFront, units: Mapping[str, str], row: pd.Series) -> str:
     return f"{said}, {row['running_batch']:,.0f} at once" if is_partly else said
 
 
-def at(found: DesignFront, x: float, y: float) -> dict[str, Any] | None:
+def at(front: DesignFront, x: float, y: float) -> dict[str, Any] | None:
     """The design drawn at a place of the figure, in the units of its axes; None where none is."""
-    axes = list(found.objectives)[:2]
-    if len(axes) == 1 or found.table.empty:
+    axes = list(front.objectives)[:2]
+    if len(axes) == 1 or front.table.empty:
         return None
-    distance = pd.Series(0.0, index=found.table.index)
+    distance = pd.Series(0.0, index=front.table.index)
     for name, shown in zip(axes, (x, y), strict=True):
-        values = found.table[name].astype(float)
-        place = shown * design_front.axis(name, found.units.get(name, ""), values.tolist()).per_unit
+        values = front.table[name].astype(float)
+        place = shown * design_front.axis(name, front.units.get(name, ""), values.tolist()).per_unit
         distance += (values - place).abs() / max(abs(place), np.finfo(float).tiny)
     nearest = distance.idxmin()
-    return found.table.loc[nearest].to_dict() if distance[nearest] < NEAR else None
+    return front.table.loc[nearest].to_dict() if distance[nearest] < NEAR else None
 
 
-def added(found: Mapping[str, Any], values: Mapping[str, Any]) -> tuple[tray.TrayDesign, dict[str, Any]]:
+def added(point: Mapping[str, Any], values: Mapping[str, Any]) -> tuple[tray.TrayDesign, dict[str, Any]]:
     """The design of a point, and what of the workload it changes: all but the batch, which it may have of its own."""
-    work = {field.key: found[field.key] for field in common_fields.SCENARIO if field.key in found}
+    work = {field.key: point[field.key] for field in common_fields.SCENARIO if field.key in point}
     batch = work.pop("batch")
-    design = {**found, common_fields.OWN_BATCH.key: batch if batch != values["batch"] else None}
+    design = {**point, common_fields.OWN_BATCH.key: batch if batch != values["batch"] else None}
     changed = {key: value for key, value in work.items() if value != values[key]}
     return tray.design_of(design, common_fields.DESIGN), changed
 

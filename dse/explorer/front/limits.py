@@ -11,8 +11,8 @@ import streamlit as st
 
 from dse.core import units
 from dse.core.errors import InputError, show
+from dse.core.field import Field
 from dse.explorer import names, state
-from dse.explorer.fields import PageField
 from dse.model.results import RESULT_UNITS, shown_unit
 from dse.sweep.pareto import designs
 
@@ -87,7 +87,7 @@ def as_options(limits: Iterable[NamedLimit]) -> tuple[str, ...]:
     return tuple(f"{column}={value:.12g}" for column, value in limits if value is not None)
 
 
-def draw_choice(field: PageField) -> None:
+def draw_choice(field: Field) -> None:
     """Draw the field that says which columns have a limit."""
     chosen = {limit.column: limit for limit in _now(field)}
     key = f"{field.key} on"
@@ -104,12 +104,12 @@ def draw_choice(field: PageField) -> None:
         on_change=choose,
         max_selections=MAX_LIMITS,
         format_func=names.titled,
-        placeholder=field.placeholder,
+        placeholder=field.open_means,
         help=field.help,
     )
 
 
-def draw_numbers(fields: Mapping[PageField, Mapping[str, float]], places: Sequence[Any]) -> None:
+def draw_numbers(fields: Mapping[Field, Mapping[str, float]], places: Sequence[Any]) -> None:
     """Draw a number for each limit, in turn in the `places`; one left open limits nothing.
 
     Each field comes with the limits of the workload that stand in for its own, in base units by column: those are
@@ -141,13 +141,13 @@ def draw_numbers(fields: Mapping[PageField, Mapping[str, float]], places: Sequen
             at += 1
 
 
-def _keep(field: PageField, limits: Sequence[NamedLimit], at: int, key: str, size: float) -> None:
+def _keep(field: Field, limits: Sequence[NamedLimit], at: int, key: str, size: float) -> None:
     typed = st.session_state[key]
     changed = NamedLimit(limits[at].column, None if typed is None else typed * size)
     state.put({field.key: written([*limits[:at], changed, *limits[at + 1 :]])})
 
 
-def _now(field: PageField) -> list[NamedLimit]:
+def _now(field: Field) -> list[NamedLimit]:
     """The field's limits as the session has them; what cannot be used was said when its address was read."""
     try:
         return limits_in(st.session_state[field.key], field.label.lower())

@@ -1,30 +1,18 @@
-"""The sweep and the objectives that the front page asks for, as a sweep file, as commands and as Python."""
+"""Fields of the front page, and the sweep and objectives that they ask for, as a file, as commands and as Python."""
 
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
+from dse import quantizers
 from dse.core import toml
 from dse.core.errors import InputError, did_you_mean
-from dse.explorer import cards, request, sidebar, uploads
-from dse.explorer.front.form import (
-    AT_LEAST,
-    AT_MOST,
-    AXIS_FIELDS,
-    BY,
-    DEVICES,
-    MAXIMIZE,
-    MINIMIZE,
-    MODELS,
-    MORE,
-    OWN,
-    QUANTIZERS,
-    WHERE,
-)
-from dse.explorer.front.limits import NamedLimit, as_options, limits_in
-from dse.explorer.front.text import more_axes, values_of
+from dse.core.field import Field
+from dse.explorer import cards, names, request, sidebar, uploads
+from dse.explorer.front.limits import NamedLimit, as_options, limits_in, objective_names
+from dse.explorer.front.text import axis_problem, more_axes, values_of
 from dse.explorer.uploads import FileText
 from dse.model import uncertainty
 from dse.model.results import RESULT_UNITS
@@ -32,12 +20,174 @@ from dse.operations.declare import words_of
 from dse.operations.face import Name, call_of, script
 from dse.operations.sweeps import FindFront, RunSweep
 from dse.quantizers import layered
+from dse.specs import catalog
 from dse.specs.measurements import Bits
 from dse.specs.workload import ASKED
 from dse.sweep import spec
 from dse.sweep.pareto import Sense, designs, limits
 from dse.sweep.pareto.limits import Limit
 from dse.sweep.spec import Sweep
+
+_HOW = "Values with commas between, or a range: `1 to 256 factor 2`, `16 to 64 step 16`, `1 TB/s to 4 TB/s count 7`."
+
+
+def _check_axis(name: str, text: str, values: Mapping[str, Any]) -> None:
+    if problem := axis_problem(name, text):
+        raise InputError(problem)
+
+
+def _check_more(text: str, values: Mapping[str, Any]) -> None:
+    for name, raw in more_axes(text, OWN):
+        _check_axis(name, raw, values)
+
+
+@lru_cache(maxsize=1)
+def _objectives() -> dict[str, str]:
+    return {name: names.titled(name) for name in objective_names()}
+
+
+DEVICES = Field(
+    name="front_devices",
+    label="Devices",
+    default=[],
+    listed=lambda: [*catalog.device_files(), *uploads.names("device")],
+    open_means="the current design's",
+    help="Shipped devices, and files of your own.",
+)
+MODELS = Field(
+    name="front_models",
+    label="Language models",
+    default=[],
+    listed=lambda: [*catalog.model_files(), *uploads.names("model")],
+    open_means="the current design's",
+    help="Shipped models, and files of your own.",
+)
+QUANTIZERS = Field(
+    name="front_quantizers",
+    label="KV formats",
+    default=["fp16", "fp8", "int8_per_token_head", "int4_per_token_head", "kivi"],
+    listed=lambda: [*quantizers.FAMILIES, *uploads.names("plan")],
+    help="Their parameters are varied under More axes: kivi.bits = 2, 4.",
+)
+#: text fields that give an axis each
+_AXIS_FIELDS = {
+    "batch": Field(
+        name="front_batches",
+        label="Batches (requests)",
+        default="1 to 256 factor 2",
+        help=f"Requests that are served together. {_HOW}",
+    ),
+    "tp": Field(
+        name="front_tps",
+        label="Tensor parallel (devices)",
+        default="1, 2, 4, 8",
+        open_means="as the design",
+        may_be_empty=True,
+        help=f"Devices that every layer is split over. {_HOW}",
+    ),
+    "input_tokens": Field(
+        name="front_inputs",
+        label="Prompts (tokens)",
+        default="",
+        open_means="as the workload",
+        help=f"Left open: the workload's, since shorter prompts always win. {_HOW}",
+    ),
+    "output_tokens": Field(
+        name="front_outputs", label="Generated (tokens)", default="", open_means="as the workload", help=_HOW
+    ),
+    "memory_bandwidth": Field(
+        name="front_bandwidths",
+        label="Memory bandwidths",
+        default="",
+        open_means="as each device",
+        help=f"In place of the devices' own. {_HOW}",
+    ),
+    "memory_capacity": Field(
+        name="front_capacities",
+        label="Memory capacities",
+        default="",
+        open_means="as each device",
+        help="In place of the devices' own: `80 GB, 160 GB`, or a range as for bandwidths.",
+    ),
+}
+AXIS_FIELDS = {axis: replace(field, accepts=partial(_check_axis, axis)) for axis, field in _AXIS_FIELDS.items()}
+BATCHES, TPS, *_OTHER_AXES = AXIS_FIELDS.values()
+OWN = {"device", "model", "quantizer", *AXIS_FIELDS}
+MORE = Field(
+    name="front_axes",
+    label="More axes",
+    default="",
+    accepts=_check_more,
+    open_means="weights_bits = 16, 8; kivi.bits = 2, 4",
+    help="Anything else that a sweep can vary, with semicolons between: admission, tokens, numbers of a device, "
+    "parameters of a quantizer.",
+)
+WHERE = Field(
+    name="front_where",
+    label="Only designs where",
+    default="",
+    open_means="batch * tp <= 512",
+    help="A condition on the axes, as in a sweep file: names, numbers, quoted names, comparisons, and, or, not, in.",
+)
+MAXIMIZE = Field(
+    name="front_maximize",
+    label="More is better",
+    default=["throughput_tokens_per_s"],
+    listed=_objectives,
+    help="Results of which a design should have much.",
+)
+MINIMIZE = Field(
+    name="front_minimize",
+    label="Less is better",
+    default=["measured_error"],
+    listed=_objectives,
+    help="Results of which a design should have little: time of a step, energy, cost, bits.",
+)
+BY = Field(
+    name="front_by",
+    label="A front for each",
+    default=["tp"],
+    choices={
+        name: names.words(name)
+        for name in ("tp", "device", "model", "quantizer", "batch", "input_tokens", "output_tokens")
+    },
+    open_means="one front of all",
+    help="Designs compete only with those that have the same values here.",
+)
+AT_MOST = Field(
+    name="front_at_most",
+    label="At most",
+    default="TPOT = 100 ms; Error of the attention output =",
+    accepts=lambda text, values: limits_in(text, "at most"),
+    open_means="no limit",
+    may_be_empty=True,
+    help="Results and counts of which a design may have no more than a limit: each chosen one has a field below.",
+)
+AT_LEAST = Field(
+    name="front_at_least",
+    label="At least",
+    default="",
+    accepts=lambda text, values: limits_in(text, "at least"),
+    open_means="no limit",
+    may_be_empty=True,
+    help="Results and counts of which a design must have no less than a limit: each chosen one has a field above.",
+)
+LIMITS = (AT_MOST, AT_LEAST)
+#: of the sweep
+AXES = (QUANTIZERS, BATCHES, TPS, DEVICES, MODELS, *_OTHER_AXES, MORE, WHERE)
+OBJECTIVES = (MAXIMIZE, MINIMIZE, BY, *LIMITS)
+FILTER = Field(
+    name="front_filter",
+    label="Of the front show only",
+    default="",
+    open_means='quantizer == "fp8" and batch >= 16',
+    help="A condition on any column of the table below, in base units (s, B, B/s): decode_step_s <= 0.05.",
+)
+#: what the page asks for beside the designs and the workload
+FIELDS = (*OBJECTIVES, *AXES, FILTER)
+#: those that stand open, and the others
+SHOWN = (QUANTIZERS, BATCHES, TPS, MAXIMIZE, MINIMIZE, AT_MOST)
+FOLDED = tuple(field for field in (*OBJECTIVES, *AXES) if field not in SHOWN)
 
 FILE, FOLDER = "sweep.toml", "sweep-result"
 
@@ -126,7 +276,7 @@ def front_request(values: Mapping[str, Any]) -> FrontRequest:
 
     Raises InputError.
     """
-    point = request.of(values)
+    point = request.point_request(values)
     devices = tuple(values[DEVICES.key]) or (point.device,)
     models = tuple(values[MODELS.key]) or (point.model,)
     chosen = (*devices, *models, *values[QUANTIZERS.key])

@@ -41,7 +41,7 @@ def _value(text: str) -> Any:
 
 
 @lru_cache(maxsize=512)
-def problem_of(name: str, text: str) -> str:
+def axis_problem(name: str, text: str) -> str:
     """Problem with the values of an axis, empty for none; cached, since every run checks every field."""
     try:
         axis = axes.build(name, values_of(text))

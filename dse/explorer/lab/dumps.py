@@ -22,11 +22,6 @@ MAX_NAME = 60
 RETURN_S = 30
 
 
-def dump_names() -> list[str]:
-    """Dumps that can be chosen."""
-    return [SAMPLE, *loaded()]
-
-
 def loaded() -> dict[str, Held]:
     """Dump of the session's own, by its name in the list. Raises InputError outside a session."""
     try:

@@ -2,17 +2,18 @@
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import streamlit as st
 
 from dse.core.errors import DseError, InputError, clean, show
-from dse.explorer import memory, state, uploads, widgets
+from dse.explorer import state, uploads, widgets
 from dse.explorer.lab.dumps import ENDINGS, MARK, MAX_NAME, SAMPLE, free_when_left, loaded, read_dump
 from dse.explorer.lab.form import DATA, PATH
 from dse.measure import lab
 
-#: session keys: what the last load said, and how often one was tried
-_SAID, _TRIES = "explorer dump said", "explorer dump tries"
+#: key of the place for a file; session key: what was wrong with the last dump, a file's or a path's
+_KEY, _WRONG = "load dump", "load dump said"
 #: session key: the path of a dump; bytes of tensors of such a one at most
 _PATH, PATH_BYTES = "explorer dump path", 8 * 2**30
 
@@ -20,45 +21,33 @@ _PATH, PATH_BYTES = "explorer dump path", 8 * 2**30
 def load_dump() -> None:
     """Where a dump is given; one at a time is held, and Streamlit forgets the file at once."""
     with st.expander("Load a KV dump"):
-        tries = st.session_state.get(_TRIES, 0)
-        file = st.file_uploader(
+        wrong = uploads.take(
+            _KEY,
             "KV dump, .npz or .safetensors",
-            type=[ending[1:] for ending in ENDINGS],
-            key=f"load dump {tries}",
-            help="Tensors layer0.key, layer0.value, ...: [batch, heads, tokens, head_dim] or [tokens, channels], in "
+            [ending[1:] for ending in ENDINGS],
+            "Tensors layer0.key, layer0.value, ...: [batch, heads, tokens, head_dim] or [tokens, channels], in "
             "FP16, BF16 or FP32. It stays in this session on this machine.",
+            _keep,
         )
         st.caption("A loaded dump is part of this session only: the address names it, and does not carry it.")
-        if file is not None:
-            try:
-                loaded().clear()  # make room first
-                label, dump = read_dump(file.name, file.getbuffer())
-                st.session_state[state.DUMP] = dumps = {label: dump}
-                threading.Thread(target=free_when_left, args=(dumps, uploads.session_lives()), daemon=True).start()
-                del dump
-                state.put({DATA.key: label})
-                st.session_state[_SAID] = []
-            except DseError as error:
-                state.put({DATA.key: SAMPLE})
-                st.session_state[_SAID] = error.lines()
-            except OSError as error:  # no room to put the bytes
-                state.put({DATA.key: SAMPLE})
-                st.session_state[_SAID] = [f"cannot be read: {(error.strerror or type(error).__name__).lower()}"]
-            uploads.let_go(file)
-            st.session_state[_TRIES] = tries + 1  # another key: an empty uploader
-            file = None
-            memory.free()
-            st.rerun()
         if serves_this_machine_alone():
             st.text_input(
-                PATH.label,
-                key=_PATH,
-                placeholder=PATH.placeholder,
-                help=PATH.help,
-                max_chars=4000,
-                on_change=_take_path,
+                PATH.label, key=_PATH, placeholder=PATH.open_means, help=PATH.help, max_chars=4000, on_change=_take_path
             )
-        widgets.lines(st.session_state.get(_SAID, []))
+        widgets.lines(wrong)
+
+
+def _keep(file: Any) -> None:
+    """Hold the dump of a file in the session, in place of the one before. Raises DseError."""
+    state.put({DATA.key: SAMPLE})
+    loaded().clear()  # make room first
+    try:
+        label, dump = read_dump(file.name, file.getbuffer())
+    except OSError as error:  # no room to put the bytes
+        raise InputError(f"cannot be read: {(error.strerror or type(error).__name__).lower()}") from error
+    st.session_state[state.DUMP] = dumps = {label: dump}
+    threading.Thread(target=free_when_left, args=(dumps, uploads.session_lives()), daemon=True).start()
+    state.put({DATA.key: label})
 
 
 def serves_this_machine_alone() -> bool:
@@ -78,12 +67,10 @@ def _take_path() -> None:
             raise InputError(f"{show(str(path))}: is no file of this machine: give the whole path")
         name = clean(path.name, MAX_NAME)
         held = lab.hold(path, name, PATH_BYTES, on_disk=True)
-    except (DseError, OSError) as error:
-        lines = (
-            error.lines() if isinstance(error, DseError) else [f"{show(str(path))}: cannot be read: {error.strerror}"]
-        )
-        st.session_state[_SAID] = lines
-        return
-    st.session_state[state.DUMP] = {name + MARK: held}
-    st.session_state[_SAID] = []
-    state.put({DATA.key: name + MARK})
+    except DseError as error:
+        st.session_state[_WRONG] = error.lines()
+    except OSError as error:
+        st.session_state[_WRONG] = [f"{show(str(path))}: cannot be read: {error.strerror}"]
+    else:
+        st.session_state.update({state.DUMP: {name + MARK: held}, _WRONG: []})
+        state.put({DATA.key: name + MARK})

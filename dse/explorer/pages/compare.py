@@ -11,15 +11,14 @@ import streamlit as st
 from dse.core import units
 from dse.core.errors import DseError
 from dse.explorer import cards, common_fields, downloads, figure, measured, names, request, sidebar, state, tray
-from dse.explorer.bench import Bench, BenchRow, cached_answer
-from dse.explorer.downloads import MadeBy
+from dse.explorer.bench import Bench, BenchRow, cached_answer, likeness
+from dse.explorer.downloads import MadeBy, made_by
 from dse.explorer.fragments import part
 from dse.explorer.request import PointRequest
 from dse.explorer.widgets import escaped, lines, problem
 from dse.figures.charts import design_bars
 from dse.figures.drawing.chart import Chart
 from dse.model.results import RESULT_UNITS
-from dse.operations.face import python_of
 from dse.operations.questions import TradeSpeeds
 from dse.questions import interactivity
 from dse.report.present import change, made_for_positions, number, position_note
@@ -40,14 +39,10 @@ def render(bench: Bench) -> None:
         st.info("Nothing to show yet: the message beside the design's fields says what to change.")
         return
     say_notes(rows)
-    same, other = cards.likeness(rows)
+    same, other = likeness(rows)
     alike = f"Alike: {same}." if same else ""
     st.caption(escaped(" ".join(filter(None, (alike, f"Not alike: {other}." if other else "")))))
-    made = MadeBy(
-        "\n".join(request.command(row.request) for row in rows),
-        "\n\n".join(request.python(row.request) for row in rows),
-        state.address(PAGE, bench.values),
-    )
+    made = made_by([request.operation(row.request) for row in rows], state.address(PAGE, bench.values))
     limits = cards.limits_s(bench.values)
     show_curve(rows, made, other, limits)  # by itself: nothing waits for its points
     show_bars(rows, made, other)
@@ -239,7 +234,7 @@ def asked_by(rows: Sequence[BenchRow], limits: Mapping[str, float], address: str
     splits = None if first.work.n_devices > 1 else (1,)
     batchless = replace(first, work=replace(first.work, batch=None))
     speeds = request.operation(batchless, TradeSpeeds, quantizers=names, splits=splits, **request.limit_fields(limits))
-    return MadeBy(request.command_of(speeds), python_of(speeds), address)
+    return made_by([speeds], address)
 
 
 @st.cache_data(max_entries=128, ttl="1h", show_spinner=False, hash_funcs={PointRequest: repr})

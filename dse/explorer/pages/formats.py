@@ -16,15 +16,18 @@ from dse.explorer.request import PointRequest
 from dse.figures.drawing import whiskers
 from dse.figures.plot.answer import chart_of
 from dse.model.results import title
-from dse.operations.face import python_of
 from dse.operations.questions import CompareFormats
 from dse.questions import formats
 from dse.report.present import position_note
 
 PAGE = "formats"
 FORMATS = replace(
-    common_fields.several(common_fields.FAMILY, [], "formats", "Formats"),
-    placeholder="all that the engine runs",
+    common_fields.FAMILY,
+    name="formats",
+    label="Formats",
+    default=[],
+    clears="",
+    open_means="all that the engine runs",
     help="What is compared with 16 bits. Left open: every format that the chosen engine runs on the device for the "
     "model.",
 )
@@ -49,10 +52,10 @@ def render(bench: Bench) -> None:
         st.info("Limits on TTFT and TPOT do not count on this page: Compare and Serving say what keeps them.")
     names = mapped = tuple(bench.values[FORMATS.key])
     with widgets.said():
-        point = request.unquantized(request.of(bench.values))
+        point = request.unquantized(request.point_request(bench.values))
         with st.spinner(_WAIT):
             answer = cached(point, names)
-        made = MadeBy(command(point, names), python(point, names), state.address(PAGE, bench.values))
+        made = downloads.made_by([operation(point, names)], state.address(PAGE, bench.values))
         widgets.lines(position_note(point.model_spec(), point.work.input_tokens + point.work.output_tokens))
         show(answer, made)
         mapped = tuple(entry.name for entry in answer.formats)
@@ -108,13 +111,3 @@ def operation(asked: PointRequest, names: tuple[str, ...]) -> CompareFormats:
     """The question as an operation."""
     compare: CompareFormats = request.operation(asked, CompareFormats, formats=names or None)
     return compare
-
-
-def command(asked: PointRequest, names: tuple[str, ...]) -> str:
-    """The question as a command line."""
-    return request.command_of(operation(asked, names))
-
-
-def python(asked: PointRequest, names: tuple[str, ...]) -> str:
-    """The question in Python, ending with `result`."""
-    return python_of(operation(asked, names))

@@ -11,30 +11,16 @@ from dse.explorer import cards, downloads, figure, sidebar, state, uploads, widg
 from dse.explorer.bench import Bench
 from dse.explorer.downloads import MadeBy
 from dse.explorer.fragments import part
-from dse.explorer.front import limits
-from dse.explorer.front.form import AT_LEAST, AT_MOST, FIELDS, FILTER, FOLDED, LIMITS, SHOWN
-from dse.explorer.front.found import (
-    added,
-    at,
-    chart_of,
-    filtered,
-    limits_text,
-    loaded,
-    names_of,
-    table_of,
-    without_ties,
-)
+from dse.explorer.front import found, limits, request
 from dse.explorer.front.job import AUTO_POINTS, FrontJob
-from dse.explorer.front.request import FILE, FrontRequest, commands, front_request, python, sweep_toml
 from dse.figures.charts import design_front
 from dse.figures.plot.answer import source_of
 from dse.model.engine import COMPILED_POINTS
 from dse.sweep.pareto.designs import DesignFront
 from dse.sweep.spec import Sweep
 
-__all__ = ["FIELDS", "render"]
-
 PAGE = "front"
+FIELDS = request.FIELDS
 #: points that the page evaluates; more is for the command line
 MAX_POINTS = 1_000_000
 #: rows that the browser gets
@@ -57,19 +43,19 @@ def render(bench: Bench) -> None:
     values = bench.values
     with st.expander("What is varied, and what counts", expanded=True):
         places = st.columns(3)
-        for i, field in enumerate((*SHOWN, *FOLDED)):
-            if i == len(SHOWN):
+        for i, field in enumerate((*request.SHOWN, *request.FOLDED)):
+            if i == len(request.SHOWN):
                 places = st.expander("More axes and limits").columns(3)
             with places[i % 3]:
-                if field in LIMITS:
+                if field in request.LIMITS:
                     limits.draw_choice(field)
                 else:
                     widgets.draw(field)
-            if field is SHOWN[-1]:
-                of_workload = {AT_MOST: cards.limits_s(values), AT_LEAST: {}}
+            if field is request.SHOWN[-1]:
+                of_workload = {request.AT_MOST: cards.limits_s(values), request.AT_LEAST: {}}
                 limits.draw_numbers(of_workload, st.columns(3, vertical_alignment="bottom"))
     try:
-        search = front_request(values)
+        search = request.front_request(values)
         search.objectives()
         sweep = search.sweep()
     except DseError as error:
@@ -108,7 +94,7 @@ def render(bench: Bench) -> None:
     show_file(search)
 
 
-def job_of(asked: FrontRequest, sweep: Sweep) -> FrontJob | None:
+def job_of(asked: request.FrontRequest, sweep: Sweep) -> FrontJob | None:
     """The session's sweep of what is asked, begun here where it is short; another one ends."""
     job: FrontJob | None = st.session_state.get(_JOB)
     whole = None
@@ -122,7 +108,7 @@ def job_of(asked: FrontRequest, sweep: Sweep) -> FrontJob | None:
     return job
 
 
-def start(asked: FrontRequest, sweep: Sweep, whole: pd.DataFrame | None = None) -> FrontJob:
+def start(asked: request.FrontRequest, sweep: Sweep, whole: pd.DataFrame | None = None) -> FrontJob:
     """Begin a sweep for this session; the one before ends. `whole` has its rows where they are known."""
     drop()
     job = FrontJob(asked, sweep, uploads.session_lives(), whole)
@@ -155,14 +141,14 @@ def show_progress() -> None:
 def show_front(job: FrontJob, bench: Bench) -> DesignFront | None:
     """The figure of a finished sweep's front, filtered; what it shows, if any."""
     assert job.front is not None
-    front = without_ties(job.front)
+    front = found.without_ties(job.front)
     missing = f", {front.n_beyond:,} beyond the limits" if front.limits else ""
     missing += f", {front.n_missing:,} without a number for an objective" if front.n_missing else ""
     missing += f", {front.n_refused:,} not run by the software of their device" if front.n_refused else ""
     ran = f"{front.n_feasible:,} run, whole or in parts"
     said = f"{len(front.table):,} of {front.n_rows:,} designs are on the front ({ran}{missing})."
     st.text(said)
-    if limited := limits_text(front):
+    if limited := found.limits_text(front):
         st.caption(widgets.escaped(limited))
     if front.table.empty:
         why = "allow more, or choose objectives that these designs have"
@@ -170,23 +156,24 @@ def show_front(job: FrontJob, bench: Bench) -> DesignFront | None:
             why = f"none runs: {bench.current.why_not}"
         st.info(f"No design is left: {why}.")
         return None
-    widgets.draw(FILTER)
+    widgets.draw(request.FILTER)
     try:
-        shown = filtered(front, bench.values[FILTER.key], job.sweep)
+        shown = found.filtered(front, bench.values[request.FILTER.key], job.sweep)
     except DseError as error:
         widgets.problem(error)
         shown = front
     if shown.table.empty:
         st.info("The condition leaves no design of the front.")
         return None
-    made = MadeBy(" && ".join(commands(job.asked)), python(job.asked), state.address(PAGE, bench.values))
+    address = state.address(PAGE, bench.values)
+    made = MadeBy(" && ".join(request.commands(job.asked)), request.python(job.asked), address)
     draw(shown, made, job.asked, bench, f"{said} {limited}".strip())
     return shown
 
 
 def show_table(shown: DesignFront) -> None:
     """The designs of the front."""
-    rows = table_of(shown, MAX_ROWS)
+    rows = found.table_of(shown, MAX_ROWS)
     st.subheader("The front", anchor=False)
     st.dataframe(rows, hide_index=True, column_config=columns(shown, rows))
     if len(shown.table) > len(rows):
@@ -196,7 +183,7 @@ def show_table(shown: DesignFront) -> None:
 def columns(shown: DesignFront, rows: pd.DataFrame) -> dict[str, Any]:
     """Number formats of the table's columns, with the name that conditions use as their help."""
     configs = {}
-    for heading, name in names_of(shown).items():
+    for heading, name in found.names_of(shown).items():
         numbers = rows[heading]
         is_number = pd.api.types.is_numeric_dtype(numbers) and not pd.api.types.is_bool_dtype(numbers)
         way: Any = None
@@ -207,9 +194,9 @@ def columns(shown: DesignFront, rows: pd.DataFrame) -> dict[str, Any]:
     return configs
 
 
-def draw(shown: DesignFront, made: MadeBy, asked: FrontRequest, bench: Bench, said: str) -> None:
+def draw(shown: DesignFront, made: MadeBy, asked: request.FrontRequest, bench: Bench, said: str) -> None:
     """The figure; a click on a design of the front puts it into the tray."""
-    chart = chart_of(shown)
+    chart = found.chart_of(shown)
     event: Any = downloads.show(
         "front",
         chart,
@@ -222,16 +209,17 @@ def draw(shown: DesignFront, made: MadeBy, asked: FrontRequest, bench: Bench, sa
     )
     st.caption("Click a design of the front to add it to the tray.")
     place = downloads.clicked("front", event)
-    row = at(shown, *place) if place else None
+    row = found.at(shown, *place) if place else None
     if row is not None:
-        sidebar.add(*added(loaded(row, asked), bench.values))
+        sidebar.add(*found.added(found.loaded(row, asked), bench.values))
         st.rerun()
 
 
-def show_file(asked: FrontRequest, expanded: bool = False) -> None:
+def show_file(asked: request.FrontRequest, expanded: bool = False) -> None:
     """The sweep as a file and the commands that run it: for any number of points."""
     with st.expander("As a sweep file, for any number of designs", expanded=expanded):
-        text = sweep_toml(asked.document())
+        text = request.sweep_toml(asked.document())
         st.code(text, language="toml", wrap_lines=True)
-        st.download_button(f"Download {FILE}", text, FILE, "application/toml", key="front file", on_click="ignore")
-        st.code("\n".join(commands(asked)), language="bash", wrap_lines=True)
+        name = request.FILE
+        st.download_button(f"Download {name}", text, name, "application/toml", key="front file", on_click="ignore")
+        st.code("\n".join(request.commands(asked)), language="bash", wrap_lines=True)

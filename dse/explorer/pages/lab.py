@@ -14,46 +14,20 @@ from dse import quantizers
 from dse.core.errors import InputError
 from dse.explorer import common_fields, downloads, figure, request, sidebar, state, tray, uploads, widgets
 from dse.explorer.bench import Bench
-from dse.explorer.downloads import MadeBy
+from dse.explorer.lab import form
 from dse.explorer.lab.dumps import SAMPLE, dump_of
-from dse.explorer.lab.form import (
-    COMPARED,
-    DATA,
-    ERROR,
-    FIELDS,
-    FIRST,
-    HEAD,
-    HEADS,
-    LAYER,
-    PARAMETERS,
-    QUANTIZER,
-    REPLACE,
-    SIDE,
-    closely,
-    compared_of,
-)
 from dse.explorer.lab.load import load_dump
-from dse.explorer.lab.request import (
-    LabRequest,
-    cached_measured,
-    cached_view,
-    command,
-    how_of,
-    lab_request,
-    place_of,
-    python,
-)
 from dse.explorer.uploads import Upload
 from dse.figures.charts import lab
 from dse.figures.export.lab import MAX_CHANNELS
 from dse.measure.lab import ATTENTION, ERRORS, DumpMeasurement, Held, ReadOptions, before, compared, measurement_of
+from dse.operations.dumps import InspectQuantizer
 from dse.report import present
 from dse.specs import measurements
 from dse.specs.measurements import MeasurementFile
 
-__all__ = ["FIELDS", "render"]
-
 PAGE = "lab"
+FIELDS = form.FIELDS
 #: room for the legend of the bits, which takes several lines on a phone
 LEGEND_PX = 60
 _WAIT = "Quantizing every layer; on a new installation a quantizer compiles first, for up to a minute"
@@ -76,32 +50,33 @@ def render(bench: Bench) -> None:
     st.caption("What does a quantizer really store for these keys and values, and what does it do to them?")
     places = st.columns(2)
     with places[0]:
-        widgets.draw(DATA)
+        widgets.draw(form.DATA)
         load_dump()
     with places[1]:
-        widgets.draw(COMPARED)
+        widgets.draw(form.COMPARED)
         with st.expander("How the dump is read"):
-            for field in (HEADS, REPLACE):
+            for field in (form.HEADS, form.REPLACE):
                 widgets.draw(field)
     with widgets.said():
-        held, address = dump_of(values[DATA.key]), state.address(PAGE, values)
-        show_data(values[DATA.key], held)
-        names = tuple(dict.fromkeys(quantizers.parse(name).name for name in compared_of(values[COMPARED.key])))
+        held, address = dump_of(values[form.DATA.key]), state.address(PAGE, values)
+        show_data(values[form.DATA.key], held)
+        compared_names = form.compared_of(values[form.COMPARED.key])
+        names = tuple(dict.fromkeys(quantizers.parse(name).name for name in compared_names))
         if names:
-            show_compared(values[DATA.key], held.sha256, names, how_of(values), address)
+            show_compared(values[form.DATA.key], names, form.how_of(values), address)
     st.subheader("One of them, closely", anchor=False)
     thirds = st.columns(3)
-    quantizer = closely(values)
-    named = replace(QUANTIZER, placeholder=f"{quantizer}, {QUANTIZER.placeholder}")
-    for i, field in enumerate((named, SIDE, LAYER, PARAMETERS, ERROR, HEAD, FIRST)):
+    quantizer = form.closely(values)
+    named = replace(form.QUANTIZER, open_means=f"{quantizer}, {form.QUANTIZER.open_means}")
+    for i, field in enumerate((named, *form.CLOSELY)):
         with thirds[i % 3]:
             widgets.draw(field)
-            if field is PARAMETERS:
+            if field is form.PARAMETERS:
                 st.caption(widgets.escaped(f"Defaults: {request.family_defaults(quantizer.partition(':')[0])}"))
     with widgets.said():
-        asked = lab_request(values, held)
-        show_measured(values[DATA.key], asked, address)
-        show_view(values[DATA.key], asked, address)
+        asked = form.asked_of(values, held)
+        show_measured(values[form.DATA.key], asked, address)
+        show_view(values[form.DATA.key], asked, address)
 
 
 def show_data(name: str, held: Held) -> None:
@@ -115,7 +90,7 @@ def show_data(name: str, held: Held) -> None:
 
 
 @st.fragment(parallel=True)
-def show_compared(name: str, sha256: str, names: tuple[str, ...], how: ReadOptions, address: str) -> None:
+def show_compared(name: str, names: tuple[str, ...], how: ReadOptions, address: str) -> None:
     """Compare the quantizers on the whole dump, with a button that adds some of them to the tray."""
     with widgets.said():
         held, results = dump_of(name), {}
@@ -123,7 +98,7 @@ def show_compared(name: str, sha256: str, names: tuple[str, ...], how: ReadOptio
         for i, quantizer in enumerate(names):
             if bar is not None:
                 bar.progress(i / len(names), text=f"{quantizer}: {_WAIT}")
-            results[quantizer] = cached_measured(held, LabRequest(sha256=sha256, quantizer=quantizer, how=how))
+            results[quantizer] = form.cached_measured(held, quantizer, how)
         if bar is not None:
             bar.empty()
         table = compared(results)
@@ -151,12 +126,8 @@ def show_compared(name: str, sha256: str, names: tuple[str, ...], how: ReadOptio
                 key="lab file",
             )
         if table["output_error"].notna().any():
-            made = MadeBy(
-                "\n".join(command(held, LabRequest(sha256=sha256, quantizer=method, how=how)) for method in names),
-                "\n\n".join(
-                    python(held, LabRequest(sha256=sha256, quantizer=method, how=how), "measured") for method in names
-                ),
-                address,
+            made = downloads.made_by(
+                [form.inspection(held, method, how) for method in names], address, part=".measured"
             )
             chart = lab.compared(table, f"Error over bits, {held.name}")
             downloads.show("compared", chart, lambda: table, made, drawn=figure.fitted(chart, 300))
@@ -182,16 +153,15 @@ def designs_of(values: Mapping[str, Any], picked: Sequence[str], label: str) -> 
 
 
 @st.fragment(parallel=True)
-def show_measured(name: str, asked: LabRequest, address: str) -> None:
+def show_measured(name: str, asked: InspectQuantizer, address: str) -> None:
     """Bits by part and errors by layer and head, of all layers.
 
     The dump by its name: a fragment's arguments stay in memory until the session's next run.
     """
     with widgets.said(), st.spinner(_WAIT):
         held = dump_of(name)
-        everywhere = LabRequest(sha256=asked.sha256, quantizer=asked.quantizer, how=asked.how)
-        run = cached_measured(held, everywhere)
-        made = MadeBy(command(held, asked), python(held, asked, "measured"), address)
+        run = form.cached_measured(held, asked.method, form.place_of(asked)[0])
+        made = downloads.made_by([asked], address, part=".measured")
         show_numbers(run, asked)
         source = (run.thresholds,) if run.thresholds else ()
         chart = lab.bits(run.ledger, "Bits an element as stored", source)
@@ -207,14 +177,14 @@ def show_measured(name: str, asked: LabRequest, address: str) -> None:
             st.info("This error is not there: attention needs keys and values, and a ratio needs something to divide.")
 
 
-def show_numbers(found: DumpMeasurement, asked: LabRequest) -> None:
+def show_numbers(measurement: DumpMeasurement, asked: InspectQuantizer) -> None:
     """The numbers of the whole dump."""
-    bits = found.ledger.set_index("quantizer").loc[f"{asked.side}s"]
-    whole = found.errors[found.errors["layer"].isna() & (found.errors["side"] == asked.side)].iloc[0]
+    bits = measurement.ledger.set_index("quantizer").loc[f"{asked.side}s"]
+    whole = measurement.errors[measurement.errors["layer"].isna() & (measurement.errors["side"] == asked.side)].iloc[0]
     shown = {
         f"Stored, {asked.side}s": (bits["stored_bits"], "bit", "Bits an element of the packed bytes."),
         "Effective bits (paper)": (bits["effective_bits"], "bit", "Without counts, padding and tokens kept in FP16."),
-        "By formula, both": (found.nominal_bits, "bit", "Stored bits by the closed form with nominal shares."),
+        "By formula, both": (measurement.nominal_bits, "bit", "Stored bits by the closed form with nominal shares."),
         "Signal to noise": (whole["sqnr_db"], "dB", "Of all layers and heads together."),
         "Largest error": (whole["max_abs_error"], "1", "Of any element."),
     }
@@ -225,13 +195,13 @@ def show_numbers(found: DumpMeasurement, asked: LabRequest) -> None:
 
 
 @st.fragment(parallel=True)
-def show_view(name: str, asked: LabRequest, address: str) -> None:
+def show_view(name: str, asked: InspectQuantizer, address: str) -> None:
     """One head: its tokens before, drawn at once; after, their difference, and its histogram as the quantizer ends."""
     place = f"layer {asked.layer:,}, head {asked.head:,}, {asked.side}s"
     with widgets.said():
         held = dump_of(name)
-        made = MadeBy(command(held, asked), python(held, asked, "view"), address)
-        tokens = before(held, quantizers.parse(asked.quantizer), *place_of(asked))[:, :MAX_CHANNELS]
+        made = downloads.made_by([asked], address, part=".view")
+        tokens = before(held, quantizers.parse(asked.method), *form.place_of(asked))[:, :MAX_CHANNELS]
         colors = lab.scale("value", "", tokens)
 
         def draw(when: str, part: Any, what: str, colors: Any) -> None:
@@ -240,7 +210,7 @@ def show_view(name: str, asked: LabRequest, address: str) -> None:
 
         draw("before", tokens, "value", colors)
         with st.spinner(_WAIT):
-            view = cached_view(held, replace(asked, error=ERROR.default))
+            view = form.cached_view(held, replace(asked, error=form.ERROR.default))
         last = asked.first + len(tokens) - 1
         st.caption(
             f"Tokens {asked.first:,} to {last:,} of {view.n_tokens:,}; colors of both maps span the values before."

@@ -59,7 +59,7 @@ def render(bench: Bench) -> None:
             st.info("Nothing to show: no request of these designs fits.")
             return
         made = downloads.MadeBy(
-            "\n".join(f"{request.command(point)} --operations" for _, point in designs),
+            "\n".join(f"{request.command_of(request.operation(point))} --operations" for _, point in designs),
             "\n\n".join(map(python, (point for _, point in designs))),
             state.address(PAGE, bench.values),
         )
@@ -88,26 +88,26 @@ def python(asked: PointRequest) -> str:
 
 def show_ceilings(device: HardwareSpec) -> None:
     """The two numbers that make the roofline, and where they meet."""
-    peak, bandwidth = device.peak_flops.si, device.memory_bandwidth.si
-    with st.container(horizontal=True):
-        st.metric(
+    ceilings = (
+        (
             "Peak of 16-bit products",
-            present.number(peak, "FLOP/s"),
-            border=True,
-            help="Operations a second at most, of dense FP16 or BF16 matrix products.",
-        )
-        st.metric(
+            (device.peak_flops.si, "FLOP/s"),
+            "Operations a second at most, of dense FP16 or BF16 matrix products.",
+        ),
+        (
             "Memory bandwidth",
-            present.number(bandwidth, "B/s"),
-            border=True,
-            help="Bytes a second at most between the device's memory and its cores.",
-        )
-        st.metric(
+            (device.memory_bandwidth.si, "B/s"),
+            "Bytes a second at most between the device's memory and its cores.",
+        ),
+        (
             "Ridge",
-            present.number(operations.ridge(device), "FLOP/B"),
-            border=True,
-            help="Operations below this intensity wait for memory, those above for arithmetic.",
-        )
+            (operations.ridge(device), "FLOP/B"),
+            "Operations below this intensity wait for memory, those above for arithmetic.",
+        ),
+    )
+    with st.container(horizontal=True):
+        for label, number, meaning in ceilings:
+            st.metric(label, present.number(*number), border=True, help=meaning)
 
 
 def shown_table(table: pd.DataFrame) -> pd.DataFrame:

@@ -11,15 +11,14 @@ import pandas as pd
 import streamlit as st
 
 from dse.core.errors import DseError, InputError
+from dse.core.field import NUMBER, WHOLE, Field
 from dse.explorer import cards, downloads, figure, request, state, widgets
-from dse.explorer.bench import Bench
-from dse.explorer.fields import PageField
+from dse.explorer.bench import Bench, likeness
 from dse.explorer.request import PointRequest
 from dse.figures import FIGURES
 from dse.figures.charts.load_times import times_of
 from dse.model import lower
 from dse.model.results import title
-from dse.operations.face import python_of
 from dse.operations.questions import PredictLoad
 from dse.operations.serving import SimulateServing
 from dse.questions import load
@@ -31,35 +30,36 @@ from dse.serving.steady_state import scheduler_of
 from dse.specs.workload import ASKED
 
 PAGE = "serving"
-RATE = PageField(
-    key="rate",
+RATE = Field(
+    name="rate",
     label="Requests per second",
-    kind="number",
+    kind=NUMBER,
     default=None,
     low=0.0001,
     high=1_000_000,
     step=1,
-    placeholder="any",
+    open_means="any",
     help="How many requests come a second: the table then says what they wait.",
 )
 #: lengths that are simulated: the workload's, all alike
 ALIKE = "workload"
 #: of the rate that the weakest design holds, where no rate is given
 SHARE_OF_WEAKEST = 0.7
-SIMULATED = PageField(
-    key="simulated",
+SIMULATED = Field(
+    name="simulated",
     label="Simulate one by one",
-    kind="choice",
     default=None,
-    choices=lambda: [ALIKE, *trace_tables.files()],
-    placeholder="nothing: closed form alone",
-    titles=lambda name: "requests of the workload, all alike" if name == ALIKE else f"lengths of {name}",
+    listed=lambda: {
+        ALIKE: "requests of the workload, all alike",
+        **{name: f"lengths of {name}" for name in trace_tables.files()},
+    },
+    open_means="nothing: closed form alone",
     help="Requests that come at random, drawn with the same seed for every design, served step by step.",
 )
-N_REQUESTS = PageField(
-    key="requests",
+N_REQUESTS = Field(
+    name="requests",
     label="Requests simulated",
-    kind="whole",
+    kind=WHOLE,
     default=1000,
     low=10,
     high=20_000,
@@ -103,14 +103,11 @@ def _why_empty(answer: UnderLoad) -> str:
 def _in_closed_form(bench: Bench, answers: Mapping[str, UnderLoad], rate: float | None) -> None:
     """Means against the rate, a line a design."""
     rows = [row for row in bench.answered if row.name in answers]
-    same, other = cards.likeness(rows)
+    same, other = likeness(rows)
     st.caption(widgets.escaped(f"Alike: {same}." + (f" Not alike: {other}." if other else "")))
-    wanted = limits(bench.values)
-    made = downloads.MadeBy(
-        "\n".join(command(row.request, wanted) for row in rows),
-        "\n\n".join(python(row.request, wanted) for row in rows),
-        state.address(PAGE, bench.values),
-    )
+    wanted = cards.limits_s(bench.values)
+    questions = [operation(row.request, wanted) for row in rows]
+    made = downloads.made_by(questions, state.address(PAGE, bench.values))
     table = pd.concat([answer.table for answer in answers.values()], ignore_index=True)
     chart = FIGURES["load"].chart(table, {"limits": wanted, "notes": []})
     said = best_within(answers, wanted)
@@ -167,20 +164,21 @@ def _one_by_one(bench: Bench, rate: float | None) -> None:
     bar.empty()
     if not runs:
         return
-    made = downloads.MadeBy(
-        "\n".join(simulate_command(held[name][0], trace, per_s, n_requests) for name in runs),
-        "\n\n".join(simulate_python(held[name][0], trace, per_s, n_requests) for name in runs),
+    points = [held[name][0] for name in runs]
+    made = downloads.made_by(
+        [simulation_of(point, trace, per_s, n_requests) for point in points],
         state.address(PAGE, bench.values),
+        [unused(point, trace) for point in points],
     )
+    wanted = cards.limits_s(bench.values)
     table = pd.concat([waits for _, waits in runs.values()], ignore_index=True)
-    chart = FIGURES["waits"].chart(table, {"limits": limits(bench.values), "notes": []})
+    chart = FIGURES["waits"].chart(table, {"limits": wanted, "notes": []})
     for place, panel, name in zip(st.columns(len(chart.panels)), chart.panels, times_of(table), strict=True):
         with place:
             title = f"Share of the requests by {panel.title}"
             one_panel = replace(chart, panels=(panel,), title=title)
             downloads.show(f"waits-{name}", one_panel, lambda: table, made, drawn=figure.fitted(one_panel))
     st.caption(f"The same {n_requests:,} requests for each design, {per_s:.4g} a second: {_whose(rate)}.")
-    wanted = limits(bench.values)
     rows = [_percentiles(name, run, _missed(waits, wanted)) for name, (run, waits) in runs.items()]
     st.dataframe(pd.DataFrame(rows), hide_index=True)
 
@@ -216,11 +214,6 @@ def _percentiles(name: str, run: Mapping[str, Any], missed: str) -> dict[str, st
     }
 
 
-def limits(values: Mapping[str, Any]) -> dict[str, float]:
-    """The workload's limits in seconds, by column of the table."""
-    return dict(cards.limits_s(values))
-
-
 def kept_limits(row: Mapping[str, Any], wanted: Mapping[str, float]) -> str:
     """Whether waits stay short and the limits are met; which one is missed."""
     missed = [name.removesuffix("_s").upper() for name, limit in wanted.items() if (row[name] or 0.0) > limit]
@@ -229,20 +222,20 @@ def kept_limits(row: Mapping[str, Any], wanted: Mapping[str, float]) -> str:
     return "holds" + (", within the limits" if wanted else "")
 
 
-def best_within(found: Mapping[str, UnderLoad], wanted: Mapping[str, float]) -> str:
+def best_within(answers: Mapping[str, UnderLoad], wanted: Mapping[str, float]) -> str:
     """The design that serves most requests a second within the limits, in a sentence; "" without limits."""
-    most = {name: answer.most_within(wanted) or 0.0 for name, answer in found.items()}
+    most = {name: answer.most_within(wanted) or 0.0 for name, answer in answers.items()}
     if not wanted or not most:
         return ""
     name = max(most, key=lambda design: most[design])
-    said = found[name].within_text(wanted)
+    said = answers[name].within_text(wanted)
     return f"{name} serves most. {said}" if most[name] else said
 
 
-def at(found: Mapping[str, UnderLoad], per_s: float, wanted: Mapping[str, float]) -> pd.DataFrame:
+def at(answers: Mapping[str, UnderLoad], per_s: float, wanted: Mapping[str, float]) -> pd.DataFrame:
     """Results of each design at equal request rates; `wanted` are limits in seconds by column."""
     rows = []
-    for name, answer in found.items():
+    for name, answer in answers.items():
         full = answer.full_requests_per_s or 0.0
         shown = {"design": name}
         if wanted:
@@ -312,17 +305,7 @@ def simulation_of(asked: PointRequest, trace: str | None, per_s: float, n_reques
     return simulate
 
 
-def simulate_command(asked: PointRequest, trace: str | None, per_s: float, n_requests: int) -> str:
-    """The command line that simulates the same. Raises InputError."""
-    return request.command_of(simulation_of(asked, trace, per_s, n_requests), _unused(asked, trace))
-
-
-def simulate_python(asked: PointRequest, trace: str | None, per_s: float, n_requests: int) -> str:
-    """Python script that ends with `result`. Raises InputError."""
-    return python_of(simulation_of(asked, trace, per_s, n_requests), without=_unused(asked, trace))
-
-
-def _unused(point: PointRequest, trace: str | None) -> tuple[str, ...]:
+def unused(point: PointRequest, trace: str | None) -> tuple[str, ...]:
     """Fields of the workload that `dse simulate` refuses, since they would change nothing."""
     lengths = ("input_tokens", "output_tokens") if trace else ()
     admission = lower.with_admission(point.device_spec(), point.work).admission
@@ -333,13 +316,3 @@ def operation(asked: PointRequest, limits: Mapping[str, float]) -> PredictLoad:
     """The question that the page answers of a design, with limits in seconds. Raises InputError."""
     predict: PredictLoad = request.operation(asked, PredictLoad, **request.limit_fields(limits))
     return predict
-
-
-def command(asked: PointRequest, limits: Mapping[str, float]) -> str:
-    """The command line that prints the same. Raises InputError."""
-    return request.command_of(operation(asked, limits))
-
-
-def python(asked: PointRequest, limits: Mapping[str, float]) -> str:
-    """Python script that ends with `result`. Raises InputError."""
-    return python_of(operation(asked, limits))

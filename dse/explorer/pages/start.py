@@ -8,7 +8,7 @@ from typing import Any
 import streamlit as st
 
 from dse.explorer import cards, common_fields, figure, presets, sidebar, state, tray
-from dse.explorer.bench import Bench
+from dse.explorer.bench import Bench, likeness
 from dse.explorer.widgets import escaped
 
 PAGE = "start"
@@ -75,9 +75,9 @@ def render(bench: Bench) -> None:
             )
             st.caption(escaped(question.says))
     rows = bench.answered
-    same = f" Alike: {cards.likeness(rows)[0]}." if rows else ""
+    same = f" Alike: {likeness(rows)[0]}." if rows else ""
     st.markdown(f"**In the tray now.**{escaped(same)}")
-    st.dataframe(cards.table(bench), hide_index=True)
+    st.dataframe(cards.design_table(bench), hide_index=True)
     st.caption(
         "How sure: measured, the kernels were timed, and 8 of 10 measurements should lie so near; assumed, some were "
         "not; estimated, none; peak rates, as data sheets have them."

@@ -7,10 +7,10 @@ import pandas as pd
 import streamlit as st
 
 from dse.core.columns import Column, frame
+from dse.core.field import Field
 from dse.explorer import downloads, figure, startup_log, state, widgets
 from dse.explorer.bench import Bench
 from dse.explorer.downloads import MadeBy
-from dse.explorer.fields import PageField
 from dse.explorer.fragments import part
 from dse.figures import FIGURES
 from dse.figures.charts.claims_published import short
@@ -28,39 +28,34 @@ DOCUMENTS = {
     "AttAcc": "AttAcc",
     "NeuPIMs": "NeuPIMs",
 }
-DOCUMENT = PageField(
-    key="validation_document",
+DOCUMENT = Field(
+    name="validation_document",
     label="Document",
-    kind="choice",
     default=ALL,
-    choices=lambda: list(DOCUMENTS),
-    titles=lambda name: DOCUMENTS[name],
+    choices=DOCUMENTS,
     help="Whose printed numbers are compared.",
 )
-VERDICTS = PageField(
-    key="validation_verdicts",
+VERDICTS = Field(
+    name="validation_verdicts",
     label="Verdicts",
-    kind="choices",
     default=[],
-    choices=lambda: list(SHADES),
-    placeholder="all",
+    choices=list(SHADES),
+    open_means="all",
     help="Show only claims with these verdicts; none chosen shows all.",
 )
-WORDS = PageField(
-    key="validation_words",
+WORDS = Field(
+    name="validation_words",
     label="Words",
-    kind="text",
     default="",
-    placeholder="throughput",
+    open_means="throughput",
     help="Show only claims whose name, place or text holds these words.",
 )
-SILICON_DEVICE = PageField(
-    key="validation_device",
+SILICON_DEVICE = Field(
+    name="validation_device",
     label="Device",
-    kind="choice",
     default=None,
-    choices=lambda: _measured_devices(),
-    placeholder="that of the design",
+    listed=lambda: _measured_devices(),
+    open_means="that of the design",
     help="Devices whose kernels were measured by others and fitted here.",
 )
 #: what the page asks for
@@ -73,13 +68,12 @@ def _measured_devices() -> list[str]:
 
 def render(bench: Bench) -> None:
     """Draw the page."""
-    values = dict(bench.values)
     st.title("Validation", anchor=False)
     st.caption("What do papers print and what was measured on silicon, and what does this tool say?")
     show_nearest(bench)
     startup_log.draw(bench)
     show_silicon(bench)
-    show_claims(values)
+    show_claims()
 
 
 def show_nearest(bench: Bench) -> None:
@@ -143,7 +137,7 @@ _CLAIMS = (
 
 
 @part
-def show_claims(_: dict[str, Any]) -> None:
+def show_claims() -> None:
     """The claims: counts, scatter and table."""
     st.subheader("Claims of the papers", anchor=False)
     values = state.follow()
