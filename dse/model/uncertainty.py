@@ -351,7 +351,7 @@ def of_weights(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Inte
         return []
     found = []
     for one, is_first in ((first, True), (second, False)):
-        if any(name in one["assumptions"] for name in STAND_INS):
+        if {*STAND_INS} & {*_assumed(one)}:
             share = float(one[WEIGHT_PART]) / float(one["decode_step_s"])
             times = Interval(1 + share * (1 / STAND_IN_WIDTH - 1), 1 + share * (STAND_IN_WIDTH - 1), "stand-ins")
             found.append(times.inverse() if is_first else times)
@@ -367,8 +367,10 @@ def at_most(chance: float, designs: Sequence[Mapping[str, Any]]) -> float:
 
 def _assumed(results: Mapping[str, Any]) -> Sequence[str]:
     """The names of a design's assumptions, which tables write as one text."""
-    found = results.get("assumptions") or ()
-    return found.split(", ") if isinstance(found, str) else found
+    found = results.get("assumptions")
+    if isinstance(found, str):
+        return found.split(", ")
+    return found if isinstance(found, list | tuple) else ()  # a table has NaN for none
 
 
 def chance_of(results: Mapping[str, Any], column: str, target: float) -> float:
