@@ -174,7 +174,7 @@ def test_one_module_opens_files(nodes):
 
 
 def test_one_module_hands_tables_to_other_packages(nodes):
-    """Their readers take a few bytes for any number of cells, and raise what they like: only data that ship is read so."""
+    """Their readers take a few bytes for any number of cells, and raise what they like; data that ship may."""
     readers = {"read_csv", "read_parquet", "read_schema", "ParquetFile", "ParquetDataset", "read_table"}
     found = {
         path.relative_to(ROOT).as_posix()

@@ -208,8 +208,8 @@ def laid_out(monkeypatch):
     monkeypatch.setattr(static.Painter, "images", lambda self, chart, *_: layout.place(chart) and {})
 
 
-#: designs on which these once failed: no bytes to read, nothing fits, no room on the way; one file in place of a folder; an axis without
-#: a power of two
+#: designs on which these once failed: no bytes to read, nothing fits, no room on the way; one file in place of a folder;
+#: an axis without a power of two
 FAILED = (
     "point --device h100 --model llama3.1-8b --no-kv-cache",
     "ask interactivity --device rtx-4090 --model deepseek-v3.2 --splits 1 --quantizers fp16",
