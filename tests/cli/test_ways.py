@@ -208,7 +208,7 @@ def laid_out(monkeypatch):
     monkeypatch.setattr(static.Painter, "images", lambda self, chart, *_: layout.place(chart) and {})
 
 
-#: designs on which these once failed: no bytes to read, nothing fits, no room on the way; one file in place of a folder;
+#: designs on which these once failed: no bytes to read, nothing fits, no room on the way; a file in place of a folder;
 #: an axis without a power of two
 FAILED = (
     "point --device h100 --model llama3.1-8b --no-kv-cache",
