@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dse.core import files, units
+from dse.core import files, tables, units
 from dse.core.errors import InputError, did_you_mean, install, show
 
 Floats = NDArray[np.float64]
@@ -311,11 +311,9 @@ def from_package(device: str, stack: str, kind: Kind = "attention") -> Table:
     table_path = newest(top / stack, name)
     if table_path is None:
         raise InputError(f"{PACKAGE} has no {kind} table of {device} and {show(stack)}: give a CSV file")
-    import pandas as pd
-
     try:
-        with files.open_regular(table_path, "a CSV file")[0] as file:
-            frame = pd.read_parquet(file)
+        with tables.parquet(table_path) as file:
+            frame = file.read().to_pandas()
         return _attention_frame(frame, stack) if kind == "attention" else _gemm_frame(frame, stack)
     except (OSError, ValueError, KeyError) as error:
         raise InputError(f"{table_path}: cannot be used: {error}: install {PACKAGE} 0.12.0") from error

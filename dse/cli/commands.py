@@ -186,7 +186,7 @@ def start(cls: type[Operation], **given: Any) -> None:
         ask=_ask if _is_terminal() else None,
         command=command_line(),
     )
-    with operation.context():
+    with operation.context(), told(None, cls.words, None):
         outcome = operation.run(console)
         written = operation.written(outcome, console)
         if getattr(operation, "as_json", False):
@@ -231,48 +231,77 @@ def _ask(question: str, checked: Callable[[str], Any]) -> Any:
         except InputError as error:
             raise click.BadParameter(error.lines()[0]) from None
 
-    # on standard error: what is printed may be read by a program
-    return click.prompt(question, value_proc=value, err=True)
+    with _innermost(None):  # on standard error: what is printed may be read by a program
+        return click.prompt(question, value_proc=value, err=True)
 
 
-def progress_bar(items: Iterable[Any] | None, label: str, length: int) -> Any:
-    """A progress bar on the terminal; where standard error is not one, a line now and then in long work."""
-    if items is not None and not sys.stderr.isatty():
-        return _told(items, label, length)
-    return click.progressbar(
-        items,
-        length=length,
-        label=label,
-        hidden=not sys.stderr.isatty(),
-        file=sys.stderr,
-        show_pos=True,
-        item_show_func=_at_work,
-    )
+class Work:
+    """Work that takes its time: its items are taken one by one, or `update` says how many more are done."""
+
+    def __init__(self, items: Iterable[Any] | None, label: str, length: int | None) -> None:
+        self._items, self._label, self._length, self.pos = items or (), label, length, 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for item in self._items:
+            self.pos += 1
+            yield item
+
+    def update(self, n_more: int, item: object = None) -> None:
+        """Say that so many more are done."""
+        self.pos += n_more
+
+    def __str__(self) -> str:
+        of = f" of {self._length:,}" if self._length else ""
+        return f"{self._label}: at {self.pos:,}{of}" if self.pos or of else f"{self._label}: at work"
+
+
+#: what runs, each inside the one before it: the last of them is told of, None is silent
+_running: list[Work | None] = []
 
 
 @contextmanager
-def _told(items: Iterable[Any], label: str, length: int) -> Iterator[Iterator[Any]]:
-    """The items; a line says how many are done after two seconds, and then ever more rarely."""
-    n_begun, has_ended = [0], threading.Event()
+def _innermost(work: Work | None) -> Iterator[None]:
+    _running.append(work)
+    try:
+        yield
+    finally:
+        _running.remove(work)
 
-    def counted() -> Iterator[Any]:
-        for item in items:
-            n_begun[0] += 1
-            yield item
+
+@contextmanager
+def told(items: Iterable[Any] | None, label: str, length: int | None) -> Iterator[Work]:
+    """Work of which a line says after two seconds how far it is, and then ever more rarely."""
+    work, has_ended = Work(items, label, length), threading.Event()
 
     def tell() -> None:
         wait_s = PATIENCE_S
         while not has_ended.wait(wait_s):
-            click.echo(f"{label}: at {n_begun[0]:,} of {length:,}", err=True)
+            if _running[-1:] == [work]:
+                click.echo(str(work), err=True)
             wait_s *= 2
 
     teller = threading.Thread(target=tell, daemon=True)
     teller.start()
     try:
-        yield counted()
+        with _innermost(work):
+            yield work
     finally:
         has_ended.set()
         teller.join()
+
+
+@contextmanager
+def progress_bar(items: Iterable[Any] | None, label: str, length: int | None) -> Iterator[Any]:
+    """A progress bar on the terminal; where standard error is not one, a line now and then in long work."""
+    if sys.stderr.isatty():
+        bar = click.progressbar(
+            items, length=length, label=label, file=sys.stderr, show_pos=True, item_show_func=_at_work
+        )
+        with _innermost(None), bar as shown:
+            yield shown
+    else:
+        with told(items, label, length) as work:
+            yield work
 
 
 def _at_work(item: Any) -> str:

@@ -3,6 +3,7 @@
 import importlib
 import re
 import sys
+import warnings
 from collections.abc import Iterator, MutableMapping
 
 import click
@@ -248,6 +249,8 @@ def main(argv: list[str] | None = None) -> None:
     debug = "--debug" in args
     args = [arg for arg in args if arg != "--debug"]
     interrupt.begin()
+    # a word of pandas to who writes code
+    warnings.filterwarnings("ignore", message="DataFrame is highly fragmented")
     try:
         if sys.stdout is None:
             raise OutputError("standard output is closed: nothing can be printed: leave out >&-, or use >/dev/null")

@@ -136,14 +136,16 @@ class Field:
 
     def refused(self, value: Any) -> InputError:
         """The error that says which values are allowed in place of this one."""
+        value = self.kind.write(value) if isinstance(value, list | tuple) else value
         shown = f"{value:g}" if isinstance(value, float) else show(value)
         return InputError(f"{self.name} = {shown}: must be {self.allowed()}")
 
 
 def check_whole(name: str, value: object, low: int, high: int) -> None:
     """Raises InputError for what is no whole number from `low` to `high`; one of numpy is one."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or not low <= int(value) <= high:
-        raise Field(name=name, kind=WHOLE, low=low, high=high).refused(value)
+    field = Field(name=name, kind=WHOLE, low=low, high=high)
+    if not _is_whole(field, value):
+        raise field.refused(value)
 
 
 def declared(default: Any = MISSING, **more: Any) -> Any:
@@ -204,7 +206,7 @@ def parse_names(name: str, text: str) -> tuple[str, ...]:
 
 
 def _is_whole(field: Field, value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and field.low <= value <= field.high
+    return isinstance(value, Integral) and not isinstance(value, bool) and field.low <= int(value) <= field.high
 
 
 def _is_number(field: Field, value: Any) -> bool:
@@ -221,8 +223,15 @@ def _bounds(field: Field) -> str:
     return below + above + f" {field.unit}" * (field.kind is NUMBER and bool(field.unit))
 
 
-def _several(kind: Kind) -> Kind:
-    return Kind(lambda name, text: tuple(kind.parse(name, part) for part in parse_names(name, text)), write=_joined)
+def _several(kind: Kind, words: str) -> Kind:
+    return Kind(
+        lambda name, text: tuple(kind.parse(name, part) for part in parse_names(name, text)),
+        write=_joined,
+        has=lambda field, value: all(
+            kind.has(field, part) for part in (value if isinstance(value, Iterable) else [value])
+        ),
+        allowed=lambda field: words + _bounds(field),
+    )
 
 
 def _joined(values: Iterable[Any]) -> str:
@@ -280,4 +289,4 @@ PERCENT = Kind(
     write=lambda value: f"{100 * value:.10g}%",
 )
 NAMES = Kind(parse_names, write=_joined)
-WHOLES, NUMBERS, SHARES = _several(WHOLE), _several(NUMBER), _several(SHARE)
+WHOLES, NUMBERS, SHARES = _several(WHOLE, "whole numbers"), _several(NUMBER, "numbers"), _several(SHARE, "shares")

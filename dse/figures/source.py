@@ -1,15 +1,13 @@
 """Read the table behind a figure from a directory that a command wrote, or from a CSV or Parquet file."""
 
-import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pandas as pd
-import pyarrow.parquet as pq
 
-from dse.core import files
+from dse.core import tables
 from dse.core.documents import json_text
 from dse.core.errors import InputError, LimitError, did_you_mean, show
 from dse.sweep import filling, store
@@ -19,8 +17,6 @@ from dse.sweep.columns import CODES
 BESIDE = ".figure.json"
 #: rows that a figure draws, and bytes of a file that is read, at most
 MAX_ROWS, MAX_BYTES = 100_000, 2**30
-#: characters of the first line of a CSV file that are looked at
-MAX_HEADER = 1_000_000
 #: columns of words in which nothing is "", not missing
 WORDS = (
     "assumptions",
@@ -150,34 +146,14 @@ def read_table(file: Path) -> pd.DataFrame:
     name, suffix = show(str(file)), file.suffix.lower()
     if suffix not in (".csv", ".parquet", ".json"):
         raise InputError(f"{name}: must be a directory, or a file that ends in .csv or .parquet")
-    try:
-        raw, size = files.open_regular(file, "a directory, or a .csv or .parquet file", name)
-        with raw:
-            if size > MAX_BYTES:
-                raise LimitError(f"{name}: has over {MAX_BYTES:,} bytes: draw a front of it (`dse pareto`)")
-            if twice := _twice(raw, suffix):
-                raise InputError(f"{name}: column {show(twice)} is there twice: leave one")
-            if suffix == ".parquet":
-                table = pd.read_parquet(raw)
-            elif suffix == ".json":
-                table = pd.DataFrame((store.load_json(file) or {}).get("rows", []))
-            else:
-                table = pd.read_csv(raw, keep_default_na=False, na_values=["", "nan", "NaN"])
-    except (OSError, ValueError) as error:  # pandas' and pyarrow's own errors are ValueErrors
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"{name}: cannot be read as a table: {show(reason)[1:-1]}") from None
-    return plain(table)
-
-
-def _twice(raw: IO[bytes], suffix: str) -> str:
-    """A column that a file has more than once; "" for none."""
-    names: list[str] = []
+    give = "a directory, or a .csv or .parquet file"
     if suffix == ".csv":
-        names = next(csv.reader([raw.readline(MAX_HEADER).decode("utf-8-sig", "replace")]), [])
-    elif suffix == ".parquet":
-        names = pq.read_schema(raw).names
-    raw.seek(0)
-    return next((name for name in names if names.count(name) > 1), "")
+        return plain(tables.read_csv(file, give, MAX_BYTES, keep_default_na=False, na_values=["", "nan", "NaN"]))
+    if suffix == ".json":
+        with tables.refused(name):
+            return plain(pd.DataFrame((store.load_json(file) or {}).get("rows", [])))
+    with tables.parquet(file, give, max_bytes=MAX_BYTES) as whole:
+        return plain(whole.read().to_pandas())
 
 
 def plain(table: pd.DataFrame) -> pd.DataFrame:

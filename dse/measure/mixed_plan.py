@@ -5,7 +5,6 @@ independent; divergences of `dse measure --perplexity --by-layer` are added as t
 plans). Bits are those of the packed bytes at the measured context.
 """
 
-import io
 import json
 import math
 import numbers
@@ -18,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from dse import quantizers
-from dse.core import files, units
+from dse.core import files, tables, units
 from dse.core.errors import InputError, OutputError, did_you_mean, show
 from dse.core.version import VERSION
 from dse.measure import mixed_solve
@@ -286,14 +285,9 @@ MAX_SCORE_BYTES = 2**26
 
 def _divergences(path: Path) -> pd.DataFrame:
     """Scores of each layer's keys and values by themselves, as rows of whole layers. Raises InputError."""
-    content = files.read_bytes(
-        path, MAX_SCORE_BYTES, "table of scores", "a directory of `dse measure --perplexity --out`", "score again"
-    )
     again = "score with `dse measure --perplexity --sides key,value --by-layer --out DIR`"
-    try:
-        table = pd.read_csv(io.BytesIO(content))
-    except ValueError as error:
-        raise InputError(f"{path}: is not a table of scores: {show(str(error))}: {again}") from error
+    give = "a directory of `dse measure --perplexity --out`"
+    table = tables.read_csv(path, give, MAX_SCORE_BYTES, "is not a table of scores")
     if missing := [name for name in ("model", "method", "sides", *_SCORED) if name not in table]:
         raise InputError(f"{path}: has no column {missing[0]}: {again}")
     scores = table[table["sides"].isin(SIDES) & table["layer"].notna()]
@@ -385,14 +379,8 @@ def _refuse(path: Path, table: pd.DataFrame, name: str, bad: Sequence[bool], rul
 
 
 def _table(path: Path) -> pd.DataFrame:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    content = files.read_bytes(
-        path, MAX_BYTES, "table of measured errors", "a directory of `dse measure --out`", "measure again"
-    )
-    try:
-        file = pq.ParquetFile(io.BytesIO(content))
+    give = "a directory of `dse measure --out`"
+    with tables.parquet(path, give, None, "is not a table of `dse measure`", MAX_BYTES) as file:
         names = file.schema_arrow.names
         of_output = SUMS["output_error"] if {*SUMS["output_error"]} & {*names} else ()
         if missing := [name for name in (*_COLUMNS, *of_output) if name not in names]:
@@ -400,8 +388,6 @@ def _table(path: Path) -> pd.DataFrame:
         if file.metadata.num_rows > MAX_ROWS:
             raise InputError(f"{path}: has {file.metadata.num_rows:,} rows: at most {MAX_ROWS:,}")
         return file.read().to_pandas()
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise InputError(f"{path}: is not a table of `dse measure`: {show(str(error))}") from error
 
 
 def _model(path: Path) -> str:

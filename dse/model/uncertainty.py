@@ -351,7 +351,7 @@ def of_weights(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Inte
         return []
     shifts = []
     for results, is_first in ((first, True), (second, False)):
-        if any(name in results["assumptions"] for name in STAND_INS):
+        if {*STAND_INS} & {*_assumed(results)}:
             share = float(results[WEIGHT_PART]) / float(results["decode_step_s"])
             times = Interval(1 + share * (1 / STAND_IN_WIDTH - 1), 1 + share * (STAND_IN_WIDTH - 1), "stand-ins")
             shifts.append(times.inverse() if is_first else times)
@@ -367,8 +367,10 @@ def at_most(chance: float, designs: Sequence[Mapping[str, Any]]) -> float:
 
 def _assumed(results: Mapping[str, Any]) -> Sequence[str]:
     """The names of a design's assumptions, which tables write as one text."""
-    names = results.get("assumptions") or ()
-    return names.split(", ") if isinstance(names, str) else names
+    names = results.get("assumptions")
+    if isinstance(names, str):
+        return names.split(", ")
+    return names if isinstance(names, list | tuple) else ()  # a table has NaN for none
 
 
 def chance_of(results: Mapping[str, Any], column: str, target: float) -> float:

@@ -12,7 +12,7 @@ from dse.core.field import NAMES, SWITCH, WHOLES
 from dse.operations.declare import SILENT, Console, Operation, argument, look, operation, option, words_of, work
 from dse.operations.shared import OUTPUT, Sourced, WithWorkload, json_option, several, static_option
 from dse.specs.look import ASKED, Look
-from dse.specs.workload import DEPLOYMENT, TIMING, Workload
+from dse.specs.workload import DEPLOYMENT, MAX_BATCH, TIMING, Workload
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,7 +35,9 @@ class AsksReport(WithWorkload, Sourced):
         former=("--quantizer",),
         metavar="A,B",
     )
-    batches: Sequence[int] | None = option(None, "Batch sizes; default: 16,32,64,128,256.", WHOLES, metavar="16,32")
+    batches: Sequence[int] | None = option(
+        None, "Batch sizes; default: 16,32,64,128,256.", WHOLES, metavar="16,32", low=1, high=MAX_BATCH
+    )
     tokens: Sequence[str] | None = option(
         None, "Token policies of `fewer tokens against fewer bits` (`dse list tokens`).", NAMES, metavar="A,B"
     )

@@ -19,7 +19,7 @@ from dse.operations.shared import (
     WithWorkload,
     several,
 )
-from dse.specs.workload import Workload
+from dse.specs.workload import MAX_BATCH, MAX_DEVICES, MAX_INPUT_TOKENS, Workload
 
 if TYPE_CHECKING:
     from dse.questions.best_map import BestMap
@@ -284,10 +284,15 @@ class MapBest(OnDevice, WithWorkload, Sourced, WithFigure):
     )
     measure: str = option("throughput", "What must be best.", metavar="throughput|step|energy|cost", is_said=True)
     batches: Sequence[int] | None = option(
-        None, "Batches; default: powers of two from 1 to 256.", WHOLES, metavar="1,16"
+        None, "Batches; default: powers of two from 1 to 256.", WHOLES, metavar="1,16", low=1, high=MAX_BATCH
     )
     inputs: Sequence[int] | None = option(
-        None, "Prompt tokens; default: powers of two from 256 to 32,768.", WHOLES, metavar="512,8192"
+        None,
+        "Prompt tokens; default: powers of two from 256 to 32,768.",
+        WHOLES,
+        metavar="512,8192",
+        low=1,
+        high=MAX_INPUT_TOKENS,
     )
     workload: Workload = work(searched=SEARCHED)
 
@@ -296,7 +301,7 @@ class MapBest(OnDevice, WithWorkload, Sourced, WithFigure):
         from dse.questions import best_map, common, engine_formats
         from dse.specs.measurements import CLOSED
 
-        named = self.quantizers
+        named, measure = self.quantizers, common.measure(self.measure)
         if named is None:
             bits = self.source() or CLOSED
             designs = engine_formats.compared(self.hardware(), self.language_model(), self.workload, bits)
@@ -305,7 +310,7 @@ class MapBest(OnDevice, WithWorkload, Sourced, WithFigure):
         return best_map.best_map(
             designs,
             self.workload,
-            common.measure(self.measure),
+            measure,
             best_map.BATCHES if self.batches is None else list(self.batches),
             best_map.INPUTS if self.inputs is None else list(self.inputs),
             console.progress,
@@ -372,6 +377,8 @@ class TradeSpeeds(OnDevice, WithWorkload, Sourced, WithLimits, WithFigure):
         "several.",
         WHOLES,
         metavar="1,8",
+        low=1,
+        high=MAX_DEVICES,
     )
     measured: str | None = option(
         None,
@@ -392,12 +399,12 @@ class TradeSpeeds(OnDevice, WithWorkload, Sourced, WithLimits, WithFigure):
         from dse.validate import serving
 
         named, spec, model = self.quantizers, self.hardware(), self.language_model()
+        limits = self.limits_s(self.workload.output_tokens)
+        measured = serving.speeds(self.measured, spec, model, self.workload) if self.measured else []
         if named is None:
             designs = engine_formats.compared(spec, model, self.workload, self.source() or CLOSED)
         else:
             designs = [self.design_of(self.device, self.model, name) for name in several(named)]
-        limits = self.limits_s(self.workload.output_tokens)
-        measured = serving.speeds(self.measured, spec, model, self.workload) if self.measured else []
         splits = None if self.splits is None else several(self.splits)
         answer = interactivity.interactivity(designs, self.workload, splits, limits, measured, console.progress)
         self.say_left_out(self.workload.output_tokens, console)

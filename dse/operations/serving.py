@@ -28,7 +28,7 @@ from dse.operations.shared import (
     quantizer_option,
     several,
 )
-from dse.specs.workload import ASKED, DEPLOYMENT, MEMORY, TIMING, Workload
+from dse.specs.workload import ASKED, DEPLOYMENT, MAX_BATCH, MEMORY, TIMING, Workload
 
 if TYPE_CHECKING:
     from dse.report.simulation import SimulatedRun
@@ -253,7 +253,7 @@ class DescribeTraffic(AssumesLike, Quantized, WithWorkload, Printed):
         unit="token",
     )
     batches: Sequence[int] | None = option(
-        None, "Batch sizes; default: 16,32,64,128.", WHOLES, name="batch", metavar="16,32"
+        None, "Batch sizes; default: 16,32,64,128.", WHOLES, name="batch", metavar="16,32", low=1, high=MAX_BATCH
     )
     workload: Workload = work(
         only=("weights_bits", "weights", "page_tokens", "dequant_path", *MEMORY, *DEPLOYMENT, *TIMING),

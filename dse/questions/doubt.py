@@ -240,9 +240,9 @@ def doubt(
     not run as given, or the device lacks what the measure needs.
     """
     designs = [design] if other is None else [design, other]
-    is_full = work.batch is None
+    is_full, device = work.batch is None, with_stacks(design.device, work)
+    given = with_ranges(numbers(designs, work, measure), ranges, device)
     work = filled(design.device, design.plan, work)
-    device = with_stacks(design.device, work)
     base = as_given(designs, work, measure)
 
     def evaluated(name: str, si: float) -> list[float | None]:
@@ -253,8 +253,7 @@ def doubt(
         varied = with_number(device, name, si, "varied")
         return [measure.value(Candidate(varied, d.plan).evaluate(work)) for d in designs]
 
-    varied = with_ranges(numbers(designs, work, measure), ranges, device)
-    effects = effects_of(varied, evaluated, designs, base, measure, progress)
+    effects = effects_of(given, evaluated, designs, base, measure, progress)
     if as_measured:
         counted = [d.evaluate(work) for d in as_measured]
         values, pair = ([measure.value(result) for result in results] for results in (base, counted))

@@ -538,12 +538,11 @@ def formats(
     give more throughput, but where `has_starts` is False. None that loses more than `tolerance` is recommended, nor any
     of which that is not known then. Raises InputError for a name that is unknown, not for the model, or given twice.
     """
+    designs = [] if names is None else _named(names, device, model, bits)
     served = {fmt.name: fmt for fmt in engine_formats.each(device, model, work, bits)}
     left_out: dict[str, tuple[str, ...]] = {}
     if names is None:
         designs, left_out = _offered(served.values(), work)
-    else:
-        designs = _named(names, device, model, bits)
     plain = common.design(device, model, PLAIN)
     batch = work.batch or max(Point(design.device, design.plan, work).batch for design in (plain, *designs))
     is_full, work = work.batch is None, replace(work, batch=batch)

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from dse.core.columns import Column, aligned, cells
-from dse.core.errors import DseError, InputError, show
+from dse.core.errors import DseError
 from dse.core.progress import Progress, each
 from dse.model import intervals, uncertainty
 from dse.questions import common
@@ -266,9 +266,6 @@ def interactivity(
     batch that does not run at once is left out: its requests wait, and no user gets more. Raises InputError for a split
     that is out of range, and what keeps every design from being split so.
     """
-    for n in splits or ():
-        if not 1 <= n <= 1024:
-            raise InputError(f"splits = {show(n)}: must be whole numbers from 1 to 1,024")
     works = [work] if splits is None and work.n_devices > 1 else [replace(work, tp=n) for n in splits or SPLITS]
     rows: list[Result] = []
     pairs = [(design, split_work) for design in designs for split_work in works]

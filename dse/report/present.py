@@ -5,6 +5,7 @@ from typing import Any
 
 from dse.core import units
 from dse.core.columns import aligned
+from dse.core.compiling import FORMULAS
 from dse.core.errors import InputError, did_you_mean, show
 from dse.model import assumed, engine, quality, uncertainty
 from dse.model.compare import OF_ATTENTION
@@ -13,7 +14,7 @@ from dse.model.explain import explained
 from dse.model.kernels import expert_code, fits_used
 from dse.model.kv_layout import KvPlan
 from dse.model.point import Point
-from dse.model.results import RESULT_UNITS, RESULTS, assumed_behind, ring, section
+from dse.model.results import RESULT_UNITS, RESULTS, STEPS, assumed_behind, ring, section
 from dse.model.results.declare import INTERVALS, MEASURED, SECTIONS, Results, of_host
 from dse.model.results.reads import DEVICE_PARAMETERS
 from dse.model.starts import told_text
@@ -602,6 +603,8 @@ def explain(name: str, point: Point) -> dict[str, Any]:
 
     Terms that are results of other formulas are explained in turn, under `steps`, each once.
     """
+    if name not in (names := {*RESULT_UNITS, *STEPS, *FORMULAS}):  # before a number is computed
+        raise InputError(f"unknown result {show(name)}: {did_you_mean(name, names)}")
     result, steps_by_name = explained(point)
     device, model = point.device, point.plan.model
     known = {**RESULT_UNITS, **{step.name: step.unit for step in steps_by_name.values()}}

@@ -73,9 +73,8 @@ def read_part(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     """A Parquet file, or some columns of it. Raises InputError where it cannot be read."""
     try:
         return table.read_part(path, None if columns is None else list(columns))
-    except (pa.ArrowException, OSError, InputError) as error:
-        reason = type(error.__cause__ or error).__name__
-        raise InputError(f"{show(str(path))} cannot be read ({reason}): `dse sweep --verify`") from error
+    except InputError as error:
+        raise InputError(f"{error}: `dse sweep --verify`") from error
 
 
 def stored(out: str | Path) -> StoredSweep:

@@ -8,7 +8,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dse.core import files
+from dse.core import tables
 from dse.model.results import FLAGS, INTEGERS, RESULT_UNITS
 from dse.sweep.columns import MISSING, Columns, Names
 from dse.sweep.spec import Sweep
@@ -111,5 +111,5 @@ def to_frame(table: pa.Table) -> pd.DataFrame:
 
 def read_part(path: Path, columns: list[str] | None = None) -> pa.Table:
     """One part, or some of its columns."""
-    with files.open_regular(path, "a .parquet file")[0] as raw, pq.ParquetFile(raw) as file:
+    with tables.parquet(path, columns=columns) as file:
         return file.read(columns=columns, use_threads=False)

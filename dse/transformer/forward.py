@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dse.core.errors import InputError
 from dse.core.progress import Progress
 from dse.transformer.checkpoint import Architecture, Checkpoint, Rotation, TransformerLayer
 
@@ -249,17 +250,21 @@ def hidden_states(
     """
     starts = first_own or [0] * len(attentions)
     of = model.architecture
-    x = model.embedded(tokens) * np.float32(of.embedding_scale)
-    states = [x for _ in attentions]
-    with progress(range(of.n_layers), label=label, length=of.n_layers) as layers:
+    # weights of a damaged file may be any number
+    with np.errstate(all="ignore"), progress(range(of.n_layers), label=label, length=of.n_layers) as layers:
+        x = model.embedded(tokens) * np.float32(of.embedding_scale)
+        states = [x for _ in attentions]
         for index in layers:
             layer = model.layer(index)
             before, states = states, []
             for states_before, attention, start in zip(before, attentions, starts, strict=True):
                 is_shared = bool(states) and index < start
                 states.append(states[0] if is_shared else _through(of, layer, index, states_before, attention))
-    norm = model.tensor("final_norm")
-    return [rms_norm(last, norm, of.norm_epsilon) for last in states]
+        norm = model.tensor("final_norm")
+        ends = [rms_norm(last, norm, of.norm_epsilon) for last in states]
+    if not all(np.isfinite(last).all() for last in ends):
+        raise InputError(f"{model.path}: its hidden states overflow: download it again")
+    return ends
 
 
 def logits_of(model: Checkpoint, states: np.ndarray, head: np.ndarray) -> np.ndarray:

@@ -1,11 +1,16 @@
 """Names, lengths and options as people and engines write them, given to commands and functions."""
 
 import json
+from pathlib import Path
 
+import click
 import pytest
 
 import dse
+from cases import each
+from dse.cli.main import cli
 from dse.core.errors import InputError
+from dse.model.point import Point
 
 
 def found(run, *argv: str) -> dict:
@@ -86,3 +91,60 @@ def test_a_directory_with_a_config_is_a_model(run, tmp_path, monkeypatch):
     assert found(run, "--device", "h100", "--model", "qwen3-8b")["model"] == "qwen3-8b"  # a name that ships comes first
     with pytest.raises(InputError, match=r"model = 'empty': the directory has no config.json: name one that has"):
         dse.model("empty")
+
+
+H100 = ["--device", "h100", "--model", "llama3.1-8b"]
+#: a call of each command that takes names; whose options other commands share, is asked once
+CALLS = {
+    "point": H100,
+    "simulate": [*H100, "--requests", "5"],
+    "ring": H100,
+    "ask formats": H100,
+    "ask cross": H100,
+    "ask need": ["bits", *H100, "--throughput", "100"],
+    "ask sensitivity": H100,
+    "ask doubt": H100,
+    "ask map": H100,
+    "ask load": H100,
+    "ask interactivity": H100,
+    "ask devices": H100,
+    "traffic": ["azure-conv", *H100],
+    "report": [],
+    "sweep": ["s.toml", "--keep", "front", "--maximize", "max_batch"],
+    "scores": [],
+    "validate silicon": [],
+}
+#: of files and machines, and of what other options must come with; each may be named as one likes
+ANY_TEXT = {"out", "at_most", "at_least"}
+
+
+def options_of(words):
+    """The options of a command that take a value, by their fields."""
+    command = cli
+    for word in words.split():
+        command = command.commands[word]
+    return {
+        param.name: param.opts[0]
+        for param in command.params
+        if isinstance(param, click.Option) and not param.is_flag and param.name not in ANY_TEXT
+    }
+
+
+NAMED = {(name, flag): words for words in reversed(CALLS) for name, flag in options_of(words).items()}
+
+
+@each(("words", "flag"), [(words, flag) for (_, flag), words in NAMED.items()])
+def test_a_name_is_checked_before_anything_is_computed_or_written(run, words, flag, monkeypatch, tmp_path):
+    computed = property(lambda point: pytest.fail("computed"))
+    monkeypatch.setattr(Point, "max_batch", computed)
+    monkeypatch.setattr(Point, "waves", computed)
+    monkeypatch.chdir(tmp_path)
+    Path("s.toml").write_text('[axes]\ndevice = ["h100"]\nmodel = ["gpt2"]\nquantizer = ["fp16"]\n')
+    argv = [*words.split(), *CALLS[words]]
+    if flag in argv:
+        argv[argv.index(flag) + 1] = "nosuch"
+    else:
+        argv += [flag, "nosuch"]
+    code, out, err = run(*argv)
+    assert (code, out, err.count("\n")) == (2, "", 1), err
+    assert [path.name for path in tmp_path.iterdir()] == ["s.toml"]

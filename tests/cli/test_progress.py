@@ -9,6 +9,8 @@ import pytest
 from dse import quantizers
 from dse.cli import commands
 from dse.cli.commands import MAX_AT_WORK, _at_work
+from dse.core import progress
+from dse.core.errors import LimitError
 from dse.measure.dumps import DumpTensor
 from dse.measure.kernels import DumpLayer
 from studies.experiments import StudyPoint
@@ -51,3 +53,28 @@ def test_short_work_says_nothing(capsys):
     with commands.progress_bar(range(3), "formats", 3) as items:
         assert list(items) == [0, 1, 2]
     assert capsys.readouterr().err == ""
+
+
+def test_work_that_says_itself_how_far_it_is_is_told_of_inside_its_command(monkeypatch, capsys):
+    """Lines tell of what runs inside; after it, of the command again; of neither while somebody is asked."""
+    monkeypatch.setattr(commands, "PATIENCE_S", 0.001)
+
+    def said(line):
+        err = ""
+        while line not in err:
+            err += capsys.readouterr().err
+
+    with commands.told(None, "simulate", None):
+        said("simulate: at work\n")
+        with commands.progress_bar(None, "requests", 20) as bar:
+            bar.update(7)
+            said("requests: at 7 of 20\n")
+        with commands.progress_bar(iter("ab"), "trace", None) as lines:  # of a file: nobody knows how many
+            assert next(iter(lines)) == "a"
+            said("trace: at 1\n")
+    assert not commands._running
+
+
+def test_too_many_steps_are_refused_before_the_first():
+    with pytest.raises(LimitError, match=r"rows: 1,000,001 at once: at most 1,000,000: ask for fewer"):
+        next(progress.each(range(1_000_001), None, "rows"))

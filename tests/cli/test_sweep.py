@@ -162,6 +162,8 @@ import time
 from dse.sweep import parts
 make_part = parts.make_part
 parts.make_part = lambda *given: time.sleep(1) or make_part(*given)
+from dse.cli import commands
+commands.PATIENCE_S = 86_400.0
 from dse.__main__ import main
 main()
 """

@@ -124,7 +124,7 @@ def test_what_fits_nowhere_says_what_to_do():
     with pytest.raises(InputError, match=r"tp = 3: "):  # 8 KV heads on 3 devices: what is wrong, not "does not fit"
         dse.interactivity("h200", "llama3.1-8b", ["fp16"], splits=[3])
     assert {row["tp"] for row in dse.interactivity("h200", "qwen3-32b", ["fp8"], tp=2).rows} == {2}
-    with pytest.raises(InputError, match=r"splits = 0: must be whole numbers from 1"):
+    with pytest.raises(InputError, match=r"splits = '0': must be whole numbers from 1"):
         dse.interactivity(*ASKED, splits=[0])
 
 

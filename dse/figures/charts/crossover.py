@@ -84,9 +84,9 @@ def chart(source: Source) -> Chart:
 
 
 def _axis(name: str, unit: str, ends: list[float], in_k: bool) -> Axis:
-    """Powers of two from half below the first whole number to half above the last."""
+    """Powers of two (the ends where there is none) from half below the first whole number to half above the last."""
     low, high = ends[0] - 0.5, ends[1] + 0.5
-    powers = [2.0**e for e in range(0, 64) if low <= 2.0**e <= high]
+    powers = [2.0**e for e in range(0, 64) if low <= 2.0**e <= high] or sorted({*ends})
     every = -(-len(powers) // 9)
     ticks = tuple((p, axes.tokens_text(int(p)) if in_k else axes.count_text(p)) for p in powers[::-1][::every][::-1])
     return Axis(name, unit=unit, low=low, high=high, ticks=ticks, log=True)

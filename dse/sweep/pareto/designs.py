@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dse.core import files
+from dse.core import tables
 from dse.core.errors import InputError, did_you_mean, show
 from dse.model.results import RESULT_UNITS
 from dse.specs.workload import ASKED
 from dse.sweep import axes, filling, pareto, reading
 from dse.sweep.pareto import Sense, competing, objectives_of
 from dse.sweep.pareto.limits import Limit, within
-from dse.sweep.table import POINT, to_frame
+from dse.sweep.table import POINT, read_part, to_frame
 
 __all__ = ["DesignFront", "knees", "label", "objectives_of", "of_file", "of_table", "read_table"]
 
@@ -254,22 +254,14 @@ def _beaten(saved: reading.StoredSweep, objectives: Mapping[str, Sense], by: Seq
 
 
 def read_table(path: str | Path) -> pd.DataFrame:
-    """A table from a CSV or Parquet file. Raises InputError for anything else."""
+    """A table from a CSV or Parquet file. Raises InputError for anything else, LimitError."""
     file = Path(path)
     name = show(str(path))
-    try:
-        if not file.is_file():
-            raise InputError(f"{name}: is no file: give the directory of a sweep, or a .csv or .parquet file")
-        if file.suffix.lower() == ".parquet":
-            return to_frame(reading.read_part(file, None))
-        raw, size = files.open_regular(file, "a .csv or .parquet file")
-        with raw:
-            if size > MAX_CSV_BYTES:
-                raise InputError(f"{name}: has over {MAX_CSV_BYTES:,} bytes: write it as .parquet")
-            table = pd.read_csv(raw)
-    except (OSError, ValueError) as error:  # pandas' own errors are ValueErrors
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"{name}: cannot be read as a table: {reason}") from None
+    if "\0" in str(path) or not file.is_file():
+        raise InputError(f"{name}: is no file: give the directory of a sweep, or a .csv or .parquet file")
+    if file.suffix.lower() == ".parquet":
+        return to_frame(read_part(file))
+    table = tables.read_csv(file, "a .csv or .parquet file", MAX_CSV_BYTES)
     for column in ("feasible", "runs"):
         if column in table and table[column].dtype != bool:
             raise InputError(f"{name}: {column}: must be True or False in every row")
