@@ -67,7 +67,7 @@ def scattered(found, digits, check=None):
 
 @pytest.fixture
 def small(monkeypatch):
-    monkeypatch.setattr(sweep_spec, "MIN_PART_POINTS", 16)
+    monkeypatch.setattr(sweep_spec, "MIN_PART_POINTS", 64)
     monkeypatch.setattr(sweep_run, "MANIFEST_S", 0.0)
     monkeypatch.setattr(sweep_points, "evaluate_points", scattered)
     monkeypatch.setattr(sweep_sift, "sifted", lambda *points: None)
