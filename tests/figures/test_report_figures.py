@@ -8,6 +8,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
+from chart_checks import has_units_and_numbers, lies_inside_its_axes
 from dse.core import units
 from dse.core.errors import InputError
 from dse.figures import FIGURES, REPORT
@@ -17,26 +18,6 @@ from dse.questions import systems, tables
 from dse.specs import catalog
 
 _MODELS = ("llama2-7b", "llama2-13b", "mixtral-8x7b-oaken")
-
-
-def _numbers(chart: Chart) -> list[float]:
-    found = []
-    for panel in chart.panels:
-        for axis in (panel.x, panel.y):
-            found += [axis.low, axis.high, *(at for at, _ in axis.ticks)]
-        for series in panel.series:
-            found += [*series.x, *series.y, *series.base, *series.values]
-    return found
-
-
-def _texts(chart: Chart) -> list[str]:
-    found = [chart.title, *chart.notes]
-    for panel in chart.panels:
-        found += [panel.title, panel.x.label, panel.y.label]
-        found += [text for axis in (panel.x, panel.y) for _, text in axis.ticks]
-        for series in panel.series:
-            found += [series.name, *series.hover, *series.labels]
-    return found
 
 
 def test_each_figure_of_the_report_has_its_table_and_a_question():
@@ -56,30 +37,8 @@ def failing(charts: dict[str, Chart], check: Callable[[Chart], None]) -> dict[st
     return found
 
 
-def has_units_and_numbers(chart: Chart) -> None:
-    for panel in chart.panels:
-        for axis in (panel.x, panel.y):
-            assert axis.unit or axis.name == "quantizer"
-            assert axis.low < axis.high
-            assert axis.ticks
-            assert all(axis.low <= at <= axis.high for at, _ in axis.ticks)
-    assert all(math.isfinite(number) for number in _numbers(chart))
-    bad = [text for text in _texts(chart) if "nan" in text.lower() or "none" in text.lower() or "<na>" in text.lower()]
-    assert not bad
-    assert any("assumed number" in note or "Exact counts" in note for note in chart.notes)
-
-
 def test_axes_have_units_and_nothing_is_nan(charts: dict[str, Chart]):
     assert failing(charts, has_units_and_numbers) == {}
-
-
-def lies_inside_its_axes(chart: Chart) -> None:
-    for panel in chart.panels:
-        for series in panel.series:
-            ends = [a + b for a, b in zip(series.base, series.x if series.kind == "hbar" else series.y, strict=False)]
-            xs, ys = (ends or series.x, series.y) if series.kind == "hbar" else (series.x, ends or series.y)
-            assert all(panel.x.low <= x <= panel.x.high for x in xs)
-            assert all(panel.y.low <= y <= panel.y.high for y in ys)
 
 
 def test_series_lie_inside_their_axes(charts: dict[str, Chart]):
