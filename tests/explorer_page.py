@@ -88,10 +88,6 @@ def numbers(app):
     return {name: rest.partition("**")[0] for name, _, rest in pairs}
 
 
-def shown_text(app):
-    return "\n".join([said(app), *(text.value for text in app.text), *(code.value for code in app.code)])
-
-
 def address_of(app):
     return {key: "".join(text) for key, text in app.query_params.items()}
 

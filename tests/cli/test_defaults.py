@@ -81,37 +81,36 @@ def test_the_report_allocates_memory_as_points_do(device):
     assert found["admission"] == systems.admission_of(catalog.device(device))
 
 
-def printed(capsys, *words):
-    with pytest.raises(SystemExit) as stop:
-        cli.main([*words, "--json"])
-    assert stop.value.code == 0
-    return json.loads(capsys.readouterr().out)
+def printed(run, *words):
+    code, out, _ = run(*words, "--json")
+    assert code == 0
+    return json.loads(out)
 
 
 @each("design", [("h100", "llama3-8b"), ("h200", "qwen3-32b"), ("oaken-hbm", "llama2-13b"), ("a100-80gb", "qwen3-8b")])
-def test_one_design_has_the_same_batch_wherever_it_is_asked_for(design, capsys):
+def test_one_design_has_the_same_batch_wherever_it_is_asked_for(design, run):
     device, model = design
     names = ("--device", device, "--model", model)
     found = dse.evaluate(device, model)
     batch, admission = found["batch"], found["admission"]
     assert batch == found["running_batch"] == found["max_batch"] > 1
     assert found["fits_whole_batch"]
-    point = printed(capsys, "point", *names)
+    point = printed(run, "point", *names)
     assert {name: point[name] for name in found} == found
-    run = printed(capsys, "simulate", *names, "--requests", "20", "--rate", "1")
+    served = printed(run, "simulate", *names, "--requests", "20", "--rate", "1")
     # a server admits by the memory that is free, up to its own limit; other devices take what fits
     most = {"h100": 1024, "h200": 1024, "a100-80gb": 256}.get(device, batch)
-    assert (run["batch"], run["is_full_batch"], run["admission"]) == (most, True, admission)
-    assert run["mean_output_tokens"] == found["output_tokens"]
-    assert f"{batch:,} (as many as fit)" in printed(capsys, "ask", "load", *names)["context"]
-    formats = printed(capsys, "ask", "formats", *names, "--quantizers", "fp8")
+    assert (served["batch"], served["is_full_batch"], served["admission"]) == (most, True, admission)
+    assert served["mean_output_tokens"] == found["output_tokens"]
+    assert f"{batch:,} (as many as fit)" in printed(run, "ask", "load", *names)["context"]
+    formats = printed(run, "ask", "formats", *names, "--quantizers", "fp8")
     assert formats["batch"] in (max(one["max_batch"] for one in formats["formats"]), most)
     assert f"{admission}, as many as fit" in formats["context"]
     axes = {"device": device, "model": model, "quantizer": "fp16"}
     rows = dse.sweep({"axes": axes, "keep": ["batch", "max_batch", "admission"]})
     assert rows["batch"][0] == batch
     assert (rows["max_batch"][0], rows["admission"][0]) == (found["max_batch"], admission)
-    (split, *_) = printed(capsys, "ask", "devices", *names, "--most", "1")["splits"]
+    (split, *_) = printed(run, "ask", "devices", *names, "--most", "1")["splits"]
     assert split["max_batch"] == found["max_batch"]
 
 

@@ -156,18 +156,6 @@ def test_thresholds_of_other_shares_are_refused_before_anything_is_written(run, 
     assert not out.exists()
 
 
-def test_a_failure_leaves_nothing_of_its_own(run, tmp_path):
-    x = np.ones((1, 2, 40, 16), np.float16)
-    y = x.copy()
-    y[0, 1, 7, 3] = np.nan
-    np.savez(tmp_path / "kv.npz", **{"layer0.key": x, "layer0.value": x, "layer1.key": y, "layer1.value": x})
-    out = tmp_path / "out"
-    result = run("quantize", tmp_path / "kv.npz", "--quantizer", "nqkv", "--out", out)
-    assert_one_line(result, 2, "nqkv: layer 1: key: 1 of 1280 values", "[0, 1, 7, 3]", "--nonfinite replace")
-    assert not list(out.rglob("*.npz"))
-    assert not (out / "measurement.json").exists()
-
-
 def test_bits_that_were_not_measured_are_refused(run):
     words = ["point", "--device", "a100-80gb", "--model", "llama2-7b", "--bits", "measured"]
     assert_one_line(run(*words, "--quantizer", "sinkq:bits=4"), 2, "has no measurement of sinkq:bits=4", "dse quantize")

@@ -5,30 +5,29 @@ from pathlib import Path
 
 import pytest
 
-from dse.cli import main as cli
 from dse.report import listing
 from dse.specs import catalog
+from factories import assert_one_line
 from scripts import model_table
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "models.md"
 
 
-def listed(capsys, *words: str) -> str:
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["list", *words])
-    assert ended.value.code == 0
-    return capsys.readouterr().out
+def listed(run, *words: str) -> str:
+    code, out, _ = run("list", *words)
+    assert code == 0
+    return out
 
 
-def test_families_stand_together_from_small_to_large(capsys):
-    rows = json.loads(listed(capsys, "models", "--json"))
+def test_families_stand_together_from_small_to_large(run):
+    rows = json.loads(listed(run, "models", "--json"))
     assert len(rows) == len(catalog.model_files()) >= 60
     order = [(row["family"], row["n_parameters"]) for row in rows]
     assert order == sorted(order)
     families = {row["name"]: row["family"] for row in rows}
     assert families["llama3.1-70b"] == families["llama-30b"] == "llama"
     assert (families["gpt-oss-20b"], families["phi-4"], families["dbrx"]) == ("gpt", "phi", "dbrx")
-    heads = [line.split(" ")[0] for line in listed(capsys, "models").splitlines()[1:]]
+    heads = [line.split(" ")[0] for line in listed(run, "models").splitlines()[1:]]
     assert [head for head in heads if head] == sorted(set(families.values()))
 
 
@@ -42,20 +41,18 @@ def test_families_stand_together_from_small_to_large(capsys):
         ("quantizers", "kivi", ["kivi"]),
     ],
 )
-def test_a_text_chooses_by_name_or_title(capsys, kind, pattern, names):
-    found = [row["name"] for row in json.loads(listed(capsys, kind, pattern, "--json"))]
+def test_a_text_chooses_by_name_or_title(run, kind, pattern, names):
+    found = [row["name"] for row in json.loads(listed(run, kind, pattern, "--json"))]
     assert set(names) <= set(found)
     if kind != "quantizers" and "latent" not in pattern:
         assert sorted(found) == sorted(names)
     for name in found:
-        assert name in listed(capsys, kind, pattern)
+        assert name in listed(run, kind, pattern)
 
 
-def test_a_text_that_nothing_has_is_said(capsys):
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["list", "models", "nosuch"])
-    assert ended.value.code == 2
-    assert "no models with 'nosuch' in the name or title: see `dse list models`" in capsys.readouterr().err
+def test_a_text_that_nothing_has_is_said(run):
+    said = "no models with 'nosuch' in the name or title: see `dse list models`"
+    assert_one_line(run("list", "models", "nosuch"), 2, said)
 
 
 def test_the_page_of_models_is_what_the_catalog_says():

@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 from cases import each, quick_first
+from chart_checks import has_units_and_numbers, lies_inside_its_axes
 from dse.figures.drawing import layout, to_plotly
 from dse.figures.plot import answer as of_answer
 from dse.questions import best_map, common, crossing, doubt, formats, need
@@ -182,27 +183,8 @@ def test_answers_are_drawn_by_both_libraries_with_units_and_without_gaps(sketch)
     for answer in _answers():
         source = of_answer.source_of(answer)
         chart = of_answer.figure_of(answer).chart(source.table, json.loads(json.dumps(source.about)))
-        texts = [chart.title, *chart.notes]
-        for panel in chart.panels:
-            for axis in (panel.x, panel.y):
-                assert axis.unit or axis.name in ("quantizer", "number and its range")
-                assert axis.low < axis.high
-                assert axis.ticks
-                assert all(axis.low <= at <= axis.high for at, _ in axis.ticks)
-            for series in panel.series:
-                ends = [
-                    a + b for a, b in zip(series.base, series.x if series.kind == "hbar" else series.y, strict=False)
-                ]
-                xs, ys = (ends or series.x, series.y) if series.kind == "hbar" else (series.x, ends or series.y)
-                assert all(panel.x.low * (1 - 1e-9) <= x <= panel.x.high * (1 + 1e-9) for x in xs), chart.title
-                assert all(y <= panel.y.high * (1 + 1e-9) for y in ys), chart.title
-                texts += [series.name, *series.hover, *series.labels]
-        assert not [
-            text
-            for text in texts
-            if "nan" in text.lower() or "none" in text.replace("none runs", "").replace("none meets it", "").lower()
-        ]
-        assert any("assumed number" in note for note in chart.notes)
+        has_units_and_numbers(chart, ("quantizer", "number and its range"))
+        lies_inside_its_axes(chart, slack=1e-9)
         assert sketch(chart).startswith(b"\x89PNG")
         to_plotly.figure(chart).to_json()
         place = layout.place(chart)

@@ -3,7 +3,6 @@
 import asyncio
 import http.client
 import io
-import re
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -68,21 +67,11 @@ def set_batch(page, value):
     idle(page)
 
 
-def explain_a_number(page):
-    """A number opens its explanation."""
-    page.get_by_text("Every number, and where it comes from").click()
-    page.get_by_role("button", name=re.compile(r"Decode step: [\d.]+ ms")).click()
-    page.get_by_test_id("stPopoverBody").get_by_text("decode_step_s = ").first.wait_for()
-    page.keyboard.press("Escape")
-    page.get_by_test_id("stPopoverBody").wait_for(state="detached")
-
-
 def test_a_slider_changes_the_figure_and_the_url_restores_it(page, server, profile):
     open_page(page, f"{server}/compare?{BASE}&batch=64")
     idle(page)
     first = throughput(page)
     assert "token/s" in first
-    explain_a_number(page)
     star = "document.querySelector('.st-key-memory_bars .js-plotly-plot').data[1].x[0]"
     before = page.evaluate(star)
     page.get_by_role("slider", name="Batch (requests), in steps").press("ArrowRight")

@@ -53,9 +53,6 @@ def test_every_operation_of_the_table_is_drawn(table):
     assert sum(len(series.x) for series in drawn) == len(table)
 
 
-PLAN = "".join(f'[[layers]]\nlayer = {i}\nkey = "kivi"\nvalue = "{"oaken" if i < 9 else "fp16"}"\n' for i in range(32))
-
-
 def test_dequantizing_is_a_ceiling_of_its_own():
     """Of attention alone: its stored bytes over the seconds that dequantizing them takes, whatever it hides behind."""
     one = asked(device="h200", model="qwen3-32b", quantizer="int4_per_token_head")

@@ -11,7 +11,6 @@ from jinja2 import UndefinedError
 
 import dse
 from dse import __version__
-from dse.cli import main
 from dse.core import files
 from dse.core.errors import InputError, LimitError
 from dse.figures import FIGURES, REPORT, source
@@ -41,14 +40,9 @@ def ledger(charts) -> Chart:
 
 
 @pytest.fixture
-def run(capsys):
-    def call(*args):
-        with pytest.raises(SystemExit) as stopped:
-            main.main(["plot", *map(str, args)])
-        captured = capsys.readouterr()
-        return stopped.value.code, captured.out, captured.err
-
-    return call
+def run(run):
+    """`dse plot` in this process."""
+    return lambda *args: run("plot", *args)
 
 
 @pytest.mark.parametrize("keep", [["max_batch"], ["throughput_tokens_per_s", "bound"], "all"])

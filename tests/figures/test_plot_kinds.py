@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dse.cli import main
 from dse.core.errors import InputError, LimitError
 from dse.figures import FIGURES, registry
 from dse.figures.charts import bit_ledger, lab
@@ -27,17 +26,6 @@ from dse.specs.workload import Workload
 from dse.validate import silicon
 
 ROOT = Path(__file__).parents[2] / "dse"
-
-
-@pytest.fixture
-def run(capsys):
-    def call(*args):
-        with pytest.raises(SystemExit) as stopped:
-            main.main([*map(str, args)])
-        captured = capsys.readouterr()
-        return stopped.value.code, captured.out, captured.err
-
-    return call
 
 
 def test_every_module_declares_what_it_draws():

@@ -9,6 +9,7 @@ import naive
 from dse.model import capacity as fitting
 from dse.model.formulas import capacity
 from dse.model.implementations import starts_of
+from dse.model.kv_bytes import Limits
 from dse.model.point import Point
 from dse.model.records import NO_LIMIT
 from dse.specs import catalog
@@ -144,6 +145,44 @@ def test_the_peak_of_a_sequence_is_the_largest_of_all_its_lengths(kv, n_in, n_ou
     memory = memory_of(device(), kv, 1, n_in, n_out, 0, admission)
     most = max(need(memory, kv, 1, n) - extra(memory, kv, n) for n in range(n_in, n_in + n_out + 1))
     assert memory.to_bytes(memory.made.peak_bits) == -(-most // memory.unit)
+
+
+def few_lengths(limits, page, prefix, first, last, *tensors):
+    """Lengths that a search looks at, of tensors of (step, residual, window)."""
+    counted = sequence(build("llama2-7b", "fp16"))
+    plain = counted.design.tensors[0]
+    names = ("step_tokens", "residual_tokens", "window_tokens")
+    counted.design = counted.design._replace(
+        tensors=tuple(plain._replace(**dict(zip(names, each, strict=True))) for each in tensors)
+    )
+    counted.limits = Limits(NO_LIMIT, *limits)
+    return {*counted.peak_lengths(first, last, prefix, page)}
+
+
+def test_lengths_that_a_search_looks_at_by_hand():
+    """Each regime's end, the length after it, and those before a group is packed in the last 8, the least common
+    multiple: residual + a multiple of the step - 1."""
+    ends = {
+        (10, 100): (99, 92, 96, 92),  # the first and the last; 4 + 96, 5 + 88, 5 + 92 and 5 + 88
+        (40, 41): (35, 36, 36, 32),  # the window of the first two
+        (70, 71): (67, 68, 68, 64),  # that of the third
+        (27, 28): (19, 20, 24, 20),  # 18 of the prefix are packed from 3 * 8 + 4 on in the first,
+        (28, 29): (27, 20, 24, 20),  # 3 * 8 + 5 in the second,
+        (24, 25): (19, 20, 20, 16),  # and 5 * 4 + 5 in the third
+        (18, 19): (11, 12, 16, 12),  # the prefix itself
+    }
+    found = few_lengths((200, 0), 1, 18, 10, 100, (8, 4, 40), (8, 5, 40), (4, 5, 70))
+    assert found == {length for regime, before in ends.items() for length in (*regime, *before)}
+    # in the last 6 of 20: 18 and 15 less 1; 20, 18 and 16 less 1; 19, 17 and 15 less 1
+    found = few_lengths((200, 0), 1, 0, 1, 20, (3, 0, NO_LIMIT), (2, 0, NO_LIMIT), (2, 1, NO_LIMIT))
+    assert found == {1, 20, 17, 14, 19, 15, 18, 16}
+
+
+def test_lengths_that_a_search_looks_at_begin_pages():
+    """Of a prompt 10 tokens are kept and the next 7 dropped: tokens 9, 13, ... that come in begin a page of 4."""
+    # 30 is the 23rd that came in, of a page from the 21st on; 11 to 17 add nothing to the 10th; 18 is the 11th
+    assert few_lengths((10, 7), 4, 0, 10, 30, (1, 0, NO_LIMIT)) == {30, 28, 10, 11, 17, 16, 18}
+    assert few_lengths((10, 7), 4, 0, 9, 30, (1, 0, NO_LIMIT)) == {30, 28, 10, 9, 11, 17, 16, 18}
 
 
 @given(st.integers(1, 10**16), st.floats(0.01, 1), st.integers(0, 10**12))

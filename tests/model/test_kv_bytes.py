@@ -170,6 +170,14 @@ def test_llama_4_reads_its_own_chunk_alone():
     assert sequence(kv).prompt_flops(16_385) == (36 * (2 * triangle + 1) + 12 * 16_385 * 16_386 // 2) * 4 * 40 * 128
 
 
+def test_a_token_adds_its_latent_and_its_index():
+    """DeepSeek-V3.2: 576 values of 16 bits, and of its index 128 of 8 bits and a scale of 32."""
+    counted = sequence(build("deepseek-v3.2", "fp16"), 100)
+    latent = counted.design.tensors[0]
+    assert kv_bytes.stored_bits_slope(latent, counted.limits, 5000) == 576 * 16 + 128 * 8 + 32
+    assert kv_bytes.stored_bits(latent, counted.limits, 5000) == 5000 * (576 * 16 + 128 * 8 + 32)
+
+
 def test_mla_stores_the_latent_once():
     latent = LayerKV(n_layers=61, n_kv_heads=1, key_dim=576, value_dim=0, score_dim=1088)
     kv = plan.build(model(latent, n_q_heads=128), *[quantizers.parse("fp16")] * 2)

@@ -107,14 +107,6 @@ def test_the_most_requests_within_limits_is_solved(monkeypatch):
     assert found.within_text({"tpot_s": 1}).startswith("Nothing keeps TPOT 1 s, however few")
 
 
-def test_the_most_within_limits_is_the_same_whatever_loads_are_shown():
-    limits = {"tpot_s": 0.05}
-    most = {
-        dse.load("b200", "qwen3-32b", "fp8", loads=loads).most_within(limits) for loads in ([0.1], [0.2, 0.9], [0.5])
-    }
-    assert len(most) == 1
-
-
 def test_limits_of_the_command(run):
     words = ["ask", "load", "--device", "h200", "--model", "qwen3-32b", "--quantizer", "fp8", "--input", "8192"]
     code, out, _ = run(*words, "--max-tpot", "25 ms", "--json")

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from cases import each
+from counted import COUNTED
 from dse import quantizers
 from dse.cli import main as cli
 from dse.core import specfile
@@ -45,83 +46,27 @@ BY_HAND = {
     "qwen3-30b-a3b": Counted(30.5, 3.3, 2 * 48 * 4 * 128 * 2),  # 98,304
     "qwen3-235b-a22b": Counted(235, 22, 2 * 94 * 4 * 128 * 2),  # 192,512
     "qwen3-coder-480b-a35b": Counted(480, 35, 2 * 62 * 8 * 128 * 2),  # 253,952
-    "gpt-oss-20b": Counted(20.91, None, 2 * 24 * 8 * 64 * 2),  # 49,152
     "gpt-oss-120b": Counted(116.83, None, 2 * 36 * 8 * 64 * 2),  # 73,728
-    "deepseek-v3": Counted(671, 37, 61 * (512 + 64) * 2),  # 70,272
     "deepseek-v3.2": Counted(671, None, 61 * ((512 + 64) * 2 + 128 + 4)),  # 78,324: an FP8 index key, an FP32 scale
     "kimi-k2": Counted(1040, 32.6, 61 * (512 + 64) * 2),
     "kimi-k2.5": Counted(1040, 32.6, 61 * (512 + 64) * 2),
     "glm-5": Counted(744, None, 78 * ((512 + 64) * 2 + 128 + 4)),  # 100,152
     "minimax-m2.5": Counted(230, None, 2 * 62 * 8 * 128 * 2),  # 253,952
     "mixtral-8x22b": Counted(141, 39, 2 * 56 * 8 * 128 * 2),  # 229,376
-    "mixtral-8x7b": Counted(46.7, 12.9, 2 * 32 * 8 * 128 * 2),  # 131,072
     "llama4-scout": Counted(109, 17, 2 * 48 * 8 * 128 * 2),  # 196,608
     "llama4-maverick": Counted(400, 17, 2 * 48 * 8 * 128 * 2),
-    "qwen2.5-0.5b": Counted(0.494, None, 2 * 24 * 2 * 64 * 2),  # 12,288
-    "qwen2.5-7b": Counted(7.616, None, 2 * 28 * 4 * 128 * 2),  # 57,344
-    "qwen1.5-72b": Counted(72.3, None, 2 * 80 * 64 * 128 * 2),  # 2,621,440: multi-head
-    "yi-34b": Counted(34.4, None, 2 * 60 * 8 * 128 * 2),  # 245,760
-    "llama-30b": Counted(32.5, None, 2 * 60 * 52 * 128 * 2),  # 1,597,440
-    "gpt-j-6b": Counted(6.053, None, 2 * 28 * 16 * 256 * 2),  # 458,752
-    "falcon-180b": Counted(179.5, None, 2 * 80 * 8 * 64 * 2),  # 163,840
-    "llama3.2-1b": Counted(1.236, None, 2 * 16 * 8 * 64 * 2),
-    "llama3.2-3b": Counted(3.21, None, 2 * 28 * 8 * 128 * 2),
-    "qwen2.5-1.5b": Counted(1.54, None, 2 * 28 * 2 * 128 * 2),
-    "qwen2.5-3b": Counted(3.09, None, 2 * 36 * 2 * 128 * 2),
-    "qwen2.5-14b": Counted(14.7, None, 2 * 48 * 8 * 128 * 2),
-    "qwen2.5-32b": Counted(32.5, None, 2 * 64 * 8 * 128 * 2),
-    "qwen2.5-72b": Counted(72.7, None, 2 * 80 * 8 * 128 * 2),
-    "qwen3-4b": Counted(4, None, 2 * 36 * 8 * 128 * 2),
-    "qwen3-14b": Counted(14.8, None, 2 * 40 * 8 * 128 * 2),
-    "gemma-7b": Counted(8.538, None, 2 * 28 * 16 * 256 * 2),
-    "gemma-2-2b": Counted(2.614, None, 2 * 26 * 4 * 256 * 2),
-    "gemma-2-9b": Counted(9.242, None, 2 * 42 * 8 * 256 * 2),
-    "gemma-2-27b": Counted(27.23, None, 2 * 46 * 16 * 128 * 2),
-    "gemma-3-1b": Counted(1, None, 2 * 26 * 1 * 256 * 2),
-    "gemma-3-4b": Counted(3.884, None, 2 * 34 * 4 * 256 * 2),
-    "gemma-3-12b": Counted(11.77, None, 2 * 48 * 8 * 256 * 2),
-    "gemma-3-27b": Counted(27.02, None, 2 * 62 * 16 * 128 * 2),
-    "mistral-7b-v0.3": Counted(7.248, None, 2 * 32 * 8 * 128 * 2),
-    "mistral-nemo-12b": Counted(12.2, None, 2 * 40 * 8 * 128 * 2),
-    "ministral-8b": Counted(8.02, None, 2 * 36 * 8 * 128 * 2),
-    "mistral-small-22b": Counted(22, None, 2 * 56 * 8 * 128 * 2),
-    "mistral-small-24b": Counted(24, None, 2 * 40 * 8 * 128 * 2),
-    "mistral-small-3.1-24b": Counted(24, None, 2 * 40 * 8 * 128 * 2),
-    "mistral-large-2411": Counted(123, None, 2 * 88 * 8 * 128 * 2),
-    "phi-2": Counted(2.78, None, 2 * 32 * 32 * 80 * 2),
-    "phi-3-mini-4k": Counted(3.821, None, 2 * 32 * 32 * 96 * 2),
-    "phi-3-medium-4k": Counted(14, None, 2 * 40 * 10 * 128 * 2),
-    "phi-4": Counted(14.66, None, 2 * 40 * 10 * 128 * 2),
-    "phi-4-mini": Counted(3.836, None, 2 * 32 * 8 * 128 * 2),
-    "deepseek-v2": Counted(236, 21, 60 * (512 + 64) * 2),
-    "deepseek-v2-lite": Counted(15.7, None, 27 * (512 + 64) * 2),
-    "glm-4.5": Counted(355, None, 2 * 92 * 8 * 128 * 2),
-    "glm-4.5-air": Counted(106, None, 2 * 46 * 8 * 128 * 2),
-    "glm-4.7": Counted(355, None, 2 * 92 * 8 * 128 * 2),
-    "granite-3.1-8b": Counted(8.1, None, 2 * 40 * 8 * 128 * 2),
-    "granite-3.1-2b": Counted(2.5, None, 2 * 40 * 8 * 64 * 2),
-    "command-r": Counted(34.98, None, 2 * 40 * 64 * 128 * 2),
-    "command-r7b": Counted(8.03, None, 2 * 32 * 8 * 128 * 2),
-    "command-r-plus": Counted(104, None, 2 * 64 * 8 * 128 * 2),
-    "yi-6b": Counted(6.061, None, 2 * 32 * 4 * 128 * 2),
-    "falcon-7b": Counted(6.922, None, 2 * 32 * 1 * 64 * 2),
-    "falcon-40b": Counted(41.3, None, 2 * 60 * 8 * 64 * 2),
-    "olmo-2-7b": Counted(7.3, None, 2 * 32 * 32 * 128 * 2),
-    "olmo-2-13b": Counted(13.72, None, 2 * 40 * 40 * 128 * 2),
-    "smollm2-1.7b": Counted(1.7, None, 2 * 24 * 32 * 64 * 2),
-    "codellama-34b": Counted(34, None, 2 * 48 * 8 * 128 * 2),
-    "starcoder2-7b": Counted(7.174, None, 2 * 32 * 4 * 128 * 2),
-    "dbrx": Counted(131.6, 36, 2 * 40 * 8 * 128 * 2),
-    "qwen1.5-moe-a2.7b": Counted(14.3, 2.7, 2 * 24 * 16 * 128 * 2),
-    "bloom-7b1": Counted(7.069, None, 2 * 30 * 32 * 128 * 2),
-    "pythia-6.9b": Counted(6.857, None, 2 * 32 * 32 * 128 * 2),
-    "gpt2": Counted(0.1244, None, 2 * 12 * 12 * 64 * 2),
-    "qwen3-next-80b-a3b": Counted(80, None, 2 * 12 * 2 * 256 * 2),  # 12 of 48 layers; the others keep states
-    "kimi-linear-48b-a3b": Counted(49, None, 7 * (512 + 64) * 2),  # 7 of 27 layers
-    "kimi-vl-a3b": Counted(16, None, 27 * (512 + 64) * 2),
-    "exaone-4.0-32b": Counted(32, None, 2 * 64 * 8 * 128 * 2),
-    "mimo-vl-7b": Counted(7.6, None, 2 * 36 * 8 * 128 * 2),
-    "chatglm3-6b": Counted(6.244, None, 2 * 28 * 2 * 128 * 2),
+}
+#: file of a config whose model ships -> its name; what was counted of the config is counted of the model
+SHIPPED_CONFIGS = {
+    config: name
+    for config in COUNTED
+    if (name := config.replace("llama-3.2", "llama3.2")) in catalog.model_files()
+    and "[[layers]]" in catalog.model_files()[name].read_text()
+    and name not in BY_HAND
+}
+BY_HAND |= {
+    name: Counted(getattr(COUNTED[config][1], "expected", COUNTED[config][1]) / 1e9, None, COUNTED[config][0])
+    for config, name in SHIPPED_CONFIGS.items()
 }
 FP16 = quantizers.parse("fp16")
 

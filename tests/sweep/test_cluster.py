@@ -17,7 +17,6 @@ import psutil
 import pytest
 
 import dse
-from dse.cli import main as cli
 from dse.core.errors import ClusterError, InputError, OutputError
 from dse.sweep import cluster as sweep_cluster
 from dse.sweep import front as sweep_front
@@ -101,13 +100,6 @@ def ask(cluster):
     cluster[1].write_text("{}")
 
 
-def run(capsys, *args):
-    with pytest.raises(SystemExit) as stop:
-        cli.main([str(arg) for arg in args])
-    out, err = capsys.readouterr()
-    return stop.value.code, out, err
-
-
 @pytest.mark.slow
 def test_the_same_bytes_and_nothing_beyond_this_machine(cluster, small, whole, tmp_path):
     seen, open_at = [], set()
@@ -156,15 +148,13 @@ def _workers(cluster):
 
 
 @pytest.mark.slow
-def test_parts_that_always_fail_are_named_and_the_rest_finishes(
-    cluster, ask, small, whole, tmp_path, monkeypatch, capsys
-):
+def test_parts_that_always_fail_are_named_and_the_rest_finishes(cluster, ask, small, whole, tmp_path, monkeypatch, run):
     monkeypatch.setattr(cluster[0].scheduler, "allowed_failures", 0)
     monkeypatch.chdir(tmp_path)
     Path("spec.json").write_text(json.dumps(SMALL_SWEEP))
     ask(**{"raise": [3], "kill": [11]})
     command = ("sweep", "spec.json", "--out", "out", "--scheduler", cluster[0].scheduler_address)
-    status, out, err = run(capsys, *command)
+    status, out, err = run(*command)
     assert status == 4
     assert "sweep: out" not in out
     assert err.splitlines() == [
@@ -177,13 +167,13 @@ def test_parts_that_always_fail_are_named_and_the_rest_finishes(
         name: content for name, content in files_of("out").items() if name != "_manifest.json"
     }
     ask()
-    status, out, err = run(capsys, *command, "--json")
+    status, out, err = run(*command, "--json")
     assert (status, err, json.loads(out)["n_parts_written"]) == (0, "", 2)
     assert files_of("out") == whole
 
 
 @pytest.mark.slow
-def test_ctrl_c(cluster, small, whole, tmp_path, monkeypatch, capsys):
+def test_ctrl_c(cluster, small, whole, tmp_path, monkeypatch, run):
     monkeypatch.chdir(tmp_path)
     Path("spec.json").write_text(json.dumps(SMALL_SWEEP))
     address = cluster[0].scheduler_address
@@ -200,7 +190,7 @@ def test_ctrl_c(cluster, small, whole, tmp_path, monkeypatch, capsys):
 
     with monkeypatch.context() as patch:
         patch.setattr(sweeps, "_bar", interrupting)
-        status, _, err = run(capsys, "sweep", "spec.json", "--out", "out", "--scheduler", address)
+        status, _, err = run("sweep", "spec.json", "--out", "out", "--scheduler", address)
     assert status == 130
     assert err == f"stopped: finished parts are kept: `dse sweep spec.json --out out --scheduler {address}` goes on\n"
     _, manifest = sweep_store.manifest_of(Path("out"))
@@ -281,7 +271,7 @@ def test_a_scheduler_that_goes_away_and_one_without_workers(cluster, small, whol
 
 
 @pytest.mark.parametrize("listens", [False, True])
-def test_no_scheduler(small, tmp_path, monkeypatch, capsys, listens):
+def test_no_scheduler(small, tmp_path, monkeypatch, run, listens):
     monkeypatch.setattr(sweep_cluster, "CONNECT_S", 0.3)
     monkeypatch.chdir(tmp_path)
     Path("spec.json").write_text(json.dumps(SMALL_SWEEP))
@@ -290,7 +280,7 @@ def test_no_scheduler(small, tmp_path, monkeypatch, capsys, listens):
         if listens:
             mute.listen()
         address = f"tcp://127.0.0.1:{mute.getsockname()[1]}"
-        status, out, err = run(capsys, "sweep", "spec.json", "--out", "out", "--scheduler", address)
+        status, out, err = run("sweep", "spec.json", "--out", "out", "--scheduler", address)
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert err.startswith(f"error: scheduler = '{address}': no Dask scheduler answers there")
     assert not Path("out").exists()
@@ -311,10 +301,10 @@ def test_no_scheduler(small, tmp_path, monkeypatch, capsys, listens):
         (["local:2", "--threads", "2"], "threads: are those of the workers"),
     ],
 )
-def test_bad_arguments(tmp_path, monkeypatch, capsys, args, text):
+def test_bad_arguments(tmp_path, monkeypatch, run, args, text):
     monkeypatch.chdir(tmp_path)
     Path("spec.json").write_text(json.dumps(SMALL_SWEEP))
-    status, out, err = run(capsys, "sweep", "spec.json", "--out", "out", "--scheduler", *args)
+    status, out, err = run("sweep", "spec.json", "--out", "out", "--scheduler", *args)
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert text in err
     assert not Path("out").exists()
@@ -420,13 +410,13 @@ def test_a_worker_makes_the_front_that_was_asked_for(small):
 
 
 @pytest.mark.slow
-def test_what_is_wrong_with_the_sweep_ends_it_as_on_one_machine(small, cluster, ask, tmp_path, monkeypatch, capsys):
+def test_what_is_wrong_with_the_sweep_ends_it_as_on_one_machine(small, cluster, ask, tmp_path, monkeypatch, run):
     monkeypatch.chdir(tmp_path)
     Path("spec.json").write_text(json.dumps(SMALL_SWEEP))
     ask(missing=True)
     front = ("--keep", "front", "--maximize", "throughput_tokens_per_s")
     command = ("sweep", "spec.json", "--out", "out", *front, "--scheduler", cluster[0].scheduler_address)
-    status, _, err = run(capsys, *command)
+    status, _, err = run(*command)
     assert status == 2
     assert re.fullmatch(
         r"error: point [\d,]+: throughput_tokens_per_s is missing: leave such points out with --drop-missing, "

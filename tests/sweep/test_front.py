@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 import dse
 from cases import each
-from dse.cli import main as cli
 from dse.core.errors import InputError
 from dse.figures.export import front as report_front
 from dse.model import engine
@@ -67,7 +66,7 @@ def scattered(found, digits, check=None):
 
 @pytest.fixture
 def small(monkeypatch):
-    monkeypatch.setattr(sweep_spec, "MIN_PART_POINTS", 16)
+    monkeypatch.setattr(sweep_spec, "MIN_PART_POINTS", 64)
     monkeypatch.setattr(sweep_run, "MANIFEST_S", 0.0)
     monkeypatch.setattr(sweep_points, "evaluate_points", scattered)
     monkeypatch.setattr(sweep_sift, "sifted", lambda *points: None)
@@ -330,15 +329,9 @@ def test_objectives_that_are_refused(tmp_path, words, text):
     assert not (tmp_path / "out").exists()
 
 
-def test_the_command(small, tmp_path, monkeypatch, capsys):
+def test_the_command(small, tmp_path, monkeypatch, run):
     monkeypatch.chdir(tmp_path)
     Path("spec.json").write_text(json.dumps(SPEC))
-
-    def run(*args):
-        with pytest.raises(SystemExit) as stop:
-            cli.main(list(args))
-        return stop.value.code, *capsys.readouterr()
-
     wanted = ["--maximize", "throughput_tokens_per_s", "--minimize", "kv_bytes"]
     status, out, err = run("sweep", "spec.json", "--out", "out", "--keep", "front", *wanted)
     assert (status, err) == (0, "")

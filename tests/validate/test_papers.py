@@ -6,6 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from chart_checks import lies_inside_its_axes
 from dse import data
 from dse.core.columns import cells
 from dse.figures import FIGURES
@@ -102,10 +103,7 @@ def test_figures_are_drawn(tables, sketch):
     for name in report_papers.FIGURES:
         chart = FIGURES[name].chart(tables[name])
         assert sketch(chart).startswith(b"\x89PNG")
-        for panel in chart.panels:
-            for series in panel.series:
-                assert all(panel.x.low <= x <= panel.x.high for x in series.x)
-                assert all(panel.y.low <= y <= panel.y.high for y in series.y)
+        lies_inside_its_axes(chart)
 
 
 def test_the_page_shows_published_beside_ours(tables):
