@@ -91,13 +91,13 @@ def test_erratum_shows_published_ours_and_the_reason(row, ours):
 
 
 def test_throughput_over_vllm_by_hand():
-    """One of the six ratios from its parts: paged A100 as measured, Oaken-LPDDR as estimated, prompts included."""
-    gpu = designs.results_at("a100-80gb", "llama2-7b", batch=256, admission="paged", **designs.CALIBRATED)
+    """One of the six ratios from its parts: paged A100 as served, Oaken-LPDDR as estimated, prompts included."""
+    gpu = designs.results_at("a100-80gb", "llama2-7b", batch=256, admission="paged", **designs.SERVED)
     oaken = designs.results_at("oaken-lpddr", "llama2-7b", "oaken", batch=256, model_kind="auto")
     gpu_s = 256 / gpu["running_batch"] * (1024 * gpu["decode_step_s"] + gpu["prefill_s"])
     oaken_s = oaken["n_waves"] * (1024 * oaken["decode_step_s"] + oaken["prefill_s"])
-    assert gpu["stack"] == "vllm@kernels"
-    assert gpu["host_s"] == 0
+    assert gpu["stack"] == "vllm"
+    assert gpu["host_s"] > 0
     assert oaken["model_kind"] == "estimated"
     assert f"llama2-7b {gpu_s / oaken_s:.2f}" in claims.evaluate("oaken-tput-vs-vllm").reason
 
