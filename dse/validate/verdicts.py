@@ -25,7 +25,7 @@ SHADES: dict[Verdict, tuple[Shade, str]] = {
 #: what each verdict means, in a line
 MEANINGS: dict[Verdict, str] = {
     "reproduced": "the printed number comes out, to its last digit",
-    "within": f"a measurement that our model meets within {claims.MODEL_PERCENT}, in each number that the claim speaks of",
+    "within": f"a measurement that our model meets within {claims.MODEL_PERCENT}, in each number of the claim",
     "erratum": "the printed number does not follow from what the document states; ours does",
     "not derivable": "the document does not say enough to compute the printed number",
     "not attempted": "needs what is not built yet",

@@ -148,8 +148,8 @@ def cache_gain() -> Modeled:
     return Modeled(
         max(fitted for _, fitted in gains.values()),
         each=tuple(fitted for _, fitted in gains.values()),
-        note=f"ideal and calibrated (printed) by batch and prompt: {shown}; printed gains are smaller, as the framework's "
-        "own time is in both",
+        note=f"ideal and calibrated (printed) by batch and prompt: {shown}; printed gains are smaller, as the "
+        "framework's own time is in both",
     )
 
 

@@ -323,7 +323,7 @@ LITTLE_GAIN = 1.05
 
 @claim("oaken-f14-mixtral")
 def gain_on_mixtral() -> Relation:
-    """Gain of Oaken-LPDDR over the full-precision baselines on Mixtral-8x7B: little at the smallest batch, and growing."""
+    """Gain of Oaken-LPDDR over the full-precision baselines on Mixtral-8x7B, little at the smallest batch."""
     conversation, _, longer = traces.traces()
     gains = {
         (baseline, trace.name): _gains("mixtral-8x7b-oaken", trace, baseline)

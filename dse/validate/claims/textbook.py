@@ -234,8 +234,8 @@ def continuous_gain() -> Modeled:
     return Modeled(
         sum(values) / len(values),
         each=tuple(values),
-        note=f"mean of steps saved at batch 16, 32, 64, 128: {text}; above 10 only where few answers are far longer than "
-        "the mean (code, from batch 64); prompts, which both compute, make the gain in time smaller",
+        note=f"mean of steps saved at batch 16, 32, 64, 128: {text}; above 10 only where few answers are far longer "
+        "than the mean (code, from batch 64); prompts, which both compute, make the gain in time smaller",
     )
 
 
@@ -270,8 +270,8 @@ def _chunked_prefill(of: Same) -> Modeled:
         max(lower),
         each=tuple(lower),
         note=f"P99 between tokens {' or '.join(shown)} times lower with chunks of 512 and 1024, throughput within "
-        f"{change:.1%}: Azure conversations, Llama 3.1 8B, A100-80GB, 80 % load; more with more load or longer prompts, "
-        "and the text states neither",
+        f"{change:.1%}: Azure conversations, Llama 3.1 8B, A100-80GB, 80 % load; more with more load or longer "
+        "prompts, and the text states neither",
     )
 
 
@@ -344,8 +344,8 @@ def vllm_profile() -> Modeled:
     return Modeled(
         sum(ratios) / len(ratios),
         each=tuple(ratios),
-        note=f"{', '.join(f'{ratio:.2f}' for ratio in ratios)} at batch 1, 4, 16 and 32: no device, release or length of "
-        "prompt is stated",
+        note=f"{', '.join(f'{ratio:.2f}' for ratio in ratios)} at batch 1, 4, 16 and 32: no device, release or length "
+        "of prompt is stated",
     )
 
 
