@@ -9,9 +9,9 @@ from dse.core.errors import InputError
 
 @each("given", [["h100"], ("h100", "h200"), 5, {"h100"}])
 def test_a_device_is_one_name(given):
-    with pytest.raises(InputError, match="must be one name or file, or what dse.device"):
+    with pytest.raises(InputError, match=r"must be one name or file, or what dse\.device"):
         dse.interactivity(given, "llama3.1-8b")
-    with pytest.raises(InputError, match="must be one name or file, or what dse.model"):
+    with pytest.raises(InputError, match=r"must be one name or file, or what dse\.model"):
         dse.evaluate("h100", given)
 
 
