@@ -41,7 +41,7 @@ SEARCHED = {"batch": "batches", "input_tokens": "inputs"}
     "ask formats",
     "Which KV format pays here: throughput, memory, error.",
     function="formats",
-    positional=("device", "model", "formats", "workload"),
+    positional=("device", "model", "quantizers", "workload"),
 )
 class CompareFormats(OnDevice, WithWorkload, Sourced, WithFigure):
     """Compare the KV formats of a device and stack: what each takes and gives, and its gain over 16 bits.
@@ -55,11 +55,10 @@ class CompareFormats(OnDevice, WithWorkload, Sourced, WithFigure):
     [('fp16', 'base'), ('fp8', 'pays'), ('qserve', 'refused')]
     """
 
-    formats: Sequence[str] | None = option(
+    quantizers: Sequence[str] | None = option(
         None,
         "Formats to compare with 16 bits; default: all that the engine runs on the device for the model.",
         NAMES,
-        name="quantizers",
         former=("--formats", "--quantizer"),
         metavar="A,B",
     )
@@ -85,7 +84,7 @@ class CompareFormats(OnDevice, WithWorkload, Sourced, WithFigure):
         from dse.specs.measurements import bits_from
 
         spec, lm, source = self.hardware(), self.language_model(), bits_from(self.bits, self.measurements)
-        names = None if self.formats is None else several(self.formats)
+        names = None if self.quantizers is None else several(self.quantizers)
         most = Tolerance(self.max_drop, self.max_error)
         return formats(spec, lm, self.workload, names, source, console.progress, tolerance=most)
 

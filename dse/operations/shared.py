@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import MISSING, replace
 from functools import lru_cache
@@ -64,18 +64,25 @@ def static_option(help: str = "What draws PNG, SVG and PDF.") -> Any:
     return option("auto", help, choices=("auto", "kaleido", "matplotlib"), in_python=False, group=OUTPUT)
 
 
+def _spec(name: str, given: Any, load: Callable[[str], Any]) -> Any:
+    """A device or model by its name or file, or itself. Raises InputError for what is neither."""
+    if isinstance(given, list | tuple | set | dict | int | float) or given is None:
+        raise InputError(f"{name} = {show(given)}: must be one name or file, or what dse.{name}() gives")
+    return load(str(given)) if isinstance(given, str | Path) else given
+
+
 def hardware(device: Device) -> HardwareSpec:
     """The device. Raises InputError for a name that is not known, SpecError for a bad file."""
     from dse.specs import catalog
 
-    return catalog.device(str(device)) if isinstance(device, str | Path) else device
+    return _spec("device", device, catalog.device)
 
 
 def language_model(model: Model) -> ModelSpec:
     """The model. Raises InputError for a name that is not known, SpecError for a bad file."""
     from dse.specs import catalog
 
-    return catalog.model(str(model)) if isinstance(model, str | Path) else model
+    return _spec("model", model, catalog.model)
 
 
 def quantizer_spec(quantizer: Quantizer, bits: Bits | None = None) -> QuantizerSpec:

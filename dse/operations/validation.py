@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class CheckClaims(Printed):
     """Compute every checkable number that four documents print, and compare.
 
-    Verdicts: reproduced (exact numbers and relations), within (a model inside the row's tolerance), missed, erratum
+    Verdicts: reproduced (exact numbers and relations), within (a model within 15 %, in each number), missed, erratum
     (the printed number does not follow from the document), not derivable (the document does not say enough), not
     attempted. Inputs of ours are not counted.
     """

@@ -13,7 +13,7 @@ from dse.figures.export import web_page
 from dse.questions.formats import Formats
 from dse.questions.systems import ReportRequest
 from dse.report.gains import HEAD, Gains
-from dse.report.summary import answers, baseline, devices
+from dse.report.summary import answers, baseline, beside_figure_11, devices
 from dse.report.tokens import table_7_text
 
 #: rows of results shown on the page; the files have all
@@ -84,6 +84,7 @@ def page(
         first_head=HEAD,
         pays=pays,
         of_papers=request.is_default,
+        beside_figure_11=beside_figure_11(results) if request.is_default else [],
         why_not=why_not,
         formats=cells(pays.columns(), pays.formats) if pays else [],
         drawn_by=drawn_by,

@@ -9,6 +9,12 @@ from dse.model import uncertainty
 from dse.questions.systems import ReportRequest, System
 from dse.specs import catalog
 from dse.specs.device_and_model import HardwareSpec
+from dse.validate.claims.core import load
+
+#: means of Oaken-LPDDR's throughput over GPU systems that Oaken 6.2 prints beside its Figure 11, by claim
+FIGURE_11_CLAIMS = {"A100 FP16 (vLLM)": "oaken-tput-vs-vllm", "A100 QServe": "oaken-tput-vs-qserve"}
+#: the batch of these means, and models that a system does not run
+FIGURE_11_BATCH, FIGURE_11_LACKS = 256, {"A100 QServe": ("mixtral-8x7b-oaken",)}
 
 
 @dataclass(frozen=True)
@@ -89,6 +95,34 @@ def answers(request: ReportRequest, results: pd.DataFrame) -> list[SummaryRow]:
             )
         )
     return rows
+
+
+def beside_figure_11(results: pd.DataFrame) -> list[str]:
+    """Sentences below Oaken's Figure 11: its two means beside ours, model by model, and where another system is first.
+
+    None where the results are not those of the paper: another batch or length.
+    """
+    at = results[(results["batch"] == FIGURE_11_BATCH) & results["feasible"]]
+    speeds = at.pivot_table(index="model", columns="system", values="throughput_tokens_per_s", sort=False)
+    lengths = set(zip(results["input_tokens"], results["output_tokens"], strict=True))
+    if lengths != {(1024, 1024)} or not {"Oaken-LPDDR", *FIGURE_11_CLAIMS} <= set(speeds.columns):
+        return []
+    sentences = []
+    for system, claim in FIGURE_11_CLAIMS.items():
+        ratios = (speeds["Oaken-LPDDR"] / speeds[system]).drop(list(FIGURE_11_LACKS.get(system, ())), errors="ignore")
+        by_model = ", ".join(f"{model} {ratio:.2f}" for model, ratio in ratios.items())
+        sentences.append(
+            f"Oaken-LPDDR over {system} at batch {FIGURE_11_BATCH}: {by_model}; mean {ratios.mean():.2f}, printed "
+            f"{load()[claim].published}."
+        )
+    firsts = speeds.idxmax(axis=1)
+    others = [f"{system} of {', '.join(firsts.index[firsts == system])}" for system in dict.fromkeys(firsts)]
+    sentences.append(
+        f"First at batch {FIGURE_11_BATCH} here: {'; '.join(others)}. In the paper Tender and the GPUs do not scale to "
+        "large batches and Oaken-LPDDR does: prompts of one length leave Tender's arrays full here, and QServe is "
+        "given vLLM's server."
+    )
+    return sentences
 
 
 def devices(request: ReportRequest) -> list[HardwareSpec]:

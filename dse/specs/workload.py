@@ -469,6 +469,11 @@ class Workload:
             raise InputError(
                 f"prefix = {self.prefix_tokens}: must be a whole number from 0 to {self.input_tokens:,}, the prompt"
             )
+        if self.weights is not None and (self.weights_bits, self.activation_bits) != (16, 16):
+            raise InputError(
+                f"weights = {show(self.weights)}: says what weights and activations have: leave out --weights-bits and "
+                "--activation-bits, or ask for any bits by these two alone, 8 and 8 for SmoothQuant"
+            )
         if self.activation_bits < self.weights_bits:
             raise InputError(
                 f"activation-bits = {self.activation_bits}: must be at least weights-bits = {self.weights_bits}: "
@@ -491,11 +496,6 @@ class Workload:
             raise InputError(f"dcp = {self.dcp}: with dp-attention every device has its own requests: use dcp 1")
         parse(self.tokens)
         self.weight_format  # noqa: B018  raises for a format that is not known
-        if self.weights is not None and (self.weights_bits, self.activation_bits) != (16, 16):
-            raise InputError(
-                f"weights = {show(self.weights)}: says what weights and activations have: leave out --weights-bits and "
-                "--activation-bits"
-            )
 
     def of_model(self, model: "ModelSpec") -> "Workload":
         """The workload with the format in which the model was released, where it asks for no other.

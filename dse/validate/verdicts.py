@@ -24,12 +24,12 @@ SHADES: dict[Verdict, tuple[Shade, str]] = {
 }
 #: what each verdict means, in a line
 MEANINGS: dict[Verdict, str] = {
-    "reproduced": "the printed number comes out, to its digits or tolerance",
-    "within": "a measurement that our model meets within the row's tolerance",
+    "reproduced": "the printed number comes out, to its last digit",
+    "within": f"a measurement that our model meets within {claims.MODEL_PERCENT}, in each number of the claim",
     "erratum": "the printed number does not follow from what the document states; ours does",
     "not derivable": "the document does not say enough to compute the printed number",
     "not attempted": "needs what is not built yet",
-    "missed": "our model is off by more than the row's tolerance",
+    "missed": f"a printed number that does not come out, or a model off by more than {claims.MODEL_PERCENT}",
 }
 #: what "reproduced" means of a row that compares no two numbers; the marks differ from those of `SHADES`
 WEAKER: dict[Basis, tuple[str, str]] = {
@@ -65,8 +65,7 @@ class ClaimRow:
             return "no number"
         if self.id in claims.INPUTS:
             return "input"
-        compares_words = self.kind == "model" and not any(character.isdigit() for character in self.expected)
-        return "relation" if self.kind == "relation" or compares_words else "number"
+        return "relation" if self.kind == "relation" else "number"
 
     @property
     def label(self) -> str:
@@ -83,8 +82,6 @@ class ClaimRow:
         if self.basis == "relation":
             says_more = self.expected != "same" and not _NUMBER.fullmatch(self.expected)
             return f"only checked: {self.expected if says_more else self.published}"
-        if self.tolerance == "report only":
-            return f"{claims.REPORT_ONLY_PERCENT.rstrip('%')} % (none stated: the loosest of any row)"
         return self.tolerance
 
     @property
@@ -188,21 +185,28 @@ def summary(rows: list[ClaimRow]) -> str:
 
 
 def text(rows: list[ClaimRow]) -> str:
-    """All rows by document, two lines a row: the numbers, then what was claimed where, and why ours is what it is."""
-    lines: list[str] = []
+    """What was missed, with its cause; then by document what does not follow or is not derivable, with the reason, and
+    the rest, a line a row."""
+    first, width = max(len(row.label) for row in rows), max(len(row.id) for row in rows)
+
+    def numbers(row: ClaimRow) -> str:
+        unit = f" {row.unit}" if row.unit != "-" and isinstance(row.ours, int | float) else ""
+        off = "" if row.difference is None else f", {percent(row.difference)}"
+        return (
+            f"  {row.label:<{first}}  {row.id:<{width}}  published {row.published}, ours {shown(row.ours)}{unit}{off}"
+        )
+
+    def explained(row: ClaimRow) -> list[str]:
+        return [numbers(row), f"  {'':<{first}}  {row.where}: {row.quantity}. {row.reason}"]
+
+    missed = [row for row in rows if row.verdict == "missed"]
+    lines = [summary(rows), "", f"Missed: {len(missed)}", *(line for row in missed for line in explained(row))]
     for source in dict.fromkeys(row.source for row in rows):
-        of_source = [row for row in rows if row.source == source]
-        lines += [*([""] if lines else []), f"{source}: {summary(of_source)}"]
-        width = max(len(row.id) for row in of_source)
-        first = max(len(row.label) for row in rows)
-        for row in of_source:
-            unit = f" {row.unit}" if row.unit != "-" and isinstance(row.ours, int | float) else ""
-            numbers = f"published {row.published}, ours {shown(row.ours)}{unit}"
-            off = "" if row.difference is None else f", difference {percent(row.difference)}"
-            compared = row.compared if row.basis in ("relation", "no number") else f"tolerance {row.compared}"
-            lines.append(f"  {row.label:<{first}}  {row.id:<{width}}  {numbers}{off}, {compared}")
-            lines.append(f"  {'':<{first}}  {row.where}: {row.quantity}. {row.reason}")
-    return "\n".join([*lines, "", summary(rows)])
+        others = [row for row in rows if row.source == source and row.verdict != "missed"]
+        lines += ["", f"{source}: {summary([row for row in rows if row.source == source])}"]
+        for row in others:
+            lines += [numbers(row)] if row.shade == "green" else explained(row)
+    return "\n".join(lines)
 
 
 def released() -> dict[str, str]:

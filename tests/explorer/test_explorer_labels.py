@@ -46,7 +46,7 @@ def test_a_number_reads_the_same_on_every_page():
     import dse
 
     found = dse.evaluate("h200", "qwen3-32b", "fp8", batch=64, input_tokens=8192)
-    answer = dse.formats("h200", "qwen3-32b", formats=["fp8"], batch=64, input_tokens=8192)
+    answer = dse.formats("h200", "qwen3-32b", quantizers=["fp8"], batch=64, input_tokens=8192)
     cells = {column.title: column.cell(answer.formats[1]) for column in formats.SHOWN}
     for name in ("throughput_tokens_per_s", "tpot_s", "ttft_s"):
         text = present.number(found[name], RESULTS[name].unit)

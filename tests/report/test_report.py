@@ -294,7 +294,7 @@ def compared():
 def test_the_first_page_compares_like_with_like(compared):
     asked = {"batch": 64, "input_tokens": 8192, "admission": "paged"}
     for case in compared.cases:
-        alone = dse.formats("h100", case.model, formats=["fp8"], **asked)
+        alone = dse.formats("h100", case.model, quantizers=["fp8"], **asked)
         assert case.formats[1].gain == alone.formats[1].gain
         plain, other = (one.result for one in case.formats)
         assert {

@@ -109,5 +109,5 @@ def cached(asked: PointRequest, names: tuple[str, ...]) -> formats.Formats:
 
 def operation(asked: PointRequest, names: tuple[str, ...]) -> CompareFormats:
     """The question as an operation."""
-    compare: CompareFormats = request.operation(asked, CompareFormats, formats=names or None)
+    compare: CompareFormats = request.operation(asked, CompareFormats, quantizers=names or None)
     return compare

@@ -8,7 +8,7 @@ from dse.validate.claims import nqkv, oaken, oaken_speed, pim, sinkq, textbook
 from dse.validate.claims.core import (
     FUNCTIONS,
     INPUTS,
-    REPORT_ONLY_PERCENT,
+    MODEL_PERCENT,
     Claim,
     ClaimResult,
     Modeled,
@@ -24,7 +24,7 @@ from dse.validate.claims.core import (
 __all__ = [
     "FUNCTIONS",
     "INPUTS",
-    "REPORT_ONLY_PERCENT",
+    "MODEL_PERCENT",
     "Claim",
     "ClaimResult",
     "Modeled",

@@ -15,6 +15,8 @@ from dse.specs.workload import Workload
 #: fields of a Workload that ask for the kernels of a GPU as measured (vLLM's), where a claim is about measured time;
 #: kernels alone: papers time their own code, or servers older than those whose own time was fitted
 CALIBRATED: dict[str, Any] = {"model_kind": "calibrated", "stack": f"{DEFAULT_STACK}@{KERNELS}"}
+#: a GPU as `dse point`, the report and notebooks run it: measured kernels and the time of the server around them
+SERVED: dict[str, Any] = {"model_kind": "calibrated"}
 #: fields by kind of times
 KINDS: dict[str, dict[str, Any]] = {"ideal": {"model_kind": "ideal"}, "calibrated": CALIBRATED}
 #: memory as the papers count it: that of the data sheet, all of it usable
