@@ -23,6 +23,10 @@ class By(Enum):
     COMPILED = "compiled"
     INTERPRETED = "interpreted"
 
+    def compiles(self, n_points: int) -> bool:
+        """True where compiled code computes so many points."""
+        return self is By.COMPILED or (self is By.AUTO and n_points >= COMPILED_POINTS)
+
 
 AUTO, COMPILED, INTERPRETED = By
 #: so many points are computed by compiled code, which takes about a second to load, and longer where none was kept
@@ -49,8 +53,7 @@ def evaluate(point: Point, by: By = AUTO, n_points: int = 1) -> dict[str, Any]:
 
     Raises LimitError beyond what can be counted.
     """
-    is_compiled = by is COMPILED or (by is AUTO and n_points >= COMPILED_POINTS)
-    return (compiled_results(point) if is_compiled else None) or _named(point, point.numbers)
+    return (compiled_results(point) if by.compiles(n_points) else None) or _named(point, point.numbers)
 
 
 def compiled_results(point: Point) -> dict[str, Any] | None:

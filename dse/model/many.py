@@ -519,6 +519,69 @@ def _fits_int64(case: Prepared, most_batch: float, wants_needs: bool) -> bool:
     return fits and sizes < WIDE
 
 
+class Wanted(NamedTuple):
+    """Groups of columns of which one is filled, at least."""
+
+    contents: bool
+    sizes: bool
+    needs: bool
+    counts: bool
+    server: bool
+    costs: bool
+    spent: bool
+    runs: bool
+
+
+@compilable
+def _wanted_of(places: Places) -> Wanted:
+    """The groups of the columns that have places."""
+    whole, floats = places.whole, places.floats
+    spent = _any(floats, OF_SPENT, len(floats))
+    return Wanted(
+        contents=_any(floats, 0, OF_WAVE),
+        sizes=_any(whole, 0, OF_SERVED),
+        needs=_any(whole, OF_NEEDS, OF_SERVED),
+        counts=_any(whole, OF_SERVED, OF_BATCH),
+        server=spent or _any(floats, OF_SERVER, OF_ALONE),
+        costs=spent or _any(floats, OF_COSTS, OF_ALONE),
+        spent=spent,
+        runs=spent or _any(places.codes, 0, len(places.codes)),
+    )
+
+
+@compilable
+def _fill_memory(case: Prepared, most: int, batches: Whole, found: Found, first: int, wants: Wanted) -> None:
+    """Columns that are there whether or not a request fits."""
+    m = len(batches)
+    if wants.sizes:
+        _fill_sizes(case, most, batches, found, first, m)
+    place = found.places.whole[OF_BATCH]
+    if place >= 0:
+        for i in range(m):
+            found.whole[place, first + i] = batches[i]
+    if wants.contents:
+        _fill_contents(case, found, first, m)
+
+
+@compilable
+def _fill_served(case: Prepared, most: int, room: Room, found: Found, first: int, m: int, wants: Wanted) -> None:
+    """Columns of batches of which at least one request fits."""
+    for i in range(m):
+        room.row[BATCH + i] = room.batches[i]
+    _fill_waves(room, m, float(most), case, wants.server)
+    _fill_totals(room, m, case.design)
+    if wants.server:
+        _fill_servers(room, m, case.design, wants.costs)
+    _fill_times(room, found, first, m)
+    if wants.counts:
+        _fill_counts(case, room.row, found, first, m)
+    place = found.places.floats[OF_ALONE]
+    if place >= 0:
+        found.floats[place, first : first + m] = one_prompt_s(case.design, case.terms)
+    if wants.runs:
+        _fill_runs(case, room, found, first, m, wants.spent)
+
+
 def evaluate_points(
     points: PointRuns, tables: DesignTables, n_keys: int, found: Found, state: States, sieve: Sieve
 ) -> None:
@@ -528,27 +591,19 @@ def evaluate_points(
     one by one. Where `sieve` sifts, the columns are those of one run, from which it keeps what no rival beats.
     """
     n_keys = min(n_keys, MAX_KEYS)
-    room = _room_for(n_keys)
+    room, wants = _room_for(n_keys), _wanted_of(found.places)
     first, last, exact, known_case = 0, -1, False, False
-    for column in range(len(found.codes)):
-        found.codes[column, :] = -1
-    places = found.places
-    wants_contents, wants_spent = _any(places.floats, 0, OF_WAVE), _any(places.floats, OF_SPENT, len(places.floats))
-    wants_runs = wants_spent or _any(places.codes, 0, len(places.codes))
-    wants_server = wants_spent or _any(places.floats, OF_SERVER, OF_ALONE)
-    wants_costs = wants_spent or _any(places.floats, OF_COSTS, OF_ALONE)
-    wants_sizes, wants_counts = _any(places.whole, 0, OF_SERVED), _any(places.whole, OF_SERVED, OF_BATCH)
-    wants_needs = _any(places.whole, OF_NEEDS, OF_SERVED)
+    found.codes[:, :] = -1
     for r in range(len(points.case)):
-        at, device, n_input, n_output = points.case[r], points.device[r], points.n_input[r], points.n_output[r]
         batches = points.batches[points.begin[r] : points.end[r]]
         m, begin = len(batches), first
         first += 0 if sieve.sifts else m
         if state[r] != FEASIBLE or m == 0:
             continue
-        same = last >= 0 and at == points.case[last]
-        same = same and n_input == points.n_input[last] and n_output == points.n_output[last]
-        if not same or device != points.device[last]:
+        same = last >= 0 and points.case[r] == points.case[last]
+        same = same and points.n_input[r] == points.n_input[last] and points.n_output[r] == points.n_output[last]
+        if not same or points.device[r] != points.device[last]:
+            at = points.case[r]
             start, end = tables.ends[at], tables.ends[at + 1]
             design = Design(
                 tensors=tables.tensors[start[0] : end[0]],
@@ -559,12 +614,12 @@ def evaluate_points(
                 model=tables.models[at],
                 policy=tables.policies[at],
                 stack=tables.stacks[at],
-                device=tables.devices[device],
+                device=tables.devices[points.device[r]],
                 load=tables.loads[at],
                 memory=tables.memories[at],
                 deployment=tables.deployments[at],
-                input_tokens=n_input,
-                output_tokens=n_output,
+                input_tokens=points.n_input[r],
+                output_tokens=points.n_output[r],
             )
             if not same:
                 exact = is_exact(design)
@@ -575,48 +630,29 @@ def evaluate_points(
                 case = Prepared(design, made, terms_of(design, made))
                 room.sums.known[:], room.n_kept[0] = 0, 0
                 known_case = case.terms.same_from < n_keys
+                while known_case and len(room.sums.by_n) <= case.terms.same_from:
+                    room.sums.by_n.append(room.sums.by_n[0])
         last = r
-        if not exact or not known_case or not _fits_int64(case, batches.max(), wants_needs):
-            state[r] = LEFT
+        state[r] = LEFT
+        if not exact or not known_case or not _fits_int64(case, batches.max(), wants.needs):
             continue
         free_bytes = capacity.free_bytes(case.design)
         most = capacity.max_batch(case.design, case.made, free_bytes * unit_of(case.design))
         for i in range(m):
             room.batches[i] = full_batch(case.design, most) if batches[i] == OPEN else batches[i]
-        if not _fits_int64(case, room.batches[:m].max(), wants_needs):
-            state[r] = LEFT
+        if not _fits_int64(case, room.batches[:m].max(), wants.needs):
             continue
-        while len(room.sums.by_n) <= case.terms.same_from:
-            room.sums.by_n.append(room.sums.by_n[0])
-        if wants_sizes:
-            _fill_sizes(case, most, room.batches, found, begin, m)
-        if places.whole[OF_BATCH] >= 0:
-            for i in range(m):
-                found.whole[places.whole[OF_BATCH], begin + i] = room.batches[i]
-        if wants_contents:
-            _fill_contents(case, found, begin, m)
-        if most == 0:
+        _fill_memory(case, most, room.batches[:m], found, begin, wants)
+        if most > 0:
+            state[r] = FEASIBLE
+            if not sieve.sifts or sieve.competes[r]:
+                _fill_served(case, most, room, found, begin, m, wants)
+                if sieve.sifts:
+                    sift(sieve, found.whole, found.floats, r, m)
+        else:
             state[r] = WEIGHTS_TOO_LARGE if free_bytes < 0 else REQUEST_TOO_LARGE
             if not sieve.sifts:
                 _nothing_runs(found, begin, m)
-            continue
-        if sieve.sifts and not sieve.competes[r]:
-            continue
-        for i in range(m):
-            room.row[BATCH + i] = room.batches[i]
-        _fill_waves(room, m, float(most), case, wants_server)
-        _fill_totals(room, m, case.design)
-        if wants_server:
-            _fill_servers(room, m, case.design, wants_costs)
-        _fill_times(room, found, begin, m)
-        if wants_counts:
-            _fill_counts(case, room.row, found, begin, m)
-        if places.floats[OF_ALONE] >= 0:
-            found.floats[places.floats[OF_ALONE], begin : begin + m] = one_prompt_s(case.design, case.terms)
-        if wants_runs:
-            _fill_runs(case, room, found, begin, m, wants_spent)
-        if sieve.sifts:
-            sift(sieve, found.whole, found.floats, r, m)
 
 
 @cache

@@ -39,13 +39,14 @@ class Names:
         """Normal form: only names that occur, sorted, so that equal columns are equal records."""
         if self.is_normal:
             return self
-        used = np.flatnonzero(np.bincount(self.codes + 1, minlength=1)[1:])
+        changes = self.codes[1:][self.codes[1:] != self.codes[:-1]]  # runs make it fast
+        used = np.flatnonzero(np.bincount(np.append(changes, self.codes[:1]) + 1, minlength=1)[1:])
         names = sorted({self.names[code] for code in used})
         place = {name: i for i, name in enumerate(names)}
         table = np.full(len(self.names) + 1, -1, dtype=np.int32)  # the last: no name
         for code in used:
             table[code] = place[self.names[code]]
-        return Names(table[self.codes], tuple(names), True)
+        return Names(table.take(self.codes, mode="wrap"), tuple(names), True)
 
 
 #: by name, equally long: float64 (NaN missing), int64 (MISSING missing), bool, int8 codes, Names

@@ -73,7 +73,9 @@ class SweepPoints:
 
     def spread(self, by_run: Any) -> Any:
         """One value a point from one a run."""
-        return at_places(by_run, np.repeat(np.arange(len(self.lengths)), self.lengths))
+        if isinstance(by_run, Names):
+            return Names(np.repeat(by_run.codes, self.lengths), by_run.names)
+        return np.repeat(by_run, self.lengths)
 
     def numbers(self) -> tuple[many.PointRuns, many.DesignTables, int]:
         """Runs, the tables they lead to, and more than any number of sequences on which sums depend one by one."""

@@ -84,7 +84,7 @@ class Builder:
     def add(self, first: int, last: int, check: Callable[[], None] = points.no_check) -> None:
         """Take the points first..last-1. Raises InputError for a missing objective."""
         sifted = None
-        if points.is_large(self.sweep):
+        if self.sweep.is_compiled:
             from dse.sweep import sift  # loads numba
 
             sifted = sift.sifted(self.sweep, first, last)

@@ -70,17 +70,12 @@ def _axis_values(axis: SweepAxis, digits: NDArray[np.int32]) -> Any:
     return np.array([*axis.values, np.nan], dtype=np.float64)[digits]
 
 
-def is_large(sweep: Sweep) -> bool:
-    """True where points run through the compiled core: of large sweeps, and of small ones once it is there."""
-    return sweep.n_points >= engine.COMPILED_POINTS
-
-
 def evaluate_points(sweep: Sweep, digits: Digits, check: Callable[[], None] = no_check) -> Columns:
     """Results of points: `feasible`, `infeasible_code`, `runs` and the columns of `sweep.keep`.
 
-    Large sweeps run through the compiled core, small ones interpreted: same bits.
+    By compiled code or point by point, as `sweep.by` says: same bits.
     """
-    if is_large(sweep):
+    if sweep.is_compiled:
         columns = evaluate_compiled(sweep, digits, check)
         if columns is not None:
             return columns

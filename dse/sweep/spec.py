@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dse.core import specfile
 from dse.core.errors import MAX_PROBLEMS, DseError, InputError, LimitError, SpecError, did_you_mean, show
+from dse.model.engine import AUTO, By
 from dse.model.results import RESULT_UNITS
 from dse.specs import measured_memory
 from dse.specs.measurements import Bits, bits_from
@@ -110,7 +111,10 @@ class Front:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep ready to run; `n_points` counts the grid, before conditions drop any."""
+    """A sweep ready to run; `n_points` counts the grid, before conditions drop any.
+
+    `by` is the way to compute it: rows are the same by each, so it is no part of what the sweep is.
+    """
 
     axes: tuple[SweepAxis, ...]
     dimensions: tuple[Dimension, ...]
@@ -120,11 +124,17 @@ class Sweep:
     bits: Bits = field(default_factory=Bits)
     title: str = ""
     front: Front | None = None
+    by: By = field(default=AUTO, compare=False)
 
     @cached_property
     def n_points(self) -> int:
         """Points of the grid."""
         return math.prod(dimension.size for dimension in self.dimensions)
+
+    @property
+    def is_compiled(self) -> bool:
+        """True where compiled code computes the points."""
+        return self.by.compiles(self.n_points)
 
     @property
     def part_points(self) -> int:

@@ -330,6 +330,21 @@ def test_threads_end_when_cancelled_or_left(asked, monkeypatch):
     assert grace_s > 1  # a reload of the page takes less
 
 
+def test_sweeps_are_interpreted_until_compiled_code_is_loaded_then_by_it(asked, monkeypatch):
+    monkeypatch.setattr(job, "_is_loaded", threading.Event())
+    monkeypatch.setattr(job, "_loading", threading.Lock())
+    first = job.FrontJob(asked, asked.sweep())
+    first.thread.join(60)
+    assert not first.sweep.is_compiled
+    assert job._is_loaded.wait(600)  # compiled here where no code was kept
+    again = job.FrontJob(asked, asked.sweep())
+    again.thread.join(60)
+    assert again.sweep.is_compiled
+    assert again.sweep == first.sweep
+    pd.testing.assert_frame_equal(again.whole, first.whole, check_exact=True)
+    pd.testing.assert_frame_equal(again.front.table, first.front.table, check_exact=True)
+
+
 def finished(app):
     app.session_state["front job"].thread.join(60)
     return app.run()

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,10 +16,13 @@ import dse
 from dse.core import compiling
 from dse.core.errors import DseError
 from dse.model import many, operations
+from dse.model.engine import AUTO, COMPILED, INTERPRETED
 from dse.sweep import compiled as sweep_fast
 from dse.sweep import points as sweep_points
 from dse.sweep import spec as sweep_spec
 from dse.sweep.grid import kept_digits
+from dse.sweep.parts import make_part
+from dse.sweep.run import in_memory
 from factories import compare_with_rows, sweep_of
 from kernels_ref import code_cache
 
@@ -208,6 +212,27 @@ def test_a_sweep_of_many_points_uses_the_kernel(monkeypatch):
     columns = sweep_points.evaluate_chunk(sweep, 1000, 1500)
     assert columns["feasible"].all()
     assert len(columns["bound"].codes) == 500
+
+
+def test_a_sweep_has_the_same_rows_by_each_way_and_goes_the_one_that_it_asks_for(monkeypatch):
+    """Infeasible and refused designs among them; the way is no part of what a sweep is, nor of its hash."""
+    axes = {"device": ["h100", "tender-a100"], "model": ["llama2-70b", "opt-125m"], "quantizer": ["kivi", "tender"]}
+    sweep = replace(sweep_of({**axes, "input_tokens": [100, 4000], "batch": [1, 700]}), keep=sweep_spec.DEFAULT_KEEP)
+    runs, real = [], many.evaluate
+    monkeypatch.setattr(many, "evaluate", lambda *args: runs.append(1) or real(*args))
+    frames, n_runs = [], []
+    for by in (INTERPRETED, COMPILED, AUTO):
+        asked = replace(sweep, by=by)
+        assert asked == sweep
+        assert asked.sha256 == sweep.sha256
+        assert make_part(asked, 0) == make_part(sweep, 0)
+        runs.clear()
+        frames.append(in_memory(asked, sweep.n_points))
+        n_runs.append(len(runs) > 0)
+    assert n_runs == [False, True, False]
+    assert 0 < frames[0]["feasible"].sum() < sweep.n_points
+    pd.testing.assert_frame_equal(frames[0], frames[1], check_exact=True)
+    pd.testing.assert_frame_equal(frames[0], frames[2], check_exact=True)
 
 
 def test_compiled_code_gives_back_what_it_makes_once():

@@ -9,7 +9,9 @@ import pandas as pd
 
 from dse.core.errors import DseError
 from dse.explorer.front.request import FrontRequest
+from dse.model.engine import COMPILED
 from dse.model.results import RESULT_UNITS
+from dse.sweep import sweeps
 from dse.sweep.pareto import stream
 from dse.sweep.pareto.designs import DesignFront
 from dse.sweep.parts import Stopped
@@ -24,6 +26,15 @@ GRACE_S = 10.0
 #: seconds between two tries for a place
 _TRY_S = 0.2
 _places = threading.BoundedSemaphore(MAX_RUNNING)
+#: once compiled code is loaded, sweeps of any size run by it; one thread loads it, for all sessions
+_is_loaded, _loading = threading.Event(), threading.Lock()
+
+
+def _load(sweep: Sweep) -> None:
+    """Load compiled code, or compile it where none was kept: by a point of a sweep, which then is forgotten."""
+    if _loading.acquire(blocking=False):
+        sweeps.rows(replace(sweep, by=COMPILED), [0])
+        _is_loaded.set()
 
 
 class FrontJob:
@@ -40,6 +51,8 @@ class FrontJob:
         alive: Callable[[], bool] = lambda: True,
         whole: pd.DataFrame | None = None,
     ) -> None:
+        if _is_loaded.is_set():
+            sweep = replace(sweep, by=COMPILED)
         self.asked, self.sweep, self.n_points, self.n_done = asked, sweep, sweep.n_points, 0
         self.whole = whole
         self._parts: list[pd.DataFrame] = []
@@ -104,6 +117,10 @@ class FrontJob:
                 if self._parts:
                     self.whole, self._parts = pd.concat(self._parts, ignore_index=True), []
                 self.front = front
+                if self.sweep.is_compiled:
+                    _is_loaded.set()
+                else:  # after the answer, so that it does not wait
+                    threading.Thread(target=_load, args=(self.sweep,), name="compiled code").start()
             finally:
                 _places.release()
         except Stopped:

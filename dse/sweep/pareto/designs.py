@@ -116,7 +116,7 @@ def of_table(
 
     `units` are base units of columns of your own; those of results and axes are known. Raises InputError.
     """
-    known = set(axes.known_axes())
+    known, known_units = set(axes.known_axes()), {**RESULT_UNITS, **(units or {})}
     names = {n for n in table.columns if pd.api.types.is_string_dtype(table[n]) and n not in RESULT_UNITS}
     design = [n for n in table.columns if n in known | names and table[n].nunique(dropna=False) > 1]
     for name in objectives:
@@ -127,17 +127,15 @@ def of_table(
     result = _front(
         [("", table)],
         lambda _, rows: table.iloc[rows],
-        table.columns,
+        {name: known_units.get(name, "") for name in table.columns},
         objectives,
         by,
         drop_missing,
-        units or {},
-        design,
         limits,
         other_software,
     )
     result.table.attrs = dict(table.attrs)
-    return result
+    return replace(result, design=tuple(name for name in design if name not in objectives))
 
 
 def of_file(
@@ -170,10 +168,9 @@ def of_file(
 
     pieces = zip(paths, _ahead(list(paths.values()), wanted), strict=True)
     design = [axis["name"] for axis in saved.spec["spec"]["axes"] if len(axis["values"]) > 1]
-    front = _front(
-        pieces, whole, list(saved.columns), objectives, by, drop_missing, saved.columns, design, limits, other_software
-    )
-    return replace(front, table=filling.noted(front.table, saved.spec["spec"]))
+    front = _front(pieces, whole, saved.columns, objectives, by, drop_missing, limits, other_software)
+    varied = tuple(name for name in design if name not in objectives)
+    return replace(front, table=filling.noted(front.table, saved.spec["spec"]), design=varied)
 
 
 def _ahead(paths: Sequence[Path], wanted: Sequence[str]) -> Iterator[pd.DataFrame]:
@@ -277,17 +274,15 @@ def _check_names(wanted: Sequence[str], columns: Sequence[str]) -> None:
 def _front(
     pieces: Any,
     whole: Any,
-    columns: Sequence[str],
+    units: Mapping[str, str],
     objectives: Mapping[str, Sense],
     by: Sequence[str],
     drop_missing: bool,
-    units: Mapping[str, str],
-    design: Sequence[str],
     limits: Sequence[Limit] = (),
     other_software: bool = False,
 ) -> DesignFront:
-    """Fronts of the pieces, merged; `whole(piece, rows)` gives whole rows."""
-    _check_names((*objectives, *by, *(limit.column for limit in limits)), columns)
+    """Fronts of the pieces, merged; `whole(piece, rows)` gives whole rows, whose columns have `units`."""
+    _check_names((*objectives, *by, *(limit.column for limit in limits)), list(units))
     names = list(dict.fromkeys((*objectives, *by)))
     held: list[_HeldRows] = []
     cloud: list[pd.DataFrame] = []
@@ -334,11 +329,8 @@ def _front(
         raise InputError("the table has no rows: nothing to compare")
     last = _merged(held, objectives, by)
     tables = [_plain(whole(pieces_seen[number], last.rows[last.piece == number])) for number in np.unique(last.piece)]
-    table = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=columns)
-    known = {**RESULT_UNITS, **units}
+    table = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=list(units))
     marks = knees(last.table, objectives, by)
-    shown = {name: known.get(name, "") for name in columns}
-    varied = tuple(name for name in design if name not in objectives)
     others = pd.concat(cloud, ignore_index=True)
     return DesignFront(
         table=table,
@@ -350,8 +342,8 @@ def _front(
         n_feasible=n_feasible,
         n_missing=n_missing,
         cloud=others,
-        units=shown,
-        design=varied,
+        units=dict(units),
+        design=(),
         limits=tuple(limits),
         n_beyond=n_beyond,
         n_refused=n_refused,

@@ -103,12 +103,10 @@ def test_fronts_of_parts_make_the_front_of_the_whole(rows, size, grouped):
     found = pareto_designs._front(
         pieces,
         lambda piece, places: table.iloc[int(piece) + places],
-        list(table.columns),
+        dict.fromkeys(table.columns, ""),
         objectives,
         by,
         False,
-        {},
-        [],
     )
     assert found.row.tolist() == np.flatnonzero(pareto.front(table, objectives, by)).tolist()
     assert found.table.equals(table.iloc[found.row].reset_index(drop=True))
