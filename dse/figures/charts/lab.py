@@ -169,7 +169,7 @@ def lab_heads(source: Source) -> Chart:
     table = table[table["side"] == side]
     if "context_tokens" in table:  # of `dse measure`: the longest, as its own figures
         table = table[table["context_tokens"] == table["context_tokens"].max()]
-    method = Source(table).one("method") if "method" in table else ""
+    method = Source(table).single("method") if "method" in table else ""
     if table.empty or table[column].isna().all():
         raise InputError(f"{column}: no head of {side}s has it: choose another with --only side=NAME")
     if table.duplicated(["layer", "head"]).any():

@@ -46,7 +46,7 @@ def chart(source: Source) -> Chart:
 
     The ceiling is that of the one device. Marks tell operations, colors quantizers.
     """
-    table, device, model = source.table, source.one("device"), source.one("model")
+    table, device, model = source.table, source.single("device"), source.single("model")
     peak_flops, bandwidth = (float(table[name].iloc[0]) for name in ("peak_flops_per_s", "bandwidth_bytes_per_s"))
     places = style.places(list(dict.fromkeys(table["quantizer"])), rows.quantizer_places(table))
     ridge = peak_flops / bandwidth

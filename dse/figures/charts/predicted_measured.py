@@ -44,7 +44,7 @@ def _points(name: str, measured: Any, predicted: Any, mask: Any, look: style.Sty
 )
 def calibrated(source: Source) -> Chart:
     """The parts of a calibration, of one device and stack."""
-    device, stack = source.one("device"), source.one("stack")
+    device, stack = source.single("device"), source.single("stack")
     return _chart(
         f"{device}, {stack}: predicted and measured",
         [
@@ -69,7 +69,7 @@ def silicon(products: bool, source: Source) -> Chart:
     table = source.table[(source.table["part"] == "gemm") == products]
     if table.empty:
         raise InputError(f"part = {'gemm' if products else 'attention'}: no row has it")
-    device = Source(table).one("device")
+    device = Source(table).single("device")
     parts = []
     for (stack, part), points in table.groupby(["stack", "part"], sort=False):
         drawn = _thinned(points)

@@ -17,7 +17,7 @@ from dse.figures.source import Source
 )
 def chart(source: Source) -> Chart:
     """One panel, a line per stack, part and size class; shares, p90 and naive_mean may be missing."""
-    table, device = source.table, source.one("device")
+    table, device = source.table, source.single("device")
     names = [f"{row.stack}: {row.part}, {row.size_class}" for row in table.itertuples()]
     places = range(len(names) - 1, -1, -1)
     series = []
