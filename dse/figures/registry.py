@@ -59,7 +59,7 @@ class Figure:
     written: Written
     columns: tuple[str, ...]
     draw: Callable[[Source], Chart | None]
-    order: float
+    order: float = math.inf
     key: tuple[str, ...] = ()
     needs_beside: bool = False
     title: str = ""
@@ -102,40 +102,21 @@ class Figure:
 DECLARED: dict[str, Figure] = {}
 
 
+Draw = Callable[[Source], Chart | None]
+
+
 def figure(
-    name: str,
-    shows: str,
-    written: Written,
-    columns: tuple[str, ...],
-    *,
-    order: float = math.inf,
-    key: tuple[str, ...] = (),
-    needs_beside: bool = False,
-    title: str = "",
-    answer: type | None = None,
-    source_of: Callable[[Any], Source] | None = None,
-) -> Callable[[Callable[[Source], Chart | None]], Callable[[Source], Chart | None]]:
+    name: str, shows: str, written: Written, columns: tuple[str, ...], **more: Any
+) -> Callable[[Draw], Draw]:
     """Declare the figure that the decorated function draws; the arguments are the fields of `Figure`.
 
     Lists show figures by `order`, those without one last.
     """
 
-    def declare(draw: Callable[[Source], Chart | None]) -> Callable[[Source], Chart | None]:
+    def declare(draw: Draw) -> Draw:
         if name in DECLARED:
             raise ValueError(f"two figures are called {name}")
-        DECLARED[name] = Figure(
-            name=name,
-            shows=shows,
-            written=written,
-            columns=columns,
-            draw=draw,
-            order=order,
-            key=key,
-            needs_beside=needs_beside,
-            title=title,
-            answer=answer,
-            source_of=source_of,
-        )
+        DECLARED[name] = Figure(name, shows, written, columns, draw, **more)
         return draw
 
     return declare

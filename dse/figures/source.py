@@ -91,7 +91,7 @@ class Source:
         """A JSON file in the same directory; empty where there is none."""
         return (store.load_json(self.path.parent / name) if self.path else None) or {}
 
-    def one(self, name: str) -> str:
+    def single(self, name: str) -> str:
         """The one name that a column holds. Raises InputError where a figure of one would mix several."""
         values = list(dict.fromkeys(map(str, self.table[name])))
         if len(values) > 1:

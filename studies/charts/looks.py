@@ -1,16 +1,17 @@
 """A language model's own keys and values (`dse study`): ranges, outlier channels, normality, sinks."""
 
-from dse.figures.drawing import axes
-from dse.figures.drawing.chart import Axis, Chart, Panel, Series
+from typing import Any
+
+from dse.figures.drawing import axes, marks
+from dse.figures.drawing.chart import Axis, Chart, Panel
 from dse.figures.drawing.style import BLACK, GRAY, Style
 from dse.validate.studied import rows
-from studies.charts.study import LOOKS, by_layer, layer_axis, level, line, study
+from studies.charts.study import LOOKS, by_layer, layer_axis, line, study
 from studies.table import Tables
 
-PERCENT = 0.01
 SIDES = (("key", "keys"), ("value", "values"))
 _TESTED = (*SIDES, ("key before RoPE", "keys before RoPE"))
-_TEXT = Style(GRAY, "solid", "circle")
+_TEXT = Style(GRAY)
 
 
 @study("study_ranges", "ranges", "How far a model's keys and values reach, by layer and text.")
@@ -28,11 +29,9 @@ def ranges(tables: Tables) -> Chart:
                 ("low", "limits of the outer 4 %", LOOKS[0], "mean"),
             ):
                 subset = data[data["metric"] == metric]
-                points = line("one text", list(subset["layer"] + 0.13), list(subset["value"]), _TEXT, kind="scatter")
+                places, values = list(subset["layer"] + 0.13), list(subset["value"])
                 series += [
-                    Series(
-                        points.name, kind="scatter", x=points.x, y=points.y, color=GRAY, size=0.35, hover=points.hover
-                    ),
+                    line("one text", places, values, _TEXT, kind="scatter", size=0.35),
                     by_layer(subset, shown, look, fold),
                 ]
             reach = float(data["value"].abs().max())
@@ -59,7 +58,7 @@ def channels(tables: Tables) -> Chart:
     """Oaken, observation 3: outlier channels."""
     kinds = (
         ("largest_over_median", "Largest over median channel", "ratio", "1", 1.0),
-        ("top_in_as_many_channels", "Of the top 4 %, in the 4 % of channels with most", "share", "%", PERCENT),
+        ("top_in_as_many_channels", "Of the top 4 %, in the 4 % of channels with most", "share", "%", axes.PERCENT),
     )
     panels = []
     for metric, title, name, unit, size in kinds:
@@ -73,7 +72,7 @@ def channels(tables: Tables) -> Chart:
                 )
                 values += list(data["value"])
         axis, x = axes.linear(name, unit, values, size), layer_axis(next(iter(tables.values())))
-        series.append(level("no outlier channel", x, 1.0 if metric == "largest_over_median" else 0.04))
+        series.append(marks.rule("no outlier channel", x, 1.0 if metric == "largest_over_median" else 0.04))
         panels.append(Panel(title, x, axis, tuple(series)))
     return Chart(
         "Do a few channels hold the largest values? (Oaken Figure 6(c))",
@@ -95,24 +94,15 @@ def normality(tables: Tables) -> Chart:
         for (side, shown), look in zip(_TESTED, LOOKS, strict=False):
             part = data[data["side"] == side]
             mean = part.groupby("x")["value"].mean()
-            series.append(line(f"{shown}, mean of layers", list(mean.index), list(mean), look, "%", per_unit=PERCENT))
-            places = [at * {"key": 1.04, "value": 1.08}.get(side, 1.12) for at in part["x"]]
-            dots = line(f"{shown}, a layer", places, list(part["value"]), look, "%", kind="scatter", per_unit=PERCENT)
             series.append(
-                Series(
-                    dots.name,
-                    kind="scatter",
-                    x=dots.x,
-                    y=dots.y,
-                    color=look.color,
-                    marker=look.marker,
-                    size=0.5,
-                    hover=dots.hover,
-                    opened=(True,) * len(part),
-                )
+                line(f"{shown}, mean of layers", list(mean.index), list(mean), look, "%", per_unit=axes.PERCENT)
             )
-        y = axes.linear("blocks not told from normal", "%", [0.95], PERCENT)
-        series.append(level("were all normal", x, 0.95))
+            places = [at * {"key": 1.04, "value": 1.08}.get(side, 1.12) for at in part["x"]]
+            dots: Any = {"kind": "scatter", "size": 0.5, "opened": (True,) * len(part)}
+            name, values = f"{shown}, a layer", list(part["value"])
+            series.append(line(name, places, values, look, "%", per_unit=axes.PERCENT, **dots))
+        y = axes.linear("blocks not told from normal", "%", [0.95], axes.PERCENT)
+        series.append(marks.rule("were all normal", x, 0.95))
         panels.append(Panel(model, x, y, tuple(series)))
     return Chart(
         "Are blocks of a token's keys and values normal? (NQKV Table 1)",
@@ -139,31 +129,10 @@ def quantiles(tables: Tables) -> Chart:
             series = []
             for size, look in zip(sizes, LOOKS, strict=False):
                 mean = data[data["series"] == size].groupby("x")["value"].mean()
-                points = line(f"blocks of {size}", list(mean.index), list(mean), look, kind="scatter")
-                series.append(
-                    Series(
-                        points.name,
-                        kind="scatter",
-                        x=points.x,
-                        y=points.y,
-                        color=look.color,
-                        marker=look.marker,
-                        size=0.5,
-                        hover=points.hover,
-                    )
-                )
-            series.append(
-                Series(
-                    "normal",
-                    kind="line",
-                    x=(-2.4, 2.4),
-                    y=(-2.4, 2.4),
-                    color=BLACK,
-                    dash="dash",
-                    marker="",
-                    is_note=True,
-                )
-            )
+                name, places = f"blocks of {size}", list(mean.index)
+                series.append(line(name, places, list(mean), look, kind="scatter", size=0.5))
+            dashed = Style(BLACK, "dash", "")
+            series.append(marks.line("normal", (-2.4, 2.4), (-2.4, 2.4), dashed, is_note=True))
             panels.append(Panel(f"{model}, {shown}", x, y, tuple(series)))
     return Chart(
         "How do a block's quantiles lie against normal ones? (NQKV Figure 4)",
@@ -202,10 +171,12 @@ def sinks(tables: Tables) -> Chart:
                 )
             )
         y = axes.log10("attention over its even share", "1", shares["value"].clip(lower=1e-3))
-        panels.append(Panel(f"{model}: attention", x, y, (*series, level("even share, median key", x, 1.0))))
+        panels.append(Panel(f"{model}: attention", x, y, (*series, marks.rule("even share, median key", x, 1.0))))
         sizes = line("first token", list(keys["layer"]), list(keys["value"]), LOOKS[4], kind="scatter")
         y = axes.linear("L1 norm over the median key's", "1", [*keys["value"], 1.0])
-        panels.append(Panel(f"{model}: key of the first token", x, y, (sizes, level("even share, median key", x, 1.0))))
+        panels.append(
+            Panel(f"{model}: key of the first token", x, y, (sizes, marks.rule("even share, median key", x, 1.0)))
+        )
     return Chart(
         "Is there a sink: one token that draws the attention, with a small key? (SinkQ 3.1)",
         panels=tuple(panels),
@@ -222,23 +193,17 @@ def overlap(tables: Tables) -> Chart:
     for model, table in tables.items():
         data = rows(table, "overlap", "both")
         x = axes.log2_at("N", "tokens", list(map(float, data["x"])))
-        y = axes.linear("both", "%", [*data["value"], 0.45], PERCENT)
+        y = axes.linear("both", "%", [*data["value"], 0.45], axes.PERCENT)
         layers = sorted(set(data["layer"]))
         series = []
         for layer, look in zip(layers, LOOKS, strict=False):
             part = data[data["layer"] == layer]
-            series.append(line(f"layer {layer}", list(part["x"]), list(part["value"]), look, "%", per_unit=PERCENT))
+            series.append(
+                line(f"layer {layer}", list(part["x"]), list(part["value"]), look, "%", per_unit=axes.PERCENT)
+            )
         counts = sorted(set(data["x"]))
-        chance = Series(
-            "by chance",
-            kind="line",
-            x=tuple(counts),
-            y=tuple(n / 300 for n in counts),
-            color=BLACK,
-            dash="dash",
-            marker="",
-            is_note=True,
-        )
+        dashed = Style(BLACK, "dash", "")
+        chance = marks.line("by chance", counts, (n / 300 for n in counts), dashed, is_note=True)
         panels.append(Panel(model, x, y, (*series, chance)))
     return Chart(
         "Are the N smallest keys those with the highest attention? (SinkQ Figure 1(c))",
@@ -259,17 +224,17 @@ def kept(tables: Tables) -> Chart:
         x = axes.categories("tokens kept exact", [f"{n:g}" for n in counts], "tokens")
         mean = data.groupby(["series", "x"], sort=False)["value"].mean()
         series = [
-            line(str(name), list(range(len(counts))), list(part), look, "%", per_unit=PERCENT)
+            line(str(name), list(range(len(counts))), list(part), look, "%", per_unit=axes.PERCENT)
             for (name, part), look in zip(mean.groupby(level="series", sort=False), LOOKS, strict=False)
         ]
-        y = axes.around("loss", "%", [value / PERCENT for value in mean])
+        y = axes.around("loss", "%", [value / axes.PERCENT for value in mean])
         y = Axis(
             "L1 loss of the attention output",
             unit="%",
-            low=y.low * PERCENT,
-            high=y.high * PERCENT,
-            ticks=tuple((at * PERCENT, text) for at, text in y.ticks),
-            per_unit=PERCENT,
+            low=y.low * axes.PERCENT,
+            high=y.high * axes.PERCENT,
+            ticks=tuple((at * axes.PERCENT, text) for at, text in y.ticks),
+            per_unit=axes.PERCENT,
         )
         panels.append(Panel(model, x, y, tuple(series)))
     return Chart(
@@ -298,7 +263,7 @@ def accumulated(tables: Tables) -> Chart:
         for layer, look in zip(dict.fromkeys(chosen), LOOKS, strict=False):
             part = data[data["layer"] == layer]
             series.append(line(f"layer {layer}", list(part["x"]), list(part["value"].clip(lower=1e-5)), look))
-        panels.append(Panel(model, x, y, (*series, level("even share", x, 1 / 300))))
+        panels.append(Panel(model, x, y, (*series, marks.rule("even share", x, 1 / 300))))
     return Chart(
         "How much of the attention do the first few tokens draw? (SinkQ Figures 8 and 9)",
         panels=tuple(panels),
@@ -315,7 +280,7 @@ def oaken_runs(tables: Tables) -> Chart:
     for model, table in tables.items():
         data, of_text = rows(table, "oaken-runs", "off"), rows(table, "oaken-runs", "off text")
         x = axes.log2_at("runs that a threshold is the mean of", "1", sorted(set(data["x"])))
-        y = axes.linear("off", "%", [*data["value"], *of_text["value"]], PERCENT)
+        y = axes.linear("off", "%", [*data["value"], *of_text["value"]], axes.PERCENT)
         series = []
         for (side, shown), look in zip(SIDES, LOOKS, strict=False):
             part = data[data["side"] == side].groupby("x")["value"]
@@ -323,8 +288,8 @@ def oaken_runs(tables: Tables) -> Chart:
                 folded = part.agg(fold)
                 dashed = look if fold == "mean" else Style(look.color, "dot", look.marker)
                 name = f"{shown}, {how}"
-                series.append(line(name, list(folded.index), list(folded), dashed, "%", per_unit=PERCENT))
-        series.append(level("worst layer of a text", x, float(of_text["value"].max())))
+                series.append(line(name, list(folded.index), list(folded), dashed, "%", per_unit=axes.PERCENT))
+        series.append(marks.rule("worst layer of a text", x, float(of_text["value"].max())))
         panels.append(Panel(model, x, y, tuple(series)))
     return Chart(
         "How many runs do Oaken's thresholds need? (Oaken 4.2)",

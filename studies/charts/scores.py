@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pandas as pd
 
-from dse.figures.drawing import axes
+from dse.figures.drawing import axes, marks
 from dse.figures.drawing.chart import Axis, Chart, Panel, Series
 from dse.figures.drawing.style import BLACK, VERMILLION, Style
 from dse.validate.studied import scores
-from studies.charts.study import BARS, LOOKS, bars, level, study
+from studies.charts.study import BARS, LOOKS, bars, study
 from studies.table import OAKEN, SIGNED, Tables, fp16, front
 
 
@@ -25,17 +25,8 @@ def _points(name: str, df: pd.DataFrame, place: Sequence[float], look: Style, li
     """Perplexities at their places with bars; `lie`: the places are along y."""
     values, at = list(map(float, df["perplexity"])), list(map(float, place))
     x, y = (values, at) if lie else (at, values)
-    shown = Series(
-        name,
-        kind="line" if joined else "scatter",
-        x=tuple(x),
-        y=tuple(y),
-        color=look.color,
-        dash=look.dash,
-        marker=look.marker,
-        hover=_texts(df, name),
-        size=1.0 if joined else 0.8,
-    )
+    draw, size = (marks.line, 1.0) if joined else (marks.points, 0.8)
+    shown = draw(name, x, y, look, _texts(df, name), size=size)
     return [*bars(name, x, y, list(df["error"]), look, lie), shown]
 
 
@@ -58,7 +49,7 @@ def _lines(
             at = [place(places)[places.index(value)] for value in part["x"]]
             spread = [v * 1.04**i if x.log else v + 0.05 * i for v in at]
             series += _points(name, part, spread, LOOKS[i % len(LOOKS)], False, True)
-        panels.append(Panel(model, x, y, (*series, level("FP16", x, fp16(table)))))
+        panels.append(Panel(model, x, y, (*series, marks.rule("FP16", x, fp16(table)))))
     return panels
 
 
@@ -75,7 +66,7 @@ def _dots(tables: Tables, experiment: str, axis: str, names: Callable[[pd.DataFr
             at = [labels.index(name) + 0.16 * ((len(groups) - 1) / 2 - i) for name in part["row"]]
             series += _points(group, part, at, LOOKS[i], True, False)
         y = axes.categories(axis, labels)
-        panels.append(Panel(model, _axis(table, data), y, (*series, level("FP16", y, fp16(table), lie=False))))
+        panels.append(Panel(model, _axis(table, data), y, (*series, marks.rule("FP16", y, fp16(table), upright=True))))
     return panels
 
 
@@ -96,16 +87,8 @@ def oaken_ratios(tables: Tables) -> Chart:
     for model, table in tables.items():
         ratios, y = front(table), _axis(table, front(table))
         best = ratios[ratios["on_front"]].sort_values("stored_bits")
-        series: list[Series] = [
-            Series(
-                "Pareto front",
-                kind="line",
-                x=tuple(best["stored_bits"]),
-                y=tuple(best["perplexity"]),
-                color=VERMILLION,
-                marker="",
-            )
-        ]
+        hull = Style(VERMILLION, marker="")
+        series = [marks.line("Pareto front", best["stored_bits"], best["perplexity"], hull)]
         for i, (name, look) in enumerate(zip(dict.fromkeys(ratios["series"]), LOOKS, strict=False)):
             foot = y.low - (0.04, 0.09)[i % 2] * (y.high - y.low)
             part = ratios[ratios["series"] == name]
@@ -114,38 +97,20 @@ def oaken_ratios(tables: Tables) -> Chart:
             series += _points(f"{name} outliers", part, place, look, False, False)
             names = [groups for groups, on_front in zip(part["groups"], part["on_front"], strict=True) if on_front]
             middle = float(part["stored_bits"].mean())
+            plain = Style(BLACK, marker="")
             series += [
-                Series(
-                    "groups",
-                    kind="scatter",
-                    x=(middle,),
-                    y=(foot,),
-                    color=BLACK,
-                    marker="",
-                    labels=(text,),
-                    is_note=True,
-                    in_legend=False,
-                )
+                marks.points("groups", [middle], [foot], plain, labels=(text,), is_note=True, in_legend=False)
                 for text in names
             ]
             for at, value in zip(place, part["perplexity"].where(part["groups"] == OAKEN), strict=True):
                 if value == value:
-                    series.append(
-                        Series(
-                            f"{OAKEN}, the paper's",
-                            kind="scatter",
-                            x=(at,),
-                            y=(value,),
-                            color=BLACK,
-                            marker="star",
-                            size=1.4,
-                        )
-                    )
+                    star = Style(BLACK, marker="star")
+                    series.append(marks.points(f"{OAKEN}, the paper's", [at], [value], star, size=1.4))
         bits = (float(ratios["stored_bits"].min()) - 0.3, float(ratios["stored_bits"].max()) + 0.3)
         ticks = tuple((n / 2, f"{n / 2:g}") for n in range(32) if bits[0] < n / 2 < bits[1])
         x = Axis("stored bits", unit="bit/element", low=bits[0], high=bits[1], ticks=ticks)
         y = replace(y, low=y.low - 0.14 * (y.high - y.low))
-        panels.append(Panel(model, x, y, (*series, level("FP16", x, fp16(table)))))
+        panels.append(Panel(model, x, y, (*series, marks.rule("FP16", x, fp16(table)))))
     return Chart(
         "Which shares of outliers give the least perplexity for their bits? (Oaken Figure 12(a))",
         panels=tuple(panels),

@@ -1,12 +1,12 @@
 """Common parts of the figures of a language model's study (`dse study`): several models, looks, error bars."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 
 from dse.core.errors import InputError, show
-from dse.figures.drawing import style, to_plotly
+from dse.figures.drawing import axes, marks, style, to_plotly
 from dse.figures.drawing.chart import Axis, Chart, Series
 from dse.figures.drawing.style import Style
 from dse.figures.registry import by, figure
@@ -66,57 +66,36 @@ def line(
     y: Sequence[float],
     look: Style,
     unit: str = "",
-    marker: bool = True,
-    kind: str = "line",
+    kind: Literal["line", "scatter"] = "line",
     per_unit: float = 1.0,
+    **more: Any,
 ) -> Series:
     """A series whose hover boxes tell its name, place and value."""
-    texts = tuple(f"{name}\n{a:.4g}: {b / per_unit:.4g} {unit}".rstrip() for a, b in zip(x, y, strict=True))
-    return Series(
-        name,
-        kind="line" if kind == "line" else "scatter",
-        x=tuple(map(float, x)),
-        y=tuple(map(float, y)),
-        color=look.color,
-        dash=look.dash,
-        marker=look.marker if marker else "",
-        hover=texts,
-        size=0.75 if kind == "scatter" else 1.0,
-    )
+    texts = (f"{name}\n{a:.4g}: {b / per_unit:.4g} {unit}".rstrip() for a, b in zip(x, y, strict=True))
+    if kind == "line":
+        return marks.line(name, x, y, look, texts, **more)
+    return marks.points(name, x, y, look, texts, **{"size": 0.75, **more})
 
 
-def by_layer(own: pd.DataFrame, name: str, look: Style, fold: str = "mean", unit: str = "") -> Series:
+def by_layer(values: pd.DataFrame, name: str, look: Style, fold: str = "mean", unit: str = "") -> Series:
     """A line over the layers: of each layer's values the `fold`, mean, min or max."""
-    per_layer = own.groupby("layer")["value"].agg(fold)
+    per_layer = values.groupby("layer")["value"].agg(fold)
     return line(name, list(per_layer.index), list(per_layer), look, unit)
 
 
 def layer_axis(table: pd.DataFrame) -> Axis:
     """The layers, from the first on."""
-    layers = sorted({int(layer) for layer in table["layer"] if layer >= 0})
-    every = -(-len(layers) // 12)
-    ticks = tuple((float(n), f"{n}") for n in layers[::every])
-    return Axis("layer", unit="index", low=layers[0] - 0.4, high=layers[-1] + 0.4, ticks=ticks)
+    return axes.layers(sorted({int(layer) for layer in table["layer"] if layer >= 0}), 0.4)
 
 
 def bars(
     name: str, x: Sequence[float], y: Sequence[float], errors: Sequence[float], look: Style, lie: bool = False
 ) -> list[Series]:
     """A line a point from one standard error below it to one above; `lie`: along x."""
+    look = Style(look.color, marker="")
     segments = []
     for at, value, error in zip(x, y, errors, strict=True):
         along, across = (at - error, at + error) if lie else (value - error, value + error), (value if lie else at,) * 2
         horizontal, vertical = (along, across) if lie else (across, along)
-        segments.append(
-            Series(
-                name, kind="line", x=horizontal, y=vertical, color=look.color, marker="", is_note=True, in_legend=False
-            )
-        )
+        segments.append(marks.line(name, horizontal, vertical, look, is_note=True, in_legend=False))
     return segments
-
-
-def level(name: str, axis: Axis, value: float, lie: bool = True) -> Series:
-    """A dashed line at a value, along the whole `axis`."""
-    ends, same = (axis.low, axis.high), (value, value)
-    x, y = (ends, same) if lie else (same, ends)
-    return Series(name, kind="line", x=x, y=y, color=style.BLACK, dash="dash", marker="", is_note=True)

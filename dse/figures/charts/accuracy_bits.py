@@ -3,8 +3,8 @@
 from functools import partial
 
 from dse.core.errors import InputError
-from dse.figures.drawing import axes, style
-from dse.figures.drawing.chart import Chart, Panel, Series
+from dse.figures.drawing import axes, marks, style
+from dse.figures.drawing.chart import Chart, Panel
 from dse.figures.registry import by_validation, figure
 from dse.figures.source import Source
 from dse.validate.accuracy import VIEWS, AccuracyView
@@ -26,25 +26,14 @@ def chart(view: AccuracyView, source: Source) -> Chart:
         series = []
         for method in dict.fromkeys(scores["method"]):
             points = scores[scores["method"] == method]
-            look = looks[method]
-            texts = tuple(
+            texts = (
                 f"{model}, {method}{', ' + row.config if row.config else ''}\n{axis} {row.value:.2f}"
                 f"{'' if row.n_tasks == 1 else f', mean of {row.n_tasks} tasks'}\n"
                 f"{row.effective_bits:.3f} bit an element ({row.quantizer})"
                 for row in points.itertuples()
             )
-            series.append(
-                Series(
-                    method,
-                    kind="scatter",
-                    x=tuple(map(float, points["effective_bits"])),
-                    y=tuple(map(float, points["value"])),
-                    color=look.color,
-                    marker=look.marker,
-                    hover=texts,
-                    size=0.75,
-                )
-            )
+            places = points["effective_bits"], points["value"]
+            series.append(marks.points(method, *places, looks[method], texts, size=0.75))
         y = axes.around(axis, view.unit, list(map(float, scores["value"])))
         panels.append(Panel(str(model), bits, y, tuple(series)))
     return Chart(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from dse.figures.drawing import axes, style
+from dse.figures.drawing import axes, marks, style
 from dse.figures.drawing.chart import Chart, Panel, Series, hover_box
 from dse.figures.registry import by, figure
 from dse.figures.source import Source
@@ -13,6 +13,8 @@ from dse.questions.common import sure_text
 
 #: fills that dark letters can be read on
 COLORS = ("#E8E8E8", "#A6D4F0", "#F6CF7F", "#8FD3BC", "#E7BFD6", "#F2A97E", "#9DB8D9", "#C9C9C9", "#D6E3A0", "#CDBEE8")
+#: fill of what no quantizer runs
+NONE_RUNS = ("#FFFFFF", "x")
 #: a letter for each quantizer, so that cells are told apart without color
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 #: chance from which on a winner counts as sure
@@ -64,39 +66,28 @@ def chart(source: Source) -> Chart:
         if rows.empty:
             continue
         i = quantizers.index(name) if name else -1
-        centre = tuple(float(inputs.index(n)) for n in rows["input_tokens"])
         series.append(
-            Series(
+            marks.bars(
                 _name(i, quantizers) if name else "none runs",
+                map(batches.index, rows["batch"]),
+                (1.0,) * len(rows),
+                (COLORS[i % len(COLORS)], "") if name else NONE_RUNS,
+                (_hover(row, quantizers) for _, row in rows.iterrows()),
                 kind="bar",
-                x=tuple(float(batches.index(batch)) for batch in rows["batch"]),
-                y=(1.0,) * len(rows),
-                color=COLORS[i % len(COLORS)] if name else "#FFFFFF",
-                base=tuple(at - 0.5 for at in centre),
+                base=(inputs.index(n) - 0.5 for n in rows["input_tokens"]),
                 width=1.0,
-                hover=tuple(_hover(row, quantizers) for _, row in rows.iterrows()),
-                hatch="" if name else "x",
                 in_legend=False,
             )
         )
-    series.append(
-        Series(
-            "gain",
-            kind="scatter",
-            x=tuple(float(batches.index(batch)) for batch in table["batch"]),
-            y=tuple(float(inputs.index(n)) for n in table["input_tokens"]),
-            color=style.BLACK,
-            marker="",
-            labels=tuple(_label(row, quantizers, over) for _, row in table.iterrows()),
-            in_legend=False,
-            is_note=True,
-        )
-    )
+    labels = tuple(_label(row, quantizers, over) for _, row in table.iterrows())
+    places = map(batches.index, table["batch"]), map(inputs.index, table["input_tokens"])
+    text = style.Style(style.BLACK, marker="")
+    series.append(marks.points("gain", *places, text, labels=labels, in_legend=False, is_note=True))
     keys = tuple(
         Series(_name(i, quantizers), kind="bar", color=COLORS[i % len(COLORS)]) for i in range(len(quantizers))
     )
     if (first == "").any():
-        keys = (*keys, Series("none runs", kind="bar", color="#FFFFFF", hatch="x"))
+        keys = (*keys, Series("none runs", kind="bar", color=NONE_RUNS[0], hatch=NONE_RUNS[1]))
     height = max(120.0, 26.0 * len(inputs))
     return Chart(
         about.get("title", "Best quantizer"),

@@ -3,8 +3,8 @@
 import pandas as pd
 
 from dse.core.errors import InputError
-from dse.figures.drawing import axes, style
-from dse.figures.drawing.chart import Chart, Panel, Series
+from dse.figures.drawing import axes, marks, style
+from dse.figures.drawing.chart import Chart, Panel
 from dse.figures.registry import by_report, figure
 from dse.figures.source import Source
 
@@ -37,35 +37,18 @@ def panel(table: pd.DataFrame, name: str = "quantizer") -> Panel:
     names = [str(name) for name in table["quantizer"]]
     y = axes.categories(name, names[::-1])
     x = axes.linear("stored bits", "bit/element", [float(v) for v in table["stored_bits"]], n_ticks=9)
-    places = tuple(float(len(names) - 1 - i) for i in range(len(names)))
-    base = (0.0,) * len(names)
-    series = []
-    for (color, hatch), column in zip(style.FILLS, parts(table), strict=False):
-        widths = tuple(float(v) for v in table[column])
-        part = column.removesuffix("_bits").replace("_", " ")
-        texts = tuple(f"{q}\n{part}: {bits:.5g} bit/element" for q, bits in zip(names, widths, strict=True))
-        if any(widths):
-            series.append(
-                Series(
-                    part, kind="hbar", x=widths, y=places, color=color, base=base, hatch=hatch, width=0.66, hover=texts
-                )
-            )
-        base = tuple(a + b for a, b in zip(base, widths, strict=True))
-    effective = tuple(float(v) for v in table["effective_bits"])
+    places = range(len(names) - 1, -1, -1)
+    shown = {part.removesuffix("_bits").replace("_", " "): table[part] for part in parts(table)}
+
+    def texts(part: str) -> list[str]:
+        return [f"{q}\n{part}: {bits:.5g} bit/element" for q, bits in zip(names, shown[part], strict=True)]
+
+    series = [part for part in marks.stacked(shown, places, texts, 0.66) if any(part.x)]
+    look = style.Style(style.BLACK, marker="diamond")
+    effective = (f"{q}\neffective: {bits:.5g} bit" for q, bits in zip(names, table["effective_bits"], strict=True))
+    opened = (True,) * len(names)
     series.append(
-        Series(
-            "effective bits",
-            kind="scatter",
-            x=effective,
-            y=places,
-            color=style.BLACK,
-            marker="diamond",
-            opened=(True,) * len(names),
-            size=0.8,
-            labels=(),
-            is_note=False,
-            hover=tuple(f"{q}\neffective: {bits:.5g} bit" for q, bits in zip(names, effective, strict=True)),
-        )
+        marks.points("effective bits", table["effective_bits"], places, look, effective, opened=opened, size=0.8)
     )
     return Panel("", x, y, tuple(series))
 

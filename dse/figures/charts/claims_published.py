@@ -5,8 +5,8 @@ from typing import Any
 
 import pandas as pd
 
-from dse.figures.drawing import axes, style
-from dse.figures.drawing.chart import Axis, Chart, Panel, Series
+from dse.figures.drawing import axes, marks, style
+from dse.figures.drawing.chart import Axis, Chart, Panel
 from dse.figures.registry import by_validation, figure
 from dse.figures.source import Source
 from dse.validate import verdicts
@@ -93,28 +93,19 @@ def chart(source: Source) -> Chart:
                 place[claim] = len(names)
                 names.append(claim)
     x, y = _ratio_axis([float(ratio) for ratio in table["ratio"]]), axes.categories("claim", names[::-1])
-    series = [Series("equal", kind="line", x=(1.0, 1.0), y=(y.low, y.high), color=style.BLACK, marker="", is_note=True)]
+    series = [marks.rule("equal", y, 1.0, dash="solid", upright=True)]
     for verdict, (color, marker) in LOOKS.items():
         claims = table[table["verdict"] == verdict]
         if len(claims):
-            texts = tuple(
+            texts = (
                 f"{row.id}\npublished {row.published:g}, ours {row.ours:.4g} {row.unit}\n"
                 f"{row.ratio:.4g} times, {verdict}"
                 for row in claims.itertuples()
             )
-            series.append(
-                Series(
-                    verdict,
-                    kind="scatter",
-                    x=tuple(map(float, claims["ratio"])),
-                    y=tuple(float(len(names) - 1 - place[claim]) for claim in claims["id"]),
-                    color=color,
-                    marker=marker,
-                    hover=texts,
-                    size=0.75,
-                    opened=tuple(map(bool, claims["is_input"])) if verdict == "reproduced" else (),
-                )
-            )
+            places = (len(names) - 1 - place[claim] for claim in claims["id"])
+            opened = tuple(map(bool, claims["is_input"])) if verdict == "reproduced" else ()
+            look = style.Style(color, marker=marker)
+            series.append(marks.points(verdict, claims["ratio"], places, look, texts, size=0.75, opened=opened))
     return Chart(
         "Ours over published",
         panels=(Panel("", x, y, tuple(series)),),

@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from dse.figures.drawing import axes, style
+from dse.figures.drawing import axes, marks, style
 from dse.figures.drawing.chart import Axis, Chart, Panel, Series
 from dse.figures.registry import by, figure
 from dse.figures.source import Source
@@ -98,22 +98,9 @@ def _bars(spans: pd.DataFrame, places: list[int], name: str) -> list[Series]:
         rows = spans[spans["verdict"] == verdict]
         if rows.empty:
             continue
-        color, hatch = LOOKS[verdict]
-        hover = tuple(
-            f"{name} {row['first']:,} to {row['last']:,}: {text}" + _gains(row) for row in rows.to_dict("records")
-        )
-        bars.append(
-            Series(
-                text,
-                kind="bar",
-                x=tuple(float(places.index(at)) for at in rows["at"]),
-                y=tuple(float(last - first + 1) for first, last in zip(rows["first"], rows["last"], strict=True)),
-                color=color,
-                base=tuple(float(first) - 0.5 for first in rows["first"]),
-                hatch=hatch,
-                hover=hover,
-            )
-        )
+        hover = (f"{name} {row['first']:,} to {row['last']:,}: {text}" + _gains(row) for row in rows.to_dict("records"))
+        at, lengths = map(places.index, rows["at"]), rows["last"] - rows["first"] + 1
+        bars.append(marks.bars(text, at, lengths, LOOKS[verdict], hover, kind="bar", base=rows["first"] - 0.5))
     return bars
 
 

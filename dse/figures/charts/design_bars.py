@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from dse.core.errors import LimitError
-from dse.figures.drawing import axes, rows, style, whiskers
+from dse.figures.drawing import axes, marks, rows, style, whiskers
 from dse.figures.drawing.chart import Axis, Chart, Panel, Series
 from dse.figures.registry import by, figure
 from dse.figures.source import Source
@@ -20,8 +20,6 @@ MEMORY = {
     "activation_bytes": "activations",
     "workspace_bytes": "workspace",
 }
-_GB = 1e9
-_BAR = 0.62
 
 #: bars of designs beside each other
 MAX_DESIGNS = 24
@@ -74,7 +72,7 @@ def memory(designs: Rows, is_named: bool = False) -> Chart:
     staggered = any(after is not before for (_, after), (_, before) in zip(shown, designs, strict=True))
     designs = shown
     tops = [max(_total(result, MEMORY), result["capacity_bytes"]) for _, result in designs]
-    x = axes.linear("memory", "GB", tops, _GB)
+    x = axes.linear("memory", "GB", tops, axes.GB)
     places = _places(designs)
     whole = [float(result["capacity_bytes"]) for _, result in designs]
     # what bars may take: the usable part, less what the runtime takes; a server sets activations aside
@@ -89,7 +87,7 @@ def memory(designs: Rows, is_named: bool = False) -> Chart:
         marks = [_marks("usable memory", usable, places), _marks("device memory", whole, places, is_limit=False)]
         note = "A bar beyond the usable memory does not fit at once."
     notes = (note, *(("Staggered requests share what their final lengths would exceed.",) if staggered else ()))
-    series = [*_stack(designs, MEMORY, _GB, "GB"), *marks]
+    series = [*_stack(designs, MEMORY, axes.GB, "GB"), *marks]
     return _chart("Memory of the whole batch", x, designs, series, notes, is_named)
 
 
@@ -100,16 +98,8 @@ def _held(result: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _marks(name: str, values: Sequence[float], places: tuple[float, ...], is_limit: bool = True) -> Series:
-    return Series(
-        name,
-        kind="scatter",
-        x=tuple(values),
-        y=places,
-        color=style.VERMILLION if is_limit else style.BLACK,
-        marker="diamond" if is_limit else "square",
-        size=0.8,
-        hover=tuple(f"{name}: {value / _GB:,.4g} GB" for value in values),
-    )
+    look = style.Style(style.VERMILLION, marker="diamond") if is_limit else style.Style(style.BLACK, marker="square")
+    return marks.points(name, values, places, look, (f"{name}: {v / axes.GB:,.4g} GB" for v in values), size=0.8)
 
 
 def step_time(designs: Rows, is_named: bool = False) -> Chart:
@@ -148,41 +138,24 @@ def _places(designs: Rows) -> tuple[float, ...]:
 
 
 def _stack(designs: Rows, columns: Mapping[str, str], per_unit: float, unit: str) -> list[Series]:
-    base = (0.0,) * len(designs)
-    bars = []
-    for (column, name), (color, hatch) in zip(columns.items(), style.FILLS, strict=False):
-        lengths = tuple(float(result[column] or 0) for _, result in designs)
-        texts = tuple(
-            f"{design}\n{name}: {value / per_unit:,.4g} {unit}"
-            for (design, _), value in zip(designs, lengths, strict=True)
-        )
-        bars.append(
-            Series(
-                name,
-                kind="hbar",
-                x=lengths,
-                y=_places(designs),
-                color=color,
-                base=base,
-                hatch=hatch,
-                width=_BAR,
-                hover=texts,
-            )
-        )
-        base = tuple(a + b for a, b in zip(base, lengths, strict=True))
-    return bars
+    lengths = {name: [float(result[column] or 0) for _, result in designs] for column, name in columns.items()}
+
+    def texts(part: str) -> list[str]:
+        named = zip(designs, lengths[part], strict=True)
+        return [f"{design}\n{part}: {value / per_unit:,.4g} {unit}" for (design, _), value in named]
+
+    return marks.stacked(lengths, _places(designs), texts, 0.62)
 
 
 def _chart(title: str, x: Axis, designs: Rows, series: list[Series], notes: tuple[str, ...], is_named: bool) -> Chart:
+    several = len(designs) > 1
     if is_named:
         y = axes.categories("design", [name for name, _ in designs][::-1])
-        return Chart(
-            title, panels=(Panel("", x, y, tuple(series)),), panel_height_pt=30 + 14 * len(designs), notes=notes
-        )
-    several = len(designs) > 1
-    numbers = [str(i) if several else "" for i in range(len(designs), 0, -1)]
-    keys = ("Designs " + "; ".join(f"{i}: {name}" for i, (name, _) in enumerate(designs, 1)) + ".",) if several else ()
-    y = axes.categories("design" if several else "", numbers)
-    return Chart(
-        title, panels=(Panel("", x, y, tuple(series)),), panel_height_pt=30 + 26 * len(designs), notes=(*notes, *keys)
-    )
+    else:
+        numbers = [str(i) if several else "" for i in range(len(designs), 0, -1)]
+        y = axes.categories("design" if several else "", numbers)
+        if several:
+            keys = "; ".join(f"{i}: {name}" for i, (name, _) in enumerate(designs, 1))
+            notes = (*notes, f"Designs {keys}.")
+    height = 30 + (14 if is_named else 26) * len(designs)
+    return Chart(title, panels=(Panel("", x, y, tuple(series)),), panel_height_pt=height, notes=notes)

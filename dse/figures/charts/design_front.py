@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from dse.core.units import human
-from dse.figures.drawing import axes, style, whiskers
+from dse.figures.drawing import axes, marks, style, whiskers
 from dse.figures.drawing.chart import Axis, Chart, Panel, Series, hover_box
 from dse.figures.registry import by, figure
 from dse.figures.source import Source
@@ -121,7 +121,7 @@ def chart(
         keep = [i for i in range(len(front)) if i % -(-len(front) // MAX_FRONT) == 0 or knee[i]]
         notes.append(f"{len(keep):,} of the {len(front):,} designs on the front are drawn; the table has all.")
         front, knee = front.iloc[keep], [knee[i] for i in keep]
-    others = [Series(OTHERS, kind="scatter", **_points(cloud, x, y), color=GRAY, size=0.5)] if len(cloud) else []
+    others = [marks.points(OTHERS, cloud[x], cloud[y], style.Style(GRAY), size=0.5)] if len(cloud) else []
     if others:
         notes.append(f"Other designs: {len(cloud):,} of those that are beaten.")
     series: list[Series] = []
@@ -137,36 +137,17 @@ def chart(
     looks = style.looks([OTHERS, *(name for name, _ in groups)])  # gray stays with the others
     for name, rows in groups:
         look, rows = looks[name], rows.sort_values(list(names), kind="stable")
-        series.append(
-            Series(
-                name,
-                kind="line" if len(objectives) == 2 else "scatter",
-                **_points(rows, x, y),
-                color=look.color,
-                dash=look.dash,
-                marker=look.marker,
-                size=0.8,
-                hover=tuple(_hover(name, row, units) for _, row in rows.iterrows()),
-            )
-        )
+        draw = marks.line if len(objectives) == 2 else marks.points
+        hover = (_hover(name, row, units) for _, row in rows.iterrows())
+        series.append(draw(name, rows[x], rows[y], look, hover, size=0.8))
         if len(front) <= MAX_WHISKERS:
             for row in rows.to_dict("records"):
                 whisks += whiskers.upright(float(row[x]), whiskers.ends(row, y), look.color)
                 whisks += whiskers.level(float(row[y]), whiskers.ends(row, x), look.color)
         best = rows[is_knee[rows.index]]
-        knees.append(
-            Series(
-                style.KNEE,
-                kind="scatter",
-                **_points(best, x, y),
-                color=look.color,
-                marker="star",
-                opened=(True,) * len(best),
-                size=2.0,
-                hover=tuple(_hover(f"knee of {name}", row, units) for _, row in best.iterrows()),
-                in_legend=False,
-            )
-        )
+        hover = (_hover(f"knee of {name}", row, units) for _, row in best.iterrows())
+        star, opened = style.Style(look.color, marker="star"), (True,) * len(best)
+        knees.append(marks.points(style.KNEE, best[x], best[y], star, hover, opened=opened, size=2.0, in_legend=False))
         notes += [f"Knee{f' of {name}' if by else ''}: {label(row)}." for _, row in best.iterrows()]
     aims = ", ".join(_aim(name, sense) for name, sense in objectives.items())
     notes.append("Knee: closest to best in everything, each objective scaled from best to worst on its front.")
@@ -183,10 +164,6 @@ def _aim(name: str, sense: str) -> str:
     """An objective in words: "largest throughput", but "largest batch" once only."""
     wanted, words = "largest" if sense == "max" else "smallest", title(name)
     return words if words.startswith(wanted) else f"{wanted} {words}"
-
-
-def _points(rows: pd.DataFrame, x: str, y: str) -> dict[str, Any]:
-    return {"x": tuple(map(float, rows[x])), "y": tuple(map(float, rows[y]))}
 
 
 def _groups(front: pd.DataFrame, by: Sequence[str], units: Mapping[str, str]) -> list[tuple[str, pd.DataFrame]]:

@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from dse.core.errors import LimitError
-from dse.figures.drawing import axes, style, whiskers
+from dse.figures.drawing import axes, marks, style, whiskers
 from dse.figures.drawing.chart import Axis, Chart, Panel, Series
 from dse.figures.registry import by, figure
 from dse.figures.source import Source
@@ -51,13 +51,13 @@ def chart(source: Source) -> Chart:
             "throughput over 16 bits",
             _axis("gain", "times", rows, "gain", ["gain_low", "gain_high"]),
             y,
-            (_even(len(rows)), *_dots(rows, "gain", "gain_low", "gain_high", "times")),
+            (_even(y), *_dots(rows, "gain", "gain_low", "gain_high", "times")),
         ),
         Panel(
             "requests that fit at once",
             _axis("largest batch", "sequences", rows, "max_batch"),
             y,
-            tuple(_bars(rows, "max_batch", "largest batch", 1.0, "sequences")),
+            (_bars(rows, "max_batch", "largest batch", 1.0, "sequences"),),
         ),
     ]
     if any(not pd.isna(row.get("joules_per_token")) for row in rows):
@@ -76,7 +76,7 @@ def chart(source: Source) -> Chart:
                 "attention error (none: not measured)",
                 axes.linear("error", "%", _values(rows, "measured_error"), 0.01),
                 y,
-                tuple(_bars(rows, "measured_error", "error", 0.01, "%")),
+                (_bars(rows, "measured_error", "error", 0.01, "%"),),
             )
         )
     return Chart(
@@ -96,19 +96,9 @@ def _axis(name: str, unit: str, rows: Sequence[dict[Any, Any]], column: str, end
     return axes.linear(name, unit, whiskers.held(_values(rows, column), _values(rows, *ends)))
 
 
-def _even(n: int) -> Series:
+def _even(y: Axis) -> Series:
     """Where a format gives as much as 16 bits."""
-    return Series(
-        "as much as 16 bits",
-        kind="line",
-        x=(1.0, 1.0),
-        y=(-0.6, n - 0.4),
-        color=style.GRAY,
-        dash="dash",
-        marker="",
-        is_note=True,
-        in_legend=False,
-    )
+    return marks.rule("as much as 16 bits", y, 1.0, style.GRAY, upright=True, in_legend=False)
 
 
 def _places(rows: Sequence[dict[Any, Any]], column: str, kernels: str) -> list[tuple[float, dict[Any, Any]]]:
@@ -127,37 +117,27 @@ def _dots(rows: Sequence[dict[Any, Any]], column: str, low: str, high: str, unit
         for place, row in placed:
             if not pd.isna(row.get(low)):
                 series += whiskers.level(place, (float(row[low]), float(row[high])), _COLORS[kernels])
-        series.append(
-            Series(
-                name,
-                kind="scatter",
-                x=tuple(float(row[column]) for _, row in placed),
-                y=tuple(place for place, _ in placed),
-                color=_COLORS[kernels],
-                marker="square" if is_open else "circle",
-                opened=(is_open,) * len(placed),
-                hover=tuple(_hover(row, column, 1.0, unit, (low, high)) for _, row in placed),
-            )
-        )
+        look = style.Style(_COLORS[kernels], marker="square" if is_open else "circle")
+        values = (row[column] for _, row in placed)
+        texts = (_hover(row, column, 1.0, unit, (low, high)) for _, row in placed)
+        opened = (is_open,) * len(placed)
+        series.append(marks.points(name, values, (place for place, _ in placed), look, texts, opened=opened))
     return [line for line in series if line.x]
 
 
-def _bars(rows: Sequence[dict[Any, Any]], column: str, name: str, per_unit: float, unit: str) -> list[Series]:
+def _bars(rows: Sequence[dict[Any, Any]], column: str, name: str, per_unit: float, unit: str) -> Series:
     """Note on bars that follow from the bits alone, whatever the kernels: all look alike."""
     placed = [place for kernels in LOOKS for place in _places(rows, column, kernels)]
-    return [
-        Series(
-            name,
-            kind="hbar",
-            x=tuple(float(row[column]) for _, row in placed),
-            y=tuple(place for place, _ in placed),
-            color=style.GRAY,
-            base=(0.0,) * len(placed),
-            width=_BAR,
-            in_legend=False,
-            hover=tuple(_hover(row, column, per_unit, unit) for _, row in placed),
-        )
-    ]
+    return marks.bars(
+        name,
+        (place for place, _ in placed),
+        (row[column] for _, row in placed),
+        (style.GRAY, ""),
+        (_hover(row, column, per_unit, unit) for _, row in placed),
+        base=(0.0,) * len(placed),
+        width=_BAR,
+        in_legend=False,
+    )
 
 
 def _hover(row: dict[Any, Any], column: str, per_unit: float, unit: str, ends: Sequence[str] = ()) -> str:

@@ -6,7 +6,7 @@ The axes are those of InferenceMAX (github.com/InferenceMAX): up and to the righ
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from dse.figures.drawing import axes, rows, style, whiskers
+from dse.figures.drawing import axes, marks, rows, style, whiskers
 from dse.figures.drawing.chart import Axis, Chart, Panel, Series, hover_box
 from dse.figures.registry import Written, figure
 from dse.figures.source import Source
@@ -119,19 +119,16 @@ def _panel(
     )
     curves = []
     for system, line in fronts.items():
-        look = shown.style(system)
         points = [speeds(row) for row in line]
+        in_time = {name: limit for name, limit in limits.items() if name == "ttft_s"}
         curves.append(
-            Series(
+            marks.line(
                 system,
-                kind="line",
-                x=tuple(user for user, _ in points),
-                y=tuple(device for _, device in points),
-                color=look.color,
-                dash=look.dash,
-                marker=look.marker,
-                opened=tuple(not within(row, {k: v for k, v in limits.items() if k == "ttft_s"}) for row in line),
-                hover=tuple(_hover(system, row) for row in line),
+                (user for user, _ in points),
+                (device for _, device in points),
+                shown.style(system),
+                (_hover(system, row) for row in line),
+                opened=tuple(not within(row, in_time) for row in line),
             )
         )
     pale = [_band(around, shown.style(system).color, x, y) for system, around in bands.items()]
@@ -149,7 +146,7 @@ def _around(line: Sequence[dict[str, Any]]) -> list[tuple[float, float]]:
 def _band(around: Sequence[tuple[float, float]], color: str, x: Axis, y: Axis) -> Series:
     """The inside of a closed line, within the frame."""
     return Series(
-        "8 of 10 measurements",
+        whiskers.NAME,
         kind="area",
         x=tuple(min(max(at, x.low), x.high) for at, _ in around),
         y=tuple(min(max(at, y.low), y.high) for _, at in around),
@@ -172,20 +169,13 @@ def _outside(limits: Mapping[str, float], x: Axis, y: Axis) -> Iterable[Series]:
 def _marks(measured: Sequence[Mapping[str, Any]], best: Sequence[Mapping[str, Any]]) -> Iterable[Series]:
     for name, points, marker, size in ((MEASURED, measured, "x-thin", 0.8), (BEST, best, "star", 2.0)):
         if points:
-            yield Series(
-                name,
-                kind="scatter",
-                x=tuple(float(point["x"]) for point in points),
-                y=tuple(float(point["y"]) for point in points),
-                color=style.BLACK,
-                marker=marker,
-                opened=(marker == "star",) * len(points),
-                size=size,
-                hover=tuple(
-                    f"{point.get('text', name)}\n{point['x']:,.3g} token/s a user, {point['y']:,.0f} a device"
-                    for point in points
-                ),
+            x, y = ([float(point[way]) for point in points] for way in ("x", "y"))
+            texts = (
+                f"{point.get('text', name)}\n{point['x']:,.3g} token/s a user, {point['y']:,.0f} a device"
+                for point in points
             )
+            opened, look = (marker == "star",) * len(points), style.Style(style.BLACK, marker=marker)
+            yield marks.points(name, x, y, look, texts, opened=opened, size=size)
 
 
 def _hover(system: str, row: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from dse.core.errors import InputError
 from dse.figures.charts import bit_ledger
-from dse.figures.drawing import axes, style
+from dse.figures.drawing import axes, marks, style
 from dse.figures.drawing.chart import Axis, Chart, ColorScale, Dash, Panel, Series
 from dse.figures.registry import Written, by, figure
 from dse.figures.source import Source
@@ -49,27 +49,11 @@ def bits(table: pd.DataFrame, title: str, notes: tuple[str, ...] = ()) -> Chart:
 def compared(table: pd.DataFrame, title: str) -> Chart:
     """Error of the attention output over stored bits, a point a quantizer of `dse.measure.lab.compared`."""
     known = table[table["output_error"].notna()]
-    places = style.places(list(known["quantizer"]), {})
-    series = []
-    for _, row in known.iterrows():
-        look, bits, error = (
-            style.STYLES[places[row["quantizer"]]],
-            float(row["stored_bits"]),
-            float(row["output_error"]),
-        )
-        hover = f"{row['quantizer']}\n{bits:.4g} bit stored\n{error:.2%} off"
-        series.append(
-            Series(
-                row["quantizer"],
-                kind="scatter",
-                x=(bits,),
-                y=(error,),
-                color=look.color,
-                marker=look.marker,
-                hover=(hover,),
-                size=1.3,
-            )
-        )
+    looks, series = style.looks(list(known["quantizer"])), []
+    for row in known.itertuples():
+        hover = f"{row.quantizer}\n{row.stored_bits:.4g} bit stored\n{row.output_error:.2%} off"
+        place = [row.stored_bits], [row.output_error]
+        series.append(marks.points(row.quantizer, *place, looks[row.quantizer], [hover], size=1.3))
     x = axes.linear("stored bits", "bit", known["stored_bits"].astype(float))
     y = axes.linear("error of the attention output", "%", known["output_error"].astype(float), 0.01)
     return Chart(
@@ -106,27 +90,17 @@ def heads(errors: pd.DataFrame, column: str, name: str, unit: str, title: str, n
 
 
 def histogram(
-    table: pd.DataFrame, marks: Sequence[tuple[str, float, float]], title: str, notes: tuple[str, ...] = ()
+    table: pd.DataFrame, bounds: Sequence[tuple[str, float, float]], title: str, notes: tuple[str, ...] = ()
 ) -> Chart:
     """Histogram of values before and after with counts on a logarithmic axis, and the quantizer's bounds."""
     top = float(max(table["n_before"].max(), table["n_after"].max(), 1))
     y = replace(axes.log10("values in a bin", "count", [1.0, top]), low=_NOTHING)
     edges = [float(table["low"].iloc[0]), float(table["high"].iloc[-1])]
-    x = axes.around("value", "", [*edges, *(bound for _, low, high in marks for bound in (low, high))])
+    x = axes.around("value", "", [*edges, *(bound for _, low, high in bounds for bound in (low, high))])
     series = [_steps(table, "n_before", "before", style.BLUE), _steps(table, "n_after", "after", style.ORANGE)]
-    for i, (name, low, high) in enumerate(marks):
-        series += [
-            Series(
-                name,
-                kind="line",
-                x=(bound, bound),
-                y=(y.low, y.high),
-                color=style.BLACK,
-                dash=_DASHES[i % 4],
-                marker="",
-            )
-            for bound in (low, high)
-        ]
+    for i, (name, low, high) in enumerate(bounds):
+        dash = _DASHES[i % 4]
+        series += [marks.rule(name, y, bound, dash=dash, upright=True, is_note=False) for bound in (low, high)]
     return Chart(title, panels=(Panel("", x, y, tuple(series)),), panel_height_pt=200, notes=notes)
 
 
@@ -134,7 +108,7 @@ def _steps(table: pd.DataFrame, column: str, name: str, color: str) -> Series:
     """The outline of the bars."""
     x = np.repeat(np.append(table["low"].to_numpy(), table["high"].iloc[-1]), 2)[1:-1]
     y = np.repeat(np.maximum(table[column].to_numpy(dtype=float), _NOTHING), 2)
-    return Series(name, kind="line", x=tuple(map(float, x)), y=tuple(map(float, y)), color=color, marker="")
+    return marks.line(name, x, y, style.Style(color, marker=""))
 
 
 def values(part: np.ndarray, first_token: int, name: str, colors: ColorScale, title: str) -> Chart:
@@ -195,7 +169,7 @@ def lab_heads(source: Source) -> Chart:
     table = table[table["side"] == side]
     if "context_tokens" in table:  # of `dse measure`: the longest, as its own figures
         table = table[table["context_tokens"] == table["context_tokens"].max()]
-    method = Source(table).one("method") if "method" in table else ""
+    method = Source(table).single("method") if "method" in table else ""
     if table.empty or table[column].isna().all():
         raise InputError(f"{column}: no head of {side}s has it: choose another with --only side=NAME")
     if table.duplicated(["layer", "head"]).any():
@@ -214,8 +188,8 @@ def lab_heads(source: Source) -> Chart:
 )
 def lab_histogram(source: Source) -> Chart:
     """Values before and after, with the bounds that stand beside the table."""
-    marks = [(str(name), float(low), float(high)) for name, low, high in source.about.get("marks", [])]
-    return histogram(source.table, marks, *_titles(source, "Values before and after"))
+    bounds = [(str(name), float(low), float(high)) for name, low, high in source.about.get("marks", [])]
+    return histogram(source.table, bounds, *_titles(source, "Values before and after"))
 
 
 def lab_values(part: str, source: Source) -> Chart:

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from dse.figures.drawing import axes, rows, style, whiskers
-from dse.figures.drawing.chart import Chart, Panel, Series
+from dse.figures.drawing import axes, marks, rows, style, whiskers
+from dse.figures.drawing.chart import Chart, Panel
 from dse.figures.registry import by_report, figure
 from dse.figures.source import Source
 
@@ -38,22 +38,16 @@ def chart(source: Source) -> Chart:
         good = steps[steps["feasible"]]
         places = tuple(float(batches.index(int(batch))) for batch in good["batch"])
         texts = tuple(rows.hover(row, *_parts(row, parts)) for _, row in good.iterrows())
-        base = (0.0,) * len(places)
-        series: list[Series] = []
-        for (column, name), (color, hatch) in zip(parts.items(), style.FILLS, strict=False):
-            heights = tuple(float(v) for v in good[column])
-            series.append(
-                Series(
-                    name, kind="bar", x=places, y=heights, color=color, base=base, hatch=hatch, width=0.62, hover=texts
-                )
-            )
-            base = tuple(a + b for a, b in zip(base, heights, strict=True))
+        shown_parts = {name: good[column] for column, name in parts.items()}
+        series = marks.stacked(shown_parts, places, lambda _, texts=texts: texts, 0.62, "bar")  # type: ignore[misc]
         for place, row in zip(places, good.to_dict("records"), strict=True):  # beside the mark over a bar
             series += whiskers.upright(place + _ASIDE, whiskers.ends(row, "decode_step_s"))
         waits = [bool(row["running_batch"] < row["batch"]) for _, row in good.iterrows()]
         over = tuple(place for place, wait in zip(places, waits, strict=True) if wait)
         if over:
-            tops = tuple(top + 0.03 * y.high for top, wait in zip(base, waits, strict=True) if wait)
+            last = series[len(parts) - 1]
+            ends = [top + 0.03 * y.high for top in map(float.__add__, last.base, last.y)]
+            tops = tuple(end for end, wait in zip(ends, waits, strict=True) if wait)
             running = [str(int(n)) for n, wait in zip(good["running_batch"], waits, strict=True) if wait]
             series.append(style.mark(style.KEY_NOT_AT_ONCE, over, tops, 0.7, tuple(running)))
         out = tuple(float(batches.index(int(batch))) for batch in steps[~steps["feasible"]]["batch"])

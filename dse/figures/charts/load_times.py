@@ -1,9 +1,11 @@
-"""Times per token and to the first against the requests a second that servers are asked for; by `dse ask load`."""
+"""TPOT and TTFT: against the rate of requests, by `dse ask load`; how many wait so long, by `dse simulate`."""
+
+from collections.abc import Callable
 
 import pandas as pd
 
-from dse.figures.drawing import axes, style
-from dse.figures.drawing.chart import Chart, Panel, Series
+from dse.figures.drawing import axes, marks, style
+from dse.figures.drawing.chart import Axis, Chart, Panel
 from dse.figures.registry import by, figure
 from dse.figures.source import Source
 from dse.questions.load import UnderLoad
@@ -34,49 +36,56 @@ def source_of(answer: UnderLoad) -> Source:
 )
 def chart(source: Source) -> Chart:
     """A panel a time, a line a design; beside the table: `limits`, seconds by column, each a dotted line."""
+    rates = axes.linear("requests per second", "1/s", source.table["requests_per_s"].astype(float))
+    title = source.about.get("title", "TPOT and TTFT as the load rises")
+    return _chart(source, title, rates, "requests_per_s", lambda row, _: _load_text(row))
+
+
+@figure(
+    "waits",
+    "Cumulative distribution of TPOT and TTFT over the simulated requests.",
+    by("simulate ... --out DIR", "waits"),
+    ("design", "share", "tpot_s", "ttft_s"),
+    order=165,
+    key=("design", "share"),
+)
+def waits(source: Source) -> Chart:
+    """A panel a time, a line a design; beside the table: `limits`, seconds by column, each a dotted line."""
+    designs = set(source.table["design"])
+    title = "How long requests wait" + (f": {designs.pop()}" if len(designs) == 1 else "")
+    shares = axes.shares("share of the requests", 20)
+    return _chart(source, title, shares, "share", _wait_text, is_distribution=True)
+
+
+def _chart(
+    source: Source,
+    title: str,
+    other: Axis,
+    other_column: str,
+    hover: Callable[[pd.Series, str], str],
+    is_distribution: bool = False,
+) -> Chart:
+    """Times over the `other` axis, or of a distribution that axis over the times, without marks."""
     table, limits = source.table, source.about.get("limits", {})
-    looks = {
-        name: style.STYLES[place] for name, place in style.places(list(dict.fromkeys(table["design"])), {}).items()
-    }
-    rates = [float(rate) for rate in table["requests_per_s"]]
     panels = []
     for column, (name, unit, size) in times_of(table).items():
         limit = limits.get(column)
-        x = axes.linear("requests per second", "1/s", rates)
-        y = axes.linear(name, unit, [*table[column].dropna().astype(float), *([limit] if limit else [])], size)
-        series = [
-            Series(
-                design,
-                kind="line",
-                x=tuple(map(float, points["requests_per_s"])),
-                y=tuple(map(float, points[column])),
-                color=look.color,
-                dash=look.dash,
-                marker=look.marker,
-                hover=tuple(_hover(row) for _, row in points.iterrows()),
-            )
-            for design, look in looks.items()
-            if not (points := table[(table["design"] == design) & table[column].notna()]).empty
-        ]
+        times = axes.linear(name, unit, [*table[column].dropna().astype(float), *([limit] if limit else [])], size)
+        series = []
+        for design, look in style.looks(list(dict.fromkeys(table["design"]))).items():
+            rows = table[(table["design"] == design) & table[column].notna()]
+            if rows.empty:
+                continue
+            texts = (hover(row, column) for _, row in rows.iterrows())
+            if is_distribution:
+                series.append(marks.line(design, rows[column], rows[other_column], look, texts, marker=""))
+            else:
+                series.append(marks.line(design, rows[other_column], rows[column], look, texts))
         if limit:
-            ends = (limit, limit)
-            series.append(
-                Series(
-                    "limit",
-                    kind="line",
-                    x=(x.low, x.high),
-                    y=ends,
-                    color=style.GRAY,
-                    dash="dot",
-                    marker="",
-                    is_note=True,
-                )
-            )
-        panels.append(Panel(name, x, y, tuple(series)))
-    title = source.about.get("title", "TPOT and TTFT as the load rises")
-    return Chart(
-        title, panels=tuple(panels), n_columns=2, panel_height_pt=200, notes=tuple(source.about.get("notes", ()))
-    )
+            series.append(marks.rule("limit", other, limit, style.GRAY, "dot", upright=is_distribution))
+        panels.append(Panel(name, *((times, other) if is_distribution else (other, times)), tuple(series)))
+    notes = tuple(source.about.get("notes", ()))
+    return Chart(title, panels=tuple(panels), n_columns=2, panel_height_pt=200, notes=notes)
 
 
 def times_of(table: pd.DataFrame) -> dict[str, tuple[str, str, float]]:
@@ -84,7 +93,12 @@ def times_of(table: pd.DataFrame) -> dict[str, tuple[str, str, float]]:
     return {column: time for column, time in TIMES.items() if table.empty or table[column].notna().any()}
 
 
-def _hover(row: pd.Series) -> str:
+def _wait_text(row: pd.Series, column: str) -> str:
+    name, unit, size = TIMES[column]
+    return f"{row['design']}\n{row['share']:.0%} of the requests: {name} at most {row[column] / size:.4g} {unit}"
+
+
+def _load_text(row: pd.Series) -> str:
     tpot = f"TPOT {1e3 * row['tpot_s']:.4g} ms, " if pd.notna(row["tpot_s"]) else ""
     return (
         f"{row['design']}\n{row['requests_per_s']:.4g} requests/s, load {row['load']:.2g}\n"

@@ -1,17 +1,14 @@
 """Measured errors of quantizers on a KV dump: against bits, context length and layer."""
 
-from typing import Any
-
 import pandas as pd
 
-from dse.figures.drawing import axes, style
+from dse.figures.drawing import axes, marks, style
 from dse.figures.drawing.chart import Axis, Chart, Panel, Series
 from dse.figures.registry import by, figure
 from dse.figures.source import Source
 
 #: heads drawn in a layer; more do not show more
 MAX_HEADS = 16
-PERCENT = 0.01
 _ERROR = "relative error of the attention output"
 
 
@@ -21,10 +18,6 @@ def _title(text: str, synthetic: bool) -> str:
 
 def _is_synthetic(source: Source) -> bool:
     return bool({**source.json("summary.json"), **source.about}.get("synthetic"))
-
-
-def _look(methods: list[str], method: str) -> style.Style:
-    return style.looks(methods)[method]
 
 
 def _notes(table: pd.DataFrame, synthetic: bool) -> tuple[str, ...]:
@@ -46,24 +39,12 @@ def error_bits(source: Source) -> Chart | None:
     errors = errors[errors["context_tokens"] == summary["context_tokens"].max()]
     if errors.empty:
         return None
-    methods = list(dict.fromkeys(summary["method"]))
-    series = []
+    looks, series = style.looks(list(dict.fromkeys(summary["method"]))), []
     for row in errors.itertuples():
-        look = _look(methods, row.method)
         text = f"{row.method}\n{row.stored_bits:.4g} bit an element\n{_ERROR} {row.output_error:.4g}"
-        series.append(
-            Series(
-                row.method,
-                kind="scatter",
-                x=(float(row.stored_bits),),
-                y=(float(row.output_error),),
-                color=look.color,
-                marker=look.marker,
-                hover=(text,),
-            )
-        )
+        series.append(marks.points(row.method, [row.stored_bits], [row.output_error], looks[row.method], [text]))
     x = axes.linear("stored bits", "bit/element", errors["stored_bits"], n_ticks=8)
-    panel = Panel("", x, axes.log10(_ERROR, "%", errors["output_error"], PERCENT), tuple(series))
+    panel = Panel("", x, axes.log10(_ERROR, "%", errors["output_error"], axes.PERCENT), tuple(series))
     title = f"Attention error against stored bits at {errors['context_tokens'].iloc[0]:,} tokens"
     return Chart(_title(title, synthetic), panels=(panel,), panel_height_pt=230, notes=_notes(errors, synthetic))
 
@@ -98,26 +79,15 @@ def error_context(source: Source) -> Chart | None:
 
 def _panel(errors: pd.DataFrame, x: Axis, at: str, column: str, name: str, title: str) -> Panel | None:
     """A line a method of what is above zero, on a logarithmic axis; None where there is nothing."""
-    methods = list(dict.fromkeys(errors["method"]))
-    shown = errors[errors[column].gt(0)]
+    looks, shown = style.looks(list(dict.fromkeys(errors["method"]))), errors[errors[column].gt(0)]
     if shown.empty:
         return None
     series = []
     for method in dict.fromkeys(shown["method"]):
-        points, look = shown[shown["method"] == method].sort_values(at), _look(methods, method)
-        series.append(
-            Series(
-                method,
-                kind="line",
-                x=tuple(map(float, points[at])),
-                y=tuple(map(float, points[column])),
-                color=look.color,
-                dash=look.dash,
-                marker=look.marker,
-                hover=tuple(f"{method}\n{a:,}: {b:.4g}" for a, b in zip(points[at], points[column], strict=True)),
-            )
-        )
-    return Panel(title, x, axes.log10(name, "%", shown[column], PERCENT), tuple(series))
+        points = shown[shown["method"] == method].sort_values(at)
+        texts = (f"{method}\n{a:,}: {b:.4g}" for a, b in zip(points[at], points[column], strict=True))
+        series.append(marks.line(method, points[at], points[column], looks[method], texts))
+    return Panel(title, x, axes.log10(name, "%", shown[column], axes.PERCENT), tuple(series))
 
 
 @figure(
@@ -131,10 +101,7 @@ def error_layer(source: Source) -> Chart | None:
     """By layer: signal to noise of keys and of values (heads as hollow points), and the output error."""
     table, synthetic = source.table, _is_synthetic(source)
     errors = table[table["context_tokens"] == table["context_tokens"].max()]
-    layers = [float(n) for n in sorted(set(errors["layer"]))]
-    every = -(-len(layers) // 12)
-    ticks = tuple((n, f"{n:.0f}") for n in layers[::every])
-    x = Axis("layer", unit="index", low=layers[0] - 0.5, high=layers[-1] + 0.5, ticks=ticks)
+    x = axes.layers(sorted(set(errors["layer"])), 0.5)
     panels = [_sqnr(errors, x, side) for side in ("key", "value")]
     both = errors[(errors["side"] == "both") & errors["head"].isna()]
     panels.append(_panel(both, x, "layer", "output_error", _ERROR, "Attention output") if len(both) else None)
@@ -147,36 +114,25 @@ def error_layer(source: Source) -> Chart | None:
 
 
 def _sqnr(table: pd.DataFrame, x: Axis, side: str) -> Panel | None:
-    methods = list(dict.fromkeys(table["method"]))
+    looks = style.looks(list(dict.fromkeys(table["method"])))
     errors = table[(table["side"] == side) & table["sqnr_db"].notna()]
     if errors.empty:
         return None
     series: list[Series] = []
     for method in dict.fromkeys(errors["method"]):
-        look, rows = _look(methods, method), errors[errors["method"] == method].sort_values("layer")
-        heads = rows[rows["head"].notna() & (rows["head"].fillna(0) < MAX_HEADS)]
-        whole = rows[rows["head"].isna()]
-        series.append(_points(method, "line", whole, look, opened=()))
-        series.append(_points(method, "scatter", heads, look, opened=(True,) * len(heads)))
+        rows = errors[errors["method"] == method].sort_values("layer")
+        heads, whole = rows[rows["head"].fillna(MAX_HEADS) < MAX_HEADS], rows[rows["head"].isna()]
+        small = {"opened": (True,) * len(heads), "size": 0.5, "in_legend": False}
+        series.append(marks.line(method, whole["layer"], whole["sqnr_db"], looks[method], _texts(method, whole)))
+        series.append(
+            marks.points(method, heads["layer"], heads["sqnr_db"], looks[method], _texts(method, heads), **small)
+        )
     y = axes.around("SQNR", "dB", [float(v) for v in errors["sqnr_db"]])
     return Panel(f"{side.capitalize()}s", x, y, tuple(series))
 
 
-def _points(method: str, kind: Any, rows: pd.DataFrame, look: style.Style, opened: tuple[bool, ...]) -> Series:
-    texts = tuple(
+def _texts(method: str, rows: pd.DataFrame) -> list[str]:
+    return [
         f"{method}\nlayer {row.layer}{'' if pd.isna(row.head) else f', head {row.head}'}: {row.sqnr_db:.2f} dB"
         for row in rows.itertuples()
-    )
-    return Series(
-        method,
-        kind=kind,
-        x=tuple(map(float, rows["layer"])),
-        y=tuple(map(float, rows["sqnr_db"])),
-        color=look.color,
-        dash=look.dash,
-        marker=look.marker,
-        hover=texts,
-        opened=opened,
-        size=0.5 if opened else 1.0,
-        in_legend=not opened,
-    )
+    ]

@@ -2,8 +2,8 @@
 
 import pandas as pd
 
-from dse.figures.drawing import axes, rows, style
-from dse.figures.drawing.chart import Chart, Panel, Series
+from dse.figures.drawing import axes, marks, rows
+from dse.figures.drawing.chart import Chart, Dash, Panel
 from dse.figures.registry import by_report, figure
 from dse.figures.source import Source
 
@@ -11,7 +11,7 @@ from dse.figures.source import Source
 PREFERRED = ("fp16", "oaken")
 #: the model shown, where the table has it; else its first
 MODEL = "llama2-13b"
-_LINES = ("dash", "dot", "dashdot")
+_LINES: tuple[Dash, ...] = ("dash", "dot", "dashdot")
 
 
 @figure(
@@ -54,38 +54,23 @@ def chart(source: Source) -> Chart:
     for name in chosen:
         parts = one_each[one_each["quantizer"] == name]
         places = tuple(float(batches.index(int(batch))) for batch in parts["batch"])
-        weights, kv = (tuple(float(v) for v in parts[column]) for column in ("weight_bytes", "kv_bytes"))
+        parts_of = {"weights": parts["weight_bytes"], "keys and values": parts["kv_bytes"]}
         hover = tuple(
             f"batch {row['batch']}\nweights {row['weight_bytes'] / axes.GB:,.4g} GB\n"
             f"keys and values {row['kv_bytes'] / axes.GB:,.4g} GB"
             for _, row in parts.iterrows()
         )
-        bars = [
-            Series("weights", kind="bar", x=places, y=weights, color=style.BLUE, hover=hover, width=0.62),
-            Series(
-                "keys and values",
-                kind="bar",
-                x=places,
-                y=kv,
-                color=style.ORANGE,
-                base=weights,
-                hatch="/",
-                hover=hover,
-                width=0.62,
-            ),
-        ]
+        bars = marks.stacked(parts_of, places, lambda _, hover=hover: hover, 0.62, "bar")  # type: ignore[misc]
         lines = [
-            Series(
+            marks.rule(
                 f"capacity {size / axes.GB:,.4g} GB",
-                kind="line",
-                x=(x.low, x.high),
-                y=(size, size),
-                color=style.BLACK,
-                dash=_LINES[i],  # type: ignore[arg-type]
-                marker="",
+                x,
+                size,
+                dash=dash,
+                is_note=False,
                 hover=(_devices(table, size),) * 2,
             )
-            for i, size in enumerate(capacities)
+            for size, dash in zip(capacities, _LINES, strict=False)
         ]
         panels.append(Panel(f"KV {name}, {parts['stored_bits'].iloc[0]:.3g} bits stored", x, y, (*bars, *lines)))
     held = "; ".join(f"{size / axes.GB:,.4g} GB: {_devices(table, size)}" for size in capacities)

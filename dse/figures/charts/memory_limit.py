@@ -2,8 +2,8 @@
 
 import pandas as pd
 
-from dse.figures.drawing import axes, style
-from dse.figures.drawing.chart import Chart, Panel, Series
+from dse.figures.drawing import axes, marks, style
+from dse.figures.drawing.chart import Chart, Panel
 from dse.figures.registry import by_validation, figure
 from dse.figures.source import Source
 from dse.validate.papers import FIGURE_INPUT_TOKENS, FIGURE_LENGTH_BATCH, FIGURE_MODEL
@@ -55,39 +55,16 @@ def _chart(title: str, column: str, unit: str, table: pd.DataFrame, note: str) -
     for i, system in enumerate(systems):
         points, look = table[table["system"] == system], looks[system]
         good, bad = points[points["fits"]], points[~points["fits"]]
-        series.append(
-            Series(
-                system,
-                kind="line",
-                x=tuple(map(float, good[column])),
-                y=tuple(map(float, good["memory_bytes"])),
-                color=look.color,
-                dash=look.dash,
-                marker=look.marker,
-                hover=_texts(good, column, unit),
-            )
-        )
+        texts = _texts(good, column, unit)
+        series.append(marks.line(system, good[column], good["memory_bytes"], look, texts))
         if len(bad):
-            heights = (capacity * (1 + CROSS_STEP * (i + 1)),) * len(bad)
-            series.append(
-                Series(
-                    style.OUT_OF_MEMORY,
-                    kind="scatter",
-                    x=tuple(map(float, bad[column])),
-                    y=heights,
-                    color=look.color,
-                    marker="x-thin",
-                    hover=_texts(bad, column, unit),
-                    is_note=True,
-                    in_legend=False,
-                )
-            )
+            height = capacity * (1 + CROSS_STEP * (i + 1))
+            cross = style.Style(look.color, marker="x-thin")
+            texts, unnamed = _texts(bad, column, unit), {"is_note": True, "in_legend": False}
+            heights = (height,) * len(bad)
+            series.append(marks.points(style.OUT_OF_MEMORY, bad[column], heights, cross, texts, **unnamed))
     held = f"capacity {capacity / axes.GB:,.4g} GB"
-    series.append(
-        Series(
-            held, kind="line", x=(x.low, x.high), y=(capacity, capacity), color=style.VERMILLION, dash="dash", marker=""
-        )
-    )
+    series.append(marks.rule(held, x, capacity, style.VERMILLION, is_note=False))
     return Chart(
         title,
         panels=(Panel("", x, y, tuple(series)),),

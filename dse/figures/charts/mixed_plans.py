@@ -3,13 +3,11 @@
 from collections.abc import Sequence
 
 from dse.core.errors import InputError, LimitError
-from dse.figures.drawing import axes, style
-from dse.figures.drawing.chart import Axis, Chart, Panel, Series
+from dse.figures.drawing import axes, marks, style
+from dse.figures.drawing.chart import Chart, Panel
 from dse.figures.registry import by, figure
 from dse.figures.source import Source
 from dse.measure.mixed_plan import Mixed, frontier_table
-
-PERCENT = 0.01
 
 
 def source_of(answer: Mixed) -> Source:
@@ -29,8 +27,8 @@ def source_of(answer: Mixed) -> Source:
 
 #: by objective: axis, unit and its size
 _AXES = {
-    "output_error": ("relative error, attention output", "%", PERCENT),
-    "mse": ("relative error, keys and values", "%", PERCENT),
+    "output_error": ("relative error, attention output", "%", axes.PERCENT),
+    "mse": ("relative error, keys and values", "%", axes.PERCENT),
     "divergence": ("divergence", "nat", 1.0),
 }
 
@@ -58,47 +56,17 @@ def chart(source: Source) -> Chart:
     looks = style.looks(["mixed plans", *methods])
     shown = table[table["error"].gt(0)]
     hull, chosen = (shown[shown["kind"] == kind] for kind in ("mixed plans", "chosen plan"))
-    series = [
-        Series(
-            "mixed plans",
-            kind="line",
-            x=tuple(hull["stored_bits"]),
-            y=tuple(hull["error"]),
-            color=style.BLACK,
-            marker="",
-            hover=tuple(
-                f"{b:.4g} bit an element\nerror {e:.4g}"
-                for b, e in zip(hull["stored_bits"], hull["error"], strict=True)
-            ),
-        )
-    ]
+    texts = (f"{b:.4g} bit an element\nerror {e:.4g}" for b, e in zip(hull["stored_bits"], hull["error"], strict=True))
+    plain = style.Style(style.BLACK, marker="")
+    series = [marks.line("mixed plans", hull["stored_bits"], hull["error"], plain, texts)]
     for row in shown[shown["kind"] == "one method"].itertuples():
-        look = looks[row.method]
-        series.append(
-            Series(
-                row.method,
-                kind="scatter",
-                x=(row.stored_bits,),
-                y=(row.error,),
-                color=look.color,
-                marker=look.marker,
-                hover=(f"{row.method} in all layers\n{row.stored_bits:.4g} bit an element\nerror {row.error:.4g}",),
-            )
-        )
+        text = f"{row.method} in all layers\n{row.stored_bits:.4g} bit an element\nerror {row.error:.4g}"
+        series.append(marks.points(row.method, [row.stored_bits], [row.error], looks[row.method], [text]))
     for row in chosen.itertuples():
-        series.append(
-            Series(
-                "chosen plan",
-                kind="scatter",
-                x=(row.stored_bits,),
-                y=(row.error,),
-                color=style.BLACK,
-                marker="diamond",
-                opened=(True,),
-                size=1.6,
-                hover=(f"chosen plan\n{row.stored_bits:.4g} bit an element\nerror {row.error:.4g}",),
-            )
-        )
+        text = f"chosen plan\n{row.stored_bits:.4g} bit an element\nerror {row.error:.4g}"
+        look = style.Style(style.BLACK, marker="diamond")
+        place = [row.stored_bits], [row.error]
+        series.append(marks.points("chosen plan", *place, look, [text], opened=(True,), size=1.6))
     what, unit, size = _AXES[about.get("objective", "output_error")]
     panels = []
     if len(shown):
@@ -118,26 +86,10 @@ def chart(source: Source) -> Chart:
 
 def _layers(layers: Sequence[tuple[str, str]], methods: Sequence[str], looks: dict[str, style.Style]) -> Panel:
     used = [name for name in methods if any(name in pair for pair in layers)]
-    every = -(-len(layers) // 12)
-    x = Axis(
-        "layer",
-        unit="index",
-        low=-0.6,
-        high=len(layers) - 0.4,
-        ticks=tuple((float(i), str(i)) for i in range(0, len(layers), every)),
-    )
+    x = axes.layers(range(len(layers)), 0.6)
     series = []
     for name in used:
         at = [(i, side) for i, pair in enumerate(layers) for side in (0, 1) if pair[side] == name]
-        series.append(
-            Series(
-                name,
-                kind="scatter",
-                x=tuple(float(i) for i, _ in at),
-                y=tuple(float(1 - side) for _, side in at),
-                color=looks[name].color,
-                marker=looks[name].marker,
-                hover=tuple(f"layer {i}, {('keys', 'values')[side]}: {name}" for i, side in at),
-            )
-        )
+        texts = (f"layer {i}, {('keys', 'values')[side]}: {name}" for i, side in at)
+        series.append(marks.points(name, (i for i, _ in at), (1 - side for _, side in at), looks[name], texts))
     return Panel("Method by layer", x, axes.categories("side", ["values", "keys"]), tuple(series))

@@ -7,8 +7,8 @@ from typing import Any
 import pandas as pd
 
 from dse.core.errors import InputError
-from dse.figures.drawing import axes, style, whiskers
-from dse.figures.drawing.chart import Axis, Chart, Panel, Series
+from dse.figures.drawing import axes, marks, style, whiskers
+from dse.figures.drawing.chart import Axis, Chart, Panel
 from dse.figures.registry import by, figure
 from dse.figures.source import Source
 from dse.questions.common import MEASURES, Measure, assumption_text
@@ -72,38 +72,19 @@ def chart(source: Source) -> Chart:
     y, goal = _result_axis(table, about), _goal(about)
     number, result = table.columns[:2]
     runs = table.dropna(subset=[result])
-    points = list(zip(runs[number], runs[result], strict=True))
-    hover = tuple(_hover(row, x, y) for _, row in runs.iterrows())
-    line_x, line_y = tuple(a for a, _ in points), tuple(b for _, b in points)
+    hover = (_hover(row, x, y) for _, row in runs.iterrows())
     opened = tuple(not met for met in runs["meets"])
-    series = [Series(y.name, kind="line", x=line_x, y=line_y, color=style.BLUE, size=0.6, opened=opened, hover=hover)]
+    series = [marks.line(y.name, runs[number], runs[result], style.Style(style.BLUE), hover, size=0.6, opened=opened)]
     for end in ("low", "high"):
         if end in runs:
             needs = runs.dropna(subset=[end])
-            series.append(
-                Series(
-                    whiskers.NAME,
-                    kind="line",
-                    x=tuple(needs[number].astype(float)),
-                    y=tuple(needs[end].astype(float)),
-                    color=style.BLUE,
-                    dash="dot",
-                    marker="",
-                )
-            )
+            series.append(marks.line(whiskers.NAME, needs[number], needs[end], style.Style(style.BLUE, "dot", "")))
     if goal:
-        ends = (goal[1], goal[1])
-        series.append(
-            Series(
-                goal[0], kind="line", x=(x.low, x.high), y=ends, color=style.BLACK, dash="dash", marker="", is_note=True
-            )
-        )
+        series.append(marks.rule(goal[0], x, goal[1]))
     looks = ((style.VERMILLION, "star"), (style.GREEN, "diamond"))
     for (name, at, value), (color, marker) in zip(about["marks"], looks, strict=False):
         if value is not None and x.low <= at <= x.high:
-            series.append(
-                Series(name, kind="scatter", x=(at,), y=(value,), color=color, marker=marker, size=1.2, hover=(name,))
-            )
+            series.append(marks.points(name, [at], [value], style.Style(color, marker=marker), [name], size=1.2))
     return Chart(
         about["title"],
         panels=(Panel("", x, y, tuple(series)),),
@@ -208,42 +189,22 @@ def bits_chart(source: Source) -> Chart:
     x, goal, result = _result_axis(table, about), _goal(about), MEASURES[about["measure"]].column
     labels = [f"{row['quantizer']}, {row['stored_bits']:.3g} bit" for _, row in table.iterrows()]
     series = []
-    for name, meets, color, hatch in (
-        ("meets the target", True, style.GREEN, ""),
-        ("misses it", False, "#B8B8B8", "/"),
-    ):
-        rows = [
-            (i, row)
-            for i, (_, row) in enumerate(table.iterrows())
-            if bool(row["meets"]) == meets and pd.notna(row[result])
-        ]
-        if rows:
-            series.append(
-                Series(
-                    name,
-                    kind="hbar",
-                    x=tuple(float(row[result]) for _, row in rows),
-                    y=tuple(float(len(labels) - 1 - i) for i, _ in rows),
-                    color=color,
-                    hatch=hatch,
-                    width=0.6,
-                    hover=tuple(
-                        f"{labels[i]}\n{x.name}: {x.shown(row[result]):,.5g} {x.unit}\nbound by: {row['bound']}"
-                        for i, row in rows
-                    ),
-                )
-            )
-    for i, (_, row) in enumerate(table.iterrows()):
+    rows, places = list(table.to_dict("records")), range(len(labels) - 1, -1, -1)
+    for name, meets, fill in (("meets the target", True, (style.GREEN, "")), ("misses it", False, ("#B8B8B8", "/"))):
+        shown = [i for i, row in enumerate(rows) if bool(row["meets"]) == meets and pd.notna(row[result])]
+        texts = (
+            f"{labels[i]}\n{x.name}: {x.shown(rows[i][result]):,.5g} {x.unit}\nbound by: {rows[i]['bound']}"
+            for i in shown
+        )
+        if shown:
+            lengths = (rows[i][result] for i in shown)
+            series.append(marks.bars(name, (places[i] for i in shown), lengths, fill, texts, width=0.6))
+    for place, row in zip(places, rows, strict=True):
         if pd.notna(row.get("low")):
-            series += whiskers.level(float(len(labels) - 1 - i), (float(row["low"]), float(row["high"])))
+            series += whiskers.level(float(place), (float(row["low"]), float(row["high"])))
     y = axes.categories("quantizer", labels[::-1])
     if goal:
-        ends = (goal[1], goal[1])
-        series.append(
-            Series(
-                goal[0], kind="line", x=ends, y=(y.low, y.high), color=style.BLACK, dash="dash", marker="", is_note=True
-            )
-        )
+        series.append(marks.rule(goal[0], y, goal[1], upright=True))
     return Chart(
         about["title"],
         panels=(Panel("", x, y, tuple(series)),),

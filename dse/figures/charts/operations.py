@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from dse.figures.drawing import axes, rows, style
+from dse.figures.drawing import axes, marks, rows, style
 from dse.figures.drawing.chart import Chart, Panel, Series
 from dse.figures.registry import by, figure
 from dse.figures.source import Source
@@ -46,7 +46,7 @@ def chart(source: Source) -> Chart:
 
     The ceiling is that of the one device. Marks tell operations, colors quantizers.
     """
-    table, device, model = source.table, source.one("device"), source.one("model")
+    table, device, model = source.table, source.single("device"), source.single("model")
     peak_flops, bandwidth = (float(table[name].iloc[0]) for name in ("peak_flops_per_s", "bandwidth_bytes_per_s"))
     places = style.places(list(dict.fromkeys(table["quantizer"])), rows.quantizer_places(table))
     ridge = peak_flops / bandwidth
@@ -57,7 +57,7 @@ def chart(source: Source) -> Chart:
     x = axes.log10("arithmetic intensity", "FLOP/B", line_x)
     reached = [float(v) for v in table["flops_per_s"]]
     y = axes.log10("reached", "TFLOP/s", [*line_y, *reached, 1.5 * peak_flops], axes.TERA_FLOPS)
-    series = [Series("peak rates", kind="line", x=line_x, y=line_y, color=style.BLACK, marker="", is_note=True)]
+    series = [marks.line("peak rates", line_x, line_y, style.Style(style.BLACK, marker=""), is_note=True)]
     series += _dequantizing(table, places, line_x)
     keys = [
         Series(name, kind="scatter", color=style.STYLES[place].color, marker="square") for name, place in places.items()
@@ -70,17 +70,15 @@ def chart(source: Source) -> Chart:
                 points = table[(table["operation"] == operation) & (table["model_kind"] == kind)]
                 points = points[points["quantizer"] == quantizer]
                 series.append(
-                    Series(
+                    marks.points(
                         f"{title}, {quantizer}, {kind}",
-                        kind="scatter",
-                        x=tuple(float(v) for v in points["intensity_flops_per_byte"]),
-                        y=tuple(float(v) for v in points["flops_per_s"]),
-                        color=style.STYLES[place].color,
-                        marker=marker,
+                        points["intensity_flops_per_byte"],
+                        points["flops_per_s"],
+                        style.Style(style.STYLES[place].color, marker=marker),
+                        (_hover(row, title) for _, row in points.iterrows()),
                         opened=(kind == "ideal",) * len(points),
                         in_legend=False,
                         size=1.3 if kind == "ideal" else 1.0,
-                        hover=tuple(_hover(row, title) for _, row in points.iterrows()),
                     )
                 )
     fitted = [name for name in dict.fromkeys(table["stack"]) if isinstance(name, str)]
@@ -114,19 +112,10 @@ def _dequantizing(table: pd.DataFrame, places: dict[str, int], x: tuple[float, .
             float(row[name]) for name in ("dequantize_bytes_per_s", "bandwidth_bytes_per_s", "peak_flops_per_s")
         )
         if rate < bandwidth:
-            series.append(
-                Series(
-                    f"dequantizing, {quantizer}",
-                    kind="line",
-                    x=x,
-                    y=tuple(min(peak, rate * at) for at in x),
-                    color=style.STYLES[places[str(quantizer)]].color,
-                    dash="dash",
-                    marker="",
-                    is_note=True,
-                    in_legend=False,
-                )
-            )
+            look = style.Style(style.STYLES[places[str(quantizer)]].color, "dash", "")
+            reached = [min(peak, rate * at) for at in x]
+            name = f"dequantizing, {quantizer}"
+            series.append(marks.line(name, x, reached, look, is_note=True, in_legend=False))
     return series
 
 

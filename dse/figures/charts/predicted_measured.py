@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from dse.core.errors import InputError
-from dse.figures.drawing import axes, style
+from dse.figures.drawing import axes, marks, style
 from dse.figures.drawing.chart import Chart, Panel, Series
 from dse.figures.registry import Written, by, by_validation, figure
 from dse.figures.source import Source
@@ -24,15 +24,15 @@ COLUMNS = ("device", "stack", "part", "measured_s", "predicted_s", "held_out")
 _PARTS = {"attention": "attention, 16 bits", "kv.fp8": "attention, FP8", "gemm": "matrix products"}
 
 
-def _points(name: str, measured: Any, predicted: Any, mask: Any, **look: Any) -> Series:
+def _points(name: str, measured: Any, predicted: Any, mask: Any, look: style.Style) -> Series:
     x, y = measured[mask], predicted[mask]
     every = max(1, -(-len(x) // MAX_POINTS))
     x, y = x[::every], y[::every]
-    texts = tuple(
+    texts = (
         f"measured {a / MICROSECOND:,.4g} us\npredicted {b / MICROSECOND:,.4g} us\n{100 * (b / a - 1):+.1f} %"
         for a, b in zip(x, y, strict=True)
     )
-    return Series(name, kind="scatter", x=tuple(map(float, x)), y=tuple(map(float, y)), hover=texts, size=0.45, **look)
+    return marks.points(name, x, y, look, texts, size=0.45)
 
 
 @figure(
@@ -44,7 +44,7 @@ def _points(name: str, measured: Any, predicted: Any, mask: Any, **look: Any) ->
 )
 def calibrated(source: Source) -> Chart:
     """The parts of a calibration, of one device and stack."""
-    device, stack = source.one("device"), source.one("stack")
+    device, stack = source.single("device"), source.single("stack")
     return _chart(
         f"{device}, {stack}: predicted and measured",
         [
@@ -69,7 +69,7 @@ def silicon(products: bool, source: Source) -> Chart:
     table = source.table[(source.table["part"] == "gemm") == products]
     if table.empty:
         raise InputError(f"part = {'gemm' if products else 'attention'}: no row has it")
-    device = Source(table).one("device")
+    device = Source(table).single("device")
     parts = []
     for (stack, part), points in table.groupby(["stack", "part"], sort=False):
         drawn = _thinned(points)
@@ -94,34 +94,14 @@ def _chart(title: str, parts: list[tuple[str, Any, Any, Any]]) -> Chart:
     every = [float(value) for _, measured, predicted, _ in parts for value in (*measured, *predicted)]
     x = axes.log10("measured", "us", every, MICROSECOND)
     y = axes.log10("predicted", "us", every, MICROSECOND)
-    ends = (x.low, x.high)
     panels = []
     for name, measured, predicted, held in parts:
         held = np.asarray(held)
         series = (
-            Series("equal", kind="line", x=ends, y=ends, color=style.BLACK, marker="", is_note=True),
-            Series(
-                "10 % off",
-                kind="line",
-                x=ends,
-                y=tuple(1.1 * end for end in ends),
-                color=style.GRAY,
-                dash="dash",
-                marker="",
-                is_note=True,
-            ),
-            Series(
-                "10 % off",
-                kind="line",
-                x=ends,
-                y=tuple(end / 1.1 for end in ends),
-                color=style.GRAY,
-                dash="dash",
-                marker="",
-                is_note=True,
-            ),
-            _points("fitted", measured, predicted, ~held, color=style.SKY),
-            _points("held out", measured, predicted, held, color=style.VERMILLION, marker="diamond"),
+            *marks.diagonals("equal", x),
+            *marks.diagonals("10 % off", x, 1.1, style.GRAY, "dash"),
+            _points("fitted", measured, predicted, ~held, style.Style(style.SKY)),
+            _points("held out", measured, predicted, held, style.Style(style.VERMILLION, marker="diamond")),
         )
         panels.append(Panel(name, x, y, series))
     return Chart(

@@ -3,7 +3,7 @@
 import pandas as pd
 
 from dse.core.errors import InputError
-from dse.figures.drawing import axes, style
+from dse.figures.drawing import axes, marks, style
 from dse.figures.drawing.chart import Chart, Panel, Series
 from dse.figures.registry import by, figure
 from dse.figures.source import Source
@@ -62,24 +62,14 @@ def _boxes(part: pd.DataFrame, n_rows: int) -> list[Series]:
     """The boxes of one step, by state and by how many rows they stand over."""
     height = part["requests"].astype(str).str.count(",") + 1
     boxes = []
-    for name, (color, hatch) in STATES.items():
+    for name, fill in STATES.items():
         for n, rows in part[part["state"] == name].groupby(height):
             places = [n_rows - 1 - float(row) - (int(n) - 1) / 2 for row in rows["first_row"]]
             starts, ends = ([float(v) for v in rows[column]] for column in ("start_tokens", "end_tokens"))
-            boxes.append(
-                Series(
-                    name,
-                    kind="hbar",
-                    x=tuple(b - a for a, b in zip(starts, ends, strict=True)),
-                    y=tuple(places),
-                    base=tuple(starts),
-                    color=color,
-                    hatch=hatch,
-                    width=int(n) - 0.2,
-                    hover=tuple(
-                        f"requests {who}\n{name}: tokens {int(a):,} to {int(b):,}"
-                        for who, a, b in zip(rows["requests"], starts, ends, strict=True)
-                    ),
-                )
+            hover = (
+                f"requests {who}\n{name}: tokens {int(a):,} to {int(b):,}"
+                for who, a, b in zip(rows["requests"], starts, ends, strict=True)
             )
+            lengths = [b - a for a, b in zip(starts, ends, strict=True)]
+            boxes.append(marks.bars(name, places, lengths, fill, hover, base=starts, width=int(n) - 0.2))
     return boxes

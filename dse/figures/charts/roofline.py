@@ -1,9 +1,11 @@
 """The roofline of the devices with the decode operations on it."""
 
+from typing import Any
+
 import pandas as pd
 
-from dse.figures.drawing import axes, rows, style
-from dse.figures.drawing.chart import Chart, Panel, Series
+from dse.figures.drawing import axes, marks, rows, style
+from dse.figures.drawing.chart import Chart, Panel
 from dse.figures.registry import by_report, figure
 from dse.figures.source import Source
 
@@ -11,21 +13,14 @@ from dse.figures.source import Source
 LINEAR = "linear layers"
 
 
-def _series(points: pd.DataFrame, operation: str, name: str, kind: str, **look: object) -> Series:
-    part = points[points["operation"] == operation]
-    texts = tuple(
+def _at(part: pd.DataFrame, name: str) -> dict[str, Any]:
+    """Places of operations and their hover texts."""
+    texts = (
         f"{row['label'] or name}\n{row['intensity_flops_per_byte']:,.4g} FLOP/B\n"
         f"{row['flops_per_s'] / axes.TERA_FLOPS:,.4g} TFLOP/s"
         for _, row in part.iterrows()
     )
-    return Series(
-        name,
-        kind=kind,  # type: ignore[arg-type]
-        x=tuple(float(v) for v in part["intensity_flops_per_byte"]),
-        y=tuple(float(v) for v in part["flops_per_s"]),
-        hover=texts,
-        **look,  # type: ignore[arg-type]
-    )
+    return {"x": part["intensity_flops_per_byte"], "y": part["flops_per_s"], "hover": texts}
 
 
 @figure(
@@ -51,31 +46,19 @@ def chart(source: Source) -> Chart:
     places = style.places([*names, LINEAR], rows.quantizer_places(table))
     for device in dict.fromkeys(table["device"]):
         points = table[table["device"] == device]
-        linear = points[points["operation"] == "linear"]
-        attention = points[points["operation"] == "attention"]
-        series = [_series(points, "ceiling", "ceiling", "line", marker="", color=style.GRAY)]
-        series.append(
-            _series(
-                points,
-                "linear",
-                LINEAR,
-                "scatter",
-                color=style.STYLES[places[LINEAR]].color,
-                size=1.2,
-                opened=(True,) * len(linear),
-                labels=tuple(str(label).removeprefix("batch ") for label in linear["label"]),
-            )
+        ceiling, linear, attention = (
+            points[points["operation"] == name] for name in ("ceiling", "linear", "attention")
         )
+        batches = tuple(str(label).removeprefix("batch ") for label in linear["label"])
+        look, opened = style.Style(style.STYLES[places[LINEAR]].color), (True,) * len(linear)
+        series = [
+            marks.line("ceiling", look=style.Style(style.GRAY, marker=""), **_at(ceiling, "ceiling")),
+            marks.points(LINEAR, look=look, size=1.2, opened=opened, labels=batches, **_at(linear, LINEAR)),
+        ]
         for label in attention["label"]:
-            step = points[(points["operation"] == "attention") & (points["label"] == label)]
-            look = style.STYLES[places[label]]
-            series.append(
-                _series(
-                    step, "attention", f"attention, {label}", "scatter", color=look.color, marker=look.marker, size=0.75
-                )
-            )
+            name, step = f"attention, {label}", attention[attention["label"] == label]
+            series.append(marks.points(name, look=style.STYLES[places[label]], size=0.75, **_at(step, name)))
         panels.append(Panel(f"{device}, {points['model'].iloc[0]}", x, y, tuple(series)))
-    assumed = sorted({name for text in table["assumptions"] for name in str(text).split(", ") if name})
     return Chart(
         "Roofline of the decode operations",
         panels=tuple(panels),
@@ -84,6 +67,6 @@ def chart(source: Source) -> Chart:
         notes=(
             "Linear layers: FP16 weights, numbers are batches. Attention's intensity does not depend on the "
             "batch; dequantization is not counted.",
-            f"Rests on assumed numbers: {', '.join(assumed)}." if assumed else "Rests on no assumed number.",
+            rows.rests_on(rows.assumed(table)),
         ),
     )

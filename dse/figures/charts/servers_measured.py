@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dse.calibrate.servers import is_suspect
 from dse.core import files
-from dse.figures.drawing import axes, rows, style, to_matplotlib
+from dse.figures.drawing import axes, marks, rows, style, to_matplotlib
 from dse.figures.drawing.chart import Axis, Chart, Dash, Panel, Series
 from dse.figures.export import web_page
 from dse.figures.registry import by, figure
@@ -62,7 +62,6 @@ _BARS = {
     "naive_mean": ("data sheet (naive roofline)", style.VERMILLION, "\\"),
 }
 _BAR = 0.26
-PERCENT = 0.01
 _MILLI = axes.MILLISECOND
 
 
@@ -134,41 +133,23 @@ def _panel(table: pd.DataFrame, name: str, title: str, per_unit: float, unit: st
     columns = [f"{name}{end}" for end in ("_measured_s", "_s", "_low_s", "_high_s")]
     here = table[columns].to_numpy(float)
     x, y = (_axis(of, unit, here[:, :2], per_unit) for of in ("measured", "predicted"))
-    ends = (x.low, x.high)
     low, high = np.clip(here[:, 2], y.low, y.high), np.clip(here[:, 3], y.low, y.high)
     gaps = np.full(len(here), np.nan)
-    series = [
-        Series(
-            "80 % interval",
-            kind="line",
-            x=tuple(np.ravel(np.column_stack((here[:, 0], here[:, 0], gaps))).tolist()),
-            y=tuple(np.ravel(np.column_stack((low, high, gaps))).tolist()),
-            color=_INTERVAL,
-            marker="",
-            is_note=True,
-        )
-    ]
+    x_ends, y_ends = (
+        np.ravel(np.column_stack(columns)) for columns in ((here[:, 0], here[:, 0], gaps), (low, high, gaps))
+    )
+    series = [marks.line("80 % interval", x_ends, y_ends, style.Style(_INTERVAL, marker=""), is_note=True)]
     suspect = table["suspect"].astype(bool)
     if suspect.any():
-        series.append(_points(table[suspect], "suspect row", name, unit, per_unit, "#A9A9A9", "x-thin"))
+        series.append(
+            _points(table[suspect], "suspect row", name, unit, per_unit, style.Style("#A9A9A9", marker="x-thin"))
+        )
     for stack in rows.ordered(table[~suspect], "stack"):
         shown, color, marker = _LOOKS.get(stack, (stack, style.PURPLE, "diamond"))
         points = table[~suspect & (table["stack"] == stack)]
-        series.append(_points(points, shown, name, unit, per_unit, color, marker))
+        series.append(_points(points, shown, name, unit, per_unit, style.Style(color, marker=marker)))
     for words, factor, dash in _LINES[name]:
-        for off in dict.fromkeys((factor, 1 / factor)):
-            series.append(
-                Series(
-                    words,
-                    kind="line",
-                    x=ends,
-                    y=tuple(off * end for end in ends),
-                    color=style.BLACK if factor == 1 else "#4D4D4D",
-                    dash=dash,
-                    marker="",
-                    is_note=True,
-                )
-            )
+        series += marks.diagonals(words, x, factor, style.BLACK if factor == 1 else "#4D4D4D", dash)
     return Panel(title, x, y, tuple(series))
 
 
@@ -183,7 +164,7 @@ def _axis(name: str, unit: str, values: NDArray[np.float64], per_unit: float) ->
     return Axis(name, unit=unit, low=float(low), high=float(high), ticks=ticks, log=True, per_unit=per_unit)
 
 
-def _points(points: pd.DataFrame, shown: str, name: str, unit: str, per_unit: float, color: str, marker: str) -> Series:
+def _points(points: pd.DataFrame, shown: str, name: str, unit: str, per_unit: float, look: style.Style) -> Series:
     texts = []
     for row in points.to_dict("records"):
         measured_s, ours, low, high = (row[f"{name}{end}"] for end in ("_measured_s", "_s", "_low_s", "_high_s"))
@@ -193,18 +174,9 @@ def _points(points: pd.DataFrame, shown: str, name: str, unit: str, per_unit: fl
             f"predicted {ours / per_unit:,.4g} {unit} ({100 * (ours / measured_s - 1):+.0f} %)\n"
             f"8 of 10 from {low / per_unit:,.4g} to {high / per_unit:,.4g} {unit}"
         )
-    opened = () if marker == "x-thin" else tuple(kind == "mixture" for kind in points["kind"])
-    return Series(
-        shown,
-        kind="scatter",
-        x=tuple(map(float, points[f"{name}_measured_s"])),
-        y=tuple(map(float, points[f"{name}_s"])),
-        color=color,
-        marker=marker,
-        opened=opened,
-        hover=tuple(texts),
-        size=0.5,
-    )
+    opened = () if look.marker == "x-thin" else tuple(kind == "mixture" for kind in points["kind"])
+    places = points[f"{name}_measured_s"], points[f"{name}_s"]
+    return marks.points(shown, *places, look, texts, opened=opened, size=0.5)
 
 
 @figure(
@@ -222,28 +194,17 @@ def by_model(source: Source) -> Chart | None:
         return None
     names = [f"all {row.group} models" if row.by == "kind" else str(row.group) for row in groups.itertuples()]
     names = [name.replace("all mixture models", "all mixtures") for name in names]
-    places = [float(len(names) - 1 - i) for i in range(len(names))]
     series = []
-    for i, (column, (shown, color, hatch)) in enumerate(_BARS.items()):
+    for i, (column, (shown, *fill)) in enumerate(_BARS.items()):
         known = [k for k, value in enumerate(groups[column]) if pd.notna(value)]
         values = [float(groups[column].iloc[k]) for k in known]
-        texts = tuple(
+        texts = (
             f"{names[k]}, {groups['predicted'].iloc[k]:,} rows\n{shown}: {100 * value:.1f} %"
             for k, value in zip(known, values, strict=True)
         )
-        series.append(
-            Series(
-                shown,
-                kind="hbar",
-                x=tuple(values),
-                y=tuple(places[k] + _BAR * (1 - i) for k in known),
-                color=color,
-                hatch=hatch,
-                width=_BAR,
-                hover=texts,
-            )
-        )
-    x = axes.linear("mean error of TPOT", "%", [v for line in series for v in line.x], PERCENT)
+        places = (len(names) - 1 - k + _BAR * (1 - i) for k in known)
+        series.append(marks.bars(shown, places, values, (fill[0], fill[1]), texts, width=_BAR))
+    x = axes.linear("mean error of TPOT", "%", [v for line in series for v in line.x], axes.PERCENT)
     return Chart(
         "Errors on measured servers",
         panels=(Panel("", x, axes.categories("model", names[::-1]), tuple(series)),),

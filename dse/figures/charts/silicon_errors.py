@@ -2,12 +2,10 @@
 
 import pandas as pd
 
-from dse.figures.drawing import axes, style
-from dse.figures.drawing.chart import Chart, Panel, Series
+from dse.figures.drawing import axes, marks, style
+from dse.figures.drawing.chart import Chart, Panel
 from dse.figures.registry import by_validation, figure
 from dse.figures.source import Source
-
-PERCENT = 0.01
 
 
 @figure(
@@ -19,9 +17,9 @@ PERCENT = 0.01
 )
 def chart(source: Source) -> Chart:
     """One panel, a line per stack, part and size class; shares, p90 and naive_mean may be missing."""
-    table, device = source.table, source.one("device")
+    table, device = source.table, source.single("device")
     names = [f"{row.stack}: {row.part}, {row.size_class}" for row in table.itertuples()]
-    places = tuple(float(i) for i in range(len(names) - 1, -1, -1))
+    places = range(len(names) - 1, -1, -1)
     series = []
     for column, name, color, marker in (
         ("mean", "calibrated, mean", style.BLUE, "circle"),
@@ -29,20 +27,11 @@ def chart(source: Source) -> Chart:
         ("naive_mean", "bytes over peak bandwidth, mean", style.VERMILLION, "x-thin"),
     ):
         known = [i for i, value in enumerate(table[column]) if pd.notna(value)]
-        values = tuple(float(table[column].iloc[i]) for i in known)
-        texts = tuple(f"{names[i]}\n{name}: {100 * table[column].iloc[i]:.3g} %" for i in known)
-        series.append(
-            Series(
-                name,
-                kind="scatter",
-                x=values,
-                y=tuple(places[i] for i in known),
-                color=color,
-                marker=marker,
-                hover=texts,
-            )
-        )
-    x = axes.linear("error", "%", [value for line in series for value in line.x], PERCENT)
+        values = [table[column].iloc[i] for i in known]
+        texts = (f"{names[i]}\n{name}: {100 * table[column].iloc[i]:.3g} %" for i in known)
+        look = style.Style(color, marker=marker)
+        series.append(marks.points(name, values, (places[i] for i in known), look, texts))
+    x = axes.linear("error", "%", [value for line in series for value in line.x], axes.PERCENT)
     return Chart(
         f"Errors on measured kernels, {device}",
         panels=(Panel("", x, axes.categories("kernel", names[::-1]), tuple(series)),),

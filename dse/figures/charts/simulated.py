@@ -2,16 +2,15 @@
 
 import pandas as pd
 
-from dse.figures.drawing import axes, style
+from dse.figures.drawing import axes, marks, style
 from dse.figures.drawing.chart import Axis, Chart, Panel, Series
+from dse.figures.drawing.style import Style
 from dse.figures.registry import by, figure
 from dse.figures.source import Source
 
 
 def _line(table: pd.DataFrame, column: str, name: str, which: int) -> Series:
-    look = style.STYLES[which]
-    x, y = (tuple(float(v) for v in table[of]) for of in ("time_s", column))
-    return Series(name, kind="line", x=x, y=y, color=look.color, marker="")
+    return marks.line(name, table["time_s"], table[column], Style(style.STYLES[which].color), marker="")
 
 
 @figure(

@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from dse.core.errors import InputError
-from dse.figures.drawing import axes, style
+from dse.figures.drawing import axes, marks, style
 from dse.figures.drawing.chart import Axis, Chart, Panel, Series
 from dse.figures.registry import by_validation, figure
 from dse.figures.source import Source
@@ -15,22 +15,12 @@ from dse.validate.figures import DEVICE, LENGTH_DEVICE
 
 
 def _lines(table: pd.DataFrame, x: str, y: str, hover: Callable[[Any], str]) -> tuple[Series, ...]:
-    lines = []
-    for method, look in style.of_methods(list(dict.fromkeys(table["method"]))).items():
-        points = table[table["method"] == method]
-        lines.append(
-            Series(
-                method,
-                kind="line",
-                x=tuple(map(float, points[x])),
-                y=tuple(map(float, points[y])),
-                color=look.color,
-                dash=look.dash,
-                marker=look.marker,
-                hover=tuple(hover(row) for row in points.itertuples()),
-            )
-        )
-    return tuple(lines)
+    groups = {method: table[table["method"] == method] for method in dict.fromkeys(table["method"])}
+    looks = style.of_methods(list(groups))
+    return tuple(
+        marks.line(method, points[x], points[y], looks[method], map(hover, points.itertuples()))
+        for method, points in groups.items()
+    )
 
 
 def _gigabytes(values: pd.Series) -> Axis:

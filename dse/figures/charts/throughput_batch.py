@@ -1,7 +1,7 @@
 """Throughput against batch, a panel per model (Oaken Figures 4 and 11)."""
 
 from dse.figures.drawing import axes, rows
-from dse.figures.drawing.chart import Chart, Panel
+from dse.figures.drawing.chart import Chart
 from dse.figures.registry import by_report, figure
 from dse.figures.source import Source
 
@@ -22,11 +22,7 @@ def chart(source: Source) -> Chart:
     panels = []
     for model in rows.ordered(shown.table, "model"):
         points = shown.table[shown.table["model"] == model]
-        y = axes.linear("throughput", "token/s", rows.rates(points))
-        y = rows.room_for_crosses(y, points, "batch")
-        x = axes.log2_at("batch", "sequences", [float(v) for v in points["batch"]])
-        series = rows.lines(points, shown, lambda row: row["batch"], "throughput_tokens_per_s", y)
-        panels.append(Panel(str(model), x, y, tuple(series)))
+        panels.append(rows.by_batch(str(model), points, shown, "sequences"))
     first = shown.table.iloc[0]
     lengths = (
         f"{axes.tokens_text(int(first['input_tokens']))} tokens in, {axes.tokens_text(int(first['output_tokens']))} out"

@@ -1,9 +1,7 @@
 """Throughput of request traces in steady state against batch (Oaken Figure 14)."""
 
-import pandas as pd
-
-from dse.figures.drawing import axes, rows
-from dse.figures.drawing.chart import Chart, Panel
+from dse.figures.drawing import rows
+from dse.figures.drawing.chart import Chart
 from dse.figures.registry import by_report, figure
 from dse.figures.source import Source
 
@@ -26,11 +24,7 @@ def chart(source: Source) -> Chart:
     for model in models:
         for trace in traces:
             points = shown.table[(shown.table["model"] == model) & (shown.table["trace"] == trace)]
-            y = axes.linear("throughput", "token/s", rows.rates(points))
-            y = rows.room_for_crosses(y, points, "batch")
-            x = axes.log2_at("batch", "requests at once, at most", [float(v) for v in points["batch"]])
-            series = rows.lines(points, shown, lambda row: row["batch"], "throughput_tokens_per_s", y)
-            panels.append(Panel(f"{model}, {trace}", x, y, tuple(series)))
+            panels.append(rows.by_batch(f"{model}, {trace}", points, shown, "requests at once, at most"))
     first = shown.table.drop_duplicates("trace")
     lengths = "; ".join(
         f"{row['trace']}: {row['input_tokens']:,.0f} in, {row['output_tokens']:,.0f} out" for _, row in first.iterrows()
@@ -46,7 +40,7 @@ def chart(source: Source) -> Chart:
         notes=(
             f"A finished request is replaced at once. Mean lengths in tokens. {lengths}.",
             *pads,
-            *_mark_notes(shown.table),
+            *rows.mark_notes(shown.table, meaning="fewer requests than the batch fit, and so many run at once"),
             *rows.run_notes(shown.table),
             *rows.sure_notes(shown.table),
             *shown.notes,
@@ -55,13 +49,3 @@ def chart(source: Source) -> Chart:
             " BurstGPT's too, which is not shipped: `dse traffic FILE` and `dse simulate --trace FILE` read its file.",
         ),
     )
-
-
-def _mark_notes(table: pd.DataFrame) -> tuple[str, ...]:
-    """Legend of hollow marks and crosses, where there are any."""
-    texts = []
-    if (table["feasible"] & (table["running_batch"] < table["batch"])).any():
-        texts.append("Hollow marks: fewer requests than the batch fit, and so many run at once.")
-    if (~table["feasible"]).any():
-        texts.append(rows.CROSSES)
-    return (" ".join(texts),) if texts else ()

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from dse.figures.drawing import axes, rows, style
+from dse.figures.drawing import axes, marks, rows
 from dse.figures.drawing.chart import Chart, Panel, Series
 from dse.figures.registry import by_report, figure
 from dse.figures.source import Source
@@ -74,21 +74,10 @@ def _sizes(shown: rows.Drawn) -> list[Series]:
     series = []
     for system in shown.systems:
         points = [row for _, row in shown.table[shown.table["system"] == system].iterrows()]
-        look: style.Style = shown.style(system)
-        texts = tuple(
+        texts = (
             rows.hover(row, f"stored {row['stored_tokens']:,.0f}, read {row['read_tokens']:,.0f} tokens at the end")
             for row in points
         )
-        series.append(
-            Series(
-                system,
-                kind="line",
-                x=tuple(map(_total, points)),
-                y=tuple(float(row["peak_kv_bytes_per_sequence"]) for row in points),
-                color=look.color,
-                dash=look.dash,
-                marker=look.marker,
-                hover=texts,
-            )
-        )
+        sizes = [row["peak_kv_bytes_per_sequence"] for row in points]
+        series.append(marks.line(system, map(_total, points), sizes, shown.style(system), texts))
     return series

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from dse.figures.drawing import axes, style, whiskers
+from dse.figures.drawing import axes, marks, style, whiskers
 from dse.figures.drawing.chart import Axis, Chart, Panel, Series
 from dse.figures.registry import by, figure
 from dse.figures.source import Source
@@ -88,15 +88,14 @@ def chart(source: Source) -> Chart:
     values += [float(end) for interval in intervals for end in interval or ()]
     x = axes.around(measure.title, measure.shown_unit, values, measure.per_unit, n_ticks=7)
     flips = [i for i in range(len(table)) if table["flips_at"].iloc[i]]
-    changes = Series(
+    changes = marks.bars(
         "the better design changes",
-        kind="hbar",
-        x=(x.high - x.low,) * len(flips),
-        y=tuple(float(len(labels) - 1 - i) for i in flips),
-        color=CHANGES,
+        (len(labels) - 1 - i for i in flips),
+        (x.high - x.low,) * len(flips),
+        (CHANGES, ""),
+        (f"{labels[i]}\nchanges at {table['flips_at'].iloc[i]}" for i in flips),
         base=(x.low,) * len(flips),
         width=1.0,
-        hover=tuple(f"{labels[i]}\nchanges at {table['flips_at'].iloc[i]}" for i in flips),
         is_note=True,
     )
     if flips and winner:
@@ -104,43 +103,21 @@ def chart(source: Source) -> Chart:
         how_sure = f", {sure_text(sure)} sure" if sure is not None and winner in names else ""
         notes = (f"As given {winner} is better{how_sure}; in a shaded range that changes.", *notes)
     for name, value, low, high in sides:
-        bars = _bars(table, labels, (low, high), value, x)
+        bars = _bars(table, labels, (low, high), value, x, y)
         for end in (intervals[names.index(name)] or ()) if name in names else ():
-            bars.append(
-                Series(
-                    whiskers.NAME,
-                    kind="line",
-                    x=(float(end),) * 2,
-                    y=(-0.6, len(labels) - 0.4),
-                    color=style.BLACK,
-                    dash="dot",
-                    marker="",
-                    is_note=True,
-                )
-            )
+            bars.append(marks.rule(whiskers.NAME, y, end, dash="dot", upright=True))
         panels.append(Panel(name, x, y, (changes, *bars) if flips else tuple(bars)))
     return Chart(about["title"], panels=tuple(panels), panel_height_pt=max(60.0, 14.0 * len(labels)), notes=notes)
 
 
-def _bars(table: pd.DataFrame, labels: list[str], ends: tuple[str, str], base: float, x: Axis) -> list[Series]:
+def _bars(table: pd.DataFrame, labels: list[str], ends: tuple[str, str], base: float, x: Axis, y: Axis) -> list[Series]:
     """Two bars a number, from the result as given to that at each end; nothing reaches to 0 where it does not run."""
     bars = []
-    sides = ((ends[0], "low end of the range", style.ORANGE, "/"), (ends[1], "high end of the range", style.BLUE, ""))
-    for column, name, color, hatch in sides:
+    sides = (("low end of the range", (style.ORANGE, "/")), ("high end of the range", (style.BLUE, "")))
+    for column, (name, fill) in zip(ends, sides, strict=True):
         values = [float(v) if pd.notna(v) else 0.0 for v in table[column]]
-        bars.append(
-            Series(
-                name,
-                kind="hbar",
-                x=tuple(abs(v - base) for v in values),
-                y=tuple(float(len(labels) - 1 - i) for i in range(len(labels))),
-                color=color,
-                hatch=hatch,
-                width=0.6,
-                base=tuple(min(v, base) for v in values),
-                hover=tuple(f"{labels[i]}\n{name}: {x.shown(values[i]):,.5g} {x.unit}" for i in range(len(labels))),
-            )
-        )
-    ends_y = (-0.6, len(labels) - 0.4)
-    bars.append(Series("as given", kind="line", x=(base, base), y=ends_y, color=style.BLACK, marker="", is_note=True))
-    return bars
+        texts = (f"{label}\n{name}: {x.shown(v):,.5g} {x.unit}" for label, v in zip(labels, values, strict=True))
+        places, lengths = range(len(labels) - 1, -1, -1), [abs(v - base) for v in values]
+        starts = (min(v, base) for v in values)
+        bars.append(marks.bars(name, places, lengths, fill, texts, base=starts, width=0.6))
+    return [*bars, marks.rule("as given", y, base, dash="solid", upright=True)]

@@ -1,11 +1,9 @@
 """Lengths of prompts and answers in the shipped traces."""
 
-from dse.figures.drawing import axes, rows, style
-from dse.figures.drawing.chart import Axis, Chart, Panel, Series
+from dse.figures.drawing import axes, marks, rows, style
+from dse.figures.drawing.chart import Chart, Panel
 from dse.figures.registry import by_report, figure
 from dse.figures.source import Source
-
-_PERCENT = 0.01
 
 
 @figure(
@@ -19,26 +17,15 @@ _PERCENT = 0.01
 def chart(source: Source) -> Chart:
     """Share of the requests that are at most so long: a panel for prompts and one for answers, a line per trace."""
     table = source.table
-    ticks = tuple((share / 100, f"{share}") for share in (0, 25, 50, 75, 100))
-    y = Axis("requests at most so long", unit="%", low=0.0, high=1.04, ticks=ticks, per_unit=_PERCENT)
+    y = axes.shares("requests at most so long", 25, high=1.04)
     panels = []
     for title, column in (("prompts", "input_tokens"), ("answers", "output_tokens")):
         x = axes.log2("length", "tokens", [float(n) for n in table[column]])
         series = []
         for i, trace in enumerate(rows.ordered(table, "trace")):
             cdf = table[table["trace"] == trace]
-            series.append(
-                Series(
-                    str(trace),
-                    kind="line",
-                    x=tuple(float(n) for n in cdf[column]),
-                    y=tuple(float(p) for p in cdf["share"]),
-                    color=style.STYLES[i].color,
-                    dash=style.STYLES[i].dash,
-                    marker="",
-                    hover=tuple(f"{row['share']:.2%} have at most {row[column]:,} tokens" for _, row in cdf.iterrows()),
-                )
-            )
+            texts = (f"{row['share']:.2%} have at most {row[column]:,} tokens" for _, row in cdf.iterrows())
+            series.append(marks.line(str(trace), cdf[column], cdf["share"], style.STYLES[i], texts, marker=""))
         panels.append(Panel(title, x, y, tuple(series)))
     first = table.iloc[0]
     return Chart(

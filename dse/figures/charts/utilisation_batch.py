@@ -3,13 +3,11 @@
 import pandas as pd
 
 from dse.core.errors import InputError, show
-from dse.figures.drawing import axes, style
-from dse.figures.drawing.chart import Axis, Chart, Panel, Series
+from dse.figures.drawing import axes, marks, style
+from dse.figures.drawing.chart import Chart, Panel, Series
 from dse.figures.registry import by_validation, figure
 from dse.figures.source import Source
 from dse.validate.papers import UTILISATION_MODEL
-
-PERCENT = 0.01
 
 #: phase -> its name in the figure
 PHASES = {"prefill": "prefill", "decode": "generation"}
@@ -36,7 +34,7 @@ def chart(source: Source) -> Chart:
     if is_whole.all() or not is_whole.any():
         raise InputError('name: must be "all" for a phase, and beside it the operations of decode by name')
     x = axes.log2_at("batch", "sequences", [float(n) for n in table["batch"]])
-    y = _percent("share of peak FLOP/s"), _percent("share of peak bandwidth")
+    y = [axes.shares(f"share of peak {rate}", 20, high=1.05) for rate in ("FLOP/s", "bandwidth")]
     whole, decode = table[table["name"] == "all"], table[(table["phase"] == "decode") & (table["name"] != "all")]
     phases = [(name, whole[whole["phase"] == phase]) for phase, name in PHASES.items()]
     parts = [(name.replace("_", " "), decode[decode["name"] == name]) for name in dict.fromkeys(decode["name"])]
@@ -45,9 +43,11 @@ def chart(source: Source) -> Chart:
     parts = [(name, part) for name, part in parts if (part[compute] > 0).any() or (part[bandwidth] > 0).any()]
     decode = decode[(decode[compute] > 0) | (decode[bandwidth] > 0)]
     looks = style.looks([name for name, _ in (*phases, *parts)])
+    # far below the peak: on a logarithmic axis, which shows them apart
+    small = axes.log10(y[0].name, "%", decode[compute].astype(float), axes.PERCENT)
     panels = (
         Panel("prefill and generation", x, y[0], _lines(phases, compute, looks)),
-        Panel("generation, by operation", x, _small(y[0].name, decode[compute]), _lines(parts, compute, looks)),
+        Panel("generation, by operation", x, small, _lines(parts, compute, looks)),
         Panel("generation, by operation", x, y[1], _lines(parts, bandwidth, looks)),
     )
     return Chart(
@@ -59,31 +59,9 @@ def chart(source: Source) -> Chart:
     )
 
 
-def _percent(name: str) -> Axis:
-    ticks = tuple((n * PERCENT, f"{n}") for n in (0, 20, 40, 60, 80, 100))
-    return Axis(name, unit="%", low=0.0, high=1.05, ticks=ticks, per_unit=PERCENT)
-
-
-def _small(name: str, shares: pd.Series) -> Axis:
-    """Shares far below the peak, on a logarithmic axis that shows them apart."""
-    return axes.log10(name, "%", [float(share) for share in shares], PERCENT)
-
-
 def _lines(groups: list[tuple[str, pd.DataFrame]], column: str, looks: dict[str, style.Style]) -> tuple[Series, ...]:
     lines = []
     for name, points in groups:
-        look = looks[name]
-        texts = tuple(f"{name}, batch {row['batch']:,}\n{100 * row[column]:.3g} %" for _, row in points.iterrows())
-        lines.append(
-            Series(
-                name,
-                kind="line",
-                x=tuple(map(float, points["batch"])),
-                y=tuple(map(float, points[column])),
-                color=look.color,
-                dash=look.dash,
-                marker=look.marker,
-                hover=texts,
-            )
-        )
+        texts = (f"{name}, batch {row['batch']:,}\n{100 * row[column]:.3g} %" for _, row in points.iterrows())
+        lines.append(marks.line(name, points["batch"], points[column], looks[name], texts))
     return tuple(lines)

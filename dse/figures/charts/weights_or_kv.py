@@ -1,6 +1,6 @@
 """Gain from quantizing the weights, and from quantizing keys and values (Oaken Figure 5(b))."""
 
-from dse.figures.drawing import axes, rows, style, whiskers
+from dse.figures.drawing import axes, marks, rows, style, whiskers
 from dse.figures.drawing.chart import Chart, Panel, Series
 from dse.figures.registry import by_report, figure
 from dse.figures.source import Source
@@ -32,11 +32,8 @@ def chart(source: Source) -> Chart:
             good = points[(points["system"] == system) & points["feasible"]]
             places = tuple(batches.index(int(batch)) + (i - (len(systems) - 1) / 2) * width for batch in good["batch"])
             heights = tuple(float(v) for v in good["throughput_tokens_per_s"])
-            color, hatch = style.FILLS[i]
-            texts = tuple(rows.hover(row) for _, row in good.iterrows())
-            series.append(
-                Series(system, kind="bar", x=places, y=heights, color=color, hatch=hatch, width=width, hover=texts)
-            )
+            texts = (rows.hover(row) for _, row in good.iterrows())
+            series.append(marks.bars(system, places, heights, style.FILLS[i], texts, kind="bar", width=width))
             for place, row in zip(places, good.to_dict("records"), strict=True):
                 series += whiskers.upright(place, whiskers.ends(row, "throughput_tokens_per_s"))
             waits = [bool(row["running_batch"] < row["batch"]) for _, row in good.iterrows()]

@@ -11,7 +11,7 @@ from dse.core import units
 from dse.figures.drawing.chart import Axis
 
 GB, TB, TERA_FLOPS = units.to_base(1, "GB"), units.to_base(1, "TB"), units.to_base(1, "TFLOP/s")
-MILLISECOND = units.to_base(1, "ms")
+MILLISECOND, PERCENT = units.to_base(1, "ms"), 0.01
 
 #: room beyond the outermost points of a logarithmic axis, in octaves or as a share of the range
 LOG_ROOM = 0.35
@@ -50,6 +50,18 @@ def around(name: str, unit: str, values: Iterable[float], per_unit: float = 1.0,
     low, high = low - room, high + room
     ticks = tuple((at * per_unit, _text(at)) for at in round_ticks(low, high, n_ticks))
     return Axis(name, unit=unit, low=low * per_unit, high=high * per_unit, ticks=ticks, per_unit=per_unit)
+
+
+def shares(name: str, every: int, high: float = 1.0) -> Axis:
+    """Shares from 0 to `high` in percent, a tick at each `every` percent."""
+    ticks = tuple((percent / 100, f"{percent}") for percent in range(0, 101, every))
+    return Axis(name, unit="%", low=0.0, high=high, ticks=ticks, per_unit=PERCENT)
+
+
+def layers(numbers: Sequence[int], room: float) -> Axis:
+    """Layers by number, at most 12 of them named, with room before the first and after the last."""
+    ticks = tuple((float(n), f"{n}") for n in numbers[:: -(-len(numbers) // 12)])
+    return Axis("layer", unit="index", low=numbers[0] - room, high=numbers[-1] + room, ticks=ticks)
 
 
 def tokens_text(n_tokens: int) -> str:

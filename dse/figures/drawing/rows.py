@@ -6,8 +6,8 @@ from typing import Any
 
 import pandas as pd
 
-from dse.figures.drawing import style, whiskers
-from dse.figures.drawing.chart import Axis, Series, hover_box
+from dse.figures.drawing import axes, marks, style, whiskers
+from dse.figures.drawing.chart import Axis, Panel, Series, hover_box
 from dse.model.results import assumed_behind
 
 #: what hover boxes show, in order: (column, name, unit shown, size of that unit)
@@ -85,10 +85,19 @@ def hover(row: Any, *more: str) -> str:
 
 def assumption_note(table: pd.DataFrame, only: tuple[str, ...] = ()) -> str:
     """The footnote that names the assumed numbers under the times and sizes shown; of `only` where given."""
-    names = sorted({name for text in table["assumptions"] for name in str(text).split(", ") if name})
+    names = assumed(table)
     names = [name for name in names if name in only] if only else assumed_behind("throughput_tokens_per_s", names, {})
-    text = f"Rests on assumed numbers: {', '.join(names)}." if names else "Rests on no assumed number."
-    return " ".join((text, *(() if only else kind_notes(table)), *refused_notes(table)))
+    return " ".join((rests_on(names), *(() if only else kind_notes(table)), *refused_notes(table)))
+
+
+def assumed(table: pd.DataFrame) -> list[str]:
+    """The assumed numbers that rows of a table name."""
+    return sorted({name for text in table["assumptions"] for name in str(text).split(", ") if name})
+
+
+def rests_on(names: Iterable[str]) -> str:
+    """Note on assumed numbers."""
+    return f"Rests on assumed numbers: {', '.join(names)}." if names else "Rests on no assumed number."
 
 
 def refused_notes(table: pd.DataFrame) -> tuple[str, ...]:
@@ -124,11 +133,13 @@ def kernel_notes(table: pd.DataFrame, mark: str = "Squares around marks") -> tup
 CROSSES = "Crosses at the foot, under all lines: out of memory, not one request fits."
 
 
-def mark_notes(table: pd.DataFrame, mark: str = "Hollow marks") -> tuple[str, ...]:
-    """Meaning of the marks of `mark_keys`."""
+def mark_notes(
+    table: pd.DataFrame, mark: str = "Hollow marks", meaning: str = "the batch does not fit at once and runs in parts"
+) -> tuple[str, ...]:
+    """Meaning of the marks of `mark_keys`; `meaning` is that of `mark`."""
     texts = []
     if (table["feasible"] & (table["running_batch"] < table["batch"])).any():
-        texts.append(f"{mark}: the batch does not fit at once and runs in parts.")
+        texts.append(f"{mark}: {meaning}.")
     if (~table["feasible"]).any():
         texts.append(CROSSES)
     return (" ".join(texts),) if texts else ()
@@ -273,51 +284,35 @@ def lines(
         look = shown.style(system)
         good = [row for row in points if row["feasible"]]
         if framed := [row for row in good if kernels_assumed(row)]:
-            yield Series(
-                style.KERNELS_ASSUMED,
-                kind="scatter",
-                x=tuple(float(x_of(row)) for row in framed),
-                y=tuple(float(row[y_column]) for row in framed),
-                color=look.color,
-                marker="square",
-                size=FRAME,
-                opened=(True,) * len(framed),
-                is_note=True,
-                in_legend=False,
-            )
-        yield Series(
-            system,
-            kind="line",
-            x=tuple(float(x_of(row)) for row in good),
-            y=tuple(float(row[y_column]) for row in good),
-            color=look.color,
-            dash=look.dash,
-            marker=look.marker,
-            opened=tuple(bool(row["running_batch"] < row["batch"]) for row in good),
-            hover=tuple(hover(row) for row in good),
+            frame = replace(style.KEY_KERNELS_ASSUMED, color=look.color)
+            tops = tuple(float(row[y_column]) for row in framed)
+            yield style.mark(frame, tuple(float(x_of(row)) for row in framed), tops, FRAME)
+        opened = tuple(bool(row["running_batch"] < row["batch"]) for row in good)
+        yield marks.line(
+            system, map(x_of, good), (row[y_column] for row in good), look, map(hover, good), opened=opened
         )
         if y_column == "throughput_tokens_per_s" and len(shown.systems) <= MAX_WHISKERED:
             aside = 2 ** (DODGE * (shown.systems.index(system) - (len(shown.systems) - 1) / 2))
             yield from _whiskers(good, lambda row, aside=aside: aside * x_of(row), y_column, look.color)  # type: ignore[misc]
         bad = [row for row in points if not row["feasible"]]
         if bad:
-            places, heights = [], []
+            places, feet = [], []
             for row in bad:
                 at = float(x_of(row))
                 n_out[at] = n_out.get(at, 0) + 1
                 places.append(at)
-                heights.append(_cross_height(y_axis, n_out[at], n_slots))
-            yield Series(
-                style.OUT_OF_MEMORY,
-                kind="scatter",
-                x=tuple(places),
-                y=tuple(heights),
-                color=look.color,
-                marker="x-thin",
-                hover=tuple(f"{row['system']}, {row['model']}\n{row['infeasible_reason']}" for row in bad),
-                is_note=True,
-                in_legend=False,
-            )
+                feet.append(_cross_height(y_axis, n_out[at], n_slots))
+            texts = (f"{row['system']}, {row['model']}\n{row['infeasible_reason']}" for row in bad)
+            cross = style.Style(look.color, marker="x-thin")
+            yield marks.points(style.OUT_OF_MEMORY, places, feet, cross, texts, is_note=True, in_legend=False)
+
+
+def by_batch(title: str, points: pd.DataFrame, shown: Drawn, unit: str) -> Panel:
+    """A panel of throughputs over batches, a line per system."""
+    y = room_for_crosses(axes.linear("throughput", "token/s", rates(points)), points, "batch")
+    x = axes.log2_at("batch", unit, [float(batch) for batch in points["batch"]])
+    series = lines(points, shown, lambda row: row["batch"], "throughput_tokens_per_s", y)
+    return Panel(title, x, y, tuple(series))
 
 
 def _whiskers(good: list[Any], x_of: Callable[[Any], float], y_column: str, color: str) -> Iterable[Series]:

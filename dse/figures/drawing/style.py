@@ -18,8 +18,8 @@ class Style(NamedTuple):
     """Look of one system."""
 
     color: str
-    dash: Dash
-    marker: str
+    dash: Dash = "solid"
+    marker: str = "circle"
 
 
 STYLES = (

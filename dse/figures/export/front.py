@@ -18,16 +18,16 @@ from dse.sweep.pareto.designs import DesignFront
 INDEX = "front.html"
 
 
-def write(found: DesignFront, out: str, command: str, static: str = "auto") -> str:
+def write(front: DesignFront, out: str, command: str, static: str = "auto") -> str:
     """Write front.csv, what its figure needs beside it, and the figure into `out`; the path of the page.
 
     Raises OutputError.
     """
     check(static)
-    chart, source = answer.chart_of(found), answer.source_of(found)
+    chart, source = answer.chart_of(front), answer.source_of(front)
     with files.publishing(out) as published:
         published.write("front.csv", files.csv_of(source.table))
-        published.write("front-others.csv", files.csv_of(found.cloud))
+        published.write("front-others.csv", files.csv_of(front.cloud))
         published.write(f"front{BESIDE}", beside(source.about))
         with painter(static) as brush:
             for kind, content in brush.images(chart, command).items():
@@ -36,36 +36,36 @@ def write(found: DesignFront, out: str, command: str, static: str = "auto") -> s
         return str(published.write(INDEX, page.encode()))
 
 
-def to_json(found: DesignFront) -> dict[str, Any]:
+def to_json(front: DesignFront) -> dict[str, Any]:
     """The front for `--json`: numbers in SI units, missing and infinite ones, which JSON does not have, as null."""
-    rows = [{name: _json_value(value) for name, value in row.items()} for row in found.table.to_dict("records")]
+    rows = [{name: _json_value(value) for name, value in row.items()} for row in front.table.to_dict("records")]
     return {
-        "objectives": found.objectives,
-        "by": list(found.by),
-        "n_rows": found.n_rows,
-        "n_feasible": found.n_feasible,
-        "n_missing": found.n_missing,
-        "limits": [str(limit) for limit in found.limits],
-        "n_beyond": found.n_beyond,
-        "n_refused": found.n_refused,
+        "objectives": front.objectives,
+        "by": list(front.by),
+        "n_rows": front.n_rows,
+        "n_feasible": front.n_feasible,
+        "n_missing": front.n_missing,
+        "limits": [str(limit) for limit in front.limits],
+        "n_beyond": front.n_beyond,
+        "n_refused": front.n_refused,
         "n_front": len(rows),
-        "assumptions": sure.assumed(found),
+        "assumptions": sure.assumed(front),
         "front": [
             {**row, "row": int(place), "knee": bool(knee), "intervals": ends, "sure": chance}
             for row, place, knee, ends, chance in zip(
-                rows, found.row, found.knee, sure.intervals(found), sure.chances(found), strict=True
+                rows, front.row, front.knee, sure.intervals(front), sure.chances(front), strict=True
             )
         ],
     }
 
 
-def infinite(found: DesignFront) -> list[tuple[str, int]]:
+def infinite(front: DesignFront) -> list[tuple[str, int]]:
     """(column, row of the source) of each infinite number of the front, which `to_json` writes as null."""
     return [
         (str(name), int(place))
-        for name in found.table.columns
-        if pd.api.types.is_float_dtype(found.table[name])
-        for place, value in zip(found.row, found.table[name], strict=True)
+        for name in front.table.columns
+        if pd.api.types.is_float_dtype(front.table[name])
+        for place, value in zip(front.row, front.table[name], strict=True)
         if not pd.isna(value) and math.isinf(value)
     ]
 
@@ -80,14 +80,14 @@ def _json_value(value: Any) -> Any:
     return None if isinstance(value, float) or pd.isna(value) else str(value)
 
 
-def text(found: DesignFront, max_rows: int = 20) -> str:
+def text(front: DesignFront, max_rows: int = 20) -> str:
     """The front as a table for the terminal: what varies, the objectives, knees marked."""
     from dse.core.units import human
 
-    columns = list(dict.fromkeys((*found.design, *found.objectives, *(limit.column for limit in found.limits))))
+    columns = list(dict.fromkeys((*front.design, *front.objectives, *(limit.column for limit in front.limits))))
 
-    known, chances = sure.intervals(found), sure.chances(found)
-    timed = [name for name in found.objectives if any(name in ends for ends in known)]
+    known, chances = sure.intervals(front), sure.chances(front)
+    timed = [name for name in front.objectives if any(name in ends for ends in known)]
     is_sure = any(chance is not None for chance in chances)
 
     def between(i: int, name: str) -> str:
@@ -98,18 +98,18 @@ def text(found: DesignFront, max_rows: int = 20) -> str:
             return "-"
         if isinstance(value, str):
             return value
-        return human(value.item() if hasattr(value, "item") else value, found.units.get(name, ""))
+        return human(value.item() if hasattr(value, "item") else value, front.units.get(name, ""))
 
-    first = list(range(min(len(found.table), max_rows)))
-    shown = [*first, *(int(i) for i in found.knee.nonzero()[0] if i >= max_rows)][: 2 * max_rows]
+    first = list(range(min(len(front.table), max_rows)))
+    shown = [*first, *(int(i) for i in front.knee.nonzero()[0] if i >= max_rows)][: 2 * max_rows]
     lines = [["", *columns, *(f"80 % of {name}" for name in timed), *(["beats the next"] if is_sure else [])]]
     for i in shown:
-        row, chance = found.table.iloc[i], chances[i]
+        row, chance = front.table.iloc[i], chances[i]
         cells = [*(cell(name, row[name]) for name in columns), *(between(i, name) for name in timed)]
         cells += ["-" if chance is None else sure_text(chance)] if is_sure else []
-        lines.append(["knee" if found.knee[i] else "", *cells])
-    rest = len(found.table) - len(shown)
+        lines.append(["knee" if front.knee[i] else "", *cells])
+    rest = len(front.table) - len(shown)
     tail = [f"... and {rest:,} more: --out writes all of them"] if rest > 0 else []
-    rows = found.table.to_dict("records") if "runs_why" in found.table else []
-    notes = filter(None, [refused_text(rows), sure.assumed(found)])
-    return "\n".join([str(found), *aligned(lines), *tail, *notes])
+    rows = front.table.to_dict("records") if "runs_why" in front.table else []
+    notes = filter(None, [refused_text(rows), sure.assumed(front)])
+    return "\n".join([str(front), *aligned(lines), *tail, *notes])

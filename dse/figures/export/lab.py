@@ -38,7 +38,9 @@ def values_table(view: HeadView) -> pd.DataFrame:
     )
 
 
-def write(out: str, found: DumpMeasurement, view: HeadView, place: str, side: str, error: str, data: str) -> list[Path]:
+def write(
+    out: str, measured: DumpMeasurement, view: HeadView, place: str, side: str, error: str, data: str
+) -> list[Path]:
     """Write the tables and what their figures say beside them into directory `out`; the paths of the tables.
 
     `place` names the head shown, `side` (key, value) and `error` (of `ERRORS`) what the map of heads shows, `data`
@@ -46,14 +48,14 @@ def write(out: str, found: DumpMeasurement, view: HeadView, place: str, side: st
     """
     name, _, more = ERRORS[error]
     on = f"Measured on {data}."
-    queries = [found.queries] if error in ATTENTION and found.queries else []
+    queries = [measured.queries] if error in ATTENTION and measured.queries else []
     tables: dict[str, tuple[pd.DataFrame, dict[str, Any]]] = {
         "bits": (
-            found.ledger,
-            {"title": "Bits an element as stored", "notes": [on, *([found.thresholds] if found.thresholds else [])]},
+            measured.ledger,
+            {"title": "Bits an element as stored", "notes": [on, *([measured.thresholds] if measured.thresholds else [])]},
         ),
         "errors": (
-            found.errors,
+            measured.errors,
             {
                 "title": f"{name[0].upper()}{name[1:]} by layer and head, {side}s",
                 "error": error,

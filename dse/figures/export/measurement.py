@@ -15,28 +15,28 @@ from dse.measure.run import FinishedMeasurement
 COMMAND = "dse measure SOURCE --out DIR"
 
 
-def write(found: FinishedMeasurement, command: str, static: str = "auto") -> str:
+def write(finished: FinishedMeasurement, command: str, static: str = "auto") -> str:
     """Write figures and page into the measurement's directory; the path of the page. Raises OutputError."""
-    tables = {"summary.json": pd.DataFrame(found.summary["rows"]), "measured": found.table}
-    about = {"synthetic": found.file.data.synthetic}
+    tables = {"summary.json": pd.DataFrame(finished.summary["rows"]), "measured": finished.table}
+    about = {"synthetic": finished.file.data.synthetic}
     drawn = {
         name: figure.drawn(Source(tables[figure.written.stems[0]], about=about))
         for name, figure in FIGURES.items()
         if figure.written.command == COMMAND
     }
     charts = {name: chart for name, chart in drawn.items() if chart}
-    with files.publishing(str(found.folder)) as published:
+    with files.publishing(str(finished.folder)) as published:
         with painter(static) as brush:
             for name, chart in charts.items():
                 for kind, content in brush.images(chart, command).items():
                     published.write(f"{name}.{kind}", content)
         page = web_page.render(
             "measurement.html",
-            title=_title(found),
+            title=_title(finished),
             charts=charts,
             formats=FORMATS,
             table=TABLE,
-            text=table.text(found.summary),
+            text=table.text(finished.summary),
             made_by=command,
         )
         return str(published.write(PAGE, page.encode()))

@@ -37,7 +37,7 @@ def _nearest(name: str) -> str:
 
 
 @contextlib.contextmanager
-def drawing(one: Figure, where: str) -> Iterator[None]:
+def drawing(fig: Figure, where: str) -> Iterator[None]:
     """Say which table cannot be drawn where drawing fails by its values. Raises InputError."""
     try:
         yield
@@ -45,8 +45,8 @@ def drawing(one: Figure, where: str) -> Iterator[None]:
         raise
     except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError) as error:
         raise InputError(
-            f"{show(where)}: cannot be drawn as {one.name} ({show(str(error))[1:-1]}): is it as "
-            f"`{one.written.command}` writes it?"
+            f"{show(where)}: cannot be drawn as {fig.name} ({show(str(error))[1:-1]}): is it as "
+            f"`{fig.written.command}` writes it?"
         ) from error
 
 
