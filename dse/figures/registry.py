@@ -105,9 +105,7 @@ DECLARED: dict[str, Figure] = {}
 Draw = Callable[[Source], Chart | None]
 
 
-def figure(
-    name: str, shows: str, written: Written, columns: tuple[str, ...], **more: Any
-) -> Callable[[Draw], Draw]:
+def figure(name: str, shows: str, written: Written, columns: tuple[str, ...], **more: Any) -> Callable[[Draw], Draw]:
     """Declare the figure that the decorated function draws; the arguments are the fields of `Figure`.
 
     Lists show figures by `order`, those without one last.

@@ -52,7 +52,10 @@ def write(
     tables: dict[str, tuple[pd.DataFrame, dict[str, Any]]] = {
         "bits": (
             measured.ledger,
-            {"title": "Bits an element as stored", "notes": [on, *([measured.thresholds] if measured.thresholds else [])]},
+            {
+                "title": "Bits an element as stored",
+                "notes": [on, *([measured.thresholds] if measured.thresholds else [])],
+            },
         ),
         "errors": (
             measured.errors,
