@@ -211,7 +211,7 @@ def test_readme_counts_what_ships_and_what_was_judged():
     for name, ones in shipped.items():  # round numbers: one more of these leaves the page as it is
         said = int(re.search(rf"(\d+) {name}", text)[1])
         assert said < len(ones) < said + 20, name
-    total = printed("dse validate claims").splitlines()[-1]
+    total = printed("dse validate claims").splitlines()[0]
     n_claims, verdicts = re.fullmatch(r"(\d+ claims): (.*)", re.sub(r" \([^)]*\)", "", total)).groups()
     assert n_claims in text
     assert verdicts in text

@@ -186,7 +186,7 @@ def static_pass(
     )
 
 
-class Requests(NamedTuple):
+class AtOnce(NamedTuple):
     """Requests that a server has at a time, one like the other."""
 
     n: float
@@ -201,7 +201,7 @@ class Requests(NamedTuple):
 
 @compilable
 def last_pass(
-    design: Design, made: Generation, terms: Terms, sums: KnownSums, requests: Requests, total_s: float
+    design: Design, made: Generation, terms: Terms, sums: KnownSums, requests: AtOnce, total_s: float
 ) -> Pass:
     """The cycle of a server of these requests. A static batch takes `total_s` in all."""
     split, stack, load, n_steps = design.deployment, design.stack, design.load, requests.output_tokens

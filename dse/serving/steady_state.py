@@ -17,7 +17,7 @@ from dse.model.lower import BATCHINGS, check_traffic, with_admission
 from dse.model.point import Point
 from dse.model.records import CHUNKED, CONTINUOUS, STATIC, Design
 from dse.model.results import assumed_behind
-from dse.model.server import Cycle, Pass, Requests, ServerResults, last_pass, server_results
+from dse.model.server import AtOnce, Cycle, Pass, ServerResults, last_pass, server_results
 from dse.model.step import Terms
 from dse.serving.step_times import MIN_CONTEXT_TOKENS
 from dse.specs.device_and_model import HardwareSpec
@@ -214,7 +214,7 @@ class TrafficServer:
         )
 
     def _pass(self, n: float, longest: float) -> Pass:
-        requests = Requests(n, n, self.mean_output_tokens, self.n_apart, longest)
+        requests = AtOnce(n, n, self.mean_output_tokens, self.n_apart, longest)
         return last_pass(self.design, self.point.made, self.terms, self.point.sums, requests, 0.0)
 
     def _mean_pass(self, n: float) -> Pass:

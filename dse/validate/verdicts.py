@@ -185,8 +185,8 @@ def summary(rows: list[ClaimRow]) -> str:
 
 
 def text(rows: list[ClaimRow]) -> str:
-    """What was missed, with its cause; then by document what does not follow or is not derivable, with the reason, and
-    the rest, a line a row."""
+    """All rows: those missed, with their cause; then by document those that do not follow or cannot be derived, with
+    the reason, and the rest, a line a row."""
     first, width = max(len(row.label) for row in rows), max(len(row.id) for row in rows)
 
     def numbers(row: ClaimRow) -> str:
