@@ -131,10 +131,7 @@ def _place(chart: Chart, page: Page, lines: _Lines) -> ChartLayout:
     legend = () if page.legend == "none" else tuple(chart.legend())
     is_right, is_below = page.legend == "right" and len(legend) > 1, page.legend == "below"
     cell = max((measured(s.name, size) for s in legend), default=0.0) + (SYMBOL + BETWEEN) * scale
-    legend_columns = 1 if is_right else max(1, min(len(legend), int((usable + BETWEEN * scale) // cell)))
-    legend_rows = -(-len(legend) // legend_columns) if len(legend) > 1 else 0
-    if legend_rows:  # as many columns as leave no row nearly empty
-        legend_columns = -(-len(legend) // legend_rows)
+    legend_columns, legend_rows = _grid(len(legend), 1 if is_right else int((usable + BETWEEN * scale) // cell))
     same_x, same_y = _shared(chart, columns)
     left, gap, right = _sides(chart, columns, same_y, lines, page)
     legend_width = cell + PAD * scale if is_right else 0.0
@@ -186,6 +183,15 @@ def _place(chart: Chart, page: Page, lines: _Lines) -> ChartLayout:
         y_labels=tuple(_y_labels(chart, columns, boxes, same_y, page)),
         legend_width=legend_width,
     )
+
+
+def _grid(n_entries: int, most_columns: int) -> tuple[int, int]:
+    """Columns and rows of a legend, no row nearly empty; no row for a single entry."""
+    columns = max(1, min(n_entries, most_columns))
+    if n_entries <= 1:
+        return columns, 0
+    rows = -(-n_entries // columns)
+    return -(-n_entries // rows), rows
 
 
 def _shared(chart: Chart, columns: int) -> tuple[list[bool], list[bool]]:
