@@ -173,6 +173,33 @@ def test_one_module_opens_files(nodes):
     assert sum(place.startswith("dse/data/") for place in found) == 1
 
 
+#: texts that the product wrote in this process, or that ship with it
+MAY_PARSE = (
+    "dse/core/specfile.py",
+    "dse/explorer/figure.py",
+    "dse/operations/dumps.py",
+    "dse/serving/trace_tables.py",
+    "dse/specs/catalog.py",
+    "dse/specs/measurements.py",
+    "dse/sweep/filling.py",
+    "dse/sweep/store.py",
+)
+
+
+def test_one_module_parses_what_users_give(nodes):
+    """JSON and TOML by the module that refuses keys given twice, NaN and depth beyond reason."""
+    parsed = [
+        path.relative_to(ROOT).as_posix()
+        for path, nodes_of_file in nodes.items()
+        for node in nodes_of_file
+        if path.parts[len(ROOT.parts)] == "dse"
+        and isinstance(node, ast.Call)
+        and ast.unparse(node.func) in ("json.loads", "json.load", "tomllib.loads", "tomllib.load")
+    ]
+    assert {*parsed} == {*MAY_PARSE}
+    assert all(parsed.count(place) <= 2 for place in MAY_PARSE[1:])
+
+
 def test_one_module_hands_tables_to_other_packages(nodes):
     """Their readers take a few bytes for any number of cells, and raise what they like; data that ship may."""
     readers = {"read_csv", "read_parquet", "read_schema", "ParquetFile", "ParquetDataset", "read_table"}

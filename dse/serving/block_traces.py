@@ -4,14 +4,13 @@ Each line has `timestamp` (ms), `input_length`, `output_length` (tokens) and `ha
 the prompt, equal where the block and all before it are (https://github.com/kvcache-ai/Mooncake, FAST25-release/traces).
 """
 
-import json
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from dse.core import files
+from dse.core import files, specfile
 from dse.core.errors import InputError, LimitError, show
 from dse.core.field import check_whole
 from dse.core.progress import Progress
@@ -61,7 +60,7 @@ def _row(where: str, line: bytes) -> tuple[float, int, int, list[int]]:
     if len(line) > MAX_LINE_BYTES:
         raise InputError(f"{where}: has more than {MAX_LINE_BYTES:,} bytes: give a JSON object a line")
     try:
-        row: Any = json.loads(line)
+        row: Any = specfile.load_json(line.decode())
     except (ValueError, RecursionError):
         row = None
     if not isinstance(row, dict):

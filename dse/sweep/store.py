@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import hwspecs
-from dse.core import files
+from dse.core import files, specfile
 from dse.core.errors import BusyError, InputError, OutputError, clean, show
 from dse.core.version import VERSION
 from dse.sweep.columns import CODES
@@ -178,7 +178,7 @@ def load_json(path: Path) -> dict[str, Any] | None:
     try:
         file, size = files.open_regular(path, "another directory")
         with file:
-            data = json.loads(file.read(MAX_JSON_BYTES)) if size <= MAX_JSON_BYTES else None
+            data = specfile.load_json(file.read(MAX_JSON_BYTES).decode()) if size <= MAX_JSON_BYTES else None
     except (ValueError, RecursionError):
         return None
     except InputError as error:
