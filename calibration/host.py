@@ -22,7 +22,7 @@ from dse.core import files, specfile, toml, units
 from dse.core.errors import DseError, InputError, clean
 from dse.model.formulas.steady import burst_wait_s
 from dse.model.point import Point
-from dse.model.server import Pass, Requests, last_pass
+from dse.model.server import AtOnce, Pass, last_pass
 from dse.model.step import prompt_host_s
 from dse.specs import engines
 from dse.specs.device_and_model import load
@@ -139,7 +139,7 @@ def _steady(point: Point, concurrency: float, layer_s: float, sequence_s: float)
     design = design._replace(stack=design.stack._replace(host_layer_s=layer_s, host_sequence_s=sequence_s))
     terms = point.terms._replace(host_s=prompt_host_s(design), host_sequence_s=sequence_s)
     most = float(max(point.max_batch, 1))
-    requests = Requests(float(concurrency), most, float(design.output_tokens), n_apart=0, longest=1.0)
+    requests = AtOnce(float(concurrency), most, float(design.output_tokens), n_apart=0, longest=1.0)
     return last_pass(design, point.made, terms, point.sums, requests, 0.0)
 
 

@@ -281,7 +281,7 @@ class DesignResults(_DesignResults):
     throughput_tokens_per_s: float | Any
     """throughput (token/s)"""
     requests_per_s: float | Any
-    """requests a second (1/s)"""
+    """requests a second (request/s)"""
     static_batch_tokens_per_s: float | Any
     """throughput, one static batch (token/s)"""
     bound: str | Any
@@ -800,7 +800,7 @@ def evaluate(
 def formats(
     device: Device,
     model: Model,
-    formats: Sequence[str] | None = None,
+    quantizers: Sequence[str] | None = None,
     workload: Workload | None = None,
     *,
     max_drop: float | None = None,
@@ -853,7 +853,7 @@ def formats(
 
     device: Device name or .toml file.
     model: Model name, .toml file or config.json.
-    formats: Formats to compare with 16 bits; default: all that the engine runs on the device for the
+    quantizers: Formats to compare with 16 bits; default: all that the engine runs on the device for the
         model.
     workload: Requests, lengths, memory, weights and devices, as `dse.Workload(batch=64, tp=2)`.
     max_drop: Recommend no format whose published scores drop by more, or where that cannot be told.

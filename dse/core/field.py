@@ -136,7 +136,7 @@ class Field:
 
     def refused(self, value: Any) -> InputError:
         """The error that says which values are allowed in place of this one."""
-        value = self.kind.write(value) if isinstance(value, list | tuple) else value
+        value = self.kind.write(value) if isinstance(value, list | tuple) and not self.choices else value
         shown = f"{value:g}" if isinstance(value, float) else show(value)
         return InputError(f"{self.name} = {shown}: must be {self.allowed()}")
 

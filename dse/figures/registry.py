@@ -114,7 +114,7 @@ def figure(name: str, shows: str, written: Written, columns: tuple[str, ...], **
     def declare(draw: Draw) -> Draw:
         if name in DECLARED:
             raise ValueError(f"two figures are called {name}")
-        DECLARED[name] = Figure(name, shows, written, columns, draw, **more)
+        DECLARED[name] = Figure(name=name, shows=shows, written=written, columns=columns, draw=draw, **more)
         return draw
 
     return declare

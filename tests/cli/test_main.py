@@ -522,7 +522,7 @@ def test_a_port_in_use(run):
     ("args", "part"),
     [
         (["--batches", "1,two"], "batches = 'two'"),
-        (["--batches", "0"], "batch = 0"),
+        (["--batches", "0"], "batches = '0': must be whole numbers from 1"),
         (["--devices", ""], "devices = ''"),
         (["--devices", "a100-80gb,,h100"], "empty entry"),
         (["--models", "gpt5"], "unknown model 'gpt5'"),

@@ -10,7 +10,7 @@ import pytest
 
 from cases import each
 from dse.core import tables
-from dse.core.errors import InputError, LimitError, SpecError
+from dse.core.errors import InputError, LimitError, SpecError, show
 from dse.model.uncertainty import of_weights
 
 
@@ -48,7 +48,7 @@ def test_a_damaged_table_is_one_line(tmp_path, name, content, says):
     with pytest.raises(InputError) as refused:
         read(tmp_path / name)
     assert not isinstance(refused.value, SpecError)
-    assert str(refused.value).startswith(f"'{tmp_path / name}': ")
+    assert str(refused.value).startswith(f"{show(str(tmp_path / name))}: ")
     assert says in str(refused.value)
 
 

@@ -4,6 +4,7 @@ import re
 
 from dse.questions import tables
 from dse.report import summary, throughput
+from dse.specs.workload import Workload
 from dse.validate import claims
 
 
@@ -19,5 +20,5 @@ def test_means_of_the_report_are_those_of_the_claims():
 
 
 def test_nothing_is_said_of_other_lengths():
-    request = throughput.ask(models=["llama2-7b"], batches=[256], input_tokens=512)
+    request = throughput.ask(models=["llama2-7b"], batches=[256], work=Workload(input_tokens=512))
     assert summary.beside_figure_11(tables.build(request)["results"]) == []

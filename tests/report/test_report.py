@@ -206,7 +206,7 @@ def test_an_unwritable_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         ({"models": ["llama9"]}, InputError, "unknown model"),
         ({"devices": ["a101"]}, InputError, "unknown device"),
         ({"quantizers": ["nope"]}, InputError, "unknown quantizer"),
-        ({"batches": [0]}, InputError, "batch = 0"),
+        ({"batches": [0]}, InputError, "batches = '0': must be whole numbers from 1"),
         ({"models": []}, InputError, "must name at least one"),
         ({"static": "gimp"}, InputError, "auto, kaleido, matplotlib"),
     ],

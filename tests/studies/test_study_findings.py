@@ -176,7 +176,7 @@ def test_pairs_and_tau_by_hand():
     ours = {one: {other: (a - b, 0.01) for other, b in ours.items()} for one, a in ours.items()}
     # perplexities a < c < b; ours a < b < c: a-b and a-c alike, b-c not; a-b differs by one error only
     pairs = ranking.pairs_of({"a": 5.0, "b": 6.0, "c": 5.5, "unknown": 1.0}, ours, lower=True)
-    assert [(p.one, p.other, p.paper, p.ours, p.sure) for p in pairs] == [
+    assert [(p.first, p.other, p.paper, p.ours, p.sure) for p in pairs] == [
         ("a", "b", 1, 1, False),
         ("a", "c", 1, 1, True),
         ("b", "c", -1, 1, True),
