@@ -239,7 +239,7 @@ class Work:
     """Work that takes its time: its items are taken one by one, or `update` says how many more are done."""
 
     def __init__(self, items: Iterable[Any] | None, label: str, length: int | None) -> None:
-        self._items, self._label, self._length, self.pos = items or (), label, length, 0
+        self._items, self._label, self._length, self.pos = () if items is None else items, label, length, 0
 
     def __iter__(self) -> Iterator[Any]:
         for item in self._items:
