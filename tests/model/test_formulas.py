@@ -40,7 +40,7 @@ def arguments(function, rng, n):
             columns[name] = rng.uniform(0.1, 1.0, n)
         elif name == "exponent":
             columns[name] = rng.integers(0, 40, n)
-        elif name.startswith("line"):  # first and slope
+        elif name.startswith("line_"):  # first and slope
             columns[name] = [tuple(pair) for pair in rng.uniform(0.5, 50.0, (n, 2)).tolist()]
         elif real:
             columns[name] = rng.uniform(0.5, 50.0, n)
