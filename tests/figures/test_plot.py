@@ -209,9 +209,13 @@ def test_tables_of_validation_and_simulation_draw_what_the_commands_draw(tmp_pat
         }
     )
     files.write(tmp_path / "points.csv", files.csv_of(points))
-    for name, n_panels in (("predicted_measured", 2), ("silicon_gemm", 1), ("silicon_attention", 1)):
+    for name, titles in (
+        ("predicted_measured", ["gemm", "attention"]),
+        ("silicon_gemm", ["s, matrix products"]),
+        ("silicon_attention", ["s, attention, 16 bits"]),
+    ):
         chart, _ = load.load(name, str(tmp_path / "points.csv"))
-        assert len(chart.panels) == n_panels
+        assert [panel.title for panel in chart.panels] == titles
 
 
 def test_command(run, report, tmp_path):

@@ -42,6 +42,9 @@ def test_kinds_and_values(tmp_path):
         for one in each.values:
             assert one.low < one.ours < one.high
             assert one.off is None or one.off == pytest.approx(one.ours / one.measured - 1)
+    for row in speed.rows_of_values(found):  # in the table's units
+        assert row["low"] < row["ours"] < row["high"]
+        assert row["inside"] == (row["low"] <= row["measured"] <= row["high"])
     (output,) = (one.ours for one in found[2].values if one.what == "output")
     assert output == 2 * 510
 
