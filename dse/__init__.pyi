@@ -1447,20 +1447,20 @@ def report_table(
     ['LPU-HBM FP16']
     """
 
-def scores(format: str | None = None, *, model: str | None = None, measured: bool = False) -> Rows:
-    """Find published scores of a KV format beside those of 16 bits in the same setup, by family of tasks.
+def scores(quantizers: Sequence[str] = (), *, model: str | None = None, measured: bool = False) -> Rows:
+    """Find published scores of KV formats beside those of 16 bits in the same setup, by family of tasks.
 
     Of the model where there are some, else of its series, else of other models; the drop of scores, and beside it the
     rise of perplexity, with a 95 % interval, and "cannot be told" where too little was printed. Short answers hide a
     drop: look at the longest task that you run.
     Without a format: all that have scores. With --measured: perplexity, divergence and agreement of SmolLM2-135M with
-    the format in the loop, on four texts.
+    each format in the loop, on four texts.
 
-    format: KV quantizer, or a format by its published name.
+    quantizers: KV quantizers, or formats by their published names.
     model: A model by name, such as qwen3-30b-a3b.
     measured: What was measured on the sample model instead, by text.
 
-    Returns: A row a family of tasks: its drop of scores or rise of perplexity as a share, or its divergence in nats.
+    Returns: The rows, printed as the table.
     Raises InputError and SpecError for names, files and values, LimitError beyond what can be computed.
 
     >>> dse.scores("fp8", model="llama3.1-8b")[0]["of"]

@@ -113,25 +113,34 @@ class UnderLoad(QuestionAnswer):
         return f"Within {said}: up to {most:.4g} requests/s, {share}."
 
     def at(self, requests_per_s: float) -> dict[str, Any] | None:
-        """The row at a rate, straight between the neighbours; None for more than the last row has.
+        """The row at a rate; None for more than the last row has, or where nothing fits.
 
         Raises InputError for a rate that is not positive.
         """
         if not requests_per_s > 0:
             raise InputError(f"rate = {show(requests_per_s)}: must be more than 0 requests per second")
-        if not self.rows or requests_per_s > self.rows[-1]["requests_per_s"]:
+        if self.server is None or not self.rows or requests_per_s > self.rows[-1]["requests_per_s"]:
             return None
-        if requests_per_s <= self.rows[0]["requests_per_s"]:
-            return self.rows[0]
-        i = next(i for i, row in enumerate(self.rows) if row["requests_per_s"] >= requests_per_s)
-        low, high = self.rows[i - 1], self.rows[i]
-        share = (requests_per_s - low["requests_per_s"]) / (high["requests_per_s"] - low["requests_per_s"])
-        between = {
-            name: None if low[name] is None else low[name] + share * (high[name] - low[name])
-            for name in low
-            if name != "design"
-        }
-        return between | {"design": self.design}
+        return _row(self.design, self.server, requests_per_s)
+
+
+def _row(design: str, server: TrafficServer, requests_per_s: float) -> dict[str, Any] | None:
+    """Means over requests that come at a rate, by column; None where the server does not sustain it."""
+    latency = waits_at(server, requests_per_s)
+    if latency is None:
+        return None
+    output_tokens = server.lengths.mean_output_tokens
+    return {
+        "design": design,
+        "load": requests_per_s / server.full.requests_per_s,
+        "requests_per_s": requests_per_s,
+        "tokens_per_s": requests_per_s * output_tokens,
+        "tpot_s": latency.tpot_s if output_tokens > 1 else None,
+        "ttft_s": latency.ttft_s,
+        "place_wait_s": latency.place_wait_s,
+        "running_requests": latency.running,
+        "prompt_share": latency.prompt_share,
+    }
 
 
 def under_load(
@@ -155,24 +164,8 @@ def under_load(
     for load in loads:
         if not 0 < load < 1:
             raise InputError(f"loads: {show(load)}: must be above 0 and below 1, such as 0.5{_would_hold(load, full)}")
-    rows = []
-    for load in loads if full else ():
-        rate = load * (full or 0.0)
-        latency = waits_at(server, rate)
-        if latency is not None:
-            rows.append(
-                {
-                    "design": name,
-                    "load": load,
-                    "requests_per_s": rate,
-                    "tokens_per_s": rate * work.output_tokens,
-                    "tpot_s": latency.tpot_s if work.output_tokens > 1 else None,
-                    "ttft_s": latency.ttft_s,
-                    "place_wait_s": latency.place_wait_s,
-                    "running_requests": latency.running,
-                    "prompt_share": latency.prompt_share,
-                }
-            )
+    found = [(load, _row(name, server, load * full)) for load in loads] if full else []
+    rows = [row | {"load": load} for load, row in found if row is not None]
     design = ", ".join([work.devices_text(device.name), plan.model.name, *work.ways(plan.model), plan.quantizer_name])
     filled = "" if work.batch else " (as many as fit)"
     lengths = f"{work.input_tokens:,} + {work.output_tokens:,} tokens"

@@ -18,7 +18,7 @@ from dse.core.errors import InputError
 from dse.explorer import common_fields, kept, names, request, uploads
 from dse.explorer.fields import MAX_TEXT, problem_of, read
 from dse.explorer.front import job, limits, text
-from dse.explorer.front.found import added, at, chart_of, filtered, limits_text, loaded, table_of, without_ties
+from dse.explorer.front.found import added, at, chart_of, filtered, limits_text, loaded, table_of
 from dse.explorer.front.request import AT_MOST, FIELDS, MORE, commands, front_request, python, sweep_toml
 from dse.explorer.uploads import FileText
 from dse.model import results
@@ -448,25 +448,6 @@ def test_a_point_joins_the_tray_with_a_batch_of_its_own():
     assert design.values == {"quantizer": "fp8", "tp": 2, "own_batch": 128}
     assert workload == {"input": 4096}
     assert added({**found, "batch": 64, "input": 8192}, values)[0].values == {"quantizer": "fp8", "tp": 2}
-
-
-def test_batches_of_which_the_same_run_are_one_design():
-    """fp16 at 32 and 64 with the same throughput are the batch of 32, with the knee of the other; fp8 stays."""
-    table = pd.DataFrame(
-        {"quantizer": ["fp16", "fp16", "fp8"], "batch": [64, 32, 64], "throughput_tokens_per_s": [507.4, 507.4, 600.0]}
-    )
-    front = a_front(
-        table=table,
-        row=np.array([0, 1, 2]),
-        knee=np.array([True, False, False]),
-        objectives={"throughput_tokens_per_s": "max"},
-        design=("quantizer", "batch"),
-    )
-    kept = without_ties(front)
-    assert kept.table["batch"].tolist() == [32, 64]
-    assert kept.knee.tolist() == [True, False]
-    assert kept.row.tolist() == [1, 2]
-    assert without_ties(kept) is kept
 
 
 def test_the_batch_that_runs_is_said_beside_one_that_does_not():

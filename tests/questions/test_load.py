@@ -38,15 +38,18 @@ def test_requests_wait_longer_the_more_come(answer):
         assert values == sorted(values)
 
 
-def test_between_two_rows_is_a_straight_line():
-    names = [column.name for column in load.COLUMNS]
-    rows = tuple(dict(zip(names, ("a", x, x, 9 * x, y, 2 * y, 0, x, x), strict=True)) for x, y in ((1, 3), (2, 5)))
-    found = load.UnderLoad("a", "", 4.0, rows)
-    assert found.at(1.5)["tpot_s"] == 4
-    assert found.at(0.5) == rows[0]
-    assert found.at(2.1) is None
+def test_any_rate_up_to_the_last_row_has_a_row_of_its_own(answer):
+    device, plan, work = catalog.device("h200"), layout("qwen3-32b", "fp8", "fp8"), dse.Workload(**ASKED)
+    least, last = answer.rows[0], answer.rows[-1]
+    assert answer.at(last["requests_per_s"])["tpot_s"] == last["tpot_s"]
+    for rate in (0.01 * least["requests_per_s"], 0.99 * last["requests_per_s"]):
+        row, alone = answer.at(rate), at_rate(device, plan, work, FixedLengths(8192, 1024), rate)
+        assert (row["requests_per_s"], row["tokens_per_s"]) == (rate, 1024 * rate)
+        assert (row["tpot_s"], row["ttft_s"], row["running_requests"]) == (alone.tpot_s, alone.ttft_s, alone.running)
+    assert answer.at(0.01 * least["requests_per_s"])["running_requests"] < 0.02 * least["running_requests"]
+    assert answer.at(1.01 * last["requests_per_s"]) is None
     with pytest.raises(InputError, match="rate = 0: must be more than 0"):
-        found.at(0)
+        answer.at(0)
 
 
 def test_an_answer_of_one_token_has_no_tpot():

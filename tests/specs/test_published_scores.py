@@ -157,7 +157,10 @@ def test_the_command(run):
     assert code == 2
     assert err == "error: quantizer = 'int5': no published score: did you mean int4, int8?\n"
     assert "unknown model 'lama3.1-8b'" in run("scores", "--quantizer", "fp8", "--model", "lama3.1-8b")[2]
-    assert run("scores", "--model", "llama3.1-8b")[2].startswith("error: quantizer is missing")
+    assert run("scores", "--model", "llama3.1-8b")[2].startswith("error: quantizers is missing")
+    both = run("scores", "--quantizers", "kvquant:bits=2,outliers=1%,fp8", "--model", "llama3.1-8b")[1].split("\n\n")
+    assert [part.split("\n")[0] for part in both] == ["kvquant:bits=2,outliers=1%", "fp8"]
+    assert both[1].strip() == "fp8\n" + out.strip()
 
 
 def test_rows_of_few_right_answers_weigh_little():

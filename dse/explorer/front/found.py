@@ -63,23 +63,6 @@ def limits_text(front: DesignFront) -> str:
     return f"Limits: {', '.join(said)}." if said else ""
 
 
-def without_ties(front: DesignFront) -> DesignFront:
-    """The front with one design for batches of which the same requests run, with the same results: the smallest."""
-    table = front.table
-    if "batch" not in front.design or table.empty:
-        return front
-    same = [name for name in (*front.design, *front.objectives) if name != "batch"]
-    order = table.sort_values("batch", kind="stable").index
-    first = ~table.loc[order].duplicated(subset=same).sort_index()
-    if first.all():
-        return front
-    knees = table.assign(knee=front.knee).groupby(same, dropna=False)["knee"].transform("max")
-    keep = first.to_numpy(bool)
-    return replace(
-        front, table=table[keep].reset_index(drop=True), row=front.row[keep], knee=knees.to_numpy(bool)[keep]
-    )
-
-
 def table_of(front: DesignFront, most: int) -> pd.DataFrame:
     """The first `most` designs as people read them: knees marked, what varies and objectives first, shown units."""
     shown = {"Knee": ["★" if knee else "" for knee in front.knee[:most]]}

@@ -141,7 +141,7 @@ def show_progress() -> None:
 def show_front(job: FrontJob, bench: Bench) -> DesignFront | None:
     """The figure of a finished sweep's front, filtered; what it shows, if any."""
     assert job.front is not None
-    front = found.without_ties(job.front)
+    front = job.front.listed_once()
     missing = f", {front.n_beyond:,} beyond the limits" if front.limits else ""
     missing += f", {front.n_missing:,} without a number for an objective" if front.n_missing else ""
     missing += f", {front.n_refused:,} not run by the software of their device" if front.n_refused else ""

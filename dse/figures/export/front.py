@@ -48,6 +48,7 @@ def to_json(front: DesignFront) -> dict[str, Any]:
         "limits": [str(limit) for limit in front.limits],
         "n_beyond": front.n_beyond,
         "n_refused": front.n_refused,
+        "n_again": front.n_again,
         "n_front": len(rows),
         "assumptions": sure.assumed(front),
         "front": [

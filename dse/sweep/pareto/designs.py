@@ -63,12 +63,15 @@ class DesignFront:
     n_beyond: int | None = 0
     #: feasible rows that the software of their device does not run
     n_refused: int = 0
+    #: rows left out since they are a listed design again
+    n_again: int = 0
 
     def __repr__(self) -> str:
         missing = f", {self.n_missing:,} left out" if self.n_missing else ""
         if self.limits and self.n_beyond is not None:
             missing += f", {self.n_beyond:,} beyond the limits or without a value there"
         missing += f", {self.n_refused:,} not run by their software" if self.n_refused else ""
+        missing += f", {self.n_again:,} more are these at another batch or device" if self.n_again else ""
         aims = ", ".join(f"{sense}imize {name}" for name, sense in self.objectives.items())
         group = f", a front for each {', '.join(self.by)}" if self.by else ""
         group += f"; within {', '.join(map(str, self.limits))}" if self.limits else ""
@@ -100,6 +103,26 @@ class DesignFront:
             cloud=self.cloud[beside].reset_index(drop=True),
             design=tuple(name for name in self.design if name not in values),
         )
+
+    def listed_once(self) -> "DesignFront":
+        """The front with each design once.
+
+        Of batches with equal objectives the same requests run: the smallest is kept. Of devices with every number
+        equal, as where axes set their memory and bandwidth, the first is.
+        """
+        table = self.table
+        named = {*self.design, *self.objectives, *self.by, *({"running_batch"} & {*table.columns})}
+        keep = np.ones(len(table), dtype=bool)
+        order = np.argsort(table["batch"].to_numpy(), kind="stable") if "batch" in named else np.arange(len(table))
+        for free, same in (("batch", named), ("device", {*table.columns} - {"batch"})):
+            if free in self.design and free not in self.by:
+                kept = order[keep[order]]
+                keep[kept[table.iloc[kept].duplicated([*(same - {free})])]] = False
+        if keep.all():
+            return self
+        table = table[keep].reset_index(drop=True)
+        marks = knees(table, self.objectives, self.by)
+        return replace(self, table=table, row=self.row[keep], knee=marks, n_again=int((~keep).sum()))
 
 
 def of_table(
