@@ -100,7 +100,7 @@ def answers(request: ReportRequest, results: pd.DataFrame) -> list[SummaryRow]:
 def beside_figure_11(results: pd.DataFrame) -> list[str]:
     """Sentences below Oaken's Figure 11: its two means beside ours, model by model, and where another system is first.
 
-    None where the results are not those of the paper: another batch or length.
+    Empty where the results are not those of the paper: another batch or length.
     """
     at = results[(results["batch"] == FIGURE_11_BATCH) & results["feasible"]]
     speeds = at.pivot_table(index="model", columns="system", values="throughput_tokens_per_s", sort=False)

@@ -33,8 +33,11 @@ _is_loaded, _loading = threading.Event(), threading.Lock()
 def _load(sweep: Sweep) -> None:
     """Load compiled code, or compile it where none was kept: by a point of a sweep, which then is forgotten."""
     if _loading.acquire(blocking=False):
-        sweeps.rows(replace(sweep, by=COMPILED), [0])
-        _is_loaded.set()
+        try:
+            sweeps.rows(replace(sweep, by=COMPILED), [0])
+            _is_loaded.set()
+        finally:
+            _loading.release()
 
 
 class FrontJob:
