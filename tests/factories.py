@@ -3,6 +3,7 @@
 No test file imports another; what two of them need is here, or in the `conftest.py` of their folder.
 """
 
+import importlib.util
 from fractions import Fraction
 from pathlib import Path
 
@@ -362,6 +363,13 @@ def assert_one_line(result, status, *parts):
     for part in parts:
         assert part in err
 
+
+_PACKAGE = importlib.util.find_spec("aiconfigurator_core")
+#: folder of the configurations that aiconfigurator-core ships; nowhere where it is not installed
+PACKAGED = Path(_PACKAGE.origin).parent / "model_configs" if _PACKAGE and _PACKAGE.origin else Path("none")
+PACKAGED_CONFIGS = sorted(
+    path for path in PACKAGED.glob("*_config.json") if not path.name.endswith("hf_quant_config.json")
+)
 
 #: read from configurations of aiconfigurator-core, whose bytes tests/specs/test_architectures.py has by hand
 SHIPPED = {

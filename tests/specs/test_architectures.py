@@ -5,8 +5,6 @@ what a window's token takes, what an index keeps of a token, and what a request 
 """
 
 import json
-from importlib import util
-from pathlib import Path
 
 import pytest
 
@@ -21,13 +19,10 @@ from dse.specs import catalog
 from dse.specs.huggingface import config as hf_config
 from dse.specs.quantity import Quantity
 from dse.specs.workload import Workload
-from factories import SHIPPED
+from factories import PACKAGED, PACKAGED_CONFIGS, SHIPPED
 from naive import naive_states_bytes
 
-PACKAGE = util.find_spec("aiconfigurator_core")
-FOLDER = Path(PACKAGE.origin).parent / "model_configs" if PACKAGE and PACKAGE.origin else Path("none")
-FILES = sorted(path for path in FOLDER.glob("*_config.json") if not path.name.endswith("hf_quant_config.json"))
-needs_package = pytest.mark.skipif(not FILES, reason="aiconfigurator-core is not for this system")
+needs_package = pytest.mark.skipif(not PACKAGED_CONFIGS, reason="aiconfigurator-core is not for this system")
 FAR = 3_000_000
 
 #: model -> bytes that a token adds far beyond all windows, of a token of all windows together, of a token's index, and
@@ -121,7 +116,7 @@ PUBLISHED = {
 
 
 def read(name):
-    return catalog.model(str(FOLDER / f"{name}_config.json"))
+    return catalog.model(str(PACKAGED / f"{name}_config.json"))
 
 
 def plan_of(model):
@@ -130,7 +125,7 @@ def plan_of(model):
 
 
 @needs_package
-@each("path", FILES)
+@each("path", PACKAGED_CONFIGS)
 def test_every_configuration_is_read(path):
     model = catalog.model(str(path))
     assert model.parameters > 0
@@ -140,7 +135,7 @@ def test_every_configuration_is_read(path):
 
 @needs_package
 def test_there_are_as_many_as_were_counted():
-    assert len(FILES) == 89
+    assert len(PACKAGED_CONFIGS) == 89
 
 
 @needs_package
@@ -213,7 +208,7 @@ def test_what_nobody_measured_of_states_is_marked():
 @needs_package
 @each("key", ["intermediate_size", "mamba_num_heads", "ssm_state_size"])
 def test_a_size_that_a_hybrid_lacks_is_named(key):
-    data = json.loads((FOLDER / "nvidia--Nemotron-H-56B-Base-8K_config.json").read_text())
+    data = json.loads((PACKAGED / "nvidia--Nemotron-H-56B-Base-8K_config.json").read_text())
     del data[key]
     with pytest.raises(SpecError, match=f"^config.json: {key}: is missing: add it$"):
         hf_config.from_document(specfile.Document("config.json", data))
@@ -277,7 +272,7 @@ def test_read_as_another_type_the_name_says_so():
     ],
 )
 def test_what_is_wrong_is_named(name, change, message):
-    data = specfile.read(str(FOLDER / f"{name}_config.json")).data
+    data = specfile.read(str(PACKAGED / f"{name}_config.json")).data
     with pytest.raises(SpecError, match=message) as told:
         hf_config.from_document(document(data | change))
     assert len(told.value.lines()) < 7
@@ -379,6 +374,6 @@ def test_weights_are_as_the_file_says_they_were_released(config, more, weights):
     ],
 )
 def test_shipped_files_have_the_weights_that_the_reader_finds(name, config, weights):
-    shipped, found = catalog.model(name), catalog.model(str(FOLDER / f"{config}_config.json"))
+    shipped, found = catalog.model(name), catalog.model(str(PACKAGED / f"{config}_config.json"))
     assert shipped.released == found.released == weights
     assert bool(shipped.released_source) == (weights != "bf16")

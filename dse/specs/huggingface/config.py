@@ -15,7 +15,7 @@ from typing import Any
 from dse.core.errors import MAX_PROBLEMS, InputError, SpecError, clean, did_you_mean, show
 from dse.core.specfile import Document, KeyPath
 from dse.specs.device_and_model import LayerKV, ModelSpec
-from dse.specs.huggingface import layers, parameters, released, rotary, tower
+from dse.specs.huggingface import layers, parameters, released, rotary, spelling, tower
 from dse.specs.huggingface.keys import (
     HARMLESS,
     HIDDEN,
@@ -83,6 +83,7 @@ def from_document(document: Document) -> ModelSpec:
     is_known = own_type in parameters.RULES or not own_type
     like = "" if is_known else ASSUMED_LIKE.get()
     model_type = like or own_type
+    spelling.as_published(keys, model_type)
     rules = parameters.read_rules(keys, model_type)
     keys.defaults = rules.defaults
     hidden = keys.whole(HIDDEN, 1, MAX_HIDDEN, required=True, same=True) or 0

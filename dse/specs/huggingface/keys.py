@@ -79,6 +79,8 @@ class Keys:
         self.used: set[str] = set()
         self.defaults: dict[str, Any] = {}
         self.prefix: KeyPath = ()
+        #: keys that are told by another one of the file -> that one
+        self.told_by: dict[str, str] = {}
         self.data: dict[str, Any] = document.data
         while nested := [name for name in NESTED if self.data.get(name) is not None]:
             inner = self.data[nested[0]]
@@ -86,6 +88,12 @@ class Keys:
                 self.bad(nested[0], "a table of keys")
                 break
             self.prefix, self.data = (*self.prefix, nested[0]), inner
+
+    def tell(self, name: str, by: str, value: Any) -> None:
+        """Let a key have a value that another key of the file says in other words."""
+        self.data = {**self.data, name: value}
+        self.told_by[name] = by
+        self.used.add(by)
 
     def _lookup(self, name: str) -> tuple[KeyPath, Any, bool]:
         """(key path, value, whether it is in the file)."""
@@ -130,16 +138,26 @@ class Keys:
         if text not in self.notes:
             self.notes.append(clean(text, 300))
 
+    def _said(self, name: str) -> tuple[KeyPath, Any, bool]:
+        """`_lookup` of the key that tells this one."""
+        by = self.told_by.get(name.partition(".")[0])
+        if by is None:
+            return self._lookup(name)
+        data = self.document.data
+        for part in self.prefix:
+            data = data[part]
+        return (*self.prefix, by), data.get(by), by in data
+
     def where(self, name: str) -> str:
-        return self.document.where(self._lookup(name)[0])
+        return self.document.where(self._said(name)[0])
 
     def bad(self, name: str, rule: str) -> None:
         """Record that the value of a key must be something else."""
-        path, value, _ = self._lookup(name)
+        path, value, _ = self._said(name)
         self.problems.append(f"{self.where(name)}: {'.'.join(map(str, path))} = {show(value)}: must be {rule}")
 
     def missing(self, name: str) -> None:
-        path, _, present = self._lookup(name)
+        path, _, present = self._said(name)
         state = " = None: must be a number" if present else ": is missing: add it"
         self.problems.append(f"{self.where(name)}: {'.'.join(map(str, path))}{state}")
 

@@ -37,7 +37,7 @@ BLOCKS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 #: types of the models that have layers of the gated delta rule, and of Kimi delta attention
 GATED_DELTA, KIMI = ("qwen3_next", "qwen3_5"), ("kimi_linear", "kimi_k3")
 #: and those whose layers choose what they read by an index: DeepSeek Sparse Attention, MiniMax Sparse Attention
-INDEXED, BLOCK_INDEXED = ("deepseek_v32", "glm_moe_dsa"), ("minimax_m3", "minimax_m3_vl")
+INDEXED, BLOCK_INDEXED = ("deepseek_v32", "glm_moe_dsa"), ("minimax_m3", "minimax_m3_vl", "minimax_m3_vl_text")
 #: and those of compressed caches
 COMPRESSED = ("deepseek_v4", "deepseek_ref")
 #: widths of Nemotron-NAS's feed-forwards are multiples of it

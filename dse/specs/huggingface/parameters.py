@@ -80,10 +80,10 @@ _GPT_OSS = Rules(sinks=True, windows="every", every=2, defaults=_sizes(*[None] *
 _FAMILIES = (
     ("llama granite baichuan internlm internlm2 Yi aquila exaone minicpm glm", _LLAMA),
     ("deepseek deepseek_v2 deepseek_v3 kimi_k2 minicpm3 chatglm dbrx seed_oss", Rules()),
-    ("deepseek_v32 glm_moe_dsa deepseek_v4 deepseek_ref kimi_k25 step3p7", Rules()),
+    ("deepseek_v32 glm_moe_dsa deepseek_v4 deepseek_ref kimi_k25 step3p5 step3p7", Rules()),
     ("kimi_k3 kimi_linear", Rules()),
     ("minimax_m2", Rules(qk_norm="all")),
-    ("minimax_m3 minimax_m3_vl", Rules(qk_norm="head")),
+    ("minimax_m3 minimax_m3_vl minimax_m3_vl_text", Rules(qk_norm="head")),
     ("mimo", Rules(qkv_bias=True, bias_reaches_out=False)),
     ("mimo_v2_flash", Rules()),
     ("nemotron_h", Rules(gated=False)),
@@ -386,7 +386,8 @@ def read_tied(keys: "Keys", rules: Rules) -> bool:
             f"output head {'shared with' if rules.tied else 'apart from'} the embedding: key tie_word_embeddings absent"
         )
         return rules.tied
-    return tied
+    # classes of both sections fill in true where neither file did
+    return tied and keys.document.data.get("tie_word_embeddings") is not False
 
 
 def _ffn(shape: Shape, width: int, hidden: int | None = None) -> int:

@@ -28,7 +28,8 @@ def of_config(keys: "Keys") -> dict[str, Any]:
     for place in (keys.data, keys.document.data):
         if (quantized := place.get("quantization_config")) is None:
             continue
-        name = _format(quantized, place.get("expert_dtype")) if isinstance(quantized, Mapping) else ""
+        inner = quantized if isinstance(quantized, Mapping) else {}
+        name = _format(inner, place.get("expert_dtype") or inner.get("expert_dtype")) if inner else ""
         if not name:
             keys.note("quantization_config ignored: weights count 16 bits unless --weights says otherwise")
             return {}

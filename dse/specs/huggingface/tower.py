@@ -13,7 +13,7 @@ _NAMES = {
     "patch": ("patch_size",),
 }
 #: towers whose feed-forwards have a gate
-_GATED = ("pixtral", "gemma4_vision", "qwen2_5_vl")
+_GATED = ("pixtral", "gemma4_vision", "qwen2_5_vl", "qwen2_5_vl_vision")
 _MOST = 2**16
 
 
