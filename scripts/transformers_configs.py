@@ -1,8 +1,8 @@
-"""Write what transformers makes of configurations into tests/golden/transformers.json.gz, for tests/specs/test_spelling.py.
+"""Write what transformers makes of configurations into tests/golden/transformers.json.gz, which tests read.
 
-Run it where that release is installed (it needs no PyTorch): `python scripts/transformers_configs.py`. `written` has each
-published configuration as the newest classes save it, by its name; `defaults` the default configuration of each type of
-a language model. transformers is under Apache-2.0.
+Run it where that release is installed (it needs no PyTorch): `python scripts/transformers_configs.py`. `written` has
+each published configuration as the newest classes save it, by its name; `defaults` the default configuration of each
+type of a language model. transformers is under Apache-2.0.
 """
 
 import gzip

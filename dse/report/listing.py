@@ -536,7 +536,11 @@ def _layers_text(group: LayerKV) -> str:
     layers = f"{group.n_layers} layer{'s' if group.n_layers > 1 else ''}"
     if group.state_bytes:
         joined = "beside these, " if group.joined else ""
-        what = "what waits for an entry" if not group.state_flops else f"a constant state ({group.state_code})"
+        what = (
+            "what waits for an entry"
+            if not group.state_flops
+            else f"a constant state ({group.state_code or 'short convolution'})"
+        )
         return f"{layers}: {joined}{what}, {group.state_bytes:,} B of a request"
     if not group.key_dim:
         return f"{layers}: a feed-forward alone"

@@ -112,4 +112,49 @@ def test_a_type_that_is_not_read_says_which_key(stored, tmp_path):
             first = str(error).split("; ")[0]
             assert first.startswith(str(path)), model_type
             assert any(f"{key}" in first for key in (*config, *config.get("text_config", {}), "missing")), first
-    assert n_read >= 147
+    assert n_read >= 167
+
+
+#: default configuration -> model that it is, and billions of parameters on its card: all, and active for a token
+CARDS = {
+    "glm4_moe_lite": ("GLM-4.7-Flash: 30B-A3B", 30, 3.9),
+    "mistral4": ("Mistral Small 4: 119B, 6.5B active", 119, 6.5),
+    "ernie4_5_moe": ("ERNIE-4.5-21B-A3B", 21.8, 3.3),
+    "solar_open": ("Solar Open 100B: 102.6B, 12B active", 102.6, 12),
+    "axk1": ("A.X K1: 519B, 33B active", 519, 33),
+    "hy_v3": ("Hy3: 295B, 21B active", 295, 21),
+    "ministral3": ("Ministral 3 8B: 8.4B language model", 8.4, 8.4),
+}
+
+
+@pytest.mark.parametrize("model_type", CARDS)
+def test_families_of_2026_have_the_parameters_of_their_cards(model_type, stored, tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(stored.defaults[model_type]))
+    model = catalog.model(str(path))
+    _, billions, active = CARDS[model_type]
+    assert model.parameters / 1e9 == pytest.approx(billions, rel=0.015)
+    assert model.active_parameters / 1e9 == pytest.approx(active, rel=0.03)
+
+
+def test_states_of_short_convolutions_and_mamba_by_hand(tmp_path):
+    """A short convolution of 3 keeps 2 inputs of 2,048 channels in 16 bits, makes 3 and gives 1; Granite's Mamba-2 a
+    matrix of 48 x 64 by 128 and 3 inputs of 3,072 + 2 x 128 channels."""
+    path = tmp_path / "config.json"
+    base = {"vocab_size": 1000, "hidden_size": 2048, "intermediate_size": 12288, "num_hidden_layers": 3}
+    base |= {"num_attention_heads": 32, "num_key_value_heads": 8, "tie_word_embeddings": True}
+    lfm = {"model_type": "lfm2", "conv_L_cache": 3, "full_attn_idxs": [2], "block_auto_adjust_ff_dim": True}
+    path.write_text(json.dumps(base | lfm | {"block_multiple_of": 256, "block_ffn_dim_multiplier": 1.0}))
+    model = catalog.model(str(path))
+    assert [layer.state_bytes for layer in model.layers] == [2 * 2048 * 2, 0]
+    # 2 x (4 x 2,048^2 + 2,048 x 3), one attention of 2,048 x (32 + 2 x 8 + 32) x 64 and its two norms
+    attention = 2 * (4 * 2048**2 + 2048 * 3) + 2048 * 80 * 64 + 2 * 64
+    assert model.attention_parameters == attention
+    # 12,288 x 2 / 3 = 8,192 channels of three matrices, two norms a layer, one at the end
+    assert model.parameters == attention + 3 * 3 * 2048 * 8192 + 2048 * 7 + 1000 * 2048
+    mamba = {"heads": 48, "head": 64, "groups": 1, "state": 128, "conv": 4}
+    names = {"heads": "n_heads", "head": "d_head", "groups": "n_groups", "state": "d_state", "conv": "d_conv"}
+    granite = {"model_type": "granitemoehybrid", "layer_types": ["mamba", "mamba", "attention"], "num_local_experts": 0}
+    granite |= {"shared_intermediate_size": 4096} | {f"mamba_{names[name]}": size for name, size in mamba.items()}
+    path.write_text(json.dumps(base | granite))
+    assert catalog.model(str(path)).layers[0].state_bytes == 2 * (48 * 64 * 128 + 3 * (48 * 64 + 2 * 128))

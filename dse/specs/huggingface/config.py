@@ -37,6 +37,12 @@ from dse.specs.huggingface.keys import (
 from dse.specs.huggingface.mixers import NOTHING, Mixer
 from dse.specs.huggingface.parameters import Shape
 
+#: model_type -> keys that say again, as a number, what lists of the file say
+_TOLD_ALREADY = {
+    "afmoe": ("global_attn_every_n_layers",),
+    "bailing_hybrid": ("layer_group_size", "short_conv_kernel_size"),
+    "cohere2_moe": ("prefix_dense_sliding_window_pattern",),
+}
 #: model_types of which tokens of an image see each other (transformers, models/gemma3)
 IMAGE_MASKED = ("gemma3", "gemma3_text")
 
@@ -91,6 +97,8 @@ def from_document(document: Document) -> ModelSpec:
     per_block = layers.blocks(keys, rules, model_type, hidden)
     blocks = per_block or layers.alike(keys, rules, model_type, hidden)
     mixers, n_layers = blocks.mixers, len(blocks.mixers)
+    if n_layers and not any(cache.n_kv_heads for mixer in mixers for cache in mixer.caches) and not keys.problems:
+        keys.bad("layer_types", "a list with attention in some layers: constant states alone are no keys and values")
     misread = NOTHING in mixers and bool(keys.problems)
     experts = parameters.read_experts(keys, rules, model_type, n_layers, blocks.ffn, blocks.experts)
     embedding = keys.whole(["word_embed_proj_dim"], 1, MAX_HIDDEN, hidden) or hidden
@@ -185,6 +193,7 @@ def _not_understood(keys: Keys) -> None:
         keys.used.add("attn_type_list")  # MiniMax: 1 is full attention, 0 a constant state
     if keys.get("use_cla") is False:
         keys.used.add("cla_share_factor")
+    keys.used.update(_TOLD_ALREADY.get(str(keys.get("model_type")), ()))
     if keys.get("model_type") == "openelm":
         keys.used.update(("qkv_multipliers", "num_gqa_groups"))  # the head lists say the same
     keys.used.add("img_token_compression_config")  # of images

@@ -130,7 +130,7 @@ def _from_types(
         return [None] * n_layers
     limits: list[int | None] = []
     for kind in types:
-        if kind in ("full_attention", "attention") or (kind == "linear_attention" and any(has_state)):
+        if kind in ("full_attention", "attention") or has_state[len(limits)]:
             limits.append(None)
         elif kind == "sliding_attention":
             if not use_window:

@@ -27,6 +27,7 @@ from dse.specs.huggingface.mixers import (
     gated_delta,
     kimi_delta,
     mamba2,
+    short_convolution,
 )
 from dse.specs.huggingface.parameters import MAX_WIDTH, Rules, read_ffn
 
@@ -35,7 +36,9 @@ STATE_TYPES = {"float32": 4, "bfloat16": 2, "float16": 2}
 #: Nemotron-H's blocks, as letters and as words -> what they are
 BLOCKS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 #: types of the models that have layers of the gated delta rule, and of Kimi delta attention
-GATED_DELTA, KIMI = ("qwen3_next", "qwen3_5"), ("kimi_linear", "kimi_k3")
+GATED_DELTA, KIMI = ("qwen3_next", "qwen3_5"), ("kimi_linear", "kimi_k3", "bailing_hybrid")
+#: and those of Mamba-2 among attention in layers of a feed-forward each, and of short convolutions
+MAMBA, CONVOLUTIONS = ("granitemoehybrid",), ("lfm2", "lfm2_moe", "lfm3")
 #: and those whose layers choose what they read by an index: DeepSeek Sparse Attention, MiniMax Sparse Attention
 INDEXED, BLOCK_INDEXED = ("deepseek_v32", "glm_moe_dsa"), ("minimax_m3", "minimax_m3_vl", "minimax_m3_vl_text")
 #: and those of compressed caches
@@ -98,7 +101,7 @@ def _with_heads(
     kv_heads = heads.kv_heads(keys, model_type, q_heads)
     is_mimo = keys.get("hybrid_layer_pattern") is not None
     key_dim, value_dim = heads.head_dims(keys, hidden, q_heads, apart=is_mimo)
-    gated = bool(keys.flag("attn_output_gate")) or bool(keys.flag("attention_output_gate"))
+    gated = rules.output_gate or bool(keys.flag("attn_output_gate")) or bool(keys.flag("attention_output_gate"))
     plain = Heads(
         hidden,
         q_heads=1,
@@ -292,6 +295,8 @@ def _state_bytes(keys: Keys, names: list[str], default: str) -> int:
 
 def _states(keys: Keys, model_type: str, n_layers: int, hidden: int) -> list[Mixer | None]:
     """Layers of a constant state among those of attention: the gated delta rule, Kimi delta attention."""
+    if model_type in (*MAMBA, *CONVOLUTIONS):
+        return _mamba_or_convolution(keys, model_type, n_layers, hidden)
     if model_type in KIMI and isinstance(keys.get("linear_attn_config"), dict):
         return _kimi_states(keys, n_layers, hidden)
     types = keys.get("layer_types") if model_type.startswith(GATED_DELTA) else None
@@ -313,6 +318,29 @@ def _states(keys: Keys, model_type: str, n_layers: int, hidden: int) -> list[Mix
     return [state if kind == "linear_attention" else None for kind in types]
 
 
+def _mamba_or_convolution(keys: Keys, model_type: str, n_layers: int, hidden: int) -> list[Mixer | None]:
+    """Granite 4's layers of Mamba-2, LFM's of a short convolution."""
+    words = ("linear_attention", "mamba", "conv")
+    kinds = keys.data.get("layer_types")
+    if not isinstance(kinds, list) or len(kinds) != n_layers:
+        kinds = []
+    keys.used.update(("conv_L_cache", "full_attn_idxs"))
+    if not any(kind in words for kind in kinds):
+        return [None] * n_layers
+    if model_type in MAMBA:
+        names = {"heads": "n_heads", "dim": "d_head", "groups": "n_groups", "state_size": "d_state", "conv": "d_conv"}
+        sizes = {name: keys.whole([f"mamba_{key}"], 1, MAX_WIDTH, required=True) or 1 for name, key in names.items()}
+        for name in ("mamba_expand", "mamba_chunk_size", "mamba_proj_bias"):
+            keys.get(name)
+        bias = bool(keys.flag("mamba_conv_bias"))
+        state = mamba2(
+            hidden, state_bytes=_state_bytes(keys, ["mamba_ssm_cache_dtype"], "bfloat16"), conv_bias=bias, **sizes
+        )
+    else:
+        state = short_convolution(hidden, keys.whole(["conv_L_cache"], 1, MAX_DIM, required=True) or 1)
+    return [state if kind in words else None for kind in kinds]
+
+
 def _kimi_states(keys: Keys, n_layers: int, hidden: int) -> list[Mixer | None]:
     table = "linear_attn_config."
     kda, full = keys.get(table + "kda_layers"), keys.get(table + "full_attn_layers")
@@ -328,8 +356,10 @@ def _kimi_states(keys: Keys, n_layers: int, hidden: int) -> list[Mixer | None]:
     dim = keys.whole([table + "head_dim"], 1, MAX_DIM, required=True) or 1
     conv = keys.whole([table + "short_conv_kernel_size"], 1, MAX_DIM, required=True) or 1
     keys.used.add(table + "gate_lower_bound")
-    has_full_gate = keys.flag(table + "use_full_rank_gate") is True
-    state = kimi_delta(hidden, n_heads, dim, conv, _state_bytes(keys, ["mamba_ssm_dtype"], "float32"), has_full_gate)
+    is_ling = keys.get("model_type") == "bailing_hybrid"
+    has_full_gate = keys.flag(table + "use_full_rank_gate") is True or is_ling
+    state_bytes = _state_bytes(keys, ["mamba_ssm_dtype"], "float32")
+    state = kimi_delta(hidden, n_heads, dim, conv, state_bytes, has_full_gate, has_full_decay=is_ling)
     return [state if i + 1 in kda else None for i in range(n_layers)]
 
 

@@ -231,14 +231,17 @@ def gated_delta(
     return Mixer((cache,), parameters, 2 * keys + 2 * values)
 
 
-def kimi_delta(hidden: int, heads: int, dim: int, conv: int, state_bytes: int, has_full_gate: bool) -> Mixer:
-    """A layer of Kimi delta attention (Kimi Linear, K3): a matrix for each head, which decays by channel.
+def kimi_delta(
+    hidden: int, heads: int, dim: int, conv: int, state_bytes: int, has_full_gate: bool, has_full_decay: bool = False
+) -> Mixer:
+    """A layer of Kimi delta attention (Kimi Linear, K3, Ling 2.6): a matrix for each head, which decays by channel.
 
-    The gate of the output is one product, or (Kimi Linear) two over `dim` channels, as the decay's are.
+    The gate of the output and the decay are one product each, or (Kimi Linear) two over `dim` channels.
     """
     wide, state = heads * dim, heads * dim * dim
-    gate = hidden * wide if has_full_gate else hidden * dim + dim * wide
-    made = hidden * (3 * wide + heads + dim) + dim * wide + gate
+    full, thin = hidden * wide, hidden * dim + dim * wide
+    gates = (full if has_full_gate else thin) + (full if has_full_decay else thin)
+    made = hidden * (3 * wide + heads) + gates
     parameters = made + 3 * wide * conv + heads + wide + dim + wide * hidden
     cache = LayerKV(
         n_layers=1,
@@ -247,6 +250,13 @@ def kimi_delta(hidden: int, heads: int, dim: int, conv: int, state_bytes: int, h
         state_flops=DELTA_FLOPS * state + 6 * conv * wide,
     )
     return Mixer((cache,), parameters, 4 * wide)
+
+
+def short_convolution(hidden: int, conv: int) -> Mixer:
+    """A layer of a gated short convolution (LFM): the last inputs of each channel."""
+    parameters = 3 * hidden * hidden + hidden * conv + hidden * hidden
+    cache = LayerKV(n_layers=1, state_bytes=hidden * (conv - 1) * CONV_BYTES, state_flops=2 * conv * hidden)
+    return Mixer((cache,), parameters, 3 * hidden)
 
 
 def mamba2(

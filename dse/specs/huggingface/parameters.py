@@ -35,6 +35,7 @@ class Rules:
     qk_norm: str = ""  # "head": one head_dim each; "all": one per query and key channel
     tied: bool = False
     sinks: bool = False
+    output_gate: bool = False  # the output of attention is multiplied with a gate as wide
     embedding_norm: bool = False
     learned_positions: bool = False
     extra_positions: int = 0
@@ -81,7 +82,15 @@ _FAMILIES = (
     ("llama granite baichuan internlm internlm2 Yi aquila exaone minicpm glm", _LLAMA),
     ("deepseek deepseek_v2 deepseek_v3 kimi_k2 minicpm3 chatglm dbrx seed_oss", Rules()),
     ("deepseek_v32 glm_moe_dsa deepseek_v4 deepseek_ref kimi_k25 step3p5 step3p7", Rules()),
-    ("kimi_k3 kimi_linear", Rules()),
+    ("glm4_moe_lite mistral4 axk1 sarvam_mla", Rules()),
+    ("kimi_k3 kimi_linear bailing_hybrid", Rules()),
+    ("ernie4_5 ernie4_5_moe solar_open sarvam_moe", Rules()),
+    ("dots1 hy_v3", Rules(qk_norm="head")),
+    ("exaone_moe", Rules(qk_norm="head", windows="every", every=4)),
+    ("afmoe", Rules(qk_norm="head", norms_per_layer=4, output_gate=True)),
+    ("granitemoehybrid", Rules()),
+    ("lfm2 lfm2_moe", Rules(qk_norm="head", tied=True)),
+    ("lfm3", Rules(qk_norm="head", norms_per_layer=4, tied=True)),
     ("minimax_m2", Rules(qk_norm="all")),
     ("minimax_m3 minimax_m3_vl minimax_m3_vl_text", Rules(qk_norm="head")),
     ("mimo", Rules(qkv_bias=True, bias_reaches_out=False)),
@@ -100,12 +109,12 @@ _FAMILIES = (
     ("gemma2", _GEMMA2),
     ("gemma3 gemma3_text", _GEMMA3),
     ("gemma3n gemma3n_text", _GEMMA3N),
-    ("gemma4 gemma4_text", replace(_GEMMA3, defaults={})),
+    ("gemma4 gemma4_text gemma4_unified gemma4_unified_text", replace(_GEMMA3, defaults={})),
     ("phi", _PHI),
     ("phi3", Rules(windows="all")),
     ("phimoe", Rules(windows="all", norm=2)),
     ("cohere", _COHERE),
-    ("cohere2", replace(_COHERE, windows="every", every=4)),
+    ("cohere2 cohere2_moe", replace(_COHERE, windows="every", every=4)),
     ("glm4_moe", Rules(bias_reaches_out=False)),
     ("olmo", Rules(norm=0)),
     ("olmo2 olmoe", _OLMO2),
@@ -132,7 +141,7 @@ UNKNOWN = Rules(windows="unknown")
 #: types whose layers have no growing KV cache, or that have an encoder
 NOT_DECODERS = re.compile(
     r"u?m?t5|longt5|m?bart|pegasus|marian|led|whisper|m2m_100|nllb-moe|.*bert.*|electra|deberta-v2|vit|clip|siglip"
-    r"|falcon_mamba|mamba2?|rwkv.*|xlstm|retnet|jamba|bamba|zamba2?|recurrent_gemma|falcon_h1|lfm2.*"
+    r"|falcon_mamba|mamba2?|rwkv.*|xlstm|retnet|jamba|bamba|zamba2?|recurrent_gemma|falcon_h1"
 )
 
 
@@ -270,6 +279,12 @@ def read_ffn(keys: "Keys", rules: Rules, model_type: str, n_layers: int, hidden:
     if keys.find(names) is None and keys.find(EXPERT_WIDTH):
         return [1] * n_layers  # read_experts asks for the width where a layer needs it
     widths = keys.per_layer(names, n_layers, 1, MAX_WIDTH)
+    if model_type == "granitemoehybrid":  # the shared feed-forward alone; intermediate_size is that of an expert
+        widths = keys.per_layer(["shared_intermediate_size"], n_layers, 1, MAX_WIDTH)
+    if model_type == "lfm2" and keys.flag("block_auto_adjust_ff_dim"):
+        multiple = keys.whole(["block_multiple_of"], 1, MAX_WIDTH, 256) or 1
+        factor = keys.get("block_ffn_dim_multiplier") or 1
+        widths = [-(-int(factor * (2 * width // 3)) // multiple) * multiple for width in widths]
     return [width // rules.ffn_divisor for width in widths]
 
 
@@ -295,6 +310,9 @@ def read_experts(
     ]
     width_keys = EXPERT_WIDTH
     if n <= 1:
+        if model_type == "granitemoehybrid":
+            keys.used.update(active_names)
+            return None
         if keys.find(width_keys) and keys.find(FFN_WIDTH) is None and not rules.ffn_multiple:
             keys.missing(FFN_WIDTH[0])
         active = keys.whole(active_names, 0, MAX_EXPERTS, 0) or 0
@@ -304,7 +322,7 @@ def read_experts(
     active = keys.whole(active_names, 1, MAX_EXPERTS, required=True, same=True) or 1
     if active > n:
         keys.bad(keys.name_of(active_names), f"at most {keys.name_of(names)} = {n}")
-    if model_type.startswith("llama4"):
+    if model_type.startswith("llama4") or model_type == "granitemoehybrid":
         width_keys = ["intermediate_size"]
     elif keys.get("dense_intermediate_size") is not None:
         width_keys = [*width_keys, "intermediate_size"]
@@ -329,9 +347,10 @@ def read_experts(
 def _expert_layers(keys: "Keys", n_layers: int) -> list[bool]:
     """Mark the layers that route to experts: each rule of a key that is present takes layers away."""
     chosen = [True] * n_layers
-    first = keys.whole(["first_k_dense_replace", "moe_layer_start_index"], 0, 10_000, 0) or 0
-    for i in range(min(first, n_layers)):
-        chosen[i] = False
+    first = keys.whole(["first_k_dense_replace", "moe_layer_start_index", "num_dense_layers"], 0, 10_000, 0) or 0
+    end = keys.get("moe_layer_end_index")  # the last one; -1: of all
+    last = n_layers - 1 if end in (None, -1) else keys.whole(["moe_layer_end_index"], 0, 10_000, n_layers - 1)
+    chosen = [first <= i <= (last or 0) for i in range(n_layers)]
     if isinstance(keys.get("moe_layer_freq"), list):
         marks = keys.per_layer(["moe_layer_freq"], n_layers, 0, 1)
         chosen = [old and mark == 1 for old, mark in zip(chosen, marks, strict=True)]

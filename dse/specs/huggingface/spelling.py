@@ -1,4 +1,4 @@
-"""Kinds of layers as transformers 5 writes them, in words of one list, told as the published files of a model tell them.
+"""Kinds of layers as transformers 5 writes them, in words of one list, told as published files of models tell them.
 
 Each rule takes the keys of one family. What it makes of them stands for the key that the file has, in messages too.
 """
@@ -9,6 +9,7 @@ from typing import Any
 from dse.specs.huggingface.keys import MAX_LAYERS, MAX_TOKENS, Keys
 
 KINDS, FEED_FORWARDS = "layer_types", "mlp_layer_types"
+_GEMMA4 = "gemma4 gemma4_text gemma4_unified gemma4_unified_text"
 #: words of transformers 5 -> those of published files
 FULL, LINEAR, WINDOWED, INDEXED = "full_attention", "linear_attention", "sliding_attention", "indexed_attention"
 
@@ -63,7 +64,7 @@ def _nemotron_h(keys: Keys) -> None:
 
 
 def _kimi(keys: Keys) -> None:
-    """Kimi Linear: numbers of layers from 1, and the sizes of their states."""
+    """Kimi Linear, Ling 2.6: numbers of layers from 1, and the sizes of their states."""
     if keys.data.get("linear_attn_config") is None and (kinds := _kinds(keys, (LINEAR, FULL))):
         table = {
             "kda_layers": [i + 1 for i, kind in enumerate(kinds) if kind == LINEAR],
@@ -112,6 +113,18 @@ def _step(keys: Keys) -> None:
         keys.tell("num_attention_heads", "num_sliding_attention_heads", heads)
 
 
+def _lfm(keys: Keys) -> None:
+    """LFM 2: numbers of the layers that have attention, where the file lists no kinds."""
+    places, n_layers = keys.data.get("full_attn_idxs"), keys.data.get("num_hidden_layers")
+    if (
+        keys.data.get(KINDS) is None
+        and isinstance(places, list)
+        and isinstance(n_layers, int)
+        and n_layers <= MAX_LAYERS
+    ):
+        keys.tell(KINDS, "full_attn_idxs", [FULL if i in places else "conv" for i in range(n_layers)])
+
+
 def _gemma4(keys: Keys) -> None:
     """Gemma 4: layers that attend to all have heads of their own, all alike."""
     changes, kinds = keys.data.get("per_layer_config"), keys.data.get(KINDS)
@@ -155,13 +168,13 @@ def _by_layer(changes: Any) -> dict[int, dict[str, Any]] | None:
     return {int(i): one for i, one in changes.items() if int(i) < MAX_TOKENS}
 
 
-_GEMMA4 = "gemma4 gemma4_text gemma4_unified gemma4_unified_text"
 _RULES: dict[str, Callable[[Keys], None]] = {
     "deepseek_v32 glm_moe_dsa": _sparse,
     "deepseek_v4": _compressed,
     "nemotron_h": _nemotron_h,
-    "kimi_linear": _kimi,
+    "kimi_linear bailing_hybrid": _kimi,
     "minimax_m3_vl minimax_m3_vl_text": _minimax_m3,
+    "lfm2 lfm2_moe": _lfm,
     "mimo_v2_flash": _mimo,
     "step3p5 step3p7": _step,
     _GEMMA4: _gemma4,
