@@ -114,4 +114,21 @@ COUNTED = {
     ),
     # by hand: embeddings, 32 layers of attention 4*4096^2, FFN 3*4096*11008, two norms, query and key norms
     "olmo-2-7b": (2 * 32 * 32 * 128 * 2, 2 * 100_352 * 4096 + 32 * (67_108_864 + 135_266_304 + 8192 + 8192) + 4096),
+    "glm-4.7-flash": (47 * (512 + 64) * 2, about(30e9)),
+    "mistral-small-4-119b": (36 * (256 + 64) * 2, about(119e9)),
+    "ernie-4.5-21b-a3b": (2 * 28 * 4 * 128 * 2, about(21.8e9)),  # 2,560 / 20 = 128
+    "hy3": (2 * 80 * 8 * 128 * 2, about(295e9)),
+    "solar-open-100b": (2 * 48 * 8 * 128 * 2, about(102.6e9)),
+    "a.x-k1": (61 * (512 + 64) * 2, about(519e9)),
+    "ministral-3-3b": (2 * 26 * 8 * 128 * 2, about(3.4e9)),
+    "ministral-3-8b": (2 * 34 * 8 * 128 * 2, about(8.4e9)),
+    "ministral-3-14b": (2 * 40 * 8 * 128 * 2, about(13.5e9)),
+    "lfm3-1.7b": (2 * 11 * 4 * 128 * 2, 1.728e9),  # 11 of 24 layers have attention
+    "ling-3.0-flash": (7 * (512 + 64) * 2, 124.41e9),  # each sixth of 42 layers
+    "qwen3.5-4b": (2 * 8 * 4 * 256 * 2, 4.12e9),
+    "qwen3.5-9b": (2 * 8 * 4 * 256 * 2, 8.82e9),  # each fourth of 32 layers
+    "nemotron-nano-12b-v2": (2 * 6 * 8 * 128 * 2, about(12.31e9)),
+    "seed-oss-36b": (2 * 64 * 8 * 128 * 2, about(36e9)),
+    "granite-4.0-h-small": (2 * 4 * 8 * 128 * 2, about(32e9)),
+    "tinyllama-1.1b": (2 * 22 * 4 * 64 * 2, about(1.1e9)),
 }

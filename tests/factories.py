@@ -373,6 +373,12 @@ PACKAGED_CONFIGS = sorted(
 
 #: read from configurations of aiconfigurator-core, whose bytes tests/specs/test_architectures.py has by hand
 SHIPPED = {
+    "qwen3-vl-2b": "Qwen--Qwen3-VL-2B-Instruct",
+    "qwen3-vl-4b": "Qwen--Qwen3-VL-4B-Instruct",
+    "qwen3-vl-8b": "Qwen--Qwen3-VL-8B-Instruct",
+    "qwen3-vl-32b": "Qwen--Qwen3-VL-32B-Instruct",
+    "qwen3-vl-30b-a3b": "Qwen--Qwen3-VL-30B-A3B-Instruct",
+    "qwen3-vl-235b-a22b": "Qwen--Qwen3-VL-235B-A22B-Instruct",
     "qwen3.5-27b": "Qwen--Qwen3.5-27B",
     "qwen3.5-35b-a3b": "Qwen--Qwen3.5-35B-A3B",
     "qwen3.5-122b-a10b": "Qwen--Qwen3.5-122B-A10B",

@@ -319,16 +319,16 @@ def shipped_model_file(name: str) -> Path | None:
     return match and match[0]
 
 
-def _shipped_meaning(name: str) -> tuple[Path, list[str]] | None:
-    """The shipped file that a name means, and words at its end that are not known."""
+def _shipped_meaning(name: str) -> tuple[Path, str] | None:
+    """The shipped file that a name means, and what is taken on top of its words."""
     files = model_files()
     if exact := files.get(name.strip().lower()):
-        return exact, []
+        return exact, ""
     if os.path.exists(name) or name.lower().endswith((".toml", ".json")):
         return None
     names = model_aliases()
     if meant := model_names.meant(name, names):
-        return files[meant], []
+        return files[meant], ""
     nearly = model_names.meant_but_for(name, names)
     return (files[nearly[0]], nearly[1]) if nearly else None
 
@@ -339,8 +339,8 @@ def model(name: str) -> ModelSpec:
     Its weights are as the name says, else as released. Raises InputError or SpecError.
     """
     if meaning := _shipped_meaning(name):
-        path, unknown_words = meaning
-        return _as_named(_shipped_model(path), name, unknown_words)
+        path, taken = meaning
+        return _as_named(_shipped_model(path), name, taken)
     if here := _file_like(name):
         raise InputError(f"unknown model {show(name)}: did you mean the file {here}?")
     if os.path.isdir(name):
@@ -356,13 +356,12 @@ def model(name: str) -> ModelSpec:
     raise InputError(f"unknown model {show(name)}: {near}; or give the path of a file")
 
 
-def _as_named(model_spec: ModelSpec, name: str, unknown_words: list[str]) -> ModelSpec:
-    """A shipped model with the weights that a name says; a note says words that are not known."""
+def _as_named(model_spec: ModelSpec, name: str, taken: str) -> ModelSpec:
+    """A shipped model with the weights that a name says; a note says what is taken on top of its words."""
     said = weight_names.format_in(name)
     notes = list(model_spec.notes)
-    if unknown_words:
-        words = ", ".join(show(word) for word in unknown_words)
-        notes.append(f"{show(name)}: {words} not known: taken as {model_spec.name}")
+    if taken:
+        notes.append(f"{show(name)}: {taken}: taken as {model_spec.name}")
     if said.is_open:
         notes.append(f"{show(name)}: GGUF without its type: add it (:Q4_K_M); weights as of {model_spec.name}")
     change: dict[str, Any] = {}

@@ -1,5 +1,7 @@
 """Names of models as people and servers write them: what they mean, and what they must not mean."""
 
+from pathlib import Path
+
 import pytest
 
 from cases import each
@@ -8,6 +10,20 @@ from dse.report import listing
 from dse.specs import catalog, model_names
 
 MEANS = {
+    "qwen3-235b": "qwen3-235b-a22b",
+    "qwen3 235b": "qwen3-235b-a22b",
+    "llama 70b": "llama3.1-70b",
+    "Qwen-72B": "qwen2.5-72b",
+    "Qwen2-72B": "qwen2.5-72b",
+    "GLM-4.7-Flash": "glm-4.7-flash",
+    "Qwen/Qwen3-VL-32B-Instruct": "qwen3-vl-32b",
+    "Qwen/Qwen3-Coder-30B-A3B-Instruct": "qwen3-30b-a3b",
+    "unsloth_Qwen3-8B-GGUF": "qwen3-8b",
+    "AxionML-Qwen3.6-27B": "qwen3.6-27b",
+    "Qwen3.6-27B-MTP": "qwen3.6-27b",
+    "GLM-5.1-NVFP4 + MTP": "glm-5",
+    "Qwen3-30B-A3B-128K": "qwen3-30b-a3b",
+    "microsoft/Phi-3-mini-128k-instruct": "phi-3-mini-4k",
     "Llama2-7B": "llama2-7b",
     "meta-llama/Llama-2-7b-hf": "llama2-7b",
     "meta-llama/Llama-2-13b-chat-hf": "llama2-13b",
@@ -122,16 +138,12 @@ MEANS = {
 #: near a name that ships, of another shape, or short of what tells sizes apart
 UNKNOWN = [
     "qwen3-32",
-    "qwen3-235b",
     "qwen3",
     "Qwen/Qwen3-3.2B",
     "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B",
     "Gemma-3-270M",
-    "GLM-4.7-Flash",
     "Mistral-Small",
     "Qwen2.5",
-    "Qwen/Qwen3-VL-32B-Instruct",
-    "Qwen/Qwen3-Coder-30B-A3B-Instruct",
     "llama-3.1",
     "Llama-31-70B",
     "llama-3-170b",
@@ -147,8 +159,6 @@ UNKNOWN = [
     "MiniMax-M1",
     "Llama-4-17B-16E",
     "llama-65b",
-    "Qwen-72B",
-    "Qwen2-72B",
     "opt-67b",
     "opt-13",
     "instruct",
@@ -174,6 +184,21 @@ def test_no_size_is_guessed(name):
         or "cannot be read" in str(caught.value)
         or "directory" in str(caught.value)
     )
+
+
+TYPED = (Path(__file__).parents[1] / "data" / "typed_models.txt").read_text().splitlines()
+
+
+@each("name", [line for line in TYPED if not line.startswith(("#", "!"))])
+def test_names_in_logs_and_tables_are_known(name):
+    assert catalog.model(name).parameters > 0
+
+
+@each("name", [line[2:] for line in TYPED if line.startswith("! ")])
+def test_names_that_no_configuration_is_public_of_get_one_line(name):
+    with pytest.raises(InputError) as caught:
+        catalog.model(name)
+    assert len(caught.value.lines()) == 1
 
 
 def test_nearest_names_are_said():
@@ -213,7 +238,7 @@ def test_every_shipped_name_is_its_own_and_no_two_are_one():
     shipped = list(catalog.model_files())
     names = catalog.model_aliases()
     plain = [model_names.plain(name) for name, _ in names]
-    assert len(set(plain)) == len(plain) == len(shipped) + 68
+    assert len(set(plain)) == len(plain) == len(shipped) + 100
     for name in shipped:
         for written in (name, name.upper(), f"org/{name}", name.replace(".", "-"), f"{name}-Instruct-FP8"):
             assert catalog.model(written).name == name, written
