@@ -143,7 +143,7 @@ class Keys:
         by = self.told_by.get(name.partition(".")[0])
         if by is None:
             return self._lookup(name)
-        data = self.document.data
+        data: Any = self.document.data
         for part in self.prefix:
             data = data[part]
         return (*self.prefix, by), data.get(by), by in data

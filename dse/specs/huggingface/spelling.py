@@ -148,10 +148,9 @@ def _gemma4(keys: Keys) -> None:
 
 def _per_layer(keys: Keys, changes: Any) -> None:
     """Sizes of single layers in place of those of all."""
-    told, n_layers = _by_layer(changes), keys.data.get("num_hidden_layers")
+    told, n_layers = _by_layer(changes), keys.whole(["num_hidden_layers"], 1, MAX_LAYERS) or 0
     lists = ("num_attention_heads", "num_key_value_heads", "intermediate_size")
-    good = told is not None and isinstance(n_layers, int) and 0 < n_layers <= MAX_LAYERS
-    if not good or told is None or any(i >= n_layers or not one.keys() <= set(lists) for i, one in told.items()):
+    if told is None or any(i >= n_layers or not one.keys() <= set(lists) for i, one in told.items()):
         keys.bad("per_layer_config", f"a table of layers with {', '.join(lists)}")
         return
     for name in lists:
