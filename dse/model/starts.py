@@ -24,6 +24,10 @@ PLAIN = "fp16"
 _NO_TYPE = "no KV type of"
 
 
+#: formats whose experts vLLM and SGLang slice by whole blocks or groups -> what they call it, and its channels
+_SLICED = {"fp8-block": ("block_n", 128), "int4": ("group_size", 128), "w8a16": ("group_size", 128)}
+
+
 class Start(NamedTuple):
     """Whether a device's software runs a format: why not, "" where it does, and the row of a table that says it."""
 
@@ -152,11 +156,25 @@ def _layout_refusals(model: ModelSpec, plan: KvPlan, work: Workload, stack: str)
         lines["layers"] = f"{engine} has one KV type beside 16 bits"
     if name == "vllm" and work.ep not in (1, work.tp):
         lines[f"ep {work.ep}"] = f"{engine} spreads whole experts over all devices or over none: ep 1 or {work.tp}"
+    if name in ("vllm", "sglang"):
+        lines |= _slice_refusals(model, work, engine)
     if name == "llama.cpp":
         for field, usual in (("ep", 1), ("dcp", 1), ("dp_attention", False)):
             if getattr(work, field) != usual:
                 lines[field.replace("_", "-")] = f"{engine} has no such split"
     return lines
+
+
+def _slice_refusals(model: ModelSpec, work: Workload, engine: str) -> dict[str, str]:
+    """Slices of experts that are no multiple of the blocks that their weights are scaled by."""
+    word, block = _SLICED.get(work.weight_format.name, ("", 1))
+    width = model.expert_width or 0
+    is_sliced = model.expert_parameters and work.ep == 1 and width % (work.tp * block)
+    if not is_sliced or width % block or width % work.tp:  # no such file, or refused before
+        return {}
+    wide = max(tp for tp in range(1, work.tp + 1) if work.tp % tp == 0 and width % (tp * block) == 0)
+    said = f"{engine}: output_size of gate's and up's weight = {width // work.tp} is not divisible by {word} = {block}"
+    return {f"tp {work.tp}": f"{said}: --ep {work.tp} runs, or --tp {wide} --pp {work.tp // wide * work.pp}"}
 
 
 def _type_of(g: TensorGroup) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import dse
 from dse.core import specfile
 from dse.model import starts
 from dse.model.point import Point
@@ -182,3 +183,29 @@ def test_nothing_is_asked_of_an_engine_in_a_second_place():
     root = Path(starts.__file__).parents[1]
     users = {path.relative_to(root).as_posix() for path in root.rglob("*.py") if "engines.support(" in path.read_text()}
     assert users == {"model/starts.py"}
+
+
+@pytest.mark.parametrize(
+    ("model", "tp", "ep", "says"),
+    [
+        (
+            "Qwen/Qwen3-235B-A22B-FP8",
+            8,
+            1,
+            "gate's and up's weight = 192 is not divisible by block_n = 128: --ep 8 runs",
+        ),
+        ("Qwen/Qwen3-30B-A3B-FP8", 4, 1, "--ep 4 runs, or --tp 2 --pp 2"),  # 768 / 4 = 192, / 2 = 384 = 3 x 128
+        ("Qwen/Qwen3-Coder-480B-A35B-Instruct-FP8", 8, 1, "weight = 320"),  # 2,560 / 8
+        ("Qwen/Qwen3-Next-80B-A3B-Instruct-FP8", 8, 1, "weight = 64"),
+        ("MiniMaxAI/MiniMax-M2.5", 8, 1, "weight = 192"),
+        ("Qwen/Qwen3-235B-A22B-GPTQ-Int4", 8, 1, "not divisible by group_size = 128"),
+        ("Qwen/Qwen3-235B-A22B-FP8", 8, 8, ""),
+        ("Qwen/Qwen3-235B-A22B-FP8", 4, 1, ""),  # 384
+        ("deepseek-ai/DeepSeek-R1", 8, 1, ""),  # 2,048 / 8 = 256
+        ("Qwen/Qwen3-235B-A22B", 8, 1, ""),  # 16 bits have no blocks
+    ],
+)
+def test_a_slice_of_an_expert_must_be_whole_blocks(model, tp, ep, says):
+    """vLLM and SGLang refuse at start what they cannot slice, in these words (Fp8MoEMethod.create_weights)."""
+    found = dse.evaluate("h200", model, "fp16", tp=tp, ep=ep, batch=1)
+    assert (found.runs, says in (found.runs_why or "")) == (not says, True)
