@@ -104,6 +104,8 @@ class DesignResults(_DesignResults):
     """page (token)"""
     prefix_tokens: int | Any
     """shared prefix (token)"""
+    samples: int | Any
+    """answers a prompt (sequence)"""
     weights_bits: int | Any
     """bits of a weight (bit)"""
     activation_bits: int | Any
@@ -355,6 +357,7 @@ def best_map(
     batching: Literal["static", "continuous", "chunked"] | None = None,
     page_tokens: int = 16,
     prefix_tokens: int = 0,
+    samples: int = 1,
     weights_bits: int = 16,
     dequant_path: Literal["engine", "fused", "materialised"] | None = None,
     model_kind: Literal["auto", "ideal", "calibrated"] = "auto",
@@ -500,6 +503,7 @@ def crossover(
     batching: Literal["static", "continuous", "chunked"] | None = None,
     page_tokens: int = 16,
     prefix_tokens: int = 0,
+    samples: int = 1,
     weights_bits: int = 16,
     dequant_path: Literal["engine", "fused", "materialised"] | None = None,
     model_kind: Literal["auto", "ideal", "calibrated"] = "auto",
@@ -593,6 +597,7 @@ def devices(
     batching: Literal["static", "continuous", "chunked"] | None = None,
     page_tokens: int = 16,
     prefix_tokens: int = 0,
+    samples: int = 1,
     weights_bits: int = 16,
     dequant_path: Literal["engine", "fused", "materialised"] | None = None,
     model_kind: Literal["auto", "ideal", "calibrated"] = "auto",
@@ -665,6 +670,7 @@ def doubt(
     batching: Literal["static", "continuous", "chunked"] | None = None,
     page_tokens: int = 16,
     prefix_tokens: int = 0,
+    samples: int = 1,
     weights_bits: int = 16,
     dequant_path: Literal["engine", "fused", "materialised"] | None = None,
     model_kind: Literal["auto", "ideal", "calibrated"] = "auto",
@@ -742,6 +748,7 @@ def evaluate(
     batching: Literal["static", "continuous", "chunked"] | None = None,
     page_tokens: int = 16,
     prefix_tokens: int = 0,
+    samples: int = 1,
     weights_bits: int = 16,
     dequant_path: Literal["engine", "fused", "materialised"] | None = None,
     model_kind: Literal["auto", "ideal", "calibrated"] = "auto",
@@ -814,6 +821,7 @@ def formats(
     batching: Literal["static", "continuous", "chunked"] | None = None,
     page_tokens: int = 16,
     prefix_tokens: int = 0,
+    samples: int = 1,
     weights_bits: int = 16,
     dequant_path: Literal["engine", "fused", "materialised"] | None = None,
     model_kind: Literal["auto", "ideal", "calibrated"] = "auto",
@@ -930,6 +938,7 @@ def grid(
     | None = None,
     page_tokens: int | Iterable[int] = 16,
     prefix_tokens: int | Iterable[int] = 0,
+    samples: int | Iterable[int] = 1,
     weights_bits: int | Iterable[int] = 16,
     dequant_path: Literal["engine", "fused", "materialised"]
     | Iterable[Literal["engine", "fused", "materialised"] | None]
@@ -993,6 +1002,7 @@ def interactivity(
     batching: Literal["static", "continuous", "chunked"] | None = None,
     page_tokens: int = 16,
     prefix_tokens: int = 0,
+    samples: int = 1,
     weights_bits: int = 16,
     dequant_path: Literal["engine", "fused", "materialised"] | None = None,
     model_kind: Literal["auto", "ideal", "calibrated"] = "auto",
@@ -1105,6 +1115,7 @@ def load(
     batching: Literal["static", "continuous", "chunked"] | None = None,
     page_tokens: int = 16,
     prefix_tokens: int = 0,
+    samples: int = 1,
     weights_bits: int = 16,
     dequant_path: Literal["engine", "fused", "materialised"] | None = None,
     model_kind: Literal["auto", "ideal", "calibrated"] = "auto",
@@ -1203,6 +1214,7 @@ def need(
     batching: Literal["static", "continuous", "chunked"] | None = None,
     page_tokens: int = 16,
     prefix_tokens: int = 0,
+    samples: int = 1,
     weights_bits: int = 16,
     dequant_path: Literal["engine", "fused", "materialised"] | None = None,
     model_kind: Literal["auto", "ideal", "calibrated"] = "auto",
@@ -1278,6 +1290,7 @@ def operations(
     batching: Literal["static", "continuous", "chunked"] | None = None,
     page_tokens: int = 16,
     prefix_tokens: int = 0,
+    samples: int = 1,
     weights_bits: int = 16,
     dequant_path: Literal["engine", "fused", "materialised"] | None = None,
     model_kind: Literal["auto", "ideal", "calibrated"] = "auto",
@@ -1486,6 +1499,7 @@ def sensitivity(
     batching: Literal["static", "continuous", "chunked"] | None = None,
     page_tokens: int = 16,
     prefix_tokens: int = 0,
+    samples: int = 1,
     weights_bits: int = 16,
     dequant_path: Literal["engine", "fused", "materialised"] | None = None,
     model_kind: Literal["auto", "ideal", "calibrated"] = "auto",
@@ -1570,6 +1584,7 @@ def simulate(
     batching: Literal["static", "continuous", "chunked"] | None = None,
     page_tokens: int = 16,
     prefix_tokens: int = 0,
+    samples: int = 1,
     weights_bits: int = 16,
     dequant_path: Literal["engine", "fused", "materialised"] | None = None,
     model_kind: Literal["auto", "ideal", "calibrated"] = "auto",

@@ -135,6 +135,7 @@ TOKEN_PARAMETERS = Field(
 _FIRST = ("batch", "input_tokens", "output_tokens")
 _COUNTED = (
     "prefix_tokens",
+    "samples",
     "rounds",
     "kv_cache",
     "cached_input_discount",

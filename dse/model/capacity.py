@@ -7,7 +7,7 @@ from dse.core.compiling import compilable, inlined, making
 from dse.model.formulas import capacity, deployment, weights
 from dse.model.generation import Generation
 from dse.model.kv_bytes import stored_bits, unit_of
-from dse.model.peak_memory import NO_CONTEXT_LIMIT, longest_context
+from dse.model.peak_memory import NO_CONTEXT_LIMIT, longest_context, n_shared
 from dse.model.records import MISSING, STATIC, Design
 
 
@@ -151,8 +151,9 @@ def requests_of(design: Design, batch: int) -> int:
 
 @compilable
 def counts_blocks(design: Design) -> bool:
-    """Whether requests are bound by the blocks of a pool whose layers differ; a shared prefix is counted in bits."""
-    return design.memory.block_bits > 0 and design.load.has_cache == 1 and design.load.prefix_tokens == 0
+    """Whether requests are bound by the blocks of a pool whose layers differ; what is shared is counted in bits."""
+    load = design.load
+    return design.memory.block_bits > 0 and load.has_cache == 1 and load.prefix_tokens == 0 and load.samples == 1
 
 
 @inlined
@@ -179,15 +180,16 @@ def whole_blocks(design: Design) -> int:
 def max_batch(design: Design, made: Generation, free: int) -> int:
     """Most requests that run at once: those that fit into `free` (in the unit of bits) of every device under the
     admission rule, and no more than the server takes; 0 when none fits."""
-    most, n_groups = -1, design.deployment.n_groups
+    most, n_groups, samples = -1, design.deployment.n_groups, design.load.samples
     for size in made.sizes:
         if size.shared + size.own > free:
             return 0
-        fitting = capacity.max_batch(free, size.shared, size.own)
+        fitting = capacity.most_answers(free, size.shared, size.own, samples)
         most = fitting if most < 0 else min(most, fitting)
     if counts_mean(design):
-        room = (free - made.largest_shared_bits) * design.output_tokens
-        most = max(capacity.max_batch(room, 0, made.sum_of_own_bits), 1)
+        n_steps = design.output_tokens
+        room, shared = free * n_steps, made.largest_shared_bits * n_steps
+        most = max(capacity.most_answers(room, shared, made.sum_of_own_bits, samples), 1)
     if counts_blocks(design):
         most = min(most, capacity.max_batch(max(free // design.memory.block_bits, 0), 0, whole_blocks(design)))
     return min(most * n_groups, design.load.max_num_seqs)
@@ -198,7 +200,9 @@ def kv_bytes(design: Design, made: Generation, batch: int) -> int:
     """Keys and values of a device, of the whole batch at the final length."""
     own_bits, n, unit = made.final_bits - made.final_shared_bits, requests_of(design, batch), unit_of(design)
     # whole bytes of each apart: no number is far larger than the result, whatever the unit
-    return n * (own_bits // unit) + to_bytes(design, made.final_shared_bits + n * (own_bits % unit))
+    shared_bits, copies = made.final_shared_bits, n_shared(design, n)
+    whole_bytes = n * (own_bits // unit) + copies * (shared_bits // unit)
+    return whole_bytes + to_bytes(design, copies * (shared_bits % unit) + n * (own_bits % unit))
 
 
 @making
@@ -221,9 +225,10 @@ def min_capacity_bytes(design: Design, made: Generation, batch: int) -> int:
     batch = requests_of(design, batch)
     needed, n_sequences = 0, 1 if counts_mean(design) else batch
     for size in made.sizes:
-        needed = max(needed, size.shared + n_sequences * size.own)
+        needed = max(needed, n_shared(design, n_sequences) * size.shared + n_sequences * size.own)
     if counts_mean(design) and batch > 1:
-        mean = made.largest_shared_bits - -batch * made.sum_of_own_bits // design.output_tokens
+        shared = n_shared(design, batch) * made.largest_shared_bits
+        mean = shared - -batch * made.sum_of_own_bits // design.output_tokens
         needed = max(needed, mean)
     if counts_blocks(design):
         needed = max(needed, batch * whole_blocks(design) * design.memory.block_bits)

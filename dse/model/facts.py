@@ -37,6 +37,7 @@ from dse.model.step import (
     experts_s,
     kept_read_parameters,
     product_peak,
+    prompt_tokens_of,
     share_touched,
 )
 from dse.quantizers import QuantizerSpec
@@ -124,7 +125,8 @@ class Facts:
         prefix, free = self.made.prefix_tokens, point.free_bytes * point.unit
         passed = sorted(set(peak_lengths(design, limits, prefix, self.work.input_tokens, self.n_tokens)))
         sizes = {length: size_at(design, limits, prefix, length) for length in passed}
-        where = min(passed, key=lambda length: capacity.max_batch(free, sizes[length].shared, sizes[length].own))
+        samples = self.work.samples
+        where = min(passed, key=lambda at: capacity.most_answers(free, sizes[at].shared, sizes[at].own, samples))
         return Counted(
             sizes[where].shared / point.unit,
             sizes[where].own / point.unit,
@@ -266,8 +268,7 @@ class Facts:
     @cached_property
     def prompt_tokens(self) -> int:
         """Tokens of the prompts of a run; a shared prefix counts once."""
-        own_tokens = self.run.n * (self.work.input_tokens - self.made.prefix_tokens)
-        return int(self.made.prefix_tokens + own_tokens)
+        return int(prompt_tokens_of(self.design, self.terms, self.run.n))
 
     @cached_property
     def prompt_share_touched(self) -> float:

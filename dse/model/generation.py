@@ -122,7 +122,8 @@ def is_exact(design: Design) -> bool:
         events = n / g.step_tokens + 1
         copied += n_layers * g.packed_bits * g.step_tokens * events * events * g.copies_to_append
         paddings += n_layers * (bits * load.page_tokens + g.page_row_bits) * n
-        if load.prefix_tokens or g.page_row_bits:  # sums of what is shared, and of bytes in pages, over the lengths
+        # sums of what is shared, and of bytes in pages, over the lengths
+        if load.prefix_tokens or load.samples > 1 or g.page_row_bits:
             paddings += n_layers * bits * n * n
     flops = prompt_flops(design.layers, design.policy.prompt_window_tokens, n)  # in floats, as all that follows
     if load.has_cache == 0:

@@ -108,13 +108,44 @@ def laid_out(device: HardwareSpec, plan: KvPlan, work: Workload) -> tuple[KvPlan
         raise InputError(
             f"kv-cache = False: {plan.model.name} chooses what it reads by an index in the cache: leave it out"
         )
+    check_samples(device, plan, work)
     return memory_unit.attach(device, plan, paths), paths
+
+
+def check_samples(device: HardwareSpec, plan: KvPlan, work: Workload) -> None:
+    """Raises InputError where the answers of one prompt cannot share the blocks of its keys and values."""
+    if work.samples == 1:
+        return
+    asked = f"samples = {work.samples}"
+    if with_admission(device, work).admission == "reserve":
+        raise InputError(
+            f"{asked}: where each answer reserves its memory (admission = reserve) it has a prompt of its own: use "
+            "--admission paged"
+        )
+    policy = policy_of(work.token_policy)
+    if policy.evicts or policy.window_tokens < NO_LIMIT:
+        raise InputError(
+            f"{asked}: {work.token_policy.name} gives up tokens of the prompt, each answer's own: use --tokens full, "
+            "or 1"
+        )
+    apart = next((g for g in plan.groups if g.step_tokens > 1 or g.residual_tokens or g.pool_bits), None)
+    if apart is not None:
+        raise InputError(
+            f"{asked}: {apart.quantizer.name} packs groups of tokens and keeps others of each sequence in 16 bits, in "
+            "no block that answers could share: use a format of single tokens, such as fp8 or int4, or 1"
+        )
+    if not any(g.n_stored_layers and g.window_tokens >= NO_LIMIT for g in plan.groups):
+        raise InputError(
+            f"{asked}: {plan.model.name} keeps states or windows of the last tokens, which every answer changes: none "
+            "is shared: use a model with full attention, or 1"
+        )
 
 
 def check_traffic(work: Workload) -> None:
     """Requests of mixed lengths share no prefix, and a policy cannot know their prompts here. Raises InputError."""
     for name, value, only in (
         ("prefix", work.prefix_tokens, 0),
+        ("samples", work.samples, 1),
         ("tokens", work.token_policy.name, "full"),
         ("kv-cache", work.kv_cache, True),
     ):
@@ -466,6 +497,7 @@ def load_of(
         is_paged=int(paged),
         page_tokens=work.page_tokens if paged else 1,
         prefix_tokens=work.prefix_tokens,
+        samples=work.samples,
         dense_eighths=work.weight_format.dense_eighths,
         expert_eighths=work.weight_format.expert_eighths,
         activation_bits=work.activation_bits,

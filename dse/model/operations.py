@@ -7,7 +7,7 @@ from dse.core.compiling import compilable, making
 from dse.model.energy import joules_per_kv_byte, joules_per_weight_byte, watts_at_peak
 from dse.model.formulas import attention, linear, weights
 from dse.model.records import Design
-from dse.model.step import Run, Terms, experts_s, product_peak, share_touched
+from dse.model.step import Run, Terms, experts_s, n_prompts_of, product_peak, prompt_tokens_of, share_touched
 
 #: what an operation is: a product with weights counts by its place in `Design.products`; POWER is what the board's
 #: limit adds to the others
@@ -186,8 +186,8 @@ def prompt_operations(design: Design, terms: Terms, run: Run) -> list[OperationC
     prompt, wave, n = terms.prompt, run.wave, run.n
     if design.load.has_cache == 0:
         return [_attended(design, PREFILL, 0.0, 0.0, 0.0)][:0]  # numba cannot tell the type of []
-    n_all = float(prompt.prefix_tokens + n * (design.input_tokens - prompt.prefix_tokens))
-    flops = prompt.prefix_flops + n * prompt.own_flops
+    n_all = float(prompt_tokens_of(design, terms, n))
+    flops = prompt.prefix_flops + n_prompts_of(design, n) * prompt.own_flops
     attended = _attended(design, PREFILL, wave.prompt_compute_s - wave.prompt_matrix_s, flops, 0.0)
     tokens = PassTokens(n_all, float(n), share_touched(design, int(n_all)), 1.0)
     operations = _products(design, terms, tokens, attended, wave.prompt_matrix_s)

@@ -5,7 +5,7 @@ Sizes are whole numbers in units of 1 / den bit, so "it fits" is never a roundin
 
 from typing import NamedTuple
 
-from dse.core.compiling import compilable, making
+from dse.core.compiling import compilable, inlined, making
 from dse.model.formulas import activations, kv_cache
 from dse.model.kv_bytes import (
     Limits,
@@ -42,10 +42,16 @@ class Size(NamedTuple):
 @compilable
 def shared_prefix_tokens(design: Design, limits: Limits) -> int:
     """Shared prompt tokens that count: whole pages where memory is paged, none where a policy drops some."""
-    prefix = design.load.prefix_tokens
+    prefix = design.load.prefix_tokens if design.load.samples == 1 else design.input_tokens
     if not keeps_all(limits):
         return 0
     return prefix - prefix % design.load.page_tokens if design.load.is_paged else prefix
+
+
+@inlined
+def n_shared(design: Design, n_sequences: int) -> int:
+    """Shared parts that `n_sequences` keep: one of a common prefix, else one for the answers of each prompt."""
+    return 1 if design.load.samples == 1 else kv_cache.n_prompts(n_sequences, design.load.samples)
 
 
 @compilable
@@ -188,7 +194,7 @@ def _needed(design: Design, limits: Limits, n_sequences: int, known: int, last: 
     lengths = peak_lengths(design, limits, prefix_tokens, known, last)
     for i in range(1, len(lengths)):
         size = size_at(design, limits, prefix_tokens, lengths[i])
-        most = max(most, size.shared + n_sequences * size.own)
+        most = max(most, n_shared(design, n_sequences) * size.shared + n_sequences * size.own)
     return most
 
 
@@ -200,7 +206,7 @@ def _needed_after_prompt(design: Design, n_sequences: int, n_tokens: int) -> int
     prefix_tokens = shared_prefix_tokens(design, limits)
     for length in peak_lengths(design, limits, prefix_tokens, first, n_tokens):
         size = size_at(design, limits, prefix_tokens, length)
-        most = max(most, size.shared + n_sequences * size.own)
+        most = max(most, n_shared(design, n_sequences) * size.shared + n_sequences * size.own)
     return most
 
 

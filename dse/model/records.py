@@ -290,6 +290,8 @@ class Load(NamedTuple):
     #: tokens that memory is given out by; 1 where every request reserves what it needs
     page_tokens: int
     prefix_tokens: int
+    #: answers drawn for each prompt, which share its whole blocks
+    samples: int
     #: bits of a parameter times 8, outside the experts and of them
     dense_eighths: int
     expert_eighths: int

@@ -39,6 +39,7 @@ def evaluate(
     check_whole("devices", n_ring, 1, MAX_RING)
     for name, value, only in (
         ("prefix", work.prefix_tokens, 0),
+        ("samples", work.samples, 1),
         ("admission", work.admission or "reserve", "reserve"),
         ("tokens", work.tokens, "full"),
     ):

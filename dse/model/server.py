@@ -89,37 +89,44 @@ def _cycle(
 
 @compilable
 def cycle_of(
-    n: float, prompt_tokens: float, output_tokens: float, step_tokens: float, batching: int, n_apart: int
+    n: float,
+    prompt_tokens: float,
+    output_tokens: float,
+    step_tokens: float,
+    batching: int,
+    n_apart: int,
+    samples: float = 1.0,
 ) -> Cycle:
-    """Count the steps of a cycle of `n` requests of `prompt_tokens` to compute and `output_tokens` each.
+    """Count the steps of a cycle of `n` requests of `output_tokens`, of which `samples` share a prompt of
+    `prompt_tokens` to compute.
 
     A step takes up to `step_tokens`: chunked, the requests that decode and parts of prompts; continuous, as many whole
     prompts, or a part of one, while nobody decodes. Static: all prompts in one step. Prompts take turns: none waits but
     for those that share its steps. Requests that are alike come to theirs in step (`n_apart` 0), others by
     themselves; of `n_apart` groups of such all wait for the one that takes longest.
     """
-    prompt = max(prompt_tokens, 1.0)
+    prompt, n_prompts = max(prompt_tokens, 1.0), max(n / samples, 1.0)
     if batching == STATIC:
-        return _cycle(0.0, n, 1.0, 1.0, output_tokens + 1.0, n * prompt)
+        return _cycle(0.0, n_prompts, 1.0, 1.0, output_tokens + 1.0, n_prompts * prompt)
     # prompts that fit into a step, beside those that decode: below 1 a part of one
     room = step_tokens if batching == CONTINUOUS else max(step_tokens - n, 1.0)
-    most = min(room / max(prompt - 1.0, 1.0), n) if room >= prompt else room / prompt
+    most = min(room / max(prompt - 1.0, 1.0), n_prompts) if room >= prompt else room / prompt
     own_steps = max(1.0 / most, 1.0)
     if batching == CONTINUOUS and n_apart == 0:  # nobody decodes meanwhile: requests that are alike stay in step
-        return _cycle(0.0, most, own_steps, n / most, output_tokens + n / most, most * prompt)
+        return _cycle(0.0, most, own_steps, n_prompts / most, output_tokens + n_prompts / most, most * prompt)
     # as many as come in a step, at random moments: x / (1 - exp(-x)) for the mean of steps that have one
-    half = n / (output_tokens + own_steps) / 2.0
+    half = n_prompts / (output_tokens + own_steps) / 2.0
     prompts = min(half + max(half, (15.0 + 6.0 * half * half) / (15.0 + half * half)), most)
-    n_with, n_all = n / prompts, output_tokens + own_steps
-    decoding = n - max(prompts, 1.0)
+    n_with, n_all = n_prompts / prompts, output_tokens + own_steps
+    decoding = max(n - samples * max(prompts, 1.0), 0.0)
     if batching == CONTINUOUS:
         decoding, n_all = 0.0, output_tokens + n_with
     elif n_with > n_all:  # every step is full of the tokens of prompts and answers as requests have them
         # a step that is full leaves a token free, as it does where only some are
         full = step_tokens - 1.0
-        decoding = min(full * output_tokens / (prompt + output_tokens), n)
+        decoding = min(full * (samples * output_tokens) / (prompt + samples * output_tokens), n)
         prompts = max(full - decoding, 1.0) / prompt
-        n_with = max(n / prompts, output_tokens)
+        n_with = max(n_prompts / prompts, output_tokens)
         n_all, own_steps = n_with, max(n_with - output_tokens, 1.0 / prompts)
     n_tokens = decoding + prompts * prompt
     if n_apart <= 1:
@@ -176,7 +183,7 @@ def static_pass(
     return Pass(
         n=n,
         n_places=n_places,
-        cycle=cycle_of(n, 1.0, output_tokens, 1.0, STATIC, 1),
+        cycle=cycle_of(n, 1.0, output_tokens, 1.0, STATIC, 1, 1.0),
         decode_step_s=decode_step_s,
         prompt_step_s=prefill_s,
         prompt_s=first_s,
@@ -213,7 +220,8 @@ def last_pass(
     if load.batching == STATIC:
         return static_pass(float(n), places, wave.decode_step_s, wave.prefill_s, wave.wave_s, total_s, n_steps)
     prompt_tokens = float(terms.input_tokens - terms.prompt.prefix_tokens)
-    cycle = cycle_of(float(n), prompt_tokens, n_steps, float(load.step_tokens), load.batching, requests.n_apart)
+    samples, step_tokens = float(load.samples), float(load.step_tokens)
+    cycle = cycle_of(float(n), prompt_tokens, n_steps, step_tokens, load.batching, requests.n_apart, samples)
     n_tokens = cycle.n_tokens + (requests.longest - 1.0) * cycle.prompts * prompt_tokens
     n_mean = cycle.mean_tokens if requests.n_apart > 1 else n_tokens
     shared = shared_pass(design, terms, cycle.decoding, n_tokens, n_mean)

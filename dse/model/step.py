@@ -25,6 +25,7 @@ from dse.model.formulas import (
     dequantize,
     generation,
     host,
+    kv_cache,
     linear,
     prefill,
     throughput,
@@ -145,6 +146,12 @@ def product_peak(design: Design, n_sequences: int) -> float:
         device.peak_flops_fp8 * share * device.peak_flops_fp8_unit,
         device.peak_ops_int8 * share * device.peak_ops_int8_unit,
     )
+
+
+@inlined
+def n_prompts_of(design: Design, n: int) -> int:
+    """Prompts of `n` sequences: one each, or one for so many answers."""
+    return kv_cache.n_prompts(n, design.load.samples)
 
 
 @making
@@ -269,6 +276,9 @@ def terms_of(design: Design, made: Generation) -> Terms:
     if model.burst_bits or made.buffer_bytes or made.score_bytes:
         quantises = 1
     has_experts = 1 if model.expert_parameters else 0  # not in the call: numba cannot branch inside a long one
+    prefix_tokens, prefix_flops = made.prefix_tokens, made.prefix_flops
+    if design.load.samples > 1:  # answers of one prompt share all of it, computed once for all of them
+        prefix_tokens = prefix_flops = 0
     return Terms(
         has_gemm=stack.has_gemm,
         has_experts=has_experts,
@@ -307,7 +317,7 @@ def terms_of(design: Design, made: Generation) -> Terms:
         product_w=watts_at_peak(design, peak),
         kv_w=joules_per_kv_byte(design) * reached,
         attention_w=watts_at_peak(design, wide),
-        prompt=prompt_terms(design, made, made.prefix_tokens, made.prefix_flops, prompt_launch_s),
+        prompt=prompt_terms(design, made, prefix_tokens, prefix_flops, prompt_launch_s),
     )
 
 
@@ -390,8 +400,9 @@ def prompt_power_s(
 
 
 class PassTimes(NamedTuple):
-    """Times of a wave, in a step and over the prompts, that are no sums over its sequences."""
+    """Times of a wave, in a step and over its `n_prompts` prompts, that are no sums over its sequences."""
 
+    n_prompts: float
     #: weights read, but for experts whose products were measured apart; and those
     read_s: float
     prompt_read_s: float
@@ -446,7 +457,7 @@ def wave_of(n: float, times: PassTimes, sums: Sums, peak: float, terms: Terms) -
         linear_s, attention_s, quantize_s, dequantize_s, times.exchange_s, host_s, power_s
     )
     products, matrix_s, prompt_compute_s, prompt_quantize_s = prompt_s(
-        n, 1, times.prompt_read_s, times.prompt_experts_s, terms, terms.prompt
+        times.n_prompts, 1, times.prompt_read_s, times.prompt_experts_s, terms, terms.prompt
     )
     other_s = prompt_quantize_s + times.prompt_exchange_s + terms.host_s
     of_limit_s = prompt_power_s(times.prompt_read_s, products, matrix_s, prompt_compute_s, other_s, terms)
@@ -799,8 +810,8 @@ def wave_with(design: Design, terms: Terms, n: int, times: PassTimes, sums: Sums
 
 @inlined
 def prompt_tokens_of(design: Design, terms: Terms, n: int) -> int:
-    """Tokens of the prompts of `n` sequences, which share a prefix."""
-    return terms.prompt.prefix_tokens + n * (design.input_tokens - terms.prompt.prefix_tokens)
+    """Tokens of the prompts of `n` sequences, which share a prefix, or all of a prompt."""
+    return terms.prompt.prefix_tokens + n_prompts_of(design, n) * (design.input_tokens - terms.prompt.prefix_tokens)
 
 
 @inlined
@@ -809,6 +820,7 @@ def pass_times(design: Design, terms: Terms, n: int) -> PassTimes:
     prompt_tokens = prompt_tokens_of(design, terms, n)
     touched, prompts_touch = share_touched(design, n), share_touched(design, prompt_tokens)
     return PassTimes(
+        n_prompts=float(n_prompts_of(design, n)),
         read_s=weight_read_s(design, touched),
         prompt_read_s=weight_read_s(design, prompts_touch),
         experts_s=experts_s(design, float(n), touched),

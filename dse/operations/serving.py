@@ -104,6 +104,7 @@ class SimulateServing(OnDesign, Printed):
             "input_tokens",
             "output_tokens",
             "prefix_tokens",
+            "samples",
             "batch",
             "admission",
             "page_tokens",
@@ -123,6 +124,8 @@ class SimulateServing(OnDesign, Printed):
             "input_tokens": "Prompt tokens, without --trace.",
             "output_tokens": "Generated tokens, without --trace.",
             "prefix_tokens": "Tokens that a prompt shares with others, from its start on, without --trace.",
+            "samples": "Answers drawn for each prompt, which share its whole blocks; requests, batch and rate count "
+            "answers.",
             "batch": "Most requests that run at once; default: as many as the server takes, which admits by the memory "
             "that is free.",
             "admission": "Memory held from the start, or page by page; static batching reserves; default: paged on "
@@ -145,8 +148,9 @@ class SimulateServing(OnDesign, Printed):
             unused |= lengths | shared
         elif not self.workload.prefix_tokens:
             unused |= {"n_prefixes": "without --prefix"}
-        if not self.workload.prefix_tokens and not str(self.trace or "").lower().endswith(".jsonl"):
-            unused |= {"host_cache": "where prompts share nothing: give --prefix, or a .jsonl trace"}
+        shares = self.workload.prefix_tokens or self.workload.samples > 1
+        if not shares and not str(self.trace or "").lower().endswith(".jsonl"):
+            unused |= {"host_cache": "where prompts share nothing: give --prefix, --samples, or a .jsonl trace"}
         if self.host_cache is None:
             unused |= dict.fromkeys(("host_link", "host_start", "host_overlap"), "without --host-cache")
         if self.workload.batching == "static":
@@ -160,12 +164,14 @@ class SimulateServing(OnDesign, Printed):
     def run(self, console: Console = SILENT) -> tuple[dict[str, Any], Simulation]:
         """Serve the requests: the numbers of the run, and the run itself."""
         from dse.core import files
+        from dse.model.lower import check_samples
         from dse.report import simulation
         from dse.serving import simulator, steady_state
         from dse.serving.arrivals import Traffic
 
         self.workload.refuse_idle()
         host, (spec, plan) = self.host(), (self.hardware(), self.plan())
+        check_samples(spec, plan, self.workload)
         scheduler = steady_state.scheduler_of(spec, plan, self.workload, host)
         simulator.check(1 if self.n_requests is None else self.n_requests, scheduler)
         if self.out is not None:
@@ -175,7 +181,7 @@ class SimulateServing(OnDesign, Printed):
         return simulation.serve(
             spec,
             plan,
-            replace(self.workload, prefix_tokens=0),
+            replace(self.workload, prefix_tokens=0, samples=1),
             Traffic(
                 trace=trace,
                 rate=rate,
@@ -183,6 +189,7 @@ class SimulateServing(OnDesign, Printed):
                 seed=self.seed,
                 prefix_tokens=self.workload.prefix_tokens,
                 n_prefixes=1 if self.n_prefixes is None else self.n_prefixes,
+                samples=self.workload.samples,
             ),
             scheduler,
             console.progress,

@@ -85,6 +85,11 @@ def bit_ledger(point: Point) -> dict[str, float]:
     return {part: float(bits / point.made.n_elements) for part, bits in parts.items()}
 
 
+def samples_text(work: Workload) -> str:
+    """Answers of a prompt in the head of a design, where there are several."""
+    return f"{work.samples} answers a prompt  " if work.samples > 1 else ""
+
+
 def point_text(
     point: Point, given_device: str | None = None, would_fit: Sequence[tuple[str, str]] = (), is_brief: bool = False
 ) -> str:
@@ -97,7 +102,8 @@ def point_text(
     lines = [
         f"{result['device']}  {result['model']}  {weights_said(result)}{result['quantizer']}  "
         f"{batch_text(result, is_full)}  {result['input_tokens']:,} in, {result['output_tokens']:,} out  "
-        f"{result['admission']}  ({result['model_kind']} model{', ' + result['stack'] if result['stack'] else ''})"
+        f"{samples_text(point.work)}{result['admission']}  "
+        f"({result['model_kind']} model{', ' + result['stack'] if result['stack'] else ''})"
         + ("" if result["kv_cache"] else "  no KV cache")
     ]
     if result["n_devices"] > 1:

@@ -32,6 +32,7 @@ class Traffic:
     `rate`: requests per second (Poisson), a share of the rate that holds in steady state ("70%"), "trace" for the
     trace's own arrivals, "full" for all at once; None: as the trace where there is one. `n_requests` None: all of a
     file, else 10,000. Requests that are all alike begin with one of `n_prefixes` texts of `prefix_tokens`, if any.
+    `samples` requests, which the rate and `n_requests` count, are answers to one prompt.
     """
 
     trace: str | None = None
@@ -40,6 +41,7 @@ class Traffic:
     seed: int = 1
     prefix_tokens: int = 0
     n_prefixes: int = 1
+    samples: int = 1
 
     @property
     def is_shipped(self) -> bool:
@@ -73,6 +75,8 @@ def requests_of(
     simulator.check(1 if ask.n_requests is None else ask.n_requests)
     check_whole("seed", ask.seed, 0, 2**63 - 1)
     rate = rate_of(ask)
+    if ask.samples > 1:
+        return _answers(ask, work, progress, holds)
     n = ask.n_requests or 10_000
     if ask.trace is None:
         for name, value in (("input", work.input_tokens), ("output", work.output_tokens)):
@@ -107,6 +111,24 @@ def requests_of(
     gaps = np.random.Generator(np.random.PCG64([ask.seed, 1])).exponential(1.0, n)
     gaps[0] = 0.0
     return replace(requests, arrival_s=_scaled(np.cumsum(gaps), float(rate)))
+
+
+def _answers(ask: Traffic, work: Workload, progress: Any, holds: Callable[[Requests], float] | None) -> Requests:
+    """The answers to prompts that come at as many a second less."""
+    samples, rate = ask.samples, rate_of(ask)
+    n = ask.n_requests or (10_000 if ask.trace is None or ask.is_shipped else None)
+    prompts = replace(
+        ask,
+        samples=1,
+        rate=repr(rate / samples) if isinstance(rate, float) else ask.rate,
+        n_requests=None if n is None else -(-n // samples),
+    )
+
+    def answers_of(requests: Requests) -> Requests:
+        return prefix_tree.sampled(requests, samples, work.page_tokens)
+
+    of_prompts = None if holds is None else lambda requests: holds(answers_of(requests)) / samples
+    return answers_of(requests_of(prompts, work, progress, of_prompts)).take(slice(n))
 
 
 def _scaled(arrival_s: NDArray[np.float64], rate_per_s: float) -> NDArray[np.float64]:

@@ -4,7 +4,7 @@ A node is a block after all that stand before it: two prompts share a node where
 is given in whole pages, so a page that two blocks meet in belongs to the later one.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -106,3 +106,22 @@ def drawn(requests: Requests, prefix_tokens: int, n_prefixes: int, page_tokens: 
     first = np.arange(n + 1, dtype=np.int64) * n_blocks
     blocks = PromptBlocks(first, ids.ravel(), end_tokens.ravel())
     return Requests(requests.arrival_s, requests.input_tokens, requests.output_tokens, blocks)
+
+
+def sampled(requests: Requests, samples: int, page_tokens: int) -> Requests:
+    """The answers to the requests, `samples` to each, which arrive together and share their prompt's whole pages.
+
+    The page of the last token of a prompt, which an answer computes again, is a block of its own. Raises LimitError
+    above MAX_NODES blocks in all.
+    """
+    n = len(requests.arrival_s)
+    _check_blocks(2 * n * samples if requests.blocks is None else len(requests.blocks.ids) * samples)
+    if requests.blocks is None:
+        before_last = (requests.input_tokens - 1) // page_tokens * page_tokens
+        blocks = PromptBlocks(
+            2 * np.arange(n + 1, dtype=np.int64),
+            np.repeat(np.arange(n, dtype=np.int64), 2),
+            np.stack((before_last, requests.input_tokens), 1).ravel(),
+        )
+        requests = replace(requests, blocks=blocks)
+    return requests.take(np.repeat(np.arange(n, dtype=np.int64), samples))

@@ -55,8 +55,8 @@ class Requests:
     output_tokens: NDArray[np.int64]
     blocks: PromptBlocks | None = None
 
-    def take(self, which: NDArray[np.bool_] | slice) -> "Requests":
-        """Some of the requests."""
+    def take(self, which: NDArray[np.bool_] | NDArray[np.int64] | slice) -> "Requests":
+        """Some of the requests, by their places some of them more than once."""
         kept = np.arange(len(self.arrival_s))[which]
         blocks = self.blocks and self.blocks.take(kept)
         return Requests(self.arrival_s[kept], self.input_tokens[kept], self.output_tokens[kept], blocks)

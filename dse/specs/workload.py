@@ -20,6 +20,7 @@ MAX_BATCH = 2**24
 MAX_INPUT_TOKENS = 2**30
 MAX_OUTPUT_TOKENS = 2**24
 MAX_PAGE_TOKENS = 4096
+MAX_SAMPLES = 4096
 #: of a share that may not be 0, the least
 LEAST_SHARE = 0.0001
 #: devices along one way of splitting a model
@@ -36,7 +37,8 @@ class Workload:
 
     admission: "reserve" gives every request its final length from the start; "paged" lets staggered requests
     share memory page by page: a server counts each at its full length, papers at its mean size. `prefix_tokens` of
-    the prompt are common to all requests.
+    the prompt are common to all requests. `samples` answers are drawn for each prompt: `batch` counts answers, of which
+    so many share the whole blocks of one prompt (each has its own copy of the last, partly filled one).
     `activation_bits` 8: products with the weights run at the INT8 or FP8 peak, and need weights of 8 bits or less.
     `prompt_chunk_tokens` of a prompt are live at once, in memory (times do not depend on it). Without `kv_cache` each
     step runs the whole prefix. `cached_input_discount` prices a shared prefix as providers do (`usd_per_request`).
@@ -122,6 +124,18 @@ class Workload:
         unit="token",
         high=MAX_INPUT_TOKENS,
         low=0,
+    )
+    samples: int = declared(
+        1,
+        name="samples",
+        kind=WHOLE,
+        title="answers a prompt",
+        label="Answers for each prompt",
+        help="Answers drawn for each prompt (parallel sampling): they share its whole blocks, and copy the last one, "
+        "partly filled, to write to it; a batch counts answers.",
+        unit="sequence",
+        low=1,
+        high=MAX_SAMPLES,
     )
     weights_bits: int = declared(
         16,
@@ -469,6 +483,7 @@ class Workload:
             raise InputError(
                 f"prefix = {self.prefix_tokens}: must be a whole number from 0 to {self.input_tokens:,}, the prompt"
             )
+        self._check_samples()
         if self.weights is not None and (self.weights_bits, self.activation_bits) != (16, 16):
             raise InputError(
                 f"weights = {show(self.weights)}: says what weights and activations have: leave out --weights-bits and "
@@ -496,6 +511,16 @@ class Workload:
             raise InputError(f"dcp = {self.dcp}: with dp-attention every device has its own requests: use dcp 1")
         parse(self.tokens)
         self.weight_format  # noqa: B018  raises for a format that is not known
+
+    def _check_samples(self) -> None:
+        """Raises InputError for answers that cannot share their prompt."""
+        if self.samples > 1 and self.prefix_tokens:
+            raise InputError(
+                f"samples = {self.samples}: answers of one prompt share all of it, a prefix of {self.prefix_tokens} is "
+                "of all prompts: give one of the two"
+            )
+        if self.samples > 1 and not self.kv_cache:
+            raise InputError(f"samples = {self.samples}: without a KV cache nothing is shared: keep it, or use 1")
 
     def of_model(self, model: "ModelSpec") -> "Workload":
         """The workload with the format in which the model was released, where it asks for no other.

@@ -388,7 +388,10 @@ def test_the_figure_shows_numbers_of_its_table(sketch):
         (("--prefixes", "2"), "prefixes = 2: has no effect without --prefix"),
         (("--prefix", "10", "--trace", "azure-conv"), "with --trace: a .jsonl file says what prompts share"),
         (("--host-link", "64 GB/s"), "without --host-cache"),
-        (("--host-cache", "1GB", "--host-link", "64 GB/s"), "where prompts share nothing: give --prefix, or a .jsonl"),
+        (
+            ("--host-cache", "1GB", "--host-link", "64 GB/s"),
+            "where prompts share nothing: give --prefix, --samples, or a .jsonl",
+        ),
         (("--prefix", "9", "--host-cache", "1GB"), "host-link is missing: the bandwidth from host memory"),
         (("--prefix", "9", "--host-cache", "0", "--host-link", "64 GB/s"), "host-cache = 0: must be from 1 byte"),
         (("--prefix", "9", "--host-cache", "1GB", "--host-link", "64"), "host-link = '64'"),

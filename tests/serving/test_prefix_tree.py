@@ -54,6 +54,22 @@ def test_a_page_that_two_blocks_meet_in_is_of_the_later_one():
     assert tree.end_tokens.tolist() == [4, 8, 12]
 
 
+def test_answers_share_their_prompts_pages_and_compute_what_fills_none():
+    """Two prompts of 10 and 8 tokens in pages of 4, three answers each of 4 tokens, all at once.
+
+    8 of the first prompt's tokens are in whole pages: the other two answers find them. Of the second they find 4, as
+    the last token of a prompt is computed again, in a page that they share. Held at the end: 8 + 3 x 8 and 8 + 3 x 4.
+    """
+    requests = Requests(np.zeros(2), np.array([10, 8]), np.array([4, 4]))
+    answers = prefix_tree.sampled(requests, 3, 4)
+    assert answers.input_tokens.tolist() == [10] * 3 + [8] * 3
+    run, _ = served(answers, 400, batch=6, page_tokens=4)
+    assert run.device_tokens.tolist() == [0, 8, 8, 0, 4, 4]
+    alone, _ = served(replace(answers, blocks=None), 400, batch=6, page_tokens=4)  # 3 x 16 + 3 x 12
+    token = 2 * 12 * 768 * 2  # OPT-125M, keys and values of 12 layers in 16 bits
+    assert alone.peak_used_bytes - run.peak_used_bytes == (84 - 52) * token
+
+
 def test_the_last_token_of_a_prompt_is_computed_again():
     """An answer begins with what follows the last token: of two blocks found the second is computed again."""
     run, _ = served(prompts("ab", "ab"), 60)

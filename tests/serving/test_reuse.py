@@ -91,6 +91,28 @@ def test_prompts_with_one_prefix_are_served_as_the_point_says(device, model, qua
     assert found["requests_per_s"] > 1.2 * alone["requests_per_s"]
 
 
+ANSWERS = [
+    ("h200", "qwen3-32b", "fp8", {"input_tokens": 8192, "output_tokens": 256}),
+    ("a100-80gb", "llama3.1-8b", "fp16", {"input_tokens": 1600, "output_tokens": 100}),
+    ("h100", "llama3.1-8b", "fp8", {"input_tokens": 4096, "page_tokens": 32, "batch": 60}),
+]
+
+
+@pytest.mark.parametrize(("device", "model", "quantizer", "fields"), ANSWERS)
+def test_answers_of_one_prompt_are_served_as_the_point_says(device, model, quantizer, fields):
+    """Four answers to each prompt: the simulation holds and serves what `dse point --samples 4` says, within 5 %."""
+    hardware, plan, work = catalog.device(device), build(model, quantizer), Workload(**fields)
+    how = steady_state.scheduler_of(hardware, plan, work)
+    point = Point(hardware, plan, replace(work, samples=4))
+    wanted = evaluate(Point(hardware, plan, replace(point.work, batch=min(point.max_batch, point.batch))))
+    requests = requests_of(Traffic(n_requests=8 * wanted["batch"], samples=4), work)
+    found = reuse.steady_of(hardware, plan, work, requests, how)
+    run = simulator.run(hardware, plan, work, requests, how)
+    assert found["fitting_sequences"] == pytest.approx(point.max_batch, abs=4)  # the last prompt may have fewer
+    for rate in (found["requests_per_s"], run.saturated_requests_per_s):
+        assert rate == pytest.approx(wanted["requests_per_s"], rel=0.05)
+
+
 SIMULATED = [
     # texts, batch, how prompts are computed, host memory; 1,280 of 1,600 tokens shared
     (4, 16, "chunked", None),

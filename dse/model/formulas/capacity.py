@@ -116,6 +116,24 @@ def max_batch(free: int, shared: int, per_sequence: int) -> int:
     return max((free - shared) // max(per_sequence, 1), 0)
 
 
+@formula(
+    "sequence",
+    "samples * floor(free / (shared + samples * per_sequence)) + floor((rest - shared) / per_sequence), of the rest",
+    "docs/explanation/model.md, Capacity",
+)
+def most_answers(free: int, shared: int, per_sequence: int, samples: int) -> int:
+    """Most answers that fit where `samples` of one prompt share a part and add another each, all in the same unit.
+
+    The last prompt may have fewer answers than the others. With 1 sample all sequences share one common part.
+    """
+    if samples == 1:
+        return max_batch(free, shared, per_sequence)
+    # no product far beyond what is free
+    group = shared + samples * per_sequence if per_sequence <= free // samples else free + 1
+    n_whole = max(free // max(group, 1), 0)
+    return n_whole * samples + max_batch(free - n_whole * group, shared, per_sequence)
+
+
 @formula("1", "ceil(batch / max_batch)", "docs/explanation/model.md: waves when a batch does not fit")
 def n_waves(n_sequences: float, max_batch: float) -> float:
     """Rounds in which a batch is served. max_batch >= 1; a quotient of whole numbers below 2^53 never rounds to the

@@ -137,6 +137,12 @@ def sum_of_chunked_pairs(n_tokens: Number, chunk_tokens: int) -> Number:
     return before + chunks * sum_of_causal_pairs(chunk_tokens, chunk_tokens) + alone
 
 
+@formula("1", "ceil(n_sequences / samples)", "docs/explanation/model.md, Capacity")
+def n_prompts(n_sequences: int, samples: int) -> int:
+    """Prompts of `n_sequences`, of which each has `samples` but for the last."""
+    return -(-n_sequences // samples)
+
+
 @formula(
     "token",
     "the first prefix_tokens, in whole groups of step_tokens where they are packed",

@@ -5,7 +5,7 @@ from typing import Any
 
 from dse.model.capacity import blocks_of_request, counts_blocks, longest_tokens, n_blocks, whole_blocks
 from dse.model.facts import Facts
-from dse.model.formulas import activations, capacity
+from dse.model.formulas import activations, capacity, kv_cache
 from dse.model.peak_memory import activation_tokens
 from dse.model.results.declare import FLAG, NAME, NUMBER, WHOLE, Derivation, TextLine, Topic, by, how, of_server
 from dse.model.results.reads import MEMORY, POOL, UNUSED
@@ -67,10 +67,14 @@ def state_bytes(at: Facts) -> Derivation:
     reads=("kv_page",),
 )
 def kv_bytes(at: Facts) -> Derivation:
-    den = at.plan.den
+    den, of_prompts = at.plan.den, {}
+    if at.work.samples > 1:
+        of_prompts = {"n_prompts": kv_cache.n_prompts(at.work.batch, at.work.samples)}
+    shared = "n_prompts * shared_bits" if of_prompts else "shared_bits"
     return how(
-        "(shared_bits + batch * (bits_per_sequence - shared_bits)) / 8, bits summed over layers, keys and values",
+        f"({shared} + batch * (bits_per_sequence - shared_bits)) / 8, bits summed over layers, keys and values",
         _KV,
+        **of_prompts,
         batch=at.work.batch,
         n_tokens=at.n_tokens,
         bits_per_sequence=at.made.final_bits / den,
@@ -322,8 +326,11 @@ def max_batch(at: Facts) -> Derivation:
     most = {} if at.work.max_num_seqs is None else {"max_num_seqs": at.work.max_num_seqs}
     if counts_blocks(at.design):
         most |= {"n_blocks": n_blocks(at.design), "request_blocks": whole_blocks(at.design)}
+    if at.work.samples > 1:
+        most |= {"samples": at.work.samples}
+    rule = capacity.max_batch if at.work.samples == 1 else capacity.most_answers
     return how(
-        f"{capacity.max_batch.equation}{', at most n_blocks / request_blocks' if 'n_blocks' in most else ''}"
+        f"{rule.equation}{', at most n_blocks / request_blocks' if 'n_blocks' in most else ''}"
         f"{', at most max_num_seqs' if at.work.max_num_seqs else ''}; a request counts {at.counted.rule}",
         capacity.max_batch.source,
         free_bytes=at.point.free_bytes,
