@@ -106,6 +106,8 @@ class DesignResults(_DesignResults):
     """shared prefix (token)"""
     samples: int | Any
     """answers a prompt (sequence)"""
+    kv_offload: float | Any
+    """keys and values in host memory"""
     weights_bits: int | Any
     """bits of a weight (bit)"""
     activation_bits: int | Any
@@ -358,6 +360,7 @@ def best_map(
     page_tokens: int = 16,
     prefix_tokens: int = 0,
     samples: int = 1,
+    kv_offload: float = 0.0,
     weights_bits: int = 16,
     dequant_path: Literal["engine", "fused", "materialised"] | None = None,
     model_kind: Literal["auto", "ideal", "calibrated"] = "auto",
@@ -504,6 +507,7 @@ def crossover(
     page_tokens: int = 16,
     prefix_tokens: int = 0,
     samples: int = 1,
+    kv_offload: float = 0.0,
     weights_bits: int = 16,
     dequant_path: Literal["engine", "fused", "materialised"] | None = None,
     model_kind: Literal["auto", "ideal", "calibrated"] = "auto",
@@ -598,6 +602,7 @@ def devices(
     page_tokens: int = 16,
     prefix_tokens: int = 0,
     samples: int = 1,
+    kv_offload: float = 0.0,
     weights_bits: int = 16,
     dequant_path: Literal["engine", "fused", "materialised"] | None = None,
     model_kind: Literal["auto", "ideal", "calibrated"] = "auto",
@@ -671,6 +676,7 @@ def doubt(
     page_tokens: int = 16,
     prefix_tokens: int = 0,
     samples: int = 1,
+    kv_offload: float = 0.0,
     weights_bits: int = 16,
     dequant_path: Literal["engine", "fused", "materialised"] | None = None,
     model_kind: Literal["auto", "ideal", "calibrated"] = "auto",
@@ -749,6 +755,7 @@ def evaluate(
     page_tokens: int = 16,
     prefix_tokens: int = 0,
     samples: int = 1,
+    kv_offload: float = 0.0,
     weights_bits: int = 16,
     dequant_path: Literal["engine", "fused", "materialised"] | None = None,
     model_kind: Literal["auto", "ideal", "calibrated"] = "auto",
@@ -822,6 +829,7 @@ def formats(
     page_tokens: int = 16,
     prefix_tokens: int = 0,
     samples: int = 1,
+    kv_offload: float = 0.0,
     weights_bits: int = 16,
     dequant_path: Literal["engine", "fused", "materialised"] | None = None,
     model_kind: Literal["auto", "ideal", "calibrated"] = "auto",
@@ -939,6 +947,7 @@ def grid(
     page_tokens: int | Iterable[int] = 16,
     prefix_tokens: int | Iterable[int] = 0,
     samples: int | Iterable[int] = 1,
+    kv_offload: float | Iterable[float] = 0.0,
     weights_bits: int | Iterable[int] = 16,
     dequant_path: Literal["engine", "fused", "materialised"]
     | Iterable[Literal["engine", "fused", "materialised"] | None]
@@ -1003,6 +1012,7 @@ def interactivity(
     page_tokens: int = 16,
     prefix_tokens: int = 0,
     samples: int = 1,
+    kv_offload: float = 0.0,
     weights_bits: int = 16,
     dequant_path: Literal["engine", "fused", "materialised"] | None = None,
     model_kind: Literal["auto", "ideal", "calibrated"] = "auto",
@@ -1116,6 +1126,7 @@ def load(
     page_tokens: int = 16,
     prefix_tokens: int = 0,
     samples: int = 1,
+    kv_offload: float = 0.0,
     weights_bits: int = 16,
     dequant_path: Literal["engine", "fused", "materialised"] | None = None,
     model_kind: Literal["auto", "ideal", "calibrated"] = "auto",
@@ -1215,6 +1226,7 @@ def need(
     page_tokens: int = 16,
     prefix_tokens: int = 0,
     samples: int = 1,
+    kv_offload: float = 0.0,
     weights_bits: int = 16,
     dequant_path: Literal["engine", "fused", "materialised"] | None = None,
     model_kind: Literal["auto", "ideal", "calibrated"] = "auto",
@@ -1291,6 +1303,7 @@ def operations(
     page_tokens: int = 16,
     prefix_tokens: int = 0,
     samples: int = 1,
+    kv_offload: float = 0.0,
     weights_bits: int = 16,
     dequant_path: Literal["engine", "fused", "materialised"] | None = None,
     model_kind: Literal["auto", "ideal", "calibrated"] = "auto",
@@ -1500,6 +1513,7 @@ def sensitivity(
     page_tokens: int = 16,
     prefix_tokens: int = 0,
     samples: int = 1,
+    kv_offload: float = 0.0,
     weights_bits: int = 16,
     dequant_path: Literal["engine", "fused", "materialised"] | None = None,
     model_kind: Literal["auto", "ideal", "calibrated"] = "auto",
@@ -1585,6 +1599,7 @@ def simulate(
     page_tokens: int = 16,
     prefix_tokens: int = 0,
     samples: int = 1,
+    kv_offload: float = 0.0,
     weights_bits: int = 16,
     dequant_path: Literal["engine", "fused", "materialised"] | None = None,
     model_kind: Literal["auto", "ideal", "calibrated"] = "auto",

@@ -288,5 +288,7 @@ PERCENT = Kind(
     _reader(rf"{_DECIMAL} *%?", _percent, "a share from 0 to 1, such as 1% or 0.01"),
     write=lambda value: f"{100 * value:.10g}%",
 )
+#: as SHARE, written 0.5 or 50%
+PART = replace(SHARE, parse=PERCENT.parse)
 NAMES = Kind(parse_names, write=_joined)
 WHOLES, NUMBERS, SHARES = _several(WHOLE, "whole numbers"), _several(NUMBER, "numbers"), _several(SHARE, "shares")

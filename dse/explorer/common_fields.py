@@ -6,7 +6,7 @@ from typing import Any
 
 from dse import quantizers
 from dse.core.errors import MAX_LINE, InputError, show
-from dse.core.field import NUMBER, SHARE, SWITCH, Field
+from dse.core.field import NUMBER, SWITCH, Field
 from dse.explorer import uploads
 from dse.specs import catalog, device_names, model_names, tokens, workload
 
@@ -115,7 +115,7 @@ def _on_page(field: Field, **here: Any) -> Field:
     """A field of a workload as a page asks for it: a switch as a choice, a share as a number."""
     if field.kind is SWITCH:
         here["choices"] = {True: "yes", False: "no"}
-    if field.kind is SHARE:
+    if field.kind.word == "share":
         here.update(kind=NUMBER, low=0, high=1, step=0.05, unit="")
     return replace(field, name=field.key, **here)
 
@@ -136,6 +136,7 @@ _FIRST = ("batch", "input_tokens", "output_tokens")
 _COUNTED = (
     "prefix_tokens",
     "samples",
+    "kv_offload",
     "rounds",
     "kv_cache",
     "cached_input_discount",

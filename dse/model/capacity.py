@@ -7,7 +7,7 @@ from dse.core.compiling import compilable, inlined, making
 from dse.model.formulas import capacity, deployment, weights
 from dse.model.generation import Generation
 from dse.model.kv_bytes import stored_bits, unit_of
-from dse.model.peak_memory import NO_CONTEXT_LIMIT, longest_context, n_shared
+from dse.model.peak_memory import NO_CONTEXT_LIMIT, longest_context, n_shared, on_device
 from dse.model.records import MISSING, STATIC, Design
 
 
@@ -151,9 +151,11 @@ def requests_of(design: Design, batch: int) -> int:
 
 @compilable
 def counts_blocks(design: Design) -> bool:
-    """Whether requests are bound by the blocks of a pool whose layers differ; what is shared is counted in bits."""
+    """Whether requests are bound by the blocks of a pool whose layers differ; what is shared, or lies
+    in host memory, is counted in bits."""
     load = design.load
-    return design.memory.block_bits > 0 and load.has_cache == 1 and load.prefix_tokens == 0 and load.samples == 1
+    is_plain = load.prefix_tokens == 0 and load.samples == 1 and load.offloaded_permille == 0
+    return design.memory.block_bits > 0 and load.has_cache == 1 and is_plain
 
 
 @inlined
@@ -198,7 +200,8 @@ def max_batch(design: Design, made: Generation, free: int) -> int:
 @inlined
 def kv_bytes(design: Design, made: Generation, batch: int) -> int:
     """Keys and values of a device, of the whole batch at the final length."""
-    own_bits, n, unit = made.final_bits - made.final_shared_bits, requests_of(design, batch), unit_of(design)
+    own_bits, n = on_device(design, made.final_bits - made.final_shared_bits), requests_of(design, batch)
+    unit = unit_of(design)
     # whole bytes of each apart: no number is far larger than the result, whatever the unit
     shared_bits, copies = made.final_shared_bits, n_shared(design, n)
     whole_bytes = n * (own_bits // unit) + copies * (shared_bits // unit)

@@ -37,6 +37,7 @@ from dse.model.peak_memory import (
     activation_bytes,
     extra_bits,
     most_bits,
+    on_device,
     peak_lengths,
     shared_prefix_tokens,
     size_at,
@@ -250,6 +251,7 @@ def generation_of(design: Design, has_steps: bool = True) -> Generation:
                 pages = design.load.page_tokens
                 padding = sum_of_padding_bits(g, limits, n, pages) - sum_of_padding_bits(g, limits, first, pages)
                 sum_of_own += g.n_stored_layers * padding
+        sum_of_own = on_device(design, sum_of_own)  # no prefix is shared where anything lies in host memory
         if prefix > 0:
             for g in design.tensors:
                 sum_of_own -= g.n_stored_layers * sum_of_shared_bits(g, limits, first + 1, n, prefix)

@@ -109,6 +109,11 @@ def laid_out(device: HardwareSpec, plan: KvPlan, work: Workload) -> tuple[KvPlan
             f"kv-cache = False: {plan.model.name} chooses what it reads by an index in the cache: leave it out"
         )
     check_samples(device, plan, work)
+    if work.kv_offload and device.host_link is None:
+        raise InputError(
+            f"kv-offload = {work.kv_offload:g}: {device.name} has no host_link: add to its file what PCIe gives in one "
+            "direction, such as 64 GB/s"
+        )
     return memory_unit.attach(device, plan, paths), paths
 
 
@@ -146,6 +151,7 @@ def check_traffic(work: Workload) -> None:
     for name, value, only in (
         ("prefix", work.prefix_tokens, 0),
         ("samples", work.samples, 1),
+        ("kv-offload", work.kv_offload, 0.0),
         ("tokens", work.token_policy.name, "full"),
         ("kv-cache", work.kv_cache, True),
     ):
@@ -410,6 +416,7 @@ def device_of(device: HardwareSpec) -> Device:
         token_cores=device.token_cores.count if device.token_cores else 0,
         usable_frac=device.usable_frac.si,
         bandwidth_bytes_per_s=device.memory_bandwidth.si,
+        host_bytes_per_s=device.host_link.si if device.host_link else 0.0,
         kv_bandwidth_bytes_per_s=device.kv_bandwidth.si,
         peak_flops=flops.value,
         peak_flops_unit=float(units.UNITS[flops.unit][1]),
@@ -498,6 +505,7 @@ def load_of(
         page_tokens=work.page_tokens if paged else 1,
         prefix_tokens=work.prefix_tokens,
         samples=work.samples,
+        offloaded_permille=round(1000 * work.kv_offload),
         dense_eighths=work.weight_format.dense_eighths,
         expert_eighths=work.weight_format.expert_eighths,
         activation_bits=work.activation_bits,

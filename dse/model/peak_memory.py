@@ -106,10 +106,22 @@ def extra_bits(design: Design, limits: Limits, n_tokens: int) -> int:
 
 
 @compilable
+def on_device(design: Design, kv_bits: int) -> int:
+    """Of the bits of keys and values those in the device's memory: the rest lies in host memory, but for two layers of
+    each stage, the one that is read and the next, which is fetched meanwhile."""
+    permille, n_layers = design.load.offloaded_permille, design.model.n_layers
+    if permille == 0:
+        return kv_bits
+    n_away = max(n_layers - 2 * design.deployment.n_stages, 0)
+    return kv_bits - kv_cache.offloaded_bits(kv_bits, permille, n_away, n_layers)
+
+
+@compilable
 def size_at(design: Design, limits: Limits, prefix_tokens: int, n_tokens: int) -> Size:
     """Count the shared and own bits of sequences of `n_tokens`."""
     shared = shared_bits(design, limits, n_tokens, prefix_tokens)
-    return Size(shared, sequence_bits(design, limits, n_tokens) - shared + extra_bits(design, limits, n_tokens))
+    own = on_device(design, sequence_bits(design, limits, n_tokens) - shared)
+    return Size(shared, own + extra_bits(design, limits, n_tokens))
 
 
 @making

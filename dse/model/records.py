@@ -257,6 +257,8 @@ class Device(NamedTuple):
     bandwidth_bytes_per_s: float
     #: at which attention reads keys and values: of the banks where the memory computes, else the same
     kv_bandwidth_bytes_per_s: float
+    #: from host memory; 0: not given
+    host_bytes_per_s: float
     peak_flops: float
     peak_flops_unit: float
     peak_flops_fp8: float
@@ -290,6 +292,8 @@ class Load(NamedTuple):
     #: tokens that memory is given out by; 1 where every request reserves what it needs
     page_tokens: int
     prefix_tokens: int
+    #: of 1,000 bytes of a request's keys and values, those that lie in host memory
+    offloaded_permille: int
     #: answers drawn for each prompt, which share its whole blocks
     samples: int
     #: bits of a parameter times 8, outside the experts and of them

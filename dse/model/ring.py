@@ -40,6 +40,7 @@ def evaluate(
     for name, value, only in (
         ("prefix", work.prefix_tokens, 0),
         ("samples", work.samples, 1),
+        ("kv-offload", work.kv_offload, 0.0),
         ("admission", work.admission or "reserve", "reserve"),
         ("tokens", work.tokens, "full"),
     ):

@@ -103,6 +103,8 @@ class Terms(NamedTuple):
     product_w: float
     kv_w: float
     attention_w: float
+    #: seconds over the link to host memory for each that attention reads
+    host_link_per_read: float
     prompt: PromptTerms
 
 
@@ -114,7 +116,7 @@ class Wave(NamedTuple):
     attention_s: float
     quantize_s: float
     dequantize_s: float
-    #: devices exchange their results
+    #: devices exchange their results, and wait for keys and values from host memory
     collective_s: float
     #: small kernels, and the host of the server
     host_s: float
@@ -276,6 +278,9 @@ def terms_of(design: Design, made: Generation) -> Terms:
     if model.burst_bits or made.buffer_bytes or made.score_bytes:
         quantises = 1
     has_experts = 1 if model.expert_parameters else 0  # not in the call: numba cannot branch inside a long one
+    fetched = design.load.offloaded_permille / 1000.0
+    if fetched > 0.0:
+        fetched *= reached * (device.kv_bandwidth_bytes_per_s / device.bandwidth_bytes_per_s) / device.host_bytes_per_s
     prefix_tokens, prefix_flops = made.prefix_tokens, made.prefix_flops
     if design.load.samples > 1:  # answers of one prompt share all of it, computed once for all of them
         prefix_tokens = prefix_flops = 0
@@ -317,6 +322,7 @@ def terms_of(design: Design, made: Generation) -> Terms:
         product_w=watts_at_peak(design, peak),
         kv_w=joules_per_kv_byte(design) * reached,
         attention_w=watts_at_peak(design, wide),
+        host_link_per_read=fetched,
         prompt=prompt_terms(design, made, prefix_tokens, prefix_flops, prompt_launch_s),
     )
 
@@ -436,6 +442,13 @@ def step_packing_s(n: float, sums: Sums, terms: Terms) -> tuple[float, float]:
 
 
 @inlined
+def host_wait_s(step_s: float, n: float, sums: Sums, terms: Terms) -> float:
+    """Seconds that a step of `n` sequences, which else takes `step_s`, waits for keys and values from host memory: they
+    are fetched layer by layer beside it (FlexGen 3.2)."""
+    return max(n * sums.read_s / terms.output_tokens * terms.host_link_per_read - step_s, 0.0)
+
+
+@inlined
 def wave_of(n: float, times: PassTimes, sums: Sums, peak: float, terms: Terms) -> Wave:
     """Times of `n` sequences that run together; `sums` of one of them, `peak` that of the products in a step.
 
@@ -453,8 +466,9 @@ def wave_of(n: float, times: PassTimes, sums: Sums, peak: float, terms: Terms) -
     joules = times.read_s * terms.weight_w + compute_s * terms.gemm_flops_frac * terms.product_w
     joules += n / n_steps * (sums.read_s * terms.kv_w + sums.compute_s * terms.attention_flops_frac * terms.attention_w)
     power_s = added_s(working_s, joules, terms.limit_w, terms.idle_w)
+    exchange_s = times.exchange_s + host_wait_s(working_s + power_s, n, sums, terms)
     decode_step_s = throughput.decode_step_s(
-        linear_s, attention_s, quantize_s, dequantize_s, times.exchange_s, host_s, power_s
+        linear_s, attention_s, quantize_s, dequantize_s, exchange_s, host_s, power_s
     )
     products, matrix_s, prompt_compute_s, prompt_quantize_s = prompt_s(
         times.n_prompts, 1, times.prompt_read_s, times.prompt_experts_s, terms, terms.prompt
@@ -468,7 +482,7 @@ def wave_of(n: float, times: PassTimes, sums: Sums, peak: float, terms: Terms) -
         attention_s=attention_s,
         quantize_s=quantize_s,
         dequantize_s=dequantize_s,
-        collective_s=times.exchange_s,
+        collective_s=exchange_s,
         host_s=host_s,
         power_s=power_s,
         decode_step_s=decode_step_s,
@@ -602,7 +616,8 @@ def shared_step_s(
         engine_s=engine_s,
         launch_s=launch_s,
     )
-    return step_s(work, terms) + prompts * blocks_s
+    working_s = step_s(work, terms)
+    return working_s + host_wait_s(working_s, decoding, sums, terms) + prompts * blocks_s
 
 
 @compilable

@@ -130,6 +130,7 @@ class EvaluatePoint(OnDesign, Printed):
         """Every result, its interval, the bits by part, the operations, and what a larger memory would give; of what
         does not fit, commands that do."""
         from dse.model import engine, uncertainty
+        from dse.model.offload import offload_of
         from dse.report import present
         from dse.report.design import as_said
 
@@ -144,6 +145,7 @@ class EvaluatePoint(OnDesign, Printed):
             "with_room": room and {name: as_said(room)[name] for name in engine.ROOM_RESULTS},
             "kernels": present.kernels(outcome),
             "time_shares": engine.time_shares(outcome),
+            **({"offload": offloaded.to_dict()} if (offloaded := offload_of(outcome)) else {}),
             "would_fit": [
                 {
                     "command": command,

@@ -13,6 +13,7 @@ from dse.model.engine import at_ends, bound_text, in_wide_weights, room_text
 from dse.model.explain import explained
 from dse.model.kernels import expert_code, fits_used
 from dse.model.kv_layout import KvPlan
+from dse.model.offload import MOST_TOKENS, offload_of
 from dse.model.point import Point
 from dse.model.results import RESULT_UNITS, RESULTS, STEPS, assumed_behind, ring, section
 from dse.model.results.declare import INTERVALS, MEASURED, SECTIONS, Results, of_host
@@ -121,6 +122,7 @@ def point_text(
     else:
         lines += ["", *_answer_lines(point, result)]
     lines += _brief_lines(result, plan) if is_brief else _all_lines(point, result)
+    lines += _offload_lines(point)
     if result["assumptions"]:
         names = _assumptions_text(result)
         names = names.replace("usable_frac", f"usable_frac ({100 * device.usable_frac.si:g} %)")
@@ -166,10 +168,14 @@ def _answer_lines(point: Point, result: dict[str, Any]) -> list[str]:
         for name in names
     ]
     more = _more_text(result, engine.with_more(point))
+    bound = _bound_text(result, engine.with_room(point))
+    if result["bound"] == "communication" and point.work.kv_offload:
+        bound = "communication: the largest part of the time goes into keys and values that come from host memory"
+        more = "more by a smaller share there (--kv-offload), or by fewer bits"
     return [
         fits_text(result, point.asked.batch is None),
         f"{', '.join(speeds)}; 8 of 10 measurements lie in brackets",
-        f"Bound by {_bound_text(result, engine.with_room(point))}{f'; {more}' if more else ''}",
+        f"Bound by {bound}{f'; {more}' if more else ''}",
     ]
 
 
@@ -210,6 +216,24 @@ def _brief_lines(result: dict[str, Any], plan: KvPlan) -> list[str]:
         if shown := section_lines(title, result, plan.model, names):
             lines += ["", title, *shown]
     return lines + brief_quality(result)
+
+
+def _offload_lines(point: Point) -> list[str]:
+    """Keys and values in host memory: what a step fetches, and what computing them again would take."""
+    found = offload_of(point)
+    if found is None:
+        return []
+    stretches = " and ".join(f"{first:,} to {last:,} tokens" for first, last in found.computed_sooner)
+    sooner = f"for a beginning of {stretches}" if stretches else f"at no length up to {MOST_TOKENS:,} tokens"
+    rows = [
+        ("keys and values there", number(found.host_bytes, "B")),
+        ("fetched a step", f"{number(found.link_bytes, 'B')} in {number(found.link_s, 's')}"),
+        ("a step waits for them", number(found.wait_s, "s")),
+        ("computing them again instead", f"{number(found.again_s, 's')} a step"),
+        ("even where the link gives", number(found.even_bytes_per_s, "B/s")),
+        ("computed sooner than fetched", sooner),
+    ]
+    return ["", "Host memory", *(line(label, text) for label, text in rows)]
 
 
 def _all_lines(point: Point, result: dict[str, Any]) -> list[str]:

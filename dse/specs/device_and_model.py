@@ -144,6 +144,8 @@ class HardwareSpec(Spec):
     l2_cache: Bytes | None = None
     #: to the next device of a ring, one direction
     link_bandwidth: Bandwidth | None = None
+    #: from host memory, one direction
+    host_link: Bandwidth | None = None
     usable_frac: UsableFrac = Quantity(value=1.0, unit="1", source="Oaken 6.1 counts the whole memory", kind=ASSUMED)
     runtime_overhead: Overhead = Quantity(value=0, unit="B", source="none counted", kind=ASSUMED)
     kernel_launch: Seconds = Quantity(

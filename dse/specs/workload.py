@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, get_args
 
 from dse.core.errors import InputError, show
-from dse.core.field import BYTES, SHARE, SWITCH, TEXT, TOKENS, WHOLE, declarations, declared
+from dse.core.field import BYTES, PART, SHARE, SWITCH, TEXT, TOKENS, WHOLE, declarations, declared
 from dse.quantizers.base import Path
 from dse.specs.tokens import TokenPolicy, parse
 from dse.specs.weights import RELEASED, WIDE, WIDE_BITS, WeightFormat, weight_format
@@ -136,6 +136,17 @@ class Workload:
         unit="sequence",
         low=1,
         high=MAX_SAMPLES,
+    )
+    kv_offload: float = declared(
+        0.0,
+        name="kv-offload",
+        kind=PART,
+        title="keys and values in host memory",
+        label="Keys and values in host memory",
+        help="Share of the keys and values of running requests that lies in host memory: each step fetches it over the "
+        "device's host_link, layer by layer beside the others, counted in steps of 0.1 %.",
+        unit="1",
+        metavar="50%",
     )
     weights_bits: int = declared(
         16,
@@ -483,7 +494,7 @@ class Workload:
             raise InputError(
                 f"prefix = {self.prefix_tokens}: must be a whole number from 0 to {self.input_tokens:,}, the prompt"
             )
-        self._check_samples()
+        self._check_shared()
         if self.weights is not None and (self.weights_bits, self.activation_bits) != (16, 16):
             raise InputError(
                 f"weights = {show(self.weights)}: says what weights and activations have: leave out --weights-bits and "
@@ -512,13 +523,21 @@ class Workload:
         parse(self.tokens)
         self.weight_format  # noqa: B018  raises for a format that is not known
 
-    def _check_samples(self) -> None:
-        """Raises InputError for answers that cannot share their prompt."""
+    def _check_shared(self) -> None:
+        """Raises InputError for answers that cannot share their prompt, and for host memory behind what is shared."""
         if self.samples > 1 and self.prefix_tokens:
             raise InputError(
                 f"samples = {self.samples}: answers of one prompt share all of it, a prefix of {self.prefix_tokens} is "
                 "of all prompts: give one of the two"
             )
+        if self.kv_offload and (self.prefix_tokens or self.samples > 1):
+            name = "prefix" if self.prefix_tokens else "samples"
+            raise InputError(
+                f"kv-offload = {self.kv_offload:g}: counted for requests that share nothing: leave out --{name}, or "
+                "--kv-offload"
+            )
+        if self.kv_offload and not self.kv_cache:
+            raise InputError(f"kv-offload = {self.kv_offload:g}: without a KV cache nothing is stored: leave it out")
         if self.samples > 1 and not self.kv_cache:
             raise InputError(f"samples = {self.samples}: without a KV cache nothing is shared: keep it, or use 1")
 
@@ -630,7 +649,7 @@ TIMING = ("model_kind", "stack", "implementation", "strict_kernels", "other_soft
 #: headings of a long help -> the fields that stand under them; all others are the requests
 HEADINGS = {
     "Design": ("tokens", "weights", "weights_bits", "activation_bits"),
-    "Memory": ("admission", "page_tokens", "prompt_chunk_tokens", *MEMORY),
+    "Memory": ("admission", "page_tokens", "kv_offload", "prompt_chunk_tokens", *MEMORY),
     "Devices": DEPLOYMENT,
     "Times": (*TIMING, "dequant_path"),
 }

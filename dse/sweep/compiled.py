@@ -27,7 +27,7 @@ from dse.sweep.spec import Sweep
 
 #: numbers of a device that decide what a plan looks like on it, and whether the ideal model is meant
 LAYOUT_FIELDS = frozenset(
-    {"engine_rate", "kv_page", "kv_burst", "n_cores", "fused_rate", "link_bandwidth", "reported_memory"}
+    {"engine_rate", "kv_page", "kv_burst", "n_cores", "fused_rate", "link_bandwidth", "host_link", "reported_memory"}
 )
 
 

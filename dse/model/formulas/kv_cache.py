@@ -144,6 +144,16 @@ def n_prompts(n_sequences: int, samples: int) -> int:
 
 
 @formula(
+    "bit",
+    "floor(kv_bits / (1000 * n_layers)) * permille * n_away",
+    "FlexGen (Sheng et al. 2023, 3.2): a share of the cache in host memory, fetched layer by layer",
+)
+def offloaded_bits(kv_bits: int, permille: int, n_away: int, n_layers: int) -> int:
+    """Bits of keys and values in host memory: `permille` of 1,000 in `n_away` of all layers."""
+    return kv_bits // (1000 * n_layers) * (permille * n_away)
+
+
+@formula(
     "token",
     "the first prefix_tokens, in whole groups of step_tokens where they are packed",
     "textbook section 5 (prefix caching); a group that mixes sequences cannot be shared",

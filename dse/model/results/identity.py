@@ -1,6 +1,5 @@
 """Names of a design: device, model, quantizers, the fields of its workload, and the paths chosen."""
 
-from dse.core.field import SHARE
 from dse.model.facts import Facts
 from dse.model.results.declare import FLAG, NAME, NUMBER, WHOLE, Derivation, Topic, how
 from dse.specs import workload
@@ -42,7 +41,7 @@ for name in (*_FIRST, *(name for name, field in workload.ASKED.items() if field.
         field.unit,
         _DTYPES[field.kind.sort],
         field.title,
-        figure_unit="%" if field.kind is SHARE else "",
+        figure_unit="%" if field.kind.word == "share" else "",
         chosen=_CHOSEN.get(name, "given"),
         reads=_READS.get(name, ()),
     )

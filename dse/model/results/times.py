@@ -257,6 +257,8 @@ def dequantize_s(at: Facts) -> Derivation | None:
 def collective_s(at: Facts) -> Derivation:
     form = collectives.collective_s
     rule = f"sum over exchanges of their number * {form.equation}" if at.exchanges else "one device: none"
+    if at.work.kv_offload:
+        rule += "; and what a step waits for keys and values from host memory"
     return how(rule, form.source, **at.split(), **at.exchanges)
 
 
