@@ -8,7 +8,7 @@ from dataclasses import replace
 from dse.core import units
 from dse.core.errors import InputError, show
 from dse.model import deployed, implementations, memory_unit, pool, stacks
-from dse.model.formulas import activations, attention, linear, weights
+from dse.model.formulas import activations, attention, linear, tokens, weights
 from dse.model.formulas.deployment import stage_bytes
 from dse.model.kernels import Unpacking, kernels_of, kernels_reach, latent_fit, product_peaks, token_flops
 from dse.model.kv_layout import KvPlan, TensorGroup, chunk_of, window_of
@@ -36,6 +36,7 @@ from dse.specs import deployment, measured_memory, servers
 from dse.specs.device_and_model import HardwareSpec, LayerKV, ModelSpec
 from dse.specs.stack import StackSpec
 from dse.specs.tokens import TokenPolicy
+from dse.specs.tokens import parse as parse_tokens
 from dse.specs.workload import MAX_BATCH, Workload
 
 #: kinds of numbers on whose power a bound on time may rest
@@ -175,7 +176,7 @@ def design_of(
             f"activation-bits = {work.activation_bits}: {device.name} has no 8-bit rate: use 16, or add "
             "peak_ops_int8 or peak_flops_fp8 to its file"
         )
-    policy = policy_of(work.token_policy)
+    policy = policy_in(work.token_policy, plan)
     latent = latent_fit(plan, paths, stack)
     kernels, unpackings = kernels_of(device, plan, paths, stack, latent)
     tensors = tuple(
@@ -234,6 +235,29 @@ def layers_of(plan: KvPlan, policy: Policy = FULL) -> tuple[Layer, ...]:
 def policy_of(policy: TokenPolicy) -> Policy:
     """The numbers of a token policy, before the prompt is known."""
     return FULL._replace(**dict(policy.numbers))
+
+
+def policy_in(policy: TokenPolicy, plan: KvPlan) -> Policy:
+    """The numbers of a token policy in a plan: a trained state is worth as many tokens as take its bytes.
+
+    Raises InputError where a layer has no keys and values of heads that a state could take the place of.
+    """
+    if not policy.trained:
+        return policy_of(policy)
+    state_bits = token_bits = 0
+    for shape, (layer, n_layers) in enumerate(plan.layers):
+        groups = [g for g in plan.groups if g.shape_index == shape]
+        if not layer.value_dim or layer.window or layer.tokens_per_entry > 1:
+            raise InputError(
+                f"tokens = {policy.name}: {plan.model.name} has layers that do not attend in full with keys and values "
+                "of heads: give the state's size, constant:c=N tokens"
+            )
+        if groups[0].n_stored_layers:
+            state_bits += (
+                n_layers * plan.den * tokens.trained_bits(plan.model.n_q_heads, layer.value_dim, policy.trained)
+            )
+            token_bits += sum(g.n_stored_layers * g.packed_bits for g in groups)
+    return policy_of(parse_tokens(f"constant:c={tokens.worth_tokens(state_bits, token_bits)}"))
 
 
 def read_limit_of(layer: LayerKV, policy: Policy) -> int:

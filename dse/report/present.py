@@ -112,7 +112,8 @@ def point_text(
     policy = tokens.parse(result["tokens"]).family
     if policy.validity:
         stored, read = (f"{result[name]:,.10g}" for name in ("stored_tokens", "read_tokens"))
-        lines.append(f"{policy.title} ({result['tokens']}): {stored} tokens stored and {read} read at the end")
+        said = f"{policy.title} ({result['tokens']}): {stored} tokens stored and {read} read at the end"
+        lines.append(said + _state_text(point, result))
     if result["runs_why"]:
         lines += ["", as_if_run(result["runs_why"])]
     if not result["feasible"]:
@@ -154,6 +155,14 @@ def fits_text(result: Mapping[str, Any], is_full: bool = False) -> str:
         return f"Exceeds {limited}: at most {most:,} of {batch:,} requests run at once, the others wait."
     waves = f"runs in {result['n_waves']:,} waves of up to {result['running_batch']:,}"
     return f"Exceeds {limited}: {waves} of {batch:,} requests."
+
+
+def _state_text(point: Point, result: Results) -> str:
+    """Of a state in place of a cache its bytes, and the length from which on a cache takes more."""
+    if point.work.token_policy.family.name != "constant":
+        return ""
+    n_bytes = number(result["stored_tokens"] * result["kv_bytes_per_token"], "B")
+    return f"; {n_bytes} whatever the length, less than a cache from {result['stored_tokens'] + 1:,.10g} tokens on"
 
 
 def _answer_lines(point: Point, result: dict[str, Any]) -> list[str]:

@@ -43,6 +43,11 @@ class TokenPolicy:
     values: tuple[tuple[str, Any], ...]
     name: str
 
+    @property
+    def trained(self) -> int:
+        """Elements over d x d that test-time training trains in each query head; 0: none."""
+        return TRAINED[dict(self.values).get("ttt", "none")]
+
     @cached_property
     def numbers(self) -> dict[str, int]:
         """Fields of `dse.model.records.Policy` that differ from full attention."""
@@ -101,6 +106,9 @@ def _constant(values: Mapping[str, Any]) -> dict[str, int]:
     size = values["c"]
     return {**_capped(size), "prompt_kept_tokens": 0, "dropped_tokens": -size}
 
+
+#: what test-time training trains in each query head -> elements over d x d
+TRAINED = {"none": 0, "linear": 1, "mlp": 8}
 
 _EVICTION = (
     "choosing which tokens stay is taken to cost no time (scores, sorting, moving); the prompt is computed in full "
@@ -213,9 +221,19 @@ FAMILIES: dict[str, TokenFamily] = {
             "constant",
             title="Constant state",
             source="Infini-attention (arXiv:2404.07143): 2,048 local tokens and a d x d memory, "
-            "worth d/2 tokens at d = 128; test-time training (arXiv:2407.04620): size given by c",
+            "worth d/2 tokens at d = 128; test-time training (arXiv:2407.04620) 2.7: each query head trains a matrix "
+            "of d x d (TTT-Linear), or two of d x 4d (TTT-MLP)",
             numbers=_constant,
-            params=(param("c", default=2112, help="tokens that the state is worth", low=1, high=_MANY),),
+            params=(
+                param("c", default=2112, help="tokens that the state is worth", low=1, high=_MANY),
+                param(
+                    "ttt",
+                    default="none",
+                    help="test-time training in every layer, whose state in 16 bits takes the place of c",
+                    choices=tuple(TRAINED),
+                ),
+            ),
+            problem=lambda values: "" if values["ttt"] == "none" or values["c"] == 2112 else "give c or ttt, not both",
             validity="updating the state is taken to cost no time; needs a model trained for it",
         ),
     )

@@ -475,3 +475,42 @@ def test_the_figure_takes_policies_and_quantizers():
     assert {job.work.tokens for job in jobs} == {"h2o", "window:tokens=512"}
     with pytest.raises(InputError, match="unknown token policy 'h3o': did you mean h2o"):
         dse.report("nowhere", tokens=["h3o"])
+
+
+def test_a_trained_state_by_hand():
+    """Llama 3.1 8B: 32 layers of 32 heads train 128 x 128 in 16 bits (TTT-Linear), 33,554,432 bytes; a token of its
+    cache takes 131,072: 256 of them. TTT-MLP trains two matrices of 128 x 512, eight times as much."""
+    dev = catalog.device("h200")
+    for quantizer, inner, tokens_worth in (
+        ("fp16", "linear", 256),
+        ("fp16", "mlp", 2048),
+        ("fp8", "linear", 512),
+        ("fp8", "mlp", 4096),
+    ):
+        work = Workload(4, 100_000, 100, tokens=f"constant:ttt={inner}", page_tokens=16, admission="paged")
+        found = engine.evaluate(Point(dev, build("llama3.1-8b", quantizer), work))
+        assert found["stored_tokens"] == tokens_worth
+        assert found["kv_bytes"] == 4 * 32 * 32 * 128 * 128 * 2 * (8 if inner == "mlp" else 1)
+        as_c = replace(work, tokens=f"constant:c={tokens_worth}")
+        assert same_but(found, engine.evaluate(Point(dev, build("llama3.1-8b", quantizer), as_c)), "tokens")
+
+
+def test_a_state_over_two_devices_is_halved_with_its_tokens():
+    work = Workload(4, 100_000, 100, tokens="constant:ttt=linear", tp=2)
+    found = engine.evaluate(Point(catalog.device("h200"), build("llama3.1-8b", "fp16"), work))
+    assert found["stored_tokens"] == 256
+    assert found["kv_bytes"] == 4 * 33_554_432 / 2
+
+
+@pytest.mark.parametrize("name", ["deepseek-v3", "gemma3-27b", "gpt-oss-20b"])
+def test_a_state_takes_the_place_of_full_attention_alone(name):
+    with pytest.raises(InputError, match="give the state's size, constant:c=N tokens"):
+        engine.evaluate(Point(catalog.device("h200"), build(name, "fp16"), Workload(tokens="constant:ttt=mlp")))
+
+
+def test_a_point_says_from_where_on_a_cache_takes_more(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["point", "--device", "h200", "--model", "llama3.1-8b", "--tokens", "constant:ttt=linear"])
+    assert "33.55 MB whatever the length, less than a cache from 257 tokens on" in capsys.readouterr().out
+    with pytest.raises(InputError, match="give c or ttt, not both"):
+        token_policies.parse("constant:c=3,ttt=mlp")

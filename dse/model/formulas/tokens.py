@@ -61,3 +61,15 @@ def sum_of_padding_tokens(
     grown = grown - sum_of_grown_padding_tokens(before, window_tokens, page_tokens)
     still = min(max(n_tokens - prompt_kept_tokens, 0), max(dropped_tokens, 0))
     return grown + still * padding_tokens(min(prompt_kept_tokens, window_tokens), page_tokens)
+
+
+@formula("bit", "16 * n_q_heads * head_dim^2 * trained", "test-time training (arXiv:2407.04620) 2.7")
+def trained_bits(n_q_heads: int, head_dim: int, trained: int) -> int:
+    """Bits of what test-time training trains in a layer: in each query head `trained` times head_dim x head_dim."""
+    return 16 * n_q_heads * head_dim * head_dim * trained
+
+
+@formula("token", "ceil(state_bits / token_bits)", "from one token more on the cache takes more bytes than the state")
+def worth_tokens(state_bits: int, token_bits: int) -> int:
+    """Tokens of a cache that take the bytes of a state."""
+    return -(-state_bits // token_bits)
