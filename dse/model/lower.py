@@ -253,9 +253,8 @@ def policy_in(policy: TokenPolicy, plan: KvPlan) -> Policy:
                 "of heads: give the state's size, constant:c=N tokens"
             )
         if groups[0].n_stored_layers:
-            state_bits += (
-                n_layers * plan.den * tokens.trained_bits(plan.model.n_q_heads, layer.value_dim, policy.trained)
-            )
+            of_layer = tokens.trained_bits(plan.model.n_q_heads, layer.value_dim, policy.trained)
+            state_bits += n_layers * plan.den * of_layer
             token_bits += sum(g.n_stored_layers * g.packed_bits for g in groups)
     return policy_of(parse_tokens(f"constant:c={tokens.worth_tokens(state_bits, token_bits)}"))
 

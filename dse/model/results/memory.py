@@ -69,7 +69,7 @@ def state_bytes(at: Facts) -> Derivation:
 def kv_bytes(at: Facts) -> Derivation:
     den, of_prompts = at.plan.den, {}
     if at.work.samples > 1:
-        of_prompts = {"n_prompts": kv_cache.n_prompts(at.work.batch, at.work.samples)}
+        of_prompts = {"n_prompts": kv_cache.n_prompts(at.point.batch, at.work.samples)}
     shared = "n_prompts * shared_bits" if of_prompts else "shared_bits"
     return how(
         f"({shared} + batch * (bits_per_sequence - shared_bits)) / 8, bits summed over layers, keys and values",
