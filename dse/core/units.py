@@ -35,6 +35,7 @@ def _table() -> dict[str, tuple[str, float]]:
         "channel",
         "expert",
         "core",
+        "row",
         "device",
         "parameter",
         "USD/h",

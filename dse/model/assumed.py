@@ -122,8 +122,8 @@ def unpack_rates(point: Point) -> str:
     return "; ".join(f"{code} {rate}" for code, rate in texts.items()) or rates(point)
 
 
-def rates(point: Point) -> str:
-    """Elements per second that the device packs and unpacks, by path."""
+def rates(point: Point, packs: bool = False) -> str:
+    """Elements per second that the device unpacks, by path; or `packs`."""
     paths = (path for path in point.paths.values() if path in ("engine", "fused"))
-    device_rates = {path: point.device.rate(path) for path in paths}
+    device_rates = {path: point.device.rate("quantize" if packs and path == "engine" else path) for path in paths}
     return "; ".join(f"{path} {rate.si:.4g} ({rate.kind})" for path, rate in sorted(device_rates.items())) or "none"

@@ -45,6 +45,8 @@ def of(
     numbers = {
         "kernel_launch": launches and device.kernel_launch.si,
         "token_cores": True,
+        "array_rows": True,
+        "quantize_rate": "engine" in used,
         "kv_page": streams,
         "kv_burst": streams,
         "board_power": True,

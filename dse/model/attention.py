@@ -76,13 +76,20 @@ def reached_bandwidth(design: Design) -> float:
 
 
 @compilable
+def busy_share(design: Design, n_sequences: int, n_rows: int) -> float:
+    """Share of the peak rate of a decode step of `n_sequences`: of the cores that have a token to work on, where each
+    takes one, and of the rows of systolic arrays that `n_rows` fill."""
+    cores, rows = design.device.token_cores, design.device.array_rows
+    if cores and n_sequences < cores:
+        return n_sequences / cores
+    return scheduling.filled_share(n_rows, rows) if rows else 1.0
+
+
+@compilable
 def peak_flops(design: Design, n_sequences: int) -> float:
-    """Peak rate in a decode step of `n_sequences`: of the cores that have a token to work on, where each takes one."""
-    device = design.device
-    cores = device.token_cores
-    if cores == 0 or n_sequences >= cores:
-        return device.peak_flops * device.peak_flops_unit
-    return device.peak_flops * (n_sequences / cores) * device.peak_flops_unit
+    """Peak rate of attention in a decode step of `n_sequences`."""
+    share = busy_share(design, n_sequences, design.model.queries_per_head)
+    return design.device.peak_flops * share * design.device.peak_flops_unit
 
 
 @compilable
@@ -103,7 +110,7 @@ def quantising(design: Design, bandwidth: float, amounts: Sequence[float]) -> Qu
             if g.path == MATERIALISED:
                 materialised += attention.time_at_rate(amounts[t], bandwidth)
             elif g.path == ENGINE:
-                engine += attention.time_at_rate(amounts[t], design.device.engine_rate_per_s)
+                engine += attention.time_at_rate(amounts[t], design.device.quantize_rate_per_s)
             elif g.path == FUSED and not design.stack.at_peak:
                 fused += attention.time_at_rate(amounts[t], design.device.fused_rate_per_s)
     return Quantising(engine, fused, materialised)
@@ -116,7 +123,10 @@ def ideal_sums(design: Design, made: Generation, n_sequences: int, packed: Quant
     bandwidth, peak = reached_bandwidth(design), peak_flops(design, n_sequences) * design.stack.flops_frac
     kv_bandwidth = device.kv_bandwidth_bytes_per_s * design.stack.memory_frac
     hides = hideable_share(design, n_sequences)
-    hidden, paid = packed.engine_s / n_steps, packed.fused_s + packed.materialised_s
+    # engines are part of the cores (Oaken 5.2): those of idle ones rest
+    engines = busy_share(design, n_sequences, device.array_rows)
+    engine_rate_per_s = device.engine_rate_per_s * engines
+    hidden, paid = packed.engine_s / n_steps / engines, packed.fused_s + packed.materialised_s
     total = read = compute = busy = exposed = copies = quantize = 0.0
     for p in made.pieces:
         m = p.n_steps
@@ -128,8 +138,8 @@ def ideal_sums(design: Design, made: Generation, n_sequences: int, packed: Quant
         compute += generation.sum_of_line(flop_0, flop_1, 0, m)
         by_engine = p.by_engine != 0 or p.by_engine_slope != 0
         if by_engine or (not design.stack.at_peak and (p.by_cores != 0 or p.by_cores_slope != 0)):
-            unpack_0 = p.by_engine / device.engine_rate_per_s + p.by_cores / device.fused_rate_per_s
-            unpack_1 = p.by_engine_slope / device.engine_rate_per_s + p.by_cores_slope / device.fused_rate_per_s
+            unpack_0 = p.by_engine / engine_rate_per_s + p.by_cores / device.fused_rate_per_s
+            unpack_1 = p.by_engine_slope / engine_rate_per_s + p.by_cores_slope / device.fused_rate_per_s
             busy += generation.sum_of_line(unpack_0, unpack_1, 0, m)
             share = hides if by_engine else 1.0
             exposed += generation.sum_of_excess(

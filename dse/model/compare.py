@@ -16,7 +16,7 @@ from dse.specs.stack import ServedStack
 from dse.specs.workload import Workload
 
 #: numbers of a device that bear on one design and not on another: rates of packing and unpacking, starts, links
-VARIED = ("engine_rate", "fused_rate", "kernel_launch", "link_bandwidth")
+VARIED = ("engine_rate", "quantize_rate", "fused_rate", "kernel_launch", "link_bandwidth")
 #: kernels that read keys and values, as `StackSpec.fits` names them
 OF_ATTENTION = ("attention", "latent.", "sparse.", "kv.")
 #: results that `engine.speed` has

@@ -396,6 +396,7 @@ def model_of(plan: KvPlan, work: Workload, stack: StackSpec | None, is_served: b
     return LanguageModel(
         den=plan.den,
         n_q_heads=model.n_q_heads,
+        queries_per_head=min((g.n_queries for g in plan.groups), default=1),
         dense_parameters=model.dense_parameters,
         kept_parameters=model.kept_parameters(work.weight_format),
         expert_parameters=model.stored_expert_parameters(work.weight_format, work.tp // work.ep),
@@ -437,6 +438,7 @@ def device_of(device: HardwareSpec) -> Device:
         reported_bytes=device.reported_bytes,
         overhead_bytes=device.runtime_overhead.count,
         token_cores=device.token_cores.count if device.token_cores else 0,
+        array_rows=device.array_rows.count if device.array_rows else 0,
         usable_frac=device.usable_frac.si,
         bandwidth_bytes_per_s=device.memory_bandwidth.si,
         host_bytes_per_s=device.host_link.si if device.host_link else 0.0,
@@ -448,6 +450,7 @@ def device_of(device: HardwareSpec) -> Device:
         peak_ops_int8=ops_int8.value if ops_int8 else 0.0,
         peak_ops_int8_unit=float(units.UNITS[ops_int8.unit][1]) if ops_int8 else 1.0,
         engine_rate_per_s=device.rate("engine").si,
+        quantize_rate_per_s=device.rate("quantize").si,
         fused_rate_per_s=device.rate("fused").si,
         kernel_launch_s=device.kernel_launch.si,
         board_power_w=device.board_power.si if device.board_power else math.nan,

@@ -158,6 +158,8 @@ class LanguageModel(NamedTuple):
 
     den: int
     n_q_heads: int
+    #: query heads that share a head of keys and values, in the layers where the fewest do
+    queries_per_head: int
     dense_parameters: int
     #: of these, what stays in 16 bits though the layers do not
     kept_parameters: int
@@ -253,6 +255,8 @@ class Device(NamedTuple):
     reported_bytes: int
     overhead_bytes: int
     token_cores: int
+    #: rows of its systolic arrays, 0: none
+    array_rows: int
     usable_frac: float
     bandwidth_bytes_per_s: float
     #: at which attention reads keys and values: of the banks where the memory computes, else the same
@@ -265,7 +269,9 @@ class Device(NamedTuple):
     peak_flops_fp8_unit: float
     peak_ops_int8: float
     peak_ops_int8_unit: float
+    #: of engines that unpack, and of those that pack
     engine_rate_per_s: float
+    quantize_rate_per_s: float
     fused_rate_per_s: float
     kernel_launch_s: float
     board_power_w: float

@@ -11,6 +11,7 @@ from dse.model.attention import (
     NO_SUMS,
     KnownSums,
     Sums,
+    busy_share,
     known_sums,
     peak_flops,
     quantising,
@@ -137,11 +138,9 @@ class Wave(NamedTuple):
 def product_peak(design: Design, n_sequences: int) -> float:
     """Peak rate of the products with the weights: of 8-bit operations where activations have 8 bits."""
     device, named = design.device, design.stack.dense_peak_per_s
+    share = busy_share(design, n_sequences, n_sequences)
     if design.load.activation_bits > 8 and named == 0:
-        return peak_flops(design, n_sequences)
-    share, cores = 1.0, device.token_cores
-    if cores and n_sequences < cores:
-        share = n_sequences / cores
+        return device.peak_flops * share * device.peak_flops_unit
     if named > 0:
         return share * named
     return max(
@@ -272,7 +271,10 @@ def terms_of(design: Design, made: Generation) -> Terms:
     for g in design.tensors:
         if g.is_packed:
             quantises = 1
-    peak, wide = product_peak(design, max(device.token_cores, 1)), device.peak_flops * device.peak_flops_unit
+    peak, wide = (
+        product_peak(design, max(device.token_cores, device.array_rows, 1)),
+        device.peak_flops * device.peak_flops_unit,
+    )
     # measured times were measured within the limit
     limit_w = 0.0 if stack.has_gemm or stack.has_attention or stack.at_peak else device.power_limit_w
     if model.burst_bits or made.buffer_bytes or made.score_bytes:

@@ -38,7 +38,7 @@ FACTORS: dict[str, tuple[dict[str, tuple[float, ...]], str]] = {
     ),
 }
 #: numbers that are whole
-WHOLE = ("memory_capacity", "token_cores", "kv_page", "kv_burst")
+WHOLE = ("memory_capacity", "token_cores", "array_rows", "kv_page", "kv_burst")
 #: numbers that are shares of one
 SHARES = ("usable_frac", "memory_frac", "flops_frac", "index_frac")
 #: how names of numbers of implementations begin
@@ -80,7 +80,8 @@ def numbers(designs: Sequence[Candidate], work: Workload, measure: Measure) -> l
     laid_out = [lower.laid_out(device, d.plan, work) for d in designs]
     used = {path for _, paths in laid_out for path in paths.values()}
     names += [f"{path}_rate" for path in ("engine", "fused") if path in used]
-    optional = ["token_cores", *(("kv_page", "kv_burst") if "engine" in used else ())]
+    optional = ["token_cores", "array_rows"]
+    optional += ["quantize_rate", "kv_page", "kv_burst"] if "engine" in used else []
     optional += ["peak_ops_int8", "peak_flops_fp8"] if work.activation_bits < units.FP16_BITS else []
     names += [name for name in optional if lookup(device, name)]
     names += {"energy": ["board_power"], "cost": ["usd_per_hour"]}.get(measure.name, [])

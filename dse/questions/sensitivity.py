@@ -16,6 +16,7 @@ KEPT = (
     "n_devices",
     "n_cores",
     "token_cores",
+    "array_rows",
     "l2_cache",
     "kv_page",
     "kv_burst",

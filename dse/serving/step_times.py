@@ -97,7 +97,7 @@ class StepTables(NamedTuple):
     #: results that devices exchange for so many decoding sequences alone
     decode_exchange_s: NDArray[np.float64]
     #: cores that each work on a token of a decode step; 0: all work on any
-    token_cores: int
+    wide_tokens: int
     #: a prompt that is started kernel by kernel keeps all others waiting
     blocks_s: float
 
@@ -137,8 +137,8 @@ def asked_s(tables: StepTables, asked: Asked) -> float:
     """Seconds of a step from the tables, for compiled code."""
     terms, row = tables.terms, tables.tokens[asked.n_tokens]
     peak = terms.product_peak_per_s
-    if asked.has_prompts == 0 and asked.n_tokens < tables.token_cores:
-        peak *= asked.n_tokens / tables.token_cores
+    if asked.has_prompts == 0 and asked.n_tokens < tables.wide_tokens:
+        peak *= asked.n_tokens / tables.wide_tokens
     apart_s = row[TOKENS.experts]
     if asked.most_tokens > asked.n_tokens:
         apart_s += tables.tokens[asked.most_tokens, TOKENS.attention_weights] - row[TOKENS.attention_weights]
@@ -332,7 +332,7 @@ def build(
         context_tokens=np.array(context_nodes, np.float64),
         cell=np.clip(cell, 0, len(context_nodes) - 2).astype(np.int32),
         decode_exchange_s=np.array([0.0, *map(exact.decode_exchange_s, range(1, max_sequences + 1))]),
-        token_cores=int(point.design.device.token_cores),
+        wide_tokens=max(point.design.device.token_cores, point.design.device.array_rows),
         blocks_s=float(point.design.stack.host_blocks_s),
     )
     return StepTimes(tables, kind_of(point.stack, point.work), point.stack_name)

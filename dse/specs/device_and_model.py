@@ -55,6 +55,7 @@ from dse.specs.quantity import (
     Power,
     Price,
     Quantity,
+    Rows,
     Seconds,
     Tokens,
     UsableFrac,
@@ -152,12 +153,16 @@ class HardwareSpec(Spec):
         value=5, unit="us", source="assumed, as for the shipped GPUs; 0 where no host launches kernels", kind=ASSUMED
     )
     fused_rate: ElementRate | None = None
+    #: of the engines of all cores: what they unpack, and what they pack where that is another number
     engine_rate: ElementRate | None = None
+    quantize_rate: ElementRate | None = None
     #: boost clock of a core (a GPU's SM): rates of implementations are given a cycle. Products of tensor cores may run
     #: slower, at the clock that peak_flops and n_cores imply
     core_clock: Clock | None = None
     #: cores that each work on one token of one request in generation (Oaken 5.3)
     token_cores: Cores | None = None
+    #: rows of its systolic arrays, which a decode step fills by as many as it has (Oaken 6.2, Real-world benchmark)
+    array_rows: Rows | None = None
     #: page and burst of the memory unit that holds what the engine packs (Oaken 5.2)
     kv_page: Page | None = None
     kv_burst: Burst | None = None
@@ -198,6 +203,11 @@ class HardwareSpec(Spec):
             return [("stacks_of", self.stacks_of, "cannot stand beside stacks: leave one of them out")]
         if self.token_cores and (self.stacks or self.stacks_of):
             return [("token_cores", self.token_cores.count, "cannot stand beside stacks, whose kernels were measured")]
+        if self.array_rows and (self.stacks or self.stacks_of or self.token_cores):
+            other = "token_cores: give one of both" if self.token_cores else "stacks, whose kernels were measured"
+            return [("array_rows", self.array_rows.count, f"cannot stand beside {other}")]
+        if self.quantize_rate and not self.engine_rate:
+            return [("quantize_rate", self.quantize_rate.value, "is of an engine: give engine_rate too")]
         if self.pim_bandwidth and (self.stacks or self.stacks_of):
             return [
                 ("pim_bandwidth", self.pim_bandwidth.value, "cannot stand beside stacks, whose kernels read the bus")
@@ -276,7 +286,12 @@ class HardwareSpec(Spec):
         return "engine" if family == "oaken" and self.engine_rate else GPU_PATHS.get(family, "fused")
 
     def rate(self, path: str) -> Quantity:
-        """Elements per second that a path dequantizes or quantizes; assumed where the file gives none."""
+        """Elements per second that a path dequantizes or quantizes; assumed where the file gives none.
+
+        `quantize` is what engines pack, which may be another number than what they unpack.
+        """
+        if path == "quantize":
+            return self.quantize_rate or self.rate("engine")
         stated_rate = self.engine_rate if path == "engine" else self.fused_rate
         if stated_rate is not None:
             return stated_rate

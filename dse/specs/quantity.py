@@ -24,7 +24,7 @@ BY_KIND = {
     "datasheet": (1.0, 1.0),
 }
 #: units of what is counted: a plain number without a unit is as many of them
-COUNTED = frozenset(("token", "layer", "head", "channel", "expert", "core", "device", "parameter"))
+COUNTED = frozenset(("token", "layer", "head", "channel", "expert", "core", "row", "device", "parameter"))
 
 
 class Quantity(BaseModel):
@@ -197,6 +197,7 @@ if TYPE_CHECKING:  # to the type checker every number is a Quantity; the bounds 
     Burst: TypeAlias = Quantity
     Devices: TypeAlias = Quantity
     Cores: TypeAlias = Quantity
+    Rows: TypeAlias = Quantity
     Layers: TypeAlias = Quantity
     Channels: TypeAlias = Quantity
     Heads: TypeAlias = Quantity
@@ -229,6 +230,7 @@ else:
     Burst = quantity("B", 1, 2**20, whole=True)
     Devices = count("device", 4096)
     Cores = count("core", 1e6)
+    Rows = count("row", 1e6)
     Layers = count("layer", 10_000)
     Channels = count("channel", 2**20)
     HeadChannels = count("channel", 65_536)

@@ -16,7 +16,16 @@ from dse.specs.quantity import Quantity
 from dse.specs.workload import Workload
 
 #: numbers of which a device may have 1 and more, and pages that must hold whole bursts
-WHOLE = ("memory_capacity", "reported_memory", "runtime_overhead", "n_cores", "token_cores", "kv_page", "kv_burst")
+WHOLE = (
+    "memory_capacity",
+    "reported_memory",
+    "runtime_overhead",
+    "n_cores",
+    "token_cores",
+    "kv_page",
+    "kv_burst",
+    "array_rows",
+)
 FACTORS = (1e-3, 1 / 64, 0.25, 0.5, 0.9, 1.1, 2, 4, 64, 1e3)
 SYSTEMS = {
     "a static batch of a server": (
@@ -69,6 +78,19 @@ SYSTEMS = {
     "two devices": ("a100-40gb", "llama2-7b", "fp16", {"batch": 64, "tp": 2}),
     "a memory that computes": ("attacc-a100", "llama2-7b", "kivi", {"batch": 64}),
     "a memory that computes, and an engine": ("oaken-hbm:pim_bandwidth=2.1 TB/s", "llama2-7b", "oaken", {"batch": 64}),
+    "an engine that packs as it unpacks": (
+        "oaken-hbm:engine_rate=1 Telement/s unrated",
+        "llama2-7b",
+        "oaken",
+        {"batch": 300},
+    ),
+    "systolic arrays": ("tender-a100:board_power=400 W", "llama2-7b", "tender", {"batch": 64}),
+    "systolic arrays, requests that wait": (
+        "tender-a100:board_power=400 W,energy_per_byte=48 pJ/B,energy_per_flop=0.3 pJ/FLOP,idle_power=30 W",
+        "llama2-7b",
+        "tender",
+        {"batch": 600},
+    ),
     "without a cache": ("a100-80gb", "llama2-7b", "fp16", {"batch": 4, "kv_cache": False, "model_kind": "ideal"}),
 }
 #: results that only tell designs apart, or are given
@@ -103,7 +125,7 @@ def movers(system):
     name, model, quantizer, work = SYSTEMS[system]
     device = catalog.device(name.removesuffix(" unrated"))
     if name.endswith(" unrated"):  # of a chip whose kernels nobody measured, by its cores
-        device = device.model_copy(update={"stacks": {}})
+        device = device.model_copy(update={"stacks": {}, "quantize_rate": None})
     if name != device.name.lower():
         device = device.model_copy(update={"fused_rate": None})
     every = {

@@ -247,10 +247,31 @@ def test_cores_and_what_hides_by_hand():
     assert scheduling.hideable_share(4) == 0.75
 
 
+def test_rows_of_a_systolic_array_by_hand():
+    """A request fills one row of four: a quarter of the products' rate, and of attention's where heads are its own."""
+    slow = with_unit(bandwidth=1e15, peak=1e12).model_copy(update={"array_rows": number(4, "row")})
+    kv = build("llama2-7b", "fp16")  # 32 heads of queries, 32 of keys and values: a row each
+    parts = [at(slow, kv, batch=n, input_tokens=100, output_tokens=1) for n in (1, 4, 8)]
+    # products: 2 * P * B / (F * min(B, 4) / 4), as long for 4 requests as for 1, and twice as long for 8
+    assert [part["linear_s"] for part in parts] == pytest.approx([8 * 6.738415616e-3] * 2 + [16 * 6.738415616e-3])
+    # attention: 32 layers * 4 * 4096 * 101 operations a request at a quarter of the rate, whatever the batch
+    each_s = 4 * 32 * 4 * 4096 * 101 / 1e12
+    assert [part["attention_s"] for part in parts] == pytest.approx([each_s, 4 * each_s, 8 * each_s])
+    # a prompt fills all rows: 2 * P * 100 / F, and 32 * 4 * 4096 * 5050 / F of attention
+    assert parts[0]["prefill_s"] == pytest.approx((2 * 6_738_415_616 * 100 + 32 * 4 * 4096 * 5050) / 1e12)
+    # eight query heads to a head of keys and values fill the array
+    grouped = build(model(layer(n_layers=1, n_kv_heads=1, dim=32)), "fp16")
+    full = at(slow.model_copy(update={"array_rows": None}), grouped, batch=8, input_tokens=100, output_tokens=1)
+    assert at(slow, grouped, batch=8, input_tokens=100, output_tokens=1)["attention_s"] == full["attention_s"]
+    # 3 of 128 rows, and no more than all of them
+    assert (scheduling.filled_share(3, 128), scheduling.filled_share(300, 128)) == (3 / 128, 1)
+
+
 @given(st.integers(1, 40), st.integers(1, 16), st.sampled_from([1e8, 1e9, 3e9, 1e10]), st.integers(1, 60))
 def test_exposed_engine_work_is_the_loop(batch, cores, rate, n_out):
     kv = build(model(layer(n_layers=3, n_kv_heads=2, dim=32)), "oaken")
-    dev = with_unit(cores=cores, bandwidth=1e9, peak=4e9).model_copy(update={"engine_rate": number(rate, "element/s")})
+    rates = {"engine_rate": number(rate, "element/s"), "quantize_rate": number(2 * rate, "element/s")}
+    dev = with_unit(cores=cores, bandwidth=1e9, peak=4e9).model_copy(update=rates)
     result = at(dev, kv, batch=batch, input_tokens=20, output_tokens=n_out)
     n, busy = result["running_batch"], min(result["running_batch"], cores)
     attention = unpacked = packed = Fraction(0)
@@ -260,7 +281,8 @@ def test_exposed_engine_work_is_the_loop(batch, cores, rate, n_out):
         step = max(read, Fraction(n * 3 * s * 2 * 8 * 2 * 32 * cores, busy * 4 * 10**9))  # 3 layers, 8 heads of 32
         hidden = step * (busy - 1) / busy
         attention += step
-        unpacked += max(Fraction(0), Fraction(n * 3 * 2 * 64 * s) / int(rate) - hidden)
-        packed += max(Fraction(0), Fraction(n * 3 * 2 * 64) / int(rate) - hidden)
+        # engines are part of the cores: those of idle ones rest
+        unpacked += max(Fraction(0), Fraction(n * 3 * 2 * 64 * s * cores, busy * int(rate)) - hidden)
+        packed += max(Fraction(0), Fraction(n * 3 * 2 * 64 * cores, busy * int(2 * rate)) - hidden)
     found = [result[name] * n_out for name in ("attention_s", "dequantize_s", "quantize_s")]
     assert found == pytest.approx([float(attention), float(unpacked), float(packed)], rel=1e-12, abs=1e-12)

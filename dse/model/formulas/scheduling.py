@@ -1,4 +1,4 @@
-"""Token-level scheduling: in generation a core works on one token of one request (Oaken 5.3)."""
+"""What keeps part of a chip idle in generation: a core takes one token of a request (Oaken 5.3), an array many rows."""
 
 from dse.core.compiling import formula
 
@@ -7,6 +7,17 @@ from dse.core.compiling import formula
 def busy_cores(n_sequences: int, token_cores: int) -> int:
     """Cores that work in generation; a prompt keeps all of them busy, its tokens being spread over them."""
     return min(n_sequences, token_cores)
+
+
+@formula("1", "min(n_rows, array_rows) / array_rows", "one cycle of a systolic array takes a row, whatever it fills")
+def filled_share(n_rows: int, array_rows: int) -> float:
+    """Share of a systolic array of `array_rows` rows that `n_rows` rows of activations fill.
+
+    The array holds a tile of array_rows x array_rows weights, or of one request's keys or values, for as long as it
+    would take to pass array_rows rows. A decode step passes one row a request in products with weights, and in
+    attention the queries that share a head of keys and values: 1 / array_rows of it where each has a head of its own.
+    """
+    return min(n_rows, array_rows) / array_rows
 
 
 @formula("1", "1 - 1 / busy_cores", "Oaken 5.3: engine work overlaps reads and attention of other requests")

@@ -8,17 +8,36 @@ BANDWIDTH, STACK = ("memory_bandwidth", "peak_rates", "reached_rates"), ("stacks
 NARROW = ("peak_flops_fp4", "peak_flops_fp8", "peak_ops_int8")
 FORMATS = (*NARROW, "eight_bit_kernels", "nearest_format")
 HOST = ("nearest_release",)
-LINEAR = (*MEMORY, *BANDWIDTH, *STACK, *FORMATS, "peak_flops", "token_cores")
-ATTENTION = (*MEMORY, *BANDWIDTH, "pim_bandwidth", *STACK, "peak_flops", "n_cores", "token_cores", "token_policy")
+LINEAR = (*MEMORY, *BANDWIDTH, *STACK, *FORMATS, "peak_flops", "token_cores", "array_rows")
+ATTENTION = (
+    *MEMORY,
+    *BANDWIDTH,
+    "pim_bandwidth",
+    *STACK,
+    "peak_flops",
+    "n_cores",
+    "token_cores",
+    "array_rows",
+    "token_policy",
+)
 KERNELS = ("implementation", "no_kernel")
 RATES = ("engine_rate", "fused_rate", *KERNELS)
-#: writing what is packed crosses the bus of a memory that computes; reading it does not
-WRITING = (*MEMORY, *BANDWIDTH, *STACK, *RATES, "kernel_launch", "n_cores", "token_cores", "token_policy")
-PACKING = (*WRITING, "pim_bandwidth")
-STEP = tuple(dict.fromkeys((*LINEAR, *PACKING, *HOST)))
+#: what engines pack and unpack hides behind attention, wherever that reads
+PACKING = (
+    *MEMORY,
+    *BANDWIDTH,
+    *STACK,
+    *RATES,
+    "kernel_launch",
+    "n_cores",
+    "token_cores",
+    "token_policy",
+    "pim_bandwidth",
+)
+STEP = tuple(dict.fromkeys((*LINEAR, *PACKING, "quantize_rate", *HOST)))
 _OF_PROMPTS = ("sparse_prompts",)
 PROMPT = (
-    *(name for name in STEP if name not in ("token_cores", "pim_bandwidth")),
+    *(name for name in STEP if name not in ("token_cores", "array_rows", "pim_bandwidth")),
     "link_bandwidth",
     "exchanges",
     *_OF_PROMPTS,
@@ -35,7 +54,7 @@ BYTES = (
     "energy_per_kv_byte_fp8",
 )
 FLOPS = ("energy_per_flop", "energy_per_flop_fp8", "energy_per_flop_fp4")
-BUSY = (*MEMORY, *BANDWIDTH, *STACK, *RATES, "n_cores", "token_policy")
+BUSY = (*MEMORY, *BANDWIDTH, *STACK, *RATES, "n_cores", "token_cores", "token_policy")
 
 #: parameters of formulas that are numbers of a device
 DEVICE_PARAMETERS = {

@@ -206,7 +206,13 @@ def _uncached(at: Facts, rule: str = "nothing is stored") -> Derivation | None:
     return how(rule, _NO_CACHE) if at.uncached else None
 
 
-@topic.result("s", NUMBER, "packing, exposed", TextLine("Time", 5, ""), reads=(*reads.WRITING, "kv_burst"))
+@topic.result(
+    "s",
+    NUMBER,
+    "packing, exposed",
+    TextLine("Time", 5, ""),
+    reads=(*reads.PACKING, "quantize_rate", "kv_burst", "peak_flops"),
+)
 def quantize_s(at: Facts) -> Derivation | None:
     if not at.cached:
         return _uncached(at)
@@ -222,7 +228,7 @@ def quantize_s(at: Facts) -> Derivation | None:
         kernel_launch_s=at.device.kernel_launch.si,
         launches_per_step=at.made.pack_starts / at.n_steps,
         **at.of_sinks("sink_choice_s", at.terms.choice_bytes),
-        rates_elements_per_s=assumed.rates(at.point),
+        rates_elements_per_s=assumed.rates(at.point, packs=True),
     )
 
 
@@ -310,9 +316,9 @@ def _busy(at: Facts, parts: str, rates: str) -> Derivation | None:
     )
 
 
-@topic.result("s", NUMBER, "packing", reads=(*reads.BUSY, "kv_burst"))
+@topic.result("s", NUMBER, "packing", reads=(*reads.BUSY, "quantize_rate", "kv_burst"))
 def quantize_busy_s(at: Facts) -> Derivation | None:
-    return _busy(at, "elements packed / rate, traffic / BW", assumed.rates(at.point))
+    return _busy(at, "elements packed / rate, traffic / BW", assumed.rates(at.point, packs=True))
 
 
 @topic.result("s", NUMBER, "unpacking", reads=(*reads.BUSY, "core_clock"))

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
 from functools import cache, partial
@@ -32,6 +32,9 @@ INPUTS = frozenset(
         ),
         "oaken-power",
         "oaken-area",
+        # the rates of the engines are those that give these shares
+        "oaken-quant-share",
+        "oaken-dequant-share",
         "nqkv-pad-16",
         "sinkq-sinks-shallow",
     )
@@ -63,11 +66,15 @@ class Claim:
 
 @dataclass(frozen=True)
 class Relation:
-    """Ours where it is more than one number: what to show, whether a relation holds, the numbers to compare."""
+    """Ours where it is more than one number: what to show, whether a relation holds, the numbers to compare.
+
+    `orders` are the ratios that an order rests on, by name: it holds where all are above 1.
+    """
 
     text: str
     holds: bool | None = None
     numbers: tuple[float, ...] = ()
+    orders: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
