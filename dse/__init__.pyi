@@ -29,6 +29,7 @@ from dse.specs.workload import Workload as Workload
 from dse.sweep.pareto.designs import DesignFront
 from dse.sweep.reading import StoredSweep
 from dse.validate.check_log import LogCheck
+from dse.validate.claim_doubt import ClaimDoubt
 
 __all__ = [
     "DesignResults",
@@ -656,11 +657,12 @@ def devices(
     """
 
 def doubt(
-    device: Device,
-    model: Model,
+    device: Device = "",
+    model: Model = "",
     quantizer: Quantizer = "fp16",
     workload: Workload | None = None,
     *,
+    claim: str = "",
     against: Quantizer | None = None,
     measure: Literal["throughput", "step", "energy", "cost"] = "throughput",
     ranges: Sequence[str] = (),
@@ -707,18 +709,20 @@ def doubt(
     implementation: str | None = None,
     strict_kernels: bool = False,
     other_software: bool = False,
-) -> Doubt:
+) -> Doubt | ClaimDoubt:
     """Vary every number of the device that a result rests on inside its range, one at a time.
 
     Ranges by kind: assumed half to twice, derived 0.8 to 1.25, measured 0.9 to 1.1, published 0.95 to 1.05, datasheet
     as printed; fitted parameters within the error of their fit; usable_frac 0.8 to 1, runtime_overhead 0 to 4 GB; peak
-    rates of the ideal model down to half; outliers and sinks as nominal or as measured (`--measurements`).
+    rates of the ideal model down to half; outliers and sinks as nominal or as measured (`--measurements`). Of a claim
+    (`--claim`): the numbers of all its devices, and which of them would give what the paper prints.
 
-    device: Device name or .toml file.
+    device: Device name or .toml file; not with --claim.
     model: Model name, .toml file or config.json.
     quantizer: KV quantizer with parameters, e.g. oaken or sinkq:bits=2,group=32, or as engines call it,
         e.g. fp8_e4m3 (`dse list quantizers`), or plan:FILE.toml.
     workload: Requests, lengths, memory, weights and devices, as `dse.Workload(batch=64, tp=2)`.
+    claim: A claim of a paper in place of a design (`dse validate claims`).
     against: A second quantizer on the same device: does the better one change?
     measure: The result.
     ranges: A range of your own: x0.5:x2, 1TB/s:2TB/s.
@@ -729,7 +733,7 @@ def doubt(
         SmolLM2-135M that ships.
     Further parameters are the fields of `Workload`, in place of one.
 
-    Returns: The effect of each number on the result, or on which design wins.
+    Returns: The effect of each number on the result, on which design wins, or on a claim.
     Raises InputError and SpecError for names, files and values, LimitError beyond what can be computed.
 
     >>> found = dse.doubt("oaken-lpddr", "llama2-13b", "oaken", against="qserve", batch=64, other_software=True)

@@ -9,6 +9,8 @@ from dse.core.errors import InputError
 from dse.core.field import NAMES, NUMBER, PERCENT, SHARES, SWITCH, WHOLE, WHOLES
 from dse.operations.declare import SILENT, Console, argument, operation, option, work
 from dse.operations.shared import (
+    Device,
+    Model,
     OnDesign,
     OnDevice,
     Printed,
@@ -17,6 +19,8 @@ from dse.operations.shared import (
     WithFigure,
     WithLimits,
     WithWorkload,
+    device_option,
+    model_option,
     several,
 )
 from dse.specs.workload import MAX_BATCH, MAX_DEVICES, MAX_INPUT_TOKENS, Workload
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
     from dse.questions.load import UnderLoad
     from dse.questions.need import Need, NeedBits
     from dse.questions.sensitivity import Sensitivity
+    from dse.validate.claim_doubt import ClaimDoubt
 
 #: what a crossover and a map search over, in place of one batch and one prompt
 SEARCHED = {"batch": "batches", "input_tokens": "inputs"}
@@ -232,13 +237,17 @@ class VaryAssumptions(OnDesign, WithFigure):
 
     Ranges by kind: assumed half to twice, derived 0.8 to 1.25, measured 0.9 to 1.1, published 0.95 to 1.05, datasheet
     as printed; fitted parameters within the error of their fit; usable_frac 0.8 to 1, runtime_overhead 0 to 4 GB; peak
-    rates of the ideal model down to half; outliers and sinks as nominal or as measured (`--measurements`).
+    rates of the ideal model down to half; outliers and sinks as nominal or as measured (`--measurements`). Of a claim
+    (`--claim`): the numbers of all its devices, and which of them would give what the paper prints.
 
     >>> found = dse.doubt("oaken-lpddr", "llama2-13b", "oaken", against="qserve", batch=64, other_software=True)
     >>> found.winner, [effect.number.name for effect in found.effects if effect.flips_at]
     ('qserve', ['fused_rate'])
     """
 
+    device: Device = device_option("", "Device name or .toml file; not with --claim.")
+    model: Model = model_option("")
+    claim: str = option("", "A claim of a paper in place of a design (`dse validate claims`).", metavar="ID")
     against: Quantizer | None = option(
         None, "A second quantizer on the same device: does the better one change?", metavar="Q"
     )
@@ -247,10 +256,24 @@ class VaryAssumptions(OnDesign, WithFigure):
         (), "A range of your own: x0.5:x2, 1TB/s:2TB/s.", name="range", metavar="NAME=LOW:HIGH", is_repeated=True
     )
 
-    def run(self, console: Console = SILENT) -> Doubt:
-        """The effect of each number on the result, or on which design wins."""
+    def lacking(self) -> str:
+        """A design, or a claim."""
+        missing = [name for name in ("device", "model") if not getattr(self, name)]
+        return f"--{missing[0]} is missing: see dse ask doubt --help" if missing and not self.claim else ""
+
+    def unused(self) -> dict[str, str]:
+        """A claim says by itself of which designs it is."""
+        names = ("device", "model", "quantizer", "against", "measure", "ranges", "out")
+        return dict.fromkeys(names, "with --claim, which has designs and ranges of its own") if self.claim else {}
+
+    def run(self, console: Console = SILENT) -> Doubt | ClaimDoubt:
+        """The effect of each number on the result, on which design wins, or on a claim."""
         from dse.questions import common, doubt
 
+        if self.claim:
+            from dse.validate import claim_doubt
+
+            return claim_doubt.doubt_of(self.claim, console.progress)
         design = self.design()
         other = None if self.against is None else self.design_of(self.device, self.model, self.against)
         counted = []

@@ -42,7 +42,7 @@ WHOLE = ("memory_capacity", "token_cores", "array_rows", "kv_page", "kv_burst")
 #: numbers that are shares of one
 SHARES = ("usable_frac", "memory_frac", "flops_frac", "index_frac")
 #: how names of numbers of implementations begin
-_KERNELS = "implementations."
+KERNELS = "implementations."
 
 
 @dataclass(frozen=True, repr=False)
@@ -134,7 +134,7 @@ def _of_kernels(plans: Sequence[KvPlan], work: Workload, stack: StackSpec) -> li
         for field, number in kernel.numbers().items():
             low, high = (factor * number.si for factor in number.factors)
             rule = "range of its implementation"
-            numbers.append(Number.of(f"{_KERNELS}{kernel.key}.{field}", number, low, high, rule))
+            numbers.append(Number.of(f"{KERNELS}{kernel.key}.{field}", number, low, high, rule))
     return numbers
 
 
@@ -198,7 +198,7 @@ def with_ranges(numbers: Sequence[Number], texts: Iterable[str], device: Hardwar
         if not low <= high:
             raise InputError(f"range = {show(text)}: must rise: give the smaller end first")
         for si in (low, high):
-            if number.name.startswith(_KERNELS):
+            if number.name.startswith(KERNELS):
                 continue
             if problem := number_problem(device, number.name, si):
                 raise InputError(f"range = {show(text)}: {number.name} = {units.human(si, number.unit)}: {problem}")
@@ -247,8 +247,8 @@ def doubt(
     base = as_given(designs, work, measure)
 
     def evaluated(name: str, si: float) -> list[float | None]:
-        if name.startswith(_KERNELS):
-            key, _, field = name.removeprefix(_KERNELS).rpartition(".")
+        if name.startswith(KERNELS):
+            key, _, field = name.removeprefix(KERNELS).rpartition(".")
             plans = [implementations.with_number(d.plan, device, work, key, field, si) for d in designs]
             return [measure.value(Candidate(device, plan).evaluate(work)) for plan in plans]
         varied = with_number(device, name, si, "varied")

@@ -196,7 +196,8 @@ def _all_expected(row: Claim, numbers: tuple[int | float | Fraction, ...]) -> bo
     return all(any(within_last_digit(number, text) for text in printed) for number in numbers)
 
 
-def _agrees(row: Claim, ours: Ours) -> bool:
+def agrees(row: Claim, ours: Ours) -> bool:
+    """True where our value is what is expected of it."""
     if row.kind == "not derivable":
         return True
     if isinstance(ours, bool):
@@ -240,7 +241,7 @@ def check(row: Claim, ours: Ours | None) -> ClaimResult:
         return ClaimResult(
             id=row.id, published=row.published, ours=None, unit=row.unit, verdict="not attempted", reason=reason
         )
-    good = _agrees(row, ours)
+    good = agrees(row, ours)
     reason = row.how if good else f"expected {row.expected} (tolerance {row.tolerance}): {row.how}"
     if isinstance(ours, Modeled):
         reason = ours.note
