@@ -5,11 +5,12 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from dse.core import units
 from dse.core.compiling import Formula
 from dse.model import deployed
 from dse.model.attention import hideable_share, sums_of
 from dse.model.capacity import blocks_of_request, counts_mean, longest_tokens
-from dse.model.formulas import activations, attention, calibrated, capacity, collectives, kv_cache, weights
+from dse.model.formulas import activations, attention, calibrated, capacity, collectives, kv_cache, memory_unit, weights
 from dse.model.generation import Generation
 from dse.model.kv_bytes import (
     NO_LIMIT,
@@ -222,6 +223,23 @@ class Facts:
                 heads = self.point.unit * g.layout.shape.n_heads
                 rows.append((g, "slice_bytes", ", ".join(f"{bits / heads:g}" for bits in g.streams)))
         return self.of_groups(rows)
+
+    def tables(self) -> dict[str, float | str]:
+        """The tables of a memory unit (Oaken 5.2): an entry for each page of a request, looked up in every step."""
+        page, entries = self.device.kv_page, 0
+        for g in self.design.tensors:
+            kept = stored_tokens(g, self.made.limits, self.n_tokens)
+            streams = [bits for bits in (g.dense_stream_bits, g.sparse_stream_bits) if bits and g.page_row_bits]
+            heads = g.page_row_bits // (self.point.unit * page.count) if page else 0
+            entries += g.n_stored_layers * heads * sum(-(-kept * bits // g.page_row_bits) for bits in streams)
+        if page is None or entries == 0:
+            return {}
+        entry_bits = memory_unit.table_entry_bits(self.device.capacity_bytes, page.count)
+        return {
+            "table_entries": entries,
+            "table_entry_bits": entry_bits,
+            "table_bytes": entries * entry_bits / units.BITS_PER_BYTE,
+        }
 
     def states(self) -> dict[str, float | str]:
         """Bytes that each layer keeps of a request of any length, by its kind or that of the layers beside it."""

@@ -10,6 +10,7 @@ import naive
 from dse import quantizers
 from dse.model import engine, kv_bytes, memory_unit
 from dse.model import kv_layout as plan
+from dse.model.explain import explained
 from dse.model.formulas import memory_unit as formulas
 from dse.model.formulas import scheduling
 from dse.model.point import Point
@@ -112,6 +113,11 @@ def test_llama2_7b_by_hand():
     assert runs[0].packing_bytes - runs[1].packing_bytes == pytest.approx(3 * 2 * 32 * written, rel=1e-12)
     result = at(catalog.device("oaken-lpddr"), build("llama2-7b", "oaken"), input_tokens=1000, output_tokens=1000)
     assert result["page_tail_bits"] == pytest.approx(8 * tails / (2 * 32 * 4096 * 2000), rel=1e-15)
+    # tables: an entry for each of 32 + 7 pages of a head, in 2 * 32 * 32 of them: 256 GB in pages of 4 KiB are
+    # 62,500,000, which 26 bits tell apart, and 13 bits tell 0 to 4096 bytes
+    values = explained(asked)[1]["page_tail_bits"].terms
+    assert (values["table_entries"], values["table_entry_bits"]) == (2 * 32 * 32 * (32 + 7), 26 + 13)
+    assert values["table_bytes"] == 2 * 32 * 32 * 39 * 39 / 8
     plain = build("llama2-7b", "oaken")
     assert result["stored_bits"] == pytest.approx(
         plain.bits(2000) / plain.den / plain.elements(2000) + result["page_tail_bits"], rel=1e-15
@@ -245,6 +251,17 @@ def test_cores_and_what_hides_by_hand():
     )
     assert scheduling.hideable_share(1) == 0
     assert scheduling.hideable_share(4) == 0.75
+
+
+def test_halves_in_turn_by_hand():
+    """Two layers, as NeuPIMs' table has them (A to F): Q queries, keys and values, P output and FFN, M attention.
+
+    With Q = 1, P = 3, M = 2 s a layer and half: Q1, Q2|M1, P1Q1|M2, P2Q2|M1, P1|M2, P2 = 1 + 2 + 4 + 4 + 3 + 3 = 17,
+    of which one second is M1 beside the shorter Q2. With M = 6: 1 + 6 + 6 + 6 + 6 + 3 = 28.
+    """
+    assert scheduling.in_turn_s(2 * 4.0, 2 * 6.0, 2) == 28
+    assert scheduling.in_turn_s(2 * 4.0, 2 * 1.0, 2) == 1 + 1 + 4 + 4 + 3 + 3  # M is never the longer
+    assert scheduling.in_turn_s(2 * 4.0, 2 * 2.0, 2) == 17 - 1
 
 
 def test_rows_of_a_systolic_array_by_hand():

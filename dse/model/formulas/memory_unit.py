@@ -54,3 +54,20 @@ def sum_of_page_tail_bits(n_tokens: int, token_bits: int, row_bits: int) -> int:
 def write_amplification(written: int, packed: int) -> float:
     """Ratio of the bytes written for one token, rounded up to bursts, to its packed bytes; 1 without rounding."""
     return written / packed
+
+
+@formula(
+    "bit", "ceil(log2(pages of the memory)) + ceil(log2(page_bytes + 1))", "Oaken 5.2: a mapping and a transfer size"
+)
+def table_entry_bits(capacity_bytes: int, page_bytes: int) -> int:
+    """Bits of an entry of the management tables, one a page: where it lies, and how many of its bytes are filled.
+
+    Oaken prints no width: these are the fewest that tell all pages of the memory, and 0 to all bytes of one, apart.
+    """
+    bits = 0
+    while 2**bits * page_bytes < capacity_bytes:
+        bits += 1
+    filled = 0
+    while 2**filled < page_bytes + 1:
+        filled += 1
+    return bits + filled

@@ -29,3 +29,19 @@ def hideable_share(busy_cores: float) -> float:
     work from two requests on. Valid for busy_cores >= 1.
     """
     return 1 - 1 / busy_cores
+
+
+@formula(
+    "s",
+    "2 * max(half_products_s, half_attention_s), and one layer's products where attention is longer",
+    "NeuPIMs (ASPLOS 2024), sub-batch interleaving: stages A to F of its authors' simulator",
+)
+def in_turn_s(half_products_s: float, half_attention_s: float, n_layers: int) -> float:
+    """Seconds of a decode step in which one half of the batch attends while the other is multiplied with weights.
+
+    Both are of half the batch over all layers. The first half's queries, keys and values start, and the last half's
+    output ends it, with nothing beside them: a layer's products, where these are not what decides anyway. What attention
+    of a layer takes more than the parts beside it at both ends is left out.
+    """
+    alone_s = half_products_s / n_layers if half_attention_s > half_products_s else 0.0
+    return 2 * max(half_products_s, half_attention_s) + alone_s

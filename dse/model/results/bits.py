@@ -48,12 +48,14 @@ topic.add("stored_bits", "bit", NUMBER, "stored bits", TextLine(_SECTION, 2), re
 @topic.result("bit", NUMBER, "bits left unused in pages", reads=("kv_page",))
 def page_tail_bits(at: Facts) -> Derivation:
     return how(
-        "unused bits of last pages at the final length / elements; counted in stored_bits as padding",
+        "unused bits of last pages at the final length / elements; counted in stored_bits as padding"
+        + ("; tables of pages beside them are not counted, as no width of an entry is printed" if at.tables() else ""),
         _KV,
         n_tokens=at.n_tokens,
         n_elements=at.made.n_elements,
         page_tokens=at.point.page_tokens if at.work.kv_cache else 1,
         page_bytes=at.device.kv_page.count if at.device.kv_page else None,
+        **at.tables(),
     )
 
 
