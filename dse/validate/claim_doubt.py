@@ -230,7 +230,7 @@ def doubt_of(claim_id: str, progress: Progress | None = None) -> ClaimDoubt:
     effects = []
     for number, names in each(numbers, progress, "numbers"):
         low, high = (at(number, names, end) for end in (number.low, number.high))
-        effect = ClaimEffect(number, names, low, high)
+        effect = ClaimEffect(number=number, devices=names, at_low=low, at_high=high)
         for end, si in ((low, number.low), (high, number.high)):
             if end.holds != found.holds:
                 effect = replace(effect, flips_at=_flip(number, names, number.value, si, at, found.holds))

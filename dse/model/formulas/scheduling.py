@@ -40,8 +40,8 @@ def in_turn_s(half_products_s: float, half_attention_s: float, n_layers: int) ->
     """Seconds of a decode step in which one half of the batch attends while the other is multiplied with weights.
 
     Both are of half the batch over all layers. The first half's queries, keys and values start, and the last half's
-    output ends it, with nothing beside them: a layer's products, where these are not what decides anyway. What attention
-    of a layer takes more than the parts beside it at both ends is left out.
+    output ends it, with nothing beside them: a layer's products, where these are not what decides anyway. What a
+    layer's attention takes more than the parts beside it at both ends is left out.
     """
     alone_s = half_products_s / n_layers if half_attention_s > half_products_s else 0.0
     return 2 * max(half_products_s, half_attention_s) + alone_s
