@@ -150,10 +150,12 @@ def test_any_design_is_equal(data):
         "token_cores": "7",
         "kv_page": 512,
         "engine_rate": "1e12 element/s",
+        "quantize_rate": "3e9 element/s",
+        "array_rows": "48",
         "kernel_launch": 0,
     }.items():
         if data.draw(st.booleans()):
-            axes[name] = int(value) if name == "token_cores" else value
+            axes[name] = int(value) if name in ("token_cores", "array_rows") else value
     try:
         sweep = sweep_of(axes)
     except DseError:  # not a sweep
