@@ -199,8 +199,11 @@ def fitted(chart: Chart, height: int = HEIGHT, legend_px: int = 0) -> dict[str, 
     if not chart.colors and not any(trace["type"] == "bar" for trace in plot["data"]):  # on which white is seen
         plot["data"] = [_hollow(trace) for trace in plot["data"]]
     layout = plot["layout"]
-    for name in ("paper_bgcolor", "plot_bgcolor", "annotations", "width"):
+    for name in ("paper_bgcolor", "plot_bgcolor", "width"):
         layout.pop(name)
+    layout["annotations"] = [label for label in layout["annotations"] if label["xref"] != "paper"]
+    for label in layout["annotations"]:  # labels of marks, in the color of the page's theme
+        label["font"] = {"size": SMALL_PX}
     margin = {"l": 75, "r": 10, "t": legend_px or 10, "b": 55, "autoexpand": not legend_px}
     layout.update(height=height, margin=margin)
     del layout["font"]["color"]

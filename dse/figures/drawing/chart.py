@@ -49,7 +49,8 @@ class Series:
     """Points of one kind that share a name and a style.
 
     `opened` marks points drawn hollow; `base` is where stacked bars start; `values` color the points along the
-    chart's color scale; `labels` are written beside the points. `is_note` is True where the coordinates are a
+    chart's color scale; `labels` are written beside the points, and the name of one that `is_named` beside its line in
+    place of the legend (`dse.figures.drawing.labels`). `is_note` is True where the coordinates are a
     place on the page (a mark for "out of memory") and not numbers of the table. A "heat" series has `x` and `y` one
     apart and a value for every pair, row by row of `y`; NaN leaves a cell empty. `hover`, where given, has as many,
     each of MAX_HOVER_LINES at most (`hover_box`). An "area" is the pale inside of a closed line through its points.
@@ -73,6 +74,7 @@ class Series:
     size: float = 1.0
     is_note: bool = False
     in_legend: bool = True
+    is_named: bool = False
 
     def is_open(self, i: int) -> bool:
         """True when point `i` is drawn hollow."""
@@ -129,7 +131,7 @@ class Chart:
         entries: dict[str, Series] = {}
         for panel in self.panels:
             for series in panel.series:
-                if series.in_legend:
+                if series.in_legend and not series.is_named:
                     entries.setdefault(series.name, series)
         for key in self.keys:
             entries.setdefault(key.name, key)

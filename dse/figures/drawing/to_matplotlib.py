@@ -3,8 +3,9 @@
 import io
 from typing import Any
 
-from dse.figures.drawing import fit, layout, page_layout
+from dse.figures.drawing import fit, labels, layout, page_layout
 from dse.figures.drawing.chart import Axis, Chart, Panel, Series
+from dse.figures.drawing.labels import Label
 from dse.figures.drawing.layout import REPORT, ChartLayout, Page
 
 FORMATS = ("png", "svg", "pdf")
@@ -154,7 +155,10 @@ def _panel(axes: Any, panel: Panel, chart: Chart, place: ChartLayout, i: int) ->
             axes.fill(x, y, color=series.color, alpha=AREA_OPACITY, linewidth=0, zorder=1.5)
         else:
             _points(axes, series, x, y, chart, 3 + order * 0.01, page)
-            _labels(axes, series, x, y, panel, place.panels[i].width, page)
+            if not series.marker:
+                _in_cells(axes, series, x, y, panel, place.panels[i].width, page)
+    for label in labels.placed(panel, place.panels[i], page):
+        _label(axes, label, panel, page)
 
 
 def _heat(axes: Any, series: Series, x: list[float], y: list[float], chart: Chart) -> None:
@@ -224,19 +228,36 @@ def _points(axes: Any, series: Series, x: list[float], y: list[float], chart: Ch
         )
 
 
-def _labels(axes: Any, series: Series, x: list[float], y: list[float], panel: Panel, width: float, page: Page) -> None:
-    """Texts above marks; those without a mark in the middle of their cell, on two lines where it is narrow."""
+def _in_cells(
+    axes: Any, series: Series, x: list[float], y: list[float], panel: Panel, width: float, page: Page
+) -> None:
+    """Texts without a mark in the middle of their cell, on two lines where it is narrow."""
     cell = width / (panel.x.high - panel.x.low)
     for i, label in enumerate(series.labels):
-        size, look = page.note, {"xytext": (0, 5 * page.scale), "va": "bottom"}
-        if not series.marker:
-            look = {"xytext": (0, 0), "va": "center"}
-            if page.fits and page_layout.measured(label, page.note) > 0.95 * cell:
-                label = label.replace(" ", "\n")
-                size = min(size, 0.9 * cell / page_layout.measured(label, 1.0))
-        axes.annotate(
-            _plain(label), (x[i], y[i]), textcoords="offset points", ha="center", fontsize=size, zorder=5, **look
-        )
+        size = page.note
+        if page.fits and page_layout.measured(label, page.note) > 0.95 * cell:
+            label = label.replace(" ", "\n")
+            size = min(size, 0.9 * cell / page_layout.measured(label, 1.0))
+        axes.annotate(_plain(label), (x[i], y[i]), ha="center", va="center", fontsize=size, zorder=5)
+
+
+def _label(axes: Any, label: Label, panel: Panel, page: Page) -> None:
+    """A text at its place, with a thin line to its mark where it is far."""
+    leader = {"arrowstyle": "-", "color": label.color, "linewidth": 0.4 * page.line, "shrinkA": 0, "shrinkB": 2}
+    axes.annotate(
+        _plain(label.text),
+        (panel.x.shown(label.x), panel.y.shown(label.y)),
+        xytext=(label.dx, label.dy),
+        textcoords="offset points",
+        ha="center",
+        va="center",
+        fontsize=label.size,
+        fontweight="bold" if label.is_name else "normal",
+        color=label.color,
+        zorder=5,
+        annotation_clip=False,
+        arrowprops=leader if label.has_leader else None,
+    )
 
 
 def _cividis(chart: Chart, value: float) -> Any:

@@ -1,10 +1,12 @@
 """A chart drawn by plotly: the interactive figure of the report and of the explorer."""
 
 import html
+import math
 from typing import Any
 
-from dse.figures.drawing import layout
+from dse.figures.drawing import labels, layout
 from dse.figures.drawing.chart import Axis, Chart, Panel, Series
+from dse.figures.drawing.labels import Label
 from dse.figures.drawing.layout import NOTE_SIZE, PANEL_SIZE, TEXT_SIZE, TITLE_SIZE, ChartLayout
 
 #: screen pixels of a point: 1,000 pixels for the width of a page
@@ -82,6 +84,7 @@ def spec(chart: Chart) -> dict[str, Any]:
             "domain": [box.y / place.height, (box.y + box.height) / place.height],
         }
         traces += [_trace(series, panel, chart, suffix) for series in panel.series]
+        fig["annotations"] += [_label(one, panel, suffix) for one in labels.placed(panel, box, layout.REPORT)]
     traces += [_key(series) for series in place.legend]
     if chart.colors:
         fig["coloraxis"] = _colors(chart, place)
@@ -135,13 +138,36 @@ def _texts(chart: Chart, place: ChartLayout) -> list[dict[str, Any]]:
     return texts
 
 
-def _axis(axis: Axis, shows_label: bool, grid: bool) -> dict[str, Any]:
-    from math import log10
+def _label(label: Label, panel: Panel, suffix: str) -> dict[str, Any]:
+    """A text at its place, with a thin line to its mark where it is far."""
+    x, y = (
+        math.log10(axis.shown(at)) if axis.log else axis.shown(at)
+        for axis, at in zip((panel.x, panel.y), (label.x, label.y), strict=True)
+    )
+    text = _plain(label.text).replace("\n", "<br>")
+    common = {
+        "xref": f"x{suffix}",
+        "yref": f"y{suffix}",
+        "x": x,
+        "y": y,
+        "text": f"<b>{text}</b>" if label.is_name else text,
+        "font": _font(label.size, label.color),
+        "xanchor": "center",
+        "yanchor": "middle",
+        "showarrow": label.has_leader,
+    }
+    dx, dy = label.dx * PIXELS, label.dy * PIXELS
+    if not label.has_leader:
+        return {**common, "xshift": dx, "yshift": dy}
+    leader = {"arrowhead": 0, "arrowwidth": 0.8, "arrowcolor": label.color, "standoff": 4}
+    return {**common, "ax": dx, "ay": -dy, **leader}
 
+
+def _axis(axis: Axis, shows_label: bool, grid: bool) -> dict[str, Any]:
     low, high = axis.shown(axis.low), axis.shown(axis.high)
     return {
         "type": "log" if axis.log else "linear",
-        "range": [log10(low), log10(high)] if axis.log else [low, high],
+        "range": [math.log10(low), math.log10(high)] if axis.log else [low, high],
         "tickmode": "array",
         "tickvals": [axis.shown(at) for at, _ in axis.ticks],
         "ticktext": [_plain(text) for _, text in axis.ticks],
@@ -188,15 +214,16 @@ def _trace(series: Series, panel: Panel, chart: Chart, suffix: str) -> Any:
             orientation="v" if series.kind == "bar" else "h",
             marker=_fill(series),
         )
-    modes = ["lines"] * series.draws_line + ["markers"] * bool(series.marker) + ["text"] * bool(series.labels)
+    in_cells = series.labels if not series.marker else ()
+    modes = ["lines"] * series.draws_line + ["markers"] * bool(series.marker) + ["text"] * bool(in_cells)
     return _scatter(
         **common,
         mode="+".join(modes),
         line={"color": series.color, "width": 2.2, "dash": _DASHES[series.dash]},
         marker=_marker(series, chart) if series.marker else None,
         cliponaxis=False,
-        text=[_plain(label) for label in series.labels] or None,
-        textposition="top center" if series.marker else "middle center",
+        text=[_plain(label) for label in in_cells] or None,
+        textposition="middle center",
         textfont=_font(NOTE_SIZE),
     )
 
