@@ -116,19 +116,13 @@ def chosen(
     return replace(chart, panels=panels, keys=(style.KEY_CHOSEN, *chart.keys))
 
 
-def with_colors(chart: Chart) -> dict[str, Any]:
-    """`fitted` for a chart whose colors mean a quantity, with their scale on the right."""
+def map_of(chart: Chart) -> dict[str, Any]:
+    """`fitted` for a map of cells, its lines as high as the chart says, with the scale of its colors on the right."""
     plot = fitted(chart)
     bar = plot["layout"]["coloraxis"]["colorbar"]
     bar.update(x=1.02, y=0, len=1, thickness=12, tickfont={"size": TEXT_PX})
     bar["title"]["font"] = {"size": TEXT_PX}
     plot["layout"]["margin"]["r"] = 90
-    return plot
-
-
-def map_of(chart: Chart) -> dict[str, Any]:
-    """`with_colors` for a map of cells, its lines as high as the chart says."""
-    plot = with_colors(chart)
     plot["layout"]["height"] = round(HEIGHT // 4 + to_plotly.PIXELS * chart.panel_height_pt)
     for name in ("xaxis", "yaxis"):
         plot["layout"][name].update(showgrid=False)
@@ -201,9 +195,8 @@ def fitted(chart: Chart, height: int = HEIGHT, legend_px: int = 0) -> dict[str, 
     layout = plot["layout"]
     for name in ("paper_bgcolor", "plot_bgcolor", "width"):
         layout.pop(name)
-    layout["annotations"] = [label for label in layout["annotations"] if label["xref"] != "paper"]
-    for label in layout["annotations"]:  # labels of marks, in the color of the page's theme
-        label["font"] = {"size": SMALL_PX}
+    if labels := [text for text in layout.pop("annotations") if text["xref"] != "paper"]:
+        layout["annotations"] = [{**label, "font": {"size": SMALL_PX}} for label in labels]  # in the theme's color
     margin = {"l": 75, "r": 10, "t": legend_px or 10, "b": 55, "autoexpand": not legend_px}
     layout.update(height=height, margin=margin)
     del layout["font"]["color"]

@@ -1,6 +1,6 @@
 """The systems that the report compares: a device, the KV quantizer it is evaluated with, and how it admits requests."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -59,11 +59,9 @@ DEFAULT: tuple[System, ...] = (
     System("Oaken-HBM", "oaken-hbm", "oaken", "reserve"),
     System("Oaken-LPDDR", "oaken-lpddr", "oaken", "reserve"),
 )
-#: Oaken's Figure 1 has processing in and near memory as well: designs whose papers it cites
-MEMORIES_THAT_COMPUTE = (
-    System("AttAcc FP16", "attacc-a100", "fp16", "reserve"),
-    System("NeuPIMs FP16", "neupims", "fp16", "reserve"),
-)
+#: devices and quantizers of "throughput against effective capacity": a GPU and Oaken's two memories, FP16 and a format
+#: of each of three papers
+CAPACITY_DEVICES, CAPACITY_QUANTIZERS = ("a100-80gb", "oaken-hbm", "oaken-lpddr"), ("fp16", "oaken", "nqkv", "sinkq")
 #: Oaken 6.1 and Figure 11
 MODELS = ("llama2-7b", "llama2-13b", "llama2-70b", "opt-30b", "mistral-7b", "mixtral-8x7b-oaken")
 BATCHES = (16, 32, 64, 128, 256)
@@ -110,13 +108,25 @@ def chosen(devices: Sequence[str] | None = None, names: Sequence[str] | None = N
     if names is None:
         systems = [system for device in devices or () for system in _own(device)]
     elif devices is None:
-        for first in {system.device: system for system in DEFAULT}.values():
-            for name in names:
-                named = _system(first.device, name)
-                systems.append(System(named.label, named.device, name, first.admission, first.large_device))
+        systems = _on_default({system.device for system in DEFAULT}, names)
     else:
         systems = [_system(device, name) for device in devices for name in names]
     return tuple(dict.fromkeys(systems))
+
+
+def _on_default(devices: Collection[str], names: Sequence[str]) -> list[System]:
+    """Each default device of `devices` with each quantizer."""
+    systems = []
+    for first in {system.device: system for system in DEFAULT if system.device in devices}.values():
+        for name in names:
+            named = _system(first.device, name)
+            systems.append(System(named.label, named.device, name, first.admission, first.large_device))
+    return systems
+
+
+def systems_of_capacity() -> list[System]:
+    """The systems of "throughput against effective capacity" where none are named."""
+    return _on_default(CAPACITY_DEVICES, CAPACITY_QUANTIZERS)
 
 
 @dataclass(frozen=True)

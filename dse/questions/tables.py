@@ -15,7 +15,7 @@ from dse.model.formulas import attention, linear, weights
 from dse.model.point import Point
 from dse.quantizers.base import PARTS
 from dse.questions import traces
-from dse.questions.systems import MEMORIES_THAT_COMPUTE, MODELS, ReportRequest, System
+from dse.questions.systems import MODELS, ReportRequest, System, systems_of_capacity
 from dse.specs import catalog, tokens
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.measurements import Bits
@@ -70,10 +70,11 @@ def _results(request: ReportRequest) -> list[Job]:
     return [_job(request, s, m, b) for m in request.models for s in request.systems for b in request.batches]
 
 
-def _plane(request: ReportRequest) -> list[Job]:
-    """Oaken Figure 1: every system at the largest batch, and memories that compute where the systems are Oaken's."""
-    model, dots = request.pick("llama2-13b"), (*request.systems, *(MEMORIES_THAT_COMPUTE if request.is_default else ()))
-    return [_job(request, s, model, max(request.batches)) for s in dots]
+def _capacity(request: ReportRequest) -> list[Job]:
+    """Each memory over the bits of quantizers, at the largest batch (after Oaken Figure 1)."""
+    model = request.pick("llama2-13b")
+    systems = systems_of_capacity() if request.is_default else request.systems
+    return [_job(request, s, model, max(request.batches)) for s in systems]
 
 
 def _lengths(request: ReportRequest) -> list[Job]:
@@ -147,7 +148,7 @@ def _tokens(request: ReportRequest) -> list[Job]:
 #: tables of design points by name
 POINTS: dict[str, Callable[[ReportRequest], list[Job]]] = {
     "results": _results,
-    "plane": _plane,
+    "capacity": _capacity,
     "lengths": _lengths,
     "weights": _weights,
     "breakdown": _breakdown,

@@ -43,17 +43,17 @@ def _throughput():
     return compare.cached_lines((("mine", request.any_batch(asked())),))
 
 
-def _effective():
+def _labelled():
     table = tables.one(
         "results", tables.ReportRequest(systems.DEFAULT[:2], (catalog.model("llama2-7b"),), (1, 2), 64, 64)
     )
-    return FIGURES["effective_axes"].chart(table)
+    return FIGURES["throughput_capacity"].chart(table)
 
 
 #: each way in which pages draw a chart
 DRAWN = {
     "fitted": lambda: figure.fitted(figure.chosen(_throughput(), [request.answer(asked()).result])),
-    "with_colors": lambda: figure.with_colors(_effective()),
+    "labelled": lambda: figure.fitted(_labelled()),
     "map_of": _values,
     "cells": _best_map,
     "tall": _silicon,

@@ -99,7 +99,7 @@ def test_bars_equal_the_table(small: dict[str, pd.DataFrame], charts: dict[str, 
     assert sums == pytest.approx(list(ledger["stored_bits"]), rel=1e-12)
 
 
-def test_lengths_weights_and_effective_axes_equal_the_table(small: dict[str, pd.DataFrame], charts: dict[str, Chart]):
+def test_lengths_weights_and_capacities_equal_the_table(small: dict[str, pd.DataFrame], charts: dict[str, Chart]):
     lengths = small["lengths"]
     for series in charts["throughput_length"].panels[0].series:
         own = lengths[(lengths["system"] == series.name) & lengths["feasible"]]
@@ -111,13 +111,14 @@ def test_lengths_weights_and_effective_axes_equal_the_table(small: dict[str, pd.
         for series in (s for s in panel.series if s.kind == "bar"):
             own = weights[(weights["device"] == panel.title) & (weights["system"] == series.name)]
             assert series.y == tuple(own["throughput_tokens_per_s"])
-    largest = small["plane"].set_index("system")
-    for series in charts["effective_axes"].panels[0].series:
-        if not series.is_note:
-            row = largest.loc[series.name]
-            assert series.x == (row["effective_capacity_bytes"],)
-            assert series.y == (row["effective_bandwidth_bytes_per_s"],)
-            assert series.values == (row["throughput_tokens_per_s"],)
+    capacity = small["capacity"]
+    lines = [series for series in charts["throughput_capacity"].panels[0].series if series.is_named]
+    assert [series.name for series in lines] == ["A100-80GB", "Oaken-HBM", "Oaken-LPDDR"]
+    for series in lines:
+        own = capacity[(capacity["device"] == series.name)].sort_values("effective_capacity_bytes")
+        assert series.x == tuple(own["effective_capacity_bytes"])
+        assert series.y == tuple(own["throughput_tokens_per_s"])
+        assert [label.rstrip("*†") for label in series.labels] == list(own["quantizer"])
 
 
 def test_roofline_by_hand(small: dict[str, pd.DataFrame]):
@@ -271,8 +272,8 @@ def test_a_system_looks_the_same_in_every_figure(charts: dict[str, Chart]):
                 looks.setdefault(series.name, set()).add((series.color, series.dash, series.marker))
     assert all(len(found) == 1 for found in looks.values()), looks
     assert looks["Oaken-HBM"] == {(style.ORANGE, "solid", "star")}  # the tenth of the default systems
-    marks = {series.name: series.marker for series in charts["effective_axes"].legend()}
-    assert all((look[2],) == (marks[name],) for name, found in looks.items() if name in marks for look in found)
+    memories = {series.name: series for series in charts["throughput_capacity"].panels[0].series if series.is_named}
+    assert {("#E69F00", "solid", "star")} == {(memories["Oaken-HBM"].color, "solid", memories["Oaken-HBM"].marker)}
     roofline = {series.name: series for series in charts["roofline"].legend()}
     # Oaken-LPDDR is on the roofline, Oaken-HBM is not
     assert roofline["attention, oaken"].marker == "cross"

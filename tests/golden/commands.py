@@ -203,7 +203,7 @@ lab dump.npz --method {_SMALL} --out lab-kivi --json
 lab dump.npz --method oaken --side value --layer 1 --head 1 --out lab-oaken --json
 """
 REPORT_FIGURES = (
-    "effective_axes",
+    "throughput_capacity",
     "throughput_batch",
     "memory_batch",
     "weights_or_kv",

@@ -47,7 +47,7 @@ def _files(folder: Path) -> set[str]:
 def test_files(written: Path):
     figures = {f"figures/{name}.{kind}" for name in [*REPORT, "formats"] for kind in ("html", "png", "svg", "pdf")}
     names = (
-        "plane",
+        "capacity",
         "lengths",
         "weights",
         "breakdown",

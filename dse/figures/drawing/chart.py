@@ -48,12 +48,12 @@ class Axis:
 class Series:
     """Points of one kind that share a name and a style.
 
-    `opened` marks points drawn hollow; `base` is where stacked bars start; `values` color the points along the
-    chart's color scale; `labels` are written beside the points, and the name of one that `is_named` beside its line in
-    place of the legend (`dse.figures.drawing.labels`). `is_note` is True where the coordinates are a
-    place on the page (a mark for "out of memory") and not numbers of the table. A "heat" series has `x` and `y` one
-    apart and a value for every pair, row by row of `y`; NaN leaves a cell empty. `hover`, where given, has as many,
-    each of MAX_HOVER_LINES at most (`hover_box`). An "area" is the pale inside of a closed line through its points.
+    `opened` marks points drawn hollow; `base` is where stacked bars start; `labels` are written beside the points, and
+    the name of one that `is_named` beside its line in place of the legend (`dse.figures.drawing.labels`). `is_note` is
+    True where the coordinates are a place on the page (a mark for "out of memory") and not numbers of the table. A
+    "heat" series has `x` and `y` one apart and in `values` a value for every pair, row by row of `y`, which the chart's
+    color scale colors; NaN leaves a cell empty. `hover`, where given, has as many, each of MAX_HOVER_LINES at most
+    (`hover_box`). An "area" is the pale inside of a closed line through its points.
     """
 
     name: str
@@ -75,6 +75,8 @@ class Series:
     is_note: bool = False
     in_legend: bool = True
     is_named: bool = False
+    #: a line of half the usual width
+    is_thin: bool = False
 
     def is_open(self, i: int) -> bool:
         """True when point `i` is drawn hollow."""
@@ -103,7 +105,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class ColorScale:
-    """Quantity that the color of points stands for, with its axis."""
+    """Quantity that the color of cells stands for, with its axis."""
 
     axis: Axis
 

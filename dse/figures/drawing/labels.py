@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dse.figures.drawing import layout, page_layout
+from dse.figures.drawing import page_layout
 from dse.figures.drawing.chart import Axis, Panel, Series
 from dse.figures.drawing.layout import Box, Page
 
@@ -25,11 +25,13 @@ DIRECTIONS = (
     *((0.0, 1.0), (1.0, 0.0), (0.0, -1.0), (-1.0, 0.0), (1.0, 1.0), (-1.0, 1.0), (1.0, -1.0), (-1.0, -1.0)),
     *((0.5, 1.0), (-0.5, 1.0), (0.5, -1.0), (-0.5, -1.0), (1.0, 0.5), (-1.0, 0.5), (1.0, -0.5), (-1.0, -0.5)),
 )
+#: places between two points of a line that its name may stand beside
+BETWEEN = (0.25, 0.5, 0.75)
 #: radius of a mark of a line and of one without, in points
 RADIUS, RADIUS_ALONE = 2.2, 3.1
 #: times that all texts are placed again, each beside the others
 SWEEPS = 8
-#: points between places of a line that a text should not hide
+#: points (1/72 inch, of texts of 8) between places of a line that a text should not hide
 STEP = 2.0
 #: what text on white has to have at least (WCAG 2.1, 1.4.3)
 CONTRAST = 4.5
@@ -57,7 +59,7 @@ class Label:
 
 @dataclass(frozen=True)
 class _Text:
-    """A text and the points (in points of the page, with the radius of their mark) that it may stand beside."""
+    """A text and the points that it may stand beside, each with the radius of its mark; sizes as at 8 points."""
 
     text: str
     at: tuple[tuple[float, float, float], ...]
@@ -68,11 +70,13 @@ class _Text:
 
 def placed(panel: Panel, box: Box, page: Page) -> tuple[Label, ...]:
     """The labels of a panel's marks, and the names of its lines that stand beside them, each at its place."""
-    texts = [text for series in panel.series for text in _texts(series, panel, box, page)]
-    if not texts:
+    if not any(series.is_named or (series.labels and series.marker) for series in panel.series):
         return ()
+    box = Box(0.0, 0.0, box.width / page.scale, box.height / page.scale)  # as of texts of 8 points
+    texts = [text for series in panel.series for text in _texts(series, panel, box, page)]
+    texts.sort(key=lambda text: text.is_name)  # a name has many places to stand
     marks, line = _obstacles(panel, box, page)
-    choices = [_choices(text, box, page) for text in texts]
+    choices = [_choices(text) for text in texts]
     own = [_cost(text, *choice, marks, line, box) for text, choice in zip(texts, choices, strict=True)]
     chosen: list[int] = []
     for i in range(len(texts)):
@@ -115,7 +119,7 @@ def _points(series: Series, panel: Panel, box: Box) -> list[tuple[float, float]]
 
 def _radius(series: Series, page: Page) -> float:
     usual = RADIUS if series.draws_line else RADIUS_ALONE
-    return usual * series.size * page.mark if series.marker else 0.5 * page.line
+    return (usual * series.size * page.mark if series.marker else 0.5 * page.line) / page.scale
 
 
 def _texts(series: Series, panel: Panel, box: Box, page: Page) -> Iterator[_Text]:
@@ -125,16 +129,15 @@ def _texts(series: Series, panel: Panel, box: Box, page: Page) -> Iterator[_Text
     if series.marker:  # those without stand in the middle of their cell
         for place, text in zip(at, series.labels, strict=False):
             if text:
-                yield _Text(text, ((*place, radius),), _size(text, page, page.note), color, False)
+                yield _Text(text, ((*place, radius),), _size(text, page.note, page.scale), color, False)
     if series.is_named:
         places = [(x, y, radius) for x, y in reversed(at)]
-        places += [((a[0] + b[0]) / 2, (a[1] + b[1]) / 2, 0.0) for a, b in itertools.pairwise(at)][::-1]
-        yield _Text(series.name, tuple(places), _size(series.name, page, page.text, True), color, True)
+        places += [(x, y, 0.0) for a, b in itertools.pairwise(at) for x, y in _between(a, b, BETWEEN)][::-1]
+        yield _Text(series.name, tuple(places), _size(series.name, page.text, page.scale, True), color, True)
 
 
-def _size(text: str, page: Page, size: float, is_bold: bool = False) -> tuple[float, float]:
-    width = page_layout.measured(text, size, is_bold) if page.fits else layout.text_width(text, size)
-    return width, 1.1 * size * (text.count("\n") + 1)
+def _size(text: str, size: float, scale: float, is_bold: bool = False) -> tuple[float, float]:
+    return page_layout.measured(text, size, is_bold) / scale, 1.1 * size * (text.count("\n") + 1) / scale
 
 
 def _obstacles(panel: Panel, box: Box, page: Page) -> tuple[Boxes, NDArray[np.float64]]:
@@ -154,16 +157,20 @@ def _obstacles(panel: Panel, box: Box, page: Page) -> tuple[Boxes, NDArray[np.fl
 def _along(at: Sequence[tuple[float, float]]) -> Iterable[tuple[float, float]]:
     for a, b in itertools.pairwise(at):
         n = max(1, round(math.dist(a, b) / STEP))
-        yield from ((a[0] + (b[0] - a[0]) * i / n, a[1] + (b[1] - a[1]) * i / n) for i in range(n + 1))
+        yield from _between(a, b, [i / n for i in range(n + 1)])
 
 
-def _choices(text: _Text, box: Box, page: Page) -> tuple[Boxes, NDArray[np.float64], NDArray[np.int64]]:
+def _between(a: tuple[float, float], b: tuple[float, float], shares: Iterable[float]) -> Iterable[tuple[float, float]]:
+    return ((a[0] + (b[0] - a[0]) * share, a[1] + (b[1] - a[1]) * share) for share in shares)
+
+
+def _choices(text: _Text) -> tuple[Boxes, NDArray[np.float64], NDArray[np.int64]]:
     """Boxes that the text may take, the point that each is beside, and its ring."""
     width, height = text.size
     boxes, anchors, rings = [], [], []
     for x, y, radius in text.at:
         for ring, beyond in enumerate(RINGS):
-            off = radius + GAP * page.scale + beyond * height
+            off = radius + GAP + beyond * height
             for right, up in DIRECTIONS:
                 reach = off / math.sqrt(2) if abs(right) == abs(up) else off
                 middle_x = x + right * width / 2 + (math.copysign(reach, right) if abs(right) == 1 else 0.0)
@@ -187,7 +194,7 @@ def _cost(
     """How bad each choice is by itself: over a mark or a line, beyond the panel, far from its mark, nearer another."""
     n, per_anchor = len(boxes), len(RINGS) * len(DIRECTIONS)
     order = np.arange(n)
-    cost = 0.25 * (order % len(DIRECTIONS)) + 8.0 * rings + 1.5 * (order // per_anchor)
+    cost = 0.25 * (order % len(DIRECTIONS)) + (14.0 if text.is_name else 8.0) * rings + 0.5 * (order // per_anchor)
     inside = _overlap(boxes, np.array([[1.0, 1.0, box.width - 1.0, box.height - 1.0]]))[:, 0]
     area = text.size[0] * text.size[1]
     cost += 20.0 * (area - inside) + np.where(area - inside > 0.01, 1000.0, 0.0)
@@ -199,10 +206,10 @@ def _cost(
         cost += 8.0 * hidden.sum(axis=1)
     if len(marks):
         middles = np.stack([(marks[:, 0] + marks[:, 2]) / 2, (marks[:, 1] + marks[:, 3]) / 2], axis=1)
-        near = _distance(boxes[:, None, :], middles[None, :, :])
-        to_own = _distance(boxes, anchors)
-        is_other = np.hypot(*(middles[None, :, :] - anchors[:, None, :]).transpose(2, 0, 1)) > 0.5
-        cost += 15.0 * ((near < to_own[:, None] + 0.5) & is_other).any(axis=1) * (0.2 if text.is_name else 1.0)
+        own = np.array([(x, y) for x, y, _ in text.at])
+        is_other = (np.hypot(*(middles[:, None, :] - own[None, :, :]).transpose(2, 0, 1)) > 0.5).all(axis=1)
+        near = _distance(boxes[:, None, :], middles[None, is_other, :])
+        cost += 15.0 * (near < _distance(boxes, anchors)[:, None] + 0.5).any(axis=1)
     return cost
 
 
@@ -237,12 +244,12 @@ def _best(
 def _label(
     text: _Text, at: NDArray[np.float64], anchor: NDArray[np.float64], ring: int, panel: Panel, box: Box, page: Page
 ) -> Label:
-    left, foot, right, top = map(float, at)
-    x, y = map(float, anchor)
+    left, foot, right, top = (float(edge) for edge in page.scale * at)
+    x, y = (float(place) for place in page.scale * anchor)
     return Label(
         text=text.text,
-        x=_value(panel.x, x, box.width),
-        y=_value(panel.y, y, box.height),
+        x=_value(panel.x, x, page.scale * box.width),
+        y=_value(panel.y, y, page.scale * box.height),
         dx=(left + right) / 2 - x,
         dy=(foot + top) / 2 - y,
         width=right - left,

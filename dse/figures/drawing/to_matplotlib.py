@@ -154,7 +154,7 @@ def _panel(axes: Any, panel: Panel, chart: Chart, place: ChartLayout, i: int) ->
         elif series.kind == "area":
             axes.fill(x, y, color=series.color, alpha=AREA_OPACITY, linewidth=0, zorder=1.5)
         else:
-            _points(axes, series, x, y, chart, 3 + order * 0.01, page)
+            _points(axes, series, x, y, 3 + order * 0.01, page)
             if not series.marker:
                 _in_cells(axes, series, x, y, panel, place.panels[i].width, page)
     for label in labels.placed(panel, place.panels[i], page):
@@ -196,25 +196,20 @@ def _bars(axes: Any, series: Series, x: list[float], y: list[float], panel: Pane
         axes.barh(y, x, height=series.width, left=base, **look)
 
 
-def _points(axes: Any, series: Series, x: list[float], y: list[float], chart: Chart, order: float, page: Page) -> None:
+def _points(axes: Any, series: Series, x: list[float], y: list[float], order: float, page: Page) -> None:
     if series.draws_line and len(x) > 1:
-        axes.plot(x, y, color=series.color, linestyle=_DASHES[series.dash], linewidth=1.2 * page.line, zorder=order)
+        width = (0.6 if series.is_thin else 1.2) * page.line
+        axes.plot(x, y, color=series.color, linestyle=_DASHES[series.dash], linewidth=width, zorder=order)
     if series.marker and x:
         size = (16.0 if series.draws_line else 34.0) * (series.size * page.mark) ** 2
         thin = series.marker == "x-thin"
-        colors = [_cividis(chart, value) for value in series.values] if series.values and chart.colors else None
-        shades: list[Any] = colors or [series.color] * len(x)
-        opened = [series.is_open(i) for i in range(len(x))]
         look: dict[str, Any] = (
             {"color": series.color, "linewidths": 1.1 * page.line}
             if thin
             else {
-                "facecolors": ["white" if is_open else shade for is_open, shade in zip(opened, shades, strict=True)],
-                "edgecolors": [
-                    shade if is_open or not series.values else "#333333"
-                    for is_open, shade in zip(opened, shades, strict=True)
-                ],
-                "linewidths": (0.6 if series.values else 0.9) * page.line,
+                "facecolors": ["white" if series.is_open(i) else series.color for i in range(len(x))],
+                "edgecolors": series.color,
+                "linewidths": 0.9 * page.line,
             }
         )
         axes.scatter(
@@ -260,15 +255,6 @@ def _label(axes: Any, label: Label, panel: Panel, page: Page) -> None:
     )
 
 
-def _cividis(chart: Chart, value: float) -> Any:
-    from matplotlib import colormaps
-
-    scale = chart.colors
-    assert scale is not None
-    low, high = scale.place(scale.axis.low), scale.place(scale.axis.high)
-    return colormaps["cividis"]((scale.place(value) - low) / (high - low))
-
-
 def _legend(figure: Any, place: ChartLayout) -> None:
     """Row by row, as plotly orders it; drawn by hand so that its place is known beforehand."""
     from matplotlib.lines import Line2D
@@ -301,16 +287,14 @@ def _legend(figure: Any, place: ChartLayout) -> None:
                 )
             )
         if series.kind in ("line", "scatter") and series.marker:
-            face = "white" if series.key_is_open else "#BBBBBB" if series.values else series.color
-            edge = "#333333" if series.values else series.color
             figure.add_artist(
                 Line2D(
                     [(x + 11 * scale) / width],
                     [y / height],
                     marker=_MARKERS[series.marker],
                     markersize=5.0 * page.mark,
-                    markerfacecolor=face,
-                    markeredgecolor=edge,
+                    markerfacecolor="white" if series.key_is_open else series.color,
+                    markeredgecolor=series.color,
                     markeredgewidth=0.9 * page.line,
                     linestyle="none",
                 )

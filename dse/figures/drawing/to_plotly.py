@@ -219,8 +219,8 @@ def _trace(series: Series, panel: Panel, chart: Chart, suffix: str) -> Any:
     return _scatter(
         **common,
         mode="+".join(modes),
-        line={"color": series.color, "width": 2.2, "dash": _DASHES[series.dash]},
-        marker=_marker(series, chart) if series.marker else None,
+        line={"color": series.color, "width": 1.1 if series.is_thin else 2.2, "dash": _DASHES[series.dash]},
+        marker=_marker(series) if series.marker else None,
         cliponaxis=False,
         text=[_plain(label) for label in in_cells] or None,
         textposition="middle center",
@@ -259,7 +259,7 @@ def _fill(series: Series) -> dict[str, Any]:
     return {"color": series.color, "line": {"color": "white", "width": 0.8}, "pattern": pattern}
 
 
-def _marker(series: Series, chart: Chart) -> dict[str, Any]:
+def _marker(series: Series) -> dict[str, Any]:
     size = (8.5 if series.draws_line else 12.0) * series.size
     if series.marker == "star" and series.draws_line:
         size *= 1.2
@@ -271,12 +271,6 @@ def _marker(series: Series, chart: Chart) -> dict[str, Any]:
     }
     if series.marker in _MARKERS:
         marker.update(color=series.color, line={"color": series.color, "width": 2.2})
-    elif series.values and chart.colors:
-        marker.update(
-            color=[chart.colors.place(v) for v in series.values],
-            coloraxis="coloraxis",
-            line={"color": "#333333", "width": 1},
-        )
     return marker
 
 
@@ -293,13 +287,11 @@ def _key(series: Series) -> Any:
     if series.kind in ("bar", "hbar"):
         return _bar(**common, marker=_fill(series))
     modes = ["lines"] * series.draws_line + ["markers"] * bool(series.marker)
-    face = "white" if series.key_is_open else "#BBBBBB" if series.values else series.color
-    edge = "#333333" if series.values else series.color
     marker = {
         "symbol": _MARKERS.get(series.marker, series.marker),
         "size": 9,
-        "color": face,
-        "line": {"color": edge, "width": 2.2 if series.marker in _MARKERS else 1.6},
+        "color": "white" if series.key_is_open else series.color,
+        "line": {"color": series.color, "width": 2.2 if series.marker in _MARKERS else 1.6},
     }
     return _scatter(
         **common,

@@ -86,4 +86,4 @@ def _within(panel: Panel) -> Panel:
 
 
 def _line(x: tuple[float, float], y: tuple[float, float], color: str) -> Series:
-    return Series(NAME, kind="line", x=x, y=y, color=color, marker="", is_note=True, in_legend=False)
+    return Series(NAME, kind="line", x=x, y=y, color=color, marker="", is_note=True, in_legend=False, is_thin=True)
