@@ -104,8 +104,8 @@ class DrawFigure(Operation):
     DIR is the --out of that command, TABLE a CSV or Parquet file with the figure's columns; those that a directory of
     `dse sweep` did not keep, or holds fixed, are computed. PDF holds its fonts, SVG draws letters as paths; both, PNG
     and Parquet say in their metadata which command and version made them, HTML beneath the figure, CSV in
-    FILE-metadata.json beside it.
-    `dse plot` alone lists the figures.
+    FILE-metadata.json beside it. A figure of `dse report` without a table shows the systems and models of Oaken's
+    paper. `dse plot` alone lists the figures.
     """
 
     kind: str | None = argument(None)
@@ -141,13 +141,13 @@ class DrawFigure(Operation):
         if self.is_list or self.kind is None:
             return write.listing()
         how = write.how_to(self.kind)
-        if self.source is None:
+        if self.source is None and not write.has_own_table(self.kind):
             raise InputError(f"DIR or TABLE is missing: {how}")
         if self.out is None:
             raise InputError("--out is missing: name a file that ends in .pdf, .svg, .png, .html, .csv or .parquet")
         if self.look.title is not None and not self.look.shows_title:
             raise InputError(f"title = {show(self.look.title)}: has no effect with --no-title: leave one out")
-        return write.write(self.kind, self.source, self.out, console.command, self.look, several(self.only))
+        return write.write(self.kind, self.source or "", self.out, console.command, self.look, several(self.only))
 
     def text(self, outcome: Any) -> str:
         """The files or the figures."""

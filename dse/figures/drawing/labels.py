@@ -209,7 +209,7 @@ def _cost(
         own = np.array([(x, y) for x, y, _ in text.at])
         is_other = (np.hypot(*(middles[:, None, :] - own[None, :, :]).transpose(2, 0, 1)) > 0.5).all(axis=1)
         near = _distance(boxes[:, None, :], middles[None, is_other, :])
-        cost += 15.0 * (near < _distance(boxes, anchors)[:, None] + 0.5).any(axis=1)
+        cost += (40.0 if text.is_name else 15.0) * (near < _distance(boxes, anchors)[:, None] + 0.5).any(axis=1)
     return cost
 
 

@@ -42,7 +42,8 @@ def ending(out: str) -> str:
 def write(kind: str, source: str, out: str, made_by: str, look: Look = PAPER, only: Sequence[str] = ()) -> list[str]:
     """Draw the figure `kind` of what `source` names into the file `out`; what there is to say of it, a line each.
 
-    The file appears whole or not at all. Raises InputError, LimitError, OutputError.
+    An empty `source` is the report's own table (`has_own_table`). The file appears whole or not at all. Raises
+    InputError, LimitError, OutputError.
     """
     format = ending(out)
     if os.path.exists(out) and os.path.exists(source) and os.path.samefile(out, source):
@@ -87,6 +88,11 @@ def _about_csv(chart: Chart, table: pd.DataFrame, out: str, made_by: str) -> byt
 def how_to(kind: str) -> str:
     """Command that writes the table of a figure. Raises InputError for an unknown one."""
     return f"give what `{load.find(kind).written.command}` wrote"
+
+
+def has_own_table(kind: str) -> bool:
+    """True for a figure of the report, which is drawn of the report's default systems where no table is named."""
+    return bool(load.find(kind).table)
 
 
 def listing() -> list[dict[str, Any]]:

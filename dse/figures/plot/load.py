@@ -11,7 +11,7 @@ from dse.core.errors import InputError, did_you_mean, show
 from dse.figures import FIGURES, Figure
 from dse.figures.drawing import rows
 from dse.figures.drawing.chart import Chart
-from dse.figures.source import BESIDE, Source, plain, read
+from dse.figures.source import BESIDE, Source, kept, plain, read
 from dse.sweep import filling
 
 #: letters of a word that a description is searched for, and more
@@ -51,10 +51,16 @@ def drawing(fig: Figure, where: str) -> Iterator[None]:
 
 
 def load(name: str, where: str, only: Sequence[str] = ()) -> tuple[Chart, pd.DataFrame]:
-    """The chart of a figure and the table behind it, from a directory or a file. Raises InputError, LimitError."""
+    """The chart of a figure and the table behind it, from a directory or a file; of a figure of the report from its own
+    default systems where neither is named. Raises InputError, LimitError."""
     fig = find(name)
-    _check_beside(fig, where)
-    source = _filled(fig, read(where, fig.written.stems, fig.written.command, only))
+    if where:
+        _check_beside(fig, where)
+        source = _filled(fig, read(where, fig.written.stems, fig.written.command, only))
+    else:
+        from dse.questions import tables
+
+        where, source = f"table {fig.table}", Source(kept(plain(tables.table(fig.table)), only))
     _check(fig, source, where)
     with drawing(fig, where):
         chart = fig.drawn(source)
