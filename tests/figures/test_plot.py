@@ -245,7 +245,7 @@ def test_command(run, report, tmp_path):
         (["roofline", "REPORT", "--out", "f.gif"], "must end in one of .png, .svg, .pdf, .html, .csv, .parquet"),
         (["roofline", "nowhere", "--out", "f.pdf"], "is no directory or file: made by `dse report --out DIR`"),
         (["cross", "REPORT", "--out", "f.pdf"], "has no cross.csv or .parquet: made by `dse ask cross --out DIR`"),
-        (["roofline", "--out", "f.pdf"], "give what `dse report --out DIR` wrote"),
+        (["formats", "--out", "f.pdf"], "give what `dse ask formats --out DIR` wrote"),
         (["roofline", "REPORT"], "--out is missing"),
         (["roofline", "REPORT", "--out", "f.pdf", "--preset", "poster"], "preset = 'poster'"),
         (["roofline", "REPORT", "--out", "f.pdf", "--width", "5"], "width = 5: must be a number from 40 to 1,200 mm"),
@@ -302,3 +302,42 @@ def test_a_title_may_be_left_out_of_the_picture_but_not_of_the_file(ledger):
     assert page_layout.place(ledger, page).title == ()
     assert page_layout.place(ledger, page).notes == ()
     assert metadata(ledger, "pdf", MADE_BY)["Title"] == ledger.title
+
+
+def test_a_figure_of_the_report_needs_no_table(run, tmp_path):
+    """It has Oaken's devices."""
+    out = tmp_path / "f.csv"
+    assert run("throughput-capacity", "--out", out)[0] == 0
+    table = pd.read_csv(out)
+    assert table[["device", "quantizer"]].to_numpy().tolist() == [
+        [device, quantizer]
+        for device in ("A100-80GB", "Oaken-HBM", "Oaken-LPDDR")
+        for quantizer in ("fp16", "oaken", "nqkv", "sinkq")
+    ]
+    # by hand: 256 GB * 16 / (4 + 8 * 0.10 + 96 / 5120) bits (Oaken Table 2: 4.82), * 16 / 2.25 (SinkQ, G = 128)
+    sizes = table.set_index(["device", "quantizer"])["effective_capacity_bytes"] / 1e9
+    assert sizes["Oaken-LPDDR", "oaken"] == pytest.approx(256 * 16 / 4.81875)
+    assert sizes["Oaken-LPDDR", "sinkq"] == pytest.approx(256 * 16 / 2.25)
+    assert set(table["batch"]) == {256}
+    assert run("throughput_capacity", "--only", "device=h100", "--out", out)[0] == 2
+
+
+def test_a_table_without_an_axis_of_the_figure_is_told_in_a_line(run, small, tmp_path):
+    file, out = tmp_path / "t.csv", tmp_path / "f.pdf"
+    small["capacity"].drop(columns="effective_capacity_bytes").to_csv(file, index=False)
+    status, _, problem = run("throughput_capacity", file, "--out", out)
+    assert (status, problem.count("\n"), out.exists()) == (2, 1, False)
+    assert "lacks effective_capacity_bytes: `dse report --out DIR` writes such a table, and a directory of" in problem
+
+
+def test_a_device_that_holds_nothing_is_a_cross_with_its_name(small):
+    """One Oaken-HBM has no room for the weights of Mixtral-8x7B."""
+    of_mixtral = small["results"][
+        (small["results"]["model"] == "mixtral-8x7b-oaken") & (small["results"]["batch"] == 16)
+    ]
+    chart = FIGURES["throughput_capacity"].chart(of_mixtral)
+    (cross,) = [s for s in chart.panels[0].series if s.marker == "x-thin" and "Oaken-HBM" in s.labels[0]]
+    row = of_mixtral[of_mixtral["system"] == "Oaken-HBM"].iloc[0]
+    assert cross.x == (row["effective_capacity_bytes"],)
+    assert cross.y[0] < 0
+    assert any("Crosses at the foot" in note for note in chart.notes)

@@ -12,6 +12,7 @@ from dse.figures import FIGURES, Figure
 from dse.figures.drawing import rows
 from dse.figures.drawing.chart import Chart
 from dse.figures.source import BESIDE, Source, kept, plain, read
+from dse.model.results import RESULT_UNITS
 from dse.sweep import filling
 
 #: letters of a word that a description is searched for, and more
@@ -114,7 +115,8 @@ def _check(fig: Figure, source: Source, where: str) -> None:
             "writes both"
         )
     if missing:
-        raise InputError(f"{show(where)}: lacks {', '.join(missing)}: `{fig.written.command}` writes such a table")
+        too = ", and a directory of `dse sweep` has every result" if {*missing} <= {*RESULT_UNITS} else ""
+        raise InputError(f"{show(where)}: lacks {', '.join(missing)}: `{fig.written.command}` writes such a table{too}")
     if fig.key:
         keyed = rows.with_system(table) if "system" in fig.key else table
         keys = list(fig.key)
