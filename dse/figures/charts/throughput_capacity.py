@@ -18,7 +18,7 @@ OTHER_SOFTWARE, KERNELS_ASSUMED = "*", "†"
     "throughput_capacity",
     "Which memory turns fewer bits into throughput: token/s against effective capacity, a line a device?",
     by_report("capacity"),
-    (*rows.POINT, *rows.MEMORY, "quantizer", "effective_capacity_bytes"),
+    (*rows.POINT, *rows.MEMORY, "quantizer", "runs_why", "effective_capacity_bytes"),
     order=10,
     key=("device", "quantizer", "model", "input_tokens", "output_tokens", "batch"),
     title="Throughput against effective capacity",
@@ -39,8 +39,8 @@ def chart(source: Source) -> Chart:
     return Chart(
         f"Throughput against effective capacity: {what}",
         panels=tuple(panels),
-        n_columns=min(len(panels), 3),
-        panel_height_pt=250 if len(panels) == 1 else 160,
+        n_columns=1 if len(panels) < 4 else 2,
+        panel_height_pt=250 if len(panels) == 1 else 180,
         notes=(
             "Effective capacity: memory times 16 / effective bits, what FP16 keys and values would need.",
             *rows.mark_notes(shown),
@@ -116,7 +116,7 @@ def _name(row: dict[str, Any]) -> str:
 
 def _why(row: dict[str, Any]) -> str:
     """The reason for which the device's software does not run it; empty where it does."""
-    why = row.get("runs_why")
+    why = row["runs_why"]
     return why.removeprefix(f"{row['quantizer']}: ") if isinstance(why, str) else ""
 
 
