@@ -52,6 +52,13 @@ def test_a_label_at_the_upper_edge_or_under_a_line_goes_elsewhere():
     assert not _edges(label)[1] < 78.0 < _edges(label)[3]
 
 
+def test_a_long_label_takes_several_lines():
+    (label,) = labels.placed(_panel(_marks([(100.0, 70.0)], "INT4 per token and head")), _BOX, REPORT)
+    assert label.text == "INT4 per\ntoken\nand head"  # at most 45 pt wide, of 7 pt letters
+    assert label.width <= 45
+    assert label.height == pytest.approx(3 * 1.1 * 7)
+
+
 def test_the_name_of_a_line_is_beside_it_in_place_of_the_legend():
     named = Series("Oaken-HBM", "line", x=(20.0, 180.0), y=(20.0, 130.0), is_named=True, color=style.ORANGE)
     other = Series("other", "line", x=(20.0, 180.0), y=(10.0, 12.0))

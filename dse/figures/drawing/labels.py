@@ -15,7 +15,7 @@ from dse.figures.drawing import page_layout
 from dse.figures.drawing.chart import Axis, Panel, Series
 from dse.figures.drawing.layout import Box, Page
 
-#: between a text and its mark, and distances beyond it that are tried, over the height of the text
+#: between a text and its mark, and distances beyond it that are tried, over the height of a line
 GAP, RINGS = 1.5, (0.0, 0.5, 1.2, 2.0, 3.0)
 #: from this ring on a thin line leads from the mark to its text
 LEADER_RING = 2
@@ -27,10 +27,14 @@ DIRECTIONS = (
 )
 #: places between two points of a line that its name may stand beside
 BETWEEN = (0.25, 0.5, 0.75)
+#: from this width on, in points, a label takes another line
+LONG = 45.0
 #: radius of a mark of a line and of one without, in points
 RADIUS, RADIUS_ALONE = 2.2, 3.1
 #: times that all texts are placed again, each beside the others
 SWEEPS = 8
+#: what is left free between a line and the ends of a text
+CLEAR = 1.0
 #: points (1/72 inch, of texts of 8) between places of a line that a text should not hide
 STEP = 2.0
 #: what text on white has to have at least (WCAG 2.1, 1.4.3)
@@ -129,11 +133,17 @@ def _texts(series: Series, panel: Panel, box: Box, page: Page) -> Iterator[_Text
     if series.marker:  # those without stand in the middle of their cell
         for place, text in zip(at, series.labels, strict=False):
             if text:
-                yield _Text(text, ((*place, radius),), _size(text, page.note, page.scale), color, False)
+                broken = _broken(text, page)
+                yield _Text(broken, ((*place, radius),), _size(broken, page.note, page.scale), color, False)
     if series.is_named:
         places = [(x, y, radius) for x, y in reversed(at)]
         places += [(x, y, 0.0) for a, b in itertools.pairwise(at) for x, y in _between(a, b, BETWEEN)][::-1]
         yield _Text(series.name, tuple(places), _size(series.name, page.text, page.scale, True), color, True)
+
+
+def _broken(text: str, page: Page) -> str:
+    """A long label on several lines: a mark has more room above it than beside it."""
+    return "\n".join(page_layout.balanced(text, LONG * page.scale, page.note))
 
 
 def _size(text: str, size: float, scale: float, is_bold: bool = False) -> tuple[float, float]:
@@ -167,10 +177,11 @@ def _between(a: tuple[float, float], b: tuple[float, float], shares: Iterable[fl
 def _choices(text: _Text) -> tuple[Boxes, NDArray[np.float64], NDArray[np.int64]]:
     """Boxes that the text may take, the point that each is beside, and its ring."""
     width, height = text.size
+    n_lines = text.text.count("\n") + 1
     boxes, anchors, rings = [], [], []
     for x, y, radius in text.at:
         for ring, beyond in enumerate(RINGS):
-            off = radius + GAP + beyond * height
+            off = radius + GAP + beyond * height / n_lines
             for right, up in DIRECTIONS:
                 reach = off / math.sqrt(2) if abs(right) == abs(up) else off
                 middle_x = x + right * width / 2 + (math.copysign(reach, right) if abs(right) == 1 else 0.0)
@@ -202,7 +213,8 @@ def _cost(
     cost += 10.0 * covered.sum(axis=1) + 40.0 * (covered > 0).sum(axis=1)
     if len(line):
         x, y = line[:, 0], line[:, 1]
-        hidden = (boxes[:, :1] < x) & (x < boxes[:, 2:3]) & (boxes[:, 1:2] < y) & (y < boxes[:, 3:4])
+        wide = boxes + np.array([-CLEAR, 0.0, CLEAR, 0.0])
+        hidden = (wide[:, :1] < x) & (x < wide[:, 2:3]) & (wide[:, 1:2] < y) & (y < wide[:, 3:4])
         cost += 8.0 * hidden.sum(axis=1)
     if len(marks):
         middles = np.stack([(marks[:, 0] + marks[:, 2]) / 2, (marks[:, 1] + marks[:, 3]) / 2], axis=1)

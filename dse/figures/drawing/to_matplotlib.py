@@ -247,6 +247,8 @@ def _label(axes: Any, label: Label, panel: Panel, page: Page) -> None:
         ha="center",
         va="center",
         fontsize=label.size,
+        linespacing=1.0,
+        multialignment="center",
         fontweight="bold" if label.is_name else "normal",
         color=label.color,
         zorder=5,
