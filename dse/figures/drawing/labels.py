@@ -202,7 +202,7 @@ def _cost(
     line: NDArray[np.float64],
     box: Box,
 ) -> NDArray[np.float64]:
-    """How bad each choice is by itself: over a mark or a line, beyond the panel, far from its mark, nearer another."""
+    """Cost of each choice alone: over a mark or a line, beyond the panel, far from its mark, nearer to another."""
     n, per_anchor = len(boxes), len(RINGS) * len(DIRECTIONS)
     order = np.arange(n)
     cost = 0.25 * (order % len(DIRECTIONS)) + (14.0 if text.is_name else 8.0) * rings + 0.5 * (order // per_anchor)
