@@ -308,8 +308,21 @@ def design(rng: random.Random) -> dict[str, Any]:
     found |= of_servers(rng, n_input + n_output, often)
     if not device.reported_memory and chance() < 0.9:
         found = {name: value for name, value in found.items() if name not in OF_SERVERS}
+    found |= of_later_fields(found, bool(device.host_link))
     usual = vars(Workload())
     return {name: value for name, value in found.items() if name not in FIELDS or value != usual[name]}
+
+
+def of_later_fields(found: dict[str, Any], has_host_link: bool) -> dict[str, Any]:
+    """Fields that workloads got later, by a draw of their own: all else stays as it was drawn."""
+    rng = random.Random(repr(found))
+    if not found["kv_cache"] or "prefix_tokens" in found or rng.random() < 0.88:
+        return {}
+    if has_host_link and rng.random() < 0.5:
+        return {"kv_offload": rng.choice((0.05, 0.25, 0.5, 1.0))}
+    if "tokens" in found or found["key_quantizer"].partition(":")[0] in ("kivi", "sinkq", "gear"):
+        return {}  # few of these share anything
+    return {"samples": rng.choice((2, 3, 8, 100)), "admission": "paged"}
 
 
 #: a design whose memory a server's log had
