@@ -119,8 +119,7 @@ def beside_figure_11(results: pd.DataFrame) -> list[str]:
     others = [f"{system} of {', '.join(firsts.index[firsts == system])}" for system in dict.fromkeys(firsts)]
     sentences.append(
         f"First at batch {FIGURE_11_BATCH} here: {'; '.join(others)}. In the paper Tender and the GPUs do not scale to "
-        "large batches and Oaken-LPDDR does: prompts of one length leave Tender's arrays full here, and QServe is "
-        "given vLLM's server."
+        "large batches and Oaken-LPDDR does; QServe is given vLLM's server here."
     )
     return sentences
 

@@ -29,7 +29,7 @@ MAX_TOLD = 3
 
 @dataclass(frozen=True)
 class Finding:
-    """What a claim comes to: whether it holds, in how many of its orders, and the number or text."""
+    """Ours of a claim with some numbers: whether it holds, in how many of its orders, and its value."""
 
     holds: bool
     #: the ratios that its order rests on, by name
@@ -138,7 +138,7 @@ class ClaimDoubt(QuestionAnswer):
         }
 
     def text(self) -> str:
-        """What would change the verdict, then a line per number that moves the claim."""
+        """Say first which number would change the verdict, then a line per number that moves the claim."""
         unit, row = self.claim.unit if self.claim.unit != "order" else "-", self.claim
         lines = [
             f"Which number would give what the paper prints? {row.id}",

@@ -1,4 +1,4 @@
-"""What keeps part of a chip idle in generation: a core takes one token of a request (Oaken 5.3), an array many rows."""
+"""Parts of a chip that rest in generation: a core takes one token of a request (Oaken 5.3), an array many rows."""
 
 from dse.core.compiling import formula
 
