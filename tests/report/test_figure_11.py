@@ -16,7 +16,9 @@ def test_means_of_the_report_are_those_of_the_claims():
         assert shown
         assert all(ratio in claims.evaluate(claim).reason for ratio in shown)
     assert "mixtral" not in sentences[1]
-    assert sentences[2].startswith("First at batch 256 here: Oaken-HBM of llama2-7b; Oaken-LPDDR of mixtral-8x7b-oaken.")
+    assert sentences[2].startswith(
+        "First at batch 256 here: Oaken-HBM of llama2-7b; Oaken-LPDDR of mixtral-8x7b-oaken."
+    )
 
 
 def test_nothing_is_said_of_other_lengths():
