@@ -1355,16 +1355,37 @@ def operations(
     ['fp16', 'qserve']
     """
 
-def plot(source: Any, kind: str | None = None) -> Any:
-    """The plotly figure of an answer or a front, or of a table with the `kind` that `dse plot` lists.
+def plot(
+    source: Any,
+    kind: str | None = None,
+    out: str | Path | None = None,
+    *,
+    only: Mapping[str, Any] | None = None,
+    preset: str = "paper",
+    width: float | None = None,
+    height: float | None = None,
+    font: float | None = None,
+    title: str | None = None,
+    shows_title: bool = True,
+    x_label: str | None = None,
+    y_label: str | None = None,
+    legend: str = "above",
+    shows_notes: bool = True,
+) -> Any:
+    """The plotly figure of an answer or a front, or of a table with the `kind` that `dse plot` lists; with `out` a file
+    too: .pdf, .svg, .png, .html, .csv (the rows behind it) or .parquet.
 
     What a sweep, or its table, holds fixed or did not keep is computed: any of them has every figure of designs.
+    `only` chooses rows by column, a value or several: `only={"quantizer": "fp16", "batch": [16, 64]}`. The other
+    keywords are the options of `dse plot`: `preset` is "paper" (85 mm wide), "paper-wide", "slide" or "report".
 
     >>> table = dse.grid("h100", "llama2-13b", ["fp16", "qserve"], batch=[16, 64, 256])
     >>> len(dse.plot(table, "throughput_batch").data) > 0
     True
+    >>> figure = dse.plot(table, "throughput_batch", out="f.pdf", preset="paper", only={"batch": [64, 256]})
 
-    Raises InputError for a kind that is not known, a table that lacks its columns, and what has no figure.
+    Raises InputError for a kind that is not known, then for an option, a table that lacks the kind's columns, and what
+    has no figure; LimitError for a page that is too small, OutputError for a file that cannot be written.
     """
 
 def quantizer(name: str, measurements: str | Path | None = None) -> QuantizerSpec:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +17,10 @@ from dse.core import errors, units
 from dse.core.errors import InputError, LimitError, did_you_mean, show
 from dse.model.results import RESULTS
 from dse.operations import every
-from dse.operations.face import function_of, signature_of_many
+from dse.operations.face import function_of, signature_of_many, signature_with
 from dse.operations.shared import Device, Model, Quantizer, hardware, language_model, quantizer_spec, several
 from dse.report.design import DesignResults
+from dse.specs.look import Look
 from dse.specs.workload import ASKED, Workload
 
 if TYPE_CHECKING:
@@ -138,25 +139,32 @@ def grid(
 grid.__signature__ = signature_of_many(grid)  # type: ignore[attr-defined]
 
 
-def plot(source: Any, kind: str | None = None) -> Any:
-    """The plotly figure of an answer or a front, or of a table with the `kind` that `dse plot` lists.
+def plot(
+    source: Any,
+    kind: str | None = None,
+    out: str | Path | None = None,
+    *,
+    only: Mapping[str, Any] | None = None,
+    **look: Any,
+) -> Any:
+    """The plotly figure of an answer or a front, or of a table with the `kind` that `dse plot` lists; with `out` a file
+    too: .pdf, .svg, .png, .html, .csv (the rows behind it) or .parquet.
 
     What a sweep, or its table, holds fixed or did not keep is computed: any of them has every figure of designs.
+    `only` chooses rows by column, a value or several: `only={"quantizer": "fp16", "batch": [16, 64]}`. The other
+    keywords are the options of `dse plot`: `preset` is "paper" (85 mm wide), "paper-wide", "slide" or "report".
 
     >>> table = dse.grid("h100", "llama2-13b", ["fp16", "qserve"], batch=[16, 64, 256])
     >>> len(dse.plot(table, "throughput_batch").data) > 0
     True
+    >>> figure = dse.plot(table, "throughput_batch", out="f.pdf", preset="paper", only={"batch": [64, 256]})
 
-    Raises InputError for a kind that is not known, a table that lacks its columns, and what has no figure.
+    Raises InputError for a kind that is not known, then for an option, a table that lacks the kind's columns, and what
+    has no figure; LimitError for a page that is too small, OutputError for a file that cannot be written.
     """
-    if kind is None:
-        from dse.figures.plot import answer
+    from dse.figures.export import call
 
-        return answer.figure(source)
-    from dse.figures.drawing import to_plotly
-    from dse.figures.plot import load
-    from dse.sweep.reading import StoredSweep
+    return call.plot(source, kind, None if out is None else str(out), only or {}, look)
 
-    if isinstance(source, StoredSweep):
-        return to_plotly.figure(load.load(kind, str(source.folder))[0])
-    return to_plotly.figure(load.of_table(kind, source))
+
+plot.__signature__ = signature_with(plot, Look)  # type: ignore[attr-defined]

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import plotly.graph_objects
 import pytest
 
@@ -26,7 +27,8 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("0[1-6]_*.ipynb"))
 WORK = {"batch": 128, "admission": "paged"}
 
 
-def test_the_examples_in_the_docstrings_are_true():
+def test_the_examples_in_the_docstrings_are_true(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     finder, runner = doctest.DocTestFinder(recurse=False), doctest.DocTestRunner()
     for name in api.__all__:
         for example in finder.find(getattr(api, name), name, module=False, globs={"dse": dse}):
@@ -264,6 +266,64 @@ def test_a_front_of_a_stored_sweep(tmp_path):
     assert best.table.equals(dse.front(stored.folder, maximize=["throughput_tokens_per_s"]).table)
     with pytest.raises(InputError, match="units"):
         dse.front(stored, maximize=["throughput_tokens_per_s"], units={"batch": "1"})
+
+
+def test_a_figure_is_drawn_into_a_file_by_one_call(tmp_path):
+    table = dse.grid("h100", "llama2-7b", ["fp16", "fp8"], batch=[1, 8, 64])
+    starts = {"pdf": b"%PDF", "png": b"\x89PNG", "svg": b"<?xml", "html": b"<!doctype html>", "parquet": b"PAR1"}
+    only = {"quantizer": "fp8", "batch": [8, 64]}
+    for ending, start in starts.items():
+        file = tmp_path / f"f.{ending}"
+        shown = dse.plot(table, "throughput_batch", out=file, only=only)
+        assert isinstance(shown, plotly.graph_objects.Figure)
+        assert file.read_bytes().lower().startswith(start.lower()), ending
+    lines = [
+        trace for trace in shown.data if trace.name == "H100 fp8" and trace.mode == "lines+markers" and len(trace.x) > 1
+    ]
+    assert [list(line.x) for line in lines] == [[8.0, 64.0]]
+    dse.plot(table, "throughput_batch", tmp_path / "f.csv", only=only)
+    rows = pd.read_csv(tmp_path / "f.csv")
+    assert rows[["quantizer", "batch"]].values.tolist() == [["fp8", 8], ["fp8", 64]]
+    # a column of a paper is 85 mm wide; what asked for it stands in the file
+    dse.plot(table, "throughput_batch", out=tmp_path / "f.svg", preset="paper", title="Throughput", font=7)
+    text = (tmp_path / "f.svg").read_text()
+    assert re.search(r'<svg [^>]*width="([\d.]+)pt"', text)[1] == f"{85 * 72 / 25.4:.6f}"
+    assert "dse.plot(source, 'throughput_batch', out=" in text
+    assert "title='Throughput', font=7" in text
+    answer = dse.crossover("h100", "llama2-7b", "fp8", batches=[1, 8])
+    dse.plot(answer, out=tmp_path / "cross.csv")
+    assert len(pd.read_csv(tmp_path / "cross.csv")) == len(answer.table)
+    stored = dse.sweep({"device": "h100", "model": "llama2-7b", "batch": [1, 8]}, tmp_path / "designs")
+    dse.plot(stored, "throughput_batch", out=tmp_path / "stored.csv", only={"batch": 8})
+    assert pd.read_csv(tmp_path / "stored.csv")["batch"].tolist() == [8]
+
+
+def test_a_wrong_kind_is_said_before_a_wrong_option(tmp_path):
+    table = dse.grid("h100", "llama2-7b", batch=[1, 8])
+    out = tmp_path / "f.xyz"
+    with pytest.raises(InputError, match="unknown figure 'throughput': did you mean throughput_batch"):
+        dse.plot(table, "throughput", out=out, presett="paper", only={"nothing": 1})
+    with pytest.raises(InputError, match="kind: must be a figure's name, not a DataFrame"):
+        dse.plot("throughput_batch", table)
+    refused = {
+        "unknown 'presett': did you mean preset": {"out": out, "presett": "paper"},
+        r"out = .*f.xyz'?: must end in one of .png, .svg, .pdf, .html, .csv, .parquet": {
+            "out": out,
+            "preset": "poster",
+        },
+        "preset = 'poster': must be one of report, paper": {"out": tmp_path / "f.pdf", "preset": "poster"},
+        "width = 60: has no effect in .csv: leave it out": {"out": tmp_path / "f.csv", "width": 60},
+        "width = 60: has no effect without out: leave it out": {"width": 60},
+        "title = 'T': has no effect with": {"out": tmp_path / "f.pdf", "title": "T", "shows_title": False},
+        "only = 'batch=7': no row has it: batch is one of '?1, 8": {"only": {"batch": 7}},
+        "only = 'bach=1': unknown column: did you mean batch": {"only": {"bach": 1}},
+        "only = {'batch': .*}: names no value": {"only": {"batch": []}},
+        "only = 7: must be by column": {"only": 7},
+    }
+    for message, options in refused.items():
+        with pytest.raises(InputError, match=message):
+            dse.plot(table, "throughput_batch", **options)
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_is_not_known_is_refused_in_one_line():

@@ -1,6 +1,6 @@
 """Read the table behind a figure from a directory that a command wrote, or from a CSV or Parquet file."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,8 @@ from dse.core.errors import InputError, LimitError, did_you_mean, show
 from dse.sweep import filling, store
 from dse.sweep.columns import CODES
 
+#: rows that are asked for: NAME=VALUE or NAME=A,B, or by column a value or several
+Only = str | Sequence[str] | Mapping[str, Any]
 #: what a figure needs beside its table NAME.csv stands in NAME.figure.json
 BESIDE = ".figure.json"
 #: rows that a figure draws, and bytes of a file that is read, at most
@@ -106,10 +108,10 @@ def beside(about: dict[str, Any]) -> bytes:
     return (json_text(about, 1) + "\n").encode()
 
 
-def read(where: str, stems: Sequence[str], written_by: str, only: Sequence[str] = ()) -> Source:
+def read(where: str, stems: Sequence[str], written_by: str, only: Only = ()) -> Source:
     """The table `where` names: a file, or in a directory the first of `stems`, or of a sweep all parts.
 
-    `only` keeps rows: NAME=VALUE or NAME=A,B. Raises InputError, LimitError for more than MAX_ROWS rows.
+    `only` keeps rows. Raises InputError, LimitError for more than MAX_ROWS rows.
     """
     path = Path(where)
     try:
@@ -184,7 +186,7 @@ def _word(value: Any) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-def _of_sweep(folder: Path, only: Sequence[str]) -> tuple[pd.DataFrame, dict[str, Any]]:
+def _of_sweep(folder: Path, only: Only) -> tuple[pd.DataFrame, dict[str, Any]]:
     """Some rows of a sweep, and what identifies it."""
     from dse.sweep import reading  # pyarrow: not before a sweep is read
 
@@ -209,15 +211,30 @@ def _checked(table: pd.DataFrame, where: str) -> pd.DataFrame:
     return table
 
 
-def kept(table: pd.DataFrame, only: Sequence[str], may_be_empty: bool = False) -> pd.DataFrame:
-    """The rows whose columns have one of the values asked for. Raises InputError."""
-    for condition in only:
-        name, sign, text = condition.partition("=")
+def _conditions(only: Only) -> Iterator[tuple[str, str, list[str]]]:
+    """Each condition as it was asked for, its column, and the values in small letters."""
+    if isinstance(only, Mapping):
+        for name, values in only.items():
+            words = [values] if isinstance(values, str) or not isinstance(values, Iterable) else values
+            texts = [str(word).strip() for word in words]
+            if not texts:
+                raise InputError(f"only = {show({name: values})}: names no value: leave it out")
+            yield f"{name}={','.join(texts)}", name, [text.lower() for text in texts]
+        return
+    if not isinstance(only, str | Sequence):
+        raise InputError(f'only = {show(only)}: must be by column, such as {{"model": "llama2-13b"}}')
+    for condition in [only] if isinstance(only, str) else only:
+        name, sign, text = str(condition).partition("=")
         if not sign or not text:
             raise InputError(f"only = {show(condition)}: must be COLUMN=VALUE, such as model=llama2-13b")
+        yield condition, name, [word.strip().lower() for word in text.split(",")]
+
+
+def kept(table: pd.DataFrame, only: Only, may_be_empty: bool = False) -> pd.DataFrame:
+    """The rows whose columns have one of the values asked for. Raises InputError."""
+    for condition, name, words in _conditions(only):
         if name not in table:
             raise InputError(f"only = {show(condition)}: unknown column: {did_you_mean(name, map(str, table.columns))}")
-        words = [word.strip().lower() for word in text.split(",")]
         column = table[name]
         matches = column.astype(str).str.lower().isin(words)
         if pd.api.types.is_numeric_dtype(column) and column.dtype != bool:

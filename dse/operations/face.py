@@ -11,6 +11,7 @@ from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
 from dse.core.errors import InputError, did_you_mean, show
+from dse.core.field import declarations
 from dse.operations.declare import Operation, fields_of, help_of, is_required, option_of, said_fields, work_field
 from dse.specs.workload import ASKED, Workload
 
@@ -59,7 +60,7 @@ def signature_of(cls: type[Operation]) -> inspect.Signature:
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD if name in cls.positional else inspect.Parameter.KEYWORD_ONLY
         annotation = "Workload | None" if is_work else _annotation(field)
         parameters.append(inspect.Parameter(name, kind, default=default, annotation=annotation))
-    parameters += _work_parameters(work_names(cls))
+    parameters += _keywords(Workload, work_names(cls))
     return inspect.Signature(parameters, return_annotation=result_of(cls).__annotations__["return"])
 
 
@@ -67,8 +68,15 @@ def signature_of_many(function: Callable[..., Any]) -> inspect.Signature:
     """The signature of a function that takes a value or several for each field of a workload, as keywords."""
     signature = inspect.signature(function)
     named = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
-    fields = [parameter.replace(annotation=_or_several(parameter.annotation)) for parameter in _work_parameters(ASKED)]
+    fields = [one.replace(annotation=_or_several(one.annotation)) for one in _keywords(Workload, ASKED)]
     return signature.replace(parameters=[*named, *fields])
+
+
+def signature_with(function: Callable[..., Any], record: type) -> inspect.Signature:
+    """The signature of a function that takes the declared fields of a record as keywords."""
+    signature = inspect.signature(function)
+    named = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
+    return signature.replace(parameters=[*named, *_keywords(record, declarations(record))])
 
 
 def _or_several(annotation: str) -> str:
@@ -77,12 +85,13 @@ def _or_several(annotation: str) -> str:
     return f"{single} | Iterable[{annotation}]{annotation[len(single) :]}"
 
 
-def _work_parameters(names: Iterable[str]) -> list[inspect.Parameter]:
-    """Fields of a workload as keywords."""
-    types = {field.name: field.type for field in dataclasses.fields(Workload)}
+def _keywords(record: Any, names: Iterable[str]) -> list[inspect.Parameter]:
+    """Declared fields of a record, such as a workload, as keywords."""
+    types = {field.name: field.type for field in dataclasses.fields(record)}
+    known = declarations(record)
     return [
         inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=ASKED[name].default, annotation=_type_text(types[name])
+            name, inspect.Parameter.KEYWORD_ONLY, default=known[name].default, annotation=_type_text(types[name])
         )
         for name in names
     ]

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from dse.core.errors import InputError, show
+from dse.core.errors import InputError
 from dse.core.field import NAMES, SWITCH, WHOLES
 from dse.operations.declare import SILENT, Console, Operation, argument, look, operation, option, words_of, work
 from dse.operations.shared import OUTPUT, Sourced, WithWorkload, json_option, several, static_option
-from dse.specs.look import ASKED, Look
+from dse.specs.look import Look
 from dse.specs.workload import DEPLOYMENT, MAX_BATCH, TIMING, Workload
 
 if TYPE_CHECKING:
@@ -130,9 +130,8 @@ class DrawFigure(Operation):
         if self.is_list or self.kind is None or self.out is None:
             return {} if self.is_list else {"as_json": "without --list"}
         write.how_to(self.kind)  # an unknown one is said first
-        ending, words = write.ending(self.out), ("title", "x_label", "y_label")
-        unsized = [] if ending in write.SIZED else [name for name in ASKED if ending != "html" or name not in words]
-        return {"as_json": "without --list", **dict.fromkeys(unsized, f"in .{ending}")}
+        ending = write.ending(self.out)
+        return {"as_json": "without --list", **dict.fromkeys(write.unused(ending), f"in .{ending}")}
 
     def run(self, console: Console = SILENT) -> Any:
         """The files that were written, or the figures that there are."""
@@ -145,8 +144,6 @@ class DrawFigure(Operation):
             raise InputError(f"DIR or TABLE is missing: {how}")
         if self.out is None:
             raise InputError("--out is missing: name a file that ends in .pdf, .svg, .png, .html, .csv or .parquet")
-        if self.look.title is not None and not self.look.shows_title:
-            raise InputError(f"title = {show(self.look.title)}: has no effect with --no-title: leave one out")
         return write.write(self.kind, self.source or "", self.out, console.command, self.look, several(self.only))
 
     def text(self, outcome: Any) -> str:

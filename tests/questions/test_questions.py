@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+import dse
 from cases import quick_first
 from dse.core.compiling import FORMULAS
 from dse.core.errors import InputError, LimitError
@@ -579,7 +580,7 @@ def test_designs_by_name_are_those_of_the_specs():
     goal = need.target(step_ms=30)
     assert (goal.measure.name, goal.value) == ("step", pytest.approx(0.03))
     found = need.smallest(specs, Workload(batch=8), "bandwidth", goal)
-    drawn = report_figure.figure(found)
+    drawn = dse.plot(found)
     assert drawn.layout.width == 1000
     assert report_figure.figure_of(found).name == "need"
 

@@ -2,7 +2,6 @@
 
 import os
 import textwrap
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from dse.core import files
 from dse.core.documents import json_text
 from dse.core.errors import InputError, show
 from dse.core.version import VERSION
-from dse.figures import FIGURES
+from dse.figures import FIGURES, Figure
 from dse.figures.drawing import page_layout
 from dse.figures.drawing.chart import Chart
 from dse.figures.drawing.layout import Page
@@ -20,11 +19,9 @@ from dse.figures.export import image
 from dse.figures.export.image import SIZED
 from dse.figures.export.look import applied
 from dse.figures.plot import load
-from dse.figures.source import BESIDE
+from dse.figures.source import BESIDE, Only
 from dse.model.results import RESULT_UNITS
-from dse.specs.look import Look
-
-__all__ = ["SIZED", "ending", "how_to", "listing", "listing_text", "write"]
+from dse.specs.look import ASKED, Look
 
 #: a figure as nobody asked otherwise: for a column of a paper
 PAPER = Look()
@@ -39,7 +36,22 @@ def ending(out: str) -> str:
     return suffix
 
 
-def write(kind: str, source: str, out: str, made_by: str, look: Look = PAPER, only: Sequence[str] = ()) -> list[str]:
+def unused(format: str) -> tuple[str, ...]:
+    """The fields of a look that a file of that format has no use for."""
+    if format in SIZED:
+        return ()
+    return tuple(name for name in ASKED if format != "html" or name not in ("title", "x_label", "y_label"))
+
+
+def checked(look: Look) -> Look:
+    """The look itself. Raises InputError for a value that no figure can have, or that nobody would see."""
+    look.check()
+    if look.title is not None and not look.shows_title:
+        raise InputError(f"title = {show(look.title)}: has no effect with --no-title: leave one out")
+    return look
+
+
+def write(kind: str, source: str, out: str, made_by: str, look: Look = PAPER, only: Only = ()) -> list[str]:
     """Draw the figure `kind` of what `source` names into the file `out`; what there is to say of it, a line each.
 
     An empty `source` is the report's own table (`has_own_table`). The file appears whole or not at all. Raises
@@ -48,17 +60,22 @@ def write(kind: str, source: str, out: str, made_by: str, look: Look = PAPER, on
     format = ending(out)
     if os.path.exists(out) and os.path.exists(source) and os.path.samefile(out, source):
         raise InputError(f"out = {show(out)}: is the table itself: name another file")
-    look.check()
+    look = checked(look)
     chart, table = load.load(kind, source, only)
     chart, page = applied(look, chart)
-    with load.drawing(load.find(kind), source):
-        content = image.export(chart, format, made_by, table, page)
-    path = Path(out)
-    about = {f"{path.name}-metadata.json": _about_csv(chart, table, out, made_by)} if format == "csv" else {}
-    files.publish(str(path.parent), {**about, path.name: content})
+    publish(load.find(kind), source, chart, table, out, made_by, page)
     if format not in SIZED:
         return [f"{'figure' if format == 'html' else 'table'}: {out}"]
     return [f"figure: {out} ({image.size_text(chart, page)})", *_left_off(chart, page)]
+
+
+def publish(fig: Figure, where: str, chart: Chart, table: pd.DataFrame, out: str, made_by: str, page: Page) -> None:
+    """Draw a chart of `where` for a page into a file, or write its table, as the file's name asks for."""
+    format, path = ending(out), Path(out)
+    with load.drawing(fig, where):
+        content = image.export(chart, format, made_by, table, page)
+    about = {f"{path.name}-metadata.json": _about_csv(chart, table, out, made_by)} if format == "csv" else {}
+    files.publish(str(path.parent), {**about, path.name: content})
 
 
 def _left_off(chart: Chart, page: Page) -> list[str]:

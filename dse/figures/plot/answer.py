@@ -1,10 +1,7 @@
 """The figure of an answer (`dse.questions`, `dse mix`) or of a front (`dse pareto`), in Python and in notebooks."""
 
-from typing import Any
-
 from dse.core.errors import InputError
 from dse.figures import FIGURES, Figure
-from dse.figures.drawing import to_plotly
 from dse.figures.drawing.chart import Chart
 from dse.figures.source import Source
 
@@ -29,8 +26,3 @@ def chart_of(answer: object) -> Chart:
     chart = figure_of(answer).drawn(source_of(answer))
     assert chart is not None
     return chart
-
-
-def figure(answer: object) -> Any:
-    """The plotly figure; that of a front shows its first two objectives, hovering a whole design."""
-    return to_plotly.figure(chart_of(answer))

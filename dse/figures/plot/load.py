@@ -1,7 +1,7 @@
 """A declared figure by name, drawn from what a command wrote: unknown names, missing columns, rows over each other."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from dse.core.errors import InputError, did_you_mean, show
 from dse.figures import FIGURES, Figure
 from dse.figures.drawing import rows
 from dse.figures.drawing.chart import Chart
-from dse.figures.source import BESIDE, Source, kept, plain, read
+from dse.figures.source import BESIDE, Only, Source, kept, plain, read
 from dse.model.results import RESULT_UNITS
 from dse.sweep import filling
 
@@ -21,6 +21,8 @@ MIN_WORD = 3
 
 def find(name: str) -> Figure:
     """The figure of that name, `-` as `_`. Raises InputError with the nearest names."""
+    if not isinstance(name, str):
+        raise InputError(f"kind: must be a figure's name, not a {type(name).__name__}: `dse plot` alone lists them")
     fig = FIGURES.get(name.strip().lower().replace("-", "_"))
     if fig is None:
         raise InputError(f"unknown figure {show(name)}: {_nearest(name)}")
@@ -51,7 +53,7 @@ def drawing(fig: Figure, where: str) -> Iterator[None]:
         ) from error
 
 
-def load(name: str, where: str, only: Sequence[str] = ()) -> tuple[Chart, pd.DataFrame]:
+def load(name: str, where: str, only: Only = ()) -> tuple[Chart, pd.DataFrame]:
     """The chart of a figure and the table behind it, from a directory or a file; of a figure of the report from its own
     default systems where neither is named. Raises InputError, LimitError."""
     fig = find(name)
@@ -70,18 +72,18 @@ def load(name: str, where: str, only: Sequence[str] = ()) -> tuple[Chart, pd.Dat
     return chart, source.table
 
 
-def of_table(name: str, table: pd.DataFrame) -> Chart:
-    """The chart of a figure from a table at hand. Raises InputError."""
+def of_table(name: str, table: pd.DataFrame, only: Only = ()) -> tuple[Chart, pd.DataFrame]:
+    """The chart of a figure from a table at hand, and the table with what was filled in. Raises InputError."""
     fig = find(name)
     if not isinstance(table, pd.DataFrame):
         raise InputError(f"{fig.name}: is drawn from a table, not from a {type(table).__name__}")
-    source = _filled(fig, Source(table, identity=filling.note_of(table)))
+    source = _filled(fig, Source(kept(table, only), identity=filling.note_of(table)))
     _check(fig, source, "table")
     with drawing(fig, "table"):
         chart = fig.drawn(source)
     if chart is None:
         raise InputError(f"the table holds nothing that {fig.name} draws")
-    return chart
+    return chart, source.table
 
 
 def _filled(fig: Figure, source: Source) -> Source:
