@@ -9,15 +9,21 @@ from dse.figures.drawing.chart import Chart
 NONE_IS_MEANT = re.compile("none (runs|meets it)|none: not measured")
 
 
-def texts_of(chart: Chart) -> list[str]:
-    """All that a reader of the chart sees or points at."""
-    found = [chart.title, *chart.notes]
+def drawn_texts(chart: Chart) -> list[str]:
+    """Titles, axes and labels."""
+    found = [chart.title, *(key.name for key in chart.keys)]
     for panel in chart.panels:
         found += [panel.title, panel.x.label, panel.y.label]
         found += [text for axis in (panel.x, panel.y) for _, text in axis.ticks]
         for series in panel.series:
-            found += [series.name, *series.hover, *series.labels]
+            found += [series.name, *series.labels]
     return found
+
+
+def texts_of(chart: Chart) -> list[str]:
+    """All that a reader of the chart sees or points at."""
+    hovers = [text for panel in chart.panels for series in panel.series for text in series.hover]
+    return [*drawn_texts(chart), *chart.notes, *hovers]
 
 
 def has_units_and_numbers(chart: Chart, without_unit: tuple[str, ...] = ("quantizer",)) -> None:

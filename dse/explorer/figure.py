@@ -10,7 +10,7 @@ import pandas as pd
 
 from dse.figures import FIGURES
 from dse.figures.charts.interactivity import places_of
-from dse.figures.drawing import style, to_plotly
+from dse.figures.drawing import names, style, to_plotly
 from dse.figures.drawing.chart import Chart, Series
 from dse.questions import interactivity
 
@@ -83,12 +83,12 @@ def by_batch(result: Mapping[str, Any]) -> tuple[float, float]:
 def chosen(
     chart: Chart,
     results: Sequence[Mapping[str, Any]],
-    names: Sequence[str] = (),
+    lines: Sequence[str] = (),
     place: Callable[[Mapping[str, Any]], tuple[float, float]] = by_batch,
 ) -> Chart:
     """A chart of lines with a star at the `place` of each of `results` that fits, in the color of its line.
 
-    `names` are the lines of the results, in their order; a star without a line is black.
+    `lines` are the names of the results' lines, in their order; a star without a line is black.
     """
     panel = chart.panels[0]
     colors = {series.name: series.color for series in panel.series if series.kind == "line"}
@@ -98,12 +98,12 @@ def chosen(
             kind="scatter",
             x=(place(result)[0],),
             y=(place(result)[1],),
-            color=colors.get(name, style.BLACK),
+            color=colors.get(names.printed(line), style.BLACK),
             marker="star",
             size=1.8,
             in_legend=False,
         )
-        for result, name in zip(results, names or [""] * len(results), strict=True)
+        for result, line in zip(results, lines or [""] * len(results), strict=True)
         if result["feasible"]
     ]
     if not stars:
@@ -129,19 +129,16 @@ def map_of(chart: Chart) -> dict[str, Any]:
     return plot
 
 
-def tall(chart: Chart, legend_px: int = 0, is_named: bool = False) -> dict[str, Any]:
+def tall(chart: Chart, legend_px: int = 0) -> dict[str, Any]:
     """`fitted` for a chart with a line of its own for each category, as high as these need, and its legend.
 
-    A range in brackets behind a long name stands below it, so that a phone has room for the marks. `is_named`: the
-    lines are names as readers type them; else columns, whose underscores become spaces.
+    A range in brackets behind a long name stands below it, so that a phone has room for the marks.
     """
     ticks = [text for _, text in chart.panels[0].y.ticks]
     is_long = any(" (" in text and len(text) > _LONG for text in ticks)
     plot = fitted(chart, HEIGHT // 3 + legend_px + round(LINE_PX * len(ticks) * (1.6 if is_long else 1)))
     axis = plot["layout"]["yaxis"]
     axis.update(automargin=True)
-    if not is_named:
-        axis.update(ticktext=[text.replace("_", " ") for text in axis["ticktext"]])
     del axis["title"]
     if is_long:
         axis.update(ticktext=[text.replace(" (", "<br>(", 1) for text in axis["ticktext"]], tickfont={"size": SMALL_PX})
@@ -188,7 +185,7 @@ def fitted(chart: Chart, height: int = HEIGHT, legend_px: int = 0) -> dict[str, 
     `legend_px` keeps so much room above a low figure for its legend; a tall one makes room by itself. The page writes
     the title and the notes, where they wrap. Black becomes a gray that both themes show.
     """
-    plot = to_plotly.spec(chart)
+    plot = to_plotly.spec(names.of_chart(chart), has_size=False)
     plot["data"] = _keyed(plot["data"])
     if not chart.colors and not any(trace["type"] == "bar" for trace in plot["data"]):  # on which white is seen
         plot["data"] = [_hollow(trace) for trace in plot["data"]]

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from dse.core.errors import InputError
-from dse.figures.drawing import whiskers
+from dse.figures.drawing import names, whiskers
 from dse.figures.drawing.chart import Chart
 from dse.figures.source import Source
 
@@ -72,9 +72,9 @@ class Figure:
         return self.written.table
 
     def drawn(self, source: Source) -> Chart | None:
-        """The chart of a source, its whiskers inside the frame; None where it holds nothing to draw."""
+        """The chart of a source in printed names, whiskers inside the frame; None where it holds nothing to draw."""
         chart = self.draw(source)
-        return whiskers.cut(chart) if chart else None
+        return names.of_chart(whiskers.cut(chart)) if chart else None
 
     def chart(self, table: pd.DataFrame, about: Mapping[str, Any] | None = None, **others: pd.DataFrame) -> Chart:
         """The chart of a table, of what stands beside it and of other tables. Raises InputError where it is empty."""

@@ -12,6 +12,9 @@ from dse.validate.studied import scores
 from studies.charts.study import BARS, LOOKS, bars, study
 from studies.table import OAKEN, SIGNED, Tables, fp16, front
 
+#: from this ratio of largest to smallest on, an axis of perplexities is logarithmic: one that fails would hide the rest
+WIDE = 8.0
+
 
 def _texts(df: pd.DataFrame, name: str) -> tuple[str, ...]:
     return tuple(
@@ -31,8 +34,9 @@ def _points(name: str, df: pd.DataFrame, place: Sequence[float], look: Style, li
 
 
 def _axis(table: pd.DataFrame, df: pd.DataFrame) -> Axis:
-    ends = [*(df["perplexity"] - df["error"]), *(df["perplexity"] + df["error"]), fp16(table)]
-    return axes.around("perplexity", "1", [float(value) for value in ends])
+    ends = [float(v) for v in (*(df["perplexity"] - df["error"]), *(df["perplexity"] + df["error"]), fp16(table))]
+    is_wide = min(ends) > 0 and max(ends) > WIDE * min(ends)
+    return axes.log2("perplexity", "1", ends) if is_wide else axes.around("perplexity", "1", ends)
 
 
 def _lines(

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from dse.core.errors import InputError, show
-from dse.figures.drawing import axes, marks, style, to_plotly
+from dse.figures.drawing import axes, marks, names, style, to_plotly
 from dse.figures.drawing.chart import Axis, Chart, Series
 from dse.figures.drawing.style import Style
 from dse.figures.registry import by, figure
@@ -57,7 +57,7 @@ def chart(name: str, tables: Tables) -> Chart:
 
 def plotly_figure(name: str, tables: Tables) -> Any:
     """The chart as a plotly figure."""
-    return to_plotly.figure(chart(name, tables))
+    return to_plotly.figure(names.of_chart(chart(name, tables)))
 
 
 def line(

@@ -93,7 +93,10 @@ def test_throughput_against_capacity_names_every_mark_and_line(page, charts):
     assert [label.text for label in found if label.is_name] == ["A100-80GB", "Oaken-HBM", "Oaken-LPDDR"]
     assert all(label.size >= 6 for label in found)
     middles = [
-        (labels._at(panel.x, label.x, box.width) + label.dx, labels._at(panel.y, label.y, box.height) + label.dy)
+        (
+            labels.place_on(panel.x, label.x, box.width) + label.dx,
+            labels.place_on(panel.y, label.y, box.height) + label.dy,
+        )
         for label in found
     ]
     edges = [

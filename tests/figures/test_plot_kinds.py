@@ -52,8 +52,8 @@ def test_the_figure_of_the_docs_is_one_declaration(run, tmp_path, monkeypatch):
     assert run("plot", name.replace("_", "-"), tmp_path, "--out", tmp_path / "f.svg")[0] == 0
     drawn, _ = load.load(name, str(tmp_path))
     assert [(one.name, one.x, one.y) for one in drawn.panels[0].series] == [
-        ("fp16", (100.0,), (0.5,)),
-        ("nqkv", (300.0,), (0.2,)),
+        ("FP16", (100.0,), (0.5,)),
+        ("NQKV", (300.0,), (0.2,)),
     ]
     (tmp_path / "point.csv").write_text(designs.replace("joules", "watts"))
     code, _, problem = run("plot", name, tmp_path, "--out", tmp_path / "g.svg")
@@ -103,7 +103,7 @@ def test_a_point_writes_what_its_figures_need(run, tmp_path):
     ends = [result["decode_step_s"] * result[f"token_time_{end}"] for end in ("low", "high")]
     assert whisker.x == pytest.approx(ends)
     memory, _ = load.load("design_memory", str(tmp_path))
-    assert [text for _, text in memory.panels[0].y.ticks] == ["A100-80GB, llama2-7b, oaken"]
+    assert [text for _, text in memory.panels[0].y.ticks] == ["A100-80GB, Llama 2 7B, Oaken"]
     assert memory.panels[0].series[-1].x == (result["capacity_bytes"],)
     for one in (drawn, step, memory):
         pages_hold(one)

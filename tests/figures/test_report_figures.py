@@ -67,8 +67,9 @@ def test_matplotlib_gives_the_same_bytes_twice(charts: dict[str, Chart], picture
 
 def test_throughput_lines_equal_the_table(small: dict[str, pd.DataFrame], charts: dict[str, Chart]):
     table = small["results"]
-    for panel, model in zip(charts["throughput_batch"].panels, _MODELS, strict=True):
-        assert panel.title == model
+    titles = ("Llama 2 7B", "Llama 2 13B", "Mixtral 8x7B (Oaken)")
+    for panel, model, title in zip(charts["throughput_batch"].panels, _MODELS, titles, strict=True):
+        assert panel.title == title
         own = table[(table["model"] == model) & table["feasible"]]
         drawn = {series.name: series for series in panel.series if not series.is_note}
         for system in own["system"].unique():
@@ -118,7 +119,8 @@ def test_lengths_weights_and_capacities_equal_the_table(small: dict[str, pd.Data
         own = capacity[(capacity["device"] == series.name)].sort_values("effective_capacity_bytes")
         assert series.x == tuple(own["effective_capacity_bytes"])
         assert series.y == tuple(own["throughput_tokens_per_s"])
-        assert [label.rstrip("*†") for label in series.labels] == list(own["quantizer"])
+        printed = {"fp16": "FP16", "oaken": "Oaken", "nqkv": "NQKV", "sinkq": "SinkQ"}
+        assert [label.rstrip("*†") for label in series.labels] == [printed[name] for name in own["quantizer"]]
 
 
 def test_roofline_by_hand(small: dict[str, pd.DataFrame]):
@@ -154,7 +156,7 @@ def test_default_systems_follow_oaken():
 def test_a_table_without_systems_is_drawn_too(small: dict[str, pd.DataFrame]):
     table = small["results"].drop(columns="system")
     chart = FIGURES["throughput_batch"].chart(table)
-    assert chart.panels[0].series[0].name == "A100-80GB fp16"
+    assert chart.panels[0].series[0].name == "A100-80GB FP16"
 
 
 def test_notes_say_which_devices_page_their_memory():
@@ -267,16 +269,16 @@ def test_bars_stand_on_their_base(kind, sketch):
 def test_a_system_looks_the_same_in_every_figure(charts: dict[str, Chart]):
     looks: dict[str, set[tuple[str, ...]]] = {}
     for name in ("throughput_batch", "throughput_length", "throughput_trace"):
-        for series in charts[name].legend():
+        for series in charts[name].entries():
             if not series.is_note:
                 looks.setdefault(series.name, set()).add((series.color, series.dash, series.marker))
     assert all(len(found) == 1 for found in looks.values()), looks
     assert looks["Oaken-HBM"] == {(style.ORANGE, "solid", "star")}  # the tenth of the default systems
     memories = {series.name: series for series in charts["throughput_capacity"].panels[0].series if series.is_named}
     assert {("#E69F00", "solid", "star")} == {(memories["Oaken-HBM"].color, "solid", memories["Oaken-HBM"].marker)}
-    roofline = {series.name: series for series in charts["roofline"].legend()}
+    roofline = {series.name: series for series in charts["roofline"].entries()}
     # Oaken-LPDDR is on the roofline, Oaken-HBM is not
-    assert roofline["attention, oaken"].marker == "cross"
+    assert roofline["attention, Oaken"].marker == "cross"
 
 
 def test_places_are_distinct_and_known_where_free():
@@ -334,7 +336,7 @@ def test_memory_over_the_batch_fills_two_panels_with_any_quantizers(small: dict[
         [panel.title.split(",")[0] for panel in figure.chart(table[table["quantizer"].isin(names)]).panels]
         for names in (("kivi:bits=4", "fp16", "nqkv"), ("kivi:bits=4", "nqkv"), ("oaken", "fp16"))
     ]
-    assert shown == [["KV fp16", "KV kivi:bits=4"], ["KV kivi:bits=4", "KV nqkv"], ["KV fp16", "KV oaken"]]
+    assert shown == [["KV FP16", "KV KIVI 4-bit"], ["KV KIVI 4-bit", "KV NQKV"], ["KV FP16", "KV Oaken"]]
 
 
 def test_points_of_kernels_that_nobody_measured_are_framed_and_named():
@@ -347,6 +349,6 @@ def test_points_of_kernels_that_nobody_measured_are_framed_and_named():
     assert all(framed[0].opened)
     assert style.KERNELS_ASSUMED in {one.name for one in chart.legend()}
     (note,) = (note for note in chart.notes if note.startswith("Squares"))
-    assert note.endswith("A100-80GB kivi.")
+    assert note.endswith("A100-80GB KIVI.")
     measured = FIGURES["throughput_batch"].chart(table[table["quantizer"] != "kivi"])
     assert style.KERNELS_ASSUMED not in {one.name for one in measured.legend()}

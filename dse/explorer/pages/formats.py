@@ -71,7 +71,7 @@ def show(answer: formats.Formats, made: MadeBy) -> None:
     for i, panel in enumerate(chart.panels):
         part = replace(chart, panels=(panel,), title=panel.title[:1].upper() + panel.title[1:], notes=())
         with places[i % 2]:
-            drawn = figure.tall(part, is_named=True)
+            drawn = figure.tall(part)
             downloads.show(_PANELS[i], part, lambda: answer.table, made, drawn=drawn, verdict=lambda: said)
     table = frame(answer.columns(), answer.formats)
     event: Any = st.dataframe(

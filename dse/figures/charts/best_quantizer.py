@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from dse.figures.drawing import axes, marks, style
-from dse.figures.drawing.chart import Chart, Panel, Series, hover_box
+from dse.figures.drawing.chart import MAX_LEGEND, Chart, Panel, Series, hover_box
 from dse.figures.registry import by, figure
 from dse.figures.source import Source
 from dse.questions.best_map import BestMap
@@ -61,6 +61,7 @@ def chart(source: Source) -> Chart:
     y = axes.categories("prompt", [axes.tokens_text(n) for n in inputs], "tokens")
     first = table["best"].str.split(" = ").str[0].fillna("")
     series = []
+    is_long = len(quantizers) >= MAX_LEGEND  # of a long legend those that are best somewhere, named right of the cells
     for name in (*quantizers, ""):
         rows = table[first == name]
         if rows.empty:
@@ -76,7 +77,7 @@ def chart(source: Source) -> Chart:
                 kind="bar",
                 base=(inputs.index(n) - 0.5 for n in rows["input_tokens"]),
                 width=1.0,
-                in_legend=False,
+                in_legend=is_long,
             )
         )
     labels = tuple(_label(row, quantizers, over) for _, row in table.iterrows())
@@ -86,7 +87,9 @@ def chart(source: Source) -> Chart:
     keys = tuple(
         Series(_name(i, quantizers), kind="bar", color=COLORS[i % len(COLORS)]) for i in range(len(quantizers))
     )
-    if (first == "").any():
+    if is_long:
+        keys = ()
+    elif (first == "").any():
         keys = (*keys, Series("none runs", kind="bar", color=NONE_RUNS[0], hatch=NONE_RUNS[1]))
     height = max(120.0, 26.0 * len(inputs))
     return Chart(

@@ -59,16 +59,17 @@ def chart(source: Source) -> Chart:
     y = axes.log10("reached", "TFLOP/s", [*line_y, *reached, 1.5 * peak_flops], axes.TERA_FLOPS)
     series = [marks.line("peak rates", line_x, line_y, style.Style(style.BLACK, marker=""), is_note=True)]
     series += _dequantizing(table, places, line_x)
-    keys = [
-        Series(name, kind="scatter", color=style.STYLES[place].color, marker="square") for name, place in places.items()
-    ]
+    named: set[str] = set()
     for operation in dict.fromkeys(table["operation"]):
         title, marker = MARKERS.get(operation, (operation.replace("_", " "), "cross"))
-        keys.append(Series(title, kind="scatter", color=style.GRAY, marker=marker))
-        for kind in ("ideal", "calibrated"):
+        for kind in ("calibrated", "ideal"):
             for quantizer, place in places.items():
                 points = table[(table["operation"] == operation) & (table["model_kind"] == kind)]
                 points = points[points["quantizer"] == quantizer]
+                # products with weights are the same for all quantizers: named once
+                name = f"{title}, {quantizer}" if operation == "attention" and len(places) > 1 else title
+                labels = (name, *[""] * (len(points) - 1)) if len(points) and name not in named else ()
+                named |= {name} if labels else set()
                 series.append(
                     marks.points(
                         f"{title}, {quantizer}, {kind}",
@@ -77,6 +78,7 @@ def chart(source: Source) -> Chart:
                         style.Style(style.STYLES[place].color, marker=marker),
                         (_hover(row, title) for _, row in points.iterrows()),
                         opened=(kind == "ideal",) * len(points),
+                        labels=labels,
                         in_legend=False,
                         size=1.3 if kind == "ideal" else 1.0,
                     )
@@ -86,7 +88,6 @@ def chart(source: Source) -> Chart:
         f"Operations of a decode step: {model} on {device}",
         panels=(Panel("", x, y, tuple(series)),),
         panel_height_pt=260,
-        keys=tuple(keys),
         notes=(
             "Hollow: at the device's peak rates, on the ceiling by definition."
             + (

@@ -24,7 +24,7 @@ def chart(source: Source) -> Chart:
     for model in models:
         for trace in traces:
             points = shown.table[(shown.table["model"] == model) & (shown.table["trace"] == trace)]
-            panels.append(rows.by_batch(f"{model}, {trace}", points, shown, "requests at once, at most"))
+            panels.append(rows.by_batch(f"{model}, {trace}", points, shown, "at most"))
     first = shown.table.drop_duplicates("trace")
     lengths = "; ".join(
         f"{row['trace']}: {row['input_tokens']:,.0f} in, {row['output_tokens']:,.0f} out" for _, row in first.iterrows()

@@ -26,7 +26,9 @@ def chart(source: Source) -> Chart:
     panels = []
     for device in rows.ordered(table, "device"):
         points = table[table["device"] == device]
-        y = axes.linear("throughput", "token/s", rows.rates(points))
+        known = points.dropna(subset=["throughput_tokens_per_s"]).to_dict("records")
+        reached = [end for row in known for end in whiskers.ends(row, "throughput_tokens_per_s") or ()]
+        y = axes.linear("throughput", "token/s", [*reached, *(row["throughput_tokens_per_s"] for row in known)])
         series: list[Series] = []
         for i, system in enumerate(systems):
             good = points[(points["system"] == system) & points["feasible"]]

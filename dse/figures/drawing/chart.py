@@ -8,6 +8,8 @@ Kind = Literal["line", "scatter", "bar", "hbar", "heat", "area"]
 Dash = Literal["solid", "dash", "dot", "dashdot"]
 #: lines of a hover box at most: a taller one hides what it speaks of
 MAX_HOVER_LINES = 6
+#: entries that a legend has at most
+MAX_LEGEND = 5
 
 
 def hover_box(title: str, lines: Sequence[str]) -> str:
@@ -128,7 +130,27 @@ class Chart:
     notes: tuple[str, ...] = ()
     colors: ColorScale | None = None
 
+    def named(self) -> dict[str, Series]:
+        """Series that are named where their marks are, since a legend of all would have more than MAX_LEGEND entries.
+
+        Of a figure of bars these are the bars, else lines and points; marks that stand in `keys` stay in the legend.
+        """
+        entries = self.entries()
+        if len(entries) <= MAX_LEGEND:
+            return {}
+        keys = {key.name for key in self.keys}
+        named = [
+            one for one in entries if one.name not in keys and not one.is_note and one.kind not in ("heat", "area")
+        ]
+        bars = [one for one in named if one.kind in ("bar", "hbar")]
+        return {one.name: one for one in bars or named}
+
     def legend(self) -> list[Series]:
+        """The entries of the legend: those that are not named where their marks are."""
+        named = self.named()
+        return [entry for entry in self.entries() if entry.name not in named]
+
+    def entries(self) -> list[Series]:
         """One series per name, in order of appearance, then the keys."""
         entries: dict[str, Series] = {}
         for panel in self.panels:

@@ -78,8 +78,10 @@ def _row(chart: Chart, page: Page, width: float) -> float:
 
 
 def _needed(chart: Chart, page: Page, width: float) -> float:
-    """Height that a panel needs to be read, in points."""
-    return max(MIN_HEIGHT * page.scale, _row(chart, page, width) * _rows(chart))
+    """Height that a panel needs to be read, and the names right of it to stand apart, in points."""
+    n_rows = -(-len(chart.panels) // min(chart.n_columns, len(chart.panels)))
+    names = page_layout.names_height(chart, page) / n_rows
+    return max(MIN_HEIGHT * page.scale, _row(chart, page, width) * _rows(chart), names)
 
 
 def _tall(chart: Chart, page: Page) -> Chart:

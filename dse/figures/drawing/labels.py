@@ -110,7 +110,7 @@ def _luminance(parts: Sequence[float]) -> float:
     return float(np.dot((0.2126, 0.7152, 0.0722), linear))
 
 
-def _at(axis: Axis, value: float, length: float) -> float:
+def place_on(axis: Axis, value: float, length: float) -> float:
     """A value along an axis of that length."""
     low, high, value = (math.log(v) if axis.log else v for v in (axis.low, axis.high, value))
     return (value - low) / (high - low) * length
@@ -118,7 +118,10 @@ def _at(axis: Axis, value: float, length: float) -> float:
 
 def _points(series: Series, panel: Panel, box: Box) -> list[tuple[float, float]]:
     """The series in points from the panel's lower left corner."""
-    return [(_at(panel.x, x, box.width), _at(panel.y, y, box.height)) for x, y in zip(series.x, series.y, strict=True)]
+    return [
+        (place_on(panel.x, x, box.width), place_on(panel.y, y, box.height))
+        for x, y in zip(series.x, series.y, strict=True)
+    ]
 
 
 def _radius(series: Series, page: Page) -> float:

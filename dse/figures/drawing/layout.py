@@ -4,6 +4,7 @@ Widths of texts are estimated, not measured: the browser that draws plotly's fig
 """
 
 import textwrap
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from dse.figures.drawing.chart import Axis, Chart, Series
@@ -15,6 +16,12 @@ CHARACTER = 0.56
 LEFT, RIGHT, BOTTOM, TICKS, LABEL, PANEL_TITLE = 46.0, 14.0, 4.0, 14.0, 13.0, 15.0
 COLUMN_GAP, ROW_GAP, BAR_ROOM = 34.0, 8.0, 62.0
 LEGEND_ROW, LEGEND_SYMBOL, NOTE_ROW = 13.5, 34.0, 9.5
+#: between a panel and the names right of it, and the room of the mark before each
+NAMES_GAP, NAMES_MARK = 9.0, 8.0
+#: how far lines of names stand apart, over the size of their letters
+NAMES_PITCH = 1.2
+#: share of the page's width that a line of a name right of the panels takes at most
+NAMES_SHARE = 0.28
 
 
 @dataclass(frozen=True)
@@ -121,14 +128,53 @@ def _beyond(axis: Axis) -> float:
     return text_width(axis.ticks[-1][1], TEXT_SIZE) / 2 + 2.0
 
 
+def legend_of(chart: Chart) -> tuple[Series, ...]:
+    """What the legend shows: not the only series of a figure."""
+    legend = tuple(chart.legend())
+    return legend if len(legend) > 1 or chart.named() else ()
+
+
+def is_named_right(series: Series) -> bool:
+    """True for lines and upright bars, which are named right of a row of panels."""
+    return series.kind in ("line", "bar")
+
+
+def name_lines(name: str, page: Page, measure: Callable[[str, float], float]) -> list[str]:
+    """A name right of the panels in lines of at most NAMES_SHARE of the page, broken between words."""
+    lines: list[str] = []
+    for word in name.split():
+        if lines and measure(f"{lines[-1]} {word}", page.note) <= NAMES_SHARE * page.width:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    return lines
+
+
+def names_width(chart: Chart, page: Page, measure: Callable[[str, float], float]) -> float:
+    """Room right of the panels for the names of lines and upright bars; 0 where these stand in the legend."""
+    if chart.colors:
+        return 0.0
+    names = [name for name, series in chart.named().items() if is_named_right(series)]
+    widths = [measure(line, page.note) for name in names for line in name_lines(name, page, measure)]
+    return max(widths) + (NAMES_GAP + NAMES_MARK) * page.scale if widths else 0.0
+
+
+def _wrapped(title: str, most: int) -> str:
+    """The title of a panel in lines of at most so many letters, broken at commas where that will do."""
+    parts = title.replace(", ", ",\n")
+    if len(title) <= most or max(map(len, parts.split("\n"))) <= most:
+        return title if len(title) <= most else parts
+    return "\n".join(textwrap.wrap(title, max(most, 8)))
+
+
 def place(chart: Chart) -> ChartLayout:
     """Title, legend, rows of panels and notes from top to bottom, on the report's page; nothing overlaps."""
     n, columns = len(chart.panels), min(chart.n_columns, len(chart.panels))
     rows = -(-n // columns)
-    legend = tuple(chart.legend())
+    legend = legend_of(chart)
     cell = max((LEGEND_SYMBOL + text_width(s.name, TEXT_SIZE) for s in legend), default=WIDTH)
     legend_columns = max(1, min(len(legend), int((WIDTH - 16) // cell)))
-    legend_rows = -(-len(legend) // legend_columns) if len(legend) > 1 else 0
+    legend_rows = -(-len(legend) // legend_columns)
     notes = tuple(line for note in chart.notes for line in textwrap.wrap(note, int(WIDTH * 0.97 / (NOTE_SIZE * 0.56))))
     longest_tick = max(
         (text_width(text, TEXT_SIZE) for panel in chart.panels for _, text in panel.y.ticks), default=0.0
@@ -139,15 +185,18 @@ def place(chart: Chart) -> ChartLayout:
     beside = [i % columns > 0 and _same(chart.panels[i].y, chart.panels[i - 1].y) for i in range(n)]
     if not all(beside[i] for i in range(n) if i % columns):
         column_gap += LABEL
+    right += names_width(chart, REPORT, text_width)
     inner = WIDTH - left - right - (BAR_ROOM if chart.colors else 0.0)
     width = (inner - (columns - 1) * column_gap) / columns
-    row_height = PANEL_TITLE + chart.panel_height_pt + TICKS + LABEL + ROW_GAP
+    titles = tuple(_wrapped(panel.title, int(width / (PANEL_SIZE * CHARACTER))) for panel in chart.panels)
+    title_height = PANEL_TITLE + 1.2 * PANEL_SIZE * max(text.count("\n") for text in titles)
+    row_height = title_height + chart.panel_height_pt + TICKS + LABEL + ROW_GAP
     height = 20.0 + legend_rows * LEGEND_ROW + 6.0 + rows * row_height + len(notes) * NOTE_ROW + BOTTOM
     top = height - 20.0 - legend_rows * LEGEND_ROW - 6.0
     boxes = []
     for i in range(n):
         row, column = divmod(i, columns)
-        y_top = top - row * row_height - PANEL_TITLE
+        y_top = top - row * row_height - title_height
         boxes.append(
             Box(left + column * (width + column_gap), y_top - chart.panel_height_pt, width, chart.panel_height_pt)
         )
@@ -165,7 +214,7 @@ def place(chart: Chart) -> ChartLayout:
         notes=notes,
         notes_top=BOTTOM + len(notes) * NOTE_ROW,
         title=(chart.title,),
-        titles=tuple(panel.title for panel in chart.panels),
+        titles=titles,
         shows_x_ticks=(True,) * n,
         shows_y_ticks=(True,) * n,
     )

@@ -128,13 +128,14 @@ def _place(chart: Chart, page: Page, lines: _Lines) -> ChartLayout:
     usable = page.width - 2 * EDGE
     title = tuple(balanced(chart.title, usable, page.title, True)) if page.shows_title else ()
     notes = _notes(chart, page)
-    legend = () if page.legend == "none" else tuple(chart.legend())
-    is_right, is_below = page.legend == "right" and len(legend) > 1, page.legend == "below"
+    legend = () if page.legend == "none" else layout.legend_of(chart)
+    is_right, is_below = page.legend == "right" and len(legend) > 0, page.legend == "below"
     cell = max((measured(s.name, size) for s in legend), default=0.0) + (SYMBOL + BETWEEN) * scale
     legend_columns, legend_rows = _grid(len(legend), 1 if is_right else int((usable + BETWEEN * scale) // cell))
     same_x, same_y = _shared(chart, columns)
     left, gap, right = _sides(chart, columns, same_y, lines, page)
     legend_width = cell + PAD * scale if is_right else 0.0
+    right += layout.names_width(chart, page, measured)
     inner = page.width - left - right - legend_width - (BAR_ROOM * scale if chart.colors else 0.0)
     width = (inner - (columns - 1) * gap) / columns
     titles = tuple("\n".join(balanced(panel.title, max(width, 1.0), page.panel)) for panel in chart.panels)
@@ -185,10 +186,16 @@ def _place(chart: Chart, page: Page, lines: _Lines) -> ChartLayout:
     )
 
 
+def names_height(chart: Chart, page: Page) -> float:
+    """Height of the names right of a panel."""
+    names = [name for name, series in chart.named().items() if layout.is_named_right(series) and not chart.colors]
+    return layout.NAMES_PITCH * page.note * sum(len(layout.name_lines(name, page, measured)) for name in names)
+
+
 def _grid(n_entries: int, most_columns: int) -> tuple[int, int]:
-    """Columns and rows of a legend, no row nearly empty; no row for a single entry."""
+    """Columns and rows of a legend, no row nearly empty."""
     columns = max(1, min(n_entries, most_columns))
-    if n_entries <= 1:
+    if not n_entries:
         return columns, 0
     rows = -(-n_entries // columns)
     return -(-n_entries // rows), rows

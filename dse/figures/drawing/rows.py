@@ -346,7 +346,7 @@ def sure_notes(table: pd.DataFrame) -> tuple[str, ...]:
     if "token_time_low" not in table:
         return ()
     if with_system(table)["system"].nunique() > MAX_WHISKERED:
-        return ("Intervals, which could not be told apart here, are in the table: token_time_low and token_time_high.",)
+        return ("Intervals could not be told apart here: the table has them.",)
     return (whiskers.NOTE,)
 
 

@@ -3,8 +3,9 @@
 import io
 from typing import Any
 
-from dse.figures.drawing import fit, labels, layout, page_layout
+from dse.figures.drawing import direct, fit, labels, layout, page_layout
 from dse.figures.drawing.chart import Axis, Chart, Panel, Series
+from dse.figures.drawing.direct import Name
 from dse.figures.drawing.labels import Label
 from dse.figures.drawing.layout import REPORT, ChartLayout, Page
 
@@ -97,7 +98,8 @@ def _draw(figure: Any, chart: Chart, place: ChartLayout) -> None:
     for i, note in enumerate(place.notes):
         y = (place.notes_top - i * layout.NOTE_ROW * page.note / layout.NOTE_SIZE) / place.height
         figure.text(edge, y, _plain(note), va="top", ha="left", fontsize=page.note, color="#444444")
-    for i, panel in enumerate(chart.panels):
+    named, panels = direct.names(chart, place)
+    for i, panel in enumerate(panels):
         box = place.panels[i]
         axes = figure.add_axes(
             (box.x / place.width, box.y / place.height, box.width / place.width, box.height / place.height)
@@ -109,6 +111,8 @@ def _draw(figure: Any, chart: Chart, place: ChartLayout) -> None:
         for text in texts:
             at, lines = (text.x / place.width, text.y / place.height), _plain("\n".join(text.lines))
             figure.text(*at, lines, fontsize=page.text, linespacing=1.05, **look)
+    for name in named:
+        _name(figure, name, place)
     _legend(figure, place)
     if chart.colors:
         _color_bar(figure, chart, place)
@@ -255,6 +259,53 @@ def _label(axes: Any, label: Label, panel: Panel, page: Page) -> None:
         annotation_clip=False,
         arrowprops=leader if label.has_leader else None,
     )
+
+
+def _name(figure: Any, name: Name, place: ChartLayout) -> None:
+    """The name of a series, the line to where it ends, and its mark."""
+    from matplotlib.lines import Line2D
+
+    page, width, height = place.page, place.width, place.height
+    if name.tail:
+        x, y = ([at[i] / size for at in name.tail] for i, size in ((0, width), (1, height)))
+        figure.add_artist(Line2D(x, y, color=name.color, linewidth=0.4 * page.line))
+    if name.mark and not name.is_middle:
+        _symbol(figure, name.mark, name.x - 5.0 * page.scale, name.y, place)
+    va = "center" if len(name.lines) > 1 else "center_baseline"
+    look = {"ha": "center" if name.is_middle else "left", "va": va, "linespacing": 1.05}
+    at = name.x / width, name.y / height
+    text = figure.text(*at, _plain("\n".join(name.lines)), fontsize=name.size, color=name.color, **look)
+    if name.is_middle:
+        text.set_bbox({"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 0.6})
+
+
+def _symbol(figure: Any, series: Series, x: float, y: float, place: ChartLayout) -> None:
+    """The mark of a series, or a patch of its bars, as in a legend."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Rectangle
+
+    page, width, height, scale = place.page, place.width, place.height, place.page.scale
+    if series.kind in ("bar", "hbar"):
+        corner = ((x - 3 * scale) / width, (y - 3 * scale) / height)
+        look = {
+            "facecolor": series.color,
+            "hatch": series.hatch * 4,
+            "edgecolor": "white",
+            "linewidth": 0.4 * page.line,
+        }
+        figure.add_artist(Rectangle(corner, 6 * scale / width, 6 * scale / height, **look))
+    elif series.marker:
+        figure.add_artist(
+            Line2D(
+                [x / width],
+                [y / height],
+                marker=_MARKERS[series.marker],
+                markersize=4.5 * page.mark,
+                markerfacecolor=series.color,
+                markeredgecolor=series.color,
+                linestyle="none",
+            )
+        )
 
 
 def _legend(figure: Any, place: ChartLayout) -> None:

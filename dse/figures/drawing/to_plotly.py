@@ -4,8 +4,9 @@ import html
 import math
 from typing import Any
 
-from dse.figures.drawing import labels, layout
+from dse.figures.drawing import direct, labels, layout
 from dse.figures.drawing.chart import Axis, Chart, Panel, Series
+from dse.figures.drawing.direct import Name
 from dse.figures.drawing.labels import Label
 from dse.figures.drawing.layout import NOTE_SIZE, PANEL_SIZE, TEXT_SIZE, TITLE_SIZE, ChartLayout
 
@@ -39,16 +40,21 @@ def figure(chart: Chart) -> Any:
     return go.Figure(spec(chart))
 
 
-def spec(chart: Chart) -> dict[str, Any]:
-    """The figure as plain data and layout, which plotly has not checked yet: checking takes most of the time."""
+def spec(chart: Chart, has_size: bool = True) -> dict[str, Any]:
+    """The figure as plain data and layout, which plotly has not checked yet: checking takes most of the time.
+
+    One without a size, as wide as its place in a page, has all series in its legend: names at their ends have a size.
+    """
     place = layout.place(chart)
+    entries = chart.entries()
+    legend = place.legend if has_size else entries if len(entries) > 1 else ()
     fig: dict[str, Any] = {
         "width": round(place.width * PIXELS),
         "height": round(place.height * PIXELS),
         "margin": {"l": 0, "r": 0, "t": 0, "b": 0, "pad": 0, "autoexpand": False},
         "paper_bgcolor": "white",
         "plot_bgcolor": "white",
-        "showlegend": bool(place.legend),
+        "showlegend": bool(legend),
         "hovermode": "closest",
         "font": {"family": "Arial, Helvetica, 'Liberation Sans', sans-serif", **_font(TEXT_SIZE)},
         "barmode": "overlay",
@@ -69,7 +75,12 @@ def spec(chart: Chart) -> dict[str, Any]:
         "annotations": _texts(chart, place),
     }
     traces: list[Any] = []
-    for i, panel in enumerate(chart.panels):
+    named, panels = direct.names(chart, place) if has_size else ([], list(chart.panels))
+    for name in named:
+        fig["annotations"] += _name(name, place)
+    if tails := [_tail(name, place) for name in named if name.tail]:
+        fig["shapes"] = tails
+    for i, panel in enumerate(panels):
         suffix = "" if i == 0 else str(i + 1)
         box = place.panels[i]
         bars = {series.kind for series in panel.series}
@@ -85,7 +96,7 @@ def spec(chart: Chart) -> dict[str, Any]:
         }
         traces += [_trace(series, panel, chart, suffix) for series in panel.series]
         fig["annotations"] += [_label(one, panel, suffix) for one in labels.placed(panel, box, layout.REPORT)]
-    traces += [_key(series) for series in place.legend]
+    traces += [_key(series) for series in legend]
     if chart.colors:
         fig["coloraxis"] = _colors(chart, place)
     return {"data": traces, "layout": fig}
@@ -113,7 +124,7 @@ def _texts(chart: Chart, place: ChartLayout) -> list[dict[str, Any]]:
             "text": f"<b>{_plain(chart.title)}</b>" if chart.title else "",
         }
     ]
-    for panel, box in zip(chart.panels, place.panels, strict=True):
+    for title, box in zip(place.titles, place.panels, strict=True):
         texts.append(
             {
                 **common,
@@ -121,7 +132,7 @@ def _texts(chart: Chart, place: ChartLayout) -> list[dict[str, Any]]:
                 "y": (box.y + box.height + 1) / place.height,
                 "yanchor": "bottom",
                 "font": _font(PANEL_SIZE),
-                "text": _plain(panel.title),
+                "text": _plain(title).replace("\n", "<br>"),
             }
         )
     for i, note in enumerate(place.notes):
@@ -161,6 +172,47 @@ def _label(label: Label, panel: Panel, suffix: str) -> dict[str, Any]:
         return {**common, "xshift": dx, "yshift": dy}
     leader = {"arrowhead": 0, "arrowwidth": 0.8, "arrowcolor": label.color, "standoff": 4}
     return {**common, "ax": dx, "ay": -dy, **leader}
+
+
+#: letters that look like the marks
+_GLYPHS = {
+    "circle": "●",
+    "square": "■",
+    "diamond": "◆",
+    "diamond-tall": "♦",
+    "octagon": "⯃",
+    "triangle-up": "▲",
+    "triangle-down": "▼",
+    "triangle-left": "◀",
+    "triangle-right": "▶",
+    "pentagon": "⬟",
+    "hexagon": "⬢",
+    "star": "★",
+    "cross": "✚",
+    "x-thin": "✕",
+}
+
+
+def _name(name: Name, place: ChartLayout) -> list[dict[str, Any]]:
+    """The name of a series, and its mark before it."""
+    common = {"xref": "paper", "yref": "paper", "y": name.y / place.height, "yanchor": "middle", "showarrow": False}
+    anchor, font = "center" if name.is_middle else "left", _font(name.size, name.color)
+    at = {"x": name.x / place.width, "xanchor": anchor, "font": font, "borderpad": 0, "align": "left"}
+    at["text"] = "<br>".join(map(_plain, name.lines))
+    shown = [{**common, **at, **({"bgcolor": "rgba(255,255,255,0.75)"} if name.is_middle else {})}]
+    glyph = name.mark and ("■" if name.mark.kind in ("bar", "hbar") else _GLYPHS.get(name.mark.marker, ""))
+    if name.mark and glyph and not name.is_middle:
+        x, font = (name.x - 5.0) / place.width, _font(0.9 * name.size, name.mark.color)
+        shown.append({**common, "x": x, "xanchor": "center", "text": glyph, "font": font})
+    return shown
+
+
+def _tail(name: Name, place: ChartLayout) -> dict[str, Any]:
+    """The line from a name to where its series ends."""
+    assert name.tail
+    (x0, y0), (x1, y1) = ((x / place.width, y / place.height) for x, y in name.tail)
+    line = {"color": name.color, "width": 0.8}
+    return {"type": "line", "xref": "paper", "yref": "paper", "x0": x0, "y0": y0, "x1": x1, "y1": y1, "line": line}
 
 
 def _axis(axis: Axis, shows_label: bool, grid: bool) -> dict[str, Any]:
