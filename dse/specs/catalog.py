@@ -25,6 +25,8 @@ _STACKS = Path(hwspecs.__file__).parent / "stacks"
 _BENCHMARKED = Path(hwspecs.__file__).parent / "benchmarked"
 _SHARED_ERRORS = Path(hwspecs.__file__).parent / "shared_errors.toml"
 _IMPLEMENTATIONS = Path(hwspecs.__file__).parent / "implementations"
+#: the memory of a shipped device in GB or GiB, which people write alike
+_MEMORY = re.compile(r"^memory_capacity = \{ value = (\d+)", re.MULTILINE)
 _ALIASES = re.compile(r"^aliases = .*$", re.MULTILINE)
 
 
@@ -54,14 +56,22 @@ def model_files() -> dict[str, Path]:
 
 @cache
 def device_aliases() -> device_names.Names:
-    """Names of shipped devices, each with the lower-case name of its file."""
-    return _with_aliases(device_files())
+    """Names of shipped devices, each with the lower-case name of its file; with the memory behind too: MI300X 192GB."""
+    named = _with_aliases(device_files())
+    known = {device_names.plain(name) for name, _ in named}
+    sized = [(f"{name}-{_memory_gb(device_files()[device])}gb", device) for name, device in named if name[-2:] != "gb"]
+    return (*(item for item in sized if device_names.plain(item[0]) not in known), *named)
 
 
 @cache
 def model_aliases() -> device_names.Names:
     """Names of shipped models, each with the lower-case name of its file."""
     return _with_aliases(model_files())
+
+
+def _memory_gb(path: Path) -> str:
+    line = _MEMORY.search(files.read_bytes(path).decode())
+    return line[1] if line else ""
 
 
 def _with_aliases(paths: Mapping[str, Path]) -> device_names.Names:

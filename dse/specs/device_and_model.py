@@ -99,7 +99,7 @@ WeightsName = Annotated[str, AfterValidator(_weights_name)]
 
 
 #: bands in which the numbers of a serving device usually lie; outside them a unit slip is likely
-PLAUSIBLE = {"memory_capacity": (4e9, 4e12), "memory_bandwidth": (2e10, 5e13), "peak_flops": (5e12, 5e16)}
+PLAUSIBLE = {"memory_capacity": (4e9, 4e12), "memory_bandwidth": (2e10, 5e13), "peak_flops": (1e12, 5e16)}
 
 
 class HardwareSpec(Spec):

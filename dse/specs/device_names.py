@@ -4,10 +4,11 @@ Makers, series and words that every device of a series has are left out; all els
 is never guessed: it is answered by the names that are one letter away.
 """
 
+import difflib
 import re
 from functools import cache
 
-from dse.core.errors import MIN_START, did_you_mean, is_one_slip
+from dse.core.errors import MIN_START, is_one_slip
 
 #: every name of what ships, with the name of its file: names in `aliases` of the files, then the files' own
 Names = tuple[tuple[str, str], ...]
@@ -34,8 +35,19 @@ IGNORED = frozenset(
         "tesla",
         "jetson",
         "agx",
+        "huawei",
+        "blackwell",
+        "edition",
+        "generation",
+        "graphics",
     }
 )
+#: words that follow the name of a card for servers in the names of its other editions
+EDITIONS = ("workstation", "maxq")
+#: devices that a hint names at most
+NEAREST = 5
+#: remarks of drivers and people in brackets, (TM) and (GB10), but not a memory: (80GB)
+_REMARK = re.compile(r"\((?![^)]*\d\s*gi?b)[^)]*\)", re.IGNORECASE)
 #: makers and series that people write without a space before a number: rtx4090
 _GLUED = re.compile(r"(?:nvidia|geforce|rtx|radeon|tesla|instinct)(?=a?[0-9])")
 #: devices and a name: 8xh100, 8x H200, 4 * A100-80GB
@@ -44,7 +56,8 @@ _COUNTED = re.compile(r"([1-9][0-9]{0,3})\s*[xX*]\s*(?=[A-Za-z])(.+)")
 
 def plain(name: str) -> str:
     """A name without makers and series, in one way of writing: nvidia/RTX 4090 -> 4090."""
-    words = [_GLUED.sub("", word) for word in re.split(r"[\s._/-]+", name.strip().lower()) if word]
+    bare = _REMARK.sub(" ", name).strip().lower()
+    words = [_GLUED.sub("", word) for word in re.split(r"[\s._/()-]+", bare) if word]
     return "".join(word for word in words if word not in IGNORED)
 
 
@@ -60,9 +73,14 @@ def counted(name: str) -> tuple[int, str] | None:
 
 
 def others(name: str, names: Names) -> list[str]:
-    """The shipped devices that a name might mean as well as the one that it is taken for; none of an own name."""
+    """The shipped devices that a name might mean as well as the one that it is taken for; none of an own name, but for
+    editions where the name says none."""
     wanted, taken, shipped = plain(name), meant(name, names), _shipped(names)
-    if taken is None or wanted in {plain(device) for device in shipped}:
+    if taken is None:
+        return []
+    if editions := [device for device in shipped if plain(device) in {plain(taken) + edition for edition in EDITIONS}]:
+        return [] if "server" in wanted else editions
+    if wanted in {plain(device) for device in shipped}:
         return []
     return [device for device in shipped if plain(device).startswith(wanted) and device != taken]
 
@@ -77,13 +95,11 @@ def _shipped(names: Names) -> list[str]:
 
 
 def near(name: str, names: Names) -> str:
-    """A hint for an unknown name: all devices that continue it or are one letter away, else those of `did_you_mean`."""
+    """A hint for an unknown name: the devices one letter away, those that continue it, and then the most like it."""
     by_plain, spellings, shipped = _by_plain_name(names), (name.strip().lower(), plain(name)), _shipped(names)
-    longer = [device for device in shipped if len(spellings[1]) >= MIN_START and plain(device).startswith(spellings[1])]
     whole = {device: device for device in shipped} | by_plain
-    near = (to for known, to in whole.items() if any(is_one_slip(spelling, known) for spelling in spellings))
-    hits = list(dict.fromkeys([*longer, *near]))
-    if hits:
-        return f"did you mean {', '.join(hits)}?"
-    other = did_you_mean(name, shipped)
-    return "see `dse list devices`" if other.startswith("known") else other
+    slips = [to for known, to in whole.items() if any(is_one_slip(spelling, known) for spelling in spellings)]
+    longer = [device for device in shipped if len(spellings[1]) >= MIN_START and plain(device).startswith(spellings[1])]
+    like = [*slips, *longer] or [whole[name] for name in difflib.get_close_matches(spellings[1], whole, n=NEAREST)]
+    hits = list(dict.fromkeys(like))[:NEAREST]
+    return f"did you mean {', '.join(hits)}?" if hits else "see `dse list devices`"

@@ -470,7 +470,7 @@ def test_an_odd_environment_changes_nothing():
 def test_unusual_numbers_are_warned_about(run, tmp_path):
     path = tmp_path / "d.toml"
     path.write_text(DEVICE.replace("989 TFLOP/s", "989 GFLOP/s"))
-    warning = "Warning: peak_flops = 989 GFLOP/s is unusual (5 TFLOP/s to 50 PFLOP/s): check the unit"
+    warning = "Warning: peak_flops = 989 GFLOP/s is unusual (1 TFLOP/s to 50 PFLOP/s): check the unit"
     assert warning in run("check", path)[1]
     assert warning in run("point", "--device", path, "--model", "llama2-7b")[1]
 

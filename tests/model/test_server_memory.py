@@ -389,9 +389,9 @@ def test_a_share_of_the_memory_is_that_of_what_drivers_report(name):
 
 @pytest.mark.parametrize("name", [name for name in catalog.device_files() if catalog.device(name).reported_memory])
 def test_what_drivers_report_is_near_what_data_sheets_print(name):
-    """From Metal's share of 64 GB to memories whose data sheets say GB for GiB; a slip of units is more."""
+    """From Metal's share of 8 GB, two thirds, to memories whose data sheets say GB for GiB; a slip of units is more."""
     device = catalog.device(name)
-    assert 0.8 < device.reported_bytes / device.capacity_bytes < 1.11
+    assert 0.66 < device.reported_bytes / device.capacity_bytes < 1.11
 
 
 def test_assumed_numbers_of_the_server_are_named():
