@@ -95,11 +95,14 @@ def _shipped(names: Names) -> list[str]:
 
 
 def near(name: str, names: Names) -> str:
-    """A hint for an unknown name: the devices one letter away, those that continue it, and then the most like it."""
+    """A hint for an unknown name: devices with more words, one letter away, that continue it; else the most like it."""
     by_plain, spellings, shipped = _by_plain_name(names), (name.strip().lower(), plain(name)), _shipped(names)
     whole = {device: device for device in shipped} | by_plain
+    worded = [device for device in shipped if device.startswith(f"{spellings[0]}-")]
     slips = [to for known, to in whole.items() if any(is_one_slip(spelling, known) for spelling in spellings)]
     longer = [device for device in shipped if len(spellings[1]) >= MIN_START and plain(device).startswith(spellings[1])]
-    like = [*slips, *longer] or [whole[name] for name in difflib.get_close_matches(spellings[1], whole, n=NEAREST)]
+    like = [*worded, *slips, *longer]
+    if not like:
+        like = [whole[known] for known in difflib.get_close_matches(spellings[1], whole, n=NEAREST)]
     hits = list(dict.fromkeys(like))[:NEAREST]
     return f"did you mean {', '.join(hits)}?" if hits else "see `dse list devices`"
