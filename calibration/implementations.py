@@ -31,8 +31,8 @@ WIDTH_80, LEAST_SD = 1.2816, 0.08
 #: a range that is wider says that a number cannot be told from these rows
 WIDEST = 4.0
 FEWEST_ROWS = 5
-#: rows that are not fitted to: a kernel that its table names as another, machines that it does not state
-LEFT_OUT = ("plain GPTQ kernel",)
+#: rows that are not fitted to (column `trust`): a kernel that its table names as another, and those that judge a fit
+LEFT_OUT = ("plain GPTQ kernel", "judged")
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def fit(
     start = np.log([one.numbers()[name].value for name in names])
 
     def solved(some: Sequence[EvidenceRow]) -> Floats:
-        limits = np.log([LIMITS[name] for name in names]).T
+        limits = np.log([LIMITS_OF.get(one.stack or "", LIMITS)[name] for name in names]).T
         solution = least_squares(
             lambda x: errors(x, some),
             np.clip(start, *limits),
@@ -158,6 +158,9 @@ LIMITS = {
     "memory_frac": (0.2, 1.0),
     "launch": (0.5, 500.0),
 }
+#: a framework that runs operation by operation: a layer's attention is dozens of them, started from Python, and each
+#: passes over all keys and values, which it joins to the new ones by a copy
+LIMITS_OF = {"transformers": {**LIMITS, "memory_frac": (0.002, 1.0), "launch": (0.5, 5000.0)}}
 
 
 def _error(row: EvidenceRow, value: float, bases: dict[str, EvidenceRow], against: dict[str, float]) -> float:

@@ -39,6 +39,7 @@ KV = {
     "bf16": "fp16",
     "auto": "fp16",
     "": "fp16",
+    "none": "fp16",
     "-": "fp16",
     "fp16 (int8 where faster)": "fp16",
     "int8": "int8:granularity=tensor",
@@ -48,7 +49,10 @@ KV = {
     "turboquant 4 bit, vllm": "turboquant_4bit_nc@vllm-0.20",
     "turboquant 4 bit, optimised": "turboquant_4bit_nc@vllm-53060",
     "int4": "atom",
+    "nqkv": "nqkv:block=256",
 }
+#: keys and values of tables that keep none: every step runs the whole prefix
+WITHOUT_CACHE = "none"
 #: how stacks' names begin -> software whose other kernels and server stand for it; and implementation of what it packs
 STACKS = {
     "vllm": ("vllm", ""),
@@ -62,6 +66,7 @@ STACKS = {
     "flashattention": ("vllm", ""),
     "atom": ("trtllm", "atom-released"),
     "quarot": ("trtllm", "quarot-released"),
+    "transformers": ("transformers", ""),
 }
 #: (weights, activations) as tables name them -> fields of a workload
 WEIGHTS: dict[tuple[str, str], dict[str, Any]] = {
@@ -171,6 +176,7 @@ def _described(row: EvidenceRow, path: str) -> EvidenceRow:
         tp=tp,
         stack=f"{near}@{release}" if release else near,
         model_kind="calibrated",
+        kv_cache=cells["kv"].lower() != WITHOUT_CACHE,
         **_weights(cells, model),
     )
     return replace(row, device=device, model=model, kv=kv, work=work, is_open=is_open, marks=marks)

@@ -6,9 +6,16 @@ from types import ModuleType
 from dse.core import checkout
 
 #: kernels whose numbers ship -> the module of the folder `calibration` that fits them
-SHIPPED = {"links": "links", "served": "served", "power": "power", "host": "host", "implementation": "implementations"}
+SHIPPED = {
+    "links": "links",
+    "served": "served",
+    "power": "power",
+    "host": "host",
+    "implementation": "implementations",
+    "framework": "frameworks",
+}
 #: of those, kernels that no device is named for
-WITHOUT_DEVICE = ("host", "implementation")
+WITHOUT_DEVICE = ("host", "implementation", "framework")
 
 
 def of_kernel(kernel: str) -> ModuleType:

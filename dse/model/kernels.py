@@ -139,7 +139,7 @@ def _attention_kernel(
     """The kernel that reads `groups`, the keys and values of these layers: as fitted, or as an implementation says."""
     terms, layer, special, sparse = stack.attention_terms(), layer_fit.layer, layer_fit.special, layer_fit.sparse
     fused = [g for g in groups if paths[g.place] == "fused"]
-    runs = [g.implementation for g in fused if g.implementation]
+    runs = [run for g in groups if (run := g.implementation) and paths[g.place] in ("fused", run.path)]
     packed = [fit for g in groups if (fit := packed_fit(stack, g, paths[g.place]))]
     launch_s = special.launch.si if special else max([terms["launch_s"], *(fit.launch.si for fit in packed)])
     launch_s = max((run.launch.si for run in runs if run.launch), default=launch_s)
@@ -293,8 +293,12 @@ def latent_fit(plan: KvPlan, paths: Mapping[str, str], stack: StackSpec | None) 
 
 
 def product_code(stack: StackSpec, weights: WeightFormat) -> str | None:
-    """Choose the measured products: those of the format, else 16-bit ones; None where only `gemm` was fitted."""
-    return next((code for code in (weights.dense_code, "bf16") if code in stack.products), None)
+    """Choose the measured products: those of the format, else 16-bit ones; None where only `gemm` was fitted.
+
+    Weights and activations of 8 bits that nobody names are FP8's or integers, of which a stack has one.
+    """
+    integers = ("w8a8",) if weights.dense_code == "fp8" else ()
+    return next((code for code in (weights.dense_code, *integers, "bf16") if code in stack.products), None)
 
 
 def check_weights(

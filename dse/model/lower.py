@@ -480,8 +480,9 @@ def most_at_once(device: HardwareSpec, work: Workload, stack_name: str | None) -
 
 def runs_server(device: HardwareSpec, work: Workload) -> bool:
     """True where a server's defaults hold: on GPUs (devices that count cores) with a KV cache, but where memory is to
-    be counted as papers do."""
-    return bool(device.n_cores) and work.kv_cache and work.memory != "paper"
+    be counted as papers do, or a stack lays out no pool."""
+    has_pool = servers.cache_copies(work.stack) == 1
+    return bool(device.n_cores) and work.kv_cache and work.memory != "paper" and has_pool
 
 
 def with_admission(device: HardwareSpec, work: Workload) -> Workload:
@@ -536,7 +537,7 @@ def load_of(
         expert_eighths=work.weight_format.expert_eighths,
         activation_bits=work.activation_bits,
         product_bits=narrowest_bits,
-        chunk_tokens=work.prompt_chunk_tokens,
+        chunk_tokens=work.prompt_chunk_tokens if servers.cache_copies(work.stack) == 1 else NO_LIMIT,
         rounds=work.rounds or NO_LIMIT,
         batching=batching,
         step_tokens=step_tokens,
@@ -557,9 +558,12 @@ def memory_counted(device: HardwareSpec, work: Workload) -> str:
             f"memory = server: {device.name} has no driver that reports its memory: use paper, or add reported_memory "
             "to its file"
         )
+    has_pool = servers.cache_copies(work.stack) == 1
+    if work.memory == "server" and not has_pool:
+        raise InputError(f"memory = server: {work.stack} lays out no pool: use paper, or leave --memory out")
     if work.memory == "server" and not work.kv_cache:
         raise InputError("memory = server: a server keeps a KV cache: use paper, or keep the cache")
-    return work.memory or ("server" if device.reported_memory and work.kv_cache else "paper")
+    return work.memory or ("server" if device.reported_memory and work.kv_cache and has_pool else "paper")
 
 
 def prompt_budget(work: Workload, server: servers.Server) -> int:
@@ -648,6 +652,7 @@ def memory_of(device: HardwareSpec, plan: KvPlan, work: Workload, stack_name: st
             block_tokens=work.page_tokens,
             longest_tokens=0,
             budget_tokens=0,
+            cache_copies=servers.cache_copies(stack_name) if work.kv_cache else 1,
             **pool.ALIKE._asdict(),
         )
     logged = measured_memory.fitting(work, device, (plan.whole or plan).model, stack_name)
@@ -687,6 +692,7 @@ def memory_of(device: HardwareSpec, plan: KvPlan, work: Workload, stack_name: st
         block_tokens=work.page_tokens,
         longest_tokens=work.max_model_len or 0,
         budget_tokens=budget,
+        cache_copies=1,
         **pool.blocks_of(plan, server, work.page_tokens)._asdict(),
     )
 

@@ -100,9 +100,12 @@ def workspace_bytes(design: Design, limits: Limits, n_tokens: int) -> int:
 
 @compilable
 def extra_bits(design: Design, limits: Limits, n_tokens: int) -> int:
-    """Activations and workspace of one sequence, in the unit of its bits."""
-    n_bytes = activation_bytes(design, n_tokens) + workspace_bytes(design, limits, n_tokens)
-    return unit_of(design) * n_bytes
+    """Activations and workspace of one sequence, in the unit of its bits; where a step joins keys and values to the new
+    ones by copies, these or the activations of its prompt, which come before."""
+    extra = unit_of(design) * activation_bytes(design, n_tokens)
+    if design.memory.cache_copies > 1:
+        extra = max(extra, (design.memory.cache_copies - 1) * sequence_bits(design, limits, n_tokens))
+    return extra + unit_of(design) * workspace_bytes(design, limits, n_tokens)
 
 
 @compilable
@@ -278,7 +281,9 @@ def most_bits(design: Design, n_tokens: int) -> float:
             kept * bits + g.once_bits + g.pool_bits + 2.0 * g.page_row_bits
         )
         most += per_byte * 4.0 * g.n_elements * (n + g.tile_tokens)
-    return most + per_byte * n * max(model.activation_elements, model.logits_elements) * 2.0
+    return (
+        design.memory.cache_copies * most + per_byte * n * max(model.activation_elements, model.logits_elements) * 2.0
+    )
 
 
 @compilable

@@ -349,6 +349,8 @@ class Memory(NamedTuple):
     longest_tokens: int
     #: tokens of prompts worked on together, kept of layers with a window beside it
     budget_tokens: int
+    #: times that keys and values are held at the peak of a step
+    cache_copies: int
     #: where layers differ, blocks of the pool (dse/model/pool.py), of all stages; all 0 where they are alike
     block_bits: int
     #: by which a server divides them to print tokens; 0: it prints those of requests of the longest context

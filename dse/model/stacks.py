@@ -33,7 +33,9 @@ def stack_of(device: HardwareSpec, work: Workload) -> tuple[str | None, StackSpe
     engine, _, release = (work.stack or "").partition("@")
     name = engine or (DEFAULT_STACK if DEFAULT_STACK in stacks else next(iter(stacks)))
     servers = catalog.servers()
-    known = dict.fromkeys([*(name for name, spec in stacks.items() if spec.attention or spec.gemm), *servers])
+    known = dict.fromkeys(
+        [*(name for name, spec in stacks.items() if spec.attention or spec.gemm or spec.host), *servers]
+    )
     if name not in known:
         raise InputError(f"stack = {show(name)}: {device.name} is calibrated for {', '.join(known)}")
     order = {other: stacks[other] for other in dict.fromkeys([name, DEFAULT_STACK, *stacks]) if other in stacks}

@@ -9,7 +9,7 @@ from dse.core.errors import InputError
 from dse.operations.declare import SILENT, Console, argument, operation, option
 from dse.operations.shared import Printed, json_option
 
-KERNELS = ("attention", "gemm", "links", "served", "host", "implementation", "power")
+KERNELS = ("attention", "gemm", "links", "served", "host", "implementation", "framework", "power")
 
 
 @operation("calibrate", "Fit a device's kernel parameters to measured times.")
@@ -23,19 +23,19 @@ class CalibrateDevice(Printed):
 
     table: str = argument()
     device: str | None = option(
-        None, "The device that was measured; not for host and implementation.", metavar="NAME|FILE"
+        None, "The device that was measured; not for host, implementation and framework.", metavar="NAME|FILE"
     )
     stack: str | None = option(None, "Software stack, such as vllm; default: the one the table names.", metavar="NAME")
     out: str = option(
-        help="Device file to write, with the fitted stack in it; for host and implementation a directory.",
+        help="Device file to write, with the fitted stack in it; for host, implementation and framework a directory.",
         metavar="FILE.toml|DIR",
     )
     kernel: str = option(
         "attention",
         "What to read from aiconfigurator-core (links: collectives; served: products by "
         "format, experts, latent heads, prompts); a CSV file's columns say. host: whole steps of a CSV "
-        "table; implementation: published measurements of quantized KV; power: J a byte and an operation, "
-        "idle power.",
+        "table; implementation: published measurements of quantized KV; framework: those without a KV cache; "
+        "power: J a byte and an operation, idle power.",
         choices=KERNELS,
     )
     as_json: bool = json_option("Print parameters and errors as JSON, in SI units.")

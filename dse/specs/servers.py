@@ -36,6 +36,10 @@ SMALL, LARGE, LARGEST = "small", "large", "largest"
 GIB = 2**30
 #: the server where no stack, or one without numbers of its own, is named
 DEFAULT = "vllm"
+#: software that lays out no pool, and how often it holds keys and values at the peak of a step: the tuples of Hugging
+#: Face's models keep all past ones until those of the last layer are joined to the new (torch.cat([past, new]) in each
+#: layer, transformers before 4.36; OPTModel's next_decoder_cache), and run each prompt whole
+WITHOUT_POOL = {"transformers": 2}
 #: what servers have in common whose own files say nothing else
 _COMMON = "common"
 _FOLDER = Path(hwspecs.__file__).parent / "servers"
@@ -103,6 +107,11 @@ def stacks() -> frozenset[str]:
 def of(stack: str | None, device: HardwareSpec, asked: str | None = None) -> Server:
     """The server of a software stack on a device, in the release that `asked` (vllm@0.19.0) names, else the newest."""
     return _server(stack, device_class(device), asked)
+
+
+def cache_copies(stack: str | None) -> int:
+    """How often a software stack, with a release or without, holds keys and values at the peak of a step."""
+    return WITHOUT_POOL.get((stack or "").partition("@")[0], 1)
 
 
 @lru_cache(maxsize=256)

@@ -13,7 +13,7 @@ from dse.specs.releases import NEWEST, release_of
 KvCode = Literal["fp16", "fp8", "int8", "int4", "int2"]
 PackedCode = Literal["fp8", "int8", "int4", "int2"]
 #: formats of weights that products were measured in (dse/specs/weights.py)
-WeightCode = Literal["bf16", "fp8", "fp8_block", "nvfp4", "mxfp4", "int4", "int8"]
+WeightCode = Literal["bf16", "fp8", "fp8_block", "nvfp4", "mxfp4", "int4", "int8", "w8a8"]
 LatentCode = Literal["fp16", "fp8"]
 #: how a layer of a constant state updates it: Mamba-2, the gated delta rule, Kimi's delta attention
 StateCode = Literal["mamba2", "gdn", "kda"]
@@ -230,8 +230,9 @@ class MaterialisedFit(Fit):
     memory_frac: Share
 
 
-#: formats of weights alone: how fast products unpack them is each stack's own, so no other's stands in
-UNPACKED: tuple[WeightCode, ...] = ("int4", "int8")
+#: formats of weights alone: how fast products unpack them is each stack's own, so no other's stands in; nor do products
+#: of 8-bit integers, which were fitted to whole steps of one framework
+OWN_PRODUCTS: tuple[WeightCode, ...] = ("int4", "int8", "w8a8")
 #: parts of a stack that whole steps need beside attention over plain heads and 16-bit products, each fitted by code
 SERVED = ("products", "experts", "latent", "prompt", "state", "sparse")
 
@@ -258,6 +259,8 @@ class StackSpec(Spec):
     materialised: MaterialisedFit | None = None
     #: what a server does beside the kernels; none: kernels alone
     host: HostFit | None = None
+    #: how far off it is on models left out of its fit, by kind
+    left_out: dict[Kind, Spread] = Field(default_factory=dict)
 
     def fits(self) -> dict[str, Fit]:
         """Everything that was fitted, by its place in the file."""
@@ -317,8 +320,7 @@ class ServedStack(StackSpec):
     stands_in: str = ""
     #: the release asked for as public benchmarks found it; each counts where it `holds`
     benchmarked: Mapping[Kind, Benchmarked] = Field(default_factory=dict)
-    #: how far off it is on models left out of its fit: by kind, and of those with rows on it
-    left_out: dict[Kind, Spread] = Field(default_factory=dict)
+    #: how far off it is on models with rows on it, each left out of its fit
     models: dict[str, Spread] = Field(default_factory=dict)
 
 
@@ -389,11 +391,10 @@ def served(
     for table in (*SERVED, "kv"):
         for other, stack in sorted(others, key=lambda entry: table == "latent" and _is_slow_packed(entry[1])):
             for code, fit in getattr(stack, table).items():
-                if code not in parts[table] and not (table == "products" and code in UNPACKED):
+                if code not in parts[table] and not (table == "products" and code in OWN_PRODUCTS):
                     parts[table] = {**parts[table], code: fit}
                     borrowed[f"{table}.{code}"] = other
-    spreads: dict[str, Any] = {"left_out": server.left_out, "models": server.models} if server else {}
+    if server:
+        parts |= {"left_out": server.left_out, "models": server.models}
     # every part was checked as its file was read
-    return ServedStack.model_construct(
-        **parts, borrowed=borrowed, stands_in=stands_in, benchmarked=public or {}, **spreads
-    )
+    return ServedStack.model_construct(**parts, borrowed=borrowed, stands_in=stands_in, benchmarked=public or {})

