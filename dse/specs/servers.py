@@ -110,7 +110,7 @@ def of(stack: str | None, device: HardwareSpec, asked: str | None = None) -> Ser
 
 
 def cache_copies(stack: str | None) -> int:
-    """How often a software stack, with a release or without, holds keys and values at the peak of a step."""
+    """Return the times that a stack, of any release, holds keys and values at the peak of a step."""
     return WITHOUT_POOL.get((stack or "").partition("@")[0], 1)
 
 

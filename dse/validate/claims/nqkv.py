@@ -121,15 +121,13 @@ def _halves(pairs: list[tuple[str, float]]) -> str:
 
 def _gains(system: int, other: int) -> list[tuple[str, float, float]]:
     """Model, our gain of one of `SYSTEMS` over another, and the printed one, of the rows that print both."""
-    return [
-        (
-            row[system].model,
-            row[system].result["throughput_tokens_per_s"] / row[other].result["throughput_tokens_per_s"],
-            row[system].tokens_per_s / row[other].tokens_per_s,
-        )
-        for row in _table_4()
-        if row[system].tokens_per_s and row[other].tokens_per_s
-    ]
+    gains = []
+    for row in _table_4():
+        one, two = row[system], row[other]
+        if one.tokens_per_s and two.tokens_per_s:
+            ours = one.result["throughput_tokens_per_s"] / two.result["throughput_tokens_per_s"]
+            gains.append((one.model, ours, one.tokens_per_s / two.tokens_per_s))
+    return gains
 
 
 def _judged_gain(gains: list[tuple[str, float, float]], shown: Callable[..., float]) -> Modeled:
