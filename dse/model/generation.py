@@ -103,6 +103,9 @@ class Generation(NamedTuple):
     pack_starts: int
     copy_starts: int
     prompt_starts: int
+    #: seconds of work on sinks, over all steps and in the prompt
+    sink_s: float
+    prompt_sink_s: float
     #: traffic of SinkQ's scores and choices, and of buffers extended by copying, over all steps
     score_bytes: float
     choice_bytes: float
@@ -257,7 +260,7 @@ def generation_of(design: Design, has_steps: bool = True) -> Generation:
                 sum_of_own -= g.n_stored_layers * sum_of_shared_bits(g, limits, first + 1, n, prefix)
         sum_of_own += design.output_tokens * extra_bits(design, limits, n)
     read_starts = pack_starts = copy_starts = prompt_starts = 0
-    scores = chosen = buffers = 0.0
+    scores = chosen = buffers = sink_s = prompt_sink_s = 0.0
     quantised = []
     for g in design.tensors:
         before, after = packed_tokens_ever(g, limits, first), packed_tokens_ever(g, limits, n)
@@ -278,8 +281,10 @@ def generation_of(design: Design, has_steps: bool = True) -> Generation:
             else:
                 read_starts += g.n_read_layers * g.read_launches * n_steps
             pack_starts += g.n_stored_layers * g.pack_launches * ((after - before) // g.step_tokens)
+            sink_s += g.n_stored_layers * g.sink_s * ((after - before) // g.step_tokens)
             if before:
                 prompt_starts += g.n_stored_layers * g.pack_launches
+                prompt_sink_s += g.n_stored_layers * g.sink_s
         if g.copies_to_append and g.path != ENGINE:
             window = window_of(g, limits)
             kept = kv_cache.packed_tokens(window, g.step_tokens, g.residual_tokens) if window >= starts else 0
@@ -317,6 +322,8 @@ def generation_of(design: Design, has_steps: bool = True) -> Generation:
         pack_starts=pack_starts,
         copy_starts=copy_starts,
         prompt_starts=prompt_starts,
+        sink_s=sink_s,
+        prompt_sink_s=prompt_sink_s,
         score_bytes=scores,
         choice_bytes=chosen,
         buffer_bytes=buffers / 8,

@@ -67,6 +67,12 @@ def starts_of(g: TensorGroup) -> Starts:
     return g.implementation.starts if g.implementation else Starts()
 
 
+def sink_s(g: TensorGroup) -> float:
+    """Seconds of work on sinks when a layer of the group packs; 0 where it keeps none."""
+    number = g.implementation.sinks if g.implementation and g.layout.pool_rows else None
+    return float(number.si) if number else 0.0
+
+
 def core_clock(device: HardwareSpec) -> float:
     """Cycles a second of a core."""
     return device.core_clock.si if device.core_clock else USUAL_CLOCK

@@ -312,6 +312,7 @@ def tensor_of(g: TensorGroup, plan: KvPlan, paths: Mapping[str, str], policy: Po
         index_bits=index,
         index_flops=flops * indexed,
         pool_rows=float(g.layout.pool_rows),
+        sink_s=implementations.sink_s(g) if side == KEYS else 0.0,
         packed_core_s=unpacking.core_s,
         unpack_rate_per_s=unpacking.rate_per_s,
     )
@@ -350,6 +351,7 @@ def states_of(plan: KvPlan) -> tuple[Tensor, ...]:
             index_bits=0,
             index_flops=0,
             pool_rows=0.0,
+            sink_s=0.0,
             packed_core_s=0.0,
             unpack_rate_per_s=0.0,
         )
@@ -761,8 +763,8 @@ def weights_by_operation(
 
 
 def own_kernels(g: TensorGroup, side: int) -> tuple[int, int]:
-    """Extra kernels per layer for a decode step and for a packing event; more where sinks are kept."""
+    """Extra kernels per layer for a decode step, more where sinks are kept, and for a packing event."""
     code = implementations.starts_of(g)
     if not g.layout.pool_rows:
         return code.read[side], code.pack[side]
-    return code.read[side] + code.pool_read[side], code.pack[side] + code.pool_pack[side]
+    return code.read[side] + code.pool_read[side], code.pack[side]

@@ -264,6 +264,9 @@ def terms_of(design: Design, made: Generation) -> Terms:
     pack_launch_s = dequantize.launch_s(made.pack_starts / n_steps, launch_s)
     copy_launch_s = dequantize.launch_s(made.copy_starts / n_steps, stack.copy_launch_s)
     prompt_launch_s = dequantize.launch_s(made.prompt_starts, launch_s)
+    if launch_s:  # a chip that starts no kernels works on sinks in its stream
+        pack_launch_s += made.sink_s / n_steps
+        prompt_launch_s += made.prompt_sink_s
     uncached_flops, quantises = 0.0, 0
     if design.load.has_cache == 0:
         first = design.input_tokens + 1

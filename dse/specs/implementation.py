@@ -21,17 +21,22 @@ BOUNDS = {
     "cores_per_head": ("core", 1e-3, 1e4),
     "memory_frac": ("1", 1e-3, 1.0),
     "launch": ("s", 1e-9, 1.0),
+    "sinks": ("s", 1e-9, 1.0),
 }
+#: of these, what slows a kernel down the larger it is
+TIMES = ("launch", "sinks")
 if TYPE_CHECKING:  # to the type checker every number is one with a range; the bounds are pydantic's business
     ElementsPerCycle: TypeAlias = Ranged
     CoresPerHead: TypeAlias = Ranged
     ReachedShare: TypeAlias = Ranged
     StartSeconds: TypeAlias = Ranged
+    SinkSeconds: TypeAlias = Ranged
 else:
     ElementsPerCycle = ranged(*BOUNDS["elements_per_cycle"])
     CoresPerHead = ranged(*BOUNDS["cores_per_head"])
     ReachedShare = ranged(*BOUNDS["memory_frac"])
     StartSeconds = ranged(*BOUNDS["launch"])
+    SinkSeconds = ranged(*BOUNDS["sinks"])
 
 #: what unpacks an element as often as there are query heads of a group, or once for all of them
 QUERY_HEAD = "query_head"
@@ -63,9 +68,8 @@ class Starts(Spec):
     #: in a decode step, and when tokens are packed
     read: Pair = (0, 0)
     pack: Pair = (0, 0)
-    #: what keeping sinks adds to both, in layers that keep any
+    #: what keeping sinks adds to a decode step, in layers that keep any
     pool_read: Pair = (0, 0)
-    pool_pack: Pair = (0, 0)
     #: every packing event reads and writes the whole packed buffer again
     copies_to_append: bool = False
     #: every step reads and writes the 16-bit tokens that wait to be packed again
@@ -115,6 +119,8 @@ class Implementation(Spec):
     memory_frac: ReachedShare | None = None
     #: start of a layer's kernels; None: that of the stack's
     launch: StartSeconds | None = None
+    #: work on sinks at each packing of a layer that keeps any, keys and values together; None: none
+    sinks: SinkSeconds | None = None
     starts: Starts = Starts.model_construct()
 
     @property
@@ -130,7 +136,7 @@ class Implementation(Spec):
         """A copy with every number at the slow or the fast end of its range."""
         changed = {}
         for name, number in self.numbers().items():
-            is_low = (end == SLOWEST) != (name == "launch")
+            is_low = (end == SLOWEST) != (name in TIMES)
             changed[name] = number.model_copy(update={"value": number.low if is_low else number.high})
         return self.model_copy(update={**changed, "name": f"{self.name}:{end}"})
 

@@ -217,7 +217,8 @@ def quantize_s(at: Facts) -> Derivation | None:
     if not at.cached:
         return _uncached(at)
     return how(
-        "mean over steps of what packing new tokens adds, plus copies of packed buffers, bursts written, and launches",
+        "mean over steps of what packing new tokens adds, plus copies of packed buffers, bursts written, launches, and "
+        "work on sinks",
         _PATHS,
         paths=at.paths_text,
         busy_s=at.run.quantize_busy_s - at.write_s,
@@ -227,6 +228,7 @@ def quantize_s(at: Facts) -> Derivation | None:
         launch_s=at.terms.pack_launch_s,
         kernel_launch_s=at.device.kernel_launch.si,
         launches_per_step=at.made.pack_starts / at.n_steps,
+        **({"sink_work_s": at.made.sink_s / at.n_steps} if at.made.sink_s and at.device.kernel_launch.si else {}),
         **at.of_sinks("sink_choice_s", at.terms.choice_bytes),
         rates_elements_per_s=assumed.rates(at.point, packs=True),
     )
