@@ -138,10 +138,12 @@ def nearest(plan: KvPlan, paths: Mapping[str, str], work: Workload, stack: Stack
     """
     used, weights, stand_ins = kernels.fits_used(plan, paths, work, stack), work.weight_format, []
     served = stack if isinstance(stack, ServedStack) else None
-    if work.activation_bits < units.FP16_BITS and f"products.{weights.dense_code}" not in used and stack.gemm:
+    codes = {weights.dense_code, "w8a8"} if work.activation_bits < units.FP16_BITS else {weights.dense_code}
+    measured = next((place for code in codes if (place := f"products.{code}") in used), None)
+    if work.activation_bits < units.FP16_BITS and not measured and stack.gemm:
         stand_ins.append("eight_bit_kernels")
     elif served and (served.host or work.weights):
-        places = [f"products.{weights.dense_code}"]
+        places = [measured or f"products.{weights.dense_code}"]
         places += [f"experts.{weights.expert_code}"] if kernels.has_experts(plan.model, work) else []
         stand_ins += ["nearest_format"] if any(place not in used for place in places) else []
     sparse = [kernels.sparse_code(plan, paths, g.shape_index) for g in plan.groups]

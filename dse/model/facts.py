@@ -134,6 +134,11 @@ class Facts:
             f"at the length between prompt and last token where the batch is largest, {where:,}",
         )
 
+    def copies(self) -> dict[str, int]:
+        """Times that a request's keys and values are held at the peak of a step, in its bytes; {} for once."""
+        n_copies = self.design.memory.cache_copies
+        return {"kv_copies_at_peak": n_copies} if n_copies > 1 else {}
+
     @property
     def layer_elements(self) -> int:
         """Elements of the activations of a token in one layer."""

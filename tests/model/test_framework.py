@@ -4,6 +4,7 @@ import pytest
 
 from dse.core.errors import InputError
 from dse.model import engine
+from dse.model.explain import explained
 from dse.model.point import Point
 from dse.model.stacks import stack_of
 from dse.specs import catalog
@@ -31,6 +32,10 @@ def test_the_cell_that_ran_out_of_memory_does_not_fit():
     assert printed_out["min_capacity_bytes"] == pytest.approx(104.8e9, rel=1e-3)
     assert printed_out["kv_bytes"] == kv_bytes  # a token takes what it takes
     assert not printed_out["fits_whole_batch"]
+    work = Workload(batch=64, input_tokens=512, output_tokens=338, **W8A8)
+    results, told = explained(Point(A100, build("opt-30b", INT8), work))
+    assert told["min_capacity_bytes"].terms["kv_copies_at_peak"] == 2
+    assert "eight_bit_kernels" not in results["assumptions"]  # they were fitted
     nqkv = at("opt-30b", "nqkv", 64, 512)
     workspace = 64 * 864 * 2 * 7168 * 2
     assert nqkv["min_capacity_bytes"] == nqkv["weight_bytes"] + 2 * kv_bytes * 65 // 128 + workspace

@@ -297,6 +297,7 @@ def min_capacity_bytes(at: Facts) -> Derivation:
         shared_bytes=at.counted.shared_bytes,
         batch=at.work.batch,
         bytes_per_sequence=at.counted.own_bytes,
+        **at.copies(),
     )
 
 
@@ -339,6 +340,7 @@ def max_batch(at: Facts) -> Derivation:
         activation_bytes_per_sequence=at.made.activation_bytes,
         workspace_bytes_per_sequence=at.made.workspace_bytes,
         admission=at.work.admission,
+        **at.copies(),
         **most,
     )
 
