@@ -1,5 +1,7 @@
 """A framework without a pool: Hugging Face's tuples hold keys and values twice while a step joins them to the new."""
 
+from typing import Any
+
 import pytest
 
 from dse.core.errors import InputError
@@ -12,7 +14,7 @@ from dse.specs.workload import Workload
 from dse.validate.claims.designs import build
 
 A100 = catalog.device("a100-80gb")
-W8A8 = {"weights_bits": 8, "activation_bits": 8, "stack": "transformers"}
+W8A8: dict[str, Any] = {"weights_bits": 8, "activation_bits": 8, "stack": "transformers"}
 INT8 = "int8:granularity=tensor"
 
 
