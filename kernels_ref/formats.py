@@ -45,6 +45,8 @@ class StorageConstants:
     coo_chunk: int = 64
     #: one count per token and chunk finds the chunk's entries (project's packed layout)
     chunk_count: int = 8
+    #: 4-bit code that fills the last byte of an odd row (no paper says; NF4 has its code of zero, bitsandbytes')
+    odd_pad: int = 0
     #: position of a token kept in full precision (SinkQ pool, project's packed layout)
     position: int = 32
     #: KIVI and SinkQ pack codes into 32-bit words

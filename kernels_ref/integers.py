@@ -10,7 +10,7 @@ from kernels_ref import half
 from kernels_ref.formats import FORMATS
 from kernels_ref.inputs import NonFinite, check_choice, check_scale, row_tensor
 from kernels_ref.jit import inner, kernel, prange
-from kernels_ref.packing import look_up, pack_low_first, pick, unpack_low_first
+from kernels_ref.packing import ODD_PAD, look_up, pack_low_first, pick, unpack_low_first
 from kernels_ref.rows import BufferColumn, Buffers, RowMethod, n_pieces, nibbles, rows_of
 
 __all__ = ["PerTensorInteger", "PerTokenInteger"]
@@ -67,7 +67,7 @@ def _dequantize_bytes(codes: np.ndarray, absmax: np.ndarray, inverse: np.float32
 def _quantize_nibbles(bits: np.ndarray, levels: np.float32, packed: np.ndarray, absmax: np.ndarray) -> None:
     """FP16 patterns bits[n, channels] -> packed[n, ceil(channels / 2)], patterns absmax[n]; levels float32, 7."""
     for piece in prange(n_pieces(bits)):
-        codes = np.zeros(2 * packed.shape[1], np.uint16)  # an odd row ends with a zero
+        codes = np.full(2 * packed.shape[1], ODD_PAD, np.uint16)
         for row in rows_of(piece, bits):
             absmax[row] = half.absmax(bits[row])
             _to_nibbles(bits[row], _reciprocal(absmax[row], levels), codes)
@@ -105,7 +105,7 @@ class PerTokenInteger(RowMethod):
     `scale` is the format in which the absmax is stored: FP16 holds it exactly, bitsandbytes stores FP32.
 
     Buffers: `codes` int8 [rows, channels], or uint8 [rows, ceil(channels / 2)] of two's complement nibbles, element 2i
-    in the low one, an odd row padded with 0; `absmax` float32 or float16 [rows, 1]. Source: bitsandbytes 0.50.2,
+    in the low one, an odd row padded with ODD_PAD; `absmax` float32 or float16 [rows, 1]. Source: bitsandbytes 0.50.2,
     int8_vectorwise_quant; INT4: the same rule, packing defined here.
     """
 
@@ -160,7 +160,7 @@ def _decode_table(bits: int, scale: float) -> np.ndarray:
 def _look_up_nibbles(bits: np.ndarray, table: np.ndarray, packed: np.ndarray) -> None:
     """FP16 patterns bits[n, channels] -> packed[n, ceil(channels / 2)], the code of a pattern from the table."""
     for piece in prange(n_pieces(bits)):
-        codes = np.zeros(2 * packed.shape[1], np.uint16)
+        codes = np.full(2 * packed.shape[1], ODD_PAD, np.uint16)
         for row in rows_of(piece, bits):
             pick(bits[row], table, codes)
             pack_low_first(codes, packed[row])
@@ -184,7 +184,8 @@ class PerTensorInteger(RowMethod):
     in FP16. `measured` takes the scale from a tensor.
 
     Buffer: `codes` int8 [rows, channels], or uint8 [rows, ceil(channels / 2)] of two's complement nibbles, element 2i
-    in the low one, an odd row padded with 0. Source: SmoothQuant (arXiv:2211.10438), static per-tensor activations.
+    in the low one, an odd row padded with ODD_PAD. Source: SmoothQuant (arXiv:2211.10438), static per-tensor
+    activations.
     """
 
     scale: float

@@ -6,7 +6,7 @@ import numpy as np
 
 from kernels_ref import half
 from kernels_ref.jit import inner, kernel, prange
-from kernels_ref.packing import pack_low_first, unpack_low_first
+from kernels_ref.packing import ODD_PAD, pack_low_first, unpack_low_first
 from kernels_ref.rows import BufferColumn, Buffers, RowMethod, n_pieces, nibbles, rows_of
 
 __all__ = ["KVQuantKeys", "KVQuantValues"]
@@ -55,7 +55,7 @@ def _pack_codes(
 ) -> None:
     """FP16 patterns bits[n, channels], outlier uint8 alike -> packed; scale, offset float32 [n, 1] or [1, channels]."""
     for piece in prange(n_pieces(bits)):
-        codes = np.zeros(2 * packed.shape[1], np.uint16)
+        codes = np.full(2 * packed.shape[1], ODD_PAD, np.uint16)
         for row in rows_of(piece, bits):
             mine = min(row, scale.shape[0] - 1)
             _encode_row(bits[row], outlier[row], scale[mine], offset[mine], lut, codes)

@@ -5,8 +5,11 @@ Little-endian machines only, as numpy's wheels and numba are.
 
 import numpy as np
 
+from kernels_ref.formats import storage
 from kernels_ref.jit import inner, kernel, prange
 
+#: code behind the last one of an odd row of 4-bit codes
+ODD_PAD = np.uint16(storage.odd_pad)
 #: elements of a unit of work of `look_up`
 PIECE = 2**15
 

@@ -8,7 +8,7 @@ import numpy as np
 from kernels_ref import half
 from kernels_ref.inputs import check_choice
 from kernels_ref.jit import inner, kernel, prange
-from kernels_ref.packing import pack_low_first, pick, unpack_low_first
+from kernels_ref.packing import ODD_PAD, pack_low_first, pick, unpack_low_first
 from kernels_ref.rows import BufferColumn, Buffers, RowMethod, n_pieces, nibbles, rows_of
 
 __all__ = ["QServe"]
@@ -87,7 +87,7 @@ def _quantize(
 ) -> None:
     """FP16 patterns bits[n, channels] -> packed[n, ceil(channels / 2)], patterns scale and zero[n, groups]."""
     for piece in prange(n_pieces(bits)):
-        codes = np.zeros(2 * packed.shape[1], np.uint16)  # an odd row ends with a zero
+        codes = np.full(2 * packed.shape[1], ODD_PAD, np.uint16)
         for row in rows_of(piece, bits):
             for g in range(scale.shape[1]):
                 channels = slice(g * group, (g + 1) * group)

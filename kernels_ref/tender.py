@@ -8,7 +8,7 @@ import numpy as np
 from kernels_ref import half
 from kernels_ref.inputs import KVTensor, check_choice
 from kernels_ref.jit import inner, kernel, prange
-from kernels_ref.packing import pack_low_first, unpack_low_first
+from kernels_ref.packing import ODD_PAD, pack_low_first, unpack_low_first
 from kernels_ref.rows import BufferColumn, Buffers, RowMethod, n_pieces, nibbles, rows_of
 
 __all__ = ["Tender"]
@@ -56,7 +56,7 @@ def _encode_key_row(
 def _encode_keys(bits: np.ndarray, centre: np.ndarray, packed: np.ndarray, scale: np.ndarray) -> None:
     """FP16 patterns bits[n, channels], centre[channels] -> packed[n, ceil(channels / 2)], scale[n, heads]."""
     for piece in prange(n_pieces(bits)):
-        codes = np.zeros(2 * packed.shape[1], np.uint16)
+        codes = np.full(2 * packed.shape[1], ODD_PAD, np.uint16)
         values = np.empty(bits.shape[1] // scale.shape[1], np.float32)
         for row in rows_of(piece, bits):
             _encode_key_row(bits[row], centre, values.size, values, codes, scale[row])
@@ -101,7 +101,7 @@ def _encode_value_row(bits: np.ndarray, scale: np.ndarray, codes: np.ndarray) ->
 def _encode_values(bits: np.ndarray, scale: np.ndarray, packed: np.ndarray) -> None:
     """FP16 patterns bits[n, channels], scale float32[channels] -> packed[n, ceil(channels / 2)]."""
     for piece in prange(n_pieces(bits)):
-        codes = np.zeros(2 * packed.shape[1], np.uint16)
+        codes = np.full(2 * packed.shape[1], ODD_PAD, np.uint16)
         for row in rows_of(piece, bits):
             _encode_value_row(bits[row], scale, codes)
             pack_low_first(codes, packed[row])

@@ -39,7 +39,9 @@ class Oaken(RowMethod):
     FP16 before use; they must be finite there and nested.
     dense: position of the group stored in the dense matrix, from 1, outermost first; 0: the middle one of three groups
     (with any other number it must be given).
-    outlier_bits: 5 (sign and 4-bit magnitude) or 4 (signed minimum and maximum) for all other groups.
+    outlier_bits: 5 (sign and 4-bit magnitude) or 4 for all other groups.
+    outlier_code: of 4-bit outliers, "magnitude" (a sign and 3 bits, both in the dense matrix) or "signed" (one code
+    from minimum to maximum, both sides together).
     mode: "paper" (Eq. 1 to 4 and the fused encoding; minimum and maximum per token; `quantize`, `dequantize`) or
     "artifact" (what casys-kaist/oaken@e0bfbf0 computes bit for bit; it stores nothing: `fake_quantize`).
     device_semantics ("cpu", "cuda"), quantize_outlier and group_shift belong to the artifact; the two switches are its
@@ -47,8 +49,12 @@ class Oaken(RowMethod):
 
     Rules where the paper is silent. A group's elements are those outside its own closed interval [lower, upper] and
     inside all outer ones; each is shifted by the threshold that it crossed; the innermost group is not shifted.
-    Shifted values are rounded to FP16 and kept within +-65504. Codes have 4 bits in every group: outliers of 5 bits add
-    a sign (1: lower side or negative), the others find their side again by the sign of the decoded shifted value.
+    Shifted values are rounded to FP16 and kept within +-65504. Codes have 4 bits in every group: outliers of 5 bits
+    have a sign (1: lower side or negative) in their entry, those of 4 bits in the highest bit of their code; the dense
+    group and signed codes find their side again by the sign of the decoded shifted value. The paper does not say where
+    4-bit outliers have their sign: its entries of 8 bits have no room for one (6 of the index, 2 of the group).
+    -0 is on the side of the innermost group that `paper.UPPER_FROM` gives, the lower one; a minimum or maximum of -0 is
+    stored as +0. The last nibble of an odd row is `storage.odd_pad`.
     The packed layout is `paper.Layout`'s: `quantize` gives buffers dense, coo, counts and meta, and
     `counts["n_outliers"]`, the length of coo. Raises ValueError for parameters that are not allowed.
     """
@@ -61,6 +67,7 @@ class Oaken(RowMethod):
     device_semantics: Literal["cpu", "cuda"] = "cpu"
     quantize_outlier: bool = True
     group_shift: bool = True
+    outlier_code: Literal["magnitude", "signed"] = "magnitude"
 
     def __post_init__(self) -> None:
         for name in ("lower", "upper"):
@@ -82,6 +89,11 @@ class Oaken(RowMethod):
                 f"dense = 0: must be given for {n} groups, 1 to {n}: only of three the middle one is meant"
             )
         check_choice("outlier_bits", self.outlier_bits, (5, 4))
+        check_choice("outlier_code", self.outlier_code, ("magnitude", "signed"))
+        if self.outlier_code == "signed" and self.outlier_bits == 5:
+            raise ValueError(
+                "outlier_code = 'signed': is of 4-bit outliers, must be 'magnitude' where they have 5 bits"
+            )
         check_choice("mode", self.mode, ("paper", "artifact"))
         check_choice("device_semantics", self.device_semantics, ("cpu", "cuda"))
         check_choice("quantize_outlier", self.quantize_outlier, (True, False))
@@ -115,7 +127,7 @@ class Oaken(RowMethod):
 
     @property
     def _layout(self) -> Layout:
-        return layout_of(self.lower, self.upper, (self.dense or 2) - 1, self.outlier_bits)
+        return layout_of(self.lower, self.upper, (self.dense or 2) - 1, self.outlier_bits, self.outlier_code)
 
     def _columns(self, n_heads: int, channels: int) -> tuple[BufferColumn, ...]:
         return (

@@ -15,7 +15,7 @@ import numpy as np
 from kernels_ref import half
 from kernels_ref.formats import storage
 from kernels_ref.jit import inner, kernel, prange
-from kernels_ref.packing import pack_low_first
+from kernels_ref.packing import ODD_PAD, pack_low_first
 from kernels_ref.rows import n_pieces, rows_of
 
 #: groups that the packed layout can tell apart (Oaken Table 3 uses 2 to 5)
@@ -24,9 +24,15 @@ MIN_GROUPS, MAX_GROUPS = 2, 5
 GROUP_BITS = {2: 0, 3: 1, 4: 2, 5: 2}
 #: elements that an entry's index reaches
 CHUNK = storage.coo_chunk
+#: the least value of the innermost group's upper side. The paper leaves open where -0 is: here it goes by its sign bit,
+#: to the lower side, and comes back as -0; np.float16(-0.0) would put it on the upper one
+UPPER_FROM = np.float16(0.0)
 #: bounds of the first and of the last region: no finite pattern is below or at them
 LOWEST, HIGHEST = -(2**15), 2**15 - 1
-_LEVELS = np.float32(2**storage.oaken_dense - 1)
+#: steps of a 4-bit code, and of an outlier's magnitude where the fourth bit is its sign
+_LEVELS, _SIGNED_LEVELS = np.float32(2**storage.oaken_dense - 1), np.float32(2 ** (storage.oaken_dense - 1) - 1)
+#: the sign of an outlier inside its 4-bit code: the highest bit, 1 for the lower side or negative
+_SIGN_MARK = np.uint16(2 ** (storage.oaken_dense - 1))
 
 
 def rounded_threshold(value: float) -> np.float16:
@@ -63,6 +69,10 @@ class Groups(NamedTuple):
     signed: np.ndarray
     #: int64 [n]: position of the group's pair in meta
     slot: np.ndarray
+    #: float32 [n]: steps of a group's codes
+    levels: np.ndarray
+    #: uint16 [2 n]: sign bit of a code; 0 where the sign is in the entry or in the value
+    mark: np.ndarray
     #: uint16 [2 n]: group and sign bits of an entry
     tag: np.ndarray
     #: of these bits, shifted to the lowest
@@ -74,7 +84,8 @@ class Layout:
     """Groups of one tensor, and how its elements are stored.
 
     Buffers of T tokens of d channels (heads concatenated), n groups:
-    dense   uint8 [T, ceil(d / 2)]: a 4-bit code of every element, element 2 i in the low nibble; a last odd one is 0
+    dense   uint8 [T, ceil(d / 2)]: a 4-bit code of every element, element 2 i in the low nibble; a last odd one is
+            `storage.odd_pad`. Of a 4-bit outlier with `code` "magnitude" bit 3 is the sign (1: lower side or negative)
     coo     one entry per element outside the dense group, ordered by token and channel: bits 0 to 5 channel % 64, then
             the group (n = 2: no bit, 3: one, 4 and 5: two; counted among the sparse groups from the innermost out),
             then with 5-bit outliers the sign (1: lower side or negative); uint8, or little-endian uint16 beyond 8 bits
@@ -83,14 +94,17 @@ class Layout:
     """
 
     n_groups: int
-    outlier_bits: int
     groups: Groups
     entry_dtype: np.dtype
 
 
 @lru_cache(maxsize=1024)
-def layout_of(lower: tuple[float, ...], upper: tuple[float, ...], dense: int, outlier_bits: int) -> Layout:
+def layout_of(
+    lower: tuple[float, ...], upper: tuple[float, ...], dense: int, outlier_bits: int, code: str = "magnitude"
+) -> Layout:
     """The layout of n groups by n - 1 thresholds a side, outermost first; `dense` from 0, `outlier_bits` 4 or 5.
+
+    code: of 4-bit outliers, "magnitude" (a sign and 3 bits) or "signed" (one code from minimum to maximum).
 
     Thresholds must be finite in FP16 and nested (lower rising, upper falling, lower <= upper).
     """
@@ -98,7 +112,9 @@ def layout_of(lower: tuple[float, ...], upper: tuple[float, ...], dense: int, ou
     low16, high16 = [rounded_threshold(v) for v in lower], [rounded_threshold(v) for v in upper]
     below = [_first_not_below(threshold) for threshold in low16]
     above = [_first_above(threshold) for threshold in reversed(high16)]
-    zero = min(max(0, below[-1]), above[0])  # the innermost group's sides part at zero, if that is inside
+    zero = min(
+        max(_key(UPPER_FROM), below[-1]), above[0]
+    )  # the innermost group's sides part at zero, if that is inside
     sparse = [group for group in range(n) if group != dense]
     slot = np.zeros(n, np.int64)
     slot[[dense, *sparse]] = range(n)
@@ -109,16 +125,20 @@ def layout_of(lower: tuple[float, ...], upper: tuple[float, ...], dense: int, ou
         if outlier_bits == 5:
             tag[group] |= 1 << sign_bit
     entry_bits = sign_bit + outlier_bits - storage.oaken_dense
+    signed = np.array([group == dense or code == "signed" for group in range(n)])
+    has_mark = ~signed & (outlier_bits == storage.oaken_dense)
     groups = Groups(
         dense=dense,
         bounds=np.array([LOWEST, *below, zero, *above, HIGHEST], np.int16),
         shift=np.array([*low16, -0.0, -0.0, *reversed(high16)], np.float32),
-        signed=np.array([group == dense or outlier_bits == 4 for group in range(n)]),
+        signed=signed,
         slot=slot,
+        levels=np.where(has_mark, _SIGNED_LEVELS, _LEVELS).astype(np.float32),
+        mark=np.array([*np.where(has_mark, _SIGN_MARK, 0), *[0] * n], np.uint16),
         tag=tag,
         mask=2 ** (GROUP_BITS[n] + outlier_bits - storage.oaken_dense) - 1,
     )
-    return Layout(n, outlier_bits, groups, np.dtype("u1" if entry_bits <= 8 else "<u2"))
+    return Layout(n, groups, np.dtype("u1" if entry_bits <= 8 else "<u2"))
 
 
 def group_table(layout: Layout) -> np.ndarray:
@@ -181,8 +201,8 @@ def _shifted(bits: np.uint16, shift: np.float32) -> np.float32:
 
 @inner
 def _code(value: np.float32, low: np.float32, scale: np.float32) -> np.uint16:
-    """rint((value - low) * scale) of a group's member: 0 to 15 without clipping, since low <= value <= low + 15 / scale
-    but for two roundings."""
+    """rint((value - low) * scale) of a group's member: 0 to its levels (15 or 7) without clipping, since low <= value
+    <= low + levels / scale but for two roundings."""
     scaled = np.float32(np.float32(value - low) * scale)
     return np.uint16(np.uint32(np.float32(scaled + half.TO_INTEGER).view(np.uint32)) & np.uint32(15))
 
@@ -218,18 +238,19 @@ def _sparse_codes(
     bits: np.ndarray,
     region: np.ndarray,
     places: np.ndarray,
-    regions: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray],
+    regions: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray],
     codes: np.ndarray,
     entries: np.ndarray,
 ) -> None:
-    """Codes and entries of the elements at `places`; `regions`: shift, whether negated, low, scale and tag of each."""
-    shift, negate, low, scale, tag = regions
+    """Codes and entries of the elements at `places`; `regions`: shift, whether negated, low, scale, mark and tag of
+    each."""
+    shift, negate, low, scale, mark, tag = regions
     for j in range(places.size):
         i = places[j]
         r = region[i]
         value = _shifted(bits[i], shift[r])
         value = np.float32(-value if negate[r] else value)
-        codes[i] = _code(value, low[r], scale[r])
+        codes[i] = _code(value, low[r], scale[r]) | mark[r]
         entries[j] = np.uint16(i & (CHUNK - 1)) | tag[r]
 
 
@@ -272,12 +293,12 @@ def encode(
     `starts[row]` is the row's first entry in `entries`, starts[n] the end; packed[row, ceil(d / 2)] uint8,
     meta[row, 2 n] uint16 FP16 patterns.
     """
-    dense, bounds, shift, signed, slot, tag, _ = groups
+    dense, bounds, shift, signed, slot, levels, mark, tag, _ = groups
     d, n = bits.shape[1], signed.size
     other = 2 * n - 1 - dense
     for piece in prange(n_pieces(bits)):
         keys, region = np.empty(d, np.int16), np.empty(d, np.uint8)
-        codes, places = np.zeros(2 * packed.shape[1], np.uint16), np.empty(d, np.int32)
+        codes, places = np.full(2 * packed.shape[1], ODD_PAD, np.uint16), np.empty(d, np.int32)
         smallest, largest = np.empty(2 * n, np.int16), np.empty(2 * n, np.int16)
         low, high = np.empty(n, np.float32), np.empty(n, np.float32)
         low_of, scale_of = np.empty(2 * n, np.float32), np.empty(2 * n, np.float32)
@@ -293,7 +314,7 @@ def encode(
             _ranges(smallest, largest, bounds, shift, signed, low, high)
             for group in range(n):
                 size = np.float32(high[group] - low[group])
-                scale = np.float32(_LEVELS / size) if size > 0 else np.float32(0.0)
+                scale = np.float32(levels[group] / size) if size > 0 else np.float32(0.0)
                 meta[row, 2 * slot[group]] = half.from_f32(low[group])
                 meta[row, 2 * slot[group] + 1] = half.from_f32(high[group])
                 low_of[group] = low_of[2 * n - 1 - group] = low[group]
@@ -301,7 +322,7 @@ def encode(
             _dense_codes(bits[row], bounds[other], shift[dense], shift[other], low[dense], scale_of[dense], codes[:d])
             n_sparse = _gather(region, np.uint8(dense), np.uint8(other), places)
             n_sparse = min(n_sparse, starts[row + 1] - starts[row])  # should another thread have changed x since
-            regions = shift, negate, low_of, scale_of, tag
+            regions = shift, negate, low_of, scale_of, mark, tag
             own_entries = entries[starts[row] : starts[row + 1]]
             _sparse_codes(bits[row], region, places[:n_sparse], regions, codes, own_entries)
             pack_low_first(codes, packed[row])
@@ -309,11 +330,17 @@ def encode(
 
 @inner
 def _values(
-    low: np.float32, high: np.float32, negate: bool, lower: np.float32, upper: np.float32, table: np.ndarray
+    low: np.float32,
+    high: np.float32,
+    levels: np.float32,
+    negate: bool,
+    lower: np.float32,
+    upper: np.float32,
+    table: np.ndarray,
 ) -> None:
-    """table[16]: the FP16 pattern of every code; `lower` is added to negative values, `upper` to the others."""
-    step = np.float32(np.float32(high - low) / _LEVELS)
-    for code in range(16):
+    """table[levels + 1]: the FP16 pattern of every code; `lower` is added to negative values, `upper` to the others."""
+    step = np.float32(np.float32(high - low) / levels)
+    for code in range(table.size):
         value = np.float32(np.float32(np.float32(code) * step) + low)
         value = np.float32(-value if negate else value)
         table[code] = half.from_f32(half.limited(np.float32(value + (lower if value < np.float32(0.0) else upper))))
@@ -368,7 +395,7 @@ def decode(
     out: np.ndarray,
 ) -> None:
     """out[row, channel] FP16 patterns from the packed buffers; `starts` as in `encode`."""
-    dense, _, shift, signed, slot, tag, mask = groups
+    dense, _, shift, signed, slot, levels, mark, tag, mask = groups
     n = signed.size
     for piece in prange(n_pieces(out)):
         pairs, table = np.empty(256, np.uint32), np.zeros(16 * (mask + 1), np.uint16)
@@ -380,13 +407,14 @@ def decode(
                 other = 2 * n - 1 - r
                 if group == dense:
                     if r < n:
-                        _values(low, high, False, shift[r], shift[other], dense_table)
+                        _values(low, high, levels[group], False, shift[r], shift[other], dense_table)
                 elif starts[row + 1] > starts[row]:
-                    first = 16 * (np.int64(tag[r]) >> 6)
+                    first = 16 * (np.int64(tag[r]) >> 6) + np.int64(mark[r])
+                    part = table[first : first + np.int64(levels[group]) + 1]
                     if not signed[group]:
-                        _values(low, high, r < n, shift[r], shift[r], table[first : first + 16])
+                        _values(low, high, levels[group], r < n, shift[r], shift[r], part)
                     elif r < n:
-                        _values(low, high, False, shift[r], shift[other], table[first : first + 16])
+                        _values(low, high, levels[group], False, shift[r], shift[other], part)
             _pairs(dense_table, pairs)
             _spread(packed[row], pairs, out[row])
             _place(packed[row], counts[row], entries[starts[row] : starts[row + 1]], table, mask, out[row])

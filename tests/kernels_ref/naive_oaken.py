@@ -65,11 +65,11 @@ def entry_bits(n, outlier_bits):
     return group_bits, sign_bits, -(-(6 + group_bits + sign_bits) // 8)
 
 
-def encode(x, lower, upper, dense=1, outlier_bits=5):
+def encode(x, lower, upper, dense=1, outlier_bits=5, outlier_code="magnitude"):
     """dict(dense, coo, counts, meta, group) of x [T, d] float16; lower, upper: n - 1 thresholds, outermost first."""
     lower, upper = [rne16(v) for v in lower], [rne16(v) for v in upper]
     n, (n_rows, d) = len(lower) + 1, x.shape
-    signed = [j == dense or outlier_bits == 4 for j in range(n)]
+    signed = [j == dense or outlier_code == "signed" for j in range(n)]
     order = [dense, *sparse_groups(n, dense)]
     group_bits, sign_bits, entry_bytes = entry_bits(n, outlier_bits)
     out = {
@@ -95,8 +95,11 @@ def encode(x, lower, upper, dense=1, outlier_bits=5):
         for i, (j, up, v) in enumerate(placed):
             size = F32(high[j]) - F32(low[j])
             code = 0
+            levels = 15 if signed[j] or outlier_bits == 5 else 7
             if size > 0:
-                code = int(min(max(np.rint((F32(v) - F32(low[j])) * (F32(15) / size)), 0), 15))
+                code = int(min(max(np.rint((F32(v) - F32(low[j])) * (F32(levels) / size)), 0), levels))
+            if levels == 7 and not up:
+                code += 8
             out["dense"][t, i // 2] |= code << (4 * (i % 2))
             out["group"][t, i] = j
             if j != dense:
@@ -108,7 +111,7 @@ def encode(x, lower, upper, dense=1, outlier_bits=5):
     return out
 
 
-def decode(packed, d, lower, upper, dense=1, outlier_bits=5):
+def decode(packed, d, lower, upper, dense=1, outlier_bits=5, outlier_code="magnitude"):
     """float16 [T, d] from what `encode` gives (dense, coo, counts, meta)."""
     lower, upper = [rne16(v) for v in lower], [rne16(v) for v in upper]
     n, n_rows = len(lower) + 1, packed["dense"].shape[0]
@@ -129,7 +132,10 @@ def decode(packed, d, lower, upper, dense=1, outlier_bits=5):
             code = int(packed["dense"][t, i // 2]) >> (4 * (i % 2)) & 15
             j, negative = where.get(i, (dense, None))
             low, high = (F32(v) for v in packed["meta"][t, 2 * order.index(j) :][:2])
-            v = F32(F32(F32(code) * ((high - low) / F32(15))) + low)
+            levels = 15
+            if j != dense and outlier_bits == 4 and outlier_code == "magnitude":
+                levels, negative, code = 7, code >= 8, code % 8
+            v = F32(F32(F32(code) * ((high - low) / F32(levels))) + low)
             value = -v if negative else v
             if j < n - 1:  # signed: the side is the sign
                 value += F32((lower if (v < 0 if negative is None else negative) else upper)[j])

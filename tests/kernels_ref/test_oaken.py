@@ -34,17 +34,23 @@ THRESHOLDS = {
     5: [((-3.0, -2.0, -0.02, -0.005), (3.5, 2.25, 0.01, 0.0)), ((0.1, 0.5, 1.0, 2.0), (9.0, 6.0, 3.0, 2.0))],
 }
 METHODS = [
-    Oaken(lower, upper, dense, outlier_bits)
+    Oaken(lower, upper, dense, bits, outlier_code=code)
     for n, pairs in THRESHOLDS.items()
     for lower, upper in pairs
     for dense in range(1, n + 1)
-    for outlier_bits in (5, 4)
+    for bits, code in ((5, "magnitude"), (4, "magnitude"), (4, "signed"))
 ]
 DEFAULT, SATURATING = Oaken(*THRESHOLDS[3][0]), Oaken(*THRESHOLDS[3][-1])
 
 
 def name_of(method):
-    return f"{method.n_groups}-{method.dense}-{method.outlier_bits}-{method.lower[-1]:g}"
+    code = f"{method.outlier_bits}{method.outlier_code[0]}"
+    return f"{method.n_groups}-{method.dense}-{code}-{method.lower[-1]:g}"
+
+
+def twins(method):
+    """The rest of the twin's arguments."""
+    return method.lower, method.upper, (method.dense or 2) - 1, method.outlier_bits, method.outlier_code
 
 
 def rows(d, seed=0):
@@ -75,11 +81,11 @@ def rows(d, seed=0):
 
 def check_against_twin(method, x):
     packed = method.quantize(x)
-    twin = naive.encode(x, method.lower, method.upper, (method.dense or 2) - 1, method.outlier_bits)
+    twin = naive.encode(x, *twins(method))
     for name, buffer in packed.buffers.items():
         assert buffer.tobytes() == twin[name].tobytes(), name
     assert np.array_equal(method.groups(x), twin["group"])
-    y = naive.decode(twin, x.shape[1], method.lower, method.upper, (method.dense or 2) - 1, method.outlier_bits)
+    y = naive.decode(twin, x.shape[1], *twins(method))
     assert same_bits(packed.dequantize(), y)
     assert packed.counts["n_outliers"] == len(twin["coo"])
     return packed
@@ -143,7 +149,7 @@ def test_all_codes_of_all_entries_decode_as_the_twin_does(method):
         "coo": np.concatenate(coo).astype("u1" if entry_bytes == 1 else "<u2"),
     }
     parts = {"dense": "payload", "counts": "counts", "meta": "scales", "coo": "outliers"}
-    y = naive.decode(buffers, d, method.lower, method.upper, (method.dense or 2) - 1, method.outlier_bits)
+    y = naive.decode(buffers, d, *twins(method))
     assert same_bits(method.dequantize(Packed(method, (n_rows, d), n_rows * d, buffers, parts)), y)
 
 
@@ -257,6 +263,22 @@ def test_effective_bits_of_table_2():
     assert packed.stored_bits == packed.effective_bits + 1 / 8
 
 
+def test_four_bit_outliers_by_hand():
+    """One token, outer group beyond +-2: 2.5, 9.5 and -3 have magnitudes 0.5, 7.5 and 1: 7 steps of 1 from 0.5 on.
+
+    2.5: code 0; 9.5: 7; -3: (1 - 0.5) / 1 is half way, to the even 0, and 8 for its sign: -2.5. 0 is alone in the dense
+    group. The signed code has 15 steps of 8.5 / 15 from -1 to 7.5 and takes 0.5 to 3 steps: 0.7; -1 to its end.
+    """
+    x = np.array([[2.5, 9.5, -3.0, 0.0]], np.float16)
+    packed = Oaken((-2.0,), (2.0,), 2, 4).quantize(x)
+    assert packed.buffers["dense"].tolist() == [[0x70, 0x08]]
+    assert packed.dequantize().tolist() == [[2.5, 9.5, -2.5, 0.0]]
+    signed = Oaken((-2.0,), (2.0,), 2, 4, outlier_code="signed").quantize(x)
+    assert signed.buffers["dense"].tolist() == [[0xF3, 0x00]]
+    assert signed.dequantize()[0] == pytest.approx([2.7, 9.5, -3.0, 0.0], abs=0.01)
+    assert signed.stored_bits == packed.stored_bits
+
+
 # properties -----------------------------------------------------------------------------------------------------------
 
 
@@ -277,8 +299,8 @@ def stored_terms(method, x, packed):
     shift = np.where(is_upper, upper, lower)
     meta = packed.buffers["meta"].astype(float).reshape(len(x), n, 2)
     ends = np.take_along_axis(meta, np.array([order.index(j) for j in range(n)])[group][..., None], axis=1)
-    step = (ends[..., 1] - ends[..., 0]) / 15
-    signed = (group == dense) | (method.outlier_bits == 4)
+    signed = (group == dense) | (method.outlier_code == "signed")
+    step = (ends[..., 1] - ends[..., 0]) / np.where(signed | (method.outlier_bits == 5), 15, 7)
     return shift, np.where(signed, upper - lower, 0), step, np.abs(ends).max(axis=2)
 
 
@@ -336,6 +358,8 @@ def test_codes_are_kept(first, second):
         (((-1.0,), (1.0,), 3), "dense = 3"),
         (((-1.0,), (1.0,), 1.0), r"dense = 1\.0"),
         (((-1.0,), (1.0,), 1, 6), "outlier_bits = 6"),
+        (((-1.0,), (1.0,), 1, 5, "paper", "cpu", True, True, "signed"), "must be 'magnitude' where they have 5 bits"),
+        (((-1.0,), (1.0,), 1, 4, "paper", "cpu", True, True, "code"), "outlier_code = 'code'"),
         (((-1.0,), (1.0,), 1, 5, "paged"), "mode = 'paged'"),
         (((-1.0,), (1.0,), 1, 5, "paper", "cuda"), "artifact"),
         (((-1.0,), (1.0,), 1, 5, "artifact", "tpu"), "device_semantics = 'tpu'"),

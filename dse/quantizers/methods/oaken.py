@@ -57,6 +57,8 @@ def _layout(values: Values, shape: TensorShape) -> TensorLayout:
 
 
 def _problem(values: Values) -> str:
+    if values["outlier_code"] == "signed" and values["outlier_bits"] != storage.oaken_dense:
+        return "outlier_code = signed: must be with outlier_bits = 4: 5 bits are a sign and a magnitude of 4"
     if not values["groups"]:
         if values["outer"] + values["inner"] > 1:
             return f"outer + inner = {float(values['outer'] + values['inner']):g}: must be at most 1"
@@ -84,7 +86,7 @@ def _method(values: Values, place: Place) -> Method:
 
     thresholds = place.settings.thresholds
     assert thresholds is not None, "`check` comes first"
-    options = {"dense": values["dense"], "outlier_bits": values["outlier_bits"]}
+    options = {name: values[name] for name in ("dense", "outlier_bits", "outlier_code")}
     return Oaken.of(thresholds, place.layer, place.side, **options)
 
 
@@ -138,6 +140,12 @@ FAMILIES = (
                 high=5,
             ),
             param("outlier_bits", default=5, help="bits of an outlier", choices=(4, 5)),
+            param(
+                "outlier_code",
+                default="magnitude",
+                help="4-bit outliers: a sign and 3 bits (magnitude), or one code for both sides (signed)",
+                choices=("magnitude", "signed"),
+            ),
         ),
         problem=_problem,
         kernel=_OakenKernel(_method),
