@@ -9,11 +9,12 @@ import numpy as np
 
 import kernels_ref
 from dse import quantizers
+from dse.quantizers.base import N_SHALLOW_LAYERS
 from dse.quantizers.kernel import Side
 from dse.quantizers.methods import sinkq
 from dse.transformer import caches
 from dse.transformer.caches import CachedModel, Decoded, DecodingCache
-from studies import oaken_reading, zipcache
+from kernels_ref.sinkq import replace_by_mean
 from studies.table import SIGNED
 
 #: several bit-widths of each kind of method
@@ -34,6 +35,9 @@ METHODS = (
     "kivi:bits=2",
     "sinkq:bits=4",
     "sinkq:bits=2",
+    # as SinkQ Table 8 has it, and as ZipCache's own tables do
+    "zipcache:salient=0.2",
+    "zipcache",
 )
 
 
@@ -49,13 +53,11 @@ class StudyPoint:
     text: str = ""
     #: KIVI: what shares a scale, key and value: "channel/token" is KIVI's choice
     axes: str = ""
-    #: SinkQ: the first layer that tracks sinks, and the window that they are sought in; -1: the method's own
+    #: SinkQ: the first layer that tracks sinks, and the window that keeps those eliminated from the pool; -1: its own
     first_layer: int = -1
     window: int = -1
-    #: ZipCache: share of the tokens in 4 bits; 0: another method
-    salient: float = 0.0
-    #: Oaken: steps of an outlier's magnitude beside its sign (`oaken_reading`); 0: as the method is defined
-    steps: int = 0
+    #: SinkQ: so many first tokens in place of sinks, kept and excluded as they are; -1: sinks by their keys
+    first_tokens: int = -1
 
     @property
     def name(self) -> str:
@@ -65,8 +67,8 @@ class StudyPoint:
     @property
     def key(self) -> str:
         """Key of the computation, whatever figure it stands in."""
-        return "|".join((self.method, self.text, self.axes, *map(str, (self.first_layer, self.window, self.steps)))) + (
-            f"|{self.salient}" if self.salient else ""
+        return "|".join((self.method, self.text, self.axes, *map(str, (self.first_layer, self.window)))) + (
+            f"|first {self.first_tokens}" if self.first_tokens >= 0 else ""
         )
 
 
@@ -88,12 +90,13 @@ TABLE_3 = (
 #: Oaken Figure 12(a): percent of outliers, and the outer group's part of them
 OUTLIERS, OUTER_PARTS = (2, 5, 10, 20), (0.2, 0.4, 0.6, 0.8)
 BLOCKS = (16, 32, 64, 96, 192, 256)
-#: ZipCache's share of tokens in 4 bits: as SinkQ Table 8 has it, and as ZipCache's own tables do
-SALIENT = (0.2, 0.6)
 #: texts that Oaken's thresholds come from: the one for calibration, the scored ones, tokens drawn evenly
 CALIBRATION, SCORED, RANDOM = "", "scored", "random"
-#: SinkQ's window of 32 (3.2), and others
-WINDOWS = (8, 16, 32, 64, 128)
+#: SinkQ's window of 32 (4.1), and smaller ones. 512 tokens have three groups of 128: the first fills the pool, of which
+#: each later one eliminates 3 at most, so that a window of 6 or more never fills
+WINDOWS = (0, 2, 32)
+#: SinkQ 3.2: sinks at any position, against as many tokens from the first on
+PLACES = (1, 3, 8, 16)
 SINKQ = "sinkq:bits=2,group=128,residual=32"
 
 
@@ -104,7 +107,6 @@ def _at(experiment: str, series: str, x: float, method: str, **more: Any) -> Stu
 def points(model: CachedModel, width: int, texts: Sequence[str]) -> list[StudyPoint]:
     """Every point of the study of a model whose tokens have `width` channels, by 16 bits first; names of its texts."""
     plan = [_at("methods", name, 0, name) for name in METHODS]
-    plan += [_at("methods", f"zipcache, {100 * s:g} % salient", 0, "zipcache", salient=s) for s in SALIENT]
     for share in OUTLIERS:
         for part in OUTER_PARTS:
             outer = round(share * part, 2)
@@ -112,7 +114,7 @@ def points(model: CachedModel, width: int, texts: Sequence[str]) -> list[StudyPo
             plan.append(_at("oaken-ratios", f"{share} %", outer, f"oaken:groups={groups}"))
     plan += [_at("oaken-groups", f"{g}, {b} bit", 0, f"oaken:groups={g},outlier_bits={b}") for g, b in TABLE_3]
     plan += [
-        _at("oaken-groups", f"{g}, {SIGNED}", 0, f"oaken:groups={g},outlier_bits=4", steps=7)
+        _at("oaken-groups", f"{g}, {SIGNED}", 0, f"oaken:groups={g},outlier_bits=4,outlier_code=signed")
         for g, bits in TABLE_3
         if bits == 4
     ]
@@ -127,46 +129,59 @@ def points(model: CachedModel, width: int, texts: Sequence[str]) -> list[StudyPo
         plan += [_at("sinkq-sizes", f"G = {group}", n, f"{method}{n}") for n in RESIDUALS]
     plan += [_at("sinkq-sinks", "sinks", n, f"{SINKQ},sinks={n}") for n in range(7)]
     plan += [_at("sinkq-window", "window", n, SINKQ, window=n) for n in WINDOWS]
+    plan += [_at("sinkq-places", "smallest keys", n, f"{SINKQ},sinks={n}") for n in PLACES]
+    plan += [_at("sinkq-places", "first tokens", n, f"{SINKQ},sinks=0", first_tokens=n) for n in PLACES]
     first = sorted({n for n in (0, 1, 2, 4, 8, 16) if n < model.n_layers} | {model.n_layers})
     plan += [_at("sinkq-layers", "layers", n, SINKQ, first_layer=n) for n in first]
     return plan
 
 
-def caches_of(point: StudyPoint, model: CachedModel, known: caches.Calibration, query_scale: float = 1.0) -> list[Any]:
-    """Empty caches of the point, one a layer. `query_scale`: of attention, by which ZipCache chooses tokens."""
-    if point.salient:
-        return [zipcache.cache(point.salient, query_scale) for _ in range(model.n_layers)]
+def caches_of(point: StudyPoint, model: CachedModel, known: caches.Calibration) -> list[Any]:
+    """Empty caches of the point, one a layer."""
     spec = quantizers.parse(point.method)
     values = dict(spec.values)
     if point.axes:
         return [_by_axes(values, point.axes) for _ in range(model.n_layers)]
+    if point.first_tokens >= 0:
+        return [_first_kept(values, point.first_tokens if i >= N_SHALLOW_LAYERS else 0) for i in range(model.n_layers)]
     if max(point.first_layer, point.window) >= 0:
         window = sinkq.WINDOW if point.window < 0 else point.window
-        first = 2 if point.first_layer < 0 else point.first_layer  # SinkQ 3.3: none in the first two
+        first = N_SHALLOW_LAYERS if point.first_layer < 0 else point.first_layer
         numbers = {name: values[name] for name in ("bits", "group", "residual", "sinks")}
         return [
             caches.QuantizedCache(
-                kernels_ref.SinkQ(**numbers, window=window, layer=2 if i >= first else 0, overflow="saturate").cache()
+                kernels_ref.SinkQ(
+                    **numbers, window=window, layer=N_SHALLOW_LAYERS if i >= first else 0, overflow="saturate"
+                ).cache()
             )
             for i in range(model.n_layers)
         ]
-    empty = list(caches.caches(spec, model, known))
-    return [_read_otherwise(cache, point.steps) for cache in empty] if point.steps else empty
+    return list(caches.caches(spec, model, known))
 
 
-def _read_otherwise(cache: Any, steps: int) -> DecodingCache:
-    """Another reading of the outliers' bits, whose number is that of the cache."""
-    rows = cache.cache
+def _first_kept(values: dict[str, Any], n_first: int) -> DecodingCache:
+    """SinkQ whose sinks are the first tokens, as in StreamingLLM: kept in FP16, and their group's mean packed."""
+    method = kernels_ref.SinkQ(values["bits"], values["group"], values["residual"], sinks=0, overflow="saturate")
 
     def decode(key: np.ndarray, value: np.ndarray) -> Decoded:
-        cache.append(key, value)
-        read.stored_bits = cache.stored_bits
-        return Decoded(
-            oaken_reading.decoded(key, rows.key_method, steps),
-            oaken_reading.decoded(value, rows.value_method, steps),
-            lambda n: n,
-            lambda n: n,
-        )
+        kept = n_first if method.n_packed(key.shape[2]) else 0
+        marks, changed = np.zeros((key.shape[1], method.group), np.bool_), np.full((key.shape[1], 1), kept > 0)
+        marks[:, :kept] = True
+        sides = []
+        for x in (key, value):
+            patterns = x.view(np.uint16).copy()
+            group = np.ascontiguousarray(patterns[0, :, : method.group])
+            if kept:
+                replace_by_mean(group, method.group, marks, changed)
+                patterns[0, :, : method.group] = group
+            sides.append(patterns.view(np.float16))
+        cache = method.cache()
+        cache.append(*sides)
+        seen = [x.copy() for x in cache.seen()]
+        for x, whole in zip(seen, (key, value), strict=True):
+            x[:, :, :kept] = whole[:, :, :kept]
+        read.stored_bits = cache.stored_bits + 16 * kept / key.shape[2]
+        return Decoded(*seen, method.n_packed, method.n_packed)
 
     read = DecodingCache(decode, math.nan)
     return read

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from dse.quantizers.base import N_SHALLOW_LAYERS
+from dse.quantizers.methods.sinkq import WINDOW as SINKQ_WINDOW
 from dse.validate.studied import SHIPPED, SURE, WINDOW, difference, is_sure, rows, scores, shipped
+from studies.observations import FIRST, SINKQ_SINKS, eliminated_by_chance
 from studies.table import OAKEN, SIGNED, Tables, front, setting
 
 AGREES, CONTRADICTS, UNDECIDED = "agrees", "contradicts", "undecided"
@@ -167,7 +170,6 @@ def kept(table: pd.DataFrame) -> Found:
     """SinkQ Figure 1(f): keeping the smallest keys exact helps most, the largest least."""
     data = rows(table, "kept", "l1_loss")
     mean = data[data["x"] == 8].groupby("series")["value"].mean()
-    mean = mean.drop(index="first tokens")
     text = "loss with 8 kept: " + ", ".join(f"{name} {100 * value:.1f} %" for name, value in mean.sort_values().items())
     best, worst = str(mean.idxmin()), str(mean.idxmax())
     return text, AGREES if best.startswith("smallest") and worst.startswith("largest") else CONTRADICTS
@@ -218,12 +220,12 @@ def _four_bits(table: pd.DataFrame, series: str, name: str) -> Found:
 
 def four_bits(table: pd.DataFrame) -> Found:
     """Oaken Table 3: 4-bit outliers cost little: in the paper 0.3 to 0.9 %."""
-    return _four_bits(table, "4 bit", "a signed code of 4")
+    return _four_bits(table, "4 bit", "a sign and 3 bits")
 
 
-def four_bits_with_sign(table: pd.DataFrame) -> Found:
-    """Oaken with outliers in the other reading (`oaken_reading.py`)."""
-    return _four_bits(table, SIGNED, "a sign and 3")
+def four_bits_signed(table: pd.DataFrame) -> Found:
+    """Oaken's 4-bit outliers by the other reading, `outlier_code=signed`."""
+    return _four_bits(table, SIGNED, "a signed code of 4")
 
 
 def other_texts(table: pd.DataFrame) -> Found:
@@ -246,14 +248,41 @@ def runs(table: pd.DataFrame) -> Found:
     return f"off the mean of all, over the outer width: {text}; a text at most {100 * of_text.max():.1f} %", verdict
 
 
+def any_position(table: pd.DataFrame) -> Found:
+    """SinkQ 3.2: sinks stand at any position: in some layers in most heads, behind the first tokens too."""
+    places = rows(table, "places").pivot_table(index="layer", columns="metric", values="value")
+    there = places[places["heads_elsewhere"] > 0.5]
+    text = f"sinks behind the first {FIRST} tokens in most heads of {len(there)} of {len(places)} layers"
+    if there.empty:
+        return text, CONTRADICTS
+    drawn = f"{100 * there['share_elsewhere'].min():.0f} to {100 * there['share_elsewhere'].max():.0f} %"
+    first = f"{100 * there['share_first'].min():.0f} to {100 * there['share_first'].max():.0f} %"
+    which = f"{there.index.min()} to {there.index.max()}"
+    return f"{text} ({which}), with {drawn} of the attention there (those {FIRST}: {first})", AGREES
+
+
+def first_or_smallest(table: pd.DataFrame) -> Found:
+    """SinkQ 3.2: sinks found by their keys, against as many first tokens kept and excluded alike; it keeps 3."""
+    off = {
+        n: difference(*(setting(table, "sinkq-places", name, n) for name in ("first tokens", "smallest keys")))
+        for n in (SINKQ_SINKS, 8, 16)
+    }
+    text = "first tokens over smallest keys: " + ", ".join(f"{n} kept {percent(*gap)}" for n, gap in off.items())
+    return text, judged(*off[SINKQ_SINKS], 1)
+
+
 def window(table: pd.DataFrame) -> Found:
-    """SinkQ 3.2 seeks sinks among 32 tokens: no other window is surely better."""
-    scored = scores(table, "sinkq-window")
-    ours = setting(table, "sinkq-window", "window", 32)
-    off = {x: difference(setting(table, "sinkq-window", "window", x), ours) for x in scored["x"] if x != 32}
-    better = [x for x, (value, error) in off.items() if value < 0 and is_sure(value, error)]
-    text = "over 32: " + ", ".join(f"{x:g} {percent(*gap)}" for x, gap in off.items())
-    return text, CONTRADICTS if better else AGREES
+    """SinkQ 4.1: a window of 32 keeps all sinks that later ones have eliminated from the pool."""
+    data = rows(table, "sinkq-eliminated")
+    data = data[(data["layer"] >= N_SHALLOW_LAYERS) & (data["x"] == data["x"].max())]
+    n_tokens, most = data["x"].max(), data[data["metric"] == "most"]["value"].max()
+    mean = data[data["metric"] == "mean"]["value"].mean()
+    value, error = difference(*(setting(table, "sinkq-window", "window", n) for n in (0, 32)))
+    text = (
+        f"after {n_tokens:,.0f} tokens {mean:.1f} eliminated a head, {most:.0f} at most (keys in random order: "
+        f"{eliminated_by_chance(n_tokens):.1f}); in 512 no window over 32: {percent(value, error)}"
+    )
+    return text, AGREES if most <= SINKQ_WINDOW else CONTRADICTS
 
 
 def blocks(table: pd.DataFrame) -> Found:
@@ -303,7 +332,7 @@ def one_sink(table: pd.DataFrame) -> Found:
 
 def zip_cache(table: pd.DataFrame) -> Found:
     """SinkQ Table 8: ZipCache with 20 % of the tokens in 4 bits is weaker than KIVI and SinkQ with 2 bits."""
-    ours = setting(table, "methods", "zipcache, 20 % salient")
+    ours = setting(table, "methods", "zipcache:salient=0.2")
     off = {name: difference(ours, setting(table, "methods", f"{name}:bits=2")) for name in ("kivi", "sinkq")}
     verdicts = {judged(*gap, 1) for gap in off.values()}
     verdict = verdicts.pop() if len(verdicts) == 1 else UNDECIDED
@@ -345,9 +374,7 @@ FINDINGS = (
     PaperFinding("two groups", "Oaken Table 3", "two groups are worse than three", two_groups),
     PaperFinding("four and five groups", "Oaken Table 3", "more groups are a little better", more_groups),
     PaperFinding("4-bit outliers", "Oaken Table 3", "4 bits for outliers cost little (0.3 to 0.9 %)", four_bits),
-    PaperFinding(
-        "4-bit outliers, other reading", "Oaken Table 3", "the same, its bits read otherwise", four_bits_with_sign
-    ),
+    PaperFinding("4-bit outliers, signed code", "Oaken Table 3", "the same, as one signed code", four_bits_signed),
     PaperFinding("runs", "Oaken 4.2", "about a hundred runs give the thresholds of all texts", runs),
     PaperFinding("thresholds", "Oaken 4.3", "thresholds may come from another text", other_texts),
     PaperFinding("block size", "NQKV 4.1", "large blocks (256) have almost no impact", blocks),
@@ -356,7 +383,11 @@ FINDINGS = (
     PaperFinding("group size", "SinkQ Table 3", "the size of groups shows no clear pattern", group_sizes),
     PaperFinding("number of sinks", "SinkQ Table 4", "one sink kept exact improves much", one_sink),
     PaperFinding("ZipCache", "SinkQ Table 8", "ZipCache is weaker than KIVI and SinkQ", zip_cache),
-    PaperFinding("window", "SinkQ 3.2", "sinks are sought among 32 tokens", window),
+    PaperFinding("any position", "SinkQ 3.2", "sinks stand at any position, not only at the first ones", any_position),
+    PaperFinding(
+        "sinks by keys", "SinkQ 3.2", "keep the smallest keys rather than the first tokens", first_or_smallest
+    ),
+    PaperFinding("window", "SinkQ 4.1", "a window of 32 keeps all sinks eliminated from the pool", window),
     PaperFinding("shallow layers", "SinkQ Table 4", "sinks are not needed in the first two layers", shallow),
 )
 

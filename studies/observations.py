@@ -21,6 +21,11 @@ COUNTS = (1, 2, 4, 8, 16, 32, 64, 128)
 #: SinkQ Figure 1(f): tokens kept in FP16 of a 2-bit cache
 KEPT = (0, 1, 2, 4, 8, 16, 32)
 TOP = 0.04
+#: a sink draws this much times the even share; tokens from the first on that StreamingLLM keeps
+SINK, FIRST = 10, 4
+#: tokens when SinkQ's eliminated sinks are counted (Llama 2 reads 4,096), and its settings (SinkQ 4.1)
+ELIMINATED_AT = (512, 1024, 2048, 4096)
+SINKQ_GROUP, SINKQ_RESIDUAL, SINKQ_SINKS = 128, 32, 3
 #: ranks of the tokens that draw most attention (SinkQ Figures 8 and 9)
 RANKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 #: runs that Oaken's thresholds are means over (4.2: about a hundred), tokens of one, and numbers of them that are tried
@@ -124,6 +129,52 @@ def runs(model: Checkpoint, tokens: np.ndarray, texts: Sequence[str], progress: 
                 yield row("oaken-runs", "off text", np.abs(of_text - whole).mean() / scale, name, 0, layer, side)
 
 
+def eliminated_by_chance(n_tokens: float) -> float:
+    """Mean number of tokens pushed out of a head's pool, were the norms of keys in random order.
+
+    Of g groups the pool holds the SINKQ_SINKS smallest keys; each stands in the last group with a chance of 1 / g.
+    """
+    groups = range(2, (int(n_tokens) - SINKQ_RESIDUAL) // SINKQ_GROUP + 1)
+    return SINKQ_SINKS * sum(1 / g for g in groups)
+
+
+def eliminated(model: Checkpoint, tokens: np.ndarray, texts: Sequence[str], progress: Progress) -> Iterator[Row]:
+    """SinkQ 4.1: tokens that later ones have pushed out of the pool of a head, and where those in the pool stand.
+
+    tokens: [texts, n]. No window bounds how many are eliminated.
+    """
+    of = model.architecture
+    method = kernels_ref.SinkQ(
+        2, SINKQ_GROUP, SINKQ_RESIDUAL, SINKQ_SINKS, window=ELIMINATED_AT[-1], overflow="saturate"
+    )
+    found: list[Row] = []
+
+    def counting(name: str) -> Attention:
+        attention = exact(of)
+
+        def count(layer: int, heads: LayerHeads) -> np.ndarray:
+            key, value = (x.astype(np.float16)[None] for x in (turned(heads.key, of.rotations[layer]), heads.value))
+            cache, start = method.cache(), 0
+            for end in (n for n in ELIMINATED_AT if n <= key.shape[2]):
+                cache.append(key[:, :, start:end], value[:, :, start:end])
+                start = end
+                n_eliminated, places = cache.n_evicted[0], cache.pool_positions[0]
+                metrics = {
+                    "mean": n_eliminated.mean(),
+                    "most": n_eliminated.max(),
+                    "first_in_pool": np.mean(places.min(axis=1) == 0),
+                    "behind_first": np.mean(places >= FIRST),
+                }
+                found.extend(row("sinkq-eliminated", m, v, name, end, layer) for m, v in metrics.items())
+            return attention(layer, heads)
+
+        return count
+
+    for name, text in zip(texts, tokens, strict=True):
+        hidden_states(model, text, [counting(name)], progress, "following sinks")
+    yield from found
+
+
 def _silent(items: Any, **_: Any) -> Any:
     from contextlib import nullcontext
 
@@ -174,7 +225,8 @@ def _shares(query: np.ndarray, key: np.ndarray, query_scale: float) -> np.ndarra
 
 
 def _sinks(layer: int, qkv: _Layer, of: Architecture) -> Iterator[Row]:
-    """SinkQ 3.1, Figures 1(c), 8 and 9: the first token and the smallest keys against the highest attention."""
+    """SinkQ 3.1, Figures 1(c), 8 and 9: the first token and the smallest keys against the highest attention; 3.2: where
+    sinks are."""
     key, value, shares = qkv.key, qkv.value, _shares(qkv.query, qkv.key, of.query_scale)
     norms = np.abs(key[:, :, :N_CANDIDATES]).sum(axis=-1)
     even = shares / shares.mean(axis=-1, keepdims=True)
@@ -194,6 +246,13 @@ def _sinks(layer: int, qkv: _Layer, of: Architecture) -> Iterator[Row]:
         smallest = np.take_along_axis(even[:, head], norms[:, head].argmin(axis=-1)[:, None], axis=-1)
         yield row("sinks", "smallest_key_over_even", smallest.mean(), x=head, layer=layer)
         yield row("sinks", "highest_over_even", even[:, head].max(axis=-1).mean(), x=head, layer=layer)
+    is_sink = even >= SINK
+    for metric, drawing in (("first", is_sink[..., :FIRST]), ("elsewhere", is_sink[..., FIRST:])):
+        yield row("places", f"n_{metric}", drawing.sum(axis=-1).mean(), layer=layer)
+        yield row("places", f"heads_{metric}", drawing.any(axis=-1).mean(), layer=layer)
+    yield row("places", "share_first", shares[..., :FIRST].sum(axis=-1).mean(), layer=layer)
+    elsewhere = np.where(is_sink, shares, 0)[..., FIRST:]
+    yield row("places", "share_elsewhere", elsewhere.sum(axis=-1).mean(), layer=layer)
     drawn = np.sort(shares / shares.sum(axis=-1, keepdims=True), axis=-1)[..., ::-1].mean(axis=(0, 1))
     for rank in RANKS:
         yield row("accumulated", "share", drawn[rank - 1], x=rank, layer=layer)
@@ -242,5 +301,5 @@ def _kept(layer: int, qkv: _Layer, of: Architecture) -> Iterator[Row]:
         places = rank.argsort(axis=-1, kind="stable").argsort(axis=-1, kind="stable")
         for count in KEPT:
             yield row("kept", "l1_loss", loss(places < count, False), name, count, layer)
-            if name == "smallest keys":
+            if name in ("smallest keys", "first tokens"):
                 yield row("kept", "l1_loss", loss(places < count, True), f"{name}, excluded", count, layer)

@@ -24,7 +24,7 @@ from dse.transformer.checkpoint import Checkpoint
 from dse.transformer.in_loop import LoopRun
 from studies import experiments
 from studies.experiments import StudyPoint
-from studies.observations import N_RUNS, RUN_TOKENS, Row, looks, row, runs
+from studies.observations import ELIMINATED_AT, N_RUNS, RUN_TOKENS, Row, eliminated, looks, row, runs
 
 #: settings that run beside each other
 N_AT_ONCE = 8
@@ -42,10 +42,13 @@ class Texts:
         self.n_windows, self.n_tokens = n_windows, n_tokens
         n_runs = -(-N_RUNS // len(paths))
         context, needs = model.architecture.context_tokens, max(n_windows * n_tokens, n_runs * RUN_TOKENS)
+        #: each from its start on, as long as SinkQ's sinks are followed
+        self.n_followed = min(context, needs, ELIMINATED_AT[-1])
         # a stretch is a text of its own: together they may be longer than the context
         read = [tokenizer.tokens_of(path, model.encode, needs, max(needs, context), model.name) for path in paths]
         self.windows = np.concatenate([x[: n_windows * n_tokens].reshape(n_windows, n_tokens) for x in read])
         self.runs = np.concatenate([x[: n_runs * RUN_TOKENS].reshape(n_runs, RUN_TOKENS) for x in read])[:N_RUNS]
+        self.followed = np.stack([x[: self.n_followed] for x in read])
         self.run_texts = [name for name in self.names for _ in range(n_runs)][:N_RUNS]
         self.calibration = tokenizer.tokens_of(calibration, model.encode, 2 * n_tokens, max(needs, context), model.name)
         self.vocabulary = model.tensor("embedding").shape[0]
@@ -80,11 +83,8 @@ class _Scorer:
         """Rows of each point: all in one pass over each window."""
         nats, bits = [], np.full(len(points), math.nan)
         for tokens in self.texts.windows:
-            scale = self.model.architecture.query_scale
             loop_runs = [
-                LoopRun(
-                    method=point.method, caches=experiments.caches_of(point, self.model, self.known(point.text), scale)
-                )
+                LoopRun(method=point.method, caches=experiments.caches_of(point, self.model, self.known(point.text)))
                 for point in points
             ]
             exact = in_loop.exact_run(self.model.n_layers)
@@ -130,6 +130,7 @@ def run(texts: Texts, name: str, out: str, command: str, progress: Progress) -> 
         first = texts.windows[:: texts.n_windows]
         lines = _part(store, "looks", lambda: list(looks(model, first, texts.names, progress)))
         lines += _part(store, "runs", lambda: list(runs(model, texts.runs, texts.run_texts, progress)))
+        lines += _part(store, "eliminated", lambda: list(eliminated(model, texts.followed, texts.names, progress)))
         scored = {point.key: rows for point in unique if (rows := _held(store, point.key))}
         missing = [point for point in unique if point.key not in scored]
         groups = [missing[start : start + N_AT_ONCE] for start in range(0, len(missing), N_AT_ONCE)]

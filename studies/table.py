@@ -11,8 +11,8 @@ from dse import data
 from dse.sweep import pareto
 from dse.validate.studied import scores
 
-#: series of Oaken's 4-bit outliers read as a sign and a 3-bit magnitude
-SIGNED = "sign and 3 bit"
+#: series of Oaken's 4-bit outliers as one signed code, instead of a sign and 3 bits
+SIGNED = "signed 4 bit"
 #: tables of `dse study` by model name
 Tables = Mapping[str, pd.DataFrame]
 #: Oaken's own choice of groups

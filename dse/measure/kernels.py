@@ -87,12 +87,12 @@ def check_shapes(path: str, layers: Iterable[DumpLayer]) -> None:
 
 
 def measurable() -> list[str]:
-    """Families that have a kernel."""
-    return [name for name, family in quantizers.FAMILIES.items() if family.kernel is not None]
+    """Families whose kernel runs on keys and values alone."""
+    return [name for name, family in quantizers.FAMILIES.items() if family.kernel and not family.kernel.needs_attention]
 
 
 def check(spec: QuantizerSpec, settings: Settings) -> None:
-    """Raise InputError for a plan, a family that has no kernel, and thresholds that are missing or of other shares."""
+    """Raise InputError for a plan, a family without a kernel for a dump, and thresholds missing or of other shares."""
     if spec.layers:
         names = ", ".join(dict.fromkeys(side.name for sides in spec.layers for side in sides))
         raise InputError(
@@ -109,6 +109,11 @@ def check(spec: QuantizerSpec, settings: Settings) -> None:
     if kernel is None:
         why = "it stores what it is given" if spec.family.exact else "its bits are known, its error is not"
         raise InputError(f"quantizer = {show(spec.name)}: has no kernel: {why}; known: {', '.join(measurable())}")
+    if kernel.needs_attention:
+        raise InputError(
+            f"quantizer = {show(spec.name)}: chooses tokens by the attention of the whole text, which a dump does not "
+            "hold: give it to `dse measure --perplexity`"
+        )
     kernel.check(spec.name, dict(spec.values), settings)
 
 

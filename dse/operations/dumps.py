@@ -398,9 +398,9 @@ class InspectQuantizer(Printed):
         check(self.side, self.error)
         one_of("nonfinite", self.nonfinite, ("raise", "replace"))
         spec = quantizers.parse(self.method)
-        if spec.family.kernel is None:
+        if spec.family.name not in kernels.measurable():
             raise InputError(
-                f"quantizer = {show(self.method)}: has no kernel; known: {', '.join(kernels.measurable())}"
+                f"quantizer = {show(self.method)}: has no kernel for a dump; known: {', '.join(kernels.measurable())}"
             )
         how = lab.ReadOptions(self.heads, self.nonfinite)
         held = lab.sample() if self.source is None else lab.hold(self.source, how=how)

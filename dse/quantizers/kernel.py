@@ -62,6 +62,8 @@ class KernelRunner(ABC):
     needs_thresholds = False
     #: grows token by token; False: needs all tokens at once
     streams = True
+    #: chooses tokens by attention, so that it needs the queries of all tokens: runs in the loop of a model alone
+    needs_attention = False
 
     def check(self, name: str, values: Values, settings: Settings) -> None:
         """Raise InputError where `settings` lack what the quantizer `name` needs (default: it needs nothing)."""

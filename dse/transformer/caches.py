@@ -171,8 +171,6 @@ class DecodingCache:
 
     def __init__(self, decode: "Callable[[np.ndarray, np.ndarray], Decoded]", stored_bits: float) -> None:
         self.decoded, self.stored_bits = decode, stored_bits
-        #: of the text after RoPE, [query heads, tokens, head_dim], for methods that choose tokens by attention
-        self.query: np.ndarray | None = None
 
 
 class SplitCache:
@@ -201,6 +199,11 @@ class SplitCache:
     def seen(self) -> tuple[np.ndarray, np.ndarray]:
         """Keys as the one decodes them, values as the other does."""
         return self._key.seen()[0], self._value.seen()[1]
+
+    def show_queries(self, query: np.ndarray) -> None:
+        """As the function of that name, to both."""
+        for cache in (self._key, self._value):
+            show_queries(cache, query)
 
     @property
     def stored_bits(self) -> float:
@@ -274,6 +277,17 @@ def beside(key: Any, value: Any, rotation: Rotation) -> LayerCache:
     if len(rows) == 2:
         return QuantizedCache(kernels_ref.RowCache(rows[0].key_method, rows[1].value_method), key.before_rope)
     return SplitCache(key, value, rotation)
+
+
+def show_queries(cache: Any, query: np.ndarray) -> None:
+    """Give a text's queries to a cache that chooses tokens by attention.
+
+    query: [query heads, tokens, head_dim], after RoPE and times the scale of attention.
+    """
+    if isinstance(cache, SplitCache):
+        cache.show_queries(query)
+    elif hasattr(getattr(cache, "cache", None), "query"):
+        cache.cache.query = query
 
 
 def stored_bits(layer_caches: Sequence[Any]) -> float:

@@ -229,8 +229,7 @@ def _quantized(of: Architecture, run: LoopRun) -> Attention:
         if isinstance(cache, caches.FloatCache):
             run.bits.append(cache.stored_bits)
         else:
-            if isinstance(cache, caches.DecodingCache):
-                cache.query = query
+            caches.show_queries(cache, query * np.float32(of.query_scale))
             seen = caches.decoded(cache, key_fp16[None], value[None])
             run.bits.append(cache.stored_bits)
             packed = PackedTokens(

@@ -71,8 +71,8 @@ def _studied(model: str, experiment: str) -> dict[str, dict[str, tuple[float, fl
     """Differences of an experiment's settings."""
     settings = scores(shipped(model), experiment)
     named = {_NAMES[experiment].format(row["series"], row["x"]): row for _, row in settings.iterrows()}
-    if experiment == "methods":  # ZipCache is no quantizer of the tables
-        named = {quantizers.parse(name).name: row for name, row in named.items() if not name.startswith("zipcache")}
+    if experiment == "methods":
+        named = {quantizers.parse(name).name: row for name, row in named.items()}
     return _differences(named)
 
 

@@ -8,8 +8,11 @@ import pandas as pd
 from dse.figures.drawing import axes, marks
 from dse.figures.drawing.chart import Axis, Chart, Panel, Series
 from dse.figures.drawing.style import BLACK, VERMILLION, Style
-from dse.validate.studied import scores
-from studies.charts.study import BARS, LOOKS, bars, study
+from dse.quantizers.base import N_SHALLOW_LAYERS
+from dse.quantizers.methods.sinkq import WINDOW as SINKQ_WINDOW
+from dse.validate.studied import rows, scores
+from studies.charts.study import BARS, LOOKS, bars, layer_axis, line, study
+from studies.observations import FIRST, SINK, eliminated_by_chance
 from studies.table import OAKEN, SIGNED, Tables, fp16, front
 
 #: from this ratio of largest to smallest on, an axis of perplexities is logarithmic: one that fails would hide the rest
@@ -127,7 +130,7 @@ def oaken_ratios(tables: Tables) -> Chart:
     )
 
 
-_OUTLIERS = {"5 bit": "5-bit outliers", "4 bit": "4-bit, signed code", SIGNED: "4-bit, sign and 3 bits"}
+_OUTLIERS = {"5 bit": "5-bit outliers", "4 bit": "4-bit, sign and 3 bits", SIGNED: "4-bit, signed code"}
 
 
 @study("study_oaken_groups", "oaken-groups", "Perplexity by number of Oaken's groups.")
@@ -231,14 +234,67 @@ def sinkq_sinks(tables: Tables) -> Chart:
     )
 
 
-@study("study_sinkq_window", "sinkq-window", "Perplexity by the window that SinkQ seeks sinks in.")
+@study(
+    "study_sinkq_window", "sinkq-eliminated", "Sinks eliminated from SinkQ's pool by length, and perplexity by window."
+)
 def sinkq_window(tables: Tables) -> Chart:
-    """SinkQ 3.2: sinks are the smallest keys of a window of 32 tokens."""
-    panels = _lines(tables, "sinkq-window", lambda at: axes.log2_at("window", "tokens", at), list)
+    """SinkQ 4.1: a window of 32 keeps the sinks that later ones have eliminated from the pool."""
+    panels = []
+    for model, table in tables.items():
+        data = rows(table, "sinkq-eliminated")
+        data = data[data["layer"] >= N_SHALLOW_LAYERS]
+        lengths = sorted(set(data["x"]))
+        found = {
+            "most of any head": data[data["metric"] == "most"].groupby("x")["value"].max(),
+            "mean of heads": data[data["metric"] == "mean"].groupby("x")["value"].mean(),
+        }
+        x = axes.log2_at("text", "tokens", lengths)
+        y = axes.linear("eliminated", "tokens", [SINKQ_WINDOW, *found["most of any head"]])
+        series = [
+            line(name, lengths, list(part), look) for (name, part), look in zip(found.items(), LOOKS, strict=False)
+        ]
+        chance = [eliminated_by_chance(n) for n in lengths]
+        series.append(marks.line("mean by chance", lengths, chance, Style(BLACK, "dash", ""), is_note=True))
+        panels.append(Panel(f"{model}: eliminated", x, y, (*series, marks.rule("window of 32", x, SINKQ_WINDOW))))
+    panels += [
+        Panel(f"{panel.title}: perplexity", panel.x, panel.y, panel.series)
+        for panel in _lines(tables, "sinkq-window", _counted("window", "tokens"), _in_order)
+    ]
     return Chart(
-        "In how long a window should sinks be sought? (SinkQ 3.2)",
+        "How many sinks are eliminated from the pool, and what keeps them? (SinkQ 4.1)",
         panels=tuple(panels),
         n_columns=2,
         panel_height_pt=150,
-        notes=(f"SinkQ, 2 bits, G = 128, R = 32, 3 sinks. {BARS}",),
+        notes=(
+            "SinkQ, 2 bits, G = 128, R = 32, 3 sinks, layers from the third on. By chance: keys in random order. "
+            f"Where the window is full, the pool stays as it is. Perplexity: windows of 512 tokens. {BARS}",
+        ),
+    )
+
+
+@study("study_sinkq_places", "sinkq-places", "Where sinks are, and sinks by their keys against the first tokens.")
+def sinkq_places(tables: Tables) -> Chart:
+    """SinkQ 3.2: sinks at any position; found by their keys, against as many first tokens."""
+    panels = []
+    for model, table in tables.items():
+        x, series, values = layer_axis(table), [], [0.0]
+        names = (("share_first", f"the first {FIRST} tokens"), ("share_elsewhere", "sinks behind them"))
+        for (metric, name), look in zip(names, LOOKS, strict=False):
+            data = rows(table, "places", metric)
+            values += list(data["value"])
+            series.append(line(name, list(data["layer"]), list(data["value"]), look, "%", per_unit=axes.PERCENT))
+        panels.append(Panel(f"{model}: attention", x, axes.linear("drawn", "%", values, axes.PERCENT), tuple(series)))
+    panels += [
+        Panel(f"{panel.title}: perplexity", panel.x, panel.y, panel.series)
+        for panel in _lines(tables, "sinkq-places", _counted("tokens kept exact", "tokens"), _in_order)
+    ]
+    return Chart(
+        "Are sinks at any position, and is it worth finding them? (SinkQ 3.2)",
+        panels=tuple(panels),
+        n_columns=2,
+        panel_height_pt=150,
+        notes=(
+            f"Sinks draw {SINK} times the even share or more, of the first 300 tokens by the queries behind them. "
+            f"Perplexity: SinkQ, 2 bits, G = 128, R = 32; both kinds are left out of their groups' scales. {BARS}",
+        ),
     )

@@ -137,8 +137,10 @@ def test_any_groups_of_oakens_table_3(groups, outlier_bits, seed, n_tokens, dim)
 
 
 def test_every_family_has_a_kernel_but_those_that_store_what_they_get():
-    in_closed_form = {"rotated", "gear", "aquakv", "xquant"}
-    assert set(quantizers.FAMILIES) - set(measure.measurable()) == {"fp16", "bf16"} | in_closed_form
+    in_closed_form, by_attention = {"rotated", "gear", "aquakv", "xquant"}, {"zipcache"}
+    assert set(quantizers.FAMILIES) - set(measure.measurable()) == {"fp16", "bf16"} | in_closed_form | by_attention
+    with pytest.raises(InputError, match=r"zipcache.*attention of the whole text.*dse measure --perplexity"):
+        measure.check(quantizers.parse("zipcache"), Settings())
     with pytest.raises(InputError, match=r"fp16.*has no kernel: it stores what it is given"):
         measure.check(quantizers.parse("fp16"), Settings())
 

@@ -22,6 +22,7 @@ from dse.quantizers import FAMILIES, TensorShape
 from dse.specs import catalog
 from dse.specs.workload import Workload
 from factories import assert_one_line, layer, model, point_of, sequence
+from kernels_ref.zipcache import ZipCache, block_bits
 
 NAMES = [name for name, family in FAMILIES.items() if family.kernel is None and not family.exact]
 
@@ -272,3 +273,14 @@ def test_a_family_says_what_it_takes_beside_the_cache(run):
     assert shown("xquant") == {"read_flops": 4 * 4096**2}
     assert shown("xquant:store=latent") == {"projection_parameters": 2 * 4096**2, "read_flops": 4 * 4096**2}
     assert shown("gear") == shown("kivi") == {}
+
+
+@pytest.mark.parametrize("salient", ["0", "0.2", "0.6", "1"])
+def test_zipcache_is_what_its_kernel_counts(salient):
+    spec = quantizers.parse(f"zipcache:salient={salient}")
+    own = ZipCache(float(salient))
+    for side in ("key", "value"):
+        layout = spec.family.layout(dict(spec.values), TensorShape(side, 3, 64))
+        # whole blocks of 100 tokens, and 5 in FP16
+        bits = sum(layout.ledger(205).values())
+        assert bits == 2 * block_bits(own, side, 192) + 5 * 16 * 192

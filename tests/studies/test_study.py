@@ -66,24 +66,71 @@ def test_sinkq_by_layers_and_windows(model):
     assert np.isfinite(short).all()
 
 
-def test_the_other_reading_has_the_bits_of_the_kernel(model):
-    tokens = np.random.default_rng(3).integers(3, 64, 40)
-    known = in_loop.calibrate(model, tokens, silent)
-    points = [StudyPoint(experiment="a", series="", x=0, method="oaken:outlier_bits=4", steps=n) for n in (0, 7)]
-    runs = [LoopRun(method=p.method, caches=experiments.caches_of(p, model, known)) for p in points]
-    in_loop.token_nats(model, tokens, runs, silent)
-    # the first layer's keys and values are those of 16 bits in both
-    assert runs[0].bits[0] == runs[1].bits[0]
+def test_first_tokens_in_place_of_sinks(model):
+    """No first token kept is SinkQ without sinks; of those kept nothing is lost, and others differ by their scale."""
+    name = "sinkq:bits=2,group=16,residual=8"
+    at = {"experiment": "a", "series": "", "x": 0}
+    without, none, three = nats(
+        model,
+        StudyPoint(**at, method=f"{name},sinks=0"),
+        StudyPoint(**at, method=f"{name},sinks=0", first_tokens=0),
+        StudyPoint(**at, method=f"{name},sinks=0", first_tokens=3),
+    )
+    assert np.array_equal(without, none)
+    assert not np.array_equal(without, three)
+    cache = experiments._first_kept(dict(quantizers.parse(name).values), 3)
+    key, value = np.random.default_rng(5).normal(size=(2, 1, 2, 40, 32)).astype(np.float16)
+    key[:, :, 0] = 30  # kept, and left out of the scale of its group: the range of the others is as without it
+    seen = cache.decoded(key, value)
+    assert np.array_equal(seen.key[:, :, :3], key[:, :, :3])
+    assert np.array_equal(seen.value[:, :, :3], value[:, :, :3])
+    # 40 tokens: 2 groups of 16 are packed, the last 8 are exact; 3 codes more than a random group's range would allow
+    assert np.array_equal(seen.key[:, :, 32:], key[:, :, 32:])
+    # half a step of 2 bits of a range below 9, where one with the token of 30 in it has steps of 10
+    assert np.abs(seen.key[:, :, 3:16].astype(float) - key[:, :, 3:16]).max() < 1.5
+    assert seen.n_key(40) == 32
+
+
+def test_sinks_that_are_eliminated_by_hand(model, monkeypatch):
+    """One head of 4 channels, groups of 16: the pool of 3 is 0, 1, 2; each later group has two smaller keys."""
+    monkeypatch.setattr(observations, "ELIMINATED_AT", (32, 64))
+    monkeypatch.setattr(observations, "SINKQ_GROUP", 16)
+    monkeypatch.setattr(observations, "SINKQ_RESIDUAL", 0)
+    size = np.full(64, 10.0)
+    size[:3] = 5, 6, 7
+    for group in (1, 2, 3):
+        size[16 * group : 16 * group + 2] = 4 - group
+    key = np.repeat(size[None, :, None], 16, axis=2).astype(np.float32)
+
+    def states(model, tokens, attentions, *_):
+        heads = SimpleNamespace(key=key, value=np.ones_like(key), query=key)
+        attentions[0](0, heads)
+
+    monkeypatch.setattr(observations, "exact", lambda of: lambda layer, heads: None)
+    monkeypatch.setattr(observations, "turned", lambda x, rotation: x)
+    monkeypatch.setattr(observations, "hidden_states", states)
+    rows = observations.eliminated(model, np.zeros((1, 64), int), ["text"], silent)
+    found = {(r["metric"], r["x"]): r["value"] for r in rows}
+    # group 1 eliminates 7 and 6, group 2 those of size 5 and one of 3, group 3 the other of 3 and one of 2
+    assert [found["most", n] for n in (32, 64)] == [2, 6]
+    assert [found["first_in_pool", n] for n in (32, 64)] == [1, 0]
+    assert [found["behind_first", n] for n in (32, 64)] == [pytest.approx(2 / 3), 1]
+
+
+def test_eliminated_by_chance():
+    # 4,096 tokens: 31 groups of 128 behind 32 recent ones; 3 (1/2 + 1/3 + ... + 1/31) = 3 (4.0272 - 1)
+    assert observations.eliminated_by_chance(4096) == pytest.approx(9.08, abs=0.005)
+    assert observations.eliminated_by_chance(200) == 0
 
 
 def test_points_are_the_papers(model):
     found = experiments.points(model, 32, ["a", "b"])
     counts = pd.Series([p.experiment for p in found]).value_counts()
-    # SinkQ Table 3: 3 x 6, Table 4: 0 to 6 sinks; Oaken Table 3: 9 rows, the last 3 read twice;
+    # SinkQ Table 3: 3 x 6, Table 4: 0 to 6 sinks; Oaken Table 3: 9 rows, the last 3 in both codes;
     # blocks that divide 32 channels: 16, 32; first layers 0, 1, 2 and none
     names = ("sinkq-sizes", "sinkq-sinks", "oaken-groups", "nqkv-blocks", "sinkq-layers", "oaken-texts")
     assert [counts[name] for name in names] == [18, 7, 12, 2, 4, 5]
-    assert all(quantizers.parse(p.method) for p in found if not p.salient)
+    assert all(quantizers.parse(p.method) for p in found)
 
 
 def test_points_that_run_beside_each_other_have_their_own_rows(model):

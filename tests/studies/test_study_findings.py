@@ -171,6 +171,60 @@ def test_sinks_need_small_keys():
     )
 
 
+def test_sinks_elsewhere():
+    def table(heads):
+        metrics = {"heads_elsewhere": heads, "share_elsewhere": 0.4, "share_first": 0.1}
+        return pd.DataFrame(
+            [
+                look(name, value * (layer == 1), layer, "places", side="")
+                for layer in (0, 1)
+                for name, value in metrics.items()
+            ]
+        )
+
+    assert findings.any_position(table(0.9)) == (
+        "sinks behind the first 4 tokens in most heads of 1 of 2 layers (1 to 1), with 40 to 40 % of the attention "
+        "there (those 4: 10 to 10 %)",
+        "agrees",
+    )
+    assert findings.any_position(table(0.4))[1] == "contradicts"
+
+
+def test_the_window_holds_what_is_eliminated():
+    """Layers 0 and 1 keep no sinks, so that theirs do not count; no window costs 1 % here."""
+
+    def table(most):
+        scored = [*score("window", 0, [0.02, 0.03]), *score("window", 32, [0.01, 0.02])]
+        values = {"mean": 3.0, "most": most}
+        counted = [
+            look(m, 99 if layer < 2 else v, layer, "e", x=4096) for layer in (1, 2, 3) for m, v in values.items()
+        ]
+        return pd.DataFrame(
+            [{**r, "experiment": "sinkq-window"} for r in scored]
+            + [{**r, "experiment": "sinkq-eliminated"} for r in counted]
+        )
+
+    text, verdict = findings.window(table(32))
+    assert text.startswith("after 4,096 tokens 3.0 eliminated a head, 32 at most (keys in random order: 9.1); ")
+    assert text.endswith("no window over 32: +1.00 ± 0.00 %")
+    assert verdict == "agrees"
+    assert findings.window(table(33))[1] == "contradicts"
+
+
+@pytest.mark.parametrize(
+    ("first", "verdict"), [([0.03, 0.04], "agrees"), ([0.01, 0.04], "undecided"), ([0.0, 0.01], "contradicts")]
+)
+def test_sinks_by_keys_against_the_first_tokens(first, verdict):
+    # at 3 kept, as SinkQ keeps: 0.02 ± 0, 0.01 ± 0.01 and -0.01 ± 0
+    parts = [
+        score(name, n, off)
+        for n in (3, 8, 16)
+        for name, off in (("first tokens", first), ("smallest keys", [0.01, 0.02]))
+    ]
+    table = pd.DataFrame([{**r, "experiment": "sinkq-places"} for part in parts for r in part])
+    assert findings.first_or_smallest(table)[1] == verdict
+
+
 def test_pairs_and_tau_by_hand():
     ours = {"a": 0.01, "b": 0.02, "c": 0.05}
     ours = {one: {other: (a - b, 0.01) for other, b in ours.items()} for one, a in ours.items()}

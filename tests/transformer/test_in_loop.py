@@ -52,6 +52,22 @@ def streamed_nats(model, tokens, found):
     return np.array(nats)
 
 
+def test_zipcache_has_the_queries_of_its_text():
+    """Bits by hand of the closed form; keys alone lose less than both sides, and with all tokens salient less is lost."""
+    model = load.load(str(model_files.MODELS / "llama3"))
+    tokens = np.load(model_files.MODELS / "llama3" / "reference.npz")["tokens"]
+    asked = in_loop.Scoring(["zipcache:salient=0.2,block=8", "zipcache:salient=1,block=8"], ["both", "key"])
+    _, few, few_keys, many, _ = in_loop.scores(model, tokens, tokens, asked, silent)
+    assert few.kl_nats > few_keys.kl_nats > 0
+    assert few.kl_nats > many.kl_nats > 0
+    of, n = model.architecture, len(tokens)
+    width, n_blocks = of.n_kv_heads * of.head_dim, len(tokens) // 8
+    # 2 of 8 tokens in 4 bits: codes, 8 bits that say which, keys 2 x 2 x 16 a channel, values 32 a token, 16 a channel
+    block = 2 * width * (2 * 4 + 6 * 2) + 8 + 64 * width + 32 * 8 + 16 * width
+    bits = n_blocks * block + 2 * 16 * width * (n - 8 * n_blocks)
+    assert few.stored_bits == pytest.approx(bits / (2 * width * n), rel=1e-3)
+
+
 @pytest.mark.parametrize("name", ["llama3", pytest.param("gemma2", marks=pytest.mark.slow)])
 def test_one_pass_gives_what_a_streaming_cache_gives(name):
     model = load.load(str(model_files.MODELS / name))
