@@ -53,7 +53,7 @@ def streamed_nats(model, tokens, found):
 
 
 def test_zipcache_has_the_queries_of_its_text():
-    """Bits by hand of the closed form; keys alone lose less than both sides, and with all tokens salient less is lost."""
+    """Bits by hand; keys alone lose less than both sides, and with all tokens salient less is lost."""
     model = load.load(str(model_files.MODELS / "llama3"))
     tokens = np.load(model_files.MODELS / "llama3" / "reference.npz")["tokens"]
     asked = in_loop.Scoring(["zipcache:salient=0.2,block=8", "zipcache:salient=1,block=8"], ["both", "key"])
