@@ -27,7 +27,7 @@ COMMANDS = """
 point --device a100-80gb --model llama2-7b --quantizer kivi --batch 16 --out all
 ask formats --device h100 --model llama3.1-8b --batch 64 --quantizers fp8,int4_per_token_head --out all
 ask cross --device h100 --model llama3.1-8b --quantizer fp8 --batches 1,16 --inputs 512,1024 --out all
-ask map --device h100 --model llama3.1-8b --quantizers fp16,fp8,kivi,nqkv,oaken,sinkq --batches 1,16 --inputs 512 --out all
+ask map --device h100 --model opt-13b --quantizers fp16,fp8,int8,kivi,nqkv,oaken --batches 1,16 --inputs 512 --out all
 ask need bandwidth --device oaken-lpddr --model llama2-13b --quantizer oaken --throughput 3000 --out all
 ask need bits --device h100 --model llama3.1-8b --throughput 5000 --quantizers fp16,fp8,kivi --out all
 ask load --device h200 --model qwen3-32b --quantizer fp8 --batch 8 --out all
@@ -44,6 +44,7 @@ validate report --out papers
 
 def test_printed_names_by_hand():
     assert printed("llama2-7b, gpt-oss-20b") == "Llama 2 7B, GPT-OSS 20B"
+    assert printed("llama2-13b-chat, mistral-7b-instruct-v0.2") == "Llama 2 13B Chat, Mistral 7B Instruct v0.2"
     assert printed("H100 fp8") == "H100 FP8"
     assert printed("a100-80gb") == "A100-80GB"
     assert printed("kivi:bits=4,group=64, batch 8") == "KIVI 4-bit, group 64, batch 8"

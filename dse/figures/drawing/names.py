@@ -33,6 +33,8 @@ _SHORT = {
 #: a name of a column or of a number of a device, whose words are printed apart
 _SNAKE = re.compile(r"[a-z0-9]+(_[a-z0-9]+)+")
 _SPELLED = {"kv": "KV", "fp8": "FP8", "fp16": "FP16", "fp4": "FP4", "int8": "INT8", "frac": "share", "usd": "USD"}
+#: a release of a model that answers questions, as papers name it: mistral-7b-instruct-v0.2
+_TUNED = re.compile(r"(.+?)-(chat|instruct)(?:-(v[\d.]+))?")
 #: keys that are words of English too: names only with parameters
 _WORDS = {"rotated", "gear", "full", "window", "constant", "sparse"}
 
@@ -87,6 +89,8 @@ def _name(key: str) -> str | None:
         return words
     if key in catalog.model_files():
         return catalog.model(key).title.split(", ")[0]
+    if (tuned := _TUNED.fullmatch(key)) and tuned[1] in catalog.model_files():
+        return " ".join([catalog.model(tuned[1]).title, tuned[2].capitalize(), *(filter(None, [tuned[3]]))])
     if key in catalog.device_files():
         return catalog.device(key).name
     return " ".join(_SPELLED.get(word, word) for word in key.split("_")) if _SNAKE.fullmatch(key) else None
