@@ -150,6 +150,18 @@ class MeasureDump(Printed):
         former=("--methods", "--quantizer"),
         metavar="A,B",
     )
+    policies: Sequence[str] | None = option(
+        None,
+        "With --perplexity: token policies that evict, as `dse list tokens` has them, behind a prompt.",
+        NAMES,
+        metavar="A,B",
+    )
+    prompt: int | None = option(
+        None,
+        "With --perplexity: first tokens that are not scored, which policies evict from; default with them: half.",
+        WHOLE,
+        unit="token",
+    )
     out: str | None = option(
         None, "Directory of the results; one that was begun the same way is finished.", metavar="DIR"
     )
@@ -160,7 +172,7 @@ class MeasureDump(Printed):
 
     def unused(self) -> dict[str, str]:
         """Perplexity needs a model, a text and methods alone."""
-        of_text = ("text_file", "tokens", "calibration", "sides", "only_layers", "by_layer")
+        of_text = ("text_file", "tokens", "calibration", "sides", "only_layers", "by_layer", "policies", "prompt")
         if not self.perplexity:
             return dict.fromkeys(of_text, "without --perplexity")
         used = ("perplexity", "methods", "out", "as_json", "model", *of_text)
@@ -190,6 +202,7 @@ class MeasureDump(Printed):
 
     def _perplexity(self, console: Console) -> list[dict[str, Any]]:
         """A row a method and sides, 16 bits first."""
+        from dse.specs import tokens as token_policies
         from dse.transformer import in_loop, kept_scores, load, tokenizer
 
         if self.text_file is None or not self.how.model:
@@ -199,8 +212,14 @@ class MeasureDump(Printed):
         texts = (self.text_file, self.calibration or self.text_file)
         context = model.architecture.context_tokens
         tokens, known = (tokenizer.tokens_of(path, model.encode, self.tokens, context, model.name) for path in texts)
-        methods, sides = several(self.methods or in_loop.METHODS), several(self.sides)
-        scoring = in_loop.Scoring(methods, sides, self.only_layers, self.by_layer)
+        policies = several(self.policies or ())
+        for policy in policies:
+            token_policies.parse(policy)
+        methods, sides = several(self.methods or (() if policies else in_loop.METHODS)), several(self.sides)
+        prompt = self.prompt if self.prompt is not None else len(tokens) // 2 if policies else 0
+        if not (1 if policies else 0) <= prompt <= len(tokens) - 2:
+            raise InputError(f"prompt = {prompt:,}: must be 1 to {len(tokens) - 2:,}: two tokens of the text are left")
+        scoring = in_loop.Scoring([*methods, *policies], sides, self.only_layers, self.by_layer, prompt)
         if self.out is None:
             return in_loop.rows(in_loop.scores(model, tokens, known, scoring, console.bar))
         console.if_stopped(f"stopped: finished methods are kept in {self.out}: the same command goes on")

@@ -15,7 +15,9 @@ from dse import quantizers
 from dse.core.errors import InputError, LimitError, did_you_mean, show
 from dse.core.progress import Progress
 from dse.quantizers import QuantizerSpec
-from dse.transformer import caches
+from dse.specs import tokens as token_policies
+from dse.specs.tokens import TokenPolicy
+from dse.transformer import caches, eviction
 from dse.transformer.checkpoint import Architecture, Checkpoint
 from dse.transformer.forward import (
     Attention,
@@ -46,12 +48,15 @@ MAX_RUNS, RUNS_AT_ONCE = 10_000, 64
 class Scoring:
     """Methods, sides and layers of a cache that are quantized, one after the other."""
 
+    #: quantizers and token policies
     methods: Sequence[str]
     sides: Sequence[str] = ("both",)
     #: None: all
     layers: Sequence[int] | None = None
     #: each of the layers by itself
     by_layer: bool = False
+    #: first tokens of the text that are not scored: the prompt that token policies evict from
+    prompt_tokens: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +70,8 @@ class LoopScore:
     n_quantized_layers: int
     #: where each layer is quantized by itself: which; else None
     layer: int | None
-    #: bits an element of keys and values of all layers when the text has ended
+    #: bits an element of keys and values of all layers when the text has ended; of a token policy 16 times the share of
+    #: the tokens that are held at most behind the prompt
     stored_bits: float
     perplexity: float
     #: mean of sum p ln(p / p'), p of 16 bits
@@ -86,6 +92,8 @@ class LoopRun:
     sides: str = "both"
     #: empty caches, by layer
     caches: list[Any]
+    #: evicts tokens, in place of caches that quantize
+    policy: TokenPolicy | None = None
     layer: int | None = None
     #: bits an element of each layer, once it has run
     bits: list[float] = field(default_factory=list)
@@ -105,21 +113,26 @@ def scores(
         n_runs = len(specs) * len(sides) * len(places)
         raise InputError(f"methods times sides and layers = {n_runs:,}: must be 1 to {MAX_RUNS:,}: name fewer")
     known = calibrate(model, calibration, progress)
-    wanted = [(spec, side, place) for spec in specs for side in dict.fromkeys(sides) for place in places]
+    policies = policies_of(scoring)
+    wanted: list[tuple[QuantizerSpec | TokenPolicy, str, int | None]] = [(policy, "both", None) for policy in policies]
+    wanted += [(spec, side, place) for spec in specs for side in dict.fromkeys(sides) for place in places]
     scored: list[LoopScore] = []
     for start in range(0, len(wanted), RUNS_AT_ONCE):
         runs = [exact_run(model.n_layers)]
         for spec, side, place in wanted[start : start + RUNS_AT_ONCE]:
+            if isinstance(spec, TokenPolicy):
+                runs.append(LoopRun(method=spec.name, caches=[], policy=spec))
+                continue
             run_caches = _chosen(caches.caches(spec, model, known), model, side, chosen if place is None else {place})
             runs.append(LoopRun(method=spec.name, sides=side, caches=run_caches, layer=place))
-        scores_by_run = token_scores(model, tokens, runs, progress)
+        scores_by_run = token_scores(model, tokens, runs, progress, scoring.prompt_tokens)
         scored += [_score(model, run, scores_by_run, i, len(chosen)) for i, run in enumerate(runs) if i or not start]
     return scored
 
 
 @dataclass(frozen=True)
 class TokenScores:
-    """Scores of each token behind the first, [runs, tokens]; of all but the first run against it."""
+    """Scores of each token behind the first scored, [runs, tokens]; of all but the first run against it."""
 
     #: -ln p of the text's own token
     nats: np.ndarray
@@ -134,9 +147,12 @@ def exact_run(n_layers: int) -> LoopRun:
     return LoopRun(method="fp16", caches=_exact_caches(n_layers))
 
 
-def token_scores(model: Checkpoint, tokens: np.ndarray, runs: Sequence[LoopRun], progress: Progress) -> TokenScores:
-    """Pass over tokens [n] with each run's caches."""
-    return _scored(model, tokens, _states(model, tokens, runs, progress), progress)
+def token_scores(
+    model: Checkpoint, tokens: np.ndarray, runs: Sequence[LoopRun], progress: Progress, n_prompt: int = 0
+) -> TokenScores:
+    """Pass over tokens [n] with each run's caches or policy; tokens told by the prompt alone are not scored."""
+    states = _states(model, tokens, runs, progress, n_prompt)
+    return _scored(model, tokens[n_prompt:], [state[n_prompt:] for state in states], progress)
 
 
 def token_nats(model: Checkpoint, tokens: np.ndarray, runs: Sequence[LoopRun], progress: Progress) -> np.ndarray:
@@ -149,21 +165,48 @@ def token_nats(model: Checkpoint, tokens: np.ndarray, runs: Sequence[LoopRun], p
     return np.array(losses)
 
 
-def _states(model: Checkpoint, tokens: np.ndarray, runs: Sequence[LoopRun], progress: Progress) -> list[np.ndarray]:
+def _states(
+    model: Checkpoint, tokens: np.ndarray, runs: Sequence[LoopRun], progress: Progress, n_prompt: int = 0
+) -> list[np.ndarray]:
     of, starts = model.architecture, [_first_own(run) for run in runs]
     for run, start in zip(runs[1:], starts[1:], strict=True):
         run.bits.extend([16.0] * start)
-    return hidden_states(model, tokens, [_quantized(of, run) for run in runs], progress, "running", starts)
+    attentions = [
+        eviction.attention(of, run.policy, n_prompt, run.bits) if run.policy else _quantized(of, run) for run in runs
+    ]
+    return hidden_states(model, tokens, attentions, progress, "running", starts)
+
+
+def is_policy(method: str) -> bool:
+    """Whether a method evicts tokens."""
+    return method.partition(":")[0] in token_policies.FAMILIES
+
+
+def canonical(method: str) -> str:
+    """The full name of a quantizer or a token policy. Raises InputError."""
+    return token_policies.parse(method).name if is_policy(method) else quantizers.parse(method).name
+
+
+def policies_of(scoring: Scoring) -> list[TokenPolicy]:
+    """Its token policies, without repetitions."""
+    policies = map(token_policies.parse, filter(is_policy, scoring.methods))
+    return list({policy.name: policy for policy in policies}.values())
 
 
 def checked(model: Checkpoint, scoring: Scoring) -> tuple[list[QuantizerSpec], set[int]]:
     """Methods without repetitions, and the layers chosen. Raises InputError for what cannot be scored."""
     of, sides = model.architecture, scoring.sides
-    specs = list({spec.name: spec for spec in map(quantizers.parse, scoring.methods)}.values())
+    named = [quantizers.parse(method) for method in scoring.methods if not is_policy(method)]
+    specs, policies = list({spec.name: spec for spec in named}.values()), policies_of(scoring)
+    for policy in policies:
+        eviction.checked(of, policy)
+        if tuple(sides) != ("both",) or scoring.layers is not None or scoring.by_layer:
+            text = "takes neither sides nor layers: tokens leave keys and values of every layer"
+            raise InputError(f"policies = {show(policy.name)}: {text}")
     for side in sides:
         if side not in SIDES:
             raise InputError(f"sides = {show(side)}: {did_you_mean(side, SIDES)}")
-    if not 1 <= len(specs) * len(sides) <= MAX_RUNS:
+    if not 1 <= len(policies) + len(specs) * len(sides) <= MAX_RUNS:
         raise InputError(f"methods times sides = {len(specs) * len(sides):,}: must be 1 to {MAX_RUNS:,}: name fewer")
     chosen = set(range(of.n_layers) if scoring.layers is None else scoring.layers)
     for layer in sorted(chosen):
@@ -255,6 +298,8 @@ def _counts(count: Callable[[int], int], n: int) -> np.ndarray:
 
 def _first_own(run: LoopRun) -> int:
     """The first layer whose cache is not one of 16 bits."""
+    if run.policy:
+        return 0
     quantized = (i for i, cache in enumerate(run.caches) if getattr(cache, "kind", "") != "fp16")
     return next(quantized, len(run.caches))
 

@@ -24,7 +24,7 @@ def scores(
 
     Raises InputError for a directory of something else, and as `in_loop.scores` does.
     """
-    names = list(dict.fromkeys(quantizers.parse(method).name for method in scoring.methods))
+    names = list(dict.fromkeys(map(in_loop.canonical, scoring.methods)))
     identity = {
         "dse": VERSION,
         "model": _sha256(model.embedded(np.arange(16))),
@@ -34,6 +34,7 @@ def scores(
         "sides": list(scoring.sides),
         "only-layers": None if scoring.layers is None else sorted(set(scoring.layers)),
         "by-layer": scoring.by_layer,
+        **({"prompt": scoring.prompt_tokens} if scoring.prompt_tokens else {}),
     }
     in_loop.checked(model, scoring)
     with opened(out, identity) as store:
@@ -55,5 +56,7 @@ def _sha256(x: np.ndarray) -> str:
 
 def _key(name: str) -> str:
     """Key of a method: a plan by layer with its methods, since its file may change."""
+    if in_loop.is_policy(name):
+        return name
     spec = quantizers.parse(name)
     return " ".join([spec.name, *(side.name for layer in spec.layers for side in layer)])
