@@ -1,6 +1,6 @@
-"""Makes the table of what token policies cost SmolLM2-135M beside KV formats, from its file and four texts.
+"""Makes the table of what token policies cost SmolLM2-135M beside KV formats, from its file and two texts.
 
-`python -m scripts.score_eviction MODEL.gguf TEXTS FOLDER`: TEXTS has prose, code, dialogue, novel and calibration .txt.
+`python -m scripts.score_eviction MODEL.gguf TEXTS FOLDER`: TEXTS has prose, dialogue and calibration .txt.
 """
 
 import sys
@@ -13,13 +13,13 @@ import pandas as pd
 
 from dse.transformer import in_loop, load, tokenizer
 
-TEXTS = ("prose", "code", "dialogue", "novel")
+TEXTS = ("prose", "dialogue")
 #: tokens of a text, and those of it that are the prompt
 N_TOKENS, N_PROMPT = 512, 256
 #: shares of the prompt that stay
 SHARES = (0.125, 0.25, 0.5)
 #: formats of about as many bytes
-FORMATS = ("fp8", "int4_per_token_head", "kivi:bits=2", "sinkq:bits=2")
+FORMATS = ("int4_per_token_head", "kivi:bits=2")
 
 
 def policies() -> Iterator[str]:

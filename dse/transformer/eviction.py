@@ -44,7 +44,6 @@ def attention(of: Architecture, policy: TokenPolicy, n_prompt: int, bits: list[f
 
     def attend_layer(layer: int, heads: LayerHeads) -> np.ndarray:
         rotation, n = of.rotations[layer], heads.key.shape[1]
-        heads = LayerHeads(heads.query, *(x.astype(np.float16).astype(np.float32) for x in (heads.key, heads.value)))
         if policy.family.name in ("window", "streaming"):
             sinks, window = values.get("sinks", 0), values["window" if "window" in values else "tokens"]
             bits.append(16.0 * min(sinks + window, n) / n)
@@ -61,7 +60,9 @@ def checked(of: Architecture, policy: TokenPolicy) -> None:
     if policy.family.name not in KNOWN:
         raise InputError(f"policies = {show(policy.name)}: is not run in a model: known: {', '.join(KNOWN)}")
     if any(window is not None for window in of.windows):
-        raise InputError(f"policies = {show(policy.name)}: the model's layers have windows of their own: full attention")
+        raise InputError(
+            f"policies = {show(policy.name)}: the model's layers have windows of their own: full attention"
+        )
 
 
 def keeper(policy: TokenPolicy, n_prompt: int) -> Keeper:
@@ -107,7 +108,8 @@ class HeavyHitters:
 
 class ObservedVotes:
     """SnapKV: the last queries of the prompt vote by their attention, a vote spreads to its neighbors by the greatest
-    of SNAPKV_POOL; the best stay beside those last tokens, `budget` together, and all generated tokens."""
+    of SNAPKV_POOL; the best stay beside those last tokens, `budget` together, and all generated tokens. Of neighbors with
+    one pooled vote those with most votes of their own stay (assumed: the paper leaves it open)."""
 
     n_queries = SNAPKV_QUERIES
 
@@ -117,11 +119,14 @@ class ObservedVotes:
     def after_prompt(self, drawn: np.ndarray) -> np.ndarray | None:
         """Keep the best voted and the last."""
         n, n_last = drawn.shape[2], min(SNAPKV_QUERIES, self._budget)
+        if n <= self._budget:
+            return None
         votes = drawn.sum(axis=1, dtype=np.float64)[:, : n - n_last]
         reach = SNAPKV_POOL // 2
         padded = np.pad(votes, ((0, 0), (reach, reach)), constant_values=-np.inf)
         pooled = np.lib.stride_tricks.sliding_window_view(padded, SNAPKV_POOL, axis=1).max(axis=2)
-        return _best(np.pad(pooled, ((0, 0), (0, n_last))), self._budget - n_last, n_last)
+        sides = [np.pad(x, ((0, 0), (0, n_last))) for x in (pooled, votes)]
+        return _best(sides[0], self._budget - n_last, n_last, sides[1])
 
     def after_token(self, drawn: np.ndarray) -> np.ndarray | None:
         """Keep every generated token."""
@@ -166,11 +171,12 @@ class LowCounts:
         return kept
 
 
-def _best(scores: np.ndarray, n_best: int, n_last: int) -> np.ndarray:
+def _best(scores: np.ndarray, n_best: int, n_last: int, then_by: np.ndarray | None = None) -> np.ndarray:
     """Places of the last tokens and of the best of the others, in order; of equal ones the earlier stays."""
     n_heads, n = scores.shape
     n_last = min(n_last, n)
-    best = np.sort(np.argsort(-scores[:, : n - n_last], axis=1, kind="stable")[:, :n_best], axis=1)
+    keys = [-x[:, : n - n_last] for x in (then_by, scores) if x is not None]
+    best = np.sort(np.lexsort(keys, axis=1)[:, :n_best], axis=1)
     return np.concatenate((best, np.broadcast_to(np.arange(n - n_last, n), (n_heads, n_last))), axis=1)
 
 
@@ -178,19 +184,19 @@ def evicted(
     heads: LayerHeads, of: Architecture, rotation: Rotation, rule: Keeper, n_prompt: int
 ) -> tuple[np.ndarray, int]:
     """Mixed values of a layer, and the most tokens that it holds after the prompt; tokens keep their positions."""
-    query, key = turned(heads.query, rotation), turned(heads.key, rotation)
+    query, key, value = turned(heads.query, rotation), _halved(turned(heads.key, rotation)), _halved(heads.value)
     mixed = np.empty_like(query)
-    mixed[:, :n_prompt] = attend(query[:, :n_prompt], key[:, :n_prompt], heads.value[:, :n_prompt], of)
+    mixed[:, :n_prompt] = attend(query[:, :n_prompt], key[:, :n_prompt], value[:, :n_prompt], of)
     n_kv, n = key.shape[:2]
     grouped = query.reshape(n_kv, -1, *query.shape[1:]) * np.float32(of.query_scale)
     first = max(n_prompt - (n_prompt if rule.n_queries is None else rule.n_queries), 0)
-    held_key, held_value = key[:, :n_prompt], heads.value[:, :n_prompt]
+    held_key, held_value = key[:, :n_prompt], value[:, :n_prompt]
     kept, most = rule.after_prompt(prompt_attention(grouped[:, :, first:n_prompt], held_key, of.score_cap)), 0
     for t in range(n_prompt, n):
         if kept is not None:
             held_key, held_value = (np.take_along_axis(x, kept[..., None], axis=1) for x in (held_key, held_value))
         held_key, held_value = (
-            np.concatenate((x, new[:, t : t + 1]), axis=1) for x, new in ((held_key, key), (held_value, heads.value))
+            np.concatenate((x, new[:, t : t + 1]), axis=1) for x, new in ((held_key, key), (held_value, value))
         )
         weights = softmax(capped(grouped[:, :, t] @ held_key.swapaxes(1, 2), of.score_cap))
         mixed[:, t] = (weights @ held_value).reshape(len(query), -1)
@@ -218,15 +224,20 @@ def streamed(heads: LayerHeads, of: Architecture, rotation: Rotation, sinks: int
     Keys are kept before RoPE, and turned by their place among those held.
     """
     n_q, n, head_dim = heads.query.shape
-    n_kv = heads.key.shape[0]
+    n_kv, key, value = len(heads.key), _halved(heads.key), _halved(heads.value)
     mixed = np.empty((n_q, n, head_dim), np.float32)
     cos, sin = rotation.turns(0, min(sinks + window, n))
     for t in range(n):
         places = np.r_[: min(sinks, t + 1), max(sinks, t + 1 - window) : t + 1]
         held = len(places)
-        keys = rotate(heads.key[:, places], cos[:held], sin[:held])
+        keys = rotate(key[:, places], cos[:held], sin[:held])
         query = rotate(heads.query[:, t], cos[held - 1], sin[held - 1]).reshape(n_kv, -1, head_dim)
         scores = capped(query @ keys.swapaxes(1, 2) * np.float32(of.query_scale), of.score_cap)
-        mixed[:, t] = (softmax(scores) @ heads.value[:, places]).reshape(n_q, -1)
+        mixed[:, t] = (softmax(scores) @ value[:, places]).reshape(n_q, -1)
     return mixed
 
+
+def _halved(x: np.ndarray) -> np.ndarray:
+    """x as FP16 holds it."""
+    halved: np.ndarray = x.astype(np.float16).astype(np.float32)
+    return halved
