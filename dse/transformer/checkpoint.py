@@ -23,11 +23,21 @@ class Rotation:
     frequencies: np.ndarray
     theta: float
     is_plain: bool
+    #: of queries and keys beside the turn: YaRN's and LongRoPE's temperature of attention, so that its scores grow by
+    #: the square
+    length: float = 1.0
+    #: LongRoPE: radians a token of texts longer than `short_tokens`
+    long_frequencies: np.ndarray | None = None
+    short_tokens: int = 0
+    #: YaRN: positions that it stretches the original context to; 0: as the model says
+    context_tokens: int = 0
 
     def turns(self, first: int, n_tokens: int) -> tuple[np.ndarray, np.ndarray]:
         """Cosines and sines, float32 [n_tokens, pairs], at positions from `first` on (arXiv:2104.09864)."""
-        angles = np.arange(first, first + n_tokens)[:, None] * self.frequencies
-        return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+        is_long = self.long_frequencies is not None and first + n_tokens > self.short_tokens
+        frequencies = self.long_frequencies if is_long else self.frequencies
+        angles = np.arange(first, first + n_tokens)[:, None] * frequencies
+        return (self.length * np.cos(angles)).astype(np.float32), (self.length * np.sin(angles)).astype(np.float32)
 
 
 @dataclass(frozen=True, kw_only=True)

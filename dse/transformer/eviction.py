@@ -1,8 +1,8 @@
 """Attention that evicts tokens by the papers' rules: StreamingLLM, H2O, Scissorhands, SnapKV.
 
 A prompt is computed in full and tokens leave behind it, one new token after the other; StreamingLLM and a plain window
-stream the prompt as well. Tokens are chosen by KV head, by the mean attention of its query heads (assumed: the papers' models
-have as many KV heads as query heads). Keys and values are in 16 bits.
+stream the prompt as well. Tokens are chosen by KV head, by the mean attention of its query heads
+(assumed: the papers' models have as many KV heads as query heads). Keys and values are in 16 bits.
 """
 
 from fractions import Fraction
@@ -17,7 +17,7 @@ from dse.transformer.forward import Attention, LayerHeads, attend, capped, rotat
 
 #: SnapKV (arXiv:2404.14469), its experiments on LongBench: queries that vote, and tokens that a vote spreads over
 SNAPKV_QUERIES, SNAPKV_POOL = 32, 7
-#: Scissorhands (arXiv:2305.17118) 4: queries that count, tokens that always stay, share of the budget that leaves at once
+#: Scissorhands (arXiv:2305.17118) 4: queries that count, tokens that always stay, share of the budget that leaves
 HISTORY_QUERIES, RECENT_TOKENS, DROPPED = 400, 10, Fraction(1, 2)
 #: policies whose rule is run
 KNOWN = ("full", "window", "streaming", "h2o", "snapkv", "scissorhands")
@@ -108,8 +108,10 @@ class HeavyHitters:
 
 class ObservedVotes:
     """SnapKV: the last queries of the prompt vote by their attention, a vote spreads to its neighbors by the greatest
-    of SNAPKV_POOL; the best stay beside those last tokens, `budget` together, and all generated tokens. Of neighbors with
-    one pooled vote those with most votes of their own stay (assumed: the paper leaves it open)."""
+    of SNAPKV_POOL; the best stay beside those last tokens, `budget` together, and all generated tokens.
+
+    Of neighbors with one pooled vote those with most votes of their own stay (assumed: the paper leaves it open).
+    """
 
     n_queries = SNAPKV_QUERIES
 

@@ -36,6 +36,8 @@ _FAMILIES = {
     "gemma3": "gemma3",
     "phi3": "phi3",
 }
+#: scalings of RoPE that are run
+ROPES = ("default", "linear", "llama3", "yarn", "longrope")
 #: where the layers stand in a file of text alone, and in those with a part for images
 _PREFIXES = ("model.", "language_model.model.", "model.language_model.")
 _ATTENTION = {"q_proj": "q", "k_proj": "k", "v_proj": "v", "qkv_proj": "qkv", "o_proj": "o"}
@@ -145,7 +147,7 @@ def _architecture(path: str, family: str, config: dict[str, Any]) -> Architectur
         n_q_heads=n_q,
         n_kv_heads=said.whole("num_key_value_heads", MOST["heads"], n_q),
         head_dim=head_dim,
-        context_tokens=said.whole("max_position_embeddings", MOST["tokens"]),
+        context_tokens=max(said.whole("max_position_embeddings", MOST["tokens"]), wide.context_tokens),
         norm_epsilon=said.number("rms_norm_eps"),
         activation="gelu_tanh" if gemma else "silu",
         query_scale=scale**-0.5,
@@ -182,19 +184,21 @@ def _rotations(family: str, config: dict[str, Any], head_dim: int, path: str) ->
     if isinstance(said, dict) and "full_attention" in said:
         near, wide = said.get("sliding_attention"), said.get("full_attention")
     else:
-        wide = {key: config[key] for key in ("rope_theta", "partial_rotary_factor") if config.get(key) is not None}
+        own = ("rope_theta", "partial_rotary_factor", "original_max_position_embeddings")
+        wide = {key: config[key] for key in own if config.get(key) is not None}
         for more in (config.get("rope_scaling"), said):
             wide |= more if isinstance(more, dict) else {}
         near = {"rope_theta": config.get("rope_local_base_freq", 10_000.0)} if family == "gemma3" else wide
-    return _rotation(path, near, head_dim), _rotation(path, wide, head_dim)
+    tokens = Said(path, config.get).whole("max_position_embeddings", MOST["tokens"])
+    return _rotation(path, near, head_dim, tokens), _rotation(path, wide, head_dim, tokens)
 
 
-def _rotation(path: str, scaling: Any, head_dim: int) -> Rotation:
+def _rotation(path: str, scaling: Any, head_dim: int, max_tokens: int) -> Rotation:
     """RoPE with its scaling, as modeling_rope_utils.py of transformers computes it."""
     scaling = scaling if isinstance(scaling, dict) else {}
     said, kind = Said(path, scaling.get), scaling.get("rope_type", scaling.get("type", "default"))
-    if kind not in ("default", "linear", "llama3"):
-        raise InputError(f"{path}: RoPE scaled by {show(kind)}: cannot be run; known: default, linear, llama3")
+    if kind not in ROPES:
+        raise InputError(f"{path}: RoPE scaled by {show(kind)}: cannot be run; known: {', '.join(ROPES)}")
     theta, share = said.number("rope_theta", 10_000.0), said.number("partial_rotary_factor", 1.0)
     frequencies = plain_frequencies(theta, int(head_dim * min(share, 1)))
     if kind == "linear":
@@ -206,4 +210,65 @@ def _rotation(path: str, scaling: Any, head_dim: int) -> Rotation:
             raise InputError(f"{path}: low_freq_factor = {low:g}: must be below high_freq_factor, {high:g}")
         smooth = np.clip((turns - low) / (high - low), 0, 1)
         frequencies = (1 - smooth) * frequencies / said.number("factor") + smooth * frequencies
+    if kind == "yarn":
+        return yarn(said, frequencies, theta, max_tokens)
+    if kind == "longrope":
+        return longrope(said, frequencies, theta, max_tokens)
     return Rotation(frequencies, theta, kind == "default")
+
+
+def yarn(said: Said, frequencies: np.ndarray, theta: float, max_tokens: int) -> Rotation:
+    """YaRN (arXiv:2309.00071) 3.2 to 3.4: pairs that turn seldom in the original context are slowed by the factor.
+
+    Those that turn often are not, and attention is sharper by (0.1 ln factor + 1)^2.
+
+    As the paper's own code and transformers have it the ramp runs over whole pairs, not over their turns.
+    """
+    factor, original = said.number("factor"), said.whole("original_max_position_embeddings", MOST["tokens"], max_tokens)
+    n_rotated = 2 * len(frequencies)
+    often, seldom = said.number("beta_fast", 32.0), said.number("beta_slow", 1.0)
+
+    def pair(turns: float) -> float:
+        """The pair, in fractions, that turns so often in the original context."""
+        return n_rotated * math.log(original / (turns * 2 * math.pi)) / (2 * math.log(theta))
+
+    low, high = pair(often), pair(seldom)
+    if said.get("truncate") is not False:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, n_rotated - 1)
+    slowed = np.clip((np.arange(len(frequencies)) - low) / (high - low or 0.001), 0, 1)
+    scaled = slowed * frequencies / factor + (1 - slowed) * frequencies
+    length = said.number("attention_factor", _yarn_length(said, factor))
+    return Rotation(scaled, theta, False, length, context_tokens=int(factor * original))
+
+
+def _yarn_length(said: Said, factor: float) -> float:
+    """0.1 ln factor + 1; with DeepSeek's two scales of it their ratio."""
+
+    def of(scale: float) -> float:
+        return 0.1 * scale * math.log(factor) + 1 if factor > 1 else 1.0
+
+    if said.get("mscale") and said.get("mscale_all_dim"):
+        return of(said.number("mscale")) / of(said.number("mscale_all_dim"))
+    return of(1.0)
+
+
+def longrope(said: Said, frequencies: np.ndarray, theta: float, max_tokens: int) -> Rotation:
+    """LongRoPE (arXiv:2402.13753) 3: each pair is slowed by a factor of its own that a search found, one list for texts
+    up to the original context and one for longer ones.
+
+    Attention is sharper by 1 + ln s / ln L, s of contexts new over original, L the original tokens, as Phi-3 has it.
+    """
+    original = said.whole("original_max_position_embeddings", MOST["tokens"], max_tokens)
+    scaled = []
+    for key in ("short_factor", "long_factor"):
+        factors = said.get(key)
+        is_list = isinstance(factors, list) and len(factors) == len(frequencies)
+        if not is_list or not all(type(x) in (int, float) and 0 < x < 1e30 for x in factors):
+            raise InputError(
+                f"{said.path}: {key}: must be {len(frequencies):,} positive numbers, one a pair of channels"
+            )
+        scaled.append(frequencies / np.array(factors, float))
+    growth = said.number("factor", max_tokens / original)
+    length = math.sqrt(1 + math.log(growth) / math.log(original)) if growth > 1 and original > 1 else 1.0
+    return Rotation(scaled[0], theta, False, said.number("attention_factor", length), scaled[1], original)

@@ -87,10 +87,11 @@ def _without(path, name):
         (lambda at: model_files.directory(at, model_type="mamba"), ("architecture 'mamba'", "known: llama")),
         (lambda at: model_files.directory(at, hidden_act="relu"), ("activation 'relu'",)),
         (lambda at: model_files.directory(at, quantization_config={"bits": 4}), ("are read from GGUF files only",)),
-        (lambda at: model_files.directory(at, rope_parameters={"rope_type": "yarn"}), ("RoPE scaled by 'yarn'",)),
+        (lambda at: model_files.directory(at, rope_parameters={"rope_type": "dynamic"}), ("RoPE scaled by 'dynamic'",)),
+        (lambda at: model_files.directory(at, rope_parameters={"rope_type": "yarn"}), ("factor = ", "positive number")),
         (
             lambda at: model_files.directory(at, "phi3", rope_parameters={"rope_type": "longrope", "rope_theta": 1e4}),
-            ("RoPE scaled by 'longrope'",),
+            ("short_factor: must be", "one a pair of channels"),
         ),
         (lambda at: model_files.directory(at, num_hidden_layers=4), ("layer 3", "is missing")),
         (lambda at: _without(model_files.directory(at), "tokenizer.json"), ("tokenizer.json: is missing",)),

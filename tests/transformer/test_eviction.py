@@ -69,7 +69,7 @@ def test_snapkv_pools_votes_and_keeps_its_window():
     drawn[..., 6] = 0.5  # pooled: 3 to 9
     drawn[..., 8] = 0.1
     kept = eviction.ObservedVotes(budget=37).after_prompt(drawn)
-    # 18 tokens before the window, of which 5 stay: 6 and 8 have votes of their own, then the earliest of their neighbors
+    # 5 of the 18 before the window stay: 6 and 8 have votes of their own, then the earliest of their neighbors
     assert kept.tolist() == [[3, 4, 5, 6, 8, *range(18, 50)]]
 
 

@@ -116,7 +116,7 @@ def from_document(document: Document) -> ModelSpec:
         extra=extra,
     )
     q_heads = max(keys.per_layer(Q_HEADS, 1 if per_block else n_layers, 1, MAX_DIM), default=1)
-    positions = keys.whole(POSITIONS, 1, MAX_TOKENS)
+    positions = rotary.stretched(keys, keys.whole(POSITIONS, 1, MAX_TOKENS))
     if not misread:  # what stopped early has not read the rest
         _not_understood(keys)
     if not is_known and not like:

@@ -12,6 +12,21 @@ if TYPE_CHECKING:
 NONE = ("gpt2", "gpt_bigcode", "gpt_neo", "opt", "bloom", "mpt", "nemotron_h")
 
 
+def stretched(keys: "Keys", positions: int | None) -> int | None:
+    """Positions of a model that YaRN stretches: its original ones times the factor, where config.json says fewer.
+
+    LongRoPE's config.json has the long context as its own.
+    """
+    said = keys.get("rope_parameters") or keys.get("rope_scaling")
+    scaling = said if isinstance(said, dict) else {}
+    if positions is None or scaling.get("rope_type", scaling.get("type")) != "yarn":
+        return positions
+    original, factor = scaling.get("original_max_position_embeddings") or positions, scaling.get("factor")
+    if type(original) is not int or type(factor) not in (int, float) or not 1 <= factor * original <= MAX_TOKENS:
+        return positions
+    return max(positions, int(factor * original))
+
+
 def elements(keys: "Keys", model_type: str, positions: int | None, mixers: "list[Mixer]") -> int:
     """Elements of all tables of a model of so many positions; 0 where it has none or its positions are not given.
 
