@@ -20,7 +20,7 @@ class FindScores(Printed):
     rise of perplexity, with a 95 % interval, and "cannot be told" where too little was printed. Short answers hide a
     drop: look at the longest task that you run.
     Without a format: all that have scores. With --measured: perplexity, divergence and agreement of SmolLM2-135M with
-    each format in the loop, on four texts.
+    each format in the loop, on four texts, or with a token policy such as snapkv:budget=64 behind a prompt of 256.
 
     >>> dse.scores("fp8", model="llama3.1-8b")[0]["of"]
     'llama3.1-8b'
@@ -41,7 +41,7 @@ class FindScores(Printed):
         """A row a format and family of tasks: its drop of scores or rise of perplexity as a share, or its divergence in
         nats."""
         from dse.questions import scores
-        from dse.specs import published_scores, sample_scores
+        from dse.specs import published_scores, sample_scores, tokens
 
         names = several(self.quantizers)
         if self.measured and (not names or self.model is not None):
@@ -56,7 +56,8 @@ class FindScores(Printed):
 
         def found(name: str) -> list[dict[str, Any]]:
             if self.measured:
-                return sample_scores.by_text(published_scores.name_of(name))
+                is_policy = tokens.is_policy(name)
+                return sample_scores.by_text(tokens.parse(name).name if is_policy else published_scores.name_of(name))
             return scores.to_json(published_scores.losses(name, self.model))
 
         return [{"quantizer": name, **row} for name in names for row in found(name)]

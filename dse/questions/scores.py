@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from dse.core.columns import aligned
-from dse.specs import published_scores, sample_scores
+from dse.specs import published_scores, sample_scores, tokens
 from dse.specs.oaken_grid import SAMPLE
 from dse.specs.published_scores import FAMILIES, Loss, Score, published
 
@@ -86,6 +86,9 @@ def measured_text(format: str, rows: Iterable[dict[str, Any]]) -> str:
                 f"{row['n_scored_tokens']:,}",
             )
         )
+    if tokens.is_policy(format):
+        behind = "Behind a prompt of 256 tokens; bits: 16 times the share of the text's tokens that are held at most"
+        return "\n".join([f"On {SAMPLE}, with the policy in the loop", "", *aligned(lines, (0, 1)), "", behind])
     least, low, greatest, high = sample_scores.worst_layer(published_scores.name_of(format))
     layers = (
         f"error of the attention output: {100 * low:.1f} % in layer {least} to {100 * high:.1f} % in layer {greatest}"

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 
 from dse import data
 from dse.core.errors import InputError, did_you_mean, show
+from dse.specs import tokens
 from dse.specs.oaken_grid import SAMPLE
 
-SCORES, LAYERS = "smollm2.scores.csv", "smollm2.layers.csv"
+SCORES, LAYERS, EVICTION = "smollm2.scores.csv", "smollm2.layers.csv", "smollm2.eviction.csv"
 
 
 class OverTexts(NamedTuple):
@@ -49,18 +50,26 @@ def layers() -> tuple[dict[str, str], ...]:
     return data.rows(LAYERS)
 
 
-def by_text(method: str) -> list[dict[str, Any]]:
-    """Scores of a format by its canonical name, a row a text and its quantized sides, with the error over all layers.
+@cache
+def evictions() -> tuple[dict[str, str], ...]:
+    """A row a text and a token policy or a format, scored behind a prompt, fields as text."""
+    return data.rows(EVICTION)
 
-    Raises InputError for a format that was not measured.
+
+def by_text(method: str) -> list[dict[str, Any]]:
+    """Scores of a format or a token policy by its canonical name, a row a text and its quantized sides.
+
+    Raises InputError for one that was not measured.
     """
     names = ("stored_bits", "perplexity", "log_ratio", "log_ratio_se", "kl_nats", "top1_agreement_frac")
-    matching = [row for row in rows() if row["method"] == method]
+    is_policy = tokens.is_policy(method)
+    table = [row for row in evictions() if tokens.is_policy(row["method"])] if is_policy else rows()
+    matching = [row for row in table if row["method"] == method]
     if not matching:
-        known = dict.fromkeys(row["method"] for row in rows())
+        known = dict.fromkeys(row["method"] for row in table)
         raise InputError(f"quantizer = {show(method)}: not measured on {SAMPLE}: {did_you_mean(method, known)}")
     return [
-        {"text": row["text"], "sides": row["sides"]}
+        {"text": row["text"], "sides": row.get("sides", "both")}
         | {name: float(row[name]) for name in names}
         | {"n_scored_tokens": int(row["n_scored_tokens"])}
         for row in matching

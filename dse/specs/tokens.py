@@ -240,6 +240,11 @@ FAMILIES: dict[str, TokenFamily] = {
 }
 
 
+def is_policy(text: str) -> bool:
+    """Whether a name with parameters is that of a policy, not of a quantizer."""
+    return text.partition(":")[0] in FAMILIES
+
+
 @lru_cache(maxsize=4096)
 def parse(text: str) -> TokenPolicy:
     """`full`, `streaming:sinks=4,window=1020`: a policy with parameters. Raises InputError with what is allowed."""

@@ -177,26 +177,21 @@ def _states(
     return hidden_states(model, tokens, attentions, progress, "running", starts)
 
 
-def is_policy(method: str) -> bool:
-    """Whether a method evicts tokens."""
-    return method.partition(":")[0] in token_policies.FAMILIES
-
-
 def canonical(method: str) -> str:
     """The full name of a quantizer or a token policy. Raises InputError."""
-    return token_policies.parse(method).name if is_policy(method) else quantizers.parse(method).name
+    return token_policies.parse(method).name if token_policies.is_policy(method) else quantizers.parse(method).name
 
 
 def policies_of(scoring: Scoring) -> list[TokenPolicy]:
     """Its token policies, without repetitions."""
-    policies = map(token_policies.parse, filter(is_policy, scoring.methods))
+    policies = map(token_policies.parse, filter(token_policies.is_policy, scoring.methods))
     return list({policy.name: policy for policy in policies}.values())
 
 
 def checked(model: Checkpoint, scoring: Scoring) -> tuple[list[QuantizerSpec], set[int]]:
     """Methods without repetitions, and the layers chosen. Raises InputError for what cannot be scored."""
     of, sides = model.architecture, scoring.sides
-    named = [quantizers.parse(method) for method in scoring.methods if not is_policy(method)]
+    named = [quantizers.parse(method) for method in scoring.methods if not token_policies.is_policy(method)]
     specs, policies = list({spec.name: spec for spec in named}.values()), policies_of(scoring)
     for policy in policies:
         eviction.checked(of, policy)

@@ -9,6 +9,7 @@ from dse import quantizers
 from dse.core.progress import Progress
 from dse.core.version import VERSION
 from dse.measure.parts import opened
+from dse.specs import tokens as token_policies
 from dse.transformer import in_loop
 from dse.transformer.checkpoint import Checkpoint
 from dse.transformer.in_loop import LoopScore, Scoring
@@ -56,7 +57,7 @@ def _sha256(x: np.ndarray) -> str:
 
 def _key(name: str) -> str:
     """Key of a method: a plan by layer with its methods, since its file may change."""
-    if in_loop.is_policy(name):
+    if token_policies.is_policy(name):
         return name
     spec = quantizers.parse(name)
     return " ".join([spec.name, *(side.name for layer in spec.layers for side in layer)])

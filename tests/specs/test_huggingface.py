@@ -442,3 +442,19 @@ def test_damaged_configs_end_in_a_model_or_a_clean_error(name, changes, draw):
         assert 1 <= model.n_layers <= 10_000
         assert model.parameters > 0
     assert all("\n" not in line and line.startswith("config.json: ") and len(line) <= 300 for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("scaling", "positions"),
+    [
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}, 131_072),  # 4 * 32768
+        ({"type": "yarn", "factor": 2.0}, 65_536),  # of its own 32,768
+        ({"rope_type": "yarn", "factor": 0.5}, 32_768),
+        ({"rope_type": "longrope", "factor": 4.0}, 32_768),
+    ],
+)
+def test_yarn_stretches_the_positions(tmp_path, scaling, positions):
+    config = json.loads((GOLDEN / "qwen2.5-0.5b.json").read_text()) | {"rope_scaling": scaling}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config))
+    assert hf_config.from_document(specfile.read(path)).max_position_tokens == positions
