@@ -176,3 +176,15 @@ def test_perplexity_of_smollm2_on_the_licence():
     exact, fp8 = in_loop.scores(model, tokens, tokens, in_loop.Scoring(["fp8"]), silent)
     assert exact.perplexity == pytest.approx(SMOLLM2_PERPLEXITY, rel=1e-3)
     assert 0 < fp8.kl_nats < 0.1
+
+
+def test_policies_run_beside_formats_and_go_on(scored, tmp_path):
+    asked = ("--policies", "snapkv:budget=4,streaming:sinks=2,window=4", "--prompt", 8, "--out", tmp_path / "kept")
+    first = json.loads(scored(*asked, "--json")[1])
+    # 16 bits and the two policies: no format is added that nobody named
+    assert [row["method"] for row in first] == ["fp16", "snapkv:budget=4", "streaming:sinks=2,window=4"]
+    second = json.loads(scored(*asked, "--quantizers", "fp8", "--json")[1])
+    assert [row["method"] for row in second] == ["fp16", "fp8", "snapkv:budget=4", "streaming:sinks=2,window=4"]
+    assert second[2:] == first[1:]
+    assert_one_line(scored("--policies", "h2o", "--prompt", 10**6), 2, "prompt = 1,000,000: must be 1 to")
+    assert_one_line(scored("--policies", "sparse"), 2, "policies = 'sparse", "is not run in a model")
