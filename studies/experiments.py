@@ -14,7 +14,6 @@ from dse.quantizers.kernel import Side
 from dse.quantizers.methods import sinkq
 from dse.transformer import caches
 from dse.transformer.caches import CachedModel, Decoded, DecodingCache
-from kernels_ref.sinkq import replace_by_mean
 from studies.table import SIGNED
 
 #: several bit-widths of each kind of method
@@ -164,24 +163,18 @@ def _first_kept(values: dict[str, Any], n_first: int) -> DecodingCache:
     method = kernels_ref.SinkQ(values["bits"], values["group"], values["residual"], sinks=0, overflow="saturate")
 
     def decode(key: np.ndarray, value: np.ndarray) -> Decoded:
-        kept = n_first if method.n_packed(key.shape[2]) else 0
-        marks, changed = np.zeros((key.shape[1], method.group), np.bool_), np.full((key.shape[1], 1), kept > 0)
-        marks[:, :kept] = True
-        sides = []
-        for x in (key, value):
-            patterns = x.view(np.uint16).copy()
-            group = np.ascontiguousarray(patterns[0, :, : method.group])
-            if kept:
-                replace_by_mean(group, method.group, marks, changed)
-                patterns[0, :, : method.group] = group
-            sides.append(patterns.view(np.float16))
+        kept, group = n_first if method.n_packed(key.shape[2]) else 0, slice(method.group)
+        taken = [key.copy(), value.copy()]
+        for x in taken:  # as SinkQ packs a sink: rounded to binary32, then to FP16
+            mean = x[:, :, group].astype(np.float64).sum(axis=2, keepdims=True) / method.group
+            x[:, :, :kept] = mean.astype(np.float32).astype(np.float16)
         cache = method.cache()
-        cache.append(*sides)
+        cache.append(*taken)
         seen = [x.copy() for x in cache.seen()]
         for x, whole in zip(seen, (key, value), strict=True):
             x[:, :, :kept] = whole[:, :, :kept]
         read.stored_bits = cache.stored_bits + 16 * kept / key.shape[2]
-        return Decoded(*seen, method.n_packed, method.n_packed)
+        return Decoded(seen[0], seen[1], method.n_packed, method.n_packed)
 
     read = DecodingCache(decode, math.nan)
     return read
