@@ -288,7 +288,7 @@ def test_figures(name):
     one, _ = plot_load.load(name, str(ROOT / "dse" / "data" / "lm" / "smollm2.study.csv"))
     assert len(two.panels) in (len(one.panels), 2 * len(one.panels))
     titles = [panel.title for panel in one.panels]
-    assert [t for t in titles if t.startswith("smollm2")] == titles or name == "study_channels"
+    assert [t for t in titles if t.startswith("SmolLM2 135M")] == titles or name == "study_channels"
     with pytest.raises(InputError, match=f"no row of experiment {plot_study.CHARTS[name][1]}"):
         plot_study.chart(name, {"smollm2": table.iloc[:0]})
 
