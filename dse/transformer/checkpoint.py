@@ -34,8 +34,8 @@ class Rotation:
 
     def turns(self, first: int, n_tokens: int) -> tuple[np.ndarray, np.ndarray]:
         """Cosines and sines, float32 [n_tokens, pairs], at positions from `first` on (arXiv:2104.09864)."""
-        is_long = self.long_frequencies is not None and first + n_tokens > self.short_tokens
-        frequencies = self.long_frequencies if is_long else self.frequencies
+        long = self.long_frequencies
+        frequencies = self.frequencies if long is None or first + n_tokens <= self.short_tokens else long
         angles = np.arange(first, first + n_tokens)[:, None] * frequencies
         return (self.length * np.cos(angles)).astype(np.float32), (self.length * np.sin(angles)).astype(np.float32)
 

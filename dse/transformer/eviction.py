@@ -84,7 +84,7 @@ class HeavyHitters:
     """H2O (arXiv:2306.14048), Algorithm 1: the most recent tokens, and of the others those whose attention, summed
     over all queries that saw them, is greatest; one leaves for each new one (`rolls`)."""
 
-    n_queries = None
+    n_queries: int | None = None
 
     def __init__(self, n_heavy: int, n_recent: int, rolls: bool) -> None:
         self._n_heavy, self._n_recent, self._rolls = n_heavy, n_recent, rolls
@@ -113,7 +113,7 @@ class ObservedVotes:
     Of neighbors with one pooled vote those with most votes of their own stay (assumed: the paper leaves it open).
     """
 
-    n_queries = SNAPKV_QUERIES
+    n_queries: int | None = SNAPKV_QUERIES
 
     def __init__(self, budget: int) -> None:
         self._budget = budget
@@ -142,7 +142,7 @@ class LowCounts:
     DROPPED of the budget leaves at once, after the prompt as well.
     """
 
-    n_queries = HISTORY_QUERIES
+    n_queries: int | None = HISTORY_QUERIES
 
     def __init__(self, budget: int) -> None:
         self._budget, self._n_kept = budget, budget - int(DROPPED * budget)

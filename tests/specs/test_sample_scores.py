@@ -7,6 +7,7 @@ import pytest
 from dse import quantizers
 from dse.specs import sample_scores
 from dse.specs.oaken_grid import SAMPLE
+from factories import assert_one_line
 
 
 def test_means_over_texts_by_hand(monkeypatch):
@@ -41,3 +42,14 @@ def test_every_format_was_scored_on_every_text():
     kl = {name: sample_scores.of(name).kl_nats.mean for name in methods}
     assert kl["int8_per_token_head"] < kl["fp8"] < kl["int4_per_token_head"] < kl["kivi"]
     assert SAMPLE.startswith("SmolLM2-135M")
+
+
+def test_policies_are_scored_apart_from_formats(run):
+    rows = sample_scores.by_text("snapkv:budget=64")
+    # 64 of the prompt and the 256 tokens behind it, of 512
+    assert [(row["text"], row["stored_bits"]) for row in rows] == [("prose", 10.0), ("dialogue", 10.0)]
+    # formats keep the scores of whole texts
+    assert {row["n_scored_tokens"] for row in sample_scores.by_text("kivi")} == {1023, 4095}
+    code, out, _ = run("scores", "--quantizers", "snapkv:budget=64", "--measured")
+    assert (code, "Behind a prompt of 256 tokens" in out) == (0, True)
+    assert_one_line(run("scores", "--quantizers", "snapkv:budget=65", "--measured"), 2, "not measured on SmolLM2-135M")

@@ -22,7 +22,7 @@ def stretched(keys: "Keys", positions: int | None) -> int | None:
     if positions is None or scaling.get("rope_type", scaling.get("type")) != "yarn":
         return positions
     original, factor = scaling.get("original_max_position_embeddings") or positions, scaling.get("factor")
-    if type(original) is not int or type(factor) not in (int, float) or not 1 <= factor * original <= MAX_TOKENS:
+    if not isinstance(original, int) or not isinstance(factor, int | float) or not 1 <= factor * original <= MAX_TOKENS:
         return positions
     return max(positions, int(factor * original))
 
