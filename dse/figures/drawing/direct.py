@@ -144,7 +144,7 @@ def _level(bars: Sequence[Series], panel: Panel, box: Box, page: Page) -> Iterat
     for series in bars:
         width, height = measure(series.name, page.note), 1.1 * page.note
         order = sorted(range(len(series.x)), key=lambda i: edges[series.name][i][0] - edges[series.name][i][2])
-        tried = []
+        tried: list[tuple[float, int, float, tuple[float, float], bool]] = []
         for rank, i in enumerate(order):
             left, low, right, high = edges[series.name][i]
             middle, row = ((left + right) / 2, (low + high) / 2), taken[round(series.y[i])]

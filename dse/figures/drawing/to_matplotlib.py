@@ -287,7 +287,7 @@ def _symbol(figure: Any, series: Series, x: float, y: float, place: ChartLayout)
     page, width, height, scale = place.page, place.width, place.height, place.page.scale
     if series.kind in ("bar", "hbar"):
         corner = ((x - 3 * scale) / width, (y - 3 * scale) / height)
-        look = {
+        look: Any = {
             "facecolor": series.color,
             "hatch": series.hatch * 4,
             "edgecolor": "white",
