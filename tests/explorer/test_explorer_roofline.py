@@ -63,7 +63,7 @@ def test_dequantizing_is_a_ceiling_of_its_own():
     assert rates["calibrated", "attention"] == pytest.approx(row["n_bytes"] / result["dequantize_busy_s"])
     assert rates.drop("attention", level="operation").isna().all()
     notes = [each for each in FIGURES["operations"].chart(table).panels[0].series if each.is_note]
-    line = next(each for each in notes if each.name == "dequantizing, int4")
+    line = next(each for each in notes if each.name == "dequantizing, INT4")
     assert line.y[0] == pytest.approx(rates["calibrated", "attention"] * line.x[0])
     assert roofline.cached_table((("fp16", asked(quantizer="fp16")),))["dequantize_bytes_per_s"].isna().all()
 

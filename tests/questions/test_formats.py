@@ -21,6 +21,7 @@ from dse.specs.workload import Workload
 H200, QWEN = catalog.device("h200"), catalog.model("qwen3-32b")
 WORK = Workload(batch=64, input_tokens=8192, admission="paged")
 NAMES = ["fp8", "qserve", "int8_per_token_head"]
+PRINTED = {"fp16": "FP16", "fp8": "FP8", "qserve": "QServe", "int8_per_token_head": "INT8 per token and head"}
 
 
 @pytest.fixture(scope="module")
@@ -258,7 +259,7 @@ def test_the_figure_tells_measured_kernels_from_assumed_ones(found):
     assert {s.name for s in chart.legend()} >= {"kernels measured", "kernels assumed, not measured"}
     rows = found.table.set_index("format")
     assert gains["kernels assumed, not measured"].x == (rows.loc["int8_per_token_head", "gain"],)
-    assert [text for _, text in chart.panels[0].y.ticks][::-1] == list(rows.index)
+    assert [text for _, text in chart.panels[0].y.ticks][::-1] == [PRINTED[name] for name in rows.index]
     assert FIGURES["formats"].chart(found.table).panels == chart.panels
 
 

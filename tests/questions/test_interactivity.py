@@ -137,8 +137,8 @@ def test_the_figure_has_a_band_around_each_curve_and_the_limits(answer):
         ("8 of 10 measurements", "area"),
         ("8 of 10 measurements", "area"),
         ("best within the limits", "scatter"),
-        ("fp16", "line"),
-        ("fp8", "line"),
+        ("FP16", "line"),
+        ("FP8", "line"),
     ]
     by_name = {series.name: series for series in panel.series}
     assert max(by_name["outside"].x) == pytest.approx(50)
