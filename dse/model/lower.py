@@ -312,7 +312,7 @@ def tensor_of(g: TensorGroup, plan: KvPlan, paths: Mapping[str, str], policy: Po
         index_bits=index,
         index_flops=flops * indexed,
         pool_rows=float(g.layout.pool_rows),
-        sink_s=implementations.sink_s(g) if side == KEYS else 0.0,
+        sink_s=implementations.sink_s(g),
         packed_core_s=unpacking.core_s,
         unpack_rate_per_s=unpacking.rate_per_s,
     )

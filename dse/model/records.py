@@ -72,7 +72,7 @@ class Tensor(NamedTuple):
     #: kept and read for every stored token where a policy reads only some, and what scoring one takes
     index_bits: int
     index_flops: int
-    #: sinks kept apart, and seconds of work on them when a layer packs, counted with its keys
+    #: sinks kept apart, and seconds of work on them when a layer packs
     pool_rows: float
     sink_s: float
     #: seconds of a core for a packed element, and elements a second unpacked by all; 0: no such ceiling

@@ -187,7 +187,9 @@ def implementation(device: HardwareSpec, family: str, stack: str | None, asked: 
             f"implementation = {show(name)}: has kernels for {', '.join(entry.architectures)}, not for {device.name} "
             f"({device.architecture or 'no architecture in its file'}); {entry.elsewhere or 'nothing else is known'}"
         )
-    ranked = sorted(usable.values(), key=lambda c: (stack is not None and c.stack == stack, c.rank), reverse=True)
+    # without a rank it is code of its stack alone, or as asked by name
+    offered = [impl for impl in usable.values() if impl.rank or (stack is not None and impl.stack == stack)]
+    ranked = sorted(offered, key=lambda c: (stack is not None and c.stack == stack, c.rank), reverse=True)
     chosen = usable.get(name) or (ranked[0] if ranked else generic_implementation() if is_gpu else None)
     return chosen and _with_changes(chosen, changes)
 
