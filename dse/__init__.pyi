@@ -1505,7 +1505,7 @@ def scores(quantizers: Sequence[str] = (), *, model: str | None = None, measured
     rise of perplexity, with a 95 % interval, and "cannot be told" where too little was printed. Short answers hide a
     drop: look at the longest task that you run.
     Without a format: all that have scores. With --measured: perplexity, divergence and agreement of SmolLM2-135M with
-    each format in the loop, on four texts.
+    each format in the loop, on four texts, or with a token policy such as snapkv:budget=64 behind a prompt of 256.
 
     quantizers: KV quantizers, or formats by their published names.
     model: A model by name, such as qwen3-30b-a3b.

@@ -53,7 +53,7 @@ class ZipCache:
         return ZipCacheCache(self)
 
 
-class Held(NamedTuple):
+class CountedBytes(NamedTuple):
     """Bytes of one side, and the elements they stand for."""
 
     stored_bytes: int
@@ -104,8 +104,8 @@ class ZipCacheCache:
         """No buffers: codes are not packed."""
         return {}
 
-    def packed(self, side: Side) -> list[Held]:
-        """What one side would take: codes, a bit a token of the keys that says which, scales, minima and levels.
+    def packed(self, side: Side) -> list[CountedBytes]:
+        """Bytes that one side would take: codes, a bit a token of the keys that says which, scales, minima and levels.
 
         side: "key" or "value".
         """
@@ -113,7 +113,7 @@ class ZipCacheCache:
         n_packed = self.method.n_packed(side, x.shape[2])
         bits = n_packed // self.method.block * block_bits(self.method, side, x.shape[1] * x.shape[3])
         bits += 16 * x.shape[1] * x.shape[3] * (x.shape[2] - n_packed)
-        return [Held(-(-bits // 8), x.size)]
+        return [CountedBytes(-(-bits // 8), x.size)]
 
     @property
     def stored_bits(self) -> float:

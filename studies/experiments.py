@@ -160,7 +160,9 @@ def caches_of(point: StudyPoint, model: CachedModel, known: caches.Calibration) 
 
 def _first_kept(values: dict[str, Any], n_first: int) -> DecodingCache:
     """SinkQ whose sinks are the first tokens, as in StreamingLLM: kept in FP16, and their group's mean packed."""
-    method = kernels_ref.SinkQ(values["bits"], values["group"], values["residual"], sinks=0, overflow="saturate")
+    method = kernels_ref.SinkQ(
+        values["bits"], group=values["group"], residual=values["residual"], sinks=0, overflow="saturate"
+    )
 
     def decode(key: np.ndarray, value: np.ndarray) -> Decoded:
         kept, group = n_first if method.n_packed(key.shape[2]) else 0, slice(method.group)

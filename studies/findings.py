@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from dse.quantizers.base import N_SHALLOW_LAYERS
-from dse.quantizers.methods.sinkq import WINDOW as SINKQ_WINDOW
+from dse.quantizers.methods import sinkq
 from dse.validate.studied import SHIPPED, SURE, WINDOW, difference, is_sure, rows, scores, shipped
 from studies.observations import FIRST, SINKQ_SINKS, eliminated_by_chance
 from studies.table import OAKEN, SIGNED, Tables, front, setting
@@ -282,7 +282,7 @@ def window(table: pd.DataFrame) -> Found:
         f"after {n_tokens:,.0f} tokens {mean:.1f} eliminated a head, {most:.0f} at most (keys in random order: "
         f"{eliminated_by_chance(n_tokens):.1f}); in 512 no window over 32: {percent(value, error)}"
     )
-    return text, AGREES if most <= SINKQ_WINDOW else CONTRADICTS
+    return text, AGREES if most <= sinkq.WINDOW else CONTRADICTS
 
 
 def blocks(table: pd.DataFrame) -> Found:

@@ -145,7 +145,7 @@ def eliminated(model: Checkpoint, tokens: np.ndarray, texts: Sequence[str], prog
     """
     of = model.architecture
     method = kernels_ref.SinkQ(
-        2, SINKQ_GROUP, SINKQ_RESIDUAL, SINKQ_SINKS, window=ELIMINATED_AT[-1], overflow="saturate"
+        2, group=SINKQ_GROUP, residual=SINKQ_RESIDUAL, sinks=SINKQ_SINKS, window=ELIMINATED_AT[-1], overflow="saturate"
     )
     found: list[Row] = []
 

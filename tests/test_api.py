@@ -278,7 +278,7 @@ def test_a_figure_is_drawn_into_a_file_by_one_call(tmp_path):
         assert isinstance(shown, plotly.graph_objects.Figure)
         assert file.read_bytes().lower().startswith(start.lower()), ending
     lines = [
-        trace for trace in shown.data if trace.name == "H100 fp8" and trace.mode == "lines+markers" and len(trace.x) > 1
+        trace for trace in shown.data if trace.name == "H100 FP8" and trace.mode == "lines+markers" and len(trace.x) > 1
     ]
     assert [list(line.x) for line in lines] == [[8.0, 64.0]]
     dse.plot(table, "throughput_batch", tmp_path / "f.csv", only=only)

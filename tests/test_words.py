@@ -21,6 +21,7 @@ CONVENTIONS = {
     ("streamlit", "st"),
     ("plotly.graph_objects", "go"),
     ("matplotlib.pyplot", "plt"),
+    ("dse.specs.tokens", "token_policies"),  # beside arrays of tokens
 }
 #: a table of numbers or a matrix is read by its columns
 MOST_UNFORMATTED = 60

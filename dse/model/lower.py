@@ -33,10 +33,10 @@ from dse.model.records import (
     Tensor,
 )
 from dse.specs import deployment, measured_memory, servers
+from dse.specs import tokens as token_policies
 from dse.specs.device_and_model import HardwareSpec, LayerKV, ModelSpec
 from dse.specs.stack import StackSpec
 from dse.specs.tokens import TokenPolicy
-from dse.specs.tokens import parse as parse_tokens
 from dse.specs.workload import MAX_BATCH, Workload
 
 #: kinds of numbers on whose power a bound on time may rest
@@ -256,7 +256,7 @@ def policy_in(policy: TokenPolicy, plan: KvPlan) -> Policy:
             of_layer = tokens.trained_bits(plan.model.n_q_heads, layer.value_dim, policy.trained)
             state_bits += n_layers * plan.den * of_layer
             token_bits += sum(g.n_stored_layers * g.packed_bits for g in groups)
-    return policy_of(parse_tokens(f"constant:c={tokens.worth_tokens(state_bits, token_bits)}"))
+    return policy_of(token_policies.parse(f"constant:c={tokens.worth_tokens(state_bits, token_bits)}"))
 
 
 def read_limit_of(layer: LayerKV, policy: Policy) -> int:

@@ -14,7 +14,7 @@ MOST_TOKENS = 2**20
 
 @dataclass(frozen=True)
 class Offload:
-    """What `kv_offload` of a design means, on each device; times are means of a decode step of the largest wave."""
+    """Results of `kv_offload` for a design, on each device; times are means of a decode step of the largest wave."""
 
     #: of the whole batch at its final length
     host_bytes: int
@@ -81,7 +81,7 @@ class Beginning:
 
 
 def offload_of(point: Point) -> Offload | None:
-    """What of a design's keys and values lies in host memory; None where none does, or no request fits."""
+    """The part of a design's keys and values lies in host memory; None where none does, or no request fits."""
     share = point.design.load.offloaded_permille / 1000
     if share == 0 or not point.max_batch:
         return None

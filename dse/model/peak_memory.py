@@ -110,7 +110,7 @@ def extra_bits(design: Design, limits: Limits, n_tokens: int) -> int:
 
 @compilable
 def on_device(design: Design, kv_bits: int) -> int:
-    """Of the bits of keys and values those in the device's memory: the rest lies in host memory, but for two layers of
+    """Bits of keys and values in the device's memory: the rest lies in host memory, but for two layers of
     each stage, the one that is read and the next, which is fetched meanwhile."""
     permille, n_layers = design.load.offloaded_permille, design.model.n_layers
     if permille == 0:

@@ -158,7 +158,7 @@ def fits_text(result: Mapping[str, Any], is_full: bool = False) -> str:
 
 
 def _state_text(point: Point, result: Results) -> str:
-    """Of a state in place of a cache its bytes, and the length from which on a cache takes more."""
+    """The bytes of a state in place of a cache, and the length from which on a cache takes more."""
     if point.work.token_policy.family.name != "constant":
         return ""
     n_bytes = number(result["stored_tokens"] * result["kv_bytes_per_token"], "B")

@@ -134,10 +134,11 @@ def _architecture(path: str, family: str, said: Said, file: GgufFile) -> Archite
         frequencies = frequencies / factors
     factor = "rope.scaling.factor" if said.get("rope.scaling.factor") else "rope.scale_linear"
     scale = said.number(factor, 1.0) if kind == "linear" else 1.0
-    wide = Rotation(frequencies / scale, theta, divisors is None and scale == 1.0)
+    wide = Rotation(frequencies / scale, theta=theta, is_plain=divisors is None and scale == 1.0)
     window, every = said.window("attention.sliding_window"), _GLOBAL_EVERY.get(family, 0)
     is_global = [bool(every) and (i + 1) % every == 0 for i in range(n_layers)]
-    near = Rotation(plain_frequencies(_LOCAL_THETA, n_rotated), _LOCAL_THETA, True) if family == "gemma3" else wide
+    local = plain_frequencies(_LOCAL_THETA, n_rotated)
+    near = Rotation(local, theta=_LOCAL_THETA, is_plain=True) if family == "gemma3" else wide
     gemma = family.startswith("gemma")
     squared = hidden // n_q if gemma and _OTHER_SCALE[family] == n_layers else head_dim
     return Architecture(

@@ -214,7 +214,7 @@ def _rotation(path: str, scaling: Any, head_dim: int, max_tokens: int) -> Rotati
         return yarn(said, frequencies, theta, max_tokens)
     if kind == "longrope":
         return longrope(said, frequencies, theta, max_tokens)
-    return Rotation(frequencies, theta, kind == "default")
+    return Rotation(frequencies, theta=theta, is_plain=kind == "default")
 
 
 def yarn(said: Said, frequencies: np.ndarray, theta: float, max_tokens: int) -> Rotation:
@@ -239,7 +239,7 @@ def yarn(said: Said, frequencies: np.ndarray, theta: float, max_tokens: int) -> 
     slowed = np.clip((np.arange(len(frequencies)) - low) / (high - low or 0.001), 0, 1)
     scaled = slowed * frequencies / factor + (1 - slowed) * frequencies
     length = said.number("attention_factor", _yarn_length(said, factor))
-    return Rotation(scaled, theta, False, length, context_tokens=int(factor * original))
+    return Rotation(scaled, theta=theta, is_plain=False, length=length, context_tokens=int(factor * original))
 
 
 def _yarn_length(said: Said, factor: float) -> float:
@@ -271,4 +271,11 @@ def longrope(said: Said, frequencies: np.ndarray, theta: float, max_tokens: int)
         scaled.append(frequencies / np.array(factors, float))
     growth = said.number("factor", max_tokens / original)
     length = math.sqrt(1 + math.log(growth) / math.log(original)) if growth > 1 and original > 1 else 1.0
-    return Rotation(scaled[0], theta, False, said.number("attention_factor", length), scaled[1], original)
+    return Rotation(
+        scaled[0],
+        theta=theta,
+        is_plain=False,
+        length=said.number("attention_factor", length),
+        long_frequencies=scaled[1],
+        short_tokens=original,
+    )

@@ -9,7 +9,7 @@ from dse.figures.drawing import axes, marks
 from dse.figures.drawing.chart import Axis, Chart, Panel, Series
 from dse.figures.drawing.style import BLACK, VERMILLION, Style
 from dse.quantizers.base import N_SHALLOW_LAYERS
-from dse.quantizers.methods.sinkq import WINDOW as SINKQ_WINDOW
+from dse.quantizers.methods import sinkq
 from dse.validate.studied import rows, scores
 from studies.charts.study import BARS, LOOKS, bars, layer_axis, line, study
 from studies.observations import FIRST, SINK, eliminated_by_chance
@@ -249,13 +249,13 @@ def sinkq_window(tables: Tables) -> Chart:
             "mean of heads": data[data["metric"] == "mean"].groupby("x")["value"].mean(),
         }
         x = axes.log2_at("text", "tokens", lengths)
-        y = axes.linear("eliminated", "tokens", [SINKQ_WINDOW, *found["most of any head"]])
+        y = axes.linear("eliminated", "tokens", [sinkq.WINDOW, *found["most of any head"]])
         series = [
             line(name, lengths, list(part), look) for (name, part), look in zip(found.items(), LOOKS, strict=False)
         ]
         chance = [eliminated_by_chance(n) for n in lengths]
         series.append(marks.line("mean by chance", lengths, chance, Style(BLACK, "dash", ""), is_note=True))
-        panels.append(Panel(f"{model}: eliminated", x, y, (*series, marks.rule("window of 32", x, SINKQ_WINDOW))))
+        panels.append(Panel(f"{model}: eliminated", x, y, (*series, marks.rule("window of 32", x, sinkq.WINDOW))))
     panels += [
         Panel(f"{panel.title}: perplexity", panel.x, panel.y, panel.series)
         for panel in _lines(tables, "sinkq-window", _counted("window", "tokens"), _in_order)

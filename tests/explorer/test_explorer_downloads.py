@@ -150,6 +150,7 @@ def test_what_no_figure_can_have_is_a_red_line_and_makes_no_picture(dialog):
     dialog.number_input(key="export font").set_value(None).run()
     assert red(dialog) == []
     assert all(buttons(dialog).values())
+    dialog.number_input(key="export font").set_value(40.0)
     dialog.number_input(key="export height").set_value(40.0).run()  # of a size that cannot hold the figure
     assert len(red(dialog)) == 1
     assert "too small for this figure" in red(dialog)[0]

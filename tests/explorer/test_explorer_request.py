@@ -15,7 +15,13 @@ from dse.operations.face import python_of
 from dse.specs.workload import ASKED, Workload
 
 #: names have no values of their own to choose from
-NAMES = {"stack": "sglang", "implementation": "bitdecoding", "weights": "fp8", "tokens": "window:tokens=512"}
+NAMES = {
+    "kv_offload": 0.5,
+    "stack": "sglang",
+    "implementation": "bitdecoding",
+    "weights": "fp8",
+    "tokens": "window:tokens=512",
+}
 #: devices divide what a model has
 NUMBERS = {
     "prompt_budget_tokens": 4096,
@@ -40,7 +46,7 @@ BESIDE = {
     "dcp": {"tp": 16},
 }
 MODELS = {"ep": "mixtral-8x7b", "expert_skew": "mixtral-8x7b", "dcp": "llama3.1-8b"}
-QUANTIZERS = {"kv_cache": "fp16", "dcp": "fp8"}
+QUANTIZERS = {"kv_cache": "fp16", "dcp": "fp8", "samples": "fp8"}
 
 
 def other(name):

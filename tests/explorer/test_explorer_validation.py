@@ -85,9 +85,9 @@ def test_a_start_up_log_stands_beside_its_design(rows):
     named = (LOG.parent / "llamacpp-llama-3.1-8b-q4_k_m.log").read_text()
     log_loader(app).upload("named.log", named.encode(), "text/plain").run()
     assert any("fp16 KV, on RTX-4090" in one.value for one in app.text)
-    unknown = named.replace("RTX 4090", "RTX 3060").encode()
+    unknown = named.replace("RTX 4090", "RTX 2060").encode()
     log_loader(app).upload("unknown.log", unknown, "text/plain").run()
-    names = "unknown.log: names 'NVIDIA GeForce RTX 3060', which is not shipped: choose the GPU of the log"
+    names = "unknown.log: names 'NVIDIA GeForce RTX 2060', which is not shipped: choose the GPU of the log"
     assert names in said(app)
     log_loader(app).upload("large.log", b"\n" * (2**21 + 1), "text/plain").run()
     assert "large.log: has 2,097,153 bytes: give its start-up alone" in said(app)

@@ -54,6 +54,7 @@ LATER = ("edits", "parameters", "filter", "kv_cache", "weights")
 NUMBERS = {
     "gpu_memory_utilization": 0.8,
     "cached_input_discount": 0.25,
+    "kv_offload": 0.5,
     "lab_layer": 1,
     "lab_head": 1,
     "lab_first": 64,

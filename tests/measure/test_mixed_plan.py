@@ -288,7 +288,7 @@ def test_the_file_of_a_plan_comes_back_as_a_quantizer(tmp_path):
     drawn, _ = plot_load.load("mixed_plans", str(tmp_path))
     ends = {one.name: (one.x, one.y) for one in drawn.panels[0].series}
     assert ends["chosen plan"] == ((6.0,), (pytest.approx(math.sqrt(0.0057 / 2)),))
-    assert {one.name: one.x for one in drawn.panels[1].series} == {"nqkv": (0.0, 0.0), "int8": (1.0, 1.0)}
+    assert {one.name: one.x for one in drawn.panels[1].series} == {"NQKV": (0.0, 0.0), "INT8": (1.0, 1.0)}
 
 
 def test_a_budget_in_bytes_is_the_same_in_bits(tmp_path):

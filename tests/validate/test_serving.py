@@ -234,7 +234,7 @@ def test_figures_are_drawn_again(written, judged):
     assert sum(len(series.x) for series in drawn.panels[1].series if series.kind == "scatter") == 2
     errors, _ = plot_load.load("servers_errors", str(written))
     (panel,) = errors.panels
-    assert [text for _, text in panel.y.ticks] == ["llama3.1-8b", "gpt-oss-120b", "all mixtures", "all dense models"]
+    assert [text for _, text in panel.y.ticks] == ["Llama 3.1 8B", "GPT-OSS 120B", "all mixtures", "all dense models"]
     assert [series.name for series in panel.series] == ["this model", "kernels alone", "data sheet (naive roofline)"]
 
 

@@ -340,7 +340,7 @@ def test_page_with_scatter_plots_of_measured_kernels():
     held = calibrate.split(5000)
     scatter = validate_silicon.Scatter(device.name, "vllm", "attention", times, 1.1 * times, held)
     chart = FIGURES["silicon_attention"].chart(predicted_measured.points_of([scatter]))
-    assert [panel.title for panel in chart.panels] == ["vllm, attention, 16 bits"]
+    assert [panel.title for panel in chart.panels] == ["vLLM, attention, 16 bits"]
     drawn = {series.name: len(series.x) for series in chart.panels[0].series if series.kind == "scatter"}
     assert sum(drawn.values()) <= 2 * predicted_measured.MAX_HALF
     assert set(drawn) == {"fitted", "held out"}

@@ -19,7 +19,7 @@ _End = tuple[Series, tuple[float, float]]
 
 
 @dataclass(frozen=True)
-class Name:
+class PlacedName:
     """The name of a series: its start, or its middle, in points of the page, the line to its end, and the mark that
     stands before it, as in a legend."""
 
@@ -34,13 +34,13 @@ class Name:
     mark: Series | None = None
 
 
-def names(chart: Chart, place: ChartLayout) -> tuple[list[Name], list[Panel]]:
+def names(chart: Chart, place: ChartLayout) -> tuple[list[PlacedName], list[Panel]]:
     """Names of lines and bars, and the panels with those series marked whose names stand beside a mark."""
     named = chart.named()
     if not named:
         return [], list(chart.panels)
     page, columns = place.page, min(chart.n_columns, len(chart.panels))
-    found: list[Name] = []
+    found: list[PlacedName] = []
     foot = 0.0
     for first in range(0, len(chart.panels), columns):
         last = min(first + columns, len(chart.panels)) - 1
@@ -102,7 +102,7 @@ def _texts(ends: Sequence[_End], page: Page) -> list[list[str]]:
     return [layout.name_lines(series.name, page, measure) for series, _ in ends]
 
 
-def _column(ends: Sequence[_End], box: Box, top: float, page: Page) -> list[Name]:
+def _column(ends: Sequence[_End], box: Box, top: float, page: Page) -> list[PlacedName]:
     """Names below each other right of a panel, each as near to its end as the others leave room."""
     start = box.x + box.width + layout.NAMES_GAP * page.scale
     ends = sorted(ends, key=lambda one: -one[1][1])
@@ -112,7 +112,19 @@ def _column(ends: Sequence[_End], box: Box, top: float, page: Page) -> list[Name
     for (series, end), lines, y in zip(ends, texts, _apart([at[1] for _, at in ends], heights, top), strict=True):
         tail = (end, (start - 2.0 * page.scale, y))
         x = start + layout.NAMES_MARK * page.scale
-        found.append(Name(series.name, tuple(lines), x, y, False, page.note, labels.ink(series.color), tail, series))
+        found.append(
+            PlacedName(
+                series.name,
+                lines=tuple(lines),
+                x=x,
+                y=y,
+                is_middle=False,
+                size=page.note,
+                color=labels.ink(series.color),
+                tail=tail,
+                mark=series,
+            )
+        )
     return found
 
 
@@ -130,13 +142,15 @@ def _apart(wanted: Sequence[float], heights: Sequence[float], top: float) -> lis
     return [start - before for start, before in zip(starts, above, strict=True)]
 
 
-def _level(bars: Sequence[Series], panel: Panel, box: Box, page: Page) -> Iterator[Name]:
+def _level(bars: Sequence[Series], panel: Panel, box: Box, page: Page) -> Iterator[PlacedName]:
     """Names of level bars: in the longest with room, else right of a row in which it is long, with a line to it."""
     measure = page_layout.measured if page.fits else layout.text_width
     edges = {one.name: [_edges(one, i, panel, box) for i in range(len(one.x))] for one in bars}
     taken: dict[int, list[tuple[float, float]]] = {}  # by row: stretches that marks, bars and names take
     for series in panel.series:
         for i, (x, y) in enumerate(zip(series.x, series.y, strict=True)):
+            if y != y:  # a row that is not drawn
+                continue
             at = _at(panel, box, x, y)[0]
             taken.setdefault(round(y), []).append(
                 _edges(series, i, panel, box)[::2] if series.kind == "hbar" else (at - GAP, at + GAP)  # type: ignore[arg-type]
@@ -162,7 +176,16 @@ def _level(bars: Sequence[Series], panel: Panel, box: Box, page: Page) -> Iterat
         taken[round(series.y[i])].append((start - layout.NAMES_MARK * page.scale, start + width))
         color = "#111111" if is_inside else labels.ink(series.color)
         x = middle[0] if is_inside else start
-        yield Name(series.name, (series.name,), x, middle[1], is_inside, page.note, color, mark=series)
+        yield PlacedName(
+            series.name,
+            lines=(series.name,),
+            x=x,
+            y=middle[1],
+            is_middle=is_inside,
+            size=page.note,
+            color=color,
+            mark=series,
+        )
 
 
 def _free(taken: Sequence[tuple[float, float]], start: float, width: float) -> float:

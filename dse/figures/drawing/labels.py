@@ -169,6 +169,8 @@ def _obstacles(panel: Panel, box: Box, page: Page) -> tuple[Boxes, NDArray[np.fl
 
 def _along(at: Sequence[tuple[float, float]]) -> Iterable[tuple[float, float]]:
     for a, b in itertools.pairwise(at):
+        if any(math.isnan(place) for place in (*a, *b)):  # a gap in the line
+            continue
         n = max(1, round(math.dist(a, b) / STEP))
         yield from _between(a, b, [i / n for i in range(n + 1)])
 

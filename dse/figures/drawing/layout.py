@@ -129,7 +129,7 @@ def _beyond(axis: Axis) -> float:
 
 
 def legend_of(chart: Chart) -> tuple[Series, ...]:
-    """What the legend shows: not the only series of a figure."""
+    """The entries of the legend: not the only series of a figure."""
     legend = tuple(chart.legend())
     return legend if len(legend) > 1 or chart.named() else ()
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from dse.figures.drawing import direct, fit, labels, layout, page_layout
 from dse.figures.drawing.chart import Axis, Chart, Panel, Series
-from dse.figures.drawing.direct import Name
+from dse.figures.drawing.direct import PlacedName
 from dse.figures.drawing.labels import Label
 from dse.figures.drawing.layout import REPORT, ChartLayout, Page
 
@@ -261,7 +261,7 @@ def _label(axes: Any, label: Label, panel: Panel, page: Page) -> None:
     )
 
 
-def _name(figure: Any, name: Name, place: ChartLayout) -> None:
+def _name(figure: Any, name: PlacedName, place: ChartLayout) -> None:
     """The name of a series, the line to where it ends, and its mark."""
     from matplotlib.lines import Line2D
 

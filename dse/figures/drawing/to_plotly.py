@@ -6,7 +6,7 @@ from typing import Any
 
 from dse.figures.drawing import direct, labels, layout
 from dse.figures.drawing.chart import Axis, Chart, Panel, Series
-from dse.figures.drawing.direct import Name
+from dse.figures.drawing.direct import PlacedName
 from dse.figures.drawing.labels import Label
 from dse.figures.drawing.layout import NOTE_SIZE, PANEL_SIZE, TEXT_SIZE, TITLE_SIZE, ChartLayout
 
@@ -193,7 +193,7 @@ _GLYPHS = {
 }
 
 
-def _name(name: Name, place: ChartLayout) -> list[dict[str, Any]]:
+def _name(name: PlacedName, place: ChartLayout) -> list[dict[str, Any]]:
     """The name of a series, and its mark before it."""
     common = {"xref": "paper", "yref": "paper", "y": name.y / place.height, "yanchor": "middle", "showarrow": False}
     anchor, font = "center" if name.is_middle else "left", _font(name.size, name.color)
@@ -207,7 +207,7 @@ def _name(name: Name, place: ChartLayout) -> list[dict[str, Any]]:
     return shown
 
 
-def _tail(name: Name, place: ChartLayout) -> dict[str, Any]:
+def _tail(name: PlacedName, place: ChartLayout) -> dict[str, Any]:
     """The line from a name to where its series ends."""
     assert name.tail
     (x0, y0), (x1, y1) = ((x / place.width, y / place.height) for x, y in name.tail)
