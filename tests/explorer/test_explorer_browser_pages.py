@@ -68,7 +68,7 @@ def settled(page, script, argument):
 
 @pytest.mark.parametrize(
     ("address", "figure", "line", "at", "added"),
-    [("compare", "throughput", "fp16", 8, "own_batch.256"), (f"front?{SMALL}", "front", "H100", 0, "device.h100~")],
+    [("compare", "throughput", "FP16", 8, "own_batch.256"), (f"front?{SMALL}", "front", "H100", 0, "device.h100~")],
 )
 def test_a_click_on_a_point_adds_its_design(page, server, address, figure, line, at, added):
     page.goto(f"{server}/{address}")

@@ -221,8 +221,11 @@ def mistypings(name: str):
 def test_a_name_mistyped_by_one_letter_is_found(name):
     """It means the model all the same, or another one that ships, or the message names it."""
     for typed in {*mistypings(name)} - {name}:
-        if model_names.meant(typed, catalog.model_aliases()):
-            continue  # a dash less is the same name; a digit more may be another model's
+        if model_names.meant(typed, catalog.model_aliases()) or typed.startswith("."):
+            continue  # a dash less is the same name; a digit more may be another model's; a dot before is a path
+        if model_names.meant_but_for(typed, catalog.model_aliases()):
+            assert any("taken as" in note for note in catalog.model(typed).notes)
+            continue
         with pytest.raises(InputError) as caught:
             catalog.model(typed)
         assert name in str(caught.value), typed

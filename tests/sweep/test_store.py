@@ -402,7 +402,7 @@ def _mount(*args):
 def test_a_full_and_a_read_only_file_system(small, whole, tmp_path, kind):
     folder = tmp_path / "mounted"
     folder.mkdir()
-    options = "size=64k" if kind == "full" else "size=8m"
+    options = "size=96k" if kind == "full" else "size=8m"
     if not _mount("-t", "tmpfs", "-o", options, "tmpfs", str(folder)):
         pytest.skip("needs the right to mount")
     try:

@@ -129,8 +129,8 @@ def _from_types(
         keys.bad("layer_types", f"a list of {n_layers} entries, one per layer")
         return [None] * n_layers
     limits: list[int | None] = []
-    for kind in types:
-        if kind in ("full_attention", "attention") or has_state[len(limits)]:
+    for place, kind in enumerate(types):
+        if kind in ("full_attention", "attention") or any(has_state[place : place + 1]):
             limits.append(None)
         elif kind == "sliding_attention":
             if not use_window:
