@@ -18,6 +18,7 @@ from dse.explorer.request import PointRequest
 from dse.explorer.widgets import escaped, lines, problem
 from dse.figures.charts import design_bars
 from dse.figures.drawing.chart import Chart
+from dse.figures.drawing.names import printed
 from dse.model.results import RESULT_UNITS
 from dse.operations.questions import TradeSpeeds
 from dse.questions import interactivity
@@ -152,7 +153,7 @@ _SHORT = 22
 def show_bars(rows: Sequence[BenchRow], made: MadeBy, other: str) -> None:
     """Memory and step time, a bar a design: with its name beside it where all names are short, else with a number."""
     shown = [(row.name, row.result) for row in rows]
-    is_named = len(rows) > 1 and max(len(row.name) for row in rows) <= _SHORT
+    is_named = len(rows) > 1 and max(len(printed(row.name)) for row in rows) <= _SHORT
     charts = (design_bars.memory(shown, is_named), design_bars.step_time(shown, is_named))
     memory, step = (_said(chart, other) for chart in charts)
     legend_px = _ENTRY_PX * max(len(memory.legend()), len(step.legend()))
@@ -162,7 +163,7 @@ def show_bars(rows: Sequence[BenchRow], made: MadeBy, other: str) -> None:
         with place:
             drawn = figure.fitted(chart, height, legend_px)
             if is_named:
-                drawn = figure.bars(chart, height, legend_px, [row.name for row in rows])
+                drawn = figure.bars(chart, height, legend_px, [printed(row.name) for row in rows])
             downloads.show(name, chart, partial(design_bars.table, shown), made, drawn=drawn, verdict=verdict)
 
 
@@ -258,7 +259,7 @@ def cached_ends(asked: PointRequest, limits: tuple[tuple[str, float], ...]) -> l
 def at(rows: Sequence[BenchRow], designs: tray.Tray, drawn: Chart, x: float, y: float) -> tray.TrayDesign | None:
     """The design of the tray whose line has a point there, with its batch; None where that is as it is, or none has."""
     lines_there = {series.name for series in drawn.panels[0].series if (x, y) in zip(series.x, series.y, strict=True)}
-    row = next((row for row in rows if row.name in lines_there), None)
+    row = next((row for row in rows if printed(row.name) in lines_there), None)
     if row is None or row.result["batch"] == round(x):
         return None
     return tray.TrayDesign(values={**designs.designs[row.at].values, common_fields.OWN_BATCH.key: round(x)})
