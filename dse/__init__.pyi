@@ -591,6 +591,7 @@ def devices(
     workload: Workload | None = None,
     *,
     most: int | None = None,
+    any_size: bool = False,
     key_quantizer: Quantizer | None = None,
     value_quantizer: Quantizer | None = None,
     bits: Literal["closed", "measured"] = "closed",
@@ -634,6 +635,8 @@ def devices(
 ) -> Devices:
     """Split a model by tp and pp over up to so many devices: what each holds, a step, throughput, price.
 
+    Over 1, 2, 4 or 8 devices and whole servers of 8, or with --any over every number of them.
+
     A batch that does not fit at once on fewer runs in waves there; the answer is the fewest that hold all of it.
 
     device: Device name or .toml file.
@@ -642,6 +645,7 @@ def devices(
         e.g. fp8_e4m3 (`dse list quantizers`), or plan:FILE.toml.
     workload: Requests, lengths, memory, weights and devices, as `dse.Workload(batch=64, tp=2)`.
     most: Devices at most; default: 16, or fewer where the device's file says so.
+    any_size: Try other sizes than 1, 2, 4, 8 and whole servers of 8 too.
     key_quantizer: Quantizer of the keys, if different.
     value_quantizer: Quantizer of the values, if different.
     bits: Nominal outlier and sink counts, or those that the measured data had.
@@ -649,7 +653,7 @@ def devices(
         SmolLM2-135M that ships.
     Further parameters are the fields of `Workload`, in place of one.
 
-    Returns: Every split, and the fewest devices that hold the whole batch.
+    Returns: The splits, and the fewest devices that hold the whole batch.
     Raises InputError and SpecError for names, files and values, LimitError beyond what can be computed.
 
     >>> dse.devices("h100", "llama3.1-70b", batch=64).fewest["n_devices"]

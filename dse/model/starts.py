@@ -13,7 +13,7 @@ from dse.core.errors import InputError
 from dse.model.kv_layout import KvPlan, TensorGroup
 from dse.model.stacks import DEFAULT_STACK
 from dse.quantizers import FAMILIES, engine_names
-from dse.specs import catalog, engines
+from dse.specs import catalog, deployment, engines
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.engines import Support
 from dse.specs.implementation import ANY_GPU, GENERIC, Implementation
@@ -24,6 +24,8 @@ PLAIN = "fp16"
 _NO_TYPE = "no KV type of"
 
 
+#: rows that vLLM and SGLang pad a vocabulary to (DEFAULT_VOCAB_PADDING_SIZE in their vocab_parallel_embedding.py)
+VOCABULARY_ROWS = 64
 #: formats whose experts vLLM and SGLang slice by whole blocks or groups -> what they call it, and its channels
 _SLICED = {"fp8-block": ("block_n", 128), "int4": ("group_size", 128), "w8a16": ("group_size", 128)}
 
@@ -157,7 +159,7 @@ def _layout_refusals(model: ModelSpec, plan: KvPlan, work: Workload, stack: str)
     if name == "vllm" and work.ep not in (1, work.tp):
         lines[f"ep {work.ep}"] = f"{engine} spreads whole experts over all devices or over none: ep 1 or {work.tp}"
     if name in ("vllm", "sglang"):
-        lines |= _slice_refusals(model, work, engine)
+        lines |= _slice_refusals(model, work, engine) or _vocabulary_refusals(model, work, engine)
     if name == "llama.cpp":
         for field, usual in (("ep", 1), ("dcp", 1), ("dp_attention", False)):
             if getattr(work, field) != usual:
@@ -175,6 +177,16 @@ def _slice_refusals(model: ModelSpec, work: Workload, engine: str) -> dict[str, 
     wide = max(tp for tp in range(1, work.tp + 1) if work.tp % tp == 0 and width % (tp * block) == 0)
     said = f"{engine}: output_size of gate's and up's weight = {width // work.tp} is not divisible by {word} = {block}"
     return {f"tp {work.tp}": f"{said}: --ep {work.tp} runs, or --tp {wide} --pp {work.tp // wide * work.pp}"}
+
+
+def _vocabulary_refusals(model: ModelSpec, work: Workload, engine: str) -> dict[str, str]:
+    """Slices of the embedding, whose rows engines pad to whole VOCABULARY_ROWS and cut evenly."""
+    rows = -(-model.vocab_size // VOCABULARY_ROWS) * VOCABULARY_ROWS
+    if rows % work.tp == 0:
+        return {}
+    usual = " or ".join(str(n) for n in deployment.USUAL_SIZES if n > 1 and model.n_q_heads % n == 0)
+    said = f"{engine}: {rows} is not divisible by {work.tp} (rows of the vocabulary in whole {VOCABULARY_ROWS})"
+    return {f"tp {work.tp}": f"{said}{usual and f': --tp {usual}'}"}
 
 
 def _type_of(g: TensorGroup) -> str:

@@ -442,6 +442,8 @@ class TradeSpeeds(OnDevice, WithWorkload, Sourced, WithLimits, WithFigure):
 class SplitOverDevices(OnDesign, Printed):
     """Split a model by tp and pp over up to so many devices: what each holds, a step, throughput, price.
 
+    Over 1, 2, 4 or 8 devices and whole servers of 8, or with --any over every number of them.
+
     A batch that does not fit at once on fewer runs in waves there; the answer is the fewest that hold all of it.
 
     >>> dse.devices("h100", "llama3.1-70b", batch=64).fewest["n_devices"]
@@ -451,10 +453,11 @@ class SplitOverDevices(OnDesign, Printed):
     most: int | None = option(
         None, "Devices at most; default: 16, or fewer where the device's file says so.", WHOLE, unit="device"
     )
+    any_size: bool = option(False, "Try other sizes than 1, 2, 4, 8 and whole servers of 8 too.", SWITCH, name="any")
     workload: Workload = work(searched=dict.fromkeys(("tp", "pp", "pp_batches"), "most"))
 
     def run(self, console: Console = SILENT) -> Devices:
-        """Every split, and the fewest devices that hold the whole batch."""
+        """The splits, and the fewest devices that hold the whole batch."""
         from dse.questions.devices import devices
 
-        return devices(self.hardware(), self.plan(), self.workload, self.most)
+        return devices(self.hardware(), self.plan(), self.workload, self.most, self.any_size)

@@ -1,8 +1,8 @@
-"""Fewest devices for a batch, and the best split of the model over them: every tp and pp, up to a number, each with
+"""Fewest devices for a batch, and the best split of the model over them: by tp and pp, up to a number, each with
 experts whole or in slices, and with KV heads that would be copied shared by requests or by tokens.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -206,8 +206,20 @@ def _rank(split: Mapping[str, Any]) -> tuple[bool, bool, float, int, int]:
     return refused, not split["fits_whole_batch"], -(split["throughput_tokens_per_s"] or 0.0), -split["max_batch"], size
 
 
-def devices(device: HardwareSpec, plan: KvPlan, work: Workload, most: int | None = None) -> Devices:
-    """Every split of the model by tp and pp over up to `most` devices, each in its best layout, with its results.
+def _sizes(model: ModelSpec, most: int, any_size: bool) -> Iterator[tuple[int, int]]:
+    """Splits by tp and pp over up to `most` devices."""
+    for pp in (n for n in range(1, most + 1) if model.n_layers % n == 0 or n in USUAL_STAGES):
+        for tp in range(1, most // pp + 1):
+            has_usual = deployment.is_usual(tp) and deployment.is_usual(tp * pp)
+            if any_size or (has_usual and (deployment.is_usual(pp) or tp >= deployment.SERVER)):
+                yield tp, pp
+
+
+def devices(
+    device: HardwareSpec, plan: KvPlan, work: Workload, most: int | None = None, any_size: bool = False
+) -> Devices:
+    """Splits of the model by tp and pp over up to `most` devices, each in its best layout, with its results: over 1, 2,
+    4 or 8 devices and whole servers, or over `any_size`.
 
     The best layout holds the whole batch, and of those gives most tokens a second; where `work` says how experts,
     requests or tokens are shared, it is that one. `most` None: up to MOST_DEVICES, or fewer where the device's file
@@ -221,14 +233,13 @@ def devices(device: HardwareSpec, plan: KvPlan, work: Workload, most: int | None
     elif isinstance(most, bool) or not 1 <= most <= MAX_DEVICES:
         raise InputError(f"most = {show(most)}: must be a whole number of devices from 1 to {MAX_DEVICES:,}")
     splits = []
-    for pp in (n for n in range(1, most + 1) if plan.model.n_layers % n == 0 or n in USUAL_STAGES):
-        for tp in range(1, most // pp + 1):
-            try:
-                tried = [engine.evaluate(Point(device, plan, layout)) for layout in _layouts(plan.model, work, tp, pp)]
-            except InputError as error:
-                allowed, lacks = collectives.most_devices(device, most)
-                raise InputError(f"{error}, or ask for --most {allowed}" if lacks else str(error)) from None
-            splits += sorted(tried, key=_rank)[:1]
+    for tp, pp in _sizes(plan.model, most, any_size):
+        try:
+            tried = [engine.evaluate(Point(device, plan, layout)) for layout in _layouts(plan.model, work, tp, pp)]
+        except InputError as error:
+            allowed, lacks = collectives.most_devices(device, most)
+            raise InputError(f"{error}, or ask for --most {allowed}" if lacks else str(error)) from None
+        splits += sorted(tried, key=_rank)[:1]
     splits.sort(key=lambda split: (split["n_devices"], -(split["throughput_tokens_per_s"] or 0.0), split["pp"]))
     many = f"{work.batch:,} requests" if work.batch else "as many requests as fit, at least one,"
     question = (

@@ -13,11 +13,11 @@ from dse.core.progress import Progress, each
 from dse.model import intervals, uncertainty
 from dse.questions import common
 from dse.questions.common import Candidate, QuestionAnswer, Result, limits_text, seconds_text
+from dse.specs.deployment import USUAL_SIZES
 from dse.specs.workload import Workload
 
-#: requests at once that are tried, and devices that a model is split over by tp
+#: requests at once that are tried
 BATCHES = tuple(sorted({1, *(n * 2**k for n in (2, 3) for k in range(11))}))
-SPLITS = (1, 2, 4, 8)
 #: speeds at which formats are compared, in tokens a second that each user gets
 SPEEDS = (10, 20, 50, 100, 200)
 #: what a table keeps of each design
@@ -262,11 +262,11 @@ def interactivity(
 ) -> Interactivity:
     """Every design over batches and splits by tp, as servers that replace each request as it ends.
 
-    `splits` None: those of SPLITS that the model allows, or the workload's own where that names several devices. A
+    `splits` None: those of USUAL_SIZES that the model allows, or the workload's own where that names several devices. A
     batch that does not run at once is left out: its requests wait, and no user gets more. Raises InputError for a split
     that is out of range, and what keeps every design from being split so.
     """
-    works = [work] if splits is None and work.n_devices > 1 else [replace(work, tp=n) for n in splits or SPLITS]
+    works = [work] if splits is None and work.n_devices > 1 else [replace(work, tp=n) for n in splits or USUAL_SIZES]
     rows: list[Result] = []
     pairs = [(design, split_work) for design in designs for split_work in works]
     wrong: list[DseError] = []

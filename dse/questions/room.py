@@ -91,8 +91,8 @@ def weights_of(point: Point) -> list[str]:
 
 def _split(way: Way) -> list[Way]:
     """A way on more devices, fewest first."""
-    more = [replace(way.work, tp=way.work.tp * n) for n in TP if way.work.tp * n <= MAX_DEVICES]
-    return [_on_devices(way, work) for work in more]
+    start = 1 << way.work.tp.bit_length()  # the next power of two: nobody rents 3 or 6 devices for one model
+    return [_on_devices(way, replace(way.work, tp=start * n)) for n in (1, 2, 4) if start * n <= MAX_DEVICES]
 
 
 def _in_stages(work: Workload) -> list[Way]:

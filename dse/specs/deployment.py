@@ -9,6 +9,16 @@ from dse.core.errors import InputError, show
 from dse.specs.device_and_model import LayerKV, ModelSpec
 from dse.specs.workload import Workload
 
+#: devices of a server; engines' recipes and clouds offer a part of one by twos, or whole ones
+SERVER = 8
+#: devices of one server that a model is split over where nobody says over how many
+USUAL_SIZES = (1, 2, 4, 8)
+
+
+def is_usual(n_devices: int) -> bool:
+    """Whether people rent so many devices for one model: 1, 2, 4 or 8 of a server, or whole servers."""
+    return n_devices in USUAL_SIZES or n_devices % SERVER == 0
+
 
 def is_single(work: Workload) -> bool:
     """True where one device has it all."""

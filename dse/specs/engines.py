@@ -107,7 +107,6 @@ def types(stack: str, release: str) -> tuple[str, ...]:
 
 
 @cache
-@cache
 def architectures(stack: str, release: str) -> frozenset[str]:
     """Architectures of a release's table."""
     return frozenset(name for _, name, _ in _rows(stack, release))

@@ -203,9 +203,12 @@ def test_nothing_is_asked_of_an_engine_in_a_second_place():
         ("Qwen/Qwen3-235B-A22B-FP8", 4, 1, ""),  # 384
         ("deepseek-ai/DeepSeek-R1", 8, 1, ""),  # 2,048 / 8 = 256
         ("Qwen/Qwen3-235B-A22B", 8, 1, ""),  # 16 bits have no blocks
+        ("microsoft/phi-4", 5, 1, "100352 is not divisible by 5"),  # 40 query, 10 KV heads, 1,568 x 64 words
+        ("microsoft/phi-4", 2, 1, ""),
     ],
 )
 def test_a_slice_of_an_expert_must_be_whole_blocks(model, tp, ep, says):
-    """vLLM and SGLang refuse at start what they cannot slice, in these words (Fp8MoEMethod.create_weights)."""
+    """vLLM and SGLang refuse at start what they cannot slice, in these words (Fp8MoEMethod.create_weights; `divide` of
+    VocabParallelEmbedding)."""
     found = dse.evaluate("h200", model, "fp16", tp=tp, ep=ep, batch=1)
     assert (found.runs, says in (found.runs_why or "")) == (not says, True)

@@ -14,16 +14,18 @@ from dse.specs.workload import Workload
 ASK = ["ask", "devices", "--device", "h100", "--model", "llama3.1-70b"]
 
 
-def answer(batch=64, most=8, **asked):
+def answer(batch=64, most=8, any_size=False, **asked):
     plan = kv_layout.build(catalog.model("llama3.1-70b"), *[quantizers.parse("fp16")] * 2)
-    return devices(catalog.device("h100"), plan, Workload(batch=batch, **{"memory": "paper", **asked}), most)
+    return devices(catalog.device("h100"), plan, Workload(batch=batch, **{"memory": "paper", **asked}), most, any_size)
 
 
 def test_the_fewest_devices_are_those_whose_memory_holds_weights_and_cache():
     # 141.1 GB of weights on 80 GB each: two hold (160 - 141.1) GB / 0.671 GB = 28 requests, three do not divide, four
     # hold (320 - 141.1) / 0.671 = 266
     found = answer()
-    assert [split["n_devices"] for split in found.splits] == [1, 2, 2, 4, 4, 4, 5, 8, 8, 8, 8]
+    assert [split["n_devices"] for split in found.splits] == [1, 2, 2, 4, 4, 4, 8, 8, 8, 8]
+    # 5 stages of 16 layers too, which nobody rents
+    assert [split["n_devices"] for split in answer(any_size=True).splits] == [1, 2, 2, 4, 4, 4, 5, 8, 8, 8, 8]
     assert [split["max_batch"] for split in found.splits[:4]] == [0, 28, 28, 266]
     assert (found.fewest["tp"], found.fewest["pp"]) == (4, 1)
     assert answer(batch=28).fewest["n_devices"] == 2
@@ -77,8 +79,16 @@ def test_by_default_as_many_as_the_device_file_allows(run, device, most, lacks):
 
 def test_by_default_up_to_sixteen_where_nothing_is_missing():
     found = answer(most=None)
-    assert max(split["n_devices"] for split in found.splits) == 16
+    assert {split["n_devices"] for split in found.splits} == {1, 2, 4, 8, 16}
+    # three servers of eight as 3 stages do not divide 80 layers
     assert found.note == found.to_json()["note"] == ""
+
+
+def test_other_sizes_than_people_rent_are_asked_for(run):
+    _, usual, _ = run(*ASK, "--batch", "64", "--most", "5", "--json")
+    _, every, _ = run(*ASK, "--batch", "64", "--most", "5", "--any", "--json")
+    sizes = [{split["n_devices"] for split in json.loads(out)["splits"]} for out in (usual, every)]
+    assert sizes == [{1, 2, 4}, {1, 2, 4, 5}]
 
 
 def test_where_the_file_allows_no_more_the_answer_asks_for_none(run):
