@@ -17,6 +17,7 @@ from dse.specs import catalog, deployment, engines
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.engines import Support
 from dse.specs.implementation import ANY_GPU, GENERIC, Implementation
+from dse.specs.releases import release_of
 from dse.specs.workload import Workload
 
 #: what stands for 16 bits
@@ -28,6 +29,8 @@ _NO_TYPE = "no KV type of"
 VOCABULARY_ROWS = 64
 #: formats whose experts vLLM and SGLang slice by whole blocks or groups -> what they call it, and its channels
 _SLICED = {"fp8-block": ("block_n", 128), "int4": ("group_size", 128), "w8a16": ("group_size", 128)}
+#: DeepSeek-V4's, whose shared expert alone is in blocks, and the release of vLLM that pads it (its pull request 46001)
+_SHARED_IN_BLOCKS, _PADS_SHARED = "fp8-mxfp4-experts", "0.24.0"
 
 
 class Start(NamedTuple):
@@ -158,6 +161,8 @@ def _layout_refusals(model: ModelSpec, plan: KvPlan, work: Workload, stack: str)
         lines["layers"] = f"{engine} has one KV type beside 16 bits"
     if name == "vllm" and work.ep not in (1, work.tp):
         lines[f"ep {work.ep}"] = f"{engine} spreads whole experts over all devices or over none: ep 1 or {work.tp}"
+    if stack.startswith("vllm@") and release_of(stack.partition("@")[2]) < release_of(_PADS_SHARED):
+        lines |= _shared_refusals(model, work)
     if name in ("vllm", "sglang"):
         lines |= _slice_refusals(model, work, engine) or _vocabulary_refusals(model, work, engine)
     if name == "llama.cpp":
@@ -177,6 +182,15 @@ def _slice_refusals(model: ModelSpec, work: Workload, engine: str) -> dict[str, 
     wide = max(tp for tp in range(1, work.tp + 1) if work.tp % tp == 0 and width % (tp * block) == 0)
     said = f"{engine}: output_size of gate's and up's weight = {width // work.tp} is not divisible by {word} = {block}"
     return {f"tp {work.tp}": f"{said}: --ep {work.tp} runs, or --tp {wide} --pp {work.tp // wide * work.pp}"}
+
+
+def _shared_refusals(model: ModelSpec, work: Workload) -> dict[str, str]:
+    """Slices of DeepSeek-V4's shared expert, which is as wide as each of the others."""
+    width, (_, block) = model.expert_width or 0, _SLICED["fp8-block"]
+    if work.weight_format.name != _SHARED_IN_BLOCKS or width % (work.tp * block) == 0:
+        return {}
+    said = f"vLLM: Weight input_size_per_partition = {width // work.tp} is not divisible by block_k = {block}"
+    return {f"tp {work.tp}": f"{said} of the shared expert: vllm@{_PADS_SHARED} runs it"}
 
 
 def _vocabulary_refusals(model: ModelSpec, work: Workload, engine: str) -> dict[str, str]:

@@ -212,3 +212,11 @@ def test_a_slice_of_an_expert_must_be_whole_blocks(model, tp, ep, says):
     VocabParallelEmbedding)."""
     found = dse.evaluate("h200", model, "fp16", tp=tp, ep=ep, batch=1)
     assert (found.runs, says in (found.runs_why or "")) == (not says, True)
+
+
+@pytest.mark.parametrize(("stack", "runs"), [("vllm@0.22.1", False), ("vllm@0.24.0", True), ("vllm", True)])
+def test_a_shared_expert_is_padded_from_the_release_that_does(stack, runs):
+    """DeepSeek-V4-Pro over 16: 3,072 / 16 = 192 = 1.5 blocks, in vLLM's words (issue 42384, mended in 0.24.0)."""
+    found = dse.evaluate("b200", "deepseek-ai/DeepSeek-V4-Pro", "fp8", tp=16, batch=1, stack=stack)
+    says = "input_size_per_partition = 192 is not divisible by block_k = 128"
+    assert (found.runs, says in (found.runs_why or "")) == (runs, not runs)
