@@ -173,20 +173,25 @@ def _layout_refusals(model: ModelSpec, plan: KvPlan, work: Workload, stack: str)
 
 
 def _slice_refusals(model: ModelSpec, work: Workload, engine: str) -> dict[str, str]:
-    """Slices of experts that are no multiple of the blocks that their weights are scaled by."""
+    """Slices of experts that are no multiple of the blocks that their weights are scaled by: of the routed ones, and of
+    the shared one, which `ep` leaves in slices."""
     word, block = _SLICED.get(work.weight_format.name, ("", 1))
-    width = model.expert_width or 0
-    is_sliced = model.expert_parameters and work.ep == 1 and width % (work.tp * block)
-    if not is_sliced or width % block or width % work.tp:  # no such file, or refused before
+    shared = model.shared_expert_width if word == "block_n" else None
+    widths = [width for width in (work.ep == 1 and model.expert_width, shared) if width and width % block == 0]
+    narrow = [width for width in widths if width % work.tp == 0 and width % (work.tp * block)]
+    if not model.expert_parameters or not narrow:  # else refused before
         return {}
-    wide = max(tp for tp in range(1, work.tp + 1) if work.tp % tp == 0 and width % (tp * block) == 0)
-    said = f"{engine}: output_size of gate's and up's weight = {width // work.tp} is not divisible by {word} = {block}"
-    return {f"tp {work.tp}": f"{said}: --ep {work.tp} runs, or --tp {wide} --pp {work.tp // wide * work.pp}"}
+    wide = max(tp for tp in range(1, work.tp + 1) if work.tp % tp == 0 and not any(w % (tp * block) for w in widths))
+    said = (
+        f"{engine}: output_size of gate's and up's weight = {narrow[0] // work.tp} is not divisible by {word} = {block}"
+    )
+    whole = "" if shared in narrow else f"--ep {work.tp} runs, or "
+    return {f"tp {work.tp}": f"{said}: {whole}--tp {wide} --pp {work.tp // wide * work.pp}{'' if whole else ' runs'}"}
 
 
 def _shared_refusals(model: ModelSpec, work: Workload) -> dict[str, str]:
-    """Slices of DeepSeek-V4's shared expert, which is as wide as each of the others."""
-    width, (_, block) = model.expert_width or 0, _SLICED["fp8-block"]
+    """Slices of DeepSeek-V4's shared expert."""
+    width, (_, block) = model.shared_expert_width or 0, _SLICED["fp8-block"]
     if work.weight_format.name != _SHARED_IN_BLOCKS or width % (work.tp * block) == 0:
         return {}
     said = f"vLLM: Weight input_size_per_partition = {width // work.tp} is not divisible by block_k = {block}"

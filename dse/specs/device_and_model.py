@@ -501,6 +501,8 @@ class ModelSpec(BaseModel):
     n_active_experts: int = Field(default=1, ge=1)
     #: channels of an expert's feed-forward; None: not known
     expert_width: int | None = Field(default=None, ge=1)
+    #: channels of the feed-forward that runs for each token beside the experts; None: none, or not known
+    shared_expert_width: int | None = Field(default=None, ge=1)
     #: elements live at once per token in the widest operation of a layer (or the output head)
     activation_elements: int = Field(ge=0)
     #: the same without the output head; None: not known

@@ -29,6 +29,7 @@ UNITS: dict[str, tuple[str, Kind]] = {
     "tower_parameters": ("parameter", "derived"),
     "rotary_elements": ("element", "derived"),
     "expert_width": ("channel", "published"),
+    "shared_expert_width": ("channel", "published"),
     "activation_elements": ("element", "derived"),
     "layer_elements": ("element", "derived"),
     "max_position_tokens": ("token", "published"),
@@ -56,6 +57,7 @@ class CountedModelFile(Spec):
     image_mask: bool = False
     rotary_elements: int | None = Field(default=None, ge=0, le=2**60)
     expert_width: int | None = Field(default=None, ge=1, le=2**24)
+    shared_expert_width: int | None = Field(default=None, ge=1, le=2**24)
     n_experts: int = Field(default=1, ge=1, le=65_536)
     n_active_experts: int = Field(default=1, ge=1, le=65_536)
     activation_elements: int = Field(ge=0, le=2**40)

@@ -197,6 +197,9 @@ def test_nothing_is_asked_of_an_engine_in_a_second_place():
         ("Qwen/Qwen3-30B-A3B-FP8", 4, 1, "--ep 4 runs, or --tp 2 --pp 2"),  # 768 / 4 = 192, / 2 = 384 = 3 x 128
         ("Qwen/Qwen3-Coder-480B-A35B-Instruct-FP8", 8, 1, "weight = 320"),  # 2,560 / 8
         ("Qwen/Qwen3-Next-80B-A3B-Instruct-FP8", 8, 1, "weight = 64"),
+        # 512 channels of a shared expert stay in slices of 64 (SGLang's issue 10852)
+        ("Qwen/Qwen3-Next-80B-A3B-Instruct-FP8", 8, 8, "block_n = 128: --tp 4 --pp 2 runs"),
+        ("Qwen/Qwen3-Next-80B-A3B-Instruct-FP8", 4, 4, ""),
         ("MiniMaxAI/MiniMax-M2.5", 8, 1, "weight = 192"),
         ("Qwen/Qwen3-235B-A22B-GPTQ-Int4", 8, 1, "not divisible by group_size = 128"),
         ("Qwen/Qwen3-235B-A22B-FP8", 8, 8, ""),

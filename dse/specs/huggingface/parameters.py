@@ -161,8 +161,14 @@ class Experts:
 
 def mixture(experts: Experts | None) -> dict[str, Any]:
     """The fields of a ModelSpec that say what experts a token is sent to; of a dense model where there are none."""
-    n, active, width = (experts.n, experts.active, experts.width) if experts else (1, 1, None)
-    return {"expert_width": width, "n_experts": n, "n_active_experts": active}
+    if experts is None:
+        return {}
+    return {
+        "expert_width": experts.width,
+        "shared_expert_width": experts.shared or None,
+        "n_experts": experts.n,
+        "n_active_experts": experts.active,
+    }
 
 
 @dataclass(frozen=True)
