@@ -362,7 +362,13 @@ def model(name: str) -> ModelSpec:
         return model_from(specfile.read(config))
     if name and (os.path.exists(name) or name.lower().endswith((".toml", ".json")) or name[0] in f"~.{os.sep}"):
         return model_from(specfile.read(name))
-    near = did_you_mean(name.rpartition("/")[2], dict(model_aliases()))
+    if nearest := model_names.unpublished(name):
+        raise InputError(
+            f"unknown model {show(name)}: its shape is not published; nearest is {nearest}, or give a file"
+        )
+    known, typed = dict(model_aliases()), name.rpartition("/")[2]
+    spelled = (typed.replace(" ", by).lower() for by in (" ", "-", ""))
+    near = did_you_mean(next((word for word in spelled if any(k.startswith(word) for k in known)), typed), known)
     if near.startswith("known"):
         near = "see `dse list models`"
     raise InputError(f"unknown model {show(name)}: {near}; or give the path of a file")

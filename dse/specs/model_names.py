@@ -34,6 +34,15 @@ NEWEST = {
     "gemma 12b": "gemma-3-12b",
     "gemma 27b": "gemma-3-27b",
 }
+#: series whose config.json no public store had in 2026-11 -> the shipped model nearest in layers and experts
+UNPUBLISHED = {
+    "deepseek-v4.1": "deepseek-v4-flash",
+    "ling-2.6": "ling-3.0-flash",
+    "mimo-v2.5": "mimo-v2-flash",
+    "mimo-v2.6": "mimo-v2-flash",
+    "minimax-m3.1": "minimax-m3",
+    "step-5": "step-3.7-flash",
+}
 #: words at the end that name another shape, or what is no language model
 CHANGES = (
     r"vl|vision|omni|audio|asr|tts|image|ocr|embed(?:ding)?|rerank(?:er)?|reward|rm|prm|guard|safeguard|eagle[0-9]*|draft"
@@ -103,6 +112,12 @@ def meant_but_for(name: str, names: Names) -> tuple[str, str] | None:
         if model := known.get(_joined(words[:-n_unknown])):
             return model, ", ".join(show(word) for word in words[-n_unknown:]) + " not known"
     return None
+
+
+def unpublished(name: str) -> str:
+    """The shipped model nearest by shape to one of a series whose shape is not public; "" for other names."""
+    words = plain(name)
+    return next((near for series, near in UNPUBLISHED.items() if re.match(rf"{plain(series)}(?![0-9])", words)), "")
 
 
 @cache

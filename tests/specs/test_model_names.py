@@ -1,5 +1,6 @@
 """Names of models as people and servers write them: what they mean, and what they must not mean."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,16 @@ from dse.report import listing
 from dse.specs import catalog, model_names
 
 MEANS = {
+    "Qwen/Qwen2.5-VL-7B-Instruct-AWQ": "qwen2.5-vl-7b",
+    "google/gemma-4-12B-it": "gemma-4-12b",
+    "GLM-Z1-32B-0414": "glm-4-32b",
+    "Step-3.5": "step-3.7-flash",
+    "Mistral Medium 3.5": "devstral-2-123b",
+    "Devstral-Small-2-24B-Instruct-2512": "mistral-small-3.1-24b",
+    "baidu/ERNIE-4.5-300B-A47B-PT": "ernie-4.5-300b-a47b",
+    "CodeLlama-7b-Instruct-hf": "codellama-7b",
+    "Mistral-7B-Instruct-v0.2": "mistral-7b-v0.3",
+    "Qwen/Qwen3-Reranker-8B": "qwen3-8b",
     "qwen3-235b": "qwen3-235b-a22b",
     "qwen3 235b": "qwen3-235b-a22b",
     "llama 70b": "llama3.1-70b",
@@ -241,7 +252,7 @@ def test_every_shipped_name_is_its_own_and_no_two_are_one():
     shipped = list(catalog.model_files())
     names = catalog.model_aliases()
     plain = [model_names.plain(name) for name, _ in names]
-    assert len(set(plain)) == len(plain) == len(shipped) + 100
+    assert len(set(plain)) == len(plain) == len(shipped) + 119
     for name in shipped:
         for written in (name, name.upper(), f"org/{name}", name.replace(".", "-"), f"{name}-Instruct-FP8"):
             assert catalog.model(written).name == name, written
@@ -288,3 +299,17 @@ def test_lists_and_shows_understand_the_same_names():
     assert rows["gpt-oss-120b"]["title"] == "GPT-OSS 120B (window in 18 layers)"
     assert rows["deepseek-v3"]["title"] == "DeepSeek V3, V3.1, R1 (latent attention)"
     assert rows["glm-5"]["kv_bytes_per_token_fp16"] == 100_152
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("Step-5", "its shape is not published; nearest is step-3.7-flash"),
+        ("deepseek-ai/DeepSeek-V4.1-Flash", "nearest is deepseek-v4-flash"),
+        ("LFM 3", "did you mean lfm3-1.7b?"),
+        ("Granite 4.1", "did you mean granite-4.1-3b, granite-4.1-8b, granite-4.1-30b?"),
+    ],
+)
+def test_a_name_without_a_shape_says_the_nearest(name, says):
+    with pytest.raises(InputError, match=re.escape(says)):
+        catalog.model(name)

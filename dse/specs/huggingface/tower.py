@@ -31,7 +31,7 @@ def parameters(keys: "Keys", hidden: int) -> int:
         return 0
     assert isinstance(section, dict)
     width, patch = sizes["width"], sizes["patch"] or 14
-    matrices = 3 if section.get("model_type") in _GATED else 2
+    matrices = 3 if (section.get("model_type") or keys.document.data.get("model_type")) in _GATED else 2
     attention = 4 * width * (_whole(section, ("qkv_hidden_size",)) or width)
     total = sizes["layers"] * (attention + matrices * width * sizes["ffn"])
     total += 3 * patch * patch * (_whole(section, ("temporal_patch_size",)) or 1) * width
