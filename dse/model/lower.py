@@ -663,6 +663,7 @@ def memory_of(device: HardwareSpec, plan: KvPlan, work: Workload, stack_name: st
     server, model = measured_memory.server_of(logged, device, work, stack_name), plan.model
     asked_share, budget = memory_share(device, work, server), prompt_budget(work, server)
     share = share_of_free_memory(device, work, server, asked_share)
+    n_sequences, of_all = work.max_num_seqs or server.sequences.count, server.rule != servers.LEFT
     elements = model.activation_elements if model.layer_elements is None else model.layer_elements
     kept = server.hidden_copies.count * model.hidden_size
     if model.expert_width:
@@ -670,14 +671,9 @@ def memory_of(device: HardwareSpec, plan: KvPlan, work: Workload, stack_name: st
             model.n_active_experts, -(-model.expert_width * work.ep // work.tp), model.hidden_size
         )
     prompt_bytes = activations.prompt_bytes(
-        budget,
-        elements,
-        work.max_num_seqs or server.sequences.count,
-        (plan.whole or plan).model.vocab_size,
-        server.logit.count,
-        kept,
+        budget, elements, n_sequences, (plan.whole or plan).model.vocab_size, server.logit.count, kept
     )
-    graph_bytes, of_all = server.graph_bytes(-(-model.n_layers // work.pp)), server.rule != servers.LEFT
+    graph_bytes = server.graph_bytes(-(-model.n_layers // work.pp), n_sequences)
     if logged:
         prompt_bytes, graph_bytes = logged.activation_bytes, logged.graph_bytes
     return Memory(

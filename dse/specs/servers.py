@@ -5,6 +5,7 @@ docs/explanation/model.md, Memory of a server, has the rules.
 """
 
 from collections.abc import Iterable
+from fractions import Fraction
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -31,9 +32,11 @@ WHOLE, STATIC, LEFT = "whole", "static", "left"
 #: what a server prints as the tokens of its pool where layers differ: blocks over groups of layers, requests of the
 #: longest context times its length, or tokens of the layers without a window
 BLOCKS, REQUESTS, TOKENS = "blocks", "requests", "tokens"
-#: devices by their memory, as servers choose their defaults
-SMALL, LARGE, LARGEST = "small", "large", "largest"
+#: devices by their memory, as servers choose their defaults, and GPUs of AMD
+SMALL, LARGE, LARGEST, ROCM = "small", "large", "largest", "rocm"
 GIB = 2**30
+#: largest batch that vLLM records a graph for
+MOST_RECORDED = 512
 #: the server where no stack, or one without numbers of its own, is named
 DEFAULT = "vllm"
 #: software that lays out no pool, and how often it holds keys and values at the peak of a step: the tuples of Hugging
@@ -66,6 +69,8 @@ class Server(Spec):
     #: CUDA graphs, and what each layer adds to them
     graphs: Overhead
     layer_graphs: Overhead
+    #: graphs of the fewest requests; None: graphs do not depend on how many run
+    least_graphs: Overhead | None = None
     #: context of the device, workspaces of libraries
     buffers: Overhead
     #: buffers of communication, where several devices share the layers
@@ -80,9 +85,23 @@ class Server(Spec):
         """Bytes of context, workspaces and buffers on each of `tp` devices that share the layers."""
         return self.buffers.count + (self.communication.count if tp > 1 else 0)
 
-    def graph_bytes(self, n_layers: int) -> int:
-        """Bytes of graphs of a model, or stage, of `n_layers`."""
-        return self.graphs.count + n_layers * self.layer_graphs.count
+    def graph_bytes(self, n_layers: int, n_sequences: int) -> int:
+        """Bytes of graphs of a model, or stage, of `n_layers`, of the batches that `n_sequences` have recorded."""
+        whole = self.graphs.count + n_layers * self.layer_graphs.count
+        if self.least_graphs is None:
+            return whole
+        share = Fraction(recorded_batches(n_sequences), recorded_batches(MOST_RECORDED))
+        return min(whole, max(self.least_graphs.count, int(whole * share)))
+
+
+def recorded_batches(n_sequences: int) -> int:
+    """Sizes of batches that vLLM records graphs for: 1, 2, 4, by 8 below 256, by 16 to 512, and twice the requests at
+    most.
+
+    Source: vLLM 0.33.0, vllm/config/vllm.py, _set_cudagraph_sizes.
+    """
+    most = min(2 * n_sequences, MOST_RECORDED)
+    return sum(size <= most for size in (1, 2, 4)) + min(most, 255) // 8 + max(0, most - 240) // 16
 
 
 def device_class(device: HardwareSpec) -> str:
@@ -106,7 +125,7 @@ def stacks() -> frozenset[str]:
 
 def of(stack: str | None, device: HardwareSpec, asked: str | None = None) -> Server:
     """The server of a software stack on a device, in the release that `asked` (vllm@0.19.0) names, else the newest."""
-    return _server(stack, device_class(device), asked)
+    return _server(stack, (device_class(device), *[ROCM] * (device.vendor == "AMD")), asked)
 
 
 def cache_copies(stack: str | None) -> int:
@@ -115,15 +134,16 @@ def cache_copies(stack: str | None) -> int:
 
 
 @lru_cache(maxsize=256)
-def _server(stack: str | None, kind: str, engine: str | None) -> Server:
+def _server(stack: str | None, kinds: tuple[str, ...], engine: str | None) -> Server:
     name, release = stack if stack in stacks() else DEFAULT, release_of((engine or "").partition("@")[2])
     settings: dict[str, Any] = {}
     for document in (_read(_COMMON), document_of_stack := _read(str(name))):
         for since in sorted(document.data, key=release_of):
             if release_of(since) <= release:
                 block = document.data[since]
-                settings |= {key: item for key, item in block.items() if key not in (SMALL, LARGE, LARGEST)}
-                settings |= block.get(kind, {})
+                settings |= {key: item for key, item in block.items() if key not in (SMALL, LARGE, LARGEST, ROCM)}
+                for kind in kinds:
+                    settings |= block.get(kind, {})
     server: Server = load(specfile.Document(document_of_stack.path, settings), Server)
     return server
 
@@ -135,7 +155,7 @@ def _read(name: str) -> specfile.Document:
 
 def batching(stack: str | None, asked: str | None = None) -> str:
     """Schedule of prompts by a stack's release, "continuous" or "chunked"; the newest where `asked` names none."""
-    return _server(stack, LARGE, asked).batching
+    return _server(stack, (LARGE,), asked).batching
 
 
 def numbers(stack: str | None, device: HardwareSpec, asked: str | None = None) -> Iterable[Quantity]:

@@ -469,3 +469,49 @@ def test_a_file_of_a_server_is_checked(tmp_path, monkeypatch, line, said):
         assert said in str(error.value)
     finally:
         servers._read.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("n_sequences", "recorded"),
+    [
+        (1, [1, 2]),
+        (2, [1, 2, 4]),
+        (64, [1, 2, 4, *range(8, 129, 8)]),
+        (150, [1, 2, 4, *range(8, 256, 8), 256, 272, 288]),
+    ],
+)
+def test_graphs_are_recorded_for_twice_the_requests_at_most(n_sequences, recorded):
+    """vLLM's sizes: 1, 2, 4, from 8 by 8 below 256, from there by 16 to 512, none above twice max_num_seqs."""
+    assert servers.recorded_batches(n_sequences) == len(recorded)
+
+
+def test_graphs_of_two_requests_take_what_three_logs_say():
+    """64 layers: 0.25 + 64 x 0.0083 = 0.78 GiB of 256 requests or more; 3 of 51 sizes are less than 0.13 GiB."""
+    server = servers.of("vllm", catalog.device("rtx-3090"))
+    assert server.graph_bytes(64, 256) == server.graph_bytes(64, 1024) == int(0.25 * GIB) + 64 * int(0.0083 * GIB)
+    assert server.graph_bytes(64, 2) == int(0.13 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("device", "model", "asked", "pool_gib", "within"),
+    [
+        # rows of logits: 37 B for each of 64 x 151,936, 128,256 or 201,088
+        ("rtx-4090", "qwen3-30b-a3b", {"weights": "int4"}, 5.07, 0.025),
+        ("rtx-5090", "llama3.1-8b", {"gpu_memory_utilization": 0.95}, 14.31, 0.01),
+        ("rtx-5090", "gpt-oss-20b", {"gpu_memory_utilization": 0.95}, 15.37, 0.01),
+        ("a100-40gb", "gpt-oss-20b", {}, 21.09, 0.01),
+        ("rtx-5000-ada", "llama3.1-8b", {"gpu_memory_utilization": 0.95}, 14.46, 0.015),
+    ],
+)
+def test_pools_of_small_cards_in_logs_of_vllm_0_12(device, model, asked, pool_gib, within):
+    """Start-up logs of a user's benchmark of local GPUs (2025-12), 2,048 batched tokens and 64 requests."""
+    found = results(device, model, stack="vllm@0.12.0", max_num_seqs=64, prompt_budget_tokens=2048, **asked)
+    assert found["free_bytes"] / GIB == pytest.approx(pool_gib, rel=within)
+
+
+@pytest.mark.parametrize(("tp", "pool_gib"), [(1, 15.33), (2, 22.92)])
+def test_pools_of_an_amd_card_in_logs_of_vllm_0_13(tp, pool_gib):
+    """Llama-3.1-8B on R9700 under ROCm (github.com/kyuz0/amd-r9700-vllm-toolboxes), 0.98 of the memory."""
+    asked = {"gpu_memory_utilization": 0.98, "max_num_seqs": 64, "prompt_budget_tokens": 2048}
+    found = results("r9700", stack="vllm@0.13.0", tp=tp, **asked)
+    assert found["free_bytes"] / GIB == pytest.approx(pool_gib, rel=0.01)
