@@ -32,7 +32,7 @@ from dse.model.records import (
     Product,
     Tensor,
 )
-from dse.specs import deployment, measured_memory, servers
+from dse.specs import deployment, measured_memory, servers, sglang_memory
 from dse.specs import tokens as token_policies
 from dse.specs.device_and_model import HardwareSpec, LayerKV, ModelSpec
 from dse.specs.stack import StackSpec
@@ -578,12 +578,20 @@ def prompt_budget(work: Workload, server: servers.Server) -> int:
     return work.longest_tokens if work.longest_tokens <= WHOLE_PROMPTS else CHUNK_TOKENS
 
 
-def memory_share(device: HardwareSpec, work: Workload, server: servers.Server) -> float:
+def memory_share(device: HardwareSpec, work: Workload, server: servers.Server, has_images: bool = False) -> float:
     """Share of the memory that a server may use: as given, else as its release sets it."""
     if work.gpu_memory_utilization is not None:
         return float(work.gpu_memory_utilization)
     if server.rule == servers.STATIC and device.reported_memory:
-        return servers.static_share(device.reported_memory.count, prompt_budget(work, server), work.n_devices)
+        return sglang_memory.share(
+            device.reported_memory.count,
+            prompt_budget(work, server),
+            work.tp,
+            work.pp,
+            (work.stack or "").partition("@")[2],
+            has_images,
+            work.dp_attention,
+        )
     return float(server.utilization.si)
 
 
@@ -661,7 +669,8 @@ def memory_of(device: HardwareSpec, plan: KvPlan, work: Workload, stack_name: st
     if logged and logged.gpu_memory_utilization and work.gpu_memory_utilization is None:
         work = dataclasses.replace(work, gpu_memory_utilization=logged.gpu_memory_utilization)
     server, model = measured_memory.server_of(logged, device, work, stack_name), plan.model
-    asked_share, budget = memory_share(device, work, server), prompt_budget(work, server)
+    has_images = work.tower and bool((plan.whole or plan).model.tower_parameters)
+    asked_share, budget = memory_share(device, work, server, has_images), prompt_budget(work, server)
     share = share_of_free_memory(device, work, server, asked_share)
     n_sequences, of_all = work.max_num_seqs or server.sequences.count, server.rule != servers.LEFT
     elements = model.activation_elements if model.layer_elements is None else model.layer_elements
@@ -676,6 +685,8 @@ def memory_of(device: HardwareSpec, plan: KvPlan, work: Workload, stack_name: st
     graph_bytes = server.graph_bytes(-(-model.n_layers // work.pp), n_sequences)
     if logged:
         prompt_bytes, graph_bytes = logged.activation_bytes, logged.graph_bytes
+    context = 0 if logged else round((1 - asked_share) * server.context.count)
+    outside = prompt_bytes + graph_bytes + context
     return Memory(
         is_server=1,
         asked_share=asked_share,
@@ -684,7 +695,7 @@ def memory_of(device: HardwareSpec, plan: KvPlan, work: Workload, stack_name: st
         prompt_bytes=prompt_bytes,
         graph_bytes=graph_bytes,
         buffer_bytes=logged.buffer_bytes if logged else server.buffer_bytes(work.tp),
-        outside_bytes=prompt_bytes + graph_bytes if server.rule == servers.STATIC else 0,
+        outside_bytes=outside if server.rule == servers.STATIC else 0,
         beside_bytes=beside_bytes(plan, work) if logged is None else logged.weight_bytes - own_bytes(model, work),
         given_bytes=work.kv_cache_memory_bytes or (logged.given_bytes if logged and logged.given_bytes else 0),
         block_tokens=work.page_tokens,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import hwspecs
 from dse.core import specfile
+from dse.specs import sglang_memory
 from dse.specs.device_and_model import HardwareSpec, load
 from dse.specs.quantity import Overhead, Quantity, Share, Tokens, quantity
 from dse.specs.releases import release_of
@@ -73,6 +74,8 @@ class Server(Spec):
     least_graphs: Overhead | None = None
     #: context of the device, workspaces of libraries
     buffers: Overhead
+    #: of these, what is taken before the share is counted
+    context: Overhead
     #: buffers of communication, where several devices share the layers
     communication: Overhead
     #: blocks that the constant states of a request take in each group of layers
@@ -125,7 +128,21 @@ def stacks() -> frozenset[str]:
 
 def of(stack: str | None, device: HardwareSpec, asked: str | None = None) -> Server:
     """The server of a software stack on a device, in the release that `asked` (vllm@0.19.0) names, else the newest."""
-    return _server(stack, (device_class(device), *[ROCM] * (device.vendor == "AMD")), asked)
+    kinds = (device_class(device), *[ROCM] * (device.vendor == "AMD"))
+    server = _server(stack, kinds, asked)
+    if server.rule == STATIC and device.reported_memory:
+        return _with_budget(stack, kinds, asked, device.reported_memory.count)
+    return server
+
+
+@lru_cache(maxsize=256)
+def _with_budget(stack: str | None, kinds: tuple[str, ...], asked: str | None, reported_bytes: int) -> Server:
+    """The server of SGLang, whose batches of prompts go by the memory."""
+    server, release = _server(stack, kinds, asked), (asked or "").partition("@")[2]
+    assert server.prompt_budget is not None
+    n_tokens = sglang_memory.prompt_tokens(reported_bytes, release)
+    budget = server.prompt_budget.model_copy(update={"value": n_tokens, "source": sglang_memory.__name__})
+    return server.model_copy(update={"prompt_budget": budget})
 
 
 def cache_copies(stack: str | None) -> int:
@@ -161,15 +178,3 @@ def batching(stack: str | None, asked: str | None = None) -> str:
 def numbers(stack: str | None, device: HardwareSpec, asked: str | None = None) -> Iterable[Quantity]:
     """Every number of a server, once."""
     return of(stack, device, asked).quantities().values()
-
-
-def static_share(reported_bytes: int, prompt_budget_tokens: int, n_devices: int) -> float:
-    """Share of the memory that SGLang gives to weights and keys and values: what is left beside activations of a batch
-    of prompt tokens, buffers of each device and graphs.
-
-    Source: SGLang 0.5.23, sglang/srt/arg_groups/memory_hook.py:268-330, prefill graphs left out.
-    """
-    mib = reported_bytes / 2**20
-    graphs = 2 * (8 if mib < 20 * 1024 else 48 if mib < 60 * 1024 else 256 if mib < 160 * 1024 else 512)
-    reserved = 512 + 1.5 * max(prompt_budget_tokens, 2048) + 128 * n_devices + graphs
-    return round((mib - max(reserved, 10_240 if mib > 60 * 1024 else 0)) / mib, 3)
