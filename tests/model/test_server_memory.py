@@ -230,7 +230,7 @@ def test_each_server_by_its_own_rule():
     """SGLang: the share is for weights, buffers, keys and values; TensorRT-LLM: of what all else leaves."""
     reported = int(79.19 * GIB)
     asked = {"device": "h100", "gpu_memory_utilization": 0.83}
-    activations = 14 * 1024 * 128_256 + 3 * 2 * 8192 * 4096
+    activations = 14 * 2048 * 128_256 + 3 * 2 * 8192 * 4096
     graphs = int(0.4 * GIB) + 32 * int(0.015 * GIB)
     sglang = results(stack="sglang", **asked)
     # 0.83 of what is free beside a context of 0.4 GiB, less the weights and 0.1 GiB beside them
@@ -269,6 +269,16 @@ def test_defaults_of_sglang_by_release(release, device, tp, tokens, share):
     found = results(device, model, stack=f"sglang@{release}" if release else "sglang", tp=tp)
     assert found["prompt_budget_tokens"] == tokens
     assert share is None or found["gpu_memory_utilization"] == pytest.approx(share, abs=0.001)
+
+
+def test_tokens_of_a_trtllm_log():
+    """0.19 on an RTX 5090, FP8 in all, 2,048 slots and 1,024 tokens (NVIDIA/TensorRT-LLM issue 4275)."""
+    asked = {"gpu_memory_utilization": 0.9, "prompt_budget_tokens": 1024, "max_model_len": 2048}
+    found = results("rtx-5090", quantizer="fp8", stack="trtllm@0.19.0", weights="fp8", **asked)
+    assert found["kv_pool_tokens"] == pytest.approx(263_008, rel=0.02)
+    assert (
+        results("rtx-5090", quantizer="fp8", stack="trtllm@0.19.0", weights="fp8", max_num_seqs=2048, **asked) == found
+    )
 
 
 @pytest.mark.parametrize(
