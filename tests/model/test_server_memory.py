@@ -273,18 +273,17 @@ def test_defaults_of_sglang_by_release(release, device, tp, tokens, share):
 
 def test_tokens_of_a_trtllm_log():
     """0.19 on an RTX 5090, FP8 in all, 2,048 slots and 1,024 tokens (NVIDIA/TensorRT-LLM issue 4275)."""
-    asked = {"gpu_memory_utilization": 0.9, "prompt_budget_tokens": 1024, "max_model_len": 2048}
-    found = results("rtx-5090", quantizer="fp8", stack="trtllm@0.19.0", weights="fp8", **asked)
+    asked = {"gpu_memory_utilization": 0.9, "prompt_budget_tokens": 1024, "max_model_len": 2048, "weights": "fp8"}
+    found = results("rtx-5090", quantizer="fp8", stack="trtllm@0.19.0", **asked)
     assert found["kv_pool_tokens"] == pytest.approx(263_008, rel=0.02)
-    assert (
-        results("rtx-5090", quantizer="fp8", stack="trtllm@0.19.0", weights="fp8", max_num_seqs=2048, **asked) == found
-    )
+    given = results("rtx-5090", quantizer="fp8", stack="trtllm@0.19.0", max_num_seqs=2048, **asked)
+    assert given["free_bytes"] == found["free_bytes"]
 
 
 @pytest.mark.parametrize(
     ("stack", "device", "model", "asked", "tokens"),
     [
-        # docs.sglang.ai/start/send_request; QwQ-32B on AWS g6.12xlarge: 6.09 - 0.15 x 21.63 GiB; Qwen3.5-9B on two cards
+        # docs.sglang.ai/start/send_request; QwQ-32B on four L4: 6.09 - 0.15 x 21.63 GiB; Qwen3.5-9B on two cards
         ("sglang@0.4.1", "h100", "llama3.1-8b", {"gpu_memory_utilization": 0.88}, 444_500),
         ("sglang@0.4.3", "l4", "qwen2.5-32b", {"gpu_memory_utilization": 0.85, "tp": 4}, 46_611),
         ("sglang@0.5.10", "rtx-4090", "qwen3.5-9b", {"tp": 2}, 327_310),

@@ -48,7 +48,11 @@ LOGS = {
     "sglang-0.4-llama-3.1-8b": (H100, "SGLang: llama3.1-8b", {WEIGHTS: 0.01, TOKENS: 0.002, POOL: 0.002}),
     "sglang-qwen3-14b-tp4": ({"device": "rtx-4090"}, "SGLang: qwen3-14b", {WEIGHTS: 0.03, TOKENS: 0.06}),
     "trtllm-1.3-kimi-k2.5-nvfp4": ({"device": "b300"}, "8 x B300 (tp 8, ep 8)", {TOKENS: 0.03, POOL: 0.03}),
-    "trtllm-0.17-llama-8b": ({"device": "l40s"}, "TensorRT-LLM: llama3.1-8b", {POOL: 0.14, TOKENS: 0.14}),
+    "trtllm-0.17-llama-8b": (
+        {"device": "l40s", "stack": "trtllm@0.17.0"},
+        "TensorRT-LLM: llama3.1-8b",
+        {POOL: 0.14, TOKENS: 0.14},
+    ),
     "llamacpp-llama-3.1-8b-q4_k_m": ({}, "q4_k_m weights, fp16 KV, on RTX-4090", {WEIGHTS: 0.07, POOL: ROUNDED}),
     "llamacpp-llama-3.1-8b-kv-q8_0": ({}, "q4_k_m weights, q8_0 KV, on RTX-4090", {POOL: ROUNDED}),
     "llamacpp-old-llama-3.1-8b-q4_k_m": ({}, "llama.cpp: llama3.1-8b, q4_k_m weights", {POOL: ROUNDED}),
