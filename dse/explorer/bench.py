@@ -11,8 +11,9 @@ from dse.core.errors import DseError
 from dse.explorer import common_fields, kept, request, tray
 from dse.explorer.request import PointAnswer, PointRequest
 from dse.explorer.widgets import as_said
-from dse.model import starts, uncertainty
+from dse.model import uncertainty
 from dse.model.compare import Case
+from dse.model.point import Point
 from dse.specs.engines import ENGINES
 from dse.specs.weights import WIDE_BITS
 from dse.specs.workload import ASKED, weights_text
@@ -41,10 +42,10 @@ class BenchRow:
         return self.asked
 
     @cached_property
-    def refusals(self) -> dict[str, str]:
+    def refusals(self) -> Mapping[str, str]:
         """Parts of the design that its software does not run, each with the line that says so."""
-        point, stack = self.request, str(self.result["stack"] or "")
-        return starts.refusals(point.device_spec(), point.plan(), point.work, stack)
+        point = self.request
+        return Point(point.device_spec(), point.plan(), point.work).lowered.refused
 
     @property
     def why_not(self) -> str:

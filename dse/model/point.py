@@ -64,7 +64,7 @@ from dse.model.records import STATES, Design, known
 from dse.model.server import AtOnce, Pass, ServerResults, last_pass, server_results
 from dse.model.stacks import kind_of, stack_of, stack_text
 from dse.model.step import Run, Terms, Wave, known_run, one_prompt_s, terms_of
-from dse.specs import measured_memory
+from dse.specs import measured_memory, servers
 from dse.specs.device_and_model import HardwareSpec, StackSpec
 from dse.specs.workload import Workload
 
@@ -103,6 +103,8 @@ class Lowered:
     sure: intervals.Intervals
     #: results that batch and lengths do not change
     results: Mapping[str, Any]
+    #: parts of the design that its software does not run, each with the line that says so
+    refused: Mapping[str, str]
     #: by the lengths of prompt and output, with and without the steps between them
     by_lengths: dict[tuple[int, int, bool], "ByLengths"] = field(default_factory=dict, compare=False, repr=False)
     #: what others make of it, by name
@@ -119,7 +121,12 @@ class Lowered:
         sure = intervals.time_intervals(device, plan, work, stack, stack_name)
         unpacking = implementations.rate_range(plan, work, stack)
         design = design_of(device, plan, work, paths, stack, stack_name)
-        why_not = starts.why_not(starts.refusals(device, plan, work, stack_text(stack_name, work) or ""))
+        engine = stack_text(stack_name, work) or ""
+        refused = starts.refusals(device, plan, work, engine)
+        if design.memory.state_blocks:
+            n_sequences = servers.of(stack_name, device, work.stack).sequences.count
+            refused |= starts.of_states(device, work, engine, capacity.n_blocks(design), n_sequences)
+        why_not = starts.why_not(refused)
         results = {
             "device": device.name,
             "model": plan.model.name,
@@ -157,7 +164,7 @@ class Lowered:
             "unpack_rate_high": unpacking[1],
             "assumptions": _assumptions(device, plan, paths, stack, work, stack_name),
         }
-        return cls(device, plan, paths, stack_name, stack, design, sure, results)
+        return cls(device, plan, paths, stack_name, stack, design, sure, results, refused)
 
 
 def _assumptions(

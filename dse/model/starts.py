@@ -29,6 +29,8 @@ _NO_TYPE = "no KV type of"
 VOCABULARY_ROWS = 64
 #: formats whose experts vLLM and SGLang slice by whole blocks or groups -> what they call it, and its channels
 _SLICED = {"fp8-block": ("block_n", 128), "int4": ("group_size", 128), "w8a16": ("group_size", 128)}
+#: the release from which vLLM counts them (its pull request 38270; 0.33.0 does)
+_COUNTS_STATES = "0.19.0"
 #: DeepSeek-V4's, whose shared expert alone is in blocks, and the release of vLLM that pads it (its pull request 46001)
 _SHARED_IN_BLOCKS, _PADS_SHARED = "fp8-mxfp4-experts", "0.24.0"
 
@@ -143,6 +145,16 @@ def refusals(device: HardwareSpec, plan: KvPlan, work: Workload, stack: str) -> 
         kept = plain.text() if not plain.runs else f"{plain.engine} {plain.release} stores it as {plain.stored_as}"
         lines[PLAIN] = kept
     return lines | _layout_refusals(model, plan, work, stack)
+
+
+def of_states(device: HardwareSpec, work: Workload, stack: str, n_blocks: int, n_sequences: int) -> dict[str, str]:
+    """Requests at once of a hybrid for which vLLM has too few blocks, as each that decodes takes one for its states."""
+    name, _, asked = _engine_of(device, work, stack).partition("@")
+    n_sequences = work.max_num_seqs or n_sequences
+    if name != "vllm" or release_of(asked) < release_of(_COUNTS_STATES) or not 0 < n_blocks < n_sequences:
+        return {}
+    said = f"vLLM: max_num_seqs ({n_sequences:,}) exceeds available Mamba cache blocks ({n_blocks:,}, counted)"
+    return {"states": f"{said}: --max-num-seqs {n_blocks * 19 // 20} starts"}
 
 
 def why_not(refused: Mapping[str, str]) -> str:

@@ -223,3 +223,21 @@ def test_a_shared_expert_is_padded_from_the_release_that_does(stack, runs):
     found = dse.evaluate("b200", "deepseek-ai/DeepSeek-V4-Pro", "fp8", tp=16, batch=1, stack=stack)
     says = "input_size_per_partition = 192 is not divisible by block_k = 128"
     assert (found.runs, says in (found.runs_why or "")) == (runs, not runs)
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({}, "max_num_seqs (1,024) exceeds available Mamba cache blocks (872, counted): --max-num-seqs 828 starts"),
+        ({"max_num_seqs": 828}, ""),
+        ({"stack": "vllm@0.18.0"}, ""),  # runs fewer, without a word
+        ({"stack": "sglang"}, ""),
+    ],
+)
+def test_a_hybrid_starts_with_as_many_requests_as_it_has_states(asked, says):
+    """856 in the log of the same (vLLM recipes, pull request 551): 16 layers of attention and 3 x 16 of states share
+    blocks of 784 tokens, 16 x 784 x 4 KiB = 51.4 MB each, in 44.8 GB."""
+    found = dse.evaluate(
+        "h100", "Qwen/Qwen3.6-27B-FP8", "fp16", gpu_memory_utilization=0.95, max_model_len=262_144, **asked
+    )
+    assert (found.runs, says in (found.runs_why or "")) == (not says, True)
