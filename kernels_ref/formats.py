@@ -72,6 +72,8 @@ class BlockType:
     name: str
     code_bits: int
     minimum: bool
+    #: multiples of d that the codes stand for, where they are not evenly spaced
+    levels: tuple[int, ...] = ()
 
     @property
     def bits(self) -> int:
@@ -88,6 +90,8 @@ GGML_TYPES = {
         BlockType("q5_1", 5, True),
         BlockType("q4_0", 4, False),
         BlockType("q4_1", 4, True),
+        # ggml-common.h, kvalues_iq4nl
+        BlockType("iq4_nl", 4, False, (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)),
     )
 }
 

@@ -52,6 +52,9 @@ METHODS = (
     "q5_1",
     "q4_0",
     "q4_1",
+    "iq4_nl",
+    "q8_0:rotate=off",
+    "q4_0:rotate=off",
 )
 
 

@@ -23,7 +23,12 @@ from kernels_ref.tender import Tender
 from kernels_ref.turboquant import PRESETS, TurboQuant
 from studies.quanto import Quanto
 
-GGML_VARIANTS = [(name, code) for name in TYPES for code in CODES if code != "avx2" or name == "q8_0"]
+GGML_VARIANTS = [
+    (name, code)
+    for name in TYPES
+    for code in CODES
+    if code == "ggml" or (name == "q8_0" if code == "avx2" else name != "iq4_nl")
+]
 
 
 def scaled(name, scale=1.0):
@@ -61,6 +66,7 @@ METHODS = [
     Case(QServe(), "qserve"),
     Case(QServe("artifact"), "qserve:mode=artifact", "value"),
     *(Case(GGML(name, code), name, "key", _BY_32) for name, code in GGML_VARIANTS),
+    Case(GGML("q4_0", rotated="key"), "q4_0", "key", ((3, 64), (1, 192), (2, 96))),
     *(Case(scaled(name, 0.03), name, "value", _BY_32) for name in SCALED_TYPES),
     *(Case(PerTokenHead(fmt), f"{fmt}_per_token_head", "key", _BY_32) for fmt in per_head.FORMATS),
     *(

@@ -12,8 +12,9 @@ from bits import same_bits
 from cases import each
 from dse import quantizers
 from dse.core.errors import InputError
+from dse.quantizers.kernel import Place, Settings
 from kernels_ref import GGML_TYPES
-from kernels_ref.ggml import GGML, block_bytes, decode, encode
+from kernels_ref.ggml import GGML, block_bytes, decode, encode, rotated, rotated_run
 from row_cases import GGML_VARIANTS, cases, normal
 
 TYPES = list(GGML_TYPES)
@@ -38,6 +39,8 @@ BY_HAND = {
     "q4_1": (a_block(-3, 12, 0, 0.5, -0.5), "003c 00c2 303f333433" + "33" * 11, [-3, 12, 0, 1, 0, 0]),
     # codes 0 31 3 4 3, then 3: one fifth bit
     "q5_1": (a_block(-3, 28, 0, 0.5, -0.5), "003c 00c2 02000000 303f333433" + "33" * 11, [-3, 28, 0, 1, 0, 0]),
+    # levels of codes 0, 15, 8 (1 is nearer to 0 than -10), 9, 7: a step of 1, since each is met exactly
+    "iq4_nl": (a_block(-127, 113, 0, 13, -10), "003c 808f888987" + "88" * 11, [-127, 113, 1, 13, -10, 1]),
 }
 
 
@@ -83,6 +86,83 @@ def test_twin(name, code, channels):
         assert same_bits(decode(blocks, name), values), case
 
 
+def test_iq4_nl_weighs_the_step_by_squares():
+    """By hand: 127 and 60 make step 1 first (v / -127 = -1); levels -127 and -65, so d = (127^3 * -127 + 60^3 * -65) /
+    (127^2 * 127^2 + 60^2 * 65^2)."""
+    packed = GGML("iq4_nl").quantize(a_block(127, 60))
+    exact = -(127**4 + 60**3 * 65) / (127**4 + 60**2 * 65**2)
+    assert packed.buffers["d"][0, 0] == np.float16(exact) == np.float16(-0.9957)
+    assert packed.buffers["codes"][0, :2].tolist() == [0x80, 0x83]
+
+
+def test_the_rule_of_what_llama_cpp_rotates():
+    dims = (32, 64, 80, 96, 128, 192, 256, 512)
+    assert [rotated_run("key", dim) for dim in dims] == [0, 64, 0, 0, 128, 64, 256, 512]
+    assert [rotated_run("value", dim) for dim in dims] == [0, 64, 0, 0, 64, 64, 64, 64]
+    assert not any(rotated_run("", dim) for dim in dims)
+
+
+def test_a_rotation_by_hand():
+    """One channel becomes 64 of 1 / 8, with the signs of its column of the matrix."""
+    x = np.zeros((1, 64), np.float32)
+    x[0, 3] = 8
+    assert rotated(x, 64)[0, :8].tolist() == [1, -1, -1, 1, 1, -1, -1, 1]
+    constant = np.full((1, 128), 2, np.float32)
+    assert rotated(constant, 64)[0].nonzero()[0].tolist() == [0, 64]
+    assert rotated(constant, 64)[0, 64] == 16
+    for bad in (1, 48, 256):
+        with pytest.raises(ValueError, match="runs of a power of two"):
+            rotated(x, bad)
+
+
+@each("side", ["key", "value"])
+@each("name", ["q4_0", "q5_1", "q8_0", "iq4_nl"])
+def test_rotated_twin(name, side):
+    for heads, head_dim, run in ((2, 64, 64), (1, 192, 64), (2, 128, 128 if side == "key" else 64), (1, 96, 0)):
+        for case, x in cases(heads * head_dim).items():
+            packed = GGML(name, rotated=side).quantize(x, n_heads=heads)
+            blocks, values = naive_ggml.rows(naive_ggml.turned(x, run) if run else x, name)
+            back = naive_ggml.turned(values, run) if run else values
+            assert same_bits(GGML(name).blocks(packed), blocks), (case, head_dim)
+            assert same_bits(packed.dequantize(), back.clip(-65504, 65504).astype(np.float16)), (case, head_dim)
+
+
+@given(x=st_np.arrays(np.float32, (3, 256), elements=st.floats(-1000, 1000, width=32)), run=st.sampled_from((64, 256)))
+def test_a_rotation_keeps_lengths_and_undoes_itself(x, run):
+    there = rotated(x, run)
+    near = 1e-5 * np.abs(x).max() * np.sqrt(run)
+    np.testing.assert_allclose(rotated(there, run), x, atol=near, rtol=0)
+    by_run = x.astype(np.float64).reshape(-1, run), there.astype(np.float64).reshape(-1, run)
+    np.testing.assert_allclose(*((one**2).sum(axis=1) ** 0.5 for one in by_run), atol=near, rtol=1e-5)
+
+
+def test_a_channel_that_stands_out_errs_less_once_rotated():
+    x = normal(64, 128)
+    x[:, 7] *= 30
+    error = {}
+    for rotate in ("on", "off"):
+        quantizer = quantizers.parse(f"q4_0:rotate={rotate}")
+        place = Place(0, "key", x, Settings())
+        seen = quantizer.family.kernel.make(dict(quantizer.values), place).quantize(x).dequantize()
+        error[rotate] = ((seen.astype(float) - x) ** 2).sum()
+    assert error["on"] < error["off"] / 2
+
+
+def test_latent_heads_are_stored_as_they_are():
+    quantizer = quantizers.parse("q8_0")
+    made = {
+        width: quantizer.family.kernel.make(dict(quantizer.values), Place(0, "key", normal(2, width), Settings()))
+        for width in (128, 576)
+    }
+    assert [made[width].rotated for width in (128, 576)] == ["key", ""]
+
+
+def test_rotation_stores_as_many_bits():
+    shape = quantizers.TensorShape("key", 4, 128)
+    for name in TYPES:
+        assert quantizers.parse(f"{name}:rotate=off").layout(shape) == quantizers.parse(name).layout(shape)
+
+
 @every_variant
 @given(x=st_np.arrays(np.float16, (2, 32), elements=st.floats(-65504, 65504, width=16)))
 def test_an_element_errs_by_half_a_step_where_it_is_not_clipped(name, code, x):
@@ -90,6 +170,10 @@ def test_an_element_errs_by_half_a_step_where_it_is_not_clipped(name, code, x):
     for row, found in zip(x.astype(np.float32), seen, strict=True):
         _, d, low = naive_ggml.codes_of(row, name, code)
         step, exact = abs(float(d)), row.astype(np.float64)
+        if name == "iq4_nl":  # half of the widest gap, 24, of the step that codes are chosen with; d differs from it
+            top = np.abs(exact).max()
+            assert (np.abs(found - exact) <= top * (12 + 24) / 127 + 2**-10 * top + 2**-23).all()
+            continue
         largest = {"8": 127, "5": 31, "4": 15}[name[1]]
         # d and m are rounded to FP16 (relative 2^-11, below 2^-14 absolute 2^-25), and so is the result
         rounding = largest * max(step * 2**-11, 2**-25) + np.abs(found) * 2**-11 + 2**-24
@@ -122,6 +206,10 @@ def test_parameters_that_are_refused():
         GGML("q8_0", "cuda")
     with pytest.raises(ValueError, match="'avx2': is for q8_0"):
         GGML("q4_0", "avx2")
+    with pytest.raises(ValueError, match="'gguf': the package decodes iq4_nl alone"):
+        GGML("iq4_nl", "gguf")
+    with pytest.raises(ValueError, match="rotated = 'both': must be one of '', 'key', 'value'"):
+        GGML("q4_0", rotated="both")
 
 
 def test_questions_take_them_where_they_are_named():

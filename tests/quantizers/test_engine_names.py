@@ -59,6 +59,7 @@ def test_a_name_stands_for_the_same_in_every_engine():
         ("fp8_kv_cache", "fp8"),
         ("q8_0", "q8_0"),
         ("Q4-1", "q4_1"),
+        ("IQ4_NL:rotate=off", "iq4_nl:rotate=off"),
         ("int8_kv_cache:scale=fp16", "int8:granularity=tensor,scale=fp16"),
     ],
 )
@@ -88,7 +89,6 @@ def test_the_names_of_a_family_stand_for_it():
     ("name", "words"),
     [
         ("f32", "llama.cpp's f32 stores 32 bits, which no family here does: nearest is fp16"),
-        ("IQ4_NL", "llama.cpp's iq4_nl has uneven levels, which no family here does: nearest is q4_0"),
         ("fp8_e4m2", "did you mean"),
         ("bfloat61", "did you mean bfloat16"),
         ("zzz", "known: "),

@@ -3,10 +3,14 @@
 from typing import Any
 
 from dse.core.errors import InputError
-from dse.quantizers.base import EngineName, Family, TensorLayout, TensorShape, Values
+from dse.quantizers.base import EngineName, Family, TensorLayout, TensorShape, Values, param
 from dse.quantizers.engine_names import LLAMA_CPP
 from dse.quantizers.kernel import Method, PerSide, Place
 from kernels_ref import GGML_TYPES, BlockType, storage
+
+#: llama.cpp turns runs of channels by a Hadamard matrix before it quantizes them (April 2026, pull request 21038),
+#: unless LLAMA_ATTN_ROT_DISABLE is set; it stores as many bits, with smaller errors
+ROTATE = param("rotate", default="on", help="rotate channels before they are quantized", choices=("on", "off"))
 
 
 def _family(entry: BlockType) -> Family:
@@ -25,17 +29,20 @@ def _family(entry: BlockType) -> Family:
     def kernel(values: Values, place: Place) -> Method:
         from kernels_ref.ggml import GGML
 
-        return GGML(name)
+        # latent (MLA) heads, which values are a part of, are stored as they are (llama-graph.cpp, build_attn of attn_k)
+        is_latent = place.x.shape[-1] == storage.mla_latent + storage.mla_rope
+        return GGML(name, rotated="" if is_latent or values["rotate"] == "off" else place.side)
 
-    of_block = f"blocks of {storage.ggml_block} channels, {entry.code_bits}-bit codes, FP16 step"
-    near = (EngineName("llama.cpp", "iq4_nl", name, LLAMA_CPP, "has uneven levels"),) if name == "q4_0" else ()
+    codes = "codes of 16 uneven levels" if entry.levels else f"{entry.code_bits}-bit codes"
+    of_block = f"blocks of {storage.ggml_block} channels, {codes}, FP16 step"
     return Family(
         name=name,
         title=name.upper(),
         source=f"llama.cpp --cache-type {name}: {of_block}{' and minimum' if entry.minimum else ''} (ggml-quants.c)",
         layout=layout,
+        params=(ROTATE,),
         kernel=PerSide(kernel),
-        engines=(*near, EngineName("llama.cpp", name, name, LLAMA_CPP)),
+        engines=(EngineName("llama.cpp", name, name, LLAMA_CPP),),
         by_default=False,  # not for every head dimension
         listed=120,
     )
