@@ -13,6 +13,7 @@ from typing import NamedTuple
 from dse import data, quantizers
 from dse.core.errors import InputError, did_you_mean, show
 from dse.specs import catalog
+from kernels_ref import GGML_TYPES
 
 DATA = "kv_scores.csv"
 #: labels of `comparability` whose score may be set against the 16-bit one
@@ -28,6 +29,9 @@ FAMILIES = {
 }
 #: published names of formats that are quantizers here under another name
 SAME = {"fp8_e4m3": "fp8", "fp8_e5m2": "fp8:format=e5m2"}
+#: llama.cpp's types in the rows, which are of builds that did not rotate (before April 2026, or forks that leave it out)
+#: unless they say so
+UNROTATED = {name: f"{name}:rotate=off" for name in GGML_TYPES} | {f"{name} +rot": name for name in GGML_TYPES}
 #: models whose keys and values stand in one layer of four: what a format costs them says nothing of others
 HYBRID = re.compile(r"qwen3\.[568]|qwen3-next|nemotron-?h")
 #: families of tasks that a drop of scores is of
@@ -105,8 +109,9 @@ def name_of(text: str) -> str:
 
 
 def format_of(keys: str, values: str) -> str:
-    """The name of a format, "K a / V b" where keys and values differ."""
-    return name_of(keys) if keys == values else f"K {name_of(keys)} / V {name_of(values)}"
+    """The name of a row's format, "K a / V b" where keys and values differ."""
+    key, value = (name_of(UNROTATED.get(name, name)) for name in (keys, values))
+    return key if key == value else f"K {key} / V {value}"
 
 
 def _loss(row: dict[str, str]) -> float | None:
