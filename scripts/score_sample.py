@@ -50,7 +50,7 @@ def scores(model: Checkpoint, texts: Path, scratch: Path) -> pd.DataFrame:
                 own = in_loop.scores(model, tokens, known, in_loop.Scoring(methods, sides), _silent)
                 kept.write_text(json.dumps([asdict(score) for score in own[1:]]))
             found += [{"text": text, **row} for row in json.loads(kept.read_text())]
-    return pd.DataFrame(found).drop(columns=["model", "n_quantized_layers"])
+    return pd.DataFrame(found).drop(columns=["model", "layer", "n_quantized_layers"])
 
 
 def layers(model: Checkpoint, texts: Path, scratch: Path) -> pd.DataFrame:
