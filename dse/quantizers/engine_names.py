@@ -19,6 +19,8 @@ OPTIONS = {
 _MAX_LETTERS = 40
 
 VLLM = "vllm/config/cache.py, CacheDType (vllm-project/vllm@002f10e)"
+VLLM_033 = "vllm serve --kv-cache-dtype (vLLM 0.33.0)"
+KVARN = "huawei-csl/KVarN, a fork of vLLM 0.22 (arXiv:2606.03458)"
 VLLM_DTYPE = "vllm/utils/torch_utils.py, STR_DTYPE_TO_TORCH_DTYPE (vllm-project/vllm@0024350)"
 SGLANG = "python/sglang/srt/server_args.py, choices of kv_cache_dtype (SGLang 0.5.20)"
 SGLANG_OLD = "python/sglang/srt/mem_cache/kv_cache_dtype.py: fp4_mx_block16 by its former name (SGLang 0.5.20)"
@@ -56,6 +58,10 @@ def ours(text: str, families: Mapping[str, Family]) -> str:
         same = word
     else:
         known = next((entry for entry in every(families) if entry.name == word), None)
+        stem = word.partition("_")[0]  # octave, kvarn_k2v2: of what no family stores, one name stands for all
+        known = known or next(
+            (one for one in every(families) if one.missing and one.name.partition("_")[0] == stem), None
+        )
         if known is None:
             return text
         if known.missing:

@@ -17,7 +17,7 @@ NAMES = list(every(FAMILIES))
 AS_PRINTED = {
     "vLLM": "auto half float16 bfloat16 fp8 fp8_e4m3 fp8_e5m2 fp8_inc fp8_ds_mla nvfp4_ds_mla turboquant_k8v4 "
     "turboquant_4bit_nc turboquant_k3v4_nc turboquant_3bit_nc int4_per_token_head int8_per_token_head "
-    "fp8_per_token_head nvfp4 nvfp4_4over6",
+    "fp8_per_token_head nvfp4 nvfp4_4over6 octave_k3v4 octave_k3v3 octave_k3v3_compact ultraquant_4bit kvarn_k4v2_g128",
     "SGLang": "auto fp8_e5m2 fp8_e4m3 mxfp8 bf16 bfloat16 nvfp4 fp4_mx_block16 fp4_e2m1",
     "TensorRT-LLM": "auto fp8 nvfp4 int8_kv_cache fp8_kv_cache nvfp4_kv_cache",
     "llama.cpp": "f32 f16 bf16 q8_0 q4_0 q4_1 iq4_nl q5_0 q5_1",
@@ -89,6 +89,10 @@ def test_the_names_of_a_family_stand_for_it():
     ("name", "words"),
     [
         ("f32", "llama.cpp's f32 stores 32 bits, which no family here does: nearest is fp16"),
+        ("octave", "nearest is turboquant_k3v4_nc"),
+        ("octave_k3v3_compact", "has keys and values in 3 bits"),
+        ("UltraQuant", "ultraquant_4bit has E2M1 with a scale of 8 bits for 32 channels"),
+        ("kvarn_k2v2_g128", "nearest is kivi:bits=4"),
         ("fp8_e4m2", "did you mean"),
         ("bfloat61", "did you mean bfloat16"),
         ("zzz", "known: "),

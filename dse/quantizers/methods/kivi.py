@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from dse.quantizers.base import Family, TensorLayout, TensorShape, Values, ceil_div, codes, param
+from dse.quantizers.base import EngineName, Family, TensorLayout, TensorShape, Values, ceil_div, codes, param
+from dse.quantizers.engine_names import KVARN
 from dse.quantizers.kernel import KernelRunner, QuantizedTensor, Settings, Side
 from kernels_ref import storage
 
@@ -84,6 +85,15 @@ FAMILIES = (
         ),
         problem=_problem,
         kernel=_KiviKernel(),
+        engines=(
+            EngineName(
+                "vLLM",
+                "kvarn_k4v2_g128",
+                "kivi:bits=4",
+                KVARN,
+                "evens out the variance of rotated tiles of 128 tokens, keys in 4 bits, values in 2 (a fork)",
+            ),
+        ),
         listed=60,
     ),
 )

@@ -4,7 +4,7 @@ from typing import Any
 
 from dse.quantizers.base import EngineName, Family, Values, param
 from dse.quantizers.block_scales import family
-from dse.quantizers.engine_names import SGLANG, SGLANG_OLD
+from dse.quantizers.engine_names import SGLANG, SGLANG_OLD, VLLM_033
 from dse.quantizers.kernel import Method, PerSide, Place
 from kernels_ref import SCALED_TYPES
 
@@ -21,7 +21,15 @@ _PARAMS = {
     "fp4_mx_block16": (),
 }
 _ENGINES = {
-    "mxfp4": (),
+    "mxfp4": (
+        EngineName(
+            "vLLM",
+            "ultraquant_4bit",
+            "mxfp4",
+            VLLM_033,
+            "has E2M1 with a scale of 8 bits for 32 channels, of rotated keys, for ROCm alone",
+        ),
+    ),
     "mxfp8": (EngineName("SGLang", "mxfp8", "mxfp8", SGLANG),),
     "fp4_mx_block16": (
         EngineName("SGLang", "fp4_e2m1", "fp4_mx_block16", SGLANG_OLD),

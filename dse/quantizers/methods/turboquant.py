@@ -5,13 +5,29 @@ from typing import Any
 from dse.core.errors import InputError
 from dse.core.units import BITS_PER_BYTE
 from dse.quantizers.base import EngineName, Family, TensorLayout, TensorShape, Values
-from dse.quantizers.engine_names import VLLM
+from dse.quantizers.engine_names import VLLM, VLLM_033
 from dse.quantizers.kernel import Method, PerSide, Place
 from dse.quantizers.slots import check_sides
 from kernels_ref import TURBOQUANT_TYPES, TurboQuantType, storage
 
 #: layers kept in 16 bits where no others are named (vLLM 0.33.0, quantization/turboquant/config.py)
 SKIPPED = "0+1+-2+-1"
+
+
+def _octave(bits: str) -> str:
+    return f"has {bits} in a code of its own for heads of 256 on CDNA3 and RDNA3"
+
+
+#: preset -> vLLM's types that are near to it
+_NEAR = {
+    "k3v4_nc": (
+        EngineName("vLLM", "octave_k3v4", "turboquant_k3v4_nc", VLLM_033, _octave("keys in 3 bits, values in 4")),
+    ),
+    "3bit_nc": tuple(
+        EngineName("vLLM", name, "turboquant_3bit_nc", VLLM_033, _octave("keys and values in 3 bits"))
+        for name in ("octave_k3v3", "octave_k3v3_compact")
+    ),
+}
 
 
 def _family(entry: TurboQuantType) -> Family:
@@ -44,7 +60,7 @@ def _family(entry: TurboQuantType) -> Family:
         "(triton_turboquant_store.py)",
         layout=layout,
         kernel=PerSide(kernel),
-        engines=(EngineName("vLLM", name, name, VLLM),),
+        engines=(EngineName("vLLM", name, name, VLLM), *_NEAR.get(preset, ())),
         aliases={f"turboquant:{preset}": name},
         by_default=False,
         skip=SKIPPED,
