@@ -29,8 +29,8 @@ FAMILIES = {
 }
 #: published names of formats that are quantizers here under another name
 SAME = {"fp8_e4m3": "fp8", "fp8_e5m2": "fp8:format=e5m2"}
-#: llama.cpp's types in the rows, which are of builds that did not rotate (before April 2026, or forks that leave it out)
-#: unless they say so
+#: llama.cpp's types in the rows, which are of builds that did not rotate (before April 2026, or forks that leave it
+#: out) unless they say so
 UNROTATED = {name: f"{name}:rotate=off" for name in GGML_TYPES} | {f"{name} +rot": name for name in GGML_TYPES}
 #: models whose keys and values stand in one layer of four: what a format costs them says nothing of others
 HYBRID = re.compile(r"qwen3\.[568]|qwen3-next|nemotron-?h")

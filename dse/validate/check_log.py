@@ -18,7 +18,7 @@ from dse.core.units import GIB
 from dse.model import capacity, engine, kv_layout
 from dse.model.point import Point
 from dse.quantizers import QuantizerSpec
-from dse.specs import catalog, device_names
+from dse.specs import catalog, device_names, llama_cpp
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.measured_memory import MeasuredMemory, weights_name
 from dse.specs.weights import FORMATS, WIDE
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 #: tokens of a prompt and of an answer of the requests behind the design, where the longest context has room for them
 LENGTH_TOKENS = 1024
+#: tokens that llama.cpp computes at once by default (--ubatch-size)
+LLAMA_CPP_BATCH_TOKENS = 512
 #: memory of a device by the log and by its file may differ by so much: more is another device
 SAME_DEVICE = 0.05
 #: bytes of a token differ where tokens and memory do not fit each other by more than this share
@@ -193,7 +195,7 @@ def check(
     keys, values = kinds or _quantizers_of(log)
     work, notes = _workload_of(log, spec, shape, given or {})
     notes = (*_other_device(log, spec), *notes)
-    point = Point(spec, kv_layout.build(shape, keys, values), work)
+    point = Point(spec, kv_layout.build(_cached(log, shape, keys), keys, values), work)
     terms = _terms(log, point)
     name = keys.name if keys == values else f"{keys.name}/{values.name}"
     return LogCheck(
@@ -207,6 +209,21 @@ def check(
         notes=notes,
         command=_command(names[0] or spec.name, names[1] or shape.name, (keys.name, values.name), work),
         memory=_memory(log, point, source),
+    )
+
+
+def _cached(log: StartupLog, model: ModelSpec, keys: QuantizerSpec) -> ModelSpec:
+    """The model as the engine's cache holds it, where that is not as it computes with it."""
+    if log.engine != "llama.cpp":
+        return model
+    return llama_cpp.cached(
+        model,
+        keys,
+        log.max_num_batched_tokens or LLAMA_CPP_BATCH_TOKENS,
+        log.max_num_seqs or 1,
+        is_unified=log.is_unified,
+        whole_windows=log.whole_windows,
+        is_expanded=log.has_values,
     )
 
 

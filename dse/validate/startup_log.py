@@ -74,6 +74,10 @@ class StartupLog:
     #: of llama.cpp: weights that stay in the host's memory
     host_weight_gib: float | None = None
     kv_gib: float | None = None
+    #: of llama.cpp: windows of all sequences in one cache; whole contexts kept for them; values stored beside keys
+    is_unified: bool = False
+    whole_windows: bool = False
+    has_values: bool = False
     kv_tokens: int | None = None
     max_concurrency: float | None = None
     activation_gib: float | None = None
@@ -253,9 +257,12 @@ _LINES: Mapping[str, tuple[LogPattern, ...]] = {
             r"(?<!\S)(\S{1,60} {1,20}(?:(?:model|KV|RS|compute|output) )?buffer size = *\d{1,9}(?:\.\d{1,9})? MiB)",
             list,
         ),
-        _at("key_format", r"[ ,]K \((\w+)\):", _last),
+        _at("key_format", r"[ ,](?:K|c\^KV) \((\w+)\):", _last),
         _at("value_format", r"[ ,]V \((\w+)\):", _last),
         _at("is_flash", r"flash_attn\s*= (\w+)", _last),
+        _at("is_unified", r"kv_unified\s*= (\w+)", _last),
+        _at("whole_windows", r"(KV self size|using full-size SWA cache)", _first),
+        _at("value_gib", r"[ ,]V \(\w+\): *(\d{1,9}\.\d{1,9}) MiB", sum, 1 / 1024),
     ),
 }
 #: letters by which lines of an engine are known, those of its memory first
@@ -488,12 +495,15 @@ def _of_llama(fields: Mapping[str, Any]) -> StartupLog:
         pp=max(len(devices), 1),
         weights=_file_type(_text(fields, "file_type")),
         key_format=_text(fields, "key_format"),
-        value_format=_text(fields, "value_format"),
+        value_format=_text(fields, "value_format") or _text(fields, "key_format"),
         max_num_seqs=n_sequences,
         max_model_len=tokens // n_sequences if tokens else None,
         weight_gib=most("model"),
         host_weight_gib=host / 1024 if host else None,
         kv_gib=most("KV", "RS"),
+        is_unified=_text(fields, "is_unified") == "true",
+        whole_windows=bool(_text(fields, "whole_windows")),
+        has_values=bool(_number(fields, "value_gib")),
         activation_gib=most("compute"),
         backend="flash attention" if _text(fields, "is_flash") in ("1", "enabled", "auto") else "",
     )
