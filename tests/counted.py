@@ -33,6 +33,9 @@ COUNTED = {
     "gemma-2-9b": (2 * 42 * 8 * 256 * 2, 9_241_705_984),  # 344,064
     # 139,264; Gemma 3 report, table 1: embedding and the rest, vision encoder apart
     "gemma-3-4b": (2 * 34 * 4 * 256 * 2, 675e6 + 3_209e6),
+    # 18,432 and 57,344: the last 20 and 18 layers store nothing; the cards' 5.1B and 8B less 0.45B of encoders
+    "gemma-4-e2b": ((12 * 256 + 3 * 512) * 1 * 2 * 2, about(4.65e9)),
+    "gemma-4-e4b": ((20 * 256 + 4 * 512) * 2 * 2 * 2, about(7.55e9)),
     "gemma-3n-e4b": (2 * (35 - 15) * 2 * 256 * 2, None),  # 40,960: the last 15 layers store nothing
     "deepseek-v2": (60 * (512 + 64) * 2, 236e9),  # 69,120
     "deepseek-v2-lite": (27 * (512 + 64) * 2, 15.7e9),  # 31,104

@@ -113,7 +113,8 @@ def test_bytes_of_a_token(name):
 
 def on_one_of(model: ModelSpec, devices: int) -> int:
     """Bytes of a token on one of several devices: their share of the heads, copied where there are fewer."""
-    return sum(group.n_layers * max(group.n_kv_heads // devices, 1) * 4 * group.key_dim for group in model.layers)
+    stored = [group for group in model.layers if group.stored]
+    return sum(group.n_layers * max(group.n_kv_heads // devices, 1) * 4 * group.key_dim for group in stored)
 
 
 def test_published_parameters_that_the_layers_do_not_have_are_said(tmp_path):

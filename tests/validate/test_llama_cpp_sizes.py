@@ -39,7 +39,8 @@ PRINTED = [
         8,
         16_384,
         [4320],
-        "llama_kv_cache: size = 4320.00 MiB ( 2048 cells, 27 layers, 8/8 seqs), K (f16): 2592.00 MiB, V (f16): 1728.00 MiB",
+        "llama_kv_cache: size = 4320.00 MiB ( 2048 cells, 27 layers, 8/8 seqs), "
+        "K (f16): 2592.00 MiB, V (f16): 1728.00 MiB",
     ),
     # 78 layers of latents and 21 of 128 index channels
     (

@@ -291,6 +291,9 @@ def read_ffn(keys: "Keys", rules: Rules, model_type: str, n_layers: int, hidden:
         multiple = keys.whole(["block_multiple_of"], 1, MAX_WIDTH, 256) or 1
         factor = keys.get("block_ffn_dim_multiplier") or 1
         widths = [-(-int(factor * (2 * width // 3)) // multiple) * multiple for width in widths]
+    if keys.flag("use_double_wide_mlp"):  # Gemma 4 E2B: of layers that read an earlier one's cache
+        n_shared = keys.whole(["num_kv_shared_layers"], 0, n_layers, 0) or 0
+        widths = [width * (1 + (i >= n_layers - n_shared)) for i, width in enumerate(widths)]
     return [width // rules.ffn_divisor for width in widths]
 
 
