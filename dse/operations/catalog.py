@@ -56,14 +56,14 @@ class CheckFile(Operation):
 
 @operation("list", "Devices, models, quantizers, kernels, weight formats.")
 class ListCatalog(Printed):
-    """List what the tool knows by name: devices, models, quantizers, implementations of these, token policies, or
-    formats of weights.
+    """List what the tool knows by name: devices, models, quantizers, implementations of these, the KV types that
+    releases of engines run, token policies, or formats of weights.
 
     PATTERN keeps those that have it in their name or title, in any case: `dse list models qwen3`. Devices come by
     vendor, with whose kernels they run.
     """
 
-    kind: str = argument(metavar="devices|models|quantizers|implementations|tokens|weights")
+    kind: str = argument(metavar="devices|models|quantizers|implementations|kv-types|tokens|weights")
     pattern: str = argument("")
     vendor: str = option("", "Devices of one vendor alone.", shows_default=False)
     as_json: bool = json_option("Print as JSON.")
@@ -77,6 +77,7 @@ class ListCatalog(Printed):
             "models": listing.list_models,
             "quantizers": listing.list_quantizers,
             "implementations": listing.list_implementations,
+            "kv-types": listing.list_kv_types,
             "tokens": listing.list_tokens,
             "weights": listing.list_weights,
         }

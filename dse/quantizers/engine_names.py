@@ -14,6 +14,7 @@ OPTIONS = {
     "SGLang": "--kv-cache-dtype",
     "TensorRT-LLM": "--kv_cache_dtype",
     "llama.cpp": "--cache-type-k, --cache-type-v",
+    "LMDeploy": "--quant-policy",
 }
 #: most letters of a name that is looked up
 _MAX_LETTERS = 40
@@ -26,6 +27,7 @@ SGLANG = "python/sglang/srt/server_args.py, choices of kv_cache_dtype (SGLang 0.
 SGLANG_OLD = "python/sglang/srt/mem_cache/kv_cache_dtype.py: fp4_mx_block16 by its former name (SGLang 0.5.20)"
 TENSORRT_LLM = "trtllm-serve --kv_cache_dtype (TensorRT-LLM 1.3.0rc22)"
 TENSORRT_LLM_MODE = "tensorrt_llm/quantization/mode.py, QuantMode"
+LMDEPLOY = "lmdeploy/messages.py, QuantPolicy (LMDeploy 0.18.0)"
 LLAMA_CPP = "common/arg.cpp, kv_cache_types (ggml-org/llama.cpp)"
 
 

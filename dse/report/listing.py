@@ -17,7 +17,7 @@ from dse.model import kv_layout
 from dse.model.records import NO_LIMIT
 from dse.quantizers import FAMILIES, QuantizerSpec, TensorShape, engine_names, layered, parse, skipping
 from dse.quantizers.base import Beside
-from dse.specs import catalog, device_names, servers, tokens
+from dse.specs import catalog, device_names, engines, servers, tokens
 from dse.specs.device_and_model import GPU_PATHS, HardwareSpec, LayerKV, ModelSpec, Quantity
 from dse.specs.implementation import Starts
 from dse.specs.stack import Fit
@@ -254,6 +254,22 @@ def list_implementations() -> Rows:
             "reaches": kernel.rate_text(),
         }
         for kernel in catalog.implementations()
+    ]
+
+
+def list_kv_types() -> Rows:
+    """One row per KV type, architectures and kinds of attention that a release of an engine tells of."""
+    return [
+        {
+            "name": f"{row.engine} {row.release} {row.kv_dtype}",
+            "status": row.status,
+            "architectures": architectures,
+            "attention": kinds,
+            "kernels": row.backend,
+            "why": row.why,
+            "source": row.source,
+        }
+        for architectures, kinds, row in engines.every()
     ]
 
 

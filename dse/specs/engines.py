@@ -20,7 +20,13 @@ _TABLES = Path(hwspecs.__file__).parent / "engines"
 #: what an engine does with a type: takes it, refuses it, starts and fails, or may do either
 RUNS, REFUSED, FAILS, DOUBTFUL = "runs", "refused", "fails", "doubtful"
 #: engines by the stack whose kernels they are, as their names of types have them
-ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM", "llama.cpp": "llama.cpp"}
+ENGINES = {
+    "vllm": "vLLM",
+    "sglang": "SGLang",
+    "trtllm": "TensorRT-LLM",
+    "llama.cpp": "llama.cpp",
+    "lmdeploy": "LMDeploy",
+}
 #: the type that stores what the model computes with
 AUTO = "auto"
 #: the release of measurements that do not say it
@@ -104,6 +110,20 @@ def _rows(stack: str, release: str) -> Mapping[tuple[str, str, str], Support]:
 def types(stack: str, release: str) -> tuple[str, ...]:
     """KV-cache types of a release's table."""
     return tuple(dict.fromkeys(name for name, _, _ in _rows(stack, release)))
+
+
+@cache
+def every() -> tuple[tuple[str, str, Support], ...]:
+    """All rows of the tables, each with its architectures and kinds of attention."""
+    found = []
+    for stack, tables in releases().items():
+        for release in tables:
+            rows: dict[Support, tuple[dict[str, None], dict[str, None]]] = {}
+            for (_, architecture, kind), row in _rows(stack, release).items():
+                names, kinds_of_row = rows.setdefault(row, ({}, {}))
+                names[architecture], kinds_of_row[kind] = None, None
+            found += [(" ".join(names), " ".join(of), row) for row, (names, of) in rows.items()]
+    return tuple(found)
 
 
 @cache

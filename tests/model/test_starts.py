@@ -51,9 +51,9 @@ TABLE = [
     ("b200", LLAMA, "nvfp4", {"stack": "sglang"}, ""),
     ("h100", LLAMA, "fp4_mx_block16", {"stack": "sglang"}, ""),
     # trtllm-1.3.csv: INT8 "not on Blackwell", doubtful below, which may run
-    ("b200", LLAMA, "int8", {"stack": "trtllm"}, "TensorRT-LLM 1.3 refuses it: not on Blackwell"),
+    ("b200", LLAMA, "int8", {"stack": "trtllm"}, "TensorRT-LLM 1.4 refuses it: not on Blackwell"),
     ("h100", LLAMA, "int8", {"stack": "trtllm"}, ""),
-    ("a100-80gb", LLAMA, "fp8", {"stack": "trtllm"}, "TensorRT-LLM 1.3 refuses it: FP8 keys and values need 8.9"),
+    ("a100-80gb", LLAMA, "fp8", {"stack": "trtllm"}, "TensorRT-LLM 1.4 refuses it: FP8 keys and values need 8.9"),
     # a model that the engine does not start at all: sparse latent attention begins at 9.0
     ("a100-80gb", V32, "fp16", {"tp": 8}, "fp16: vLLM 0.33.0 refuses it: no backend: compute capability"),
     # chips with an engine run what it unpacks; those without run 16 bits

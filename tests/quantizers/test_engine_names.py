@@ -21,6 +21,7 @@ AS_PRINTED = {
     "SGLang": "auto fp8_e5m2 fp8_e4m3 mxfp8 bf16 bfloat16 nvfp4 fp4_mx_block16 fp4_e2m1",
     "TensorRT-LLM": "auto fp8 nvfp4 int8_kv_cache fp8_kv_cache nvfp4_kv_cache",
     "llama.cpp": "f32 f16 bf16 q8_0 q4_0 q4_1 iq4_nl q5_0 q5_1",
+    "LMDeploy": "quant_policy_4 quant_policy_8 quant_policy_16 quant_policy_17 quant_policy_42",
 }
 
 
@@ -89,6 +90,7 @@ def test_the_names_of_a_family_stand_for_it():
     ("name", "words"),
     [
         ("f32", "llama.cpp's f32 stores 32 bits, which no family here does: nearest is fp16"),
+        ("quant_policy_42", "LMDeploy's quant_policy_42 has rotated keys in 3 bits"),
         ("octave", "nearest is turboquant_k3v4_nc"),
         ("octave_k3v3_compact", "has keys and values in 3 bits"),
         ("UltraQuant", "ultraquant_4bit has E2M1 with a scale of 8 bits for 32 channels"),

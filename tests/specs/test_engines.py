@@ -1,5 +1,7 @@
 """KV types that engines run: kinds of models by hand, rows beside what logs and pull requests of engines show."""
 
+import json
+
 import pytest
 
 from dse import quantizers
@@ -30,6 +32,16 @@ HERE = [
     # llama.cpp issues 27109 and 28524: default builds have q8_0 and q4_0, others fall to the CPU
     ("llama.cpp", "h100", "qwen3-8b", "q8_0", "runs", "flash attention"),
     ("llama.cpp", "rtx-3090", "qwen3-8b", "q5_1", "doubtful", "flash attention"),
+    ("llama.cpp", "rtx-3090", "qwen3-8b", "iq4_nl", "doubtful", ""),
+    # LMDeploy's page on quantized keys and values: from Volta to Hopper, by head and token
+    ("lmdeploy", "h100", "qwen3-8b", "quant_policy_4", "runs", "TurboMind (also PyTorch)"),
+    ("lmdeploy", "t4", "qwen3-8b", "quant_policy_8", "runs", "TurboMind (also PyTorch)"),
+    # its assertion for latent heads, its ValueError for sparse ones
+    ("lmdeploy", "h100", "deepseek-v3", "quant_policy_16", "fails", ""),
+    ("lmdeploy", "h100", "deepseek-v3.2", "quant_policy_8", "refused", ""),
+    ("lmdeploy", "h100", "deepseek-v3.2", "quant_policy_16", "runs", "FlashMLA sparse"),
+    # TensorRT-LLM's check of heads of NVFP4
+    ("trtllm", "b200", "phi-2", "nvfp4", "fails", ""),
 ]
 
 
@@ -39,6 +51,16 @@ def test_rows_are_what_engines_were_seen_to_do(stack, device, model, kv_dtype, s
     assert (found.status, found.backend) == (status, backend)
     assert found.runs == (status in ("runs", "doubtful"))
     assert found.engine in found.text()
+
+
+def test_the_list_has_every_table(run):
+    rows = json.loads(run("list", "kv-types", "--json")[1])
+    assert {row["name"].rpartition(" ")[0] for row in rows} == {
+        f"{engines.ENGINES[stack]} {release}" for stack, known in engines.releases().items() for release in known
+    }
+    found = json.loads(run("list", "kv-types", "lmdeploy 0.18.0 quant_policy_42", "--json")[1])
+    assert [row["status"] for row in found] == ["runs", "fails", "refused"]
+    assert found[1]["attention"] == "latent_576"
 
 
 @pytest.mark.parametrize(
@@ -103,7 +125,7 @@ def test_tables_are_whole():
 
 def test_releases():
     assert engines.release_for("vllm", "0.33.0") == engines.release_for("vllm", "0.19.0") == "0.33.0"
-    assert engines.release_for("lmdeploy", "1") is None
+    assert engines.release_for("transformers", "1") is None
     with pytest.raises(
         InputError, match=r"stack = 'vllm@latest': is no release: use one as vllm@0\.33\.0, or vllm for"
     ):

@@ -1,7 +1,7 @@
 """FP8 with one scale for a tensor, fixed with the weights."""
 
 from dse.quantizers.base import EngineName, Family, TensorLayout, TensorShape, Values, param
-from dse.quantizers.engine_names import SGLANG, TENSORRT_LLM, TENSORRT_LLM_MODE, VLLM
+from dse.quantizers.engine_names import LMDEPLOY, SGLANG, TENSORRT_LLM, TENSORRT_LLM_MODE, VLLM
 from dse.quantizers.kernel import Method, PerSide, Place
 from kernels_ref import FORMATS
 
@@ -35,6 +35,8 @@ FAMILIES = (
             EngineName("TensorRT-LLM", "fp8_kv_cache", "fp8", TENSORRT_LLM_MODE),
             EngineName("vLLM", "fp8", "fp8", VLLM),
             EngineName("TensorRT-LLM", "fp8", "fp8", TENSORRT_LLM),
+            EngineName("LMDeploy", "quant_policy_16", "fp8", LMDEPLOY),
+            EngineName("LMDeploy", "quant_policy_17", "fp8:format=e5m2", LMDEPLOY),
         ),
     ),
 )

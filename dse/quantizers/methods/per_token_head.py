@@ -4,10 +4,22 @@ from typing import Literal
 
 from dse.core.errors import InputError
 from dse.quantizers.base import EngineName, Family, TensorLayout, TensorShape, Values
-from dse.quantizers.engine_names import VLLM
+from dse.quantizers.engine_names import LMDEPLOY, VLLM
 from dse.quantizers.kernel import Method, PerSide, Place
 from dse.quantizers.slots import check_sides
 from kernels_ref import FORMATS
+
+
+#: as many bits, another code
+_NEAR = (
+    EngineName(
+        "LMDeploy",
+        "quant_policy_8",
+        "int8_per_token_head",
+        LMDEPLOY,
+        "has a zero point and a scale of 16 bits each for a token and head",
+    ),
+)
 
 
 def _family(fmt: Literal["int8", "fp8", "int4"], bits: int, multiple: int) -> Family:
@@ -37,7 +49,7 @@ def _family(fmt: Literal["int8", "fp8", "int4"], bits: int, multiple: int) -> Fa
         "(triton_reshape_and_cache_flash.py)",
         layout=layout,
         kernel=PerSide(kernel),
-        engines=(EngineName("vLLM", name, name, VLLM),),
+        engines=(EngineName("vLLM", name, name, VLLM), *(_NEAR if fmt == "int8" else ())),
         by_default=False,
         listed=170,
     )

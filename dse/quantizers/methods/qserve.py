@@ -1,6 +1,7 @@
 """QServe's KV4: a scale and a zero point for each token and head."""
 
-from dse.quantizers.base import Family, TensorLayout, TensorShape, Values, codes, param
+from dse.quantizers.base import EngineName, Family, TensorLayout, TensorShape, Values, codes, param
+from dse.quantizers.engine_names import LMDEPLOY
 from dse.quantizers.kernel import Method, PerSide, Place
 from kernels_ref import storage
 
@@ -27,6 +28,7 @@ FAMILIES = (
         layout=_layout,
         params=(param("mode", default="head", help="what shares a scale", choices=("head", "artifact")),),
         kernel=PerSide(_kernel),
+        engines=(EngineName("LMDeploy", "quant_policy_4", "qserve", LMDEPLOY),),
         listed=90,
     ),
 )

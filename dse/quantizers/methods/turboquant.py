@@ -5,7 +5,7 @@ from typing import Any
 from dse.core.errors import InputError
 from dse.core.units import BITS_PER_BYTE
 from dse.quantizers.base import EngineName, Family, TensorLayout, TensorShape, Values
-from dse.quantizers.engine_names import VLLM, VLLM_033
+from dse.quantizers.engine_names import LMDEPLOY, VLLM, VLLM_033
 from dse.quantizers.kernel import Method, PerSide, Place
 from dse.quantizers.slots import check_sides
 from kernels_ref import TURBOQUANT_TYPES, TurboQuantType, storage
@@ -18,14 +18,23 @@ def _octave(bits: str) -> str:
     return f"has {bits} in a code of its own for heads of 256 on CDNA3 and RDNA3"
 
 
-#: preset -> vLLM's types that are near to it
+#: preset -> types of engines that are near to it
 _NEAR = {
     "k3v4_nc": (
         EngineName("vLLM", "octave_k3v4", "turboquant_k3v4_nc", VLLM_033, _octave("keys in 3 bits, values in 4")),
     ),
-    "3bit_nc": tuple(
-        EngineName("vLLM", name, "turboquant_3bit_nc", VLLM_033, _octave("keys and values in 3 bits"))
-        for name in ("octave_k3v3", "octave_k3v3_compact")
+    "3bit_nc": (
+        *(
+            EngineName("vLLM", name, "turboquant_3bit_nc", VLLM_033, _octave("keys and values in 3 bits"))
+            for name in ("octave_k3v3", "octave_k3v3_compact")
+        ),
+        EngineName(
+            "LMDeploy",
+            "quant_policy_42",
+            "turboquant_3bit_nc",
+            LMDEPLOY,
+            "has rotated keys in 3 bits with a sign of what is left, values in 2",
+        ),
     ),
 }
 
