@@ -53,6 +53,8 @@ METHODS = (
     "q4_0",
     "q4_1",
     "iq4_nl",
+    "mlx",
+    "mlx:bits=4",
     "q8_0:rotate=off",
     "q4_0:rotate=off",
 )

@@ -13,6 +13,7 @@ from kernels_ref.ggml import CODES, GGML, TYPES
 from kernels_ref.integers import PerTensorInteger, PerTokenInteger
 from kernels_ref.kvquant import KVQuantKeys, KVQuantValues
 from kernels_ref.latent import Latent
+from kernels_ref.mlx import MLX
 from kernels_ref.mx import MX
 from kernels_ref.nf4 import NF4
 from kernels_ref.nvfp4 import NVFP4
@@ -67,6 +68,7 @@ METHODS = [
     Case(QServe("artifact"), "qserve:mode=artifact", "value"),
     *(Case(GGML(name, code), name, "key", _BY_32) for name, code in GGML_VARIANTS),
     Case(GGML("q4_0", rotated="key"), "q4_0", "key", ((3, 64), (1, 192), (2, 96))),
+    *(Case(MLX(bits, 32), f"mlx:bits={bits},group=32", "key", _BY_32) for bits in (2, 4)),
     *(Case(scaled(name, 0.03), name, "value", _BY_32) for name in SCALED_TYPES),
     *(Case(PerTokenHead(fmt), f"{fmt}_per_token_head", "key", _BY_32) for fmt in per_head.FORMATS),
     *(

@@ -9,7 +9,6 @@ from dse.quantizers.kernel import Method, PerSide, Place
 from dse.quantizers.slots import check_sides
 from kernels_ref import FORMATS
 
-
 #: as many bits, another code
 _NEAR = (
     EngineName(
