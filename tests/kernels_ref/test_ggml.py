@@ -1,5 +1,7 @@
 """llama.cpp's cache types: blocks by hand, a plain twin, the error bound, refusals."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -93,6 +95,13 @@ def test_iq4_nl_weighs_the_step_by_squares():
     exact = -(127**4 + 60**3 * 65) / (127**4 + 60**2 * 65**2)
     assert packed.buffers["d"][0, 0] == np.float16(exact) == np.float16(-0.9957)
     assert packed.buffers["codes"][0, :2].tolist() == [0x80, 0x83]
+
+
+def test_iq4_nl_as_ggml_makes_it():
+    """Arrays of ggml-quants.c's `quantize_row_iq4_nl_ref` and `dequantize_row_iq4_nl` (as in llama-cpp-python 0.3.36)."""
+    made = np.load(Path(__file__).parent / "ggml_iq4_nl.npz")
+    assert same_bits(encode(made["x"].astype(np.float32), "iq4_nl"), made["blocks"])
+    assert same_bits(decode(made["blocks"], "iq4_nl"), made["decoded"])
 
 
 def test_the_rule_of_what_llama_cpp_rotates():
