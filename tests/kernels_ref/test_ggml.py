@@ -98,7 +98,7 @@ def test_iq4_nl_weighs_the_step_by_squares():
 
 
 def test_iq4_nl_as_ggml_makes_it():
-    """Arrays of ggml-quants.c's `quantize_row_iq4_nl_ref` and `dequantize_row_iq4_nl` (as in llama-cpp-python 0.3.36)."""
+    """Arrays of ggml-quants.c's rows of iq4_nl, quantized (_ref) and dequantized (as in llama-cpp-python 0.3.36)."""
     made = np.load(Path(__file__).parent / "ggml_iq4_nl.npz")
     assert same_bits(encode(made["x"].astype(np.float32), "iq4_nl"), made["blocks"])
     assert same_bits(decode(made["blocks"], "iq4_nl"), made["decoded"])
