@@ -115,6 +115,8 @@ class DesignResults(_DesignResults):
     """bits of an activation (bit)"""
     weights: str | Any
     """format of weights"""
+    weights_size_bytes: int | Any
+    """size of the weights (B)"""
     tower: bool
     """image tower"""
     prompt_chunk_tokens: int | Any
@@ -369,6 +371,7 @@ def best_map(
     tokens: str = "full",
     activation_bits: int = 16,
     weights: str | None = None,
+    weights_size_bytes: int | None = None,
     tower: bool = True,
     prompt_chunk_tokens: int = 1,
     rounds: int | None = None,
@@ -516,6 +519,7 @@ def crossover(
     tokens: str = "full",
     activation_bits: int = 16,
     weights: str | None = None,
+    weights_size_bytes: int | None = None,
     tower: bool = True,
     prompt_chunk_tokens: int = 1,
     rounds: int | None = None,
@@ -612,6 +616,7 @@ def devices(
     tokens: str = "full",
     activation_bits: int = 16,
     weights: str | None = None,
+    weights_size_bytes: int | None = None,
     tower: bool = True,
     prompt_chunk_tokens: int = 1,
     rounds: int | None = None,
@@ -690,6 +695,7 @@ def doubt(
     tokens: str = "full",
     activation_bits: int = 16,
     weights: str | None = None,
+    weights_size_bytes: int | None = None,
     tower: bool = True,
     prompt_chunk_tokens: int = 1,
     rounds: int | None = None,
@@ -771,6 +777,7 @@ def evaluate(
     tokens: str = "full",
     activation_bits: int = 16,
     weights: str | None = None,
+    weights_size_bytes: int | None = None,
     tower: bool = True,
     prompt_chunk_tokens: int = 1,
     rounds: int | None = None,
@@ -845,6 +852,7 @@ def formats(
     tokens: str = "full",
     activation_bits: int = 16,
     weights: str | None = None,
+    weights_size_bytes: int | None = None,
     tower: bool = True,
     prompt_chunk_tokens: int = 1,
     rounds: int | None = None,
@@ -965,6 +973,7 @@ def grid(
     tokens: str | Iterable[str] = "full",
     activation_bits: int | Iterable[int] = 16,
     weights: str | Iterable[str | None] | None = None,
+    weights_size_bytes: int | Iterable[int | None] | None = None,
     tower: bool | Iterable[bool] = True,
     prompt_chunk_tokens: int | Iterable[int] = 1,
     rounds: int | Iterable[int | None] | None = None,
@@ -1028,6 +1037,7 @@ def interactivity(
     tokens: str = "full",
     activation_bits: int = 16,
     weights: str | None = None,
+    weights_size_bytes: int | None = None,
     tower: bool = True,
     prompt_chunk_tokens: int = 1,
     rounds: int | None = None,
@@ -1142,6 +1152,7 @@ def load(
     tokens: str = "full",
     activation_bits: int = 16,
     weights: str | None = None,
+    weights_size_bytes: int | None = None,
     tower: bool = True,
     prompt_chunk_tokens: int = 1,
     rounds: int | None = None,
@@ -1242,6 +1253,7 @@ def need(
     tokens: str = "full",
     activation_bits: int = 16,
     weights: str | None = None,
+    weights_size_bytes: int | None = None,
     tower: bool = True,
     prompt_chunk_tokens: int = 1,
     rounds: int | None = None,
@@ -1319,6 +1331,7 @@ def operations(
     tokens: str = "full",
     activation_bits: int = 16,
     weights: str | None = None,
+    weights_size_bytes: int | None = None,
     tower: bool = True,
     prompt_chunk_tokens: int = 1,
     rounds: int | None = None,
@@ -1550,6 +1563,7 @@ def sensitivity(
     tokens: str = "full",
     activation_bits: int = 16,
     weights: str | None = None,
+    weights_size_bytes: int | None = None,
     tower: bool = True,
     prompt_chunk_tokens: int = 1,
     rounds: int | None = None,
@@ -1636,6 +1650,7 @@ def simulate(
     tokens: str = "full",
     activation_bits: int = 16,
     weights: str | None = None,
+    weights_size_bytes: int | None = None,
     tower: bool = True,
     prompt_chunk_tokens: int = 1,
     rounds: int | None = None,

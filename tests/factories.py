@@ -384,6 +384,7 @@ SHIPPED = {
     "qwen3.5-122b-a10b": "Qwen--Qwen3.5-122B-A10B",
     "qwen3.5-397b-a17b": "Qwen--Qwen3.5-397B-A17B",
     "qwen3.6-27b": "nvidia--Qwen3.6-27B-NVFP4",
+    "qwen3.8-27b": "nvidia--Qwen3.6-27B-NVFP4",
     "qwen3.6-35b-a3b": "nvidia--Qwen3.6-35B-A3B-NVFP4",
     "gemma-4-26b-a4b": "google--gemma-4-26B-A4B",
     "gemma-4-31b": "nvidia--Gemma-4-31B-IT-NVFP4",

@@ -45,6 +45,8 @@ MEASURED = ("measured", "derived")
 WHOLE_PROMPTS, CHUNK_TOKENS = 32_768, 2048
 #: tokens of a step with prompts where no server's budget counts: vLLM's default for long (max_num_batched_tokens)
 PAPER_STEP_TOKENS = 2048
+#: bits that a parameter of a checkpoint may have, fewest and most
+WEIGHT_BITS = (1, 32)
 BATCHINGS = {"static": STATIC, "continuous": CONTINUOUS, "chunked": CHUNKED}
 #: every token is stored and read
 FULL = Policy(
@@ -619,13 +621,29 @@ def share_of_free_memory(device: HardwareSpec, work: Workload, server: servers.S
 
 def beside_bytes(plan: KvPlan, work: Workload) -> int:
     """Bytes that a server counts with the weights of a device, beside those of the language model."""
+    if work.weights_size_bytes:
+        return given_weight_bytes((plan.whole or plan).model, work) - own_bytes(plan.model, work)
     model, n_layers = plan.model, (plan.whole or plan).model.n_layers
     tower = (model.tower_parameters or 0) if work.tower else 0
     # one table for both ends is held by both, but counted once among the parameters
     table, head = model.embedding_parameters, model.vocab_size * model.hidden_size
     fullest = deployment.end_parameters(n_layers, work.pp, table or head, head)
     n_bytes = weights.beside_bytes(tower, model.latent_copy_parameters, model.rotary_elements or 0, work.pp)
+    n_bytes += stage_bytes(model.wide_expert_bytes(work.weight_format), work.pp)
     return int(n_bytes + weights.end_stage_bytes(fullest, table + head, work.pp))
+
+
+def given_weight_bytes(model: ModelSpec, work: Workload) -> int:
+    """Bytes of weights on a device where those of the whole model are said. Raises InputError for what none can be."""
+    size, parameters = work.weights_size_bytes or 0, model.parameters + (model.tower_parameters or 0)
+    least, most = (parameters * bits // units.BITS_PER_BYTE for bits in WEIGHT_BITS)
+    if not least <= size <= most:
+        low, high = (f"{bound / units.GIB:,.4g}" for bound in (least, most))
+        raise InputError(
+            f"weights-size = {size / units.GIB:,.4g} GiB: of {model.name}'s {parameters / 1e9:,.4g} G parameters: give "
+            f"all bytes on all devices together, {low} to {high} GiB (1 to 32 bits each)"
+        )
+    return -(-size // work.n_devices)
 
 
 def own_bytes(model: ModelSpec, work: Workload) -> int:
@@ -657,7 +675,7 @@ def memory_of(device: HardwareSpec, plan: KvPlan, work: Workload, stack_name: st
             graph_bytes=0,
             buffer_bytes=0,
             outside_bytes=0,
-            beside_bytes=0,
+            beside_bytes=beside_bytes(plan, work) if work.weights_size_bytes else 0,
             given_bytes=0,
             block_tokens=work.page_tokens,
             longest_tokens=0,
@@ -739,7 +757,7 @@ def weights_by_operation(
     unread, n_products = unread_parameters(model, is_served), matrix_products(model, stack)
     rest, experts = model.dense_parameters - n_head - unread, model.expert_parameters
     kept = max(model.kept_parameters(form) - unread, 0)
-    kept_head, kept_attention = min(n_head, kept), model.kept_attention(form)
+    kept_head, kept_attention = min(n_head - model.wide_in(form).narrow_head, kept), model.kept_attention(form)
     head = product("head", n_head, 0, 1, kept=kept_head)
     if rest < 0:
         return [product("layers", model.dense_parameters - unread, experts, n_products, attention, kept)]
@@ -754,16 +772,17 @@ def weights_by_operation(
     out = sum(layer.n_layers * hidden * q_heads * layer.value_dim for layer in model.layers)
     if rest < qkv + out:
         return whole
+    kept_qkv, kept_out = (n * kept_attention // max(attention, 1) for n in (qkv, out))
     return [
-        product("qkv", qkv, 0, n_layers, qkv, qkv if kept_attention else 0),
-        product("output_projection", out, 0, n_layers, out, out if kept_attention else 0),
+        product("qkv", qkv, 0, n_layers, qkv, kept_qkv),
+        product("output_projection", out, 0, n_layers, out, kept_out),
         product(
             "feed_forward",
             rest - qkv - out,
             experts,
             n_products - 1 - 2 * n_layers,
             max(attention - qkv - out, 0),
-            max(kept - kept_head - (qkv + out if kept_attention else 0), 0),
+            max(kept - kept_head - kept_qkv - kept_out, 0),
         ),
         head,
     ]

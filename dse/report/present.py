@@ -25,8 +25,8 @@ from dse.specs import catalog, device_names, measured_memory, tokens
 from dse.specs.device_and_model import HardwareSpec, ModelSpec, Quantity
 from dse.specs.oaken_grid import SAMPLE
 from dse.specs.stack import ServedStack
-from dse.specs.weights import FORMATS, WIDE
-from dse.specs.workload import Workload, weights_text
+from dse.specs.weights import ATTENTION, FORMATS, WIDE
+from dse.specs.workload import OF_EXPERTS, Workload, weights_text
 
 Rows = list[dict[str, Any]]
 #: a step that takes so many times as long is said to be slower
@@ -331,8 +331,28 @@ def weights_notes(model: ModelSpec, result: dict[str, Any]) -> list[str]:
     title, used = FORMATS[model.released].title, weights_text(result["weights"], result["weights_bits"])
     if result["weights"] == model.released:
         where = model.released_source.partition(":")[0]
-        return [f"weights as released: {model.released} ({title}, by {where}); --weights bf16 counts 16 bits"]
+        notes = [f"weights as released: {model.released} ({title}, by {where}); --weights bf16 counts 16 bits"]
+        return notes + _left_wide(model, where)
     return [f"the checkpoint has {model.released} weights ({title}): {used}, as asked, take their place"]
+
+
+def _left_wide(model: ModelSpec, where: str) -> list[str]:
+    """A note on what a checkpoint stores in more bits than its format, and on what a name alone does not tell."""
+    form, by_name = FORMATS[model.released], where == "the name"
+    notes = []
+    if wide := model.wide.get(model.released):
+        parts = {"attention": wide.attention, "other layers": wide.rest, "experts": wide.experts}
+        said = ", ".join(f"{n / 1e9:.2f} G of {name}" for name, n in parts.items() if n)
+        head = ", its output head is not" if wide.narrow_head else ""
+        notes.append(
+            f"of its parameters {said or 'none'} count as if in 16 bits beside embeddings{head} ({wide.source})"
+        )
+    if by_name and (wide or form.keeps == ATTENTION or form.name.endswith(OF_EXPERTS)):
+        notes.append(
+            "makers leave different modules in 16 bits: a directory with its config.json and hf_quant_config.json "
+            "(--model DIR) says which"
+        )
+    return notes
 
 
 def slower_note(point: Point) -> list[str]:

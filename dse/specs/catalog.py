@@ -359,9 +359,9 @@ def model(name: str) -> ModelSpec:
         config = os.path.join(name, "config.json")
         if not os.path.isfile(config):
             raise InputError(f"model = {show(name)}: the directory has no config.json: name one that has, or a file")
-        return model_from(specfile.read(config))
+        return model_from(_config_at(config))
     if name and (os.path.exists(name) or name.lower().endswith((".toml", ".json")) or name[0] in f"~.{os.sep}"):
-        return model_from(specfile.read(name))
+        return model_from(_config_at(name))
     if nearest := model_names.unpublished(name):
         raise InputError(
             f"unknown model {show(name)}: its shape is not published; nearest is {nearest}, or give a file"
@@ -393,6 +393,12 @@ def _as_named(model_spec: ModelSpec, name: str, taken: str) -> ModelSpec:
     if len(notes) > len(model_spec.notes):
         change["notes"] = tuple(notes)
     return model_spec.model_copy(update=change) if change else model_spec
+
+
+def _config_at(path: str) -> specfile.Document:
+    from dse.specs.huggingface import released
+
+    return released.read_config(path) if path.lower().endswith(".json") else specfile.read(path)
 
 
 def model_from(document: specfile.Document) -> ModelSpec:

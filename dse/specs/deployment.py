@@ -5,6 +5,8 @@ for, each of the `tp` devices attends to requests of its own; where `dcp` is, th
 KV heads share their tokens. `ep` says how experts are split, whole or in slices: their bytes are the same.
 """
 
+from fractions import Fraction
+
 from dse.core.errors import InputError, show
 from dse.specs.device_and_model import LayerKV, ModelSpec
 from dse.specs.workload import Workload
@@ -128,7 +130,7 @@ def rank_of(model: ModelSpec, work: Workload) -> ModelSpec:
         q_heads = model.n_q_heads // tp
         copies = sum(_copied_parameters(model, layer, tp) for layer in model.layers)
         attention_share = -(-(attention + copies + (tp - 1) * (model.copied_parameters or 0)) // tp)
-    row = 2 * model.hidden_size
+    row, share = 2 * model.hidden_size, Fraction(attention_share, attention or 1)
 
     def split(elements: int) -> int:
         return elements if work.dp_attention else row - (row - elements) // tp
@@ -139,6 +141,7 @@ def rank_of(model: ModelSpec, work: Workload) -> ModelSpec:
             "n_q_heads": q_heads,
             "vocab_size": -(-model.vocab_size // tp),
             "attention_parameters": attention_share,
+            "wide": {name: wide.split(tp, share) for name, wide in model.wide.items()},
             "dense_parameters": attention_share - (-(model.dense_parameters - attention) // tp),
             "expert_parameters": -(-model.expert_parameters // tp),
             "tower_parameters": -(-(model.tower_parameters or 0) // tp) or None,
@@ -170,6 +173,7 @@ def stages_alike(model: ModelSpec, n_stages: int) -> ModelSpec:
             "dense_parameters": ends + grown(model.dense_parameters - ends),
             "expert_parameters": grown(model.expert_parameters),
             "attention_parameters": None if attention is None else grown(attention),
+            "wide": {name: wide.grown(Fraction(wanted, n_layers)) for name, wide in model.wide.items()},
         }
     )
 

@@ -5,6 +5,7 @@ user's own file, the short text `"3.35 TB/s"` (its source is then the file and i
 tool it is a `Quantity`, whose `.si` is the value in the base unit.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import partial
@@ -63,7 +64,7 @@ from dse.specs.quantity import (
     with_source,
 )
 from dse.specs.stack import Spec, StackName, StackSpec, StateCode
-from dse.specs.weights import ATTENTION, FORMATS, NOTHING, WIDE, WeightFormat
+from dse.specs.weights import ATTENTION, EIGHTHS, FORMATS, NOTHING, WIDE, WIDE_EIGHTHS, WeightFormat
 
 __all__ = ["ASSUMED", "HardwareSpec", "LayerKV", "ModelFile", "ModelSpec", "Path", "Quantity", "StackSpec", "load"]
 
@@ -469,6 +470,35 @@ MXFP4_HIDDEN_CHANNELS, MXFP4_EXPERT_CHANNELS = 256, 128
 COUNTED_WITHIN = 0.03
 
 
+class Wide(Spec):
+    """What a checkpoint stores in more bits than its format says, in parameters of 16 bits.
+
+    What has fewer than 16 bits, but more than the format, counts as so many that the bytes are right.
+    """
+
+    attention: int = Field(default=0, ge=0, le=10**15)
+    #: other layers outside the routed experts
+    rest: int = Field(default=0, ge=0, le=10**15)
+    experts: int = Field(default=0, ge=0, le=10**15)
+    #: of the output head, the parameters that are in the format, where others are left in 16 bits
+    narrow_head: int = Field(default=0, ge=0, le=10**15)
+    source: str = Field(default="", max_length=300)
+
+    def split(self, n_devices: int, attention_share: Fraction) -> "Wide":
+        """The part of one of several devices, which has a share of attention."""
+        shares = {name: -(-getattr(self, name) // n_devices) for name in ("rest", "experts", "narrow_head")}
+        return self.model_copy(update={"attention": math.ceil(self.attention * attention_share), **shares})
+
+    def grown(self, share: Fraction) -> "Wide":
+        """As of a model with so many times the layers."""
+        more = {name: math.ceil(getattr(self, name) * share) for name in ("attention", "rest", "experts")}
+        return self.model_copy(update=more)
+
+
+#: of a checkpoint whose layers are all in its format
+NOTHING_WIDE = Wide()
+
+
 class ModelSpec(BaseModel):
     """A language model as the formulas need it, whatever file it came from."""
 
@@ -514,6 +544,8 @@ class ModelSpec(BaseModel):
     #: format of the weights as published, a name of `dse.specs.weights.FORMATS`
     released: str = WIDE
     released_source: str = ""
+    #: by the format of a checkpoint, what it stores in more bits
+    wide: dict[str, Wide] = {}
     #: formats of well-known checkpoints by the word in their names, where they are not what the word says alone
     checkpoints: dict[str, str] = {}
     numbers: dict[str, Quantity] = {}
@@ -610,7 +642,19 @@ class ModelSpec(BaseModel):
 
     def kept_attention(self, weights: WeightFormat) -> int:
         """Parameters of attention that a format leaves in 16 bits though others of the layers are not."""
-        return (self.attention_parameters or 0) if weights.keeps == ATTENTION else 0
+        if weights.keeps == ATTENTION:
+            return self.attention_parameters or 0
+        return self.wide_in(weights).attention
+
+    def wide_in(self, weights: WeightFormat) -> Wide:
+        """What a checkpoint in a format stores in more bits."""
+        return self.wide.get(weights.name, NOTHING_WIDE)
+
+    def wide_expert_bytes(self, weights: WeightFormat) -> int:
+        """Bytes that routed experts take beyond a format, as a checkpoint leaves some of them in 16 bits."""
+        return -(
+            -self.wide_in(weights).experts * (WIDE_EIGHTHS - weights.expert_eighths) // (EIGHTHS * units.BITS_PER_BYTE)
+        )
 
     def kept_parameters(self, weights: WeightFormat) -> int:
         """Parameters outside the routed experts that a format leaves in 16 bits though those of the layers are not.
@@ -621,7 +665,9 @@ class ModelSpec(BaseModel):
         if weights.keeps == NOTHING:
             return 0
         tables = self.vocab_size * self.hidden_size * (2 if self.embedding_parameters else 1)
-        return min(tables + self.kept_attention(weights), self.dense_parameters)
+        wide = self.wide_in(weights)
+        kept = tables - wide.narrow_head + self.kept_attention(weights) + wide.rest
+        return min(kept, self.dense_parameters)
 
     def stored_expert_parameters(self, weights: WeightFormat, n_slices: int) -> int:
         """Parameters of the routed experts as they lie in memory, padding included; each is cut into `n_slices`."""

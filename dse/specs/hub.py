@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from dse.core import files, specfile
 from dse.core.errors import InputError, show
-from dse.specs.huggingface import config
+from dse.specs.huggingface import config, released
 
 CONFIG = "config.json"
 HUB = "https://huggingface.co"
@@ -123,7 +123,7 @@ def _of_path(path: Path) -> Config:
         raise InputError(f"{path}: is no {CONFIG}: a model file needs no adding, give it to --model as it is")
     give = f"a directory with a {CONFIG}, or the file"
     content = files.read_bytes(path, specfile.MAX_JSON_BYTES, CONFIG, give, "download it again")
-    document = _document(str(path), specfile.decoded(str(path), content))
+    document = released.with_quantized(_document(str(path), specfile.decoded(str(path), content)), path)
     absolute = path.absolute()
     if snapshot := _SNAPSHOT.search(absolute.as_posix()):
         repository = snapshot[1].replace("--", "/")
@@ -167,7 +167,7 @@ def _cached(repository: str, revision: str) -> Config | None:
     if not path.exists():  # only other files of it were downloaded, or the link to its content is broken
         return None
     content = files.read_bytes(path, specfile.MAX_JSON_BYTES, CONFIG, f"the path of a {CONFIG}", "download it again")
-    document = _document(str(path), specfile.decoded(str(path), content))
+    document = released.with_quantized(_document(str(path), specfile.decoded(str(path), content)), path)
     return Config(document, _named(repository), _source(repository, "Hugging Face cache"), commit)
 
 

@@ -9,7 +9,16 @@ import json
 
 from pydantic import Field
 
-from dse.specs.device_and_model import LayerKV, ModelSpec, Name, Released, WeightsName, order_problem, released_fields
+from dse.specs.device_and_model import (
+    LayerKV,
+    ModelSpec,
+    Name,
+    Released,
+    WeightsName,
+    Wide,
+    order_problem,
+    released_fields,
+)
 from dse.specs.quantity import Kind, Parameters, Quantity
 from dse.specs.stack import Spec
 from dse.specs.weights import WIDE
@@ -67,6 +76,7 @@ class CountedModelFile(Spec):
     notes: list[str] = Field(default=[], max_length=100)
     released: Released | None = None
     checkpoints: dict[str, WeightsName] = Field(default_factory=dict)
+    wide: dict[WeightsName, Wide] = Field(default_factory=dict)
     layers: list[LayerKV] = Field(min_length=1, max_length=1000)
 
     def problems(self) -> list[tuple[str, object, str]]:
@@ -104,6 +114,7 @@ class CountedModelFile(Spec):
             layers=tuple(self.layers) * self.repeat,
             image_mask=self.image_mask,
             notes=tuple(self.notes),
+            wide=self.wide,
             numbers=numbers,
             published_parameters=self.published_parameters.count if self.published_parameters else None,
             **released_fields(self.released, self.checkpoints),
@@ -146,6 +157,9 @@ def text(model: ModelSpec, revision: str = "", published: Quantity | None = None
     if model.checkpoints:
         named = ", ".join(_line(word, name) for word, name in model.checkpoints.items())
         lines.append(f"checkpoints = {{ {named} }}")
+    for name, wide in model.wide.items():
+        fields = ", ".join(_line(field, value) for field, value in wide.model_dump(exclude_defaults=True).items())
+        lines.append(f"wide.{name} = {{ {fields} }}")
     lines.append("")
     for name in UNITS:
         value = getattr(model, name)

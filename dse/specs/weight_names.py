@@ -5,36 +5,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dse.core.errors import InputError, show
-from dse.specs.weights import FORMATS, WIDE
+from dse.specs.weights import FORMATS, WORDS
 
 if TYPE_CHECKING:
     from dse.specs.device_and_model import ModelSpec
 
-#: a word of a name -> formats that it may mean, the likeliest first; words of one name must agree on one
-WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    (r"nvfp4(?:a16)?", ("nvfp4",)),
-    (r"mxfp4(?:a16)?", ("mxfp4",)),
-    (r"mxfp8", ("mxfp8",)),
-    (r"fp4", ("nvfp4", "mxfp4")),
-    (r"fp8", ("fp8", "fp8-block")),
-    (r"w8a8", ("int8", "fp8", "fp8-block")),
-    (r"w8a16", ("w8a16", "fp8")),
-    (r"int8", ("int8", "w8a16")),
-    (r"8bit", ("w8a16", "int8", "nf4")),
-    (r"awq|gptq", ("int4", "w8a16")),
-    (r"w4a16", ("int4", "nvfp4", "mxfp4")),
-    (r"int4|w4a8|w4afp8", ("int4",)),
-    (r"4bit", ("int4", "nf4")),
-    (r"bnb", ("nf4",)),
-    (r"block", ("fp8-block",)),
-    (r"bf16|fp16|fp32|f16|f32", (WIDE,)),
-)
 #: words beside a format: how it was made; scales of a tensor or channel
 BESIDE, SCALED = r"unsloth|quantized|gguf|kv|hf", r"dynamic|static|pertensor|kv"
 #: types of llama.cpp's files: Q4_K_M, q8_0, IQ4_XS
 _GGUF = re.compile(r"(?<![a-z0-9])(?:ud[-_])?(i?q[1-8][-_](?:k[-_](?:xl|[sml])|k|[01]|nl|xxs|xs|[sm]))(?![a-z0-9])")
 #: publishers whose FP8 has scales of tensors or channels
 _TENSOR_SCALES = ("nvidia", "amd", "redhatai", "neuralmagic", "meta-llama", "ibm-granite", "mistralai")
+#: publishers whose AWQ has groups of 32 (quantization_config of cyankiwi's Qwen3.5 and 3.6)
+_GROUPS_OF_32 = ("cyankiwi", "cpatonn")
 #: where a mixture's name says a format of layers, checkpoints of 2026 have experts alone in it
 _OF_MIXTURES = {"nvfp4": "nvfp4-experts", "mxfp4": "mxfp4-experts"}
 
@@ -81,6 +64,8 @@ def format_in(name: str) -> NamedFormat:
     agreed = [code for code in said[0][1] if all(code in formats for _, formats in said)]
     if not agreed:
         raise _two(name, [word for word, _ in said])
+    if "awq" in words and agreed[0] == "int4" and owner in _GROUPS_OF_32:
+        agreed = ["int4-of-32"]
     is_scaled = owner in _TENSOR_SCALES or any(re.fullmatch(SCALED, word) for word in words)
     return NamedFormat(agreed[0], " ".join(word for word, _ in said), has_tensor_scales=is_scaled)
 
@@ -97,8 +82,9 @@ def of_model(said: NamedFormat, model: "ModelSpec") -> str:
     code = said.name
     if code == "fp8" and said.has_tensor_scales:
         return "fp8-tensor" if model.n_experts > 1 else "fp8"
-    if code in model.checkpoints:
-        return model.checkpoints[code]
+    for word in (*said.words.split(), code):
+        if word in model.checkpoints:
+            return model.checkpoints[word]
     if model.released in (f"{code}-block", f"{code}-experts"):
         return model.released
     return _OF_MIXTURES.get(code, code) if model.n_experts > 1 else code

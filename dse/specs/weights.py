@@ -1,5 +1,6 @@
 """Formats of weights as servers and checkpoints name them: bits in memory, and how products with them run."""
 
+import re
 from dataclasses import dataclass
 
 from dse.core.errors import InputError, did_you_mean, show
@@ -50,7 +51,7 @@ def _gguf(name: str, eighths: int) -> WeightFormat:
 
 #: a block of 16 has an 8-bit scale (NVFP4), of 32 an 8-bit scale (MXFP4, MXFP8) or a 16-bit one (INT4 experts of Kimi),
 #: of 128 a 16-bit scale (INT4, INT8), and of 128 x 128 a 32-bit scale (FP8 in blocks: 0.002 bits, not counted)
-_NVFP4, _MXFP4, _INT4, _INT4_OF_32, _MXFP8, _INT8 = 36, 34, 33, 36, 66, 65
+_NVFP4, _MXFP4, _INT4, _INT4_OF_64, _INT4_OF_32, _MXFP8, _INT8 = 36, 34, 33, 34, 36, 66, 65
 #: bits a weight of GGUF types: of one type by its blocks; of mixes ("_M", "_S", "_L") as llama.cpp's table for
 #: Llama-3.1-8B says (tools/quantize/README.md), to an eighth of a bit
 _GGUF = {
@@ -86,6 +87,9 @@ FORMATS: dict[str, WeightFormat] = {
         _uniform("nvfp4-ffn", "NVFP4 feed-forwards and experts, attention 16 bits", _NVFP4, "nvfp4", ATTENTION),
         _uniform("mxfp4", "MXFP4, all of the layers", _MXFP4, "mxfp4"),
         _uniform("int4", "INT4, 16-bit activations, groups of 128", _INT4, "int4"),
+        _uniform("int4-ffn", "INT4 feed-forwards and experts, attention 16 bits", _INT4, "int4", ATTENTION),
+        _uniform("int4-of-64", "INT4, 16-bit activations, groups of 64", _INT4_OF_64, "int4"),
+        _uniform("int4-of-32", "INT4, 16-bit activations, groups of 32", _INT4_OF_32, "int4"),
         _uniform("nf4", "4 bits of bitsandbytes, 16-bit activations", _INT4, ""),
         WeightFormat(
             "nvfp4-experts",
@@ -127,18 +131,48 @@ FORMATS: dict[str, WeightFormat] = {
 }
 
 
+#: a word of a name -> formats that it may mean, the likeliest first; words of one name must agree on one
+WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    (r"nvfp4(?:a16)?", ("nvfp4",)),
+    (r"mxfp4(?:a16)?", ("mxfp4",)),
+    (r"mxfp8", ("mxfp8",)),
+    (r"fp4", ("nvfp4", "mxfp4")),
+    (r"fp8", ("fp8", "fp8-block")),
+    (r"w8a8", ("int8", "fp8", "fp8-block")),
+    (r"w8a16", ("w8a16", "fp8")),
+    (r"int8", ("int8", "w8a16")),
+    (r"8bit", ("w8a16", "int8", "nf4")),
+    (r"awq|gptq", ("int4", "w8a16")),
+    (r"w4a16", ("int4", "nvfp4", "mxfp4")),
+    (r"int4|w4a8|w4afp8", ("int4",)),
+    (r"4bit", ("int4", "nf4")),
+    (r"bnb", ("nf4",)),
+    (r"block", ("fp8-block",)),
+    (r"bf16|fp16|fp32|f16|f32", (WIDE,)),
+)
+
+
 def _key(text: str) -> str:
     """A name as the table spells it: types of GGUF keep their underscores."""
     plain = text.strip().lower()
     return plain if plain in FORMATS else plain.replace("_", "-")
 
 
+def is_format(text: str) -> bool:
+    """True for the name of a format, False for a word that may mean one of several."""
+    return _key(text) in FORMATS
+
+
 def parse(text: str) -> WeightFormat:
-    """The format of that name. Raises InputError for one that is not known."""
-    chosen = FORMATS.get(_key(text))
-    if chosen is None:
-        raise InputError(f"weights = {show(text)}: is not known: {did_you_mean(text, FORMATS)}")
-    return chosen
+    """The format of that name, or the likeliest of a word in names of checkpoints. Raises InputError."""
+    if chosen := FORMATS.get(_key(text)):
+        return chosen
+    for pattern, formats in WORDS:
+        if re.fullmatch(pattern, text.strip().lower()):
+            return FORMATS[formats[0]]
+    if text.lower().endswith(".json"):
+        raise InputError(f"weights = {show(text)}: is a file: --model takes it, with the config.json beside it")
+    raise InputError(f"weights = {show(text)}: is not known: {did_you_mean(text, FORMATS)}")
 
 
 def weight_format(weights: str | None, weights_bits: int, activation_bits: int) -> WeightFormat:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Literal, get_args
 from dse.core.errors import InputError, show
 from dse.core.field import BYTES, PART, SHARE, SWITCH, TEXT, TOKENS, WHOLE, declarations, declared
 from dse.quantizers.base import Path
+from dse.specs import weight_names
 from dse.specs.tokens import TokenPolicy, parse
-from dse.specs.weights import RELEASED, WIDE, WIDE_BITS, WeightFormat, weight_format
+from dse.specs.weights import RELEASED, WIDE, WIDE_BITS, WeightFormat, is_format, weight_format
 
 if TYPE_CHECKING:
     from dse.specs.device_and_model import ModelSpec
@@ -217,10 +218,23 @@ class Workload:
         title="format of weights",
         label="Format of the weights",
         help="How the weights are stored and multiplied, as checkpoints name it: bf16, fp8, fp8-block, int8, int4, "
-        "nvfp4, nvfp4-experts, mxfp4-experts, q4_k_m, ... (`dse list weights`); default: released, as the checkpoint "
-        "that the model's name means; --weights-bits below 16 takes its place.",
+        "nvfp4, nvfp4-experts, mxfp4-experts, q4_k_m, awq, ... (`dse list weights`); default: released, as the "
+        "checkpoint that the model's name means; --weights-bits below 16 takes its place.",
         metavar="FORMAT",
         open_means="as released",
+    )
+    weights_size_bytes: int | None = declared(
+        None,
+        name="weights-size",
+        kind=BYTES,
+        title="size of the weights",
+        label="Size of the weights (bytes)",
+        help="Bytes of all weights, on all devices together, such as 23.5GiB, where no file tells what a checkpoint "
+        "leaves in 16 bits; each device holds its part, times take the format; default: counted from the format.",
+        unit="B",
+        low=1,
+        high=2**50,
+        open_means="counted from the format",
     )
     tower: bool = declared(
         True,
@@ -545,8 +559,12 @@ class Workload:
         """The workload with the format in which the model was released, where it asks for no other.
 
         FP8 of a mixture means blocks where its checkpoints have blocks: scales of tensors run on slow kernels there.
-        Raises InputError for a format of experts where the model has none.
+        A word in names of checkpoints (awq, gptq) means what such a name does. Raises InputError for a format of
+        experts where the model has none.
         """
+        if self.weights not in (None, RELEASED) and not is_format(self.weights):
+            named = weight_names.of_model(weight_names.format_in(f"{model.name}-{self.weights}"), model)
+            return replace(self, weights=named).of_model(model)
         if self.weights and self.weights.endswith(OF_EXPERTS) and model.n_experts == 1:
             plain = self.weights.removesuffix(OF_EXPERTS).rpartition("-")[2]
             raise InputError(
@@ -648,7 +666,7 @@ OF_SERVERS = MEMORY[1:6]
 TIMING = ("model_kind", "stack", "implementation", "strict_kernels", "other_software")
 #: headings of a long help -> the fields that stand under them; all others are the requests
 HEADINGS = {
-    "Design": ("tokens", "weights", "weights_bits", "activation_bits"),
+    "Design": ("tokens", "weights", "weights_size_bytes", "weights_bits", "activation_bits"),
     "Memory": ("admission", "page_tokens", "kv_offload", "prompt_chunk_tokens", *MEMORY),
     "Devices": DEPLOYMENT,
     "Times": (*TIMING, "dequant_path"),

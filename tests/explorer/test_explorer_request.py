@@ -29,6 +29,7 @@ NUMBERS = {
     "kv_cache_memory_bytes": 2**34,
     "free_memory_bytes": 79 * 2**30,
     "max_model_len": 2**20,
+    "weights_size_bytes": 12 * 2**30,
     "tp": 4,
     "pp": 4,
     "pp_batches": 2,

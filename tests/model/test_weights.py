@@ -2,8 +2,11 @@
 
 import pytest
 
+from dse import quantizers
 from dse.core.errors import InputError
+from dse.model import deployed, engine, kv_layout, lower
 from dse.model.formulas.weights import stored_weight_bytes
+from dse.model.point import Point
 from dse.specs import catalog, weights
 from dse.specs.workload import Workload
 
@@ -42,6 +45,9 @@ BY_HAND = {
     "fp8-block": 1024,  # a 4-byte scale for 16,384 weights is not counted
     "nvfp4": 1024 // 2 + 1024 // 16,  # half a byte each, an FP8 scale for every 16
     "int4": 1024 // 2 + 2 * (1024 // 128),  # a 16-bit scale for every 128
+    "int4-ffn": 1024 // 2 + 2 * (1024 // 128),
+    "int4-of-64": 1024 // 2 + 2 * (1024 // 64),
+    "int4-of-32": 1024 // 2 + 2 * (1024 // 32),
     "mxfp4-experts": 1024 // 2 + 1024 // 32,  # an 8-bit exponent for every 32
     "nvfp4-experts": 1024 // 2 + 1024 // 16,
     "int4-experts": 1024 // 2 + 2 * (1024 // 32),
@@ -88,6 +94,47 @@ def bytes_of(model, name):
 )
 def test_checkpoints_have_their_published_size(model, name, published, within):
     assert bytes_of(model, name) == pytest.approx(published, rel=within)
+
+
+@pytest.mark.parametrize(
+    ("model", "tp", "printed_gib"),
+    [
+        # "Model loading took" of vLLM a device: 0.12 on RTX 5000 Ada and A100, 0.19 on H100, 0.20 on DGX Spark
+        ("RedHatAI/Qwen3-14B-FP8-dynamic", 1, 15.34),
+        ("cpatonn/Qwen3-Coder-30B-A3B-Instruct-GPTQ-4bit", 1, 15.61),
+        ("openai/gpt-oss-20b", 1, 13.70),
+        ("RedHatAI/Meta-Llama-3.1-8B-Instruct-quantized.w4a16", 1, 5.38),
+        ("RedHatAI/Mistral-Small-3.1-24B-Instruct-2503-quantized.w8a8", 2, 12.11),
+        ("Qwen3.5-27B-NVFP4", 1, 18.48),
+        # vllm-project/recipes, pull request 810: two RTX 5090
+        ("Inferact/Qwen3.8-27B-NVFP4", 2, 12.02),
+        ("Qwen/Qwen3.8-27B-FP8", 2, 14.28),
+    ],
+)
+def test_weights_take_what_servers_print(model, tp, printed_gib):
+    spec, fp16 = catalog.model(model), quantizers.parse("fp16")
+    work = Workload(tp=tp).of_model(spec)
+    plan = deployed.on_one_device(kv_layout.build(spec, fp16, fp16), work)
+    n_bytes = lower.own_bytes(plan.model, work) + lower.beside_bytes(plan, work)
+    assert n_bytes / 2**30 == pytest.approx(printed_gib, rel=0.02)
+
+
+@pytest.mark.parametrize("memory", ["server", "paper"])
+@pytest.mark.parametrize(("tp", "pp"), [(1, 1), (2, 1), (2, 2)])
+def test_a_size_takes_the_place_of_what_is_counted(memory, tp, pp):
+    spec, fp16 = catalog.model("llama3.1-8b"), quantizers.parse("fp16")
+    size = 10 * 2**30 + 1
+    work = Workload(tp=tp, pp=pp, memory=memory, weights="int4", weights_size_bytes=size)
+    found = engine.evaluate(Point(catalog.device("h100"), kv_layout.build(spec, fp16, fp16), work))
+    assert found["weight_bytes"] == -(-size // (tp * pp))
+
+
+@pytest.mark.parametrize("size", [2**29, 100 * 2**30])
+def test_a_size_that_no_checkpoint_has_is_refused(size):
+    spec, fp16 = catalog.model("llama3.1-8b"), quantizers.parse("fp16")
+    work = Workload(weights_size_bytes=size)
+    with pytest.raises(InputError, match=r"weights-size = .* GiB: of llama3.1-8b's 8.03 G parameters: give all bytes"):
+        engine.evaluate(Point(catalog.device("h100"), kv_layout.build(spec, fp16, fp16), work))
 
 
 def test_names_are_those_of_servers():

@@ -83,7 +83,7 @@ def point(name: str, **asked) -> Point:
 
 def facts(model: ModelSpec) -> dict:
     """All of a model but what a file adds to its config."""
-    added = {"name", "title", "source", "numbers", "published_parameters", "checkpoints", "released_source"}
+    added = {"name", "title", "source", "numbers", "published_parameters", "checkpoints", "released_source", "wide"}
     return model.model_dump(exclude=added)
 
 

@@ -30,6 +30,14 @@ SAYS = {
     "nvidia/Qwen3.5-122B-A10B-NVFP4": "nvfp4-experts",
     "nvidia/Gemma-4-31B-IT-NVFP4": "nvfp4-ffn",
     "nvidia/Qwen3-235B-A22B-NVFP4": "nvfp4",
+    # makers leave different modules in 16 bits
+    "nvidia/Qwen3.6-27B-NVFP4": "nvfp4",
+    "Inferact/Qwen3.8-27B-NVFP4": "nvfp4",
+    "cpatonn/Qwen3-Next-80B-A3B-Instruct-AWQ-4bit": "int4-experts",
+    "cyankiwi/GLM-4.5-Air-AWQ-4bit": "int4-of-32",
+    "cpatonn/Qwen3-Coder-30B-A3B-Instruct-GPTQ-4bit": "int4",
+    "cyankiwi/Qwen3.6-27B-AWQ-INT4": "int4-of-32",
+    "Qwen/Qwen3.5-27B-GPTQ-Int4": "int4-ffn",
     "amd/DeepSeek-R1-MXFP4-Preview": "mxfp4-experts",
     "openai/gpt-oss-120b-mxfp4": "mxfp4-experts",
     "moonshotai/Kimi-K2-Thinking": "int4-experts",
@@ -91,6 +99,24 @@ def test_words_that_nobody_knows_are_said(name, note):
 def test_words_of_another_shape_and_slips_are_not_passed_over(name):
     with pytest.raises(InputError, match="unknown model"):
         catalog.model(name)
+
+
+@pytest.mark.parametrize(
+    ("model", "word", "weights"),
+    [
+        ("qwen3-next", "awq", "int4-experts"),
+        ("qwen3.5-27b", "GPTQ", "int4-ffn"),
+        ("qwen3-8b", "awq", "int4"),
+        ("qwen3-8b", "w8a8", "int8"),
+        ("qwen3-8b", "4bit", "int4"),
+        ("qwen3.6-27b", "nvfp4", "nvfp4"),
+    ],
+)
+def test_words_of_names_are_formats_too(model, word, weights):
+    found = catalog.model(model)
+    asked = Workload(weights=word).of_model(found)
+    assert asked.weights == weights
+    assert asked.of_model(found) == asked
 
 
 def test_fp8_of_a_mixture_means_blocks_where_it_has_them():

@@ -98,6 +98,8 @@ def peak_kv_bytes_per_sequence(at: Facts) -> Derivation:
 def weight_bytes(at: Facts) -> Derivation:
     if at.of_log:
         return how(_OF_LOG, at.of_log.source)
+    if size := at.work.weights_size_bytes:
+        return how("ceil(weights_size_bytes / n_devices)", _CAPACITY, weights_size_bytes=size, **at.split())
     sizes = {"n_parameters": at.plan.model.parameters, **at.weight_bits(), **at.kept(), **at.beside(), **at.split()}
     rule = "ceil(sum of parameters * bits / 8)" + (", and what a server counts with them" if at.beside() else "")
     return how(rule, _CAPACITY, **sizes)

@@ -84,7 +84,6 @@ def from_document(document: Document) -> ModelSpec:
     transformers library and the published files of the models in tests/golden/hf_configs.
     """
     keys = Keys(document)
-    stored = released.of_config(keys)
     own_type = parameters.read_model_type(keys, ASSUMED_LIKE.get())
     is_known = own_type in parameters.RULES or not own_type
     like = "" if is_known else ASSUMED_LIKE.get()
@@ -126,6 +125,7 @@ def from_document(document: Document) -> ModelSpec:
         keys.note(f"{keys.name_of(Q_HEADS)} varies by layer: the largest is shown")
     dense, routed = parameters.count(shape)
     tables = rotary.elements(keys, model_type, positions, mixers)
+    stored = released.of_config(keys, shape)
     name = _name(document.path) + (f"-as-{like}" if like else "")
     return ModelSpec(
         name=name,

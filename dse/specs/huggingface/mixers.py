@@ -4,7 +4,7 @@ Each function gives what a layer keeps of a request and how many parameters it h
 published models' code; tests/specs/test_huggingface.py and test_architectures.py check them against published counts.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dse.specs.device_and_model import LayerKV
@@ -22,6 +22,10 @@ CONV_BYTES = 2
 COMPRESSOR_BYTES = 2 * 4
 
 
+#: names of attention in the layers of checkpoints
+ATTENTION_ROOTS = ("self_attn", "attention", "attn", "mixer")
+
+
 @dataclass(frozen=True)
 class Mixer:
     """One layer: its caches, its parameters, and the elements of a token that it computes with at once."""
@@ -31,6 +35,9 @@ class Mixer:
     inner_elements: int
     #: of the parameters, those that each of several devices holds whole
     copied_parameters: int = 0
+    #: where its matrices lie in a checkpoint, in several spellings, and the parameters of each by name
+    roots: tuple[str, ...] = ATTENTION_ROOTS
+    matrices: dict[str, int] = field(default_factory=dict)
 
     def reading_earlier(self) -> "Mixer":
         """A copy of the layer that reads the cache of an earlier one."""
@@ -116,7 +123,10 @@ class Heads:
             **(self.index.of_layer() if self.index else {}),
         )
         parameters = self.hidden * (made + out_dim) + norm + bias + index
-        return Mixer((cache,), parameters, q_dim + k_dim + v_dim, index)
+        channels = {"q_proj": q_dim + self.gated * out_dim, "k_proj": k_dim, "o_proj": out_dim}
+        channels |= {} if self.one_projection else {"v_proj": v_dim}
+        matrices = {name: self.hidden * n for name, n in channels.items()} | {"indexer": index}
+        return Mixer((cache,), parameters, q_dim + k_dim + v_dim, index, matrices=matrices)
 
 
 @dataclass(frozen=True)
@@ -154,7 +164,14 @@ class LatentAttention:
         )
         copied = hidden * (q_rank + rank + self.rope) + q_rank + rank + index
         inner = heads * (2 * self.nope + self.rope + self.value_dim) + rank + self.rope
-        return Mixer((cache,), parameters, inner, copied)
+        matrices = {"q_a_proj": hidden * q_rank, "q_b_proj": q_rank * wide} if q_rank else {"q_proj": query}
+        matrices |= {
+            "kv_a_proj_with_mqa": hidden * (rank + self.rope),
+            "kv_b_proj": rank * heads * (self.nope + self.value_dim),
+            "o_proj": out,
+            "indexer": index,
+        }
+        return Mixer((cache,), parameters, inner, copied, matrices=matrices)
 
 
 @dataclass(frozen=True)
@@ -184,8 +201,15 @@ class Compressed:
         copied = hidden * (self.q_rank + dim) + self.q_rank + dim
         both: dict[str, Any] = {"n_layers": 1, "n_kv_heads": 1, "key_dim": dim, "score_dim": 2 * dim}
         window = LayerKV(**both, window=self.window)
+        matrices = {
+            "wq_a": hidden * self.q_rank,
+            "wq_b": self.q_rank * heads * dim,
+            "wkv": hidden * dim,
+            "wo_a": heads * dim * self.out_rank,
+            "wo_b": self.out_groups * self.out_rank * hidden,
+        }
         if not ratio:
-            return Mixer((window,), parameters, inner, copied)
+            return Mixer((window,), parameters, inner, copied, matrices=matrices)
         twice = 2 if self.index else 1  # entries of CSA overlap: two sets of weights make them
         before = parameters
         parameters += self._compressor(dim, twice)
@@ -203,7 +227,8 @@ class Compressed:
         entries = LayerKV(**both, tokens_per_entry=ratio, **fields)
         joined = window.model_copy(update={"joined": True})
         state = LayerKV(n_layers=1, state_bytes=waiting, joined=True)
-        return Mixer((entries, joined, state), parameters, inner, copied + parameters - before)
+        matrices |= {"compressor": parameters - before}
+        return Mixer((entries, joined, state), parameters, inner, copied + parameters - before, matrices=matrices)
 
     def _compressor(self, dim: int, twice: int) -> int:
         """Parameters that make an entry: values, scores, their places in it, a norm."""
@@ -228,7 +253,14 @@ def gated_delta(
         state_bytes=state * state_bytes + channels * (conv - 1) * CONV_BYTES,
         state_flops=DELTA_FLOPS * state + 2 * conv * channels,
     )
-    return Mixer((cache,), parameters, 2 * keys + 2 * values)
+    matrices = {
+        "in_proj_qkv": hidden * (2 * keys + values),
+        "in_proj_z": hidden * values,
+        "in_proj_a": hidden * value_heads,
+        "in_proj_b": hidden * value_heads,
+        "out_proj": values * hidden,
+    }
+    return Mixer((cache,), parameters, 2 * keys + 2 * values, roots=("linear_attn",), matrices=matrices)
 
 
 def kimi_delta(
@@ -249,14 +281,16 @@ def kimi_delta(
         state_bytes=state * state_bytes + 3 * wide * (conv - 1) * CONV_BYTES,
         state_flops=DELTA_FLOPS * state + 6 * conv * wide,
     )
-    return Mixer((cache,), parameters, 4 * wide)
+    matrices = {name: hidden * wide for name in ("q_proj", "k_proj", "v_proj", "o_proj")} | {"g_proj": gates}
+    return Mixer((cache,), parameters, 4 * wide, roots=("self_attn", "attention", "linear_attn"), matrices=matrices)
 
 
 def short_convolution(hidden: int, conv: int) -> Mixer:
     """A layer of a gated short convolution (LFM): the last inputs of each channel."""
     parameters = 3 * hidden * hidden + hidden * conv + hidden * hidden
     cache = LayerKV(n_layers=1, state_bytes=hidden * (conv - 1) * CONV_BYTES, state_flops=2 * conv * hidden)
-    return Mixer((cache,), parameters, 3 * hidden)
+    matrices = {"in_proj": 3 * hidden * hidden, "out_proj": hidden * hidden}
+    return Mixer((cache,), parameters, 3 * hidden, roots=("conv",), matrices=matrices)
 
 
 def mamba2(
@@ -273,4 +307,5 @@ def mamba2(
         state_bytes=state * state_bytes + channels * (conv - 1) * CONV_BYTES,
         state_flops=MAMBA_FLOPS * state + 2 * conv * channels,
     )
-    return Mixer((cache,), parameters, wide + channels)
+    matrices = {"in_proj": made, "out_proj": wide * hidden}
+    return Mixer((cache,), parameters, wide + channels, roots=("mixer", "mamba"), matrices=matrices)

@@ -6,6 +6,7 @@ The rules are facts of the published models; tests/specs/test_huggingface.py che
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -157,6 +158,8 @@ class Experts:
     layers: list[bool]
     #: channels of what an expert takes and gives, where that is projected from the hidden ones and back
     latent: int | None = None
+    #: the feed-forward of a dense layer is the shared expert (Gemma 4)
+    are_beside: bool = False
 
 
 def mixture(experts: Experts | None) -> dict[str, Any]:
@@ -342,7 +345,7 @@ def read_experts(
     if shared is None:
         count = keys.whole(["n_shared_experts", "num_shared_experts", "moe_num_shared_experts"], 0, MAX_EXPERTS, 0)
         shared = width * (int(rules.shared_width) or count or 0)
-    if keys.flag("enable_moe_block"):  # Gemma 4: the dense feed-forward runs beside the experts
+    if are_beside := bool(keys.flag("enable_moe_block")):  # Gemma 4: the dense feed-forward runs beside the experts
         shared = max(ffn, default=0)
     layers = given or _expert_layers(keys, n_layers)
     latent = keys.whole(["moe_latent_size", "routed_expert_hidden_size"], 1, MAX_WIDTH)
@@ -350,7 +353,16 @@ def read_experts(
         keys.get(name)
     if not all(layers) and keys.find(FFN_WIDTH) is None:
         keys.missing(FFN_WIDTH[0])
-    return Experts(n, active=active, width=width, shared=shared, shared_gate=gate, layers=layers, latent=latent)
+    return Experts(
+        n,
+        active=active,
+        width=width,
+        shared=shared,
+        shared_gate=gate,
+        layers=layers,
+        latent=latent,
+        are_beside=are_beside,
+    )
 
 
 def _expert_layers(keys: "Keys", n_layers: int) -> list[bool]:
@@ -443,6 +455,24 @@ def count(shape: Shape) -> tuple[int, int]:
         dense += experts.n * (hidden + rules.ffn_bias)  # router
         dense += (_ffn(shape, experts.shared) if experts.shared else 0) + experts.shared_gate * hidden
     return dense, routed
+
+
+#: names of feed-forwards, shared experts and routed ones in the layers of checkpoints
+_FFN_ROOTS = ("mlp", "feed_forward", "mixer", "ffn", "block_sparse_moe")
+_SHARED_ROOTS = tuple(f"{root}.{name}" for root in _FFN_ROOTS for name in ("shared_expert", "shared_experts"))
+_ROUTED_ROOTS = tuple(f"{root}.experts.0" for root in _FFN_ROOTS)
+
+
+def ffn_matrices(shape: Shape, layer: int) -> Iterator[tuple[tuple[str, ...], str, int, bool]]:
+    """Yield the matrices behind a layer's mixer: where they lie, name, parameters, and whether experts are routed."""
+    experts, names = shape.experts, ("gate_proj", "up_proj", "down_proj")[not shape.rules.gated :]
+    if experts is None or not experts.layers[layer]:
+        yield from ((_FFN_ROOTS, name, shape.hidden * shape.ffn[layer], False) for name in names)
+        return
+    one = (experts.latent or shape.hidden) * experts.width
+    routed, shared = (("experts.0",), _FFN_ROOTS) if experts.are_beside else (_ROUTED_ROOTS, _SHARED_ROOTS)
+    yield from ((routed, name, experts.n * one, True) for name in names)
+    yield from ((shared, name, shape.hidden * experts.shared, False) for name in names if experts.shared)
 
 
 def routers(shape: Shape) -> int:
