@@ -331,6 +331,10 @@ class DesignResults(_DesignResults):
     """measured over predicted energy of operations, low"""
     flop_energy_high: float | Any
     """measured over predicted energy of operations, high"""
+    pool_low: float | Any
+    """measured over predicted pool, low"""
+    pool_high: float | Any
+    """measured over predicted pool, high"""
     token_time_low: float | Any
     """measured over predicted time per token, low"""
     token_time_high: float | Any

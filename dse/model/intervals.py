@@ -1,4 +1,4 @@
-"""Intervals of the times of a design: what 8 of 10 measurements are of what is predicted, and their derivation.
+"""Intervals of the times and of the pool of a design: what 8 of 10 measurements are of what is predicted, and why.
 
 A server errs as measured ones did, each model left out of the fit that judged it. Kernels of another device, a data
 sheet alone or another release make that wider. docs/explanation/model.md, How sure.
@@ -11,7 +11,7 @@ from typing import NamedTuple
 from dse.model.kernels import MIDDLE_BANDWIDTH, MIDDLE_COMPUTE, REACHED_BANDWIDTH, REACHED_COMPUTE, benchmarked_as
 from dse.model.kv_layout import KvPlan
 from dse.model.stacks import kind_of
-from dse.specs import catalog
+from dse.specs import catalog, servers
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.implementation import ANY_GPU
 from dse.specs.quantity import ASSUMED
@@ -85,6 +85,19 @@ def time_intervals(
         why += f"; {wider:g} times wider: kernels of another device, or assumed numbers"
     least = 1.0 if kind == "ideal" else 0.0  # nothing is faster than the peaks
     return Intervals(*(Interval(max(error.low / wider, least), error.high * wider, why) for error in (tokens, first)))
+
+
+def pool_interval(device: HardwareSpec, work: Workload, stack_name: str | None, free_bytes: int) -> Interval | None:
+    """Return the interval of a server's pool of `free_bytes`: start-ups of one command differ, by what was compiled
+    before, and those of a class of devices by as much as they did from what was computed.
+
+    None where no server lays out a pool, nothing is left for one, or its size is given, by the user or by a log.
+    """
+    if free_bytes <= 0 or not device.reported_memory or work.kv_cache_memory_bytes or work.calibrated:
+        return None
+    server = servers.of(stack_name, device, work.stack)
+    low, high = (1 + end.si * device.reported_bytes / free_bytes for end in (server.pool_low, server.pool_high))
+    return Interval(max(low, 0.0), high, server.pool_low.source)
 
 
 def widest(spreads: Sequence[Spread]) -> Spread:

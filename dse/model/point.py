@@ -99,8 +99,9 @@ class Lowered:
     stack_name: str | None
     stack: StackSpec | None
     design: Design
-    #: of its times
+    #: of its times, and of a server's pool
     sure: intervals.Intervals
+    pool: intervals.Interval | None
     #: results that batch and lengths do not change
     results: Mapping[str, Any]
     #: parts of the design that its software does not run, each with the line that says so
@@ -126,6 +127,8 @@ class Lowered:
         if design.memory.state_blocks:
             n_sequences = servers.of(stack_name, device, work.stack).sequences.count
             refused |= starts.of_states(device, work, engine, capacity.n_blocks(design), n_sequences)
+        free_bytes = capacity.free_bytes(design)
+        pool = intervals.pool_interval(device, work, stack_name, free_bytes) if is_server else None
         why_not = starts.why_not(refused)
         results = {
             "device": device.name,
@@ -155,6 +158,8 @@ class Lowered:
                 device.kv_bandwidth.si, bits
             ),
             "effective_capacity_bytes": effective_bits.effective_capacity_bytes(device.capacity_bytes, bits),
+            "pool_low": pool and pool.low,
+            "pool_high": pool and pool.high,
             "token_time_low": sure.tokens.low,
             "token_time_high": sure.tokens.high,
             **intervals.energy_factors(device),
@@ -164,7 +169,7 @@ class Lowered:
             "unpack_rate_high": unpacking[1],
             "assumptions": _assumptions(device, plan, paths, stack, work, stack_name),
         }
-        return cls(device, plan, paths, stack_name, stack, design, sure, results, refused)
+        return cls(device, plan, paths, stack_name, stack, design, sure, pool, results, refused)
 
 
 def _assumptions(

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dse.model.intervals import ENERGY_RANGES, Interval, of_fits, product, total
-from dse.model.results import RESULTS, with_interval
-from dse.model.results.declare import ENERGY, PER_TOKEN, PROMPTS, RATES, SERVED
+from dse.model.results import INTEGERS, RESULTS, with_interval
+from dse.model.results.declare import ENERGY, PER_TOKEN, POOLED, PROMPTS, RATES, SERVED
 from dse.specs import catalog
 from dse.specs.quantity import ASSUMED, BY_KIND
 from dse.specs.stack import StackSpec
@@ -27,6 +27,8 @@ MOST_SURE = 0.95
 TOKEN_TIMES, FIRST_TIMES, SERVED_TIMES, SERVED_RATES = (
     with_interval(kind) for kind in (PER_TOKEN, PROMPTS, SERVED, RATES)
 )
+#: what a server's pool decides alone
+OF_POOL = with_interval(POOLED)
 RATE = "throughput_tokens_per_s"
 #: parts of the energy by bytes, operations and idling, and the number of the device that each is proportional to
 ENERGY_PARTS = {
@@ -131,21 +133,27 @@ def of_energy(results: Mapping[str, Any]) -> dict[str, Interval]:
 
 
 def of_results(results: Mapping[str, Any], stack: StackSpec | None, why: str = "") -> dict[str, Interval]:
-    """Result -> its interval, of every time, rate, energy and cost of a design; `results` are those of its point."""
+    """Result -> its interval, of a pool and every time, rate, energy and cost; `results` are those of its point."""
     if not results["feasible"]:
         return {}
     columns = (*TOKEN_TIMES, *FIRST_TIMES, *SERVED_TIMES, *SERVED_RATES)
     intervals = {name: of_column(results, name)._replace(why=why) for name in columns if results.get(name) is not None}
+    if results.get("pool_low") is not None:
+        pool = Interval(float(results["pool_low"]), float(results["pool_high"]), why)
+        intervals |= dict.fromkeys(OF_POOL, pool)
     intervals |= parts(stack, of_column(results, "decode_step_s")) | of_energy(results)
     return {name: intervals[name] for name in RESULTS if name in intervals and results.get(name) is not None}
 
 
 def as_numbers(results: Mapping[str, Any], stack: StackSpec | None = None) -> dict[str, list[float]]:
     """Result -> [low, high] of its value, as JSON has it."""
-    return {
-        name: [results[name] * interval.low, results[name] * interval.high]
-        for name, interval in of_results(results, stack).items()
-    }
+    return {name: numbers_at(results, name, interval) for name, interval in of_results(results, stack).items()}
+
+
+def numbers_at(results: Mapping[str, Any], name: str, interval: Interval) -> list[float]:
+    """The value of a result at both ends of its interval; what is counted is rounded."""
+    ends = [results[name] * end for end in interval[:2]]
+    return [round(end) for end in ends] if name in INTEGERS else ends
 
 
 def ratio(first: float, second: float, interval: Interval, unsure: float | None = None) -> tuple[float, float]:

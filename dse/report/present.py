@@ -61,6 +61,9 @@ def _value_text(name: str, results: Results, model: ModelSpec) -> str:
         return f"{value:.4g}"
     made_for = made_for_positions(model, value) if name == "max_context_tokens" else ""
     text = number(value, RESULT_UNITS[name])
+    if name == "kv_pool_tokens" and results["pool_low"] is not None:
+        low, high = (round(value * results[f"pool_{end}"]) for end in ("low", "high"))
+        return f"{text} (8 of 10 start-ups: {low:,} to {high:,})"
     return f"{text} ({made_for})" if made_for else text
 
 
@@ -713,12 +716,16 @@ def explain(name: str, point: Point) -> dict[str, Any]:
 
 
 def _interval(name: str, point: Point, result: dict[str, Any]) -> dict[str, Any]:
-    """Between which values 8 of 10 measurements of a result should lie, why, and which part of a step, or of
-    the energy, weighs most in it."""
+    """Between which values 8 of 10 measurements of a result should lie, why, and, of times and energy, which part of a
+    step, or of the energy, weighs most in it."""
     intervals = uncertainty.of_results(result, point.stack)
     if name not in intervals:
         return {}
     sure = point.lowered.sure
+    low, high = uncertainty.numbers_at(result, name, intervals[name])
+    if name in uncertainty.OF_POOL:
+        assert point.lowered.pool is not None
+        return {"interval": {"low": low, "high": high, "why": point.lowered.pool.why}}
     why = intervals[name].why or (sure.first if name in uncertainty.FIRST_TIMES else sure.tokens).why
     whole, names = ("decode_step_s", STEP_PARTS)
     if name in uncertainty.BY_PARTS:
@@ -727,8 +734,8 @@ def _interval(name: str, point: Point, result: dict[str, Any]) -> dict[str, Any]
     largest = max(parts, key=lambda part: parts[part])
     return {
         "interval": {
-            "low": result[name] * intervals[name].low,
-            "high": result[name] * intervals[name].high,
+            "low": low,
+            "high": high,
             "why": why,
             "dominated_by": largest,
             "share": parts[largest] / result[whole],
@@ -747,12 +754,11 @@ def _interval_text(explanation: dict[str, Any]) -> list[str]:
         return []
     interval, unit = explanation["interval"], explanation["unit"]
     ends = " to ".join(number(interval[end], unit) for end in ("low", "high"))
-    part, whole = RESULTS[interval["dominated_by"]].title, RESULTS[interval["of"]].title
-    return [
-        "",
-        f"8 of 10 measurements lie within {ends}: {interval['why']}",
-        f"  largest part of the {whole}: {part}, {interval['share']:.0%}",
-    ]
+    lines = ["", f"8 of 10 measurements lie within {ends}: {interval['why']}"]
+    if "of" in interval:
+        part, whole = RESULTS[interval["dominated_by"]].title, RESULTS[interval["of"]].title
+        lines.append(f"  largest part of the {whole}: {part}, {interval['share']:.0%}")
+    return lines
 
 
 def _without_formula(name: str, result: dict[str, Any]) -> tuple[str, str]:

@@ -22,10 +22,12 @@ if TYPE_CHECKING:
     Requests: TypeAlias = Quantity
     Part: TypeAlias = Quantity
     Copies: TypeAlias = Quantity
+    Off: TypeAlias = Quantity
 else:
     Requests = quantity("1", 1, 1e6, whole=True)
     Part = quantity("1", 0.0, 1.0)
     Copies = quantity("1", 0.0, 100.0)
+    Off = quantity("1", -1.0, 1.0)
 
 #: how a server takes the share that it may use: of what the driver reports, for all that it keeps; of the same, for
 #: weights and keys and values alone; of what is left beside all else, for keys and values
@@ -33,8 +35,10 @@ WHOLE, STATIC, LEFT = "whole", "static", "left"
 #: what a server prints as the tokens of its pool where layers differ: blocks over groups of layers, requests of the
 #: longest context times its length, or tokens of the layers without a window
 BLOCKS, REQUESTS, TOKENS = "blocks", "requests", "tokens"
-#: devices by their memory, as servers choose their defaults, and GPUs of AMD
-SMALL, LARGE, LARGEST, ROCM = "small", "large", "largest", "rocm"
+#: devices by their memory, as servers choose their defaults; GPUs of AMD; and those whose memory the host uses too
+SMALL, LARGE, LARGEST, ROCM, UNIFIED = "small", "large", "largest", "rocm", "unified"
+#: what the last are called
+_UNIFIED_NAMES = ("spark", "gb10", "thor", "strix")
 GIB = 2**30
 #: largest batch that vLLM records a graph for
 MOST_RECORDED = 512
@@ -83,6 +87,9 @@ class Server(Spec):
     #: tokens kept of layers with a window, of those without; states, of the memory of keys and values
     window_share: Part
     state_share: Part
+    #: ends of what 8 of 10 pools have beyond the computed one, as shares of the device's memory
+    pool_low: Off
+    pool_high: Off
 
     def buffer_bytes(self, tp: int) -> int:
         """Bytes of context, workspaces and buffers on each of `tp` devices that share the layers."""
@@ -120,6 +127,12 @@ def device_class(device: HardwareSpec) -> str:
     return LARGEST if n_bytes >= 160 * GIB else LARGE
 
 
+def kinds_of(device: HardwareSpec) -> tuple[str, ...]:
+    """The kinds of a device whose numbers hold for it, later ones in place of earlier ones."""
+    is_unified = any(name in device.name.lower() for name in _UNIFIED_NAMES)
+    return device_class(device), *[ROCM] * (device.vendor == "AMD"), *[UNIFIED] * is_unified
+
+
 @cache
 def stacks() -> frozenset[str]:
     """Software stacks whose servers have a file; any other is taken to be as vLLM."""
@@ -128,7 +141,7 @@ def stacks() -> frozenset[str]:
 
 def of(stack: str | None, device: HardwareSpec, asked: str | None = None) -> Server:
     """The server of a software stack on a device, in the release that `asked` (vllm@0.19.0) names, else the newest."""
-    kinds = (device_class(device), *[ROCM] * (device.vendor == "AMD"))
+    kinds = kinds_of(device)
     server = _server(stack, kinds, asked)
     if server.rule == STATIC and device.reported_memory:
         return _with_budget(stack, kinds, asked, device.reported_memory.count)
@@ -158,7 +171,9 @@ def _server(stack: str | None, kinds: tuple[str, ...], engine: str | None) -> Se
         for since in sorted(document.data, key=release_of):
             if release_of(since) <= release:
                 block = document.data[since]
-                settings |= {key: item for key, item in block.items() if key not in (SMALL, LARGE, LARGEST, ROCM)}
+                settings |= {
+                    key: item for key, item in block.items() if key not in (SMALL, LARGE, LARGEST, ROCM, UNIFIED)
+                }
                 for kind in kinds:
                     settings |= block.get(kind, {})
     server: Server = load(specfile.Document(document_of_stack.path, settings), Server)

@@ -15,7 +15,7 @@ from dse.core.answer import Answer
 from dse.core.columns import aligned
 from dse.core.errors import InputError, show
 from dse.core.units import GIB
-from dse.model import capacity, engine, kv_layout
+from dse.model import capacity, engine, kv_layout, uncertainty
 from dse.model.point import Point
 from dse.quantizers import QuantizerSpec
 from dse.specs import catalog, device_names, llama_cpp
@@ -73,6 +73,9 @@ class LogTerm:
     unit: str
     log: float | None
     ours: float | None
+    #: between which 8 of 10 start-ups have it; None where that is not known
+    low: float | None = None
+    high: float | None = None
 
     @property
     def difference(self) -> float | None:
@@ -123,7 +126,21 @@ class LogCheck(Answer):
         backend = [f"attention: {self.log.backend}"] if self.log.backend else []
         more = [f"Note: {note}" for note in self.notes]
         table = aligned(self.rows(), left=1)
-        return "\n".join([self.head(), *backend, "", *table, "", self.says, *more, f"design: {self.command}"])
+        return "\n".join(
+            [self.head(), *backend, "", *table, "", self.says, *self.usual(), *more, f"design: {self.command}"]
+        )
+
+    def usual(self) -> list[str]:
+        """Say between which values the pool of 8 of 10 start-ups lies, and whether this one does; nothing where the log
+        does not print it."""
+        pool = next((term for term in self.terms if term.low is not None and term.log is not None), None)
+        if pool is None or pool.high is None:
+            return []
+        assert pool.low is not None
+        assert pool.log is not None
+        low, high = (_shown(pool.unit, end) for end in (pool.low, pool.high))
+        this = "this one too" if pool.low <= pool.log <= pool.high else "this one does not"
+        return [f"8 of 10 start-ups on devices of this class have {low} to {high} of {pool.name}; {this}."]
 
     @cached_property
     def table(self) -> "pd.DataFrame":
@@ -350,12 +367,17 @@ def _terms(log: StartupLog, point: Point) -> tuple[LogTerm, ...]:
     beside = log.non_torch_gib
     if beside is not None and memory.graph_bytes:
         beside += log.graph_gib or 0.0
+    ends = uncertainty.as_numbers(results)
+
+    def of_pool(name: str, unit: str, logged: float | None, result: str) -> LogTerm:
+        return LogTerm(name, unit, logged, results[result], *ends.get(result, (None, None)))
+
     return (
         *terms,
         LogTerm(BESIDE, "B", of_gib(beside), results["runtime_bytes"] if is_server else None),
-        LogTerm(POOL, "B", of_gib(log.kv_gib), results["free_bytes"]),
-        LogTerm(TOKENS, "token", log.kv_tokens, results["kv_pool_tokens"]),
-        LogTerm(CONCURRENCY, "sequence", log.max_concurrency, results["max_concurrency"]),
+        of_pool(POOL, "B", of_gib(log.kv_gib), "free_bytes"),
+        of_pool(TOKENS, "token", log.kv_tokens, "kv_pool_tokens"),
+        of_pool(CONCURRENCY, "sequence", log.max_concurrency, "max_concurrency"),
     )
 
 

@@ -132,6 +132,34 @@ def test_results_lie_inside_where_they_are_positive(work):
     assert not set(found) & {"kv_bytes", "max_batch", "stored_bits"}
 
 
+def test_a_pool_is_as_unsure_as_start_ups_of_its_class():
+    """On an H100, 79.19 GiB, pools have -2.0 to +0.9 % of the memory more than is computed; tokens go with them."""
+    found = evaluate(point(model="qwen3-30b-a3b", admission="paged", stack="vllm@0.19.0"))
+    ends = uncertainty.as_numbers(found)
+    off = [n_bytes - found["free_bytes"] for n_bytes in ends["free_bytes"]]
+    assert off == [pytest.approx(share * found["capacity_bytes"], abs=1) for share in (-0.02, 0.009)]
+    assert ends["kv_pool_tokens"] == [round(found["kv_pool_tokens"] * found[f"pool_{end}"]) for end in ("low", "high")]
+    assert all(isinstance(end, int) for end in ends["kv_pool_tokens"])
+    assert ends["max_concurrency"][1] / found["max_concurrency"] == pytest.approx(found["pool_high"])
+    unified = evaluate(point("gb10", "qwen3-8b", admission="paged"))
+    assert unified["pool_low"] == pytest.approx(1 - 0.119 * unified["capacity_bytes"] / unified["free_bytes"])
+
+
+@pytest.mark.parametrize("work", [{"kv_cache_memory_bytes": 2**34}, {"memory": "paper"}])
+def test_a_pool_that_is_given_or_that_no_server_lays_out_has_no_interval(work):
+    found = evaluate(point(**work))
+    assert (found["pool_low"], found["pool_high"]) == (None, None)
+    assert not {"free_bytes", "kv_pool_tokens", "max_concurrency"} & set(uncertainty.as_numbers(found))
+
+
+def test_a_pool_smaller_than_its_error_may_be_nothing():
+    """Two H100 hold the weights of a model of 72 billion parameters in 16 bits, and 1 GiB of keys and values each."""
+    work = {"tp": 2, "admission": "paged", "stack": "vllm@0.19.0", "gpu_memory_utilization": 0.925}
+    found = evaluate(point(model="qwen2.5-72b", **work))
+    assert 0 < found["free_bytes"] < 0.02 * found["capacity_bytes"]
+    assert uncertainty.as_numbers(found)["free_bytes"][0] == 0
+
+
 def test_what_does_not_fit_is_not_unsure():
     own = point("l40s", "llama3.1-70b")
     assert own.max_batch == 0

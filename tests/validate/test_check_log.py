@@ -276,6 +276,26 @@ def test_the_largest_difference_is_named_with_what_it_means():
     assert "fewer tokens or requests in a batch" in budget
 
 
+def test_a_pool_is_set_beside_those_of_other_start_ups():
+    """An H100 reports 79.19 GiB: pools are -2.0 to +0.9 % of it off ours, 58.09 GiB; a card with less left is not."""
+    log = read("vllm-0.19-llama-3.1-8b")
+    found = dse.check_log(log, device="h100")
+    (said,) = found.usual()
+    assert said.endswith("have 56.51 GiB to 58.80 GiB of keys and values; this one too.")
+    assert said in found.text()
+    pool = next(term for term in found.to_json()["terms"] if term["name"] == "keys and values")
+    assert (pool["low"] / 2**30, pool["high"] / 2**30) == (
+        pytest.approx(56.51, abs=0.01),
+        pytest.approx(58.80, abs=0.01),
+    )
+    other = dse.check_log(
+        log.replace("Available KV cache memory: 58.11", "Available KV cache memory: 50.0"), device="h100"
+    )
+    assert other.usual()[0].endswith("this one does not.")
+    of_llamacpp = next(name for name in LOGS if name.startswith("llamacpp"))
+    assert dse.check_log(path(of_llamacpp), **LOGS[of_llamacpp][0]).usual() == []
+
+
 def test_what_cannot_be_read_is_one_line():
     vllm, llama = read("vllm-0.19-llama-3.1-8b"), read("llamacpp-llama-3.1-8b-q4_k_m")
     other = 'INFO text_generation_launcher: Args { model_id: "a/b" }\nINFO Warming up model\nINFO Connected\n'

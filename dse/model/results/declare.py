@@ -13,9 +13,9 @@ Results = Mapping[str, Any]
 #: dtypes of a result: a name, yes or no, a whole number, a number, several names
 NAME, FLAG, WHOLE, NUMBER, NAMES = "name", "flag", "whole", "number", "names"
 
-#: intervals of a result over what is predicted: those of times per token, of times of prompts, of what all of a
-#: request's time is in, of what falls as that grows, of energy by parts
-PER_TOKEN, PROMPTS, SERVED, RATES, ENERGY = "per token", "prompts", "served", "rates", "energy"
+#: intervals of a result over what is predicted: those of a server's pool, of times per token, of times of prompts, of
+#: what all of a request's time is in, of what falls as that grows, of energy by parts
+POOLED, PER_TOKEN, PROMPTS, SERVED, RATES, ENERGY = "pool", "per token", "prompts", "served", "rates", "energy"
 
 #: sections of a point's text
 SECTIONS = ("Memory", "Bits per element", "Time", "Throughput")

@@ -7,7 +7,7 @@ from dse.model.capacity import blocks_of_request, counts_blocks, longest_tokens,
 from dse.model.facts import Facts
 from dse.model.formulas import activations, capacity, kv_cache
 from dse.model.peak_memory import activation_tokens
-from dse.model.results.declare import FLAG, NAME, NUMBER, WHOLE, Derivation, TextLine, Topic, by, how, of_server
+from dse.model.results.declare import FLAG, NAME, NUMBER, POOLED, WHOLE, Derivation, TextLine, Topic, by, how, of_server
 from dse.model.results.reads import MEMORY, POOL, UNUSED
 
 _CAPACITY, _KV = "docs/explanation/model.md, Capacity", "docs/explanation/model.md, KV bytes"
@@ -188,7 +188,7 @@ def capacity_bytes(at: Facts) -> Derivation:
     return how("memory that the driver reports, in proportion where memory_capacity is changed", reported.source)
 
 
-@topic.result("B", WHOLE, "room for keys and values", TextLine("Memory", 4, "", of_server), reads=POOL)
+@topic.result("B", WHOLE, "room for keys and values", TextLine("Memory", 4, "", of_server), reads=POOL, interval=POOLED)
 def free_bytes(at: Facts) -> Derivation:
     usable, memory = at.device.usable_frac.si, at.design.memory
     if at.is_server:
@@ -218,7 +218,12 @@ def of_blocks(results: Mapping[str, Any]) -> bool:
 
 
 @topic.result(
-    "token", WHOLE, "KV tokens of the pool", TextLine("Memory", 5, "  KV tokens of the pool", of_server), reads=POOL
+    "token",
+    WHOLE,
+    "KV tokens of the pool",
+    TextLine("Memory", 5, "  KV tokens of the pool", of_server),
+    reads=POOL,
+    interval=POOLED,
 )
 def kv_pool_tokens(at: Facts) -> Derivation:
     memory = at.design.memory
@@ -240,6 +245,7 @@ def kv_pool_tokens(at: Facts) -> Derivation:
     "KV tokens that requests use",
     TextLine("Memory", 6, "  KV tokens that requests use", of_blocks),
     reads=POOL,
+    interval=POOLED,
 )
 def kv_usable_tokens(at: Facts) -> Derivation:
     memory = at.design.memory
@@ -259,6 +265,7 @@ def kv_usable_tokens(at: Facts) -> Derivation:
     "requests of the longest context",
     TextLine("Memory", 7, "  requests of the longest context", of_server),
     reads=POOL,
+    interval=POOLED,
 )
 def max_concurrency(at: Facts) -> Derivation:
     if not at.design.memory.block_bits:

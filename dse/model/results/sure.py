@@ -3,7 +3,7 @@
 from dse.model.assumed import implementations_text, reason
 from dse.model.facts import Facts
 from dse.model.results.declare import NAMES, NUMBER, Derivation, Topic, how
-from dse.model.results.reads import KERNELS, STACK
+from dse.model.results.reads import KERNELS, POOL, STACK
 
 _HOW_SURE = "docs/explanation/model.md, How sure"
 
@@ -12,6 +12,11 @@ topic = Topic()
 
 def _of_energy(at: Facts) -> Derivation:
     return how("the range of the device's file over its value", _HOW_SURE)
+
+
+def _of_pool(at: Facts) -> Derivation:
+    pool = at.point.lowered.pool
+    return how("1 + share of the device's memory / pool", pool.why if pool else _HOW_SURE)
 
 
 def _of_tokens(at: Facts) -> Derivation:
@@ -30,6 +35,7 @@ def _of_kernels(at: Facts) -> Derivation:
 for name, title, reads, explain in (
     ("byte_energy", "measured over predicted energy of bytes", ("energy_per_byte",), _of_energy),
     ("flop_energy", "measured over predicted energy of operations", ("energy_per_flop",), _of_energy),
+    ("pool", "measured over predicted pool", POOL, _of_pool),
     ("token_time", "measured over predicted time per token", STACK, _of_tokens),
     ("first_time", "measured over predicted time of prompts", STACK, _of_prompts),
     ("unpack_rate", "unpacking rate over what is taken", KERNELS, _of_kernels),
