@@ -141,7 +141,7 @@ def _rotate(x: np.ndarray, rotation: Rotation, work: np.ndarray) -> None:
     if rotation.stages:
         for i in range(x.size):
             x[i] = np.float32(x[i] * rotation.factor)
-        transform(x, work, rotation.stages)
+        transform(x, work, np.int64(rotation.stages))
         transposed(x, x.size >> rotation.stages, work)
         copied(work, x)
 
