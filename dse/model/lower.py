@@ -533,7 +533,7 @@ def load_of(
     paged, discount = work.admission == "paged", work.cached_input_discount
     return Load(
         is_paged=int(paged),
-        page_tokens=work.page_tokens if paged else 1,
+        page_tokens=work.block_tokens if paged else 1,
         prefix_tokens=work.prefix_tokens,
         samples=work.samples,
         offloaded_permille=round(1000 * work.kv_offload),
@@ -677,7 +677,7 @@ def memory_of(device: HardwareSpec, plan: KvPlan, work: Workload, stack_name: st
             outside_bytes=0,
             beside_bytes=beside_bytes(plan, work) if work.weights_size_bytes else 0,
             given_bytes=0,
-            block_tokens=work.page_tokens,
+            block_tokens=work.block_tokens,
             longest_tokens=0,
             budget_tokens=0,
             cache_copies=servers.cache_copies(stack_name) if work.kv_cache else 1,
@@ -716,11 +716,11 @@ def memory_of(device: HardwareSpec, plan: KvPlan, work: Workload, stack_name: st
         outside_bytes=outside if server.rule == servers.STATIC else 0,
         beside_bytes=beside_bytes(plan, work) if logged is None else logged.weight_bytes - own_bytes(model, work),
         given_bytes=work.kv_cache_memory_bytes or (logged.given_bytes if logged and logged.given_bytes else 0),
-        block_tokens=work.page_tokens,
+        block_tokens=work.block_tokens,
         longest_tokens=work.max_model_len or 0,
         budget_tokens=budget,
         cache_copies=1,
-        **pool.blocks_of(plan, server, work.page_tokens)._asdict(),
+        **pool.blocks_of(plan, server, work.block_tokens)._asdict(),
     )
 
 

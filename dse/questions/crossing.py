@@ -256,7 +256,7 @@ def period_of(design: Candidate, work: Workload) -> int:
     if steps == {1}:
         return 1
     admission = lower.with_admission(design.device, work).admission
-    period = math.lcm(work.page_tokens if admission == "paged" else 1, *steps)
+    period = math.lcm(work.block_tokens if admission == "paged" else 1, *steps)
     return 1 if work.output_tokens % period == 0 else period
 
 

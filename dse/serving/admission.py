@@ -83,7 +83,7 @@ def fits(
         raise LimitError(f"{longest:,} tokens of {plan.model.name}: sizes beyond 64 bits: take a shorter trace")
     design = memory.design
     stored = _stored(design, longest)
-    padding = _padding(design, longest, work.page_tokens)
+    padding = _padding(design, longest, work.block_tokens)
     extra = _extra(memory, longest)
     at, ending = lengths.steps_at, lengths.final_steps
     n_steps = lengths.n_steps

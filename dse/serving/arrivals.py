@@ -83,7 +83,7 @@ def requests_of(
             check_whole(name, value, 1, MAX_TOKENS)
         requests = Requests(np.zeros(n), np.full(n, work.input_tokens), np.full(n, work.output_tokens))
         if ask.prefix_tokens:
-            requests = prefix_tree.drawn(requests, ask.prefix_tokens, ask.n_prefixes, work.page_tokens, ask.seed)
+            requests = prefix_tree.drawn(requests, ask.prefix_tokens, ask.n_prefixes, work.block_tokens, ask.seed)
     elif ask.is_shipped:
         tables = trace_tables.load(ask.trace.strip().lower())
         requests = trace_tables.sample(tables, n, None, ask.seed, arrivals="trace")
@@ -125,7 +125,7 @@ def _answers(ask: Traffic, work: Workload, progress: Any, holds: Callable[[Reque
     )
 
     def answers_of(requests: Requests) -> Requests:
-        return prefix_tree.sampled(requests, samples, work.page_tokens)
+        return prefix_tree.sampled(requests, samples, work.block_tokens)
 
     of_prompts = None if holds is None else lambda requests: holds(answers_of(requests)) / samples
     return answers_of(requests_of(prompts, work, progress, of_prompts)).take(slice(n))

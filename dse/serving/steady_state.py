@@ -413,7 +413,7 @@ def fitting_sequences(device: HardwareSpec, plan: KvPlan, work: Workload, moment
         return point.max_batch
     # the mean over pages and packed groups around the mean context
     context = max(round(serving.mean_decode_context_tokens(**at)), MIN_CONTEXT_TOKENS)
-    half = min(lcm(work.page_tokens, *(g.step_tokens for g in plan.groups)) // 2, context - MIN_CONTEXT_TOKENS)
+    half = min(lcm(work.block_tokens, *(g.step_tokens for g in plan.groups)) // 2, context - MIN_CONTEXT_TOKENS)
     there = replace(work, input_tokens=context - half - 1, output_tokens=max(2 * half, 1))
     return Point(device, plan, there).max_batch
 

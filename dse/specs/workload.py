@@ -612,6 +612,11 @@ class Workload:
         """Devices that serve it together."""
         return self.tp * self.pp
 
+    @property
+    def block_tokens(self) -> int:
+        """Tokens that a request is given memory by: a page of their own on each device that shares them."""
+        return self.page_tokens * self.dcp
+
     def devices_text(self, device: str) -> str:
         """The devices in a line: 8 x H200; one by its name alone."""
         return f"{self.n_devices:,} x {device}" if self.n_devices > 1 else device

@@ -226,6 +226,19 @@ def test_tokens_that_devices_share_by_an_index(dcp, logged):
     assert found["kv_pool_tokens"] == pytest.approx(logged, rel=0.005)
 
 
+def test_devices_that_share_tokens_have_pages_of_their_own():
+    """By hand: 17 pages of 16 tokens on each of 8 devices hold 17 * 128 tokens, and a request of 129 takes two of them.
+
+    vLLM 0.33.0, vllm/v1/core/kv_cache_utils.py: blocks of a group hold block_size tokens on each rank.
+    """
+    page_bytes = 16 * 61 * 576  # 61 layers, one byte an element
+    asked = {"stack": "vllm@0.33.0", "tp": 8, "dcp": 8, "page_tokens": 16, "input_tokens": 128, "output_tokens": 1}
+    found = pooled((18 * page_bytes - 1) / GIB, "h200", "deepseek-v3", "fp8", **asked)
+    assert found["kv_pool_tokens"] == 17 * 128
+    assert found["max_concurrency"] == 17 / 2
+    assert found["max_batch"] == 17 // 2
+
+
 def test_each_server_by_its_own_rule():
     """SGLang: the share is for weights, buffers, keys and values; TensorRT-LLM: of what all else leaves."""
     reported = int(79.19 * GIB)
