@@ -42,7 +42,7 @@ from dse.model.step import (
     share_touched,
 )
 from dse.quantizers import QuantizerSpec
-from dse.specs import measured_memory
+from dse.specs import deployment, measured_memory
 from dse.specs.device_and_model import HardwareSpec, LayerKV
 from dse.specs.measured_memory import MeasuredMemory
 from dse.specs.servers import Server
@@ -180,14 +180,17 @@ class Facts:
         return {"n_kept_parameters": kept} if kept else {}
 
     def beside(self) -> dict[str, int]:
-        """Parameters and elements, each of 2 B, that a server's log counts with the weights; {} where none is."""
+        """Parameters and elements, each of 2 B, that a server's log counts with the weights, and parameters that each
+        device has whole where it has requests of its own; {} where none is."""
         if not self.design.memory.beside_bytes:
             return {}
         model, tower = self.plan.model, self.work.tower
+        copies, _ = deployment.group_copies((self.plan.whole or self.plan).model, model, self.work)
         counts = {
             "n_tower_parameters": (model.tower_parameters or 0) if tower else 0,
             "n_latent_copy_parameters": model.latent_copy_parameters,
             "n_table_elements": model.rotary_elements or 0,
+            "n_group_copy_parameters": copies,
         }
         return {name: value for name, value in counts.items() if value}
 

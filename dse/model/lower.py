@@ -630,7 +630,15 @@ def beside_bytes(plan: KvPlan, work: Workload) -> int:
     fullest = deployment.end_parameters(n_layers, work.pp, table or head, head)
     n_bytes = weights.beside_bytes(tower, model.latent_copy_parameters, model.rotary_elements or 0, work.pp)
     n_bytes += stage_bytes(model.wide_expert_bytes(work.weight_format), work.pp)
+    n_bytes += stage_bytes(group_copy_bytes(plan, work), work.pp)
     return int(n_bytes + weights.end_stage_bytes(fullest, table + head, work.pp))
+
+
+def group_copy_bytes(plan: KvPlan, work: Workload) -> int:
+    """Bytes of what devices that attend to requests of their own have whole, beyond attention."""
+    form, model = work.weight_format, (plan.whole or plan).model
+    n_parameters, kept = deployment.group_copies(model, plan.model, work)
+    return int(weights.stored_weight_bytes(n_parameters, kept, 0, form.dense_eighths, form.expert_eighths))
 
 
 def given_weight_bytes(model: ModelSpec, work: Workload) -> int:

@@ -9,6 +9,7 @@ from fractions import Fraction
 
 from dse.core.errors import InputError, show
 from dse.specs.device_and_model import LayerKV, ModelSpec
+from dse.specs.weights import NOTHING
 from dse.specs.workload import Workload
 
 #: devices of a server; engines' recipes and clouds offer a part of one by twos, or whole ones
@@ -150,6 +151,24 @@ def rank_of(model: ModelSpec, work: Workload) -> ModelSpec:
             "layer_elements": None if model.layer_elements is None else split(model.layer_elements),
         }
     )
+
+
+def group_copies(whole: ModelSpec, rank: ModelSpec, work: Workload) -> tuple[int, int]:
+    """Parameters outside attention and routed experts that a device has beyond its part of them, and of these those in
+    16 bits whatever the format, where every device attends to requests of its own (`rank_of`).
+
+    vLLM runs a server on each device, TensorRT-LLM gives each all that is not an expert (modeling_deepseekv3.py: "the
+    MLP also uses DP instead of TP"); SGLang gives it the table of embeddings (use_attn_tp_group).
+    """
+    engine, form = (work.stack or "").partition("@")[0], work.weight_format
+    if not work.dp_attention or engine not in ("vllm", "trtllm", "sglang"):
+        return 0, 0
+    if engine == "sglang":
+        # one table for both ends, where there is one alone, is whole too
+        share = (whole.vocab_size - rank.vocab_size) * whole.hidden_size
+        return share, 0 if form.keeps == NOTHING else share
+    kept = max(whole.kept_parameters(form) - rank.kept_parameters(form), 0)
+    return max(whole.dense_parameters - rank.dense_parameters, kept), kept
 
 
 def stages_alike(model: ModelSpec, n_stages: int) -> ModelSpec:

@@ -130,6 +130,24 @@ def test_weights_of_a_device_are_those_counted_by_hand(asked, n_parameters):
     assert found["weight_bytes"] == pytest.approx(2 * n_parameters, abs=16)
 
 
+# DeepSeek-V3: embeddings and head, which FP8 leaves in 16 bits; feed-forwards of 3 dense layers; a shared expert and a
+# router in each of 58
+TABLES = 2 * 129_280 * 7168
+OTHERS = 3 * 3 * 7168 * 18_432 + 58 * (3 * 7168 * 2048 + 256 * 7168)
+
+
+@pytest.mark.parametrize(
+    ("stack", "n_bytes"), [("vllm", 2 * TABLES + OTHERS), ("trtllm@1.3", 2 * TABLES + OTHERS), ("sglang", TABLES)]
+)
+def test_devices_with_requests_of_their_own_have_weights_whole(stack, n_bytes):
+    """By hand, beside an eighth of each: vLLM and TensorRT-LLM all but experts, SGLang embeddings alone."""
+    asked = {"tp": 8, "ep": 8, "dp_attention": True, "device": "h200", "weights": "fp8"}
+    split = results("deepseek-v3", **asked)["weight_bytes"]
+    found = results("deepseek-v3", stack=stack, **asked)["weight_bytes"]
+    # of FP8, with a scale for 128 * 128; norms count with the layers
+    assert found - split == pytest.approx(n_bytes * 7 / 8, rel=2e-3)
+
+
 @pytest.mark.parametrize(
     ("model", "asked", "gib"),
     [
