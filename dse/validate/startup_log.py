@@ -326,7 +326,7 @@ def _engine_of(text: str) -> Engine:
     """The engine whose lines they are. Raises InputError for none, and for several."""
     seen = [engine for engine, mark in _MARKS.items() if mark.search(text)]
     if not seen:
-        *others, last = ENGINES.values()
+        *others, last = (ENGINES[engine] for engine in _MARKS)
         raise InputError(
             f"log: has no start-up lines of {', '.join(others)} or {last}: give the output of one of these, from its "
             "start on"
