@@ -11,7 +11,7 @@ from dse.model import intervals, uncertainty
 from dse.model.engine import evaluate
 from dse.model.intervals import Interval
 from dse.model.point import Point
-from dse.specs import catalog
+from dse.specs import catalog, servers
 from dse.specs.shared_errors import SharedErrors
 from dse.specs.stack import Fit
 from dse.specs.workload import Workload
@@ -133,16 +133,19 @@ def test_results_lie_inside_where_they_are_positive(work):
 
 
 def test_a_pool_is_as_unsure_as_start_ups_of_its_class():
-    """On an H100, 79.19 GiB, pools have -2.0 to +0.9 % of the memory more than is computed; tokens go with them."""
+    """Shares of an H100's memory beside what is computed, as the server's file has them; tokens go with the pool."""
+    server = servers.of("vllm", catalog.device("h100"), "vllm@0.19.0")
     found = evaluate(point(model="qwen3-30b-a3b", admission="paged", stack="vllm@0.19.0"))
     ends = uncertainty.as_numbers(found)
-    off = [n_bytes - found["free_bytes"] for n_bytes in ends["free_bytes"]]
-    assert off == [pytest.approx(share * found["capacity_bytes"], abs=1) for share in (-0.02, 0.009)]
+    off = [(n_bytes - found["free_bytes"]) / found["capacity_bytes"] for n_bytes in ends["free_bytes"]]
+    assert off == [pytest.approx(server.pool_low.si, abs=1e-9), pytest.approx(server.pool_high.si, abs=1e-9)]
     assert ends["kv_pool_tokens"] == [round(found["kv_pool_tokens"] * found[f"pool_{end}"]) for end in ("low", "high")]
     assert all(isinstance(end, int) for end in ends["kv_pool_tokens"])
     assert ends["max_concurrency"][1] / found["max_concurrency"] == pytest.approx(found["pool_high"])
     unified = evaluate(point("gb10", "qwen3-8b", admission="paged"))
-    assert unified["pool_low"] == pytest.approx(1 - 0.119 * unified["capacity_bytes"] / unified["free_bytes"])
+    low = servers.of("vllm", catalog.device("gb10")).pool_low.si
+    assert low < server.pool_low.si < 0 < server.pool_high.si
+    assert unified["pool_low"] == pytest.approx(1 + low * unified["capacity_bytes"] / unified["free_bytes"])
 
 
 @pytest.mark.parametrize("work", [{"kv_cache_memory_bytes": 2**34}, {"memory": "paper"}])
