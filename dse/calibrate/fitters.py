@@ -13,9 +13,10 @@ SHIPPED = {
     "host": "host",
     "implementation": "implementations",
     "framework": "frameworks",
+    "backend": "backends",
 }
 #: of those, kernels that no device is named for
-WITHOUT_DEVICE = ("host", "implementation", "framework")
+WITHOUT_DEVICE = ("host", "implementation", "framework", "backend")
 
 
 def of_kernel(kernel: str) -> ModuleType:

@@ -63,7 +63,7 @@ def of(
     has_rest = device.usable_frac.si < 1 or not is_server
     rules = {
         "core_clock": by_cycle and device.core_clock is None,
-        "stacks_of": stack and (device.stacks_of or not device.stacks),
+        "stacks_of": stack and not kernels.by_backend(stack) and (device.stacks_of or not device.stacks),
         **dict.fromkeys(stand_ins, True),
         "peak_rates" if kind_of(stack, work) == "ideal" else "reached_rates": not stack,
         "exchanges": has_assumed_links,

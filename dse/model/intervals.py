@@ -8,7 +8,14 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from dse.model.kernels import MIDDLE_BANDWIDTH, MIDDLE_COMPUTE, REACHED_BANDWIDTH, REACHED_COMPUTE, benchmarked_as
+from dse.model.kernels import (
+    MIDDLE_BANDWIDTH,
+    MIDDLE_COMPUTE,
+    REACHED_BANDWIDTH,
+    REACHED_COMPUTE,
+    benchmarked_as,
+    by_backend,
+)
 from dse.model.kv_layout import KvPlan
 from dse.model.stacks import kind_of
 from dse.specs import catalog, servers
@@ -67,7 +74,7 @@ def time_intervals(
 ) -> Intervals:
     """Return the intervals of the times of a design, whatever its batch and lengths."""
     kind = kind_of(stack, work)
-    wider = borrowed_width(device)
+    wider = 1.0 if by_backend(stack) else borrowed_width(device)
     if isinstance(stack, ServedStack) and stack.host:
         spread, why = _spread(device, plan, work, stack, stack_name)
         tokens, first = (Interval(*ends, why) for ends in _ends_of(spread))

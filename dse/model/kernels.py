@@ -461,6 +461,8 @@ def kernels_reach(
             reach = reach._replace(prompt_flops_frac=prompt.flops_frac.si)
     if latent:
         reach = reach._replace(layout_copy_s=0.0, memory_frac=latent.memory_frac.si, flops_frac=latent.flops_frac.si)
+    if by_backend(stack):  # shares of the device's own peaks
+        return reach
     share = stand_in_share(device, work, stack)
     reach = reach._replace(gemm_flops_frac=reach.gemm_flops_frac * share)
     if public := benchmarked_as(device, model, work, stack):
@@ -531,6 +533,11 @@ def as_benchmarked(reach: Stack, model: ModelSpec, public: Benchmarked) -> Stack
         host_blocks_s=prompt_s * public.blocking_share.si,
         rounds_in_step=public.rounds_in_step.si,
     )
+
+
+def by_backend(stack: StackSpec | None) -> bool:
+    """True for a stack whose numbers hold for every device of a kind of kernels."""
+    return isinstance(stack, ServedStack) and bool(stack.backend)
 
 
 def is_other_vendor(device: HardwareSpec) -> bool:

@@ -3,6 +3,7 @@
 from dse.core.errors import InputError, show
 from dse.specs import catalog, engines
 from dse.specs.device_and_model import HardwareSpec
+from dse.specs.implementation import ANY_GPU
 from dse.specs.stack import StackSpec, served
 from dse.specs.workload import Workload
 
@@ -23,7 +24,11 @@ def stack_of(device: HardwareSpec, work: Workload) -> tuple[str | None, StackSpe
     measured that of the stack in general. `KERNELS` in place of a release leaves a server's own time out. Raises
     InputError for a stack that nobody measured.
     """
-    if work.model_kind == "ideal" or (work.model_kind == "auto" and not device.stacks and not work.stack):
+    if work.model_kind == "ideal":
+        return None, None
+    if by_backend := _by_backend(device, work):
+        return by_backend
+    if work.model_kind == "auto" and not device.stacks and not work.stack:
         return None, None
     if not device.stacks and device.n_cores is None:
         raise InputError(
@@ -34,7 +39,7 @@ def stack_of(device: HardwareSpec, work: Workload) -> tuple[str | None, StackSpe
     name = engine or (DEFAULT_STACK if DEFAULT_STACK in stacks else next(iter(stacks)))
     servers = catalog.servers()
     known = dict.fromkeys(
-        [*(name for name, spec in stacks.items() if spec.attention or spec.gemm or spec.host), *servers]
+        [*(name for name, spec in stacks.items() if spec.attention or spec.gemm or spec.host), *servers, *catalog.backends()]
     )
     if name not in known:
         raise InputError(f"stack = {show(name)}: {device.name} is calibrated for {', '.join(known)}")
@@ -48,6 +53,32 @@ def stack_of(device: HardwareSpec, work: Workload) -> tuple[str | None, StackSpe
         return name, served(name, order, None, "")
     public = {kind: fit for kind, fit in catalog.benchmarked(name).items() if fit.covers(release)} if release else {}
     return name, served(name, order, servers.get(name), release, public)
+
+
+def _by_backend(device: HardwareSpec, work: Workload) -> tuple[str, StackSpec] | None:
+    """The stack of a program that has a backend for the device, where it is asked for or nothing else runs there; None
+    for other stacks. Raises InputError for a backend that there is not, and for a stack beside the only one."""
+    engine, _, release = (work.stack or "").partition("@")
+    architecture = device.architecture or (ANY_GPU if device.n_cores else "")
+    for name, program in catalog.backends().items():
+        backend = program.backend_of(architecture)
+        is_alone = bool(backend and program.backends[backend].is_alone)
+        if engine != name and not is_alone:
+            continue
+        if engine not in ("", name):
+            title = program.backends[backend or ""].title
+            raise InputError(
+                f"stack = {show(work.stack)}: {engines.ENGINES.get(engine, engine)} does not run on {title}, which "
+                f"{device.name} has: use {name}, the default there"
+            )
+        if backend is None:
+            titles = ", ".join(one.title for one in program.backends.values())
+            raise InputError(f"stack = {show(work.stack)}: {program.title} has {titles}, none of them for {device.name}")
+        if release == KERNELS:
+            raise InputError(f"stack = {show(work.stack)}: was measured by whole steps alone: use {name}")
+        engines.check_release(name, release)
+        return name, program.stack(backend, device.stacks.get(name), release)
+    return None
 
 
 def kind_of(stack: StackSpec | None, work: Workload) -> str:

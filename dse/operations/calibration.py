@@ -9,7 +9,7 @@ from dse.core.errors import InputError
 from dse.operations.declare import SILENT, Console, argument, operation, option
 from dse.operations.shared import Printed, json_option
 
-KERNELS = ("attention", "gemm", "links", "served", "host", "implementation", "framework", "power")
+KERNELS = ("attention", "gemm", "links", "served", "host", "implementation", "framework", "backend", "power")
 
 
 @operation("calibrate", "Fit a device's kernel parameters to measured times.")
@@ -23,11 +23,11 @@ class CalibrateDevice(Printed):
 
     table: str = argument()
     device: str | None = option(
-        None, "The device that was measured; not for host, implementation and framework.", metavar="NAME|FILE"
+        None, "The device that was measured; not for host, implementation, framework and backend.", metavar="NAME|FILE"
     )
     stack: str | None = option(None, "Software stack, such as vllm; default: the one the table names.", metavar="NAME")
     out: str = option(
-        help="Device file to write, with the fitted stack in it; for host, implementation and framework a directory.",
+        help="Device file to write, with the fitted stack in it; for host, implementation, framework and backend a directory.",
         metavar="FILE.toml|DIR",
     )
     kernel: str = option(
@@ -35,6 +35,7 @@ class CalibrateDevice(Printed):
         "What to read from aiconfigurator-core (links: collectives; served: products by "
         "format, experts, latent heads, prompts); a CSV file's columns say. host: whole steps of a CSV "
         "table; implementation: published measurements of quantized KV; framework: those without a KV cache; "
+        "backend: steps of llama.cpp, a table of `validate speed`; "
         "power: J a byte and an operation, idle power.",
         choices=KERNELS,
     )

@@ -188,8 +188,9 @@ class CheckSpeed(Printed):
     TABLE is a CSV file with the columns id, engine, device, model (or dse_model), weights, concurrency, input_tokens,
     output_tokens and one of measured_tpot_ms, measured_output_tok_s and measured_ttft_ms; where known version, tp, pp,
     ep, dp_attention, kv_dtype, requests, all_at_once (a burst), requests_per_s (a rate), lengths (fixed, varied),
-    suspect and server (the command as printed: memory, longest context, requests and prompt tokens are read off).
-    Without all_at_once and requests_per_s, `concurrency` requests are there at any time.
+    decode (steps without prompts in them, as llama-bench has them), suspect and server (the command as printed: memory,
+    longest context, requests and prompt tokens are read off). Without all_at_once, requests_per_s and decode,
+    `concurrency` requests are there at any time.
     """
 
     table: str = argument()

@@ -16,11 +16,12 @@ from dse.specs import device_names, model_file, model_names, weight_names
 from dse.specs.device_and_model import HardwareSpec, ModelFile, ModelSpec, flat, load
 from dse.specs.implementation import ANY_GPU, ENDS, GENERIC, Implementation, unknown
 from dse.specs.shared_errors import SharedErrors
-from dse.specs.stack import KINDS, Benchmarked, Kind, ServerSpec, UnmeasuredKernels
+from dse.specs.stack import KINDS, BackendsSpec, Benchmarked, Kind, ServerSpec, UnmeasuredKernels
 
 _DEVICES = Path(hwspecs.__file__).parent / "devices"
 _CALIBRATIONS = Path(hwspecs.__file__).parent / "calibrations"
 _MODELS = Path(hwspecs.__file__).parent / "models"
+_BACKENDS = Path(hwspecs.__file__).parent / "backends"
 _STACKS = Path(hwspecs.__file__).parent / "stacks"
 _BENCHMARKED = Path(hwspecs.__file__).parent / "benchmarked"
 _SHARED_ERRORS = Path(hwspecs.__file__).parent / "shared_errors.toml"
@@ -104,6 +105,12 @@ class _Servers(Mapping[str, ServerSpec]):
 
     def __len__(self) -> int:
         return len(self._files)
+
+
+@cache
+def backends() -> Mapping[str, BackendsSpec]:
+    """Programs whose kernels were measured across devices, by name."""
+    return {path.stem: load(specfile.read(path), BackendsSpec) for path in sorted(_BACKENDS.glob("*.toml"))}
 
 
 @cache

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from dse.specs.quantity import ElementRate, Factor, Quantity, Rounds, Seconds, Share, with_source
 from dse.specs.releases import NEWEST, release_of
@@ -13,7 +13,7 @@ from dse.specs.releases import NEWEST, release_of
 KvCode = Literal["fp16", "fp8", "int8", "int4", "int2"]
 PackedCode = Literal["fp8", "int8", "int4", "int2"]
 #: formats of weights that products were measured in (dse/specs/weights.py)
-WeightCode = Literal["bf16", "fp8", "fp8_block", "nvfp4", "mxfp4", "int4", "int8", "w8a8"]
+WeightCode = Literal["bf16", "fp8", "fp8_block", "nvfp4", "mxfp4", "int4", "int8", "w8a8", "gguf", "gguf_grid"]
 LatentCode = Literal["fp16", "fp8"]
 #: how a layer of a constant state updates it: Mamba-2, the gated delta rule, Kimi's delta attention
 StateCode = Literal["mamba2", "gdn", "kda"]
@@ -22,7 +22,7 @@ SparseCode = Literal["dsa", "dsa_fp8", "dsa_shared", "dsa_shared_fp8", "msa", "m
 #: dimension of a head
 HeadCode = Literal["d64", "d128"]
 #: a framework's name, as a key of a TOML table
-StackName = Annotated[str, Field(min_length=1, max_length=32, pattern=r"^[a-z0-9][a-z0-9_-]*$")]
+StackName = Annotated[str, Field(min_length=1, max_length=32, pattern=r"^[a-z0-9][a-z0-9_.-]*$")]
 
 #: measured over predicted
 Ratio = Annotated[float, Field(gt=0, le=1000)]
@@ -322,6 +322,58 @@ class ServedStack(StackSpec):
     benchmarked: Mapping[Kind, Benchmarked] = Field(default_factory=dict)
     #: how far off it is on models with rows on it, each left out of its fit
     models: dict[str, Spread] = Field(default_factory=dict)
+    #: of software whose numbers hold for every device of one kind of kernels: that kind; "" else
+    backend: str = ""
+
+
+class Backend(Spec):
+    """The kernels that a program has for one kind of device."""
+
+    title: str = Field(min_length=1, max_length=60)
+    #: devices that it runs on, by how their architectures begin
+    architectures: Annotated[tuple[str, ...], BeforeValidator(tuple), Field(min_length=1)]
+    #: other servers do not run there
+    is_alone: bool = False
+    #: the kernels of a step are recorded and start as one (CUDA graphs)
+    records: bool = False
+    #: measured rows; 0: the numbers are those of another backend
+    n_points: int = Field(ge=0)
+    left_out: dict[Kind, Spread]
+
+
+class BackendsSpec(Spec):
+    """A program whose kernels were written once for every device of a kind: shares of the peaks that all reach."""
+
+    name: StackName
+    title: str = Field(min_length=1, max_length=120)
+    numbers: StackSpec
+    #: start of a mixture's layer where its kernels are not recorded, and the date since when they are
+    unrecorded: Seconds
+    recorded_since: str = Field(pattern=r"^20\d\d-\d\d-\d\d$")
+    backends: dict[StackName, Backend]
+
+    def backend_of(self, architecture: str) -> str | None:
+        """Return the backend that runs on an architecture; None where none does."""
+        starts = ((name, one.architectures) for name, one in self.backends.items())
+        return next((name for name, begins in starts if architecture.startswith(begins)), None)
+
+    def records(self, name: str, release: str) -> bool:
+        """Return True where a release, which may be a date, records the kernels of mixtures."""
+        is_older = release[:2] == "20" and "-" in release and release < self.recorded_since
+        return self.backends[name].records and not is_older
+
+    def stack(self, name: str, own: StackSpec | None, release: str) -> ServedStack:
+        """Return the stack of a backend, by the numbers that a device has of its `own`, else by those that all share;
+        what was not measured there is of the backend that was."""
+        backend, parts = self.backends[name], dict(own or self.numbers)
+        if not own and not self.records(name, release):
+            start = {"launch": self.unrecorded}
+            parts["experts"] = {code: fit.model_copy(update=start) for code, fit in self.numbers.experts.items()}
+        lender = next(one.title for one in self.backends.values() if one.n_points)
+        is_lent = not own and not backend.n_points
+        borrowed = dict.fromkeys(self.numbers.fits(), f"{self.title} on {lender}") if is_lent else {}
+        parts |= {"left_out": backend.left_out, "borrowed": borrowed, "backend": name}
+        return ServedStack.model_construct(**parts)
 
 
 class ServerSpec(Spec):

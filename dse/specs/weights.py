@@ -46,7 +46,8 @@ def _uniform(name: str, title: str, eighths: int, code: str, keeps: str = OUTSID
 
 def _gguf(name: str, eighths: int) -> WeightFormat:
     """A type of llama.cpp's files, whose tables are packed as well."""
-    return _uniform(name, f"GGUF {name.upper()}", eighths, "", NOTHING)
+    code = "gguf_grid" if name.startswith(_GRIDS) else "gguf"
+    return _uniform(name, f"GGUF {name.upper()}", eighths, code, NOTHING)
 
 
 #: a block of 16 has an 8-bit scale (NVFP4), of 32 an 8-bit scale (MXFP4, MXFP8) or a 16-bit one (INT4 experts of Kimi),
@@ -67,11 +68,15 @@ _GGUF = {
     "q4_1": 40,
     "iq4_nl": 37,
     "iq4_xs": 36,
+    "iq3_s": 29,
+    "iq3_xxs": 26,
     "q3_k_l": 34,
     "q3_k_m": 32,
     "q3_k_s": 29,
     "q2_k": 25,
 }
+#: types whose weights are looked up in a grid, several at once
+_GRIDS = ("iq1", "iq2", "iq3")
 FORMATS: dict[str, WeightFormat] = {
     entry.name: entry
     for entry in (
@@ -125,6 +130,14 @@ FORMATS: dict[str, WeightFormat] = {
             expert_code="mxfp4",
             keeps=OUTSIDE,
             pads=True,
+        ),
+        WeightFormat(
+            "mxfp4_moe",
+            title="GGUF MXFP4_MOE: MXFP4 experts, the rest Q8_0",
+            dense_eighths=_GGUF["q8_0"],
+            expert_eighths=_MXFP4,
+            dense_code="gguf",
+            expert_code="gguf",
         ),
         *(_gguf(name, eighths) for name, eighths in _GGUF.items()),
     )

@@ -63,6 +63,8 @@ FLAGS: tuple[tuple[str, str, type], ...] = (
     (r"(?:max-num-batched-tokens|chunked-prefill-size|max_num_tokens)", "prompt_budget_tokens", int),
 )
 SPECULATES = re.compile(r"speculative[-_](?:config|algo|num)")
+#: programs that run another's kernels, or a fork of them
+SAME_ENGINE = {"ik_llama.cpp": "llama.cpp", "ollama": "llama.cpp"}
 #: assumptions that a prediction is marked with
 MARKED = ("stacks_of", "nearest_release", "nearest_kernels", "nearest_format", "exchanges")
 GROUPS = ("kind", "model", "device", "engine", "measured")
@@ -79,7 +81,7 @@ class SpeedRow:
     release: str
     model: str
     device_name: str
-    #: closed, burst or rate
+    #: closed, burst, rate, or decode: steps without prompts in them
     kind: str
     n_requests: int = 0
     requests_per_s: float = 0.0
@@ -150,7 +152,7 @@ def _blank(line: int, said: dict[str, str], why: str = "") -> SpeedRow:
     return SpeedRow(
         id=said["id"],
         line=line,
-        engine=said["engine"].lower(),
+        engine=SAME_ENGINE.get(said["engine"].lower(), said["engine"].lower()),
         release=said.get("version", ""),
         model=said.get("dse_model") or said.get("model", ""),
         device_name=said["device"].lower(),
@@ -173,7 +175,7 @@ def _row(path: str, line: int, said: dict[str, str]) -> SpeedRow:
     rate = said.get("requests_per_s", "")
     per_s = number(path, line, "requests_per_s", rate, MAX_VALUE, False) if rate else 0.0
     blank = _blank(line, said)
-    kind = "rate" if per_s else blank.kind
+    kind = "rate" if per_s else "decode" if _is_true(said.get("decode", "")) else blank.kind
     measured = {}
     for column, (what, unit) in MEASURED.items():
         cell = said.get(column, "")
@@ -181,10 +183,9 @@ def _row(path: str, line: int, said: dict[str, str]) -> SpeedRow:
             measured[what] = number(path, line, column, cell, MAX_VALUE, False) * (_MS if unit == "ms" else 1.0)
     if not measured:
         raise InputError(f"{place}: measured_tpot_ms = '': nothing was measured: give one of {', '.join(MEASURED)}")
-    if blank.engine not in catalog.servers():
-        raise InputError(
-            f"{place}: engine = {show(blank.engine)}: must be one of {', '.join(catalog.servers())}: leave the row out"
-        )
+    known = [*catalog.servers(), *catalog.backends()]
+    if blank.engine not in known:
+        raise InputError(f"{place}: engine = {show(blank.engine)}: must be one of {', '.join(known)}: leave the row out")
     device, spec = catalog.device(blank.device_name), catalog.model(blank.model)
     kv = quantizers.parse(said.get("kv_dtype") or "fp16")
     varied = said.get("lengths", "")
@@ -272,6 +273,8 @@ def _ours(row: SpeedRow, point: Point) -> dict[str, float]:
     tpot, ttft, batch = results["tpot_s"], results["ttft_s"], work.batch or 1
     if tpot is None:
         raise InputError(results["infeasible_reason"] or "not one request fits")
+    if row.kind == "decode":
+        return {"tpot": results["decode_step_s"], "ttft": ttft, "output": batch / results["decode_step_s"]}
     drain = 1 + DRAIN_ROUNDS * batch / n if n > batch > 1 else 1.0
     return {"tpot": tpot, "ttft": ttft, "output": closed_loop_tokens_per_s(batch, outputs, ttft, tpot) / drain}
 

@@ -60,7 +60,7 @@ def test_a_model_with_rows_has_the_interval_of_fits_that_did_not_see_it():
 
 #: devices whose kernels were measured; others of which there is a data sheet alone, and that run by those of others
 MEASURED = ("a100-80gb", "h100", "h200", "b200", "l40s")
-ESTIMATED = ("m4-max", "gaudi2", "gaudi3", "tpu-v6e", "oaken-hbm", "oaken-lpddr", "lpu-hbm", "trainium2")
+ESTIMATED = ("gaudi2", "gaudi3", "tpu-v6e", "oaken-hbm", "oaken-lpddr", "lpu-hbm", "trainium2")
 BORROWING = ("rubin", "mi300x", "h100-pcie", "l4", "v100-32gb")
 
 
