@@ -148,5 +148,12 @@ COUNTED = {
     "nemotron-nano-12b-v2": (2 * 6 * 8 * 128 * 2, about(12.31e9)),
     "seed-oss-36b": (2 * 64 * 8 * 128 * 2, about(36e9)),
     "granite-4.0-h-small": (2 * 4 * 8 * 128 * 2, about(32e9)),
+    # 54 layers with a rotary part, 18 without; 9 of these read the latent of layer 35
+    "mistral-large-4": ((54 * (512 + 64) + (18 - 9) * 512) * 2, about(1050e9)),
+    "glm-5.3-flash": (11 * 512 * 2, 312.8e9),  # 34 of 45 layers have states; no rotary part
+    "longcat-flash": (2 * 28 * (512 + 64) * 2, about(560e9)),  # two layers of attention in each of 28
+    "muse-spark": (2 * 62 * 16 * 64 * 2, about(816e9)),
+    "olmo-hybrid-7b": (2 * 8 * 30 * 128 * 2, 7.43e9),  # each fourth of 32 layers
+    "llama-3.1-nemotron-ultra-253b": (2 * 64 * 8 * 128 * 2, about(253e9)),  # 64 of 162 layers have attention
     "tinyllama-1.1b": (2 * 22 * 4 * 64 * 2, about(1.1e9)),
 }

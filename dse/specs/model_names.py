@@ -34,13 +34,15 @@ NEWEST = {
     "gemma 12b": "gemma-3-12b",
     "gemma 27b": "gemma-3-27b",
 }
-#: series whose config.json no public store had in 2026-11 -> the shipped model nearest in layers and experts
+#: series whose config.json no public store had in 2026-11, or whose layers are not known here -> the shipped model
+#: nearest in layers and experts
 UNPUBLISHED = {
     "deepseek-v4.1": "deepseek-v4-flash",
     "ling-2.6": "ling-3.0-flash",
     "mimo-v2.5": "mimo-v2-flash",
     "mimo-v2.6": "mimo-v2-flash",
     "minimax-m3.1": "minimax-m3",
+    "qwen3.8-flash-next": "qwen3-next-80b-a3b",
     "step-5": "step-3.7-flash",
 }
 #: words at the end that name another shape, or what is no language model

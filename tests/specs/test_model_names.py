@@ -26,6 +26,11 @@ MEANS = {
     "llama 70b": "llama3.1-70b",
     "Qwen-72B": "qwen2.5-72b",
     "Qwen2-72B": "qwen2.5-72b",
+    "mistralai/Mistral-Large-4-1T-A52B": "mistral-large-4",
+    "meta-models/Muse-Spark-Open-816B-A42B": "muse-spark",
+    "meituan-longcat/LongCat-Flash-Chat": "longcat-flash",
+    "zai-org/GLM-5.3-Flash-FP8": "glm-5.3-flash",
+    "nvidia/Llama-3_1-Nemotron-Ultra-253B-v1": "llama-3.1-nemotron-ultra-253b",
     "GLM-4.7-Flash": "glm-4.7-flash",
     "Qwen/Qwen3-VL-32B-Instruct": "qwen3-vl-32b",
     "Qwen/Qwen3-Coder-30B-A3B-Instruct": "qwen3-30b-a3b",
@@ -252,7 +257,7 @@ def test_every_shipped_name_is_its_own_and_no_two_are_one():
     shipped = list(catalog.model_files())
     names = catalog.model_aliases()
     plain = [model_names.plain(name) for name, _ in names]
-    assert len(set(plain)) == len(plain) == len(shipped) + 118
+    assert len(set(plain)) == len(plain) == len(shipped) + 125
     for name in shipped:
         for written in (name, name.upper(), f"org/{name}", name.replace(".", "-"), f"{name}-Instruct-FP8"):
             assert catalog.model(written).name == name, written
@@ -304,6 +309,7 @@ def test_lists_and_shows_understand_the_same_names():
 @pytest.mark.parametrize(
     ("name", "says"),
     [
+        ("Qwen/Qwen3.8-Flash-Next", "its shape is not published; nearest is qwen3-next-80b-a3b"),
         ("Step-5", "its shape is not published; nearest is step-3.7-flash"),
         ("deepseek-ai/DeepSeek-V4.1-Flash", "nearest is deepseek-v4-flash"),
         ("LFM 3", "did you mean lfm3-1.7b?"),

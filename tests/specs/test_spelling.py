@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from cases import each
 from dse.core.errors import DseError, SpecError
 from dse.core.specfile import Document
 from dse.specs import catalog
@@ -112,7 +113,7 @@ def test_a_type_that_is_not_read_says_which_key(stored, tmp_path):
             first = str(error).split("; ")[0]
             assert first.startswith(str(path)), model_type
             assert any(f"{key}" in first for key in (*config, *config.get("text_config", {}), "missing")), first
-    assert n_read >= 167
+    assert n_read >= 176
 
 
 #: default configuration -> model that it is, and billions of parameters on its card: all, and active for a token
@@ -123,6 +124,10 @@ CARDS = {
     "solar_open": ("Solar Open 100B: 102.6B, 12B active", 102.6, 12),
     "axk1": ("A.X K1: 519B, 33B active", 519, 33),
     "hy_v3": ("Hy3: 295B, 21B active", 295, 21),
+    "mistral_large4": ("Mistral Large 4: 1.05T, 52B active", 1050, 52),
+    "longcat_flash": ("LongCat-Flash: 560B, 18.6B to 31.3B active, 27B on average", 560, 27.5),
+    "muse_spark": ("Muse Spark Open: 816B-A42B", 816, 42),
+    "beam": ("Beam 1.0: 501B-A23B", 501, 23),
     "ministral3": ("Ministral 3 8B: 8.4B language model", 8.4, 8.4),
 }
 
@@ -158,3 +163,43 @@ def test_states_of_short_convolutions_and_mamba_by_hand(tmp_path):
     granite |= {"shared_intermediate_size": 4096} | {f"mamba_{names[name]}": size for name, size in mamba.items()}
     path.write_text(json.dumps(base | granite))
     assert catalog.model(str(path)).layers[0].state_bytes == 2 * (48 * 64 * 128 + 3 * (48 * 64 + 2 * 128))
+
+
+def test_minimax_text_01_has_states_of_lightning_attention_and_the_size_of_its_card(tmp_path):
+    """456B parameters, 45.9B of them for a token but for the two embeddings; seven of eight layers keep
+    64 matrices of 128 x 128 in FP32."""
+    path = tmp_path / "config.json"
+    kinds = (["linear_attention"] * 7 + ["full_attention"]) * 10
+    shape = {"hidden_size": 6144, "intermediate_size": 9216, "vocab_size": 200064, "head_dim": 128}
+    shape |= {"num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": 8}
+    shape |= {"num_local_experts": 32, "num_experts_per_tok": 2, "tie_word_embeddings": False, "rotary_dim": 64}
+    path.write_text(json.dumps({"model_type": "minimax", "layer_types": kinds} | shape))
+    model = catalog.model(str(path))
+    assert model.parameters / 1e9 == pytest.approx(456, rel=0.005)
+    assert (model.active_parameters - 2 * 200_064 * 6144) / 1e9 == pytest.approx(45.9, rel=0.002)
+    assert [(layer.n_layers, layer.state_bytes) for layer in model.layers[:2]] == [(7, 4 * 64 * 128 * 128), (1, 0)]
+
+
+def _mistral(sources, folder):
+    path, n = folder / "config.json", 4
+    shape = {"hidden_size": 64, "intermediate_size": 128, "vocab_size": 100, "num_hidden_layers": n}
+    shape |= {"num_attention_heads": 4, "kv_lora_rank": 32, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8}
+    shape |= {"v_head_dim": 16, "no_rope_layers": [1, 0, 1, 0], "kv_source_layers": sources}
+    path.write_text(json.dumps({"model_type": "mistral_large4_text", "tie_word_embeddings": False} | shape))
+    return catalog.model(str(path))
+
+
+def test_a_layer_of_mistral_large_4_reads_the_latent_of_an_earlier_one(tmp_path):
+    own, shared = _mistral([0, 1, 2, 3], tmp_path), _mistral([0, 1, 2, 1], tmp_path)
+    assert [layer.key_dim for layer in own.layers] == [40, 32, 40, 32]  # without a rotary part in each second
+    assert [layer.stored for layer in own.layers] == [True] * 4
+    assert [layer.stored for layer in shared.layers] == [True, True, True, False]
+    assert [layer.key_dim for layer in shared.layers] == [40, 32, 40, 32]
+
+
+@each("sources", ([0, 1, 2], [0, 1, 3, 3], [0, 0, 1, 3], [0, 1, 2, 9], [0, 1, 2, "3"], 7))
+def test_sources_that_are_no_earlier_layers_are_refused(sources, tmp_path):
+    with pytest.raises(SpecError) as error:
+        _mistral(sources, tmp_path)
+    assert "kv_source_layers = " in str(error.value)
+    assert "must be a list of 4 layers, each itself or an earlier one that is itself" in str(error.value)

@@ -196,7 +196,7 @@ def _not_understood(keys: Keys) -> None:
     keys.used.update(_TOLD_ALREADY.get(str(keys.get("model_type")), ()))
     if keys.get("model_type") == "openelm":
         keys.used.update(("qkv_multipliers", "num_gqa_groups"))  # the head lists say the same
-    keys.used.add("img_token_compression_config")  # of images
+    keys.used.update(("img_token_compression_config", "seconds_per_chunk"))  # of images, of sound
     places: list[tuple[KeyPath, str, dict[str, Any]]] = [(keys.prefix, "", keys.data)]
     if keys.prefix:
         places.append(((), "", keys.document.data))

@@ -26,6 +26,7 @@ from dse.specs.huggingface.mixers import (
     Mixer,
     gated_delta,
     kimi_delta,
+    lightning,
     mamba2,
     short_convolution,
 )
@@ -36,11 +37,14 @@ STATE_TYPES = {"float32": 4, "bfloat16": 2, "float16": 2}
 #: Nemotron-H's blocks, as letters and as words -> what they are
 BLOCKS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 #: types of the models that have layers of the gated delta rule, and of Kimi delta attention
-GATED_DELTA, KIMI = ("qwen3_next", "qwen3_5"), ("kimi_linear", "kimi_k3", "bailing_hybrid")
+GATED_DELTA = ("qwen3_next", "qwen3_5", "olmo_hybrid")
+KIMI = ("kimi_linear", "kimi_k3", "bailing_hybrid", "glm5_next", "glm5_next_text")
 #: and those of Mamba-2 among attention in layers of a feed-forward each, and of short convolutions
 MAMBA, CONVOLUTIONS = ("granitemoehybrid",), ("lfm2", "lfm2_moe", "lfm3")
 #: and those whose layers choose what they read by an index: DeepSeek Sparse Attention, MiniMax Sparse Attention
-INDEXED, BLOCK_INDEXED = ("deepseek_v32", "glm_moe_dsa"), ("minimax_m3", "minimax_m3_vl", "minimax_m3_vl_text")
+MISTRAL, GLM_NEXT = ("mistral_large4", "mistral_large4_text"), ("glm5_next", "glm5_next_text")
+INDEXED = ("deepseek_v32", "glm_moe_dsa", *MISTRAL, *GLM_NEXT)
+BLOCK_INDEXED = ("minimax_m3", "minimax_m3_vl", "minimax_m3_vl_text")
 #: and those of compressed caches
 COMPRESSED = ("deepseek_v4", "deepseek_ref")
 #: widths of Nemotron-NAS's feed-forwards are multiples of it
@@ -77,14 +81,37 @@ def read(keys: Keys, rules: Rules, model_type: str, n_layers: int, hidden: int) 
     elif model_type in BLOCK_INDEXED:
         index = _block_index(keys, n_layers)
     if latent:
-        keys.whole(HEAD_DIM, 1, MAX_DIM)  # of the rope part alone
+        keys.whole(HEAD_DIM, 0, MAX_DIM)  # of the rope part alone
         heads.kv_heads(keys, model_type, q_heads)
-        mixers = [replace(latent, q_heads=q, index=idx).mixer() for q, idx in zip(q_heads, index, strict=True)]
+        latents = [replace(latent, q_heads=q, index=idx) for q, idx in zip(q_heads, index, strict=True)]
+        if model_type in MISTRAL and keys.get("no_rope_layers"):
+            ropes = keys.per_layer(["no_rope_layers"], n_layers, 0, 1)
+            wide = replace(latent, nope=latent.nope + latent.rope, rope=0)
+            latents = [
+                one if rope else replace(wide, q_heads=one.q_heads, index=one.index)
+                for one, rope in zip(latents, ropes, strict=True)
+            ]
+        mixers = [one.mixer() for one in latents]
     else:
         mixers = _with_heads(keys, rules, model_type, n_layers, hidden, q_heads=q_heads, index=index, states=states)
     stored = n_layers - (keys.whole(["num_kv_shared_layers"], 0, max(n_layers - 1, 0), 0) or 0 if n_layers else 0)
-    mixers = [mixer if i < stored else mixer.reading_earlier() for i, mixer in enumerate(mixers)]
+    reads = [i >= stored or source != i for i, source in enumerate(_sources(keys, model_type, n_layers))]
+    mixers = [mixer.reading_earlier() if late else mixer for mixer, late in zip(mixers, reads, strict=True)]
     return [state or mixer for state, mixer in zip(states, mixers, strict=True)]
+
+
+def _sources(keys: Keys, model_type: str, n_layers: int) -> list[int]:
+    """The layer whose latent each layer reads, itself or an earlier one (Mistral Large 4)."""
+    own = list(range(n_layers))
+    sources: Any = keys.get("kv_source_layers") if model_type in MISTRAL else None
+    if sources in (None, own):
+        return own
+    whole = isinstance(sources, list) and all(isinstance(one, int) and 0 <= one < n_layers for one in sources)
+    if not whole or len(sources) != n_layers or any(one > i or sources[one] != one for i, one in enumerate(sources)):
+        keys.bad("kv_source_layers", f"a list of {n_layers} layers, each itself or an earlier one that is itself")
+        return own
+    keys.note("layers that read an earlier one's latent: their index keys are not counted in the cache")
+    return sources
 
 
 def _with_heads(
@@ -168,7 +195,8 @@ def _latent(keys: Keys, hidden: int) -> LatentAttention | None:
     if keys.get("kv_lora_rank") is None:
         return None
     rank = keys.whole(["kv_lora_rank"], 1, MAX_LATENT) or 1
-    rope = keys.whole(["qk_rope_head_dim"], 1, MAX_LATENT, required=True) or 1
+    least = 0 if keys.get("model_type") in GLM_NEXT else 1
+    rope = keys.whole(["qk_rope_head_dim"], least, MAX_LATENT, required=True) or least
     nope = keys.whole(["qk_nope_head_dim"], 0, MAX_DIM, required=True) or 0
     value = keys.whole(["v_head_dim"], 1, MAX_DIM, required=True) or 1
     q_rank = keys.whole(["q_lora_rank"], 0, MAX_DIM, 0) or 0
@@ -207,7 +235,11 @@ def _index(keys: Keys, n_layers: int) -> list[Index | None]:
     if types is not None and types != ["deepseek_sparse_attention"] * n_layers:
         keys.bad("layer_types", f'a list of {n_layers} entries "deepseek_sparse_attention"')
     keys.note(f"index keys are FP8 with an FP32 scale for every {INDEX_BLOCK} elements, whatever the KV quantizer")
-    return [Index(read_tokens, heads=n_heads, dim=dim, own=kind == "full") for kind in kinds]
+    pool = keys.whole(["index_kpool"], 1, MAX_DIM, 1) or 1
+    keys.used.add("index_kpool_always_select_tail")
+    if pool > 1:
+        keys.note(f"one index key for {pool} tokens, assumed")
+    return [Index(read_tokens, heads=n_heads, dim=dim, own=kind == "full", pool=pool) for kind in kinds]
 
 
 def _block_index(keys: Keys, n_layers: int) -> list[Index | None]:
@@ -299,6 +331,8 @@ def _states(keys: Keys, model_type: str, n_layers: int, hidden: int) -> list[Mix
         return _mamba_or_convolution(keys, model_type, n_layers, hidden)
     if model_type in KIMI and isinstance(keys.get("linear_attn_config"), dict):
         return _kimi_states(keys, n_layers, hidden)
+    if model_type == "minimax":
+        return _lightning(keys, n_layers, hidden)
     types = keys.get("layer_types") if model_type.startswith(GATED_DELTA) else None
     if types is None and model_type.startswith(GATED_DELTA) and keys.data.get("linear_num_key_heads"):
         interval = keys.whole(["full_attention_interval"], 1, MAX_LAYERS, required=True) or 1
@@ -314,8 +348,25 @@ def _states(keys: Keys, model_type: str, n_layers: int, hidden: int) -> list[Mix
         "conv": "conv_kernel_dim",
     }
     sizes = {name: keys.whole([f"linear_{key}"], 1, MAX_DIM, required=True) or 1 for name, key in names.items()}
+    for name in ("a_log_max", "allow_neg_eigval", "dt_init_floor", "dt_max", "dt_min"):  # of Olmo's training
+        keys.get(f"linear_{name}")
     state = gated_delta(hidden, state_bytes=_state_bytes(keys, ["mamba_ssm_dtype"], "float32"), **sizes)
     return [state if kind == "linear_attention" else None for kind in types]
+
+
+def _lightning(keys: Keys, n_layers: int, hidden: int) -> list[Mixer | None]:
+    """MiniMax-Text-01's layers of lightning attention, with as many heads of keys and values as of queries."""
+    kinds = keys.get("layer_types")
+    if not isinstance(kinds, list) or "linear_attention" not in kinds or len(kinds) != n_layers:
+        return [None] * n_layers
+    for kind in ("full_attn", "linear_attn", "mlp"):
+        for factor in ("alpha_factor", "beta_factor"):
+            keys.get(f"{kind}_{factor}")
+    keys.get("block_size")
+    n_heads = keys.whole(Q_HEADS, 1, MAX_DIM, required=True) or 1
+    state = lightning(hidden, n_heads, keys.whole(HEAD_DIM, 1, MAX_DIM) or hidden // n_heads, STATE_TYPES["float32"])
+    keys.note("states are float32, as vLLM keeps those of lightning attention")
+    return [state if kind == "linear_attention" else None for kind in kinds]
 
 
 def _mamba_or_convolution(keys: Keys, model_type: str, n_layers: int, hidden: int) -> list[Mixer | None]:
@@ -369,7 +420,23 @@ def blocks(keys: Keys, rules: Rules, model_type: str, hidden: int) -> Blocks | N
         return _nemotron_h(keys, rules, model_type, hidden)
     if model_type == "nemotron-nas":
         return _nemotron_nas(keys, rules, hidden)
+    if model_type == "longcat_flash":
+        return _longcat(keys, rules, hidden)
     return None
+
+
+def _longcat(keys: Keys, rules: Rules, hidden: int) -> Blocks:
+    """LongCat-Flash: two latent attentions a layer with a feed-forward each; the experts run beside the first of it."""
+    n_pairs = keys.whole(LAYERS, 1, MAX_LAYERS, required=True) or 1
+    q_heads, n_layers = keys.per_layer(Q_HEADS, 1, 1, MAX_DIM), 2 * n_pairs
+    latent = _latent(keys, hidden)
+    if latent is None:
+        keys.missing("kv_lora_rank")
+        return Blocks([NOTHING], [0])
+    keys.whole(HEAD_DIM, 1, MAX_DIM)  # of the rope part alone
+    heads.kv_heads(keys, "longcat_flash", q_heads)
+    ffn = read_ffn(keys, rules, "longcat_flash", n_layers, hidden)
+    return Blocks([replace(latent, q_heads=q_heads[0]).mixer()] * n_layers, ffn, [True, False] * n_pairs)
 
 
 def _nemotron_h(keys: Keys, rules: Rules, model_type: str, hidden: int) -> Blocks:

@@ -59,16 +59,19 @@ class Index:
     scale_bits: int = INDEX_SCALE_BITS
     #: False: the choice of an earlier layer is taken over
     own: bool = True
+    #: tokens that share a key
+    pool: int = 1
 
     @property
     def bits(self) -> int:
         """Bits of a token's key, scales included."""
-        return index_bits(self.dim, self.element_bits, -(-self.dim // INDEX_BLOCK) * self.scale_bits) if self.own else 0
+        scales = -(-self.dim // INDEX_BLOCK) * self.scale_bits
+        return index_bits(self.dim, self.element_bits, scales) // self.pool if self.own else 0
 
     @property
     def flops(self) -> int:
         """Operations that score one token for one query."""
-        return index_flops(self.heads, self.dim) if self.own else 0
+        return index_flops(self.heads, self.dim) // self.pool if self.own else 0
 
     def parameters(self, hidden: int, query_rank: int) -> int:
         """Queries (from `query_rank` channels), one key and its norm, a weight for each head."""
@@ -283,6 +286,14 @@ def kimi_delta(
     )
     matrices = {name: hidden * wide for name in ("q_proj", "k_proj", "v_proj", "o_proj")} | {"g_proj": gates}
     return Mixer((cache,), parameters, 4 * wide, roots=("self_attn", "attention", "linear_attn"), matrices=matrices)
+
+
+def lightning(hidden: int, heads: int, dim: int, state_bytes: int) -> Mixer:
+    """A layer of lightning attention (MiniMax-Text-01, M1): a matrix for each head, which decays by a constant."""
+    wide, state = heads * dim, heads * dim * dim
+    matrices = {"qkv_proj": 3 * hidden * wide, "output_gate": hidden * wide, "out_proj": wide * hidden}
+    cache = LayerKV(n_layers=1, state_bytes=state * state_bytes, state_flops=MAMBA_FLOPS * state)
+    return Mixer((cache,), sum(matrices.values()) + wide, 4 * wide, matrices=matrices)
 
 
 def short_convolution(hidden: int, conv: int) -> Mixer:

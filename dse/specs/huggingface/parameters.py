@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 MAX_WIDTH = 2**24
 MAX_EXPERTS = 65_536
-EXPERT_WIDTH = ["moe_intermediate_size", "moe_ffn_hidden_size", "expert_intermediate_size"]
+EXPERT_WIDTH = ["moe_intermediate_size", "moe_ffn_hidden_size", "expert_intermediate_size", "expert_ffn_hidden_size"]
 FFN_WIDTH = ["intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "ffn_config.ffn_hidden_size"]
 
 
@@ -82,13 +82,17 @@ _GPT_OSS = Rules(sinks=True, windows="every", every=2, defaults=_sizes(*[None] *
 _FAMILIES = (
     ("llama granite baichuan internlm internlm2 Yi aquila exaone minicpm glm", _LLAMA),
     ("deepseek deepseek_v2 deepseek_v3 kimi_k2 minicpm3 chatglm dbrx seed_oss", Rules()),
+    ("mistral_large4 mistral_large4_text glm5_next glm5_next_text longcat_flash muse_spark muse_spark_text", Rules()),
+    ("laguna", Rules(qk_norm="head")),
+    ("olmo_hybrid", Rules(qk_norm="all")),
+    ("minimax", Rules()),
     ("deepseek_v32 glm_moe_dsa deepseek_v4 deepseek_ref kimi_k25 step3p5 step3p7", Rules()),
     ("glm4_moe_lite mistral4 axk1 sarvam_mla", Rules()),
     ("kimi_k3 kimi_linear bailing_hybrid", Rules()),
     ("ernie4_5 ernie4_5_moe solar_open sarvam_moe", Rules()),
     ("dots1 hy_v3", Rules(qk_norm="head")),
     ("exaone_moe", Rules(qk_norm="head", windows="every", every=4)),
-    ("afmoe", Rules(qk_norm="head", norms_per_layer=4, output_gate=True)),
+    ("afmoe beam", Rules(qk_norm="head", norms_per_layer=4, output_gate=True)),
     ("granitemoehybrid", Rules()),
     ("lfm2 lfm2_moe", Rules(qk_norm="head", tied=True)),
     ("lfm3", Rules(qk_norm="head", norms_per_layer=4, tied=True)),
@@ -102,9 +106,9 @@ _FAMILIES = (
     ("mixtral", _MIXTRAL),
     ("llama4 llama4_text", _LLAMA4),
     ("qwen", replace(_QWEN2, windows="none", ffn_divisor=2)),
-    ("qwen2 qwen2_moe qwen2_vl qwen2_vl_text qwen2_5_vl qwen2_5_vl_text", _QWEN2),
+    ("qwen2 qwen2_moe qwen2_vl qwen2_vl_text qwen2_5_vl qwen2_5_vl_text qwen2_5_omni_text", _QWEN2),
     ("qwen3", replace(_QWEN3, defaults={"head_dim": 128})),
-    ("qwen3_moe qwen3_vl qwen3_vl_text qwen3_vl_moe qwen3_vl_moe_text", _QWEN3),
+    ("qwen3_moe qwen3_vl qwen3_vl_text qwen3_vl_moe qwen3_vl_moe_text qwen3_omni_moe_text", _QWEN3),
     ("qwen3_next qwen3_5 qwen3_5_text qwen3_5_moe qwen3_5_moe_text", replace(_QWEN3, windows="none")),
     ("gemma", _GEMMA),
     ("gemma2", _GEMMA2),
@@ -116,7 +120,7 @@ _FAMILIES = (
     ("phimoe", Rules(windows="all", norm=2)),
     ("cohere", _COHERE),
     ("cohere2 cohere2_moe", replace(_COHERE, windows="every", every=4)),
-    ("glm4_moe", Rules(bias_reaches_out=False)),
+    ("glm4_moe glm4v_moe glm4v_moe_text", Rules(bias_reaches_out=False)),
     ("olmo", Rules(norm=0)),
     ("olmo2 olmoe", _OLMO2),
     ("olmo3", replace(_OLMO2, windows="every", every=4)),
@@ -347,8 +351,13 @@ def read_experts(
         shared = width * (int(rules.shared_width) or count or 0)
     if are_beside := bool(keys.flag("enable_moe_block")):  # Gemma 4: the dense feed-forward runs beside the experts
         shared = max(ffn, default=0)
+    if zeros := keys.whole(["zero_expert_num"], 0, MAX_EXPERTS, 0) or 0:  # LongCat: experts that compute nothing
+        active = max(1, active * n // (n + zeros))
+        keys.note(f"{zeros} experts compute nothing: of those chosen {active} count, as even routing has it")
+    if model_type == "longcat_flash":
+        shared, are_beside = max(ffn, default=0), True
     layers = given or _expert_layers(keys, n_layers)
-    latent = keys.whole(["moe_latent_size", "routed_expert_hidden_size"], 1, MAX_WIDTH)
+    latent = keys.whole(["moe_latent_size", "routed_expert_hidden_size", "moe_hidden_size"], 1, MAX_WIDTH)
     for name in ("n_shared_experts", "num_shared_experts", "moe_shared_expert_overlap"):
         keys.get(name)
     if not all(layers) and keys.find(FFN_WIDTH) is None:
@@ -407,7 +416,8 @@ def read_extra(keys: "Keys", rules: Rules, model_type: str, n_layers: int, hidde
     if width:
         vocab = keys.whole(["vocab_size_per_layer_input"], 1, MAX_WIDTH, 262_144) or 0
         extra += n_layers * width * (vocab + 3 * hidden)  # table, its projection, and a gate and a projection per layer
-        keys.note("per-layer embeddings counted; the small AltUp and Laurel matrices are not")
+        small = "; the small AltUp and Laurel matrices are not" if model_type.startswith("gemma3n") else ""
+        keys.note(f"per-layer embeddings counted{small}")
     streams = keys.whole(["hc_mult"], 1, 64, 1) or 1
     if streams > 1:  # DeepSeek-V4's hyper-connections: weights that mix the streams, before and after each block
         mixing = streams * hidden * (2 * streams + streams * streams)

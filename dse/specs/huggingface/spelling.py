@@ -41,6 +41,29 @@ def _sparse(keys: Keys) -> None:
         keys.tell(KINDS, KINDS, ["deepseek_sparse_attention"] * len(kinds))
 
 
+def _mistral_large4(keys: Keys) -> None:
+    """Mistral Large 4: as GLM-5; a layer may take the latent of an earlier one (kv_source_layers)."""
+    _sparse(keys)
+
+
+def _glm5_next(keys: Keys) -> None:
+    """GLM-5.3-Flash: Kimi delta attention, and layers with an index."""
+    kinds = _kinds(keys, (LINEAR, INDEXED))
+    if kinds:
+        keys.tell(KINDS, KINDS, [FULL if kind == INDEXED else kind for kind in kinds])
+    _kimi(keys)
+    keys.used.add("linear_lower_bound")
+    keys.tell(KINDS, KINDS, None)
+
+
+def _laguna(keys: Keys) -> None:
+    """Laguna: query heads by layer; a gate a head is less than a tenth of a percent, one an element as wide as them."""
+    if isinstance(heads := keys.data.get("num_attention_heads_per_layer"), list):
+        keys.tell("num_attention_heads", "num_attention_heads_per_layer", heads)
+    if keys.get("gating") == "per-element":
+        keys.tell("attn_output_gate", "gating", True)
+
+
 def _compressed(keys: Keys) -> None:
     """DeepSeek-V4: tokens that make an entry of each layer's cache, 0 where it keeps a window alone."""
     words = {WINDOWED: 0, "compressed_sparse_attention": 4, "heavily_compressed_attention": 128}
@@ -169,6 +192,9 @@ def _by_layer(changes: Any) -> dict[int, dict[str, Any]] | None:
 
 _RULES: dict[str, Callable[[Keys], None]] = {
     "deepseek_v32 glm_moe_dsa": _sparse,
+    "mistral_large4 mistral_large4_text": _mistral_large4,
+    "glm5_next glm5_next_text": _glm5_next,
+    "laguna": _laguna,
     "deepseek_v4": _compressed,
     "nemotron_h": _nemotron_h,
     "kimi_linear bailing_hybrid": _kimi,
