@@ -29,7 +29,7 @@ def free_bytes(design: Design) -> int:
     if memory.given_bytes:
         return min(memory.given_bytes, capacity.free_bytes(device.reported_bytes, 1.0, held_bytes(design), 0))
     if memory.is_server:
-        return capacity.pool_bytes(
+        left = capacity.pool_bytes(
             device.reported_bytes,
             device.usable_frac * memory.share,
             memory.share_of_free,
@@ -37,6 +37,7 @@ def free_bytes(design: Design) -> int:
             held_bytes(design),
             memory.outside_bytes,
         )
+        return min(left, memory.most_bytes) if memory.most_bytes else left
     return capacity.free_bytes(device.capacity_bytes, device.usable_frac, weight_bytes(design), device.overhead_bytes)
 
 

@@ -100,7 +100,8 @@ def pool_interval(device: HardwareSpec, work: Workload, stack_name: str | None, 
 
     None where no server lays out a pool, nothing is left for one, or its size is given, by the user or by a log.
     """
-    if free_bytes <= 0 or not device.reported_memory or work.kv_cache_memory_bytes or work.calibrated:
+    is_given = work.kv_cache_memory_bytes or work.max_total_tokens or work.calibrated
+    if free_bytes <= 0 or not device.reported_memory or is_given:
         return None
     server = servers.of(stack_name, device, work.stack)
     low, high = (1 + end.si * device.reported_bytes / free_bytes for end in (server.pool_low, server.pool_high))

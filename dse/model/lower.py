@@ -593,6 +593,7 @@ def memory_share(device: HardwareSpec, work: Workload, server: servers.Server, h
             (work.stack or "").partition("@")[2],
             has_images,
             work.dp_attention,
+            work.cuda_graph_max_bs,
         )
     return float(server.utilization.si)
 
@@ -685,6 +686,7 @@ def memory_of(device: HardwareSpec, plan: KvPlan, work: Workload, stack_name: st
             outside_bytes=0,
             beside_bytes=beside_bytes(plan, work) if work.weights_size_bytes else 0,
             given_bytes=0,
+            most_bytes=0,
             block_tokens=work.block_tokens,
             longest_tokens=0,
             budget_tokens=0,
@@ -708,11 +710,13 @@ def memory_of(device: HardwareSpec, plan: KvPlan, work: Workload, stack_name: st
     prompt_bytes = activations.prompt_bytes(
         budget, elements, n_sequences, (plan.whole or plan).model.vocab_size, server.logit.count, kept
     )
-    graph_bytes = server.graph_bytes(-(-model.n_layers // work.pp), n_sequences)
+    graph_bytes = server.graph_bytes(-(-model.n_layers // work.pp), n_sequences, work.cuda_graph_max_bs)
     if logged:
         prompt_bytes, graph_bytes = logged.activation_bytes, logged.graph_bytes
     context = 0 if logged else round((1 - asked_share) * server.context.count)
     outside = prompt_bytes + graph_bytes + context
+    window_share = work.swa_full_tokens_ratio or float(server.window_share.si)
+    blocks = pool.blocks_of(plan, server, work.block_tokens, window_share)
     return Memory(
         is_server=1,
         asked_share=asked_share,
@@ -724,11 +728,12 @@ def memory_of(device: HardwareSpec, plan: KvPlan, work: Workload, stack_name: st
         outside_bytes=outside if server.rule == servers.STATIC else 0,
         beside_bytes=beside_bytes(plan, work) if logged is None else logged.weight_bytes - own_bytes(model, work),
         given_bytes=work.kv_cache_memory_bytes or (logged.given_bytes if logged and logged.given_bytes else 0),
+        most_bytes=pool.bytes_of(plan, blocks, work.max_total_tokens, work) if work.max_total_tokens else 0,
         block_tokens=work.block_tokens,
         longest_tokens=work.max_model_len or 0,
         budget_tokens=budget,
         cache_copies=1,
-        **pool.blocks_of(plan, server, work.block_tokens)._asdict(),
+        **blocks._asdict(),
     )
 
 

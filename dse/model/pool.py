@@ -10,6 +10,7 @@ from dse.core import units
 from dse.model.kv_layout import KvPlan
 from dse.model.records import NO_LIMIT
 from dse.specs import servers
+from dse.specs.workload import Workload
 
 #: kinds of layers that differ less than this in number make one group each, of the larger number
 _ALIKE = 1.25
@@ -66,7 +67,7 @@ def _kinds(plan: KvPlan) -> list[_Kind]:
     return [_Kind(n, bits, window, is_state) for (bits, window, is_state), n in counts.items()]
 
 
-def blocks_of(plan: KvPlan, server: servers.Server, page_tokens: int) -> PoolBlocks:
+def blocks_of(plan: KvPlan, server: servers.Server, page_tokens: int, window_share: float) -> PoolBlocks:
     """The blocks of a plan as one device has it; `ALIKE` where no layer has a window or a constant state."""
     kinds = _kinds(plan)
     full = [kind for kind in kinds if not kind.is_state and kind.window_tokens >= NO_LIMIT]
@@ -75,7 +76,7 @@ def blocks_of(plan: KvPlan, server: servers.Server, page_tokens: int) -> PoolBlo
     if not (windowed or states) or (server.printing == servers.TOKENS and not full):
         return ALIKE
     if server.printing == servers.TOKENS:
-        return _by_tokens(full, windowed, states, server, page_tokens)
+        return _by_tokens(full, windowed, states, server, page_tokens, window_share)
     is_mixed = any(len(alike) > 1 for alike in (full, windowed, states))
     if is_mixed or any(layer.tokens_per_entry > 1 or layer.joined for layer, _ in plan.layers):
         return _by_bits(full, windowed, states, server)
@@ -109,13 +110,26 @@ def _padded(
     )
 
 
+def bytes_of(plan: KvPlan, blocks: PoolBlocks, n_tokens: int, work: Workload) -> int:
+    """Bytes of the whole pages that `n_tokens` fill, in a pool that is not cut by groups of layers."""
+    kinds = [kind for kind in _kinds(plan) if not kind.is_state]
+    page_bits = blocks.block_bits or work.block_tokens * sum(kind.n_layers * kind.bits for kind in kinds)
+    n_bits = n_tokens // work.block_tokens * page_bits
+    return max(-(-n_bits // (units.BITS_PER_BYTE * plan.den * work.pp)), 1)
+
+
 def _by_tokens(
-    full: list[_Kind], windowed: list[_Kind], states: list[_Kind], server: servers.Server, page_tokens: int
+    full: list[_Kind],
+    windowed: list[_Kind],
+    states: list[_Kind],
+    server: servers.Server,
+    page_tokens: int,
+    window_share: float,
 ) -> PoolBlocks:
     """A pool that keeps a share of the tokens of layers without a window for those with one, and of its memory for
     states: tokens are those without a window."""
     bits = sum(kind.n_layers * kind.bits for kind in full)
-    bits += round(float(server.window_share.si) * sum(kind.n_layers * kind.bits for kind in windowed))
+    bits += round(window_share * sum(kind.n_layers * kind.bits for kind in windowed))
     if states:
         bits = round(bits * (1 + float(server.state_share.si)))
     return PoolBlocks(

@@ -344,6 +344,8 @@ class Memory(NamedTuple):
     beside_bytes: int
     #: given for keys and values in place of a share; 0: by the share
     given_bytes: int
+    #: of keys and values, by a limit of tokens; 0: none
+    most_bytes: int
     #: tokens of a block of the pool
     block_tokens: int
     #: longest context that the server takes; 0: that of the requests

@@ -95,22 +95,23 @@ class Server(Spec):
         """Bytes of context, workspaces and buffers on each of `tp` devices that share the layers."""
         return self.buffers.count + (self.communication.count if tp > 1 else 0)
 
-    def graph_bytes(self, n_layers: int, n_sequences: int) -> int:
-        """Bytes of graphs of a model, or stage, of `n_layers`, of the batches that `n_sequences` have recorded."""
+    def graph_bytes(self, n_layers: int, n_sequences: int, largest: int | None = None) -> int:
+        """Bytes of graphs of a model, or stage, of `n_layers`, of the batches that `n_sequences` have recorded, up to
+        `largest`."""
         whole = self.graphs.count + n_layers * self.layer_graphs.count
         if self.least_graphs is None:
             return whole
-        share = Fraction(recorded_batches(n_sequences), recorded_batches(MOST_RECORDED))
+        share = Fraction(recorded_batches(n_sequences, largest), recorded_batches(MOST_RECORDED))
         return min(whole, max(self.least_graphs.count, int(whole * share)))
 
 
-def recorded_batches(n_sequences: int) -> int:
-    """Sizes of batches that vLLM records graphs for: 1, 2, 4, by 8 below 256, by 16 to 512, and twice the requests at
-    most.
+def recorded_batches(n_sequences: int, largest: int | None = None) -> int:
+    """Sizes of batches that vLLM records graphs for: 1, 2, 4, by 8 below 256, by 16 to `largest`, by default
+    512 and twice the requests at most.
 
     Source: vLLM 0.33.0, vllm/config/vllm.py, _set_cudagraph_sizes.
     """
-    most = min(2 * n_sequences, MOST_RECORDED)
+    most = min(2 * n_sequences, MOST_RECORDED) if largest is None else largest
     return sum(size <= most for size in (1, 2, 4)) + min(most, 255) // 8 + max(0, most - 240) // 16
 
 

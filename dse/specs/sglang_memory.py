@@ -42,7 +42,14 @@ def largest_graph(reported_bytes: int, tp: int) -> int:
 
 
 def share(
-    reported_bytes: int, prompt_budget_tokens: int, tp: int, pp: int, release: str, has_images: bool, dp_attention: bool
+    reported_bytes: int,
+    prompt_budget_tokens: int,
+    tp: int,
+    pp: int,
+    release: str,
+    has_images: bool,
+    dp_attention: bool,
+    graph_requests: int | None = None,
 ) -> float:
     """Share of the memory for weights and keys and values, mem_fraction_static: what is left beside activations of a
     batch of prompt tokens, buffers of each device and graphs."""
@@ -50,7 +57,7 @@ def share(
     if not _is_from(release, BY_MEMORY):
         return _BY_DEVICES[max(n for n in _BY_DEVICES if n <= tp)]
     if _is_from(release, BY_NEED):
-        graphs = 2 * largest_graph(reported_bytes, tp)
+        graphs = 2 * (graph_requests or largest_graph(reported_bytes, tp))
         reserved = 512 + 1.5 * max(prompt_budget_tokens, 2048) + 128 * tp * pp + graphs
         reserved = max(reserved, 10_240 if mib > 60 * GIB_OF_MIB else 0)
     else:

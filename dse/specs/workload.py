@@ -381,6 +381,45 @@ class Workload:
         high=MAX_INPUT_TOKENS,
         open_means="the server's",
     )
+    max_total_tokens: int | None = declared(
+        None,
+        name="max-total-tokens",
+        kind=TOKENS,
+        title="tokens of the pool, at most",
+        label="Tokens of the pool, at most",
+        help="Of SGLang: tokens of the pool, fewer where memory holds fewer; default: as many as memory holds.",
+        unit="token",
+        low=1,
+        high=2**40,
+        open_means="as many as memory holds",
+    )
+    swa_full_tokens_ratio: float | None = declared(
+        None,
+        name="swa-full-tokens-ratio",
+        kind=SHARE,
+        title="tokens kept of layers with a window",
+        label="Tokens kept of layers with a window (share)",
+        help="Of SGLang: tokens kept of layers with a window, of those of layers without; 1 is "
+        "--disable-hybrid-swa-memory; default: 0.8.",
+        unit="1",
+        metavar="FRAC",
+        low=LEAST_SHARE,
+        open_means="the release's",
+    )
+    cuda_graph_max_bs: int | None = declared(
+        None,
+        name="cuda-graph-max-bs",
+        kind=WHOLE,
+        title="largest batch with a graph",
+        label="Largest batch with a graph",
+        help="Requests of the largest batch that CUDA graphs are recorded for: of SGLang its default share allows for "
+        "them, of vLLM from 0.21 on fewer take less memory; default: the release's, by the device's memory.",
+        also=("--max-cudagraph-capture-size", "--cuda-graph-max-bs-decode"),
+        unit="sequence",
+        low=1,
+        high=MAX_BATCH,
+        open_means="the server's",
+    )
     calibrated: str | None = declared(
         None,
         name="calibrated",
@@ -525,6 +564,12 @@ class Workload:
             )
         if self.stack is not None and self.model_kind == "ideal":
             raise InputError(f"stack = {show(self.stack)}: the ideal model has no software stack: leave it out")
+        for name in ("max_total_tokens", "swa_full_tokens_ratio"):
+            value = getattr(self, name)
+            if value is not None and not (self.stack or "").startswith("sglang"):
+                raise InputError(
+                    f"{ASKED[name].name} = {value:g}: is an option of SGLang: leave it out, or add --stack sglang"
+                )
         if self.max_model_len is not None and self.max_model_len < self.final_tokens:
             raise InputError(
                 f"max-model-len = {self.max_model_len}: requests of {self.input_tokens:,} + {self.output_tokens:,} "
@@ -664,9 +709,12 @@ MEMORY = (
     "prompt_budget_tokens",
     "tower",
     "calibrated",
+    "max_total_tokens",
+    "swa_full_tokens_ratio",
+    "cuda_graph_max_bs",
 )
 #: of these, what only a server's memory has
-OF_SERVERS = MEMORY[1:6]
+OF_SERVERS = (*MEMORY[1:6], *MEMORY[-3:])
 #: fields that say how times are modelled
 TIMING = ("model_kind", "stack", "implementation", "strict_kernels", "other_software")
 #: headings of a long help -> the fields that stand under them; all others are the requests

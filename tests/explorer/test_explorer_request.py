@@ -30,6 +30,8 @@ NUMBERS = {
     "free_memory_bytes": 79 * 2**30,
     "max_model_len": 2**20,
     "weights_size_bytes": 12 * 2**30,
+    "max_total_tokens": 10**5,
+    "cuda_graph_max_bs": 16,
     "tp": 4,
     "pp": 4,
     "pp_batches": 2,
@@ -45,6 +47,8 @@ BESIDE = {
     "expert_skew": {"tp": 4, "ep": 2},
     "dp_attention": {"tp": 4},
     "dcp": {"tp": 16},
+    "max_total_tokens": {"stack": "sglang"},
+    "swa_full_tokens_ratio": {"stack": "sglang"},
 }
 MODELS = {"ep": "mixtral-8x7b", "expert_skew": "mixtral-8x7b", "dcp": "llama3.1-8b"}
 QUANTIZERS = {"kv_cache": "fp16", "dcp": "fp8", "samples": "fp8"}

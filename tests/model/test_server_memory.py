@@ -549,6 +549,45 @@ def test_graphs_of_two_requests_take_what_three_logs_say():
     assert server.graph_bytes(64, 2) == int(0.13 * GIB)
 
 
+def test_fewer_graphs_where_the_largest_is_said():
+    """Of 0.4 + 64 x 0.015 GiB on an H100: 1, 2, 4 and 8 are 4 of 51 sizes, less than 0.13 GiB; to 256 there are 35."""
+    server = servers.of("vllm", catalog.device("h100"))
+    whole = int(0.4 * GIB) + 64 * int(0.015 * GIB)
+    assert server.graph_bytes(64, 1024, 8) == int(0.13 * GIB)
+    assert server.graph_bytes(64, 1024, 256) == whole * 35 // 51
+
+
+def test_limits_that_sglang_takes():
+    """By hand: pages of 16 tokens; 12 of gpt-oss-20b's 24 layers have a window, and all keep 2 * 8 * 64 elements."""
+    asked = {"device": "h100", "stack": "sglang"}
+    capped = results(**asked, max_total_tokens=100_010)
+    assert capped["kv_pool_tokens"] == 100_000
+    assert capped["free_bytes"] == 100_000 * 32 * 2 * 1024 * 2
+    assert results(**asked, max_total_tokens=10**9)["kv_pool_tokens"] == results(**asked)["kv_pool_tokens"]
+    usual, whole = (results(**asked, model="gpt-oss-20b", swa_full_tokens_ratio=ratio) for ratio in (None, 1.0))
+    page_bytes = 16 * 12 * 2 * 2 * 8 * 64
+    assert usual["kv_pool_tokens"] == usual["free_bytes"] // round(1.8 * page_bytes) * 16
+    assert whole["kv_pool_tokens"] == whole["free_bytes"] // (2 * page_bytes) * 16
+    few = results(**asked, model="gpt-oss-20b", max_total_tokens=32_000)
+    assert few["kv_pool_tokens"] == 32_000
+
+
+def test_sglang_allows_for_the_graphs_it_records():
+    """SGLang 0.5.23 on an H100 reserves 512 + 1.5 * 8192 + 128 + 2 MiB for each request of the largest graph."""
+    mib = int(79.19 * GIB) / 2**20
+    for largest, reserved in ((None, 13_440), (16, 12_960)):
+        share = round((mib - reserved) / mib, 3)
+        found = results(device="h100", stack="sglang@0.5.23", cuda_graph_max_bs=largest)
+        by_hand = results(device="h100", stack="sglang@0.5.23", gpu_memory_utilization=share)
+        assert found["free_bytes"] == by_hand["free_bytes"]
+
+
+@pytest.mark.parametrize("asked", [{"max_total_tokens": 1000}, {"swa_full_tokens_ratio": 0.5}])
+def test_limits_of_sglang_are_its_own(asked):
+    with pytest.raises(InputError, match=r"is an option of SGLang: leave it out, or add --stack sglang"):
+        results(device="h100", stack="vllm", **asked)
+
+
 @pytest.mark.parametrize(
     ("device", "model", "asked", "pool_gib", "within"),
     [

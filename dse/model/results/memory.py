@@ -191,6 +191,8 @@ def capacity_bytes(at: Facts) -> Derivation:
 @topic.result("B", WHOLE, "room for keys and values", TextLine("Memory", 4, "", of_server), reads=POOL, interval=POOLED)
 def free_bytes(at: Facts) -> Derivation:
     usable, memory = at.device.usable_frac.si, at.design.memory
+    if limit := memory.given_bytes or memory.most_bytes:
+        return how("as given, where so much is left", capacity.pool_bytes.source, limit_bytes=limit)
     if at.is_server:
         return by(
             capacity.pool_bytes,
