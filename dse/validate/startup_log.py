@@ -70,6 +70,11 @@ class StartupLog:
     #: `auto` keys and values have 32 bits
     is_wide: bool = False
     tower: bool | None = None
+    #: of SGLang: every device attends to requests of its own; limits of tokens, of windows and of graphs
+    dp_attention: bool | None = None
+    max_total_tokens: int | None = None
+    window_share: float | None = None
+    graph_requests: int | None = None
     weight_gib: float | None = None
     #: of llama.cpp: weights that stay in the host's memory
     host_weight_gib: float | None = None
@@ -156,6 +161,12 @@ _OPTIONS: Mapping[str, tuple[LogPattern, ...]] = {
         # a later line has the number that the server finds by itself
         _at("max_num_seqs", r"^[^=]{0,200}server_args=.*?max_running_requests['\"]?[=:] ?(\d+)", _first),
         _option("max_num_batched_tokens", "chunked_prefill_size"),
+        _option("max_total_tokens"),
+        _option("window_share", "swa_full_tokens_ratio"),
+        _option("without_windows", "disable_hybrid_swa_memory"),
+        _option("graph_requests", "cuda_graph_max_bs"),
+        _option("groups", "dp_size"),
+        _option("dp_attention", "enable_dp_attention"),
         _option("block_tokens", "page_size"),
         _option("kv_format", "kv_cache_dtype"),
         _option("quantization"),
@@ -457,6 +468,10 @@ def _of_sglang(fields: Mapping[str, Any]) -> StartupLog:
         log,
         kv_gib=sum(parts) if log.kv_gib is None and "key_gib" in fields else log.kv_gib,
         kv_tokens=_number(fields, "pool_tokens") if log.kv_tokens is None else log.kv_tokens,
+        dp_attention=True if fields.get("dp_attention") == "True" and _number(fields, "groups") == log.tp else None,
+        max_total_tokens=_number(fields, "max_total_tokens"),
+        window_share=1.0 if fields.get("without_windows") == "True" else _number(fields, "window_share"),
+        graph_requests=_number(fields, "graph_requests"),
     )
 
 

@@ -133,6 +133,22 @@ def test_logs_of_other_engines_and_old_releases_are_read():
     assert (llama.device, llama.release) == ("NVIDIA GeForce RTX 4090", "6100")
 
 
+def test_limits_that_sglang_prints():
+    """Tokens of the pool, of layers with a window, batches with a graph, and requests of each device's own."""
+    said = "max_total_tokens=400000, swa_full_tokens_ratio=0.5, cuda_graph_max_bs=16, enable_dp_attention=True"
+    text = read("sglang-0.4-llama-3.1-8b").replace("max_total_tokens=None", said)
+    log = startup_log.read(text)
+    assert (log.max_total_tokens, log.window_share, log.graph_requests, log.dp_attention) == (400_000, 0.5, 16, True)
+    whole = startup_log.read(
+        text.replace("tp_size=1, dp_size=1", "tp_size=8, dp_size=2, disable_hybrid_swa_memory=True")
+    )
+    assert (whole.window_share, whole.dp_attention) == (1.0, None)
+    usual = startup_log.read(read("sglang-0.4-llama-3.1-8b"))
+    assert (usual.max_total_tokens, usual.window_share, usual.graph_requests, usual.dp_attention) == (None,) * 4
+    found = dse.check_log(text.replace("enable_dp_attention=True", ""), device="h100")
+    assert "--max-total-tokens 400000 --swa-full-tokens-ratio 0.5 --cuda-graph-max-bs 16" in found.command
+
+
 #: facts of start-up logs that users of llama.cpp and ik_llama.cpp published: release line, lines of buffers in MiB, and
 #: weights, keys and values, compute buffers of the device, weights of the host, added by hand
 LLAMA_BUFFERS = {
