@@ -32,8 +32,8 @@ from dse.validate.speed import SpeedRow, read
 PROGRAM, BACKEND = "llama.cpp", "cuda"
 #: formats of files, and of them those that are looked up in a grid
 PLAIN_CODES, GRID_CODE = ("bf16", "gguf"), "gguf_grid"
-#: what is fitted -> unit, start, least, most. Starts are what other software is known to take: a layer and a sequence of
-#: servers (hwspecs/stacks), shares of measured devices, and what was assumed of unpacking
+#: what is fitted -> unit, start, least, most. Starts are what other software is known to take: a layer and a sequence
+#: of servers (hwspecs/stacks), shares of measured devices, and what was assumed of unpacking
 NUMBERS = {
     "layer": ("us", 19.5, 0.1, 500.0),
     "experts_layer": ("us", 19.5, 0.1, 500.0),
@@ -87,10 +87,7 @@ def _numbers(stack: StackSpec, numbers: dict[str, float], start: str) -> StackSp
     assert attention is not None
     products = {
         code: fit.model_copy(
-            update={
-                "memory_frac": of(fit.memory_frac, share(code)),
-                "flops_frac": of(fit.flops_frac, "products_share"),
-            }
+            update={"memory_frac": of(fit.memory_frac, share(code)), "flops_frac": of(fit.flops_frac, "products_share")}
         )
         for code, fit in stack.products.items()
     }
@@ -107,9 +104,7 @@ def _numbers(stack: StackSpec, numbers: dict[str, float], start: str) -> StackSp
     return stack.model_copy(
         update={
             "host": host.model_copy(
-                update={
-                    name: of(getattr(host, name), name) for name in ("layer", "sequence", "experts_prompt")
-                }
+                update={name: of(getattr(host, name), name) for name in ("layer", "sequence", "experts_prompt")}
             ),
             "attention": attention.model_copy(update={"memory_frac": of(attention.memory_frac, "attention_share")}),
             "products": products,
@@ -262,7 +257,10 @@ def file_text(found: Fitted, program: BackendsSpec, table: str) -> str:
         f'[numbers.attention]\n{fit}split = "0 us"\nper_unit = "0 us"\n'
         f"memory_frac = {numbers['attention_share']:.4g}\n",
     ]
-    for table_name, launch, flops in (("products", None, "products_share"), ("experts", "experts_layer", "experts_share")):
+    for table_name, launch, flops in (
+        ("products", None, "products_share"),
+        ("experts", "experts_layer", "experts_share"),
+    ):
         block = fit if launch is None else fit.replace('"0 us"', f'"{numbers[launch]:.4g} us"')
         for code in (*PLAIN_CODES, GRID_CODE):
             share = numbers["grid_share" if code == GRID_CODE else "weights_share"]
@@ -302,4 +300,7 @@ def text(found: dict[str, Any]) -> str:
     numbers = ", ".join(
         f"{name} {value:.4g} {NUMBERS[name][0]}".removesuffix(" 1") for name, value in found["numbers"].items()
     )
-    return f"{found['n_rows']} steps: {numbers}\ntime per token, of rows seen, or left out by: {'; '.join(off)}\n\nwritten: {found['out']}"
+    return (
+        f"{found['n_rows']} steps: {numbers}\ntime per token, of rows seen, or left out by: {'; '.join(off)}\n\n"
+        f"written: {found['out']}"
+    )

@@ -39,7 +39,11 @@ def stack_of(device: HardwareSpec, work: Workload) -> tuple[str | None, StackSpe
     name = engine or (DEFAULT_STACK if DEFAULT_STACK in stacks else next(iter(stacks)))
     servers = catalog.servers()
     known = dict.fromkeys(
-        [*(name for name, spec in stacks.items() if spec.attention or spec.gemm or spec.host), *servers, *catalog.backends()]
+        [
+            *(name for name, spec in stacks.items() if spec.attention or spec.gemm or spec.host),
+            *servers,
+            *catalog.backends(),
+        ]
     )
     if name not in known:
         raise InputError(f"stack = {show(name)}: {device.name} is calibrated for {', '.join(known)}")
@@ -73,7 +77,9 @@ def _by_backend(device: HardwareSpec, work: Workload) -> tuple[str, StackSpec] |
             )
         if backend is None:
             titles = ", ".join(one.title for one in program.backends.values())
-            raise InputError(f"stack = {show(work.stack)}: {program.title} has {titles}, none of them for {device.name}")
+            raise InputError(
+                f"stack = {show(work.stack)}: {program.title} has {titles}, none of them for {device.name}"
+            )
         if release == KERNELS:
             raise InputError(f"stack = {show(work.stack)}: was measured by whole steps alone: use {name}")
         engines.check_release(name, release)

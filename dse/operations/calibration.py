@@ -27,7 +27,8 @@ class CalibrateDevice(Printed):
     )
     stack: str | None = option(None, "Software stack, such as vllm; default: the one the table names.", metavar="NAME")
     out: str = option(
-        help="Device file to write, with the fitted stack in it; for host, implementation, framework and backend a directory.",
+        help="Device file to write, with the fitted stack in it; for host, implementation, framework and backend a "
+        "directory.",
         metavar="FILE.toml|DIR",
     )
     kernel: str = option(

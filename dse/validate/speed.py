@@ -185,7 +185,9 @@ def _row(path: str, line: int, said: dict[str, str]) -> SpeedRow:
         raise InputError(f"{place}: measured_tpot_ms = '': nothing was measured: give one of {', '.join(MEASURED)}")
     known = [*catalog.servers(), *catalog.backends()]
     if blank.engine not in known:
-        raise InputError(f"{place}: engine = {show(blank.engine)}: must be one of {', '.join(known)}: leave the row out")
+        raise InputError(
+            f"{place}: engine = {show(blank.engine)}: must be one of {', '.join(known)}: leave the row out"
+        )
     device, spec = catalog.device(blank.device_name), catalog.model(blank.model)
     kv = quantizers.parse(said.get("kv_dtype") or "fp16")
     varied = said.get("lengths", "")

@@ -163,7 +163,7 @@ def test_the_shipped_file_is_the_fitters():
 def test_too_few_rows_are_refused(tmp_path):
     lines = TABLE.read_text().splitlines()[:6]
     (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
-    with pytest.raises(InputError, match="5 rows of llama.cpp with decode = yes: give 10 or more"):
+    with pytest.raises(InputError, match=r"5 rows of llama\.cpp with decode = yes: give 10 or more"):
         backends.run(str(tmp_path / "t.csv"), str(tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 
@@ -180,7 +180,7 @@ def test_on_metal_it_is_the_default_and_nothing_else_runs():
     assert (found["stack"], found["model_kind"]) == ("llama.cpp", "calibrated")
     assert "nearest_kernels" in found["assumptions"]
     assert found["token_time_low"] < 1 < found["token_time_high"]
-    with pytest.raises(InputError, match="vLLM does not run on Metal, which M4-Max has: use llama.cpp, the default"):
+    with pytest.raises(InputError, match=r"vLLM does not run on Metal, which M4-Max has: use llama\.cpp, the default"):
         engine.evaluate(point("m4-max", stack="vllm"))
 
 

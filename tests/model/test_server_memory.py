@@ -498,7 +498,7 @@ def test_what_a_papers_memory_has_not_is_refused():
 
 
 def test_every_release_and_class_of_device_has_a_server_within_bounds():
-    assert servers.stacks() == {"vllm", "sglang", "trtllm"}
+    assert servers.stacks() == {"vllm", "sglang", "trtllm", "llama.cpp"}
     for stack in servers.stacks():
         for release in ("0", "0.7", "0.8", "0.17", "0.18", "0.20.2", "0.21", "0.33", "99"):
             for device in ("l4", "h100", "b200"):

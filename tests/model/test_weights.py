@@ -65,7 +65,11 @@ def test_every_format_is_counted_here():
 def test_bytes_of_a_thousand_weights_by_hand(name):
     form = weights.parse(name)
     assert stored_weight_bytes(0, 0, 1024, form.dense_eighths, form.expert_eighths) == BY_HAND[name]
-    alone = {"fp8-mxfp4-experts": 1024, "mxfp4_moe": 34 * 32, **dict.fromkeys(("nvfp4-experts", "mxfp4-experts", "int4-experts"), 2 * 1024)}
+    alone = {
+        "fp8-mxfp4-experts": 1024,
+        "mxfp4_moe": 34 * 32,
+        **dict.fromkeys(("nvfp4-experts", "mxfp4-experts", "int4-experts"), 2 * 1024),
+    }
     dense = alone.get(name, BY_HAND[name])
     assert stored_weight_bytes(1024, 0, 0, form.dense_eighths, form.expert_eighths) == dense
     # of these, 256 in 16 bits: embeddings and output head
