@@ -371,7 +371,7 @@ def model(name: str) -> ModelSpec:
         return model_from(_config_at(name))
     if nearest := model_names.unpublished(name):
         raise InputError(
-            f"unknown model {show(name)}: its shape is not published; nearest is {nearest}, or give a file"
+            f"unknown model {show(name)}: no file of it ships; nearest by shape is {nearest}, or give its config.json"
         )
     known, typed = dict(model_aliases()), name.rpartition("/")[2]
     spelled = (typed.replace(" ", by).lower() for by in (" ", "-", ""))

@@ -38,6 +38,8 @@ NEWEST = {
 #: nearest in layers and experts
 UNPUBLISHED = {
     "deepseek-v4.1": "deepseek-v4-flash",
+    "hy4": "hy3",
+    "lfm2": "lfm3-1.7b",
     "ling-2.6": "ling-3.0-flash",
     "mimo-v2.5": "mimo-v2-flash",
     "mimo-v2.6": "mimo-v2-flash",
@@ -117,7 +119,7 @@ def meant_but_for(name: str, names: Names) -> tuple[str, str] | None:
 
 
 def unpublished(name: str) -> str:
-    """The shipped model nearest by shape to one of a series whose shape is not public; "" for other names."""
+    """The shipped model nearest by shape to one of a series without a file; "" for other names."""
     words = plain(name)
     return next((near for series, near in UNPUBLISHED.items() if re.match(rf"{plain(series)}(?![0-9])", words)), "")
 

@@ -309,9 +309,9 @@ def test_lists_and_shows_understand_the_same_names():
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("Qwen/Qwen3.8-Flash-Next", "its shape is not published; nearest is qwen3-next-80b-a3b"),
-        ("Step-5", "its shape is not published; nearest is step-3.7-flash"),
-        ("deepseek-ai/DeepSeek-V4.1-Flash", "nearest is deepseek-v4-flash"),
+        ("Qwen/Qwen3.8-Flash-Next", "no file of it ships; nearest by shape is qwen3-next-80b-a3b"),
+        ("Step-5", "no file of it ships; nearest by shape is step-3.7-flash"),
+        ("deepseek-ai/DeepSeek-V4.1-Flash", "nearest by shape is deepseek-v4-flash"),
         ("LFM 3", "did you mean lfm3-1.7b?"),
         ("Granite 4.1", "did you mean granite-4.1-3b, granite-4.1-8b, granite-4.1-30b?"),
     ],
