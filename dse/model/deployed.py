@@ -25,7 +25,7 @@ def on_one_device(plan: KvPlan, work: Workload) -> KvPlan:
     whole = plan.whole or plan
     if deployment.is_single(work):
         return whole
-    degrees = (work.tp, work.pp, work.ep, work.expert_skew, work.dp_attention, work.dcp, work.tokens)
+    degrees = (work.tp, work.pp, work.ep, work.expert_skew, work.dp_attention, work.dcp, work.tokens, work.state_type)
 
     def split() -> KvPlan:
         rank = deployment.rank_of(whole.model, work)

@@ -9,9 +9,12 @@ from fractions import Fraction
 
 from dse.core.errors import InputError, show
 from dse.specs.device_and_model import LayerKV, ModelSpec
+from dse.specs.huggingface import mixers
 from dse.specs.weights import NOTHING
 from dse.specs.workload import Workload
 
+#: bytes of an element of a recurrent state
+STATE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float8": 1, "int8": 1}
 #: devices of a server; engines' recipes and clouds offer a part of one by twos, or whole ones
 SERVER = 8
 #: devices of one server that a model is split over where nobody says over how many
@@ -24,8 +27,9 @@ def is_usual(n_devices: int) -> bool:
 
 
 def is_single(work: Workload) -> bool:
-    """True where one device has it all."""
-    return work.n_devices == work.ep == work.dcp == 1 and not work.dp_attention and not work.expert_skew
+    """True where one device has it all, as the model says it."""
+    is_alone = work.n_devices == work.ep == work.dcp == 1 and work.state_type == "auto"
+    return is_alone and not work.dp_attention and not work.expert_skew
 
 
 def _divisors(number: int, most: int = 64) -> str:
@@ -107,6 +111,17 @@ def _check_shared_tokens(model: ModelSpec, work: Workload) -> None:
         raise InputError(f"dcp = {dcp}: a token policy ({show(work.tokens)}) chooses among all tokens: use full")
 
 
+def with_states(model: ModelSpec, work: Workload) -> ModelSpec:
+    """The model with recurrent states of the type that is asked for. Raises InputError where it has none."""
+    if work.state_type == "auto":
+        return model
+    n_bytes = STATE_BYTES[work.state_type]
+    layers = tuple(mixers.with_states_in(layer, n_bytes) if layer.state_code else layer for layer in model.layers)
+    if not any(layer.state_code for layer in layers):
+        raise InputError(f"state-type = {work.state_type}: {model.name} has no recurrent states: leave it out")
+    return model.model_copy(update={"layers": layers})
+
+
 def rank_of(model: ModelSpec, work: Workload) -> ModelSpec:
     """The part of the model that one of the `tp` devices has, over all stages.
 
@@ -119,7 +134,7 @@ def rank_of(model: ModelSpec, work: Workload) -> ModelSpec:
     Raises InputError for what cannot be split so.
     """
     check(model, work)
-    tp = work.tp
+    tp, model = work.tp, with_states(model, work)
     if tp == 1:
         return model
     attention = model.attention_parameters or 0

@@ -245,6 +245,17 @@ class Workload:
         help="Whether a server loads the tower that makes tokens of images.",
         also=("--language-model-only",),
     )
+    state_type: Literal["auto", "float32", "float16", "bfloat16", "float8", "int8"] = declared(
+        "auto",
+        name="state-type",
+        kind=TEXT,
+        title="type of recurrent states",
+        label="Recurrent states",
+        help="Type of the states of hybrids (gated delta rule, Mamba-2, KDA), read and written whole by each step; "
+        "8 bits, without scales, are proposals for vLLM and SGLang; auto: the model's.",
+        also=("--mamba-ssm-cache-dtype", "--mamba-ssm-dtype"),
+        choices=("auto", "float32", "float16", "bfloat16", "float8", "int8"),
+    )
     prompt_chunk_tokens: int = declared(
         1,
         name="prompt-chunk",
@@ -708,6 +719,7 @@ MEMORY = (
     "max_model_len",
     "prompt_budget_tokens",
     "tower",
+    "state_type",
     "calibrated",
     "max_total_tokens",
     "swa_full_tokens_ratio",

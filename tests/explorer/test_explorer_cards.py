@@ -394,6 +394,7 @@ PAIRS = {
     "activation_bits": ({"weights_bits": 8}, {"activation_bits": 8}),
     "weights": ({}, {"weights": "fp8"}),
     "tower": ({"model": "gemma-3-27b"}, {"tower": False}),
+    "state_type": ({"model": "qwen3.8-27b"}, {"state_type": "bfloat16"}),
     "prompt_chunk": ({"memory": "paper"}, {"prompt_chunk": 512}),
     "max_num_seqs": ({}, {"max_num_seqs": 4}),
     "kv_cache_memory": ({}, {"kv_cache_memory": 20_000_000_000}),

@@ -14,6 +14,7 @@ from dse.model.explain import explained
 from dse.model.formulas import capacity
 from dse.model.point import Point
 from dse.specs import catalog, servers
+from dse.specs.deployment import with_states
 from dse.specs.workload import Workload
 from factories import build
 
@@ -611,3 +612,39 @@ def test_pools_of_an_amd_card_in_logs_of_vllm_0_13(tp, pool_gib):
     asked = {"gpu_memory_utilization": 0.98, "max_num_seqs": 64, "prompt_budget_tokens": 2048}
     found = results("r9700", stack="vllm@0.13.0", tp=tp, **asked)
     assert found["free_bytes"] / GIB == pytest.approx(pool_gib, rel=0.01)
+
+
+@pytest.mark.parametrize(("kind", "element_bytes"), [("float32", 4), ("bfloat16", 2), ("float8", 1), ("int8", 1)])
+def test_recurrent_states_have_the_type_that_is_asked_for(kind, element_bytes):
+    """Qwen3.8 27B has 48 layers with 48 heads of 128 by 128 and the last 3 inputs of 10,240 channels, of 2 B: 153.9 MB
+    in FP32, as a thread on SGLang says (its issue 40706)."""
+    a = dse.evaluate("rtx-5090", "qwen3.8-27b", "fp8", batch=1, state_type=kind)
+    assert a.state_bytes == 48 * (48 * 128 * 128 * element_bytes + 3 * 10_240 * 2)
+
+
+def test_smaller_states_leave_more_tokens():
+    """Pages grow until one holds a state, so half the state is half the page; 2.11 times the tokens were admitted in
+    INT8 by a model with three layers of states to one of attention's (vLLM, pull request 52962)."""
+    pools = [
+        dse.evaluate("h200", "qwen3.8-27b", "fp16", batch=1, state_type=kind).kv_pool_tokens
+        for kind in ("auto", "float32", "bfloat16", "int8")
+    ]
+    assert pools[0] == pools[1] < pools[2] < pools[3]
+
+
+@pytest.mark.parametrize(
+    "name", ["nemotron-3-nano-30b-a3b", "granite-4.0-h-small", "kimi-linear-48b-a3b", "nemotron-h-56b", "kimi-k3"]
+)
+@pytest.mark.parametrize("kind", ["float32", "bfloat16"])
+def test_states_of_every_code_are_theirs_in_their_own_type(name, kind):
+    """A type of a state and back: what the model's own type has is found again, in 4 B or in 2."""
+    plain = catalog.model(name)
+    asked = [with_states(plain, Workload(state_type=kind)) for kind in ("float32", "bfloat16", kind)]
+    again = with_states(with_states(plain, Workload(state_type="bfloat16")), Workload(state_type="float32"))
+    assert again.state_bytes == asked[0].state_bytes
+    assert plain.state_bytes in {asked[0].state_bytes, asked[1].state_bytes}
+
+
+def test_a_model_without_states_has_none_of_another_type():
+    with pytest.raises(InputError, match="state-type = int8: llama3.1-8b has no recurrent states: leave it out"):
+        dse.evaluate("h200", "llama3.1-8b", "fp16", batch=1, state_type="int8")

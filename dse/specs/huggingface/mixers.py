@@ -18,6 +18,8 @@ DELTA_FLOPS = 7
 MAMBA_FLOPS = 5
 #: bytes of an element of the inputs that a short convolution keeps
 CONV_BYTES = 2
+#: tokens of such a convolution, the newest included
+_WIDTH = 4
 #: of what a compressor keeps of tokens that have not made an entry yet: values and scores, in FP32
 COMPRESSOR_BYTES = 2 * 4
 
@@ -294,6 +296,24 @@ def lightning(hidden: int, heads: int, dim: int, state_bytes: int) -> Mixer:
     matrices = {"qkv_proj": 3 * hidden * wide, "output_gate": hidden * wide, "out_proj": wide * hidden}
     cache = LayerKV(n_layers=1, state_bytes=state * state_bytes, state_flops=MAMBA_FLOPS * state)
     return Mixer((cache,), sum(matrices.values()) + wide, 4 * wide, matrices=matrices)
+
+
+def with_states_in(layer: LayerKV, element_bytes: int) -> LayerKV:
+    """The layer with the elements of its state in so many bytes; the inputs of its convolution stay.
+
+    Bytes of a layer and operations of a token, both as above, have the elements of the state and the channels of its
+    convolution, of width 4 in all known models, as their only unknowns: the size of an element is 4 B, or 2.
+    """
+    flops = {"gdn": DELTA_FLOPS, "kda": DELTA_FLOPS, "mamba2": MAMBA_FLOPS}.get(layer.state_code or "", 0)
+    for before in (4, 2) if flops else ():
+        of_inputs, of_flops = (_WIDTH - 1) * CONV_BYTES, 2 * _WIDTH
+        channels, rest = divmod(
+            flops * layer.state_bytes - before * layer.state_flops, flops * of_inputs - before * of_flops
+        )
+        elements, left = divmod(layer.state_bytes - channels * of_inputs, before)
+        if rest == left == 0 and channels > 0 and elements > 0:
+            return layer.model_copy(update={"state_bytes": elements * element_bytes + channels * of_inputs})
+    return layer
 
 
 def short_convolution(hidden: int, conv: int) -> Mixer:
