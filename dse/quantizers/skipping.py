@@ -58,14 +58,18 @@ def bare(spec: QuantizerSpec) -> QuantizerSpec:
     return replace(spec, values=values, name=name + (colon + ",".join(kept) if kept else ""))
 
 
-def resolved(spec: QuantizerSpec, n_layers: int, model: str) -> QuantizerSpec:
+def resolved(spec: QuantizerSpec, n_layers: int, model: str, *, is_hybrid: bool = False) -> QuantizerSpec:
     """`spec` by layer for a model of so many layers, where it keeps some in 16 bits; otherwise as it is.
 
-    Layers that are there by default and that a small model lacks do not matter. Raises InputError for others.
+    Layers that are there by default and that a small model lacks do not matter, and hybrids, of few layers of
+    attention, have none by default (vLLM, quantization/turboquant/config.py, get_boundary_skip_layers). Raises
+    InputError for others.
     """
     asked = layers_of(spec)
     if not asked or spec.layers:
         return spec
+    if is_hybrid and not is_named(spec):
+        return bare(spec)
     for i in asked:
         if not -n_layers <= i < n_layers and is_named(spec):
             raise InputError(

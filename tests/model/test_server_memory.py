@@ -648,3 +648,28 @@ def test_states_of_every_code_are_theirs_in_their_own_type(name, kind):
 def test_a_model_without_states_has_none_of_another_type():
     with pytest.raises(InputError, match="state-type = int8: llama3.1-8b has no recurrent states: leave it out"):
         dse.evaluate("h200", "llama3.1-8b", "fp16", batch=1, state_type="int8")
+
+
+@pytest.mark.parametrize(
+    ("release", "divisor"),
+    [("0.20.1", 4), ("0.21.0", 1)],
+)
+def test_turboquant_packs_all_attention_of_a_hybrid(release, divisor):
+    """Qwen3.6 35B-A3B: 10 layers of attention, of which none is left in 16 bits (vLLM, get_boundary_skip_layers), of 776
+    bytes a token, and 3 x 10 of states of 2,146,304: blocks of 2,768 tokens, as `Setting attention block size` says.
+    Up to 0.20.1 tokens are those of blocks over the four groups, after it those of requests of the longest context."""
+    a = dse.evaluate(
+        "h200", "qwen3.6-35b-a3b", "turboquant_k8v4", stack=f"vllm@{release}", batch=1, max_model_len=65_536
+    )
+    blocks = int(a.free_bytes) // (10 * 2_768 * 776)
+    of_request = -(-65_536 // 2_768) + 3 * (1 if divisor == 4 else 2)
+    want = blocks // 4 * 2_768 if divisor == 4 else blocks / of_request * 65_536
+    assert a.kv_pool_tokens == pytest.approx(want, rel=1e-6)
+
+
+def test_layers_that_are_named_stay_in_16_bits_in_a_hybrid_too():
+    all_packed, named = (
+        dse.evaluate("h200", "qwen3.6-35b-a3b", quantizer, batch=1).kv_bytes_per_token
+        for quantizer in ("turboquant_k8v4", "turboquant_k8v4:skip=-1")
+    )
+    assert (all_packed, named) == pytest.approx((10 * 776, 9 * 776 + 2048), rel=0.01)
