@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from dse.core.errors import InputError
 from dse.model.kv_layout import KvPlan, TensorGroup
+from dse.model.records import NO_LIMIT
 from dse.model.stacks import DEFAULT_STACK
 from dse.quantizers import FAMILIES, engine_names
 from dse.specs import catalog, deployment, engines
@@ -34,6 +35,8 @@ _SLICED = {"fp8-block": ("block_n", 128)} | {name: ("group_size", size) for name
 _COUNTS_STATES = "0.19.0"
 #: DeepSeek-V4's, whose shared expert alone is in blocks, and the release of vLLM that pads it (its pull request 46001)
 _SHARED_IN_BLOCKS, _PADS_SHARED = "fp8-mxfp4-experts", "0.24.0"
+#: the release of vLLM that pads pages of attention that do not divide the largest (its pull request 45181)
+_PADS_PAGES = "0.24.0"
 
 
 class Start(NamedTuple):
@@ -175,7 +178,7 @@ def _layout_refusals(model: ModelSpec, plan: KvPlan, work: Workload, stack: str)
     if name == "vllm" and work.ep not in (1, work.tp):
         lines[f"ep {work.ep}"] = f"{engine} spreads whole experts over all devices or over none: ep 1 or {work.tp}"
     if stack.startswith("vllm@") and release_of(stack.partition("@")[2]) < release_of(_PADS_SHARED):
-        lines |= _shared_refusals(model, work)
+        lines |= _shared_refusals(model, work) | _page_refusals(plan)
     if name in ("vllm", "sglang"):
         lines |= _slice_refusals(model, work, engine) or _vocabulary_refusals(model, work, engine)
     if name == "llama.cpp":
@@ -200,6 +203,19 @@ def _slice_refusals(model: ModelSpec, work: Workload, engine: str) -> dict[str, 
     )
     whole = "" if shared in narrow else f"--ep {work.tp} runs, or "
     return {f"tp {work.tp}": f"{said}: {whole}--tp {wide} --pp {work.tp // wide * work.pp}{'' if whole else ' runs'}"}
+
+
+def _page_refusals(plan: KvPlan) -> dict[str, str]:
+    """Pages of windows and of whole contexts that the scale of each token and head makes no multiple of each other."""
+    scaled = [g for g in plan.groups if g.quantizer.family.name.endswith("_per_token_head")]
+    rows: dict[int, int] = {}
+    for g in scaled:
+        rows[g.shape_index] = rows.get(g.shape_index, 0) + g.packed_bits
+    has_windows = len({g.window_tokens < NO_LIMIT for g in scaled}) > 1
+    if not has_windows or all(max(rows.values()) % bits == 0 for bits in rows.values()):
+        return {}
+    said = "vLLM: the page size of the layer is not divisible by the maximum page size"
+    return {"pages": f"{said}: vllm@{_PADS_PAGES} pads it; fp8 has pages that divide"}
 
 
 def _shared_refusals(model: ModelSpec, work: Workload) -> dict[str, str]:

@@ -241,3 +241,20 @@ def test_a_hybrid_starts_with_as_many_requests_as_it_has_states(asked, says):
         "h100", "Qwen/Qwen3.6-27B-FP8", "fp16", gpu_memory_utilization=0.95, max_model_len=262_144, **asked
     )
     assert (found.runs, says in (found.runs_why or "")) == (not says, True)
+
+
+@pytest.mark.parametrize(
+    ("model", "quantizer", "release", "starts"),
+    [
+        # heads of 256 and 512 channels and a scale of 4 B each: 16 x 2 x 260 B, 4 x 2 x 516 B
+        ("gemma-4-31b", "int8_per_token_head", "0.23.0", False),
+        ("gemma-4-31b", "int8_per_token_head", "0.24.0", True),
+        ("gemma-4-31b", "fp8", "0.23.0", True),  # 8,192 B and 4,096
+        ("gemma-3-27b", "int8_per_token_head", "0.23.0", True),  # one shape
+        ("llama3.1-8b", "int8_per_token_head", "0.23.0", True),
+    ],
+)
+def test_pages_that_do_not_divide_start_from_the_release_that_pads_them(model, quantizer, release, starts):
+    found = dse.evaluate("h200", model, quantizer, batch=1, stack=f"vllm@{release}")
+    says = "the page size of the layer is not divisible by the maximum page size"
+    assert (says in (found.runs_why or "")) == (not starts)
