@@ -713,6 +713,7 @@ def memory_of(device: HardwareSpec, plan: KvPlan, work: Workload, stack_name: st
     graph_bytes = server.graph_bytes(-(-model.n_layers // work.pp), n_sequences, work.cuda_graph_max_bs)
     if logged:
         prompt_bytes, graph_bytes = logged.activation_bytes, logged.graph_bytes
+    server, kept_bytes = _states_of(plan, work, server)
     context = 0 if logged else round((1 - asked_share) * server.context.count)
     outside = prompt_bytes + graph_bytes + context
     window_share = work.swa_full_tokens_ratio or float(server.window_share.si)
@@ -724,7 +725,7 @@ def memory_of(device: HardwareSpec, plan: KvPlan, work: Workload, stack_name: st
         share_of_free=1.0 if of_all else asked_share,
         prompt_bytes=prompt_bytes,
         graph_bytes=graph_bytes,
-        buffer_bytes=logged.buffer_bytes if logged else server.buffer_bytes(work.tp),
+        buffer_bytes=kept_bytes + (logged.buffer_bytes if logged else server.buffer_bytes(work.tp)),
         outside_bytes=outside if server.rule == servers.STATIC else 0,
         beside_bytes=beside_bytes(plan, work) if logged is None else logged.weight_bytes - own_bytes(model, work),
         given_bytes=work.kv_cache_memory_bytes or (logged.given_bytes if logged and logged.given_bytes else 0),
@@ -735,6 +736,25 @@ def memory_of(device: HardwareSpec, plan: KvPlan, work: Workload, stack_name: st
         cache_copies=1,
         **blocks._asdict(),
     )
+
+
+def _states_of(plan: KvPlan, work: Workload, server: servers.Server) -> tuple[servers.Server, int]:
+    """The server with the share for states that is asked for, and bytes of as many as are asked for in its place.
+
+    Raises InputError for a server, or model, that sets nothing aside for states.
+    """
+    asked = {"max-mamba-cache-size": work.state_slots, "mamba-full-memory-ratio": work.state_share}
+    said = {name: value for name, value in asked.items() if value is not None}
+    if not said:
+        return server, 0
+    name, value = next(iter(said.items()))
+    n_bytes = sum(n * layer.state_bytes for layer, n in plan.layers)
+    if server.printing != servers.TOKENS or not n_bytes:
+        where = "this server keeps states with keys and values" if n_bytes else f"{plan.model.name} has no states"
+        raise InputError(f"{name} = {value:g}: {where}: leave it out{', or use --stack sglang' if n_bytes else ''}")
+    share = server.state_share.model_copy(update={"value": 0.0 if work.state_slots else work.state_share})
+    n_slots = (work.state_slots or 0) // (work.tp if work.dp_attention else 1)
+    return server.model_copy(update={"state_share": share}), n_slots * n_bytes
 
 
 def weights_by_operation(

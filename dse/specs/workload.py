@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, get_args
 
 from dse.core.errors import InputError, show
-from dse.core.field import BYTES, PART, SHARE, SWITCH, TEXT, TOKENS, WHOLE, declarations, declared
+from dse.core.field import BYTES, NUMBER, PART, SHARE, SWITCH, TEXT, TOKENS, WHOLE, declarations, declared
 from dse.quantizers.base import Path
 from dse.specs import weight_names
 from dse.specs.tokens import TokenPolicy, parse
@@ -255,6 +255,31 @@ class Workload:
         "8 bits, without scales, are proposals for vLLM and SGLang; auto: the model's.",
         also=("--mamba-ssm-cache-dtype", "--mamba-ssm-dtype"),
         choices=("auto", "float32", "float16", "bfloat16", "float8", "int8"),
+    )
+    state_slots: int | None = declared(
+        None,
+        name="max-mamba-cache-size",
+        kind=WHOLE,
+        title="states kept",
+        label="States kept by SGLang",
+        help="States of hybrids that SGLang keeps, of requests that run and of prefixes; default: "
+        "--mamba-full-memory-ratio of the memory of keys and values.",
+        unit="sequence",
+        low=1,
+        high=MAX_BATCH,
+        open_means="by their share of the memory",
+    )
+    state_share: float | None = declared(
+        None,
+        name="mamba-full-memory-ratio",
+        kind=NUMBER,
+        title="memory of states over keys and values",
+        label="Memory of states over keys and values",
+        help="Memory that SGLang keeps for states of hybrids, over that of keys and values; default: 0.9.",
+        unit="1",
+        low=0.001,
+        high=100,
+        open_means="0.9",
     )
     prompt_chunk_tokens: int = declared(
         1,
@@ -720,6 +745,8 @@ MEMORY = (
     "prompt_budget_tokens",
     "tower",
     "state_type",
+    "state_slots",
+    "state_share",
     "calibrated",
     "max_total_tokens",
     "swa_full_tokens_ratio",

@@ -395,6 +395,8 @@ PAIRS = {
     "weights": ({}, {"weights": "fp8"}),
     "tower": ({"model": "gemma-3-27b"}, {"tower": False}),
     "state_type": ({"model": "qwen3.8-27b"}, {"state_type": "bfloat16"}),
+    "state_slots": ({"model": "qwen3.8-27b", "stack": "sglang"}, {"state_slots": 100}),
+    "state_share": ({"model": "qwen3.8-27b", "stack": "sglang"}, {"state_share": 0.1}),
     "prompt_chunk": ({"memory": "paper"}, {"prompt_chunk": 512}),
     "max_num_seqs": ({}, {"max_num_seqs": 4}),
     "kv_cache_memory": ({}, {"kv_cache_memory": 20_000_000_000}),

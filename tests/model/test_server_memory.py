@@ -673,3 +673,32 @@ def test_layers_that_are_named_stay_in_16_bits_in_a_hybrid_too():
         for quantizer in ("turboquant_k8v4", "turboquant_k8v4:skip=-1")
     )
     assert (all_packed, named) == pytest.approx((10 * 776, 9 * 776 + 2048), rel=0.01)
+
+
+def test_sglang_keeps_states_by_share_or_by_number():
+    """Qwen3.5 9B over two devices: 24 layers of states, 25,755,648 B a request and device: a log of SGLang 0.5.10 has
+    186 states in 4.38 GiB (`max_mamba_cache_size: 186, ssm_state size: 4.38GB`), the share 0.9 over 1.9 of the pool."""
+    asked = {"tp": 2, "batch": 1, "stack": "sglang@0.5.10"}
+    plain, same, fewer, counted = (
+        dse.evaluate("rtx-4090", "qwen3.5-9b", "bf16", **asked, **more)
+        for more in ({}, {"state_share": 0.9}, {"state_share": 0.1}, {"state_slots": 186})
+    )
+    state = 24 * (16 * 128 * 128 * 4 + 3 * 4096 * 2)
+    assert plain.state_bytes == state
+    token = 8 * 2 * 2 * 256 * 2
+    assert same.kv_pool_tokens == plain.kv_pool_tokens == pytest.approx(plain.free_bytes / 1.9 / token, rel=1e-3)
+    assert fewer.kv_pool_tokens == pytest.approx(plain.free_bytes / 1.1 / token, rel=1e-3)
+    assert counted.kv_pool_tokens == pytest.approx((plain.free_bytes - 186 * state) / token, rel=1e-3)
+    assert 186 * 24 * 16 * 128 * 128 * 4 / GIB == pytest.approx(4.38, rel=0.006)
+
+
+@pytest.mark.parametrize(
+    ("model", "stack", "says"),
+    [
+        ("qwen3.5-9b", "vllm", "max-mamba-cache-size = 5: this server keeps states with keys and values"),
+        ("llama3.1-8b", "sglang", "max-mamba-cache-size = 5: llama3.1-8b has no states: leave it out$"),
+    ],
+)
+def test_states_that_a_server_does_not_set_aside_have_no_number(model, stack, says):
+    with pytest.raises(InputError, match=says):
+        dse.evaluate("h100", model, "bf16", batch=1, stack=stack, state_slots=5)
