@@ -646,16 +646,13 @@ def test_states_of_every_code_are_theirs_in_their_own_type(name, kind):
 
 
 def test_a_model_without_states_has_none_of_another_type():
-    with pytest.raises(InputError, match="state-type = int8: llama3.1-8b has no recurrent states: leave it out"):
+    with pytest.raises(InputError, match=r"state-type = int8: llama3.1-8b has no recurrent states: leave it out"):
         dse.evaluate("h200", "llama3.1-8b", "fp16", batch=1, state_type="int8")
 
 
-@pytest.mark.parametrize(
-    ("release", "divisor"),
-    [("0.20.1", 4), ("0.21.0", 1)],
-)
+@pytest.mark.parametrize(("release", "divisor"), [("0.20.1", 4), ("0.21.0", 1)])
 def test_turboquant_packs_all_attention_of_a_hybrid(release, divisor):
-    """Qwen3.6 35B-A3B: 10 layers of attention, of which none is left in 16 bits (vLLM, get_boundary_skip_layers), of 776
+    """Qwen3.6 35B-A3B: 10 layers of attention, none left in 16 bits (vLLM, get_boundary_skip_layers), of 776
     bytes a token, and 3 x 10 of states of 2,146,304: blocks of 2,768 tokens, as `Setting attention block size` says.
     Up to 0.20.1 tokens are those of blocks over the four groups, after it those of requests of the longest context."""
     a = dse.evaluate(
@@ -689,7 +686,7 @@ def test_sglang_keeps_states_by_share_or_by_number():
     assert same.kv_pool_tokens == plain.kv_pool_tokens == pytest.approx(plain.free_bytes / 1.9 / token, rel=1e-3)
     assert fewer.kv_pool_tokens == pytest.approx(plain.free_bytes / 1.1 / token, rel=1e-3)
     assert counted.kv_pool_tokens == pytest.approx((plain.free_bytes - 186 * state) / token, rel=1e-3)
-    assert 186 * 24 * 16 * 128 * 128 * 4 / GIB == pytest.approx(4.38, rel=0.006)
+    assert pytest.approx(4.38, rel=0.006) == 186 * 24 * 16 * 128 * 128 * 4 / GIB
 
 
 @pytest.mark.parametrize(
