@@ -14,6 +14,7 @@ from dse.core import interrupt
 from dse.core.errors import DseError, LimitError, OutputError, clean, did_you_mean, show
 from dse.core.version import VERSION
 from dse.operations.declare import Operation
+from dse.specs import engine_options
 
 #: groups of commands: the line of the list, and the help
 GROUPS = {
@@ -155,7 +156,12 @@ class _Tool(click.Group):
     cls=_Tool,
     commands=_Commands(),
     invoke_without_command=True,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+        # engines write --max_model_len too
+        "token_normalize_func": lambda word: word.replace("_", "-"),
+    },
 )
 @click.version_option(VERSION, prog_name="dse")
 @click.pass_context
@@ -201,29 +207,18 @@ def app(streamlit_args: tuple[str, ...]) -> None:
     launch.serve(list(streamlit_args))
 
 
-#: options of engines without one of the same meaning here -> what to use
-_ENGINES_ONLY = {
-    "--quantization": "give the format by --weights, or name the checkpoint",
-    "--dtype": "give the format by --weights, such as bf16",
-    "--data-parallel-size": "each replica is a design of its own; for attention alone --tp with --dp-attention",
-    "--enable-expert-parallel": "give --ep, as many as --tp",
-    "--limit-mm-per-prompt": "--no-tower leaves the image tower out",
-    **dict.fromkeys(
-        ("--speculative-config", "--kv-transfer-config", "--enable-lora", "--cpu-offload-gb", "--swap-space"),
-        "it is not modeled (docs/explanation/not-modeled.md)",
-    ),
-}
-
-
 def _usage_line(error: click.ClickException) -> str:
     """click's multi-line complaint as one line with a next step."""
     ctx = getattr(error, "ctx", None)
     path = ctx.command_path if ctx else "dse"
     if isinstance(error, click.NoSuchOption):
         known = [name for param in ctx.command.params for name in param.opts] if ctx else []
-        if says := _ENGINES_ONLY.get(error.option_name):
-            return f"option {show(error.option_name)} is an engine's: {says}"
+        typed = ctx.find_root().obj if ctx else None
         name = error.option_name
+        if len(name) == 2:  # of -tp click names the first letter alone
+            name = next((word for word in typed or () if word.startswith(name) and word[1:].isalpha()), name)
+        if says := engine_options.answer(name):
+            return f"option {show(name)} {says}"
         return f"unknown option {show(name)}: {did_you_mean(name, known)}"
     if isinstance(error, click.MissingParameter) and error.param is not None:
         what = error.param.metavar or (error.param.opts or ["argument"])[0]

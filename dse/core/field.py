@@ -65,7 +65,7 @@ class Field:
     metavar: str | None = None
     #: spellings of engines for the same, with their dashes; of a switch those that turn it off
     also: tuple[str, ...] = ()
-    #: former spellings, with their dashes: taken, not shown
+    #: former and rare spellings, with their dashes: taken, not shown
     former: tuple[str, ...] = ()
     #: heading of a command's help that the option stands under; "": that of the command's own options
     group: str = ""

@@ -120,10 +120,10 @@ def _on_page(field: Field, **here: Any) -> Field:
     return replace(field, name=field.key, **here)
 
 
-#: a file on the machine of the server, which a page does not read
-_FILE = "calibrated"
+#: what may name a file on the machine of the server, which a page does not read
+_FILES = ("calibrated", "speculative_config")
 #: the workload, by the names of its fields
-WORK = {name: _on_page(field, **_HERE.get(name, {})) for name, field in workload.ASKED.items() if name != _FILE}
+WORK = {name: _on_page(field, **_HERE.get(name, {})) for name, field in workload.ASKED.items() if name not in _FILES}
 TOKEN_PARAMETERS = Field(
     name="token_parameters",
     label="Parameters of the token policy",

@@ -176,7 +176,8 @@ def counts_mean(design: Design) -> bool:
 @inlined
 def whole_blocks(design: Design) -> int:
     """Blocks of a request at its final length, which is what a server takes it at."""
-    return blocks_of_request(design, design.input_tokens + design.output_tokens, 1)
+    final = design.input_tokens + design.output_tokens
+    return blocks_of_request(design, final + design.memory.lookahead_tokens, 1)
 
 
 @making

@@ -7,7 +7,7 @@ from dse.core.errors import InputError
 from dse.model import kv_layout
 from dse.model.kv_layout import KvPlan
 from dse.model.records import Deployment, Exchange
-from dse.specs import collectives, deployment
+from dse.specs import collectives, deployment, drafts
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.links import Collective
 from dse.specs.workload import Workload
@@ -23,17 +23,42 @@ def on_one_device(plan: KvPlan, work: Workload) -> KvPlan:
     of those that span all heads (Oaken, NQKV).
     """
     whole = plan.whole or plan
-    if deployment.is_single(work):
+    n_away = host_layers(whole.model, work)
+    if deployment.is_single(work) and not work.draft and not n_away:
         return whole
-    degrees = (work.tp, work.pp, work.ep, work.expert_skew, work.dp_attention, work.dcp, work.tokens, work.state_type)
+    degrees = (
+        work.tp,
+        work.pp,
+        work.ep,
+        work.expert_skew,
+        work.dp_attention,
+        work.dcp,
+        work.tokens,
+        work.state_type,
+        work.draft,
+        n_away,
+    )
 
     def split() -> KvPlan:
-        rank = deployment.rank_of(whole.model, work)
-        shard = replace(kv_layout.build(rank, whole.key_quantizer, whole.value_quantizer), whole=whole)
+        rank, draft = deployment.rank_of(whole.model, work), draft_of(whole.model, work)
+        layers = draft.layers if draft else ()
+        shard = kv_layout.build(rank, whole.key_quantizer, whole.value_quantizer, drafts=layers, n_away=n_away)
+        shard = replace(shard, whole=whole)
         shard = _stages_alike(shard, work.pp)
         return shard if work.dcp == 1 else _tokens_shared(shard, work.dcp)
 
     return whole.once(("devices", *degrees), split)
+
+
+def host_layers(model: ModelSpec, work: Workload) -> int:
+    """Layers that lie in host memory with their keys and values: the first ones."""
+    return 0 if work.gpu_layers is None else max(model.n_layers - work.gpu_layers, 0)
+
+
+def draft_of(model: ModelSpec, work: Workload) -> ModelSpec | None:
+    """The part of what drafts that one device has; None where no layers do. Raises InputError for no such split."""
+    draft = drafts.model_of(work.draft, model) if work.draft else None
+    return deployment.rank_of(draft, replace(work, ep=1, expert_skew=0.0, dcp=1)) if draft else None
 
 
 def _stages_alike(plan: KvPlan, n_stages: int) -> KvPlan:

@@ -23,7 +23,7 @@ from dse.model.kv_bytes import (
     window_of,
 )
 from dse.model.kv_layout import KvPlan, TensorGroup
-from dse.model.lower import BATCHINGS
+from dse.model.lower import BATCHINGS, draft_bytes, host_bytes
 from dse.model.operations import DECODE, PREFILL, OperationCost, decode_operations, prompt_operations, total_of
 from dse.model.peak_memory import peak_lengths, size_at
 from dse.model.point import Point
@@ -180,8 +180,8 @@ class Facts:
         return {"n_kept_parameters": kept} if kept else {}
 
     def beside(self) -> dict[str, int]:
-        """Parameters and elements, each of 2 B, that a server's log counts with the weights, and parameters that each
-        device has whole where it has requests of its own; {} where none is."""
+        """Parameters and elements, each of 2 B, that a server's log counts with the weights, parameters that devices
+        have whole where each has requests of its own, and bytes of drafts and in host memory; {} where none is."""
         if not self.design.memory.beside_bytes:
             return {}
         model, tower = self.plan.model, self.work.tower
@@ -191,6 +191,8 @@ class Facts:
             "n_latent_copy_parameters": model.latent_copy_parameters,
             "n_table_elements": model.rotary_elements or 0,
             "n_group_copy_parameters": copies,
+            "n_draft_bytes": draft_bytes(self.plan, self.work),
+            "n_host_bytes": host_bytes(model, self.work),
         }
         return {name: value for name, value in counts.items() if value}
 

@@ -207,9 +207,17 @@ def _runs(
             yield shallow, (key, value), n
 
 
-def build(model: ModelSpec, key_quantizer: QuantizerSpec, value_quantizer: QuantizerSpec) -> KvPlan:
+def build(
+    model: ModelSpec,
+    key_quantizer: QuantizerSpec,
+    value_quantizer: QuantizerSpec,
+    *,
+    drafts: Sequence[LayerKV] = (),
+    n_away: int = 0,
+) -> KvPlan:
     """The plan of a model under two quantizers, either of them a plan by layer (dse/quantizers/layered.py), or with
-    layers that it skips (dse/quantizers/skipping.py).
+    layers that it skips (dse/quantizers/skipping.py). Layers that draft are stored beside, and not read; the
+    first `n_away` are stored elsewhere.
 
     SinkQ treats the first two layers apart, so runs may split. Raises InputError for a plan of other layers.
     """
@@ -223,19 +231,22 @@ def build(model: ModelSpec, key_quantizer: QuantizerSpec, value_quantizer: Quant
     by_name: dict[tuple[str, str], QuantizerSpec] = {}
     states: dict[LayerKV, int] = {}
     n_before = 0
-    for layer in model.layers:
+    for is_draft, layer in (*((False, layer) for layer in model.layers), *((True, layer) for layer in drafts)):
         shape = shape_of(layer)
-        first = n_before - layer.n_layers if layer.joined else n_before
+        first = n_before - layer.n_layers if layer.joined or is_draft else n_before
         n_before = first + layer.n_layers
         if layer.state_bytes:
             states[shape] = states.get(shape, 0) + layer.n_layers
         if not layer.key_dim:
             continue
+        n_seen = first
         for shallow, (key, value), n in _runs(first, layer.n_layers, key_quantizer, value_quantizer):
             by_name["key", key.name], by_name["value", value.name] = key, value
             entry = counts.setdefault((shape, shallow, key.name, value.name), [0, 0])
-            entry[0] += n if layer.stored else 0
-            entry[1] += n
+            n_here = n if is_draft else min(max(n_seen + n - n_away, 0), n)
+            n_seen += n
+            entry[0] += n_here if layer.stored else 0
+            entry[1] += 0 if is_draft else n
     mixed = bool(key_quantizer.layers or value_quantizer.layers)
     tensors = []
     for shape_index, ((layer, shallow, *names), (n_stored, n_read)) in enumerate(counts.items()):

@@ -32,11 +32,12 @@ from dse.model.records import (
     Product,
     Tensor,
 )
-from dse.specs import deployment, measured_memory, servers, sglang_memory
+from dse.specs import deployment, drafts, measured_memory, servers, sglang_memory
 from dse.specs import tokens as token_policies
 from dse.specs.device_and_model import HardwareSpec, LayerKV, ModelSpec
 from dse.specs.stack import StackSpec
 from dse.specs.tokens import TokenPolicy
+from dse.specs.weights import NOTHING, WeightFormat
 from dse.specs.workload import MAX_BATCH, Workload
 
 #: kinds of numbers on whose power a bound on time may rest
@@ -523,7 +524,8 @@ def step_tokens_of(device: HardwareSpec, work: Workload, stack_name: str | None)
     if memory_counted(device, work) == "paper":
         return work.prompt_budget_tokens or PAPER_STEP_TOKENS
     logged = measured_memory.of(work.calibrated)
-    return prompt_budget(work, measured_memory.server_of(logged, device, work, stack_name))
+    server = measured_memory.server_of(logged, device, work, stack_name)
+    return prompt_budget(work, server) - draft_slots(work, work.max_num_seqs or server.sequences.count)
 
 
 def load_of(
@@ -594,6 +596,7 @@ def memory_share(device: HardwareSpec, work: Workload, server: servers.Server, h
             has_images,
             work.dp_attention,
             work.cuda_graph_max_bs,
+            work.draft.method if work.draft else "",
         )
     return float(server.utilization.si)
 
@@ -623,7 +626,8 @@ def share_of_free_memory(device: HardwareSpec, work: Workload, server: servers.S
 def beside_bytes(plan: KvPlan, work: Workload) -> int:
     """Bytes that a server counts with the weights of a device, beside those of the language model."""
     if work.weights_size_bytes:
-        return given_weight_bytes((plan.whole or plan).model, work) - own_bytes(plan.model, work)
+        given = given_weight_bytes((plan.whole or plan).model, work) - own_bytes(plan.model, work)
+        return given + draft_bytes(plan, work) - host_bytes(plan.model, work)
     model, n_layers = plan.model, (plan.whole or plan).model.n_layers
     tower = (model.tower_parameters or 0) if work.tower else 0
     # one table for both ends is held by both, but counted once among the parameters
@@ -632,7 +636,54 @@ def beside_bytes(plan: KvPlan, work: Workload) -> int:
     n_bytes = weights.beside_bytes(tower, model.latent_copy_parameters, model.rotary_elements or 0, work.pp)
     n_bytes += stage_bytes(model.wide_expert_bytes(work.weight_format), work.pp)
     n_bytes += stage_bytes(group_copy_bytes(plan, work), work.pp)
-    return int(n_bytes + weights.end_stage_bytes(fullest, table + head, work.pp))
+    n_bytes += weights.end_stage_bytes(fullest, table + head, work.pp)
+    return int(n_bytes) + draft_bytes(plan, work) - host_bytes(model, work)
+
+
+def draft_slots(work: Workload, n_sequences: int) -> int:
+    """Tokens of a step that drafting takes of the server's budget."""
+    return work.draft.slots * n_sequences if work.draft else 0
+
+
+def _check_drafts(work: Workload, budget: int, n_sequences: int) -> None:
+    """Raises InputError where drafting leaves no token of the budget to schedule."""
+    if work.draft and (slots := draft_slots(work, n_sequences)) >= budget:
+        fitting = (budget - 1) // work.draft.slots
+        few = f"--max-num-seqs {fitting}, or " if fitting else ""
+        raise InputError(
+            f"speculative-config: drafting takes {slots:,} of max_num_batched_tokens = {budget:,}, "
+            f"{work.draft.slots} for each of {n_sequences:,} requests, and leaves none: the server does not start: use "
+            f"{few}--max-num-batched-tokens {slots + budget}"
+        )
+
+
+def draft_bytes(plan: KvPlan, work: Workload) -> int:
+    """Bytes of the weights on a device of what drafts."""
+    target = (plan.whole or plan).model
+    model = deployed.draft_of(target, work)
+    if model is None or work.draft is None:
+        return 0
+    form = drafts.format_of(work.draft, model if work.draft.method == drafts.MODEL else target, work.weight_format)
+    return stored_bytes(model, form, work.tp) + int(weights.beside_bytes(0, model.latent_copy_parameters, 0, 1))
+
+
+def host_bytes(model: ModelSpec, work: Workload) -> int:
+    """Bytes of a device's weights that lie in host memory: as many as asked for, and whole layers or their experts.
+
+    llama.cpp keeps the last layers on the device (-ngl), the output with them where there is room for one more, and the
+    input embeddings never; experts of the first layers stay where --n-cpu-moe says so.
+    """
+    form, n_layers, own = work.weight_format, model.n_layers, own_bytes(model, work)
+    n_away = deployed.host_layers(model, work)
+    head, table = model.vocab_size * model.hidden_size, model.embedding_parameters
+    experts = int(stage_bytes(stored_bytes(model.model_copy(update={"dense_parameters": 0}), form, work.tp), work.pp))
+    ends = (head + table) * form.dense_eighths // 64 if form.keeps == NOTHING else 2 * (head + table)
+    layers = own - experts - ends
+    away = experts * min(max(n_away, work.cpu_moe_layers), n_layers) + layers * n_away
+    at_ends = 0
+    if work.gpu_layers is not None:
+        at_ends = ends * (table + head * (work.gpu_layers <= n_layers)) // (head + table)
+    return min(round(work.cpu_offload_gib * units.GIB) + away // n_layers + at_ends, own)
 
 
 def group_copy_bytes(plan: KvPlan, work: Workload) -> int:
@@ -657,12 +708,17 @@ def given_weight_bytes(model: ModelSpec, work: Workload) -> int:
 
 def own_bytes(model: ModelSpec, work: Workload) -> int:
     """Bytes of the weights of a language model on a device, without what a server counts with them."""
-    form = work.weight_format
-    experts = model.stored_expert_parameters(form, work.tp // work.ep)
-    n_bytes = weights.stored_weight_bytes(
-        model.dense_parameters, model.kept_parameters(form), experts, form.dense_eighths, form.expert_eighths
+    return int(stage_bytes(stored_bytes(model, work.weight_format, work.tp // work.ep), work.pp))
+
+
+def stored_bytes(model: ModelSpec, form: WeightFormat, n_slices: int) -> int:
+    """Bytes of the weights of a model, or a device's part, in a format; each expert is cut into `n_slices`."""
+    experts = model.stored_expert_parameters(form, n_slices)
+    return int(
+        weights.stored_weight_bytes(
+            model.dense_parameters, model.kept_parameters(form), experts, form.dense_eighths, form.expert_eighths
+        )
     )
-    return int(stage_bytes(n_bytes, work.pp))
 
 
 def memory_of(device: HardwareSpec, plan: KvPlan, work: Workload, stack_name: str | None) -> Memory:
@@ -684,12 +740,14 @@ def memory_of(device: HardwareSpec, plan: KvPlan, work: Workload, stack_name: st
             graph_bytes=0,
             buffer_bytes=0,
             outside_bytes=0,
-            beside_bytes=beside_bytes(plan, work) if work.weights_size_bytes else 0,
+            beside_bytes=beside_bytes(plan, work) if work.weights_size_bytes else -host_bytes(plan.model, work),
             given_bytes=0,
             most_bytes=0,
             block_tokens=work.block_tokens,
             longest_tokens=0,
             budget_tokens=0,
+            lookahead_tokens=0,
+            lookahead_bits=0,
             cache_copies=servers.cache_copies(stack_name) if work.kv_cache else 1,
             **pool.ALIKE._asdict(),
         )
@@ -710,14 +768,17 @@ def memory_of(device: HardwareSpec, plan: KvPlan, work: Workload, stack_name: st
     prompt_bytes = activations.prompt_bytes(
         budget, elements, n_sequences, (plan.whole or plan).model.vocab_size, server.logit.count, kept
     )
+    n_drafted = work.draft.lookahead_tokens if work.draft else 0
+    _check_drafts(work, budget, n_sequences)
     graph_bytes = server.graph_bytes(-(-model.n_layers // work.pp), n_sequences, work.cuda_graph_max_bs)
+    graph_bytes *= work.cuda_graphs
     if logged:
         prompt_bytes, graph_bytes = logged.activation_bytes, logged.graph_bytes
     server, kept_bytes = _states_of(plan, work, server)
     context = 0 if logged else round((1 - asked_share) * server.context.count)
     outside = prompt_bytes + graph_bytes + context
     window_share = work.swa_full_tokens_ratio or float(server.window_share.si)
-    blocks = pool.blocks_of(plan, server, work.block_tokens, window_share)
+    blocks = pool.blocks_of(plan, server, work.block_tokens, window_share, n_drafted)
     return Memory(
         is_server=1,
         asked_share=asked_share,
@@ -733,6 +794,8 @@ def memory_of(device: HardwareSpec, plan: KvPlan, work: Workload, stack_name: st
         block_tokens=work.block_tokens,
         longest_tokens=work.max_model_len or 0,
         budget_tokens=budget,
+        lookahead_tokens=n_drafted,
+        lookahead_bits=n_drafted * sum(g.n_stored_layers * g.packed_bits for g in plan.groups),
         cache_copies=1,
         **blocks._asdict(),
     )

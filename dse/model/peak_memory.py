@@ -100,9 +100,9 @@ def workspace_bytes(design: Design, limits: Limits, n_tokens: int) -> int:
 
 @compilable
 def extra_bits(design: Design, limits: Limits, n_tokens: int) -> int:
-    """Activations and workspace of one sequence, in the unit of its bits; where a step joins keys and values to the new
-    ones by copies, these or the activations of its prompt, which come before."""
-    extra = unit_of(design) * activation_bytes(design, n_tokens)
+    """Activations, workspace and places of drafted tokens of one sequence, in the unit of its bits; where a step joins
+    keys and values to the new ones by copies, these or the activations of its prompt, which come before."""
+    extra = unit_of(design) * activation_bytes(design, n_tokens) + design.memory.lookahead_bits
     if design.memory.cache_copies > 1:
         extra = max(extra, (design.memory.cache_copies - 1) * sequence_bits(design, limits, n_tokens))
     return extra + unit_of(design) * workspace_bytes(design, limits, n_tokens)

@@ -10,6 +10,7 @@ from dse.core import units
 from dse.model.kv_layout import KvPlan
 from dse.model.records import NO_LIMIT
 from dse.specs import servers
+from dse.specs.huggingface import mixers
 from dse.specs.workload import Workload
 
 #: kinds of layers that differ less than this in number make one group each, of the larger number
@@ -50,12 +51,13 @@ class _Kind(NamedTuple):
     is_state: bool
 
 
-def _kinds(plan: KvPlan) -> list[_Kind]:
+def _kinds(plan: KvPlan, n_drafted: int = 0) -> list[_Kind]:
     counts: dict[tuple[int, int, bool], int] = {}
     for shape, (layer, n_layers) in enumerate(plan.layers):
         groups = [g for g in plan.groups if g.shape_index == shape]
         if layer.state_bytes:
-            key = (units.BITS_PER_BYTE * layer.state_bytes * plan.den, 1, True)
+            n_bytes = layer.state_bytes + n_drafted * mixers.input_bytes(layer)
+            key = (units.BITS_PER_BYTE * n_bytes * plan.den, 1, True)
             counts[key] = counts.get(key, 0) + n_layers
         elif groups and groups[0].n_stored_layers:
             key = (
@@ -67,9 +69,15 @@ def _kinds(plan: KvPlan) -> list[_Kind]:
     return [_Kind(n, bits, window, is_state) for (bits, window, is_state), n in counts.items()]
 
 
-def blocks_of(plan: KvPlan, server: servers.Server, page_tokens: int, window_share: float) -> PoolBlocks:
-    """The blocks of a plan as one device has it; `ALIKE` where no layer has a window or a constant state."""
-    kinds = _kinds(plan)
+def blocks_of(
+    plan: KvPlan, server: servers.Server, page_tokens: int, window_share: float, n_drafted: int = 0
+) -> PoolBlocks:
+    """The blocks of a plan as one device has it; `ALIKE` where no layer has a window or a constant state.
+
+    Where tokens are drafted, a request has a state more for each (vLLM, v1/kv_cache_interface.py, MambaSpec), and each
+    state one token's inputs more (model_executor/layers/mamba/mamba_utils.py).
+    """
+    kinds = _kinds(plan, n_drafted)
     full = [kind for kind in kinds if not kind.is_state and kind.window_tokens >= NO_LIMIT]
     windowed = [kind for kind in kinds if not kind.is_state and kind.window_tokens < NO_LIMIT]
     states = [kind for kind in kinds if kind.is_state]
@@ -80,11 +88,16 @@ def blocks_of(plan: KvPlan, server: servers.Server, page_tokens: int, window_sha
     is_mixed = any(len(alike) > 1 for alike in (full, windowed, states))
     if is_mixed or any(layer.tokens_per_entry > 1 or layer.joined for layer, _ in plan.layers):
         return _by_bits(full, windowed, states, server)
-    return _padded(full, windowed, states, server, page_tokens)
+    return _padded(full, windowed, states, server, page_tokens, n_drafted)
 
 
 def _padded(
-    full: list[_Kind], windowed: list[_Kind], states: list[_Kind], server: servers.Server, page_tokens: int
+    full: list[_Kind],
+    windowed: list[_Kind],
+    states: list[_Kind],
+    server: servers.Server,
+    page_tokens: int,
+    n_drafted: int,
 ) -> PoolBlocks:
     """Layers of at most one kind each: groups of equally many, whose blocks are as large as the largest."""
     tokens = [*full, *windowed]
@@ -106,7 +119,7 @@ def _padded(
         window_block_tokens=page_tokens * times[windowed[0]] if windowed else 1,
         window_tokens=windowed[0].window_tokens if windowed else 1,
         window_spare=len(windowed),
-        state_blocks=server.state_blocks.count * sum(n_groups[kind] for kind in states),
+        state_blocks=(server.state_blocks.count + n_drafted) * sum(n_groups[kind] for kind in states),
     )
 
 

@@ -352,6 +352,9 @@ class Memory(NamedTuple):
     longest_tokens: int
     #: tokens of prompts worked on together, kept of layers with a window beside it
     budget_tokens: int
+    #: places that a request keeps for drafted tokens beyond its last, and their bits over the plan's denominator
+    lookahead_tokens: int
+    lookahead_bits: int
     #: times that keys and values are held at the peak of a step
     cache_copies: int
     #: where layers differ, blocks of the pool (dse/model/pool.py), of all stages; all 0 where they are alike

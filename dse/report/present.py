@@ -26,7 +26,7 @@ from dse.specs.device_and_model import HardwareSpec, ModelSpec, Quantity
 from dse.specs.oaken_grid import SAMPLE
 from dse.specs.stack import ServedStack
 from dse.specs.weights import ATTENTION, FORMATS, WIDE
-from dse.specs.workload import OF_EXPERTS, Workload, weights_text
+from dse.specs.workload import ASKED, OF_EXPERTS, Workload, weights_text
 
 Rows = list[dict[str, Any]]
 #: a step that takes so many times as long is said to be slower
@@ -376,9 +376,18 @@ def release_note(point: Point) -> list[str]:
 
 
 def memory_note(point: Point) -> list[str]:
-    """A note where memory is that of a server's log: which file, and of what."""
-    memory = measured_memory.of(point.work.calibrated)
-    return [f"Note: memory as {point.work.calibrated} has it ({memory.source})"] if memory else []
+    """Notes where memory is that of a server's log, which file and of what; and on options that change memory alone."""
+    work, notes = point.work, []
+    if memory := measured_memory.of(work.calibrated):
+        notes.append(f"Note: memory as {work.calibrated} has it ({memory.source})")
+    if not work.cuda_graphs:
+        notes.append("Note: --enforce-eager counts in memory alone: times are those with CUDA graphs")
+    if work.draft:
+        notes.append("Note: --speculative-config counts in memory alone: times are those of plain decoding")
+    away = (("cpu_offload_gib", 0), ("gpu_layers", None), ("cpu_moe_layers", 0))
+    for name in (name for name, usual in away if getattr(work, name) != usual):
+        notes.append(f"Note: --{ASKED[name].name} counts in memory alone: times are those of weights on the device")
+    return notes
 
 
 def _slow_kernels(point: Point) -> str:

@@ -4,6 +4,7 @@ Sources: sglang/srt/server_args.py of SGLang 0.4.3 and 0.4.9; sglang/srt/arg_gro
 440-462 of 0.5.23. Which release after 0.5.10, whose logs have the older batches, took the newer ones is not known.
 """
 
+from dse.specs.drafts import MODEL, TEXT
 from dse.specs.releases import release_of
 
 #: releases from which on the share is by memory, by what is reserved for each need, and batches are those of 0.5.23
@@ -50,9 +51,10 @@ def share(
     has_images: bool,
     dp_attention: bool,
     graph_requests: int | None = None,
+    draft: str = "",
 ) -> float:
     """Share of the memory for weights and keys and values, mem_fraction_static: what is left beside activations of a
-    batch of prompt tokens, buffers of each device and graphs."""
+    batch of prompt tokens, buffers of each device and graphs, and what a method of drafting reserves."""
     mib = reported_bytes / MIB
     if not _is_from(release, BY_MEMORY):
         return _BY_DEVICES[max(n for n in _BY_DEVICES if n <= tp)]
@@ -64,4 +66,6 @@ def share(
         gib = mib / GIB_OF_MIB
         few, many = (2.8, 10) if gib < 35 else (9.5, 2) if gib < 90 else (12, 2)
         reserved = GIB_OF_MIB * (32 if gib >= 160 else few + tp * pp / many) + 4096 * dp_attention
+    if draft not in ("", TEXT):  # the same in both
+        reserved += GIB_OF_MIB * (6 if draft == MODEL else 2)
     return round((mib - reserved) / mib * (IMAGES_SHARE if has_images else 1), 3)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Literal, get_args
 from dse.core.errors import InputError, show
 from dse.core.field import BYTES, NUMBER, PART, SHARE, SWITCH, TEXT, TOKENS, WHOLE, declarations, declared
 from dse.quantizers.base import Path
-from dse.specs import weight_names
+from dse.specs import drafts, weight_names
+from dse.specs.drafts import Draft
 from dse.specs.tokens import TokenPolicy, parse
 from dse.specs.weights import RELEASED, WIDE, WIDE_BITS, WeightFormat, is_format, weight_format
 
@@ -281,6 +282,64 @@ class Workload:
         high=100,
         open_means="0.9",
     )
+    cuda_graphs: bool = declared(
+        True,
+        name="cuda-graphs",
+        kind=SWITCH,
+        title="CUDA graphs",
+        label="CUDA graphs",
+        help="Whether a server records CUDA graphs: their memory is counted, times are those with them.",
+        also=("--enforce-eager", "--disable-cuda-graph"),
+    )
+    gpu_layers: int | None = declared(
+        None,
+        name="n-gpu-layers",
+        kind=WHOLE,
+        title="layers on the device",
+        label="Layers on the device",
+        help="Layers of llama.cpp that lie on the device, the last ones, with their keys and values; the output is one "
+        "more. Memory alone: times are those of all layers on the device; default: all.",
+        also=("--gpu-layers", "-ngl"),
+        unit="1",
+        low=1,
+        high=10_000,
+        open_means="all",
+    )
+    cpu_moe_layers: int = declared(
+        0,
+        name="n-cpu-moe",
+        kind=WHOLE,
+        title="layers with experts in host memory",
+        label="Layers with experts in host memory",
+        help="Layers of llama.cpp, the first ones, whose experts lie in host memory. Memory alone, as --n-gpu-layers.",
+        also=("-ncmoe",),
+        unit="1",
+        low=0,
+        high=10_000,
+    )
+    speculative_config: str | None = declared(
+        None,
+        name="speculative-config",
+        kind=TEXT,
+        label="Drafts",
+        help='Speculative decoding as vLLM takes it, \'{"method": "mtp", "num_speculative_tokens": 2}\': weights, keys '
+        "and values of what drafts (mtp, eagle, eagle3, a draft model's name) and places of drafted tokens are counted "
+        "in memory; times are those without drafts.",
+        also=("-sc",),
+        metavar="JSON",
+        open_means="no drafts",
+    )
+    cpu_offload_gib: float = declared(
+        0.0,
+        name="cpu-offload-gb",
+        kind=NUMBER,
+        title="weights in host memory",
+        label="Weights in host memory (GiB)",
+        help="GiB of each device's weights that lie in host memory; the times do not count their way to the device.",
+        unit="GiB",
+        low=0,
+        high=2**20,
+    )
     prompt_chunk_tokens: int = declared(
         1,
         name="prompt-chunk",
@@ -314,6 +373,7 @@ class Workload:
         help="Limit of the server on concurrent requests, on all devices together; default: as many as fit.",
         unit="sequence",
         also=("--max-running-requests",),
+        former=("--max-batch-size", "--parallel", "-np"),
         low=1,
         high=MAX_BATCH,
         open_means="as many as fit",
@@ -359,6 +419,11 @@ class Workload:
         help="Share of the reported memory that the server may use; SGLang: for weights and keys and values alone; "
         "TensorRT-LLM: of what is left, for keys and values; default: the release's, vLLM 0.92.",
         also=("--device-memory-utilization", "--mem-fraction-static"),
+        former=(
+            "--kv-cache-free-gpu-memory-fraction",
+            "--kv-cache-free-gpu-mem-fraction",
+            "--free-gpu-memory-fraction",
+        ),
         unit="1",
         metavar="FRAC",
         open_means="the release's",
@@ -412,6 +477,7 @@ class Workload:
         help="Tokens of the largest batch of prompt tokens, whose activations a server sets aside: "
         "max_num_batched_tokens, chunked_prefill_size, max_num_tokens; default: the release's, by the device's memory.",
         also=("--max-num-batched-tokens", "--chunked-prefill-size", "--max-num-tokens"),
+        former=("--ubatch-size", "-ub"),
         unit="token",
         low=1,
         high=MAX_INPUT_TOKENS,
@@ -475,6 +541,7 @@ class Workload:
         help="Tensor-parallel size: devices that share every layer, its weights, query heads and KV heads (one a "
         "device at least).",
         also=("--tensor-parallel-size", "--tp-size"),
+        former=("-tp",),
         unit="device",
         low=1,
         high=MAX_DEVICES,
@@ -487,6 +554,7 @@ class Workload:
         label="Pipeline stages (pp)",
         help="Pipeline-parallel size: stages that the layers are divided into, each of tp devices.",
         also=("--pipeline-parallel-size", "--pp-size"),
+        former=("-pp",),
         unit="device",
         low=1,
         high=MAX_DEVICES,
@@ -544,6 +612,7 @@ class Workload:
         help="Decode-context-parallel size: of the tp devices that would hold copies of the same KV heads, so many "
         "share their tokens.",
         also=("--decode-context-parallel-size",),
+        former=("-dcp", "--dcp-size"),
         unit="device",
         low=1,
         high=MAX_DEVICES,
@@ -615,6 +684,8 @@ class Workload:
             raise InputError(f"pp-batches = {self.pp_batches}: must be at most pp = {self.pp}: more would wait")
         if self.dp_attention and self.dcp > 1:
             raise InputError(f"dcp = {self.dcp}: with dp-attention every device has its own requests: use dcp 1")
+        if self.draft and self.pp > 1:
+            raise InputError(f"speculative-config: drafts are counted in one stage: use --tp, not pp = {self.pp}")
         parse(self.tokens)
         self.weight_format  # noqa: B018  raises for a format that is not known
 
@@ -669,19 +740,25 @@ class Workload:
                 f"cached-input-discount = {self.cached_input_discount:g}: nothing is cached: give --prefix"
             )
         for name in OF_SERVERS:
-            value = getattr(self, name)
-            if without_driver and value is not None:
+            value, form = getattr(self, name), ASKED[name]
+            shown = f"{form.name} = {value if isinstance(value, bool | str) else f'{value or 0:g}'}"
+            if without_driver and value != form.default:
                 raise InputError(
-                    f"{ASKED[name].name} = {value:g}: {without_driver} has no driver that reports its memory, of "
-                    "which a server takes a share: leave it out, or add reported_memory to its file"
+                    f"{shown}: {without_driver} has no driver that reports its memory, of which a server takes a "
+                    "share: leave it out, or add reported_memory to its file"
                 )
-            if self.memory == "paper" and value is not None:
-                raise InputError(f"{ASKED[name].name} = {value:g}: a paper's memory has none: use --memory server")
+            if self.memory == "paper" and value != form.default:
+                raise InputError(f"{shown}: a paper's memory has none: use --memory server")
 
     @property
     def token_policy(self) -> TokenPolicy:
         """The policy that says which tokens are stored and read."""
         return parse(self.tokens)
+
+    @property
+    def draft(self) -> Draft | None:
+        """Drafts that are asked for; None: plain decoding."""
+        return drafts.parse(self.speculative_config) if self.speculative_config else None
 
     @property
     def weight_format(self) -> WeightFormat:
@@ -747,13 +824,18 @@ MEMORY = (
     "state_type",
     "state_slots",
     "state_share",
+    "cuda_graphs",
+    "speculative_config",
+    "cpu_offload_gib",
+    "gpu_layers",
+    "cpu_moe_layers",
     "calibrated",
     "max_total_tokens",
     "swa_full_tokens_ratio",
     "cuda_graph_max_bs",
 )
 #: of these, what only a server's memory has
-OF_SERVERS = (*MEMORY[1:6], *MEMORY[-3:])
+OF_SERVERS = (*MEMORY[1:6], *MEMORY[-3:], "cuda_graphs", "speculative_config", "cpu_offload_gib")
 #: fields that say how times are modelled
 TIMING = ("model_kind", "stack", "implementation", "strict_kernels", "other_software")
 #: headings of a long help -> the fields that stand under them; all others are the requests

@@ -16,9 +16,10 @@ from dse.core.columns import aligned
 from dse.core.errors import InputError, show
 from dse.core.units import GIB
 from dse.model import capacity, engine, kv_layout, uncertainty
+from dse.model.lower import host_bytes
 from dse.model.point import Point
 from dse.quantizers import QuantizerSpec
-from dse.specs import catalog, device_names, llama_cpp
+from dse.specs import catalog, device_names, drafts, llama_cpp
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.measured_memory import MeasuredMemory, weights_name
 from dse.specs.weights import FORMATS, WIDE
@@ -222,7 +223,7 @@ def check(
         quantizer=name,
         workload=point.work,
         terms=terms,
-        says=_says(terms, log),
+        says=_says(terms, log, host_bytes(point.plan.model, point.work)),
         notes=notes,
         command=_command(names[0] or spec.name, names[1] or shape.name, (keys.name, values.name), work),
         memory=_memory(log, point, source),
@@ -305,6 +306,10 @@ def _workload_of(
         "swa_full_tokens_ratio": log.window_share,
         "cuda_graph_max_bs": log.graph_requests,
         "dp_attention": log.dp_attention,
+        "cuda_graphs": log.cuda_graphs,
+        "cpu_offload_gib": log.cpu_offload_gib,
+        "speculative_config": _drafts_of(log, model),
+        "gpu_layers": log.gpu_layers,
         "tp": log.tp,
         "pp": log.pp,
         "ep": log.ep,
@@ -312,6 +317,8 @@ def _workload_of(
         **overrides,
     }
     known = {name: value for name, value in settings.items() if value is not None}
+    if "cpu_moe_layers" not in known and (n_layers := _host_experts(log, model, known.get("weights"))):
+        known["cpu_moe_layers"] = n_layers
     longest = known.get("max_model_len") or 2 * LENGTH_TOKENS
     if log.engine == "llama.cpp":  # the pool is as long as it was asked for: requests that fill it
         n_input, known["memory"] = max(longest - 1, 1), "server" if device.reported_memory else "paper"
@@ -328,14 +335,36 @@ def _workload_of(
         notes.append("the log does not say the share of the memory: taken as the release's (--gpu-memory-utilization)")
     if log.is_wide and log.kv_format in ("", "auto"):
         notes.append("keys and values of the log have 32 bits, which no quantizer here has: taken as 16")
-    if log.has_draft:
-        notes.append("a draft model's weights, keys and values lie beside: they are not computed")
+    if log.has_draft and "speculative_config" not in known:
+        notes.append("what drafts has weights, keys and values too: they are not computed (--speculative-config)")
     if log.host_weight_gib:
         notes.append(f"{log.host_weight_gib:.2f} GiB of the weights stay in the host's memory")
     batch = (log.max_num_seqs or 1) if log.engine == "llama.cpp" else None  # as many as fit
     return Workload(batch=batch, input_tokens=n_input, output_tokens=n_output, admission=admission, **known), tuple(
         notes
     )
+
+
+def _host_experts(log: StartupLog, model: ModelSpec, weights: str | None) -> int:
+    """Layers whose experts lie in the host's memory: as many as its weights, but for input embeddings, are worth."""
+    form = FORMATS[weights or WIDE]
+    of_layer = model.expert_parameters * form.expert_eighths / 64 / model.n_layers
+    if not log.host_weight_gib or not of_layer or (log.gpu_layers or 0) <= model.n_layers:
+        return 0
+    table = model.embedding_parameters * form.dense_eighths / 64
+    return min(max(round((log.host_weight_gib * GIB - table) / of_layer), 0), model.n_layers)
+
+
+def _drafts_of(log: StartupLog, model: ModelSpec) -> str | None:
+    """The drafts of a log; None where it has none, or what drafts is not known. A log never opens a file."""
+    try:
+        draft = drafts.parse(log.speculative_config) if log.speculative_config else None
+        is_known = draft is not None and (not draft.model or catalog.shipped_model_file(draft.model) is not None)
+        if draft and is_known:
+            drafts.model_of(draft, model)
+    except InputError:
+        return None
+    return log.speculative_config if is_known else None
 
 
 def _weights_of(log: StartupLog, model: ModelSpec) -> str | None:
@@ -385,10 +414,11 @@ def _terms(log: StartupLog, point: Point) -> tuple[LogTerm, ...]:
     )
 
 
-def _says(terms: tuple[LogTerm, ...], log: StartupLog) -> str:
+def _says(terms: tuple[LogTerm, ...], log: StartupLog, host_bytes: int) -> str:
     """The largest difference in a sentence, and what it likely means.
 
-    The pool is what the other terms leave: it is named where none of them is known, or none explains it.
+    The pool is what the other terms leave: it is named where none of them is known, or none explains it. Of the weights
+    in host memory the design has `host_bytes`.
     """
     by_name = {term.name: term for term in terms}
     pool, tokens = by_name[POOL], by_name.get(TOKENS)
@@ -414,10 +444,11 @@ def _says(terms: tuple[LogTerm, ...], log: StartupLog) -> str:
     by = f"{largest.name}, {_gib(apart)} in the log"
     if abs(apart) <= AGREES_GIB * GIB:
         return f"Log and design agree; largest difference: {by}."
+    host_gib = (log.host_weight_gib or 0.0) - host_bytes / GIB
     if log.engine == "llama.cpp" and largest is pool:
         means = "another KV format (--quantizer), windows kept at full length, or another number of requests at once"
-    elif largest is by_name[WEIGHTS] and log.host_weight_gib and _is_on_host(apart, largest, log.host_weight_gib):
-        means = f"{log.host_weight_gib:.2f} GiB of them stay in the host's memory"
+    elif largest is by_name[WEIGHTS] and log.host_weight_gib and _is_on_host(apart, largest, host_gib):
+        means = f"{host_gib:.2f} GiB more of them stay in the host's memory"
     else:
         means = _MEANS[largest.name][0 if apart > 0 else 1]
     return f"Largest difference: {by}: {means}."

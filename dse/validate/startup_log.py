@@ -3,6 +3,7 @@
 Each line is searched by itself, for one pattern at a time without a way back, so that a log is read in linear time.
 """
 
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -67,6 +68,10 @@ class StartupLog:
     weights: str = ""
     #: speculative decoding: weights and keys of a draft model lie beside
     has_draft: bool = False
+    #: the same as --speculative-config takes it; "" where the log does not say what drafts
+    speculative_config: str = ""
+    cuda_graphs: bool | None = None
+    cpu_offload_gib: float | None = None
     #: `auto` keys and values have 32 bits
     is_wide: bool = False
     tower: bool | None = None
@@ -76,8 +81,9 @@ class StartupLog:
     window_share: float | None = None
     graph_requests: int | None = None
     weight_gib: float | None = None
-    #: of llama.cpp: weights that stay in the host's memory
+    #: of llama.cpp: weights that stay in the host's memory, and layers on the device, of which the output is one
     host_weight_gib: float | None = None
+    gpu_layers: int | None = None
     kv_gib: float | None = None
     #: of llama.cpp: windows of all sequences in one cache; whole contexts kept for them; values stored beside keys
     is_unified: bool = False
@@ -128,6 +134,10 @@ def _option(name: str, *spellings: str) -> LogPattern:
 
 
 _GIB, _COUNT = r"(-?\d{1,9}(?:\.\d{1,9})?)\s?Gi?B", r"(\d[\d,]{0,20})"
+#: what comes before a setting of drafts
+_OF_DRAFT = r"speculative_config['\"]?\s?[=:][^()\[\]]{0,100}[({]?[^()\[\]{}]{0,300}?\b"
+#: names of methods that draft: of SGLang's with vLLM's
+_DRAFTING = {"standalone": "draft_model", "nextn": "mtp"}
 #: lines in which options of a server stand
 _OPTION_LINES = re.compile(r"args|Args|with config:|ServerArgs|LlmArgs|max_num_requests=|context_len=|max_num_batched")
 
@@ -149,6 +159,11 @@ _OPTIONS: Mapping[str, tuple[LogPattern, ...]] = {
         _option("quantization"),
         _option("dtype"),
         _option("draft", "speculative_config", "speculative_model"),
+        _at("draft_method", _OF_DRAFT + r"method['\"]?[=:]\s?['\"](\w{1,40})", _first),
+        _at("draft_model", _OF_DRAFT + r"model['\"]?[=:]\s?['\"]([^'\"]{1,300})", _first),
+        _at("draft_tokens", _OF_DRAFT + r"num_spec(?:ulative)?_tokens['\"]?[=:]\s?(\d{1,4})", _first),
+        _option("eager", "enforce_eager"),
+        _option("cpu_offload_gib", "cpu_offload_gb"),
         _option("language_model_only"),
     ),
     "sglang": (
@@ -172,6 +187,11 @@ _OPTIONS: Mapping[str, tuple[LogPattern, ...]] = {
         _option("quantization"),
         _option("dtype"),
         _option("draft", "speculative_algorithm"),
+        _option("draft_method", "speculative_algorithm"),
+        _option("draft_model", "speculative_draft_model_path"),
+        _option("draft_tokens", "speculative_num_steps"),
+        _option("eager", "disable_cuda_graph"),
+        _option("cpu_offload_gib", "cpu_offload_gb"),
         _option("backend", "attention_backend"),
     ),
     "trtllm": (
@@ -296,7 +316,7 @@ _ENDS = {
     "llama.cpp": "KV buffer size = ... MiB",
 }
 #: fields that are no numbers, though they may look like them
-_TEXTS = frozenset(("release", "model", "device", "file_type", "buffers", "kv_format"))
+_TEXTS = frozenset(("release", "model", "device", "file_type", "buffers", "kv_format", "draft_model"))
 _TERMINAL = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 #: the end of a line with all blank lines after it
 _LINE_ENDS = re.compile(r"[\r\n]\s*")
@@ -424,6 +444,21 @@ def _weights(fields: Mapping[str, Any]) -> str:
     return "fp32" if "float32" in str(fields.get("dtype", "")) else ""
 
 
+def _drafts(fields: Mapping[str, Any]) -> str:
+    """The drafts of a log as JSON; "" where it does not say how many tokens are drafted.
+
+    SGLang calls layers of multi-token prediction EAGLE, whose head has a model of its own.
+    """
+    n_tokens, method = _number(fields, "draft_tokens"), _text(fields, "draft_method").lower()
+    model = _model_name(_text(fields, "draft_model"))
+    if not n_tokens or not _text(fields, "draft"):
+        return ""
+    if method == "eagle" and (not model or "nextn" in model.lower()):
+        method = "mtp"
+    said = {"method": _DRAFTING.get(method, method), "model": model, "num_speculative_tokens": n_tokens}
+    return json.dumps({name: value for name, value in said.items() if value})
+
+
 def _common(engine: Engine, fields: Mapping[str, Any]) -> StartupLog:
     """The fields that all engines print alike."""
     counts = ("tp", "pp", "ep", "dcp", "max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_tokens")
@@ -438,6 +473,9 @@ def _common(engine: Engine, fields: Mapping[str, Any]) -> StartupLog:
         kv_format=_text(fields, "kv_format"),
         weights=_weights(fields),
         has_draft=bool(_text(fields, "draft")),
+        speculative_config=_drafts(fields),
+        cuda_graphs=False if _text(fields, "eager") == "True" else None,
+        cpu_offload_gib=_number(fields, "cpu_offload_gib") or None,
         is_wide="float32" in str(fields.get("dtype", "")),
         backend=_text(fields, "backend"),
         **numbers,
@@ -483,8 +521,7 @@ def _of_trtllm(fields: Mapping[str, Any]) -> StartupLog:
 
 
 def _of_llama(fields: Mapping[str, Any]) -> StartupLog:
-    """Layers on several devices are stages; sizes are those of the fullest. Raises InputError for layers in the host's
-    memory."""
+    """Layers on several devices are stages; sizes are those of the fullest. Raises InputError for none on a device."""
     sizes: dict[str, dict[str, float]] = {"model": {}, "KV": {}, "RS": {}, "compute": {}}
     host = 0.0
     for text in fields.get("buffers", []):
@@ -494,8 +531,8 @@ def _of_llama(fields: Mapping[str, Any]) -> StartupLog:
         elif kind in sizes:
             sizes[kind][name] = sizes[kind].get(name, 0.0) + size
     done, _, whole = _text(fields, "offloaded").partition("/")
-    if done != whole:
-        raise InputError(f"log: {done} of {whole} layers are on the device: all must be (-ngl 99)")
+    if done == "0":
+        raise InputError(f"log: no layer of {whole} is on the device: give the log of a run with some (-ngl 99)")
     devices = list(sizes["model"])
 
     def most(*kinds: str) -> float | None:
@@ -515,6 +552,7 @@ def _of_llama(fields: Mapping[str, Any]) -> StartupLog:
         max_model_len=tokens // n_sequences if tokens else None,
         weight_gib=most("model"),
         host_weight_gib=host / 1024 if host else None,
+        gpu_layers=int(done) if done else None,
         kv_gib=most("KV", "RS"),
         is_unified=_text(fields, "is_unified") == "true",
         whole_windows=bool(_text(fields, "whole_windows")),

@@ -82,7 +82,21 @@ vocab_size = 32000
         (["--dequant-path", "magic"], ["dequant-path = 'magic'", "engine, fused, materialised"]),
         (["--quantizer", "oaken", "--dequant-path", "engine"], ["has no engine"]),
         (["--btach", "3"], ["unknown option '--btach'", "--batch"]),
-        (["--speculative-config", "x"], ["'--speculative-config' is an engine's", "not-modeled.md"]),
+        (["--swap-space", "4"], ["'--swap-space' is an engine's", "not-modeled.md"]),
+        (["-q", "awq"], ["'-q' is an engine's", "--weights"]),
+        (["--scheduling_policy", "x"], ["'--scheduling-policy' of vLLM 0.33.0 is not modeled"]),
+        (["--hicache-ratio", "2"], ["of SGLang 0.5.23 is not modeled", "--kv-offload"]),
+        (["--flash-attn", "on"], ["of llama.cpp is not modeled"]),
+        (["--max-beam-width", "2"], ["of TensorRT-LLM is not modeled"]),
+        (["--served-model-name", "x"], ["of vLLM 0.33.0 changes no memory"]),
+        (["--no-enable-prefix-caching"], ["of vLLM 0.33.0 is not modeled"]),
+        (["-fa", "on"], ["'-fa' of llama.cpp"]),
+        (["-c", "8192"], ["'-c' is an engine's", "-c over -np", "--admission reserve"]),
+        (["-ot", "exps=CPU"], ["'-ot' is an engine's", "--n-cpu-moe"]),
+        (["-ngl", "0"], ["n-gpu-layers = 0", "from 1 to 10,000"]),
+        (["--speculative-config", "x"], ["speculative-config = 'x'", "JSON object"]),
+        (["--cuda-graphs=1"], ["does not take a value"]),
+        (["--enforce-eager", "--memory", "paper"], ["cuda-graphs = False", "--memory server"]),
         (["--explain", "throughput"], ["unknown result 'throughput'", "throughput_tokens_per_s"]),
         (["--batch"], ["requires an argument"]),
         (["extra"], ["unexpected extra argument"]),
@@ -90,6 +104,19 @@ vocab_size = 32000
 )
 def test_bad_point(run, args, parts):
     assert_one_line(run(*GOOD, *args), 2, *parts)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["--max_model_len", "4096", "--tensor_parallel_size", "2"],
+        ["--max-model-len", "4096", "-tp", "2"],
+        ["--max_seq_len", "4096", "--tp_size", "2"],
+    ],
+)
+def test_options_as_engines_write_them(run, args):
+    plain = run(*GOOD, "--json", "--max-model-len", "4096", "--tp", "2")
+    assert run(*GOOD, "--json", *args) == plain
 
 
 @pytest.mark.parametrize("args", [["pont"], ["list", "devcies"], ["show", "a100"], ["list"], ["check"], ["point"]])

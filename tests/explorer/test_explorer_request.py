@@ -37,6 +37,7 @@ NUMBERS = {
     "pp_batches": 2,
     "ep": 4,
     "dcp": 2,
+    "cpu_moe_layers": 16,
 }
 #: what another value of a field needs beside it: other fields, a model, a quantizer
 BESIDE = {

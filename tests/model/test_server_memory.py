@@ -699,3 +699,112 @@ def test_sglang_keeps_states_by_share_or_by_number():
 def test_states_that_a_server_does_not_set_aside_have_no_number(model, stack, says):
     with pytest.raises(InputError, match=says):
         dse.evaluate("h100", model, "bf16", batch=1, stack=stack, state_slots=5)
+
+
+def test_without_graphs_their_memory_is_free():
+    """Graphs of an A100: 0.25 GiB and 0.0083 GiB a layer, which eager mode leaves to keys and values."""
+    plain, eager = results(), results(cuda_graphs=False)
+    graphs = int(0.25 * GIB) + 32 * int(0.0083 * GIB)
+    assert plain["runtime_bytes"] - eager["runtime_bytes"] == graphs
+    assert eager["free_bytes"] - plain["free_bytes"] == graphs
+
+
+def test_weights_in_host_memory():
+    """4 GiB of them leave the device; no more than there are."""
+    plain = results()
+    assert results(cpu_offload_gib=4.0)["weight_bytes"] == plain["weight_bytes"] - 4 * GIB
+    assert results(cpu_offload_gib=4.0)["free_bytes"] == plain["free_bytes"] + 4 * GIB
+    assert results(cpu_offload_gib=100.0)["weight_bytes"] == TABLE
+
+
+def drafting(**fields):
+    return json.dumps(fields)
+
+
+@pytest.mark.parametrize(("n_drafted", "tokens", "requests"), [(4, 605_495, 2.31), (None, 690_562, 2.63)])
+def test_drafts_of_a_hybrid_in_a_log(n_drafted, tokens, requests):
+    """vLLM 0.21 on two RTX 3090, Qwen3.6-27B INT4 with four tokens of MTP: 11.10 GiB, 605,495 tokens, 2.31 x 262,144
+    (github.com/noonghunna/club-3090, BENCHMARKS.md). A state of 1,572,864 + 10,240 x (3 + 4) B takes 1,584 tokens of
+    1,040 B, a block 17 layers of them: 425 blocks, 166 + 3 x (2 + 4) of them a request."""
+    draft = n_drafted and drafting(method="mtp", num_speculative_tokens=n_drafted)
+    asked = {"tp": 2, "max_model_len": 262_144, "stack": "vllm@0.21.0", "speculative_config": draft}
+    found = pooled(11.10, "h200", "qwen3.6-27b", "int8_per_token_head", **asked)
+    assert found["kv_pool_tokens"] == tokens
+    assert found["max_concurrency"] == pytest.approx(requests, abs=0.005)
+
+
+def test_a_draft_model_is_held_whole():
+    """Its weights and its layers' keys and values lie beside; a request keeps places for drafted tokens."""
+    draft = drafting(model="llama3.2-1b", num_speculative_tokens=16)
+    plain, drafted = (results(batch=4, stack="vllm@0.31.0", speculative_config=config) for config in (None, draft))
+    own = 2 * catalog.model("llama3.2-1b").parameters
+    assert drafted["weight_bytes"] - plain["weight_bytes"] == own
+    # 16 layers of 8 heads of 64
+    assert drafted["kv_bytes_per_token"] - plain["kv_bytes_per_token"] == 2 * 2 * 16 * 8 * 64
+    token = TOKEN + 2 * 2 * 16 * 8 * 64
+    assert drafted["max_batch"] == min(drafted["free_bytes"] // ((2048 + 16) * token), 256)
+    times = ("decode_step_s", "prefill_s", "tpot_s", "ttft_s", "throughput_tokens_per_s")
+    assert {name: plain[name] for name in times} == {name: drafted[name] for name in times}
+
+
+def test_drafting_takes_tokens_of_the_budget():
+    """One for each request where a draft model drafts: 256 of 256 leave none."""
+    draft = drafting(model="llama3.2-1b", num_speculative_tokens=4)
+    with pytest.raises(InputError, match=r"drafting takes 256 of max_num_batched_tokens = 256.*--max-num-seqs 255, or"):
+        results(prompt_budget_tokens=256, speculative_config=draft)
+    assert results(prompt_budget_tokens=257, speculative_config=draft)["max_batch"]
+
+
+def test_drafts_are_of_one_stage():
+    with pytest.raises(InputError, match="in one stage: use --tp, not pp = 2"):
+        Workload(pp=2, speculative_config=drafting(method="mtp", num_speculative_tokens=1))
+
+
+@pytest.mark.parametrize(
+    ("asked", "mib", "kv_mib"),
+    [
+        # 16 bits: 30,631 MiB less 1,002 of input embeddings; the output, 1,002 more, needs -ngl 33; 416 MiB a layer
+        ({}, 15_316.51, 1024),
+        ({"gpu_layers": 33}, 15_316.51 - 1002, 1024),
+        ({"gpu_layers": 32}, 15_316.51 - 2004, 1024),
+        ({"gpu_layers": 20}, 15_316.51 - 2004 - 12 * 416.01, 640),
+        ({"gpu_layers": 1}, 416.01, 32),
+    ],
+)
+def test_layers_of_llama_cpp_on_the_device(asked, mib, kv_mib):
+    """Llama-3.1-8B, 8,192 tokens: the last layers lie on the device with their keys and values."""
+    found = results(
+        "rtx-4090", input_tokens=8191, output_tokens=1, batch=1, admission="reserve", memory="paper", **asked
+    )
+    assert found["weight_bytes"] / 2**20 == pytest.approx(mib, abs=1.0)
+    assert found["kv_bytes"] == kv_mib * 2**20
+    assert (
+        found["decode_step_s"]
+        == results("rtx-4090", input_tokens=8191, output_tokens=1, batch=1, admission="reserve", memory="paper")[
+            "decode_step_s"
+        ]
+    )
+
+
+def test_experts_in_host_memory():
+    """Qwen3-30B-A3B: 128 experts of 3 x 768 x 2,048 in each of 48 layers."""
+    plain, away = (results("h100", "qwen3-30b-a3b", cpu_moe_layers=n) for n in (0, 20))
+    assert plain["weight_bytes"] - away["weight_bytes"] == 20 * 128 * 3 * 768 * 2048 * 2
+    assert away["free_bytes"] - plain["free_bytes"] == 20 * 128 * 3 * 768 * 2048 * 2
+
+
+def test_sglang_reserves_memory_for_drafts():
+    """2 GiB for heads, 6 GiB for a model of its own (SGLang 0.5, server_args.py), of 79.19 GiB."""
+    share = [
+        results("h100", stack="sglang@0.5.6", speculative_config=config)["gpu_memory_utilization"]
+        for config in (
+            None,
+            drafting(method="ngram", num_speculative_tokens=4),
+            drafting(method="eagle3", num_speculative_tokens=4),
+            drafting(model="llama3.2-1b", num_speculative_tokens=4),
+        )
+    ]
+    reported = catalog.device("h100").reported_bytes / GIB
+    assert share[1] == share[0]
+    assert share[0] - share[2] == pytest.approx(2 / reported, abs=0.001)
+    assert share[0] - share[3] == pytest.approx(6 / reported, abs=0.001)

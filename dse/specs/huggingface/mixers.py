@@ -299,21 +299,35 @@ def lightning(hidden: int, heads: int, dim: int, state_bytes: int) -> Mixer:
 
 
 def with_states_in(layer: LayerKV, element_bytes: int) -> LayerKV:
-    """The layer with the elements of its state in so many bytes; the inputs of its convolution stay.
+    """The layer with the elements of its state in so many bytes; the inputs of its convolution stay."""
+    if (parts := _parts(layer)) is None:
+        return layer
+    elements, of_inputs = parts
+    return layer.model_copy(update={"state_bytes": elements * element_bytes + (_WIDTH - 1) * of_inputs})
+
+
+def input_bytes(layer: LayerKV) -> int:
+    """Bytes of one token's inputs to the convolution before a state: a drafted token's are kept beside it."""
+    parts = _parts(layer)
+    return parts[1] if parts else 0
+
+
+def _parts(layer: LayerKV) -> tuple[int, int] | None:
+    """Elements of a state, and bytes of a token's inputs to the convolution before it; None where it has none.
 
     Bytes of a layer and operations of a token, both as above, have the elements of the state and the channels of its
-    convolution, of width 4 in all known models, as their only unknowns: the size of an element is 4 B, or 2.
+    convolution, of width 4 in all known models, as their only unknowns: the size of an element is 4 B, 2 or 1.
     """
     flops = {"gdn": DELTA_FLOPS, "kda": DELTA_FLOPS, "mamba2": MAMBA_FLOPS}.get(layer.state_code or "", 0)
-    for before in (4, 2) if flops else ():
+    for element_bytes in (4, 2, 1) if flops else ():
         of_inputs, of_flops = (_WIDTH - 1) * CONV_BYTES, 2 * _WIDTH
         channels, rest = divmod(
-            flops * layer.state_bytes - before * layer.state_flops, flops * of_inputs - before * of_flops
+            flops * layer.state_bytes - element_bytes * layer.state_flops, flops * of_inputs - element_bytes * of_flops
         )
-        elements, left = divmod(layer.state_bytes - channels * of_inputs, before)
+        elements, left = divmod(layer.state_bytes - channels * of_inputs, element_bytes)
         if rest == left == 0 and channels > 0 and elements > 0:
-            return layer.model_copy(update={"state_bytes": elements * element_bytes + channels * of_inputs})
-    return layer
+            return elements, channels * CONV_BYTES
+    return None
 
 
 def short_convolution(hidden: int, conv: int) -> Mixer:
