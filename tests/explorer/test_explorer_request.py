@@ -38,6 +38,7 @@ NUMBERS = {
     "ep": 4,
     "dcp": 2,
     "cpu_moe_layers": 16,
+    "cpu_offload_gib": 2.5,
 }
 #: what another value of a field needs beside it: other fields, a model, a quantizer
 BESIDE = {
@@ -62,7 +63,7 @@ def other(name):
         return not asked.default
     if asked.kind is SHARE:
         return 0.25
-    if asked.kind.sort == "whole" and not asked.choices:
+    if name in NUMBERS or (asked.kind.sort == "whole" and not asked.choices):
         return NUMBERS.get(name) or (asked.default or 0) + 16
     return NAMES[name] if name in NAMES else next(each for each in reversed(asked.choices) if each != asked.default)
 
