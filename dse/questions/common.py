@@ -192,13 +192,13 @@ def with_number(device: HardwareSpec, name: str, si: float, source: str) -> Hard
     `si` is in base units; the copy's number is of kind derived. The bounds of files are not checked.
     """
     number = Quantity(value=si, unit=base_unit(device, name), source=source, kind="derived")
-    changed: HardwareSpec = _replaced(device, name.split("."), number)
+    changed: HardwareSpec = _replaced(device, _places(name), number)
     return changed
 
 
 def number_problem(device: HardwareSpec, name: str, si: float) -> str:
     """The limit that `si` (base units) breaks for the number at `name` in a device file; "" where it is valid."""
-    *places, field = name.split(".")
+    *places, field = _places(name)
     parent: Any = device
     for part in places:
         parent = parent.get(part) if isinstance(parent, dict) else getattr(parent, part)
@@ -226,9 +226,15 @@ def base_unit(device: HardwareSpec, name: str) -> str:
 def lookup(device: HardwareSpec, name: str) -> Quantity | None:
     """The number at a place such as `memory_bandwidth` or `stacks.vllm.gemm.launch`; None where there is none."""
     at: Any = device
-    for part in name.split("."):
+    for part in _places(name):
         at = at.get(part) if isinstance(at, dict) else getattr(at, part)
     return at if isinstance(at, Quantity) else None
+
+
+def _places(name: str) -> list[str]:
+    """The steps that lead to a number; names of programs have dots of their own (stacks.llama.cpp.host.layer)."""
+    program = next((one for one in catalog.backends() if name.startswith(f"stacks.{one}.")), "")
+    return ["stacks", program, *name.removeprefix(f"stacks.{program}.").split(".")] if program else name.split(".")
 
 
 def _replaced(spec: Any, path: Sequence[str], number: Quantity) -> Any:
