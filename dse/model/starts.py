@@ -28,8 +28,9 @@ _NO_TYPE = "no KV type of"
 
 #: rows that vLLM and SGLang pad a vocabulary to (DEFAULT_VOCAB_PADDING_SIZE in their vocab_parallel_embedding.py)
 VOCABULARY_ROWS = 64
-#: formats whose experts vLLM and SGLang slice by whole blocks or groups -> what they call it, and its channels
+#: formats of groups -> the weights of a group
 _GROUPS = {"int4": 128, "int4-ffn": 128, "int4-of-64": 64, "int4-of-32": 32, "int4-experts": 32, "w8a16": 128}
+#: formats whose experts vLLM and SGLang slice by whole blocks or groups -> what they call it, and its channels
 _SLICED = {"fp8-block": ("block_n", 128)} | {name: ("group_size", size) for name, size in _GROUPS.items()}
 #: the release from which vLLM counts them (its pull request 38270; 0.33.0 does)
 _COUNTS_STATES = "0.19.0"
