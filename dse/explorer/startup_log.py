@@ -70,7 +70,7 @@ def _show(check: LogCheck) -> None:
     head, *rows = check.rows()
     st.text(check.head())
     st.dataframe(pd.DataFrame(rows, columns=[*head[:-1], "percent"]), hide_index=True)
-    st.text("\n".join([check.says, *check.usual(), *check.notes]))
+    st.text("\n".join([check.says, *check.usual(), *check.tries_text(), *check.notes]))
     st.code(check.command, language=None, wrap_lines=True)
     if check.memory is not None:
         content = json.dumps(check.memory.model_dump(), indent=2) + "\n"

@@ -369,16 +369,17 @@ def model(name: str) -> ModelSpec:
         return model_from(_config_at(config))
     if name and (os.path.exists(name) or name.lower().endswith((".toml", ".json")) or name[0] in f"~.{os.sep}"):
         return model_from(_config_at(name))
+    raise InputError(f"unknown model {show(name)}: {near_models(name)}; or give the path of a file")
+
+
+def near_models(name: str) -> str:
+    """Words on the shipped models nearest to a name that none has."""
     if nearest := model_names.unpublished(name):
-        raise InputError(
-            f"unknown model {show(name)}: no file of it ships; nearest by shape is {nearest}, or give its config.json"
-        )
+        return f"no file of it ships; nearest by shape is {nearest}, or give its config.json"
     known, typed = dict(model_aliases()), name.rpartition("/")[2]
     spelled = (typed.replace(" ", by).lower() for by in (" ", "-", ""))
     near = did_you_mean(next((word for word in spelled if any(k.startswith(word) for k in known)), typed), known)
-    if near.startswith("known"):
-        near = "see `dse list models`"
-    raise InputError(f"unknown model {show(name)}: {near}; or give the path of a file")
+    return "see `dse list models`" if near.startswith("known") else near
 
 
 def _as_named(model_spec: ModelSpec, name: str, taken: str) -> ModelSpec:

@@ -6,11 +6,12 @@ further answers (dse/specs/measured_memory.py).
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from dse import quantizers
+from dse.core import units
 from dse.core.answer import Answer
 from dse.core.columns import aligned
 from dse.core.errors import InputError, show
@@ -19,31 +20,40 @@ from dse.model import capacity, engine, kv_layout, uncertainty
 from dse.model.lower import host_bytes
 from dse.model.point import Point
 from dse.quantizers import QuantizerSpec
-from dse.specs import catalog, device_names, drafts, llama_cpp
+from dse.specs import catalog, device_names, drafts, engines, llama_cpp
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.measured_memory import MeasuredMemory, weights_name
+from dse.specs.releases import release_of
 from dse.specs.weights import FORMATS, WIDE
 from dse.specs.workload import ASKED, Workload
-from dse.validate.startup_log import SAME_SERVER, StartupLog
+from dse.validate import log_answers
+from dse.validate.log_answers import Served
+from dse.validate.startup_log import SAME_SERVER, StartupLog, Steps
 
 if TYPE_CHECKING:
     import pandas as pd
 
 #: tokens of a prompt and of an answer of the requests behind the design, where the longest context has room for them
 LENGTH_TOKENS = 1024
-#: tokens that llama.cpp computes at once by default (--ubatch-size)
-LLAMA_CPP_BATCH_TOKENS = 512
 #: memory of a device by the log and by its file may differ by so much: more is another device
 SAME_DEVICE = 0.05
 #: bytes of a token differ where tokens and memory do not fit each other by more than this share
 SAME_TOKEN = 0.03
+_MS = units.to_base(1, "ms")
 #: GiB below which terms are said to agree, and half of the last digit that logs print
 AGREES_GIB, ROUNDING_GIB = 0.1, 0.005
 #: the same as a share of weights, whose bits differ by layer in files of llama.cpp
 AGREES_SHARE = 0.01
+_NOTHING = "The log and the design have no term in common."
 #: names of terms
 WEIGHTS, ACTIVATIONS, BESIDE, POOL = "weights", "activations", "graphs, context and buffers", "keys and values"
 TOKENS, CONCURRENCY = "tokens of the pool", "requests of the longest context"
+NEEDED, RUNNING, STEP, RATE = (
+    "a request of the longest context",
+    "requests that run",
+    "time per output token",
+    "output tokens per second",
+)
 #: what a difference of a term likely means, where the log has more and where it has less
 _MEANS = {
     WEIGHTS: (
@@ -101,6 +111,8 @@ class LogCheck(Answer):
     terms: tuple[LogTerm, ...]
     #: the largest difference and what it likely means, in a sentence
     says: str
+    #: options of the engine with which a server that does not start would, or that one that runs may try
+    tries: tuple[str, ...]
     #: what the log says nothing of and the design takes as its default
     notes: tuple[str, ...]
     #: the command that evaluates the design
@@ -127,9 +139,13 @@ class LogCheck(Answer):
         backend = [f"attention: {self.log.backend}"] if self.log.backend else []
         more = [f"Note: {note}" for note in self.notes]
         table = aligned(self.rows(), left=1)
-        return "\n".join(
-            [self.head(), *backend, "", *table, "", self.says, *self.usual(), *more, f"design: {self.command}"]
-        )
+        says = [self.says, *self.usual(), *self.tries_text(), *more]
+        return "\n".join([self.head(), *backend, "", *table, "", *says, f"design: {self.command}"])
+
+    def tries_text(self) -> list[str]:
+        """A line for each option with which the server starts, or that it may try."""
+        word = "starts with" if self.log.failure else "try"
+        return [f"{word}: {line}" for line in self.tries]
 
     def usual(self) -> list[str]:
         """Say between which values the pool of 8 of 10 start-ups lies, and whether this one does; nothing where the log
@@ -164,6 +180,7 @@ class LogCheck(Answer):
             },
             "terms": [{**asdict(term), "difference": term.difference, "share": term.share} for term in self.terms],
             "says": self.says,
+            "tries": list(self.tries),
             "notes": list(self.notes),
             "command": self.command,
         }
@@ -172,6 +189,8 @@ class LogCheck(Answer):
 def _shown(unit: str, value: float | None) -> str:
     if value is None:
         return "-"
+    if unit == "s":
+        return f"{value / _MS:,.1f} ms"
     return f"{value / GIB:,.2f} GiB" if unit == "B" else f"{value:,.2f}" if unit == "sequence" else f"{value:,.0f}"
 
 
@@ -181,6 +200,8 @@ def _apart(term: LogTerm) -> tuple[str, str]:
         return "-", ""
     whole = f"{term.difference:+,.2f}" if term.unit == "sequence" else f"{term.difference:+,.0f}"
     by = _gib(term.difference) if term.unit == "B" else whole
+    if term.unit == "s":
+        by = f"{term.difference / _MS:+,.1f} ms"
     return by, "" if term.share is None else f"{round(100 * term.share, 1) + 0.0:+.1f} %"
 
 
@@ -213,8 +234,18 @@ def check(
     keys, values = kinds or _quantizers_of(log)
     work, notes = _workload_of(log, spec, shape, given or {})
     notes = (*_other_device(log, spec), *notes)
-    point = Point(spec, kv_layout.build(_cached(log, shape, keys), keys, values), work)
-    terms = _terms(log, point)
+    served = Served(log, spec, shape, (keys, values), work)
+    point = served.point(work)
+    terms = _terms(log, point, served)
+    says, tries = _says(terms, log, host_bytes(point.plan.model, point.work)), ()
+    if log.failure or log.steps:  # which may have no lines of its memory
+        says = "" if says == _NOTHING else says
+    if log.failure:
+        says = f"{log_answers.why(served)} {says}".strip()
+        tries = log_answers.would_start(served)
+    elif log.steps is not None:
+        says, tries, more = _of_running(served, point, log.steps, says)
+        terms = (*terms, *more)
     name = keys.name if keys == values else f"{keys.name}/{values.name}"
     return LogCheck(
         log=log,
@@ -223,25 +254,11 @@ def check(
         quantizer=name,
         workload=point.work,
         terms=terms,
-        says=_says(terms, log, host_bytes(point.plan.model, point.work)),
+        says=says,
+        tries=tries,
         notes=notes,
         command=_command(names[0] or spec.name, names[1] or shape.name, (keys.name, values.name), work),
         memory=_memory(log, point, source),
-    )
-
-
-def _cached(log: StartupLog, model: ModelSpec, keys: QuantizerSpec) -> ModelSpec:
-    """The model as the engine's cache holds it, where that is not as it computes with it."""
-    if log.engine != "llama.cpp":
-        return model
-    return llama_cpp.cached(
-        model,
-        keys,
-        log.max_num_batched_tokens or LLAMA_CPP_BATCH_TOKENS,
-        log.max_num_seqs or 1,
-        is_unified=log.is_unified,
-        whole_windows=log.whole_windows,
-        is_expanded=log.has_values,
     )
 
 
@@ -269,7 +286,8 @@ def _model_of(log: StartupLog) -> ModelSpec:
     if not log.model:
         raise InputError("model: is missing, the log does not say it (is its begin cut off?): give --model")
     if catalog.shipped_model_file(log.model) is None:
-        raise InputError(f"unknown model {show(log.model)}: see `dse list models` (the log's): give --model")
+        near = catalog.near_models(log.model)
+        raise InputError(f"unknown model {show(log.model)}: {near} (the log's): give --model")
     return catalog.model(log.model)
 
 
@@ -280,7 +298,8 @@ def _quantizers_of(log: StartupLog) -> tuple[QuantizerSpec, QuantizerSpec]:
         if ":" in side:  # of ours, names of files and numbers
             raise InputError(f"kv_format = {show(side)}: the log's, is no format: give --quantizer")
     try:
-        key, value = (quantizers.parse("bf16" if side in ("", "auto", "bf16") else side) for side in sides)
+        plain = "fp16" if log.engine == "llama.cpp" else "bf16"
+        key, value = (quantizers.parse(plain if side in ("", "auto", "bf16") else side) for side in sides)
     except InputError as error:
         raise InputError(f"{error.lines()[0]} (the log's): give --quantizer") from None
     return key, value
@@ -331,6 +350,9 @@ def _workload_of(
     notes = []
     if log.engine != "llama.cpp" and not log.release and "@" not in str(known.get("stack", "")):
         notes.append("the log does not say its release: taken as the newest (--stack NAME@RELEASE)")
+    newest = next(iter(engines.releases().get(log.engine, {})), "")
+    if newest and log.engine != "llama.cpp" and log.release and release_of(log.release) > release_of(newest):
+        notes.append(f"{log.title} is newer than the newest release that is known ({newest}): counted as that")
     if log.engine in ("vllm", "sglang") and not {"gpu_memory_utilization", "kv_cache_memory_bytes"} & known.keys():
         notes.append("the log does not say the share of the memory: taken as the release's (--gpu-memory-utilization)")
     if log.is_wide and log.kv_format in ("", "auto"):
@@ -381,7 +403,34 @@ def _weights_of(log: StartupLog, model: ModelSpec) -> str | None:
     return log.weights or None if is_file or model.released == WIDE else None
 
 
-def _terms(log: StartupLog, point: Point) -> tuple[LogTerm, ...]:
+def _of_running(
+    served: Served, point: Point, steps: Steps, memory: str
+) -> tuple[str, tuple[str, ...], tuple[LogTerm, ...]]:
+    """A running server: what binds it, what to try, and its times beside ours at the requests that its lines have."""
+    log, results = served.log, engine.evaluate(point)
+    tokens = log.kv_tokens or results["kv_pool_tokens"]
+    work = log_answers.running(served, steps, tokens)
+    what, says = log_answers.binds(served, steps, log.max_num_seqs)
+    step_s = steps.running / steps.output_tokens_per_s
+    ours = None
+    if work is not None:
+        at = log_answers.with_pool_of(served.with_pool(), work)
+        found = engine.evaluate(served.point(at))
+        says += f" They have about {work.input_tokens:,} tokens of prompt and {work.output_tokens:,} of answer."
+        ours = found["tpot_s"]
+        room = engine.evaluate(served.point(replace(at, batch=None)))["max_batch"]
+        rate = None if ours is None else (work.batch or 1) / ours
+    else:
+        room = rate = None
+    terms = (
+        LogTerm(RUNNING, "sequence", steps.running, room if what == "pool" else None),
+        LogTerm(STEP, "s", step_s, ours),
+        LogTerm(RATE, "token/s", steps.output_tokens_per_s, rate),
+    )
+    return f"{says} {memory}".strip(), log_answers.to_try(served, work, what), terms
+
+
+def _terms(log: StartupLog, point: Point, served: Served) -> tuple[LogTerm, ...]:
     """The terms of a log beside those of a point."""
     results, memory = engine.evaluate(point), point.design.memory
 
@@ -397,6 +446,8 @@ def _terms(log: StartupLog, point: Point) -> tuple[LogTerm, ...]:
     ]
     if log.engine == "llama.cpp":
         return (*terms, LogTerm(POOL, "B", of_gib(log.kv_gib), results["kv_bytes"]))
+    if log.needed_gib is not None:
+        terms.append(LogTerm(NEEDED, "B", of_gib(log.needed_gib), log_answers.needed_bytes(served)))
     beside = log.non_torch_gib
     if beside is not None and memory.graph_bytes:
         beside += log.graph_gib or 0.0
@@ -433,9 +484,9 @@ def _says(terms: tuple[LogTerm, ...], log: StartupLog, host_bytes: int) -> str:
     if not sized:
         known = next((term for term in terms if term.share is not None), None)
         if known is None or known.share is None:
-            return "The log and the design have no term in common."
+            return _NOTHING
         return f"Largest difference: {known.name}, {100 * known.share:+.1f} % in the log."
-    causes = [term for term in sized if term is not pool]
+    causes = [term for term in sized if term is not pool and term.name != NEEDED]
     explained = sum(term.difference or 0.0 for term in causes)
     largest = max(causes, key=lambda term: abs(term.difference or 0.0), default=pool)
     if pool.difference is not None and abs(pool.difference + explained) > abs(largest.difference or 0.0):

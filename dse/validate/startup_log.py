@@ -1,4 +1,5 @@
-"""The start-up lines of vLLM, SGLang, TensorRT-LLM and llama.cpp: what a server says of its model, options and memory.
+"""Lines of vLLM, SGLang, TensorRT-LLM and llama.cpp: what a server says of its model, options and memory as it starts,
+why it does not start, and how full it is as it runs.
 
 Each line is searched by itself, for one pattern at a time without a way back, so that a log is read in linear time.
 """
@@ -39,6 +40,22 @@ _QUANTIZATIONS = {
     "bitsandbytes": "nf4",
     "mxfp8": "mxfp8",
 }
+
+
+class Steps(NamedTuple):
+    """Means of the lines that a running server prints every few seconds, over those with half of the most requests."""
+
+    n_lines: int
+    running: float
+    waiting: float
+    #: share of the pool; None where a line does not say it
+    usage: float | None
+    #: hits in the cache of prefixes
+    hits: float | None
+    prompt_tokens_per_s: float | None
+    output_tokens_per_s: float
+    #: requests that lost their keys and values to others
+    n_preempted: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +114,17 @@ class StartupLog:
     #: memory that the driver reports
     total_gib: float | None = None
     backend: str = ""
+    #: why it does not start (a key of FAILURES), "" where it does; what it lacks, as the line says
+    failure: str = ""
+    #: memory of one request of the longest context, and that length that would fit
+    needed_gib: float | None = None
+    fitting_len: int | None = None
+    #: requests that there are states for
+    state_blocks: int | None = None
+    #: memory that was free at the start, and that an allocation asked for in vain
+    free_gib: float | None = None
+    tried_gib: float | None = None
+    steps: Steps | None = None
 
     @property
     def title(self) -> str:
@@ -138,6 +166,8 @@ _GIB, _COUNT = r"(-?\d{1,9}(?:\.\d{1,9})?)\s?Gi?B", r"(\d[\d,]{0,20})"
 _OF_DRAFT = r"speculative_config['\"]?\s?[=:][^()\[\]]{0,100}[({]?[^()\[\]{}]{0,300}?\b"
 #: names of methods that draft: of SGLang's with vLLM's
 _DRAFTING = {"standalone": "draft_model", "nextn": "mtp"}
+#: what an allocation of PyTorch asked for in vain
+_TRIED = _at("tried", r"(Tried to allocate \d{1,9}(?:\.\d{1,9})? [GM]iB)", _first)
 #: lines in which options of a server stand
 _OPTION_LINES = re.compile(r"args|Args|with config:|ServerArgs|LlmArgs|max_num_requests=|context_len=|max_num_batched")
 
@@ -243,6 +273,24 @@ _LINES: Mapping[str, tuple[LogPattern, ...]] = {
         _at("total_gib", rf"Free memory on device[^/]{{0,60}}/{_GIB}\) on startup", max),
         _at("backend", r"Using (?:AttentionBackendEnum\.)?([A-Z][A-Z0-9_]{1,40}) (?:attention )?backend", _first),
         _at("backend", r"Using (Flash Attention|FlashInfer|Triton|FlashMLA|XFormers) backend", _first),
+        _at(
+            "failure",
+            r"(KV cache is needed|that can be stored in KV cache|No available memory for the cache blocks|exceeds "
+            r"available Mamba cache blocks|less than desired GPU memory utilization|(?:CUDA|HIP) out of memory)",
+            _first,
+        ),
+        _at("needed_gib", rf"\(?{_GIB} KV cache is needed", max),
+        _at("kv_gib", rf"larger than the available KV cache memory \({_GIB}", min),
+        _at("max_model_len", r"max seq len \((\d+)\)", _last),
+        _at("kv_tokens", r"that can be stored in KV cache \((\d+)\)", min),
+        _at("fitting_len", r"estimated maximum model length is (\d+)", min),
+        _at("max_num_seqs", r"max_num_seqs \((\d+)\) exceeds available Mamba", _last),
+        _at("state_blocks", r"exceeds available Mamba cache blocks \((\d+)\)", min),
+        _at("free_gib", r"Free memory on device[^/(]{0,30}(?:\([^/)]{0,20}\) )?\((\d+(?:\.\d+)?)/", min),
+        _at("gpu_memory_utilization", r"desired GPU memory utilization \((\d?\.\d+)"),
+        _TRIED,
+        _at("steps", r"(Avg prompt throughput: .*)", list),
+        _at("preempted", r"(is preempted by PreemptionMode)", len),
     ),
     "sglang": (
         _at("release", r"[Ss][Gg][Ll]ang(?:==| version:? | v)([0-9][\w.+-]*)", _first),
@@ -259,6 +307,12 @@ _LINES: Mapping[str, tuple[LogPattern, ...]] = {
         _at("convolution_gib", rf"Mamba Cache is allocated\. .{{0,300}} conv_state size: {_GIB}", _first),
         _at("graph_gib", rf"Capture cuda graph end\. .{{0,300}} mem usage={_GIB}", max),
         _at("backend", r"Use (\w+) (?:attention )?backend by default", _first),
+        _at(
+            "failure", r"(Not enough memory\. Please try|Capture cuda graph failed|(?:CUDA|HIP) out of memory)", _first
+        ),
+        _TRIED,
+        _at("steps", r"Decode batch[.,] (#running-req: .*)", list),
+        _at("preempted", r"(Retract requests)", len),
     ),
     "trtllm": (
         _at("release", r"TensorRT[- ]LLM version: ?v?([0-9][\w.+-]*)", _first),
@@ -273,6 +327,11 @@ _LINES: Mapping[str, tuple[LogPattern, ...]] = {
         _at("block_tokens", r"Number of tokens per block: (\d+)", _first),
         _at("kv_gib", rf"Allocated {_GIB} for max tokens in paged KV cache", _last),
         _at("kv_tokens", r"for max tokens in paged KV cache \((\d+)\)", _last),
+        _at("failure", r"(insufficient GPU memory|(?:CUDA|HIP) out of memory)", _first),
+        _at("component", r"component could not be created: (.*)", _first),
+        _at("total_gib", r"Total GPU memory \(GiB\): (\d+\.\d+)", max),
+        _at("loaded", r"^Model: (\d+\.\d+ / \d+\.\d+)", _first),
+        _TRIED,
     ),
     "llama.cpp": (
         _at("release", r"(?:^|\s)(?:build|version): ?(\d+)", _first),
@@ -294,6 +353,15 @@ _LINES: Mapping[str, tuple[LogPattern, ...]] = {
         _at("is_unified", r"kv_unified\s*= (\w+)", _last),
         _at("whole_windows", r"(KV self size|using full-size SWA cache)", _first),
         _at("value_gib", r"[ ,]V \(\w+\): *(\d{1,9}\.\d{1,9}) MiB", sum, 1 / 1024),
+        _at("tried", r"(allocating \d{1,9}(?:\.\d{1,9})? MiB on device \d+): \w+ failed: out of memory", _last),
+        _at(
+            "component", r"failed to allocate (?:buffer for )?(kv cache|compute)|unable to allocate \w+ (buffer)", _last
+        ),
+        _at(
+            "failure",
+            r"(failed to create context|error loading model|failed to initialize the context|failed to load model)",
+            _first,
+        ),
     ),
 }
 #: letters by which lines of an engine are known, those of its memory first
@@ -301,11 +369,17 @@ _MARKS: Mapping[Engine, re.Pattern[str]] = {
     "vllm": re.compile(
         r"GPU KV cache size:|Available KV cache memory:|LLM engine \(v|vLLM API server version|Model loading took"
         r"|Loading model weights took|# (?:GPU|CUDA|cuda) blocks:|reserved for KV Cache is|Memory profiling"
+        r"|KV cache is needed|No available memory for the cache blocks|available Mamba cache blocks"
+        r"|desired GPU memory utilization|Avg prompt throughput: "
     ),
-    "sglang": re.compile(r"server_args=|Load weight (?:begin|end)\.|KV Cache is allocated\.|max_total_num_tokens="),
-    "trtllm": re.compile(r"\[TensorRT-LLM\]|\[TRT-LLM\]|in paged (?:KV|kv) cache"),
+    "sglang": re.compile(
+        r"server_args=|Load weight (?:begin|end)\.|KV Cache is allocated\.|max_total_num_tokens=|Decode batch[.,] #"
+        r"|Not enough memory\. Please try"
+    ),
+    "trtllm": re.compile(r"\[TensorRT-LLM\]|\[TRT-LLM\]|in paged (?:KV|kv) cache|Executor creation failed"),
     "llama.cpp": re.compile(
-        r"load_tensors: |llama_(?:kv_cache|context|model_loader|new_context)\w*: |print_info: |print_meta: "
+        r"load_tensors: |llama_(?:kv_cache|context|model_loader|new_context|init_from)\w*: |print_info: |print_meta: "
+        r"|ggml_backend_\w+_alloc_buffer: "
     ),
 }
 #: the line that a server ends the sizes of its memory with, for logs that stop before it
@@ -316,7 +390,9 @@ _ENDS = {
     "llama.cpp": "KV buffer size = ... MiB",
 }
 #: fields that are no numbers, though they may look like them
-_TEXTS = frozenset(("release", "model", "device", "file_type", "buffers", "kv_format", "draft_model"))
+_TEXTS = frozenset(
+    ("release", "model", "device", "file_type", "buffers", "kv_format", "failure", "component", "loaded", "tried")
+) | {"steps", "preempted", "draft_model"}
 _TERMINAL = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 #: the end of a line with all blank lines after it
 _LINE_ENDS = re.compile(r"[\r\n]\s*")
@@ -345,7 +421,10 @@ def read(text: str) -> StartupLog:
     lines = [line[:MAX_LINE_LETTERS] for line in _LINE_ENDS.split(plain) if len(line) >= MIN_LINE_LETTERS]
     fields = _found(engine, lines)
     log = {"vllm": _of_vllm, "sglang": _of_sglang, "trtllm": _of_trtllm, "llama.cpp": _of_llama}[engine](fields)
-    if log.kv_gib is None and log.kv_tokens is None:
+    if fields.get("failure") in _BEFORE_TOKENS and "kv_tokens" in fields:
+        raise _several("starts", [fields["failure"], f"{fields['kv_tokens']:,} tokens"])
+    log = replace(log, failure=_failure(log, fields), tried_gib=_tried_gib(fields), steps=_steps_of(fields))
+    if log.kv_gib is None and log.kv_tokens is None and not log.failure and log.steps is None:
         raise InputError(
             f"log: of {log.title}, ends before the memory of keys and values ({show(_ENDS[engine])}): give all of its "
             "start-up"
@@ -412,6 +491,95 @@ def _refuse_several(seen: Mapping[LogPattern, list[Any]]) -> None:
 def _several(what: str, values: Iterable[str]) -> InputError:
     first, other = list(values)[:2]
     return InputError(f"log: holds several servers ({what} {show(first)} and {show(other)}): give the lines of one")
+
+
+#: lines of a failure, as engines print them -> what is short
+LONGEST, NO_POOL, STATES, TAKEN, WEIGHTS, PROFILE, POOL, LATER = (
+    "longest context",
+    "no pool",
+    "states",
+    "taken by others",
+    "weights",
+    "activations",
+    "keys and values",
+    "graphs or requests",
+)
+_FAILURES = {
+    "KV cache is needed": LONGEST,
+    "that can be stored in KV cache": LONGEST,
+    "No available memory for the cache blocks": NO_POOL,
+    "exceeds available Mamba cache blocks": STATES,
+    "less than desired GPU memory utilization": TAKEN,
+    "Not enough memory. Please try": NO_POOL,
+    "Capture cuda graph failed": LATER,
+    "insufficient GPU memory": NO_POOL,
+}
+#: failures that vLLM has before it prints the tokens of a pool
+_BEFORE_TOKENS = ("KV cache is needed", "No available memory for the cache blocks")
+#: parts that TensorRT-LLM and llama.cpp say cannot be made
+_COMPONENTS = {"kv cache": POOL, "compute": PROFILE, "buffer": WEIGHTS, "model": WEIGHTS}
+
+
+def _failure(log: StartupLog, fields: Mapping[str, Any]) -> str:
+    """What is short where a server does not start; "" where it does. An allocation that fails is of the part that the
+    log has not come to the end of."""
+    said = _text(fields, "failure")
+    if not said:
+        return ""
+    component = _COMPONENTS.get(_text(fields, "component").lower())
+    if component or said in _FAILURES:
+        return component or _FAILURES[said]
+    if log.weight_gib is None:
+        return WEIGHTS
+    return PROFILE if log.kv_gib is None and log.kv_tokens is None else LATER
+
+
+def _tried_gib(fields: Mapping[str, Any]) -> float | None:
+    """GiB of an allocation that failed: Tried to allocate 896.00 MiB."""
+    if not (found := re.search(r"(\d+(?:\.\d+)?) ([GM])iB", _text(fields, "tried"))):
+        return None
+    return float(found[1]) / (1 if found[2] == "G" else 1024)
+
+
+#: numbers of a line of a running server, as vLLM (Waiting was Pending to 0.6) and SGLang print them
+_STEP = {
+    "running": re.compile(r"Running: (\d{1,9}) reqs|#running-req: (\d{1,9})"),
+    "waiting": re.compile(r"(?:Waiting|Pending): (\d{1,9}) reqs|#queue-req: (\d{1,9})"),
+    "percent": re.compile(r"GPU KV cache usage: (\d{1,3}\.\d+)%"),
+    "share": re.compile(r"token usage: (\d{1,3}\.\d+)"),
+    "hits": re.compile(r"Prefix cache hit rate: (?:GPU: )?(\d{1,3}\.\d+)%"),
+    "prompt": re.compile(r"Avg prompt throughput: (\d{1,9}\.\d+)"),
+    "output": re.compile(r"Avg generation throughput: (\d{1,9}\.\d+)|gen throughput \(token/s\): (\d{1,9}\.\d+)"),
+    "preempted": re.compile(r"Preemptions: (\d{1,9})"),
+}
+
+
+def _steps_of(fields: Mapping[str, Any]) -> Steps | None:
+    """Means of the lines of a running server; None where none of them has requests."""
+    lines: list[dict[str, float]] = []
+    for text in fields.get("steps", []):
+        found = {name: match for name, pattern in _STEP.items() if (match := pattern.search(text))}
+        lines.append({name: float(next(filter(None, match.groups()))) for name, match in found.items()})
+    most = max((line.get("running", 0.0) for line in lines), default=0.0)
+    busy = [line for line in lines if most and line.get("running", 0.0) >= most / 2 and line.get("output")]
+    if not busy:
+        return None
+
+    def mean(name: str) -> float | None:
+        values = [line[name] for line in busy if name in line]
+        return sum(values) / len(values) if values else None
+
+    percent, hits = mean("percent"), mean("hits")
+    return Steps(
+        n_lines=len(busy),
+        running=mean("running") or 0.0,
+        waiting=mean("waiting") or 0.0,
+        usage=mean("share") if percent is None else percent / 100,
+        hits=None if hits is None else hits / 100,
+        prompt_tokens_per_s=mean("prompt"),
+        output_tokens_per_s=mean("output") or 0.0,
+        n_preempted=int(fields.get("preempted", 0) + sum(line.get("preempted", 0) for line in lines)),
+    )
 
 
 def _text(fields: Mapping[str, Any], name: str) -> str:
@@ -494,6 +662,7 @@ def _of_vllm(fields: Mapping[str, Any]) -> StartupLog:
         graph_gib=_number(fields, "captured_gib") if log.graph_gib is None else log.graph_gib,
         given_kv_bytes=_number(fields, "given_kv_bytes"),
         tower=False if fields.get("language_model_only") == "True" else None,
+        **{name: _number(fields, name) for name in ("needed_gib", "fitting_len", "state_blocks", "free_gib")},
     )
 
 
@@ -517,6 +686,9 @@ def _of_trtllm(fields: Mapping[str, Any]) -> StartupLog:
     log = _common("trtllm", fields)
     if log.weight_gib is None and "weight_mib" in fields:
         log = replace(log, weight_gib=fields["weight_mib"] / 1024)
+    if log.weight_gib is None and "loaded" in fields:
+        before, after = fields["loaded"].split(" / ")
+        log = replace(log, weight_gib=float(before) - float(after))
     return log
 
 
