@@ -28,6 +28,7 @@ from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.workload import Workload as Workload
 from dse.sweep.pareto.designs import DesignFront
 from dse.sweep.reading import StoredSweep
+from dse.validate.bench_check import BenchCheck
 from dse.validate.check_log import LogCheck
 from dse.validate.claim_doubt import ClaimDoubt
 
@@ -457,13 +458,17 @@ def check_log(
     pp: int = 1,
     ep: int = 1,
     dcp: int = 1,
-) -> LogCheck:
+) -> LogCheck | BenchCheck:
     """Read the start-up log of a server, make the design that it describes, and print each term of memory beside ours.
 
-    LOG is what vLLM, SGLang, TensorRT-LLM or llama.cpp print as they start, from a file or from standard input: model,
-    options, memory of weights, activations and keys and values, tokens, concurrency. Options given here stand for what
-    it says; logs of vLLM, SGLang and TensorRT-LLM rarely say the device. `--out FILE` keeps the memory of the log: with
-    `--calibrated FILE` every command answers for this server.
+    LOG is what vLLM, SGLang, TensorRT-LLM or llama.cpp print as they start and run, from a file or from standard
+    input: model, options, memory of weights, activations and keys and values, tokens, concurrency. Options given here
+    stand for what it says; logs of vLLM, SGLang and TensorRT-LLM rarely say the device. `--out FILE` keeps the memory
+    of the log: with `--calibrated FILE` every command answers for this server.
+
+    A log that fails to start is answered with why, and with the engine's options that start; lines of a running server
+    with what binds it and what to try. The JSON of `vllm bench serve` or SGLang's `bench_serving` is compared with our
+    times (`--device 8xh200`).
 
     log: The text of a log (of several lines), or its file; default: standard input.
     device: Device name or .toml file; default: as the log says.

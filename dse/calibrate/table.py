@@ -6,9 +6,10 @@ Every cell is checked before anything is fitted; what is wrong is one line with 
 import csv
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -128,19 +129,25 @@ def rows_in(path: str, content: bytes) -> tuple[list[str], list[int], list[list[
 
 
 def named_rows(
-    path: str, needed: Iterable[str], content: bytes | None = None, clean: Callable[[str], str] = str.strip
+    path: str,
+    needed: Iterable[str],
+    content: bytes | None = None,
+    clean: Callable[[str], str] = str.strip,
+    also: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> Iterator[tuple[int, dict[str, str]]]:
-    """Line and cells by column of each row, all columns `needed` among them; `id` names each row, and no two alike.
+    """Line and cells by column of each row, all columns `needed` among them, or one that has the name `also`; `id`
+    names each row, and no two alike: where there is no such column, its line does.
 
     Raises InputError with file and line.
     """
     header, lines, cells = rows_of(path) if content is None else rows_in(path, content)
-    for name in needed:
-        if name not in header:
-            raise InputError(f"{path}:1: column {name} is missing: {did_you_mean(name, header)}")
+    if missing := [name for name in needed if not {name, *also.get(name, ())} & {*header}]:
+        near = did_you_mean(missing[0], header) if len(missing) == 1 else f"the header has {', '.join(header[:20])}"
+        are = "column {} is" if len(missing) == 1 else "columns {} are"
+        raise InputError(f"{path}:1: {are.format(', '.join(missing))} missing: {near}")
     seen: set[str] = set()
     for line, values in zip(lines, cells, strict=True):
-        row = {name: clean(cell) for name, cell in zip(header, values, strict=True)}
+        row = {"id": str(line)} | {name: clean(cell) for name, cell in zip(header, values, strict=True)}
         if not row["id"] or row["id"] in seen:
             problem = "is given twice" if row["id"] else "must be there"
             raise InputError(f"{path}:{line}: id = {show(row['id'])}: {problem}: give each row its own")

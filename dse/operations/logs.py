@@ -24,6 +24,7 @@ from dse.operations.shared import (
 from dse.specs.workload import ASKED, Workload
 
 if TYPE_CHECKING:
+    from dse.validate.bench_check import BenchCheck
     from dse.validate.check_log import LogCheck
 
 #: fields of a workload that a log says, and that options say in its place
@@ -57,15 +58,22 @@ _GIVE = "the output of a server, from its start on"
 
 
 @operation(
-    "check-log", "A server's start-up log beside the predicted memory.", function="check_log", positional=("log",)
+    "check-log",
+    "A server's log or benchmark beside ours: memory, why it does not start, times.",
+    function="check_log",
+    positional=("log",),
 )
 class CheckLog(AssumesLike, Printed):
     """Read the start-up log of a server, make the design that it describes, and print each term of memory beside ours.
 
-    LOG is what vLLM, SGLang, TensorRT-LLM or llama.cpp print as they start, from a file or from standard input: model,
-    options, memory of weights, activations and keys and values, tokens, concurrency. Options given here stand for what
-    it says; logs of vLLM, SGLang and TensorRT-LLM rarely say the device. `--out FILE` keeps the memory of the log: with
-    `--calibrated FILE` every command answers for this server.
+    LOG is what vLLM, SGLang, TensorRT-LLM or llama.cpp print as they start and run, from a file or from standard
+    input: model, options, memory of weights, activations and keys and values, tokens, concurrency. Options given here
+    stand for what it says; logs of vLLM, SGLang and TensorRT-LLM rarely say the device. `--out FILE` keeps the memory
+    of the log: with `--calibrated FILE` every command answers for this server.
+
+    A log that fails to start is answered with why, and with the engine's options that start; lines of a running server
+    with what binds it and what to try. The JSON of `vllm bench serve` or SGLang's `bench_serving` is compared with our
+    times (`--device 8xh200`).
 
     >>> found = dse.check_log('''Initializing a V1 LLM engine (v0.19.0) with config: model='Qwen/Qwen3-14B', dtype=bf16
     ... Model loading took 27.52 GiB memory and 9.1 seconds
@@ -90,19 +98,21 @@ class CheckLog(AssumesLike, Printed):
     )
     as_json: bool = json_option("Print the log, the design and the terms as JSON, in SI base units.")
 
-    def run(self, console: Console = SILENT) -> LogCheck:
+    def run(self, console: Console = SILENT) -> LogCheck | BenchCheck:
         """The log beside the design: its terms, their table, and a sentence about the largest difference."""
-        from dse.validate import check_log, startup_log
+        from dse.validate import bench_result, check_log, startup_log
 
-        text, source = self._text()
-        log = startup_log.read(text)
+        content, source = self._content()
+        if bench_result.is_result(content):
+            return self._of_bench(content, source)
+        log = startup_log.read(content.decode("utf-8", "replace"))
         kind = None if self.quantizer is None else quantizer_spec(self.quantizer)
         check = check_log.check(
             log,
             None if self.device is None else hardware(self.device),
             None if self.model is None else language_model(self.model),
             None if kind is None else (kind, kind),
-            {name: value for name in _SAID if (value := getattr(self.workload, name)) != ASKED[name].default},
+            self._given(),
             source,
             (_name(self.device), _name(self.model) or log.model),
         )
@@ -110,21 +120,38 @@ class CheckLog(AssumesLike, Printed):
             self._keep(check)
         return check
 
-    def _text(self) -> tuple[str, str]:
-        """The text of the log, and what it is called. Raises InputError."""
+    def _given(self) -> dict[str, Any]:
+        """Fields of a workload that stand for what the log says."""
+        return {name: value for name in _SAID if (value := getattr(self.workload, name)) != ASKED[name].default}
+
+    def _of_bench(self, content: bytes, source: str) -> BenchCheck:
+        """The result of a benchmark beside ours. Raises InputError."""
+        from dse.validate import bench_check
+
+        if self.out is not None:
+            raise InputError(f"out = {show(self.out)}: a benchmark does not say memory: leave --out out")
+        fields = self._given()
+        names = {"device": _name(self.device), "model": _name(self.model), "weights": fields.pop("weights", None)}
+        names["kv_dtype"] = None if self.quantizer is None else str(self.quantizer)
+        names["engine"], _, names["version"] = fields.pop("stack", "").partition("@")
+        names |= {name: fields.pop(name, None) for name in ("tp", "pp", "ep")}
+        given = {name: str(value) for name, value in names.items() if value}
+        return bench_check.check(source, content, given, fields)
+
+    def _content(self) -> tuple[bytes, str]:
+        """The log, and what it is called. Raises InputError."""
         from dse.core import files
         from dse.validate.startup_log import MAX_BYTES, refuse_larger
 
         if isinstance(self.log, str) and "\n" in self.log:
-            return self.log, "a text"
+            return self.log.encode(), "a text"
         if self.log is None or self.log == "-":
             if sys.stdin is None or sys.stdin.isatty():
                 raise InputError("LOG is missing: give a file, or the log on standard input")
             content = sys.stdin.buffer.read(MAX_BYTES + 1)
             refuse_larger(len(content), "standard input")
-            return content.decode("utf-8", "replace"), "standard input"
-        content = files.read_bytes(str(self.log), MAX_BYTES, "log", "a file", f"give {_GIVE}")
-        return content.decode("utf-8", "replace"), Path(self.log).name
+            return content, "standard input"
+        return files.read_bytes(str(self.log), MAX_BYTES, "log", "a file", f"give {_GIVE}"), Path(self.log).name
 
     def _keep(self, check: LogCheck) -> None:
         """Write the memory of the log. Raises InputError where it holds none, OutputError."""
@@ -137,7 +164,7 @@ class CheckLog(AssumesLike, Printed):
             )
         files.write(Path(self.out or ""), (json.dumps(check.memory.model_dump(), indent=2) + "\n").encode())
 
-    def written(self, outcome: LogCheck, console: Console) -> list[str]:
+    def written(self, outcome: LogCheck | BenchCheck, console: Console) -> list[str]:
         """Say which file was written."""
         if self.out is None:
             return []

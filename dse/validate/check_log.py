@@ -237,7 +237,7 @@ def check(
     served = Served(log, spec, shape, (keys, values), work)
     point = served.point(work)
     terms = _terms(log, point, served)
-    says, tries = _says(terms, log, host_bytes(point.plan.model, point.work)), ()
+    says, tries = _says(terms, log, host_bytes(point.plan.model, point.work)), tuple[str, ...]()
     if log.failure or log.steps:  # which may have no lines of its memory
         says = "" if says == _NOTHING else says
     if log.failure:

@@ -111,7 +111,7 @@ class Served:
 
     def formats(self) -> Iterator[tuple[str, Kinds]]:
         """KV formats of fewer bits that the engine takes, with its option."""
-        bits = max(kv_layout.build(self.model, *self.kinds).effective_bits, 0)
+        bits = kv_layout.build(self.model, *self.kinds).effective_bits
         for name in _FORMATS.get(self.log.engine, _USUAL_FORMATS):
             kind = quantizers.parse(name)
             if kv_layout.build(self.model, kind, kind).effective_bits < bits:

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from dse import quantizers
-from dse.calibrate.table import named_rows, number
-from dse.core import units
+from dse.calibrate.table import MAX_TABLE_BYTES, named_rows, number
+from dse.core import files, units
 from dse.core.columns import Column, aligned, cells, csv_text, percent
-from dse.core.errors import DseError, InputError, did_you_mean, show
+from dse.core.errors import DseError, InputError, show
 from dse.core.progress import Progress, each
 from dse.model import engine, intervals, kv_layout
 from dse.model.engine import roomy
@@ -24,23 +24,25 @@ from dse.model.point import Point
 from dse.serving import burst
 from dse.serving.at_rate import at_rate
 from dse.serving.steady_state import FixedLengths
-from dse.specs import catalog, engines, servers
+from dse.specs import catalog, device_names, engines, servers
 from dse.specs.device_and_model import HardwareSpec
+from dse.specs.weights import RELEASED
 from dse.specs.workload import MAX_BATCH, MAX_DEVICES, MAX_INPUT_TOKENS, MAX_OUTPUT_TOKENS, Workload
+from dse.validate import bench_result
 from dse.validate.measured import GROUP, errors_by_group, joined, marks, p90, slip, statistic
 
 #: columns that must be there, and the largest value of those that are whole numbers
 NEEDED = {
-    "id": 0,
     "engine": 0,
     "device": 0,
-    "weights": 0,
     "concurrency": MAX_BATCH,
     "input_tokens": MAX_INPUT_TOKENS,
     "output_tokens": MAX_OUTPUT_TOKENS,
 }
 #: columns of whole numbers that are 1 where they are not there
 SPLITS = ("tp", "pp", "ep")
+#: values that a missing cell may have, for a message
+_SUCH = {"device": "8xh200", "engine": "vllm"}
 #: columns of measured values: what it is, and its unit as the table has it
 MEASURED = {
     "measured_tpot_ms": ("tpot", "ms"),
@@ -131,17 +133,21 @@ class JudgedSpeed:
 
 
 def read(path: str) -> list[SpeedRow]:
-    """The rows of a table; a row that says nothing has its reason. Raises InputError for a table without columns."""
-    rows = [*named_rows(path, NEEDED)]
-    header = [*rows[0][1]]
-    if not {"dse_model", "model"} & set(header):
-        raise InputError(f"{path}:1: column model is missing: {did_you_mean('model', header)}")
-    if not set(MEASURED) & set(header):
-        raise InputError(f"{path}:1: column measured_tpot_ms is missing: give one of {', '.join(MEASURED)}")
+    """The rows of a table, or of a result of `vllm bench serve` or SGLang's `bench_serving`; a row that says nothing
+    has its reason. Raises InputError for a table without columns."""
+    content = files.read_bytes(path, MAX_TABLE_BYTES, "table", "the path of a .csv file, or of a benchmark's .json")
+    if bench_result.is_result(content):
+        rows = [*enumerate(bench_result.rows(path, content), 1)]
+    else:
+        measured = "measured_tpot_ms"
+        also = bench_result.ALSO | {"model": ("dse_model", *bench_result.ALSO["model"])}
+        also[measured] = tuple(name for column in MEASURED for name in (column, *bench_result.ALSO[column]))
+        rows = [*named_rows(path, (*NEEDED, "model", measured), content, also=also)]
+        rows = [(line, bench_result.renamed(said)) for line, said in rows]
     parsed = []
     for line, said in rows:
         try:
-            parsed.append(_row(path, line, said))
+            parsed.append(row(path, line, said))
         except DseError as error:
             why = str(error)
             parsed.append(_blank(line, said, why if why.startswith(f"{path}:{line}: ") else f"{path}:{line}: {why}"))
@@ -150,12 +156,12 @@ def read(path: str) -> list[SpeedRow]:
 
 def _blank(line: int, said: dict[str, str], why: str = "") -> SpeedRow:
     return SpeedRow(
-        id=said["id"],
+        id=said.get("id") or str(line),
         line=line,
-        engine=SAME_ENGINE.get(said["engine"].lower(), said["engine"].lower()),
+        engine=SAME_ENGINE.get(engine := bench_result.engine_of(said.get("engine", "")), engine),
         release=said.get("version", ""),
         model=said.get("dse_model") or said.get("model", ""),
-        device_name=said["device"].lower(),
+        device_name=_device(said)[1],
         kind="burst" if _is_true(said.get("all_at_once", "")) else "closed",
         is_suspect=bool(said.get("suspect")),
         reason=why,
@@ -166,11 +172,37 @@ def _is_true(cell: str) -> bool:
     return cell.lower() in ("true", "yes", "1")
 
 
-def _row(path: str, line: int, said: dict[str, str]) -> SpeedRow:
+def _device(said: Mapping[str, str]) -> tuple[int, str]:
+    """The number of devices, 0 where the cell says none, and the name of one: 8xh200 is 8 of h200."""
+    name = said.get("device", "").lower()
+    return device_names.counted(name) or (0, name)
+
+
+def _split(path: str, line: int, said: Mapping[str, str]) -> dict[str, int]:
+    """How the devices share a model: a number of them before the name is tp where no column says it."""
+    n_devices, name = _device(said)
+    known = {name: said[name] for name in SPLITS if said.get(name)}
+    split = {name: int(number(path, line, name, known.get(name, "1"), MAX_DEVICES, True)) for name in SPLITS}
+    if n_devices and "tp" not in known:
+        split["tp"] = max(n_devices // split["pp"], 1)
+    if n_devices and split["tp"] * split["pp"] != n_devices:
+        raise InputError(
+            f"{path}:{line}: device = {show(said['device'])}: tp {split['tp']} x pp {split['pp']} are other numbers of "
+            f"devices: give {name} for one, or tp and pp of {n_devices}"
+        )
+    return split
+
+
+def row(path: str, line: int, said: dict[str, str]) -> SpeedRow:
     """One row. Raises DseError with its place for a cell that says nothing."""
     place = f"{path}:{line}"
+    if missing := [name for name in (*NEEDED, "model") if not said.get(name) and not said.get(f"dse_{name}")]:
+        raise InputError(
+            f"{place}: {', '.join(missing)} = '': must be there: give them, for `vllm bench serve` as --metadata "
+            f"{' '.join(f'{name}={_SUCH.get(name, name.upper())}' for name in missing)}"
+        )
     whole = {name: int(number(path, line, name, said[name], high, True)) for name, high in NEEDED.items() if high}
-    split = {name: int(number(path, line, name, said.get(name) or "1", MAX_DEVICES, True)) for name in SPLITS}
+    split = _split(path, line, said)
     n_requests = int(number(path, line, "requests", said.get("requests") or said["concurrency"], MAX_BATCH, True))
     rate = said.get("requests_per_s", "")
     per_s = number(path, line, "requests_per_s", rate, MAX_VALUE, False) if rate else 0.0
@@ -200,7 +232,7 @@ def _row(path: str, line: int, said: dict[str, str]) -> SpeedRow:
         batch=whole["concurrency"],
         input_tokens=inputs,
         output_tokens=outputs,
-        weights=said["weights"],
+        weights=said.get("weights") or RELEASED,
         stack=f"{blank.engine}@{engines.release_named(blank.release)}" if blank.release else blank.engine,
         dp_attention=_is_true(said.get("dp_attention", "")),
         model_kind="calibrated",

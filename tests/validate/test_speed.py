@@ -120,7 +120,100 @@ def test_the_command(tmp_path):
 
 
 def test_a_missing_column_is_one_line(tmp_path, capsys):
-    """A table without the columns is refused with its place."""
+    """A table without the columns is refused with its place: all of them at once, or the one that is nearest."""
     with pytest.raises(SystemExit) as stop:
         cli.main(["validate", "speed", table(tmp_path, "1,2", head="id,engine")])
-    assert_one_line((stop.value.code, *capsys.readouterr()), 2, "t.csv:1: column device is missing")
+    missing = "columns device, concurrency, input_tokens, output_tokens, model, measured_tpot_ms are missing"
+    assert_one_line((stop.value.code, *capsys.readouterr()), 2, f"t.csv:1: {missing}: the header has id, engine")
+    with pytest.raises(InputError, match=r"t.csv:1: column device is missing: did you mean devices"):
+        speed.run(table(tmp_path, CLOSED + ",", head=HEAD.replace("device", "devices") + ",more"))
+
+
+def test_names_of_other_tables_are_taken(tmp_path):
+    """As benchmarks print them: no id, no weights, eight devices in the cell of the device."""
+    head = "backend,device,model_id,max_concurrency,random_input_len,random_output_len,mean_tpot_ms,output_throughput"
+    (row,) = speed.read(table(tmp_path, "openai-chat,8xh200,llama3.1-70b,16,1024,256,9.7,1500", head=head))
+    assert (row.id, row.engine, row.kind, row.device.name, row.work.tp) == ("2", "vllm", "closed", "H200", 8)
+    assert (row.work.batch, row.work.input_tokens, row.work.output_tokens) == (16, 1024, 256)
+    assert row.measured == {"tpot": pytest.approx(9.7e-3), "output": 1500}
+    (row,) = speed.read(table(tmp_path, "vllm,8xh200,llama3.1-70b,16,1024,256,9.7,1500,4", head=head + ",tp"))
+    assert "device = '8xh200': tp 4 x pp 1 are other numbers of devices: give h200 for one" in row.reason
+    (row,) = speed.read(table(tmp_path, "vllm,8xh200,llama3.1-70b,16,1024,256,9.7,1500,4,2", head=head + ",tp,pp"))
+    assert (row.work.tp, row.work.pp) == (4, 2)
+
+
+#: what `vllm bench serve --save-result` writes, shortened: 320 requests, 32 at any time, of 1,024 and 512 tokens
+VLLM_RESULT = {
+    "endpoint_type": "openai",
+    "backend": "openai",
+    "model_id": "meta-llama/Llama-3.1-8B-Instruct",
+    "num_prompts": 321,
+    "request_rate": "inf",
+    "max_concurrency": 32,
+    "completed": 320,
+    "total_input_tokens": 327680,
+    "total_output_tokens": 163840,
+    "output_throughput": 3000.5,
+    "mean_ttft_ms": 150.5,
+    "mean_tpot_ms": 9.5,
+    "device": "1xh100",
+}
+#: a line of SGLang's bench_serving: 4 requests a second, nothing drafted
+SGLANG_RESULT = {
+    "backend": "sglang",
+    "request_rate": 4.0,
+    "max_concurrency": None,
+    "completed": 400,
+    "total_input_tokens": 409600,
+    "total_output_tokens": 102400,
+    "output_throughput": 1000.1,
+    "mean_ttft_ms": 112.5,
+    "mean_tpot_ms": 15.9,
+    "accept_length": None,
+    "server_info": {"model_path": "Qwen/Qwen3-14B", "tp_size": 1, "version": "0.5.9", "kv_cache_dtype": "auto"},
+    "gpu": "H100",
+}
+
+
+def result(tmp_path, *runs):
+    path = tmp_path / f"{len([*tmp_path.iterdir()])}.json"
+    path.write_text("\n".join(json.dumps(run) for run in runs))
+    return str(path)
+
+
+def test_results_of_benchmarks_are_read(tmp_path):
+    (row,) = speed.read(result(tmp_path, VLLM_RESULT))
+    assert (row.engine, row.kind, row.n_requests, row.work.tp) == ("vllm", "closed", 320, 1)
+    assert (row.work.batch, row.work.input_tokens, row.work.output_tokens) == (32, 1024, 512)
+    assert row.measured == pytest.approx({"tpot": 9.5e-3, "output": 3000.5, "ttft": 150.5e-3})
+    (row,) = speed.read(result(tmp_path, VLLM_RESULT | {"max_concurrency": None}))
+    assert (row.kind, row.work.batch) == ("burst", 320)
+    rate, drafts = speed.read(result(tmp_path, SGLANG_RESULT, SGLANG_RESULT | {"accept_length": 2.4}))
+    assert (rate.kind, rate.requests_per_s, rate.release, rate.plan.model.name) == ("rate", 4, "0.5.9", "qwen3-14b")
+    assert not rate.marks
+    assert "speculates" in drafts.marks
+
+
+def test_check_log_takes_a_result(tmp_path, run):
+    """Options stand for what a result does not say; what it lacks is one line."""
+    path = result(tmp_path, VLLM_RESULT)
+    code, out, err = run("check-log", path, "--stack", "vllm@0.18.0", "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert [row["what"] for row in found["rows"]] == ["tpot", "ttft", "output"]
+    told = run("check-log", path, "--device", "8xh200", "--model", "llama3.1-70b", "--weights", "fp8")[1]
+    assert told.startswith("vllm: llama3.1-70b on 8 x H200, 32 requests at any time, 1,024 in, 512 out")
+    assert "Most of our step of" in told
+    without = {name: value for name, value in VLLM_RESULT.items() if name != "device"}
+    cut = tmp_path / "cut.json"
+    cut.write_text(json.dumps(VLLM_RESULT)[:150])
+    for file, options, words in (
+        (result(tmp_path, without), (), "device: is missing, a benchmark of meta-llama/Llama-3.1-8B-Instruct does not"),
+        (result(tmp_path, VLLM_RESULT | {"completed": 0}), (), "completed = '0': must be more than 0: did any"),
+        (result(tmp_path, {"completed": 1}), (), "is no result of `vllm bench serve` or `sglang.bench_serving`"),
+        (result(tmp_path, SGLANG_RESULT | {"server_info": None}), (), "model: is missing, the result does not say it"),
+        (result(tmp_path, VLLM_RESULT), ("--tp", "3"), "tp 3 x pp 1 are other numbers of devices"),
+        (result(tmp_path, VLLM_RESULT), ("--out", "m.json"), "a benchmark does not say memory: leave --out out"),
+        (str(cut), (), "is no JSON of a benchmark (cut off?)"),
+    ):
+        assert_one_line(run("check-log", file, *options), 2, words)

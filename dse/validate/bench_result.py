@@ -1,0 +1,115 @@
+"""Results of `vllm bench serve` (JSON) and SGLang's `bench_serving` (a line of JSON a run) as rows of a table of
+benchmarks, in the columns of `dse validate speed`."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from dse.core.errors import InputError, show
+
+#: other names of the columns: of tables that people keep, of results of benchmarks, and of `--metadata` in these
+ALSO = {
+    "engine": ("backend", "framework", "endpoint_type"),
+    "version": ("engine_version", "backend_version", "release"),
+    "model": ("model_id", "model_path", "served_model_name"),
+    "device": ("gpu", "hardware", "system"),
+    "weights": ("quantization",),
+    "kv_dtype": ("kv_cache_dtype",),
+    "tp": ("tensor_parallel_size", "tp_size"),
+    "pp": ("pipeline_parallel_size", "pp_size"),
+    "ep": ("expert_parallel_size", "ep_size"),
+    "concurrency": ("max_concurrency",),
+    "requests": ("num_prompts", "completed"),
+    "requests_per_s": ("request_rate",),
+    "input_tokens": ("input_len", "random_input_len", "isl"),
+    "output_tokens": ("output_len", "random_output_len", "osl"),
+    "measured_tpot_ms": ("mean_tpot_ms", "tpot_ms"),
+    "measured_ttft_ms": ("mean_ttft_ms", "ttft_ms"),
+    "measured_output_tok_s": ("output_throughput", "output_tok_s"),
+}
+#: protocols of clients, and other spellings, -> the engine; an API that several speak is taken as vLLM's
+_ENGINES = {
+    "openai": "vllm",
+    "openai-chat": "vllm",
+    "vllm-chat": "vllm",
+    "sglang-oai": "sglang",
+    "sglang-oai-chat": "sglang",
+    "sglang-native": "sglang",
+    "trt": "trtllm",
+    "tensorrt-llm": "trtllm",
+}
+#: a result, and no other JSON, has these
+_MARKS = ("completed", "output_throughput")
+_ENDLESS = ("", "inf", "Infinity", "None")
+
+
+def engine_of(name: str) -> str:
+    """The engine behind a benchmark's name of a backend."""
+    return _ENGINES.get(name.strip().lower(), name.strip().lower())
+
+
+def renamed(said: Mapping[str, str]) -> dict[str, str]:
+    """A row with the columns' own names where it has other ones for them."""
+    row = dict(said)
+    for name, others in ALSO.items():
+        if not row.get(name) and (value := next(filter(None, map(row.get, others)), None)):
+            row[name] = value
+    return row
+
+
+def is_result(content: bytes) -> bool:
+    """Whether a file is JSON, and so no table."""
+    return content.lstrip()[:1] == b"{"
+
+
+def rows(path: str, content: bytes) -> list[dict[str, str]]:
+    """Rows of one result, or of a line of JSON a run, in the columns of a table. Raises InputError."""
+    text = content.decode("utf-8", "replace")
+    try:
+        documents = [json.loads(text)]
+    except ValueError:
+        lines = [(i, line) for i, line in enumerate(text.splitlines(), 1) if line.strip()]
+        documents = [_document(path, i, line) for i, line in lines]
+    return [_row(f"{path}:{i}", document) for i, document in enumerate(documents, 1)]
+
+
+def _document(path: str, line: int, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise InputError(f"{path}:{line}: is no JSON of a benchmark (cut off?): {str(error)[:80]}") from error
+
+
+def _row(place: str, document: Any) -> dict[str, str]:
+    """A run as a row: mean lengths from the totals, a burst where all requests were sent at once."""
+    if not isinstance(document, dict) or not all(name in document for name in _MARKS):
+        raise InputError(
+            f"{place}: is no result of `vllm bench serve` or `sglang.bench_serving`: {' and '.join(_MARKS)} are missing"
+        )
+    info = document.get("server_info")
+    whole = {**(info if isinstance(info, dict) else {}), **document}
+    said = {name: str(value) for name, value in whole.items() if isinstance(value, str | int | float | bool)}
+    n = _number(place, "completed", said)
+    row = renamed({name: value for name, value in said.items() if value not in ("None", "auto")})
+    row["requests"] = str(int(n))
+    for name, total in (("input_tokens", "input"), ("output_tokens", "output")):
+        key = f"total_{total}_tokens" if f"total_{total}_tokens" in said else f"total_{total}"
+        row[name] = str(max(round(_number(place, key, said) / n), 1))
+    is_endless = row.get("requests_per_s", "") in _ENDLESS
+    if is_endless:
+        row["requests_per_s"] = ""
+        row.setdefault("all_at_once", "" if row.get("concurrency") else "true")
+    if not row.get("concurrency"):
+        row["concurrency"] = row["requests"]
+    if said.get("accept_length"):
+        row["server"] = f"{row.get('server', '')} --speculative-num-draft-tokens"
+    return row
+
+
+def _number(place: str, name: str, said: Mapping[str, str]) -> float:
+    """A positive number of a result."""
+    if not re.fullmatch(r"\d{1,15}(\.\d{1,15})?", said.get(name, "")) or float(said[name]) <= 0:
+        value = show(said[name]) if name in said else "missing"
+        raise InputError(f"{place}: {name} = {value}: must be more than 0: did any request end?")
+    return float(said[name])
