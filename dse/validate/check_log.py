@@ -16,11 +16,11 @@ from dse.core.answer import Answer
 from dse.core.columns import aligned
 from dse.core.errors import InputError, show
 from dse.core.units import GIB
-from dse.model import capacity, engine, kv_layout, uncertainty
+from dse.model import capacity, engine, uncertainty
 from dse.model.lower import host_bytes
 from dse.model.point import Point
 from dse.quantizers import QuantizerSpec
-from dse.specs import catalog, device_names, drafts, engines, llama_cpp
+from dse.specs import catalog, device_names, drafts, engines
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.measured_memory import MeasuredMemory, weights_name
 from dse.specs.releases import release_of
