@@ -416,18 +416,17 @@ def _of_running(
     if work is not None:
         at = log_answers.with_pool_of(served.with_pool(), work)
         found = engine.evaluate(served.point(at))
-        says += f" They have about {work.input_tokens:,} tokens of prompt and {work.output_tokens:,} of answer."
+        how = "They have about" if steps.prompt_tokens_per_s is not None else "Their lengths are not printed: taken as"
+        says += f" {how} {work.input_tokens:,} tokens of prompt and {work.output_tokens:,} of answer."
         ours = found["tpot_s"]
         room = engine.evaluate(served.point(replace(at, batch=None)))["max_batch"]
         rate = None if ours is None else (work.batch or 1) / ours
     else:
         room = rate = None
-    terms = (
-        LogTerm(RUNNING, "sequence", steps.running, room if what == "pool" else None),
-        LogTerm(STEP, "s", step_s, ours),
-        LogTerm(RATE, "token/s", steps.output_tokens_per_s, rate),
-    )
-    return f"{says} {memory}".strip(), log_answers.to_try(served, work, what), terms
+    terms = [LogTerm(RUNNING, "sequence", steps.running, room if what == "pool" else None)]
+    if what in ("pool", "limit"):  # requests are those of an instant, tokens a mean of seconds: alike where all is full
+        terms += [LogTerm(STEP, "s", step_s, ours), LogTerm(RATE, "token/s", steps.output_tokens_per_s, rate)]
+    return f"{says} {memory}".strip(), log_answers.to_try(served, work, what), tuple(terms)
 
 
 def _terms(log: StartupLog, point: Point, served: Served) -> tuple[LogTerm, ...]:
