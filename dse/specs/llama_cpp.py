@@ -53,7 +53,7 @@ def cached(
             layer = layer.model_copy(update={"window": None if whole_windows else cells, "chunked": False})
         if layer.sparse_kind == "dsa":
             channels = (layer.index_bits - _INDEX_SCALE_BITS) // _FP8_BITS
-            bits = Fraction(key.layout(TensorShape("key", 1, channels)).packed_bits_per_token)
+            bits = Fraction(key.layout(TensorShape("key", n_heads=1, head_dim=channels)).packed_bits_per_token)
             layer = layer.model_copy(update={"index_bits": int(bits)})
         layers.append(expanded(layer, model.n_q_heads) if is_expanded else layer)
     return model.model_copy(update={"layers": tuple(layers)})

@@ -5,7 +5,7 @@ further answers (dse/specs/measured_memory.py).
 """
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -85,8 +85,7 @@ class LogTerm:
     log: float | None
     ours: float | None
     #: between which 8 of 10 start-ups have it; None where that is not known
-    low: float | None = None
-    high: float | None = None
+    ends: Sequence[float] | None = None
 
     @property
     def difference(self) -> float | None:
@@ -97,6 +96,12 @@ class LogTerm:
     def share(self) -> float | None:
         """The difference over ours."""
         return self.difference / abs(self.ours) if self.difference is not None and self.ours else None
+
+    def row(self) -> dict[str, str | float | None]:
+        """All of it by name."""
+        low, high = self.ends or (None, None)
+        own = {"name": self.name, "unit": self.unit, "log": self.log, "ours": self.ours, "low": low, "high": high}
+        return {**own, "difference": self.difference, "share": self.share}
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -150,13 +155,12 @@ class LogCheck(Answer):
     def usual(self) -> list[str]:
         """Say between which values the pool of 8 of 10 start-ups lies, and whether this one does; nothing where the log
         does not print it."""
-        pool = next((term for term in self.terms if term.low is not None and term.log is not None), None)
-        if pool is None or pool.high is None:
+        pool = next((term for term in self.terms if term.ends and term.log is not None), None)
+        if pool is None or pool.ends is None:
             return []
-        assert pool.low is not None
         assert pool.log is not None
-        low, high = (_shown(pool.unit, end) for end in (pool.low, pool.high))
-        this = "this one too" if pool.low <= pool.log <= pool.high else "this one does not"
+        low, high = (_shown(pool.unit, end) for end in pool.ends)
+        this = "this one too" if pool.ends[0] <= pool.log <= pool.ends[1] else "this one does not"
         return [f"8 of 10 start-ups on devices of this class have {low} to {high} of {pool.name}; {this}."]
 
     @cached_property
@@ -164,9 +168,7 @@ class LogCheck(Answer):
         """A row a term: bytes or counts, and the difference as a share of ours."""
         import pandas as pd
 
-        return pd.DataFrame(
-            [{**asdict(term), "difference": term.difference, "share": term.share} for term in self.terms]
-        )
+        return pd.DataFrame([term.row() for term in self.terms])
 
     def to_json(self) -> dict[str, Any]:
         """The log, the design and the terms, in SI base units but for GiB of the log."""
@@ -178,7 +180,7 @@ class LogCheck(Answer):
             "workload": {
                 name: value for name, form in ASKED.items() if (value := getattr(self.workload, name)) != form.default
             },
-            "terms": [{**asdict(term), "difference": term.difference, "share": term.share} for term in self.terms],
+            "terms": [term.row() for term in self.terms],
             "says": self.says,
             "tries": list(self.tries),
             "notes": list(self.notes),
@@ -453,7 +455,7 @@ def _terms(log: StartupLog, point: Point, served: Served) -> tuple[LogTerm, ...]
     ends = uncertainty.as_numbers(results)
 
     def of_pool(name: str, unit: str, logged: float | None, result: str) -> LogTerm:
-        return LogTerm(name, unit, logged, results[result], *ends.get(result, (None, None)))
+        return LogTerm(name, unit, logged, results[result], ends.get(result))
 
     return (
         *terms,

@@ -154,7 +154,7 @@ def test_where_nothing_fits_there_is_no_gain_and_no_crash(tmp_path):
 @pytest.mark.parametrize(
     ("content", "parts"),
     [
-        ("id,device\nr,H100\n", ["column model is missing"]),
+        ("id,device\nr,H100\n", ["columns model, kv, stack, quantity, value, unit are missing"]),
         ("", ["t.csv"]),
         (HEAD + "\n" + line("a", "FP16", "nan") + "\n", ["t.csv:2: value = 'nan'"]),
         (HEAD + "\n" + line("a", "FP16", 1, is_base=2) + "\n", ["t.csv:2: is_base = '2': must be 0 or 1"]),

@@ -10,7 +10,7 @@ _HEAD = """ggml_cuda_init: found 1 CUDA devices:
   Device 0: NVIDIA GeForce RTX 4090, compute capability 8.9, VMM: yes
 llama_model_loader: - kv   2:                               general.name str              = {}
 print_info: file type   = Q4_K - Medium
-load_tensors: offloaded 33/33 layers to GPU
+load_tensors: offloaded 99/99 layers to GPU
 load_tensors:        CUDA0 model buffer size =  4403.49 MiB
 llama_context: n_seq_max     = {}
 llama_context: n_ctx         = {}

@@ -7,6 +7,8 @@ from dse.model.results.reads import KERNELS, POOL, STACK
 
 _HOW_SURE = "docs/explanation/model.md, How sure"
 
+#: of a server the workload says the share
+_POOL = tuple(name for name in POOL if name != "usable_frac")
 topic = Topic()
 
 
@@ -35,7 +37,7 @@ def _of_kernels(at: Facts) -> Derivation:
 for name, title, reads, explain in (
     ("byte_energy", "measured over predicted energy of bytes", ("energy_per_byte",), _of_energy),
     ("flop_energy", "measured over predicted energy of operations", ("energy_per_flop",), _of_energy),
-    ("pool", "measured over predicted pool", POOL, _of_pool),
+    ("pool", "measured over predicted pool", _POOL, _of_pool),
     ("token_time", "measured over predicted time per token", STACK, _of_tokens),
     ("first_time", "measured over predicted time of prompts", STACK, _of_prompts),
     ("unpack_rate", "unpacking rate over what is taken", KERNELS, _of_kernels),

@@ -47,7 +47,7 @@ class Mixer:
 
 
 #: a layer without one: a feed-forward alone
-NOTHING = Mixer((LayerKV(n_layers=1),), 0, 0)
+NOTHING = Mixer((LayerKV(n_layers=1),), parameters=0, inner_elements=0)
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,13 @@ class Heads:
         channels = {"q_proj": q_dim + self.gated * out_dim, "k_proj": k_dim, "o_proj": out_dim}
         channels |= {} if self.one_projection else {"v_proj": v_dim}
         matrices = {name: self.hidden * n for name, n in channels.items()} | {"indexer": index}
-        return Mixer((cache,), parameters, q_dim + k_dim + v_dim, index, matrices=matrices)
+        return Mixer(
+            (cache,),
+            parameters=parameters,
+            inner_elements=q_dim + k_dim + v_dim,
+            copied_parameters=index,
+            matrices=matrices,
+        )
 
 
 @dataclass(frozen=True)
@@ -176,7 +182,7 @@ class LatentAttention:
             "o_proj": out,
             "indexer": index,
         }
-        return Mixer((cache,), parameters, inner, copied, matrices=matrices)
+        return Mixer((cache,), parameters=parameters, inner_elements=inner, copied_parameters=copied, matrices=matrices)
 
 
 @dataclass(frozen=True)
@@ -214,7 +220,9 @@ class Compressed:
             "wo_b": self.out_groups * self.out_rank * hidden,
         }
         if not ratio:
-            return Mixer((window,), parameters, inner, copied, matrices=matrices)
+            return Mixer(
+                (window,), parameters=parameters, inner_elements=inner, copied_parameters=copied, matrices=matrices
+            )
         twice = 2 if self.index else 1  # entries of CSA overlap: two sets of weights make them
         before = parameters
         parameters += self._compressor(dim, twice)
@@ -233,7 +241,13 @@ class Compressed:
         joined = window.model_copy(update={"joined": True})
         state = LayerKV(n_layers=1, state_bytes=waiting, joined=True)
         matrices |= {"compressor": parameters - before}
-        return Mixer((entries, joined, state), parameters, inner, copied + parameters - before, matrices=matrices)
+        return Mixer(
+            (entries, joined, state),
+            parameters=parameters,
+            inner_elements=inner,
+            copied_parameters=copied + parameters - before,
+            matrices=matrices,
+        )
 
     def _compressor(self, dim: int, twice: int) -> int:
         """Parameters that make an entry: values, scores, their places in it, a norm."""
@@ -265,7 +279,9 @@ def gated_delta(
         "in_proj_b": hidden * value_heads,
         "out_proj": values * hidden,
     }
-    return Mixer((cache,), parameters, 2 * keys + 2 * values, roots=("linear_attn",), matrices=matrices)
+    return Mixer(
+        (cache,), parameters=parameters, inner_elements=2 * keys + 2 * values, roots=("linear_attn",), matrices=matrices
+    )
 
 
 def kimi_delta(
@@ -287,7 +303,13 @@ def kimi_delta(
         state_flops=DELTA_FLOPS * state + 6 * conv * wide,
     )
     matrices = {name: hidden * wide for name in ("q_proj", "k_proj", "v_proj", "o_proj")} | {"g_proj": gates}
-    return Mixer((cache,), parameters, 4 * wide, roots=("self_attn", "attention", "linear_attn"), matrices=matrices)
+    return Mixer(
+        (cache,),
+        parameters=parameters,
+        inner_elements=4 * wide,
+        roots=("self_attn", "attention", "linear_attn"),
+        matrices=matrices,
+    )
 
 
 def lightning(hidden: int, heads: int, dim: int, state_bytes: int) -> Mixer:
@@ -295,7 +317,7 @@ def lightning(hidden: int, heads: int, dim: int, state_bytes: int) -> Mixer:
     wide, state = heads * dim, heads * dim * dim
     matrices = {"qkv_proj": 3 * hidden * wide, "output_gate": hidden * wide, "out_proj": wide * hidden}
     cache = LayerKV(n_layers=1, state_bytes=state * state_bytes, state_flops=MAMBA_FLOPS * state)
-    return Mixer((cache,), sum(matrices.values()) + wide, 4 * wide, matrices=matrices)
+    return Mixer((cache,), parameters=sum(matrices.values()) + wide, inner_elements=4 * wide, matrices=matrices)
 
 
 def with_states_in(layer: LayerKV, element_bytes: int) -> LayerKV:
@@ -335,7 +357,7 @@ def short_convolution(hidden: int, conv: int) -> Mixer:
     parameters = 3 * hidden * hidden + hidden * conv + hidden * hidden
     cache = LayerKV(n_layers=1, state_bytes=hidden * (conv - 1) * CONV_BYTES, state_flops=2 * conv * hidden)
     matrices = {"in_proj": 3 * hidden * hidden, "out_proj": hidden * hidden}
-    return Mixer((cache,), parameters, 3 * hidden, roots=("conv",), matrices=matrices)
+    return Mixer((cache,), parameters=parameters, inner_elements=3 * hidden, roots=("conv",), matrices=matrices)
 
 
 def mamba2(
@@ -353,4 +375,6 @@ def mamba2(
         state_flops=MAMBA_FLOPS * state + 2 * conv * channels,
     )
     matrices = {"in_proj": made, "out_proj": wide * hidden}
-    return Mixer((cache,), parameters, wide + channels, roots=("mixer", "mamba"), matrices=matrices)
+    return Mixer(
+        (cache,), parameters=parameters, inner_elements=wide + channels, roots=("mixer", "mamba"), matrices=matrices
+    )
