@@ -54,7 +54,7 @@ class BlockCoding(NamedTuple):
     uneven: bool
 
 
-class Rotation(NamedTuple):
+class RotatedRuns(NamedTuple):
     """Runs of 2^stages channels that are rotated before they are quantized; of 0 stages none is."""
 
     stages: int
@@ -78,8 +78,8 @@ def rotated_run(side: Side, head_dim: int) -> int:
     return head_dim & -head_dim if side == "key" else SHORTEST_RUN
 
 
-def _rotation(run: int) -> Rotation:
-    return Rotation(run.bit_length() - 1 if run else 0, np.float32(1) / np.sqrt(np.float32(max(run, 1))))
+def _rotation(run: int) -> RotatedRuns:
+    return RotatedRuns(run.bit_length() - 1 if run else 0, np.float32(1) / np.sqrt(np.float32(max(run, 1))))
 
 
 @inner
@@ -133,7 +133,7 @@ def _extent(x: np.ndarray) -> tuple[np.float32, np.float32]:
 
 
 @inner
-def _rotate(x: np.ndarray, rotation: Rotation, work: np.ndarray) -> None:
+def _rotate(x: np.ndarray, rotation: RotatedRuns, work: np.ndarray) -> None:
     """Runs of x[n] by the Walsh-Hadamard matrix over the root of its size, its own inverse; work is as large.
 
     The factor first, then sums and differences 1, 2, 4, .. apart (ggml-cpu/ops.cpp, forward_fwht).
@@ -298,7 +298,7 @@ def _narrow(values: np.ndarray, bits: np.ndarray) -> None:
 
 
 @kernel
-def _quantize_bytes(bits: np.ndarray, rotation: Rotation, even: bool, codes: np.ndarray, d: np.ndarray) -> None:
+def _quantize_bytes(bits: np.ndarray, rotation: RotatedRuns, even: bool, codes: np.ndarray, d: np.ndarray) -> None:
     """FP16 patterns bits[n, channels] -> codes int8[n, channels], patterns d[n, blocks]."""
     for piece in prange(n_pieces(bits)):
         values, work = np.empty(bits.shape[1], np.float32), np.empty(bits.shape[1], np.float32)
@@ -311,7 +311,7 @@ def _quantize_bytes(bits: np.ndarray, rotation: Rotation, even: bool, codes: np.
 @kernel
 def _quantize_nibbles(
     bits: np.ndarray,
-    rotation: Rotation,
+    rotation: RotatedRuns,
     coding: BlockCoding,
     codes: np.ndarray,
     high: np.ndarray,
@@ -329,7 +329,7 @@ def _quantize_nibbles(
 
 
 @kernel
-def _dequantize_bytes(codes: np.ndarray, d: np.ndarray, rotation: Rotation, bits: np.ndarray) -> None:
+def _dequantize_bytes(codes: np.ndarray, d: np.ndarray, rotation: RotatedRuns, bits: np.ndarray) -> None:
     """The reverse of `_quantize_bytes`."""
     for piece in prange(n_pieces(bits)):
         values, work = np.empty(bits.shape[1], np.float32), np.empty(bits.shape[1], np.float32)
@@ -345,7 +345,7 @@ def _dequantize_nibbles(
     high: np.ndarray,
     d: np.ndarray,
     m: np.ndarray,
-    rotation: Rotation,
+    rotation: RotatedRuns,
     coding: BlockCoding,
     bits: np.ndarray,
 ) -> None:
@@ -386,7 +386,7 @@ def _decode(
 
 
 @kernel
-def _rotate_rows(x: np.ndarray, rotation: Rotation) -> None:
+def _rotate_rows(x: np.ndarray, rotation: RotatedRuns) -> None:
     """Rotate the rows of x[n, channels] in place."""
     for piece in prange(n_pieces(x)):
         work = np.empty(x.shape[1], np.float32)

@@ -471,7 +471,7 @@ COUNTED_WITHIN = 0.03
 
 
 class Wide(Spec):
-    """What a checkpoint stores in more bits than its format says, in parameters of 16 bits.
+    """Parameters that a checkpoint stores in more bits than its format says, in parameters of 16 bits.
 
     What has fewer than 16 bits, but more than the format, counts as so many that the bytes are right.
     """
@@ -647,7 +647,7 @@ class ModelSpec(BaseModel):
         return self.wide_in(weights).attention
 
     def wide_in(self, weights: WeightFormat) -> Wide:
-        """What a checkpoint in a format stores in more bits."""
+        """Parameters that a checkpoint in a format stores in more bits."""
         return self.wide.get(weights.name, NOTHING_WIDE)
 
     def wide_expert_bytes(self, weights: WeightFormat) -> int:

@@ -4,13 +4,13 @@
 multi-token prediction and EAGLE's heads share the embeddings of their model; a draft model has all of its own.
 """
 
-import json
 import re
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from dse.core.errors import InputError, show
+from dse.core.specfile import load_json
 from dse.specs.weights import FORMATS, WIDE, WeightFormat
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _EXAMPLE = '\'{"method": "mtp", "num_speculative_tokens": 2}\''
 
 @dataclass(frozen=True)
 class Draft:
-    """What drafts: its method, the tokens it drafts in a step, and the name of its model, "" for the target's own."""
+    """A model or head that drafts: its method, tokens a step, and the name of its model, "" for the target's own."""
 
     method: str
     n_tokens: int
@@ -60,8 +60,8 @@ def parse(text: str) -> Draft:
     """The draft that a JSON object asks for. Raises InputError."""
     asked = f"speculative-config = {show(text)}"
     try:
-        fields = json.loads(text)
-    except ValueError:
+        fields = load_json(text)
+    except (ValueError, RecursionError):
         fields = None
     if not isinstance(fields, dict):
         raise InputError(f"{asked}: must be a JSON object as vLLM takes it, such as {_EXAMPLE}")

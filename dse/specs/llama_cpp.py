@@ -1,4 +1,4 @@
-"""What llama.cpp's cache holds: layers of a model with the cells that it makes for them."""
+"""The cache of llama.cpp: layers of a model with the cells that it makes for them."""
 
 from fractions import Fraction
 

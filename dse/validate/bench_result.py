@@ -1,12 +1,12 @@
 """Results of `vllm bench serve` (JSON) and SGLang's `bench_serving` (a line of JSON a run) as rows of a table of
 benchmarks, in the columns of `dse validate speed`."""
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from dse.core.errors import InputError, show
+from dse.core.specfile import load_json
 
 #: other names of the columns: of tables that people keep, of results of benchmarks, and of `--metadata` in these
 ALSO = {
@@ -67,8 +67,8 @@ def rows(path: str, content: bytes) -> list[dict[str, str]]:
     """Rows of one result, or of a line of JSON a run, in the columns of a table. Raises InputError."""
     text = content.decode("utf-8", "replace")
     try:
-        documents = [json.loads(text)]
-    except ValueError:
+        documents = [load_json(text)]
+    except (ValueError, RecursionError):
         lines = [(i, line) for i, line in enumerate(text.splitlines(), 1) if line.strip()]
         documents = [_document(path, i, line) for i, line in lines]
     return [_row(f"{path}:{i}", document) for i, document in enumerate(documents, 1)]
@@ -76,8 +76,8 @@ def rows(path: str, content: bytes) -> list[dict[str, str]]:
 
 def _document(path: str, line: int, text: str) -> Any:
     try:
-        return json.loads(text)
-    except ValueError as error:
+        return load_json(text)
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path}:{line}: is no JSON of a benchmark (cut off?): {str(error)[:80]}") from error
 
 

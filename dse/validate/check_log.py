@@ -27,7 +27,7 @@ from dse.specs.releases import release_of
 from dse.specs.weights import FORMATS, WIDE
 from dse.specs.workload import ASKED, Workload
 from dse.validate import log_answers
-from dse.validate.log_answers import Served
+from dse.validate.log_answers import ServerOfLog
 from dse.validate.startup_log import SAME_SERVER, StartupLog, Steps
 
 if TYPE_CHECKING:
@@ -236,7 +236,7 @@ def check(
     keys, values = kinds or _quantizers_of(log)
     work, notes = _workload_of(log, spec, shape, given or {})
     notes = (*_other_device(log, spec), *notes)
-    served = Served(log, spec, shape, (keys, values), work)
+    served = ServerOfLog(log, spec, shape, (keys, values), work)
     point = served.point(work)
     terms = _terms(log, point, served)
     says, tries = _says(terms, log, host_bytes(point.plan.model, point.work)), tuple[str, ...]()
@@ -406,7 +406,7 @@ def _weights_of(log: StartupLog, model: ModelSpec) -> str | None:
 
 
 def _of_running(
-    served: Served, point: Point, steps: Steps, memory: str
+    served: ServerOfLog, point: Point, steps: Steps, memory: str
 ) -> tuple[str, tuple[str, ...], tuple[LogTerm, ...]]:
     """A running server: what binds it, what to try, and its times beside ours at the requests that its lines have."""
     log, results = served.log, engine.evaluate(point)
@@ -431,7 +431,7 @@ def _of_running(
     return f"{says} {memory}".strip(), log_answers.to_try(served, work, what), tuple(terms)
 
 
-def _terms(log: StartupLog, point: Point, served: Served) -> tuple[LogTerm, ...]:
+def _terms(log: StartupLog, point: Point, served: ServerOfLog) -> tuple[LogTerm, ...]:
     """The terms of a log beside those of a point."""
     results, memory = engine.evaluate(point), point.design.memory
 

@@ -67,7 +67,7 @@ FULL, AT_LIMIT = 0.9, 0.95
 
 
 @dataclass(frozen=True)
-class Served:
+class ServerOfLog:
     """A server that is asked about: what runs on which device, and the pool that its log prints."""
 
     log: StartupLog
@@ -137,7 +137,7 @@ def cached(log: StartupLog, model: ModelSpec, keys: QuantizerSpec) -> ModelSpec:
     )
 
 
-def needed_bytes(served: Served) -> int | None:
+def needed_bytes(served: ServerOfLog) -> int | None:
     """Our memory of keys and values of one request of the longest context; None where that is not known."""
     longest = served.work.max_model_len
     if longest is None or served.log.engine == "llama.cpp":
@@ -146,7 +146,7 @@ def needed_bytes(served: Served) -> int | None:
     return int(engine.evaluate(served.point(alone))["peak_kv_bytes_per_sequence"])
 
 
-def why(served: Served) -> str:
+def why(served: ServerOfLog) -> str:
     """Why a server does not start, in a sentence."""
     log, work = served.log, served.work
     pool = "" if log.kv_gib is None else f"{log.kv_gib:,.2f} GiB"
@@ -181,22 +181,22 @@ def why(served: Served) -> str:
     return f"Does not start: {words[log.failure]}{tried}."
 
 
-def _weight_gib(served: Served, work: Workload) -> float:
+def _weight_gib(served: ServerOfLog, work: Workload) -> float:
     """Our GiB of weights of a device."""
     return float(engine.evaluate(served.point(work))["weight_bytes"]) / GIB
 
 
-def _whole_gib(served: Served) -> float:
+def _whole_gib(served: ServerOfLog) -> float:
     """GiB that the driver reports of a device."""
     return served.log.total_gib or (served.device.reported_memory or served.device.memory_capacity).count / GIB
 
 
-def would_start(served: Served) -> tuple[str, ...]:
+def would_start(served: ServerOfLog) -> tuple[str, ...]:
     """Options with which the server would start, each alone; two together where none does alone."""
     return tuple(_single(served)) or tuple(_double(served))
 
 
-def _single(served: Served) -> Iterator[str]:
+def _single(served: ServerOfLog) -> Iterator[str]:
     log, work = served.log, served.work
     if log.failure == startup_log.STATES and log.state_blocks:
         yield served.option("max_num_seqs", log.state_blocks)
@@ -222,14 +222,14 @@ def _single(served: Served) -> Iterator[str]:
         yield f"{served.option('tp', n)} ({n * work.pp} devices)"
 
 
-def _double(served: Served) -> Iterator[str]:
+def _double(served: ServerOfLog) -> Iterator[str]:
     """A KV format of fewer bits with more devices."""
     for words, kinds in served.formats():
         if served.log.engine != "llama.cpp" and (n := _devices(served, kinds)):
             yield f"{served.option('tp', n)} {words} ({n * served.work.pp} devices)"
 
 
-def _checkpoints(served: Served) -> Iterator[str]:
+def _checkpoints(served: ServerOfLog) -> Iterator[str]:
     """Checkpoints of fewer bits with which the server starts, the largest."""
     now = _weight_gib(served, served.work)
     for name in _CHECKPOINTS.get(served.log.engine, _USUAL_CHECKPOINTS):
@@ -239,7 +239,7 @@ def _checkpoints(served: Served) -> Iterator[str]:
             return
 
 
-def _with_longest(served: Served, work: Workload, longest: int) -> Workload:
+def _with_longest(served: ServerOfLog, work: Workload, longest: int) -> Workload:
     """A workload with another longest context; of llama.cpp the pool is as long."""
     if served.log.engine == "llama.cpp":
         return replace(work, max_model_len=longest, input_tokens=max(longest - 1, 1), output_tokens=1)
@@ -247,7 +247,7 @@ def _with_longest(served: Served, work: Workload, longest: int) -> Workload:
     return replace(work, max_model_len=longest, input_tokens=half, output_tokens=max(min(half, longest - half), 1))
 
 
-def _longest(served: Served, work: Workload, kinds: Kinds | None = None) -> int | None:
+def _longest(served: ServerOfLog, work: Workload, kinds: Kinds | None = None) -> int | None:
     """The longest context that starts: the engine's own estimate, else by our memory; None where none does."""
     if served.log.fitting_len and kinds is None:
         return served.log.fitting_len
@@ -258,13 +258,13 @@ def _longest(served: Served, work: Workload, kinds: Kinds | None = None) -> int 
     return low // _ROUND * _ROUND or None
 
 
-def _share(served: Served) -> float | None:
+def _share(served: ServerOfLog) -> float | None:
     """The least of the usual shares of the memory with which the server starts."""
     works = ((share, served.with_pool(share)) for share in _larger_shares(served))
     return next((share for share, work in works if served.starts(work) and _has_states(served, work)), None)
 
 
-def _has_states(served: Served, work: Workload) -> bool:
+def _has_states(served: ServerOfLog, work: Workload) -> bool:
     """Whether a larger pool has a block of states for each request: as many more as it has memory."""
     log = served.log
     if log.failure != startup_log.STATES:
@@ -274,7 +274,7 @@ def _has_states(served: Served, work: Workload) -> bool:
     return log.state_blocks * work.kv_cache_memory_bytes / GIB / log.kv_gib >= (served.work.max_num_seqs or 0)
 
 
-def _devices(served: Served, kinds: Kinds | None = None) -> int | None:
+def _devices(served: ServerOfLog, kinds: Kinds | None = None) -> int | None:
     """The least of the usual numbers of devices that share the layers with which the server starts."""
     sizes = (n for n in USUAL_SIZES if n > served.work.tp)
     ep = served.work.ep > 1
@@ -282,7 +282,7 @@ def _devices(served: Served, kinds: Kinds | None = None) -> int | None:
     return next((n for n, work in works if served.starts(work, kinds)), None)
 
 
-def _smaller_budgets(served: Served) -> Iterator[int]:
+def _smaller_budgets(served: ServerOfLog) -> Iterator[int]:
     """The largest of the usual batches of prompt tokens below the server's with which it starts."""
     now = engine.evaluate(served.point(served.work))["prompt_budget_tokens"] or 0
     smaller = (n for n in _BUDGETS if n < now and served.starts(replace(served.work, prompt_budget_tokens=n)))
@@ -290,7 +290,7 @@ def _smaller_budgets(served: Served) -> Iterator[int]:
         yield first
 
 
-def _leaves_more(served: Served) -> Iterator[str]:
+def _leaves_more(served: ServerOfLog) -> Iterator[str]:
     """A smaller share, or fewer requests, which leave more memory beside the pool."""
     asked = engine.evaluate(served.point(served.work))["gpu_memory_utilization"]
     if asked is not None:
@@ -301,7 +301,7 @@ def _leaves_more(served: Served) -> Iterator[str]:
     yield served.option("max_num_seqs", max(limit // 4, 1))
 
 
-def _of_free(served: Served) -> Iterator[str]:
+def _of_free(served: ServerOfLog) -> Iterator[str]:
     """The share of the memory that is free, where the server starts with it, and a shorter context where it has to."""
     log = served.log
     if not (log.free_gib and log.total_gib):
@@ -316,7 +316,7 @@ def _of_free(served: Served) -> Iterator[str]:
         yield f"{words} {served.option('max_model_len', longest)}"
 
 
-def lengths(served: Served, steps: Steps, pool_tokens: float) -> tuple[int, int] | None:
+def lengths(served: ServerOfLog, steps: Steps, pool_tokens: float) -> tuple[int, int] | None:
     """Prompt and answer of the requests that run: tokens come in at the ratio of both, and a request holds its prompt
     and half of its answer in the mean. None where the lines do not say it."""
     if steps.usage is None or not steps.prompt_tokens_per_s or not steps.output_tokens_per_s:
@@ -329,7 +329,7 @@ def lengths(served: Served, steps: Steps, pool_tokens: float) -> tuple[int, int]
     return min(max(round(ratio * output), 1), longest - n_output), n_output
 
 
-def running(served: Served, steps: Steps, pool_tokens: float | None) -> Workload | None:
+def running(served: ServerOfLog, steps: Steps, pool_tokens: float | None) -> Workload | None:
     """The workload of the requests that run; None where the lines do not say their lengths."""
     held = lengths(served, steps, pool_tokens) if pool_tokens else None
     if held is None and served.log.engine == "sglang" and pool_tokens and steps.usage:
@@ -341,8 +341,8 @@ def running(served: Served, steps: Steps, pool_tokens: float | None) -> Workload
     return replace(served.work, batch=batch, input_tokens=held[0], output_tokens=held[1])
 
 
-def binds(served: Served, steps: Steps, limit: float | None) -> tuple[str, str]:
-    """What binds a running server, as a word and in a sentence."""
+def binds(served: ServerOfLog, steps: Steps, limit: float | None) -> tuple[str, str]:
+    """Name what binds a running server, as a word and in a sentence."""
     n = f"{steps.running:,.0f} requests run, {steps.waiting:,.0f} wait"
     usage = "" if steps.usage is None else f", {100 * steps.usage:.0f} % of the pool in use"
     full = (steps.usage or 0.0) >= FULL
@@ -360,7 +360,7 @@ def binds(served: Served, steps: Steps, limit: float | None) -> tuple[str, str]:
     return "load", f"The load binds: {n}{usage}: the server takes more."
 
 
-def to_try(served: Served, work: Workload | None, what: str) -> tuple[str, ...]:
+def to_try(served: ServerOfLog, work: Workload | None, what: str) -> tuple[str, ...]:
     """Options to try on a running server, each with the requests and tokens per second that we predict."""
     said = []
     for words, changed, kinds in () if work is None else _changes(served, work, what):
@@ -376,7 +376,7 @@ def to_try(served: Served, work: Workload | None, what: str) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _changes(served: Served, work: Workload, what: str) -> Iterator[tuple[str, Workload, Kinds | None]]:
+def _changes(served: ServerOfLog, work: Workload, what: str) -> Iterator[tuple[str, Workload, Kinds | None]]:
     """Options against what binds, with the workload and the KV formats that they make."""
     full = with_pool_of(served.with_pool(), replace(work, batch=None))
     if what == "pool":
@@ -401,7 +401,7 @@ def with_pool_of(pool: Workload, work: Workload) -> Workload:
     )
 
 
-def _larger_shares(served: Served) -> Iterator[float]:
+def _larger_shares(served: ServerOfLog) -> Iterator[float]:
     """The usual shares of the memory above the server's."""
     asked = engine.evaluate(served.point(served.work))["gpu_memory_utilization"]
     if served.log.engine != "llama.cpp" and asked is not None:

@@ -179,7 +179,7 @@ def _device(said: Mapping[str, str]) -> tuple[int, str]:
 
 
 def _split(path: str, line: int, said: Mapping[str, str]) -> dict[str, int]:
-    """How the devices share a model: a number of them before the name is tp where no column says it."""
+    """Devices that share a model, by tp, pp and ep: a number of them before the name is tp where no column says it."""
     n_devices, name = _device(said)
     known = {name: said[name] for name in SPLITS if said.get(name)}
     split = {name: int(number(path, line, name, known.get(name, "1"), MAX_DEVICES, True)) for name in SPLITS}

@@ -521,8 +521,10 @@ _COMPONENTS = {"kv cache": POOL, "compute": PROFILE, "buffer": WEIGHTS, "model":
 
 
 def _failure(log: StartupLog, fields: Mapping[str, Any]) -> str:
-    """What is short where a server does not start; "" where it does. An allocation that fails is of the part that the
-    log has not come to the end of."""
+    """Name what is short where a server does not start; "" where it does.
+
+    An allocation that fails is of the part that the log has not come to the end of.
+    """
     said = _text(fields, "failure")
     if not said:
         return ""

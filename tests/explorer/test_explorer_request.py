@@ -16,6 +16,8 @@ from dse.specs.workload import ASKED, Workload
 
 #: names have no values of their own to choose from
 NAMES = {
+    "state_type": "bfloat16",
+    "state_share": 0.25,
     "kv_offload": 0.5,
     "stack": "sglang",
     "implementation": "bitdecoding",
@@ -51,9 +53,21 @@ BESIDE = {
     "dcp": {"tp": 16},
     "max_total_tokens": {"stack": "sglang"},
     "swa_full_tokens_ratio": {"stack": "sglang"},
+    "state_slots": {"stack": "sglang"},
+    "state_share": {"stack": "sglang"},
 }
-MODELS = {"ep": "mixtral-8x7b", "expert_skew": "mixtral-8x7b", "dcp": "llama3.1-8b"}
-QUANTIZERS = {"kv_cache": "fp16", "dcp": "fp8", "samples": "fp8"}
+MODELS = {
+    **dict.fromkeys(("state_type", "state_slots", "state_share"), "qwen3.5-9b"),
+    "ep": "mixtral-8x7b",
+    "expert_skew": "mixtral-8x7b",
+    "dcp": "llama3.1-8b",
+}
+QUANTIZERS = {
+    **dict.fromkeys(("state_type", "state_slots", "state_share"), "fp8"),
+    "kv_cache": "fp16",
+    "dcp": "fp8",
+    "samples": "fp8",
+}
 
 
 def other(name):

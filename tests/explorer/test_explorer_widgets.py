@@ -52,6 +52,8 @@ CHOICES = {
 LATER = ("edits", "parameters", "filter", "kv_cache", "weights")
 #: shares, layers and heads that the dump has, and devices that divide what the model has, which has no experts
 NUMBERS = {
+    "swa_full_tokens_ratio": 0.5,
+    "mamba_full_memory_ratio": 0.5,
     "gpu_memory_utilization": 0.8,
     "cached_input_discount": 0.25,
     "kv_offload": 0.5,
