@@ -43,6 +43,8 @@ def on_one_device(plan: KvPlan, work: Workload) -> KvPlan:
         rank, draft = deployment.rank_of(whole.model, work), draft_of(whole.model, work)
         layers = draft.layers if draft else ()
         shard = kv_layout.build(rank, whole.key_quantizer, whole.value_quantizer, drafts=layers, n_away=n_away)
+        if n_away and not any(g.n_stored_layers for g in shard.groups):
+            raise _nothing_stored(whole.model, work)
         shard = replace(shard, whole=whole)
         shard = _stages_alike(shard, work.pp)
         return shard if work.dcp == 1 else _tokens_shared(shard, work.dcp)
@@ -53,6 +55,18 @@ def on_one_device(plan: KvPlan, work: Workload) -> KvPlan:
 def host_layers(model: ModelSpec, work: Workload) -> int:
     """Layers that lie in host memory with their keys and values: the first ones."""
     return 0 if work.gpu_layers is None else max(model.n_layers - work.gpu_layers, 0)
+
+
+def _nothing_stored(model: ModelSpec, work: Workload) -> InputError:
+    n_last = 0
+    for layer in reversed(model.layers):
+        if layer.key_dim and layer.stored:
+            break
+        n_last += 0 if layer.joined else layer.n_layers
+    return InputError(
+        f"n-gpu-layers = {work.gpu_layers}: the last {n_last} layers of {model.name} store no keys and values of their "
+        f"own, and without any the tool has no cache to size on the device: use {n_last + 1} or more"
+    )
 
 
 def draft_of(model: ModelSpec, work: Workload) -> ModelSpec | None:

@@ -309,6 +309,7 @@ def design(rng: random.Random) -> dict[str, Any]:
     if not device.reported_memory and chance() < 0.9:
         found = {name: value for name, value in found.items() if name not in OF_SERVERS}
     found |= of_later_fields(found, bool(device.host_link))
+    found |= of_engine_options(found, model) if device.reported_memory else {}
     usual = vars(Workload())
     return {name: value for name, value in found.items() if name not in FIELDS or value != usual[name]}
 
@@ -316,13 +317,51 @@ def design(rng: random.Random) -> dict[str, Any]:
 def of_later_fields(found: dict[str, Any], has_host_link: bool) -> dict[str, Any]:
     """Fields that workloads got later, by a draw of their own: all else stays as it was drawn."""
     rng = random.Random(repr(found))
-    if not found["kv_cache"] or "prefix_tokens" in found or rng.random() < 0.88:
+    if not found["kv_cache"] or "prefix_tokens" in found or rng.random() < 0.75:
         return {}
     if has_host_link and rng.random() < 0.5:
         return {"kv_offload": rng.choice((0.05, 0.25, 0.5, 1.0))}
     if "tokens" in found or found["key_quantizer"].partition(":")[0] in ("kivi", "sinkq", "gear"):
         return {}  # few of these share anything
     return {"samples": rng.choice((2, 3, 8, 100)), "admission": "paged"}
+
+
+#: options of one engine or of all, which came later too
+ENGINE_OPTIONS = ("weights_size_bytes", "cuda_graphs", "cpu_offload_gib", "speculative_config", "max_total_tokens")
+ENGINE_OPTIONS += ("cuda_graph_max_bs", "swa_full_tokens_ratio", "state_type", "state_slots", "state_share")
+ENGINE_OPTIONS += ("gpu_layers", "cpu_moe_layers")
+
+
+def of_engine_options(found: dict[str, Any], model: Any) -> dict[str, Any]:
+    """One option of engines, by a draw of its own, with the engine that has it."""
+    rng = random.Random(f"options {found!r}")
+    pick = rng.choice
+    if found.get("memory") == "paper" or not found["kv_cache"] or "calibrated" in found:
+        return {}
+    if not model.state_bytes and rng.random() < 0.3:
+        return {}
+    sglang, alone = {"stack": "sglang"}, {"stack": "llama.cpp", "tp": 1, "pp": 1, "pp_batches": None}
+    asked: list[dict[str, Any]] = [
+        {"weights_size_bytes": pick((2 * 10**9, 16 * 10**9))},
+        {"cuda_graphs": False},
+        {"cpu_offload_gib": pick((0.5, 4.0))},
+        {"speculative_config": '{"method": "ngram", "num_speculative_tokens": 3}', "pp": 1, "pp_batches": None},
+        {**sglang, "max_total_tokens": pick((4096, 10**5))},
+        {**sglang, "cuda_graph_max_bs": pick((8, 64))},
+        {**alone, "gpu_layers": pick((1, 8, 24))},
+    ]
+    if any(layer.window for layer in model.layers):
+        asked += 6 * [{**sglang, "swa_full_tokens_ratio": pick((0.25, 1.0))}]
+    if model.state_bytes:
+        types = {"state_type": pick(("float16", "bfloat16", "int8"))}
+        slots = {**sglang, "state_slots": pick((16, 64, 300))}
+        share = {**sglang, "state_share": pick((0.1, 0.5, 2.0))}
+        asked += 12 * [types, types, slots, slots, slots, share, share]
+    if model.n_experts > 1:
+        asked += 20 * [{**alone, "cpu_moe_layers": pick((1, 4))}]
+    if "expert_skew" in found or "dcp" in found:
+        asked = asked[:4]  # one engine's would refuse these
+    return pick(asked)
 
 
 #: a design whose memory a server's log had
@@ -343,6 +382,7 @@ def as_papers(row: dict[str, Any]) -> dict[str, Any]:
     """The design as papers count: what servers alone have is left out."""
     left = ("gpu_memory_utilization", "kv_cache_memory_bytes", "free_memory_bytes", "max_model_len", "calibrated")
     left += ("prompt_budget_tokens", "stack", "implementation", "strict_kernels", "batching", "other_software")
+    left += ENGINE_OPTIONS
     return {name: value for name, value in row.items() if name not in left} | PAPERS
 
 
