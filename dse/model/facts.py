@@ -153,6 +153,15 @@ class Facts:
         width = -(-model.expert_width * self.work.ep // self.work.tp)
         return {"expert_elements": int(activations.expert_elements(model.n_active_experts, width, model.hidden_size))}
 
+    def largest_image(self) -> dict[str, float]:
+        """What a server's tower holds for the largest image; {} where it loads none, or does nothing with it."""
+        elements, server = self.plan.model.image_elements, self.server
+        if not (elements and self.work.tower and server.split_tower_copies.si):
+            return {}
+        copies = {"tower_copies": server.tower_copies.si, "split_tower_copies": server.split_tower_copies.si}
+        n_bytes = activations.image_bytes(elements, **copies, tp=self.work.tp)
+        return {"image_bytes": n_bytes, "image_elements": elements, **copies}
+
     def longest(self) -> dict[str, int]:
         """Blocks of a request of the longest context, and its tokens."""
         n_tokens = longest_tokens(self.design)

@@ -765,8 +765,11 @@ def memory_of(device: HardwareSpec, plan: KvPlan, work: Workload, stack_name: st
         kept += activations.expert_elements(
             model.n_active_experts, -(-model.expert_width * work.ep // work.tp), model.hidden_size
         )
+    image_bytes = activations.image_bytes(
+        (model.image_elements or 0) * work.tower, server.tower_copies.si, server.split_tower_copies.si, work.tp
+    )
     prompt_bytes = activations.prompt_bytes(
-        budget, elements, n_sequences, (plan.whole or plan).model.vocab_size, server.logit.count, kept
+        budget, elements, n_sequences, (plan.whole or plan).model.vocab_size, server.logit.count, kept, image_bytes
     )
     n_drafted = work.draft.lookahead_tokens if work.draft else 0
     _check_drafts(work, budget, n_sequences)

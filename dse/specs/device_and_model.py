@@ -523,6 +523,8 @@ class ModelSpec(BaseModel):
     copied_parameters: int | None = Field(default=None, ge=0)
     #: towers that make tokens of images and sound, beside all of these; None: none known
     tower_parameters: int | None = Field(default=None, ge=0)
+    #: values of one width of the tower for the largest image that a server prepares for; None: not known
+    image_elements: int | None = Field(default=None, ge=0)
     #: tokens of an image see each other, which not every kernel takes
     image_mask: bool = False
     #: elements of the tables of rotary positions that servers keep; None: not known

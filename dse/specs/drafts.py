@@ -129,6 +129,7 @@ def model_of(draft: Draft, target: "ModelSpec") -> "ModelSpec | None":
             "embedding_parameters": 0,
             "copied_parameters": 0,
             "tower_parameters": None,
+            "image_elements": None,
         }
     )
 

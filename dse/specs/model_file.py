@@ -36,6 +36,7 @@ UNITS: dict[str, tuple[str, Kind]] = {
     "embedding_parameters": ("parameter", "derived"),
     "copied_parameters": ("parameter", "derived"),
     "tower_parameters": ("parameter", "derived"),
+    "image_elements": ("element", "derived"),
     "rotary_elements": ("element", "derived"),
     "expert_width": ("channel", "published"),
     "shared_expert_width": ("channel", "published"),
@@ -63,6 +64,7 @@ class CountedModelFile(Spec):
     embedding_parameters: int = Field(default=0, ge=0, le=10**15)
     copied_parameters: int | None = Field(default=None, ge=0, le=10**15)
     tower_parameters: int | None = Field(default=None, ge=0, le=10**15)
+    image_elements: int | None = Field(default=None, ge=0, le=2**40)
     image_mask: bool = False
     rotary_elements: int | None = Field(default=None, ge=0, le=2**60)
     expert_width: int | None = Field(default=None, ge=1, le=2**24)

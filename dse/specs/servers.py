@@ -71,6 +71,9 @@ class Server(Spec):
     logit: Overhead
     #: copies of the hidden states of the tokens of a batch
     hidden_copies: Copies
+    #: copies of the values of a tower of images: those that each device holds, and those that devices share
+    tower_copies: Copies
+    split_tower_copies: Copies
     #: CUDA graphs, and what each layer adds to them
     graphs: Overhead
     layer_graphs: Overhead

@@ -143,6 +143,12 @@ def test_no_shipped_model_is_off_its_published_parameters():
     assert [model.name for model in shipped if model.warnings()] == []
 
 
+def test_the_largest_image_of_a_tower():
+    """Patches of the largest image times the tower's width; of other families it is not known."""
+    sizes = {name: catalog.model(name).image_elements for name in ("qwen3.5-9b", "qwen2.5-vl-7b", "gemma-3-12b")}
+    assert sizes == {"qwen3.5-9b": 65_536 * 1152, "qwen2.5-vl-7b": 65_536 * 1280, "gemma-3-12b": None}
+
+
 def test_towers_count_where_what_is_published_has_them():
     gemma = catalog.model("gemma-3-4b")
     whole = gemma.parameters + gemma.tower_parameters

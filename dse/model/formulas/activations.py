@@ -14,9 +14,10 @@ def activation_tokens(n_tokens: int, input_tokens: int, output_tokens: int, chun
 
 @formula(
     "B",
-    "max(2 * prompt_budget * layer_elements, logit_bytes * sequences * vocab) + 2 * prompt_budget * (kept_elements)",
+    "max(max(2 * prompt_budget * layer_elements, logit_bytes * sequences * vocab) + 2 * prompt_budget * (kept_elements)"
+    ", image_bytes)",
     "docs/explanation/model.md, Memory of a server: 16-bit values of a layer, or logits and their copies, which come "
-    "after it; copies of the hidden states and the buffers of fused experts stay",
+    "after it; copies of the hidden states and the buffers of fused experts stay; or the largest image",
 )
 def prompt_bytes(
     prompt_budget_tokens: int,
@@ -25,11 +26,24 @@ def prompt_bytes(
     vocab_size: int,
     logit_bytes: int,
     kept_elements: int,
+    image_bytes: int,
 ) -> int:
     """Bytes of the largest step that a server measures before it lays out its memory: prompts fill the budget, and
-    logits are those of the sequences that run, one row each; `kept_elements` of a token stay beside both."""
+    logits are those of the sequences that run, one row each; `kept_elements` of a token stay beside both. The tower is
+    measured before, with the largest image."""
     widest = max(2 * prompt_budget_tokens * layer_elements, logit_bytes * n_sequences * vocab_size)
-    return widest + 2 * prompt_budget_tokens * kept_elements
+    return max(widest + 2 * prompt_budget_tokens * kept_elements, image_bytes)
+
+
+@formula(
+    "B",
+    "2 * image_elements * (tower_copies + split_tower_copies / tp)",
+    "docs/explanation/model.md, Memory of a server: 16-bit values of a tower for the largest image, of which devices "
+    "share those inside attention and feed-forwards",
+)
+def image_bytes(image_elements: int, tower_copies: float, split_tower_copies: float, tp: int) -> int:
+    """Bytes of the values that the tower of images holds at once on each of `tp` devices."""
+    return int(2 * image_elements * (tower_copies + split_tower_copies / tp))
 
 
 @formula(

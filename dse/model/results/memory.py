@@ -127,6 +127,7 @@ def activation_bytes(at: Facts) -> Derivation:
             hidden_copies=at.server.hidden_copies.count,
             hidden_size=at.plan.model.hidden_size,
             **at.expert_buffers(),
+            **at.largest_image(),
         )
     return how(
         f"batch * {activations.activation_bytes.equation}",

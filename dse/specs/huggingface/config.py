@@ -139,6 +139,7 @@ def from_document(document: Document) -> ModelSpec:
         embedding_parameters=0 if shape.tied else shape.vocab * shape.embedding,
         copied_parameters=sum(mixer.copied_parameters for mixer in mixers) + parameters.routers(shape) or None,
         tower_parameters=(towers := tower.parameters(keys, hidden)) or None,
+        image_elements=tower.image_elements(keys) if towers else None,
         image_mask=bool(towers) and model_type in IMAGE_MASKED,
         rotary_elements=tables or None,
         dense_parameters=dense,

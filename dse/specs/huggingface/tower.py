@@ -15,6 +15,9 @@ _NAMES = {
 #: towers whose feed-forwards have a gate
 _GATED = ("pixtral", "gemma4_vision", "qwen2_5_vl", "qwen2_5_vl_vision")
 _MOST = 2**16
+#: patches of the largest image by the preprocessor_config.json of a family of towers: 12,845,056 pixels in patches of
+#: 14 x 14, 16,777,216 in patches of 16 x 16
+_IMAGE_PATCHES = {"qwen2_5_vl": 65_536, "qwen3_vl": 65_536, "qwen3_5": 65_536}
 
 
 def parameters(keys: "Keys", hidden: int) -> int:
@@ -37,6 +40,14 @@ def parameters(keys: "Keys", hidden: int) -> int:
     total += 3 * patch * patch * (_whole(section, ("temporal_patch_size",)) or 1) * width
     total += _positions(section, patch) * width
     return total + _projection(section, width, hidden)
+
+
+def image_elements(keys: "Keys") -> int | None:
+    """Values of one width of the tower for the largest image that it takes; None where that size is not known."""
+    section = keys.document.data.get("vision_config")
+    family = str((section or {}).get("model_type") or keys.document.data.get("model_type") or "")
+    patches = next((n for name, n in _IMAGE_PATCHES.items() if family.startswith(name)), 0)
+    return patches * _whole(section, _NAMES["width"]) or None
 
 
 def _positions(section: dict[str, Any], patch: int) -> int:
