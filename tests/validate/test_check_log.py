@@ -38,11 +38,7 @@ LOGS = {
     ),
     "vllm-0.7-r1-distill-qwen-14b-tp2": ({"device": "rtx-4090"}, "2 x RTX-4090", {WEIGHTS: 0.02, POOL: 0.04}),
     "vllm-0.6-llama-3.1-8b": ({"device": "rtx-3090"}, "vLLM 0.6.4", {WEIGHTS: 0.001, TOKENS: 0.1}),
-    "vllm-0.24-qwen3.6-35b-a3b-nvfp4": (
-        {"weights": "nvfp4-experts"},
-        "nvfp4-experts weights, fp8 KV, on RTX-5090",
-        {TOKENS: 0.1, POOL: 0.1},
-    ),
+    "vllm-0.24-qwen3.6-35b-a3b-nvfp4": ({}, "nvfp4 weights, fp8 KV, on RTX-5090", {TOKENS: 0.05, POOL: 0.05}),
     "vllm-0.20-glm-5.1-nvfp4": (
         {"device": "rtx-pro-6000"},
         "glm-5, nvfp4-experts weights",
