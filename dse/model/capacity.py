@@ -196,6 +196,10 @@ def max_batch(design: Design, made: Generation, free: int) -> int:
         most = max(capacity.most_answers(room, shared, made.sum_of_own_bits, samples), 1)
     if counts_blocks(design):
         most = min(most, capacity.max_batch(max(free // design.memory.block_bits, 0), 0, whole_blocks(design)))
+    if design.memory.state_share_bits:
+        most = min(most, max(free // design.memory.state_share_bits, 0))
+    if design.memory.most_of_states:
+        most = min(most, design.memory.most_of_states)
     return min(most * n_groups, design.load.max_num_seqs)
 
 

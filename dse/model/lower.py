@@ -782,6 +782,8 @@ def memory_of(device: HardwareSpec, plan: KvPlan, work: Workload, stack_name: st
     outside = prompt_bytes + graph_bytes + context
     window_share = work.swa_full_tokens_ratio or float(server.window_share.si)
     blocks = pool.blocks_of(plan, server, work.block_tokens, window_share, n_drafted)
+    if work.state_slots:
+        blocks = blocks._replace(most_of_states=max(_slots_of(work) // server.request_states.count, 1))
     return Memory(
         is_server=1,
         asked_share=asked_share,
@@ -819,8 +821,17 @@ def _states_of(plan: KvPlan, work: Workload, server: servers.Server) -> tuple[se
         where = "this server keeps states with keys and values" if n_bytes else f"{plan.model.name} has no states"
         raise InputError(f"{name} = {value:g}: {where}: leave it out{', or use --stack sglang' if n_bytes else ''}")
     share = server.state_share.model_copy(update={"value": 0.0 if work.state_slots else work.state_share})
-    n_slots = (work.state_slots or 0) // (work.tp if work.dp_attention else 1)
-    return server.model_copy(update={"state_share": share}), n_slots * n_bytes
+    if work.state_slots and _slots_of(work) < server.request_states.count:
+        least = server.request_states.count * (work.state_slots // max(_slots_of(work), 1))
+        raise InputError(
+            f"{name} = {value:g}: a request takes {server.request_states.count} states: give {least} or more"
+        )
+    return server.model_copy(update={"state_share": share}), _slots_of(work) * n_bytes
+
+
+def _slots_of(work: Workload) -> int:
+    """Places for states on a device."""
+    return (work.state_slots or 0) // (work.tp if work.dp_attention else 1)
 
 
 def weights_by_operation(

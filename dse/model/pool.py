@@ -4,6 +4,7 @@ As vLLM lays out models whose layers differ (vllm/v1/core/kv_cache_utils.py): ev
 the last of a kind padded; all blocks have one size; a block holds as many tokens as its kind of layer needs for it.
 """
 
+import math
 from typing import NamedTuple
 
 from dse.core import units
@@ -36,6 +37,11 @@ class PoolBlocks(NamedTuple):
     window_spare: int = 0
     #: blocks of the constant states of a request
     state_blocks: int = 0
+    #: of the room for keys, values and states, what a request must have that its states find places; 0: they are
+    #: among its blocks, or their places are counted
+    state_share_bits: int = 0
+    #: requests whose states have places; 0: not counted
+    most_of_states: int = 0
 
 
 #: layers do not differ: tokens are those of the mean over a sequence
@@ -143,14 +149,18 @@ def _by_tokens(
     states: tokens are those without a window."""
     bits = sum(kind.n_layers * kind.bits for kind in full)
     bits += round(window_share * sum(kind.n_layers * kind.bits for kind in windowed))
+    share, of_request = float(server.state_share.si), 0
     if states:
-        bits = round(bits * (1 + float(server.state_share.si)))
+        bits = round(bits * (1 + share))
+        states_bits = server.request_states.count * sum(kind.n_layers * kind.bits for kind in states)
+        of_request = math.ceil(states_bits * (1 + share) / share) if share else 0
     return PoolBlocks(
         block_bits=max(bits, 1) * page_tokens,
         n_groups=1,
         printed_tokens=page_tokens,
         full_groups=1,
         full_block_tokens=page_tokens,
+        state_share_bits=of_request,
     )
 
 

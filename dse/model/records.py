@@ -369,6 +369,8 @@ class Memory(NamedTuple):
     window_tokens: int
     window_spare: int
     state_blocks: int
+    state_share_bits: int
+    most_of_states: int
 
 
 class Deployment(NamedTuple):

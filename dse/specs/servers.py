@@ -85,6 +85,8 @@ class Server(Spec):
     context: Overhead
     #: buffers of communication, where several devices share the layers
     communication: Overhead
+    #: states that a request takes, with those kept for its prefix, where they lie beside tokens
+    request_states: Copies
     #: blocks that the constant states of a request take in each group of layers
     state_blocks: Copies
     #: tokens kept of layers with a window, of those without; states, of the memory of keys and values

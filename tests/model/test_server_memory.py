@@ -689,6 +689,20 @@ def test_sglang_keeps_states_by_share_or_by_number():
     assert pytest.approx(4.38, rel=0.006) == 186 * 24 * 16 * 128 * 128 * 4 / GIB
 
 
+def test_sglang_runs_as_many_requests_as_have_places_for_states():
+    """Five a request, three before the extra buffer: `max_running_requests capped to 7 by max_mamba_cache_size 36`
+    (SGLang issue 40706)."""
+    asked = {"batch": None, "input_tokens": 512, "output_tokens": 64}
+    few = dse.evaluate("h100", "qwen3.8-27b", "bf16", weights="fp8-block", stack="sglang", state_slots=36, **asked)
+    assert (few.max_batch, few.running_batch) == (7, 7)
+    for stack, n_states in (("sglang@0.5.10", 3), ("sglang", 5)):
+        found = dse.evaluate("h100", "qwen3.5-9b", "bf16", stack=stack, **asked)
+        of_states = found.free_bytes * 0.9 / 1.9
+        assert found.max_batch == int(of_states / (n_states * found.state_bytes))
+    with pytest.raises(InputError, match="max-mamba-cache-size = 4: a request takes 5 states: give 5 or more"):
+        dse.evaluate("h100", "qwen3.5-9b", "bf16", stack="sglang", state_slots=4)
+
+
 @pytest.mark.parametrize(
     ("model", "stack", "says"),
     [

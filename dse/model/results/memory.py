@@ -341,10 +341,15 @@ def max_batch(at: Facts) -> Derivation:
         most |= {"n_blocks": n_blocks(at.design), "request_blocks": whole_blocks(at.design)}
     if at.work.samples > 1:
         most |= {"samples": at.work.samples}
+    memory, of_states = at.design.memory, ""
+    if memory.state_share_bits or memory.most_of_states:
+        n_states = memory.most_of_states or at.point.free_bytes * at.point.unit // memory.state_share_bits
+        most |= {"requests_with_states": n_states}
+        of_states = ", at most requests_with_states"
     rule = capacity.max_batch if at.work.samples == 1 else capacity.most_answers
     return how(
         f"{rule.equation}{', at most n_blocks / request_blocks' if 'n_blocks' in most else ''}"
-        f"{', at most max_num_seqs' if at.work.max_num_seqs else ''}; a request counts {at.counted.rule}",
+        f"{of_states}{', at most max_num_seqs' if at.work.max_num_seqs else ''}; a request counts {at.counted.rule}",
         capacity.max_batch.source,
         free_bytes=at.point.free_bytes,
         shared_bytes=at.counted.shared_bytes,
