@@ -29,6 +29,8 @@ TENSORRT_LLM = "trtllm-serve --kv_cache_dtype (TensorRT-LLM 1.3.0rc22)"
 TENSORRT_LLM_MODE = "tensorrt_llm/quantization/mode.py, QuantMode"
 LMDEPLOY = "lmdeploy/messages.py, QuantPolicy (LMDeploy 0.18.0)"
 LLAMA_CPP = "common/arg.cpp, kv_cache_types (ggml-org/llama.cpp)"
+IK_LLAMA_CPP = "common/common.cpp, kv_cache_type_from_str (ikawrakow/ik_llama.cpp)"
+TURBO = "TheTom/llama-cpp-turboquant, a fork of llama.cpp"
 
 
 def every(families: Mapping[str, Family]) -> Iterator[EngineName]:
@@ -61,9 +63,8 @@ def ours(text: str, families: Mapping[str, Family]) -> str:
     else:
         known = next((entry for entry in every(families) if entry.name == word), None)
         stem = word.partition("_")[0]  # octave, kvarn_k2v2: of what no family stores, one name stands for all
-        known = known or next(
-            (one for one in every(families) if one.missing and one.name.partition("_")[0] == stem), None
-        )
+        if known is None and stem.isalpha():
+            known = next((one for one in every(families) if one.missing and one.name.partition("_")[0] == stem), None)
         if known is None:
             return text
         if known.missing:

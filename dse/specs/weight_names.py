@@ -5,15 +5,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dse.core.errors import InputError, show
-from dse.specs.weights import FORMATS, WORDS
+from dse.specs.weights import FORMATS, WORDS, gguf_type
 
 if TYPE_CHECKING:
     from dse.specs.device_and_model import ModelSpec
 
 #: words beside a format: how it was made; scales of a tensor or channel
 BESIDE, SCALED = r"unsloth|quantized|gguf|kv|hf", r"dynamic|static|pertensor|kv"
-#: types of llama.cpp's files: Q4_K_M, q8_0, IQ4_XS
-_GGUF = re.compile(r"(?<![a-z0-9])(?:ud[-_])?(i?q[1-8][-_](?:k[-_](?:xl|[sml])|k|[01]|nl|xxs|xs|[sm]))(?![a-z0-9])")
+#: types of llama.cpp's files: Q4_K_M, q8_0, IQ4_XS, and of ik_llama.cpp's: IQ4_KS_R4
+_GGUF = re.compile(
+    r"(?<![a-z0-9])(?:ud[-_])?([it]?q[1-8][-_](?:k[-_](?:xl|[sml])|ks{0,2}|k[lt]|[01](?:[-_][48][-_][48])?|nl|xxs|xs|bn|"
+    r"[sm])(?:[-_]r[48])?)(?![a-z0-9])"
+)
 #: publishers whose FP8 has scales of tensors or channels
 _TENSOR_SCALES = ("nvidia", "amd", "redhatai", "neuralmagic", "meta-llama", "ibm-granite", "mistralai")
 #: publishers whose AWQ has groups of 32 (quantization_config of cyankiwi's Qwen3.5 and 3.6)
@@ -52,9 +55,9 @@ def format_in(name: str) -> NamedFormat:
     if types := [match.replace("-", "_") for match in _GGUF.findall(short)]:
         if len(set(types)) > 1:
             raise _two(name, types)
-        kind = types[0] + ("_m" if types[0].endswith("_k") and types[0] + "_m" in FORMATS else "")
+        kind = gguf_type(types[0])
         if kind not in FORMATS:
-            known = ", ".join(code for code in FORMATS if re.match(r"i?q\d", code))
+            known = ", ".join(code for code in FORMATS if re.match(r"[it]?q\d", code))
             raise InputError(f"model = {show(name)}: {kind} is no type that is known: use one of {known}")
         return NamedFormat(kind, types[0])
     words = [word for word in re.split(r"[\s._:-]+", short)[1:] if word]

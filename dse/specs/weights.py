@@ -46,15 +46,17 @@ def _uniform(name: str, title: str, eighths: int, code: str, keeps: str = OUTSID
 
 def _gguf(name: str, eighths: int) -> WeightFormat:
     """A type of llama.cpp's files, whose tables are packed as well."""
-    code = "gguf_grid" if name.startswith(_GRIDS) else "gguf"
-    return _uniform(name, f"GGUF {name.upper()}", eighths, code, NOTHING)
+    code = "gguf_grid" if re.fullmatch(_GRIDS, name) else "gguf"
+    said = f", a hub's own mix: counted as {_HUBS[name].upper()}" if name in _HUBS else ""
+    said = ", of ik_llama.cpp" if name in _OF_IK else said
+    return _uniform(name, f"GGUF {name.upper()}{said}", eighths, code, NOTHING)
 
 
 #: a block of 16 has an 8-bit scale (NVFP4), of 32 an 8-bit scale (MXFP4, MXFP8) or a 16-bit one (INT4 experts of Kimi),
 #: of 128 a 16-bit scale (INT4, INT8), and of 128 x 128 a 32-bit scale (FP8 in blocks: 0.002 bits, not counted)
 _NVFP4, _MXFP4, _INT4, _INT4_OF_64, _INT4_OF_32, _MXFP8, _INT8 = 36, 34, 33, 34, 36, 66, 65
-#: bits a weight of GGUF types: of one type by its blocks; of mixes ("_M", "_S", "_L") as llama.cpp's table for
-#: Llama-3.1-8B says (tools/quantize/README.md), to an eighth of a bit
+#: bits a weight of GGUF types: of one type by its blocks; of mixes ("_M", "_S", "_L", and IQ1 to IQ4) as llama.cpp's
+#: table for Llama-3.1-8B says (tools/quantize/README.md), to an eighth of a bit
 _GGUF = {
     "q8_0": 68,
     "q6_k": 53,
@@ -68,15 +70,63 @@ _GGUF = {
     "q4_1": 40,
     "iq4_nl": 37,
     "iq4_xs": 36,
+    "iq3_m": 30,
     "iq3_s": 29,
+    "iq3_xs": 28,
     "iq3_xxs": 26,
     "q3_k_l": 34,
     "q3_k_m": 32,
     "q3_k_s": 29,
     "q2_k": 25,
+    "q2_k_s": 24,
+    "iq2_m": 23,
+    "iq2_s": 22,
+    "iq2_xs": 21,
+    "iq2_xxs": 19,
+    "tq2_0": 17,
+    "iq1_m": 17,
+    "iq1_s": 16,
+    "tq1_0": 14,
+    "q1_0": 9,
+}
+#: types of ik_llama.cpp by their blocks (src/llama.cpp, llama_model_ftype_name); files that mix them take up to a
+#: seventh more, which --weights-size says
+_OF_IK = {
+    "q6_0": 52,
+    "iq6_k": 53,
+    "iq5_k": 44,
+    "iq5_ks": 42,
+    "iq4_k": 36,
+    "iq4_ks": 34,
+    "iq4_kss": 32,
+    "iq4_kt": 33,
+    "iq3_kl": 32,
+    "iq3_k": 28,
+    "iq3_ks": 26,
+    "iq3_kt": 25,
+    "iq2_kl": 22,
+    "iq2_k": 19,
+    "iq2_ks": 18,
+    "iq2_kt": 17,
+    "iq2_bn": 16,
+    "iq1_kt": 14,
+    "iq1_bn": 13,
+}
+#: mixes that publishers make themselves, other layers of each model in more bits -> the mix that is nearest
+_HUBS = {
+    "q8_k_xl": "q8_0",
+    "q6_k_xl": "q6_k",
+    "q6_k_l": "q6_k",
+    "q5_k_xl": "q5_k_m",
+    "q5_k_l": "q5_k_m",
+    "q4_k_xl": "q4_k_m",
+    "q4_k_l": "q4_k_m",
+    "q3_k_xl": "q3_k_l",
+    "q2_k_xl": "q2_k",
+    "q2_k_l": "q2_k",
 }
 #: types whose weights are looked up in a grid, several at once
-_GRIDS = ("iq1", "iq2", "iq3")
+_GRIDS = r"iq[123]_(?:xxs|xs|s|m)"
 FORMATS: dict[str, WeightFormat] = {
     entry.name: entry
     for entry in (
@@ -139,7 +189,8 @@ FORMATS: dict[str, WeightFormat] = {
             dense_code="gguf",
             expert_code="gguf",
         ),
-        *(_gguf(name, eighths) for name, eighths in _GGUF.items()),
+        *(_gguf(name, eighths) for name, eighths in (_GGUF | _OF_IK).items()),
+        *(_gguf(name, _GGUF[near]) for name, near in _HUBS.items()),
     )
 }
 
@@ -165,10 +216,19 @@ WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 
 
+def gguf_type(text: str) -> str:
+    """A type of llama.cpp's files as the table spells it: without Unsloth's UD- before it and rows packed together
+    behind it (_R4); a type that stands for a mix (Q4_K) by that mix; a name that is no type as it is."""
+    plain = re.sub(r"^ud[-_]|_r[48]$|(?<=q4_0)_[48]_[48]$", "", text.strip().lower().replace("-k-", "_k_"))
+    plain = plain if plain in FORMATS else plain.replace("-", "_")
+    return f"{plain}_m" if plain not in FORMATS and f"{plain}_m" in FORMATS else plain
+
+
 def _key(text: str) -> str:
     """A name as the table spells it: types of GGUF keep their underscores."""
     plain = text.strip().lower()
-    return plain if plain in FORMATS else plain.replace("_", "-")
+    known = (name for name in (plain, gguf_type(plain)) if name in FORMATS)
+    return next(known, plain.replace("_", "-"))
 
 
 def is_format(text: str) -> bool:

@@ -13,14 +13,14 @@ from factories import assert_one_line
 
 NAMES = list(every(FAMILIES))
 
-#: the names of each engine, as its help prints them (sources in the table)
+#: the names of each engine, as its help prints them, and of its forks (sources in the table)
 AS_PRINTED = {
     "vLLM": "auto half float16 bfloat16 fp8 fp8_e4m3 fp8_e5m2 fp8_inc fp8_ds_mla nvfp4_ds_mla turboquant_k8v4 "
     "turboquant_4bit_nc turboquant_k3v4_nc turboquant_3bit_nc int4_per_token_head int8_per_token_head "
     "fp8_per_token_head nvfp4 nvfp4_4over6 octave_k3v4 octave_k3v3 octave_k3v3_compact ultraquant_4bit kvarn_k4v2_g128",
     "SGLang": "auto fp8_e5m2 fp8_e4m3 mxfp8 bf16 bfloat16 nvfp4 fp4_mx_block16 fp4_e2m1",
     "TensorRT-LLM": "auto fp8 nvfp4 int8_kv_cache fp8_kv_cache nvfp4_kv_cache",
-    "llama.cpp": "f32 f16 bf16 q8_0 q4_0 q4_1 iq4_nl q5_0 q5_1",
+    "llama.cpp": "f32 f16 bf16 q8_0 q4_0 q4_1 iq4_nl q5_0 q5_1 q6_0 q8_kv turbo2 turbo3 turbo4",
     "LMDeploy": "quant_policy_4 quant_policy_8 quant_policy_16 quant_policy_17 quant_policy_42",
 }
 

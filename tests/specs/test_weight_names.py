@@ -48,6 +48,12 @@ SAYS = {
     "llama3.1:8b-instruct-q8_0": "q8_0",
     "qwen3-8b-IQ4_XS": "iq4_xs",
     "Llama-3.1-8B-q5_K": "q5_k_m",
+    "unsloth/Qwen3-8B-GGUF:UD-Q4_K_XL": "q4_k_xl",
+    "Qwen3-8B-UD-IQ1_S.gguf": "iq1_s",
+    "ubergarm/Qwen3-30B-A3B-GGUF:IQ4_KS_R4": "iq4_ks",
+    "bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_0_4_4": "q4_0",
+    "qwen3-8b-iq3_k": "iq3_k",
+    "llama3.1-8b-TQ1_0": "tq1_0",
     "meta-llama/Llama-3.1-8B-Instruct-bf16": "bf16",
     "llama3.1-8b": "bf16",
     "gpt-oss-120b": "mxfp4-experts",
@@ -73,7 +79,7 @@ def test_a_name_says_the_weights(name):
         ("Qwen/Qwen3-32B-FP8-AWQ", "says two formats of weights, fp8 and awq: leave one out"),
         ("qwen3-32b-int4-int8", "says two formats of weights, int4 and int8"),
         ("qwen3-8b-q4_k_m-q8_0", "says two formats of weights, q4_k_m and q8_0"),
-        ("qwen3-8b:UD-Q4_K_XL", "q4_k_xl is no type that is known: use one of q8_0, q6_k"),
+        ("qwen3-8b:UD-Q7_K_XL", "q7_k_xl is no type that is known: use one of q8_0, q6_k"),
     ],
 )
 def test_what_is_refused_is_one_line(name, message):

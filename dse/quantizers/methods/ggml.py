@@ -1,16 +1,28 @@
 """llama.cpp's cache types: blocks of 32 channels with an FP16 step and, in some, a minimum."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from dse.core.errors import InputError
 from dse.quantizers.base import EngineName, Family, TensorLayout, TensorShape, Values, param
-from dse.quantizers.engine_names import LLAMA_CPP
+from dse.quantizers.engine_names import IK_LLAMA_CPP, LLAMA_CPP
 from dse.quantizers.kernel import Method, PerSide, Place
 from kernels_ref import GGML_TYPES, BlockType, storage
 
 #: llama.cpp turns runs of channels by a Hadamard matrix before it quantizes them (April 2026, pull request 21038),
 #: unless LLAMA_ATTN_ROT_DISABLE is set; it stores as many bits, with smaller errors
 ROTATE = param("rotate", default="on", help="rotate channels before they are quantized", choices=("on", "off"))
+#: types of ik_llama.cpp, beside the family that is nearest
+_FORK = {
+    "q5_1": ("q6_0", "of ik_llama.cpp has 6 bits and an FP16 step for 32 channels, 6.5 each"),
+    "q8_0": ("q8_kv", "of ik_llama.cpp has 8 bits and one step for a row"),
+}
+
+
+def _engines(name: str) -> Iterator[EngineName]:
+    yield EngineName("llama.cpp", name, name, LLAMA_CPP)
+    if name in _FORK:
+        yield EngineName("llama.cpp", _FORK[name][0], name, IK_LLAMA_CPP, _FORK[name][1])
 
 
 def _family(entry: BlockType) -> Family:
@@ -42,7 +54,7 @@ def _family(entry: BlockType) -> Family:
         layout=layout,
         params=(ROTATE,),
         kernel=PerSide(kernel),
-        engines=(EngineName("llama.cpp", name, name, LLAMA_CPP),),
+        engines=tuple(_engines(name)),
         by_default=False,  # not for every head dimension
         listed=120,
     )

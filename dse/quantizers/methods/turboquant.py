@@ -5,7 +5,7 @@ from typing import Any
 from dse.core.errors import InputError
 from dse.core.units import BITS_PER_BYTE
 from dse.quantizers.base import EngineName, Family, TensorLayout, TensorShape, Values
-from dse.quantizers.engine_names import LMDEPLOY, VLLM, VLLM_033
+from dse.quantizers.engine_names import LMDEPLOY, TURBO, VLLM, VLLM_033
 from dse.quantizers.kernel import Method, PerSide, Place
 from dse.quantizers.slots import check_sides
 from kernels_ref import TURBOQUANT_TYPES, TurboQuantType, storage
@@ -23,7 +23,12 @@ _NEAR = {
     "k3v4_nc": (
         EngineName("vLLM", "octave_k3v4", "turboquant_k3v4_nc", VLLM_033, _octave("keys in 3 bits, values in 4")),
     ),
+    "4bit_nc": (
+        EngineName("llama.cpp", "turbo4", "turboquant_4bit_nc", TURBO, "of a fork has a code of its own in 4 bits"),
+    ),
     "3bit_nc": (
+        EngineName("llama.cpp", "turbo3", "turboquant_3bit_nc", TURBO, "of a fork has a code of its own in 3 bits"),
+        EngineName("llama.cpp", "turbo2", "turboquant_3bit_nc", TURBO, "of a fork has a code of its own in 2 bits"),
         *(
             EngineName("vLLM", name, "turboquant_3bit_nc", VLLM_033, _octave("keys and values in 3 bits"))
             for name in ("octave_k3v3", "octave_k3v3_compact")
