@@ -18,7 +18,8 @@ WITHOUT_KERNELS = "estimated"
 
 
 def stack_of(device: HardwareSpec, work: Workload) -> tuple[str | None, StackSpec | None]:
-    """The software stack whose calibrated parameters are used, vllm by default; none for the ideal model.
+    """The software stack whose calibrated parameters are used: vllm by default, llama.cpp where the weights are its
+    files or nothing else runs; none for the ideal model.
 
     What was not measured of it on the device is that of the device's other stacks, and of a release that was not
     measured that of the stack in general. `KERNELS` in place of a release leaves a server's own time out. Raises
@@ -60,14 +61,16 @@ def stack_of(device: HardwareSpec, work: Workload) -> tuple[str | None, StackSpe
 
 
 def _by_backend(device: HardwareSpec, work: Workload) -> tuple[str, StackSpec] | None:
-    """The stack of a program that has a backend for the device, where it is asked for or nothing else runs there; None
-    for other stacks. Raises InputError for a backend that there is not, and for a stack beside the only one."""
+    """The stack of a program that has a backend for the device, where it is asked for, nothing else runs there, or the
+    weights are a file of its types; None for other stacks. Raises InputError for a backend that there is not, and for a
+    stack beside the only one."""
     engine, _, release = (work.stack or "").partition("@")
+    is_file = not engine and work.weight_format.is_file
     architecture = device.architecture or (ANY_GPU if device.n_cores else "")
     for name, program in catalog.backends().items():
         backend = program.backend_of(architecture)
         is_alone = bool(backend and program.backends[backend].is_alone)
-        if engine != name and not is_alone:
+        if engine != name and not is_alone and not (is_file and backend):
             continue
         if engine not in ("", name):
             title = program.backends[backend or ""].title

@@ -4,6 +4,7 @@ import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -389,7 +390,9 @@ def _as_named(model_spec: ModelSpec, name: str, taken: str) -> ModelSpec:
     if taken:
         notes.append(f"{show(name)}: {taken}: taken as {model_spec.name}")
     if said.is_open:
-        notes.append(f"{show(name)}: GGUF without its type: add it (:Q4_K_M); weights as of {model_spec.name}")
+        usual = weight_names.usual_file(model_spec)
+        said = replace(said, name=usual, words="gguf")
+        notes.append(f"{show(name)}: GGUF without its type: taken as {usual}, as llama.cpp does; else add it (:Q8_0)")
     change: dict[str, Any] = {}
     plain = re.sub(r"[\s._]+", "-", name.strip().lower().rpartition("/")[2])
     other = next((to for known, to in model_names.RELEASED_IN.items() if plain.startswith(known)), "")

@@ -80,6 +80,12 @@ def _two(name: str, words: list[str]) -> InputError:
     )
 
 
+def usual_file(model: "ModelSpec") -> str:
+    """The type that llama.cpp takes of a repository that is named without one (common/arg.cpp, -hf): Q4_K_M, or the
+    only one there is, of models that were released in MXFP4."""
+    return "mxfp4_moe" if model.released == "mxfp4-experts" else "q4_k_m"
+
+
 def of_model(said: NamedFormat, model: "ModelSpec") -> str:
     """The format of `FORMATS` that a name means of this model: as its publishers store it."""
     code = said.name

@@ -37,6 +37,11 @@ class WeightFormat:
     #: rows of experts are padded
     pads: bool = False
 
+    @property
+    def is_file(self) -> bool:
+        """True for what llama.cpp's files are stored in, and no other engine's."""
+        return self.dense_code.startswith("gguf")
+
 
 def _uniform(name: str, title: str, eighths: int, code: str, keeps: str = OUTSIDE) -> WeightFormat:
     return WeightFormat(

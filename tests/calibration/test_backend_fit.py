@@ -184,6 +184,13 @@ def test_on_metal_it_is_the_default_and_nothing_else_runs():
         engine.evaluate(point("m4-max", stack="vllm"))
 
 
+def test_files_of_it_run_in_it_unless_another_stack_is_asked_for():
+    """GGUF weights mean llama.cpp wherever it has a backend; the RTX 3090 and a Strix Halo have vLLM's kernels too."""
+    assert {engine.evaluate(point(name))["stack"] for name in ("rtx-3090", "strix-halo", "h100")} == {"llama.cpp"}
+    assert engine.evaluate(point("rtx-3090", stack="vllm"))["stack"] == "vllm"
+    assert engine.evaluate(point("rtx-3090", weights="int4"))["stack"] == "vllm"
+
+
 @pytest.mark.parametrize(
     ("device", "stack", "said"),
     [

@@ -69,7 +69,7 @@ def test_a_tower_is_left_out_by_its_option(run):
             "has no experts: use mxfp4, or leave --weights out",
         ),
         (
-            ("--model", "llama3.1-8b", "--weights", "q4_k_m", "--strict-kernels"),
+            ("--model", "llama3.1-8b", "--weights", "q4_k_m", "--stack", "vllm", "--strict-kernels"),
             "was not released in it, and no kernel of vllm on H100 is known that runs it: use one of bf16, fp8, ",
         ),
         (("--model", "llama3.1-8b-fp8-int4"), "says two formats of weights, fp8 and int4: leave one out"),

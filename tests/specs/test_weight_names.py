@@ -53,6 +53,7 @@ SAYS = {
     "ubergarm/Qwen3-30B-A3B-GGUF:IQ4_KS_R4": "iq4_ks",
     "bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_0_4_4": "q4_0",
     "qwen3-8b-iq3_k": "iq3_k",
+    "ggml-org/gpt-oss-20b-GGUF": "mxfp4_moe",
     "llama3.1-8b-TQ1_0": "tq1_0",
     "meta-llama/Llama-3.1-8B-Instruct-bf16": "bf16",
     "llama3.1-8b": "bf16",
@@ -93,12 +94,13 @@ def test_what_is_refused_is_one_line(name, message):
     [
         ("qwen3-32b-uncensored", "'qwen3-32b-uncensored': 'uncensored' not known: taken as qwen3-32b"),
         ("me/Qwen3-32B-FP8-my-tune", "'me/Qwen3-32B-FP8-my-tune': 'my', 'tune' not known: taken as qwen3-32b"),
-        ("unsloth/Qwen3-8B-GGUF", "GGUF without its type: add it (:Q4_K_M); weights as of qwen3-8b"),
+        ("unsloth/Qwen3-8B-GGUF", "GGUF without its type: taken as q4_k_m, as llama.cpp does"),
     ],
 )
 def test_words_that_nobody_knows_are_said(name, note):
     assert note in catalog.model(name).notes[-1]
-    assert catalog.model(name).released == ("fp8-block" if "FP8" in name else "bf16")
+    weights = {"FP8": "fp8-block", "GGUF": "q4_k_m"}
+    assert catalog.model(name).released == next((code for word, code in weights.items() if word in name), "bf16")
 
 
 @pytest.mark.parametrize("name", ["phi-4-mni", "qwen3-32b-vl", "qwen3-32b-eagle", "qwen3-32b-7b", "qwen3-32b-a-b-c-d"])
