@@ -215,8 +215,10 @@ def _usage_line(error: click.ClickException) -> str:
         known = [name for param in ctx.command.params for name in param.opts] if ctx else []
         typed = ctx.find_root().obj if ctx else None
         name = error.option_name
-        if len(name) == 2:  # of -tp click names the first letter alone
-            name = next((word for word in typed or () if word.startswith(name) and word[1:].isalpha()), name)
+        if len(name) == 2:  # of -tp click names a letter alone
+            near = [word for word in typed or () if re.fullmatch(rf"-\w*{re.escape(name[1])}\w*", word)]
+            near.sort(key=lambda word: (not engine_options.answer(word), not word.startswith(name)))
+            name = next(iter(near), name)
         if says := engine_options.answer(name):
             return f"option {show(name)} {says}"
         return f"unknown option {show(name)}: {did_you_mean(name, known)}"
@@ -249,7 +251,10 @@ def main(argv: list[str] | None = None) -> None:
     try:
         if sys.stdout is None:
             raise OutputError("standard output is closed: nothing can be printed: leave out >&-, or use >/dev/null")
-        status = cli.main(args=args, prog_name="dse", standalone_mode=False, obj=args)
+        words = engine_options.spelled_out(args)
+        if near := next((word for word in words if engine_options.is_cut(word)), ""):
+            raise click.NoSuchOption(near)
+        status = cli.main(args=words, prog_name="dse", standalone_mode=False, obj=words)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader has gone (`dse ... | head`)
         sys.stderr.close()

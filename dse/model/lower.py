@@ -780,8 +780,7 @@ def memory_of(device: HardwareSpec, plan: KvPlan, work: Workload, stack_name: st
     server, kept_bytes = _states_of(plan, work, server)
     context = 0 if logged else round((1 - asked_share) * server.context.count)
     outside = prompt_bytes + graph_bytes + context
-    window_share = work.swa_full_tokens_ratio or float(server.window_share.si)
-    blocks = pool.blocks_of(plan, server, work.block_tokens, window_share, n_drafted)
+    blocks, most_bytes = _pool_of(plan, work, server, budget, n_drafted)
     if work.state_slots:
         blocks = blocks._replace(most_of_states=max(_slots_of(work) // server.request_states.count, 1))
     return Memory(
@@ -795,7 +794,7 @@ def memory_of(device: HardwareSpec, plan: KvPlan, work: Workload, stack_name: st
         outside_bytes=outside if server.rule == servers.STATIC else 0,
         beside_bytes=beside_bytes(plan, work) if logged is None else logged.weight_bytes - own_bytes(model, work),
         given_bytes=work.kv_cache_memory_bytes or (logged.given_bytes if logged and logged.given_bytes else 0),
-        most_bytes=pool.bytes_of(plan, blocks, work.max_total_tokens, work) if work.max_total_tokens else 0,
+        most_bytes=most_bytes,
         block_tokens=work.block_tokens,
         longest_tokens=work.max_model_len or 0,
         budget_tokens=budget,
@@ -804,6 +803,38 @@ def memory_of(device: HardwareSpec, plan: KvPlan, work: Workload, stack_name: st
         cache_copies=1,
         **blocks._asdict(),
     )
+
+
+def _pool_of(
+    plan: KvPlan, work: Workload, server: servers.Server, budget: int, n_drafted: int
+) -> tuple[pool.PoolBlocks, int]:
+    """The blocks of a server's pool, and its bytes at most (0: as many as memory holds).
+
+    Raises InputError for limits that the server does not have.
+    """
+    ratio, limit = work.swa_full_tokens_ratio, work.max_total_tokens
+    if server.printing != servers.TOKENS:
+        for name, value in (("max-total-tokens", limit), ("swa-full-tokens-ratio", ratio)):
+            if value is not None:
+                raise InputError(
+                    f"{name} = {value:g}: is an option of SGLang and llama.cpp: leave it out, or add --stack sglang"
+                )
+    if not server.has_slots:
+        share = ratio or float(server.window_share.si)
+        blocks = pool.blocks_of(plan, server, work.block_tokens, share, n_drafted)
+        return blocks, pool.bytes_of(plan, blocks, limit, work) if limit else 0
+    if ratio not in (None, 1):
+        raise InputError(
+            f"swa-full-tokens-ratio = {ratio:g}: llama.cpp keeps windows, or with 1 (--swa-full) whole contexts"
+        )
+    n_slots = slots_of(work, server)
+    blocks = pool.of_slots(plan, budget, n_slots, is_unified=work.max_num_seqs is None, whole_windows=ratio is not None)
+    return blocks, pool.slots_bytes(plan, blocks, limit, n_slots, work) if limit else 0
+
+
+def slots_of(work: Workload, server: servers.Server) -> int:
+    """Slots of llama.cpp: as many as asked for (-np), else those of its default, which share all cells."""
+    return work.max_num_seqs or (server.running.count if server.running else 1)
 
 
 def _states_of(plan: KvPlan, work: Workload, server: servers.Server) -> tuple[servers.Server, int]:
@@ -817,7 +848,7 @@ def _states_of(plan: KvPlan, work: Workload, server: servers.Server) -> tuple[se
         return server, 0
     name, value = next(iter(said.items()))
     n_bytes = sum(n * layer.state_bytes for layer, n in plan.layers)
-    if server.printing != servers.TOKENS or not n_bytes:
+    if server.printing != servers.TOKENS or server.has_slots or not n_bytes:
         where = "this server keeps states with keys and values" if n_bytes else f"{plan.model.name} has no states"
         raise InputError(f"{name} = {value:g}: {where}: leave it out{', or use --stack sglang' if n_bytes else ''}")
     share = server.state_share.model_copy(update={"value": 0.0 if work.state_slots else work.state_share})

@@ -127,6 +127,9 @@ class Lowered:
         if design.memory.state_blocks:
             n_sequences = servers.of(stack_name, device, work.stack).sequences.count
             refused |= starts.of_states(device, work, engine, capacity.n_blocks(design), n_sequences)
+        if design.memory.most_bytes and work.max_total_tokens:
+            open_end = design._replace(memory=design.memory._replace(most_bytes=0))
+            refused |= starts.of_cells(work, engine, design.memory.most_bytes, capacity.free_bytes(open_end))
         free_bytes = capacity.free_bytes(design)
         pool = intervals.pool_interval(device, work, stack_name, free_bytes) if is_server else None
         why_not = starts.why_not(refused)

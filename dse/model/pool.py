@@ -10,7 +10,7 @@ from typing import NamedTuple
 from dse.core import units
 from dse.model.kv_layout import KvPlan
 from dse.model.records import NO_LIMIT
-from dse.specs import servers
+from dse.specs import llama_cpp, servers
 from dse.specs.huggingface import mixers
 from dse.specs.workload import Workload
 
@@ -127,6 +127,39 @@ def _padded(
         window_spare=len(windowed),
         state_blocks=(server.state_blocks.count + n_drafted) * sum(n_groups[kind] for kind in states),
     )
+
+
+def of_slots(plan: KvPlan, batch_tokens: int, n_slots: int, *, is_unified: bool, whole_windows: bool) -> PoolBlocks:
+    """The cells of llama.cpp, counted in bits: those of all tokens, and for each slot its windows and states; `ALIKE`
+    where no layer has any."""
+    full, of_slot, has_windows = 0, 0, False
+    for kind in _kinds(plan):
+        bits = kind.n_layers * kind.bits
+        has_windows |= not kind.is_state and kind.window_tokens < NO_LIMIT
+        if kind.is_state:
+            of_slot += bits
+        elif kind.window_tokens < NO_LIMIT and not whole_windows:
+            of_slot += bits * llama_cpp.window_cells(kind.window_tokens, batch_tokens, n_slots, is_unified)
+        else:
+            full += bits
+    if not (of_slot or has_windows):
+        return ALIKE
+    return ALIKE._replace(
+        block_bits=1,
+        printed_tokens=1,
+        full_groups=full,
+        full_block_tokens=1,
+        window_block_tokens=1,
+        state_blocks=of_slot,
+    )
+
+
+def slots_bytes(plan: KvPlan, blocks: PoolBlocks, n_tokens: int, n_slots: int, work: Workload) -> int:
+    """Bytes of llama.cpp's cache of `n_tokens` for all slots."""
+    if blocks.block_bits == 0:
+        return bytes_of(plan, blocks, n_tokens, work)
+    n_bits = n_tokens * blocks.full_groups + n_slots * blocks.state_blocks
+    return -(-n_bits // (units.BITS_PER_BYTE * plan.den * work.pp))
 
 
 def bytes_of(plan: KvPlan, blocks: PoolBlocks, n_tokens: int, work: Workload) -> int:

@@ -14,11 +14,12 @@ from dse.model.kv_layout import KvPlan, TensorGroup
 from dse.model.records import NO_LIMIT
 from dse.model.stacks import DEFAULT_STACK
 from dse.quantizers import FAMILIES, engine_names
-from dse.specs import catalog, deployment, engines
+from dse.specs import catalog, deployment, engines, llama_cpp
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.engines import Support
 from dse.specs.implementation import ANY_GPU, GENERIC, Implementation
 from dse.specs.releases import release_of
+from dse.specs.servers import GIB
 from dse.specs.workload import Workload
 
 #: what stands for 16 bits
@@ -160,6 +161,17 @@ def of_states(device: HardwareSpec, work: Workload, stack: str, n_blocks: int, n
         return {}
     said = f"vLLM: max_num_seqs ({n_sequences:,}) exceeds available Mamba cache blocks ({n_blocks:,}, counted)"
     return {"states": f"{said}: --max-num-seqs {n_blocks * 19 // 20} starts"}
+
+
+def of_cells(work: Workload, stack: str, cache_bytes: int, free_bytes: int) -> dict[str, str]:
+    """A cache of llama.cpp of as many tokens as were asked for that memory does not hold."""
+    if stack.partition("@")[0] != "llama.cpp" or not work.max_total_tokens or cache_bytes <= free_bytes:
+        return {}
+    left = max(free_bytes, 0)
+    said = f"llama.cpp: {cache_bytes / GIB:.2f} GiB of keys and values, {left / GIB:.2f} are left"
+    fits = work.max_total_tokens * left // cache_bytes // llama_cpp.CELLS * llama_cpp.CELLS
+    ways = [*[f"-c {fits}"] * (fits > 0), "-ctk q8_0 -ctv q8_0", "-ngl with fewer layers"]
+    return {f"-c {work.max_total_tokens}": f"{said}: {' or '.join(ways)}"}
 
 
 def why_not(refused: Mapping[str, str]) -> str:

@@ -38,7 +38,13 @@ def device_option(default: Any = MISSING, help: str = "Device name or .toml file
 
 def model_option(default: Any = MISSING) -> Any:
     """The field of a language model."""
-    return option(default, "Model name, .toml file or config.json.", metavar="NAME|FILE", group=DESIGN)
+    return option(
+        default,
+        "Model name, .toml file or config.json.",
+        former=("-m", "-hf", "-hfr", "--hf-repo"),
+        metavar="NAME|FILE",
+        group=DESIGN,
+    )
 
 
 def quantizer_option() -> Any:

@@ -1,5 +1,6 @@
 """Options of engines that no command here takes: whose they are, and why each changes nothing."""
 
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
@@ -33,12 +34,27 @@ _INSTEAD = {
     "--cache-type-k": "give --key-quantizer, such as q8_0",
     "--cache-type-v": "give --value-quantizer, such as q8_0",
     "--speculative-algorithm": 'give --speculative-config \'{"method": "eagle", "num_speculative_tokens": 3}\'',
-    "--override-tensor": "give --n-cpu-moe, the layers whose experts stay in host memory",
-    "--cpu-moe": "give --n-cpu-moe, as many as the model has layers",
     "--swap-space": f"it is not modeled {_NOT_MODELED}",
-    "--ctx-size": (
-        "give the context of a slot, -c over -np, by --input and --output, slots by --batch with --admission reserve"
+    "--flash-attn": "flash attention is counted, as auto and on mean it: leave it out",
+    "--batch-size": "it takes no memory of its own: give -ub (--ubatch-size), whose activations do",
+    "--split-mode": "layers over devices are --pp, one for each, rows or tensors --tp; none is one device",
+    "--tensor-split": "--pp divides layers evenly: leave it out",
+    "--no-kv-offload": "give --kv-offload 100%, keys and values in host memory",
+    "--fit": "it lowers -ngl and -c to what fits: give these",
+    "--model-draft": (
+        'give --speculative-config \'{"method": "draft_model", "model": NAME, "num_speculative_tokens": 4}\''
     ),
+    "--threads": "of the host, which is counted as measured: leave it out",
+    "--n-predict": "give --output, the tokens of an answer",
+    "--n-prompt": "give --input, the tokens of a prompt",
+    "--n-depth": "give --input, the tokens before the answer",
+    "--kv-unified": "slots share all cells where no -np is given: leave it out",
+    "--kv-bits": "of mlx-lm: give --quantizer mlx:bits=4, or 8",
+    "--kv-group-size": "of mlx-lm: give --quantizer mlx:bits=8,group=64",
+    "--quantized-kv-start": "of mlx-lm: not modeled, all tokens of --quantizer mlx are quantized: leave it out",
+    "--max-kv-size": "of mlx-lm: give --tokens streamingllm, which keeps the first and last ones",
+    "--mla-use": "of ik_llama.cpp: latents alone are counted, as -mla 1 to 3 keep them: leave it out",
+    "--fused-moe": "of ik_llama.cpp: its experts are counted as measured: leave it out",
     "--enable-dp-attention": "give --dp-attention",
     "--enable-attention-dp": "give --dp-attention",
 }
@@ -52,10 +68,48 @@ _SPELLINGS = {
     "-ctk": "--cache-type-k",
     "-ctv": "--cache-type-v",
     "--speculative-algo": "--speculative-algorithm",
-    "-c": "--ctx-size",
-    "-ot": "--override-tensor",
-    "-cmoe": "--cpu-moe",
+    "-fa": "--flash-attn",
+    "-b": "--batch-size",
+    "-sm": "--split-mode",
+    "-ts": "--tensor-split",
+    "-nkvo": "--no-kv-offload",
+    "-fit": "--fit",
+    "-md": "--model-draft",
+    "-t": "--threads",
+    "-tb": "--threads",
+    "--threads-batch": "--threads",
+    "-n": "--n-predict",
+    "--predict": "--n-predict",
+    "-p": "--n-prompt",
+    "-d": "--n-depth",
+    "-kvu": "--kv-unified",
+    "--no-kv-unified": "--kv-unified",
+    "-mla": "--mla-use",
+    "-fmoe": "--fused-moe",
+    "-rtr": "--run-time-repack",
+    "-amb": "--attention-max-batch",
 }
+
+
+#: options of one letter that commands take, and other options of engines begin with; of these, what commands take too
+_LETTERS, _TAKEN = ("c", "m"), ("-ctk", "-ctv")
+#: options of engines without a value -> the option and value that they stand for
+_STAND_FOR = {
+    "--cpu-moe": ("--n-cpu-moe", "all"),
+    "-cmoe": ("--n-cpu-moe", "all"),
+    "--swa-full": ("--swa-full-tokens-ratio", "1"),
+    "--disable-hybrid-swa-memory": ("--swa-full-tokens-ratio", "1"),
+}
+
+
+def spelled_out(words: Iterable[str]) -> list[str]:
+    """A command's words, options of engines that stand for a value written out."""
+    return [word for typed in words for word in _STAND_FOR.get(typed.replace("_", "-"), (typed,))]
+
+
+def is_cut(word: str) -> bool:
+    """True for an option such as -cram, which a parser takes for -c with a value."""
+    return word[:1] == "-" and word[1:2] in _LETTERS and len(word) > 2 and word not in _TAKEN and bool(answer(word))
 
 
 @cache

@@ -5,8 +5,8 @@ from fractions import Fraction
 from dse.quantizers import QuantizerSpec, TensorShape
 from dse.specs.device_and_model import LayerKV, ModelSpec
 
-#: windows are held in whole multiples of so many cells (src/llama-kv-cache-iswa.cpp)
-WINDOW_CELLS = 256
+#: contexts, and windows, are held in whole multiples of so many cells (src/llama-context.cpp, llama-kv-cache-iswa.cpp)
+CELLS = 256
 #: bits of an index key's scale where other engines keep it in FP8 (DeepSeek-V3.2): one FP32 for 128 channels
 _INDEX_SCALE_BITS, _FP8_BITS = 32, 8
 
@@ -17,7 +17,7 @@ def window_cells(window: int, batch_tokens: int, n_sequences: int, is_unified: b
     A unified cache has a window of every sequence and one batch. Valid for positive counts.
     """
     n_windows = n_sequences if is_unified else 1
-    cells = -(-(window * n_windows + batch_tokens) // WINDOW_CELLS) * WINDOW_CELLS
+    cells = -(-(window * n_windows + batch_tokens) // CELLS) * CELLS
     return -(-cells // n_windows)
 
 

@@ -96,6 +96,11 @@ class Server(Spec):
     pool_low: Off
     pool_high: Off
 
+    @property
+    def has_slots(self) -> bool:
+        """True for llama.cpp, which lays out windows and states for each slot, and cells for all tokens."""
+        return self.rule == WHOLE and self.printing == TOKENS
+
     def buffer_bytes(self, tp: int) -> int:
         """Bytes of context, workspaces and buffers on each of `tp` devices that share the layers."""
         return self.buffers.count + (self.communication.count if tp > 1 else 0)

@@ -11,6 +11,7 @@ from dse.core.field import BYTES, NUMBER, PART, SHARE, SWITCH, TEXT, TOKENS, WHO
 from dse.quantizers.base import Path
 from dse.specs import drafts, weight_names
 from dse.specs.drafts import Draft
+from dse.specs.llama_options import EXPERT_LAYERS, LAYERS, MOST_LAYERS
 from dse.specs.tokens import TokenPolicy, parse
 from dse.specs.weights import RELEASED, WIDE, WIDE_BITS, WeightFormat, is_format, weight_format
 
@@ -294,7 +295,7 @@ class Workload:
     gpu_layers: int | None = declared(
         None,
         name="n-gpu-layers",
-        kind=WHOLE,
+        kind=LAYERS,
         title="layers on the device",
         label="Layers on the device",
         help="Layers of llama.cpp that lie on the device, the last ones, with their keys and values; the output is one "
@@ -302,20 +303,21 @@ class Workload:
         also=("--gpu-layers", "-ngl"),
         unit="1",
         low=1,
-        high=10_000,
+        high=MOST_LAYERS,
         open_means="all",
     )
     cpu_moe_layers: int = declared(
         0,
         name="n-cpu-moe",
-        kind=WHOLE,
+        kind=EXPERT_LAYERS,
         title="layers with experts in host memory",
         label="Layers with experts in host memory",
-        help="Layers of llama.cpp, the first ones, whose experts lie in host memory. Memory alone, as --n-gpu-layers.",
-        also=("-ncmoe",),
+        help="Layers of llama.cpp, the first ones, whose experts lie in host memory, or the pattern that -ot has for "
+        "them, '.ffn_.*_exps.=CPU'; all: --cpu-moe. Memory alone, as --n-gpu-layers.",
+        also=("-ncmoe", "--override-tensor", "-ot"),
         unit="1",
         low=0,
-        high=10_000,
+        high=MOST_LAYERS,
     )
     speculative_config: str | None = declared(
         None,
@@ -489,7 +491,9 @@ class Workload:
         kind=TOKENS,
         title="tokens of the pool, at most",
         label="Tokens of the pool, at most",
-        help="Of SGLang: tokens of the pool, fewer where memory holds fewer; default: as many as memory holds.",
+        help="Of SGLang: tokens of the pool, fewer where memory holds fewer; of llama.cpp: those of all slots, without "
+        "which it does not start; default: as many as memory holds.",
+        also=("--ctx-size", "-c"),
         unit="token",
         low=1,
         high=2**40,
@@ -502,7 +506,7 @@ class Workload:
         title="tokens kept of layers with a window",
         label="Tokens kept of layers with a window (share)",
         help="Of SGLang: tokens kept of layers with a window, of those of layers without; 1 is "
-        "--disable-hybrid-swa-memory; default: 0.8.",
+        "--disable-hybrid-swa-memory, and of llama.cpp --swa-full; default: 0.8.",
         unit="1",
         metavar="FRAC",
         low=LEAST_SHARE,
@@ -669,17 +673,12 @@ class Workload:
             )
         if self.stack is not None and self.model_kind == "ideal":
             raise InputError(f"stack = {show(self.stack)}: the ideal model has no software stack: leave it out")
-        for name in ("max_total_tokens", "swa_full_tokens_ratio"):
-            value = getattr(self, name)
-            if value is not None and not (self.stack or "").startswith("sglang"):
-                raise InputError(
-                    f"{ASKED[name].name} = {value:g}: is an option of SGLang: leave it out, or add --stack sglang"
-                )
         if self.max_model_len is not None and self.max_model_len < self.final_tokens:
             raise InputError(
                 f"max-model-len = {self.max_model_len}: requests of {self.input_tokens:,} + {self.output_tokens:,} "
                 f"tokens are longer: use {self.final_tokens} or more, or shorter --input and --output"
             )
+        self._check_slots()
         if self.pp_batches is not None and self.pp_batches > self.pp:
             raise InputError(f"pp-batches = {self.pp_batches}: must be at most pp = {self.pp}: more would wait")
         if self.dp_attention and self.dcp > 1:
@@ -688,6 +687,19 @@ class Workload:
             raise InputError(f"speculative-config: drafts are counted in one stage: use --tp, not pp = {self.pp}")
         parse(self.tokens)
         self.weight_format  # noqa: B018  raises for a format that is not known
+
+    def _check_slots(self) -> None:
+        """Raises InputError for requests that are longer than a slot of llama.cpp: with -np each has its part of -c."""
+        is_llama_cpp = self.stack.startswith("llama.cpp") if self.stack else self.weight_format.is_file
+        if self.max_total_tokens is None or not is_llama_cpp:
+            return
+        n_slots = self.max_num_seqs or 1
+        if self.final_tokens > (longest := self.max_total_tokens // n_slots):
+            raise InputError(
+                f"max-total-tokens = {self.max_total_tokens}: requests of {self.input_tokens:,} + "
+                f"{self.output_tokens:,} tokens are longer than a slot of {longest:,}: use "
+                f"-c {self.final_tokens * n_slots}, fewer slots (-np), or shorter --input and --output"
+            )
 
     def _check_shared(self) -> None:
         """Raises InputError for answers that cannot share their prompt, and for host memory behind what is shared."""

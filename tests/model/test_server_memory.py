@@ -585,8 +585,54 @@ def test_sglang_allows_for_the_graphs_it_records():
 
 @pytest.mark.parametrize("asked", [{"max_total_tokens": 1000}, {"swa_full_tokens_ratio": 0.5}])
 def test_limits_of_sglang_are_its_own(asked):
-    with pytest.raises(InputError, match=r"is an option of SGLang: leave it out, or add --stack sglang"):
+    with pytest.raises(InputError, match=r"is an option of SGLang and llama.cpp: leave it out, or add --stack sglang"):
         results(device="h100", stack="vllm", **asked)
+
+
+def test_cells_of_llama_cpp_are_those_that_its_logs_print():
+    """Gemma 3 27B: 10 layers of all tokens, 52 of windows of 1,024 and a batch of 512 for each slot, 2 * 16 heads of
+    128 in 2 B; tests/validate/test_llama_cpp_sizes.py has the logs."""
+    asked = {"device": "h100", "model": "gemma-3-27b", "stack": "llama.cpp", "input_tokens": 8000, "output_tokens": 192}
+    token = 2 * 16 * 128 * 2
+    alone = results(**asked, max_total_tokens=32_768, max_num_seqs=1)
+    assert alone["free_bytes"] == (10 * 32_768 + 52 * 1536) * token
+    assert (
+        results(**asked, max_total_tokens=32_768, max_num_seqs=4)["free_bytes"] == (10 * 32_768 + 52 * 4 * 1536) * token
+    )
+    # without -np four slots share all cells: four windows and one batch
+    assert results(**asked, max_total_tokens=32_768)["free_bytes"] == (10 * 32_768 + 52 * (4 * 1024 + 512)) * token
+    whole = results(**asked, max_total_tokens=32_768, max_num_seqs=1, swa_full_tokens_ratio=1.0)
+    assert whole["free_bytes"] == 62 * 32_768 * token
+    # as many requests fit as their cells do
+    free = results(**asked, max_num_seqs=512)
+    assert free["max_batch"] == free["free_bytes"] // ((10 * 8192 + 52 * 1536) * token)
+
+
+def test_states_of_hybrids_lie_in_llama_cpp_beside_the_cells():
+    """Qwen3.6 27B's 16 layers of attention, 4 heads of 2 * 256 in 2 B; its other 48 have a state for each slot."""
+    asked = {
+        "device": "h100",
+        "model": "qwen3.6-27b",
+        "stack": "llama.cpp",
+        "max_num_seqs": 2,
+        "max_total_tokens": 65_536,
+    }
+    state = sum(layer.state_bytes * layer.n_layers for layer in catalog.model("qwen3.6-27b").layers)
+    assert state > 0
+    assert results(**asked)["free_bytes"] == 65_536 * 16 * 4 * 512 * 2 + 2 * state
+
+
+def test_a_cache_that_memory_does_not_hold_is_said():
+    """Llama-3.1-8B in Q4_K_M: 131,072 B a token, 16 GiB of them beside 4.6 GiB of weights on a 16 GB card."""
+    found = results("rtx-5060-ti-16gb", weights="q4_k_m", max_total_tokens=131_072)
+    assert not found["runs"]
+    assert "-c 131072: llama.cpp: 16.00 GiB of keys and values, " in found["runs_why"]
+    fits = int(found["runs_why"].partition(" are left: -c ")[2].split()[0])
+    assert results("rtx-5060-ti-16gb", weights="q4_k_m", max_total_tokens=fits)["runs"]
+    with pytest.raises(
+        InputError, match=r"requests of 1,024 \+ 1,024 tokens are longer than a slot of 2,000: use -c 8192"
+    ):
+        results("rtx-4090", weights="q4_k_m", max_total_tokens=8000, max_num_seqs=4)
 
 
 @pytest.mark.parametrize(
