@@ -161,6 +161,8 @@ def _in_words(name: str, point: PointRequest) -> str:
     value = getattr(point.work, name)
     if value is None:
         return ""
+    if name == "speculative_config" and (draft := point.work.draft):
+        return f"{draft.n_tokens} drafted by {draft.model or draft.method}"
     if isinstance(value, bool):
         return ASKED[name].label if value else f"no {ASKED[name].label}"
     return f"{ASKED[name].title or ASKED[name].label.lower()} {value}"

@@ -23,7 +23,7 @@ from dse.model.results import RESULT_UNITS
 from dse.questions import room
 from dse.questions.common import competes, ends_text, sure_text
 from dse.report.design import as_said
-from dse.report.present import change, design_notes, fits_text, number, release_note, slower_note
+from dse.report.present import change, design_notes, fits_text, memory_note, number, pool_ends, release_note, slower_note
 from dse.specs.device_and_model import ModelSpec
 from dse.specs.weights import WIDE
 from dse.specs.workload import Workload
@@ -35,6 +35,7 @@ MEANINGS = {
     "tpot_s": "Time per output token: mean time between two tokens of a request at a server that always has so "
     "many requests, prompts of others in between.",
     "ttft_s": "Time to first token: from a request's arrival at such a server to its first token.",
+    "kv_pool_tokens": "Of all requests together, on all devices; in brackets, of 8 of 10 start-ups.",
     "score_drop_frac": "Largest published drop over kinds of tasks, as a share of the score of 16 bits, with half of "
     "its 95 % interval.",
     "sample_perplexity_frac": "Over that of 16 bits, of a small language model: not your model's.",
@@ -53,7 +54,13 @@ _OF_FILE = re.compile(r"auto_map ignored|key \S+ absent")
 #: what a note says of an option of the command line
 _OPTION = re.compile(r"; --weights \S+ counts[^;]*")
 #: colors of the parts of the memory, as figures have them
-_PARTS = {"weights": style.BLUE, "reserved": style.GRAY, "keys and values": style.ORANGE, "free": "transparent"}
+_PARTS = {
+    "weights": style.BLUE,
+    "reserved": style.GRAY,
+    "keys and values": style.ORANGE,
+    "rest of their blocks": style.SKY,
+    "free": "transparent",
+}
 _COLORS = {"measured": "green", "assumed": "orange", "estimated": "orange", "peak": "gray"}
 
 
@@ -110,7 +117,7 @@ def notes(row: BenchRow) -> list[str]:
     remarks = design_notes(point_request.device_spec(), point_request.model_spec(), dict(row.result))
     if row.result["feasible"]:
         point = Point(point_request.device_spec(), point_request.plan(), point_request.work)
-        remarks += [*slower_note(point), *release_note(point)]
+        remarks += [*slower_note(point), *release_note(point), *memory_note(point)]
         remarks += _same_times(point_request, row.result)
     said = (_OPTION.sub("", note.removeprefix("Note: ")) for note in remarks)
     return [note for note in said if not _OF_FILE.search(note)]
@@ -149,7 +156,16 @@ def memory_parts(result: Mapping[str, Any]) -> dict[str, int]:
     pool = int(result["free_bytes"])
     held = min(int(result["kv_bytes"]), pool)
     weights, whole = int(result["weight_bytes"]), int(result["capacity_bytes"])
-    parts = {"weights": weights, "reserved": whole - weights - pool, "keys and values": held, "free": pool - held}
+    running, most = int(result["running_batch"]), int(result["max_batch"])
+    # by their bytes more would fit: padding, and copies of states, fill what they are given whole
+    taken = pool * running // most if held * (most + 1) <= pool * running else held
+    parts = {
+        "weights": weights,
+        "reserved": whole - weights - pool,
+        "keys and values": held,
+        "rest of their blocks": taken - held,
+        "free": pool - taken,
+    }
     return {name: n for name, n in parts.items() if n > 0}
 
 
@@ -239,6 +255,8 @@ def shown(name: str, result: Mapping[str, Any]) -> str:
 def _ends(name: str, result: Mapping[str, Any]) -> str:
     """The ends of a number's interval; empty where it has none."""
     text = ends_text(result, name)
+    if name == "kv_pool_tokens" and (ends := pool_ends(result)):
+        return f"({ends})"
     return text and (f"at peak rates ({text})" if result["model_kind"] == "ideal" else f"({text})")
 
 

@@ -8,7 +8,7 @@ from dse import quantizers
 from dse.core.errors import MAX_LINE, InputError, show
 from dse.core.field import NUMBER, SWITCH, Field
 from dse.explorer import uploads
-from dse.specs import catalog, device_names, model_names, tokens, workload
+from dse.specs import catalog, device_names, drafts, model_names, tokens, workload
 
 _DOUBLED = tuple(2**i for i in range(15))
 _LENGTHS = tuple(2**i for i in range(5, 18))
@@ -38,7 +38,13 @@ def _quantizers() -> list[str]:
 
 def _stacks() -> list[str]:
     devices = (catalog.device(name) for name in catalog.device_files())
-    return sorted({stack for device in devices for stack in device.stacks})
+    return sorted({stack for device in devices for stack in device.stacks} | {*catalog.servers(), *catalog.backends()})
+
+
+def _drafts(text: str, values: Mapping[str, Any]) -> None:
+    """Refuse what is no draft, and a draft model that names a file: a page reads none of the server's machine."""
+    if text.strip() and (name := drafts.parse(text).model) and not catalog.shipped_model_file(name):
+        raise InputError(f"model = {show(name)}: {catalog.near_models(name)}; files are not read here")
 
 
 DEVICE = Field(
@@ -108,6 +114,7 @@ _HERE: dict[str, dict[str, Any]] = {
     "output_tokens": {"slides": _LENGTHS},
     "stack": {"listed": _stacks},
     "tokens": {"listed": lambda: list(tokens.FAMILIES), "clears": "token_parameters"},
+    "speculative_config": {"accepts": _drafts},
 }
 
 
@@ -120,10 +127,10 @@ def _on_page(field: Field, **here: Any) -> Field:
     return replace(field, name=field.key, **here)
 
 
-#: what may name a file on the machine of the server, which a page does not read
-_FILES = ("calibrated", "speculative_config")
+#: names a file on the machine of the server, which a page does not read
+_FILE = "calibrated"
 #: the workload, by the names of its fields
-WORK = {name: _on_page(field, **_HERE.get(name, {})) for name, field in workload.ASKED.items() if name not in _FILES}
+WORK = {name: _on_page(field, **_HERE.get(name, {})) for name, field in workload.ASKED.items() if name != _FILE}
 TOKEN_PARAMETERS = Field(
     name="token_parameters",
     label="Parameters of the token policy",
@@ -194,6 +201,7 @@ def work_of(values: Mapping[str, Any]) -> workload.Workload:
     fields = {}
     for name, field in WORK.items():
         fields[name] = values.get(field.key, field.default)
+    _drafts(fields["speculative_config"] or "", values)
     fields["batch"] = values.get(OWN_BATCH.key) or fields["batch"]
     if parameters := (values.get(TOKEN_PARAMETERS.key) or "").strip():
         fields["tokens"] = f"{fields['tokens']}:{parameters}"

@@ -9,30 +9,51 @@ from typing import Any
 
 from dse import quantizers
 from dse.core.errors import DseError, InputError, did_you_mean, show
+from dse.core.field import SWITCH
 from dse.explorer.common_fields import WORK
 from dse.explorer.fields import MAX_TEXT
 from dse.quantizers import engine_names
-from dse.specs import catalog, device_names, weight_names
+from dse.specs import catalog, device_names, model_names, weight_names
 
-#: numbers of a design that a server's command says
-_NAMES = ("tp", "pp", "ep", "max_model_len", "max_num_seqs", "gpu_memory_utilization")
-_NUMBERS = {name: WORK[name] for name in _NAMES}
-#: flags of vLLM's and SGLang's servers -> the field that says the same
+#: what a workload asks for, by its key; flags of servers -> the field that says the same
+_WORK = {field.key: field for field in WORK.values()}
 FLAGS = {
     "--model": "model",
     "--model-path": "model",
-    "-tp": "tp",
-    "-pp": "pp",
+    "-hf": "model",
+    "--hf-repo": "model",
     "--enable-expert-parallel": "ep",
     "--kv-cache-dtype": "quantizer",
+    "--cache-type-k": "quantizer",
+    "-ctk": "quantizer",
+    "--cache-type-v": "value_quantizer",
+    "-ctv": "value_quantizer",
     "--quantization": "weights",
     "-q": "weights",
-    **{flag: key for key, field in _NUMBERS.items() for flag in (f"--{key.replace('_', '-')}", *field.also)},
+    **{
+        flag: key
+        for key, field in _WORK.items()
+        for flag in (f"--{key.replace('_', '-')}", *field.also, *field.former)
+        if field.kind is not SWITCH
+    },
 }
-#: flags that take none of the words after them; but for the first they change nothing here
-SWITCHES = ("--enable-expert-parallel", "-m", "--trust-remote-code", "--enable-prefix-caching")
+#: flags that turn a switch on or off
+TURNS = {
+    "--enable-dp-attention": ("dp_attention", True),
+    "--enable-attention-dp": ("dp_attention", True),
+    **{flag: (key, False) for key, field in _WORK.items() if field.kind is SWITCH for flag in field.also},
+}
+#: flags that take none of the words after them; the last of these change nothing here
+SWITCHES = (*TURNS, "--enable-expert-parallel", "--trust-remote-code", "--enable-prefix-caching", "--jinja")
 #: words before a server's arguments -> its stack
-SERVERS = {"vllm": "vllm", "sglang": "sglang", "sglang.launch_server": "sglang"}
+SERVERS = {
+    "vllm": "vllm",
+    "sglang": "sglang",
+    "sglang.launch_server": "sglang",
+    "llama-server": "llama.cpp",
+    "llama-cli": "llama.cpp",
+    "llama-bench": "llama.cpp",
+}
 _ADDRESS = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/([\w.-]+/[\w.-]+)\S*")
 
 
@@ -74,6 +95,10 @@ def _named(text: str) -> dict[str, Any]:
         model = catalog.model(text)
         said = weight_names.format_in(text)
         return {"model": path.stem, "weights": weight_names.of_model(said, model) if said.name else None}
+    if nearest := model_names.unpublished(text):
+        raise InputError(
+            f"{show(text)}: no file of it ships; nearest by shape is {nearest}; a config.json can be loaded below"
+        )
     near = did_you_mean(text.rpartition("/")[2], [*dict(catalog.model_aliases()), *catalog.device_files()])
     near = near if near.startswith("did") else "give a model, a device, 8x H200, or a vllm serve command"
     raise InputError(f"{show(text)}: no model or device that is known: {near}; a config.json can be loaded below")
@@ -87,19 +112,20 @@ def _of_command(text: str) -> Typed:
         raise InputError(f"{show(text)}: {error}: close the quotes") from None
     typed = Typed()
     for flag, value in _arguments(words):
-        if flag == "":
-            if value in SERVERS:
-                typed.values["stack"] = SERVERS[value]
+        if flag == "-m" and typed.values.get("stack") == "llama.cpp":
+            flag = "--model"
+        if flag in ("", "-m"):  # of Python: a module
+            if server := SERVERS.get(value.rpartition("/")[2]):
+                typed.values["stack"] = server
             elif "/" in value or catalog.shipped_model_file(value):
                 _take(typed, "model", flag, value)
             continue
-        key = FLAGS.get(flag)
-        if key is None and flag in SWITCHES:
-            continue
-        if key is None:
-            typed.left_out.append(f"{flag} {value}".strip())
-        else:
+        if flag in TURNS:
+            typed.values |= [TURNS[flag]]
+        elif key := FLAGS.get(flag):
             _take(typed, key, flag, value)
+        elif flag not in SWITCHES:
+            typed.left_out.append(f"{flag} {value}".strip())
     if said := typed.values.get("weights"):
         form = weight_names.format_in(f"model-{said}")
         model = catalog.model(typed.values["model"]) if "model" in typed.values else None
@@ -117,14 +143,15 @@ def _arguments(words: list[str]) -> Iterator[tuple[str, str]]:
     while words:
         word = words.pop(0)
         flag, equals, value = word.partition("=")
+        flag = flag.replace("_", "-")
         if not word.startswith("-"):
             yield "", word
         elif equals:
-            yield flag.replace("_", "-"), value
+            yield flag, value
         elif flag in SWITCHES or not words or words[0].startswith("-"):
-            yield flag.replace("_", "-"), ""
+            yield flag, ""
         else:
-            yield flag.replace("_", "-"), words.pop(0)
+            yield flag, words.pop(0)
 
 
 def _take(typed: Typed, key: str, flag: str, value: str) -> None:
@@ -132,18 +159,18 @@ def _take(typed: Typed, key: str, flag: str, value: str) -> None:
     try:
         if key == "model":
             typed.values |= _named(_ADDRESS.sub(r"\1", value))
-        elif key == "quantizer":
+        elif key in ("quantizer", "value_quantizer"):
             name = engine_names.ours(value, quantizers.FAMILIES)
             if name in quantizers.FAMILIES:
-                typed.values |= {"quantizer": name, "parameters": ""}
+                typed.values |= {key: name, "parameters" if key == "quantizer" else "value_parameters": ""}
             else:
                 typed.left_out.append(f"{flag} {value}")
         elif flag == "--enable-expert-parallel":
             typed.values["ep"] = "all"
-        elif key in _NUMBERS:
-            typed.values[key] = _NUMBERS[key].kind.parse(flag, value)
-        else:
+        elif key == "weights":
             typed.values[key] = value
             weight_names.format_in(f"model-{value}")
+        else:
+            typed.values[key] = _WORK[key].kind.parse(flag, value)
     except DseError:
         typed.left_out.append(f"{flag} {value}".strip())

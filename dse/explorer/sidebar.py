@@ -8,15 +8,17 @@ import streamlit as st
 
 from dse import quantizers
 from dse.core.errors import DseError, InputError, clean
+from dse.core.field import Field
 from dse.core.units import BETWEEN, number_and_unit
 from dse.explorer import common_fields, find, loading, presets, request, state, tray, uploads, widgets
-from dse.explorer.bench import Bench, badge
+from dse.explorer.bench import Bench, BenchRow, badge
 from dse.explorer.fields import MAX_TEXT, problem_of, sort_of
 from dse.explorer.tray import Tray
 from dse.explorer.uploads import Upload
 from dse.explorer.widgets import escaped
 from dse.quantizers import layered
 from dse.specs import tokens
+from dse.specs.workload import HEADINGS, heading_of
 
 #: session keys: the widget that chooses a design, that of its name, of a preset; what undo and redo go through
 _AT, _NAME, _PRESET, _HISTORY = "tray at", "tray name", "tray preset", "explorer history"
@@ -24,9 +26,27 @@ _AT, _NAME, _PRESET, _HISTORY = "tray at", "tray name", "tray preset", "explorer
 _FIND, _SAID = "find", "find said"
 #: of a design, in this order; the rest under "More"
 _FIRST = (common_fields.MODEL, common_fields.QUANTIZER, common_fields.PARAMETERS, *common_fields.LAYOUT)
+_HEADINGS = {
+    field.key: heading_of(name)
+    for name, field in (*common_fields.WORK.items(), ("tokens", common_fields.TOKEN_PARAMETERS))
+    if heading_of(name) in HEADINGS
+}
 _MORE = tuple(
-    field for field in common_fields.DESIGN if field not in (*_FIRST, common_fields.DEVICE, common_fields.EDITS)
+    sorted(
+        (f for f in common_fields.DESIGN if f not in (*_FIRST, common_fields.DEVICE, common_fields.EDITS)),
+        key=lambda field: ["", *HEADINGS].index(_HEADINGS.get(field.key, "")),
+    )
 )
+#: of these, what one stack alone has, and what models without constant states have not
+_OF_STACK = {
+    "max_total_tokens": "sglang",
+    "swa_full_tokens_ratio": "sglang",
+    "max_mamba_cache_size": "sglang",
+    "mamba_full_memory_ratio": "sglang",
+    "n_gpu_layers": "llama.cpp",
+    "n_cpu_moe": "llama.cpp",
+}
+_OF_STATES = ("state_type", "max_mamba_cache_size", "mamba_full_memory_ratio")
 
 
 def draw(bench: Bench) -> None:
@@ -186,11 +206,25 @@ def _current(bench: Bench, wrong: Mapping[str, list[str]]) -> None:
         box = _box("More of this design", "design more", any(field.key in wrong for field in _MORE))
         if box.open:
             with box:
+                heading = ""
                 for field in _MORE:
+                    if not _has(bench.current, field, values):
+                        continue
+                    if heading != (heading := _HEADINGS.get(field.key, "")):
+                        st.markdown(f"**{heading}**")
                     widgets.draw(field, wrong.get(field.key, ()))
                     if field.key == "tokens":
                         family = tokens.FAMILIES[values["tokens"]]
                         st.caption(escaped(f"{family.title}: {family.source}."))
+
+
+def _has(row: BenchRow, field: Field, values: Mapping[str, Any]) -> bool:
+    """False for a field that the stack or the model of an answered design has nothing of, at its default."""
+    if row.answer is None or values[field.key] != field.default:
+        return True
+    stack = str(row.result["stack"]).partition("@")[0]
+    has_states = field.key not in _OF_STATES or row.request.model_spec().state_bytes > 0
+    return has_states and _OF_STACK.get(field.key, stack) == stack
 
 
 def _search() -> None:

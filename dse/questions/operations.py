@@ -9,7 +9,7 @@ import pandas as pd
 from dse.model import engine
 from dse.model.formulas import attention, linear
 from dse.model.kv_layout import KvPlan
-from dse.model.point import Point
+from dse.model.point import Point, filled
 from dse.model.results import assumed_behind
 from dse.model.stacks import stack_of
 from dse.specs.device_and_model import HardwareSpec
@@ -50,11 +50,13 @@ def decode_step(device: HardwareSpec, plans: Sequence[KvPlan], work: Workload) -
     InputError, LimitError.
     """
     rows: list[dict[str, Any]] = []
-    kinds: dict[str, Workload] = {"ideal": replace(work, model_kind="ideal", stack=None)}
-    if stack_of(device, work)[1] is not None:
-        kinds["calibrated"] = work
-    for kind, kind_work in kinds.items():
+    is_measured = stack_of(device, work)[1] is not None
+    for kind in ("ideal", "calibrated")[: 1 + is_measured]:
         for plan in plans:
+            kind_work = work
+            if kind == "ideal":  # of as many requests as the stack runs, where it is beside its kernels
+                batch = filled(device, plan, work).batch if is_measured else work.batch
+                kind_work = replace(work, model_kind="ideal", stack=None, batch=batch)
             result = engine.evaluate(Point(device, plan, kind_work))
             for op in Point(device, plan, kind_work).operations():
                 if op["phase"] == "decode" and op["name"] != _SUM and op["flops"] and op["n_bytes"] and op["seconds"]:

@@ -61,10 +61,16 @@ def _value_text(name: str, results: Results, model: ModelSpec) -> str:
         return f"{value:.4g}"
     made_for = made_for_positions(model, value) if name == "max_context_tokens" else ""
     text = number(value, RESULT_UNITS[name])
-    if name == "kv_pool_tokens" and results["pool_low"] is not None:
-        low, high = (round(value * results[f"pool_{end}"]) for end in ("low", "high"))
-        return f"{text} (8 of 10 start-ups: {low:,} to {high:,})"
+    if name == "kv_pool_tokens" and (ends := pool_ends(results)):
+        return f"{text} (8 of 10 start-ups: {ends})"
     return f"{text} ({made_for})" if made_for else text
+
+
+def pool_ends(results: Results) -> str:
+    """Tokens between which the pool of 8 of 10 start-ups lies; "" where that is not known."""
+    if results["pool_low"] is None or results["kv_pool_tokens"] is None:
+        return ""
+    return " to ".join(f"{round(results['kv_pool_tokens'] * results[f'pool_{end}']):,}" for end in ("low", "high"))
 
 
 def section_lines(title: str, results: Results, model: ModelSpec, names: Container[str] = RESULTS) -> list[str]:

@@ -236,7 +236,7 @@ class Workload:
         unit="B",
         low=1,
         high=2**50,
-        open_means="counted from the format",
+        open_means="by the format",
     )
     tower: bool = declared(
         True,
@@ -269,7 +269,7 @@ class Workload:
         unit="sequence",
         low=1,
         high=MAX_BATCH,
-        open_means="by their share of the memory",
+        open_means="by their share",
     )
     state_share: float | None = declared(
         None,
@@ -364,7 +364,7 @@ class Workload:
         unit="1",
         low=1,
         high=2**20,
-        open_means="a server that has run for long",
+        open_means="steady state",
     )
     max_num_seqs: int | None = declared(
         None,
@@ -497,7 +497,7 @@ class Workload:
         unit="token",
         low=1,
         high=2**40,
-        open_means="as many as memory holds",
+        open_means="as memory allows",
     )
     swa_full_tokens_ratio: float | None = declared(
         None,

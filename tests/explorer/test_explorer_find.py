@@ -46,6 +46,48 @@ H200 = {"device": "h200", "edits": ""}
             {"stack": "sglang", "model": "deepseek-v3", "weights": None, "tp": 8},
             [],
         ),
+        (
+            "./llama-server -m models/Meta-Llama-3.1-8B-Instruct-Q4_K_M.gguf -ctk q8_0 -ctv q4_0 -c 8192 -ngl 99 -np 4",
+            {
+                "stack": "llama.cpp",
+                "model": "llama3.1-8b",
+                "weights": "q4_k_m",
+                "quantizer": "q8_0",
+                "parameters": "",
+                "value_quantizer": "q4_0",
+                "value_parameters": "",
+                "n_gpu_layers": 99,
+                "max_num_seqs": 4,
+            },
+            ["-c 8192"],
+        ),
+        (
+            "vllm serve Qwen/Qwen3.6-27B --enforce_eager --mamba-ssm-cache-dtype float16 --max_num_seqs 512 "
+            '--kv-cache-memory-bytes 40GiB --speculative-config \'{"method": "mtp", "num_speculative_tokens": 2}\'',
+            {
+                "stack": "vllm",
+                "model": "qwen3.6-27b",
+                "weights": None,
+                "cuda_graphs": False,
+                "state_type": "float16",
+                "max_num_seqs": 512,
+                "kv_cache_memory": 40 * 2**30,
+                "speculative_config": '{"method": "mtp", "num_speculative_tokens": 2}',
+            },
+            [],
+        ),
+        (
+            "python -m sglang.launch_server --model-path Qwen/Qwen3-32B --tp 2 --enable-dp-attention --max-total-tokens 9",
+            {
+                "stack": "sglang",
+                "model": "qwen3-32b",
+                "weights": None,
+                "tp": 2,
+                "dp_attention": True,
+                "max_total_tokens": 9,
+            },
+            [],
+        ),
         ("vllm serve /own/model --tp eight --pp 2", {"stack": "vllm", "pp": 2}, ["/own/model", "--tp eight"]),
     ],
 )
@@ -58,6 +100,7 @@ def test_what_people_type(text, values, left_out):
     ("text", "message"),
     [
         ("lama 3.1 70b", "no model or device that is known: did you mean llama3.1-70b"),
+        ("Ling 2.6", "no file of it ships; nearest by shape is"),
         ("xyz", "no model or device that is known: give a model, a device, 8x H200"),
         ("vllm serve 'open", "close the quotes"),
         ("serve --port 1", "nothing that a design has"),
@@ -70,7 +113,8 @@ def test_what_is_not_known(text, message):
 
 
 def test_every_flag_is_a_field():
-    assert set(find.FLAGS.values()) <= {one.key for one in (*common_fields.DESIGN, *common_fields.SCENARIO)}
+    named = {*find.FLAGS.values(), *(key for key, _ in find.TURNS.values())}
+    assert named <= {one.key for one in (*common_fields.DESIGN, *common_fields.SCENARIO)}
 
 
 def test_the_box_sets_the_design_that_is_being_changed():

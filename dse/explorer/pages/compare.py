@@ -88,6 +88,7 @@ GROUPS = {
     "Memory": {
         "weight_bytes": "The model's weights.",
         "kv_bytes": "Of the whole batch, all requests at their final length.",
+        "kv_pool_tokens": cards.MEANINGS["kv_pool_tokens"],
         "kv_bytes_per_token": "Of one request.",
         "min_capacity_bytes": "To run the whole batch at once: the smallest device that does.",
         "capacity_bytes": "As the device's file says; counted by a server, as its driver reports it.",
