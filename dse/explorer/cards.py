@@ -23,7 +23,16 @@ from dse.model.results import RESULT_UNITS
 from dse.questions import room
 from dse.questions.common import competes, ends_text, sure_text
 from dse.report.design import as_said
-from dse.report.present import change, design_notes, fits_text, memory_note, number, pool_ends, release_note, slower_note
+from dse.report.present import (
+    change,
+    design_notes,
+    fits_text,
+    memory_note,
+    number,
+    pool_ends,
+    release_note,
+    slower_note,
+)
 from dse.specs.device_and_model import ModelSpec
 from dse.specs.weights import WIDE
 from dse.specs.workload import Workload

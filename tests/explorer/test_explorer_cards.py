@@ -373,6 +373,43 @@ def test_the_memory_bar_adds_up_to_the_device():
     assert 'aria-label="Memory of a device: weights 65.5 GB, reserved 16.2 GB, keys and values 68.4 GB"' in bar
 
 
+def test_blocks_that_a_request_takes_whole_are_not_free():
+    """A request of 2,048 tokens with four drafted ones has 21 blocks of vLLM's 1,354: 64 fit, by their bytes 259."""
+    drafts = '{"method": "mtp", "num_speculative_tokens": 4}'
+    result = of({"model": "qwen3.6-27b", "speculative_config": drafts}).current.result
+    parts = cards.memory_parts(result)
+    assert result["running_batch"] == 64
+    assert "free" not in parts
+    assert parts["keys and values"] + parts["rest of their blocks"] == result["free_bytes"]
+    half = cards.memory_parts(of({"model": "qwen3.6-27b", "speculative_config": drafts}, batch=32).current.result)
+    assert half["free"] == pytest.approx(result["free_bytes"] / 2)
+
+
+def test_a_card_says_the_pool_and_where_it_likely_lies():
+    here = of({}, {"quantizer": "fp8"})
+    first, second = ({n.name: n for n in cards.numbers(here, row)}["kv_pool_tokens"] for row in here.rows)
+    low, high = (int(end.replace(",", "")) for end in first.details.strip("()").split(" to "))
+    assert low < here.rows[0].result["kv_pool_tokens"] < high
+    assert second.details.endswith(", 2 x")
+    assert present.pool_ends(of({}, memory="paper").current.result) == ""
+
+
+def test_a_page_asks_for_what_the_stack_and_the_model_have():
+    def asked(**values):
+        keys = {field.key for field in common_fields.DESIGN}
+        app = opened("compare", **values)
+        return keys & {one.key for one in (*app.number_input, *app.selectbox, *app.text_input)}
+
+    plain = asked()
+    assert {"speculative_config", "cuda_graph_max_bs", "stack"} <= plain
+    assert not {"max_total_tokens", "n_gpu_layers", "state_type"} & plain
+    assert asked(stack="sglang") - plain == {"max_total_tokens", "swa_full_tokens_ratio"}
+    assert asked(stack="llama.cpp") - plain == {"n_gpu_layers", "n_cpu_moe"}
+    assert asked(model="qwen3.6-27b") - plain == {"state_type"}
+    # a value that was given can be taken back
+    assert "n_gpu_layers" in asked(n_gpu_layers="8")
+
+
 #: field of a design -> what both of a pair have, and what one of them changes; the mixture has experts and a sink
 _MIXTURE = {"model": "gpt-oss-120b", "tp": 2}
 PAIRS = {
@@ -401,6 +438,7 @@ PAIRS = {
     "swa_full_tokens_ratio": ({"model": "gemma-3-12b", "stack": "sglang"}, {"swa_full_tokens_ratio": 0.5}),
     "cuda_graph_max_bs": ({"stack": "sglang"}, {"cuda_graph_max_bs": 16}),
     "cuda_graphs": ({}, {"cuda_graphs": False}),
+    "speculative_config": ({}, {"speculative_config": '{"method": "ngram", "num_speculative_tokens": 3}'}),
     "cpu_offload_gb": ({}, {"cpu_offload_gb": 2.0}),
     "weights_size": ({}, {"weights_size": 12_000_000_000}),
     "n_gpu_layers": ({"stack": "llama.cpp"}, {"n_gpu_layers": 16}),

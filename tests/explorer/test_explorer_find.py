@@ -77,7 +77,8 @@ H200 = {"device": "h200", "edits": ""}
             [],
         ),
         (
-            "python -m sglang.launch_server --model-path Qwen/Qwen3-32B --tp 2 --enable-dp-attention --max-total-tokens 9",
+            "python3 -m sglang.launch_server --model-path Qwen/Qwen3-32B --tp=2 --enable-dp-attention "
+            "--max-total-tokens 9",
             {
                 "stack": "sglang",
                 "model": "qwen3-32b",

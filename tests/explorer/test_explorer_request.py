@@ -23,6 +23,7 @@ NAMES = {
     "implementation": "bitdecoding",
     "weights": "fp8",
     "tokens": "window:tokens=512",
+    "speculative_config": '{"method": "ngram", "num_speculative_tokens": 3}',
 }
 #: devices divide what a model has
 NUMBERS = {
@@ -129,6 +130,32 @@ def test_what_has_no_effect_is_refused_as_by_the_command(run):
     with pytest.raises(InputError, match="nothing is cached: give --prefix"):
         request.answer(asked)
     assert run(*shlex.split(request.command_of(request.operation(asked)))[1:])[0] == 2
+
+
+def test_a_draft_model_is_a_shipped_one(tmp_path):
+    """A page opens no file of the machine that it runs on, whoever sends an address or a text."""
+    (tmp_path / "draft.json").write_text("{}")
+    field = common_fields.WORK["speculative_config"]
+    for model, says in ((str(tmp_path / "draft.json"), "files are not read here"), ("qwen3-0.6b", "")):
+        text = json.dumps({"model": model, "num_speculative_tokens": 3})
+        assert says in problem_of(field, text, {})
+        assert bool(problem_of(field, text, {})) == bool(says)
+        if says:
+            with pytest.raises(InputError, match=says):
+                request.point_request({"speculative_config": text})
+    assert "must be a JSON object" in problem_of(field, "mtp", {})
+
+
+def test_stacks_are_those_of_devices_and_of_programs_with_a_backend():
+    assert set(common_fields.WORK["stack"].options()) >= {"vllm", "sglang", "trtllm", "llama.cpp"}
+    assert (
+        request.answer(
+            request.point_request(
+                {"device": "m4-max", "model": "llama3.1-8b", "weights": "q4_k_m", "stack": "llama.cpp"}
+            )
+        ).result["stack"]
+        == "llama.cpp"
+    )
 
 
 def test_a_batch_of_its_own_is_in_place_of_the_workloads():

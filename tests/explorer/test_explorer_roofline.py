@@ -38,6 +38,14 @@ def test_measured_kernels_stay_below_the_ceiling(table):
     assert (fitted["flops_per_s"] < fitted["ceiling_flops_per_s"]).all()
 
 
+def test_peaks_are_of_as_many_requests_as_the_stack_runs():
+    """llama-server has four slots: a product with weights of 4.5 bits is as far to the right at peak rates."""
+    kv = kv_layout.build(catalog.model("llama3.1-8b"), FP16, FP16)
+    table = operations.decode_step(catalog.device("m4-max"), [kv], Workload(weights="q4_k_m"))
+    assert set(table["model_kind"]) == {"ideal", "calibrated"}
+    assert set(table["batch"]) == {4}
+
+
 def test_a_design_that_does_not_fit_has_no_rows():
     kv = kv_layout.build(catalog.model("llama2-70b"), FP16, FP16)
     assert operations.decode_step(catalog.device("a100-40gb"), [kv], Workload(1, 128, 128)).empty
