@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from functools import partial
 
 from dse.model import results
 from dse.model.results import RESULT_UNITS
@@ -27,7 +28,8 @@ def titled(name: str) -> str:
 
 def spoken(text: str) -> str:
     """A text in which the assumed numbers that something rests on are words: kernel launch, not kernel_launch."""
-    return re.sub(r"(?<=Rests on assumed numbers: )[^.]*", lambda match: match[0].replace("_", " "), text)
+    said = partial(re.sub, r"\w+", lambda match: results.title(match[0]).replace("_", " "))
+    return re.sub(r"(?<=Rests on assumed numbers: )[^.]*", lambda match: said(match[0]), text)
 
 
 def column(text: str, known: Iterable[str]) -> str:

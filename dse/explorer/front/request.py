@@ -67,7 +67,7 @@ QUANTIZERS = Field(
     label="KV formats",
     default=["fp16", "fp8", "int8_per_token_head", "int4_per_token_head", "kivi"],
     listed=lambda: [*quantizers.FAMILIES, *uploads.names("plan")],
-    help="Their parameters are varied under More axes: kivi.bits = 2, 4.",
+    help="As they stand, that of the design too. Their parameters are varied under More axes: kivi.bits = 2, 4.",
 )
 #: text fields that give an axis each
 _AXIS_FIELDS = {
@@ -279,7 +279,11 @@ def front_request(values: Mapping[str, Any]) -> FrontRequest:
     point = request.point_request(values)
     devices = tuple(values[DEVICES.key]) or (point.device,)
     models = tuple(values[MODELS.key]) or (point.model,)
-    chosen = (*devices, *models, *values[QUANTIZERS.key])
+    stored = list(values[QUANTIZERS.key])
+    own = point.quantizer if point.quantizer_file.text else point.key_quantizer_text
+    if stored == QUANTIZERS.default and own not in stored:  # an engine's that has others, say
+        stored.append(own)
+    chosen = (*devices, *models, *stored)
     axes = [(name, values[field.key]) for name, field in AXIS_FIELDS.items() if values[field.key].strip()]
     axes += more_axes(values[MORE.key], OWN)
     if not values[DEVICES.key]:  # the device with its changed numbers
@@ -297,7 +301,7 @@ def front_request(values: Mapping[str, Any]) -> FrontRequest:
     return FrontRequest(
         devices=devices,
         models=models,
-        quantizers=tuple(values[QUANTIZERS.key]),
+        quantizers=tuple(stored),
         axes=tuple(axes),
         where=values[WHERE.key],
         maximize=tuple(values[MAXIMIZE.key]),
