@@ -6,6 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,11 +14,13 @@ from hypothesis import strategies as st
 import dse
 from chart_checks import drawn_texts
 from dse.figures import FIGURES, REPORT
+from dse.figures.charts import prefix_steps
 from dse.figures.drawing import direct, layout, page_layout, to_plotly
 from dse.figures.drawing.chart import MAX_LEGEND, Axis, Chart, Panel, Series
 from dse.figures.drawing.names import printed
 from dse.figures.export.image import PRESETS
 from dse.figures.plot import answer, load
+from dse.figures.source import Source
 from dse.specs import catalog
 
 ROOT = Path(__file__).parents[2]
@@ -116,6 +119,15 @@ def test_level_bars_are_named_in_or_behind_a_bar():
 def _starts():
     widths = (4.0, 0.2, 0.2, 0.2, 0.2, 0.2)
     return list(zip(np.cumsum((0.0, *widths[:-1])), widths, strict=True))
+
+
+def test_boxes_of_the_tree_of_prompts_are_all_in_the_legend():
+    """A stretch of few blocks has no room for a name, in it or beside it."""
+    states = list(prefix_steps.STATES)[:6]
+    rows = [(1, "request 1", i, str(i), 0, 2000 if i else 50, state) for i, state in enumerate(states)]
+    columns = ["step", "admitted", "first_row", "requests", "start_tokens", "end_tokens", "state"]
+    drawn = prefix_steps.chart(Source(pd.DataFrame(rows, columns=columns)))
+    assert {entry.name for entry in layout.place(drawn).legend} == set(states)
 
 
 def check(kind: str, chart: Chart) -> None:

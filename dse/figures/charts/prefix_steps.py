@@ -48,6 +48,8 @@ def chart(source: Source) -> Chart:
     return Chart(
         "The tree of prompts, request by request",
         panels=tuple(panels),
+        # in the legend, however many: stretches of few blocks have no room for a name
+        keys=tuple({box.name: box for panel in panels for box in panel.series}.values()),
         n_columns=3,
         panel_height_pt=30.0 + 9.0 * n_rows,
         notes=(
