@@ -15,7 +15,7 @@ import dse
 from chart_checks import drawn_texts
 from dse.figures import FIGURES, REPORT
 from dse.figures.charts import prefix_steps
-from dse.figures.drawing import direct, layout, page_layout, to_plotly
+from dse.figures.drawing import direct, layout, page_layout, rows, to_plotly
 from dse.figures.drawing.chart import MAX_LEGEND, Axis, Chart, Panel, Series
 from dse.figures.drawing.names import printed
 from dse.figures.export.image import PRESETS
@@ -121,12 +121,27 @@ def _starts():
     return list(zip(np.cumsum((0.0, *widths[:-1])), widths, strict=True))
 
 
+def test_kernels_of_others_are_not_called_measured():
+    table = pd.DataFrame(
+        {
+            "device": ["H200", "M4-Max", "My-GPU"],
+            "stack": ["vllm", "llama.cpp", "vllm"],
+            "assumptions": ["fused_rate", "core_clock, nearest_kernels", "stacks_of"],
+        }
+    )
+    assert rows.kind_notes(table) == (
+        "Kernels as measured (vllm): H200; Nearest measured kernels (llama.cpp): M4-Max; "
+        "Nearest measured kernels (vllm): My-GPU.",
+    )
+    assert rows.kind_notes(table[["device", "stack"]].head(1)) == ("Kernels as measured (vllm): H200.",)
+
+
 def test_boxes_of_the_tree_of_prompts_are_all_in_the_legend():
     """A stretch of few blocks has no room for a name, in it or beside it."""
     states = list(prefix_steps.STATES)[:6]
-    rows = [(1, "request 1", i, str(i), 0, 2000 if i else 50, state) for i, state in enumerate(states)]
+    boxes = [(1, "request 1", i, str(i), 0, 2000 if i else 50, state) for i, state in enumerate(states)]
     columns = ["step", "admitted", "first_row", "requests", "start_tokens", "end_tokens", "state"]
-    drawn = prefix_steps.chart(Source(pd.DataFrame(rows, columns=columns)))
+    drawn = prefix_steps.chart(Source(pd.DataFrame(boxes, columns=columns)))
     assert {entry.name for entry in layout.place(drawn).legend} == set(states)
 
 

@@ -83,6 +83,7 @@ def chart(source: Source) -> Chart:
                         size=1.3 if kind == "ideal" else 1.0,
                     )
                 )
+    said = rows.kernels_said(", ".join(table.loc[table["stack"].notna(), "assumptions"]))
     fitted = [name for name in dict.fromkeys(table["stack"]) if isinstance(name, str)]
     return Chart(
         f"Operations of a decode step: {model} on {device}",
@@ -91,7 +92,7 @@ def chart(source: Source) -> Chart:
         notes=(
             "Hollow: at the device's peak rates, on the ceiling by definition."
             + (
-                f" Filled: kernels as measured ({', '.join(fitted)})."
+                f" Filled: {said[:1].lower()}{said[1:]} ({', '.join(fitted)})."
                 if fitted
                 else " No kernels of this device were measured."
             ),

@@ -165,12 +165,22 @@ def run_notes(table: pd.DataFrame) -> tuple[str, ...]:
     return (*texts, *measured_notes(table))
 
 
+def kernels_said(assumptions: object) -> str:
+    """What a note calls the kernels of a design, by the assumed numbers that its times rest on."""
+    is_own = {"nearest_kernels", "stacks_of"}.isdisjoint(str(assumptions).split(", "))
+    return "Kernels as measured" if is_own else "Nearest measured kernels"
+
+
 def kind_notes(table: pd.DataFrame) -> tuple[str, ...]:
     """Note on devices with measured kernels, and on those without."""
     if "stack" not in table or table["stack"].isna().all():
         return ()
     known = table.dropna(subset=["stack"])
-    by_stack = [f"Kernels as measured ({stack}): {_names(rows['device'])}" for stack, rows in known.groupby("stack")]
+    said = [kernels_said(text) for text in known.get("assumptions", known["stack"])]
+    by_stack = [
+        f"{kernels} ({stack}): {_names(rows['device'])}"
+        for (kernels, stack), rows in known.groupby([pd.Series(said, known.index), "stack"])
+    ]
     others = set(table[table["stack"].isna()]["model_kind"]) if "model_kind" in table else set()
     rest = [f"{WITHOUT[kind]}: the others" for kind in WITHOUT if kind in others]
     return ("; ".join([*by_stack, *rest]) + ".",)
