@@ -386,6 +386,10 @@ def next_steps(bench: Bench, row: BenchRow) -> list[Proposal]:
     larger = room.that_fit(point, current.work, evaluated, is_enough)
     larger = larger or room.that_fit(point, current.work, evaluated, partial(_is_nearer, before))
     batch = _smaller(current.work, before, evaluated, is_enough)
+    if "states" in row.refusals:  # a hybrid that starts with as many requests as its memory holds
+        most = before["max_batch"]
+        way = room.Way(f"concurrency at most {most:,}", replace(current.work, max_num_seqs=most))
+        larger = [*room.first_of([way], evaluated, is_enough), *larger]
     return [
         Proposal(way.words[:1].upper() + way.words[1:], _outcome(bench, before, result), *_fields_of(current, way))
         for way, result in [*larger[: room.MOST_WAYS - len(batch)], *batch]

@@ -46,6 +46,17 @@ def test_a_format_that_the_server_refuses_is_said_on_the_card_and_is_never_the_b
     assert any(text.value.startswith("Most tokens a device\\: fp8") for text in app.markdown)
 
 
+def test_a_hybrid_with_too_many_requests_for_its_states_is_offered_fewer():
+    """vLLM starts it with 872 or fewer (`tests/model/test_starts.py`); 96 of the requests fit in memory."""
+    hybrid = {"device": "h100", "model": "qwen3.6-27b", "weights": "fp8-block", "max_model_len": 262_144}
+    here = of(hybrid, gpu_memory_utilization=0.95)
+    first = cards.next_steps(here, here.current)[0]
+    assert (first.label, first.design) == ("Concurrency at most 96", {"max_num_seqs": 96})
+    again = of({**hybrid, **first.design}, gpu_memory_utilization=0.95).current
+    assert again.refusals == {}
+    assert again.result["running_batch"] == 96
+
+
 @pytest.mark.parametrize("allowed", [False, True])
 def test_what_no_engine_of_a_chip_runs_is_in_no_verdict(allowed):
     """SinkQ on Oaken's chip, as fast as it would be at an assumed rate; other software lets it compete, marked."""
