@@ -813,6 +813,9 @@ def _pool_of(
     Raises InputError for limits that the server does not have.
     """
     ratio, limit = work.swa_full_tokens_ratio, work.max_total_tokens
+    for name, n in (("n-gpu-layers", work.gpu_layers), ("n-cpu-moe", work.cpu_moe_layers or None)):
+        if n is not None and not server.has_slots:
+            raise InputError(f"{name} = {n:,}: is an option of llama.cpp: leave it out, or add --stack llama.cpp")
     if server.printing != servers.TOKENS:
         for name, value in (("max-total-tokens", limit), ("swa-full-tokens-ratio", ratio)):
             if value is not None:

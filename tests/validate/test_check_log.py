@@ -330,7 +330,7 @@ def test_what_cannot_be_read_is_one_line():
         (vllm.replace("476,016", "4" * 19), f"kv_tokens = '{'4' * 19}': must be a number of at most 15 digits"),
         (vllm.replace("max_seq_len=8192", "max_seq_len=" + "9" * 19), "max_model_len = '9999999999999999999': must be"),
         (llama.replace("n_ctx         = 8192", "n_ctx = " + "8" * 19), "kv_tokens = '8888888888888888888': must be"),
-        (llama.replace("Q4_K - Medium", "IQ3_K - 3.4325 bpw"), "weights = 'iq3_k': the log's, is not known"),
+        (llama.replace("Q4_K - Medium", "IQ9_Z - 3.4325 bpw"), "weights = 'iq9_z': the log's, is not known"),
         ("\n" * 2**23, "log: has 8,388,608 bytes: give its start-up alone, at most 2,097,152"),
         ("\n" * 2**20, "has no start-up lines"),
     ):
