@@ -35,7 +35,7 @@ def draw(bench: Bench) -> None:
         wrong = uploads.take(
             "log",
             "Log of vLLM, SGLang, TensorRT-LLM or llama.cpp",
-            ["log", "txt"],
+            ["log", "txt", "gz"],
             "What the server printed as it started, up to 2 MiB. It stays in the memory of this session.",
             _keep,
         )
@@ -53,7 +53,7 @@ def _keep(file: Any) -> None:
     name = clean(file.name, _MAX_NAME)
     st.session_state.pop(_LOG, None)
     startup_log.refuse_larger(file.size, name)
-    st.session_state[_LOG] = name, startup_log.read(file.getvalue().decode("utf-8", "replace"))
+    st.session_state[_LOG] = name, startup_log.read(startup_log.text_of(file.getvalue(), name))
 
 
 def found(log: StartupLog, name: str, device: str | None) -> LogCheck:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 #: fields of a workload that a log says, and that options say in its place
 _SAID = (
     "weights",
+    "weights_size_bytes",
     "stack",
     "page_tokens",
     "gpu_memory_utilization",
@@ -103,9 +104,10 @@ class CheckLog(AssumesLike, Printed):
         from dse.validate import bench_result, check_log, startup_log
 
         content, source = self._content()
-        if bench_result.is_result(content):
-            return self._of_bench(content, source)
-        log = startup_log.read(content.decode("utf-8", "replace"))
+        text = startup_log.text_of(content, source)
+        if bench_result.is_result(plain := text.encode()):
+            return self._of_bench(plain, source)
+        log = startup_log.read(text)
         kind = None if self.quantizer is None else quantizer_spec(self.quantizer)
         check = check_log.check(
             log,

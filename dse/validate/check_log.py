@@ -26,7 +26,7 @@ from dse.specs.measured_memory import MeasuredMemory, weights_name
 from dse.specs.releases import release_of
 from dse.specs.weights import FORMATS, WIDE
 from dse.specs.workload import ASKED, Workload
-from dse.validate import log_answers
+from dse.validate import log_answers, startup_log
 from dse.validate.log_answers import ServerOfLog
 from dse.validate.startup_log import SAME_SERVER, StartupLog, Steps
 
@@ -40,6 +40,8 @@ SAME_DEVICE = 0.05
 #: bytes of a token differ where tokens and memory do not fit each other by more than this share
 SAME_TOKEN = 0.03
 _MS = units.to_base(1, "ms")
+#: types of llama.cpp's files that stand for one that is no format here, by bits a weight
+_FILE_FORMATS = ("q2_k", "iq3_xxs", "q3_k_m", "q4_0", "q5_0", "q6_k", "q8_0", "bf16")
 #: GiB below which terms are said to agree, and half of the last digit that logs print
 AGREES_GIB, ROUNDING_GIB = 0.1, 0.005
 #: the same as a share of weights, whose bits differ by layer in files of llama.cpp
@@ -54,23 +56,23 @@ NEEDED, RUNNING, STEP, RATE = (
     "time per output token",
     "output tokens per second",
 )
-#: what a difference of a term likely means, where the log has more and where it has less
+#: what a difference of a term likely means, where the log has more and where it has less, with options of the engine
 _MEANS = {
     WEIGHTS: (
         "another format of weights (--weights), a draft model, or copies for the engine's kernels",
-        "another format of weights (--weights), or a part that is not loaded (--no-tower)",
+        "another format of weights (--weights), or a part that is not loaded ({tower})",
     ),
     ACTIVATIONS: (
-        "more tokens or requests in a batch (--max-num-batched-tokens, --max-num-seqs), or another release (--stack)",
-        "fewer tokens or requests in a batch (--max-num-batched-tokens, --max-num-seqs), or another release (--stack)",
+        "more tokens or requests in a batch ({prompt_budget_tokens}, {max_num_seqs}), or another release (--stack)",
+        "fewer tokens or requests in a batch ({prompt_budget_tokens}, {max_num_seqs}), or another release (--stack)",
     ),
     BESIDE: (
         "more or larger CUDA graphs, buffers of communication, or memory that others take on the device",
         "fewer CUDA graphs (eager mode), or buffers that this server does not make",
     ),
     POOL: (
-        "a larger share than the design has (--gpu-memory-utilization), or less of what the log does not print",
-        "a smaller share than the design has (--gpu-memory-utilization), others on the device, or more of what the log "
+        "a larger share than the design has ({gpu_memory_utilization}), or less of what the log does not print",
+        "a smaller share than the design has ({gpu_memory_utilization}), others on the device, or more of what the log "
         "does not print",
     ),
 }
@@ -243,7 +245,7 @@ def check(
     if log.failure or log.steps:  # which may have no lines of its memory
         says = "" if says == _NOTHING else says
     if log.failure:
-        says = f"{log_answers.why(served)} {says}".strip()
+        says = f"{log_answers.why(served)} {says if log.failure != startup_log.WEIGHTS else ''}".strip()
         tries = log_answers.would_start(served)
     elif log.steps is not None:
         says, tries, more = _of_running(served, point, log.steps, says)
@@ -315,6 +317,7 @@ def _workload_of(
     release = f"@{log.release}" if log.release else ""
     settings = {
         "weights": None if "weights" in overrides else _weights_of(log, model),
+        "weights_size_bytes": None if "weights" in overrides else _size_of(log),
         "stack": log.engine + release if on_stack else None,
         "page_tokens": log.block_tokens,
         "gpu_memory_utilization": log.gpu_memory_utilization,
@@ -322,7 +325,7 @@ def _workload_of(
         "max_model_len": log.max_model_len,
         "prompt_budget_tokens": log.max_num_batched_tokens,
         "max_num_seqs": log.max_num_seqs,
-        "tower": log.tower,
+        "tower": log.tower if model.tower_parameters else None,
         "max_total_tokens": log.max_total_tokens,
         "swa_full_tokens_ratio": log.window_share,
         "cuda_graph_max_bs": log.graph_requests,
@@ -350,17 +353,25 @@ def _workload_of(
     if known.get("memory") == "paper":
         known = {name: value for name, value in known.items() if name not in ("max_model_len", "prompt_budget_tokens")}
     notes = []
+    if "weights_size_bytes" in known and log.weights not in FORMATS:
+        notes.append(
+            f"{log.weights.upper()} is no format here: memory is by the size of the file, {log.file_gib:,.2f} GiB, "
+            f"times are those of {known['weights']}"
+        )
     if log.engine != "llama.cpp" and not log.release and "@" not in str(known.get("stack", "")):
         notes.append("the log does not say its release: taken as the newest (--stack NAME@RELEASE)")
     newest = next(iter(engines.releases().get(log.engine, {})), "")
     if newest and log.engine != "llama.cpp" and log.release and release_of(log.release) > release_of(newest):
         notes.append(f"{log.title} is newer than the newest release that is known ({newest}): counted as that")
     if log.engine in ("vllm", "sglang") and not {"gpu_memory_utilization", "kv_cache_memory_bytes"} & known.keys():
-        notes.append("the log does not say the share of the memory: taken as the release's (--gpu-memory-utilization)")
+        share = log_answers.OPTIONS[log.engine]["gpu_memory_utilization"]
+        notes.append(f"the log does not say the share of the memory: taken as the release's ({share})")
     if log.is_wide and log.kv_format in ("", "auto"):
         notes.append("keys and values of the log have 32 bits, which no quantizer here has: taken as 16")
     if log.has_draft and "speculative_config" not in known:
         notes.append("what drafts has weights, keys and values too: they are not computed (--speculative-config)")
+    if log.error:
+        notes.append(f"the log has an error that is not of memory: {log.error}")
     if log.host_weight_gib:
         notes.append(f"{log.host_weight_gib:.2f} GiB of the weights stay in the host's memory")
     batch = (log.max_num_seqs or 1) if log.engine == "llama.cpp" else None  # as many as fit
@@ -392,17 +403,28 @@ def _drafts_of(log: StartupLog, model: ModelSpec) -> str | None:
 
 
 def _weights_of(log: StartupLog, model: ModelSpec) -> str | None:
-    """The format of weights: as an engine made it where the checkpoint has 16 bits, else as the checkpoint has it.
+    """The format of weights: as an engine made it where the checkpoint has 16 bits, else as the checkpoint has it; of
+    a type of llama.cpp's files that is none here, the one of the nearest number of bits by the size of its file.
 
-    Raises InputError for a type of file that is no format here.
+    Raises InputError where the log does not say the size of such a file.
     """
-    is_file = log.engine == "llama.cpp"
-    if is_file and log.weights and log.weights not in FORMATS:
+    if log.engine != "llama.cpp":
+        return log.weights or None if model.released == WIDE else None
+    if not log.weights or log.weights in FORMATS:
+        return log.weights or None
+    if not log.file_gib:
         raise InputError(
-            f"weights = {show(log.weights)}: the log's, is not known (`dse list weights`): give --weights, such as "
-            "q4_k_m"
+            f"weights = {show(log.weights)}: the log's, is not known (`dse list weights`), and it does not say the "
+            "size of its file: give --weights, such as q4_k_m"
         )
-    return log.weights or None if is_file or model.released == WIDE else None
+    eighths = 64 * log.file_gib * GIB / model.parameters
+    return min(_FILE_FORMATS, key=lambda name: abs(FORMATS[name].expert_eighths - eighths))
+
+
+def _size_of(log: StartupLog) -> int | None:
+    """Bytes of a file of llama.cpp whose type is no format here."""
+    is_known = log.engine != "llama.cpp" or not log.weights or log.weights in FORMATS
+    return None if is_known or not log.file_gib else round(log.file_gib * GIB)
 
 
 def _of_running(
@@ -416,9 +438,10 @@ def _of_running(
     step_s = steps.running / steps.output_tokens_per_s
     ours = None
     if work is not None:
-        at = log_answers.with_pool_of(served.with_pool(), work)
+        at = log_answers.with_pool_of(served.with_pool() or served.work, work)
         found = engine.evaluate(served.point(at))
-        how = "They have about" if steps.prompt_tokens_per_s is not None else "Their lengths are not printed: taken as"
+        is_known = log_answers.lengths(served, steps, tokens) is not None
+        how = "They have about" if is_known else "Their lengths are not printed: taken as"
         says += f" {how} {work.input_tokens:,} tokens of prompt and {work.output_tokens:,} of answer."
         ours = found["tpot_s"]
         room = engine.evaluate(served.point(replace(at, batch=None)))["max_batch"]
@@ -472,14 +495,14 @@ def _says(terms: tuple[LogTerm, ...], log: StartupLog, host_bytes: int) -> str:
     The pool is what the other terms leave: it is named where none of them is known, or none explains it. Of the weights
     in host memory the design has `host_bytes`.
     """
-    by_name = {term.name: term for term in terms}
+    by_name, options = {term.name: term for term in terms}, log_answers.OPTIONS[log.engine]
     pool, tokens = by_name[POOL], by_name.get(TOKENS)
     if tokens and tokens.log and tokens.ours and pool.log and pool.ours and pool.log > 0 and pool.ours > 0:
         ratio = (pool.log / tokens.log) / (pool.ours / tokens.ours)
         if abs(ratio - 1) > SAME_TOKEN:
             return (
                 f"Largest difference: bytes of a token, {100 * (ratio - 1):+.1f} % in the log: another KV format "
-                "(--quantizer), a device of the split with less room, or tokens printed in another way (--stack)."
+                "({options['kv']}), a device of the split with less room, or tokens printed in another way (--stack)."
             )
     sized = [term for term in terms if term.unit == "B" and term.difference is not None]
     if not sized:
@@ -498,11 +521,13 @@ def _says(terms: tuple[LogTerm, ...], log: StartupLog, host_bytes: int) -> str:
         return f"Log and design agree; largest difference: {by}."
     host_gib = (log.host_weight_gib or 0.0) - host_bytes / GIB
     if log.engine == "llama.cpp" and largest is pool:
-        means = "another KV format (--quantizer), windows kept at full length, or another number of requests at once"
+        means = (
+            f"another KV format ({options['kv']}), windows kept at full length, or another number of requests at once"
+        )
     elif largest is by_name[WEIGHTS] and log.host_weight_gib and _is_on_host(apart, largest, host_gib):
         means = f"{host_gib:.2f} GiB more of them stay in the host's memory"
     else:
-        means = _MEANS[largest.name][0 if apart > 0 else 1]
+        means = _MEANS[largest.name][0 if apart > 0 else 1].format(**options)
     return f"Largest difference: {by}: {means}."
 
 

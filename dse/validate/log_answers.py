@@ -4,8 +4,9 @@ prints, has room for one request of the longest context.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from dse import quantizers
 from dse.core.errors import DseError
@@ -23,7 +24,7 @@ from dse.validate.startup_log import StartupLog, Steps
 #: quantizers of keys and of values
 Kinds = tuple[QuantizerSpec, QuantizerSpec]
 #: options by engine, as their commands take them
-_OPTIONS = {
+OPTIONS = {
     "vllm": {
         "max_model_len": "--max-model-len",
         "gpu_memory_utilization": "--gpu-memory-utilization",
@@ -31,6 +32,8 @@ _OPTIONS = {
         "max_num_seqs": "--max-num-seqs",
         "prompt_budget_tokens": "--max-num-batched-tokens",
         "kv": "--kv-cache-dtype",
+        "no_graphs": "--enforce-eager",
+        "tower": "--language-model-only",
     },
     "sglang": {
         "max_model_len": "--context-length",
@@ -39,6 +42,8 @@ _OPTIONS = {
         "max_num_seqs": "--max-running-requests",
         "prompt_budget_tokens": "--chunked-prefill-size",
         "kv": "--kv-cache-dtype",
+        "no_graphs": "--disable-cuda-graph",
+        "tower": "--no-tower",
     },
     "trtllm": {
         "max_model_len": "--max_seq_len",
@@ -47,8 +52,17 @@ _OPTIONS = {
         "max_num_seqs": "--max_batch_size",
         "prompt_budget_tokens": "--max_num_tokens",
         "kv": "--kv_cache_dtype",
+        "tower": "--no-tower",
     },
-    "llama.cpp": {"max_model_len": "-c", "max_num_seqs": "-np", "prompt_budget_tokens": "-ub"},
+    "llama.cpp": {
+        "max_model_len": "-c",
+        "max_num_seqs": "-np",
+        "prompt_budget_tokens": "-ub",
+        "gpu_layers": "-ngl",
+        "cpu_moe_layers": "--n-cpu-moe",
+        "kv": "-ctk, -ctv",
+        "tower": "of images or drafts",
+    },
 }
 #: KV formats that are tried, and names of llama.cpp's types
 _FORMATS = {"llama.cpp": ("q8_0", "q4_0")}
@@ -58,6 +72,8 @@ _CHECKPOINTS = {"llama.cpp": ("q6_k", "q5_k_m", "q4_k_m", "q3_k_m", "q2_k")}
 _USUAL_CHECKPOINTS = ("fp8", "int4")
 #: shares of the memory that are tried, and batches of prompt tokens
 _SHARES, _BUDGETS = (0.9, 0.92, 0.95, 0.97), (2048, 1024, 512)
+#: what an allocation of llama.cpp lacked, where it does not say it. Assumed
+LITTLE_GIB = 0.5
 #: tokens that llama.cpp computes at once by default (--ubatch-size)
 LLAMA_CPP_BATCH_TOKENS = 512
 #: a longest context is said in whole such tokens, where it has more
@@ -76,38 +92,54 @@ class ServerOfLog:
     kinds: Kinds
     work: Workload
 
-    def option(self, name: str, value: object) -> str:
+    def option(self, name: str, value: object = "") -> str:
         """An option as the engine's command takes it."""
-        return f"{_OPTIONS[self.log.engine].get(name, '--' + name.replace('_', '-'))} {value}"
+        return f"{OPTIONS[self.log.engine][name]} {value}".strip()
 
     def point(self, work: Workload, kinds: Kinds | None = None) -> Point:
         """The point with other options. Raises DseError for one that cannot be."""
         sides = kinds or self.kinds
         return Point(self.device, kv_layout.build(cached(self.log, self.model, sides[0]), *sides), work)
 
-    def with_pool(self, share: float | None = None) -> Workload:
-        """The workload with the pool of the log, where it prints one: with another share, by so much more."""
+    def with_pool(self, **changed: Any) -> Workload | None:
+        """The workload with other settings, and with the pool that the log would have: what it prints, and by how much
+        ours changes. Ours where it prints none; None where nothing is left of it."""
         log, work = self.log, self.work
-        if share is not None:
-            work = replace(work, gpu_memory_utilization=share, kv_cache_memory_bytes=None)
+        if "gpu_memory_utilization" in changed:
+            work = replace(work, kv_cache_memory_bytes=None)
+        work = replace(work, **changed)
         if log.kv_gib is None or log.engine == "llama.cpp" or work.memory == "paper":
             return work
-        more = 0.0
-        if share is not None:
-            asked = float(engine.evaluate(self.point(self.work))["gpu_memory_utilization"])
-            more = (share - asked) * _whole_gib(self)
-        pool = round((log.kv_gib + more) * GIB)
-        return replace(work, kv_cache_memory_bytes=pool, gpu_memory_utilization=None) if pool > 0 else work
+        try:
+            more = self._pool_bytes(work) - self._pool_bytes(self.work) if changed else 0.0
+        except DseError:
+            return None
+        pool = round(log.kv_gib * GIB + more)
+        return replace(work, kv_cache_memory_bytes=pool, gpu_memory_utilization=None) if pool > 0 else None
 
-    def starts(self, work: Workload, kinds: Kinds | None = None) -> bool:
+    def _pool_bytes(self, work: Workload) -> float:
+        """Our memory for keys and values; less than 0 where other things take more than there is."""
+        return float(engine.evaluate(self.point(work))["free_bytes"])
+
+    def starts(self, work: Workload | None, kinds: Kinds | None = None) -> bool:
         """Whether the engine takes the options and one request of the longest context has room."""
+        if work is None:
+            return False
         try:
             results = engine.evaluate(self.point(work, kinds))
         except DseError:
             return False
         if self.log.engine == "llama.cpp":
-            return bool(results["feasible"] and results["fits_whole_batch"])
+            return bool(results["feasible"] and results["fits_whole_batch"]) and self._frees(results)
         return bool(results["runs"] and results["feasible"] and (results["max_concurrency"] or 0.0) >= 1)
+
+    def _frees(self, results: Mapping[str, Any]) -> bool:
+        """Whether a design of llama.cpp leaves as much more than the log's as an allocation lacked beside the pool."""
+        if self.log.failure not in (startup_log.PROFILE, startup_log.RUNS):
+            return True
+        now = engine.evaluate(self.point(self.work))
+        held, less = (float(each["weight_bytes"]) + float(each["kv_bytes"]) for each in (now, results))
+        return held - less >= (LITTLE_GIB if self.log.tried_gib is None else self.log.tried_gib) * GIB
 
     def formats(self) -> Iterator[tuple[str, Kinds]]:
         """KV formats of fewer bits that the engine takes, with its option."""
@@ -164,7 +196,10 @@ def why(served: ServerOfLog) -> str:
     if log.failure == startup_log.TAKEN:
         whole = "" if log.total_gib is None else f" of {log.total_gib:,.2f} GiB"
         free = "less" if log.free_gib is None else f"{log.free_gib:,.2f}{whole}"
-        return f"Does not start: {free} are free, less than the share asked for: others use the device."
+        return (
+            f"Does not start: {free} are free, less than the share asked for: others use the device (nvidia-smi or "
+            "rocm-smi says which; a server that ended may still be there)."
+        )
     if log.failure == startup_log.NO_POOL:
         left = f" ({pool})" if pool else ""
         return f"Does not start: weights, activations and buffers leave no memory for keys and values{left}."
@@ -176,8 +211,10 @@ def why(served: ServerOfLog) -> str:
     words = {
         startup_log.PROFILE: "a batch of prompt tokens does not fit beside the weights",
         startup_log.POOL: "keys and values do not fit beside the weights",
-        startup_log.LATER: "memory ends beside the pool, as graphs are captured or requests run",
+        startup_log.LATER: "memory ends beside the pool, as graphs are captured or kernels warm up",
     }
+    if log.failure == startup_log.RUNS:
+        return f"Ends as requests run: their activations do not fit beside weights and pool{tried}."
     return f"Does not start: {words[log.failure]}{tried}."
 
 
@@ -197,44 +234,67 @@ def would_start(served: ServerOfLog) -> tuple[str, ...]:
 
 
 def _single(served: ServerOfLog) -> Iterator[str]:
-    log, work = served.log, served.work
-    if log.failure == startup_log.STATES and log.state_blocks:
+    log, failure = served.log, served.log.failure
+    if failure == startup_log.STATES and log.state_blocks:
         yield served.option("max_num_seqs", log.state_blocks)
-    if log.failure == startup_log.LATER:
+    is_file = log.engine == "llama.cpp"
+    if failure in (startup_log.LATER, startup_log.RUNS) and not is_file:
         yield from _leaves_more(served)
-    if log.failure == startup_log.TAKEN:
+    if failure == startup_log.TAKEN:
         yield from _of_free(served)
-    if log.failure == startup_log.PROFILE:
+    if failure in (startup_log.PROFILE, startup_log.RUNS) and not is_file:
         yield from (served.option("prompt_budget_tokens", n) for n in _smaller_budgets(served))
-    if log.failure in (startup_log.LONGEST, startup_log.NO_POOL, startup_log.POOL):
-        if longest := _longest(served, served.with_pool()):
+    if is_file and failure in (startup_log.PROFILE, startup_log.RUNS):
+        yield served.option("prompt_budget_tokens", (log.max_num_batched_tokens or LLAMA_CPP_BATCH_TOKENS) // 2)
+    beside = (startup_log.PROFILE, startup_log.RUNS) if is_file else ()
+    if failure in (startup_log.LONGEST, startup_log.NO_POOL, startup_log.POOL, *beside):
+        pool = served.with_pool()
+        if longest := _longest(served, pool):
             yield served.option("max_model_len", longest)
         for words, kinds in served.formats():
-            if served.starts(served.with_pool(), kinds):
-                yield words
-            elif longest := _longest(served, served.with_pool(), kinds):
-                yield f"{words} {served.option('max_model_len', longest)}"
-    if log.failure in (startup_log.LONGEST, startup_log.NO_POOL, startup_log.STATES) and (share := _share(served)):
-        yield served.option("gpu_memory_utilization", share)
-    if log.failure == startup_log.WEIGHTS:
+            yield from _with_length(served, words, pool, kinds)
+    if failure in (startup_log.LONGEST, startup_log.NO_POOL, startup_log.STATES):
+        yield from _shares_that_start(served)
+    if failure in (startup_log.WEIGHTS, startup_log.NO_POOL):
         yield from _checkpoints(served)
-    if log.failure != startup_log.TAKEN and log.engine != "llama.cpp" and (n := _devices(served)):
-        yield f"{served.option('tp', n)} ({n * work.pp} devices)"
+    if is_file:
+        yield from _fewer_layers(served)
+    elif failure != startup_log.TAKEN and (n := _devices(served)):
+        yield f"{served.option('tp', n)} ({n * served.work.pp} devices)"
 
 
 def _double(served: ServerOfLog) -> Iterator[str]:
     """A KV format of fewer bits with more devices."""
-    for words, kinds in served.formats():
-        if served.log.engine != "llama.cpp" and (n := _devices(served, kinds)):
+    log = served.log
+    for words, kinds in () if log.engine == "llama.cpp" or log.failure == startup_log.TAKEN else served.formats():
+        if n := _devices(served, kinds):
             yield f"{served.option('tp', n)} {words} ({n * served.work.pp} devices)"
+
+
+def _with_length(served: ServerOfLog, words: str, work: Workload | None, kinds: Kinds | None = None) -> Iterator[str]:
+    """Options where the server starts with them, else with the longest context that does; nothing where none does."""
+    if served.starts(work, kinds):
+        yield words
+    elif longest := _longest(served, work, kinds):
+        yield f"{words} {served.option('max_model_len', longest)}"
+
+
+def _fewer_layers(served: ServerOfLog) -> Iterator[str]:
+    """Of llama.cpp: the most layers whose experts, or that as a whole, the device has room for."""
+    n_layers, work = served.model.n_layers, served.work
+    for name, numbers in (("cpu_moe_layers", range(1, n_layers + 1)), ("gpu_layers", range(n_layers, 0, -1))):
+        if name == "gpu_layers" or served.model.n_experts > 1:
+            works = ((n, replace(work, **{name: n})) for n in numbers)
+            if n := next((n for n, changed in works if served.starts(changed)), None):
+                yield served.option(name, n)
 
 
 def _checkpoints(served: ServerOfLog) -> Iterator[str]:
     """Checkpoints of fewer bits with which the server starts, the largest."""
     now = _weight_gib(served, served.work)
     for name in _CHECKPOINTS.get(served.log.engine, _USUAL_CHECKPOINTS):
-        work = replace(served.work, weights=name)
-        if served.starts(work) and (size := _weight_gib(served, work)) < now:
+        work = served.with_pool(weights=name, weights_size_bytes=None)
+        if work is not None and served.starts(work) and (size := _weight_gib(served, work)) < now:
             yield f"a checkpoint in {name} ({size:,.2f} GiB)"
             return
 
@@ -247,10 +307,12 @@ def _with_longest(served: ServerOfLog, work: Workload, longest: int) -> Workload
     return replace(work, max_model_len=longest, input_tokens=half, output_tokens=max(min(half, longest - half), 1))
 
 
-def _longest(served: ServerOfLog, work: Workload, kinds: Kinds | None = None) -> int | None:
+def _longest(served: ServerOfLog, work: Workload | None, kinds: Kinds | None = None) -> int | None:
     """The longest context that starts: the engine's own estimate, else by our memory; None where none does."""
-    if served.log.fitting_len and kinds is None:
+    if served.log.fitting_len and kinds is None and work == served.with_pool():
         return served.log.fitting_len
+    if work is None:
+        return None
     low, high = 0, work.max_model_len or 0
     while high - low > max(low // 256, 16):
         middle = (low + high) // 2
@@ -258,10 +320,18 @@ def _longest(served: ServerOfLog, work: Workload, kinds: Kinds | None = None) ->
     return low // _ROUND * _ROUND or None
 
 
-def _share(served: ServerOfLog) -> float | None:
-    """The least of the usual shares of the memory with which the server starts."""
-    works = ((share, served.with_pool(share)) for share in _larger_shares(served))
-    return next((share for share, work in works if served.starts(work) and _has_states(served, work)), None)
+def _shares_that_start(served: ServerOfLog) -> Iterator[str]:
+    """The least of the usual shares of the memory that starts the server, else the largest with a shorter context."""
+    works = [(share, served.with_pool(gpu_memory_utilization=share)) for share in _larger_shares(served)]
+    for share, work in works:
+        if work is not None and served.starts(work) and _has_states(served, work):
+            yield served.option("gpu_memory_utilization", share)
+            return
+    if works and served.log.failure == startup_log.NO_POOL:
+        share, work = works[-1]
+        words = served.option("gpu_memory_utilization", share)
+        for more, kinds in (("", None), *served.formats()):
+            yield from _with_length(served, f"{words} {more}".strip(), work, kinds)
 
 
 def _has_states(served: ServerOfLog, work: Workload) -> bool:
@@ -291,14 +361,14 @@ def _smaller_budgets(served: ServerOfLog) -> Iterator[int]:
 
 
 def _leaves_more(served: ServerOfLog) -> Iterator[str]:
-    """A smaller share, or fewer requests, which leave more memory beside the pool."""
+    """A smaller share, fewer requests, or no graphs, which leave more memory beside the pool."""
     asked = engine.evaluate(served.point(served.work))["gpu_memory_utilization"]
-    if asked is not None:
-        share = round(float(asked) - 0.05, 2)
-        if share > 0 and served.starts(served.with_pool(share)):
-            yield served.option("gpu_memory_utilization", share)
-    limit = served.work.max_num_seqs or 256
-    yield served.option("max_num_seqs", max(limit // 4, 1))
+    if asked is not None and (share := round(float(asked) - 0.05, 2)) > 0:
+        name = served.option("gpu_memory_utilization", share)
+        yield from _with_length(served, name, served.with_pool(gpu_memory_utilization=share))
+    yield served.option("max_num_seqs", max((served.work.max_num_seqs or 256) // 4, 1))
+    if served.log.failure == startup_log.LATER and "no_graphs" in OPTIONS[served.log.engine]:
+        yield served.option("no_graphs")
 
 
 def _of_free(served: ServerOfLog) -> Iterator[str]:
@@ -307,33 +377,36 @@ def _of_free(served: ServerOfLog) -> Iterator[str]:
     if not (log.free_gib and log.total_gib):
         return
     share = math.floor(100 * log.free_gib / log.total_gib) / 100
-    if share <= 0:
-        return
-    words, work = served.option("gpu_memory_utilization", share), served.with_pool(share)
-    if served.starts(work):
-        yield words
-    elif longest := _longest(served, work):
-        yield f"{words} {served.option('max_model_len', longest)}"
+    if share > 0:
+        words = served.option("gpu_memory_utilization", share)
+        yield from _with_length(served, words, served.with_pool(gpu_memory_utilization=share))
 
 
 def lengths(served: ServerOfLog, steps: Steps, pool_tokens: float) -> tuple[int, int] | None:
-    """Prompt and answer of the requests that run: tokens come in at the ratio of both, and a request holds its prompt
-    and half of its answer in the mean. None where the lines do not say it."""
-    if steps.usage is None or not steps.prompt_tokens_per_s or not steps.output_tokens_per_s:
+    """Prompt and answer of the requests that run: a request holds its prompt and half of its answer in the mean, and
+    prompts are printed, or tokens come in at the ratio of both. None where the lines do not say it."""
+    if not steps.usage:
         return None
     held = steps.usage * pool_tokens / steps.running
-    ratio = steps.prompt_tokens_per_s / steps.output_tokens_per_s
-    output = held / (ratio + 0.5)
+    if steps.prompt_tokens:
+        prompt = min(steps.prompt_tokens, held)
+        output = 2 * (held - prompt)
+    elif steps.prompt_tokens_per_s:
+        ratio = steps.prompt_tokens_per_s / steps.output_tokens_per_s
+        output = held / (ratio + 0.5)
+        prompt = ratio * output
+    else:
+        return None
     longest = served.work.max_model_len or 2**20
     n_output = min(max(round(output), 1), longest - 1)
-    return min(max(round(ratio * output), 1), longest - n_output), n_output
+    return min(max(round(prompt), 1), longest - n_output), n_output
 
 
 def running(served: ServerOfLog, steps: Steps, pool_tokens: float | None) -> Workload | None:
     """The workload of the requests that run; None where the lines do not say their lengths."""
     held = lengths(served, steps, pool_tokens) if pool_tokens else None
-    if held is None and served.log.engine == "sglang" and pool_tokens and steps.usage:
-        each = max(round(steps.usage * pool_tokens / steps.running), 2)  # no rate of prompts: as much as the answer
+    if held is None and pool_tokens and steps.usage:
+        each = max(round(steps.usage * pool_tokens / steps.running), 2)  # as many of the prompt as of the answer
         held = (each * 2 // 3 or 1, each * 2 // 3 or 1)
     if held is None:
         return None
@@ -355,34 +428,48 @@ def binds(served: ServerOfLog, steps: Steps, limit: float | None) -> tuple[str, 
         name = served.option("max_num_seqs", f"{limit:.0f}")
         return "limit", f"The limit of requests binds ({name}): {n}{usage}."
     if steps.waiting >= 1:
-        name = _OPTIONS[served.log.engine]["prompt_budget_tokens"]
+        name = OPTIONS[served.log.engine]["prompt_budget_tokens"]
         return "prompts", f"Prompts bind: {n}{usage}: requests wait to be computed ({name})."
+    if full:
+        return "pool", f"The pool of keys and values is nearly full: {n}{usage}: more requests would wait."
     return "load", f"The load binds: {n}{usage}: the server takes more."
 
 
 def to_try(served: ServerOfLog, work: Workload | None, what: str) -> tuple[str, ...]:
-    """Options to try on a running server, each with the requests and tokens per second that we predict."""
-    said = []
+    """Options to try on a running server, each with the requests and tokens per second that we predict, and by how much
+    they are above those that we predict of it as it is."""
+    now, said = None, []
     for words, changed, kinds in () if work is None else _changes(served, work, what):
         try:
             results = engine.evaluate(served.point(changed, kinds))
         except DseError:
             continue
-        if results["runs"] and results["throughput_tokens_per_s"]:
-            said.append(
-                f"{words}: {results['running_batch']:,} requests at once, "
-                f"{results['throughput_tokens_per_s']:,.0f} token/s"
-            )
+        counts = results["running_batch"], results["throughput_tokens_per_s"]
+        if not words:
+            now = counts
+        elif results["runs"] and all(counts):
+            more = [
+                f" ({100 * (count / as_is - 1):+.0f} %)"
+                for count, as_is in zip(counts, now or (), strict=False)
+                if as_is
+            ]
+            at_once, rate = more if len(more) == 2 else ("", "")
+            said.append(f"{words}: {counts[0]:,} requests at once{at_once}, {counts[1]:,.0f} token/s{rate}")
     return tuple(said)
 
 
 def _changes(served: ServerOfLog, work: Workload, what: str) -> Iterator[tuple[str, Workload, Kinds | None]]:
-    """Options against what binds, with the workload and the KV formats that they make."""
-    full = with_pool_of(served.with_pool(), replace(work, batch=None))
+    """Options against what binds, with the workload and the KV formats that they make; the server as it is first."""
+    pool = served.with_pool()
+    if pool is None:
+        return
+    full = with_pool_of(pool, replace(work, batch=None))
+    yield "", full if what in ("pool", "limit") else work, None
     if what == "pool":
         yield from ((words, full, kinds) for words, kinds in served.formats())
-        if share := next(_larger_shares(served), None):
-            yield served.option("gpu_memory_utilization", share), with_pool_of(served.with_pool(share), full), None
+        share = next(_larger_shares(served), None)
+        if share and (larger := served.with_pool(gpu_memory_utilization=share)):
+            yield served.option("gpu_memory_utilization", share), with_pool_of(larger, full), None
         if n := next((n for n in USUAL_SIZES if n > work.tp), None):
             alone = with_pool_of(served.work, full)
             yield served.option("tp", n), replace(alone, tp=n, ep=n if work.ep > 1 else 1), None

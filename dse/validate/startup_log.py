@@ -4,13 +4,18 @@ why it does not start, and how full it is as it runs.
 Each line is searched by itself, for one pattern at a time without a way back, so that a log is read in linear time.
 """
 
+import codecs
+import gzip
+import io
 import json
 import re
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from dse.core.errors import InputError, show
+from dse.core.errors import InputError, clean, show
+from dse.core.units import GIB
 from dse.specs.engines import ENGINES
 from dse.specs.measured_memory import Engine
 
@@ -18,6 +23,8 @@ from dse.specs.measured_memory import Engine
 MAX_BYTES = 2 * 2**20
 #: letters of a line that is searched, and of it that are: options of a server stand in one of some thousands
 MIN_LINE_LETTERS, MAX_LINE_LETTERS = 8, 20_000
+#: letters of an error that are repeated
+MAX_ERROR_LETTERS = 160
 #: digits of a count or a number of bytes at most
 MAX_DIGITS = 15
 #: tokens of a block, where a log of vLLM does not say it
@@ -25,7 +32,14 @@ BLOCK_TOKENS = 16
 #: what one server prints of its pool on several devices differs by less
 SAME_SERVER = 0.2
 #: types of llama.cpp's files, as its lines call them -> formats of weights
-_FILE_TYPES = {"all f32": "fp32", "f16": "bf16", "bf16": "bf16", "mxfp4 moe": "mxfp4-experts", "iq4_nl": "iq4_nl"}
+_FILE_TYPES = {
+    "all f32": "fp32",
+    "f16": "bf16",
+    "bf16": "bf16",
+    "mxfp4 moe": "mxfp4_moe",
+    "q2_k - medium": "q2_k",
+    "iq3_s mix": "iq3_m",
+}
 _SIZES = {" - small": "_s", " - medium": "_m", " - large": "_l"}
 #: quantization of an engine -> format of weights; what is not here is as the model's name says
 _QUANTIZATIONS = {
@@ -53,6 +67,8 @@ class Steps(NamedTuple):
     #: hits in the cache of prefixes
     hits: float | None
     prompt_tokens_per_s: float | None
+    #: of a prompt, where lines of prompts are printed
+    prompt_tokens: float | None
     output_tokens_per_s: float
     #: requests that lost their keys and values to others
     n_preempted: int
@@ -101,6 +117,8 @@ class StartupLog:
     #: of llama.cpp: weights that stay in the host's memory, and layers on the device, of which the output is one
     host_weight_gib: float | None = None
     gpu_layers: int | None = None
+    #: size of its file
+    file_gib: float | None = None
     kv_gib: float | None = None
     #: of llama.cpp: windows of all sequences in one cache; whole contexts kept for them; values stored beside keys
     is_unified: bool = False
@@ -114,7 +132,7 @@ class StartupLog:
     #: memory that the driver reports
     total_gib: float | None = None
     backend: str = ""
-    #: why it does not start (a key of FAILURES), "" where it does; what it lacks, as the line says
+    #: what it lacks as it starts or runs (LONGEST, NO_POOL, ...), "" where nothing
     failure: str = ""
     #: memory of one request of the longest context, and that length that would fit
     needed_gib: float | None = None
@@ -125,6 +143,8 @@ class StartupLog:
     free_gib: float | None = None
     tried_gib: float | None = None
     steps: Steps | None = None
+    #: an error that is not of memory, in the log's words
+    error: str = ""
 
     @property
     def title(self) -> str:
@@ -161,11 +181,23 @@ def _option(name: str, *spellings: str) -> LogPattern:
     return _at(name, rf"""(?<![\w.-])(?:{words})['"]?\s?[=:]\s?['"]?([^'",\s)}}\]]+)""", take)
 
 
-_GIB, _COUNT = r"(-?\d{1,9}(?:\.\d{1,9})?)\s?Gi?B", r"(\d[\d,]{0,20})"
+_GIB_TEXT, _COUNT = r"(-?\d{1,9}(?:\.\d{1,9})?)\s?Gi?B", r"(\d[\d,]{0,20})"
 #: what comes before a setting of drafts
 _OF_DRAFT = r"speculative_config['\"]?\s?[=:][^()\[\]]{0,100}[({]?[^()\[\]{}]{0,300}?\b"
 #: names of methods that draft: of SGLang's with vLLM's
 _DRAFTING = {"standalone": "draft_model", "nextn": "mtp"}
+#: an allocation that fails, as PyTorch, the runtimes and libraries of devices say it
+_OUT_OF_MEMORY = (
+    r"(?:CUDA|HIP|ROCm|XPU|NPU|MUSA)(?: driver)?(?: error:)? out of memory|hipErrorOutOfMemory|CUDA_ERROR_OUT_OF_MEMORY"
+    r"|(?:CU|HIP)BLAS_STATUS_ALLOC_FAILED|[Cc]uda failure \d{0,3} ?'out of memory'"
+    r"|ErrorOutOfDeviceMemory|CUDA runtime error in [^:]{1,200}: out of memory"
+)
+#: any other error, but for the words of vLLM that repeat one of its engine
+_ERROR = _at(
+    "error",
+    r"(?<!\w)((?:[A-Z]\w{0,40}(?:Error|Exception)|Exception): (?!.*(?:root cause|Worker failed)).{3,300})",
+    _first,
+)
 #: what an allocation of PyTorch asked for in vain
 _TRIED = _at("tried", r"(Tried to allocate \d{1,9}(?:\.\d{1,9})? [GM]iB)", _first)
 #: lines in which options of a server stand
@@ -255,88 +287,108 @@ _LINES: Mapping[str, tuple[LogPattern, ...]] = {
         ),
         _at("max_num_batched_tokens", r"max_num_batched_tokens=(\d+)", _first),
         _at("block_tokens", r"[Ss]etting attention block size to (\d+) tokens"),
-        _at("weight_gib", rf"(?:Model loading took|Loading model weights took) {_GIB}", max),
-        _at("weight_gib", rf"model weights take {_GIB}|weights memory: {_GIB}|is {_GIB} for weight", max),
-        _at("kv_gib", rf"Available KV cache memory: {_GIB}|reserved for KV Cache is {_GIB}|kv_cache_size={_GIB}", min),
+        _at("weight_gib", rf"(?:Model loading took|Loading model weights took) {_GIB_TEXT}", max),
+        _at(
+            "weight_gib", rf"model weights take {_GIB_TEXT}|weights memory: {_GIB_TEXT}|is {_GIB_TEXT} for weight", max
+        ),
+        _at(
+            "kv_gib",
+            rf"Available KV cache memory: {_GIB_TEXT}|reserved for KV Cache is {_GIB_TEXT}|kv_cache_size={_GIB_TEXT}",
+            min,
+        ),
         _at("kv_tokens", rf"GPU KV cache size: {_COUNT} tokens", min),
         _at("n_blocks", rf"# (?:GPU|CUDA|cuda) blocks: {_COUNT}", min),
         _at("max_model_len", rf"Maximum concurrency for {_COUNT} tokens", _last),
         _at("max_concurrency", r"tokens per request: (\d+(?:\.\d+)?)x", min),
-        _at("activation_gib", rf"activation peak memory takes {_GIB}|torch peak memory increase: {_GIB}", max),
-        _at("activation_gib", rf"{_GIB} for peak activation", max),
-        _at("peak_gib", rf"peak_torch_memory={_GIB}", max),
-        _at("non_torch_gib", rf"non_torch_memory takes {_GIB}|non_torch_memory={_GIB}", max),
-        _at("non_torch_gib", rf"non-torch forward increase memory: {_GIB}|{_GIB} for non-torch memory", max),
-        _at("graph_gib", rf"Estimated CUDA graph memory: {_GIB}", max),
-        _at("captured_gib", rf"Graph capturing finished in \d+ secs?, took {_GIB}", max),
-        _at("total_gib", rf"total_gpu_memory \({_GIB}\)|total_gpu_memory={_GIB}", max),
-        _at("total_gib", rf"Free memory on device[^/]{{0,60}}/{_GIB}\) on startup", max),
+        _at(
+            "activation_gib", rf"activation peak memory takes {_GIB_TEXT}|torch peak memory increase: {_GIB_TEXT}", max
+        ),
+        _at("activation_gib", rf"{_GIB_TEXT} for peak activation", max),
+        _at("peak_gib", rf"peak_torch_memory={_GIB_TEXT}", max),
+        _at("non_torch_gib", rf"non_torch_memory takes {_GIB_TEXT}|non_torch_memory={_GIB_TEXT}", max),
+        _at("non_torch_gib", rf"non-torch forward increase memory: {_GIB_TEXT}|{_GIB_TEXT} for non-torch memory", max),
+        _at("graph_gib", rf"Estimated CUDA graph memory: {_GIB_TEXT}", max),
+        _at("captured_gib", rf"Graph capturing finished in \d+ secs?, took {_GIB_TEXT}", max),
+        _at("total_gib", rf"total_gpu_memory \({_GIB_TEXT}\)|total_gpu_memory={_GIB_TEXT}", max),
+        _at("total_gib", rf"Free memory on device[^/]{{0,60}}/{_GIB_TEXT}\) on startup", max),
         _at("backend", r"Using (?:AttentionBackendEnum\.)?([A-Z][A-Z0-9_]{1,40}) (?:attention )?backend", _first),
         _at("backend", r"Using (Flash Attention|FlashInfer|Triton|FlashMLA|XFormers) backend", _first),
         _at(
             "failure",
             r"(KV cache is needed|that can be stored in KV cache|No available memory for the cache blocks|exceeds "
-            r"available Mamba cache blocks|less than desired GPU memory utilization|(?:CUDA|HIP) out of memory)",
+            rf"available Mamba cache blocks|less than desired GPU memory utilization|{_OUT_OF_MEMORY})",
             _first,
         ),
-        _at("needed_gib", rf"\(?{_GIB} KV cache is needed", max),
-        _at("kv_gib", rf"larger than the available KV cache memory \({_GIB}", min),
+        _at("ready", r"(Application startup complete|Avg generation throughput: [1-9])", _last),
+        _at("needed_gib", rf"\(?{_GIB_TEXT} KV cache is needed", max),
+        _at("kv_gib", rf"memory \({_GIB_TEXT}\)\. Based on", min),
+        _at("kv_gib", rf"larger than the available KV cache memory \({_GIB_TEXT}", min),
         _at("max_model_len", r"max seq len \((\d+)\)", _last),
         _at("kv_tokens", r"that can be stored in KV cache \((\d+)\)", min),
-        _at("fitting_len", r"estimated maximum model length is (\d+)", min),
+        _at("fitting_len", r"model length is (\d+)", min),
         _at("max_num_seqs", r"max_num_seqs \((\d+)\) exceeds available Mamba", _last),
         _at("state_blocks", r"exceeds available Mamba cache blocks \((\d+)\)", min),
         _at("free_gib", r"Free memory on device[^/(]{0,30}(?:\([^/)]{0,20}\) )?\((\d+(?:\.\d+)?)/", min),
         _at("gpu_memory_utilization", r"desired GPU memory utilization \((\d?\.\d+)"),
         _TRIED,
+        _ERROR,
         _at("steps", r"(Avg prompt throughput: .*)", list),
-        _at("preempted", r"(is preempted by PreemptionMode)", len),
+        _at("preempted", r"total_num_cumulative_preemption=(\d+)", max),
     ),
     "sglang": (
         _at("release", r"[Ss][Gg][Ll]ang(?:==| version:? | v)([0-9][\w.+-]*)", _first),
         _at("device", r"device_name=([\w -]+)", _first),
-        _at("weight_gib", rf"Load weight end\..{{0,300}} mem usage={_GIB}", max),
-        _at("free_before_gib", rf"Load weight begin\. avail mem={_GIB}", _first),
-        _at("free_after_gib", rf"Load weight end\..{{0,300}} avail mem={_GIB}", _first),
+        _at("weight_gib", rf"Load weight end\..{{0,300}} mem usage={_GIB_TEXT}", max),
+        _at("free_before_gib", rf"Load weight begin\. avail mem={_GIB_TEXT}", _first),
+        _at("free_after_gib", rf"Load weight end\..{{0,300}} avail mem={_GIB_TEXT}", _first),
         _at("kv_tokens", r"max_total_num_tokens=(\d+)", min),
         _at("pool_tokens", rf"KV Cache is allocated\. .{{0,100}}#tokens: {_COUNT}", _first),
-        _at("key_gib", rf"KV Cache is allocated\. .{{0,300}} K size: {_GIB}", _first),
-        _at("value_gib", rf"KV Cache is allocated\. .{{0,300}} V size: {_GIB}", _first),
-        _at("kv_gib", rf"KV Cache is allocated\. .{{0,300}} KV size: {_GIB}", _first),
-        _at("state_gib", rf"Mamba Cache is allocated\. .{{0,300}} ssm_state size: {_GIB}", _first),
-        _at("convolution_gib", rf"Mamba Cache is allocated\. .{{0,300}} conv_state size: {_GIB}", _first),
-        _at("graph_gib", rf"Capture cuda graph end\. .{{0,300}} mem usage={_GIB}", max),
+        _at("key_gib", rf"KV Cache is allocated\. .{{0,300}} K size: {_GIB_TEXT}", _first),
+        _at("value_gib", rf"KV Cache is allocated\. .{{0,300}} V size: {_GIB_TEXT}", _first),
+        _at("kv_gib", rf"KV Cache is allocated\. .{{0,300}} KV size: {_GIB_TEXT}", _first),
+        _at("state_gib", rf"Mamba Cache is allocated\. .{{0,300}} ssm_state size: {_GIB_TEXT}", _first),
+        _at("convolution_gib", rf"Mamba Cache is allocated\. .{{0,300}} conv_state size: {_GIB_TEXT}", _first),
+        _at("graph_gib", rf"Capture cuda graph end\. .{{0,300}} mem usage={_GIB_TEXT}", max),
         _at("backend", r"Use (\w+) (?:attention )?backend by default", _first),
-        _at(
-            "failure", r"(Not enough memory\. Please try|Capture cuda graph failed|(?:CUDA|HIP) out of memory)", _first
-        ),
+        _at("failure", rf"(Not enough memory\. Please try|{_OUT_OF_MEMORY})", _first),
+        _at("ready", r"(ready to roll|Decode batch[.,] #running-req: [1-9])", _last),
         _TRIED,
+        _ERROR,
         _at("steps", r"Decode batch[.,] (#running-req: .*)", list),
-        _at("preempted", r"(Retract requests)", len),
+        _at("prompts", r"Prefill batch[.,] (#new-seq: \d{1,9}, #new-token: \d{1,9}, #cached-token: \d{1,9})", list),
+        # all devices of a split print it
+        _at("preempted", r"^(?!.{0,200}\bTP[1-9]).{0,400}#retracted_reqs: (\d+)", sum),
     ),
     "trtllm": (
         _at("release", r"TensorRT[- ]LLM version: ?v?([0-9][\w.+-]*)", _first),
         _at("device", r"device_name=([\w -]+)", _first),
-        _at("weight_gib", rf"after loading model weights \(inside torch\)[^:]{{0,80}}: {_GIB}", max),
+        _at("weight_gib", rf"after loading model weights \(inside torch\)[^:]{{0,80}}: {_GIB_TEXT}", max),
         _at("weight_mib", r"Loaded engine size: (\d+) MiB", max),
-        _at("non_torch_gib", rf"Memory used outside torch [^:]{{0,120}}: {_GIB}", max),
-        _at("activation_gib", rf"allocated during inference \(inside torch\)[^:]{{0,80}}: {_GIB}", max),
-        _at("activation_gib", rf"Allocated {_GIB} for execution context memory", max),
+        _at("non_torch_gib", rf"Memory used outside torch [^:]{{0,120}}: {_GIB_TEXT}", max),
+        _at("activation_gib", rf"allocated during inference \(inside torch\)[^:]{{0,80}}: {_GIB_TEXT}", max),
+        _at("activation_gib", rf"Allocated {_GIB_TEXT} for execution context memory", max),
         _at("gpu_memory_utilization", r"fraction is set (\d?\.\d+)"),
-        _at("total_gib", rf"device total memory {_GIB}|paged kv cache: total: {_GIB}", max),
+        _at("total_gib", rf"device total memory {_GIB_TEXT}|paged kv cache: total: {_GIB_TEXT}", max),
         _at("block_tokens", r"Number of tokens per block: (\d+)", _first),
-        _at("kv_gib", rf"Allocated {_GIB} for max tokens in paged KV cache", _last),
+        _at("kv_gib", rf"Allocated {_GIB_TEXT} for max tokens in paged KV cache", _last),
         _at("kv_tokens", r"for max tokens in paged KV cache \((\d+)\)", _last),
-        _at("failure", r"(insufficient GPU memory|(?:CUDA|HIP) out of memory)", _first),
+        _at("failure", rf"(insufficient GPU memory|{_OUT_OF_MEMORY})", _first),
+        _at("ready", r"(Application startup complete)", _last),
         _at("component", r"component could not be created: (.*)", _first),
         _at("total_gib", r"Total GPU memory \(GiB\): (\d+\.\d+)", max),
-        _at("loaded", r"^Model: (\d+\.\d+ / \d+\.\d+)", _first),
+        _at("loaded", r"\bModel: (\d+\.\d+ / \d+\.\d+)", _first),
         _TRIED,
+        _ERROR,
     ),
     "llama.cpp": (
         _at("release", r"(?:^|\s)(?:build|version): ?(\d+)", _first),
         _at("model", r"general\.name {0,40}(?:str)? {0,40}= (.*)", _first),
-        _at("device", r"Device 0: ([^,]+), compute|using device \w+ \(([^)]+)\)|picking default device: (.+)", _first),
+        _at(
+            "device",
+            r"Device 0: ([^,]+), (?:compute|gfx)|using device \w+ \((.{1,80}?)\) (?:-|\()"
+            r"|ggml_vulkan: 0 = (.{1,80}?) \(|picking default device: (.+)|GPU name: +(.+)",
+            _first,
+        ),
         _at("file_type", r"(?:file type|model ftype)\s*= (.+)", _first),
         _at("n_sequences", r"n_seq_max\s*= (\d+)", _last),
         _at("kv_tokens", r"n_ctx\s*= (\d+)", _last),
@@ -353,15 +405,25 @@ _LINES: Mapping[str, tuple[LogPattern, ...]] = {
         _at("is_unified", r"kv_unified\s*= (\w+)", _last),
         _at("whole_windows", r"(KV self size|using full-size SWA cache)", _first),
         _at("value_gib", r"[ ,]V \(\w+\): *(\d{1,9}\.\d{1,9}) MiB", sum, 1 / 1024),
+        _ERROR,
+        _at("error", r"error loading model: (.{3,300})", _first),
+        _at("fits", r"(params_fit|fit_params|fitting params)", _first),
+        _at("file_gib", rf"(?:file|model) size {{1,9}}= {_GIB_TEXT}", _last),
         _at("tried", r"(allocating \d{1,9}(?:\.\d{1,9})? MiB on device \d+): \w+ failed: out of memory", _last),
+        _at("tried_bytes", r"failed to allocate \w+ buffer of size (\d{1,15})", _last),
         _at(
-            "component", r"failed to allocate (?:buffer for )?(kv cache|compute)|unable to allocate \w+ (buffer)", _last
+            "component",
+            r"failed to allocate (?:buffer for )?(kv cache|compute)|unable to allocate (?:\w+|backend) (buffer)",
+            _last,
         ),
         _at(
             "failure",
-            r"(failed to create context|error loading model|failed to initialize the context|failed to load model)",
+            r"(failed to create (?:llama_)?context|error loading model|failed to initialize the context"
+            r"|failed to load model|failed to allocate buffer for kv cache|with_model: failed to allocate compute"
+            rf"|{_OUT_OF_MEMORY})",
             _first,
         ),
+        _at("ready", r"(server is listening|starting the main loop|all slots are idle)", _last),
     ),
 }
 #: letters by which lines of an engine are known, those of its memory first
@@ -392,8 +454,16 @@ _ENDS = {
 #: fields that are no numbers, though they may look like them
 _TEXTS = frozenset(
     ("release", "model", "device", "file_type", "buffers", "kv_format", "failure", "component", "loaded", "tried")
-) | {"steps", "preempted", "draft_model"}
-_TERMINAL = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+) | {"steps", "prompts", "draft_model", "offloaded", "ready", "error", "fits"}
+#: fields of which the later one counts: a server that fails as it starts, as it runs, or one that ran in the end
+_ORDERED = ("failure", "ready")
+#: colors, also those whose escape was lost, moves and links of terminals
+_TERMINAL = re.compile(
+    r"\x1b(?:\[[0-9;?]{0,20}[A-Za-z]|\][^\x07\x1b]{0,300}(?:\x07|\x1b\\)|[()][A-Z0-9])|\[[0-9;]{1,12}m"
+)
+#: a line of JSON of a container's log, and what its text is called there
+_WRAPPED = re.compile(r'\s*\{"')
+_TEXT_NAMES = ("log", "message", "msg", "textPayload")
 #: the end of a line with all blank lines after it
 _LINE_ENDS = re.compile(r"[\r\n]\s*")
 #: endings of names of buffers of llama.cpp on one device: CUDA0, Metal_Mapped; names of those in the host's memory
@@ -407,6 +477,45 @@ def refuse_larger(n_bytes: int, name: str = "log") -> None:
     """Raises InputError for a log of too many bytes: its start-up alone is read."""
     if n_bytes > MAX_BYTES:
         raise InputError(f"{name}: has {n_bytes:,} bytes: give its start-up alone, at most {MAX_BYTES:,}")
+
+
+def text_of(content: bytes, name: str = "log") -> str:
+    """The text of a log's file: unpacked where gzip packed it, as UTF-8 or UTF-16, without the JSON of containers.
+
+    Raises InputError for one that cannot be unpacked.
+    """
+    if content.startswith(b"\x1f\x8b"):
+        try:
+            content = gzip.GzipFile(fileobj=io.BytesIO(content)).read(MAX_BYTES + 1)
+        except (OSError, EOFError, zlib.error) as error:
+            raise InputError(f"{name}: cannot be unpacked (cut off?): give its text") from error
+        refuse_larger(len(content), f"{name}, unpacked")
+    start = content[:1000]
+    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        text = content.decode("utf-16", "replace")
+    elif 4 * start.count(0) > len(start):  # half of the bytes of plain letters
+        text = content.decode("utf-16-be" if start.startswith(b"\0") else "utf-16-le", "replace")
+    else:
+        text = content.decode("utf-8-sig", "replace")
+    return _unwrapped(text)
+
+
+def _unwrapped(text: str) -> str:
+    """A log without the JSON in which a container's log keeps each line."""
+    if not _WRAPPED.match(text) or _inner(text.lstrip().partition("\n")[0]) is None:
+        return text
+    lines = ((line, _inner(line)) for line in text.splitlines())
+    return "\n".join(line if inner is None else inner.rstrip("\n") for line, inner in lines)
+
+
+def _inner(line: str) -> str | None:
+    """The text in a line of JSON; None where it is no such line."""
+    try:
+        said = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    texts = (said.get(name) for name in _TEXT_NAMES) if isinstance(said, dict) else ()
+    return next((text for text in texts if isinstance(text, str)), None)
 
 
 def read(text: str) -> StartupLog:
@@ -424,7 +533,11 @@ def read(text: str) -> StartupLog:
     if fields.get("failure") in _BEFORE_TOKENS and "kv_tokens" in fields:
         raise _several("starts", [fields["failure"], f"{fields['kv_tokens']:,} tokens"])
     log = replace(log, failure=_failure(log, fields), tried_gib=_tried_gib(fields), steps=_steps_of(fields))
+    if log.failure == "" and log.steps is None and fields.get("order", [])[-1:] != ["ready"]:
+        log = replace(log, error=clean(_text(fields, "error"), MAX_ERROR_LETTERS))
     if log.kv_gib is None and log.kv_tokens is None and not log.failure and log.steps is None:
+        if log.error:
+            raise InputError(f"log: of {log.title}, does not start for another reason than memory: {log.error}")
         raise InputError(
             f"log: of {log.title}, ends before the memory of keys and values ({show(_ENDS[engine])}): give all of its "
             "start-up"
@@ -449,12 +562,15 @@ def _engine_of(text: str) -> Engine:
 def _found(engine: str, lines: Iterable[str]) -> dict[str, Any]:
     """Values of the fields of a log, as text or numbers. Raises InputError where two servers say different ones."""
     seen: dict[LogPattern, list[Any]] = {}
+    order: list[str] = []  # of failures and of lines of a server that runs
     for line in lines:
         patterns = (*_LINES[engine], *_OPTIONS[engine]) if _OPTION_LINES.search(line) else _LINES[engine]
         for field in patterns:
             if match := field.pattern.search(line):
                 text = next(group for group in match.groups() if group is not None).strip()
                 seen.setdefault(field, []).append(text if field.name in _TEXTS else _value(field.name, text))
+                if field.name in _ORDERED and order[-1:] != [field.name]:
+                    order.append(field.name)
     _refuse_several(seen)
     fields: dict[str, Any] = {}
     for field in (*_LINES[engine], *_OPTIONS[engine]):
@@ -462,7 +578,7 @@ def _found(engine: str, lines: Iterable[str]) -> dict[str, Any]:
         values = [value for value in seen.get(field, []) if value not in ("None", "auto", None)] or seen.get(field, [])
         if values and fields.get(field.name) in (None, "None", "auto"):
             fields[field.name] = field.take(values)
-    return fields
+    return fields | {"order": order}
 
 
 def _value(name: str, text: str) -> Any:
@@ -477,6 +593,7 @@ def _value(name: str, text: str) -> Any:
 
 def _refuse_several(seen: Mapping[LogPattern, list[Any]]) -> None:
     """Raises InputError for two models, releases or splits, and for pools that no devices of one server have."""
+    fits = any(field.name == "fits" for field in seen)  # which loads a model's shape to see what fits
     has_draft = any(field.name == "draft" and {*values} - {"None"} for field, values in seen.items())
     for field, values in seen.items():
         if field.name in ("model", "release", "tp", "pp") and not (field.name == "model" and has_draft):
@@ -484,6 +601,8 @@ def _refuse_several(seen: Mapping[LogPattern, list[Any]]) -> None:
             different = list(dict.fromkeys(_model_name(text) if field.name == "model" else text for text in said))
             if len(different) > 1:
                 raise _several(field.name, different)
+        if field.name == "offloaded" and len(values) > 1 and not fits:  # whose buffers would be added
+            raise InputError(f"log: holds {len(values)} starts of llama.cpp: give the lines of one")
         if field.name == "kv_tokens" and field.take is min and min(values) < (1 - SAME_SERVER) * max(values):
             raise _several("tokens", [f"{value:,}" for value in (min(values), max(values))])
 
@@ -494,7 +613,7 @@ def _several(what: str, values: Iterable[str]) -> InputError:
 
 
 #: lines of a failure, as engines print them -> what is short
-LONGEST, NO_POOL, STATES, TAKEN, WEIGHTS, PROFILE, POOL, LATER = (
+LONGEST, NO_POOL, STATES, TAKEN, WEIGHTS, PROFILE, POOL, LATER, RUNS = (
     "longest context",
     "no pool",
     "states",
@@ -502,7 +621,8 @@ LONGEST, NO_POOL, STATES, TAKEN, WEIGHTS, PROFILE, POOL, LATER = (
     "weights",
     "activations",
     "keys and values",
-    "graphs or requests",
+    "graphs",
+    "requests",
 )
 _FAILURES = {
     "KV cache is needed": LONGEST,
@@ -511,26 +631,46 @@ _FAILURES = {
     "exceeds available Mamba cache blocks": STATES,
     "less than desired GPU memory utilization": TAKEN,
     "Not enough memory. Please try": NO_POOL,
-    "Capture cuda graph failed": LATER,
     "insufficient GPU memory": NO_POOL,
 }
 #: failures that vLLM has before it prints the tokens of a pool
 _BEFORE_TOKENS = ("KV cache is needed", "No available memory for the cache blocks")
 #: parts that TensorRT-LLM and llama.cpp say cannot be made
-_COMPONENTS = {"kv cache": POOL, "compute": PROFILE, "buffer": WEIGHTS, "model": WEIGHTS}
+_COMPONENTS = {
+    "kv cache": POOL,
+    "compute": PROFILE,
+    "buffer": WEIGHTS,
+    "model": WEIGHTS,
+    "draft model for speculative decoding": WEIGHTS,
+    "initial kv cache (temporary for kv cache size estimation)": POOL,
+    "model resources created during usage": PROFILE,
+    "additional executor resources": LATER,
+    "additional executor resources (temporary for kv cache size estimation)": LATER,
+    "sampler": LATER,
+}
 
 
 def _failure(log: StartupLog, fields: Mapping[str, Any]) -> str:
-    """Name what is short where a server does not start; "" where it does.
+    """Name what is short where a server does not start, or ends as it runs; "" where it does not.
 
     An allocation that fails is of the part that the log has not come to the end of.
     """
     said = _text(fields, "failure")
-    if not said:
+    if not said or fields["order"][-1] == "ready":
         return ""
+    if "ready" in fields["order"]:
+        return RUNS
     component = _COMPONENTS.get(_text(fields, "component").lower())
     if component or said in _FAILURES:
         return component or _FAILURES[said]
+    if (
+        log.engine == "llama.cpp"
+        and not re.search(_OUT_OF_MEMORY, said)
+        and not fields.keys() & {"tried", "tried_bytes"}
+    ):
+        return ""  # of a file that cannot be read, or an architecture that is not known
+    if log.engine == "llama.cpp" and log.weight_gib is not None:
+        return PROFILE
     if log.weight_gib is None:
         return WEIGHTS
     return PROFILE if log.kv_gib is None and log.kv_tokens is None else LATER
@@ -539,15 +679,16 @@ def _failure(log: StartupLog, fields: Mapping[str, Any]) -> str:
 def _tried_gib(fields: Mapping[str, Any]) -> float | None:
     """GiB of an allocation that failed: Tried to allocate 896.00 MiB."""
     if not (found := re.search(r"(\d+(?:\.\d+)?) ([GM])iB", _text(fields, "tried"))):
-        return None
+        n_bytes = _number(fields, "tried_bytes")
+        return None if n_bytes is None else float(n_bytes / GIB)
     return float(found[1]) / (1 if found[2] == "G" else 1024)
 
 
 #: numbers of a line of a running server, as vLLM (Waiting was Pending to 0.6) and SGLang print them
 _STEP = {
     "running": re.compile(r"Running: (\d{1,9}) reqs|#running-req: (\d{1,9})"),
-    "waiting": re.compile(r"(?:Waiting|Pending): (\d{1,9}) reqs|#queue-req: (\d{1,9})"),
-    "percent": re.compile(r"GPU KV cache usage: (\d{1,3}\.\d+)%"),
+    "waiting": re.compile(r"(?:Waiting|Pending): (\d{1,9})\b|#queue-req: (\d{1,9})"),
+    "percent": re.compile(r"KV cache usage:? (\d{1,3}\.\d+) ?%"),
     "share": re.compile(r"token usage: (\d{1,3}\.\d+)"),
     "hits": re.compile(r"Prefix cache hit rate: (?:GPU: )?(\d{1,3}\.\d+)%"),
     "prompt": re.compile(r"Avg prompt throughput: (\d{1,9}\.\d+)"),
@@ -579,9 +720,17 @@ def _steps_of(fields: Mapping[str, Any]) -> Steps | None:
         usage=mean("share") if percent is None else percent / 100,
         hits=None if hits is None else hits / 100,
         prompt_tokens_per_s=mean("prompt"),
+        prompt_tokens=_prompt_tokens(fields.get("prompts", [])),
         output_tokens_per_s=mean("output") or 0.0,
         n_preempted=int(fields.get("preempted", 0) + sum(line.get("preempted", 0) for line in lines)),
     )
+
+
+def _prompt_tokens(lines: Iterable[str]) -> float | None:
+    """Mean tokens of a prompt, computed and found in the cache; a prompt in several chunks counts as several."""
+    counts = [[int(number) for number in re.findall(r"\d+", line)] for line in lines]
+    n_prompts = sum(each[0] for each in counts)
+    return sum(new + found for _, new, found in counts) / n_prompts if n_prompts else None
 
 
 def _text(fields: Mapping[str, Any], name: str) -> str:
@@ -726,11 +875,13 @@ def _of_llama(fields: Mapping[str, Any]) -> StartupLog:
         max_model_len=tokens // n_sequences if tokens else None,
         weight_gib=most("model"),
         host_weight_gib=host / 1024 if host else None,
+        file_gib=_number(fields, "file_gib"),
         gpu_layers=int(done) if done else None,
         kv_gib=most("KV", "RS"),
         is_unified=_text(fields, "is_unified") == "true",
         whole_windows=bool(_text(fields, "whole_windows")),
         has_values=bool(_number(fields, "value_gib")),
+        tower=False,  # images have a file of their own
         activation_gib=most("compute"),
         backend="flash attention" if _text(fields, "is_flash") in ("1", "enabled", "auto") else "",
     )
@@ -744,7 +895,7 @@ def _buffer(text: str) -> tuple[str, str, float]:
 
 def _file_type(text: str) -> str:
     """The format of weights of a file type: Q4_K - Medium is q4_k_m, IQ4_XS - 4.25 bpw is iq4_xs."""
-    lower = _BITS_A_WEIGHT.sub("", text.lower().strip())
+    lower = _BITS_A_WEIGHT.sub("", text.lower().replace("(guessed)", "").strip())
     if lower in _FILE_TYPES:
         return _FILE_TYPES[lower]
     for words, ending in _SIZES.items():

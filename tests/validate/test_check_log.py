@@ -4,17 +4,21 @@ The logs are written for these tests in the shapes that servers print: their fir
 (model, options, GiB, tokens); times, process ids, memory free before and lines of source files are made up.
 """
 
+import gzip
 import json
 import shlex
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import dse
-from dse.core.errors import InputError, SpecError
+from dse.core.errors import DseError, InputError, SpecError
 from dse.sweep.spec import from_dict
 from dse.validate import startup_log
 from dse.validate.check_log import ACTIVATIONS, BESIDE, CONCURRENCY, POOL, TOKENS, WEIGHTS
+from factories import assert_one_line
 
 FOLDER = Path(__file__).parent / "logs"
 #: a log -> what it lacks, the design, terms of which log and design may differ by so much, words of the sentence
@@ -330,7 +334,20 @@ def test_what_cannot_be_read_is_one_line():
         (vllm.replace("476,016", "4" * 19), f"kv_tokens = '{'4' * 19}': must be a number of at most 15 digits"),
         (vllm.replace("max_seq_len=8192", "max_seq_len=" + "9" * 19), "max_model_len = '9999999999999999999': must be"),
         (llama.replace("n_ctx         = 8192", "n_ctx = " + "8" * 19), "kv_tokens = '8888888888888888888': must be"),
-        (llama.replace("Q4_K - Medium", "IQ9_Z - 3.4325 bpw"), "weights = 'iq9_z': the log's, is not known"),
+        (
+            llama.replace("Q4_K - Medium", "IQ9_Z - 3.4325 bpw").replace("file size", "size"),
+            "weights = 'iq9_z': the log's, is not known (`dse list weights`), and it does not say the size of its file",
+        ),
+        (llama + llama, "log: holds 2 starts of llama.cpp: give the lines of one"),
+        (
+            "\n".join(vllm.splitlines()[:5]) + "\n(EngineCore_DP0 pid=9) ValueError: No kernel\n(APIServer pid=1) "
+            "RuntimeError: Engine core initialization failed. See root cause above.\n",
+            "of vLLM 0.19.0, does not start for another reason than memory: ValueError: No kernel",
+        ),
+        (
+            "\n".join(llama.splitlines()[:8]) + "\nllama_model_load: error loading model: unknown architecture: 'x'\n",
+            "of llama.cpp 6100, does not start for another reason than memory: unknown architecture: 'x'",
+        ),
         ("\n" * 2**23, "log: has 8,388,608 bytes: give its start-up alone, at most 2,097,152"),
         ("\n" * 2**20, "has no start-up lines"),
     ):
@@ -342,6 +359,110 @@ def test_what_cannot_be_read_is_one_line():
         dse.check_log(vllm)
     with pytest.raises(InputError, match=r"has 79\.\d+ GiB, the log's has 23\.69 GiB: give --device"):
         dse.check_log(path("vllm-0.6-llama-3.1-8b"), device="h100")
+
+
+@pytest.mark.parametrize(
+    ("file_type", "weights"),
+    [
+        ("IQ3_K - 3.4325 bpw", "iq3_k"),
+        ("Q2_K - Medium", "q2_k"),
+        ("Q4_K - Medium (guessed)", "q4_k_m"),
+        ("MXFP4 MoE", "mxfp4_moe"),
+        ("IQ4_NL - 4.5 bpw", "iq4_nl"),
+        ("IQ3_S mix - 3.66 bpw", "iq3_m"),
+        ("Q8_0", "q8_0"),
+        ("BF16", "bf16"),
+        ("all F32", "fp32"),
+    ],
+)
+def test_types_of_files_as_llama_cpp_prints_them(file_type, weights):
+    log = startup_log.read(read("llamacpp-llama-3.1-8b-q4_k_m").replace("Q4_K - Medium", file_type))
+    assert log.weights == weights
+
+
+def test_a_type_of_file_that_is_no_format_is_counted_by_its_size():
+    """4.58 GiB for 8.03 G parameters are 4.90 bits each: Q4_0 (4.5) is nearer than Q5_0 (5.5)."""
+    text = read("llamacpp-llama-3.1-8b-q4_k_m").replace("Q4_K - Medium", "Q4_K_R4")
+    found = dse.check_log(text)
+    weights = next(term for term in found.terms if term.name == WEIGHTS)
+    assert weights.ours == pytest.approx((4.58 - 281.81 / 1024) * 2**30, rel=0.005)
+    assert f"--weights q4_0 --weights-size {round(4.58 * 2**30)}" in found.command
+    assert (
+        "Q4_K_R4 is no format here: memory is by the size of the file, 4.58 GiB, times are those of q4_0" in found.notes
+    )
+
+
+def test_a_file_of_llama_cpp_has_no_tower():
+    """Gemma 3 27B in Q4_K_M: 27.0 G parameters of 4.875 bits are 15.3 GiB, and a table that both ends have, 1.4 G once
+    more in the log's host; the tower of 0.4 G in 16 bits lies in a file of its own."""
+    text = read("llamacpp-llama-3.1-8b-q4_k_m").replace("Meta Llama 3.1 8B Instruct", "Gemma 3 27b It")
+    found = dse.check_log(text.replace("33/33", "63/63"))
+    assert "--no-tower" in found.command
+    assert next(term for term in found.terms if term.name == WEIGHTS).ours / 2**30 == pytest.approx(15.4, rel=0.02)
+    assert "--no-tower" not in dse.check_log(text.replace("Gemma 3 27b It", "Meta Llama 3.1 8B Instruct")).command
+
+
+#: what prints logs -> a line as it prints it
+WRAPPED = {
+    "docker compose": lambda line: f"vllm-1  | {line}",
+    "kubernetes": lambda line: f"2025-12-09T19:47:08.123456789Z stdout F {line}",
+    "journal": lambda line: f"Dec 09 19:47:08 host python[77]: {line}",
+    "ranks": lambda line: f"(Worker_TP0 pid=77) {line}",
+    "colors": lambda line: f"\x1b[0;36m{line[:9]}\x1b[0;0m{line[9:]}\x1b[K",
+    "colors without escapes": lambda line: f"[0;36m{line}[0m",
+    "moves and links": lambda line: f"\x1b[?25l\x1b(B{line}\x1b]8;;file\x1b\\",
+    "Windows": lambda line: f"{line}\r",
+    "Docker's files": lambda line: json.dumps({"log": f"{line}\n", "stream": "stderr", "time": "2025-12-09T19:47:08Z"}),
+    "a cloud's files": lambda line: json.dumps({"timestamp": "2025-12-09T19:47:08Z", "textPayload": line}),
+}
+
+
+@pytest.mark.parametrize("form", WRAPPED)
+def test_logs_are_read_through_what_prints_them(form):
+    for name in LOGS:
+        plain = read(name)
+        wrapped = "\n".join(map(WRAPPED[form], plain.splitlines())) + "\n"
+        assert startup_log.read(startup_log.text_of(wrapped.encode())) == startup_log.read(plain), name
+
+
+def test_files_of_logs_are_unpacked_and_decoded(tmp_path, run):
+    """As gzip and PowerShell write them; a file that is cut, or unpacks to too much, is one line."""
+    plain = read("vllm-0.19-llama-3.1-8b")
+    told = run("check-log", path("vllm-0.19-llama-3.1-8b"), "--device", "h100")
+    packed = gzip.compress(plain.encode())
+    file = tmp_path / "vllm.log"
+    for content in (
+        packed,
+        packed + packed[:0],
+        plain.encode("utf-16"),
+        plain.encode("utf-16-le"),
+        b"\xef\xbb\xbf" + plain.encode(),
+    ):
+        file.write_bytes(content)
+        assert run("check-log", file, "--device", "h100") == told
+    for content, words in (
+        (packed[:-400], "vllm.log: cannot be unpacked (cut off?): give its text"),
+        (b"\x1f\x8b" + b"x" * 99, "vllm.log: cannot be unpacked (cut off?): give its text"),
+        (gzip.compress(b"\n" * 2**24), "vllm.log, unpacked: has 2,097,153 bytes: give its start-up alone"),
+        (b"PK\x03\x04" + bytes(99), "has no start-up lines of vLLM"),
+    ):
+        file.write_bytes(content)
+        assert_one_line(run("check-log", file, "--device", "h100"), 2, words)
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None)
+def test_a_cut_a_doubled_or_a_shuffled_log_is_an_answer_or_one_line(data):
+    lines = read(data.draw(st.sampled_from(sorted(LOGS)))).splitlines()
+    order = data.draw(st.lists(st.integers(0, len(lines) - 1), max_size=2 * len(lines)))
+    text = "\n".join(lines[i] for i in order) + "\n"
+    text = text[data.draw(st.integers(0, 40)) : len(text) - data.draw(st.integers(0, 40))]
+    said = []
+    try:
+        said = [dse.check_log(text + "\n", device=data.draw(st.sampled_from(["h100", "rtx-4090"]))).text()]
+    except DseError as error:
+        said = error.lines()
+    assert len(said) == 1
 
 
 def test_a_log_of_long_lines_is_read_quickly():

@@ -4,6 +4,8 @@ The lines are written for these tests in the words that engines print; lengths a
 Qwen3-32B takes 64 layers x 8 heads x 128 x 2 x 2 bytes = 256 KiB.
 """
 
+import re
+
 import pytest
 
 import dse
@@ -110,6 +112,52 @@ FAILURES = {
         "keys and values do not fit beside the weights",
         ("--max_seq_len ", "--tp_size 2"),
     ),
+    # 27.0 G parameters of 16 bits, and a tower of 0.4: 51.4 GiB, on 4 x 0.9 x 31.86
+    "AMD": (
+        VLLM.format(model="google/gemma-3-27b-it", longest=28900).replace("0.11.0", "0.13.0")
+        + "(Worker_TP0 pid=77) torch.OutOfMemoryError: HIP out of memory. Tried to allocate 1.50 GiB. GPU 0 has",
+        "r9700",
+        "the weights do not fit (1.50 GiB more): 51.38 GiB by our count on a device of 31.86 GiB",
+        ("a checkpoint in int4", "--tensor-parallel-size 4"),
+    ),
+    # 0.97 of 23.52 GiB are 1.65 more than 0.9: 0.42 GiB, 1,700 tokens of 256 KiB
+    "less than no pool": (
+        VLLM.format(model="Qwen/Qwen3-32B-AWQ", longest=40960)
+        + "Model loading took 18.14 GiB memory\nAvailable KV cache memory: -1.23 GiB\n"
+        + NO_POOL,
+        "rtx-4090",
+        "weights, activations and buffers leave no memory for keys and values (-1.23 GiB)",
+        (
+            "--gpu-memory-utilization 0.97 --max-model-len 1024",
+            "--gpu-memory-utilization 0.97 --kv-cache-dtype fp8 --max-model-len 3072",
+            "--tensor-parallel-size 2 (2 devices)",
+        ),
+    ),
+    "graphs": (
+        VLLM.format(model="Qwen/Qwen3-32B", longest=8192)
+        + WEIGHTS
+        + "Available KV cache memory: 7.20 GiB\nGPU KV cache size: 29,488 tokens\n"
+        + "Capturing CUDA graphs (mixed prefill-decode, PIECEWISE):  52%\n"
+        + OUT,
+        "h100",
+        "memory ends beside the pool, as graphs are captured or kernels warm up (0.44 GiB more)",
+        # 0.05 x 79.18 GiB less of the pool leave 3.24 GiB, 13,271 tokens
+        ("--gpu-memory-utilization 0.85", "--max-num-seqs 64", "--enforce-eager"),
+    ),
+    "SGLang's graphs": (
+        SGLANG.partition("RuntimeError")[0].replace("0.7", "0.88")
+        + "KV Cache is allocated. #tokens: 32768, K size: 4.00 GB, V size: 4.00 GB\n"
+        + "Exception: Capture cuda graph failed: CUDA out of memory. Tried to allocate 448.00 MiB. GPU 7 has",
+        "h100",
+        "memory ends beside the pool, as graphs are captured or kernels warm up (0.44 GiB more)",
+        ("--mem-fraction-static 0.83", "--max-running-requests 64", "--disable-cuda-graph", "--tp-size 2"),
+    ),
+    "TensorRT-LLM's model": (
+        TRTLLM.replace("Qwen/Qwen3-32B", "meta-llama/Llama-3.3-70B-Instruct").replace("KV cache", "Model"),
+        "h100",
+        "the weights do not fit: 131.45 GiB by our count on a device of 79.11 GiB",
+        ("--tp_size 4 (4 devices)",),
+    ),
     # 256 Ki tokens of 128 KiB, of which a card of 24 GB has room for a good half
     "llama.cpp": (
         LLAMA,
@@ -117,7 +165,59 @@ FAILURES = {
         "keys and values do not fit beside the weights (32.00 GiB more)",
         ("-c 1", "-ctk q8_0 -ctv q8_0 -c 2"),
     ),
+    # a layer of 80 has 855.6 M parameters of 4.875 bits: 42 are 20.4 GiB of 23.65
+    "llama.cpp's weights": (
+        "\n".join(LLAMA.splitlines()[:3]).replace("Meta Llama 3.1 8B", "Meta Llama 3.1 70B")
+        + "\nggml_backend_cuda_buffer_type_alloc_buffer: allocating 40543.00 MiB on device 0: cudaMalloc failed: out of "
+        "memory\nalloc_tensor_range: failed to allocate CUDA0 buffer of size 42512416768\n"
+        "llama_model_load: error loading model: unable to allocate CUDA0 buffer",
+        None,
+        "the weights do not fit (39.59 GiB more): 40.07 GiB by our count on a device of 23.65 GiB",
+        ("-ngl 4",),
+    ),
+    "llama.cpp's weights by Vulkan": (
+        "ggml_vulkan: 0 = AMD Radeon RX 7900 XTX (RADV NAVI31) (radv) | uma: 0 | fp16: 1\n"
+        "llama_model_loader: - kv   2:   general.name str              = Qwen3 30B A3B\n"
+        "print_info: file type   = Q6_K\n"
+        "ggml_vulkan: Device memory allocation of size 26843545600 failed.\n"
+        "ggml_vulkan: vk::Device::allocateMemory: ErrorOutOfDeviceMemory\n"
+        "alloc_tensor_range: failed to allocate Vulkan0 buffer of size 26843545600\n"
+        "llama_model_load: error loading model: unable to allocate Vulkan0 buffer",
+        None,
+        "the weights do not fit (25.00 GiB more)",
+        ("a checkpoint in q5_k_m", "--n-cpu-moe ", "-ngl "),
+    ),
+    "llama.cpp before it said initialize": (
+        LLAMA.rpartition("\n")[0] + "\nllama_kv_cache_init: failed to allocate buffer for kv cache\n"
+        "llama_init_from_model: llama_kv_cache_init() failed for self-attention cache",
+        None,
+        "keys and values do not fit beside the weights (32.00 GiB more)",
+        ("-c 1", "-ctk q8_0 -ctv q8_0 -c 2", "-ngl "),
+    ),
+    # 16 GiB of keys and values, of which 4 have to go: three quarters of 131,072 tokens stay
+    "llama.cpp's compute buffers": (
+        "\n".join(LLAMA.splitlines()[:-3])
+        + "\nllama_context: n_ctx         = 131072\nllama_kv_cache:      CUDA0 KV buffer size = 16384.00 MiB\n"
+        "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 4096.00 MiB on device 0: cudaMalloc failed: out of "
+        "memory\n"
+        "ggml_gallocr_reserve_n: failed to allocate CUDA0 buffer of size 4294967296\n"
+        "llama_new_context_with_model: failed to allocate compute buffers",
+        None,
+        "a batch of prompt tokens does not fit beside the weights (4.00 GiB more)",
+        ("-ub 256", "-c 98304", "-ctk q8_0 -ctv q8_0"),
+    ),
 }
+#: how drivers and libraries say that memory is out
+WORDS = (
+    "RuntimeError: HIP error: out of memory",
+    "RuntimeError: CUDA error: out of memory",
+    "hipErrorOutOfMemory: out of memory",
+    "torch.OutOfMemoryError: XPU out of memory. Tried to allocate 896.00 MiB.",
+    "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+    "torch.distributed.DistBackendError: NCCL error: Cuda failure 2 'out of memory'",
+    "RuntimeError: CUDA out of memory occurred when warming up sampler with 1024 dummy requests.",
+    "RuntimeError: CUDA driver error: out of memory",
+)
 
 
 @pytest.mark.parametrize("name", FAILURES)
@@ -187,7 +287,117 @@ def test_a_full_pool_binds_and_each_change_has_its_tokens_per_second():
     assert terms[STEP].ours == pytest.approx(20 / 650, rel=0.35)
     words = [line.partition(":")[0] for line in found.tries]
     assert words == ["--kv-cache-dtype fp8", "--gpu-memory-utilization 0.92", "--tensor-parallel-size 2"]
-    assert all(" requests at once, " in line and line.endswith(" token/s") for line in found.tries)
+    shape = r"[^:]+: ([\d,]+) requests at once \(\+(\d+) %\), [\d,]+ token/s \(\+\d+ %\)"
+    (n_fp8, more), *_ = (re.fullmatch(shape, line).groups() for line in found.tries)
+    # of half the bytes: twice the 15 requests that have 2,403 of 37,664 tokens each, or one more
+    assert (n_fp8, more) in (("30", "100"), ("31", "107"))
+
+
+def test_a_full_pool_without_a_queue_is_nearly_full():
+    calm = re.sub(r"Waiting: \d+", "Waiting: 0", STEPS).replace(", Preemptions: 3", "")
+    found = dse.check_log(QWEN + WEIGHTS + POOL + calm, device="h100")
+    assert found.says.startswith(
+        "The pool of keys and values is nearly full: 20 requests run, 0 wait, 99 % of the pool"
+    )
+    assert found.tries
+
+
+def test_lines_without_prompts_have_lengths_that_are_said_to_be_taken():
+    """0.939 x 37,664 tokens of 8 requests: 4,421 each, of which two thirds are the prompt; the answer is as long."""
+    line = (
+        "Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: 240.8 tokens/s, Running: 8 reqs, "
+        "Waiting: 3 reqs, GPU KV cache usage: 93.9%\n"
+    )
+    found = dse.check_log(QWEN + WEIGHTS + POOL + line, device="h100")
+    assert "Their lengths are not printed: taken as 2,947 tokens of prompt and 2,947 of answer" in found.says
+
+
+def test_prompts_of_sglang_are_those_of_its_lines():
+    """700 tokens computed and 100 found are 400 of each of two prompts; 0.95 x 20,000 tokens of 38 requests are 500
+    each, its prompt and half of its answer."""
+    text = (
+        SGLANG.partition("RuntimeError")[0]
+        + "KV Cache is allocated. #tokens: 20000, K size: 2.44 GB, V size: 2.44 GB\n"
+        + "[TP0] Prefill batch, #new-seq: 2, #new-token: 700, #cached-token: 100, token usage: 0.00, #running-req: 0\n"
+        + "[TP0] Decode batch, #running-req: 38, #full token: 19000, full token usage: 0.95, swa token usage: 0.31, "
+        + "gen throughput (token/s): 900.10, #queue-req: 12\n"
+    )
+    found = dse.check_log(text, device="h100")
+    assert "They have about 400 tokens of prompt and 200 of answer." in found.says
+
+
+def test_requests_that_lose_their_keys_are_counted():
+    """SGLang says how many on each device of a split, vLLM up to 0.9 how many since the start."""
+    lost = "[2026-01-01 TP{}] KV cache pool is full. Retract requests. #retracted_reqs: {}, #new_token_ratio: 0.9\n"
+    text = SGLANG.partition("RuntimeError")[0] + (
+        "[TP0] Decode batch. #running-req: 66, #token: 82002, token usage: 0.94, gen throughput (token/s): 2622.21, "
+        "#queue-req: 10\n"
+    )
+    text += lost.format(0, 4) + lost.format(1, 4) + lost.format(0, 2)
+    text += "[TP0] Decode out of memory happened. #retracted_reqs: 1, #new_token_ratio: 0.4 -> 0.9\n"
+    assert startup_log.read(text).steps.n_preempted == 7
+    old = "Sequence group 9 is preempted by PreemptionMode.RECOMPUTE mode, total_num_cumulative_preemption={}\n"
+    calm = STEPS.replace(", Preemptions: 3", "")
+    assert startup_log.read(QWEN + calm + old.format(1) + old.format(51)).steps.n_preempted == 51
+
+
+def test_a_server_that_ends_as_requests_run_did_start():
+    found = dse.check_log(QWEN + WEIGHTS + POOL + STEPS + OUT, device="h100")
+    assert found.says.startswith("Ends as requests run: their activations do not fit beside weights and pool (0.44 GiB")
+    assert any(line.startswith("--max-num-seqs ") for line in found.tries)
+    assert not any("eager" in line for line in found.tries)
+
+
+def test_memory_that_ran_out_once_is_no_failure_of_a_server_that_runs():
+    """As kernels are tuned, or in an attempt before."""
+    found = dse.check_log(
+        QWEN + WEIGHTS + POOL + OUT + "\nINFO: Application startup complete.\n" + STEPS, device="h100"
+    )
+    assert found.says.startswith("The pool of keys and values binds")
+
+
+@pytest.mark.parametrize("words", WORDS)
+def test_memory_that_is_out_is_known_by_every_drivers_words(words):
+    assert startup_log.read(QWEN + WEIGHTS + POOL + words).failure == startup_log.LATER
+    assert startup_log.read(QWEN + WEIGHTS + words).failure == startup_log.PROFILE
+    assert startup_log.read(QWEN + words).failure == startup_log.WEIGHTS
+
+
+def test_an_error_of_another_kind_is_repeated():
+    text = (
+        SGLANG.partition("RuntimeError")[0]
+        + "KV Cache is allocated. #tokens: 20000, K size: 2.44 GB, V size: 2.44 GB\n"
+    )
+    found = dse.check_log(
+        text + "Exception: Capture cuda graph failed: Triton Error [CUDA]: an illegal address\n", device="h100"
+    )
+    assert found.log.failure == ""
+    assert (
+        "the log has an error that is not of memory: Exception: Capture cuda graph failed: Triton Error [CUDA]: an "
+        "illegal address" in found.notes
+    )
+
+
+def test_memory_that_others_hold_is_no_reason_for_more_devices():
+    """Of 12.38 GiB that are free no share holds the weights: only the others can go."""
+    text = VLLM.format(model="openai/gpt-oss-120b", longest=131072) + (
+        "ValueError: Free memory on device cuda:0 (12.38/287.69 GiB) on startup is less than desired GPU memory "
+        "utilization (0.92, 264.67 GiB)."
+    )
+    found = dse.check_log(text, device="mi355x")
+    assert found.says.startswith(
+        "Does not start: 12.38 of 287.69 GiB are free, less than the share asked for: others use"
+    )
+    assert found.tries == ()
+
+
+def test_options_of_an_answer_are_those_of_the_engine():
+    ours = ("--gpu-memory-utilization", "--prompt-budget", "--max-num-seqs", "--quantizer", "--max-model-len", "--tp ")
+    for name in ("SGLang", "SGLang's graphs", "TensorRT-LLM", "llama.cpp", "llama.cpp's compute buffers"):
+        text, device, *_ = FAILURES[name]
+        found = dse.check_log(text + "\n", device=device)
+        for line in (found.says, *found.tries, *found.notes):
+            assert not any(option in line for option in ours), line
 
 
 def test_a_limit_prompts_or_the_load_bind_where_the_pool_is_not_full():
