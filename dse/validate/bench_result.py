@@ -7,6 +7,7 @@ from typing import Any
 
 from dse.core.errors import InputError, show
 from dse.core.specfile import load_json
+from dse.validate import startup_log
 
 #: other names of the columns: of tables that people keep, of results of benchmarks, and of `--metadata` in these
 ALSO = {
@@ -19,6 +20,7 @@ ALSO = {
     "tp": ("tensor_parallel_size", "tp_size"),
     "pp": ("pipeline_parallel_size", "pp_size"),
     "ep": ("expert_parallel_size", "ep_size"),
+    "dp_attention": ("enable_dp_attention",),
     "concurrency": ("max_concurrency",),
     "requests": ("num_prompts", "completed"),
     "requests_per_s": ("request_rate",),
@@ -41,6 +43,16 @@ _ENGINES = {
 }
 #: a result, and no other JSON, has these
 _MARKS = ("completed", "output_throughput")
+#: settings of a server that SGLang keeps with its results, as its command takes them
+_SETTINGS = (
+    "mem_fraction_static",
+    "max_running_requests",
+    "chunked_prefill_size",
+    "context_length",
+    "speculative_algorithm",
+)
+#: results of servers that draft have these
+_DRAFTED = ("accept_length", "spec_decode_acceptance_length")
 _ENDLESS = ("", "inf", "Infinity", "None")
 
 
@@ -60,14 +72,15 @@ def renamed(said: Mapping[str, str]) -> dict[str, str]:
 
 def is_result(content: bytes) -> bool:
     """Whether a file is JSON, and so no table."""
-    return content.lstrip()[:1] == b"{"
+    return re.match(rb"\s*\[?\s*\{", content) is not None
 
 
 def rows(path: str, content: bytes) -> list[dict[str, str]]:
     """Rows of one result, or of a line of JSON a run, in the columns of a table. Raises InputError."""
     text = content.decode("utf-8", "replace")
     try:
-        documents = [load_json(text)]
+        whole = load_json(text)
+        documents = whole if isinstance(whole, list) else [whole]
     except (ValueError, RecursionError):
         lines = [(i, line) for i, line in enumerate(text.splitlines(), 1) if line.strip()]
         documents = [_document(path, i, line) for i, line in lines]
@@ -91,7 +104,12 @@ def _row(place: str, document: Any) -> dict[str, str]:
     whole = {**(info if isinstance(info, dict) else {}), **document}
     said = {name: str(value) for name, value in whole.items() if isinstance(value, str | int | float | bool)}
     n = _number(place, "completed", said)
-    row = renamed({name: value for name, value in said.items() if value not in ("None", "auto")})
+    said = {name: value for name, value in said.items() if value not in ("None", "auto")}
+    if "max_concurrency" in said or not said.get("concurrency", "").isdecimal():
+        said.pop("concurrency", None)  # of SGLang: the mean that ran
+    if "quantization" in said:
+        said["quantization"] = startup_log.QUANTIZATIONS.get(said["quantization"], "")
+    row = renamed(said)
     row["requests"] = str(int(n))
     for name, total in (("input_tokens", "input"), ("output_tokens", "output")):
         key = f"total_{total}_tokens" if f"total_{total}_tokens" in said else f"total_{total}"
@@ -102,8 +120,9 @@ def _row(place: str, document: Any) -> dict[str, str]:
         row.setdefault("all_at_once", "" if row.get("concurrency") else "true")
     if not row.get("concurrency"):
         row["concurrency"] = row["requests"]
-    if said.get("accept_length"):
-        row["server"] = f"{row.get('server', '')} --speculative-num-draft-tokens"
+    options = [f"--{name.replace('_', '-')} {said[name]}" for name in _SETTINGS if said.get(name)]
+    options += ["--speculative-num-draft-tokens"] if any(map(said.get, _DRAFTED)) else []
+    row["server"] = " ".join(filter(None, (row.get("server"), *options)))
     return row
 
 

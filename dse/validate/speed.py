@@ -136,8 +136,10 @@ def read(path: str) -> list[SpeedRow]:
     """The rows of a table, or of a result of `vllm bench serve` or SGLang's `bench_serving`; a row that says nothing
     has its reason. Raises InputError for a table without columns."""
     content = files.read_bytes(path, MAX_TABLE_BYTES, "table", "the path of a .csv file, or of a benchmark's .json")
+    lacks = ""
     if bench_result.is_result(content):
         rows = [*enumerate(bench_result.rows(path, content), 1)]
+        lacks = f", or say it to `dse check-log {path}`, as --device 8xh200 or --model NAME"
     else:
         measured = "measured_tpot_ms"
         also = bench_result.ALSO | {"model": ("dse_model", *bench_result.ALSO["model"])}
@@ -150,6 +152,7 @@ def read(path: str) -> list[SpeedRow]:
             parsed.append(row(path, line, said))
         except DseError as error:
             why = str(error)
+            why += lacks if "must be there: give them" in why else ""
             parsed.append(_blank(line, said, why if why.startswith(f"{path}:{line}: ") else f"{path}:{line}: {why}"))
     return parsed
 

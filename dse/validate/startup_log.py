@@ -42,7 +42,7 @@ _FILE_TYPES = {
 }
 _SIZES = {" - small": "_s", " - medium": "_m", " - large": "_l"}
 #: quantization of an engine -> format of weights; what is not here is as the model's name says
-_QUANTIZATIONS = {
+QUANTIZATIONS = {
     "fp8": "fp8",
     "fbgemm_fp8": "fp8",
     "w8a8_fp8": "fp8",
@@ -759,7 +759,7 @@ def _weights(fields: Mapping[str, Any]) -> str:
     if quantization is None:
         return ""
     if quantization != "None":
-        return _QUANTIZATIONS.get(str(quantization), "")
+        return QUANTIZATIONS.get(str(quantization), "")
     return "fp32" if "float32" in str(fields.get("dtype", "")) else ""
 
 

@@ -168,8 +168,8 @@ FAILURES = {
     # a layer of 80 has 855.6 M parameters of 4.875 bits: 42 are 20.4 GiB of 23.65
     "llama.cpp's weights": (
         "\n".join(LLAMA.splitlines()[:3]).replace("Meta Llama 3.1 8B", "Meta Llama 3.1 70B")
-        + "\nggml_backend_cuda_buffer_type_alloc_buffer: allocating 40543.00 MiB on device 0: cudaMalloc failed: out of "
-        "memory\nalloc_tensor_range: failed to allocate CUDA0 buffer of size 42512416768\n"
+        + "\nggml_backend_cuda_buffer_type_alloc_buffer: allocating 40543.00 MiB on device 0: cudaMalloc failed: out "
+        "of memory\nalloc_tensor_range: failed to allocate CUDA0 buffer of size 42512416768\n"
         "llama_model_load: error loading model: unable to allocate CUDA0 buffer",
         None,
         "the weights do not fit (39.59 GiB more): 40.07 GiB by our count on a device of 23.65 GiB",

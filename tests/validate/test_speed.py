@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 
 import numpy as np
 import pytest
@@ -163,6 +164,7 @@ SGLANG_RESULT = {
     "backend": "sglang",
     "request_rate": 4.0,
     "max_concurrency": None,
+    "concurrency": 15.87,
     "completed": 400,
     "total_input_tokens": 409600,
     "total_output_tokens": 102400,
@@ -192,6 +194,43 @@ def test_results_of_benchmarks_are_read(tmp_path):
     assert (rate.kind, rate.requests_per_s, rate.release, rate.plan.model.name) == ("rate", 4, "0.5.9", "qwen3-14b")
     assert not rate.marks
     assert "speculates" in drafts.marks
+    (drafts,) = speed.read(result(tmp_path, VLLM_RESULT | {"spec_decode_acceptance_length": 2.7}))
+    assert "speculates" in drafts.marks
+
+
+def test_servers_of_sglangs_results_are_as_it_started_them(tmp_path):
+    """At most 16 requests, of which 15.87 ran in the mean; a rate without a bound is Infinity in its JSON."""
+    server = SGLANG_RESULT["server_info"] | {
+        "tp_size": 2,
+        "mem_fraction_static": 0.8,
+        "max_running_requests": 64,
+        "chunked_prefill_size": 4096,
+        "quantization": "w8a8_fp8",
+        "speculative_algorithm": None,
+    }
+    (row,) = speed.read(
+        result(tmp_path, SGLANG_RESULT | {"request_rate": math.inf, "max_concurrency": 16, "server_info": server})
+    )
+    assert not row.reason
+    assert (row.kind, row.work.batch, row.work.tp, row.work.weights) == ("closed", 16, 2, "fp8")
+    assert (row.work.gpu_memory_utilization, row.work.max_num_seqs, row.work.prompt_budget_tokens) == (0.8, 64, 4096)
+    assert not row.marks
+    drafts = server | {"speculative_algorithm": "EAGLE", "quantization": "compressed-tensors"}
+    (row,) = speed.read(result(tmp_path, SGLANG_RESULT | {"server_info": drafts}))
+    assert "speculates" in row.marks
+    assert row.work.weights == "released"
+
+
+def test_a_list_of_results_is_read_and_what_each_lacks_is_said(tmp_path):
+    path = tmp_path / "runs.json"
+    without = {name: value for name, value in VLLM_RESULT.items() if name not in ("device", "model_id")}
+    path.write_text(json.dumps([VLLM_RESULT, without], indent=2))
+    found, lacks = speed.read(str(path))
+    assert not found.reason
+    assert lacks.reason.endswith(
+        f"device, model = '': must be there: give them, for `vllm bench serve` as --metadata device=8xh200 model=MODEL, "
+        f"or say it to `dse check-log {path}`, as --device 8xh200 or --model NAME"
+    )
 
 
 def test_check_log_takes_a_result(tmp_path, run):
