@@ -141,6 +141,12 @@ COUNTED = {
     "ministral-3-3b": (2 * 26 * 8 * 128 * 2, about(3.4e9)),
     "ministral-3-8b": (2 * 34 * 8 * 128 * 2, about(8.4e9)),
     "ministral-3-14b": (2 * 40 * 8 * 128 * 2, about(13.5e9)),
+    # 6 layers of attention among 16, 8 among 30, 6 among 24; published: elements of the checkpoints' BF16 tensors
+    "lfm2-350m": (2 * 6 * 8 * 64 * 2, 354_483_968),
+    "lfm2-700m": (2 * 6 * 8 * 64 * 2, 742_489_344),
+    "lfm2-1.2b": (2 * 6 * 8 * 64 * 2, 1_170_340_608),
+    "lfm2-2.6b": (2 * 8 * 8 * 64 * 2, 2_569_272_320),
+    "lfm2-8b-a1b": (2 * 6 * 8 * 64 * 2, 8_339_929_856),
     "lfm3-1.7b": (2 * 11 * 4 * 128 * 2, 1.728e9),  # 11 of 24 layers have attention
     "ling-3.0-flash": (7 * (512 + 64) * 2, 124.41e9),  # each sixth of 42 layers
     "qwen3.5-4b": (2 * 8 * 4 * 256 * 2, 4.12e9),

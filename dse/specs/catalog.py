@@ -370,17 +370,17 @@ def model(name: str) -> ModelSpec:
         return model_from(_config_at(config))
     if name and (os.path.exists(name) or name.lower().endswith((".toml", ".json")) or name[0] in f"~.{os.sep}"):
         return model_from(_config_at(name))
-    raise InputError(f"unknown model {show(name)}: {near_models(name)}; or give the path of a file")
+    raise InputError(f"unknown model {show(name)}: {near_models(name)}")
 
 
 def near_models(name: str) -> str:
     """Words on the shipped models nearest to a name that none has."""
-    if nearest := model_names.unpublished(name):
-        return f"no file of it ships; nearest by shape is {nearest}, or give its config.json"
+    if why := model_names.without_file(name):
+        return why
     known, typed = dict(model_aliases()), name.rpartition("/")[2]
-    spelled = (typed.replace(" ", by).lower() for by in (" ", "-", ""))
+    spelled = (re.sub(r"[\s_-]+", by, typed).lower() for by in ("-", " ", ""))
     near = did_you_mean(next((word for word in spelled if any(k.startswith(word) for k in known)), typed), known)
-    return "see `dse list models`" if near.startswith("known") else near
+    return f"{'see `dse list models`' if near.startswith('known') else near}; or give the path of a file"
 
 
 def _as_named(model_spec: ModelSpec, name: str, taken: str) -> ModelSpec:

@@ -34,16 +34,20 @@ NEWEST = {
     "gemma 12b": "gemma-3-12b",
     "gemma 27b": "gemma-3-27b",
 }
-#: series whose config.json no public store had in 2026-11, or whose layers are not known here -> the shipped model
-#: nearest in layers and experts
-UNPUBLISHED = {
-    "deepseek-v4.1": "deepseek-v4-flash",
-    "hy4": "hy3",
-    "lfm2": "lfm3-1.7b",
+#: series without a shipped file -> the shipped model nearest in layers and experts
+UNSHIPPED = {
+    "lfm2-24b": "lfm2-8b-a1b",
+    "lfm2.5-8b": "lfm2-8b-a1b",
+    "lfm2.5-2.6b": "lfm2-2.6b",
     "ling-2.6": "ling-3.0-flash",
     "mimo-v2.5": "mimo-v2-flash",
     "mimo-v2.6": "mimo-v2-flash",
     "minimax-m3.1": "minimax-m3",
+}
+#: series of an architecture that is not read from a config.json either -> likewise
+UNREAD = {
+    "deepseek-v4.1": "deepseek-v4-flash",
+    "hy4": "hy3",
     "qwen3.8-flash-next": "qwen3-next-80b-a3b",
     "step-5": "step-3.7-flash",
 }
@@ -118,10 +122,15 @@ def meant_but_for(name: str, names: Names) -> tuple[str, str] | None:
     return None
 
 
-def unpublished(name: str) -> str:
-    """The shipped model nearest by shape to one of a series without a file; "" for other names."""
+def without_file(name: str) -> str:
+    """Say why a series that is known has no file, and the shipped model nearest by shape; "" for other names."""
     words = plain(name)
-    return next((near for series, near in UNPUBLISHED.items() if re.match(rf"{plain(series)}(?![0-9])", words)), "")
+    for series, nearest in (UNSHIPPED | UNREAD).items():
+        if re.match(rf"{plain(series)}(?![0-9])", words):
+            if series in UNREAD:
+                return f"its architecture is not read; nearest by shape is {nearest}"
+            return f"no file of it ships: give its config.json; nearest by shape is {nearest}"
+    return ""
 
 
 @cache

@@ -12,6 +12,10 @@ from dse.specs import catalog, model_names
 
 MEANS = {
     "Qwen/Qwen2.5-VL-7B-Instruct-AWQ": "qwen2.5-vl-7b",
+    "LiquidAI/LFM2-1.2B": "lfm2-1.2b",
+    "LiquidAI/LFM2.5-1.2B-Instruct": "lfm2-1.2b",
+    "LiquidAI/LFM2-8B-A1B-GGUF": "lfm2-8b-a1b",
+    "TinyLlama/TinyLlama-1.1B-Chat-v1.0": "tinyllama-1.1b",
     "google/gemma-4-12B-it": "gemma-4-12b",
     "GLM-Z1-32B-0414": "glm-4-32b",
     "Step-3.5": "step-3.7-flash",
@@ -257,7 +261,7 @@ def test_every_shipped_name_is_its_own_and_no_two_are_one():
     shipped = list(catalog.model_files())
     names = catalog.model_aliases()
     plain = [model_names.plain(name) for name, _ in names]
-    assert len(set(plain)) == len(plain) == len(shipped) + 125
+    assert len(set(plain)) == len(plain) == len(shipped) + 128
     for name in shipped:
         for written in (name, name.upper(), f"org/{name}", name.replace(".", "-"), f"{name}-Instruct-FP8"):
             assert catalog.model(written).name == name, written
@@ -309,10 +313,16 @@ def test_lists_and_shows_understand_the_same_names():
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("Qwen/Qwen3.8-Flash-Next", "no file of it ships; nearest by shape is qwen3-next-80b-a3b"),
-        ("Step-5", "no file of it ships; nearest by shape is step-3.7-flash"),
+        ("Qwen/Qwen3.8-Flash-Next", "its architecture is not read; nearest by shape is qwen3-next-80b-a3b"),
+        ("Step-5", "its architecture is not read; nearest by shape is step-3.7-flash"),
+        ("Hy4", "its architecture is not read; nearest by shape is hy3"),
+        ("XiaomiMiMo/MiMo-V2.5-Pro", "no file of it ships: give its config.json; nearest by shape is mimo-v2-flash"),
+        ("Ling-2.6-flash", "no file of it ships: give its config.json; nearest by shape is ling-3.0-flash"),
+        ("nvidia/MiniMax-M3.1-NVFP4", "nearest by shape is minimax-m3"),
+        ("LFM2", "did you mean lfm2-"),
         ("deepseek-ai/DeepSeek-V4.1-Flash", "nearest by shape is deepseek-v4-flash"),
-        ("LFM 3", "did you mean lfm3-1.7b?"),
+        ("LFM 3", "did you mean lfm3-1.7b"),
+        ("lfm-3", "did you mean lfm3-1.7b"),
         ("Granite 4.1", "did you mean granite-4.1-3b, granite-4.1-8b, granite-4.1-30b?"),
     ],
 )

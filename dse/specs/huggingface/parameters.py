@@ -99,7 +99,7 @@ _FAMILIES = (
     ("minimax_m2", Rules(qk_norm="all")),
     ("minimax_m3 minimax_m3_vl minimax_m3_vl_text", Rules(qk_norm="head")),
     ("mimo", Rules(qkv_bias=True, bias_reaches_out=False)),
-    ("mimo_v2_flash", Rules()),
+    ("mimo_v2 mimo_v2_flash", Rules()),
     ("nemotron_h", Rules(gated=False)),
     ("nemotron-nas", Rules()),
     ("mistral ministral", _MISTRAL),
@@ -294,7 +294,7 @@ def read_ffn(keys: "Keys", rules: Rules, model_type: str, n_layers: int, hidden:
     widths = keys.per_layer(names, n_layers, 1, MAX_WIDTH)
     if model_type == "granitemoehybrid":  # the shared feed-forward alone; intermediate_size is that of an expert
         widths = keys.per_layer(["shared_intermediate_size"], n_layers, 1, MAX_WIDTH)
-    if model_type == "lfm2" and keys.flag("block_auto_adjust_ff_dim"):
+    if model_type == "lfm2" and keys.flag("block_auto_adjust_ff_dim") is not False:  # absent: yes
         multiple = keys.whole(["block_multiple_of"], 1, MAX_WIDTH, 256) or 1
         factor = keys.get("block_ffn_dim_multiplier") or 1
         widths = [-(-int(factor * (2 * width // 3)) // multiple) * multiple for width in widths]

@@ -137,7 +137,10 @@ def _step(keys: Keys) -> None:
 
 
 def _lfm(keys: Keys) -> None:
-    """LFM 2: numbers of the layers that have attention, where the file lists no kinds."""
+    """LFM 2: Liquid's own names of two keys; numbers of the layers that have attention, where no kinds are listed."""
+    for name, own in (("intermediate_size", "block_ff_dim"), ("tie_word_embeddings", "tie_embedding")):
+        if keys.data.get(own) is not None:
+            keys.tell(name, own, keys.data[own])
     places, n_layers = keys.data.get("full_attn_idxs"), keys.data.get("num_hidden_layers")
     if (
         keys.data.get(KINDS) is None
@@ -200,7 +203,7 @@ _RULES: dict[str, Callable[[Keys], None]] = {
     "kimi_linear bailing_hybrid": _kimi,
     "minimax_m3_vl minimax_m3_vl_text": _minimax_m3,
     "lfm2 lfm2_moe": _lfm,
-    "mimo_v2_flash": _mimo,
+    "mimo_v2 mimo_v2_flash": _mimo,
     "step3p5 step3p7": _step,
     _GEMMA4: _gemma4,
 }
