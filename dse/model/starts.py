@@ -202,20 +202,30 @@ def _layout_refusals(model: ModelSpec, plan: KvPlan, work: Workload, stack: str)
 
 
 def _slice_refusals(model: ModelSpec, work: Workload, engine: str) -> dict[str, str]:
-    """Slices of experts that are no multiple of the blocks that their weights are scaled by: of the routed ones, and of
-    the shared one, which `ep` leaves in slices."""
+    """Slices of feed-forwards that are no multiple of the blocks that their weights are scaled by: of routed experts,
+    of the shared one, which `ep` leaves in slices, and of dense layers. A server on each device slices experts alone."""
     word, block = _SLICED.get(work.weight_format.name, ("", 1))
-    shared = model.shared_expert_width if word == "block_n" else None
-    widths = [width for width in (work.ep == 1 and model.expert_width, shared) if width and width % block == 0]
+    is_sliced = word == "block_n" and (engine == "SGLang" or not work.dp_attention)
+    routed = model.expert_width if work.ep == 1 else None
+    others = (model.shared_expert_width, _dense_width(model)) if is_sliced else ()
+    widths = [width for width in (routed, *others) if width and width % block == 0]
     narrow = [width for width in widths if width % work.tp == 0 and width % (work.tp * block)]
-    if not model.expert_parameters or not narrow:  # else refused before
+    if not narrow:  # else refused before
         return {}
     wide = max(tp for tp in range(1, work.tp + 1) if work.tp % tp == 0 and not any(w % (tp * block) for w in widths))
-    said = (
-        f"{engine}: output_size of gate's and up's weight = {narrow[0] // work.tp} is not divisible by {word} = {block}"
-    )
-    whole = "" if shared in narrow else f"--ep {work.tp} runs, or "
+    of = "output_size of gate's and up's weight" if model.expert_width else "Weight output_partition_size"
+    said = f"{engine}: {of} = {narrow[0] // work.tp} is not divisible by {word} = {block}"
+    whole = "" if any(width in narrow for width in others) else f"--ep {work.tp} runs, or "
     return {f"tp {work.tp}": f"{said}: {whole}--tp {wide} --pp {work.tp // wide * work.pp}{'' if whole else ' runs'}"}
+
+
+def _dense_width(model: ModelSpec) -> int:
+    """Channels of the feed-forward of a dense model with gates; 0 where its layers differ, or are not known."""
+    width = ((model.layer_elements or 0) - 2 * model.hidden_size) // 2
+    outside = (model.attention_parameters or 0) + model.vocab_size * model.hidden_size + model.embedding_parameters
+    counted = 3 * model.hidden_size * width * sum(layer.n_layers for layer in model.layers)
+    is_all = abs(model.dense_parameters - outside - counted) < 0.001 * model.dense_parameters
+    return width if is_all and not model.expert_width else 0
 
 
 def _page_refusals(plan: KvPlan) -> dict[str, str]:

@@ -40,6 +40,8 @@ IGNORED = frozenset(
         "edition",
         "generation",
         "graphics",
+        "oam",
+        "vf",  # of a virtual machine, as ROCm prints it
     }
 )
 #: words that follow the name of a card for servers in the names of its other editions
@@ -50,8 +52,9 @@ NEAREST = 5
 _REMARK = re.compile(r"\((?![^)]*\d\s*gi?b)[^)]*\)", re.IGNORECASE)
 #: makers and series that people write without a space before a number: rtx4090
 _GLUED = re.compile(r"(?:nvidia|geforce|rtx|radeon|tesla|instinct)(?=a?[0-9])")
-#: devices and a name: 8xh100, 8x H200, 4 * A100-80GB
-_COUNTED = re.compile(r"([1-9][0-9]{0,3})\s*[xX*]\s*(?=[A-Za-z])(.+)")
+#: devices and a name, or the other way around: 8xh100, 8x H200, 4 * A100-80GB, 2 x 5090, H200 x8
+_COUNTED = re.compile(r"([1-9][0-9]{0,3})\s*[xX*]\s*(?=[A-Za-z]|(?<=\s)[0-9])(.+)")
+_COUNTED_BEHIND = re.compile(r"(.+?)\s+[xX*]\s*([1-9][0-9]{0,3})")
 
 
 def plain(name: str) -> str:
@@ -68,8 +71,10 @@ def meant(name: str, names: Names) -> str | None:
 
 def counted(name: str) -> tuple[int, str] | None:
     """The number of devices and the name of one, where a name says both: 8xh100 -> 8, h100."""
-    match = _COUNTED.fullmatch(name.strip())
-    return (int(match[1]), match[2]) if match else None
+    if match := _COUNTED.fullmatch(name.strip()):
+        return int(match[1]), match[2]
+    match = _COUNTED_BEHIND.fullmatch(name.strip())
+    return (int(match[2]), match[1]) if match else None
 
 
 def others(name: str, names: Names) -> list[str]:

@@ -4,6 +4,7 @@ Expected values are read by hand from the tables of engines (hwspecs/engines, by
 from Oaken's paper (its engine unpacks its own method) and from the lists of published code (hwspecs/implementations).
 """
 
+import re
 from pathlib import Path
 
 import pytest
@@ -206,6 +207,11 @@ def test_nothing_is_asked_of_an_engine_in_a_second_place():
         ("Qwen/Qwen3-235B-A22B-FP8", 4, 1, ""),  # 384
         ("deepseek-ai/DeepSeek-R1", 8, 1, ""),  # 2,048 / 8 = 256
         ("Qwen/Qwen3-235B-A22B", 8, 1, ""),  # 16 bits have no blocks
+        # 9,728 / 8 = 9.5 blocks of a dense feed-forward; 17,408 / 8 = 17 of them
+        ("Qwen/Qwen3-4B-FP8", 8, 1, "Weight output_partition_size = 1216 is not divisible by block_n = 128: --tp 4 --pp 2"),
+        ("Qwen/Qwen3-4B-FP8", 4, 1, ""),
+        ("Qwen/Qwen3.6-27B-FP8", 8, 1, ""),
+        ("Qwen/Qwen3-4B", 8, 1, ""),
         ("microsoft/phi-4", 5, 1, "100352 is not divisible by 5"),  # 40 query, 10 KV heads, 1,568 x 64 words
         ("microsoft/phi-4", 2, 1, ""),
     ],
@@ -214,6 +220,43 @@ def test_a_slice_of_an_expert_must_be_whole_blocks(model, tp, ep, says):
     """vLLM and SGLang refuse at start what they cannot slice, in these words (Fp8MoEMethod.create_weights; `divide` of
     VocabParallelEmbedding)."""
     found = dse.evaluate("h200", model, "fp16", tp=tp, ep=ep, batch=1)
+    assert (found.runs, says in (found.runs_why or "")) == (not says, True)
+
+
+@pytest.mark.parametrize(
+    ("weights", "tp", "size"),
+    [
+        # 768 channels of an expert of Qwen3-30B-A3B in 4 slices of 192 = 1.5 x 128 = 3 x 64, in 8 of 96 = 3 x 32
+        ("int4", 2, 0),
+        ("int4", 4, 128),
+        ("int4-ffn", 4, 128),
+        ("w8a16", 4, 128),
+        ("fp8-block", 4, 128),
+        ("int4-of-64", 4, 0),
+        ("int4-of-64", 8, 64),
+        ("int4-of-32", 8, 0),
+        ("int4-experts", 8, 0),
+        ("int4-experts", 16, 32),
+        ("int4-of-32", 16, 32),
+        ("bf16", 16, 0),
+        ("fp8-tensor", 16, 0),
+        ("nvfp4", 16, 0),
+    ],
+)
+def test_groups_of_formats_that_slices_must_keep_whole(weights, tp, size):
+    """Sizes as quantization_config of public checkpoints has them: group_size 128 of AWQ, GPTQ and W8A16, 32 of Kimi K2
+    Thinking's experts; a format without groups is cut anywhere."""
+    found = dse.evaluate("h200", "qwen3-30b-a3b", "fp16", tp=tp, batch=1, weights=weights)
+    said = re.search(r"(?:block_n|group_size) = (\d+)", found.runs_why or "")
+    assert (int(said[1]) if said else 0) == size
+    assert (found.runs, said is None) == (size == 0, size == 0)
+
+
+@pytest.mark.parametrize(("stack", "says"), [("vllm", ""), ("sglang", "weight = 64 is not divisible by block_n = 128")])
+def test_a_server_on_each_device_has_its_shared_expert_whole(stack, says):
+    """vLLM's data-parallel attention is a server of tp 1 a device; SGLang's slices what is no attention by tp."""
+    work = {"tp": 8, "ep": 8, "dp_attention": True, "batch": 64, "stack": stack}
+    found = dse.evaluate("h200", "Qwen/Qwen3-Next-80B-A3B-Instruct-FP8", "fp16", **work)
     assert (found.runs, says in (found.runs_why or "")) == (not says, True)
 
 
