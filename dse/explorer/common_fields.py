@@ -54,7 +54,7 @@ DEVICE = Field(
     listed=lambda: [*catalog.device_files(), *uploads.names("device")],
     meant=lambda name: device_names.meant(name[:MAX_LINE], catalog.device_aliases()),
     clears="edits",
-    help="A shipped device, or a file of your own, loaded below.",
+    help="A shipped device, typed as people write it (8x RTX 5090), or a file of your own, loaded below.",
 )
 EDITS = Field(
     name="edits",
@@ -71,7 +71,8 @@ MODEL = Field(
     default="qwen3-32b",
     listed=lambda: [*catalog.model_files(), *uploads.names("model")],
     meant=lambda name: model_names.meant(name[:MAX_LINE], catalog.model_aliases()),
-    help="A shipped model, or a config.json or model file of your own, loaded below.",
+    help="A shipped model, typed as people write it (Gemma 4 31B), or a config.json or model file of your own, loaded "
+    "below.",
 )
 QUANTIZER = Field(
     name="quantizer",

@@ -25,7 +25,8 @@ _AT, _NAME, _PRESET, _HISTORY = "tray at", "tray name", "tray preset", "explorer
 #: the search box, and what it found last
 _FIND, _SAID = "find", "find said"
 #: of a design, in this order; the rest under "More"
-_FIRST = (common_fields.MODEL, common_fields.QUANTIZER, common_fields.PARAMETERS, *common_fields.LAYOUT)
+_NAMED = (common_fields.DEVICE, common_fields.EDITS, common_fields.MODEL)
+_FIRST = (common_fields.QUANTIZER, common_fields.PARAMETERS, *common_fields.LAYOUT)
 _HEADINGS = {
     field.key: heading_of(name)
     for name, field in (*common_fields.WORK.items(), ("tokens", common_fields.TOKEN_PARAMETERS))
@@ -33,7 +34,7 @@ _HEADINGS = {
 }
 _MORE = tuple(
     sorted(
-        (f for f in common_fields.DESIGN if f not in (*_FIRST, common_fields.DEVICE, common_fields.EDITS)),
+        (field for field in common_fields.DESIGN if field not in (*_NAMED, *_FIRST)),
         key=lambda field: ["", *HEADINGS].index(_HEADINGS.get(field.key, "")),
     )
 )
@@ -195,8 +196,9 @@ def _current(bench: Bench, wrong: Mapping[str, list[str]]) -> None:
             placeholder=bench.current.name,
             help="Left open, a design is called for what tells it from the others.",
         )
-        widgets.draw(common_fields.DEVICE, wrong.get("device", ()))
+        _draw_named(common_fields.DEVICE, values, wrong.get("device", ()))
         _device_numbers(values)
+        _draw_named(common_fields.MODEL, values, wrong.get("model", ()))
         for field in _FIRST:
             widgets.draw(field, wrong.get(field.key, ()))
             if field is common_fields.PARAMETERS:
@@ -233,19 +235,8 @@ def _search() -> None:
     def take() -> None:
         text = st.session_state[_FIND].strip()
         st.session_state[_FIND] = ""
-        if not text:
-            return
-        try:
-            typed = find.find(text)
-            fields = {field.key: field for field in (*common_fields.DESIGN, *common_fields.SCENARIO)}
-            for key, value in list(typed.values.items()):
-                if problem := problem_of(fields[key], value, typed.values):
-                    del typed.values[key]
-                    typed.left_out.append(problem)
-            state.put(typed.values)
-            st.session_state[_SAID] = typed.said(), False
-        except DseError as error:
-            st.session_state[_SAID] = error.lines()[0], True
+        if text:
+            _take(text)
 
     st.text_input(
         "Find",
@@ -259,6 +250,35 @@ def _search() -> None:
     if said := st.session_state.pop(_SAID, None):
         text, is_wrong = said
         widgets.lines([text]) if is_wrong else st.caption(escaped(text))
+
+
+def _take(text: str) -> None:
+    """Set the fields that a text names, and say which; or say that it names none."""
+    try:
+        typed = find.find(text)
+        fields = {field.key: field for field in (*common_fields.DESIGN, *common_fields.SCENARIO)}
+        for key, value in list(typed.values.items()):
+            if problem := problem_of(fields[key], value, typed.values):
+                del typed.values[key]
+                typed.left_out.append(problem)
+        state.put(typed.values)
+        st.session_state[_SAID] = typed.said(), False
+    except DseError as error:
+        st.session_state[_SAID] = error.lines()[0], True
+
+
+def _draw_named(field: Field, values: Mapping[str, Any], wrong: Sequence[str]) -> None:
+    """A list of names, of which a name that it has not is taken as in the box above: Gemma 4 31B, RTX 5090."""
+
+    def choose() -> None:
+        text = st.session_state[field.key]
+        if text in field.options():
+            state.put({field.clears: ""} if field.clears else {})
+            return
+        st.session_state[field.key] = values[field.key]
+        _take(str(text))
+
+    widgets.draw(field, wrong, accept_new_options=True, on_change=choose)
 
 
 def _box(label: str, key: str, is_wrong: bool = False) -> Any:

@@ -37,7 +37,7 @@ def draw(field: Field, wrong: Sequence[str] = (), **options: Any) -> Any:
 def _widget(field: Field, options: dict[str, Any]) -> Any:
     sort = sort_of(field)
     if field.clears:
-        options["on_change"] = partial(put, {field.clears: ""})
+        options.setdefault("on_change", partial(put, {field.clears: ""}))
     if sort == "switch":
         return st.checkbox(field.label, **options)
     options["placeholder"] = field.open_means or None

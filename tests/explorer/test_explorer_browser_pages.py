@@ -48,6 +48,24 @@ def test_the_title_of_an_axis_stands_clear_of_its_numbers(page, server):
         assert gap_px > 5
 
 
+def test_lists_take_names_as_people_write_them(page, server):
+    """One that nothing means leaves the list as it was, a path of the server's machine too."""
+    open_page(page, f"{server}/compare")
+    model, device = (page.get_by_role("combobox", name=name).first for name in ("Language model", "Device"))
+    for field, typed, means in (
+        (model, "gemma 4 31b", ("gemma-4-31b", "h200")),
+        (device, "2x H100 SXM", ("gemma-4-31b", "h100")),
+        (model, str(ROOT / "hwspecs/models/qwen3-8b.toml"), ("gemma-4-31b", "h100")),
+    ):
+        field.click()
+        field.fill(typed)
+        field.press("Enter")
+        idle(page)
+        assert (model.input_value(), device.input_value()) == means
+    sync_api.expect(page.get_by_text("no model or device that is known")).to_be_visible()
+    assert "tp.2" in page.url
+
+
 #: where a figure shows a point of a line, as the browser's window counts
 _PLACE = """([figure, name, at]) => {
     const plot = document.querySelector(`.st-key-${figure} .js-plotly-plot`);
