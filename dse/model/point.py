@@ -106,6 +106,8 @@ class Lowered:
     results: Mapping[str, Any]
     #: parts of the design that its software does not run, each with the line that says so
     refused: Mapping[str, str]
+    #: the line where start-ups differ in whether they fail
+    may_not_start: str
     #: by the lengths of prompt and output, with and without the steps between them
     by_lengths: dict[tuple[int, int, bool], "ByLengths"] = field(default_factory=dict, compare=False, repr=False)
     #: what others make of it, by name
@@ -124,14 +126,18 @@ class Lowered:
         design = design_of(device, plan, work, paths, stack, stack_name)
         engine = stack_text(stack_name, work) or ""
         refused = starts.refusals(device, plan, work, engine)
-        if design.memory.state_blocks:
-            n_sequences = servers.of(stack_name, device, work.stack).sequences.count
-            refused |= starts.of_states(device, work, engine, capacity.n_blocks(design), n_sequences)
         if design.memory.most_bytes and work.max_total_tokens:
             open_end = design._replace(memory=design.memory._replace(most_bytes=0))
             refused |= starts.of_cells(work, engine, design.memory.most_bytes, capacity.free_bytes(open_end))
         free_bytes = capacity.free_bytes(design)
         pool = intervals.pool_interval(device, work, stack_name, free_bytes) if is_server else None
+        may_not_start = ""
+        if design.memory.state_blocks:
+            n_blocks, ends = capacity.n_blocks(design), (pool.low, pool.high) if pool else (1.0, 1.0)
+            n_sequences = work.max_num_seqs or servers.of(stack_name, device, work.stack).sequences.count
+            may_not_start = starts.of_states(device, work, engine, n_blocks, ends, n_sequences)
+            if may_not_start and n_blocks < n_sequences:
+                refused |= {"states": may_not_start}
         why_not = starts.why_not(refused)
         results = {
             "device": device.name,
@@ -172,7 +178,7 @@ class Lowered:
             "unpack_rate_high": unpacking[1],
             "assumptions": _assumptions(device, plan, paths, stack, work, stack_name),
         }
-        return cls(device, plan, paths, stack_name, stack, design, sure, pool, results, refused)
+        return cls(device, plan, paths, stack_name, stack, design, sure, pool, results, refused, may_not_start)
 
 
 def _assumptions(

@@ -14,10 +14,6 @@ from dse.specs import llama_cpp, servers
 from dse.specs.huggingface import mixers
 from dse.specs.workload import Workload
 
-#: kinds of layers that differ less than this in number make one group each, of the larger number
-_ALIKE = 1.25
-
-
 class PoolBlocks(NamedTuple):
     """A pool of blocks. Bits are numerators over the plan's denominator, of all stages; all 0: layers do not differ."""
 
@@ -108,13 +104,14 @@ def _padded(
     """Layers of at most one kind each: groups of equally many, whose blocks are as large as the largest."""
     tokens = [*full, *windowed]
     numbers = [kind.n_layers for kind in (*tokens, *states)]
-    group = max(numbers) if max(numbers) < _ALIKE * min(numbers) else min(numbers)
+    group = max(numbers) if max(numbers) < server.alike.si * min(numbers) else min(numbers)
     n_groups = {kind: -(-kind.n_layers // group) for kind in (*tokens, *states)}
     widest = max((kind.bits for kind in tokens), default=0)
     if states and tokens:  # blocks grow until one holds a state
         page_tokens *= max(-(-states[0].bits // (widest * page_tokens)), 1)
-    # smaller pages take as many tokens more as divide evenly, else they are padded
-    times = {kind: widest // kind.bits if not states and widest % kind.bits == 0 else 1 for kind in tokens}
+    # smaller pages take as many tokens more; those that do not divide are padded, from a release on without more tokens
+    keeps = server.unlike_pages == servers.PADDED
+    times = {kind: 1 if states or keeps and widest % kind.bits else widest // kind.bits for kind in tokens}
     return PoolBlocks(
         block_bits=group * (widest * page_tokens if tokens else states[0].bits),
         n_groups=sum(n_groups.values()) if server.printing == servers.BLOCKS else 0,

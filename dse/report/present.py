@@ -125,6 +125,8 @@ def point_text(
         lines.append(said + _state_text(point, result))
     if result["runs_why"]:
         lines += ["", as_if_run(result["runs_why"])]
+    elif point.lowered.may_not_start:
+        lines += ["", f"{point.lowered.may_not_start}."]
     if not result["feasible"]:
         lines += ["", f"Does not fit: {result['infeasible_reason']}"]
         lines += ["These do:"] if would_fit else [f"Room comes from {_room_comes_from(result)}"]

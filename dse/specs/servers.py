@@ -35,6 +35,9 @@ WHOLE, STATIC, LEFT = "whole", "static", "left"
 #: what a server prints as the tokens of its pool where layers differ: blocks over groups of layers, requests of the
 #: longest context times its length, or tokens of the layers without a window
 BLOCKS, REQUESTS, TOKENS = "blocks", "requests", "tokens"
+#: pages of layers whose tokens take less room than others': more tokens a page and the rest padded, or padded alone
+#: where they do not divide
+SCALED, PADDED = "scaled", "padded"
 #: devices by their memory, as servers choose their defaults; GPUs of AMD; and those whose memory the host uses too
 SMALL, LARGE, LARGEST, ROCM, UNIFIED = "small", "large", "largest", "rocm", "unified"
 #: what the last are called
@@ -89,6 +92,9 @@ class Server(Spec):
     request_states: Copies
     #: blocks that the constant states of a request take in each group of layers
     state_blocks: Copies
+    #: kinds of layers whose numbers differ less than so many times make groups of the larger number
+    alike: Copies
+    unlike_pages: Literal["scaled", "padded"]
     #: tokens kept of layers with a window, of those without; states, of the memory of keys and values
     window_share: Part
     state_share: Part

@@ -30,7 +30,7 @@ class Pool:
     def __init__(self, kinds, n_bits):
         numbers = [n for n, *_ in kinds]
         few, most = min(numbers), max(numbers)
-        each = most if most < 1.25 * few else few
+        each = most if most < 1.5 * few else few
         tokens = [bits for _, bits, _, is_state in kinds if not is_state]
         self.page_tokens, self.kinds = PAGE, []
         for _, bits, _, is_state in kinds:  # blocks grow until one holds a state

@@ -4,6 +4,7 @@ Expected values are read by hand from the tables of engines (hwspecs/engines, by
 from Oaken's paper (its engine unpacks its own method) and from the lists of published code (hwspecs/implementations).
 """
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -11,11 +12,11 @@ import pytest
 
 import dse
 from dse.core import specfile
-from dse.model import starts
+from dse.model import capacity, pool, starts
 from dse.model.point import Point
 from dse.quantizers import FAMILIES
 from dse.questions.common import design
-from dse.specs import catalog
+from dse.specs import catalog, servers
 from dse.specs.workload import Workload
 
 
@@ -271,9 +272,10 @@ def test_a_shared_expert_is_padded_from_the_release_that_does(stack, runs):
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
-        ({}, "max_num_seqs (1,024) exceeds available Mamba cache blocks (872, counted): --max-num-seqs 828 starts"),
-        ({"max_num_seqs": 828}, ""),
+        ({}, "max_num_seqs (1,024) exceeds available Mamba cache blocks (872, counted): --max-num-seqs 835 starts"),
+        ({"max_num_seqs": 835}, ""),
         ({"stack": "vllm@0.18.0"}, ""),  # runs fewer, without a word
+        ({"cuda_graphs": False}, ""),  # the check is that of graphs
         ({"stack": "sglang"}, ""),
     ],
 )
@@ -284,6 +286,29 @@ def test_a_hybrid_starts_with_as_many_requests_as_it_has_states(asked, says):
         "h100", "Qwen/Qwen3.6-27B-FP8", "fp16", gpu_memory_utilization=0.95, max_model_len=262_144, **asked
     )
     assert (found.runs, says in (found.runs_why or "")) == (not says, True)
+
+
+def test_a_hybrid_that_starts_or_not_says_what_surely_starts():
+    """A pool of 872 blocks, counted, of which the class of an H100 has 835 at its low end: 850 may be too many."""
+    device, plan = catalog.device("h100"), design("h100", "qwen3.6-27b", "fp16").plan
+    work = Workload(None, 1000, 100, gpu_memory_utilization=0.95, weights="fp8-block", max_num_seqs=850)
+    lowered = Point(device, plan, work).lowered
+    counted, low = capacity.n_blocks(lowered.design), int(capacity.n_blocks(lowered.design) * lowered.pool.low)
+    assert low < 850 <= counted
+    assert lowered.results["runs"]
+    assert lowered.may_not_start.startswith("vLLM may not start: max_num_seqs (850) may exceed available Mamba cache")
+    assert lowered.may_not_start.endswith(f"--max-num-seqs {low} starts")
+    fewer = Point(device, plan, dataclasses.replace(work, max_num_seqs=low)).lowered
+    assert (fewer.may_not_start, fewer.results["runs"]) == ("", True)
+
+
+def test_nemotron_s_states_are_wide():
+    """vLLM keeps states of Nemotron-H in FP32 where its file says nothing (from its pull request 39032 on): 658 blocks
+    of 6 x 1,312 tokens x 4 KiB in NeMo-RL's issue 2620 at a share of 0.6 of an H100, 16 bits would have 1,453."""
+    found = dse.evaluate("h100", "Nemotron nano v2 12B", "fp16", gpu_memory_utilization=0.6, stack="vllm@0.20.0")
+    assert not found.runs
+    # 128 heads of 80 x 128 in FP32, 3 inputs of (10,240 + 2 x 8 x 128) channels in 16 bits, in each of 28 layers
+    assert found.state_bytes == 28 * (128 * 80 * 128 * 4 + 3 * (10_240 + 2 * 8 * 128) * 2)
 
 
 @pytest.mark.parametrize(
@@ -301,3 +326,32 @@ def test_pages_that_do_not_divide_start_from_the_release_that_pads_them(model, q
     found = dse.evaluate("h200", model, quantizer, batch=1, stack=f"vllm@{release}")
     says = "the page size of the layer is not divisible by the maximum page size"
     assert (says in (found.runs_why or "")) == (not starts)
+
+
+@pytest.mark.parametrize(
+    ("release", "n_full", "n_windows", "groups", "tokens"),
+    [
+        # pages of 16 tokens, 16 heads x 2 x 260 B = 133,120 B; a token of layers without a window takes 4 x 2 x 516 B.
+        # vLLM's pull request 40391 gives those 32 tokens, as they take less than half; from 0.24 on vLLM pads them
+        ("0.23.0", 10, 50, (1, 5), 32),
+        ("0.24.0", 10, 50, (1, 5), 16),
+        # 17 and 12 layers (EAGLE of four layers beside gpt-oss-20b, pull request 36684): 17 < 1.5 x 12
+        ("0.17.1", 17, 12, (2, 1), 32),
+        ("0.18.0", 17, 12, (1, 1), 32),
+        # 13 and 12 (pull request 29303, in 0.12)
+        ("0.11.2", 13, 12, (2, 1), 32),
+        ("0.12.0", 13, 12, (1, 1), 32),
+    ],
+)
+def test_groups_of_layers_follow_the_release(release, n_full, n_windows, groups, tokens):
+    """vLLM, kv_cache_utils.py: unify_kv_cache_spec_page_size and _get_kv_cache_groups_uniform_page_size."""
+    full, window = (layer for layer in catalog.model("gemma-4-31b").layers[:2][::-1])
+    layers = tuple(kind.model_copy(update={"n_layers": n}) for kind, n in ((full, n_full), (window, n_windows)))
+    model = catalog.model("gemma-4-31b").model_copy(update={"layers": layers})
+    plan = design("h200", model, "int8_per_token_head").plan
+    server = servers.of("vllm", catalog.device("h200"), f"vllm@{release}")
+    blocks = pool.blocks_of(plan, server, 16, 1.0)
+    assert (blocks.full_groups, blocks.window_groups) == groups
+    assert (blocks.full_block_tokens, blocks.window_block_tokens) == (tokens, 16)
+    group = max(n_full, n_windows) if groups == (1, 1) else min(n_full, n_windows)
+    assert blocks.block_bits == 8 * plan.den * group * 16 * 16 * 2 * 260

@@ -463,7 +463,7 @@ def _nemotron_h(keys: Keys, rules: Rules, model_type: str, hidden: int) -> Block
         "conv": "conv_kernel",
     }
     sizes = {name: keys.whole([key], 1, MAX_WIDTH, required=True) or 1 for name, key in names.items()}
-    state_bytes = _state_bytes(keys, ["mamba_ssm_cache_dtype"], "bfloat16")
+    state_bytes = _state_bytes(keys, ["mamba_ssm_cache_dtype"], "float32")
     state = mamba2(hidden, state_bytes=state_bytes, conv_bias=bool(keys.flag("use_conv_bias")), **sizes)
     (q_heads,) = keys.per_layer(Q_HEADS, 1, 1, MAX_DIM)
     (kv_heads,) = heads.kv_heads(keys, model_type, [q_heads])
