@@ -116,15 +116,16 @@ class Lowered:
     @classmethod
     def of(cls, device: HardwareSpec, plan: KvPlan, work: Workload) -> "Lowered":
         """Raises InputError where they do not go together."""
-        plan, paths = laid_out(device, plan, work)
         stack_name, stack = stack_of(device, work)
+        engine = stack_text(stack_name, work) or ""
+        asked, plan = plan, starts.as_stored(device, plan, work, engine)
+        plan, paths = laid_out(device, plan, work)
         check_weights(device, plan.model, work, stack, stack_name)
         bits, memory = float(plan.effective_bits), memory_counted(device, work)
         is_server = memory == "server"
         sure = intervals.time_intervals(device, plan, work, stack, stack_name)
         unpacking = implementations.rate_range(plan, work, stack)
         design = design_of(device, plan, work, paths, stack, stack_name)
-        engine = stack_text(stack_name, work) or ""
         refused = starts.refusals(device, plan, work, engine)
         if design.memory.most_bytes and work.max_total_tokens:
             open_end = design._replace(memory=design.memory._replace(most_bytes=0))
@@ -142,9 +143,9 @@ class Lowered:
         results = {
             "device": device.name,
             "model": plan.model.name,
-            "quantizer": plan.quantizer_name,
-            "key_quantizer": plan.key_quantizer.name,
-            "value_quantizer": plan.value_quantizer.name,
+            "quantizer": asked.quantizer_name,
+            "key_quantizer": asked.key_quantizer.name,
+            "value_quantizer": asked.value_quantizer.name,
             **{name: getattr(work, name) for name in _OPEN},
             "model_kind": kind_of(stack, work),
             "stack": stack_text(stack_name, work),

@@ -14,6 +14,7 @@ from dse.specs import llama_cpp, servers
 from dse.specs.huggingface import mixers
 from dse.specs.workload import Workload
 
+
 class PoolBlocks(NamedTuple):
     """A pool of blocks. Bits are numerators over the plan's denominator, of all stages; all 0: layers do not differ."""
 
@@ -111,7 +112,7 @@ def _padded(
         page_tokens *= max(-(-states[0].bits // (widest * page_tokens)), 1)
     # smaller pages take as many tokens more; those that do not divide are padded, from a release on without more tokens
     keeps = server.unlike_pages == servers.PADDED
-    times = {kind: 1 if states or keeps and widest % kind.bits else widest // kind.bits for kind in tokens}
+    times = {kind: 1 if states or (keeps and widest % kind.bits) else widest // kind.bits for kind in tokens}
     return PoolBlocks(
         block_bits=group * (widest * page_tokens if tokens else states[0].bits),
         n_groups=sum(n_groups.values()) if server.printing == servers.BLOCKS else 0,

@@ -10,10 +10,10 @@ from functools import cache
 from typing import NamedTuple
 
 from dse.core.errors import InputError
-from dse.model.kv_layout import KvPlan, TensorGroup
+from dse.model.kv_layout import KvPlan, TensorGroup, build
 from dse.model.records import NO_LIMIT
 from dse.model.stacks import DEFAULT_STACK
-from dse.quantizers import FAMILIES, engine_names
+from dse.quantizers import FAMILIES, engine_names, parse
 from dse.specs import catalog, deployment, engines, llama_cpp
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.engines import Support
@@ -25,6 +25,8 @@ from dse.specs.workload import Workload
 #: what stands for 16 bits
 PLAIN = "fp16"
 _NO_TYPE = "no KV type of"
+#: latent heads of 512 + 64 channels that an index chooses from (DeepSeek-V3.2, GLM-5), as tables of engines call them
+_CHOSEN_LATENTS = "sparse_latent_576"
 
 
 #: rows that vLLM and SGLang pad a vocabulary to (DEFAULT_VOCAB_PADDING_SIZE in their vocab_parallel_embedding.py)
@@ -129,6 +131,22 @@ def of_format(
     if not _offers(name, family):
         return Start(f"{_NO_TYPE} {engines.ENGINES.get(name, name)}", None, elsewhere=True)
     return Start(f"a kernel of {runs.stack} alone", None, elsewhere=True) if runs.stack else Start()
+
+
+def as_stored(device: HardwareSpec, plan: KvPlan, work: Workload, stack: str) -> KvPlan:
+    """The plan in the type that an engine stores in place of one that is asked for, by the table of its release: vLLM's
+    fp8 of latent heads that an index chooses from is fp8_ds_mla on most GPUs."""
+    stack, (key, value) = _engine_of(device, work, stack), (plan.key_quantizer, plan.value_quantizer)
+    is_one = key.name == value.name == key.family.name and not (work.implementation or "").partition(":")[0]
+    if not is_one or key.family.exact or engines.kinds(plan.model, work.tower) != [_CHOSEN_LATENTS]:
+        return plan
+    if not has_table(device, stack) or _as_papers(work):
+        return plan
+    row = _by_table(device, plan.model, work, stack, key.name).support
+    if row is None or not row.runs or row.stored_as in (key.name, row.kv_dtype) or row.stored_as not in FAMILIES:
+        return plan
+    stored = parse(row.stored_as)
+    return plan.once(("stored", stored.name), lambda: build(plan.model, stored, stored))
 
 
 def refusals(device: HardwareSpec, plan: KvPlan, work: Workload, stack: str) -> dict[str, str]:

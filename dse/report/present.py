@@ -144,6 +144,8 @@ def point_text(
     if not is_own_name and (also := device_names.others(device_name, catalog.device_aliases())):
         lines.append(f"Note: {device_name} is taken as {device.name}; {' and '.join(also)} would fit the name too")
     lines += design_notes(device, plan.model, result)
+    if plan.quantizer_name != result["quantizer"]:
+        lines.append(f"Note: {result['quantizer']} is stored as {plan.quantizer_name} by this engine, which is counted")
     lines += position_note(plan.model, result["input_tokens"] + result["output_tokens"])
     if policy.validity:
         lines.append(f"Note: {result['tokens']}: {policy.validity}")

@@ -227,6 +227,25 @@ def test_tokens_that_devices_share_by_an_index(dcp, logged):
     assert found["kv_pool_tokens"] == pytest.approx(logged, rel=0.005)
 
 
+@pytest.mark.parametrize(
+    ("device", "drafts", "n_layers", "element"),
+    [("rtx-pro-6000", "", 78, 656), ("rtx-pro-6000", "mtp", 79, 656), ("h200", "", 78, 656), ("b200", "", 78, 576)],
+)
+def test_fp8_of_chosen_latents_is_stored_with_scales_and_a_wide_rope(device, drafts, n_layers, element):
+    """vLLM's fp8 of DeepSeek-V3.2's layers is fp8_ds_mla: 512 FP8 values, 4 scales in FP32 and 64 RoPE values in 16
+    bits, beside an index key of 128 values and a scale. Start-up logs of GLM-5.1 (0.20.2, eight RTX PRO 6000): 19.55
+    GiB hold 341,504 tokens of 78 x 788 B; with its layer of multi-token prediction 18.51 GiB 319,232 of 79 x 788."""
+    given = 18.51 if drafts else 19.55
+    config = '{"method": "mtp", "num_speculative_tokens": 1}' if drafts else None
+    asked = {"stack": "vllm@0.20.2", "tp": 8, "weights": "nvfp4-experts", "speculative_config": config}
+    found = pooled(given, device, "glm-5.1", "fp8", **asked)
+    block = 16 * n_layers * (element + 128 + 4)
+    assert found["kv_pool_tokens"] == int(given * GIB) // block * 16
+    if element == 656:
+        assert found["kv_pool_tokens"] == pytest.approx(319_232 if drafts else 341_504, rel=3e-4)
+    assert found["quantizer"] == "fp8"
+
+
 def test_devices_that_share_tokens_have_pages_of_their_own():
     """By hand: 17 pages of 16 tokens on each of 8 devices hold 17 * 128 tokens, and a request of 129 takes two of them.
 
