@@ -14,6 +14,9 @@ from dse.specs import llama_cpp, servers
 from dse.specs.huggingface import mixers
 from dse.specs.workload import Workload
 
+#: tokens that blocks of latent heads beside states are multiples of (vLLM 0.33.0, vllm/platforms/interface.py)
+_LATENT_TOKENS = 128
+
 
 class PoolBlocks(NamedTuple):
     """A pool of blocks. Bits are numerators over the plan's denominator, of all stages; all 0: layers do not differ."""
@@ -91,6 +94,8 @@ def blocks_of(
     is_mixed = any(len(alike) > 1 for alike in (full, windowed, states))
     if is_mixed or any(layer.tokens_per_entry > 1 or layer.joined for layer, _ in plan.layers):
         return _by_bits(full, windowed, states, server)
+    if states and plan.model.is_latent:
+        page_tokens = max(page_tokens, _LATENT_TOKENS)
     return _padded(full, windowed, states, server, page_tokens, n_drafted)
 
 

@@ -355,3 +355,20 @@ def test_groups_of_layers_follow_the_release(release, n_full, n_windows, groups,
     assert (blocks.full_block_tokens, blocks.window_block_tokens) == (tokens, 16)
     group = max(n_full, n_windows) if groups == (1, 1) else min(n_full, n_windows)
     assert blocks.block_bits == 8 * plan.den * group * 16 * 16 * 2 * 260
+
+
+@pytest.mark.parametrize(
+    ("model", "quantizer", "tokens"),
+    [
+        ("qwen3.5-4b", "fp16", 528),  # vLLM's issue 40696: "Setting attention block size to 528 tokens"
+        ("nemotron-3-super-120b-a12b", "fp8", 8320),  # its issue 48401
+        ("granite-4.0-h-small", "fp16", 528),  # vllm-gaudi's pull request 1453
+        # 2,170,880 B of states, 576 x 2 B a token: 15 times 128 tokens hold it, 14 do not
+        ("kimi-linear-48b-a3b", "fp16", 1920),
+    ],
+)
+def test_a_block_of_a_hybrid_holds_a_state(model, quantizer, tokens):
+    """vLLM, vllm/platforms/interface.py, _align_hybrid_block_size."""
+    plan = design("h200", model, quantizer).plan
+    blocks = pool.blocks_of(plan, servers.of("vllm", catalog.device("h200"), "vllm"), 16, 1.0)
+    assert blocks.full_block_tokens == tokens
