@@ -72,7 +72,8 @@ def renamed(said: Mapping[str, str]) -> dict[str, str]:
 
 def is_result(content: bytes) -> bool:
     """Whether a file is JSON, and so no table."""
-    return re.match(rb"\s*\[?\s*\{", content) is not None
+    start = content.lstrip()
+    return (start[1:].lstrip() if start.startswith(b"[") else start).startswith(b"{")
 
 
 def rows(path: str, content: bytes) -> list[dict[str, str]]:

@@ -537,21 +537,22 @@ def _is_on_host(apart: float, weights: LogTerm, host_gib: float) -> bool:
 
 
 def _memory(log: StartupLog, point: Point, source: str) -> MeasuredMemory | None:
-    """The memory of a log; None where it does not say that of keys and values, or where memory is a paper's.
+    """The memory of a log; None where it does not say that of keys and values, or of a server that does not start, or
+    where memory is a paper's.
 
     What the log does not print is as computed, and buffers are what the pool leaves: so the pool is the log's.
     """
     design, work = point.design, point.work
     memory = design.memory
     kv_bytes = _pool_bytes(log, point)
-    if kv_bytes is None or not memory.is_server:
+    if kv_bytes is None or kv_bytes < 0 or log.failure not in ("", startup_log.RUNS) or not memory.is_server:
         return None
     model_bytes = capacity.weight_bytes(design) - memory.beside_bytes
     weight = capacity.weight_bytes(design) if log.weight_gib is None else round(log.weight_gib * GIB)
     activation = memory.prompt_bytes if log.activation_gib is None else round(log.activation_gib * GIB)
     graph = memory.graph_bytes
     if graph and log.graph_gib is not None:
-        graph = round(log.graph_gib * GIB)
+        graph = max(round(log.graph_gib * GIB), 0)
     is_given = bool(memory.given_bytes) or log.engine == "llama.cpp"
     buffers = memory.buffer_bytes
     if not is_given:

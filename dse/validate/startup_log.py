@@ -25,6 +25,8 @@ MAX_BYTES = 2 * 2**20
 MIN_LINE_LETTERS, MAX_LINE_LETTERS = 8, 20_000
 #: letters of an error that are repeated
 MAX_ERROR_LETTERS = 160
+#: GiB of anything at most
+MAX_GIB = 2**20
 #: digits of a count or a number of bytes at most
 MAX_DIGITS = 15
 #: tokens of a block, where a log of vLLM does not say it
@@ -451,6 +453,8 @@ _ENDS = {
     "trtllm": "Allocated ... GiB for max tokens in paged KV cache",
     "llama.cpp": "KV buffer size = ... MiB",
 }
+#: sizes that may be less than 0: what is left, and what changed
+_BELOW_ZERO = frozenset(("kv_gib", "non_torch_gib", "captured_gib"))
 #: fields that are no numbers, though they may look like them
 _TEXTS = frozenset(
     ("release", "model", "device", "file_type", "buffers", "kv_format", "failure", "component", "loaded", "tried")
@@ -584,11 +588,18 @@ def _found(engine: str, lines: Iterable[str]) -> dict[str, Any]:
 def _value(name: str, text: str) -> Any:
     """A number where a text is one. Raises InputError for one that no server has."""
     plain = text.replace(",", "")
+    if name.endswith("_gib") and re.fullmatch(r"-?\d+", plain, re.ASCII):
+        plain += ".0"
     if re.fullmatch(r"-?\d+", plain, re.ASCII):
         if len(plain) > MAX_DIGITS:
             raise InputError(f"log: {name} = {show(plain)}: must be a number of at most {MAX_DIGITS} digits")
         return int(plain)
-    return float(plain) if re.fullmatch(r"-?\d{1,12}\.\d{1,12}", plain) else text
+    if not re.fullmatch(r"-?\d{1,12}\.\d{1,12}", plain):
+        return text
+    value = float(plain)
+    if name.endswith("_gib") and not (-MAX_GIB if name in _BELOW_ZERO else 0) <= value <= MAX_GIB:
+        raise InputError(f"log: {name} = {show(plain)}: must be {MAX_GIB:,} GiB at most, and no less than 0")
+    return value
 
 
 def _refuse_several(seen: Mapping[LogPattern, list[Any]]) -> None:
@@ -806,7 +817,7 @@ def _of_vllm(fields: Mapping[str, Any]) -> StartupLog:
     if log.kv_tokens is None and "n_blocks" in fields:
         log = replace(log, kv_tokens=fields["n_blocks"] * (log.block_tokens or BLOCK_TOKENS))
     if log.activation_gib is None and log.weight_gib is not None and "peak_gib" in fields:
-        log = replace(log, activation_gib=fields["peak_gib"] - log.weight_gib)
+        log = replace(log, activation_gib=max(fields["peak_gib"] - log.weight_gib, 0.0))
     return replace(
         log,
         ep=log.tp if fields.get("expert_parallel") == "True" else None,

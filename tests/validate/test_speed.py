@@ -228,8 +228,8 @@ def test_a_list_of_results_is_read_and_what_each_lacks_is_said(tmp_path):
     found, lacks = speed.read(str(path))
     assert not found.reason
     assert lacks.reason.endswith(
-        f"device, model = '': must be there: give them, for `vllm bench serve` as --metadata device=8xh200 model=MODEL, "
-        f"or say it to `dse check-log {path}`, as --device 8xh200 or --model NAME"
+        f"device, model = '': must be there: give them, for `vllm bench serve` as --metadata device=8xh200 "
+        f"model=MODEL, or say it to `dse check-log {path}`, as --device 8xh200 or --model NAME"
     )
 
 
