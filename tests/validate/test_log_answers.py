@@ -393,11 +393,15 @@ def test_memory_that_others_hold_is_no_reason_for_more_devices():
 
 def test_options_of_an_answer_are_those_of_the_engine():
     ours = ("--gpu-memory-utilization", "--prompt-budget", "--max-num-seqs", "--quantizer", "--max-model-len", "--tp ")
-    for name in ("SGLang", "SGLang's graphs", "TensorRT-LLM", "llama.cpp", "llama.cpp's compute buffers"):
-        text, device, *_ = FAILURES[name]
+    small = (
+        SGLANG.partition("RuntimeError")[0] + "KV Cache is allocated. #tokens: 9000, K size: 1.1 GB, V size: 1.1 GB\n"
+    )
+    texts = [FAILURES[name][:2] for name in ("SGLang", "SGLang's graphs", "TensorRT-LLM", "llama.cpp")]
+    for text, device in (*texts, FAILURES["llama.cpp's compute buffers"][:2], (small.replace("0.7", "0.9"), "h100")):
         found = dse.check_log(text + "\n", device=device)
         for line in (found.says, *found.tries, *found.notes):
             assert not any(option in line for option in ours), line
+    assert "a smaller share than the design has (--mem-fraction-static)" in found.says
 
 
 def test_a_limit_prompts_or_the_load_bind_where_the_pool_is_not_full():
@@ -435,3 +439,9 @@ def test_a_release_that_is_newer_than_all_and_a_name_of_several_models_are_said(
     assert len(error.value.lines()) == 1
     with pytest.raises(InputError, match=r"tp = 3: does not divide the 64 query heads of qwen3-32b: use one of 1, 2"):
         dse.check_log(QWEN + WEIGHTS + POOL, device="h100", tp=3)
+
+
+def test_no_shorter_context_starts_a_server_without_any_pool():
+    text, device, *_ = FAILURES["less than no pool"]
+    found = dse.check_log(text + "\n", device=device)
+    assert not any(line.startswith(("--max-model-len", "--kv-cache-dtype")) for line in found.tries)
