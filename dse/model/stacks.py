@@ -13,6 +13,13 @@ DEFAULT_STACK = "vllm"
 DEFAULT_STACKS_OF = "h100"
 #: in place of a release: kernels alone, as papers and their benchmarks have them
 KERNELS = "kernels"
+#: programs that have no stack of their own -> what their times are near to
+NEAR = {
+    **dict.fromkeys(
+        ("ollama", "lmstudio", "lm-studio", "koboldcpp", "ik_llama.cpp", "llamacpp"), "runs llama.cpp's code"
+    ),
+    **dict.fromkeys(("mlx", "mlx-lm"), "its times are not modeled: its KV types (mlx:bits=4) count in memory"),
+}
 #: what times of a device are called whose kernels nobody measured
 WITHOUT_KERNELS = "estimated"
 
@@ -65,6 +72,8 @@ def _by_backend(device: HardwareSpec, work: Workload) -> tuple[str, StackSpec] |
     weights are a file of its types; None for other stacks. Raises InputError for a backend that there is not, and for a
     stack beside the only one."""
     engine, _, release = (work.stack or "").partition("@")
+    if engine in NEAR:
+        raise InputError(f"stack = {show(work.stack)}: {NEAR[engine]}: use llama.cpp")
     is_file = not engine and work.weight_format.is_file
     architecture = device.architecture or (ANY_GPU if device.n_cores else "")
     for name, program in catalog.backends().items():

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from dse.specs.device_and_model import ModelSpec
 
 #: words beside a format: how it was made; scales of a tensor or channel
-BESIDE, SCALED = r"unsloth|quantized|gguf|kv|hf", r"dynamic|static|pertensor|kv"
+BESIDE, SCALED = r"unsloth|quantized|gguf|kv|hf|mlx|dwq|[2356]bit", r"dynamic|static|pertensor|kv"
 #: types of llama.cpp's files: Q4_K_M, q8_0, IQ4_XS, and of ik_llama.cpp's: IQ4_KS_R4
 _GGUF = re.compile(
     r"(?<![a-z0-9])(?:ud[-_])?([it]?q[1-8][-_](?:k[-_](?:xl|[sml])|ks{0,2}|k[lt]|[01](?:[-_][48][-_][48])?|nl|xxs|xs|bn|"
@@ -61,6 +61,9 @@ def format_in(name: str) -> NamedFormat:
             raise InputError(f"model = {show(name)}: {kind} is no type that is known: use one of {known}")
         return NamedFormat(kind, types[0])
     words = [word for word in re.split(r"[\s._:-]+", short)[1:] if word]
+    bits = next((word for word in words if re.fullmatch(r"[2-68]bit", word)), "")
+    if bits and (owner.startswith("mlx") or "mlx" in words):
+        return NamedFormat(f"mlx-{bits}", f"mlx-{bits}")
     said = [(word, formats) for word in words for pattern, formats in WORDS if re.fullmatch(pattern, word)]
     if not said:
         return NamedFormat("", is_open="gguf" in words)

@@ -60,6 +60,8 @@ def _gguf(name: str, eighths: int) -> WeightFormat:
 #: a block of 16 has an 8-bit scale (NVFP4), of 32 an 8-bit scale (MXFP4, MXFP8) or a 16-bit one (INT4 experts of Kimi),
 #: of 128 a 16-bit scale (INT4, INT8), and of 128 x 128 a 32-bit scale (FP8 in blocks: 0.002 bits, not counted)
 _NVFP4, _MXFP4, _INT4, _INT4_OF_64, _INT4_OF_32, _MXFP8, _INT8 = 36, 34, 33, 34, 36, 66, 65
+#: what 16 bits of scale and of bias for 64 weights add in MLX (mlx 0.32.4, affine quantize), tables too
+_MLX = 4
 #: bits a weight of GGUF types: of one type by its blocks; of mixes ("_M", "_S", "_L", and IQ1 to IQ4) as llama.cpp's
 #: table for Llama-3.1-8B says (tools/quantize/README.md), to an eighth of a bit
 _GGUF = {
@@ -150,6 +152,10 @@ FORMATS: dict[str, WeightFormat] = {
         _uniform("int4-ffn", "INT4 feed-forwards and experts, attention 16 bits", _INT4, "int4", ATTENTION),
         _uniform("int4-of-64", "INT4, 16-bit activations, groups of 64", _INT4_OF_64, "int4"),
         _uniform("int4-of-32", "INT4, 16-bit activations, groups of 32", _INT4_OF_32, "int4"),
+        *(
+            _uniform(f"mlx-{bits}bit", f"MLX, {bits} bits, groups of 64", 8 * bits + _MLX, code, NOTHING)
+            for bits, code in ((2, ""), (3, ""), (4, "int4"), (5, ""), (6, ""), (8, "int8"))
+        ),
         _uniform("nf4", "4 bits of bitsandbytes, 16-bit activations", _INT4, ""),
         WeightFormat(
             "nvfp4-experts",

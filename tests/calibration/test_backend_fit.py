@@ -197,6 +197,8 @@ def test_files_of_it_run_in_it_unless_another_stack_is_asked_for():
         ("gaudi3", "llama.cpp", "llama.cpp has CUDA, Metal, ROCm, Vulkan, none of them for Gaudi3"),
         ("rtx-3090", "llama.cpp@kernels", "was measured by whole steps alone: use llama.cpp"),
         ("rtx-3090", "llama.cpp@new", "is no release"),
+        ("m4-max", "mlx", "its times are not modeled: its KV types .* count in memory: use llama.cpp"),
+        ("rtx-3090", "ollama", r"runs llama.cpp's code: use llama.cpp"),
     ],
 )
 def test_a_stack_that_there_is_not_is_refused_in_a_line(device, stack, said):

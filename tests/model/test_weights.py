@@ -78,6 +78,8 @@ BY_HAND = {
     "iq2_bn": 64 * 4,
     "iq1_kt": 56 * 4,
     "iq1_bn": 1024 * 13 // 64,
+    # 4 bytes of scale and bias for 64
+    **{f"mlx-{bits}bit": 1024 * bits // 8 + 4 * (1024 // 64) for bits in (2, 3, 4, 5, 6, 8)},
     # mixes of publishers, as the nearest of llama.cpp's
     "q8_k_xl": 34 * 32,
     **dict.fromkeys(("q6_k_xl", "q6_k_l"), 1024 * 53 // 64),
