@@ -74,6 +74,12 @@ def n_blocks(design: Design) -> int:
 
 
 @compilable
+def token_blocks(design: Design) -> int:
+    """Blocks of a pool beside those that its slots hold."""
+    return max(n_blocks(design) - design.memory.slot_blocks, 0)
+
+
+@compilable
 def blocks_of_request(design: Design, n_tokens: int, beside_window: int) -> int:
     """Blocks of a request of `n_tokens`, of which layers keep `beside_window` tokens beside a full window."""
     memory = design.memory
@@ -108,7 +114,7 @@ def pool_tokens(design: Design, made: Generation) -> int:
     if memory.block_bits == 0:
         return mean_tokens(design, made, longest_tokens(design))
     if memory.n_groups:
-        return capacity.tokens_of_groups(n_blocks(design), memory.n_groups, memory.printed_tokens)
+        return capacity.tokens_of_groups(token_blocks(design), memory.n_groups, memory.printed_tokens)
     longest = longest_tokens(design)
     return capacity.tokens_of_requests(
         n_blocks(design), blocks_of_request(design, longest, memory.budget_tokens), longest

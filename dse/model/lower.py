@@ -832,7 +832,7 @@ def _pool_of(
         )
     n_slots = slots_of(work, server)
     blocks = pool.of_slots(plan, budget, n_slots, is_unified=work.max_num_seqs is None, whole_windows=ratio is not None)
-    return blocks, pool.slots_bytes(plan, blocks, limit, n_slots, work) if limit else 0
+    return blocks, pool.slots_bytes(plan, blocks, limit, work) if limit else 0
 
 
 def slots_of(work: Workload, server: servers.Server) -> int:

@@ -42,6 +42,8 @@ class PoolBlocks(NamedTuple):
     state_share_bits: int = 0
     #: requests whose states have places; 0: not counted
     most_of_states: int = 0
+    #: blocks of the windows and states of all slots
+    slot_blocks: int = 0
 
 
 #: layers do not differ: tokens are those of the mean over a sequence
@@ -147,21 +149,22 @@ def of_slots(plan: KvPlan, batch_tokens: int, n_slots: int, *, is_unified: bool,
             full += bits
     if not (of_slot or has_windows):
         return ALIKE
-    return ALIKE._replace(
+    return PoolBlocks(
         block_bits=1,
+        n_groups=full,
         printed_tokens=1,
         full_groups=full,
         full_block_tokens=1,
-        window_block_tokens=1,
         state_blocks=of_slot,
+        slot_blocks=of_slot * n_slots,
     )
 
 
-def slots_bytes(plan: KvPlan, blocks: PoolBlocks, n_tokens: int, n_slots: int, work: Workload) -> int:
+def slots_bytes(plan: KvPlan, blocks: PoolBlocks, n_tokens: int, work: Workload) -> int:
     """Bytes of llama.cpp's cache of `n_tokens` for all slots."""
     if blocks.block_bits == 0:
         return bytes_of(plan, blocks, n_tokens, work)
-    n_bits = n_tokens * blocks.full_groups + n_slots * blocks.state_blocks
+    n_bits = n_tokens * blocks.full_groups + blocks.slot_blocks
     return -(-n_bits // (units.BITS_PER_BYTE * plan.den * work.pp))
 
 

@@ -371,6 +371,8 @@ class Memory(NamedTuple):
     state_blocks: int
     state_share_bits: int
     most_of_states: int
+    #: blocks of the windows and states of all slots, which hold no tokens of the pool (llama.cpp)
+    slot_blocks: int
 
 
 class Deployment(NamedTuple):

@@ -615,6 +615,7 @@ def test_cells_of_llama_cpp_are_those_that_its_logs_print():
     token = 2 * 16 * 128 * 2
     alone = results(**asked, max_total_tokens=32_768, max_num_seqs=1)
     assert alone["free_bytes"] == (10 * 32_768 + 52 * 1536) * token
+    assert alone["kv_pool_tokens"] == 32_768
     assert (
         results(**asked, max_total_tokens=32_768, max_num_seqs=4)["free_bytes"] == (10 * 32_768 + 52 * 4 * 1536) * token
     )

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from dse.model.capacity import blocks_of_request, counts_blocks, longest_tokens, n_blocks, whole_blocks
+from dse.model.capacity import blocks_of_request, counts_blocks, longest_tokens, n_blocks, token_blocks, whole_blocks
 from dse.model.facts import Facts
 from dse.model.formulas import activations, capacity, kv_cache
 from dse.model.peak_memory import activation_tokens
@@ -235,7 +235,7 @@ def kv_pool_tokens(at: Facts) -> Derivation:
     if memory.n_groups:
         return by(
             capacity.tokens_of_groups,
-            n_blocks=n_blocks(at.design),
+            n_blocks=token_blocks(at.design),
             n_groups=memory.n_groups,
             block_tokens=memory.printed_tokens,
         )
