@@ -831,7 +831,14 @@ def _pool_of(
             f"swa-full-tokens-ratio = {ratio:g}: llama.cpp keeps windows, or with 1 (--swa-full) whole contexts"
         )
     n_slots = slots_of(work, server)
-    blocks = pool.of_slots(plan, budget, n_slots, is_unified=work.max_num_seqs is None, whole_windows=ratio is not None)
+    blocks = pool.of_slots(
+        plan,
+        budget,
+        n_slots,
+        is_unified=work.max_num_seqs is None,
+        whole_windows=ratio is not None,
+        n_held=n_slots if work.max_num_seqs or limit else 1,
+    )
     return blocks, pool.slots_bytes(plan, blocks, limit, work) if limit else 0
 
 

@@ -134,9 +134,11 @@ def _padded(
     )
 
 
-def of_slots(plan: KvPlan, batch_tokens: int, n_slots: int, *, is_unified: bool, whole_windows: bool) -> PoolBlocks:
-    """The cells of llama.cpp, counted in bits: those of all tokens, and for each slot its windows and states; `ALIKE`
-    where no layer has any."""
+def of_slots(
+    plan: KvPlan, batch_tokens: int, n_slots: int, *, is_unified: bool, whole_windows: bool, n_held: int
+) -> PoolBlocks:
+    """The cells of llama.cpp, counted in bits: those of all tokens, and for each slot its windows and states, of which
+    `n_held` slots hold theirs whatever runs; `ALIKE` where no layer has any."""
     full, of_slot, has_windows = 0, 0, False
     for kind in _kinds(plan):
         bits = kind.n_layers * kind.bits
@@ -156,7 +158,7 @@ def of_slots(plan: KvPlan, batch_tokens: int, n_slots: int, *, is_unified: bool,
         full_groups=full,
         full_block_tokens=1,
         state_blocks=of_slot,
-        slot_blocks=of_slot * n_slots,
+        slot_blocks=of_slot * n_held,
     )
 
 

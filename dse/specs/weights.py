@@ -1,7 +1,7 @@
 """Formats of weights as servers and checkpoints name them: bits in memory, and how products with them run."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dse.core.errors import InputError, did_you_mean, show
 
@@ -54,7 +54,8 @@ def _gguf(name: str, eighths: int) -> WeightFormat:
     code = "gguf_grid" if re.fullmatch(_GRIDS, name) else "gguf"
     said = f", a hub's own mix: counted as {_HUBS[name].upper()}" if name in _HUBS else ""
     said = ", of ik_llama.cpp" if name in _OF_IK else said
-    return _uniform(name, f"GGUF {name.upper()}{said}", eighths, code, NOTHING)
+    form = _uniform(name, f"GGUF {name.upper()}{said}", eighths, code, NOTHING)
+    return replace(form, expert_eighths=_EXPERTS.get(_HUBS.get(name, name), eighths))
 
 
 #: a block of 16 has an 8-bit scale (NVFP4), of 32 an 8-bit scale (MXFP4, MXFP8) or a 16-bit one (INT4 experts of Kimi),
@@ -95,6 +96,24 @@ _GGUF = {
     "iq1_s": 16,
     "tq1_0": 14,
     "q1_0": 9,
+}
+#: of these the layers of mixtures, whose experts are nearly all: the table less its embeddings and output head, which
+#: have more bits (src/llama-quant.cpp: Q2_K, IQ3_S or the type itself, and Q5_K or Q6_K)
+_EXPERTS = {
+    "iq3_m": 29,
+    "iq3_s": 28,
+    "iq3_xs": 26,
+    "iq3_xxs": 25,
+    "q3_k_m": 31,
+    "q3_k_s": 28,
+    "q2_k": 24,
+    "q2_k_s": 22,
+    "iq2_m": 22,
+    "iq2_s": 20,
+    "iq2_xs": 19,
+    "iq2_xxs": 17,
+    "iq1_m": 15,
+    "iq1_s": 14,
 }
 #: types of ik_llama.cpp by their blocks (src/llama.cpp, llama_model_ftype_name); files that mix them take up to a
 #: seventh more, which --weights-size says
