@@ -525,7 +525,7 @@ def step_tokens_of(device: HardwareSpec, work: Workload, stack_name: str | None)
         return work.prompt_budget_tokens or PAPER_STEP_TOKENS
     logged = measured_memory.of(work.calibrated)
     server = measured_memory.server_of(logged, device, work, stack_name)
-    return prompt_budget(work, server) - draft_slots(work, work.max_num_seqs or server.sequences.count)
+    return prompt_budget(work, server) - draft_slots(work, drafting(work, server))
 
 
 def load_of(
@@ -638,6 +638,11 @@ def beside_bytes(plan: KvPlan, work: Workload) -> int:
     n_bytes += stage_bytes(group_copy_bytes(plan, work), work.pp)
     n_bytes += weights.end_stage_bytes(fullest, table + head, work.pp)
     return int(n_bytes) + draft_bytes(plan, work) - host_bytes(model, work)
+
+
+def drafting(work: Workload, server: servers.Server) -> int:
+    """Requests of a step that drafting takes places for: as many as the server takes."""
+    return slots_of(work, server) if server.has_slots else work.max_num_seqs or server.sequences.count
 
 
 def draft_slots(work: Workload, n_sequences: int) -> int:
@@ -772,7 +777,7 @@ def memory_of(device: HardwareSpec, plan: KvPlan, work: Workload, stack_name: st
         budget, elements, n_sequences, (plan.whole or plan).model.vocab_size, server.logit.count, kept, image_bytes
     )
     n_drafted = work.draft.lookahead_tokens if work.draft else 0
-    _check_drafts(work, budget, n_sequences)
+    _check_drafts(work, budget, drafting(work, server))
     graph_bytes = server.graph_bytes(-(-model.n_layers // work.pp), n_sequences, work.cuda_graph_max_bs)
     graph_bytes *= work.cuda_graphs
     if logged:

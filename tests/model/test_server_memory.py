@@ -642,6 +642,15 @@ def test_states_of_hybrids_lie_in_llama_cpp_beside_the_cells():
     assert results(**asked)["free_bytes"] == 65_536 * 16 * 4 * 512 * 2 + 2 * state
 
 
+def test_drafts_of_llama_cpp_are_of_its_slots():
+    """Four slots take 4 of a batch of 512 (512 rows of logits took all of it); the draft's weights count."""
+    draft = '{"method": "draft_model", "model": "qwen3-0.6b", "num_speculative_tokens": 4}'
+    plain, drafted = (
+        results("rtx-4090", "qwen3-8b", weights="q4_k_m", speculative_config=said) for said in (None, draft)
+    )
+    assert drafted["weight_bytes"] > plain["weight_bytes"] + 0.2e9
+
+
 def test_a_cache_that_memory_does_not_hold_is_said():
     """Llama-3.1-8B in Q4_K_M: 131,072 B a token, 16 GiB of them beside 4.6 GiB of weights on a 16 GB card."""
     found = results("rtx-5060-ti-16gb", weights="q4_k_m", max_total_tokens=131_072)
