@@ -229,15 +229,16 @@ def _usage_line(error: click.ClickException) -> str:
     message = error.format_message().rstrip(".")
     unknown = re.match(r"No such command '(.*?)'", message, re.S)
     if unknown:
-        return f"unknown command {show(unknown[1])}: {_meant(unknown[1])}"
+        group = ctx.command if ctx and isinstance(ctx.command, click.Group) else cli
+        return f"unknown command {show(unknown[1])}: {_meant(unknown[1], group)}"
     return f"{message[:1].lower()}{message[1:]}: see {path} --help"
 
 
-def _meant(word: str) -> str:
+def _meant(word: str, group: click.Group) -> str:
     """The commands that say of themselves what was typed, as front and trace; else those of a name near it."""
     says = re.compile(rf"\b{re.escape(word)}", re.I)
-    matches = [name for name, command in cli.commands.items() if says.search(command.get_short_help_str(200))]
-    return f"did you mean {', '.join(matches)}?" if 0 < len(matches) <= 3 else did_you_mean(word, cli.commands)
+    matches = [name for name, command in group.commands.items() if says.search(command.get_short_help_str(200))]
+    return f"did you mean {', '.join(matches)}?" if 0 < len(matches) <= 3 else did_you_mean(word, group.commands)
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import os
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ def refused(name: str, says: str = CANNOT) -> Iterator[None]:
     """Turn what pandas and pyarrow raise for a file that is no table, or a damaged one, into an InputError."""
     try:
         yield
-    except (OSError, ValueError, TypeError, ArithmeticError, LookupError, NotImplementedError) as error:
+    except (OSError, ValueError, TypeError, ArithmeticError, LookupError, NotImplementedError, csv.Error) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(f"{name}: {says}: {clean(reason, 100)}") from error
 
@@ -60,7 +61,8 @@ def read_csv(path: str | os.PathLike[str], give: str, max_bytes: int, says: str 
     raw, size = files.open_regular(path, give, name)
     with raw, refused(name, says):
         _check_size(name, size, max_bytes)
-        _check_once(name, next(csv.reader([raw.readline(MAX_HEADER).decode("utf-8-sig", "replace")]), []))
+        first = re.split("[\r\n]", raw.readline(MAX_HEADER).decode("utf-8-sig", "replace"), maxsplit=1)[:1]
+        _check_once(name, next(csv.reader(first), []))
         raw.seek(0)
         return pd.read_csv(raw, **options)
 

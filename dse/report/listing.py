@@ -17,7 +17,7 @@ from dse.model import kv_layout
 from dse.model.records import NO_LIMIT
 from dse.quantizers import FAMILIES, QuantizerSpec, TensorShape, engine_names, layered, parse, skipping
 from dse.quantizers.base import Beside
-from dse.specs import catalog, device_names, engines, servers, tokens
+from dse.specs import catalog, device_names, engines, model_names, servers, tokens
 from dse.specs.device_and_model import GPU_PATHS, HardwareSpec, LayerKV, ModelSpec, Quantity
 from dse.specs.implementation import Starts
 from dse.specs.stack import Fit
@@ -417,7 +417,6 @@ def show(name: str) -> Rows:
         about = {"source": policy.family.source, "validity": policy.family.validity or "exact"}
         rows = _parameter_rows(policy.family.params, dict(policy.values))
         return rows + [_row(key, policy.family.title, text) for key, text in about.items()]
-    known = {**catalog.device_files(), **catalog.model_files()}
     if name.lower() in catalog.device_files() or device_names.meant(name, catalog.device_aliases()):
         return _device_rows(catalog.device(name))
     if catalog.shipped_model_file(name):
@@ -427,7 +426,10 @@ def show(name: str) -> Rows:
         if catalog.looks_like_device(document.data):
             return _device_rows(catalog.device_from(document))
         return _model_rows(catalog.model_from(document))
-    raise InputError(f"unknown name {errors.show(name)}: {did_you_mean(name, [*known, *FAMILIES, *tokens.FAMILIES])}")
+    known = [*catalog.device_files(), *dict(catalog.model_aliases()), *FAMILIES, *tokens.FAMILIES]
+    hints = (model_names.without_file(name), did_you_mean(name, known), device_names.near(name, catalog.device_aliases()))
+    hint = next((hint for hint in hints if hint and not hint.startswith(("known", "see"))), "see `dse list`")
+    raise InputError(f"unknown name {errors.show(name)}: {hint}")
 
 
 def _device_rows(device: HardwareSpec) -> Rows:

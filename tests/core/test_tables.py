@@ -41,6 +41,8 @@ def read(path):
         ("t.csv", b'a\n"1', "cannot be read as a table"),
         ("t.csv", b"a,a\n1,2\n", "column 'a' is there twice"),
         ("t.csv", b"a\n\xff\n", "cannot be read as a table"),
+        ("t.csv", b"a,a\r1,2\r", "column 'a' is there twice"),  # lines as of an old Mac
+        ("t.csv", b"\xd2\r\x00\xff,\x81", "cannot be read as a table"),
     ],
 )
 def test_a_damaged_table_is_one_line(tmp_path, name, content, says):

@@ -98,6 +98,12 @@ PRINTED_2 = {
 }
 
 WRITTEN = {
+    "NVIDIA B300 SXM6 AC": "B300",
+    "NVIDIA GH200 480GB": "GH200-96GB",  # 480 GB are its CPU's
+    "AMD Instinct MI300X VF": "MI300X",
+    "AMD Instinct MI308X OAM": "MI308X",
+    "TPU v5 lite": "TPU-v5e",
+    "TPU v6 lite": "TPU-v6e",
     "H100-SXM5-80GB": "H100",
     "NVIDIA H100 80GB HBM3": "H100",
     "A100-SXM4-80GB": "A100-80GB",
@@ -337,6 +343,8 @@ def test_an_unknown_name_is_answered_by_five_at_most(name, hint):
         ("8x H200", (8, "H200")),
         ("4 * A100-80GB", (4, "A100-80GB")),
         ("16 X rtx 4090", (16, "rtx 4090")),
+        ("2 x 5090", (2, "5090")),
+        ("H200 x8", (8, "H200")),
         ("0xh100", None),
         ("h100", None),
         ("8x4090", None),
