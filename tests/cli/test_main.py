@@ -144,6 +144,21 @@ def test_an_unknown_command_names_those_of_a_near_name_or_that_say_the_word(run,
     assert_one_line(run(typed), 2, f"unknown command '{typed}': {meant}")
 
 
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["ask", "device"], "unknown command 'device': did you mean devices?"),
+        (["model", "make"], "unknown command 'make': known: add, export"),
+        (["show", "Qwen3.8-Flash-Next"], "its architecture is not read; nearest by shape is qwen3-next-80b-a3b"),
+        (["show", "AMD Radeon RX 7950"], "did you mean rx-7900-xt"),
+        (["show", "kivii"], "did you mean kivi?"),
+        (["show", "xyzzy"], "unknown name 'xyzzy': see `dse list`"),
+    ],
+)
+def test_what_is_near_is_said_and_no_list_of_all(run, args, says):
+    assert_one_line(run(*args), 2, says)
+
+
 def bad_files():
     """(text or bytes of a device file, what the message must name)."""
     ok = DEVICE
