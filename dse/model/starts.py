@@ -233,7 +233,8 @@ def _layout_refusals(model: ModelSpec, plan: KvPlan, work: Workload, stack: str)
 
 def _slice_refusals(model: ModelSpec, work: Workload, engine: str) -> dict[str, str]:
     """Slices of feed-forwards that are no multiple of the blocks that their weights are scaled by: of routed experts,
-    of the shared one, which `ep` leaves in slices, and of dense layers. A server on each device slices experts alone."""
+    of the shared one, which `ep` leaves in slices, and of dense layers. A server on each device slices experts alone.
+    """
     word, block = _SLICED.get(work.weight_format.name, ("", 1))
     is_sliced = word == "block_n" and (engine == "SGLang" or not work.dp_attention)
     routed = model.expert_width if work.ep == 1 else None

@@ -427,7 +427,8 @@ def show(name: str) -> Rows:
             return _device_rows(catalog.device_from(document))
         return _model_rows(catalog.model_from(document))
     known = [*catalog.device_files(), *dict(catalog.model_aliases()), *FAMILIES, *tokens.FAMILIES]
-    hints = (model_names.without_file(name), did_you_mean(name, known), device_names.near(name, catalog.device_aliases()))
+    of_device = device_names.near(name, catalog.device_aliases())
+    hints = (model_names.without_file(name), did_you_mean(name, known), of_device)
     hint = next((hint for hint in hints if hint and not hint.startswith(("known", "see"))), "see `dse list`")
     raise InputError(f"unknown name {errors.show(name)}: {hint}")
 

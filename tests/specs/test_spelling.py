@@ -156,10 +156,8 @@ def test_states_of_short_convolutions_and_mamba_by_hand(tmp_path):
     # 12,288 x 2 / 3 = 8,192 channels of three matrices, two norms a layer, one at the end
     assert model.parameters == attention + 3 * 3 * 2048 * 8192 + 2048 * 7 + 1000 * 2048
     # Liquid's own files name the width and the tie otherwise, and the width is adjusted unless they deny it
-    theirs = {
-        key: value for key, value in (base | lfm).items() if key not in ("intermediate_size", "tie_word_embeddings")
-    }
-    del theirs["block_auto_adjust_ff_dim"]
+    ours = ("intermediate_size", "tie_word_embeddings", "block_auto_adjust_ff_dim")
+    theirs = {key: value for key, value in (base | lfm).items() if key not in ours}
     path.write_text(json.dumps(theirs | {"block_ff_dim": 12288, "tie_embedding": True, "block_dim": 2048}))
     assert catalog.model(str(path)).parameters == model.parameters
     path.write_text(json.dumps(theirs | {"block_ff_dim": 8192, "block_auto_adjust_ff_dim": False}))
