@@ -95,10 +95,8 @@ def _named(text: str) -> dict[str, Any]:
         model = catalog.model(text)
         said = weight_names.format_in(text)
         return {"model": path.stem, "weights": weight_names.of_model(said, model) if said.name else None}
-    if nearest := model_names.unpublished(text):
-        raise InputError(
-            f"{show(text)}: no file of it ships; nearest by shape is {nearest}; a config.json can be loaded below"
-        )
+    if known := model_names.without_file(text):
+        raise InputError(f"{show(text)}: {known}; a config.json can be loaded below")
     near = did_you_mean(text.rpartition("/")[2], [*dict(catalog.model_aliases()), *catalog.device_files()])
     near = near if near.startswith("did") else "give a model, a device, 8x H200, or a vllm serve command"
     raise InputError(f"{show(text)}: no model or device that is known: {near}; a config.json can be loaded below")

@@ -38,14 +38,14 @@ _MORE = tuple(
         key=lambda field: ["", *HEADINGS].index(_HEADINGS.get(field.key, "")),
     )
 )
-#: of these, what one stack alone has, and what models without constant states have not
-_OF_STACK = {
-    "max_total_tokens": "sglang",
-    "swa_full_tokens_ratio": "sglang",
-    "max_mamba_cache_size": "sglang",
-    "mamba_full_memory_ratio": "sglang",
-    "n_gpu_layers": "llama.cpp",
-    "n_cpu_moe": "llama.cpp",
+#: of these, what some stacks alone have, and what models without constant states have not
+_OF_STACKS = {
+    "max_total_tokens": ("sglang", "llama.cpp"),
+    "swa_full_tokens_ratio": ("sglang", "llama.cpp"),
+    "max_mamba_cache_size": ("sglang",),
+    "mamba_full_memory_ratio": ("sglang",),
+    "n_gpu_layers": ("llama.cpp",),
+    "n_cpu_moe": ("llama.cpp",),
 }
 _OF_STATES = ("state_type", "max_mamba_cache_size", "mamba_full_memory_ratio")
 
@@ -226,7 +226,7 @@ def _has(row: BenchRow, field: Field, values: Mapping[str, Any]) -> bool:
         return True
     stack = str(row.result["stack"]).partition("@")[0]
     has_states = field.key not in _OF_STATES or row.request.model_spec().state_bytes > 0
-    return has_states and _OF_STACK.get(field.key, stack) == stack
+    return has_states and stack in _OF_STACKS.get(field.key, (stack,))
 
 
 def _search() -> None:

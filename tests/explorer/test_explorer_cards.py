@@ -414,8 +414,9 @@ def test_a_page_asks_for_what_the_stack_and_the_model_have():
     plain = asked()
     assert {"speculative_config", "cuda_graph_max_bs", "stack"} <= plain
     assert not {"max_total_tokens", "n_gpu_layers", "state_type"} & plain
-    assert asked(stack="sglang") - plain == {"max_total_tokens", "swa_full_tokens_ratio"}
-    assert asked(stack="llama.cpp") - plain == {"n_gpu_layers", "n_cpu_moe"}
+    both = {"max_total_tokens", "swa_full_tokens_ratio"}
+    assert asked(stack="sglang") - plain == both
+    assert asked(stack="llama.cpp") - plain == {*both, "n_gpu_layers", "n_cpu_moe"}
     assert asked(model="qwen3.6-27b") - plain == {"state_type"}
     # a value that was given can be taken back
     assert "n_gpu_layers" in asked(n_gpu_layers="8")

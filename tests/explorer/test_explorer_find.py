@@ -47,7 +47,8 @@ H200 = {"device": "h200", "edits": ""}
             [],
         ),
         (
-            "./llama-server -m models/Meta-Llama-3.1-8B-Instruct-Q4_K_M.gguf -ctk q8_0 -ctv q4_0 -c 8192 -ngl 99 -np 4",
+            "./llama-server -m models/Meta-Llama-3.1-8B-Instruct-Q4_K_M.gguf -ctk q8_0 -ctv q4_0 -c 8192 -ngl 99 -np 4 "
+            "-fa on",
             {
                 "stack": "llama.cpp",
                 "model": "llama3.1-8b",
@@ -56,10 +57,11 @@ H200 = {"device": "h200", "edits": ""}
                 "parameters": "",
                 "value_quantizer": "q4_0",
                 "value_parameters": "",
+                "max_total_tokens": 8192,
                 "n_gpu_layers": 99,
                 "max_num_seqs": 4,
             },
-            ["-c 8192"],
+            ["-fa on"],
         ),
         (
             "vllm serve Qwen/Qwen3.6-27B --enforce_eager --mamba-ssm-cache-dtype float16 --max_num_seqs 512 "
@@ -101,7 +103,7 @@ def test_what_people_type(text, values, left_out):
     ("text", "message"),
     [
         ("lama 3.1 70b", "no model or device that is known: did you mean llama3.1-70b"),
-        ("Ling 2.6", "no file of it ships; nearest by shape is"),
+        ("Ling 2.6", "no file of it ships: give its config.json; nearest by shape is"),
         ("xyz", "no model or device that is known: give a model, a device, 8x H200"),
         ("vllm serve 'open", "close the quotes"),
         ("serve --port 1", "nothing that a design has"),

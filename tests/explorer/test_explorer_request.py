@@ -52,6 +52,8 @@ BESIDE = {
     "expert_skew": {"tp": 4, "ep": 2},
     "dp_attention": {"tp": 4},
     "dcp": {"tp": 16},
+    "gpu_layers": {"stack": "llama.cpp"},
+    "cpu_moe_layers": {"stack": "llama.cpp"},
     "max_total_tokens": {"stack": "sglang"},
     "swa_full_tokens_ratio": {"stack": "sglang"},
     "state_slots": {"stack": "sglang"},
