@@ -17,7 +17,7 @@ from dse.core.columns import aligned
 from dse.core.errors import InputError, show
 from dse.core.units import GIB
 from dse.model import capacity, engine, uncertainty
-from dse.model.lower import host_bytes
+from dse.model.lower import host_bytes, stored_bytes
 from dse.model.point import Point
 from dse.quantizers import QuantizerSpec
 from dse.specs import catalog, device_names, drafts, engines
@@ -40,7 +40,9 @@ SAME_DEVICE = 0.05
 #: bytes of a token differ where tokens and memory do not fit each other by more than this share
 SAME_TOKEN = 0.03
 _MS = units.to_base(1, "ms")
-#: types of llama.cpp's files that stand for one that is no format here, by bits a weight
+#: a file of llama.cpp mixes types where its size is off by more than this share of what its type takes; types that
+#: stand for such ones, and for those that are no formats here, by their size
+SAME_FILE = 0.05
 _FILE_FORMATS = ("q2_k", "iq3_xxs", "q3_k_m", "q4_0", "q5_0", "q6_k", "q8_0", "bf16")
 #: GiB below which terms are said to agree, and half of the last digit that logs print
 AGREES_GIB, ROUNDING_GIB = 0.1, 0.005
@@ -317,7 +319,7 @@ def _workload_of(
     release = f"@{log.release}" if log.release else ""
     settings = {
         "weights": None if "weights" in overrides else _weights_of(log, model),
-        "weights_size_bytes": None if "weights" in overrides else _size_of(log),
+        "weights_size_bytes": None if "weights" in overrides else _size_of(log, model),
         "stack": log.engine + release if on_stack else None,
         "page_tokens": log.block_tokens,
         "gpu_memory_utilization": log.gpu_memory_utilization,
@@ -353,10 +355,10 @@ def _workload_of(
     if known.get("memory") == "paper":
         known = {name: value for name, value in known.items() if name not in ("max_model_len", "prompt_budget_tokens")}
     notes = []
-    if "weights_size_bytes" in known and log.weights not in FORMATS:
+    if "weights_size_bytes" in known and log.file_gib and "weights_size_bytes" not in overrides:
         notes.append(
-            f"{log.weights.upper()} is no format here: memory is by the size of the file, {log.file_gib:,.2f} GiB, "
-            f"times are those of {known['weights']}"
+            f"a file of {log.weights.upper()} of {log.file_gib:,.2f} GiB: memory is by its size, times are those of "
+            f"{known['weights']}"
         )
     if log.engine != "llama.cpp" and not log.release and "@" not in str(known.get("stack", "")):
         notes.append("the log does not say its release: taken as the newest (--stack NAME@RELEASE)")
@@ -404,27 +406,30 @@ def _drafts_of(log: StartupLog, model: ModelSpec) -> str | None:
 
 def _weights_of(log: StartupLog, model: ModelSpec) -> str | None:
     """The format of weights: as an engine made it where the checkpoint has 16 bits, else as the checkpoint has it; of
-    a type of llama.cpp's files that is none here, the one of the nearest number of bits by the size of its file.
+    a file of llama.cpp that mixes types, or whose type is no format here, the one whose size is nearest.
 
     Raises InputError where the log does not say the size of such a file.
     """
     if log.engine != "llama.cpp":
         return log.weights or None if model.released == WIDE else None
-    if not log.weights or log.weights in FORMATS:
-        return log.weights or None
-    if not log.file_gib:
+    if log.file_gib and (size := _size_of(log, model)):
+        return min(_FILE_FORMATS, key=lambda name: abs(stored_bytes(model, FORMATS[name], 1) - size))
+    if log.weights and log.weights not in FORMATS:
         raise InputError(
             f"weights = {show(log.weights)}: the log's, is not known (`dse list weights`), and it does not say the "
             "size of its file: give --weights, such as q4_k_m"
         )
-    eighths = 64 * log.file_gib * GIB / model.parameters
-    return min(_FILE_FORMATS, key=lambda name: abs(FORMATS[name].expert_eighths - eighths))
+    return log.weights or None
 
 
-def _size_of(log: StartupLog) -> int | None:
-    """Bytes of a file of llama.cpp whose type is no format here."""
-    is_known = log.engine != "llama.cpp" or not log.weights or log.weights in FORMATS
-    return None if is_known or not log.file_gib else round(log.file_gib * GIB)
+def _size_of(log: StartupLog, model: ModelSpec) -> int | None:
+    """Bytes of a file of llama.cpp that mixes types, or whose type is no format here."""
+    if log.engine != "llama.cpp" or not log.file_gib or not log.weights:
+        return None
+    size = round(log.file_gib * GIB)
+    form = FORMATS.get(log.weights)
+    is_same = form is not None and abs(size / stored_bytes(model, form, 1) - 1) <= SAME_FILE
+    return None if is_same else size
 
 
 def _of_running(

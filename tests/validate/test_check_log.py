@@ -387,16 +387,26 @@ def test_a_type_of_file_that_is_no_format_is_counted_by_its_size():
     weights = next(term for term in found.terms if term.name == WEIGHTS)
     assert weights.ours == pytest.approx((4.58 - 281.81 / 1024) * 2**30, rel=0.005)
     assert f"--weights q4_0 --weights-size {round(4.58 * 2**30)}" in found.command
-    assert (
-        "Q4_K_R4 is no format here: memory is by the size of the file, 4.58 GiB, times are those of q4_0" in found.notes
-    )
+    assert "a file of Q4_K_R4 of 4.58 GiB: memory is by its size, times are those of q4_0" in found.notes
+
+
+def test_a_file_that_mixes_types_is_counted_by_its_size():
+    """IQ3_K takes 3.5 bits a weight, 3.3 GiB of 8.03 G: a file of 4.58 GiB has others too; of 3.3 GiB it has none."""
+    text = read("llamacpp-llama-3.1-8b-q4_k_m").replace("Q4_K - Medium", "IQ3_K - 3.4325 bpw")
+    found = dse.check_log(text)
+    weights = next(term for term in found.terms if term.name == WEIGHTS)
+    assert weights.ours == pytest.approx((4.58 - 281.81 / 1024) * 2**30, rel=0.005)
+    assert any(note.startswith("a file of IQ3_K of 4.58 GiB: memory is by its size") for note in found.notes)
+    alike = dse.check_log(text.replace("4.58 GiB", "3.28 GiB"))
+    assert "--weights iq3_k" in alike.command
+    assert "--weights-size" not in alike.command
 
 
 def test_a_file_of_llama_cpp_has_no_tower():
     """Gemma 3 27B in Q4_K_M: 27.0 G parameters of 4.875 bits are 15.3 GiB, and a table that both ends have, 1.4 G once
     more in the log's host; the tower of 0.4 G in 16 bits lies in a file of its own."""
     text = read("llamacpp-llama-3.1-8b-q4_k_m").replace("Meta Llama 3.1 8B Instruct", "Gemma 3 27b It")
-    found = dse.check_log(text.replace("33/33", "63/63"))
+    found = dse.check_log(text.replace("33/33", "63/63").replace("4.58 GiB", "15.40 GiB"))
     assert "--no-tower" in found.command
     assert next(term for term in found.terms if term.name == WEIGHTS).ours / 2**30 == pytest.approx(15.4, rel=0.02)
     assert "--no-tower" not in dse.check_log(text.replace("Gemma 3 27b It", "Meta Llama 3.1 8B Instruct")).command
