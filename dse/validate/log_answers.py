@@ -282,11 +282,11 @@ def _with_length(served: ServerOfLog, words: str, work: Workload | None, kinds: 
 def _fewer_layers(served: ServerOfLog) -> Iterator[str]:
     """Of llama.cpp: the most layers whose experts, or that as a whole, the device has room for."""
     n_layers, work = served.model.n_layers, served.work
-    for name, numbers in (("cpu_moe_layers", range(1, n_layers + 1)), ("gpu_layers", range(n_layers, 0, -1))):
-        if name == "gpu_layers" or served.model.n_experts > 1:
-            works = ((n, replace(work, **{name: n})) for n in numbers)
-            if n := next((n for n, changed in works if served.starts(changed)), None):
-                yield served.option(name, n)
+    moved = ((n, replace(work, cpu_moe_layers=n)) for n in range(1, n_layers + 1) if served.model.n_experts > 1)
+    fewer = ((n, replace(work, gpu_layers=n)) for n in range(n_layers, 0, -1))
+    for name, works in (("cpu_moe_layers", moved), ("gpu_layers", fewer)):
+        if n := next((n for n, changed in works if served.starts(changed)), None):
+            yield served.option(name, n)
 
 
 def _checkpoints(served: ServerOfLog) -> Iterator[str]:
