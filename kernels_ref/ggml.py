@@ -403,9 +403,9 @@ def rotated(x: np.ndarray, run: int) -> np.ndarray:
         raise ValueError(
             f"x is {x.dtype.name} {list(x.shape)}, run = {run}: must be float32 [n, channels] of runs of a power of two"
         )
-    found = np.array(x, np.float32, order="C")
-    _rotate_rows(found, _rotation(run))
-    return found
+    turned = np.array(x, np.float32, order="C")
+    _rotate_rows(turned, _rotation(run))
+    return turned
 
 
 def block_bytes(name: Type) -> int:

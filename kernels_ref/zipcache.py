@@ -89,9 +89,9 @@ class ZipCacheCache:
             places = slice(start, start + block)
             chosen = salient(self.query[:, places], keys[:, : places.stop], self.method.n_salient)
             for tokens, bits in ((chosen, HIGH_BITS), (~chosen, LOW_BITS)):
-                own = np.flatnonzero(tokens) + start
-                if len(own):
-                    seen[0][:, own] = rounded(keys[:, own], bits, axis=1)
+                indices = np.flatnonzero(tokens) + start
+                if len(indices):
+                    seen[0][:, indices] = rounded(keys[:, indices], bits, axis=1)
             seen[1][:, places] = decoded_values(values[:, places], chosen)
         self._seen = {"key": seen[0].astype(np.float16)[None], "value": seen[1].astype(np.float16)[None]}
 
@@ -119,7 +119,7 @@ class ZipCacheCache:
     def stored_bits(self) -> float:
         """Bits an element, tokens that are not packed yet included."""
         held = [*self.packed("key"), *self.packed("value")]
-        return 8 * sum(one.stored_bytes for one in held) / sum(one.n_elements for one in held)
+        return 8 * sum(part.stored_bytes for part in held) / sum(part.n_elements for part in held)
 
 
 def salient(query: np.ndarray, key: np.ndarray, n_salient: int) -> np.ndarray:

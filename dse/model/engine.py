@@ -78,15 +78,15 @@ def _named(point: Point, numbers: Mapping[str, Any]) -> dict[str, Any]:
     most = numbers["max_batch"]
     fits = {"feasible": most > 0, "fits_whole_batch": most >= point.batch}
     fits["infeasible_reason"] = None if most else point.infeasible_reason
-    found = {**point.lowered.results, **lengths, **numbers, **fits}
+    results = {**point.lowered.results, **lengths, **numbers, **fits}
     for name in ("stored_tokens", "read_tokens"):  # means over layers: often whole
-        found[name] = int(found[name]) if found[name].is_integer() else found[name]
-    found["assumptions"] = [*found["assumptions"]]
-    if missing := [name for name in RESULT_UNITS if name not in found]:
+        results[name] = int(results[name]) if results[name].is_integer() else results[name]
+    results["assumptions"] = [*results["assumptions"]]
+    if missing := [name for name in RESULT_UNITS if name not in results]:
         raise AssertionError(
             f"{', '.join(missing)}: in RESULTS, and no function gives it (docs/contributing/adding.md)"
         )
-    return {name: found[name] for name in RESULT_UNITS}
+    return {name: results[name] for name in RESULT_UNITS}
 
 
 def speed(point: Point) -> dict[str, Any]:
@@ -96,14 +96,14 @@ def speed(point: Point) -> dict[str, Any]:
     decode_step_s, tpot_s, throughput_tokens_per_s among it.
     """
     fixed = (*uncertainty.COMPARED, "runs", "runs_why")
-    found = {name: point.lowered.results[name] for name in fixed if name in point.lowered.results}
-    found |= {"feasible": point.max_batch > 0, "fits_whole_batch": point.max_batch >= point.batch}
+    results = {name: point.lowered.results[name] for name in fixed if name in point.lowered.results}
+    results |= {"feasible": point.max_batch > 0, "fits_whole_batch": point.max_batch >= point.batch}
     names = ("running_batch", "tpot_s", "throughput_tokens_per_s", *_COMPARED_PARTS)
     if not point.max_batch:
-        return {**found, **{name: NO_TIMES[name] for name in names}}
-    found |= {name: getattr(point.largest_wave.wave, name) for name in _COMPARED_PARTS}
+        return {**results, **{name: NO_TIMES[name] for name in names}}
+    results |= {name: getattr(point.largest_wave.wave, name) for name in _COMPARED_PARTS}
     server = {name: getattr(point.server, name) for name in ("tpot_s", "throughput_tokens_per_s")}
-    return {**found, **server, "running_batch": int(point.waves.running)}
+    return {**results, **server, "running_batch": int(point.waves.running)}
 
 
 def at_ends(point: Point) -> dict[str, dict[str, Any]]:
@@ -131,8 +131,8 @@ def with_room(point: Point) -> dict[str, Any] | None:
     """
     if not 0 < point.max_batch < point.batch:
         return None
-    found = evaluate(Point(roomy(point.device), point.plan, point.asked))
-    return found if found["fits_whole_batch"] else None
+    results = evaluate(Point(roomy(point.device), point.plan, point.asked))
+    return results if results["fits_whole_batch"] else None
 
 
 def with_more(point: Point) -> dict[str, Any] | None:
@@ -165,12 +165,12 @@ def time_shares(point: Point) -> dict[str, dict[str, float]]:
     """The parts of a decode step and of prompts by what is waited for, as shares; {} where nothing fits."""
     if not point.max_batch:
         return {}
-    found = {"decoding": step_shares(point.largest_wave)}
+    waits = {"decoding": step_shares(point.largest_wave)}
     if point.work.kv_cache:
-        found["prompts"] = prompt_shares(point.design, point.largest_wave)
+        waits["prompts"] = prompt_shares(point.design, point.largest_wave)
     return {
         name: {part: seconds / sum(shares) for part, seconds in shares._asdict().items()}
-        for name, shares in found.items()
+        for name, shares in waits.items()
         if sum(shares) > 0
     }
 

@@ -110,7 +110,7 @@ def rate_range(plan: KvPlan, work: Workload, stack: StackSpec | None) -> tuple[f
 
     Of several implementations the widest counts.
     """
-    rates = [one.elements_per_cycle for one in ranged(plan, work, stack) if one.elements_per_cycle]
+    rates = [kernel.elements_per_cycle for kernel in ranged(plan, work, stack) if kernel.elements_per_cycle]
     return (
         min((number.low / number.value for number in rates), default=1.0),
         max((number.high / number.value for number in rates), default=1.0),

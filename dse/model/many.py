@@ -208,16 +208,16 @@ def tables_of(designs: Sequence[Design | None], devices: Sequence[Device] = ()) 
     ends, rows = [[0] * len(_ROWS)], [[] for _ in _ROWS]  # type: ignore[var-annotated]
     for design in designs:
         if design:
-            for found, part in zip(rows, design[: len(_ROWS)], strict=True):
-                found.extend(part)  # type: ignore[arg-type]
-        ends.append([len(found) for found in rows])
+            for entries, part in zip(rows, design[: len(_ROWS)], strict=True):
+                entries.extend(part)  # type: ignore[arg-type]
+        ends.append([len(entries) for entries in rows])
 
     def single(name: str, record: type[Record]) -> NDArray[np.void]:
         kind, absent = dtype_of(record), (0,) * len(record._fields)
         return np.array([getattr(design, name) if design else absent for design in designs], kind)
 
     tensors, layers, kernels, products, exchanges = (
-        np.array(found, dtype_of(record)) for found, record in zip(rows, _ROWS, strict=True)
+        np.array(entries, dtype_of(record)) for entries, record in zip(rows, _ROWS, strict=True)
     )
     return DesignTables(
         tensors=tensors,
@@ -263,12 +263,12 @@ def _add_row(case: Prepared, room: Room, running: int, wants_server: bool) -> in
         room.times[at * N_TIMES + k] = wave[k]
     if wants_server:
         if design.load.batching == STATIC:
-            found = static_pass(n, n, wave.decode_step_s, wave.prefill_s, wave.wave_s, 0.0, n_steps)
+            times = static_pass(n, n, wave.decode_step_s, wave.prefill_s, wave.wave_s, 0.0, n_steps)
         else:
-            found = last_pass(design, case.made, case.terms, room.sums, AtOnce(n, n, n_steps, 0, 1.0), 0.0)
-        room.times[at * N_TIMES + WAITS.prompt_s] = found.prompt_s
-        room.times[at * N_TIMES + WAITS.burst_wait_s] = found.burst_wait_s
-        room.times[at * N_TIMES + WAITS.decode_s] = found.decode_s
+            times = last_pass(design, case.made, case.terms, room.sums, AtOnce(n, n, n_steps, 0, 1.0), 0.0)
+        room.times[at * N_TIMES + WAITS.prompt_s] = times.prompt_s
+        room.times[at * N_TIMES + WAITS.burst_wait_s] = times.burst_wait_s
+        room.times[at * N_TIMES + WAITS.decode_s] = times.decode_s
     return at
 
 
@@ -338,14 +338,14 @@ def _fill_servers(room: Room, m: int, design: Design, wants_costs: bool) -> None
     board_w, usd_per_hour = n * design.device.board_power_w, n * design.device.usd_per_hour
     if wants_costs:
         for i in range(m):
-            found = server_of(_waits_at(room, i, is_static), row[BATCH + i], n_steps, board_w, usd_per_hour)
-            _put(row, SERVER.tpot_s, i, found)
+            server = server_of(_waits_at(room, i, is_static), row[BATCH + i], n_steps, board_w, usd_per_hour)
+            _put(row, SERVER.tpot_s, i, server)
         return
     for i in range(m):
-        found = server_of(_waits_at(room, i, is_static), row[BATCH + i], n_steps, board_w, usd_per_hour)
-        row[SERVER.tpot_s + i], row[SERVER.ttft_s + i] = found.tpot_s, found.ttft_s
-        row[SERVER.requests_per_s + i] = found.requests_per_s
-        row[SERVER.throughput_tokens_per_s + i] = found.throughput_tokens_per_s
+        server = server_of(_waits_at(room, i, is_static), row[BATCH + i], n_steps, board_w, usd_per_hour)
+        row[SERVER.tpot_s + i], row[SERVER.ttft_s + i] = server.tpot_s, server.ttft_s
+        row[SERVER.requests_per_s + i] = server.requests_per_s
+        row[SERVER.throughput_tokens_per_s + i] = server.throughput_tokens_per_s
 
 
 @inlined
@@ -700,16 +700,16 @@ _ALL = found_for(COLUMNS, 1).places
 
 def numbers_of(tables: DesignTables, n_input: int, n_output: int, batch: int) -> dict[str, Any] | None:
     """All numbers of one point; None where nothing fits, or int64 might not hold what does."""
-    found = Found(_ALL, *(np.empty((places.max() + 1, 1), kind) for places, kind in zip(_ALL, _KINDS, strict=True)))  # type: ignore[call-arg]
+    results = Found(_ALL, *(np.empty((places.max() + 1, 1), kind) for places, kind in zip(_ALL, _KINDS, strict=True)))  # type: ignore[call-arg]
     state, first = np.zeros(1, np.int8), np.zeros(1, np.int64)
     inputs, outputs, batches = (np.array([number]) for number in (n_input, n_output, batch))
     runs = PointRuns(
         case=first, device=first, n_input=inputs, n_output=outputs, begin=first, end=first + 1, batches=batches
     )
-    evaluate(runs, tables, n_keys_of(tables), found, state)
+    evaluate(runs, tables, n_keys_of(tables), results, state)
     if state[0] != FEASIBLE:
         return None
-    numbers = {name: known(column.item()) for name, column in columns_of(found).items()}
+    numbers = {name: known(column.item()) for name, column in columns_of(results).items()}
     return {**numbers, **{name: BOUNDS[numbers[name]] for name in CODE}}
 
 

@@ -123,8 +123,8 @@ def on_device(design: Design, kv_bits: int) -> int:
 def size_at(design: Design, limits: Limits, prefix_tokens: int, n_tokens: int) -> Size:
     """Count the shared and own bits of sequences of `n_tokens`."""
     shared = shared_bits(design, limits, n_tokens, prefix_tokens)
-    own = on_device(design, sequence_bits(design, limits, n_tokens) - shared)
-    return Size(shared, own + extra_bits(design, limits, n_tokens))
+    own_bits = on_device(design, sequence_bits(design, limits, n_tokens) - shared)
+    return Size(shared, own_bits + extra_bits(design, limits, n_tokens))
 
 
 @making

@@ -88,7 +88,7 @@ def _by_backend(device: HardwareSpec, work: Workload) -> tuple[str, StackSpec] |
                 f"{device.name} has: use {name}, the default there"
             )
         if backend is None:
-            titles = ", ".join(one.title for one in program.backends.values())
+            titles = ", ".join(known.title for known in program.backends.values())
             raise InputError(
                 f"stack = {show(work.stack)}: {program.title} has {titles}, none of them for {device.name}"
             )

@@ -68,7 +68,7 @@ def signature_of_many(function: Callable[..., Any]) -> inspect.Signature:
     """The signature of a function that takes a value or several for each field of a workload, as keywords."""
     signature = inspect.signature(function)
     named = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
-    fields = [one.replace(annotation=_or_several(one.annotation)) for one in _keywords(Workload, ASKED)]
+    fields = [field.replace(annotation=_or_several(field.annotation)) for field in _keywords(Workload, ASKED)]
     return signature.replace(parameters=[*named, *fields])
 
 

@@ -362,7 +362,7 @@ class FindFront(Printed):
         senses, by = self._senses(), several(self.by)
         place = self.designs.folder if isinstance(self.designs, StoredSweep) else self.designs
         if not isinstance(place, str | Path):
-            found = designs.of_table(
+            front = designs.of_table(
                 place,
                 senses,
                 by,
@@ -371,11 +371,11 @@ class FindFront(Printed):
                 limits=within,
                 other_software=self.other_software,
             )
-            return found.listed_once()
+            return front.listed_once()
         if self.units is not None:
             raise InputError("units: are for a table: a file's columns are results and axes")
-        found = designs.of_file(place, senses, by, self.drop_missing, limits=within, other_software=self.other_software)
-        return found.listed_once()
+        front = designs.of_file(place, senses, by, self.drop_missing, limits=within, other_software=self.other_software)
+        return front.listed_once()
 
     def _senses(self) -> dict[str, Any]:
         """The objectives with the sense of each. Raises InputError."""

@@ -233,7 +233,7 @@ def lookup(device: HardwareSpec, name: str) -> Quantity | None:
 
 def _places(name: str) -> list[str]:
     """The steps that lead to a number; names of programs have dots of their own (stacks.llama.cpp.host.layer)."""
-    program = next((one for one in catalog.backends() if name.startswith(f"stacks.{one}.")), "")
+    program = next((engine for engine in catalog.backends() if name.startswith(f"stacks.{engine}.")), "")
     return ["stacks", program, *name.removeprefix(f"stacks.{program}.").split(".")] if program else name.split(".")
 
 

@@ -164,8 +164,8 @@ def under_load(
     for load in loads:
         if not 0 < load < 1:
             raise InputError(f"loads: {show(load)}: must be above 0 and below 1, such as 0.5{_would_hold(load, full)}")
-    found = [(load, _row(name, server, load * full)) for load in loads] if full else []
-    rows = [row | {"load": load} for load, row in found if row is not None]
+    by_load = [(load, _row(name, server, load * full)) for load in loads] if full else []
+    rows = [row | {"load": load} for load, row in by_load if row is not None]
     design = ", ".join([work.devices_text(device.name), plan.model.name, *work.ways(plan.model), plan.quantizer_name])
     filled = "" if work.batch else " (as many as fit)"
     lengths = f"{work.input_tokens:,} + {work.output_tokens:,} tokens"

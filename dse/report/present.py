@@ -242,17 +242,17 @@ def _brief_lines(result: dict[str, Any], plan: KvPlan) -> list[str]:
 
 def _offload_lines(point: Point) -> list[str]:
     """Keys and values in host memory: what a step fetches, and what computing them again would take."""
-    found = offload_of(point)
-    if found is None:
+    offload = offload_of(point)
+    if offload is None:
         return []
-    stretches = " and ".join(f"{first:,} to {last:,} tokens" for first, last in found.computed_sooner)
+    stretches = " and ".join(f"{first:,} to {last:,} tokens" for first, last in offload.computed_sooner)
     sooner = f"for a beginning of {stretches}" if stretches else f"at no length up to {MOST_TOKENS:,} tokens"
     rows = [
-        ("keys and values there", number(found.host_bytes, "B")),
-        ("fetched a step", f"{number(found.link_bytes, 'B')} in {number(found.link_s, 's')}"),
-        ("a step waits for them", number(found.wait_s, "s")),
-        ("computing them again instead", f"{number(found.again_s, 's')} a step"),
-        ("even where the link gives", number(found.even_bytes_per_s, "B/s")),
+        ("keys and values there", number(offload.host_bytes, "B")),
+        ("fetched a step", f"{number(offload.link_bytes, 'B')} in {number(offload.link_s, 's')}"),
+        ("a step waits for them", number(offload.wait_s, "s")),
+        ("computing them again instead", f"{number(offload.again_s, 's')} a step"),
+        ("even where the link gives", number(offload.even_bytes_per_s, "B/s")),
         ("computed sooner than fetched", sooner),
     ]
     return ["", "Host memory", *(line(label, text) for label, text in rows)]

@@ -83,10 +83,10 @@ def parse(text: str) -> Draft:
 
 def _method_of(model: str) -> str:
     """The method by the name of what drafts, as vLLM takes it where none is given."""
-    found = re.search(r"eagle-?3|eagle|(?:^|[-_])mtp(?:$|[-_])", model.lower())
-    if not found:
+    match = re.search(r"eagle-?3|eagle|(?:^|[-_])mtp(?:$|[-_])", model.lower())
+    if not match:
         return MODEL if model and model != TEXT else TEXT if model else MTP
-    return {"eagle": EAGLE}.get(found[0], EAGLE3 if found[0].startswith("eagle") else MTP)
+    return {"eagle": EAGLE}.get(match[0], EAGLE3 if match[0].startswith("eagle") else MTP)
 
 
 def model_of(draft: Draft, target: "ModelSpec") -> "ModelSpec | None":

@@ -115,12 +115,12 @@ def is_cut(word: str) -> bool:
 @cache
 def _known() -> dict[str, tuple[str, str]]:
     """Engine and group by option; the first engine that has it."""
-    found: dict[str, tuple[str, str]] = {}
+    known: dict[str, tuple[str, str]] = {}
     for engine, groups in specfile.read(_FILE).data.items():
         for group, names in groups.items():
             if group in _REASONS:
-                found |= {name: (engine, group) for name in names.split() if name not in found}
-    return found
+                known |= {name: (engine, group) for name in names.split() if name not in known}
+    return known
 
 
 def answer(option: str) -> str:

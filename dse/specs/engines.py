@@ -115,15 +115,15 @@ def types(stack: str, release: str) -> tuple[str, ...]:
 @cache
 def every() -> tuple[tuple[str, str, Support], ...]:
     """All rows of the tables, each with its architectures and kinds of attention."""
-    found = []
+    supported = []
     for stack, tables in releases().items():
         for release in tables:
             rows: dict[Support, tuple[dict[str, None], dict[str, None]]] = {}
             for (_, architecture, kind), row in _rows(stack, release).items():
                 names, kinds_of_row = rows.setdefault(row, ({}, {}))
                 names[architecture], kinds_of_row[kind] = None, None
-            found += [(" ".join(names), " ".join(of), row) for row, (names, of) in rows.items()]
-    return tuple(found)
+            supported += [(" ".join(names), " ".join(of), row) for row, (names, of) in rows.items()]
+    return tuple(supported)
 
 
 @cache

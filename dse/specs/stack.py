@@ -354,7 +354,7 @@ class BackendsSpec(Spec):
 
     def backend_of(self, architecture: str) -> str | None:
         """Return the backend that runs on an architecture; None where none does."""
-        starts = ((name, one.architectures) for name, one in self.backends.items())
+        starts = ((name, backend.architectures) for name, backend in self.backends.items())
         return next((name for name, begins in starts if architecture.startswith(begins)), None)
 
     def records(self, name: str, release: str) -> bool:
@@ -369,7 +369,7 @@ class BackendsSpec(Spec):
         if not own and not self.records(name, release):
             start = {"launch": self.unrecorded}
             parts["experts"] = {code: fit.model_copy(update=start) for code, fit in self.numbers.experts.items()}
-        lender = next(one.title for one in self.backends.values() if one.n_points)
+        lender = next(measured.title for measured in self.backends.values() if measured.n_points)
         is_lent = not own and not backend.n_points
         borrowed = dict.fromkeys(self.numbers.fits(), f"{self.title} on {lender}") if is_lent else {}
         parts |= {"left_out": backend.left_out, "borrowed": borrowed, "backend": name}

@@ -184,8 +184,8 @@ def _rotations(family: str, config: dict[str, Any], head_dim: int, path: str) ->
     if isinstance(said, dict) and "full_attention" in said:
         near, wide = said.get("sliding_attention"), said.get("full_attention")
     else:
-        own = ("rope_theta", "partial_rotary_factor", "original_max_position_embeddings")
-        wide = {key: config[key] for key in own if config.get(key) is not None}
+        keys = ("rope_theta", "partial_rotary_factor", "original_max_position_embeddings")
+        wide = {key: config[key] for key in keys if config.get(key) is not None}
         for more in (config.get("rope_scaling"), said):
             wide |= more if isinstance(more, dict) else {}
         near = {"rope_theta": config.get("rope_local_base_freq", 10_000.0)} if family == "gemma3" else wide

@@ -104,8 +104,8 @@ class LogTerm:
     def row(self) -> dict[str, str | float | None]:
         """All of it by name."""
         low, high = self.ends or (None, None)
-        own = {"name": self.name, "unit": self.unit, "log": self.log, "ours": self.ours, "low": low, "high": high}
-        return {**own, "difference": self.difference, "share": self.share}
+        numbers = {"name": self.name, "unit": self.unit, "log": self.log, "ours": self.ours, "low": low, "high": high}
+        return {**numbers, "difference": self.difference, "share": self.share}
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

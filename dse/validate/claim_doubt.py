@@ -214,11 +214,11 @@ def doubt_of(claim_id: str, progress: Progress | None = None) -> ClaimDoubt:
         def varied(device: HardwareSpec, plan: KvPlan, work: Workload) -> tuple[HardwareSpec, KvPlan]:
             if device.name not in names:
                 return device, plan
-            own = doubt.with_stacks(device, work)
+            stacked = doubt.with_stacks(device, work)
             if number.name.startswith(doubt.KERNELS):
                 key, _, field = number.name.removeprefix(doubt.KERNELS).rpartition(".")
-                return own, implementations.with_number(plan, own, work, key, field, si)
-            return (with_number(own, number.name, si, "varied") if _has(own, number.name) else device), plan
+                return stacked, implementations.with_number(plan, stacked, work, key, field, si)
+            return (with_number(stacked, number.name, si, "varied") if _has(stacked, number.name) else device), plan
 
         try:
             with designs.watched(varied):
@@ -226,19 +226,19 @@ def doubt_of(claim_id: str, progress: Progress | None = None) -> ClaimDoubt:
         except designs.DoesNotRun:
             return Finding(False, {}, None, ())
 
-    found = _finding(row, base)
+    finding = _finding(row, base)
     effects = []
     for number, names in each(numbers, progress, "numbers"):
         low, high = (at(number, names, end) for end in (number.low, number.high))
         effect = ClaimEffect(number=number, devices=names, at_low=low, at_high=high)
         for end, si in ((low, number.low), (high, number.high)):
-            if end.holds != found.holds:
-                effect = replace(effect, flips_at=_flip(number, names, number.value, si, at, found.holds))
+            if end.holds != finding.holds:
+                effect = replace(effect, flips_at=_flip(number, names, number.value, si, at, finding.holds))
         effects.append(effect)
-    if not found.holds and not any(effect.flips_at is not None for effect in effects):
-        effects = [_beyond(effect, found, at) for effect in effects]
+    if not finding.holds and not any(effect.flips_at is not None for effect in effects):
+        effects = [_beyond(effect, finding, at) for effect in effects]
     order = sorted(effects, key=lambda e: (e.flips_at is None, -max(end.n_held for end in e.ends)))
-    return ClaimDoubt(row, found, claims.evaluate(claim_id).verdict, tuple(order))
+    return ClaimDoubt(row, finding, claims.evaluate(claim_id).verdict, tuple(order))
 
 
 def _numbers(seen: Sequence[designs.Watched]) -> list[tuple[Number, tuple[str, ...]]]:

@@ -121,6 +121,6 @@ def _why(row: dict[str, Any]) -> str:
 
 
 def _other_software(table: pd.DataFrame) -> tuple[str, ...]:
-    found = {(row["device"], why): None for row in table.to_dict("records") if (why := _why(row))}
-    whys = [why if device in why else f"{why} ({device})" for device, why in found]
+    refused = {(row["device"], why): None for row in table.to_dict("records") if (why := _why(row))}
+    whys = [why if device in why else f"{why} ({device})" for device, why in refused]
     return (f"{OTHER_SOFTWARE}: as if other software ran it: {', '.join(whys)}.",) if whys else ()

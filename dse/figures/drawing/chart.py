@@ -140,10 +140,12 @@ class Chart:
             return {}
         keys = {key.name for key in self.keys}
         named = [
-            one for one in entries if one.name not in keys and not one.is_note and one.kind not in ("heat", "area")
+            series
+            for series in entries
+            if series.name not in keys and not series.is_note and series.kind not in ("heat", "area")
         ]
-        bars = [one for one in named if one.kind in ("bar", "hbar")]
-        return {one.name: one for one in bars or named}
+        bars = [series for series in named if series.kind in ("bar", "hbar")]
+        return {series.name: series for series in bars or named}
 
     def legend(self) -> list[Series]:
         """The entries of the legend: those that are not named where their marks are."""

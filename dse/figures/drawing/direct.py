@@ -40,25 +40,25 @@ def names(chart: Chart, place: ChartLayout) -> tuple[list[PlacedName], list[Pane
     if not named:
         return [], list(chart.panels)
     page, columns = place.page, min(chart.n_columns, len(chart.panels))
-    found: list[PlacedName] = []
+    placed: list[PlacedName] = []
     foot = 0.0
     for first in range(0, len(chart.panels), columns):
         last = min(first + columns, len(chart.panels)) - 1
         ends = _ends(chart.panels[last], place.panels[last], named) if not chart.colors else []
-        missing = [one for one in ends if one[0].name not in {name.series for name in found}]
+        missing = [end for end in ends if end[0].name not in {name.series for name in placed}]
         box, next_top = place.panels[last], _next_top(place, last)
         top = box.y + box.height + 0.5 * page.note
         needed = sum(map(len, _texts(ends, page))) * NAMES_PITCH * page.note
-        if found and (foot < top or needed > top - next_top):
+        if placed and (foot < top or needed > top - next_top):
             ends, top = missing, min(top, foot)  # the rows above name the others
-        found += (column := _column(ends, box, top, page))
+        placed += (column := _column(ends, box, top, page))
         foot = min((name.y - 0.6 * page.note * len(name.lines) for name in column), default=foot)
     for panel, box in zip(chart.panels, place.panels, strict=True):
-        done = {one.series for one in found}
-        level = [one for one in _once(panel) if one.kind == "hbar" and one.name in named and one.name not in done]
-        found += _level(level, panel, box, page)
-    rest = set(named) - {name.series for name in found}
-    return found, _beside(chart.panels, rest)
+        done = {name.series for name in placed}
+        level = [bar for bar in _once(panel) if bar.kind == "hbar" and bar.name in named and bar.name not in done]
+        placed += _level(level, panel, box, page)
+    rest = set(named) - {name.series for name in placed}
+    return placed, _beside(chart.panels, rest)
 
 
 def _next_top(place: ChartLayout, last: int) -> float:
@@ -70,16 +70,16 @@ def _next_top(place: ChartLayout, last: int) -> float:
 def _once(panel: Panel) -> list[Series]:
     """The first series of each name that a legend would have."""
     by_name: dict[str, Series] = {}
-    for one in panel.series:
-        if one.in_legend and one.x:
-            by_name.setdefault(one.name, one)
+    for series in panel.series:
+        if series.in_legend and series.x:
+            by_name.setdefault(series.name, series)
     return list(by_name.values())
 
 
 def _ends(panel: Panel, box: Box, named: Mapping[str, Series]) -> list[_End]:
     """Lines and bars of a panel with the point where each ends on the right."""
-    shown = [one for one in _once(panel) if one.name in named and is_named_right(one)]
-    return [(one, _end(one, panel, box)) for one in shown]
+    shown = [series for series in _once(panel) if series.name in named and is_named_right(series)]
+    return [(series, _end(series, panel, box)) for series in shown]
 
 
 def _end(series: Series, panel: Panel, box: Box) -> tuple[float, float]:
@@ -92,7 +92,7 @@ def _end(series: Series, panel: Panel, box: Box) -> tuple[float, float]:
 
 def _at(panel: Panel, box: Box, x: float, y: float) -> tuple[float, float]:
     """A place of a panel on the page, in its frame."""
-    across, up = (labels.place_on(*one) for one in ((panel.x, x, box.width), (panel.y, y, box.height)))
+    across, up = (labels.place_on(*axis) for axis in ((panel.x, x, box.width), (panel.y, y, box.height)))
     return box.x + min(max(across, 0.0), box.width), box.y + min(max(up, 0.0), box.height)
 
 
@@ -105,14 +105,14 @@ def _texts(ends: Sequence[_End], page: Page) -> list[list[str]]:
 def _column(ends: Sequence[_End], box: Box, top: float, page: Page) -> list[PlacedName]:
     """Names below each other right of a panel, each as near to its end as the others leave room."""
     start = box.x + box.width + layout.NAMES_GAP * page.scale
-    ends = sorted(ends, key=lambda one: -one[1][1])
+    ends = sorted(ends, key=lambda pair: -pair[1][1])
     texts = _texts(ends, page)
     heights = [len(lines) * NAMES_PITCH * page.note for lines in texts]
-    found = []
+    column = []
     for (series, end), lines, y in zip(ends, texts, _apart([at[1] for _, at in ends], heights, top), strict=True):
         tail = (end, (start - 2.0 * page.scale, y))
         x = start + layout.NAMES_MARK * page.scale
-        found.append(
+        column.append(
             PlacedName(
                 series.name,
                 lines=tuple(lines),
@@ -125,7 +125,7 @@ def _column(ends: Sequence[_End], box: Box, top: float, page: Page) -> list[Plac
                 mark=series,
             )
         )
-    return found
+    return column
 
 
 def _apart(wanted: Sequence[float], heights: Sequence[float], top: float) -> list[float]:
@@ -145,7 +145,7 @@ def _apart(wanted: Sequence[float], heights: Sequence[float], top: float) -> lis
 def _level(bars: Sequence[Series], panel: Panel, box: Box, page: Page) -> Iterator[PlacedName]:
     """Names of level bars: in the longest with room, else right of a row in which it is long, with a line to it."""
     measure = page_layout.measured if page.fits else layout.text_width
-    edges = {one.name: [_edges(one, i, panel, box) for i in range(len(one.x))] for one in bars}
+    edges = {bar.name: [_edges(bar, i, panel, box) for i in range(len(bar.x))] for bar in bars}
     taken: dict[int, list[tuple[float, float]]] = {}  # by row: stretches that marks, bars and names take
     for series in panel.series:
         for i, (x, y) in enumerate(zip(series.x, series.y, strict=True)):
@@ -209,13 +209,13 @@ def _edges(series: Series, i: int, panel: Panel, box: Box) -> tuple[float, float
 
 def _beside(panels: Sequence[Panel], rest: set[str]) -> list[Panel]:
     """The panels with each series of `rest` named in one of them: in that which has most of these."""
-    have = [{one.name for one in _once(panel)} & rest for panel in panels]
+    have = [{entry.name for entry in _once(panel)} & rest for panel in panels]
     shown = list(panels)
     while any(have):
         i = max(range(len(have)), key=lambda i: (len(have[i]), -i))
-        first = {one.name: id(one) for one in _once(panels[i]) if one.name in have[i]}
+        first = {entry.name: id(entry) for entry in _once(panels[i]) if entry.name in have[i]}
         series = tuple(
-            replace(one, is_named=first.get(one.name) == id(one) or one.is_named) for one in panels[i].series
+            replace(entry, is_named=first.get(entry.name) == id(entry) or entry.is_named) for entry in panels[i].series
         )
         shown[i] = replace(panels[i], series=series)
         done = have[i]

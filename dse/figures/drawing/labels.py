@@ -81,14 +81,14 @@ def placed(panel: Panel, box: Box, page: Page) -> tuple[Label, ...]:
     texts.sort(key=lambda text: text.is_name)  # a name has many places to stand
     marks, line = _obstacles(panel, box, page)
     choices = [_choices(text) for text in texts]
-    own = [_cost(text, *choice, marks, line, box) for text, choice in zip(texts, choices, strict=True)]
+    costs = [_cost(text, *choice, marks, line, box) for text, choice in zip(texts, choices, strict=True)]
     chosen: list[int] = []
     for i in range(len(texts)):
-        chosen.append(_best(i, chosen, choices, own))
+        chosen.append(_best(i, chosen, choices, costs))
     for _ in range(SWEEPS):
         before = list(chosen)
         for i in range(len(texts)):
-            chosen[i] = _best(i, chosen, choices, own)
+            chosen[i] = _best(i, chosen, choices, costs)
         if chosen == before:
             break
     return tuple(
@@ -223,8 +223,8 @@ def _cost(
         cost += 8.0 * hidden.sum(axis=1)
     if len(marks):
         middles = np.stack([(marks[:, 0] + marks[:, 2]) / 2, (marks[:, 1] + marks[:, 3]) / 2], axis=1)
-        own = np.array([(x, y) for x, y, _ in text.at])
-        is_other = (np.hypot(*(middles[:, None, :] - own[None, :, :]).transpose(2, 0, 1)) > 0.5).all(axis=1)
+        places = np.array([(x, y) for x, y, _ in text.at])
+        is_other = (np.hypot(*(middles[:, None, :] - places[None, :, :]).transpose(2, 0, 1)) > 0.5).all(axis=1)
         near = _distance(boxes[:, None, :], middles[None, is_other, :])
         cost += (40.0 if text.is_name else 15.0) * (near < _distance(boxes, anchors)[:, None] + 0.5).any(axis=1)
     return cost

@@ -95,7 +95,7 @@ def spec(chart: Chart, has_size: bool = True) -> dict[str, Any]:
             "domain": [box.y / place.height, (box.y + box.height) / place.height],
         }
         traces += [_trace(series, panel, chart, suffix) for series in panel.series]
-        fig["annotations"] += [_label(one, panel, suffix) for one in labels.placed(panel, box, layout.REPORT)]
+        fig["annotations"] += [_label(label, panel, suffix) for label in labels.placed(panel, box, layout.REPORT)]
     traces += [_key(series) for series in legend]
     if chart.colors:
         fig["coloraxis"] = _colors(chart, place)

@@ -88,10 +88,10 @@ def read(keys: Keys, rules: Rules, model_type: str, n_layers: int, hidden: int) 
             ropes = keys.per_layer(["no_rope_layers"], n_layers, 0, 1)
             wide = replace(latent, nope=latent.nope + latent.rope, rope=0)
             latents = [
-                one if rope else replace(wide, q_heads=one.q_heads, index=one.index)
-                for one, rope in zip(latents, ropes, strict=True)
+                layer if rope else replace(wide, q_heads=layer.q_heads, index=layer.index)
+                for layer, rope in zip(latents, ropes, strict=True)
             ]
-        mixers = [one.mixer() for one in latents]
+        mixers = [layer.mixer() for layer in latents]
     else:
         mixers = _with_heads(keys, rules, model_type, n_layers, hidden, q_heads=q_heads, index=index, states=states)
     stored = n_layers - (keys.whole(["num_kv_shared_layers"], 0, max(n_layers - 1, 0), 0) or 0 if n_layers else 0)
@@ -102,14 +102,14 @@ def read(keys: Keys, rules: Rules, model_type: str, n_layers: int, hidden: int) 
 
 def _sources(keys: Keys, model_type: str, n_layers: int) -> list[int]:
     """The layer whose latent each layer reads, itself or an earlier one (Mistral Large 4)."""
-    own = list(range(n_layers))
+    itself = list(range(n_layers))
     sources: Any = keys.get("kv_source_layers") if model_type in MISTRAL else None
-    if sources in (None, own):
-        return own
-    whole = isinstance(sources, list) and all(isinstance(one, int) and 0 <= one < n_layers for one in sources)
-    if not whole or len(sources) != n_layers or any(one > i or sources[one] != one for i, one in enumerate(sources)):
+    if sources in (None, itself):
+        return itself
+    are_layers = isinstance(sources, list) and len(sources) == n_layers and all(isinstance(at, int) for at in sources)
+    if not are_layers or any(not 0 <= at <= i or sources[at] != at for i, at in enumerate(sources)):
         keys.bad("kv_source_layers", f"a list of {n_layers} layers, each itself or an earlier one that is itself")
-        return own
+        return itself
     keys.note("layers that read an earlier one's latent: their index keys are not counted in the cache")
     return sources
 

@@ -479,9 +479,9 @@ def ffn_matrices(shape: Shape, layer: int) -> Iterator[tuple[tuple[str, ...], st
     if experts is None or not experts.layers[layer]:
         yield from ((_FFN_ROOTS, name, shape.hidden * shape.ffn[layer], False) for name in names)
         return
-    one = (experts.latent or shape.hidden) * experts.width
+    n_of_expert = (experts.latent or shape.hidden) * experts.width
     routed, shared = (("experts.0",), _FFN_ROOTS) if experts.are_beside else (_ROUTED_ROOTS, _SHARED_ROOTS)
-    yield from ((routed, name, experts.n * one, True) for name in names)
+    yield from ((routed, name, experts.n * n_of_expert, True) for name in names)
     yield from ((shared, name, shape.hidden * experts.shared, False) for name in names if experts.shared)
 
 

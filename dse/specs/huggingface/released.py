@@ -263,10 +263,10 @@ def _matrices(shape: Shape, are_blocks: bool) -> Iterator[_Matrix]:
 
 
 def _matrix(layer: int, kind: int, parameters: int, roots: tuple[str, ...], name: str) -> _Matrix:
-    own, also = (
+    names, also = (
         tuple(f"{root}.{leaf}" for root in roots for leaf in leaves) for leaves in ((name,), _ALSO.get(name, ()))
     )
-    return _Matrix(layer, kind, parameters, own + also, own)
+    return _Matrix(layer, kind, parameters, names + also, names)
 
 
 def _texts(value: Any) -> list[str]:
@@ -347,9 +347,9 @@ def _of_layers(config: Mapping[str, Any]) -> str:
 
 def _of_group(group: Mapping[str, Any], packed: Any) -> str:
     """The format of a group of compressed-tensors."""
-    own = group.get("format") or packed
-    if own in ("mxfp4-pack-quantized", "nvfp4-pack-quantized"):
-        return str(own).partition("-")[0]
+    packing = group.get("format") or packed
+    if packing in ("mxfp4-pack-quantized", "nvfp4-pack-quantized"):
+        return str(packing).partition("-")[0]
     weights = group.get("weights")
     if not isinstance(weights, Mapping):
         return ""

@@ -130,9 +130,9 @@ def _mimo(keys: Keys) -> None:
 def _step(keys: Keys) -> None:
     """Step 3.5 and 3.7: windowed layers may have query heads of their own."""
     kinds, few = _kinds(keys, (FULL, WINDOWED)), keys.whole(["num_sliding_attention_heads"], 1, MAX_LAYERS)
-    own = keys.data.get("num_attention_heads")
-    if kinds and few and few != own:
-        heads = [few if kind == WINDOWED else own for kind in kinds]
+    n_heads = keys.data.get("num_attention_heads")
+    if kinds and few and few != n_heads:
+        heads = [few if kind == WINDOWED else n_heads for kind in kinds]
         keys.tell("num_attention_heads", "num_sliding_attention_heads", heads)
 
 
@@ -163,7 +163,7 @@ def _gemma4(keys: Keys) -> None:
     if (
         told is None
         or sorted(told) != full
-        or any(one != first or not one.keys() <= names.keys() for one in told.values())
+        or any(change != first or not change.keys() <= names.keys() for change in told.values())
     ):
         keys.bad("per_layer_config", "a table of head_dim and num_key_value_heads, alike in all full_attention layers")
         return
@@ -176,11 +176,11 @@ def _per_layer(keys: Keys, changes: Any) -> None:
     """Sizes of single layers in place of those of all."""
     told, n_layers = _by_layer(changes), keys.whole(["num_hidden_layers"], 1, MAX_LAYERS) or 0
     lists = ("num_attention_heads", "num_key_value_heads", "intermediate_size")
-    if told is None or any(i >= n_layers or not one.keys() <= set(lists) for i, one in told.items()):
+    if told is None or any(i >= n_layers or not change.keys() <= set(lists) for i, change in told.items()):
         keys.bad("per_layer_config", f"a table of layers with {', '.join(lists)}")
         return
     for name in lists:
-        if any(name in one for one in told.values()):
+        if any(name in change for change in told.values()):
             values = [told.get(i, {}).get(name, keys.data.get(name)) for i in range(n_layers)]
             keys.tell(name, "per_layer_config", values)
     keys.used.add("per_layer_config")
@@ -190,7 +190,7 @@ def _by_layer(changes: Any) -> dict[int, dict[str, Any]] | None:
     """Changes by the number of the layer; None for what is no such table."""
     if not isinstance(changes, dict) or not all(str(i).isdigit() and isinstance(v, dict) for i, v in changes.items()):
         return None
-    return {int(i): one for i, one in changes.items() if int(i) < MAX_TOKENS}
+    return {int(i): change for i, change in changes.items() if int(i) < MAX_TOKENS}
 
 
 _RULES: dict[str, Callable[[Keys], None]] = {

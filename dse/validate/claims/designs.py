@@ -74,11 +74,11 @@ def _point(name: str, model: str, quantizer: str, work: dict[str, Any]) -> Point
 def results_at(name: str, model: str, quantizer: str = "fp16", **work: Any) -> dict[str, Any]:
     """All results of a design point on device `name`; `work` are the fields of a Workload. One request, ideal, unless
     asked."""
-    found = engine.evaluate(_point(name, model, quantizer, work))
+    results = engine.evaluate(_point(name, model, quantizer, work))
     watching = _watched.get()
-    if watching and watching[1] and not found["feasible"] and engine.evaluate(Point(*watching[0][-1]))["feasible"]:
+    if watching and watching[1] and not results["feasible"] and engine.evaluate(Point(*watching[0][-1]))["feasible"]:
         raise DoesNotRun
-    return found
+    return results
 
 
 def operations(name: str, model: str, quantizer: str = "fp16", **work: Any) -> dict[tuple[str, str], dict[str, Any]]:

@@ -123,10 +123,10 @@ def _gains(system: int, other: int) -> list[tuple[str, float, float]]:
     """Model, our gain of one of `SYSTEMS` over another, and the printed one, of the rows that print both."""
     gains = []
     for row in _table_4():
-        one, two = row[system], row[other]
-        if one.tokens_per_s and two.tokens_per_s:
-            ours = one.result["throughput_tokens_per_s"] / two.result["throughput_tokens_per_s"]
-            gains.append((one.model, ours, one.tokens_per_s / two.tokens_per_s))
+        measured, base = row[system], row[other]
+        if measured.tokens_per_s and base.tokens_per_s:
+            ours = measured.result["throughput_tokens_per_s"] / base.result["throughput_tokens_per_s"]
+            gains.append((measured.model, ours, measured.tokens_per_s / base.tokens_per_s))
     return gains
 
 
