@@ -377,7 +377,7 @@ _HALVES = decode_table("e4m3").astype(np.float16).view(np.uint16)
 _NO_BITS, _NO_VALUES = np.empty(0, np.uint16), np.empty(0, np.float32)
 
 
-def _check_dim(head_dim: int, preset: Preset, side: Side) -> None:
+def _check_dim(head_dim: int, preset: Preset) -> None:
     if problem := TURBOQUANT_TYPES[preset].problem(head_dim):
         raise ValueError(problem)
 
@@ -400,7 +400,7 @@ def encode(x: np.ndarray, preset: Preset, side: Side, units: bool = False) -> np
     if x.dtype != np.float32 or x.ndim != 2 or not x.shape[1]:
         raise ValueError(f"x is {x.dtype.name} {list(x.shape)}: must be float32 [vectors, head_dim]")
     n, head_dim = x.shape
-    _check_dim(head_dim, preset, side)
+    _check_dim(head_dim, preset)
     wide, width = np.ascontiguousarray(x), PRESETS[preset][side == "value"]
     codes = np.empty((n, head_dim * width // 8), np.uint8)
     if width == 8:
@@ -423,7 +423,7 @@ def decode(slots: np.ndarray, preset: Preset, side: Side, head_dim: int) -> np.n
     """
     check_choice("preset", preset, tuple(PRESETS))
     check_choice("side", side, ("key", "value"))
-    _check_dim(head_dim, preset, side)
+    _check_dim(head_dim, preset)
     width = PRESETS[preset][side == "value"]
     n_codes = head_dim * width // 8
     size = n_codes + (0 if width == 8 else 2 if side == "key" else 4)
@@ -485,7 +485,7 @@ class TurboQuant(RowMethod):
 
     def _columns(self, n_heads: int, channels: int) -> tuple[BufferColumn, ...]:
         head_dim = channels // n_heads
-        _check_dim(head_dim, self.preset, self.side)
+        _check_dim(head_dim, self.preset)
         columns = [BufferColumn("codes", dtype=np.uint8, items=channels * self._width // 8, part="payload")]
         if self.side == "key":
             return (

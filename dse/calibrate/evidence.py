@@ -177,7 +177,7 @@ def _described(row: EvidenceRow, path: str) -> EvidenceRow:
         stack=f"{near}@{release}" if release else near,
         model_kind="calibrated",
         kv_cache=cells["kv"].lower() != WITHOUT_CACHE,
-        **_weights(cells, model),
+        **_weights(cells),
     )
     return replace(row, device=device, model=model, kv=kv, work=work, is_open=is_open, marks=marks)
 
@@ -268,7 +268,7 @@ def _whole(path: str, line: int, name: str, cell: str, most: int, usual: int) ->
     return number(path, line, name, told[0], most, True) if told else usual
 
 
-def _weights(cells: Mapping[str, str], model: ModelSpec) -> dict[str, Any]:
+def _weights(cells: Mapping[str, str]) -> dict[str, Any]:
     def plain(text: str) -> str:
         word = re.split(r"[ (]", text.lower())[0]
         return "16" if word in ("fp16", "bf16", "-", "") else {"w4a8": "int4", "w8a8": "int8"}.get(word, word)

@@ -1,12 +1,13 @@
 """List the assumed numbers behind a design point."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from dse.core import units
 from dse.model import energy, implementations, kernels
 from dse.model.kv_layout import KvPlan
 from dse.model.stacks import kind_of
-from dse.specs.device_and_model import ASSUMED, HardwareSpec, Quantity, StackSpec
+from dse.specs.device_and_model import ASSUMED, HardwareSpec, ModelSpec, Quantity, StackSpec
 from dse.specs.implementation import GENERIC
 from dse.specs.stack import ServedStack
 from dse.specs.workload import Workload
@@ -136,16 +137,8 @@ def nearest(plan: KvPlan, paths: Mapping[str, str], work: Workload, stack: Stack
     their own were not measured, and states that nobody measured are updated at its pace. Prompts of such layers
     are always computed as those of plain attention.
     """
-    used, weights, stand_ins = kernels.fits_used(plan, paths, work, stack), work.weight_format, []
-    served = stack if isinstance(stack, ServedStack) else None
-    codes = {weights.dense_code, "w8a8"} if work.activation_bits < units.FP16_BITS else {weights.dense_code}
-    measured = next((place for code in codes if (place := f"products.{code}") in used), None)
-    if work.activation_bits < units.FP16_BITS and not measured and stack.gemm:
-        stand_ins.append("eight_bit_kernels")
-    elif served and (served.host or work.weights):
-        places = [measured or f"products.{weights.dense_code}"]
-        places += [f"experts.{weights.expert_code}"] if kernels.has_experts(plan.model, work) else []
-        stand_ins += ["nearest_format"] if any(place not in used for place in places) else []
+    used, served = kernels.fits_used(plan, paths, work, stack), stack if isinstance(stack, ServedStack) else None
+    stand_ins = _nearest_format(plan.model, work, stack, used)
     sparse = [kernels.sparse_code(plan, paths, g.shape_index) for g in plan.groups]
     foreign = any(code and f"sparse.{code}" not in used for code in sparse)
     layers = plan.model.layers
@@ -158,3 +151,17 @@ def nearest(plan: KvPlan, paths: Mapping[str, str], work: Workload, stack: Stack
     if served and served.stands_in:
         stand_ins.append("nearest_release")
     return stand_ins
+
+
+def _nearest_format(model: ModelSpec, work: Workload, stack: StackSpec, used: Mapping[str, Any]) -> list[str]:
+    """Products that stand in for those of the weights' format: of 16-bit operations, or of the nearest format."""
+    weights, is_narrow = work.weight_format, work.activation_bits < units.FP16_BITS
+    codes = {weights.dense_code, "w8a8"} if is_narrow else {weights.dense_code}
+    measured = next((place for code in codes if (place := f"products.{code}") in used), None)
+    if is_narrow and not measured and stack.gemm:
+        return ["eight_bit_kernels"]
+    if not (isinstance(stack, ServedStack) and (stack.host or work.weights)):
+        return []
+    places = [measured or f"products.{weights.dense_code}"]
+    places += [f"experts.{weights.expert_code}"] if kernels.has_experts(model, work) else []
+    return ["nearest_format"] if any(place not in used for place in places) else []

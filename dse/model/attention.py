@@ -166,7 +166,7 @@ def ideal_sums(design: Design, made: Generation, n_sequences: int, packed: Quant
 
 
 @compilable
-def busy_from(design: Design, kernel: AttentionKernel, n_units: int) -> int:
+def busy_from(design: Design, n_units: int) -> int:
     """Tokens from which on every core has work: unpacking is a straight line of the tokens from there."""
     return -(-calibrated.SPLIT_TOKENS * design.stack.n_cores // n_units)
 
@@ -187,7 +187,7 @@ def _sum_of_roots(
     if kernel.cores_per_unit > 0:  # as many cores at every length
         cores = calibrated.filled_cores(n_units, kernel.cores_per_unit, n_cores)
         return generation.sum_of_root(memory, unit, (core[0] / cores, core[1] / cores), compute, n_steps)
-    split = calibrated.SPLIT_TOKENS < entered < busy_from(design, kernel, n_units) and window > calibrated.SPLIT_TOKENS
+    split = calibrated.SPLIT_TOKENS < entered < busy_from(design, n_units) and window > calibrated.SPLIT_TOKENS
     if split and (core[0] != 0 or core[1] != 0):  # more cores join with every token: no straight line
         total = 0.0
         for i in range(n_steps):
@@ -224,7 +224,7 @@ def kernel_sums(
     per_byte, last, n_units = float(8 * design.model.den), design.input_tokens + design.output_tokens, 0
     n_units = max(n_sequences * kernel.n_kv_heads, 1)
     unit_s = calibrated.attention_unit_s(kernel.n_kv_heads, kernel.unit_s, stack.n_cores)
-    full_from = busy_from(design, kernel, n_units)
+    full_from = busy_from(design, n_units)
     waits = kernel.has_ceiling and kernel.cores_per_unit == 0 and full_from > calibrated.SPLIT_TOKENS
     copies = kernel.is_reordered if n_sequences > 1 else 0
     plain_s, place = kernel.plain_core_s, _first_of_shape(design.tensors, shape)

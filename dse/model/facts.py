@@ -194,7 +194,7 @@ class Facts:
         if not self.design.memory.beside_bytes:
             return {}
         model, tower = self.plan.model, self.work.tower
-        copies, _ = deployment.group_copies((self.plan.whole or self.plan).model, model, self.work)
+        copies, _ = deployment.group_copies(self.plan.whole_model, model, self.work)
         counts = {
             "n_tower_parameters": (model.tower_parameters or 0) if tower else 0,
             "n_latent_copy_parameters": model.latent_copy_parameters,

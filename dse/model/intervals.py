@@ -80,7 +80,7 @@ def time_intervals(
         tokens, first = (Interval(*ends, why) for ends in _ends_of(spread))
     else:
         kernels = without_kernels(kind) if stack is None else Intervals(*[of_fits((stack.attention, stack.gemm))] * 2)
-        model, servers = (plan.whole or plan).model.name, catalog.servers().values()
+        model, servers = plan.whole_model.name, catalog.servers().values()
         spread = widest([server.models.get(model) or server.left_out[_kind_of(plan)] for server in servers])
         release = Interval(1 / OTHER_RELEASE, OTHER_RELEASE, "")
         why = f"{kernels.tokens.why}; a server errs as on {spread.n_points} measured rows"
@@ -122,7 +122,7 @@ def _ends_of(spread: Spread) -> tuple[tuple[float, float], tuple[float, float]]:
 
 
 def _kind_of(plan: KvPlan) -> Kind:
-    return "mixture" if (plan.whole or plan).model.n_experts > 1 else "dense"
+    return "mixture" if plan.whole_model.n_experts > 1 else "dense"
 
 
 def without_kernels(kind: str) -> Intervals:
@@ -175,7 +175,7 @@ def _spread(
 ) -> tuple[Spread, str]:
     """Return how far off a server is on models left out of its fit: on this model, or on its kind; of a release for
     which another stands in, wider."""
-    model, kind = (plan.whole or plan).model, _kind_of(plan)
+    model, kind = plan.whole_model, _kind_of(plan)
     spread = stack.models.get(model.name) or stack.left_out.get(kind) or next(iter(stack.left_out.values()))
     rows = f"{model.name} on {stack_name}" if model.name in stack.models else f"{kind} models"
     why = f"{spread.n_points} measured rows of {rows}, each by a fit that its model was left out of"

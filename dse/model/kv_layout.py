@@ -135,6 +135,11 @@ class KvPlan:
         return {}
 
     @property
+    def whole_model(self) -> ModelSpec:
+        """The model on all devices, where this is what one of them has."""
+        return (self.whole or self).model
+
+    @property
     def quantizer_name(self) -> str:
         """One name where keys and values agree, else both."""
         key, value = self.key_quantizer.name, self.value_quantizer.name
@@ -207,6 +212,14 @@ def _runs(
             yield shallow, (key, value), n
 
 
+def _denominator(layout: TensorLayout, layer: LayerKV) -> int:
+    """The common denominator of the bits that a tensor stores for a token."""
+    per_token = [layout.packed_bits_per_token, layout.full_bits_per_token, *layout.pool.values()]
+    if layer.tokens_per_entry > 1:
+        per_token += layout.packed.values()  # parts that fill pages of their own
+    return math.lcm(*(Fraction(Fraction(bits), layer.tokens_per_entry).denominator for bits in per_token))
+
+
 def build(
     model: ModelSpec,
     key_quantizer: QuantizerSpec,
@@ -267,18 +280,7 @@ def build(
                     )  # type: ignore[arg-type]
                 )
                 tensors.append((which, quantizer, layout, shape_index, n_stored, n_read, layer))
-    den = math.lcm(
-        *(
-            Fraction(Fraction(bits), layer.tokens_per_entry).denominator
-            for *_, layout, _, _, _, layer in tensors
-            for bits in (
-                layout.packed_bits_per_token,
-                layout.full_bits_per_token,
-                *layout.pool.values(),
-                *(layout.packed.values() if layer.tokens_per_entry > 1 else ()),  # parts that fill pages of their own
-            )
-        )
-    )
+    den = math.lcm(*(_denominator(layout, layer) for *_, layout, _, _, _, layer in tensors))
     groups = tuple(
         TensorGroup(
             which=which,

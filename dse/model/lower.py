@@ -587,17 +587,7 @@ def memory_share(device: HardwareSpec, work: Workload, server: servers.Server, h
     if work.gpu_memory_utilization is not None:
         return float(work.gpu_memory_utilization)
     if server.rule == servers.STATIC and device.reported_memory:
-        return sglang_memory.share(
-            device.reported_memory.count,
-            prompt_budget(work, server),
-            work.tp,
-            work.pp,
-            (work.stack or "").partition("@")[2],
-            has_images,
-            work.dp_attention,
-            work.cuda_graph_max_bs,
-            work.draft.method if work.draft else "",
-        )
+        return sglang_memory.share(device.reported_memory.count, prompt_budget(work, server), work, has_images)
     return float(server.utilization.si)
 
 
@@ -626,9 +616,9 @@ def share_of_free_memory(device: HardwareSpec, work: Workload, server: servers.S
 def beside_bytes(plan: KvPlan, work: Workload) -> int:
     """Bytes that a server counts with the weights of a device, beside those of the language model."""
     if work.weights_size_bytes:
-        given = given_weight_bytes((plan.whole or plan).model, work) - own_bytes(plan.model, work)
+        given = given_weight_bytes(plan.whole_model, work) - own_bytes(plan.model, work)
         return given + draft_bytes(plan, work) - host_bytes(plan.model, work)
-    model, n_layers = plan.model, (plan.whole or plan).model.n_layers
+    model, n_layers = plan.model, plan.whole_model.n_layers
     tower = (model.tower_parameters or 0) if work.tower else 0
     # one table for both ends is held by both, but counted once among the parameters
     table, head = model.embedding_parameters, model.vocab_size * model.hidden_size
@@ -664,7 +654,7 @@ def _check_drafts(work: Workload, budget: int, n_sequences: int) -> None:
 
 def draft_bytes(plan: KvPlan, work: Workload) -> int:
     """Bytes of the weights on a device of what drafts."""
-    target = (plan.whole or plan).model
+    target = plan.whole_model
     model = deployed.draft_of(target, work)
     if model is None or work.draft is None:
         return 0
@@ -693,7 +683,7 @@ def host_bytes(model: ModelSpec, work: Workload) -> int:
 
 def group_copy_bytes(plan: KvPlan, work: Workload) -> int:
     """Bytes of what devices that attend to requests of their own have whole, beyond attention."""
-    form, model = work.weight_format, (plan.whole or plan).model
+    form, model = work.weight_format, plan.whole_model
     n_parameters, kept = deployment.group_copies(model, plan.model, work)
     return int(weights.stored_weight_bytes(n_parameters, kept, 0, form.dense_eighths, form.expert_eighths))
 
@@ -726,56 +716,67 @@ def stored_bytes(model: ModelSpec, form: WeightFormat, n_slices: int) -> int:
     )
 
 
+def _paper_memory(plan: KvPlan, work: Workload, stack_name: str | None) -> Memory:
+    """Nothing reserved, as papers count memory. Raises InputError for a memory that a log measured."""
+    if work.calibrated is not None:
+        raise InputError(
+            f"calibrated = {show(work.calibrated)}: memory is counted as papers count it: use --memory server"
+        )
+    return Memory(
+        is_server=0,
+        asked_share=1.0,
+        share=1.0,
+        share_of_free=1.0,
+        prompt_bytes=0,
+        graph_bytes=0,
+        buffer_bytes=0,
+        outside_bytes=0,
+        beside_bytes=beside_bytes(plan, work) if work.weights_size_bytes else -host_bytes(plan.model, work),
+        given_bytes=0,
+        most_bytes=0,
+        block_tokens=work.block_tokens,
+        longest_tokens=0,
+        budget_tokens=0,
+        lookahead_tokens=0,
+        lookahead_bits=0,
+        cache_copies=servers.cache_copies(stack_name) if work.kv_cache else 1,
+        **pool.ALIKE._asdict(),
+    )
+
+
+def _prompt_bytes(plan: KvPlan, work: Workload, server: servers.Server, budget_tokens: int, n_sequences: int) -> int:
+    """Bytes of activations of the largest batch of prompt tokens, or image, with the logits of `n_sequences`."""
+    model = plan.model
+    elements = model.activation_elements if model.layer_elements is None else model.layer_elements
+    kept = server.hidden_copies.count * model.hidden_size
+    if model.expert_width:
+        width = -(-model.expert_width * work.ep // work.tp)
+        kept += activations.expert_elements(model.n_active_experts, width, model.hidden_size)
+    image_bytes = activations.image_bytes(
+        (model.image_elements or 0) * work.tower, server.tower_copies.si, server.split_tower_copies.si, work.tp
+    )
+    vocab_size = plan.whole_model.vocab_size
+    return activations.prompt_bytes(
+        budget_tokens, elements, n_sequences, vocab_size, server.logit.count, kept, image_bytes
+    )
+
+
 def memory_of(device: HardwareSpec, plan: KvPlan, work: Workload, stack_name: str | None) -> Memory:
     """Return the memory that a server reserves beside weights and KV; none where it is counted as papers do.
 
     Raises InputError for the memory of a log that was measured otherwise.
     """
     if memory_counted(device, work) == "paper":
-        if work.calibrated is not None:
-            raise InputError(
-                f"calibrated = {show(work.calibrated)}: memory is counted as papers count it: use --memory server"
-            )
-        return Memory(
-            is_server=0,
-            asked_share=1.0,
-            share=1.0,
-            share_of_free=1.0,
-            prompt_bytes=0,
-            graph_bytes=0,
-            buffer_bytes=0,
-            outside_bytes=0,
-            beside_bytes=beside_bytes(plan, work) if work.weights_size_bytes else -host_bytes(plan.model, work),
-            given_bytes=0,
-            most_bytes=0,
-            block_tokens=work.block_tokens,
-            longest_tokens=0,
-            budget_tokens=0,
-            lookahead_tokens=0,
-            lookahead_bits=0,
-            cache_copies=servers.cache_copies(stack_name) if work.kv_cache else 1,
-            **pool.ALIKE._asdict(),
-        )
-    logged = measured_memory.fitting(work, device, (plan.whole or plan).model, stack_name)
+        return _paper_memory(plan, work, stack_name)
+    logged = measured_memory.fitting(work, device, plan.whole_model, stack_name)
     if logged and logged.gpu_memory_utilization and work.gpu_memory_utilization is None:
         work = dataclasses.replace(work, gpu_memory_utilization=logged.gpu_memory_utilization)
     server, model = measured_memory.server_of(logged, device, work, stack_name), plan.model
-    has_images = work.tower and bool((plan.whole or plan).model.tower_parameters)
+    has_images = work.tower and bool(plan.whole_model.tower_parameters)
     asked_share, budget = memory_share(device, work, server, has_images), prompt_budget(work, server)
     share = share_of_free_memory(device, work, server, asked_share)
     n_sequences, of_all = work.max_num_seqs or server.sequences.count, server.rule != servers.LEFT
-    elements = model.activation_elements if model.layer_elements is None else model.layer_elements
-    kept = server.hidden_copies.count * model.hidden_size
-    if model.expert_width:
-        kept += activations.expert_elements(
-            model.n_active_experts, -(-model.expert_width * work.ep // work.tp), model.hidden_size
-        )
-    image_bytes = activations.image_bytes(
-        (model.image_elements or 0) * work.tower, server.tower_copies.si, server.split_tower_copies.si, work.tp
-    )
-    prompt_bytes = activations.prompt_bytes(
-        budget, elements, n_sequences, (plan.whole or plan).model.vocab_size, server.logit.count, kept, image_bytes
-    )
+    prompt_bytes = _prompt_bytes(plan, work, server, budget, n_sequences)
     n_drafted = work.draft.lookahead_tokens if work.draft else 0
     _check_drafts(work, budget, drafting(work, server))
     graph_bytes = server.graph_bytes(-(-model.n_layers // work.pp), n_sequences, work.cuda_graph_max_bs)

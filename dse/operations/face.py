@@ -150,7 +150,7 @@ def doc_of(cls: type[Operation]) -> str:
     example = text[len(help_of(cls)) :].strip()
     lines = [help_of(cls), ""]
     for name, field in python_fields(cls).items():
-        if help := option_of(field).help or _own_help(name, field):
+        if help := option_of(field).help or _own_help(field):
             lines += textwrap.wrap(f"{name}: {help}", WIDTH, subsequent_indent="    ", break_on_hyphens=False)
     if work_names(cls):
         lines.append("Further parameters are the fields of `Workload`, in place of one.")
@@ -159,7 +159,7 @@ def doc_of(cls: type[Operation]) -> str:
     return "\n".join([*lines, "", example] if example else lines)
 
 
-def _own_help(name: str, field: dataclasses.Field[Any]) -> str:
+def _own_help(field: dataclasses.Field[Any]) -> str:
     if "work" in field.metadata:
         return "Requests, lengths, memory, weights and devices, as `dse.Workload(batch=64, tp=2)`."
     return (option_of(field).metavar or "").replace("|", ", ")

@@ -435,7 +435,7 @@ def kernels(point: Point) -> list[dict[str, Any]]:
     borrowed = _borrowed_from(point)
     rows = []
     for kernel in implementations.values():
-        model, stack = (point.plan.whole or point.plan).model, engine.evaluate(point)["stack"] or ""
+        model, stack = point.plan.whole_model, engine.evaluate(point)["stack"] or ""
         told = told_text(point.device, model, point.work, stack, families[kernel.key])
         rows.append(
             {
@@ -572,7 +572,7 @@ def _cut_groups(result: dict[str, Any], plan: KvPlan) -> list[str]:
     bits = float((plan.whole or plan).effective_bits)
     if result["effective_bits"] == bits:
         return []
-    every = max(layer.n_kv_heads for layer in (plan.whole or plan).model.layers)
+    every = max(layer.n_kv_heads for layer in plan.whole_model.layers)
     n_heads = -(-every // result["tp"])
     heads = f"{n_heads} of {every} KV head{'s' if every > 1 else ''}"
     return [f"    groups span the {heads} that a device has; unsplit {bits:.4g} bit effective"]

@@ -6,6 +6,7 @@ Sources: sglang/srt/server_args.py of SGLang 0.4.3 and 0.4.9; sglang/srt/arg_gro
 
 from dse.specs.drafts import MODEL, TEXT
 from dse.specs.releases import release_of
+from dse.specs.workload import Workload
 
 #: releases from which on the share is by memory, by what is reserved for each need, and batches are those of 0.5.23
 BY_MEMORY, BY_NEED, NEW_BATCHES = ("0.4.8",), ("0.5.4",), ("0.5.23",)
@@ -42,30 +43,20 @@ def largest_graph(reported_bytes: int, tp: int) -> int:
     return 512 if is_split or gib >= 160 else 256
 
 
-def share(
-    reported_bytes: int,
-    prompt_budget_tokens: int,
-    tp: int,
-    pp: int,
-    release: str,
-    has_images: bool,
-    dp_attention: bool,
-    graph_requests: int | None = None,
-    draft: str = "",
-) -> float:
+def share(reported_bytes: int, prompt_budget_tokens: int, work: Workload, has_images: bool) -> float:
     """Share of the memory for weights and keys and values, mem_fraction_static: what is left beside activations of a
     batch of prompt tokens, buffers of each device and graphs, and what a method of drafting reserves."""
-    mib = reported_bytes / MIB
+    mib, tp, release = reported_bytes / MIB, work.tp, (work.stack or "").partition("@")[2]
     if not _is_from(release, BY_MEMORY):
         return _BY_DEVICES[max(n for n in _BY_DEVICES if n <= tp)]
     if _is_from(release, BY_NEED):
-        graphs = 2 * (graph_requests or largest_graph(reported_bytes, tp))
-        reserved = 512 + 1.5 * max(prompt_budget_tokens, 2048) + 128 * tp * pp + graphs
+        graphs = 2 * (work.cuda_graph_max_bs or largest_graph(reported_bytes, tp))
+        reserved = 512 + 1.5 * max(prompt_budget_tokens, 2048) + 128 * tp * work.pp + graphs
         reserved = max(reserved, 10_240 if mib > 60 * GIB_OF_MIB else 0)
     else:
         gib = mib / GIB_OF_MIB
         few, many = (2.8, 10) if gib < 35 else (9.5, 2) if gib < 90 else (12, 2)
-        reserved = GIB_OF_MIB * (32 if gib >= 160 else few + tp * pp / many) + 4096 * dp_attention
-    if draft not in ("", TEXT):  # the same in both
-        reserved += GIB_OF_MIB * (6 if draft == MODEL else 2)
+        reserved = GIB_OF_MIB * (32 if gib >= 160 else few + tp * work.pp / many) + 4096 * work.dp_attention
+    if work.draft and work.draft.method != TEXT:  # the same in both
+        reserved += GIB_OF_MIB * (6 if work.draft.method == MODEL else 2)
     return round((mib - reserved) / mib * (IMAGES_SHARE if has_images else 1), 3)

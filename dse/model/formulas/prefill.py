@@ -3,12 +3,6 @@
 from dse.core.compiling import formula
 
 
-@formula("token", "prefix + batch * (input - prefix)", "textbook section 5: a shared prefix is computed once")
-def prefill_tokens(n_sequences: int, input_tokens: int, prefix_tokens: int) -> int:
-    """Prompt tokens that one running batch computes."""
-    return prefix_tokens + n_sequences * (input_tokens - prefix_tokens)
-
-
 @formula("s", "matrix_s + attention FLOP / (flops_frac * F)", "docs/explanation/model.md, Prefill")
 def prefill_compute_s(matrix_s: float, attention_flops: float, flops_frac: float, peak_flops_per_s: float) -> float:
     """Seconds of the prompt without quantising its keys and values; flops_frac is 1 in the ideal model."""

@@ -121,7 +121,7 @@ def activation_bytes(at: Facts) -> Derivation:
             at.server_source("prompt_budget", "sequences", "logit", "hidden_copies"),
             prompt_budget_tokens=at.results["prompt_budget_tokens"],
             n_sequences=at.work.max_num_seqs or at.server.sequences.count,
-            vocab_size=(at.plan.whole or at.plan).model.vocab_size,
+            vocab_size=at.plan.whole_model.vocab_size,
             logit_bytes=at.server.logit.count,
             layer_elements=at.layer_elements,
             hidden_copies=at.server.hidden_copies.count,

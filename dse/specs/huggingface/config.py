@@ -91,6 +91,48 @@ def from_document(document: Document) -> ModelSpec:
     spelling.as_published(keys, model_type)
     rules = parameters.read_rules(keys, model_type)
     keys.defaults = rules.defaults
+    shape, q_heads, stopped_early = _read_shape(keys, rules, model_type)
+    mixers, experts = shape.mixers, shape.experts
+    positions = rotary.stretched(keys, keys.whole(POSITIONS, 1, MAX_TOKENS))
+    if not stopped_early:  # the rest has not been read
+        _not_understood(keys)
+    if not is_known and not like:
+        _not_known(keys, own_type)
+    _refuse_problems(keys)
+    if len({mixer.parameters for mixer in mixers}) > 1 and isinstance(keys.get(keys.name_of(Q_HEADS)), list):
+        keys.note(f"{keys.name_of(Q_HEADS)} varies by layer: the largest is shown")
+    dense, routed = parameters.count(shape)
+    tables = rotary.elements(keys, model_type, positions, mixers)
+    stored = released.of_config(keys, shape)
+    name = _name(document.path) + (f"-as-{like}" if like else "")
+    return ModelSpec(
+        name=name,
+        title=name,
+        source=f"config.json: {clean(document.path, 200)}",
+        hidden_size=shape.hidden,
+        vocab_size=shape.vocab,
+        n_q_heads=q_heads,
+        layers=_runs(mixers),
+        attention_parameters=sum(mixer.parameters for mixer in mixers),
+        embedding_parameters=0 if shape.tied else shape.vocab * shape.embedding,
+        copied_parameters=sum(mixer.copied_parameters for mixer in mixers) + parameters.routers(shape) or None,
+        tower_parameters=(towers := tower.parameters(keys, shape.hidden)) or None,
+        image_elements=tower.image_elements(keys) if towers else None,
+        image_mask=bool(towers) and model_type in IMAGE_MASKED,
+        rotary_elements=tables or None,
+        dense_parameters=dense,
+        expert_parameters=routed,
+        **parameters.mixture(experts if routed else None),
+        activation_elements=parameters.activation_elements(shape),
+        layer_elements=parameters.layer_elements(shape),
+        max_position_tokens=positions,
+        **stored,
+        notes=tuple(keys.notes),
+    )
+
+
+def _read_shape(keys: Keys, rules: parameters.Rules, model_type: str) -> tuple[Shape, int, bool]:
+    """The sizes of a model, its most query heads, and whether reading its layers stopped at a problem."""
     hidden = keys.whole(HIDDEN, 1, MAX_HIDDEN, required=True, same=True) or 0
     vocab = keys.whole(VOCAB, 1, 2**24, required=True) or 0
     per_block = layers.blocks(keys, rules, model_type, hidden)
@@ -98,7 +140,7 @@ def from_document(document: Document) -> ModelSpec:
     mixers, n_layers = blocks.mixers, len(blocks.mixers)
     if n_layers and not any(cache.n_kv_heads for mixer in mixers for cache in mixer.caches) and not keys.problems:
         keys.bad("layer_types", "a list with attention in some layers: constant states alone are no keys and values")
-    misread = NOTHING in mixers and bool(keys.problems)
+    stopped_early = NOTHING in mixers and bool(keys.problems)
     experts = parameters.read_experts(keys, rules, model_type, n_layers, blocks.ffn, blocks.experts)
     embedding = keys.whole(["word_embed_proj_dim"], 1, MAX_HIDDEN, hidden) or hidden
     tied = parameters.read_tied(keys, rules)
@@ -115,42 +157,7 @@ def from_document(document: Document) -> ModelSpec:
         extra=extra,
     )
     q_heads = max(keys.per_layer(Q_HEADS, 1 if per_block else n_layers, 1, MAX_DIM), default=1)
-    positions = rotary.stretched(keys, keys.whole(POSITIONS, 1, MAX_TOKENS))
-    if not misread:  # what stopped early has not read the rest
-        _not_understood(keys)
-    if not is_known and not like:
-        _not_known(keys, own_type)
-    _refuse_problems(keys)
-    if len({mixer.parameters for mixer in mixers}) > 1 and isinstance(keys.get(keys.name_of(Q_HEADS)), list):
-        keys.note(f"{keys.name_of(Q_HEADS)} varies by layer: the largest is shown")
-    dense, routed = parameters.count(shape)
-    tables = rotary.elements(keys, model_type, positions, mixers)
-    stored = released.of_config(keys, shape)
-    name = _name(document.path) + (f"-as-{like}" if like else "")
-    return ModelSpec(
-        name=name,
-        title=name,
-        source=f"config.json: {clean(document.path, 200)}",
-        hidden_size=hidden,
-        vocab_size=vocab,
-        n_q_heads=q_heads,
-        layers=_runs(mixers),
-        attention_parameters=sum(mixer.parameters for mixer in mixers),
-        embedding_parameters=0 if shape.tied else shape.vocab * shape.embedding,
-        copied_parameters=sum(mixer.copied_parameters for mixer in mixers) + parameters.routers(shape) or None,
-        tower_parameters=(towers := tower.parameters(keys, hidden)) or None,
-        image_elements=tower.image_elements(keys) if towers else None,
-        image_mask=bool(towers) and model_type in IMAGE_MASKED,
-        rotary_elements=tables or None,
-        dense_parameters=dense,
-        expert_parameters=routed,
-        **parameters.mixture(experts if routed else None),
-        activation_elements=parameters.activation_elements(shape),
-        layer_elements=parameters.layer_elements(shape),
-        max_position_tokens=positions,
-        **stored,
-        notes=tuple(keys.notes),
-    )
+    return shape, q_heads, stopped_early
 
 
 def _name(path: str) -> str:

@@ -265,18 +265,7 @@ def read_rules(keys: "Keys", model_type: str) -> Rules:
 def read_ffn(keys: "Keys", rules: Rules, model_type: str, n_layers: int, hidden: int) -> list[int]:
     """FFN width of each layer, from the several names of that key. Problems go to `keys`."""
     if model_type == "openelm":
-        multiples = keys.get("ffn_multipliers")
-        divisor = keys.whole(["ffn_dim_divisor"], 1, 4096, 256) or 256
-        good = (
-            isinstance(multiples, list)
-            and len(multiples) == n_layers
-            and all(isinstance(m, int | float) and not isinstance(m, bool) and 0 < m <= 1024 for m in multiples)
-        )
-        if not good or not isinstance(multiples, list):
-            keys.bad("ffn_multipliers", f"a list of {n_layers} numbers in 0..1024, one per layer")
-            return [0] * n_layers
-        # nearest multiple of the divisor, as the published layer widths show
-        return [max(divisor, int(m * hidden + divisor / 2) // divisor * divisor) for m in multiples]
+        return _openelm_widths(keys, n_layers, hidden)
     names = FFN_WIDTH
     if keys.get("dense_intermediate_size") is not None:  # MiniMax-M3: intermediate_size is that of an expert
         names = ["dense_intermediate_size"]
@@ -304,6 +293,21 @@ def read_ffn(keys: "Keys", rules: Rules, model_type: str, n_layers: int, hidden:
     return [width // rules.ffn_divisor for width in widths]
 
 
+def _openelm_widths(keys: "Keys", n_layers: int, hidden: int) -> list[int]:
+    """FFN width of each layer as a multiple of the hidden size, rounded as the published widths show."""
+    multiples = keys.get("ffn_multipliers")
+    divisor = keys.whole(["ffn_dim_divisor"], 1, 4096, 256) or 256
+    good = (
+        isinstance(multiples, list)
+        and len(multiples) == n_layers
+        and all(isinstance(m, int | float) and not isinstance(m, bool) and 0 < m <= 1024 for m in multiples)
+    )
+    if not good or not isinstance(multiples, list):
+        keys.bad("ffn_multipliers", f"a list of {n_layers} numbers in 0..1024, one per layer")
+        return [0] * n_layers
+    return [max(divisor, int(m * hidden + divisor / 2) // divisor * divisor) for m in multiples]
+
+
 def read_experts(
     keys: "Keys", rules: Rules, model_type: str, n_layers: int, ffn: list[int], given: list[bool] | None = None
 ) -> Experts | None:
@@ -324,12 +328,11 @@ def read_experts(
         "top_k_experts",
         "ffn_config.moe_top_k",
     ]
-    width_keys = EXPERT_WIDTH
     if n <= 1:
         if model_type == "granitemoehybrid":
             keys.used.update(active_names)
             return None
-        if keys.find(width_keys) and keys.find(FFN_WIDTH) is None and not rules.ffn_multiple:
+        if keys.find(EXPERT_WIDTH) and keys.find(FFN_WIDTH) is None and not rules.ffn_multiple:
             keys.missing(FFN_WIDTH[0])
         active = keys.whole(active_names, 0, MAX_EXPERTS, 0) or 0
         if active > 1:
@@ -338,11 +341,7 @@ def read_experts(
     active = keys.whole(active_names, 1, MAX_EXPERTS, required=True, same=True) or 1
     if active > n:
         keys.bad(keys.name_of(active_names), f"at most {keys.name_of(names)} = {n}")
-    if model_type.startswith("llama4") or model_type == "granitemoehybrid":
-        width_keys = ["intermediate_size"]
-    elif keys.get("dense_intermediate_size") is not None:
-        width_keys = [*width_keys, "intermediate_size"]
-    width = (keys.whole(width_keys, 1, MAX_WIDTH) if keys.find(width_keys) else max(ffn, default=1)) or 1
+    width = _expert_width(keys, model_type, ffn)
     names = ["shared_expert_intermediate_size", "shared_intermediate_size", "moe_shared_expert_intermediate_size"]
     shared = keys.whole([*names, "share_expert_dim"], 0, MAX_WIDTH)
     gate = bool(shared) and keys.find(["shared_expert_intermediate_size"]) is not None
@@ -372,6 +371,16 @@ def read_experts(
         latent=latent,
         are_beside=are_beside,
     )
+
+
+def _expert_width(keys: "Keys", model_type: str, ffn: list[int]) -> int:
+    """Width of a routed expert, from the several names of that key."""
+    names = EXPERT_WIDTH
+    if model_type.startswith("llama4") or model_type == "granitemoehybrid":
+        names = ["intermediate_size"]
+    elif keys.get("dense_intermediate_size") is not None:
+        names = [*names, "intermediate_size"]
+    return (keys.whole(names, 1, MAX_WIDTH) if keys.find(names) else max(ffn, default=1)) or 1
 
 
 def _expert_layers(keys: "Keys", n_layers: int) -> list[bool]:
