@@ -114,7 +114,6 @@ class Heads:
         k_dim, v_dim = self.kv_heads * self.key_dim, self.kv_heads * self.value_dim
         norm = {"": 0, "head": 2 * self.key_dim, "all": q_dim + k_dim}[self.qk_norm]
         bias = self.qkv_bias * (q_dim + k_dim + v_dim) + self.out_bias * self.hidden + self.sinks * self.q_heads
-        made = q_dim + self.gated * out_dim + k_dim + (0 if self.one_projection else v_dim)
         index = self.index.parameters(self.hidden, self.hidden) if self.index else 0
         cache = LayerKV(
             n_layers=1,
@@ -127,13 +126,12 @@ class Heads:
             score_dim=self.key_dim + self.value_dim,
             **(self.index.of_layer() if self.index else {}),
         )
-        parameters = self.hidden * (made + out_dim) + norm + bias + index
         channels = {"q_proj": q_dim + self.gated * out_dim, "k_proj": k_dim, "o_proj": out_dim}
         channels |= {} if self.one_projection else {"v_proj": v_dim}
         matrices = {name: self.hidden * n for name, n in channels.items()} | {"indexer": index}
         return Mixer(
             (cache,),
-            parameters=parameters,
+            parameters=sum(matrices.values()) + norm + bias,
             inner_elements=q_dim + k_dim + v_dim,
             copied_parameters=index,
             matrices=matrices,
@@ -158,12 +156,7 @@ class LatentAttention:
         """The layer."""
         hidden, heads, q_rank, rank = self.hidden, self.q_heads, self.q_rank, self.rank
         wide = heads * (self.nope + self.rope)
-        query = hidden * q_rank + q_rank + q_rank * wide if q_rank else hidden * wide
         index = self.index.parameters(hidden, q_rank or hidden) if self.index else 0
-        out = heads * self.value_dim * hidden * (1 + self.gated)
-        parameters = (
-            query + hidden * (rank + self.rope) + rank + rank * heads * (self.nope + self.value_dim) + out + index
-        )
         cache = LayerKV(
             n_layers=1,
             n_kv_heads=1,
@@ -175,13 +168,14 @@ class LatentAttention:
         )
         copied = hidden * (q_rank + rank + self.rope) + q_rank + rank + index
         inner = heads * (2 * self.nope + self.rope + self.value_dim) + rank + self.rope
-        matrices = {"q_a_proj": hidden * q_rank, "q_b_proj": q_rank * wide} if q_rank else {"q_proj": query}
+        matrices = {"q_a_proj": hidden * q_rank, "q_b_proj": q_rank * wide} if q_rank else {"q_proj": hidden * wide}
         matrices |= {
             "kv_a_proj_with_mqa": hidden * (rank + self.rope),
             "kv_b_proj": rank * heads * (self.nope + self.value_dim),
-            "o_proj": out,
+            "o_proj": heads * self.value_dim * hidden * (1 + self.gated),
             "indexer": index,
         }
+        parameters = sum(matrices.values()) + q_rank + rank
         return Mixer((cache,), parameters=parameters, inner_elements=inner, copied_parameters=copied, matrices=matrices)
 
 
@@ -206,8 +200,6 @@ class Compressed:
     def mixer(self) -> Mixer:
         """The layer. What is read and kept is counted by tokens: an entry comes in parts, as its tokens do."""
         hidden, heads, dim, ratio = self.hidden, self.q_heads, self.dim, self.ratio
-        parameters = hidden * self.q_rank + self.q_rank * (1 + heads * dim) + hidden * dim + dim + heads
-        parameters += heads * dim * self.out_rank + self.out_groups * self.out_rank * hidden
         inner = heads * dim + dim + self.q_rank
         copied = hidden * (self.q_rank + dim) + self.q_rank + dim
         both: dict[str, Any] = {"n_layers": 1, "n_kv_heads": 1, "key_dim": dim, "score_dim": 2 * dim}
@@ -219,18 +211,18 @@ class Compressed:
             "wo_a": heads * dim * self.out_rank,
             "wo_b": self.out_groups * self.out_rank * hidden,
         }
+        parameters = sum(matrices.values()) + self.q_rank + dim + heads
         if not ratio:
             return Mixer(
                 (window,), parameters=parameters, inner_elements=inner, copied_parameters=copied, matrices=matrices
             )
         twice = 2 if self.index else 1  # entries of CSA overlap: two sets of weights make them
-        before = parameters
-        parameters += self._compressor(dim, twice)
+        compressor = self._compressor(dim, twice)
         waiting, fields = self._waiting(dim, twice), dict[str, Any]()
         if self.index:
             index = self.index
-            parameters += self.q_rank * index.heads * index.dim + hidden * index.heads
-            parameters += self._compressor(index.dim, 2)
+            compressor += self.q_rank * index.heads * index.dim + hidden * index.heads
+            compressor += self._compressor(index.dim, 2)
             waiting += self._waiting(index.dim, 2)
             fields = {
                 "read_limit_tokens": index.read_tokens * ratio,
@@ -240,13 +232,12 @@ class Compressed:
         entries = LayerKV(**both, tokens_per_entry=ratio, **fields)
         joined = window.model_copy(update={"joined": True})
         state = LayerKV(n_layers=1, state_bytes=waiting, joined=True)
-        matrices |= {"compressor": parameters - before}
         return Mixer(
             (entries, joined, state),
-            parameters=parameters,
+            parameters=parameters + compressor,
             inner_elements=inner,
-            copied_parameters=copied + parameters - before,
-            matrices=matrices,
+            copied_parameters=copied + compressor,
+            matrices=matrices | {"compressor": compressor},
         )
 
     def _compressor(self, dim: int, twice: int) -> int:
@@ -264,8 +255,6 @@ def gated_delta(
     """A layer of the gated delta rule (Qwen3-Next, 3.5, 3.6): a matrix of key by value channels for each value head."""
     keys, values = key_heads * key_dim, value_heads * value_dim
     channels, state = 2 * keys + values, value_heads * key_dim * value_dim
-    made = hidden * (2 * keys + 2 * values + 2 * value_heads)
-    parameters = made + channels * conv + 2 * value_heads + value_dim + values * hidden
     cache = LayerKV(
         n_layers=1,
         state_code="gdn",
@@ -273,12 +262,13 @@ def gated_delta(
         state_flops=DELTA_FLOPS * state + 2 * conv * channels,
     )
     matrices = {
-        "in_proj_qkv": hidden * (2 * keys + values),
+        "in_proj_qkv": hidden * channels,
         "in_proj_z": hidden * values,
         "in_proj_a": hidden * value_heads,
         "in_proj_b": hidden * value_heads,
         "out_proj": values * hidden,
     }
+    parameters = sum(matrices.values()) + channels * conv + 2 * value_heads + value_dim
     return Mixer(
         (cache,), parameters=parameters, inner_elements=2 * keys + 2 * values, roots=("linear_attn",), matrices=matrices
     )
@@ -294,8 +284,6 @@ def kimi_delta(
     wide, state = heads * dim, heads * dim * dim
     full, thin = hidden * wide, hidden * dim + dim * wide
     gates = (full if has_full_gate else thin) + (full if has_full_decay else thin)
-    made = hidden * (3 * wide + heads) + gates
-    parameters = made + 3 * wide * conv + heads + wide + dim + wide * hidden
     cache = LayerKV(
         n_layers=1,
         state_code="kda",
@@ -305,7 +293,7 @@ def kimi_delta(
     matrices = {name: hidden * wide for name in ("q_proj", "k_proj", "v_proj", "o_proj")} | {"g_proj": gates}
     return Mixer(
         (cache,),
-        parameters=parameters,
+        parameters=sum(matrices.values()) + hidden * heads + 3 * wide * conv + heads + wide + dim,
         inner_elements=4 * wide,
         roots=("self_attn", "attention", "linear_attn"),
         matrices=matrices,
@@ -354,9 +342,9 @@ def _parts(layer: LayerKV) -> tuple[int, int] | None:
 
 def short_convolution(hidden: int, conv: int) -> Mixer:
     """A layer of a gated short convolution (LFM): the last inputs of each channel."""
-    parameters = 3 * hidden * hidden + hidden * conv + hidden * hidden
     cache = LayerKV(n_layers=1, state_bytes=hidden * (conv - 1) * CONV_BYTES, state_flops=2 * conv * hidden)
     matrices = {"in_proj": 3 * hidden * hidden, "out_proj": hidden * hidden}
+    parameters = sum(matrices.values()) + hidden * conv
     return Mixer((cache,), parameters=parameters, inner_elements=3 * hidden, roots=("conv",), matrices=matrices)
 
 
@@ -366,15 +354,14 @@ def mamba2(
     """A layer of Mamba-2 (Nemotron-H): a matrix of head by state channels for each head."""
     wide = heads * dim
     channels, state = wide + 2 * groups * state_size, wide * state_size
-    made = hidden * (wide + channels + heads)
-    parameters = made + channels * (conv + conv_bias) + 3 * heads + wide + wide * hidden
     cache = LayerKV(
         n_layers=1,
         state_code="mamba2",
         state_bytes=state * state_bytes + channels * (conv - 1) * CONV_BYTES,
         state_flops=MAMBA_FLOPS * state + 2 * conv * channels,
     )
-    matrices = {"in_proj": made, "out_proj": wide * hidden}
+    matrices = {"in_proj": hidden * (wide + channels + heads), "out_proj": wide * hidden}
+    parameters = sum(matrices.values()) + channels * (conv + conv_bias) + 3 * heads + wide
     return Mixer(
         (cache,), parameters=parameters, inner_elements=wide + channels, roots=("mixer", "mamba"), matrices=matrices
     )
