@@ -129,19 +129,8 @@ def _with_heads(
     is_mimo = keys.get("hybrid_layer_pattern") is not None
     key_dim, value_dim = heads.head_dims(keys, hidden, q_heads, apart=is_mimo)
     gated = rules.output_gate or bool(keys.flag("attn_output_gate")) or bool(keys.flag("attention_output_gate"))
-    plain = Heads(
-        hidden,
-        q_heads=1,
-        kv_heads=1,
-        key_dim=key_dim,
-        value_dim=value_dim,
-        window=None,
-        qkv_bias=rules.qkv_bias,
-        out_bias=rules.out_bias,
-        qk_norm=rules.qk_norm,
-        sinks=rules.sinks,
-        gated=gated,
-    )
+    plain = _plain(rules, hidden, 1, 1, key_dim, value_dim)
+    plain = replace(plain, qk_norm=rules.qk_norm, sinks=rules.sinks, gated=gated)
     if is_mimo:
         return _mimo(keys, n_layers, plain, q_heads, kv_heads)
     windows = heads.windows(keys, rules, model_type, n_layers, [state is not None for state in states])
@@ -167,6 +156,19 @@ def _with_heads(
             for layer in per_layer
         ]
     return [layer.mixer() for layer in per_layer]
+
+
+def _plain(rules: Rules, hidden: int, q_heads: int, kv_heads: int, key_dim: int, value_dim: int) -> Heads:
+    """Attention to all tokens with the biases of a model type."""
+    return Heads(
+        hidden,
+        q_heads=q_heads,
+        kv_heads=kv_heads,
+        key_dim=key_dim,
+        value_dim=value_dim,
+        qkv_bias=rules.qkv_bias,
+        out_bias=rules.out_bias,
+    )
 
 
 def _mimo(keys: Keys, n_layers: int, plain: Heads, q_heads: list[int], kv_heads: list[int]) -> list[Mixer]:
@@ -468,16 +470,7 @@ def _nemotron_h(keys: Keys, rules: Rules, model_type: str, hidden: int) -> Block
     (q_heads,) = keys.per_layer(Q_HEADS, 1, 1, MAX_DIM)
     (kv_heads,) = heads.kv_heads(keys, model_type, [q_heads])
     dim, _ = heads.head_dims(keys, hidden, [q_heads])
-    attention = Heads(
-        hidden,
-        q_heads=q_heads,
-        kv_heads=kv_heads,
-        key_dim=dim,
-        value_dim=dim,
-        window=None,
-        qkv_bias=rules.qkv_bias,
-        out_bias=rules.out_bias,
-    ).mixer()
+    attention = _plain(rules, hidden, q_heads, kv_heads, dim, dim).mixer()
     width = keys.whole(["intermediate_size"], 1, MAX_WIDTH, required=True) or 1
     for name in ("expand", "chunk_size", "time_step_rank", "mamba_proj_bias", "use_mamba_kernels"):
         keys.get(name)
@@ -515,19 +508,8 @@ def _nemotron_nas(keys: Keys, rules: Rules, hidden: int) -> Blocks:
         if attention.get("no_op"):
             mixers.append(NOTHING)
         else:
-            kv = q_heads // attention["n_heads_in_group"]
-            mixers.append(
-                Heads(
-                    hidden,
-                    q_heads=q_heads,
-                    kv_heads=kv,
-                    key_dim=dim,
-                    value_dim=dim,
-                    window=None,
-                    qkv_bias=rules.qkv_bias,
-                    out_bias=rules.out_bias,
-                ).mixer()
-            )
+            kv_heads = q_heads // attention["n_heads_in_group"]
+            mixers.append(_plain(rules, hidden, q_heads, kv_heads, dim, dim).mixer())
         width = 0 if ffn.get("no_op") else int(2 * ffn["ffn_mult"] * hidden / 3)
         widths.append(-(-width // FFN_MULTIPLE) * FFN_MULTIPLE)
     keys.used.update(("intermediate_size", "num_key_value_heads"))
