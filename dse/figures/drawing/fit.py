@@ -10,6 +10,7 @@ from itertools import pairwise
 from dse.core.errors import LimitError
 from dse.figures.drawing import page_layout
 from dse.figures.drawing.chart import Axis, Chart, Panel, Series
+from dse.figures.drawing.labels import place_on
 from dse.figures.drawing.layout import LEGEND_ROW, Box, Page
 
 #: smallest panel, height of a row of a list and size of a panel of a figure as tall as needed, in points at 8 pt texts
@@ -207,8 +208,7 @@ def thinned(axis: Axis, length: float, page: Page, along: bool) -> Axis:
     """The axis with every so many of its ticks, so that their names stand apart; `along`: names follow the axis."""
 
     def at(value: float) -> float:
-        low, high, value = (math.log(v) if axis.log else v for v in (axis.low, axis.high, value))
-        return (value - low) / (high - low) * length
+        return place_on(axis, value, length)
 
     def room(text: str) -> float:
         return page_layout.measured(text, page.text) if along else page.text * 0.8
