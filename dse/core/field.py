@@ -49,7 +49,7 @@ class Field:
     help: str = ""
     #: words on an axis or above a column; "" where results say it otherwise
     title: str = ""
-    #: beside the field of a page
+    #: beside the field of a page; of a declared one the title, where it says no other
     label: str = ""
     unit: str = ""
     low: float = -math.inf
@@ -150,7 +150,8 @@ def check_whole(name: str, value: object, low: int, high: int) -> None:
 
 def declared(default: Any = MISSING, **more: Any) -> Any:
     """A field of a dataclass with what `Field` says of it; without a default it is required."""
-    fallback = None if default is MISSING else default
+    fallback, title = None if default is MISSING else default, more.get("title", "")
+    more = {"label": title[:1].upper() + title[1:]} | more
     return dataclasses.field(default=default, metadata={"field": Field(default=fallback, **more)})
 
 

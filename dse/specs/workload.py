@@ -145,7 +145,6 @@ class Workload:
         name="kv-offload",
         kind=PART,
         title="keys and values in host memory",
-        label="Keys and values in host memory",
         help="Share of the keys and values of running requests that lies in host memory: each step fetches it over the "
         "device's host_link, layer by layer beside the others, counted in steps of 0.1 %.",
         unit="1",
@@ -186,7 +185,6 @@ class Workload:
         name="stack",
         kind=TEXT,
         title="software stack",
-        label="Software stack",
         help="Serving software whose kernels were measured; only for calibrated times. NAME@RELEASE is one release of "
         "it, NAME@kernels its kernels without the server's own time.",
         metavar="vllm|sglang|...",
@@ -243,7 +241,6 @@ class Workload:
         name="tower",
         kind=SWITCH,
         title="image tower",
-        label="Image tower",
         help="Whether a server loads the tower that makes tokens of images.",
         also=("--language-model-only",),
     )
@@ -276,7 +273,6 @@ class Workload:
         name="mamba-full-memory-ratio",
         kind=NUMBER,
         title="memory of states over keys and values",
-        label="Memory of states over keys and values",
         help="Memory that SGLang keeps for states of hybrids, over that of keys and values; default: 0.9.",
         unit="1",
         low=0.001,
@@ -288,7 +284,6 @@ class Workload:
         name="cuda-graphs",
         kind=SWITCH,
         title="CUDA graphs",
-        label="CUDA graphs",
         help="Whether a server records CUDA graphs: their memory is counted, times are those with them.",
         also=("--enforce-eager", "--disable-cuda-graph"),
     )
@@ -297,7 +292,6 @@ class Workload:
         name="n-gpu-layers",
         kind=LAYERS,
         title="layers on the device",
-        label="Layers on the device",
         help="Layers of llama.cpp that lie on the device, the last ones, with their keys and values; the output is one "
         "more. Memory alone: times are those of all layers on the device; default: all.",
         also=("--gpu-layers", "-ngl"),
@@ -311,7 +305,6 @@ class Workload:
         name="n-cpu-moe",
         kind=EXPERT_LAYERS,
         title="layers with experts in host memory",
-        label="Layers with experts in host memory",
         help="Layers of llama.cpp, the first ones, whose experts lie in host memory, or the pattern that -ot has for "
         "them, '.ffn_.*_exps.=CPU'; all: --cpu-moe. Memory alone, as --n-gpu-layers.",
         also=("-ncmoe", "--override-tensor", "-ot"),
@@ -358,7 +351,6 @@ class Workload:
         name="rounds",
         kind=WHOLE,
         title="requests a slot",
-        label="Requests a slot",
         help="TTFT and TPOT are means over this many requests for each of the batch's slots, as a benchmark has them: "
         "all slots start together, so the first prefills queue; default: a server that has run for long.",
         unit="1",
@@ -371,7 +363,6 @@ class Workload:
         name="max-num-seqs",
         kind=WHOLE,
         title="concurrency, at most",
-        label="Concurrency, at most",
         help="Limit of the server on concurrent requests, on all devices together; default: as many as fit.",
         unit="sequence",
         also=("--max-running-requests",),
@@ -385,7 +376,6 @@ class Workload:
         name="kv-cache",
         kind=SWITCH,
         title="KV cache",
-        label="KV cache",
         help="Without it each step runs the whole prefix.",
     )
     cached_input_discount: float | None = declared(
@@ -393,7 +383,6 @@ class Workload:
         name="cached-input-discount",
         kind=SHARE,
         title="discount on cached input",
-        label="Discount on cached input",
         help="Discount on cached input tokens in the price of a request, 0 to 1; default: what sharing the prefix "
         "saves.",
         unit="1",
@@ -490,7 +479,6 @@ class Workload:
         name="max-total-tokens",
         kind=TOKENS,
         title="tokens of the pool, at most",
-        label="Tokens of the pool, at most",
         help="Of SGLang: tokens of the pool, fewer where memory holds fewer; of llama.cpp: those of all slots, without "
         "which it does not start; default: as many as memory holds.",
         also=("--ctx-size", "-c"),
@@ -517,7 +505,6 @@ class Workload:
         name="cuda-graph-max-bs",
         kind=WHOLE,
         title="largest batch with a graph",
-        label="Largest batch with a graph",
         help="Requests of the largest batch that CUDA graphs are recorded for: of SGLang its default share allows for "
         "them, of vLLM from 0.21 on fewer take less memory; default: the release's, by the device's memory.",
         also=("--max-cudagraph-capture-size", "--cuda-graph-max-bs-decode"),
@@ -568,7 +555,6 @@ class Workload:
         name="pp-batches",
         kind=WHOLE,
         title="batches in the pipeline",
-        label="Batches in the pipeline",
         help="Microbatches in flight in the pipeline, 1 to pp; default: pp, a full pipeline.",
         unit="1",
         low=1,
@@ -593,7 +579,6 @@ class Workload:
         name="expert-skew",
         kind=SHARE,
         title="skew of experts",
-        label="Skew of experts",
         help="Load imbalance of expert parallelism: tokens of the busiest group over the mean, less 1; 0 to 1.",
         unit="1",
         metavar="FRAC",
@@ -603,7 +588,6 @@ class Workload:
         name="dp-attention",
         kind=SWITCH,
         title="attention data parallel",
-        label="Attention data parallel",
         help="Data-parallel attention: each of the tp devices holds the KV cache of its own requests and all attention "
         "weights.",
     )
@@ -626,7 +610,6 @@ class Workload:
         name="implementation",
         kind=TEXT,
         title="implementation",
-        label="Implementation",
         help="How a stack's release runs the quantizer (`dse list implementations`): NAME, or NAME:slowest, "
         "NAME:fastest for the ends of what its numbers may be, or NAME:FIELD=VALUE; default: the device's.",
         metavar="NAME",
