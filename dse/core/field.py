@@ -156,8 +156,9 @@ def declared(default: Any = MISSING, **more: Any) -> Any:
 
 
 def declarations(cls: Any) -> dict[str, Field]:
-    """The declared fields of a dataclass by their names in Python, in its order."""
-    return {entry.name: entry.metadata["field"] for entry in dataclasses.fields(cls) if "field" in entry.metadata}
+    """The declared fields of a dataclass by their names in Python, which options have where they say no other."""
+    forms = ((entry.name, entry.metadata["field"]) for entry in dataclasses.fields(cls) if "field" in entry.metadata)
+    return {name: replace(form, name=form.name or name.replace("_", "-")) for name, form in forms}
 
 
 def _reader(pattern: str, make: Callable[[str], Any], allowed: str) -> Callable[[str, str], Any]:

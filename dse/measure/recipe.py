@@ -17,21 +17,13 @@ class Recipe:
     n_layers: int = declared(4, kind=WHOLE, name="layers", low=1, high=10_000)
     n_heads: int = declared(2, kind=WHOLE, name="heads", low=1, high=10_000)
     n_tokens: int = declared(320, kind=WHOLE, name="tokens", low=1, high=2**24)
-    head_dim: int = declared(128, kind=WHOLE, name="head-dim", low=2, high=4096)
-    seed: int = declared(2025, kind=WHOLE, name="seed", low=0, high=2**40)
+    head_dim: int = declared(128, kind=WHOLE, low=2, high=4096)
+    seed: int = declared(2025, kind=WHOLE, low=0, high=2**40)
     key_ranges: Sequence[float] = declared(
-        (),
-        kind=NUMBERS,
-        name="key-ranges",
-        help="Size of keys, one number or one a layer; default: growing.",
-        metavar="A,B",
+        (), kind=NUMBERS, help="Size of keys, one number or one a layer; default: growing.", metavar="A,B"
     )
     value_ranges: Sequence[float] = declared(
-        (),
-        kind=NUMBERS,
-        name="value-ranges",
-        help="Size of values, one number or one a layer; default: growing.",
-        metavar="A,B",
+        (), kind=NUMBERS, help="Size of values, one number or one a layer; default: growing.", metavar="A,B"
     )
     #: the same for all tokens
     n_outlier_channels: int | None = declared(
@@ -44,27 +36,20 @@ class Recipe:
     )
     #: over the deviation of the other channels, less a bell-shaped part
     outlier_offset: float = declared(
-        6.0, kind=NUMBER, name="outlier-offset", help="That offset, in deviations.", metavar="N", low=-1000, high=1000
+        6.0, kind=NUMBER, help="That offset, in deviations.", metavar="N", low=-1000, high=1000
     )
     n_sinks: int = declared(
         4, kind=WHOLE, name="sinks", help="Tokens of low norm, the first two and others.", low=0, high=10_000
     )
     #: over that of other tokens
-    sink_key: float = declared(
-        0.1, kind=NUMBER, name="sink-key", help="Size of their keys.", metavar="N", low=0, high=1000
-    )
-    sink_value: float = declared(
-        0.3, kind=NUMBER, name="sink-value", help="Size of their values.", metavar="N", low=0, high=1000
-    )
+    sink_key: float = declared(0.1, kind=NUMBER, help="Size of their keys.", metavar="N", low=0, high=1000)
+    sink_value: float = declared(0.3, kind=NUMBER, help="Size of their values.", metavar="N", low=0, high=1000)
     #: elements are stretched by 1 + tails * (|bell| - 1.5) where that is above 1
-    tails: float = declared(
-        2.0, kind=NUMBER, name="tails", help="Weight of the tails; 0: a bell.", metavar="N", low=0, high=1000
-    )
+    tails: float = declared(2.0, kind=NUMBER, help="Weight of the tails; 0: a bell.", metavar="N", low=0, high=1000)
     n_queries: int = declared(0, kind=WHOLE, name="queries", help="Queries of the last tokens.", low=0, high=2**24)
     sink_pull: float = declared(
         0.0,
         kind=NUMBER,
-        name="sink-pull",
         help="Attention scores of sinks above those of other tokens, in nats.",
         metavar="N",
         low=-50,

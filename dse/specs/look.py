@@ -14,25 +14,16 @@ class Look:
 
     preset: str = declared(
         "paper",
-        name="preset",
         label="Size",
         kind=TEXT,
         help="A column of 85 mm, both of 178 mm, 16:9 of 339 x 190 mm, or as the report (183 mm).",
         choices={"report": "as the report", "paper": "single column", "paper-wide": "double column", "slide": "slide"},
     )
     width: float | None = declared(
-        None,
-        name="width",
-        label="Width (mm)",
-        kind=NUMBER,
-        help="Another width than the preset's.",
-        low=40,
-        high=1200,
-        unit="mm",
+        None, label="Width (mm)", kind=NUMBER, help="Another width than the preset's.", low=40, high=1200, unit="mm"
     )
     height: float | None = declared(
         None,
-        name="height",
         label="Height (mm)",
         kind=NUMBER,
         help="A height; default: what a column needs, a slide's own.",
@@ -42,7 +33,6 @@ class Look:
     )
     font: float | None = declared(
         None,
-        name="font",
         label="Font size (pt)",
         kind=NUMBER,
         help="Size of the texts at axes and in the legend; the others follow.",
@@ -50,7 +40,7 @@ class Look:
         high=60,
         unit="pt",
     )
-    title: str | None = declared(None, name="title", label="Title", kind=LINE, help="Another title.", high=200)
+    title: str | None = declared(None, label="Title", kind=LINE, help="Another title.", high=200)
     shows_title: bool = declared(
         True,
         name="no-title",
@@ -59,14 +49,13 @@ class Look:
         help="No title in the picture: it stands in the file's properties.",
     )
     x_label: str | None = declared(
-        None, name="x-label", label="Label of the x axis", kind=LINE, help="Another name of the x axis.", high=100
+        None, label="Label of the x axis", kind=LINE, help="Another name of the x axis.", high=100
     )
     y_label: str | None = declared(
-        None, name="y-label", label="Label of the y axis", kind=LINE, help="Another name of the y axis.", high=100
+        None, label="Label of the y axis", kind=LINE, help="Another name of the y axis.", high=100
     )
     legend: str = declared(
         "above",
-        name="legend",
         label="Legend",
         kind=TEXT,
         help="Place of the legend.",

@@ -49,7 +49,6 @@ class Workload:
 
     batch: int | None = declared(
         None,
-        name="batch",
         kind=WHOLE,
         title="batch",
         label="Batch (requests)",
@@ -84,7 +83,6 @@ class Workload:
     )
     admission: Literal["reserve", "paged"] | None = declared(
         None,
-        name="admission",
         kind=TEXT,
         title="admission",
         label="KV allocation",
@@ -95,7 +93,6 @@ class Workload:
     )
     batching: Literal["static", "continuous", "chunked"] | None = declared(
         None,
-        name="batching",
         kind=TEXT,
         title="batching",
         label="Scheduling of prompts",
@@ -130,7 +127,6 @@ class Workload:
     )
     samples: int = declared(
         1,
-        name="samples",
         kind=WHOLE,
         title="answers a prompt",
         label="Answers for each prompt",
@@ -142,7 +138,6 @@ class Workload:
     )
     kv_offload: float = declared(
         0.0,
-        name="kv-offload",
         kind=PART,
         title="keys and values in host memory",
         help="Share of the keys and values of running requests that lies in host memory: each step fetches it over the "
@@ -152,7 +147,6 @@ class Workload:
     )
     weights_bits: int = declared(
         16,
-        name="weights-bits",
         kind=WHOLE,
         title="bits of a weight",
         label="Weights (bits)",
@@ -162,7 +156,6 @@ class Workload:
     )
     dequant_path: Path | None = declared(
         None,
-        name="dequant-path",
         kind=TEXT,
         label="Dequantization path",
         help="How stored keys and values are unpacked; default: as the device says.",
@@ -171,7 +164,6 @@ class Workload:
     )
     model_kind: Literal["auto", "ideal", "calibrated"] = declared(
         "auto",
-        name="model-kind",
         kind=TEXT,
         title="times",
         label="Timing model",
@@ -182,7 +174,6 @@ class Workload:
     )
     stack: str | None = declared(
         None,
-        name="stack",
         kind=TEXT,
         title="software stack",
         help="Serving software whose kernels were measured; only for calibrated times. NAME@RELEASE is one release of "
@@ -193,7 +184,6 @@ class Workload:
     #: which tokens are stored and read, with parameters (dse/specs/tokens.py)
     tokens: str = declared(
         "full",
-        name="tokens",
         kind=TEXT,
         title="token policy",
         label="Tokens kept and read",
@@ -203,7 +193,6 @@ class Workload:
     )
     activation_bits: int = declared(
         16,
-        name="activation-bits",
         kind=WHOLE,
         title="bits of an activation",
         label="Activations (bits)",
@@ -213,7 +202,6 @@ class Workload:
     )
     weights: str | None = declared(
         None,
-        name="weights",
         kind=TEXT,
         title="format of weights",
         label="Format of the weights",
@@ -238,7 +226,6 @@ class Workload:
     )
     tower: bool = declared(
         True,
-        name="tower",
         kind=SWITCH,
         title="image tower",
         help="Whether a server loads the tower that makes tokens of images.",
@@ -246,7 +233,6 @@ class Workload:
     )
     state_type: Literal["auto", "float32", "float16", "bfloat16", "float8", "int8"] = declared(
         "auto",
-        name="state-type",
         kind=TEXT,
         title="type of recurrent states",
         label="Recurrent states",
@@ -281,7 +267,6 @@ class Workload:
     )
     cuda_graphs: bool = declared(
         True,
-        name="cuda-graphs",
         kind=SWITCH,
         title="CUDA graphs",
         help="Whether a server records CUDA graphs: their memory is counted, times are those with them.",
@@ -314,7 +299,6 @@ class Workload:
     )
     speculative_config: str | None = declared(
         None,
-        name="speculative-config",
         kind=TEXT,
         label="Drafts",
         help='Speculative decoding as vLLM takes it, \'{"method": "mtp", "num_speculative_tokens": 2}\': weights, keys '
@@ -348,7 +332,6 @@ class Workload:
     )
     rounds: int | None = declared(
         None,
-        name="rounds",
         kind=WHOLE,
         title="requests a slot",
         help="TTFT and TPOT are means over this many requests for each of the batch's slots, as a benchmark has them: "
@@ -360,7 +343,6 @@ class Workload:
     )
     max_num_seqs: int | None = declared(
         None,
-        name="max-num-seqs",
         kind=WHOLE,
         title="concurrency, at most",
         help="Limit of the server on concurrent requests, on all devices together; default: as many as fit.",
@@ -371,16 +353,9 @@ class Workload:
         high=MAX_BATCH,
         open_means="as many as fit",
     )
-    kv_cache: bool = declared(
-        True,
-        name="kv-cache",
-        kind=SWITCH,
-        title="KV cache",
-        help="Without it each step runs the whole prefix.",
-    )
+    kv_cache: bool = declared(True, kind=SWITCH, title="KV cache", help="Without it each step runs the whole prefix.")
     cached_input_discount: float | None = declared(
         None,
-        name="cached-input-discount",
         kind=SHARE,
         title="discount on cached input",
         help="Discount on cached input tokens in the price of a request, 0 to 1; default: what sharing the prefix "
@@ -391,7 +366,6 @@ class Workload:
     )
     memory: Literal["server", "paper"] | None = declared(
         None,
-        name="memory",
         kind=TEXT,
         title="memory counted",
         label="Memory rule",
@@ -403,7 +377,6 @@ class Workload:
     )
     gpu_memory_utilization: float | None = declared(
         None,
-        name="gpu-memory-utilization",
         kind=SHARE,
         title="memory for the server",
         label="Memory for the server (share)",
@@ -447,7 +420,6 @@ class Workload:
     )
     max_model_len: int | None = declared(
         None,
-        name="max-model-len",
         kind=TOKENS,
         title="longest context taken",
         label="Longest context (tokens)",
@@ -476,7 +448,6 @@ class Workload:
     )
     max_total_tokens: int | None = declared(
         None,
-        name="max-total-tokens",
         kind=TOKENS,
         title="tokens of the pool, at most",
         help="Of SGLang: tokens of the pool, fewer where memory holds fewer; of llama.cpp: those of all slots, without "
@@ -489,7 +460,6 @@ class Workload:
     )
     swa_full_tokens_ratio: float | None = declared(
         None,
-        name="swa-full-tokens-ratio",
         kind=SHARE,
         title="tokens kept of layers with a window",
         label="Tokens kept of layers with a window (share)",
@@ -502,7 +472,6 @@ class Workload:
     )
     cuda_graph_max_bs: int | None = declared(
         None,
-        name="cuda-graph-max-bs",
         kind=WHOLE,
         title="largest batch with a graph",
         help="Requests of the largest batch that CUDA graphs are recorded for: of SGLang its default share allows for "
@@ -515,7 +484,6 @@ class Workload:
     )
     calibrated: str | None = declared(
         None,
-        name="calibrated",
         kind=TEXT,
         label="Memory of a log",
         help="Memory as a server's log had it: a file of `dse check-log --out`.",
@@ -525,7 +493,6 @@ class Workload:
     # how the model lies on several devices (dse/specs/deployment.py); names as vLLM and SGLang use them
     tp: int = declared(
         1,
-        name="tp",
         kind=WHOLE,
         title="tensor parallel",
         label="Tensor parallel (tp)",
@@ -539,7 +506,6 @@ class Workload:
     )
     pp: int = declared(
         1,
-        name="pp",
         kind=WHOLE,
         title="pipeline parallel",
         label="Pipeline stages (pp)",
@@ -552,7 +518,6 @@ class Workload:
     )
     pp_batches: int | None = declared(
         None,
-        name="pp-batches",
         kind=WHOLE,
         title="batches in the pipeline",
         help="Microbatches in flight in the pipeline, 1 to pp; default: pp, a full pipeline.",
@@ -563,7 +528,6 @@ class Workload:
     )
     ep: int = declared(
         1,
-        name="ep",
         kind=WHOLE,
         title="expert parallel",
         label="Expert parallel (ep)",
@@ -576,7 +540,6 @@ class Workload:
     )
     expert_skew: float = declared(
         0.0,
-        name="expert-skew",
         kind=SHARE,
         title="skew of experts",
         help="Load imbalance of expert parallelism: tokens of the busiest group over the mean, less 1; 0 to 1.",
@@ -585,7 +548,6 @@ class Workload:
     )
     dp_attention: bool = declared(
         False,
-        name="dp-attention",
         kind=SWITCH,
         title="attention data parallel",
         help="Data-parallel attention: each of the tp devices holds the KV cache of its own requests and all attention "
@@ -593,7 +555,6 @@ class Workload:
     )
     dcp: int = declared(
         1,
-        name="dcp",
         kind=WHOLE,
         title="decode context parallel",
         label="Decode context parallel (dcp)",
@@ -607,7 +568,6 @@ class Workload:
     )
     implementation: str | None = declared(
         None,
-        name="implementation",
         kind=TEXT,
         title="implementation",
         help="How a stack's release runs the quantizer (`dse list implementations`): NAME, or NAME:slowest, "
@@ -617,7 +577,6 @@ class Workload:
     )
     strict_kernels: bool = declared(
         False,
-        name="strict-kernels",
         kind=SWITCH,
         title="kernels known",
         label="Refuse what no kernel runs",
@@ -626,7 +585,6 @@ class Workload:
     )
     other_software: bool = declared(
         False,
-        name="other-software",
         kind=SWITCH,
         label="Other software too",
         help="Let designs compete that the device's software does not run, as if other software ran them.",
