@@ -45,7 +45,7 @@ def without_types(name: str) -> str:
 
 def is_format(word: str) -> bool:
     """True for a word that says how weights are stored, or how that was made."""
-    return any(re.fullmatch(pattern, word) for pattern, _ in WORDS) or bool(re.fullmatch(rf"{BESIDE}|{SCALED}", word))
+    return any(re.fullmatch(pattern, word) for pattern in WORDS) or bool(re.fullmatch(rf"{BESIDE}|{SCALED}", word))
 
 
 def format_in(name: str) -> NamedFormat:
@@ -64,7 +64,7 @@ def format_in(name: str) -> NamedFormat:
     bits = next((word for word in words if re.fullmatch(r"[2-68]bit", word)), "")
     if bits and (owner.startswith("mlx") or "mlx" in words):
         return NamedFormat(f"mlx-{bits}", f"mlx-{bits}")
-    said = [(word, formats) for word in words for pattern, formats in WORDS if re.fullmatch(pattern, word)]
+    said = [(word, formats) for word in words for pattern, formats in WORDS.items() if re.fullmatch(pattern, word)]
     if not said:
         return NamedFormat("", is_open="gguf" in words)
     agreed = [code for code in said[0][1] if all(code in formats for _, formats in said)]
