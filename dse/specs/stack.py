@@ -12,7 +12,7 @@ from dse.specs.releases import NEWEST, release_of
 #: how keys and values are stored, as far as kernels differ: 16-bit floats need no unpacking
 KvCode = Literal["fp16", "fp8", "int8", "int4", "int2"]
 PackedCode = Literal["fp8", "int8", "int4", "int2"]
-#: formats of weights that products were measured in (dse/specs/weights.py)
+#: formats of weights that products were measured in (hwspecs/weights.toml)
 WeightCode = Literal["bf16", "fp8", "fp8_block", "nvfp4", "mxfp4", "int4", "int8", "w8a8", "gguf", "gguf_grid"]
 LatentCode = Literal["fp16", "fp8"]
 #: how a layer of a constant state updates it: Mamba-2, the gated delta rule, Kimi's delta attention
