@@ -31,6 +31,7 @@ class Kind:
     sort: Literal["text", "whole", "number", "switch"] = "text"
     #: what stands for the value in help
     word: str = "text"
+    unit: str = ""
 
 
 TEXT = Kind(lambda name, text: text)
@@ -151,7 +152,7 @@ def check_whole(name: str, value: object, low: int, high: int) -> None:
 def declared(default: Any = MISSING, **more: Any) -> Any:
     """A field of a dataclass with what `Field` says of it; without a default it is required."""
     fallback, title = None if default is MISSING else default, more.get("title", "")
-    more = {"label": title[:1].upper() + title[1:]} | more
+    more = {"label": title[:1].upper() + title[1:], "unit": more.get("kind", TEXT).unit} | more
     return dataclasses.field(default=default, metadata={"field": Field(default=fallback, **more)})
 
 
@@ -261,8 +262,9 @@ TOKENS = replace(
     parse=_reader(
         rf"{_WHOLE}|\s*[0-9]{{1,12}}[km]\s*", _tokens, "a whole number of tokens, such as 4096 or 128k (131,072)"
     ),
+    unit="token",
 )
-BYTES = replace(WHOLE, parse=parse_bytes)
+BYTES = replace(WHOLE, parse=parse_bytes, unit="B")
 NUMBER = Kind(
     _reader(rf"[-+]?{_DECIMAL}(e[-+]?[0-9]{{1,3}})?", float, "a number, such as 40 or 1.5e3"),
     write=lambda value: f"{value:g}",
@@ -277,6 +279,7 @@ SHARE = Kind(
     allowed=lambda field: f"a share from {max(field.low, 0)} to 1, such as {0.9 if field.low > 0 else 0.5}",
     sort="number",
     word="share",
+    unit="1",
 )
 #: of a quantizer: digits alone, and a decimal number as it is written
 COUNT = replace(WHOLE, parse=_reader(r"[0-9]{1,9}", int, "a whole number"))

@@ -42,4 +42,4 @@ class MeasureOptions:
     )
     partial: bool = declared(False, kind=SWITCH, help="Take a dump that lacks layers, keys or values.")
     synthetic: bool = declared(False, kind=SWITCH, help="Mark the measurement as one of synthetic data.")
-    max_bytes: int = declared(MAX_BYTES, kind=BYTES, help="Largest size of one layer.", unit="B")
+    max_bytes: int = declared(MAX_BYTES, kind=BYTES, help="Largest size of one layer.")

@@ -44,7 +44,7 @@ def heads_option(default: int | None = None) -> Any:
 
 def size_option(help: str = "Largest size of all tensors of a file.") -> Any:
     """The field of the largest size that is read."""
-    return option(MAX_BYTES, help, BYTES, unit="B")
+    return option(MAX_BYTES, help, BYTES)
 
 
 @operation("quantize", "Quantize a KV dump bit-exactly: bits and errors.")
@@ -135,7 +135,7 @@ class MeasureDump(Printed):
     source: str | None = argument(None)
     perplexity: bool = option(False, "Perplexity of --model on --text, without SOURCE.", SWITCH)
     text_file: str | None = option(None, "With --perplexity: the text, UTF-8.", name="text", metavar="FILE")
-    tokens: int = option(2048, "Its tokens that are scored.", TOKENS, unit="token")
+    tokens: int = option(2048, "Its tokens that are scored.", TOKENS)
     calibration: str | None = option(
         None, "Another text, for Oaken's thresholds and such; default: --text itself.", metavar="FILE"
     )
@@ -460,7 +460,7 @@ class MixLayers(Printed):
     budget_bits: str | None = option(
         None, "Most stored bits an element, mean over layers, keys and values.", metavar="N", unit="bit"
     )
-    budget_bytes: int | None = option(None, "Or most bytes of all measured keys and values.", BYTES, unit="B")
+    budget_bytes: int | None = option(None, "Or most bytes of all measured keys and values.", BYTES)
     max_error: str | None = option(
         None, "Or the other way round: fewest bits at a relative error of at most E.", metavar="E"
     )
@@ -593,7 +593,7 @@ class StudyModel(Operation):
     out: str = option(help="Directory of the table; one that was begun is finished.", metavar="DIR")
     name: str = option("model", "Name of the model in the table and its files.", metavar="NAME")
     windows: int = option(2, "Windows of each text that are scored.", WHOLE)
-    tokens: int = option(512, "Tokens of a window; its later half is scored.", TOKENS, unit="token")
+    tokens: int = option(512, "Tokens of a window; its later half is scored.", TOKENS)
 
     def run(self, console: Console = SILENT) -> Path:
         """The table of the study."""

@@ -28,7 +28,7 @@ class DumpModel(Printed):
     model: str = option(help="The model: a .gguf file or a Hugging Face directory.", metavar="FILE|DIR")
     text_file: str = option(help="The text, UTF-8; its first tokens are taken.", name="text", metavar="FILE")
     out: str = option(help="The dump.", metavar="FILE.safetensors")
-    tokens: int = option(N_TOKENS, "Tokens of the text.", TOKENS, unit="token")
+    tokens: int = option(N_TOKENS, "Tokens of the text.", TOKENS)
     rope: str = option("after", "Keys and queries after RoPE, as caches hold them, or before.", metavar="after|before")
     queries: int | None = option(None, "Queries of the last tokens; default: of all.", WHOLE)
     as_json: bool = json_option("Print what was written as JSON.")

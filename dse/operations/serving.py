@@ -70,11 +70,7 @@ class SimulateServing(OnDesign, Printed):
         metavar="N",
     )
     host_cache: int | None = option(
-        None,
-        "Host memory for blocks that the device gives up, for each device; default: none.",
-        BYTES,
-        unit="B",
-        metavar="256GB",
+        None, "Host memory for blocks that the device gives up, for each device; default: none.", BYTES, metavar="256GB"
     )
     host_link: str | None = option(
         None,
@@ -257,7 +253,6 @@ class DescribeTraffic(AssumesLike, Quantized, WithWorkload, Printed):
         "Length reserved for each request; default: the model's longest, at least the trace's.",
         TOKENS,
         metavar="N",
-        unit="token",
     )
     batches: Sequence[int] | None = option(
         None, "Batch sizes; default: 16,32,64,128.", WHOLES, name="batch", metavar="16,32", low=1, high=MAX_BATCH

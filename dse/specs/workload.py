@@ -66,7 +66,6 @@ class Workload:
         title="prompt",
         label="Prompt (tokens)",
         help="Prompt tokens of a request.",
-        unit="token",
         low=1,
         high=MAX_INPUT_TOKENS,
     )
@@ -77,7 +76,6 @@ class Workload:
         title="output",
         label="Generated (tokens)",
         help="Output tokens of a request.",
-        unit="token",
         low=1,
         high=MAX_OUTPUT_TOKENS,
     )
@@ -110,7 +108,6 @@ class Workload:
         label="Page (tokens)",
         help="Tokens of a page of paged memory.",
         also=("--block-size", "--page-size"),
-        unit="token",
         low=1,
         high=MAX_PAGE_TOKENS,
     )
@@ -121,7 +118,6 @@ class Workload:
         title="shared prefix",
         label="Shared prefix (tokens)",
         help="Prompt tokens that all requests share, stored and computed once.",
-        unit="token",
         high=MAX_INPUT_TOKENS,
         low=0,
     )
@@ -142,7 +138,6 @@ class Workload:
         title="keys and values in host memory",
         help="Share of the keys and values of running requests that lies in host memory: each step fetches it over the "
         "device's host_link, layer by layer beside the others, counted in steps of 0.1 %.",
-        unit="1",
         metavar="50%",
     )
     weights_bits: int = declared(
@@ -219,7 +214,6 @@ class Workload:
         label="Size of the weights (bytes)",
         help="Bytes of all weights, on all devices together, such as 23.5GiB, where no file tells what a checkpoint "
         "leaves in 16 bits; each device holds its part, times take the format; default: counted from the format.",
-        unit="B",
         low=1,
         high=2**50,
         open_means="by the format",
@@ -326,7 +320,6 @@ class Workload:
         title="chunk of the prompt",
         label="Chunk of the prompt (tokens)",
         help="Prompt tokens of a request whose activations are in memory at once, as papers count memory.",
-        unit="token",
         low=1,
         high=MAX_INPUT_TOKENS,
     )
@@ -360,7 +353,6 @@ class Workload:
         title="discount on cached input",
         help="Discount on cached input tokens in the price of a request, 0 to 1; default: what sharing the prefix "
         "saves.",
-        unit="1",
         metavar="FRAC",
         open_means="what sharing saves",
     )
@@ -388,7 +380,6 @@ class Workload:
             "--kv-cache-free-gpu-mem-fraction",
             "--free-gpu-memory-fraction",
         ),
-        unit="1",
         metavar="FRAC",
         open_means="the release's",
         low=LEAST_SHARE,
@@ -401,7 +392,6 @@ class Workload:
         label="Memory for keys and values (bytes)",
         help="Memory of a device for keys and values, such as 40GiB, in place of a share.",
         also=("--kv-cache-memory-bytes",),
-        unit="B",
         low=1,
         high=2**50,
         open_means="by the share",
@@ -413,7 +403,6 @@ class Workload:
         title="memory free at the start",
         label="Memory free at the start (bytes)",
         help="Memory of a device that is free when the server starts, such as 22GiB, where others take some.",
-        unit="B",
         low=1,
         high=2**50,
         open_means="all",
@@ -426,7 +415,6 @@ class Workload:
         help="Longest context that the server takes: its tokens and concurrency are printed for it; default: that of "
         "the requests.",
         also=("--context-length", "--max-seq-len"),
-        unit="token",
         low=1,
         high=MAX_INPUT_TOKENS,
         open_means="that of the requests",
@@ -441,7 +429,6 @@ class Workload:
         "max_num_batched_tokens, chunked_prefill_size, max_num_tokens; default: the release's, by the device's memory.",
         also=("--max-num-batched-tokens", "--chunked-prefill-size", "--max-num-tokens"),
         former=("--ubatch-size", "-ub"),
-        unit="token",
         low=1,
         high=MAX_INPUT_TOKENS,
         open_means="the server's",
@@ -453,7 +440,6 @@ class Workload:
         help="Of SGLang: tokens of the pool, fewer where memory holds fewer; of llama.cpp: those of all slots, without "
         "which it does not start; default: as many as memory holds.",
         also=("--ctx-size", "-c"),
-        unit="token",
         low=1,
         high=2**40,
         open_means="as memory allows",
@@ -465,7 +451,6 @@ class Workload:
         label="Tokens kept of layers with a window (share)",
         help="Of SGLang: tokens kept of layers with a window, of those of layers without; 1 is "
         "--disable-hybrid-swa-memory, and of llama.cpp --swa-full; default: 0.8.",
-        unit="1",
         metavar="FRAC",
         low=LEAST_SHARE,
         open_means="the release's",
@@ -543,7 +528,6 @@ class Workload:
         kind=SHARE,
         title="skew of experts",
         help="Load imbalance of expert parallelism: tokens of the busiest group over the mean, less 1; 0 to 1.",
-        unit="1",
         metavar="FRAC",
     )
     dp_attention: bool = declared(
