@@ -154,7 +154,7 @@ class Facts:
         return {"expert_elements": int(activations.expert_elements(model.n_active_experts, width, model.hidden_size))}
 
     def largest_image(self) -> dict[str, float]:
-        """What a server's tower holds for the largest image; {} where it loads none, or does nothing with it."""
+        """Values that a server's tower holds for the largest image; {} where it loads none, or does nothing with it."""
         elements, server = self.plan.model.image_elements, self.server
         if not (elements and self.work.tower and server.split_tower_copies.si):
             return {}

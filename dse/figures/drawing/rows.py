@@ -166,7 +166,7 @@ def run_notes(table: pd.DataFrame) -> tuple[str, ...]:
 
 
 def kernels_said(assumptions: object) -> str:
-    """What a note calls the kernels of a design, by the assumed numbers that its times rest on."""
+    """Words of a note on the kernels of a design, by the assumed numbers that its times rest on."""
     is_own = {"nearest_kernels", "stacks_of"}.isdisjoint(str(assumptions).split(", "))
     return "Kernels as measured" if is_own else "Nearest measured kernels"
 
