@@ -878,7 +878,7 @@ def test_layers_of_llama_cpp_on_the_device(asked, mib, kv_mib):
 def test_experts_in_host_memory():
     """Qwen3-30B-A3B: 128 experts of 3 x 768 x 2,048 in each of 48 layers."""
     plain, away = (results("h100", "qwen3-30b-a3b", stack="llama.cpp", cpu_moe_layers=n) for n in (0, 20))
-    with pytest.raises(InputError, match="n-cpu-moe = 20: is an option of llama.cpp: leave it out, or add --stack"):
+    with pytest.raises(InputError, match=r"n-cpu-moe = 20: is an option of llama.cpp: leave it out, or add --stack"):
         results("h100", "qwen3-30b-a3b", cpu_moe_layers=20)
     assert plain["weight_bytes"] - away["weight_bytes"] == 20 * 128 * 3 * 768 * 2048 * 2
     assert away["free_bytes"] - plain["free_bytes"] == 20 * 128 * 3 * 768 * 2048 * 2
