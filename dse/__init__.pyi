@@ -476,6 +476,7 @@ def check_log(
     workload: Workload | None = None,
     out: str | None = None,
     weights: str | None = None,
+    weights_size_bytes: int | None = None,
     stack: str | None = None,
     page_tokens: int = 16,
     gpu_memory_utilization: float | None = None,

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from dse.core import specfile
 from dse.core.errors import InputError, clean, show
 from dse.core.units import GIB
 from dse.specs.engines import ENGINES
@@ -515,7 +516,7 @@ def _unwrapped(text: str) -> str:
 def _inner(line: str) -> str | None:
     """The text in a line of JSON; None where it is no such line."""
     try:
-        said = json.loads(line)
+        said = specfile.load_json(line)
     except (ValueError, RecursionError):
         return None
     texts = (said.get(name) for name in _TEXT_NAMES) if isinstance(said, dict) else ()

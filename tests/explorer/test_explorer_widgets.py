@@ -21,6 +21,7 @@ TEXTS = {
     "token_parameters": "heavy=0.2",
     "weights": "bf16",
     "implementation": "generic",
+    "speculative_config": '{"model": "tinyllama-1.1b", "num_speculative_tokens": 2}',
     "lab_parameters": "format=e5m2",
     "lab_compared": "int8; kivi:bits=4",
     "validation_words": "kv",
@@ -123,11 +124,32 @@ def test_each_widget_of_a_page_is_moved(path):
     labelled(app)
 
 
+#: fields that a stack alone has, or models with constant states, by a design that has them
+OF_ONE = {
+    ("sglang", "qwen3.5-9b"): ("state_type", "max_mamba_cache_size", "mamba_full_memory_ratio"),
+    ("llama.cpp", "qwen3-30b-a3b"): ("max_total_tokens", "swa_full_tokens_ratio", "n_gpu_layers", "n_cpu_moe"),
+}
+OF_OTHERS = [key for keys in OF_ONE.values() for key in keys]
+
+
+@pytest.mark.parametrize(("stack", "model"), OF_ONE)
+def test_a_widget_is_there_where_the_stack_and_the_model_have_what_it_says(stack, model):
+    app = opened("compare", designs=f"quantizer.fp16~model.{model}", at="1")
+    app.session_state["device numbers"] = True
+    app.run()
+    app.selectbox(key="stack").set_value(stack).run()
+    fields = [field for field in common_fields.DESIGN if field.key in OF_ONE[stack, model]]
+    for field in fields:  # one excludes another
+        app.session_state[field.key] = field.default
+        move(app, [field])
+    labelled(app)
+
+
 def test_each_widget_of_the_sidebar_is_moved():
     app = opened("compare", designs="quantizer.nqkv~model.llama2-7b", at="1")
     app.session_state["device numbers"] = True  # as pressed: the box draws its contents when it is open
     app.run()
-    every = (*common_fields.DESIGN, *common_fields.SCENARIO)
+    every = [field for field in (*common_fields.DESIGN, *common_fields.SCENARIO) if field.key not in OF_OTHERS]
     move(app, [field for field in every if not field.key.endswith(LATER)])
     assert not app.exception
     app.text_input(key="number of usd_per_hour").set_value("9 USD/h").run()

@@ -179,7 +179,7 @@ def kind_notes(table: pd.DataFrame) -> tuple[str, ...]:
     said = [kernels_said(text) for text in known.get("assumptions", known["stack"])]
     by_stack = [
         f"{kernels} ({stack}): {_names(rows['device'])}"
-        for (kernels, stack), rows in known.groupby([pd.Series(said, known.index), "stack"])
+        for (kernels, stack), rows in known.groupby([pd.Series(said, index=known.index), "stack"])
     ]
     others = set(table[table["stack"].isna()]["model_kind"]) if "model_kind" in table else set()
     rest = [f"{WITHOUT[kind]}: the others" for kind in WITHOUT if kind in others]
