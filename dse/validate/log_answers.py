@@ -280,7 +280,7 @@ def _with_length(served: ServerOfLog, words: str, work: Workload | None, kinds: 
 
 
 def _fewer_layers(served: ServerOfLog) -> Iterator[str]:
-    """Options of llama.cpp by which the device holds most: layers whose experts, or layers as a whole, go to the host."""
+    """Options of llama.cpp by which the device holds most: experts of few layers, or few layers, on the host."""
     n_layers, work = served.model.n_layers, served.work
     moved = ((n, replace(work, cpu_moe_layers=n)) for n in range(1, n_layers + 1) if served.model.n_experts > 1)
     fewer = ((n, replace(work, gpu_layers=n)) for n in range(n_layers, 0, -1))
