@@ -4,11 +4,15 @@ A measured time per output token is that of a steady server (dse/model/server.py
 prompts that come in, and `layer * n_layers + sequence * n` in both. The two are fitted for all stacks together: a fit
 of each stack alone errs more on models that it did not see. A release with rows has its own, pulled towards that. A
 time to first token is the prompt's kernels, `prompt * n_layers` (more in mixtures), and the wait behind the prompts of
-requests in step with it. docs/explanation/calibration.md, Whole steps.
+requests in step with it.
+
+Routed experts are not as fast in a server as in benchmarks of their kernels: `start` of their launches and `time` of
+the rest, by format and generation of devices, then by stack; each pulled towards the one before, and the first towards
+the benchmarks. Stage two, so that dense models are as they are without. docs/explanation/calibration.md, Whole steps.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +25,11 @@ from dse.calibrate.solve import Floats
 from dse.core import files, specfile, toml, units
 from dse.core.errors import DseError, InputError, clean
 from dse.model.formulas.steady import burst_wait_s
+from dse.model.kernels import expert_code, generation_of
 from dse.model.point import Point
-from dse.model.server import AtOnce, Pass, last_pass
-from dse.model.step import prompt_host_s
+from dse.model.records import Stack
+from dse.model.server import Pass, alike, last_pass
+from dse.model.step import prompt_host_s, sequence_host_s
 from dse.specs import engines
 from dse.specs.device_and_model import load
 from dse.specs.stack import ServerSpec
@@ -43,6 +49,11 @@ LEAST_PROMPT = np.array([0.0, 0.0, 1.0])
 #: a first token that takes longer waited for a place
 LONGEST_FIRST_S = 20.0
 FEWEST_ROWS = 10
+#: how far logarithms of (start, time) of experts lie from the benchmarks, and those of a stack from all: standard
+#: deviations; a row errs by OFF
+ALL_OFF, STACK_OFF, OFF = 0.3, 0.2, 0.35
+#: no fit says less of a step than this share of it, and no logarithm is larger
+LEAST_SHARE, MOST_LOG = 0.01, 2.0
 FIELDS = ("layer", "sequence", "prompt", "experts_prompt", "rounds_in_step")
 TITLES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
 
@@ -65,6 +76,11 @@ class Features:
     rounds: Floats
     first_measured_s: Floats
     is_mixture: NDArray[np.bool_]
+    #: (starts, reads and products) of routed experts by the benchmarks, in a token's time and in a first token's
+    experts: NDArray[np.float64]
+    first_experts: NDArray[np.float64]
+    #: (format, generation of devices) of experts that were benchmarked, else ("", "")
+    kinds: list[tuple[str, str]]
 
     def take(self, mask: NDArray[Any]) -> "Features":
         """The rows where `mask` is true."""
@@ -79,6 +95,17 @@ class Features:
             rounds=self.rounds[mask],
             first_measured_s=self.first_measured_s[mask],
             is_mixture=self.is_mixture[mask],
+            experts=self.experts[mask],
+            first_experts=self.first_experts[mask],
+            kinds=[kind for kind, keep in zip(self.kinds, mask, strict=True) if keep],
+        )
+
+    def with_experts(self, more: NDArray[np.float64]) -> "Features":
+        """The rows with experts that take such shares more (start, time)."""
+        return replace(
+            self,
+            explained_s=self.explained_s + (self.experts * more).sum(axis=1),
+            first_s=self.first_s + (self.first_experts * more).sum(axis=1),
         )
 
     def of(self, **wanted: str) -> NDArray[np.bool_]:
@@ -88,22 +115,41 @@ class Features:
 
 def features(rows: Iterable[ServerRow]) -> Features:
     """Split the time of each row that has one into what kernels explain and the rest."""
-    kept, numbers = [], []
+    kept, numbers, kinds = [], [], []
     for row in rows:
         if row.tpot_s is None or row.reason or row.work is None or row.spec is None:
             continue
         try:
             point = row.point()
-            bare, *more = (_steady(point, row.concurrency, *host) for host in ((0.0, 0.0), (1.0, 0.0), (0.0, 1.0)))
-            counts = [(variant.decode_s - bare.decode_s) / row.work.output_tokens for variant in more]  # linear in both
-            first = bare.prompt_s + bare.place_wait_s - point.design.stack.host_prompt_s
+            plain = as_benchmarked(point)
+            n_tokens, bare = row.work.output_tokens, _steady(point, row.concurrency, plain)
+            hosts = [
+                _steady(point, row.concurrency, plain._replace(host_layer_s=layer_s, host_sequence_s=sequence_s))
+                for layer_s, sequence_s in ((1.0, 0.0), (0.0, 1.0))
+            ]
+            slower = [
+                _steady(point, row.concurrency, stack)
+                for stack in (
+                    plain._replace(expert_launch_s=2 * plain.expert_launch_s),
+                    plain._replace(
+                        expert_memory_frac=plain.expert_memory_frac / 2, expert_flops_frac=plain.expert_flops_frac / 2
+                    ),
+                )
+            ]
+            # linear in all four
+            counts = [(variant.decode_s - bare.decode_s) / n_tokens for variant in (*hosts, *slower)]
+            first = _first_s(bare) - plain.host_prompt_s
+            first_experts = [_first_s(variant) - _first_s(bare) for variant in slower]
             burst = burst_wait_s(bare.cycle.prompt_steps - bare.cycle.own_steps, bare.prompt_step_s, 1.0, 1.0)
         except DseError:
             continue
         kept.append(row)
+        assert row.device is not None
+        has_kind = point.design.stack.has_experts
+        kinds.append((row.work.weight_format.expert_code, generation_of(row.device)) if has_kind else ("", ""))
         numbers.append(
             (
-                bare.decode_s / row.work.output_tokens,
+                bare.decode_s / n_tokens,
                 row.tpot_s,
                 *counts,
                 row.spec.n_layers,
@@ -112,34 +158,53 @@ def features(rows: Iterable[ServerRow]) -> Features:
                 row.work.rounds,
                 row.ttft_s or np.nan,
                 row.spec.n_experts > 1,
+                *first_experts,
             )
         )
     if not kept:
         raise InputError("no row has a time per output token and can be predicted: give measured rows")
     table = np.array(numbers, float)
     explained, measured = table[:, :2].T
-    first, burst, rounds, first_measured = table[:, 5:9].T
+    layers, first, burst, rounds, first_measured = table[:, 6:11].T
     return Features(
         kept,
         explained_s=explained,
         measured_s=measured,
         counts=table[:, 2:4],
-        layers=table[:, 4],
+        layers=layers,
         first_s=first,
         burst_s=burst,
         rounds=rounds,
         first_measured_s=first_measured,
-        is_mixture=table[:, 9].astype(bool),
+        is_mixture=table[:, 11].astype(bool),
+        experts=table[:, 4:6],
+        first_experts=table[:, 12:14],
+        kinds=kinds,
     )
 
 
-def _steady(point: Point, concurrency: float, layer_s: float, sequence_s: float) -> Pass:
-    """The steady server of a design with these times of a server beside its kernels, in seconds."""
-    design = point.design
-    design = design._replace(stack=design.stack._replace(host_layer_s=layer_s, host_sequence_s=sequence_s))
-    terms = point.terms._replace(host_s=prompt_host_s(design), host_sequence_s=sequence_s)
-    most = float(max(point.max_batch, 1))
-    requests = AtOnce(float(concurrency), most, float(design.output_tokens), n_apart=0, longest=1.0)
+def as_benchmarked(point: Point) -> Stack:
+    """The stack of a design with routed experts as benchmarks of kernels have them, and no time of a server."""
+    reach, stack = point.design.stack._replace(host_layer_s=0.0, host_sequence_s=0.0), point.stack
+    code = expert_code(stack, point.work.weight_format) if stack and reach.has_experts else None
+    if stack is None or code is None:
+        return reach
+    fit = stack.experts[code]
+    return reach._replace(
+        expert_launch_s=fit.launch.si, expert_memory_frac=fit.memory_frac.si, expert_flops_frac=fit.flops_frac.si
+    )
+
+
+def _first_s(server: Pass) -> float:
+    """Seconds to the first token without the wait behind prompts in step."""
+    return server.prompt_s + server.place_wait_s
+
+
+def _steady(point: Point, concurrency: float, stack: Stack) -> Pass:
+    """The steady server of a design with another stack."""
+    design = point.design._replace(stack=stack)
+    terms = point.terms._replace(host_s=prompt_host_s(design), host_sequence_s=sequence_host_s(design))
+    requests = alike(design, float(concurrency), float(max(point.max_batch, 1)))
     return last_pass(design, point.made, terms, point.sums, requests, 0.0)
 
 
@@ -168,6 +233,48 @@ def fit_tokens(rows: Features, prior: Floats, pull: float = PULL) -> Floats:
 
     best = least_squares(residuals, np.maximum(prior, 1e-3), bounds=(np.zeros(2), np.full(2, 60.0)))
     return np.asarray(best.x)
+
+
+Experts = dict[tuple[str, ...], Floats]
+
+
+def fit_experts(rows: Features, tokens_s: Floats) -> Experts:
+    """Logarithms of (start, time) by (format, generation), and what a stack adds to them by (format, generation,
+    stack); `tokens_s` are times per output token with experts as benchmarked."""
+    from scipy.optimize import least_squares
+
+    has = np.array([bool(code) for code, _ in rows.kinds])
+    rows, tokens_s = rows.take(has), tokens_s[has]
+    if not len(rows.rows):
+        return {}
+    places = sorted({*rows.kinds, *_stacks_of(rows)})
+    indexes = [np.array([places.index(place) for place in each]) for each in (rows.kinds, _stacks_of(rows))]
+    off = np.array([ALL_OFF if len(place) == 2 else STACK_OFF for place in places])
+    weights = np.sqrt(_weights(rows))
+
+    def residuals(values: Floats) -> Floats:
+        logs = values.reshape(-1, 2)
+        factors = np.exp(logs[indexes[0]] + logs[indexes[1]]) - 1
+        predicted = np.maximum(tokens_s + (rows.experts * factors).sum(axis=1), LEAST_SHARE * rows.measured_s)
+        pulls = OFF * (logs / off[:, None]).ravel()
+        return np.concatenate((weights * robust(np.log(predicted / rows.measured_s)), pulls))
+
+    best = least_squares(residuals, np.zeros(2 * len(places)), bounds=(-MOST_LOG, MOST_LOG))
+    return dict(zip(places, best.x.reshape(-1, 2), strict=True))
+
+
+def _stacks_of(rows: Features) -> list[tuple[str, ...]]:
+    return [(*kind, row.stack) for kind, row in zip(rows.kinds, rows.rows, strict=True)]
+
+
+def more_experts(rows: Features, experts: Experts) -> NDArray[np.float64]:
+    """What fitted (start, time) of experts take beyond the benchmarks, as a share of each."""
+    nothing = np.zeros(2)
+    logs = [
+        experts.get(kind, nothing) + experts.get(of_stack, nothing)
+        for kind, of_stack in zip(rows.kinds, _stacks_of(rows), strict=True)
+    ]
+    return np.expm1(np.array(logs))
 
 
 def fit_prompts(rows: Features, prior: Floats, pull: float = PULL) -> Floats:
@@ -204,27 +311,41 @@ class Hosts:
     everywhere: Floats
     releases: dict[tuple[str, str], Floats]
     prompts: dict[str, Floats]
+    #: of (format, generation), and what (format, generation, stack) adds: `fit_experts`
+    experts: Experts
+
+    def tokens_s(self, rows: Features) -> Floats:
+        """Times per output token of all rows by the nearest fits, experts as benchmarked."""
+        hosts = np.array([self.releases.get((row.stack, row.release), self.everywhere) for row in rows.rows]) * SCALE
+        seconds: Floats = rows.explained_s + (rows.counts * hosts).sum(axis=1)
+        return seconds
 
     def predict(self, rows: Features) -> tuple[Floats, Floats]:
         """Times per output token, and to the first, of all rows by the nearest fits."""
-        tokens_s = np.array([self.releases.get((row.stack, row.release), self.everywhere) for row in rows.rows]) * SCALE
         prompts = np.array([self.prompts.get(row.stack, PROMPT_USUAL) for row in rows.rows])
-        return rows.explained_s + (rows.counts * tokens_s).sum(axis=1), first_s(rows, prompts)
+        rows = rows.with_experts(more_experts(rows, self.experts))
+        return self.tokens_s(rows), first_s(rows, prompts)
 
 
 def fit_all(rows: Features) -> Hosts:
     """Every fit, from rows that are measurements of what they state."""
     rows = rows.take(np.array([not is_suspect(row) for row in rows.rows]))
-    everywhere, any_prompts = fit_tokens(rows, USUAL), fit_prompts(rows, PROMPT_USUAL)
-    releases, prompts = {}, {}
-    for stack in sorted({row.stack for row in rows.rows}):
-        of_stack = rows.take(rows.of(stack=stack))
-        prompts[stack] = fit_prompts(of_stack, any_prompts)
-        for release in sorted({row.release for row in of_stack.rows}):
-            of_release = of_stack.take(of_stack.of(release=release))
-            if len(of_release.rows) >= FEWEST_ROWS:
-                releases[stack, release] = fit_tokens(of_release, everywhere)
-    return Hosts(everywhere, releases, prompts)
+    everywhere, releases = fit_tokens(rows, USUAL), {}
+    for place in sorted({(row.stack, row.release) for row in rows.rows}):
+        of_release = rows.take(rows.of(stack=place[0], release=place[1]))
+        if np.sum(~of_release.is_mixture) >= FEWEST_ROWS:  # whose kernels are better known
+            of_release = of_release.take(~of_release.is_mixture)
+        if len(of_release.rows) >= FEWEST_ROWS:
+            releases[place] = fit_tokens(of_release, everywhere)
+    hosts = Hosts(everywhere, releases, {}, {})
+    experts = fit_experts(rows, hosts.tokens_s(rows))
+    rows = rows.with_experts(more_experts(rows, experts))
+    any_prompts = fit_prompts(rows, PROMPT_USUAL)
+    prompts = {
+        stack: fit_prompts(rows.take(rows.of(stack=stack)), any_prompts)
+        for stack in sorted({row.stack for row in rows.rows})
+    }
+    return Hosts(everywhere, releases, prompts, experts)
 
 
 def names_of(rows: Features) -> NDArray[np.str_]:
@@ -334,9 +455,25 @@ def files_of(rows: Features, source: str) -> dict[str, str]:
             "host": everywhere,
             **vars(spreads(rows, tokens_s, firsts_s, stack)),
             "releases": releases,
+            "experts": experts_table(rows, hosts.experts, stack, source),
         }
         texts[stack] = toml.dumps(data)
     return texts
+
+
+def experts_table(rows: Features, experts: Experts, stack: str, source: str) -> dict[str, Any]:
+    """Format -> generation -> (start, time) of experts on a stack, of all stacks where it has no rows of its own."""
+    kinds = [kind for kind, row in zip(rows.kinds, rows.rows, strict=True) if row.stack == stack]
+    found: dict[str, Any] = {}
+    for kind in sorted(place for place in experts if len(place) == 2):
+        logs = experts[kind] + experts.get((*kind, stack), np.zeros(2))
+        start, time = (float(f"{factor:.3g}") for factor in np.exp(logs))
+        n_points = kinds.count(kind)
+        said = f"{source}; {'rows of ' + stack if n_points else 'rows of other stacks'}"
+        code, generation = kind
+        of_format = found.setdefault(code, {})
+        of_format[generation] = {"start": start, "time": time, "n_points": n_points, "source": said}
+    return found
 
 
 #: less than this is nothing, in us

@@ -96,6 +96,8 @@ class ServerRow:
     reason: str = ""
     #: what a prediction takes from the nearest that was measured
     marks: str = ""
+    #: the table itself calls it suspect
+    is_marked: bool = False
 
     def point(self, device: HardwareSpec | None = None, **changes: Any) -> Point:
         """The design point of the row, on another device or with another workload where given. Raises DseError where it
@@ -110,7 +112,9 @@ class ServerRow:
 
 
 def is_suspect(row: ServerRow) -> bool:
-    """True for a row that is no measurement of what it states (SUSPECT)."""
+    """True for a row that is no measurement of what it states (SUSPECT), or that its table marks so."""
+    if row.is_marked:
+        return True
     name = row.spec.name if row.spec else ""
     return any((name, row.release) == (model, release) for model, release, _ in SUSPECT)
 
@@ -161,6 +165,7 @@ def _row(path: str, line: int, cells: dict[str, str]) -> ServerRow:
         n_devices=tp * n_groups * split["pp_size"],
         tpot_s=times[0],
         ttft_s=times[1],
+        is_marked=bool(cells.get("suspect", "")),
     )
     try:
         device, spec = _device(cells["system"]), catalog.model(cells["model_path"])

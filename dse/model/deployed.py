@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
+from statistics import NormalDist
 
 from dse.core.errors import InputError
 from dse.model import kv_layout
@@ -12,6 +14,9 @@ from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.links import Collective
 from dse.specs.workload import Workload
 
+#: engines that send a token to the devices of its experts alone by default, once each; the others gather all tokens
+#: (vLLM: allgather_reducescatter, SGLang: moe-a2a-backend none)
+SENDS_TO_EXPERTS = ("trtllm",)
 #: bytes of an activation that devices exchange
 VALUE_BYTES = 2
 
@@ -131,10 +136,22 @@ def n_groups_of(work: Workload) -> int:
     return work.tp if work.dp_attention else 1
 
 
-def deployment_of(work: Workload) -> Deployment:
-    """Return how many devices, stages, groups of requests and batches in flight a workload has."""
-    n_in_flight = work.pp if work.pp_batches is None else work.pp_batches
-    return Deployment(work.n_devices, work.pp, n_groups_of(work), n_in_flight)
+def deployment_of(model: ModelSpec, work: Workload) -> Deployment:
+    """Return how the devices of a workload share the model, its experts and the requests."""
+    return Deployment(
+        n_devices=work.n_devices,
+        n_stages=work.pp,
+        n_groups=n_groups_of(work),
+        n_in_flight=work.pp if work.pp_batches is None else work.pp_batches,
+        experts_each=model.n_experts / work.ep if work.ep > 1 else 0.0,
+        fullest=fullest_of(work.ep),
+    )
+
+
+@cache
+def fullest_of(n: int) -> float:
+    """Standard deviations by which the largest of `n` normal numbers is above the mean, expected (Blom 1958)."""
+    return NormalDist().inv_cdf((n - 0.375) / (n + 0.25)) if n > 1 else 0.0
 
 
 def exchanges(
@@ -164,8 +181,9 @@ def exchanges(
 
     if tp > 1 and not work.dp_attention:
         yield exchange("layers", "all_reduce", tp, 2 * n_layers + 1, row)
-    elif tp > 1 and work.ep > 1:
-        yield exchange("experts", "all_to_all", work.ep, 2 * n_layers, rank.n_active_experts * row)
+    elif tp > 1 and work.ep > 1 and stack_name in SENDS_TO_EXPERTS:
+        reached = work.ep * (1.0 - (1.0 - 1.0 / work.ep) ** rank.n_active_experts)
+        yield exchange("experts", "all_to_all", work.ep, 2 * n_layers, round(reached * row))
     elif tp > 1:
         yield exchange("tokens of all", "all_gather", tp, n_layers, tp * row)
         yield exchange("results of all", "reduce_scatter", tp, n_layers, tp * row)

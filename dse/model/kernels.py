@@ -23,6 +23,7 @@ from dse.specs.stack import (
     HostFit,
     LatentCode,
     PackedFit,
+    ServedExperts,
     ServedStack,
     SparseCode,
     SparseFit,
@@ -467,6 +468,8 @@ def kernels_reach(
     reach = reach._replace(gemm_flops_frac=reach.gemm_flops_frac * share)
     if public := benchmarked_as(device, model, work, stack):
         reach = as_benchmarked(reach, model, public)
+    elif served := served_experts(device, work, stack):
+        reach = as_served_experts(reach, served)
     if stack.host and is_other_vendor(device):
         reach = as_other_vendor(reach)
     return at_lower_rate(reach, device)
@@ -532,6 +535,27 @@ def as_benchmarked(reach: Stack, model: ModelSpec, public: Benchmarked) -> Stack
         host_prompt_s=prompt_s,
         host_blocks_s=prompt_s * public.blocking_share.si,
         rounds_in_step=public.rounds_in_step.si,
+    )
+
+
+def generation_of(device: HardwareSpec) -> str:
+    """Return the generation of a device by its architecture: sm_10 for sm_100 and sm_103."""
+    return (device.architecture or "")[:-1]
+
+
+def served_experts(device: HardwareSpec, work: Workload, stack: StackSpec) -> ServedExperts | None:
+    """Return how long routed experts take in a server, where servers were measured with the format on such devices."""
+    if not isinstance(stack, ServedStack) or stack.host is None:
+        return None
+    return stack.served_experts.get(work.weight_format.expert_code, {}).get(generation_of(device))
+
+
+def as_served_experts(reach: Stack, served: ServedExperts) -> Stack:
+    """Return a stack whose routed experts take as long as in a server; they read no faster than the memory."""
+    return reach._replace(
+        expert_launch_s=reach.expert_launch_s * served.start,
+        expert_memory_frac=min(reach.expert_memory_frac / served.time, 1.0),
+        expert_flops_frac=min(reach.expert_flops_frac / served.time, 1.0),
     )
 
 

@@ -206,7 +206,7 @@ def design_of(
             step_tokens_of(device, work, stack_name),
         ),
         memory=memory_of(device, plan, work, stack_name),
-        deployment=deployed.deployment_of(work),
+        deployment=deployed.deployment_of(plan.model, work),
         input_tokens=work.input_tokens,
         output_tokens=work.output_tokens,
     )

@@ -385,6 +385,10 @@ class Deployment(NamedTuple):
     n_groups: int
     #: batches that are in the pipeline at once
     n_in_flight: int
+    #: experts of each device that whole experts are spread over, 0: every device has a slice of each; and by how many
+    #: standard deviations the fullest of them is above the mean
+    experts_each: float
+    fullest: float
 
 
 class Design(NamedTuple):

@@ -244,14 +244,23 @@ def prompt_host_s(design: Design) -> float:
     return host.host_s(0, design.model.n_layers, design.stack.host_layer_s, 0.0)
 
 
+@compilable
+def sequence_host_s(design: Design) -> float:
+    """Seconds that a server adds to a pass for each sequence of a device: one process hands on tokens of all groups."""
+    return design.deployment.n_groups * design.stack.host_sequence_s
+
+
 @inlined
 def share_touched(design: Design, n_tokens: int) -> float:
-    """Share of the experts that a pass over `n_tokens` tokens reads; all of a dense model."""
+    """Share of its experts that a pass over `n_tokens` tokens reads on the device that waits longest; all of a dense
+    model."""
     if design.model.expert_parameters == 0:
         return 1.0
-    return weights.expert_share_touched(
-        n_tokens * design.deployment.n_groups, design.model.n_experts, design.model.n_active_experts
+    split = design.deployment
+    share = weights.expert_share_touched(
+        n_tokens * split.n_groups, design.model.n_experts, design.model.n_active_experts
     )
+    return weights.fullest_share(share, split.experts_each, split.fullest)
 
 
 @compilable
@@ -307,7 +316,7 @@ def terms_of(design: Design, made: Generation) -> Terms:
         attention_flops_frac=stack.flops_frac,
         prompt_flops_frac=stack.prompt_flops_frac,
         host_s=prompt_host_s(design),
-        host_sequence_s=stack.host_sequence_s,
+        host_sequence_s=sequence_host_s(design),
         peak_flops_per_s=wide,
         product_peak_per_s=peak,
         bandwidth_bytes_per_s=device.bandwidth_bytes_per_s,

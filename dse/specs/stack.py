@@ -167,6 +167,18 @@ class HostFit(FittedBlock):
     fitted_on: str = Field(min_length=1, max_length=300)
 
 
+class ServedExperts(Spec):
+    """How long routed experts take in a server beside what benchmarks of their kernels say: `start` of their launches,
+    `time` of their reads and products. Fitted to whole measured steps (docs/explanation/calibration.md, Whole steps).
+    """
+
+    start: Annotated[float, Field(ge=0.05, le=20)]
+    time: Annotated[float, Field(ge=0.05, le=20)]
+    #: rows of the server itself; 0: what other servers say of the format and the devices
+    n_points: int = Field(ge=0)
+    source: str = Field(min_length=1, max_length=300)
+
+
 class PublicSpread(Spread):
     """A spread of public benchmarks, chosen by hand ("assumed") or fitted."""
 
@@ -322,6 +334,8 @@ class ServedStack(StackSpec):
     benchmarked: Mapping[Kind, Benchmarked] = Field(default_factory=dict)
     #: how far off it is on models with rows on it, each left out of its fit
     models: dict[str, Spread] = Field(default_factory=dict)
+    #: format of routed experts -> generation of devices -> how long they take in the server
+    served_experts: dict[str, dict[str, ServedExperts]] = Field(default_factory=dict)
     #: of software whose numbers hold for every device of one kind of kernels: that kind; "" else
     backend: str = ""
 
@@ -384,6 +398,9 @@ class ServerSpec(Spec):
     host: HostFit
     #: release, as its containers are tagged -> the same
     releases: dict[str, HostFit] = Field(default_factory=dict)
+    #: format of routed experts -> generation of devices (their architecture without its last digit: sm_9) -> how long
+    #: they take
+    experts: dict[str, dict[str, ServedExperts]] = Field(default_factory=dict)
     #: kind of models -> how far off fits without the model are: of all servers, or of this one if that is more
     left_out: dict[Kind, Spread]
     #: model with rows on it -> the same, or of its own rows if that is more
@@ -447,6 +464,6 @@ def served(
                     parts[table] = {**parts[table], code: fit}
                     borrowed[f"{table}.{code}"] = other
     if server:
-        parts |= {"left_out": server.left_out, "models": server.models}
+        parts |= {"left_out": server.left_out, "models": server.models, "served_experts": server.experts}
     # every part was checked as its file was read
     return ServedStack.model_construct(**parts, borrowed=borrowed, stands_in=stands_in, benchmarked=public or {})

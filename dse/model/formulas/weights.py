@@ -1,5 +1,7 @@
 """Bytes of the weights, and how many of them one step reads."""
 
+from math import sqrt
+
 from dse.core.compiling import formula
 
 
@@ -59,6 +61,17 @@ def integer_power(base: float, exponent: int) -> float:
 def expert_share_touched(n_tokens: int, n_experts: float, n_active_experts: float) -> float:
     """Expected share of the experts that `n_tokens` tokens use; 1 where there is one expert."""
     return 1.0 - integer_power(1.0 - n_active_experts / n_experts, n_tokens)
+
+
+@formula(
+    "1", "min(share + fullest * (share * (1 - share) / experts)^0.5, 1)", "docs/explanation/model.md, Steps and times"
+)
+def fullest_share(share: float, experts_each: float, fullest: float) -> float:
+    """Share of its experts that the fullest of several devices reads, where tokens reach `share` of all experts, each
+    by itself; `fullest` is in standard deviations above the mean. 0 experts each: every device has a slice of all."""
+    if experts_each == 0.0:
+        return share
+    return min(share + fullest * sqrt(share * (1.0 - share) / experts_each), 1.0)
 
 
 @formula(
