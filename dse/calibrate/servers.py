@@ -4,6 +4,9 @@ Columns are those of `silicon_sample.csv` in aiconfigurator-core: `id, backend, 
 precision, isl, osl, batch_size, tp_size, pp_size, attention_dp_size, moe_tp_size, moe_ep_size, silicon_ttft_ms,
 silicon_tpot_ms`; only id, backend, model_path, system, isl, osl and batch_size must be there, and `kv_cache_dtype` and
 `gpu_memory_utilization` may be. Times are medians in ms.
+
+A row whose `mode` is disagg has separate pools: `prefill_num_workers, prefill_tp_size, decode_num_workers,
+decode_tp_size` must be there, and the other splits and `batch_size` may be, each with the prefix of its pool.
 """
 
 import re
@@ -36,6 +39,9 @@ NEEDED = {
 }
 SPLITS = ("tp_size", "pp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size")
 TIMES = ("silicon_tpot_ms", "silicon_ttft_ms")
+#: rows with separate pools, prefixes of the columns of those, and the columns that such rows need
+APART, PREFILL, DECODE = "disagg", "prefill_", "decode_"
+NEEDED_APART = tuple(pool + name for pool in (PREFILL, DECODE) for name in ("num_workers", "tp_size"))
 MAX_MS = 1e8
 #: InferenceX draws lengths evenly from 0.8 to 1.0 of those stated, and serves its FP8 and FP4 recipes with FP8 keys and
 #: values; its rows name a dump or a day's file as their source (docs/explanation/calibration.md, Whole steps)
@@ -50,6 +56,15 @@ RESERVING = "trtllm"
 #: recipes raise the share of the memory that a server may use where weights take more of the usual one than this: they
 #: would leave no room for requests (a column gpu_memory_utilization says it otherwise)
 TIGHT_WEIGHTS, TIGHT_SHARE = 0.95, 0.95
+#: TensorRT-LLM in NVIDIA's images that are named by Dynamo's release (docs.nvidia.com/dynamo/getting-started/
+#: support-matrix, read 2026-11)
+DYNAMO = re.compile(r"ai-dynamo/tensorrtllm-runtime:(\S+)")
+IN_DYNAMO = {
+    "0.8.1": "1.2.0rc6.post1",
+    "0.8.1.post1": "1.2.0rc6.post1",
+    "0.8.1.post2": "1.2.0rc6.post2",
+    "0.8.1.post3": "1.2.0rc6.post3",
+}
 #: `precision` -> format of dense models, of mixtures, of models that are published in it
 _FORMATS = {
     "fp8": ("fp8", "fp8-block"),
@@ -75,7 +90,8 @@ SUSPECT = (
 
 @dataclass(frozen=True)
 class ServerRow:
-    """One measured server: what was asked of it, and its times in seconds; None where none was measured."""
+    """One measured server, or two pools of servers: the workload and its times in seconds; None where none was
+    measured."""
 
     id: str
     line: int
@@ -98,17 +114,28 @@ class ServerRow:
     marks: str = ""
     #: the table itself calls it suspect
     is_marked: bool = False
+    #: separate pools: the workload of a server that computes prompts, how many those are, and how many decode, of which
+    #: each has `work`
+    prompt_work: Workload | None = None
+    n_prompt_servers: int = 0
+    n_servers: int = 1
 
     def point(self, device: HardwareSpec | None = None, **changes: Any) -> Point:
         """The design point of the row, on another device or with another workload where given. Raises DseError where it
         cannot be split so."""
+        assert self.work is not None
+        return self._point(device, replace(self.work, **changes))
+
+    def prompt_point(self, device: HardwareSpec | None = None) -> Point:
+        """The design point of a server that computes prompts, of separate pools."""
+        assert self.prompt_work is not None
+        return self._point(device, self.prompt_work)
+
+    def _point(self, device: HardwareSpec | None, work: Workload) -> Point:
         assert self.device is not None
         assert self.spec is not None
-        assert self.work is not None
         quantizer = bits_from("closed", None).required(self.kv)
-        return Point(
-            device or self.device, kv_layout.build(self.spec, quantizer, quantizer), replace(self.work, **changes)
-        )
+        return Point(device or self.device, kv_layout.build(self.spec, quantizer, quantizer), work)
 
 
 def is_suspect(row: ServerRow) -> bool:
@@ -124,7 +151,11 @@ def read(path: str, content: bytes | None = None) -> list[ServerRow]:
 
     Raises InputError with file, line and column for a cell that says nothing.
     """
-    return [_row(path, line, said) for line, said in named_rows(path, NEEDED, content, _said)]
+    also = {"batch_size": (f"{DECODE}batch_size",)}
+    return [
+        (_pools if _is_apart(said) else _row)(path, line, said)
+        for line, said in named_rows(path, NEEDED, content, _said, also)
+    ]
 
 
 def _said(cell: str) -> str:
@@ -132,10 +163,51 @@ def _said(cell: str) -> str:
     return "" if cell.strip().lower() == "nan" else cell.strip()
 
 
-def _row(path: str, line: int, cells: dict[str, str]) -> ServerRow:
-    """One row; what is known of nothing becomes its reason."""
+def _is_apart(cells: dict[str, str]) -> bool:
+    """True for a row of separate pools: as its mode says, or else its counts of servers."""
+    mode = cells.get("mode", "").lower()
+    return mode == APART or (not mode and any(cells.get(f"{pool}num_workers") for pool in (PREFILL, DECODE)))
+
+
+def _pools(path: str, line: int, cells: dict[str, str]) -> ServerRow:
+    """A row of separate pools: that of its servers that decode, with the workload of those that compute prompts."""
+    if missing := [name for name in NEEDED_APART if name not in cells]:
+        names = f"column {missing[0]} is" if len(missing) == 1 else f"columns {', '.join(missing)} are"
+        raise InputError(f"{path}:{line}: mode = '{APART}': {names} missing: separate pools need servers and splits")
+    counts = [int(number(path, line, name, cells[name] or "1", MAX_DEVICES, True)) for name in NEEDED_APART]
+    splits = [{name: cells.get(pool + name, "") for name in SPLITS} for pool in (PREFILL, DECODE)]
+    concurrency = _concurrency(path, line, cells)
+    if concurrency is None:
+        name = f"{DECODE}batch_size"
+        batch = int(number(path, line, name, cells.get(name, ""), MAX_BATCH, True))
+        concurrency = batch * counts[2] * _split(path, line, "attention_dp_size", splits[1]["attention_dp_size"])
+    prompts, decoding = (
+        _row(path, line, {**cells, **split}, concurrency, n)
+        for split, n in zip(splits, (counts[0], counts[2]), strict=True)
+    )
+    row = replace(decoding, n_devices=prompts.n_devices + decoding.n_devices)
+    if unsaid := [name for name in NEEDED_APART if not cells[name]]:
+        reason = f"{', '.join(unsaid)}: not stated: a prediction needs the servers of both pools"
+        return replace(row, n_devices=0, work=None, reason=reason)
+    if reason := prompts.reason or decoding.reason:
+        return replace(row, work=None, reason=reason)
+    assert prompts.work is not None
+    asked = replace(prompts.work, batch=None, output_tokens=1)
+    return replace(row, prompt_work=asked, n_prompt_servers=counts[0], n_servers=counts[2])
+
+
+def _concurrency(path: str, line: int, cells: dict[str, str]) -> int | None:
+    """All requests at once as the source says them; None where it does not."""
+    name = "silicon_concurrency"
+    told = re.search(rf"{name}=(\d+)", cells.get("silicon_data_source", ""))
+    return int(number(path, line, name, told.group(1), MAX_BATCH, True)) if told else None
+
+
+def _row(path: str, line: int, cells: dict[str, str], concurrency: int | None = None, n_servers: int = 1) -> ServerRow:
+    """One row, `n_servers` alike where its `concurrency` is of so many; what is known of nothing becomes its reason."""
     place = f"{path}:{line}"
-    whole = {name: int(number(path, line, name, cells[name], high, True)) for name, high in NEEDED.items() if high}
+    high = {name: most for name, most in NEEDED.items() if most and (concurrency is None or name != "batch_size")}
+    whole = {name: int(number(path, line, name, cells[name], most, True)) for name, most in high.items()}
     times = []
     for name in TIMES:
         cell = cells.get(name, "")
@@ -144,14 +216,17 @@ def _row(path: str, line: int, cells: dict[str, str]) -> ServerRow:
     split = {name: _split(path, line, name, cells.get(name, "")) for name in SPLITS}
     source = cells.get("silicon_data_source", "")
     is_x = bool(INFERENCEX.search(source))
-    told = re.search(r"silicon_concurrency=(\d+)", source)
     tp, n_groups, ep = _devices(split)
-    concurrency = int(told.group(1)) if told else whole["batch_size"] * n_groups
+    if concurrency is None:
+        concurrency = _concurrency(path, line, cells) or whole["batch_size"] * n_groups
+    batch = -(-concurrency // n_servers)
     release, stack, precision = (
         cells.get("backend_version", ""),
         cells["backend"].lower(),
         cells.get("precision", "").lower(),
     )
+    if image := DYNAMO.search(source):
+        release = IN_DYNAMO.get(image.group(1), release)
     near = stack if stack in catalog.servers() else DEFAULT_STACK
     blank = ServerRow(
         cells["id"],
@@ -162,7 +237,7 @@ def _row(path: str, line: int, cells: dict[str, str]) -> ServerRow:
         release=release,
         precision=precision,
         concurrency=concurrency,
-        n_devices=tp * n_groups * split["pp_size"],
+        n_devices=n_servers * tp * n_groups * split["pp_size"],
         tpot_s=times[0],
         ttft_s=times[1],
         is_marked=bool(cells.get("suspect", "")),
@@ -172,7 +247,7 @@ def _row(path: str, line: int, cells: dict[str, str]) -> ServerRow:
         kv = _kv(cells.get("kv_cache_dtype", ""), precision, is_x)
         share = INFERENCEX_LENGTHS if is_x else 1.0
         work = Workload(
-            batch=concurrency,
+            batch=batch,
             input_tokens=max(1, round(share * whole["isl"])),
             output_tokens=max(1, round(share * whole["osl"])),
             admission="reserve" if stack == RESERVING else "paged",
@@ -184,7 +259,7 @@ def _row(path: str, line: int, cells: dict[str, str]) -> ServerRow:
             dp_attention=n_groups > 1,
             model_kind="calibrated",
             rounds=IN_STEP_ROUNDS if stack == "sglang" and not is_x else ROUNDS,
-            max_num_seqs=max(concurrency - 1, 1) if stack == RESERVING and not is_x else None,
+            max_num_seqs=max(batch - 1, 1) if stack == RESERVING and not is_x else None,
         )
         marks = "" if near == stack else f"nearest_stack: {show(stack)} was not measured: that of {near}"
         row = replace(blank, device=device, spec=spec, work=work, kv=kv, marks=marks)

@@ -1,6 +1,6 @@
 """Whole measured servers beside our predictions: errors by model, system, stack and tp, and how many intervals hold."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from dse.core.columns import aligned, cells, csv_text, percent
 from dse.core.documents import json_text
 from dse.core.errors import DseError, InputError
 from dse.core.progress import Progress, each
-from dse.model import engine
+from dse.model import engine, pools
 from dse.model.engine import roomy
 from dse.model.formulas.steady import closed_loop_tokens_per_s
 from dse.model.point import Point
@@ -67,14 +67,17 @@ def judge(row: ServerRow) -> JudgedServer:
     if row.reason:
         return JudgedServer(row, reason=row.reason)
     try:
-        point, marked = row.point(), [row.marks]
-        if not point.max_batch:  # a server ran it all the same
-            marked.append(f"no_room: predicted as if it did fit: {engine.evaluate(point)['infeasible_reason']}")
-            point = row.point(roomy(point.device))
-        results = engine.evaluate(point)
+        marked = [row.marks]
+        point = _with_room(row.point, marked)
+        first_point = _with_room(row.prompt_point, marked) if row.prompt_work else point
+        if row.prompt_work:
+            both = pools.Pool(first_point, row.n_prompt_servers), pools.Pool(point, row.n_servers)
+            results = pools.serve(*both, row.concurrency)._asdict()
+        else:
+            results = engine.evaluate(point)
         if results["tpot_s"] is None:
             return JudgedServer(row, reason=results["infeasible_reason"] or "not one request fits")
-        tokens, first = point.lowered.sure
+        tokens, first = point.lowered.sure.tokens, first_point.lowered.sure.first
         tpot, ttft = results["tpot_s"], results["ttft_s"]
         return JudgedServer(
             row=row,
@@ -82,10 +85,19 @@ def judge(row: ServerRow) -> JudgedServer:
             ttft_s=(ttft, ttft * first.low, ttft * first.high),
             naive_s=_naive_s(row),
             kernels_s=_kernels_s(point),
-            marks=joined(*marked, *marks(point, MARKED)),
+            marks=joined(*marked, *dict.fromkeys([*marks(point, MARKED), *marks(first_point, MARKED)])),
         )
     except DseError as error:
         return JudgedServer(row, reason=str(error))
+
+
+def _with_room(point_of: Callable[..., Point], marked: list[str]) -> Point:
+    """The design point of a row, or, as a server ran it, in memory where it fits; that is added to what is marked."""
+    point = point_of()
+    if point.max_batch:
+        return point
+    marked.append(f"no_room: predicted as if it did fit: {engine.evaluate(point)['infeasible_reason']}")
+    return point_of(roomy(point.device))
 
 
 def _naive_s(row: ServerRow) -> float:
@@ -135,19 +147,27 @@ def speeds_of(
         near = _are_near(row.work.input_tokens, work.input_tokens) and _are_near(
             row.work.output_tokens, work.output_tokens
         )
-        if (row.device.name, row.spec.name) != (device.name, model.name) or not near or not (row.tpot_s and row.ttft_s):
+        rate = _device_rate(row, row.ttft_s, row.tpot_s)
+        if (row.device.name, row.spec.name) != (device.name, model.name) or not near or not (row.tpot_s and rate):
             continue
-        rate = closed_loop_tokens_per_s(row.concurrency, row.work.output_tokens, row.ttft_s, row.tpot_s)
         points.append(
             {
                 "server": row.id,
                 "requests": row.concurrency,
                 "n_devices": row.n_devices,
                 "tokens_per_s_a_user": 1 / row.tpot_s,
-                "tokens_per_s_a_device": rate / row.n_devices,
+                "tokens_per_s_a_device": rate,
             }
         )
     return points
+
+
+def _device_rate(row: ServerRow, ttft_s: float | None, tpot_s: float | None) -> float | None:
+    """Output tokens a second that a device of a row gives at these times; None where one of them is not known."""
+    if row.work is None or not ttft_s or not tpot_s:
+        return None
+    rate: float = closed_loop_tokens_per_s(row.concurrency, row.work.output_tokens, ttft_s, tpot_s)
+    return rate / row.n_devices
 
 
 def _are_near(tokens: int, other: int) -> bool:
@@ -199,12 +219,13 @@ def _groups(server: JudgedServer) -> dict[str, str]:
     if is_suspect(row):
         return {"suspect": f"{model} {row.release}"}
     names = {"all": "all", "kind": server.kind, "model": model or row.model or "-"}
-    return names | {by: str(getattr(row, by)) or "-" for by in GROUPS if by not in names}
+    return names | {by: str(getattr(row, by) or "-") for by in GROUPS if by not in names}
 
 
 def _summary(servers: list[JudgedServer]) -> dict[str, Any]:
     tokens = compare([(server.row.tpot_s, server.tpot_s) for server in servers])
     first = compare([(server.row.ttft_s, server.ttft_s) for server in servers])
+    rates = [_rates(server) for server in servers]
 
     def mean_error(name: str) -> float | None:
         pairs = [(server.row.tpot_s, getattr(server, name)) for server in servers]
@@ -215,9 +236,16 @@ def _summary(servers: list[JudgedServer]) -> dict[str, Any]:
         "predicted": sum(server.tpot_s is not None for server in servers),
         **{f"tpot_{name}": value for name, value in tokens.items()},
         **{f"ttft_{name}": value for name, value in first.items()},
+        "rate_mean": statistic(np.mean, [abs(ours / measured - 1) for measured, ours in rates if measured and ours]),
         "naive_mean": mean_error("naive_s"),
         "kernels_mean": mean_error("kernels_s"),
     }
+
+
+def _rates(server: JudgedServer) -> tuple[float | None, float | None]:
+    """Output tokens a second and device, measured and predicted."""
+    row, ours = server.row, (server.ttft_s and server.ttft_s[0], server.tpot_s and server.tpot_s[0])
+    return _device_rate(row, row.ttft_s, row.tpot_s), _device_rate(row, *ours)
 
 
 def compare(pairs: Sequence[tuple[float | None, tuple[float, ...] | None]]) -> dict[str, float | None]:
@@ -260,6 +288,7 @@ _ERRORS = (
     percent("tpot_inside", "inside"),
     percent("ttft_mean", "first token"),
     percent("ttft_inside", "inside"),
+    percent("rate_mean", "tokens/s"),
     percent("naive_mean", "naive"),
     percent("kernels_mean", "kernels"),
 )
@@ -271,9 +300,9 @@ def text(judged: list[JudgedServer]) -> str:
         [
             *aligned(cells(_ERRORS, errors(judged)), 2),
             "",
-            "Mean absolute errors, in percent of the measured median. inside: rows in their 80 % interval; naive: "
-            "bytes",
-            "and operations at peak rates; kernels: without the server's own time and prompts. Suspect rows count "
-            "apart.",
+            "Mean absolute errors, in percent of the measured median. inside: rows in their 80 % interval; tokens/s: of "
+            "output",
+            "by device; naive: bytes and operations at peak rates; kernels: without the server's own time and prompts.",
+            "Suspect rows count apart.",
         ]
     )
