@@ -114,10 +114,10 @@ class Features:
 
 
 def features(rows: Iterable[ServerRow]) -> Features:
-    """Split the time of each row that has one into what kernels explain and the rest."""
+    """Split the time of each row that has one into what kernels explain and the rest; separate pools are left out."""
     kept, numbers, kinds = [], [], []
     for row in rows:
-        if row.tpot_s is None or row.reason or row.work is None or row.spec is None:
+        if row.tpot_s is None or row.reason or row.work is None or row.spec is None or row.prompt_work:
             continue
         try:
             point = row.point()

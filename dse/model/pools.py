@@ -1,8 +1,8 @@
-"""Separate pools: servers that compute prompts, servers that decode, and the link that carries keys and values between.
+"""Separate pools: servers that compute prompts, servers that decode, and the link that carries keys and values.
 
-A server of prompts has requests of one token (`dse.model.server`), and one that decodes has the steps without any
-prompt. A request queues for its prompt, whose keys and values are sent while the next prompt is computed, waits for a
-place, and decodes. N = X (TTFT + O TPOT) holds (Little's law); the slowest of both pools and the link bounds the rate X.
+A server of prompts is one whose requests ask for one token (`dse.model.server`); one that decodes has the steps without
+prompts. A request queues for its prompt, whose keys and values are sent while the next prompt is computed, waits for a
+place, and decodes. N = X (TTFT + O TPOT) holds (Little's law); the slowest of the three bounds the rate X.
 docs/explanation/model.md, Separate pools.
 """
 

@@ -300,9 +300,9 @@ def text(judged: list[JudgedServer]) -> str:
         [
             *aligned(cells(_ERRORS, errors(judged)), 2),
             "",
-            "Mean absolute errors, in percent of the measured median. inside: rows in their 80 % interval; tokens/s: of "
-            "output",
-            "by device; naive: bytes and operations at peak rates; kernels: without the server's own time and prompts.",
-            "Suspect rows count apart.",
+            "Mean absolute errors, in percent of the measured median. inside: rows in their 80 % interval; tokens/s: "
+            "of",
+            "output, by device; naive: bytes and operations at peak rates; kernels: without the server's own time and",
+            "prompts. Suspect rows count apart.",
         ]
     )
