@@ -12,7 +12,8 @@ from dse.core.columns import aligned, cells, csv_text, percent
 from dse.core.documents import json_text
 from dse.core.errors import DseError, InputError
 from dse.core.progress import Progress, each
-from dse.model import engine, pools
+from dse.model import disaggregated, engine
+from dse.model.disaggregated import Servers
 from dse.model.engine import roomy
 from dse.model.formulas.steady import closed_loop_tokens_per_s
 from dse.model.point import Point
@@ -71,8 +72,8 @@ def judge(row: ServerRow) -> JudgedServer:
         point = _with_room(row.point, marked)
         first_point = _with_room(row.prompt_point, marked) if row.prompt_work else point
         if row.prompt_work:
-            both = pools.Pool(first_point, row.n_prompt_servers), pools.Pool(point, row.n_servers)
-            results = pools.serve(*both, row.concurrency)._asdict()
+            pools = Servers(first_point, row.n_prompt_servers), Servers(point, row.n_servers)
+            results = disaggregated.serve(*pools, row.concurrency)._asdict()
         else:
             results = engine.evaluate(point)
         if results["tpot_s"] is None:

@@ -6,7 +6,7 @@ place, and decodes. N = X (TTFT + O TPOT) holds (Little's law); the slowest of t
 docs/explanation/model.md, Separate pools.
 """
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from dse.core.errors import InputError, show
 from dse.model import kv_bytes
@@ -18,8 +18,8 @@ from dse.specs.collectives import send_terms
 HALVINGS = 40
 
 
-class Pool(NamedTuple):
-    """Equal servers of one design: requests of one token where they compute prompts."""
+class Servers(NamedTuple):
+    """A pool of equal servers; the requests of those that compute prompts have one token of output."""
 
     point: Point
     n_servers: int
@@ -30,7 +30,7 @@ class Pool(NamedTuple):
         return self.n_servers * self.point.work.n_devices
 
 
-class PoolsResults(NamedTuple):
+class Disaggregated(NamedTuple):
     """Means over the requests of two pools, and most requests a second of each part."""
 
     tpot_s: float
@@ -47,13 +47,13 @@ class PoolsResults(NamedTuple):
     send_s: float
 
     @property
-    def bound(self) -> Literal["prompts", "link", "decoding"]:
-        """The slowest part."""
+    def bound(self) -> str:
+        """The slowest part: prompts, link or decoding."""
         rates = {"prompts": self.prompts_per_s, "link": self.sends_per_s, "decoding": self.decodes_per_s}
-        return min(rates, key=rates.__getitem__)  # type: ignore[return-value]
+        return min(rates, key=rates.__getitem__)
 
 
-def serve(prompts: Pool, decoding: Pool, n_requests: int) -> PoolsResults:
+def serve(prompts: Servers, decoding: Servers, n_requests: int) -> Disaggregated:
     """Results of two pools with `n_requests` in all, each replaced as it ends.
 
     Raises InputError for a pool without servers or without room for one request, and for devices without links.
@@ -74,7 +74,7 @@ def serve(prompts: Pool, decoding: Pool, n_requests: int) -> PoolsResults:
     full_per_s = min(prompts_per_s, sends_per_s)
     in_step = min(design.stack.rounds_in_step / rounds, 1.0)
     burst_s = steady.burst_wait_s(max(n_requests - n_prompt, 0), 1 / full_per_s, design.stack.rounds_in_step, rounds)
-    each_s = n_prompt / full_per_s
+    each_s = n_prompt / prompts_per_s
 
     def first_s(per_s: float) -> float:
         """To the first token: queue, prompt and link. A request meets n - 1 others."""
@@ -96,7 +96,7 @@ def serve(prompts: Pool, decoding: Pool, n_requests: int) -> PoolsResults:
         else:
             high = n
     step_s, per_s = decode(high)
-    return PoolsResults(
+    return Disaggregated(
         tpot_s=step_s,
         ttft_s=n_requests / per_s - output_tokens * step_s,
         requests_per_s=per_s,
@@ -117,7 +117,7 @@ def _step_s(point: Point, n: float) -> float:
     return step_s if n == whole else step_s + (n - whole) * (point.run(whole + 1).wave.decode_step_s - step_s)
 
 
-def _link(prompts: Pool, decoding: Pool) -> tuple[float, float, float]:
+def _link(prompts: Servers, decoding: Servers) -> tuple[float, float, float]:
     """Bytes of a prompt's keys and values that a device sends or receives, the longer time, and most sends a second.
 
     All devices of a group that shares a request send their parts at once.
