@@ -52,6 +52,7 @@ def left_out_errors(rows: Features) -> list[dict[str, Any]]:
                         "predicted": int(mask.sum()),
                         **_compared("tpot", rows.measured_s[mask], tpot[mask]),
                         **_compared("ttft", rows.first_measured_s[mask], ttft[mask]),
+                        "rate_mean": None,
                         "naive_mean": None,
                         "kernels_mean": None,
                     }

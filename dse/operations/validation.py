@@ -146,8 +146,9 @@ class CheckServing(ChecksTable):
 
     TABLE is a CSV file with the columns id, backend, model_path, system, isl, osl and batch_size (the requests at any
     time), and where known backend_version, precision, tp_size and other splits, silicon_tpot_ms and silicon_ttft_ms.
-    predictions.csv has times in ms with 80 % intervals, marked where the nearest measured release, kernel or format
-    stands in; errors.csv the errors by model, system, stack and devices;
+    A row whose mode is disagg has separate pools: prefill_num_workers, decode_num_workers, both tp_size and
+    decode_batch_size with the same prefixes. predictions.csv has times in ms with 80 % intervals, marked where the
+    nearest measured release, kernel or format stands in; errors.csv the errors by model, system, stack and devices;
     servers.html and .svg the figure.
     """
 

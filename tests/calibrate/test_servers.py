@@ -266,3 +266,86 @@ def test_blank_lines_do_not_count_and_lines_are_those_of_the_file(table, tmp_pat
     lines = (tmp_path / "servers.csv").read_text().splitlines()
     (tmp_path / "servers.csv").write_text("\n".join((lines[0], "", lines[1], "," * (len(HEAD) - 1), lines[2])) + "\n")
     assert [(row.id, row.line) for row in read(path)] == [("a", 3), ("b", 5)]
+
+
+POOLS = {
+    "prefill_num_workers": "3",
+    "prefill_tp_size": "1",
+    "prefill_attention_dp_size": "4",
+    "prefill_moe_ep_size": "4",
+    "decode_num_workers": "2.0",
+    "decode_tp_size": "8",
+    "decode_attention_dp_size": "1",
+    "decode_moe_tp_size": "8",
+    "decode_batch_size": "16",
+}
+#: a row of separate pools has no batch and no split of its own
+APART = {**MIXTURE, **POOLS, "mode": "disagg", "backend": "sglang", "tp_size": "", "batch_size": ""}
+APART_HEAD = (*HEAD, "mode", *POOLS)
+
+
+def test_a_row_of_separate_pools_by_hand(table):
+    (row,) = read(table(APART, head=APART_HEAD))
+    assert (row.reason, row.n_prompt_servers, row.n_servers) == ("", 3, 2)
+    assert (row.concurrency, row.n_devices) == (2 * 16, 3 * 4 + 2 * 8)
+    prompts, decoding = row.prompt_work, row.work
+    assert (prompts.tp, prompts.ep, prompts.dp_attention, prompts.batch, prompts.output_tokens) == (4, 4, True, None, 1)
+    assert (decoding.tp, decoding.ep, decoding.dp_attention, decoding.batch) == (8, 1, False, 16)
+    assert (prompts.input_tokens, decoding.input_tokens, decoding.output_tokens) == (1000, 1000, 500)
+    assert row.prompt_point().work.n_devices == 4
+    # requests of each group of attention are counted apart, and a source may say all
+    each = {**APART, "decode_tp_size": "1", "decode_attention_dp_size": "8"}
+    assert read(table(each, head=APART_HEAD))[0].concurrency == 2 * 8 * 16
+    told = {**each, "decode_batch_size": "", "silicon_data_source": "silicon_concurrency=97"}
+    (row,) = read(table(told, head=APART_HEAD))
+    assert (row.concurrency, row.work.batch) == (97, 49)
+
+
+def test_separate_pools_are_known_by_mode_or_by_their_servers_and_lie_beside_others(table):
+    rows = read(table({**POOLS, "mode": "agg"}, {"id": "b", **APART, "mode": ""}, head=APART_HEAD))
+    assert [row.n_servers for row in rows] == [1, 2]
+    assert [row.prompt_work is None for row in rows] == [True, False]
+    head = tuple(name for name in APART_HEAD if name not in ("batch_size", "mode"))
+    assert read(table(APART, head=head))[0].n_prompt_servers == 3
+
+
+def test_servers_that_are_not_stated_are_a_reason(table):
+    unsaid = {"prefill_num_workers": "", "decode_num_workers": "nan", "silicon_data_source": "silicon_concurrency=9"}
+    (row,) = read(table({**APART, **unsaid}, head=APART_HEAD))
+    assert row.reason.startswith("prefill_num_workers, decode_num_workers: not stated")
+    assert (row.spec.name, row.work, row.n_devices) == ("deepseek-v3", None, 0)
+
+
+def test_an_image_that_dynamos_release_names_has_its_engines(table):
+    image = "nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime:0.8.1.post2"
+    (row,) = read(table({"silicon_data_source": image, "backend": "trtllm", "backend_version": "0.8.1.post2"}))
+    assert (row.release, row.work.stack) == ("1.2.0rc6.post2", "trtllm@1.2.0rc6.post2")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"prefill_num_workers": "0"}, ":2: prefill_num_workers = '0': must be a whole number from 1 to"),
+        ({"decode_num_workers": "-2"}, ":2: decode_num_workers = '-2': must be a whole number from 1 to"),
+        ({"decode_num_workers": "1.5"}, ":2: decode_num_workers = '1.5': must be a whole number from 1 to"),
+        ({"prefill_tp_size": "0"}, ":2: prefill_tp_size = '0': must be a whole number from 1 to"),
+        ({"decode_tp_size": "many"}, ":2: decode_tp_size = 'many': must be a number, such as 32"),
+        ({"decode_batch_size": "0"}, ":2: decode_batch_size = '0': must be a whole number from 1 to"),
+        ({"decode_batch_size": ""}, ":2: decode_batch_size = '': must be a number, such as 32"),
+        ({"silicon_data_source": "silicon_concurrency=0"}, ":2: silicon_concurrency = '0': must be a whole number"),
+    ],
+)
+def test_bad_cells_of_separate_pools_are_named(table, change, words):
+    path = table({**APART, **change}, head=APART_HEAD)
+    with pytest.raises(InputError) as problem:
+        read(path)
+    assert f"{path}{words}" in str(problem.value)
+    assert "\n" not in str(problem.value)
+
+
+def test_separate_pools_without_their_columns(table):
+    head = tuple(name for name in APART_HEAD if name not in ("decode_num_workers", "decode_tp_size"))
+    with pytest.raises(
+        InputError, match=r":2: mode = 'disagg': columns decode_num_workers, decode_tp_size are missing"
+    ):
+        read(table(APART, head=head))

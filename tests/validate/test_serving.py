@@ -293,3 +293,39 @@ def test_left_out_intervals_are_of_other_models():
 
 def test_the_page_has_them():
     assert pd.Series([row[0] for row in servers.shown()]).isin(["all", "model left out of the fit"]).any()
+
+
+#: made up: one server of prompts and one that decodes, whose first row has servers without room
+APART = (
+    "id,backend,backend_version,model_path,system,precision,mode,isl,osl,batch_size,silicon_ttft_ms,silicon_tpot_ms,"
+    "prefill_num_workers,prefill_tp_size,decode_num_workers,decode_tp_size,decode_batch_size\n"
+    "p1,vllm,0.16.0,Llama-3.1-70B,h100_sxm,bf16,disagg,1024,256,,900,40,2,1,1,4,32\n"
+    "p2,vllm,0.16.0,Llama-3.1-8B,h100_sxm,bf16,disagg,1024,256,,80,9,1,1,2,1,32\n"
+    "p3,vllm,0.16.0,Llama-3.1-8B,h100_sxm,bf16,disagg,1024,256,,80,9,,1,,1,32\n"
+    "s4,vllm,0.16.0,Llama-3.1-8B,h100_sxm,bf16,agg,1024,256,32,80,9,,,,,\n"
+)
+
+
+def test_separate_pools_are_judged_as_other_rows(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(APART)
+    full, own, unsaid, together = serving.run(str(path))
+    assert full.marks.startswith("no_room: predicted as if it did fit: weights, activations")
+    assert full.tpot_s
+    assert unsaid.reason.startswith("prefill_num_workers, decode_num_workers: not stated")
+    # 32 requests on each of two servers without prompts: faster than 32 with, slower than a step at peak rates
+    assert own.naive_s < own.tpot_s[0] < together.tpot_s[0]
+    assert own.tpot_s[1] <= own.tpot_s[0] <= own.tpot_s[2]
+    rows = {(row["by"], row["group"]): row for row in serving.errors([full, own, unsaid, together])}
+    assert (rows["all", "all"]["rows"], rows["all", "all"]["predicted"]) == (4, 3)
+    assert rows["n_devices", "3"]["predicted"] == 1
+    # tokens a second and device: 64 * 256 / (0.08 + 256 * 0.009) / 3 measured
+    ours = 64 * 256 / (own.ttft_s[0] + 256 * own.tpot_s[0]) / 3
+    measured = 64 * 256 / (0.08 + 256 * 0.009) / 3
+    assert rows["n_devices", "3"]["rate_mean"] == pytest.approx(abs(ours / measured - 1))
+
+
+def test_fits_leave_separate_pools_out(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(APART)
+    assert [row.id for row in host.features(host.read(str(path))).rows] == ["s4"]
