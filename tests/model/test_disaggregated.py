@@ -54,6 +54,12 @@ def test_one_request_has_its_prompt_its_transfer_and_steps_without_prompts():
     assert found.ttft_s == pytest.approx(alone + found.send_s, rel=1e-6)
 
 
+def test_where_all_start_at_once_a_request_waits_for_half_of_the_others_prompts():
+    found = disaggregated.serve(*pools(2, 3, rounds=1), 12)
+    alone = disaggregated.serve(*pools(2, 3, rounds=1), 1)
+    assert found.ttft_s == pytest.approx(alone.ttft_s + (12 - 2) / found.prompts_per_s / 2, rel=1e-6)
+
+
 def test_the_slower_pool_bounds_the_rate():
     prompts, decoding = BOTH[0]
     few = disaggregated.serve(prompts, decoding._replace(n_servers=20), 4000)
@@ -73,6 +79,7 @@ def test_the_slower_pool_bounds_the_rate():
         # keys and values of 32 layers, 8 heads of 128, in 16 bits: 131,072 B a token; over two devices half
         ({}, 131_072 * 2048),
         ({"tp": 2}, 65_536 * 2048),
+        ({"pp": 2}, 65_536 * 2048),
         ({"kv": "fp8"}, 65_536 * 2048),
         # the latent of 61 layers, 512 + 64 values of a byte, whole on each device
         ({"model": "deepseek-v3", "kv": "fp8", "tp": 8, "weights": "fp8-block"}, 61 * 576 * 2048),
@@ -82,7 +89,7 @@ def test_bytes_that_are_sent_by_format(fields, by_hand):
     found = disaggregated.serve(*pools(4, 4, **fields), 1)
     assert found.sent_bytes == by_hand
     # beyond the 8 devices of a node an H200 sends 50 GB/s
-    n_devices = 8 * fields.get("tp", 1)
+    n_devices = 8 * fields.get("tp", 1) * fields.get("pp", 1)
     rate = 50e9 if n_devices > 8 else catalog.device("h200").link_bandwidth.si
     assert found.send_s == pytest.approx(by_hand / rate, abs=1e-4)
 
