@@ -192,7 +192,7 @@ def _pools(path: str, line: int, cells: dict[str, str]) -> ServerRow:
     if reason := prompts.reason or decoding.reason:
         return replace(row, work=None, reason=reason)
     assert prompts.work is not None
-    asked = replace(prompts.work, batch=None, output_tokens=1)
+    asked = replace(prompts.work, batch=None, max_num_seqs=None, output_tokens=1)
     return replace(row, prompt_work=asked, n_prompt_servers=counts[0], n_servers=counts[2])
 
 
@@ -207,7 +207,7 @@ def _row(path: str, line: int, cells: dict[str, str], concurrency: int | None = 
     """One row, `n_servers` alike where its `concurrency` is of so many; what is known of nothing becomes its reason."""
     place = f"{path}:{line}"
     high = {name: most for name, most in NEEDED.items() if most and (concurrency is None or name != "batch_size")}
-    whole = {name: int(number(path, line, name, cells[name], most, True)) for name, most in high.items()}
+    whole = {name: int(number(path, line, name, cells.get(name, ""), most, True)) for name, most in high.items()}
     times = []
     for name in TIMES:
         cell = cells.get(name, "")

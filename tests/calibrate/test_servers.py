@@ -307,6 +307,8 @@ def test_separate_pools_are_known_by_mode_or_by_their_servers_and_lie_beside_oth
     assert [row.prompt_work is None for row in rows] == [True, False]
     head = tuple(name for name in APART_HEAD if name not in ("batch_size", "mode"))
     assert read(table(APART, head=head))[0].n_prompt_servers == 3
+    with pytest.raises(InputError, match=r":2: batch_size = '': must be a number, such as 32"):
+        read(table({**POOLS, "prefill_num_workers": "", "decode_num_workers": ""}, head=head))
 
 
 def test_servers_that_are_not_stated_are_a_reason(table):
