@@ -69,8 +69,8 @@ def judge(row: ServerRow) -> JudgedServer:
         return JudgedServer(row, reason=row.reason)
     try:
         marked = [row.marks]
-        point = _with_room(row.point, marked)
-        first_point = _with_room(row.prompt_point, marked) if row.prompt_work else point
+        point = _with_room(row.point, marked, "pool of decoding: " if row.prompt_work else "")
+        first_point = _with_room(row.prompt_point, marked, "pool of prompts: ") if row.prompt_work else point
         if row.prompt_work:
             pools = Servers(first_point, row.n_prompt_servers), Servers(point, row.n_servers)
             results = disaggregated.serve(*pools, row.concurrency)._asdict()
@@ -92,12 +92,12 @@ def judge(row: ServerRow) -> JudgedServer:
         return JudgedServer(row, reason=str(error))
 
 
-def _with_room(point_of: Callable[..., Point], marked: list[str]) -> Point:
+def _with_room(point_of: Callable[..., Point], marked: list[str], pool: str) -> Point:
     """The design point of a row, or, as a server ran it, in memory where it fits; that is added to what is marked."""
     point = point_of()
     if point.max_batch:
         return point
-    marked.append(f"no_room: predicted as if it did fit: {engine.evaluate(point)['infeasible_reason']}")
+    marked.append(f"no_room: predicted as if it did fit: {pool}{point.infeasible_reason}")
     return point_of(roomy(point.device))
 
 

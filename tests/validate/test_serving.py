@@ -295,7 +295,7 @@ def test_the_page_has_them():
     assert pd.Series([row[0] for row in servers.shown()]).isin(["all", "model left out of the fit"]).any()
 
 
-#: made up: one server of prompts and one that decodes, whose first row has servers without room
+#: made up: the first row's servers of prompts have no room, the third does not say how many there are
 APART = (
     "id,backend,backend_version,model_path,system,precision,mode,isl,osl,batch_size,silicon_ttft_ms,silicon_tpot_ms,"
     "prefill_num_workers,prefill_tp_size,decode_num_workers,decode_tp_size,decode_batch_size\n"
@@ -310,7 +310,9 @@ def test_separate_pools_are_judged_as_other_rows(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text(APART)
     full, own, unsaid, together = serving.run(str(path))
-    assert full.marks.startswith("no_room: predicted as if it did fit: weights, activations")
+    # 141 GB of weights: on the one device of a server of prompts, not on the four of one that decodes
+    assert full.marks.startswith("no_room: predicted as if it did fit: pool of prompts: weights, activations")
+    assert "pool of decoding" not in full.marks
     assert full.tpot_s
     assert unsaid.reason.startswith("prefill_num_workers, decode_num_workers: not stated")
     # 32 requests on each of two servers without prompts: faster than 32 with, slower than a step at peak rates
