@@ -70,8 +70,9 @@ def both_differ(rows: Features) -> Iterator[tuple[int, int]]:
                 yield i, j
 
 
-def pairs_of(rows: Features) -> tuple[Pairs, float]:
-    """The pairs of a table, and the correlation of the errors of a server's two times.
+def pairs_of(rows: Features) -> tuple[Pairs, float, Pairs]:
+    """The pairs of a table, the correlation of the errors of a server's two times, and pairs of one server's times per
+    token at two loads or lengths.
 
     Pairs of two deployments count as the root of their number: they err much alike at all lengths and loads.
     """
@@ -82,6 +83,7 @@ def pairs_of(rows: Features) -> tuple[Pairs, float]:
     in_common = float(np.corrcoef(off[known], first_off[known])[0, 1])
     spreads = {stack: host.spreads(rows, tokens_s, firsts_s, stack) for stack in sorted({r.stack for r in rows.rows})}
     error, middle, half = (np.zeros(len(rows.rows)) for _ in range(3))
+    token_middle, token_half = (np.zeros(len(rows.rows)) for _ in range(2))
     for i, row in enumerate(rows.rows):
         assert row.work is not None
         assert row.spec is not None
@@ -93,6 +95,7 @@ def pairs_of(rows: Features) -> tuple[Pairs, float]:
             Interval(seen[low], seen[high], "") for low, high in (("low", "high"), ("first_low", "first_high"))
         )
         middle[i], half[i] = joined(tokens, first, share, in_common).logs()
+        token_middle[i], token_half[i] = tokens.logs()
         measured_s = row.work.output_tokens * rows.measured_s[i] + rows.first_measured_s[i]
         error[i] = math.log(measured_s / (decode_s + firsts_s[i]))
     places = list(both_differ(rows))
@@ -101,6 +104,7 @@ def pairs_of(rows: Features) -> tuple[Pairs, float]:
     i, j = np.array(places).T
     deployments = [tuple(sorted((_deployment(rows.rows[a]), _deployment(rows.rows[b])))) for a, b in places]
     count = Counter(deployments)
+    loads = _loads(rows, off - token_middle, token_half)
     pairs = Pairs(
         apart=(error[i] - middle[i]) - (error[j] - middle[j]),
         first_half=half[i],
@@ -108,7 +112,25 @@ def pairs_of(rows: Features) -> tuple[Pairs, float]:
         is_different=np.array([differences(rows.rows[a], rows.rows[b]) for a, b in places]),
         counts=np.array([count[name] ** -0.5 for name in deployments]),
     )
-    return pairs, in_common
+    return pairs, in_common, loads
+
+
+def _loads(rows: Features, error: Floats, half: Floats) -> Pairs:
+    """All pairs of rows of one deployment, which differ in load and lengths alone; those of one deployment count as the
+    root of their number."""
+    groups = defaultdict(list)
+    for i, row in enumerate(rows.rows):
+        if row.work and row.spec:
+            groups[_deployment(row)].append(i)
+    places = [(i, j, len(group)) for group in groups.values() for i, j in itertools.combinations(group, 2)]
+    i, j, n = np.array(places, dtype=int).reshape(-1, 3).T
+    return Pairs(
+        apart=error[i] - error[j],
+        first_half=half[i],
+        second_half=half[j],
+        is_different=np.ones((len(i), 1), bool),
+        counts=(n * (n - 1) / 2) ** -0.5,
+    )
 
 
 def _deployment(row: ServerRow) -> str:
@@ -127,8 +149,8 @@ def halves(pairs: Pairs, correlations: Floats) -> Floats:
 
 
 def fit(pairs: Pairs, freedom: float = FREEDOM) -> tuple[Floats, float]:
-    """The correlations of DIFFERENCES that make the pairs likeliest, differences being t-distributed, and the
-    logarithm of that likelihood."""
+    """The correlations of DIFFERENCES, or of loads alone, that make the pairs likeliest, differences being
+    t-distributed, and the logarithm of that likelihood."""
     from scipy.optimize import minimize
     from scipy.stats import t
 
@@ -138,7 +160,8 @@ def fit(pairs: Pairs, freedom: float = FREEDOM) -> tuple[Floats, float]:
         scale = halves(pairs, correlations) / end
         return -float((pairs.counts * (t.logpdf(pairs.apart / scale, freedom) - np.log(scale))).sum())
 
-    tried = [minimize(unlikely, start, bounds=[(0.0, MOST)] * len(DIFFERENCES)) for start in STARTS]
+    n = pairs.is_different.shape[1]
+    tried = [minimize(unlikely, start[:n], bounds=[(0.0, MOST)] * n) for start in STARTS]
     best = min(tried, key=lambda attempt: attempt.fun)
     return np.asarray(best.x), -float(best.fun)
 
@@ -147,11 +170,12 @@ def main(argv: list[str]) -> None:
     """Fit a table and write what ships. Raises InputError without exactly one argument."""
     if len(argv) != 1:
         raise InputError("give the path of a table of measured servers")
-    pairs, in_common = pairs_of(host.features(read(argv[0])))
+    pairs, in_common, loads = pairs_of(host.features(read(argv[0])))
     correlations, _ = fit(pairs)
     name = clean(Path(argv[0]).name, 80)
     data = {
         **{name: float(f"{value:.2f}") for name, value in zip(DIFFERENCES, correlations, strict=True)},
+        "load": float(f"{fit(loads)[0][0]:.2f}"),
         "first": float(f"{max(in_common, 0.0):.2f}"),
         "n_points": len(pairs.apart),
         "source": f"{name}: pairs of rows of aiconfigurator-core 0.12.0, silicon_sample.csv (Apache-2.0)",

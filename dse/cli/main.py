@@ -69,6 +69,7 @@ OPERATIONS = {
     "model add": "catalog.AddModel",
     "model export": "catalog.ExportModel",
     "calibrate": "calibration.CalibrateDevice",
+    "calibrate server": "calibration.CalibrateServer",
     "predict attention": "calibration.PredictAttention",
     "validate claims": "validation.CheckClaims",
     "validate silicon": "validation.CheckSilicon",
@@ -87,7 +88,7 @@ SECTIONS = {
     "Many designs": ("sweep", "pareto", "report", "plot"),
     "KV formats on your own data": ("dump", "synthesize", "thresholds", "measure", "quantize", "lab", "mix", "study"),
     "Devices, models, formats by name": ("list", "show", "check", "device", "model"),
-    "Calibration and validation": ("calibrate", "predict", "validate"),
+    "Calibration and validation": ("calibrate", "calibrate server", "predict", "validate"),
     "Pages": ("app", "docs"),
 }
 
@@ -97,6 +98,10 @@ class _Commands(MutableMapping[str, click.Command]):
 
     def __init__(self, group: str = "") -> None:
         words = [command.rpartition(" ") for command in OPERATIONS]
+        # where the first word is a command by itself, both are one name: calibrate server
+        words = [
+            (above, "", name) if above in GROUPS else ("", "", f"{above} {name}".lstrip()) for above, _, name in words
+        ]
         self._made: dict[str, click.Command | None] = {name: None for above, _, name in words if above == group}
         self._above = f"{group} ".lstrip()
 
@@ -143,6 +148,13 @@ class _Tool(click.Group):
         if name == "ask" and isinstance(command, click.Group):
             return [(f"{name} {below}", cmd.get_short_help_str(200)) for below, cmd in command.commands.items()]
         return [(name, command.get_short_help_str(200))]
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a command of two words before that of the first."""
+        both = " ".join(args[:2])
+        return super().resolve_command(ctx, [both, *args[2:]] if both in self.commands else args)
 
     def invoke(self, ctx: click.Context) -> object:
         try:

@@ -2,7 +2,7 @@
 
 from dse.model import deployed, implementations, kernels, stacks
 from dse.model.point import Point
-from dse.specs import catalog, servers, tokens
+from dse.specs import catalog, measured_memory, servers, tokens
 from dse.specs.quantity import ASSUMED
 from dse.specs.stack import ServedStack
 
@@ -51,6 +51,7 @@ def reason(point: Point, name: str) -> str:
             "tokens: most measured layers take 1.3 to 6 times as long (docs/explanation/calibration.md)"
         ),
         "nearest_release": _release(point),
+        "own_server": own_server_text(point),
     }
     if device.core_clock is None:
         reasons["core_clock"] = f"{implementations.USUAL_CLOCK / 1e9:g} GHz: assumed, the device's file has none"
@@ -64,6 +65,18 @@ def implementations_text(point: Point) -> str:
     """Name the implementations of a point with their numbers and ranges."""
     by_key = {g.implementation.key: g.implementation for g in point.plan.groups if g.implementation}
     return "; ".join(f"{implementation.title}: {implementation.rate_text()}" for implementation in by_key.values())
+
+
+def own_server_text(point: Point) -> str:
+    """Say by what a user's own measurements correct times per token, and how sure these are then; "" without any."""
+    made, times = point.lowered.corrected, measured_memory.times_of(point.work.calibrated)
+    if not made or not times:
+        return ""
+    plural = "" if made.n_points == 1 else "s"
+    return (
+        f"calibrated: {point.work.calibrated}, {made.n_points} point{plural}, factor {made.factor:.2f} on times per "
+        f"token, whose interval is {made.width:.0%} as wide"
+    )
 
 
 def _release(point: Point) -> str:

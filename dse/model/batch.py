@@ -137,12 +137,13 @@ def step_shares(run: Run) -> Shares:
 def prompt_shares(design: Design, run: Run) -> Shares:
     """Seconds of the prompts of a run by what is waited for."""
     wave, bandwidth, compute = run.wave, 0.0, 0.0
+    latency = run.linear_latency_s / design.stack.token_time
     if run.prompt_products_s > run.prompt_read_s:
-        compute = wave.prompt_matrix_s - run.linear_latency_s
+        compute = wave.prompt_matrix_s - latency
     else:
-        bandwidth = wave.prompt_matrix_s - run.linear_latency_s
+        bandwidth = wave.prompt_matrix_s - latency
     compute += wave.prompt_compute_s - wave.prompt_matrix_s + wave.prompt_power_s
-    latency = run.linear_latency_s + prompt_host_s(design)
+    latency += prompt_host_s(design)
     return Shares(bandwidth, compute, latency, wave.prompt_quantize_s, wave.prompt_collective_s)
 
 

@@ -10,6 +10,7 @@ from dse.model.batch import prompt_shares, step_shares
 from dse.model.point import NO_TIMES, Point
 from dse.model.results import RESULT_UNITS
 from dse.model.step import Wave
+from dse.specs import measured_memory
 from dse.specs.device_and_model import HardwareSpec, Quantity
 from dse.specs.implementation import ENDS
 from dse.specs.weights import WIDE, WIDE_BITS
@@ -152,7 +153,8 @@ def in_wide_weights(point: Point) -> dict[str, Any] | None:
         return None
     running = min(point.batch, point.max_batch)
     wide = replace(work, batch=running, weights=WIDE, weights_bits=WIDE_BITS, activation_bits=WIDE_BITS, memory="paper")
-    wide = replace(wide, gpu_memory_utilization=None, kv_cache_memory_bytes=None, calibrated=None)
+    times = None if measured_memory.of(work.calibrated) else work.calibrated
+    wide = replace(wide, gpu_memory_utilization=None, kv_cache_memory_bytes=None, calibrated=times)
     return speed(Point(roomy(point.device), point.plan, wide))
 
 

@@ -21,6 +21,8 @@ T = TypeVar("T")
 
 #: whole numbers that the core computes as floats
 _COUNTS = frozenset({"n_sequences", "n_waves", "running_batch", "max_batch"})
+#: parts of a step, which measurements of one's own server correct by a factor
+STEP_PARTS = ("linear_s", "attention_s", "quantize_s", "dequantize_s", "collective_s", "host_s", "power_s")
 #: formulas that give a result of another name
 _RESULTS = {
     "paged_total_s": "total_s",
@@ -94,6 +96,7 @@ def _declared(entry: Result, facts: Facts) -> Explanation | None:
     if how is None:
         return None
     value = how.value if how.has_value else facts.results[entry.name]
-    return Explanation(
-        name=entry.name, value=value, unit=entry.unit, equation=how.equation, source=how.source, terms=how.terms
-    )
+    equation, terms, factor = how.equation, how.terms, facts.design.stack.token_time
+    if entry.name in STEP_PARTS and value and factor != 1:
+        equation, terms = f"({equation}) * own_server", {**terms, "own_server": factor}
+    return Explanation(name=entry.name, value=value, unit=entry.unit, equation=equation, source=how.source, terms=terms)

@@ -5,8 +5,8 @@ sheet alone or another release make that wider. docs/explanation/model.md, How s
 """
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from dse.model.kernels import (
     MIDDLE_BANDWIDTH,
@@ -18,7 +18,7 @@ from dse.model.kernels import (
 )
 from dse.model.kv_layout import KvPlan
 from dse.model.stacks import kind_of
-from dse.specs import catalog, servers
+from dse.specs import catalog, measured_memory, servers
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.implementation import ANY_GPU
 from dse.specs.quantity import ASSUMED
@@ -27,6 +27,11 @@ from dse.specs.workload import Workload
 
 #: half the width of the 80 % interval of a normal distribution over its mean absolute error: 1.2816 / sqrt(2 / pi)
 WIDTH_80 = 1.606
+#: degrees of freedom of errors, whose tails are heavier than a normal distribution's, and the end of 8 of 10 of them in
+#: their unit: of pairs of servers likelier than 3 or 12, a little less so than 5 (calibration/shared_errors.py)
+FREEDOM, END_80 = 4, 1.5332
+#: how a model is laid out over devices: in how many parts, and whether attention or experts are laid out otherwise
+SPLIT, GROUPS = ("tp", "pp"), ("ep", "dp_attention", "dcp")
 #: a device that runs by the kernels of another is known so much less, either way: of its generation, or by numbers that
 #: are assumed; of another generation; of another vendor, whose kernels are other programs. Assumed, all three
 OTHER_DEVICE, OTHER_GENERATION, OTHER_VENDOR = 1.15, 1.3, 1.5
@@ -100,7 +105,7 @@ def pool_interval(device: HardwareSpec, work: Workload, stack_name: str | None, 
 
     None where no server lays out a pool, nothing is left for one, or its size is given, by the user or by a log.
     """
-    is_given = work.kv_cache_memory_bytes or work.max_total_tokens or work.calibrated
+    is_given = work.kv_cache_memory_bytes or work.max_total_tokens or measured_memory.of(work.calibrated)
     if free_bytes <= 0 or not device.reported_memory or is_given:
         return None
     server = servers.of(stack_name, device, work.stack)
@@ -220,3 +225,23 @@ def energy_factors(device: HardwareSpec) -> dict[str, float]:
         number = getattr(device, rate)
         ends[f"{name}_low"], ends[f"{name}_high"] = number.factors if number and number.low is not None else (1.0, 1.0)
     return ends
+
+
+def shared(first: Mapping[str, Any], second: Mapping[str, Any]) -> float:
+    """Return the correlation of two designs' errors: 1 for those that differ in batch, lengths, keys and values alone,
+    else the product of what was measured of each difference (`catalog.shared_errors`), 0 for two models."""
+    if first["model"] != second["model"] or first["model_kind"] != second["model_kind"]:
+        return 0.0
+    known = catalog.shared_errors()
+    names = [str(results["stack"] or "") for results in (first, second)]
+    engines = [name.partition("@")[0] for name in names]
+    is_run = first["model_kind"] == "calibrated"  # where no kernels were measured no stack counts
+    different = (
+        (known.split, any(first[name] != second[name] for name in SPLIT)),
+        (known.groups, any(first[name] != second[name] for name in GROUPS)),
+        (known.engine, is_run and engines[0] != engines[1]),
+        (known.release, is_run and engines[0] == engines[1] and names[0] != names[1]),
+        (known.device, first["device"] != second["device"]),
+        (known.weights, str(first["weights"]) != str(second["weights"])),
+    )
+    return math.prod(correlation for correlation, is_different in different if is_different)

@@ -416,6 +416,7 @@ def kernels_reach(
         host_prompt_s=0.0,
         host_blocks_s=0.0,
         rounds_in_step=1.0,
+        token_time=1.0,
     )
     if stack is None:
         return reach if work.model_kind == "ideal" else as_devices_reach(reach)

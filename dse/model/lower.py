@@ -718,7 +718,7 @@ def stored_bytes(model: ModelSpec, form: WeightFormat, n_slices: int) -> int:
 
 def _paper_memory(plan: KvPlan, work: Workload, stack_name: str | None) -> Memory:
     """Nothing reserved, as papers count memory. Raises InputError for a memory that a log measured."""
-    if work.calibrated is not None:
+    if measured_memory.of(work.calibrated):
         raise InputError(
             f"calibrated = {show(work.calibrated)}: memory is counted as papers count it: use --memory server"
         )

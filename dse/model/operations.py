@@ -107,10 +107,11 @@ def _products(
     """Products with the weights, and attention after the first: QKV, attention, output, ...
 
     All products take `total_s`, which overlaps reading with arithmetic over all of them: where some weights stay in 16
-    bits, or the head multiplies fewer tokens, each has its share of it.
+    bits, the head multiplies fewer tokens, or times are those of one's own server, each has its share of it.
     """
     scale, phase = 1.0, attended.phase
-    if design.model.kept_parameters > 0 or (tokens.n_last < tokens.n_all and design.model.head_parameters > 0):
+    is_plain = design.model.kept_parameters == 0 and terms.token_time == 1.0
+    if not is_plain or (tokens.n_last < tokens.n_all and design.model.head_parameters > 0):
         own_s = 0.0
         for i in range(len(design.products)):
             own_s += _product(design, terms, phase, i, tokens).seconds

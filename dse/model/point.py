@@ -8,7 +8,17 @@ from typing import Any, NamedTuple
 
 from dse.core import units
 from dse.core.errors import LimitError
-from dse.model import assumptions, capacity, implementations, intervals, kv_bytes, memory_unit, peak_memory, starts
+from dse.model import (
+    assumptions,
+    capacity,
+    implementations,
+    intervals,
+    kv_bytes,
+    memory_unit,
+    own_server,
+    peak_memory,
+    starts,
+)
 from dse.model.attention import KnownSums
 from dse.model.batch import (
     BOUNDS,
@@ -99,8 +109,9 @@ class Lowered:
     stack_name: str | None
     stack: StackSpec | None
     design: Design
-    #: of its times, and of a server's pool
+    #: of its times, how measurements of one's own correct them, and of a server's pool
     sure: intervals.Intervals
+    corrected: own_server.Correction | None
     pool: intervals.Interval | None
     #: results that batch and lengths do not change
     results: Mapping[str, Any]
@@ -124,8 +135,12 @@ class Lowered:
         bits, memory = float(plan.effective_bits), memory_counted(device, work)
         is_server = memory == "server"
         sure = intervals.time_intervals(device, plan, work, stack, stack_name)
+        corrected = own_server.correction_of(device, plan, work, stack, stack_name, sure.tokens.logs()[1])
         unpacking = implementations.rate_range(plan, work, stack)
         design = design_of(device, plan, work, paths, stack, stack_name)
+        if corrected:
+            sure = sure._replace(tokens=corrected.of(sure.tokens))
+            design = design._replace(stack=design.stack._replace(token_time=corrected.factor))
         refused = starts.refusals(device, plan, work, engine)
         if design.memory.most_bytes and work.max_total_tokens:
             open_end = design._replace(memory=design.memory._replace(most_bytes=0))
@@ -179,7 +194,9 @@ class Lowered:
             "unpack_rate_high": unpacking[1],
             "assumptions": _assumptions(device, plan, paths, stack, work, stack_name),
         }
-        return cls(device, plan, paths, stack_name, stack, design, sure, pool, results, refused, may_not_start)
+        return cls(
+            device, plan, paths, stack_name, stack, design, sure, corrected, pool, results, refused, may_not_start
+        )
 
 
 def _assumptions(
@@ -195,9 +212,11 @@ def _assumptions(
     has_assumed_links = rests_on_assumed_links(device, plan, work, stack_name)
     is_server = memory_counted(device, work) == "server"
     names = assumptions.of(device, plan, paths, stack, work, has_assumed_links, is_server)
-    if work.calibrated is not None:
+    if measured_memory.of(work.calibrated):
         names.remove("server_memory")
-    return [*names, *policy]
+    times, engine = measured_memory.times_of(work.calibrated), stack_text(stack_name, work) or ""
+    own = ["own_server"] if times and not own_server.why_not(times, device, stack, work, engine) else []
+    return [*names, *policy, *own]
 
 
 class Point:
@@ -210,7 +229,7 @@ class Point:
         work = with_admission(device, work.of_model(plan.model))
         self.device, self.asked, self.asked_plan = device, work, plan
         #: all of the workload but batch and lengths
-        settings = (*(vars(work)[name] for name in _OPEN), measured_memory.of(work.calibrated))
+        settings = (*(vars(work)[name] for name in _OPEN), measured_memory.contents(work.calibrated))
         self.lowered = lowered = plan.once((Same(device), settings), lambda: Lowered.of(device, plan, work))
         #: in the pages of the device
         self.plan, self.paths = lowered.plan, lowered.paths

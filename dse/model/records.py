@@ -246,6 +246,8 @@ class Stack(NamedTuple):
     host_blocks_s: float
     #: rounds after which requests that started at once have fallen out of step
     rounds_in_step: float
+    #: on times per token, by measurements of a server of one's own (dse/model/own_server.py)
+    token_time: float
 
 
 class Device(NamedTuple):

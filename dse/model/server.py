@@ -238,9 +238,13 @@ def last_pass(
     if requests.n_apart > 1:  # another group, which decodes meanwhile, may take longer
         beside_s = shared_step_s(float(n), 0.0, shared, request_sums, terms, blocks_s)
         prompt_step_s = max(prompt_step_s, beside_s)
-    cycle_s = cycle.prompt_steps * prompt_step_s + (cycle.all_steps - cycle.prompt_steps) * wave.decode_step_s
     own_s = cycle.own_steps * prompt_step_s
-    decode_s = cycle_s - own_s
+    if stack.token_time == 1.0:
+        cycle_s = cycle.prompt_steps * prompt_step_s + (cycle.all_steps - cycle.prompt_steps) * wave.decode_step_s
+        decode_s = cycle_s - own_s
+    else:  # a request's tokens take longer or less than predicted, its own prompt does not
+        decode_s = (cycle.prompt_steps - cycle.own_steps) * prompt_step_s * stack.token_time
+        decode_s += (cycle.all_steps - cycle.prompt_steps) * wave.decode_step_s
     # of all rounds of requests those of `rounds_in_step` are in step, as all start at once: their prompts queue
     rounds, queued_steps = float(load.rounds), cycle.prompt_steps - cycle.own_steps
     burst_s = steady.burst_wait_s(queued_steps, prompt_step_s, stack.rounds_in_step, rounds)

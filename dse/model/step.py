@@ -106,6 +106,8 @@ class Terms(NamedTuple):
     attention_w: float
     #: seconds over the link to host memory for each that attention reads
     host_link_per_read: float
+    #: on times per token, as a server of one's own was measured
+    token_time: float
     prompt: PromptTerms
 
 
@@ -337,6 +339,7 @@ def terms_of(design: Design, made: Generation) -> Terms:
         kv_w=joules_per_kv_byte(design) * reached,
         attention_w=watts_at_peak(design, wide),
         host_link_per_read=fetched,
+        token_time=stack.token_time,
         prompt=prompt_terms(design, made, prefix_tokens, prefix_flops, prompt_launch_s),
     )
 
@@ -481,6 +484,13 @@ def wave_of(n: float, times: PassTimes, sums: Sums, peak: float, terms: Terms) -
     joules += n / n_steps * (sums.read_s * terms.kv_w + sums.compute_s * terms.attention_flops_frac * terms.attention_w)
     power_s = added_s(working_s, joules, terms.limit_w, terms.idle_w)
     exchange_s = times.exchange_s + host_wait_s(working_s + power_s, n, sums, terms)
+    linear_s, attention_s, host_s = (
+        linear_s * terms.token_time,
+        attention_s * terms.token_time,
+        host_s * terms.token_time,
+    )
+    quantize_s, dequantize_s = quantize_s * terms.token_time, dequantize_s * terms.token_time
+    exchange_s, power_s = exchange_s * terms.token_time, power_s * terms.token_time
     decode_step_s = throughput.decode_step_s(
         linear_s, attention_s, quantize_s, dequantize_s, exchange_s, host_s, power_s
     )
@@ -578,7 +588,8 @@ class StepWork(NamedTuple):
 def step_s(work: StepWork, terms: Terms) -> float:
     """Seconds of a step that decoding requests and prompts share; `terms` are those of a design, of any lengths.
 
-    With whole prompts alone it is `Wave.prefill_s` of theirs, with decoding requests alone `Wave.decode_step_s`.
+    With whole prompts alone it is `Wave.prefill_s` of theirs, with decoding requests alone `Wave.decode_step_s`, both
+    as predicted: `token_time` is the caller's.
     """
     dense_s, compute_s = products_s(work.n_tokens, work.n_last, work.read_s, work.peak, terms)
     matrix_s = dense_s + work.apart_s
@@ -692,7 +703,7 @@ class Run(NamedTuple):
 def cached_run(design: Design, terms: Terms, n: int, wave: Wave, sums: Sums, times: PassTimes) -> Run:
     """The run of `n` sequences with these times; `sums` are those of one of them."""
     n_steps, bandwidth, reached = terms.output_tokens, terms.bandwidth_bytes_per_s, terms.reached_bytes_per_s
-    touched, prompt_tokens = share_touched(design, n), prompt_tokens_of(design, terms, n)
+    touched, prompt_tokens, token_time = share_touched(design, n), prompt_tokens_of(design, terms, n), terms.token_time
     chosen = experts_of(design, float(n), touched)
     of_prompts = experts_of(design, float(prompt_tokens), share_touched(design, prompt_tokens))
     attention_read_s, attention_compute_s = n * sums.read_s / n_steps, n * sums.compute_s / n_steps
@@ -705,12 +716,12 @@ def cached_run(design: Design, terms: Terms, n: int, wave: Wave, sums: Sums, tim
         wave=wave,
         linear_read_s=times.read_s + chosen.read_s,
         linear_compute_s=wave.linear_compute_s + chosen.compute_s,
-        linear_latency_s=terms.n_products * terms.gemm_launch_s + chosen.launch_s,
+        linear_latency_s=(terms.n_products * terms.gemm_launch_s + chosen.launch_s) * token_time,
         prompt_read_s=times.prompt_read_s + of_prompts.read_s,
         prompt_products_s=wave.prompt_products_s + of_prompts.compute_s,
         attention_read_s=attention_read_s,
         attention_compute_s=attention_compute_s,
-        attention_latency_s=(sums.fixed_s + n * sums.unit_s) / n_steps,
+        attention_latency_s=(sums.fixed_s + n * sums.unit_s) / n_steps * token_time,
         quantize_busy_s=n * sums.quantize_busy_s / n_steps + write_s,
         dequantize_busy_s=n * sums.unpack_busy_s / n_steps,
         copies_s=n * sums.copies_s / n_steps,

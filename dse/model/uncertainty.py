@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dse.model.intervals import ENERGY_RANGES, Interval, of_fits, product, total
+from dse.model.intervals import END_80, ENERGY_RANGES, FREEDOM, GROUPS, SPLIT, Interval, of_fits, product, shared, total
 from dse.model.results import INTEGERS, RESULTS, with_interval
 from dse.model.results.declare import ENERGY, PER_TOKEN, POOLED, PROMPTS, RATES, SERVED
 from dse.specs import catalog
@@ -18,9 +18,6 @@ from dse.specs.stack import StackSpec
 
 #: half the width of the 80 % interval of a normal distribution over its mean absolute error: 1.2816 / sqrt(2 / pi)
 WIDTH_80 = 1.606
-#: degrees of freedom of errors, whose tails are heavier than a normal distribution's, and the end of 8 of 10 of them in
-#: their unit: of pairs of servers likelier than 3 or 12, a little less so than 5 (calibration/shared_errors.py)
-FREEDOM, END_80 = 4, 1.5332
 #: chance beyond which nothing is said of designs that rest on what nobody measured; assumed
 MOST_SURE = 0.95
 #: times per output token; of prompts; what grows with a request's whole time, and what falls
@@ -72,8 +69,6 @@ READ = (
     "attention_s",
     "dequantize_s",
 )
-#: how a model is laid out over devices: in how many parts, and whether attention or experts are laid out otherwise
-SPLIT, GROUPS = ("tp", "pp"), ("ep", "dp_attention", "dcp")
 #: results that a comparison reads beside the one that it compares
 COMPARED = (
     "device",
@@ -318,26 +313,6 @@ def gain(
     low, high, _ = product([*parts, *of_weights(first, second), *shifts])
     compared = gain_within(low, high)
     return compared._replace(sure=at_most(compared.sure, (first, second)))
-
-
-def shared(first: Mapping[str, Any], second: Mapping[str, Any]) -> float:
-    """Return the correlation of two designs' errors: 1 for those that differ in batch, lengths, keys and values alone,
-    else the product of what was measured of each difference (`catalog.shared_errors`), 0 for two models."""
-    if first["model"] != second["model"] or first["model_kind"] != second["model_kind"]:
-        return 0.0
-    known = catalog.shared_errors()
-    names = [str(results["stack"] or "") for results in (first, second)]
-    engines = [name.partition("@")[0] for name in names]
-    is_run = first["model_kind"] == "calibrated"  # where no kernels were measured no stack counts
-    different = (
-        (known.split, any(first[name] != second[name] for name in SPLIT)),
-        (known.groups, any(first[name] != second[name] for name in GROUPS)),
-        (known.engine, is_run and engines[0] != engines[1]),
-        (known.release, is_run and engines[0] == engines[1] and names[0] != names[1]),
-        (known.device, first["device"] != second["device"]),
-        (known.weights, str(first["weights"]) != str(second["weights"])),
-    )
-    return math.prod(correlation for correlation, is_different in different if is_different)
 
 
 def unsure(first: Mapping[str, Any], second: Mapping[str, Any], times: Sequence[float]) -> tuple[float, float]:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dse.core.errors import InputError
+from dse.core.errors import InputError, show
 from dse.operations.declare import SILENT, Console, argument, operation, option
 from dse.operations.shared import Printed, json_option
+
+if TYPE_CHECKING:
+    from dse.specs.measured_memory import MeasuredMemory
+    from dse.validate.own_server import OwnServer
 
 KERNELS = ("attention", "gemm", "links", "served", "host", "implementation", "framework", "backend", "power")
 
@@ -64,6 +68,67 @@ class CalibrateDevice(Printed):
         from dse.calibrate import fitters
 
         return str(fitters.of_kernel(self.kernel).text(outcome))
+
+
+@operation("calibrate server", "Correct times by measurements of your own server.")
+class CalibrateServer(Printed):
+    """Compare predicted times per token with runs of your own server, two or more, and write a FILE that --calibrated
+    of other commands takes.
+
+    ROWS are of one model, engine and device: the JSON of `vllm bench serve` or SGLang's `bench_serving`, or a CSV file
+    with the columns of `dse validate speed`. Options stand for what rows do not say. The file holds how many times as
+    long as predicted each run's tokens took. Predictions of this server are corrected by them, those of other loads,
+    splits and releases by as much as these have in common (docs/explanation/model.md, How sure). Rows of two servers,
+    times in another unit and times that are four times off are refused, and nothing is written.
+    """
+
+    rows: str = argument(metavar="ROWS")
+    out: str = option(help="File to write.", metavar="FILE.toml")
+    device: str | None = option(None, "Device of the rows, such as 8xh200; default: as they say.", metavar="NAME")
+    model: str | None = option(None, "Model of the rows; default: as they say.", metavar="NAME|FILE")
+    weights: str | None = option(None, "Format of its weights; default: as they say.", metavar="FORMAT")
+    stack: str | None = option(None, "Engine and release, such as vllm@0.19.0; default: as they say.", metavar="NAME")
+    log: str | None = option(
+        None,
+        "Start-up log of the same server, whose memory is kept too: the file then holds for its split alone.",
+        metavar="LOG",
+    )
+    as_json: bool = json_option("Print points and factors as JSON, in SI units.")
+
+    def run(self, console: Console = SILENT) -> OwnServer:
+        """The points, what they say, and the file."""
+        from dse.validate import own_server
+
+        if not self.out.lower().endswith(".toml"):
+            raise InputError(f"out = {show(self.out)}: must end in .toml")
+        engine, _, release = (self.stack or "").partition("@")
+        said = {
+            "device": self.device,
+            "model": self.model,
+            "weights": self.weights,
+            "engine": engine,
+            "version": release,
+        }
+        given = {name: value for name, value in said.items() if value}
+        return own_server.calibrate(self.rows, self.out, given, self._memory(), console.progress)
+
+    def _memory(self) -> MeasuredMemory | None:
+        """The memory of the start-up log. Raises InputError where it says none."""
+        if self.log is None:
+            return None
+        from dse.operations.logs import CheckLog
+        from dse.specs import device_names
+
+        counted = device_names.counted(self.device or "")
+        device = counted[1] if counted else self.device
+        memory = getattr(CheckLog(log=self.log, device=device, model=self.model).run(), "memory", None)
+        if memory is None:
+            raise InputError(f"log = {show(self.log)}: does not say the memory of keys and values: leave it out")
+        return memory
+
+    def text(self, outcome: OwnServer) -> str:
+        """Points, factors and the file as people read them."""
+        return outcome.text()
 
 
 @operation("predict attention", "Add predicted_us to a table of decode attention.", indent=None)

@@ -7,7 +7,7 @@ from dse.core import units
 from dse.core.columns import aligned
 from dse.core.compiling import FORMULAS
 from dse.core.errors import InputError, did_you_mean, show
-from dse.model import assumed, engine, quality, uncertainty
+from dse.model import assumed, engine, own_server, quality, uncertainty
 from dse.model.compare import OF_ATTENTION
 from dse.model.engine import at_ends, bound_text, in_wide_weights, room_text
 from dse.model.explain import explained
@@ -390,6 +390,11 @@ def memory_note(point: Point) -> list[str]:
     work, notes = point.work, []
     if memory := measured_memory.of(work.calibrated):
         notes.append(f"Note: memory as {work.calibrated} has it ({memory.source})")
+    if times := measured_memory.times_of(work.calibrated):
+        engine = point.lowered.results["stack"] or ""
+        unused = own_server.why_not(times, point.device, point.stack, point.work, engine)
+        said = f"calibrated: {work.calibrated}, not used: {unused}" if unused else assumed.own_server_text(point)
+        notes.append(f"Note: {said}")
     if not work.cuda_graphs:
         notes.append("Note: --enforce-eager counts in memory alone: times are those with CUDA graphs")
     if work.draft:

@@ -162,7 +162,8 @@ def asked_s(tables: StepTables, asked: Asked) -> float:
         engine_s=asked.engine_s,
         launch_s=asked.launch_s,
     )
-    return step_s(work, terms) + asked.n_ended * tables.blocks_s
+    seconds = step_s(work, terms) + asked.n_ended * tables.blocks_s
+    return seconds * terms.token_time if asked.own_decoding > 0 else seconds
 
 
 class PromptPart(NamedTuple):
@@ -289,7 +290,8 @@ class Exact:
         run, terms = self.step(n_sequences, context_tokens), self.point.terms
         joules = run.attention_read_s * terms.kv_w
         joules += run.attention_compute_s * terms.attention_flops_frac * terms.attention_w
-        return run.wave.attention_s + run.wave.quantize_s + run.wave.dequantize_s, joules
+        seconds = run.wave.attention_s + run.wave.quantize_s + run.wave.dequantize_s
+        return seconds / terms.token_time, joules
 
     def decode_exchange_s(self, n_sequences: int) -> float:
         """Seconds in which results are exchanged for decoding sequences alone."""

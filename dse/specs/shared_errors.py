@@ -25,6 +25,8 @@ class SharedErrors(Spec):
     release: Correlation
     device: Correlation
     weights: Correlation
+    #: one server at two loads or lengths, of its time per token
+    load: Correlation
     #: the time per token and that to the first token, of one server
     first: Correlation
     #: pairs fitted

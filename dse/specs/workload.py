@@ -470,8 +470,9 @@ class Workload:
     calibrated: str | None = declared(
         None,
         kind=TEXT,
-        label="Memory of a log",
-        help="Memory as a server's log had it: a file of `dse check-log --out`.",
+        label="Measured server",
+        help="A server of your own as measured: its times per token, a file of `dse calibrate server --out`, or its "
+        "memory, one of `dse check-log --out`.",
         metavar="FILE",
         open_means="computed",
     )

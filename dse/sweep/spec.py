@@ -222,10 +222,10 @@ def _plans(axis: SweepAxis) -> dict[str, Any]:
 
 
 def _memories(axis: SweepAxis) -> dict[str, Any]:
-    """Contents of the axis's files of measured memory; {} for none."""
+    """Contents of the axis's files of measured memory and times; {} for none."""
     if axis.name != "calibrated":
         return {}
-    memories = {item: measured_memory.of(item) for item in axis.items if item}
+    memories = {item: measured_memory.contents(item) for item in axis.items if item}
     return {"memories": {item: memory.model_dump() for item, memory in memories.items() if memory}}
 
 

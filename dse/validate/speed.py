@@ -7,6 +7,7 @@ evaluated by what the tool has for it: TPOT and TTFT of a point, `dse.serving.bu
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -132,22 +133,27 @@ class JudgedSpeed:
     marks: str
 
 
-def read(path: str) -> list[SpeedRow]:
+def read(path: str, given: Mapping[str, str] = MappingProxyType({}), options: str = "") -> list[SpeedRow]:
     """The rows of a table, or of a result of `vllm bench serve` or SGLang's `bench_serving`; a row that says nothing
-    has its reason. Raises InputError for a table without columns."""
+    has its reason. `given` columns stand for what it says, by the command's `options`.
+
+    Raises InputError for a table without columns.
+    """
     content = files.read_bytes(path, MAX_TABLE_BYTES, "table", "the path of a .csv file, or of a benchmark's .json")
     lacks = ""
     if bench_result.is_result(content):
         rows = [*enumerate(bench_result.rows(path, content), 1)]
-        lacks = f", or say it to `dse check-log {path}`, as --device 8xh200 or --model NAME"
+        lacks = options or f", or say it to `dse check-log {path}`, as --device 8xh200 or --model NAME"
     else:
         measured = "measured_tpot_ms"
         also = bench_result.ALSO | {"model": ("dse_model", *bench_result.ALSO["model"])}
         also[measured] = tuple(name for column in MEASURED for name in (column, *bench_result.ALSO[column]))
-        rows = [*named_rows(path, (*NEEDED, "model", measured), content, also=also)]
+        needed = [name for name in (*NEEDED, "model", measured) if name not in given]
+        rows = [*named_rows(path, needed, content, also=also)]
         rows = [(line, bench_result.renamed(said)) for line, said in rows]
     parsed = []
-    for line, said in rows:
+    for line, of_file in rows:
+        said = {**of_file, **given}
         try:
             parsed.append(row(path, line, said))
         except DseError as error:

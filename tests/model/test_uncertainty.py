@@ -339,7 +339,16 @@ def test_a_gain_the_other_way_round_is_its_reciprocal(other):
 
 #: correlations by hand, of which no two are alike
 SHARED = SharedErrors(
-    split=0.8, groups=0.7, engine=0.1, release=0.2, device=0.4, weights=0.5, first=0.3, n_points=9, source="by hand"
+    split=0.8,
+    groups=0.7,
+    engine=0.1,
+    release=0.2,
+    device=0.4,
+    weights=0.5,
+    load=0.6,
+    first=0.3,
+    n_points=9,
+    source="by hand",
 )
 
 

@@ -463,10 +463,12 @@ def place_wait_s(at: Facts) -> Derivation:
 
 @topic.result("s", NUMBER, "TPOT", TextLine(INTERVALS, 2, "", of_host), reads=reads.ALL, interval=PER_TOKEN)
 def tpot_s(at: Facts) -> Derivation:
-    cycle = at.cycle.cycle
+    cycle, factor = at.cycle.cycle, at.design.stack.token_time
+    own, prompt_step = ({}, "prompt_step_s") if factor == 1 else ({"own_server": factor}, "prompt_step_s * own_server")
     return how(
-        "((prompt_steps - own_steps) * prompt_step_s + (all_steps - prompt_steps) * decode_step_s) / output_tokens",
+        f"((prompt_steps - own_steps) * {prompt_step} + (all_steps - prompt_steps) * decode_step_s) / output_tokens",
         _SERVER,
+        **own,
         decoding_on_a_device=int(at.cycle.n),
         prompt_steps=cycle.prompt_steps,
         own_steps=cycle.own_steps,
