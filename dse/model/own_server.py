@@ -1,9 +1,9 @@
 """Predictions corrected by a user's own measurements of a server: a factor on the time per token, and how sure it is.
 
 A prediction and the measured points err together as measured servers do (`catalog.shared_errors`): two loads of one
-server by `load`, and less for each thing in which servers differ. Errors are taken as jointly normal around nothing, so
-the factor is what the points say of the prediction's own error, drawn back to 1 by what they do not say; the interval
-keeps the rest. docs/explanation/model.md, How sure.
+server by `load`, and less by each other thing in which servers differ; errors of other weights did not carry over.
+Errors are taken as jointly normal around nothing, so the factor is what the points say of the prediction's own error,
+drawn back to 1 by what they do not say; the interval keeps the rest. docs/explanation/model.md, How sure.
 """
 
 import math
@@ -40,7 +40,8 @@ class Correction(NamedTuple):
 
 def correction(points: Sequence[MeasuredPoint], server: Mapping[str, Any], half: float) -> Correction:
     """Return what the measured `points` say of a `server`, described as results describe it, whose error has an 80 %
-    interval of `half` to either side, in logarithms."""
+    interval of `half` to either side, in logarithms. Points of other weights say nothing of it."""
+    points = [point for point in points if point.weights == server["weights"]]
     factor, width = _known_by(points, server)
     if len(points) >= LEAST_LEFT_OUT and half > 0:
         width = min(width * math.sqrt(_spread(points, half)), 1.0)
@@ -51,7 +52,8 @@ def left_out(points: Sequence[MeasuredPoint]) -> list[tuple[float, float]]:
     """Return each point's logarithm of measured over predicted, less what the others say of it, and the width."""
     found = []
     for i, point in enumerate(points):
-        said, width = _known_by([*points[:i], *points[i + 1 :]], as_server(point))
+        others = [other for other in (*points[:i], *points[i + 1 :]) if other.weights == point.weights]
+        said, width = _known_by(others, as_server(point))
         found.append((math.log(point.measured_over_predicted) - said, width))
     return found
 
@@ -95,6 +97,9 @@ def why_not(times: MeasuredTimes, device: HardwareSpec, stack: StackSpec | None,
         return f"of {times.engine}, not {engine or 'the peaks'}"
     if kind_of(stack, work) != "calibrated" or not work.kv_cache:
         return "of a server with its KV cache"
+    formats = sorted({point.weights for point in times.points})
+    if (weights := measured_memory.weights_name(work)) not in formats:  # errors by weights did not carry over
+        return f"of weights in {' and '.join(formats)}, not {weights}"
     return ""
 
 

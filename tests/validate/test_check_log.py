@@ -557,7 +557,7 @@ def test_memory_of_another_design_is_refused(asked, message, tmp_path):
 def test_files_that_are_no_memory_are_refused(tmp_path):
     for file, message in (
         (str(tmp_path / "none.json"), "cannot be read"),
-        (memory_file(tmp_path, kind="a recipe"), "is not memory of a server"),
+        (memory_file(tmp_path, kind="a recipe"), "is neither memory nor times of a server"),
     ):
         with pytest.raises(InputError, match=message):
             dse.evaluate("h100", "llama3.1-8b", calibrated=file)
