@@ -87,6 +87,7 @@ NOT_DRAWN = {
     "report": "of many designs: tests/report",
     "app": "pages: tests/explorer/test_explorer_any_point.py",
     "calibrate": "a table of measured times",
+    "calibrate server": "rows of a server",
     "predict attention": "a table of shapes",
     "docs": "nothing",
     "check": "a file: below, of devices",
