@@ -123,12 +123,12 @@ def _loads(rows: Features, error: Floats, half: Floats) -> Pairs:
         if row.work and row.spec:
             groups[_deployment(row)].append(i)
     places = [(i, j, len(group)) for group in groups.values() for i, j in itertools.combinations(group, 2)]
-    i, j, n = np.array(places, dtype=int).reshape(-1, 3).T
+    firsts, seconds, n = np.array(places, dtype=int).reshape(-1, 3).T
     return Pairs(
-        apart=error[i] - error[j],
-        first_half=half[i],
-        second_half=half[j],
-        is_different=np.ones((len(i), 1), bool),
+        apart=error[firsts] - error[seconds],
+        first_half=half[firsts],
+        second_half=half[seconds],
+        is_different=np.ones((len(places), 1)),
         counts=(n * (n - 1) / 2) ** -0.5,
     )
 

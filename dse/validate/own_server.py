@@ -135,19 +135,18 @@ class OwnServer:
         }
 
 
+def _shown_ms(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds / _MS:.4g} ms"
+
+
 _POINTS = (
     Column("id", title="point"),
     Column("server"),
     Column("load", title="requests x in + out"),
-    *(
-        Column(f"{name}_s", title=title, form=lambda row, key=f"{name}_s": _shown_ms(row[key]))
-        for name, title in (
-            ("measured", "measured"),
-            ("predicted", "predicted"),
-            ("corrected", "corrected"),
-            ("by_others", "by the others"),
-        )
-    ),
+    Column("measured_s", title="measured", form=lambda row: _shown_ms(row["measured_s"])),
+    Column("predicted_s", title="predicted", form=lambda row: _shown_ms(row["predicted_s"])),
+    Column("corrected_s", title="corrected", form=lambda row: _shown_ms(row["corrected_s"])),
+    Column("by_others_s", title="by the others", form=lambda row: _shown_ms(row["by_others_s"])),
 )
 _FACTORS = (
     Column("server"),
@@ -155,10 +154,6 @@ _FACTORS = (
     Column("before", title="8 of 10 before", form=lambda row: "{:.2f} to {:.2f}".format(*row["before"])),
     Column("now", title="and now", form=lambda row: "{:.2f} to {:.2f}".format(*row["now"])),
 )
-
-
-def _shown_ms(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{seconds / _MS:.4g} ms"
 
 
 def _layout(point: MeasuredPoint) -> str:
@@ -203,11 +198,8 @@ def calibrate(
         points=tuple(one.point for one in measured),
         memory=memory,
     )
-    if memory and (memory.engine, memory.device, memory.model) != (times.engine, times.device, times.model):
-        raise InputError(
-            f"log: is of {memory.model} on {memory.device} under {memory.engine}, the rows of {times.model} on "
-            f"{times.device} under {times.engine}: give a log of that server"
-        )
+    if memory:
+        _check_log(memory, times)
     found = OwnServer(times, measured, n_suspect=len(rows) - len(kept), out=out)
     files.write(Path(out), found.content())
     return found
@@ -227,6 +219,17 @@ def _check_one_server(path: str, rows: Sequence[SpeedRow]) -> None:
                     f"{path}:{row.line}: {name} = {show(of(row))}: is another server than that of line {rows[0].line}, "
                     f"{of(rows[0])}: give a table for each"
                 )
+
+
+def _check_log(memory: MeasuredMemory, times: MeasuredTimes) -> None:
+    """Raises InputError for the memory of a server that no run was of."""
+    is_server = (memory.engine, memory.device, memory.model) == (times.engine, times.device, times.model)
+    of_log = memory.weights, memory.tp, memory.pp, memory.ep
+    if not is_server or of_log not in [(point.weights, point.tp, point.pp, point.ep) for point in times.points]:
+        raise InputError(
+            f"log: is of {memory.model} in {memory.weights} on {memory.device} under {memory.engine}, tp {memory.tp}, "
+            f"pp {memory.pp}, ep {memory.ep}, which no row was measured on: give a log of their server, or leave it out"
+        )
 
 
 def _measured(path: str, row: SpeedRow) -> Measured:

@@ -1,5 +1,7 @@
 """Errors that servers share: known correlations are found again, and pairs are what they say they are."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -29,6 +31,25 @@ def test_known_correlations_are_found_again():
     assert likely > max(shared_errors.fit(pairs, freedom)[1] for freedom in (2, 12))
     inside = np.abs(pairs.apart) <= shared_errors.halves(pairs, found)
     assert inside.mean() == pytest.approx(0.8, abs=0.02)
+
+
+def test_what_two_loads_share_is_found_again():
+    """Pairs of one deployment at two loads, correlated by 0.7: one number, whatever else servers may differ in."""
+    rng, half = np.random.default_rng(6), np.full(8000, 0.3)
+    apart = math.sqrt(2 - 2 * 0.7) * 0.3 / 1.5332 * rng.standard_t(4, 8000)
+    found, _ = shared_errors.fit(Pairs(apart, half, half, np.ones((8000, 1)), np.ones(8000)))
+    assert found == pytest.approx([0.7], abs=0.02)
+
+
+def test_pairs_of_loads_are_of_one_deployment(tmp_path):
+    path = tmp_path / "t.csv"
+    lines = [f"a{n},vllm,0.16.0,llama3.1-8b,h100_sxm,1024,256,{n},1,1,1,bf16,9,100" for n in (1, 8, 64)]
+    lines += [f"b{n},vllm,0.16.0,llama3.1-8b,h100_sxm,1024,256,{n},2,1,1,bf16,9,100" for n in (1, 8)]
+    path.write_text(HEAD + "\n".join(lines) + "\n")
+    features = shared_errors.host.features(read(str(path)))
+    loads = shared_errors._loads(features, np.array([0.0, 1.0, 3.0, 5.0, 9.0]), np.full(5, 0.2))
+    assert loads.apart.tolist() == [-1, -3, -2, -4]
+    assert loads.counts == pytest.approx([3**-0.5] * 3 + [1])
 
 
 HEAD = (

@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 
@@ -158,3 +159,20 @@ def test_out_is_toml_and_a_table_named_otherwise_still_fits_a_device(tmp_path, r
     code, _, err = run("calibrate", tmp_path / "none.csv", "--device", "h100", "--out", tmp_path / "d.toml")
     assert code == 2
     assert "none.csv" in err
+
+
+def test_a_start_up_log_of_the_same_server_is_kept_beside(tmp_path, run):
+    """Its memory then counts with the times; a log of another server, here of other weights, is refused."""
+    path, out = table(tmp_path / "t.csv", row("a", LOADS[0], 1, 9), row("b", LOADS[1], 1, 10)), tmp_path / "own.toml"
+    logs = Path(__file__).parent / "logs"
+    named = ("calibrate", "server", path, "--device", "h100", "--out", out)
+    code, _, err = run(*named, "--log", logs / "vllm-0.19-llama-3.1-8b-fp32.log")
+    assert (code, out.exists()) == (2, False)
+    assert "log: is of llama3.1-8b in fp32 on H100 under vllm, tp 1, pp 1, ep 1, which no row was measured on" in err
+    code, _, err = run(*named, "--log", logs / "vllm-0.19-llama-3.1-8b.log")
+    assert code == 0, err
+    words = ("point", "--device", "h100", "--model", "llama3.1-8b", "--stack", "vllm@0.19.0", "--calibrated", out)
+    code, text, err = run(*words)
+    assert code == 0, err
+    assert f"Note: memory as {out} has it (start-up log of vLLM 0.19.0" in text
+    assert f"Note: calibrated: {out}, 2 points" in text
