@@ -60,6 +60,22 @@ SERVERS = """\
 id,backend,backend_version,model_path,system,precision,isl,osl,batch_size,tp_size,silicon_tpot_ms
 a,vllm,0.16.0,meta-llama/Llama-3.1-8B-Instruct,h100_sxm,bf16,1024,1024,16,1,9.5
 """
+#: two runs of `vllm bench serve`
+RUNS = "".join(
+    json.dumps(
+        {
+            "model_id": "Qwen/Qwen3-32B",
+            "max_concurrency": batch,
+            "completed": 640,
+            "output_throughput": 1e3 * batch / tpot,
+            "total_input_tokens": 640 * 1024,
+            "total_output_tokens": 640 * 512,
+            "mean_tpot_ms": tpot,
+        }
+    )
+    + "\n"
+    for batch, tpot in ((16, 13.0), (64, 17.0))
+)
 
 
 def new_model():
@@ -74,6 +90,7 @@ def give(text, folder):
         "my-times.csv": times,
         "times.csv": times,
         "my-servers.csv": lambda: SERVERS,
+        "runs.json": lambda: RUNS,
         "my-gpu.toml": own_gpu,
         "vllm.log": (ROOT / "tests/validate/logs/vllm-0.19-qwen3-30b-a3b.log").read_text,
         "path/to/config.json": (ROOT / "tests/golden/hf_configs/mistral-7b-v0.1.json").read_text,

@@ -20,6 +20,7 @@ from dse.specs import catalog
 from dse.specs.measured_memory import MeasuredPoint
 from dse.specs.shared_errors import SharedErrors
 from dse.specs.workload import Workload
+from dse.sweep.spec import from_dict
 
 SHARED = SharedErrors(
     split=0.8,
@@ -152,6 +153,14 @@ def test_sweeps_and_compiled_code_take_it_too(tmp_path):
             assert row[name] == pytest.approx(one[name], rel=1e-12)
     design = made_of(calibrated=path)
     assert engine.evaluate(design, engine.COMPILED) == engine.evaluate(design, engine.INTERPRETED)
+
+
+def test_a_sweep_is_of_what_the_file_holds(tmp_path):
+    axes = {"device": "h100", "model": "llama3.1-8b", "calibrated": file(tmp_path, point(1.4)), "batch": [1, 2]}
+    first = from_dict({"axes": axes}).sha256
+    assert from_dict({"axes": axes}).sha256 == first
+    file(tmp_path, point(1.41))
+    assert from_dict({"axes": axes}).sha256 != first
 
 
 def test_bursts_take_it_too(tmp_path):
