@@ -28,7 +28,7 @@ from dse.model.formulas.steady import burst_wait_s
 from dse.model.kernels import expert_code, generation_of
 from dse.model.point import Point
 from dse.model.records import Stack
-from dse.model.server import Pass, alike, last_pass
+from dse.model.server import AtOnce, Pass, last_pass
 from dse.model.step import prompt_host_s, sequence_host_s
 from dse.specs import engines
 from dse.specs.device_and_model import load
@@ -204,7 +204,8 @@ def _steady(point: Point, concurrency: float, stack: Stack) -> Pass:
     """The steady server of a design with another stack."""
     design = point.design._replace(stack=stack)
     terms = point.terms._replace(host_s=prompt_host_s(design), host_sequence_s=sequence_host_s(design))
-    requests = alike(design, float(concurrency), float(max(point.max_batch, 1)))
+    most, n_steps = float(max(point.max_batch, 1)), float(design.output_tokens)
+    requests = AtOnce(float(concurrency), most, n_steps, n_apart=0, longest=1.0)
     return last_pass(design, point.made, terms, point.sums, requests, 0.0)
 
 
@@ -243,7 +244,7 @@ def fit_experts(rows: Features, tokens_s: Floats) -> Experts:
     stack); `tokens_s` are times per output token with experts as benchmarked."""
     from scipy.optimize import least_squares
 
-    has = np.array([bool(code) for code, _ in rows.kinds])
+    has = np.array([bool(code) for code, _ in rows.kinds], bool)
     rows, tokens_s = rows.take(has), tokens_s[has]
     if not len(rows.rows):
         return {}

@@ -54,7 +54,7 @@ from dse.model.records import (
     dtype_of,
     known,
 )
-from dse.model.server import ServerResults, Waits, alike, last_pass, server_of, static_pass
+from dse.model.server import AtOnce, ServerResults, Waits, last_pass, server_of, static_pass
 from dse.model.sieve import ALL, Sieve, sift
 from dse.model.step import Run, Terms, Wave, known_run, known_wave, one_prompt_s, terms_of
 from kernels_ref import sequential
@@ -265,7 +265,7 @@ def _add_row(case: Prepared, room: Room, running: int, wants_server: bool) -> in
         if design.load.batching == STATIC:
             times = static_pass(n, n, wave.decode_step_s, wave.prefill_s, wave.wave_s, 0.0, n_steps)
         else:
-            times = last_pass(design, case.made, case.terms, room.sums, alike(design, n, n), 0.0)
+            times = last_pass(design, case.made, case.terms, room.sums, AtOnce(n, n, n_steps, 0, 1.0), 0.0)
         room.times[at * N_TIMES + WAITS.prompt_s] = times.prompt_s
         room.times[at * N_TIMES + WAITS.burst_wait_s] = times.burst_wait_s
         room.times[at * N_TIMES + WAITS.decode_s] = times.decode_s

@@ -71,7 +71,7 @@ from dse.model.operations import (
 )
 from dse.model.quality import quality
 from dse.model.records import STATES, Design, known
-from dse.model.server import Pass, ServerResults, alike, last_pass, server_results
+from dse.model.server import AtOnce, Pass, ServerResults, last_pass, server_results
 from dse.model.stacks import kind_of, stack_of, stack_text
 from dse.model.step import Run, Terms, Wave, known_run, one_prompt_s, terms_of
 from dse.specs import measured_memory, servers
@@ -414,8 +414,9 @@ class Point:
 
     def cycle_of(self, batch: float, most: float) -> Pass:
         """The cycle of a server of `batch` requests, of which `most` >= 1 run at once."""
-        requests = alike(self.design, batch, most)
-        return last_pass(self.design, self.made, self.terms, self.sums, requests, self.totals.total_s)
+        total_s, n_steps = self.totals.total_s, float(self.design.output_tokens)
+        requests = AtOnce(batch, most, n_steps, n_apart=0, longest=1.0)
+        return last_pass(self.design, self.made, self.terms, self.sums, requests, total_s)
 
     @cached_property
     def server(self) -> ServerResults:

@@ -207,13 +207,6 @@ class AtOnce(NamedTuple):
 
 
 @compilable
-def alike(design: Design, n: float, most: float) -> AtOnce:
-    """Requests of the design's lengths; groups that have their own come to their prompts by themselves."""
-    n_groups = design.deployment.n_groups
-    return AtOnce(n, most, float(design.output_tokens), n_groups if n_groups > 1 else 0, 1.0)
-
-
-@compilable
 def last_pass(
     design: Design, made: Generation, terms: Terms, sums: KnownSums, requests: AtOnce, total_s: float
 ) -> Pass:

@@ -52,7 +52,57 @@ def servers(n=480, noise=0.02, seed=3, own=lambda row: TRUE, models=MODELS, rele
         rounds,
         (first + waits + counts[:, 0] * (PROMPTS[0] + is_mixture * PROMPTS[1])) * off[1],
         is_mixture,
+        experts=np.zeros((n, 2)),
+        first_experts=np.zeros((n, 2)),
+        kinds=[("", "")] * n,
     )
+
+
+def with_experts(rows, kinds, factors, seed=5):
+    """The same servers with routed experts of such kinds, which take `factors` of what benchmarks say."""
+    rng = np.random.default_rng(seed)
+    experts = 10 ** rng.uniform(-3.5, -2.5, (len(rows.rows), 2))
+    kinds = [kinds[i % len(kinds)] for i in range(len(rows.rows))]
+    truth = np.array([factors(*kind, row.stack) for kind, row in zip(kinds, rows.rows, strict=True)])
+    return replace(
+        rows,
+        explained_s=rows.explained_s + experts.sum(axis=1),
+        measured_s=rows.measured_s + (experts * truth).sum(axis=1),
+        experts=experts,
+        kinds=kinds,
+    )
+
+
+def test_experts_take_what_servers_say_by_format_generation_and_stack():
+    """Known numbers are found again, from rows whose times are known to 2 %."""
+    kinds = (("mxfp4", "sm_9"), ("nvfp4", "sm_10"), ("fp8_block", "sm_9"))
+
+    def factors(code, _generation, stack):
+        return {"mxfp4": (1.5, 0.6), "nvfp4": (1.0, 0.8), "fp8_block": (0.7, 1.0 if stack == "vllm" else 1.4)}[code]
+
+    rows = with_experts(servers(960, noise=0.02), kinds, factors)
+    tokens_s = rows.explained_s + (rows.counts * TRUE).sum(axis=1)
+    found = host.fit_experts(rows, tokens_s)
+    more = host.more_experts(rows, found)
+    wanted = np.array([factors(*kind, row.stack) for kind, row in zip(rows.kinds, rows.rows, strict=True)])
+    assert 1 + more == pytest.approx(wanted, rel=0.1)
+    table = host.experts_table(rows, found, "sglang", "a table")
+    assert table["fp8_block"]["sm_9"]["time"] == pytest.approx(1.4, rel=0.1)
+    assert table["fp8_block"]["sm_9"]["n_points"] == sum(
+        kind == kinds[2] and row.stack == "sglang" for kind, row in zip(rows.kinds, rows.rows, strict=True)
+    )
+    unheard = host.experts_table(rows, found, "trtllm", "a table")  # a stack without rows: what all say, less surely
+    assert 0.6 < unheard["mxfp4"]["sm_9"]["time"] < 0.75
+    assert unheard["mxfp4"]["sm_9"]["n_points"] == 0
+
+
+def test_few_rows_of_experts_stay_near_the_benchmarks():
+    rows = with_experts(servers(960), (("mxfp4", "sm_9"),), lambda *_: (1.0, 0.3)).take(np.arange(960) < 2)
+    tokens_s = rows.explained_s + (rows.counts * TRUE).sum(axis=1)
+    more = host.more_experts(rows, host.fit_experts(rows, tokens_s))
+    assert (1 + more > 0.5).all()
+    dense = servers(8)
+    assert host.fit_experts(dense, dense.explained_s) == {}
 
 
 def test_known_numbers_are_found_again():

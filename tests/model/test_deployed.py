@@ -6,6 +6,7 @@ import math
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from cases import each
 from dse import quantizers
 from dse.core.errors import InputError
 from dse.model import deployed, engine, explain, kv_layout
+from dse.model.formulas import weights
 from dse.model.point import Point
 from dse.specs import catalog, deployment
 from dse.specs.quantity import Quantity
@@ -579,12 +581,63 @@ def test_what_is_exchanged_for_a_token(asked, expected):
     assert {name: (one.n_per_pass, one.token_bytes) for name, one, _ in told} == expected
 
 
-def test_experts_are_sent_the_tokens_that_chose_them():
-    # 2 of 8 experts; to them and back in each of 32 layers; rows of 4,096 values
-    found = point("mixtral-8x7b", tp=4, ep=4, dp_attention=True)
-    told = deployed.exchanges(found.device, found.plan.model, found.work, found.stack_name)
-    name, one, _ = next(told)
-    assert (name, one.n_per_pass, one.token_bytes) == ("experts", 64, 2 * 8192)
+def test_experts_are_sent_the_tokens_that_chose_them_once_a_device():
+    """2 of 8 experts on 4 devices, to them and back in each of 32 layers; rows of 4,096 values. Two devices hold both
+    experts of a token 3 times of 4: 4 (1 - (3/4)^2) = 1.75 in the mean. vLLM and SGLang gather all tokens unless told
+    otherwise."""
+
+    def first(stack):
+        found = point("mixtral-8x7b", tp=4, ep=4, dp_attention=True, stack=stack)
+        name, one, _ = next(deployed.exchanges(found.device, found.plan.model, found.work, found.stack_name))
+        return name, one.n_per_pass, one.token_bytes
+
+    assert first("trtllm") == ("experts", 64, 14_336)
+    assert first("vllm") == first("sglang") == ("tokens of all", 32, 4 * 8192)
+
+
+def test_a_device_waits_for_the_fullest_share_of_the_experts():
+    """Each of 8 devices has 16 of 128 experts, each of which a pass reaches with a chance: drawn 20,000 times. Normal
+    numbers stand for the binomial ones: within a tenth, and 1 where all are reached."""
+    n_devices, n_each, rng = 8, 16, np.random.default_rng(1)
+    for n_tokens in (2, 8, 32, 512):
+        share = weights.expert_share_touched(n_tokens, 128, 8)
+        drawn = rng.binomial(n_each, share, (20_000, n_devices)).max(axis=1).mean() / n_each
+        fullest = weights.fullest_share(share, n_each, deployed.fullest_of(n_devices))
+        assert fullest == pytest.approx(drawn, rel=0.1)
+        assert share <= fullest <= 1
+    for n, expected in ((2, 0.5642), (4, 1.0294), (8, 1.4236), (16, 1.7660)):  # order statistics of normal numbers
+        assert deployed.fullest_of(n) == pytest.approx(expected, rel=0.05)
+    assert weights.fullest_share(0.3, 0.0, 1.4) == 0.3
+
+
+def test_a_mixture_whose_experts_are_whole_reads_those_of_the_fullest_device():
+    """Qwen3-30B-A3B on 8 devices, 4 requests: slices of all experts are read alike, whole ones are not."""
+    sliced, whole = (results("qwen3-30b-a3b", tp=8, ep=n, batch=4, model_kind="ideal") for n in (1, 8))
+    share = 1 - (1 - 8 / 128) ** 4
+    fullest = share + deployed.fullest_of(8) * (share * (1 - share) / 16) ** 0.5
+    experts = catalog.model("qwen3-30b-a3b").expert_parameters / 8 * 2 / 3.35e12
+    assert whole["linear_s"] - sliced["linear_s"] == pytest.approx((fullest - share) * experts, rel=1e-6)
+
+
+def test_one_process_hands_on_the_tokens_of_all_groups():
+    """32 requests on 4 devices: each attends to 8 of them, and the server's time for a sequence is paid 32 times."""
+    asked = {"tp": 4, "batch": 32, "stack": "vllm@0.19.0", "dp_attention": True}
+    host = catalog.servers()["vllm"].releases["0.19.0"]
+    n_layers = catalog.model("qwen3-30b-a3b").n_layers
+    found = results("qwen3-30b-a3b", **asked)["host_s"]
+    assert found == pytest.approx(n_layers * host.layer.si + 32 * host.sequence.si, rel=1e-9)
+
+
+def test_experts_take_in_a_server_what_its_file_says():
+    """gpt-oss-120b on an H200: starts and rates of the kernels' table by the factors that whole servers gave."""
+    found = point("gpt-oss-120b", "h200", stack="vllm@0.19.0", batch=8)
+    table, served = found.stack.experts["mxfp4"], catalog.servers()["vllm"].experts["mxfp4"]["sm_9"]
+    reach = found.design.stack
+    assert reach.expert_launch_s == pytest.approx(table.launch.si * served.start, rel=1e-12)
+    assert reach.expert_memory_frac == pytest.approx(min(table.memory_frac.si / served.time, 1), rel=1e-12)
+    assert reach.expert_flops_frac == pytest.approx(min(table.flops_frac.si / served.time, 1), rel=1e-12)
+    unheard = point("gpt-oss-120b", "l40s", stack="vllm@0.19.0", batch=8, tp=4)  # no server of its generation
+    assert unheard.design.stack.expert_launch_s == unheard.stack.experts["mxfp4"].launch.si
 
 
 def test_weights_outside_attention_meet_the_tokens_of_all_groups():
