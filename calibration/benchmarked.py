@@ -1,4 +1,4 @@
-"""Fit what public benchmarks say of servers (hwspecs/benchmarked): `python -m calibration.benchmarked [TABLE.csv]`.
+"""Fit what public benchmarks say of servers (hwspecs/benchmarked): `python -m calibration.benchmarked [TABLE.csv ...]`.
 
 A table of benchmarks, as `dse validate speed` reads it, is predicted with the shipped numbers and with each of them
 changed; how far off its times are, and how they follow each number, is `benchmarked.csv` beside this file. That table
@@ -22,7 +22,7 @@ import hwspecs
 from calibration.host import robust
 from dse.calibrate.solve import Floats
 from dse.core import files, specfile, toml
-from dse.model.kernels import benchmarked_as, is_other_vendor, stand_in_share
+from dse.model.kernels import benchmarked_as, is_other_vendor, other_vendor_number, stand_in_share
 from dse.model.point import Point
 from dse.specs import catalog
 from dse.specs.quantity import ASSUMED
@@ -31,6 +31,9 @@ from dse.validate import speed
 
 FOLDER = Path(hwspecs.__file__).parent / "benchmarked"
 DERIVED = Path(__file__).parent / "benchmarked.csv"
+#: numbers of GPUs that run by kernels of another vendor's, fitted to times per token: first tokens of these rows wait
+#: for requests in front, or for kernels that are compiled (4 s for one prompt)
+OTHER_VENDOR = ("other_vendor_time", "other_vendor_narrow_time", "other_vendor_experts_time")
 #: numbers that benchmarks say, by the file and the table in it; all others are held
 FREE: dict[tuple[str, str], tuple[str, ...]] = {
     ("vllm", "dense"): ("dense_share", "prompt_attention_share"),
@@ -44,7 +47,7 @@ FREE: dict[tuple[str, str], tuple[str, ...]] = {
         "blocking_share",
         "rounds_in_step",
     ),
-    ("kernels", "other_vendor"): ("other_vendor_time",),
+    **{("kernels", name): (name,) for name in OTHER_VENDOR},
     ("kernels", "unpacked"): ("unpacked_share",),
 }
 #: what a number usually is: rates as in kernel benchmarks (1); a layer, a prompt (us), rounds as other fits hold them
@@ -125,7 +128,7 @@ def place_of(row: speed.SpeedRow) -> tuple[str, str] | None:
     if benchmarked_as(row.device, row.plan.model, row.work, stack):
         return row.engine, "mixture" if row.is_mixture else "dense"
     if is_other_vendor(row.device):
-        return "kernels", "other_vendor"
+        return "kernels", other_vendor_number(row.plan.model, row.work.weight_format)
     return ("kernels", "unpacked") if stand_in_share(row.device, row.work, stack) < 1 else None
 
 
@@ -141,7 +144,7 @@ def derived(path: str) -> list[dict[str, Any]]:
         changed = {name: _changed(name, value) for name, value in now.items()}
         others = {name: _times(row, place, {name: value}) for name, value in changed.items()}
         for what in TIMES:
-            if what not in row.measured or what not in base:
+            if what not in row.measured or what not in base or (what == "ttft" and place[1] in OTHER_VENDOR):
                 continue
             steps = {name: _natural(name, changed[name]) - _natural(name, now[name]) for name in now}
             slopes = {name: (others[name][what] / base[what] - 1) / step for name, step in steps.items()}
@@ -162,6 +165,8 @@ def derived(path: str) -> list[dict[str, Any]]:
 
 
 def _changed(name: str, value: float) -> float:
+    if name in OTHER_VENDOR:  # a server that takes longer may not hold a row's rate
+        return value / STEP
     return value + BLOCKING_STEP if name == "blocking_share" else value * STEP
 
 
@@ -266,7 +271,9 @@ def fit(rows: Rows, shipped: Mapping[str, float]) -> Fitted:
             every.append(solved(rows.take(~in_group), shipped))
             left_out[by][in_group] = off_of(rows.take(in_group), every[-1])
     spread: dict[str, float] = {}
-    for what, (low, high) in zip(TIMES, (("low", "high"), ("first_low", "first_high")), strict=True):
+    measured = [what for what in TIMES if what in rows.whats]
+    for what in measured:
+        low, high = ("low", "high") if what == "tpot" else ("first_low", "first_high")
         ends = np.exp(np.quantile(left_out.get("model", left_out["seen"])[rows.whats == what], (0.1, 0.9)))
         spread |= {low: min(float(ends[0]), 1.0), high: max(float(ends[1]), 1.0)}
     n_models, n_devices = (len(set(column.tolist())) for column in (rows.models, rows.devices))
@@ -279,7 +286,7 @@ def fit(rows: Rows, shipped: Mapping[str, float]) -> Fitted:
         errors={
             f"{what}, {by}": float(np.abs(off[rows.whats == what]).mean())
             for by, off in left_out.items()
-            for what in TIMES
+            for what in measured
         },
     )
 
@@ -320,8 +327,8 @@ def written(fits: Mapping[tuple[str, str], Fitted], take: bool = False) -> dict[
 def main(argv: list[str]) -> None:
     """Derive the table from benchmarks where one is given, fit it, and write what ships."""
     take, tables = "--take" in argv, [arg for arg in argv if arg != "--take"]
-    for path in tables:
-        files.write(DERIVED, table_csv(derived(path)).encode())
+    if tables:
+        files.write(DERIVED, table_csv([row for path in tables for row in derived(path)]).encode())
     for name, text in written(fit_all(), take).items():
         files.write(FOLDER / f"{name}.toml", text.encode())
 

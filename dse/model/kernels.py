@@ -472,7 +472,8 @@ def kernels_reach(
     elif served := served_experts(device, work, stack):
         reach = as_served_experts(reach, served)
     if stack.host and is_other_vendor(device):
-        reach = as_other_vendor(reach)
+        time = catalog.unmeasured_kernels().quantities()[other_vendor_number(model, weights)]
+        reach = as_other_vendor(reach, float(time.si))
     return at_lower_rate(reach, device)
 
 
@@ -570,9 +571,17 @@ def is_other_vendor(device: HardwareSpec) -> bool:
     return bool(device.stacks_of) and device.vendor not in ("", "NVIDIA")
 
 
-def as_other_vendor(reach: Stack) -> Stack:
+def other_vendor_number(model: ModelSpec, weights: WeightFormat) -> str:
+    """Name the number of `UnmeasuredKernels` by which another vendor's GPU takes longer: kernels for narrow weights are
+    further behind than 16-bit ones."""
+    eighths = weights.expert_eighths if model.n_experts > 1 else weights.dense_eighths
+    if eighths >= 8 * units.FP16_BITS:
+        return "other_vendor_time"
+    return "other_vendor_experts_time" if model.n_experts > 1 else "other_vendor_narrow_time"
+
+
+def as_other_vendor(reach: Stack, time: float) -> Stack:
     """Return a stack that runs kernels of another vendor: starts take longer, rates are reached less."""
-    time = catalog.unmeasured_kernels().other_vendor_time.si
     return reach._replace(
         gemm_launch_s=reach.gemm_launch_s * time,
         gemm_memory_frac=reach.gemm_memory_frac / time,

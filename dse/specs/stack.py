@@ -227,8 +227,11 @@ class Benchmarked(Spec):
 class UnmeasuredKernels(Spec):
     """Kernels that no kernel benchmark has."""
 
-    #: a GPU that runs by kernels of another vendor's takes so much longer
+    #: a GPU that runs by kernels of another vendor's takes so much longer: with weights of 16 bits; with narrower ones,
+    #: a dense model; a mixture whose experts are narrower
     other_vendor_time: Factor
+    other_vendor_narrow_time: Factor
+    other_vendor_experts_time: Factor
     #: of the rate of 16-bit products, what those reach whose weights are unpacked first
     unpacked_share: Factor
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from cases import each
 from dse.calibrate import evidence
 from dse.model.kv_layout import build
 from dse.model.point import Point
@@ -36,6 +37,31 @@ def test_a_chip_at_half_the_rate_of_its_kernels_reaches_all_of_it():
     assert reached("rtx-4090", weights="bf16") == 1.0
     # a core unpacks as fast: half the products leave it all the time it needs
     assert reached("rtx-4090", weights="int4") == 1.0
+
+
+@each(
+    ("device", "model", "weights", "time"),
+    (
+        ("mi300x", "llama3.1-8b", "bf16", 1.2),
+        ("mi300x", "llama3.1-8b", "fp8", 1.8),
+        ("r9700", "qwen3-30b-a3b", "bf16", 1.2),
+        ("r9700", "qwen3-30b-a3b", "int4", 2.8),
+        ("mi300x", "gpt-oss-120b", "mxfp4-experts", 2.8),  # dense products in 16 bits, experts in 4
+        ("h100", "llama3.1-8b", "fp8", 1.0),
+    ),
+)
+def test_kernels_of_another_vendor_take_longer_by_their_weights(device, model, weights, time):
+    """An AMD GPU at the shares of the kernels it borrows: starts so many times as long, rates so many times as low."""
+    plan = build(catalog.model(model), parse("fp16"), parse("fp16"))
+    asked = catalog.device(device)
+    work = {"batch": 8, "stack": "vllm@0.19.0", "model_kind": "calibrated", "weights": weights}
+    ours, lent = (
+        Point(one, plan, Workload(**work)).design.stack for one in (asked, asked.model_copy(update={"vendor": "NVIDIA"}))
+    )
+    assert ours.gemm_launch_s == pytest.approx(time * lent.gemm_launch_s)
+    assert ours.gemm_memory_frac == pytest.approx(lent.gemm_memory_frac / time)
+    assert ours.memory_frac == pytest.approx(lent.memory_frac / time)
+    assert ours.host_layer_s == pytest.approx(time * lent.host_layer_s)
 
 
 def test_a_published_product_of_a_geforce(tmp_path):
