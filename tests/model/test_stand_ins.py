@@ -54,10 +54,9 @@ def test_kernels_of_another_vendor_take_longer_by_their_weights(device, model, w
     """An AMD GPU at the shares of the kernels it borrows: starts so many times as long, rates so many times as low."""
     plan = build(catalog.model(model), parse("fp16"), parse("fp16"))
     asked = catalog.device(device)
+    lender = asked.model_copy(update={"vendor": "NVIDIA"})
     work = {"batch": 8, "stack": "vllm@0.19.0", "model_kind": "calibrated", "weights": weights}
-    ours, lent = (
-        Point(one, plan, Workload(**work)).design.stack for one in (asked, asked.model_copy(update={"vendor": "NVIDIA"}))
-    )
+    ours, lent = (Point(one, plan, Workload(**work)).design.stack for one in (asked, lender))
     assert ours.gemm_launch_s == pytest.approx(time * lent.gemm_launch_s)
     assert ours.gemm_memory_frac == pytest.approx(lent.gemm_memory_frac / time)
     assert ours.memory_frac == pytest.approx(lent.memory_frac / time)

@@ -247,8 +247,8 @@ def test_a_gpu_on_pcie_has_no_peer_access():
 
 
 def test_rdna4_exchanges_through_the_host():
-    """64 all-reduces of a step of Llama-3.1-8B, 20 sequences of 8 KiB: 55 us and 160 KiB at 0.3 of 64 GB/s are 4.1 ms, and
-    5.7 in chunks; two R9700 took 25 to 28 ms a token, of which half of the weights at 640 GB/s are 13."""
+    """64 all-reduces of a step of Llama-3.1-8B, 20 sequences of 8 KiB: 55 us and 160 KiB at 0.3 of 64 GB/s are 4.1 ms,
+    and 5.7 in chunks; two R9700 took 25 to 28 ms a token, of which half of the weights at 640 GB/s are 13."""
     for name in ("r9700", "rx-9070-xt", "rx-9070", "rx-9060-xt"):
         found = terms(catalog.device(name), "all_reduce", 2, LIBRARY)
         assert found.start_s == pytest.approx(55e-6)
