@@ -30,6 +30,7 @@ from dse.specs.stack import Benchmarked, Kind, UnmeasuredKernels
 from dse.validate import speed
 
 FOLDER = Path(hwspecs.__file__).parent / "benchmarked"
+HEAD = "# Written by `python -m calibration.benchmarked`; docs/explanation/calibration.md, Public benchmarks.\n"
 DERIVED = Path(__file__).parent / "benchmarked.csv"
 #: numbers of GPUs that run by kernels of another vendor's, fitted to times per token: first tokens of these rows wait
 #: for requests in front, or for kernels that are compiled (4 s for one prompt)
@@ -320,8 +321,7 @@ def written(fits: Mapping[tuple[str, str], Fitted], take: bool = False) -> dict[
             spread["kind"] = "derived" if is_fitted else ASSUMED
             says = ", ".join(f"{name} {end:.2g}" for name, end in result.spread.items())
             spread["source"] = f"{spread['source'].partition(SAID)[0]}{SAID}{result.counts}, by models left out: {says}"
-    head = "# Written by `python -m calibration.benchmarked`; docs/explanation/calibration.md, Public benchmarks.\n"
-    return {name: head + toml.dumps(block) for name, block in data.items()}
+    return {name: HEAD + toml.dumps(block) for name, block in data.items()}
 
 
 def main(argv: list[str]) -> None:

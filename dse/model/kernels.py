@@ -302,6 +302,11 @@ def product_code(stack: StackSpec, weights: WeightFormat) -> str | None:
     return next((code for code in (weights.dense_code, *integers, "bf16") if code in stack.products), None)
 
 
+def product_start_s(code: str | None, fit: GemmFit) -> float:
+    """Return the start of a product: with what quantizes its activations, where that is a kernel of its own."""
+    return float(fit.launch.si + (catalog.unmeasured_kernels().block_quantizing.si if code == "fp8_block" else 0.0))
+
+
 def check_weights(
     device: HardwareSpec, model: ModelSpec, work: Workload, stack: StackSpec | None, stack_name: str | None
 ) -> None:
@@ -422,10 +427,11 @@ def kernels_reach(
         return reach if work.model_kind == "ideal" else as_devices_reach(reach)
     if weights.dense_code in stack.products:
         reach = reach._replace(dense_peak_per_s=device.format_peak(weights.dense_code).si)
-    if gemm := stack.products.get(product_code(stack, weights), stack.gemm):  # type: ignore[call-overload]
+    product = product_code(stack, weights)
+    if gemm := stack.products.get(product, stack.gemm):  # type: ignore[call-overload]
         reach = reach._replace(
             has_gemm=1,
-            gemm_launch_s=gemm.launch.si,
+            gemm_launch_s=product_start_s(product, gemm),
             gemm_memory_frac=gemm.memory_frac.si,
             gemm_flops_frac=gemm.flops_frac.si,
         )

@@ -234,6 +234,9 @@ class UnmeasuredKernels(Spec):
     other_vendor_experts_time: Factor
     #: of the rate of 16-bit products, what those reach whose weights are unpacked first
     unpacked_share: Factor
+    #: start of what quantizes the activations of a product with weights in FP8 blocks, by block too: tables time it
+    #: outside of a graph
+    block_quantizing: Seconds
 
 
 class MaterialisedFit(Fit):

@@ -45,8 +45,8 @@ def test_a_chip_at_half_the_rate_of_its_kernels_reaches_all_of_it():
         ("mi300x", "llama3.1-8b", "bf16", 1.2),
         ("mi300x", "llama3.1-8b", "fp8", 1.8),
         ("r9700", "qwen3-30b-a3b", "bf16", 1.2),
-        ("r9700", "qwen3-30b-a3b", "int4", 2.8),
-        ("mi300x", "gpt-oss-120b", "mxfp4-experts", 2.8),  # dense products in 16 bits, experts in 4
+        ("r9700", "qwen3-30b-a3b", "int4", 2.7),
+        ("mi300x", "gpt-oss-120b", "mxfp4-experts", 2.7),  # dense products in 16 bits, experts in 4
         ("h100", "llama3.1-8b", "fp8", 1.0),
     ),
 )
