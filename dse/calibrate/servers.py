@@ -47,6 +47,14 @@ MAX_MS = 1e8
 #: values; its rows name a dump or a day's file as their source (docs/explanation/calibration.md, Whole steps)
 INFERENCEX_LENGTHS = 0.9
 INFERENCEX = re.compile(r"(?i)db-dump|source_file=20\d\d-\d\d-\d\d")
+#: recipes that leave the type of the cache to the engine, which keeps 16 bits: how models begin, devices, stacks;
+#: and the states of models whose recipes say them (github.com/SemiAnalysisAI/InferenceX, benchmarks/*.sh, Apache-2.0)
+PLAIN_KV = (
+    ("gpt-oss", ("H100", "H200"), ("vllm", "trtllm")),
+    ("minimax-m2", ("H100",), ("vllm",)),
+    ("deepseek-v3", ("H200",), ("sglang",)),
+)
+STATES = {"qwen3.5-397b-a17b": "bfloat16"}
 #: requests a place: InferenceX sends ten times as many as run at once. NVIDIA's rows have equal lengths: SGLang runs
 #: prompts before anything else, so that requests stay in step, and all prompts queue in every round
 ROUNDS, IN_STEP_ROUNDS = 10, 1
@@ -244,7 +252,9 @@ def _row(path: str, line: int, cells: dict[str, str], concurrency: int | None = 
     )
     try:
         device, spec = _device(cells["system"]), catalog.model(cells["model_path"])
-        kv = _kv(cells.get("kv_cache_dtype", ""), precision, is_x)
+        is_recipe = is_x and cells.get("mode", "") != APART
+        is_plain = is_recipe and _is_plain(device, spec, stack)
+        kv = _kv(cells.get("kv_cache_dtype", ""), precision, is_x and not is_plain)
         share = INFERENCEX_LENGTHS if is_x else 1.0
         work = Workload(
             batch=batch,
@@ -260,6 +270,7 @@ def _row(path: str, line: int, cells: dict[str, str], concurrency: int | None = 
             model_kind="calibrated",
             rounds=IN_STEP_ROUNDS if stack == "sglang" and not is_x else ROUNDS,
             max_num_seqs=max(batch - 1, 1) if stack == RESERVING and not is_x else None,
+            state_type=STATES.get(spec.name, "auto") if is_recipe else "auto",
         )
         marks = "" if near == stack else f"nearest_stack: {show(stack)} was not measured: that of {near}"
         row = replace(blank, device=device, spec=spec, work=work, kv=kv, marks=marks)
@@ -303,6 +314,14 @@ def _device(system: str) -> HardwareSpec:
         if name in names:
             return catalog.device(name)
     raise InputError(f"system = {show(system)}: is not known: {did_you_mean(plain, names)}")
+
+
+def _is_plain(device: HardwareSpec, spec: ModelSpec, stack: str) -> bool:
+    """True for a recipe of InferenceX that keeps keys and values in 16 bits whatever its weights are in."""
+    return any(
+        spec.name.startswith(model) and device.name in devices and stack in stacks
+        for model, devices, stacks in PLAIN_KV
+    )
 
 
 def _kv(text: str, precision: str, is_inferencex: bool) -> str:
