@@ -210,12 +210,14 @@ def product(intervals: Sequence[Interval], why: str = "") -> Interval:
 
 
 def total(parts: Sequence[tuple[float, Interval]], why: str = "") -> Interval:
-    """Interval of a sum of parts (predicted, interval) with independent errors: squares add on either side."""
+    """Interval of a sum of parts (predicted, interval) with independent errors: squares add on either side. It reaches
+    the sum of what is predicted, from which parts that err to one side all lie away."""
     middles = [value * math.sqrt(factor.low * factor.high) for value, factor in parts]
     below = math.hypot(*(middle - value * factor.low for middle, (value, factor) in zip(middles, parts, strict=True)))
     above = math.hypot(*(value * factor.high - middle for middle, (value, factor) in zip(middles, parts, strict=True)))
     predicted = math.fsum(value for value, _ in parts)
-    return Interval((math.fsum(middles) - below) / predicted, (math.fsum(middles) + above) / predicted, why)
+    low, high = ((math.fsum(middles) + end) / predicted for end in (-below, above))
+    return Interval(min(low, 1.0), max(high, 1.0), why)
 
 
 def energy_factors(device: HardwareSpec) -> dict[str, float]:

@@ -31,6 +31,13 @@ def fit(held_out, serving=None):
     return Fit(n_points=9, held_out_error=held_out, serving_error=serving, fitted_on="by hand")
 
 
+def test_a_sum_of_parts_that_err_to_one_side_reaches_what_is_predicted():
+    """By hand: two parts of 1, each 1 to 4 times: middles 2 and 2, ends 4 - sqrt(2) = 2.59 and 4 + sqrt(8), over 2."""
+    found = intervals.total([(1.0, Interval(1.0, 4.0, "")), (1.0, Interval(1.0, 4.0, ""))])
+    assert found.low == 1.0
+    assert found.high == pytest.approx((4 + math.sqrt(8)) / 2)
+
+
 def test_of_a_normal_distribution_eight_of_ten_lie_inside():
     # P(|x| < w) = erf(w / sqrt(2)) of a spread of 1, whose mean absolute error is sqrt(2 / pi)
     width = intervals.WIDTH_80 * math.sqrt(2 / math.pi)
