@@ -1,19 +1,21 @@
-"""Fit what errors of two predicted servers have in common (hwspecs/shared_errors.toml): `python -m
-calibration.shared_errors TABLE.csv`.
+"""Fit what errors of two predicted servers have in common, and how far releases lie apart by their age
+(hwspecs/shared_errors.toml): `python -m calibration.shared_errors TABLE.csv ...`.
 
-Pairs of the table serve one model the same lengths at the same concurrency. Each server is predicted by a fit that its
-model was left out of. Rows of the table do not ship.
+Pairs of the tables serve one model the same lengths at the same concurrency. Each server is predicted by a fit that its
+model was left out of. Rows of the tables do not ship.
 """
 
+import datetime
 import itertools
 import math
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 import hwspecs
 from calibration import host
@@ -22,6 +24,7 @@ from dse.calibrate.servers import ServerRow, is_suspect, read
 from dse.core import files, toml
 from dse.core.errors import InputError, clean
 from dse.model.uncertainty import END_80, FREEDOM, Interval, joined
+from dse.specs import releases
 
 SHIPPED = Path(hwspecs.__file__).parent / "shared_errors.toml"
 #: things that servers of a pair differ in, in the order of the parameters
@@ -166,13 +169,105 @@ def fit(pairs: Pairs, freedom: float = FREEDOM) -> tuple[Floats, float]:
     return np.asarray(best.x), -float(best.fun)
 
 
+class AgedPairs(NamedTuple):
+    """Pairs of servers of one model, device, software and format of weights: how far the later release's time per token
+    lies from the earlier one's beyond what is predicted of both (in logarithms), weeks between their releases, how much
+    each counts, and the model."""
+
+    apart: Floats
+    weeks: Floats
+    counts: Floats
+    models: NDArray[np.str_]
+
+    def take(self, mask: NDArray[np.bool_]) -> "AgedPairs":
+        """The pairs where `mask` is true."""
+        return AgedPairs(*(column[mask] for column in self))
+
+
+def released_on(row: ServerRow) -> datetime.date | None:
+    """The day of a server's release, or the day it was measured on where it names none that is listed; None where
+    neither is known."""
+    known = releases.dates(row.stack)
+    if row.release in known:
+        return known[row.release]
+    return datetime.date.fromisoformat(row.measured_on) if row.measured_on else None
+
+
+def aged_pairs_of(rows: Features) -> AgedPairs:
+    """The pairs of a table that differ in their release, or in their split alone, which is what pairs differ by at no
+    age at all. Copies of one measurement are no pair."""
+    rows = rows.take(np.array([not is_suspect(row) for row in rows.rows]))
+    off = np.log(rows.measured_s / host.left_out(rows)[0])
+    found = []
+    for i, j in both_differ(rows):
+        days = [released_on(rows.rows[k]) for k in (i, j)]
+        *_, is_engine, _, is_device, is_weights = differences(rows.rows[i], rows.rows[j])
+        if not all(days) or is_engine or is_device or is_weights or rows.measured_s[i] == rows.measured_s[j]:
+            continue
+        (earlier, _, first), (later, _, second) = sorted((day, k, k) for day, k in zip(days, (i, j), strict=True))
+        names = [f"{host.names_of(rows)[k]} {rows.rows[k].system} {rows.rows[k].release}" for k in (first, second)]
+        found.append((off[second] - off[first], (later - earlier).days / 7, " ".join(names), host.names_of(rows)[i]))
+    if not found:
+        raise InputError("no two rows differ in their release alone: give rows of two releases of one server")
+    apart, weeks, names, models = zip(*found, strict=True)
+    count = Counter(names)
+    counts = np.array([count[name] ** -0.5 for name in names])
+    return AgedPairs(np.array(apart, float), np.array(weeks, float), counts, np.array(models))
+
+
+def aged_scale(pairs: AgedPairs, values: Floats) -> Floats:
+    """Spread of each pair by (at no age, of a week): variances add, and that of age grows with the weeks."""
+    scale: Floats = np.hypot(values[0], values[1] * np.sqrt(pairs.weeks))
+    return scale
+
+
+def fit_age(pairs: AgedPairs) -> Floats:
+    """(spread at no age, spread of a week) that make pairs likeliest, differences being t-distributed."""
+    from scipy.optimize import minimize
+
+    best = minimize(lambda v: -aged_likelihood(pairs, v), (0.1, 0.05), bounds=[(0.005, 1.0), (0.0, 1.0)])
+    return np.asarray(best.x)
+
+
+def aged_likelihood(pairs: AgedPairs, values: Floats) -> float:
+    """The logarithm of the likelihood of pairs."""
+    from scipy.stats import t
+
+    scale = aged_scale(pairs, values)
+    return float((pairs.counts * (t.logpdf(pairs.apart / scale, FREEDOM) - np.log(scale))).sum())
+
+
+def age_of(pairs: AgedPairs, source: str) -> tuple[dict[str, Any], str]:
+    """What ships of ages, and a line on pairs of two releases whose model was left out: how many lie inside."""
+    values, inside, is_apart = fit_age(pairs), np.zeros(len(pairs.apart), bool), pairs.weeks > 0
+    for model in sorted(set(pairs.models[is_apart].tolist())):
+        of_model = pairs.models == model
+        scale = aged_scale(pairs.take(of_model), fit_age(pairs.take(~of_model)))
+        inside[of_model] = np.abs(pairs.apart[of_model]) <= END_80 * scale
+    n_models = len(set(pairs.models[is_apart].tolist()))
+    share = float((pairs.counts * inside)[is_apart].sum() / pairs.counts[is_apart].sum())
+    table = {
+        "week": float(f"{END_80 * values[1]:.2g}"),
+        "most_weeks": float(f"{pairs.weeks.max():.1f}"),
+        "n_points": int(is_apart.sum()),
+        "source": source,
+    }
+    said = f"{table['n_points']} pairs of two releases, {n_models} models, each left out: {share:.0%} of them within 80 %"
+    return table, said
+
+
 def main(argv: list[str]) -> None:
-    """Fit a table and write what ships. Raises InputError without exactly one argument."""
-    if len(argv) != 1:
-        raise InputError("give the path of a table of measured servers")
-    pairs, in_common, loads = pairs_of(host.features(read(argv[0])))
+    """Fit tables and write what ships. Raises InputError without an argument."""
+    if not argv:
+        raise InputError("give the path of a table of measured servers, or of several")
+    rows = host.features(row for path in argv for row in read(path))
+    pairs, in_common, loads = pairs_of(rows)
     correlations, _ = fit(pairs)
-    name = clean(Path(argv[0]).name, 80)
+    name = " ".join(clean(Path(path).name, 80) for path in argv)
+    age, said = age_of(
+        aged_pairs_of(rows),
+        f"{name}: pairs of one model, device, software, load and lengths, each predicted without its model; days of PyPI",
+    )
     data = {
         **{name: float(f"{value:.2f}") for name, value in zip(DIFFERENCES, correlations, strict=True)},
         "load": float(f"{fit(loads)[0][0]:.2f}"),
@@ -180,6 +275,8 @@ def main(argv: list[str]) -> None:
         "n_points": len(pairs.apart),
         "source": f"{name}: pairs of rows of aiconfigurator-core 0.12.0, silicon_sample.csv (Apache-2.0)",
     }
+    data["age"] = age
+    print(said)
     head = f"# Written by `python -m calibration.shared_errors {name}`; docs/explanation/model.md, How sure.\n"
     files.write(SHIPPED, (head + toml.dumps(data)).encode())
 

@@ -88,9 +88,10 @@ def _release(point: Point) -> str:
         is_assumed = any(number.kind == ASSUMED for number in public.quantities().values())
         how = "assumed, chosen by hand on" if is_assumed else "fitted to"
         return f"{name} was not measured step by step: the server's own time is {how} public benchmarks of it"
+    aged = stacks.age_text(point.stack_name, stack, point.work)
     return (
         f"{name} was not measured, or on too few rows: {point.stack_name}@{stack.stands_in}, the nearest release that "
-        "was, stands in, with a wider interval"
+        f"was, stands in, with a wider interval{aged and f': {aged}'}"
     )
 
 

@@ -17,8 +17,8 @@ from dse.model.kernels import (
     by_backend,
 )
 from dse.model.kv_layout import KvPlan
-from dse.model.stacks import kind_of
-from dse.specs import catalog, measured_memory, servers
+from dse.model.stacks import age_text, kind_of
+from dse.specs import catalog, measured_memory, releases, servers
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.implementation import ANY_GPU
 from dse.specs.quantity import ASSUMED
@@ -35,9 +35,9 @@ SPLIT, GROUPS = ("tp", "pp"), ("ep", "dp_attention", "dcp")
 #: a device that runs by the kernels of another is known so much less, either way: of its generation, or by numbers that
 #: are assumed; of another generation; of another vendor, whose kernels are other programs. Assumed, all three
 OTHER_DEVICE, OTHER_GENERATION, OTHER_VENDOR = 1.15, 1.3, 1.5
-#: a release that nobody measured is off by so much, either way, beside what the nearest is: 260 rows of 8 measured
-#: releases (whole_steps.csv) predicted by the nearest other, whose logarithms spread 0.395 (dense) and 0.57 (mixtures)
-#: from the 10th to the 90th percentile, by their own 0.277 and 0.45
+#: where no server was measured, its release is off by so much, either way: 260 rows of 8 measured releases
+#: (whole_steps.csv) predicted by the nearest other, whose logarithms spread 0.395 (dense) and 0.57 (mixtures) from the
+#: 10th to the 90th percentile, by their own 0.277 and 0.45
 OTHER_RELEASE = 1.17
 #: a burst is known so much less than a steady server, either way; and where all prompts come before all decoding, so
 #: that the server's choice of how many to admit decides. Of 183 bursts of public benchmarks
@@ -179,19 +179,29 @@ def _spread(
     device: HardwareSpec, plan: KvPlan, work: Workload, stack: ServedStack, stack_name: str | None
 ) -> tuple[Spread, str]:
     """Return how far off a server is on models left out of its fit: on this model, or on its kind; of a release for
-    which another stands in, wider."""
+    which another stands in, wider by the weeks between the two."""
     model, kind = plan.whole_model, _kind_of(plan)
     spread = stack.models.get(model.name) or stack.left_out.get(kind) or next(iter(stack.left_out.values()))
     rows = f"{model.name} on {stack_name}" if model.name in stack.models else f"{kind} models"
     why = f"{spread.n_points} measured rows of {rows}, each by a fit that its model was left out of"
     if public := benchmarked_as(device, model, work, stack):
         return widest([public.spread, spread]), f"{why}; public benchmarks of {kind} models ({public.spread.kind})"
+    if aged := age_text(stack_name, stack, work):
+        why += f"; {aged}"
     if not stack.stands_in:
         return spread, why
-    release = Interval(1 / OTHER_RELEASE, OTHER_RELEASE, "")
+    release = of_age(stack_name or "", stack.stands_in, work.stack or "")
     (low, high, _), (first_low, first_high, _) = (product([Interval(*ends, ""), release]) for ends in _ends_of(spread))
     wider = Spread(low=low, high=high, first_low=first_low, first_high=first_high, n_points=spread.n_points)
-    return wider, f"{why}; {OTHER_RELEASE:g} times off by the release: {stack_name}@{stack.stands_in} stands in"
+    return wider, f"{why}: {release.high:.2f} times off by that"
+
+
+def of_age(stack_name: str, measured: str, asked: str) -> Interval:
+    """Return by how much a release (`vllm@0.33.0`) differs from a measured one of the same software: as measured
+    releases do, by the root of the weeks between them."""
+    weeks = abs(releases.weeks_between(stack_name, measured, asked.partition("@")[2]))
+    half = catalog.shared_errors().age.week * math.sqrt(weeks)
+    return Interval.of_logs(0.0, half, "")
 
 
 def of_fits(fits: Iterable[Fit | None]) -> Interval:

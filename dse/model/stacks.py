@@ -1,10 +1,10 @@
 """The software stack that runs a design: its name, and what was fitted to its kernels on a device."""
 
 from dse.core.errors import InputError, show
-from dse.specs import catalog, engines
+from dse.specs import catalog, engines, releases
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.implementation import ANY_GPU
-from dse.specs.stack import StackSpec, served
+from dse.specs.stack import ServedStack, StackSpec, served
 from dse.specs.workload import Workload
 
 #: software stack of a device that has several
@@ -111,3 +111,16 @@ def stack_text(stack_name: str | None, work: Workload) -> str | None:
     """The stack as results have it: its name, with the release that was asked for."""
     _, at, release = (work.stack or "").partition("@")
     return stack_name + at + release if stack_name and release else stack_name
+
+
+def age_text(stack_name: str | None, stack: StackSpec | None, work: Workload) -> str:
+    """The release that a server's own time was measured on, where that is not the one asked for, and how long before or
+    after it came out: "measured on vLLM 0.19.0, 30 weeks before 0.33.0"; of no release in particular the newest of
+    both. "" where it is the one asked for, or the days are not known."""
+    name, asked = stack_name or "", (work.stack or "").partition("@")[2]
+    if not isinstance(stack, ServedStack) or not stack.measured or stack.measured == asked or not releases.dates(name):
+        return ""
+    weeks = round(releases.weeks_between(name, stack.measured, asked))
+    title = f"measured on {engines.ENGINES.get(name, name)} {'' if asked else 'up to '}{stack.measured}"
+    when = f"{abs(weeks)} week{'s' * (abs(weeks) != 1)} {'before' if weeks >= 0 else 'after'}"
+    return f"{title}, {when} {asked or releases.listed(name, '')}"

@@ -13,6 +13,18 @@ from dse.specs.stack import Spec
 Correlation = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
+class Age(Spec):
+    """How far servers of two releases of one software lie apart by the weeks between the releases, all else equal."""
+
+    #: half of the 80 % interval of the logarithm a week apart; grows with the root of the weeks
+    week: float = Field(gt=0.0, lt=1.0)
+    #: weeks between the releases of the pairs, at most
+    most_weeks: float = Field(gt=0.0)
+    #: pairs of two releases
+    n_points: int = Field(ge=1)
+    source: str = Field(min_length=1, max_length=300)
+
+
 class SharedErrors(Spec):
     """Correlations of the logarithms of measured over predicted times of two servers that differ in one thing; where
     they differ in several, of the product."""
@@ -32,3 +44,4 @@ class SharedErrors(Spec):
     #: pairs fitted
     n_points: int = Field(ge=1)
     source: str = Field(min_length=1, max_length=300)
+    age: Age

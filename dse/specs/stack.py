@@ -336,6 +336,8 @@ class ServedStack(StackSpec):
     borrowed: dict[str, str] = Field(default_factory=dict)
     #: the measured release that stands in for the one asked for, which was not measured, or on too few rows; "" else
     stands_in: str = ""
+    #: the measured release whose own time counts; the newest of them where no release is asked for; "" for none
+    measured: str = ""
     #: the release asked for as public benchmarks found it; each counts where it `holds`
     benchmarked: Mapping[Kind, Benchmarked] = Field(default_factory=dict)
     #: how far off it is on models with rows on it, each left out of its fit
@@ -450,11 +452,10 @@ def served(
     stack_spec = stacks.get(name) or StackSpec()
     parts: dict[str, Any] = {part: getattr(stack_spec, part) for part in StackSpec.model_fields}
     borrowed: dict[str, str] = {}
-    host, stands_in = stack_spec.host, ""
+    host, measured = stack_spec.host, ""
     if server and not host:
-        nearest = server.nearest(release) if release else ""
-        host = server.releases.get(nearest, server.host)
-        stands_in = "" if nearest == release else nearest
+        measured = server.nearest(release)
+        host = server.releases.get(measured, server.host) if release else server.host
     parts["host"] = host
     if host is None:  # kernels alone, as papers and the benchmarks of kernels have them
         parts |= {table: {} for table in SERVED}
@@ -471,5 +472,6 @@ def served(
                     borrowed[f"{table}.{code}"] = other
     if server:
         parts |= {"left_out": server.left_out, "models": server.models, "served_experts": server.experts}
+    parts |= {"measured": measured, "stands_in": measured if release and measured != release else ""}
     # every part was checked as its file was read
-    return ServedStack.model_construct(**parts, borrowed=borrowed, stands_in=stands_in, benchmarked=public or {})
+    return ServedStack.model_construct(**parts, borrowed=borrowed, benchmarked=public or {})

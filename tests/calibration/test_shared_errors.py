@@ -87,6 +87,48 @@ def test_pairs_serve_one_model_the_same(tmp_path):
     assert pairs == {*[(x, y) for x in "abcd" for y in "abcd" if x < y], ("b", "h"), ("c", "h"), ("d", "h")}
 
 
+def test_a_known_drift_is_found_again():
+    rng = np.random.default_rng(3)
+    n = 6000
+    weeks = np.where(rng.random(n) < 0.5, 0.0, rng.uniform(1, 30, n))
+    models = np.array(list("abc"))[rng.integers(0, 3, n)]
+    scale = np.hypot(0.09, 0.05 * np.sqrt(weeks))
+    pairs = shared_errors.AgedPairs(scale * rng.standard_t(4, n), weeks, np.ones(n), models)
+    assert shared_errors.fit_age(pairs) == pytest.approx([0.09, 0.05], abs=0.005)
+    age, said = shared_errors.age_of(pairs, "drawn")
+    assert age["week"] == pytest.approx(1.5332 * 0.05, abs=0.008)  # the end of 8 of 10 of four degrees of freedom
+    assert age["n_points"] == (weeks > 0).sum()
+    share = int(said.partition(": ")[2].partition("%")[0])
+    assert share == pytest.approx(80, abs=3)
+
+
+def test_pairs_of_two_releases_are_alike_but_for_the_split(tmp_path, monkeypatch):
+    path = tmp_path / "t.csv"
+    head = HEAD.replace("silicon_ttft_ms", "silicon_ttft_ms,silicon_data_source")
+    lines = (
+        "a,vllm,0.16.0,llama3.1-8b,h100_sxm,1024,256,16,1,1,1,bf16,9,100,",
+        "b,vllm,0.18.0,llama3.1-8b,h100_sxm,1024,256,16,2,1,1,bf16,6,100,",
+        "c,vllm,0.16.0,llama3.1-8b,h100_sxm,1024,256,16,2,1,1,bf16,7,100,",
+        "d,vllm,0.18.0,llama3.1-8b,h200_sxm,1024,256,16,1,1,1,bf16,7,100,",  # another device
+        "e,sglang,0.5.9,llama3.1-8b,h100_sxm,1024,256,16,1,1,1,bf16,7,100,",  # another software
+        "f,vllm,,llama3.1-8b,h100_sxm,1024,256,16,1,1,1,bf16,8,100,measured=2026-03-06T00",
+        "g,vllm,,llama3.1-8b,h100_sxm,1024,256,16,1,1,1,bf16,8.5,100,",  # of no day
+        "h,vllm,0.16.0,qwen3-32b,h100_sxm,1024,256,16,1,1,1,bf16,30,100,",
+    )
+    path.write_text(head + "\n".join(lines) + "\n")
+    rows = shared_errors.host.features(read(str(path)))
+    predicted_s = np.full(len(rows.rows), 0.01)
+    monkeypatch.setattr(shared_errors.host, "left_out", lambda rows: (predicted_s, predicted_s))
+    pairs = shared_errors.aged_pairs_of(rows)
+    # 0.16.0 is of 26 February 2026, 0.18.0 of 20 March: 22 days; f was measured 8 days after the first
+    expected = {("a", "b"): (6 / 9, 22), ("a", "c"): (7 / 9, 0), ("a", "f"): (8 / 9, 8), ("c", "b"): (6 / 7, 22)}
+    expected |= {("f", "b"): (6 / 8, 14), ("c", "f"): (8 / 7, 8)}
+    found = sorted(zip(pairs.apart.tolist(), (7 * pairs.weeks).tolist(), strict=True))
+    hand = sorted((float(np.log(ratio)), days) for ratio, days in expected.values())
+    assert np.array(found) == pytest.approx(np.array(hand))
+    assert {*pairs.models} == {"llama3.1-8b"}
+
+
 def test_a_table_without_pairs_is_one_line(tmp_path):
     path = tmp_path / "t.csv"
     rows = [
@@ -106,5 +148,8 @@ def test_what_ships_was_fitted():
     shipped = catalog.shared_errors()
     assert "aiconfigurator-core" in shipped.source
     assert shipped.n_points > 1000
+    assert shipped.age.n_points > 500
+    # two days apart little, half a year as much as a model that was not seen
+    assert 0.02 < shipped.age.week * (2 / 7) ** 0.5 < 0.06
     # an engine shares least of what was asked for, a split most
     assert shipped.release < shipped.engine < shipped.weights < min(shipped.split, shipped.device)
