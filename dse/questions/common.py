@@ -297,6 +297,10 @@ def limits_text(limits: Mapping[str, float]) -> str:
     return " and ".join(f"{names[name]} {seconds_text(limit)}" for name, limit in limits.items())
 
 
+#: chance from which on the one that may be better after all is named
+NAMED_FROM = 0.2
+
+
 #: what the intervals of an answer are
 SURE_NOTE = "Intervals: 8 of 10 measurements should lie inside (docs/explanation/model.md, How sure)."
 

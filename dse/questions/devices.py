@@ -17,6 +17,7 @@ from dse.model.kv_layout import KvPlan
 from dse.model.point import Point
 from dse.model.uncertainty import Gain
 from dse.questions.common import (
+    NAMED_FROM,
     NONE_RUNS,
     THROUGHPUT,
     QuestionAnswer,
@@ -78,10 +79,12 @@ class Devices(QuestionAnswer):
 
     question: str
     splits: tuple[dict[str, Any], ...]
-    #: how much faster the answer is than the closest other split on as many devices; None where there is none
+    #: how much faster the answer is than the likeliest rival split on as many devices; None where there is none
     sure: Gain | None = None
     #: why no more devices are tried, where fewer than MOST_DEVICES are by the device's file; else ""
     note: str = ""
+    #: the split on as many devices that is likeliest to be faster after all, where the chance is not small
+    runner_up: dict[str, Any] | None = None
 
     @property
     def fewest(self) -> dict[str, Any] | None:
@@ -116,6 +119,7 @@ class Devices(QuestionAnswer):
         return {
             "fewest_devices": fewest["n_devices"] if fewest else None,
             "sure_of_split": sure and sure.sure,
+            "runner_up": self.runner_up and {name: self.runner_up[name] for name in TOLD},
             "note": self.note,
             "splits": told,
         }
@@ -159,6 +163,8 @@ class Devices(QuestionAnswer):
         answer = f"Fewest devices that hold the whole batch at once: {fewest['n_devices']} ({how})"
         if sure := self.sure:
             answer += f"; the fastest split of them, {sure_text(sure.sure)} sure"
+        if self.runner_up:
+            answer += f"; runner-up: {options(self.runner_up, ('tp', 'pp', *LAYOUT)) or 'as it is'}"
         return "\n".join([*lines, "", answer])
 
 
@@ -261,6 +267,9 @@ def devices(
         return advantage
 
     (first, *_), gains = crowned(same, gain)
+    splits_by_place = list(splits)
     splits.insert(same[0], splits.pop(first))  # it goes before what is as likely slower
-    sure = min(gains.values(), key=lambda gain: gain.ratio, default=None)
-    return replace(answer, splits=tuple(splits), sure=sure)
+    sure = min(gains.values(), key=lambda gain: gain.sure, default=None)
+    rivals = {index: gain.sure for index, gain in gains.items() if 1 - gain.sure >= NAMED_FROM}
+    runner_up = splits_by_place[min(rivals, key=rivals.__getitem__)] if rivals else None
+    return replace(answer, splits=tuple(splits), sure=sure, runner_up=runner_up)

@@ -18,7 +18,7 @@ from dse.model.point import Point
 from dse.model.results import title
 from dse.model.uncertainty import Gain
 from dse.questions import common, crossing, engine_formats
-from dse.questions.common import THROUGHPUT, Candidate, QuestionAnswer, Result, competes, sure_text
+from dse.questions.common import NAMED_FROM, THROUGHPUT, Candidate, QuestionAnswer, Result, competes, sure_text
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.engines import DOUBTFUL, Support
 from dse.specs.measurements import CLOSED, Bits
@@ -166,6 +166,8 @@ class Formats(QuestionAnswer):
     max_error: float | None = None
     #: the shortest prompt searched
     first_input: int = 1
+    #: the format that is likeliest to give more than `best` after all, and the chance; None where that is small
+    runner_up: tuple[str, float] | None = None
 
     @property
     def best(self) -> Format | None:
@@ -188,6 +190,7 @@ class Formats(QuestionAnswer):
             "max_error": self.max_error,
             "answer": self.answer(),
             "best": self.best and self.best.name,
+            "runner_up": self.runner_up and {"name": self.runner_up[0], "sure": self.runner_up[1]},
             "from_batch": self.from_batch,
             "from_input": self.from_input,
             "formats": [*map(_row, self.formats)],
@@ -225,6 +228,9 @@ class Formats(QuestionAnswer):
         if best and best.gain:
             by = " by other software" if best.elsewhere else ""
             said = f"{best.name}{by} pays: {_gain(best.gain)} the throughput of {PLAIN}{self._from()}."
+            if self.runner_up:
+                name, chance = self.runner_up
+                said += f" Runner-up, {sure_text(chance)} sure to give more: {name}."
             return [said, *self._drops(best)]
         if alone := [fmt.name for fmt in others if fmt.verdict == "alone"]:
             return [f"{PLAIN} does not run here; {_several(alone)} {'do' if len(alone) > 1 else 'does'}."]
@@ -571,10 +577,18 @@ def formats(
         support=starts.plain_support(device, model, work, base["stack"] or ""),
     )
     running = [fmt for fmt in others if competes(fmt.result)]
-    near = _best(running) or _likeliest(running)
+    best, by_name = _best(running), {design.name: design for design in designs}
+    near = best or _likeliest(running)
+    rivals = {
+        fmt.name: advantage.sure
+        for fmt in running
+        if best and fmt is not best and fmt.verdict in ("pays", "open")
+        if (advantage := compared.gain(by_name[fmt.name].at(work), by_name[best.name].at(work)))
+    }
+    rival = max(rivals.items(), key=lambda item: item[1], default=None)
     from_batch, from_input = (None, None)
     if near and has_starts and near.gain and (near.gain.ratio > 1) == _is_faster(near.result, base):
-        from_batch, from_input = _starts({design.name: design for design in designs}[near.name], plain, work, batch)
+        from_batch, from_input = _starts(by_name[near.name], plain, work, batch)
     results = [base, *(fmt.result for fmt in others)]
     return Formats(
         device.name,
@@ -591,6 +605,7 @@ def formats(
         max_drop_frac=tolerance.drop_frac,
         max_error=tolerance.error,
         first_input=max(1, work.prefix_tokens),
+        runner_up=rival if rival and rival[1] >= NAMED_FROM else None,
     )
 
 

@@ -44,8 +44,10 @@ COLUMNS = (
     "runs",
     "runs_why",
 )
-#: chance from which on a design counts as keeping a limit
-LIKELY = 0.5
+#: what is kept of each design, to compare it with others
+KEPT = tuple(dict.fromkeys((*COLUMNS, *uncertainty.COMPARED)))
+#: what tells designs apart, whatever their batch
+DESIGN = ("system", "device", "stack", "quantizer", "weights", "n_devices", *uncertainty.SPLIT, *uncertainty.GROUPS)
 #: limits that may be set, by column
 LIMITS = ("tpot_s", "ttft_s")
 
@@ -57,7 +59,12 @@ def speeds(row: Mapping[str, Any]) -> tuple[float, float]:
 
 def kept(result: Mapping[str, Any]) -> Result:
     """The part of a point's results that tables keep."""
-    return {**{name: result[name] for name in COLUMNS}, "assumptions": ", ".join(result["assumptions"])}
+    return {**{name: result[name] for name in KEPT}, "assumptions": ", ".join(result["assumptions"])}
+
+
+def told_of(row: Mapping[str, Any]) -> Result:
+    """The part of a kept design that answers tell."""
+    return {name: row[name] for name in COLUMNS}
 
 
 def interval(row: Mapping[str, Any]) -> intervals.Interval:
@@ -90,9 +97,13 @@ def keeps(row: Mapping[str, Any], limits: Mapping[str, float]) -> float:
 
 
 def within(row: Mapping[str, Any], limits: Mapping[str, float]) -> bool:
-    """True where a design keeps every limit as computed, and each at least as likely as not."""
-    is_kept = all(float(row[column]) <= most for column, most in limits.items())
-    return is_kept and keeps(row, limits) >= LIKELY - common.TIE
+    """True where a design keeps every limit at the upper end of its interval: what is promised of a load."""
+    return all(uncertainty.ends(row, column)[1] <= most * (1 + common.TIE) for column, most in limits.items())
+
+
+def within_as_computed(row: Mapping[str, Any], limits: Mapping[str, float]) -> bool:
+    """True where a design keeps every limit as computed, which half of all measurements miss."""
+    return all(float(row[column]) <= most for column, most in limits.items())
 
 
 def middle_speed(row: Mapping[str, Any]) -> float:
@@ -104,7 +115,7 @@ def middle_speed(row: Mapping[str, Any]) -> float:
 def at_limit(
     rows: Sequence[Result], limits: Mapping[str, float], evaluate: Callable[[int], Mapping[str, Any]]
 ) -> Result | None:
-    """The largest batch of a design within limits, between the batches of its `rows`; None where they have it already.
+    """The largest batch of a design surely within limits, between the batches of its `rows`; None where they have it.
 
     More requests at once take longer: the batch is found by halving.
     """
@@ -123,7 +134,7 @@ def at_limit(
 
 
 def best(rows: Iterable[Result], limits: Mapping[str, float]) -> Result | None:
-    """The design with most tokens a device of those that run and keep every limit; None where none does."""
+    """The design with most tokens a device of those that run and surely keep every limit; None where none does."""
     kept = (row for row in rows if common.competes(row) and within(row, limits))
     return max(kept, key=middle_speed, default=None)
 
@@ -135,11 +146,54 @@ def verdict(rows: Sequence[Result], limits: Mapping[str, float]) -> str:
     if not (rows := [row for row in rows if common.competes(row)]):
         return f"{common.NONE_RUNS}."
     if not limits:
-        return f"Most tokens a device: {told(max(rows, key=middle_speed))}."
+        winner = max(rows, key=middle_speed)
+        return f"Most tokens a device: {told(winner)}.{_rival_text(rows, winner, limits)}"
     said = limits_text(limits)
-    if winner := best(rows, limits):
-        return f"Best within {said}: {told(winner)}; {common.sure_text(keeps(winner, limits))} sure to keep that."
+    if surest := best(rows, limits):
+        own = [row for row in rows if _design(row) == _design(surest) and within_as_computed(row, limits)]
+        most = max((int(row["batch"]) for row in own), default=0)
+        more = f" ({most:,} as computed, which half of all miss)" if most > surest["batch"] else ""
+        sure = common.sure_text(keeps(surest, limits))
+        return f"Best within {said}: {told(surest)}; {sure} sure to keep that{more}.{_rival_text(rows, surest, limits)}"
+    if computed := [row for row in rows if within_as_computed(row, limits)]:
+        likeliest = max(computed, key=lambda row: (keeps(row, limits), middle_speed(row)))
+        sure = common.sure_text(keeps(likeliest, limits))
+        return f"Nothing surely keeps {said}: the likeliest is {told(likeliest)}; {sure} sure."
     return f"Nothing keeps {said}: the fastest for a user is {told(max(rows, key=lambda row: speeds(row)[0]))}."
+
+
+def _design(row: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(str(row.get(name)) for name in DESIGN)
+
+
+def runner_up(rows: Iterable[Result], winner: Result, limits: Mapping[str, float]) -> tuple[Result, float] | None:
+    """The best of another split or format within limits that is likeliest to give more tokens a device after all, and
+    the chance of that; None where it is below `NAMED_FROM`, and for rows of tables that lack what a chance reads."""
+    rivals: dict[tuple[str, ...], Result] = {}
+    for row in rows:
+        name = _design(row)
+        is_rival = name != _design(winner) and common.competes(row) and within(row, limits)
+        if is_rival and (name not in rivals or middle_speed(row) > middle_speed(rivals[name])):
+            rivals[name] = row
+    known = [row for row in rivals.values() if all(name in row for name in uncertainty.COMPARED)]
+    if not known or any(name not in winner for name in uncertainty.COMPARED):
+        return None
+    rival, chance = max(((row, _chance_ahead(row, winner)) for row in known), key=lambda pair: pair[1])
+    return (rival, chance) if chance >= common.NAMED_FROM else None
+
+
+def _chance_ahead(row: Result, other: Result) -> float:
+    """The chance that a design gives more tokens a device than another."""
+    gain, devices = uncertainty.gain(row, other), other["n_devices"] / row["n_devices"]
+    return uncertainty.at_most(uncertainty.chance(devices * gain.low, devices * gain.high), (row, other))
+
+
+def _rival_text(rows: Iterable[Result], winner: Result, limits: Mapping[str, float]) -> str:
+    """The runner-up in a sentence, after a space; "" where there is none."""
+    if not (found := runner_up(rows, winner, limits)):
+        return ""
+    rival, chance = found
+    return f" Runner-up, {common.sure_text(chance)} sure to be better: {told(rival)}."
 
 
 @dataclass(frozen=True, repr=False)
@@ -159,16 +213,21 @@ class Interactivity(QuestionAnswer):
 
     @cached_property
     def best(self) -> Result | None:
-        """The design that runs with most tokens a device within the limits; None without limits, and where none keeps
-        them."""
+        """The design that runs with most tokens a device surely within the limits; None without limits, and where none
+        surely keeps them."""
         return best(self.rows, self.limits) if self.limits else None
+
+    @cached_property
+    def runner_up(self) -> tuple[Result, float] | None:
+        """The design of another split or format that may be better than the best, and the chance of that."""
+        return runner_up(self.rows, self.best, self.limits) if self.best else None
 
     @cached_property
     def table(self) -> pd.DataFrame:
         """A row for each design on the front of its quantizer, in SI base units."""
         rows = [row for rows in self.fronts.values() for row in rows]
         shown = [
-            {**row, "tokens_per_s_a_user": speeds(row)[0], "tokens_per_s_a_device": speeds(row)[1]} for row in rows
+            {**told_of(row), "tokens_per_s_a_user": speeds(row)[0], "tokens_per_s_a_device": speeds(row)[1]} for row in rows
         ]
         return pd.DataFrame(shown, columns=[*COLUMNS, "tokens_per_s_a_user", "tokens_per_s_a_device"])
 
@@ -178,7 +237,8 @@ class Interactivity(QuestionAnswer):
             "question": "interactivity",
             "context": self.context,
             "limits_s": self.limits,
-            "best": self.best,
+            "best": self.best and told_of(self.best),
+            "runner_up": self.runner_up and {**told_of(self.runner_up[0]), "sure": self.runner_up[1]},
             "rows": self.table.to_dict("records"),
             "measured": list(self.measured),
         }
@@ -195,13 +255,13 @@ class Interactivity(QuestionAnswer):
         hint = "" if self.limits or not self.rows else " --max-tpot '50 ms' asks for the best that keeps it."
         lines = [f"Throughput a device against the speed of each user: {self.context}", "", self.verdict + hint]
         if self.rows:
-            lines += ["", "Most tokens/s a device where each user gets at least so many tokens/s:", ""]
+            lines += ["", "Most tokens/s a device where each user surely gets at least so many tokens/s:", ""]
             lines += aligned([["KV format", *map(str, SPEEDS)], *map(self._speed_row, self.fronts)], left=1)
             lines += ["", refused] if (refused := common.refused_text(self.rows)) else []
             lines += [
                 "",
                 "In brackets: requests at once, and devices by tp. A server that always has so many requests; "
-                "a user's speed is 1 / TPOT.",
+                "a user's speed is 1 / TPOT, here at the slow end of its interval.",
                 common.SURE_NOTE,
                 common.assumption_text(self.rows, common.THROUGHPUT),
             ]
@@ -218,7 +278,7 @@ class Interactivity(QuestionAnswer):
     def _speed_row(self, name: str) -> list[str]:
         cells = []
         for speed in SPEEDS:
-            fast = [row for row in self.fronts[name] if speeds(row)[0] >= speed and within(row, self._first_limit)]
+            fast = [row for row in self.fronts[name] if within(row, {**self._first_limit, "tpot_s": 1 / speed})]
             row = max(fast, key=middle_speed, default=None)
             cells.append(f"{speeds(row)[1]:,.0f} ({row['batch']:,}, tp {row['tp']})" if row else "-")
         return [name if common.competes(self.fronts[name][0]) else f"{name}, {common.NOT_RUN}", *cells]

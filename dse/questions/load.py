@@ -9,9 +9,11 @@ import pandas as pd
 
 from dse.core.columns import Column, cells
 from dse.core.errors import InputError, show
+from dse.model import engine, uncertainty
 from dse.model.kv_layout import KvPlan
 from dse.model.point import Point
 from dse.questions.common import QuestionAnswer, limits_text
+from dse.questions.interactivity import LIMITS
 from dse.serving.at_rate import waits_at
 from dse.serving.steady_state import FixedLengths, TrafficServer
 from dse.specs.device_and_model import HardwareSpec
@@ -46,6 +48,8 @@ class UnderLoad(QuestionAnswer):
     rows: tuple[dict[str, Any], ...]
     #: most seconds of times that are asked for, by column
     limits: dict[str, float] = field(default_factory=dict)
+    #: the upper end of the interval of each time over what is computed, by column
+    late: dict[str, float] = field(default_factory=dict)
     #: asked for rates between the rows
     server: TrafficServer | None = field(default=None, compare=False, repr=False)
 
@@ -64,6 +68,7 @@ class UnderLoad(QuestionAnswer):
             "rows": list(self.rows),
             "limits_s": self.limits,
             "requests_per_s_within": self.most_within(self.limits) if self.limits else None,
+            "requests_per_s_within_as_computed": self.most_within(self.limits, False) if self.limits else None,
         }
 
     def text(self) -> str:
@@ -85,9 +90,10 @@ class UnderLoad(QuestionAnswer):
             end = f"{self.within_text(self.limits)}\n{end}"
         return "\n".join([*lines, "", end])
 
-    def most_within(self, limits: Mapping[str, float]) -> float | None:
-        """Most requests a second at which every time keeps its limit (seconds by column), found by halving; None where
-        hardly any rate does."""
+    def most_within(self, limits: Mapping[str, float], is_sure: bool = True) -> float | None:
+        """Most requests a second at which every time keeps its limit (seconds by column) at the upper end of its
+        interval, or as computed, found by halving; None where hardly any rate does."""
+        limits = {name: limit / (self.late.get(name, 1.0) if is_sure else 1.0) for name, limit in limits.items()}
         if self.server is None or not self.full_requests_per_s:
             return None
         low, high = LEAST_LOAD * self.full_requests_per_s, self.full_requests_per_s
@@ -106,11 +112,14 @@ class UnderLoad(QuestionAnswer):
     def within_text(self, limits: Mapping[str, float]) -> str:
         """The most requests a second within limits, in a sentence."""
         said = limits_text(limits)
-        most = self.most_within(limits)
-        if most is None:
+        most, computed = self.most_within(limits), self.most_within(limits, False)
+        if computed is None:
             return f"Nothing keeps {said}, however few requests come."
+        if most is None:
+            return f"Nothing surely keeps {said}; as computed up to {computed:.4g} requests/s do, which half of all miss."
         share = f"{most / (self.full_requests_per_s or most):.0%} of the saturated rate"
-        return f"Within {said}: up to {most:.4g} requests/s, {share}."
+        more = f"; as computed up to {computed:.4g}, which half of all miss" if f"{computed:.4g}" != f"{most:.4g}" else ""
+        return f"Within {said}: up to {most:.4g} requests/s, {share}{more}."
 
     def at(self, requests_per_s: float) -> dict[str, Any] | None:
         """The row at a rate; None for more than the last row has, or where nothing fits.
@@ -161,6 +170,7 @@ def under_load(
     moments = FixedLengths(work.input_tokens, work.output_tokens)
     server, name = TrafficServer.of(device, plan, work, moments), name or plan.quantizer_name
     full = server.full.requests_per_s if server.places else None
+    results = engine.evaluate(server.point)
     for load in loads:
         if not 0 < load < 1:
             raise InputError(f"loads: {show(load)}: must be above 0 and below 1, such as 0.5{_would_hold(load, full)}")
@@ -178,6 +188,7 @@ def under_load(
         full_requests_per_s=full,
         rows=tuple(rows),
         limits=dict(limits or {}),
+        late={name: uncertainty.of_column(results, name).high for name in LIMITS} if full else {},
         server=server,
     )
 

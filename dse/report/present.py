@@ -7,7 +7,7 @@ from dse.core import units
 from dse.core.columns import aligned
 from dse.core.compiling import FORMULAS
 from dse.core.errors import InputError, did_you_mean, show
-from dse.model import assumed, engine, own_server, quality, uncertainty
+from dse.model import assumed, engine, own_server, quality, stacks, uncertainty
 from dse.model.compare import OF_ATTENTION
 from dse.model.engine import at_ends, bound_text, in_wide_weights, room_text
 from dse.model.explain import explained
@@ -378,9 +378,12 @@ def slower_note(point: Point) -> list[str]:
 
 
 def release_note(point: Point) -> list[str]:
-    """A note on the measured release that stands in for one that nobody measured."""
+    """A note on the measured release that stands in for one that nobody measured, and on how old it is."""
+    is_asked = "nearest_release" in engine.evaluate(point)["assumptions"]
     said = (
-        assumed.reason(point, "nearest_release") if "nearest_release" in engine.evaluate(point)["assumptions"] else ""
+        assumed.reason(point, "nearest_release")
+        if is_asked
+        else stacks.age_text(point.stack_name, point.stack, point.work)
     )
     return [f"Note: {said}"] if said else []
 

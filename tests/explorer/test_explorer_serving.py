@@ -160,7 +160,7 @@ def test_the_design_that_serves_most_within_the_limits_is_named_where_one_keeps_
     """TPOT of 1 + 2 r s at r requests a second; the other takes twice as long."""
     monkeypatch.setattr(load, "waits_at", lambda server, r: SimpleNamespace(tpot_s=server.times * (1 + 2 * r)))
     found = {
-        name: load.UnderLoad(name, "", 4.0, (row(name, 1, 3),), {}, SimpleNamespace(times=times))
+        name: load.UnderLoad(name, "", 4.0, (row(name, 1, 3),), {}, {}, SimpleNamespace(times=times))
         for name, times in (("slow", 2), ("fast", 1))
     }
     assert (

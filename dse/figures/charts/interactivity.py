@@ -79,7 +79,7 @@ def chart(source: Source) -> Chart:
     if "tpot_s" in limits:
         notes.append(f"Grey: users get less than a TPOT of {1e3 * limits['tpot_s']:g} ms gives.")
     if "ttft_s" in limits:
-        notes.append(f"Hollow marks: the first token comes later than {limits['ttft_s']:g} s.")
+        notes.append(f"Hollow marks: the first token may come later than {limits['ttft_s']:g} s.")
     if none:
         notes.append(f"No batch of {', '.join(none)} runs whole: no curve.")
     if about.get("measured"):
