@@ -252,7 +252,9 @@ def age_of(pairs: AgedPairs, source: str) -> tuple[dict[str, Any], str]:
         "n_points": int(is_apart.sum()),
         "source": source,
     }
-    said = f"{table['n_points']} pairs of two releases, {n_models} models, each left out: {share:.0%} of them within 80 %"
+    said = (
+        f"{table['n_points']} pairs of two releases, {n_models} models, each left out: {share:.0%} of them within 80 %"
+    )
     return table, said
 
 

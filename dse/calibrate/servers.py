@@ -163,7 +163,8 @@ def is_suspect(row: ServerRow) -> bool:
         return True
     name = row.spec.name if row.spec else ""
     return any(
-        (name, row.release) == (model, release) and row.measured_on.startswith(day) for model, release, day, _ in SUSPECT
+        (name, row.release) == (model, release) and row.measured_on.startswith(day)
+        for model, release, day, _ in SUSPECT
     )
 
 

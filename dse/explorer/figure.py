@@ -59,7 +59,9 @@ def speeds(
     those `refused` by their servers. None where nothing fits."""
     dots = [{**interactivity.kept(result), "system": name} for name, result in chosen_rows]
     dots += [{**result, "system": name} for name, result in ends]
-    lines = [table[[name for name in interactivity.KEPT if name in table]].assign(system=name) for name, table in curves]
+    lines = [
+        table[[name for name in interactivity.KEPT if name in table]].assign(system=name) for name, table in curves
+    ]
     table = pd.concat([*lines, pd.DataFrame(dots)], ignore_index=True)
     served = table[table["fits_whole_batch"] & table["tpot_s"].notna()]
     if served.empty:

@@ -227,7 +227,8 @@ class Interactivity(QuestionAnswer):
         """A row for each design on the front of its quantizer, in SI base units."""
         rows = [row for rows in self.fronts.values() for row in rows]
         shown = [
-            {**told_of(row), "tokens_per_s_a_user": speeds(row)[0], "tokens_per_s_a_device": speeds(row)[1]} for row in rows
+            {**told_of(row), "tokens_per_s_a_user": speeds(row)[0], "tokens_per_s_a_device": speeds(row)[1]}
+            for row in rows
         ]
         return pd.DataFrame(shown, columns=[*COLUMNS, "tokens_per_s_a_user", "tokens_per_s_a_device"])
 

@@ -131,7 +131,15 @@ class Manifest:
 #: packages of dse that a row of a sweep is computed by; contracts in pyproject.toml let `sweep` import no others
 RESULTS_FROM = ("core", "quantizers", "specs", "model", "sweep", "data")
 #: shipped numbers that results depend on beside the devices and models of a sweep, which its plan has
-NUMBERS_FROM = ("servers", "benchmarked", "stacks", "implementations", "links.toml", "releases.toml", "shared_errors.toml")
+NUMBERS_FROM = (
+    "servers",
+    "benchmarked",
+    "stacks",
+    "implementations",
+    "links.toml",
+    "releases.toml",
+    "shared_errors.toml",
+)
 
 
 @cache

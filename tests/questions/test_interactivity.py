@@ -121,7 +121,15 @@ def test_the_answer_is_the_best_of_single_designs(answer):
 def compared(tpot_s, tp, high=1.25, **more):
     """A design of two devices split by `tp`, with all that a chance reads."""
     alike = dict.fromkeys(uncertainty.COMPARED, 1.0) | {"model_kind": "calibrated", "assumptions": "", "stack": "vllm"}
-    return {**alike, **row(tpot_s), "tp": tp, "pp": 2 // tp, "token_time_low": 1 / high, "token_time_high": high, **more}
+    return {
+        **alike,
+        **row(tpot_s),
+        "tp": tp,
+        "pp": 2 // tp,
+        "token_time_low": 1 / high,
+        "token_time_high": high,
+        **more,
+    }
 
 
 def test_the_runner_up_is_named_where_it_may_well_be_better():
