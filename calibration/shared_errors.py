@@ -181,7 +181,7 @@ class AgedPairs(NamedTuple):
 
     def take(self, mask: NDArray[np.bool_]) -> "AgedPairs":
         """The pairs where `mask` is true."""
-        return AgedPairs(*(column[mask] for column in self))
+        return AgedPairs(self.apart[mask], self.weeks[mask], self.counts[mask], self.models[mask])
 
 
 def released_on(row: ServerRow) -> datetime.date | None:
@@ -198,21 +198,23 @@ def aged_pairs_of(rows: Features) -> AgedPairs:
     age at all. Copies of one measurement are no pair."""
     rows = rows.take(np.array([not is_suspect(row) for row in rows.rows]))
     off = np.log(rows.measured_s / host.left_out(rows)[0])
-    found = []
-    for i, j in both_differ(rows):
-        days = [released_on(rows.rows[k]) for k in (i, j)]
-        *_, is_engine, _, is_device, is_weights = differences(rows.rows[i], rows.rows[j])
-        if not all(days) or is_engine or is_device or is_weights or rows.measured_s[i] == rows.measured_s[j]:
+    of_models, found = host.names_of(rows), []
+    for places in both_differ(rows):
+        days = [released_on(rows.rows[k]) for k in places]
+        *_, is_engine, _, is_device, is_weights = differences(*(rows.rows[k] for k in places))
+        is_copy = rows.measured_s[places[0]] == rows.measured_s[places[1]]
+        if None in days or is_engine or is_device or is_weights or is_copy:
             continue
-        (earlier, _, first), (later, _, second) = sorted((day, k, k) for day, k in zip(days, (i, j), strict=True))
-        names = [f"{host.names_of(rows)[k]} {rows.rows[k].system} {rows.rows[k].release}" for k in (first, second)]
-        found.append((off[second] - off[first], (later - earlier).days / 7, " ".join(names), host.names_of(rows)[i]))
+        (earlier, first), (later, second) = sorted((day, k) for day, k in zip(days, places, strict=True) if day)
+        releases_of = [f"{rows.rows[k].system} {rows.rows[k].release}" for k in (first, second)]
+        model = str(of_models[first])
+        weeks = (later - earlier).days / releases.WEEK
+        found.append((float(off[second] - off[first]), weeks, " ".join((model, *releases_of)), model))
     if not found:
         raise InputError("no two rows differ in their release alone: give rows of two releases of one server")
-    apart, weeks, names, models = zip(*found, strict=True)
-    count = Counter(names)
-    counts = np.array([count[name] ** -0.5 for name in names])
-    return AgedPairs(np.array(apart, float), np.array(weeks, float), counts, np.array(models))
+    count = Counter(name for *_, name, _ in found)
+    apart, weeks, counts = np.array([(far, age, count[name] ** -0.5) for far, age, name, _ in found]).T
+    return AgedPairs(apart, weeks, counts, np.array([model for *_, model in found]))
 
 
 def aged_scale(pairs: AgedPairs, values: Floats) -> Floats:
@@ -237,25 +239,20 @@ def aged_likelihood(pairs: AgedPairs, values: Floats) -> float:
     return float((pairs.counts * (t.logpdf(pairs.apart / scale, FREEDOM) - np.log(scale))).sum())
 
 
-def age_of(pairs: AgedPairs, source: str) -> tuple[dict[str, Any], str]:
-    """What ships of ages, and a line on pairs of two releases whose model was left out: how many lie inside."""
+def age_of(pairs: AgedPairs, source: str) -> dict[str, Any]:
+    """What ships of ages, with the share of pairs of two releases that lie inside, each by a fit without its model."""
     values, inside, is_apart = fit_age(pairs), np.zeros(len(pairs.apart), bool), pairs.weeks > 0
     for model in sorted(set(pairs.models[is_apart].tolist())):
         of_model = pairs.models == model
         scale = aged_scale(pairs.take(of_model), fit_age(pairs.take(~of_model)))
         inside[of_model] = np.abs(pairs.apart[of_model]) <= END_80 * scale
-    n_models = len(set(pairs.models[is_apart].tolist()))
-    share = float((pairs.counts * inside)[is_apart].sum() / pairs.counts[is_apart].sum())
-    table = {
+    return {
         "week": float(f"{END_80 * values[1]:.2g}"),
         "most_weeks": float(f"{pairs.weeks.max():.1f}"),
+        "inside": float(f"{np.average(inside[is_apart], weights=pairs.counts[is_apart]):.2f}"),
         "n_points": int(is_apart.sum()),
         "source": source,
     }
-    said = (
-        f"{table['n_points']} pairs of two releases, {n_models} models, each left out: {share:.0%} of them within 80 %"
-    )
-    return table, said
 
 
 def main(argv: list[str]) -> None:
@@ -266,10 +263,8 @@ def main(argv: list[str]) -> None:
     pairs, in_common, loads = pairs_of(rows)
     correlations, _ = fit(pairs)
     name = " ".join(clean(Path(path).name, 80) for path in argv)
-    age, said = age_of(
-        aged_pairs_of(rows),
-        f"{name}: pairs of one model, device, software, load and lengths, each predicted without its model; days of PyPI",
-    )
+    alike = "pairs of one model, device, software, load and lengths, each predicted without its model"
+    age = age_of(aged_pairs_of(rows), f"{name}: {alike}; days of hwspecs/releases.toml")
     data = {
         **{name: float(f"{value:.2f}") for name, value in zip(DIFFERENCES, correlations, strict=True)},
         "load": float(f"{fit(loads)[0][0]:.2f}"),
@@ -278,7 +273,6 @@ def main(argv: list[str]) -> None:
         "source": f"{name}: pairs of rows of aiconfigurator-core 0.12.0, silicon_sample.csv (Apache-2.0)",
     }
     data["age"] = age
-    print(said)
     head = f"# Written by `python -m calibration.shared_errors {name}`; docs/explanation/model.md, How sure.\n"
     files.write(SHIPPED, (head + toml.dumps(data)).encode())
 

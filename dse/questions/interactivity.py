@@ -48,6 +48,8 @@ COLUMNS = (
 KEPT = tuple(dict.fromkeys((*COLUMNS, *uncertainty.COMPARED)))
 #: what tells designs apart, whatever their batch
 DESIGN = ("system", "device", "stack", "quantizer", "weights", "n_devices", *uncertainty.SPLIT, *uncertainty.GROUPS)
+#: what is said of a load that keeps a limit as computed alone: about half of such promises were broken
+HALF = ", which half of all miss"
 #: limits that may be set, by column
 LIMITS = ("tpot_s", "ttft_s")
 
@@ -152,7 +154,7 @@ def verdict(rows: Sequence[Result], limits: Mapping[str, float]) -> str:
     if surest := best(rows, limits):
         own = [row for row in rows if _design(row) == _design(surest) and within_as_computed(row, limits)]
         most = max((int(row["batch"]) for row in own), default=0)
-        more = f" ({most:,} as computed, which half of all miss)" if most > surest["batch"] else ""
+        more = f" ({most:,} as computed{HALF})" if most > surest["batch"] else ""
         sure = common.sure_text(keeps(surest, limits))
         return f"Best within {said}: {told(surest)}; {sure} sure to keep that{more}.{_rival_text(rows, surest, limits)}"
     if computed := [row for row in rows if within_as_computed(row, limits)]:

@@ -13,7 +13,7 @@ from dse.model import engine, uncertainty
 from dse.model.kv_layout import KvPlan
 from dse.model.point import Point
 from dse.questions.common import QuestionAnswer, limits_text
-from dse.questions.interactivity import LIMITS
+from dse.questions.interactivity import HALF, LIMITS
 from dse.serving.at_rate import waits_at
 from dse.serving.steady_state import FixedLengths, TrafficServer
 from dse.specs.device_and_model import HardwareSpec
@@ -116,13 +116,9 @@ class UnderLoad(QuestionAnswer):
         if computed is None:
             return f"Nothing keeps {said}, however few requests come."
         if most is None:
-            return (
-                f"Nothing surely keeps {said}; as computed up to {computed:.4g} requests/s do, which half of all miss."
-            )
+            return f"Nothing surely keeps {said}; as computed up to {computed:.4g} requests/s do{HALF}."
         share = f"{most / (self.full_requests_per_s or most):.0%} of the saturated rate"
-        more = (
-            f"; as computed up to {computed:.4g}, which half of all miss" if f"{computed:.4g}" != f"{most:.4g}" else ""
-        )
+        more = f"; as computed up to {computed:.4g}{HALF}" if f"{computed:.4g}" != f"{most:.4g}" else ""
         return f"Within {said}: up to {most:.4g} requests/s, {share}{more}."
 
     def at(self, requests_per_s: float) -> dict[str, Any] | None:

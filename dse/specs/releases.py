@@ -15,7 +15,8 @@ from dse.core import specfile
 _DATES = Path(hwspecs.__file__).parent / "releases.toml"
 #: no release, or one without numbers: the newest
 NEWEST = (99,)
-_WEEK = 7
+#: days
+WEEK = 7
 
 
 def release_of(text: str) -> tuple[int, ...]:
@@ -49,4 +50,4 @@ def weeks_between(stack: str, first: str, second: str) -> float:
     if not all(names):
         return 0.0
     days = dates(stack)
-    return (days[names[1]] - days[names[0]]).days / _WEEK
+    return (days[names[1]] - days[names[0]]).days / WEEK

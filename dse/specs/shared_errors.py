@@ -20,6 +20,8 @@ class Age(Spec):
     week: float = Field(gt=0.0, lt=1.0)
     #: weeks between the releases of the pairs, at most
     most_weeks: float = Field(gt=0.0)
+    #: share of the pairs inside of their 80 %, each by a fit that its model was left out of
+    inside: float = Field(ge=0.0, le=1.0)
     #: pairs of two releases
     n_points: int = Field(ge=1)
     source: str = Field(min_length=1, max_length=300)

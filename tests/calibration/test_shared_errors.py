@@ -95,11 +95,10 @@ def test_a_known_drift_is_found_again():
     scale = np.hypot(0.09, 0.05 * np.sqrt(weeks))
     pairs = shared_errors.AgedPairs(scale * rng.standard_t(4, n), weeks, np.ones(n), models)
     assert shared_errors.fit_age(pairs) == pytest.approx([0.09, 0.05], abs=0.005)
-    age, said = shared_errors.age_of(pairs, "drawn")
+    age = shared_errors.age_of(pairs, "drawn")
     assert age["week"] == pytest.approx(1.5332 * 0.05, abs=0.008)  # the end of 8 of 10 of four degrees of freedom
     assert age["n_points"] == (weeks > 0).sum()
-    share = int(said.partition(": ")[2].partition("%")[0])
-    assert share == pytest.approx(80, abs=3)
+    assert age["inside"] == pytest.approx(0.8, abs=0.03)
 
 
 def test_pairs_of_two_releases_are_alike_but_for_the_split(tmp_path, monkeypatch):
@@ -149,6 +148,7 @@ def test_what_ships_was_fitted():
     assert "aiconfigurator-core" in shipped.source
     assert shipped.n_points > 1000
     assert shipped.age.n_points > 500
+    assert 0.7 < shipped.age.inside < 0.9
     # two days apart little, half a year as much as a model that was not seen
     assert 0.02 < shipped.age.week * (2 / 7) ** 0.5 < 0.06
     # an engine shares least of what was asked for, a split most

@@ -345,6 +345,7 @@ def test_a_gain_the_other_way_round_is_its_reciprocal(other):
 
 
 #: correlations by hand, of which no two are alike
+AGE = {"week": 0.1, "most_weeks": 9, "inside": 0.8, "n_points": 9, "source": "by hand"}
 SHARED = SharedErrors(
     split=0.8,
     groups=0.7,
@@ -356,7 +357,7 @@ SHARED = SharedErrors(
     first=0.3,
     n_points=9,
     source="by hand",
-    age={"week": 0.1, "most_weeks": 9, "n_points": 9, "source": "by hand"},
+    age=AGE,
 )
 
 

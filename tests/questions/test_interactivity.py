@@ -1,7 +1,6 @@
 """Throughput a device against the speed of each user: by hand, against a front by all pairs, and the command."""
 
 import json
-import math
 
 import pytest
 from hypothesis import given

@@ -1,6 +1,7 @@
 """Releases in order, their days, and what an answer says of the age of a measurement."""
 
 import datetime
+import itertools
 import math
 from types import SimpleNamespace
 
@@ -52,7 +53,7 @@ def test_releases_come_in_order(stack):
     final = sorted((name for name in days if name.replace(".", "").isdigit()), key=releases.release_of)
     assert len(final) > 20
     assert all(isinstance(day, datetime.date) for day in days.values())
-    late = [(a, b) for a, b in zip(final, final[1:], strict=False) if days[a] > days[b]]
+    late = [(a, b) for a, b in itertools.pairwise(final) if days[a] > days[b]]
     assert len(late) <= 1, late
 
 
