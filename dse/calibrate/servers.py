@@ -123,8 +123,6 @@ class ServerRow:
     spec: ModelSpec | None = None
     work: Workload | None = None
     kv: str = "fp16"
-    #: the day, as the source of the row has it; "" where it does not
-    measured_on: str = ""
     tpot_s: float | None = None
     ttft_s: float | None = None
     #: why nothing can be predicted; "" where it can
@@ -138,6 +136,8 @@ class ServerRow:
     prompt_work: Workload | None = None
     n_prompt_servers: int = 0
     n_servers: int = 1
+    #: the day, as the source of the row has it; "" where it does not
+    measured_on: str = ""
 
     def point(self, device: HardwareSpec | None = None, **changes: Any) -> Point:
         """The design point of the row, on another device or with another workload where given. Raises DseError where it

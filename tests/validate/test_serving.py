@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -146,6 +147,15 @@ def test_errors_by_hand():
     assert rows["kind", "mixture"]["tpot_mean"] == pytest.approx(0.5)
     assert rows["kind", "dense"]["rows"] == 4
     assert {row["by"] for row in rows.values()} == {"all", "kind", "model", "system", "stack", "release", "n_devices"}
+
+
+def test_a_row_may_be_suspect_on_one_day_alone():
+    """Runs of TensorRT-LLM 1.1.0rc2.post2 of 14 January 2026 drafted; those of December did not."""
+    row = made_up(0.010, 0.010).row
+    row = replace(row, spec=catalog.model("deepseek-v3"), release="1.1.0rc2.post2", measured_on="2026-01-14")
+    assert host.is_suspect(row)
+    assert not host.is_suspect(replace(row, measured_on="2025-12-15"))
+    assert not host.is_suspect(replace(row, measured_on=""))
 
 
 def test_suspect_rows_count_apart():
