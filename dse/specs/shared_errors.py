@@ -14,7 +14,7 @@ Correlation = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
 class Age(Spec):
-    """How far servers of two releases of one software lie apart by the weeks between the releases, all else equal."""
+    """Distance of servers of two releases of one software by the weeks between the releases, all else equal."""
 
     #: half of the 80 % interval of the logarithm a week apart; grows with the root of the weeks
     week: float = Field(gt=0.0, lt=1.0)
