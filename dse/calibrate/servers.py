@@ -44,9 +44,10 @@ APART, PREFILL, DECODE = "disagg", "prefill_", "decode_"
 NEEDED_APART = tuple(pool + name for pool in (PREFILL, DECODE) for name in ("num_workers", "tp_size"))
 MAX_MS = 1e8
 #: InferenceX draws lengths evenly from 0.8 to 1.0 of those stated, and serves its FP8 and FP4 recipes with FP8 keys and
-#: values; its rows name a dump or a day's file as their source (docs/explanation/calibration.md, Whole steps)
+#: values; its rows name a dump, a day's file or one model's file for comparison as their source: the last repeat times
+#: of the others digit by digit, with the lengths as stated (docs/explanation/calibration.md, Whole steps)
 INFERENCEX_LENGTHS = 0.9
-INFERENCEX = re.compile(r"(?i)db-dump|source_file=20\d\d-\d\d-\d\d")
+INFERENCEX = re.compile(r"(?i)db-dump|source_file=(20\d\d-\d\d-\d\d|[^/;]*gap-analysis\.csv)")
 #: recipes that leave the type of the cache to the engine, which keeps 16 bits: how models begin, devices, stacks;
 #: and the states of models whose recipes say them (github.com/SemiAnalysisAI/InferenceX, benchmarks/*.sh, Apache-2.0)
 PLAIN_KV = (
