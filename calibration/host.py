@@ -3,8 +3,8 @@
 A measured time per output token is that of a steady server (dse/model/server.py): a decode step and its part of the
 prompts that come in, and `layer * n_layers + sequence * n` in both. The two are fitted for all stacks together: a fit
 of each stack alone errs more on models that it did not see. A release with rows has its own, pulled towards that. A
-time to first token is the prompt's kernels, `prompt * n_layers` (more in mixtures), and the wait behind the prompts of
-requests in step with it.
+time to first token is the prompt's kernels, `prompt * n_layers` (more in mixtures), `request` for each that runs, and
+the wait behind the prompts of requests in step with it.
 
 Routed experts are not as fast in a server as in benchmarks of their kernels: `start` of their launches and `time` of
 the rest, by format and generation of devices, then by stack; each pulled towards the one before, and the first towards
@@ -24,6 +24,7 @@ from dse.calibrate.servers import ServerRow, is_suspect, read
 from dse.calibrate.solve import Floats
 from dse.core import files, specfile, toml, units
 from dse.core.errors import DseError, InputError, clean
+from dse.model.formulas import host
 from dse.model.formulas.steady import burst_wait_s
 from dse.model.kernels import expert_code, generation_of
 from dse.model.point import Point
@@ -42,10 +43,11 @@ USUAL = np.array([1.0, 1.0])
 HUBER = 0.1
 #: how strongly a release keeps to all stacks, in rows of that error
 PULL = 1.0
-#: seconds of a prompt and layer, what mixtures add, and rounds in step: where one of each is, usual, least
-PROMPT_SCALE = np.array([1e-3, 1e-3, 1.0])
-PROMPT_USUAL = np.array([0.3, 1.0, 2.0])
-LEAST_PROMPT = np.array([0.0, 0.0, 1.0])
+#: seconds of a prompt and layer, what mixtures add, of a request that runs, and rounds in step: where one of each is,
+#: usual, least
+PROMPT_SCALE = np.array([1e-3, 1e-3, 1e-3, 1.0])
+PROMPT_USUAL = np.array([0.3, 1.0, 0.5, 2.0])
+LEAST_PROMPT = np.array([0.0, 0.0, 0.0, 1.0])
 #: a first token that takes longer waited for a place
 LONGEST_FIRST_S = 20.0
 FEWEST_ROWS = 10
@@ -54,7 +56,8 @@ FEWEST_ROWS = 10
 ALL_OFF, STACK_OFF, OFF = 0.3, 0.2, 0.35
 #: no fit says less of a step than this share of it, and no logarithm is larger
 LEAST_SHARE, MOST_LOG = 0.01, 2.0
-FIELDS = ("layer", "sequence", "prompt", "experts_prompt", "rounds_in_step")
+PROMPT_FIELDS = ("prompt", "experts_prompt", "request", "rounds_in_step")
+FIELDS = ("layer", "sequence", *PROMPT_FIELDS)
 TITLES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
 
 
@@ -69,9 +72,10 @@ class Features:
     #: passes of layers and sequences in a token's time
     counts: NDArray[np.float64]
     layers: Floats
-    #: the same of a first token: its own prompt and the wait for a place, half of the prompts of others, rounds, and
-    #: what was measured (nan: none)
+    #: the same of a first token: its own prompt and the wait for a place, requests that run, half of the prompts of
+    #: others, rounds, and what was measured (nan: none)
     first_s: Floats
+    running: Floats
     burst_s: Floats
     rounds: Floats
     first_measured_s: Floats
@@ -91,6 +95,7 @@ class Features:
             counts=self.counts[mask],
             layers=self.layers[mask],
             first_s=self.first_s[mask],
+            running=self.running[mask],
             burst_s=self.burst_s[mask],
             rounds=self.rounds[mask],
             first_measured_s=self.first_measured_s[mask],
@@ -138,7 +143,8 @@ def features(rows: Iterable[ServerRow]) -> Features:
             ]
             # linear in all four
             counts = [(variant.decode_s - bare.decode_s) / n_tokens for variant in (*hosts, *slower)]
-            first = _first_s(bare) - plain.host_prompt_s
+            own_s = host.start_s(bare.n_places, plain.host_prompt_s, plain.host_blocks_s, plain.host_request_s)
+            first = _first_s(bare) - own_s
             first_experts = [_first_s(variant) - _first_s(bare) for variant in slower]
             burst = burst_wait_s(bare.cycle.prompt_steps - bare.cycle.own_steps, bare.prompt_step_s, 1.0, 1.0)
         except DseError:
@@ -154,6 +160,7 @@ def features(rows: Iterable[ServerRow]) -> Features:
                 *counts,
                 row.spec.n_layers,
                 first,
+                bare.n_places,
                 burst,
                 row.work.rounds,
                 row.ttft_s or np.nan,
@@ -165,7 +172,7 @@ def features(rows: Iterable[ServerRow]) -> Features:
         raise InputError("no row has a time per output token and can be predicted: give measured rows")
     table = np.array(numbers, float)
     explained, measured = table[:, :2].T
-    layers, first, burst, rounds, first_measured = table[:, 6:11].T
+    layers, first, running, burst, rounds, first_measured = table[:, 6:12].T
     return Features(
         kept,
         explained_s=explained,
@@ -173,12 +180,13 @@ def features(rows: Iterable[ServerRow]) -> Features:
         counts=table[:, 2:4],
         layers=layers,
         first_s=first,
+        running=running,
         burst_s=burst,
         rounds=rounds,
         first_measured_s=first_measured,
-        is_mixture=table[:, 11].astype(bool),
+        is_mixture=table[:, 12].astype(bool),
         experts=table[:, 4:6],
-        first_experts=table[:, 12:14],
+        first_experts=table[:, 13:15],
         kinds=kinds,
     )
 
@@ -279,7 +287,7 @@ def more_experts(rows: Features, experts: Experts) -> NDArray[np.float64]:
 
 
 def fit_prompts(rows: Features, prior: Floats, pull: float = PULL) -> Floats:
-    """(prompt, what mixtures add, rounds in step) in PROMPT_SCALE that explain times to first token."""
+    """(prompt, what mixtures add, request, rounds in step) in PROMPT_SCALE that explain times to first token."""
     from scipy.optimize import least_squares
 
     known = np.isfinite(rows.first_s) & (rows.first_measured_s < LONGEST_FIRST_S)
@@ -292,15 +300,14 @@ def fit_prompts(rows: Features, prior: Floats, pull: float = PULL) -> Floats:
         off = np.log(first_s(rows, values) / rows.first_measured_s)
         return np.concatenate((weights * robust(off), pull * (values - prior)))
 
-    best = least_squares(residuals, np.maximum(prior, LEAST_PROMPT + 1e-3), bounds=(LEAST_PROMPT, np.full(3, 60.0)))
+    best = least_squares(residuals, np.maximum(prior, LEAST_PROMPT + 1e-3), bounds=(LEAST_PROMPT, np.full(4, 60.0)))
     return np.asarray(best.x)
 
 
 def first_s(rows: Features, prompts: Floats) -> Floats:
-    """Times to first token of all rows, by (prompt, what mixtures add, rounds in step) in PROMPT_SCALE: of each row, or
-    of all."""
-    prompt, more, in_step = (prompts * PROMPT_SCALE).T
-    waits_s = rows.burst_s * np.minimum(in_step / rows.rounds, 1.0)
+    """Times to first token of all rows, by what `fit_prompts` gives: of each row, or of all."""
+    prompt, more, request, in_step = (prompts * PROMPT_SCALE).T
+    waits_s = rows.burst_s * np.minimum(in_step / rows.rounds, 1.0) + request * rows.running
     seconds: Floats = rows.first_s + waits_s + rows.layers * (prompt + rows.is_mixture * more)
     return seconds
 
@@ -432,13 +439,13 @@ def files_of(rows: Features, source: str) -> dict[str, str]:
         def table(values: Floats, n_points: int, said: str, prompts: Floats = prompts) -> dict[str, Any]:
             numbers = {
                 **dict(zip(("layer", "sequence"), values * SCALE / _US, strict=True)),
-                **dict(zip(("prompt", "experts_prompt"), prompts[:2] * PROMPT_SCALE[:2] / _US, strict=True)),
+                **dict(zip(PROMPT_FIELDS[:3], prompts[:3] * PROMPT_SCALE[:3] / _US, strict=True)),
             }
             shown = {name: float(f"{value:.4g}") if value > LEAST_US else 0.0 for name, value in numbers.items()}
             return {
                 "source": f"{source}; {said}",
                 **{name: f"{value!r} us" for name, value in shown.items()},
-                "rounds_in_step": float(f"{prompts[2]:.4g}"),
+                "rounds_in_step": float(f"{prompts[3]:.4g}"),
                 "n_points": n_points,
             }
 
@@ -501,7 +508,7 @@ def run(source: str, out: str, **_: Any) -> dict[str, Any]:
             reason = error.lines()[0].partition(": ")[2]
             raise InputError(f"{source}: the fit of {stack} gives what no file may hold: {reason}") from error
         for release, fit in (("all", spec.host), *spec.releases.items()):
-            numbers = {field: getattr(fit, field).si for field in FIELDS}
+            numbers = {field: number.si if (number := getattr(fit, field)) else 0.0 for field in FIELDS}
             parts.append({"stack": stack, "release": release, "n_points": fit.n_points, **numbers})
     seen_s, _seen_first_s = fit_all(rows).predict(rows)
     unseen_s, unseen_first_s = left_out(rows)
@@ -548,13 +555,14 @@ def text(found: dict[str, Any]) -> str:
     """The report of `dse calibrate --kernel host`."""
     lines = [f"{found['rows']:,} rows of {found['table']}, {found['suspect']} of them left out as suspect", ""]
     lines.append(
-        f"{'stack':<8}{'release':<18}{'layer':>8}{'sequence':>10}{'prompt':>9}{'+experts':>10}{'in step':>9}{'rows':>7}"
+        f"{'stack':<8}{'release':<18}{'layer':>8}{'sequence':>10}{'prompt':>9}{'+experts':>10}{'request':>9}{'in step':>9}"
+        f"{'rows':>7}"
     )
     for part in found["parts"]:
         numbers = [part[name] / (1.0 if name == "rounds_in_step" else _US) for name in FIELDS]
-        shown = "".join(f"{number:>{width}.3g}" for number, width in zip(numbers, (8, 10, 9, 10, 9), strict=True))
+        shown = "".join(f"{number:>{width}.3g}" for number, width in zip(numbers, (8, 10, 9, 10, 9, 9), strict=True))
         lines.append(f"{part['stack']:<8}{part['release']:<18}{shown}{part['n_points']:>7}")
-    lines += ["us; prompt and +experts of a layer; rounds in step", ""]
+    lines += ["us; prompt and +experts of a layer, request of each that runs; rounds in step", ""]
     for kind, error in found["errors"].items():
         said = ", ".join(
             f"{words} {percent(error[name]['mean'])} (90th percentile {percent(error[name]['p90'])})"

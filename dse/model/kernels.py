@@ -419,6 +419,7 @@ def kernels_reach(
         host_layer_s=0.0,
         host_sequence_s=0.0,
         host_prompt_s=0.0,
+        host_request_s=0.0,
         host_blocks_s=0.0,
         rounds_in_step=1.0,
         token_time=1.0,
@@ -450,6 +451,7 @@ def kernels_reach(
             host_layer_s=stack.host.layer.si,
             host_sequence_s=stack.host.sequence.si,
             host_prompt_s=prompt_host_s(model, stack.host),
+            host_request_s=stack.host.request.si if stack.host.request else 0.0,
             rounds_in_step=stack.host.rounds_in_step.si,
         )
     if stack.materialised:

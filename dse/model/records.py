@@ -238,10 +238,12 @@ class Stack(NamedTuple):
     expert_launch_s: float
     expert_memory_frac: float
     expert_flops_frac: float
-    #: what a server does beside kernels: of a layer, of a step, of a sequence in it, and of a prompt
+    #: what a server does beside kernels: of a layer, of a step, of a sequence in it, of a prompt, and of each request
+    #: that runs before a first token
     host_layer_s: float
     host_sequence_s: float
     host_prompt_s: float
+    host_request_s: float
     #: of a prompt, while which nothing else runs
     host_blocks_s: float
     #: rounds after which requests that started at once have fallen out of step

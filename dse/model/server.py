@@ -12,7 +12,7 @@ from typing import NamedTuple
 from dse.core.compiling import compilable, inlined
 from dse.model.attention import KnownSums, known_sums
 from dse.model.capacity import is_replaced, waves_of
-from dse.model.formulas import deployment, energy, steady
+from dse.model.formulas import deployment, energy, host, steady
 from dse.model.generation import Generation
 from dse.model.records import CONTINUOUS, STATIC, Design
 from dse.model.step import Terms, known_wave, shared_pass, shared_step_s
@@ -241,7 +241,7 @@ def last_pass(
     # of all rounds of requests those of `rounds_in_step` are in step, as all start at once: their prompts queue
     rounds, queued_steps = float(load.rounds), cycle.prompt_steps - cycle.own_steps
     burst_s = steady.burst_wait_s(queued_steps, prompt_step_s, stack.rounds_in_step, rounds)
-    prompt_s = own_s + (stack.host_prompt_s - stack.host_blocks_s)
+    prompt_s = own_s + host.start_s(places, stack.host_prompt_s, stack.host_blocks_s, stack.host_request_s)
     return Pass(
         n=float(n),
         n_places=places,

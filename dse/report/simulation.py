@@ -67,12 +67,13 @@ def evaluate(
             run = simulator.run(device, plan, work, requests, scheduler, progress=tell)
     served = run.requests
     steady = reuse.steady_of(device, plan, work, served, scheduler)
+    own_s = steady_state.start_s(Point(device, plan, work), run.mean_running)  # no part of the loop
     shared = None
     if requests.blocks is not None:
         alone, hostless = replace(requests, blocks=None), scheduler._replace(host=None)
         without = simulator.run(device, plan, work, alone, hostless)
         kept_nothing = reuse.steady_of(device, plan, work, without.requests, hostless)
-        shared = _shared(run, without, steady_state.start_s(Point(device, plan, work)), steady, kept_nothing)
+        shared = _shared(run, without, own_s, steady, kept_nothing)
     lengths = Lengths.of(served)
     shares = requests.blocks is not None
     settled = steady_state.with_batch(device, plan, work, lengths.moments, scheduler.batching, shares)
@@ -81,7 +82,6 @@ def evaluate(
     if offered is not None and steady["requests_per_s"]:  # what is rejected is no load
         load = offered * len(served.arrival_s) / len(requests.arrival_s) / steady["requests_per_s"]
     thirds = [float(np.mean(part)) for part in np.array_split(run.start_s - served.arrival_s, 3) if len(part)]
-    own_s = steady_state.start_s(Point(device, plan, work))  # no part of the loop
     latency = _spread(run.finish_s - served.arrival_s + own_s)
     at_offered = None if offered is None or shared else at_rate(device, plan, work, lengths.moments, offered, scheduler)
     stack_name, stack = stack_of(device, work)

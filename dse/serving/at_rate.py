@@ -64,9 +64,12 @@ def waits_at(server: TrafficServer, requests_per_s: float) -> AtRate | None:
         return None
     nodes = [float(n) for n in _nodes(places)]
     cycles = [server.cycle(n) for n in nodes]
-    start_s = steady_state.start_s(server.point)  # beside the loop: a request holds no place meanwhile
+    # beside the loop: a request holds no place meanwhile
+    starts = [steady_state.start_s(server.point, n) for n in nodes]
     n = np.arange(1.0, places + 1)
-    held_s = np.interp(n, nodes, [cycle.prompt_s - start_s + cycle.decode_s for cycle in cycles])
+    held_s = np.interp(
+        n, nodes, [cycle.prompt_s - start_s + cycle.decode_s for cycle, start_s in zip(cycles, starts, strict=True)]
+    )
     ended_per_s, decoding = n / held_s, n / held_s * np.interp(n, nodes, [cycle.decode_s for cycle in cycles])
     load = requests_per_s / ended_per_s
     logs = np.concatenate(([0.0], np.cumsum(np.log(load))))
@@ -89,8 +92,8 @@ def waits_at(server: TrafficServer, requests_per_s: float) -> AtRate | None:
     tpot_s = n_decode / requests_per_s / moments.mean_output_tokens
     own_s = (n_running - n_decode) / requests_per_s
     if server.design.load.batching == CONTINUOUS:  # whole prompts are in step where all places are taken, not here
-        own_s = cycles[0].prompt_s - start_s
-    first_s = own_s + start_s + wait_s
+        own_s = cycles[0].prompt_s - starts[0]
+    first_s = own_s + steady_state.start_s(server.point, n_running) + wait_s
     step_s = typical.decode_step_s
     return AtRate(tpot_s, first_s + place_s, place_s, n_decode, max(1 - step_s / tpot_s, 0.0))
 

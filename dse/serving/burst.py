@@ -78,7 +78,7 @@ def serve(point: Point, inputs: Ints, outputs: Ints) -> Burst:
     # the first token comes with the prompt: one step less than tokens
     steps = np.maximum(outputs - 1, 1)
     run = simulator.run(point.device, point.plan, work, Requests(np.zeros(len(inputs)), inputs, steps), scheduler)
-    own_s = steady_state.start_s(point)
+    own_s = steady_state.start_s(point, run.mean_running)
     duration_s = run.duration_s + own_s
     return Burst(
         output_tokens_per_s=float(outputs.sum()) / duration_s,

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, Protocol, get_args
 from dse.core.errors import InputError, show
 from dse.model.batch import step_shares
 from dse.model.capacity import counts_mean
-from dse.model.formulas import serving
+from dse.model.formulas import host, serving
 from dse.model.formulas.steady import mean_prompt_of_tokens, mean_reserved_tokens
 from dse.model.kv_layout import KvPlan
 from dse.model.lower import BATCHINGS, check_traffic, with_admission
@@ -101,6 +101,21 @@ class FixedLengths:
     def mean_input_output(self) -> float:
         """E[I*O]."""
         return self.mean_input_tokens * self.mean_output_tokens
+
+
+@dataclass(frozen=True)
+class EvenLengths(FixedLengths):
+    """Moments of requests whose lengths are drawn evenly from 0 to twice their mean, as benchmarks' random ones are."""
+
+    @property
+    def mean_input_squared(self) -> float:
+        """E[I^2]."""
+        return self.mean_input_tokens**2 * 4 / 3
+
+    @property
+    def mean_output_squared(self) -> float:
+        """E[O^2]."""
+        return self.mean_output_tokens**2 * 4 / 3
 
 
 @dataclass(frozen=True)
@@ -263,9 +278,10 @@ def _prompt_sums(
     return {name: share * value for name, value in prompt._asdict().items() if name.startswith("own_")}
 
 
-def start_s(point: Point) -> float:
+def start_s(point: Point, n_running: float) -> float:
     """Seconds of a server before a prompt is at its turn, which keep nobody else waiting: the rest is in the steps."""
-    return float(point.design.stack.host_prompt_s - point.design.stack.host_blocks_s)
+    stack = point.design.stack
+    return float(host.start_s(n_running, stack.host_prompt_s, stack.host_blocks_s, stack.host_request_s))
 
 
 def _for_traffic(batching: int) -> int:

@@ -161,6 +161,8 @@ class HostFit(FittedBlock):
     #: of a prompt and layer: what its first token waits for beside kernels; and what mixtures add to that
     prompt: Seconds
     experts_prompt: Seconds
+    #: of every request that runs: its host serves them all before a first token; none: not seen
+    request: Seconds | None = None
     #: rounds of requests, all started at once, after which they have fallen out of step: till then prompts queue
     rounds_in_step: Rounds
     n_points: int = Field(ge=1)

@@ -24,7 +24,7 @@ from dse.model.formulas.steady import closed_loop_tokens_per_s
 from dse.model.point import Point
 from dse.serving import burst
 from dse.serving.at_rate import at_rate
-from dse.serving.steady_state import FixedLengths
+from dse.serving.steady_state import EvenLengths, FixedLengths, TrafficServer
 from dse.specs import catalog, device_names, engines, servers
 from dse.specs.device_and_model import HardwareSpec
 from dse.specs.weights import RELEASED
@@ -51,6 +51,8 @@ MEASURED = {
     "measured_ttft_ms": ("ttft", "ms"),
 }
 MAX_VALUE = 1e9
+#: lengths that people choose are multiples of one of these; others are means of lengths that were drawn
+ROUND_TOKENS = (50, 128)
 #: requests of a burst whose lengths are those of ShareGPT: means of the published samples, by the tokenizer
 CHAT_INPUT, CHAT_OUTPUT = (190, 260), (170, 240)
 #: rounds of requests that a closed loop loses as it ends, as lengths vary evenly from 0 to twice their mean: the
@@ -254,7 +256,8 @@ def row(path: str, line: int, said: dict[str, str]) -> SpeedRow:
         kind=kind,
         n_requests=n_requests,
         requests_per_s=per_s,
-        is_varied=varied == "varied" or (not varied and kind == "burst" and is_chat),
+        is_varied=varied == "varied"
+        or (not varied and (is_chat if kind == "burst" else not _are_round(inputs, outputs))),
         device=device,
         is_mixture=spec.n_experts > 1,
         plan=kv_layout.build(spec, kv, kv),
@@ -262,6 +265,11 @@ def row(path: str, line: int, said: dict[str, str]) -> SpeedRow:
         measured=measured,
         marks="speculates: several tokens a step are not predicted" if speculates else "",
     )
+
+
+def _are_round(*lengths: int) -> bool:
+    """True for lengths that somebody chose."""
+    return all(any(tokens % step == 0 for step in ROUND_TOKENS) for tokens in lengths)
 
 
 def _flags(server: str) -> dict[str, Any]:
@@ -316,10 +324,22 @@ def _ours(row: SpeedRow, point: Point) -> dict[str, float]:
     tpot, ttft, batch = results["tpot_s"], results["ttft_s"], work.batch or 1
     if tpot is None:
         raise InputError(results["infeasible_reason"] or "not one request fits")
+    if row.kind == "closed" and row.is_varied and batch <= point.max_batch:
+        tpot, ttft = _out_of_step(row, point)
     if row.kind == "decode":
         return {"tpot": results["decode_step_s"], "ttft": ttft, "output": batch / results["decode_step_s"]}
     drain = 1 + DRAIN_ROUNDS * batch / n if n > batch > 1 else 1.0
     return {"tpot": tpot, "ttft": ttft, "output": closed_loop_tokens_per_s(batch, outputs, ttft, tpot) / drain}
+
+
+def _out_of_step(row: SpeedRow, point: Point) -> tuple[float, float]:
+    """TPOT and TTFT of a loop of requests of several lengths: they come to their prompts one by one. Those that all
+    start at first are left out: printed times to first token lie far below what their prompts alone take."""
+    work = replace(point.work, rounds=None)
+    lengths = EvenLengths(work.input_tokens, work.output_tokens)
+    server = TrafficServer.of(point.device, point.plan, work, lengths)
+    results = server.closed(float(min(work.batch or 1, server.places)))
+    return results.tpot_s, results.ttft_s
 
 
 def _values(row: SpeedRow, point: Point, ours: dict[str, float]) -> Iterator[Judged]:

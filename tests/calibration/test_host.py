@@ -17,8 +17,8 @@ from dse.specs.device_and_model import load
 from dse.specs.stack import ServerSpec
 
 US = 1e-6
-#: layer and sequence in seconds; prompt, what mixtures add, and rounds in step
-TRUE, PROMPTS = (22 * US, 30 * US), (400 * US, 900 * US, 3.0)
+#: layer and sequence in seconds; prompt, what mixtures add, a request that runs, and rounds in step
+TRUE, PROMPTS = (22 * US, 30 * US), (400 * US, 900 * US, 1500 * US, 3.0)
 MODELS = ("llama3.1-8b", "llama3.1-70b", "qwen3-32b", "gpt-oss-120b")
 
 
@@ -40,7 +40,8 @@ def servers(n=480, noise=0.02, seed=3, own=lambda row: TRUE, models=MODELS, rele
     off = np.exp(noise * rng.standard_normal((2, n)))
     is_mixture = np.array([row.spec.n_experts > 1 for row in rows])
     first, burst, rounds = 10 ** rng.uniform(-2, 0, n), 10 ** rng.uniform(-2, 0, n), rng.choice([1.0, 10.0], n)
-    waits = burst * np.where(rounds == 1, 1.0, PROMPTS[2] / 10)  # one round is in step whatever the server does
+    running = 2.0 ** rng.integers(0, 8, n)
+    waits = burst * np.where(rounds == 1, 1.0, PROMPTS[3] / 10)  # one round is in step whatever the server does
     return Features(
         rows,
         kernels,
@@ -48,9 +49,10 @@ def servers(n=480, noise=0.02, seed=3, own=lambda row: TRUE, models=MODELS, rele
         counts,
         counts[:, 0],
         first,
+        running,
         burst,
         rounds,
-        (first + waits + counts[:, 0] * (PROMPTS[0] + is_mixture * PROMPTS[1])) * off[1],
+        (first + waits + counts[:, 0] * (PROMPTS[0] + is_mixture * PROMPTS[1]) + running * PROMPTS[2]) * off[1],
         is_mixture,
         experts=np.zeros((n, 2)),
         first_experts=np.zeros((n, 2)),

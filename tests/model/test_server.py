@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 import factories
 from dse.core.errors import DseError, InputError
 from dse.model import engine
-from dse.model.formulas import steady
+from dse.model.formulas import host, steady
 from dse.model.point import Point
 from dse.model.records import CHUNKED, CONTINUOUS, STATIC
-from dse.model.server import cycle_of
+from dse.model.server import AtOnce, cycle_of, last_pass
 from dse.specs import catalog
 from dse.specs.workload import Workload
 
@@ -94,6 +94,18 @@ def test_of_one_round_every_request_waits_for_half_of_the_others_prompts():
     long_run = engine.evaluate(point(16, batching="chunked"))["ttft_s"]
     assert one - long_run == pytest.approx(others / 2)
     assert ten - long_run == pytest.approx(others / 20)
+
+
+def test_a_first_token_waits_for_the_host_of_every_request_that_runs():
+    """92 layers of 1.5 ms, of which 100 ms keep all waiting in the step, and 100 requests of 1.7 ms: 38 + 170 ms."""
+    assert host.start_s(100, 92 * 1.5e-3, 0.1, 1.7e-3) == pytest.approx(0.208)
+    made = point(8, batching="chunked")  # a static batch, as papers have it, is no server
+    stack = made.design.stack._replace(host_request_s=0.01)
+    slower = made.design._replace(stack=stack)
+    requests = AtOnce(8.0, 8.0, 128.0, n_apart=0, longest=1.0)
+    times = [last_pass(design, made.made, made.terms, made.sums, requests, 0.0) for design in (made.design, slower)]
+    assert times[1].prompt_s - times[0].prompt_s == pytest.approx(8 * 0.01)
+    assert times[1].decode_s == times[0].decode_s  # others go on meanwhile
 
 
 def test_no_more_requests_run_than_the_server_takes():

@@ -59,7 +59,7 @@ def test_one_place_is_a_queue_by_hand():
     """One request at a time, equal lengths: an M/D/1 queue, whose wait is load / (2 (1 - load)) of a request's time."""
     work, moments = Workload(batch=1, admission="paged"), steady_state.FixedLengths(1024, 256)
     server = steady_state.TrafficServer.of(DEVICE, KV, work, moments)
-    held_s = server.cycle(1.0).prompt_s - steady_state.start_s(server.point) + server.cycle(1.0).decode_s
+    held_s = server.cycle(1.0).prompt_s - steady_state.start_s(server.point, 1.0) + server.cycle(1.0).decode_s
     found = waits_at(server, 0.6 / held_s)
     assert found.place_wait_s == pytest.approx(0.6 / 0.8 * held_s, rel=1e-9)
     assert found.tpot_s == pytest.approx(server.cycle(1.0).decode_s / 256, rel=1e-9)

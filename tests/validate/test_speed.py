@@ -60,6 +60,21 @@ def test_a_burst_by_hand(tmp_path):
     assert run.tpot_s == pytest.approx(evaluate(point)["decode_step_s"], rel=0.01)
 
 
+def test_a_loop_of_several_lengths_comes_to_its_prompts_one_by_one(tmp_path):
+    """sgl-cookbook's loop of 16: prompts of 496 tokens in the mean run alone, so that a first token waits for its own
+    and for the host, 16 * 1.834 ms (docs/reference/fits.md); lengths that somebody chose stay in step."""
+    chosen = CLOSED.replace("c,", "d,", 1).replace("496,510", "500,512")
+    drawn, alike, said = speed.run(
+        table(tmp_path, CLOSED + ",", chosen + ",", chosen.replace("d,", "e,", 1) + ",varied", head=HEAD + ",lengths")
+    )
+    assert [row.row.is_varied for row in (drawn, alike, said)] == [True, False, True]
+    first = {id(row): row.values[1].ours for row in (drawn, alike, said)}
+    assert first[id(said)] == pytest.approx(first[id(drawn)], rel=0.01)
+    alone = speed.run(table(tmp_path, CLOSED.replace(",16,80,", ",1,5,")))[0].values[1].ours
+    assert first[id(drawn)] == pytest.approx(alone + 15 * 1.834e-3, rel=0.03)
+    assert first[id(alike)] > 2 * first[id(drawn)]
+
+
 def test_varied_lengths_have_their_means():
     """Lengths of a chat trace: the means that were printed, none above the longest, the same at every call."""
     inputs, outputs = burst.varied_lengths(1000, 217, 200)

@@ -421,7 +421,7 @@ def ttft_s(at: Facts) -> Derivation:
         _SERVER,
         batching=at.batching,
         own_prompt_s=at.cycle.prompt_s,
-        of_which_host_s=at.design.stack.host_prompt_s,
+        of_which_host_s=at.design.stack.host_prompt_s + at.design.stack.host_request_s * at.cycle.n_places,
         burst_wait_s=at.cycle.burst_wait_s,
         place_wait_s=at.cycle.place_wait_s,
         n_requests=at.work.batch,
