@@ -555,8 +555,8 @@ def text(found: dict[str, Any]) -> str:
     """The report of `dse calibrate --kernel host`."""
     lines = [f"{found['rows']:,} rows of {found['table']}, {found['suspect']} of them left out as suspect", ""]
     lines.append(
-        f"{'stack':<8}{'release':<18}{'layer':>8}{'sequence':>10}{'prompt':>9}{'+experts':>10}{'request':>9}{'in step':>9}"
-        f"{'rows':>7}"
+        f"{'stack':<8}{'release':<18}{'layer':>8}{'sequence':>10}{'prompt':>9}{'+experts':>10}{'request':>9}"
+        f"{'in step':>9}{'rows':>7}"
     )
     for part in found["parts"]:
         numbers = [part[name] / (1.0 if name == "rounds_in_step" else _US) for name in FIELDS]

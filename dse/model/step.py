@@ -612,7 +612,8 @@ def shared_step_s(
     """Seconds of a step in which `decoding` requests get a token each and `prompts` prompts are computed, below 1 a
     part of one, whose shared prefix is cached.
 
-    `sums` are those of a decoding request; a prompt keeps the others waiting for `blocks_s`.
+    `sums` are those of a decoding request; a step with prompts starts its kernels one by one,
+    which keeps all waiting for `blocks_s`, however many prompts are in it.
     """
     n_steps, prompt = terms.output_tokens, terms.prompt
     decode_s = sums.fixed_s / n_steps if decoding > 0.0 else 0.0
@@ -642,7 +643,7 @@ def shared_step_s(
         launch_s=launch_s,
     )
     working_s = step_s(work, terms)
-    return working_s + host_wait_s(working_s, decoding, sums, terms) + prompts * blocks_s
+    return working_s + host_wait_s(working_s, decoding, sums, terms) + min(prompts, 1.0) * blocks_s
 
 
 @compilable

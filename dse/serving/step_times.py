@@ -98,7 +98,7 @@ class StepTables(NamedTuple):
     decode_exchange_s: NDArray[np.float64]
     #: cores that each work on a token of a decode step; 0: all work on any
     wide_tokens: int
-    #: a prompt that is started kernel by kernel keeps all others waiting
+    #: a step with prompts is started kernel by kernel, which keeps all waiting
     blocks_s: float
 
 
@@ -162,7 +162,7 @@ def asked_s(tables: StepTables, asked: Asked) -> float:
         engine_s=asked.engine_s,
         launch_s=asked.launch_s,
     )
-    seconds = step_s(work, terms) + asked.n_ended * tables.blocks_s
+    seconds = step_s(work, terms) + min(asked.n_ended, 1) * tables.blocks_s
     return seconds * terms.token_time if asked.own_decoding > 0 else seconds
 
 

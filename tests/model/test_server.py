@@ -7,10 +7,12 @@ from hypothesis import strategies as st
 import factories
 from dse.core.errors import DseError, InputError
 from dse.model import engine
+from dse.model.attention import NO_SUMS
 from dse.model.formulas import host, steady
 from dse.model.point import Point
 from dse.model.records import CHUNKED, CONTINUOUS, STATIC
 from dse.model.server import AtOnce, cycle_of, last_pass
+from dse.model.step import shared_pass, shared_step_s
 from dse.specs import catalog
 from dse.specs.workload import Workload
 
@@ -106,6 +108,15 @@ def test_a_first_token_waits_for_the_host_of_every_request_that_runs():
     times = [last_pass(design, made.made, made.terms, made.sums, requests, 0.0) for design in (made.design, slower)]
     assert times[1].prompt_s - times[0].prompt_s == pytest.approx(8 * 0.01)
     assert times[1].decode_s == times[0].decode_s  # others go on meanwhile
+
+
+def test_a_step_waits_once_for_the_start_of_its_prompts():
+    """Kernels of a step are started one after the other, whatever it holds: half a prompt, one, or 30 of them."""
+    made = point(64, batching="chunked")
+    shared = shared_pass(made.design, made.terms, 0.0, 512.0, 512.0)
+    for prompts, blocks_s in ((0.5, 0.05), (1.0, 0.1), (30.0, 0.1)):
+        bare, held = (shared_step_s(0.0, prompts, shared, NO_SUMS, made.terms, seconds) for seconds in (0.0, 0.1))
+        assert held - bare == pytest.approx(blocks_s)
 
 
 def test_no_more_requests_run_than_the_server_takes():

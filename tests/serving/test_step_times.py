@@ -110,7 +110,7 @@ def test_whole_prompts_take_what_the_model_says(case):
     exact, n, n_tokens = case
     times, n_groups = step_times.build(exact, 1, n_tokens, n * n_tokens, [n_tokens]), n_groups_of(exact.point.work)
     found = times.step_s(0, 0, [PromptPart(0, n_tokens)] * n, [(n * n_tokens, 0, n)] * (n_groups - 1))
-    wanted = run_of(exact, n, n_groups, n_tokens, 1).prefill_s + n * exact.point.design.stack.host_blocks_s
+    wanted = run_of(exact, n, n_groups, n_tokens, 1).prefill_s + exact.point.design.stack.host_blocks_s
     assert found == pytest.approx(wanted, rel=1e-9)
 
 
