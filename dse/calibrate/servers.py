@@ -23,7 +23,7 @@ from dse.model.stacks import DEFAULT_STACK
 from dse.specs import catalog, engines
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.measurements import bits_from
-from dse.specs.workload import MAX_BATCH, MAX_DEVICES, MAX_INPUT_TOKENS, MAX_OUTPUT_TOKENS, Workload
+from dse.specs.workload import MAX_BATCH, MAX_DEVICES, MAX_INPUT_TOKENS, MAX_OUTPUT_TOKENS, StateType, Workload
 
 #: share of the memory that servers of tables use that do not say it: the default of most of their releases
 USUAL_SHARE = 0.9
@@ -55,7 +55,7 @@ PLAIN_KV = (
     ("minimax-m2", ("H100",), ("vllm",)),
     ("deepseek-v3", ("H200",), ("sglang",)),
 )
-STATES = {"qwen3.5-397b-a17b": "bfloat16"}
+STATES: dict[str, StateType] = {"qwen3.5-397b-a17b": "bfloat16"}
 MEASURED_ON = re.compile(r"measured=(20\d\d-\d\d-\d\d)")
 #: requests a place: InferenceX sends ten times as many as run at once. NVIDIA's rows have equal lengths: SGLang runs
 #: prompts before anything else, so that requests stay in step, and all prompts queue in every round

@@ -28,6 +28,8 @@ MAX_SAMPLES = 4096
 LEAST_SHARE = 0.0001
 #: devices along one way of splitting a model
 MAX_DEVICES = 1024
+#: type of recurrent states; auto: as the model says
+StateType = Literal["auto", "float32", "float16", "bfloat16", "float8", "int8"]
 
 
 @dataclass(frozen=True)
@@ -225,7 +227,7 @@ class Workload:
         help="Whether a server loads the tower that makes tokens of images.",
         also=("--language-model-only",),
     )
-    state_type: Literal["auto", "float32", "float16", "bfloat16", "float8", "int8"] = declared(
+    state_type: StateType = declared(
         "auto",
         kind=TEXT,
         title="type of recurrent states",

@@ -271,10 +271,9 @@ def test_errors_that_ship():
         own = own[~own["group"].isin(["dense", "mixture"])] if by in server_errors.LEFT_OUT else own
         assert own["rows"].sum() == every["rows"], by
     assert (found["tpot_mean"] <= found["tpot_p90"] * 2).all()
-    # better than its parts and than a data sheet, of every model that was fitted but the one whose experts' kernels are
-    # too slow already (docs/explanation/calibration.md, What is not caught)
+    # better than its parts and than a data sheet, of every model that was fitted
     models = found[found["by"] == "model"]
-    assert models["group"][models["tpot_mean"] >= models["kernels_mean"]].tolist() == ["gpt-oss-120b"]
+    assert (models["tpot_mean"] < models["kernels_mean"]).all()
     assert (models["kernels_mean"] < models["naive_mean"]).all()
     # a model left out is predicted no better than one that was fitted, taken together; of a kind alone it may be, as
     # left-out predictions are told how many requests decoded
