@@ -297,7 +297,8 @@ def _longest_where_it_grows(design: Design, limits: Limits, free: int, n_sequenc
     low, high, at_low, period = 1, MAX_CONTEXT_TOKENS + 1, _needed(design, limits, n_sequences, 1, 1), 1
     if at_low > free:
         return 0
-    if is_bounded(design) and _needed(design, limits, n_sequences, 1, MAX_CONTEXT_TOKENS) <= free:
+    holds_all = is_bounded(design) and n_sequences * most_bits(design, MAX_CONTEXT_TOKENS) < WIDE
+    if holds_all and _needed(design, limits, n_sequences, 1, MAX_CONTEXT_TOKENS) <= free:
         return NO_CONTEXT_LIMIT
     guess = design.input_tokens + design.output_tokens
     for _ in range(MAX_GUESSES):

@@ -256,7 +256,7 @@ def design(rng: random.Random) -> dict[str, Any]:
 
     n_input, n_output = lengths(rng, model)
     found |= {"input_tokens": n_input, "output_tokens": n_output}
-    if chance() < 0.02:
+    if chance() < 0.035:
         found |= {"device": f"{name}:{pick(HUGE)}", "batch": 2 ** rng.randint(12, 24)}
         found["input_tokens"] = n_input = spread(rng, 2**10, 2**30)
     elif chance() < 0.6:
