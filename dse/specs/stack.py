@@ -170,8 +170,8 @@ class HostFit(FittedBlock):
 
 
 class ServedExperts(Spec):
-    """Routed experts in a server, as multiples of what benchmarks of their kernels say: `start` of their launches, `time`
-    of their reads and products. Fitted to whole measured steps (docs/explanation/calibration.md, Whole steps).
+    """Routed experts in a server, as multiples of what benchmarks of their kernels say: `start` of their launches,
+    `time` of their reads and products. Fitted to whole measured steps (docs/explanation/calibration.md, Whole steps).
     """
 
     start: Annotated[float, Field(ge=0.05, le=20)]
