@@ -11,7 +11,7 @@ decode_tp_size` must be there, and the other splits and `batch_size` may be, eac
 
 import re
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from dse import quantizers
 from dse.calibrate.table import named_rows, number
@@ -231,14 +231,8 @@ def _row(path: str, line: int, cells: dict[str, str], concurrency: int | None = 
     place = f"{path}:{line}"
     high = {name: most for name, most in NEEDED.items() if most and (concurrency is None or name != "batch_size")}
     whole = {name: int(number(path, line, name, cells.get(name, ""), most, True)) for name, most in high.items()}
-    times = []
-    for name in TIMES:
-        cell = cells.get(name, "")
-        milliseconds = None if not cell else number(path, line, name, cell, MAX_MS, False)
-        times.append(None if milliseconds is None else milliseconds * units.to_base(1, "ms"))
     split = {name: _split(path, line, name, cells.get(name, "")) for name in SPLITS}
     source = cells.get("silicon_data_source", "")
-    is_x = bool(INFERENCEX.search(source))
     tp, n_groups, ep = _devices(split)
     if concurrency is None:
         concurrency = _concurrency(path, line, cells) or whole["batch_size"] * n_groups
@@ -262,20 +256,17 @@ def _row(path: str, line: int, cells: dict[str, str], concurrency: int | None = 
         concurrency=concurrency,
         n_devices=n_servers * tp * n_groups * split["pp_size"],
         measured_on=day.group(1) if (day := MEASURED_ON.search(source)) else "",
-        tpot_s=times[0],
-        ttft_s=times[1],
+        tpot_s=_seconds(path, line, TIMES[0], cells),
+        ttft_s=_seconds(path, line, TIMES[1], cells),
         is_marked=bool(cells.get("suspect", "")),
     )
     try:
         device, spec = _device(cells["system"]), catalog.model(cells["model_path"])
-        is_recipe = is_x and cells.get("mode", "") != APART
-        is_plain = is_recipe and _is_plain(device, spec, stack)
-        kv = _kv(cells.get("kv_cache_dtype", ""), precision, is_x and not is_plain)
-        share = INFERENCEX_LENGTHS if is_x else 1.0
+        load = _load(cells, device, spec)
         work = Workload(
             batch=batch,
-            input_tokens=max(1, round(share * whole["isl"])),
-            output_tokens=max(1, round(share * whole["osl"])),
+            input_tokens=max(1, round(load.length_share * whole["isl"])),
+            output_tokens=max(1, round(load.length_share * whole["osl"])),
             admission="reserve" if stack == RESERVING else "paged",
             weights=_weights(place, cells, spec, precision),
             stack=f"{near}@{engines.release_named(release)}",
@@ -284,15 +275,48 @@ def _row(path: str, line: int, cells: dict[str, str], concurrency: int | None = 
             pp=split["pp_size"],
             dp_attention=n_groups > 1,
             model_kind="calibrated",
-            rounds=IN_STEP_ROUNDS if stack == "sglang" and not is_x else ROUNDS,
-            max_num_seqs=max(batch - 1, 1) if stack == RESERVING and not is_x else None,
-            state_type=STATES.get(spec.name, "auto") if is_recipe else "auto",
+            rounds=load.rounds,
+            max_num_seqs=max(batch - 1, 1) if load.leaves_one_slot else None,
+            state_type=load.state_type,
         )
         marks = "" if near == stack else f"nearest_stack: {show(stack)} was not measured: that of {near}"
-        row = replace(blank, device=device, spec=spec, work=work, kv=kv, marks=marks)
+        row = replace(blank, device=device, spec=spec, work=work, kv=load.kv, marks=marks)
         return replace(row, work=replace(work, gpu_memory_utilization=_share(path, cells, row)))
     except DseError as error:
         return replace(blank, reason=str(error))
+
+
+def _seconds(path: str, line: int, name: str, cells: dict[str, str]) -> float | None:
+    """A measured time; None where none was."""
+    cell = cells.get(name, "")
+    return number(path, line, name, cell, MAX_MS, False) * units.to_base(1, "ms") if cell else None
+
+
+class Load(NamedTuple):
+    """What those who measured a row do not say in it: share of the stated lengths, storage of keys and values, type of
+    states, requests a place, and whether fewer requests than asked for run at once."""
+
+    length_share: float
+    kv: str
+    state_type: StateType
+    rounds: int
+    leaves_one_slot: bool
+
+
+def _load(cells: dict[str, str], device: HardwareSpec, spec: ModelSpec) -> Load:
+    """The load of InferenceX's recipes, or of NVIDIA's own rows. Raises InputError for an unknown type of the cache."""
+    told, stack, precision = (
+        cells.get("kv_cache_dtype", ""),
+        cells["backend"].lower(),
+        cells.get("precision", "").lower(),
+    )
+    if not INFERENCEX.search(cells.get("silicon_data_source", "")):
+        in_step = IN_STEP_ROUNDS if stack == "sglang" else ROUNDS
+        return Load(1.0, _kv(told, precision, False), "auto", in_step, stack == RESERVING)
+    if cells.get("mode", "") == APART:
+        return Load(INFERENCEX_LENGTHS, _kv(told, precision, True), "auto", ROUNDS, False)
+    kv = _kv(told, precision, not _is_plain(device, spec, stack))
+    return Load(INFERENCEX_LENGTHS, kv, STATES.get(spec.name, "auto"), ROUNDS, False)
 
 
 def _split(path: str, line: int, name: str, cell: str) -> int:

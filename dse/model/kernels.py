@@ -477,7 +477,7 @@ def kernels_reach(
     reach = reach._replace(gemm_flops_frac=reach.gemm_flops_frac * share)
     if public := benchmarked_as(device, model, work, stack):
         reach = as_benchmarked(reach, model, public)
-    elif served := served_experts(device, work, stack):
+    elif served := served_experts(device, model, work, stack):
         reach = as_served_experts(reach, served)
     if stack.host and is_other_vendor(device):
         time = catalog.unmeasured_kernels().quantities()[other_vendor_number(model, weights)]
@@ -553,9 +553,12 @@ def generation_of(device: HardwareSpec) -> str:
     return (device.architecture or "")[:-1]
 
 
-def served_experts(device: HardwareSpec, work: Workload, stack: StackSpec) -> ServedExperts | None:
-    """Return how long routed experts take in a server, where servers were measured with the format on such devices."""
-    if not isinstance(stack, ServedStack) or stack.host is None:
+def served_experts(
+    device: HardwareSpec, model: ModelSpec, work: Workload, stack: StackSpec | None
+) -> ServedExperts | None:
+    """Return how long routed experts take in a server, where servers were measured with the format on such devices; of
+    a release that public benchmarks say it of, None."""
+    if not isinstance(stack, ServedStack) or stack.host is None or benchmarked_as(device, model, work, stack):
         return None
     return stack.served_experts.get(work.weight_format.expert_code, {}).get(generation_of(device))
 

@@ -636,6 +636,8 @@ def test_experts_take_in_a_server_what_its_file_says():
     assert reach.expert_launch_s == pytest.approx(table.launch.si * served.start, rel=1e-12)
     assert reach.expert_memory_frac == pytest.approx(min(table.memory_frac.si / served.time, 1), rel=1e-12)
     assert reach.expert_flops_frac == pytest.approx(min(table.flops_frac.si / served.time, 1), rel=1e-12)
+    said = explain.explained(found)[1]["experts_s"].source
+    assert f"launch x {served.start:g}, reads and products x {served.time:g} of the benchmarks'" in said
     unheard = point("gpt-oss-120b", "l40s", stack="vllm@0.19.0", batch=8, tp=4)  # no server of its generation
     assert unheard.design.stack.expert_launch_s == unheard.stack.experts["mxfp4"].launch.si
 

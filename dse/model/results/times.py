@@ -1,6 +1,6 @@
 """Seconds of a decode step and its parts, of prompts, and of a server that replaces every request as it ends."""
 
-from dse.model import assumed, step
+from dse.model import assumed, kernels, step
 from dse.model.capacity import is_replaced
 from dse.model.facts import Facts
 from dse.model.formulas import collectives, host, linear, prefill, scheduling, steady, weights
@@ -140,10 +140,14 @@ def _experts(at: Facts, n_tokens: float, share_touched: float, compute_s: float,
     """Explain the products of experts that were measured apart."""
     if not at.cached or not at.terms.has_gemm or not at.design.stack.has_experts:
         return None
-    stack = at.design.stack
+    stack, source = at.design.stack, _WHOLE_STEPS
+    if served := kernels.served_experts(at.device, at.plan.model, at.work, at.point.stack):
+        source += (
+            f"; launch x {served.start:g}, reads and products x {served.time:g} of the benchmarks': {served.source}"
+        )
     return how(
         linear.linear_calibrated_s.equation,
-        _WHOLE_STEPS,
+        source,
         n_products=at.design.model.n_layers,
         launch_s=stack.expert_launch_s,
         compute_s=compute_s,
