@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import pandas as pd
 import streamlit as st
 
-from dse.core.errors import DseError
 from dse.explorer import common_fields, names, request, sidebar, state, tray, widgets
 from dse.explorer.bench import Bench, BenchRow, badge, cached_answer, line
 from dse.explorer.request import PointRequest
@@ -127,26 +126,8 @@ def notes(row: BenchRow) -> list[str]:
     if row.result["feasible"]:
         point = Point(point_request.device_spec(), point_request.plan(), point_request.work)
         remarks += [*slower_note(point), *release_note(point), *memory_note(point)]
-        remarks += _same_times(point_request, row.result)
     said = (_OPTION.sub("", note.removeprefix("Note: ")) for note in remarks)
     return [note for note in said if not _OF_FILE.search(note)]
-
-
-def _same_times(point: PointRequest, result: Mapping[str, Any]) -> list[str]:
-    """A note on experts that are laid out otherwise, and take as long."""
-    work = point.work
-    if work.ep == 1:
-        return []
-    try:
-        plain = cached_answer(replace(point, work=replace(work, ep=1))).result
-    except DseError:  # attention by groups of devices asks for experts by groups
-        return []
-    if plain["decode_step_s"] != result["decode_step_s"]:
-        return []
-    return [
-        f"ep {work.ep} takes as long as ep 1: a device reads as many bytes of experts whole as of parts of each, and "
-        "exchanges as much; an uneven use of experts would tell them apart"
-    ]
 
 
 def fitting(rows: Sequence[BenchRow]) -> str:

@@ -240,6 +240,8 @@ def test_no_command_is_forgotten():
     assert set(OPTIONS) == set(COMMANDS) | set(NOT_DRAWN)
     assert not set(COMMANDS) & set(NOT_DRAWN)
     for name, options in OPTIONS.items():
+        if name == "calibrate server":  # device and model of rows that do not say them
+            continue
         assert ({"--device", "--model"} <= options) == (name in COMMANDS), name
     for command, (_, writes) in COMMANDS.items():
         assert ("--out" in OPTIONS[command]) == writes, command

@@ -245,7 +245,7 @@ def test_numbers_have_intervals_and_say_what_errors_were_measured_on():
     assert (drop.value, drop.details) == ("2.0 ± 6.1 %", "published: other models, long context")
     assert "assumed price" in found["usd_per_million_tokens"].details
     said = cards.sure(here.answered[0], here.rows[1])
-    assert said.startswith("Faster than fp16 with a chance of 98 %: 1.3")
+    assert said.startswith("Faster than fp16 with a chance of 97 %: 1.3")
     assert cards.sure(here.answered[0], here.rows[0]) == ""
 
 
@@ -260,16 +260,6 @@ def test_a_drop_of_scores_says_that_it_leaves_the_weights_out():
     released = of({"model": "deepseek-v3", "tp": 8}, batch=8)
     assert cards.keeps_weights(released.current.request.model_spec(), released.current.result)
     assert "--weights" not in " ".join(cards.notes(released.current))
-
-
-def test_experts_that_change_no_time_say_why():
-    """DeepSeek-V3 on eight devices takes as long with experts whole on them as in parts; gpt-oss does not."""
-    designs = ({"model": model, "tp": 8, "ep": 8} for model in ("deepseek-v3", "gpt-oss-120b"))
-    one, other = of(*designs, batch=64).rows
-    split = of({"model": "deepseek-v3", "tp": 8}, batch=64).current.result
-    assert one.result["throughput_tokens_per_s"] == split["throughput_tokens_per_s"]
-    assert any(note.startswith("ep 8 takes as long as ep 1: ") for note in cards.notes(one))
-    assert not any("takes as long" in note for note in cards.notes(other))
 
 
 def test_a_number_without_measured_kernels_is_inside_what_devices_reach_and_servers_err():

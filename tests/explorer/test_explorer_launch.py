@@ -139,6 +139,10 @@ def test_only_what_streamlit_says_of_work_that_no_browser_asked_for_is_unheard(m
     handler = logging.Handler()
     monkeypatch.setattr(handler, "emit", lambda record: heard.append(record.getMessage().partition(":")[0]))
     monkeypatch.setattr(context, "handlers", [handler])
+    monkeypatch.setattr(context, "level", logging.WARNING)  # whatever tests before left it at
+    monkeypatch.setattr(context, "disabled", False)
+    monkeypatch.setattr(context, "_cache", {})
+    monkeypatch.setattr(logging.root.manager, "disable", logging.NOTSET)
     missing = "Thread '%s': missing ScriptRunContext! This warning can be ignored when running in bare mode."
     with launch.unasked():
         context.warning(missing, "warm")

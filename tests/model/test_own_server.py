@@ -33,6 +33,7 @@ SHARED = SharedErrors(
     first=0.3,
     n_points=9,
     source="by hand",
+    age={"week": 0.1, "most_weeks": 9, "n_points": 9, "inside": 0.8, "source": "by hand"},
 )
 HALF = math.log(1.3)
 

@@ -56,11 +56,12 @@ def benchmarked_of(device, stack, model="llama3.1-8b", **work):
     ("stack", "release", "nearest"),
     [
         ("vllm", "0.16.0", "0.16.0"),
-        ("vllm", "0.33.0", "0.18.0"),
-        ("vllm", "0.17.0", "0.18.0"),  # as far from 0.16.0: the newer
+        ("vllm", "0.33.0", "0.19.0"),
+        ("vllm", "0.17.0", "0.17.0"),
+        ("vllm", "0.20.0", "0.19.0"),
         ("vllm", "0.4.1", "0.15.1"),
         ("sglang", "0.5.6.post2", "0.5.9"),  # 24 rows of its own
-        ("sglang", "0.7.2", "0.5.9"),
+        ("sglang", "0.7.2", "0.5.10.post1"),
         ("sglang", "0.4", "0.5.1.post1"),
         ("trtllm", "1.2.0rc2", "1.2.0rc6.post2"),
         ("trtllm", "1.1.0", "1.1.0rc2.post2"),
@@ -76,7 +77,7 @@ def test_the_nearest_release_that_was_measured(stack, release, nearest):
     ("asked", "measured", "device", "model"),
     [
         ("trtllm@1.2.0rc2", "trtllm@1.2.0rc6.post2", "b200", "gpt-oss-120b"),
-        ("vllm@0.33.0", "vllm@0.18.0", "h100", "llama3.1-8b"),
+        ("vllm@0.33.0", "vllm@0.19.0", "h100", "llama3.1-8b"),
         ("sglang@0.5.6.post2", "sglang@0.5.9", "h100", "qwen3-32b"),
     ],
 )
