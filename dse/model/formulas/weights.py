@@ -71,7 +71,7 @@ def fullest_share(share: float, experts_each: float, fullest: float) -> float:
     by itself; `fullest` is in standard deviations above the mean. 0 experts each: every device has a slice of all."""
     if experts_each == 0.0:
         return share
-    return min(share + fullest * sqrt(share * (1.0 - share) / experts_each), 1.0)
+    return min(share + fullest * sqrt(max(share * (1.0 - share), 0.0) / experts_each), 1.0)
 
 
 @formula(
