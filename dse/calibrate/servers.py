@@ -292,9 +292,9 @@ def _seconds(path: str, line: int, name: str, cells: dict[str, str]) -> float | 
     return number(path, line, name, cell, MAX_MS, False) * units.to_base(1, "ms") if cell else None
 
 
-class Load(NamedTuple):
-    """What those who measured a row do not say in it: share of the stated lengths, storage of keys and values, type of
-    states, requests a place, and whether fewer requests than asked for run at once."""
+class RowLoad(NamedTuple):
+    """The load that a row leaves to those who know its source: share of the stated lengths, storage of keys and values,
+    type of states, requests a place, and whether fewer requests than asked for run at once."""
 
     length_share: float
     kv: str
@@ -303,7 +303,7 @@ class Load(NamedTuple):
     leaves_one_slot: bool
 
 
-def _load(cells: dict[str, str], device: HardwareSpec, spec: ModelSpec) -> Load:
+def _load(cells: dict[str, str], device: HardwareSpec, spec: ModelSpec) -> RowLoad:
     """The load of InferenceX's recipes, or of NVIDIA's own rows. Raises InputError for an unknown type of the cache."""
     told, stack, precision = (
         cells.get("kv_cache_dtype", ""),
@@ -312,11 +312,11 @@ def _load(cells: dict[str, str], device: HardwareSpec, spec: ModelSpec) -> Load:
     )
     if not INFERENCEX.search(cells.get("silicon_data_source", "")):
         in_step = IN_STEP_ROUNDS if stack == "sglang" else ROUNDS
-        return Load(1.0, _kv(told, precision, False), "auto", in_step, stack == RESERVING)
+        return RowLoad(1.0, _kv(told, precision, False), "auto", in_step, stack == RESERVING)
     if cells.get("mode", "") == APART:
-        return Load(INFERENCEX_LENGTHS, _kv(told, precision, True), "auto", ROUNDS, False)
+        return RowLoad(INFERENCEX_LENGTHS, _kv(told, precision, True), "auto", ROUNDS, False)
     kv = _kv(told, precision, not _is_plain(device, spec, stack))
-    return Load(INFERENCEX_LENGTHS, kv, STATES.get(spec.name, "auto"), ROUNDS, False)
+    return RowLoad(INFERENCEX_LENGTHS, kv, STATES.get(spec.name, "auto"), ROUNDS, False)
 
 
 def _split(path: str, line: int, name: str, cell: str) -> int:
