@@ -84,22 +84,13 @@ _FORMATS = {
     "fp16": ("bf16", "bf16"),
     "": ("bf16", "bf16"),
 }
+#: rows of recipes that draft (MTP), which they do not state: model, TensorRT-LLM's release, the day they were measured
+#: on ("": any). One recipe of InferenceX runs `off: v1.2.0rc6.post2 / mtp: v1.2.0rc6.post3`, and began to draft on that
+#: day (github.com/SemiAnalysisAI/InferenceX, perf-changelog.yaml, pull requests 392 and 1488, Apache-2.0)
+DRAFTED = (("deepseek-v3", "1.2.0rc6.post3", ""), ("deepseek-v3", "1.1.0rc2.post2", "2026-01-14"))
+DRAFTS = "the recipe of this row drafts (MTP), which is not modeled: predicted are servers of one token a step"
 #: rows that are no measurement of what they state: model, release, the day they were measured on ("": any), why
 SUSPECT = (
-    (
-        "deepseek-v3",
-        "1.2.0rc6.post3",
-        "",
-        "half the time of 1.2.0rc6.post2 in one and the same recipe: several tokens "
-        "a step (MTP), which rows do not state",
-    ),
-    (
-        "deepseek-v3",
-        "1.1.0rc2.post2",
-        "2026-01-14",
-        "0.6 of the time of the same recipe and release a month before: several tokens a step (MTP), whose runs have "
-        "this day in InferenceX's changelog",
-    ),
     ("qwen3-235b-a22b", "0.12.0", "", "three times the time beside kernels of any other release: not run as graphs"),
     ("qwen3-32b", "1.3.0rc1", "", "times fall and rise with the load, by a factor of five"),
     ("qwen3-32b", "1.2.0rc6.post1", "", "three rows, half of their time unexplained"),
@@ -162,11 +153,13 @@ def is_suspect(row: ServerRow) -> bool:
     """True for a row that is no measurement of what it states (SUSPECT), or that its table marks so."""
     if row.is_marked:
         return True
+    return any(_is_of(row, *named) for *named, _ in SUSPECT)
+
+
+def _is_of(row: ServerRow, model: str, release: str, day: str) -> bool:
+    """True for a row of this model and release, measured on this day ("": any)."""
     name = row.spec.name if row.spec else ""
-    return any(
-        (name, row.release) == (model, release) and row.measured_on.startswith(day)
-        for model, release, day, _ in SUSPECT
-    )
+    return (name, row.release) == (model, release) and row.measured_on.startswith(day)
 
 
 def read(path: str, content: bytes | None = None) -> list[ServerRow]:
@@ -233,15 +226,15 @@ def _row(path: str, line: int, cells: dict[str, str], concurrency: int | None = 
     whole = {name: int(number(path, line, name, cells.get(name, ""), most, True)) for name, most in high.items()}
     split = {name: _split(path, line, name, cells.get(name, "")) for name in SPLITS}
     source = cells.get("silicon_data_source", "")
-    tp, n_groups, ep = _devices(split)
-    if concurrency is None:
-        concurrency = _concurrency(path, line, cells) or whole["batch_size"] * n_groups
-    batch = -(-concurrency // n_servers)
     release, stack, precision = (
         cells.get("backend_version", ""),
         cells["backend"].lower(),
         cells.get("precision", "").lower(),
     )
+    tp, n_groups, ep = _devices(split, stack == "vllm" and bool(INFERENCEX.search(source)))
+    if concurrency is None:
+        concurrency = _concurrency(path, line, cells) or whole["batch_size"] * max(split["attention_dp_size"], n_groups)
+    batch = -(-concurrency // n_servers)
     if image := DYNAMO.search(source):
         release = IN_DYNAMO.get(image.group(1), release)
     near = stack if stack in catalog.servers() else DEFAULT_STACK
@@ -281,6 +274,8 @@ def _row(path: str, line: int, cells: dict[str, str], concurrency: int | None = 
         )
         marks = "" if near == stack else f"nearest_stack: {show(stack)} was not measured: that of {near}"
         row = replace(blank, device=device, spec=spec, work=work, kv=load.kv, marks=marks)
+        if any(_is_of(row, *named) for named in DRAFTED):
+            return replace(row, work=None, reason=DRAFTS)
         return replace(row, work=replace(work, gpu_memory_utilization=_share(path, cells, row)))
     except DseError as error:
         return replace(blank, reason=str(error))
@@ -324,13 +319,18 @@ def _split(path: str, line: int, name: str, cell: str) -> int:
     return int(number(path, line, name, cell, MAX_DEVICES**2, True)) if cell.strip("0.") else 1
 
 
-def _devices(split: dict[str, int]) -> tuple[int, int, int]:
+def _devices(split: dict[str, int], is_recipe: bool = False) -> tuple[int, int, int]:
     """(tp of a group, groups with requests of their own, expert parallel).
 
     Rows of recipes that split experts both ways state tp or attention dp as their product, 64 on 8 devices: the
-    experts' own split says how many there are.
+    experts' own split says how many there are. Of vLLM's, `is_recipe`, tp 4, attention dp 4 and ep 16 stand for
+    `{ tp: 4, ep: 4 }`, 4 devices (nvidia-master.yaml of github.com/SemiAnalysisAI/InferenceX, Apache-2.0; the table
+    repeats some of those times as tp 4, ep 4). Whether requests have groups of their own there is not stated: in few
+    of those recipes (`dp-attn: true` at their largest loads).
     """
     tp, n_groups, ep, moe_tp = (split[name] for name in ("tp_size", "attention_dp_size", "moe_ep_size", "moe_tp_size"))
+    if is_recipe and tp == n_groups > 1 and ep == tp * n_groups:
+        return tp, 1, tp
     if ep > 1 and moe_tp > 1 and max(tp, n_groups) == ep * moe_tp:
         tp, n_groups = (1, ep) if n_groups > tp else (ep, 1)
     return tp, n_groups, ep if tp * n_groups % ep == 0 and tp * n_groups > 1 else 1
