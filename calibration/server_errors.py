@@ -1,7 +1,7 @@
 """Write the errors on measured servers that ship (dse/data/serving.csv): `python -m
 calibration.server_errors TABLE.csv`.
 
-What `dse validate serving` says of a table, and the same for fits that saw no row of a model, or of a system. Rows of
+What `dse validate serving` says of a table, but for servers that draft, and the same for fits that saw no row of a model, or of a system. Rows of
 the table do not ship.
 """
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from calibration import host
 from calibration.host import Features
-from dse.calibrate.servers import is_suspect, read
+from dse.calibrate.servers import DRAFTS, is_suspect, read
 from dse.core import files
 from dse.core.errors import InputError
 from dse.validate import serving
@@ -100,7 +100,8 @@ def main(argv: list[str]) -> None:
     """Judge a table and write what ships. Raises InputError without exactly one argument."""
     if len(argv) != 1:
         raise InputError("give the path of a table of measured servers")
-    errors = serving.errors(serving.run(argv[0])) + left_out_errors(host.features(read(argv[0])))
+    judged = [server for server in serving.run(argv[0]) if server.row.reason != DRAFTS]
+    errors = serving.errors(judged) + left_out_errors(host.features(read(argv[0])))
     files.write(SHIPPED, serving.errors_csv(errors).encode())
 
 

@@ -89,11 +89,11 @@ _FORMATS = {
 #: day (github.com/SemiAnalysisAI/InferenceX, perf-changelog.yaml, pull requests 392 and 1488, Apache-2.0)
 DRAFTED = (("deepseek-v3", "1.2.0rc6.post3", ""), ("deepseek-v3", "1.1.0rc2.post2", "2026-01-14"))
 DRAFTS = "the recipe of this row drafts (MTP), which is not modeled: predicted are servers of one token a step"
-#: rows that are no measurement of what they state: model, release, the day they were measured on ("": any), why
+#: rows that are no measurement of what they state: model, release, why
 SUSPECT = (
-    ("qwen3-235b-a22b", "0.12.0", "", "three times the time beside kernels of any other release: not run as graphs"),
-    ("qwen3-32b", "1.3.0rc1", "", "times fall and rise with the load, by a factor of five"),
-    ("qwen3-32b", "1.2.0rc6.post1", "", "three rows, half of their time unexplained"),
+    ("qwen3-235b-a22b", "0.12.0", "three times the time beside kernels of any other release: not run as graphs"),
+    ("qwen3-32b", "1.3.0rc1", "times fall and rise with the load, by a factor of five"),
+    ("qwen3-32b", "1.2.0rc6.post1", "three rows, half of their time unexplained"),
 )
 
 
@@ -151,15 +151,8 @@ class ServerRow:
 
 def is_suspect(row: ServerRow) -> bool:
     """True for a row that is no measurement of what it states (SUSPECT), or that its table marks so."""
-    if row.is_marked:
-        return True
-    return any(_is_of(row, *named) for *named, _ in SUSPECT)
-
-
-def _is_of(row: ServerRow, model: str, release: str, day: str) -> bool:
-    """True for a row of this model and release, measured on this day ("": any)."""
     name = row.spec.name if row.spec else ""
-    return (name, row.release) == (model, release) and row.measured_on.startswith(day)
+    return row.is_marked or any((name, row.release) == (model, release) for model, release, _ in SUSPECT)
 
 
 def read(path: str, content: bytes | None = None) -> list[ServerRow]:
@@ -274,7 +267,7 @@ def _row(path: str, line: int, cells: dict[str, str], concurrency: int | None = 
         )
         marks = "" if near == stack else f"nearest_stack: {show(stack)} was not measured: that of {near}"
         row = replace(blank, device=device, spec=spec, work=work, kv=load.kv, marks=marks)
-        if any(_is_of(row, *named) for named in DRAFTED):
+        if any((spec.name, release, day) == (*named, day and row.measured_on) for *named, day in DRAFTED):
             return replace(row, work=None, reason=DRAFTS)
         return replace(row, work=replace(work, gpu_memory_utilization=_share(path, cells, row)))
     except DseError as error:

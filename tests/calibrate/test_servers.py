@@ -166,6 +166,45 @@ def test_splits_by_hand(table, split, expected):
     assert (row.work.tp, row.work.ep, row.work.dp_attention, row.n_devices) == expected
 
 
+@pytest.mark.parametrize(
+    ("backend", "source", "expected"),
+    [
+        # nvidia-master.yaml of InferenceX: { tp: 4, ep: 4 } of vLLM on 4 devices
+        ("vllm", "db-dump/2026-04-27", (4, 4, False, 4)),
+        # of others as stated: 4 groups of 4
+        ("vllm", "nvidia", (16, 16, True, 16)),
+        ("sglang", "db-dump/2026-04-27", (16, 16, True, 16)),
+    ],
+)
+def test_devices_that_vllms_recipes_state_twice(table, backend, source, expected):
+    split = {"tp_size": "4", "attention_dp_size": "4", "moe_tp_size": "1", "moe_ep_size": "16", "batch_size": "16"}
+    (row,) = read(table({**MIXTURE, **split, "backend": backend, "silicon_data_source": source}))
+    assert (row.work.tp, row.work.ep, row.work.dp_attention, row.n_devices) == expected
+    assert row.concurrency == 64
+
+
+@pytest.mark.parametrize(
+    ("release", "day", "drafts"),
+    [
+        ("1.2.0rc6.post3", "", True),
+        ("1.2.0rc6.post3", "2026-02-10", True),
+        ("1.2.0rc6.post2", "2026-02-10", False),
+        ("1.1.0rc2.post2", "2026-01-14", True),
+        ("1.1.0rc2.post2", "2025-12-15", False),
+        ("1.1.0rc2.post2", "", False),
+    ],
+)
+def test_recipes_that_draft_are_not_predicted(table, release, day, drafts):
+    """`off: v1.2.0rc6.post2 / mtp: v1.2.0rc6.post3` (perf-changelog.yaml of InferenceX, pull request 1488)."""
+    source = f"db-dump/2026-04-27; measured={day}T00:00:00Z" if day else "db-dump/2026-04-27"
+    cells = {**MIXTURE, "backend": "trtllm", "tp_size": "8", "backend_version": release, "silicon_data_source": source}
+    (row,) = read(table(cells))
+    assert (row.work is None) == drafts
+    assert ("drafts (MTP)" in row.reason) == drafts
+    (other,) = read(table({**cells, "model_path": "Qwen/Qwen3-32B"}))
+    assert other.work is not None
+
+
 def test_requests_at_once(table):
     # batch_size counts those of one group of attention; silicon_concurrency, where stated, all
     eight = {**MIXTURE, "tp_size": "1", "attention_dp_size": "8", "moe_ep_size": "8", "batch_size": "4"}
