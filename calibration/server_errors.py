@@ -1,8 +1,8 @@
 """Write the errors on measured servers that ship (dse/data/serving.csv): `python -m
 calibration.server_errors TABLE.csv`.
 
-What `dse validate serving` says of a table, but for servers that draft, and the same for fits that saw no row of a model, or of a system. Rows of
-the table do not ship.
+What `dse validate serving` says of a table, but for servers that draft, and the same for fits that saw no row of a
+model, or of a system. Rows of the table do not ship.
 """
 
 import sys
