@@ -48,12 +48,19 @@ MAX_MS = 1e8
 #: of the others digit by digit, with the lengths as stated (docs/explanation/calibration.md, Whole steps)
 INFERENCEX_LENGTHS = 0.9
 INFERENCEX = re.compile(r"(?i)db-dump|source_file=(20\d\d-\d\d-\d\d|[^/;]*gap-analysis\.csv)")
-#: recipes that leave the type of the cache to the engine, which keeps 16 bits: how models begin, devices, stacks;
-#: and the states of models whose recipes say them (github.com/SemiAnalysisAI/InferenceX, benchmarks/*.sh, Apache-2.0)
+#: recipes that leave the type of the cache to the engine, which keeps 16 bits: how models begin, devices, stacks, the
+#: day on which they began to say FP8 ("": never); and the states that recipes say which say FP8
+#: (github.com/SemiAnalysisAI/InferenceX, benchmarks/*.sh and their history, Apache-2.0)
 PLAIN_KV = (
-    ("gpt-oss", ("H100", "H200"), ("vllm", "trtllm")),
-    ("minimax-m2", ("H100",), ("vllm",)),
-    ("deepseek-v3", ("H200",), ("sglang",)),
+    ("gpt-oss", ("H100", "H200", "MI300X", "MI325X", "MI355X"), ("vllm", "trtllm"), ""),
+    ("minimax-m2", ("H100", "H200", "MI300X", "MI325X"), ("vllm",), ""),
+    ("minimax-m2", ("B200", "MI355X"), ("vllm",), "2026-04-05"),
+    ("deepseek-v3", ("H200",), ("sglang",), ""),
+    ("deepseek-v3", ("MI300X", "MI325X"), ("sglang",), "2026-01-22"),
+    ("glm-5", ("H200",), ("sglang",), ""),
+    ("glm-5", ("MI355X",), ("sglang",), "2026-04-17"),
+    ("kimi-k2.5", ("MI355X",), ("vllm",), ""),
+    ("qwen3.5", ("MI300X", "MI325X", "MI355X"), ("sglang",), ""),
 )
 STATES: dict[str, StateType] = {"qwen3.5-397b-a17b": "bfloat16"}
 MEASURED_ON = re.compile(r"measured=(20\d\d-\d\d-\d\d)")
@@ -248,7 +255,7 @@ def _row(path: str, line: int, cells: dict[str, str], concurrency: int | None = 
     )
     try:
         device, spec = _device(cells["system"]), catalog.model(cells["model_path"])
-        load = _load(cells, device, spec)
+        load = _load(cells, device, spec, blank.measured_on)
         work = Workload(
             batch=batch,
             input_tokens=max(1, round(load.length_share * whole["isl"])),
@@ -291,7 +298,7 @@ class RowLoad(NamedTuple):
     leaves_one_slot: bool
 
 
-def _load(cells: dict[str, str], device: HardwareSpec, spec: ModelSpec) -> RowLoad:
+def _load(cells: dict[str, str], device: HardwareSpec, spec: ModelSpec, measured_on: str) -> RowLoad:
     """The load of InferenceX's recipes, or of NVIDIA's own rows. Raises InputError for an unknown type of the cache."""
     told, stack, precision = (
         cells.get("kv_cache_dtype", ""),
@@ -303,8 +310,8 @@ def _load(cells: dict[str, str], device: HardwareSpec, spec: ModelSpec) -> RowLo
         return RowLoad(1.0, _kv(told, precision, False), "auto", in_step, stack == RESERVING)
     if cells.get("mode", "") == APART:
         return RowLoad(INFERENCEX_LENGTHS, _kv(told, precision, True), "auto", ROUNDS, False)
-    kv = _kv(told, precision, not _is_plain(device, spec, stack))
-    return RowLoad(INFERENCEX_LENGTHS, kv, STATES.get(spec.name, "auto"), ROUNDS, False)
+    kv = _kv(told, precision, not _is_plain(device, spec, stack, measured_on))
+    return RowLoad(INFERENCEX_LENGTHS, kv, STATES.get(spec.name, "auto") if kv == "fp8" else "auto", ROUNDS, False)
 
 
 def _split(path: str, line: int, name: str, cell: str) -> int:
@@ -349,11 +356,14 @@ def _device(system: str) -> HardwareSpec:
     raise InputError(f"system = {show(system)}: is not known: {did_you_mean(plain, names)}")
 
 
-def _is_plain(device: HardwareSpec, spec: ModelSpec, stack: str) -> bool:
+def _is_plain(device: HardwareSpec, spec: ModelSpec, stack: str, measured_on: str) -> bool:
     """True for a recipe of InferenceX that keeps keys and values in 16 bits whatever its weights are in."""
     return any(
-        spec.name.startswith(model) and device.name in devices and stack in stacks
-        for model, devices, stacks in PLAIN_KV
+        spec.name.startswith(model)
+        and device.name in devices
+        and stack in stacks
+        and (not until or measured_on < until)
+        for model, devices, stacks, until in PLAIN_KV
     )
 
 

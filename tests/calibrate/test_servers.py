@@ -184,6 +184,27 @@ def test_devices_that_vllms_recipes_state_twice(table, backend, source, expected
 
 
 @pytest.mark.parametrize(
+    ("model", "system", "backend", "precision", "day", "expected"),
+    [
+        # benchmarks/*.sh of InferenceX: no --kv-cache-dtype; added to MiniMax-M2.5 on B200 on 2026-04-03
+        ("openai/gpt-oss-120b", "mi355x", "vllm", "fp4", "2026-05-01", ("fp16", "auto")),
+        ("openai/gpt-oss-120b", "b200_sxm", "vllm", "fp4", "2026-05-01", ("fp8", "auto")),
+        ("MiniMaxAI/MiniMax-M2.5", "h200_sxm", "vllm", "fp8", "2026-03-28", ("fp16", "auto")),
+        ("MiniMaxAI/MiniMax-M2.5", "b200_sxm", "vllm", "fp8", "2026-03-28", ("fp16", "auto")),
+        ("MiniMaxAI/MiniMax-M2.5", "b200_sxm", "vllm", "fp8", "2026-04-20", ("fp8", "auto")),
+        # states are BF16 where FP8 keys and values are said
+        ("Qwen/Qwen3.5-397B-A17B", "h200_sxm", "sglang", "fp8", "2026-03-10", ("fp8", "bfloat16")),
+        ("Qwen/Qwen3.5-397B-A17B", "b200_sxm", "sglang", "bf16", "2026-03-10", ("fp16", "auto")),
+        ("Qwen/Qwen3.5-397B-A17B", "mi355x", "sglang", "fp8", "2026-03-10", ("fp16", "auto")),
+    ],
+)
+def test_types_of_the_cache_that_recipes_say(table, model, system, backend, precision, day, expected):
+    cells = {"model_path": model, "system": system, "backend": backend, "precision": precision, "tp_size": "8"}
+    (row,) = read(table({**cells, "silicon_data_source": f"db-dump/2026-06-01; measured={day}T00:00:00Z"}))
+    assert (row.kv, row.work.state_type) == expected
+
+
+@pytest.mark.parametrize(
     ("release", "day", "drafts"),
     [
         ("1.2.0rc6.post3", "", True),
