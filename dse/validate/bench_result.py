@@ -1,12 +1,15 @@
-"""Results of `vllm bench serve` (JSON) and SGLang's `bench_serving` (a line of JSON a run) as rows of a table of
-benchmarks, in the columns of `dse validate speed`."""
+"""Results of `vllm bench serve` (JSON), SGLang's `bench_serving` (a line of JSON a run), and lines of numbers
+("tpot=21.3ms concurrency=64 input=4096 output=512") as rows of a table of benchmarks, in the columns of `dse validate
+speed`."""
 
 import re
 from collections.abc import Mapping
 from typing import Any
 
-from dse.core.errors import InputError, show
+from dse.core import units
+from dse.core.errors import InputError, did_you_mean, show
 from dse.core.specfile import load_json
+from dse.specs.quantity import named_quantity
 from dse.validate import startup_log
 
 #: other names of the columns: of tables that people keep, of results of benchmarks, and of `--metadata` in these
@@ -54,6 +57,19 @@ _SETTINGS = (
 #: results of servers that draft have these
 _DRAFTED = ("accept_length", "spec_decode_acceptance_length")
 _ENDLESS = ("", "inf", "Infinity", "None")
+#: short names of a line of numbers
+_SHORT = {
+    "tpot": "measured_tpot_ms",
+    "ttft": "measured_ttft_ms",
+    "rate": "requests_per_s",
+    "input": "input_tokens",
+    "output": "output_tokens",
+    "kv": "kv_dtype",
+}
+#: columns of a line that are times, which need a unit there
+_TIMES = ("measured_tpot_ms", "measured_ttft_ms")
+_LINE = re.compile(r"\s*[A-Za-z_]+=\S.*")
+_PART = re.compile(r"([A-Za-z_]+)=(.*?)(?=[\s,]+[A-Za-z_]+=|$)")
 
 
 def engine_of(name: str) -> str:
@@ -74,6 +90,28 @@ def is_result(content: bytes) -> bool:
     """Whether a file is JSON, and so no table."""
     start = content.lstrip()
     return (start[1:].lstrip() if start.startswith(b"[") else start).startswith(b"{")
+
+
+def is_line(text: str) -> bool:
+    """Whether a text is a line of numbers (tpot=21.3ms concurrency=64), and no path."""
+    return bool(_LINE.fullmatch(text))
+
+
+def line_row(text: str) -> dict[str, str]:
+    """A line of numbers as a row of a table. Raises InputError for a name that no column has, one that is given twice,
+    and a time without its unit."""
+    said: dict[str, str] = {"id": text}
+    for name, value in _PART.findall(text.strip()):
+        column = _SHORT.get(name, name)
+        column = next((known for known, others in ALSO.items() if column in others), column)
+        if column not in ALSO:
+            raise InputError(f"{show(text)}: {name}: {did_you_mean(name, [*_SHORT, *ALSO])}")
+        if column in said:
+            raise InputError(f"{show(text)}: {name} = {show(value)}: is given twice")
+        if column in _TIMES:
+            value = repr(named_quantity(f"{show(text)}: {name}", value, "s", 1e-6, 1e5).si / units.to_base(1, "ms"))
+        said[column] = value
+    return said
 
 
 def rows(path: str, content: bytes) -> list[dict[str, str]]:

@@ -62,7 +62,7 @@ def server(tmp_path):
 def test_two_points_correct_other_loads_and_other_splits(tmp_path, server):
     """The others of that split were 50 % off and are by a tenth of it; those of two devices follow, a little less."""
     out = tmp_path / "own.toml"
-    found = own_server.calibrate(table(tmp_path / "t.csv", *server[1][1:3]), str(out), {})
+    found = own_server.calibrate([table(tmp_path / "t.csv", *server[1][1:3])], str(out), {})
     assert measured_memory.times_of(str(out)) == found.times
     off = {}
     for tp, rows in server.items():
