@@ -318,6 +318,16 @@ def context(device: HardwareSpec, model: ModelSpec, work: Workload, result: Resu
     return ", ".join([*kept, f"{work.output_tokens:,} out", admission, *full, how, *refused])
 
 
+def options(split: Mapping[str, Any], names: Iterable[str]) -> str:
+    """The options that ask for a split, of these of its numbers: "--tp 8 --dp-attention"."""
+    said = {
+        name: "" if split[name] is True else f" {split[name]}"
+        for name in names
+        if split[name] is True or split[name] > 1
+    }
+    return " ".join(f"--{name.replace('_', '-')}{value}" for name, value in said.items())
+
+
 def age_text(point: Point) -> str:
     """One line that says on which release times were measured, and how old that is; "" where it is the release asked
     for, or its day is not known."""

@@ -2,7 +2,7 @@
 experts whole or in slices, and with KV heads that would be copied shared by requests or by tokens.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -25,9 +25,11 @@ from dse.questions.common import (
     assumption_text,
     competes,
     crowned,
+    options,
     refused_text,
     sure_text,
 )
+from dse.questions.measured_fronts import MeasuredFront, measured_front
 from dse.questions.two_runs import TwoRuns, two_runs
 from dse.specs import collectives, deployment
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
@@ -97,6 +99,11 @@ class Devices(QuestionAnswer):
         return next((split for split in self.splits if competes(split) and split["fits_whole_batch"]), None)
 
     @cached_property
+    def measured_front(self) -> MeasuredFront | None:
+        """Measured servers beside the answer, on as many devices at about as many requests."""
+        return measured_front(self.fewest) if self.fewest else None
+
+    @cached_property
     def table(self) -> pd.DataFrame:
         """A row a split, in SI base units; the ends of the throughput's interval (80 %) as _low and _high."""
         return pd.DataFrame(
@@ -126,6 +133,7 @@ class Devices(QuestionAnswer):
             "sure_of_split": sure and sure.sure,
             "runner_up": self.runner_up and {name: self.runner_up[name] for name in TOLD},
             "two_runs": self.two_runs and self.two_runs.to_json(),
+            "measured_front": self.measured_front and self.measured_front.to_json(),
             "note": self.note,
             "age": self.age,
             "splits": told,
@@ -167,10 +175,14 @@ class Devices(QuestionAnswer):
             more = "" if self.note else ": ask for more with --most"
             return "\n".join([*lines, "", f"On none of them the whole batch fits at once{more}."])
         answer = f"Fewest devices that hold the whole batch at once: {fewest['n_devices']} ({split_text(fewest)})"
+        front = self.measured_front
         if sure := self.sure:
-            answer += f"; the fastest split of them, {sure_text(sure.sure)} sure"
+            computed = " as computed" if front and front.contradicts else ""
+            answer += f"; the fastest split of them{computed}, {sure_text(sure.sure)} sure"
         if self.runner_up:
             answer += f"; runner-up: {split_text(self.runner_up)}"
+        if front:
+            answer += f"\n{front.text()}"
         if self.two_runs:
             answer += f"\n{self.two_runs.text()}"
         return "\n".join([*lines, "", answer])
@@ -179,16 +191,6 @@ class Devices(QuestionAnswer):
 def split_text(split: Mapping[str, Any]) -> str:
     """A split by the options that ask for it."""
     return options(split, ("tp", "pp", *LAYOUT)) or "as it is"
-
-
-def options(split: Mapping[str, Any], names: Iterable[str]) -> str:
-    """The options that ask for a split, of these of its numbers: "--tp 8 --dp-attention"."""
-    said = {
-        name: "" if split[name] is True else f" {split[name]}"
-        for name in names
-        if split[name] is True or split[name] > 1
-    }
-    return " ".join(f"--{name.replace('_', '-')}{value}" for name, value in said.items())
 
 
 def _size(n_bytes: int) -> str:

@@ -15,6 +15,7 @@ from dse.model.point import Point
 from dse.model.uncertainty import Gain
 from dse.questions import common
 from dse.questions.common import Candidate, QuestionAnswer, Result, limits_text, seconds_text
+from dse.questions.measured_fronts import MeasuredFront, measured_front
 from dse.questions.two_runs import TwoRuns, two_runs
 from dse.specs.deployment import USUAL_SIZES
 from dse.specs.workload import Workload
@@ -48,7 +49,7 @@ COLUMNS = (
     "runs_why",
 )
 #: what is kept of each design, to compare it with others
-KEPT = tuple(dict.fromkeys((*COLUMNS, "prefix_tokens", *uncertainty.COMPARED)))
+KEPT = tuple(dict.fromkeys((*COLUMNS, "prefix_tokens", "weights_bits", *uncertainty.COMPARED)))
 #: what tells designs apart, whatever their batch
 DESIGN = ("system", "device", "stack", "quantizer", "weights", "n_devices", *uncertainty.SPLIT, *uncertainty.GROUPS)
 #: limits that may be set, by column
@@ -157,12 +158,30 @@ def verdict(rows: Sequence[Result], limits: Mapping[str, float]) -> str:
         most = max((int(row["batch"]) for row in own), default=0)
         more = f" ({most:,} as computed)" if most > surest["batch"] else ""
         sure = common.sure_text(keeps(surest, limits))
-        return f"Best within {said}: {told(surest)}; {sure} sure to keep that{more}.{_rival_text(rows, surest, limits)}"
+        front = front_of(surest, limits)
+        best_word = "Best as computed within" if front and front.contradicts else "Best within"
+        rest = f"{_front_text(front, limits)}{_rival_text(rows, surest, limits)}"
+        return f"{best_word} {said}: {told(surest)}; {sure} sure to keep that{more}.{rest}"
     if computed := [row for row in rows if within_as_computed(row, limits)]:
         likeliest = max(computed, key=lambda row: (keeps(row, limits), middle_speed(row)))
         sure = common.sure_text(keeps(likeliest, limits))
         return f"Nothing surely keeps {said}: the likeliest is {told(likeliest)}; {sure} sure."
     return f"Nothing keeps {said}: the fastest for a user is {told(max(rows, key=lambda row: speeds(row)[0]))}."
+
+
+def front_of(winner: Result, limits: Mapping[str, float]) -> MeasuredFront | None:
+    """Measured servers beside the best design within a limit on the time per token; None without one, and where none
+    were measured near it."""
+    return measured_front(winner, limits["tpot_s"]) if "tpot_s" in limits else None
+
+
+def _front_text(front: MeasuredFront | None, limits: Mapping[str, float]) -> str:
+    """A sentence on measured servers, after a space; on a line of its own where they say otherwise; "" for none."""
+    if front is None:
+        return ""
+    aside = " Times to the first token are not limited there." if "ttft_s" in limits else ""
+    between = "\n" if front.contradicts else " "
+    return f"{between}{front.text()}{aside}"
 
 
 def _design(row: Mapping[str, Any]) -> tuple[str, ...]:
@@ -234,6 +253,11 @@ class Interactivity(QuestionAnswer):
         return runner_up(self.rows, self.best, self.limits) if self.best else None
 
     @property
+    def measured_front(self) -> MeasuredFront | None:
+        """Measured servers beside the best."""
+        return front_of(self.best, self.limits) if self.best else None
+
+    @property
     def two_runs(self) -> TwoRuns | None:
         """The runs that would tell the best from the runner-up; None where none is named."""
         return runs_of(self.best, self.runner_up[0]) if self.best and self.runner_up else None
@@ -257,6 +281,7 @@ class Interactivity(QuestionAnswer):
             "best": self.best and told_of(self.best),
             "runner_up": self.runner_up and {**told_of(self.runner_up[0]), "sure": self.runner_up[1]},
             "two_runs": self.two_runs and self.two_runs.to_json(),
+            "measured_front": self.measured_front and self.measured_front.to_json(),
             "rows": self.table.to_dict("records"),
             "measured": list(self.measured),
             "age": self.age,

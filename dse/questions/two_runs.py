@@ -64,7 +64,8 @@ def two_runs(first: Mapping[str, Any], second: Mapping[str, Any], names: tuple[s
         return None
     words, options = _BENCHMARKS[engine]
     n, n_second = int(first["batch"]), int(second["batch"])
-    lengths = f"--random-input-len {first['input_tokens']} --random-output-len {first['output_tokens']}"
+    inputs, outputs = (int(first[f"{name}_tokens"]) for name in ("input", "output"))
+    lengths = f"--random-input-len {inputs} --random-output-len {outputs}"
     return TwoRuns(names, (n, n_second), f"{words} {_load(n)} {lengths}", options, gain.sure, sure_then(gain))
 
 

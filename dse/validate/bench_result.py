@@ -19,19 +19,19 @@ ALSO = {
     "model": ("model_id", "model_path", "served_model_name"),
     "device": ("gpu", "hardware", "system"),
     "weights": ("quantization",),
-    "kv_dtype": ("kv_cache_dtype",),
+    "kv_dtype": ("kv_cache_dtype", "kv"),
     "tp": ("tensor_parallel_size", "tp_size"),
     "pp": ("pipeline_parallel_size", "pp_size"),
     "ep": ("expert_parallel_size", "ep_size"),
-    "dp_attention": ("enable_dp_attention",),
-    "concurrency": ("max_concurrency",),
+    "dp_attention": ("enable_dp_attention", "dpa"),
+    "concurrency": ("max_concurrency", "conc"),
     "requests": ("num_prompts", "completed"),
-    "requests_per_s": ("request_rate",),
-    "input_tokens": ("input_len", "random_input_len", "isl"),
-    "output_tokens": ("output_len", "random_output_len", "osl"),
-    "measured_tpot_ms": ("mean_tpot_ms", "tpot_ms"),
-    "measured_ttft_ms": ("mean_ttft_ms", "ttft_ms"),
-    "measured_output_tok_s": ("output_throughput", "output_tok_s"),
+    "requests_per_s": ("request_rate", "rate"),
+    "input_tokens": ("input_len", "random_input_len", "isl", "input", "inp"),
+    "output_tokens": ("output_len", "random_output_len", "osl", "output", "out"),
+    "measured_tpot_ms": ("mean_tpot_ms", "tpot_ms", "tpot"),
+    "measured_ttft_ms": ("mean_ttft_ms", "ttft_ms", "ttft"),
+    "measured_output_tok_s": ("output_throughput", "output_tok_s", "ots"),
 }
 #: protocols of clients, and other spellings, -> the engine; an API that several speak is taken as vLLM's
 _ENGINES = {
@@ -57,15 +57,15 @@ _SETTINGS = (
 #: results of servers that draft have these
 _DRAFTED = ("accept_length", "spec_decode_acceptance_length")
 _ENDLESS = ("", "inf", "Infinity", "None")
-#: short names of a line of numbers
-_SHORT = {
-    "tpot": "measured_tpot_ms",
-    "ttft": "measured_ttft_ms",
-    "rate": "requests_per_s",
-    "input": "input_tokens",
-    "output": "output_tokens",
-    "kv": "kv_dtype",
+#: columns of settings that tables have, as engines' commands take them
+_COLUMN_SETTINGS = {
+    "util": "--gpu-memory-utilization",
+    "mml": "--max-model-len",
+    "seqs": "--max-num-seqs",
+    "budget": "--max-num-batched-tokens",
 }
+#: requests at once of a server that takes all that come at a rate, unless its own setting is less
+_ALL_THAT_COME = "1024"
 #: columns of a line that are times, which need a unit there
 _TIMES = ("measured_tpot_ms", "measured_ttft_ms")
 _LINE = re.compile(r"\s*[A-Za-z_]+=\S.*")
@@ -83,7 +83,24 @@ def renamed(said: Mapping[str, str]) -> dict[str, str]:
     for name, others in ALSO.items():
         if not row.get(name) and (value := next(filter(None, map(row.get, others)), None)):
             row[name] = value
+    if "kind" in said:
+        row |= _of_kind(said, row)
     return row
+
+
+def _of_kind(said: Mapping[str, str], row: Mapping[str, str]) -> dict[str, str]:
+    """Columns of a table that says by a `kind` how its rows were measured, and settings of their servers in columns."""
+    kind, requests = said["kind"].lower(), row.get("concurrency", "")
+    if said.get("rounds", "").isdecimal() and requests.isdecimal():
+        requests = str(int(said["rounds"]) * int(requests))
+    options = [f"{option} {said[name]}" for name, option in _COLUMN_SETTINGS.items() if said.get(name)]
+    return {
+        "decode": "true" if "decode" in kind else "",
+        "all_at_once": "true" if kind == "burst" else "",
+        "requests": requests,
+        "concurrency": _ALL_THAT_COME if kind.startswith("rate") else row.get("concurrency", ""),
+        "server": " ".join([row.get("server", ""), *options]),
+    }
 
 
 def is_result(content: bytes) -> bool:
@@ -102,10 +119,10 @@ def line_row(text: str) -> dict[str, str]:
     and a time without its unit."""
     said: dict[str, str] = {"id": text}
     for name, value in _PART.findall(text.strip()):
-        column = _SHORT.get(name, name)
-        column = next((known for known, others in ALSO.items() if column in others), column)
+        column = next((known for known, others in ALSO.items() if name in others), name)
         if column not in ALSO:
-            raise InputError(f"{show(text)}: {name}: {did_you_mean(name, [*_SHORT, *ALSO])}")
+            known = [*ALSO, *(other for others in ALSO.values() for other in others)]
+            raise InputError(f"{show(text)}: {name}: {did_you_mean(name, known)}")
         if column in said:
             raise InputError(f"{show(text)}: {name} = {show(value)}: is given twice")
         if column in _TIMES:

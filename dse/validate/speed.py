@@ -243,7 +243,7 @@ def row(path: str, line: int, said: dict[str, str]) -> SpeedRow:
             f"{place}: engine = {show(blank.engine)}: must be one of {', '.join(known)}: leave the row out"
         )
     device, spec = catalog.device(blank.device_name), catalog.model(blank.model)
-    kv = quantizers.parse(said.get("kv_dtype") or "fp16")
+    kv = quantizers.parse("fp16" if said.get("kv_dtype", "") in ("", "auto") else said["kv_dtype"])
     varied = said.get("lengths", "")
     if varied not in ("", "fixed", "varied"):
         raise InputError(f"{place}: lengths = {show(varied)}: must be fixed or varied, or nothing")
