@@ -27,7 +27,7 @@ SHIPPED = Path(data.__file__).parent / "measured_fronts.csv"
 LIMITS_MS = (5, 10, 20, 30, 50, 100)
 #: most that two loads are apart, as a factor, between which times and rates are interpolated
 NEXT_LOAD = 4
-#: digits of a ratio after the point: reruns within days differ by 0.4 % in the middle
+#: digits of a ratio: reruns within days differ by 0.4 % in the middle
 DIGITS = 3
 _MS = units.to_base(1, "ms")
 
@@ -54,7 +54,7 @@ class Deployment(NamedTuple):
         return self[:6]
 
 
-class Measured(NamedTuple):
+class MeasuredLoad(NamedTuple):
     """One measured load of a deployment."""
 
     requests: int
@@ -67,7 +67,7 @@ class Measured(NamedTuple):
 
 #: model, mean prompt and answer in tokens
 Lengths = tuple[str, int, int]
-Loads = dict[Lengths, dict[Deployment, list[Measured]]]
+Loads = dict[Lengths, dict[Deployment, list[MeasuredLoad]]]
 
 
 def deployment_of(row: ServerRow) -> Deployment:
@@ -108,7 +108,7 @@ def loads_of(rows: Iterable[ServerRow]) -> Loads:
     loads: Loads = defaultdict(lambda: defaultdict(list))
     for (lengths, deployment, requests), of_load in runs.items():
         tpots, rates = zip(*of_load, strict=True)
-        loads[lengths][deployment].append(Measured(requests, median(tpots), median(rates)))
+        loads[lengths][deployment].append(MeasuredLoad(requests, median(tpots), median(rates)))
     return loads
 
 
@@ -123,7 +123,7 @@ def fronts(loads: Loads) -> list[dict[str, Any]]:
                 if found := at_limit(measured, limit_ms * _MS):
                     cell[deployment] = found
             rows += _cell(lengths, limit_ms, cell)
-        by_load: dict[int, dict[Deployment, Measured]] = defaultdict(dict)
+        by_load: dict[int, dict[Deployment, MeasuredLoad]] = defaultdict(dict)
         for deployment, measured in of_lengths.items():
             for one in measured:
                 by_load[one.requests][deployment] = one
@@ -137,7 +137,7 @@ def fronts(loads: Loads) -> list[dict[str, Any]]:
     return rows
 
 
-def at_limit(measured: Iterable[Measured], limit_s: float) -> Measured | None:
+def at_limit(measured: Iterable[MeasuredLoad], limit_s: float) -> MeasuredLoad | None:
     """The load of a deployment at a limit on its time per token, with its rate: logarithms are interpolated between the
     largest load that keeps the limit and the next; None where no load keeps it."""
     ordered = sorted(measured)
@@ -154,10 +154,10 @@ def at_limit(measured: Iterable[Measured], limit_s: float) -> Measured | None:
         return math.exp(math.log(low) + share * math.log(high / low))
 
     requests = round(between(last.requests, beyond.requests))
-    return Measured(requests, limit_s, between(last.rate, beyond.rate))
+    return MeasuredLoad(requests, limit_s, between(last.rate, beyond.rate))
 
 
-def _cell(lengths: Lengths, limit_ms: int | None, cell: dict[Deployment, Measured]) -> list[dict[str, Any]]:
+def _cell(lengths: Lengths, limit_ms: int | None, cell: dict[Deployment, MeasuredLoad]) -> list[dict[str, Any]]:
     """The rows of a cell, none where it has one deployment."""
     if len(cell) < 2:
         return []
@@ -170,10 +170,15 @@ def _cell(lengths: Lengths, limit_ms: int | None, cell: dict[Deployment, Measure
             **deployment._asdict(),
             "requests": one.requests,
             "is_open": int(one.is_open),
-            "ratio": round(one.rate / best, DIGITS),
+            "ratio": one.rate / best,
         }
         for deployment, one in sorted(cell.items())
     ]
+
+
+def text_of(rows: list[dict[str, Any]]) -> str:
+    """The table as it ships."""
+    return csv_text(rows, digits=DIGITS)
 
 
 def main(argv: list[str]) -> None:
@@ -181,7 +186,7 @@ def main(argv: list[str]) -> None:
     if not argv:
         raise InputError("give the path of a table of measured servers, or of several")
     rows = fronts(loads_of(row for path in argv for row in read(path)))
-    files.write(SHIPPED, csv_text(rows).encode())
+    files.write(SHIPPED, text_of(rows).encode())
 
 
 if __name__ == "__main__":

@@ -268,7 +268,7 @@ def devices(
         f"{many} of {work.input_tokens:,} + {work.output_tokens:,} tokens?"
     )
     age = age_text(Point(device, plan, replace(work, tp=1, pp=1, pp_batches=None, ep=1, dp_attention=False, dcp=1)))
-    answer = Devices(question, tuple(splits), note=note, age=age)
+    answer = Devices(question=question, splits=tuple(splits), note=note, age=age)
     if (best := answer.fewest) is None:
         return answer
     whole = [i for i, split in enumerate(splits) if split["fits_whole_batch"] and competes(split)]

@@ -594,6 +594,10 @@ def formats(
     rival = min(rivals, key=lambda name: rivals[name].sure, default="")
     if best is None or not rival or 1 - rivals[rival].sure < NAMED_FROM:
         rival = ""
+    runs = None
+    if best and rival and not best.elsewhere:
+        second = next(fmt.result for fmt in running if fmt.name == rival)
+        runs = two_runs(best.result, second, (best.name, rival), rivals[rival])
     from_batch, from_input = (None, None)
     if near and has_starts and near.gain and (near.gain.ratio > 1) == _is_faster(near.result, base):
         from_batch, from_input = _starts(by_name[near.name], plain, work, batch)
@@ -615,7 +619,7 @@ def formats(
         max_error=tolerance.error,
         first_input=max(1, work.prefix_tokens),
         runner_up=(rival, 1 - rivals[rival].sure) if rival else None,
-        two_runs=two_runs(best.result, best.result, (best.name, rival), rivals[rival]) if best and rival else None,
+        two_runs=runs,
     )
 
 

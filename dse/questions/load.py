@@ -50,9 +50,9 @@ class UnderLoad(QuestionAnswer):
     limits: dict[str, float] = field(default_factory=dict)
     #: the upper end of the interval of each time over what is computed, by column
     late: dict[str, float] = field(default_factory=dict)
-    age: str = ""
     #: asked for rates between the rows
     server: TrafficServer | None = field(default=None, compare=False, repr=False)
+    age: str = ""
 
     @cached_property
     def table(self) -> pd.DataFrame:

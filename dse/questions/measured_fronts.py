@@ -25,7 +25,7 @@ LAYOUT = ("tp", "pp", "ep", "dp_attention")
 _MS = units.to_base(1, "ms")
 
 
-class Measured(NamedTuple):
+class MeasuredLayout(NamedTuple):
     """A deployment in a cell."""
 
     model: str
@@ -61,8 +61,8 @@ class MeasuredFront(NamedTuple):
     """Deployments of one cell that differ in their layout alone, most tokens a device first; `picked` is the
     recommended one, None where that was not measured."""
 
-    deployments: tuple[Measured, ...]
-    picked: Measured | None
+    deployments: tuple[MeasuredLayout, ...]
+    picked: MeasuredLayout | None
     #: the layout that is recommended, as options
     layout: str
     #: the type of keys and values that is recommended
@@ -70,7 +70,7 @@ class MeasuredFront(NamedTuple):
 
     @property
     def times(self) -> float | None:
-        """How many times the tokens of the recommended deployment the best one gave."""
+        """The best deployment's tokens a device over those of the recommended one."""
         return self.picked and self.deployments[0].ratio / self.picked.ratio
 
     @property
@@ -114,11 +114,11 @@ def measured_front(pick: Mapping[str, Any], limit_s: float | None = None) -> Mea
     if any(name not in pick for name in ("weights_bits", "stack", "dcp")) or pick["dcp"] != 1:  # tables may say less
         return None
     layout = tuple(pick[name] for name in LAYOUT)
-    cells: dict[tuple[float, ...], list[Measured]] = defaultdict(list)
+    cells: dict[tuple[float, ...], list[MeasuredLayout]] = defaultdict(list)
     for one in shipped():
         if _is_alike(one, pick) and (far := _distance(one, pick, limit_s)) is not None:
             cells[far, one.input_tokens, one.output_tokens, one.limit_s or one.requests].append(one)
-    groups: dict[tuple[str, ...], list[Measured]] = defaultdict(list)
+    groups: dict[tuple[str, ...], list[MeasuredLayout]] = defaultdict(list)
     for one in cells[min(cells)] if cells else ():
         groups[one.release, one.month, one.kv].append(one)
     found = []
@@ -137,18 +137,18 @@ def measured_front(pick: Mapping[str, Any], limit_s: float | None = None) -> Mea
     return None if is_at_less and front.times != 1 else front
 
 
-def _layout(one: Measured) -> tuple[Any, ...]:
+def _layout(one: MeasuredLayout) -> tuple[Any, ...]:
     return tuple(getattr(one, name) for name in LAYOUT)
 
 
-def _is_alike(one: Measured, pick: Mapping[str, Any]) -> bool:
+def _is_alike(one: MeasuredLayout, pick: Mapping[str, Any]) -> bool:
     weights = pick["weights"] if isinstance(pick["weights"], str) else WIDE if pick["weights_bits"] == WIDE_BITS else ""
     named = pick["model"], pick["device"], str(pick["stack"]).partition("@")[0], weights
     return (one.model, one.device, one.engine, one.weights) == named
 
 
-def _distance(one: Measured, pick: Mapping[str, Any], limit_s: float | None) -> float | None:
-    """How far the cell of a deployment is from what is asked, in logarithms; None where that is too far."""
+def _distance(one: MeasuredLayout, pick: Mapping[str, Any], limit_s: float | None) -> float | None:
+    """Return the distance of a deployment's cell from what is asked, in logarithms; None where that is too far."""
     pairs: list[tuple[float, float, float]] = [(one.input_tokens, pick["input_tokens"], LENGTHS_WITHIN)]
     pairs += [(one.output_tokens, pick["output_tokens"], LENGTHS_WITHIN)]
     if limit_s is None:
@@ -164,14 +164,14 @@ def _distance(one: Measured, pick: Mapping[str, Any], limit_s: float | None) -> 
 
 
 @cache
-def shipped() -> tuple[Measured, ...]:
+def shipped() -> tuple[MeasuredLayout, ...]:
     """All deployments that ship."""
     return tuple(_measured(row) for row in data.rows("measured_fronts.csv"))
 
 
-def _measured(row: Mapping[str, str]) -> Measured:
+def _measured(row: Mapping[str, str]) -> MeasuredLayout:
     limit_ms = row["tpot_limit_ms"]
-    return Measured(
+    return MeasuredLayout(
         model=row["model"],
         input_tokens=int(row["input_tokens"]),
         output_tokens=int(row["output_tokens"]),
