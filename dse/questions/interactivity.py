@@ -217,12 +217,11 @@ def runs_of(winner: Result, rival: Result) -> TwoRuns | None:
 
 
 def _rival_text(rows: Iterable[Result], winner: Result, limits: Mapping[str, float]) -> str:
-    """The runner-up in a sentence, after a space, and on a line what would tell the two; "" where there is none."""
+    """The runner-up in a sentence, after a space; "" where there is none."""
     if not (found := runner_up(rows, winner, limits)):
         return ""
     rival, chance = found
-    said = f" Runner-up, {common.sure_text(chance)} sure to be better: {told(rival)}."
-    return f"{said}\n{runs.text()}" if (runs := runs_of(winner, rival)) else said
+    return f" Runner-up, {common.sure_text(chance)} sure to be better: {told(rival)}."
 
 
 @dataclass(frozen=True, repr=False)
@@ -298,6 +297,7 @@ class Interactivity(QuestionAnswer):
         """The verdict, and for each format the most tokens a device at some speeds for a user."""
         hint = "" if self.limits or not self.rows else " --max-tpot '50 ms' asks for the best that keeps it."
         lines = [f"Throughput a device against the speed of each user: {self.context}", "", self.verdict + hint]
+        lines += [self.two_runs.text()] if self.two_runs else []
         if self.rows:
             lines += ["", "Most tokens/s a device where each user surely gets at least so many tokens/s:", ""]
             lines += aligned([["KV format", *map(str, SPEEDS)], *map(self._speed_row, self.fronts)], left=1)

@@ -74,7 +74,9 @@ def test_layouts_of_as_many_devices_are_compared_at_one_load_and_reruns_by_their
     both += [row(f"b{ttft}", "gpt-oss-120b", 16, 2, ttft, 10, ep=2, source=DAY) for ttft in (350, 340, 900)]
     both.append(row("c", "gpt-oss-120b", 16, 2, 1, 1, ep=2, source="db-dump/2026-04-27"))
     both.append(row("d", "gpt-oss-120b", 16, 2, 1, 1, ep=2, source=DAY, suspect="drafts"))
-    rows = [one for one in made(tmp_path, *both) if one["tpot_limit_ms"] is None]
+    every = made(tmp_path, *both)
+    assert {one["month"] for one in every} == {"2026-03"}
+    rows = [one for one in every if one["tpot_limit_ms"] is None]
     assert [(one["ep"], one["requests"], one["kv"], one["month"]) for one in rows] == [
         (1, 16, "fp16", "2026-03"),
         (2, 16, "fp16", "2026-03"),
