@@ -233,7 +233,7 @@ def _row(path: str, line: int, cells: dict[str, str], concurrency: int | None = 
         cells["backend"].lower(),
         cells.get("precision", "").lower(),
     )
-    tp, n_groups, ep = _devices(split, stack == "vllm" and bool(INFERENCEX.search(source)))
+    tp, n_groups, ep = _devices(split, stack == "vllm" and _is_inferencex(cells))
     if concurrency is None:
         concurrency = _concurrency(path, line, cells) or whole["batch_size"] * max(split["attention_dp_size"], n_groups)
     batch = -(-concurrency // n_servers)

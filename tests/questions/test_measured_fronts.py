@@ -152,43 +152,68 @@ def test_rows_of_tables_that_say_less_have_none(shipped):
     assert measured_front(PICK | {"dcp": 2}, 0.02) is None
 
 
+def layout(tp, batch, **changes):
+    return {**PICK, "n_devices": tp, "tp": tp, "batch": batch, **changes}
+
+
 def test_a_cell_that_agrees_by_hand():
     """llama3.1-70b in FP8 on H100 under vLLM (InferenceX, October 2025), 7,373 and 922 tokens within 50 ms: 2 devices
     between 16 requests (34.6 ms, 222 token/s a device) and 32 (52.4 ms, 269) give 264, 4 between 32 (32.8 ms, 235) and
     64 (53.5 ms, 289) 281, which is 1.066 times as much; 8 took no more than 64 requests, the least they give is 224."""
-    asked = {"weights": "fp8", "input_tokens": 8192, "max_tpot": "50 ms", "splits": [2, 4, 8]}
-    found = dse.interactivity("h100", "llama3.1-70b", ["fp8"], **asked)
-    assert found.best["tp"] == 4
-    front = found.measured_front
+    server = {"model": "llama3.1-70b", "device": "H100", "weights": "fp8", "input_tokens": 8192}
+    front = measured_front(layout(4, 49, **server), 0.050)
     assert [one.layout_text() for one in front.deployments] == ["--tp 4", "--tp 2"]
     assert front.deployments[0].ratio / front.deployments[1].ratio == pytest.approx(1.066, abs=0.003)
-    assert found.verdict.startswith("Best within TPOT 50 ms: fp8, tp 4, ")
-    assert (
+    assert front.text() == (
         "Measured the best too, of 2 layouts (vLLM 2025-10, 7,373 + 922 tokens, TPOT 50 ms; InferenceX)."
-        in found.text()
     )
 
 
 def test_a_cell_that_says_otherwise_by_hand():
     """gpt-oss-120b on H200 under vLLM 0.18.0 (InferenceX), 922 and 922 tokens within 10 ms, 64 requests: 4 devices give
     1,664.9 token/s each at 9.5 ms, 8 devices 1,120.2 at 7.1 ms, 1.486 times."""
-    asked = {"input_tokens": 1024, "output_tokens": 1024, "max_tpot": "10 ms"}
-    found = dse.interactivity("h200", "gpt-oss-120b", ["fp16"], **asked)
-    assert found.best["tp"] == 8
-    assert found.best["batch"] <= 64
-    assert found.measured_front.times == pytest.approx(1.486, abs=0.005)
-    assert found.verdict.startswith("Best as computed within TPOT 10 ms: fp16, tp 8, ")
-    assert "\nMeasured otherwise: --tp 4 gave 1.49 times the tokens a device of --tp 8 (vLLM 0.18.0, " in found.text()
-    assert found.to_json()["measured_front"]["contradicts"]
-    late = dse.interactivity("h200", "gpt-oss-120b", ["fp16"], **asked, max_ttft="5 s")
-    assert "InferenceX). Times to the first token are not limited there." in late.text()
+    server = {"model": "gpt-oss-120b", "weights": "mxfp4-experts", "quantizer": "fp16"}
+    front = measured_front(layout(8, 62, **server), 0.010)
+    assert front.times == pytest.approx(1.486, abs=0.005)
+    assert front.text().startswith(
+        "Measured otherwise: --tp 4 gave 1.49 times the tokens a device of --tp 8 (vLLM 0.18"
+    )
 
 
 def test_devices_of_a_batch_beside_measured_ones():
     """qwen3.5-397b-a17b in FP8 on B300 under SGLang 0.5.9, 64 requests of 922 and 922 tokens: 876 token/s a device with
-    --tp 4, 703 with --ep 4 beside, 0.80 times."""
-    asked = {"weights": "fp8-block", "batch": 64, "input_tokens": 1024, "output_tokens": 1024, "stack": "sglang"}
-    found = dse.devices("b300", "qwen3.5-397b-a17b", "fp8", most=4, **asked)
-    assert (found.fewest["tp"], found.fewest["ep"]) == (4, 1)
-    assert found.text().count("Measured the best too, of 2 layouts (SGLang 0.5.9, 922 + 922 tokens, 64 requests") == 1
-    assert found.measured_front.deployments[1].ratio == pytest.approx(0.803, abs=0.002)
+    --tp 4, 703 with --ep 4 beside, 0.803 times."""
+    server = {"model": "qwen3.5-397b-a17b", "device": "B300", "stack": "sglang", "weights": "fp8-block"}
+    front = measured_front(layout(4, 60, ep=4, **server))
+    assert front.times == pytest.approx(1 / 0.803, abs=0.002)
+
+
+def test_what_was_measured_otherwise_stands_in_the_answer(shipped):
+    """Another layout of the server that the answer recommends is said to give 1.6 times as much, and less."""
+    asked = {"splits": [1, 2], "input_tokens": 1024, "output_tokens": 1024, "max_tpot": "20 ms"}
+    best = dse.interactivity("h200", "qwen3-32b", ["fp8"], **asked).best
+    ours = {"model": "qwen3-32b", "weights": "bf16", "requests": int(best["batch"])}
+    other = 3 - best["tp"]
+    shipped(one(best["tp"], 0.5, **ours), one(other, 0.8, **ours))
+    found = dse.interactivity("h200", "qwen3-32b", ["fp8"], **asked, max_ttft="9 s")
+    assert found.verdict.startswith("Best as computed within TPOT 20 ms and TTFT 9 s: fp8, ")
+    assert "gave 1.60 times the tokens a device of" in found.text().split("\nMeasured otherwise: ")[1]
+    assert "InferenceX). Times to the first token are not limited there." in found.text()
+    assert found.to_json()["measured_front"]["contradicts"]
+    shipped(one(best["tp"], 0.9, **ours), one(other, 0.8, **ours))
+    said = dse.interactivity("h200", "qwen3-32b", ["fp8"], **asked).verdict
+    assert said.startswith("Best within TPOT 20 ms: fp8, ")
+    assert " Measured the best too, of 2 layouts (vLLM 0.19.0, " in said
+    free = dse.interactivity("h200", "qwen3-32b", ["fp8"], **{**asked, "max_tpot": None})
+    assert "Measured" not in free.text()
+
+
+def test_the_fewest_devices_are_told_beside_measured_ones(shipped):
+    asked = {"batch": 64, "input_tokens": 1024, "output_tokens": 1024, "weights": "fp8", "most": 2}
+    fewest = dse.devices("h100", "llama3.1-70b", "fp8", **asked).fewest
+    assert fewest["n_devices"] == 2
+    at = {"model": "llama3.1-70b", "device": "H100", "weights": "fp8", "limit_s": None, "n_devices": 2}
+    shipped(one(fewest["tp"], 0.5, pp=fewest["pp"], **at), one(fewest["pp"], 0.8, pp=fewest["tp"], **at))
+    text = dse.devices("h100", "llama3.1-70b", "fp8", **asked).text()
+    assert "the fastest split of them as computed, " in text
+    assert "\nMeasured otherwise: " in text
