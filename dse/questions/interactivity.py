@@ -256,10 +256,14 @@ class Interactivity(QuestionAnswer):
         """Measured servers beside the best."""
         return front_of(self.best, self.limits) if self.best else None
 
-    @property
+    @cached_property
     def two_runs(self) -> TwoRuns | None:
-        """The runs that would tell the best from the runner-up; None where none is named."""
-        return runs_of(self.best, self.runner_up[0]) if self.best and self.runner_up else None
+        """The runs that would tell the best from the runner-up, within the limits if there are any; None where no
+        runner-up is named."""
+        running = filter(common.competes, self.rows)
+        winner = self.best if self.limits else max(running, key=middle_speed, default=None)
+        found = runner_up(self.rows, winner, self.limits) if winner else None
+        return runs_of(winner, found[0]) if winner and found else None
 
     @cached_property
     def table(self) -> pd.DataFrame:

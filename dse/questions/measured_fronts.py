@@ -85,7 +85,6 @@ class MeasuredFront(NamedTuple):
         release = f"{ENGINES.get(best.engine, best.engine)} {best.release or best.month}"
         kv = f", keys and values in {best.kv}" if best.kv not in ("", self.kv) else ""
         where = f"{release}, {best.input_tokens:,} + {best.output_tokens:,} tokens, {within}{kv}; {best.source}"
-        n = len(self.deployments)
         if self.picked is None:
             names = ", ".join(one.layout_text() for one in self.deployments)
             return f"Not measured: {self.layout}. Measured there, most tokens a device first: {names} ({where})."
@@ -94,7 +93,8 @@ class MeasuredFront(NamedTuple):
                 f"Measured otherwise: {best.layout_text()} gave {self.times:.2f} times the tokens a device of "
                 f"{self.layout} ({where})."
             )
-        return f"Measured the best too, of {n} layouts ({where})."
+        how = "the best too" if self.times == 1 else f"within {100 * (self.times or 1) - 100:.2g} % of the best"
+        return f"Measured {how}, of {len(self.deployments)} layouts ({where})."
 
     def to_json(self) -> dict[str, Any]:
         """All of it."""

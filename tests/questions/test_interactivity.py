@@ -143,8 +143,8 @@ def test_the_runner_up_is_named_where_it_may_well_be_better():
     assert 0.2 <= chance < 0.5
     said = speeds.verdict(near, {"tpot_s": 0.1})
     assert f" Runner-up, {100 * chance:.0f} % sure to be better: fp16, tp 1, 64 requests" in said
-    answer = speeds.Interactivity("", tuple(near), {"tpot_s": 0.1})
-    line = answer.two_runs.text()
+    line = speeds.Interactivity("", tuple(near), {"tpot_s": 0.1}).two_runs.text()
+    assert line == speeds.Interactivity("", tuple(near), {}).two_runs.text()
     assert line.startswith(f"Two runs would tell fp16, tp 2 from fp16, tp 1 ({100 - 100 * chance:.0f} % sure now, ")
     assert speeds.runner_up(far, winner, {"tpot_s": 0.1}) is None
     assert "Runner-up" not in speeds.verdict(far, {"tpot_s": 0.1})

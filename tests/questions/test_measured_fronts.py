@@ -71,7 +71,7 @@ def test_a_layout_that_gave_clearly_more_is_named_with_the_figure(shipped):
     found = measured_front(PICK, 0.022)
     assert not found.contradicts
     assert found.text() == (
-        "Measured the best too, of 2 layouts (vLLM 0.19.0, 922 + 922 tokens, TPOT 20 ms; InferenceX)."
+        "Measured within 4 % of the best, of 2 layouts (vLLM 0.19.0, 922 + 922 tokens, TPOT 20 ms; InferenceX)."
     )
     assert found.to_json()["times"] == pytest.approx(1.04)
 
