@@ -52,7 +52,7 @@ LEAST_PROMPT = np.array([0.0, 0.0, 0.0, 1.0])
 LONGEST_FIRST_S = 20.0
 FEWEST_ROWS = 10
 #: how far logarithms of (start, time) of experts lie from the benchmarks, and those of a stack from all: standard
-#: deviations; a row errs by OFF
+#: deviations; a row errs by OFF. Assumed, all three: no fit chose them
 ALL_OFF, STACK_OFF, OFF = 0.3, 0.2, 0.35
 #: no fit says less of a step than this share of it, and no logarithm is larger
 LEAST_SHARE, MOST_LOG = 0.01, 2.0

@@ -20,6 +20,7 @@ from dse.model.results import INTEGERS, RESULT_UNITS
 from dse.specs import catalog
 from dse.specs import device_and_model as specs
 from dse.specs.device_and_model import LayerKV, ModelSpec
+from dse.specs.shared_errors import SharedErrors
 from dse.specs.workload import Workload
 from dse.sweep import points as sweep_points
 from dse.sweep import spec as sweep_spec
@@ -117,6 +118,22 @@ def point_of(kv, n_in=1, n_out=1, page=1, dequant_path="fused", **work):
         **{"memory": "paper", **work},
     )
     return Point(catalog.device("a100-80gb"), kv, work)
+
+
+#: correlations of errors by hand, of which no two are alike
+SHARED_ERRORS = SharedErrors(
+    split=0.8,
+    groups=0.7,
+    engine=0.1,
+    release=0.2,
+    device=0.4,
+    weights=0.5,
+    load=0.6,
+    first=0.3,
+    n_points=9,
+    source="by hand",
+    age={"week": 0.1, "most_weeks": 9, "inside": 0.8, "n_points": 9, "source": "by hand"},
+)
 
 
 class Sequence:

@@ -137,6 +137,8 @@ class ServerRow:
     n_servers: int = 1
     #: the day, as the source of the row has it; "" where it does not
     measured_on: str = ""
+    #: a recipe of InferenceX, whose lengths and types of the cache are known
+    is_inferencex: bool = False
 
     def point(self, device: HardwareSpec | None = None, **changes: Any) -> Point:
         """The design point of the row, on another device or with another workload where given. Raises DseError where it
@@ -231,7 +233,7 @@ def _row(path: str, line: int, cells: dict[str, str], concurrency: int | None = 
         cells["backend"].lower(),
         cells.get("precision", "").lower(),
     )
-    tp, n_groups, ep = _devices(split, stack == "vllm" and bool(INFERENCEX.search(source)))
+    tp, n_groups, ep = _devices(split, stack == "vllm" and _is_inferencex(cells))
     if concurrency is None:
         concurrency = _concurrency(path, line, cells) or whole["batch_size"] * max(split["attention_dp_size"], n_groups)
     batch = -(-concurrency // n_servers)
@@ -252,6 +254,7 @@ def _row(path: str, line: int, cells: dict[str, str], concurrency: int | None = 
         tpot_s=_seconds(path, line, TIMES[0], cells),
         ttft_s=_seconds(path, line, TIMES[1], cells),
         is_marked=bool(cells.get("suspect", "")),
+        is_inferencex=_is_inferencex(cells),
     )
     try:
         device, spec = _device(cells["system"]), catalog.model(cells["model_path"])
@@ -298,6 +301,10 @@ class RowLoad(NamedTuple):
     leaves_one_slot: bool
 
 
+def _is_inferencex(cells: dict[str, str]) -> bool:
+    return bool(INFERENCEX.search(cells.get("silicon_data_source", "")))
+
+
 def _load(cells: dict[str, str], device: HardwareSpec, spec: ModelSpec, measured_on: str) -> RowLoad:
     """The load of InferenceX's recipes, or of NVIDIA's own rows. Raises InputError for an unknown type of the cache."""
     told, stack, precision = (
@@ -305,7 +312,7 @@ def _load(cells: dict[str, str], device: HardwareSpec, spec: ModelSpec, measured
         cells["backend"].lower(),
         cells.get("precision", "").lower(),
     )
-    if not INFERENCEX.search(cells.get("silicon_data_source", "")):
+    if not _is_inferencex(cells):
         in_step = IN_STEP_ROUNDS if stack == "sglang" else ROUNDS
         return RowLoad(1.0, _kv(told, precision, False), "auto", in_step, stack == RESERVING)
     if cells.get("mode", "") == APART:

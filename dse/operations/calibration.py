@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dse.core.errors import InputError, show
 from dse.operations.declare import SILENT, Console, argument, operation, option
-from dse.operations.shared import Printed, json_option
+from dse.operations.shared import Printed, json_option, several
 
 if TYPE_CHECKING:
     from dse.specs.measured_memory import MeasuredMemory
@@ -75,14 +75,15 @@ class CalibrateServer(Printed):
     """Compare predicted times per token with runs of your own server, two or more, and write a FILE that --calibrated
     of other commands takes.
 
-    ROWS are of one model, engine and device: the JSON of `vllm bench serve` or SGLang's `bench_serving`, or a CSV file
-    with the columns of `dse validate speed`. Options stand for what rows do not say. The file holds how many times as
-    long as predicted each run's tokens took. Predictions of this server are corrected by them, those of other loads,
-    splits and releases by as much as these have in common (docs/explanation/model.md, How sure). Rows of two servers,
-    times in another unit and times that are four times off are refused, and nothing is written.
+    ROWS are of one model, engine and device: JSON of `vllm bench serve` or SGLang's `bench_serving`, CSV files with the
+    columns of `dse validate speed`, or lines of numbers with these columns or their short names, such as "tpot=21.3ms
+    concurrency=64 input=4096 output=512". Options stand for what rows do not say. FILE holds how many times as long as
+    predicted each run's tokens took. Predictions of this server are corrected by them, those of other loads, splits and
+    releases by as much as these have in common (docs/explanation/model.md, How sure). Rows of two servers, times in
+    another unit and times that are four times off are refused, and nothing is written.
     """
 
-    rows: str = argument(metavar="ROWS")
+    rows: Sequence[str] = argument(metavar="ROWS...", is_repeated=True)
     out: str = option(help="File to write.", metavar="FILE.toml")
     device: str | None = option(None, "Device of the rows, such as 8xh200; default: as they say.", metavar="NAME")
     model: str | None = option(None, "Model of the rows; default: as they say.", metavar="NAME|FILE")
@@ -110,7 +111,7 @@ class CalibrateServer(Printed):
             "version": release,
         }
         given = {name: value for name, value in said.items() if value}
-        return own_server.calibrate(self.rows, self.out, given, self._memory(), console.progress)
+        return own_server.calibrate(several(self.rows), self.out, given, self._memory(), console.progress)
 
     def _memory(self) -> MeasuredMemory | None:
         """The memory of the start-up log. Raises InputError where it says none."""

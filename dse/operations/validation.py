@@ -189,11 +189,12 @@ class CheckSpeed(Printed):
     TABLE is the JSON of `vllm bench serve` (its `--metadata device=8xh200 tp=8` says what it lacks), the lines of
     SGLang's `bench_serving`, or a CSV file with the columns engine, device (h200, 8xh200), model (or dse_model),
     concurrency, input_tokens, output_tokens and one of measured_tpot_ms, measured_output_tok_s and measured_ttft_ms, or
-    their names in such results (backend, model_id, mean_tpot_ms, ...); where known id, weights, version, tp, pp,
+    their names in such results (backend, model_id, mean_tpot_ms, ...) or short ones (conc, inp, out, tpot, ots, ttft);
+    where known id, weights, version, tp, pp,
     ep, dp_attention, kv_dtype, requests, all_at_once (a burst), requests_per_s (a rate), lengths (fixed, varied),
     decode (steps without prompts in them, as llama-bench has them), suspect and server (the command as printed: memory,
     longest context, requests and prompt tokens are read off). Without all_at_once, requests_per_s and decode,
-    `concurrency` requests are there at any time.
+    `concurrency` requests are there at any time; a column kind may say it too (rate, concurrency, decode, burst).
     """
 
     table: str = argument()

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 from dse.core import units
 from dse.core.answer import Answer
 from dse.core.errors import InputError, did_you_mean, show
-from dse.model import engine, kv_layout, lower, uncertainty
+from dse.model import engine, kv_layout, lower, stacks, uncertainty
 from dse.model.compare import Case
 from dse.model.kv_layout import KvPlan
 from dse.model.point import Point
@@ -316,6 +316,23 @@ def context(device: HardwareSpec, model: ModelSpec, work: Workload, result: Resu
     admission = str(lower.with_admission(device, work).admission)
     kept = [work.devices_text(device.name), model.name, *work.ways(model)]
     return ", ".join([*kept, f"{work.output_tokens:,} out", admission, *full, how, *refused])
+
+
+def options(split: Mapping[str, Any], names: Iterable[str]) -> str:
+    """The options that ask for a split, of these of its numbers: "--tp 8 --dp-attention"."""
+    said = {
+        name: "" if split[name] is True else f" {split[name]}"
+        for name in names
+        if split[name] is True or split[name] > 1
+    }
+    return " ".join(f"--{name.replace('_', '-')}{value}" for name, value in said.items())
+
+
+def age_text(point: Point) -> str:
+    """One line that says on which release times were measured, and how old that is; "" where it is the release asked
+    for, or its day is not known."""
+    aged = stacks.age_text(point.stack_name, point.stack, point.work)
+    return f"Times: {aged}." if aged else ""
 
 
 def assumption_text(results: Iterable[Result], measure: Measure) -> str:

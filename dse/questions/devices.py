@@ -2,7 +2,7 @@
 experts whole or in slices, and with KV heads that would be copied shared by requests or by tokens.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -21,12 +21,16 @@ from dse.questions.common import (
     NONE_RUNS,
     THROUGHPUT,
     QuestionAnswer,
+    age_text,
     assumption_text,
     competes,
     crowned,
+    options,
     refused_text,
     sure_text,
 )
+from dse.questions.measured_fronts import MeasuredFront, measured_front
+from dse.questions.two_runs import TwoRuns, two_runs
 from dse.specs import collectives, deployment
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.workload import MAX_DEVICES, Workload
@@ -85,11 +89,19 @@ class Devices(QuestionAnswer):
     note: str = ""
     #: the split on as many devices that is likeliest to be faster after all, where the chance is not small
     runner_up: dict[str, Any] | None = None
+    #: the runs that would tell the answer from it
+    two_runs: TwoRuns | None = None
+    age: str = ""
 
     @property
     def fewest(self) -> dict[str, Any] | None:
         """The fastest split on the fewest devices that runs and holds the whole batch at once; None where none does."""
         return next((split for split in self.splits if competes(split) and split["fits_whole_batch"]), None)
+
+    @cached_property
+    def measured_front(self) -> MeasuredFront | None:
+        """Measured servers beside the answer, on as many devices at about as many requests."""
+        return measured_front(self.fewest) if self.fewest else None
 
     @cached_property
     def table(self) -> pd.DataFrame:
@@ -120,7 +132,10 @@ class Devices(QuestionAnswer):
             "fewest_devices": fewest["n_devices"] if fewest else None,
             "sure_of_split": sure and sure.sure,
             "runner_up": self.runner_up and {name: self.runner_up[name] for name in TOLD},
+            "two_runs": self.two_runs and self.two_runs.to_json(),
+            "measured_front": self.measured_front and self.measured_front.to_json(),
             "note": self.note,
+            "age": self.age,
             "splits": told,
         }
 
@@ -152,30 +167,30 @@ class Devices(QuestionAnswer):
                 cells.append(f"{usd:,.2f} USD/M" if usd is not None else "")
             lines.append("".join([*(f"{cell:>14}" for cell in cells), f"  {options(split, LAYOUT)}"]).rstrip())
         notes = filter(None, [self.note, refused_text(self.splits)])
-        lines += ["", *notes, assumption_text(self.splits, THROUGHPUT)]
+        lines += ["", *notes, assumption_text(self.splits, THROUGHPUT), *filter(None, [self.age])]
         fewest = self.fewest
         if fewest is None and not any(map(competes, self.splits)):
             return "\n".join([*lines, "", f"{NONE_RUNS}."])
         if fewest is None:
             more = "" if self.note else ": ask for more with --most"
             return "\n".join([*lines, "", f"On none of them the whole batch fits at once{more}."])
-        how = options(fewest, ("tp", "pp", *LAYOUT)) or "as it is"
-        answer = f"Fewest devices that hold the whole batch at once: {fewest['n_devices']} ({how})"
+        answer = f"Fewest devices that hold the whole batch at once: {fewest['n_devices']} ({split_text(fewest)})"
+        front = self.measured_front
         if sure := self.sure:
-            answer += f"; the fastest split of them, {sure_text(sure.sure)} sure"
+            computed = " as computed" if front and front.contradicts else ""
+            answer += f"; the fastest split of them{computed}, {sure_text(sure.sure)} sure"
         if self.runner_up:
-            answer += f"; runner-up: {options(self.runner_up, ('tp', 'pp', *LAYOUT)) or 'as it is'}"
+            answer += f"; runner-up: {split_text(self.runner_up)}"
+        if front:
+            answer += f"\n{front.text()}"
+        if self.two_runs:
+            answer += f"\n{self.two_runs.text()}"
         return "\n".join([*lines, "", answer])
 
 
-def options(split: Mapping[str, Any], names: Iterable[str]) -> str:
-    """The options that ask for a split, of these of its numbers: "--tp 8 --dp-attention"."""
-    said = {
-        name: "" if split[name] is True else f" {split[name]}"
-        for name in names
-        if split[name] is True or split[name] > 1
-    }
-    return " ".join(f"--{name.replace('_', '-')}{value}" for name, value in said.items())
+def split_text(split: Mapping[str, Any]) -> str:
+    """A split by the options that ask for it."""
+    return options(split, ("tp", "pp", *LAYOUT)) or "as it is"
 
 
 def _size(n_bytes: int) -> str:
@@ -252,7 +267,8 @@ def devices(
         f"How many {device.name} does {plan.model.name} with {plan.quantizer_name} need for "
         f"{many} of {work.input_tokens:,} + {work.output_tokens:,} tokens?"
     )
-    answer = Devices(question, tuple(splits), note=note)
+    age = age_text(Point(device, plan, replace(work, tp=1, pp=1, pp_batches=None, ep=1, dp_attention=False, dcp=1)))
+    answer = Devices(question=question, splits=tuple(splits), note=note, age=age)
     if (best := answer.fewest) is None:
         return answer
     whole = [i for i, split in enumerate(splits) if split["fits_whole_batch"] and competes(split)]
@@ -271,5 +287,10 @@ def devices(
     splits.insert(same[0], splits.pop(first))  # it goes before what is as likely slower
     sure = min(gains.values(), key=lambda gain: gain.sure, default=None)
     rivals = {index: gain.sure for index, gain in gains.items() if 1 - gain.sure >= NAMED_FROM}
-    runner_up = splits_by_place[min(rivals, key=rivals.__getitem__)] if rivals else None
-    return replace(answer, splits=tuple(splits), sure=sure, runner_up=runner_up)
+    answer = replace(answer, splits=tuple(splits), sure=sure)
+    if not rivals:
+        return answer
+    second = min(rivals, key=rivals.__getitem__)
+    pair = splits_by_place[first], splits_by_place[second]
+    runs = two_runs(*pair, (split_text(pair[0]), split_text(pair[1])), gains[second])
+    return replace(answer, runner_up=pair[1], two_runs=runs)

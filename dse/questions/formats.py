@@ -19,6 +19,7 @@ from dse.model.results import title
 from dse.model.uncertainty import Gain
 from dse.questions import common, crossing, engine_formats
 from dse.questions.common import NAMED_FROM, THROUGHPUT, Candidate, QuestionAnswer, Result, competes, sure_text
+from dse.questions.two_runs import TwoRuns, two_runs
 from dse.specs.device_and_model import HardwareSpec, ModelSpec
 from dse.specs.engines import DOUBTFUL, Support
 from dse.specs.measurements import CLOSED, Bits
@@ -160,6 +161,7 @@ class Formats(QuestionAnswer):
     from_batch: int | None
     from_input: int | None
     assumptions: str
+    age: str = ""
     #: the largest drop of scores that is recommended, a share; None: any
     max_drop_frac: float | None = None
     #: the largest relative error of the attention output; None: any
@@ -168,6 +170,8 @@ class Formats(QuestionAnswer):
     first_input: int = 1
     #: the format that is likeliest to give more than `best` after all, and the chance; None where that is small
     runner_up: tuple[str, float] | None = None
+    #: the runs that would tell `best` from it
+    two_runs: TwoRuns | None = None
 
     @property
     def best(self) -> Format | None:
@@ -191,11 +195,13 @@ class Formats(QuestionAnswer):
             "answer": self.answer(),
             "best": self.best and self.best.name,
             "runner_up": self.runner_up and {"name": self.runner_up[0], "sure": self.runner_up[1]},
+            "two_runs": self.two_runs and self.two_runs.to_json(),
             "from_batch": self.from_batch,
             "from_input": self.from_input,
             "formats": [*map(_row, self.formats)],
             "left_out": {reason: list(names) for reason, names in self.left_out.items()},
             "assumptions": self.assumptions,
+            "age": self.age,
         }
 
     def answer(self) -> str:
@@ -314,7 +320,7 @@ class Formats(QuestionAnswer):
         rows = aligned(cells(columns, (*runs, *self.elsewhere())), left)
         lines += rows[: len(runs) + 1]
         told = [textwrap.fill(text, TEXT_WIDTH, break_on_hyphens=False) for text in (self.answer(), *self.notes())]
-        lines += ["", told[0], ""]
+        lines += ["", told[0], *([self.two_runs.text()] if self.two_runs else []), ""]
         if others := self.elsewhere():
             lines += [f"Other software, which {self.engine_text()} does not run:", rows[0], *rows[len(runs) + 1 :], ""]
             lines += [f"  {fmt.name}: {fmt.elsewhere}; {fmt.implementation}" for fmt in others] + [""]
@@ -374,7 +380,7 @@ class Formats(QuestionAnswer):
         if self.left_out:
             reasons = "; ".join(f"{reason}: {', '.join(names)}" for reason, names in self.left_out.items())
             lines.append(f"Left out: {reasons}.")
-        return (*lines, self.assumptions)
+        return (*lines, *filter(None, [self.assumptions, self.age]))
 
 
 #: results that the columns of `SHOWN` show
@@ -580,12 +586,18 @@ def formats(
     best, by_name = _best(running), {design.name: design for design in designs}
     near = best or _likeliest(running)
     rivals = {
-        fmt.name: advantage.sure
+        fmt.name: advantage
         for fmt in running
         if best and fmt is not best and fmt.verdict in ("pays", "open")
-        if (advantage := compared.gain(by_name[fmt.name].at(work), by_name[best.name].at(work)))
+        if (advantage := compared.gain(by_name[best.name].at(work), by_name[fmt.name].at(work)))
     }
-    rival = max(rivals.items(), key=lambda item: item[1], default=None)
+    rival = min(rivals, key=lambda name: rivals[name].sure, default="")
+    if best is None or not rival or 1 - rivals[rival].sure < NAMED_FROM:
+        rival = ""
+    runs = None
+    if best and rival and not best.elsewhere:
+        second = next(fmt.result for fmt in running if fmt.name == rival)
+        runs = two_runs(best.result, second, (best.name, rival), rivals[rival])
     from_batch, from_input = (None, None)
     if near and has_starts and near.gain and (near.gain.ratio > 1) == _is_faster(near.result, base):
         from_batch, from_input = _starts(by_name[near.name], plain, work, batch)
@@ -602,10 +614,12 @@ def formats(
         from_batch=from_batch,
         from_input=from_input,
         assumptions=common.assumption_text(results, THROUGHPUT),
+        age=common.age_text(Point(device, plain.plan, work)),
         max_drop_frac=tolerance.drop_frac,
         max_error=tolerance.error,
         first_input=max(1, work.prefix_tokens),
-        runner_up=rival if rival and rival[1] >= NAMED_FROM else None,
+        runner_up=(rival, 1 - rivals[rival].sure) if rival else None,
+        two_runs=runs,
     )
 
 

@@ -11,8 +11,12 @@ from dse.core.columns import Column, aligned, cells
 from dse.core.errors import DseError
 from dse.core.progress import Progress, each
 from dse.model import intervals, uncertainty
+from dse.model.point import Point
+from dse.model.uncertainty import Gain
 from dse.questions import common
 from dse.questions.common import Candidate, QuestionAnswer, Result, limits_text, seconds_text
+from dse.questions.measured_fronts import MeasuredFront, measured_front
+from dse.questions.two_runs import TwoRuns, two_runs
 from dse.specs.deployment import USUAL_SIZES
 from dse.specs.workload import Workload
 
@@ -45,11 +49,9 @@ COLUMNS = (
     "runs_why",
 )
 #: what is kept of each design, to compare it with others
-KEPT = tuple(dict.fromkeys((*COLUMNS, *uncertainty.COMPARED)))
+KEPT = tuple(dict.fromkeys((*COLUMNS, "prefix_tokens", "weights_bits", *uncertainty.COMPARED)))
 #: what tells designs apart, whatever their batch
 DESIGN = ("system", "device", "stack", "quantizer", "weights", "n_devices", *uncertainty.SPLIT, *uncertainty.GROUPS)
-#: what is said of a load that keeps a limit as computed alone: about half of such promises were broken
-HALF = ", which half of all miss"
 #: limits that may be set, by column
 LIMITS = ("tpot_s", "ttft_s")
 
@@ -104,7 +106,7 @@ def within(row: Mapping[str, Any], limits: Mapping[str, float]) -> bool:
 
 
 def within_as_computed(row: Mapping[str, Any], limits: Mapping[str, float]) -> bool:
-    """True where a design keeps every limit as computed, which half of all measurements miss."""
+    """True where a design keeps every limit as computed, whatever its interval."""
     return all(float(row[column]) <= most for column, most in limits.items())
 
 
@@ -154,14 +156,32 @@ def verdict(rows: Sequence[Result], limits: Mapping[str, float]) -> str:
     if surest := best(rows, limits):
         own = [row for row in rows if _design(row) == _design(surest) and within_as_computed(row, limits)]
         most = max((int(row["batch"]) for row in own), default=0)
-        more = f" ({most:,} as computed{HALF})" if most > surest["batch"] else ""
+        more = f" ({most:,} as computed)" if most > surest["batch"] else ""
         sure = common.sure_text(keeps(surest, limits))
-        return f"Best within {said}: {told(surest)}; {sure} sure to keep that{more}.{_rival_text(rows, surest, limits)}"
+        front = front_of(surest, limits)
+        best_word = "Best as computed within" if front and front.contradicts else "Best within"
+        rest = f"{_front_text(front, limits)}{_rival_text(rows, surest, limits)}"
+        return f"{best_word} {said}: {told(surest)}; {sure} sure to keep that{more}.{rest}"
     if computed := [row for row in rows if within_as_computed(row, limits)]:
         likeliest = max(computed, key=lambda row: (keeps(row, limits), middle_speed(row)))
         sure = common.sure_text(keeps(likeliest, limits))
         return f"Nothing surely keeps {said}: the likeliest is {told(likeliest)}; {sure} sure."
     return f"Nothing keeps {said}: the fastest for a user is {told(max(rows, key=lambda row: speeds(row)[0]))}."
+
+
+def front_of(winner: Result, limits: Mapping[str, float]) -> MeasuredFront | None:
+    """Measured servers beside the best design within a limit on the time per token; None without one, and where none
+    were measured near it."""
+    return measured_front(winner, limits["tpot_s"]) if "tpot_s" in limits else None
+
+
+def _front_text(front: MeasuredFront | None, limits: Mapping[str, float]) -> str:
+    """A sentence on measured servers, after a space; on a line of its own where they say otherwise; "" for none."""
+    if front is None:
+        return ""
+    aside = " Times to the first token are not limited there." if "ttft_s" in limits else ""
+    between = "\n" if front.contradicts else " "
+    return f"{between}{front.text()}{aside}"
 
 
 def _design(row: Mapping[str, Any]) -> tuple[str, ...]:
@@ -180,14 +200,20 @@ def runner_up(rows: Iterable[Result], winner: Result, limits: Mapping[str, float
     known = [row for row in rivals.values() if all(name in row for name in uncertainty.COMPARED)]
     if not known or any(name not in winner for name in uncertainty.COMPARED):
         return None
-    rival, chance = max(((row, _chance_ahead(row, winner)) for row in known), key=lambda pair: pair[1])
+    rival, chance = max(((row, _gain(row, winner).sure) for row in known), key=lambda pair: pair[1])
     return (rival, chance) if chance >= common.NAMED_FROM else None
 
 
-def _chance_ahead(row: Result, other: Result) -> float:
-    """The chance that a design gives more tokens a device than another."""
-    gain, devices = uncertainty.gain(row, other), other["n_devices"] / row["n_devices"]
-    return uncertainty.at_most(uncertainty.chance(devices * gain.low, devices * gain.high), (row, other))
+def _gain(row: Result, other: Result) -> Gain:
+    """By how much a design gives more tokens a device than another."""
+    of_all, devices = uncertainty.gain(row, other), other["n_devices"] / row["n_devices"]
+    gain = uncertainty.gain_within(devices * of_all.low, devices * of_all.high)
+    return gain._replace(sure=uncertainty.at_most(gain.sure, (row, other)))
+
+
+def runs_of(winner: Result, rival: Result) -> TwoRuns | None:
+    """The runs that would tell the best from its runner-up; None where `two_runs` knows none."""
+    return two_runs(winner, rival, (named(winner), named(rival)), _gain(winner, rival))
 
 
 def _rival_text(rows: Iterable[Result], winner: Result, limits: Mapping[str, float]) -> str:
@@ -206,6 +232,7 @@ class Interactivity(QuestionAnswer):
     rows: tuple[Result, ...]
     limits: dict[str, float]
     measured: tuple[dict[str, Any], ...] = ()
+    age: str = ""
 
     @cached_property
     def fronts(self) -> dict[str, list[Result]]:
@@ -223,6 +250,20 @@ class Interactivity(QuestionAnswer):
     def runner_up(self) -> tuple[Result, float] | None:
         """The design of another split or format that may be better than the best, and the chance of that."""
         return runner_up(self.rows, self.best, self.limits) if self.best else None
+
+    @property
+    def measured_front(self) -> MeasuredFront | None:
+        """Measured servers beside the best."""
+        return front_of(self.best, self.limits) if self.best else None
+
+    @cached_property
+    def two_runs(self) -> TwoRuns | None:
+        """The runs that would tell the best from the runner-up, within the limits if there are any; None where no
+        runner-up is named."""
+        running = filter(common.competes, self.rows)
+        winner = self.best if self.limits else max(running, key=middle_speed, default=None)
+        found = runner_up(self.rows, winner, self.limits) if winner else None
+        return runs_of(winner, found[0]) if winner and found else None
 
     @cached_property
     def table(self) -> pd.DataFrame:
@@ -242,8 +283,11 @@ class Interactivity(QuestionAnswer):
             "limits_s": self.limits,
             "best": self.best and told_of(self.best),
             "runner_up": self.runner_up and {**told_of(self.runner_up[0]), "sure": self.runner_up[1]},
+            "two_runs": self.two_runs and self.two_runs.to_json(),
+            "measured_front": self.measured_front and self.measured_front.to_json(),
             "rows": self.table.to_dict("records"),
             "measured": list(self.measured),
+            "age": self.age,
         }
 
     @property
@@ -257,6 +301,7 @@ class Interactivity(QuestionAnswer):
         """The verdict, and for each format the most tokens a device at some speeds for a user."""
         hint = "" if self.limits or not self.rows else " --max-tpot '50 ms' asks for the best that keeps it."
         lines = [f"Throughput a device against the speed of each user: {self.context}", "", self.verdict + hint]
+        lines += [self.two_runs.text()] if self.two_runs else []
         if self.rows:
             lines += ["", "Most tokens/s a device where each user surely gets at least so many tokens/s:", ""]
             lines += aligned([["KV format", *map(str, SPEEDS)], *map(self._speed_row, self.fronts)], left=1)
@@ -267,6 +312,7 @@ class Interactivity(QuestionAnswer):
                 "a user's speed is 1 / TPOT, here at the slow end of its interval.",
                 common.SURE_NOTE,
                 common.assumption_text(self.rows, common.THROUGHPUT),
+                *filter(None, [self.age]),
             ]
         if self.measured:
             n, best = len(self.measured), _unbeaten(self.measured, _measured_speeds)
@@ -300,16 +346,21 @@ _MEASURED = (
 )
 
 
+def named(row: Mapping[str, Any]) -> str:
+    """A design by its format, or as a page names it, and its split."""
+    name = row.get("system") or row["quantizer"]
+    return f"{name}, tp {row['tp']}" if row["n_devices"] > 1 and f"tp {row['tp']}" not in str(name) else str(name)
+
+
 def told(row: Mapping[str, Any]) -> str:
     """A design in words: what it is, and its speeds."""
     user, device = speeds(row)
     low, high, _ = interval(row)
-    n, name = int(row["batch"]), row.get("system") or row["quantizer"]
+    n = int(row["batch"])
     requests = f"{n:,} request{'s' if n > 1 else ''} at once"
-    split = f"tp {row['tp']}, " if row["n_devices"] > 1 and f"tp {row['tp']}" not in str(name) else ""
     ttft = seconds_text(float(row["ttft_s"]))
     return (
-        f"{name}, {split}{requests}: {device:,.0f} token/s a device (8 of 10 measurements: {device * low:,.0f} "
+        f"{named(row)}, {requests}: {device:,.0f} token/s a device (8 of 10 measurements: {device * low:,.0f} "
         f"to {device * high:,.0f}), {user:,.3g} token/s a user, first token after {ttft}"
     )
 
@@ -351,7 +402,8 @@ def interactivity(
     name = first_design.device.name if len(works) > 1 else works[0].devices_text(first_design.device.name)
     how = f", {rows[0]['model_kind']} model" + (f", {rows[0]['stack']}" if rows[0]["stack"] else "") if rows else ""
     context = ", ".join([name, first_design.plan.model.name, *work.ways(first_design.plan.model), kept]) + how
-    return Interactivity(context, (*rows, *chosen.values()), dict(limits or {}), tuple(measured))
+    age = common.age_text(Point(first_design.device, first_design.plan, works[0]))
+    return Interactivity(context, (*rows, *chosen.values()), dict(limits or {}), tuple(measured), age)
 
 
 def _at_batch(design: Candidate, work: Workload) -> Callable[[int], Result]:

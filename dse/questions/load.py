@@ -12,8 +12,8 @@ from dse.core.errors import InputError, show
 from dse.model import engine, uncertainty
 from dse.model.kv_layout import KvPlan
 from dse.model.point import Point
-from dse.questions.common import QuestionAnswer, limits_text
-from dse.questions.interactivity import HALF, LIMITS
+from dse.questions.common import QuestionAnswer, age_text, limits_text
+from dse.questions.interactivity import LIMITS
 from dse.serving.at_rate import waits_at
 from dse.serving.steady_state import FixedLengths, TrafficServer
 from dse.specs.device_and_model import HardwareSpec
@@ -52,6 +52,7 @@ class UnderLoad(QuestionAnswer):
     late: dict[str, float] = field(default_factory=dict)
     #: asked for rates between the rows
     server: TrafficServer | None = field(default=None, compare=False, repr=False)
+    age: str = ""
 
     @cached_property
     def table(self) -> pd.DataFrame:
@@ -69,6 +70,7 @@ class UnderLoad(QuestionAnswer):
             "limits_s": self.limits,
             "requests_per_s_within": self.most_within(self.limits) if self.limits else None,
             "requests_per_s_within_as_computed": self.most_within(self.limits, False) if self.limits else None,
+            "age": self.age,
         }
 
     def text(self) -> str:
@@ -88,7 +90,7 @@ class UnderLoad(QuestionAnswer):
             end += " No rate below that holds in closed form: `dse simulate --rate` runs the requests one by one."
         if self.limits and self.rows:
             end = f"{self.within_text(self.limits)}\n{end}"
-        return "\n".join([*lines, "", end])
+        return "\n".join([*lines, "", end, *filter(None, [self.age])])
 
     def most_within(self, limits: Mapping[str, float], is_sure: bool = True) -> float | None:
         """Most requests a second at which every time keeps its limit (seconds by column) at the upper end of its
@@ -116,9 +118,9 @@ class UnderLoad(QuestionAnswer):
         if computed is None:
             return f"Nothing keeps {said}, however few requests come."
         if most is None:
-            return f"Nothing surely keeps {said}; as computed up to {computed:.4g} requests/s do{HALF}."
+            return f"Nothing surely keeps {said}; as computed up to {computed:.4g} requests/s do."
         share = f"{most / (self.full_requests_per_s or most):.0%} of the saturated rate"
-        more = f"; as computed up to {computed:.4g}{HALF}" if f"{computed:.4g}" != f"{most:.4g}" else ""
+        more = f"; as computed up to {computed:.4g}" if f"{computed:.4g}" != f"{most:.4g}" else ""
         return f"Within {said}: up to {most:.4g} requests/s, {share}{more}."
 
     def at(self, requests_per_s: float) -> dict[str, Any] | None:
@@ -189,6 +191,7 @@ def under_load(
         rows=tuple(rows),
         limits=dict(limits or {}),
         late={name: uncertainty.of_column(results, name).high for name in LIMITS} if full else {},
+        age=age_text(server.point),
         server=server,
     )
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from dse.model.intervals import Interval
 from dse.model.point import Point
 from dse.specs.measured_memory import MAX_POINTS, MOST_OFF, MeasuredMemory, MeasuredPoint, MeasuredTimes, weights_name
 from dse.validate import speed
+from dse.validate.bench_result import is_line
 from dse.validate.measured import slip
 from dse.validate.speed import SpeedRow
 
@@ -164,18 +165,23 @@ def _layout(point: MeasuredPoint) -> str:
 
 
 def calibrate(
-    path: str,
+    sources: Sequence[str],
     out: str,
     given: Mapping[str, str],
     memory: MeasuredMemory | None = None,
     progress: Progress | None = None,
 ) -> OwnServer:
-    """Measure the server of a table or of a benchmark's result against what is predicted of it, and write the file.
+    """Measure a server against what is predicted of it, and write the file: by tables, results of benchmarks and lines
+    of numbers.
 
     `given` columns stand for what rows say, `memory` is of a start-up log. Raises InputError, before anything is
     written, for rows of two servers, times in another unit and rows that nothing is predicted of.
     """
-    rows = speed.read(path, given, _OPTIONS)
+    rows = []
+    for i, source in enumerate(sources, 1):
+        of_source = speed.read(source, given, _OPTIONS)
+        rows += [replace(row, id=f"line {i}") for row in of_source] if is_line(source) else of_source
+    path = ", ".join(dict.fromkeys(row.path for row in rows)) or ", ".join(sources)
     if bad := next((row.reason for row in rows if row.reason), ""):
         raise InputError(bad)
     kept = [row for row in rows if not row.is_suspect]
@@ -185,12 +191,12 @@ def calibrate(
         )
     if len(kept) > MAX_POINTS:
         raise InputError(f"{path}: has {len(kept):,} rows: must be at most {MAX_POINTS}: leave some out")
-    _check_one_server(path, kept)
-    measured = tuple(_measured(path, row) for row in each(kept, progress, "points"))
+    _check_one_server(kept)
+    measured = tuple(_measured(row) for row in each(kept, progress, "points"))
     first = kept[0]
     assert first.device is not None
     times = MeasuredTimes(
-        source=clean(Path(path).name, 200),
+        source=clean(", ".join(dict.fromkeys(map(_source, sources))), 200),
         predicted_by=VERSION,
         engine=first.engine,
         device=first.device.name.partition("+")[0],
@@ -205,7 +211,7 @@ def calibrate(
     return found
 
 
-def _check_one_server(path: str, rows: Sequence[SpeedRow]) -> None:
+def _check_one_server(rows: Sequence[SpeedRow]) -> None:
     """Raises InputError where rows are of two models, engines or devices."""
     names = {
         "model": lambda row: row.plan.whole_model.name,
@@ -216,8 +222,8 @@ def _check_one_server(path: str, rows: Sequence[SpeedRow]) -> None:
         for row in rows[1:]:
             if of(row) != of(rows[0]):
                 raise InputError(
-                    f"{path}:{row.line}: {name} = {show(of(row))}: is another server than that of line {rows[0].line}, "
-                    f"{of(rows[0])}: give a table for each"
+                    f"{row.path}:{row.line}: {name} = {show(of(row))}: is another server than that of "
+                    f"{rows[0].path}:{rows[0].line}, {of(rows[0])}: measure each by itself"
                 )
 
 
@@ -232,12 +238,16 @@ def _check_log(memory: MeasuredMemory, times: MeasuredTimes) -> None:
         )
 
 
-def _measured(path: str, row: SpeedRow) -> Measured:
+def _source(source: str) -> str:
+    return "the command line" if is_line(source) else Path(source).name
+
+
+def _measured(row: SpeedRow) -> Measured:
     """A row beside what is predicted of it. Raises InputError where that cannot be, or is not of this server."""
-    place = f"{path}:{row.line}"
+    place = f"{row.path}:{row.line}"
     judged = speed.judge(row)
     if judged.reason:
-        raise InputError(judged.reason if judged.reason.startswith(path) else f"{place}: {judged.reason}")
+        raise InputError(judged.reason if judged.reason.startswith(row.path) else f"{place}: {judged.reason}")
     value = next((value for value in judged.values if value.what == "tpot"), None)
     if value is None or not value.measured:
         raise InputError(f"{place}: measured_tpot_ms = '': must be there: give the mean time per output token in ms")

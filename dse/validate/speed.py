@@ -80,6 +80,8 @@ _MS = units.to_base(1, "ms")
 class SpeedRow:
     """One benchmark: what was sent to which server, and what it printed, in SI base units."""
 
+    #: the file it is of, as messages name it
+    path: str
     id: str
     line: int
     engine: str
@@ -136,14 +138,20 @@ class JudgedSpeed:
 
 
 def read(path: str, given: Mapping[str, str] = MappingProxyType({}), options: str = "") -> list[SpeedRow]:
-    """The rows of a table, or of a result of `vllm bench serve` or SGLang's `bench_serving`; a row that says nothing
-    has its reason. `given` columns stand for what it says, by the command's `options`.
+    """The rows of a table, of a result of `vllm bench serve` or SGLang's `bench_serving`, or a line of numbers; a row
+    that says nothing has its reason. `given` columns stand for what it says, by the command's `options`.
 
     Raises InputError for a table without columns.
     """
-    content = files.read_bytes(path, MAX_TABLE_BYTES, "table", "the path of a .csv file, or of a benchmark's .json")
-    lacks = ""
-    if bench_result.is_result(content):
+    content, lacks = b"", ""
+    if not (is_line := bench_result.is_line(path)):
+        content = files.read_bytes(path, MAX_TABLE_BYTES, "table", "the path of a .csv file, or of a benchmark's .json")
+    if is_line:
+        rows = [(1, bench_result.line_row(path))]
+        if missing := [name for name in (*NEEDED, "model") if not {**rows[0][1], **given}.get(name)]:
+            such = " ".join(f"{name}={_SUCH.get(name, name.upper())}" for name in missing)
+            raise InputError(f"{show(path)}: {', '.join(missing)}: must be there: add {such}{options}")
+    elif bench_result.is_result(content):
         rows = [*enumerate(bench_result.rows(path, content), 1)]
         lacks = options or f", or say it to `dse check-log {path}`, as --device 8xh200 or --model NAME"
     else:
@@ -153,7 +161,7 @@ def read(path: str, given: Mapping[str, str] = MappingProxyType({}), options: st
         needed = [name for name in (*NEEDED, "model", measured) if name not in given]
         rows = [*named_rows(path, needed, content, also=also)]
         rows = [(line, bench_result.renamed(said)) for line, said in rows]
-    parsed = []
+    parsed, path = [], show(path) if is_line else path
     for line, of_file in rows:
         said = {**of_file, **given}
         try:
@@ -161,12 +169,15 @@ def read(path: str, given: Mapping[str, str] = MappingProxyType({}), options: st
         except DseError as error:
             why = str(error)
             why += lacks if "must be there: give them" in why else ""
-            parsed.append(_blank(line, said, why if why.startswith(f"{path}:{line}: ") else f"{path}:{line}: {why}"))
+            parsed.append(
+                _blank(path, line, said, why if why.startswith(f"{path}:{line}: ") else f"{path}:{line}: {why}")
+            )
     return parsed
 
 
-def _blank(line: int, said: dict[str, str], why: str = "") -> SpeedRow:
+def _blank(path: str, line: int, said: dict[str, str], why: str = "") -> SpeedRow:
     return SpeedRow(
+        path=path,
         id=said.get("id") or str(line),
         line=line,
         engine=SAME_ENGINE.get(engine := bench_result.engine_of(said.get("engine", "")), engine),
@@ -217,7 +228,7 @@ def row(path: str, line: int, said: dict[str, str]) -> SpeedRow:
     n_requests = int(number(path, line, "requests", said.get("requests") or said["concurrency"], MAX_BATCH, True))
     rate = said.get("requests_per_s", "")
     per_s = number(path, line, "requests_per_s", rate, MAX_VALUE, False) if rate else 0.0
-    blank = _blank(line, said)
+    blank = _blank(path, line, said)
     kind = "rate" if per_s else "decode" if _is_true(said.get("decode", "")) else blank.kind
     measured = {}
     for column, (what, unit) in MEASURED.items():
@@ -232,7 +243,7 @@ def row(path: str, line: int, said: dict[str, str]) -> SpeedRow:
             f"{place}: engine = {show(blank.engine)}: must be one of {', '.join(known)}: leave the row out"
         )
     device, spec = catalog.device(blank.device_name), catalog.model(blank.model)
-    kv = quantizers.parse(said.get("kv_dtype") or "fp16")
+    kv = quantizers.parse("fp16" if said.get("kv_dtype", "") in ("", "auto") else said["kv_dtype"])
     varied = said.get("lengths", "")
     if varied not in ("", "fixed", "varied"):
         raise InputError(f"{place}: lengths = {show(varied)}: must be fixed or varied, or nothing")

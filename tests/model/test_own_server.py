@@ -16,25 +16,10 @@ from dse.model.intervals import Interval
 from dse.model.point import Point
 from dse.operations.shared import hardware, layout
 from dse.serving import burst
-from dse.specs import catalog
 from dse.specs.measured_memory import MeasuredPoint
-from dse.specs.shared_errors import SharedErrors
 from dse.specs.workload import Workload
 from dse.sweep.spec import from_dict
 
-SHARED = SharedErrors(
-    split=0.8,
-    groups=0.7,
-    engine=0.1,
-    release=0.2,
-    device=0.4,
-    weights=0.5,
-    load=0.6,
-    first=0.3,
-    n_points=9,
-    source="by hand",
-    age={"week": 0.1, "most_weeks": 9, "n_points": 9, "inside": 0.8, "source": "by hand"},
-)
 HALF = math.log(1.3)
 
 
@@ -46,11 +31,6 @@ def point(over, **changes):
 
 def asked(**changes):
     return own_server.as_server(point(1.0, **changes))
-
-
-@pytest.fixture
-def by_hand(monkeypatch):
-    monkeypatch.setattr(catalog, "shared_errors", lambda: SHARED)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from dse.model.engine import evaluate
 from dse.model.intervals import Interval
 from dse.model.point import Point
 from dse.specs import catalog, servers
-from dse.specs.shared_errors import SharedErrors
 from dse.specs.stack import Fit
 from dse.specs.workload import Workload
 
@@ -342,28 +341,6 @@ def test_a_gain_the_other_way_round_is_its_reciprocal(other):
     assert back.sure == pytest.approx(1 - there.sure)
     # a step that is as many times shorter gains as much
     assert uncertainty.gain(first, second, "decode_step_s") == pytest.approx(there)
-
-
-#: correlations by hand, of which no two are alike
-AGE = {"week": 0.1, "most_weeks": 9, "inside": 0.8, "n_points": 9, "source": "by hand"}
-SHARED = SharedErrors(
-    split=0.8,
-    groups=0.7,
-    engine=0.1,
-    release=0.2,
-    device=0.4,
-    weights=0.5,
-    load=0.6,
-    first=0.3,
-    n_points=9,
-    source="by hand",
-    age=AGE,
-)
-
-
-@pytest.fixture
-def by_hand(monkeypatch):
-    monkeypatch.setattr(catalog, "shared_errors", lambda: SHARED)
 
 
 #: what a design has otherwise, and what its errors have in common with those of the other

@@ -89,7 +89,7 @@ def test_the_best_within_limits_in_a_sentence():
     assert speeds.best(rows, {"tpot_s": 0.05, "ttft_s": 1.2}) is None
     assert speeds.verdict(rows, {"tpot_s": 0.05}).startswith("Best within TPOT 50 ms: fp16, tp 2, 64 requests at")
     assert speeds.verdict(rows, {"tpot_s": 0.05}).endswith(
-        "first token after 1 s; 90 % sure to keep that (96 as computed, which half of all miss)."
+        "first token after 1 s; 90 % sure to keep that (96 as computed)."
     )
     half = speeds.verdict(rows, {"tpot_s": 0.02})
     assert half.startswith("Nothing surely keeps TPOT 20 ms: the likeliest is fp16, tp 2, 32 requests at once: ")
@@ -123,6 +123,8 @@ def compared(tpot_s, tp, high=1.25, **more):
     return {
         **alike,
         **row(tpot_s),
+        **{"device": "H200", "model": "llama3.1-70b", "weights": "fp8", "input_tokens": 512, "output_tokens": 512},
+        **{"prefix_tokens": 0, "ep": 1, "dp_attention": False, "dcp": 1},
         "tp": tp,
         "pp": 2 // tp,
         "token_time_low": 1 / high,
@@ -141,6 +143,9 @@ def test_the_runner_up_is_named_where_it_may_well_be_better():
     assert 0.2 <= chance < 0.5
     said = speeds.verdict(near, {"tpot_s": 0.1})
     assert f" Runner-up, {100 * chance:.0f} % sure to be better: fp16, tp 1, 64 requests" in said
+    line = speeds.Interactivity("", tuple(near), {"tpot_s": 0.1}).two_runs.text()
+    assert line == speeds.Interactivity("", tuple(near), {}).two_runs.text()
+    assert line.startswith(f"Two runs would tell fp16, tp 2 from fp16, tp 1 ({100 - 100 * chance:.0f} % sure now, ")
     assert speeds.runner_up(far, winner, {"tpot_s": 0.1}) is None
     assert "Runner-up" not in speeds.verdict(far, {"tpot_s": 0.1})
     # one that does not surely keep the limit, another batch of the same, and rows of tables that say less are none

@@ -2,6 +2,7 @@
 
 import datetime
 import itertools
+import json
 import math
 from types import SimpleNamespace
 
@@ -83,3 +84,24 @@ def test_releases_further_apart_differ_more(one, other):
     assert math.log(interval.high) == pytest.approx(week * math.sqrt(weeks))
     nearer = intervals.of_age("vllm", one, f"vllm@{one}")
     assert nearer.high == 1 <= interval.high
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("load", ()),
+        ("devices", ("--most", "1")),
+        ("interactivity", ("--splits", "1", "--quantizers", "fp8")),
+        ("formats", ("--quantizers", "fp8", "--batch", "8")),
+    ],
+)
+def test_answers_say_how_old_their_times_are(run, asked):
+    """By releases.toml vLLM 0.19.0 and 0.33.0 are 30 weeks apart; of the release itself nothing is said."""
+    question, more = asked
+    words = ("ask", question, "--device", "h200", "--model", "qwen3-8b", *more)
+    said = "Times: measured on vLLM up to 0.19.0, 30 weeks before 0.33.0."
+    assert run(*words)[1].splitlines().count(said) == 1
+    assert json.loads(run(*words, "--json")[1])["age"] == said
+    code, out, err = run(*words, "--stack", "vllm@0.19.0", "--json")
+    assert code == 0, err
+    assert json.loads(out)["age"] == ""

@@ -62,7 +62,7 @@ def server(tmp_path):
 def test_two_points_correct_other_loads_and_other_splits(tmp_path, server):
     """The others of that split were 50 % off and are by a tenth of it; those of two devices follow, a little less."""
     out = tmp_path / "own.toml"
-    found = own_server.calibrate(table(tmp_path / "t.csv", *server[1][1:3]), str(out), {})
+    found = own_server.calibrate([table(tmp_path / "t.csv", *server[1][1:3])], str(out), {})
     assert measured_memory.times_of(str(out)) == found.times
     off = {}
     for tp, rows in server.items():
@@ -112,6 +112,48 @@ def test_the_result_of_a_benchmark_and_what_it_does_not_say(tmp_path, server, ru
     )
     assert code == 0, err
     assert len(measured_memory.times_of(str(out)).points) == 2
+
+
+def test_lines_of_numbers_stand_for_files(tmp_path, server, run):
+    """Two runs on the command line are two rows of a table; a file may stand beside."""
+    out, named = tmp_path / "own.toml", ("--device", "h100", "--model", "llama3.1-8b", "--stack", "vllm@0.19.1")
+    lines = ("tpot=9.5ms ttft=41ms concurrency=4 input=1024 output=256", "tpot=0.0125 s, conc=16 isl=1024 output=256")
+    code, _, err = run("calibrate", "server", *lines, "--weights", "bf16", *named, "--out", out)
+    assert code == 0, err
+    by_lines = measured_memory.times_of(str(out)).points
+    rows = [row("a", LOADS[0], 1, 9.5), row("b", LOADS[1], 1, 12.5)]
+    own_server.calibrate([table(tmp_path / "t.csv", *rows)], str(out), {})
+    by_table = measured_memory.times_of(str(out)).points
+    assert [one.id for one in by_lines] == ["line 1", "line 2"]
+    over = [[one.measured_over_predicted for one in points] for points in (by_lines, by_table)]
+    assert over[0] == pytest.approx(over[1])
+    code, text, err = run("calibrate", "server", lines[0], table(tmp_path / "t.csv", *rows), *named, "--out", out)
+    assert code == 0, err
+    assert text.startswith("vllm: llama3.1-8b on H100, 3 points of the command line, t.csv")
+
+
+LINE = "concurrency=4 input=1024 output=256"
+BAD_LINES = [
+    (f"tpot=9.5 {LINE}", ": tpot = '9.5': has no unit: unit must be one of ns, us, ms, s"),
+    (f"tpot=9.5us {LINE}", "times less than predicted: give milliseconds"),
+    (f"tpot=50ms {LINE}", "times more than predicted"),
+    (f"tpot=9.5ms tpot=9ms {LINE}", ": tpot = '9ms': is given twice"),
+    (f"tpot=9.5ms inptu=4 {LINE}", ": inptu: did you mean input, inp?"),
+    ("tpot=9.5ms concurrency=4 input=1024", ": output_tokens: must be there: add output_tokens=OUTPUT_TOKENS"),
+    (f"ttft=9.5ms {LINE}", "measured_tpot_ms = '': must be there"),
+    ("tpot=9.5ms concurrency=4.5 input=1024 output=256", "concurrency = '4.5': must be a whole number"),
+]
+
+
+@pytest.mark.parametrize(("line", "says"), BAD_LINES)
+def test_a_line_that_says_too_little_is_a_line(tmp_path, run, line, says):
+    out = tmp_path / "own.toml"
+    named = ("--device", "h100", "--model", "llama3.1-8b", "--stack", "vllm@0.19.1", "--out", out)
+    code, text, err = run("calibrate", "server", line, *named)
+    assert (code, text, out.exists()) == (2, "", False)
+    assert says in err
+    assert err.count("error: ") == 1
+    assert len(err.splitlines()[-1]) <= 310
 
 
 BAD = [

@@ -248,6 +248,24 @@ def test_a_list_of_results_is_read_and_what_each_lacks_is_said(tmp_path):
     )
 
 
+def test_tables_that_say_by_a_kind_how_rows_were_measured_are_read(tmp_path):
+    """A rate is served by as many requests as come, of 5 rounds of 16 are 80; settings are those of a command. A row
+    without its number of requests says so."""
+    path = tmp_path / "points.csv"
+    head = "id,engine,version,model,gpu,n,tp,ep,dpa,kv,util,mml,seqs,budget,kind,rate,conc,rounds,inp,out,ots,tpot,ttft"
+    server = "vllm,0.19.0,llama3.1-8b,H100,2,2,,,auto,0.8,32768,64,4096"
+    kinds = ("rate,2,9,,200,180,350,12,90", "concurrency,,16,5,1024,256,900,12,90", "steady decode,,4,,512,32,300,12,")
+    kinds += ("burst,,100,1,217,201,650,,146", "offline throughput,,,,229,512,987,,")
+    path.write_text("\n".join([head, *(f"{i},{server},{kind}" for i, kind in enumerate(kinds))]) + "\n")
+    rate, closed, decode, burst, offline = speed.read(str(path))
+    assert [row.kind for row in (rate, closed, decode, burst)] == ["rate", "closed", "decode", "burst"]
+    assert (rate.requests_per_s, rate.work.batch, rate.measured["tpot"]) == (2, 1024, pytest.approx(0.012))
+    assert (closed.n_requests, closed.work.batch, closed.work.tp, closed.plan.quantizer_name) == (80, 16, 2, "fp16")
+    settings = closed.work.gpu_memory_utilization, closed.work.max_model_len
+    assert (*settings, closed.work.max_num_seqs, closed.work.prompt_budget_tokens) == (0.8, 32768, 64, 4096)
+    assert "concurrency = '': must be there" in offline.reason
+
+
 def test_check_log_takes_a_result(tmp_path, run):
     """Options stand for what a result does not say; what it lacks is one line."""
     path = result(tmp_path, VLLM_RESULT)
